@@ -1,0 +1,18 @@
+"""minidl: a minimal deep-learning framework. A tensor with tape-based autograd, readable in an afternoon.
+
+>>> import minidl
+>>> x = minidl.Tensor([[1.0, 2.0]], requires_grad=True)
+>>> (x * x).sum().backward()
+>>> x.grad.tolist()
+[[2.0, 4.0]]
+"""
+
+__version__ = "0.1.0"
+
+from . import data, init, nn, ops, optim
+from .gradcheck import gradcheck
+from .rng import manual_seed
+from .tensor import Tensor, no_grad
+from .weights import load, save
+
+__all__ = ["Tensor", "data", "gradcheck", "init", "load", "manual_seed", "nn", "no_grad", "ops", "optim", "save"]

@@ -1,0 +1,87 @@
+"""Initialisers, in place, under the field's names. Each draws from minidl's counter-based generator.
+
+Fans of a weight (out, in) or (m, c, kh, kw): fan_in = in or c*kh*kw, fan_out = out or m*kh*kw.
+"""
+
+from __future__ import annotations
+
+import math
+
+from . import rng
+from .device import to_device
+from .tensor import Tensor
+
+
+def fans(shape: tuple[int, ...]) -> tuple[int, int]:
+    """(fan_in, fan_out) of a weight's shape. Raises ValueError for fewer than 2 axes.
+
+    >>> fans((6, 1, 5, 5))
+    (25, 150)
+    """
+    if len(shape) < 2:
+        raise ValueError(f"init: a Tensor of shape {shape} has no fan; weights have at least 2 axes, use "
+                         "zeros_, constant_, uniform_ or normal_")
+    window = math.prod(shape[2:])
+    return shape[1] * window, shape[0] * window
+
+
+def _fill(tensor: Tensor, values: object) -> Tensor:
+    tensor.data[...] = values if isinstance(values, float) else to_device(values, tensor.device)
+    tensor.mark_changed()
+    return tensor
+
+
+def constant_(tensor: Tensor, value: float) -> Tensor:
+    """Every element one value."""
+    return _fill(tensor, float(value))
+
+
+def zeros_(tensor: Tensor) -> Tensor:
+    """Every element 0."""
+    return constant_(tensor, 0.0)
+
+
+def uniform_(tensor: Tensor, low: float = 0.0, high: float = 1.0) -> Tensor:
+    """Uniform in [low, high)."""
+    return _fill(tensor, rng.generator().uniform(low, high, tensor.shape))
+
+
+def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0) -> Tensor:
+    """Normal with the given mean and standard deviation."""
+    return _fill(tensor, rng.generator().normal(mean, std, tensor.shape))
+
+
+def xavier_uniform_(tensor: Tensor, gain: float = 1.0) -> Tensor:
+    """Uniform with variance gain^2 * 2 / (fan_in + fan_out) (Glorot and Bengio 2010, eq. 16).
+
+    >>> w = xavier_uniform_(Tensor([[0.0] * 3] * 3)); bool(abs(w.numpy()).max() <= 1)
+    True
+    """
+    bound = gain * math.sqrt(6.0 / sum(fans(tensor.shape)))
+    return uniform_(tensor, -bound, bound)
+
+
+def xavier_normal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
+    """Normal with variance gain^2 * 2 / (fan_in + fan_out) (Glorot and Bengio 2010)."""
+    return normal_(tensor, 0.0, gain * math.sqrt(2.0 / sum(fans(tensor.shape))))
+
+
+def kaiming_uniform_(tensor: Tensor, gain: float = math.sqrt(2.0)) -> Tensor:
+    """Uniform with variance gain^2 / fan_in; the gain sqrt(2) is relu's (He et al. 2015, section 2.2)."""
+    bound = gain * math.sqrt(3.0 / fans(tensor.shape)[0])
+    return uniform_(tensor, -bound, bound)
+
+
+def kaiming_normal_(tensor: Tensor, gain: float = math.sqrt(2.0)) -> Tensor:
+    """Normal with variance gain^2 / fan_in; the gain sqrt(2) is relu's (He et al. 2015, section 2.2)."""
+    return normal_(tensor, 0.0, gain / math.sqrt(fans(tensor.shape)[0]))
+
+
+def lecun_uniform_(tensor: Tensor) -> Tensor:
+    """Uniform with variance 1 / fan_in (LeCun et al., Efficient BackProp, 1998, section 4.6)."""
+    return kaiming_uniform_(tensor, gain=1.0)
+
+
+def lecun_normal_(tensor: Tensor) -> Tensor:
+    """Normal with variance 1 / fan_in (LeCun et al., Efficient BackProp, 1998, section 4.6)."""
+    return kaiming_normal_(tensor, gain=1.0)

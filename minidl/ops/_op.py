@@ -1,0 +1,105 @@
+"""@op: from a body that knows arrays to a function that knows Tensors.
+
+A body reads `def name(k, x, w, b=None, *, option=...)`: `k` is the backend, the positional parameters are
+arrays (or None, or plain numbers), the keyword-only ones are options. It returns `(y, backward)`, and
+`backward(gy, need)` returns one gradient (or None) per input. Bodies and closures touch arrays only
+through `k` and look only at shapes and dtypes, so that the same text can be run, recorded and replayed.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+from ..tensor import Node, Tensor, mode, wrap
+from ._backend import backend_of
+
+OPS: dict[str, Callable[..., Tensor]] = {}     # every op by name; the tests demand a Case for each
+
+_NUMBERS = (int, float, bool)
+
+
+def op(body: Callable[..., Any] | None = None, *, index: tuple[str, ...] = ()) -> Any:
+    """Make a public function of Tensors from a body, and enter it in OPS.
+
+    index: names of the inputs that hold integers (labels); they take no part in the dtype comparison.
+
+    The function refuses inputs that are no Tensors (plain numbers pass), and Tensors whose dtypes or
+    devices differ. It records a Node when an input requires a gradient and the tape is on.
+    """
+    if body is None:
+        return lambda body: op(body, index=index)
+    name = body.__name__.strip("_")
+    signature = inspect.signature(body)
+    parameters = list(signature.parameters.values())[1:]
+    inputs_of = [p for p in parameters if p.kind is not p.KEYWORD_ONLY]
+    variadic = any(p.kind is p.VAR_POSITIONAL for p in inputs_of)
+    arity = len(inputs_of)
+    integer = frozenset(i for i, p in enumerate(inputs_of) if p.name in index)
+
+    @wraps(body)
+    def call(*inputs: Any, **options: Any) -> Tensor:
+        if len(inputs) != arity and not variadic:
+            inputs = _bind(name, inputs_of, inputs, options)
+        arrays: list[Any] = []
+        need: tuple[bool, ...] = ()
+        first = None
+        for t in inputs:
+            if t.__class__ is Tensor:
+                array = t.data
+                if first is None:
+                    first = array
+                elif array.dtype is not first.dtype or array.__class__ is not first.__class__:
+                    _check_same(name, inputs, integer)
+                arrays.append(array)
+                need += (t.requires_grad,)
+            else:
+                _check_plain(name, t)
+                arrays.append(t)
+                need += (False,)
+        k = backend_of(first)
+        y, backward = body(k, *arrays, **options)
+        if backward is None or not mode.grad or True not in need:
+            return wrap(y)
+        sources = tuple([(t.node or t) if n else None for t, n in zip(inputs, need, strict=True)])
+        return wrap(y, Node(name, k, sources, need, backward))
+
+    call.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    OPS[name] = call
+    return call
+
+
+def _bind(name: str, inputs_of: list[inspect.Parameter], inputs: tuple[Any, ...],
+          options: dict[str, Any]) -> tuple[Any, ...]:
+    """Fill the inputs that were given by name or left to their default."""
+    if len(inputs) > len(inputs_of):
+        raise TypeError(f"{name}: got {len(inputs)} positional inputs but takes "
+                        f"{len(inputs_of)} ({', '.join(p.name for p in inputs_of)}); pass options by name")
+    filled = list(inputs)
+    for p in inputs_of[len(inputs):]:
+        value = options.pop(p.name, p.default)
+        if value is p.empty:
+            raise TypeError(f"{name}: got {len(inputs)} inputs but {p.name!r} is missing; it takes "
+                            f"{', '.join(q.name for q in inputs_of)}")
+        filled.append(value)
+    return tuple(filled)
+
+
+def _check_plain(name: str, value: Any) -> None:
+    if value is not None and not isinstance(value, _NUMBERS):
+        raise TypeError(f"{name}: an input is a {type(value).__module__}.{type(value).__name__} but must be a "
+                        "Tensor or a plain number; wrap it in minidl.Tensor(...)")
+
+
+def _check_same(name: str, inputs: tuple[Any, ...], integer: frozenset[int]) -> None:
+    """Refuse Tensors of different devices, or of different dtypes where both take part in arithmetic."""
+    tensors = [t for t in inputs if isinstance(t, Tensor)]
+    devices = [t.device for t in tensors]
+    if len(set(devices)) > 1:
+        raise ValueError(f"{name}: inputs are on devices {' and '.join(devices)}; move them to one with .to()")
+    dtypes = [str(t.dtype) for i, t in enumerate(inputs) if isinstance(t, Tensor) and i not in integer]
+    if len(set(dtypes)) > 1:
+        raise TypeError(f"{name}: inputs have dtypes {' and '.join(dtypes)}; convert them to one with "
+                        ".to(dtype=...)")

@@ -1,0 +1,82 @@
+"""Activations, softmax and dropout."""
+
+from __future__ import annotations
+
+from .. import rng
+from ..tensor import Tensor
+from ._op import op
+
+
+@op
+def sigmoid(k, x):
+    """The logistic function 1 / (1 + e^-x), elementwise (Krizhevsky 2009, section 3).
+
+    >>> sigmoid(Tensor([0.0])).tolist()
+    [0.5]
+    """
+    y = k.sigmoid(x)
+    return y, lambda gy, need: (k.sigmoid_grad_x(gy, y),)
+
+
+@op
+def tanh(k, x):
+    """The hyperbolic tangent, elementwise."""
+    y = k.tanh(x)
+    return y, lambda gy, need: (k.tanh_grad_x(gy, y),)
+
+
+@op
+def relu(k, x):
+    """max(x, 0), elementwise; the gradient at 0 is 0; NaN is passed on.
+
+    >>> relu(Tensor([-1.0, 2.0])).tolist()
+    [0.0, 2.0]
+    """
+    y = k.relu(x)
+    return y, lambda gy, need: (k.relu_grad_x(gy, y),)
+
+
+def _axis(name: str, shape: tuple[int, ...], axis: int) -> int:
+    if not isinstance(axis, int) or not -len(shape) <= axis < len(shape):
+        raise ValueError(f"{name}: axis {axis!r} is out of range for a Tensor of shape {shape}; use an int from "
+                         f"{-len(shape)} to {len(shape) - 1}")
+    return axis % len(shape)
+
+
+@op
+def softmax(k, x, *, axis=-1):
+    """e^x over its sum along an axis, without overflow (Krizhevsky 2009, section 5).
+
+    >>> softmax(Tensor([1000.0, 1000.0])).tolist()
+    [0.5, 0.5]
+    """
+    axis = _axis("softmax", x.shape, axis)
+    y = k.softmax(x, axis)
+    return y, lambda gy, need: (k.softmax_grad_x(gy, y, axis),)
+
+
+@op
+def log_softmax(k, x, *, axis=-1):
+    """The logarithm of softmax along an axis, computed without forming it."""
+    axis = _axis("log_softmax", x.shape, axis)
+    y = k.log_softmax(x, axis)
+    return y, lambda gy, need: (k.log_softmax_grad_x(gy, y, axis),)
+
+
+@op
+def _dropout(k, x, *, p, key):
+    return k.dropout(x, p, key), lambda gy, need: (k.dropout_grad_x(gy, p, key),)
+
+
+def dropout(x: Tensor, p: float = 0.5, *, key: rng.Key | None = None) -> Tensor:
+    """Set each value to 0 with probability p and divide the others by 1 - p.
+
+    key: the (seed, counter) that decides the mask; by default the next one since `minidl.manual_seed`.
+    Raises ValueError where p is not in [0, 1).
+
+    >>> dropout(Tensor([1.0, 2.0]), p=0.0).tolist()
+    [1.0, 2.0]
+    """
+    if not 0 <= p < 1:
+        raise ValueError(f"dropout: p is {p!r} but must be in [0, 1)")
+    return _dropout(x, p=float(p), key=rng.next_key() if key is None else key)

@@ -1,0 +1,32 @@
+"""Convolution: PMPP chapter 16 (forward Fig. 16.4, gradients Figs. 16.10 and 16.11 with their corrections)."""
+
+from __future__ import annotations
+
+from ._op import op
+from .window import conv_geometry
+
+
+@op
+def conv2d(k, x, w, b=None, *, stride=1, padding=0, algorithm="auto"):
+    """Cross-correlate images with filters: x (n,c,h,w), w (m,c,kh,kw), b (m,) -> (n,m,oh,ow).
+
+    y[n,m,i,j] = b[m] + sum over c,p,q of x[n, c, i*sh + p, j*sw + q] * w[m,c,p,q], zeros outside x
+    (PMPP ch. 16, Fig. 16.4; Krizhevsky 2009, section 6.2).
+
+    stride: an int or (sh, sw). padding: p, (ph, pw) or ((top, bottom), (left, right)).
+    algorithm: "auto", or one of the backend's: "direct", "unroll" or "gemm" on the CPU.
+
+    Raises ValueError where shapes, stride, padding or algorithm do not fit, naming both sizes.
+
+    >>> from minidl import Tensor
+    >>> x, w = Tensor([[[[1.0, 2.0, 3.0]]]]), Tensor([[[[1.0, -1.0]]]])
+    >>> conv2d(x, w).tolist()
+    [[[[-1.0, -1.0]]]]
+    """
+    g = conv_geometry(x.shape, w.shape, None if b is None else b.shape, stride, padding, algorithm)
+
+    def backward(gy, need):
+        return (k.conv2d_grad_x(gy, w, g) if need[0] else None,
+                k.conv2d_grad_w(gy, x, g) if need[1] else None,
+                k.conv2d_grad_b(gy) if need[2] else None)
+    return k.conv2d(x, w, b, g), backward

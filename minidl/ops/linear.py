@@ -1,0 +1,32 @@
+"""The fully connected layer: Krizhevsky 2009 section 4, PMPP section 16.1."""
+
+from __future__ import annotations
+
+from ._op import op
+
+
+@op
+def linear(k, x, w, b=None):
+    """x w^T + b: x (n,in), w (out,in), b (out,) -> (n,out).
+
+    Raises ValueError where the shapes do not fit, naming both.
+
+    >>> from minidl import Tensor
+    >>> linear(Tensor([[1.0, 2.0]]), Tensor([[3.0, 4.0]]), Tensor([0.5])).item()
+    11.5
+    """
+    xs, ws = x.shape, w.shape
+    if len(xs) != 2 or len(ws) != 2:
+        raise ValueError(f"linear: x has shape {xs} and w has shape {ws} but both must have 2 axes, x (n,in) and "
+                         "w (out,in); see .flatten(1)")
+    if xs[1] != ws[1]:
+        raise ValueError(f"linear: x has {xs[1]} features but w expects {ws[1]} (x {xs}, w {ws}); "
+                         "make them equal")
+    if b is not None and b.shape != ws[:1]:
+        raise ValueError(f"linear: b has shape {b.shape} but w has {ws[0]} outputs; b must have shape ({ws[0]},)")
+
+    def backward(gy, need):
+        return (k.linear_grad_x(gy, w) if need[0] else None,
+                k.linear_grad_w(gy, x) if need[1] else None,
+                k.linear_grad_b(gy) if need[2] else None)
+    return k.linear(x, w, b), backward

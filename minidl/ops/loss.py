@@ -1,0 +1,77 @@
+"""Losses. Training minimises the negative mean log probability (Krizhevsky 2009, section 5)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..tensor import Tensor
+from ._op import op
+
+REDUCTIONS = ("mean", "sum", "none")
+
+
+@op(index=("labels",))
+def _cross_entropy(k, x, labels, *, reduction, smoothing):
+    loss, log_p = k.cross_entropy(x, labels, reduction, smoothing)
+
+    def backward(gy, need):
+        return k.cross_entropy_grad_x(gy, log_p, labels, reduction, smoothing), None
+    return loss, backward
+
+
+def cross_entropy(logits: Tensor, labels: Tensor | np.ndarray | list[int], *, reduction: str = "mean",
+                  label_smoothing: float = 0.0) -> Tensor:
+    """-log softmax(logits)[label]: logits (n,classes), labels n integers in [0, classes) -> one number.
+
+    reduction: "mean" over the images, "sum", or "none" for a loss an image, shape (n,).
+    label_smoothing: s in [0, 1]: the target is 1 - s on the label plus s / classes everywhere (Szegedy et
+    al. 2016, section 7).
+
+    Raises TypeError for labels that are no integers; ValueError for shapes that do not fit, a label out of
+    range (named with its position), an unknown reduction or smoothing.
+
+    >>> cross_entropy(Tensor([[0.0, 0.0]]), [1]).item()  # doctest: +ELLIPSIS
+    0.6931...
+    """
+    labels = _labels(logits, labels)
+    if reduction not in REDUCTIONS:
+        raise ValueError(f"cross_entropy: reduction {reduction!r} is not one of {', '.join(REDUCTIONS)}")
+    if not 0 <= label_smoothing <= 1:
+        raise ValueError(f"cross_entropy: label_smoothing is {label_smoothing!r} but must be in [0, 1]")
+    return _cross_entropy(logits, labels, reduction=reduction, smoothing=float(label_smoothing))
+
+
+def _labels(logits: Tensor, labels: Any) -> Tensor:
+    """Labels as an integer Tensor that was seen to fit the logits."""
+    labels = labels if isinstance(labels, Tensor) else Tensor(np.asarray(labels), device=logits.device)
+    if logits.ndim != 2 or labels.shape != logits.shape[:1]:
+        raise ValueError(f"cross_entropy: logits have shape {logits.shape} and labels {labels.shape} but must be "
+                         "(n, classes) and (n,)")
+    if labels.dtype.kind not in "iu":
+        raise TypeError(f"cross_entropy: labels have dtype {labels.dtype} but must be integers; convert them "
+                        "with .to(dtype='int64')")
+    values, classes = labels.numpy(), logits.shape[1]
+    if values.size and not (0 <= values.min() and values.max() < classes):
+        at = int(np.argmax((values < 0) | (values >= classes)))
+        raise ValueError(f"cross_entropy: label {values[at]} at position {at} is out of range for {classes} "
+                         f"classes; labels must be 0 to {classes - 1}")
+    return labels
+
+
+def mse_loss(x: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
+    """(x - target)^2, elementwise: two Tensors of one shape -> one number, or their shape with "none".
+
+    Raises ValueError where the shapes differ (they are not broadcast) or for an unknown reduction.
+
+    >>> mse_loss(Tensor([1.0, 2.0]), Tensor([1.0, 4.0])).item()
+    2.0
+    """
+    if x.shape != target.shape:
+        raise ValueError(f"mse_loss: x has shape {x.shape} but target has shape {target.shape}; make them equal")
+    if reduction not in REDUCTIONS:
+        raise ValueError(f"mse_loss: reduction {reduction!r} is not one of {', '.join(REDUCTIONS)}")
+    difference = x - target
+    squares = difference * difference
+    return squares if reduction == "none" else squares.sum() if reduction == "sum" else squares.mean()

@@ -1,0 +1,118 @@
+"""Primitives that NumPy's own functions already express for every array type that follows its protocols.
+
+Both backends re-export this module, so these are written once. Arguments are arrays or plain numbers;
+`axis` is a tuple of non-negative ints; results are new arrays or views, and no argument is changed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+Array = Any
+
+# ---------------------------------------------------------------- elementwise, as NumPy names them
+add = np.add
+sub = np.subtract
+mul = np.multiply
+div = np.true_divide
+neg = np.negative
+pow = np.power
+exp = np.exp
+log = np.log
+sqrt = np.sqrt
+gt, ge, lt, le, eq, ne = np.greater, np.greater_equal, np.less, np.less_equal, np.equal, np.not_equal
+
+ones_like = np.ones_like
+
+
+def pow_grad_x(gy: Array, x: Array, p: Array) -> Array:
+    """p x^(p-1) gy; a zero exponent gives 0 even where x^(-1) is infinite."""
+    slope = np.multiply(p, np.power(x, np.where(np.equal(p, 0), 1, np.subtract(p, 1)).astype(x.dtype)))
+    return gy * slope
+
+
+def pow_grad_p(gy: Array, x: Array, y: Array) -> Array:
+    """y log(x) gy, with the limit 0 where x is 0 and y = x^p is 0."""
+    zero = np.equal(x, 0) & np.equal(y, 0)
+    return gy * np.where(zero, 0, y * np.log(np.where(zero, 1, x))).astype(y.dtype)
+
+
+# ---------------------------------------------------------------- reductions
+def sum(x: Array, axis: tuple[int, ...], keepdims: bool = False) -> Array:
+    return np.sum(x, axis=axis, keepdims=keepdims)
+
+
+def mean(x: Array, axis: tuple[int, ...], keepdims: bool = False) -> Array:
+    return np.mean(x, axis=axis, keepdims=keepdims)
+
+
+def max(x: Array, axis: tuple[int, ...], keepdims: bool = False) -> Array:
+    return np.max(x, axis=axis, keepdims=keepdims)
+
+
+def argmax(x: Array, axis: int | None) -> Array:
+    return np.argmax(x, axis=axis)
+
+
+def spread(gy: Array, shape: tuple[int, ...], axis: tuple[int, ...], keepdims: bool) -> Array:
+    """Repeat a reduction's result (or its gradient) along the axes that were reduced."""
+    return np.broadcast_to(gy if keepdims else np.expand_dims(gy, axis), shape)
+
+
+def max_grad_x(gy: Array, x: Array, y: Array, axis: tuple[int, ...], keepdims: bool) -> Array:
+    """The gradient goes to the largest elements, in equal parts where several are equal; NaN is largest."""
+    top = spread(y, x.shape, axis, keepdims)
+    winners = (x == top) | ((x != x) & (top != top))
+    share = winners / np.sum(winners, axis=axis, keepdims=True)
+    return spread(gy, x.shape, axis, keepdims) * share.astype(x.dtype)
+
+
+def sum_to(gy: Array, shape: tuple[int, ...]) -> Array:
+    """Sum a gradient back to the shape that broadcasting grew from."""
+    if gy.shape == shape:
+        return gy
+    extra = gy.ndim - len(shape)
+    axis = tuple(range(extra)) + tuple(i + extra for i, n in enumerate(shape) if n == 1 != gy.shape[i + extra])
+    return np.reshape(np.sum(gy, axis=axis), shape)
+
+
+# ---------------------------------------------------------------- shapes
+def reshape(x: Array, shape: tuple[int, ...]) -> Array:
+    return np.reshape(x, shape)
+
+
+def transpose(x: Array, axes: tuple[int, ...]) -> Array:
+    return np.transpose(x, axes)
+
+
+def concatenate(xs: tuple[Array, ...], axis: int) -> Array:
+    return np.concatenate(xs, axis=axis)
+
+
+def getitem(x: Array, index: Any) -> Array:
+    return x[index]
+
+
+def getitem_grad_x(gy: Array, index: Any, shape: tuple[int, ...], once: bool) -> Array:
+    """Put a gradient back where it was taken from. once: no element was taken twice, so a plain store does."""
+    gx = np.zeros_like(gy, shape=shape)
+    if once:
+        gx[index] = gy
+    else:
+        np.add.at(gx, index, gy)
+    return gx
+
+
+# ---------------------------------------------------------------- products
+def matmul(x: Array, y: Array) -> Array:
+    return np.matmul(x, y)
+
+
+def matmul_grad_x(gy: Array, y: Array) -> Array:
+    return np.matmul(gy, np.swapaxes(y, -1, -2))
+
+
+def matmul_grad_y(gy: Array, x: Array) -> Array:
+    return np.matmul(np.swapaxes(x, -1, -2), gy)

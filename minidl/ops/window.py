@@ -1,0 +1,115 @@
+"""Geometry of sliding windows: stride and padding as users write them, output sizes, and their errors."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+Pair = int | tuple[int, int]
+Padding = int | tuple[int, int] | tuple[tuple[int, int], tuple[int, int]]
+
+
+class PoolGeometry(NamedTuple):
+    """Sizes of a pooling: images n, channels c, input h w, window kh kw, output oh ow, stride, padding."""
+
+    n: int
+    c: int
+    h: int
+    w: int
+    kh: int
+    kw: int
+    oh: int
+    ow: int
+    sh: int
+    sw: int
+    top: int
+    bottom: int
+    left: int
+    right: int
+
+
+class ConvGeometry(NamedTuple):
+    """Sizes of a convolution: as PoolGeometry, with m filters and the algorithm that was asked for."""
+
+    n: int
+    c: int
+    h: int
+    w: int
+    m: int
+    kh: int
+    kw: int
+    oh: int
+    ow: int
+    sh: int
+    sw: int
+    top: int
+    bottom: int
+    left: int
+    right: int
+    algorithm: str
+
+
+def pair(name: str, what: str, value: Any, least: int) -> tuple[int, int]:
+    """An int, or a pair of ints (height, width), each at least `least`."""
+    both = value if isinstance(value, tuple) else (value, value)
+    if len(both) != 2 or not all(isinstance(v, int) and v >= least for v in both):
+        raise ValueError(f"{name}: {what} is {value!r} but must be an int or a pair of ints (height, width), "
+                         f"each at least {least}")
+    return both
+
+
+def edges(name: str, padding: Any) -> tuple[int, int, int, int]:
+    """(top, bottom, left, right) from p, (ph, pw) or ((top, bottom), (left, right))."""
+    sides = padding if isinstance(padding, tuple) else (padding, padding)
+    flat = [s for side in sides for s in (side if isinstance(side, tuple) else (side, side))]
+    if len(sides) != 2 or len(flat) != 4 or not all(isinstance(s, int) and s >= 0 for s in flat):
+        raise ValueError(f"{name}: padding is {padding!r} but must be p, (ph, pw) or ((top, bottom), "
+                         "(left, right)), ints of at least 0")
+    return flat[0], flat[1], flat[2], flat[3]
+
+
+def _slide(name: str, size: tuple[int, int], window: tuple[int, int], stride: tuple[int, int],
+           edge: tuple[int, int, int, int]) -> tuple[int, int]:
+    """Output size: floor((size + padding - window) / stride) + 1 along each axis."""
+    h, w = size[0] + edge[0] + edge[1], size[1] + edge[2] + edge[3]
+    if window[0] > h or window[1] > w:
+        raise ValueError(f"{name}: the window {window[0]}x{window[1]} is larger than the padded input {h}x{w} "
+                         f"(input {size[0]}x{size[1]}); use a smaller window or more padding")
+    return (h - window[0]) // stride[0] + 1, (w - window[1]) // stride[1] + 1
+
+
+@functools.lru_cache(maxsize=4096)
+def conv_geometry(x: tuple[int, ...], w: tuple[int, ...], b: tuple[int, ...] | None, stride: Pair,
+                  padding: Padding, algorithm: str) -> ConvGeometry:
+    """The geometry of conv2d from shapes x (n,c,h,w), w (m,c,kh,kw), b (m,); cached per shape."""
+    if len(x) != 4 or len(w) != 4:
+        raise ValueError(f"conv2d: x has shape {x} and w has shape {w} but both must have 4 axes, x (n,c,h,w) "
+                         "and w (m,c,kh,kw); see .reshape()")
+    if x[1] != w[1]:
+        raise ValueError(f"conv2d: x has {x[1]} channels but w expects {w[1]} (x {x}, w {w}); "
+                         "make them equal")
+    if min(x[1:]) < 1 or min(w) < 1:
+        raise ValueError(f"conv2d: x {x} and w {w} must have at least 1 channel, row, column and filter; "
+                         "only the number of images may be 0")
+    if b is not None and b != (w[0],):
+        raise ValueError(f"conv2d: b has shape {b} but w has {w[0]} filters; b must have shape ({w[0]},)")
+    sh, sw = pair("conv2d", "stride", stride, 1)
+    edge = edges("conv2d", padding)
+    oh, ow = _slide("conv2d", x[2:], w[2:], (sh, sw), edge)  # type: ignore[arg-type]
+    return ConvGeometry(*x, w[0], w[2], w[3], oh, ow, sh, sw, *edge, algorithm)
+
+
+@functools.lru_cache(maxsize=4096)
+def pool_geometry(name: str, x: tuple[int, ...], size: Pair, stride: Pair | None,
+                  padding: Padding) -> PoolGeometry:
+    """The geometry of a pooling from x (n,c,h,w); the stride is the window's size where it is None."""
+    if len(x) != 4:
+        raise ValueError(f"{name}: x has shape {x} but must have 4 axes (n,c,h,w); see .reshape()")
+    kh, kw = pair(name, "size", size, 1)
+    sh, sw = (kh, kw) if stride is None else pair(name, "stride", stride, 1)
+    edge = edges(name, padding)
+    if max(edge[:2]) >= kh or max(edge[2:]) >= kw:
+        raise ValueError(f"{name}: padding {padding!r} is not smaller than the window {kh}x{kw}, so a window "
+                         "could hold padding alone; use less padding")
+    oh, ow = _slide(name, x[2:], (kh, kw), (sh, sw), edge)  # type: ignore[arg-type]
+    return PoolGeometry(*x, kh, kw, oh, ow, sh, sw, *edge)

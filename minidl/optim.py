@@ -1,0 +1,161 @@
+"""Stochastic gradient descent and learning-rate schedules."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from .ops._backend import backend_of
+from .tensor import Tensor
+
+Schedule = Callable[[int], float]
+
+
+class SGD:
+    """Stochastic gradient descent with momentum, Nesterov momentum and weight decay.
+
+    params: parameters, or groups {"params": [...], "lr": ..., "weight_decay": ...} whose entries replace
+    the common ones. A step with gradient g reads
+
+        g <- g + weight_decay * p;   v <- momentum * v + g;   p <- p - lr * v
+
+    and with nesterov p <- p - lr * (g + momentum * v) (Sutskever et al. 2013, in the form with the rate
+    outside the velocity). Parameters without a gradient are left alone.
+
+    Raises ValueError for no parameters, one named twice, a negative rate, momentum or decay, or Nesterov
+    without momentum; TypeError for anything that is no Tensor with requires_grad.
+
+    >>> w = Tensor([1.0], requires_grad=True)
+    >>> sgd = SGD([w], lr=0.1)
+    >>> (w * w).sum().backward(); sgd.step(); w.tolist()  # doctest: +ELLIPSIS
+    [0.8...]
+    """
+
+    def __init__(self, params: Iterable[Any], lr: float, momentum: float = 0.0, weight_decay: float = 0.0,
+                 nesterov: bool = False):
+        common = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "nesterov": nesterov}
+        entries = list(params)
+        groups = entries if entries and isinstance(entries[0], dict) else [{"params": entries}]
+        self.groups: list[dict[str, Any]] = [self._group(group, common) for group in groups]
+        everything = [p for group in self.groups for p in group["params"]]
+        if not everything:
+            raise ValueError("SGD: got 0 parameters but needs at least 1; pass model.parameters()")
+        if len({id(p) for p in everything}) < len(everything):
+            raise ValueError(f"SGD: {len(everything)} parameters were given but only "
+                             f"{len({id(p) for p in everything})} are different; name each once")
+        self._velocities: dict[int, Any] = {}
+
+    @staticmethod
+    def _group(group: dict[str, Any], common: dict[str, Any]) -> dict[str, Any]:
+        unknown = group.keys() - common.keys() - {"params"}
+        if unknown or "params" not in group:
+            raise ValueError(f"SGD: a parameter group has keys {sorted(group)} but must have 'params' and may have "
+                             f"{', '.join(common)}")
+        full = {**common, **group, "params": list(group["params"])}
+        for what in ("lr", "momentum", "weight_decay"):
+            if not (isinstance(full[what], (int, float)) and full[what] >= 0 and math.isfinite(full[what])):
+                raise ValueError(f"SGD: {what} is {full[what]!r} but must be a finite number of at least 0")
+        if full["nesterov"] and full["momentum"] == 0:
+            raise ValueError("SGD: nesterov=True needs a momentum but momentum is 0; set momentum above 0")
+        for p in full["params"]:
+            if not isinstance(p, Tensor) or not p.requires_grad or not p.is_leaf:
+                what = "a Tensor that is no leaf with requires_grad=True" if isinstance(p, Tensor) else \
+                    f"a {type(p).__name__}"
+                raise TypeError(f"SGD: a parameter is {what}; pass model.parameters()")
+        return full
+
+    @property
+    def lr(self) -> float:
+        """The first group's learning rate. Setting it sets every group's."""
+        return self.groups[0]["lr"]
+
+    @lr.setter
+    def lr(self, value: float) -> None:
+        for group in self.groups:
+            group["lr"] = value
+
+    def zero_grad(self) -> None:
+        """Forget all gradients."""
+        for group in self.groups:
+            for p in group["params"]:
+                p.grad = None
+
+    def step(self) -> None:
+        """Update every parameter that has a gradient, in place: one primitive call a group."""
+        for group in self.groups:
+            live = [p for p in group["params"] if p.grad is not None]
+            if not live:
+                continue
+            k = backend_of(live[0].data)
+            velocities = [self._velocity(p) for p in live] if group["momentum"] else None
+            k.sgd([p.data for p in live], [p.grad.data for p in live], velocities, group["lr"],
+                  group["momentum"], group["weight_decay"], group["nesterov"])
+            for p in live:
+                p.mark_changed()
+
+    def _velocity(self, p: Tensor) -> Any:
+        velocity = self._velocities.get(id(p))
+        if velocity is None:
+            velocity = self._velocities[id(p)] = np.zeros_like(p.data)
+        return velocity
+
+
+# ---------------------------------------------------------------- learning-rate schedules: step -> factor
+def constant() -> Schedule:
+    """1 at every step.
+
+    >>> constant()(17)
+    1.0
+    """
+    return lambda step: 1.0
+
+
+def step(every: int, gamma: float = 0.1) -> Schedule:
+    """gamma to the power floor(step / every).
+
+    >>> [step(2, 0.5)(i) for i in range(4)]
+    [1.0, 1.0, 0.5, 0.5]
+    """
+    _whole("step", "every", every)
+    return lambda i: float(gamma ** (i // every))
+
+
+def linear(total: int, end: float = 0.0) -> Schedule:
+    """A straight line from 1 at step 0 to `end` at step `total`, constant afterwards.
+
+    >>> [linear(4)(i) for i in range(6)]
+    [1.0, 0.75, 0.5, 0.25, 0.0, 0.0]
+    """
+    _whole("linear", "total", total)
+    return lambda i: 1.0 + (end - 1.0) * min(i / total, 1.0)
+
+
+def cosine(total: int, end: float = 0.0) -> Schedule:
+    """Half a cosine wave from 1 at step 0 to `end` at step `total` (Loshchilov and Hutter 2017, eq. 5).
+
+    >>> round(cosine(4)(2), 3)
+    0.5
+    """
+    _whole("cosine", "total", total)
+    return lambda i: end + (1.0 - end) * (1.0 + math.cos(math.pi * min(i / total, 1.0))) / 2.0
+
+
+def warmup(steps: int, after: Schedule) -> Schedule:
+    """Rise from 1/steps to 1 over the first `steps` steps, then follow `after`, counted from there.
+
+    >>> [warmup(2, constant())(i) for i in range(3)]
+    [0.5, 1.0, 1.0]
+    """
+    _whole("warmup", "steps", steps)
+    return lambda i: (i + 1) / steps if i < steps else after(i - steps)
+
+
+def _whole(name: str, what: str, value: int) -> None:
+    if not isinstance(value, int) or value < 1:
+        raise ValueError(f"{name}: {what} is {value!r} but must be an int of at least 1")
+
+
+SCHEDULES: Sequence[str] = ("constant", "step", "linear", "cosine")

@@ -1,0 +1,315 @@
+"""Tensor and tape. A Tensor holds an array; a Node remembers how a Tensor came about.
+
+The tape is not a list: each Tensor that needs a gradient points to the Node that made it, each Node to
+the Nodes and leaf Tensors it read, and a running number gives all of them their order of creation.
+`backward` visits the Nodes that the result depends on, youngest first, so that each is reached only
+after everything that used it. Intermediate arrays live exactly as long as some backward closure or
+Tensor still refers to them.
+
+Tensor knows no operation: `minidl.ops.basic` attaches the operators.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from . import device as _device
+
+Backward = Callable[[Any, tuple[bool, ...]], tuple[Any, ...]]
+
+_clock = itertools.count(1).__next__       # creation order of Nodes and of in-place changes to leaves
+
+
+class _Mode(threading.local):
+    grad = True                            # is the tape recording in this thread?
+
+
+mode = _Mode()
+
+
+@contextmanager
+def no_grad() -> Iterator[None]:
+    """Within this context (or decorated function) no operation is recorded on the tape.
+
+    >>> x = Tensor([1.0], requires_grad=True)
+    >>> with no_grad():
+    ...     (x * 2).requires_grad
+    False
+    """
+    before, mode.grad = mode.grad, False
+    try:
+        yield
+    finally:
+        mode.grad = before
+
+
+class Node:
+    """One recorded operation: its name, its backward closure and where its inputs came from.
+
+    `inputs[i]` is the Node that made input i, or the leaf Tensor itself, or None where no gradient is
+    wanted; `need[i]` says whether one is. `k` is the backend whose primitives the operation used.
+    """
+
+    __slots__ = ("backward", "inputs", "k", "name", "need", "number")
+
+    def __init__(self, name: str, k: Any, inputs: tuple[Any, ...], need: tuple[bool, ...],
+                 backward: Backward):
+        self.name = name
+        self.k = k
+        self.inputs = inputs
+        self.need = need
+        self.backward: Backward | None = backward
+        self.number = _clock()
+
+
+class Tensor:
+    """An n-dimensional array on a device that can remember how it was computed.
+
+    data: an array, or nested sequences of numbers. Python floats become float32; a NumPy array keeps its
+    dtype. An array is shared, not copied, unless the Tensor requires a gradient: then it owns its memory,
+    because an optimizer changes it in place.
+    requires_grad: whether `backward()` shall accumulate a gradient in `.grad` (float32 or float64 only).
+    device: "cpu", or "auto" for the best there is. dtype: any numeric NumPy dtype.
+
+    Raises TypeError for data that are not numbers and for an integer Tensor with requires_grad.
+
+    >>> x = Tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True)
+    >>> (x * x).sum().backward()
+    >>> x.grad
+    Tensor([[2., 4.],
+            [6., 8.]], shape=(2, 2), dtype=float32, device=cpu)
+    """
+
+    __slots__ = ("__weakref__", "changed", "data", "grad", "node", "requires_grad")
+    __array_ufunc__ = None                 # NumPy leaves `array + tensor` to Tensor's own operators
+
+    data: Any
+    grad: Tensor | None
+    node: Node | None
+
+    def __init__(self, data: Any, requires_grad: bool = False, device: str = "cpu", dtype: Any = None):
+        if isinstance(data, Tensor):
+            raise TypeError(f"Tensor: data is a Tensor already (shape {data.shape}); use .detach() or .to()")
+        array = np.asarray(data, dtype=dtype)
+        if dtype is None and array.dtype == np.float64 and not isinstance(data, (np.ndarray, np.generic)):
+            array = array.astype(np.float32)
+        if array.dtype.kind not in "biuf":
+            raise TypeError(f"Tensor: data has dtype {array.dtype} but must be bool, integer or floating "
+                            "numbers; convert it with numpy first")
+        if requires_grad and array.dtype.kind != "f":
+            raise TypeError(f"Tensor: dtype {array.dtype} cannot require a gradient, only float32 and float64 "
+                            "can; pass dtype='float32'")
+        self.data = _device.to_device(array.copy() if requires_grad else array, _device.resolve(device))
+        self.requires_grad = requires_grad
+        self.grad = None
+        self.node = None
+        self.changed = 0                   # when the array was last changed in place, by the tape's clock
+
+    # ------------------------------------------------------------------ what it is
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.data.shape
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self.data.dtype
+
+    @property
+    def ndim(self) -> int:
+        return self.data.ndim
+
+    @property
+    def size(self) -> int:
+        return self.data.size
+
+    @property
+    def device(self) -> str:
+        return _device.device_of(self.data)
+
+    @property
+    def is_leaf(self) -> bool:
+        """True for a Tensor that no recorded operation made."""
+        return self.node is None
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("len: a Tensor of shape () has no length; it is a single number, see .item()")
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        body = np.array2string(self.numpy(), separator=", ", prefix="Tensor(", threshold=100)
+        facts = f"shape={self.shape}, dtype={self.dtype}, device={self.device}"
+        if self.requires_grad:
+            facts += ", requires_grad=True, " + (f"made_by={self.node.name}" if self.node else
+                                                  f"grad={'set' if self.grad is not None else None}")
+        return f"Tensor({body}, {facts})"
+
+    # ------------------------------------------------------------------ out of minidl
+    def numpy(self) -> np.ndarray:
+        """The values as a NumPy array; on the CPU it shares the Tensor's memory."""
+        return _device.to_numpy(self.data)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.array(self.numpy(), dtype=dtype, copy=copy)
+
+    def item(self) -> float | int | bool:
+        """The single value as a Python number; ValueError for more than one."""
+        if self.size != 1:
+            raise ValueError(f"item: the Tensor has {self.size} values (shape {self.shape}) but item() reads "
+                             "exactly 1; use .numpy()")
+        return self.numpy().item()
+
+    def tolist(self) -> Any:
+        """The values as nested lists of Python numbers."""
+        return self.numpy().tolist()
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __bool__(self) -> bool:
+        if self.size != 1:
+            raise ValueError(f"bool: the truth of a Tensor with {self.size} values (shape {self.shape}) is "
+                             "not one value; compare .numpy().any() or .all()")
+        return bool(self.item())
+
+    # ------------------------------------------------------------------ off the tape
+    def detach(self) -> Tensor:
+        """The same array as a Tensor that no gradient flows through."""
+        return wrap(self.data)
+
+    def to(self, device: str | None = None, dtype: Any = None) -> Tensor:
+        """This Tensor on another device or in another dtype, as a new leaf; itself where nothing changes.
+
+        Raises ValueError for a Tensor that is part of a recorded graph: no gradient would flow back.
+        """
+        array = self.data
+        if device is not None:
+            array = _device.to_device(array, device)
+        if dtype is not None:
+            array = array.astype(dtype, copy=False)
+        if array is self.data:
+            return self
+        if self.node is not None:
+            raise ValueError(f"to: the Tensor was made by {self.node.name!r} and no gradient would flow back "
+                             "through the move; move the inputs instead, or call .detach() first")
+        return Tensor(array, requires_grad=self.requires_grad)
+
+    def mark_changed(self) -> None:
+        """Note that the array was changed in place: graphs recorded before can no longer be run backward."""
+        self.changed = _clock()
+
+    # ------------------------------------------------------------------ backward
+    def backward(self, gradient: Tensor | None = None, *, retain_graph: bool = False,
+                 create_graph: bool = False) -> None:
+        """Add the gradient of this Tensor to `.grad` of every leaf it was computed from.
+
+        gradient: a Tensor of this Tensor's shape, dtype and device; may be left out for a single value.
+        retain_graph: keep the closures so that backward can run again; else each is dropped once used.
+        create_graph: second derivatives, which are refused.
+
+        Raises ValueError where there is nothing to differentiate, for a gradient of another shape or dtype,
+        for a graph that was already used, and for a leaf changed in place since the graph was recorded.
+        """
+        if create_graph:
+            raise ValueError("backward: create_graph=True asks for a second derivative, which minidl does not "
+                             "compute; use create_graph=False")
+        if not self.requires_grad:
+            raise ValueError(f"backward: this Tensor (shape {self.shape}) does not require a gradient; compute "
+                             "it from a Tensor with requires_grad=True, outside no_grad()")
+        gy = self._seed(gradient)
+        if self.node is None:
+            self.grad = wrap(gy if self.grad is None else self.grad.data + gy)
+            return
+        _walk(self.node, gy, retain_graph)
+
+    def _seed(self, gradient: Tensor | None) -> Any:
+        if gradient is None:
+            if self.size != 1:
+                raise ValueError(f"backward: the Tensor has {self.size} values (shape {self.shape}), so its "
+                                 "gradient must be given; call .sum() or .mean() first, or pass gradient=")
+            return self.node.k.ones_like(self.data) if self.node else np.ones_like(self.data)
+        if not isinstance(gradient, Tensor):
+            raise TypeError(f"backward: gradient is a {type(gradient).__name__} but must be a Tensor; wrap it "
+                            "in minidl.Tensor(...)")
+        for what in ("shape", "dtype", "device"):
+            mine, given = getattr(self, what), getattr(gradient, what)
+            if mine != given:
+                raise ValueError(f"backward: gradient has {what} {given} but the Tensor has {what} {mine}; "
+                                 "they must be equal")
+        return gradient.data
+
+
+def wrap(array: Any, node: Node | None = None) -> Tensor:
+    """A Tensor around an array of a known backend, without the checks of `Tensor(...)`."""
+    tensor = Tensor.__new__(Tensor)
+    tensor.data = array if array.__class__ is np.ndarray else _not_scalar(array)
+    tensor.requires_grad = node is not None
+    tensor.grad = None
+    tensor.node = node
+    tensor.changed = 0
+    return tensor
+
+
+def _not_scalar(array: Any) -> Any:
+    """NumPy returns a scalar object where a result has no axes; a Tensor always holds an array."""
+    return np.asarray(array) if isinstance(array, np.generic) else array
+
+
+def _reachable(root: Node) -> list[Node]:
+    """All Nodes that root depends on, youngest first. Iterative: a chain may be 20,000 long."""
+    seen = {root}
+    stack = [root]
+    while stack:
+        for source in stack.pop().inputs:
+            if source.__class__ is Node and source not in seen:
+                seen.add(source)
+                stack.append(source)
+    return sorted(seen, key=lambda node: node.number, reverse=True)
+
+
+def _walk(root: Node, gy: Any, retain_graph: bool) -> None:
+    """Run the closures youngest first; leaf gradients are committed only when all of them have run."""
+    nodes = _reachable(root)
+    _refuse_stale(nodes)
+    flowing = {root: gy}                   # Node -> the sum of the gradients that reached it so far
+    leaves: dict[int, tuple[Tensor, Any]] = {}
+    for node in nodes:
+        gy = flowing.pop(node, None)
+        if gy is None:                     # every consumer answered None
+            continue
+        k = node.k
+        for source, need, g in zip(node.inputs, node.need, node.backward(gy, node.need), strict=True):
+            if not need or g is None:
+                continue
+            if source.__class__ is Node:
+                held = flowing.get(source)
+                flowing[source] = g if held is None else k.add(held, g)
+            else:
+                entry = leaves.get(id(source))
+                leaves[id(source)] = source, (g if entry is None else k.add(entry[1], g))
+        if not retain_graph:
+            node.backward = None
+            node.inputs = ()
+    for leaf, g in leaves.values():
+        leaf.grad = wrap(g if leaf.grad is None else k.add(leaf.grad.data, g))
+
+
+def _refuse_stale(nodes: list[Node]) -> None:
+    """A graph that was used up, or whose leaves changed since, would give a wrong gradient: say so."""
+    for node in nodes:
+        if node.backward is None:
+            raise ValueError(f"backward: the graph through {node.name!r} was already used by an earlier "
+                             "backward(); pass retain_graph=True to the first call to keep it")
+        for source in node.inputs:
+            if source.__class__ is Tensor and source.changed > node.number:
+                raise ValueError(f"backward: an input of {node.name!r} (shape {source.shape}) was changed in "
+                                 "place after the operation was recorded; run the forward pass again")

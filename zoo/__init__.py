@@ -1,0 +1,35 @@
+"""The model zoo: one file a model with its layers and the recipe its paper trained it by.
+
+Every model takes images (n, c, 32, 32) and answers with logits (n, classes).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from minidl import nn
+
+from . import krizhevsky2009, lenet5, mlp, perceptron
+from .recipe import Model, Recipe
+
+MODELS: dict[str, Model] = {model.name: model for model in
+                            (lenet5.MODEL, krizhevsky2009.MODEL, mlp.MODEL, perceptron.MODEL)}
+
+
+def build(name: str, **options: Any) -> nn.Module:
+    """Build a model by its name with its own options; its parameters come from `minidl.manual_seed`.
+
+    Raises ValueError for an unknown model, option or option value.
+
+    >>> build("perceptron", in_channels=1)
+    Sequential(
+      (flatten): Flatten()
+      (output): Linear(1024, 10)
+    )
+    """
+    if name not in MODELS:
+        raise ValueError(f"zoo: model {name!r} is not one of {', '.join(MODELS)}")
+    return MODELS[name].build(**options)
+
+
+__all__ = ["MODELS", "Model", "Recipe", "build"]

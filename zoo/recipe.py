@@ -1,0 +1,53 @@
+"""What a zoo file states about its model: how to build it and how its paper trained it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from minidl import nn
+
+ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "sigmoid": nn.Sigmoid, "relu": nn.ReLU}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The defaults of train.py: data set, passes over it, and stochastic gradient descent's settings."""
+
+    data: str
+    epochs: int
+    batch_size: int
+    lr: float
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    lr_schedule: str = "constant"
+
+
+@dataclass(frozen=True)
+class Model:
+    """A zoo entry: name, one line about it, its layers as a function of options, and its recipe."""
+
+    name: str
+    summary: str
+    layers: Callable[..., nn.Module]
+    recipe: Recipe
+
+    def build(self, **options: Any) -> nn.Module:
+        """Build the model and write its name and options on it, for the weights file."""
+        known = inspect.signature(self.layers).parameters
+        for option in options:
+            if option not in known:
+                raise ValueError(f"zoo: model {self.name!r} has no option {option!r}; it has {', '.join(known)}")
+        model = self.layers(**options)
+        model.model_name = self.name
+        model.model_args = {option: options.get(option, known[option].default) for option in known}
+        return model
+
+
+def activation(name: str) -> type[nn.Module]:
+    """The activation layer of a name. Raises ValueError for an unknown one."""
+    if name not in ACTIVATIONS:
+        raise ValueError(f"zoo: activation {name!r} is not one of {', '.join(ACTIVATIONS)}")
+    return ACTIVATIONS[name]
