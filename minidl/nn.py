@@ -30,7 +30,9 @@ class Module:
     ['factor']
     """
 
-    training: bool = True
+    training: bool
+    model_name: str                        # the zoo writes both on what it builds, for the weights file
+    model_args: dict[str, Any]
 
     def __init__(self) -> None:
         self.training = True
@@ -151,11 +153,10 @@ class Sequential(Module):
         return list(self)[i]
 
 
-def _uniform_parameters(fan_in: int, *shapes: tuple[int, ...]) -> list[Tensor]:
-    """Parameters drawn from U(-1/sqrt(fan_in), 1/sqrt(fan_in)), the default of layers with weights."""
+def _parameter(shape: tuple[int, ...], fan_in: int) -> Tensor:
+    """A parameter drawn from U(-1/sqrt(fan_in), 1/sqrt(fan_in)), the default of layers with weights."""
     bound = 1 / math.sqrt(fan_in)
-    return [init.uniform_(Tensor(np.zeros(shape, np.float32), requires_grad=True), -bound, bound)
-            for shape in shapes]
+    return init.uniform_(Tensor(np.zeros(shape, np.float32), requires_grad=True), -bound, bound)
 
 
 def _positive(name: str, **sizes: int) -> None:
@@ -179,8 +180,9 @@ class Conv2d(Module):
         pair("Conv2d", "stride", stride, 1)
         edges("Conv2d", padding)
         self.stride, self.padding, self.algorithm = stride, padding, algorithm
-        shapes = [(out_channels, in_channels, kh, kw), (out_channels,)][:1 + bias]
-        self.weight, self.bias = (*_uniform_parameters(in_channels * kh * kw, *shapes), None)[:2]
+        fan_in = in_channels * kh * kw
+        self.weight = _parameter((out_channels, in_channels, kh, kw), fan_in)
+        self.bias = _parameter((out_channels,), fan_in) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:
         return ops.conv2d(x, self.weight, self.bias, stride=self.stride, padding=self.padding,
@@ -203,8 +205,8 @@ class Linear(Module):
     def __init__(self, in_features: int, out_features: int, bias: bool = True):
         super().__init__()
         _positive("Linear", in_features=in_features, out_features=out_features)
-        shapes = [(out_features, in_features), (out_features,)][:1 + bias]
-        self.weight, self.bias = (*_uniform_parameters(in_features, *shapes), None)[:2]
+        self.weight = _parameter((out_features, in_features), in_features)
+        self.bias = _parameter((out_features,), in_features) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:
         return ops.linear(x, self.weight, self.bias)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -52,8 +52,8 @@ class SGD:
     def _group(group: dict[str, Any], common: dict[str, Any]) -> dict[str, Any]:
         unknown = group.keys() - common.keys() - {"params"}
         if unknown or "params" not in group:
-            raise ValueError(f"SGD: a parameter group has keys {sorted(group)} but must have 'params' and may have "
-                             f"{', '.join(common)}")
+            raise ValueError(f"SGD: a parameter group has keys {sorted(group)} but must have 'params' and may "
+                             f"have {', '.join(common)}")
         full = {**common, **group, "params": list(group["params"])}
         for what in ("lr", "momentum", "weight_decay"):
             if not (isinstance(full[what], (int, float)) and full[what] >= 0 and math.isfinite(full[what])):
@@ -158,4 +158,24 @@ def _whole(name: str, what: str, value: int) -> None:
         raise ValueError(f"{name}: {what} is {value!r} but must be an int of at least 1")
 
 
-SCHEDULES: Sequence[str] = ("constant", "step", "linear", "cosine")
+# What train.py offers: name -> the schedule of a training of `total` steps.
+SCHEDULES: dict[str, Callable[[int], Schedule]] = {
+    "constant": lambda total: constant(),
+    "step": lambda total: step(max(1, math.ceil(total / 3))),
+    "linear": linear,
+    "cosine": cosine,
+    "warmup-cosine": lambda total: warmup(max(1, total // 20), cosine(max(1, total - total // 20))),
+}
+
+
+def schedule(name: str, total: int) -> Schedule:
+    """The named schedule over `total` steps. Raises ValueError for an unknown name.
+
+    "step" divides the rate by 10 after each third; "warmup-cosine" rises over the first twentieth.
+
+    >>> schedule("linear", 10)(5)
+    0.5
+    """
+    if name not in SCHEDULES:
+        raise ValueError(f"schedule: {name!r} is not one of {', '.join(SCHEDULES)}")
+    return SCHEDULES[name](max(1, total))

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from minidl import nn
 
-from .recipe import Model, Recipe, activation
+from .recipe import Model, Recipe, activation_layer
 
 
 def layers(in_channels: int = 3, classes: int = 10, filters: int = 64,
-           activation_name: str = "sigmoid") -> nn.Sequential:
+           activation: str = "sigmoid") -> nn.Sequential:
     return nn.Sequential(
         conv=nn.Conv2d(in_channels, filters, 8, padding=((4, 3), (4, 3))),     # (n, c, 32, 32) -> (n, m, 32, 32)
-        act=activation(activation_name)(),
+        act=activation_layer(activation)(),
         pool=nn.AvgPool2d(4), flatten=nn.Flatten(),                            # -> (n, m * 8 * 8)
         output=nn.Linear(filters * 8 * 8, classes))
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from minidl import nn
 
-from .recipe import Model, Recipe, activation
+from .recipe import Model, Recipe, activation_layer
 
 
-def layers(in_channels: int = 1, classes: int = 10, activation_name: str = "tanh") -> nn.Sequential:
-    act = activation(activation_name)
+def layers(in_channels: int = 1, classes: int = 10, activation: str = "tanh") -> nn.Sequential:
+    act = activation_layer(activation)
     return nn.Sequential(
         c1=nn.Conv2d(in_channels, 6, 5), act1=act(), s2=nn.AvgPool2d(2),       # (n, c, 32, 32) -> (n, 6, 14, 14)
         c3=nn.Conv2d(6, 16, 5), act3=act(), s4=nn.AvgPool2d(2),                # -> (n, 16, 5, 5)

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from minidl import nn
 
-from .recipe import Model, Recipe, activation
+from .recipe import Model, Recipe, activation_layer
 
 
 def layers(in_channels: int = 3, classes: int = 10, hidden: int = 10_000,
-           activation_name: str = "sigmoid") -> nn.Sequential:
+           activation: str = "sigmoid") -> nn.Sequential:
     return nn.Sequential(
         flatten=nn.Flatten(),
-        hidden=nn.Linear(in_channels * 32 * 32, hidden), act=activation(activation_name)(),
+        hidden=nn.Linear(in_channels * 32 * 32, hidden), act=activation_layer(activation)(),
         output=nn.Linear(hidden, classes))
 
 

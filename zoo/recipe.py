@@ -46,7 +46,7 @@ class Model:
         return model
 
 
-def activation(name: str) -> type[nn.Module]:
+def activation_layer(name: str) -> type[nn.Module]:
     """The activation layer of a name. Raises ValueError for an unknown one."""
     if name not in ACTIVATIONS:
         raise ValueError(f"zoo: activation {name!r} is not one of {', '.join(ACTIVATIONS)}")

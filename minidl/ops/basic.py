@@ -276,10 +276,14 @@ def transpose(k, x, *, axes=None):
     return k.transpose(x, order), lambda gy, need: (k.transpose(gy, inverse),)
 
 
+def _is_mask(i: Any) -> bool:
+    return hasattr(i, "dtype") and i.dtype.kind == "b"
+
+
 @op
 def _getitem(k, x, *, index):
     shape = x.shape
-    once = all(i is None or i is Ellipsis or isinstance(i, (int, slice)) or getattr(i, "dtype", None) == bool
+    once = all(i is None or i is Ellipsis or isinstance(i, (int, slice)) or _is_mask(i)
                for i in (index if isinstance(index, tuple) else (index,)))
     try:
         y = k.getitem(x, index)

@@ -95,7 +95,7 @@ def conv_geometry(x: tuple[int, ...], w: tuple[int, ...], b: tuple[int, ...] | N
         raise ValueError(f"conv2d: b has shape {b} but w has {w[0]} filters; b must have shape ({w[0]},)")
     sh, sw = pair("conv2d", "stride", stride, 1)
     edge = edges("conv2d", padding)
-    oh, ow = _slide("conv2d", x[2:], w[2:], (sh, sw), edge)  # type: ignore[arg-type]
+    oh, ow = _slide("conv2d", x[2:], w[2:], (sh, sw), edge)
     return ConvGeometry(*x, w[0], w[2], w[3], oh, ow, sh, sw, *edge, algorithm)
 
 
@@ -111,5 +111,5 @@ def pool_geometry(name: str, x: tuple[int, ...], size: Pair, stride: Pair | None
     if max(edge[:2]) >= kh or max(edge[2:]) >= kw:
         raise ValueError(f"{name}: padding {padding!r} is not smaller than the window {kh}x{kw}, so a window "
                          "could hold padding alone; use less padding")
-    oh, ow = _slide(name, x[2:], (kh, kw), (sh, sw), edge)  # type: ignore[arg-type]
+    oh, ow = _slide(name, x[2:], (kh, kw), (sh, sw), edge)
     return PoolGeometry(*x, kh, kw, oh, ow, sh, sw, *edge)

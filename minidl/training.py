@@ -1,0 +1,154 @@
+"""The loop behind train.py, usable from Python: fit, evaluate, and the folder that a run leaves behind."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from . import nn, ops, optim
+from .tensor import Tensor, no_grad
+
+Metrics = dict[str, Any]
+
+
+def train_step(model: nn.Module, optimizer: optim.SGD, images: Tensor, labels: Any) -> tuple[float, int]:
+    """One update of all parameters on one batch: images (n,c,h,w), labels (n,) -> (mean loss, count right).
+
+    Raises FloatingPointError where the loss is not finite; the parameters are then as they were.
+    """
+    optimizer.zero_grad()
+    logits = model(images)
+    loss = ops.cross_entropy(logits, labels)
+    value = float(loss)
+    if not math.isfinite(value):
+        raise FloatingPointError(f"training: the loss is {value} (learning rate {optimizer.lr:g}); use a smaller "
+                                 "learning rate")
+    loss.backward()
+    optimizer.step()
+    return value, _right(logits, labels)
+
+
+def _right(logits: Tensor, labels: Any) -> int:
+    return int(np.sum(logits.argmax(axis=1).numpy() == np.asarray(labels)))
+
+
+def evaluate(model: nn.Module, batches: Iterable[tuple[Any, Any]]) -> tuple[float, float]:
+    """(mean loss, share right in [0, 1]) over batches of (images, labels), in evaluation mode, off the tape.
+
+    Raises ValueError where there is no image.
+    """
+    was_training = model.training
+    model.eval()
+    total, right, count = 0.0, 0, 0
+    with no_grad():
+        for images, labels in batches:
+            logits = model(Tensor(images))
+            total += float(ops.cross_entropy(logits, labels, reduction="sum"))
+            right += _right(logits, labels)
+            count += len(labels)
+    model.train(was_training)
+    if not count:
+        raise ValueError("evaluate: got 0 images but needs at least 1")
+    return total / count, right / count
+
+
+class Progress:
+    """A tqdm bar an epoch on stderr with loss, accuracy, images/s and time left; silent off a terminal."""
+
+    def __init__(self, title: str, images: int, enabled: bool):
+        from tqdm import tqdm
+
+        self.bar = tqdm(total=images, desc=title, unit="image", unit_scale=True, leave=False,
+                        disable=None if enabled else True)
+
+    def update(self, images: int, loss: float, accuracy: float) -> None:
+        self.bar.set_postfix(loss=f"{loss:.4f}", accuracy=f"{100 * accuracy:.2f} %", refresh=False)
+        self.bar.update(images)
+
+    def close(self) -> None:
+        self.bar.close()
+
+
+def fit(model: nn.Module, optimizer: optim.SGD, train: Any, test: Any, *, epochs: int,
+        schedule: optim.Schedule | None = None, progress: bool = False,
+        on_epoch: Callable[[Metrics], None] | None = None) -> list[Metrics]:
+    """Train for a number of epochs and evaluate on the test set after each.
+
+    train, test: `data.DataLoader`s. schedule: step -> factor of the learning rate that the optimizer has on
+    entry. on_epoch: called with each epoch's metrics: epoch, step, lr, train_loss, train_accuracy,
+    test_loss, test_accuracy (shares in [0, 1]), seconds (training and evaluation) and images_per_second
+    (training alone). Returns all of them.
+
+    Raises ValueError for a negative number of epochs; FloatingPointError, naming epoch and step, where the
+    loss is not finite.
+    """
+    if not isinstance(epochs, int) or epochs < 0:
+        raise ValueError(f"fit: epochs is {epochs!r} but must be an int of at least 0")
+    schedule = schedule or optim.constant()
+    rate, step, history = optimizer.lr, 0, []
+    for epoch in range(1, epochs + 1):
+        model.train()
+        train.set_epoch(epoch - 1)
+        bar = Progress(f"epoch {epoch}/{epochs}", train.images_per_epoch, progress)
+        total, right, count, start = 0.0, 0, 0, time.perf_counter()
+        try:
+            for images, labels in train:
+                optimizer.lr = rate * schedule(step)
+                loss, hits = train_step(model, optimizer, Tensor(images), labels)
+                step += 1
+                total, right, count = total + loss * len(labels), right + hits, count + len(labels)
+                bar.update(len(labels), total / count, right / count)
+        except FloatingPointError as error:
+            raise FloatingPointError(f"{error} (epoch {epoch}, step {step + 1})") from None
+        finally:
+            bar.close()
+        trained = time.perf_counter() - start
+        test_loss, test_accuracy = evaluate(model, test)
+        metrics = {"epoch": epoch, "step": step, "lr": optimizer.lr,
+                   "train_loss": total / count, "train_accuracy": right / count,
+                   "test_loss": test_loss, "test_accuracy": test_accuracy,
+                   "seconds": time.perf_counter() - start, "images_per_second": count / trained}
+        history.append(metrics)
+        if on_epoch:
+            on_epoch(metrics)
+    optimizer.lr = rate
+    return history
+
+
+class RunFolder:
+    """The folder of one run: config.json at its start, a line of metrics.jsonl an epoch, weights.h5.
+
+    Raises OSError where the folder cannot be made or written, and ValueError where it holds a run already.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]):
+        self.path = Path(path)
+        if any((self.path / name).exists() for name in ("config.json", "metrics.jsonl", "weights.h5")):
+            raise ValueError(f"run folder: {self.path} holds an earlier run already; name another folder or "
+                             "remove that one")
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            (self.path / "metrics.jsonl").touch()
+        except OSError as error:
+            raise OSError(f"run folder: {self.path} cannot be written ({error.strerror}); name another with "
+                          "--output-dir") from None
+
+    @property
+    def weights(self) -> Path:
+        return self.path / "weights.h5"
+
+    def write_config(self, config: dict[str, Any]) -> None:
+        """Write config.json."""
+        (self.path / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+
+    def append_metrics(self, metrics: Metrics) -> None:
+        """Add one line to metrics.jsonl."""
+        with open(self.path / "metrics.jsonl", "a", encoding="utf-8") as file:
+            file.write(json.dumps(metrics) + "\n")
