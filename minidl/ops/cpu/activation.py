@@ -1,0 +1,86 @@
+"""Activations, softmax and dropout on NumPy arrays."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .parallel import elementwise
+
+Array = np.ndarray
+
+
+def sigmoid(x: Array) -> Array:
+    def work(y: Array, x: Array) -> None:
+        with np.errstate(over="ignore"):   # e^-x = inf for very negative x: 1 / inf = 0 is the right answer
+            np.exp(np.negative(x, out=y), out=y)
+            y += 1
+            np.reciprocal(y, out=y)
+    return elementwise(work, x)
+
+
+def sigmoid_grad_x(gy: Array, y: Array) -> Array:
+    """gy * y * (1 - y)"""
+    def work(gx: Array, gy: Array, y: Array) -> None:
+        np.subtract(1, y, out=gx)
+        gx *= y
+        gx *= gy
+    return elementwise(work, gy, y)
+
+
+def tanh(x: Array) -> Array:
+    return elementwise(lambda y, x: np.tanh(x, out=y), x)
+
+
+def tanh_grad_x(gy: Array, y: Array) -> Array:
+    """gy * (1 - y^2)"""
+    def work(gx: Array, gy: Array, y: Array) -> None:
+        np.multiply(y, y, out=gx)
+        np.subtract(1, gx, out=gx)
+        gx *= gy
+    return elementwise(work, gy, y)
+
+
+def relu(x: Array) -> Array:
+    return elementwise(lambda y, x: np.maximum(x, 0, out=y), x)
+
+
+def relu_grad_x(gy: Array, y: Array) -> Array:
+    """gy where y > 0, else 0"""
+    return elementwise(lambda gx, gy, y: np.multiply(gy, y > 0, out=gx), gy, y)
+
+
+def _shifted(x: Array, axis: int) -> Array:
+    """x less its largest value along the axis, which leaves softmax as it is and keeps e^x finite."""
+    return x - np.max(x, axis=axis, keepdims=True, initial=-np.inf)
+
+
+def softmax(x: Array, axis: int) -> Array:
+    y = np.exp(_shifted(x, axis))
+    y /= y.sum(axis=axis, keepdims=True)
+    return y
+
+
+def softmax_grad_x(gy: Array, y: Array, axis: int) -> Array:
+    """y * (gy - sum of gy * y)"""
+    return y * (gy - (gy * y).sum(axis=axis, keepdims=True))
+
+
+def log_softmax(x: Array, axis: int) -> Array:
+    y = _shifted(x, axis)
+    y -= np.log(np.exp(y).sum(axis=axis, keepdims=True))
+    return y
+
+
+def log_softmax_grad_x(gy: Array, y: Array, axis: int) -> Array:
+    """gy - softmax * sum of gy"""
+    return gy - np.exp(y) * gy.sum(axis=axis, keepdims=True)
+
+
+def dropout(x: Array, p: float, key: tuple[int, int]) -> Array:
+    """x / (1 - p) where the i-th float32 of Philox(key), in C order, is at least p; else 0."""
+    kept = np.random.Generator(np.random.Philox(key=key)).random(x.shape, dtype=np.float32) >= p
+    return x * (kept.astype(x.dtype) / x.dtype.type(1 - p))
+
+
+def dropout_grad_x(gy: Array, p: float, key: tuple[int, int]) -> Array:
+    return dropout(gy, p, key)             # the same mask again: drawing it costs less than keeping it

@@ -1,0 +1,37 @@
+"""The fully connected layer on NumPy arrays: x (n,in), w (out,in), b (out,), y (n,out)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .parallel import parallel_for
+
+Array = np.ndarray
+
+ROWS = 32                                  # of the result that make a chunk: a product still, but a small one
+
+
+def _by_rows(a: Array, b: Array) -> Array:
+    """a @ b, some rows of the result at a time."""
+    y = np.empty((len(a), b.shape[1]), a.dtype)
+    parallel_for(len(a), ROWS, lambda i, j: np.matmul(a[i:j], b, out=y[i:j]))
+    return y
+
+
+def linear(x: Array, w: Array, b: Array | None) -> Array:
+    y = _by_rows(x, w.T)
+    if b is not None:
+        y += b
+    return y
+
+
+def linear_grad_x(gy: Array, w: Array) -> Array:
+    return _by_rows(gy, w)
+
+
+def linear_grad_w(gy: Array, x: Array) -> Array:
+    return _by_rows(gy.T, x)
+
+
+def linear_grad_b(gy: Array) -> Array:
+    return gy.sum(axis=0)

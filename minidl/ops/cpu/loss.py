@@ -1,0 +1,37 @@
+"""Cross-entropy on NumPy arrays: x (n,classes), labels (n,) integers in range."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .activation import log_softmax
+
+Array = np.ndarray
+
+
+def cross_entropy(x: Array, labels: Array, reduction: str, smoothing: float) -> tuple[Array, Array]:
+    """(loss, log_p): -(1 - s) log_p[label] - s * mean of log_p, reduced; log_p (n,classes) for the gradient."""
+    log_p = log_softmax(x, 1)
+    loss = -log_p[np.arange(len(labels)), labels]
+    if smoothing:
+        loss = (1 - smoothing) * loss - smoothing * log_p.mean(axis=1)
+    if reduction == "none":
+        return loss, log_p
+    total = loss.sum()
+    return (np.asarray(total) if reduction == "sum" else _over(total, len(labels))), log_p
+
+
+def _over(total: Array, count: int) -> Array:
+    """The mean; NaN of nothing, without a warning."""
+    return np.asarray(total / count if count else np.nan, total.dtype)
+
+
+def cross_entropy_grad_x(gy: Array, log_p: Array, labels: Array, reduction: str, smoothing: float) -> Array:
+    """(softmax - target) * gy, with gy a number an image or one for all."""
+    n, classes = log_p.shape
+    gx = np.exp(log_p)
+    if smoothing:
+        gx -= smoothing / classes
+    gx[np.arange(n), labels] -= 1 - smoothing
+    gx *= gy[:, None] if reduction == "none" else gy / n if reduction == "mean" and n else gy
+    return gx

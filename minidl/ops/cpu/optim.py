@@ -1,0 +1,21 @@
+"""The optimizer's update on NumPy arrays, in place."""
+
+from __future__ import annotations
+
+import numpy as np
+
+Array = np.ndarray
+
+
+def sgd(params: list[Array], grads: list[Array], velocities: list[Array] | None, lr: float, momentum: float,
+        weight_decay: float, nesterov: bool) -> None:
+    """g += weight_decay * p; v = momentum * v + g; p -= lr * v, or lr * (g + momentum * v) with nesterov."""
+    for i, (p, g) in enumerate(zip(params, grads, strict=True)):
+        if weight_decay:
+            g = g + weight_decay * p
+        if velocities is not None:
+            v = velocities[i]
+            v *= momentum
+            v += g
+            g = g + momentum * v if nesterov else v
+        p -= lr * g

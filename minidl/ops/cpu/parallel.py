@@ -1,0 +1,146 @@
+"""Cache-sized chunks of work on all cores, with the BLAS library kept to one thread inside.
+
+NumPy releases the interpreter lock in its loops and products, so plain threads serve. A product of small
+matrices is many times slower on several BLAS threads than on one; so the chunks are spread over our threads and
+each product runs on one. What is a chunk depends on the sizes alone, never on the number of threads: results are
+the same bits on any machine.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import os
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+CHUNK_BYTES = 1 << 18                      # of the array a chunk walks over: a few of these fit in a core's cache
+
+# Names that builds of OpenBLAS give to one function, in the order of how usual they are in NumPy's wheels.
+_SETTERS = ("scipy_openblas_set_num_threads64_", "scipy_openblas_set_num_threads", "openblas_set_num_threads64_",
+            "openblas_set_num_threads")
+
+
+def _cores() -> int:
+    """MINIDL_NUM_THREADS, or the cores this process may use."""
+    wanted = os.environ.get("MINIDL_NUM_THREADS")
+    if wanted is None:
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if not wanted.isdigit() or int(wanted) < 1:
+        raise ValueError(f"MINIDL_NUM_THREADS: {wanted!r} is not an int of at least 1; unset it to use all cores")
+    return int(wanted)
+
+
+THREADS = _cores()
+
+
+# ---------------------------------------------------------------- BLAS threads
+@cache
+def _openblas() -> tuple[Callable[[int], None], Callable[[], int]] | None:
+    """(set, get) of the number of threads of the OpenBLAS that NumPy has loaded; None for another BLAS."""
+    package = Path(np.__file__).parent
+    folders = (package.parent / "numpy.libs", package / ".libs", package / ".dylibs")
+    for path in sorted(p for folder in folders if folder.is_dir() for p in folder.glob("*openblas*")):
+        library = ctypes.CDLL(str(path))   # loaded already, so this only finds it
+        for setter in _SETTERS:
+            if hasattr(library, setter):
+                return getattr(library, setter), getattr(library, setter.replace("_set_", "_get_"))
+    return None
+
+
+_lock = threading.Lock()
+_inside = 0                                # sections open now, on all threads
+_before = 1                                # BLAS threads when the first of them opened
+
+
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """Products inside run on one BLAS thread; the number set before holds again outside."""
+    global _inside, _before
+    blas = _openblas()
+    if blas is None:
+        yield
+        return
+    set_threads, get_threads = blas
+    with _lock:
+        if _inside == 0:
+            _before = get_threads()
+            set_threads(1)
+        _inside += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _inside -= 1
+            if _inside == 0:
+                set_threads(_before)
+
+
+# ---------------------------------------------------------------- chunks over threads
+@cache
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(max(1, THREADS - 1), thread_name_prefix="minidl")
+
+
+def parallel_for(count: int, chunk: int, work: Callable[[int, int], Any]) -> list[Any]:
+    """work(begin, end) for each chunk of range(count), on all threads; the results in order of the chunks."""
+    begins = range(0, count, chunk)
+    results: list[Any] = [None] * len(begins)
+    take = itertools.count().__next__      # one counter for all threads: who is free takes the next chunk
+
+    def run() -> None:
+        while (i := take()) < len(begins):
+            begin = begins[i]
+            results[i] = work(begin, min(begin + chunk, count))
+
+    with one_blas_thread():
+        helpers = [_pool().submit(run) for _ in range(min(THREADS, len(begins)) - 1)]
+        try:
+            run()
+        finally:
+            for helper in helpers:
+                helper.result()
+    return results
+
+
+def images_a_chunk(bytes_an_image: int) -> int:
+    """How many images' data make a chunk."""
+    return max(1, CHUNK_BYTES // max(1, bytes_an_image))
+
+
+def elementwise(work: Callable[..., None], *arrays: np.ndarray) -> np.ndarray:
+    """A new array from arrays of one shape: work(y, *arrays) fills a chunk of it, in any number of passes."""
+    y = np.empty(arrays[0].shape, arrays[0].dtype)
+    if y.nbytes <= CHUNK_BYTES:
+        work(y, *arrays)
+        return y
+    flat = [a.reshape(-1) for a in (y, *map(np.ascontiguousarray, arrays))]
+    parallel_for(y.size, CHUNK_BYTES // y.itemsize, lambda i, j: work(*[a[i:j] for a in flat]))
+    return y
+
+
+class _Scratch(threading.local):
+    buffers: dict[str, np.ndarray]
+
+    def __init__(self) -> None:
+        self.buffers = {}
+
+
+_scratch = _Scratch()
+
+
+def scratch(name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """This thread's buffer of a name, with whatever it last held; it grows to the largest request."""
+    count = int(np.prod(shape, dtype=np.int64))
+    need = count * np.dtype(dtype).itemsize
+    held = _scratch.buffers.get(name)
+    if held is None or held.nbytes < need:
+        held = _scratch.buffers[name] = np.empty(need, np.uint8)
+    return held[:need].view(dtype).reshape(shape)

@@ -1,0 +1,122 @@
+"""Pooling on NumPy arrays: x (n,c,h,w), y (n,c,oh,ow); g is an ops.window.PoolGeometry.
+
+A window is walked offset by offset, each offset a strided slice of all windows at once; averages do their
+rows first and their columns then, so that the first and larger half of the additions runs over whole rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .parallel import images_a_chunk, parallel_for
+
+Array = np.ndarray
+
+
+def _padded(x: Array, g: Any, fill: float) -> Array:
+    """Images with their border; x itself where there is none."""
+    if not _has_border(g):
+        return x
+    return np.pad(x, ((0, 0), (0, 0), (g.top, g.bottom), (g.left, g.right)), constant_values=fill)
+
+
+def _has_border(g: Any) -> bool:
+    return any((g.top, g.bottom, g.left, g.right))
+
+
+def _through_border(dx: Array, g: Any, fill: Callable[[Array], None]) -> None:
+    """Let `fill` add to zeros of the padded images' size, and keep what lies inside."""
+    xp = np.zeros((len(dx), g.c, g.h + g.top + g.bottom, g.w + g.left + g.right), dx.dtype) \
+        if _has_border(g) else dx
+    if xp is dx:
+        dx[...] = 0
+    fill(xp)
+    if xp is not dx:
+        dx[...] = xp[:, :, g.top:g.top + g.h, g.left:g.left + g.w]
+
+
+def _rows(p: int, g: Any) -> slice:
+    """The rows of padded images that row p of the windows lies on."""
+    return slice(p, p + g.sh * g.oh, g.sh)
+
+
+def _columns(q: int, g: Any) -> slice:
+    return slice(q, q + g.sw * g.ow, g.sw)
+
+
+def _by_images(g: Any, work: Any, itemsize: int) -> None:
+    parallel_for(g.n, images_a_chunk(g.c * g.h * g.w * itemsize), work)
+
+
+def avg_pool2d(x: Array, g: Any) -> Array:
+    y = np.empty((g.n, g.c, g.oh, g.ow), x.dtype)
+
+    def work(i: int, j: int) -> None:
+        xp = _padded(x[i:j], g, 0)
+        rows = xp[:, :, _rows(0, g)].copy()
+        for p in range(1, g.kh):
+            rows += xp[:, :, _rows(p, g)]
+        rows *= 1 / (g.kh * g.kw)
+        out = y[i:j]
+        out[...] = rows[..., _columns(0, g)]
+        for q in range(1, g.kw):
+            out += rows[..., _columns(q, g)]
+
+    _by_images(g, work, x.itemsize)
+    return y
+
+
+def avg_pool2d_grad_x(gy: Array, g: Any) -> Array:
+    dx = np.empty((g.n, g.c, g.h, g.w), gy.dtype)
+
+    def work(i: int, j: int) -> None:
+        share = gy[i:j] * (1 / (g.kh * g.kw))
+        rows = np.zeros((j - i, g.c, g.oh, g.w + g.left + g.right), gy.dtype)
+        for q in range(g.kw):
+            rows[..., _columns(q, g)] += share
+
+        def fill(xp: Array) -> None:
+            for p in range(g.kh):
+                xp[:, :, _rows(p, g)] += rows
+        _through_border(dx[i:j], g, fill)
+
+    _by_images(g, work, gy.itemsize)
+    return dx
+
+
+def max_pool2d(x: Array, g: Any) -> tuple[Array, Array]:
+    """(y, index): index p*kw + q says which element of the window won."""
+    y = np.empty((g.n, g.c, g.oh, g.ow), x.dtype)
+    index = np.zeros(y.shape, np.int32)
+
+    def work(i: int, j: int) -> None:
+        xp = _padded(x[i:j], g, -np.inf)
+        best, where = y[i:j], index[i:j]
+        best[...] = -np.inf
+        where[...] = -1
+        for p in range(g.kh):
+            for q in range(g.kw):
+                value = xp[:, :, _rows(p, g), _columns(q, g)]
+                better = ~(value <= best) & (best == best)     # a NaN beats numbers, and nothing beats a NaN
+                np.copyto(best, value, where=better)
+                np.copyto(where, p * g.kw + q, where=better)
+
+    _by_images(g, work, x.itemsize)
+    return y, index
+
+
+def max_pool2d_grad_x(gy: Array, index: Array, g: Any) -> Array:
+    dx = np.empty((g.n, g.c, g.h, g.w), gy.dtype)
+
+    def work(i: int, j: int) -> None:
+        def fill(xp: Array) -> None:
+            for p in range(g.kh):
+                for q in range(g.kw):
+                    xp[:, :, _rows(p, g), _columns(q, g)] += np.where(index[i:j] == p * g.kw + q, gy[i:j], 0)
+        _through_border(dx[i:j], g, fill)
+
+    _by_images(g, work, gy.itemsize)
+    return dx

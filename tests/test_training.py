@@ -1,0 +1,255 @@
+"""The loop behind train.py, and the command line itself, on small generated data."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import minidl
+import train as cli
+import zoo
+from minidl import data, nn, optim
+from minidl.training import RunFolder, evaluate, fit, train_step
+
+ROOT = Path(__file__).resolve().parent.parent
+QUICK = ["--data", "synthetic-digits", "--limit-train", "256", "--limit-test", "128", "--epochs", "1",
+         "--no-progress"]
+
+
+def tiny_loaders(count: int = 64) -> tuple[data.DataLoader, data.DataLoader]:
+    train = data.load("synthetic-digits", "train").first(count)
+    test = data.load("synthetic-digits", "test").first(count)
+    return data.DataLoader(train, 32, padding=2), data.DataLoader(test, 32, shuffle=False, padding=2)
+
+
+@pytest.fixture(autouse=True)
+def _offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No test reaches the network, a home folder or a data set that lies around."""
+    monkeypatch.setenv("MINIDL_OFFLINE", "1")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("MINIDL_DATA", raising=False)
+    monkeypatch.chdir(tmp_path)
+
+
+# ------------------------------------------------------------------ fit and evaluate
+def test_fit_reports_every_epoch_and_follows_the_schedule() -> None:
+    minidl.manual_seed(0)
+    model = zoo.build("perceptron")
+    train, test = tiny_loaders()
+    optimizer = optim.SGD(model.parameters(), 0.1, momentum=0.9)
+    seen: list[dict] = []
+    history = fit(model, optimizer, train, test, epochs=2, schedule=optim.linear(4), on_epoch=seen.append)
+    assert history == seen
+    assert [m["epoch"] for m in history] == [1, 2]
+    assert [m["step"] for m in history] == [2, 4]
+    assert history[0]["lr"] == pytest.approx(0.1 * 0.75)
+    assert history[1]["lr"] == pytest.approx(0.1 * 0.25)
+    assert history[1]["train_loss"] < history[0]["train_loss"]
+    assert optimizer.lr == 0.1
+
+
+def test_two_runs_from_one_seed_end_in_the_same_bits() -> None:
+    states = []
+    for _ in range(2):
+        minidl.manual_seed(3)
+        model = zoo.build("lenet5")
+        train, test = tiny_loaders()
+        fit(model, optim.SGD(model.parameters(), 0.05, momentum=0.9), train, test, epochs=1)
+        states.append(model.state_dict())
+    for name, values in states[0].items():
+        np.testing.assert_array_equal(values, states[1][name])
+
+
+def test_evaluate_leaves_the_mode_and_counts_right_answers() -> None:
+    class Fixed(nn.Module):
+        def forward(self, x: minidl.Tensor) -> minidl.Tensor:
+            assert not self.training
+            return minidl.Tensor(np.tile(np.array([[0.0, 5.0]], np.float32), (x.shape[0], 1)))
+
+    model = Fixed()
+    loss, accuracy = evaluate(model, [(np.zeros((4, 1)), np.array([1, 1, 0, 1]))])
+    assert accuracy == 0.75
+    assert loss == pytest.approx(np.log1p(np.exp(-5)) + 5 / 4, rel=1e-5)
+    assert model.training
+
+
+def test_evaluate_refuses_no_images() -> None:
+    with pytest.raises(ValueError, match="evaluate: got 0 images but needs at least 1"):
+        evaluate(nn.Flatten(), [])
+
+
+def test_fit_refuses_a_negative_number_of_epochs() -> None:
+    model = zoo.build("perceptron")
+    train, test = tiny_loaders(32)
+    with pytest.raises(ValueError, match="fit: epochs is -1 but must be an int of at least 0"):
+        fit(model, optim.SGD(model.parameters(), 0.1), train, test, epochs=-1)
+
+
+def test_a_loss_that_is_no_number_stops_and_leaves_the_parameters() -> None:
+    model = zoo.build("perceptron")
+    before = model.state_dict()
+    images = minidl.Tensor(np.full((2, 1, 32, 32), np.nan, np.float32))
+    with pytest.raises(FloatingPointError, match=r"training: the loss is nan \(learning rate 0.1\); use a smaller"):
+        train_step(model, optim.SGD(model.parameters(), 0.1), images, np.array([0, 1]))
+    for name, values in model.state_dict().items():
+        np.testing.assert_array_equal(values, before[name])
+
+
+# ------------------------------------------------------------------ the run folder
+def test_run_folder_refuses_an_earlier_run(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text("{}\n")
+    with pytest.raises(ValueError, match="run folder: .* holds an earlier run already; name another folder"):
+        RunFolder(tmp_path)
+
+
+def test_run_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match=r"run folder: .*file/run cannot be written \(Not a directory\); name another"):
+        RunFolder(tmp_path / "file" / "run")
+
+
+# ------------------------------------------------------------------ the command line
+def test_one_command_does_the_whole_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--model", "lenet5", *QUICK, "--output-dir", "out"]) == 0
+    lines = capsys.readouterr().out.strip().splitlines()
+    assert re.fullmatch(r"lenet5 on synthetic-digits: test accuracy \d+\.\d\d % after 1 epoch in \d+\.\d s \(cpu\)",
+                        lines[-1])
+    assert lines[-2].startswith("epoch  1/1: loss ")
+    config = json.loads((tmp_path / "out/config.json").read_text())
+    assert (config["model"], config["data"], config["device"]) == ("lenet5", "synthetic-digits", "cpu")
+    assert config["train_images"] == 256
+    assert config["lr"] == zoo.MODELS["lenet5"].recipe.lr
+    (metrics,) = [json.loads(line) for line in (tmp_path / "out/metrics.jsonl").read_text().splitlines()]
+    assert metrics["data"] == "synthetic-digits"
+    assert f"{100 * metrics['test_accuracy']:.2f} %" in lines[-1]
+
+
+def test_loaded_weights_give_the_same_accuracy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cli.main(["--model", "perceptron", *QUICK, "--output-dir", "first"])
+    first = capsys.readouterr().out.splitlines()[-1]
+    assert cli.main(["--model", "perceptron", *QUICK, "--epochs", "0", "--load", "first/weights.h5",
+                     "--output-dir", "second"]) == 0
+    second = capsys.readouterr().out.splitlines()[-1]
+    assert second.split(" after ")[0] == first.split(" after ")[0]
+    assert " after 0 epochs in " in second
+
+
+@pytest.mark.parametrize("algorithm", ["direct", "unroll", "gemm"])
+def test_every_convolution_algorithm_trains(algorithm: str, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = [*QUICK, "--limit-train", "32", "--limit-test", "16", "--conv-algorithm", algorithm]
+    assert cli.main(["--model", "lenet5", *flags, "--output-dir", "out"]) == 0
+
+
+@pytest.mark.parametrize("model", list(zoo.MODELS))
+def test_auto_falls_back_to_generated_images_loudly(model: str, tmp_path: Path,
+                                                    capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--epochs", "0", "--limit-train", "20", "--limit-test", "20", "--output-dir", "out"]
+    assert cli.main(["--model", model, *flags]) == 0
+    captured = capsys.readouterr()
+    wanted = zoo.MODELS[model].recipe.data
+    stand_in = {"mnist": "synthetic-digits", "cifar10": "synthetic-shapes"}[wanted]
+    assert captured.err.startswith("train.py: warning: ")
+    assert wanted in captured.err
+    assert captured.out.splitlines()[-1].startswith(f"{model} on {stand_in}: ")
+    config = json.loads((tmp_path / "out/config.json").read_text())
+    assert config["data"] == stand_in
+    assert wanted in config["data_note"]
+
+
+def test_list_models_names_each_with_its_recipe(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--list-models"]) == 0
+    out = capsys.readouterr().out
+    for name, model in zoo.MODELS.items():
+        assert name in out
+        assert f"lr {model.recipe.lr}" in out
+
+
+BAD_FLAGS = [
+    (["--model", "lenet6"], "argument --model: invalid choice: 'lenet6'"),
+    (["--data", "imagenet"], "argument --data: invalid choice: 'imagenet'"),
+    (["--epochs", "-1"], "argument --epochs: '-1' is not an int of at least 0"),
+    (["--batch-size", "0"], "argument --batch-size: '0' is not an int of at least 1"),
+    (["--lr", "nan"], "argument --lr: 'nan' is not a number of at least 0"),
+    (["--lr", "fast"], "argument --lr: 'fast' is not a number of at least 0"),
+    (["--lr-schedule", "zigzag"], "argument --lr-schedule: invalid choice: 'zigzag'"),
+    (["--nonsense"], "unrecognized arguments: --nonsense"),
+]
+
+
+@pytest.mark.parametrize(("flags", "message"), BAD_FLAGS, ids=[" ".join(f) for f, _ in BAD_FLAGS])
+def test_a_wrong_flag_is_one_line_and_exit_2(flags: list[str], message: str,
+                                             capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        cli.main(flags)
+    assert stop.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"train.py: error: {message}")
+
+
+def _break_weights(folder: Path) -> list[str]:
+    (folder / "bad.h5").write_bytes(b"not HDF5")
+    return [*QUICK, "--load", "bad.h5"]
+
+
+def _other_model(folder: Path) -> list[str]:
+    minidl.save(zoo.build("perceptron"), folder / "p.h5")
+    return [*QUICK, "--load", "p.h5"]
+
+
+def _truncated_data(folder: Path) -> list[str]:
+    (folder / "d").mkdir()
+    (folder / "d" / "train-images-idx3-ubyte").write_bytes(b"\0\0\x08\x03\0\0\xea\x60")
+    return ["--data", "mnist", "--data-dir", "d", "--epochs", "0"]
+
+
+def _file_as_folder(folder: Path) -> list[str]:
+    (folder / "taken").write_text("")
+    return [*QUICK, "--output-dir", "taken/run"]
+
+
+BAD_INPUT = {
+    "cuda": (lambda folder: [*QUICK, "--device", "cuda"], "device: 'cuda' was asked for"),
+    "algorithm": (lambda folder: [*QUICK, "--conv-algorithm", "magic"], "conv2d: algorithm 'magic' is not one of"),
+    "no data": (lambda folder: ["--data", "mnist", "--epochs", "0"], "mnist"),
+    "no folder": (lambda folder: ["--data-dir", "nowhere"], "nowhere"),
+    "truncated data": (_truncated_data, "train-images-idx3-ubyte"),
+    "weights": (_break_weights, "bad.h5"),
+    "other model": (_other_model, "c1.weight"),
+    "output": (_file_as_folder, "run folder: .*cannot be written"),
+    "nan": (lambda folder: ["--model", "perceptron", *QUICK, "--lr", "1e30", "--epochs", "9"],
+            r"training: the loss is \S+ \(learning rate 1e\+30\); use a smaller learning rate \(epoch 1, step \d+\)"),
+}
+
+
+@pytest.mark.parametrize("case", list(BAD_INPUT))
+def test_bad_input_is_one_line_exit_2_and_no_weights(case: str, tmp_path: Path,
+                                                     capsys: pytest.CaptureFixture[str]) -> None:
+    flags, message = BAD_INPUT[case]
+    assert cli.main(["--output-dir", "out", *flags(tmp_path)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("train.py: error: ")
+    assert re.search(message, line)
+    assert not (tmp_path / "out" / "weights.h5").exists()
+    if case != "nan":
+        assert not (tmp_path / "out").exists()
+
+
+def test_debug_shows_the_traceback() -> None:
+    with pytest.raises(ValueError, match="device: 'cuda' was asked for"):
+        cli.main([*QUICK, "--device", "cuda", "--debug"])
+
+
+def test_the_bar_is_off_where_stderr_is_no_terminal(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, str(ROOT / "train.py"), "--model", "perceptron", *QUICK[:-1]],
+                          capture_output=True, text=True, check=True, cwd=tmp_path,
+                          env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert done.stderr == ""
+    assert len(list((tmp_path / "runs").iterdir())) == 1
