@@ -7,6 +7,7 @@ import argparse
 import platform
 import sys
 import time
+import warnings
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn
@@ -153,6 +154,7 @@ def main(argv: list[str] | None = None) -> int:
     if args.list_models:
         list_models()
         return 0
+    warnings.simplefilter("ignore", RuntimeWarning)    # overflow on the way to a loss that fit() refuses
     try:
         run(with_recipe(args))
     except (ValueError, TypeError, OSError, FloatingPointError) as error:

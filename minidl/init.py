@@ -13,14 +13,14 @@ from .tensor import Tensor
 
 
 def fans(shape: tuple[int, ...]) -> tuple[int, int]:
-    """(fan_in, fan_out) of a weight's shape. Raises ValueError for fewer than 2 axes.
+    """(fan_in, fan_out) of a weight's shape. Raises ValueError for fewer than 2 axes and for a size of 0.
 
     >>> fans((6, 1, 5, 5))
     (25, 150)
     """
-    if len(shape) < 2:
-        raise ValueError(f"init: a Tensor of shape {shape} has no fan; weights have at least 2 axes, use "
-                         "zeros_, constant_, uniform_ or normal_")
+    if len(shape) < 2 or 0 in shape:
+        raise ValueError(f"init: a Tensor of shape {shape} has no fan; weights have at least 2 axes and no size "
+                         "of 0, use zeros_, constant_, uniform_ or normal_")
     window = math.prod(shape[2:])
     return shape[1] * window, shape[0] * window
 
@@ -42,12 +42,16 @@ def zeros_(tensor: Tensor) -> Tensor:
 
 
 def uniform_(tensor: Tensor, low: float = 0.0, high: float = 1.0) -> Tensor:
-    """Uniform in [low, high)."""
+    """Uniform in [low, high). Raises ValueError where low is above high."""
+    if not low <= high:
+        raise ValueError(f"uniform_: low is {low!r} and high is {high!r} but low must not be above high")
     return _fill(tensor, rng.generator().uniform(low, high, tensor.shape))
 
 
 def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0) -> Tensor:
-    """Normal with the given mean and standard deviation."""
+    """Normal with the given mean and standard deviation. Raises ValueError for a negative deviation."""
+    if not std >= 0:
+        raise ValueError(f"normal_: std is {std!r} but must be at least 0")
     return _fill(tensor, rng.generator().normal(mean, std, tensor.shape))
 
 

@@ -17,8 +17,8 @@ from .tensor import Tensor
 class Module:
     """Base class of all layers and nets.
 
-    A Tensor attribute with requires_grad is a parameter, a Module attribute a child; a name is the path
-    of attributes to it ("c1.weight"). Define `forward`; call the Module itself.
+    A Tensor attribute with requires_grad that no operation made is a parameter, a Module attribute a
+    child; a name is the path of attributes to it ("c1.weight"). Define `forward`; call the Module itself.
 
     >>> class Scale(Module):
     ...     def __init__(self):
@@ -59,7 +59,7 @@ class Module:
         seen: set[int] = set()
         for path, module in self.named_modules():
             for name, value in vars(module).items():
-                if isinstance(value, Tensor) and value.requires_grad and id(value) not in seen:
+                if isinstance(value, Tensor) and value.requires_grad and value.is_leaf and id(value) not in seen:
                     seen.add(id(value))
                     yield (f"{path}.{name}" if path else name), value
 
@@ -125,6 +125,8 @@ class Module:
 class Sequential(Module):
     """Modules one after the other, named "0", "1", ... or by keyword.
 
+    Raises TypeError for a layer that is no Module; ValueError for a name with a dot or one that is taken.
+
     >>> net = Sequential(c1=Conv2d(1, 6, 5), act1=Tanh())
     >>> [name for name, _ in net.named_parameters()]
     ['c1.weight', 'c1.bias']
@@ -136,6 +138,8 @@ class Sequential(Module):
             if not isinstance(layer, Module):
                 raise TypeError(f"Sequential: layer {name} is a {type(layer).__name__} but must be a Module; "
                                 "put functions into a Module's forward")
+            if "." in name or hasattr(self, name):
+                raise ValueError(f"Sequential: the layer name {name!r} has a dot or is taken; choose another")
             setattr(self, name, layer)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -38,7 +38,7 @@ class SGD:
                  nesterov: bool = False):
         common = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "nesterov": nesterov}
         entries = list(params)
-        groups = entries if entries and isinstance(entries[0], dict) else [{"params": entries}]
+        groups = entries if entries and all(isinstance(e, dict) for e in entries) else [{"params": entries}]
         self.groups: list[dict[str, Any]] = [self._group(group, common) for group in groups]
         everything = [p for group in self.groups for p in group["params"]]
         if not everything:
@@ -100,6 +100,8 @@ class SGD:
         velocity = self._velocities.get(id(p))
         if velocity is None:
             velocity = self._velocities[id(p)] = np.zeros_like(p.data)
+        elif velocity.dtype != p.dtype:    # the model was converted by .to() since the last step
+            velocity = self._velocities[id(p)] = velocity.astype(p.dtype)
         return velocity
 
 
@@ -158,13 +160,18 @@ def _whole(name: str, what: str, value: int) -> None:
         raise ValueError(f"{name}: {what} is {value!r} but must be an int of at least 1")
 
 
+def _warmup_cosine(total: int) -> Schedule:
+    steps = max(1, total // 20)
+    return warmup(steps, cosine(max(1, total - steps)))
+
+
 # What train.py offers: name -> the schedule of a training of `total` steps.
 SCHEDULES: dict[str, Callable[[int], Schedule]] = {
     "constant": lambda total: constant(),
     "step": lambda total: step(max(1, math.ceil(total / 3))),
     "linear": linear,
     "cosine": cosine,
-    "warmup-cosine": lambda total: warmup(max(1, total // 20), cosine(max(1, total - total // 20))),
+    "warmup-cosine": _warmup_cosine,
 }
 
 

@@ -40,4 +40,4 @@ def generator(key: Key | None = None) -> np.random.Generator:
     >>> bool(generator((1, 2)).random() == generator((1, 2)).random())
     True
     """
-    return np.random.Generator(np.random.Philox(key=next_key() if key is None else key))
+    return np.random.Generator(np.random.Philox(key=np.array(next_key() if key is None else key, np.uint64)))

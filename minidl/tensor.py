@@ -96,13 +96,18 @@ class Tensor:
     def __init__(self, data: Any, requires_grad: bool = False, device: str = "cpu", dtype: Any = None):
         if isinstance(data, Tensor):
             raise TypeError(f"Tensor: data is a Tensor already (shape {data.shape}); use .detach() or .to()")
-        array = np.asarray(data, dtype=dtype)
+        try:
+            array = np.asarray(data, dtype=dtype)
+        except (TypeError, ValueError) as error:
+            kind = TypeError if isinstance(error, TypeError) else ValueError
+            raise kind(f"Tensor: {type(data).__name__} data do not become an array ({error}); pass numbers in "
+                       "nested lists of equal lengths, and a NumPy dtype") from None
         if dtype is None and array.dtype == np.float64 and not isinstance(data, (np.ndarray, np.generic)):
             array = array.astype(np.float32)
         if array.dtype.kind not in "biuf":
             raise TypeError(f"Tensor: data has dtype {array.dtype} but must be bool, integer or floating "
                             "numbers; convert it with numpy first")
-        if requires_grad and array.dtype.kind != "f":
+        if requires_grad and array.dtype not in (np.float32, np.float64):
             raise TypeError(f"Tensor: dtype {array.dtype} cannot require a gradient, only float32 and float64 "
                             "can; pass dtype='float32'")
         self.data = _device.to_device(array.copy() if requires_grad else array, _device.resolve(device))
@@ -260,7 +265,7 @@ class Tensor:
                              "it from a Tensor with requires_grad=True, outside no_grad()")
         gy = self._seed(gradient)
         if self.node is None:
-            self.grad = wrap(gy if self.grad is None else self.grad.data + gy)
+            self.grad = wrap(gy.copy() if self.grad is None else self.grad.data + gy)
             return
         _walk(self.node, gy, retain_graph)
 
@@ -313,6 +318,7 @@ def _walk(root: Node, gy: Any, retain_graph: bool) -> None:
     """Run the closures youngest first; leaf gradients are committed only when all of them have run."""
     nodes = _reachable(root)
     _refuse_stale(nodes)
+    shared = {id(gy)}                      # arrays that somebody else holds
     flowing = {root: gy}                   # Node -> the sum of the gradients that reached it so far
     leaves: dict[int, tuple[Tensor, Any]] = {}
     for node in nodes:
@@ -334,7 +340,12 @@ def _walk(root: Node, gy: Any, retain_graph: bool) -> None:
             node.backward = None
             node.inputs = ()
     for leaf, g in leaves.values():
-        leaf.grad = wrap(g if leaf.grad is None else k.add(leaf.grad.data, g))
+        if leaf.grad is not None:
+            g = k.add(leaf.grad.data, g)
+        elif id(g) in shared or g.base is not None:        # each .grad owns its memory: it may be changed in place
+            g = k.copy(g)
+        shared.add(id(g))
+        leaf.grad = wrap(g)
 
 
 def _refuse_stale(nodes: list[Node]) -> None:

@@ -207,6 +207,7 @@ def _other_model(folder: Path) -> list[str]:
 def _truncated_data(folder: Path) -> list[str]:
     (folder / "d").mkdir()
     (folder / "d" / "train-images-idx3-ubyte").write_bytes(b"\0\0\x08\x03\0\0\xea\x60")
+    (folder / "d" / "train-labels-idx1-ubyte").write_bytes(b"\0\0\x08\x01\0\0\xea\x60")
     return ["--data", "mnist", "--data-dir", "d", "--epochs", "0"]
 
 
@@ -224,8 +225,8 @@ BAD_INPUT = {
     "weights": (_break_weights, "bad.h5"),
     "other model": (_other_model, "c1.weight"),
     "output": (_file_as_folder, "run folder: .*cannot be written"),
-    "nan": (lambda folder: ["--model", "perceptron", *QUICK, "--lr", "1e30", "--epochs", "9"],
-            r"training: the loss is \S+ \(learning rate 1e\+30\); use a smaller learning rate \(epoch 1, step \d+\)"),
+    "nan": (lambda folder: ["--model", "perceptron", *QUICK, "--lr", "1e38", "--epochs", "9"],
+            r"training: the loss is \S+ \(learning rate 1e\+38\); use a smaller learning rate \(epoch 1, step \d+\)"),
 }
 
 

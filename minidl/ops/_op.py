@@ -13,30 +13,32 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
+import numpy as np
+
 from ..tensor import Node, Tensor, mode, wrap
 from ._backend import backend_of
 
 OPS: dict[str, Callable[..., Tensor]] = {}     # every op by name; the tests demand a Case for each
 
-_NUMBERS = (int, float, bool)
 
-
-def op(body: Callable[..., Any] | None = None, *, index: tuple[str, ...] = ()) -> Any:
+def op(body: Callable[..., Any] | None = None, *, index: tuple[str, ...] = (), numbers: bool = False) -> Any:
     """Make a public function of Tensors from a body, and enter it in OPS.
 
     index: names of the inputs that hold integers (labels); they take no part in the dtype comparison.
+    numbers: whether plain numbers may stand for Tensors; they leave the result's dtype alone.
 
-    The function refuses inputs that are no Tensors (plain numbers pass), and Tensors whose dtypes or
-    devices differ. It records a Node when an input requires a gradient and the tape is on.
+    The function refuses inputs that are no Tensors, and Tensors whose dtypes or devices differ. It records
+    a Node when an input requires a gradient and the tape is on.
     """
     if body is None:
-        return lambda body: op(body, index=index)
+        return lambda body: op(body, index=index, numbers=numbers)
     name = body.__name__.strip("_")
     signature = inspect.signature(body)
     parameters = list(signature.parameters.values())[1:]
     inputs_of = [p for p in parameters if p.kind is not p.KEYWORD_ONLY]
     variadic = any(p.kind is p.VAR_POSITIONAL for p in inputs_of)
     arity = len(inputs_of)
+    optional = frozenset(i for i, p in enumerate(inputs_of) if p.default is None)
     integer = frozenset(i for i, p in enumerate(inputs_of) if p.name in index)
 
     @wraps(body)
@@ -56,8 +58,7 @@ def op(body: Callable[..., Any] | None = None, *, index: tuple[str, ...] = ()) -
                 arrays.append(array)
                 need += (t.requires_grad,)
             else:
-                _check_plain(name, t)
-                arrays.append(t)
+                arrays.append(None if t is None and len(arrays) in optional else _number(name, t, numbers))
                 need += (False,)
         k = backend_of(first)
         y, backward = body(k, *arrays, **options)
@@ -87,10 +88,12 @@ def _bind(name: str, inputs_of: list[inspect.Parameter], inputs: tuple[Any, ...]
     return tuple(filled)
 
 
-def _check_plain(name: str, value: Any) -> None:
-    if value is not None and not isinstance(value, _NUMBERS):
-        raise TypeError(f"{name}: an input is a {type(value).__module__}.{type(value).__name__} but must be a "
-                        "Tensor or a plain number; wrap it in minidl.Tensor(...)")
+def _number(name: str, value: Any, numbers: bool) -> int | float | bool:
+    """A Python number; NumPy's scalars become one, since theirs would decide the result's dtype."""
+    if numbers and isinstance(value, (int, float, np.integer, np.floating, np.bool)):
+        return value.item() if isinstance(value, np.generic) else value
+    raise TypeError(f"{name}: an input is a {type(value).__module__}.{type(value).__name__} but must be a Tensor"
+                    f"{' or a plain number' if numbers else ''}; wrap it in minidl.Tensor(...)")
 
 
 def _check_same(name: str, inputs: tuple[Any, ...], integer: frozenset[int]) -> None:

@@ -36,7 +36,8 @@ def relu(k, x):
     return y, lambda gy, need: (k.relu_grad_x(gy, y),)
 
 
-def _axis(name: str, shape: tuple[int, ...], axis: int) -> int:
+def one_axis(name: str, shape: tuple[int, ...], axis: int) -> int:
+    """An axis of a shape, counted from the front."""
     if not isinstance(axis, int) or not -len(shape) <= axis < len(shape):
         raise ValueError(f"{name}: axis {axis!r} is out of range for a Tensor of shape {shape}; use an int from "
                          f"{-len(shape)} to {len(shape) - 1}")
@@ -50,7 +51,7 @@ def softmax(k, x, *, axis=-1):
     >>> softmax(Tensor([1000.0, 1000.0])).tolist()
     [0.5, 0.5]
     """
-    axis = _axis("softmax", x.shape, axis)
+    axis = one_axis("softmax", x.shape, axis)
     y = k.softmax(x, axis)
     return y, lambda gy, need: (k.softmax_grad_x(gy, y, axis),)
 
@@ -58,7 +59,7 @@ def softmax(k, x, *, axis=-1):
 @op
 def log_softmax(k, x, *, axis=-1):
     """The logarithm of softmax along an axis, computed without forming it."""
-    axis = _axis("log_softmax", x.shape, axis)
+    axis = one_axis("log_softmax", x.shape, axis)
     y = k.log_softmax(x, axis)
     return y, lambda gy, need: (k.log_softmax_grad_x(gy, y, axis),)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from typing import Any
 
@@ -10,7 +9,8 @@ import numpy as np
 
 from ..tensor import Tensor
 from ._op import op
-from .activation import tanh
+from .activation import one_axis, tanh
+from .window import cached
 
 Axis = int | tuple[int, ...] | None
 
@@ -31,7 +31,7 @@ def _broadcast(name: str, xs: tuple[int, ...], ys: tuple[int, ...]) -> None:
                          "or 1, see .reshape()") from None
 
 
-@functools.lru_cache(maxsize=1024)
+@cached
 def _axes(name: str, shape: tuple[int, ...], axis: Axis) -> tuple[int, ...]:
     """The reduced axes as a sorted tuple of non-negative ints."""
     if axis is None:
@@ -48,7 +48,7 @@ def _axes(name: str, shape: tuple[int, ...], axis: Axis) -> tuple[int, ...]:
 
 
 # ---------------------------------------------------------------- arithmetic
-@op
+@op(numbers=True)
 def add(k, x, y):
     """x + y, broadcast.
 
@@ -64,7 +64,7 @@ def add(k, x, y):
     return k.add(x, y), backward
 
 
-@op
+@op(numbers=True)
 def sub(k, x, y):
     """x - y, broadcast."""
     xs, ys = _shape(x), _shape(y)
@@ -76,7 +76,7 @@ def sub(k, x, y):
     return k.sub(x, y), backward
 
 
-@op
+@op(numbers=True)
 def mul(k, x, y):
     """x * y, elementwise, broadcast."""
     xs, ys = _shape(x), _shape(y)
@@ -88,7 +88,7 @@ def mul(k, x, y):
     return k.mul(x, y), backward
 
 
-@op
+@op(numbers=True)
 def div(k, x, y):
     """x / y, elementwise, broadcast."""
     xs, ys = _shape(x), _shape(y)
@@ -102,7 +102,7 @@ def div(k, x, y):
     return q, backward
 
 
-@op
+@op(numbers=True)
 def pow(k, x, p):
     """x ** p, elementwise, broadcast. At x = 0 the gradient is p x^(p-1), and 0 for p = 0."""
     xs, ps = _shape(x), _shape(p)
@@ -166,42 +166,42 @@ def matmul(k, x, y):
 
 
 # ---------------------------------------------------------------- comparison: no gradient
-@op
+@op(numbers=True)
 def gt(k, x, y):
     """x > y, elementwise, as a bool Tensor."""
     _broadcast("gt", _shape(x), _shape(y))
     return k.gt(x, y), None
 
 
-@op
+@op(numbers=True)
 def ge(k, x, y):
     """x >= y, elementwise, as a bool Tensor."""
     _broadcast("ge", _shape(x), _shape(y))
     return k.ge(x, y), None
 
 
-@op
+@op(numbers=True)
 def lt(k, x, y):
     """x < y, elementwise, as a bool Tensor."""
     _broadcast("lt", _shape(x), _shape(y))
     return k.lt(x, y), None
 
 
-@op
+@op(numbers=True)
 def le(k, x, y):
     """x <= y, elementwise, as a bool Tensor."""
     _broadcast("le", _shape(x), _shape(y))
     return k.le(x, y), None
 
 
-@op
+@op(numbers=True)
 def eq(k, x, y):
     """x == y, elementwise, as a bool Tensor."""
     _broadcast("eq", _shape(x), _shape(y))
     return k.eq(x, y), None
 
 
-@op
+@op(numbers=True)
 def ne(k, x, y):
     """x != y, elementwise, as a bool Tensor."""
     _broadcast("ne", _shape(x), _shape(y))
@@ -246,7 +246,10 @@ def max(k, x, *, axis=None, keepdims=False):
 def argmax(k, x, *, axis=None):
     """Index (int64) of the first largest value along one axis, or in the flattened Tensor; no gradient."""
     if axis is not None:
-        (axis,) = _axes("argmax", x.shape, axis)
+        axis = one_axis("argmax", x.shape, axis)
+    if 0 in (x.shape if axis is None else x.shape[axis:axis + 1]):
+        raise ValueError(f"argmax: there is no largest of 0 values (shape {x.shape}, axis {axis}); "
+                         "search an axis that is not empty")
     return k.argmax(x, axis), None
 
 
@@ -255,12 +258,13 @@ def argmax(k, x, *, axis=None):
 def reshape(k, x, *, shape):
     """The same values in another shape; one size may be -1. Raises ValueError where the counts differ."""
     before = x.shape
-    known = math.prod(n for n in shape if n != -1)
+    sizes = all(hasattr(n, "__index__") and n >= -1 for n in shape)
+    known = math.prod(n for n in shape if n != -1) if sizes else 0
     count = math.prod(before)
     wild = shape.count(-1)
-    if wild > 1 or (count != known if not wild else known == 0 or count % known):
+    if not sizes or wild > 1 or (count != known if not wild else known == 0 or count % known):
         raise ValueError(f"reshape: {count} values of shape {before} do not fill shape {tuple(shape)}; "
-                         "the products of the sizes must be equal, with at most one -1")
+                         "the products of the sizes (ints) must be equal, with at most one -1")
     return k.reshape(x, shape), lambda gy, need: (k.reshape(gy, before),)
 
 
@@ -268,8 +272,9 @@ def reshape(k, x, *, shape):
 def transpose(k, x, *, axes=None):
     """Permute the axes (reversed by default)."""
     ndim = len(x.shape)
-    order = tuple(range(ndim))[::-1] if axes is None else tuple(a % ndim if ndim else a for a in axes)
-    if sorted(order) != list(range(ndim)):
+    asked = range(ndim)[::-1] if axes is None else axes
+    order = tuple(a % ndim for a in asked if isinstance(a, int) and -ndim <= a < ndim)
+    if len(order) != len(asked) or sorted(order) != list(range(ndim)):
         raise ValueError(f"transpose: axes {axes} are not a permutation of the {ndim} axes of shape {x.shape}; "
                          f"name each of 0 to {ndim - 1} once")
     inverse = tuple(order.index(a) for a in range(ndim))
@@ -295,7 +300,7 @@ def _getitem(k, x, *, index):
 @op
 def _concatenate(k, *xs, axis):
     first = xs[0].shape
-    (axis,) = _axes("concatenate", first, axis)
+    axis = one_axis("concatenate", first, axis)
     for x in xs[1:]:
         if len(x.shape) != len(first) or any(n != m for i, (n, m) in enumerate(zip(x.shape, first, strict=True))
                                              if i != axis):
@@ -340,7 +345,7 @@ def flatten(x: Tensor, start: int = 0) -> Tensor:
     >>> flatten(Tensor(np.zeros((2, 3, 4))), 1).shape
     (2, 12)
     """
-    (start,) = _axes("flatten", x.shape, start) if x.shape else (0,)
+    start = one_axis("flatten", x.shape, start) if x.shape else 0
     return reshape(x, shape=(*x.shape[:start], math.prod(x.shape[start:])))
 
 

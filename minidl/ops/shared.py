@@ -25,6 +25,7 @@ sqrt = np.sqrt
 gt, ge, lt, le, eq, ne = np.greater, np.greater_equal, np.less, np.less_equal, np.equal, np.not_equal
 
 ones_like = np.ones_like
+copy = np.copy
 
 
 def pow_grad_x(gy: Array, x: Array, p: Array) -> Array:
@@ -34,8 +35,8 @@ def pow_grad_x(gy: Array, x: Array, p: Array) -> Array:
 
 
 def pow_grad_p(gy: Array, x: Array, y: Array) -> Array:
-    """y log(x) gy, with the limit 0 where x is 0 and y = x^p is 0."""
-    zero = np.equal(x, 0) & np.equal(y, 0)
+    """y log(x) gy, and 0 where x is 0 and p is not negative (so that y = x^p is 0 or 1)."""
+    zero = np.equal(x, 0) & np.less_equal(y, 1)
     return gy * np.where(zero, 0, y * np.log(np.where(zero, 1, x))).astype(y.dtype)
 
 

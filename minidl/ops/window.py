@@ -3,10 +3,25 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
 
+Geometry = TypeVar("Geometry")
 Pair = int | tuple[int, int]
 Padding = int | tuple[int, int] | tuple[tuple[int, int], tuple[int, int]]
+
+
+def cached(geometry: Callable[..., Geometry]) -> Callable[..., Geometry]:
+    """Compute each geometry once; arguments that cannot be looked up (a list) go to the function, which judges."""
+    fast = functools.lru_cache(maxsize=4096, typed=True)(geometry)
+
+    @functools.wraps(geometry)
+    def call(*arguments: Any) -> Geometry:
+        try:
+            return fast(*arguments)
+        except TypeError:
+            return geometry(*arguments)
+    return call
 
 
 class PoolGeometry(NamedTuple):
@@ -78,7 +93,7 @@ def _slide(name: str, size: tuple[int, int], window: tuple[int, int], stride: tu
     return (h - window[0]) // stride[0] + 1, (w - window[1]) // stride[1] + 1
 
 
-@functools.lru_cache(maxsize=4096)
+@cached
 def conv_geometry(x: tuple[int, ...], w: tuple[int, ...], b: tuple[int, ...] | None, stride: Pair,
                   padding: Padding, algorithm: str) -> ConvGeometry:
     """The geometry of conv2d from shapes x (n,c,h,w), w (m,c,kh,kw), b (m,); cached per shape."""
@@ -99,7 +114,7 @@ def conv_geometry(x: tuple[int, ...], w: tuple[int, ...], b: tuple[int, ...] | N
     return ConvGeometry(*x, w[0], w[2], w[3], oh, ow, sh, sw, *edge, algorithm)
 
 
-@functools.lru_cache(maxsize=4096)
+@cached
 def pool_geometry(name: str, x: tuple[int, ...], size: Pair, stride: Pair | None,
                   padding: Padding) -> PoolGeometry:
     """The geometry of a pooling from x (n,c,h,w); the stride is the window's size where it is None."""

@@ -67,7 +67,8 @@ def softmax_grad_x(gy: Array, y: Array, axis: int) -> Array:
 
 def log_softmax(x: Array, axis: int) -> Array:
     y = _shifted(x, axis)
-    y -= np.log(np.exp(y).sum(axis=axis, keepdims=True))
+    if y.size:
+        y -= np.log(np.exp(y).sum(axis=axis, keepdims=True))
     return y
 
 
@@ -78,7 +79,8 @@ def log_softmax_grad_x(gy: Array, y: Array, axis: int) -> Array:
 
 def dropout(x: Array, p: float, key: tuple[int, int]) -> Array:
     """x / (1 - p) where the i-th float32 of Philox(key), in C order, is at least p; else 0."""
-    kept = np.random.Generator(np.random.Philox(key=key)).random(x.shape, dtype=np.float32) >= p
+    philox = np.random.Philox(key=np.array(key, np.uint64))
+    kept = np.random.Generator(philox).random(x.shape, dtype=np.float32) >= p
     return x * (kept.astype(x.dtype) / x.dtype.type(1 - p))
 
 

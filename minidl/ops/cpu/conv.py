@@ -228,8 +228,8 @@ def conv2d_grad_w(gy: Array, x: Array, g: Any) -> Array:
 
 
 def conv2d_grad_b(gy: Array) -> Array:
-    n, m = gy.shape[:2]
+    n, m, oh, ow = gy.shape
     sums = np.empty((n, m), gy.dtype)
-    maps = gy.reshape(n, m, -1)
-    parallel_for(n, images_a_chunk(maps[:1].nbytes), lambda i, j: np.sum(maps[i:j], axis=2, out=sums[i:j]))
+    maps = gy.reshape(n, m, oh * ow)
+    parallel_for(n, images_a_chunk(m * oh * ow * gy.itemsize), lambda i, j: np.sum(maps[i:j], axis=2, out=sums[i:j]))
     return sums.sum(axis=0)

@@ -89,18 +89,18 @@ def avg_pool2d_grad_x(gy: Array, g: Any) -> Array:
 
 def max_pool2d(x: Array, g: Any) -> tuple[Array, Array]:
     """(y, index): index p*kw + q says which element of the window won."""
-    y = np.empty((g.n, g.c, g.oh, g.ow), x.dtype)
-    index = np.zeros(y.shape, np.int32)
+    y = np.full((g.n, g.c, g.oh, g.ow), -np.inf, x.dtype)
+    index = np.full(y.shape, -1, np.int32)
+    image = _padded(np.ones((1, 1, g.h, g.w), bool), g, False)
 
     def work(i: int, j: int) -> None:
-        xp = _padded(x[i:j], g, -np.inf)
+        xp = _padded(x[i:j], g, 0)
         best, where = y[i:j], index[i:j]
-        best[...] = -np.inf
-        where[...] = -1
         for p in range(g.kh):
             for q in range(g.kw):
                 value = xp[:, :, _rows(p, g), _columns(q, g)]
-                better = ~(value <= best) & (best == best)     # a NaN beats numbers, and nothing beats a NaN
+                # the first element in the image stands until a larger one, or a NaN, which nothing beats
+                better = ((where < 0) | ~(value <= best)) & (best == best) & image[:, :, _rows(p, g), _columns(q, g)]
                 np.copyto(best, value, where=better)
                 np.copyto(where, p * g.kw + q, where=better)
 

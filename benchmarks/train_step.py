@@ -1,0 +1,193 @@
+"""One whole training step, measured against peers in the same run.
+
+    python benchmarks/train_step.py --device cpu --peers torch
+
+A step is zero_grad, forward, cross-entropy, backward and an update of SGD with momentum 0.9, float32, on batches
+that are in memory already. The peers take turns (A B, then B A, ...), so that whatever else the machine does meets
+all of them; each turn starts with a step that is not counted. Reported are the median of all counted steps, the
+smallest and the largest median of a turn, and the median over the rounds of the speed relative to a peer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import itertools
+import os
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))   # minidl and zoo as they lie here, installed or not
+
+LR, MOMENTUM = 0.01, 0.9
+CHANNELS = {"lenet5": 1, "krizhevsky2009": 3}                  # the models, and the channels of their images
+BATCHES = 4                                                    # taken in turn: no step finds its images cached
+
+Batch = tuple[Any, Any]                                        # NumPy images (n,c,32,32) and labels (n,)
+Step = Callable[[], None]
+
+
+# ---------------------------------------------------------------- peers: model, batches, device -> a finished step
+def minidl_step(model: str, batches: Sequence[Batch], device: str) -> Step:
+    import zoo
+    from minidl import Tensor, ops, optim
+
+    net = zoo.build(model).to(device)
+    sgd = optim.SGD(net.parameters(), lr=LR, momentum=MOMENTUM)
+    turn = itertools.cycle([(Tensor(x, device=device), Tensor(labels, device=device)) for x, labels in batches])
+
+    def step() -> None:
+        x, labels = next(turn)
+        sgd.zero_grad()
+        ops.cross_entropy(net(x), labels).backward()
+        sgd.step()
+    return step
+
+
+def torch_step(model: str, batches: Sequence[Batch], device: str) -> Step:
+    import torch
+    import torch_nets
+
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    net = torch_nets.build(model).to(device)
+    sgd = torch.optim.SGD(net.parameters(), lr=LR, momentum=MOMENTUM, fused=True)
+    turn = itertools.cycle([(torch.tensor(x, device=device), torch.tensor(labels, device=device))
+                            for x, labels in batches])
+
+    def step() -> None:
+        x, labels = next(turn)
+        sgd.zero_grad()
+        torch.nn.functional.cross_entropy(net(x), labels).backward()
+        sgd.step()
+    return step
+
+
+# A peer's name starts with the module whose version the report states ("torch", "torch-graph", ...).
+PEERS: dict[str, Callable[[str, Sequence[Batch], str], Step]] = {"minidl": minidl_step, "torch": torch_step}
+
+
+# ---------------------------------------------------------------- measuring
+def random_batches(model: str, size: int) -> list[Batch]:
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+    return [(rng.standard_normal((size, CHANNELS[model], 32, 32), dtype=np.float32), rng.integers(0, 10, size))
+            for _ in range(BATCHES)]
+
+
+def take_turns(steps: dict[str, Step], warmup: int, count: int, rounds: int) -> dict[str, list[list[float]]]:
+    """Seconds of each counted step, by peer and round."""
+    for step in steps.values():
+        for _ in range(warmup):
+            step()
+    taken: dict[str, list[list[float]]] = {peer: [] for peer in steps}
+    for i in range(rounds):
+        for peer in list(steps)[::-1 if i % 2 else 1]:
+            step = steps[peer]
+            step()                                             # the peer before left its own data in the caches
+            taken[peer].append([])
+            for _ in range(count):
+                begin = time.perf_counter()
+                step()
+                taken[peer][-1].append(time.perf_counter() - begin)
+    return taken
+
+
+def rows(model: str, peers: Sequence[str], args: argparse.Namespace) -> list[str]:
+    """The table's rows of one model."""
+    batches = random_batches(model, args.batch_size)
+    steps = {peer: PEERS[peer](model, batches, args.device) for peer in peers}
+    taken = take_turns(steps, args.warmup, args.steps, args.repeats)
+    medians = {peer: [statistics.median(turn) for turn in turns] for peer, turns in taken.items()}
+    lines = []
+    for peer, turns in taken.items():
+        median = statistics.median(itertools.chain(*turns))
+        against = [f"{statistics.median(b / a for a, b in zip(medians[peer], medians[other], strict=True)):.2f}"
+                   for other in peers if other != "minidl"]
+        lines.append(" | ".join([f"| {model}", peer, f"{median * 1e3:.2f}",
+                                 f"{min(medians[peer]) * 1e3:.2f}-{max(medians[peer]) * 1e3:.2f}",
+                                 f"{args.batch_size / median:,.0f}", *against]) + " |")
+    return lines
+
+
+def processor() -> str:
+    """The CPU's model name, as the system knows it."""
+    cpuinfo = Path("/proc/cpuinfo")
+    found = [line.split(":", 1)[1].strip() for line in cpuinfo.read_text().splitlines()
+             if line.startswith("model name")] if cpuinfo.exists() else []
+    return found[0] if found else platform.processor() or platform.machine()
+
+
+def header(peers: Sequence[str], args: argparse.Namespace) -> list[str]:
+    import numpy as np
+
+    modules = dict.fromkeys(peer.split("-")[0] for peer in peers)
+    versions = [f"{module} {importlib.import_module(module).__version__}" for module in modules]
+    blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
+    return [
+        f"Device: {args.device}, {processor()}, {os.cpu_count()} cores, {platform.system()}; "
+        f"{args.threads} threads for every peer.",
+        f"Versions: {', '.join(versions)}, NumPy {np.__version__} with {blas['name']} {blas['version']}, "
+        f"Python {platform.python_version()}.",
+        f"Batch {args.batch_size}, float32. {args.warmup} steps of warm-up, then {args.repeats} rounds in which "
+        f"the peers take turns of 1 uncounted and {args.steps} counted steps.",
+    ]
+
+
+def report(args: argparse.Namespace) -> str:
+    peers = list(dict.fromkeys(["minidl", *args.peers]))
+    columns = ["net", "peer", "median ms/step", "medians of the rounds", "images/s",
+               *(f"speed / {peer}" for peer in peers if peer != "minidl")]
+    table = [f"| {' | '.join(columns)} |", "|---|---|" + "---:|" * (len(columns) - 2)]
+    for model in args.models:
+        table += rows(model, peers, args)
+    return "\n".join([*itertools.chain(*((line, "") for line in header(peers, args))), *table]) + "\n"
+
+
+# ---------------------------------------------------------------- the command line
+def names(known: dict[str, Any]) -> Callable[[str], list[str]]:
+    """An argument type: names of a table, separated by commas; nothing for ''."""
+    def parse(text: str) -> list[str]:
+        asked = [name for name in text.split(",") if name]
+        for name in asked:
+            if name not in known:
+                raise argparse.ArgumentTypeError(f"{name!r} is not one of {', '.join(known)}")
+        return asked
+    return parse
+
+
+def positive(text: str) -> int:
+    """An argument type: an int of at least 1."""
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not an int of at least 1")
+    return int(text)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0],
+                                     formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser.add_argument("--device", choices=["cpu"], default="cpu")
+    parser.add_argument("--peers", type=names(PEERS), default="torch", help="beside minidl, separated by commas")
+    parser.add_argument("--models", type=names(CHANNELS), default=",".join(CHANNELS))
+    parser.add_argument("--batch-size", type=positive, default=128)
+    parser.add_argument("--threads", type=positive, default=os.cpu_count() or 1, help="for every peer")
+    parser.add_argument("--warmup", type=positive, default=5, help="steps before the first round")
+    parser.add_argument("--steps", type=positive, default=10, help="counted steps in each peer's turn")
+    parser.add_argument("--repeats", type=positive, default=9, help="rounds")
+    parser.add_argument("--output", type=Path, help="write the report to this file too")
+    args = parser.parse_args(argv)
+    for library in ("MINIDL", "OPENBLAS", "OMP", "MKL"):       # they read it as they are imported, which is later
+        os.environ[f"{library}_NUM_THREADS"] = str(args.threads)
+    text = report(args)
+    print(text, end="")
+    if args.output:
+        args.output.write_text(text)
+
+
+if __name__ == "__main__":
+    main()

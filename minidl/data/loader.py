@@ -1,0 +1,153 @@
+"""Batches of a data set, in an order that seed and epoch decide."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from .. import rng
+from ..ops._backend import backend_of
+from .datasets import Dataset
+
+Batch = tuple[np.ndarray, np.ndarray]
+
+
+def channel_statistics(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
+    """(mean, standard deviation) of each channel's pixels / 255, over all images: two arrays (c,).
+
+    >>> import numpy as np
+    >>> two = Dataset("x", "train", np.array([0, 255], np.uint8).reshape(2, 1, 1, 1), np.zeros(2), (), "")
+    >>> [float(v[0]) for v in channel_statistics(two)]
+    [0.5, 0.5]
+    """
+    images, block = dataset.images, 1024
+    total = squares = np.zeros(images.shape[1], np.uint64)
+    for i in range(0, len(images), block):             # integers: the sums are exact
+        part = images[i:i + block]
+        total = total + part.sum(axis=(0, 2, 3), dtype=np.uint64)
+        squares = squares + np.square(part, dtype=np.uint16).sum(axis=(0, 2, 3), dtype=np.uint64)
+    count = max(1, images[:, 0].size)
+    mean = total / (255 * count)
+    return mean, np.sqrt(np.maximum(squares / (255**2 * count) - mean**2, 0))
+
+
+class DataLoader:
+    """Iterate over a data set in batches: (images float (n,c,h,w), labels int64 (n,)), NumPy arrays.
+
+    batch_size: images a batch; the last may be smaller, or is dropped with drop_last.
+    shuffle: in a new order each epoch, the permutation of Philox(seed, epoch); else as stored. Each
+    iteration is the next epoch; `set_epoch` names one.
+    mean, std: one number a channel: pixels become (pixel / 255 - mean) / std. padding: zero pixels around
+    each image, before that. dtype: float32 or float64.
+    prefetch: batches made ahead on a thread of their own; 0 makes each when it is asked for.
+
+    Raises ValueError for an empty data set, sizes below their least, a number of means that is not the
+    number of channels, a std of 0, or drop_last where nothing would be left.
+
+    >>> from minidl import data
+    >>> loader = DataLoader(data.load("synthetic-digits", "test"), 128, seed=1)
+    >>> images, labels = next(iter(loader))
+    >>> images.shape, labels.shape, len(loader)
+    ((128, 1, 28, 28), (128,), 16)
+    """
+
+    def __init__(self, dataset: Dataset, batch_size: int, *, shuffle: bool = True, seed: int = 0,
+                 drop_last: bool = False, mean: Sequence[float] | np.ndarray | None = None,
+                 std: Sequence[float] | np.ndarray | None = None, padding: int = 0, prefetch: int = 2,
+                 dtype: Any = np.float32):
+        for what, value, least in (("batch_size", batch_size, 1), ("padding", padding, 0),
+                                   ("prefetch", prefetch, 0), ("seed", seed, 0)):
+            if not isinstance(value, (int, np.integer)) or value < least:
+                raise ValueError(f"DataLoader: {what} is {value!r} but must be an int of at least {least}")
+        if len(dataset) < (batch_size if drop_last else 1):
+            raise ValueError(f"DataLoader: {dataset.name} has {len(dataset)} images but a batch needs "
+                             f"{batch_size if drop_last else 1}; use more images or a smaller batch")
+        self.dataset, self.batch_size, self.shuffle, self.seed = dataset, batch_size, shuffle, seed
+        self.drop_last, self.padding, self.prefetch, self.dtype = drop_last, padding, prefetch, dtype
+        self._scale, self._shift = self._affine(mean, std)
+        self._epoch = 0
+
+    def _affine(self, mean: Any, std: Any) -> tuple[np.ndarray, np.ndarray]:
+        """(byte / 255 - mean) / std as byte * scale + shift."""
+        channels = self.dataset.images.shape[1]
+        mean = np.zeros(channels) if mean is None else np.asarray(mean, np.float64)
+        std = np.ones(channels) if std is None else np.asarray(std, np.float64)
+        for what, values in (("mean", mean), ("std", std)):
+            if values.shape != (channels,):
+                raise ValueError(f"DataLoader: {what} has shape {values.shape} but {self.dataset.name} has "
+                                 f"{channels} channels; give one number a channel")
+        if not np.all(std > 0):
+            raise ValueError(f"DataLoader: std is {std.tolist()} but every channel's must be above 0")
+        return 1 / (255 * std), -mean / std
+
+    @property
+    def images_per_epoch(self) -> int:
+        """How many images one iteration yields."""
+        return len(self) * self.batch_size if self.drop_last else len(self.dataset)
+
+    def __len__(self) -> int:
+        """Batches an epoch."""
+        return (len(self.dataset) + (0 if self.drop_last else self.batch_size - 1)) // self.batch_size
+
+    def set_epoch(self, epoch: int) -> None:
+        """Which epoch the next iteration is, from 0."""
+        self._epoch = epoch
+
+    def order(self, epoch: int) -> np.ndarray:
+        """The indices of all images in the order of an epoch."""
+        if not self.shuffle:
+            return np.arange(len(self.dataset))
+        return rng.generator((self.seed, epoch)).permutation(len(self.dataset))
+
+    def __iter__(self) -> Iterator[Batch]:
+        order = self.order(self._epoch)
+        self._epoch += 1
+        batches = (self._batch(order[i * self.batch_size:(i + 1) * self.batch_size]) for i in range(len(self)))
+        return _ahead(batches, self.prefetch) if self.prefetch else batches
+
+    def _batch(self, indices: np.ndarray) -> Batch:
+        k = backend_of(self.dataset.images)
+        images = k.gather(self.dataset.images, indices, self._scale, self._shift, self.padding, self.dtype)
+        return images, self.dataset.labels[indices].astype(np.int64)
+
+
+def _ahead(batches: Iterator[Batch], depth: int) -> Iterator[Batch]:
+    """The same batches, made up to `depth` ahead on a thread that ends with the consumer."""
+    ready: queue.Queue[Any] = queue.Queue(depth)
+    stop = threading.Event()
+
+    def put(item: Any) -> bool:
+        while not stop.is_set():
+            try:
+                ready.put(item, timeout=0.05)
+                return True
+            except queue.Full:
+                continue
+        return False
+
+    def produce() -> None:
+        try:
+            for batch in batches:
+                if not put((batch, None)):
+                    return
+            put((None, None))
+        except Exception as error:         # goes to the consumer, whose iteration it belongs to
+            put((None, error))
+
+    thread = threading.Thread(target=produce, name="minidl-prefetch", daemon=True)
+    thread.start()
+    try:
+        while True:
+            batch, error = ready.get()
+            if error is not None:
+                raise error
+            if batch is None:
+                return
+            yield batch
+    finally:
+        stop.set()
+        thread.join()

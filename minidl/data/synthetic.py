@@ -1,0 +1,333 @@
+"""Two labelled image sets that are computed instead of downloaded: handwritten-like digits and coloured shapes.
+
+They stand in for MNIST and CIFAR-10 when neither is on disk nor reachable. Both have the real set's shapes and
+types, ten classes, and enough variation of position, size, slant and colour that a linear classifier stays far
+below a convolutional net.
+
+Image i of a split is a function of (seed, split, i) alone: its random numbers are read from a Philox counter at a
+place that i decides, so a longer request starts with the images of a shorter one. The bytes are the same on every
+platform: the random bits are integers, and all arithmetic up to the one rounding at the end is addition,
+multiplication, division, square root, minimum and maximum, which IEEE 754 defines to the last bit. Hence no sines
+(a rotation is given by the tangent of half its angle), no normal deviates, and no sums whose order a library chooses.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["SHAPE_CLASSES", "synthetic_digits", "synthetic_shapes"]
+
+Array = NDArray[Any]
+
+SPLITS = ("train", "test")
+CLASSES = 10
+CHUNK = 32  # images rendered at once: their arrays stay in the cache
+
+
+# ---- random numbers, addressed by image -------------------------------------------------------------------------
+
+
+def random_words(stream: str, start: int, count: int, size: int) -> Array:
+    """Return rows start ... start+count of an endless table of random uint64, `size` in a row."""
+    steps = -(-size // 4)  # Philox makes four words a step of its counter
+    key = int.from_bytes(hashlib.sha256(stream.encode()).digest()[:16], "little")
+    words = np.random.Philox(key=key).advance(start * steps).random_raw(count * steps * 4)
+    return words.reshape(count, steps * 4)[:, :size]
+
+
+def sample(ranges: dict[str, tuple[float, float, int]], stream: str, start: int, count: int) -> dict[str, Array]:
+    """Draw for each image the values that `ranges` names: {name: (lowest, highest, values an image)}."""
+    sizes = [size for _, _, size in ranges.values()]
+    words = random_words(stream, start, count, sum(sizes))
+    parts = np.split((words >> 11) * 2.0**-53, np.cumsum(sizes)[:-1], axis=1)  # uniform in [0, 1)
+    return {
+        name: low + (high - low) * part
+        for (name, (low, high, _)), part in zip(ranges.items(), parts, strict=True)
+    }
+
+
+def pixel_noise(shape: tuple[int, int, int], stream: str, start: int, count: int) -> Array:
+    """Return noise of triangular distribution in (-1, 1) for `count` images of `shape`."""
+    size = 2 * shape[0] * shape[1] * shape[2]  # the difference of two random bytes for each pixel
+    words = np.ascontiguousarray(random_words(stream, start, count, size // 8), dtype="<u8")
+    pairs = words.view(np.uint8).reshape(count, 2, *shape)
+    return np.subtract(pairs[:, 0], pairs[:, 1], dtype=np.float32) / np.float32(256)
+
+
+def shuffled_labels(stream: str, count: int) -> Array:
+    """Return labels in which each run of ten images holds every class once, in random order."""
+    runs = -(-count // CLASSES)
+    return np.argsort(random_words(stream, 0, runs, CLASSES), axis=1, kind="stable").astype(np.uint8).reshape(-1)[:count]
+
+
+def chunks(count: int) -> Iterator[tuple[int, int]]:
+    """Yield (start, stop) of consecutive chunks of images."""
+    for start in range(0, count, CHUNK):
+        yield start, min(start + CHUNK, count)
+
+
+def to_bytes(values: Array) -> Array:
+    """Round grey values to the nearest of 0 ... 255: the only rounding to bytes."""
+    return np.rint(np.clip(values, 0, 255)).astype(np.uint8)
+
+
+def rotation(half_angle_tangent: Array) -> tuple[Array, Array]:
+    """Return (cosine, sine) of the angle whose half has this tangent."""
+    t2 = half_angle_tangent * half_angle_tangent
+    return (1 - t2) / (1 + t2), 2 * half_angle_tangent / (1 + t2)
+
+
+def checked_stream(function: str, split: str, count: int, seed: int) -> str:
+    """Refuse arguments that make no sense; return the name of the random stream that they select."""
+    if split not in SPLITS:
+        raise ValueError(f"{function}: split must be 'train' or 'test', got {split!r}")
+    for name, value in (("count", count), ("seed", seed)):
+        if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+            raise TypeError(f"{function}: {name} must be an integer, got {value!r} of type {type(value).__name__}")
+    if count < 0:
+        raise ValueError(f"{function}: count must be 0 or more, got {count}")
+    return f"{function}/{split}/{seed}"
+
+
+# ---- digits -----------------------------------------------------------------------------------------------------
+
+# Two ways to write each digit. A point is two figures, x then y, on a grid from 0 to 9 with y downwards; the pen
+# follows the points as a smooth curve, turns sharply at a point that is written twice, and is lifted at a slash.
+GLYPHS = (
+    ("40 10 19 79 70 40", "50 20 29 69 70 50"),
+    ("40 49", "23 40 40 49"),
+    ("12 10 70 75 19 19 79", "21 30 70 74 39 19 16 48 79"),
+    ("11 20 70 74 44 44 74 79 29 18", "10 70 70 44 44 84 89 39 18"),
+    ("20 15 15 75 / 62 69", "50 16 16 76 / 50 59"),
+    ("70 20 20 14 14 33 83 89 29 18", "20 14 14 73 79 29 18 / 20 70"),
+    ("60 11 19 79 74 24 16", "50 15 19 69 79 75 35 17"),
+    ("10 70 70 39", "10 70 70 39 / 25 65"),
+    ("40 20 24 64 60 40 / 44 14 19 79 74 44", "61 50 10 14 75 79 19 15 74 70 61"),
+    ("72 70 10 15 75 72 / 70 69", "72 70 10 15 75 72 79 39 18"),
+)
+PEN_POINTS = 64  # places at which the pen touches the paper
+KNOTS = 4  # the paper is distorted by a KNOTS x KNOTS grid
+
+DIGIT_SHAPE = (1, 28, 28)
+DIGIT_RANGES = {
+    "variant": (0, 2, 1),
+    "turn": (-0.18, 0.18, 1),  # tangent of half the angle: up to 20 degrees
+    "slant": (-0.3, 0.3, 1),  # pixels to the side a pixel of height
+    "height": (13, 20, 1),  # pixels
+    "width": (10, 18, 1),  # pixels
+    "shift": (-3, 3, 2),  # pixels
+    "wobble": (-0.08, 0.08, 2 * KNOTS * KNOTS),  # of the digit's size
+    "radius": (0.6, 1.6, 1),  # of the pen, pixels
+    "ink": (150, 255, 1),
+}
+DIGIT_NOISE = 40  # grey values
+
+
+def smooth_curve(points: Array, rounds: int = 4) -> Array:
+    """Round off the corners of a line of points (p,2) by cutting each edge at 1/4 and 3/4 (Chaikin's algorithm)."""
+    for _ in range(rounds):
+        first, last = points[:-1], points[1:]
+        cut = np.stack([0.75 * first + 0.25 * last, 0.25 * first + 0.75 * last], axis=1).reshape(-1, 2)
+        points = np.concatenate([points[:1], cut, points[-1:]])
+    return points
+
+
+def pen_path(glyph: str) -> Array:
+    """Return the PEN_POINTS places, evenly spaced along the strokes of `glyph`, in a box from 0 to 1."""
+    strokes = [
+        smooth_curve(np.array([[int(x), int(y)] for x, y in stroke.split()], dtype=float))
+        for stroke in glyph.split("/")
+    ]
+    steps = [np.sqrt(np.square(np.diff(stroke, axis=0)) @ np.ones(2)) for stroke in strokes]
+    # Lifting the pen costs no length, so that no point falls between two strokes.
+    travelled = np.cumsum(np.concatenate([np.concatenate([[0.0], step]) for step in steps]))
+    places = (np.arange(PEN_POINTS) + 0.5) * travelled[-1] / PEN_POINTS
+    x, y = np.concatenate(strokes).T
+    path = np.stack([np.interp(places, travelled, x), np.interp(places, travelled, y)], axis=-1)
+    return np.round(path / 9, 6)  # far above rounding errors: the table is the same everywhere
+
+
+def knot_weights(paths: Array) -> Array:
+    """Return how much each knot of the grid moves each point (..., 2): bilinear weights (..., KNOTS*KNOTS)."""
+    hats = np.maximum(0, 1 - np.abs(paths[..., None] * (KNOTS - 1) - np.arange(KNOTS)))  # (..., 2, KNOTS)
+    return (hats[..., 0, :, None] * hats[..., 1, None, :]).reshape(*paths.shape[:-1], KNOTS * KNOTS)
+
+
+PATHS = np.array([[pen_path(glyph) for glyph in glyphs] for glyphs in GLYPHS])  # (digit, variant, point, 2)
+WEIGHTS = knot_weights(PATHS)  # (digit, variant, point, knot)
+
+
+def pen_points(labels: Array, draw: dict[str, Array]) -> tuple[Array, Array]:
+    """Place the pen for each image: x and y in pixels, each (n, PEN_POINTS)."""
+    variant = draw["variant"][:, 0].astype(int)
+    x, y = np.moveaxis(PATHS[labels, variant], -1, 0)
+    weights = WEIGHTS[labels, variant]
+    for knot in range(KNOTS * KNOTS):
+        x = x + weights[..., knot] * draw["wobble"][:, 2 * knot, None]
+        y = y + weights[..., knot] * draw["wobble"][:, 2 * knot + 1, None]
+    x = (x - 0.5) * draw["width"]
+    y = (y - 0.5) * draw["height"]
+    x = x - draw["slant"] * y
+    cosine, sine = rotation(draw["turn"])
+    _, h, w = DIGIT_SHAPE
+    return (
+        cosine * x - sine * y + draw["shift"][:, :1] + (w - 1) / 2,
+        sine * x + cosine * y + draw["shift"][:, 1:] + (h - 1) / 2,
+    )
+
+
+def squared_distance(x: Array, y: Array, h: int, w: int) -> Array:
+    """Return for each pixel the squared distance to the nearest of the points (n,p): (n,h,w)."""
+    dx2 = np.square(x[..., None] - np.arange(w)).astype(np.float32)  # (n, p, w)
+    dy2 = np.square(y[..., None] - np.arange(h)).astype(np.float32)  # (n, p, h)
+    nearest = np.full((len(x), h, w), np.inf, np.float32)
+    distance = np.empty_like(nearest)
+    for point in range(x.shape[1]):
+        np.add(dy2[:, point, :, None], dx2[:, point, None, :], out=distance)
+        np.minimum(nearest, distance, out=nearest)
+    return nearest
+
+
+def synthetic_digits(split: str, count: int, seed: int = 0) -> tuple[Array, Array]:
+    """Draw handwritten-like digits in the format of MNIST, light strokes on black.
+
+    Returns images, uint8 (count,1,28,28) with 0 for paper and up to 255 for ink, and labels, uint8 (count,).
+    Each ten consecutive images hold each digit once. The first k images of a longer request are those of a request
+    for k. Raises ValueError for a split other than 'train' and 'test' or a negative count, and TypeError for a count
+    or seed that is no integer.
+
+    >>> images, labels = synthetic_digits("train", 20)
+    >>> images.shape, images.dtype.name, sorted(labels[:10].tolist())
+    ((20, 1, 28, 28), 'uint8', [0, 1, 2, 3, 4, 5, 6, 7, 8, 9])
+    """
+    stream = checked_stream("synthetic_digits", split, count, seed)
+    labels = shuffled_labels(f"{stream}/labels", count)
+    images = np.empty((count, *DIGIT_SHAPE), np.uint8)
+    for start, stop in chunks(count):
+        draw = sample(DIGIT_RANGES, f"{stream}/strokes", start, stop - start)
+        x, y = pen_points(labels[start:stop], draw)
+        distance = np.sqrt(squared_distance(x, y, *DIGIT_SHAPE[1:]))[:, None]  # (n, 1, h, w)
+        radius, ink = (draw[name].astype(np.float32)[:, :, None, None] for name in ("radius", "ink"))
+        noise = pixel_noise(DIGIT_SHAPE, f"{stream}/noise", start, stop - start)
+        # A pixel is covered as far as the pen's edge, blurred over one pixel, reaches into it.
+        images[start:stop] = to_bytes(ink * np.clip(radius + 0.5 - distance, 0, 1) + DIGIT_NOISE * noise)
+    return images, labels
+
+
+# ---- shapes -----------------------------------------------------------------------------------------------------
+
+
+def disc(u: Array, v: Array, radius: float) -> Array:
+    return np.sqrt(u * u + v * v) - radius
+
+
+def box(u: Array, v: Array, width: float, height: float) -> Array:
+    return np.maximum(np.abs(u) - width, np.abs(v) - height)
+
+
+def half_planes(u: Array, v: Array, normals: tuple[tuple[float, float], ...], offset: float) -> Array:
+    """Return the signed distance from each of the lines whose normals are given, sorted: the last is the largest."""
+    return np.sort(np.stack([a * u + b * v - offset for a, b in normals]), axis=0)
+
+
+def comb(t: Array, period: float) -> Array:
+    """Return the distance from the nearest multiple of `period`."""
+    return np.abs(t - period * np.rint(t / period))
+
+
+def equal_signs(s: Array, t: Array) -> Array:
+    """Return a value that is negative where both values have the same sign."""
+    return np.minimum(np.maximum(s, t), -np.minimum(s, t))
+
+
+TRIANGLE = ((0.0, 1.0), (0.8660254, -0.5), (-0.8660254, -0.5))
+PENTAGON = ((0.0, 1.0), (0.9510565, 0.309017), (-0.9510565, 0.309017), (0.5877853, -0.809017), (-0.5877853, -0.809017))
+
+# Each class as the region where a function of the position is negative: roughly the distance from the outline, in
+# units of the shape's size. The order is that of the labels.
+SHAPES: dict[str, Callable[[Array, Array], Array]] = {
+    "circle": lambda u, v: disc(u, v, 0.85),
+    "square": lambda u, v: box(u, v, 0.75, 0.75),
+    "triangle": lambda u, v: half_planes(u, v, TRIANGLE, 0.5)[-1],
+    # Inside the five-pointed star at most one of the five lines is crossed.
+    "star": lambda u, v: half_planes(u, v, PENTAGON, 0.36)[-2],
+    "cross": lambda u, v: np.minimum(box(u, v, 0.95, 0.28), box(u, v, 0.28, 0.95)),
+    "ring": lambda u, v: np.abs(disc(u, v, 0.7)) - 0.2,
+    "crescent": lambda u, v: np.maximum(disc(u, v, 0.95), -disc(u - 0.5, v, 0.75)),
+    "stripes": lambda u, v: np.maximum(box(u, v, 0.9, 0.9), comb(u, 0.6) - 0.15),
+    "checker": lambda u, v: np.maximum(box(u, v, 0.9, 0.9), equal_signs(comb(u, 0.9) - 0.225, comb(v, 0.9) - 0.225)),
+    "dots": lambda u, v: np.maximum(box(u, v, 0.9, 0.9), disc(comb(u, 0.65), comb(v, 0.65), 0.2)),
+}
+SHAPE_CLASSES = tuple(SHAPES)
+
+SHAPE_SHAPE = (3, 32, 32)
+BLOBS = 3
+SHAPE_RANGES = {
+    "turn": (-1, 1, 1),  # tangent of half the angle: up to 90 degrees
+    "size": (8, 13, 1),  # pixels
+    "centre": (-4, 4, 2),  # pixels from the middle
+    "paper": (0, 256, 3),
+    "contrast": (80, 176, 3),  # of the shape to the paper in each channel, wrapping around at 256
+    "gradient": (-2, 2, 6),  # grey values a pixel, for each channel along x and y
+    "blob_centre": (-16, 16, 2 * BLOBS),
+    "blob_radius": (1, 3, BLOBS),
+    "blob_colour": (0, 256, 3 * BLOBS),
+}
+SHAPE_NOISE = 40  # grey values
+
+
+def paint(canvas: Array, distance: Array, colour: Array) -> Array:
+    """Cover `canvas` (n,3,h,w) with `colour` (n,3) where `distance` (n,h,w), in pixels, is negative."""
+    cover = np.clip(0.5 - distance, 0, 1)[:, None]
+    return canvas + cover * (colour[:, :, None, None] - canvas)
+
+
+def shape_distance(labels: Array, draw: dict[str, Array], x: Array, y: Array) -> Array:
+    """Return each pixel's distance in pixels, negative inside, from the outline of its image's shape: (n,h,w)."""
+    cosine, sine = (value[:, :, None] for value in rotation(draw["turn"]))
+    size = draw["size"][:, :, None]
+    dx = x - draw["centre"][:, :1, None]
+    dy = y - draw["centre"][:, 1:, None]
+    u = (cosine * dx + sine * dy) / size
+    v = (cosine * dy - sine * dx) / size
+    distance = np.empty(u.shape, np.float32)
+    for label in np.unique(labels):
+        own = labels == label
+        distance[own] = SHAPES[SHAPE_CLASSES[label]](u[own], v[own]) * size[own]
+    return distance
+
+
+def synthetic_shapes(split: str, count: int, seed: int = 0) -> tuple[Array, Array]:
+    """Draw one of ten shapes and patterns in random colours on a cluttered ground, in the format of CIFAR-10.
+
+    Returns images, uint8 (count,3,32,32), and labels, uint8 (count,), that index SHAPE_CLASSES. Colours are drawn
+    without regard to the class. Order, prefixes and errors are those of `synthetic_digits`.
+
+    >>> images, labels = synthetic_shapes("test", 10)
+    >>> images.shape, images.dtype.name, SHAPE_CLASSES[3]
+    ((10, 3, 32, 32), 'uint8', 'star')
+    """
+    stream = checked_stream("synthetic_shapes", split, count, seed)
+    labels = shuffled_labels(f"{stream}/labels", count)
+    images = np.empty((count, *SHAPE_SHAPE), np.uint8)
+    _, h, w = SHAPE_SHAPE
+    x = np.arange(w, dtype=np.float32) - np.float32((w - 1) / 2)
+    y = (np.arange(h, dtype=np.float32) - np.float32((h - 1) / 2))[:, None]
+    for start, stop in chunks(count):
+        n = stop - start
+        wide = sample(SHAPE_RANGES, f"{stream}/scene", start, n)
+        draw = {name: values.astype(np.float32) for name, values in wide.items()}
+        slope = draw["gradient"].reshape(n, 2, 3, 1, 1)
+        canvas = draw["paper"][:, :, None, None] + slope[:, 0] * x + slope[:, 1] * y
+        for blob in range(BLOBS):
+            bx, by = (draw["blob_centre"][:, 2 * blob + axis, None, None] for axis in (0, 1))
+            blob_distance = disc(x - bx, y - by, draw["blob_radius"][:, blob, None, None])
+            canvas = paint(canvas, blob_distance, draw["blob_colour"][:, 3 * blob : 3 * blob + 3])
+        colour = (draw["paper"] + draw["contrast"]) % np.float32(256)
+        canvas = paint(canvas, shape_distance(labels[start:stop], draw, x, y), colour)
+        noise = pixel_noise(SHAPE_SHAPE, f"{stream}/noise", start, n)
+        images[start:stop] = to_bytes(canvas + SHAPE_NOISE * noise)
+    return images, labels

@@ -1,0 +1,418 @@
+"""Every op's test cases, as data: which op, which shapes and options, how to draw values, and the plain truth.
+
+A row of TABLE is one op; it yields a Case for each of its problems. From each Case come the gradient check
+(test_gradients.py) and the tests against the reference, of float32, of memory layouts and of the convolution
+algorithms (test_reference.py). A reference is a formula in NumPy or the paper's loops, obvious and slow.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import zlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from minidl import Tensor, ops
+from minidl.ops.cpu import conv
+
+Shape = tuple[int, ...]
+Problem = tuple[tuple[Shape, ...], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call of one op: `call(*tensors, **options)` must equal `reference(*arrays, **options)`."""
+
+    op: str
+    call: Callable[..., Tensor]
+    reference: Callable[..., Any]
+    shapes: tuple[Shape, ...]
+    options: dict[str, Any]
+    draw: Callable[[np.random.Generator, Shape], np.ndarray]
+    differentiable: bool = True
+
+    def __str__(self) -> str:
+        options = [f"{name}={value!r}" for name, value in self.options.items()]
+        return " ".join(f"{self.op}({', '.join([*map(str, self.shapes), *options])})".split())
+
+    def arrays(self) -> list[np.ndarray]:
+        """The inputs, float64: the same values at each call."""
+        rng = np.random.default_rng(zlib.crc32(str(self).encode()))
+        return [np.array(self.draw(rng, shape)) for shape in self.shapes]
+
+
+# ---------------------------------------------------------------- values
+def normal(rng: np.random.Generator, shape: Shape) -> np.ndarray:
+    return rng.standard_normal(shape)
+
+
+def positive(rng: np.random.Generator, shape: Shape) -> np.ndarray:
+    """For logarithms, roots, powers and divisors."""
+    return rng.uniform(0.5, 2.0, shape)
+
+
+def apart(rng: np.random.Generator, shape: Shape) -> np.ndarray:
+    """All values and zero at least 0.01 from each other: no kink of relu or max is within a difference's step."""
+    count = math.prod(shape)
+    return (rng.permutation(count).reshape(shape) - count // 2 + 0.5) * 0.02
+
+
+# ---------------------------------------------------------------- layouts: the same values, otherwise in memory
+def strided(x: np.ndarray) -> np.ndarray:
+    wide = np.full((*x.shape[:-1], 2 * x.shape[-1]), 0.123) if x.ndim else x
+    if x.ndim:
+        wide[..., ::2] = x
+    return wide
+
+
+# name -> (how to store an array, the view of the stored array, or Tensor, that has its values)
+LAYOUTS: dict[str, tuple[Callable[[np.ndarray], np.ndarray], Callable[[Any], Any]]] = {
+    "contiguous": (np.copy, lambda x: x),
+    "transposed": (lambda x: x.T.copy(), lambda x: x.T),
+    "strided": (strided, lambda x: x[..., ::2] if x.ndim else x),
+    "reversed": (lambda x: x[..., ::-1].copy() if x.ndim else x, lambda x: x[..., ::-1] if x.ndim else x),
+}
+
+
+# ---------------------------------------------------------------- shapes
+def shapes(seed: int, count: int, most_axes: int = 4, most: int = 4) -> list[Shape]:
+    """Random shapes, sizes 0 and 1 among them."""
+    rng = np.random.default_rng(seed)
+    return [tuple(int(n) for n in rng.integers(0, most + 1, rng.integers(0, most_axes + 1))) for _ in range(count)]
+
+
+SHAPES: list[Shape] = [
+    (), *((n,) for n in (0, 1, 2, 3, 7, 13)), *itertools.product((0, 1, 2, 5), (0, 1, 3, 4)),
+    *itertools.product((1, 2), (0, 1, 3), (2, 5)), *itertools.product((1, 2), (1, 3), (2,), (1, 4)), (70, 60)]
+
+UNARY: list[Problem] = [((shape,), {}) for shape in SHAPES]
+
+
+def broadcasts() -> Iterable[Problem]:
+    """Pairs of shapes that broadcast: axes dropped on the left, axes of size 1, or all equal."""
+    rng = np.random.default_rng(1)
+    for full in [*shapes(2, 50, 4, 3), (2, 3), (3, 1, 2), (70, 60)]:
+        pair = [tuple(1 if rng.random() < 0.3 else n for n in full[rng.integers(0, len(full) + 1):])
+                if rng.random() < 0.7 else full for _ in range(2)]
+        yield tuple(pair), {}
+
+
+def matmuls() -> Iterable[Problem]:
+    batches = [((), ()), ((2,), ()), ((), (3,)), ((2, 1), (3,)), ((0,), (1,)), ((2, 3), (2, 3))]
+    for (left, right), (i, j, k) in itertools.product(
+            batches, [(1, 1, 1), (2, 3, 4), (3, 1, 2), (0, 2, 3), (2, 0, 3), (5, 2, 1), (1, 7, 2)]):
+        yield ((*left, i, j), (*right, j, k)), {}
+    yield ((30, 40), (40, 20)), {}
+
+
+def reductions(empty: bool) -> Iterable[Problem]:
+    """Each shape over a few choices of axes, negative ones too; keepdims alternates."""
+    keep = itertools.cycle((False, True, True, False, False))
+    for at, shape in enumerate(SHAPES):
+        ndim = len(shape)
+        choices: list[Any] = [None, *range(-ndim, ndim), *itertools.combinations(range(ndim), 2), (*range(ndim),)]
+        for axis in dict.fromkeys((None, choices[at % len(choices)], choices[-1 - at % len(choices)])):
+            reduced_axes: Any = range(ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+            if empty or math.prod(shape[a] for a in reduced_axes):
+                yield (shape,), {"axis": axis, "keepdims": next(keep)}
+    if not empty:                                                # shapes in place of the empty ones
+        for shape in itertools.product((3, 4), (1, 2, 5), (1, 3)):
+            yield (shape,), {"axis": (-1, 0), "keepdims": next(keep)}
+
+
+def reshapes() -> Iterable[Problem]:
+    """To one axis, to one more axis, reversed sizes, and with an unknown size."""
+    for shape in SHAPES:
+        for after in {(math.prod(shape),), (1, *shape), shape[::-1], (*shape, 1, 1)}:
+            yield (shape,), {"shape": after}
+        if math.prod(shape):
+            yield (shape,), {"shape": (-1, *shape[1:])}
+
+
+def transposes() -> Iterable[Problem]:
+    """The default, and a permutation of each shape's axes counted from either end."""
+    for at, shape in enumerate(SHAPES):
+        yield (shape,), {}
+        orders = list(itertools.permutations(range(len(shape))))
+        order = orders[at % len(orders)]
+        yield (shape,), {"axes": tuple(a - len(shape) for a in order) if at % 2 else order}
+
+
+EVERY, A = slice(None), np.array
+INDICES: dict[Shape, list[Any]] = {                # where an array takes an element twice, gradients add up
+    (5,): [0, -1, slice(1, 4), slice(None, None, 2), slice(None, None, -1), slice(4, 0, -2), slice(2, 2), None,
+           Ellipsis, (), A([0, 2, 2]), A([-1, 0]), A([], int), A([[0, 1], [1, 1]]), [4, 4, 4],
+           A([True, False, True, False, True])],
+    (3, 4): [1, (1, 2), (EVERY, -1), (slice(0, 2), slice(1, None, 2)), (Ellipsis, 0), (None, 0), (EVERY, None, 1),
+             (A([0, 2]), A([1, 1])), (A([0, 0]), EVERY), (EVERY, A([3, 3, 0])), (slice(1, None), A([0, 0])),
+             (A([[0], [2]]), A([0, 3])), (1, A([2, 2])), np.arange(12).reshape(3, 4) % 3 == 0,
+             A([True, False, True])],
+    (2, 3, 4): [(1, EVERY, 2), (Ellipsis, slice(None, None, -1)), (0, 0, 0), (EVERY, A([0, 0]), EVERY),
+                (A([1, 1]), EVERY, A([0, 3])), (None, Ellipsis, None)],
+    (0, 3): [EVERY, (EVERY, 1), slice(0, 0), A([], int), (Ellipsis, None)],
+    (): [(), Ellipsis, None],
+    (80, 50): [(slice(3, 70), A([5, 5, 7]))],
+}
+
+
+def indexing() -> Iterable[Problem]:
+    """The indices above; and for each shape reversed steps, its last element or row, and one taken thrice."""
+    for shape, found in INDICES.items():
+        for index in found:
+            yield (shape,), {"index": index}
+    for at, shape in enumerate(SHAPES):
+        kinds: list[Any] = [tuple(slice(None, None, -1 - a % 2) for a, _ in enumerate(shape))]
+        if shape and shape[0]:
+            kinds += [-1, A([0, -1, 0])]
+        yield (shape,), {"index": kinds[at % len(kinds)]}
+
+
+def joins() -> Iterable[Problem]:
+    rng = np.random.default_rng(3)
+    for shape, count in itertools.product([(2,), (0,), (2, 3), (1, 0, 2), (3, 1, 2), (2, 2, 1, 2)], (1, 2, 3, 4)):
+        for axis in {0, len(shape) - 1, -1}:
+            sizes = rng.integers(0, 4, count)
+            yield tuple(tuple(int(n) if a == axis % len(shape) else m for a, m in enumerate(shape))
+                        for n in sizes), {"axis": axis}
+
+
+def axes(empty_axis: bool = True) -> Iterable[Problem]:
+    """Two axes of each shape, from either end."""
+    for at, shape in enumerate([*SHAPES, (6,), (9,), *itertools.product((1, 4), (2, 3, 7), (3, 2))]):
+        for axis in {at % len(shape), -1 - at % len(shape), -1} if shape else ():
+            if shape[axis] or empty_axis:
+                yield (shape,), {"axis": axis}
+
+
+def with_labels() -> Iterable[Problem]:
+    """Logits with every way of reducing; no images have no mean."""
+    rng = np.random.default_rng(4)
+    reductions = itertools.cycle([(r, s) for s in (0.0, 0.1) for r in ("mean", "sum", "none")])
+    for n, classes in itertools.product((0, 1, 2, 3, 5, 8), (1, 2, 3, 4, 5, 7, 10, 11)):
+        for reduction, smoothing in itertools.islice(reductions, 2):
+            if n or reduction != "mean":
+                yield ((n, classes),), {"labels": rng.integers(0, classes, n), "reduction": reduction,
+                                        "label_smoothing": smoothing}
+    yield ((3, 4),), {"labels": np.array([3, 0, 3]), "label_smoothing": 1.0}
+    yield ((100, 30),), {"labels": rng.integers(0, 30, 100)}
+
+
+def pairs_of_one_shape() -> Iterable[Problem]:
+    for shape, reduction in zip(SHAPES * 3, itertools.cycle(("mean", "sum", "none"))):
+        if math.prod(shape) or reduction != "mean":
+            yield (shape, shape), {"reduction": reduction}
+
+
+def layers() -> Iterable[Problem]:
+    for n, i, o, bias in itertools.product((0, 1, 2, 5), (1, 3, 4), (1, 2, 7), (False, True)):
+        yield ((n, i), (o, i), *[(o,)] * bias), {}
+    yield ((3, 0), (2, 0), (2,)), {}
+    yield ((3, 2), (0, 2), (0,)), {}
+    yield ((40, 50), (30, 50), (30,)), {}
+
+
+PADDINGS = [0, 1, (1, 0), (0, 2), ((1, 0), (0, 1)), ((0, 2), (1, 0)), ((2, 1), (0, 0)), 2]
+STRIDES = [1, 1, 2, (1, 2), (2, 1), 3, (3, 2)]
+
+
+def windows(seed: int, count: int, pooling: bool) -> Iterable[tuple[Shape, tuple[int, int], dict[str, Any]]]:
+    """Images, a window, its stride and padding: odd sizes, overlap, gaps, asymmetric padding, no images."""
+    rng = np.random.default_rng(seed)
+    while count:
+        n, c, h, w = (int(v) for v in (rng.choice([0, 1, 1, 2, 3]), rng.integers(1, 4), *rng.integers(1, 8, 2)))
+        kh, kw = (int(v) for v in rng.integers(1, 5, 2))
+        padding = PADDINGS[rng.integers(len(PADDINGS))]
+        top, bottom, left, right = edges(padding)
+        if kh > h + top + bottom or kw > w + left + right:
+            continue
+        if pooling and (max(top, bottom) >= kh or max(left, right) >= kw):
+            continue
+        yield (n, c, h, w), (kh, kw), {"stride": STRIDES[rng.integers(len(STRIDES))], "padding": padding}
+        count -= 1
+
+
+def convolutions() -> Iterable[Problem]:
+    rng = np.random.default_rng(6)
+    algorithm = itertools.cycle(ALGORITHMS)
+    for x, window, options in windows(5, 64, pooling=False):
+        m = int(rng.integers(1, 5))
+        yield (x, (m, x[1], *window), *[(m,)] * int(rng.integers(2))), {**options, "algorithm": next(algorithm)}
+    for m, x, k, options in [                                    # the papers' layers, at few channels and images
+            (2, (1, 1, 32, 32), (5, 5), {}), (3, (2, 2, 14, 14), (5, 5), {}), (4, (2, 3, 5, 5), (5, 5), {}),
+            (2, (1, 3, 12, 12), (8, 8), {"padding": ((4, 3), (4, 3))})]:
+        yield (x, (m, x[1], *k), (m,)), {**options, "algorithm": next(algorithm)}
+
+
+def poolings() -> Iterable[Problem]:
+    for x, (kh, kw), options in windows(7, 64, pooling=True):
+        yield (x,), {"size": (kh, kw), **options}
+    for x, options in [((2, 3, 8, 8), {"size": 2}), ((1, 2, 9, 9), {"size": 3, "stride": 2}),
+                       ((2, 1, 5, 7), {"size": 3, "stride": 1, "padding": 1}), ((0, 2, 4, 4), {"size": 2}),
+                       ((1, 1, 33, 33), {"size": 4})]:
+        yield (x,), options
+
+
+def keys() -> Iterable[Problem]:
+    p = itertools.cycle((0.5, 0.0, 0.1, 0.9))
+    return ((shape, {"p": next(p), "key": (7, i)}) for i, (shape, _) in enumerate(UNARY))
+
+
+def starts() -> Iterable[Problem]:
+    for shape in SHAPES:
+        for start in {0, len(shape) - 1, -1} if shape else {0}:
+            yield (shape,), {"start": start}
+
+
+# ---------------------------------------------------------------- references
+ALGORITHMS = tuple(conv.ALGORITHMS)
+
+
+def edges(padding: Any) -> tuple[int, int, int, int]:
+    """(top, bottom, left, right)."""
+    ph, pw = padding if isinstance(padding, tuple) else (padding, padding)
+    (top, bottom), (left, right) = (p if isinstance(p, tuple) else (p, p) for p in (ph, pw))
+    return top, bottom, left, right
+
+
+def each_window(x: np.ndarray, size: tuple[int, int], stride: Any, padding: Any, fill: float) -> Iterable[Any]:
+    """(i, j, the window of output pixel i, j in all images and channels), from padded images."""
+    (kh, kw), (sh, sw) = (v if isinstance(v, tuple) else (v, v) for v in (size, stride))
+    top, bottom, left, right = edges(padding)
+    padded = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)), constant_values=fill)
+    for i, row in enumerate(range(0, padded.shape[2] - kh + 1, sh)):
+        for j, column in enumerate(range(0, padded.shape[3] - kw + 1, sw)):
+            yield i, j, padded[:, :, row:row + kh, column:column + kw]                # (n, c, kh, kw)
+
+
+def collect(pixels: Iterable[tuple[int, int, np.ndarray]]) -> np.ndarray:
+    """(i, j, values of all images and maps) -> (n, m, oh, ow)."""
+    pixels = list(pixels)
+    y = np.empty((*pixels[0][2].shape, pixels[-1][0] + 1, pixels[-1][1] + 1))
+    for i, j, value in pixels:
+        y[:, :, i, j] = value
+    return y
+
+
+def conv2d(x, w, b=None, *, stride=1, padding=0, algorithm="auto"):
+    """PMPP Fig. 16.4: y[n,m,i,j] = b[m] + sum over c,p,q of x[n, c, i*sh+p, j*sw+q] * w[m,c,p,q]."""
+    def maps(window):
+        return np.array([[np.sum(image * filter_) for filter_ in w] for image in window]).reshape(len(x), len(w))
+    y = collect((i, j, maps(window)) for i, j, window in each_window(x, w.shape[2:], stride, padding, 0.0))
+    return y if b is None else y + b.reshape(1, -1, 1, 1)
+
+
+def pool(x, size, stride, padding, fill, reduce):
+    size = size if isinstance(size, tuple) else (size, size)
+    return collect((i, j, reduce(window, (2, 3)))
+                   for i, j, window in each_window(x, size, size if stride is None else stride, padding, fill))
+
+
+def avg_pool2d(x, *, size, stride=None, padding=0):
+    return pool(x, size, stride, padding, 0.0, np.mean)
+
+
+def max_pool2d(x, *, size, stride=None, padding=0):
+    return pool(x, size, stride, padding, -np.inf, np.max)
+
+
+def linear(x, w, b=0.0):
+    return np.array([[np.sum(row * out) for out in w] for row in x]).reshape(len(x), len(w)) + b
+
+
+def softmax(x, *, axis):
+    return np.exp(x) / np.sum(np.exp(x), axis=axis, keepdims=True)
+
+
+def cross_entropy(x, *, labels, reduction="mean", label_smoothing=0.0):
+    """Each image's sum over classes of -target log p, target (1-s) on the label plus s/classes everywhere."""
+    classes = x.shape[1]
+    target = (1 - label_smoothing) * np.eye(classes)[labels] + label_smoothing / classes
+    return reduced(np.sum(-target * np.log(softmax(x, axis=1)), axis=1), reduction)
+
+
+def reduced(losses, reduction):
+    return losses if reduction == "none" else getattr(np, reduction)(losses)
+
+
+def dropout(x, *, p, key):
+    """The mask is the op's own, read from ones; its values are 0 and 1 / (1 - p)."""
+    mask = ops.dropout(Tensor(np.ones(x.shape)), p, key=key).numpy()
+    assert np.isin(mask, (0, 1 / (1 - p))).all()
+    return x * mask
+
+
+def integer_labels(x: Tensor, *, labels: np.ndarray, **options: Any) -> Tensor:
+    return ops.cross_entropy(x, labels, **options)
+
+
+# ---------------------------------------------------------------- the table
+BROADCASTS = list(broadcasts())
+
+#        op: (what a user calls, reference, problems, how to draw)
+TABLE: dict[str, tuple[Callable[..., Tensor], Callable[..., Any], Iterable[Problem], Any]] = {
+    "add": (ops.add, np.add, BROADCASTS, normal),
+    "sub": (ops.sub, np.subtract, BROADCASTS, normal),
+    "mul": (ops.mul, np.multiply, BROADCASTS, normal),
+    "div": (ops.div, np.true_divide, BROADCASTS, positive),
+    "pow": (ops.pow, np.power, BROADCASTS, positive),
+    "neg": (ops.neg, np.negative, UNARY, normal),
+    "exp": (ops.exp, np.exp, UNARY, normal),
+    "log": (ops.log, np.log, UNARY, positive),
+    "sqrt": (ops.sqrt, np.sqrt, UNARY, positive),
+    "matmul": (ops.matmul, lambda x, y: np.sum(x[..., :, :, None] * y[..., None, :, :], axis=-2), matmuls(),
+               normal),
+    "sum": (ops.sum, np.sum, reductions(empty=True), normal),
+    "mean": (ops.mean, np.mean, reductions(empty=False), normal),
+    "max": (ops.max, np.max, reductions(empty=False), apart),
+    "reshape": (ops.reshape, lambda x, shape: x.reshape(shape), reshapes(), normal),
+    "transpose": (ops.transpose, np.transpose, transposes(), normal),
+    "getitem": (ops.getitem, lambda x, index: x[index], indexing(), normal),
+    "concatenate": (lambda *xs, axis: ops.concatenate(xs, axis), lambda *xs, axis: np.concatenate(xs, axis),
+                    joins(), normal),
+    "flatten": (ops.flatten, lambda x, start: x.reshape(*x.shape[:start % x.ndim] if x.ndim else (), -1)
+                if x.size else np.zeros((*x.shape[:start % x.ndim], math.prod(x.shape[start % x.ndim:]))),
+                starts(), normal),
+    "sigmoid": (ops.sigmoid, lambda x: 1 / (1 + np.exp(-x)), UNARY, normal),
+    "tanh": (ops.tanh, np.tanh, UNARY, normal),
+    "relu": (ops.relu, lambda x: np.where(x > 0, x, 0), UNARY, apart),
+    "softmax": (ops.softmax, softmax, axes(), normal),
+    "log_softmax": (ops.log_softmax, lambda x, axis: np.log(softmax(x, axis=axis)), axes(), normal),
+    "dropout": (ops.dropout, dropout, keys(), normal),
+    "linear": (ops.linear, linear, layers(), normal),
+    "conv2d": (ops.conv2d, conv2d, convolutions(), normal),
+    "avg_pool2d": (ops.avg_pool2d, avg_pool2d, poolings(), normal),
+    "max_pool2d": (ops.max_pool2d, max_pool2d, poolings(), apart),
+    "cross_entropy": (integer_labels, cross_entropy, with_labels(), normal),
+    "mse_loss": (ops.mse_loss, lambda x, y, reduction: reduced((x - y) ** 2, reduction), pairs_of_one_shape(),
+                 normal),
+}
+
+#        op: (what a user calls, reference): the same problems, no gradient
+DISCRETE: dict[str, tuple[Callable[..., Tensor], Callable[..., Any]]] = {
+    "gt": (ops.gt, np.greater), "ge": (ops.ge, np.greater_equal), "lt": (ops.lt, np.less),
+    "le": (ops.le, np.less_equal), "eq": (ops.eq, np.equal), "ne": (ops.ne, np.not_equal),
+}
+
+def few_values(rng: np.random.Generator, shape: Shape) -> np.ndarray:
+    """So that comparisons meet equal values."""
+    return rng.integers(0, 3, shape).astype(float)
+
+
+def _cases() -> Iterable[Case]:
+    for name, (call, reference, problems, draw) in TABLE.items():
+        for problem in problems:
+            yield Case(name, call, reference, *problem, draw)
+    for name, (call, reference) in DISCRETE.items():
+        for problem in BROADCASTS:
+            yield Case(name, call, reference, *problem, few_values, differentiable=False)
+    for problem in axes(empty_axis=False):
+        yield Case("argmax", ops.argmax, np.argmax, *problem, apart, differentiable=False)
+
+
+CASES: dict[str, list[Case]] = {}
+for _case in {str(case): case for case in _cases()}.values():                      # each problem once
+    CASES.setdefault(_case.op, []).append(_case)

@@ -1,0 +1,248 @@
+"""The house rules that a machine can check: who imports whom, what an op may touch, what must not be missing."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cases import CASES
+
+from minidl import ops
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCES = {path.relative_to(ROOT).with_suffix("").as_posix(): ast.parse(path.read_text(encoding="utf-8"))
+           for folder in ("minidl", "zoo") for path in sorted((ROOT / folder).rglob("*.py"))}
+SOURCES["train"] = ast.parse((ROOT / "train.py").read_text(encoding="utf-8"))
+
+
+# ---------------------------------------------------------------- cases
+def test_every_op_has_cases() -> None:
+    public = set(ops.__all__) - {"OPS"}
+    assert set(ops.OPS) | public == set(CASES)
+
+
+@pytest.mark.parametrize("op", CASES)
+def test_at_least_40_shapes_an_op_with_size_0_and_1(op: str) -> None:
+    shapes = {case.shapes for case in CASES[op]}
+    assert len(shapes) >= 40
+    sizes = {n for shape in shapes for sides in shape for n in sides}
+    assert {0, 1} <= sizes
+    assert any(n > 1 and n % 2 for n in sizes)
+
+
+# ---------------------------------------------------------------- rooms
+TOOLS = ("minidl/tensor", "minidl/device", "minidl/rng", "minidl/ops")
+FAMILIES = ("minidl/ops/basic", "minidl/ops/conv", "minidl/ops/pool", "minidl/ops/linear", "minidl/ops/activation",
+            "minidl/ops/loss")
+
+# A room, and what it may import beside the standard library; a name allows everything below it. The first row
+# whose name a module has, or stands below, decides.
+ROOMS: list[tuple[str, tuple[str, ...]]] = [
+    ("minidl/device", ("numpy", "cupy")),
+    ("minidl/rng", ("numpy",)),
+    ("minidl/tensor", ("numpy", "minidl/device")),
+    ("minidl/ops/window", ()),
+    ("minidl/ops/shared", ("numpy",)),
+    ("minidl/ops/cpu", ("numpy", "minidl/ops/shared", "minidl/ops/window", "minidl/ops/cpu")),
+    ("minidl/ops/cuda/launch", ("numpy", "cupy", "minidl/device")),
+    ("minidl/ops/cuda", ("numpy", "cupy", "minidl/ops/shared", "minidl/ops/window", "minidl/ops/cuda")),
+    ("minidl/ops/_backend", ("numpy", "minidl/ops/cpu", "minidl/ops/cuda")),
+    ("minidl/ops/_op", ("numpy", "minidl/tensor", "minidl/ops/_backend")),
+    *((family, ("numpy", "minidl/tensor", "minidl/rng", "minidl/ops/_op", "minidl/ops/window", *FAMILIES))
+      for family in FAMILIES),
+    ("minidl/ops/__init__", ("minidl/ops/_op", *FAMILIES)),
+    ("minidl/compile", ("numpy", "minidl/ops/_backend", "minidl/device", "minidl/tensor", "minidl/compile")),
+    ("minidl/nn", ("numpy", "minidl/init", *TOOLS)),
+    ("minidl/init", ("numpy", *TOOLS)),
+    ("minidl/optim", ("numpy", *TOOLS)),
+    ("minidl/gradcheck", ("numpy", *TOOLS)),
+    ("minidl/data", ("numpy", "tqdm", "minidl/data", *TOOLS)),
+    ("minidl/weights", ("numpy", "h5py", "minidl/__init__", *TOOLS)),
+    ("minidl/plot", ("numpy", "matplotlib")),
+    ("minidl/training", ("numpy", "tqdm", "minidl")),
+    ("minidl/__init__", ("minidl",)),
+    ("zoo", ("numpy", "zoo", "minidl/__init__", "minidl/nn", "minidl/ops/__init__")),
+    ("train", ("numpy", "zoo", "minidl")),
+]
+
+
+def within(name: str, room: str) -> bool:
+    return name == room or name.startswith(room + "/")
+
+
+def resolve(module: str, names: list[str]) -> Iterator[str]:
+    """`from module import names` as the modules that it reads, ours as paths."""
+    path = module.replace(".", "/")
+    for name in names or [""]:
+        below = f"{path}/{name}"
+        yield next((m for m in (below, f"{below}/__init__", path, f"{path}/__init__") if m in SOURCES), path)
+
+
+def imports(module: str, tree: ast.AST) -> Iterator[str]:
+    package = module.rsplit("/", 1)[0].split("/")
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield from resolve(alias.name, [])
+        elif isinstance(node, ast.ImportFrom):
+            above = package[:len(package) - node.level + 1] if node.level else []
+            source = ".".join([*above, *filter(None, [node.module])])
+            yield from resolve(source, [alias.name for alias in node.names])
+
+
+def forbidden(module: str, tree: ast.AST) -> list[str]:
+    allowed = next((allowed for room, allowed in ROOMS if within(module, room)), None)
+    assert allowed is not None, f"{module} stands in no room: add a row to ROOMS"
+    foreign = [name for name in imports(module, tree) if name.split("/")[0] not in sys.stdlib_module_names]
+    return [name for name in foreign if not any(within(name, room) for room in allowed)]
+
+
+@pytest.mark.parametrize("module", SOURCES)
+def test_imports_keep_to_the_rooms(module: str) -> None:
+    assert forbidden(module, SOURCES[module]) == []
+
+
+@pytest.mark.parametrize(("module", "line", "found"), [
+    ("minidl/tensor", "from .ops import add", ["minidl/ops/__init__"]),
+    ("minidl/tensor", "from . import device, nn", ["minidl/nn"]),
+    ("minidl/ops/conv", "from .cpu import conv", ["minidl/ops/cpu/conv"]),
+    ("minidl/ops/conv", "from . import cpu", ["minidl/ops/cpu/__init__"]),
+    ("minidl/ops/window", "import numpy as np", ["numpy"]),
+    ("minidl/device", "def f():\n    import torch", ["torch"]),
+    ("zoo/mlp", "from minidl.ops._op import op", ["minidl/ops/_op"]),
+    ("zoo/mlp", "from minidl import nn", []),
+    ("minidl/weights", "from . import __version__", []),
+])
+def test_a_forbidden_import_is_found(module: str, line: str, found: list[str]) -> None:
+    if found == ["minidl/ops/cpu/conv"] and found[0] not in SOURCES:
+        found = ["minidl/ops/cpu/__init__"]
+    assert forbidden(module, ast.parse(line)) == found
+
+
+# ---------------------------------------------------------------- op bodies touch arrays only through k
+SHAPE_FACTS = {"shape", "dtype", "ndim", "size"}
+SHAPE_READERS = {"_shape", "tuple", "zip", "enumerate", "len"}         # may be handed arrays: they look at shapes
+SHAPE_NUMPY = {"cumsum"}                                               # NumPy on tuples of sizes
+
+
+def op_bodies(tree: ast.AST) -> Iterator[ast.FunctionDef]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            decorators = [d.func if isinstance(d, ast.Call) else d for d in node.decorator_list]
+            if any(isinstance(d, ast.Name) and d.id == "op" for d in decorators):
+                yield node
+
+
+def is_primitive(node: ast.AST) -> bool:
+    """k.<primitive>(...)"""
+    return (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+            and isinstance(node.func.value, ast.Name) and node.func.value.id == "k")
+
+
+def arrays_of(body: ast.FunctionDef) -> set[str]:
+    """Names that hold arrays: the inputs, what primitives returned, and each closure's gy."""
+    arrays = {a.arg for a in body.args.args[1:]}
+    if body.args.vararg:
+        arrays.add(body.args.vararg.arg)
+    for node in ast.walk(body):
+        if isinstance(node, ast.Assign) and is_primitive(node.value):
+            names = (name for target in node.targets for name in ast.walk(target))
+            arrays |= {name.id for name in names if isinstance(name, ast.Name)}
+        elif isinstance(node, (ast.Lambda, ast.FunctionDef)) and node is not body:
+            arrays.add(node.args.args[0].arg)
+    return arrays
+
+
+def touched(body: ast.FunctionDef) -> list[str]:
+    """Everything in an op's body that computes on an array, or looks into one, without a primitive."""
+    arrays, found = arrays_of(body), []
+    several = body.args.vararg.arg if body.args.vararg else None       # a tuple of arrays, which may be indexed
+
+    def array(node: ast.AST) -> bool:
+        return is_primitive(node) or (isinstance(node, ast.Name) and node.id in arrays)
+
+    for node in ast.walk(body):
+        operands: list[ast.AST] = []
+        if isinstance(node, ast.Attribute):
+            if array(node.value) and node.attr not in SHAPE_FACTS:
+                found.append(ast.unparse(node))
+            if isinstance(node.value, ast.Name) and node.value.id == "np" and node.attr not in SHAPE_NUMPY:
+                found.append(ast.unparse(node))
+        elif isinstance(node, ast.BinOp):
+            operands = [node.left, node.right]
+        elif isinstance(node, ast.UnaryOp):
+            operands = [node.operand]
+        elif isinstance(node, ast.Compare) and not isinstance(node.ops[0], (ast.Is, ast.IsNot)):
+            operands = [node.left, *node.comparators]
+        elif isinstance(node, ast.Subscript) and ast.unparse(node.value) != several:
+            operands = [node.value]
+        elif isinstance(node, ast.Call) and not is_primitive(node) and ast.unparse(node.func) not in SHAPE_READERS:
+            operands = [*node.args, *[keyword.value for keyword in node.keywords]]
+        if any(map(array, operands)):
+            found.append(ast.unparse(node))
+    return found
+
+
+OP_BODIES = {f"{module}:{body.name}": body for module, tree in SOURCES.items() for body in op_bodies(tree)}
+
+
+def test_all_op_bodies_were_read() -> None:
+    assert {name.rsplit(":", 1)[1].strip("_") for name in OP_BODIES} == set(ops.OPS)
+
+
+@pytest.mark.parametrize("name", OP_BODIES)
+def test_op_touches_arrays_only_through_k(name: str) -> None:
+    assert touched(OP_BODIES[name]) == []
+
+
+@pytest.mark.parametrize("line", [
+    "y = x * 2", "y = -x", "y = x.T", "y = x[0]", "y = x.sum()", "y = np.exp(x)", "y = x > 0", "y = float(x)",
+    "y = k.exp(x) + 1", "y = k.exp(x)\n    z = y @ y", "y = k.exp(x).astype(int)",
+    "return k.exp(x), lambda gy, need: (gy * 2,)", "def backward(gy, need):\n        return gy.T,",
+])
+def test_a_touched_array_is_found(line: str) -> None:
+    (body,) = op_bodies(ast.parse(f"@op\ndef f(k, x, *, n=1):\n    {line}\n"))
+    assert touched(body)
+
+
+# ---------------------------------------------------------------- documentation and words
+PRIMITIVES = ("shared", "cpu", "cuda")                                 # their ops document them
+
+
+def undocumented() -> Iterator[str]:
+    for module, tree in SOURCES.items():
+        if not ast.get_docstring(tree):
+            yield module
+        if not within(module, "minidl") or any(within(module, f"minidl/ops/{room}") for room in PRIMITIVES):
+            continue
+        for node in tree.body:
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name[0] != "_" \
+                    and not ast.get_docstring(node):
+                yield f"{module}:{node.name}"
+
+
+def test_every_module_and_public_name_has_a_docstring() -> None:
+    assert list(undocumented()) == []
+
+
+def test_no_file_names_a_folder_of_somebodys_machine() -> None:
+    folders = re.compile(r"(?<![\w.~])/(work|tmp|home|root|Users)/")
+    files = [path for pattern in ("*.md", "*.py", "*.cfg", "*.toml", "docs/**/*.md", "minidl/**/*", "zoo/**/*",
+                                  "tests/**/*.py", "benchmarks/**/*.py") for path in ROOT.glob(pattern)]
+    assert len(files) > 20
+    texts = [path for path in files if path.suffix in {".py", ".md", ".cfg", ".toml", ".cu", ".cuh"}]
+    lines = ((path, line) for path in texts for line in path.read_text(encoding="utf-8").splitlines())
+    assert [f"{path.relative_to(ROOT)}: {line}" for path, line in lines if folders.search(line)] == []
+
+
+# ---------------------------------------------------------------- start
+def test_import_is_light() -> None:
+    heavy = "cupy", "matplotlib", "h5py", "torch", "tqdm", "zoo"
+    code = f"import minidl, sys; print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,308 @@
+"""Every error of Tensor and the ops: its type and its words. No `raise` may be left out of the table."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import minidl
+from minidl import Tensor, device, ops, optim
+from minidl.ops._backend import backend_of
+from minidl.ops.cpu import parallel
+from minidl.tensor import no_grad
+
+FOLDER = Path(minidl.__file__).parent
+
+
+def zeros(*shape: int, dtype: str = "float32", grad: bool = False) -> Tensor:
+    return Tensor(np.zeros(shape, dtype), requires_grad=grad)
+
+
+def conv(**options: Any) -> Tensor:
+    return ops.conv2d(zeros(1, 1, 8, 8), zeros(1, 1, 3, 3), **options)
+
+
+def used_up() -> None:
+    y = (zeros(2, grad=True) * 2).sum()
+    y.backward()
+    y.backward()
+
+
+def changed_leaf() -> None:
+    w = zeros(2, grad=True)
+    sgd = optim.SGD([w], lr=0.1)
+    (w * w).sum().backward()
+    y = (w * w).sum()
+    sgd.step()
+    y.backward()
+
+
+def constant() -> Tensor:
+    x = zeros(2, grad=True)
+    with no_grad():
+        return x * 2
+
+
+def cores(wanted: str) -> int:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MINIDL_NUM_THREADS", wanted)
+        return parallel._cores()
+
+
+class Alien:
+    """An array of no backend."""
+
+    shape, dtype = (1,), np.dtype("float32")
+
+
+def elsewhere(t: Tensor) -> Tensor:
+    """A Tensor whose array claims to live on another device: `Tensor.device` is decided by the array's type."""
+    t.data = Alien()
+    return t
+
+
+# what: (call, error, words)
+ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
+    # ---- Tensor
+    "data is a Tensor": (lambda: Tensor(zeros(2, 3)), TypeError,
+                         r"Tensor: data is a Tensor already \(shape \(2, 3\)\); use .detach\(\) or .to\(\)"),
+    "ragged": (lambda: Tensor([[1.0], [1.0, 2.0]]), ValueError,
+               r"Tensor: list data do not become an array \(.*\); pass numbers in nested lists of equal lengths"),
+    "unknown dtype": (lambda: Tensor([1.0], dtype="flot"), TypeError,
+                      r"Tensor: list data do not become an array \(.*flot.*\); .* and a NumPy dtype"),
+    "text": (lambda: Tensor(["a"]), TypeError,
+             r"Tensor: data has dtype <U1 but must be bool, integer or floating"),
+    "complex": (lambda: Tensor([1j]), TypeError, "Tensor: data has dtype complex128 but must be"),
+    "integer gradient": (lambda: Tensor([1, 2], requires_grad=True), TypeError,
+                         "Tensor: dtype int64 cannot require a gradient, only .* pass dtype='float32'"),
+    "float16 gradient": (lambda: Tensor(np.ones(1, np.float16), requires_grad=True), TypeError,
+                         "Tensor: dtype float16 cannot require a gradient"),
+    "len": (lambda: len(Tensor(1.0)), TypeError, r"len: a Tensor of shape \(\) has no length; .*see .item\(\)"),
+    "iter": (lambda: list(Tensor(1.0)), TypeError, r"len: a Tensor of shape \(\) has no length"),
+    "item": (lambda: zeros(2, 3).item(), ValueError,
+             r"item: the Tensor has 6 values \(shape \(2, 3\)\) but .* 1; use"),
+    "float": (lambda: float(zeros(2)), ValueError, "item: the Tensor has 2 values"),
+    "bool": (lambda: bool(zeros(2)), ValueError,
+             r"bool: the truth of a Tensor with 2 values \(shape \(2,\)\) .*any"),
+    "to": (lambda: (zeros(2, grad=True) * 2).to(dtype="float64"), ValueError,
+           "to: the Tensor was made by 'mul' and no gradient would flow back .* move the inputs instead"),
+    "create_graph": (lambda: zeros(1, grad=True).sum().backward(create_graph=True), ValueError,
+                     "backward: create_graph=True asks for a second derivative.*use create_graph=False"),
+    "no gradient": (lambda: constant().backward(), ValueError,
+                    r"backward: this Tensor \(shape \(2,\)\) does not require a gradient; "
+                    r"compute it from a Tensor"),
+    "seed missing": (lambda: (zeros(2, 3, grad=True) * 2).backward(), ValueError,
+                     r"backward: the Tensor has 6 values \(shape \(2, 3\)\), so its gradient must be given"),
+    "seed no Tensor": (lambda: (zeros(2, grad=True) * 2).backward(np.ones(2)), TypeError,  # type: ignore[arg-type]
+                       "backward: gradient is a ndarray but must be a Tensor; wrap it"),
+    "seed shape": (lambda: (zeros(2, grad=True) * 2).backward(zeros(3)), ValueError,
+                   r"backward: gradient has shape \(3,\) but the Tensor has shape \(2,\); they must be equal"),
+    "seed dtype": (lambda: (zeros(2, grad=True) * 2).backward(zeros(2, dtype="float64")), ValueError,
+                   "backward: gradient has dtype float64 but the Tensor has dtype float32"),
+    "used up": (used_up, ValueError,
+                "backward: the graph through 'sum' was already used by an earlier .*retain_graph"),
+    "changed": (changed_leaf, ValueError,
+                r"backward: an input of 'mul' \(shape \(2,\)\) was changed in place .* run "
+                r"the forward pass again"),
+    # ---- devices, randomness
+    "cuda": (lambda: Tensor([1.0], device="cuda"), ValueError,
+             "device: 'cuda' was asked for but .*use device 'cpu'"),
+    "to cuda": (lambda: zeros(1).to("cuda"), ValueError, "device: 'cuda' was asked for"),
+    "device": (lambda: Tensor([1.0], device="gpu"), ValueError, "device: 'gpu' is not one of auto, cpu, cuda"),
+    "device_of": (lambda: device.device_of([1]), TypeError,
+                  "device: a list is no array of a known device; pass a numpy"),
+    "backend": (lambda: backend_of([1.0]), TypeError,
+                "ops: no backend computes on a list; pass a Tensor made from"),
+    "numbers alone": (lambda: ops.add(1, 2), TypeError, "ops: no backend computes on a NoneType"),
+    "seed": (lambda: minidl.manual_seed(-1), ValueError,
+             r"manual_seed: seed is -1 but must be an int in \[0, 2\*\*64\)"),
+    "seed 1.5": (lambda: minidl.manual_seed(1.5), ValueError,  # type: ignore[arg-type]
+                 "manual_seed: seed is 1.5 but must be an int"),
+    **{f"threads {wanted!r}": (lambda wanted=wanted: cores(wanted), ValueError,  # type: ignore[misc]
+                               f"MINIDL_NUM_THREADS: '{wanted}' is not an int of at least 1; unset it")
+       for wanted in ("0", "-1", "two", "")},
+    # ---- any op
+    "array": (lambda: zeros(2) + np.ones(2), TypeError,
+              r"add: an input is a numpy.ndarray but must be a Tensor or a plain number; "
+              r"wrap it in minidl.Tensor"),
+    "array, left": (lambda: np.ones(2) * zeros(2), TypeError,
+                    "mul: an input is a numpy.ndarray but must be a Tensor"),
+    "array @": (lambda: np.ones((2, 2)) @ zeros(2, 2), TypeError, "matmul: an input is a numpy.ndarray but"),
+    "list": (lambda: zeros(2) - [1, 2], TypeError,
+             "sub: an input is a builtins.list but must be a Tensor or a plain"),
+    "None": (lambda: ops.eq(zeros(2), None), TypeError,
+             "eq: an input is a builtins.NoneType but must be a Tensor or"),
+    "number": (lambda: ops.linear(zeros(2, 2), 3.0), TypeError,
+               r"linear: an input is a builtins.float but must be a Tensor; wrap it"),
+    "complex number": (lambda: zeros(2) * 1j, TypeError, "mul: an input is a builtins.complex but must be"),
+    "dtypes": (lambda: zeros(2) + zeros(2, dtype="float64"), TypeError,
+               r"add: inputs have dtypes float32 and float64; convert them to one with .to\(dtype=...\)"),
+    "devices": (lambda: zeros(1) + elsewhere(zeros(1)), ValueError,
+                r"add: inputs are on devices cpu and elsewhere; move them to one with .to\(\)"),
+    "too many inputs": (lambda: ops.relu(zeros(1), zeros(1)), TypeError,
+                        r"relu: got 2 positional inputs but takes 1 \(x\); pass options by name"),
+    "too few inputs": (lambda: ops.linear(zeros(1, 1)), TypeError,
+                       r"linear: got 1 inputs but 'w' is missing; it takes x, w, b"),
+    # ---- arithmetic, reductions, shapes
+    "broadcast": (lambda: zeros(2, 3) + zeros(2), ValueError,
+                  r"add: shapes \(2, 3\) and \(2,\) do not broadcast; from the right, .* see .reshape\(\)"),
+    **{f"broadcast {name}": (lambda name=name: getattr(ops, name)(zeros(2, 3), zeros(4)),  # type: ignore[misc]
+                             ValueError, rf"{name}: shapes \(2, 3\) and \(4,\) do not broadcast")
+       for name in ("sub", "mul", "div", "pow", "gt", "ge", "lt", "le", "eq", "ne")},
+    "matmul axes": (lambda: ops.matmul(zeros(2), zeros(2, 2)), ValueError,
+                    r"matmul: shapes \(2,\) and \(2, 2\) must have at least 2 axes each; see .reshape\(\)"),
+    "matmul sizes": (lambda: zeros(2, 3) @ zeros(2, 3), ValueError,
+                     r"matmul: x has 3 columns but y has 2 rows \(x \(2, 3\), y \(2, 3\)\); the "
+                     r"inner sizes must be equal"),
+    "matmul batch": (lambda: zeros(2, 1, 1) @ zeros(3, 1, 1), ValueError,
+                     r"matmul: shapes \(2,\) and \(3,\) do not"),
+    "matmul number": (lambda: zeros(2, 2) @ Tensor(1.0), ValueError,
+                      r"matmul: shapes \(2, 2\) and \(\): a single number has no columns; use \*"),
+    "axis": (lambda: zeros(2, 3).sum(axis=2), ValueError,
+             r"sum: axis 2 is out of range for a Tensor of shape \(2, 3\); use an int from -2 to 1"),
+    "axis type": (lambda: zeros(2, 3).mean(axis=1.0), ValueError, "mean: axis 1.0 is out of range"),
+    "axis list": (lambda: zeros(2, 3).sum(axis=[0, 1]), ValueError, r"sum: axis \[0, 1\] is out of range"),
+    "axis twice": (lambda: zeros(2, 3).max(axis=(1, -1)), ValueError,
+                   r"max: axis \(1, -1\) names one axis of shape \(2, 3\) twice; name each once"),
+    "max of none": (lambda: zeros(2, 0).max(axis=1), ValueError,
+                    r"max: there is no largest of 0 values \(shape \(2, 0\), axis 1\); reduce over axes"),
+    "argmax of none": (lambda: zeros(0, 2).argmax(), ValueError,
+                       r"argmax: there is no largest of 0 values \(shape \(0, 2\), axis None\); search an axis"),
+    "argmax axes": (lambda: ops.argmax(zeros(2, 2), axis=(0, 1)), ValueError,
+                    r"argmax: axis \(0, 1\) is out of range"),
+    "reshape": (lambda: zeros(2, 3).reshape(4), ValueError,
+                r"reshape: 6 values of shape \(2, 3\) do not fill shape \(4,\); the products of the sizes"),
+    **{f"reshape {shape}": (lambda shape=shape: zeros(2, 3).reshape(shape), ValueError,  # type: ignore[misc]
+                            "reshape: 6 values of shape")
+       for shape in [(-1, -1), (-1, 4), (-1, 0), (-2, -3), (6.0,), (None,)]},
+    "transpose": (lambda: zeros(2, 3).transpose(0, 0), ValueError,
+                  r"transpose: axes \(0, 0\) are not a permutation of the 2 axes of shape "
+                  r"\(2, 3\); name each of 0 to 1"),
+    **{f"transpose {axes}": (lambda axes=axes: zeros(2, 3).transpose(axes), ValueError,  # type: ignore[misc]
+                             "transpose: axes .* are not a permutation")
+       for axes in [(0,), (0, 2), (3, 0), (0, 1, 2), ("a", 0)]},
+    "index": (lambda: zeros(2, 3)[2], IndexError,
+              r"getitem: index 2 is out of bounds .*\(shape \(2, 3\)\); index within the shape"),
+    "index type": (lambda: zeros(2, 3)[1.0], IndexError, r"getitem: only integers, slices .*\(shape \(2, 3\)\)"),
+    "no concatenate": (lambda: ops.concatenate([]), ValueError, "concatenate: got 0 Tensors but needs at least 1"),
+    "concatenate": (lambda: ops.concatenate([zeros(2, 3), zeros(2, 4)]), ValueError,
+                    r"concatenate: shapes \(2, 3\) and \(2, 4\) differ outside axis 0; all "
+                    r"other sizes must be equal"),
+    "concatenate ndim": (lambda: ops.concatenate([zeros(2, 3), zeros(2)]), ValueError,
+                         r"concatenate: shapes \(2, 3\) and \(2,\) differ"),
+    "concatenate axis": (lambda: ops.concatenate([zeros(2)], axis=1), ValueError,
+                         "concatenate: axis 1 is out of range"),
+    "flatten": (lambda: zeros(2, 3).flatten(2), ValueError, "flatten: axis 2 is out of range"),
+    # ---- layers
+    "linear axes": (lambda: ops.linear(zeros(2, 3, 4), zeros(5, 4)), ValueError,
+                    r"linear: x has shape \(2, 3, 4\) and w has shape \(5, 4\) but both must "
+                    r"have 2 axes.*flatten\(1\)"),
+    "linear sizes": (lambda: ops.linear(zeros(2, 3), zeros(5, 4)), ValueError,
+                     r"linear: x has 3 features but w expects 4 \(x \(2, 3\), w \(5, 4\)\); make them equal"),
+    "linear bias": (lambda: ops.linear(zeros(2, 3), zeros(5, 3), zeros(3)), ValueError,
+                    r"linear: b has shape \(3,\) but w has 5 outputs; b must have shape \(5,\)"),
+    "conv axes": (lambda: ops.conv2d(zeros(3, 8, 8), zeros(2, 3, 3, 3)), ValueError,
+                  r"conv2d: x has shape \(3, 8, 8\) and w has shape \(2, 3, 3, 3\) but both must have 4 axes"),
+    "conv channels": (lambda: ops.conv2d(zeros(1, 3, 8, 8), zeros(2, 1, 3, 3)), ValueError,
+                      r"conv2d: x has 3 channels but w expects 1 \(x \(1, 3, 8, 8\), w \(2, 1, "
+                      r"3, 3\)\); make them equal"),
+    "conv empty": (lambda: ops.conv2d(zeros(1, 3, 0, 8), zeros(2, 3, 3, 3)), ValueError,
+                   r"conv2d: x \(1, 3, 0, 8\) and w \(2, 3, 3, 3\) must have at least 1 "
+                   r"channel, row, column and filter"),
+    "conv bias": (lambda: ops.conv2d(zeros(1, 3, 8, 8), zeros(2, 3, 3, 3), zeros(3)), ValueError,
+                  r"conv2d: b has shape \(3,\) but w has 2 filters; b must have shape \(2,\)"),
+    "conv window": (lambda: ops.conv2d(zeros(1, 3, 2, 8), zeros(2, 3, 5, 5), padding=(1, 0)), ValueError,
+                    r"conv2d: the window 5x5 is larger than the padded input 4x8 \(input "
+                    r"2x8\); use a smaller window"),
+    **{f"conv stride {stride}": (lambda stride=stride: conv(stride=stride), ValueError,  # type: ignore[misc]
+                                 f"conv2d: stride is {re.escape(repr(stride))} but must be an int or a pair")
+       for stride in (0, 1.0, (1, 2, 3), (1, 0), [1, 1], "1", None)},
+    **{f"conv padding {padding}": (lambda padding=padding: conv(padding=padding), ValueError,  # type: ignore[misc]
+                                   f"conv2d: padding is {re.escape(repr(padding))} but must be p, ")
+       for padding in (-1, 0.5, (1, 2, 3), ((1, 2, 3), 1), [1, 1], ((0, -1), (0, 0)), "same")},
+    "conv algorithm": (lambda: conv(algorithm="fast"), ValueError,
+                       "conv2d: algorithm 'fast' is not one of direct, unroll, gemm, auto on the cpu"),
+    "pool axes": (lambda: ops.max_pool2d(zeros(8, 8), size=2), ValueError,
+                  r"max_pool2d: x has shape \(8, 8\) but must have 4 axes \(n,c,h,w\); see .reshape\(\)"),
+    "pool size": (lambda: ops.avg_pool2d(zeros(1, 1, 8, 8), size=0), ValueError,
+                  "avg_pool2d: size is 0 but must be an int or a pair"),
+    "pool stride": (lambda: ops.avg_pool2d(zeros(1, 1, 8, 8), size=2, stride=-1), ValueError,
+                    "avg_pool2d: stride is -1"),
+    "pool padding": (lambda: ops.max_pool2d(zeros(1, 1, 8, 8), size=2, padding=2), ValueError,
+                     "max_pool2d: padding 2 is not smaller than the window 2x2.*use less padding"),
+    "pool window": (lambda: ops.max_pool2d(zeros(1, 1, 2, 2), size=3), ValueError,
+                    r"max_pool2d: the window 3x3 is larger than the padded input 2x2 \(input 2x2\)"),
+    # ---- activations, losses
+    "softmax": (lambda: ops.softmax(zeros(2, 3), axis=2), ValueError,
+                r"softmax: axis 2 is out of range for a Tensor of shape \(2, 3\); use an int from -2 to 1"),
+    "log_softmax": (lambda: ops.log_softmax(zeros(2, 3), axis=-3), ValueError,
+                    "log_softmax: axis -3 is out of range"),
+    "softmax of a number": (lambda: ops.softmax(Tensor(1.0)), ValueError, r"softmax: axis -1 .* shape \(\)"),
+    "dropout": (lambda: ops.dropout(zeros(2), 1.0), ValueError, r"dropout: p is 1.0 but must be in \[0, 1\)"),
+    "labels shape": (lambda: ops.cross_entropy(zeros(2, 3), [0]), ValueError,
+                     r"cross_entropy: logits have shape \(2, 3\) and labels \(1,\) but must be "
+                     r"\(n, classes\) and \(n,\)"),
+    "labels dtype": (lambda: ops.cross_entropy(zeros(2, 3), zeros(2)), TypeError,
+                     "cross_entropy: labels have dtype float32 but must be integers; convert them"),
+    "labels range": (lambda: ops.cross_entropy(zeros(2, 3), [0, 3]), ValueError,
+                     "cross_entropy: label 3 at position 1 is out of range for 3 classes; labels must be 0 to 2"),
+    "labels negative": (lambda: ops.cross_entropy(zeros(2, 3), [-1, 0]), ValueError,
+                        "cross_entropy: label -1 at position 0"),
+    "reduction": (lambda: ops.cross_entropy(zeros(1, 3), [0], reduction="avg"), ValueError,
+                  "cross_entropy: reduction 'avg' is not one of mean, sum, none"),
+    "smoothing": (lambda: ops.cross_entropy(zeros(1, 3), [0], label_smoothing=1.5), ValueError,
+                  r"cross_entropy: label_smoothing is 1.5 but must be in \[0, 1\]"),
+    "mse shapes": (lambda: ops.mse_loss(zeros(2), zeros(2, 1)), ValueError,
+                   r"mse_loss: x has shape \(2,\) but target has shape \(2, 1\); make them equal"),
+    "mse reduction": (lambda: ops.mse_loss(zeros(2), zeros(2), reduction="avg"), ValueError,
+                      "mse_loss: reduction 'avg' is not one of mean, sum, none"),
+}
+
+
+@pytest.fixture(autouse=True)
+def another_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Alien arrays live "elsewhere", so that two devices can meet on any machine."""
+    known = device.device_of
+    monkeypatch.setattr(device, "device_of", lambda a: "elsewhere" if isinstance(a, Alien) else known(a))
+
+
+def message(what: str) -> str:
+    call, error, _ = ERRORS[what]
+    with pytest.raises(error) as caught:
+        call()
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("what", ERRORS)
+def test_error(what: str) -> None:
+    call, error, words = ERRORS[what]
+    with pytest.raises(error, match=f"^{words}") as caught:
+        call()
+    assert "\n" not in str(caught.value)
+
+
+# ---------------------------------------------------------------- none is left out
+def raised(tree: ast.AST) -> Iterator[str]:
+    """Each `raise`'s message as a pattern: the f-string's holes match anything."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
+            text = node.exc.args[0]
+            parts = text.values if isinstance(text, ast.JoinedStr) else [text]
+            yield "".join(re.escape(str(p.value)) if isinstance(p, ast.Constant) else ".*" for p in parts)
+
+
+def test_every_raise_has_a_test() -> None:
+    messages = [message(what) for what in ERRORS]
+    files = [*(FOLDER / f"{name}.py" for name in ("tensor", "rng", "device")), *(FOLDER / "ops").rglob("*.py")]
+    patterns = [(path.relative_to(FOLDER), pattern) for path in files
+                for pattern in raised(ast.parse(path.read_text(encoding="utf-8")))]
+    assert len(patterns) > 40
+    left_out = [f"{path}: {pattern}" for path, pattern in patterns
+                if not any(re.fullmatch(pattern, text) for text in messages)]
+    assert left_out == []

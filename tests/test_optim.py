@@ -1,0 +1,238 @@
+"""SGD against its formula in plain NumPy, and the learning-rate schedules."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from minidl import Tensor, nn, ops, optim
+
+SHAPES = [(3, 4), (5,), ()]
+
+
+def parameters(seed: int = 0, dtype: Any = np.float64) -> list[Tensor]:
+    rng = np.random.default_rng(seed)
+    return [Tensor(np.array(rng.standard_normal(shape), dtype), requires_grad=True) for shape in SHAPES]
+
+
+def gradients(step: int) -> list[np.ndarray]:
+    rng = np.random.default_rng([1, step])
+    return [np.array(rng.standard_normal(shape)) for shape in SHAPES]
+
+
+def take_step(sgd: optim.SGD, params: list[Tensor], grads: list[np.ndarray]) -> None:
+    """A step with the given gradients, which must come through the tape and stay as they are."""
+    sgd.zero_grad()
+    for p, g in zip(params, grads, strict=True):
+        (p * Tensor(g.astype(p.dtype))).sum().backward()
+    held = [p.grad.numpy().copy() for p in params]
+    sgd.step()
+    for p, g in zip(params, held, strict=True):
+        np.testing.assert_array_equal(p.grad.numpy(), g)
+
+
+def formula(p: np.ndarray, grads: list[np.ndarray], lr: float, momentum: float = 0.0, weight_decay: float = 0.0,
+            nesterov: bool = False) -> np.ndarray:
+    """The updates of SGD's docstring, one after the other."""
+    v = np.zeros_like(p)
+    for g in grads:
+        g = g + weight_decay * p
+        v = momentum * v + g
+        p = p - lr * (g + momentum * v if nesterov else v)
+    return p
+
+
+# ---------------------------------------------------------------- SGD
+@pytest.mark.parametrize(("momentum", "nesterov", "weight_decay", "lr"), [
+    (momentum, nesterov, decay, lr) for momentum, nesterov, decay, lr in
+    itertools.product((0.0, 0.5, 0.9), (False, True), (0.0, 0.01), (0.0, 0.1)) if momentum or not nesterov])
+def test_equals_the_formula(momentum: float, nesterov: bool, weight_decay: float, lr: float) -> None:
+    params = parameters()
+    start = [p.numpy().copy() for p in params]
+    options = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "nesterov": nesterov}
+    sgd = optim.SGD(params, **options)
+    steps = [gradients(i) for i in range(6)]
+    for grads in steps:
+        take_step(sgd, params, grads)
+    for p, begin, *grads in zip(params, start, *steps, strict=True):
+        np.testing.assert_allclose(p.numpy(), formula(begin, grads, **options), rtol=1e-12, atol=1e-12)
+
+
+def test_float32_stays_float32() -> None:
+    params = parameters(dtype=np.float32)
+    sgd = optim.SGD(params, lr=np.float64(0.1), momentum=0.9, weight_decay=0.1, nesterov=True)
+    take_step(sgd, params, gradients(0))
+    assert {p.dtype for p in params} == {np.dtype("float32")}
+
+
+def test_updates_in_place() -> None:
+    params = parameters()
+    arrays = [p.data for p in params]
+    sgd = optim.SGD(params, lr=0.1, momentum=0.9)
+    take_step(sgd, params, gradients(0))
+    assert all(p.data is array for p, array in zip(params, arrays, strict=True))
+
+
+def test_groups_have_settings_of_their_own() -> None:
+    params = parameters()
+    start = [p.numpy().copy() for p in params]
+    common = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01, "nesterov": False}
+    own = [{}, {"weight_decay": 0.0, "lr": 0.02}, {"momentum": 0.0, "weight_decay": 0.5}]
+    sgd = optim.SGD([{"params": [p], **settings} for p, settings in zip(params, own, strict=True)], **common)
+    steps = [gradients(i) for i in range(4)]
+    for grads in steps:
+        take_step(sgd, params, grads)
+    for p, begin, settings, *grads in zip(params, start, own, *steps, strict=True):
+        np.testing.assert_allclose(p.numpy(), formula(begin, grads, **{**common, **settings}), rtol=1e-12)
+
+
+def test_lr_can_be_changed_between_steps() -> None:
+    params = parameters()
+    sgd = optim.SGD([{"params": params[:1], "lr": 0.3}, {"params": params[1:]}], lr=0.1)
+    assert sgd.lr == 0.3
+    sgd.lr = 0.05
+    assert [group["lr"] for group in sgd.groups] == [0.05, 0.05]
+    before, grads = [p.numpy().copy() for p in params], gradients(0)
+    take_step(sgd, params, grads)
+    for p, begin, g in zip(params, before, grads, strict=True):
+        np.testing.assert_allclose(p.numpy(), begin - 0.05 * g, rtol=1e-12)
+
+
+def test_parameters_without_gradient_are_left_alone() -> None:
+    """They do not decay, and their velocity waits."""
+    used, unused = parameters()[:2]
+    sgd = optim.SGD([used, unused], lr=0.1, momentum=0.9, weight_decay=0.1)
+    before = unused.numpy().copy()
+    sgd.step()
+    used_before = used.numpy().copy()
+    (used * used).sum().backward()
+    sgd.step()
+    assert not np.array_equal(used.numpy(), used_before)
+    np.testing.assert_array_equal(unused.numpy(), before)
+
+
+def test_zero_grad_forgets() -> None:
+    params = parameters()
+    sgd = optim.SGD([{"params": params[:2]}, {"params": params[2:]}], lr=0.1)
+    for p in params:
+        (p * p).sum().backward()
+    sgd.zero_grad()
+    assert [p.grad for p in params] == [None] * 3
+
+
+def test_a_step_makes_recorded_graphs_stale() -> None:
+    w = parameters()[0]
+    loss = (w * w).sum()
+    (w * 3).sum().backward()
+    optim.SGD([w], lr=0.1).step()
+    with pytest.raises(ValueError, match="was changed in place after the operation was recorded"):
+        loss.backward()
+
+
+def test_velocity_follows_a_model_that_is_converted() -> None:
+    net = nn.Linear(3, 2)
+    sgd = optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    expected = net.weight.numpy().astype(np.float64)
+    grads = [np.random.default_rng(i).standard_normal((2, 3)).astype(np.float32) for i in range(3)]
+    for i, g in enumerate(grads):
+        if i == 1:
+            net.to(dtype="float64")
+        net.weight.grad = Tensor(g.astype(net.weight.dtype))
+        sgd.step()
+    assert net.weight.dtype == np.float64
+    np.testing.assert_allclose(net.weight.numpy(), formula(expected, grads, 0.1, 0.9), rtol=1e-6)
+    assert sgd._velocity(net.weight).dtype == np.float64
+
+
+def test_minimises() -> None:
+    """Least squares, to the solution of the normal equations."""
+    rng = np.random.default_rng(0)
+    x, target = rng.standard_normal((40, 3)), rng.standard_normal((40, 1))
+    w = Tensor(np.zeros((3, 1)), requires_grad=True)
+    sgd = optim.SGD([w], lr=0.05, momentum=0.9, nesterov=True)
+    for _ in range(300):
+        sgd.zero_grad()
+        ops.mse_loss(Tensor(x) @ w, Tensor(target)).backward()
+        sgd.step()
+    np.testing.assert_allclose(w.numpy(), np.linalg.lstsq(x, target)[0], atol=1e-8)
+
+
+W = Tensor([1.0], requires_grad=True)
+GROUP_KEYS = "must have 'params' and may have lr, momentum, weight_decay, nesterov$"
+
+
+@pytest.mark.parametrize(("params", "options", "error", "message"), [
+    ([], {}, ValueError, r"SGD: got 0 parameters but needs at least 1; pass model\.parameters\(\)$"),
+    ([{"params": []}], {}, ValueError, "SGD: got 0 parameters but needs at least 1"),
+    ([W, W], {}, ValueError, "SGD: 2 parameters were given but only 1 are different; name each once$"),
+    ([{"params": [W]}, {"params": [W]}], {}, ValueError, "SGD: 2 parameters were given but only 1 are different"),
+    ([W], {"lr": -0.1}, ValueError, r"SGD: lr is -0\.1 but must be a finite number of at least 0$"),
+    ([W], {"lr": "0.1"}, ValueError, r"SGD: lr is '0\.1' but must be a finite number of at least 0$"),
+    ([W], {"lr": math.nan}, ValueError, "SGD: lr is nan but must be a finite number"),
+    ([W], {"lr": math.inf}, ValueError, "SGD: lr is inf but must be a finite number"),
+    ([W], {"momentum": -1}, ValueError, "SGD: momentum is -1 but must be a finite number of at least 0$"),
+    ([W], {"weight_decay": -1}, ValueError, "SGD: weight_decay is -1 but must be a finite number of at least 0$"),
+    ([{"params": [W], "lr": None}], {}, ValueError, "SGD: lr is None but must be a finite number"),
+    ([W], {"nesterov": True}, ValueError,
+     "SGD: nesterov=True needs a momentum but momentum is 0; set momentum above 0$"),
+    ([{"params": [W], "rate": 1}], {}, ValueError,
+     rf"SGD: a parameter group has keys \['params', 'rate'\] but {GROUP_KEYS}"),
+    ([{"lr": 1}], {}, ValueError, rf"SGD: a parameter group has keys \['lr'\] but {GROUP_KEYS}"),
+    ([np.ones(1)], {}, TypeError, r"SGD: a parameter is a ndarray; pass model\.parameters\(\)$"),
+    ([W, {"params": [W]}], {}, TypeError, "SGD: a parameter is a dict; pass"),
+    ([{"params": [W]}, W], {}, TypeError, "SGD: a parameter is a dict; pass"),
+    ([Tensor([1.0])], {}, TypeError, "SGD: a parameter is a Tensor that is no leaf with requires_grad=True; pass"),
+    ([W * 2], {}, TypeError, "SGD: a parameter is a Tensor that is no leaf with requires_grad=True; pass"),
+    (nn.Sequential(nn.ReLU()), {}, TypeError, r"SGD: a parameter is a ReLU; pass model\.parameters\(\)$"),
+])
+def test_sgd_refuses(params: Any, options: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=f"^{message}"):
+        optim.SGD(params, **{"lr": 0.1, **options})
+
+
+# ---------------------------------------------------------------- schedules: step -> factor
+@pytest.mark.parametrize(("schedule", "expected"), [
+    (optim.constant(), [1, 1, 1, 1, 1, 1, 1]),
+    (optim.step(3), [1, 1, 1, 0.1, 0.1, 0.1, 0.01]),
+    (optim.step(2, gamma=0.5), [1, 1, 0.5, 0.5, 0.25, 0.25, 0.125]),
+    (optim.linear(4), [1, 0.75, 0.5, 0.25, 0, 0, 0]),
+    (optim.linear(2, end=0.5), [1, 0.75, 0.5, 0.5, 0.5, 0.5, 0.5]),
+    (optim.cosine(4), [1, 0.5 + 0.5 ** 1.5, 0.5, 0.5 - 0.5 ** 1.5, 0, 0, 0]),
+    (optim.cosine(2, end=0.2), [1, 0.6, 0.2, 0.2, 0.2, 0.2, 0.2]),
+    (optim.warmup(4, optim.linear(2)), [0.25, 0.5, 0.75, 1, 1, 0.5, 0]),
+    (optim.warmup(1, optim.constant()), [1, 1, 1, 1, 1, 1, 1]),
+    (optim.schedule("constant", 9), [1, 1, 1, 1, 1, 1, 1]),
+    (optim.schedule("step", 6), [1, 1, 0.1, 0.1, 0.01, 0.01, 0.001]),
+    (optim.schedule("linear", 4), [1, 0.75, 0.5, 0.25, 0, 0, 0]),
+    (optim.schedule("cosine", 2), [1, 0.5, 0, 0, 0, 0, 0]),
+    (optim.schedule("warmup-cosine", 3), [1, 1, 0.5, 0, 0, 0, 0]),
+    (optim.schedule("linear", 0), [1, 0, 0, 0, 0, 0, 0]),
+])
+def test_schedule(schedule: optim.Schedule, expected: list[float]) -> None:
+    np.testing.assert_allclose([schedule(i) for i in range(7)], expected, atol=1e-12)
+    assert all(isinstance(schedule(i), float) for i in range(7))
+
+
+@pytest.mark.parametrize("name", optim.SCHEDULES)
+@pytest.mark.parametrize("total", [1, 2, 3, 19, 20, 21, 1000])
+def test_named_schedules_stay_between_0_and_1(name: str, total: int) -> None:
+    factors = [optim.schedule(name, total)(i) for i in range(total)]
+    assert all(0 <= factor <= 1 for factor in factors)
+    assert max(factors) == 1
+
+
+@pytest.mark.parametrize(("build", "message"), [
+    (lambda: optim.step(0), "step: every is 0 but must be an int of at least 1$"),
+    (lambda: optim.linear(-3), "linear: total is -3 but must be an int of at least 1$"),
+    (lambda: optim.cosine(1.5), r"cosine: total is 1\.5 but must be an int of at least 1$"),
+    (lambda: optim.warmup(0, optim.constant()), "warmup: steps is 0 but must be an int of at least 1$"),
+    (lambda: optim.schedule("exponential", 10),
+     "schedule: 'exponential' is not one of constant, step, linear, cosine, warmup-cosine$"),
+])
+def test_schedules_refuse(build: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{message}"):
+        build()

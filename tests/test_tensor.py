@@ -1,0 +1,438 @@
+"""Tensor and tape: what is recorded, what runs backward, what is kept, and what a Tensor looks like."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import tracemalloc
+import weakref
+from collections import Counter
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from minidl import Tensor, gradcheck, nn, no_grad, ops, optim
+from minidl.ops import _backend
+from minidl.tensor import Node, wrap
+
+
+def leaf(*values: float, dtype: str = "float64") -> Tensor:
+    return Tensor(np.array(values, dtype), requires_grad=True)
+
+
+def grad(t: Tensor) -> list[float]:
+    assert t.grad is not None
+    return t.grad.tolist()
+
+
+def alive() -> int:
+    """How many Tensors and Nodes there are."""
+    return sum(isinstance(thing, (Tensor, Node)) for thing in gc.get_objects())
+
+
+# ---------------------------------------------------------------- making one
+def test_python_floats_become_float32_and_arrays_keep_their_dtype() -> None:
+    assert Tensor([1.0, 2.0]).dtype == np.float32
+    assert Tensor(1.5).dtype == np.float32
+    assert Tensor([1, 2]).dtype == np.int64
+    assert Tensor([True]).dtype == np.bool
+    assert Tensor(np.ones(2)).dtype == np.float64
+    assert Tensor(np.float64(1)).dtype == np.float64
+    assert Tensor([1.0], dtype="float64").dtype == np.float64
+
+
+def test_an_array_is_shared_unless_an_optimizer_may_change_it() -> None:
+    a = np.ones(2, np.float32)
+    shared, own = Tensor(a), Tensor(a, requires_grad=True)
+    a[0] = 7
+    assert (shared.tolist(), own.tolist()) == ([7, 1], [1, 1])
+
+
+def test_repr_has_shape_dtype_device_and_gradient_state() -> None:
+    x = leaf(1, 2)
+    assert repr(Tensor([1.0])) == "Tensor([1.], shape=(1,), dtype=float32, device=cpu)"
+    assert repr(x) == "Tensor([1., 2.], shape=(2,), dtype=float64, device=cpu, requires_grad=True, grad=None)"
+    y = (x * 2).sum()
+    assert repr(y) == "Tensor(6., shape=(), dtype=float64, device=cpu, requires_grad=True, made_by=sum)"
+    y.backward()
+    assert repr(x).endswith("requires_grad=True, grad=set)")
+    assert len(repr(Tensor(np.zeros((100, 100))))) < 1000
+
+
+def test_into_python_and_numpy() -> None:
+    x = Tensor([[1.5, 2.0]])
+    assert (x.shape, x.ndim, x.size, len(x), x.device, x.is_leaf) == ((1, 2), 2, 2, 1, "cpu", True)
+    assert x.numpy() is x.data
+    assert x[0, 0].item() == 1.5
+    assert (float(x[0, 0]), int(x[0, 1]), bool(x[0, 1]), bool(x[0, 0] < 1)) == (1.5, 2, True, False)
+    assert [row.tolist() for row in x] == [[1.5, 2.0]]
+    np.testing.assert_array_equal(np.asarray(x), [[1.5, 2.0]])
+    assert np.asarray(x, dtype=np.float64).dtype == np.float64
+    assert np.shares_memory(np.asarray(x), x.numpy())
+    assert not np.shares_memory(np.array(x), x.numpy())
+    assert len({x, x, Tensor(1.0)}) == 2                                 # a Tensor can stand in sets and dicts
+
+
+def test_to_makes_a_leaf_of_another_dtype_and_is_itself_where_nothing_changes() -> None:
+    x = Tensor([1.0], requires_grad=True)
+    y = x.to(dtype="float64")
+    assert (y.dtype, y.requires_grad, y.is_leaf) == (np.float64, True, True)
+    assert x.to("cpu") is x
+    assert x.to("auto", "float32") is x
+
+
+# ---------------------------------------------------------------- operators
+X, Y = np.array([[1.0, -2.0, 3.0]]), np.array([[2.0], [0.5]])
+
+
+@pytest.mark.parametrize(("name", "fn"), [
+    ("+", lambda x, y: x + y), ("-", lambda x, y: x - y), ("*", lambda x, y: x * y), ("/", lambda x, y: x / y),
+    ("@", lambda x, y: y @ x), ("neg", lambda x, y: -x), (">", lambda x, y: x > y), (">=", lambda x, y: x >= y),
+    ("<", lambda x, y: x < y), ("<=", lambda x, y: x <= y), ("==", lambda x, y: x == y),
+    ("!=", lambda x, y: x != y), ("0<", lambda x, y: 0 < x),  # noqa: SIM300
+    ("1+", lambda x, y: 1 + x), ("1-", lambda x, y: 1 - x), ("2*", lambda x, y: 2 * x), ("1/", lambda x, y: 1 / x),
+    ("2**", lambda x, y: 2 ** x), ("**2", lambda x, y: x ** 2), ("+1", lambda x, y: x + 1),
+    ("sum", lambda x, y: x.sum(1)), ("mean", lambda x, y: x.mean(axis=0)), ("max", lambda x, y: x.max()),
+    ("argmax", lambda x, y: x.argmax(1)), ("reshape", lambda x, y: x.reshape(3, -1)), ("T", lambda x, y: x.T),
+    ("reshape tuple", lambda x, y: x.reshape((3, 1))), ("transpose", lambda x, y: x.transpose(1, 0)),
+    ("transpose tuple", lambda x, y: x.transpose((1, 0))), ("transpose all", lambda x, y: x.transpose()),
+    ("flatten", lambda x, y: x.flatten()), ("index", lambda x, y: x[0, 1:]),
+])
+def test_operators_and_methods_are_numpys(name: str, fn: Any) -> None:
+    result = fn(Tensor(X), Tensor(Y))
+    expected = np.asarray(fn(X, Y))
+    assert (result.shape, result.dtype) == (expected.shape, expected.dtype)
+    np.testing.assert_array_equal(result.numpy(), expected)
+
+
+@pytest.mark.parametrize(("method", "function"), [("exp", np.exp), ("log", np.log), ("sqrt", np.sqrt),
+                                                  ("tanh", np.tanh)])
+def test_functions_as_methods(method: str, function: Any) -> None:
+    np.testing.assert_allclose(getattr(Tensor([1.0, 2.0]), method)().numpy(), function([1.0, 2.0]), rtol=1e-6)
+
+
+@pytest.mark.parametrize(("x", "y"), [((3,), (3,)), ((2, 3), (3,)), ((3,), (3, 2)), ((4, 2, 3), (3,)),
+                                      ((3,), (4, 3, 2)), ((2, 3), (3, 2))])
+def test_matmul_takes_vectors(x: tuple[int, ...], y: tuple[int, ...]) -> None:
+    a, b = (np.random.default_rng(0).standard_normal(shape) for shape in (x, y))
+    np.testing.assert_allclose((Tensor(a) @ Tensor(b)).numpy(), a @ b)
+    assert (Tensor(a) @ Tensor(b)).shape == (a @ b).shape
+    gradcheck(lambda a, b: a @ b, [Tensor(a, requires_grad=True), Tensor(b, requires_grad=True)])
+
+
+@pytest.mark.parametrize("number", [2, 2.5, True, np.float64(2.5), np.float32(2.5), np.int64(2)])
+@pytest.mark.parametrize("op", [lambda x, n: x + n, lambda x, n: n - x, lambda x, n: x * n, lambda x, n: n / x,
+                                lambda x, n: x ** n, lambda x, n: n ** x])
+def test_a_number_leaves_the_dtype_alone(op: Any, number: Any) -> None:
+    x = Tensor([1.0, 2.0], requires_grad=True)
+    y = op(x, number)
+    assert y.dtype == np.float32
+    np.testing.assert_allclose(y.numpy(), op(np.array([1.0, 2.0]), float(number)), rtol=1e-6)
+    y.sum().backward()
+    assert x.grad is not None
+    assert x.grad.dtype == np.float32
+
+
+def test_pow_at_its_limits() -> None:
+    x, p = leaf(0, 0, 0, 2), leaf(0, 1, 2, 0)
+    (x ** p).sum().backward()
+    assert grad(x) == [0, 1, 0, 0]
+    np.testing.assert_allclose(grad(p), [0, 0, 0, np.log(2)])
+    negative = leaf(-2)
+    (negative ** 3).sum().backward()
+    assert grad(negative) == [12]
+
+
+def test_equal_maxima_share_the_gradient_and_nan_wins() -> None:
+    x = leaf(3, 1, 3, 3)
+    x.max().backward()
+    np.testing.assert_allclose(grad(x), [1 / 3, 0, 1 / 3, 1 / 3])
+    x = leaf(3, np.nan, 1)
+    y = x.max()
+    y.backward()
+    assert np.isnan(y.item())
+    assert grad(x) == [0, 1, 0]
+
+
+def test_relu_at_zero_and_nan() -> None:
+    x = leaf(-1, 0, 2, np.nan)
+    y = ops.relu(x)
+    y.sum().backward()
+    np.testing.assert_array_equal(y.numpy(), [0, 0, 2, np.nan])
+    assert grad(x)[:3] == [0, 0, 1]
+
+
+def test_an_index_that_takes_an_element_twice_adds_its_gradients() -> None:
+    x = leaf(1, 2, 3)
+    (x[Tensor(np.array([0, 2, 2]))] * Tensor(np.array([1.0, 10.0, 100.0]))).sum().backward()
+    assert grad(x) == [1, 0, 110]
+    x = leaf(1, 2, 3)
+    x[x > 1].sum().backward()
+    assert grad(x) == [0, 1, 1]
+
+
+# ---------------------------------------------------------------- what is recorded
+def test_recorded_only_when_needed() -> None:
+    x, w = Tensor([1.0]), Tensor([2.0], requires_grad=True)
+    assert (x * 2).node is None
+    assert not (x * 2).requires_grad
+    y = w * x
+    assert y.requires_grad
+    assert not y.is_leaf
+    assert y.node is not None
+    assert y.node.inputs == (w, None)
+    assert y.node.need == (True, False)
+    assert (w > 1).node is None
+    assert not w.argmax().requires_grad
+
+
+def test_no_grad_as_context_and_decorator() -> None:
+    x = leaf(1)
+    with no_grad():
+        assert not (x * 2).requires_grad
+        with no_grad():
+            pass
+        assert not (x * 2).requires_grad
+
+    @no_grad()
+    def twice(t: Tensor) -> Tensor:
+        return t * 2
+
+    assert not twice(x).requires_grad
+    assert not twice(x).requires_grad
+    assert (x * 2).requires_grad
+    with pytest.raises(KeyError), no_grad():
+        raise KeyError
+    assert (x * 2).requires_grad
+
+
+def test_no_grad_holds_in_its_own_thread_only() -> None:
+    x, inside, seen = leaf(1), threading.Event(), []
+
+    def other() -> None:
+        assert inside.wait(10)
+        seen.append((x * 2).requires_grad)
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    with no_grad():
+        inside.set()
+        thread.join(10)
+    assert seen == [True]
+
+
+def test_detach_shares_values_and_stops_the_gradient() -> None:
+    x = leaf(3)
+    y = x * x
+    assert y.detach().data is y.data
+    assert not y.detach().requires_grad
+    (y.detach() * x).sum().backward()
+    assert grad(x) == [9]
+
+
+# ---------------------------------------------------------------- backward
+def test_gradients_accumulate_on_leaves() -> None:
+    x = leaf(1, 2)
+    for times in (1, 2, 3):
+        (x * x).sum().backward()
+        assert grad(x) == [2 * times, 4 * times]
+    x.grad = None
+    (x * 5).sum().backward()
+    assert grad(x) == [5, 5]
+
+
+def test_shared_subexpressions_and_diamonds() -> None:
+    x = leaf(2)
+    y = x * 3
+    (y * y + y * x + x).sum().backward()                                 # 9x^2 + 3x^2 + x
+    assert grad(x) == [24 * 2 + 1]
+    x = leaf(1)
+    y = x
+    for _ in range(60):                                                  # 2^60 paths, each Node visited once
+        y = y + y
+    y.backward()
+    assert grad(x) == [2.0 ** 60]
+
+
+def test_a_leaf_alone_runs_backward() -> None:
+    x = leaf(5)
+    x.backward()
+    x.backward(Tensor(np.array([10.0])))
+    assert grad(x) == [11]
+
+
+def test_a_given_gradient_is_the_start() -> None:
+    x = leaf(1, 2)
+    (x * x).backward(Tensor(np.array([1.0, 100.0])))
+    assert grad(x) == [2, 400]
+
+
+def test_each_grad_owns_its_memory() -> None:
+    """An optimizer or a clipping may change a gradient in place; no other array may follow."""
+    x, y, z, seed = leaf(1, 2), leaf(3, 4), leaf(5, 6), Tensor(np.ones(2))
+    (x + y + z.reshape(2, 1).reshape(2)).backward(seed)
+    z.sum().backward()
+    x.backward(seed)
+    w = leaf(7, 8)
+    w.backward(seed)
+    u = leaf(1, 2)
+    u.sum().backward()
+    owned = [t.grad.data for t in (x, y, z, w, u) if t.grad is not None] + [seed.data]
+    assert len(owned) == 6
+    for i, changed in enumerate(owned):
+        changed[...] = -i
+    assert [array.tolist() for array in owned] == [[-i, -i] for i in range(6)]
+
+
+def test_a_graph_is_used_once_unless_retained() -> None:
+    x = leaf(3)
+    y = x * x
+    z = y.sum()
+    z.backward(retain_graph=True)
+    z.backward()
+    assert grad(x) == [12]
+    with pytest.raises(ValueError, match="already used by an earlier"):
+        z.backward()
+    with pytest.raises(ValueError, match="the graph through 'mul' was already used"):
+        (y * 2).backward()
+    assert grad(x) == [12]                                               # a refused backward adds nothing
+
+
+def test_a_leaf_changed_in_place_between_forward_and_backward_is_refused() -> None:
+    w = leaf(1, 2)
+    sgd = optim.SGD([w], lr=0.5)
+    y = (w * w).sum()
+    (w * 1).sum().backward()
+    sgd.step()
+    with pytest.raises(ValueError, match="changed in place after the operation was recorded"):
+        y.backward()
+    sgd.zero_grad()
+    (w * w).sum().backward()
+    assert grad(w) == [1, 3]
+
+
+def test_a_chain_of_20000_ops_runs_backward_and_is_freed() -> None:
+    x = leaf(1)
+    y = x
+    for _ in range(20_000):
+        y = y + 0.0
+    y.backward()
+    assert grad(x) == [1]
+    before, y = alive(), x
+    for _ in range(20_000):
+        y = y + 0.0
+    assert alive() > before + 19_000
+    y = x                                                                # nobody ran it: freed without recursion
+    assert alive() < before + 10
+
+
+def test_a_closure_may_answer_none() -> None:
+    x = leaf(3)
+    y = x * 2
+    stop = Node("stop", _backend.backend_of(y.data), (y.node,), (True,), lambda gy, need: (None,))
+    wrap(y.data, stop).backward()
+    assert x.grad is None
+
+
+def test_a_subclass_of_a_known_array_is_served_as_that() -> None:
+    class Image(np.ndarray):
+        """Some user's array."""
+
+    assert _backend.backend_of(np.zeros(2).view(Image)) is _backend.BACKENDS[np.ndarray]
+
+
+# ---------------------------------------------------------------- memory
+def test_closures_drop_their_arrays_after_backward() -> None:
+    x, held = leaf(1, 2, 3), np.array([4.0, 5.0, 6.0])
+    watch = weakref.ref(held)
+    y = (x * Tensor(held)).sum()
+    del held
+    gc.collect()
+    assert watch() is not None
+    y.backward()
+    gc.collect()
+    assert watch() is None
+    assert y.node is not None
+    assert y.node.backward is None
+    assert y.node.inputs == ()
+
+
+def test_an_intermediate_array_lives_only_while_a_closure_needs_it() -> None:
+    x = leaf(1, 2)
+    y = x + 1
+    watch = weakref.ref(y)
+    z = y + 1                                                            # the gradient of a sum needs no values
+    del y
+    assert watch() is None
+    z.sum().backward()
+    assert grad(x) == [1, 1]
+
+
+def test_memory_of_a_training_loop_is_flat() -> None:
+    rng = np.random.default_rng(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
+    sgd = optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    x, labels = Tensor(rng.standard_normal((4, 8)).astype(np.float32)), np.array([0, 1, 2, 0])
+
+    def steps(count: int) -> None:
+        for _ in range(count):
+            sgd.zero_grad()
+            ops.cross_entropy(model(x), labels).backward()
+            sgd.step()
+
+    steps(20)
+    gc.collect()
+    gc.disable()                                                         # flat by reference counts alone
+    try:
+        tracemalloc.start()
+        steps(10)
+        objects, before = alive(), tracemalloc.get_traced_memory()[0]
+        steps(1000)
+        after = tracemalloc.get_traced_memory()[0]
+        assert alive() == objects
+    finally:
+        tracemalloc.stop()
+        gc.enable()
+    assert after - before < 10_000
+
+
+# ---------------------------------------------------------------- what backward computes
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often each primitive of the CPU was called."""
+    counted: Counter[str] = Counter()
+
+    def spy(name: str, primitive: Any) -> Any:
+        def call(*args: Any, **options: Any) -> Any:
+            counted[name] += 1
+            return primitive(*args, **options)
+        return call
+
+    primitives = vars(_backend.BACKENDS[np.ndarray])
+    spies = {name: spy(name, primitive) for name, primitive in primitives.items() if callable(primitive)}
+    monkeypatch.setitem(_backend.BACKENDS, np.ndarray, SimpleNamespace(**spies))
+    return counted
+
+
+def test_the_first_layer_never_computes_its_dx(calls: Counter[str]) -> None:
+    net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Tanh(), nn.Conv2d(2, 2, 3), nn.Flatten(), nn.Linear(8, 3))
+    x = Tensor(np.ones((1, 1, 6, 6), np.float32))
+    ops.cross_entropy(net(x), [1]).backward()
+    assert (calls["conv2d"], calls["conv2d_grad_x"], calls["conv2d_grad_w"]) == (2, 1, 2)
+    assert (calls["linear"], calls["linear_grad_x"], calls["linear_grad_w"]) == (1, 1, 1)
+
+
+def test_a_constant_operand_costs_no_gradient(calls: Counter[str]) -> None:
+    x, constant = leaf(1, 2), Tensor(np.array([3.0, 4.0]))
+    (x * constant).sum().backward()
+    assert calls["mul"] == 2
+    ops.matmul(x.reshape(1, 2), constant.reshape(2, 1)).backward()
+    assert (calls["matmul_grad_x"], calls["matmul_grad_y"]) == (1, 0)
+
+
+def test_without_gradients_no_gradient_primitive_is_called(calls: Counter[str]) -> None:
+    with no_grad():
+        (leaf(1, 2) * leaf(3, 4)).sum()
+    assert set(calls) == {"mul", "sum"}

@@ -1,0 +1,404 @@
+"""PyTorch as a third opinion: every op's result and gradients, and ten training steps of both nets, float64.
+
+TRIALS draws 1,400 random convolutions and poolings and 60 random problems of each other op.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cases import ALGORITHMS, edges
+
+import minidl
+import zoo
+from minidl import Tensor, ops, optim
+
+torch = pytest.importorskip("torch")
+F = torch.nn.functional
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
+import torch_nets  # noqa: E402  # PyTorch and the folder first
+
+Shape = tuple[int, ...]
+Rng = np.random.Generator
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One problem: ours(*inputs) must equal theirs(*inputs), and so must all gradients."""
+
+    inputs: tuple[np.ndarray, ...]
+    ours: Callable[..., Tensor]
+    theirs: Callable[..., Any]
+    note: dict[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"{', '.join(str(x.shape) for x in self.inputs)} {self.note}"
+
+
+# ---------------------------------------------------------------- drawing
+def size(rng: Rng, most: int, least: int = 1) -> int:
+    return int(rng.integers(least, most + 1))
+
+
+def shape(rng: Rng, least_axes: int = 0, most_axes: int = 4, most: int = 5) -> Shape:
+    return tuple(size(rng, most) for _ in range(size(rng, most_axes, least_axes)))
+
+
+def pick(rng: Rng, choices: Any) -> Any:
+    return choices[int(rng.integers(len(choices)))]
+
+
+def normal(rng: Rng, sizes: Shape) -> np.ndarray:
+    return np.array(rng.standard_normal(sizes))
+
+
+def positive(rng: Rng, sizes: Shape) -> np.ndarray:
+    return np.array(rng.uniform(0.5, 2.0, sizes))
+
+
+def some_axes(rng: Rng, ndim: int) -> tuple[int, ...]:
+    """At least one axis, counted from the front or the back."""
+    axes = rng.permutation(ndim)[:size(rng, ndim)]
+    return tuple(int(a) - ndim if rng.random() < 0.3 else int(a) for a in axes)
+
+
+# ---------------------------------------------------------------- problems, one function an op or a family
+def elementwise(ours: Callable[..., Tensor], theirs: Callable[..., Any],
+                draw: Callable[[Rng, Shape], np.ndarray] = normal) -> Callable[[Rng], Trial]:
+    return lambda rng: Trial((draw(rng, shape(rng)),), ours, theirs)
+
+
+def arithmetic(ours: Callable[..., Tensor], theirs: Callable[..., Any],
+               draw: Callable[[Rng, Shape], np.ndarray] = normal) -> Callable[[Rng], Trial]:
+    """Two inputs that broadcast; of two in five pairs, one is a plain number."""
+    def trial(rng: Rng) -> Trial:
+        full = shape(rng)
+        x, y = (draw(rng, tuple(1 if rng.random() < 0.3 else n for n in full[size(rng, len(full), 0):]))
+                if rng.random() < 0.6 else draw(rng, full) for _ in range(2))
+        number, kind = float(draw(rng, ())), pick(rng, ("both", "both", "both", "left", "right"))
+        scalar = torch.tensor(number, dtype=torch.float64)
+        if kind == "left":
+            return Trial((y,), lambda y: ours(number, y), lambda y: theirs(scalar, y), {"x": number})
+        if kind == "right":
+            return Trial((x,), lambda x: ours(x, number), lambda x: theirs(x, scalar), {"y": number})
+        return Trial((x, y), ours, theirs)
+    return trial
+
+
+def reduction(ours: Callable[..., Tensor], theirs: Callable[..., Any]) -> Callable[[Rng], Trial]:
+    def trial(rng: Rng) -> Trial:
+        sizes = shape(rng, 1)
+        axis, keepdims = some_axes(rng, len(sizes)), bool(rng.integers(2))
+        if len(axis) == 1 and rng.random() < 0.5:
+            axis = axis[0]
+        if rng.random() < 0.2:                                   # values that are equal share max's gradient
+            x = np.array(rng.integers(0, 3, sizes), float)
+        else:
+            x = normal(rng, sizes)
+        return Trial((x,), lambda x: ours(x, axis=axis, keepdims=keepdims),
+                     lambda x: theirs(x, dim=axis, keepdim=keepdims), {"axis": axis, "keepdims": keepdims})
+    return trial
+
+
+def whole(rng: Rng) -> Trial:
+    """The reductions to one number."""
+    ours, theirs = pick(rng, [(Tensor.sum, torch.sum), (Tensor.mean, torch.mean), (Tensor.max, torch.amax)])
+    return Trial((normal(rng, shape(rng)),), ours, theirs)
+
+
+def reshape(rng: Rng) -> Trial:
+    sizes = shape(rng)
+    count = int(np.prod(sizes))
+    divisor = pick(rng, [d for d in range(1, count + 1) if count % d == 0])
+    to = pick(rng, [(count,), (-1,), (divisor, count // divisor), (divisor, -1), (1, *sizes[::-1], 1)])
+    return Trial((normal(rng, sizes),), lambda x: x.reshape(*to), lambda x: x.reshape(to), {"to": to})
+
+
+def flatten(rng: Rng) -> Trial:
+    sizes = shape(rng, 1)
+    start = size(rng, len(sizes) - 1, -len(sizes))
+    return Trial((normal(rng, sizes),), lambda x: x.flatten(start), lambda x: torch.flatten(x, start),
+                 {"start": start})
+
+
+def transpose(rng: Rng) -> Trial:
+    sizes = shape(rng, 1)
+    order = tuple(int(a) for a in rng.permutation(len(sizes)))
+    return Trial((normal(rng, sizes),), lambda x: x.transpose(*order), lambda x: x.permute(order),
+                 {"order": order})
+
+
+def getitem(rng: Rng) -> Trial:
+    """An int, a slice, a new axis, one ellipsis, one list of positions or a mask an axis."""
+    sizes = shape(rng, 1)
+    index: list[Any] = []
+    array = False
+    for n in sizes[:size(rng, len(sizes))]:
+        kind = pick(rng, ("int", "slice", "slice", "new", "array"))
+        if kind == "new":
+            index.append(None)
+        if kind == "int":
+            index.append(size(rng, n - 1, -n))
+        elif kind == "array" and not array:                      # of several, NumPy and PyTorch move the axes
+            array = True
+            index.append(rng.integers(-n, n, size(rng, 4)))
+        else:
+            begin = size(rng, n - 1, 0)
+            index.append(slice(begin, size(rng, n, begin), size(rng, 2)))
+    if array and any(isinstance(i, int) for i in index):
+        index = [slice(i, None) if isinstance(i, int) else i for i in index]
+    if rng.random() < 0.3:
+        index.append(Ellipsis)
+    if rng.random() < 0.15:
+        index = [rng.random(sizes) < 0.5]
+    theirs = tuple(torch.tensor(i) if isinstance(i, np.ndarray) else i for i in index)
+    return Trial((normal(rng, sizes),), lambda x: x[tuple(index)], lambda x: x[theirs], {"index": index})
+
+
+def concatenate(rng: Rng) -> Trial:
+    sizes = shape(rng, 1)
+    axis = size(rng, len(sizes) - 1, -len(sizes))
+    parts = tuple(normal(rng, tuple(size(rng, 4) if a == axis % len(sizes) else n for a, n in enumerate(sizes)))
+                  for _ in range(size(rng, 4)))
+    return Trial(parts, lambda *xs: ops.concatenate(xs, axis), lambda *xs: torch.cat(xs, axis), {"axis": axis})
+
+
+def matmul(rng: Rng) -> Trial:
+    """Matrices, batches of them that broadcast, and vectors on either side."""
+    i, j, k = (size(rng, 6) for _ in range(3))
+    batch = shape(rng, 0, 2, 3)
+    left, right = (tuple(1 if rng.random() < 0.3 else n for n in batch[size(rng, len(batch), 0):])
+                   for _ in range(2))
+    x, y = pick(rng, [((i, j), (j, k)), ((*left, i, j), (*right, j, k)), ((*left, i, j), (*right, j, k)),
+                      ((j,), (*right, j, k)), ((*left, i, j), (j,)), ((j,), (j,))])
+    return Trial((normal(rng, x), normal(rng, y)), lambda x, y: x @ y, lambda x, y: x @ y)
+
+
+def linear(rng: Rng) -> Trial:
+    n, i, o = (size(rng, 9) for _ in range(3))
+    bias = [normal(rng, (o,))] * size(rng, 1, 0)
+    return Trial((normal(rng, (n, i)), normal(rng, (o, i)), *bias), ops.linear, F.linear)
+
+
+def along_axis(ours: Callable[..., Tensor], theirs: Callable[..., Any]) -> Callable[[Rng], Trial]:
+    def trial(rng: Rng) -> Trial:
+        sizes = shape(rng, 1)
+        axis = size(rng, len(sizes) - 1, -len(sizes))
+        scale = pick(rng, (1, 30, 1000))                         # e^1000 overflows
+        return Trial((scale * normal(rng, sizes),), lambda x: ours(x, axis=axis), lambda x: theirs(x, dim=axis),
+                     {"axis": axis, "scale": scale})
+    return trial
+
+
+def cross_entropy(rng: Rng) -> Trial:
+    n, classes = size(rng, 9), size(rng, 12)
+    labels = rng.integers(0, classes, n)
+    options = {"reduction": pick(rng, ("mean", "sum", "none")),
+               "label_smoothing": pick(rng, (0.0, 0.0, 0.1, 0.5, 1.0))}
+    scale = pick(rng, (1, 10, 100))
+    return Trial((scale * normal(rng, (n, classes)),), lambda x: ops.cross_entropy(x, labels, **options),
+                 lambda x: F.cross_entropy(x, torch.tensor(labels), **options), {"scale": scale, **options})
+
+
+def mse_loss(rng: Rng) -> Trial:
+    sizes, reduction = shape(rng), pick(rng, ("mean", "sum", "none"))
+    return Trial((normal(rng, sizes), normal(rng, sizes)), lambda x, y: ops.mse_loss(x, y, reduction=reduction),
+                 lambda x, y: F.mse_loss(x, y, reduction=reduction), {"reduction": reduction})
+
+
+# ---------------------------------------------------------------- sliding windows
+def window(rng: Rng, most_padding: Callable[[int], int]) -> tuple[tuple[int, int], Shape, dict[str, Any]]:
+    """A window, images that it fits into, and its stride and padding in one of the ways to write them."""
+    kh, kw = size(rng, 5), size(rng, 5)
+    if rng.random() < 0.3:
+        kw = kh
+    top, bottom, left, right = (size(rng, most_padding(k), 0) for k in (kh, kh, kw, kw))
+    padding = pick(rng, [((top, bottom), (left, right)), ((top, bottom), (left, right)), (top, left),
+                         min(top, left), 0])
+    top, bottom, left, right = edges(padding)
+    h = size(rng, 11, max(1, kh - top - bottom))
+    w = size(rng, 11, max(1, kw - left - right))
+    stride = pick(rng, [1, 2, size(rng, 4), (size(rng, 4), size(rng, 4))])
+    return (kh, kw), (size(rng, 4), size(rng, 4), h, w), {"stride": stride, "padding": padding}
+
+
+def padded(x: Any, padding: Any, fill: float = 0.0) -> Any:
+    """PyTorch's ops pad all sides of an axis alike, and poolings at most half a window; its `pad` has no limit."""
+    top, bottom, left, right = edges(padding)
+    return F.pad(x, (left, right, top, bottom), value=fill)
+
+
+def conv2d(algorithm: str) -> Callable[[Rng], Trial]:
+    def trial(rng: Rng) -> Trial:
+        kernel, images, options = window(rng, lambda k: 3)
+        m = size(rng, 5)
+        bias = [normal(rng, (m,))] * size(rng, 1, 0)
+        return Trial((normal(rng, images), normal(rng, (m, images[1], *kernel)), *bias),
+                     lambda *xwb: ops.conv2d(*xwb, algorithm=algorithm, **options),
+                     lambda x, *wb: F.conv2d(padded(x, options["padding"]), *wb, stride=options["stride"]),
+                     options)
+    return trial
+
+
+def native_padding(padding: Any, kernel: tuple[int, int]) -> tuple[int, int] | None:
+    """The padding as PyTorch's poolings take it, where they do."""
+    top, bottom, left, right = edges(padding)
+    fits = top == bottom <= kernel[0] // 2 and left == right <= kernel[1] // 2
+    return (top, left) if fits else None
+
+
+def pooling(ours: Callable[..., Tensor], theirs: Callable[..., Any], fill: float) -> Callable[[Rng], Trial]:
+    """Padding is PyTorch's own where it takes it, else `pad`."""
+    def trial(rng: Rng) -> Trial:
+        kernel, images, options = window(rng, lambda k: k - 1)
+        if rng.random() < 0.3:
+            options["stride"] = None
+        padding = native_padding(options["padding"], kernel)
+
+        def reference(x: Any) -> Any:
+            if padding is None:
+                return theirs(padded(x, options["padding"], fill), kernel, options["stride"])
+            return theirs(x, kernel, options["stride"], padding)
+        return Trial((normal(rng, images),), lambda x: ours(x, size=kernel, **options), reference,
+                     {"size": kernel, **options})
+    return trial
+
+
+# ---------------------------------------------------------------- the table: name -> (how many, how to draw one)
+TRIALS: dict[str, tuple[int, Callable[[Rng], Trial]]] = {
+    "add": (60, arithmetic(ops.add, torch.add)),
+    "sub": (60, arithmetic(ops.sub, torch.sub)),
+    "mul": (60, arithmetic(ops.mul, torch.mul)),
+    "div": (60, arithmetic(ops.div, torch.div, positive)),
+    "pow": (60, arithmetic(ops.pow, torch.pow, positive)),
+    "neg": (60, elementwise(ops.neg, torch.neg)),
+    "exp": (60, elementwise(ops.exp, torch.exp)),
+    "log": (60, elementwise(ops.log, torch.log, positive)),
+    "sqrt": (60, elementwise(ops.sqrt, torch.sqrt, positive)),
+    "tanh": (60, elementwise(ops.tanh, torch.tanh)),
+    "sigmoid": (60, elementwise(ops.sigmoid, torch.sigmoid, lambda rng, sizes: 100 * normal(rng, sizes))),
+    "relu": (60, elementwise(ops.relu, torch.relu)),
+    "sum": (60, reduction(ops.sum, torch.sum)),
+    "mean": (60, reduction(ops.mean, torch.mean)),
+    "max": (60, reduction(ops.max, torch.amax)),
+    "all axes": (60, whole),
+    "reshape": (60, reshape),
+    "flatten": (60, flatten),
+    "transpose": (60, transpose),
+    "getitem": (60, getitem),
+    "concatenate": (60, concatenate),
+    "matmul": (60, matmul),
+    "linear": (60, linear),
+    "softmax": (60, along_axis(ops.softmax, torch.softmax)),
+    "log_softmax": (60, along_axis(ops.log_softmax, torch.log_softmax)),
+    "cross_entropy": (60, cross_entropy),
+    "mse_loss": (60, mse_loss),
+    **{f"conv2d {algorithm}": (200, conv2d(algorithm)) for algorithm in ALGORITHMS},
+    "avg_pool2d": (300, pooling(ops.avg_pool2d, F.avg_pool2d, 0.0)),
+    "max_pool2d": (300, pooling(ops.max_pool2d, F.max_pool2d, -np.inf)),
+}
+
+RANDOM_BY_DESIGN = {"dropout"}             # its mask is minidl's own
+NO_GRADIENT = {"gt", "ge", "lt", "le", "eq", "ne", "argmax"}
+
+
+def assert_close(ours: np.ndarray, theirs: np.ndarray, bound: float = 1e-10) -> None:
+    """Equal to `bound` relative to max(1, |PyTorch's|)."""
+    assert (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype)
+    error = np.abs(ours - theirs) / np.maximum(1, np.abs(theirs))
+    worst = np.max(error, initial=0.0)
+    assert worst <= bound, f"off by {worst:.3g}, {worst / bound:.3g} times the bound"
+
+
+def check(trial: Trial, rng: Rng) -> None:
+    ours = [Tensor(x, requires_grad=True) for x in trial.inputs]
+    theirs = [torch.tensor(x, requires_grad=True) for x in trial.inputs]
+    y, expected = trial.ours(*ours), trial.theirs(*theirs)
+    assert_close(y.numpy(), expected.detach().numpy())
+    gy = normal(rng, y.shape)
+    y.backward(Tensor(gy))
+    expected.backward(torch.tensor(gy))
+    for x, z in zip(ours, theirs, strict=True):
+        assert_close(x.grad.numpy(), z.grad.numpy())
+
+
+@pytest.mark.parametrize("name", TRIALS)
+def test_op(name: str) -> None:
+    count, draw = TRIALS[name]
+    failures = []
+    for i in range(count):
+        rng = np.random.default_rng([i, *name.encode()])
+        trial = draw(rng)
+        try:
+            check(trial, rng)
+        except Exception as error:
+            failures.append(f"{i}: {trial}: {type(error).__name__}: {' '.join(str(error).split())[:200]}")
+    assert not failures, f"{len(failures)} of {count} failed:\n" + "\n".join(failures)
+
+
+def test_every_differentiable_op_is_compared() -> None:
+    assert {name.split()[0] for name in TRIALS} >= ops.OPS.keys() - NO_GRADIENT - RANDOM_BY_DESIGN
+    assert sum(count for name, (count, _) in TRIALS.items() if "2d" in name) == 1400
+
+
+def test_equal_values_in_a_pooling_window_send_the_gradient_to_the_first() -> None:
+    rng = np.random.default_rng(0)
+    for i in range(20):
+        x = rng.integers(0, 2, (2, 2, 6, 7)).astype(float)
+        options = {"stride": size(rng, 3), "padding": i % 2}
+        check(Trial((x,), lambda x, o=options: ops.max_pool2d(x, size=3, **o),
+                    lambda x, o=options: F.max_pool2d(x, 3, **o)), rng)
+
+
+# ---------------------------------------------------------------- training
+SETTINGS = {
+    "momentum, weight decay": {"momentum": 0.9, "weight_decay": 5e-4},
+    "nesterov": {"momentum": 0.9, "weight_decay": 5e-4, "nesterov": True},
+    "plain": {},
+}
+CHANNELS = {"lenet5": 1, "krizhevsky2009": 3}
+
+
+def test_weights_of_pytorch_load_as_they_are() -> None:
+    for model in CHANNELS:
+        net, twin = zoo.build(model), torch_nets.build(model)
+        net.load_state_dict(twin.state_dict())
+        images = np.random.default_rng(3).standard_normal((4, CHANNELS[model], 32, 32), dtype=np.float32)
+        np.testing.assert_allclose(net(Tensor(images)).numpy(), twin(torch.tensor(images)).detach().numpy(),
+                                   rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("model", CHANNELS)
+def test_ten_training_steps(model: str, setting: str) -> None:
+    minidl.manual_seed(1)
+    net = zoo.build(model).to(dtype="float64")
+    twin = torch_nets.build(model, net.state_dict(), torch.float64)
+    assert list(net.state_dict()) == list(twin.state_dict())
+    before = net.state_dict()
+    sgd = optim.SGD(net.parameters(), lr=0.1, **SETTINGS[setting])
+    twin_sgd = torch.optim.SGD(twin.parameters(), lr=0.1, **SETTINGS[setting])
+    rng = np.random.default_rng(2)
+    losses = []
+    for _ in range(10):
+        images, labels = normal(rng, (16, CHANNELS[model], 32, 32)), rng.integers(0, 10, 16)
+        sgd.zero_grad()
+        loss = ops.cross_entropy(net(Tensor(images)), labels)
+        loss.backward()
+        sgd.step()
+        twin_sgd.zero_grad()
+        twin_loss = F.cross_entropy(twin(torch.tensor(images)), torch.tensor(labels))
+        twin_loss.backward()
+        twin_sgd.step()
+        losses.append((loss.item(), twin_loss.item()))
+    np.testing.assert_allclose(*np.array(losses).T, rtol=1e-8)
+    for name, values in twin.state_dict().items():
+        ours = net.state_dict()[name]
+        assert_close(ours, values.numpy(), 1e-8)
+        assert np.abs(ours - before[name]).max() > 1e-4, f"{name} did not move"

@@ -1,0 +1,163 @@
+"""The zoo: sizes of its models, their options and recipes, and that they learn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import minidl
+import zoo
+from minidl import Tensor, nn, ops, optim
+
+COUNTS = {"lenet5": 61_706, "krizhevsky2009": 53_322, "mlp": 30_830_010, "perceptron": 10_250}
+CHANNELS = {"lenet5": 1, "krizhevsky2009": 3, "mlp": 3, "perceptron": 1}
+SMALL: dict[str, dict[str, Any]] = {"mlp": {"hidden": 20}}     # its 30 million parameters take their time
+
+
+def images(n: int, channels: int) -> Tensor:
+    return Tensor(np.random.default_rng(0).standard_normal((n, channels, 32, 32), dtype=np.float32))
+
+
+def build(name: str, **options: Any) -> nn.Module:
+    return zoo.build(name, **{**SMALL.get(name, {}), **options})
+
+
+def test_every_model_is_tested() -> None:
+    assert zoo.MODELS.keys() == COUNTS.keys() == CHANNELS.keys()
+    assert [model.name for model in zoo.MODELS.values()] == list(zoo.MODELS)
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_parameter_count(name: str) -> None:
+    assert sum(p.size for p in zoo.build(name).parameters()) == COUNTS[name]
+
+
+@pytest.mark.parametrize(("name", "shapes"), [
+    ("lenet5", {"c1.weight": (6, 1, 5, 5), "c1.bias": (6,), "c3.weight": (16, 6, 5, 5), "c3.bias": (16,),
+                "c5.weight": (120, 16, 5, 5), "c5.bias": (120,), "f6.weight": (84, 120), "f6.bias": (84,),
+                "output.weight": (10, 84), "output.bias": (10,)}),
+    ("krizhevsky2009", {"conv.weight": (64, 3, 8, 8), "conv.bias": (64,), "output.weight": (10, 4096),
+                        "output.bias": (10,)}),
+])
+def test_parameters(name: str, shapes: dict[str, tuple[int, ...]]) -> None:
+    assert {path: values.shape for path, values in zoo.build(name).state_dict().items()} == shapes
+
+
+def test_sizes_of_lenet5s_maps() -> None:
+    """Those of LeCun et al. 1998, Fig. 2."""
+    x, sizes = images(2, 1), []
+    for name, layer in zoo.build("lenet5").named_children():
+        x = layer(x)
+        if name in ("c1", "s2", "c3", "s4", "c5", "f6", "output"):
+            sizes.append(x.shape[1:])
+    assert sizes == [(6, 28, 28), (6, 14, 14), (16, 10, 10), (16, 5, 5), (120, 1, 1), (84,), (10,)]
+
+
+def test_sizes_of_krizhevskys_maps() -> None:
+    net, x = zoo.build("krizhevsky2009"), images(1, 3)
+    assert net.conv(x).shape == (1, 64, 32, 32)
+    assert net.pool(net.act(net.conv(x))).shape == (1, 64, 8, 8)
+    assert net.conv.padding == ((4, 3), (4, 3))
+
+
+@pytest.mark.parametrize("name", COUNTS)
+@pytest.mark.parametrize("n", [0, 1, 3])
+def test_logits(name: str, n: int) -> None:
+    net = build(name)
+    assert net(images(n, CHANNELS[name])).shape == (n, 10)
+    assert build(name, in_channels=2, classes=7)(images(n, 2)).shape == (n, 7)
+
+
+@pytest.mark.parametrize(("activation", "layer"), [("tanh", nn.Tanh), ("sigmoid", nn.Sigmoid), ("relu", nn.ReLU)])
+@pytest.mark.parametrize("name", ["lenet5", "krizhevsky2009", "mlp"])
+def test_activation(name: str, activation: str, layer: type[nn.Module]) -> None:
+    net = build(name, activation=activation)
+    kinds = {type(child) for child in net if type(child) in (nn.Tanh, nn.Sigmoid, nn.ReLU)}
+    assert kinds == {layer}
+    assert net(images(1, CHANNELS[name])).shape == (1, 10)
+
+
+def test_default_activations_are_the_papers() -> None:
+    assert "Tanh" in repr(build("lenet5"))
+    assert "Sigmoid" in repr(build("krizhevsky2009"))
+    assert "Sigmoid" in repr(build("mlp"))
+
+
+def test_other_options() -> None:
+    assert zoo.build("krizhevsky2009", filters=5).conv.weight.shape == (5, 3, 8, 8)
+    assert zoo.build("mlp", hidden=7).hidden.weight.shape == (7, 3072)
+
+
+def test_a_model_carries_its_name_and_all_options() -> None:
+    net = zoo.build("lenet5", classes=7)
+    assert net.model_name == "lenet5"
+    assert net.model_args == {"in_channels": 1, "classes": 7, "activation": "tanh"}
+    again = zoo.build(net.model_name, **net.model_args)
+    assert repr(again) == repr(net)
+
+
+def test_the_seed_decides_the_model() -> None:
+    def state(seed: int) -> np.ndarray:
+        minidl.manual_seed(seed)
+        return zoo.build("lenet5").state_dict()["c5.weight"]
+
+    np.testing.assert_array_equal(state(1), state(1))
+    assert not np.array_equal(state(1), state(2))
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_recipe_fits_the_rest_of_minidl(name: str) -> None:
+    model = zoo.MODELS[name]
+    recipe = model.recipe
+    assert recipe.lr_schedule in optim.SCHEDULES
+    assert recipe.data in ("mnist", "cifar10")
+    assert CHANNELS[name] == {"mnist": 1, "cifar10": 3}[recipe.data]
+    assert recipe.batch_size >= 1 <= recipe.epochs
+    optim.SGD([Tensor([1.0], requires_grad=True)], recipe.lr, recipe.momentum, recipe.weight_decay)
+    assert model.summary
+
+
+def test_a_recipes_parameter_counts_are_true() -> None:
+    for name in ("lenet5", "krizhevsky2009"):
+        assert f"{COUNTS[name]:,} parameters" in zoo.MODELS[name].summary
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_learns_by_its_recipe(name: str) -> None:
+    """Eight images by heart: the loss falls to a third within 40 steps."""
+    net, recipe = build(name), zoo.MODELS[name].recipe
+    sgd = optim.SGD(net.parameters(), recipe.lr, recipe.momentum, recipe.weight_decay)
+    x, labels = images(8, CHANNELS[name]), np.arange(8)
+    losses = []
+    for _ in range(40):
+        sgd.zero_grad()
+        loss = ops.cross_entropy(net(x), labels)
+        loss.backward()
+        sgd.step()
+        losses.append(loss.item())
+    assert losses[0] > 2
+    assert losses[-1] < losses[0] / 3
+
+
+# ---------------------------------------------------------------- what it refuses
+@pytest.mark.parametrize(("refused", "message"), [
+    (lambda: zoo.build("lenet"), "zoo: model 'lenet' is not one of lenet5, krizhevsky2009, mlp, perceptron$"),
+    (lambda: zoo.build("lenet5", filters=3),
+     "zoo: model 'lenet5' has no option 'filters'; it has in_channels, classes, activation$"),
+    (lambda: zoo.build("perceptron", activation="tanh"),
+     "zoo: model 'perceptron' has no option 'activation'; it has in_channels, classes$"),
+    (lambda: zoo.build("lenet5", activation="gelu"), "zoo: activation 'gelu' is not one of tanh, sigmoid, relu$"),
+    (lambda: zoo.build("lenet5", classes=0), "Linear: out_features is 0 but must be an int of at least 1$"),
+    (lambda: zoo.build("krizhevsky2009", in_channels="3"),
+     "Conv2d: in_channels is '3' but must be an int of at least 1$"),
+    (lambda: zoo.build("mlp", hidden=-1), "Linear: out_features is -1 but must be an int of at least 1$"),
+    (lambda: zoo.build("lenet5")(images(1, 3)), "conv2d: x has 3 channels but w expects 1 "),
+    (lambda: zoo.build("lenet5")(Tensor(np.zeros((1, 1, 28, 28), np.float32))),
+     "conv2d: the window 5x5 is larger than the padded input 4x4 "),
+])
+def test_refuses(refused: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{message}"):
+        refused()
