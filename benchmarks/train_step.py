@@ -131,11 +131,12 @@ def header(peers: Sequence[str], args: argparse.Namespace) -> list[str]:
     blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
     return [
         f"Device: {args.device}, {processor()}, {os.cpu_count()} cores, {platform.system()}; "
-        f"{args.threads} threads for every peer.",
+        f"{args.threads} threads for every peer; load average before the run {os.getloadavg()[0]:.1f}.",
         f"Versions: {', '.join(versions)}, NumPy {np.__version__} with {blas['name']} {blas['version']}, "
         f"Python {platform.python_version()}.",
         f"Batch {args.batch_size}, float32. {args.warmup} steps of warm-up, then {args.repeats} rounds in which "
         f"the peers take turns of 1 uncounted and {args.steps} counted steps.",
+        "",
     ]
 
 
@@ -143,10 +144,10 @@ def report(args: argparse.Namespace) -> str:
     peers = list(dict.fromkeys(["minidl", *args.peers]))
     columns = ["net", "peer", "median ms/step", "medians of the rounds", "images/s",
                *(f"speed / {peer}" for peer in peers if peer != "minidl")]
-    table = [f"| {' | '.join(columns)} |", "|---|---|" + "---:|" * (len(columns) - 2)]
+    lines = [*header(peers, args), f"| {' | '.join(columns)} |", "|---|---|" + "---:|" * (len(columns) - 2)]
     for model in args.models:
-        table += rows(model, peers, args)
-    return "\n".join([*itertools.chain(*((line, "") for line in header(peers, args))), *table]) + "\n"
+        lines += rows(model, peers, args)
+    return "\n".join(lines) + "\n"
 
 
 # ---------------------------------------------------------------- the command line

@@ -148,6 +148,10 @@ def test_seed_refused(seed: Any) -> None:
         minidl.manual_seed(seed)
 
 
-def test_the_largest_seed_serves() -> None:
-    minidl.manual_seed(2**64 - 1)
-    assert np.isfinite(init.normal_(weight((3,))).numpy()).all()
+def test_large_seeds_differ() -> None:
+    """Also where they would be one number as floats."""
+    draws = []
+    for seed in (2**63, 2**63 + 1, 2**64 - 2, 2**64 - 1):
+        minidl.manual_seed(seed)
+        draws.append(tuple(init.normal_(weight((3,))).tolist()))
+    assert len(set(draws)) == 4

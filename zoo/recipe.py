@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from minidl import nn
+from minidl import init, nn
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "sigmoid": nn.Sigmoid, "relu": nn.ReLU}
 
@@ -44,6 +44,16 @@ class Model:
         model.model_name = self.name
         model.model_args = {option: options.get(option, known[option].default) for option in known}
         return model
+
+
+def lecun(model: nn.Module) -> nn.Module:
+    """Redraw a model's weights by `init.lecun_uniform_` and set its biases to 0."""
+    for name, parameter in model.named_parameters():
+        if name.endswith("weight"):
+            init.lecun_uniform_(parameter)
+        else:
+            init.zeros_(parameter)
+    return model
 
 
 def activation_layer(name: str) -> type[nn.Module]:

@@ -269,8 +269,9 @@ SHAPE_RANGES = {
     "turn": (-1, 1, 1),  # tangent of half the angle: up to 90 degrees
     "size": (8, 13, 1),  # pixels
     "centre": (-4, 4, 2),  # pixels from the middle
-    "paper": (0, 256, 3),
-    "contrast": (80, 176, 3),  # of the shape to the paper in each channel, wrapping around at 256
+    "paper": (0, 128, 3),
+    "contrast": (50, 127, 3),  # how much lighter the shape is in each channel
+    "negative": (-1, 1, 1),  # where positive, light and dark change places
     "gradient": (-2, 2, 6),  # grey values a pixel, for each channel along x and y
     "blob_centre": (-16, 16, 2 * BLOBS),
     "blob_radius": (1, 3, BLOBS),
@@ -326,8 +327,9 @@ def synthetic_shapes(split: str, count: int, seed: int = 0) -> tuple[Array, Arra
             bx, by = (draw["blob_centre"][:, 2 * blob + axis, None, None] for axis in (0, 1))
             blob_distance = disc(x - bx, y - by, draw["blob_radius"][:, blob, None, None])
             canvas = paint(canvas, blob_distance, draw["blob_colour"][:, 3 * blob : 3 * blob + 3])
-        colour = (draw["paper"] + draw["contrast"]) % np.float32(256)
+        colour = draw["paper"] + draw["contrast"]
         canvas = paint(canvas, shape_distance(labels[start:stop], draw, x, y), colour)
+        canvas = np.where(draw["negative"][:, :, None, None] > 0, 255 - canvas, canvas)
         noise = pixel_noise(SHAPE_SHAPE, f"{stream}/noise", start, n)
         images[start:stop] = to_bytes(canvas + SHAPE_NOISE * noise)
     return images, labels
