@@ -66,7 +66,7 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
     ("minidl/plot", ("numpy", "matplotlib")),
     ("minidl/training", ("numpy", "tqdm", "minidl")),
     ("minidl/__init__", ("minidl",)),
-    ("zoo", ("numpy", "zoo", "minidl/__init__", "minidl/nn", "minidl/ops/__init__")),
+    ("zoo", ("numpy", "zoo", "minidl/__init__", "minidl/init", "minidl/nn", "minidl/ops/__init__")),
     ("train", ("numpy", "zoo", "minidl")),
 ]
 

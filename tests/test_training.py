@@ -106,7 +106,7 @@ def test_a_loss_that_is_no_number_stops_and_leaves_the_parameters() -> None:
 # ------------------------------------------------------------------ the run folder
 def test_run_folder_refuses_an_earlier_run(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text("{}\n")
-    with pytest.raises(ValueError, match="run folder: .* holds an earlier run already; name another folder"):
+    with pytest.raises(ValueError, match=r"run folder: .* holds an earlier run already; name another folder"):
         RunFolder(tmp_path)
 
 

@@ -24,4 +24,5 @@ def layers(in_channels: int = 1, classes: int = 10, activation: str = "tanh") ->
 
 
 MODEL = Model("lenet5", "LeNet-5 (LeCun et al. 1998), 61,706 parameters", layers,
-              Recipe(data="mnist", epochs=10, batch_size=128, lr=0.1, momentum=0.9, weight_decay=5e-4, lr_schedule="cosine"))
+              Recipe(data="mnist", epochs=10, batch_size=128, lr=0.1, momentum=0.9, weight_decay=5e-4,
+                     lr_schedule="cosine"))

@@ -177,21 +177,22 @@ def _through(split: Callable[..., list[Any]]) -> tuple[Callable[..., Array], ...
     """The three directions of an unrolling algorithm from its way of splitting the batch."""
     def y(x: Array, w: Array, b: Array | None, g: Any) -> Array:
         if _is_linear(g):
-            return linear(x.reshape(g.n, -1), w.reshape(g.m, -1), b)[:, :, None, None]
+            return linear(x.reshape(g.n, g.c * g.h * g.w), w.reshape(g.m, -1), b)[:, :, None, None]
         out = np.empty((g.n, g.m, g.oh, g.ow), x.dtype)
         split(g, x.itemsize, lambda i, j: _unrolled_y(x[i:j], w, b, out[i:j], g))
         return out
 
     def dx(gy: Array, w: Array, g: Any) -> Array:
         if _is_linear(g):
-            return linear_grad_x(gy.reshape(g.n, -1), w.reshape(g.m, -1)).reshape(g.n, g.c, g.h, g.w)
+            return linear_grad_x(gy.reshape(g.n, g.m), w.reshape(g.m, -1)).reshape(g.n, g.c, g.h, g.w)
         out = np.empty((g.n, g.c, g.h, g.w), gy.dtype)
         split(g, gy.itemsize, lambda i, j: _unrolled_dx(gy[i:j], w, out[i:j], g))
         return out
 
     def dw(gy: Array, x: Array, g: Any) -> Array:
         if _is_linear(g):
-            return linear_grad_w(gy.reshape(g.n, -1), x.reshape(g.n, -1)).reshape(g.m, g.c, g.kh, g.kw)
+            flat = linear_grad_w(gy.reshape(g.n, g.m), x.reshape(g.n, g.c * g.h * g.w))
+            return flat.reshape(g.m, g.c, g.kh, g.kw)
         total = np.zeros((g.c * g.kh * g.kw, g.m), gy.dtype)
         for part in split(g, gy.itemsize, lambda i, j: _unrolled_dw(gy[i:j], x[i:j], g)):
             total += part                  # in the order of the images, whoever was first
