@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from minidl import init, nn
 
@@ -46,7 +46,10 @@ class Model:
         return model
 
 
-def lecun(model: nn.Module) -> nn.Module:
+Net = TypeVar("Net", bound=nn.Module)
+
+
+def lecun(model: Net) -> Net:
     """Redraw a model's weights by `init.lecun_uniform_` and set its biases to 0."""
     for name, parameter in model.named_parameters():
         if name.endswith("weight"):

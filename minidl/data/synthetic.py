@@ -258,7 +258,7 @@ SHAPES: dict[str, Callable[[Array, Array], Array]] = {
     "ring": lambda u, v: np.abs(disc(u, v, 0.7)) - 0.2,
     "crescent": lambda u, v: np.maximum(disc(u, v, 0.95), -disc(u - 0.5, v, 0.75)),
     "stripes": lambda u, v: np.maximum(box(u, v, 0.9, 0.9), comb(u, 0.6) - 0.15),
-    "checker": lambda u, v: np.maximum(box(u, v, 0.9, 0.9), equal_signs(comb(u, 0.9) - 0.225, comb(v, 0.9) - 0.225)),
+    "checker": lambda u, v: np.maximum(box(u, v, 0.9, 0.9), equal_signs(comb(u, 0.72) - 0.18, comb(v, 0.72) - 0.18)),
     "dots": lambda u, v: np.maximum(box(u, v, 0.9, 0.9), disc(comb(u, 0.65), comb(v, 0.65), 0.2)),
 }
 SHAPE_CLASSES = tuple(SHAPES)
@@ -266,12 +266,12 @@ SHAPE_CLASSES = tuple(SHAPES)
 SHAPE_SHAPE = (3, 32, 32)
 BLOBS = 3
 SHAPE_RANGES = {
-    "turn": (-1, 1, 1),  # tangent of half the angle: up to 90 degrees
+    "turn": (-0.15, 0.15, 1),  # tangent of half the angle: up to 17 degrees
     "size": (8, 13, 1),  # pixels
     "centre": (-4, 4, 2),  # pixels from the middle
     "paper": (0, 128, 3),
-    "contrast": (50, 127, 3),  # how much lighter the shape is in each channel
-    "negative": (-1, 1, 1),  # where positive, light and dark change places
+    "contrast": (70, 127, 3),  # how much lighter the shape is in each channel
+    "negative": (-2, 1, 1),  # where positive, in a third of the images, light and dark change places
     "gradient": (-2, 2, 6),  # grey values a pixel, for each channel along x and y
     "blob_centre": (-16, 16, 2 * BLOBS),
     "blob_radius": (1, 3, BLOBS),

@@ -25,6 +25,6 @@ from .pool import avg_pool2d, avg_pool2d_grad_x, max_pool2d, max_pool2d_grad_x
 __all__ = [
     "avg_pool2d", "avg_pool2d_grad_x", "conv2d", "conv2d_grad_b", "conv2d_grad_w", "conv2d_grad_x", "cross_entropy",
     "cross_entropy_grad_x", "dropout", "dropout_grad_x", "gather", "linear", "linear_grad_b", "linear_grad_w",
-    "linear_grad_x", "log_softmax", "log_softmax_grad_x", "max_pool2d", "max_pool2d_grad_x", "relu", "relu_grad_x", "sgd", "sigmoid",
-    "sigmoid_grad_x", "softmax", "softmax_grad_x", "tanh", "tanh_grad_x",
+    "linear_grad_x", "log_softmax", "log_softmax_grad_x", "max_pool2d", "max_pool2d_grad_x", "relu", "relu_grad_x",
+    "sgd", "sigmoid", "sigmoid_grad_x", "softmax", "softmax_grad_x", "tanh", "tanh_grad_x",
 ]
