@@ -7,12 +7,13 @@
 [[2.0, 4.0]]
 """
 
-__version__ = "0.1.0"
-
 from . import data, init, nn, ops, optim
 from .gradcheck import gradcheck
 from .rng import manual_seed
 from .tensor import Tensor, no_grad
+from .version import __version__
 from .weights import load, save
 
-__all__ = ["Tensor", "data", "gradcheck", "init", "load", "manual_seed", "nn", "no_grad", "ops", "optim", "save"]
+__all__ = [
+    "Tensor", "__version__", "data", "gradcheck", "init", "load", "manual_seed", "nn", "no_grad", "ops", "optim", "save",
+]

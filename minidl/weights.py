@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from . import __version__
+from .version import __version__
 
 FORMAT = "minidl"
 FORMAT_VERSION = 1

@@ -27,9 +27,6 @@ CLASSES = 10
 CHUNK = 32  # images rendered at once: their arrays stay in the cache
 
 
-# ---- random numbers, addressed by image -------------------------------------------------------------------------
-
-
 def random_words(stream: str, start: int, count: int, size: int) -> Array:
     """Return rows start ... start+count of an endless table of random uint64, `size` in a row."""
     steps = -(-size // 4)  # Philox makes four words a step of its counter
@@ -60,7 +57,8 @@ def pixel_noise(shape: tuple[int, int, int], stream: str, start: int, count: int
 def shuffled_labels(stream: str, count: int) -> Array:
     """Return labels in which each run of ten images holds every class once, in random order."""
     runs = -(-count // CLASSES)
-    return np.argsort(random_words(stream, 0, runs, CLASSES), axis=1, kind="stable").astype(np.uint8).reshape(-1)[:count]
+    order = np.argsort(random_words(stream, 0, runs, CLASSES), axis=1, kind="stable")  # (runs, CLASSES)
+    return order.astype(np.uint8).reshape(-1)[:count]
 
 
 def chunks(count: int) -> Iterator[tuple[int, int]]:
@@ -92,8 +90,6 @@ def checked_stream(function: str, split: str, count: int, seed: int) -> str:
     return f"{function}/{split}/{seed}"
 
 
-# ---- digits -----------------------------------------------------------------------------------------------------
-
 # Two ways to write each digit. A point is two figures, x then y, on a grid from 0 to 9 with y downwards; the pen
 # follows the points as a smooth curve, turns sharply at a point that is written twice, and is lifted at a slash.
 GLYPHS = (
@@ -111,7 +107,7 @@ GLYPHS = (
 PEN_POINTS = 64  # places at which the pen touches the paper
 KNOTS = 4  # the paper is distorted by a KNOTS x KNOTS grid
 
-DIGIT_SHAPE = (1, 28, 28)
+DIGIT_IMAGE = (1, 28, 28)
 DIGIT_RANGES = {
     "variant": (0, 2, 1),
     "turn": (-0.18, 0.18, 1),  # tangent of half the angle: up to 20 degrees
@@ -138,10 +134,10 @@ def smooth_curve(points: Array, rounds: int = 4) -> Array:
 def pen_path(glyph: str) -> Array:
     """Return the PEN_POINTS places, evenly spaced along the strokes of `glyph`, in a box from 0 to 1."""
     strokes = [
-        smooth_curve(np.array([[int(x), int(y)] for x, y in stroke.split()], dtype=float))
+        smooth_curve(np.array([[int(point[0]), int(point[1])] for point in stroke.split()], dtype=float))
         for stroke in glyph.split("/")
     ]
-    steps = [np.sqrt(np.square(np.diff(stroke, axis=0)) @ np.ones(2)) for stroke in strokes]
+    steps = [np.sqrt(np.square(np.diff(stroke, axis=0)).sum(axis=1)) for stroke in strokes]
     # Lifting the pen costs no length, so that no point falls between two strokes.
     travelled = np.cumsum(np.concatenate([np.concatenate([[0.0], step]) for step in steps]))
     places = (np.arange(PEN_POINTS) + 0.5) * travelled[-1] / PEN_POINTS
@@ -172,7 +168,7 @@ def pen_points(labels: Array, draw: dict[str, Array]) -> tuple[Array, Array]:
     y = (y - 0.5) * draw["height"]
     x = x - draw["slant"] * y
     cosine, sine = rotation(draw["turn"])
-    _, h, w = DIGIT_SHAPE
+    _, h, w = DIGIT_IMAGE
     return (
         cosine * x - sine * y + draw["shift"][:, :1] + (w - 1) / 2,
         sine * x + cosine * y + draw["shift"][:, 1:] + (h - 1) / 2,
@@ -194,7 +190,7 @@ def squared_distance(x: Array, y: Array, h: int, w: int) -> Array:
 def synthetic_digits(split: str, count: int, seed: int = 0) -> tuple[Array, Array]:
     """Draw handwritten-like digits in the format of MNIST, light strokes on black.
 
-    Returns images, uint8 (count,1,28,28) with 0 for paper and up to 255 for ink, and labels, uint8 (count,).
+    Returns images, uint8 (count,1,28,28) with paper near 0 and ink up to 255, and labels, uint8 (count,).
     Each ten consecutive images hold each digit once. The first k images of a longer request are those of a request
     for k. Raises ValueError for a split other than 'train' and 'test' or a negative count, and TypeError for a count
     or seed that is no integer.
@@ -205,22 +201,19 @@ def synthetic_digits(split: str, count: int, seed: int = 0) -> tuple[Array, Arra
     """
     stream = checked_stream("synthetic_digits", split, count, seed)
     labels = shuffled_labels(f"{stream}/labels", count)
-    images = np.empty((count, *DIGIT_SHAPE), np.uint8)
+    images = np.empty((count, *DIGIT_IMAGE), np.uint8)
     for start, stop in chunks(count):
         draw = sample(DIGIT_RANGES, f"{stream}/strokes", start, stop - start)
         x, y = pen_points(labels[start:stop], draw)
-        distance = np.sqrt(squared_distance(x, y, *DIGIT_SHAPE[1:]))[:, None]  # (n, 1, h, w)
+        distance = np.sqrt(squared_distance(x, y, *DIGIT_IMAGE[1:]))[:, None]  # (n, 1, h, w)
         radius, ink = (draw[name].astype(np.float32)[:, :, None, None] for name in ("radius", "ink"))
-        noise = pixel_noise(DIGIT_SHAPE, f"{stream}/noise", start, stop - start)
+        noise = pixel_noise(DIGIT_IMAGE, f"{stream}/noise", start, stop - start)
         # A pixel is covered as far as the pen's edge, blurred over one pixel, reaches into it.
         images[start:stop] = to_bytes(ink * np.clip(radius + 0.5 - distance, 0, 1) + DIGIT_NOISE * noise)
     return images, labels
 
 
-# ---- shapes -----------------------------------------------------------------------------------------------------
-
-
-def disc(u: Array, v: Array, radius: float) -> Array:
+def disc(u: Array, v: Array, radius: float | Array) -> Array:
     return np.sqrt(u * u + v * v) - radius
 
 
@@ -263,7 +256,7 @@ SHAPES: dict[str, Callable[[Array, Array], Array]] = {
 }
 SHAPE_CLASSES = tuple(SHAPES)
 
-SHAPE_SHAPE = (3, 32, 32)
+SHAPE_IMAGE = (3, 32, 32)
 BLOBS = 3
 SHAPE_RANGES = {
     "turn": (-0.15, 0.15, 1),  # tangent of half the angle: up to 17 degrees
@@ -305,7 +298,8 @@ def synthetic_shapes(split: str, count: int, seed: int = 0) -> tuple[Array, Arra
     """Draw one of ten shapes and patterns in random colours on a cluttered ground, in the format of CIFAR-10.
 
     Returns images, uint8 (count,3,32,32), and labels, uint8 (count,), that index SHAPE_CLASSES. Colours are drawn
-    without regard to the class. Order, prefixes and errors are those of `synthetic_digits`.
+    without regard to the class; in a third of the images the shape is darker than its ground. Order, prefixes and
+    errors are those of `synthetic_digits`.
 
     >>> images, labels = synthetic_shapes("test", 10)
     >>> images.shape, images.dtype.name, SHAPE_CLASSES[3]
@@ -313,8 +307,8 @@ def synthetic_shapes(split: str, count: int, seed: int = 0) -> tuple[Array, Arra
     """
     stream = checked_stream("synthetic_shapes", split, count, seed)
     labels = shuffled_labels(f"{stream}/labels", count)
-    images = np.empty((count, *SHAPE_SHAPE), np.uint8)
-    _, h, w = SHAPE_SHAPE
+    images = np.empty((count, *SHAPE_IMAGE), np.uint8)
+    _, h, w = SHAPE_IMAGE
     x = np.arange(w, dtype=np.float32) - np.float32((w - 1) / 2)
     y = (np.arange(h, dtype=np.float32) - np.float32((h - 1) / 2))[:, None]
     for start, stop in chunks(count):
@@ -330,6 +324,6 @@ def synthetic_shapes(split: str, count: int, seed: int = 0) -> tuple[Array, Arra
         colour = draw["paper"] + draw["contrast"]
         canvas = paint(canvas, shape_distance(labels[start:stop], draw, x, y), colour)
         canvas = np.where(draw["negative"][:, :, None, None] > 0, 255 - canvas, canvas)
-        noise = pixel_noise(SHAPE_SHAPE, f"{stream}/noise", start, n)
+        noise = pixel_noise(SHAPE_IMAGE, f"{stream}/noise", start, n)
         images[start:stop] = to_bytes(canvas + SHAPE_NOISE * noise)
     return images, labels
