@@ -17,4 +17,4 @@ def layers(in_channels: int = 3, classes: int = 10, hidden: int = 10_000,
 
 
 MODEL = Model("mlp", "one hidden layer of 10,000 units (the 2009 report's baseline)", layers,
-              Recipe(data="cifar10", epochs=10, batch_size=128, lr=0.01, momentum=0.9, lr_schedule="cosine"))
+              Recipe(data="cifar10", epochs=10, batch_size=128, lr=0.003, momentum=0.9, lr_schedule="cosine"))
