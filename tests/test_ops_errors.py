@@ -52,7 +52,7 @@ def constant() -> Tensor:
 def cores(wanted: str) -> int:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MINIDL_NUM_THREADS", wanted)
-        return parallel._cores()
+        return parallel.threads.__wrapped__()
 
 
 class Alien:

@@ -22,6 +22,11 @@ from .parallel import images_a_chunk, one_blas_thread, parallel_for, scratch
 
 Array = np.ndarray
 
+UNROLLED_BYTES = 1 << 20                   # of a chunk's unrolled buffer: it stays in a core's second-level cache
+MOST_IMAGES = 32                           # in a chunk, so that a batch of 128 keeps four cores busy
+SMALL_PRODUCT = 1_000_000                  # multiplications up to which OpenBLAS takes its small-matrix path
+SMALL_MATRIX = 4096                        # filter elements up to which that path was measured to win
+
 
 # ---------------------------------------------------------------- direct: the formula
 def _pad(x: Array, g: Any) -> Array:
@@ -76,9 +81,9 @@ def _windows(xt: Array, g: Any) -> Array:
         xt, (g.c, g.kh, g.kw, g.oh, g.ow, xt.shape[3]), (c, h, w, h * g.sh, w * g.sw, b))
 
 
-def _padded(name: str, nb: int, dtype: Any, g: Any) -> tuple[Array, Array]:
+def _padded(nb: int, dtype: Any, g: Any) -> tuple[Array, Array]:
     """Scratch for nb padded images (c,hp,wp,nb), all zeros, and the view (c,h,w,nb) of their inside."""
-    xt = scratch(name, (g.c, g.h + g.top + g.bottom, g.w + g.left + g.right, nb), dtype)
+    xt = scratch("padded", (g.c, g.h + g.top + g.bottom, g.w + g.left + g.right, nb), dtype)
     xt[...] = 0
     return xt, xt[:, g.top:g.top + g.h, g.left:g.left + g.w]
 
@@ -86,7 +91,7 @@ def _padded(name: str, nb: int, dtype: Any, g: Any) -> tuple[Array, Array]:
 def _unrolled(x: Array, g: Any) -> Array:
     """Images (nb,c,h,w) -> (c*kh*kw, oh*ow*nb), in scratch."""
     nb = len(x)
-    xt, inside = _padded("padded", nb, x.dtype, g)
+    xt, inside = _padded(nb, x.dtype, g)
     inside[...] = x.transpose(1, 2, 3, 0)
     u = scratch("unrolled", (g.c * g.kh * g.kw, g.oh * g.ow * nb), x.dtype)
     u.reshape(g.c, g.kh, g.kw, g.oh, g.ow, nb)[...] = _windows(xt, g)
@@ -101,10 +106,6 @@ def _maps_first(gy: Array) -> Array:
     flat = scratch("maps", (m, gy[0, 0].size, nb), gy.dtype)
     flat[...] = gy.reshape(nb, m, -1).transpose(1, 2, 0)
     return flat.reshape(m, -1)
-
-
-SMALL_PRODUCT = 1_000_000                  # multiplications up to which OpenBLAS takes its small-matrix path
-SMALL_MATRIX = 4096                        # filter elements up to which that path was measured to win
 
 
 def _runs(columns: int, filters: int) -> list[slice]:
@@ -135,7 +136,7 @@ def _unrolled_dx(gy: Array, w: Array, dx: Array, g: Any) -> None:
     nb = len(gy)
     du = scratch("unrolled", (g.c * g.kh * g.kw, g.oh * g.ow * nb), gy.dtype)
     _product(w.reshape(g.m, -1).T, _maps_first(gy), du)
-    dxt, inside = _padded("padded", nb, gy.dtype, g)
+    dxt, inside = _padded(nb, gy.dtype, g)
     windows, rows = _windows(dxt, g), du.reshape(g.c, g.kh, g.kw, g.oh, g.ow, nb)
     for p in range(g.kh):                  # one (p, q) at a time: within it no element is met twice
         for q in range(g.kw):
@@ -161,11 +162,8 @@ def _one_by_one(g: Any, itemsize: int, work: Callable[[int, int], Any]) -> list[
 
 def _in_chunks(g: Any, itemsize: int, work: Callable[[int, int], Any]) -> list[Any]:
     """gemm: as many images as keep the unrolled buffer in the cache, on all threads."""
-    nb = min(MOST_IMAGES, images_a_chunk(g.c * g.kh * g.kw * g.oh * g.ow * itemsize // 4))
-    return parallel_for(g.n, nb, work)
-
-
-MOST_IMAGES = 32                           # so that a batch of 128 keeps four cores busy whatever its size
+    nb = images_a_chunk(g.c * g.kh * g.kw * g.oh * g.ow * itemsize, UNROLLED_BYTES)
+    return parallel_for(g.n, min(nb, MOST_IMAGES), work)
 
 
 def _is_linear(g: Any) -> bool:

@@ -28,17 +28,15 @@ _SETTERS = ("scipy_openblas_set_num_threads64_", "scipy_openblas_set_num_threads
             "openblas_set_num_threads")
 
 
-def _cores() -> int:
-    """MINIDL_NUM_THREADS, or the cores this process may use."""
+@cache
+def threads() -> int:
+    """How many threads share the work: MINIDL_NUM_THREADS, or the cores this process may use."""
     wanted = os.environ.get("MINIDL_NUM_THREADS")
     if wanted is None:
         return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if not wanted.isdigit() or int(wanted) < 1:
         raise ValueError(f"MINIDL_NUM_THREADS: {wanted!r} is not an int of at least 1; unset it to use all cores")
     return int(wanted)
-
-
-THREADS = _cores()
 
 
 # ---------------------------------------------------------------- BLAS threads
@@ -86,7 +84,7 @@ def one_blas_thread() -> Iterator[None]:
 # ---------------------------------------------------------------- chunks over threads
 @cache
 def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(max(1, THREADS - 1), thread_name_prefix="minidl")
+    return ThreadPoolExecutor(max(1, threads() - 1), thread_name_prefix="minidl")
 
 
 def parallel_for(count: int, chunk: int, work: Callable[[int, int], Any]) -> list[Any]:
@@ -101,7 +99,7 @@ def parallel_for(count: int, chunk: int, work: Callable[[int, int], Any]) -> lis
             results[i] = work(begin, min(begin + chunk, count))
 
     with one_blas_thread():
-        helpers = [_pool().submit(run) for _ in range(min(THREADS, len(begins)) - 1)]
+        helpers = [_pool().submit(run) for _ in range(min(threads(), len(begins)) - 1)]
         try:
             run()
         finally:
@@ -110,9 +108,9 @@ def parallel_for(count: int, chunk: int, work: Callable[[int, int], Any]) -> lis
     return results
 
 
-def images_a_chunk(bytes_an_image: int) -> int:
-    """How many images' data make a chunk."""
-    return max(1, CHUNK_BYTES // max(1, bytes_an_image))
+def images_a_chunk(bytes_an_image: int, budget: int = CHUNK_BYTES) -> int:
+    """How many images' data make a chunk of `budget` bytes; at least one."""
+    return max(1, budget // max(1, bytes_an_image))
 
 
 def elementwise(work: Callable[..., None], *arrays: np.ndarray) -> np.ndarray:
