@@ -81,8 +81,8 @@ def fit(model: nn.Module, optimizer: optim.SGD, train: Any, test: Any, *, epochs
         on_epoch: Callable[[Metrics], None] | None = None) -> list[Metrics]:
     """Train for a number of epochs and evaluate on the test set after each.
 
-    train, test: `data.DataLoader`s. schedule: step -> factor of the learning rate that the optimizer has on
-    entry. on_epoch: called with each epoch's metrics: epoch, step, lr, train_loss, train_accuracy,
+    train, test: `data.DataLoader`s. schedule: step -> factor of the learning rate that each of the optimizer's
+    groups has on entry. on_epoch: called with each epoch's metrics: epoch, step, lr, train_loss, train_accuracy,
     test_loss, test_accuracy (shares in [0, 1]), seconds (training and evaluation) and images_per_second
     (training alone). Returns all of them.
 
@@ -92,7 +92,7 @@ def fit(model: nn.Module, optimizer: optim.SGD, train: Any, test: Any, *, epochs
     if not isinstance(epochs, int) or epochs < 0:
         raise ValueError(f"fit: epochs is {epochs!r} but must be an int of at least 0")
     schedule = schedule or optim.constant()
-    rate, step, history = optimizer.lr, 0, []
+    rates, step, history = [group["lr"] for group in optimizer.groups], 0, []
     for epoch in range(1, epochs + 1):
         model.train()
         train.set_epoch(epoch - 1)
@@ -100,7 +100,7 @@ def fit(model: nn.Module, optimizer: optim.SGD, train: Any, test: Any, *, epochs
         total, right, count, start = 0.0, 0, 0, time.perf_counter()
         try:
             for images, labels in train:
-                optimizer.lr = rate * schedule(step)
+                _set_rates(optimizer, rates, schedule(step))
                 loss, hits = train_step(model, optimizer, Tensor(images), labels)
                 step += 1
                 total, right, count = total + loss * len(labels), right + hits, count + len(labels)
@@ -118,8 +118,14 @@ def fit(model: nn.Module, optimizer: optim.SGD, train: Any, test: Any, *, epochs
         history.append(metrics)
         if on_epoch:
             on_epoch(metrics)
-    optimizer.lr = rate
+    _set_rates(optimizer, rates, 1.0)
     return history
+
+
+def _set_rates(optimizer: optim.SGD, rates: list[float], factor: float) -> None:
+    """Give each parameter group its own rate times a factor."""
+    for group, rate in zip(optimizer.groups, rates, strict=True):
+        group["lr"] = rate * factor
 
 
 class RunFolder:

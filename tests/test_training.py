@@ -56,6 +56,18 @@ def test_fit_reports_every_epoch_and_follows_the_schedule() -> None:
     assert optimizer.lr == 0.1
 
 
+def test_fit_scales_each_groups_own_rate() -> None:
+    model = zoo.build("perceptron")
+    train, test = tiny_loaders(32)
+    weight, bias = model.parameters()
+    optimizer = optim.SGD([{"params": [weight], "lr": 0.2}, {"params": [bias]}], 0.1)
+    seen: list[list[float]] = []
+    fit(model, optimizer, train, test, epochs=2, schedule=optim.step(1, 0.5),
+        on_epoch=lambda metrics: seen.append([group["lr"] for group in optimizer.groups]))
+    np.testing.assert_allclose(seen, [[0.2, 0.1], [0.1, 0.05]])
+    assert [group["lr"] for group in optimizer.groups] == [0.2, 0.1]
+
+
 def test_two_runs_from_one_seed_end_in_the_same_bits() -> None:
     states = []
     for _ in range(2):

@@ -53,8 +53,9 @@ def _labels(logits: Tensor, labels: Any) -> Tensor:
         raise TypeError(f"cross_entropy: labels have dtype {labels.dtype} but must be integers; convert them "
                         "with .to(dtype='int64')")
     values, classes = labels.numpy(), logits.shape[1]
-    if values.size and (values.min() < 0 or values.max() >= classes):
-        at = int(np.argmax((values < 0) | (values >= classes)))
+    outside = (values < 0) | (values >= classes)
+    if outside.any():
+        at = int(outside.argmax())
         raise ValueError(f"cross_entropy: label {values[at]} at position {at} is out of range for {classes} "
                          f"classes; labels must be 0 to {classes - 1}")
     return labels

@@ -132,15 +132,22 @@ def _unrolled_y(x: Array, w: Array, b: Array | None, y: Array, g: Any) -> None:
 
 
 def _unrolled_dx(gy: Array, w: Array, dx: Array, g: Any) -> None:
-    """(c*kh*kw, m) @ (m, oh*ow*nb), each row added back where it was unrolled from -> dx (nb,c,h,w)"""
-    nb = len(gy)
-    du = scratch("unrolled", (g.c * g.kh * g.kw, g.oh * g.ow * nb), gy.dtype)
-    _product(w.reshape(g.m, -1).T, _maps_first(gy), du)
+    """(c*kh, m*kw) @ (m*kw, oh*wp*nb), then kh rows added -> dx (nb,c,h,w)
+
+    gy is unrolled along the width only, spread over the padded width wp, and the product's rows are added along the
+    height: kw copies and kh additions where unrolling the whole window would take kh*kw additions.
+    """
+    nb, wp = len(gy), g.left + g.w + g.right
+    maps = _maps_first(gy).reshape(g.m, g.oh, g.ow, nb)
+    u = scratch("unrolled", (g.m, g.kw, g.oh, wp, nb), gy.dtype)
+    u[...] = 0
+    for q in range(g.kw):
+        u[:, q, :, q:q + g.sw * g.ow:g.sw] = maps
+    rows = scratch("product", (g.c, g.kh, g.oh, wp, nb), gy.dtype)
+    _product(w.transpose(1, 2, 0, 3).reshape(g.c * g.kh, -1), u.reshape(g.m * g.kw, -1), rows.reshape(g.c * g.kh, -1))
     dxt, inside = _padded(nb, gy.dtype, g)
-    windows, rows = _windows(dxt, g), du.reshape(g.c, g.kh, g.kw, g.oh, g.ow, nb)
-    for p in range(g.kh):                  # one (p, q) at a time: within it no element is met twice
-        for q in range(g.kw):
-            windows[:, p, q] += rows[:, p, q]
+    for p in range(g.kh):
+        dxt[:, p:p + g.sh * g.oh:g.sh] += rows[:, p]
     dx[...] = inside.transpose(3, 0, 1, 2)
 
 

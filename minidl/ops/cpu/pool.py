@@ -27,17 +27,6 @@ def _has_border(g: Any) -> bool:
     return any((g.top, g.bottom, g.left, g.right))
 
 
-def _through_border(dx: Array, g: Any, fill: Callable[[Array], None]) -> None:
-    """Let `fill` add to zeros of the padded images' size, and keep what lies inside."""
-    xp = np.zeros((len(dx), g.c, g.h + g.top + g.bottom, g.w + g.left + g.right), dx.dtype) \
-        if _has_border(g) else dx
-    if xp is dx:
-        dx[...] = 0
-    fill(xp)
-    if xp is not dx:
-        dx[...] = xp[:, :, g.top:g.top + g.h, g.left:g.left + g.w]
-
-
 def _rows(p: int, g: Any) -> slice:
     """The rows of padded images that row p of the windows lies on."""
     return slice(p, p + g.sh * g.oh, g.sh)
@@ -45,6 +34,20 @@ def _rows(p: int, g: Any) -> slice:
 
 def _columns(q: int, g: Any) -> slice:
     return slice(q, q + g.sw * g.ow, g.sw)
+
+
+def _spread(dx: Array, g: Any, walk: Callable[[Array, Callable[[Array, Array], None]], None]) -> None:
+    """Let `walk` put the windows' gradients onto the padded images, and keep what lies inside.
+
+    Windows that tile the image meet each element once, so that putting is storing; else it is adding to zeros.
+    """
+    tiled = (g.sh * g.oh, g.sw * g.ow) == (g.h, g.w) and (g.sh, g.sw) == (g.kh, g.kw) and not _has_border(g)
+    if tiled:
+        walk(dx, np.copyto)
+        return
+    xp = np.zeros((len(dx), g.c, g.h + g.top + g.bottom, g.w + g.left + g.right), dx.dtype)
+    walk(xp, lambda place, values: np.add(place, values, out=place))
+    dx[...] = xp[:, :, g.top:g.top + g.h, g.left:g.left + g.w]
 
 
 def _by_images(g: Any, work: Any, itemsize: int) -> None:
@@ -74,14 +77,14 @@ def avg_pool2d_grad_x(gy: Array, g: Any) -> Array:
 
     def work(i: int, j: int) -> None:
         share = gy[i:j] * (1 / (g.kh * g.kw))
-        rows = np.zeros((j - i, g.c, g.oh, g.w + g.left + g.right), gy.dtype)
-        for q in range(g.kw):
-            rows[..., _columns(q, g)] += share
 
-        def fill(xp: Array) -> None:
+        def walk(xp: Array, put: Callable[[Array, Array], None]) -> None:
+            rows = np.zeros((j - i, g.c, g.oh, xp.shape[3]), gy.dtype)
+            for q in range(g.kw):
+                put(rows[..., _columns(q, g)], share)
             for p in range(g.kh):
-                xp[:, :, _rows(p, g)] += rows
-        _through_border(dx[i:j], g, fill)
+                put(xp[:, :, _rows(p, g)], rows)
+        _spread(dx[i:j], g, walk)
 
     _by_images(g, work, gy.itemsize)
     return dx
@@ -112,11 +115,12 @@ def max_pool2d_grad_x(gy: Array, index: Array, g: Any) -> Array:
     dx = np.empty((g.n, g.c, g.h, g.w), gy.dtype)
 
     def work(i: int, j: int) -> None:
-        def fill(xp: Array) -> None:
+        def walk(xp: Array, put: Callable[[Array, Array], None]) -> None:
             for p in range(g.kh):
                 for q in range(g.kw):
-                    xp[:, :, _rows(p, g), _columns(q, g)] += np.where(index[i:j] == p * g.kw + q, gy[i:j], 0)
-        _through_border(dx[i:j], g, fill)
+                    won = np.where(index[i:j] == p * g.kw + q, gy[i:j], 0)
+                    put(xp[:, :, _rows(p, g), _columns(q, g)], won)
+        _spread(dx[i:j], g, walk)
 
     _by_images(g, work, gy.itemsize)
     return dx
