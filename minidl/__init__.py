@@ -15,5 +15,6 @@ from .version import __version__
 from .weights import load, save
 
 __all__ = [
-    "Tensor", "__version__", "data", "gradcheck", "init", "load", "manual_seed", "nn", "no_grad", "ops", "optim", "save",
+    "Tensor", "__version__", "data", "gradcheck", "init", "load", "manual_seed", "nn", "no_grad", "ops", "optim",
+    "save",
 ]

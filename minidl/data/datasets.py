@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
 from .catalog import OWNERS, SPECS, File, Spec
 from .download import cache_folder, install
-from .formats import OPENERS, PARSERS, idx_from_npz, parse_idx, read, records_from_pickle
+from .formats import FORMATS, OPENERS, parse_idx, read
 from .synthetic import SHAPE_CLASSES, synthetic_digits, synthetic_shapes
 
+Folder = str | os.PathLike[str]
+Source = tuple[Path, Callable[[Path, File], bytes]]
 Generator = Callable[[str, int], tuple[np.ndarray, np.ndarray]]
 
 # Generated sets: how to draw a split, and its classes.
@@ -28,16 +30,31 @@ SYNTHETIC_SIZES = {"train": 10_000, "test": 2_000}
 DATASETS: tuple[str, ...] = (*SPECS, *SYNTHETIC)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Dataset:
-    """Images uint8 (n,c,h,w) with labels uint8 (n,): name, split, class names, and where they came from."""
+    """Images uint8 (n,c,h,w) with labels (n,), integers: name, split, class names, and where they came from.
+
+    Raises TypeError for images that are no bytes or labels that are no integers, ValueError for other shapes.
+
+    >>> import numpy as np
+    >>> Dataset("mine", "train", np.zeros((5, 3, 8, 8), np.uint8), np.arange(5))
+    Dataset(name='mine', split='train', classes=(), source='')
+    """
 
     name: str
     split: str
-    images: np.ndarray
-    labels: np.ndarray
-    classes: tuple[str, ...]
-    source: str
+    images: np.ndarray = field(repr=False)
+    labels: np.ndarray = field(repr=False)
+    classes: tuple[str, ...] = ()
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        if self.images.dtype != np.uint8 or self.labels.dtype.kind not in "iu":
+            raise TypeError(f"Dataset: {self.name} has images {self.images.dtype} and labels {self.labels.dtype} but "
+                            "needs uint8 and integers; convert them")
+        if self.images.ndim != 4 or self.labels.shape != self.images.shape[:1]:
+            raise ValueError(f"Dataset: {self.name} has images {self.images.shape} and labels {self.labels.shape} but "
+                             "needs (n,c,h,w) and (n,); reshape them")
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -51,8 +68,7 @@ class Dataset:
         return self if count is None else replace(self, images=self.images[:count], labels=self.labels[:count])
 
 
-def load(name: str, split: str, data_dir: str | os.PathLike[str] | None = None, *,
-         download: bool = True) -> Dataset:
+def load(name: str, split: str, data_dir: Folder | None = None, *, download: bool = True) -> Dataset:
     """A data set's "train" or "test" split.
 
     Real sets are looked for in data_dir, $MINIDL_DATA, ./data, Keras's folder and the user's cache, in each
@@ -60,7 +76,7 @@ def load(name: str, split: str, data_dir: str | os.PathLike[str] | None = None, 
     found is downloaded to the cache, unless download is False or $MINIDL_OFFLINE is set.
 
     Raises ValueError for an unknown name or split and for a damaged file; FileNotFoundError where the set
-    is neither on disk nor to be had, and for a data_dir that does not exist.
+    is neither on disk nor to be had, and for a data_dir or $MINIDL_DATA that is no folder.
 
     >>> load("synthetic-shapes", "test").images.shape
     (2000, 3, 32, 32)
@@ -72,46 +88,53 @@ def load(name: str, split: str, data_dir: str | os.PathLike[str] | None = None, 
     if name in SYNTHETIC:
         draw, classes = SYNTHETIC[name]
         return Dataset(name, split, *draw(split, SYNTHETIC_SIZES[split]), classes, "generated")
-    spec = SPECS[name]
-    roots = list(_roots(name, data_dir))
-    found = _find(spec, split, roots)
-    if found is None:
-        found = _find(spec, split, [_fetched(spec, roots, download)])
-        assert found is not None           # the download was checked against the same checksums
+    spec, roots = SPECS[name], _roots(name, data_dir)
+    found = _find(spec, split, roots) or _find(spec, split, [_fetched(spec, split, roots, download)])
+    assert found is not None               # the download was checked against the same checksums
     folder, contents = found
-    images, labels = PARSERS[spec.format]([file.name for file in spec.splits[split]], contents)
+    images, labels = FORMATS[spec.format].parse(contents)
     return Dataset(name, split, images, labels, spec.classes, str(folder))
 
 
-def resolve(name: str, preferred: str, data_dir: str | os.PathLike[str] | None = None, *,
+def resolve(name: str, preferred: str, data_dir: Folder | None = None, *,
             download: bool = True) -> tuple[Dataset, Dataset, str | None]:
     """(train, test, note) of a named set; "auto" is the preferred one, or where it cannot be had the generated
     set of its shape, and then `note` says why and how to get the real one.
 
     Raises what `load` raises; a damaged file is never passed over.
     """
-    wanted = preferred if name == "auto" else name
-    note = None
+    def both(name: str) -> tuple[Dataset, Dataset]:
+        return load(name, "train", data_dir, download=download), load(name, "test", data_dir, download=download)
+
+    if name != "auto":
+        return *both(name), None
+    _roots(preferred, data_dir)            # nothing stands in for a folder that the user named and that is not there
     try:
-        train = load(wanted, "train", data_dir, download=download)
+        return *both(preferred), None
     except FileNotFoundError as error:
-        if name != "auto" or (data_dir is not None and not Path(data_dir).is_dir()):
-            raise
-        wanted, note = SPECS[wanted].stand_in, f"using {SPECS[wanted].stand_in} instead of {wanted}: {error}"
-        train = load(wanted, "train")
-    return train, load(wanted, "test", data_dir, download=download), note
+        stand_in = SPECS[preferred].stand_in
+        return *both(stand_in), f"using {stand_in} instead of {preferred}: {error}"
 
 
 # ---------------------------------------------------------------- on disk
-def _roots(name: str, data_dir: str | os.PathLike[str] | None) -> Iterator[Path]:
-    """The folders that data sets are looked for under, the user's word first."""
-    if data_dir is not None:
-        if not Path(data_dir).is_dir():
-            raise FileNotFoundError(f"data: the folder {data_dir} does not exist; name one that holds data sets")
-        yield Path(data_dir)
-    if "MINIDL_DATA" in os.environ:
-        yield Path(os.environ["MINIDL_DATA"])
-    yield from (Path("data"), Path.home() / ".keras" / "datasets", cache_folder(name))
+def _roots(name: str, data_dir: Folder | None) -> list[Path]:
+    """The folders that a data set is looked for under: the user's word first, then the usual ones."""
+    named = [Path(folder) for folder in (data_dir, os.environ.get("MINIDL_DATA")) if folder]
+    for folder in named:
+        if not folder.is_dir():
+            raise FileNotFoundError(f"data: {folder} is no folder; name one that holds data sets")
+    return [*named, Path("data"), Path.home() / ".keras" / "datasets", cache_folder(name)]
+
+
+def _folders(spec: Spec, roots: list[Path]) -> list[Path]:
+    return [folder for root in roots for folder in (root, *(root / below for below in spec.folders))]
+
+
+def _source(folder: Path, spec: Spec, file: File) -> Source | None:
+    """The path that holds an official file's content in a folder, and how to read it; None where none does."""
+    form = FORMATS[spec.format]
+    ways = {file.name + suffix: read for suffix in OPENERS} | {form.container(spec.name, file.name): form.restore}
+    return next(((folder / name, way) for name, way in ways.items() if (folder / name).is_file()), None)
 
 
 def _find(spec: Spec, split: str, roots: list[Path]) -> tuple[Path, list[bytes]] | None:
@@ -119,64 +142,55 @@ def _find(spec: Spec, split: str, roots: list[Path]) -> tuple[Path, list[bytes]]
 
     MNIST and Fashion-MNIST share their file names: a folder with the other one's files is passed over.
     """
-    for folder in (folder for root in roots for folder in (root, *(root / sub for sub in spec.folders))):
-        if not folder.is_dir():
-            continue
-        readers = [_reader(folder, file) for file in spec.splits[split]]
-        if all(readers):
-            with ThreadPoolExecutor(2) as pool:        # decompression and hashing release the interpreter
-                contents = list(pool.map(lambda reader: reader(), readers))
-            if None not in contents:
+    files = spec.splits[split]
+    for folder in _folders(spec, roots):
+        sources = [source for file in files if (source := _source(folder, spec, file))]
+        if len(sources) == len(files):
+            with ThreadPoolExecutor(os.cpu_count()) as pool:   # decompression and hashing release the interpreter
+                contents = [content for content in pool.map(_content, sources, files) if content is not None]
+            if len(contents) == len(files):
                 return folder, contents
     return None
 
 
-def _reader(folder: Path, file: File) -> Callable[[], bytes | None] | None:
-    """How to read one official file's bytes in a folder; None where the folder does not hold it."""
-    for suffix in OPENERS:
-        path = folder / (file.name + suffix)
-        if path.is_file():
-            return lambda: _checked(path, read(path, file.size), file)
-    pickled = folder / file.name.removesuffix(".bin")
-    if file.name.endswith(".bin") and pickled.is_file():
-        return lambda: _checked(pickled, records_from_pickle(pickled), file)
-    archive = folder / "mnist.npz"
-    if file.name.endswith("-ubyte") and archive.is_file():
-        return lambda: _checked(archive, idx_from_npz(archive, file.name), file)
-    return None
-
-
-def _checked(path: Path, content: bytes, file: File) -> bytes | None:
-    """The content where it is the official file's; None where it is another known set's.
+def _content(source: Source, file: File) -> bytes | None:
+    """What is read there, where it is the official file's; None where it is a file of another known set.
 
     Raises ValueError, with what is wrong as precisely as can be told, where it is neither.
     """
+    path, way = source
+    content = way(path, file)
     digest = hashlib.sha256(content).hexdigest()
     if digest == file.sha256:
         return content
-    if digest in OWNERS:
+    if digest in OWNERS and OWNERS[digest] != OWNERS[file.sha256]:
         return None
-    if file.name.endswith("-ubyte"):
-        try:
-            parse_idx(file.name, content)
-        except ValueError as error:
-            raise ValueError(f"data: {path}: {error}") from None
+    fault = f"has SHA-256 {digest} but {file.name} has {file.sha256}"
     if len(content) != file.size:
         more = "more than " if len(content) > file.size else ""
-        raise ValueError(f"data: {path} holds {more}{min(len(content), file.size)} bytes but {file.name} has "
-                         f"{file.size}; remove it or get the file anew")
-    raise ValueError(f"data: {path} has SHA-256 {digest} but {file.name} has {file.sha256}; remove it or get the "
-                     "file anew")
+        fault = f"holds {more}{min(len(content), file.size)} bytes but {file.name} has {file.size}"
+    if file.name.endswith("-ubyte"):
+        try:
+            parse_idx(content, 3 if "images" in file.name else 1)
+        except ValueError as error:
+            fault = str(error)
+    raise ValueError(f"data: {path} {fault}; remove it or get the file anew")
 
 
 # ---------------------------------------------------------------- from the network
-def _fetched(spec: Spec, roots: list[Path], download: bool) -> Path:
-    where = ", ".join(map(str, roots))
+def _fetched(spec: Spec, split: str, roots: list[Path], download: bool) -> Path:
+    """The cache folder, after a download. Raises FileNotFoundError, with where it was sought and the way out."""
+    files = spec.splits[split]
+    absent = {folder: [file.name for file in files if not _source(folder, spec, file)]
+              for folder in _folders(spec, roots)}
+    lacks = "".join(f" ({folder} lacks {', '.join(names)})" for folder, names in absent.items()
+                    if 0 < len(names) < len(files))
+    missing = f"data: {spec.name} is in none of {', '.join(map(str, roots))}{lacks}"
     way_out = f"put its files into one of these folders, or name their folder with --data-dir (see {spec.name} in " \
               "the README)"
-    if not download or os.environ.get("MINIDL_OFFLINE"):
-        raise FileNotFoundError(f"data: {spec.name} is in none of {where}, and downloading is off; {way_out}")
+    if not download or os.environ.get("MINIDL_OFFLINE", "0") not in ("", "0"):
+        raise FileNotFoundError(f"{missing}, and downloading is off; {way_out}")
     try:
         return install(spec)
     except OSError as error:
-        raise FileNotFoundError(f"data: {spec.name} is in none of {where}, and {error}; {way_out}") from None
+        raise FileNotFoundError(f"{missing}, and {error}; {way_out}") from None

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import queue
-import threading
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ def channel_statistics(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
     """(mean, standard deviation) of each channel's pixels / 255, over all images: two arrays (c,).
 
     >>> import numpy as np
-    >>> two = Dataset("x", "train", np.array([0, 255], np.uint8).reshape(2, 1, 1, 1), np.zeros(2), (), "")
+    >>> two = Dataset("mine", "train", np.array([0, 255], np.uint8).reshape(2, 1, 1, 1), np.array([0, 1]))
     >>> [float(v[0]) for v in channel_statistics(two)]
     [0.5, 0.5]
     """
@@ -40,13 +40,13 @@ class DataLoader:
 
     batch_size: images a batch; the last may be smaller, or is dropped with drop_last.
     shuffle: in a new order each epoch, the permutation of Philox(seed, epoch); else as stored. Each
-    iteration is the next epoch; `set_epoch` names one.
+    iteration is the next epoch, from 0; `set_epoch` names one.
     mean, std: one number a channel: pixels become (pixel / 255 - mean) / std. padding: zero pixels around
     each image, before that. dtype: float32 or float64.
     prefetch: batches made ahead on a thread of their own; 0 makes each when it is asked for.
 
-    Raises ValueError for an empty data set, sizes below their least, a number of means that is not the
-    number of channels, a std of 0, or drop_last where nothing would be left.
+    Raises ValueError for an empty data set, numbers out of their range, a number of means that is not the
+    number of channels, a std of 0, another dtype, or drop_last where nothing would be left.
 
     >>> from minidl import data
     >>> loader = DataLoader(data.load("synthetic-digits", "test"), 128, seed=1)
@@ -61,8 +61,9 @@ class DataLoader:
                  dtype: Any = np.float32):
         for what, value, least in (("batch_size", batch_size, 1), ("padding", padding, 0),
                                    ("prefetch", prefetch, 0), ("seed", seed, 0)):
-            if not isinstance(value, (int, np.integer)) or value < least:
-                raise ValueError(f"DataLoader: {what} is {value!r} but must be an int of at least {least}")
+            _check_int(what, value, least)
+        if np.dtype(dtype) not in (np.float32, np.float64):
+            raise ValueError(f"DataLoader: dtype is {np.dtype(dtype)} but must be float32 or float64")
         if len(dataset) < (batch_size if drop_last else 1):
             raise ValueError(f"DataLoader: {dataset.name} has {len(dataset)} images but a batch needs "
                              f"{batch_size if drop_last else 1}; use more images or a smaller batch")
@@ -95,6 +96,7 @@ class DataLoader:
 
     def set_epoch(self, epoch: int) -> None:
         """Which epoch the next iteration is, from 0."""
+        _check_int("epoch", epoch, 0)
         self._epoch = epoch
 
     def order(self, epoch: int) -> np.ndarray:
@@ -106,8 +108,8 @@ class DataLoader:
     def __iter__(self) -> Iterator[Batch]:
         order = self.order(self._epoch)
         self._epoch += 1
-        batches = (self._batch(order[i * self.batch_size:(i + 1) * self.batch_size]) for i in range(len(self)))
-        return _ahead(batches, self.prefetch) if self.prefetch else batches
+        parts = [order[i:i + self.batch_size] for i in range(0, self.images_per_epoch, self.batch_size)]
+        return _ahead(self._batch, parts, self.prefetch) if self.prefetch else map(self._batch, parts)
 
     def _batch(self, indices: np.ndarray) -> Batch:
         k = backend_of(self.dataset.images)
@@ -115,39 +117,21 @@ class DataLoader:
         return images, self.dataset.labels[indices].astype(np.int64)
 
 
-def _ahead(batches: Iterator[Batch], depth: int) -> Iterator[Batch]:
-    """The same batches, made up to `depth` ahead on a thread that ends with the consumer."""
-    ready: queue.Queue[Any] = queue.Queue(depth)
-    stop = threading.Event()
+def _check_int(what: str, value: Any, least: int) -> None:
+    if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or not least <= value < 2**64:
+        raise ValueError(f"DataLoader: {what} is {value!r} but must be an int of at least {least}, below 2**64")
 
-    def put(item: Any) -> bool:
-        while not stop.is_set():
-            try:
-                ready.put(item, timeout=0.05)
-                return True
-            except queue.Full:
-                continue
-        return False
 
-    def produce() -> None:
-        try:
-            for batch in batches:
-                if not put((batch, None)):
-                    return
-            put((None, None))
-        except Exception as error:         # goes to the consumer, whose iteration it belongs to
-            put((None, error))
-
-    thread = threading.Thread(target=produce, name="minidl-prefetch", daemon=True)
-    thread.start()
+def _ahead(make: Callable[[np.ndarray], Batch], parts: list[np.ndarray], depth: int) -> Iterator[Batch]:
+    """make(part) of each part in turn, up to `depth` ahead on a thread that ends with the consumer."""
+    pool = ThreadPoolExecutor(1, thread_name_prefix="minidl-prefetch")
     try:
-        while True:
-            batch, error = ready.get()
-            if error is not None:
-                raise error
-            if batch is None:
-                return
+        ready = deque(pool.submit(make, part) for part in parts[:depth])
+        for part in parts[depth:]:
+            batch = ready.popleft().result()
+            ready.append(pool.submit(make, part))
             yield batch
+        while ready:
+            yield ready.popleft().result()
     finally:
-        stop.set()
-        thread.join()
+        pool.shutdown(cancel_futures=True)

@@ -6,8 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from .parallel import images_a_chunk, parallel_for
-
 Array = np.ndarray
 
 
@@ -16,16 +14,12 @@ def gather(images: Array, indices: Array, scale: Array, shift: Array, padding: i
 
     A border of `padding` zero bytes is put around each image first, so that it is scaled and shifted too.
     """
-    n, (c, h, w) = len(indices), images.shape[1:]
-    y = np.empty((n, c, h + 2 * padding, w + 2 * padding), dtype)
-    scale, shift = (np.asarray(v, dtype)[:, None, None] for v in (scale, shift))
-
-    def work(i: int, j: int) -> None:
-        if padding:
-            y[i:j] = shift
-        inside = y[i:j, :, padding:padding + h, padding:padding + w]
-        np.multiply(images[indices[i:j]], scale, out=inside, dtype=dtype)
-        inside += shift
-
-    parallel_for(n, images_a_chunk(y[:1].nbytes), work)
+    picked = images[indices]
+    if padding:                            # as bytes, which is a quarter of the work of moving floats
+        n, c, h, w = picked.shape
+        inside, picked = picked, np.zeros((n, c, h + 2 * padding, w + 2 * padding), images.dtype)
+        picked[:, :, padding:padding + h, padding:padding + w] = inside
+    y = picked.astype(dtype)
+    y *= np.asarray(scale, dtype)[:, None, None]
+    y += np.asarray(shift, dtype)[:, None, None]
     return y
