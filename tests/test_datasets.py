@@ -82,6 +82,8 @@ def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
     """The catalog pinned to small files; what each address of a mirror serves."""
+    for split, size in (("train", 20), ("test", 10)):      # of the stand-ins
+        monkeypatch.setitem(datasets.SYNTHETIC_SIZES, split, size)
     pages: dict[str, bytes] = {}
     for name in REAL:
         spec = catalog.SPECS[name]
@@ -434,7 +436,7 @@ def test_not_to_be_had(served: Any, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError) as caught:
         data.load("mnist", "train", tmp_path)
     assert str(caught.value) == (
-        f"data: mnist is in none of {tmp_path}, data, {tmp_path}/home/.keras/datasets, {tmp_path}/cache/minidl/mnist, "
+        f"data: mnist is in none of {tmp_path}, data, {Path.home()}/.keras/datasets, {tmp_path}/cache/minidl/mnist, "
         "and downloading is off; put its files into one of these folders, or name their folder with --data-dir (see "
         "mnist in the README)")
 

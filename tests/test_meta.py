@@ -62,6 +62,7 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
     ("minidl/optim", ("numpy", *TOOLS)),
     ("minidl/gradcheck", ("numpy", *TOOLS)),
     ("minidl/data", ("numpy", "tqdm", "minidl/data", *TOOLS)),
+    ("minidl/version", ()),
     ("minidl/weights", ("numpy", "h5py", "minidl/version", *TOOLS)),
     ("minidl/plot", ("numpy", "matplotlib")),
     ("minidl/training", ("numpy", "tqdm", "minidl")),

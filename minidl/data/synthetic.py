@@ -214,10 +214,12 @@ def synthetic_digits(split: str, count: int, seed: int = 0) -> tuple[Array, Arra
 
 
 def disc(u: Array, v: Array, radius: float | Array) -> Array:
+    """Return the signed distance of points from a disc around the origin: below 0 inside."""
     return np.sqrt(u * u + v * v) - radius
 
 
 def box(u: Array, v: Array, width: float, height: float) -> Array:
+    """Return how far points lie outside a box of half sizes around the origin: below 0 inside."""
     return np.maximum(np.abs(u) - width, np.abs(v) - height)
 
 
