@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-CHUNK_BYTES = 1 << 18                      # of the array a chunk walks over: a few of these fit in a core's cache
+CHUNK_BYTES = 1 << 20                      # of the array a chunk walks over: less, and threads wait for each other more
 
 # Names that builds of OpenBLAS give to one function, in the order of how usual they are in NumPy's wheels.
 _SETTERS = ("scipy_openblas_set_num_threads64_", "scipy_openblas_set_num_threads", "openblas_set_num_threads64_",
