@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import platform
 import sys
 import time
@@ -16,7 +17,7 @@ import numpy as np
 
 import minidl
 import zoo
-from minidl import data, device, nn, optim
+from minidl import data, device, nn, ops, optim
 from minidl.training import RunFolder, evaluate, fit
 
 IMAGE_SIZE = 32                            # every zoo model reads 32x32; smaller images are padded to it
@@ -59,8 +60,7 @@ def parser() -> Parser:
     p.add_argument("--momentum", type=real)
     p.add_argument("--weight-decay", type=real)
     p.add_argument("--lr-schedule", choices=optim.SCHEDULES)
-    p.add_argument("--conv-algorithm", default="auto", metavar="NAME",
-                   help="auto, direct, unroll or gemm (default: %(default)s)")
+    p.add_argument("--conv-algorithm", default="auto", choices=ops.CONV_ALGORITHMS, help="(default: %(default)s)")
     p.add_argument("--seed", type=whole, default=0, help="decides parameters and order (default: %(default)s)")
     p.add_argument("--output-dir", metavar="DIR", help="the run folder (default: a new one under runs/)")
     p.add_argument("--load", metavar="FILE", help="start from these weights (HDF5)")
@@ -116,13 +116,18 @@ def build(args: argparse.Namespace, train: data.Dataset) -> nn.Module:
     return model
 
 
+def unused(path: Path) -> Path:
+    """A folder beside `path`, named after it and the time, that is not there yet."""
+    stem = f"{path}-{time.strftime('%Y%m%d-%H%M%S')}"
+    return next(p for i in itertools.count() if not (p := Path(f"{stem}-{i}" if i else stem)).exists())
+
+
 def run(args: argparse.Namespace) -> None:
     where = device.resolve(args.device)
     train, test, note = load_data(args)
     model = build(args, train).to(where)
     train_loader, test_loader = loaders(args, train, test)
-    name = f"{args.model}-{train.name}-{time.strftime('%Y%m%d-%H%M%S')}"
-    folder = RunFolder(args.output_dir or Path("runs") / name)
+    folder = RunFolder(args.output_dir or unused(Path("runs") / f"{args.model}-{train.name}"))
     folder.write_config({
         **{key: value for key, value in vars(args).items() if key not in ("list_models", "no_progress", "debug")},
         "data": train.name, "data_asked": args.data, "data_source": train.source, "data_note": note,

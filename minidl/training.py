@@ -6,7 +6,8 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -42,20 +43,25 @@ def _right(logits: Tensor, labels: Any) -> int:
 def evaluate(model: nn.Module, batches: Iterable[tuple[Any, Any]]) -> tuple[float, float]:
     """(mean loss, share right in [0, 1]) over batches of (images, labels), in evaluation mode, off the tape.
 
-    Raises ValueError where there is no image.
+    Raises ValueError where there is no image; FloatingPointError where the loss is not finite.
     """
     was_training = model.training
     model.eval()
     total, right, count = 0.0, 0, 0
-    with no_grad():
-        for images, labels in batches:
-            logits = model(Tensor(images))
-            total += float(ops.cross_entropy(logits, labels, reduction="sum"))
-            right += _right(logits, labels)
-            count += len(labels)
-    model.train(was_training)
+    try:
+        with no_grad():
+            for images, labels in batches:
+                logits = model(Tensor(images))
+                total += float(ops.cross_entropy(logits, labels, reduction="sum"))
+                right += _right(logits, labels)
+                count += len(labels)
+    finally:
+        model.train(was_training)
     if not count:
         raise ValueError("evaluate: got 0 images but needs at least 1")
+    if not math.isfinite(total):
+        raise FloatingPointError(f"evaluate: the test loss is {total / count}; the parameters are no use, train with a "
+                                 "smaller learning rate")
     return total / count, right / count
 
 
@@ -91,8 +97,16 @@ def fit(model: nn.Module, optimizer: optim.SGD, train: Any, test: Any, *, epochs
     """
     if not isinstance(epochs, int) or epochs < 0:
         raise ValueError(f"fit: epochs is {epochs!r} but must be an int of at least 0")
-    schedule = schedule or optim.constant()
-    rates, step, history = [group["lr"] for group in optimizer.groups], 0, []
+    rates = [group["lr"] for group in optimizer.groups]
+    try:
+        return _fit(model, optimizer, train, test, epochs, schedule or optim.constant(), rates, progress, on_epoch)
+    finally:
+        _set_rates(optimizer, rates, 1.0)
+
+
+def _fit(model: nn.Module, optimizer: optim.SGD, train: Any, test: Any, epochs: int, schedule: optim.Schedule,
+         rates: list[float], progress: bool, on_epoch: Callable[[Metrics], None] | None) -> list[Metrics]:
+    step, history = 0, []
     for epoch in range(1, epochs + 1):
         model.train()
         train.set_epoch(epoch - 1)
@@ -118,7 +132,6 @@ def fit(model: nn.Module, optimizer: optim.SGD, train: Any, test: Any, *, epochs
         history.append(metrics)
         if on_epoch:
             on_epoch(metrics)
-    _set_rates(optimizer, rates, 1.0)
     return history
 
 
@@ -139,9 +152,14 @@ class RunFolder:
         if any((self.path / name).exists() for name in ("config.json", "metrics.jsonl", "weights.h5")):
             raise ValueError(f"run folder: {self.path} holds an earlier run already; name another folder or "
                              "remove that one")
-        try:
+        with self._writing():
             self.path.mkdir(parents=True, exist_ok=True)
             (self.path / "metrics.jsonl").touch()
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
             raise OSError(f"run folder: {self.path} cannot be written ({error.strerror}); name another with "
                           "--output-dir") from None
@@ -151,10 +169,13 @@ class RunFolder:
         return self.path / "weights.h5"
 
     def write_config(self, config: dict[str, Any]) -> None:
-        """Write config.json."""
-        (self.path / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+        """Write config.json, whole or not at all."""
+        part = self.path / ".config.json.part"
+        with self._writing():
+            part.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+            os.replace(part, self.path / "config.json")
 
     def append_metrics(self, metrics: Metrics) -> None:
         """Add one line to metrics.jsonl."""
-        with open(self.path / "metrics.jsonl", "a", encoding="utf-8") as file:
-            file.write(json.dumps(metrics) + "\n")
+        with self._writing(), open(self.path / "metrics.jsonl", "a", encoding="utf-8") as file:
+            file.write(json.dumps(metrics, allow_nan=False) + "\n")

@@ -55,6 +55,9 @@ def cores(wanted: str) -> int:
         return parallel.threads.__wrapped__()
 
 
+INTS = Tensor(np.ones((1, 1, 1, 1), np.int64))
+
+
 class Alien:
     """An array of no backend."""
 
@@ -119,7 +122,8 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
                   "device: a list is no array of a known device; pass a numpy"),
     "backend": (lambda: backend_of([1.0]), TypeError,
                 "ops: no backend computes on a list; pass a Tensor made from"),
-    "numbers alone": (lambda: ops.add(1, 2), TypeError, "ops: no backend computes on a NoneType"),
+    "numbers alone": (lambda: ops.add(1, 2), TypeError,
+                      "add: got no Tensor but needs at least one; wrap an input in minidl.Tensor"),
     "seed": (lambda: minidl.manual_seed(-1), ValueError,
              r"manual_seed: seed is -1 but must be an int in \[0, 2\*\*64\)"),
     "seed 1.5": (lambda: minidl.manual_seed(1.5), ValueError,  # type: ignore[arg-type]
@@ -260,6 +264,14 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
                   r"cross_entropy: label_smoothing is 1.5 but must be in \[0, 1\]"),
     "mse shapes": (lambda: ops.mse_loss(zeros(2), zeros(2, 1)), ValueError,
                    r"mse_loss: x has shape \(2,\) but target has shape \(2, 1\); make them equal"),
+    "mse arrays": (lambda: ops.mse_loss(np.zeros(2), np.zeros(2)), TypeError,  # type: ignore[arg-type]
+                   "mse_loss: got a ndarray and a ndarray but both must be Tensors; wrap them in minidl.Tensor"),
+    **{f"integers {name}": (call, TypeError, rf"{name}: the input has dtype int64 but must be float32 or float64; "
+                            r"convert it with .to\(dtype='float32'\)") for name, call in {
+        "conv2d": lambda: ops.conv2d(INTS, INTS), "linear": lambda: ops.linear(INTS[0, 0], INTS[0, 0]),
+        "avg_pool2d": lambda: ops.avg_pool2d(INTS, size=1), "max_pool2d": lambda: ops.max_pool2d(INTS, size=1),
+        "relu": lambda: ops.relu(INTS), "softmax": lambda: ops.softmax(INTS), "dropout": lambda: ops.dropout(INTS),
+        "cross_entropy": lambda: ops.cross_entropy(INTS[0, 0], [0])}.items()},
     "mse reduction": (lambda: ops.mse_loss(zeros(2), zeros(2), reduction="avg"), ValueError,
                       "mse_loss: reduction 'avg' is not one of mean, sum, none"),
 }

@@ -115,6 +115,16 @@ def test_a_loss_that_is_no_number_stops_and_leaves_the_parameters() -> None:
         np.testing.assert_array_equal(values, before[name])
 
 
+def test_parameters_broken_by_the_last_step_are_no_success() -> None:
+    model = zoo.build("perceptron")
+    train, test = tiny_loaders(32)
+    optimizer = optim.SGD(model.parameters(), 1e38)
+    with pytest.raises(FloatingPointError, match=r"evaluate: the test loss is (nan|inf); the parameters are no use"):
+        fit(model, optimizer, train, test, epochs=1, schedule=optim.linear(2))
+    assert optimizer.lr == 1e38
+    assert model.training
+
+
 # ------------------------------------------------------------------ the run folder
 def test_run_folder_refuses_an_earlier_run(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text("{}\n")
@@ -191,6 +201,7 @@ BAD_FLAGS = [
     (["--batch-size", "0"], "argument --batch-size: '0' is not an int of at least 1"),
     (["--lr", "nan"], "argument --lr: 'nan' is not a number of at least 0"),
     (["--lr", "fast"], "argument --lr: 'fast' is not a number of at least 0"),
+    (["--conv-algorithm", "magic", "--model", "mlp"], "argument --conv-algorithm: invalid choice: 'magic'"),
     (["--lr-schedule", "zigzag"], "argument --lr-schedule: invalid choice: 'zigzag'"),
     (["--nonsense"], "unrecognized arguments: --nonsense"),
 ]
@@ -230,8 +241,9 @@ def _file_as_folder(folder: Path) -> list[str]:
 
 BAD_INPUT = {
     "cuda": (lambda folder: [*QUICK, "--device", "cuda"], "device: 'cuda' was asked for"),
-    "algorithm": (lambda folder: [*QUICK, "--conv-algorithm", "magic"], "conv2d: algorithm 'magic' is not one of"),
     "no data": (lambda folder: ["--data", "mnist", "--epochs", "0"], "mnist"),
+    "one step": (lambda folder: ["--model", "perceptron", *QUICK, "--limit-train", "128", "--lr", "1e38"],
+                 r"evaluate: the test loss is \S+; the parameters are no use"),
     "no folder": (lambda folder: ["--data-dir", "nowhere"], "nowhere"),
     "truncated data": (_truncated_data, "train-images-idx3-ubyte"),
     "weights": (_break_weights, "bad.h5"),
@@ -251,7 +263,7 @@ def test_bad_input_is_one_line_exit_2_and_no_weights(case: str, tmp_path: Path,
     assert line.startswith("train.py: error: ")
     assert re.search(message, line)
     assert not (tmp_path / "out" / "weights.h5").exists()
-    if case != "nan":
+    if case not in ("nan", "one step"):
         assert not (tmp_path / "out").exists()
 
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from minidl import nn
 
-from .recipe import Model, Recipe, activation_layer, lecun
+from .recipe import Model, Recipe, activation_layer, start
 
 
 def layers(in_channels: int = 1, classes: int = 10, activation: str = "tanh") -> nn.Sequential:
     act = activation_layer(activation)
-    return lecun(nn.Sequential(
+    return start(nn.Sequential(
         c1=nn.Conv2d(in_channels, 6, 5), act1=act(), s2=nn.AvgPool2d(2),       # (n, c, 32, 32) -> (n, 6, 14, 14)
         c3=nn.Conv2d(6, 16, 5), act3=act(), s4=nn.AvgPool2d(2),                # -> (n, 16, 5, 5)
         c5=nn.Conv2d(16, 120, 5), act5=act(), flatten=nn.Flatten(),            # -> (n, 120)
@@ -25,4 +25,4 @@ def layers(in_channels: int = 1, classes: int = 10, activation: str = "tanh") ->
 
 MODEL = Model("lenet5", "LeNet-5 (LeCun et al. 1998), 61,706 parameters", layers,
               Recipe(data="mnist", epochs=10, batch_size=128, lr=0.1, momentum=0.9, weight_decay=5e-4,
-                     lr_schedule="cosine"))
+                     lr_schedule="warmup-cosine"))

@@ -49,11 +49,11 @@ class Model:
 Net = TypeVar("Net", bound=nn.Module)
 
 
-def lecun(model: Net) -> Net:
-    """Redraw a model's weights by `init.lecun_uniform_` and set its biases to 0."""
+def start(model: Net, gain: float = 1.0) -> Net:
+    """Redraw a model's weights with variance gain^2 / fan_in and set its biases to 0."""
     for name, parameter in model.named_parameters():
         if name.endswith("weight"):
-            init.lecun_uniform_(parameter)
+            init.kaiming_uniform_(parameter, gain)
         else:
             init.zeros_(parameter)
     return model

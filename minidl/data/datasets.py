@@ -85,10 +85,11 @@ def load(name: str, split: str, data_dir: Folder | None = None, *, download: boo
         raise ValueError(f"data: {name!r} is not one of {', '.join(DATASETS)}")
     if split not in SYNTHETIC_SIZES:
         raise ValueError(f"data: split {split!r} is not one of {', '.join(SYNTHETIC_SIZES)}")
+    roots = _roots(name, data_dir)
     if name in SYNTHETIC:
         draw, classes = SYNTHETIC[name]
         return Dataset(name, split, *draw(split, SYNTHETIC_SIZES[split]), classes, "generated")
-    spec, roots = SPECS[name], _roots(name, data_dir)
+    spec = SPECS[name]
     found = _find(spec, split, roots) or _find(spec, split, [_fetched(spec, split, roots, download)])
     assert found is not None               # the download was checked against the same checksums
     folder, contents = found

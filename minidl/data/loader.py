@@ -103,7 +103,7 @@ class DataLoader:
         """The indices of all images in the order of an epoch."""
         if not self.shuffle:
             return np.arange(len(self.dataset))
-        return rng.generator((self.seed, epoch)).permutation(len(self.dataset))
+        return rng.generator((self.seed, ORDER | epoch)).permutation(len(self.dataset))
 
     def __iter__(self) -> Iterator[Batch]:
         order = self.order(self._epoch)
@@ -115,6 +115,9 @@ class DataLoader:
         k = backend_of(self.dataset.images)
         images = k.gather(self.dataset.images, indices, self._scale, self._shift, self.padding, self.dtype)
         return images, self.dataset.labels[indices].astype(np.int64)
+
+
+ORDER = 1 << 63                            # apart from the counters of `rng.next_key`, which start at 0
 
 
 def _check_int(what: str, value: Any, least: int) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 
 from . import cpu
 
+CONV_ALGORITHMS: tuple[str, ...] = tuple(cpu.CONV_ALGORITHMS)
 BACKENDS: dict[type, ModuleType] = {np.ndarray: cpu}
 
 

@@ -21,17 +21,19 @@ from ._backend import backend_of
 OPS: dict[str, Callable[..., Tensor]] = {}     # every op by name; the tests demand a Case for each
 
 
-def op(body: Callable[..., Any] | None = None, *, index: tuple[str, ...] = (), numbers: bool = False) -> Any:
+def op(body: Callable[..., Any] | None = None, *, index: tuple[str, ...] = (), numbers: bool = False,
+       floating: bool = False) -> Any:
     """Make a public function of Tensors from a body, and enter it in OPS.
 
     index: names of the inputs that hold integers (labels); they take no part in the dtype comparison.
     numbers: whether plain numbers may stand for Tensors; they leave the result's dtype alone.
+    floating: whether the first input must hold floating numbers, because integers would wrap or not fit.
 
     The function refuses inputs that are no Tensors, and Tensors whose dtypes or devices differ. It records
     a Node when an input requires a gradient and the tape is on.
     """
     if body is None:
-        return lambda body: op(body, index=index, numbers=numbers)
+        return lambda body: op(body, index=index, numbers=numbers, floating=floating)
     name = body.__name__.strip("_")
     signature = inspect.signature(body)
     parameters = list(signature.parameters.values())[1:]
@@ -60,6 +62,11 @@ def op(body: Callable[..., Any] | None = None, *, index: tuple[str, ...] = (), n
             else:
                 arrays.append(None if t is None and len(arrays) in optional else _number(name, t, numbers))
                 need += (False,)
+        if first is None:
+            raise TypeError(f"{name}: got no Tensor but needs at least one; wrap an input in minidl.Tensor(...)")
+        if floating and first.dtype.kind != "f":
+            raise TypeError(f"{name}: the input has dtype {first.dtype} but must be float32 or float64; "
+                            "convert it with .to(dtype='float32')")
         k = backend_of(first)
         y, backward = body(k, *arrays, **options)
         if backward is None or not mode.grad or True not in need:

@@ -7,7 +7,7 @@ from ..tensor import Tensor
 from ._op import op
 
 
-@op
+@op(floating=True)
 def sigmoid(k, x):
     """The logistic function 1 / (1 + e^-x), elementwise (Krizhevsky 2009, section 3).
 
@@ -18,14 +18,14 @@ def sigmoid(k, x):
     return y, lambda gy, need: (k.sigmoid_grad_x(gy, y),)
 
 
-@op
+@op(floating=True)
 def tanh(k, x):
     """The hyperbolic tangent, elementwise."""
     y = k.tanh(x)
     return y, lambda gy, need: (k.tanh_grad_x(gy, y),)
 
 
-@op
+@op(floating=True)
 def relu(k, x):
     """max(x, 0), elementwise; the gradient at 0 is 0; NaN is passed on.
 
@@ -44,7 +44,7 @@ def one_axis(name: str, shape: tuple[int, ...], axis: int) -> int:
     return axis % len(shape)
 
 
-@op
+@op(floating=True)
 def softmax(k, x, *, axis=-1):
     """e^x over its sum along an axis, without overflow (Krizhevsky 2009, section 5).
 
@@ -56,7 +56,7 @@ def softmax(k, x, *, axis=-1):
     return y, lambda gy, need: (k.softmax_grad_x(gy, y, axis),)
 
 
-@op
+@op(floating=True)
 def log_softmax(k, x, *, axis=-1):
     """The logarithm of softmax along an axis, computed without forming it."""
     axis = one_axis("log_softmax", x.shape, axis)
@@ -64,7 +64,7 @@ def log_softmax(k, x, *, axis=-1):
     return y, lambda gy, need: (k.log_softmax_grad_x(gy, y, axis),)
 
 
-@op
+@op(floating=True)
 def _dropout(k, x, *, p, key):
     return k.dropout(x, p, key), lambda gy, need: (k.dropout_grad_x(gy, p, key),)
 

@@ -334,6 +334,7 @@ def concatenate(tensors: list[Tensor] | tuple[Tensor, ...], axis: int = 0) -> Te
     >>> concatenate([Tensor([1.0]), Tensor([2.0, 3.0])]).tolist()
     [1.0, 2.0, 3.0]
     """
+    tensors = tuple(tensors)
     if not tensors:
         raise ValueError("concatenate: got 0 Tensors but needs at least 1")
     return _concatenate(*tensors, axis=axis)

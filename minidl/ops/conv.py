@@ -6,7 +6,7 @@ from ._op import op
 from .window import conv_geometry
 
 
-@op
+@op(floating=True)
 def conv2d(k, x, w, b=None, *, stride=1, padding=0, algorithm="auto"):
     """Cross-correlate images with filters: x (n,c,h,w), w (m,c,kh,kw), b (m,) -> (n,m,oh,ow).
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ._op import op
 
 
-@op
+@op(floating=True)
 def linear(k, x, w, b=None):
     """x w^T + b: x (n,in), w (out,in), b (out,) -> (n,out).
 

@@ -12,7 +12,7 @@ from ._op import op
 REDUCTIONS = ("mean", "sum", "none")
 
 
-@op(index=("labels",))
+@op(index=("labels",), floating=True)
 def _cross_entropy(k, x, labels, *, reduction, smoothing):
     loss, log_p = k.cross_entropy(x, labels, reduction, smoothing)
 
@@ -69,6 +69,9 @@ def mse_loss(x: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
     >>> mse_loss(Tensor([1.0, 2.0]), Tensor([1.0, 4.0])).item()
     2.0
     """
+    if not (isinstance(x, Tensor) and isinstance(target, Tensor)):
+        raise TypeError(f"mse_loss: got a {type(x).__name__} and a {type(target).__name__} but both must be Tensors; "
+                        "wrap them in minidl.Tensor(...)")
     if x.shape != target.shape:
         raise ValueError(f"mse_loss: x has shape {x.shape} but target has shape {target.shape}; make them equal")
     if reduction not in REDUCTIONS:

@@ -6,7 +6,7 @@ from ._op import op
 from .window import pool_geometry
 
 
-@op
+@op(floating=True)
 def avg_pool2d(k, x, *, size, stride=None, padding=0):
     """Mean over windows: x (n,c,h,w) -> (n,c,oh,ow). Padding counts as zeros: the divisor is kh*kw.
 
@@ -23,7 +23,7 @@ def avg_pool2d(k, x, *, size, stride=None, padding=0):
     return k.avg_pool2d(x, g), lambda gy, need: (k.avg_pool2d_grad_x(gy, g),)
 
 
-@op
+@op(floating=True)
 def max_pool2d(k, x, *, size, stride=None, padding=0):
     """Largest value in each window: x (n,c,h,w) -> (n,c,oh,ow). Padding never wins.
 

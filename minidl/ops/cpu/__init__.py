@@ -15,6 +15,7 @@ from .activation import (
     tanh,
     tanh_grad_x,
 )
+from .conv import ALGORITHMS as CONV_ALGORITHMS
 from .conv import conv2d, conv2d_grad_b, conv2d_grad_w, conv2d_grad_x
 from .data import gather
 from .linear import linear, linear_grad_b, linear_grad_w, linear_grad_x
@@ -23,8 +24,9 @@ from .optim import sgd
 from .pool import avg_pool2d, avg_pool2d_grad_x, max_pool2d, max_pool2d_grad_x
 
 __all__ = [
-    "avg_pool2d", "avg_pool2d_grad_x", "conv2d", "conv2d_grad_b", "conv2d_grad_w", "conv2d_grad_x", "cross_entropy",
-    "cross_entropy_grad_x", "dropout", "dropout_grad_x", "gather", "linear", "linear_grad_b", "linear_grad_w",
-    "linear_grad_x", "log_softmax", "log_softmax_grad_x", "max_pool2d", "max_pool2d_grad_x", "relu", "relu_grad_x",
-    "sgd", "sigmoid", "sigmoid_grad_x", "softmax", "softmax_grad_x", "tanh", "tanh_grad_x",
+    "CONV_ALGORITHMS", "avg_pool2d", "avg_pool2d_grad_x", "conv2d", "conv2d_grad_b", "conv2d_grad_w",
+    "conv2d_grad_x", "cross_entropy", "cross_entropy_grad_x", "dropout", "dropout_grad_x", "gather", "linear",
+    "linear_grad_b", "linear_grad_w", "linear_grad_x", "log_softmax", "log_softmax_grad_x", "max_pool2d",
+    "max_pool2d_grad_x", "relu", "relu_grad_x", "sgd", "sigmoid", "sigmoid_grad_x", "softmax", "softmax_grad_x",
+    "tanh", "tanh_grad_x",
 ]

@@ -46,7 +46,10 @@ def relu(x: Array) -> Array:
 
 def relu_grad_x(gy: Array, y: Array) -> Array:
     """gy where y > 0, else 0"""
-    return elementwise(lambda gx, gy, y: np.multiply(gy, y > 0, out=gx), gy, y)
+    def work(gx: Array, gy: Array, y: Array) -> None:
+        gx[...] = 0                        # stored, not multiplied: an infinite gy times 0 would be NaN
+        np.copyto(gx, gy, where=y > 0)
+    return elementwise(work, gy, y)
 
 
 def _shifted(x: Array, axis: int) -> Array:
@@ -81,7 +84,7 @@ def dropout(x: Array, p: float, key: tuple[int, int]) -> Array:
     """x / (1 - p) where the i-th float32 of Philox(key), in C order, is at least p; else 0."""
     philox = np.random.Philox(key=np.array(key, np.uint64))
     kept = np.random.Generator(philox).random(x.shape, dtype=np.float32) >= p
-    return x * (kept.astype(x.dtype) / x.dtype.type(1 - p))
+    return np.where(kept, x / x.dtype.type(1 - p), x.dtype.type(0))
 
 
 def dropout_grad_x(gy: Array, p: float, key: tuple[int, int]) -> Array:

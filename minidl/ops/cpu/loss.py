@@ -31,7 +31,7 @@ def cross_entropy_grad_x(gy: Array, log_p: Array, labels: Array, reduction: str,
     n, classes = log_p.shape
     gx = np.exp(log_p)
     if smoothing:
-        gx -= smoothing / classes
+        gx -= smoothing / max(1, classes)
     gx[np.arange(n), labels] -= 1 - smoothing
     gx *= gy[:, None] if reduction == "none" else gy / n if reduction == "mean" and n else gy
     return gx

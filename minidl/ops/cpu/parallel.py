@@ -3,7 +3,7 @@
 NumPy releases the interpreter lock in its loops and products, so plain threads serve. A product of small
 matrices is many times slower on several BLAS threads than on one; so the chunks are spread over our threads and
 each product runs on one. What is a chunk depends on the sizes alone, never on the number of threads: results are
-the same bits on any machine.
+the same bits for any of them.
 """
 
 from __future__ import annotations
@@ -85,6 +85,17 @@ def one_blas_thread() -> Iterator[None]:
 @cache
 def _pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(max(1, threads() - 1), thread_name_prefix="minidl")
+
+
+def _after_fork() -> None:
+    """A forked child has none of its parent's threads: it starts its own, and no section is open in it."""
+    global _lock, _inside
+    _pool.cache_clear()
+    _lock, _inside = threading.Lock(), 0
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def parallel_for(count: int, chunk: int, work: Callable[[int, int], Any]) -> list[Any]:
