@@ -55,7 +55,8 @@ def op(body: Callable[..., Any] | None = None, *, index: tuple[str, ...] = (), n
                 array = t.data
                 if first is None:
                     first = array
-                elif array.dtype is not first.dtype or array.__class__ is not first.__class__:
+                elif array.__class__ is not first.__class__ or (
+                        array.dtype is not first.dtype and len(arrays) not in integer):
                     _check_same(name, inputs, integer)
                 arrays.append(array)
                 need += (t.requires_grad,)

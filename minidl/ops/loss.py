@@ -10,6 +10,7 @@ from ..tensor import Tensor
 from ._op import op
 
 REDUCTIONS = ("mean", "sum", "none")
+UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
 @op(index=("labels",), floating=True)
@@ -53,9 +54,9 @@ def _labels(logits: Tensor, labels: Any) -> Tensor:
         raise TypeError(f"cross_entropy: labels have dtype {labels.dtype} but must be integers; convert them "
                         "with .to(dtype='int64')")
     values, classes = labels.numpy(), logits.shape[1]
-    outside = (values < 0) | (values >= classes)
-    if outside.any():
-        at = int(outside.argmax())
+    # read as unsigned, a negative label is larger than any class: one look instead of two
+    if values.size and values.view(UNSIGNED[values.itemsize]).max() >= classes:
+        at = int(np.argmax((values < 0) | (values >= classes)))
         raise ValueError(f"cross_entropy: label {values[at]} at position {at} is out of range for {classes} "
                          f"classes; labels must be 0 to {classes - 1}")
     return labels
