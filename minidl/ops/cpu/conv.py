@@ -3,31 +3,28 @@
 Three algorithms, each in the directions y (forward), dx and dw:
 - direct: PMPP Figs. 16.4, 16.10, 16.11 as they stand (with their corrections), a filter element at a time;
 - unroll: PMPP Figs. 16.15 and 16.18, an image at a time through one unrolled buffer, then a matrix product;
-- gemm: the same with several images side by side in a cache-sized buffer, chunk by chunk on all cores.
+- gemm: the same product with a buffer unrolled along the columns only, chunks of images on all cores.
 
-The unrolled buffer is (c*kh*kw, oh*ow*nb) with the nb images of a chunk innermost: rows of it are copied, and in
-dx added, in runs of ow*nb elements, and one product serves the whole chunk. It is rebuilt for dw, because that
-costs less than keeping it: a buffer for all images would leave the cache.
+How gemm needs only columns unrolled: its buffer holds, for each row r of the padded images, the c*kw rows
+"channel c shifted by q" one below the other. The kh*c*kw rows that output row i wants are then those of the image
+rows i*sh, i*sh + 1, ...: one block of the buffer, and the next output row's block overlaps it. np.matmul takes such
+blocks as they lie, so the copies are kh times fewer than the full unrolling, and one call does all rows.
+The images of a chunk lie innermost: runs are ow*nb elements long, however narrow the image. Buffers are rebuilt in
+each direction, which costs less than keeping them: for all images they would not fit the cache.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from .linear import linear, linear_grad_w, linear_grad_x
-from .parallel import images_a_chunk, one_blas_thread, parallel_for, scratch
+from .parallel import empty, images_a_chunk, one_blas_thread, parallel_for, scratch
 
 Array = np.ndarray
-
-UNROLLED_BYTES = 1 << 21                   # of a chunk's unrolled buffer: larger leaves the cache, smaller means
-                                           # calls so short that threads wait for each other's interpreter lock
-MOST_IMAGES = 32                           # in a chunk, so that a batch of 128 keeps four cores busy
-FEWEST_IMAGES = 4                          # side by side, for which bringing the images innermost pays
-SMALL_PRODUCT = 1_000_000                  # multiplications up to which OpenBLAS takes its small-matrix path
-SMALL_MATRIX = 4096                        # filter elements up to which that path was measured to win
 
 
 # ---------------------------------------------------------------- direct: the formula
@@ -44,6 +41,10 @@ def _under(xp: Array, p: int, q: int, g: Any) -> Array:
     return xp[:, :, p:p + g.sh * g.oh:g.sh, q:q + g.sw * g.ow:g.sw]
 
 
+def _padded_zeros(n: int, dtype: Any, g: Any) -> Array:
+    return np.zeros((n, g.c, g.h + g.top + g.bottom, g.w + g.left + g.right), dtype)
+
+
 def _direct_y(x: Array, w: Array, b: Array | None, g: Any) -> Array:
     """y[n,m,i,j] = b[m] + sum over c,p,q of x[n, c, i*sh + p, j*sw + q] * w[m,c,p,q]"""
     xp = _pad(x, g)
@@ -58,7 +59,7 @@ def _direct_y(x: Array, w: Array, b: Array | None, g: Any) -> Array:
 
 def _direct_dx(gy: Array, w: Array, g: Any) -> Array:
     """dx[n, c, i*sh + p, j*sw + q] = sum over m,p,q of gy[n,m,i,j] * w[m,c,p,q]"""
-    dxp = np.zeros((g.n, g.c, g.h + g.top + g.bottom, g.w + g.left + g.right), gy.dtype)
+    dxp = _padded_zeros(g.n, gy.dtype, g)
     for p in range(g.kh):
         for q in range(g.kw):
             _under(dxp, p, q, g)[...] += np.einsum("nmij,mc->ncij", gy, w[:, :, p, q])
@@ -75,149 +76,213 @@ def _direct_dw(gy: Array, x: Array, g: Any) -> Array:
     return dw
 
 
-# ---------------------------------------------------------------- unrolled: chunks of images, images innermost
-def _windows(xt: Array, g: Any) -> Array:
-    """A view (c,kh,kw,oh,ow,nb) of padded images (c,hp,wp,nb): the unrolled matrix without its copies."""
-    c, h, w, b = xt.strides
-    return np.lib.stride_tricks.as_strided(
-        xt, (g.c, g.kh, g.kw, g.oh, g.ow, xt.shape[3]), (c, h, w, h * g.sh, w * g.sw, b))
+# ---------------------------------------------------------------- unroll: an image at a time
+def _unrolled(x: Array, g: Any) -> Iterator[Array]:
+    """Each image as a matrix (c*kh*kw, oh*ow), all in one buffer."""
+    buffer = np.empty((g.c, g.kh, g.kw, g.oh, g.ow), x.dtype)
+    for xp in _pad(x, g):
+        for p in range(g.kh):
+            for q in range(g.kw):
+                buffer[:, p, q] = _under(xp[None], p, q, g)[0]
+        yield buffer.reshape(g.c * g.kh * g.kw, -1)
 
 
-def _padded(nb: int, dtype: Any, g: Any) -> tuple[Array, Array]:
-    """Scratch for nb padded images (c,hp,wp,nb), all zeros, and the view (c,h,w,nb) of their inside."""
-    xt = scratch("padded", (g.c, g.h + g.top + g.bottom, g.w + g.left + g.right, nb), dtype)
-    xt[...] = 0
-    return xt, xt[:, g.top:g.top + g.h, g.left:g.left + g.w]
+def _unroll_y(x: Array, w: Array, b: Array | None, g: Any) -> Array:
+    """(m, c*kh*kw) @ (c*kh*kw, oh*ow) + b, for each image"""
+    y = np.empty((g.n, g.m, g.oh * g.ow), x.dtype)
+    with one_blas_thread():
+        for image, u in zip(y, _unrolled(x, g), strict=True):
+            np.matmul(w.reshape(g.m, -1), u, out=image)
+    if b is not None:
+        y += b[:, None]
+    return y.reshape(g.n, g.m, g.oh, g.ow)
 
 
-def _unrolled(x: Array, g: Any) -> Array:
-    """Images (nb,c,h,w) -> (c*kh*kw, oh*ow*nb), in scratch."""
-    nb = len(x)
-    xt, inside = _padded(nb, x.dtype, g)
-    inside[...] = x.transpose(1, 2, 3, 0)
-    u = scratch("unrolled", (g.c * g.kh * g.kw, g.oh * g.ow * nb), x.dtype)
-    u.reshape(g.c, g.kh, g.kw, g.oh, g.ow, nb)[...] = _windows(xt, g)
-    return u
+def _unroll_dx(gy: Array, w: Array, g: Any) -> Array:
+    """(c*kh*kw, m) @ (m, oh*ow) for each image, each row added back to where it was unrolled from"""
+    dxp = _padded_zeros(g.n, gy.dtype, g)
+    with one_blas_thread():
+        for image, maps in zip(dxp, gy.reshape(g.n, g.m, g.oh * g.ow), strict=True):
+            du = (w.reshape(g.m, -1).T @ maps).reshape(g.c, g.kh, g.kw, g.oh, g.ow)
+            for p in range(g.kh):
+                for q in range(g.kw):
+                    _under(image[None], p, q, g)[0] += du[:, p, q]
+    return _crop(dxp, g)
 
 
-def _maps_first(gy: Array) -> Array:
-    """(nb,m,oh,ow) -> (m, oh*ow*nb), the images innermost; a copy in scratch for several images."""
-    nb, m = gy.shape[:2]
-    if nb == 1:
-        return gy.reshape(m, -1)
-    flat = scratch("maps", (m, gy[0, 0].size, nb), gy.dtype)
-    flat[...] = gy.reshape(nb, m, -1).transpose(1, 2, 0)
-    return flat.reshape(m, -1)
+def _unroll_dw(gy: Array, x: Array, g: Any) -> Array:
+    """(m, oh*ow) @ (oh*ow, c*kh*kw), summed over the images"""
+    dw = np.zeros((g.m, g.c * g.kh * g.kw), gy.dtype)
+    with one_blas_thread():
+        for maps, u in zip(gy.reshape(g.n, g.m, g.oh * g.ow), _unrolled(x, g), strict=True):
+            dw += maps @ u.T
+    return dw.reshape(g.m, g.c, g.kh, g.kw)
 
 
-def _runs(a: Array, filters: int) -> Array:
-    """A view (s, rows, columns / s) of a long thin matrix, in s runs of columns that OpenBLAS holds for small.
+# ---------------------------------------------------------------- gemm: sizes
+MOST_IMAGES = 32                           # in a chunk, so that a batch of 128 keeps four cores busy
+BUFFER_BYTES = 1 << 21                     # of an unrolled buffer: more leaves the cache, and less means calls so short
+                                           # that threads wait for each other's interpreter lock
+ENOUGH = 1 << 18                           # multiplications for one output row of one image: then chunks of one image
+WIDE = 16                                  # columns that are a run worth copying on their own
+READ_BYTES = 1 << 22                       # worth a second thread when they are only read and summed
 
-    One product of such stacks is up to twice as fast as that of the whole, and as exact.
+# OpenBLAS multiplies small matrices as they lie, without packing them first: up to twice as fast.
+SMALL_PRODUCT = 1_000_000                  # multiplications up to which it does
+SMALL_RESULT = 1_200                       # elements of a @ b.T up to which it does
+FEW = 8                                    # rows of a: splitting into fewer to get there costs more than it gains
+UNLOCKED = 512                             # elements: for a smaller result NumPy keeps the interpreter locked
+
+
+# ---------------------------------------------------------------- gemm: the pieces
+def _chunk(g: Any, itemsize: int) -> int:
+    """How many images go through one buffer: it depends on sizes alone, so that results do not depend on the cores."""
+    if g.m * g.c * g.kh * g.kw * g.ow >= ENOUGH:
+        return 1
+    return max(1, min(MOST_IMAGES, BUFFER_BYTES // ((g.h + g.top + g.bottom) * g.c * g.kw * g.ow * itemsize)))
+
+
+@cache
+def _part(count: int, most: int) -> int:
+    """The largest divisor of count that is at most `most`, or 1."""
+    return max(i for i in range(1, count + 1) if count % i == 0 and i <= max(1, most))
+
+
+def _lines(name: str, shape: tuple[int, ...], columns: int, images: int, dtype: Any) -> tuple[Array, Array]:
+    """Scratch of lines, a row of each image: as (*shape, columns*images) and as (*shape, columns, images).
+
+    In memory narrow rows lie with the images innermost, so that what is copied and added are long runs all the same;
+    wide ones lie image by image, which spares transposing them.
     """
-    rows, columns = a.shape
-    s = 1
-    if filters <= SMALL_MATRIX:
-        s = -(-columns * filters // SMALL_PRODUCT)
-        while columns % s:
-            s += 1
-    return a.reshape(rows, s, columns // s).transpose(1, 0, 2)
+    flat = scratch(name, (*shape, columns * images), dtype)
+    if columns < WIDE:
+        return flat, flat.reshape(*shape, columns, images)
+    return flat, flat.reshape(*shape, images, columns).swapaxes(-1, -2)
+
+
+def _columns(x: Array, g: Any) -> Array:
+    """A view (hp,c,kw,ow,nb) of padded images (nb,c,h,w): element [r,c,q,j,b] is [b, c, r, j*sw + q] of them."""
+    hp, wp = g.h + g.top + g.bottom, g.w + g.left + g.right
+    flat, xp = _lines("padded", (hp, g.c), wp, len(x), x.dtype)
+    if (hp, wp) != (g.h, g.w):
+        flat[...] = 0
+    xp[g.top:g.top + g.h, :, g.left:g.left + g.w] = x.transpose(2, 1, 3, 0)
+    r, c, j, b = xp.strides
+    return np.ndarray((hp, g.c, g.kw, g.ow, len(x)), x.dtype, flat, 0, (r, c, j, j * g.sw, b))
+
+
+def _windows(rows: Array, first: int, count: int, step: int, size: int) -> Array:
+    """A view (count, size*k, l) of rows (r,k,l): `size` rows joined, from row `first` on, each `step` later."""
+    r, k, length = rows.strides
+    return np.ndarray((count, size * rows.shape[1], rows.shape[2]), rows.dtype, rows, first * r, (step * r, k, length))
 
 
 def _product(a: Array, b: Array, out: Array) -> None:
-    """out = a @ b"""
-    np.matmul(a, _runs(b, a.size), out=_runs(out, a.size))
+    """out (r,m,l) = a (m,k) @ b (r,k,l)"""
+    most = SMALL_PRODUCT // (b.shape[1] * b.shape[2])
+    step = most if most >= FEW else len(a)
+    for i in range(0, len(a), step):
+        np.matmul(a[i:i + step], b, out=out[:, i:i + step])
 
 
-def _unrolled_y(x: Array, w: Array, b: Array | None, y: Array, g: Any) -> None:
-    """(m, c*kh*kw) @ (c*kh*kw, oh*ow*nb) + b -> y (nb,m,oh,ow)"""
-    nb = len(x)
-    product = y.reshape(g.m, -1) if nb == 1 else scratch("product", (g.m, g.oh * g.ow * nb), x.dtype)
-    _product(w.reshape(g.m, -1), _unrolled(x, g), product)
+def _gemm_chunk_y(x: Array, w: Array, b: Array | None, y: Array, g: Any) -> None:
+    """For each output row: (m, kh*c*kw) @ (kh*c*kw, ow*nb) + b -> y (nb,m,oh,ow)"""
+    nb, columns = len(x), _columns(x, g)
+    rows, unrolled = _lines("rows", (len(columns), g.c, g.kw), g.ow, nb, x.dtype)
+    unrolled[...] = columns
+    if nb == 1:
+        product, maps = y[0].transpose(1, 0, 2), None
+    else:
+        product, maps = _lines("maps", (g.oh, g.m), g.ow, nb, x.dtype)
+    _product(w, _windows(rows.reshape(len(rows), g.c * g.kw, -1), 0, g.oh, g.sh, g.kh), product)
     if b is not None:
         product += b[:, None]
-    if nb > 1:
-        y.reshape(nb, g.m, -1)[...] = product.reshape(g.m, -1, nb).transpose(2, 0, 1)
+    if maps is not None:
+        y[...] = maps.transpose(3, 1, 0, 2)
 
 
-def _unrolled_dx(gy: Array, w: Array, dx: Array, g: Any) -> None:
-    """(c*kh, m*kw) @ (m*kw, oh*wp*nb), then kh rows added -> dx (nb,c,h,w)
+def _gemm_chunk_dx(gy: Array, w: Array, dx: Array, g: Any) -> None:
+    """For each image row: (c*kw, kh*m) @ (kh*m, ow*nb), its kw shifts added up -> dx (nb,c,h,w)
 
-    gy is unrolled along the width only, spread over the padded width wp, and the product's rows are added along the
-    height: kw copies and kh additions where unrolling the whole window would take kh*kw additions.
+    The kh output rows that an image row takes part in are neighbours as well, the lowest p with the last of them:
+    so w comes here with its rows reversed, and gy between rows of zeros (and, at a stride, over rows of zeros).
     """
-    nb, wp = len(gy), g.left + g.w + g.right
-    maps = _maps_first(gy).reshape(g.m, g.oh, g.ow, nb)
-    u = scratch("unrolled", (g.m, g.kw, g.oh, wp, nb), gy.dtype)
-    u[...] = 0
+    nb = len(gy)
+    flat, maps = _lines("maps", (g.h + g.top + g.bottom + g.kh - 1, g.m), g.ow, nb, gy.dtype)
+    flat[...] = 0
+    maps[g.kh - 1:g.kh - 1 + g.sh * g.oh:g.sh] = gy.transpose(2, 1, 3, 0)
+    rows, unrolled = _lines("rows", (g.h, g.c, g.kw), g.ow, nb, gy.dtype)
+    _product(w, _windows(flat, g.top, g.h, 1, g.kh), rows.reshape(g.h, g.c * g.kw, -1))
+    flat, dxp = _lines("padded", (g.h, g.c), g.w + g.left + g.right, nb, gy.dtype)
+    flat[...] = 0
     for q in range(g.kw):
-        u[:, q, :, q:q + g.sw * g.ow:g.sw] = maps
-    rows = scratch("product", (g.c, g.kh, g.oh, wp, nb), gy.dtype)
-    _product(w.transpose(1, 2, 0, 3).reshape(g.c * g.kh, -1), u.reshape(g.m * g.kw, -1), rows.reshape(g.c * g.kh, -1))
-    dxt, inside = _padded(nb, gy.dtype, g)
-    for p in range(g.kh):
-        dxt[:, p:p + g.sh * g.oh:g.sh] += rows[:, p]
-    dx[...] = inside.transpose(3, 0, 1, 2)
+        dxp[:, :, q:q + g.sw * g.ow:g.sw] += unrolled[:, :, q]
+    dx[...] = dxp[:, :, g.left:g.left + g.w].transpose(3, 1, 0, 2)
 
 
-def _unrolled_dw(gy: Array, x: Array, g: Any) -> Array:
-    """(c*kh*kw, oh*ow*nb) @ (oh*ow*nb, m) -> (c*kh*kw, m), the sum over these nb images"""
-    u, maps = _unrolled(x, g), _maps_first(gy)
-    filters = len(u) * len(maps)
-    return np.matmul(_runs(u, filters), _runs(maps, filters).transpose(0, 2, 1)).sum(axis=0)
+def _gemm_chunk_dw(gy: Array, x: Array, g: Any) -> Array:
+    """For each filter row p: (m, oh*ow*nb) @ (oh*ow*nb, c*kw) -> (kh,m,c*kw), the sum over these nb images
+
+    Here each of the c*kw rows of the buffer runs through all image rows, so that what lies under `lines` output rows
+    is one long piece of it, from image row p on (at a stride there are gaps: then it is one output row).
+    """
+    nb, columns, k = len(x), _columns(x, g), g.c * g.kw
+    rows, unrolled = _lines("rows", (g.c, g.kw, g.h + g.top + g.bottom), g.ow, nb, x.dtype)
+    unrolled[...] = columns.transpose(1, 2, 0, 3, 4)
+    if nb == 1:
+        flat = gy[0]
+    else:
+        flat, maps = _lines("maps", (g.m, g.oh), g.ow, nb, gy.dtype)
+        maps[...] = gy.transpose(1, 2, 3, 0)
+    filters = _part(g.m, SMALL_RESULT // k) if SMALL_RESULT // k >= FEW else g.m
+    lines = _part(g.oh, min(SMALL_PRODUCT // (filters * k * g.ow * nb), g.oh * g.kh * g.m * k // UNLOCKED))
+    lines = lines if g.sh == 1 else 1
+    q, r, item = rows.strides[1:]
+    under = np.ndarray((g.oh // lines, g.kh, lines * g.ow * nb, k), x.dtype, rows, 0, (lines * g.sh * r, r, item, q))
+    over = flat.reshape(g.m // filters, filters, g.oh // lines, 1, -1).transpose(0, 2, 3, 1, 4)
+    dw = np.matmul(over, under).sum(axis=1)                               # (m/filters, kh, filters, k)
+    return dw.swapaxes(0, 1).reshape(g.kh, g.m, k)
 
 
-# ---------------------------------------------------------------- which images make a chunk
-def _one_by_one(g: Any, itemsize: int, work: Callable[[int, int], Any]) -> list[Any]:
-    """unroll: an image at a time, on this thread."""
-    with one_blas_thread():
-        return [work(i, i + 1) for i in range(g.n)]
-
-
-def _in_chunks(g: Any, itemsize: int, work: Callable[[int, int], Any]) -> list[Any]:
-    """gemm: as many images as keep the unrolled buffer in the cache, on all threads; one where that is too few."""
-    nb = images_a_chunk(g.c * g.kh * g.kw * g.oh * g.ow * itemsize, UNROLLED_BYTES)
-    return parallel_for(g.n, 1 if nb < FEWEST_IMAGES else min(nb, MOST_IMAGES), work)
-
-
+# ---------------------------------------------------------------- gemm: the three directions
 def _is_linear(g: Any) -> bool:
     """The window is the whole image: each output is one product with it, a linear layer's."""
     return (g.kh, g.kw, g.oh, g.ow) == (g.h, g.w, 1, 1) and not (g.top or g.left)
 
 
-def _through(split: Callable[..., list[Any]]) -> tuple[Callable[..., Array], ...]:
-    """The three directions of an unrolling algorithm from its way of splitting the batch."""
-    def y(x: Array, w: Array, b: Array | None, g: Any) -> Array:
-        if _is_linear(g):
-            return linear(x.reshape(g.n, g.c * g.h * g.w), w.reshape(g.m, -1), b)[:, :, None, None]
-        out = np.empty((g.n, g.m, g.oh, g.ow), x.dtype)
-        split(g, x.itemsize, lambda i, j: _unrolled_y(x[i:j], w, b, out[i:j], g))
-        return out
+def _gemm_y(x: Array, w: Array, b: Array | None, g: Any) -> Array:
+    if _is_linear(g):
+        return linear(x.reshape(g.n, g.c * g.h * g.w), w.reshape(g.m, -1), b)[:, :, None, None]
+    y = empty((g.n, g.m, g.oh, g.ow), x.dtype)
+    w = w.transpose(0, 2, 1, 3).reshape(g.m, -1)                          # (m, kh*c*kw)
+    parallel_for(g.n, _chunk(g, x.itemsize), lambda i, j: _gemm_chunk_y(x[i:j], w, b, y[i:j], g))
+    return y
 
-    def dx(gy: Array, w: Array, g: Any) -> Array:
-        if _is_linear(g):
-            return linear_grad_x(gy.reshape(g.n, g.m), w.reshape(g.m, -1)).reshape(g.n, g.c, g.h, g.w)
-        out = np.empty((g.n, g.c, g.h, g.w), gy.dtype)
-        split(g, gy.itemsize, lambda i, j: _unrolled_dx(gy[i:j], w, out[i:j], g))
-        return out
 
-    def dw(gy: Array, x: Array, g: Any) -> Array:
-        if _is_linear(g):
-            flat = linear_grad_w(gy.reshape(g.n, g.m), x.reshape(g.n, g.c * g.h * g.w))
-            return flat.reshape(g.m, g.c, g.kh, g.kw)
-        total = np.zeros((g.c * g.kh * g.kw, g.m), gy.dtype)
-        for part in split(g, gy.itemsize, lambda i, j: _unrolled_dw(gy[i:j], x[i:j], g)):
-            total += part                  # in the order of the images, whoever was first
-        return total.T.reshape(g.m, g.c, g.kh, g.kw)
+def _gemm_dx(gy: Array, w: Array, g: Any) -> Array:
+    if _is_linear(g):
+        return linear_grad_x(gy.reshape(g.n, g.m), w.reshape(g.m, -1)).reshape(g.n, g.c, g.h, g.w)
+    dx = empty((g.n, g.c, g.h, g.w), gy.dtype)
+    w = w[:, :, ::-1].transpose(1, 3, 2, 0).reshape(g.c * g.kw, -1)       # (c*kw, kh*m)
+    parallel_for(g.n, _chunk(g, gy.itemsize), lambda i, j: _gemm_chunk_dx(gy[i:j], w, dx[i:j], g))
+    return dx
 
-    return y, dx, dw
+
+def _gemm_dw(gy: Array, x: Array, g: Any) -> Array:
+    if _is_linear(g):
+        flat = linear_grad_w(gy.reshape(g.n, g.m), x.reshape(g.n, g.c * g.h * g.w))
+        return flat.reshape(g.m, g.c, g.kh, g.kw)
+    dw = np.zeros((g.kh, g.m, g.c * g.kw), gy.dtype)
+    for part in parallel_for(g.n, _chunk(g, x.itemsize), lambda i, j: _gemm_chunk_dw(gy[i:j], x[i:j], g)):
+        dw += part                         # in the order of the images, whoever was first
+    return np.ascontiguousarray(dw.reshape(g.kh, g.m, g.c, g.kw).transpose(1, 2, 0, 3))
 
 
 # ---------------------------------------------------------------- the primitives
 ALGORITHMS: dict[str, tuple[Callable[..., Array], ...]] = {       # name -> (y, dx, dw)
     "direct": (_direct_y, _direct_dx, _direct_dw),
-    "unroll": _through(_one_by_one),
-    "gemm": _through(_in_chunks),
+    "unroll": (_unroll_y, _unroll_dx, _unroll_dw),
+    "gemm": (_gemm_y, _gemm_dx, _gemm_dw),
 }
 ALGORITHMS["auto"] = ALGORITHMS["gemm"]
 
@@ -242,7 +307,7 @@ def conv2d_grad_w(gy: Array, x: Array, g: Any) -> Array:
 
 def conv2d_grad_b(gy: Array) -> Array:
     n, m, oh, ow = gy.shape
-    sums = np.empty((n, m), gy.dtype)
-    maps = gy.reshape(n, m, oh * ow)
-    parallel_for(n, images_a_chunk(m * oh * ow * gy.itemsize), lambda i, j: np.sum(maps[i:j], axis=2, out=sums[i:j]))
+    sums, maps = np.empty((n, m), gy.dtype), gy.reshape(n, m, oh * ow)
+    nb = images_a_chunk(m * oh * ow * gy.itemsize, READ_BYTES)
+    parallel_for(n, nb, lambda i, j: np.einsum("nml->nm", maps[i:j], out=sums[i:j]))    # np.sum takes twice as long
     return sums.sum(axis=0)

@@ -8,13 +8,15 @@ from .parallel import parallel_for
 
 Array = np.ndarray
 
-ROWS = 32                                  # of the result that make a chunk: a product still, but a small one
+ROWS = 64                                  # of the result that make a chunk
+WORTH_SHARING = 1 << 22                    # multiplications: fewer take less time than waking a second thread
 
 
 def _by_rows(a: Array, b: Array) -> Array:
     """a @ b, some rows of the result at a time."""
     y = np.empty((len(a), b.shape[1]), a.dtype)
-    parallel_for(len(a), ROWS, lambda i, j: np.matmul(a[i:j], b, out=y[i:j]))
+    rows = ROWS if a.size * b.shape[1] > WORTH_SHARING else max(1, len(a))
+    parallel_for(len(a), rows, lambda i, j: np.matmul(a[i:j], b, out=y[i:j]))
     return y
 
 

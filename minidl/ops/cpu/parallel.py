@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import math
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -83,14 +85,23 @@ def one_blas_thread() -> Iterator[None]:
 
 # ---------------------------------------------------------------- chunks over threads
 @cache
-def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(max(1, threads() - 1), thread_name_prefix="minidl")
+def _helpers() -> SimpleQueue[Callable[[], None]]:
+    """Where threads() - 1 threads wait for something to do."""
+    jobs: SimpleQueue[Callable[[], None]] = SimpleQueue()
+
+    def serve() -> None:
+        while True:
+            jobs.get()()
+
+    for i in range(threads() - 1):
+        threading.Thread(target=serve, name=f"minidl-{i}", daemon=True).start()
+    return jobs
 
 
 def _after_fork() -> None:
     """A forked child has none of its parent's threads: it starts its own, and no section is open in it."""
     global _lock, _inside
-    _pool.cache_clear()
+    _helpers.cache_clear()
     _lock, _inside = threading.Lock(), 0
 
 
@@ -103,19 +114,26 @@ def parallel_for(count: int, chunk: int, work: Callable[[int, int], Any]) -> lis
     begins = range(0, count, chunk)
     results: list[Any] = [None] * len(begins)
     take = itertools.count().__next__      # one counter for all threads: who is free takes the next chunk
+    finished: SimpleQueue[BaseException | None] = SimpleQueue()
 
-    def run() -> None:
+    def run(report: Callable[[BaseException | None], None]) -> None:
         while (i := take()) < len(begins):
-            begin = begins[i]
-            results[i] = work(begin, min(begin + chunk, count))
+            try:
+                results[i] = work(begins[i], min(begins[i] + chunk, count))
+            except BaseException as error:
+                report(error)
+            else:
+                report(None)
 
+    own: list[BaseException | None] = []
     with one_blas_thread():
-        helpers = [_pool().submit(run) for _ in range(min(threads(), len(begins)) - 1)]
-        try:
-            run()
-        finally:
-            for helper in helpers:
-                helper.result()
+        for _ in range(min(threads(), len(begins)) - 1):
+            _helpers().put(lambda: run(finished.put))
+        run(own.append)                    # all of it, should no helper wake up in time
+        outcomes = own + [finished.get() for _ in range(len(begins) - len(own))]
+    for error in outcomes:
+        if error is not None:
+            raise error
     return results
 
 
@@ -124,9 +142,45 @@ def images_a_chunk(bytes_an_image: int, budget: int = CHUNK_BYTES) -> int:
     return max(1, budget // max(1, bytes_an_image))
 
 
+# ---------------------------------------------------------------- memory
+KEPT_BYTES = 1 << 30                       # of memory for reuse, at most
+REUSED_BYTES = 1 << 17                     # of the smallest array that is worth it
+_kept: list[np.ndarray] = [np.empty(0, np.uint8)]
+
+
+def _references(i: int) -> int:
+    """How many references there are to a kept buffer; every array that lies in it holds one."""
+    return sys.getrefcount(_kept[i])
+
+
+_UNUSED = _references(0)
+
+
+def empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """np.empty, but large arrays lie where earlier ones of the same size lay that nobody refers to any more.
+
+    Memory fresh from the system costs more than filling it: its pages are mapped and cleared one by one.
+    """
+    need = math.prod(shape) * np.dtype(dtype).itemsize
+    if need < REUSED_BYTES:
+        return np.empty(shape, dtype)
+    with _lock:
+        unused = [i for i in range(len(_kept)) if _references(i) == _UNUSED]
+        for i in unused:
+            if _kept[i].nbytes == need:
+                return np.ndarray(shape, dtype, _kept[i])
+        if sum(buffer.nbytes for buffer in _kept) + need > KEPT_BYTES:
+            for i in reversed(unused):
+                del _kept[i]
+        buffer = np.empty(need, np.uint8)
+        if sum(buffer.nbytes for buffer in _kept) + need <= KEPT_BYTES:
+            _kept.append(buffer)
+        return np.ndarray(shape, dtype, buffer)
+
+
 def elementwise(work: Callable[..., None], *arrays: np.ndarray) -> np.ndarray:
     """A new array from arrays of one shape: work(y, *arrays) fills a chunk of it, in any number of passes."""
-    y = np.empty(arrays[0].shape, arrays[0].dtype)
+    y = empty(arrays[0].shape, arrays[0].dtype)
     if y.nbytes <= CHUNK_BYTES:
         work(y, *arrays)
         return y
@@ -147,8 +201,7 @@ _scratch = _Scratch()
 
 def scratch(name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     """This thread's buffer of a name, with whatever it last held; it grows to the largest request."""
-    count = int(np.prod(shape, dtype=np.int64))
-    need = count * np.dtype(dtype).itemsize
+    need = math.prod(shape) * np.dtype(dtype).itemsize
     held = _scratch.buffers.get(name)
     if held is None or held.nbytes < need:
         held = _scratch.buffers[name] = np.empty(need, np.uint8)

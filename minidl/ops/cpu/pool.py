@@ -7,11 +7,12 @@ rows first and their columns then, so that the first and larger half of the addi
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import reduce
 from typing import Any
 
 import numpy as np
 
-from .parallel import images_a_chunk, parallel_for
+from .parallel import empty, images_a_chunk, parallel_for, scratch
 
 Array = np.ndarray
 
@@ -45,7 +46,8 @@ def _spread(dx: Array, g: Any, walk: Callable[[Array, Callable[[Array, Array], N
     if tiled:
         walk(dx, np.copyto)
         return
-    xp = np.zeros((len(dx), g.c, g.h + g.top + g.bottom, g.w + g.left + g.right), dx.dtype)
+    xp = scratch("padded", (len(dx), g.c, g.h + g.top + g.bottom, g.w + g.left + g.right), dx.dtype)
+    xp[...] = 0
     walk(xp, lambda place, values: np.add(place, values, out=place))
     dx[...] = xp[:, :, g.top:g.top + g.h, g.left:g.left + g.w]
 
@@ -54,32 +56,35 @@ def _by_images(g: Any, work: Any, itemsize: int) -> None:
     parallel_for(g.n, images_a_chunk(g.c * g.h * g.w * itemsize), work)
 
 
+def _add_up(parts: list[Array], out: Array) -> Array:
+    """The sum of the parts, in `out`; a single part is its own sum."""
+    return reduce(lambda total, part: np.add(total, part, out=out), parts)
+
+
 def avg_pool2d(x: Array, g: Any) -> Array:
-    y = np.empty((g.n, g.c, g.oh, g.ow), x.dtype)
+    y = empty((g.n, g.c, g.oh, g.ow), x.dtype)
 
     def work(i: int, j: int) -> None:
-        xp = _padded(x[i:j], g, 0)
-        rows = xp[:, :, _rows(0, g)].copy()
-        for p in range(1, g.kh):
-            rows += xp[:, :, _rows(p, g)]
-        rows *= 1 / (g.kh * g.kw)
-        out = y[i:j]
-        out[...] = rows[..., _columns(0, g)]
-        for q in range(1, g.kw):
-            out += rows[..., _columns(q, g)]
+        xp, out = _padded(x[i:j], g, 0), y[i:j]
+        rows = scratch("rows", (j - i, g.c, g.oh, xp.shape[3]), x.dtype)
+        rows = _add_up([xp[:, :, _rows(p, g)] for p in range(g.kh)], rows)
+        total = _add_up([rows[..., _columns(q, g)] for q in range(g.kw)], out)
+        np.multiply(total, 1 / (g.kh * g.kw), out=out)
 
     _by_images(g, work, x.itemsize)
     return y
 
 
 def avg_pool2d_grad_x(gy: Array, g: Any) -> Array:
-    dx = np.empty((g.n, g.c, g.h, g.w), gy.dtype)
+    dx = empty((g.n, g.c, g.h, g.w), gy.dtype)
 
     def work(i: int, j: int) -> None:
-        share = gy[i:j] * (1 / (g.kh * g.kw))
+        share = scratch("share", (j - i, g.c, g.oh, g.ow), gy.dtype)
+        np.multiply(gy[i:j], 1 / (g.kh * g.kw), out=share)
 
         def walk(xp: Array, put: Callable[[Array, Array], None]) -> None:
-            rows = np.zeros((j - i, g.c, g.oh, xp.shape[3]), gy.dtype)
+            rows = scratch("rows", (j - i, g.c, g.oh, xp.shape[3]), gy.dtype)
+            rows[...] = 0
             for q in range(g.kw):
                 put(rows[..., _columns(q, g)], share)
             for p in range(g.kh):
@@ -112,7 +117,7 @@ def max_pool2d(x: Array, g: Any) -> tuple[Array, Array]:
 
 
 def max_pool2d_grad_x(gy: Array, index: Array, g: Any) -> Array:
-    dx = np.empty((g.n, g.c, g.h, g.w), gy.dtype)
+    dx = empty((g.n, g.c, g.h, g.w), gy.dtype)
 
     def work(i: int, j: int) -> None:
         def walk(xp: Array, put: Callable[[Array, Array], None]) -> None:

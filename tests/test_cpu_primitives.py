@@ -1,0 +1,187 @@
+"""The fast forms of the CPU primitives against the reference ones, on every path that sizes choose between."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+from minidl.ops import cpu as k
+from minidl.ops.cpu import conv, parallel
+from minidl.ops.window import conv_geometry, pool_geometry
+
+Array = np.ndarray
+
+# n c h w, m kh kw, stride, padding: odd sizes, gaps at the far edges, strides beyond the window, one-sided borders
+SHAPES: list[Any] = [
+    ((5, 1, 9, 20), (3, 4, 5), 1, 0),
+    ((7, 3, 8, 7), (4, 3, 3), 1, ((2, 1), (0, 3))),
+    ((3, 2, 11, 23), (5, 3, 2), (2, 1), 1),
+    ((4, 2, 7, 9), (2, 2, 3), (3, 4), ((1, 0), (2, 1))),
+    ((3, 2, 5, 4), (6, 5, 4), 1, 0),
+    ((2, 1, 6, 18), (9, 1, 1), 1, 0),
+    ((1, 2, 4, 4), (1, 4, 1), 2, (0, 2)),
+    ((0, 2, 6, 6), (3, 3, 3), 1, 1),
+]
+
+# Constants of conv.py, so that small shapes take the paths of large ones.
+SETTINGS: list[dict[str, int]] = [
+    {},
+    {"MOST_IMAGES": 2},                                        # several chunks, the last one smaller
+    {"ENOUGH": 1},                                             # chunks of one image, written in place
+    {"WIDE": 1}, {"WIDE": 10**9},                              # images outside rows, images innermost
+    {"SMALL_PRODUCT": 200, "FEW": 1, "UNLOCKED": 1},           # products in blocks of filters and of lines
+    {"SMALL_RESULT": 12, "FEW": 1},
+    {"UNLOCKED": 1},                                           # all output rows in one product, where stride allows
+    {"SMALL_PRODUCT": 1, "SMALL_RESULT": 1},                   # no block is small enough: undivided
+]
+
+
+def close(got: Array, expected: Array) -> None:
+    assert (got.shape, got.dtype) == (expected.shape, expected.dtype)
+    np.testing.assert_allclose(got, expected, rtol=1e-11, atol=1e-11)
+
+
+def problem(shape: Any, algorithm: str, dtype: Any = np.float64) -> tuple[Array, Array, Array, Array, Any]:
+    x, (m, kh, kw), stride, padding = shape
+    g = conv_geometry(x, (m, x[1], kh, kw), (m,), stride, padding, algorithm)
+    rng = np.random.default_rng(3)
+    arrays = [rng.standard_normal(s).astype(dtype) for s in (x, (m, x[1], kh, kw), (m,), (g.n, m, g.oh, g.ow))]
+    return arrays[0], arrays[1], arrays[2], arrays[3], g
+
+
+def directions(shape: Any, algorithm: str, dtype: Any = np.float64) -> list[Array]:
+    x, w, b, gy, g = problem(shape, algorithm, dtype)
+    return [k.conv2d(x, w, b, g), k.conv2d(x, w, None, g), k.conv2d_grad_x(gy, w, g), k.conv2d_grad_w(gy, x, g)]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_gemm_equals_the_formula_whatever_the_sizes_choose(
+        shape: Any, settings: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in settings.items():
+        monkeypatch.setattr(conv, name, value)
+    for got, expected in zip(directions(shape, "gemm"), directions(shape, "direct"), strict=True):
+        close(got, expected)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_unroll_equals_the_formula(shape: Any) -> None:
+    for got, expected in zip(directions(shape, "unroll"), directions(shape, "direct"), strict=True):
+        close(got, expected)
+
+
+def test_scratch_of_one_shape_leaves_nothing_for_the_next() -> None:
+    expected = [directions(shape, "gemm") for shape in SHAPES]
+    for i, j in itertools.permutations(range(len(SHAPES)), 2):
+        directions(SHAPES[i], "gemm")
+        for got, want in zip(directions(SHAPES[j], "gemm"), expected[j], strict=True):
+            np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("algorithm", ["unroll", "gemm"])
+def test_convolution_of_arrays_in_any_layout(algorithm: str) -> None:
+    x, w, b, gy, g = problem(SHAPES[1], algorithm)
+    expected = directions(SHAPES[1], algorithm)
+    x, w, gy = (np.ascontiguousarray(a.transpose(3, 1, 0, 2)).transpose(2, 1, 3, 0) for a in (x, w, gy))
+    assert not x.flags.c_contiguous
+    for got, want in zip([k.conv2d(x, w, b, g), k.conv2d(x, w, None, g), k.conv2d_grad_x(gy, w, g),
+                          k.conv2d_grad_w(gy, x, g)], expected, strict=True):
+        close(got, want)
+
+
+def test_bits_of_a_convolution_do_not_depend_on_the_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conv, "MOST_IMAGES", 2)
+    results = []
+    for count in (1, 2, 5):
+        monkeypatch.setattr(parallel, "threads", lambda count=count: count)
+        results.append([directions(shape, "gemm", np.float32) for shape in SHAPES])
+    for shape in range(len(SHAPES)):
+        for one, two, five in zip(*(result[shape] for result in results), strict=True):
+            np.testing.assert_array_equal(one, two)
+            np.testing.assert_array_equal(one, five)
+
+
+def test_bias_gradient_of_several_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conv, "READ_BYTES", 1)
+    gy = np.random.default_rng(0).standard_normal((5, 3, 4, 7))
+    close(k.conv2d_grad_b(gy), gy.sum((0, 2, 3)))
+
+
+@pytest.mark.parametrize(("x", "size", "stride", "padding"), [
+    ((5, 3, 9, 7), (3, 2), None, 0), ((4, 2, 8, 8), 2, None, 0), ((3, 1, 9, 11), 3, 2, ((1, 0), (2, 1))),
+    ((2, 2, 7, 7), (1, 2), (3, 3), 0), ((2, 1, 6, 6), (3, 1), 1, ((2, 1), (0, 0)))])
+def test_average_pooling_and_its_gradient_are_one_matrix(x: Any, size: Any, stride: Any, padding: Any) -> None:
+    """<gy, pool(x)> = <grad(gy), x>, and the pooling itself by its formula."""
+    g = pool_geometry("avg_pool2d", x, size, stride, padding)
+    rng = np.random.default_rng(1)
+    image, gy = rng.standard_normal(x), rng.standard_normal((g.n, g.c, g.oh, g.ow))
+    xp = np.pad(image, ((0, 0), (0, 0), (g.top, g.bottom), (g.left, g.right)))
+    expected = np.stack([np.stack([xp[:, :, i * g.sh:i * g.sh + g.kh, j * g.sw:j * g.sw + g.kw].mean((2, 3))
+                                   for j in range(g.ow)], -1) for i in range(g.oh)], -2)
+    close(k.avg_pool2d(image, g), expected)
+    assert np.vdot(gy, expected) == pytest.approx(np.vdot(k.avg_pool2d_grad_x(gy, g), image), rel=1e-11)
+
+
+def test_linear_in_several_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = sys.modules["minidl.ops.cpu.linear"]              # its name in the package is the function's
+    monkeypatch.setattr(module, "WORTH_SHARING", 0)
+    monkeypatch.setattr(module, "ROWS", 3)
+    rng = np.random.default_rng(2)
+    x, w, b, gy = (rng.standard_normal(s) for s in ((7, 5), (4, 5), (4,), (7, 4)))
+    close(k.linear(x, w, b), x @ w.T + b)
+    close(k.linear_grad_x(gy, w), gy @ w)
+    close(k.linear_grad_w(gy, x), gy.T @ x)
+
+
+def test_sigmoid_far_from_zero() -> None:
+    x = np.array([-1e4, -100, -50, 0, 50, 1e4, np.nan], np.float32)
+    with np.errstate(all="raise", under="ignore"):
+        y = k.sigmoid(x)
+    np.testing.assert_allclose(y, [0, 0, np.exp(-50), 0.5, 1, 1, np.nan], rtol=1e-5, atol=1e-42)
+
+
+# ---------------------------------------------------------------- memory for large results
+@pytest.fixture
+def kept(monkeypatch: pytest.MonkeyPatch) -> list[Array]:
+    """No memory kept so far, and arrays worth keeping from one byte on."""
+    fresh: list[Array] = []
+    monkeypatch.setattr(parallel, "_kept", fresh)
+    monkeypatch.setattr(parallel, "REUSED_BYTES", 1)
+    return fresh
+
+
+def address(x: Array) -> int:
+    return x.__array_interface__["data"][0]
+
+
+@pytest.mark.skipif(sys.implementation.name != "cpython", reason="references are counted by CPython alone")
+def test_memory_is_reused_once_nobody_refers_to_it(kept: list[Array]) -> None:
+    first = parallel.empty((4, 5), np.float32)
+    place = address(first)
+    del first
+    again = parallel.empty((10,), np.float64)                  # another shape and dtype of as many bytes
+    assert (address(again), again.shape, again.dtype, len(kept)) == (place, (10,), np.float64, 1)
+
+
+@pytest.mark.parametrize("hold", [lambda x: x, lambda x: x[1:2, ::2], lambda x: x.reshape(-1).view(np.int32),
+                                  memoryview, lambda x: np.frombuffer(x, np.uint8)])
+def test_memory_that_any_view_refers_to_is_left_alone(kept: list[Array], hold: Any) -> None:
+    first = parallel.empty((4, 5), np.float32)
+    place, held = address(first), hold(first)
+    del first
+    assert address(parallel.empty((4, 5), np.float32)) != place
+    del held
+
+
+def test_memory_kept_has_a_limit(kept: list[Array], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parallel, "KEPT_BYTES", 100)
+    held = [parallel.empty((40,), np.uint8) for _ in range(5)]
+    assert len({address(x) for x in held}) == 5
+    assert len(kept) == 2
+    del held
+    parallel.empty((80,), np.uint8)
+    assert [buffer.nbytes for buffer in kept] == [80]          # the unused ones made room
