@@ -17,7 +17,7 @@ import numpy as np
 
 import minidl
 import zoo
-from minidl import data, device, nn, ops, optim
+from minidl import data, device, nn, optim
 from minidl.training import RunFolder, evaluate, fit
 
 IMAGE_SIZE = 32                            # every zoo model reads 32x32; smaller images are padded to it
@@ -60,7 +60,10 @@ def parser() -> Parser:
     p.add_argument("--momentum", type=real)
     p.add_argument("--weight-decay", type=real)
     p.add_argument("--lr-schedule", choices=optim.SCHEDULES)
-    p.add_argument("--conv-algorithm", default="auto", choices=ops.CONV_ALGORITHMS, help="(default: %(default)s)")
+    p.add_argument("--conv-algorithm", default="auto", metavar="NAME",
+                   help="how convolutions are computed; a wrong name lists the device's (default: %(default)s)")
+    p.add_argument("--precision", default="fp32", choices=device.PRECISIONS,
+                   help="of products on a GPU (default: %(default)s)")
     p.add_argument("--seed", type=whole, default=0, help="decides parameters and order (default: %(default)s)")
     p.add_argument("--output-dir", metavar="DIR", help="the run folder (default: a new one under runs/)")
     p.add_argument("--load", metavar="FILE", help="start from these weights (HDF5)")
@@ -94,16 +97,17 @@ def load_data(args: argparse.Namespace) -> tuple[data.Dataset, data.Dataset, str
     return train.first(args.limit_train), test.first(args.limit_test), note
 
 
-def loaders(args: argparse.Namespace, train: data.Dataset,
-            test: data.Dataset) -> tuple[data.DataLoader, data.DataLoader]:
+def loaders(args: argparse.Namespace, train: data.Dataset, test: data.Dataset,
+            where: str) -> tuple[data.DataLoader, data.DataLoader]:
     mean, std = data.channel_statistics(train)
-    common: dict[str, Any] = {"mean": mean, "std": std, "padding": (IMAGE_SIZE - train.images.shape[2]) // 2}
+    common: dict[str, Any] = {"mean": mean, "std": std, "padding": (IMAGE_SIZE - train.images.shape[2]) // 2,
+                              "device": where}
     return (data.DataLoader(train, args.batch_size, seed=args.seed, **common),
             data.DataLoader(test, 500, shuffle=False, **common))
 
 
-def build(args: argparse.Namespace, train: data.Dataset) -> nn.Module:
-    """The model with its first parameters, seen to run on one image of this data set."""
+def build(args: argparse.Namespace, train: data.Dataset, where: str) -> nn.Module:
+    """The model on its device with its first parameters, seen to run on one image of this data set."""
     minidl.manual_seed(args.seed)
     model = zoo.build(args.model, in_channels=train.images.shape[1], classes=len(train.classes))
     for _, module in model.named_modules():
@@ -111,8 +115,9 @@ def build(args: argparse.Namespace, train: data.Dataset) -> nn.Module:
             module.algorithm = args.conv_algorithm
     if args.load:
         minidl.load(model, args.load)
+    model.to(where)
     with minidl.no_grad():
-        model(minidl.Tensor(np.zeros((1, train.images.shape[1], IMAGE_SIZE, IMAGE_SIZE), np.float32)))
+        model(minidl.Tensor(np.zeros((1, train.images.shape[1], IMAGE_SIZE, IMAGE_SIZE), np.float32), device=where))
     return model
 
 
@@ -124,9 +129,10 @@ def unused(path: Path) -> Path:
 
 def run(args: argparse.Namespace) -> None:
     where = device.resolve(args.device)
+    minidl.set_precision(args.precision)
     train, test, note = load_data(args)
-    model = build(args, train).to(where)
-    train_loader, test_loader = loaders(args, train, test)
+    model = build(args, train, where)
+    train_loader, test_loader = loaders(args, train, test, where)
     folder = RunFolder(args.output_dir or unused(Path("runs") / f"{args.model}-{train.name}"))
     folder.write_config({
         **{key: value for key, value in vars(args).items() if key not in ("list_models", "no_progress", "debug")},
@@ -162,7 +168,7 @@ def main(argv: list[str] | None = None) -> int:
     warnings.simplefilter("ignore", RuntimeWarning)    # overflow on the way to a loss that fit() refuses
     try:
         run(with_recipe(args))
-    except (ValueError, TypeError, OSError, FloatingPointError) as error:
+    except (ValueError, TypeError, OSError, FloatingPointError, MemoryError) as error:
         if args.debug:
             raise
         print(f"train.py: error: {error}", file=sys.stderr)

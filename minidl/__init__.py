@@ -8,6 +8,7 @@
 """
 
 from . import data, init, nn, ops, optim
+from .device import set_precision, set_workspace_limit
 from .gradcheck import gradcheck
 from .rng import manual_seed
 from .tensor import Tensor, no_grad
@@ -16,5 +17,5 @@ from .weights import load, save
 
 __all__ = [
     "Tensor", "__version__", "data", "gradcheck", "init", "load", "manual_seed", "nn", "no_grad", "ops", "optim",
-    "save",
+    "save", "set_precision", "set_workspace_limit",
 ]

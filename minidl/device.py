@@ -1,28 +1,127 @@
-"""Where arrays live. This version computes on the CPU; every other device is refused by name."""
+"""Where arrays live, and what holds for all computing there: precision and the memory that kernels may borrow.
+
+CuPy is imported when the first array goes to, or is asked for on, a CUDA device: it takes a third of a second.
+"""
 
 from __future__ import annotations
 
+import functools
+import importlib.util
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 DEVICES = ("auto", "cpu", "cuda")
+PRECISIONS = ("fp32", "3xtf32", "tf32", "bf16")
+
+_precision = "fp32"
+_workspace_limit = 256 * 2**20
 
 
+def set_precision(precision: str) -> None:
+    """How CUDA devices compute products of float32 arrays, in convolutions and linear layers; nothing else changes.
+
+    "fp32": fused multiply-adds in float32 (the default). "tf32": tensor cores on operands rounded to 10 bits of
+    mantissa. "3xtf32": each operand as the sum of two tf32 numbers, three products: nearly float32's accuracy.
+    "bf16": operands rounded to 7 bits of mantissa. Sums are always float32. The CPU and float64 take no notice.
+
+    Raises ValueError for another name.
+
+    >>> set_precision("fp32")
+    """
+    global _precision
+    if precision not in PRECISIONS:
+        raise ValueError(f"set_precision: precision {precision!r} is not one of {', '.join(PRECISIONS)}")
+    _precision = precision
+
+
+def precision() -> str:
+    """What `set_precision` last said.
+
+    >>> precision()
+    'fp32'
+    """
+    return _precision
+
+
+def set_workspace_limit(limit: int) -> None:
+    """The most bytes that a CUDA convolution may borrow for unrolled images and partial sums; 256 MiB at first.
+
+    An algorithm that needs more works through the images in parts. Raises ValueError for less than 1 MiB.
+
+    >>> set_workspace_limit(256 * 2**20)
+    """
+    global _workspace_limit
+    if not isinstance(limit, int) or limit < 2**20:
+        raise ValueError(f"set_workspace_limit: limit is {limit!r} but must be an int of at least {2**20} (bytes)")
+    _workspace_limit = limit
+
+
+def workspace_limit() -> int:
+    """What `set_workspace_limit` last said, in bytes."""
+    return _workspace_limit
+
+
+# ---------------------------------------------------------------- which device
 def resolve(device: str) -> str:
     """Turn what a user asked for ("auto", "cpu", "cuda") into the device that serves.
 
-    Raises ValueError for an unknown name and for a device that this version cannot compute on.
+    "auto" is "cuda" where a GPU and CuPy are at hand, else "cpu". Raises ValueError for an unknown name, and for
+    "cuda" where it cannot serve: the message says what is missing.
 
-    >>> resolve("auto")
+    >>> resolve("cpu")
     'cpu'
     """
-    if device in ("auto", "cpu"):
+    if device == "cpu":
         return "cpu"
-    if device == "cuda":
-        raise ValueError("device: 'cuda' was asked for but this version of minidl computes on 'cpu' only; "
-                         "use device 'cpu' or 'auto'")
-    raise ValueError(f"device: {device!r} is not one of {', '.join(DEVICES)}")
+    if device == "auto":
+        return "cpu" if _missing() else "cuda"
+    if device != "cuda":
+        raise ValueError(f"device: {device!r} is not one of {', '.join(DEVICES)}")
+    missing = _missing()
+    if missing:
+        raise ValueError(f"device: 'cuda' was asked for but {missing}, or use device 'cpu'")
+    return "cuda"
+
+
+@functools.cache
+def _missing() -> str:
+    """What keeps this machine from computing with CUDA and the way out; empty where nothing does."""
+    gpu = has_nvidia_gpu()
+    if importlib.util.find_spec("cupy") is None:
+        return ("CuPy is not installed; run pip install 'minidl[cuda13]' (or 'minidl[cuda12]' for a driver older than "
+                "580)" if gpu else "there is no NVIDIA GPU here (and no CuPy); use a machine that has one")
+    try:
+        import cupy
+    except ImportError as error:
+        return f"CuPy cannot be imported ({str(error).strip().splitlines()[0]}); install it anew, 'minidl[cuda13]'"
+    runtime = cupy.cuda.runtime
+    try:
+        if runtime.getDeviceCount():
+            return ""
+    except runtime.CUDARuntimeError as error:
+        if "InsufficientDriver" in str(error) and gpu:
+            return (f"the NVIDIA driver is too old for CUDA {_version(runtime.runtimeGetVersion())}, which CuPy was "
+                    f"built for (the driver knows {_version(runtime.driverGetVersion())}); update the driver or "
+                    "install 'minidl[cuda12]' in place of 'minidl[cuda13]'")
+    return "there is no NVIDIA GPU that CUDA can use here; use a machine that has one"
+
+
+def has_nvidia_gpu() -> bool:
+    """Whether the NVIDIA driver runs on this machine, as far as can be seen without CuPy."""
+    return Path("/proc/driver/nvidia/version").exists() or Path("/dev/nvidia0").exists() or Path("/dev/dxg").exists()
+
+
+def _version(number: int) -> str:
+    """CUDA's version number, 13010, as "13.1"."""
+    return f"{number // 1000}.{number % 1000 // 10}"
+
+
+def as_array(data: Any, dtype: Any = None) -> Any:
+    """Data as an array of a dtype: itself where it is one, a CuPy array where it is on a GPU, else NumPy's."""
+    return data.astype(dtype or data.dtype, copy=False) if is_cuda(data) else np.asarray(data, dtype=dtype)
 
 
 def device_of(array: Any) -> str:
@@ -33,7 +132,15 @@ def device_of(array: Any) -> str:
     """
     if isinstance(array, (np.ndarray, np.generic)):
         return "cpu"
+    if is_cuda(array):
+        return "cuda"
     raise TypeError(f"device: a {type(array).__name__} is no array of a known device; pass a numpy.ndarray")
+
+
+def is_cuda(array: Any) -> bool:
+    """Whether something is a CuPy array; where there is one, CuPy was imported before."""
+    cupy = sys.modules.get("cupy")
+    return cupy is not None and isinstance(array, cupy.ndarray)
 
 
 def to_device(array: Any, device: str) -> Any:
@@ -43,8 +150,13 @@ def to_device(array: Any, device: str) -> Any:
     >>> to_device(a, "cpu") is a
     True
     """
-    resolve(device)
-    return array
+    if resolve(device) == device_of(array):
+        return array
+    if is_cuda(array):
+        return to_numpy(array)
+    import cupy
+
+    return cupy.asarray(array)
 
 
 def to_numpy(array: Any) -> np.ndarray:
@@ -53,4 +165,4 @@ def to_numpy(array: Any) -> np.ndarray:
     >>> to_numpy(np.ones(2))
     array([1., 1.])
     """
-    return np.asarray(array)
+    return array.get() if is_cuda(array) else np.asarray(array)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from .device import device_of, to_device
 from .ops._backend import backend_of
 from .tensor import Tensor
 
@@ -100,8 +101,8 @@ class SGD:
         velocity = self._velocities.get(id(p))
         if velocity is None:
             velocity = self._velocities[id(p)] = np.zeros_like(p.data)
-        elif velocity.dtype != p.dtype:    # the model was converted by .to() since the last step
-            velocity = self._velocities[id(p)] = velocity.astype(p.dtype)
+        elif velocity.dtype != p.dtype or device_of(velocity) != p.device:     # .to() moved the model since
+            velocity = self._velocities[id(p)] = to_device(velocity, p.device).astype(p.dtype, copy=False)
         return velocity
 
 

@@ -75,7 +75,8 @@ class Tensor:
     dtype. An array is shared, not copied, unless the Tensor requires a gradient: then it owns its memory,
     because an optimizer changes it in place.
     requires_grad: whether `backward()` shall accumulate a gradient in `.grad` (float32 or float64 only).
-    device: "cpu", or "auto" for the best there is. dtype: any numeric NumPy dtype.
+    device: "cpu", "cuda", or "auto" for the best there is; by default a CuPy array stays on its GPU, and all else
+    is on the CPU. dtype: any numeric NumPy dtype.
 
     Raises TypeError for data that are not numbers and for an integer Tensor with requires_grad.
 
@@ -93,24 +94,25 @@ class Tensor:
     grad: Tensor | None
     node: Node | None
 
-    def __init__(self, data: Any, requires_grad: bool = False, device: str = "cpu", dtype: Any = None):
+    def __init__(self, data: Any, requires_grad: bool = False, device: str | None = None, dtype: Any = None):
         if isinstance(data, Tensor):
             raise TypeError(f"Tensor: data is a Tensor already (shape {data.shape}); use .detach() or .to()")
         try:
-            array = np.asarray(data, dtype=dtype)
+            array = _device.as_array(data, dtype)
         except (TypeError, ValueError) as error:
             kind = TypeError if isinstance(error, TypeError) else ValueError
             raise kind(f"Tensor: {type(data).__name__} data do not become an array ({error}); pass numbers in "
                        "nested lists of equal lengths, and a NumPy dtype") from None
-        if dtype is None and array.dtype == np.float64 and not isinstance(data, (np.ndarray, np.generic)):
-            array = array.astype(np.float32)
+        if dtype is None and array.dtype == np.float64 and array is not data and not isinstance(data, np.generic):
+            array = array.astype(np.float32)           # of Python floats
         if array.dtype.kind not in "biuf":
             raise TypeError(f"Tensor: data has dtype {array.dtype} but must be bool, integer or floating "
                             "numbers; convert it with numpy first")
         if requires_grad and array.dtype not in (np.float32, np.float64):
             raise TypeError(f"Tensor: dtype {array.dtype} cannot require a gradient, only float32 and float64 "
                             "can; pass dtype='float32'")
-        self.data = _device.to_device(array.copy() if requires_grad else array, _device.resolve(device))
+        there = array if device is None else _device.to_device(array, device)
+        self.data = there.copy() if requires_grad and there is array else there
         self.requires_grad = requires_grad
         self.grad = None
         self.node = None

@@ -37,7 +37,7 @@ def train_step(model: nn.Module, optimizer: optim.SGD, images: Tensor, labels: A
 
 
 def _right(logits: Tensor, labels: Any) -> int:
-    return int(np.sum(logits.argmax(axis=1).numpy() == np.asarray(labels)))
+    return int(np.sum(logits.argmax(axis=1).numpy() == Tensor(labels).numpy()))
 
 
 def evaluate(model: nn.Module, batches: Iterable[tuple[Any, Any]]) -> tuple[float, float]:

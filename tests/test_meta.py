@@ -51,8 +51,9 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
     ("minidl/ops/shared", ("numpy",)),
     ("minidl/ops/cpu", ("numpy", "minidl/ops/shared", "minidl/ops/window", "minidl/ops/cpu")),
     ("minidl/ops/cuda/launch", ("numpy", "cupy", "minidl/device")),
-    ("minidl/ops/cuda", ("numpy", "cupy", "minidl/ops/shared", "minidl/ops/window", "minidl/ops/cuda")),
-    ("minidl/ops/_backend", ("numpy", "minidl/ops/cpu", "minidl/ops/cuda")),
+    ("minidl/ops/cuda", ("numpy", "cupy", "minidl/device", "minidl/version", "minidl/ops/shared", "minidl/ops/window",
+                         "minidl/ops/cuda")),
+    ("minidl/ops/_backend", ("numpy", "minidl/device", "minidl/ops/cpu", "minidl/ops/cuda")),
     ("minidl/ops/_op", ("numpy", "minidl/tensor", "minidl/ops/_backend")),
     *((family, ("numpy", "minidl/tensor", "minidl/rng", "minidl/ops/_op", "minidl/ops/window", *FAMILIES))
       for family in FAMILIES),

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from .. import rng
+from ..device import resolve, to_device
 from ..ops._backend import backend_of
 from .datasets import Dataset
 
-Batch = tuple[np.ndarray, np.ndarray]
+Batch = tuple[Any, Any]                    # arrays on the loader's device
 
 
 def channel_statistics(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
@@ -36,14 +37,15 @@ def channel_statistics(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
 
 
 class DataLoader:
-    """Iterate over a data set in batches: (images float (n,c,h,w), labels int64 (n,)), NumPy arrays.
+    """Iterate over a data set in batches: (images float (n,c,h,w), labels int64 (n,)), arrays of the device.
 
     batch_size: images a batch; the last may be smaller, or is dropped with drop_last.
     shuffle: in a new order each epoch, the permutation of Philox(seed, epoch); else as stored. Each
     iteration is the next epoch, from 0; `set_epoch` names one.
     mean, std: one number a channel: pixels become (pixel / 255 - mean) / std. padding: zero pixels around
     each image, before that. dtype: float32 or float64.
-    prefetch: batches made ahead on a thread of their own; 0 makes each when it is asked for.
+    prefetch: batches made ahead on a thread of their own; 0 makes each when it is asked for. device: "cpu", or
+    "cuda": then the whole set is kept on the device, as bytes, and batches are made there when they are asked for.
 
     Raises ValueError for an empty data set, numbers out of their range, a number of means that is not the
     number of channels, a std of 0, another dtype, or drop_last where nothing would be left.
@@ -58,7 +60,7 @@ class DataLoader:
     def __init__(self, dataset: Dataset, batch_size: int, *, shuffle: bool = True, seed: int = 0,
                  drop_last: bool = False, mean: Sequence[float] | np.ndarray | None = None,
                  std: Sequence[float] | np.ndarray | None = None, padding: int = 0, prefetch: int = 2,
-                 dtype: Any = np.float32):
+                 dtype: Any = np.float32, device: str = "cpu"):
         for what, value, least in (("batch_size", batch_size, 1), ("padding", padding, 0),
                                    ("prefetch", prefetch, 0), ("seed", seed, 0)):
             _check_int(what, value, least)
@@ -69,6 +71,9 @@ class DataLoader:
                              f"{batch_size if drop_last else 1}; use more images or a smaller batch")
         self.dataset, self.batch_size, self.shuffle, self.seed = dataset, batch_size, shuffle, seed
         self.drop_last, self.padding, self.prefetch, self.dtype = drop_last, padding, prefetch, dtype
+        self.device = resolve(device)
+        self._images = to_device(dataset.images, self.device)
+        self._labels = to_device(dataset.labels.astype(np.int64), self.device)
         self._scale, self._shift = self._affine(mean, std)
         self._epoch = 0
 
@@ -106,15 +111,16 @@ class DataLoader:
         return rng.generator((self.seed, ORDER | epoch)).permutation(len(self.dataset))
 
     def __iter__(self) -> Iterator[Batch]:
-        order = self.order(self._epoch)
+        order = to_device(self.order(self._epoch), self.device)
         self._epoch += 1
         parts = [order[i:i + self.batch_size] for i in range(0, self.images_per_epoch, self.batch_size)]
-        return _ahead(self._batch, parts, self.prefetch) if self.prefetch else map(self._batch, parts)
+        ahead = self.prefetch if self.device == "cpu" else 0           # a GPU is ahead of the host by itself
+        return _ahead(self._batch, parts, ahead) if ahead else map(self._batch, parts)
 
-    def _batch(self, indices: np.ndarray) -> Batch:
-        k = backend_of(self.dataset.images)
-        images = k.gather(self.dataset.images, indices, self._scale, self._shift, self.padding, self.dtype)
-        return images, self.dataset.labels[indices].astype(np.int64)
+    def _batch(self, indices: Any) -> Batch:
+        k = backend_of(self._images)
+        images = k.gather(self._images, indices, self._scale, self._shift, self.padding, self.dtype)
+        return images, k.getitem(self._labels, indices)
 
 
 ORDER = 1 << 63                            # apart from the counters of `rng.next_key`, which start at 0

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from ..device import is_cuda
 from . import cpu
 
 CONV_ALGORITHMS: tuple[str, ...] = tuple(cpu.CONV_ALGORITHMS)
-BACKENDS: dict[type, ModuleType] = {np.ndarray: cpu}
+BACKENDS: dict[type, ModuleType] = {np.ndarray: cpu}       # and cupy.ndarray, once there is one
 
 
 def backend_of(array: Any) -> ModuleType:
@@ -21,5 +22,15 @@ def backend_of(array: Any) -> ModuleType:
         for known, backend in BACKENDS.items():
             if isinstance(array, known):
                 return backend
+        if is_cuda(array):
+            return _cuda(type(array))
         raise TypeError(f"ops: no backend computes on a {type(array).__name__}; "
                         "pass a Tensor made from numbers or a numpy.ndarray") from None
+
+
+def _cuda(array_type: type) -> ModuleType:
+    """The CUDA primitives, imported with the first CUDA array."""
+    from . import cuda
+
+    BACKENDS[array_type] = cuda
+    return cuda

@@ -31,7 +31,8 @@ def cross_entropy(logits: Tensor, labels: Tensor | np.ndarray | list[int], *, re
     al. 2016, section 7).
 
     Raises TypeError for labels that are no integers; ValueError for shapes that do not fit, a label out of
-    range (named with its position), an unknown reduction or smoothing.
+    range (named with its position), an unknown reduction or smoothing. Labels that are on a CUDA device already are
+    not looked at beforehand: one out of range makes its loss NaN.
 
     >>> cross_entropy(Tensor([[0.0, 0.0]]), [1]).item()  # doctest: +ELLIPSIS
     0.6931...
@@ -46,20 +47,24 @@ def cross_entropy(logits: Tensor, labels: Tensor | np.ndarray | list[int], *, re
 
 def _labels(logits: Tensor, labels: Any) -> Tensor:
     """Labels as an integer Tensor that was seen to fit the logits."""
-    labels = labels if isinstance(labels, Tensor) else Tensor(np.asarray(labels), device=logits.device)
+    given, labels = labels, labels if isinstance(labels, Tensor) else Tensor(labels)
     if logits.ndim != 2 or labels.shape != logits.shape[:1]:
         raise ValueError(f"cross_entropy: logits have shape {logits.shape} and labels {labels.shape} but must be "
                          "(n, classes) and (n,)")
     if labels.dtype.kind not in "iu":
         raise TypeError(f"cross_entropy: labels have dtype {labels.dtype} but must be integers; convert them "
                         "with .to(dtype='int64')")
-    values, classes = labels.numpy(), logits.shape[1]
+    if labels.device == "cpu":             # to look at others would make the host wait for their device
+        _in_range(labels.numpy(), logits.shape[1])
+    return labels if labels is given else labels.to(logits.device)
+
+
+def _in_range(values: np.ndarray, classes: int) -> None:
     # read as unsigned, a negative label is larger than any class: one look instead of two
     if values.size and values.view(UNSIGNED[values.itemsize]).max() >= classes:
         at = int(np.argmax((values < 0) | (values >= classes)))
         raise ValueError(f"cross_entropy: label {values[at]} at position {at} is out of range for {classes} "
                          f"classes; labels must be 0 to {classes - 1}")
-    return labels
 
 
 def mse_loss(x: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:

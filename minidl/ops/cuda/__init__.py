@@ -1,1 +1,34 @@
-"""The primitives of `minidl.ops.cpu` as CUDA kernels, under the same names and signatures."""
+"""The primitives on CuPy arrays: the names and signatures of ops.cpu, by our own kernels. Only `sgd` changes an input.
+
+Elementwise arithmetic, reductions, shapes and products of ops.shared are CuPy's own.
+"""
+
+from ..shared import *  # noqa: F403  every function there is a primitive
+from .activation import (
+    dropout,
+    dropout_grad_x,
+    log_softmax,
+    log_softmax_grad_x,
+    relu,
+    relu_grad_x,
+    sigmoid,
+    sigmoid_grad_x,
+    softmax,
+    softmax_grad_x,
+    tanh,
+    tanh_grad_x,
+)
+from .conv import CONV_ALGORITHMS, conv2d, conv2d_grad_b, conv2d_grad_w, conv2d_grad_x
+from .data import gather
+from .linear import linear, linear_grad_b, linear_grad_w, linear_grad_x
+from .loss import cross_entropy, cross_entropy_grad_x
+from .optim import sgd
+from .pool import avg_pool2d, avg_pool2d_grad_x, max_pool2d, max_pool2d_grad_x
+
+__all__ = [
+    "CONV_ALGORITHMS", "avg_pool2d", "avg_pool2d_grad_x", "conv2d", "conv2d_grad_b", "conv2d_grad_w",
+    "conv2d_grad_x", "cross_entropy", "cross_entropy_grad_x", "dropout", "dropout_grad_x", "gather", "linear",
+    "linear_grad_b", "linear_grad_w", "linear_grad_x", "log_softmax", "log_softmax_grad_x", "max_pool2d",
+    "max_pool2d_grad_x", "relu", "relu_grad_x", "sgd", "sigmoid", "sigmoid_grad_x", "softmax", "softmax_grad_x",
+    "tanh", "tanh_grad_x",
+]

@@ -1,0 +1,100 @@
+"""Convolution on CUDA: the papers' algorithms as rows of one table, and the choice among them.
+
+x (n,c,h,w), w (m,c,kh,kw), y (n,m,oh,ow); g is an ops.window.ConvGeometry. README.md tells the ladder's story.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import cupy
+
+from ....device import precision
+from .. import launch
+from .bias import sum_maps
+from . import direct, implicit_gemm, krizhevsky, tiled, unroll, whole_image
+from .auto import fastest
+
+Array = cupy.ndarray
+
+
+class Algorithm(NamedTuple):
+    """y(x, w, b, g), dx(gy, w, g), dw(gy, x, g), each None where there is none; whether `auto` tries it; and
+    refuses(direction, g, dtype), which says why a case cannot be done, or None."""
+
+    y: Callable[..., Array] | None
+    dx: Callable[..., Array] | None
+    dw: Callable[..., Array] | None
+    refuses: Callable[[str, Any, Any], str | None]
+    tried: bool
+
+
+ALGORITHMS: dict[str, Algorithm] = {
+    "direct": Algorithm(direct.y, direct.dx, direct.dw, direct.refuses, False),
+    "tiled": Algorithm(tiled.y, tiled.dx, tiled.dw, tiled.refuses, False),
+    "tiled_constant": Algorithm(tiled.constant_y, tiled.constant_dx, None, tiled.constant_refuses, False),
+    "krizhevsky": Algorithm(krizhevsky.y, None, krizhevsky.dw, krizhevsky.refuses, False),
+    "unroll": Algorithm(unroll.unroll_y, unroll.unroll_dx, unroll.unroll_dw, unroll.refuses, False),
+    "gemm": Algorithm(unroll.gemm_y, unroll.gemm_dx, unroll.gemm_dw, unroll.refuses, True),
+    "implicit_gemm": Algorithm(implicit_gemm.y, implicit_gemm.dx, implicit_gemm.dw, implicit_gemm.refuses, True),
+    "tensor_core": Algorithm(implicit_gemm.tensor_core_y, implicit_gemm.tensor_core_dx, implicit_gemm.tensor_core_dw,
+                             implicit_gemm.tensor_core_refuses, True),
+    "whole_image": Algorithm(whole_image.y, whole_image.dx, whole_image.dw, whole_image.refuses, True),
+}
+CONV_ALGORITHMS = (*ALGORITHMS, "auto")
+
+
+def refusal(name: str, direction: str, g: Any, dtype: Any) -> str | None:
+    """Why an algorithm cannot do a case, or None."""
+    algorithm = ALGORITHMS[name]
+    if getattr(algorithm, direction) is None:
+        return f"it has no kernel for {direction}"
+    return algorithm.refuses(direction, g, dtype)
+
+
+def _run(direction: str, g: Any, *arguments: Any) -> Array:
+    """Call the algorithm that was asked for, or the fastest, on arrays in C order."""
+    arguments = tuple([None if a is None else launch.dense(a) for a in arguments])
+    dtype = arguments[0].dtype
+    if g.algorithm == "auto":
+        name = fastest(direction, g, dtype, arguments, _able)
+    else:
+        name = g.algorithm
+        _refuse(name, direction, g, dtype, precision())
+    return getattr(ALGORITHMS[name], direction)(*arguments, g)
+
+
+def _able(direction: str, g: Any, dtype: Any) -> dict[str, Callable[..., Array]]:
+    """The launchers that `auto` may try for a case."""
+    return {name: getattr(row, direction) for name, row in ALGORITHMS.items()
+            if row.tried and refusal(name, direction, g, dtype) is None}
+
+
+@functools.lru_cache(maxsize=4096)
+def _refuse(name: str, direction: str, g: Any, dtype: Any, precision: str) -> None:
+    if name not in ALGORITHMS:
+        raise ValueError(f"conv2d: algorithm {name!r} is not one of {', '.join(CONV_ALGORITHMS)} on cuda")
+    reason = refusal(name, direction, g, dtype)
+    if reason:
+        raise ValueError(f"conv2d: algorithm {name!r} cannot compute {direction} of x {g[:4]} and w "
+                         f"{(g.m, g.c, g.kh, g.kw)}: {reason}; use algorithm 'auto'")
+
+
+def conv2d(x: Array, w: Array, b: Array | None, g: Any) -> Array:
+    return _run("y", g, x, w, b)
+
+
+def conv2d_grad_x(gy: Array, w: Array, g: Any) -> Array:
+    return _run("dx", g, gy, w)
+
+
+def conv2d_grad_w(gy: Array, x: Array, g: Any) -> Array:
+    return _run("dw", g, gy, x)
+
+
+def conv2d_grad_b(gy: Array) -> Array:
+    """The sum over images and pixels of each map."""
+    n, m, oh, ow = gy.shape
+    return sum_maps(launch.dense(gy).reshape(n, m, oh * ow))

@@ -1,0 +1,99 @@
+"""`algorithm="auto"`: the fastest of those that can do a case, measured once a shape, direction, precision and device.
+
+What was measured is kept in a JSON file a device in the user's cache folder, so that other processes, and later
+runs, need not measure again and choose the same.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import cupy
+import numpy as np
+
+from ....device import precision
+from ....version import __version__
+
+REPEATS = 5                                # launches that are timed, after one that compiles and warms up
+
+_chosen: dict[tuple[Any, ...], str] = {}   # what this process has looked up, or measured
+_files: dict[Path, dict[str, str]] = {}    # files as read
+
+
+def fastest(direction: str, g: Any, dtype: np.dtype, arguments: tuple[Any, ...],
+            able: Callable[[str, Any, np.dtype], Mapping[str, Callable[..., Any]]]) -> str:
+    """The name of the fastest algorithm; `able` gives the launchers that can do a case, by name."""
+    key = direction, g, dtype, precision()
+    name = _chosen.get(key)
+    if name is None:
+        name = _chosen[key] = _remembered(key, arguments, able(direction, g, dtype))
+    return name
+
+
+def cache_file() -> Path:
+    """Where choices for the current device are kept: $MINIDL_CACHE, or minidl in the user's cache folder."""
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    folder = os.environ.get("MINIDL_CACHE") or Path(home) / "minidl"
+    device = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.runtime.getDevice())["name"].decode()
+    return Path(folder) / f"convolutions-{'-'.join(device.split())}-{__version__}.json"
+
+
+def _remembered(key: tuple[Any, ...], arguments: tuple[Any, ...], able: Mapping[str, Callable[..., Any]]) -> str:
+    direction, g, dtype, precision = key
+    file, entry = cache_file(), f"{direction} {dtype} {precision} {' '.join(map(str, g[:-1]))}"
+    if file not in _files:
+        _files[file] = _read(file)
+    name = _files[file].get(entry)
+    if name not in able:
+        name = min(times := _measure(able, arguments, g), key=times.__getitem__)
+        _files[file] = {**_read(file), **_files[file], entry: name}
+        _write(file, _files[file])
+    return name
+
+
+def _measure(able: Mapping[str, Callable[..., Any]], arguments: tuple[Any, ...], g: Any) -> dict[str, float]:
+    """Median milliseconds of each launcher on these very arrays; one that runs out of memory takes for ever."""
+    if len(able) == 1 or g.n == 0:
+        return {next(iter(able)): 0.0}
+    times = {}
+    for name, launcher in able.items():
+        try:
+            launcher(*arguments, g)
+            times[name] = statistics.median(_time(launcher, arguments, g) for _ in range(REPEATS))
+        except MemoryError:
+            times[name] = float("inf")
+    return times
+
+
+def _time(launcher: Callable[..., Any], arguments: tuple[Any, ...], g: Any) -> float:
+    begin, end = cupy.cuda.Event(), cupy.cuda.Event()
+    begin.record()
+    launcher(*arguments, g)
+    end.record()
+    end.synchronize()
+    return cupy.cuda.get_elapsed_time(begin, end)
+
+
+def _read(file: Path) -> dict[str, str]:
+    """The choices in a file; none where there is no file, or not one of ours."""
+    try:
+        choices = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return choices if isinstance(choices, dict) else {}
+
+
+def _write(file: Path, choices: dict[str, str]) -> None:
+    """Replace the file whole; a folder that cannot be written only means measuring again."""
+    part = file.with_name(f"{file.name}.{os.getpid()}.part")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        part.write_text(json.dumps(choices, indent=0, sort_keys=True), encoding="utf-8")
+        os.replace(part, file)
+    except OSError:
+        part.unlink(missing_ok=True)

@@ -1,0 +1,26 @@
+"""The bias's gradient: the sum of each map over images and pixels."""
+
+from __future__ import annotations
+
+import cupy
+import numpy as np
+
+from .. import launch
+from ..reduce import sum_first
+
+Array = cupy.ndarray
+
+FILE = "conv/bias.cu"
+CONFIGURATIONS = [(FILE, (launch.real(np.dtype(dtype)),)) for dtype in ("float32", "float64")]
+ELEMENTS = 1 << 13                         # of a map that one block adds up
+
+
+def sum_maps(maps: Array) -> Array:
+    """(n,m,l) -> (m,), in a fixed order."""
+    n, m, length = maps.shape
+    images = max(1, ELEMENTS // max(1, length))
+    shares = launch.blocks(n, images)
+    parts = launch.empty((shares, m), maps.dtype)
+    launch.kernel(FILE, "conv2d_grad_b", launch.real(maps.dtype))(
+        (m, shares), (256,), maps, parts, n, m, length, images)
+    return parts[0] if shares == 1 else sum_first(parts)

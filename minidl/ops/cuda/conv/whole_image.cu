@@ -1,0 +1,221 @@
+// Convolution for few input channels: a block holds whole padded images and all filters in shared memory, and a thread
+// owns a register tile. This is the 2009 report's section 8 ("kernels in which each block convolves with multiple
+// filters", "giving each thread more work, even at the expense of occupancy") on a machine with room for it.
+//
+// conv2d_whole_image: y, or with -DMIRROR the dx of stride 1, which is the same sum over gy with filters turned round.
+//   A thread owns TH x 4 neighbouring outputs of TM filters: for each row of a filter it loads TH rows of the image
+//   and then multiplies 4*TH*TM times for each tap, on 4*SW*TH + TM loaded numbers. A block walks over groups of
+//   `images` images; filters lie [c][p][q][m], so that a thread's TM weights are neighbours.
+// conv2d_whole_image_dw: a thread owns one row of KW taps of TM filters; it walks along output rows, 4 pixels at a
+//   time: 4 gradients of each filter times the 4 + KW - 1 image pixels they meet. Lanes run over (c, p), so the
+//   gradients are broadcast. `shares` teams of threads take the rows in turn; their sums are added in a fixed order.
+//   Rows of gy come in two buffers: while one is multiplied, the next is on its way.
+//
+// Requires: all of it fits shared memory (the launcher looks). -DKH -DKW -DSH -DSW -DTH -DTM -DTHREADS_A_BLOCK -DALIGNED:
+// rows of the result (dw: of gy) start on multiples of 4 elements.
+#include "common.cuh"
+
+constexpr int TW = 4;
+constexpr int XW = ((TW - 1) * SW + KW + 3) / 4 * 4;     // image pixels under TW outputs of a filter row, whole fours
+static_assert(TH >= 1 && TM >= 1, "TH and TM are the rows and filters that a thread owns: at least 1 each");
+
+struct Whole {
+    int n, c, h, w, m, oh, ow, top, left;    // source planes, result maps and planes, padding
+    int ph, pw, ms;                          // a padded plane in shared memory; a row of filters there
+    int images;                              // in shared memory at a time
+    int rows, shares;                        // dw: output rows at a time; teams of threads
+    int w_out, w_in;                         // strides of w along result maps and source channels
+};
+
+// Padded images [image][c][ph][pw] from `first` on, zeros beyond the last one; a warp takes a row at a time.
+__device__ __forceinline__ void load_images(REAL* to, const REAL* x, int first, const Whole& p) {
+    int lane = threadIdx.x % 32, warps = THREADS_A_BLOCK / 32;
+    for (int row = threadIdx.x / 32; row < p.images * p.c * p.ph; row += warps) {
+        int plane = row / p.ph, r = row - plane * p.ph - p.top;
+        bool valid = (unsigned)r < (unsigned)p.h && first + plane / p.c < p.n;
+        const REAL* from = x + ((first * p.c + plane) * p.h + r) * p.w;
+        for (int s = lane; s < p.pw; s += 32) {
+            bool inside = valid && (unsigned)(s - p.left) < (unsigned)p.w;
+            start_copy(to + row * p.pw + s, inside ? from + s - p.left : x, inside);
+        }
+    }
+}
+
+#ifndef GRADIENT
+extern "C" __global__ void __launch_bounds__(THREADS_A_BLOCK, 1)
+conv2d_whole_image(const REAL* x, const REAL* w, const REAL* b, REAL* y, Whole p) {
+    extern __shared__ __align__(16) unsigned char memory[];
+    REAL* filters = (REAL*)memory;                          // [c][p][q][ms]
+    REAL* pictures = filters + p.c * KH * KW * p.ms;        // [image][c][ph][pw]
+    for (int i = threadIdx.x; i < p.c * KH * KW * p.ms; i += THREADS_A_BLOCK) filters[i] = 0;
+    __syncthreads();
+    for (int i = threadIdx.x; i < p.m * p.c * KH * KW; i += THREADS_A_BLOCK) {
+        int m = i / (p.c * KH * KW), k = i - m * p.c * KH * KW, c = k / (KH * KW), t = k - c * KH * KW;
+        filters[k * p.ms + m] = w[m * p.w_out + c * p.w_in + (MIRROR ? KH * KW - 1 - t : t)];
+    }
+    int across = ceil_div(p.ow, TW), tiles = ceil_div(p.oh, TH) * across, groups = ceil_div(p.m, TM);
+    for (int first = blockIdx.x * p.images; first < p.n; first += gridDim.x * p.images) {
+        __syncthreads();                                    // everybody is done with the images before
+        load_images(pictures, x, first, p);
+        end_copies();
+        await_copies<0>();
+        __syncthreads();
+        int items = imin(p.images, p.n - first) * groups * tiles;
+        for (int item = threadIdx.x; item < items; item += THREADS_A_BLOCK) {
+            int tile = item % tiles, group = item / tiles % groups, image = item / (tiles * groups);
+            int i0 = tile / across * TH, j0 = tile % across * TW;
+            REAL sum[TM][TH][TW] = {};
+            const REAL* weights = filters + group * TM;
+            const REAL* rows = pictures + (image * p.c * p.ph + i0 * SH) * p.pw + j0 * SW;
+            for (int c = 0; c < p.c; ++c, rows += (p.ph - KH) * p.pw) {
+#pragma unroll 1
+                for (int r = 0; r < KH; ++r, rows += p.pw, weights += KW * p.ms) {
+                    REAL pixel[TH][XW];
+#pragma unroll
+                    for (int i = 0; i < TH; ++i)
+#pragma unroll
+                        for (int s = 0; s < XW; s += 4)
+                            *(Pack<4>*)&pixel[i][s] = *(const Pack<4>*)&rows[i * SH * p.pw + s];
+#pragma unroll
+                    for (int q = 0; q < KW; ++q) {
+                        constexpr int V = TM % 4 == 0 ? 4 : TM % 2 == 0 ? 2 : 1;
+                        REAL weight[TM];
+#pragma unroll
+                        for (int f = 0; f < TM; f += V)
+                            *(Pack<V>*)&weight[f] = *(const Pack<V>*)&weights[q * p.ms + f];
+#pragma unroll
+                        for (int f = 0; f < TM; ++f)
+#pragma unroll
+                            for (int i = 0; i < TH; ++i)
+#pragma unroll
+                                for (int j = 0; j < TW; ++j) sum[f][i][j] += weight[f] * pixel[i][j * SW + q];
+                    }
+                }
+            }
+#pragma unroll
+            for (int f = 0; f < TM; ++f) {
+                int m = group * TM + f;
+                if (m >= p.m) break;
+                REAL bias = b ? b[m] : (REAL)0;
+                REAL* to = y + (((first + image) * p.m + m) * p.oh + i0) * p.ow + j0;
+#pragma unroll
+                for (int i = 0; i < TH; ++i) {
+                    if (i0 + i >= p.oh) break;
+#pragma unroll
+                    for (int j = 0; j < TW; ++j) sum[f][i][j] += bias;
+#if ALIGNED
+                    *(Pack<4>*)(to + i * p.ow) = *(Pack<4>*)&sum[f][i][0];
+#else
+#pragma unroll
+                    for (int j = 0; j < TW; ++j)
+                        if (j0 + j < p.ow) to[i * p.ow + j] = sum[f][i][j];
+#endif
+                }
+            }
+        }
+    }
+}
+
+#else
+// Rows i0 .. of the gradients of some images, [image][m][rows][gw], gw = ow rounded up to fours: zeros there and below.
+__device__ __forceinline__ void load_gradients(REAL* to, const REAL* gy, int first, int i0, int gw, const Whole& p) {
+    constexpr int V = ALIGNED ? 4 : 1;
+    int across = gw / V, count = p.images * p.m * p.rows * across;
+    for (int at = threadIdx.x; at < count; at += THREADS_A_BLOCK) {
+        int row = at / across, j = (at - row * across) * V, map = row / p.rows, i = i0 + row - map * p.rows;
+        bool inside = j < p.ow && i < p.oh && first + map / p.m < p.n;
+        const REAL* from = inside ? gy + ((first * p.m + map) * p.oh + i) * p.ow + j : gy;
+        if constexpr (ALIGNED && sizeof(REAL) == 8) {
+            start_copy((Pack<2>*)(to + row * gw + j), (const Pack<2>*)from, inside);
+            start_copy((Pack<2>*)(to + row * gw + j + 2), (const Pack<2>*)(from + 2 * inside), inside);
+        } else {
+            start_copy((Pack<V>*)(to + row * gw + j), (const Pack<V>*)from, inside);
+        }
+    }
+}
+
+// parts (blocks, m, c*KH*KW)
+extern "C" __global__ void __launch_bounds__(THREADS_A_BLOCK, 1)
+conv2d_whole_image_dw(const REAL* gy, const REAL* x, REAL* parts, Whole p) {
+    extern __shared__ __align__(16) unsigned char memory[];
+    int gw = ceil_div(p.ow, 4) * 4;
+    int gradient_size = p.images * p.m * p.rows * gw, picture_size = p.images * p.c * p.ph * p.pw;
+    REAL* gradients = (REAL*)memory;                        // two of [image][m][rows][gw]
+    REAL* pictures = gradients + 2 * gradient_size;         // two of [image][c][ph][pw]
+
+    int lines = p.c * KH, groups = ceil_div(p.m, TM), team = lines * groups;
+    int share = threadIdx.x / team, member = threadIdx.x - share * team;
+    int group = member / lines, line = member - group * lines, c = line / KH, r = line - c * KH;
+    bool active = share < p.shares;
+    REAL sum[TM][KW] = {};
+
+    // A step is `rows` output rows of `images` images. A block's steps: all rows of its first images, of its next, ...
+    int chunks = ceil_div(p.oh, p.rows);
+    int packs = ceil_div(p.n, p.images), mine = packs > blockIdx.x ? (packs - blockIdx.x - 1) / gridDim.x + 1 : 0;
+    int steps = mine * chunks;
+    auto load = [&](int step) {
+        int turn = step / chunks, chunk = step - turn * chunks, first = (blockIdx.x + turn * gridDim.x) * p.images;
+        load_gradients(gradients + (step & 1) * gradient_size, gy, first, chunk * p.rows, gw, p);
+        if (chunk == 0) load_images(pictures + (turn & 1) * picture_size, x, first, p);
+        end_copies();
+    };
+    if (steps) load(0);
+    for (int step = 0; step < steps; ++step) {
+        if (step + 1 < steps) {
+            load(step + 1);
+            await_copies<1>();
+        } else {
+            await_copies<0>();
+        }
+        __syncthreads();
+        int turn = step / chunks, i0 = (step - turn * chunks) * p.rows;
+        const REAL* planes = pictures + (turn & 1) * picture_size;
+        const REAL* maps = gradients + (step & 1) * gradient_size;
+        if (active) {
+            for (int at = share; at < p.images * p.rows; at += p.shares) {
+                int image = at / p.rows, i = at - image * p.rows;
+                if (i0 + i >= p.oh) continue;
+                const REAL* pixels = planes + ((image * p.c + c) * p.ph + (i0 + i) * SH + r) * p.pw;
+                const REAL* slopes = maps + ((image * p.m + group * TM) * p.rows + i) * gw;
+                int left = imin(TM, p.m - group * TM);      // filters beyond the last repeat it; nobody reads their sums
+                for (int j = 0; j < gw; j += TW) {
+                    REAL pixel[XW];
+#pragma unroll
+                    for (int s = 0; s < XW; s += 4) *(Pack<4>*)&pixel[s] = *(const Pack<4>*)&pixels[j * SW + s];
+#pragma unroll
+                    for (int f = 0; f < TM; ++f) {
+                        REAL slope[TW];
+                        *(Pack<4>*)slope = *(const Pack<4>*)&slopes[imin(f, left - 1) * p.rows * gw + j];
+#pragma unroll
+                        for (int e = 0; e < TW; ++e)
+#pragma unroll
+                            for (int q = 0; q < KW; ++q) sum[f][q] += slope[e] * pixel[e * SW + q];
+                    }
+                }
+            }
+        }
+        __syncthreads();                                    // the buffers may be filled again
+    }
+
+    // Teams add up in halves: shares is a power of two
+    REAL* sums = (REAL*)memory;                             // [share][TM*KW][member]
+    for (int half = p.shares / 2; half; half /= 2) {
+        if (active && share >= half && share < 2 * half)
+#pragma unroll
+            for (int e = 0; e < TM * KW; ++e) sums[((share - half) * TM * KW + e) * team + member] = sum[e / KW][e % KW];
+        __syncthreads();
+        if (share < half)
+#pragma unroll
+            for (int e = 0; e < TM * KW; ++e) sum[e / KW][e % KW] += sums[(share * TM * KW + e) * team + member];
+        __syncthreads();
+    }
+    if (share) return;
+    REAL* part = parts + (size_t)blockIdx.x * p.m * lines * KW;
+#pragma unroll
+    for (int f = 0; f < TM; ++f) {
+        if (group * TM + f >= p.m) break;
+#pragma unroll
+        for (int q = 0; q < KW; ++q) part[((group * TM + f) * lines + line) * KW + q] = sum[f][q];
+    }
+}
+#endif

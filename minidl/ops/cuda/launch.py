@@ -1,0 +1,210 @@
+"""Kernel: one function of a .cu file, compiled at its first use and launched with arguments that are seen to fit.
+
+`kernel("pool/pool.cu", "avg_pool2d", real(x.dtype))` gives the function compiled with those constants (`-D`), the
+same object each time. What it takes is read off its parameter list in the source, so that a call with an array of
+another dtype, on another device or with strides, or a number of the wrong kind, is refused instead of misread.
+CuPy keeps what was compiled on disk; a file's own includes are pasted into it, because they are not in CuPy's key.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cupy
+import numpy as np
+
+FOLDER = Path(__file__).parent
+OPTIONS = ("--std=c++17",)
+MOST = 2**31 - 1                           # elements of an array: kernels index with 32-bit integers
+
+Constant = tuple[str, Any]                 # name and value, as -Dname=value
+
+# C type of a parameter -> NumPy dtype. Structs are passed by value, from arrays of one element; common.cuh has both.
+TYPES: dict[str, np.dtype] = {
+    "int": np.dtype(np.int32), "unsigned": np.dtype(np.uint32), "long long": np.dtype(np.int64),
+    "unsigned long long": np.dtype(np.uint64), "unsigned char": np.dtype(np.uint8), "float": np.dtype(np.float32),
+    "double": np.dtype(np.float64), "int4": np.dtype([(v, np.int32) for v in "xyzw"]),
+}
+
+
+def struct(name: str, *fields: str) -> None:
+    """Let kernels take a struct of ints by value; its C definition stands in the .cu file."""
+    TYPES[name] = np.dtype([(field, np.int32) for field in fields])
+
+
+struct("Window", "n", "c", "h", "w", "kh", "kw", "oh", "ow", "sh", "sw", "top", "bottom", "left", "right")
+struct("Geometry", "n", "c", "h", "w", "m", "kh", "kw", "oh", "ow", "sh", "sw", "top", "bottom", "left", "right")
+
+C_NAME = {np.dtype(np.float32): "float", np.dtype(np.float64): "double"}
+
+
+def real(dtype: Any) -> Constant:
+    """The constant REAL, the type of a kernel's floating numbers: float32 or float64.
+
+    >>> real(np.dtype("float64"))
+    ('REAL', 'double')
+    """
+    return "REAL", C_NAME[dtype]
+
+
+@functools.lru_cache(maxsize=4096)
+def by_value(struct: str, fields: tuple[int, ...]) -> np.ndarray:
+    """The numbers of a struct as one element that a kernel takes by value; a geometry's algorithm is left out."""
+    dtype = TYPES[struct]
+    return np.array(fields[:len(dtype.names or ())], dtype)
+
+
+# ---------------------------------------------------------------- memory
+def empty(shape: tuple[int, ...], dtype: Any) -> cupy.ndarray:
+    """Memory on the current device for a kernel to write: every launcher takes its results from here."""
+    return cupy.ndarray(shape, dtype)
+
+
+def dense(x: cupy.ndarray) -> cupy.ndarray:
+    """The array itself where its elements lie in C order without gaps, else a copy where they do."""
+    return x if x.flags.c_contiguous else cupy.ascontiguousarray(x)
+
+
+# ---------------------------------------------------------------- source
+def source(file: str) -> str:
+    """A .cu file with its own includes pasted in; #line keeps the compiler's messages true."""
+    return _paste(file, set())
+
+
+def _paste(file: str, seen: set[str]) -> str:
+    seen.add(file)
+    lines = [f'#line 1 "{file}"']
+    for number, line in enumerate((FOLDER / file).read_text(encoding="utf-8").splitlines(), 1):
+        include = re.match(r'#include "(.+)"', line)
+        if include is None:
+            lines.append(line)
+        elif include[1] not in seen:
+            lines += [_paste(include[1], seen), f'#line {number + 1} "{file}"']
+    return "\n".join(lines)
+
+
+def options(constants: tuple[Constant, ...]) -> tuple[str, ...]:
+    """What the compiler is told: the language and the constants."""
+    return (*OPTIONS, *(f"-D{name}={value}" for name, value in constants))
+
+
+def parameters(text: str, name: str) -> list[tuple[str, str, bool]]:
+    """(name, C type, is it an array?) of each parameter of a kernel in a source."""
+    found = re.search(rf"__global__ void\s+(?:__launch_bounds__\([^{{;]*?\)\s*)?{name}\s*\(([^)]*)\)", text)
+    if found is None:
+        raise ValueError(f"kernel: there is no __global__ void {name}(...) in the source; correct the name")
+    result = []
+    for parameter in found[1].split(","):
+        words = re.sub(r"\bconst\b|__restrict__", " ", parameter).replace("*", " * ").split()
+        result.append((words[-1], " ".join(word for word in words[:-1] if word != "*"), "*" in words))
+    return result
+
+
+# ---------------------------------------------------------------- compile
+@functools.cache
+def _module(file: str, constants: tuple[Constant, ...]) -> cupy.RawModule:
+    module = cupy.RawModule(code=source(file), options=options(constants), backend="nvrtc")
+    try:
+        module.compile()
+    except cupy.cuda.compiler.CompileException as error:
+        lines = [line for line in str(error).splitlines() if "error" in line] or [str(error)]
+        raise RuntimeError(f"kernel: {file} does not compile with {dict(constants)}: {'; '.join(lines[:4])}; "
+                           "correct the source at that line") from None
+    return module
+
+
+@functools.cache
+def kernel(file: str, name: str, *constants: Constant) -> Kernel:
+    """The kernel `name` of a file under ops/cuda, compiled with the constants. Always the same object."""
+    module = _module(file, constants)
+    return Kernel(module, name, parameters(source(file), name), dict(constants))
+
+
+class Kernel:
+    """A compiled kernel: `self(grid, block, *arguments, shared=bytes)` launches it on the current stream.
+
+    Arguments are CuPy arrays (or None, a null pointer), numbers, and structs from `by_value`. Raises TypeError and
+    ValueError, naming kernel and parameter, for an array that the kernel would misread.
+    """
+
+    def __init__(self, module: cupy.RawModule, name: str, declared: list[tuple[str, str, bool]],
+                 constants: dict[str, Any]):
+        self.name = name
+        self.module = module
+        self.function = module.get_function(name)
+        self._shared = 48 * 1024           # bytes of shared memory that need no asking
+        self._takes = [_taker(f"{name}: {parameter}", c_type, constants, is_array)
+                       for parameter, c_type, is_array in declared]
+
+    def __call__(self, grid: tuple[int, ...], block: tuple[int, ...], *arguments: Any, shared: int = 0) -> None:
+        if len(arguments) != len(self._takes):
+            raise TypeError(f"{self.name}: got {len(arguments)} arguments but takes {len(self._takes)}; pass each")
+        if shared > self._shared:
+            self.function.max_dynamic_shared_size_bytes = shared
+            self._shared = shared
+        self.function(grid, block, tuple([take(a) for take, a in zip(self._takes, arguments)]), shared_mem=shared)
+
+
+def _taker(what: str, c_type: str, constants: dict[str, Any], is_array: bool) -> Callable[[Any], Any]:
+    """The function that checks one argument and turns it into what CuPy passes on unchanged."""
+    dtype = TYPES[constants.get(c_type, c_type)]
+    if is_array:
+        return functools.partial(_array, what, dtype)
+    if dtype.names:
+        return functools.partial(_struct, what, dtype)
+    return dtype.type
+
+
+_NULL = np.uintp(0)
+_current_device = cupy.cuda.runtime.getDevice
+
+
+def _array(what: str, dtype: np.dtype, x: Any) -> Any:
+    if x is None:
+        return _NULL
+    if not isinstance(x, cupy.ndarray):
+        raise TypeError(f"{what} is a {type(x).__name__} but must be a CuPy array; move it with .to('cuda')")
+    if x.dtype != dtype:
+        raise TypeError(f"{what} has dtype {x.dtype} but the kernel reads {dtype}; convert it first")
+    if not x.flags.c_contiguous:
+        raise ValueError(f"{what} has shape {x.shape} and strides {x.strides} but must lie in C order without gaps; "
+                         "pass it through dense()")
+    if x.size > MOST:
+        raise ValueError(f"{what} has {x.size} elements but kernels count to {MOST}; use smaller batches")
+    if x.data.device_id != _current_device():
+        raise ValueError(f"{what} is on device {x.data.device_id} but the current device is {_current_device()}; "
+                         "use one device")
+    return x
+
+
+def _struct(what: str, dtype: np.dtype, value: Any) -> Any:
+    if not isinstance(value, np.ndarray) or value.dtype is not dtype:
+        raise TypeError(f"{what} is a {type(value).__name__} but must come from by_value(); pass the struct")
+    return value
+
+
+# ---------------------------------------------------------------- device facts
+@functools.cache
+def multiprocessors() -> int:
+    return cupy.cuda.Device().attributes["MultiProcessorCount"]
+
+
+@functools.cache
+def compute_capability() -> int:
+    """10 times major plus minor: 90 for 9.0."""
+    return int(cupy.cuda.Device().compute_capability)
+
+
+@functools.cache
+def most_shared() -> int:
+    """Bytes of shared memory that one block may ask for."""
+    return cupy.cuda.Device().attributes["MaxSharedMemoryPerBlockOptin"]
+
+
+def blocks(count: int, threads: int) -> int:
+    """How many blocks of some threads cover a count; at least one, since a grid is never empty."""
+    return max(1, -(-count // threads))

@@ -1,0 +1,136 @@
+"""The fully connected layer on CUDA, and the matrix product that convolution by unrolling shares with it.
+
+x (n,in), w (out,in), b (out,), y (n,out).
+"""
+
+from __future__ import annotations
+
+import functools
+
+import cupy
+import numpy as np
+
+from ....device import precision
+from .. import launch
+from ..reduce import sum_first
+
+Array = cupy.ndarray
+
+launch.struct("Matrices", "rows", "cols", "depth", "a_batch", "b_batch", "sum_batches", "splits", "bias_rows",
+              "bias_cols", "accumulate")
+
+FILE = "linear/gemm.cu"
+BN = 128                                   # columns a block of gemm_registers owns
+TILE = 16                                  # of gemm_tiled
+SMALL = 1 << 18                            # elements of C below which blocks of 16x16 keep more multiprocessors busy
+SLABS_A_SPLIT = 8                          # fewer are not worth another block
+CUBLAS_PAYS = 1 << 28                      # multiplications from which cuBLAS's better kernel beats its slower call
+MODES = {"fp32": "FP32", "tf32": "TF32", "3xtf32": "TF32X3", "bf16": "BF16"}
+
+
+def mode(dtype: np.dtype) -> str:
+    """How products are computed now: PRECISION in linear/tile.cuh. float64 is always float64."""
+    return MODES[precision()] if dtype == np.float32 else "FP32"
+
+
+def rows_a_block(rows: int) -> int:
+    """BM: the smallest tile that covers the rows, at most 128."""
+    return next((bm for bm in (16, 32, 64) if rows <= bm), 128)
+
+
+CONFIGURATIONS = [
+    (FILE, (launch.real(np.dtype(dtype)), ("BM", bm), ("PRECISION", p), ("TA", ta), ("TB", tb)))
+    for dtype, modes in (("float32", MODES.values()), ("float64", ["FP32"])) for p in modes
+    for bm in (16, 32, 64, 128) for ta, tb in ((0, 0), (0, 1), (1, 0))]
+
+
+def gemm(a: Array, b: Array, out: Array, *, transpose_a: bool = False, transpose_b: bool = False,
+         bias: Array | None = None, accumulate: bool = False, tiled: bool | None = None) -> Array:
+    """out (batch,r,s) = a (batch,r,k) @ b (batch,k,s), plus bias (r,), plus what is in out if it accumulates.
+
+    transpose_a: a is stored (batch,k,r); transpose_b: b is stored (batch,s,k). A batch of 1 serves all. An out of batch
+    1 for several a or b is the sum over the batch, in a fixed order. tiled: one output a thread instead of a register
+    tile; by default where out is small. All arrays in C order.
+    """
+    depth = a.shape[1] if transpose_a else a.shape[2]
+    batches, rows, cols = out.shape
+    how = mode(out.dtype)
+    if tiled is None and _pays(how, rows * cols * depth * batches) and not accumulate and len(a) in (1, batches) \
+            and len(b) in (1, batches):
+        cupy.matmul(a.swapaxes(1, 2) if transpose_a else a, b.swapaxes(1, 2) if transpose_b else b, out=out)
+        if bias is not None:
+            out += bias[:, None]
+        return out
+    return _product(a, b, bias, out, (batches, rows, cols, depth, len(a), len(b), accumulate, 0), how,
+                    transpose_a, transpose_b, tiled)
+
+
+def _pays(how: str, multiplications: int) -> bool:
+    """Whether cuBLAS is the faster one, where it computes the same; it cannot be captured in a graph."""
+    return multiplications >= CUBLAS_PAYS and how == "FP32" and not cupy.cuda.get_current_stream().is_capturing()
+
+
+@functools.lru_cache(maxsize=4096)
+def _plan(sizes: tuple[int, ...], tiled: bool) -> tuple[tuple[int, int, int], int, np.ndarray]:
+    """(grid, splits of the depth, Matrices): so many splits that about two blocks a multiprocessor have work."""
+    batches, rows, cols, depth, a_batches, b_batches, accumulate, bias_axis = sizes
+    sum_batches = max(a_batches, b_batches) if batches == 1 else 1
+    bm, bn, bk = (TILE, TILE, TILE) if tiled else (rows_a_block(rows), BN, 16)
+    tiles_m, tiles_n, slabs = launch.blocks(rows, bm), launch.blocks(cols, bn), sum_batches * -(-depth // bk)
+    wanted = 2 * launch.multiprocessors() // (tiles_m * tiles_n * batches)
+    splits = max(1, min(wanted, slabs // SLABS_A_SPLIT))
+    matrices = launch.by_value("Matrices", (
+        rows, cols, depth, rows * depth if a_batches > 1 else 0, depth * cols if b_batches > 1 else 0, sum_batches,
+        splits, int(bias_axis == 0), int(bias_axis == 1), int(accumulate)))
+    return (tiles_n, tiles_m, batches * splits), splits, matrices
+
+
+def _product(a: Array, b: Array, bias: Array | None, out: Array, sizes: tuple[int, ...], how: str, transpose_a: bool,
+             transpose_b: bool, tiled: bool | None = None) -> Array:
+    """Our own kernels; sizes (batches, rows, cols, depth, batches of a, batches of b, accumulate, axis of the bias)."""
+    batches, rows, cols = sizes[:3]
+    if not out.size:
+        return out
+    if tiled is None:
+        tiled = how == "FP32" and out.size <= SMALL
+    grid, splits, matrices = _plan(sizes, tiled)
+    constants = (launch.real(out.dtype), ("BM", 16 if tiled else rows_a_block(rows)), ("PRECISION", how),
+                 ("TA", int(transpose_a)), ("TB", int(transpose_b)))
+    product = launch.kernel(FILE, "gemm_tiled" if tiled else "gemm_registers", *constants)
+    if splits == 1:
+        product(grid, (256,), a, b, bias, out, matrices)
+        return out
+    parts = launch.empty((batches * splits, rows, cols), out.dtype)
+    product(grid, (256,), a, b, None, parts, matrices)
+    finish = launch.kernel(FILE, "gemm_finish", *constants)
+    finish((launch.blocks(out.size, 256),), (256,), parts, bias, out, batches, matrices)
+    return out
+
+
+# ---------------------------------------------------------------- the primitives
+def _two(a: Array, b: Array, bias: Array | None, rows: int, cols: int, depth: int, transpose_a: bool,
+         transpose_b: bool) -> Array:
+    """One product of matrices in any memory order, with a bias for each column."""
+    how = mode(a.dtype)
+    if _pays(how, rows * cols * depth):
+        out = cupy.matmul(a.T if transpose_a else a, b.T if transpose_b else b)
+        return out if bias is None else out.__iadd__(bias)
+    out = launch.empty((rows, cols), a.dtype)
+    return _product(launch.dense(a), launch.dense(b), None if bias is None else launch.dense(bias), out,
+                    (1, rows, cols, depth, 1, 1, False, 1), how, transpose_a, transpose_b)
+
+
+def linear(x: Array, w: Array, b: Array | None) -> Array:
+    return _two(x, w, b, len(x), len(w), x.shape[1], False, True)
+
+
+def linear_grad_x(gy: Array, w: Array) -> Array:
+    return _two(gy, w, None, len(gy), w.shape[1], len(w), False, False)
+
+
+def linear_grad_w(gy: Array, x: Array) -> Array:
+    return _two(gy, x, None, gy.shape[1], x.shape[1], len(x), True, False)
+
+
+def linear_grad_b(gy: Array) -> Array:
+    return sum_first(launch.dense(gy))

@@ -1,0 +1,140 @@
+// Matrix products: C (rows x cols) = A (rows x depth) B (depth x cols), batched, with either matrix stored transposed.
+//
+// gemm_registers: joint register + shared-memory tiling (tile.cuh); a block owns BM x 128 elements of C.
+// gemm_tiled: a block of 16 x 16 threads owns 16 x 16 elements, a thread one (PMPP's tiled product): for small C, where
+// big tiles would leave most multiprocessors idle.
+// gemm_finish: adds up the parts of a split depth in their order, and the bias.
+//
+// -DTA: A is stored (depth x rows). -DTB: B is stored (cols x depth). The sum runs over `sum_batches` pairs of matrices
+// (one, or all of the batch); blockIdx.z = output batch * splits + split, and each split does its share of the slabs.
+#include "linear/tile.cuh"
+
+struct Matrices {
+    int rows, cols, depth;
+    int a_batch, b_batch;             // elements from one matrix of the batch to the next; 0 where there is but one
+    int sum_batches, splits;
+    int bias_rows, bias_cols;         // bias[row * bias_rows + column * bias_cols]
+    int accumulate;                   // add to what is in C
+};
+
+__device__ __forceinline__ void store(REAL* c, const REAL* bias, const Matrices& p, int row, int column, REAL value) {
+    if (row >= p.rows || column >= p.cols) return;
+    REAL* at = c + (size_t)blockIdx.z * p.rows * p.cols + row * p.cols + column;
+    if (p.splits == 1) {
+        if (bias) value += bias[row * p.bias_rows + column * p.bias_cols];
+        if (p.accumulate) value += *at;
+    }
+    *at = value;
+}
+
+// This thread's elements of a slab: lanes run along the axis that is contiguous in memory.
+struct MatrixLoader {
+    static constexpr int NA = BM * BK / BLOCK, NB = BN * BK / BLOCK;
+    const REAL *a, *b;
+    const Matrices& p;
+    int row0, column0, slabs;
+    REAL ra[NA], rb[NB];
+
+    static __device__ __forceinline__ void place(int i, bool along_k, int size, int& k, int& r) {
+        int e = threadIdx.x + i * BLOCK;
+        k = along_k ? e % BK : e / size;
+        r = along_k ? e / BK : e % size;
+    }
+
+    __device__ __forceinline__ void fetch(int slab) {
+        int batch = slab / slabs, k0 = (slab - batch * slabs) * BK;
+        const REAL *am = a + (size_t)batch * p.a_batch, *bm = b + (size_t)batch * p.b_batch;
+        int k, r;
+#pragma unroll
+        for (int i = 0; i < NA; ++i) {
+            place(i, !TA, BM, k, r);
+            int row = row0 + r, at = k0 + k;
+            ra[i] = row < p.rows && at < p.depth ? am[TA ? at * p.rows + row : row * p.depth + at] : (REAL)0;
+        }
+#pragma unroll
+        for (int i = 0; i < NB; ++i) {
+            place(i, TB, BN, k, r);
+            int column = column0 + r, at = k0 + k;
+            rb[i] = column < p.cols && at < p.depth ? bm[TB ? column * p.depth + at : at * p.cols + column] : (REAL)0;
+        }
+    }
+
+    __device__ __forceinline__ void put(Slab& slab) {
+        int k, r;
+#pragma unroll
+        for (int i = 0; i < NA; ++i) {
+            place(i, !TA, BM, k, r);
+            slab.a[k][r] = ra[i];
+        }
+#pragma unroll
+        for (int i = 0; i < NB; ++i) {
+            place(i, TB, BN, k, r);
+            slab.b[k][r] = rb[i];
+        }
+    }
+};
+
+// The slabs [begin, end) of this block's split, of `all` slabs.
+__device__ __forceinline__ void share(const Matrices& p, int all, int& begin, int& end) {
+    int split = blockIdx.z % p.splits, each = ceil_div(all, p.splits);
+    begin = imin(all, split * each);
+    end = imin(all, begin + each);
+}
+
+extern "C" __global__ void __launch_bounds__(256) gemm_registers(const REAL* a, const REAL* b, const REAL* bias, REAL* c,
+                                                                Matrices p) {
+    __shared__ Slab slabs[2];
+    int batch = blockIdx.z / p.splits, begin, end;
+    bool own = p.sum_batches == 1;    // each output has its own pair of matrices
+    MatrixLoader loader{own ? a + (size_t)batch * p.a_batch : a, own ? b + (size_t)batch * p.b_batch : b, p,
+                        (int)blockIdx.y * BM, (int)blockIdx.x * BN, ceil_div(p.depth, BK)};
+    share(p, p.sum_batches * loader.slabs, begin, end);
+    Product product;
+    multiply_slabs(slabs, product, loader, begin, end);
+    product.each([&](int row, int column, const REAL* values) {
+#pragma unroll
+        for (int j = 0; j < Product::WIDTH; ++j)
+            store(c, bias, p, loader.row0 + row, loader.column0 + column + j, values[j]);
+    });
+}
+
+constexpr int TILE = 16;
+
+extern "C" __global__ void __launch_bounds__(256) gemm_tiled(const REAL* a, const REAL* b, const REAL* bias, REAL* c,
+                                                            Matrices p) {
+    __shared__ REAL as[TILE][TILE + 1], bs[TILE][TILE + 1];
+    int tx = threadIdx.x % TILE, ty = threadIdx.x / TILE;
+    int row = blockIdx.y * TILE + ty, column = blockIdx.x * TILE + tx;
+    int batch = blockIdx.z / p.splits, slabs = ceil_div(p.depth, TILE), begin, end;
+    share(p, p.sum_batches * slabs, begin, end);
+    REAL sum = 0;
+    for (int slab = begin; slab < end; ++slab) {
+        int of = p.sum_batches == 1 ? batch : slab / slabs, k0 = slab % slabs * TILE;
+        const REAL *am = a + (size_t)of * p.a_batch, *bm = b + (size_t)of * p.b_batch;
+        // as[row][k], bs[k][column]; threads run along the axis that is contiguous in memory
+        int r = TA ? tx : ty, k = k0 + (TA ? ty : tx), at = blockIdx.y * TILE + r;
+        as[r][k - k0] = at < p.rows && k < p.depth ? am[TA ? k * p.rows + at : at * p.depth + k] : (REAL)0;
+        int s = TB ? ty : tx;
+        k = k0 + (TB ? tx : ty);
+        at = blockIdx.x * TILE + s;
+        bs[k - k0][s] = at < p.cols && k < p.depth ? bm[TB ? at * p.depth + k : k * p.cols + at] : (REAL)0;
+        __syncthreads();
+#pragma unroll
+        for (int i = 0; i < TILE; ++i) sum += as[ty][i] * bs[i][tx];
+        __syncthreads();
+    }
+    store(c, bias, p, row, column, sum);
+}
+
+// parts (batches, splits, rows, cols) -> c (batches, rows, cols), one thread an element
+extern "C" __global__ void gemm_finish(const REAL* parts, const REAL* bias, REAL* c, int batches, Matrices p) {
+    int size = p.rows * p.cols;
+    for (int i = THREAD; i < batches * size; i += THREADS) {
+        int batch = i / size, at = i - batch * size;
+        const REAL* part = parts + (size_t)batch * p.splits * size + at;
+        REAL sum = p.accumulate ? c[i] : (REAL)0;
+        for (int s = 0; s < p.splits; ++s) sum += part[(size_t)s * size];
+        if (bias) sum += bias[at / p.cols * p.bias_rows + at % p.cols * p.bias_cols];
+        c[i] = sum;
+    }
+}

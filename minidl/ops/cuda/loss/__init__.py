@@ -1,0 +1,71 @@
+"""Cross-entropy on CuPy arrays: x (n,classes), labels (n,) integers; one out of range makes NaN of its image."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+
+from .. import launch
+from ..activation import THREADS, lanes_a_row
+
+Array = Any
+
+MOST_THREADS = 1024                        # of the one block that sums losses
+ONE_BLOCK = 16384                          # elements of x up to which one block does everything, in one launch
+
+CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
+    ("loss/cross_entropy.cu", (launch.real(dtype),)) for dtype in launch.C_NAME
+]
+
+
+@functools.lru_cache(maxsize=4096)
+def _one_block(n: int, classes: int) -> tuple[int, int] | None:
+    """(threads, lanes a row) for one block to do all rows, at once if it can; None where they are too many."""
+    if n > MOST_THREADS or n * classes > ONE_BLOCK:
+        return None
+    lanes = min(32, lanes_a_row(classes))
+    while lanes > 1 and n * lanes > MOST_THREADS:
+        lanes //= 2
+    return min(MOST_THREADS, 32 * launch.blocks(n * lanes, 32)), lanes
+
+
+def cross_entropy(x: Array, labels: Array, reduction: str, smoothing: float) -> tuple[Array, Array]:
+    """(loss, log_p): -(1 - s) log_p[label] - s * mean of log_p, reduced; log_p (n,classes) for the gradient."""
+    n, classes = x.shape
+    real = launch.real(x.dtype)
+    x, labels, log_p = launch.dense(x), _wide(labels), launch.empty(x.shape, x.dtype)
+    divisor = n if reduction == "mean" else 1
+    block = None if reduction == "none" else _one_block(n, classes)
+    if block is not None:
+        total, (threads, lanes) = launch.empty((), x.dtype), block
+        launch.kernel("loss/cross_entropy.cu", "cross_entropy_all", real)(
+            (1,), (threads,), x, labels, log_p, total, n, classes, lanes, smoothing, 1 - smoothing, divisor)
+        return total, log_p
+    losses, lanes = launch.empty((n,), x.dtype), lanes_a_row(classes)
+    launch.kernel("loss/cross_entropy.cu", "cross_entropy_rows", real)(
+        (launch.blocks(n * lanes, THREADS),), (THREADS,), x, labels, log_p, losses, n, classes, lanes, smoothing,
+        1 - smoothing)
+    if reduction == "none":
+        return losses, log_p
+    total = launch.empty((), x.dtype)
+    launch.kernel("loss/cross_entropy.cu", "cross_entropy_sum", real)(
+        (1,), (MOST_THREADS,), losses, total, n, divisor)
+    return total, log_p
+
+
+def cross_entropy_grad_x(gy: Array, log_p: Array, labels: Array, reduction: str, smoothing: float) -> Array:
+    """(softmax - target) * gy, with gy a number an image or one for all."""
+    n, classes = log_p.shape
+    gx = launch.empty(log_p.shape, log_p.dtype)
+    grid = min(launch.blocks(gx.size, THREADS), 16 * launch.multiprocessors())
+    launch.kernel("loss/cross_entropy.cu", "cross_entropy_grad_x", launch.real(log_p.dtype))(
+        (grid,), (THREADS,), launch.dense(gy), launch.dense(log_p), _wide(labels), gx, gx.size, classes,
+        1 if reduction == "none" else 0, n if reduction == "mean" else 1, smoothing / max(1, classes), 1 - smoothing)
+    return gx
+
+
+def _wide(labels: Array) -> Array:
+    """Labels as the 64-bit integers that the kernels read."""
+    return launch.dense(labels if labels.dtype == np.int64 else labels.astype(np.int64))

@@ -1,0 +1,95 @@
+"""The optimizer's update on CuPy arrays, in place: all parameters of a call in one launch."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any, NamedTuple
+
+import cupy
+import numpy as np
+
+from .. import launch
+
+Array = Any
+
+THREADS = 256
+BLOCK = 4 * THREADS                        # elements of a parameter that a block updates
+MOST = 64                                  # parameters of a launch
+TABLE = launch.TYPES["Parameters"] = np.dtype([(name, np.uint64, (MOST,)) for name in ("p", "g", "v")]
+                                              + [(name, np.int32, (MOST,)) for name in ("first", "size")])
+
+CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
+    ("optim/sgd.cu", (launch.real(dtype),)) for dtype in launch.C_NAME
+]
+
+
+class Launch(NamedTuple):
+    """What is the same in every step for some parameters of one dtype: all of it but the gradients' addresses."""
+
+    members: list[int]                     # their places in the lists that sgd is given
+    likes: list[tuple[Any, ...]]           # shape, dtype and device that the gradients must have
+    constant: launch.Constant
+    blocks: int
+    table: np.ndarray
+    grads: np.ndarray                      # the table's row of gradients, len(members) long
+
+
+# Keyed by the identities of parameters and velocities; an entry goes when one of these arrays does.
+_plans: dict[tuple[int, ...], tuple[list[Launch], list[weakref.ref]]] = {}
+
+
+def sgd(params: list[Array], grads: list[Array], velocities: list[Array] | None, lr: float, momentum: float,
+        weight_decay: float, nesterov: bool) -> None:
+    """g += weight_decay * p; v = momentum * v + g; p -= lr * v, or lr * (g + momentum * v) with nesterov."""
+    if len(grads) != len(params):
+        raise ValueError(f"sgd: got {len(params)} parameters but {len(grads)} gradients; give one to each")
+    key = (len(params), *map(id, params), *map(id, velocities or ()))
+    found = _plans.get(key)
+    launches = _plan(key, params, velocities) if found is None else found[0]
+    grads = [launch.dense(g) for g in grads]           # copies, if any, live until the launch
+    for members, likes, constant, blocks, table, addresses in launches:
+        for i, like in zip(members, likes):
+            if _like(g := grads[i]) != like:
+                raise ValueError(f"sgd: gradient {i} has {_words(g)} but its parameter has {_words(params[i])}; "
+                                 "give each parameter a gradient like it")
+        addresses[:] = [grads[i].data.ptr for i in members]
+        launch.kernel("optim/sgd.cu", "sgd", constant)(
+            (blocks,), (THREADS,), table, lr, momentum, weight_decay, nesterov)
+
+
+def _like(x: Array) -> tuple[Any, ...]:
+    return x.shape, x.dtype, x.data.device_id
+
+
+def _words(x: Array) -> str:
+    return f"shape {x.shape} and dtype {x.dtype} on device {x.data.device_id}"
+
+
+def _plan(key: tuple[int, ...], params: list[Array], velocities: list[Array] | None) -> list[Launch]:
+    """The launches for these arrays, remembered for as long as all of them live."""
+    for i, p in enumerate(params):
+        for what, x in (("parameter", p), *((("velocity", velocities[i]),) if velocities is not None else ())):
+            if not x.flags.c_contiguous or _like(x) != _like(p) or x.data.device_id != cupy.cuda.runtime.getDevice():
+                raise ValueError(f"sgd: {what} {i} has {_words(x)} and strides {x.strides} but must lie without gaps "
+                                 f"on the current device, like its parameter of {_words(p)}; make it anew")
+    launches = []
+    for dtype in dict.fromkeys(p.dtype for p in params):
+        members = [i for i, p in enumerate(params) if p.dtype == dtype]
+        launches += [_launch(members[j:j + MOST], params, velocities) for j in range(0, len(members), MOST)]
+    arrays = [*params, *(velocities or ())]
+    _plans[key] = launches, [weakref.ref(x, lambda _: _plans.pop(key, None)) for x in arrays]
+    return launches
+
+
+def _launch(members: list[int], params: list[Array], velocities: list[Array] | None) -> Launch:
+    table, count = np.zeros((), TABLE), len(members)
+    own = [params[i] for i in members]
+    ends = np.cumsum([-(-p.size // BLOCK) for p in own])
+    table["p"][:count] = [p.data.ptr for p in own]
+    if velocities is not None:
+        table["v"][:count] = [velocities[i].data.ptr for i in members]
+    table["size"][:count] = [p.size for p in own]
+    table["first"] = np.iinfo(np.int32).max
+    table["first"][:count] = [0, *ends[:-1]]
+    return Launch(members, [_like(p) for p in own], launch.real(own[0].dtype), max(1, int(ends[-1])), table,
+                  table["g"][:count])

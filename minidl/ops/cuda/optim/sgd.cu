@@ -1,0 +1,42 @@
+// Stochastic gradient descent on up to 64 parameters in one launch, in place:
+// g += weight_decay * p; v = momentum * v + g; p -= lr * v, or lr * (g + momentum * v) with nesterov.
+//
+// The table, passed by value, holds the addresses of each parameter, its gradient and its velocity (0: there is none),
+// its size, and the number of the first block that works on it. A block owns 1024 elements of one parameter, the last
+// block of a parameter fewer; a thread owns 4 of them, blockDim.x apart. Blocks never share elements: no parameter may
+// be in the table twice.
+// Requires: blockDim.x 256; `first` ascending, from 0, and beyond every block where there is no parameter.
+#include "common.cuh"
+
+#define PARAMETERS 64
+#define THREADS_A_BLOCK 256
+#define ELEMENTS_A_THREAD 4
+static_assert((PARAMETERS & (PARAMETERS - 1)) == 0, "the search in the table halves its step");
+
+struct Parameters {
+    unsigned long long p[PARAMETERS], g[PARAMETERS], v[PARAMETERS];
+    int first[PARAMETERS], size[PARAMETERS];
+};
+
+extern "C" __global__ void sgd(const Parameters table, REAL lr, REAL momentum, REAL weight_decay, int nesterov) {
+    int at = 0;                            // the last parameter whose first block is not after this one
+    for (int step = PARAMETERS / 2; step > 0; step /= 2)
+        if (table.first[at + step] <= (int)blockIdx.x) at += step;
+    REAL* params = (REAL*)table.p[at];
+    const REAL* grads = (const REAL*)table.g[at];
+    REAL* velocities = (REAL*)table.v[at];
+    unsigned size = table.size[at];
+    unsigned begin = (blockIdx.x - table.first[at]) * (THREADS_A_BLOCK * ELEMENTS_A_THREAD) + threadIdx.x;
+    for (int k = 0; k < ELEMENTS_A_THREAD; k++) {
+        unsigned i = begin + k * THREADS_A_BLOCK;
+        if (i >= size) return;
+        REAL p = params[i], g = grads[i];
+        if (weight_decay != (REAL)0) g += weight_decay * p;
+        if (velocities) {
+            REAL v = momentum * velocities[i] + g;
+            velocities[i] = v;
+            g = nesterov ? g + momentum * v : v;
+        }
+        params[i] = p - lr * g;
+    }
+}

@@ -1,0 +1,87 @@
+"""Pooling on CuPy arrays: x (n,c,h,w), y (n,c,oh,ow); g is an ops.window.PoolGeometry."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .. import launch
+
+Array = Any
+
+THREADS = 256
+BAND = 1024                                # columns of windows that a block of a tiled kernel should own
+SHARED = 48 * 1024                         # bytes of shared memory that every device gives a block
+
+CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
+    *[("pool/pool.cu", (launch.real(dtype),)) for dtype in launch.C_NAME],
+    *[("pool/krizhevsky.cu", (launch.real(dtype), ("KH", kh), ("KW", kw)))
+      for dtype in launch.C_NAME for kh, kw in ((2, 2), (4, 4), (3, 5), (28, 28))],
+]
+
+
+class Tiling(NamedTuple):
+    """How krizhevsky.cu walks over a pooling: `band` rows of windows a block, columns of a window `pitch` apart."""
+
+    constants: tuple[launch.Constant, ...]
+    blocks: int
+    rows: int
+    band: int
+    pitch: int
+
+
+@functools.lru_cache(maxsize=4096)
+def _tiling(g: Any) -> Tiling | None:
+    """For windows that tile the image and whose rows fit shared memory; None for all others."""
+    tiled = (g.oh * g.kh, g.ow * g.kw) == (g.h, g.w) and (g.sh, g.sw) == (g.kh, g.kw)
+    if not tiled or any((g.top, g.bottom, g.left, g.right)):
+        return None
+    rows, band = g.n * g.c * g.oh, max(1, BAND // g.w)
+    pitch = 32 * launch.blocks(band * g.ow, 32) + 32 // g.kw
+    if g.kw * pitch * np.dtype(np.float64).itemsize > SHARED:
+        return None
+    return Tiling((("KH", g.kh), ("KW", g.kw)), launch.blocks(rows, band), rows, band, pitch)
+
+
+def _run(name: str, g: Any, y: Array, *arrays: Array) -> None:
+    """A kernel of pool.cu; the first result's elements are spread over the grid."""
+    grid = min(launch.blocks(y.size, THREADS), 16 * launch.multiprocessors())
+    run = launch.kernel("pool/pool.cu", name, launch.real(y.dtype))
+    run((grid,), (THREADS,), *arrays, launch.by_value("Window", g))
+
+
+def avg_pool2d(x: Array, g: Any) -> Array:
+    x, y, tiling = launch.dense(x), launch.empty((g.n, g.c, g.oh, g.ow), x.dtype), _tiling(g)
+    if tiling is None:
+        _run("avg_pool2d", g, y, x, y)
+        return y
+    run = launch.kernel("pool/krizhevsky.cu", "avg_pool2d_tiled", launch.real(x.dtype), *tiling.constants)
+    run((tiling.blocks,), (THREADS,), x, y, tiling.rows, tiling.band, g.w, g.ow, tiling.pitch,
+        shared=g.kw * tiling.pitch * x.itemsize)
+    return y
+
+
+def avg_pool2d_grad_x(gy: Array, g: Any) -> Array:
+    gy, dx, tiling = launch.dense(gy), launch.empty((g.n, g.c, g.h, g.w), gy.dtype), _tiling(g)
+    if tiling is None:
+        _run("avg_pool2d_grad_x", g, dx, gy, dx)
+        return dx
+    run = launch.kernel("pool/krizhevsky.cu", "avg_pool2d_tiled_grad_x", launch.real(gy.dtype), *tiling.constants)
+    run((tiling.blocks,), (THREADS,), gy, dx, tiling.rows, tiling.band, g.w, g.ow,
+        shared=tiling.band * g.ow * gy.itemsize)
+    return dx
+
+
+def max_pool2d(x: Array, g: Any) -> tuple[Array, Array]:
+    """(y, index): index p*kw + q says which element of the window won."""
+    y, index = launch.empty((g.n, g.c, g.oh, g.ow), x.dtype), launch.empty((g.n, g.c, g.oh, g.ow), np.int32)
+    _run("max_pool2d", g, y, launch.dense(x), y, index)
+    return y, index
+
+
+def max_pool2d_grad_x(gy: Array, index: Array, g: Any) -> Array:
+    dx = launch.empty((g.n, g.c, g.h, g.w), gy.dtype)
+    _run("max_pool2d_grad_x", g, dx, launch.dense(gy), launch.dense(index), dx)
+    return dx
