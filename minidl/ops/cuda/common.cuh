@@ -52,3 +52,35 @@ template <int later> __device__ __forceinline__ void await_copies() {
     asm volatile("cp.async.wait_group %0;" ::"n"(later) : "memory");
 #endif
 }
+
+// Counts threadIdx.x, threadIdx.x + threads, ... in three digits, high * mids * lows + middle * lows + low: dividing
+// once at the start instead of at each step.
+struct Odometer {
+    int high, middle, low, mids, lows, step_high, step_middle, step_low;
+
+    __device__ __forceinline__ Odometer(int threads, int mids, int lows) : mids(mids), lows(lows) {
+        split(threadIdx.x, high, middle, low);
+        split(threads, step_high, step_middle, step_low);
+    }
+
+    __device__ __forceinline__ void split(int number, int& high, int& middle, int& low) const {
+        middle = number / lows;
+        low = number - middle * lows;
+        high = middle / mids;
+        middle -= high * mids;
+    }
+
+    __device__ __forceinline__ void next() {
+        low += step_low;
+        middle += step_middle;
+        high += step_high;
+        if (low >= lows) {
+            low -= lows;
+            ++middle;
+        }
+        if (middle >= mids) {
+            middle -= mids;
+            ++high;
+        }
+    }
+};

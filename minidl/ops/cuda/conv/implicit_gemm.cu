@@ -14,13 +14,15 @@
 constexpr int RESIDENT = sizeof(REAL) == 8 || PRECISION == TF32X3 ? 1 : 2;
 
 struct Pixels {
-    int rows, depth, w_row;                  // sizes of the product; from one row's weights to the next's
+    int rows, depth, w_row, w_packed;        // sizes of the product; from one row's weights to the next's; rows packed
     int images, gh, gw;                      // columns: images x gh x gw pixels
     int h, w, image;                         // source planes; from one source image to the next
     int sr, sc, r0, c0;                      // pixel (i, j) stands at source row i*sr + r0, column j*sc + c0
     int y_image, y_row, y_r, y_c, y_first;   // result strides: image, row of the product, pixel row and column; start
     int splits, size, bias_size;             // shares of the depth; elements of the result; of the bias
 };
+
+constexpr int OUTSIDE = -(1 << 24);          // a row or column that is in no plane, also with a tap's own added
 
 // A pixel's place in the source images.
 struct Place { int base, row, column; };
@@ -32,37 +34,37 @@ __device__ __forceinline__ Place place_of(int column, const Pixels& p) {
     return at;
 }
 
-__device__ __forceinline__ REAL tap_of(const REAL* x, const Place& at, int4 tap, const Pixels& p) {
+__device__ __forceinline__ void copy_tap(REAL* to, const REAL* x, const Place& at, int4 tap, const Pixels& p) {
     bool valid = (unsigned)(at.row + tap.y) < (unsigned)p.h && (unsigned)(at.column + tap.z) < (unsigned)p.w;
-    return valid ? x[at.base + tap.x] : (REAL)0;
+    start_copy(to, x + at.base + tap.x, valid);              // nothing is read where it is not valid
+}
+
+// w as the product reads it: packed[depth][row], in whole slabs and tiles, zeros beyond the last depth and row.
+extern "C" __global__ void conv2d_implicit_gemm_pack(const REAL* w, REAL* packed, const int4* taps, int size, Pixels p) {
+    for (int i = THREAD; i < size; i += THREADS) {
+        int k = i / p.w_packed, row = i - k * p.w_packed;
+        packed[i] = k < p.depth && row < p.rows ? w[taps[k].w + row * p.w_row] : (REAL)0;
+    }
 }
 
 struct PixelLoader {
-    static constexpr int NA = BM * BK / BLOCK, NB = BN * BK / BLOCK;
-    const REAL *w, *x;
-    const int4* taps;
+    static constexpr int V = 16 / sizeof(REAL), NA = BM * BK / V, NB = BN * BK / BLOCK;
+    const REAL *w, *x;                       // w from this block's first row on
+    const int4* taps;                        // in whole slabs: those beyond the last meet nothing
     const Pixels& p;
-    int row0;
-    bool column_valid;
     Place at;
-    REAL ra[NA], rb[NB];
 
-    __device__ __forceinline__ void fetch(int slab) {
-        int k = slab * BK + threadIdx.x % BK, row = row0 + threadIdx.x / BK;     // lanes along the depth, as w lies
-        const REAL* wk = w + (k < p.depth ? taps[k].w : 0);
+    __device__ __forceinline__ void fetch(Slab& slab, int number) {
 #pragma unroll
-        for (int i = 0; i < NA; ++i, row += BLOCK / BK) ra[i] = k < p.depth && row < p.rows ? wk[row * p.w_row] : (REAL)0;
-        k = slab * BK + threadIdx.x / BN;                                        // lanes along the pixels
+        for (int i = 0; i < NA; i += BLOCK) {
+            int e = i + threadIdx.x, k = e / (BM / V), r = e % (BM / V) * V;
+            if (NA % BLOCK == 0 || e < NA)
+                start_copy((Pack<V>*)&slab.a[k][r], (const Pack<V>*)&w[(number * BK + k) * p.w_packed + r], true);
+        }
+        int k = threadIdx.x / BN;
 #pragma unroll
         for (int i = 0; i < NB; ++i, k += BLOCK / BN)
-            rb[i] = column_valid && k < p.depth ? tap_of(x, at, taps[k], p) : (REAL)0;
-    }
-
-    __device__ __forceinline__ void put(Slab& slab) {
-#pragma unroll
-        for (int i = 0; i < NA; ++i) slab.a[threadIdx.x % BK][threadIdx.x / BK + i * (BLOCK / BK)] = ra[i];
-#pragma unroll
-        for (int i = 0; i < NB; ++i) slab.b[threadIdx.x / BN + i * (BLOCK / BN)][threadIdx.x % BN] = rb[i];
+            copy_tap(&slab.b[k][threadIdx.x % BN], x, at, taps[number * BK + k], p);
     }
 };
 
@@ -70,13 +72,15 @@ extern "C" __global__ void __launch_bounds__(256, RESIDENT)
 conv2d_implicit_gemm(const REAL* x, const REAL* w, const REAL* b, REAL* y, const int4* taps, Pixels p) {
     __shared__ Slab slabs[2];
     int columns = p.images * p.gh * p.gw, column0 = blockIdx.x * BN, column = column0 + threadIdx.x % BN;
-    PixelLoader loader{w, x, taps, p, (int)blockIdx.y * BM, column < columns, place_of(column, p)};
+    int row0 = blockIdx.y * BM;
+    PixelLoader loader{w + row0, x, taps, p, place_of(column, p)};
+    if (column >= columns) loader.at.row = OUTSIDE;
     int all = ceil_div(p.depth, BK), each = ceil_div(all, p.splits);
     Product product;
     multiply_slabs(slabs, product, loader, imin(all, blockIdx.z * each), imin(all, (blockIdx.z + 1) * each));
     y += (size_t)blockIdx.z * p.size + p.y_first;
     product.each([&](int row, int column, const REAL* values) {
-        row += loader.row0;
+        row += row0;
         column += column0;
         if (row >= p.rows || column >= columns) return;
         REAL bias = b && p.splits == 1 ? b[row] : (REAL)0;
@@ -123,26 +127,24 @@ struct TapLoader {
     const int4* tap;                         // of this block's columns, in shared memory
     const Pixels& p;
     int row0;
-    REAL ra[NA], rb[NB];
 
-    __device__ __forceinline__ void fetch(int slab) {
-        int pixel = slab * BK + threadIdx.x % BK, l = p.gh * p.gw;
+    __device__ __forceinline__ void fetch(Slab& slab, int number) {
+        int k = threadIdx.x % BK, r = threadIdx.x / BK, pixel = number * BK + k, l = p.gh * p.gw, image = pixel / l;
         bool valid = pixel < p.images * l;
-        int image = pixel / l, row = row0 + threadIdx.x / BK;
-        const REAL* map = gy + (image * p.rows * l + pixel - image * l);
-#pragma unroll
-        for (int i = 0; i < NA; ++i, row += BLOCK / BK) ra[i] = valid && row < p.rows ? map[row * l] : (REAL)0;
+        const REAL* map = gy + (valid ? image * p.rows * l + pixel - image * l : 0);
         Place at = place_of(pixel, p);
-        if (!valid) at.row = -(1 << 24);                                         // outside every plane
+        if (!valid) at.row = OUTSIDE;
 #pragma unroll
-        for (int i = 0; i < NB; ++i) rb[i] = tap_of(x, at, tap[threadIdx.x / BK + i * (BLOCK / BK)], p);
-    }
-
-    __device__ __forceinline__ void put(Slab& slab) {
+        for (int i = 0; i < NA; ++i) {
+            int row = row0 + r + i * (BLOCK / BK);
+            bool both = valid && row < p.rows;
+            start_copy(&slab.a[k][r + i * (BLOCK / BK)], map + (both ? row * l : 0), both);
+        }
 #pragma unroll
-        for (int i = 0; i < NA; ++i) slab.a[threadIdx.x % BK][threadIdx.x / BK + i * (BLOCK / BK)] = ra[i];
-#pragma unroll
-        for (int i = 0; i < NB; ++i) slab.b[threadIdx.x % BK][threadIdx.x / BK + i * (BLOCK / BK)] = rb[i];
+        for (int i = 0; i < NB; ++i) {
+            int column = r + i * (BLOCK / BK);
+            copy_tap(&slab.b[k][column], x, at, tap[column], p);
+        }
     }
 };
 
@@ -153,7 +155,7 @@ conv2d_implicit_gemm_dw(const REAL* gy, const REAL* x, REAL* dw, const int4* tap
     __shared__ int4 tap[BN];
     int column0 = blockIdx.x * BN;
     for (int i = threadIdx.x; i < BN; i += BLOCK)                                // columns beyond the last meet nothing
-        tap[i] = column0 + i < p.depth ? taps[column0 + i] : make_int4(0, 1 << 25, 0, 0);
+        tap[i] = column0 + i < p.depth ? taps[column0 + i] : make_int4(0, 2 * OUTSIDE, 0, 0);
     __syncthreads();
     TapLoader loader{gy, x, tap, p, (int)blockIdx.y * BM};
     int all = ceil_div(p.images * p.gh * p.gw, BK), each = ceil_div(all, p.splits);

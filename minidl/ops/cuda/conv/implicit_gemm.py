@@ -15,11 +15,12 @@ from ..reduce import sum_first
 
 Array = cupy.ndarray
 
-launch.struct("Pixels", "rows", "depth", "w_row", "images", "gh", "gw", "h", "w", "image", "sr", "sc", "r0", "c0",
+launch.struct("Pixels", "rows", "depth", "w_row", "w_packed", "images", "gh", "gw", "h", "w", "image", "sr", "sc", "r0", "c0",
               "y_image", "y_row", "y_r", "y_c", "y_first", "splits", "size", "bias_size")
 
 FILE = "conv/implicit_gemm.cu"
-BK = 16                                    # depth of a slab of float32
+BK = 16                                    # depth of a slab (of float64 it may be half of that)
+OUTSIDE = -(1 << 24)                       # as in implicit_gemm.cu
 SLABS_A_SPLIT = 8                          # of the depth; fewer are not worth another block
 MOST_SPLITS = 512
 
@@ -40,9 +41,9 @@ class Launch(NamedTuple):
 
 
 # ---------------------------------------------------------------- what each direction sums over
-def _taps(rows: list[tuple[int, int, int, int]] | np.ndarray) -> Array:
-    """(depth, 4) on the device: {offset in the source, row, column, offset in w}; never empty."""
-    table = np.zeros((max(1, len(rows)), 4), np.int32)
+def _taps(rows: np.ndarray) -> Array:
+    """On the device, in whole slabs: {offset in the source, row, column, offset in w}; the rest meets nothing."""
+    table = np.full((launch.blocks(len(rows), BK) * BK, 4), (0, 2 * OUTSIDE, 0, 0), np.int32)
     table[:len(rows)] = np.reshape(rows, (-1, 4))
     return cupy.asarray(table.view(launch.TYPES["int4"]).reshape(-1))
 
@@ -69,7 +70,7 @@ def _launch(rows: int, columns: int, taps: np.ndarray, fields: dict[str, int], d
     tiles = launch.blocks(columns, BN), launch.blocks(rows, bm)
     if splits is None:
         splits = _splits(tiles[0] * tiles[1], -(-len(taps) // BK))
-    values = {"rows": rows, "depth": len(taps), "splits": splits, **fields}
+    values = {"rows": rows, "depth": len(taps), "w_packed": tiles[1] * bm, "splits": splits, **fields}
     names = launch.TYPES["Pixels"].names or ()
     pixels = launch.by_value("Pixels", tuple(values[name] for name in names))
     return Launch((*tiles, splits), (launch.real(dtype), ("BM", bm), ("NEIGHBOURS", int(neighbours))), pixels,
@@ -123,12 +124,16 @@ def _filter_gradient(g: Any, dtype: np.dtype) -> Launch:
 # ---------------------------------------------------------------- the directions
 def _product(source: Array, w: Array, b: Array | None, out: Array, planned: Launch, mode: str) -> None:
     constants = (*planned.constants, ("PRECISION", mode))
+    size = len(planned.taps) * planned.pixels["w_packed"].item()
+    packed = launch.empty((size,), w.dtype)
+    launch.kernel(FILE, "conv2d_implicit_gemm_pack", *constants)(
+        (launch.blocks(size, 256),), (256,), w, packed, planned.taps, size, planned.pixels)
     conv = launch.kernel(FILE, "conv2d_implicit_gemm", *constants)
     if planned.splits == 1:
-        conv(planned.grid, (256,), source, w, b, out, planned.taps, planned.pixels)
+        conv(planned.grid, (256,), source, packed, b, out, planned.taps, planned.pixels)
         return
     parts = launch.empty((planned.splits, *out.shape), out.dtype)
-    conv(planned.grid, (256,), source, w, None, parts, planned.taps, planned.pixels)
+    conv(planned.grid, (256,), source, packed, None, parts, planned.taps, planned.pixels)
     finish = launch.kernel(FILE, "conv2d_implicit_gemm_finish", *constants)
     finish((launch.blocks(out.size, 256),), (256,), parts, b, out, out.shape[2] * out.shape[3], planned.pixels)
 

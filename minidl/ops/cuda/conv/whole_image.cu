@@ -17,6 +17,8 @@
 
 constexpr int TW = 4;
 constexpr int XW = ((TW - 1) * SW + KW + 3) / 4 * 4;     // image pixels under TW outputs of a filter row, whole fours
+constexpr int UNROLL = KW * TH * TW * TM >= 512 ? 1 : KH;  // filter rows: unrolled where they are short, so that the loads
+                                                         // of one run beside the products of another
 static_assert(TH >= 1 && TM >= 1, "TH and TM are the rows and filters that a thread owns: at least 1 each");
 
 struct Whole {
@@ -27,17 +29,15 @@ struct Whole {
     int w_out, w_in;                         // strides of w along result maps and source channels
 };
 
-// Padded images [image][c][ph][pw] from `first` on, zeros beyond the last one; a warp takes a row at a time.
+// Padded images [image][c][ph][pw] from `first` on, zeros beyond the last one.
 __device__ __forceinline__ void load_images(REAL* to, const REAL* x, int first, const Whole& p) {
-    int lane = threadIdx.x % 32, warps = THREADS_A_BLOCK / 32;
-    for (int row = threadIdx.x / 32; row < p.images * p.c * p.ph; row += warps) {
-        int plane = row / p.ph, r = row - plane * p.ph - p.top;
-        bool valid = (unsigned)r < (unsigned)p.h && first + plane / p.c < p.n;
-        const REAL* from = x + ((first * p.c + plane) * p.h + r) * p.w;
-        for (int s = lane; s < p.pw; s += 32) {
-            bool inside = valid && (unsigned)(s - p.left) < (unsigned)p.w;
-            start_copy(to + row * p.pw + s, inside ? from + s - p.left : x, inside);
-        }
+    int planes = imin(p.images, p.n - first) * p.c;
+    const REAL* from = x + first * p.c * p.h * p.w;
+    Odometer at(THREADS_A_BLOCK, p.ph, p.pw);                // plane, row, column
+    for (int i = threadIdx.x; i < p.images * p.c * p.ph * p.pw; i += THREADS_A_BLOCK, at.next()) {
+        int r = at.middle - p.top, s = at.low - p.left;
+        bool valid = (unsigned)r < (unsigned)p.h && (unsigned)s < (unsigned)p.w && at.high < planes;
+        start_copy(to + i, valid ? from + (at.high * p.h + r) * p.w + s : x, valid);
     }
 }
 
@@ -47,12 +47,11 @@ conv2d_whole_image(const REAL* x, const REAL* w, const REAL* b, REAL* y, Whole p
     extern __shared__ __align__(16) unsigned char memory[];
     REAL* filters = (REAL*)memory;                          // [c][p][q][ms]
     REAL* pictures = filters + p.c * KH * KW * p.ms;        // [image][c][ph][pw]
-    for (int i = threadIdx.x; i < p.c * KH * KW * p.ms; i += THREADS_A_BLOCK) filters[i] = 0;
-    __syncthreads();
-    for (int i = threadIdx.x; i < p.m * p.c * KH * KW; i += THREADS_A_BLOCK) {
-        int m = i / (p.c * KH * KW), k = i - m * p.c * KH * KW, c = k / (KH * KW), t = k - c * KH * KW;
-        filters[k * p.ms + m] = w[m * p.w_out + c * p.w_in + (MIRROR ? KH * KW - 1 - t : t)];
-    }
+    for (int m = threadIdx.x / 32; m < p.ms; m += THREADS_A_BLOCK / 32)      // a warp takes a filter at a time
+        for (int k = threadIdx.x % 32; k < p.c * KH * KW; k += 32) {
+            int c = k / (KH * KW), t = k - c * KH * KW, tap = c * p.w_in + (MIRROR ? KH * KW - 1 - t : t);
+            start_copy(filters + k * p.ms + m, w + (m < p.m ? m * p.w_out + tap : 0), m < p.m);
+        }
     int across = ceil_div(p.ow, TW), tiles = ceil_div(p.oh, TH) * across, groups = ceil_div(p.m, TM);
     for (int first = blockIdx.x * p.images; first < p.n; first += gridDim.x * p.images) {
         __syncthreads();                                    // everybody is done with the images before
@@ -68,7 +67,7 @@ conv2d_whole_image(const REAL* x, const REAL* w, const REAL* b, REAL* y, Whole p
             const REAL* weights = filters + group * TM;
             const REAL* rows = pictures + (image * p.c * p.ph + i0 * SH) * p.pw + j0 * SW;
             for (int c = 0; c < p.c; ++c, rows += (p.ph - KH) * p.pw) {
-#pragma unroll 1
+#pragma unroll (UNROLL)
                 for (int r = 0; r < KH; ++r, rows += p.pw, weights += KW * p.ms) {
                     REAL pixel[TH][XW];
 #pragma unroll
@@ -84,11 +83,11 @@ conv2d_whole_image(const REAL* x, const REAL* w, const REAL* b, REAL* y, Whole p
                         for (int f = 0; f < TM; f += V)
                             *(Pack<V>*)&weight[f] = *(const Pack<V>*)&weights[q * p.ms + f];
 #pragma unroll
-                        for (int f = 0; f < TM; ++f)
+                        for (int i = 0; i < TH; ++i)
 #pragma unroll
-                            for (int i = 0; i < TH; ++i)
+                            for (int j = 0; j < TW; ++j)
 #pragma unroll
-                                for (int j = 0; j < TW; ++j) sum[f][i][j] += weight[f] * pixel[i][j * SW + q];
+                                for (int f = 0; f < TM; ++f) sum[f][i][j] += weight[f] * pixel[i][j * SW + q];
                     }
                 }
             }
@@ -117,20 +116,20 @@ conv2d_whole_image(const REAL* x, const REAL* w, const REAL* b, REAL* y, Whole p
 }
 
 #else
-// Rows i0 .. of the gradients of some images, [image][m][rows][gw], gw = ow rounded up to fours: zeros there and below.
+// Rows i0 .. of the gradients of some images, [image][ms maps][rows][gw]: gw = ow rounded up to fours, ms = m rounded up
+// to TM; zeros beyond the last row, column, map and image.
 __device__ __forceinline__ void load_gradients(REAL* to, const REAL* gy, int first, int i0, int gw, const Whole& p) {
-    constexpr int V = ALIGNED ? 4 : 1;
-    int across = gw / V, count = p.images * p.m * p.rows * across;
-    for (int at = threadIdx.x; at < count; at += THREADS_A_BLOCK) {
-        int row = at / across, j = (at - row * across) * V, map = row / p.rows, i = i0 + row - map * p.rows;
-        bool inside = j < p.ow && i < p.oh && first + map / p.m < p.n;
-        const REAL* from = inside ? gy + ((first * p.m + map) * p.oh + i) * p.ow + j : gy;
-        if constexpr (ALIGNED && sizeof(REAL) == 8) {
-            start_copy((Pack<2>*)(to + row * gw + j), (const Pack<2>*)from, inside);
-            start_copy((Pack<2>*)(to + row * gw + j + 2), (const Pack<2>*)(from + 2 * inside), inside);
-        } else {
-            start_copy((Pack<V>*)(to + row * gw + j), (const Pack<V>*)from, inside);
-        }
+    constexpr int V = ALIGNED ? 16 / sizeof(REAL) : 1;       // elements that one copy moves
+    int images = imin(p.images, p.n - first);
+    const REAL* from = gy + first * p.m * p.oh * p.ow;
+    Odometer at(THREADS_A_BLOCK, p.rows, gw / V);            // map, row, column
+    int image = 0, map = at.high;
+    for (int i = threadIdx.x; i < p.images * p.ms * p.rows * (gw / V); i += THREADS_A_BLOCK, at.next()) {
+        for (map = at.high - image * p.ms; map >= p.ms; map -= p.ms) ++image;
+        int row = i0 + at.middle, column = at.low * V;
+        bool valid = column < p.ow && row < p.oh && map < p.m && image < images;
+        const REAL* source = valid ? from + ((image * p.m + map) * p.oh + row) * p.ow + column : gy;
+        start_copy((Pack<V>*)(to + i * V), (const Pack<V>*)source, valid);
     }
 }
 
@@ -139,8 +138,8 @@ extern "C" __global__ void __launch_bounds__(THREADS_A_BLOCK, 1)
 conv2d_whole_image_dw(const REAL* gy, const REAL* x, REAL* parts, Whole p) {
     extern __shared__ __align__(16) unsigned char memory[];
     int gw = ceil_div(p.ow, 4) * 4;
-    int gradient_size = p.images * p.m * p.rows * gw, picture_size = p.images * p.c * p.ph * p.pw;
-    REAL* gradients = (REAL*)memory;                        // two of [image][m][rows][gw]
+    int gradient_size = p.images * p.ms * p.rows * gw, picture_size = p.images * p.c * p.ph * p.pw;
+    REAL* gradients = (REAL*)memory;                        // two of [image][ms][rows][gw]
     REAL* pictures = gradients + 2 * gradient_size;         // two of [image][c][ph][pw]
 
     int lines = p.c * KH, groups = ceil_div(p.m, TM), team = lines * groups;
@@ -176,8 +175,10 @@ conv2d_whole_image_dw(const REAL* gy, const REAL* x, REAL* parts, Whole p) {
                 int image = at / p.rows, i = at - image * p.rows;
                 if (i0 + i >= p.oh) continue;
                 const REAL* pixels = planes + ((image * p.c + c) * p.ph + (i0 + i) * SH + r) * p.pw;
-                const REAL* slopes = maps + ((image * p.m + group * TM) * p.rows + i) * gw;
-                int left = imin(TM, p.m - group * TM);      // filters beyond the last repeat it; nobody reads their sums
+                const REAL* slopes[TM];
+#pragma unroll
+                for (int f = 0; f < TM; ++f) slopes[f] = maps + ((image * p.ms + group * TM + f) * p.rows + i) * gw;
+#pragma unroll 2
                 for (int j = 0; j < gw; j += TW) {
                     REAL pixel[XW];
 #pragma unroll
@@ -185,7 +186,7 @@ conv2d_whole_image_dw(const REAL* gy, const REAL* x, REAL* parts, Whole p) {
 #pragma unroll
                     for (int f = 0; f < TM; ++f) {
                         REAL slope[TW];
-                        *(Pack<4>*)slope = *(const Pack<4>*)&slopes[imin(f, left - 1) * p.rows * gw + j];
+                        *(Pack<4>*)slope = *(const Pack<4>*)&slopes[f][j];
 #pragma unroll
                         for (int e = 0; e < TW; ++e)
 #pragma unroll

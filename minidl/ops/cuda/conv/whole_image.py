@@ -20,10 +20,11 @@ launch.struct("Whole", "n", "c", "h", "w", "m", "oh", "ow", "top", "left", "ph",
 FILE = "conv/whole_image.cu"
 TW = 4                                     # outputs of a row that a thread owns
 ROWS, FILTERS = (1, 2, 4, 5), (1, 2, 3, 4, 6, 8)       # TH and TM to choose from
+THREADS = (64, 128, 256, 384, 512)
 SUMS = 128                                 # floats that a thread may keep as sums in y; half of that in dw
 NUMBERS = 190                              # floats that it may keep at all
 MOST_THREADS = 384                         # of dw, whose threads need up to 168 registers
-ROOMY = 72 * 1024                          # bytes: with fewer, three blocks share a multiprocessor
+ROOMS = (36 * 1024, 54 * 1024, 74 * 1024, 112 * 1024, 228 * 1024)      # bytes of shared memory for a block of dw
 WIDEST = 16                                # KW: taps that fit a thread's registers
 
 
@@ -40,6 +41,7 @@ class Plan(NamedTuple):
     shared: int
     constants: tuple[Any, ...]
     whole: np.ndarray
+    time: float                                        # estimated, in cycles
 
 
 class Sum(NamedTuple):
@@ -81,39 +83,47 @@ def _pixels_wide(kw: int, sw: int) -> int:
 
 
 # ---------------------------------------------------------------- y and dx
+def _candidate(s: Sum, dtype: np.dtype, th: int, tm: int, threads: int, images: int) -> Plan | None:
+    """The launch for a tile of th x 4 outputs of tm filters, or None where it does not fit."""
+    wide, scale = _pixels_wide(s.kw, s.sw), dtype.itemsize // 4        # a double takes two registers
+    numbers = (4 * th * tm + th * wide + tm) * scale
+    if 4 * th * tm * scale > SUMS or numbers > min(NUMBERS, 65536 // threads - 32):
+        return None
+    ph, pw = (_up(s.oh, th) - 1) * s.sh + s.kh, (_up(s.ow, TW) - TW) * s.sw + wide
+    ms = _up(-(-s.m // tm) * tm, 4)
+    ms += 4 if ms % 32 == 0 else 0                     # rows of filters start in different banks
+    shared = (s.c * s.kh * s.kw * ms + images * s.c * ph * pw) * dtype.itemsize
+    if shared > launch.most_shared():
+        return None
+    registers = min(_up(40 + numbers, 8), 65536 // threads)
+    resident = max(1, min(launch.most_shared() // (shared + 1024), 65536 // (registers * threads), 16))
+    blocks = min(launch.blocks(s.n, images), resident * launch.multiprocessors())
+    whole = launch.by_value("Whole", (s.n, s.c, s.h, s.w, s.m, s.oh, s.ow, s.top, s.left, ph, pw, ms, images, 0, 0,
+                                      s.w_out, s.w_in))
+    constants = _constants(dtype, s, th, tm, threads, s.ow % 4 == 0, MIRROR=s.mirror)
+    items = -(-s.oh // th) * -(-s.ow // TW) * -(-s.m // tm)
+    multiply = s.c * s.kh * (s.kw * (4 * th * tm + 2 * -(-tm // 4)) + th * wide // 2 + 30) * scale
+    passes = -(-images * items // threads)
+    fetch = images * s.c * ph * -(-pw // 32) * 16 * 32 // threads
+    turns = -(-s.n // (images * launch.multiprocessors()))
+    together = min(resident, turns)
+    warps = together * threads // 32
+    busy = (passes * multiply + fetch) * warps / 4
+    alone = passes * multiply * 2 + fetch * 4 + 2000
+    time = -(-turns // together) * max(busy, alone)
+    return Plan(blocks, threads, shared, constants, whole, time)
+
+
 @functools.lru_cache(maxsize=1024)
 def _plan(direction: str, g: Any, dtype: np.dtype) -> Plan | None:
-    """The tile with the least estimated time, or None where no tile fits shared memory."""
+    """The candidate with the least estimated time, or None where none fits."""
+    return min(_candidates(direction, g, dtype), key=lambda plan: plan.time, default=None)
+
+
+def _candidates(direction: str, g: Any, dtype: np.dtype) -> list[Plan]:
     s = _as_sum(direction, g)
-    wide = _pixels_wide(s.kw, s.sw)
-    scale = dtype.itemsize // 4                        # a double takes two registers
-    best, plan = float("inf"), None
-    for th, tm, threads in itertools.product(ROWS, FILTERS, (128, 256)):
-        if 4 * th * tm * scale > SUMS or (4 * th * tm + th * wide + tm) * scale > NUMBERS:
-            continue
-        if tm > _up(s.m, 2) or th > s.oh:
-            continue
-        tiles = -(-s.oh // th) * -(-s.ow // TW)
-        items = tiles * -(-s.m // tm)
-        ph, pw = (_up(s.oh, th) - 1) * s.sh + s.kh, (_up(s.ow, TW) - TW) * s.sw + wide
-        ms = _up(-(-s.m // tm) * tm, 4)
-        ms += 4 if ms % 32 == 0 else 0                 # rows of filters start in different banks
-        filters = s.c * s.kh * s.kw * ms
-        images = max(1, min(threads // items, -(-s.n // launch.multiprocessors())))
-        shared = (filters + images * s.c * ph * pw) * dtype.itemsize
-        if shared > launch.most_shared():
-            continue
-        cycles = s.c * s.kh * (s.kw * (4 * th * tm + -(-tm // 4) * 2) + th * wide // 2 + 30) * scale
-        turns = -(-s.n // (images * launch.multiprocessors()))
-        time = turns * -(-images * items // threads) * (threads // 128) * cycles
-        if time < best:
-            resident = max(1, min(launch.most_shared() // (shared + 1024), 2048 // threads, 8))
-            blocks = min(launch.blocks(s.n, images), resident * launch.multiprocessors())
-            whole = launch.by_value("Whole", (s.n, s.c, s.h, s.w, s.m, s.oh, s.ow, s.top, s.left, ph, pw, ms, images,
-                                              0, 0, s.w_out, s.w_in))
-            constants = _constants(dtype, s, th, tm, threads, s.ow % 4 == 0, MIRROR=s.mirror)
-            best, plan = time, Plan(blocks, threads, shared, constants, whole)
-    return plan
+    return [plan for th, tm, threads, images in itertools.product(ROWS, FILTERS, THREADS, (1, 2, 4, 8))
+            if tm <= _up(s.m, 2) and th <= s.oh and (plan := _candidate(s, dtype, th, tm, threads, images))]
 
 
 def _sum(direction: str, source: Array, w: Array, b: Array | None, out: Array, g: Any) -> Array:
@@ -136,38 +146,52 @@ def dx(gy: Array, w: Array, g: Any) -> Array:
 # ---------------------------------------------------------------- dw
 @functools.lru_cache(maxsize=1024)
 def _gradient_plan(g: Any, dtype: np.dtype) -> Plan | None:
-    """Rows, images and teams of a step; None where not even one output row fits shared memory."""
+    """The candidate with the least estimated time, or None where not even one output row fits shared memory."""
+    return min(_gradient_candidates(g, dtype), key=lambda plan: plan.time, default=None)
+
+
+def _gradient_candidates(g: Any, dtype: np.dtype) -> list[Plan]:
+    return [plan for tm, room, threads, images in itertools.product(FILTERS, ROOMS, (128, 256, 384), (1, 2, 4))
+            if tm <= _up(g.m, 2) and (plan := _gradient_candidate(g, dtype, tm, room, threads, images))]
+
+
+def _gradient_candidate(g: Any, dtype: np.dtype, tm: int, room: int, most_threads: int, images: int) -> Plan | None:
+    """The launch for rows of taps of tm filters, in so many bytes of shared memory, or None where it does not fit."""
     wide, size = _pixels_wide(g.kw, g.sw), dtype.itemsize
-    tm = min((tm for tm in FILTERS if tm * g.kw * size <= SUMS // 2 * 4 and tm <= _up(g.m, 2)),
-             key=lambda tm: (-(-g.m // tm) * (tm * g.kw + 12), -tm), default=0)
-    team = g.c * g.kh * -(-g.m // tm) if tm else MOST_THREADS + 1
-    if team > MOST_THREADS:
+    room = min(room, launch.most_shared())
+    if tm * g.kw * size > SUMS // 2 * 4:
         return None
-    gw = _up(g.ow, 4)
+    team = g.c * g.kh * -(-g.m // tm)
+    gw, ms = _up(g.ow, 4), _up(g.m, tm)
     ph, pw = (g.oh - 1) * g.sh + g.kh, (gw - TW) * g.sw + wide
     pw += 0 if pw // 4 % 2 else 4                      # lanes read neighbouring rows: these start in different banks
-    picture, map_row = 2 * g.c * ph * pw * size, 2 * g.m * gw * size         # two buffers of each
-    room = ROOMY if picture + map_row * g.oh <= ROOMY else launch.most_shared()
-    rows = min(g.oh, (room - picture) // map_row)
-    if rows < 1:
+    picture, map_row = 2 * g.c * ph * pw * size, 2 * ms * gw * size          # two buffers of each
+    rows = min(g.oh, (room - images * picture) // (images * map_row))
+    if team > most_threads or rows < 1 or (images > 1 and rows < g.oh):
         return None
     rows = -(-g.oh // -(-g.oh // rows))                # as even as can be
-    images = 1
-    if rows == g.oh:
-        images = max(1, min(room // (picture + map_row * rows), -(-g.n // (2 * launch.multiprocessors())), 4))
     shares = 1
-    while 2 * shares * team <= MOST_THREADS and 2 * shares <= images * rows:
+    while 2 * shares * team <= most_threads and 2 * shares <= images * rows:
         shares *= 2
     shared = max(images * (picture + map_row * rows), shares // 2 * tm * g.kw * team * size)
     if shared > launch.most_shared():
         return None
     threads = _up(team * shares, 32)
-    resident = max(1, min(launch.most_shared() // (shared + 1024), 1024 // threads))
-    blocks = min(launch.blocks(g.n, images), resident * launch.multiprocessors())
-    whole = launch.by_value("Whole", (g.n, g.c, g.h, g.w, g.m, g.oh, g.ow, g.top, g.left, ph, pw, 0, images, rows,
+    resident = max(1, min(launch.most_shared() // (shared + 1024), 65536 // (168 * threads)))
+    packs, multiprocessors = -(-g.n // images), launch.multiprocessors()
+    blocks = max(1, min(packs, resident * multiprocessors))
+    whole = launch.by_value("Whole", (g.n, g.c, g.h, g.w, g.m, g.oh, g.ow, g.top, g.left, ph, pw, ms, images, rows,
                                       shares, 0, 0))
     constants = _constants(dtype, g, 1, tm, threads, g.ow % 4 == 0, GRADIENT=1)
-    return Plan(blocks, threads, shared, constants, whole)
+    lines = -(-images * rows // shares) * -(-g.oh // rows)                       # output rows of a thread, a turn
+    multiply = lines * (gw // TW * (tm * (TW * g.kw + 1) + wide // 2 + 12) + 60) * size // 4
+    fetch = images * (ms * g.oh * gw // (4 if g.ow % 4 == 0 else 1) + g.c * ph * pw) * 20 // threads
+    turns = -(-packs // multiprocessors)
+    together = min(resident, turns)
+    busy, alone = (multiply + fetch) * together * threads // 128, multiply * 2 + fetch * 2 + 1500
+    finish = 1000 + shares * tm * g.kw * 8
+    time = -(-turns // together) * max(busy, alone) + finish
+    return Plan(blocks, threads, shared, constants, whole, time)
 
 
 def dw(gy: Array, x: Array, g: Any) -> Array:

@@ -33,7 +33,6 @@ struct MatrixLoader {
     const REAL *a, *b;
     const Matrices& p;
     int row0, column0, slabs;
-    REAL ra[NA], rb[NB];
 
     static __device__ __forceinline__ void place(int i, bool along_k, int size, int& k, int& r) {
         int e = threadIdx.x + i * BLOCK;
@@ -41,35 +40,22 @@ struct MatrixLoader {
         r = along_k ? e / BK : e % size;
     }
 
-    __device__ __forceinline__ void fetch(int slab) {
-        int batch = slab / slabs, k0 = (slab - batch * slabs) * BK;
+    __device__ __forceinline__ void fetch(Slab& slab, int number) {
+        int batch = number / slabs, k0 = (number - batch * slabs) * BK, k, r;
         const REAL *am = a + (size_t)batch * p.a_batch, *bm = b + (size_t)batch * p.b_batch;
-        int k, r;
 #pragma unroll
         for (int i = 0; i < NA; ++i) {
             place(i, !TA, BM, k, r);
             int row = row0 + r, at = k0 + k;
-            ra[i] = row < p.rows && at < p.depth ? am[TA ? at * p.rows + row : row * p.depth + at] : (REAL)0;
+            bool valid = row < p.rows && at < p.depth;
+            start_copy(&slab.a[k][r], am + (valid ? TA ? at * p.rows + row : row * p.depth + at : 0), valid);
         }
 #pragma unroll
         for (int i = 0; i < NB; ++i) {
             place(i, TB, BN, k, r);
             int column = column0 + r, at = k0 + k;
-            rb[i] = column < p.cols && at < p.depth ? bm[TB ? column * p.depth + at : at * p.cols + column] : (REAL)0;
-        }
-    }
-
-    __device__ __forceinline__ void put(Slab& slab) {
-        int k, r;
-#pragma unroll
-        for (int i = 0; i < NA; ++i) {
-            place(i, !TA, BM, k, r);
-            slab.a[k][r] = ra[i];
-        }
-#pragma unroll
-        for (int i = 0; i < NB; ++i) {
-            place(i, TB, BN, k, r);
-            slab.b[k][r] = rb[i];
+            bool valid = column < p.cols && at < p.depth;
+            start_copy(&slab.b[k][r], bm + (valid ? TB ? column * p.depth + at : at * p.cols + column : 0), valid);
         }
     }
 };

@@ -2,8 +2,8 @@
 // A (BK x BM) and B (BK x BN) that lie in shared memory, depth first, and keeps the BM x BN sums in registers.
 //
 // -DBM: rows, 16, 32, 64 or 128. -DPRECISION: FP32 (fused multiply-adds, also for double), or on tensor cores TF32,
-// TF32X3 or BF16. A kernel fills the slabs (its own way of finding elements), calls multiply, and gets its share of the
-// sums through each(f): f(row, column, values) with WIDTH neighbouring columns.
+// TF32X3 or BF16. A kernel fills the slabs (its own way of finding elements), calls multiply_slabs, and gets its share
+// of the sums through each(f): f(row, column, values) with WIDTH neighbouring columns.
 #include "common.cuh"
 
 #define FP32 0
@@ -190,19 +190,18 @@ struct Product {
 };
 #endif
 
-// The depth loop with two slabs in turn: while one is multiplied, the next one's elements are on their way to registers.
-// Loader: fetch(slab number) reads this thread's elements of A and B from global memory, put(Slab&) stores them.
+// The depth loop with two slabs in turn: while one is multiplied, the next one's elements are on their way.
+// Loader: fetch(slab, number) starts this thread's share of the copies into a slab.
 template <class Loader>
 __device__ __forceinline__ void multiply_slabs(Slab (&slabs)[2], Product& product, Loader& loader, int begin, int end) {
-    if (begin >= end) return;
-    loader.fetch(begin);
-    loader.put(slabs[0]);
-    __syncthreads();
+    if (begin < end) loader.fetch(slabs[0], begin);
+    end_copies();
     for (int at = begin; at < end; ++at) {
         int now = (at - begin) & 1;
-        if (at + 1 < end) loader.fetch(at + 1);
+        await_copies<0>();
+        __syncthreads();                               // this slab is whole, and everybody is done with the other
+        if (at + 1 < end) loader.fetch(slabs[now ^ 1], at + 1);
+        end_copies();
         product.multiply(slabs[now]);
-        if (at + 1 < end) loader.put(slabs[now ^ 1]);
-        __syncthreads();
     }
 }
