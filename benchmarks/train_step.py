@@ -1,11 +1,13 @@
 """One whole training step, measured against peers in the same run.
 
     python benchmarks/train_step.py --device cpu --peers torch
+    python benchmarks/train_step.py --device cuda --peers torch
 
 A step is zero_grad, forward, cross-entropy, backward and an update of SGD with momentum 0.9, float32, on batches
 that are in memory already. The peers take turns (A B, then B A, ...), so that whatever else the machine does meets
 all of them; each turn starts with a step that is not counted. Reported are the median of all counted steps, the
-smallest and the largest median of a turn, and the median over the rounds of the speed relative to a peer.
+smallest and the largest median of a turn, and the median over the rounds of the speed relative to a peer. On a GPU,
+which works behind the host's back, 20 steps in a row are timed until the last has ended, and count as one of their mean.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))   # minidl and zoo 
 
 LR, MOMENTUM = 0.01, 0.9
 CHANNELS = {"lenet5": 1, "krizhevsky2009": 3}                  # the models, and the channels of their images
+IN_A_ROW = {"cpu": 1, "cuda": 20}                              # steps between two looks at the clock
 BATCHES = 4                                                    # taken in turn: no step finds its images cached
 
 Batch = tuple[Any, Any]                                        # NumPy images (n,c,32,32) and labels (n,)
@@ -80,7 +83,24 @@ def random_batches(model: str, size: int) -> list[Batch]:
             for _ in range(BATCHES)]
 
 
-def take_turns(steps: dict[str, Step], warmup: int, count: int, rounds: int) -> dict[str, list[list[float]]]:
+def finish(device: str) -> None:
+    """Wait until the device has done all it was given."""
+    if device == "cuda":
+        import cupy
+
+        cupy.cuda.runtime.deviceSynchronize()
+
+
+def seconds(step: Step, device: str) -> float:
+    begin = time.perf_counter()
+    for _ in range(IN_A_ROW[device]):
+        step()
+    finish(device)
+    return (time.perf_counter() - begin) / IN_A_ROW[device]
+
+
+def take_turns(steps: dict[str, Step], warmup: int, count: int, rounds: int,
+               device: str) -> dict[str, list[list[float]]]:
     """Seconds of each counted step, by peer and round."""
     for step in steps.values():
         for _ in range(warmup):
@@ -90,11 +110,8 @@ def take_turns(steps: dict[str, Step], warmup: int, count: int, rounds: int) -> 
         for peer in list(steps)[::-1 if i % 2 else 1]:
             step = steps[peer]
             step()                                             # the peer before left its own data in the caches
-            taken[peer].append([])
-            for _ in range(count):
-                begin = time.perf_counter()
-                step()
-                taken[peer][-1].append(time.perf_counter() - begin)
+            finish(device)
+            taken[peer].append([seconds(step, device) for _ in range(count)])
     return taken
 
 
@@ -102,15 +119,15 @@ def rows(model: str, peers: Sequence[str], args: argparse.Namespace) -> list[str
     """The table's rows of one model."""
     batches = random_batches(model, args.batch_size)
     steps = {peer: PEERS[peer](model, batches, args.device) for peer in peers}
-    taken = take_turns(steps, args.warmup, args.steps, args.repeats)
+    taken = take_turns(steps, args.warmup, args.steps, args.repeats, args.device)
     medians = {peer: [statistics.median(turn) for turn in turns] for peer, turns in taken.items()}
     lines = []
     for peer, turns in taken.items():
         median = statistics.median(itertools.chain(*turns))
         against = [f"{statistics.median(b / a for a, b in zip(medians[peer], medians[other], strict=True)):.2f}"
                    for other in peers if other != "minidl"]
-        lines.append(" | ".join([f"| {model}", peer, f"{median * 1e3:.2f}",
-                                 f"{min(medians[peer]) * 1e3:.2f}-{max(medians[peer]) * 1e3:.2f}",
+        lines.append(" | ".join([f"| {model}", peer, f"{median * 1e3:.3f}",
+                                 f"{min(medians[peer]) * 1e3:.3f}-{max(medians[peer]) * 1e3:.3f}",
                                  f"{args.batch_size / median:,.0f}", *against]) + " |")
     return lines
 
@@ -123,6 +140,15 @@ def processor() -> str:
     return found[0] if found else platform.processor() or platform.machine()
 
 
+def gpu(device: str) -> str:
+    """" (NVIDIA ...)", or nothing for the CPU."""
+    if device == "cpu":
+        return ""
+    import cupy
+
+    return f" ({cupy.cuda.runtime.getDeviceProperties(0)['name'].decode()}, CuPy {cupy.__version__})"
+
+
 def header(peers: Sequence[str], args: argparse.Namespace) -> list[str]:
     import numpy as np
 
@@ -130,7 +156,7 @@ def header(peers: Sequence[str], args: argparse.Namespace) -> list[str]:
     versions = [f"{module} {importlib.import_module(module).__version__}" for module in modules]
     blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
     return [
-        f"Device: {args.device}, {processor()}, {os.cpu_count()} cores, {platform.system()}; "
+        f"Device: {args.device}{gpu(args.device)}, {processor()}, {os.cpu_count()} cores, {platform.system()}; "
         f"{args.threads} threads for every peer; load average before the run {os.getloadavg()[0]:.1f}.",
         f"Versions: {', '.join(versions)}, NumPy {np.__version__} with {blas['name']} {blas['version']}, "
         f"Python {platform.python_version()}.",
@@ -172,7 +198,7 @@ def positive(text: str) -> int:
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0],
                                      formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--device", choices=["cpu"], default="cpu")
+    parser.add_argument("--device", choices=list(IN_A_ROW), default="cpu")
     parser.add_argument("--peers", type=names(PEERS), default="torch", help="beside minidl, separated by commas")
     parser.add_argument("--models", type=names(CHANNELS), default=",".join(CHANNELS))
     parser.add_argument("--batch-size", type=positive, default=128)

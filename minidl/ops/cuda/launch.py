@@ -82,7 +82,9 @@ def _paste(file: str, seen: set[str]) -> str:
         include = re.match(r'#include "(.+)"', line)
         if include is None:
             lines.append(line)
-        elif include[1] not in seen:
+        elif include[1] in seen:
+            lines.append("")
+        else:
             lines += [_paste(include[1], seen), f'#line {number + 1} "{file}"']
     return "\n".join(lines)
 

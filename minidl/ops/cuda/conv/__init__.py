@@ -9,15 +9,13 @@ import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import cupy
-
 from ....device import precision
 from .. import launch
-from .bias import sum_maps
 from . import direct, implicit_gemm, krizhevsky, tiled, unroll, whole_image
 from .auto import fastest
+from .bias import sum_maps
 
-Array = cupy.ndarray
+Array = Any
 
 
 class Algorithm(NamedTuple):

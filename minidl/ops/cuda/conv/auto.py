@@ -48,7 +48,7 @@ def _remembered(key: tuple[Any, ...], arguments: tuple[Any, ...], able: Mapping[
     file, entry = cache_file(), f"{direction} {dtype} {precision} {' '.join(map(str, g[:-1]))}"
     if file not in _files:
         _files[file] = _read(file)
-    name = _files[file].get(entry)
+    name = _files[file].get(entry, "")
     if name not in able:
         name = min(times := _measure(able, arguments, g), key=times.__getitem__)
         _files[file] = {**_read(file), **_files[file], entry: name}

@@ -10,13 +10,13 @@ import numpy as np
 
 from ....device import precision
 from .. import launch
-from ..linear import BN, MODES, rows_a_block
+from ..linear import BN, MODES, TILES, rows_a_block
 from ..reduce import sum_first
 
-Array = cupy.ndarray
+Array = Any
 
-launch.struct("Pixels", "rows", "depth", "w_row", "w_packed", "images", "gh", "gw", "h", "w", "image", "sr", "sc", "r0", "c0",
-              "y_image", "y_row", "y_r", "y_c", "y_first", "splits", "size", "bias_size")
+launch.struct("Pixels", "rows", "depth", "w_row", "w_packed", "images", "gh", "gw", "h", "w", "image", "sr", "sc",
+              "r0", "c0", "y_image", "y_row", "y_r", "y_c", "y_first", "splits", "size", "bias_size")
 
 FILE = "conv/implicit_gemm.cu"
 BK = 16                                    # depth of a slab (of float64 it may be half of that)
@@ -24,10 +24,8 @@ OUTSIDE = -(1 << 24)                       # as in implicit_gemm.cu
 SLABS_A_SPLIT = 8                          # of the depth; fewer are not worth another block
 MOST_SPLITS = 512
 
-CONFIGURATIONS = [
-    (FILE, (launch.real(np.dtype(dtype)), ("BM", bm), ("PRECISION", mode), ("NEIGHBOURS", neighbours)))
-    for dtype, modes in (("float32", MODES.values()), ("float64", ["FP32"])) for mode in modes
-    for bm in (16, 32, 64, 128) for neighbours in (0, 1)]
+CONFIGURATIONS = [(FILE, (launch.real(np.dtype(dtype)), ("BM", bm), ("PRECISION", how), ("NEIGHBOURS", neighbours)))
+                  for dtype, how, bm in TILES for neighbours in (0, 1)]
 
 
 class Launch(NamedTuple):

@@ -171,9 +171,9 @@ conv2d_whole_image_dw(const REAL* gy, const REAL* x, REAL* parts, Whole p) {
         const REAL* planes = pictures + (turn & 1) * picture_size;
         const REAL* maps = gradients + (step & 1) * gradient_size;
         if (active) {
-            for (int at = share; at < p.images * p.rows; at += p.shares) {
-                int image = at / p.rows, i = at - image * p.rows;
-                if (i0 + i >= p.oh) continue;
+            for (int image = 0, i = share; image < p.images; i += p.shares) {
+                for (; i >= p.rows && image < p.images; ++image) i -= p.rows;
+                if (image >= p.images || i0 + i >= p.oh) continue;
                 const REAL* pixels = planes + ((image * p.c + c) * p.ph + (i0 + i) * SH + r) * p.pw;
                 const REAL* slopes[TM];
 #pragma unroll

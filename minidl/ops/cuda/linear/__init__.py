@@ -6,6 +6,7 @@ x (n,in), w (out,in), b (out,), y (n,out).
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import cupy
 import numpy as np
@@ -14,7 +15,7 @@ from ....device import precision
 from .. import launch
 from ..reduce import sum_first
 
-Array = cupy.ndarray
+Array = Any
 
 launch.struct("Matrices", "rows", "cols", "depth", "a_batch", "b_batch", "sum_batches", "splits", "bias_rows",
               "bias_cols", "accumulate")
@@ -38,10 +39,11 @@ def rows_a_block(rows: int) -> int:
     return next((bm for bm in (16, 32, 64) if rows <= bm), 128)
 
 
-CONFIGURATIONS = [
-    (FILE, (launch.real(np.dtype(dtype)), ("BM", bm), ("PRECISION", p), ("TA", ta), ("TB", tb)))
-    for dtype, modes in (("float32", MODES.values()), ("float64", ["FP32"])) for p in modes
-    for bm in (16, 32, 64, 128) for ta, tb in ((0, 0), (0, 1), (1, 0))]
+# (dtype, PRECISION, BM) that are compiled without a GPU: all of fp32's, and the outermost of the others
+TILES = [("float32", "FP32", bm) for bm in (16, 32, 64, 128)] + [("float64", "FP32", bm) for bm in (16, 32, 64, 128)] \
+    + [("float32", how, bm) for how in ("TF32", "TF32X3", "BF16") for bm in (16, 128)]
+CONFIGURATIONS = [(FILE, (launch.real(np.dtype(dtype)), ("BM", bm), ("PRECISION", how), ("TA", ta), ("TB", tb)))
+                  for dtype, how, bm in TILES for ta, tb in ((0, 0), (0, 1), (1, 0))]
 
 
 def gemm(a: Array, b: Array, out: Array, *, transpose_a: bool = False, transpose_b: bool = False,

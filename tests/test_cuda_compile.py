@@ -1,0 +1,267 @@
+"""The CUDA sources, without a GPU: they compile for every architecture, keep to registers, and fit their launchers."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import io
+import pkgutil
+import re
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
+compiler = pytest.importorskip("cuda.core", reason="cuda.core is not installed: nothing compiles CUDA without a GPU")
+
+from minidl.ops import cpu, cuda, shared  # noqa: E402
+from minidl.ops.cuda import launch  # noqa: E402
+
+ARCHITECTURES = (75, 80, 86, 89, 90, 100, 120)
+SPILLS: dict[str, int] = {}                # file -> bytes that one of its kernels may spill; 0 where it is not named
+THREADS = 2
+
+LAUNCHERS = [importlib.import_module(found.name) for found in pkgutil.walk_packages(cuda.__path__, f"{cuda.__name__}.")]
+CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = list(dict.fromkeys(
+    configuration for launcher in LAUNCHERS for configuration in getattr(launcher, "CONFIGURATIONS", ())))
+FILES = sorted(str(path.relative_to(launch.FOLDER).as_posix()) for path in launch.FOLDER.rglob("*.cu"))
+
+
+def compiled(text: str, constants: tuple[launch.Constant, ...], architecture: int) -> str:
+    """The assembler's log. Raises an exception that holds the compiler's."""
+    logs = io.StringIO()
+    options = compiler.ProgramOptions(arch=f"sm_{architecture}", std="c++17", ptxas_options=["-v"],
+                                      define_macro=[(name, str(value)) for name, value in constants] or None)
+    compiler.Program(text, "c++", options).compile("cubin", logs=logs)
+    return logs.getvalue()
+
+
+def spilled(log: str) -> dict[str, int]:
+    """Kernel -> bytes it stores to and loads from memory for want of registers."""
+    found = re.findall(r"Function properties for (\w+)\s+ptxas[^\n]*?(\d+) bytes spill stores, (\d+) bytes spill loads",
+                       log)
+    return {name: int(stores) + int(loads) for name, stores, loads in found}
+
+
+def kernels(file: str) -> list[str]:
+    """The names of a file's kernels, the includes' among them."""
+    text = re.sub(r"//[^\n]*|/\*.*?\*/", "", launch.source(file), flags=re.DOTALL)
+    names = re.findall(r"__global__\s+void\s+(?:__launch_bounds__\([^{;]*?\)\s*)?(\w+)\s*\(", text)
+    assert len(names) == text.count("__global__"), f"{file}: a __global__ function that is not `void name(...)`"
+    return names
+
+
+# ---------------------------------------------------------------- the sources
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_compiles_without_spills(architecture: int) -> None:
+    """Nor is there a kernel that none of the configurations compiles."""
+    seen: set[tuple[str, str]] = set()
+
+    def check(configuration: tuple[str, tuple[launch.Constant, ...]]) -> str | None:
+        file, constants = configuration
+        try:
+            spills = spilled(compiled(launch.source(file), constants, architecture))
+        except Exception as error:
+            return f"{file} {dict(constants)}: {error}"
+        seen.update((file, name) for name in spills)
+        over = {name: found for name, found in spills.items() if found > SPILLS.get(file, 0)}
+        return f"{file} {dict(constants)}: bytes spilled {over}" if over else None
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        failures = list(filter(None, pool.map(check, CONFIGURATIONS)))
+    assert not failures, f"{len(failures)} of {len(CONFIGURATIONS)} failed:\n" + "\n".join(failures)
+    assert seen == {(file, name) for file in FILES for name in kernels(file)}
+
+
+def test_every_file_is_compiled() -> None:
+    assert FILES
+    assert set(FILES) == {file for file, _ in CONFIGURATIONS}
+    assert set(SPILLS) <= set(FILES)
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_parameters_are_read_off_every_kernel(file: str) -> None:
+    names = kernels(file)
+    assert names
+    assert len(set(names)) == len(names)
+    for constants in [dict(found) for name, found in CONFIGURATIONS if name == file]:
+        for name in names:
+            for parameter, c_type, _ in launch.parameters(launch.source(file), name):
+                known = constants.get(c_type, c_type) in launch.TYPES
+                assert known, f"{name}: {parameter} has C type {c_type}, which launch.TYPES does not know"
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_a_source_opens_with_its_contract(file: str) -> None:
+    lines = (launch.FOLDER / file).read_text(encoding="utf-8").splitlines()
+    assert lines[0].startswith("//")
+    assert sum(line.startswith("//") for line in lines[:12]) >= 2
+
+
+def test_kernels_have_names_of_their_own() -> None:
+    """So that a profile, and benchmarks/launch_all.py, can tell them apart."""
+    own = [name for file in FILES for name in kernels(file)]
+    assert sorted(set(own)) == sorted(own)
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_no_atomics_no_foreign_includes(file: str) -> None:
+    """A sum by atomics has another order in each run; the compiler is given no headers."""
+    text = re.sub(r"//[^\n]*", "", launch.source(file))
+    assert "atomicAdd" not in text
+    assert "#include" not in text
+
+
+# ---------------------------------------------------------------- the loader
+F = 'extern "C" __global__ void f(float* y) '
+BROKEN = {"broken.cu": f'// first line\n#include "part.cuh"\n{F} {{ y[0] = nothing; }}\n',
+          "part.cuh": "// nothing here\n__device__ int one() { return 1; }\n",
+          "deep.cu": f'#include "broken.cuh"\n{F} {{ y[0] = 0; }}\n',
+          "broken.cuh": "\n\n__device__ int one() { return one_and_a_half; }\n",
+          "twice.cu": f'#include "part.cuh"\n#include "part.cuh"\n{F} {{ y[0] = one(); }}\n',
+          "again.cu": f'#include "part.cuh"\n#include "part.cuh"\n{F} {{ y[0] = nothing; }}\n'}
+PLACES = [("broken.cu", r"broken\.cu\(3\): error"), ("deep.cu", r"broken\.cuh\(3\): error"),
+          ("again.cu", r"again\.cu\(3\): error")]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of small sources in the place of ops/cuda."""
+    for file, text in BROKEN.items():
+        (tmp_path / file).write_text(text)
+    monkeypatch.setattr(launch, "FOLDER", tmp_path)
+    return tmp_path
+
+
+@pytest.mark.usefixtures("folder")
+def test_includes_are_pasted_with_their_lines() -> None:
+    assert launch.source("broken.cu").splitlines() == [
+        '#line 1 "broken.cu"', "// first line",
+        '#line 1 "part.cuh"', *BROKEN["part.cuh"].splitlines(),
+        '#line 3 "broken.cu"', BROKEN["broken.cu"].splitlines()[2]]
+    assert launch.source("twice.cu").count("int one()") == 1
+    compiled(launch.source("twice.cu"), (), 80)
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize(("file", "place"), PLACES)
+def test_an_error_names_file_and_line(file: str, place: str) -> None:
+    with pytest.raises(Exception, match=place):
+        compiled(launch.source(file), (), 80)
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize(("file", "place"), PLACES)
+def test_a_source_that_does_not_compile_is_an_error_of_one_line(file: str, place: str) -> None:
+    message = rf"kernel: {re.escape(file)} does not compile .*{place}.*correct the source"
+    with pytest.raises(RuntimeError, match=message) as caught:
+        launch.kernel(file, "f", ("UNUSED", 1))
+    assert "\n" not in str(caught.value)
+
+
+TEXT = """
+extern "C" __global__ void plain(const REAL* __restrict__ x, REAL* y, int n) {}
+extern "C" __global__ void __launch_bounds__(256, 2) bounded(const unsigned char *bytes,
+                                                             unsigned long long seed, const Window g,
+                                                             long long* __restrict__ count) {}
+"""
+
+
+def test_parameters() -> None:
+    assert launch.parameters(TEXT, "plain") == [("x", "REAL", True), ("y", "REAL", True), ("n", "int", False)]
+    assert launch.parameters(TEXT, "bounded") == [
+        ("bytes", "unsigned char", True), ("seed", "unsigned long long", False), ("g", "Window", False),
+        ("count", "long long", True)]
+
+
+@pytest.mark.parametrize("name", ["missing", "pla", "lain"])
+def test_a_kernel_that_is_not_there(name: str) -> None:
+    with pytest.raises(ValueError, match=rf"kernel: there is no __global__ void {name}\(\.\.\.\) in the source"):
+        launch.parameters(TEXT, name)
+
+
+def test_by_value_packs_a_geometry() -> None:
+    conv = tuple(range(1, 16))
+    packed = launch.by_value("Geometry", (*conv, "auto"))          # the algorithm's name stays behind
+    assert packed.item() == conv
+    assert packed is launch.by_value("Geometry", (*conv, "auto"))
+    assert launch.by_value("Window", conv[:14]).nbytes == 14 * 4
+    assert launch.TYPES["Geometry"].names == packed.dtype.names
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_structs_are_laid_out_as_the_kernels_read_them(file: str) -> None:
+    """The fields of launch.TYPES are those of the C struct, in its order and of its sizes."""
+    words = {"int": np.dtype(np.int32), "unsigned long long": np.dtype(np.uint64)}
+    text = re.sub(r"//[^\n]*", "", launch.source(file))
+    for struct, body in re.findall(r"\bstruct (\w+) \{([^}]*)\};", text):
+        if struct in launch.TYPES:
+            lines = [re.match(r"(.*?)((?:\b\w+(?:\[\w+\])?,\s*)*\w+(?:\[\w+\])?)$", line.strip(), re.DOTALL)
+                     for line in body.split(";")[:-1]]
+            fields = [(re.sub(r"\[.*", "", field.strip()), words[line[1].strip()]) for line in lines if line
+                      for field in line[2].split(",")]
+            expected = launch.TYPES[struct]
+            assert fields == [(name, expected[name].base) for name in expected.names or ()], struct
+
+
+REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
+    "a NumPy array": (lambda: launch._taker("k: x", "float", {}, True)(np.zeros(3, np.float32)), TypeError,
+                      r"k: x is a ndarray but must be a CuPy array; move it with \.to\('cuda'\)"),
+    "a list": (lambda: launch._taker("k: x", "int", {}, True)([1]), TypeError,
+               "k: x is a list but must be a CuPy array"),
+    "a tuple for a struct": (lambda: launch._taker("k: g", "Window", {}, False)((1, 2)), TypeError,
+                             r"k: g is a tuple but must come from by_value\(\); pass the struct"),
+    "the other struct": (lambda: launch._taker("k: g", "Window", {}, False)(launch.by_value("Geometry", (0,) * 15)),
+                         TypeError, r"k: g is a ndarray but must come from by_value\(\)"),
+    "an int too large": (lambda: launch._taker("k: n", "int", {}, False)(2**31), OverflowError, "out of bounds"),
+    "a dtype that no kernel has": (lambda: launch.real(np.dtype(np.float16)), KeyError, "float16"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_arguments_are_refused(what: str) -> None:
+    call, error, message = REFUSED[what]
+    with pytest.raises(error, match=message):
+        call()
+
+
+@pytest.mark.parametrize(("c_type", "value", "dtype"), [
+    ("float", 0.1, np.float32), ("double", 0.1, np.float64), ("int", True, np.int32), ("unsigned", 7, np.uint32),
+    ("unsigned long long", 2**64 - 1, np.uint64), ("REAL", 0.1, np.float32)])
+def test_numbers_become_the_kernels_type(c_type: str, value: Any, dtype: type) -> None:
+    passed = launch._taker("k: a", c_type, {"REAL": "float"}, False)(value)
+    assert type(passed) is dtype
+    assert passed == dtype(value)
+
+
+@pytest.mark.parametrize(("count", "threads", "blocks"), [(0, 256, 1), (1, 256, 1), (256, 256, 1), (257, 256, 2)])
+def test_blocks_cover_a_count(count: int, threads: int, blocks: int) -> None:
+    assert launch.blocks(count, threads) == blocks
+
+
+# ---------------------------------------------------------------- one backend is as the other
+PRIMITIVES = sorted({*cpu.__all__, *(name for name, value in vars(shared).items()
+                                     if callable(value) and not name.startswith("_") and not isinstance(value, type)
+                                     and value is not Any)} - {"CONV_ALGORITHMS"})
+
+
+def call_of(primitive: Callable[..., Any]) -> Any:
+    """How a primitive is called: names, kinds and defaults of its parameters; a ufunc's number of inputs."""
+    if isinstance(primitive, np.ufunc):
+        return primitive.nin
+    return [(p.name, p.kind, p.default) for p in inspect.signature(primitive).parameters.values()]
+
+
+@pytest.mark.parametrize("name", PRIMITIVES)
+def test_both_backends_have_the_primitive(name: str) -> None:
+    on_cpu, on_cuda = getattr(cpu, name), getattr(cuda, name)
+    assert on_cuda is on_cpu or call_of(on_cuda) == call_of(on_cpu)
+
+
+def test_both_backends_have_the_cpus_algorithms() -> None:
+    assert set(cpu.CONV_ALGORITHMS) <= set(cuda.CONV_ALGORITHMS)

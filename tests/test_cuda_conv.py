@@ -1,0 +1,338 @@
+"""Every CUDA convolution algorithm on thousands of random shapes, against the CPU's float64.
+
+A shape is drawn once, and its exact results and tolerances computed once, for all algorithms and directions. Results
+lie in memory full of NaN whose edges must stay (`canaries`), and a second run must give the same bits.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+from unittest import mock
+
+import numpy as np
+import pytest
+
+from minidl import device
+from minidl.ops import cpu
+from minidl.ops.window import ConvGeometry, conv_geometry, pool_geometry
+
+if missing := device._missing():
+    pytest.skip(missing, allow_module_level=True)
+
+import cupy
+from test_cuda_ops import ROUNDING, product_bound
+
+from minidl.ops import cuda
+from minidl.ops.cuda import conv, launch
+
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("fp32")]
+
+CHUNKS, SHAPES_A_CHUNK = 20, 125
+MULTIPLICATIONS = 3e8                      # of a shape at most, so that the CPU is quick
+ELEMENTS = 4_000_000                       # of an array at most
+DIRECTIONS = ("y", "dx", "dw")
+
+# (kh, kw, sh, sw): few, because some algorithms compile a kernel for each
+WINDOWS = [(1, 1, 1, 1), (1, 1, 2, 2), (2, 3, 1, 1), (3, 3, 1, 1), (3, 3, 2, 2), (4, 2, 3, 1), (3, 5, 1, 2),
+           (5, 5, 1, 1), (5, 5, 2, 3), (7, 7, 3, 3), (8, 8, 1, 1), (8, 8, 2, 2), (1, 6, 1, 1)]
+
+# The papers' layers, (c, h, w), m, (kh, kw), padding: LeNet-5's C1, C3 and C5, and the 2009 report's
+LAYERS = [((1, 32, 32), 6, (5, 5), 0), ((6, 14, 14), 16, (5, 5), 0), ((16, 5, 5), 120, (5, 5), 0),
+          ((3, 32, 32), 64, (8, 8), ((4, 3), (4, 3)))]
+
+
+# ---------------------------------------------------------------- shapes
+def random_shape(rng: np.random.Generator) -> ConvGeometry | None:
+    """Odd sizes, few and many channels and filters, asymmetric padding; None where it is too large or nothing fits."""
+    def log_uniform(least: int, most: int) -> int:
+        return int(least * ((most + 1) / least) ** rng.random())
+
+    n = int(rng.choice([1, 2, 127, 129, log_uniform(3, 70)]))
+    if rng.random() < 0.12:
+        (c, h, w), m, (kh, kw), padding = LAYERS[rng.integers(len(LAYERS))]
+        n, m = log_uniform(1, 130), log_uniform(1, m)
+        sh = sw = 1
+    else:
+        kh, kw, sh, sw = WINDOWS[rng.integers(len(WINDOWS))]
+        c, m, h, w = log_uniform(1, 70), log_uniform(1, 130), log_uniform(1, 48), log_uniform(1, 48)
+        top, left = int(rng.integers(0, kh)), int(rng.integers(0, kw))
+        padding = [0, ((top, int(rng.integers(0, kh))), (left, int(rng.integers(0, kw)))), (top, left)][rng.integers(3)]
+    try:
+        g = conv_geometry((n, c, h, w), (m, c, kh, kw), None, (sh, sw), padding, "gemm")
+    except ValueError:                     # the window is larger than the padded image
+        return None
+    largest = max(n * c * h * w, m * c * kh * kw, n * m * g.oh * g.ow)
+    return g if n * m * c * g.oh * g.ow * kh * kw <= MULTIPLICATIONS and largest <= ELEMENTS else None
+
+
+def random_shapes(seed: int, count: int) -> Iterator[ConvGeometry]:
+    rng = np.random.default_rng(seed)
+    while count:
+        g = random_shape(rng)
+        if g is not None:
+            yield g
+            count -= 1
+
+
+# ---------------------------------------------------------------- what is right, and how nearly
+class Problem(NamedTuple):
+    """A shape's arrays; the exact result of each direction, and the sum of the squares of its products."""
+
+    g: ConvGeometry
+    x: np.ndarray
+    w: np.ndarray
+    b: np.ndarray | None
+    gy: np.ndarray
+    exact: dict[str, np.ndarray]
+    squares: dict[str, np.ndarray]
+
+    def length(self, direction: str) -> int:
+        """The number of products in one sum."""
+        g = self.g
+        return {"y": g.c * g.kh * g.kw + 1, "dx": g.m * g.kh * g.kw, "dw": g.n * g.oh * g.ow}[direction]
+
+    def inputs(self, direction: str) -> tuple[np.ndarray | None, ...]:
+        return {"y": (self.x, self.w, self.b), "dx": (self.gy, self.w), "dw": (self.gy, self.x)}[direction]
+
+
+    def on_cuda(self, direction: str) -> list[Any]:
+        return [None if a is None else cupy.asarray(a) for a in self.inputs(direction)]
+
+
+def solved(g: ConvGeometry, x: np.ndarray, w: np.ndarray, b: np.ndarray | None, gy: np.ndarray) -> Problem:
+    problem = Problem(g, x, w, b, gy, {}, {})
+    for direction, call in (("y", cpu.conv2d), ("dx", cpu.conv2d_grad_x), ("dw", cpu.conv2d_grad_w)):
+        inputs = [None if a is None else a.astype(float) for a in problem.inputs(direction)]
+        problem.exact[direction] = call(*inputs, g)
+        problem.squares[direction] = call(*[None if a is None else a * a for a in inputs], g)
+    return problem
+
+
+def drawn(g: ConvGeometry, seed: int, dtype: type) -> Problem:
+    rng = np.random.default_rng(seed)
+    x, w, b, gy = (rng.standard_normal(shape, dtype) for shape in
+                   ((g.n, g.c, g.h, g.w), (g.m, g.c, g.kh, g.kw), (g.m,), (g.n, g.m, g.oh, g.ow)))
+    return solved(g, x, w, b if seed % 2 else None, gy)
+
+
+def used(got: np.ndarray, exact: np.ndarray, most: np.ndarray) -> float:
+    """The largest error as a share of its tolerance; infinite for a NaN and for an error where none may be."""
+    if not exact.size:
+        return 0.0
+    error = np.abs(got - exact)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = np.where(error == 0, 0.0, error / most)
+    return float(np.nan_to_num(share, nan=np.inf).max())
+
+
+# ---------------------------------------------------------------- the check
+DONE: Counter[tuple[str, str]] = Counter()         # (algorithm, direction) -> cases computed
+REFUSED: Counter[tuple[str, str]] = Counter()      # (algorithm, direction) -> cases it cannot do
+SHAPES: set[tuple[int, ...]] = set()
+CHUNKS_DONE: set[int] = set()
+WORST: dict[tuple[str, str], float] = {}
+
+
+def failures_of(problem: Problem, names: list[str], canaries: Any) -> Iterator[str]:
+    """Run algorithms on a problem, twice each, in the current precision; one line for each wrong result."""
+    dtype = problem.x.dtype
+    for direction in DIRECTIONS:
+        arrays = problem.on_cuda(direction)
+        most = product_bound(device.precision(), problem.length(direction), problem.squares[direction],
+                             problem.exact[direction], dtype.type)
+        for name in names:
+            g = problem.g._replace(algorithm=name)
+            if conv.refusal(name, direction, g, dtype):
+                REFUSED[name, direction] += 1
+                continue
+            what = f"{name} {direction} {dtype} {g[:-1]}"
+            launcher = getattr(conv.ALGORITHMS[name], direction)
+            try:
+                first, second = launcher(*arrays, g).get(), launcher(*arrays, g).get()
+                canaries.check()
+            except Exception as error:
+                yield f"{what}: {type(error).__name__}: {error}"
+                if "CUDARuntimeError" in type(error).__name__ or "CUDADriverError" in type(error).__name__:
+                    raise                  # the context is lost: nothing after this means anything
+                continue
+            DONE[name, direction] += 1
+            if (first.shape, first.dtype) != (problem.exact[direction].shape, dtype):
+                yield f"{what}: shape {first.shape} {first.dtype} for {problem.exact[direction].shape}"
+                continue
+            share = used(first, problem.exact[direction], most)
+            WORST[name, direction] = max(share, WORST.get((name, direction), 0.0))
+            if share > 1:
+                yield f"{what}: used {share:.3g} of its tolerance"
+            if first.tobytes() != second.tobytes():
+                yield f"{what}: two runs differ"
+
+
+def assert_none(failures: list[str]) -> None:
+    assert not failures, f"{len(failures)} failed:\n" + "\n".join(failures[:60])
+
+
+def assert_right(problem: Problem, canaries: Any) -> None:
+    """Every algorithm is right, in the problem's dtype."""
+    assert_none(list(failures_of(problem, FP32, canaries)))
+
+
+FP32 = [name for name in conv.ALGORITHMS if name != "tensor_core"]
+
+
+def compile_for(shapes: Iterable[ConvGeometry], names: list[str], dtype: type) -> None:
+    """Compile what the launchers will ask for, on all cores: some have kernels of their own for many shapes.
+
+    The launchers run with a `kernel` that notes what it is asked for and launches nothing.
+    """
+    wanted: dict[tuple[Any, ...], None] = {}
+
+    def note(file: str, name: str, *constants: Any) -> mock.MagicMock:
+        wanted[file, constants] = None
+        return mock.MagicMock()
+
+    with mock.patch.object(launch, "kernel", note):
+        for g in shapes:
+            x, w, gy = (cupy.zeros(shape, dtype) for shape in
+                        ((g.n, g.c, g.h, g.w), (g.m, g.c, g.kh, g.kw), (g.n, g.m, g.oh, g.ow)))
+            for direction, arrays in (("y", (x, w, None)), ("dx", (gy, w)), ("dw", (gy, x))):
+                for name in names:
+                    asked = g._replace(algorithm=name)
+                    if not conv.refusal(name, direction, asked, np.dtype(dtype)):
+                        getattr(conv.ALGORITHMS[name], direction)(*arrays, asked)
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(lambda asked: launch._module(*asked), wanted))
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_random_shapes(chunk: int, canaries: Any) -> None:
+    """Each shape in float32, every eighth in float64 as well."""
+    failures: list[str] = []
+    shapes = list(random_shapes(chunk, SHAPES_A_CHUNK))
+    compile_for(shapes, FP32, np.float32)
+    compile_for(shapes[::8], FP32, np.float64)
+    for at, g in enumerate(shapes):
+        for dtype in (np.float32, np.float64)[:2 if at % 8 == 0 else 1]:
+            failures += failures_of(drawn(g, at, dtype), FP32, canaries)
+        SHAPES.add(g[:-1])
+    CHUNKS_DONE.add(chunk)
+    assert_none(failures)
+
+
+def test_no_images(canaries: Any) -> None:
+    """y and dx are empty, dw is 0."""
+    for (c, h, w), m, (kh, kw), padding in LAYERS:
+        g = conv_geometry((0, c, h, w), (m, c, kh, kw), None, 1, padding, "gemm")
+        for dtype in (np.float32, np.float64):
+            assert_right(drawn(g, 1, dtype), canaries)
+
+
+LARGE = [((128, 3, 32, 32), (64, 3, 8, 8), 1, ((4, 3), (4, 3))),          # the 2009 report's layer, whole
+         ((2, 3, 227, 227), (16, 3, 11, 11), 4, 0), ((1, 1, 500, 700), (2, 1, 3, 3), 1, 1),
+         ((3, 70, 9, 9), (130, 70, 3, 3), 1, 1), ((70_000, 1, 3, 3), (2, 1, 2, 2), 1, 0),
+         ((1, 300, 4, 4), (300, 300, 1, 1), 1, 0), ((2, 1, 40, 1), (3, 1, 40, 1), 1, 0),
+         ((1, 2, 3, 3), (2, 2, 3, 3), (7, 5), 0), ((1, 1, 1, 1), (1, 1, 1, 1), 1, 9)]
+
+
+@pytest.mark.parametrize("shape", LARGE, ids=str)
+def test_shapes_beyond_the_usual(shape: tuple[Any, ...], canaries: Any) -> None:
+    """Many images, wide ones, filters as large as the image, strides larger than it, padding larger than the filter."""
+    x, w, stride, padding = shape
+    g = conv_geometry(x, w, None, stride, padding, "gemm")
+    assert_right(drawn(g, 1, np.float32), canaries)
+
+
+@pytest.mark.parametrize("limit", [2**20, 2**28])
+def test_results_do_not_depend_on_the_workspace_by_more_than_rounding(limit: int, canaries: Any) -> None:
+    """1 MiB: what is unrolled, or summed in parts, goes through in pieces."""
+    before = device.workspace_limit()
+    device.set_workspace_limit(limit)
+    try:
+        for layer in ((128, 3, 32, 32), (64, 3, 8, 8), ((4, 3), (4, 3))), ((129, 17, 20, 20), (33, 17, 3, 3), 1):
+            assert_right(drawn(conv_geometry(layer[0], layer[1], None, 1, layer[2], "gemm"), 1, np.float32), canaries)
+    finally:
+        device.set_workspace_limit(before)
+
+
+# ---------------------------------------------------------------- tensor cores
+@pytest.mark.parametrize("precision", sorted(set(ROUNDING) - {"fp32"}))
+def test_tensor_cores(precision: str, canaries: Any) -> None:
+    if int(cupy.cuda.Device().compute_capability) < 80:
+        pytest.skip("this GPU has no tensor cores for tf32 and bf16")
+    device.set_precision(precision)
+    before, failures = DONE.copy(), []
+    for at, g in enumerate(random_shapes(1000, 120)):
+        failures += failures_of(drawn(g, at, np.float32), ["tensor_core"], canaries)
+    assert_none(failures)
+    for direction in DIRECTIONS:
+        assert DONE["tensor_core", direction] - before["tensor_core", direction] >= 100
+
+
+# ---------------------------------------------------------------- how much was seen
+# (algorithm, direction) -> the least number of cases; 0 where there is no kernel
+LEAST: dict[str, tuple[int, int, int]] = {
+    "direct": (2500, 2500, 2500), "tiled": (2300, 2300, 2300), "tiled_constant": (2000, 2000, 0),
+    "krizhevsky": (2300, 0, 2300), "unroll": (2500, 2500, 2500), "gemm": (2500, 2500, 2500),
+    "implicit_gemm": (2500, 2500, 2500), "whole_image": (1500, 700, 1500),
+}
+
+
+def test_enough_was_seen(record_property: Callable[[str, object], None]) -> None:
+    """Runs after the chunks: refusals must not have emptied them."""
+    if len(CHUNKS_DONE) < CHUNKS:
+        pytest.skip(f"only {len(CHUNKS_DONE)} of the {CHUNKS} chunks ran in this process")
+    assert len(SHAPES) >= 2000
+    for name in FP32:
+        for direction, least in zip(DIRECTIONS, LEAST[name], strict=True):
+            done, refused = DONE[name, direction], REFUSED[name, direction]
+            worst = WORST.get((name, direction), 0.0)
+            record_property(f"{name} {direction}", f"{done} done, {refused} refused, {worst:.3f} of the tolerance used")
+            print(f"{name:15} {direction:2} {done:5} done {refused:5} refused, used {worst:.3f} of the tolerance")
+            assert done >= least, f"{name} {direction}: {done} cases of at least {least}, {refused} refused"
+    assert set(LEAST) == set(FP32)
+
+
+# ---------------------------------------------------------------- the 2009 report's own check (section 7.1)
+@functools.cache
+def report_layer() -> Problem:
+    """Its layer: 128 images of 3x32x32 in [0, 1], 64 filters 8x8 at its nets' scale, gradients of that scale too."""
+    rng = np.random.default_rng(2009)
+    g = conv_geometry((128, 3, 32, 32), (64, 3, 8, 8), None, 1, ((4, 3), (4, 3)), "gemm")
+    x = rng.random((128, 3, 32, 32), np.float32)
+    w, gy = (np.float32(0.01) * rng.standard_normal(shape, np.float32) for shape in ((64, 3, 8, 8), (128, 64, 32, 32)))
+    return solved(g, x, w, None, gy)
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("name", FP32)
+def test_the_2009_reports_largest_difference(name: str, direction: str,
+                                             record_property: Callable[[str, object], None]) -> None:
+    """It "was something like 1e-5" there; dw sums 131,072 products, y 192."""
+    problem = report_layer()
+    g = problem.g._replace(algorithm=name)
+    reason = conv.refusal(name, direction, g, np.dtype(np.float32))
+    if reason:
+        pytest.skip(f"{name} {direction}: {reason}")
+    exact = problem.exact[direction]
+    error = np.abs(getattr(conv.ALGORITHMS[name], direction)(*problem.on_cuda(direction), g).get() - exact)
+    record_property("largest difference", float(error.max()))
+    print(f"{name} {direction}: largest difference {error.max():.2e}, largest value {np.abs(exact).max():.2e}")
+    assert (error <= product_bound("fp32", problem.length(direction), problem.squares[direction], exact)).all()
+    assert error.max() < 1e-4 or direction != "y"
+
+
+def test_the_2009_reports_difference_in_pooling(record_property: Callable[[str, object], None]) -> None:
+    """Averages of 4x4 and, backward, supersampling, on what the logistic function gives."""
+    rng = np.random.default_rng(2009)
+    g = pool_geometry("avg_pool2d", (128, 64, 32, 32), 4, None, 0)
+    x, gy = rng.random((128, 64, 32, 32), np.float32), rng.standard_normal((128, 64, 8, 8), np.float32)
+    for what, call, given in (("averages", "avg_pool2d", x), ("supersampling", "avg_pool2d_grad_x", gy)):
+        got = getattr(cuda, call)(cupy.asarray(given), g).get()
+        largest = float(np.abs(got - getattr(cpu, call)(given.astype(float), g)).max())
+        record_property(f"largest difference of {what}", largest)
+        print(f"{what}: largest difference {largest:.2e}")
+        assert largest < 1e-5

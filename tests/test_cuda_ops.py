@@ -1,0 +1,651 @@
+"""The CUDA backend: every op's cases against the CPU, precision, memory, determinism, training, and its errors."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cases import CASES, LAYOUTS, Case
+from test_reference import each_case, some_gy
+
+import minidl
+import train as cli
+import zoo
+from minidl import Tensor, device, gradcheck, nn, ops, optim
+from minidl.ops.window import conv_geometry, pool_geometry
+from minidl.tensor import wrap
+from minidl.training import train_step
+
+if missing := device._missing():
+    pytest.skip(missing, allow_module_level=True)
+
+import cupy
+
+from minidl.ops import cpu, cuda
+from minidl.ops.cuda import launch
+
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("fp32")]
+
+DTYPES = (np.float32, np.float64)
+OPS = [op for op, cases in CASES.items() if cases]
+DIFFERENTIABLE = [op for op in OPS if CASES[op][0].differentiable]
+
+View = Callable[[Any], Any]
+
+
+def identity(x: Any) -> Any:
+    return x
+
+
+# ---------------------------------------------------------------- every op
+def run(case: Case, arrays: list[Any], where: str, view: View = identity, gy: Any = None,
+        **options: object) -> list[np.ndarray]:
+    """The result and each input's gradient, computed on a device from views of arrays that are moved there."""
+    def there(x: np.ndarray) -> Any:
+        return view(device.to_device(x, where))
+
+    inputs = [wrap(there(x)) for x in arrays]
+    for t in inputs:
+        t.requires_grad = case.differentiable
+    y = case.call(*inputs, **{**case.options, **options})
+    assert y.device == where
+    if not case.differentiable:
+        return [y.numpy()]
+    y.backward(wrap(there(some_gy(y.shape).astype(y.dtype) if gy is None else gy)))
+    for t in inputs:
+        assert t.grad is None or t.grad.device == where
+    return [y.numpy(), *[t.grad.numpy() if t.grad is not None else np.zeros_like(t.numpy()) for t in inputs]]
+
+
+def bound(expected: np.ndarray, arrays: list[np.ndarray], dtype: type) -> float:
+    """What rounding may do: it grows with the root of the number of terms, at most all values of the largest array."""
+    terms = max([1, expected.size, *[x.size for x in arrays]])
+    scale = max(1.0, float(np.max(np.abs(expected), initial=0)))
+    factor = 8 if dtype is np.float32 else 64      # in float64 the expected values are rounded as well
+    return factor * float(np.finfo(dtype).eps) * scale * terms ** 0.5
+
+
+def assert_agrees(case: Case, dtype: type, canaries: Any = None) -> None:
+    """CUDA in a dtype against the CPU's float64, from the same values."""
+    arrays = [x.astype(dtype) for x in case.arrays()]
+    expected = run(case, [x.astype(float) for x in arrays], "cpu")
+    for got, want in zip(run(case, arrays, "cuda"), expected, strict=True):
+        if case.differentiable:
+            assert got.dtype == dtype
+            np.testing.assert_allclose(got, want, rtol=0, atol=bound(want, arrays, dtype))
+        else:
+            assert got.dtype == want.dtype
+            np.testing.assert_array_equal(got, want)
+        assert got.shape == want.shape
+    if canaries is not None:
+        canaries.check()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("op", OPS)
+def test_agrees_with_the_cpu(op: str, dtype: type) -> None:
+    each_case(op, lambda case: assert_agrees(case, dtype))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("op", OPS)
+def test_writes_all_of_its_results_and_nothing_else(op: str, dtype: type, canaries: Any) -> None:
+    """On memory full of NaN, with edges that must stay."""
+    each_case(op, lambda case: assert_agrees(case, dtype, canaries))
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_changes_no_input_and_minds_no_layout(op: str) -> None:
+    def check(case: Case) -> None:
+        arrays = case.arrays()
+        expected = run(case, arrays, "cuda")
+        for name, (store, view) in LAYOUTS.items():
+            stored, gy = [cupy.asarray(store(x)) for x in arrays], store(some_gy(expected[0].shape))
+            before = [x.get() for x in stored]
+            for got, want in zip(run(case, stored, "cuda", view, gy), expected, strict=True):
+                np.testing.assert_allclose(got, want, rtol=0, atol=bound(want, arrays, np.float64), err_msg=name)
+            for x, was in zip(stored, before, strict=True):
+                np.testing.assert_array_equal(x.get(), was, err_msg=name)
+    each_case(op, check)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("op", OPS)
+def test_two_runs_have_the_same_bits(op: str, dtype: type) -> None:
+    def check(case: Case) -> None:
+        arrays = [x.astype(dtype) for x in case.arrays()]
+        for first, second in zip(run(case, arrays, "cuda"), run(case, arrays, "cuda"), strict=True):
+            assert first.tobytes() == second.tobytes()
+    each_case(op, check)
+
+
+@pytest.mark.parametrize("op", DIFFERENTIABLE)
+def test_gradcheck(op: str) -> None:
+    """A third of the cases: the CPU's gradients pass all of them, and the test above compares every one with those."""
+    failures = []
+    for case in CASES[op][::3]:
+        try:
+            gradcheck(lambda *xs, case=case: case.call(*xs, **case.options),
+                      [Tensor(x, requires_grad=True, device="cuda") for x in case.arrays()])
+        except Exception as error:
+            failures.append(f"{case}: {error!r}")
+    assert not failures, f"{len(failures)} of {len(CASES[op][::3])} failed:\n" + "\n".join(failures)
+
+
+@pytest.mark.parametrize("algorithm", [name for name in cuda.CONV_ALGORITHMS if name not in cpu.CONV_ALGORITHMS])
+def test_conv2d_algorithms_that_only_cuda_has(algorithm: str) -> None:
+    """They agree, or say which case they cannot do; CASES ask for the others."""
+    refusal = rf"conv2d: algorithm '{algorithm}' cannot compute .*; use algorithm 'auto'"
+
+    def check(case: Case) -> None:
+        arrays = case.arrays()
+        try:
+            found = run(case, arrays, "cuda", algorithm=algorithm)
+        except ValueError as error:
+            if re.match(refusal, str(error)):
+                return
+            raise
+        for got, want in zip(found, run(case, arrays, "cpu"), strict=True):
+            np.testing.assert_allclose(got, want, rtol=0, atol=bound(want, arrays, np.float64))
+    each_case("conv2d", check)
+
+
+# ---------------------------------------------------------------- values that the docstrings single out
+def both(call: Callable[[Any, Any], Any], *arrays: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """What a call of primitives (backend, *arrays) gives on CUDA and on the CPU, result by result."""
+    on_cuda = call(cuda, *map(cupy.asarray, arrays))
+    on_cpu = call(cpu, *[x.copy() for x in arrays])
+    pairs = zip(on_cuda, on_cpu, strict=True) if isinstance(on_cuda, (tuple, list)) else [(on_cuda, on_cpu)]
+    for got, want in pairs:
+        assert (got.shape, got.dtype) == (want.shape, want.dtype)
+        yield got.get(), want
+
+
+SPECIAL = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-40, -1e-40, 1e4, -1e4, 88.8, -88.8, 710, -710, 20, -20,
+                    1, -1, 1e30, -1e30])
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", ["sigmoid", "tanh", "relu"])
+def test_activations_of_special_values(name: str, dtype: type) -> None:
+    x = SPECIAL.astype(dtype)
+    for got, want in both(lambda k, x: getattr(k, name)(x), x):
+        np.testing.assert_allclose(got, want, rtol=8 * np.finfo(dtype).eps, atol=np.finfo(dtype).tiny)
+    y = getattr(cpu, name)(x)
+    for gy in (SPECIAL[::-1].astype(dtype), np.full_like(x, np.inf)):
+        for got, want in both(lambda k, gy, y: getattr(k, f"{name}_grad_x")(gy, y), gy, y):
+            np.testing.assert_allclose(got, want, rtol=8 * np.finfo(dtype).eps, atol=np.finfo(dtype).tiny)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("name", ["softmax", "log_softmax"])
+@pytest.mark.parametrize("rows", [[[1e4, -1e4, 0.0]], [[np.nan, 1, 2]], [[np.inf, 1, 2]], [[-np.inf, 1, 2]],
+                                  [[-np.inf] * 3], [[3e38, -3e38, 3e38]], [[5.0]]])
+def test_softmax_of_special_values(name: str, rows: list[list[float]]) -> None:
+    for got, want in both(lambda k, x: getattr(k, name)(x, 1), np.array(rows)):
+        np.testing.assert_allclose(got, want, rtol=1e-14)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("classes", [1, 2, 31, 32, 33, 255, 256, 257, 1000, 1025, 4097])
+@pytest.mark.parametrize("n", [1, 3, 128, 1000])
+def test_cross_entropy_of_any_size(n: int, classes: int) -> None:
+    rng = np.random.default_rng(n * classes)
+    x, labels = 5 * rng.standard_normal((n, classes)), rng.integers(0, classes, n)
+    for reduction, smoothing in (("mean", 0.0), ("sum", 0.1), ("none", 0.3)):
+        def losses(k: Any, x: Any, labels: Any, reduction: str = reduction, smoothing: float = smoothing) -> Any:
+            loss, log_p = k.cross_entropy(x, labels, reduction, smoothing)
+            return loss, k.cross_entropy_grad_x(k.ones_like(loss), log_p, labels, reduction, smoothing)
+        for got, want in both(losses, x, labels):
+            np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("values", [[5, np.nan, 7, 1], [np.nan, np.nan], [-np.inf, -np.inf, -np.inf, -5], [3, 3, 3, 3],
+                                    [np.inf, np.nan], [-1e38, -np.inf, np.nan, 0]])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_max_pool2d_of_special_values(values: list[float], dtype: type, canaries: Any) -> None:
+    """Result and index, of windows along each axis and with padding, which never wins."""
+    for shape in ((1, 1, 1, len(values)), (1, 1, len(values), 1)):
+        x = np.array(values, dtype).reshape(shape)
+        for size, padding in (((1, 2), (0, 1)), ((2, 1), (1, 0)), (2, 1)):
+            g = pool_geometry("max_pool2d", shape, size, 1, padding)
+            for got, want in both(lambda k, x, g=g: k.max_pool2d(x, g), x):
+                np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("shape", "size", "stride", "padding"), [
+    ((128, 64, 32, 32), 4, 4, 0), ((127, 6, 28, 28), 2, 2, 0), ((3, 16, 10, 10), 2, 2, 0), ((2, 3, 33, 31), 3, 2, 1),
+    ((5, 1, 1, 300), (1, 7), (1, 2), (0, 3)), ((1, 70, 65, 3), (5, 2), (2, 1), ((4, 0), (0, 1))),
+    ((0, 2, 4, 4), 2, 2, 0), ((2, 2, 40, 40), 40, 40, 0), ((70_000, 1, 2, 2), 2, 2, 0)])
+def test_pooling_of_larger_images(shape: tuple[int, ...], size: Any, stride: Any, padding: Any, dtype: type,
+                                  canaries: Any) -> None:
+    rng = np.random.default_rng(0)
+    g = pool_geometry("avg_pool2d", shape, size, stride, padding)
+    x = rng.standard_normal(shape).astype(dtype)
+    gy = rng.standard_normal((g.n, g.c, g.oh, g.ow)).astype(dtype)
+    tolerance = 8 * np.finfo(dtype).eps
+    for got, want in both(lambda k, x: k.avg_pool2d(x, g), x):
+        np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance)
+    for got, want in both(lambda k, gy: k.avg_pool2d_grad_x(gy, g), gy):
+        np.testing.assert_allclose(got, want, rtol=tolerance, atol=4 * tolerance)
+    for got, want in both(lambda k, x: k.max_pool2d(x, g), x):
+        np.testing.assert_array_equal(got, want)
+    index = cpu.max_pool2d(x, g)[1]
+    for got, want in both(lambda k, gy, index: k.max_pool2d_grad_x(gy, index, g), gy, index):
+        np.testing.assert_allclose(got, want, rtol=tolerance, atol=4 * tolerance)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("sizes", [(1, 1, 1), (127, 400, 120), (128, 4096, 10), (1, 3072, 1000), (129, 1, 65),
+                                   (33, 65, 1), (1000, 17, 3), (0, 5, 4), (257, 259, 130), (5, 0, 3), (5, 3, 0)])
+def test_linear_of_any_size(sizes: tuple[int, int, int], dtype: type, canaries: Any) -> None:
+    n, i, o = sizes
+    rng = np.random.default_rng(0)
+    x, w, b, gy = (rng.standard_normal(s).astype(dtype) for s in ((n, i), (o, i), (o,), (n, o)))
+    for call, length, inputs in [
+            (lambda k, x, w, b: k.linear(x, w, b), i + 1, [x, w, b]),
+            (lambda k, gy, w: k.linear_grad_x(gy, w), o, [gy, w]),
+            (lambda k, gy, x: k.linear_grad_w(gy, x), n, [gy, x]), (lambda k, gy: k.linear_grad_b(gy), n, [gy])]:
+        got = call(cuda, *map(cupy.asarray, inputs)).get()
+        assert_product(got, "fp32", length, functools.partial(call, cpu), inputs)
+
+
+# ---------------------------------------------------------------- dropout draws the CPU's masks
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("key", [(0, 0), (7, 1), (2**64 - 1, 2**63), (123_456_789_012, 4)])
+@pytest.mark.parametrize("p", [0.0, 0.1, 0.5, 1 / 3, 0.999, 2.0**-24])
+def test_dropout_has_the_cpus_mask(p: float, key: tuple[int, int], dtype: type, canaries: Any) -> None:
+    for shape in ((1_000_003,), (7, 11, 13), (), (0, 3), (1,), (9,)):
+        x = np.ones(shape, dtype)
+        for got, want in both(lambda k, x: (k.dropout(x, p, key), k.dropout_grad_x(x, p, key)), x):
+            np.testing.assert_array_equal(got == 0, want == 0)
+            np.testing.assert_allclose(got, want, rtol=2 * np.finfo(dtype).eps)
+
+
+def test_dropout_draws_on_cuda_what_it_draws_on_the_cpu() -> None:
+    masks = []
+    for where in device.DEVICES[1:]:
+        minidl.manual_seed(5)
+        x = Tensor(np.ones(1000, np.float32), device=where)
+        masks.append([ops.dropout(x, 0.3).numpy() != 0 for _ in range(2)])
+    np.testing.assert_array_equal(masks[0], masks[1])
+
+
+# ---------------------------------------------------------------- primitives without an op
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("momentum", "weight_decay", "nesterov"), [
+    (0.0, 0.0, False), (0.0, 1e-2, False), (0.9, 0.0, False), (0.9, 1e-2, False), (0.9, 0.0, True), (0.9, 1e-2, True)])
+@pytest.mark.parametrize("count", [1, 8, 201])
+def test_sgd_is_the_cpus(count: int, momentum: float, weight_decay: float, nesterov: bool, dtype: type) -> None:
+    rng = np.random.default_rng(count)
+    sizes = [(), (0,), (1,), (3, 5), (1025,), (64, 3, 8, 8), (100_003,), (10, 4096)]
+    params, grads, velocities = (
+        [rng.standard_normal(sizes[i % 8] if count < 100 else (1 + i,)).astype(dtype) for i in range(count)]
+        for _ in range(3))
+    there = [[cupy.asarray(a) for a in arrays] for arrays in (params, grads, velocities)]
+    for _ in range(3):
+        cpu.sgd(params, grads, velocities if momentum else None, 0.1, momentum, weight_decay, nesterov)
+        cuda.sgd(there[0], there[1], there[2] if momentum else None, 0.1, momentum, weight_decay, nesterov)
+    for mine, theirs in zip((params, grads, velocities), there, strict=True):
+        for want, got in zip(mine, theirs, strict=True):
+            np.testing.assert_allclose(got.get(), want, rtol=0, atol=64 * np.finfo(dtype).eps)
+
+
+def test_sgd_changes_only_what_it_was_given() -> None:
+    """A parameter in the middle of a larger buffer: what lies around it stays."""
+    whole = cupy.full(3000, 7, np.float32)
+    p, g = whole[1001:2006], cupy.ones(1005, np.float32)
+    cuda.sgd([p], [g], None, 1.0, 0.0, 0.0, False)
+    expected = np.full(3000, 7, np.float32)
+    expected[1001:2006] = 6
+    np.testing.assert_array_equal(whole.get(), expected)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("padding", [0, 2])
+@pytest.mark.parametrize(("shape", "picked"), [((50, 1, 28, 28), 32), ((20, 3, 32, 32), 128), ((7, 2, 5, 3), 1),
+                                               ((7, 2, 5, 3), 0), ((3, 4, 1, 1), 1000)])
+def test_gather_is_the_cpus(shape: tuple[int, ...], picked: int, padding: int, dtype: type, canaries: Any) -> None:
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, shape).astype(np.uint8)
+    indices = rng.integers(0, shape[0], picked)
+    scale, shift = rng.uniform(0.001, 0.1, shape[1]), rng.standard_normal(shape[1])
+    got = cuda.gather(cupy.asarray(images), indices, scale, shift, padding, np.dtype(dtype))
+    want = cpu.gather(images, indices, scale, shift, padding, np.dtype(dtype))
+    assert (got.shape, got.dtype) == (want.shape, want.dtype)
+    np.testing.assert_allclose(got.get(), want, rtol=0, atol=32 * np.finfo(dtype).eps)
+
+
+# ---------------------------------------------------------------- precision
+# Relative error of a rounded operand; of 3xtf32 the products and remainders that it leaves away.
+ROUNDING = {"fp32": 0.0, "3xtf32": 2.0**-22, "tf32": 2.0**-11, "bf16": 2.0**-8}
+
+
+def product_bound(precision: str, length: int, squares: np.ndarray, exact: np.ndarray,
+                  dtype: type = np.float32) -> np.ndarray:
+    """How far a sum of K = `length` products of operands of random signs may be from the exact one.
+
+    Q is the root of the sum of the products' squares. A sum of k of the products is about Q sqrt(k/K) + |exact| k/K,
+    and rounding it errs by at most eps/2 of that, with random sign: all K roundings, in whatever order, by about
+    eps/4 sqrt(K) (Q + |exact|). Eight times that is no chance; and it still shows a single product that is missing or
+    doubled, about Q/sqrt(K), for any K below a million. Where no product goes, nothing may err.
+
+    Rounding operands to u changes a product by at most 2 u of it, with random sign: the sum by about u Q, and again
+    the bound is eight times that. Tensor cores round toward zero after every 8 products, in 3xtf32 thrice: such errors
+    have one sign, at most eps (Q + |exact|) each.
+    """
+    eps, spread = float(np.finfo(dtype).eps), np.sqrt(squares)
+    steps = 0.0 if precision == "fp32" else 3 / 8 * length
+    return 8 * ROUNDING[precision] * spread + eps * (2 * length ** 0.5 + steps) * (spread + np.abs(exact))
+
+
+def assert_product(got: np.ndarray, precision: str, length: int, exactly: Callable[..., np.ndarray],
+                   inputs: list[np.ndarray]) -> None:
+    """A result is what a CPU function gives for the inputs in float64, within the bound above."""
+    wide = [a.astype(float) for a in inputs]
+    want = exactly(*wide)
+    most = product_bound(precision, length, exactly(*[a ** 2 for a in wide]), want, inputs[0].dtype.type)
+    assert (got.shape, got.dtype) == (want.shape, inputs[0].dtype)
+    share = np.abs(got - want) / np.maximum(most, np.finfo(np.float32).tiny)
+    assert (share <= 1).all(), f"used {np.max(share):.3g} of its tolerance"
+
+
+@pytest.mark.parametrize("precision", device.PRECISIONS)
+@pytest.mark.parametrize("sizes", [(128, 4096, 10), (129, 400, 120), (64, 256, 512), (1, 7, 3), (0, 3, 2)])
+def test_linear_in_every_precision(sizes: tuple[int, int, int], precision: str, canaries: Any) -> None:
+    device.set_precision(precision)
+    n, i, o = sizes
+    rng = np.random.default_rng(0)
+    x, w, gy = (rng.standard_normal(s, np.float32) for s in ((n, i), (o, i), (n, o)))
+    for call, length, inputs in [
+            (lambda k, x, w: k.linear(x, w, None), i, [x, w]), (lambda k, gy, w: k.linear_grad_x(gy, w), o, [gy, w]),
+            (lambda k, gy, x: k.linear_grad_w(gy, x), n, [gy, x])]:
+        got = call(cuda, *map(cupy.asarray, inputs)).get()
+        assert_product(got, precision, length, functools.partial(call, cpu), inputs)
+
+
+@pytest.mark.parametrize("precision", device.PRECISIONS)
+@pytest.mark.parametrize("algorithm", ["auto", "gemm", "implicit_gemm"])
+def test_conv2d_in_every_precision(algorithm: str, precision: str, canaries: Any) -> None:
+    device.set_precision(precision)
+    rng = np.random.default_rng(0)
+    for x_shape, w_shape, stride, padding in [((33, 6, 14, 14), (16, 6, 5, 5), 1, 0),
+                                              ((8, 3, 32, 32), (64, 3, 8, 8), 1, ((4, 3), (4, 3))),
+                                              ((5, 17, 9, 11), (33, 17, 3, 2), (2, 1), 1)]:
+        g = conv_geometry(x_shape, w_shape, None, stride, padding, algorithm)
+        exact = g._replace(algorithm="gemm")
+        x, w = rng.standard_normal(x_shape, np.float32), rng.standard_normal(w_shape, np.float32)
+        gy = rng.standard_normal((g.n, g.m, g.oh, g.ow), np.float32)
+        for call, length, inputs in [
+                (lambda k, g, x, w: k.conv2d(x, w, None, g), g.c * g.kh * g.kw, [x, w]),
+                (lambda k, g, gy, w: k.conv2d_grad_x(gy, w, g), g.m * g.kh * g.kw, [gy, w]),
+                (lambda k, g, gy, x: k.conv2d_grad_w(gy, x, g), g.n * g.oh * g.ow, [gy, x])]:
+            got = call(cuda, g, *map(cupy.asarray, inputs)).get()
+            assert_product(got, precision, length, functools.partial(call, cpu, exact), inputs)
+
+
+def test_precision_is_in_use() -> None:
+    """Each has its own error, about that of its rounding: three orders of magnitude lie between fp32 and bf16."""
+    if int(cupy.cuda.Device().compute_capability) < 80:
+        pytest.skip("this GPU has no tensor cores for tf32 and bf16")
+    rng = np.random.default_rng(0)
+    x, w = rng.standard_normal((256, 512), np.float32), rng.standard_normal((256, 512), np.float32)
+    exact = x.astype(float) @ w.T.astype(float)
+    errors = {}
+    for precision in device.PRECISIONS:
+        device.set_precision(precision)
+        got = cuda.linear(cupy.asarray(x), cupy.asarray(w), None).get()
+        errors[precision] = float(np.sqrt(np.mean((got - exact) ** 2)) / np.sqrt(512))
+    assert errors["fp32"] < 2e-6
+    assert errors["3xtf32"] < 2e-5
+    assert 2.0**-13 < errors["tf32"] < 2.0**-10
+    assert 2.0**-10 < errors["bf16"] < 2.0**-7
+
+
+@pytest.mark.parametrize("op", DIFFERENTIABLE)
+def test_precision_touches_only_products_of_layers(op: str) -> None:
+    """Other ops, and everything in float64, have the same bits in any precision."""
+    dtype = np.float64 if op in ("conv2d", "linear") else np.float32
+    options = {"algorithm": "implicit_gemm"} if op == "conv2d" else {}
+
+    def check(case: Case) -> None:
+        arrays = [x.astype(dtype) for x in case.arrays()]
+        device.set_precision("fp32")
+        before = run(case, arrays, "cuda", **options)
+        device.set_precision("bf16")
+        for got, want in zip(run(case, arrays, "cuda", **options), before, strict=True):
+            assert got.tobytes() == want.tobytes()
+    each_case(op, check)
+
+
+# ---------------------------------------------------------------- training
+@pytest.mark.parametrize(("name", "channels", "images"), [("lenet5", 1, 32), ("krizhevsky2009", 3, 16)])
+def test_ten_steps_are_the_cpus(name: str, channels: int, images: int) -> None:
+    rng = np.random.default_rng(0)
+    batches = [(rng.standard_normal((images, channels, 32, 32)), rng.integers(0, 10, images)) for _ in range(10)]
+    found = {}
+    for where in ("cpu", "cuda"):
+        minidl.manual_seed(1)
+        model = zoo.build(name, in_channels=channels).to(dtype="float64").to(where)
+        sgd = optim.SGD(model.parameters(), 0.05, momentum=0.9, weight_decay=1e-3, nesterov=True)
+        losses = [train_step(model, sgd, Tensor(x, device=where), labels) for x, labels in batches]
+        found[where] = {"loss": np.array(losses), **model.state_dict()}
+    for what, want in found["cpu"].items():
+        np.testing.assert_allclose(found["cuda"][what], want, rtol=1e-8, atol=1e-8, err_msg=what)
+
+
+def test_two_trainings_end_in_the_same_bits() -> None:
+    states = []
+    for _ in range(2):
+        minidl.manual_seed(3)
+        rng = np.random.default_rng(0)
+        model = zoo.build("lenet5").to("cuda")
+        sgd = optim.SGD(model.parameters(), 0.05, momentum=0.9)
+        for _ in range(5):
+            train_step(model, sgd, Tensor(rng.standard_normal((64, 1, 32, 32), np.float32), device="cuda"),
+                       rng.integers(0, 10, 64))
+        states.append(model.state_dict())
+    for name, values in states[0].items():
+        np.testing.assert_array_equal(values, states[1][name])
+
+
+def test_a_module_moves_to_cuda_and_back() -> None:
+    model = zoo.build("lenet5")
+    before, parameters = model.state_dict(), list(model.parameters())
+    x = np.random.default_rng(0).standard_normal((4, 1, 32, 32), np.float32)
+    on_cpu = model(Tensor(x)).numpy().copy()
+    model.to("cuda")
+    assert {p.device for p in model.parameters()} == {"cuda"}
+    np.testing.assert_allclose(model(Tensor(x, device="cuda")).numpy(), on_cpu, rtol=1e-4, atol=1e-5)
+    assert model.to("cuda") is model
+    model.to("cpu")
+    assert [p.device for p in parameters] == ["cpu"] * len(parameters)
+    for name, values in model.state_dict().items():
+        np.testing.assert_array_equal(values, before[name])
+
+
+def test_dropout_module_on_cuda() -> None:
+    x = Tensor(np.ones((10, 10), np.float32), device="cuda")
+    layer = nn.Dropout(0.5)
+    assert 0 < np.count_nonzero(layer(x).numpy()) < 100
+    np.testing.assert_array_equal(layer.eval()(x).numpy(), 1)
+
+
+def test_weights_of_a_model_on_cuda(tmp_path: Path) -> None:
+    model = zoo.build("lenet5").to("cuda")
+    minidl.save(model, tmp_path / "w.h5")
+    minidl.manual_seed(9)
+    for where in ("cuda", "cpu"):
+        other = zoo.build("lenet5").to(where)
+        minidl.load(other, tmp_path / "w.h5")
+        assert {p.device for p in other.parameters()} == {where}
+        for name, values in other.state_dict().items():
+            np.testing.assert_array_equal(values, model.state_dict()[name])
+    minidl.save(model.to("cpu"), tmp_path / "again.h5")
+    assert (tmp_path / "again.h5").read_bytes() == (tmp_path / "w.h5").read_bytes()
+
+
+@pytest.mark.parametrize(("model", "name"), [("lenet5", "synthetic-digits"), ("krizhevsky2009", "synthetic-shapes")])
+def test_train_py_on_cuda(model: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                          capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("MINIDL_OFFLINE", "1")
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["--model", model, "--data", name, "--device", "cuda", "--epochs", "2", "--limit-train", "2048",
+                     "--limit-test", "256", "--batch-size", "64", "--no-progress", "--output-dir", "out"]) == 0
+    assert capsys.readouterr().out.strip().endswith("(cuda)")
+    metrics = [json.loads(line) for line in (tmp_path / "out/metrics.jsonl").read_text().splitlines()]
+    assert json.loads((tmp_path / "out/config.json").read_text())["device"] == "cuda"
+    assert metrics[1]["train_loss"] < metrics[0]["train_loss"] < 1.1 * math.log(10)
+    assert cli.main(["--model", model, "--data", name, "--device", "cpu", "--epochs", "0", "--limit-train", "2048",
+                     "--limit-test", "256", "--load", "out/weights.h5", "--no-progress", "--output-dir", "cpu"]) == 0
+    accuracy = float(re.search(r"test accuracy ([\d.]+) %", capsys.readouterr().out.splitlines()[-1])[1])
+    assert abs(accuracy - 100 * metrics[1]["test_accuracy"]) < 1
+
+
+def test_a_loss_that_is_no_number_stops() -> None:
+    model = zoo.build("perceptron").to("cuda")
+    images = Tensor(np.full((2, 1, 32, 32), np.nan, np.float32), device="cuda")
+    with pytest.raises(FloatingPointError, match="training: the loss is nan"):
+        train_step(model, optim.SGD(model.parameters(), 0.1), images, np.array([0, 1]))
+
+
+# ---------------------------------------------------------------- errors
+PROBE = """
+extern "C" __global__ void probe(const float* x, REAL* y, float single, double both, int n, Window g) {
+    y[0] = (REAL)single;
+    y[1] = (REAL)both;
+    y[2] = (REAL)n;
+    y[3] = (REAL)g.right;
+    y[4] = x ? (REAL)x[0] : (REAL)-1;
+}
+"""
+
+
+@pytest.fixture
+def probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    (tmp_path / "common.cuh").write_text((launch.FOLDER / "common.cuh").read_text(encoding="utf-8"))
+    (tmp_path / "probe.cu").write_text('#include "common.cuh"\n' + PROBE)
+    monkeypatch.setattr(launch, "FOLDER", tmp_path)
+    return launch.kernel("probe.cu", "probe", launch.real(np.dtype(np.float64)))
+
+
+G = tuple(range(14))
+
+
+def test_numbers_and_structs_arrive(probe: Any) -> None:
+    x, y = cupy.full(1, 5, np.float32), cupy.zeros(5)
+    g = launch.by_value("Window", G)
+    probe((1,), (1,), x, y, 0.1, 0.1, 7, g)
+    assert y.tolist() == [float(np.float32(0.1)), 0.1, 7, 13, 5]
+    probe((1,), (1,), None, y, 1, np.float64(0.1), np.int64(-1), g)
+    assert y.tolist() == [1, 0.1, -1, 13, -1]
+    assert launch.kernel("probe.cu", "probe", launch.real(np.dtype(np.float64))) is probe
+
+
+KERNEL_ERRORS: dict[str, tuple[Callable[[Any, Any, Any], tuple[Any, ...]], type[Exception], str]] = {
+    "count": (lambda x, y, g: (x, y, 0.1, 0.1, 7), TypeError, "probe: got 5 arguments but takes 6; pass each"),
+    "dtype": (lambda x, y, g: (y, y, 0.1, 0.1, 7, g), TypeError,
+              "probe: x has dtype float64 but the kernel reads float32; convert it first"),
+    "strides": (lambda x, y, g: (x, cupy.zeros((4, 4)).T, 0.1, 0.1, 7, g), ValueError,
+                r"probe: y has shape \(4, 4\) and strides \(8, 32\) but must lie in C order without gaps"),
+    "host": (lambda x, y, g: (x.get(), y, 0.1, 0.1, 7, g), TypeError, "probe: x is a ndarray but must be a CuPy array"),
+    "struct": (lambda x, y, g: (x, y, 0.1, 0.1, 7, G), TypeError, r"probe: g is a tuple but must come from by_value"),
+    "number": (lambda x, y, g: (x, y, "0.1x", 0.1, 7, g), ValueError, "could not convert"),
+}
+
+
+@pytest.mark.parametrize("what", KERNEL_ERRORS)
+def test_a_kernel_refuses_what_it_would_misread(what: str, probe: Any) -> None:
+    arguments, error, message = KERNEL_ERRORS[what]
+    with pytest.raises(error, match=message):
+        probe((1,), (1,), *arguments(cupy.zeros(1, np.float32), cupy.zeros(5), launch.by_value("Window", G)))
+
+
+def test_an_array_on_another_device(probe: Any) -> None:
+    if cupy.cuda.runtime.getDeviceCount() < 2:
+        pytest.skip("there is one GPU only")
+    with cupy.cuda.Device(1):
+        x = cupy.zeros(1, np.float32)
+    with pytest.raises(ValueError, match="probe: x is on device 1 but the current device is 0; use one device"):
+        probe((1,), (1,), x, cupy.zeros(5), 0.1, 0.1, 7, launch.by_value("Window", G))
+
+
+def test_mixed_devices_are_refused() -> None:
+    here, there = Tensor(np.ones((2, 3))), Tensor(np.ones((2, 3)), device="cuda")
+    for call in (lambda: here + there, lambda: there @ here.T, lambda: ops.linear(there, here)):
+        with pytest.raises(ValueError, match=r"inputs are on devices (cpu and cuda|cuda and cpu); move them to one"):
+            call()
+    x = Tensor(np.ones(3), device="cuda", requires_grad=True)
+    with pytest.raises(ValueError, match="backward: gradient has device cpu but the Tensor has device cuda"):
+        (x * 2).backward(Tensor(np.ones(3)))
+
+
+def test_tensors_on_cuda_say_so() -> None:
+    x = Tensor([[1.0, 2.0]], requires_grad=True, device="cuda")
+    assert "device=cuda" in repr(x)
+    assert (x.device, x.tolist(), x.sum().item()) == ("cuda", [[1, 2]], 3)
+    assert x.to("cuda") is x
+    assert x.to("cpu").device == "cpu"
+    assert x.to("cpu").requires_grad
+    assert Tensor([1.0], device="auto").device == "cuda"
+    assert isinstance(x.numpy(), np.ndarray)
+
+
+@pytest.mark.parametrize("algorithm", ["nonsense", "direkt"])
+def test_an_unknown_algorithm(algorithm: str) -> None:
+    x, w = Tensor(np.ones((1, 1, 3, 3)), device="cuda"), Tensor(np.ones((1, 1, 2, 2)), device="cuda")
+    with pytest.raises(ValueError, match=f"conv2d: algorithm '{algorithm}' is not one of direct, .* on cuda"):
+        ops.conv2d(x, w, algorithm=algorithm)
+
+
+def ones(*shape: int) -> Tensor:
+    return Tensor(np.ones(shape), device="cuda")
+
+
+TOO_LARGE: dict[str, Callable[[], Any]] = {
+    "conv2d": lambda: ops.conv2d(ones(1, 1, 1, 1), ones(1, 1, 1, 1), padding=500_000, algorithm="direct"),
+    "linear": lambda: ops.linear(ones(10**6, 1), ones(10**6, 1)),
+    "add": lambda: ones(10**6, 1) + ones(1, 10**6),
+}
+
+
+@pytest.mark.parametrize("op", TOO_LARGE)
+def test_too_little_memory(op: str) -> None:
+    """8 TB: a MemoryError that says how much was asked for and how much is held, and the next call works."""
+    held = ones(1000)
+    with pytest.raises(MemoryError, match=r"\d[\d,]* bytes.*\d[\d,]* bytes"):
+        TOO_LARGE[op]()
+    assert (held + held).sum().item() == 2000
+    assert ops.linear(ones(2, 3), ones(4, 3)).sum().item() == 24
+
+
+@pytest.mark.parametrize("wrong", [10, -1, 2**31, 2**40])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_a_label_out_of_range_on_cuda_makes_the_loss_nan(wrong: int, reduction: str) -> None:
+    """Looking at the labels first would wait for the GPU at each step; a NaN is seen where the loss is."""
+    logits = Tensor(np.zeros((3, 10), np.float32), device="cuda", requires_grad=True)
+    loss = ops.cross_entropy(logits, Tensor(np.array([0, wrong, 9]), device="cuda"), reduction=reduction)
+    if reduction == "none":
+        assert np.isnan(loss.numpy()).tolist() == [False, True, False]
+    else:
+        assert math.isnan(loss.item())
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int32, np.int64, np.uint16])
+def test_labels_of_any_integer_dtype(dtype: type) -> None:
+    logits = np.random.default_rng(0).standard_normal((5, 4))
+    labels = np.array([0, 3, 1, 2, 2], dtype)
+    want = ops.cross_entropy(Tensor(logits), labels).item()
+    with pytest.raises(ValueError, match="inputs are on devices"):
+        ops.cross_entropy(Tensor(logits, device="cuda"), Tensor(labels))
+    for given in (labels, labels.tolist(), Tensor(labels, device="cuda")):
+        assert ops.cross_entropy(Tensor(logits, device="cuda"), given).item() == pytest.approx(want, rel=1e-14)
