@@ -13,15 +13,16 @@ Array = Any
 
 FILE = "conv/bias.cu"
 CONFIGURATIONS = [(FILE, (launch.real(np.dtype(dtype)),)) for dtype in ("float32", "float64")]
-ELEMENTS = 1 << 13                         # of a map that one block adds up
+ELEMENTS = 1 << 13                         # of a map that one block adds up, where all together make a second launch
+FEW = 1 << 17                              # worth it: up to this many one block does
 
 
 def sum_maps(maps: Array) -> Array:
     """(n,m,l) -> (m,), in a fixed order."""
     n, m, length = maps.shape
-    images = max(1, ELEMENTS // max(1, length))
+    images = max(1, n if n * length <= FEW else ELEMENTS // max(1, length))
     shares = launch.blocks(n, images)
-    parts = launch.empty((shares, m), maps.dtype)
+    parts = launch.empty((shares, m) if shares > 1 else (m,), maps.dtype)
     launch.kernel(FILE, "conv2d_grad_b", launch.real(maps.dtype))(
-        (m, shares), (256,), maps, parts, n, m, length, images)
-    return parts[0] if shares == 1 else sum_first(parts)
+        (m, shares), (1024,), maps, parts, n, m, length, images)
+    return sum_first(parts) if shares > 1 else parts

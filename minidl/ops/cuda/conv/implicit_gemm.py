@@ -35,6 +35,7 @@ class Launch(NamedTuple):
     constants: tuple[launch.Constant, ...]
     pixels: np.ndarray
     taps: Array
+    packed: int                            # elements of w as the product reads it
     splits: int
 
 
@@ -69,10 +70,10 @@ def _launch(rows: int, columns: int, taps: np.ndarray, fields: dict[str, int], d
     if splits is None:
         splits = _splits(tiles[0] * tiles[1], -(-len(taps) // BK))
     values = {"rows": rows, "depth": len(taps), "w_packed": tiles[1] * bm, "splits": splits, **fields}
-    names = launch.TYPES["Pixels"].names or ()
+    names, table = launch.TYPES["Pixels"].names or (), _taps(taps)
     pixels = launch.by_value("Pixels", tuple(values[name] for name in names))
     return Launch((*tiles, splits), (launch.real(dtype), ("BM", bm), ("NEIGHBOURS", int(neighbours))), pixels,
-                  _taps(taps), splits)
+                  table, len(table) * tiles[1] * bm, splits)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -122,10 +123,9 @@ def _filter_gradient(g: Any, dtype: np.dtype) -> Launch:
 # ---------------------------------------------------------------- the directions
 def _product(source: Array, w: Array, b: Array | None, out: Array, planned: Launch, mode: str) -> None:
     constants = (*planned.constants, ("PRECISION", mode))
-    size = len(planned.taps) * planned.pixels["w_packed"].item()
-    packed = launch.empty((size,), w.dtype)
+    packed = launch.empty((planned.packed,), w.dtype)
     launch.kernel(FILE, "conv2d_implicit_gemm_pack", *constants)(
-        (launch.blocks(size, 256),), (256,), w, packed, planned.taps, size, planned.pixels)
+        (launch.blocks(planned.packed, 256),), (256,), w, packed, planned.taps, planned.packed, planned.pixels)
     conv = launch.kernel(FILE, "conv2d_implicit_gemm", *constants)
     if planned.splits == 1:
         conv(planned.grid, (256,), source, packed, b, out, planned.taps, planned.pixels)
@@ -154,9 +154,10 @@ def dx(gy: Array, w: Array, g: Any, mode: str = "FP32") -> Array:
 def dw(gy: Array, x: Array, g: Any, mode: str = "FP32") -> Array:
     planned = _filter_gradient(g, x.dtype)
     kernel = launch.kernel(FILE, "conv2d_implicit_gemm_dw", *planned.constants, ("PRECISION", mode))
-    parts = launch.empty((planned.splits, g.m, g.c, g.kh, g.kw), x.dtype)
+    shape = g.m, g.c, g.kh, g.kw
+    parts = launch.empty((planned.splits, *shape) if planned.splits > 1 else shape, x.dtype)
     kernel(planned.grid, (256,), gy, x, parts, planned.taps, planned.pixels)
-    return parts[0] if planned.splits == 1 else sum_first(parts)
+    return sum_first(parts) if planned.splits > 1 else parts
 
 
 def refuses(direction: str, g: Any, dtype: np.dtype) -> str | None:

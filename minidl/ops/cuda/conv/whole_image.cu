@@ -17,8 +17,9 @@
 
 constexpr int TW = 4;
 constexpr int XW = ((TW - 1) * SW + KW + 3) / 4 * 4;     // image pixels under TW outputs of a filter row, whole fours
-constexpr int UNROLL = KW * TH * TW * TM >= 512 ? 1 : KH;  // filter rows: unrolled where they are short, so that the loads
-                                                         // of one run beside the products of another
+// Filter rows are unrolled, so that the loads of one run beside the products of another, but only to about 1024 products:
+// more do not fit the instruction cache.
+constexpr int MOST = 1024 / (KW * TH * TW * TM), UNROLL = MOST < 1 ? 1 : MOST < KH ? MOST : KH;
 static_assert(TH >= 1 && TM >= 1, "TH and TM are the rows and filters that a thread owns: at least 1 each");
 
 struct Whole {

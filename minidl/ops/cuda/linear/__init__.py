@@ -23,7 +23,8 @@ launch.struct("Matrices", "rows", "cols", "depth", "a_batch", "b_batch", "sum_ba
 FILE = "linear/gemm.cu"
 BN = 128                                   # columns a block of gemm_registers owns
 TILE = 16                                  # of gemm_tiled
-SMALL = 1 << 18                            # elements of C below which blocks of 16x16 keep more multiprocessors busy
+SMALL = 1 << 18                            # elements of C up to which blocks of 16x16 keep more multiprocessors busy,
+LITTLE = 1 << 26                           # if there are no more multiplications than this
 SLABS_A_SPLIT = 8                          # fewer are not worth another block
 CUBLAS_PAYS = 1 << 28                      # multiplications from which cuBLAS's better kernel beats its slower call
 MODES = {"fp32": "FP32", "tf32": "TF32", "3xtf32": "TF32X3", "bf16": "BF16"}
@@ -90,11 +91,11 @@ def _plan(sizes: tuple[int, ...], tiled: bool) -> tuple[tuple[int, int, int], in
 def _product(a: Array, b: Array, bias: Array | None, out: Array, sizes: tuple[int, ...], how: str, transpose_a: bool,
              transpose_b: bool, tiled: bool | None = None) -> Array:
     """Our own kernels; sizes (batches, rows, cols, depth, batches of a, batches of b, accumulate, axis of the bias)."""
-    batches, rows, cols = sizes[:3]
+    batches, rows, cols, depth = sizes[:4]
     if not out.size:
         return out
     if tiled is None:
-        tiled = how == "FP32" and out.size <= SMALL
+        tiled = how == "FP32" and out.size <= SMALL and out.size * depth * max(sizes[4:6]) <= LITTLE
     grid, splits, matrices = _plan(sizes, tiled)
     constants = (launch.real(out.dtype), ("BM", 16 if tiled else rows_a_block(rows)), ("PRECISION", how),
                  ("TA", int(transpose_a)), ("TB", int(transpose_b)))

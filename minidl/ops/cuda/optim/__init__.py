@@ -30,8 +30,8 @@ class Launch(NamedTuple):
     likes: list[tuple[Any, ...]]           # shape, dtype and device that the gradients must have
     constant: launch.Constant
     blocks: int
-    table: np.ndarray
-    grads: np.ndarray                      # the table's row of gradients, len(members) long
+    table: np.ndarray                      # as bytes, which the kernel gets by value
+    grads: np.ndarray                      # its row of gradients, len(members) long
 
 
 # Keyed by the identities of parameters and velocities; an entry goes when one of these arrays does.
@@ -91,5 +91,5 @@ def _launch(members: list[int], params: list[Array], velocities: list[Array] | N
     table["size"][:count] = [p.size for p in own]
     table["first"] = np.iinfo(np.int32).max
     table["first"][:count] = [0, *ends[:-1]]
-    return Launch(members, [_like(p) for p in own], launch.real(own[0].dtype), max(1, int(ends[-1])), table,
-                  table["g"][:count])
+    return Launch(members, [_like(p) for p in own], launch.real(own[0].dtype), max(1, int(ends[-1])),
+                  launch.opaque(table), table["g"][:count])

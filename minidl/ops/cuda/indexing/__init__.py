@@ -1,0 +1,32 @@
+"""The gradient of indexing on CuPy arrays. Where an element was taken several times, its gradients add up in a fixed
+order, which cupy.add.at does not promise."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import cupy
+import numpy as np
+
+from .. import launch
+
+Array = Any
+
+THREADS = 256
+FILE = "indexing/scatter.cu"
+CONFIGURATIONS = [(FILE, (launch.real(dtype),)) for dtype in launch.C_NAME]
+
+
+def getitem_grad_x(gy: Array, index: Any, shape: tuple[int, ...], once: bool) -> Array:
+    """Put a gradient back where it was taken from. once: no element was taken twice, so a plain store does."""
+    gx = cupy.zeros(shape, gy.dtype)
+    if once:
+        gx[index] = gy
+        return gx
+    taken = cupy.arange(math.prod(shape), dtype=np.int64).reshape(shape)[index].ravel()
+    order = cupy.argsort(taken)            # stable: equal elements stay in the order in which they were taken
+    launch.kernel(FILE, "scatter", launch.real(gy.dtype))(
+        (launch.blocks(gy.size, THREADS),), (THREADS,), launch.dense(gy), launch.dense(taken[order]),
+        launch.dense(order), gx, gy.size)
+    return gx
