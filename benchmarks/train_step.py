@@ -7,7 +7,7 @@ A step is zero_grad, forward, cross-entropy, backward and an update of SGD with 
 that are in memory already. The peers take turns (A B, then B A, ...), so that whatever else the machine does meets
 all of them; each turn starts with a step that is not counted. Reported are the median of all counted steps, the
 smallest and the largest median of a turn, and the median over the rounds of the speed relative to a peer. On a GPU,
-which works behind the host's back, 20 steps in a row are timed until the last has ended, and count as one of their mean.
+which works behind the host's back, 20 steps in a row are timed until the last has ended and count as one, their mean.
 """
 
 from __future__ import annotations

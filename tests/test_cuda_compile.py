@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import inspect
 import io
@@ -188,10 +189,9 @@ def test_a_kernel_that_is_not_there(name: str) -> None:
 def test_by_value_packs_a_geometry() -> None:
     conv = tuple(range(1, 16))
     packed = launch.by_value("Geometry", (*conv, "auto"))          # the algorithm's name stays behind
-    assert packed.item() == conv
+    assert np.frombuffer(packed, launch.TYPES["Geometry"])[0].item() == conv
     assert packed is launch.by_value("Geometry", (*conv, "auto"))
-    assert launch.by_value("Window", conv[:14]).nbytes == 14 * 4
-    assert launch.TYPES["Geometry"].names == packed.dtype.names
+    assert len(launch.by_value("Window", conv[:14])) == 14 * 4
 
 
 @pytest.mark.parametrize("file", FILES)
@@ -209,16 +209,27 @@ def test_structs_are_laid_out_as_the_kernels_read_them(file: str) -> None:
             assert fields == [(name, expected[name].base) for name in expected.names or ()], struct
 
 
+def arguments(*c_types: str) -> launch.Arguments:
+    """The parameters k: a, b, ... of some C types, REAL being float."""
+    declared = [(name, c_type.rstrip("*"), "*" in c_type) for name, c_type in zip("abc", c_types)]
+    return launch.Arguments("k", declared, {"REAL": "float"})
+
+
 REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
-    "a NumPy array": (lambda: launch._taker("k: x", "float", {}, True)(np.zeros(3, np.float32)), TypeError,
-                      r"k: x is a ndarray but must be a CuPy array; move it with \.to\('cuda'\)"),
-    "a list": (lambda: launch._taker("k: x", "int", {}, True)([1]), TypeError,
-               "k: x is a list but must be a CuPy array"),
-    "a tuple for a struct": (lambda: launch._taker("k: g", "Window", {}, False)((1, 2)), TypeError,
-                             r"k: g is a tuple but must come from by_value\(\); pass the struct"),
-    "the other struct": (lambda: launch._taker("k: g", "Window", {}, False)(launch.by_value("Geometry", (0,) * 15)),
-                         TypeError, r"k: g is a ndarray but must come from by_value\(\)"),
-    "an int too large": (lambda: launch._taker("k: n", "int", {}, False)(2**31), OverflowError, "out of bounds"),
+    "a NumPy array": (lambda: arguments("float*").pack((np.zeros(3, np.float32),), 0), TypeError,
+                      r"k: a is a ndarray but must be a CuPy array; move it with \.to\('cuda'\)"),
+    "a list": (lambda: arguments("int*").pack(([1],), 0), TypeError, "k: a is a list but must be a CuPy array"),
+    "a tuple for a struct": (lambda: arguments("Window").pack(((1, 2),), 0), TypeError,
+                             r"k: a is a tuple but must be 56 bytes from by_value\(\); pass the struct"),
+    "the other struct": (lambda: arguments("Window").pack((launch.by_value("Geometry", (0,) * 15),), 0), TypeError,
+                         r"k: a is a bytes but must be 56 bytes from by_value\(\)"),
+    "an int too large": (lambda: arguments("int").pack((2**31,), 0), TypeError,
+                         r"k: an argument is no number of its parameter's type \(.*the parameters are k: a \(int32\)"),
+    "a float for an int": (lambda: arguments("int").pack((0.5,), 0), TypeError, "k: an argument is no number"),
+    "a float32 too large": (lambda: arguments("REAL").pack((1e300,), 0), TypeError, "k: an argument is no number"),
+    "a word": (lambda: arguments("float").pack(("0.1",), 0), TypeError, "k: an argument is no number"),
+    "too few": (lambda: arguments("int", "int").pack((1,), 0), TypeError,
+                "k: got 1 arguments but takes 2; pass each"),
     "a dtype that no kernel has": (lambda: launch.real(np.dtype(np.float16)), KeyError, "float16"),
 }
 
@@ -234,9 +245,14 @@ def test_arguments_are_refused(what: str) -> None:
     ("float", 0.1, np.float32), ("double", 0.1, np.float64), ("int", True, np.int32), ("unsigned", 7, np.uint32),
     ("unsigned long long", 2**64 - 1, np.uint64), ("REAL", 0.1, np.float32)])
 def test_numbers_become_the_kernels_type(c_type: str, value: Any, dtype: type) -> None:
-    passed = launch._taker("k: a", c_type, {"REAL": "float"}, False)(value)
-    assert type(passed) is dtype
-    assert passed == dtype(value)
+    """Also behind a null pointer and a struct, each on a multiple of 16 bytes."""
+    packed = arguments("float*", "Window", c_type)
+    packed.pack((None, launch.by_value("Window", tuple(range(14))), value), 0)
+    null, window, number = packed._pointers
+    assert ctypes.string_at(null, 8) == bytes(8)
+    assert np.frombuffer(ctypes.string_at(window, 56), np.int32).tolist() == list(range(14))
+    assert np.frombuffer(ctypes.string_at(number, np.dtype(dtype).itemsize), dtype)[0] == dtype(value)
+    assert null % 16 == window % 16 == number % 16 == 0
 
 
 @pytest.mark.parametrize(("count", "threads", "blocks"), [(0, 256, 1), (1, 256, 1), (256, 256, 1), (257, 256, 2)])

@@ -502,7 +502,8 @@ def test_train_py_on_cuda(model: str, name: str, lr: str, tmp_path: Path, monkey
     monkeypatch.setenv("MINIDL_OFFLINE", "1")
     monkeypatch.chdir(tmp_path)
     assert cli.main(["--model", model, "--data", name, "--device", "cuda", "--epochs", "2", "--lr", lr,
-                     "--limit-train", "2048", "--limit-test", "256", "--batch-size", "64", "--no-progress", "--output-dir", "out"]) == 0
+                     "--limit-train", "2048", "--limit-test", "256", "--batch-size", "64", "--no-progress",
+                     "--output-dir", "out"]) == 0
     assert capsys.readouterr().out.strip().endswith("(cuda)")
     metrics = [json.loads(line) for line in (tmp_path / "out/metrics.jsonl").read_text().splitlines()]
     assert json.loads((tmp_path / "out/config.json").read_text())["device"] == "cuda"
@@ -560,8 +561,8 @@ KERNEL_ERRORS: dict[str, tuple[Callable[[Any, Any, Any], tuple[Any, ...]], type[
     "strides": (lambda x, y, g: (x, cupy.zeros((4, 4)).T, 0.1, 0.1, 7, g), ValueError,
                 r"probe: y has shape \(4, 4\) and strides \(8, 32\) but must lie in C order without gaps"),
     "host": (lambda x, y, g: (x.get(), y, 0.1, 0.1, 7, g), TypeError, "probe: x is a ndarray but must be a CuPy array"),
-    "struct": (lambda x, y, g: (x, y, 0.1, 0.1, 7, G), TypeError, r"probe: g is a tuple but must come from by_value"),
-    "number": (lambda x, y, g: (x, y, "0.1x", 0.1, 7, g), ValueError, "could not convert"),
+    "struct": (lambda x, y, g: (x, y, 0.1, 0.1, 7, G), TypeError, "probe: g is a tuple but must be 56 bytes from by_v"),
+    "number": (lambda x, y, g: (x, y, "0.1x", 0.1, 7, g), TypeError, "probe: an argument is no number of its param"),
 }
 
 

@@ -33,7 +33,7 @@ class Launch(NamedTuple):
 
     grid: tuple[int, int, int]
     constants: tuple[launch.Constant, ...]
-    pixels: np.ndarray
+    pixels: bytes
     taps: Array
     packed: int                            # elements of w as the product reads it
     splits: int

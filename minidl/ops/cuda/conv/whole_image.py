@@ -39,7 +39,7 @@ class Plan(NamedTuple):
     threads: int
     shared: int
     constants: tuple[Any, ...]
-    whole: np.ndarray
+    whole: bytes
     time: float                                        # estimated, in cycles
 
 

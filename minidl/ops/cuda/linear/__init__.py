@@ -74,7 +74,7 @@ def _pays(how: str, multiplications: int) -> bool:
 
 
 @functools.lru_cache(maxsize=4096)
-def _plan(sizes: tuple[int, ...], tiled: bool) -> tuple[tuple[int, int, int], int, np.ndarray]:
+def _plan(sizes: tuple[int, ...], tiled: bool) -> tuple[tuple[int, int, int], int, bytes]:
     """(grid, splits of the depth, Matrices): so many splits that about two blocks a multiprocessor have work."""
     batches, rows, cols, depth, a_batches, b_batches, accumulate, bias_axis = sizes
     sum_batches = max(a_batches, b_batches) if batches == 1 else 1

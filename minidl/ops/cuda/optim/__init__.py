@@ -30,8 +30,8 @@ class Launch(NamedTuple):
     likes: list[tuple[Any, ...]]           # shape, dtype and device that the gradients must have
     constant: launch.Constant
     blocks: int
-    table: np.ndarray                      # as bytes, which the kernel gets by value
-    grads: np.ndarray                      # its row of gradients, len(members) long
+    table: np.ndarray
+    grads: np.ndarray                      # the table's row of gradients, len(members) long
 
 
 # Keyed by the identities of parameters and velocities; an entry goes when one of these arrays does.
@@ -54,7 +54,7 @@ def sgd(params: list[Array], grads: list[Array], velocities: list[Array] | None,
                                  "give each parameter a gradient like it")
         addresses[:] = [grads[i].data.ptr for i in members]
         launch.kernel("optim/sgd.cu", "sgd", constant)(
-            (blocks,), (THREADS,), table, lr, momentum, weight_decay, nesterov)
+            (blocks,), (THREADS,), table.tobytes(), lr, momentum, weight_decay, nesterov)
 
 
 def _like(x: Array) -> tuple[Any, ...]:
@@ -92,4 +92,4 @@ def _launch(members: list[int], params: list[Array], velocities: list[Array] | N
     table["first"] = np.iinfo(np.int32).max
     table["first"][:count] = [0, *ends[:-1]]
     return Launch(members, [_like(p) for p in own], launch.real(own[0].dtype), max(1, int(ends[-1])),
-                  launch.opaque(table), table["g"][:count])
+                  table, table["g"][:count])
