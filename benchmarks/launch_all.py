@@ -122,6 +122,12 @@ def poolings(dtype: np.dtype) -> None:
         k.max_pool2d_grad_x(gy, k.max_pool2d(x, g)[1], g)
 
 
+def indexing(dtype: np.dtype) -> None:
+    for index in (np.array([3, 0, 3, 3]), (slice(None), np.array([1, 1]))):
+        x = normal(dtype, 5, 4)
+        k.getitem_grad_x(k.getitem(x, index), index, x.shape, False)
+
+
 def training(dtype: np.dtype) -> None:
     params, grads, velocities = ([normal(dtype, i * 37 % 1500) for i in range(70)] for _ in range(3))
     for momentum, weight_decay, nesterov in ((0.0, 0.0, False), (0.9, 0.1, False), (0.9, 0.1, True)):
@@ -157,7 +163,7 @@ def main() -> int:
     device.resolve("cuda")
     record()
     for dtype in DTYPES:
-        for family in (activations, losses, poolings, products, training, splitting_convolutions):
+        for family in (activations, indexing, losses, poolings, products, training, splitting_convolutions):
             family(dtype)
         convolutions(dtype, list(conv.ALGORITHMS))
     for precision in device.PRECISIONS[1:]:

@@ -174,10 +174,10 @@ extern "C" __global__ void __launch_bounds__(256, 2) bounded(const unsigned char
 
 
 def test_parameters() -> None:
-    assert launch.parameters(TEXT, "plain") == [("x", "REAL", True), ("y", "REAL", True), ("n", "int", False)]
+    assert launch.parameters(TEXT, "plain") == [("x", "REAL", "in"), ("y", "REAL", "out"), ("n", "int", "value")]
     assert launch.parameters(TEXT, "bounded") == [
-        ("bytes", "unsigned char", True), ("seed", "unsigned long long", False), ("g", "Window", False),
-        ("count", "long long", True)]
+        ("bytes", "unsigned char", "in"), ("seed", "unsigned long long", "value"), ("g", "Window", "value"),
+        ("count", "long long", "out")]
 
 
 @pytest.mark.parametrize("name", ["missing", "pla", "lain"])
@@ -211,7 +211,7 @@ def test_structs_are_laid_out_as_the_kernels_read_them(file: str) -> None:
 
 def arguments(*c_types: str) -> launch.Arguments:
     """The parameters k: a, b, ... of some C types, REAL being float."""
-    declared = [(name, c_type.rstrip("*"), "*" in c_type) for name, c_type in zip("abc", c_types)]
+    declared = [(name, c_type.rstrip("*"), "in" if "*" in c_type else "value") for name, c_type in zip("abc", c_types)]
     return launch.Arguments("k", declared, {"REAL": "float"})
 
 

@@ -559,7 +559,7 @@ KERNEL_ERRORS: dict[str, tuple[Callable[[Any, Any, Any], tuple[Any, ...]], type[
     "dtype": (lambda x, y, g: (y, y, 0.1, 0.1, 7, g), TypeError,
               "probe: x has dtype float64 but the kernel reads float32; convert it first"),
     "strides": (lambda x, y, g: (x, cupy.zeros((4, 4)).T, 0.1, 0.1, 7, g), ValueError,
-                r"probe: y has shape \(4, 4\) and strides \(8, 32\) but must lie in C order without gaps"),
+                r"probe: y has shape \(4, 4\) and strides \(8, 32\) but is written, in C order"),
     "host": (lambda x, y, g: (x.get(), y, 0.1, 0.1, 7, g), TypeError, "probe: x is a ndarray but must be a CuPy array"),
     "struct": (lambda x, y, g: (x, y, 0.1, 0.1, 7, G), TypeError, "probe: g is a tuple but must be 56 bytes from by_v"),
     "number": (lambda x, y, g: (x, y, "0.1x", 0.1, 7, g), TypeError, "probe: an argument is no number of its param"),

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import math
 import re
 import struct as struct_module
 import threading
@@ -64,13 +65,18 @@ def by_value(struct: str, fields: tuple[int, ...]) -> bytes:
 
 # ---------------------------------------------------------------- memory
 def empty(shape: tuple[int, ...], dtype: Any) -> cupy.ndarray:
-    """Memory on the current device for a kernel to write: every launcher takes its results from here."""
-    return cupy.ndarray(shape, dtype)
+    """Memory on the current device for a kernel to write: every launcher takes its results from here.
 
-
-def dense(x: cupy.ndarray) -> cupy.ndarray:
-    """The array itself where its elements lie in C order without gaps, else a copy where they do."""
-    return x if x.flags.c_contiguous else cupy.ascontiguousarray(x)
+    Raises MemoryError where there is not enough; then what was taken before is still there, and the process can go on.
+    """
+    try:
+        return cupy.ndarray(shape, dtype)
+    except cupy.cuda.memory.OutOfMemoryError:
+        asked, pool = math.prod(shape) * np.dtype(dtype).itemsize, cupy.get_default_memory_pool()
+        free, total = cupy.cuda.runtime.memGetInfo()
+        raise MemoryError(f"cuda: {asked:,} bytes were asked for (shape {shape}, {np.dtype(dtype)}) but the device has "
+                          f"{free:,} bytes free of {total:,}, and the pool holds {pool.total_bytes():,} bytes, "
+                          f"{pool.used_bytes():,} of them in use; use a smaller batch") from None
 
 
 def ones_like(x: cupy.ndarray) -> cupy.ndarray:
@@ -108,15 +114,16 @@ def options(constants: tuple[Constant, ...]) -> tuple[str, ...]:
     return (*OPTIONS, *(f"-D{name}={value}" for name, value in constants))
 
 
-def parameters(text: str, name: str) -> list[tuple[str, str, bool]]:
-    """(name, C type, is it an array?) of each parameter of a kernel in a source."""
+def parameters(text: str, name: str) -> list[tuple[str, str, str]]:
+    """(name, C type, kind) of each parameter of a kernel in a source; kind: "value", "in" (const T*) or "out" (T*)."""
     found = re.search(rf"__global__ void\s+(?:__launch_bounds__\([^{{;]*?\)\s*)?{name}\s*\(([^)]*)\)", text)
     if found is None:
         raise ValueError(f"kernel: there is no __global__ void {name}(...) in the source; correct the name")
     result = []
     for parameter in found[1].split(","):
-        words = re.sub(r"\bconst\b|__restrict__", " ", parameter).replace("*", " * ").split()
-        result.append((words[-1], " ".join(word for word in words[:-1] if word != "*"), "*" in words))
+        words = re.sub("__restrict__", " ", parameter).replace("*", " * ").split()
+        kind = "value" if "*" not in words else "in" if "const" in words else "out"
+        result.append((words[-1], " ".join(word for word in words[:-1] if word not in ("*", "const")), kind))
     return result
 
 
@@ -143,15 +150,17 @@ def kernel(file: str, name: str, *constants: Constant) -> Kernel:
 class Kernel:
     """A compiled kernel: `self(grid, block, *arguments, shared=bytes)` launches it on the current stream.
 
-    Arguments are CuPy arrays (or None, a null pointer), numbers, and structs from `by_value`. Raises TypeError and
-    ValueError, naming kernel and parameter, for one that the kernel would misread.
+    Arguments are CuPy arrays (or None, a null pointer), numbers, and structs from `by_value`. An array that is only
+    read may lie in any order in memory: it is copied where it has gaps. Raises TypeError and ValueError, naming
+    kernel and parameter, for what the kernel would misread.
     """
 
-    def __init__(self, module: cupy.RawModule, name: str, declared: list[tuple[str, str, bool]],
+    def __init__(self, module: cupy.RawModule, name: str, declared: list[tuple[str, str, str]],
                  constants: dict[str, Any]):
         self.name = name
         self.module = module
         self.function = module.get_function(name)
+        self._handle = self.function.kernel.ptr
         self._arguments = Arguments(name, declared, constants)
         self._shared = 48 * 1024           # bytes of shared memory that need no asking
 
@@ -164,9 +173,10 @@ class Kernel:
             _make_ready(device)
         stream = _current_stream().ptr
         with self._arguments.lock:
-            self._arguments.pack(arguments, device)
-            _launch(self.function.ptr, *grid, *_ONES[len(grid)], *block, *_ONES[len(block)], shared, stream,
+            copies = self._arguments.pack(arguments, device)
+            _launch(self._handle, *grid, *_ONES[len(grid)], *block, *_ONES[len(block)], shared, stream,
                     self._arguments.at, 0)
+        del copies                         # they had to live until the launch was queued
 
 
 class Arguments:
@@ -175,13 +185,13 @@ class Arguments:
     The driver copies them. This takes half the time of CuPy's general call, which looks at each argument anew.
     """
 
-    def __init__(self, name: str, declared: list[tuple[str, str, bool]], constants: dict[str, Any]):
+    def __init__(self, name: str, declared: list[tuple[str, str, str]], constants: dict[str, Any]):
         self.name = name
-        self._takes = [(f"{name}: {parameter}", TYPES[constants.get(c_type, c_type)], is_array)
-                       for parameter, c_type, is_array in declared]
+        self._takes = [(f"{name}: {parameter}", TYPES[constants.get(c_type, c_type)], kind)
+                       for parameter, c_type, kind in declared]
         formats, places, size = ["="], [], 0
-        for _, dtype, is_array in self._takes:
-            code = "Q" if is_array else f"{dtype.itemsize}s" if dtype.names else CODES[dtype]
+        for _, dtype, kind in self._takes:
+            code = "Q" if kind != "value" else f"{dtype.itemsize}s" if dtype.names else CODES[dtype]
             used = struct_module.calcsize(f"={code}")
             formats.append(f"{code}{-used % 16}x")     # each starts on a multiple of 16
             places.append(size)
@@ -194,31 +204,51 @@ class Arguments:
         self.at = ctypes.addressof(self._pointers)
         self.lock = threading.Lock()       # to be held from pack until the launch: there is one buffer
 
-    def pack(self, arguments: tuple[Any, ...], device: int) -> None:
-        """Write arguments into the buffer, once all are seen to fit."""
+    def pack(self, arguments: tuple[Any, ...], device: int) -> list[cupy.ndarray]:
+        """Write arguments into the buffer, once all are seen to fit; returns the copies that were made."""
         if len(arguments) != len(self._takes):
             raise TypeError(f"{self.name}: got {len(arguments)} arguments but takes {len(self._takes)}; pass each")
-        values = []
-        for (what, dtype, is_array), a in zip(self._takes, arguments):
-            if is_array:
-                if a is None:
-                    a = 0
-                else:
-                    if (a.__class__ is not cupy.ndarray or a.dtype is not dtype or not a.flags.c_contiguous
-                            or a.size > MOST or a.data.device_id != device):
-                        _check_array(what, dtype, a, device)
-                    a = a.data.ptr
-            elif dtype.names and (a.__class__ is not bytes or len(a) != dtype.itemsize):
-                raise TypeError(f"{what} is a {type(a).__name__} but must be {dtype.itemsize} bytes from by_value(); "
-                                "pass the struct")
-            values.append(a)
+        values, copies = [], []
+        for (what, dtype, kind), a in zip(self._takes, arguments):
+            if kind == "value":
+                if dtype.names and (a.__class__ is not bytes or len(a) != dtype.itemsize):
+                    raise TypeError(f"{what} is a {type(a).__name__} but must be {dtype.itemsize} bytes from "
+                                    "by_value(); pass the struct")
+                values.append(a)
+            elif a is None:
+                values.append(0)
+            else:
+                if a.__class__ is not _ndarray or a.dtype is not dtype or not a.flags.c_contiguous or a.size > MOST:
+                    a = _checked(what, dtype, kind, a)
+                    copies.append(a)
+                memory = a.data
+                if memory.device_id != device:
+                    raise ValueError(f"{what} is on device {memory.device_id} but the current device is {device}; use "
+                                     "one device")
+                values.append(memory.ptr)
         try:
             self._pack(self._buffer, self._offset, *values)
         except (struct_module.error, OverflowError) as error:
             raise TypeError(f"{self.name}: an argument is no number of its parameter's type ({error}); the parameters "
                             f"are {', '.join(f'{what} ({dtype})' for what, dtype, _ in self._takes)}") from None
+        return copies
 
 
+def _checked(what: str, dtype: np.dtype, kind: str, x: Any) -> cupy.ndarray:
+    """An array that did not fit at first sight: a dense copy of it, if that is all it lacks."""
+    if not isinstance(x, cupy.ndarray):
+        raise TypeError(f"{what} is a {type(x).__name__} but must be a CuPy array; move it with .to('cuda')")
+    if x.dtype != dtype:
+        raise TypeError(f"{what} has dtype {x.dtype} but the kernel reads {dtype}; convert it first")
+    if x.size > MOST:
+        raise ValueError(f"{what} has {x.size} elements but kernels count to {MOST}; use smaller batches")
+    if kind == "out" and not x.flags.c_contiguous:
+        raise ValueError(f"{what} has shape {x.shape} and strides {x.strides} but is written, in C order without gaps; "
+                         "pass memory from empty()")
+    return cupy.ascontiguousarray(x)
+
+
+_ndarray = cupy.ndarray
 _ONES = {1: (1, 1), 2: (1,), 3: ()}        # what makes three axes of a grid or block
 _launch = cupy.cuda.driver.launchKernel
 _current_device = cupy.cuda.runtime.getDevice
@@ -238,20 +268,6 @@ _ready = _Ready()
 def _make_ready(device: int) -> None:
     cupy.cuda.runtime.setDevice(device)
     _ready.devices.add(device)
-
-
-def _check_array(what: str, dtype: np.dtype, x: Any, device: int) -> None:
-    if not isinstance(x, cupy.ndarray):
-        raise TypeError(f"{what} is a {type(x).__name__} but must be a CuPy array; move it with .to('cuda')")
-    if x.dtype != dtype:
-        raise TypeError(f"{what} has dtype {x.dtype} but the kernel reads {dtype}; convert it first")
-    if not x.flags.c_contiguous:
-        raise ValueError(f"{what} has shape {x.shape} and strides {x.strides} but must lie in C order without gaps; "
-                         "pass it through dense()")
-    if x.size > MOST:
-        raise ValueError(f"{what} has {x.size} elements but kernels count to {MOST}; use smaller batches")
-    if x.data.device_id != device:
-        raise ValueError(f"{what} is on device {x.data.device_id} but the current device is {device}; use one device")
 
 
 # ---------------------------------------------------------------- device facts

@@ -26,7 +26,7 @@ def _elementwise(name: str, *arrays: Array) -> Array:
     y = launch.empty(first.shape, first.dtype)
     grid = min(launch.blocks(size, THREADS), 16 * launch.multiprocessors())
     run = launch.kernel("activation/activation.cu", name, launch.real(first.dtype))
-    run((grid,), (THREADS,), *map(launch.dense, arrays), y, size)
+    run((grid,), (THREADS,), *arrays, y, size)
     return y
 
 
@@ -78,7 +78,7 @@ def _along(name: str, axis: int, *arrays: Array) -> Array:
     y = launch.empty(first.shape, first.dtype)
     grid, *layout = _rows(first.shape, axis)
     run = launch.kernel("activation/softmax.cu", name, launch.real(first.dtype))
-    run((grid,), (THREADS,), *map(launch.dense, arrays), y, *layout)
+    run((grid,), (THREADS,), *arrays, y, *layout)
     return y
 
 
@@ -105,7 +105,7 @@ def dropout(x: Array, p: float, key: tuple[int, int]) -> Array:
     """x / (1 - p) where the i-th float32 of Philox(key), in C order, is at least p; else 0."""
     y = launch.empty(x.shape, x.dtype)
     run = launch.kernel("activation/dropout.cu", "dropout", launch.real(x.dtype))
-    run((launch.blocks(x.size, 8 * THREADS),), (THREADS,), launch.dense(x), y, x.size, p, 1 - p, *key)
+    run((launch.blocks(x.size, 8 * THREADS),), (THREADS,), x, y, x.size, p, 1 - p, *key)
     return y
 
 

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ....device import precision
-from .. import launch
 from . import direct, implicit_gemm, krizhevsky, tiled, unroll, whole_image
 from .auto import fastest
 from .bias import sum_maps
@@ -53,8 +52,7 @@ def refusal(name: str, direction: str, g: Any, dtype: Any) -> str | None:
 
 
 def _run(direction: str, g: Any, *arguments: Any) -> Array:
-    """Call the algorithm that was asked for, or the fastest, on arrays in C order."""
-    arguments = tuple([None if a is None else launch.dense(a) for a in arguments])
+    """Call the algorithm that was asked for, or the fastest."""
     dtype = arguments[0].dtype
     if g.algorithm == "auto":
         name = fastest(direction, g, dtype, arguments, _able)
@@ -95,4 +93,4 @@ def conv2d_grad_w(gy: Array, x: Array, g: Any) -> Array:
 def conv2d_grad_b(gy: Array) -> Array:
     """The sum over images and pixels of each map."""
     n, m, oh, ow = gy.shape
-    return sum_maps(launch.dense(gy).reshape(n, m, oh * ow))
+    return sum_maps(gy.reshape(n, m, oh * ow))

@@ -57,7 +57,7 @@ def _kernel(name: str, dtype: Any, constant: int) -> launch.Kernel:
 
 def _constant_kernel(name: str, w: cupy.ndarray) -> launch.Kernel:
     """A kernel after its FILTERS were filled, both on the current stream: the next call there may refill them."""
-    kernel = _kernel(name, w.dtype, 1)
+    kernel, w = _kernel(name, w.dtype, 1), cupy.ascontiguousarray(w)
     kernel.module.get_global("FILTERS").copy_from_device_async(w.data, w.nbytes)
     return kernel
 

@@ -12,7 +12,7 @@ import cupy
 
 from .... import device
 from .. import launch
-from ..linear import gemm
+from ..linear import gemm, linear, linear_grad_x
 from ..reduce import sum_first
 
 BLOCK = 256                                # threads
@@ -99,13 +99,26 @@ def unroll_dw(gy: cupy.ndarray, x: cupy.ndarray, g: Any) -> cupy.ndarray:
     return _dw(gy, x, g, 1)
 
 
+def _is_linear(g: Any) -> bool:
+    """The window is the whole image: each output is one product with it, a linear layer's, and nothing is unrolled."""
+    return (g.kh, g.kw, g.oh, g.ow) == (g.h, g.w, 1, 1) and not (g.top or g.left)
+
+
 def gemm_y(x: cupy.ndarray, w: cupy.ndarray, b: cupy.ndarray | None, g: Any) -> cupy.ndarray:
+    if _is_linear(g):
+        return linear(x.reshape(g.n, g.c * g.h * g.w), w.reshape(g.m, -1), b).reshape(g.n, g.m, 1, 1)
     return _y(x, w, b, g, _images(g, x.dtype))
 
 
 def gemm_dx(gy: cupy.ndarray, w: cupy.ndarray, g: Any) -> cupy.ndarray:
+    if _is_linear(g):
+        return linear_grad_x(gy.reshape(g.n, g.m), w.reshape(g.m, -1)).reshape(g.n, g.c, g.h, g.w)
     return _dx(gy, w, g, _images(g, gy.dtype))
 
 
 def gemm_dw(gy: cupy.ndarray, x: cupy.ndarray, g: Any) -> cupy.ndarray:
+    if _is_linear(g):
+        out = launch.empty((g.m, g.c, g.kh, g.kw), gy.dtype)
+        gemm(gy.reshape(1, g.n, g.m), x.reshape(1, g.n, g.c * g.h * g.w), out.reshape(1, g.m, -1), transpose_a=True)
+        return out
     return _dw(gy, x, g, _images(g, x.dtype))

@@ -26,11 +26,11 @@ def gather(images: Array, indices: Array, scale: np.ndarray, shift: np.ndarray, 
     images are on the device; indices may be NumPy's, and are moved to it.
     """
     dtype, (stored, c, h, w) = np.dtype(dtype), images.shape
-    indices = launch.dense(cupy.asarray(indices, np.int64))
+    indices = cupy.asarray(indices, np.int64)
     n = len(indices)
     y = launch.empty((n, c, h + 2 * padding, w + 2 * padding), dtype)
     launch.kernel("data/gather.cu", "gather", launch.real(dtype))(
-        (min(max(1, n * c), 16 * launch.multiprocessors()),), (THREADS,), launch.dense(images), indices,
+        (min(max(1, n * c), 16 * launch.multiprocessors()),), (THREADS,), images, indices,
         _affine(_bytes(scale), _bytes(shift), dtype, images.data.device_id), y, stored, n, c, h, w, padding)
     return y
 

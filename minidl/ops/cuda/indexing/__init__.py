@@ -27,6 +27,6 @@ def getitem_grad_x(gy: Array, index: Any, shape: tuple[int, ...], once: bool) ->
     taken = cupy.arange(math.prod(shape), dtype=np.int64).reshape(shape)[index].ravel()
     order = cupy.argsort(taken)            # stable: equal elements stay in the order in which they were taken
     launch.kernel(FILE, "scatter", launch.real(gy.dtype))(
-        (launch.blocks(gy.size, THREADS),), (THREADS,), launch.dense(gy), launch.dense(taken[order]),
-        launch.dense(order), gx, gy.size)
+        (launch.blocks(gy.size, THREADS),), (THREADS,), gy, taken[order],
+        order, gx, gy.size)
     return gx

@@ -119,7 +119,7 @@ def _two(a: Array, b: Array, bias: Array | None, rows: int, cols: int, depth: in
         out = cupy.matmul(a.T if transpose_a else a, b.T if transpose_b else b)
         return out if bias is None else out.__iadd__(bias)
     out = launch.empty((rows, cols), a.dtype)
-    return _product(launch.dense(a), launch.dense(b), None if bias is None else launch.dense(bias), out,
+    return _product(a, b, bias, out,
                     (1, rows, cols, depth, 1, 1, False, 1), how, transpose_a, transpose_b)
 
 
@@ -136,4 +136,4 @@ def linear_grad_w(gy: Array, x: Array) -> Array:
 
 
 def linear_grad_b(gy: Array) -> Array:
-    return sum_first(launch.dense(gy))
+    return sum_first(gy)

@@ -35,7 +35,7 @@ def cross_entropy(x: Array, labels: Array, reduction: str, smoothing: float) -> 
     """(loss, log_p): -(1 - s) log_p[label] - s * mean of log_p, reduced; log_p (n,classes) for the gradient."""
     n, classes = x.shape
     real = launch.real(x.dtype)
-    x, labels, log_p = launch.dense(x), _wide(labels), launch.empty(x.shape, x.dtype)
+    labels, log_p = _wide(labels), launch.empty(x.shape, x.dtype)
     divisor = n if reduction == "mean" else 1
     block = None if reduction == "none" else _one_block(n, classes)
     if block is not None:
@@ -61,11 +61,11 @@ def cross_entropy_grad_x(gy: Array, log_p: Array, labels: Array, reduction: str,
     gx = launch.empty(log_p.shape, log_p.dtype)
     grid = min(launch.blocks(gx.size, THREADS), 16 * launch.multiprocessors())
     launch.kernel("loss/cross_entropy.cu", "cross_entropy_grad_x", launch.real(log_p.dtype))(
-        (grid,), (THREADS,), launch.dense(gy), launch.dense(log_p), _wide(labels), gx, gx.size, classes,
+        (grid,), (THREADS,), gy, log_p, _wide(labels), gx, gx.size, classes,
         1 if reduction == "none" else 0, n if reduction == "mean" else 1, smoothing / max(1, classes), 1 - smoothing)
     return gx
 
 
 def _wide(labels: Array) -> Array:
     """Labels as the 64-bit integers that the kernels read."""
-    return launch.dense(labels if labels.dtype == np.int64 else labels.astype(np.int64))
+    return labels if labels.dtype == np.int64 else labels.astype(np.int64)

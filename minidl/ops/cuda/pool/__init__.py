@@ -53,7 +53,7 @@ def _run(name: str, g: Any, y: Array, *arrays: Array) -> None:
 
 
 def avg_pool2d(x: Array, g: Any) -> Array:
-    x, y, tiling = launch.dense(x), launch.empty((g.n, g.c, g.oh, g.ow), x.dtype), _tiling(g)
+    y, tiling = launch.empty((g.n, g.c, g.oh, g.ow), x.dtype), _tiling(g)
     if tiling is None:
         _run("avg_pool2d", g, y, x, y)
         return y
@@ -64,7 +64,7 @@ def avg_pool2d(x: Array, g: Any) -> Array:
 
 
 def avg_pool2d_grad_x(gy: Array, g: Any) -> Array:
-    gy, dx, tiling = launch.dense(gy), launch.empty((g.n, g.c, g.h, g.w), gy.dtype), _tiling(g)
+    dx, tiling = launch.empty((g.n, g.c, g.h, g.w), gy.dtype), _tiling(g)
     if tiling is None:
         _run("avg_pool2d_grad_x", g, dx, gy, dx)
         return dx
@@ -77,11 +77,11 @@ def avg_pool2d_grad_x(gy: Array, g: Any) -> Array:
 def max_pool2d(x: Array, g: Any) -> tuple[Array, Array]:
     """(y, index): index p*kw + q says which element of the window won."""
     y, index = launch.empty((g.n, g.c, g.oh, g.ow), x.dtype), launch.empty((g.n, g.c, g.oh, g.ow), np.int32)
-    _run("max_pool2d", g, y, launch.dense(x), y, index)
+    _run("max_pool2d", g, y, x, y, index)
     return y, index
 
 
 def max_pool2d_grad_x(gy: Array, index: Array, g: Any) -> Array:
     dx = launch.empty((g.n, g.c, g.h, g.w), gy.dtype)
-    _run("max_pool2d_grad_x", g, dx, launch.dense(gy), launch.dense(index), dx)
+    _run("max_pool2d_grad_x", g, dx, gy, index, dx)
     return dx
