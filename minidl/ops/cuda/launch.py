@@ -15,6 +15,7 @@ import re
 import struct as struct_module
 import threading
 from pathlib import Path
+from sys import getrefcount
 from typing import Any
 
 import cupy
@@ -63,12 +64,63 @@ def by_value(struct: str, fields: tuple[int, ...]) -> bytes:
     return np.array(fields[:len(dtype.names or ())], dtype).tobytes()
 
 
+_current_device = cupy.cuda.runtime.getDevice
+_current_stream = cupy.cuda.get_current_stream
+
+
 # ---------------------------------------------------------------- memory
+KEPT_BYTES = 1 << 29                       # of results that are kept for reuse, at most
+UNUSED = next(getrefcount(array) for array in [object()])      # references to what only a list and a loop hold
+
+
+class _Kept:
+    """Results by shape, dtype and device, for as long as there is room."""
+
+    def __init__(self) -> None:
+        self.arrays: dict[tuple[Any, ...], list[cupy.ndarray]] = {}
+        self.bytes = 0
+
+    def forget(self) -> None:
+        """What is in use lives on with whoever uses it."""
+        self.arrays.clear()
+        self.bytes = 0
+
+    def add(self, key: tuple[Any, ...], array: cupy.ndarray) -> None:
+        if self.bytes + array.nbytes > KEPT_BYTES:
+            self.forget()
+        if array.nbytes <= KEPT_BYTES // 4:
+            self.arrays.setdefault(key, []).append(array)
+            self.bytes += array.nbytes
+
+
+_kept = _Kept()
+
+
 def empty(shape: tuple[int, ...], dtype: Any) -> cupy.ndarray:
     """Memory on the current device for a kernel to write: every launcher takes its results from here.
 
+    A result of an earlier step that nobody refers to any more is handed out again: taking and giving back memory costs
+    as much of the host's time as a launch. Only on the null stream, where what is still queued comes first, and which
+    cannot be captured in a graph.
+
     Raises MemoryError where there is not enough; then what was taken before is still there, and the process can go on.
     """
+    if _current_stream().ptr:
+        return _new(shape, dtype)
+    key = shape, dtype, _current_device()
+    for array in _kept.arrays.get(key, ()):
+        if getrefcount(array) == UNUSED:
+            return array
+    array = _new(shape, dtype)
+    _kept.add(key, array)
+    return array
+
+
+def _new(shape: tuple[int, ...], dtype: Any) -> cupy.ndarray:
+    try:
+        return cupy.ndarray(shape, dtype)
+    except cupy.cuda.memory.OutOfMemoryError:
+        _kept.forget()
     try:
         return cupy.ndarray(shape, dtype)
     except cupy.cuda.memory.OutOfMemoryError:
@@ -251,8 +303,6 @@ def _checked(what: str, dtype: np.dtype, kind: str, x: Any) -> cupy.ndarray:
 _ndarray = cupy.ndarray
 _ONES = {1: (1, 1), 2: (1,), 3: ()}        # what makes three axes of a grid or block
 _launch = cupy.cuda.driver.launchKernel
-_current_device = cupy.cuda.runtime.getDevice
-_current_stream = cupy.cuda.get_current_stream
 
 
 class _Ready(threading.local):

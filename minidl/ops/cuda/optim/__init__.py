@@ -46,7 +46,7 @@ def sgd(params: list[Array], grads: list[Array], velocities: list[Array] | None,
     key = (len(params), *map(id, params), *map(id, velocities or ()))
     found = _plans.get(key)
     launches = _plan(key, params, velocities) if found is None else found[0]
-    grads = [cupy.ascontiguousarray(g) for g in grads]         # copies, if any, live until the launch
+    grads = [g if g.flags.c_contiguous else cupy.ascontiguousarray(g) for g in grads]      # they live until the launch
     for members, likes, constant, blocks, table, addresses in launches:
         for i, like in zip(members, likes):
             if _like(g := grads[i]) != like:
