@@ -11,7 +11,7 @@ import numpy as np
 from . import init, ops
 from .device import to_device
 from .ops.window import Padding, Pair, edges, pair
-from .tensor import Tensor
+from .tensor import Tensor, mode
 
 
 class Module:
@@ -30,12 +30,22 @@ class Module:
     ['factor']
     """
 
-    training: bool
     model_name: str                        # the zoo writes both on what it builds, for the weights file
     model_args: dict[str, Any]
 
     def __init__(self) -> None:
         self.training = True
+
+    @property
+    def training(self) -> bool:
+        """Whether this Module is being trained; a recorded step is recorded anew once that changes."""
+        if mode.recorder is not None:
+            mode.recorder.guard((id(self), "training"), lambda: self._training)
+        return self._training
+
+    @training.setter
+    def training(self, value: bool) -> None:
+        self._training = value
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         raise TypeError(f"{type(self).__name__}: forward is not defined; a Module defines forward(self, ...)")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 
 from .device import device_of, to_device
 from .ops._backend import backend_of
-from .tensor import Tensor
+from .tensor import Tensor, mode
 
 Schedule = Callable[[int], float]
 
@@ -83,6 +84,8 @@ class SGD:
         for group in self.groups:
             for p in group["params"]:
                 p.grad = None
+                if mode.recorder is not None:
+                    mode.recorder.zeroed.add(id(p))
 
     def step(self) -> None:
         """Update every parameter that has a gradient, in place: one primitive call a group."""
@@ -92,10 +95,20 @@ class SGD:
                 continue
             k = backend_of(live[0].data)
             velocities = [self._velocity(p) for p in live] if group["momentum"] else None
-            k.sgd([p.data for p in live], [p.grad.data for p in live], velocities, group["lr"],
-                  group["momentum"], group["weight_decay"], group["nesterov"])
+            if mode.recorder is not None:
+                self._tell(mode.recorder, group, live, velocities)
+            k.sgd([p.data for p in live], [p.grad.data for p in live], velocities,
+                  mode.dynamic(functools.partial(group.__getitem__, "lr")), group["momentum"],
+                  group["weight_decay"], group["nesterov"])
             for p in live:
                 p.mark_changed()
+
+    def _tell(self, recorder: Any, group: dict[str, Any], live: list[Tensor], velocities: list[Any] | None) -> None:
+        """What a recorded update depends on beside the gradients."""
+        recorder.seen(live)
+        for velocity in velocities or ():
+            recorder.outside(velocity)
+        recorder.guard((id(group), "numbers"), lambda: (group["momentum"], group["weight_decay"], group["nesterov"]))
 
     def _velocity(self, p: Tensor) -> Any:
         velocity = self._velocities.get(id(p))

@@ -28,6 +28,11 @@ _clock = itertools.count(1).__next__       # creation order of Nodes and of in-p
 
 class _Mode(threading.local):
     grad = True                            # is the tape recording in this thread?
+    recorder: Any = None                   # what notes the primitive calls of this thread, for minidl.compile
+
+    def dynamic(self, read: Callable[[], Any]) -> Any:
+        """A number that every run reads anew: read now, or by each replay of what is being recorded."""
+        return read() if self.recorder is None else self.recorder.dynamic(read)
 
 
 mode = _Mode()
@@ -97,6 +102,8 @@ class Tensor:
     def __init__(self, data: Any, requires_grad: bool = False, device: str | None = None, dtype: Any = None):
         if isinstance(data, Tensor):
             raise TypeError(f"Tensor: data is a Tensor already (shape {data.shape}); use .detach() or .to()")
+        if mode.recorder is not None:
+            mode.recorder.constant(data)
         try:
             array = _device.as_array(data, dtype)
         except (TypeError, ValueError) as error:
@@ -160,6 +167,8 @@ class Tensor:
     # ------------------------------------------------------------------ out of minidl
     def numpy(self) -> np.ndarray:
         """The values as a NumPy array; on the CPU it shares the Tensor's memory."""
+        if mode.recorder is not None:
+            mode.recorder.refuse("reads a Tensor's values", "return the Tensor and read it outside the step")
         return _device.to_numpy(self.data)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
@@ -205,6 +214,8 @@ class Tensor:
             array = array.astype(dtype, copy=False)
         if array is self.data:
             return self
+        if mode.recorder is not None:
+            mode.recorder.refuse("moves or converts a Tensor with .to()", "do it outside the step")
         if self.node is not None:
             raise ValueError(f"to: the Tensor was made by {self.node.name!r} and no gradient would flow back "
                              "through the move; move the inputs instead, or call .detach() first")
@@ -246,6 +257,8 @@ class Tensor:
     def mark_changed(self) -> None:
         """Note that the array was changed in place: graphs recorded before can no longer be run backward."""
         self.changed = _clock()
+        if mode.recorder is not None:
+            mode.recorder.changed[id(self)] = self
 
     # ------------------------------------------------------------------ backward
     def backward(self, gradient: Tensor | None = None, *, retain_graph: bool = False,
@@ -342,6 +355,8 @@ def _walk(root: Node, gy: Any, retain_graph: bool) -> None:
             node.backward = None
             node.inputs = ()
     for leaf, g in leaves.values():
+        if mode.recorder is not None:
+            mode.recorder.grad_of(leaf)
         if leaf.grad is not None:
             g = k.add(leaf.grad.data, g)
         elif id(g) in shared or g.base is not None:        # each .grad owns its memory: it may be changed in place

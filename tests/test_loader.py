@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from minidl import device
 from minidl.data import DataLoader, Dataset, channel_statistics
 from minidl.ops import cpu
 
@@ -258,6 +259,23 @@ def test_an_error_reaches_the_consumer_at_its_batch(prefetch: int, fail_at: int)
     assert prefetchers() == []
 
 
+# ---------------------------------------------------------------- device
+@pytest.mark.parametrize("name", ["cpu", "auto"])
+def test_on_the_cpu_the_set_is_not_copied_and_batches_are_numpys(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "_missing", lambda: "there is no GPU")
+    source = dataset(10)
+    loader = DataLoader(source, 4, seed=1, device=name)
+    assert loader.device == "cpu"
+    assert loader._images is source.images
+    wanted = list(DataLoader(source, 4, seed=1))
+    assert len(wanted) == 3
+    for batch, default in zip(loader, wanted):
+        for array, expected in zip(batch, default):
+            assert isinstance(array, np.ndarray)
+            assert array.dtype == expected.dtype
+            np.testing.assert_array_equal(array, expected)
+
+
 # ---------------------------------------------------------------- refusals
 @pytest.mark.parametrize(("arguments", "said"), [
     ({"batch_size": 0}, "batch_size is 0 but must be an int of at least 1"),
@@ -287,6 +305,17 @@ def test_refused(arguments: dict[str, Any], said: str) -> None:
 def test_an_empty_data_set_is_refused() -> None:
     with pytest.raises(ValueError, match="DataLoader: mine has 0 images but a batch needs 1; use more images or a sma"):
         DataLoader(dataset(10).first(0), 4)
+
+
+def test_an_unknown_device_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"^device: 'gpu' is not one of auto, cpu, cuda$"):
+        DataLoader(dataset(10), 4, device="gpu")
+
+
+def test_cuda_is_refused_where_it_cannot_serve(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "_missing", lambda: "there is no GPU")
+    with pytest.raises(ValueError, match=r"^device: 'cuda' was asked for but there is no GPU, or use device 'cpu'$"):
+        DataLoader(dataset(10), 4, device="cuda")
 
 
 def test_epochs_are_counted_from_0() -> None:

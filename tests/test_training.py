@@ -15,12 +15,13 @@ import pytest
 import minidl
 import train as cli
 import zoo
-from minidl import data, nn, optim
+from minidl import data, device, nn, optim
 from minidl.training import RunFolder, evaluate, fit, train_step
 
 ROOT = Path(__file__).resolve().parent.parent
 QUICK = ["--data", "synthetic-digits", "--limit-train", "256", "--limit-test", "128", "--epochs", "1",
-         "--no-progress"]
+         "--device", "cpu", "--no-progress"]               # test_cuda_ops.py runs the command line on a GPU
+without_cuda = pytest.mark.skipif(not device._missing(), reason="CUDA serves here and is not refused")
 
 
 def tiny_loaders(count: int = 64) -> tuple[data.DataLoader, data.DataLoader]:
@@ -201,7 +202,7 @@ BAD_FLAGS = [
     (["--batch-size", "0"], "argument --batch-size: '0' is not an int of at least 1"),
     (["--lr", "nan"], "argument --lr: 'nan' is not a number of at least 0"),
     (["--lr", "fast"], "argument --lr: 'fast' is not a number of at least 0"),
-    (["--conv-algorithm", "magic", "--model", "mlp"], "argument --conv-algorithm: invalid choice: 'magic'"),
+    (["--precision", "fp16"], "argument --precision: invalid choice: 'fp16'"),
     (["--lr-schedule", "zigzag"], "argument --lr-schedule: invalid choice: 'zigzag'"),
     (["--nonsense"], "unrecognized arguments: --nonsense"),
 ]
@@ -241,6 +242,9 @@ def _file_as_folder(folder: Path) -> list[str]:
 
 BAD_INPUT = {
     "cuda": (lambda folder: [*QUICK, "--device", "cuda"], "device: 'cuda' was asked for"),
+    "convolution": (lambda folder: ["--model", "lenet5", *QUICK, "--limit-train", "32", "--limit-test", "16",
+                                    "--conv-algorithm", "magic"],
+                    "error: conv2d: algorithm 'magic' is not one of direct, unroll, gemm, auto on the cpu$"),
     "no data": (lambda folder: ["--data", "mnist", "--epochs", "0"], "mnist"),
     "one step": (lambda folder: ["--model", "perceptron", *QUICK, "--limit-train", "128", "--lr", "1e38"],
                  r"evaluate: the test loss is \S+; the parameters are no use"),
@@ -254,7 +258,8 @@ BAD_INPUT = {
 }
 
 
-@pytest.mark.parametrize("case", list(BAD_INPUT))
+@pytest.mark.parametrize("case", [pytest.param(case, marks=without_cuda) if case == "cuda" else case
+                                  for case in BAD_INPUT])
 def test_bad_input_is_one_line_exit_2_and_no_weights(case: str, tmp_path: Path,
                                                      capsys: pytest.CaptureFixture[str]) -> None:
     flags, message = BAD_INPUT[case]
@@ -267,6 +272,7 @@ def test_bad_input_is_one_line_exit_2_and_no_weights(case: str, tmp_path: Path,
         assert not (tmp_path / "out").exists()
 
 
+@without_cuda
 def test_debug_shows_the_traceback() -> None:
     with pytest.raises(ValueError, match="device: 'cuda' was asked for"):
         cli.main([*QUICK, "--device", "cuda", "--debug"])

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..device import is_cuda
+from ..tensor import mode
 from . import cpu
 
 CONV_ALGORITHMS: tuple[str, ...] = tuple(cpu.CONV_ALGORITHMS)
@@ -15,7 +16,17 @@ BACKENDS: dict[type, ModuleType] = {np.ndarray: cpu}       # and cupy.ndarray, o
 
 
 def backend_of(array: Any) -> ModuleType:
-    """The primitives for an array. A subclass of a known array type is served as that type."""
+    """The primitives for an array; while a step is recorded, in a form that notes each call.
+
+    A subclass of a known array type is served as that type.
+    """
+    recorder = mode.recorder
+    if recorder is not None:
+        return recorder.through(_of(array))
+    return _of(array)
+
+
+def _of(array: Any) -> ModuleType:
     try:
         return BACKENDS[type(array)]
     except KeyError:

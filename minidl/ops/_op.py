@@ -68,6 +68,8 @@ def op(body: Callable[..., Any] | None = None, *, index: tuple[str, ...] = (), n
         if floating and first.dtype.kind != "f":
             raise TypeError(f"{name}: the input has dtype {first.dtype} but must be float32 or float64; "
                             "convert it with .to(dtype='float32')")
+        if mode.recorder is not None:
+            mode.recorder.seen(inputs)
         k = backend_of(first)
         y, backward = body(k, *arrays, **options)
         if backward is None or not mode.grad or True not in need:

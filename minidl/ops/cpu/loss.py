@@ -9,6 +9,18 @@ from .activation import log_softmax
 Array = np.ndarray
 
 
+UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+
+
+def check_labels(labels: Array, classes: int) -> None:
+    """Refuse a label that is no class."""
+    # read as unsigned, a negative label is larger than any class: one look instead of two
+    if labels.size and labels.view(UNSIGNED[labels.itemsize]).max() >= classes:
+        at = int(np.argmax((labels < 0) | (labels >= classes)))
+        raise ValueError(f"cross_entropy: label {labels[at]} at position {at} is out of range for {classes} "
+                         f"classes; labels must be 0 to {classes - 1}")
+
+
 def cross_entropy(x: Array, labels: Array, reduction: str, smoothing: float) -> tuple[Array, Array]:
     """(loss, log_p): -(1 - s) log_p[label] - s * mean of log_p, reduced; log_p (n,classes) for the gradient."""
     log_p = log_softmax(x, 1)

@@ -40,12 +40,16 @@ _plans: dict[tuple[int, ...], tuple[list[Launch], list[weakref.ref]]] = {}
 
 def sgd(params: list[Array], grads: list[Array], velocities: list[Array] | None, lr: float, momentum: float,
         weight_decay: float, nesterov: bool) -> None:
-    """g += weight_decay * p; v = momentum * v + g; p -= lr * v, or lr * (g + momentum * v) with nesterov."""
+    """g += weight_decay * p; v = momentum * v + g; p -= lr * v, or lr * (g + momentum * v) with nesterov.
+
+    lr may be an array of one float64 on the device, which is read when the kernel runs.
+    """
     if len(grads) != len(params):
         raise ValueError(f"sgd: got {len(params)} parameters but {len(grads)} gradients; give one to each")
     key = (len(params), *map(id, params), *map(id, velocities or ()))
     found = _plans.get(key)
     launches = _plan(key, params, velocities) if found is None else found[0]
+    rate = (lr, 0.0) if isinstance(lr, cupy.ndarray) else (None, lr)
     grads = [g if g.flags.c_contiguous else cupy.ascontiguousarray(g) for g in grads]      # they live until the launch
     for members, likes, constant, blocks, table, addresses in launches:
         for i, like in zip(members, likes):
@@ -54,7 +58,7 @@ def sgd(params: list[Array], grads: list[Array], velocities: list[Array] | None,
                                  "give each parameter a gradient like it")
         addresses[:] = [grads[i].data.ptr for i in members]
         launch.kernel("optim/sgd.cu", "sgd", constant)(
-            (blocks,), (THREADS,), table.tobytes(), lr, momentum, weight_decay, nesterov)
+            (blocks,), (THREADS,), table.tobytes(), *rate, momentum, weight_decay, nesterov)
 
 
 def _like(x: Array) -> tuple[Any, ...]:

@@ -1,0 +1,140 @@
+"""A program: the primitive calls of one run, and what it reads, changes and leaves behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from ..tensor import Tensor
+
+EFFECTS = frozenset({"sgd", "check_labels"})           # primitives that are called for more than their result
+
+
+class Slot:
+    """A value: an input of the step, an array from outside that every replay shares, or the result of a call."""
+
+    __slots__ = ("array", "dtype", "kind", "number", "shape")
+
+    def __init__(self, number: int, kind: str, array: Any):
+        self.number, self.kind, self.shape, self.dtype = number, kind, array.shape, array.dtype
+        self.array = array if kind == "outside" else None
+
+    def __repr__(self) -> str:
+        return f"{'%' if self.kind == 'result' else '@' if self.kind == 'outside' else '$'}{self.number}"
+
+
+class Dynamic:
+    """A number that is read anew at each replay: a learning rate, or the key of a random draw."""
+
+    __slots__ = ("first", "number", "read")
+
+    def __init__(self, number: int, read: Callable[[], Any]):
+        self.number, self.read = number, read
+        self.first: Any = None                         # its value in the run that was recorded
+
+    def __repr__(self) -> str:
+        return f"?{self.number}"
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of a primitive: arguments with Slots and Dynamics in place of arrays and changing numbers."""
+
+    backend: ModuleType
+    name: str
+    arguments: tuple[Any, ...]
+    options: dict[str, Any]
+    results: tuple[Slot, ...]
+    several: bool                                      # the primitive returns a tuple
+
+    @property
+    def effect(self) -> bool:
+        return self.name in EFFECTS
+
+    def reads(self) -> Iterator[Slot]:
+        """The Slots among the arguments."""
+        yield from (value for value in leaves((self.arguments, tuple(self.options.values())))
+                    if isinstance(value, Slot))
+
+    def __repr__(self) -> str:
+        given = [show(a) for a in self.arguments] + [f"{name}={show(a)}" for name, a in self.options.items()]
+        made = ", ".join(f"{slot!r} {slot.dtype}{list(slot.shape)}" for slot in self.results)
+        return f"{made + ' = ' if made else ''}{self.name}({', '.join(given)})"
+
+
+@dataclass
+class Program:
+    """What a run of a step did: print it to read it."""
+
+    inputs: list[Slot]
+    calls: list[Call]
+    outputs: Any                                       # nested as the step returned it, Slots in place of Tensors
+    grads: list[tuple[Tensor, Slot | None]]            # leaves and what their .grad is afterwards
+    changed: list[Tensor]                              # leaves that were changed in place
+    dynamics: list[Dynamic]
+    guards: list[tuple[Callable[[], Any], Any]]        # facts that were read, and what they were
+    notes: list[str] = field(default_factory=list)     # what the passes did
+
+    def holds(self) -> bool:
+        """Whether every fact that the step looked at is as it was when it was recorded."""
+        return all(read() == value for read, value in self.guards)
+
+    def kept(self) -> set[Slot]:
+        """The values that somebody looks at after the run."""
+        return {slot for slot in leaves((self.outputs, [slot for _, slot in self.grads])) if isinstance(slot, Slot)}
+
+    def __repr__(self) -> str:
+        lines = [f"program of {len(self.calls)} calls; inputs "
+                 f"{', '.join(f'{slot!r} {slot.dtype}{list(slot.shape)}' for slot in self.inputs) or 'none'}"]
+        lines += [f"  {call!r}" for call in self.calls]
+        lines += [f"  return {show(self.outputs)}", *(f"  # {note}" for note in self.notes)]
+        return "\n".join(lines)
+
+    def to_dot(self) -> str:
+        """The program as a graph in Graphviz's language: calls are boxes, values the edges between them."""
+        lines = ["digraph program {", "  rankdir=LR; node [shape=box, fontname=monospace];"]
+        maker: dict[Slot, str] = {}
+        for number, call in enumerate(self.calls):
+            lines.append(f'  c{number} [label="{call.name}"];')
+            for slot in call.reads():
+                source = maker.get(slot)
+                if source is None:
+                    source = maker[slot] = f"v{len(maker)}"
+                    lines.append(f'  {source} [label="{slot!r}", shape=ellipse];')
+                lines.append(f'  {source} -> c{number} [label="{list(slot.shape)}"];')
+            maker.update(dict.fromkeys(call.results, f"c{number}"))
+        return "\n".join([*lines, "}"])
+
+
+# ---------------------------------------------------------------- nested arguments
+def leaves(value: Any) -> Iterator[Any]:
+    """All that nested tuples, lists and dicts hold."""
+    if isinstance(value, (tuple, list)):
+        for item in value:
+            yield from leaves(item)
+    elif isinstance(value, dict):
+        yield from leaves(list(value.values()))
+    else:
+        yield value
+
+
+def replace(value: Any, change: Callable[[Any], Any]) -> Any:
+    """Nested tuples, lists and dicts with every leaf changed; named tuples (geometries) are leaves."""
+    if isinstance(value, (tuple, list)) and not hasattr(value, "_fields"):
+        return type(value)(replace(item, change) for item in value)
+    if isinstance(value, dict):
+        return {name: replace(item, change) for name, item in value.items()}
+    return change(value)
+
+
+def show(value: Any) -> str:
+    """An argument in few letters."""
+    if hasattr(value, "_fields"):
+        return f"{type(value).__name__}{tuple(value)}"
+    if isinstance(value, (tuple, list)):
+        return f"({', '.join(map(show, value))})"
+    return f"array{list(value.shape)}" if isinstance(value, np.ndarray) else repr(value)

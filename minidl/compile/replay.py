@@ -1,0 +1,151 @@
+"""Replaying a program: call by call on any device, or on a CUDA device as one captured graph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..device import is_cuda
+from ..tensor import wrap
+from .program import Call, Dynamic, Program, Slot, leaves, replace
+
+
+class ByCalls:
+    """Call the primitives one after the other, without tape, geometry or checks.
+
+    Each value is let go of after its last use, so that its memory serves a later one.
+    """
+
+    def __init__(self, program: Program):
+        self.program = program
+        slots = {slot for call in program.calls for slot in (*call.reads(), *call.results)}
+        slots |= {*program.inputs, *program.kept()}
+        self.outside = [(slot.number, slot.array) for slot in slots if slot.kind == "outside"]
+        self.size = 1 + max((slot.number for slot in slots), default=0)
+        last = {slot: i for i, call in enumerate(program.calls) for slot in (*call.reads(), *call.results)}
+        ends: list[list[int]] = [[] for _ in program.calls]
+        for slot, i in last.items():
+            if slot.kind == "result" and slot not in program.kept():
+                ends[i].append(slot.number)
+        self.steps = [(getattr(call.backend, call.name), *_template(call), [slot.number for slot in call.results],
+                       call.several, end) for call, end in zip(program.calls, ends, strict=True)]
+
+    def values(self, arrays: list[Any], numbers: list[Any]) -> list[Any]:
+        """Run on input arrays and the dynamic numbers' values; all values that are kept, by their slots' numbers."""
+        values: list[Any] = [None] * self.size
+        for slot, array in zip(self.program.inputs, arrays, strict=True):
+            values[slot.number] = array
+        for number, array in self.outside:
+            values[number] = array
+
+        def now(value: Any) -> Any:
+            return (values[value.number] if isinstance(value, Slot) else
+                    numbers[value.number] if isinstance(value, Dynamic) else value)
+
+        for primitive, arguments, places, nested, options, results, several, end in self.steps:
+            given = list(arguments)
+            for i, number in places:
+                given[i] = values[number]
+            for i in nested:
+                given[i] = replace(arguments[i], now)
+            result = primitive(*given, **(replace(options, now) if options else options))
+            if several:
+                for number, value in zip(results, result, strict=True):
+                    values[number] = value
+            elif results:
+                values[results[0]] = result
+            for number in end:
+                values[number] = None
+        return values
+
+    def run(self, arrays: list[Any]) -> Any:
+        """What the step returns for these inputs; its effects on parameters and gradients happen."""
+        program = self.program
+        values = self.values(arrays, [dynamic.read() for dynamic in program.dynamics])
+        return finish(program, values)
+
+
+def _template(call: Call) -> tuple[tuple[Any, ...], list[tuple[int, int]], list[int], dict[str, Any]]:
+    """(arguments, where plain Slots go and their numbers, which arguments hold others, options)."""
+    places = [(i, a.number) for i, a in enumerate(call.arguments) if isinstance(a, Slot)]
+    nested = [i for i, a in enumerate(call.arguments)
+              if not isinstance(a, Slot) and any(isinstance(v, (Slot, Dynamic)) for v in leaves(a))]
+    return call.arguments, places, nested, call.options
+
+
+def finish(program: Program, values: list[Any], own: bool = True) -> Any:
+    """Set gradients, note changed parameters, and build what the step returns. own: the values are this run's alone."""
+    for leaf, slot in program.grads:
+        leaf.grad = None if slot is None else wrap(values[slot.number])
+    for leaf in program.changed:
+        leaf.mark_changed()
+
+    def out(value: Any) -> Any:
+        if not isinstance(value, Slot):
+            return value
+        array = values[value.number]
+        return wrap(array if own else array.copy())
+    return replace(program.outputs, out)
+
+
+class AsGraph:
+    """One CUDA graph of all launches, with memory of its own that lives as long as it does.
+
+    Inputs are copied to where the graph reads them. Learning rates are read from the device, and stored there when they
+    change. Every replay writes its results to the same places: what the step returns is copied, gradients are not.
+    """
+
+    def __init__(self, program: Program, arrays: list[Any]):
+        import cupy
+
+        self.program, calls = program, ByCalls(program)
+        self.pool = cupy.cuda.MemoryPool()
+        self.numbers: list[float] | None = None
+        stream = cupy.cuda.Stream(non_blocking=True)
+        cupy.cuda.Device().synchronize()
+        with cupy.cuda.using_allocator(self.pool.malloc), stream:
+            self.inputs = [cupy.empty_like(array) for array in arrays]
+            self.stored = cupy.zeros(max(1, len(program.dynamics)))
+            stream.synchronize()
+            stream.begin_capture()
+            try:
+                self.values = calls.values(self.inputs, [self.stored[i:i + 1] for i in range(len(program.dynamics))])
+            finally:
+                self.graph = stream.end_capture()
+
+    @property
+    def bytes(self) -> int:
+        """Memory of the graph's values, inputs and workspaces."""
+        return self.pool.total_bytes()
+
+    def run(self, arrays: list[Any]) -> Any:
+        for mine, given in zip(self.inputs, arrays, strict=True):
+            if given.flags.c_contiguous:
+                mine.data.copy_from_device_async(given.data, given.nbytes)
+            else:
+                mine[...] = given
+        if self.program.dynamics:
+            numbers = [float(dynamic.read()) for dynamic in self.program.dynamics]
+            if numbers != self.numbers:
+                self.stored.set(_host(numbers))
+                self.numbers = numbers
+        self.graph.launch()
+        return finish(self.program, self.values, own=False)
+
+
+def _host(numbers: list[float]) -> Any:
+    import numpy as np
+
+    return np.array(numbers)
+
+
+CAPTURED = frozenset({"sgd"})              # primitives that read a dynamic number from the device
+
+
+def can_be_captured(program: Program) -> bool:
+    """Whether all calls run on a CUDA device and read changing numbers there."""
+    slots = [slot for call in program.calls for slot in (*call.reads(), *call.results)]
+    arrays = [slot.array for slot in slots if slot.kind == "outside"]
+    on_cuda = bool(program.calls) and all(call.backend.__name__.endswith(".cuda") for call in program.calls)
+    return on_cuda and all(map(is_cuda, arrays)) and all(
+        call.name in CAPTURED for call in program.calls
+        if any(isinstance(v, Dynamic) for v in leaves((call.arguments, tuple(call.options.values())))))
