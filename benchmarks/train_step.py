@@ -1,18 +1,21 @@
 """One whole training step, measured against peers in the same run.
 
     python benchmarks/train_step.py --device cpu --peers torch
-    python benchmarks/train_step.py --device cuda --peers torch
+    python benchmarks/train_step.py --device cuda --peers minidl-compiled,torch,torch-graph,jax --precision fp32,tf32
 
 A step is zero_grad, forward, cross-entropy, backward and an update of SGD with momentum 0.9, float32, on batches
-that are in memory already. The peers take turns (A B, then B A, ...), so that whatever else the machine does meets
-all of them; each turn starts with a step that is not counted. Reported are the median of all counted steps, the
-smallest and the largest median of a turn, and the median over the rounds of the speed relative to a peer. On a GPU,
-which works behind the host's back, 20 steps in a row are timed until the last has ended and count as one, their mean.
+that are on the device already; tf32 is allowed to all peers or to none. minidl-compiled is `minidl.compile`,
+torch-graph a CUDA graph of PyTorch's whole step, jax a jitted `lax.scan` over the steps between two looks at the
+clock. The peers take turns (A B, then B A, ...), so that whatever else the machine does meets all of them; each turn
+starts with a step that is not counted. Reported are the median of all counted steps, the smallest and the largest
+median of a turn, and the median over the rounds of the speed relative to a peer. On a GPU, which works behind the
+host's back, 20 steps in a row are timed until the last has ended and count as one, their mean.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib
 import itertools
 import os
@@ -32,11 +35,12 @@ IN_A_ROW = {"cpu": 1, "cuda": 20}                              # steps between t
 BATCHES = 4                                                    # taken in turn: no step finds its images cached
 
 Batch = tuple[Any, Any]                                        # NumPy images (n,c,32,32) and labels (n,)
-Step = Callable[[], None]
+Steps = Callable[[int], None]                                  # so many steps, one after the other
 
 
-# ---------------------------------------------------------------- peers: model, batches, device -> a finished step
-def minidl_step(model: str, batches: Sequence[Batch], device: str) -> Step:
+# ---------------------------------------------------------------- peers: model, batches, device -> steps in a row
+def minidl_step(model: str, batches: Sequence[Batch], device: str, compiled: bool = False) -> Steps:
+    import minidl
     import zoo
     from minidl import Tensor, ops, optim
 
@@ -44,34 +48,84 @@ def minidl_step(model: str, batches: Sequence[Batch], device: str) -> Step:
     sgd = optim.SGD(net.parameters(), lr=LR, momentum=MOMENTUM)
     turn = itertools.cycle([(Tensor(x, device=device), Tensor(labels, device=device)) for x, labels in batches])
 
-    def step() -> None:
-        x, labels = next(turn)
+    def step(x: Tensor, labels: Tensor) -> None:
         sgd.zero_grad()
         ops.cross_entropy(net(x), labels).backward()
         sgd.step()
-    return step
+    run = minidl.compile(step) if compiled else step
+    return repeated(lambda: run(*next(turn)))
 
 
-def torch_step(model: str, batches: Sequence[Batch], device: str) -> Step:
+def torch_step(model: str, batches: Sequence[Batch], device: str, graph: bool = False) -> Steps:
     import torch
     import torch_nets
 
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    torch.backends.cudnn.benchmark = True
     net = torch_nets.build(model).to(device)
-    sgd = torch.optim.SGD(net.parameters(), lr=LR, momentum=MOMENTUM, fused=True)
+    sgd = torch.optim.SGD(net.parameters(), lr=LR, momentum=MOMENTUM, fused=not graph)
     turn = itertools.cycle([(torch.tensor(x, device=device), torch.tensor(labels, device=device))
                             for x, labels in batches])
 
-    def step() -> None:
-        x, labels = next(turn)
+    def step(x: Any, labels: Any) -> None:
         sgd.zero_grad()
         torch.nn.functional.cross_entropy(net(x), labels).backward()
         sgd.step()
-    return step
+    if not graph:
+        return repeated(lambda: step(*next(turn)))
+    inputs = [t.clone() for t in next(turn)]                   # where the graph reads its batch
+    aside = torch.cuda.Stream()
+    with torch.cuda.stream(aside):                             # as PyTorch's guide has it: three steps before
+        for _ in range(3):
+            step(*inputs)
+    torch.cuda.synchronize()
+    captured = torch.cuda.CUDAGraph()
+    sgd.zero_grad()
+    with torch.cuda.graph(captured):
+        torch.nn.functional.cross_entropy(net(inputs[0]), inputs[1]).backward()
+        sgd.step()
+
+    def replay() -> None:
+        for mine, given in zip(inputs, next(turn), strict=True):
+            mine.copy_(given)
+        captured.replay()
+    return repeated(replay)
+
+
+def jax_step(model: str, batches: Sequence[Batch], device: str) -> Steps:
+    import jax
+    import jax_nets
+
+    return jax_nets.steps(model, [jax.device_put(batch) for batch in batches], LR, MOMENTUM)
+
+
+def repeated(step: Callable[[], None]) -> Steps:
+    """Steps in a row from a single one."""
+    def run(count: int) -> None:
+        for _ in range(count):
+            step()
+    return run
 
 
 # A peer's name starts with the module whose version the report states ("torch", "torch-graph", ...).
-PEERS: dict[str, Callable[[str, Sequence[Batch], str], Step]] = {"minidl": minidl_step, "torch": torch_step}
+PEERS: dict[str, Callable[[str, Sequence[Batch], str], Steps]] = {
+    "minidl": minidl_step, "minidl-compiled": functools.partial(minidl_step, compiled=True),
+    "torch": torch_step, "torch-graph": functools.partial(torch_step, graph=True), "jax": jax_step}
+
+
+def set_precision(precision: str, peers: Sequence[str]) -> None:
+    """fp32 or tf32 products, for every peer that is measured."""
+    import minidl
+
+    minidl.set_precision(precision)
+    if any(peer.startswith("torch") for peer in peers):
+        import torch
+
+        torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
+    if "jax" in peers:
+        import jax
+
+        jax.config.update("jax_default_matmul_precision", {"fp32": "highest", "tf32": "tensorfloat32"}[precision])
 
 
 # ---------------------------------------------------------------- measuring
@@ -91,33 +145,33 @@ def finish(device: str) -> None:
         cupy.cuda.runtime.deviceSynchronize()
 
 
-def seconds(step: Step, device: str) -> float:
+def seconds(steps: Steps, device: str) -> float:
+    """Of one step, out of a few in a row."""
     begin = time.perf_counter()
-    for _ in range(IN_A_ROW[device]):
-        step()
+    steps(IN_A_ROW[device])
     finish(device)
     return (time.perf_counter() - begin) / IN_A_ROW[device]
 
 
-def take_turns(steps: dict[str, Step], warmup: int, count: int, rounds: int,
+def take_turns(steps: dict[str, Steps], warmup: int, count: int, rounds: int,
                device: str) -> dict[str, list[list[float]]]:
     """Seconds of each counted step, by peer and round."""
-    for step in steps.values():
+    for run in steps.values():
         for _ in range(warmup):
-            step()
+            run(IN_A_ROW[device])
     taken: dict[str, list[list[float]]] = {peer: [] for peer in steps}
     for i in range(rounds):
         for peer in list(steps)[::-1 if i % 2 else 1]:
-            step = steps[peer]
-            step()                                             # the peer before left its own data in the caches
+            steps[peer](IN_A_ROW[device])                      # the peer before left its own data in the caches
             finish(device)
-            taken[peer].append([seconds(step, device) for _ in range(count)])
+            taken[peer].append([seconds(steps[peer], device) for _ in range(count)])
     return taken
 
 
-def rows(model: str, peers: Sequence[str], args: argparse.Namespace) -> list[str]:
-    """The table's rows of one model."""
-    batches = random_batches(model, args.batch_size)
+def rows(model: str, size: int, precision: str, peers: Sequence[str], args: argparse.Namespace) -> list[str]:
+    """The table's rows of one model, batch size and precision."""
+    set_precision(precision, peers)
+    batches = random_batches(model, size)
     steps = {peer: PEERS[peer](model, batches, args.device) for peer in peers}
     taken = take_turns(steps, args.warmup, args.steps, args.repeats, args.device)
     medians = {peer: [statistics.median(turn) for turn in turns] for peer, turns in taken.items()}
@@ -125,10 +179,10 @@ def rows(model: str, peers: Sequence[str], args: argparse.Namespace) -> list[str
     for peer, turns in taken.items():
         median = statistics.median(itertools.chain(*turns))
         against = [f"{statistics.median(b / a for a, b in zip(medians[peer], medians[other], strict=True)):.2f}"
-                   for other in peers if other != "minidl"]
-        lines.append(" | ".join([f"| {model}", peer, f"{median * 1e3:.3f}",
+                   for other in peers if not other.startswith("minidl")]
+        lines.append(" | ".join([f"| {model}", f"{size}", precision, peer, f"{median * 1e3:.3f}",
                                  f"{min(medians[peer]) * 1e3:.3f}-{max(medians[peer]) * 1e3:.3f}",
-                                 f"{args.batch_size / median:,.0f}", *against]) + " |")
+                                 f"{size / median:,.0f}", *against]) + " |")
     return lines
 
 
@@ -160,19 +214,19 @@ def header(peers: Sequence[str], args: argparse.Namespace) -> list[str]:
         f"{args.threads} threads for every peer; load average before the run {os.getloadavg()[0]:.1f}.",
         f"Versions: {', '.join(versions)}, NumPy {np.__version__} with {blas['name']} {blas['version']}, "
         f"Python {platform.python_version()}.",
-        f"Batch {args.batch_size}, float32. {args.warmup} steps of warm-up, then {args.repeats} rounds in which "
-        f"the peers take turns of 1 uncounted and {args.steps} counted steps.",
+        f"{args.warmup} times {IN_A_ROW[args.device]} steps of warm-up, then {args.repeats} rounds in which the peers "
+        f"take turns of 1 uncounted and {args.steps} counted times {IN_A_ROW[args.device]} steps.",
         "",
     ]
 
 
 def report(args: argparse.Namespace) -> str:
     peers = list(dict.fromkeys(["minidl", *args.peers]))
-    columns = ["net", "peer", "median ms/step", "medians of the rounds", "images/s",
-               *(f"speed / {peer}" for peer in peers if peer != "minidl")]
-    lines = [*header(peers, args), f"| {' | '.join(columns)} |", "|---|---|" + "---:|" * (len(columns) - 2)]
-    for model in args.models:
-        lines += rows(model, peers, args)
+    columns = ["net", "batch", "precision", "peer", "median ms/step", "medians of the rounds", "images/s",
+               *(f"speed / {peer}" for peer in peers if not peer.startswith("minidl"))]
+    lines = [*header(peers, args), f"| {' | '.join(columns)} |", "|---|---:|---|---|" + "---:|" * (len(columns) - 4)]
+    for model, size, precision in itertools.product(args.models, args.batch_size, args.precision):
+        lines += rows(model, size, precision, peers, args)
     return "\n".join(lines) + "\n"
 
 
@@ -195,13 +249,20 @@ def positive(text: str) -> int:
     return int(text)
 
 
+def sizes(text: str) -> list[int]:
+    """An argument type: ints of at least 1, separated by commas."""
+    return [positive(part) for part in text.split(",")]
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0],
                                      formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     parser.add_argument("--device", choices=list(IN_A_ROW), default="cpu")
     parser.add_argument("--peers", type=names(PEERS), default="torch", help="beside minidl, separated by commas")
     parser.add_argument("--models", type=names(CHANNELS), default=",".join(CHANNELS))
-    parser.add_argument("--batch-size", type=positive, default=128)
+    parser.add_argument("--batch-size", type=sizes, default="128", help="one or more, separated by commas")
+    parser.add_argument("--precision", type=names({"fp32": 0, "tf32": 0}), default="fp32",
+                        help="fp32, tf32 or both, on a GPU")
     parser.add_argument("--threads", type=positive, default=os.cpu_count() or 1, help="for every peer")
     parser.add_argument("--warmup", type=positive, default=5, help="steps before the first round")
     parser.add_argument("--steps", type=positive, default=10, help="counted steps in each peer's turn")

@@ -95,8 +95,10 @@ def _missing() -> str:
                 "580)" if gpu else "there is no NVIDIA GPU here (and no CuPy); use a machine that has one")
     try:
         import cupy
-    except ImportError as error:
-        return f"CuPy cannot be imported ({str(error).strip().splitlines()[0]}); install it anew, 'minidl[cuda13]'"
+    except ImportError as error:           # CuPy's own message has rulers of "=" around its text
+        lines = [line.strip() for line in str(error).splitlines() if line.strip(" =")] or ["no reason given"]
+        reason = lines[-1] if "Original error:" in lines else lines[0]
+        return f"CuPy cannot be imported ({reason}); install it anew, 'minidl[cuda13]'"
     runtime = cupy.cuda.runtime
     try:
         if runtime.getDeviceCount():

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from . import nn, ops, optim
+from .compile import compile
 from .tensor import Tensor, no_grad
 
 Metrics = dict[str, Any]
@@ -34,6 +35,22 @@ def train_step(model: nn.Module, optimizer: optim.SGD, images: Tensor, labels: A
     loss.backward()
     optimizer.step()
     return value, _right(logits, labels)
+
+
+def compiled_step(model: nn.Module, optimizer: optim.SGD) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """`train_step` as a compiled step: (images, labels) -> (mean loss, count right), Tensors on the model's device.
+
+    The update is made whatever the loss is: look at it afterwards.
+    """
+    @compile
+    def step(images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        optimizer.zero_grad()
+        logits = model(images)
+        loss = ops.cross_entropy(logits, labels)
+        loss.backward()
+        optimizer.step()
+        return loss, ops.eq(ops.argmax(logits, axis=1), labels).sum()
+    return step
 
 
 def _right(logits: Tensor, labels: Any) -> int:
@@ -74,8 +91,9 @@ class Progress:
         self.bar = tqdm(total=images, desc=title, unit="image", unit_scale=True, leave=False,
                         disable=None if enabled else True)
 
-    def update(self, images: int, loss: float, accuracy: float) -> None:
-        self.bar.set_postfix(loss=f"{loss:.4f}", accuracy=f"{100 * accuracy:.2f} %", refresh=False)
+    def update(self, images: int, loss: float | None = None, accuracy: float = 0.0) -> None:
+        if loss is not None:
+            self.bar.set_postfix(loss=f"{loss:.4f}", accuracy=f"{100 * accuracy:.2f} %", refresh=False)
         self.bar.update(images)
 
     def close(self) -> None:
@@ -83,14 +101,15 @@ class Progress:
 
 
 def fit(model: nn.Module, optimizer: optim.SGD, train: Any, test: Any, *, epochs: int,
-        schedule: optim.Schedule | None = None, progress: bool = False,
+        schedule: optim.Schedule | None = None, progress: bool = False, compiled: bool = False,
         on_epoch: Callable[[Metrics], None] | None = None) -> list[Metrics]:
     """Train for a number of epochs and evaluate on the test set after each.
 
     train, test: `data.DataLoader`s. schedule: step -> factor of the learning rate that each of the optimizer's
-    groups has on entry. on_epoch: called with each epoch's metrics: epoch, step, lr, train_loss, train_accuracy,
-    test_loss, test_accuracy (shares in [0, 1]), seconds (training and evaluation) and images_per_second
-    (training alone). Returns all of them.
+    groups has on entry. compiled: replay the step with `minidl.compile`, and read losses once an epoch, so that the
+    host does not wait for the device; a loss that is not finite is then seen at the epoch's end. on_epoch: called with
+    each epoch's metrics: epoch, step, lr, train_loss, train_accuracy, test_loss, test_accuracy (shares in [0, 1]),
+    seconds (training and evaluation) and images_per_second (training alone). Returns all of them.
 
     Raises ValueError for a negative number of epochs; FloatingPointError, naming epoch and step, where the
     loss is not finite.
@@ -99,26 +118,72 @@ def fit(model: nn.Module, optimizer: optim.SGD, train: Any, test: Any, *, epochs
         raise ValueError(f"fit: epochs is {epochs!r} but must be an int of at least 0")
     rates = [group["lr"] for group in optimizer.groups]
     try:
-        return _fit(model, optimizer, train, test, epochs, schedule or optim.constant(), rates, progress, on_epoch)
+        step = _Replayed(model, optimizer) if compiled else _Plain(model, optimizer)
+        return _fit(model, step, train, test, epochs, schedule or optim.constant(), rates, progress, on_epoch)
     finally:
         _set_rates(optimizer, rates, 1.0)
 
 
-def _fit(model: nn.Module, optimizer: optim.SGD, train: Any, test: Any, epochs: int, schedule: optim.Schedule,
+class _Plain:
+    """Steps that are looked at one by one: what they have summed up to is known at any time."""
+
+    def __init__(self, model: nn.Module, optimizer: optim.SGD):
+        self.model, self.optimizer = model, optimizer
+        self.loss, self.right = 0.0, 0
+
+    def __call__(self, images: Any, labels: Any) -> None:
+        loss, hits = train_step(self.model, self.optimizer, Tensor(images), labels)
+        self.loss, self.right = self.loss + loss * len(labels), self.right + hits
+
+    def sums(self) -> tuple[float, int]:
+        """(loss summed over images, count right) since the last look."""
+        sums, self.loss, self.right = (self.loss, self.right), 0.0, 0
+        return sums
+
+
+class _Replayed:
+    """Compiled steps, which are looked at together."""
+
+    def __init__(self, model: nn.Module, optimizer: optim.SGD):
+        self.step, self.optimizer = compiled_step(model, optimizer), optimizer
+        self.queued: list[tuple[Tensor, Tensor, int]] = []
+
+    def __call__(self, images: Any, labels: Any) -> None:
+        self.queued.append((*self.step(Tensor(images), Tensor(labels)), len(labels)))
+
+    def sums(self) -> tuple[float, int]:
+        losses, rights, counts = zip(*self.queued, strict=True)
+        self.queued = []
+        loss = float(np.dot(_values(losses), counts))
+        if not math.isfinite(loss):
+            raise FloatingPointError(f"training: a loss of this epoch is not finite (learning rate now "
+                                     f"{self.optimizer.lr:g}); use a smaller learning rate")
+        return loss, int(_values(rights).sum())
+
+
+def _values(numbers: Iterable[Tensor]) -> np.ndarray:
+    """Single numbers, brought to the host together."""
+    return ops.concatenate([number.reshape(1) for number in numbers]).numpy()
+
+
+def _fit(model: nn.Module, run: _Plain | _Replayed, train: Any, test: Any, epochs: int, schedule: optim.Schedule,
          rates: list[float], progress: bool, on_epoch: Callable[[Metrics], None] | None) -> list[Metrics]:
-    step, history = 0, []
+    step, history, optimizer = 0, [], run.optimizer
     for epoch in range(1, epochs + 1):
         model.train()
         train.set_epoch(epoch - 1)
         bar = Progress(f"epoch {epoch}/{epochs}", train.images_per_epoch, progress)
-        total, right, count, start = 0.0, 0, 0, time.perf_counter()
+        count, start = 0, time.perf_counter()
         try:
             for images, labels in train:
                 _set_rates(optimizer, rates, schedule(step))
-                loss, hits = train_step(model, optimizer, Tensor(images), labels)
-                step += 1
-                total, right, count = total + loss * len(labels), right + hits, count + len(labels)
-                bar.update(len(labels), total / count, right / count)
+                run(images, labels)
+                step, count = step + 1, count + len(labels)
+                if isinstance(run, _Plain):
+                    bar.update(len(labels), run.loss / count, run.right / count)
+                else:
+                    bar.update(len(labels))
+            total, right = run.sums()
         except FloatingPointError as error:
             raise FloatingPointError(f"{error} (epoch {epoch}, step {step + 1})") from None
         finally:
