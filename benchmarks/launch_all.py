@@ -111,6 +111,7 @@ def losses(dtype: np.dtype) -> None:
         for reduction in ("mean", "sum", "none"):
             loss, log_p = k.cross_entropy(x, labels, reduction, 0.1)
             k.cross_entropy_grad_x(cupy.ones_like(loss), log_p, labels, reduction, 0.1)
+            k.cross_entropy_with_grad(x, labels, reduction, 0.1)
 
 
 def poolings(dtype: np.dtype) -> None:
@@ -119,6 +120,8 @@ def poolings(dtype: np.dtype) -> None:
         x, gy = normal(dtype, *shape), normal(dtype, g.n, g.c, g.oh, g.ow)
         k.avg_pool2d(x, g)
         k.avg_pool2d_grad_x(gy, g)
+        for act in ("tanh", "sigmoid", "relu"):
+            k.avg_pool2d_grad_act(gy, x, g, act)
         k.max_pool2d_grad_x(gy, k.max_pool2d(x, g)[1], g)
 
 

@@ -85,7 +85,7 @@ class SGD:
             for p in group["params"]:
                 p.grad = None
                 if mode.recorder is not None:
-                    mode.recorder.zeroed.add(id(p))
+                    mode.recorder.zeroed[id(p)] = p
 
     def step(self) -> None:
         """Update every parameter that has a gradient, in place: one primitive call a group."""

@@ -102,8 +102,6 @@ class Tensor:
     def __init__(self, data: Any, requires_grad: bool = False, device: str | None = None, dtype: Any = None):
         if isinstance(data, Tensor):
             raise TypeError(f"Tensor: data is a Tensor already (shape {data.shape}); use .detach() or .to()")
-        if mode.recorder is not None:
-            mode.recorder.constant(data)
         try:
             array = _device.as_array(data, dtype)
         except (TypeError, ValueError) as error:
@@ -120,6 +118,8 @@ class Tensor:
                             "can; pass dtype='float32'")
         there = array if device is None else _device.to_device(array, device)
         self.data = there.copy() if requires_grad and there is array else there
+        if mode.recorder is not None:
+            mode.recorder.constant(self.data)
         self.requires_grad = requires_grad
         self.grad = None
         self.node = None
@@ -354,9 +354,10 @@ def _walk(root: Node, gy: Any, retain_graph: bool) -> None:
         if not retain_graph:
             node.backward = None
             node.inputs = ()
+    recorder = mode.recorder
     for leaf, g in leaves.values():
-        if mode.recorder is not None:
-            mode.recorder.grad_of(leaf)
+        if recorder is not None:
+            recorder.grad_of(leaf)
         if leaf.grad is not None:
             g = k.add(leaf.grad.data, g)
         elif id(g) in shared or g.base is not None:        # each .grad owns its memory: it may be changed in place

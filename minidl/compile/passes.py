@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace as with_
 from typing import Any
 
+from .fuse import fuse
 from .program import Call, Dynamic, Program, Slot, leaves, replace
 
 
@@ -35,7 +36,7 @@ def common_subexpressions(program: Program) -> Program:
         if call.effect:
             seen.clear()
         key = _key(call)
-        if key in seen and not call.effect:
+        if key in seen and not call.effect and call.name != "copy":
             renamed.update(zip(call.results, seen[key], strict=True))
             continue
         seen[key] = call.results
@@ -68,7 +69,7 @@ def _noted(program: Program, calls: list[Call], what: str) -> Program:
     return with_(program, calls=calls, notes=[*program.notes, f"{what}: {fewer} calls fewer"])
 
 
-PASSES = (common_subexpressions, dead_code)
+PASSES = (common_subexpressions, fuse, dead_code)
 
 
 def optimised(program: Program) -> Program:

@@ -16,14 +16,20 @@ from typing import Any
 import numpy as np
 
 from ..device import is_cuda
-from ..tensor import Tensor, mode, wrap
+from ..tensor import Node, Tensor, mode, wrap
 from .program import Call, Dynamic, Program, Slot, replace
 
 LIBRARY = str(Path(__file__).resolve().parents[1])
 
 
+PLAIN = (type(None), bool, int, float, complex, str, bytes, np.generic)       # what a step may return beside Tensors
+
+
 class CompileError(ValueError):
     """A step that cannot be replayed."""
+
+
+BEFORE = "goes backward through what was computed before the step"
 
 
 def _still(t: Tensor, array: Any) -> bool:
@@ -48,8 +54,9 @@ class Recorder:
         self.guarded: set[Any] = set()
         self.dynamics: list[Dynamic] = []
         self.leaves: dict[int, Tensor] = {}            # whose gradients were written
-        self.zeroed: set[int] = set()
+        self.zeroed: dict[int, Tensor] = {}           # whose gradients were forgotten
         self.changed: dict[int, Tensor] = {}
+        self.start = Node("", None, (), (), lambda gy, need: ()).number      # Nodes of this run have higher ones
         self._backends: dict[str, RecordingBackend] = {}
 
     # ------------------------------------------------------------------ what ops, tape and optimizers tell
@@ -64,6 +71,9 @@ class Recorder:
         """Tensors that an op was given: those from before the step are shared by all replays."""
         for t in tensors:
             if isinstance(t, Tensor) and id(t.data) not in self.slots:
+                if t.node is not None and t.node.number > self.start:
+                    self.refuse(f"gives an op a Tensor of shape {t.shape} whose array it made itself",
+                                "compute it with minidl's ops")
                 self.outside(t.data)
                 self.guard((id(t), "data"), functools.partial(_still, t, t.data))
 
@@ -85,6 +95,8 @@ class Recorder:
 
     def grad_of(self, leaf: Tensor) -> None:
         """A backward pass is about to write leaf.grad."""
+        if id(leaf.data) not in self.slots:
+            self.refuse(BEFORE, "compute it in the step, or pass x.detach()")
         if leaf.grad is not None and id(leaf.grad.data) not in self.slots:
             raise CompileError(f"compile: {self.name} adds to a gradient from before the step (shape {leaf.shape}); "
                                f"call optimizer.zero_grad() in the step ({where()})")
@@ -170,10 +182,17 @@ def record(step: Callable[..., Any], arguments: tuple[Any, ...], options: dict[s
                 raise CompileError(f"compile: {recorder.name} returns an array of shape {array.shape} that no "
                                    "primitive made; return Tensors that it computed")
             return recorder.slots[id(array)]
+        if not isinstance(value, PLAIN):
+            raise CompileError(f"compile: {recorder.name} returns a {type(value).__name__}, which a replay could not "
+                               "make anew; return Tensors and plain values, in tuples, lists and dicts")
         return value
 
+    for leaf in (recorder.zeroed | recorder.leaves).values():
+        if leaf.grad is not None and id(leaf.grad.data) not in recorder.slots:
+            raise CompileError(f"compile: {recorder.name} {BEFORE}, or sets a gradient (shape {leaf.shape}) that no "
+                               "primitive made; compute it in the step, or pass x.detach()")
     grads = [(leaf, recorder.slots.get(id(leaf.grad.data)) if leaf.grad is not None else None)
-             for leaf in recorder.leaves.values()]
+             for leaf in (recorder.zeroed | recorder.leaves).values()]
     program = Program(inputs, recorder.calls, replace(returned, slot_of), grads, list(recorder.changed.values()),
                       recorder.dynamics, recorder.guards)
     return program, replace(returned, lambda value: wrap(value.data) if isinstance(value, Tensor) else value)

@@ -73,42 +73,45 @@ class ByCalls:
 
 
 def _aside(program: Program) -> list[bool]:
-    """Of each call, whether effects alone wait for it, or other calls aside: gradients of filters and biases do."""
+    """Of each call, whether effects alone wait for it, as for the gradients of filters and biases."""
     side = [False] * len(program.calls)
-    readers: dict[Slot, list[int]] = {}
-    for i, call in enumerate(program.calls):
+    readers: dict[Slot, list[Call]] = {}
+    for call in program.calls:
         for slot in call.reads():
-            readers.setdefault(slot, []).append(i)
-    for i in reversed(range(len(program.calls))):
-        waiting = [j for slot in program.calls[i].results for j in readers.get(slot, ())]
-        side[i] = not program.calls[i].effect and bool(waiting) and all(
-            program.calls[j].effect or side[j] for j in waiting)
+            readers.setdefault(slot, []).append(call)
+    for i, call in enumerate(program.calls):
+        waiting = [reader for slot in call.results for reader in readers.get(slot, ())]
+        side[i] = not call.effect and bool(waiting) and all(reader.effect for reader in waiting)
     return side
 
 
 class Aside:
-    """A second stream beside the current one, for work that only the update at the end waits for.
+    """Streams beside the current one, for work that only the update at the end waits for.
 
-    A call aside waits for all that was queued before it; an effect waits for all calls aside. Nothing is freed in
-    between, since what one stream still reads must not be written by the other.
+    A call aside waits for all that the main stream was given before it; an effect waits for all calls aside. No call
+    aside reads what another made, and nothing is freed in between: what one stream still reads must not be written by
+    another.
     """
 
-    def __init__(self, main: Any, other: Any):
-        self.main, self.other, self.behind = main, other, False
+    def __init__(self, main: Any, others: list[Any]):
+        self.main, self.others, self.behind = main, others, False
 
     def run(self, aside: bool, primitive: Any, arguments: list[Any], options: dict[str, Any]) -> Any:
         if aside:
-            self.other.wait_event(self.main.record())
+            other = self.others[0]
+            self.others.append(self.others.pop(0))     # in turn
+            other.wait_event(self.main.record())
             self.behind = True
-            with self.other:
+            with other:
                 return primitive(*arguments, **options)
         if self.behind and primitive.__name__ in EFFECTS:
             self.join()
         return primitive(*arguments, **options)
 
     def join(self) -> None:
-        """The main stream waits for the other."""
-        self.main.wait_event(self.other.record())
+        """The main stream waits for the others."""
+        for other in self.others:
+            self.main.wait_event(other.record())
         self.behind = False
 
 
@@ -139,6 +142,8 @@ def _copied(array: Any) -> Any:
     """A copy in other memory of the same device, by the driver: a quarter of the host's time of array.copy()."""
     import cupy
 
+    if not array.flags.c_contiguous:                   # a view with gaps, or in another order
+        return array.copy()
     copy = cupy.empty_like(array)
     copy.data.copy_from_device_async(array.data, array.nbytes)
     return copy
@@ -165,7 +170,7 @@ class AsGraph:
             stream.synchronize()
             stream.begin_capture()
             try:
-                aside = Aside(stream, cupy.cuda.Stream(non_blocking=True))
+                aside = Aside(stream, [cupy.cuda.Stream(non_blocking=True) for _ in range(2)])
                 self.values = calls.values(self.inputs, [self.stored[i:i + 1] for i in range(len(program.dynamics))],
                                            aside)
                 if aside.behind:

@@ -88,13 +88,15 @@ class _Entry:
 
 def _signature(arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
     """Equal for calls that the same program may serve."""
-    return (precision(), mode.grad, tuple(map(_part, arguments)),
+    arrays = [id(array) for array in arrays_of(arguments, options)]
+    return (precision(), mode.grad, tuple(map(arrays.index, arrays)), tuple(map(_part, arguments)),
             tuple((name, _part(options[name])) for name in sorted(options)))
 
 
 def _part(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return "Tensor", value.shape, value.dtype, value.device, value.requires_grad
+    if isinstance(value, Tensor):                      # a leaf's gradient goes to itself: no other will do
+        itself = value if value.requires_grad and value.is_leaf else None
+        return "Tensor", value.shape, value.dtype, value.device, value.requires_grad, itself
     if is_array(value):
         return "array", value.shape, value.dtype, device_of(value)
     try:

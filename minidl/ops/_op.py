@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ..tensor import Node, Tensor, mode, wrap
-from ._backend import backend_of
+from ._backend import BACKENDS, backend_of
 
 OPS: dict[str, Callable[..., Tensor]] = {}     # every op by name; the tests demand a Case for each
 
@@ -68,9 +68,11 @@ def op(body: Callable[..., Any] | None = None, *, index: tuple[str, ...] = (), n
         if floating and first.dtype.kind != "f":
             raise TypeError(f"{name}: the input has dtype {first.dtype} but must be float32 or float64; "
                             "convert it with .to(dtype='float32')")
-        if mode.recorder is not None:
-            mode.recorder.seen(inputs)
-        k = backend_of(first)
+        k = BACKENDS.get(first.__class__) or backend_of(first)
+        recorder = mode.recorder
+        if recorder is not None:
+            recorder.seen(inputs)
+            k = backend_of(first)
         y, backward = body(k, *arrays, **options)
         if backward is None or not mode.grad or True not in need:
             return wrap(y)

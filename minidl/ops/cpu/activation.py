@@ -52,6 +52,11 @@ def relu_grad_x(gy: Array, y: Array) -> Array:
     return elementwise(work, gy, y)
 
 
+# What the `act` of fused primitives names: an activation, and its gradient
+VALUES = {"tanh": tanh, "sigmoid": sigmoid, "relu": relu}
+GRADIENTS = {"tanh": tanh_grad_x, "sigmoid": sigmoid_grad_x, "relu": relu_grad_x}
+
+
 def _shifted(x: Array, axis: int) -> Array:
     """x less its largest value along the axis, which leaves softmax as it is and keeps e^x finite."""
     return x - np.max(x, axis=axis, keepdims=True, initial=-np.inf)

@@ -21,8 +21,10 @@ from typing import Any
 
 import numpy as np
 
+from .activation import VALUES
 from .linear import linear, linear_grad_w, linear_grad_x
 from .parallel import empty, images_a_chunk, one_blas_thread, parallel_for, scratch
+from .pool import avg_pool2d
 
 Array = np.ndarray
 
@@ -311,3 +313,15 @@ def conv2d_grad_b(gy: Array) -> Array:
     nb = images_a_chunk(m * oh * ow * gy.itemsize, READ_BYTES)
     parallel_for(n, nb, lambda i, j: np.einsum("nml->nm", maps[i:j], out=sums[i:j]))    # np.sum takes twice as long
     return sums.sum(axis=0)
+
+
+# ---------------------------------------------------------------- fused with what follows
+def conv2d_act(x: Array, w: Array, b: Array | None, g: Any, act: str) -> Array:
+    """act(conv2d(x))"""
+    return VALUES[act](conv2d(x, w, b, g))
+
+
+def conv2d_act_pool(x: Array, w: Array, b: Array | None, g: Any, act: str, pooling: Any) -> tuple[Array, Array]:
+    """(y, its averages) of y = act(conv2d(x))"""
+    y = conv2d_act(x, w, b, g, act)
+    return y, avg_pool2d(y, pooling)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from .activation import GRADIENTS, VALUES
 from .parallel import parallel_for
 
 Array = np.ndarray
@@ -29,6 +30,16 @@ def linear(x: Array, w: Array, b: Array | None) -> Array:
 
 def linear_grad_x(gy: Array, w: Array) -> Array:
     return _by_rows(gy, w)
+
+
+def linear_act(x: Array, w: Array, b: Array | None, act: str) -> Array:
+    """act(linear(x))"""
+    return VALUES[act](linear(x, w, b))
+
+
+def linear_grad_act(gy: Array, w: Array, y: Array, act: str) -> Array:
+    """The gradient of linear(act(z)) by z, from y = act(z)."""
+    return GRADIENTS[act](linear_grad_x(gy, w), y)
 
 
 def linear_grad_w(gy: Array, x: Array) -> Array:

@@ -47,3 +47,9 @@ def cross_entropy_grad_x(gy: Array, log_p: Array, labels: Array, reduction: str,
     gx[np.arange(n), labels] -= 1 - smoothing
     gx *= gy[:, None] if reduction == "none" else gy / n if reduction == "mean" and n else gy
     return gx
+
+
+def cross_entropy_with_grad(x: Array, labels: Array, reduction: str, smoothing: float) -> tuple[Array, Array]:
+    """(loss, gx): the loss, and the gradient by x of its values' sum."""
+    loss, log_p = cross_entropy(x, labels, reduction, smoothing)
+    return loss, cross_entropy_grad_x(np.ones_like(loss), log_p, labels, reduction, smoothing)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from .activation import GRADIENTS
 from .parallel import empty, images_a_chunk, parallel_for, scratch
 
 Array = np.ndarray
@@ -93,6 +94,11 @@ def avg_pool2d_grad_x(gy: Array, g: Any) -> Array:
 
     _by_images(g, work, gy.itemsize)
     return dx
+
+
+def avg_pool2d_grad_act(gy: Array, y: Array, g: Any, act: str) -> Array:
+    """The gradient of avg_pool2d(act(x)) by x, from y = act(x)."""
+    return GRADIENTS[act](avg_pool2d_grad_x(gy, g), y)
 
 
 def max_pool2d(x: Array, g: Any) -> tuple[Array, Array]:

@@ -57,6 +57,9 @@ def relu_grad_x(gy: Array, y: Array) -> Array:
     return _elementwise("relu_grad_x", gy, y)
 
 
+VALUES = {"tanh": tanh, "sigmoid": sigmoid, "relu": relu}      # what the `act` of fused primitives names
+
+
 # ---------------------------------------------------------------- along an axis
 @functools.lru_cache(maxsize=4096)
 def _rows(shape: tuple[int, ...], axis: int) -> tuple[int, int, int, int, int]:

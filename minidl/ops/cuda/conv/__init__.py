@@ -10,6 +10,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ....device import precision
+from ..activation import VALUES
+from ..pool import avg_pool2d
 from . import direct, implicit_gemm, krizhevsky, tiled, unroll, whole_image
 from .auto import fastest
 from .bias import sum_maps
@@ -53,13 +55,15 @@ def refusal(name: str, direction: str, g: Any, dtype: Any) -> str | None:
 
 def _run(direction: str, g: Any, *arguments: Any) -> Array:
     """Call the algorithm that was asked for, or the fastest."""
+    return getattr(ALGORITHMS[_name(direction, g, *arguments)], direction)(*arguments, g)
+
+
+def _name(direction: str, g: Any, *arguments: Any) -> str:
     dtype = arguments[0].dtype
     if g.algorithm == "auto":
-        name = fastest(direction, g, dtype, arguments, _able)
-    else:
-        name = g.algorithm
-        _refuse(name, direction, g, dtype, precision())
-    return getattr(ALGORITHMS[name], direction)(*arguments, g)
+        return fastest(direction, g, dtype, arguments, _able)
+    _refuse(g.algorithm, direction, g, dtype, precision())
+    return g.algorithm
 
 
 def _able(direction: str, g: Any, dtype: Any) -> dict[str, Callable[..., Array]]:
@@ -94,3 +98,19 @@ def conv2d_grad_b(gy: Array) -> Array:
     """The sum over images and pixels of each map."""
     n, m, oh, ow = gy.shape
     return sum_maps(gy.reshape(n, m, oh * ow))
+
+
+# ---------------------------------------------------------------- fused with what follows
+def conv2d_act(x: Array, w: Array, b: Array | None, g: Any, act: str) -> Array:
+    """act(conv2d(x))"""
+    if _name("y", g, x, w, b) == "whole_image":
+        return whole_image.y_act(x, w, b, g, act)
+    return VALUES[act](conv2d(x, w, b, g))
+
+
+def conv2d_act_pool(x: Array, w: Array, b: Array | None, g: Any, act: str, pooling: Any) -> tuple[Array, Array]:
+    """(y, its averages) of y = act(conv2d(x))"""
+    if _name("y", g, x, w, b) == "whole_image" and whole_image.can_pool(g, pooling, x.dtype):
+        return whole_image.y_act_pool(x, w, b, g, act, pooling)
+    y = conv2d_act(x, w, b, g, act)
+    return y, avg_pool2d(y, pooling)

@@ -1,19 +1,32 @@
 // The bias's gradient: parts[share][m] = sum over a share of the images, and all pixels, of maps (n, m, l).
-// A block of 1024 threads owns one map in one share of the images; its sum has a fixed order.
+// A block of 1024 threads owns one map in one share of the images; its sum has a fixed order. A thread has eight loads
+// (of doubles four) of WIDE elements under way at a time: a few blocks must keep the memory busy.
+// Requires: WIDE divides l.
 #include "common.cuh"
+
+constexpr int LOADS = sizeof(REAL) == 4 ? 8 : 4;
+static_assert(WIDE == 1 || WIDE == 4, "WIDE is how many neighbouring elements one load brings: 1 or 4");
 
 extern "C" __global__ void __launch_bounds__(1024) conv2d_grad_b(const REAL* maps, REAL* parts, int n, int m, int l,
                                                                 int images) {
     __shared__ REAL sums[1024];
-    int first = blockIdx.y * images, last = imin(n, first + images), count = (last - first) * l;
+    int first = blockIdx.y * images, count = (imin(n, first + images) - first) * (l / WIDE);
     const REAL* map = maps + ((size_t)first * m + blockIdx.x) * l;
-    REAL sum[4] = {};                                        // four loads of a thread under way at a time
-    Odometer at(1024, 1, l);                                 // image, -, pixel
-    for (int i = threadIdx.x; i < count;)
+    REAL sum[LOADS] = {};
+    Odometer at(1024, 1, imax(1, l / WIDE));                    // image, -, pixels
+    for (int i = threadIdx.x; i < count;) {
+        Pack<WIDE> value[LOADS];
 #pragma unroll
-        for (int k = 0; k < 4; ++k, i += 1024, at.next())
-            if (i < count) sum[k] += map[(size_t)at.high * m * l + at.low];
-    sums[threadIdx.x] = (sum[0] + sum[1]) + (sum[2] + sum[3]);
+        for (int k = 0; k < LOADS; ++k, i += 1024, at.next())
+            value[k] = i < count ? *(const Pack<WIDE>*)&map[(size_t)at.high * m * l + at.low * WIDE] : Pack<WIDE>{};
+#pragma unroll
+        for (int k = 0; k < LOADS; ++k)
+#pragma unroll
+            for (int e = 0; e < WIDE; ++e) sum[k] += value[k].v[e];
+    }
+#pragma unroll
+    for (int k = 1; k < LOADS; ++k) sum[0] += sum[k];
+    sums[threadIdx.x] = sum[0];
     for (int half = 512; half; half /= 2) {
         __syncthreads();
         if (threadIdx.x < half) sums[threadIdx.x] += sums[threadIdx.x + half];

@@ -13,7 +13,15 @@
 //
 // Requires: all of it fits shared memory (the launcher looks). -DKH -DKW -DSH -DSW -DTH -DTM -DTHREADS_A_BLOCK -DALIGNED:
 // rows of the result (dw: of gy) start on multiples of 4 elements.
+//
+// -DFUSED: the forward applies the activation -DACT to each output, and with -DPOOL=2 or 4 also averages windows of that
+// size, which lie within a thread's outputs, into `pooled`.
 #include "common.cuh"
+#include "activation/act.cuh"
+
+#ifndef POOL
+#define POOL 0
+#endif
 
 constexpr int TW = 4;
 constexpr int XW = ((TW - 1) * SW + KW + 3) / 4 * 4;     // image pixels under TW outputs of a filter row, whole fours
@@ -44,7 +52,10 @@ __device__ __forceinline__ void load_images(REAL* to, const REAL* x, int first, 
 
 #ifndef GRADIENT
 extern "C" __global__ void __launch_bounds__(THREADS_A_BLOCK, 1)
-conv2d_whole_image(const REAL* x, const REAL* w, const REAL* b, REAL* y, Whole p) {
+conv2d_whole_image(const REAL* x, const REAL* w, const REAL* b, REAL* y, REAL* pooled, Whole p) {
+#if POOL
+    static_assert(TH % POOL == 0 && TW % POOL == 0, "windows must lie within a thread's outputs");
+#endif
     extern __shared__ __align__(16) unsigned char memory[];
     REAL* filters = (REAL*)memory;                          // [c][p][q][ms]
     REAL* pictures = filters + p.c * KH * KW * p.ms;        // [image][c][ph][pw]
@@ -102,7 +113,12 @@ conv2d_whole_image(const REAL* x, const REAL* w, const REAL* b, REAL* y, Whole p
                 for (int i = 0; i < TH; ++i) {
                     if (i0 + i >= p.oh) break;
 #pragma unroll
-                    for (int j = 0; j < TW; ++j) sum[f][i][j] += bias;
+                    for (int j = 0; j < TW; ++j) {
+                        sum[f][i][j] += bias;
+#ifdef FUSED
+                        sum[f][i][j] = ACT_VALUE(sum[f][i][j]);
+#endif
+                    }
 #if ALIGNED
                     *(Pack<4>*)(to + i * p.ow) = *(Pack<4>*)&sum[f][i][0];
 #else
@@ -111,6 +127,19 @@ conv2d_whole_image(const REAL* x, const REAL* w, const REAL* b, REAL* y, Whole p
                         if (j0 + j < p.ow) to[i * p.ow + j] = sum[f][i][j];
 #endif
                 }
+#if POOL
+                REAL* means = pooled + ((first + image) * p.m + m) * (p.oh / POOL) * (p.ow / POOL);
+#pragma unroll
+                for (int i = 0; i < TH; i += POOL)
+#pragma unroll
+                    for (int j = 0; j < TW; j += POOL) {
+                        if (i0 + i >= p.oh || j0 + j >= p.ow) continue;
+                        REAL total = 0;
+#pragma unroll
+                        for (int e = 0; e < POOL * POOL; ++e) total += sum[f][i + e / POOL][j + e % POOL];
+                        means[(i0 + i) / POOL * (p.ow / POOL) + (j0 + j) / POOL] = total * (REAL)(1.0 / (POOL * POOL));
+                    }
+#endif
             }
         }
     }

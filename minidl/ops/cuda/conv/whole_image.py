@@ -140,28 +140,54 @@ def _time(multiply: float, used: float, copies: float, threads: int, resident: i
 
 
 @functools.lru_cache(maxsize=1024)
-def _plan(direction: str, g: Any, dtype: np.dtype) -> Plan | None:
-    """The candidate with the least estimated time, or None where none fits."""
-    return min(_candidates(direction, g, dtype), key=lambda plan: plan.time, default=None)
+def _plan(direction: str, g: Any, dtype: np.dtype, pool: int = 1) -> Plan | None:
+    """The candidate with the least estimated time, or None where none fits; its rows are a multiple of `pool`."""
+    return min(_candidates(direction, g, dtype, pool), key=lambda plan: plan.time, default=None)
 
 
-def _candidates(direction: str, g: Any, dtype: np.dtype) -> list[Plan]:
+def _candidates(direction: str, g: Any, dtype: np.dtype, pool: int = 1) -> list[Plan]:
     s = _as_sum(direction, g)
-    return [plan for th, tm, threads, images in itertools.product(ROWS, FILTERS, THREADS, (1, 2, 4, 8))
-            if tm <= _up(s.m, 2) and th <= s.oh and (plan := _candidate(s, dtype, th, tm, threads, images))]
+    rows = [th for th in ROWS if th <= s.oh and th % pool == 0]
+    return [plan for th, tm, threads, images in itertools.product(rows, FILTERS, THREADS, (1, 2, 4, 8))
+            if tm <= _up(s.m, 2) and (plan := _candidate(s, dtype, th, tm, threads, images))]
 
 
-def _sum(direction: str, source: Array, w: Array, b: Array | None, out: Array, g: Any) -> Array:
+def _sum(direction: str, source: Array, w: Array, b: Array | None, out: Array, g: Any,
+         fused: tuple[launch.Constant, ...] = (), pooled: Array | None = None, pool: int = 1) -> Array:
     if out.size:
-        plan = _plan(direction, g, out.dtype)
+        plan = _plan(direction, g, out.dtype, pool)
         assert plan is not None, "refuses() was not asked"
-        launch.kernel(FILE, "conv2d_whole_image", *plan.constants)(
-            (plan.blocks,), (plan.threads,), source, w, b, out, plan.whole, shared=plan.shared)
+        launch.kernel(FILE, "conv2d_whole_image", *plan.constants, *fused)(
+            (plan.blocks,), (plan.threads,), source, w, b, out, pooled, plan.whole, shared=plan.shared)
     return out
 
 
 def y(x: Array, w: Array, b: Array | None, g: Any) -> Array:
     return _sum("y", x, w, b, launch.empty((g.n, g.m, g.oh, g.ow), x.dtype), g)
+
+
+def y_act(x: Array, w: Array, b: Array | None, g: Any, act: str) -> Array:
+    """act(y), in the same launch."""
+    return _sum("y", x, w, b, launch.empty((g.n, g.m, g.oh, g.ow), x.dtype), g, (("FUSED", 1), ("ACT", act)))
+
+
+def can_pool(g: Any, pooling: Any, dtype: np.dtype) -> bool:
+    """Whether y's launch can also average windows: squares of 2 or 4 that tile the outputs."""
+    size = pooling.kh
+    tiled = (size, size, g.oh, g.ow) == (pooling.kw, pooling.sh, pooling.oh * size, pooling.ow * size)
+    return (tiled and size in POOLS and pooling.sw == size and not (pooling.top or pooling.left)
+            and _plan("y", g, dtype, size) is not None)
+
+
+POOLS = (2, 4)
+
+
+def y_act_pool(x: Array, w: Array, b: Array | None, g: Any, act: str, pooling: Any) -> tuple[Array, Array]:
+    """(act(y), its averages over windows), in the same launch."""
+    pooled = launch.empty((g.n, g.m, pooling.oh, pooling.ow), x.dtype)
+    fused = (("FUSED", 1), ("ACT", act), ("POOL", pooling.kh))
+    out = _sum("y", x, w, b, launch.empty((g.n, g.m, g.oh, g.ow), x.dtype), g, fused, pooled, pooling.kh)
+    return out, pooled
 
 
 def dx(gy: Array, w: Array, g: Any) -> Array:
@@ -248,6 +274,13 @@ CONFIGURATIONS = [
     for th, tm, threads, aligned, mirror in ((4, 8, 256, True, 0), (4, 4, 384, True, 0), (2, 8, 512, True, 0),
                                              (2, 3, 128, False, 1), (1, 1, 64, False, 0))
     if _fits_registers(f, np.dtype(dtype), th, tm, threads)
+] + [
+    (FILE, (*_constants(np.dtype(dtype), _Filter(k, k, 1, 1), th, tm, threads, True, MIRROR=0), ("FUSED", 1),
+            ("ACT", act), ("POOL", pool)))
+    for dtype, k, th, tm, threads, act, pool in (("float32", 8, 4, 4, 384, "sigmoid", 4),
+                                                 ("float32", 5, 2, 6, 128, "tanh", 2),
+                                                 ("float32", 5, 1, 4, 256, "relu", 0),
+                                                 ("float64", 5, 2, 2, 128, "tanh", 2))
 ] + [
     (FILE, _constants(np.dtype(dtype), f, 1, tm, threads, aligned, GRADIENT=1))
     for dtype, tm, threads, aligned in (("float32", 8, MOST_THREADS, True), ("float32", 3, 160, False),

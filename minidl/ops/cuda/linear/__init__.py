@@ -22,7 +22,7 @@ launch.struct("Matrices", "rows", "cols", "depth", "a_batch", "b_batch", "sum_ba
 
 FILE = "linear/gemm.cu"
 BN = 128                                   # columns a block of gemm_registers owns
-TILE = 16                                  # of gemm_tiled
+TILE, DEPTH = 16, 64                       # of gemm_tiled
 SMALL = 1 << 18                            # elements of C up to which blocks of 16x16 keep more multiprocessors busy,
 LITTLE = 1 << 26                           # if there are no more multiplications than this
 SLABS_A_SPLIT = 8                          # fewer are not worth another block
@@ -43,8 +43,14 @@ def rows_a_block(rows: int) -> int:
 # (dtype, PRECISION, BM) that are compiled without a GPU: all of fp32's, and the outermost of the others
 TILES = [("float32", "FP32", bm) for bm in (16, 32, 64, 128)] + [("float64", "FP32", bm) for bm in (16, 32, 64, 128)] \
     + [("float32", how, bm) for how in ("TF32", "TF32X3", "BF16") for bm in (16, 128)]
-CONFIGURATIONS = [(FILE, (launch.real(np.dtype(dtype)), ("BM", bm), ("PRECISION", how), ("TA", ta), ("TB", tb)))
-                  for dtype, how, bm in TILES for ta, tb in ((0, 0), (0, 1), (1, 0))]
+CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
+    (FILE, (launch.real(np.dtype(dtype)), ("BM", bm), ("PRECISION", how), ("TA", ta), ("TB", tb)))
+    for dtype, how, bm in TILES for ta, tb in ((0, 0), (0, 1), (1, 0))]
+CONFIGURATIONS += [
+    (FILE, (launch.real(np.dtype(dtype)), ("BM", bm), ("PRECISION", "FP32"), ("TA", 0), ("TB", tb), ("FUSED", fused),
+            ("ACT", act)))
+    for dtype in ("float32", "float64") for bm, fused, tb, act in (
+        (16, "VALUE", 1, "tanh"), (128, "VALUE", 1, "sigmoid"), (16, "SLOPE", 0, "tanh"), (128, "SLOPE", 0, "relu"))]
 
 
 def gemm(a: Array, b: Array, out: Array, *, transpose_a: bool = False, transpose_b: bool = False,
@@ -74,39 +80,48 @@ def _pays(how: str, multiplications: int) -> bool:
 
 
 @functools.lru_cache(maxsize=4096)
-def _plan(sizes: tuple[int, ...], tiled: bool) -> tuple[tuple[int, int, int], int, bytes]:
-    """(grid, splits of the depth, Matrices): so many splits that about two blocks a multiprocessor have work."""
+def _plan(sizes: tuple[int, ...], tiled: bool) -> tuple[tuple[int, int, int], int, bytes, int]:
+    """(grid, splits of the depth, Matrices, BM): so many splits that about two blocks a multiprocessor have work.
+
+    Where the depth is too short to be split, tiles are made lower instead.
+    """
     batches, rows, cols, depth, a_batches, b_batches, accumulate, bias_axis = sizes
     sum_batches = max(a_batches, b_batches) if batches == 1 else 1
-    bm, bn, bk = (TILE, TILE, TILE) if tiled else (rows_a_block(rows), BN, 16)
-    tiles_m, tiles_n, slabs = launch.blocks(rows, bm), launch.blocks(cols, bn), sum_batches * -(-depth // bk)
+    bm, bn, bk, fewest = (TILE, TILE, DEPTH, 2) if tiled else (rows_a_block(rows), BN, 16, SLABS_A_SPLIT)
+    slabs = sum_batches * -(-depth // bk)
+    while bm > 16 and slabs < 2 * fewest and \
+            launch.blocks(rows, bm) * launch.blocks(cols, bn) * batches < launch.multiprocessors():
+        bm //= 2
+    tiles_m, tiles_n = launch.blocks(rows, bm), launch.blocks(cols, bn)
     wanted = 2 * launch.multiprocessors() // (tiles_m * tiles_n * batches)
-    splits = max(1, min(wanted, slabs // SLABS_A_SPLIT))
+    splits = max(1, min(wanted, slabs // fewest))
     matrices = launch.by_value("Matrices", (
         rows, cols, depth, rows * depth if a_batches > 1 else 0, depth * cols if b_batches > 1 else 0, sum_batches,
         splits, int(bias_axis == 0), int(bias_axis == 1), int(accumulate)))
-    return (tiles_n, tiles_m, batches * splits), splits, matrices
+    return (tiles_n, tiles_m, batches * splits), splits, matrices, 16 if tiled else bm
 
 
 def _product(a: Array, b: Array, bias: Array | None, out: Array, sizes: tuple[int, ...], how: str, transpose_a: bool,
-             transpose_b: bool, tiled: bool | None = None) -> Array:
+             transpose_b: bool, tiled: bool | None = None, fused: tuple[launch.Constant, ...] = (),
+             y: Array | None = None) -> Array:
     """Our own kernels; sizes (batches, rows, cols, depth, batches of a, batches of b, accumulate, axis of the bias)."""
     batches, rows, cols, depth = sizes[:4]
     if not out.size:
         return out
     if tiled is None:
-        tiled = how == "FP32" and out.size <= SMALL and out.size * depth * max(sizes[4:6]) <= LITTLE
-    grid, splits, matrices = _plan(sizes, tiled)
-    constants = (launch.real(out.dtype), ("BM", 16 if tiled else rows_a_block(rows)), ("PRECISION", how),
-                 ("TA", int(transpose_a)), ("TB", int(transpose_b)))
+        scale = 1 if how == "FP32" else 8  # tensor cores pay earlier; where they do not, exact products harm nobody
+        tiled = scale * out.size <= SMALL and scale * out.size * depth * max(sizes[4:6]) <= LITTLE
+    grid, splits, matrices, bm = _plan(sizes, tiled)
+    constants = (launch.real(out.dtype), ("BM", bm), ("PRECISION", how),
+                 ("TA", int(transpose_a)), ("TB", int(transpose_b)), *fused)
     product = launch.kernel(FILE, "gemm_tiled" if tiled else "gemm_registers", *constants)
     if splits == 1:
-        product(grid, (256,), a, b, bias, out, matrices)
+        product(grid, (256,), a, b, bias, y, out, matrices)
         return out
     parts = launch.empty((batches * splits, rows, cols), out.dtype)
-    product(grid, (256,), a, b, None, parts, matrices)
+    product(grid, (256,), a, b, None, None, parts, matrices)
     finish = launch.kernel(FILE, "gemm_finish", *constants)
-    finish((launch.blocks(out.size, 256),), (256,), parts, bias, out, batches, matrices)
+    finish((launch.blocks(out.size, 256),), (256,), parts, bias, y, out, batches, matrices)
     return out
 
 
@@ -129,6 +144,20 @@ def linear(x: Array, w: Array, b: Array | None) -> Array:
 
 def linear_grad_x(gy: Array, w: Array) -> Array:
     return _two(gy, w, None, len(gy), w.shape[1], len(w), False, False)
+
+
+def linear_act(x: Array, w: Array, b: Array | None, act: str) -> Array:
+    """act(linear(x))"""
+    out = launch.empty((len(x), len(w)), x.dtype)
+    return _product(x, w, b, out, (1, len(x), len(w), x.shape[1], 1, 1, False, 1), mode(x.dtype), False, True,
+                    fused=(("FUSED", "VALUE"), ("ACT", act)))
+
+
+def linear_grad_act(gy: Array, w: Array, y: Array, act: str) -> Array:
+    """The gradient of linear(act(z)) by z, from y = act(z)."""
+    out = launch.empty((len(gy), w.shape[1]), gy.dtype)
+    return _product(gy, w, None, out, (1, len(gy), w.shape[1], len(w), 1, 1, False, 1), mode(gy.dtype), False, False,
+                    fused=(("FUSED", "SLOPE"), ("ACT", act)), y=y)
 
 
 def linear_grad_w(gy: Array, x: Array) -> Array:

@@ -7,7 +7,18 @@
 //
 // -DTA: A is stored (depth x rows). -DTB: B is stored (cols x depth). The sum runs over `sum_batches` pairs of matrices
 // (one, or all of the batch); blockIdx.z = output batch * splits + split, and each split does its share of the slabs.
+//
+// -DFUSED=VALUE: each sum, with its bias, goes through the activation -DACT. -DFUSED=SLOPE: it is a gradient, and is
+// multiplied by the activation's slope, which `y`, what the activation gave, tells.
 #include "linear/tile.cuh"
+#include "activation/act.cuh"
+
+#define PLAIN 0
+#define VALUE 1
+#define SLOPE 2
+#ifndef FUSED
+#define FUSED PLAIN
+#endif
 
 struct Matrices {
     int rows, cols, depth;
@@ -17,14 +28,27 @@ struct Matrices {
     int accumulate;                   // add to what is in C
 };
 
-__device__ __forceinline__ void store(REAL* c, const REAL* bias, const Matrices& p, int row, int column, REAL value) {
+// A sum that is complete, with what is fused to it; y is what the activation gave at the same place.
+__device__ __forceinline__ REAL finished(REAL value, const REAL* y) {
+#if FUSED == VALUE
+    return ACT_VALUE(value);
+#elif FUSED == SLOPE
+    return ACT_GRAD(value, *y);
+#else
+    return value;
+#endif
+}
+
+__device__ __forceinline__ void store(REAL* c, const REAL* bias, const REAL* y, const Matrices& p, int row, int column,
+                                      REAL value) {
     if (row >= p.rows || column >= p.cols) return;
-    REAL* at = c + (size_t)blockIdx.z * p.rows * p.cols + row * p.cols + column;
+    size_t at = (size_t)blockIdx.z * p.rows * p.cols + row * p.cols + column;
     if (p.splits == 1) {
         if (bias) value += bias[row * p.bias_rows + column * p.bias_cols];
-        if (p.accumulate) value += *at;
+        if (p.accumulate) value += c[at];
+        value = finished(value, y + at);
     }
-    *at = value;
+    c[at] = value;
 }
 
 // This thread's elements of a slab: lanes run along the axis that is contiguous in memory.
@@ -67,8 +91,8 @@ __device__ __forceinline__ void share(const Matrices& p, int all, int& begin, in
     end = imin(all, begin + each);
 }
 
-extern "C" __global__ void __launch_bounds__(256) gemm_registers(const REAL* a, const REAL* b, const REAL* bias, REAL* c,
-                                                                Matrices p) {
+extern "C" __global__ void __launch_bounds__(256) gemm_registers(const REAL* a, const REAL* b, const REAL* bias,
+                                                                const REAL* y, REAL* c, Matrices p) {
     __shared__ Slab slabs[2];
     int batch = blockIdx.z / p.splits, begin, end;
     bool own = p.sum_batches == 1;    // each output has its own pair of matrices
@@ -80,40 +104,50 @@ extern "C" __global__ void __launch_bounds__(256) gemm_registers(const REAL* a, 
     product.each([&](int row, int column, const REAL* values) {
 #pragma unroll
         for (int j = 0; j < Product::WIDTH; ++j)
-            store(c, bias, p, loader.row0 + row, loader.column0 + column + j, values[j]);
+            store(c, bias, y, p, loader.row0 + row, loader.column0 + column + j, values[j]);
     });
 }
 
-constexpr int TILE = 16;
+constexpr int TILE = 16, DEPTH = 64;       // of C; of a slab: few slabs, since each costs a wait for memory
 
-extern "C" __global__ void __launch_bounds__(256) gemm_tiled(const REAL* a, const REAL* b, const REAL* bias, REAL* c,
-                                                            Matrices p) {
-    __shared__ REAL as[TILE][TILE + 1], bs[TILE][TILE + 1];
-    int tx = threadIdx.x % TILE, ty = threadIdx.x / TILE;
-    int row = blockIdx.y * TILE + ty, column = blockIdx.x * TILE + tx;
-    int batch = blockIdx.z / p.splits, slabs = ceil_div(p.depth, TILE), begin, end;
+extern "C" __global__ void __launch_bounds__(256) gemm_tiled(const REAL* a, const REAL* b, const REAL* bias,
+                                                            const REAL* y, REAL* c, Matrices p) {
+    __shared__ REAL as[TILE][DEPTH + 1], bs[DEPTH][TILE + 1];
+    int row0 = blockIdx.y * TILE, column0 = blockIdx.x * TILE;
+    int batch = blockIdx.z / p.splits, slabs = ceil_div(p.depth, DEPTH), begin, end;
     share(p, p.sum_batches * slabs, begin, end);
     REAL sum = 0;
     for (int slab = begin; slab < end; ++slab) {
-        int of = p.sum_batches == 1 ? batch : slab / slabs, k0 = slab % slabs * TILE;
+        int of = p.sum_batches == 1 ? batch : slab / slabs, k0 = slab % slabs * DEPTH;
         const REAL *am = a + (size_t)of * p.a_batch, *bm = b + (size_t)of * p.b_batch;
-        // as[row][k], bs[k][column]; threads run along the axis that is contiguous in memory
-        int r = TA ? tx : ty, k = k0 + (TA ? ty : tx), at = blockIdx.y * TILE + r;
-        as[r][k - k0] = at < p.rows && k < p.depth ? am[TA ? k * p.rows + at : at * p.depth + k] : (REAL)0;
-        int s = TB ? ty : tx;
-        k = k0 + (TB ? tx : ty);
-        at = blockIdx.x * TILE + s;
-        bs[k - k0][s] = at < p.cols && k < p.depth ? bm[TB ? at * p.depth + k : k * p.cols + at] : (REAL)0;
-        __syncthreads();
+        REAL ra[4], rb[4];
 #pragma unroll
-        for (int i = 0; i < TILE; ++i) sum += as[ty][i] * bs[i][tx];
+        for (int i = 0; i < 4; ++i) {      // threads run along the axis that is contiguous in memory
+            int e = threadIdx.x + i * 256;
+            int r = TA ? e % TILE : e / DEPTH, k = k0 + (TA ? e / TILE : e % DEPTH), at = row0 + r;
+            ra[i] = at < p.rows && k < p.depth ? am[TA ? k * p.rows + at : at * p.depth + k] : (REAL)0;
+            int s = TB ? e / DEPTH : e % TILE;
+            k = k0 + (TB ? e % DEPTH : e / TILE);
+            at = column0 + s;
+            rb[i] = at < p.cols && k < p.depth ? bm[TB ? at * p.depth + k : k * p.cols + at] : (REAL)0;
+        }
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            int e = threadIdx.x + i * 256;
+            as[TA ? e % TILE : e / DEPTH][TA ? e / TILE : e % DEPTH] = ra[i];
+            bs[TB ? e % DEPTH : e / TILE][TB ? e / DEPTH : e % TILE] = rb[i];
+        }
+        __syncthreads();
+#pragma unroll 16
+        for (int k = 0; k < DEPTH; ++k) sum += as[threadIdx.x / TILE][k] * bs[k][threadIdx.x % TILE];
         __syncthreads();
     }
-    store(c, bias, p, row, column, sum);
+    store(c, bias, y, p, row0 + threadIdx.x / TILE, column0 + threadIdx.x % TILE, sum);
 }
 
 // parts (batches, splits, rows, cols) -> c (batches, rows, cols), one thread an element
-extern "C" __global__ void gemm_finish(const REAL* parts, const REAL* bias, REAL* c, int batches, Matrices p) {
+extern "C" __global__ void gemm_finish(const REAL* parts, const REAL* bias, const REAL* y, REAL* c, int batches,
+                                       Matrices p) {
     int size = p.rows * p.cols;
     for (int i = THREAD; i < batches * size; i += THREADS) {
         int batch = i / size, at = i - batch * size;
@@ -121,6 +155,6 @@ extern "C" __global__ void gemm_finish(const REAL* parts, const REAL* bias, REAL
         REAL sum = p.accumulate ? c[i] : (REAL)0;
         for (int s = 0; s < p.splits; ++s) sum += part[(size_t)s * size];
         if (bias) sum += bias[at / p.cols * p.bias_rows + at % p.cols * p.bias_cols];
-        c[i] = sum;
+        c[i] = finished(sum, y + i);
     }
 }

@@ -70,6 +70,20 @@ def cross_entropy_grad_x(gy: Array, log_p: Array, labels: Array, reduction: str,
     return gx
 
 
+def cross_entropy_with_grad(x: Array, labels: Array, reduction: str, smoothing: float) -> tuple[Array, Array]:
+    """(loss, gx): the loss, and the gradient by x of its values' sum."""
+    n, classes = x.shape
+    block = None if reduction == "none" else _one_block(n, classes)
+    if block is None:
+        loss, log_p = cross_entropy(x, labels, reduction, smoothing)
+        return loss, cross_entropy_grad_x(launch.ones_like(loss), log_p, labels, reduction, smoothing)
+    total, gx, (threads, lanes) = launch.empty((), x.dtype), launch.empty(x.shape, x.dtype), block
+    launch.kernel("loss/cross_entropy.cu", "cross_entropy_with_grad", launch.real(x.dtype))(
+        (1,), (threads,), x, _wide(labels), gx, total, n, classes, lanes, smoothing, 1 - smoothing,
+        n if reduction == "mean" else 1, smoothing / max(1, classes))
+    return total, gx
+
+
 def _wide(labels: Array) -> Array:
     """Labels as the 64-bit integers that the kernels read."""
     return labels if labels.dtype == np.int64 else labels.astype(np.int64)

@@ -4,6 +4,7 @@
 // (activation/rows.cuh). cross_entropy_rows: a block of b threads owns b / lanes rows and writes their losses.
 // cross_entropy_all: one block owns everything, sums the losses too and writes the one number, total / divisor.
 // cross_entropy_sum: one block makes that number of losses in memory. cross_entropy_grad_x: a thread owns elements.
+// cross_entropy_with_grad: as cross_entropy_all, and the gradient of that number in the place of log_p.
 // The loss is -keep log_p[label] - smoothing * mean of log_p, where keep = 1 - smoothing. A label that is no class is
 // not read at: its image's loss and gradient are NaN.
 // Requires: blockDim.x a multiple of lanes and of 32; lanes a power of two up to 32, or blockDim.x (rows only).
@@ -61,14 +62,39 @@ extern "C" __global__ void __launch_bounds__(1024) cross_entropy_sum(const REAL*
     if (threadIdx.x == 0) *total = sum / (REAL)divisor;
 }
 
+// softmax - target, for class k of an image.
+__device__ __forceinline__ REAL grad_of(REAL log_p, int k, long long label, int classes, REAL share, REAL keep) {
+    REAL target = !is_class(label, classes) ? __int_as_float(0x7fffffff) : k == label ? keep : (REAL)0;
+    return exp(log_p) - share - target;
+}
+
 // (softmax - target) * gy / divisor; `step` from one image's gy to the next: 0 where all have one.
 extern "C" __global__ void cross_entropy_grad_x(const REAL* gy, const REAL* log_p, const long long* labels, REAL* gx,
                                                 unsigned size, int classes, int step, int divisor, REAL share,
                                                 REAL keep) {
     for (unsigned i = THREAD; i < size; i += THREADS) {
         int row = i / classes, k = i % classes;
-        long long label = labels[row];
-        REAL target = !is_class(label, classes) ? __int_as_float(0x7fffffff) : k == label ? keep : (REAL)0;
-        gx[i] = (exp(log_p[i]) - share - target) * (gy[row * step] / (REAL)divisor);
+        gx[i] = grad_of(log_p[i], k, labels[row], classes, share, keep) * (gy[row * step] / (REAL)divisor);
     }
+}
+
+// A lane turns the log_p that it wrote to gx into the gradient, which no other lane reads.
+extern "C" __global__ void __launch_bounds__(1024) cross_entropy_with_grad(
+        const REAL* x, const long long* labels, REAL* gx, REAL* total, int n, int classes, int lanes,
+        REAL smoothing, REAL keep, int divisor, REAL share) {
+    int lane = threadIdx.x % lanes;
+    REAL sum = 0;
+    for (int first = 0; first < n; first += blockDim.x / lanes) {
+        int row = first + threadIdx.x / lanes;
+        REAL loss = loss_of(x, labels, gx, row, n, classes, lane, lanes, smoothing, keep);
+        if (lane == 0) sum += loss;
+        if (row < n) {
+            REAL* mine = gx + row * classes;
+            long long label = labels[row];
+            for (int k = lane; k < classes; k += lanes)
+                mine[k] = grad_of(mine[k], k, label, classes, share, keep) * ((REAL)1 / (REAL)divisor);
+        }
+    }
+    sum = reduce(sum, blockDim.x, false);
+    if (threadIdx.x == 0) *total = sum / (REAL)divisor;
 }

@@ -15,10 +15,12 @@ THREADS = 256
 BAND = 1024                                # columns of windows that a block of a tiled kernel should own
 SHARED = 48 * 1024                         # bytes of shared memory that every device gives a block
 
+ACTS = [(("ACT", act),) for act in ("tanh", "sigmoid", "relu")]
+
 CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
-    *[("pool/pool.cu", (launch.real(dtype),)) for dtype in launch.C_NAME],
-    *[("pool/krizhevsky.cu", (launch.real(dtype), ("KH", kh), ("KW", kw)))
-      for dtype in launch.C_NAME for kh, kw in ((2, 2), (4, 4), (3, 5), (28, 28))],
+    *[("pool/pool.cu", (launch.real(dtype), *act)) for dtype in launch.C_NAME for act in ((), *ACTS)],
+    *[("pool/krizhevsky.cu", (launch.real(dtype), ("KH", kh), ("KW", kw), *act))
+      for dtype in launch.C_NAME for kh, kw in ((2, 2), (4, 4), (3, 5), (28, 28)) for act in ((), *ACTS)],
 ]
 
 
@@ -45,10 +47,10 @@ def _tiling(g: Any) -> Tiling | None:
     return Tiling((("KH", g.kh), ("KW", g.kw)), launch.blocks(rows, band), rows, band, pitch)
 
 
-def _run(name: str, g: Any, y: Array, *arrays: Array) -> None:
+def _run(name: str, g: Any, y: Array, *arrays: Array, constants: tuple[launch.Constant, ...] = ()) -> None:
     """A kernel of pool.cu; the first result's elements are spread over the grid."""
     grid = min(launch.blocks(y.size, THREADS), 16 * launch.multiprocessors())
-    run = launch.kernel("pool/pool.cu", name, launch.real(y.dtype))
+    run = launch.kernel("pool/pool.cu", name, launch.real(y.dtype), *constants)
     run((grid,), (THREADS,), *arrays, launch.by_value("Window", g))
 
 
@@ -70,6 +72,19 @@ def avg_pool2d_grad_x(gy: Array, g: Any) -> Array:
         return dx
     run = launch.kernel("pool/krizhevsky.cu", "avg_pool2d_tiled_grad_x", launch.real(gy.dtype), *tiling.constants)
     run((tiling.blocks,), (THREADS,), gy, dx, tiling.rows, tiling.band, g.w, g.ow,
+        shared=tiling.band * g.ow * gy.itemsize)
+    return dx
+
+
+def avg_pool2d_grad_act(gy: Array, y: Array, g: Any, act: str) -> Array:
+    """The gradient of avg_pool2d(act(x)) by x, from y = act(x)."""
+    dx, tiling, constant = launch.empty((g.n, g.c, g.h, g.w), gy.dtype), _tiling(g), ("ACT", act)
+    if tiling is None:
+        _run("avg_pool2d_grad_act", g, dx, gy, y, dx, constants=(constant,))
+        return dx
+    run = launch.kernel("pool/krizhevsky.cu", "avg_pool2d_tiled_grad_act", launch.real(gy.dtype), *tiling.constants,
+                        constant)
+    run((tiling.blocks,), (THREADS,), gy, y, dx, tiling.rows, tiling.band, g.w, g.ow,
         shared=tiling.band * g.ow * gy.itemsize)
     return dx
 

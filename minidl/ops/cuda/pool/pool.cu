@@ -5,6 +5,7 @@
 // Gradients gather: the thread of an input element adds up the windows that hold it, in order of their rows and
 // columns, so that no two threads write to one place.
 #include "common.cuh"
+#include "activation/act.cuh"
 
 // The windows [first, end) along one axis that hold position r.
 struct Range { int first, end; };
@@ -30,18 +31,28 @@ extern "C" __global__ void avg_pool2d(const REAL* x, REAL* y, Window g) {
     }
 }
 
+// The sum of gy over the windows that hold element i of the input.
+__device__ __forceinline__ REAL sum_over_windows(const REAL* gy, unsigned i, Window g) {
+    Range rows = windows_on(i / g.w % g.h, g.top, g.kh, g.sh, g.oh);
+    Range columns = windows_on(i % g.w, g.left, g.kw, g.sw, g.ow);
+    const REAL* plane = gy + i / (g.h * g.w) * (g.oh * g.ow);
+    REAL sum = 0;
+    for (int a = rows.first; a < rows.end; a++)
+        for (int b = columns.first; b < columns.end; b++) sum += plane[a * g.ow + b];
+    return sum;
+}
+
 extern "C" __global__ void avg_pool2d_grad_x(const REAL* gy, REAL* dx, Window g) {
     unsigned size = g.n * g.c * g.h * g.w;
     REAL share = (REAL)1 / (REAL)(g.kh * g.kw);
-    for (unsigned i = THREAD; i < size; i += THREADS) {
-        Range rows = windows_on(i / g.w % g.h, g.top, g.kh, g.sh, g.oh);
-        Range columns = windows_on(i % g.w, g.left, g.kw, g.sw, g.ow);
-        const REAL* plane = gy + i / (g.h * g.w) * (g.oh * g.ow);
-        REAL sum = 0;
-        for (int a = rows.first; a < rows.end; a++)
-            for (int b = columns.first; b < columns.end; b++) sum += plane[a * g.ow + b];
-        dx[i] = sum * share;
-    }
+    for (unsigned i = THREAD; i < size; i += THREADS) dx[i] = sum_over_windows(gy, i, g) * share;
+}
+
+// Through the activation before the pooling as well: y (n, c, h, w) is what it computed.
+extern "C" __global__ void avg_pool2d_grad_act(const REAL* gy, const REAL* y, REAL* dx, Window g) {
+    unsigned size = g.n * g.c * g.h * g.w;
+    REAL share = (REAL)1 / (REAL)(g.kh * g.kw);
+    for (unsigned i = THREAD; i < size; i += THREADS) dx[i] = ACT_GRAD(sum_over_windows(gy, i, g) * share, y[i]);
 }
 
 extern "C" __global__ void max_pool2d(const REAL* x, REAL* y, int* index, Window g) {

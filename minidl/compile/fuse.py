@@ -1,0 +1,203 @@
+"""Fusion: a table of rules, each a few calls and the one call that does the same in fewer passes over memory.
+
+A rule is written as programs print: the lines of its pattern, and the fused call. A name in it stands for whatever a
+program has there, everywhere the same; a literal for itself. Values that the fused call gives under their names stay
+visible, so that others may read them, as an activation's gradient reads what the activation computed. All other values
+of the pattern are never made: the rule applies only where nobody else reads or keeps them.
+"""
+
+from __future__ import annotations
+
+import ast
+import keyword
+import re
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from dataclasses import replace as with_
+from typing import Any
+
+from .program import Call, Program, Slot, leaves
+
+
+class Name(str):
+    """A word of a rule that stands for a value."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True)
+class Line:
+    """A call as a rule writes it: results = primitive(arguments)."""
+
+    results: tuple[Name, ...]
+    primitive: str
+    arguments: tuple[Any, ...]                         # Names and literals
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Calls, and the one that takes their place."""
+
+    pattern: tuple[Line, ...]
+    fused: Line
+
+
+def line(text: str) -> Line:
+    """Read `a, b = primitive(c, 'd')`.
+
+    >>> line("y = f(x, 'tanh', None)")
+    Line(results=('y',), primitive='f', arguments=('x', 'tanh', None))
+    """
+    found = re.fullmatch(r"(\w+(?:, \w+)*) = (\w+)\((.*)\)", text)
+    if found is None:
+        raise ValueError(f"fuse: {text!r} is no line of a rule; write it as `a, b = primitive(c, 'd')`")
+    return Line(tuple(map(Name, found[1].split(", "))), found[2], tuple(
+        Name(word) if word.isidentifier() and not keyword.iskeyword(word) else ast.literal_eval(word)
+        for word in found[3].split(", ")))
+
+
+def rule(pattern: str, fused: str) -> Rule:
+    """Read a pattern of several lines, and its fused call."""
+    return Rule(tuple(line(text.strip()) for text in pattern.strip().splitlines()), line(fused))
+
+
+def each_act(pattern: str, fused: str) -> list[Rule]:
+    """A rule for each activation, in the place of ACT."""
+    return [rule(pattern.replace("ACT", act), fused.replace("ACT", repr(act))) for act in ("tanh", "sigmoid", "relu")]
+
+
+# In this order: a rule whose pattern is part of another's stands behind it.
+RULES: tuple[Rule, ...] = (
+    *each_act("""
+        z = conv2d(x, w, b, g)
+        y = ACT(z)
+        p = avg_pool2d(y, pooling)
+        """, "y, p = conv2d_act_pool(x, w, b, g, ACT, pooling)"),
+    *each_act("""
+        z = conv2d(x, w, b, g)
+        y = ACT(z)
+        """, "y = conv2d_act(x, w, b, g, ACT)"),
+    *each_act("""
+        z = linear(x, w, b)
+        y = ACT(z)
+        """, "y = linear_act(x, w, b, ACT)"),
+    *each_act("""
+        gx = linear_grad_x(gy, w)
+        gz = ACT_grad_x(gx, y)
+        """, "gz = linear_grad_act(gy, w, y, ACT)"),
+    *each_act("""
+        dx = avg_pool2d_grad_x(gy, g)
+        gx = ACT_grad_x(dx, y)
+        """, "gx = avg_pool2d_grad_act(gy, y, g, ACT)"),
+    rule("""
+        loss, log_p = cross_entropy(x, labels, reduction, smoothing)
+        one = ones_like(loss)
+        gx = cross_entropy_grad_x(one, log_p, labels, reduction, smoothing)
+        """, "loss, gx = cross_entropy_with_grad(x, labels, reduction, smoothing)"),
+)
+
+
+def fuse(program: Program) -> Program:
+    """Apply the first rule that fits, at the first place where it does, until none fits anywhere."""
+    saved: Counter[str] = Counter()
+    while found := next(_fusions(program), None):
+        program, fused, fewer = found
+        saved[fused] += fewer
+    by = ", ".join(f"{count} by {name}" for name, count in saved.items())
+    note = f"fusion: {sum(saved.values())} calls fewer{f' ({by})' if by else ''}"
+    return with_(program, notes=[*program.notes, note])
+
+
+def _fusions(program: Program) -> Iterator[tuple[Program, str, int]]:
+    """(the program with one rule applied once, the fused primitive, how many calls fewer) for all rules and places."""
+    view = _View(program)
+    for each in RULES:
+        for places, bound in view.matches(each.pattern):
+            at = view.place(each, places, bound)
+            if at is None:
+                continue
+            made = each.fused
+            call = Call(program.calls[places[0]].backend, made.primitive,
+                        tuple(bound[a] if isinstance(a, Name) else a for a in made.arguments), {},
+                        tuple(bound[name] for name in made.results), len(made.results) > 1)
+            before, after = ([c for i, c in part if i not in places] for part in (
+                enumerate(program.calls[:at]), enumerate(program.calls[at:], at)))
+            yield with_(program, calls=[*before, call, *after]), made.primitive, len(places) - 1
+
+
+class _View:
+    """A program's calls by name, and by the values that they make and read; calls go by their place."""
+
+    def __init__(self, program: Program):
+        self.calls, self.kept = program.calls, program.kept()
+        self.named: dict[str, list[int]] = defaultdict(list)
+        self.makers: dict[Any, list[int]] = defaultdict(list)
+        self.readers: dict[Any, list[int]] = defaultdict(list)
+        for i, call in enumerate(self.calls):
+            self.named[call.name].append(i)
+            for slot in call.results:
+                self.makers[slot].append(i)
+            for slot in call.reads():
+                self.readers[slot].append(i)
+
+    def matches(self, pattern: tuple[Line, ...], places: tuple[int, ...] = (),
+                bound: dict[Name, Any] | None = None) -> Iterator[tuple[tuple[int, ...], dict[Name, Any]]]:
+        """Ways to find a pattern's calls, its last one first: (their places, what the names stand for)."""
+        bound = bound or {}
+        if not pattern:
+            yield places, bound
+            return
+        for i in self.candidates(pattern[-1], bound):
+            more = None if i in places else _bind(pattern[-1], self.calls[i], bound)
+            if more is not None:
+                yield from self.matches(pattern[:-1], (*places, i), more)
+
+    def candidates(self, wanted: Line, bound: dict[Name, Any]) -> list[int]:
+        """Where a line's call may be, given what some of its names stand for."""
+        for names, calls_of in ((wanted.results, self.makers), (wanted.arguments, self.readers)):
+            for name in names:
+                if isinstance(name, Name) and isinstance(bound.get(name), Slot):
+                    return calls_of[bound[name]]
+        return self.named[wanted.primitive]
+
+    def place(self, rule: Rule, places: Collection[int], bound: dict[Name, Any]) -> int | None:
+        """Where the fused call may stand: the last place before others read its results; None where it may not.
+
+        Nothing moves across an effect, which may change what an argument holds.
+        """
+        first, last = min(places), max(places)
+        calls = [self.calls[i] for i in places]
+        if any(call.effect for call in self.calls[first:last + 1]):
+            return None
+        if len({call.backend.__name__ for call in calls}) > 1:
+            return None
+        visible = {bound[name] for name in rule.fused.results}
+        at = last
+        for slot in (slot for call in calls for slot in call.results):
+            others = [i for i in self.readers[slot] if i not in places]
+            if len(self.makers[slot]) > 1 or slot.kind != "result":
+                return None                            # a primitive gave back what it was given: one array, two makers
+            if slot not in visible and (others or slot in self.kept):
+                return None
+            at = min([at, *others])
+        inputs = leaves([bound.get(name) for name in rule.fused.arguments if isinstance(name, Name)])
+        made = [i for slot in inputs if isinstance(slot, Slot) for i in self.makers[slot][:1]]
+        return at if all(i < at for i in made) else None
+
+
+def _bind(wanted: Line, call: Call, bound: dict[Name, Any]) -> dict[Name, Any] | None:
+    """What names stand for, with those of a line that a call fits; None where it does not fit."""
+    if (call.name, len(call.results), len(call.arguments)) != (
+            wanted.primitive, len(wanted.results), len(wanted.arguments)) or call.options:
+        return None
+    bound = dict(bound)
+    for name, value in zip((*wanted.results, *wanted.arguments), (*call.results, *call.arguments), strict=True):
+        if not _same(bound.setdefault(name, value) if isinstance(name, Name) else name, value):
+            return None
+    return bound
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Whether two arguments are one: the same value of the program, or equal numbers, words and geometries."""
+    return a is b or (type(a) is type(b) and not hasattr(a, "shape") and a == b)

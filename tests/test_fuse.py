@@ -1,0 +1,335 @@
+"""Fusion: rules find their calls and nothing else, fused programs give the same, and so do the fused primitives."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import replace as with_
+from typing import Any
+
+import numpy as np
+import pytest
+
+from minidl import Tensor, device, ops
+from minidl.compile import fuse as fusion
+from minidl.compile.fuse import RULES, Line, Name, Rule, fuse, line, rule
+from minidl.compile.passes import optimised
+from minidl.compile.program import Call, Program, Slot
+from minidl.compile.record import record
+from minidl.compile.replay import ByCalls
+from minidl.ops import cpu
+from minidl.ops.window import pool_geometry
+
+ACTS = ("tanh", "sigmoid", "relu")
+DTYPES = (np.float32, np.float64)
+
+
+# ---------------------------------------------------------------- programs and rules of made-up calls
+def program(text: str, kept: str = "") -> Program:
+    """A program from lines as in rules: a name that no line makes is an input."""
+    lines = [line(each.strip()) for each in text.strip().split(";")]
+    made = {name for each in lines for name in each.results}
+    slots: dict[str, Slot] = {}
+
+    def slot(word: Any) -> Any:
+        if not isinstance(word, Name):
+            return word
+        kind = "result" if word in made else "input"
+        return slots.setdefault(word, Slot(len(slots), kind, np.zeros(word.count("_"))))
+
+    calls = [Call(cpu, each.primitive, tuple(map(slot, each.arguments)), {}, tuple(map(slot, each.results)),
+                  len(each.results) > 1) for each in lines]
+    result = Program([s for s in slots.values() if s.kind == "input"], calls, [slots[name] for name in kept.split()],
+                     [], [], [], [])
+    names.update({s: name for name, s in slots.items()})
+    return result
+
+
+names: dict[Slot, str] = {}
+
+
+def text_of(found: Program) -> str:
+    def word(value: Any) -> str:
+        return names[value] if isinstance(value, Slot) else repr(value)
+    return "; ".join(f"{', '.join(map(word, call.results))} = {call.name}({', '.join(map(word, call.arguments))})"
+                     for call in found.calls)
+
+
+HIDDEN = rule("a = f(x)\nb = g(a, 'k')", "b = fg(x)")
+VISIBLE = rule("a = f(x)\nb = g(a, 'k')", "a, b = fg(x)")
+BESIDE = rule("a = f(x, y)\nb = g(x, z)", "a, b = fg(x, y, z)")
+THREE = rule("a = f(x)\nb = g(a, 'k')\nc = h(b)", "a, c = fgh(x)")
+TWICE = rule("a = f(x, x)", "a = square(x)")
+
+# rules, program, what is kept of it, and what it becomes
+REWRITTEN: dict[str, tuple[tuple[Rule, ...], str, str, str]] = {
+    "a pair": ((HIDDEN,), "p = f(q); r = g(p, 'k')", "r", "r = fg(q)"),
+    "a pair with others around": ((HIDDEN,), "o = e(q); p = f(o); n = e(q); r = g(p, 'k'); s = e(r)", "s",
+                                  "o = e(q); n = e(q); r = fg(o); s = e(r)"),
+    "two pairs": ((HIDDEN,), "p = f(q); r = g(p, 'k'); s = f(r); t = g(s, 'k')", "t", "r = fg(q); t = fg(r)"),
+    "another literal": ((HIDDEN,), "p = f(q); r = g(p, 'l')", "r", ""),
+    "another number of arguments": ((HIDDEN,), "p = f(q, q); r = g(p, 'k')", "r", ""),
+    "another number of results": ((HIDDEN,), "p, o = f(q); r = g(p, 'k')", "r", ""),
+    "another value": ((HIDDEN,), "p = f(q); r = g(q, 'k')", "r", ""),
+    "read elsewhere": ((HIDDEN,), "p = f(q); r = g(p, 'k'); s = e(p)", "r s", ""),
+    "read elsewhere before": ((HIDDEN,), "p = f(q); s = e(p); r = g(p, 'k')", "r s", ""),
+    "kept": ((HIDDEN,), "p = f(q); r = g(p, 'k')", "p r", ""),
+    "an effect between": ((HIDDEN,), "p = f(q); o = sgd(q); r = g(p, 'k')", "r", ""),
+    "an effect before and behind": ((HIDDEN,), "o = sgd(q); p = f(q); r = g(p, 'k'); n = sgd(q)", "r",
+                                    "o = sgd(q); r = fg(q); n = sgd(q)"),
+    "a call that gives back what it was given": ((HIDDEN,), "p = f(q); p = e(p); r = g(p, 'k')", "r", ""),
+    "a visible value read behind": ((VISIBLE,), "p = f(q); r = g(p, 'k'); s = e(p)", "r s", "p, r = fg(q); s = e(p)"),
+    "a visible value read between": ((VISIBLE,), "p = f(q); s = e(p); r = g(p, 'k')", "r s", "p, r = fg(q); s = e(p)"),
+    "a visible value kept": ((VISIBLE,), "p = f(q); r = g(p, 'k')", "p r", "p, r = fg(q)"),
+    "calls beside each other": ((BESIDE,), "p = f(q, o); r = g(q, n)", "p r", "p, r = fg(q, o, n)"),
+    "calls beside each other, turned": ((BESIDE,), "r = g(q, n); p = f(q, o)", "p r", "p, r = fg(q, o, n)"),
+    "calls beside each other, one behind the other": ((BESIDE,), "p = f(q, o); n = e(p); r = g(q, n)", "r", ""),
+    "calls beside each other of other values": ((BESIDE,), "p = f(q, o); r = g(o, n)", "p r", ""),
+    "three": ((THREE, VISIBLE), "p = f(q); r = g(p, 'k'); s = h(r); t = e(p)", "s t", "p, s = fgh(q); t = e(p)"),
+    "three, or two of them": ((THREE, VISIBLE), "p = f(q); r = g(p, 'k'); s = h(r); t = e(r)", "s t",
+                              "p, r = fg(q); s = h(r); t = e(r)"),
+    "one value for two names": ((TWICE,), "p = f(q, q); r = f(p, q)", "r", "p = square(q); r = f(p, q)"),
+    "equal numbers": ((TWICE,), "p = f(1.5, 1.5); r = f(1, 1.0)", "p r", "p = square(1.5); r = f(1, 1.0)"),
+}
+
+
+@pytest.mark.parametrize("what", REWRITTEN)
+def test_programs_are_rewritten(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last column is empty where nothing may change."""
+    rules, text, kept, expected = REWRITTEN[what]
+    monkeypatch.setattr(fusion, "RULES", rules)
+    before = program(text, kept)
+    after = fuse(before)
+    assert text_of(after) == (expected or text)
+    assert text_of(before) == text
+    assert after.notes[0].startswith(f"fusion: {len(before.calls) - len(after.calls)} calls fewer")
+
+
+def test_calls_with_options_or_on_another_backend_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fusion, "RULES", (HIDDEN,))
+    found = program("p = f(q); r = g(p, 'k')", "r")
+    for change in ({"options": {"n": 1}}, {"backend": ops}):
+        assert len(fuse(with_(found, calls=[with_(found.calls[0], **change), found.calls[1]])).calls) == 2
+
+
+def test_a_line_that_is_none_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"fuse: 'f\(x\)' is no line of a rule; write it as"):
+        line("f(x)")
+
+
+# ---------------------------------------------------------------- the table
+@pytest.mark.parametrize("each", RULES, ids=lambda each: " ".join(call.primitive for call in each.pattern))
+def test_rules_are_whole(each: Rule) -> None:
+    """The primitives exist and take what the rule gives them; the fused call asks for nothing that is never made."""
+    made = {name for call in each.pattern for name in call.results}
+    read = {name for call in each.pattern for name in call.arguments if isinstance(name, Name)}
+    assert set(each.fused.results) <= made
+    assert {name for name in each.fused.arguments if isinstance(name, Name)} <= read - made
+    for call in (*each.pattern, each.fused):
+        primitive = getattr(cpu, call.primitive)
+        assert isinstance(primitive, np.ufunc) or inspect.signature(primitive).bind(*call.arguments)
+
+
+Step = Callable[..., Any]
+
+
+def backward(loss: Callable[..., Tensor]) -> Step:
+    """A step that computes a loss and its gradient by the first input."""
+    def step(x: Tensor, *others: Tensor) -> Tensor:
+        x.grad = None
+        value = loss(x, *others)
+        value.backward()
+        return value
+    return step
+
+
+def pooled(act: str, size: Any, stride: Any = None, padding: Any = 0) -> Step:
+    return backward(lambda x, w: (ops.avg_pool2d(getattr(ops, act)(x), size=size, stride=stride, padding=padding)
+                                  * w).sum())
+
+
+def classified(reduction: str, smoothing: float) -> Step:
+    return backward(lambda x, labels: ops.cross_entropy(x, labels, reduction=reduction, label_smoothing=smoothing))
+
+
+def convolved(act: str, size: int | None = None) -> Step:
+    def loss(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        y = getattr(ops, act)(ops.conv2d(x, w, b, padding=1))
+        y = ops.avg_pool2d(y, size=size) if size else y
+        return (y * y).sum()
+    return backward(loss)
+
+
+def multiplied(act: str) -> Step:
+    return backward(lambda x, w: ops.linear(getattr(ops, act)(ops.linear(x, w)), w).sum())
+
+
+# a fused primitive that serves a step, the step, and its inputs; the first is a leaf whose gradient it computes
+STEPS: dict[str, tuple[str, Step, Callable[[], tuple[Any, ...]]]] = {
+    **{f"pooled {act}": ("avg_pool2d_grad_act", pooled(act, 2), lambda: (normal(3, 2, 6, 8), normal(3, 2, 3, 4)))
+       for act in ACTS},
+    **{f"overlapping {act}": ("avg_pool2d_grad_act", pooled(act, 3, 2, 1),
+                              lambda: (normal(2, 3, 9, 7), normal(2, 3, 5, 4))) for act in ACTS},
+    **{f"classified {reduction} {smoothing}": ("cross_entropy_with_grad", classified(reduction, smoothing),
+                                               lambda: (normal(5, 7), np.arange(5)))
+       for reduction in ("mean", "sum") for smoothing in (0.0, 0.1)},
+    **{f"convolved {act}": ("conv2d_act", convolved(act), lambda: (normal(3, 2, 7, 9), normal(5, 2, 3, 3), normal(5)))
+       for act in ACTS},
+    **{f"convolved and pooled {act}, {size}": ("conv2d_act_pool", convolved(act, size), lambda: (
+        normal(3, 2, 8, 12), normal(5, 2, 3, 3), normal(5))) for act in ACTS for size in (2, 3, 4)},
+    **{f"{name} {act}": (name, multiplied(act), lambda: (normal(5, 7), normal(7, 7)))
+       for name in ("linear_act", "linear_grad_act") for act in ACTS},
+    "classified one": ("cross_entropy_with_grad", classified("none", 0.1), lambda: (normal(1, 4), np.array([2]))),
+}
+
+
+def normal(*shape: int, dtype: Any = np.float64, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+def recorded(name: str, dtype: Any = np.float32, where: str = "cpu") -> tuple[Program, Tensor, list[Any]]:
+    """(the program of a step, the leaf, the arrays it ran on)"""
+    _, step, given = STEPS[name]
+    tensors = [Tensor(a.astype(dtype) if a.dtype.kind == "f" else a, device=where) for a in given()]
+    tensors[0].requires_grad = True
+    return record(step, tuple(tensors), {})[0], tensors[0], [t.data for t in tensors]
+
+
+def results(found: Program, leaf: Tensor, arrays: list[Any]) -> list[np.ndarray]:
+    """What a replay returns, and the leaf's gradient."""
+    value = ByCalls(found).run(arrays)
+    assert leaf.grad is not None
+    return [value.numpy(), leaf.grad.numpy()]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", STEPS)
+def test_fused_steps_give_the_same_bits(name: str, dtype: type) -> None:
+    found, *run = recorded(name, dtype)
+    fused = fuse(found)
+    assert STEPS[name][0] in {call.name for call in fused.calls}
+    assert f"by {STEPS[name][0]}" in fused.notes[-1]
+    for each in (fused, optimised(found)):
+        for got, want in zip(results(each, *run), results(found, *run), strict=True):
+            assert (got.dtype, got.shape, got.tobytes()) == (want.dtype, want.shape, want.tobytes())
+
+
+@pytest.mark.parametrize("each", RULES, ids=lambda each: " ".join(call.primitive for call in each.pattern))
+def test_every_rule_has_a_step(each: Rule, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fusion, "RULES", (each,))
+    programs = [recorded(name)[0] for name in STEPS]
+    assert any(len(fuse(found).calls) < len(found.calls) for found in programs)
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_steps_are_left_where_a_value_between_is_wanted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kept as a result, read by another call, or with an effect between."""
+    monkeypatch.setattr(fusion, "RULES", [each for each in RULES if each.fused.primitive == STEPS[name][0]])
+    found, *_ = recorded(name)
+    fused = fuse(found)
+    hidden = {s for call in found.calls for s in call.results} - {s for call in fused.calls for s in call.results}
+    new = next(call for call in fused.calls if call.name == STEPS[name][0])
+    assert hidden
+    for slot in hidden:
+        reader = Call(cpu, "copy", (slot,), {}, (Slot(1000, "result", np.zeros(slot.shape)),), False)
+        at = 1 + next(i for i, call in enumerate(found.calls) if slot in call.results)
+        effect = Call(cpu, "sgd", ((), (), None, 0.1, 0.0, 0.0, False), {}, (), False)
+        for change in ({"outputs": [found.outputs, slot]}, {"calls": [*found.calls, reader]},
+                       {"calls": [*found.calls[:at], reader, *found.calls[at:]]},
+                       {"calls": [*found.calls[:at], effect, *found.calls[at:]]}):
+            changed = fuse(with_(found, **change))
+            assert new not in changed.calls
+
+
+def test_the_loss_may_be_read_before_its_gradient() -> None:
+    found, *run = recorded("classified mean 0.0")
+    at, call = next((i, call) for i, call in enumerate(found.calls) if call.name == "cross_entropy")
+    twice = Slot(1000, "result", np.zeros(()))
+    add = Call(cpu, "add", (call.results[0], call.results[0]), {}, (twice,), False)
+    changed = with_(found, calls=[*found.calls[:at + 1], add, *found.calls[at + 1:]], outputs=twice)
+    fused = fuse(changed)
+    order = [call.name for call in fused.calls]
+    assert order.index("cross_entropy_with_grad") < order.index("add")
+    for got, want in zip(results(fused, *run), results(changed, *run), strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+def test_printed_rules_read_back() -> None:
+    assert line("y = f(x, 'k', 2, None)") == Line((Name("y"),), "f", (Name("x"), "k", 2, None))
+    assert [isinstance(a, Name) for a in line("y = f(x, 'k')").arguments] == [True, False]
+
+
+# ---------------------------------------------------------------- the fused primitives on CUDA
+def close(got: Any, want: Any, dtype: type) -> None:
+    assert (got.shape, got.dtype) == (want.shape, want.dtype)
+    np.testing.assert_allclose(got.get(), want.get(), rtol=8 * np.finfo(dtype).eps, atol=8 * np.finfo(dtype).eps)
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("fp32")
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", STEPS)
+def test_fused_steps_on_cuda(name: str, dtype: type) -> None:
+    device.resolve("cuda")
+    found, *run = recorded(name, dtype, "cuda")
+    fused = fuse(found)
+    assert STEPS[name][0] in {call.name for call in fused.calls}
+    for got, want in zip(results(fused, *run), results(found, *run), strict=True):
+        scale = max(1.0, float(np.abs(want).max()))            # sums of up to a few hundred terms
+        np.testing.assert_allclose(got, want, rtol=0, atol=64 * np.finfo(dtype).eps * scale)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("act", ACTS)
+@pytest.mark.parametrize(("shape", "size", "stride", "padding"), [
+    ((128, 64, 32, 32), 4, None, 0), ((127, 6, 28, 28), 2, None, 0), ((3, 16, 10, 10), 2, None, 0),
+    ((5, 3, 9, 35), (3, 5), None, 0), ((2, 2, 40, 40), 40, None, 0), ((1, 1, 1, 1), 1, None, 0),
+    ((2, 3, 33, 31), 3, 2, 1), ((5, 1, 7, 300), (2, 7), (1, 2), (0, 3)), ((3, 2, 11, 9), 2, None, 0),
+    ((0, 2, 4, 4), 2, None, 0), ((0, 2, 5, 5), 3, 1, 0)])
+def test_avg_pool2d_grad_act(shape: tuple[int, ...], size: Any, stride: Any, padding: Any, act: str, dtype: type,
+                             canaries: Any) -> None:
+    """Tiled windows and others; relu at 0, and at an infinite gradient."""
+    import cupy
+
+    from minidl.ops import cuda
+    g = pool_geometry("avg_pool2d", shape, size, stride, padding)
+    gy = cupy.asarray(normal(g.n, g.c, g.oh, g.ow, dtype=dtype))
+    if act == "relu" and gy.size:
+        gy.ravel()[0] = np.inf
+    y = getattr(cuda, act)(cupy.asarray(normal(*shape, dtype=dtype, seed=1)))
+    want = getattr(cuda, f"{act}_grad_x")(cuda.avg_pool2d_grad_x(gy, g), y)
+    found = cuda.avg_pool2d_grad_act(gy, y, g, act)
+    close(found, want, dtype)
+    assert found.tobytes() == cuda.avg_pool2d_grad_act(gy, y, g, act).tobytes()
+    gaps = [cupy.asfortranarray(a) for a in (gy, y)]
+    close(cuda.avg_pool2d_grad_act(*gaps, g, act), want, dtype)
+    np.testing.assert_allclose(found.get(), cpu.avg_pool2d_grad_act(gy.get(), y.get(), g, act),
+                               rtol=0, atol=64 * np.finfo(dtype).eps)
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize(("n", "classes"), [(1, 1), (128, 10), (127, 10), (5, 33), (3, 1500), (1000, 10), (1024, 16),
+                                            (1100, 20), (4096, 10), (700, 31), (1, 17000), (0, 3)])
+def test_cross_entropy_with_grad(n: int, classes: int, reduction: str, dtype: type, canaries: Any) -> None:
+    """In one launch and in several; a label out of range makes NaN of its image alone, and of the loss."""
+    import cupy
+
+    from minidl.ops import cuda
+    x = cupy.asarray(5 * normal(n, classes, dtype=dtype))
+    labels = cupy.asarray(np.random.default_rng(n).integers(0, classes, n))
+    for smoothing in (0.0, 0.1):
+        for wrong in (False, True)[:1 + (n > 1)]:
+            if wrong:
+                labels[0] = classes
+            loss, log_p = cuda.cross_entropy(x, labels, reduction, smoothing)
+            want = cuda.cross_entropy_grad_x(cuda.ones_like(loss), log_p, labels, reduction, smoothing)
+            found = cuda.cross_entropy_with_grad(x, labels, reduction, smoothing)
+            for got, expected in zip(found, (loss, want), strict=True):
+                close(got, expected, dtype)
+            again = cuda.cross_entropy_with_grad(x, labels.astype(np.int32), reduction, smoothing)
+            assert [a.tobytes() for a in found] == [a.tobytes() for a in again]
+            labels[:1] = 0
