@@ -765,8 +765,9 @@ def test_memory_of_replays_is_flat() -> None:
 
     steps(20)
     with no_collections():
+        objects = alive()
         steps(6000)                                          # until the interpreter keeps its 2,000 tuples of each size
-        objects, before = alive(), tracemalloc.get_traced_memory()[0]
+        before = tracemalloc.get_traced_memory()[0]
         steps(2000)
         after = tracemalloc.get_traced_memory()[0]
         assert alive() == objects
@@ -1028,8 +1029,9 @@ def test_gpu_memory_of_replays_is_flat() -> None:
 
     steps(100)
     with no_collections():
+        objects = alive()
         steps(6000)
-        objects, traced = alive(), tracemalloc.get_traced_memory()[0]
+        traced = tracemalloc.get_traced_memory()[0]
         used, held = pool.used_bytes(), pool.total_bytes()
         steps(10_000)
         after = tracemalloc.get_traced_memory()[0]
