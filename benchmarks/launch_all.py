@@ -22,7 +22,9 @@ sys.path.insert(0, str(ROOT))                                  # minidl as it li
 import cupy  # noqa: E402
 import numpy as np  # noqa: E402
 
-from minidl import device  # noqa: E402
+import minidl  # noqa: E402
+import zoo  # noqa: E402
+from minidl import Tensor, device, ops, optim  # noqa: E402
 from minidl.ops import cuda as k  # noqa: E402
 from minidl.ops.cuda import conv, launch  # noqa: E402
 from minidl.ops.cuda.linear import gemm  # noqa: E402
@@ -141,6 +143,45 @@ def training(dtype: np.dtype) -> None:
             k.gather(images, indices, np.array([0.1, 0.2, 0.3]), np.zeros(3), padding, dtype)
 
 
+def fused(dtype: np.dtype) -> None:
+    """Convolutions and products with what follows them in the same launch."""
+    for shape, m, kernel, size in (((3, 2, 12, 12), 5, 5, 2), ((2, 3, 11, 11), 9, 8, 4), ((5, 1, 7, 9), 3, 3, 0)):
+        x, w, b = normal(dtype, *shape), normal(dtype, m, shape[1], kernel, kernel), normal(dtype, m)
+        g = conv_geometry(shape, w.shape, (m,), 1, 0, "whole_image")
+        for act in ("tanh", "sigmoid", "relu"):
+            k.conv2d_act(x, w, b, g, act)
+            if size:
+                pooling = pool_geometry("avg_pool2d", (g.n, g.m, g.oh, g.ow), size, None, 0)
+                k.conv2d_act_pool(x, w, b, g, act, pooling)
+    for n, i, o in ((3, 5, 2), (33, 70, 130), (2, 3000, 3), (600, 9, 600)):
+        for act in ("tanh", "sigmoid", "relu"):
+            y = k.linear_act(normal(dtype, n, i), normal(dtype, o, i), normal(dtype, o), act)
+            k.linear_grad_act(normal(dtype, n, o), normal(dtype, o, i), normal(dtype, n, i), act)
+            assert y.shape == (n, o)
+
+
+def captured(dtype: np.dtype) -> None:
+    """Compiled steps of both nets, replayed as graphs."""
+    for model, channels in (("lenet5", 1), ("krizhevsky2009", 3)):
+        net = zoo.build(model).to("cuda", dtype)
+        sgd = optim.SGD(net.parameters(), lr=0.01, momentum=0.9)
+
+        @minidl.compile
+        def step(x: Tensor, labels: Tensor, net: Any = net, sgd: optim.SGD = sgd) -> Tensor:
+            sgd.zero_grad()
+            loss = ops.cross_entropy(net(x), labels)
+            loss.backward()
+            sgd.step()
+            return loss
+        x, labels = Tensor(normal(dtype, 3, channels, 32, 32)), Tensor(cupy.asarray(np.array([1, 0, 9])))
+        for _ in range(3):
+            step(x, labels)
+
+
+FAMILIES = {family.__name__: family for family in (
+    activations, indexing, losses, poolings, products, training, splitting_convolutions, fused, captured)}
+
+
 # ---------------------------------------------------------------- what was launched
 def kernels() -> Iterator[tuple[str, str]]:
     """(file, name) of every kernel in the sources."""
@@ -162,12 +203,19 @@ def record() -> None:
 
 
 def main() -> int:
-    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("families", nargs="*", metavar="FAMILY", help=f"only these, of {', '.join(FAMILIES)}")
+    chosen = parser.parse_args().families
     device.resolve("cuda")
     record()
     for dtype in DTYPES:
-        for family in (activations, indexing, losses, poolings, products, training, splitting_convolutions):
-            family(dtype)
+        for name in chosen or FAMILIES:
+            FAMILIES[name](dtype)
+    if chosen:
+        cupy.cuda.Device().synchronize()
+        print(f"{sum(LAUNCHED.values())} launches of {len(LAUNCHED)} kernels")
+        return 0
+    for dtype in DTYPES:
         convolutions(dtype, list(conv.ALGORITHMS))
     for precision in device.PRECISIONS[1:]:
         device.set_precision(precision)

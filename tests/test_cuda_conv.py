@@ -6,11 +6,12 @@ lie in memory full of NaN whose edges must stay (`canaries`), and a second run m
 
 from __future__ import annotations
 
+import atexit
 import functools
+import multiprocessing
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 from unittest import mock
 
@@ -184,6 +185,18 @@ def assert_right(problem: Problem, canaries: Any) -> None:
 FP32 = [name for name in conv.ALGORITHMS if name != "tensor_core"]
 
 
+@functools.cache
+def compilers() -> Any:
+    """Processes that compile into CuPy's cache on disk: the compiler takes one thread of a process at a time."""
+    pool = multiprocessing.get_context("spawn").Pool(os.cpu_count())
+    atexit.register(pool.terminate)
+    return pool
+
+
+def compile_one(asked: tuple[str, tuple[launch.Constant, ...]]) -> None:
+    launch._module(*asked)
+
+
 def compile_for(shapes: Iterable[ConvGeometry], names: list[str], dtype: type) -> None:
     """Compile what the launchers will ask for, on all cores: some have kernels of their own for many shapes.
 
@@ -204,8 +217,7 @@ def compile_for(shapes: Iterable[ConvGeometry], names: list[str], dtype: type) -
                     asked = g._replace(algorithm=name)
                     if not conv.refusal(name, direction, asked, np.dtype(dtype)):
                         getattr(conv.ALGORITHMS[name], direction)(*arrays, asked)
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(lambda asked: launch._module(*asked), wanted))
+    compilers().map(compile_one, wanted, chunksize=1)
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
