@@ -23,6 +23,7 @@ from minidl import Tensor, nn, no_grad, ops, optim
 from minidl.compile import passes
 from minidl.compile.program import Call, Dynamic, Program, Slot
 from minidl.compile.record import CompileError
+from minidl.compile.replay import Aside, ByCalls
 from minidl.ops import cpu
 from minidl.tensor import Node, mode
 
@@ -733,6 +734,54 @@ def test_an_error_of_the_function_passes_and_nothing_is_kept() -> None:
     assert each.step.program is None
     plain = Training(dense(), False)
     assert bits(each.step(*vectors())) == bits(plain.step(*vectors()))
+
+
+# ---------------------------------------------------------------- streams
+class FakeStream:
+    """Notes what a stream is given: waits as (self, other), calls by name."""
+
+    log: list[Any] = []
+    current: list[str] = ["main"]
+
+    def __init__(self, name: str):
+        self.name = name
+
+    def record(self) -> str:
+        return self.name
+
+    def wait_event(self, event: str) -> None:
+        self.log.append((self.name, event))
+
+    def __enter__(self) -> None:
+        self.current.append(self.name)
+
+    def __exit__(self, *error: object) -> None:
+        self.current.pop()
+
+
+def test_gradients_that_only_the_update_reads_go_aside_and_are_waited_for() -> None:
+    each = Training(dense(half), True)
+    each.step(*vectors())
+    program = each.step.program
+    by_calls = ByCalls(program)
+    aside = [call.name for call, side in zip(program.calls, by_calls.side, strict=True) if side]
+    assert aside
+    assert set(aside) <= {"linear_grad_w", "linear_grad_b", "copy"}
+
+    FakeStream.log = []
+    streams = Aside(FakeStream("main"), [FakeStream("a"), FakeStream("b")])
+
+    def primitive(name: str) -> Callable[[], None]:
+        def call() -> None:
+            FakeStream.log.append(f"{name} on {FakeStream.current[-1]}")
+        call.__name__ = name
+        return call
+
+    for name, side in (("first", False), ("grad", True), ("second", False), ("sgd", False), ("last", False)):
+        streams.run(side, primitive(name), [], {})
+    streams.join()
+    assert FakeStream.log == ["first on main", ("a", "main"), "grad on a", "second on main", ("main", "a"),
+                              "sgd on main", "last on main"]             # nobody waits for b, which had no work
 
 
 # ---------------------------------------------------------------- memory

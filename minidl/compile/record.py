@@ -20,16 +20,14 @@ from ..tensor import Node, Tensor, mode, wrap
 from .program import Call, Dynamic, Program, Slot, replace
 
 LIBRARY = str(Path(__file__).resolve().parents[1])
-
-
 PLAIN = (type(None), bool, int, float, complex, str, bytes, np.generic)       # what a step may return beside Tensors
+
+
+BEFORE = "goes backward through what was computed before the step"
 
 
 class CompileError(ValueError):
     """A step that cannot be replayed."""
-
-
-BEFORE = "goes backward through what was computed before the step"
 
 
 def _still(t: Tensor, array: Any) -> bool:
@@ -54,7 +52,7 @@ class Recorder:
         self.guarded: set[Any] = set()
         self.dynamics: list[Dynamic] = []
         self.leaves: dict[int, Tensor] = {}            # whose gradients were written
-        self.zeroed: dict[int, Tensor] = {}           # whose gradients were forgotten
+        self.zeroed: dict[int, Tensor] = {}            # whose gradients were forgotten
         self.changed: dict[int, Tensor] = {}
         self.start = Node("", None, (), (), lambda gy, need: ()).number      # Nodes of this run have higher ones
         self._backends: dict[str, RecordingBackend] = {}

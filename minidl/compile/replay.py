@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from ..device import is_cuda
 from ..tensor import wrap
 from .program import EFFECTS, Call, Dynamic, Program, Slot, leaves, replace
@@ -94,14 +96,16 @@ class Aside:
     """
 
     def __init__(self, main: Any, others: list[Any]):
-        self.main, self.others, self.behind = main, others, False
+        self.main, self.others = main, others
+        self.behind: list[Any] = []                    # streams that the main one has yet to wait for
 
     def run(self, aside: bool, primitive: Any, arguments: list[Any], options: dict[str, Any]) -> Any:
         if aside:
             other = self.others[0]
             self.others.append(self.others.pop(0))     # in turn
             other.wait_event(self.main.record())
-            self.behind = True
+            if other not in self.behind:
+                self.behind.append(other)
             with other:
                 return primitive(*arguments, **options)
         if self.behind and primitive.__name__ in EFFECTS:
@@ -109,10 +113,9 @@ class Aside:
         return primitive(*arguments, **options)
 
     def join(self) -> None:
-        """The main stream waits for the others."""
-        for other in self.others:
-            self.main.wait_event(other.record())
-        self.behind = False
+        """The main stream waits for the others that were given work: one that was not is no part of the capture."""
+        while self.behind:
+            self.main.wait_event(self.behind.pop().record())
 
 
 def _template(call: Call) -> tuple[tuple[Any, ...], list[tuple[int, int]], list[int], dict[str, Any]]:
@@ -173,8 +176,7 @@ class AsGraph:
                 aside = Aside(stream, [cupy.cuda.Stream(non_blocking=True) for _ in range(2)])
                 self.values = calls.values(self.inputs, [self.stored[i:i + 1] for i in range(len(program.dynamics))],
                                            aside)
-                if aside.behind:
-                    aside.join()
+                aside.join()
             finally:
                 self.graph = stream.end_capture()
 
@@ -192,16 +194,10 @@ class AsGraph:
         if self.program.dynamics:
             numbers = [float(dynamic.read()) for dynamic in self.program.dynamics]
             if numbers != self.numbers:
-                self.stored.set(_host(numbers))
+                self.stored.set(np.array(numbers))
                 self.numbers = numbers
         self.graph.launch()
         return finish(self.program, self.values, own=False)
-
-
-def _host(numbers: list[float]) -> Any:
-    import numpy as np
-
-    return np.array(numbers)
 
 
 CAPTURED = frozenset({"sgd"})              # primitives that read a dynamic number from the device
