@@ -12,7 +12,8 @@ from ..reduce import sum_first
 Array = Any
 
 FILE = "conv/bias.cu"
-CONFIGURATIONS = [(FILE, (launch.real(np.dtype(dtype)), ("V", v))) for dtype in ("float32", "float64") for v in (1, 4)]
+CONFIGURATIONS = [(FILE, (launch.real(np.dtype(dtype)), ("WIDE", wide)))
+                  for dtype in ("float32", "float64") for wide in (1, 4)]
 ELEMENTS = 1 << 14                         # of a map that one block adds up, where all together make a second launch
 FEW = 1 << 17                              # worth it: up to this many one block does
 
