@@ -152,7 +152,10 @@ def fused(dtype: np.dtype) -> None:
             k.conv2d_act(x, w, b, g, act)
             if size:
                 pooling = pool_geometry("avg_pool2d", (g.n, g.m, g.oh, g.ow), size, None, 0)
-                k.conv2d_act_pool(x, w, b, g, act, pooling)
+                y, p = k.conv2d_act_pool(x, w, b, g, act, pooling)
+                for name, row in conv.ALGORITHMS.items():
+                    if row.grad_wb and conv.refusal(name, "dw", g, dtype) is None:
+                        k.conv2d_act_pool_grad_wb(p, y, x, g._replace(algorithm=name), act, pooling)
     for n, i, o in ((3, 5, 2), (33, 70, 130), (2, 3000, 3), (600, 9, 600)):
         for act in ("tanh", "sigmoid", "relu"):
             y = k.linear_act(normal(dtype, n, i), normal(dtype, o, i), normal(dtype, o), act)

@@ -18,7 +18,7 @@ from minidl.compile.program import Call, Program, Slot
 from minidl.compile.record import record
 from minidl.compile.replay import ByCalls
 from minidl.ops import cpu
-from minidl.ops.window import pool_geometry
+from minidl.ops.window import conv_geometry, pool_geometry
 
 ACTS = ("tanh", "sigmoid", "relu")
 DTYPES = (np.float32, np.float64)
@@ -160,6 +160,15 @@ def convolved(act: str, size: int | None = None) -> Step:
     return backward(loss)
 
 
+def convolved_weights(act: str, size: Any, stride: Any = None) -> Step:
+    """The filters' gradient, and through a bias that is made of them the bias's, but none of the images."""
+    def loss(w: Tensor, x: Tensor) -> Tensor:
+        y = getattr(ops, act)(ops.conv2d(x, w, w.sum(axis=(1, 2, 3)), padding=((1, 2), (2, 1))))
+        y = ops.avg_pool2d(y, size=size, stride=stride)
+        return (y * y).sum()
+    return backward(loss)
+
+
 def multiplied(act: str) -> Step:
     return backward(lambda x, w: ops.linear(getattr(ops, act)(ops.linear(x, w)), w).sum())
 
@@ -177,6 +186,9 @@ STEPS: dict[str, tuple[str, Step, Callable[[], tuple[Any, ...]]]] = {
        for act in ACTS},
     **{f"convolved and pooled {act}, {size}": ("conv2d_act_pool", convolved(act, size), lambda: (
         normal(3, 2, 8, 12), normal(5, 2, 3, 3), normal(5))) for act in ACTS for size in (2, 3, 4)},
+    **{f"gradients of convolved and pooled {act}, {size}": ("conv2d_act_pool_grad_wb", convolved_weights(act, *size),
+       lambda: (normal(5, 2, 4, 4), normal(3, 2, 8, 12)))
+       for act in ACTS for size in ((2,), (4,), ((4, 2),), (3, 2))},
     **{f"{name} {act}": (name, multiplied(act), lambda: (normal(5, 7), normal(7, 7)))
        for name in ("linear_act", "linear_grad_act") for act in ACTS},
     "classified one": ("cross_entropy_with_grad", classified("none", 0.1), lambda: (normal(1, 4), np.array([2]))),
@@ -306,6 +318,43 @@ def test_avg_pool2d_grad_act(shape: tuple[int, ...], size: Any, stride: Any, pad
     close(cuda.avg_pool2d_grad_act(*gaps, g, act), want, dtype)
     np.testing.assert_allclose(found.get(), cpu.avg_pool2d_grad_act(gy.get(), y.get(), g, act),
                                rtol=0, atol=64 * np.finfo(dtype).eps)
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("fp32")
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("act", ACTS)
+@pytest.mark.parametrize(("x_shape", "w_shape", "padding", "size"), [
+    ((128, 3, 32, 32), (64, 3, 8, 8), ((4, 3), (4, 3)), 4), ((64, 1, 32, 32), (6, 1, 5, 5), 0, 2),
+    ((3, 2, 23, 17), (5, 2, 8, 8), ((7, 6), (0, 3)), 2), ((2, 3, 11, 15), (9, 3, 8, 8), 0, 4),
+    ((5, 1, 13, 10), (3, 1, 2, 4), 1, 2), ((4, 2, 12, 12), (5, 2, 4, 4), 0, 3), ((3, 20, 12, 12), (5, 20, 5, 5), 0, 2),
+    ((0, 2, 12, 12), (5, 2, 5, 5), 0, 2)])
+def test_conv2d_act_pool_grad_wb(x_shape: tuple[int, ...], w_shape: tuple[int, ...], padding: Any, size: int, act: str,
+                                 dtype: type, canaries: Any) -> None:
+    """By each algorithm that has a form of its own, and by the plain primitives."""
+    import cupy
+    from test_cuda_ops import product_bound
+
+    from minidl.ops import cuda
+    from minidl.ops.cuda import conv
+    g = conv_geometry(x_shape, w_shape, None, 1, padding, "gemm")
+    pooling = pool_geometry("avg_pool2d", (g.n, g.m, g.oh, g.ow), size, None, 0)
+    arrays = [cupy.asarray(normal(pooling.n, pooling.c, pooling.oh, pooling.ow, dtype=dtype)),
+              getattr(cuda, act)(cupy.asarray(normal(g.n, g.m, g.oh, g.ow, dtype=dtype, seed=1))),
+              cupy.asarray(normal(*x_shape, dtype=dtype, seed=2))]
+    gp, y, x = (a.get().astype(float) for a in arrays)
+    gz = cpu.avg_pool2d_grad_act(gp, y, pooling, act)
+    exact = cpu.conv2d_grad_w(gz, x, g), cpu.conv2d_grad_b(gz)
+    squares = cpu.conv2d_grad_w(gz * gz, x * x, g), cpu.conv2d_grad_b(gz * gz)
+    most = [product_bound("fp32", g.n * g.oh * g.ow, *each, dtype) for each in zip(squares, exact, strict=True)]
+    for name, row in conv.ALGORITHMS.items():
+        if name == "gemm" or (row.grad_wb and conv.refusal(name, "dw", g, np.dtype(dtype)) is None):
+            first, second = (cuda.conv2d_act_pool_grad_wb(*arrays, g._replace(algorithm=name), act, pooling)
+                             for _ in range(2))
+            for got, again, want, bound in zip(first, second, exact, most, strict=True):
+                assert (got.dtype, got.shape) == (dtype, want.shape)
+                assert got.tobytes() == again.tobytes()
+                assert (np.abs(got.get() - want) <= bound).all(), name
 
 
 @pytest.mark.gpu

@@ -87,6 +87,12 @@ RULES: tuple[Rule, ...] = (
         gz = ACT_grad_x(gx, y)
         """, "gz = linear_grad_act(gy, w, y, ACT)"),
     *each_act("""
+        gy = avg_pool2d_grad_x(gp, pooling)
+        gz = ACT_grad_x(gy, y)
+        dw = conv2d_grad_w(gz, x, g)
+        db = conv2d_grad_b(gz)
+        """, "dw, db = conv2d_act_pool_grad_wb(gp, y, x, g, ACT, pooling)"),
+    *each_act("""
         dx = avg_pool2d_grad_x(gy, g)
         gx = ACT_grad_x(dx, y)
         """, "gx = avg_pool2d_grad_act(gy, y, g, ACT)"),

@@ -24,7 +24,7 @@ import numpy as np
 from .activation import VALUES
 from .linear import linear, linear_grad_w, linear_grad_x
 from .parallel import empty, images_a_chunk, one_blas_thread, parallel_for, scratch
-from .pool import avg_pool2d
+from .pool import avg_pool2d, avg_pool2d_grad_act
 
 Array = np.ndarray
 
@@ -325,3 +325,9 @@ def conv2d_act_pool(x: Array, w: Array, b: Array | None, g: Any, act: str, pooli
     """(y, its averages) of y = act(conv2d(x))"""
     y = conv2d_act(x, w, b, g, act)
     return y, avg_pool2d(y, pooling)
+
+
+def conv2d_act_pool_grad_wb(gp: Array, y: Array, x: Array, g: Any, act: str, pooling: Any) -> tuple[Array, Array]:
+    """(dw, db) of avg_pool2d(y), y = act(conv2d(x)), from the averages' gradient gp; nobody is to want x's"""
+    gz = avg_pool2d_grad_act(gp, y, pooling, act)
+    return conv2d_grad_w(gz, x, g), conv2d_grad_b(gz)

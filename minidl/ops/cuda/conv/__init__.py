@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from ....device import precision
 from ..activation import VALUES
-from ..pool import avg_pool2d
+from ..pool import avg_pool2d, avg_pool2d_grad_act, in_squares
 from . import direct, implicit_gemm, krizhevsky, tiled, unroll, whole_image
 from .auto import fastest
 from .bias import sum_maps
@@ -20,14 +20,16 @@ Array = Any
 
 
 class Algorithm(NamedTuple):
-    """y(x, w, b, g), dx(gy, w, g), dw(gy, x, g), each None where there is none; whether `auto` tries it; and
-    refuses(direction, g, dtype), which says why a case cannot be done, or None."""
+    """y(x, w, b, g), dx(gy, w, g), dw(gy, x, g), each None where there is none; refuses(direction, g, dtype), which
+    says why a case cannot be done, or None; whether `auto` tries it; and, where dw has it, the fused form
+    grad_wb(gp, y, x, g, act, pooling) of conv2d_act_pool_grad_wb for windows that `in_squares` says."""
 
     y: Callable[..., Array] | None
     dx: Callable[..., Array] | None
     dw: Callable[..., Array] | None
     refuses: Callable[[str, Any, Any], str | None]
     tried: bool
+    grad_wb: Callable[..., tuple[Array, Array]] | None = None
 
 
 ALGORITHMS: dict[str, Algorithm] = {
@@ -114,3 +116,12 @@ def conv2d_act_pool(x: Array, w: Array, b: Array | None, g: Any, act: str, pooli
         return whole_image.y_act_pool(x, w, b, g, act, pooling)
     y = conv2d_act(x, w, b, g, act)
     return y, avg_pool2d(y, pooling)
+
+
+def conv2d_act_pool_grad_wb(gp: Array, y: Array, x: Array, g: Any, act: str, pooling: Any) -> tuple[Array, Array]:
+    """(dw, db) of avg_pool2d(y), y = act(conv2d(x)), from the averages' gradient gp; nobody is to want x's"""
+    fused = ALGORITHMS[_name("dw", g, y, x)].grad_wb      # y has the gradient's shape: `auto` may measure on it
+    if fused and in_squares(pooling):
+        return fused(gp, y, x, g, act, pooling)
+    gz = avg_pool2d_grad_act(gp, y, pooling, act)
+    return conv2d_grad_w(gz, x, g), conv2d_grad_b(gz)
