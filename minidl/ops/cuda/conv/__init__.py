@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from ....device import precision
 from ..activation import VALUES
 from ..pool import avg_pool2d, avg_pool2d_grad_act, in_squares
-from . import direct, implicit_gemm, krizhevsky, tiled, unroll, whole_image
+from . import direct, implicit_gemm, krizhevsky, tiled, unroll, whole_image, winograd_dw
 from .auto import fastest
 from .bias import sum_maps
 
@@ -43,6 +43,7 @@ ALGORITHMS: dict[str, Algorithm] = {
     "tensor_core": Algorithm(implicit_gemm.tensor_core_y, implicit_gemm.tensor_core_dx, implicit_gemm.tensor_core_dw,
                              implicit_gemm.tensor_core_refuses, True),
     "whole_image": Algorithm(whole_image.y, whole_image.dx, whole_image.dw, whole_image.refuses, True),
+    "winograd": Algorithm(None, None, winograd_dw.dw, winograd_dw.refuses, True, winograd_dw.grad_wb),
 }
 CONV_ALGORITHMS = (*ALGORITHMS, "auto")
 

@@ -1,0 +1,129 @@
+"""Launcher of winograd_dw.cu, and the choice of its tiles from the shape."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .. import launch
+from ..reduce import sum_first
+
+Array = Any
+
+launch.struct("Planes", "n", "c", "h", "w", "top", "left", "ph", "pw", "images")
+
+FILE = "conv/winograd_dw.cu"
+FILTERS, ROWS, SLICES = range(1, 9), (1, 2), (1, 2, 3, 4, 6, 8, 16)       # TM, ROWS and blocks an image to choose from
+MOST_THREADS = 512
+FEWEST = 64                                # products of a sum: of fewer, those that cancel may weigh more than the rest
+FLOAT = np.dtype(np.float32)
+
+
+class Plan(NamedTuple):
+    """One launch."""
+
+    grid: tuple[int, int]
+    threads: int
+    shared: int
+    constants: tuple[launch.Constant, ...]
+    planes: bytes
+    time: float                                        # estimated, in cycles
+
+
+def _up(value: int, step: int) -> int:
+    return -(-value // step) * step
+
+
+def _slot(window: int) -> int:
+    """SLOT in the source: floats of an item; window is 0 where nothing is fused."""
+    fours = (16 + (8 // window + 1 if window else 0) + 3) // 4
+    return 4 * (fours | 1)
+
+
+def _constants(kh: int, kw: int, tm: int, groups: int, rows: int, fours: int, threads: int,
+               aligned: bool) -> tuple[launch.Constant, ...]:
+    return (launch.real(FLOAT), ("KH", kh), ("KW", kw), ("TM", tm), ("GROUPS", groups), ("ROWS", rows), ("FOURS", fours),
+            ("THREADS_A_BLOCK", threads), ("ALIGNED", int(aligned)))
+
+
+@functools.lru_cache(maxsize=1024)
+def _plan(g: Any, window: int) -> Plan | None:
+    """The candidate with the least estimated time, or None where none fits."""
+    return min(_candidates(g, window), key=lambda plan: plan.time, default=None)
+
+
+def _candidates(g: Any, window: int) -> list[Plan]:
+    return [plan for tm, rows, slices in itertools.product(FILTERS, ROWS, SLICES)
+            if tm <= g.m and slices <= g.m and (plan := _candidate(g, window, tm, rows, slices))]
+
+
+def _candidate(g: Any, window: int, tm: int, rows: int, slices: int) -> Plan | None:
+    """The launch for all taps of tm filters a thread and rows of positions at a time, or None where it does not fit."""
+    a, b, groups, fours = g.kh // 2, g.kw // 2, -(-g.m // (slices * tm)), -(-g.ow // 8)
+    chunks, wide = -(-g.oh // (2 * rows)), _up(b + 3, 4)
+    workers = _up(9 * g.c * groups, 32)
+    threads = _up(workers + 32, 128)                   # as many warps on each scheduler
+    numbers = a * b * tm + (a + rows - 1) * wide + 24
+    if threads > MOST_THREADS or numbers > min(255, 65536 // threads):
+        return None
+    maps, items = tm * groups, rows * fours
+    ph, pw = chunks * rows + a - 1, 4 * fours - 4 + wide
+    kinds, sums = 9 * (2 * items * (maps | 1) * 4 + g.c * ph * pw), 9 * g.c * a * b * maps
+    shared = (maps * items * _slot(window) + max(kinds, sums)) * FLOAT.itemsize
+    if shared > launch.most_shared():
+        return None
+    resident = max(1, min(launch.most_shared() // (shared + 1024), 65536 // (threads * _up(numbers, 8))))
+    blocks = max(1, min(g.n, resident * launch.multiprocessors() // slices))
+    multiply = -(-workers // 128) * fours * (rows * tm * (4 * a * b + 1) + (a + rows - 1) * wide // 4 + 8)
+    prepare = maps * items * 250 / (threads - workers)
+    time = -(-g.n // blocks) * (resident * chunks * (max(multiply, prepare) + 150) + 3000)
+    constants = _constants(g.kh, g.kw, tm, groups, rows, fours, threads, g.ow % 4 == 0)
+    planes = launch.by_value("Planes", (g.n, g.c, g.h, g.w, g.top, g.left, ph, pw, 1))
+    return Plan((blocks, slices), threads, shared, constants, planes, time)
+
+
+def _run(gy: Array, y: Array | None, x: Array, g: Any, fused: tuple[launch.Constant, ...] = (),
+         window: int = 0) -> tuple[Array, Array]:
+    """(dw, db); db is empty where nothing is fused."""
+    plan = _plan(g, window)
+    assert plan is not None, "refuses() was not asked"
+    taps = g.m * g.c * g.kh * g.kw
+    parts = launch.empty((plan.grid[0], taps + (g.m if window else 0)), x.dtype)
+    launch.kernel(FILE, "conv2d_winograd_dw", *plan.constants, *fused)(
+        plan.grid, (plan.threads,), gy, y, x, parts, plan.planes, g.m, g.oh, g.ow, shared=plan.shared)
+    sums = sum_first(parts) if len(parts) > 1 else parts[0]
+    return sums[:taps].reshape(g.m, g.c, g.kh, g.kw), sums[taps:]
+
+
+def dw(gy: Array, x: Array, g: Any) -> Array:
+    return _run(gy, None, x, g)[0]
+
+
+def grad_wb(gp: Array, y: Array, x: Array, g: Any, act: str, pooling: Any) -> tuple[Array, Array]:
+    """(dw, db) through the averages over windows and the activation, in the same launch."""
+    return _run(gp, y, x, g, (("FUSED", 1), ("ACT", act), ("POOL", pooling.kh)), pooling.kh)
+
+
+def refuses(direction: str, g: Any, dtype: np.dtype) -> str | None:
+    if dtype != FLOAT:
+        return f"it is for float32 arrays but these are {dtype}"
+    if g.kh % 2 or g.kw % 2 or (g.sh, g.sw) != (1, 1):
+        return f"it needs filters of even height and width, and stride 1, but the stride is {g.sh}x{g.sw}"
+    fewest = g.n * max(0, g.oh - max(g.top, g.bottom)) * max(0, g.ow - max(g.left, g.right))
+    if fewest < FEWEST:
+        return f"the sum of a tap may have only {fewest} products, too few ({FEWEST} are not) for its rounding to even out"
+    if _plan(g, 2) is None:                            # the form that takes most
+        return (f"the images and gradients do not fit a block's {launch.most_shared() // 1024} KB of shared memory, or "
+                f"the {g.c} channels its threads")
+    return None
+
+
+CONFIGURATIONS = [
+    (FILE, (*_constants(kh, kw, tm, groups, rows, fours, threads, aligned), *fused))
+    for kh, kw, tm, groups, rows, fours, threads, aligned, fused in (
+        (8, 8, 5, 13, 2, 4, 384, True, ()), (8, 8, 5, 13, 2, 4, 384, True, (("FUSED", 1), ("ACT", "sigmoid"), ("POOL", 4))),
+        (8, 8, 4, 16, 1, 4, 512, True, (("FUSED", 1), ("ACT", "tanh"), ("POOL", 2))), (8, 8, 8, 8, 2, 4, 256, False, ()),
+        (8, 8, 1, 1, 1, 1, 128, False, (("FUSED", 1), ("ACT", "relu"), ("POOL", 2))), (2, 4, 8, 2, 2, 3, 128, False, ()))]
