@@ -145,7 +145,7 @@ def training(dtype: np.dtype) -> None:
 
 def fused(dtype: np.dtype) -> None:
     """Convolutions and products with what follows them in the same launch."""
-    for shape, m, kernel, size in (((3, 2, 12, 12), 5, 5, 2), ((2, 3, 11, 11), 9, 8, 4), ((5, 1, 7, 9), 3, 3, 0)):
+    for shape, m, kernel, size in (((3, 2, 12, 12), 5, 5, 2), ((5, 3, 11, 11), 9, 8, 4), ((5, 1, 7, 9), 3, 3, 0)):
         x, w, b = normal(dtype, *shape), normal(dtype, m, shape[1], kernel, kernel), normal(dtype, m)
         g = conv_geometry(shape, w.shape, (m,), 1, 0, "whole_image")
         for act in ("tanh", "sigmoid", "relu"):

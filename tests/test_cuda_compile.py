@@ -20,7 +20,8 @@ pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot 
 compiler = pytest.importorskip("cuda.core", reason="cuda.core is not installed: nothing compiles CUDA without a GPU")
 
 from minidl.ops import cpu, cuda, shared  # noqa: E402
-from minidl.ops.cuda import launch  # noqa: E402
+from minidl.ops.cuda import conv, launch  # noqa: E402
+from minidl.ops.window import conv_geometry  # noqa: E402
 
 ARCHITECTURES = (75, 80, 86, 89, 90, 100, 120)
 SPILLS = {                                 # file -> bytes that one of its kernels may spill; 0 where it is not named
@@ -259,6 +260,26 @@ def test_numbers_become_the_kernels_type(c_type: str, value: Any, dtype: type) -
 @pytest.mark.parametrize(("count", "threads", "blocks"), [(0, 256, 1), (1, 256, 1), (256, 256, 1), (257, 256, 2)])
 def test_blocks_cover_a_count(count: int, threads: int, blocks: int) -> None:
     assert launch.blocks(count, threads) == blocks
+
+
+WINOGRAD_REFUSES: list[tuple[Any, Any, Any, Any, type, str]] = [         # x, w, stride, padding, dtype
+    ((64, 3, 32, 32), (64, 3, 8, 8), 1, 4, np.float64, "it is for float32 arrays but these are float64"),
+    ((64, 3, 32, 32), (64, 3, 5, 8), 1, 0, np.float32, "even height and width and stride 1, but they are 5x8 with "),
+    ((64, 3, 32, 32), (64, 3, 8, 8), (1, 2), 0, np.float32, "they are 8x8 with stride 1x2"),
+    ((1, 1, 7, 12), (2, 1, 4, 4), 1, ((3, 5), (0, 2)), np.float32, "only 63 products but needs 64"),
+    ((0, 1, 10, 10), (2, 1, 4, 4), 1, 0, np.float32, "only 0 products but needs 64"),
+    ((3, 1, 300, 300), (2, 1, 8, 8), 1, 0, np.float32, "do not fit a block's 227 KB of shared memory"),
+    ((64, 3, 32, 32), (64, 3, 8, 8), 1, 4, np.float32, "")]
+
+
+@pytest.mark.parametrize("case", WINOGRAD_REFUSES, ids=str)
+def test_what_winograd_refuses(case: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last column is empty where it can do a case."""
+    x, w, stride, padding, dtype, message = case
+    monkeypatch.setattr(launch, "most_shared", lambda: 232448)
+    monkeypatch.setattr(launch, "multiprocessors", lambda: 132)
+    reason = conv.refusal("winograd", "dw", conv_geometry(x, w, None, stride, padding, "winograd"), np.dtype(dtype))
+    assert (message in reason) if reason else not message
 
 
 # ---------------------------------------------------------------- one backend is as the other

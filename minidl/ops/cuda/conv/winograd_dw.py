@@ -44,9 +44,9 @@ def _slot(window: int) -> int:
 
 
 def _constants(kh: int, kw: int, tm: int, groups: int, rows: int, fours: int, threads: int,
-               aligned: bool) -> tuple[launch.Constant, ...]:
-    return (launch.real(FLOAT), ("KH", kh), ("KW", kw), ("TM", tm), ("GROUPS", groups), ("ROWS", rows), ("FOURS", fours),
-            ("THREADS_A_BLOCK", threads), ("ALIGNED", int(aligned)))
+               aligned: int) -> tuple[launch.Constant, ...]:
+    return (launch.real(FLOAT), ("KH", kh), ("KW", kw), ("TM", tm), ("GROUPS", groups), ("ROWS", rows),
+            ("FOURS", fours), ("THREADS_A_BLOCK", threads), ("ALIGNED", aligned))
 
 
 @functools.lru_cache(maxsize=1024)
@@ -80,7 +80,7 @@ def _candidate(g: Any, window: int, tm: int, rows: int, slices: int) -> Plan | N
     multiply = -(-workers // 128) * fours * (rows * tm * (4 * a * b + 1) + (a + rows - 1) * wide // 4 + 8)
     prepare = maps * items * 250 / (threads - workers)
     time = -(-g.n // blocks) * (resident * chunks * (max(multiply, prepare) + 150) + 3000)
-    constants = _constants(g.kh, g.kw, tm, groups, rows, fours, threads, g.ow % 4 == 0)
+    constants = _constants(g.kh, g.kw, tm, groups, rows, fours, threads, int(g.ow % 4 == 0))
     planes = launch.by_value("Planes", (g.n, g.c, g.h, g.w, g.top, g.left, ph, pw, 1))
     return Plan((blocks, slices), threads, shared, constants, planes, time)
 
@@ -107,23 +107,29 @@ def grad_wb(gp: Array, y: Array, x: Array, g: Any, act: str, pooling: Any) -> tu
     return _run(gp, y, x, g, (("FUSED", 1), ("ACT", act), ("POOL", pooling.kh)), pooling.kh)
 
 
+def _least(size: int, outputs: int, before: int, after: int) -> int:
+    """Positions along one axis where a tap meets the image and not its padding, of the tap that has fewest."""
+    return max(0, min(size, outputs - max(before, after)))
+
+
 def refuses(direction: str, g: Any, dtype: np.dtype) -> str | None:
     if dtype != FLOAT:
         return f"it is for float32 arrays but these are {dtype}"
     if g.kh % 2 or g.kw % 2 or (g.sh, g.sw) != (1, 1):
-        return f"it needs filters of even height and width, and stride 1, but the stride is {g.sh}x{g.sw}"
-    fewest = g.n * max(0, g.oh - max(g.top, g.bottom)) * max(0, g.ow - max(g.left, g.right))
+        return (f"it needs filters of even height and width and stride 1, but they are {g.kh}x{g.kw} with stride "
+                f"{g.sh}x{g.sw}")
+    fewest = _least(g.h, g.oh, g.top, g.bottom) * _least(g.w, g.ow, g.left, g.right) * g.n
     if fewest < FEWEST:
-        return f"the sum of a tap may have only {fewest} products, too few ({FEWEST} are not) for its rounding to even out"
+        return f"the sum of a tap may have only {fewest} products but needs {FEWEST} for its rounding to even out"
     if _plan(g, 2) is None:                            # the form that takes most
         return (f"the images and gradients do not fit a block's {launch.most_shared() // 1024} KB of shared memory, or "
                 f"the {g.c} channels its threads")
     return None
 
 
+# Tiles that are chosen for the report's layer and for small ones, each as it is and fused
 CONFIGURATIONS = [
-    (FILE, (*_constants(kh, kw, tm, groups, rows, fours, threads, aligned), *fused))
-    for kh, kw, tm, groups, rows, fours, threads, aligned, fused in (
-        (8, 8, 5, 13, 2, 4, 384, True, ()), (8, 8, 5, 13, 2, 4, 384, True, (("FUSED", 1), ("ACT", "sigmoid"), ("POOL", 4))),
-        (8, 8, 4, 16, 1, 4, 512, True, (("FUSED", 1), ("ACT", "tanh"), ("POOL", 2))), (8, 8, 8, 8, 2, 4, 256, False, ()),
-        (8, 8, 1, 1, 1, 1, 128, False, (("FUSED", 1), ("ACT", "relu"), ("POOL", 2))), (2, 4, 8, 2, 2, 3, 128, False, ()))]
+    (FILE, (*_constants(k, k, *tile), *fused))
+    for k, *tile, act, pool in ((8, 5, 13, 2, 4, 384, 1, "sigmoid", 4), (8, 8, 8, 2, 4, 256, 1, "tanh", 4),
+                                (8, 4, 16, 1, 4, 512, 0, "relu", 2), (4, 1, 3, 2, 2, 128, 0, "tanh", 2))
+    for fused in ((), (("FUSED", 1), ("ACT", act), ("POOL", pool)))]
