@@ -42,7 +42,8 @@ ALGORITHMS: dict[str, Algorithm] = {
     "implicit_gemm": Algorithm(implicit_gemm.y, implicit_gemm.dx, implicit_gemm.dw, implicit_gemm.refuses, True),
     "tensor_core": Algorithm(implicit_gemm.tensor_core_y, implicit_gemm.tensor_core_dx, implicit_gemm.tensor_core_dw,
                              implicit_gemm.tensor_core_refuses, True),
-    "whole_image": Algorithm(whole_image.y, whole_image.dx, whole_image.dw, whole_image.refuses, True),
+    "whole_image": Algorithm(whole_image.y, whole_image.dx, whole_image.dw, whole_image.refuses, True,
+                             whole_image.grad_wb),
     "winograd": Algorithm(None, None, winograd_dw.dw, winograd_dw.refuses, True, winograd_dw.grad_wb),
 }
 CONV_ALGORITHMS = (*ALGORITHMS, "auto")

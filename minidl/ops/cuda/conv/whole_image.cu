@@ -15,7 +15,8 @@
 // rows of the result (dw: of gy) start on multiples of 4 elements.
 //
 // -DFUSED: the forward applies the activation -DACT to each output, and with -DPOOL=2 or 4 also averages windows of that
-// size, which lie within a thread's outputs, into `pooled`.
+// size, which lie within a thread's outputs, into `pooled`. There dw takes the gradient of these averages, and y, what the
+// activation computed; a row has a tap more, of pixels that are 1: its sum in the row of c = p = 0 is the bias's gradient.
 #include "common.cuh"
 #include "activation/act.cuh"
 
@@ -146,26 +147,53 @@ conv2d_whole_image(const REAL* x, const REAL* w, const REAL* b, REAL* y, REAL* p
 }
 
 #else
-// Rows i0 .. of the gradients of some images, [image][ms maps][rows][gw]: gw = ow rounded up to fours, ms = m rounded up
-// to TM; zeros beyond the last row, column, map and image.
-__device__ __forceinline__ void load_gradients(REAL* to, const REAL* gy, int first, int i0, int gw, const Whole& p) {
-    constexpr int V = ALIGNED ? 16 / sizeof(REAL) : 1;       // elements that one copy moves
+// A block's share of rows i0 .. of the gradients of some images, [image][ms maps][rows][gw]: gw = ow rounded up to fours,
+// ms = m rounded up to TM. Calls visit(element there, whether it is a gradient and not padding, its map among all images'
+// and its row and column) for each V neighbours.
+constexpr int V = ALIGNED ? 16 / sizeof(REAL) : 1;           // elements that one copy moves
+
+template <class Visit> __device__ __forceinline__ void each_gradient(int first, int i0, int gw, const Whole& p,
+                                                                     Visit visit) {
     int images = imin(p.images, p.n - first);
-    const REAL* from = gy + first * p.m * p.oh * p.ow;
     Odometer at(THREADS_A_BLOCK, p.rows, gw / V);            // map, row, column
     int image = 0, map = at.high;
     for (int i = threadIdx.x; i < p.images * p.ms * p.rows * (gw / V); i += THREADS_A_BLOCK, at.next()) {
         for (map = at.high - image * p.ms; map >= p.ms; map -= p.ms) ++image;
         int row = i0 + at.middle, column = at.low * V;
         bool valid = column < p.ow && row < p.oh && map < p.m && image < images;
-        const REAL* source = valid ? from + ((image * p.m + map) * p.oh + row) * p.ow + column : gy;
-        start_copy((Pack<V>*)(to + i * V), (const Pack<V>*)source, valid);
+        visit(i * V, valid, (first + image) * p.m + map, row, column);
     }
 }
 
-// parts (blocks, m, c*KH*KW)
+// Gradients, or of what they pass through, y; zeros for padding.
+__device__ __forceinline__ void load_gradients(REAL* to, const REAL* from, int first, int i0, int gw, const Whole& p) {
+    each_gradient(first, i0, gw, p, [&](int i, bool valid, int map, int row, int column) {
+        const REAL* source = valid ? from + (map * p.oh + row) * p.ow + column : from;
+        start_copy((Pack<V>*)(to + i), (const Pack<V>*)source, valid);
+    });
+}
+
+#ifdef FUSED
+// From y to gradients, by the gradients of the averages: each thread where it has copied itself.
+__device__ __forceinline__ void turn_gradients(REAL* y, const REAL* means, int first, int i0, int gw, const Whole& p) {
+    constexpr int RUN = V < POOL ? V : POOL;                 // neighbours in one window
+    each_gradient(first, i0, gw, p, [&](int i, bool valid, int map, int row, int column) {
+        const REAL* mean = means + (map * (p.oh / POOL) + row / POOL) * (p.ow / POOL) + column / POOL;
+#pragma unroll
+        for (int e = 0; e < V; ++e) {
+            REAL share = valid ? mean[e / RUN] * (REAL)(1.0 / (POOL * POOL)) : (REAL)0;
+            y[i + e] = ACT_GRAD(share, y[i + e]);
+        }
+    });
+}
+constexpr int SUMS = KW + 1;
+#else
+constexpr int SUMS = KW;
+#endif
+
+// parts (blocks, m*c*KH*KW, and m more where FUSED)
 extern "C" __global__ void __launch_bounds__(THREADS_A_BLOCK, 1)
-conv2d_whole_image_dw(const REAL* gy, const REAL* x, REAL* parts, Whole p) {
+conv2d_whole_image_dw(const REAL* gy, const REAL* y, const REAL* x, REAL* parts, Whole p) {
     extern __shared__ __align__(16) unsigned char memory[];
     int gw = ceil_div(p.ow, 4) * 4;
     int gradient_size = p.images * p.ms * p.rows * gw, picture_size = p.images * p.c * p.ph * p.pw;
@@ -176,7 +204,7 @@ conv2d_whole_image_dw(const REAL* gy, const REAL* x, REAL* parts, Whole p) {
     int share = threadIdx.x / team, member = threadIdx.x - share * team;
     int group = member / lines, line = member - group * lines, c = line / KH, r = line - c * KH;
     bool active = share < p.shares;
-    REAL sum[TM][KW] = {};
+    REAL sum[TM][SUMS] = {};
 
     // A step is `rows` output rows of `images` images. A block's steps: all rows of its first images, of its next, ...
     int chunks = ceil_div(p.oh, p.rows);
@@ -184,7 +212,7 @@ conv2d_whole_image_dw(const REAL* gy, const REAL* x, REAL* parts, Whole p) {
     int steps = mine * chunks;
     auto load = [&](int step) {
         int turn = step / chunks, chunk = step - turn * chunks, first = (blockIdx.x + turn * gridDim.x) * p.images;
-        load_gradients(gradients + (step & 1) * gradient_size, gy, first, chunk * p.rows, gw, p);
+        load_gradients(gradients + (step & 1) * gradient_size, y ? y : gy, first, chunk * p.rows, gw, p);
         if (chunk == 0) load_images(pictures + (turn & 1) * picture_size, x, first, p);
         end_copies();
     };
@@ -196,10 +224,13 @@ conv2d_whole_image_dw(const REAL* gy, const REAL* x, REAL* parts, Whole p) {
         } else {
             await_copies<0>();
         }
-        __syncthreads();
         int turn = step / chunks, i0 = (step - turn * chunks) * p.rows;
         const REAL* planes = pictures + (turn & 1) * picture_size;
-        const REAL* maps = gradients + (step & 1) * gradient_size;
+        REAL* maps = gradients + (step & 1) * gradient_size;
+#ifdef FUSED
+        turn_gradients(maps, gy, (blockIdx.x + turn * gridDim.x) * p.images, i0, gw, p);
+#endif
+        __syncthreads();
         if (active) {
             for (int image = 0, i = share; image < p.images; i += p.shares) {
                 for (; i >= p.rows && image < p.images; ++image) i -= p.rows;
@@ -220,7 +251,7 @@ conv2d_whole_image_dw(const REAL* gy, const REAL* x, REAL* parts, Whole p) {
 #pragma unroll
                         for (int e = 0; e < TW; ++e)
 #pragma unroll
-                            for (int q = 0; q < KW; ++q) sum[f][q] += slope[e] * pixel[e * SW + q];
+                            for (int q = 0; q < SUMS; ++q) sum[f][q] += slope[e] * (q < KW ? pixel[e * SW + q] : (REAL)1);
                     }
                 }
             }
@@ -229,24 +260,25 @@ conv2d_whole_image_dw(const REAL* gy, const REAL* x, REAL* parts, Whole p) {
     }
 
     // Teams add up in halves: shares is a power of two
-    REAL* sums = (REAL*)memory;                             // [share][TM*KW][member]
+    REAL* sums = (REAL*)memory;                             // [share][TM*SUMS][member]
     for (int half = p.shares / 2; half; half /= 2) {
         if (active && share >= half && share < 2 * half)
 #pragma unroll
-            for (int e = 0; e < TM * KW; ++e) sums[((share - half) * TM * KW + e) * team + member] = sum[e / KW][e % KW];
+            for (int e = 0; e < TM * SUMS; ++e) sums[((share - half) * TM * SUMS + e) * team + member] = sum[e / SUMS][e % SUMS];
         __syncthreads();
         if (share < half)
 #pragma unroll
-            for (int e = 0; e < TM * KW; ++e) sum[e / KW][e % KW] += sums[(share * TM * KW + e) * team + member];
+            for (int e = 0; e < TM * SUMS; ++e) sum[e / SUMS][e % SUMS] += sums[(share * TM * SUMS + e) * team + member];
         __syncthreads();
     }
     if (share) return;
-    REAL* part = parts + (size_t)blockIdx.x * p.m * lines * KW;
+    REAL* part = parts + (size_t)blockIdx.x * p.m * (lines * KW + SUMS - KW);
 #pragma unroll
     for (int f = 0; f < TM; ++f) {
         if (group * TM + f >= p.m) break;
 #pragma unroll
         for (int q = 0; q < KW; ++q) part[((group * TM + f) * lines + line) * KW + q] = sum[f][q];
+        if (SUMS > KW && line == 0) part[p.m * lines * KW + group * TM + f] = sum[f][SUMS - 1];
     }
 }
 #endif

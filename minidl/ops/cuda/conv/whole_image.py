@@ -10,7 +10,7 @@ import numpy as np
 
 from .. import launch
 from ..pool import in_squares
-from ..reduce import sum_first
+from . import parts
 
 Array = Any
 
@@ -214,7 +214,7 @@ def _gradient_candidate(g: Any, dtype: np.dtype, tm: int, rows: int, most_thread
     shares = 1
     while 2 * shares * team <= most_threads and 2 * shares <= images * rows:
         shares *= 2
-    shared = max(2 * images * (g.c * ph * pw + ms * rows * gw), shares // 2 * tm * g.kw * team) * size
+    shared = max(2 * images * (g.c * ph * pw + ms * rows * gw), shares // 2 * tm * (g.kw + 1) * team) * size
     if shared > launch.most_shared():
         return None
     threads = _up(team * shares, 32)
@@ -234,14 +234,24 @@ def _gradient_candidate(g: Any, dtype: np.dtype, tm: int, rows: int, most_thread
                 _time(multiply, team * shares / threads, copies, threads, resident, packs) + finish)
 
 
-def dw(gy: Array, x: Array, g: Any) -> Array:
+def _gradients(gy: Array, y: Array | None, x: Array, g: Any,
+               fused: tuple[launch.Constant, ...] = ()) -> tuple[Array, Array]:
+    """(dw, db); db is empty where nothing is fused."""
     plan = _gradient_plan(g, x.dtype)
     assert plan is not None, "refuses() was not asked"
-    shape = g.m, g.c, g.kh, g.kw
-    parts = launch.empty((plan.blocks, *shape) if plan.blocks > 1 else shape, x.dtype)
-    launch.kernel(FILE, "conv2d_whole_image_dw", *plan.constants)(
-        (plan.blocks,), (plan.threads,), gy, x, parts, plan.whole, shared=plan.shared)
-    return sum_first(parts) if plan.blocks > 1 else parts
+    left = parts.empty(plan.blocks, g, x.dtype, bool(fused))
+    launch.kernel(FILE, "conv2d_whole_image_dw", *plan.constants, *fused)(
+        (plan.blocks,), (plan.threads,), gy, y, x, left, plan.whole, shared=plan.shared)
+    return parts.add_up(left, g)
+
+
+def dw(gy: Array, x: Array, g: Any) -> Array:
+    return _gradients(gy, None, x, g)[0]
+
+
+def grad_wb(gp: Array, y: Array, x: Array, g: Any, act: str, pooling: Any) -> tuple[Array, Array]:
+    """(dw, db) through the averages over windows and the activation, in the same launch."""
+    return _gradients(gp, y, x, g, (("FUSED", 1), ("ACT", act), ("POOL", pooling.kh)))
 
 
 def refuses(direction: str, g: Any, dtype: np.dtype) -> str | None:
@@ -280,4 +290,10 @@ CONFIGURATIONS = [
     (FILE, _constants(np.dtype(dtype), f, 1, tm, threads, aligned, GRADIENT=1))
     for dtype, tm, threads, aligned in (("float32", 8, MOST_THREADS, True), ("float32", 3, 160, False),
                                         ("float64", 4, MOST_THREADS, True), ("float64", 1, 96, False))
-    for f in (_Filter(8, 8, 1, 1), _Filter(5, 5, 1, 1), _Filter(7, 7, 2, 2))]
+    for f in (_Filter(8, 8, 1, 1), _Filter(5, 5, 1, 1), _Filter(7, 7, 2, 2))
+] + [
+    (FILE, (*_constants(np.dtype(dtype), _Filter(k, k, 1, 1), 1, tm, threads, aligned, GRADIENT=1), ("FUSED", 1),
+            ("ACT", act), ("POOL", pool)))
+    for dtype, k, tm, threads, aligned, act, pool in (
+        ("float32", 8, 8, MOST_THREADS, True, "sigmoid", 4), ("float32", 5, 2, 256, True, "tanh", 2),
+        ("float32", 5, 3, 160, False, "relu", 2), ("float64", 5, 4, MOST_THREADS, True, "tanh", 2))]

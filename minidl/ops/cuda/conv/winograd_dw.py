@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import launch
-from ..reduce import sum_first
+from . import parts
 
 Array = Any
 
@@ -90,12 +90,10 @@ def _run(gy: Array, y: Array | None, x: Array, g: Any, fused: tuple[launch.Const
     """(dw, db); db is empty where nothing is fused."""
     plan = _plan(g, window)
     assert plan is not None, "refuses() was not asked"
-    taps = g.m * g.c * g.kh * g.kw
-    parts = launch.empty((plan.grid[0], taps + (g.m if window else 0)), x.dtype)
+    left = parts.empty(plan.grid[0], g, x.dtype, bool(fused))
     launch.kernel(FILE, "conv2d_winograd_dw", *plan.constants, *fused)(
-        plan.grid, (plan.threads,), gy, y, x, parts, plan.planes, g.m, g.oh, g.ow, shared=plan.shared)
-    sums = sum_first(parts) if len(parts) > 1 else parts[0]
-    return sums[:taps].reshape(g.m, g.c, g.kh, g.kw), sums[taps:]
+        plan.grid, (plan.threads,), gy, y, x, left, plan.planes, g.m, g.oh, g.ow, shared=plan.shared)
+    return parts.add_up(left, g)
 
 
 def dw(gy: Array, x: Array, g: Any) -> Array:
