@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from ....device import precision
 from ..activation import VALUES
 from ..pool import avg_pool2d
-from . import direct, implicit_gemm, krizhevsky, tiled, unroll, whole_image
+from . import direct, implicit_gemm, krizhevsky, tiled, unroll, whole_image, winograd
 from .auto import fastest
 from .bias import sum_maps
 
@@ -21,13 +21,20 @@ Array = Any
 
 class Algorithm(NamedTuple):
     """y(x, w, b, g), dx(gy, w, g), dw(gy, x, g), each None where there is none; whether `auto` tries it; and
-    refuses(direction, g, dtype), which says why a case cannot be done, or None."""
+    refuses(direction, g, dtype), which says why a case cannot be done, or None.
+
+    What computes y may go on in the same launch: y_act(x, w, b, g, act), and y_act_pool(x, w, b, g, act, pooling) where
+    can_pool(g, pooling, dtype).
+    """
 
     y: Callable[..., Array] | None
     dx: Callable[..., Array] | None
     dw: Callable[..., Array] | None
     refuses: Callable[[str, Any, Any], str | None]
     tried: bool
+    y_act: Callable[..., Array] | None = None
+    y_act_pool: Callable[..., tuple[Array, Array]] | None = None
+    can_pool: Callable[[Any, Any, Any], bool] | None = None
 
 
 ALGORITHMS: dict[str, Algorithm] = {
@@ -40,7 +47,10 @@ ALGORITHMS: dict[str, Algorithm] = {
     "implicit_gemm": Algorithm(implicit_gemm.y, implicit_gemm.dx, implicit_gemm.dw, implicit_gemm.refuses, True),
     "tensor_core": Algorithm(implicit_gemm.tensor_core_y, implicit_gemm.tensor_core_dx, implicit_gemm.tensor_core_dw,
                              implicit_gemm.tensor_core_refuses, True),
-    "whole_image": Algorithm(whole_image.y, whole_image.dx, whole_image.dw, whole_image.refuses, True),
+    "whole_image": Algorithm(whole_image.y, whole_image.dx, whole_image.dw, whole_image.refuses, True,
+                             whole_image.y_act, whole_image.y_act_pool, whole_image.can_pool),
+    "winograd": Algorithm(winograd.y, None, None, winograd.refuses, True,
+                          winograd.y_act, winograd.y_act_pool, winograd.can_pool),
 }
 CONV_ALGORITHMS = (*ALGORITHMS, "auto")
 
@@ -103,14 +113,14 @@ def conv2d_grad_b(gy: Array) -> Array:
 # ---------------------------------------------------------------- fused with what follows
 def conv2d_act(x: Array, w: Array, b: Array | None, g: Any, act: str) -> Array:
     """act(conv2d(x))"""
-    if _name("y", g, x, w, b) == "whole_image":
-        return whole_image.y_act(x, w, b, g, act)
-    return VALUES[act](conv2d(x, w, b, g))
+    y_act = ALGORITHMS[_name("y", g, x, w, b)].y_act
+    return y_act(x, w, b, g, act) if y_act else VALUES[act](conv2d(x, w, b, g))
 
 
 def conv2d_act_pool(x: Array, w: Array, b: Array | None, g: Any, act: str, pooling: Any) -> tuple[Array, Array]:
     """(y, its averages) of y = act(conv2d(x))"""
-    if _name("y", g, x, w, b) == "whole_image" and whole_image.can_pool(g, pooling, x.dtype):
-        return whole_image.y_act_pool(x, w, b, g, act, pooling)
+    row = ALGORITHMS[_name("y", g, x, w, b)]
+    if row.y_act_pool and row.can_pool and row.can_pool(g, pooling, x.dtype):
+        return row.y_act_pool(x, w, b, g, act, pooling)
     y = conv2d_act(x, w, b, g, act)
     return y, avg_pool2d(y, pooling)
