@@ -6,10 +6,10 @@ four kinds. Its roundings are about twice as large, those of the sums before the
 product at random, and both lie within the eight-fold margin of `product_bound` in tests/test_cuda_ops.py.
 
 But that error is one of the filter times the pixels, not of the very products that an output sums: in one dimension
-y0 = H0*(X0-X1) + (H0+H1)*X1 also meets H0*X1, which cancels. Over many products both are alike. Over few, or at a border
-where most of the window is padding, an output may happen to be small beside what cancels: so outputs of fewer than
-LEAST_PRODUCTS products are refused, and padding of more than half a filter. For the same reason an infinite pixel or
-weight makes outputs NaN that would be infinite.
+y0 = H0*(X0-X1) + (H0+H1)*X1 also meets H0*X1, which cancels. Over many products both are alike. Over few, or at a
+border where most of the window is padding, an output may happen to be small beside what cancels: so outputs of fewer
+than LEAST_PRODUCTS products are refused, and windows of more than half padding. For the same reason an infinite pixel
+or weight makes outputs NaN that would be infinite.
 """
 
 from __future__ import annotations
