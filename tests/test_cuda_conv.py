@@ -41,6 +41,7 @@ DIRECTIONS = ("y", "dx", "dw")
 # (kh, kw, sh, sw): few, because some algorithms compile a kernel for each
 WINDOWS = [(1, 1, 1, 1), (1, 1, 2, 2), (2, 3, 1, 1), (3, 3, 1, 1), (3, 3, 2, 2), (4, 2, 3, 1), (3, 5, 1, 2),
            (5, 5, 1, 1), (5, 5, 2, 3), (7, 7, 3, 3), (8, 8, 1, 1), (8, 8, 2, 2), (1, 6, 1, 1)]
+EVEN = [(2, 2, 1, 1), (4, 4, 1, 1), (2, 6, 1, 1), (8, 4, 1, 1), (6, 8, 1, 1)]        # which winograd takes
 
 # The papers' layers, (c, h, w), m, (kh, kw), padding: LeNet-5's C1, C3 and C5, and the 2009 report's
 LAYERS = [((1, 32, 32), 6, (5, 5), 0), ((6, 14, 14), 16, (5, 5), 0), ((16, 5, 5), 120, (5, 5), 0),
@@ -48,7 +49,7 @@ LAYERS = [((1, 32, 32), 6, (5, 5), 0), ((6, 14, 14), 16, (5, 5), 0), ((16, 5, 5)
 
 
 # ---------------------------------------------------------------- shapes
-def random_shape(rng: np.random.Generator) -> ConvGeometry | None:
+def random_shape(rng: np.random.Generator, windows: list[tuple[int, ...]]) -> ConvGeometry | None:
     """Odd sizes, few and many channels and filters, asymmetric padding; None where it is too large or nothing fits."""
     def log_uniform(least: int, most: int) -> int:
         return int(least * ((most + 1) / least) ** rng.random())
@@ -59,7 +60,7 @@ def random_shape(rng: np.random.Generator) -> ConvGeometry | None:
         n, m = log_uniform(1, 130), log_uniform(1, m)
         sh = sw = 1
     else:
-        kh, kw, sh, sw = WINDOWS[rng.integers(len(WINDOWS))]
+        kh, kw, sh, sw = windows[rng.integers(len(windows))]
         c, m, h, w = log_uniform(1, 70), log_uniform(1, 130), log_uniform(1, 48), log_uniform(1, 48)
         top, left = int(rng.integers(0, kh)), int(rng.integers(0, kw))
         padding = [0, ((top, int(rng.integers(0, kh))), (left, int(rng.integers(0, kw)))), (top, left)][rng.integers(3)]
@@ -71,10 +72,10 @@ def random_shape(rng: np.random.Generator) -> ConvGeometry | None:
     return g if n * m * c * g.oh * g.ow * kh * kw <= MULTIPLICATIONS and largest <= ELEMENTS else None
 
 
-def random_shapes(seed: int, count: int) -> Iterator[ConvGeometry]:
+def random_shapes(seed: int, count: int, windows: list[tuple[int, ...]] = WINDOWS) -> Iterator[ConvGeometry]:
     rng = np.random.default_rng(seed)
     while count:
-        g = random_shape(rng)
+        g = random_shape(rng, windows)
         if g is not None:
             yield g
             count -= 1
@@ -284,12 +285,42 @@ def test_tensor_cores(precision: str, canaries: Any) -> None:
         assert DONE["tensor_core", direction] - before["tensor_core", direction] >= 100
 
 
+# ---------------------------------------------------------------- filters of even height and width
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_even_filters(dtype: type, canaries: Any) -> None:
+    """Few of the shapes above are ones that winograd takes."""
+    taken = [g for g in random_shapes(2000, 1000, EVEN) if not conv.refusal("winograd", "y", g, np.dtype(dtype))]
+    assert len(taken) >= 60
+    compile_for(taken, ["winograd"], dtype)
+    assert_none([failure for at, g in enumerate(taken)
+                 for failure in failures_of(drawn(g, at, dtype), ["winograd"], canaries)])
+
+
+REFUSED_BY_WINOGRAD = [(((2, 3, 8, 8), (4, 3, 8, 8), 2, 0), "it needs stride 1 but it is 2x2"),
+                       (((2, 3, 8, 8), (4, 3, 8, 7), 1, 0),
+                        "it needs filters of even height and width but they are 8x7"),
+                       (((2, 2, 8, 8), (4, 2, 8, 8), 1, 0),
+                        "an output sums 128 products but it is exact enough from 192"),
+                       (((2, 3, 8, 8), (4, 3, 8, 8), 1, 5),
+                        "an output meets less than half of a filter's 8 rows or 8 columns"),
+                       (((2, 3, 400, 400), (4, 3, 8, 8), 1, 0), "nine kinds of the images and filters do not fit")]
+
+
+@pytest.mark.parametrize(("shape", "reason"), REFUSED_BY_WINOGRAD, ids=str)
+def test_what_winograd_refuses(shape: tuple[Any, ...], reason: str) -> None:
+    x, w, stride, padding = shape
+    g = conv_geometry(x, w, None, stride, padding, "winograd")
+    with pytest.raises(ValueError, match=f"conv2d: algorithm 'winograd' cannot compute y .*{reason}.*; use algorithm"):
+        conv.conv2d(cupy.zeros(x, np.float32), cupy.zeros(w, np.float32), None, g)
+
+
 # ---------------------------------------------------------------- how much was seen
 # (algorithm, direction) -> the least number of cases; 0 where there is no kernel
 LEAST: dict[str, tuple[int, int, int]] = {
     "direct": (2048, 2048, 2048), "tiled": (2300, 2300, 2300), "tiled_constant": (2000, 2000, 0),
     "krizhevsky": (2300, 0, 2300), "unroll": (2048, 2048, 2048), "gemm": (2048, 2048, 2048),
-    "implicit_gemm": (2048, 2048, 2048), "whole_image": (1500, 700, 1500), "winograd": (0, 0, 100),
+    "implicit_gemm": (2048, 2048, 2048), "whole_image": (1500, 700, 1500),
+    "winograd": (80, 0, 80),
 }
 
 

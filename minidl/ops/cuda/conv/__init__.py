@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from ....device import precision
 from ..activation import VALUES
 from ..pool import avg_pool2d, avg_pool2d_grad_act, in_squares
-from . import direct, implicit_gemm, krizhevsky, tiled, unroll, whole_image, winograd_dw
+from . import direct, implicit_gemm, krizhevsky, tiled, unroll, whole_image, winograd, winograd_dw
 from .auto import fastest
 from .bias import sum_maps
 
@@ -21,14 +21,21 @@ Array = Any
 
 class Algorithm(NamedTuple):
     """y(x, w, b, g), dx(gy, w, g), dw(gy, x, g), each None where there is none; refuses(direction, g, dtype), which
-    says why a case cannot be done, or None; whether `auto` tries it; and, where dw has it, the fused form
-    grad_wb(gp, y, x, g, act, pooling) of conv2d_act_pool_grad_wb for windows that `in_squares` says."""
+    says why a case cannot be done, or None; and whether `auto` tries it.
+
+    What computes y may go on in the same launch: y_act(x, w, b, g, act), and y_act_pool(x, w, b, g, act, pooling) where
+    can_pool(g, pooling, dtype). Before dw may go grad_wb(gp, y, x, g, act, pooling), the fused form of
+    conv2d_act_pool_grad_wb for windows that `in_squares` says.
+    """
 
     y: Callable[..., Array] | None
     dx: Callable[..., Array] | None
     dw: Callable[..., Array] | None
     refuses: Callable[[str, Any, Any], str | None]
     tried: bool
+    y_act: Callable[..., Array] | None = None
+    y_act_pool: Callable[..., tuple[Array, Array]] | None = None
+    can_pool: Callable[[Any, Any, Any], bool] | None = None
     grad_wb: Callable[..., tuple[Array, Array]] | None = None
 
 
@@ -43,8 +50,9 @@ ALGORITHMS: dict[str, Algorithm] = {
     "tensor_core": Algorithm(implicit_gemm.tensor_core_y, implicit_gemm.tensor_core_dx, implicit_gemm.tensor_core_dw,
                              implicit_gemm.tensor_core_refuses, True),
     "whole_image": Algorithm(whole_image.y, whole_image.dx, whole_image.dw, whole_image.refuses, True,
-                             whole_image.grad_wb),
-    "winograd": Algorithm(None, None, winograd_dw.dw, winograd_dw.refuses, True, winograd_dw.grad_wb),
+                             whole_image.y_act, whole_image.y_act_pool, whole_image.can_pool, whole_image.grad_wb),
+    "winograd": Algorithm(winograd.y, None, winograd_dw.dw, winograd.refuses, True,
+                          winograd.y_act, winograd.y_act_pool, winograd.can_pool, winograd_dw.grad_wb),
 }
 CONV_ALGORITHMS = (*ALGORITHMS, "auto")
 
@@ -107,15 +115,15 @@ def conv2d_grad_b(gy: Array) -> Array:
 # ---------------------------------------------------------------- fused with what follows
 def conv2d_act(x: Array, w: Array, b: Array | None, g: Any, act: str) -> Array:
     """act(conv2d(x))"""
-    if _name("y", g, x, w, b) == "whole_image":
-        return whole_image.y_act(x, w, b, g, act)
-    return VALUES[act](conv2d(x, w, b, g))
+    y_act = ALGORITHMS[_name("y", g, x, w, b)].y_act
+    return y_act(x, w, b, g, act) if y_act else VALUES[act](conv2d(x, w, b, g))
 
 
 def conv2d_act_pool(x: Array, w: Array, b: Array | None, g: Any, act: str, pooling: Any) -> tuple[Array, Array]:
     """(y, its averages) of y = act(conv2d(x))"""
-    if _name("y", g, x, w, b) == "whole_image" and whole_image.can_pool(g, pooling, x.dtype):
-        return whole_image.y_act_pool(x, w, b, g, act, pooling)
+    row = ALGORITHMS[_name("y", g, x, w, b)]
+    if row.y_act_pool and row.can_pool and row.can_pool(g, pooling, x.dtype):
+        return row.y_act_pool(x, w, b, g, act, pooling)
     y = conv2d_act(x, w, b, g, act)
     return y, avg_pool2d(y, pooling)
 

@@ -73,13 +73,13 @@ def _as_sum(direction: str, g: Any) -> Sum:
                g.c * taps, 1)
 
 
-def _up(value: int, step: int) -> int:
+def round_up(value: int, step: int) -> int:
     return -(-value // step) * step
 
 
 def _pixels_wide(kw: int, sw: int) -> int:
     """XW in the source: image pixels under TW outputs, in whole fours."""
-    return _up((TW - 1) * sw + kw, 4)
+    return round_up((TW - 1) * sw + kw, 4)
 
 
 # ---------------------------------------------------------------- y and dx
@@ -98,13 +98,13 @@ def _candidate(s: Sum, dtype: np.dtype, th: int, tm: int, threads: int, images: 
     wide, numbers = _pixels_wide(s.kw, s.sw), _numbers(s, dtype, th, tm)
     if not _fits_registers(s, dtype, th, tm, threads):
         return None
-    ph, pw = (_up(s.oh, th) - 1) * s.sh + s.kh, (_up(s.ow, TW) - TW) * s.sw + wide
-    ms = _up(-(-s.m // tm) * tm, 4)
+    ph, pw = (round_up(s.oh, th) - 1) * s.sh + s.kh, (round_up(s.ow, TW) - TW) * s.sw + wide
+    ms = round_up(-(-s.m // tm) * tm, 4)
     ms += 4 if ms % 32 == 0 else 0                     # rows of filters start in different banks
     shared = (s.c * s.kh * s.kw * ms + images * s.c * ph * pw) * dtype.itemsize
     if shared > launch.most_shared():
         return None
-    resident = _resident(threads, 46 + numbers, shared)
+    resident = resident_blocks(threads, 46 + numbers, shared)
     blocks = max(1, min(launch.blocks(s.n, images), resident * launch.multiprocessors()))
     whole = launch.by_value("Whole", (s.n, s.c, s.h, s.w, s.m, s.oh, s.ow, s.top, s.left, ph, pw, ms, images, 0, 0,
                                       s.w_out, s.w_in))
@@ -113,20 +113,21 @@ def _candidate(s: Sum, dtype: np.dtype, th: int, tm: int, threads: int, images: 
     passes = -(-items // threads)
     multiply = passes * s.c * s.kh * (s.kw * 3.7 * th * tm + 0.8 * th * wide + 53) * dtype.itemsize / 4
     used = 0.25 + 0.75 * items / (passes * threads)      # of the threads, in the last pass too
-    time = _time(multiply, used, images * s.c * ph * pw * COPY / threads, threads, resident, launch.blocks(s.n, images))
+    time = work_time(multiply, used, images * s.c * ph * pw * COPY / threads, threads, resident,
+                     launch.blocks(s.n, images))
     return Plan(blocks, threads, shared, constants, whole, time + s.c * s.kh * s.kw * ms * COPY / threads)
 
 
-def _resident(threads: int, numbers: int, shared: int) -> int:
+def resident_blocks(threads: int, numbers: int, shared: int) -> int:
     """Blocks that share a multiprocessor, by their registers and shared memory."""
-    registers = min(_up(numbers, 8), 65536 // threads)
+    registers = min(round_up(numbers, 8), 65536 // threads)
     return max(1, min(launch.most_shared() // (shared + 1024), 65536 // (registers * threads), 2048 // threads, 16))
 
 
 COPY = 45                                  # cycles to find and start one copy into shared memory
 
 
-def _time(multiply: float, used: float, copies: float, threads: int, resident: int, packs: int) -> float:
+def work_time(multiply: float, used: float, copies: float, threads: int, resident: int, packs: int) -> float:
     """Estimated cycles, up to what all candidates share, of a launch whose blocks do `packs` equal pieces of work.
 
     multiply, copies: cycles that a warp issues for a piece. Warps hide each other's waiting: a scheduler with w of them
@@ -150,7 +151,7 @@ def _candidates(direction: str, g: Any, dtype: np.dtype, pool: int = 1) -> list[
     s = _as_sum(direction, g)
     rows = [th for th in ROWS if th <= s.oh and th % pool == 0]
     return [plan for th, tm, threads, images in itertools.product(rows, FILTERS, THREADS, (1, 2, 4, 8))
-            if tm <= _up(s.m, 2) and (plan := _candidate(s, dtype, th, tm, threads, images))]
+            if tm <= round_up(s.m, 2) and (plan := _candidate(s, dtype, th, tm, threads, images))]
 
 
 def _sum(direction: str, source: Array, w: Array, b: Array | None, out: Array, g: Any,
@@ -198,7 +199,7 @@ def _gradient_plan(g: Any, dtype: np.dtype) -> Plan | None:
 
 def _gradient_candidates(g: Any, dtype: np.dtype) -> list[Plan]:
     return [plan for tm, chunks, threads, images in itertools.product(FILTERS, CHUNKS, (96, 160, 256, 384), (1, 2, 4))
-            if tm <= _up(g.m, 2) and chunks <= g.oh
+            if tm <= round_up(g.m, 2) and chunks <= g.oh
             and (plan := _gradient_candidate(g, dtype, tm, -(-g.oh // chunks), threads, images))]
 
 
@@ -208,7 +209,7 @@ def _gradient_candidate(g: Any, dtype: np.dtype, tm: int, rows: int, most_thread
     team = g.c * g.kh * -(-g.m // tm)
     if tm * g.kw * size > SUMS // 2 * 4 or team > most_threads or (images > 1 and rows < g.oh):
         return None
-    gw, ms = _up(g.ow, 4), _up(g.m, tm)
+    gw, ms = round_up(g.ow, 4), round_up(g.m, tm)
     ph, pw = (g.oh - 1) * g.sh + g.kh, (gw - TW) * g.sw + wide
     pw += 0 if pw // 4 % 2 else 4                      # lanes read neighbouring rows: these start in different banks
     shares = 1
@@ -217,8 +218,8 @@ def _gradient_candidate(g: Any, dtype: np.dtype, tm: int, rows: int, most_thread
     shared = max(2 * images * (g.c * ph * pw + ms * rows * gw), shares // 2 * tm * (g.kw + 1) * team) * size
     if shared > launch.most_shared():
         return None
-    threads = _up(team * shares, 32)
-    resident = _resident(threads, (tm * g.kw + 100) * size // 4, shared)
+    threads = round_up(team * shares, 32)
+    resident = resident_blocks(threads, (tm * g.kw + 100) * size // 4, shared)
     packs = launch.blocks(g.n, images)
     blocks = min(packs, resident * launch.multiprocessors())
     whole = launch.by_value("Whole", (g.n, g.c, g.h, g.w, g.m, g.oh, g.ow, g.top, g.left, ph, pw, ms, images, rows,
@@ -231,7 +232,7 @@ def _gradient_candidate(g: Any, dtype: np.dtype, tm: int, rows: int, most_thread
     copies = images * (ms * g.oh * gw / vector + g.c * ph * pw) * COPY / threads
     finish = shares.bit_length() * tm * g.kw * 8 + blocks * 8
     return Plan(blocks, threads, shared, constants, whole,
-                _time(multiply, team * shares / threads, copies, threads, resident, packs) + finish)
+                work_time(multiply, team * shares / threads, copies, threads, resident, packs) + finish)
 
 
 def _gradients(gy: Array, y: Array | None, x: Array, g: Any,
