@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from ....device import precision
 from ..activation import VALUES
 from ..pool import avg_pool2d
-from . import direct, implicit_gemm, krizhevsky, tiled, unroll, whole_image
+from . import direct, implicit_gemm, krizhevsky, tensor_core_image, tiled, unroll, whole_image
 from .auto import fastest
 from .bias import sum_maps
 
@@ -41,6 +41,7 @@ ALGORITHMS: dict[str, Algorithm] = {
     "tensor_core": Algorithm(implicit_gemm.tensor_core_y, implicit_gemm.tensor_core_dx, implicit_gemm.tensor_core_dw,
                              implicit_gemm.tensor_core_refuses, True),
     "whole_image": Algorithm(whole_image.y, whole_image.dx, whole_image.dw, whole_image.refuses, True),
+    "tensor_core_image": Algorithm(tensor_core_image.y, None, tensor_core_image.dw, tensor_core_image.refuses, True),
 }
 CONV_ALGORITHMS = (*ALGORITHMS, "auto")
 
