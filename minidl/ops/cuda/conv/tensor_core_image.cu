@@ -161,7 +161,7 @@ struct Slopes {
 #pragma unroll
         for (int f = 0; f < SETS * 2; ++f) {
             int m = m0 + f * 8;
-            bool valid = m < p.m && j < p.ow;
+            bool valid = m < p.m && i < p.oh && j < p.ow;
             REAL* to = value[f / 2][f % 2];
             const REAL* from = (POOL ? y : gy) + ((image * p.m + m) * p.oh + i) * p.ow + j;
 #if ALIGNED
