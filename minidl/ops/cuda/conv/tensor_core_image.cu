@@ -6,14 +6,16 @@
 // conv2d_tensor_core_image: y. A warp owns ROWS x 16 neighbouring outputs of 16*SETS filters. What it holds of an image
 //   row serves all its output rows, each with another row of taps: a step loads one new row. All filters lie in shared
 //   memory in the order in which lanes take them. A block walks over images.
-// conv2d_tensor_core_image_dw: a warp owns 16*SETS filters and all taps of CHANNELS channels, and sums over its share of
-//   each image's pixels; it reads the gradients from global memory itself, 16 pixels at a time. With -DPOOL these come
-//   from those of averaged windows and from y = act(...): gz = ACT_GRAD(gy / POOL^2, y); the bias's gradient, the sum of
-//   gz, stands in `parts` after the filters'. Blocks leave their sums in parts, shares add up in their order.
+// conv2d_tensor_core_image_dw: a warp owns 16 filters and all taps of CHANNELS channels, and sums over its share of each
+//   image's pixels, ROWS x 8 at a time. Their gradients it reads from global memory itself; an image row serves each of
+//   the ROWS, again with another row of taps. With -DPOOL gradients come from those of averaged windows and from y =
+//   act(...): gz = ACT_GRAD(gy / POOL^2, y); the bias's gradient, the sum of gz, stands in `parts` after the filters'.
+//   Blocks leave their sums in parts, shares add up in their order.
 //
 // Requires: all of it fits shared memory (the launcher looks). -DPRECISION: TF32, or TF32X3: numbers are split in two,
-// and three of the four products made. -DKH -DKW -DSETS and those of conv/whole.cuh; y: -DROWS; dw: -DCHANNELS -DPH -DPW
-// (a padded plane) -DTILES (warps side by side over filters) -DSHARES.
+// and three of the four products made. -DKH -DKW -DROWS and those of conv/whole.cuh (for dw -DALIGNED says that rows of gy
+// and y start on multiples of 2 elements). y: -DSETS; dw: -DCHANNELS -DPH -DPW (a padded plane) -DTILES (warps side by
+// side over filters) -DSHARES.
 #include "conv/whole.cuh"
 #include "linear/mma.cuh"
 
@@ -150,40 +152,44 @@ conv2d_tensor_core_image(const REAL* x, const REAL* w, const REAL* b, REAL* y, R
 }
 
 #else
-constexpr int ROWS_OF_TAPS = CHANNELS * KH, COLUMNS = TILES * 32, MEANS = POOL ? 4 / POOL : 1;
+constexpr int ROWS_OF_TAPS = CHANNELS * KH, COLUMNS = TILES * 32, MEANS = POOL ? ROWS / POOL : 1;
 
-// A lane's 4 neighbouring pixels of two maps for each tile of 16 filters, as they come from memory.
+// A lane's 2 neighbouring pixels in ROWS rows of two maps, as they come from memory.
 struct Slopes {
-    REAL value[SETS][2][4], mean[SETS][2][MEANS];        // POOL: of y and of the windows' gradients; else of gy alone
+    REAL value[ROWS][2][2], mean[MEANS][2];              // POOL: of y and of the windows' gradients; else of gy alone
 
-    __device__ __forceinline__ void fetch(const REAL* gy, const REAL* y, int image, int m0, int i, int j,
+    __device__ __forceinline__ void fetch(const REAL* gy, const REAL* y, int image, int m0, int i0, int j,
                                           const Picture& p) {
 #pragma unroll
-        for (int f = 0; f < SETS * 2; ++f) {
+        for (int f = 0; f < 2; ++f) {
             int m = m0 + f * 8;
-            bool valid = m < p.m && i < p.oh && j < p.ow;
-            REAL* to = value[f / 2][f % 2];
-            const REAL* from = (POOL ? y : gy) + ((image * p.m + m) * p.oh + i) * p.ow + j;
+            bool inside = m < p.m && j < p.ow;
+            const REAL* from = (POOL ? y : gy) + ((image * p.m + m) * p.oh + i0) * p.ow + j;
+#pragma unroll
+            for (int i = 0; i < ROWS; ++i, from += p.ow) {
+                bool valid = inside && i0 + i < p.oh;
 #if ALIGNED
-            *(Pack<4>*)to = valid ? *(const Pack<4>*)from : Pack<4>{};
+                *(Pack<2>*)value[i][f] = valid ? *(const Pack<2>*)from : Pack<2>{};
 #else
 #pragma unroll
-            for (int e = 0; e < 4; ++e) to[e] = valid && j + e < p.ow ? from[e] : (REAL)0;
+                for (int e = 0; e < 2; ++e) value[i][f][e] = valid && j + e < p.ow ? from[e] : (REAL)0;
 #endif
+            }
 #if POOL
-            const REAL* means = gy + ((image * p.m + m) * (p.oh / POOL) + i / POOL) * (p.ow / POOL) + j / POOL;
+            static_assert(ROWS % POOL == 0, "windows must lie within the rows that a warp takes at a time");
+            const REAL* means = gy + ((image * p.m + m) * (p.oh / POOL) + i0 / POOL) * (p.ow / POOL) + j / POOL;
 #pragma unroll
-            for (int e = 0; e < MEANS; ++e)
-                mean[f / 2][f % 2][e] = valid && j + e * POOL < p.ow ? means[e] : (REAL)0;
+            for (int i = 0; i < MEANS; ++i, means += p.ow / POOL)
+                mean[i][f] = inside && i0 + i * POOL < p.oh ? *means : (REAL)0;
 #endif
         }
     }
 
-    __device__ __forceinline__ REAL at(int f, int e) const {
+    __device__ __forceinline__ REAL at(int i, int f, int e) const {
 #if POOL
-        return ACT_GRAD(mean[f / 2][f % 2][e / POOL] * (REAL)(1.0 / (POOL * POOL)), value[f / 2][f % 2][e]);
+        return ACT_GRAD(mean[i / POOL][f] * (REAL)(1.0 / (POOL * POOL)), value[i][f][e]);
 #else
-        return value[f / 2][f % 2][e];
+        return value[i][f][e];
 #endif
     }
 };
@@ -197,61 +203,56 @@ conv2d_tensor_core_image_dw(const REAL* gy, const REAL* y, const REAL* x, REAL* 
     int picture_size = ceil_div(p.c, CHANNELS) * CHANNELS * PH * PW;
     int lane = threadIdx.x % 32, group = lane / 4, within = lane % 4;
     int share = threadIdx.x / COLUMNS, tile = threadIdx.x / 32 % TILES;
-    int m0 = (blockIdx.z * TILES + tile) * SETS * 16 + group, c0 = blockIdx.y * CHANNELS;
-    int across = ceil_div(p.ow, 16), steps = p.oh * across;
-    float sum[SETS][ROWS_OF_TAPS][4] = {}, bias[SETS * 2] = {};
+    int m0 = (blockIdx.z * TILES + tile) * 16 + group, c0 = blockIdx.y * CHANNELS;
+    int across = ceil_div(p.ow, 8), steps = ceil_div(p.oh, ROWS) * across;
+    float sum[ROWS_OF_TAPS][4] = {}, bias[2] = {};
     for (int image = blockIdx.x; image < p.n; image += gridDim.x) {
         __syncthreads();                                 // everybody is done with the image before
         load_images(picture, x, image, p);
         end_copies();
         Slopes next;
-        next.fetch(gy, y, image, m0, share / across, share % across * 16 + within * 4, p);
+        next.fetch(gy, y, image, m0, share / across * ROWS, share % across * 8 + within * 2, p);
         await_copies<0>();
         __syncthreads();
         split(picture, picture_size);
         __syncthreads();
         for (int step = share; step < steps; step += SHARES) {
-            unsigned slope[2][SETS][PARTS][4];
+            // Of the 8 pixels of a row a product's column k < 4 is pixel 2*k, k >= 4 is 2*(k - 4) + 1: neighbours in a lane
+            unsigned slope[ROWS][PARTS][4];
 #pragma unroll
-            for (int f = 0; f < SETS * 2; ++f)
+            for (int e = 0; e < ROWS * 4; ++e) {
+                REAL value = next.at(e / 4, e % 2, e / 2 % 2);
+                bias[e % 2] += value;
 #pragma unroll
-                for (int e = 0; e < 4; ++e) {
-                    REAL value = next.at(f, e);
-                    bias[f] += value;
-#pragma unroll
-                    for (int part = 0; part < PARTS; ++part)
-                        slope[e / 2][f / 2][part][e % 2 * 2 + f % 2] = part_of(value, part);
-                }
+                for (int part = 0; part < PARTS; ++part) slope[e / 4][part][e % 4] = part_of(value, part);
+            }
             int after = step + SHARES;
             if (after < steps)
-                next.fetch(gy, y, image, m0, after / across, after % across * 16 + within * 4, p);
-            // Of 16 pixels product k takes 4*within + 2*k and the next: a lane's own
-            const REAL* row = picture + (c0 * PH + step / across) * PW + step % across * 16 + within * 4 + group;
+                next.fetch(gy, y, image, m0, after / across * ROWS, after % across * 8 + within * 2, p);
+            const REAL* row = picture + (c0 * PH + step / across * ROWS) * PW + step % across * 8 + within * 2 + group;
 #pragma unroll
-            for (int k = 0; k < 2; ++k)
+            for (int c = 0; c < CHANNELS; ++c)
 #pragma unroll
-                for (int r = 0; r < ROWS_OF_TAPS; ++r) {
+                for (int r = 0; r < KH + ROWS - 1; ++r) {
                     unsigned pixel[PARTS][2];
 #pragma unroll
-                    for (int part = 0; part < PARTS; ++part)
+                    for (int e = 0; e < PARTS * 2; ++e)
+                        pixel[e / 2][e % 2] = __float_as_uint(row[e / 2 * picture_size + (c * PH + r) * PW + e % 2]);
 #pragma unroll
-                        for (int e = 0; e < 2; ++e)
-                            pixel[part][e] = __float_as_uint(
-                                row[part * picture_size + (r / KH * PH + r % KH) * PW + k * 2 + e]);
-#pragma unroll
-                    for (int t = 0; t < SETS; ++t) products(sum[t][r], slope[k][t], pixel);
+                    for (int i = 0; i < ROWS; ++i)
+                        if (r >= i && r - i < KH) products(sum[c * KH + r - i], slope[i], pixel);
                 }
         }
     }
 
     // Shares add up in their order
-    REAL* sums = (REAL*)memory;                          // [SETS*(4*ROWS_OF_TAPS + 2)][COLUMNS]
+    REAL* sums = (REAL*)memory;                          // [4*ROWS_OF_TAPS + 2][COLUMNS]
     auto each = [&](auto use) {
         REAL* at = sums + threadIdx.x % COLUMNS;
 #pragma unroll
-        for (int e = 0; e < SETS * ROWS_OF_TAPS * 4; ++e) use((&sum[0][0][0])[e], at[e * COLUMNS]);
+        for (int e = 0; e < ROWS_OF_TAPS * 4; ++e) use(sum[e / 4][e % 4], at[e * COLUMNS]);
 #pragma unroll
-        for (int f = 0; f < SETS * 2; ++f) use(bias[f], at[(SETS * ROWS_OF_TAPS * 4 + f) * COLUMNS]);
+        for (int f = 0; f < 2; ++f) use(bias[f], at[(ROWS_OF_TAPS * 4 + f) * COLUMNS]);
     };
     for (int s = 1; s < SHARES; ++s) {
         __syncthreads();
@@ -262,13 +263,13 @@ conv2d_tensor_core_image_dw(const REAL* gy, const REAL* y, const REAL* x, REAL* 
     if (share) return;
     REAL* part = parts + (size_t)blockIdx.x * p.pitch;
 #pragma unroll
-    for (int f = 0; f < SETS * 2; ++f) {
+    for (int f = 0; f < 2; ++f) {
         int m = m0 + f * 8;
 #pragma unroll
         for (int e = 0; e < ROWS_OF_TAPS * 2; ++e) {
             int r = e / 2, q = within * 2 + e % 2;
             if (m < p.m && q < KW && c0 + r / KH < p.c)
-                part[((m * p.c + c0) * KH + r) * KW + q] = sum[f / 2][r][f % 2 * 2 + e % 2];
+                part[((m * p.c + c0) * KH + r) * KW + q] = sum[r][f * 2 + e % 2];
         }
 #pragma unroll
         for (int lanes = 1; lanes < 4; lanes *= 2) bias[f] += __shfl_xor_sync(~0u, bias[f], lanes);

@@ -20,7 +20,7 @@ launch.struct("Picture", "n", "c", "h", "w", "m", "oh", "ow", "top", "left", "ph
 
 FILE = "conv/tensor_core_image.cu"
 PARTS = {"TF32": 1, "TF32X3": 2}           # numbers that an operand is split into, by PRECISION
-ROWS, SETS = 4, (1, 2, 4)                  # output rows of a warp of y; tiles of 16 filters, to choose from
+ROWS, SETS = 4, (1, 2, 4)                  # output rows of a warp at a time; of y tiles of 16 filters, to choose from
 THREADS = 256                              # a block: a thread needs up to 240 registers
 TAPS = 24                                  # rows of taps that a warp of dw sums for
 ALIGN = 64                                 # floats that the bias's gradient starts on a multiple of: 256 bytes
@@ -42,9 +42,9 @@ def _up(value: int, step: int) -> int:
     return -(-value // step) * step
 
 
-def _constants(kh: int, kw: int, ow: int, mode: str, sets: int, threads: int, **more: int) -> tuple[Any, ...]:
-    return (launch.real(np.dtype(np.float32)), ("KH", kh), ("KW", kw), ("PRECISION", mode), ("SETS", sets),
-            ("THREADS_A_BLOCK", threads), ("ALIGNED", int(ow % 4 == 0)), *more.items())
+def _constants(kh: int, kw: int, mode: str, rows: int, threads: int, aligned: bool, **more: int) -> tuple[Any, ...]:
+    return (launch.real(np.dtype(np.float32)), ("KH", kh), ("KW", kw), ("PRECISION", mode), ("ROWS", rows),
+            ("THREADS_A_BLOCK", threads), ("ALIGNED", int(aligned)), *more.items())
 
 
 def _picture(g: Any, ph: int, pw: int, pitch: int = 0, bias: int = 0) -> bytes:
@@ -64,7 +64,7 @@ def _tiled(g: Any, mode: str, sets: int, rows: int, threads: int) -> Plan | None
     if shared > launch.most_shared():
         return None
     blocks = max(1, min(g.n, 2 * launch.multiprocessors()))
-    return Plan((blocks, 1, 1), threads, shared, _constants(g.kh, g.kw, g.ow, mode, sets, threads, ROWS=rows),
+    return Plan((blocks, 1, 1), threads, shared, _constants(g.kh, g.kw, mode, rows, threads, g.ow % 4 == 0, SETS=sets),
                 _picture(g, ph, pw))
 
 
@@ -104,24 +104,24 @@ def _gradient_plan(g: Any, mode: str, with_bias: bool = False) -> Plan | None:
     """The launch, or None where image and sums do not fit shared memory."""
     tiles = -(-g.m // 16)
     tiles = -(-tiles // -(-tiles // 4))                # at most 4 side by side, and the same in each block
-    return _gradient_tiled(g, mode, with_bias, 1, tiles, THREADS // 32 // tiles)
+    return _gradient_tiled(g, mode, with_bias, tiles, THREADS // 32 // tiles, ROWS)
 
 
-def _gradient_tiled(g: Any, mode: str, with_bias: bool, sets: int, tiles: int, shares: int) -> Plan | None:
+def _gradient_tiled(g: Any, mode: str, with_bias: bool, tiles: int, shares: int, rows: int) -> Plan | None:
     groups = -(-g.c // (TAPS // g.kh))
     channels = -(-g.c // groups)
-    ph, pw, threads = g.oh + g.kh - 1, _up(g.ow, 16) + 8, 32 * tiles * shares
-    sums = sets * (4 * channels * g.kh + 2) * 32 * tiles if shares > 1 else 0
+    ph, pw, threads = _up(g.oh, rows) + g.kh - 1, _up(g.ow, 8) + 8, 32 * tiles * shares
+    sums = (4 * channels * g.kh + 2) * 32 * tiles if shares > 1 else 0
     shared = max(PARTS[mode] * groups * channels * ph * pw, sums) * 4
     if shared > launch.most_shared():
         return None
-    packs = launch.blocks(g.m, 16 * sets * tiles)
+    packs = launch.blocks(g.m, 16 * tiles)
     blocks = max(1, min(g.n, launch.multiprocessors() // (groups * packs)))
     size = g.m * g.c * g.kh * g.kw
     bias = _up(size, ALIGN) if with_bias else 0
     pitch = bias + g.m if with_bias else size
-    constants = _constants(g.kh, g.kw, g.ow, mode, sets, threads, GRADIENT=1, CHANNELS=channels, PH=ph, PW=pw,
-                           TILES=tiles, SHARES=shares)
+    constants = _constants(g.kh, g.kw, mode, rows, threads, g.ow % 2 == 0, GRADIENT=1, CHANNELS=channels, PH=ph,
+                           PW=pw, TILES=tiles, SHARES=shares)
     return Plan((blocks, groups, packs), threads, shared, constants, _picture(g, ph, pw, pitch, bias), pitch, bias)
 
 
@@ -170,14 +170,15 @@ def refuses(direction: str, g: Any, dtype: np.dtype) -> str | None:
 
 
 CONFIGURATIONS = [
-    (FILE, (*_constants(kh, kw, ow, mode, sets, THREADS, ROWS=ROWS), *fused))
-    for mode in PARTS for kh, kw, ow, sets, fused in (
-        (8, 8, 32, 4, (("FUSED", 1), ("ACT", "sigmoid"), ("POOL", 4))), (5, 5, 28, 1, (("FUSED", 1), ("ACT", "tanh"))),
-        (5, 5, 14, 2, (("FUSED", 1), ("ACT", "tanh"), ("POOL", 2))), (11, 3, 7, 4, ()))
+    (FILE, (*_constants(kh, kw, mode, ROWS, THREADS, aligned, SETS=sets), *fused))
+    for mode in PARTS for kh, kw, aligned, sets, fused in (
+        (8, 8, True, 4, (("FUSED", 1), ("ACT", "sigmoid"), ("POOL", 4))),
+        (5, 5, True, 1, (("FUSED", 1), ("ACT", "tanh"))),
+        (5, 5, False, 2, (("FUSED", 1), ("ACT", "tanh"), ("POOL", 2))), (11, 3, False, 4, ()))
 ] + [
-    (FILE, (*_constants(kh, kw, ow, mode, 1, 32 * tiles * shares, GRADIENT=1, CHANNELS=channels, PH=ph, PW=pw,
+    (FILE, (*_constants(kh, kw, mode, ROWS, 32 * tiles * shares, aligned, GRADIENT=1, CHANNELS=channels, PH=ph, PW=pw,
                         TILES=tiles, SHARES=shares), *fused))
-    for mode in PARTS for kh, kw, ow, channels, ph, pw, tiles, shares, fused in (
-        (8, 8, 32, 3, 39, 40, 4, 2, (("ACT", "sigmoid"), ("POOL", 4))), (8, 8, 32, 3, 39, 40, 4, 2, ()),
-        (5, 5, 28, 1, 32, 40, 1, 8, (("ACT", "tanh"), ("POOL", 2))), (5, 5, 14, 4, 18, 24, 1, 8, ()),
-        (11, 3, 7, 2, 17, 24, 3, 2, ()))]
+    for mode in PARTS for kh, kw, aligned, channels, ph, pw, tiles, shares, fused in (
+        (8, 8, True, 3, 39, 40, 4, 2, (("ACT", "sigmoid"), ("POOL", 4))), (8, 8, True, 3, 39, 40, 4, 2, ()),
+        (5, 5, True, 1, 32, 36, 1, 8, (("ACT", "tanh"), ("POOL", 2))), (5, 5, True, 3, 20, 24, 1, 8, ()),
+        (11, 3, False, 2, 18, 16, 3, 2, ()))]
