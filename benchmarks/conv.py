@@ -246,7 +246,7 @@ def entries(args: argparse.Namespace, peers: Sequence[str]) -> Iterator[tuple[st
     """(algorithm, precision) of every entry."""
     for algorithm in args.algorithms:
         for precision in args.precisions:
-            if (algorithm == "tensor_core") != (precision == "fp32"):
+            if algorithm.startswith("tensor_core") != (precision == "fp32"):
                 yield algorithm, precision
     for peer in peers:
         yield from ((peer, precision) for precision in args.precisions if precision in PEERS[peer])

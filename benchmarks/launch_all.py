@@ -163,6 +163,17 @@ def fused(dtype: np.dtype) -> None:
             assert y.shape == (n, o)
 
 
+def fused_on_tensor_cores(dtype: np.dtype) -> None:
+    """Whole images with activation, pooling and the gradients through both, where the precision allows it."""
+    for shape, m, kernel, size in (((3, 2, 12, 12), 5, 5, 2), ((2, 3, 11, 11), 70, 8, 4)):
+        x, w, b = normal(dtype, *shape), normal(dtype, m, shape[1], kernel, kernel), normal(dtype, m)
+        g = conv_geometry(shape, w.shape, (m,), 1, 0, "tensor_core_image")
+        pooling = pool_geometry("avg_pool2d", (g.n, g.m, g.oh, g.ow), size, None, 0)
+        if conv.refusal("tensor_core_image", "dw", g, dtype) is None:
+            y, p = conv.tensor_core_image.y_act_pool(x, w, b, g, "tanh", pooling)
+            conv.tensor_core_image.grad_wb(p, y, x, g, "tanh", pooling)
+
+
 def captured(dtype: np.dtype) -> None:
     """Compiled steps of both nets, replayed as graphs."""
     for model, channels in (("lenet5", 1), ("krizhevsky2009", 3)):
@@ -223,7 +234,8 @@ def main() -> int:
     for precision in device.PRECISIONS[1:]:
         device.set_precision(precision)
         products(DTYPES[0])
-        convolutions(DTYPES[0], ["gemm", "tensor_core"])
+        fused_on_tensor_cores(DTYPES[0])
+        convolutions(DTYPES[0], ["gemm", "tensor_core", "tensor_core_image"])
     cupy.cuda.Device().synchronize()
     missing = 0
     for file, name in kernels():

@@ -183,7 +183,8 @@ def assert_right(problem: Problem, canaries: Any) -> None:
     assert_none(list(failures_of(problem, FP32, canaries)))
 
 
-FP32 = [name for name in conv.ALGORITHMS if name != "tensor_core"]
+TENSOR_CORES = ["tensor_core", "tensor_core_image"]
+FP32 = [name for name in conv.ALGORITHMS if name not in TENSOR_CORES]
 
 
 @functools.cache
@@ -272,17 +273,95 @@ def test_results_do_not_depend_on_the_workspace_by_more_than_rounding(limit: int
 
 
 # ---------------------------------------------------------------- tensor cores
-@pytest.mark.parametrize("precision", sorted(set(ROUNDING) - {"fp32"}))
-def test_tensor_cores(precision: str, canaries: Any) -> None:
+@pytest.fixture
+def tensor_cores() -> None:
     if int(cupy.cuda.Device().compute_capability) < 80:
         pytest.skip("this GPU has no tensor cores for tf32 and bf16")
+
+
+@pytest.mark.usefixtures("tensor_cores")
+@pytest.mark.parametrize("precision", sorted(set(ROUNDING) - {"fp32"}))
+def test_tensor_cores(precision: str, canaries: Any) -> None:
     device.set_precision(precision)
-    before, failures = DONE.copy(), []
-    for at, g in enumerate(random_shapes(1000, 120)):
-        failures += failures_of(drawn(g, at, np.float32), ["tensor_core"], canaries)
+    before, failures, shapes = DONE.copy(), [], list(random_shapes(1000, 120))
+    compile_for(shapes, TENSOR_CORES, np.float32)
+    for at, g in enumerate(shapes):
+        failures += failures_of(drawn(g, at, np.float32), TENSOR_CORES, canaries)
     assert_none(failures)
-    for direction in DIRECTIONS:
-        assert DONE["tensor_core", direction] - before["tensor_core", direction] >= 100
+    whole = 30 if precision in ("tf32", "3xtf32") else 0
+    for name, least in (("tensor_core", (100, 100, 100)), ("tensor_core_image", (whole, 0, whole))):
+        for direction, count in zip(DIRECTIONS, least, strict=True):
+            assert DONE[name, direction] - before[name, direction] >= count, f"{name} {direction}"
+
+
+FUSED = [((7, 3, 32, 32), 64, 8, ((4, 3), (4, 3)), 4), ((300, 1, 28, 28), 6, 5, 2, 2), ((2, 6, 14, 14), 130, 5, 0, 2),
+         ((3, 2, 9, 15), 37, (3, 4), ((1, 0), (2, 3)), 2)]
+
+
+@pytest.mark.usefixtures("tensor_cores")
+@pytest.mark.parametrize("act", ["tanh", "sigmoid", "relu"])
+@pytest.mark.parametrize("precision", ["tf32", "3xtf32"])
+def test_whole_images_on_tensor_cores_fused(precision: str, act: str, canaries: Any) -> None:
+    """With activation and pooling, and the gradients through both: as the kernels one after another, but for rounding.
+
+    An activation's slope is at most 1, so what it makes of an error is no larger. The bias's gradient meets no tensor
+    core: it is a sum in fp32.
+    """
+    device.set_precision(precision)
+    image, rng, dtype = conv.tensor_core_image, np.random.default_rng(0), np.dtype(np.float32)
+    for x_shape, m, k, padding, size in FUSED:
+        kh, kw = k if isinstance(k, tuple) else (k, k)
+        g = conv_geometry(x_shape, (m, x_shape[1], kh, kw), None, 1, padding, "gemm")
+        pooling = pool_geometry("avg_pool2d", (g.n, g.m, g.oh, g.ow), size, None, 0)
+        assert image.can_pool(g, pooling, dtype)
+        assert image.refuses("dw", g, dtype) is None
+        x, w, b, gp = (rng.standard_normal(shape, np.float32) for shape in (
+            x_shape, (m, g.c, kh, kw), (m,), (g.n, m, pooling.oh, pooling.ow)))
+        z = cpu.conv2d(x.astype(float), w.astype(float), b.astype(float), g)
+        squares = cpu.conv2d(x.astype(float) ** 2, w.astype(float) ** 2, b.astype(float) ** 2, g)
+        y = getattr(cpu, act)(z)
+        most = product_bound(precision, g.c * kh * kw + 1, squares, z) + 4 * np.finfo(dtype).eps * (1 + np.abs(y))
+        on_cuda = [cupy.asarray(a) for a in (x, w, b)]
+        alone, (got, means) = image.y_act(*on_cuda, g, act), image.y_act_pool(*on_cuda, g, act, pooling)
+        assert used(got.get(), y, most) <= 1
+        assert alone.get().tobytes() == got.get().tobytes()
+        assert used(means.get(), cpu.avg_pool2d(y, pooling), cpu.avg_pool2d(most, pooling) + 1e-6) <= 1
+
+        gz = cpu.avg_pool2d_grad_act(gp.astype(float), got.get().astype(float), pooling, act)
+        wide, given = x.astype(float), (cupy.asarray(gp), got, on_cuda[0], g, act, pooling)
+        dw, db = image.grad_wb(*given)
+        exact, length = cpu.conv2d_grad_w(gz, wide, g), g.n * g.oh * g.ow
+        most = product_bound(precision, length, cpu.conv2d_grad_w(gz ** 2, wide ** 2, g), exact)
+        most += 4 * np.finfo(dtype).eps * np.sqrt(cpu.conv2d_grad_w(gz ** 2, wide ** 2, g))      # of gz itself
+        assert used(dw.get(), exact, most) <= 1
+        most = product_bound("fp32", length, (gz ** 2).sum((0, 2, 3)), gz.sum((0, 2, 3)))
+        assert used(db.get(), gz.sum((0, 2, 3)), most) <= 1
+        assert [a.get().tobytes() for a in image.grad_wb(*given)] == [dw.get().tobytes(), db.get().tobytes()]
+        canaries.check()
+
+
+# what -> (precision, x, w, stride, direction, what it says)
+CANNOT = {
+    "fp32": ("fp32", (1, 3, 9, 9), (2, 3, 3, 3), 1, "y", "the precision is fp32 but tensor cores compute in"),
+    "bf16": ("bf16", (1, 3, 9, 9), (2, 3, 3, 3), 1, "y", "the precision is bf16 but it computes in tf32 or 3xtf32"),
+    "stride": ("tf32", (1, 3, 9, 9), (2, 3, 3, 3), (1, 2), "dw", "it needs stride 1 but it is 1x2"),
+    "wide": ("tf32", (1, 3, 9, 9), (2, 3, 3, 9), 1, "y", "a filter row of 9 taps does not fit one step of a product"),
+    "tall": ("tf32", (1, 3, 40, 9), (2, 3, 25, 3), 1, "dw", r"25 rows of taps do not fit the sums of a warp \(24 do\)"),
+    "deep": ("3xtf32", (1, 600, 9, 9), (600, 600, 3, 3), 1, "y", r"do not fit a block's \d+ KB of shared memory"),
+    "dx": ("tf32", (1, 3, 9, 9), (2, 3, 3, 3), 1, "dx", "it has no kernel for dx")}
+
+
+@pytest.mark.usefixtures("tensor_cores")
+@pytest.mark.parametrize("what", CANNOT)
+def test_what_whole_images_on_tensor_cores_cannot_do(what: str) -> None:
+    precision, x, w, stride, direction, reason = CANNOT[what]
+    device.set_precision(precision)
+    g = conv_geometry(x, w, None, stride, 0, "tensor_core_image")
+    x_array, w_array, gy = (cupy.zeros(shape, np.float32) for shape in (x, w, (g.n, g.m, g.oh, g.ow)))
+    call = {"y": lambda: cuda.conv2d(x_array, w_array, None, g), "dx": lambda: cuda.conv2d_grad_x(gy, w_array, g),
+            "dw": lambda: cuda.conv2d_grad_w(gy, x_array, g)}[direction]
+    with pytest.raises(ValueError, match=f"'tensor_core_image' cannot compute {direction} of .*{reason}"):
+        call()
 
 
 # ---------------------------------------------------------------- filters of even height and width

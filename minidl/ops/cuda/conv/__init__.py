@@ -12,7 +12,17 @@ from typing import Any, NamedTuple
 from ....device import precision
 from ..activation import VALUES
 from ..pool import avg_pool2d, avg_pool2d_grad_act, in_squares
-from . import direct, implicit_gemm, krizhevsky, tiled, unroll, whole_image, winograd, winograd_dw
+from . import (
+    direct,
+    implicit_gemm,
+    krizhevsky,
+    tensor_core_image,
+    tiled,
+    unroll,
+    whole_image,
+    winograd,
+    winograd_dw,
+)
 from .auto import fastest
 from .bias import sum_maps
 
@@ -53,6 +63,9 @@ ALGORITHMS: dict[str, Algorithm] = {
                              whole_image.y_act, whole_image.y_act_pool, whole_image.can_pool, whole_image.grad_wb),
     "winograd": Algorithm(winograd.y, None, winograd_dw.dw, winograd.refuses, True,
                           winograd.y_act, winograd.y_act_pool, winograd.can_pool, winograd_dw.grad_wb),
+    "tensor_core_image": Algorithm(tensor_core_image.y, None, tensor_core_image.dw, tensor_core_image.refuses, True,
+                                   tensor_core_image.y_act, tensor_core_image.y_act_pool, tensor_core_image.can_pool,
+                                   tensor_core_image.grad_wb),
 }
 CONV_ALGORITHMS = (*ALGORITHMS, "auto")
 

@@ -17,12 +17,7 @@
 // -DFUSED: the forward applies the activation -DACT to each output, and with -DPOOL=2 or 4 also averages windows of that
 // size, which lie within a thread's outputs, into `pooled`. There dw takes the gradient of these averages, and y, what the
 // activation computed; a row has a tap more, of pixels that are 1: its sum in the row of c = p = 0 is the bias's gradient.
-#include "common.cuh"
-#include "activation/act.cuh"
-
-#ifndef POOL
-#define POOL 0
-#endif
+#include "conv/whole.cuh"
 
 constexpr int TW = 4;
 constexpr int XW = ((TW - 1) * SW + KW + 3) / 4 * 4;     // image pixels under TW outputs of a filter row, whole fours
@@ -39,24 +34,9 @@ struct Whole {
     int w_out, w_in;                         // strides of w along result maps and source channels
 };
 
-// Padded images [image][c][ph][pw] from `first` on, zeros beyond the last one.
-__device__ __forceinline__ void load_images(REAL* to, const REAL* x, int first, const Whole& p) {
-    int planes = imin(p.images, p.n - first) * p.c;
-    const REAL* from = x + first * p.c * p.h * p.w;
-    Odometer at(THREADS_A_BLOCK, p.ph, p.pw);                // plane, row, column
-    for (int i = threadIdx.x; i < p.images * p.c * p.ph * p.pw; i += THREADS_A_BLOCK, at.next()) {
-        int r = at.middle - p.top, s = at.low - p.left;
-        bool valid = (unsigned)r < (unsigned)p.h && (unsigned)s < (unsigned)p.w && at.high < planes;
-        start_copy(to + i, valid ? from + (at.high * p.h + r) * p.w + s : x, valid);
-    }
-}
-
 #ifndef GRADIENT
 extern "C" __global__ void __launch_bounds__(THREADS_A_BLOCK, 1)
 conv2d_whole_image(const REAL* x, const REAL* w, const REAL* b, REAL* y, REAL* pooled, Whole p) {
-#if POOL
-    static_assert(TH % POOL == 0 && TW % POOL == 0, "windows must lie within a thread's outputs");
-#endif
     extern __shared__ __align__(16) unsigned char memory[];
     REAL* filters = (REAL*)memory;                          // [c][p][q][ms]
     REAL* pictures = filters + p.c * KH * KW * p.ms;        // [image][c][ph][pw]
@@ -108,39 +88,7 @@ conv2d_whole_image(const REAL* x, const REAL* w, const REAL* b, REAL* y, REAL* p
             for (int f = 0; f < TM; ++f) {
                 int m = group * TM + f;
                 if (m >= p.m) break;
-                REAL bias = b ? b[m] : (REAL)0;
-                REAL* to = y + (((first + image) * p.m + m) * p.oh + i0) * p.ow + j0;
-#pragma unroll
-                for (int i = 0; i < TH; ++i) {
-                    if (i0 + i >= p.oh) break;
-#pragma unroll
-                    for (int j = 0; j < TW; ++j) {
-                        sum[f][i][j] += bias;
-#ifdef FUSED
-                        sum[f][i][j] = ACT_VALUE(sum[f][i][j]);
-#endif
-                    }
-#if ALIGNED
-                    *(Pack<4>*)(to + i * p.ow) = *(Pack<4>*)&sum[f][i][0];
-#else
-#pragma unroll
-                    for (int j = 0; j < TW; ++j)
-                        if (j0 + j < p.ow) to[i * p.ow + j] = sum[f][i][j];
-#endif
-                }
-#if POOL
-                REAL* means = pooled + ((first + image) * p.m + m) * (p.oh / POOL) * (p.ow / POOL);
-#pragma unroll
-                for (int i = 0; i < TH; i += POOL)
-#pragma unroll
-                    for (int j = 0; j < TW; j += POOL) {
-                        if (i0 + i >= p.oh || j0 + j >= p.ow) continue;
-                        REAL total = 0;
-#pragma unroll
-                        for (int e = 0; e < POOL * POOL; ++e) total += sum[f][i + e / POOL][j + e % POOL];
-                        means[(i0 + i) / POOL * (p.ow / POOL) + (j0 + j) / POOL] = total * (REAL)(1.0 / (POOL * POOL));
-                    }
-#endif
+                store_outputs<TH>(sum[f], b ? b[m] : (REAL)0, y, pooled, (first + image) * p.m + m, i0, j0, p);
             }
         }
     }

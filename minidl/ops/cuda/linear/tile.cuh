@@ -5,14 +5,7 @@
 // TF32X3 or BF16. A kernel fills the slabs (its own way of finding elements), calls multiply_slabs, and gets its share
 // of the sums through each(f): f(row, column, values) with WIDTH neighbouring columns.
 #include "common.cuh"
-
-#define FP32 0
-#define TF32 1
-#define TF32X3 2
-#define BF16 3
-#ifndef PRECISION
-#define PRECISION FP32
-#endif
+#include "linear/mma.cuh"
 
 constexpr int BN = 128;
 constexpr int BK = sizeof(REAL) == 4 || BM <= 32 ? 16 : 8;   // two slabs of each matrix fit 48 KB
@@ -61,8 +54,7 @@ struct Product {
 };
 
 #else
-// Tensor cores: 8 warps side by side, each owning TILES_M x TILES_N products of 16 x 8 (PTX mma.sync; the lane's
-// elements of each fragment are fixed by the instruction: group = lane / 4, within = lane % 4).
+// Tensor cores: 8 warps side by side, each owning TILES_M x TILES_N products of 16 x 8.
 struct Product {
     static constexpr int WIDTH = 2;
     static constexpr int WARPS_M = BM >= 64 ? 2 : 1, WARPS_N = 8 / WARPS_M;
@@ -70,34 +62,6 @@ struct Product {
     float sum[TILES_M][TILES_N][4];
 
     __device__ Product() : sum{} {}
-
-    static __device__ __forceinline__ unsigned tf32(float x) {
-        unsigned bits = 0;
-#if __CUDA_ARCH__ >= 800
-        asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
-#endif
-        return bits;
-    }
-
-    static __device__ __forceinline__ unsigned bf16_pair(float low, float high) {
-        unsigned bits = 0;
-#if __CUDA_ARCH__ >= 800
-        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
-#endif
-        return bits;
-    }
-
-    static __device__ __forceinline__ void mma(float* c, const unsigned* a, const unsigned* b) {
-#if __CUDA_ARCH__ >= 800
-#if PRECISION == BF16
-        asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-#else
-        asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-#endif
-            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-#endif
-    }
 
     static __device__ __forceinline__ int warp_row() { return threadIdx.x / 32 / WARPS_N * TILES_M * 16; }
     static __device__ __forceinline__ int warp_column() { return threadIdx.x / 32 % WARPS_N * TILES_N * 8; }
