@@ -58,11 +58,12 @@ class CompiledStep:
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         if mode.recorder is not None:                  # within another compiled step: part of that one's program
             return self.step(*arguments, **options)
-        entries = self._entries.setdefault(_signature(arguments, options), [])
+        arrays = arrays_of(arguments, options)
+        entries = self._entries.setdefault(_signature(arguments, options, arrays), [])
         for entry in entries:
             if entry.program.holds():
                 self.program, self.recorded = entry.program, entry.recorded
-                return entry.run(arrays_of(arguments, options))
+                return entry.run(arrays)
         recorded, returned = record(self.step, arguments, options)
         entries.insert(0, _Entry(recorded))
         del entries[MOST:]
@@ -86,11 +87,11 @@ class _Entry:
         return self.replay.run(arrays)
 
 
-def _signature(arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
+def _signature(arguments: tuple[Any, ...], options: dict[str, Any], arrays: list[Any]) -> Any:
     """Equal for calls that the same program may serve."""
-    arrays = [id(array) for array in arrays_of(arguments, options)]
-    return (precision(), mode.grad, tuple(map(arrays.index, arrays)), tuple(map(_part, arguments)),
-            tuple((name, _part(options[name])) for name in sorted(options)))
+    ids = list(map(id, arrays))
+    return (precision(), mode.grad, tuple(map(ids.index, ids)), tuple(map(_part, arguments)),
+            tuple([(name, _part(options[name])) for name in sorted(options)]))
 
 
 def _part(value: Any) -> Any:
