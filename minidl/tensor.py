@@ -301,11 +301,11 @@ class Tensor:
 
 def mark_changed(tensors: Iterable[Tensor]) -> None:
     """Note that the arrays of Tensors were changed in place, all at one time."""
-    now = _clock()
+    now, recorder = _clock(), mode.recorder
     for t in tensors:
         t.changed = now
-        if mode.recorder is not None:
-            mode.recorder.changed[id(t)] = t
+        if recorder is not None:
+            recorder.changed[id(t)] = t
 
 
 def wrap(array: Any, node: Node | None = None) -> Tensor:

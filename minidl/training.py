@@ -51,6 +51,7 @@ class RunningMetrics:
     def update(self, loss: Tensor, logits: Tensor, labels: Tensor) -> None:
         """Count a batch in: its mean loss (one number), logits (n,classes), labels (n,).
 
+        In a compiled step call it after `loss.backward()`: it keeps calls before it from being fused with later ones.
         Raises ValueError for shapes that do not fit.
         """
         if loss.size != 1 or logits.ndim != 2 or labels.shape != logits.shape[:1]:
@@ -78,18 +79,19 @@ def evaluate(model: nn.Module, batches: Iterable[tuple[Any, Any]]) -> tuple[floa
     """
     was_training = model.training
     model.eval()
-    total, right, count = 0.0, 0, 0
+    metrics, count = None, 0
     try:
         with no_grad():
             for images, labels in batches:
-                logits = model(Tensor(images))
-                total += float(ops.cross_entropy(logits, labels, reduction="sum"))
-                right += _right(logits, labels)
+                logits, labels = model(Tensor(images)), Tensor(labels)
+                metrics = metrics or RunningMetrics(logits.device)
+                metrics.update(ops.cross_entropy(logits, labels), logits, labels)
                 count += len(labels)
     finally:
         model.train(was_training)
-    if not count:
+    if metrics is None or not count:
         raise ValueError("evaluate: got 0 images but needs at least 1")
+    total, right = metrics.read()
     if not math.isfinite(total):
         raise FloatingPointError(f"evaluate: the test loss is {total / count}; the parameters are no use, train with a "
                                  "smaller learning rate")
@@ -105,8 +107,9 @@ class Progress:
         self.bar = tqdm(total=images, desc=title, unit="image", unit_scale=True, leave=False,
                         disable=None if enabled else True)
 
-    def update(self, images: int, loss: float | None = None, accuracy: float = 0.0) -> None:
-        if loss is not None:
+    def update(self, images: int, loss: float, accuracy: float) -> None:
+        """Count images in, and show loss and accuracy so far, where the loss is known (no NaN)."""
+        if not math.isnan(loss):
             self.bar.set_postfix(loss=f"{loss:.4f}", accuracy=f"{100 * accuracy:.2f} %", refresh=False)
         self.bar.update(images)
 
@@ -122,9 +125,9 @@ def fit(model: nn.Module, optimizer: optim.SGD, train: Any, test: Any, *, epochs
     train, test: `data.DataLoader`s. schedule: step -> factor of the learning rate that each of the optimizer's
     groups has on entry. compiled: replay the step with `minidl.compile`, with its batches, rates and metrics on the
     device, so that an epoch runs without waiting for the host; a loss that is not finite is then seen at the epoch's
-    end. None: on a CUDA device alone. on_epoch: called with
-    each epoch's metrics: epoch, step, lr, train_loss, train_accuracy, test_loss, test_accuracy (shares in [0, 1]),
-    seconds (training and evaluation) and images_per_second (training alone). Returns all of them.
+    end. None: on a CUDA device alone. on_epoch: called with each epoch's metrics: epoch, step, lr, train_loss,
+    train_accuracy, test_loss, test_accuracy (shares in [0, 1]), seconds (training and evaluation) and images_per_second
+    (training alone). Returns all of them.
 
     Raises ValueError for a negative number of epochs; FloatingPointError, naming epoch and step, where the
     loss is not finite; CompileError for a model that cannot be compiled: pass compiled=False.
@@ -146,7 +149,7 @@ class _Plain:
     def __init__(self, model: nn.Module, optimizer: optim.SGD, rates: list[float], train: Any):
         self.model, self.optimizer, self.rates, self.train = model, optimizer, rates, train
 
-    def epoch(self, factors: list[float]) -> Iterator[tuple[int, float | None, int]]:
+    def epoch(self, factors: list[float]) -> Iterator[tuple[int, float, int]]:
         """After each step: (images so far, their summed loss, how many of them were right)."""
         count, total, right = 0, 0.0, 0
         for (images, labels), factor in zip(self.train, factors, strict=True):
@@ -176,22 +179,22 @@ class _Compiled(_Plain):
             optimizer.step(table, batches.position)
         self.step = step
 
-    def epoch(self, factors: list[float]) -> Iterator[tuple[int, float | None, int]]:
-        """As of _Plain, but sums are read after the last step alone: until then they are None and 0."""
+    def epoch(self, factors: list[float]) -> Iterator[tuple[int, float, int]]:
+        """As of _Plain, but sums are read after the last step alone: until then they are NaN and 0."""
         _set_rates(self.optimizer, self.rates, factors[-1])
         rates = np.outer(self.rates, [0.0, *factors])          # position is 1 in the first step
         self.table.data[...] = to_device(rates, self.train.device)
-        count, sizes = 0, list(self.batches)
-        for left, size in zip(reversed(range(len(sizes))), sizes):
+        count, (*sizes, last) = 0, self.batches
+        for size in sizes:
             self.step(size)
             count += size
-            if left:
-                yield count, None, 0
+            yield count, math.nan, 0
+        self.step(last)
         total, right = self.metrics.read()
         if not math.isfinite(total):
             raise FloatingPointError(f"training: a loss of this epoch is not finite (learning rate now "
                                      f"{self.optimizer.lr:g}); use a smaller learning rate")
-        yield count, total, right
+        yield count + last, total, right
 
 
 def _fit(model: nn.Module, run: _Plain, test: Any, epochs: int, schedule: optim.Schedule, progress: bool,
@@ -205,7 +208,7 @@ def _fit(model: nn.Module, run: _Plain, test: Any, epochs: int, schedule: optim.
         count, start = 0, time.perf_counter()
         try:
             for so_far, total, right in run.epoch(factors):
-                bar.update(so_far - count, total and total / so_far, right / so_far)
+                bar.update(so_far - count, total / so_far, right / so_far)
                 step, count = step + 1, so_far
         except FloatingPointError as error:
             raise FloatingPointError(f"{error} (epoch {epoch}, step {step + 1})") from None

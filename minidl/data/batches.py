@@ -35,7 +35,7 @@ class DeviceBatches:
         count = loader.images_per_epoch
         self.sizes = [min(loader.batch_size, count - i) for i in range(0, count, loader.batch_size)]
         self._order = to_device(np.zeros(count, np.int64), loader.device)
-        # How many batches of the epoch were taken; the second number is the kernel's own. None is left before the first.
+        # How many of the epoch's batches were taken: all, before the first epoch. The second number is a kernel's own.
         self.position = Tensor(to_device(np.array([len(self.sizes), 0]), loader.device))
 
     def __iter__(self) -> Iterator[int]:

@@ -9,7 +9,7 @@ import numpy as np
 Array = np.ndarray
 
 
-def gather(images: Array, indices: Array, scale: Array, shift: Array, padding: int, dtype: Any) -> Array:
+def gather(images: Array, indices: Array, scale: Any, shift: Any, padding: int, dtype: Any) -> Array:
     """images[indices] * scale + shift, one scale and shift a channel: uint8 (N,c,h,w) -> dtype (n,c,h',w').
 
     A border of `padding` zero bytes is put around each image first, so that it is scaled and shifted too.
