@@ -64,8 +64,8 @@ def parser() -> Parser:
                    help="how convolutions are computed; a wrong name lists the device's (default: %(default)s)")
     p.add_argument("--precision", default="fp32", choices=device.PRECISIONS,
                    help="of products on a GPU (default: %(default)s)")
-    p.add_argument("--compile", action=argparse.BooleanOptionalAction, default=False,
-                   help="replay the recorded training step, and read losses once an epoch (default: no)")
+    p.add_argument("--compile", action=argparse.BooleanOptionalAction, default=None,
+                   help="replay the recorded training step, and read losses once an epoch (default: on a GPU)")
     p.add_argument("--seed", type=whole, default=0, help="decides parameters and order (default: %(default)s)")
     p.add_argument("--output-dir", metavar="DIR", help="the run folder (default: a new one under runs/)")
     p.add_argument("--load", metavar="FILE", help="start from these weights (HDF5)")
@@ -131,6 +131,7 @@ def unused(path: Path) -> Path:
 
 def run(args: argparse.Namespace) -> None:
     where = device.resolve(args.device)
+    args.compile = where == "cuda" if args.compile is None else args.compile
     minidl.set_precision(args.precision)
     train, test, note = load_data(args)
     model = build(args, train, where)
@@ -155,8 +156,7 @@ def run(args: argparse.Namespace) -> None:
 
     start = time.perf_counter()
     history = fit(model, optimizer, train_loader, test_loader, epochs=args.epochs, schedule=schedule,
-                  progress=not args.no_progress, on_epoch=report,
-                  compiled=args.compile)
+                  progress=not args.no_progress, on_epoch=report, compiled=args.compile)
     accuracy = history[-1]["test_accuracy"] if history else evaluate(model, test_loader)[1]
     minidl.save(model, folder.weights)
     print(f"{args.model} on {train.name}: test accuracy {100 * accuracy:.2f} % after {args.epochs} "

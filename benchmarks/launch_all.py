@@ -114,6 +114,7 @@ def losses(dtype: np.dtype) -> None:
             loss, log_p = k.cross_entropy(x, labels, reduction, 0.1)
             k.cross_entropy_grad_x(cupy.ones_like(loss), log_p, labels, reduction, 0.1)
             k.cross_entropy_with_grad(x, labels, reduction, 0.1)
+        k.update_metrics(cupy.zeros(2), cupy.ones((), dtype), x, labels)
 
 
 def poolings(dtype: np.dtype) -> None:
@@ -141,6 +142,10 @@ def training(dtype: np.dtype) -> None:
     for padding in (0, 2):
         for indices in (np.array([3, 0, 0, 2, 1]), np.zeros(0, np.int64)):
             k.gather(images, indices, np.array([0.1, 0.2, 0.3]), np.zeros(3), padding, dtype)
+        labels, order, position = cupy.arange(4), cupy.arange(4)[::-1].copy(), cupy.zeros(2, np.int64)
+        for size in (3, 1, 3):                                 # all, and more than the order has
+            k.next_batch(images, labels, order, position, 3, size, (0.1, 0.2, 0.3), (0.0,) * 3, padding, dtype)
+        k.sgd(params, grads, None, (cupy.ones(2), position), 0.0, 0.0, False)
 
 
 def fused(dtype: np.dtype) -> None:

@@ -87,9 +87,18 @@ class SGD:
                 if mode.recorder is not None:
                     mode.recorder.zeroed[id(p)] = p
 
-    def step(self) -> None:
-        """Update every parameter that has a gradient, in place: one primitive call a group."""
-        for group in self.groups:
+    def step(self, rates: Tensor | None = None, position: Tensor | None = None) -> None:
+        """Update every parameter that has a gradient, in place: one primitive call a group.
+
+        rates, position: in place of the groups' own learning rates, those of a whole schedule, on the parameters'
+        device, where they are read by the update itself: rates float64 (groups, steps), of which rates[:, position[0]]
+        count; position is int64, as `data.DeviceBatches.position` (1 in an epoch's first step).
+
+        Raises ValueError for rates without position, or of another shape or dtype.
+        """
+        if rates is not None or position is not None:
+            self._check_rates(rates, position)
+        for number, group in enumerate(self.groups):
             live = [p for p in group["params"] if p.grad is not None]
             if not live:
                 continue
@@ -97,11 +106,27 @@ class SGD:
             velocities = [self._velocity(p) for p in live] if group["momentum"] else None
             if mode.recorder is not None:
                 self._tell(mode.recorder, group, live, velocities)
-            k.sgd([p.data for p in live], [p.grad.data for p in live], velocities,
-                  mode.dynamic(functools.partial(group.__getitem__, "lr")), group["momentum"],
+            if rates is None or position is None:
+                lr = mode.dynamic(functools.partial(group.__getitem__, "lr"))
+            else:
+                lr = rates.data[number], position.data
+                if mode.recorder is not None:
+                    for array in lr:
+                        mode.recorder.outside(array)
+            k.sgd([p.data for p in live], [p.grad.data for p in live], velocities, lr, group["momentum"],
                   group["weight_decay"], group["nesterov"])
             for p in live:
                 p.mark_changed()
+
+    def _check_rates(self, rates: Tensor | None, position: Tensor | None) -> None:
+        for what, t, dtype, axes in (("rates", rates, np.float64, 2), ("position", position, np.int64, 1)):
+            if not isinstance(t, Tensor) or t.dtype != dtype or t.ndim != axes or t.size == 0:
+                given = f"a {type(t).__name__}" if not isinstance(t, Tensor) else f"{t.dtype} of shape {t.shape}"
+                raise ValueError(f"SGD.step: {what} is {given} but must be a Tensor of {np.dtype(dtype)}, rates "
+                                 "(groups, steps) and position (1 or more,); pass both, or neither")
+        if rates.shape[0] != len(self.groups):  # type: ignore[union-attr]  # it was looked at just now
+            raise ValueError(f"SGD.step: rates have shape {rates.shape} but there are "  # type: ignore[union-attr]
+                             f"{len(self.groups)} parameter groups; give a row to each")
 
     def _tell(self, recorder: Any, group: dict[str, Any], live: list[Tensor], velocities: list[Any] | None) -> None:
         """What a recorded update depends on beside the gradients."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -256,9 +256,7 @@ class Tensor:
 
     def mark_changed(self) -> None:
         """Note that the array was changed in place: graphs recorded before can no longer be run backward."""
-        self.changed = _clock()
-        if mode.recorder is not None:
-            mode.recorder.changed[id(self)] = self
+        mark_changed((self,))
 
     # ------------------------------------------------------------------ backward
     def backward(self, gradient: Tensor | None = None, *, retain_graph: bool = False,
@@ -299,6 +297,15 @@ class Tensor:
                 raise ValueError(f"backward: gradient has {what} {given} but the Tensor has {what} {mine}; "
                                  "they must be equal")
         return gradient.data
+
+
+def mark_changed(tensors: Iterable[Tensor]) -> None:
+    """Note that the arrays of Tensors were changed in place, all at one time."""
+    now, recorder = _clock(), mode.recorder
+    for t in tensors:
+        t.changed = now
+        if recorder is not None:
+            recorder.changed[id(t)] = t
 
 
 def wrap(array: Any, node: Node | None = None) -> Tensor:

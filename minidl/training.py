@@ -13,9 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from . import nn, ops, optim
+from . import data, nn, ops, optim
 from .compile import compile
-from .tensor import Tensor, no_grad
+from .device import to_device
+from .ops._backend import backend_of
+from .tensor import Tensor, mode, no_grad
 
 Metrics = dict[str, Any]
 
@@ -37,20 +39,33 @@ def train_step(model: nn.Module, optimizer: optim.SGD, images: Tensor, labels: A
     return value, _right(logits, labels)
 
 
-def compiled_step(model: nn.Module, optimizer: optim.SGD) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """`train_step` as a compiled step: (images, labels) -> (mean loss, count right), Tensors on the model's device.
+class RunningMetrics:
+    """The loss and the right answers of many steps, summed where they are computed: no step makes the host wait.
 
-    The update is made whatever the loss is: look at it afterwards.
+    Call `update` in a step, compiled or not, and `read` when the numbers are wanted. device: "cpu" or "cuda".
     """
-    @compile
-    def step(images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        optimizer.zero_grad()
-        logits = model(images)
-        loss = ops.cross_entropy(logits, labels)
-        loss.backward()
-        optimizer.step()
-        return loss, ops.eq(ops.argmax(logits, axis=1), labels).sum()
-    return step
+
+    def __init__(self, device: str):
+        self.sums = Tensor(np.zeros(2), device=device)
+
+    def update(self, loss: Tensor, logits: Tensor, labels: Tensor) -> None:
+        """Count a batch in: its mean loss (one number), logits (n,classes), labels (n,).
+
+        In a compiled step call it after `loss.backward()`: it keeps calls before it from being fused with later ones.
+        Raises ValueError for shapes that do not fit.
+        """
+        if loss.size != 1 or logits.ndim != 2 or labels.shape != logits.shape[:1]:
+            raise ValueError(f"RunningMetrics: loss, logits and labels have shapes {loss.shape}, {logits.shape} and "
+                             f"{labels.shape} but must be (), (n, classes) and (n,); pass a batch's mean loss")
+        if mode.recorder is not None:
+            mode.recorder.seen((self.sums, loss, logits, labels))
+        backend_of(logits.data).update_metrics(self.sums.data, loss.data, logits.data, labels.data)
+
+    def read(self) -> tuple[float, int]:
+        """(loss summed over images, count right) since the last look."""
+        loss, right = self.sums.tolist()
+        self.sums.data[...] = 0
+        return loss, int(right)
 
 
 def _right(logits: Tensor, labels: Any) -> int:
@@ -64,18 +79,19 @@ def evaluate(model: nn.Module, batches: Iterable[tuple[Any, Any]]) -> tuple[floa
     """
     was_training = model.training
     model.eval()
-    total, right, count = 0.0, 0, 0
+    metrics, count = None, 0
     try:
         with no_grad():
             for images, labels in batches:
-                logits = model(Tensor(images))
-                total += float(ops.cross_entropy(logits, labels, reduction="sum"))
-                right += _right(logits, labels)
+                logits, labels = model(Tensor(images)), Tensor(labels)
+                metrics = metrics or RunningMetrics(logits.device)
+                metrics.update(ops.cross_entropy(logits, labels), logits, labels)
                 count += len(labels)
     finally:
         model.train(was_training)
-    if not count:
+    if metrics is None or not count:
         raise ValueError("evaluate: got 0 images but needs at least 1")
+    total, right = metrics.read()
     if not math.isfinite(total):
         raise FloatingPointError(f"evaluate: the test loss is {total / count}; the parameters are no use, train with a "
                                  "smaller learning rate")
@@ -91,8 +107,9 @@ class Progress:
         self.bar = tqdm(total=images, desc=title, unit="image", unit_scale=True, leave=False,
                         disable=None if enabled else True)
 
-    def update(self, images: int, loss: float | None = None, accuracy: float = 0.0) -> None:
-        if loss is not None:
+    def update(self, images: int, loss: float, accuracy: float) -> None:
+        """Count images in, and show loss and accuracy so far, where the loss is known (no NaN)."""
+        if not math.isnan(loss):
             self.bar.set_postfix(loss=f"{loss:.4f}", accuracy=f"{100 * accuracy:.2f} %", refresh=False)
         self.bar.update(images)
 
@@ -101,25 +118,27 @@ class Progress:
 
 
 def fit(model: nn.Module, optimizer: optim.SGD, train: Any, test: Any, *, epochs: int,
-        schedule: optim.Schedule | None = None, progress: bool = False, compiled: bool = False,
+        schedule: optim.Schedule | None = None, progress: bool = False, compiled: bool | None = None,
         on_epoch: Callable[[Metrics], None] | None = None) -> list[Metrics]:
     """Train for a number of epochs and evaluate on the test set after each.
 
     train, test: `data.DataLoader`s. schedule: step -> factor of the learning rate that each of the optimizer's
-    groups has on entry. compiled: replay the step with `minidl.compile`, and read losses once an epoch, so that the
-    host does not wait for the device; a loss that is not finite is then seen at the epoch's end. on_epoch: called with
-    each epoch's metrics: epoch, step, lr, train_loss, train_accuracy, test_loss, test_accuracy (shares in [0, 1]),
-    seconds (training and evaluation) and images_per_second (training alone). Returns all of them.
+    groups has on entry. compiled: replay the step with `minidl.compile`, with its batches, rates and metrics on the
+    device, so that an epoch runs without waiting for the host; a loss that is not finite is then seen at the epoch's
+    end. None: on a CUDA device alone. on_epoch: called with each epoch's metrics: epoch, step, lr, train_loss,
+    train_accuracy, test_loss, test_accuracy (shares in [0, 1]), seconds (training and evaluation) and images_per_second
+    (training alone). Returns all of them.
 
     Raises ValueError for a negative number of epochs; FloatingPointError, naming epoch and step, where the
-    loss is not finite.
+    loss is not finite; CompileError for a model that cannot be compiled: pass compiled=False.
     """
     if not isinstance(epochs, int) or epochs < 0:
         raise ValueError(f"fit: epochs is {epochs!r} but must be an int of at least 0")
     rates = [group["lr"] for group in optimizer.groups]
+    kind = _Compiled if compiled or (compiled is None and train.device == "cuda") else _Plain
     try:
-        step = _Replayed(model, optimizer) if compiled else _Plain(model, optimizer)
-        return _fit(model, step, train, test, epochs, schedule or optim.constant(), rates, progress, on_epoch)
+        return _fit(model, kind(model, optimizer, rates, train), test, epochs, schedule or optim.constant(), progress,
+                    on_epoch)
     finally:
         _set_rates(optimizer, rates, 1.0)
 
@@ -127,70 +146,77 @@ def fit(model: nn.Module, optimizer: optim.SGD, train: Any, test: Any, *, epochs
 class _Plain:
     """Steps that are looked at one by one: what they have summed up to is known at any time."""
 
-    def __init__(self, model: nn.Module, optimizer: optim.SGD):
-        self.model, self.optimizer = model, optimizer
-        self.loss, self.right = 0.0, 0
+    def __init__(self, model: nn.Module, optimizer: optim.SGD, rates: list[float], train: Any):
+        self.model, self.optimizer, self.rates, self.train = model, optimizer, rates, train
 
-    def __call__(self, images: Any, labels: Any) -> None:
-        loss, hits = train_step(self.model, self.optimizer, Tensor(images), labels)
-        self.loss, self.right = self.loss + loss * len(labels), self.right + hits
+    def epoch(self, factors: list[float]) -> Iterator[tuple[int, float, int]]:
+        """After each step: (images so far, their summed loss, how many of them were right)."""
+        count, total, right = 0, 0.0, 0
+        for (images, labels), factor in zip(self.train, factors, strict=True):
+            _set_rates(self.optimizer, self.rates, factor)
+            loss, hits = train_step(self.model, self.optimizer, Tensor(images), labels)
+            count, total, right = count + len(labels), total + loss * len(labels), right + hits
+            yield count, total, right
 
-    def sums(self) -> tuple[float, int]:
-        """(loss summed over images, count right) since the last look."""
-        sums, self.loss, self.right = (self.loss, self.right), 0.0, 0
-        return sums
 
+class _Compiled(_Plain):
+    """Compiled steps, which need nothing from the host but to be started, and are looked at together."""
 
-class _Replayed:
-    """Compiled steps, which are looked at together."""
+    def __init__(self, model: nn.Module, optimizer: optim.SGD, rates: list[float], train: Any):
+        super().__init__(model, optimizer, rates, train)
+        batches = self.batches = data.DeviceBatches(train)
+        metrics = self.metrics = RunningMetrics(train.device)
+        table = self.table = Tensor(np.zeros((len(rates), 1 + len(train))), device=train.device)
 
-    def __init__(self, model: nn.Module, optimizer: optim.SGD):
-        self.step, self.optimizer = compiled_step(model, optimizer), optimizer
-        self.queued: list[tuple[Tensor, Tensor, int]] = []
+        @compile
+        def step(size: int) -> None:
+            images, labels = batches.next(size)
+            optimizer.zero_grad()
+            logits = model(images)
+            loss = ops.cross_entropy(logits, labels)
+            loss.backward()
+            metrics.update(loss, logits, labels)
+            optimizer.step(table, batches.position)
+        self.step = step
 
-    def __call__(self, images: Any, labels: Any) -> None:
-        self.queued.append((*self.step(Tensor(images), Tensor(labels)), len(labels)))
-
-    def sums(self) -> tuple[float, int]:
-        losses, rights, counts = zip(*self.queued, strict=True)
-        self.queued = []
-        loss = float(np.dot(_values(losses), counts))
-        if not math.isfinite(loss):
+    def epoch(self, factors: list[float]) -> Iterator[tuple[int, float, int]]:
+        """As of _Plain, but sums are read after the last step alone: until then they are NaN and 0."""
+        _set_rates(self.optimizer, self.rates, factors[-1])
+        rates = np.outer(self.rates, [0.0, *factors])          # position is 1 in the first step
+        self.table.data[...] = to_device(rates, self.train.device)
+        count, (*sizes, last) = 0, self.batches
+        for size in sizes:
+            self.step(size)
+            count += size
+            yield count, math.nan, 0
+        self.step(last)
+        total, right = self.metrics.read()
+        if not math.isfinite(total):
             raise FloatingPointError(f"training: a loss of this epoch is not finite (learning rate now "
                                      f"{self.optimizer.lr:g}); use a smaller learning rate")
-        return loss, int(_values(rights).sum())
+        yield count + last, total, right
 
 
-def _values(numbers: Iterable[Tensor]) -> np.ndarray:
-    """Single numbers, brought to the host together."""
-    return ops.concatenate([number.reshape(1) for number in numbers]).numpy()
-
-
-def _fit(model: nn.Module, run: _Plain | _Replayed, train: Any, test: Any, epochs: int, schedule: optim.Schedule,
-         rates: list[float], progress: bool, on_epoch: Callable[[Metrics], None] | None) -> list[Metrics]:
-    step, history, optimizer = 0, [], run.optimizer
+def _fit(model: nn.Module, run: _Plain, test: Any, epochs: int, schedule: optim.Schedule, progress: bool,
+         on_epoch: Callable[[Metrics], None] | None) -> list[Metrics]:
+    train, step, history = run.train, 0, []
     for epoch in range(1, epochs + 1):
         model.train()
         train.set_epoch(epoch - 1)
+        factors = [schedule(step + i) for i in range(len(train))]
         bar = Progress(f"epoch {epoch}/{epochs}", train.images_per_epoch, progress)
         count, start = 0, time.perf_counter()
         try:
-            for images, labels in train:
-                _set_rates(optimizer, rates, schedule(step))
-                run(images, labels)
-                step, count = step + 1, count + len(labels)
-                if isinstance(run, _Plain):
-                    bar.update(len(labels), run.loss / count, run.right / count)
-                else:
-                    bar.update(len(labels))
-            total, right = run.sums()
+            for so_far, total, right in run.epoch(factors):
+                bar.update(so_far - count, total / so_far, right / so_far)
+                step, count = step + 1, so_far
         except FloatingPointError as error:
             raise FloatingPointError(f"{error} (epoch {epoch}, step {step + 1})") from None
         finally:
             bar.close()
         trained = time.perf_counter() - start
         test_loss, test_accuracy = evaluate(model, test)
-        metrics = {"epoch": epoch, "step": step, "lr": optimizer.lr,
+        metrics = {"epoch": epoch, "step": step, "lr": run.optimizer.lr,
                    "train_loss": total / count, "train_accuracy": right / count,
                    "test_loss": test_loss, "test_accuracy": test_accuracy,
                    "seconds": time.perf_counter() - start, "images_per_second": count / trained}

@@ -777,11 +777,12 @@ def test_gradients_that_only_the_update_reads_go_aside_and_are_waited_for() -> N
         call.__name__ = name
         return call
 
-    for name, side in (("first", False), ("grad", True), ("second", False), ("sgd", False), ("last", False)):
+    for name, side in (("first", False), ("grad", True), ("second", False), ("update_metrics", False),
+                       ("sgd", False), ("last", False)):
         streams.run(side, primitive(name), [], {})
     streams.join()
-    assert FakeStream.log == ["first on main", ("a", "main"), "grad on a", "second on main", ("main", "a"),
-                              "sgd on main", "last on main"]             # nobody waits for b, which had no work
+    assert FakeStream.log == ["first on main", ("a", "main"), "grad on a", "second on main", "update_metrics on main",
+                              ("main", "a"), "sgd on main", "last on main"]    # nobody waits for b, which had no work
 
 
 # ---------------------------------------------------------------- memory

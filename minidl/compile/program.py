@@ -11,7 +11,8 @@ import numpy as np
 
 from ..tensor import Tensor
 
-EFFECTS = frozenset({"sgd", "check_labels"})           # primitives that are called for more than their result
+# Primitives that are called for more than their result.
+EFFECTS = frozenset({"sgd", "check_labels", "next_batch", "update_metrics"})
 
 
 class Slot:

@@ -30,9 +30,9 @@ class CompileError(ValueError):
     """A step that cannot be replayed."""
 
 
-def _still(t: Tensor, array: Any) -> bool:
-    """Whether a Tensor still holds an array."""
-    return t.data is array
+def _still(held: list[tuple[Tensor, Any]]) -> bool:
+    """Whether Tensors still hold their arrays."""
+    return all(t.data is array for t, array in held)
 
 
 def is_array(value: Any) -> bool:
@@ -48,7 +48,8 @@ class Recorder:
         self.calls: list[Call] = []
         self.slots: dict[int, Slot] = {}               # of arrays, by id: `alive` keeps ids from being used again
         self.alive: list[Any] = []
-        self.guards: list[tuple[Callable[[], Any], Any]] = []
+        self.held: list[tuple[Tensor, Any]] = []       # Tensors from outside, and their arrays
+        self.guards: list[tuple[Callable[[], Any], Any]] = [(functools.partial(_still, self.held), True)]
         self.guarded: set[Any] = set()
         self.dynamics: list[Dynamic] = []
         self.leaves: dict[int, Tensor] = {}            # whose gradients were written
@@ -73,7 +74,7 @@ class Recorder:
                     self.refuse(f"gives an op a Tensor of shape {t.shape} whose array it made itself",
                                 "compute it with minidl's ops")
                 self.outside(t.data)
-                self.guard((id(t), "data"), functools.partial(_still, t, t.data))
+                self.held.append((t, t.data))
 
     def outside(self, array: Any) -> None:
         """An array from before the step, in which replays read and write."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from ..device import is_cuda
-from ..tensor import wrap
-from .program import EFFECTS, Call, Dynamic, Program, Slot, leaves, replace
+from ..tensor import mark_changed, wrap
+from .program import Call, Dynamic, Program, Slot, leaves, replace
 
 
 class ByCalls:
@@ -71,11 +70,16 @@ class ByCalls:
         """What the step returns for these inputs; its effects on parameters and gradients happen."""
         program = self.program
         values = self.values(arrays, [dynamic.read() for dynamic in program.dynamics])
-        return finish(program, values)
+        for leaf, slot in program.grads:
+            leaf.grad = None if slot is None else wrap(values[slot.number])
+        return finish(program, lambda slot: values[slot.number])
+
+
+UPDATES = frozenset({"sgd"})               # effects that await calls aside: they read what those made or change it
 
 
 def _aside(program: Program) -> list[bool]:
-    """Of each call, whether effects alone wait for it, as for the gradients of filters and biases."""
+    """Of each call, whether updates alone wait for it, as for the gradients of filters and biases."""
     side = [False] * len(program.calls)
     readers: dict[Slot, list[Call]] = {}
     for call in program.calls:
@@ -83,14 +87,14 @@ def _aside(program: Program) -> list[bool]:
             readers.setdefault(slot, []).append(call)
     for i, call in enumerate(program.calls):
         waiting = [reader for slot in call.results for reader in readers.get(slot, ())]
-        side[i] = not call.effect and bool(waiting) and all(reader.effect for reader in waiting)
+        side[i] = not call.effect and bool(waiting) and all(reader.name in UPDATES for reader in waiting)
     return side
 
 
 class Aside:
     """Streams beside the current one, for work that only the update at the end waits for.
 
-    A call aside waits for all that the main stream was given before it; an effect waits for all calls aside. No call
+    A call aside waits for all that the main stream was given before it; an update waits for all calls aside. No call
     aside reads what another made, and nothing is freed in between: what one stream still reads must not be written by
     another.
     """
@@ -108,7 +112,7 @@ class Aside:
                 self.behind.append(other)
             with other:
                 return primitive(*arguments, **options)
-        if self.behind and primitive.__name__ in EFFECTS:
+        if self.behind and primitive.__name__ in UPDATES:
             self.join()
         return primitive(*arguments, **options)
 
@@ -126,19 +130,10 @@ def _template(call: Call) -> tuple[tuple[Any, ...], list[tuple[int, int]], list[
     return call.arguments, places, nested, call.options
 
 
-def finish(program: Program, values: list[Any], own: bool = True) -> Any:
-    """Set gradients, note changed parameters, and build what the step returns. own: the values are this run's alone."""
-    for leaf, slot in program.grads:
-        leaf.grad = None if slot is None else wrap(values[slot.number])
-    for leaf in program.changed:
-        leaf.mark_changed()
-
-    def out(value: Any) -> Any:
-        if not isinstance(value, Slot):
-            return value
-        array = values[value.number]
-        return wrap(array if own else _copied(array))
-    return replace(program.outputs, out)
+def finish(program: Program, array_of: Callable[[Slot], Any]) -> Any:
+    """Note changed parameters, and build what the step returns."""
+    mark_changed(program.changed)
+    return replace(program.outputs, lambda value: wrap(array_of(value)) if isinstance(value, Slot) else value)
 
 
 def _copied(array: Any) -> Any:
@@ -156,7 +151,8 @@ class AsGraph:
     """One CUDA graph of all launches, with memory of its own that lives as long as it does.
 
     Inputs are copied to where the graph reads them. Learning rates are read from the device, and stored there when they
-    change. Every replay writes its results to the same places: what the step returns is copied, gradients are not.
+    change, by a kernel: the host does not wait. Every replay writes its results to the same places: what the step
+    returns is copied, gradients are not.
     """
 
     def __init__(self, program: Program, arrays: list[Any]):
@@ -169,16 +165,23 @@ class AsGraph:
         cupy.cuda.Device().synchronize()
         with cupy.cuda.using_allocator(self.pool.malloc), stream:
             self.inputs = [cupy.empty_like(array) for array in arrays]
-            self.stored = cupy.zeros(max(1, len(program.dynamics)))
+            self.places = [cupy.zeros(1) for _ in program.dynamics]
             stream.synchronize()
             stream.begin_capture()
             try:
                 aside = Aside(stream, [cupy.cuda.Stream(non_blocking=True) for _ in range(2)])
-                self.values = calls.values(self.inputs, [self.stored[i:i + 1] for i in range(len(program.dynamics))],
-                                           aside)
+                values = calls.values(self.inputs, self.places, aside)
                 aside.join()
             finally:
                 self.graph = stream.end_capture()
+        self.keep(values)
+
+    def keep(self, values: list[Any]) -> None:
+        """What replays leave behind: it is the same arrays each time, and gradients are the same Tensors."""
+        self.values = values
+        self.grads = [(leaf, wrap(values[slot.number]), values[slot.number])
+                      for leaf, slot in self.program.grads if slot is not None]
+        self.without = [leaf for leaf, slot in self.program.grads if slot is None]
 
     @property
     def bytes(self) -> int:
@@ -194,10 +197,15 @@ class AsGraph:
         if self.program.dynamics:
             numbers = [float(dynamic.read()) for dynamic in self.program.dynamics]
             if numbers != self.numbers:
-                self.stored.set(np.array(numbers))
+                for place, number in zip(self.places, numbers, strict=True):
+                    place.fill(number)
                 self.numbers = numbers
         self.graph.launch()
-        return finish(self.program, self.values, own=False)
+        for leaf, grad, array in self.grads:
+            leaf.grad, grad.data = grad, array
+        for leaf in self.without:
+            leaf.grad = None
+        return finish(self.program, lambda slot: _copied(self.values[slot.number]))
 
 
 CAPTURED = frozenset({"sgd"})              # primitives that read a dynamic number from the device

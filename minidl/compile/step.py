@@ -10,7 +10,7 @@ from ..device import device_of, precision
 from ..tensor import Tensor, mode
 from .passes import optimised
 from .program import Program
-from .record import arrays_of, is_array, record
+from .record import is_array, record
 from .replay import AsGraph, ByCalls, can_be_captured
 
 
@@ -58,11 +58,12 @@ class CompiledStep:
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         if mode.recorder is not None:                  # within another compiled step: part of that one's program
             return self.step(*arguments, **options)
-        entries = self._entries.setdefault(_signature(arguments, options), [])
+        signature, arrays = _signature(arguments, options)
+        entries = self._entries.setdefault(signature, [])
         for entry in entries:
             if entry.program.holds():
                 self.program, self.recorded = entry.program, entry.recorded
-                return entry.run(arrays_of(arguments, options))
+                return entry.run(arrays)
         recorded, returned = record(self.step, arguments, options)
         entries.insert(0, _Entry(recorded))
         del entries[MOST:]
@@ -86,14 +87,18 @@ class _Entry:
         return self.replay.run(arrays)
 
 
-def _signature(arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
-    """Equal for calls that the same program may serve."""
-    arrays = [id(array) for array in arrays_of(arguments, options)]
-    return (precision(), mode.grad, tuple(map(arrays.index, arrays)), tuple(map(_part, arguments)),
-            tuple((name, _part(options[name])) for name in sorted(options)))
+def _signature(arguments: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, list[Any]]:
+    """(what is equal for calls that the same program may serve, the arrays among the arguments, in order)."""
+    names = tuple(sorted(options))
+    values = [*arguments, *map(options.__getitem__, names)]
+    parts = tuple(map(_part, values))
+    arrays = [value if part[0] == "array" else value.data
+              for value, part in zip(values, parts) if part[0] in ("Tensor", "array")]
+    ids = list(map(id, arrays))
+    return (precision(), mode.grad, names, tuple(map(ids.index, ids)), parts), arrays
 
 
-def _part(value: Any) -> Any:
+def _part(value: Any) -> tuple[Any, ...]:
     if isinstance(value, Tensor):                      # a leaf's gradient goes to itself: no other will do
         itself = value if value.requires_grad and value.is_leaf else None
         return "Tensor", value.shape, value.dtype, value.device, value.requires_grad, itself

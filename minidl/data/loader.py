@@ -110,10 +110,14 @@ class DataLoader:
             return np.arange(len(self.dataset))
         return rng.generator((self.seed, ORDER | epoch)).permutation(len(self.dataset))
 
-    def __iter__(self) -> Iterator[Batch]:
-        order = to_device(self.order(self._epoch), self.device)
+    def next_order(self) -> np.ndarray:
+        """The indices of the next epoch's images in its order, which counts as an iteration."""
         self._epoch += 1
-        parts = [order[i:i + self.batch_size] for i in range(0, self.images_per_epoch, self.batch_size)]
+        return self.order(self._epoch - 1)[:self.images_per_epoch]
+
+    def __iter__(self) -> Iterator[Batch]:
+        order = to_device(self.next_order(), self.device)
+        parts = [order[i:i + self.batch_size] for i in range(0, len(order), self.batch_size)]
         ahead = self.prefetch if self.device == "cpu" else 0           # a GPU is ahead of the host by itself
         return _ahead(self._batch, parts, ahead) if ahead else map(self._batch, parts)
 

@@ -9,7 +9,7 @@ import numpy as np
 Array = np.ndarray
 
 
-def gather(images: Array, indices: Array, scale: Array, shift: Array, padding: int, dtype: Any) -> Array:
+def gather(images: Array, indices: Array, scale: Any, shift: Any, padding: int, dtype: Any) -> Array:
     """images[indices] * scale + shift, one scale and shift a channel: uint8 (N,c,h,w) -> dtype (n,c,h',w').
 
     A border of `padding` zero bytes is put around each image first, so that it is scaled and shifted too.
@@ -23,3 +23,19 @@ def gather(images: Array, indices: Array, scale: Array, shift: Array, padding: i
     y *= np.asarray(scale, dtype)[:, None, None]
     y += np.asarray(shift, dtype)[:, None, None]
     return y
+
+
+def next_batch(images: Array, labels: Array, order: Array, position: Array, batch: int, n: int,
+               scale: tuple[float, ...], shift: tuple[float, ...], padding: int, dtype: Any) -> tuple[Array, Array]:
+    """(gather(...), labels) of batch number position[0] of an epoch; position[0] goes on by one.
+
+    order: the indices (N,) of the epoch's images in their order. position: int64 (2,), its second number CUDA's own.
+    n: how many images that batch has; batch: how many all but the last have.
+    """
+    first = int(position[0]) * batch
+    indices = order[first:first + n]
+    if len(indices) < n:
+        raise ValueError(f"next_batch: {n} images were asked for but the epoch has {len(indices)} left; start the next "
+                         "one by iterating over the batches")
+    position[0] += 1
+    return gather(images, indices, scale, shift, padding, dtype), labels[indices]

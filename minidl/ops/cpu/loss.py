@@ -53,3 +53,9 @@ def cross_entropy_with_grad(x: Array, labels: Array, reduction: str, smoothing: 
     """(loss, gx): the loss, and the gradient by x of its values' sum."""
     loss, log_p = cross_entropy(x, labels, reduction, smoothing)
     return loss, cross_entropy_grad_x(np.ones_like(loss), log_p, labels, reduction, smoothing)
+
+
+def update_metrics(sums: Array, loss: Array, x: Array, labels: Array) -> None:
+    """sums[0] += the mean loss * n, sums[1] += how many rows of x (n,classes) are largest at their label; float64."""
+    sums[0] += float(loss) * len(labels)
+    sums[1] += np.count_nonzero(np.argmax(x, axis=1) == labels)

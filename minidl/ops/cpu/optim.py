@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 Array = np.ndarray
 
 
-def sgd(params: list[Array], grads: list[Array], velocities: list[Array] | None, lr: float, momentum: float,
+def sgd(params: list[Array], grads: list[Array], velocities: list[Array] | None, lr: Any, momentum: float,
         weight_decay: float, nesterov: bool) -> None:
-    """g += weight_decay * p; v = momentum * v + g; p -= lr * v, or lr * (g + momentum * v) with nesterov."""
+    """g += weight_decay * p; v = momentum * v + g; p -= lr * v, or lr * (g + momentum * v) with nesterov.
+
+    lr: a number, or (rates, position), arrays of float64 and int64: the rate is rates[position[0]].
+    """
+    if isinstance(lr, tuple):
+        rates, position = lr
+        lr = float(rates[position[0]])
     for i, (p, g) in enumerate(zip(params, grads, strict=True)):
         if weight_decay:
             g = g + weight_decay * p

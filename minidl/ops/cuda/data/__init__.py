@@ -19,23 +19,49 @@ CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
 ]
 
 
-def gather(images: Array, indices: Array, scale: np.ndarray, shift: np.ndarray, padding: int, dtype: Any) -> Array:
+def gather(images: Array, indices: Array, scale: Any, shift: Any, padding: int, dtype: Any) -> Array:
     """images[indices] * scale + shift, one scale and shift a channel: uint8 (N,c,h,w) -> dtype (n,c,h',w').
 
     A border of `padding` zero bytes is put around each image first, so that it is scaled and shifted too.
     images are on the device; indices may be NumPy's, and are moved to it.
     """
-    dtype, (stored, c, h, w) = np.dtype(dtype), images.shape
     indices = cupy.asarray(indices, np.int64)
-    n = len(indices)
-    y = launch.empty((n, c, h + 2 * padding, w + 2 * padding), dtype)
-    launch.kernel("data/gather.cu", "gather", launch.real(dtype))(
-        (min(max(1, n * c), 16 * launch.multiprocessors()),), (THREADS,), images, indices,
-        _affine(_bytes(scale), _bytes(shift), dtype, images.data.device_id), y, stored, n, c, h, w, padding)
+    n, (stored, c, h, w) = len(indices), images.shape
+    affine, y = _affine_and_batch(images, n, scale, shift, padding, np.dtype(dtype))
+    launch.kernel("data/gather.cu", "gather", launch.real(y.dtype))(
+        _grid(n * c), (THREADS,), images, indices, affine, y, stored, n, c, h, w, padding)
     return y
 
 
-def _bytes(values: np.ndarray) -> bytes:
+def next_batch(images: Array, labels: Array, order: Array, position: Array, batch: int, n: int,
+               scale: tuple[float, ...], shift: tuple[float, ...], padding: int, dtype: Any) -> tuple[Array, Array]:
+    """(gather(...), labels) of batch number position[0] of an epoch; position[0] goes on by one, on the device.
+
+    order: the indices (N,) of the epoch's images in their order. position: int64 (2,), its second number the kernel's
+    own. n: how many images that batch has; batch: how many all but the last have. Of images beyond the order's end the
+    pixels are NaN and the labels -1.
+    """
+    stored, c, h, w = images.shape
+    affine, y = _affine_and_batch(images, n, scale, shift, padding, np.dtype(dtype))
+    picked = launch.empty((n,), labels.dtype)
+    launch.kernel("data/gather.cu", "next_batch", launch.real(y.dtype))(
+        _grid(n * c), (THREADS,), images, labels, order, position, affine, y, picked, stored, len(order), batch, n, c,
+        h, w, padding)
+    return y, picked
+
+
+def _grid(planes: int) -> tuple[int]:
+    return (min(max(1, planes), 16 * launch.multiprocessors()),)
+
+
+def _affine_and_batch(images: Array, n: int, scale: Any, shift: Any, padding: int, dtype: np.dtype) -> tuple[Any, Any]:
+    """Scales and shifts on the device, and memory for n of the images."""
+    _, c, h, w = images.shape
+    return (_affine(_bytes(scale), _bytes(shift), dtype, images.data.device_id),
+            launch.empty((n, c, h + 2 * padding, w + 2 * padding), dtype))
+
+
+def _bytes(values: Any) -> bytes:
     return np.asarray(values, np.float64).tobytes()
 
 

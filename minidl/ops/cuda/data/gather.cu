@@ -1,9 +1,11 @@
-// A batch from stored bytes: y[i, c] = images[indices[i], c] * scale[c] + shift[c], with a border of zero bytes.
+// A batch from stored bytes: y[i, c] = images[index, c] * scale[c] + shift[c], with a border of zero bytes.
 //
 // images (stored, channels, h, w) bytes; y (n, channels, h + 2 padding, w + 2 padding); affine holds all scales, then
 // all shifts. A block owns whole planes of y, one after the other; a thread owns every blockDim.x-th pixel of them,
 // so that neighbours write neighbours. Any grid and block will do. An index counts from the end where it is negative;
 // one that names no image is not read at: its pixels are NaN.
+// gather: the index of image i is indices[i]. next_batch: it is order[position[0] * batch + i], or no image's where the
+// order of `count` images has ended, and picked[i] is that image's label, or -1; position[0] goes on by one.
 #include "common.cuh"
 
 // Rounded twice, as on the CPU, so that both give the same bits.
@@ -14,20 +16,56 @@ __device__ __forceinline__ double affine_of(double byte, double scale, double sh
     return __dadd_rn(__dmul_rn(byte, scale), shift);
 }
 
-extern "C" __global__ void gather(const unsigned char* images, const long long* indices, const REAL* affine, REAL* y,
-                                  int stored, int n, int channels, int h, int w, int padding) {
-    int width = w + 2 * padding, pixels = (h + 2 * padding) * width;
-    for (unsigned plane = blockIdx.x; plane < n * channels; plane += gridDim.x) {
-        int channel = plane % channels;
-        long long index = indices[plane / channels];
+struct Images {
+    const unsigned char* bytes;
+    int stored, channels, h, w, padding;
+
+    // This thread's pixels of one plane of y.
+    template <class T>
+    __device__ __forceinline__ void plane(long long index, int channel, const T* affine, T* y) const {
+        int width = w + 2 * padding, pixels = (h + 2 * padding) * width;
         if (index < 0) index += stored;
         bool exists = 0 <= index && index < stored;
-        const unsigned char* image = images + (exists ? ((int)index * channels + channel) * h * w : 0);
-        REAL scale = affine[channel], shift = exists ? affine[channels + channel] : __int_as_float(0x7fffffff);
+        const unsigned char* image = bytes + (exists ? ((int)index * channels + channel) * h * w : 0);
+        T scale = affine[channel], shift = exists ? affine[channels + channel] : (T)__int_as_float(0x7fffffff);
         for (int i = threadIdx.x; i < pixels; i += blockDim.x) {
             int r = i / width - padding, s = i % width - padding;
             bool within = exists && (unsigned)r < (unsigned)h && (unsigned)s < (unsigned)w;
-            y[plane * pixels + i] = affine_of((REAL)(within ? image[r * w + s] : 0), scale, shift);
+            y[i] = affine_of((T)(within ? image[r * w + s] : 0), scale, shift);
         }
+    }
+
+    __device__ __forceinline__ unsigned pixels() const { return (h + 2 * padding) * (w + 2 * padding); }
+};
+
+extern "C" __global__ void gather(const unsigned char* images, const long long* indices, const REAL* affine, REAL* y,
+                                  int stored, int n, int channels, int h, int w, int padding) {
+    Images from{images, stored, channels, h, w, padding};
+    for (unsigned plane = blockIdx.x; plane < n * channels; plane += gridDim.x)
+        from.plane(indices[plane / channels], plane % channels, affine, y + plane * from.pixels());
+}
+
+// Whether all blocks of the grid have come here, as only the last one to come is told, by its first thread. `came` is 0
+// before and afterwards. What the blocks read before, they have read.
+__device__ __forceinline__ bool last_to_come(unsigned* came) {
+    __syncthreads();
+    if (threadIdx.x) return false;
+    __threadfence();
+    bool last = atomicInc(came, gridDim.x - 1) == gridDim.x - 1;       // which block that is changes no result
+    __threadfence();
+    return last;
+}
+
+extern "C" __global__ void next_batch(const unsigned char* images, const long long* labels, const long long* order,
+                                      long long* position, const REAL* affine, REAL* y, long long* picked, int stored,
+                                      int count, int batch, int n, int channels, int h, int w, int padding) {
+    Images from{images, stored, channels, h, w, padding};
+    long long taken = position[0], first = taken * batch;
+    if (last_to_come((unsigned*)(position + 1))) position[0] = taken + 1;
+    for (unsigned plane = blockIdx.x; plane < n * channels; plane += gridDim.x) {
+        int i = plane / channels, channel = plane % channels;
+        long long index = first + i < count ? order[first + i] : stored;
+        from.plane(index, channel, affine, y + plane * from.pixels());
+        if (channel == 0 && threadIdx.x == 0) picked[i] = index < stored ? labels[index] : -1;
     }
 }

@@ -16,7 +16,7 @@ MOST_THREADS = 1024                        # of the one block that sums losses
 ONE_BLOCK = 16384                          # elements of x up to which one block does everything, in one launch
 
 CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
-    ("loss/cross_entropy.cu", (launch.real(dtype),)) for dtype in launch.C_NAME
+    (f"loss/{file}.cu", (launch.real(dtype),)) for file in ("cross_entropy", "metrics") for dtype in launch.C_NAME
 ]
 
 
@@ -82,6 +82,13 @@ def cross_entropy_with_grad(x: Array, labels: Array, reduction: str, smoothing: 
         (1,), (threads,), x, _wide(labels), gx, total, n, classes, lanes, smoothing, 1 - smoothing,
         n if reduction == "mean" else 1, smoothing / max(1, classes))
     return total, gx
+
+
+def update_metrics(sums: Array, loss: Array, x: Array, labels: Array) -> None:
+    """sums[0] += the mean loss * n, sums[1] += how many rows of x (n,classes) are largest at their label; float64."""
+    n, classes = x.shape
+    launch.kernel("loss/metrics.cu", "update_metrics", launch.real(x.dtype))(
+        (1,), (min(MOST_THREADS, 32 * launch.blocks(n, 32)),), sums, loss, x, _wide(labels), n, classes)
 
 
 def _wide(labels: Array) -> Array:

@@ -38,18 +38,20 @@ class Launch(NamedTuple):
 _plans: dict[tuple[int, ...], tuple[list[Launch], list[weakref.ref]]] = {}
 
 
-def sgd(params: list[Array], grads: list[Array], velocities: list[Array] | None, lr: float, momentum: float,
+def sgd(params: list[Array], grads: list[Array], velocities: list[Array] | None, lr: Any, momentum: float,
         weight_decay: float, nesterov: bool) -> None:
     """g += weight_decay * p; v = momentum * v + g; p -= lr * v, or lr * (g + momentum * v) with nesterov.
 
-    lr may be an array of one float64 on the device, which is read when the kernel runs.
+    lr: a number, or (rates, position), arrays of float64 and int64: the rate is rates[position[0]]. Or an array of one
+    float64. Arrays are read when the kernel runs.
     """
     if len(grads) != len(params):
         raise ValueError(f"sgd: got {len(params)} parameters but {len(grads)} gradients; give one to each")
     key = (len(params), *map(id, params), *map(id, velocities or ()))
     found = _plans.get(key)
     launches = _plan(key, params, velocities) if found is None else found[0]
-    rate = (lr, 0.0) if isinstance(lr, cupy.ndarray) else (None, lr)
+    rates, position = lr if isinstance(lr, tuple) else (lr if isinstance(lr, cupy.ndarray) else None, None)
+    rate = rates, position, 0 if rates is None else rates.size - 1, lr if rates is None else 0.0
     grads = [g if g.flags.c_contiguous else cupy.ascontiguousarray(g) for g in grads]      # they live until the launch
     for members, likes, constant, blocks, table, addresses in launches:
         for i, like in zip(members, likes):

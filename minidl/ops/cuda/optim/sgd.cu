@@ -5,7 +5,8 @@
 // its size, and the number of the first block that works on it. A block owns 1024 elements of one parameter, the last
 // block of a parameter fewer; a thread owns 4 of them, blockDim.x apart. Blocks never share elements: no parameter may
 // be in the table twice.
-// The rate is `lr`, or what stands at `stored` where that is given: so that a captured launch need not be made anew.
+// The rate is `lr`, or rates[*position] (up to rates[last]) where rates are given, or rates[0] without a position: so
+// that a captured launch need not be made anew.
 // Requires: blockDim.x 256; `first` ascending, from 0, and beyond every block where there is no parameter.
 #include "common.cuh"
 
@@ -19,9 +20,9 @@ struct Parameters {
     int first[PARAMETERS], size[PARAMETERS];
 };
 
-extern "C" __global__ void sgd(const Parameters table, const double* stored, REAL lr, REAL momentum,
-                               REAL weight_decay, int nesterov) {
-    if (stored) lr = (REAL)*stored;
+extern "C" __global__ void sgd(const Parameters table, const double* rates, const long long* position, int last,
+                               REAL lr, REAL momentum, REAL weight_decay, int nesterov) {
+    if (rates) lr = (REAL)rates[position ? imin(*position, last) : 0];
     int at = 0;                            // the last parameter whose first block is not after this one
     for (int step = PARAMETERS / 2; step > 0; step /= 2)
         if (table.first[at + step] <= (int)blockIdx.x) at += step;

@@ -1,0 +1,63 @@
+"""Batches that the device picks by itself, so that a step that is replayed needs nothing from the host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from ..device import to_device
+from ..ops._backend import backend_of
+from ..tensor import Tensor, mode, wrap
+from .loader import DataLoader
+
+
+class DeviceBatches:
+    """A DataLoader's batches, the same images in the same order, for steps that take them themselves.
+
+    Iterating starts the loader's next epoch and gives the size of each batch; `next(size)`, in the step, gives the
+    batch. The epoch's order and the place in it lie on the loader's device, where each batch is picked: a compiled step
+    is recorded once for all epochs, and once more for the size of an odd last batch.
+
+    >>> import minidl
+    >>> from minidl import data
+    >>> batches = DeviceBatches(data.DataLoader(data.load("synthetic-digits", "test").first(300), 128))
+    >>> @minidl.compile
+    ... def step(size):
+    ...     images, labels = batches.next(size)
+    ...     return images.mean()
+    >>> [step(size).shape for size in batches], list(batches)
+    ([(), (), ()], [128, 128, 44])
+    """
+
+    def __init__(self, loader: DataLoader):
+        self.loader = loader
+        count = loader.images_per_epoch
+        self.sizes = [min(loader.batch_size, count - i) for i in range(0, count, loader.batch_size)]
+        self._order = to_device(np.zeros(count, np.int64), loader.device)
+        # How many of the epoch's batches were taken: all, before the first epoch. The second number is a kernel's own.
+        self.position = Tensor(to_device(np.array([len(self.sizes), 0]), loader.device))
+
+    def __iter__(self) -> Iterator[int]:
+        self._order[...] = to_device(self.loader.next_order(), self.loader.device)
+        self.position.data[...] = 0
+        return iter(self.sizes)
+
+    def next(self, size: int) -> tuple[Tensor, Tensor]:
+        """The epoch's next batch, of a size that iterating gave: images (size,c,h,w), labels int64 (size,).
+
+        Beyond the epoch's end there is none: on the CPU a ValueError, on CUDA, which nobody waits for, images of NaN
+        and labels of -1, and so a loss of NaN. Raises ValueError for a size that is none of the loader's.
+        """
+        if size not in self.sizes:
+            raise ValueError(f"DeviceBatches: size is {size!r} but must be {self.loader.batch_size}, or "
+                             f"{self.sizes[-1]} for the last batch; pass what iterating over the batches gives")
+        loader, place = self.loader, self.position.data
+        stored = loader._images, loader._labels, self._order, place
+        if mode.recorder is not None:
+            for array in stored:
+                mode.recorder.outside(array)
+        scale, shift = (tuple(map(float, values)) for values in (loader._scale, loader._shift))
+        images, labels = backend_of(place).next_batch(*stored, loader.batch_size, size, scale, shift, loader.padding,
+                                                      loader.dtype)
+        return wrap(images), wrap(labels)

@@ -1,0 +1,27 @@
+// What training reports, summed on the device: sums[0] += loss * n, sums[1] += how many of n images were classified right.
+//
+// x (n, classes) are the logits, loss is the images' mean loss, one number. An image is right where its largest logit,
+// the first of equal ones and NaN above all, is its label's. One block owns everything; a thread owns every
+// blockDim.x-th image. Requires: blockDim.x a multiple of 32.
+#include "common.cuh"
+#include "activation/rows.cuh"
+
+extern "C" __global__ void update_metrics(double* sums, const REAL* loss, const REAL* x, const long long* labels, int n,
+                                          int classes) {
+    int right = 0;
+    for (int i = threadIdx.x; i < n; i += blockDim.x) {
+        const REAL* row = x + i * classes;
+        int best = -1;
+        REAL top = 0;
+        for (int k = 0; k < classes; k++) {
+            REAL value = row[k];
+            if (best < 0 || value > top || (value != value && top == top)) best = k, top = value;
+        }
+        right += best == labels[i];
+    }
+    REAL all = reduce((REAL)right, blockDim.x, false);         // a count: exact in any order, up to 2^24 in float
+    if (threadIdx.x == 0) {
+        sums[0] = __dadd_rn(sums[0], __dmul_rn((double)*loss, (double)n));
+        sums[1] += all;
+    }
+}

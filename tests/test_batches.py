@@ -1,0 +1,392 @@
+"""Steps that need nothing from the host: batches, rates and metrics on the device, compiled and not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import minidl
+import zoo
+from minidl import Tensor, data, nn, ops, optim
+from minidl.compile.record import CompileError
+from minidl.compile.replay import AsGraph, ByCalls
+from minidl.training import RunningMetrics, _Compiled, fit
+
+LOADERS: dict[str, dict[str, Any]] = {
+    "odd last": {}, "even": {"batch_size": 5}, "one batch": {"batch_size": 30}, "more than all": {"batch_size": 31},
+    "ones": {"batch_size": 1}, "in order": {"shuffle": False}, "dropped last": {"drop_last": True},
+    "padded": {"padding": 2, "mean": [0.1, 0.2, 0.3], "std": [0.5, 0.6, 0.7]}, "float64": {"dtype": "float64"}}
+
+
+def loader(device: str = "cpu", **options: Any) -> data.DataLoader:
+    """Batches of 30 images (3,5,4): by 8, so that the last has 6."""
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (30, 3, 5, 4), np.uint8)
+    return data.DataLoader(data.Dataset("mine", "train", images, rng.integers(0, 4, 30)),
+                           **{"batch_size": 8, "seed": 3, "device": device, **options})
+
+
+def taking(batches: data.DeviceBatches, compiled: bool) -> tuple[Callable[[int], Any], list[int]]:
+    """A step that gives what it took, and the sizes for which the Python function ran."""
+    runs: list[int] = []
+
+    def step(size: int) -> Any:
+        runs.append(size)
+        return batches.next(size)
+    return (minidl.compile(step) if compiled else step), runs
+
+
+def assert_batches_are_the_loaders(device: str, compiled: bool, options: dict[str, Any]) -> None:
+    """For three epochs; and a compiled step is recorded in the first alone, once for each size."""
+    batches, plain = data.DeviceBatches(loader(device, **options)), loader(device, **options)
+    step, runs = taking(batches, compiled)
+    for _ in range(3):
+        taken = [step(size) for size in batches]
+        expected = list(plain)
+        assert len(taken) == len(expected)
+        for mine, theirs in zip(taken, expected, strict=True):
+            for t, array in zip(mine, theirs, strict=True):
+                assert (t.device, t.dtype, t.shape) == (device, array.dtype, array.shape)
+                assert t.numpy().tobytes() == Tensor(array).numpy().tobytes()
+    if compiled:
+        assert sorted(runs) == sorted(set(batches.sizes))
+
+
+# ---------------------------------------------------------------- batches
+@pytest.mark.parametrize("compiled", [False, True], ids=["plain", "compiled"])
+@pytest.mark.parametrize("case", LOADERS)
+def test_batches_are_the_loaders(case: str, compiled: bool) -> None:
+    assert_batches_are_the_loaders("cpu", compiled, LOADERS[case])
+
+
+def test_epochs_are_the_loaders_and_may_be_given_up() -> None:
+    source = loader()
+    batches = data.DeviceBatches(source)
+    step, _ = taking(batches, True)
+    source.set_epoch(7)
+    for size in batches:
+        step(size)
+        break
+    for epoch in (8, 9):
+        labels = np.concatenate([step(size)[1].numpy() for size in batches])
+        np.testing.assert_array_equal(labels, source.dataset.labels[source.order(epoch)])
+    assert [len(labels) for _, labels in source] == batches.sizes      # the loader itself goes on behind them
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["plain", "compiled"])
+def test_a_step_may_take_several(compiled: bool) -> None:
+    """Calls that look the same are other batches."""
+    batches, source = data.DeviceBatches(loader(batch_size=5)), loader(batch_size=5)
+    step, _ = taking(batches, False)
+
+    def both(size: int) -> Any:
+        return step(size), step(size)
+    run = minidl.compile(both) if compiled else both
+    for _ in range(2):
+        taken = [labels.tolist() for size, _ in zip(batches, range(3)) for _, labels in run(size)]
+        assert taken == [labels.tolist() for _, labels in source]
+
+
+def test_a_program_with_its_batches_has_no_inputs() -> None:
+    batches = data.DeviceBatches(loader())
+    step: Any
+    step, _ = taking(batches, True)
+    (size, *_) = batches
+    step(size)
+    assert step.program.inputs == []
+    assert [call.name for call in step.program.calls] == ["next_batch"]
+    assert step.program.calls[0].effect
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["plain", "compiled"])
+def test_beyond_the_epochs_end_there_is_no_batch(compiled: bool) -> None:
+    """Nor before the first epoch starts."""
+    batches = data.DeviceBatches(loader())
+    step, _ = taking(batches, compiled)
+    said = r"^next_batch: 8 images were asked for but the epoch has 0 left; start the next one by iterating over the b"
+    with pytest.raises(ValueError, match=said):
+        step(8)
+    for size in batches:
+        step(size)
+    with pytest.raises(ValueError, match=said):
+        step(8)
+    assert [step(size)[0].shape[0] for size in batches] == [8, 8, 8, 6]
+
+
+@pytest.mark.parametrize("size", [0, -1, 9, 7, 8.5, None])
+def test_a_size_that_is_no_batchs_is_refused(size: Any) -> None:
+    batches = data.DeviceBatches(loader())
+    with pytest.raises(ValueError, match=rf"^DeviceBatches: size is {size} but must be 8, or 6 for the last batch; "
+                                         "pass what iterating over the batches gives$"):
+        batches.next(size)
+
+
+# ---------------------------------------------------------------- rates
+def update(device: str, compiled: bool, stored: bool) -> list[bytes]:
+    """The parameters after each of five steps, two groups with rates of their own: stored on the device or set."""
+    table = np.array([[0.0, 0.3, 0.1, 0.2, 0.0, 0.7], [0.0, 1e-3, 1.0, 1 / 3, 0.5, 0.25]])
+    p, q = (Tensor(np.array(v, np.float32), requires_grad=True, device=device) for v in ([1, 2, 3], [4.5]))
+    sgd = optim.SGD([{"params": [p]}, {"params": [q], "momentum": 0.5}], lr=9)
+    rates, position = Tensor(table, device=device), Tensor(np.zeros(2, np.int64), device=device)
+
+    def step() -> None:
+        sgd.zero_grad()
+        (p * p * q).sum().backward()
+        if stored:
+            sgd.step(rates, position)
+        else:
+            sgd.step()
+    run, seen = minidl.compile(step) if compiled else step, []
+    for i in range(1, 6):
+        position.data[0] = i
+        for group, lr in zip(sgd.groups, table[:, i].tolist()):
+            group["lr"] = lr
+        run()
+        seen += [p.numpy().tobytes(), q.numpy().tobytes()]
+    return seen
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["plain", "compiled"])
+def test_stored_rates_are_set_ones(compiled: bool) -> None:
+    assert update("cpu", compiled, True) == update("cpu", False, False)
+
+
+GOOD = Tensor(np.ones((1, 3))), Tensor(np.array([1]))
+RATES: dict[str, tuple[Any, Any, str]] = {
+    "no position": (GOOD[0], None, "position is a NoneType but must be a Tensor of int64, rates (groups, steps) and "
+                    "position (1 or more,); pass both, or neither"),
+    "no rates": (None, GOOD[1], "rates is a NoneType but must be a Tensor of float64"),
+    "floats": (Tensor([[0.1]]), GOOD[1], "rates is float32 of shape (1, 1) but must be a Tensor of float64"),
+    "one axis": (Tensor(np.ones(3)), GOOD[1], "rates is float64 of shape (3,) but must be"),
+    "an array": (np.ones((1, 3)), GOOD[1], "rates is a ndarray but must be"),
+    "a place of floats": (GOOD[0], Tensor([1.0]), "position is float32 of shape (1,) but must be a Tensor of int64"),
+    "no place": (GOOD[0], Tensor(np.zeros(0, np.int64)), "position is int64 of shape (0,) but must be"),
+    "a row too many": (Tensor(np.ones((2, 3))), GOOD[1], "rates have shape (2, 3) but there are 1 parameter groups; "
+                       "give a row to each")}
+
+
+@pytest.mark.parametrize("case", RATES)
+def test_rates_are_refused(case: str) -> None:
+    rates, position, said = RATES[case]
+    w = Tensor([1.0], requires_grad=True)
+    (w * w).sum().backward()
+    with pytest.raises(ValueError, match=f"^SGD.step: {re.escape(said)}"):
+        optim.SGD([w], 0.1).step(rates, position)
+    assert w.tolist() == [1]
+
+
+# ---------------------------------------------------------------- metrics
+def assert_metrics_are_the_sums(device: str, compiled: bool) -> None:
+    """Of a loss an image and of right answers; with equal logits and NaN among them, as argmax has it."""
+    metrics = RunningMetrics(device)
+
+    def update(logits: Tensor, labels: Tensor) -> None:
+        metrics.update(ops.cross_entropy(logits, labels), logits, labels)
+    run = minidl.compile(update) if compiled else update
+    for seed in range(3):
+        total, right, rng = 0.0, 0, np.random.default_rng(seed)
+        for n in (8, 8, 5, 8, 1, 300):
+            x, labels = np.round(rng.standard_normal((n, 4), np.float32)), rng.integers(0, 4, n)
+            logits, t = Tensor(x, device=device), Tensor(labels, device=device)
+            run(logits, t)
+            total += ops.cross_entropy(logits, t).item() * n
+            right += int(np.sum(np.argmax(x, axis=1) == labels))
+        assert metrics.read() == (total, right)
+        assert metrics.read() == (0, 0)
+    x = np.array([[1, np.nan, 2, np.nan], [0, np.inf, 1, 2], [0, 0, 0, 0]], np.float32)
+    for labels, right in (([1, 1, 0], 3), ([3, 1, 1], 1), ([2, 3, 2], 0)):
+        run(Tensor(x, device=device), Tensor(np.array(labels), device=device))
+        total, counted = metrics.read()
+        assert np.isnan(total)
+        assert counted == right
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+@pytest.mark.parametrize("compiled", [False, True], ids=["plain", "compiled"])
+def test_metrics_are_the_sums(compiled: bool) -> None:
+    assert_metrics_are_the_sums("cpu", compiled)
+
+
+@pytest.mark.parametrize(("loss", "logits", "labels"), [((2,), (2, 3), (2,)), ((), (2,), (2,)), ((), (2, 3), (3,))])
+def test_metrics_of_other_shapes_are_refused(loss: Any, logits: Any, labels: Any) -> None:
+    said = re.escape(f"RunningMetrics: loss, logits and labels have shapes {loss}, {logits} and {labels} but must be "
+                     "(), (n, classes) and (n,); pass a batch's mean loss")
+    with pytest.raises(ValueError, match=f"^{said}$"):
+        RunningMetrics("cpu").update(*(Tensor(np.zeros(shape)) for shape in (loss, logits, labels)))
+
+
+def test_metrics_are_not_read_in_a_step() -> None:
+    metrics = RunningMetrics("cpu")
+    with pytest.raises(CompileError, match="reads a Tensor's values"):
+        minidl.compile(lambda: metrics.read())()
+
+
+def test_metrics_wait_for_no_call_aside_and_none_goes_aside_for_them() -> None:
+    """On CUDA gradients that only the update reads are computed on other streams; a loss that metrics read is not."""
+    metrics, run = RunningMetrics("cpu"), compiled_fit("cpu")
+    (size, *_) = run.batches
+    run.step(size)
+    program = run.step.program
+    aside = {call.name for call, side in zip(program.calls, ByCalls(program).side, strict=True) if side}
+    assert {"linear_grad_w", "linear_grad_b"} <= aside
+    assert not {"next_batch", "update_metrics", "cross_entropy_with_grad", "sgd"} & aside
+
+    x, labels = Tensor(np.ones((2, 3), np.float32)), Tensor(np.array([0, 1]))
+    evaluate = minidl.compile(lambda x, labels: metrics.update(ops.cross_entropy(x * 2, labels), x, labels))
+    evaluate(x, labels)
+    assert not any(ByCalls(evaluate.program).side)
+
+
+# ---------------------------------------------------------------- fit
+class Counting(nn.Module):
+    """A small net that counts how often its Python runs in training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Flatten(), nn.Linear(60, 16), nn.Tanh(), nn.Linear(16, 4))
+        self.runs = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.runs += self.training
+        return self.net(x)
+
+
+def optimizer_of(model: Counting) -> optim.SGD:
+    first, second = model.net[1].parameters(), model.net[3].parameters()
+    return optim.SGD([{"params": first, "lr": 0.2}, {"params": second, "momentum": 0.5}], lr=0.1, momentum=0.9)
+
+
+def compiled_fit(device: str) -> _Compiled:
+    minidl.manual_seed(0)
+    model = Counting()
+    model.to(device)
+    return _Compiled(model, optimizer_of(model), [0.2, 0.1], loader(device))
+
+
+def trained(device: str, compiled: bool | None) -> tuple[list[Any], dict[str, np.ndarray], int]:
+    """(metrics, parameters, runs of the model's Python) of four epochs with two groups and a changing rate."""
+    minidl.manual_seed(0)
+    model = Counting()
+    model.to(device)
+    history = fit(model, optimizer_of(model), loader(device), loader(device, shuffle=False), epochs=4,
+                  schedule=optim.warmup(3, optim.cosine(13)), compiled=compiled)
+    return history, model.state_dict(), model.runs
+
+
+def test_fit_is_the_same_compiled() -> None:
+    """To the bit on the CPU, metrics too; and is recorded twice in all: once for the last batch's size."""
+    (plain, expected, runs), (history, state, recorded) = trained("cpu", False), trained("cpu", True)
+    for metrics in (*plain, *history):
+        for time in ("seconds", "images_per_second"):
+            del metrics[time]
+    assert history == plain
+    assert (runs, recorded) == (16, 2)
+    for name in expected:
+        np.testing.assert_array_equal(state[name], expected[name])
+
+
+def test_fit_compiles_on_a_gpu_alone_unless_told() -> None:
+    assert trained("cpu", None)[2] == 16
+
+
+# ---------------------------------------------------------------- on a GPU
+@pytest.mark.gpu
+@pytest.mark.parametrize("compiled", [False, True], ids=["plain", "compiled"])
+@pytest.mark.parametrize("case", LOADERS)
+def test_gpu_batches_are_the_loaders(case: str, compiled: bool) -> None:
+    assert_batches_are_the_loaders("cuda", compiled, LOADERS[case])
+    on_cpu, on_cuda = (data.DeviceBatches(loader(device, **LOADERS[case])) for device in ("cpu", "cuda"))
+    for sizes in zip(on_cpu, on_cuda, strict=True):
+        for mine, theirs in zip(on_cpu.next(sizes[0]), on_cuda.next(sizes[1]), strict=True):
+            np.testing.assert_array_equal(theirs.numpy(), mine.numpy())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("compiled", [False, True], ids=["plain", "compiled"])
+def test_gpu_beyond_the_epochs_end_is_nan(compiled: bool) -> None:
+    batches = data.DeviceBatches(loader("cuda"))
+    step, _ = taking(batches, compiled)
+    for _ in range(2):
+        for size in batches:
+            images, labels = step(size)
+            assert np.isfinite(images.numpy()).all()
+            assert (labels.numpy() >= 0).all()
+        for size in (8, 6):
+            images, labels = step(size)
+            assert np.isnan(images.numpy()).all()
+            assert (labels.numpy() == -1).all()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("compiled", [False, True], ids=["plain", "compiled"])
+def test_gpu_stored_rates_are_set_ones(compiled: bool) -> None:
+    assert update("cuda", compiled, True) == update("cuda", compiled, False)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("compiled", [False, True], ids=["plain", "compiled"])
+def test_gpu_metrics_are_the_sums(compiled: bool) -> None:
+    assert_metrics_are_the_sums("cuda", compiled)
+
+
+@pytest.mark.gpu
+def test_gpu_fit_is_the_same_compiled() -> None:
+    """Within float32's rounding where calls were fused; recorded once for each size, which is the default there."""
+    (plain, expected, runs), (history, state, recorded) = trained("cuda", False), trained("cuda", None)
+    assert (runs, recorded) == (16, 2)
+    for one, other in zip(plain, history, strict=True):
+        assert (one["step"], one["lr"]) == (other["step"], other["lr"])
+        np.testing.assert_allclose([other["train_loss"], other["test_loss"]], [one["train_loss"], one["test_loss"]],
+                                   rtol=1e-4)
+    for name in expected:
+        np.testing.assert_allclose(state[name], expected[name], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.gpu
+def test_gpu_an_epoch_is_queued_without_waiting() -> None:
+    """Nor does a plain compiled step wait where its rate changes."""
+    import cupyx
+
+    run = compiled_fit("cuda")
+    for _ in range(2):
+        assert len(list(run.epoch([1.0] * 4))) == 4            # records, then captures
+    entries = [entry for found in run.step._entries.values() for entry in found]
+    assert [type(entry.replay) for entry in entries] == [AsGraph, AsGraph]
+    sizes = list(run.batches)
+    with cupyx.allow_synchronize(False):
+        for size in sizes:
+            run.step(size)
+    assert np.isfinite(run.metrics.read()[0])
+
+    w = Tensor([1.0, 2.0], requires_grad=True, device="cuda")
+    sgd = optim.SGD([w], lr=1.0)
+
+    @minidl.compile
+    def step() -> None:
+        sgd.zero_grad()
+        w.sum().backward()
+        sgd.step()
+    step()
+    step()
+    with cupyx.allow_synchronize(False):
+        for lr in (0.5, 0.25, 0.0, 2.0):
+            sgd.lr = lr
+            step()
+    assert w.tolist() == [1 - 4.75, 2 - 4.75]
+
+
+@pytest.mark.gpu
+def test_gpu_two_trainings_end_in_the_same_bits() -> None:
+    states = []
+    for _ in range(2):
+        minidl.manual_seed(1)
+        model = zoo.build("lenet5").to("cuda")
+        train = data.DataLoader(data.load("synthetic-digits", "train").first(300), 128, padding=2, device="cuda")
+        fit(model, optim.SGD(model.parameters(), 0.05, momentum=0.9), train, train, epochs=3)
+        states.append(model.state_dict())
+    for name in states[0]:
+        np.testing.assert_array_equal(states[0][name], states[1][name])
