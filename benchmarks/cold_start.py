@@ -6,11 +6,12 @@
 Clocked are whole processes, from just before the operating system is asked for one: the interpreter's start, imports,
 the net and its batches, kernels compiled or loaded, algorithms chosen. "First step" ends when the device has finished
 the first training step (that of train_step.py), "first replay" when it has finished the first one that is not run from
-Python: minidl's second call of a compiled step (the first records it), the first replay of PyTorch's CUDA graph (after
-the three steps that its guide wants before the capture), JAX's second call of its jitted step. Caches: empty means a
-new folder for each of CUPY_CACHE_DIR, MINIDL_CACHE and CUDA_CACHE_PATH; filled means that the same process has run
-before on these folders. Whatever else PyTorch and JAX keep on disk is as they have it by default. The peers take turns;
-the first round, which finds the libraries' files on the disk, is not counted.
+Python: minidl's second call of a compiled step (the first records it); the first replay of PyTorch's CUDA graph, of a
+second net, after the three steps that its guide wants before the capture; JAX's second call of its jitted step.
+
+Caches: empty means a new folder for each of CUPY_CACHE_DIR, MINIDL_CACHE and CUDA_CACHE_PATH; filled means that the
+same process has run before on these folders. Whatever else PyTorch and JAX keep on disk is as they have it by default.
+The peers take turns; the first round, which finds the libraries' files on the disk, is not counted.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))   # minidl and zoo as they lie here, installed or not
 
 import machine
-from train_step import CHANNELS, IN_A_ROW, PEERS, names, positive, set_precision
+from train_step import CHANNELS, PEERS, names, parser, positive, publish, random_batches, set_precision
 
 FOLDERS = ("CUPY_CACHE_DIR", "MINIDL_CACHE", "CUDA_CACHE_PATH")
 CACHES = ("empty", "filled")
@@ -44,8 +45,6 @@ Times = tuple[float, float | None]                             # seconds to the 
 # ---------------------------------------------------------------- within the fresh process
 def first_steps(peer: str, model: str, size: int, device: str) -> Iterator[float]:
     """The time of day after the first step, and after the first replay where there is one."""
-    from train_step import random_batches
-
     batches = random_batches(model, size)
     first, replayed = KINDS[peer]
     set_precision("fp32", [peer])
@@ -102,9 +101,7 @@ def cells(times: Sequence[float | None]) -> list[str]:
     return [f"{statistics.median(known):.2f}", f"{min(known):.2f}-{max(known):.2f}"] if known else ["", ""]
 
 
-def report(args: argparse.Namespace) -> str:
-    peers = list(dict.fromkeys(["minidl", *args.peers]))
-    machine.require(peers, args.device)
+def report(args: argparse.Namespace, peers: Sequence[str]) -> str:
     lines = [*machine.about(peers, args.device, args.threads),
              f"Batches of {args.batch_size}; 1 uncounted and {args.repeats} counted rounds; seconds.", "",
              "| net | peer | caches | first step s | least to largest | first replay s | least to largest |",
@@ -116,25 +113,17 @@ def report(args: argparse.Namespace) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0],
-                                     formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--device", choices=list(IN_A_ROW), default="cpu")
-    parser.add_argument("--peers", type=names(KINDS), default="", help="beside minidl, separated by commas")
-    parser.add_argument("--models", type=names(CHANNELS), default=",".join(CHANNELS))
-    parser.add_argument("--batch-size", type=positive, default=128)
-    parser.add_argument("--threads", type=positive, default=os.cpu_count() or 1, help="for every peer")
-    parser.add_argument("--repeats", type=positive, default=5, help="counted rounds")
-    parser.add_argument("--output", type=Path, help="write the report to this file too")
-    parser.add_argument("--inside", choices=list(KINDS), help=argparse.SUPPRESS)
-    args = parser.parse_args(argv)
-    machine.set_threads(args.threads)
+    flags = parser(__doc__, CHANNELS)
+    flags.add_argument("--peers", type=names(KINDS), default="", help="beside minidl, separated by commas")
+    flags.add_argument("--batch-size", type=positive, default=128)
+    flags.add_argument("--repeats", type=positive, default=5, help="counted rounds")
+    flags.add_argument("--inside", choices=list(KINDS), help=argparse.SUPPRESS)
+    args = flags.parse_args(argv)
     if args.inside:
+        machine.set_threads(args.threads)
         print(*first_steps(args.inside, args.models[0], args.batch_size, args.device))
-        return
-    text = report(args)
-    print(text, end="")
-    if args.output:
-        args.output.write_text(text)
+    else:
+        publish(report, args)
 
 
 if __name__ == "__main__":

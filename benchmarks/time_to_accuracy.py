@@ -28,7 +28,7 @@ from typing import Any, NamedTuple, Protocol
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))   # minidl and zoo as they lie here, installed or not
 
 import machine
-from train_step import IN_A_ROW, PRECISIONS, names, positive, set_precision
+from train_step import PRECISIONS, add_precision, names, parser, positive, publish, set_precision
 
 
 class Recipe(NamedTuple):
@@ -268,9 +268,7 @@ def recipe_line(model: str, recipe: Recipe) -> str:
             f"{recipe.momentum:g}, weight decay {recipe.weight_decay:g}, {recipe.epochs:g} epochs.")
 
 
-def report(args: argparse.Namespace) -> str:
-    peers = list(dict.fromkeys(["minidl", *args.peers]))
-    machine.require(peers, args.device)
+def report(args: argparse.Namespace, peers: Sequence[str]) -> str:
     lines = [*machine.about(peers, args.device, args.threads),
              *(recipe_line(model, RECIPES[model]) for model in args.models), "",
              "| net | precision | peer | reached | mean s | deviation | least to largest | steps | accuracy then |",
@@ -285,23 +283,12 @@ def report(args: argparse.Namespace) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0],
-                                     formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--device", choices=list(IN_A_ROW), default="cpu")
-    parser.add_argument("--peers", type=names(PEERS), default="", help="beside minidl, separated by commas")
-    parser.add_argument("--models", type=names(RECIPES), default=",".join(RECIPES))
-    parser.add_argument("--precision", type=names(PRECISIONS), default="fp32",
-                        help=f"on a GPU: one or more of {', '.join(PRECISIONS)}")
-    parser.add_argument("--seeds", type=positive, default=10, help="0 and up")
-    parser.add_argument("--data-dir", metavar="DIR", help="where the data sets lie, as train.py has it")
-    parser.add_argument("--threads", type=positive, default=os.cpu_count() or 1, help="for every peer")
-    parser.add_argument("--output", type=Path, help="write the report to this file too")
-    args = parser.parse_args(argv)
-    machine.set_threads(args.threads)
-    text = report(args)
-    print(text, end="")
-    if args.output:
-        args.output.write_text(text)
+    flags = parser(__doc__, RECIPES)
+    add_precision(flags)
+    flags.add_argument("--peers", type=names(PEERS), default="", help="beside minidl, separated by commas")
+    flags.add_argument("--seeds", type=positive, default=10, help="how many, from 0 on")
+    flags.add_argument("--data-dir", metavar="DIR", help="where the data sets lie, as train.py has it")
+    publish(report, flags.parse_args(argv))
 
 
 if __name__ == "__main__":

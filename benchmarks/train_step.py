@@ -243,9 +243,7 @@ def limits(device: str) -> list[str]:
             "multiprocessor."]
 
 
-def report(args: argparse.Namespace) -> str:
-    peers = list(dict.fromkeys(["minidl", *args.peers]))
-    machine.require(peers, args.device)
+def report(args: argparse.Namespace, peers: Sequence[str]) -> str:
     columns = ["net", "batch", "precision", "peer", "median ms/step", "medians of the rounds", "images/s",
                *(["share of limit", "peak MiB"] if args.device == "cuda" else []),
                *(f"speed / {peer}" for peer in others(peers))]
@@ -283,26 +281,42 @@ def sizes(text: str) -> list[int]:
     return [positive(part) for part in text.split(",")]
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0],
-                                     formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--device", choices=list(IN_A_ROW), default="cpu")
-    parser.add_argument("--peers", type=names(PEERS), default="torch", help="beside minidl, separated by commas")
-    parser.add_argument("--models", type=names(CHANNELS), default=",".join(CHANNELS))
-    parser.add_argument("--batch-size", type=sizes, default="128", help="one or more, separated by commas")
-    parser.add_argument("--precision", type=names(PRECISIONS), default="fp32",
-                        help=f"on a GPU: one or more of {', '.join(PRECISIONS)}")
-    parser.add_argument("--threads", type=positive, default=os.cpu_count() or 1, help="for every peer")
-    parser.add_argument("--warmup", type=positive, default=5, help="steps before the first round")
-    parser.add_argument("--steps", type=positive, default=10, help="counted steps in each peer's turn")
-    parser.add_argument("--repeats", type=positive, default=9, help="rounds")
-    parser.add_argument("--output", type=Path, help="write the report to this file too")
-    args = parser.parse_args(argv)
+def parser(description: str | None, models: dict[str, Any]) -> argparse.ArgumentParser:
+    """The flags of every script that trains: on which device, which models, and where the report goes."""
+    flags = argparse.ArgumentParser(description=(description or "").split("\n\n")[0],
+                                    formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    flags.add_argument("--device", choices=list(IN_A_ROW), default="cpu")
+    flags.add_argument("--models", type=names(models), default=",".join(models))
+    flags.add_argument("--threads", type=positive, default=os.cpu_count() or 1, help="for every peer")
+    flags.add_argument("--output", type=Path, help="write the report to this file too")
+    return flags
+
+
+def add_precision(flags: argparse.ArgumentParser) -> None:
+    flags.add_argument("--precision", type=names(PRECISIONS), default="fp32",
+                       help=f"on a GPU: one or more of {', '.join(PRECISIONS)}")
+
+
+def publish(report: Callable[[argparse.Namespace, list[str]], str], args: argparse.Namespace) -> None:
+    """Make the report of minidl and the peers that were asked for, once all that they need is there, and print it."""
     machine.set_threads(args.threads)
-    text = report(args)
+    peers = list(dict.fromkeys(["minidl", *args.peers]))
+    machine.require(peers, args.device)
+    text = report(args, peers)
     print(text, end="")
     if args.output:
         args.output.write_text(text)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    flags = parser(__doc__, CHANNELS)
+    add_precision(flags)
+    flags.add_argument("--peers", type=names(PEERS), default="torch", help="beside minidl, separated by commas")
+    flags.add_argument("--batch-size", type=sizes, default="128", help="one or more, separated by commas")
+    flags.add_argument("--warmup", type=positive, default=5, help="steps before the first round")
+    flags.add_argument("--steps", type=positive, default=10, help="counted steps in each peer's turn")
+    flags.add_argument("--repeats", type=positive, default=9, help="rounds")
+    publish(report, flags.parse_args(argv))
 
 
 if __name__ == "__main__":
