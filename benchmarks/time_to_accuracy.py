@@ -46,8 +46,9 @@ class Recipe(NamedTuple):
 
 
 RECIPES = {
-    "lenet5": Recipe("mnist", 0.99, batch=128, lr=0.2, warmup=0.2, momentum=0.9, weight_decay=5e-4, epochs=4),
-    "krizhevsky2009": Recipe("cifar10", 0.58, batch=128, lr=0.4, warmup=0.2, momentum=0.9, weight_decay=0.0, epochs=1),
+    "lenet5": Recipe("mnist", 0.99, batch=256, lr=0.4, warmup=0.2, momentum=0.9, weight_decay=5e-4, epochs=4),
+    "krizhevsky2009": Recipe("cifar10", 0.58, batch=128, lr=0.1, warmup=0.2, momentum=0.9, weight_decay=1e-4,
+                             epochs=2),
 }
 POINTS = 2                                                     # looks at the test set an epoch
 IMAGE_SIZE = 32                                                # smaller images get zeros around them
