@@ -74,12 +74,11 @@ def require(peers: Sequence[str], device: str) -> None:
     except ValueError as error:
         sys.exit(f"{script}: error: {error}")
     for peer in peers:
+        (module,) = modules([peer])
         if device == "cpu" and peer.endswith("-graph"):
             sys.exit(f"{script}: error: peer {peer!r} is a CUDA graph and needs --device cuda")
-    for module in modules(peers):
         if importlib.util.find_spec(module) is None:
-            asked = [peer for peer in peers if peer.split("-")[0] == module]
-            sys.exit(f"{script}: error: peer {asked[0]!r} needs the package {module}, which is not installed; "
+            sys.exit(f"{script}: error: peer {peer!r} needs the package {module}, which is not installed; "
                      f"{INSTALL[module]}, or leave it out of --peers")
 
 
