@@ -17,7 +17,6 @@ import functools
 import importlib
 import json
 import math
-import os
 import platform
 import statistics
 import sys
@@ -30,7 +29,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))   # minidl as it li
 
 import conv_report as tables
 from conv_report import DIRECTIONS, LADDER, PEERS, PRECISIONS, Row
-from train_step import names, processor
+from machine import peaks_of, processor, set_threads
+from train_step import names
 
 BUDGET, MOST, FEWEST = 0.25, 20, 3                             # seconds of an entry; replays, at most and least
 LIMITS = {"NVIDIA H200": {"fp32": 66.9e12, "tf32": 494e12, "bf16": 989e12, "bytes": 4.8e12}}     # data sheet, dense
@@ -328,9 +328,9 @@ def machine_limits() -> dict[str, Any]:
     if name in LIMITS:
         return {**LIMITS[name], "source": "data sheet, dense"}
     of = cupy.cuda.Device().attributes
-    return {"fp32": of["MultiProcessorCount"] * 128 * 2 * of["ClockRate"] * 1e3, "tf32": None, "bf16": None,
+    return {**peaks_of("cuda"), "bf16": None,
             "bytes": 2 * of["MemoryClockRate"] * 1e3 * of["GlobalMemoryBusWidth"] / 8,
-            "source": "multiprocessors x 128 x 2 x clock, and twice the memory's clock x its width"}
+            "source": "what the multiprocessors do at the highest clock, and twice the memory's clock x its width"}
 
 
 def about(peers: Sequence[str]) -> dict[str, Any]:
@@ -405,8 +405,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.from_json:
         result = json.loads(args.from_json.read_text())
     else:
-        for library in ("MINIDL", "OPENBLAS", "OMP", "MKL"):   # they read it as they are imported, which is later
-            os.environ[f"{library}_NUM_THREADS"] = "1"
+        set_threads(1)
         sets = list(SHAPES) if args.shapes is None and not args.shape else args.shapes or []
         result = run([case for name in sets for case in SHAPES[name]] + (args.shape or []), args)
     rows = result["rows"]

@@ -23,7 +23,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))                                  # minidl as it lies here, installed or not
 
 import numpy as np  # noqa: E402
-from train_step import positive, processor  # noqa: E402
+from machine import processor  # noqa: E402
+from train_step import positive  # noqa: E402
 
 from minidl import Tensor, no_grad, ops  # noqa: E402
 from minidl.ops import cpu as k  # noqa: E402

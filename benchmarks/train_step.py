@@ -4,22 +4,26 @@
     python benchmarks/train_step.py --device cuda --peers minidl-compiled,torch,torch-graph,jax --precision fp32,tf32
 
 A step is zero_grad, forward, cross-entropy, backward and an update of SGD with momentum 0.9, float32, on batches
-that are on the device already; tf32 is allowed to all peers or to none. minidl-compiled is `minidl.compile`,
-torch-graph a CUDA graph of PyTorch's whole step, jax a jitted `lax.scan` over the steps between two looks at the
-clock. The peers take turns (A B, then B A, ...), so that whatever else the machine does meets all of them; each turn
-starts with a step that is not counted. Reported are the median of all counted steps, the smallest and the largest
-median of a turn, and the median over the rounds of the speed relative to a peer. On a GPU, which works behind the
-host's back, 20 steps in a row are timed until the last has ended and count as one, their mean.
+that are on the device already; tf32 is allowed to all peers or to none. Where ours is 3xtf32, which the peers do not
+have, theirs is fp32, and their rows say so. minidl-compiled is `minidl.compile`, torch-graph a CUDA graph of PyTorch's
+whole step, jax a jitted `lax.scan` over the steps between two looks at the clock. The peers take turns (A B, then B A,
+...), so that whatever else the machine does meets all of them; each turn starts with a step that is not counted.
+Reported are the median of all counted steps, the smallest and the largest median of a turn, and the median over the
+rounds of the speed relative to a peer. On a GPU, which works behind the host's back, 20 steps in a row are timed until
+the last has ended and count as one, their mean; and two columns are added. Share of limit: the time that the net's
+multiply-adds, forward and backward, would take at the device's peak in the row's precision (3xtf32: a third of tf32's),
+over the time that the step took. Peak MiB: the most memory of the device that the peer's arrays, graphs and workspaces
+held at once, from its building to the end of the warm-up, measured when algorithms have been chosen already.
 """
 
 from __future__ import annotations
 
 import argparse
 import functools
-import importlib
+import gc
 import itertools
+import math
 import os
-import platform
 import statistics
 import sys
 import time
@@ -29,10 +33,16 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))   # minidl and zoo as they lie here, installed or not
 
+import machine
+
 LR, MOMENTUM = 0.01, 0.9
 CHANNELS = {"lenet5": 1, "krizhevsky2009": 3}                  # the models, and the channels of their images
 IN_A_ROW = {"cpu": 1, "cuda": 20}                              # steps between two looks at the clock
 BATCHES = 4                                                    # taken in turn: no step finds its images cached
+
+PRECISIONS = {"fp32": "fp32", "tf32": "tf32", "3xtf32": "fp32"}    # ours, and what the peers use beside it
+PRODUCTS = {"fp32": ("fp32", 1), "tf32": ("tf32", 1), "3xtf32": ("tf32", 3)}   # which units, and how often a product
+SEARCHING = ("minidl", "torch")                                # they borrow memory at first, to choose algorithms
 
 Batch = tuple[Any, Any]                                        # NumPy images (n,c,32,32) and labels (n,)
 Steps = Callable[[int], None]                                  # so many steps, one after the other
@@ -74,21 +84,12 @@ def torch_step(model: str, batches: Sequence[Batch], device: str, graph: bool = 
     if not graph:
         return repeated(lambda: step(*next(turn)))
     inputs = [t.clone() for t in next(turn)]                   # where the graph reads its batch
-    aside = torch.cuda.Stream()
-    with torch.cuda.stream(aside):                             # as PyTorch's guide has it: three steps before
-        for _ in range(3):
-            step(*inputs)
-    torch.cuda.synchronize()
-    captured = torch.cuda.CUDAGraph()
-    sgd.zero_grad()
-    with torch.cuda.graph(captured):
-        torch.nn.functional.cross_entropy(net(inputs[0]), inputs[1]).backward()
-        sgd.step()
+    captured = torch_nets.captured(lambda: step(*inputs), sgd)
 
     def replay() -> None:
         for mine, given in zip(inputs, next(turn), strict=True):
             mine.copy_(given)
-        captured.replay()
+        captured()
     return repeated(replay)
 
 
@@ -114,18 +115,20 @@ PEERS: dict[str, Callable[[str, Sequence[Batch], str], Steps]] = {
 
 
 def set_precision(precision: str, peers: Sequence[str]) -> None:
-    """fp32 or tf32 products, for every peer that is measured."""
-    import minidl
+    """How products are computed, for every peer that is measured: PRECISIONS says what the others use."""
+    loaded, theirs = machine.modules(peers), PRECISIONS[precision]
+    if "minidl" in loaded:
+        import minidl
 
-    minidl.set_precision(precision)
-    if any(peer.startswith("torch") for peer in peers):
+        minidl.set_precision(precision)
+    if "torch" in loaded:
         import torch
 
-        torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
-    if "jax" in peers:
+        torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = theirs == "tf32"
+    if "jax" in loaded:
         import jax
 
-        jax.config.update("jax_default_matmul_precision", {"fp32": "highest", "tf32": "tensorfloat32"}[precision])
+        jax.config.update("jax_default_matmul_precision", {"fp32": "highest", "tf32": "tensorfloat32"}[theirs])
 
 
 # ---------------------------------------------------------------- measuring
@@ -137,94 +140,118 @@ def random_batches(model: str, size: int) -> list[Batch]:
             for _ in range(BATCHES)]
 
 
-def finish(device: str) -> None:
-    """Wait until the device has done all it was given."""
-    if device == "cuda":
-        import cupy
-
-        cupy.cuda.runtime.deviceSynchronize()
-
-
 def seconds(steps: Steps, device: str) -> float:
     """Of one step, out of a few in a row."""
     begin = time.perf_counter()
     steps(IN_A_ROW[device])
-    finish(device)
+    machine.finish(device)
     return (time.perf_counter() - begin) / IN_A_ROW[device]
 
 
-def take_turns(steps: dict[str, Steps], warmup: int, count: int, rounds: int,
-               device: str) -> dict[str, list[list[float]]]:
+def build(model: str, batches: Sequence[Batch], peers: Sequence[str],
+          args: argparse.Namespace) -> tuple[dict[str, Steps], dict[str, int | None]]:
+    """Each peer, warmed up, and the most bytes that it held on the way."""
+    steps, held = {}, {}
+
+    def warm(peer: str) -> Steps:
+        run = PEERS[peer](model, batches, args.device)
+        for _ in range(args.warmup):
+            run(IN_A_ROW[args.device])
+        machine.finish(args.device)
+        return run
+    for peer in peers:
+        (module,) = machine.modules([peer])
+        if args.device == "cuda" and module in SEARCHING:
+            warm(peer)                                         # chooses algorithms, and lets go of the memory
+            gc.collect()
+        with machine.memory(module, args.device) as memory:
+            steps[peer] = warm(peer)
+        held[peer] = memory.bytes
+    return steps, held
+
+
+def take_turns(steps: dict[str, Steps], count: int, rounds: int, device: str) -> dict[str, list[list[float]]]:
     """Seconds of each counted step, by peer and round."""
-    for run in steps.values():
-        for _ in range(warmup):
-            run(IN_A_ROW[device])
     taken: dict[str, list[list[float]]] = {peer: [] for peer in steps}
     for i in range(rounds):
         for peer in list(steps)[::-1 if i % 2 else 1]:
             steps[peer](IN_A_ROW[device])                      # the peer before left its own data in the caches
-            finish(device)
+            machine.finish(device)
             taken[peer].append([seconds(steps[peer], device) for _ in range(count)])
     return taken
+
+
+def multiply_adds(model: str, size: int) -> int:
+    """Of a batch's forward and backward pass: in the gradients each product of a weight comes back twice, but only once
+    in the first layer, whose images need none."""
+    import zoo
+    from minidl import Tensor, no_grad
+
+    x = Tensor(random_batches(model, 1)[0][0])
+    forward = []
+    with no_grad():
+        for _, layer in zoo.build(model).named_children():
+            x = layer(x)
+            if hasattr(layer, "weight"):
+                forward.append(layer.weight.size * math.prod(x.shape[2:]))
+    return size * (3 * sum(forward) - forward[0])
 
 
 def rows(model: str, size: int, precision: str, peers: Sequence[str], args: argparse.Namespace) -> list[str]:
     """The table's rows of one model, batch size and precision."""
     set_precision(precision, peers)
     batches = random_batches(model, size)
-    steps = {peer: PEERS[peer](model, batches, args.device) for peer in peers}
-    taken = take_turns(steps, args.warmup, args.steps, args.repeats, args.device)
+    steps, held = build(model, batches, peers, args)
+    taken = take_turns(steps, args.steps, args.repeats, args.device)
     medians = {peer: [statistics.median(turn) for turn in turns] for peer, turns in taken.items()}
     lines = []
     for peer, turns in taken.items():
         median = statistics.median(itertools.chain(*turns))
+        used = precision if peer.startswith("minidl") else PRECISIONS[precision]
         against = [f"{statistics.median(b / a for a, b in zip(medians[peer], medians[other], strict=True)):.2f}"
-                   for other in peers if not other.startswith("minidl")]
-        lines.append(" | ".join([f"| {model}", f"{size}", precision, peer, f"{median * 1e3:.3f}",
+                   for other in others(peers)]
+        of_device = [share(model, size, used, median, args.device), mebibytes(held[peer])]
+        lines.append(" | ".join([f"| {model}", f"{size}", used, peer, f"{median * 1e3:.3f}",
                                  f"{min(medians[peer]) * 1e3:.3f}-{max(medians[peer]) * 1e3:.3f}",
-                                 f"{size / median:,.0f}", *against]) + " |")
+                                 f"{size / median:,.0f}", *(of_device if args.device == "cuda" else []),
+                                 *against]) + " |")
     return lines
 
 
-def processor() -> str:
-    """The CPU's model name, as the system knows it."""
-    cpuinfo = Path("/proc/cpuinfo")
-    found = [line.split(":", 1)[1].strip() for line in cpuinfo.read_text().splitlines()
-             if line.startswith("model name")] if cpuinfo.exists() else []
-    return found[0] if found else platform.processor() or platform.machine()
+def others(peers: Sequence[str]) -> list[str]:
+    """Those that the speed is relative to."""
+    return [peer for peer in peers if not peer.startswith("minidl")]
 
 
-def gpu(device: str) -> str:
-    """" (NVIDIA ...)", or nothing for the CPU."""
+def share(model: str, size: int, precision: str, seconds: float, device: str) -> str:
+    """Of the least time for a step's multiply-adds; empty where the device's peak is not known."""
+    unit, products = PRODUCTS[precision]
+    peak = machine.peaks_of(device)[unit]
+    return f"{100 * 2 * products * multiply_adds(model, size) / peak / seconds:.1f} %" if peak else ""
+
+
+def mebibytes(held: int | None) -> str:
+    return "" if held is None else f"{held / 2**20:.1f}"
+
+
+def limits(device: str) -> list[str]:
+    """What the shares are shares of: nothing on the CPU."""
     if device == "cpu":
-        return ""
-    import cupy
-
-    return f" ({cupy.cuda.runtime.getDeviceProperties(0)['name'].decode()}, CuPy {cupy.__version__})"
-
-
-def header(peers: Sequence[str], args: argparse.Namespace) -> list[str]:
-    import numpy as np
-
-    modules = dict.fromkeys(peer.split("-")[0] for peer in peers)
-    versions = [f"{module} {importlib.import_module(module).__version__}" for module in modules]
-    blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
-    return [
-        f"Device: {args.device}{gpu(args.device)}, {processor()}, {os.cpu_count()} cores, {platform.system()}; "
-        f"{args.threads} threads for every peer; load average before the run {os.getloadavg()[0]:.1f}.",
-        f"Versions: {', '.join(versions)}, NumPy {np.__version__} with {blas['name']} {blas['version']}, "
-        f"Python {platform.python_version()}.",
-        f"{args.warmup} times {IN_A_ROW[args.device]} steps of warm-up, then {args.repeats} rounds in which the peers "
-        f"take turns of 1 uncounted and {args.steps} counted times {IN_A_ROW[args.device]} steps.",
-        "",
-    ]
+        return []
+    known = [f"{unit} {peak / 1e12:.1f} TFLOP/s" for unit, peak in machine.peaks_of(device).items() if peak]
+    return [f"Limits: {', '.join(known)}, by multiprocessors x highest clock x 2 x multiply-adds a clock and "
+            "multiprocessor."]
 
 
-def report(args: argparse.Namespace) -> str:
-    peers = list(dict.fromkeys(["minidl", *args.peers]))
+def report(args: argparse.Namespace, peers: Sequence[str]) -> str:
     columns = ["net", "batch", "precision", "peer", "median ms/step", "medians of the rounds", "images/s",
-               *(f"speed / {peer}" for peer in peers if not peer.startswith("minidl"))]
-    lines = [*header(peers, args), f"| {' | '.join(columns)} |", "|---|---:|---|---|" + "---:|" * (len(columns) - 4)]
+               *(["share of limit", "peak MiB"] if args.device == "cuda" else []),
+               *(f"speed / {peer}" for peer in others(peers))]
+    in_a_row = IN_A_ROW[args.device]
+    lines = [*machine.about(peers, args.device, args.threads), *limits(args.device),
+             f"{args.warmup} times {in_a_row} steps of warm-up, then {args.repeats} rounds in which the peers take "
+             f"turns of 1 uncounted and {args.steps} counted times {in_a_row} steps.",
+             "", f"| {' | '.join(columns)} |", "|---|---:|---|---|" + "---:|" * (len(columns) - 4)]
     for model, size, precision in itertools.product(args.models, args.batch_size, args.precision):
         lines += rows(model, size, precision, peers, args)
     return "\n".join(lines) + "\n"
@@ -254,27 +281,42 @@ def sizes(text: str) -> list[int]:
     return [positive(part) for part in text.split(",")]
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0],
-                                     formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--device", choices=list(IN_A_ROW), default="cpu")
-    parser.add_argument("--peers", type=names(PEERS), default="torch", help="beside minidl, separated by commas")
-    parser.add_argument("--models", type=names(CHANNELS), default=",".join(CHANNELS))
-    parser.add_argument("--batch-size", type=sizes, default="128", help="one or more, separated by commas")
-    parser.add_argument("--precision", type=names({"fp32": 0, "tf32": 0}), default="fp32",
-                        help="fp32, tf32 or both, on a GPU")
-    parser.add_argument("--threads", type=positive, default=os.cpu_count() or 1, help="for every peer")
-    parser.add_argument("--warmup", type=positive, default=5, help="steps before the first round")
-    parser.add_argument("--steps", type=positive, default=10, help="counted steps in each peer's turn")
-    parser.add_argument("--repeats", type=positive, default=9, help="rounds")
-    parser.add_argument("--output", type=Path, help="write the report to this file too")
-    args = parser.parse_args(argv)
-    for library in ("MINIDL", "OPENBLAS", "OMP", "MKL"):       # they read it as they are imported, which is later
-        os.environ[f"{library}_NUM_THREADS"] = str(args.threads)
-    text = report(args)
+def parser(description: str | None, models: dict[str, Any]) -> argparse.ArgumentParser:
+    """The flags of every script that trains: on which device, which models, and where the report goes."""
+    flags = argparse.ArgumentParser(description=(description or "").split("\n\n")[0],
+                                    formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    flags.add_argument("--device", choices=list(IN_A_ROW), default="cpu")
+    flags.add_argument("--models", type=names(models), default=",".join(models))
+    flags.add_argument("--threads", type=positive, default=os.cpu_count() or 1, help="for every peer")
+    flags.add_argument("--output", type=Path, help="write the report to this file too")
+    return flags
+
+
+def add_precision(flags: argparse.ArgumentParser) -> None:
+    flags.add_argument("--precision", type=names(PRECISIONS), default="fp32",
+                       help=f"on a GPU: one or more of {', '.join(PRECISIONS)}")
+
+
+def publish(report: Callable[[argparse.Namespace, list[str]], str], args: argparse.Namespace) -> None:
+    """Make the report of minidl and the peers that were asked for, once all that they need is there, and print it."""
+    machine.set_threads(args.threads)
+    peers = list(dict.fromkeys(["minidl", *args.peers]))
+    machine.require(peers, args.device)
+    text = report(args, peers)
     print(text, end="")
     if args.output:
         args.output.write_text(text)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    flags = parser(__doc__, CHANNELS)
+    add_precision(flags)
+    flags.add_argument("--peers", type=names(PEERS), default="torch", help="beside minidl, separated by commas")
+    flags.add_argument("--batch-size", type=sizes, default="128", help="one or more, separated by commas")
+    flags.add_argument("--warmup", type=positive, default=5, help="steps before the first round")
+    flags.add_argument("--steps", type=positive, default=10, help="counted steps in each peer's turn")
+    flags.add_argument("--repeats", type=positive, default=9, help="rounds")
+    publish(report, flags.parse_args(argv))
 
 
 if __name__ == "__main__":

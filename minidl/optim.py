@@ -87,6 +87,11 @@ class SGD:
                 if mode.recorder is not None:
                     mode.recorder.zeroed[id(p)] = p
 
+    def forget(self) -> None:
+        """Set all velocities to 0, in place: as before the first step, and what was compiled stays good."""
+        for velocity in self._velocities.values():
+            velocity.fill(0)
+
     def step(self, rates: Tensor | None = None, position: Tensor | None = None) -> None:
         """Update every parameter that has a gradient, in place: one primitive call a group.
 

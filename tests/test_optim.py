@@ -161,6 +161,21 @@ def test_minimises() -> None:
     np.testing.assert_allclose(w.numpy(), np.linalg.lstsq(x, target)[0], atol=1e-8)
 
 
+def test_forget_is_as_before_the_first_step() -> None:
+    one, other = parameters(), parameters()
+    sgd, fresh = (optim.SGD(params, lr=0.1, momentum=0.9) for params in (one, other))
+    take_step(sgd, one, gradients(0))
+    velocities = list(sgd._velocities.values())
+    sgd.forget()
+    for p, q in zip(one, other, strict=True):
+        p.data[...] = q.data
+    for optimizer, params in ((sgd, one), (fresh, other)):
+        take_step(optimizer, params, gradients(1))
+    for p, q in zip(one, other, strict=True):
+        np.testing.assert_array_equal(p.numpy(), q.numpy())
+    assert all(now is before for now, before in zip(sgd._velocities.values(), velocities, strict=True))
+
+
 W = Tensor([1.0], requires_grad=True)
 GROUP_KEYS = "must have 'params' and may have lr, momentum, weight_decay, nesterov$"
 

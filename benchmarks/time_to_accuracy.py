@@ -1,0 +1,296 @@
+"""Seconds of training until a net's test accuracy first reaches a mark.
+
+    python benchmarks/time_to_accuracy.py --device cuda --peers torch-graph --data-dir <folder>
+    python benchmarks/time_to_accuracy.py --device cpu --seeds 1 --data-dir <folder>
+
+The clock runs while steps run, until the device has finished them. It stands still while the test set is evaluated,
+twice an epoch and at the end; what counts is the first of these points at which the accuracy is at the mark or above.
+Before it starts, the images are on the device, as bytes for minidl and as normalised floats for PyTorch, kernels are
+compiled, algorithms are chosen and the graph is captured, by steps on parameters that are thrown away afterwards. Both
+peers train the zoo's net from the same first parameters, by the recipe below, on images as they are, in an order that
+the seed decides, drawn anew each epoch within the counted time. minidl's step is `minidl.compile`'s, on batches of
+`data.DataLoader`; torch-graph replays one CUDA graph of the step and of gathering its batch; torch, for machines
+without a GPU, calls the same function. The peers take turns, seed by seed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))   # minidl and zoo as they lie here, installed or not
+
+import machine
+from train_step import PRECISIONS, add_precision, names, parser, positive, publish, set_precision
+
+
+class Recipe(NamedTuple):
+    """How a net is trained to its mark: SGD with Nesterov momentum; the rate rises to `lr` in a straight line over the
+    first `warmup` of all steps, and falls to 0 at the end. Steps have whole batches: an epoch's rest is left out."""
+
+    data: str
+    mark: float                                                # share of the test images that must be right
+    batch: int
+    lr: float
+    warmup: float
+    momentum: float
+    weight_decay: float
+    epochs: float
+
+
+RECIPES = {
+    "lenet5": Recipe("mnist", 0.99, batch=256, lr=0.4, warmup=0.2, momentum=0.9, weight_decay=5e-4, epochs=6),
+    "krizhevsky2009": Recipe("cifar10", 0.58, batch=128, lr=0.1, warmup=0.2, momentum=0.9, weight_decay=1e-4,
+                             epochs=2),
+}
+POINTS = 2                                                     # looks at the test set an epoch
+IMAGE_SIZE = 32                                                # smaller images get zeros around them
+
+
+class Data(NamedTuple):
+    """Both splits, and what pixels are normalised by."""
+
+    train: Any
+    test: Any
+    mean: Any
+    std: Any
+    padding: int
+
+
+class Peer(Protocol):
+    """A net that can be trained from the start again and again, with what is compiled for it."""
+
+    def start(self, state: dict[str, Any], seed: int) -> None:
+        """These parameters (arrays by name), no velocity, and the order of the images that the seed decides."""
+
+    def train(self, rates: Sequence[float]) -> None:
+        """The next steps, one a rate; they may still be under way on return."""
+
+    def accuracy(self) -> float:
+        """Of the test set, in [0, 1]."""
+
+
+# ---------------------------------------------------------------- minidl
+class Ours:
+    def __init__(self, model: str, recipe: Recipe, data: Data, device: str):
+        import minidl
+        import zoo
+        from minidl import Tensor, ops, optim
+        from minidl.data import DataLoader
+
+        self.net = zoo.build(model).to(device)
+        self.sgd = optim.SGD(self.net.parameters(), recipe.lr, recipe.momentum, recipe.weight_decay, nesterov=True)
+        options: dict[str, Any] = {"mean": data.mean, "std": data.std, "padding": data.padding, "device": device}
+        self.loader = DataLoader(data.train, recipe.batch, drop_last=True, **options)
+        self.test = DataLoader(data.test, 500, shuffle=False, **options)
+
+        def step(images: Tensor, labels: Tensor) -> None:
+            self.sgd.zero_grad()
+            ops.cross_entropy(self.net(images), labels).backward()
+            self.sgd.step()
+        self.step = minidl.compile(step)
+
+    def start(self, state: dict[str, Any], seed: int) -> None:
+        self.net.load_state_dict(state)
+        self.sgd.forget()
+        self.loader.seed = seed
+        self.loader.set_epoch(0)
+        self.batches = itertools.chain.from_iterable(itertools.repeat(self.loader))
+
+    def train(self, rates: Sequence[float]) -> None:
+        from minidl import Tensor
+
+        for rate, (images, labels) in zip(rates, self.batches, strict=False):
+            self.sgd.lr = rate
+            self.step(Tensor(images), Tensor(labels))
+
+    def accuracy(self) -> float:
+        from minidl.training import evaluate
+
+        try:
+            return evaluate(self.net, self.test)[1]
+        except FloatingPointError:                             # the parameters have left the numbers
+            return 0.0
+
+
+# ---------------------------------------------------------------- PyTorch
+class Torch:
+    def __init__(self, model: str, recipe: Recipe, data: Data, device: str, graph: bool = False):
+        import torch
+        import torch_nets
+
+        torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+        torch.backends.cudnn.benchmark = True
+        self.torch, self.batch = torch, recipe.batch
+        self.net = torch_nets.build(model).to(device)
+        self.lr = torch.zeros((), device=device)               # the graph reads it anew
+        self.sgd = torch.optim.SGD(self.net.parameters(), self.lr, recipe.momentum, weight_decay=recipe.weight_decay,
+                                   nesterov=True, fused=True)
+        self.images, self.labels = self._on_device(data.train, data, device)
+        self.test = self._on_device(data.test, data, device)
+        self.where = torch.arange(recipe.batch, device=device)
+
+        def step() -> None:
+            self.sgd.zero_grad()
+            logits = self.net(self.images[self.where])
+            torch.nn.functional.cross_entropy(logits, self.labels[self.where]).backward()
+            self.sgd.step()
+        self.step = torch_nets.captured(step, self.sgd) if graph else step
+
+    def _on_device(self, dataset: Any, data: Data, device: str) -> tuple[Any, Any]:
+        """All images normalised (n,c,h,w), and their labels."""
+        torch = self.torch
+        mean, std = (torch.tensor(v, dtype=torch.float32, device=device)[:, None, None] for v in (data.mean, data.std))
+        padded = torch.nn.functional.pad(torch.tensor(dataset.images, device=device), [data.padding] * 4)
+        return (padded.float() / 255 - mean) / std, torch.tensor(dataset.labels, device=device).long()
+
+    def start(self, state: dict[str, Any], seed: int) -> None:
+        torch = self.torch
+        self.net.load_state_dict({name: torch.tensor(values) for name, values in state.items()})
+        for held in self.sgd.state.values():
+            held["momentum_buffer"].zero_()
+        self.order = self._order(torch.Generator(self.lr.device).manual_seed(seed))
+
+    def _order(self, generator: Any) -> Iterator[Any]:
+        """Each step's images."""
+        while True:
+            order = self.torch.randperm(len(self.labels), generator=generator, device=self.lr.device)
+            yield from (part for part in order.split(self.batch) if len(part) == self.batch)
+
+    def train(self, rates: Sequence[float]) -> None:
+        for rate, where in zip(rates, self.order, strict=False):
+            self.lr.fill_(rate)
+            self.where.copy_(where)
+            self.step()
+
+    def accuracy(self) -> float:
+        with self.torch.no_grad():
+            right = sum(int((self.net(images).argmax(1) == labels).sum())
+                        for images, labels in zip(*(part.split(500) for part in self.test), strict=True))
+        return right / len(self.test[1])
+
+
+PEERS: dict[str, Callable[[str, Recipe, Data, str], Peer]] = {
+    "minidl": Ours, "torch": Torch,
+    "torch-graph": lambda model, recipe, data, device: Torch(model, recipe, data, device, graph=True)}
+
+
+# ---------------------------------------------------------------- measuring
+class Outcome(NamedTuple):
+    """Of one seed: the clock when the mark was reached, or None; the step and the accuracy at which it stopped."""
+
+    seconds: float | None
+    step: int
+    accuracy: float
+
+
+def load(recipe: Recipe, folder: str | None) -> Data:
+    from minidl import data
+
+    train, test = (data.load(recipe.data, split, folder) for split in ("train", "test"))
+    return Data(train, test, *data.channel_statistics(train), (IMAGE_SIZE - train.images.shape[2]) // 2)
+
+
+def first_parameters(model: str, seed: int) -> dict[str, Any]:
+    import minidl
+    import zoo
+
+    minidl.manual_seed(seed)
+    return zoo.build(model).state_dict()
+
+
+def plan(recipe: Recipe, images: int) -> tuple[list[float], list[int]]:
+    """The rate of each step, and the steps after which the test set is looked at."""
+    from minidl import optim
+
+    epoch = images // recipe.batch
+    total = round(recipe.epochs * epoch)
+    rise = max(1, round(recipe.warmup * total))
+    factor = optim.warmup(rise, optim.linear(max(1, total - rise)))
+    points = sorted({*range(epoch // POINTS, total, max(1, epoch // POINTS)), total})
+    return [recipe.lr * factor(i) for i in range(total)], points
+
+
+def reach(peer: Peer, rates: Sequence[float], points: Sequence[int], mark: float, device: str) -> Outcome:
+    """Train a started peer until the mark, or to the end."""
+    seconds, done, accuracy = 0.0, 0, 0.0
+    for point in points:
+        machine.finish(device)
+        begin = time.perf_counter()
+        peer.train(rates[done:point])
+        machine.finish(device)
+        seconds += time.perf_counter() - begin
+        done, accuracy = point, peer.accuracy()
+        if accuracy >= mark:
+            return Outcome(seconds, done, accuracy)
+    return Outcome(None, done, accuracy)
+
+
+def outcomes(model: str, recipe: Recipe, data: Data, asked: Sequence[str], seeds: int,
+             device: str) -> dict[str, list[Outcome]]:
+    """Of each peer, seed by seed, after steps and an evaluation that do not count."""
+    rates, points = plan(recipe, len(data.train))
+    peers = {name: PEERS[name](model, recipe, data, device) for name in asked}
+    for peer in peers.values():
+        peer.start(first_parameters(model, 0), 0)
+        peer.train(rates[:3])
+        peer.accuracy()
+    reached: dict[str, list[Outcome]] = {name: [] for name in peers}
+    for seed in range(seeds):
+        state = first_parameters(model, seed)
+        for name in list(peers)[::-1 if seed % 2 else 1]:
+            peers[name].start(state, seed)
+            reached[name].append(reach(peers[name], rates, points, recipe.mark, device))
+    return reached
+
+
+# ---------------------------------------------------------------- the report
+def row(model: str, precision: str, peer: str, found: Sequence[Outcome]) -> str:
+    """Means are over the seeds that reached the mark; none is given where no seed did."""
+    seconds = [outcome.seconds for outcome in found if outcome.seconds is not None]
+    steps = [outcome.step for outcome in found if outcome.seconds is not None]
+    figures = [f"{statistics.mean(seconds):.3f}", f"{statistics.pstdev(seconds):.3f}",
+               f"{min(seconds):.3f}-{max(seconds):.3f}", f"{statistics.mean(steps):.0f}"] if seconds else [""] * 4
+    last = f"{100 * statistics.mean(outcome.accuracy for outcome in found):.2f} %"
+    used = precision if peer == "minidl" else PRECISIONS[precision]
+    return f"| {' | '.join([model, used, peer, f'{len(seconds)} of {len(found)}', *figures, last])} |"
+
+
+def recipe_line(model: str, recipe: Recipe) -> str:
+    return (f"{model}: {100 * recipe.mark:g} % of {recipe.data}'s test images; batches of {recipe.batch}, rate up to "
+            f"{recipe.lr:g} over the first {100 * recipe.warmup:g} % of the steps and down to 0, Nesterov momentum "
+            f"{recipe.momentum:g}, weight decay {recipe.weight_decay:g}, {recipe.epochs:g} epochs.")
+
+
+def report(args: argparse.Namespace, peers: Sequence[str]) -> str:
+    lines = [*machine.about(peers, args.device, args.threads),
+             *(recipe_line(model, RECIPES[model]) for model in args.models), "",
+             "| net | precision | peer | reached | mean s | deviation | least to largest | steps | accuracy then |",
+             "|---|---|---|---:|---:|---:|---:|---:|---:|"]
+    for model in args.models:
+        data = load(RECIPES[model], args.data_dir)
+        for precision in args.precision:
+            set_precision(precision, peers)
+            found = outcomes(model, RECIPES[model], data, peers, args.seeds, args.device)
+            lines += [row(model, precision, peer, found[peer]) for peer in peers]
+    return "\n".join(lines) + "\n"
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    flags = parser(__doc__, RECIPES)
+    add_precision(flags)
+    flags.add_argument("--peers", type=names(PEERS), default="", help="beside minidl, separated by commas")
+    flags.add_argument("--seeds", type=positive, default=10, help="how many, from 0 on")
+    flags.add_argument("--data-dir", metavar="DIR", help="where the data sets lie, as train.py has it")
+    publish(report, flags.parse_args(argv))
+
+
+if __name__ == "__main__":
+    main()
