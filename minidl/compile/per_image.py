@@ -29,16 +29,24 @@ PRIMITIVES: dict[str, tuple[str, str]] = {
 MOST_PRODUCTS = 512                        # images up to which the gradients of linear layers are part of it
 
 
+# What to try, the most first: everything, or no more than the linear layers at the end.
+CHOICES = (frozenset(PRIMITIVES), frozenset(name for name in PRIMITIVES if name.startswith(("linear", "resh", "cross"))))
+
+
 def per_image(program: Program) -> Program:
     """Replace the calls before the update that treat images one by one, where the backend can do them as one."""
-    members = _members(program)
-    if not any(call.name == "cross_entropy_with_grad" for call in members):
-        return program
-    region, given, made = _region(program, members)
-    backend = members[0].backend
-    if not backend.can_image_step(region):
-        return program
-    one = Call(backend, "image_step", (region, *given), {}, tuple(made), True)
+    for names in CHOICES:
+        members = _members(program, names)
+        if members:
+            region, given, made = _region(program, members)
+            if members[0].backend.can_image_step(region):
+                return _replaced(program, members, Call(members[0].backend, "image_step", (region, *given), {},
+                                                        tuple(made), True))
+    return program
+
+
+def _replaced(program: Program, members: list[Call], one: Call) -> Program:
+    """The program with one call in the place of some, behind all that it does not itself wait for."""
     own, before, after = set(map(id, members)), [], []
     late: set[Slot] = {slot for call in members for slot in call.results}
     for call in program.calls:
@@ -51,34 +59,36 @@ def per_image(program: Program) -> Program:
     return with_(program, calls=[*before, one, *after], notes=[*program.notes, note])
 
 
-def _members(program: Program) -> list[Call]:
-    """The calls that can be of the region: known ones, on images of one batch, that wait for nothing outside it that
-    waits for the region itself."""
+def _members(program: Program, names: frozenset[str]) -> list[Call]:
+    """The calls of some names that can be one region: on the images whose labels the loss is given, and waiting for
+    nothing outside that waits for the region itself. None where the loss is not among them."""
+    labels = [call.arguments[1] for call in program.calls if call.name == "cross_entropy_with_grad"]
+    n = labels[0].shape[0] if len(labels) == 1 else 0
     members: list[Call] = []
-    made: set[Slot] = set()
-    late: set[Slot] = set()                            # made outside from what the region makes
-    n = None
+    made: set[Slot] = set()                            # by the region
+    late: set[Slot] = set()                            # outside it, from what it makes
     for call in program.calls:
-        if call.effect:
-            if call.name == "check_labels":            # it looks at labels alone, wherever it stands
-                continue
+        if call.effect and call.name != "check_labels":        # which looks at labels alone, wherever it stands
             break
-        roles, _ = PRIMITIVES.get(call.name, ("", ""))
-        images = [a for a, role in zip(call.arguments, roles) if role in "il"]
-        if n is None and call.name.startswith("conv2d") and images:
-            n = images[0].shape[0]
-        fits = (bool(roles) and len(roles) == len(call.arguments) and not call.options and n
-                and late.isdisjoint(call.reads()) and (not members or call.backend is members[0].backend)
-                and all(a.shape[:1] == (n,) for a in images)
-                and all(isinstance(a, Slot) or a is None for a, role in zip(call.arguments, roles) if role in "ip")
-                and not (call.name == "reshape" and call.results[0].shape[:1] != (n,))
-                and not (n > MOST_PRODUCTS and _is_product(call)))
-        if fits and (members or call.name.startswith("conv2d")):
+        if n and call.name in names and late.isdisjoint(call.reads()) and _fits(call, n) and (
+                not members or call.backend is members[0].backend):
             members.append(call)
             made.update(call.results)
         elif not (made | late).isdisjoint(call.reads()):
             late.update(call.results)
-    return members
+    return members if any(call.name == "cross_entropy_with_grad" for call in members) else []
+
+
+def _fits(call: Call, n: int) -> bool:
+    """Whether a call's arguments are as its primitive's roles say, for n images."""
+    roles, _ = PRIMITIVES[call.name]
+    if call.options or len(roles) != len(call.arguments) or n > MOST_PRODUCTS and _is_product(call):
+        return False
+    of_images = [a for a, role in zip(call.arguments, roles, strict=True) if role in "il"]
+    of_images += call.results if call.name == "reshape" else ()
+    parameters = [a for a, role in zip(call.arguments, roles, strict=True) if role == "p"]
+    return (all(isinstance(a, Slot) and a.shape[:1] == (n,) for a in of_images)
+            and all(isinstance(a, Slot) or a is None for a in parameters))
 
 
 def _is_product(call: Call) -> bool:

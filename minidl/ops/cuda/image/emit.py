@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ...image import Region, Step, Value
 
+MAPS = 2                                   # maps of a convolution that a thread works on
 MOST_TAPS = 36                             # of a filter, which a thread keeps in registers
 MOST_WEIGHTS = 80_000                      # numbers of all linear layers: each block reads them all
 
@@ -45,18 +48,24 @@ class Layout:
     left: int = 0
     bottom: int = 0                        # rows and columns that are read, counted from the first value
     right: int = 0
-    rows: bool = False                     # somebody reads rows from many lanes
+    readers: list[Callable[[int, int], list[int]]] = field(default_factory=list)   # (ph, pw) -> where lanes read twos
 
     def planes(self) -> tuple[int, ...]:
-        """Template arguments of Planes."""
+        """Template arguments of Planes; rows are as wide as lets lanes read from different banks."""
         left, height = self.left + self.left % 2, self.top + max(self.h, self.bottom)
         width = left + max(self.w, self.right)
-        if self.rows:                      # even, for loads of two, and an odd number of those: rows in other banks
-            width += width % 2
-            width += 0 if width // 2 % 2 else 2
+        if self.readers:
+            width = min(range(width + width % 2, width + 32, 2), key=lambda pw: (
+                sum(_transactions(reader(height, pw)) for reader in self.readers), pw))
         if self.dense and (height, width) != (self.h, self.w):
             raise Refused
         return self.c, self.h, self.w, self.top, left, height, width
+
+
+def _transactions(places: list[int]) -> int:
+    """How often shared memory is read for a warp's loads of twos: half a warp at once, each pair of banks once."""
+    halves = ({place // 2 for place in places[i:i + 16]} for i in (0, 16))
+    return sum(max(Counter(place % 16 for place in half).values()) for half in halves)
 
 
 @dataclass
@@ -161,10 +170,13 @@ def _convolved(s: Source, x: Value, w: Value, b: Value | None, y: Value, act: st
     source, out = s.layout(x), s.layout(y)
     _reads_windows(source, out.h, out.w, g.kh, g.kw, top, left)
     s.filters[w] = g.m * g.c, g.kh * g.kw
-    items = -(-out.h // 2) * -(-out.w // 2) * out.c
+    across, down = -(-out.w // 2), -(-out.h // 2)
+    tiles = [divmod(lane % (down * across), across) for lane in range(32)]
+    source.readers.append(lambda ph, pw: [2 * i * pw + 2 * j for i, j in tiles])
+    items = down * across * -(-out.c // MAPS)
     teams = s.teams(items, source.c)
-    s.call("conv", f"{_act(act)}, {g.kh}, {g.kw}, {top}, {left}, {str(mirror).lower()}, {teams}",
-           x, f"f{w.number}", _array(b), y, "scratch", out=y, scratch=4 * items * teams if teams > 1 else 0)
+    s.call("conv", f"{_act(act)}, {g.kh}, {g.kw}, {top}, {left}, {str(mirror).lower()}, {MAPS}, {teams}",
+           x, f"f{w.number}", _array(b), y, "scratch", out=y, scratch=4 * MAPS * items * teams if teams > 1 else 0)
 
 
 def _reads_windows(layout: Layout, oh: int, ow: int, kh: int, kw: int, top: int, left: int) -> None:
@@ -172,13 +184,15 @@ def _reads_windows(layout: Layout, oh: int, ow: int, kh: int, kw: int, top: int,
     layout.top, layout.left = max(layout.top, top), max(layout.left, left)
     layout.bottom = max(layout.bottom, oh + oh % 2 + kh - 1 - top)
     layout.right = max(layout.right, ow + ow % 2 - 2 + kw + 1 + (kw + 1) % 2 - left)
-    layout.rows = True
 
 
 def _linear(s: Source, x: Value, w: Value, b: Value | None, y: Value, act: str | None) -> None:
     s.layout(x).dense = True
-    s.weights += s.size(x) * s.size(y)
-    s.call("linear", _act(act), x, _array(w), _array(b), y, out=y)
+    inputs, outputs = s.size(x), s.size(y)
+    s.weights += inputs * outputs
+    teams = s.teams(32 * outputs, -(-inputs // 128))
+    s.call("linear", f"{_act(act)}, {teams}", x, _array(w), _array(b), y, "scratch", out=y,
+           scratch=outputs * teams if teams > 1 else 0)
 
 
 def _linear_back(s: Source, gy: Value, w: Value, gx: Value, y: Value | None, act: str | None) -> None:
@@ -213,12 +227,14 @@ def conv2d_grad_w(s: Source, step: Step) -> None:
         return _product(s, gy, x, step.results[0])
     source, slopes = s.layout(x), s.layout(gy)
     _reads_windows(source, g.oh, g.ow, g.kh, g.kw, g.top, g.left)
-    slopes.right, slopes.rows = max(slopes.right, g.ow + g.ow % 2), True
-    items = g.m * g.c * g.kh
+    slopes.right = max(slopes.right, g.ow + g.ow % 2)
+    lines = [divmod(lane % (g.c * g.kh), g.kh) for lane in range(32)]
+    source.readers.append(lambda ph, pw: [(c * ph + p) * pw for c, p in lines])
+    size = math.prod(s.region.shapes[step.results[0].number])
+    items = g.c * g.kh * -(-g.m // MAPS)
     teams = s.teams(items, g.oh)
-    part = s.part(step.results[0], items * g.kw)
-    s.call("conv_grad_w", f"{g.kh}, {g.kw}, {g.top}, {g.left}, {teams}", gy, x, part, "first", "scratch",
-           scratch=items * g.kw * teams if teams > 1 else 0)
+    s.call("conv_grad_w", f"{g.kh}, {g.kw}, {g.top}, {g.left}, {MAPS}, {teams}", gy, x,
+           s.part(step.results[0], size), "first", "scratch", scratch=size * teams if teams > 1 else 0)
 
 
 def conv2d_grad_b(s: Source, step: Step) -> None:
@@ -226,7 +242,9 @@ def conv2d_grad_b(s: Source, step: Step) -> None:
     layout = s.layout(gy)
     if (layout.h, layout.w) == (1, 1):
         return linear_grad_b(s, step)
-    s.call("conv_grad_b", "", gy, s.part(step.results[0], layout.c), "first")
+    teams = s.teams(32 * layout.c, layout.h)
+    s.call("conv_grad_b", f"{teams}", gy, s.part(step.results[0], layout.c), "first", "scratch",
+           scratch=layout.c * teams if teams > 1 else 0)
 
 
 # ---------------------------------------------------------------- linear

@@ -45,6 +45,16 @@ __device__ __forceinline__ REAL warp_sum(REAL x) {
     return x;
 }
 
+// The largest, or NaN where there is one.
+__device__ __forceinline__ REAL warp_most(REAL x) {
+#pragma unroll
+    for (int step = 16; step; step /= 2) {
+        REAL other = __shfl_xor_sync(0xffffffffu, x, step);
+        x = other > x || other != other ? other : x;
+    }
+    return x;
+}
+
 // N neighbours, two with one instruction where they lie on a multiple of 2.
 template <bool EVEN, int N> __device__ __forceinline__ void load(REAL* to, const REAL* from) {
 #pragma unroll
@@ -61,10 +71,12 @@ __device__ __forceinline__ void clear(REAL* memory, int size) {      // a multip
 
 // Filters (maps, taps) from global memory, each on a multiple of 4 elements.
 template <int MAPS, int TAPS> __device__ __forceinline__ void load_filters(REAL* to, const REAL* w) {
+#pragma unroll 8
     for (int i = threadIdx.x; i < MAPS * TAPS; i += T) to[i / TAPS * up(TAPS, 4) + i % TAPS] = w[i];
 }
 
 template <class X> __device__ __forceinline__ void load_image(const X x, const REAL* from) {
+#pragma unroll 4
     for (int k = threadIdx.x; k < X::SIZE; k += T) x[k] = from[k];
 }
 
@@ -74,21 +86,28 @@ template <class X> __device__ __forceinline__ void store_image(REAL* to, const X
 
 // ---------------------------------------------------------------- convolution, stride 1
 // y of x (TOP, LEFT: the padding), with bias and activation; or MIRROR, the dx of a convolution, as the same sum over gy
-// with filters turned round. A thread owns 2 x 2 outputs of one map; teams share out the source planes. filters: [map of y][plane of x] or, MIRROR, [plane of x][map of y], KH * KW up to fours.
-template <class ACTIVATE, int KH, int KW, int TOP, int LEFT, bool MIRROR, int TEAMS, class X, class Y>
+// with filters turned round. A thread owns 2 x 2 outputs of TM maps; teams share out the source planes.
+// filters: [map of y][plane of x] or, MIRROR, [plane of x][map of y], KH * KW up to fours.
+template <class ACTIVATE, int KH, int KW, int TOP, int LEFT, bool MIRROR, int TM, int TEAMS, class X, class Y>
 __device__ __forceinline__ void conv(const X x, const REAL* filters, const REAL* b, const Y y, REAL* scratch) {
-    constexpr int ACROSS = (Y::W + 1) / 2, TILES = (Y::H + 1) / 2 * ACROSS, ITEMS = TILES * Y::C;
+    constexpr int ACROSS = (Y::W + 1) / 2, TILES = (Y::H + 1) / 2 * ACROSS, ITEMS = TILES * ((Y::C + TM - 1) / TM);
     constexpr int TAPS = up(KH * KW, 4), N = up(KW + 1, 2);
     for (int at = threadIdx.x; at < ITEMS * TEAMS; at += T) {
         int team = at / ITEMS, item = at - team * ITEMS;
-        int m = item / TILES, tile = item - m * TILES, i = tile / ACROSS * 2, j = tile % ACROSS * 2;
-        REAL sum[4] = {};
+        int group = item / TILES, tile = item - group * TILES, i = tile / ACROSS * 2, j = tile % ACROSS * 2;
+        REAL sum[TM][4] = {}, bias[TM];
+#pragma unroll
+        for (int f = 0; f < TM; ++f) bias[f] = b ? b[imin(group * TM + f, Y::C - 1)] : (REAL)0;
 #pragma unroll 1
         for (int c = team; c < X::C; c += TEAMS) {
-            REAL weight[TAPS];
-            const REAL* filter = filters + (MIRROR ? c * Y::C + m : m * X::C + c) * TAPS;
+            REAL weight[TM][TAPS];
 #pragma unroll
-            for (int t = 0; t < TAPS; t += 4) *(Pack<4>*)&weight[t] = *(const Pack<4>*)&filter[t];
+            for (int f = 0; f < TM; ++f) {
+                int m = imin(group * TM + f, Y::C - 1);
+                const REAL* filter = filters + (MIRROR ? c * Y::C + m : m * X::C + c) * TAPS;
+#pragma unroll
+                for (int t = 0; t < TAPS; t += 4) *(Pack<4>*)&weight[f][t] = *(const Pack<4>*)&filter[t];
+            }
             const REAL* rows = x.at(c, i - TOP, j - LEFT);
 #pragma unroll
             for (int r = 0; r <= KH; ++r) {
@@ -97,85 +116,110 @@ __device__ __forceinline__ void conv(const X x, const REAL* filters, const REAL*
 #pragma unroll
                 for (int q = 0; q < KW; ++q)
 #pragma unroll
-                    for (int e = 0; e < 4; ++e) {
-                        int p = r - e / 2, t = p * KW + q;
-                        if (p >= 0 && p < KH) sum[e] += weight[MIRROR ? KH * KW - 1 - t : t] * pixel[q + e % 2];
-                    }
+                    for (int e = 0; e < 4; ++e)
+#pragma unroll
+                        for (int f = 0; f < TM; ++f) {
+                            int p = r - e / 2, t = p * KW + q;
+                            if (p >= 0 && p < KH)
+                                sum[f][e] += weight[f][MIRROR ? KH * KW - 1 - t : t] * pixel[q + e % 2];
+                        }
             }
         }
-        if (TEAMS > 1) {
 #pragma unroll
-            for (int e = 0; e < 4; ++e) scratch[(team * 4 + e) * ITEMS + item] = sum[e];
-            continue;
-        }
-        REAL bias = b ? b[m] : (REAL)0;
+        for (int f = 0; f < TM; ++f)
 #pragma unroll
-        for (int e = 0; e < 4; ++e)
-            if (i + e / 2 < Y::H && j + e % 2 < Y::W) *y.at(m, i + e / 2, j + e % 2) = ACTIVATE::value(sum[e] + bias);
+            for (int e = 0; e < 4; ++e) {
+                int m = group * TM + f;
+                if (TEAMS > 1) scratch[((team * TM + f) * 4 + e) * ITEMS + item] = sum[f][e];
+                else if (m < Y::C && i + e / 2 < Y::H && j + e % 2 < Y::W)
+                    *y.at(m, i + e / 2, j + e % 2) = ACTIVATE::value(sum[f][e] + bias[f]);
+            }
     }
     if (TEAMS == 1) return;
     __syncthreads();
     for (int k = threadIdx.x; k < Y::SIZE; k += T) {
         int m = k / (Y::H * Y::W), i = k / Y::W % Y::H, j = k % Y::W;
-        const REAL* sums = scratch + (i % 2 * 2 + j % 2) * ITEMS + m * TILES + i / 2 * ACROSS + j / 2;
         REAL total = b ? b[m] : (REAL)0;
-        for (int team = 0; team < TEAMS; ++team) total += sums[team * 4 * ITEMS];
+        const REAL* sums = scratch + (m % TM * 4 + i % 2 * 2 + j % 2) * ITEMS + m / TM * TILES + i / 2 * ACROSS + j / 2;
+#pragma unroll
+        for (int team = 0; team < TEAMS; ++team) total += sums[team * TM * 4 * ITEMS];
         y[k] = ACTIVATE::value(total);
     }
 }
 
 // part (maps of gy, planes of x, KH, KW): set for a block's first image, added to for its later ones. A thread owns a row
-// of KW taps; teams share out the rows of gy.
-template <int KH, int KW, int TOP, int LEFT, int TEAMS, class X, class G>
+// of KW taps of TM maps; teams share out the rows of gy.
+template <int KH, int KW, int TOP, int LEFT, int TM, int TEAMS, class X, class G>
 __device__ __forceinline__ void conv_grad_w(const G gy, const X x, REAL* part, bool first, REAL* scratch) {
-    constexpr int ITEMS = G::C * X::C * KH, N = up(KW + 1, 2);
+    constexpr int LINES = X::C * KH, ITEMS = LINES * ((G::C + TM - 1) / TM), N = up(KW + 1, 2), SIZE = G::C * LINES * KW;
     constexpr bool EVEN_X = (X::LEFT - LEFT) % 2 == 0 && X::PW % 2 == 0, EVEN_G = G::LEFT % 2 == 0 && G::PW % 2 == 0;
     for (int at = threadIdx.x; at < ITEMS * TEAMS; at += T) {
         int team = at / ITEMS, item = at - team * ITEMS;
-        int m = item / (X::C * KH), line = item - m * (X::C * KH), c = line / KH, p = line % KH;
-        REAL sum[KW] = {};
+        int group = item / LINES, line = item - group * LINES, c = line / KH, p = line % KH;
+        REAL sum[TM][KW] = {};
 #pragma unroll 1
         for (int i = team; i < G::H; i += TEAMS) {
-            const REAL *pixels = x.at(c, i + p - TOP, -LEFT), *slopes = gy.at(m, i, 0);
+            const REAL* pixels = x.at(c, i + p - TOP, -LEFT);
             REAL pixel[N];
             load<EVEN_X, N - 2>(pixel + 2, pixels);
 #pragma unroll 7
             for (int j = 0; j < G::W; j += 2) {
-                REAL slope[2];
 #pragma unroll
                 for (int e = 0; e < N - 2; ++e) pixel[e] = pixel[e + 2];
                 load<EVEN_X, 2>(pixel + N - 2, pixels + j + N - 2);
-                load<EVEN_G, 2>(slope, slopes + j);
 #pragma unroll
-                for (int q = 0; q < KW; ++q) {
-                    sum[q] += slope[0] * pixel[q];
-                    if (j + 1 < G::W) sum[q] += slope[1] * pixel[q + 1];
+                for (int f = 0; f < TM; ++f) {
+                    REAL slope[2];
+                    load<EVEN_G, 2>(slope, gy.at(imin(group * TM + f, G::C - 1), i, j));
+#pragma unroll
+                    for (int q = 0; q < KW; ++q) {
+                        sum[f][q] += slope[0] * pixel[q];
+                        if (j + 1 < G::W) sum[f][q] += slope[1] * pixel[q + 1];
+                    }
                 }
             }
         }
 #pragma unroll
-        for (int q = 0; q < KW; ++q) {
-            int k = item * KW + q;
-            if (TEAMS > 1) scratch[team * ITEMS * KW + k] = sum[q];
-            else part[k] = first ? sum[q] : part[k] + sum[q];
+        for (int f = 0; f < TM; ++f) {
+            if (group * TM + f >= G::C) break;
+#pragma unroll
+            for (int q = 0; q < KW; ++q) {
+                int k = ((group * TM + f) * LINES + line) * KW + q;
+                if (TEAMS > 1) scratch[team * SIZE + k] = sum[f][q];
+                else part[k] = first ? sum[f][q] : part[k] + sum[f][q];
+            }
         }
     }
     if (TEAMS == 1) return;
     __syncthreads();
-    for (int k = threadIdx.x; k < ITEMS * KW; k += T) {
+    for (int k = threadIdx.x; k < SIZE; k += T) {
         REAL total = first ? (REAL)0 : part[k];
-        for (int team = 0; team < TEAMS; ++team) total += scratch[team * ITEMS * KW + k];
+#pragma unroll 4
+        for (int team = 0; team < TEAMS; ++team) total += scratch[team * SIZE + k];
         part[k] = total;
     }
 }
 
-// part (maps of gy): as conv_grad_w. A warp owns a map.
-template <class G> __device__ __forceinline__ void conv_grad_b(const G gy, REAL* part, bool first) {
-    for (int m = threadIdx.x / 32; m < G::C; m += WARPS) {
+// part (maps of gy): as conv_grad_w. A warp owns a map, or, as a team, some of its rows.
+template <int TEAMS, class G> __device__ __forceinline__ void conv_grad_b(const G gy, REAL* part, bool first,
+                                                                           REAL* scratch) {
+    for (int at = threadIdx.x / 32; at < G::C * TEAMS; at += WARPS) {
+        int m = at % G::C, team = at / G::C;
         REAL sum = 0;
-        for (int k = threadIdx.x % 32; k < G::H * G::W; k += 32) sum += gy[m * G::H * G::W + k];
+#pragma unroll 4
+        for (int i = team; i < G::H; i += TEAMS)
+            for (int j = threadIdx.x % 32; j < G::W; j += 32) sum += *gy.at(m, i, j);
         sum = warp_sum(sum);
-        if (threadIdx.x % 32 == 0) part[m] = first ? sum : part[m] + sum;
+        if (threadIdx.x % 32) continue;
+        if (TEAMS > 1) scratch[at] = sum;
+        else part[m] = first ? sum : part[m] + sum;
+    }
+    if (TEAMS == 1) return;
+    __syncthreads();
+    for (int m = threadIdx.x; m < G::C; m += T) {
+        REAL total = first ? (REAL)0 : part[m];
+        for (int team = 0; team < TEAMS; ++team) total += scratch[team * G::C + m];
+        part[m] = total;
     }
 }
 
@@ -191,14 +235,16 @@ __device__ __forceinline__ void avg_pool(const X x, const Y y) {
     }
 }
 
-// The gradient of windows that do not overlap, through an activation that gave y.
+// The gradient of windows that do not overlap, through an activation that gave y. A thread owns windows; where they do
+// not reach, gx stays zero.
 template <class ACTIVATE, int KH, int KW, class G, class Y, class X>
 __device__ __forceinline__ void avg_pool_grad(const G gy, const Y y, const X gx) {
-    for (int k = threadIdx.x; k < Y::SIZE; k += T) {
-        int i = k / Y::W % Y::H / KH, j = k % Y::W / KW;
-        bool inside = i < G::H && j < G::W;
-        REAL g = inside ? *gy.at(k / (Y::H * Y::W), i, j) * (REAL)(1.0 / (KH * KW)) : (REAL)0;
-        gx[k] = ACTIVATE::grad(g, y[k]);
+    for (int k = threadIdx.x; k < G::SIZE; k += T) {
+        int c = k / (G::H * G::W), i = k / G::W % G::H * KH, j = k % G::W * KW;
+        REAL g = gy[k] * (REAL)(1.0 / (KH * KW));
+#pragma unroll
+        for (int e = 0; e < KH * KW; ++e)
+            *gx.at(c, i + e / KW, j + e % KW) = ACTIVATE::grad(g, *y.at(c, i + e / KW, j + e % KW));
     }
 }
 
@@ -212,15 +258,19 @@ __device__ __forceinline__ void activate_grad(const G gy, const Y y, const X gx)
 }
 
 // ---------------------------------------------------------------- linear; weights (outputs, inputs) in global memory
-// y = w x + b. A warp owns ROWS outputs at a time; its lanes share out the inputs.
-template <class ACTIVATE, class X, class Y>
-__device__ __forceinline__ void linear(const X x, const REAL* w, const REAL* b, const Y y) {
+// y = w x + b. A warp owns ROWS outputs at a time; its lanes, and teams of warps, share out the inputs.
+template <class ACTIVATE, int TEAMS, class X, class Y>
+__device__ __forceinline__ void linear(const X x, const REAL* w, const REAL* b, const Y y, REAL* scratch) {
     static_assert(X::DENSE, "linear reads a dense value");
     constexpr int IN = X::SIZE, OUT = Y::SIZE, V = IN % 4 == 0 ? 4 : 1, ROWS = least(6, (OUT + WARPS - 1) / WARPS);
-    for (int o = threadIdx.x / 32 * ROWS; o < OUT; o += WARPS * ROWS) {
-        REAL sum[ROWS] = {};
-#pragma unroll 2
-        for (int k = threadIdx.x % 32 * V; k < IN; k += 32 * V) {
+    constexpr int GROUPS = (OUT + ROWS - 1) / ROWS, UNROLL = 8 / ROWS + (ROWS > 4);
+    for (int at = threadIdx.x / 32; at < GROUPS * TEAMS; at += WARPS) {
+        int team = at / GROUPS, o = (at - team * GROUPS) * ROWS;
+        REAL sum[ROWS] = {}, bias[ROWS];
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r) bias[r] = b && !team ? b[imin(o + r, OUT - 1)] : (REAL)0;
+#pragma unroll (UNROLL)
+        for (int k = (team * 32 + threadIdx.x % 32) * V; k < IN; k += TEAMS * 32 * V) {
             Pack<V> given = *(const Pack<V>*)&x.start[k], weight[ROWS];
 #pragma unroll
             for (int r = 0; r < ROWS; ++r) weight[r] = *(const Pack<V>*)&w[imin(o + r, OUT - 1) * IN + k];
@@ -231,9 +281,18 @@ __device__ __forceinline__ void linear(const X x, const REAL* w, const REAL* b, 
         }
 #pragma unroll
         for (int r = 0; r < ROWS; ++r) {
-            REAL total = warp_sum(sum[r]);
-            if (threadIdx.x % 32 == 0 && o + r < OUT) y[o + r] = ACTIVATE::value(total + (b ? b[o + r] : (REAL)0));
+            REAL total = warp_sum(sum[r]) + bias[r];
+            if (threadIdx.x % 32 || o + r >= OUT) continue;
+            if (TEAMS > 1) scratch[team * OUT + o + r] = total;
+            else y[o + r] = ACTIVATE::value(total);
         }
+    }
+    if (TEAMS == 1) return;
+    __syncthreads();
+    for (int o = threadIdx.x; o < OUT; o += T) {
+        REAL total = 0;
+        for (int team = 0; team < TEAMS; ++team) total += scratch[team * OUT + o];
+        y[o] = ACTIVATE::value(total);
     }
 }
 
@@ -268,8 +327,9 @@ template <class X, class Y> __device__ __forceinline__ void cross_entropy(
     constexpr int K = X::SIZE;
     if (threadIdx.x >= 32) return;
     bool is_class = (unsigned long long)label < (unsigned)K;
-    REAL nan = __int_as_float(0x7fffffff), top = x[0], total = 0, mean = 0;
-    for (int k = 1; k < K; ++k) top = x[k] > top || x[k] != x[k] ? x[k] : top;
+    REAL nan = __int_as_float(0x7fffffff), top = x[imin(threadIdx.x, K - 1)], total = 0, mean = 0;
+    for (int k = threadIdx.x + 32; k < K; k += 32) top = x[k] > top || x[k] != x[k] ? x[k] : top;
+    top = warp_most(top);
     for (int k = threadIdx.x; k < K; k += 32) {
         total += exp(x[k] - top);
         mean += x[k];
