@@ -49,10 +49,12 @@ def _replaced(program: Program, members: list[Call], one: Call) -> Program:
     """The program with one call in the place of some, behind all that it does not itself wait for."""
     own, before, after = set(map(id, members)), [], []
     late: set[Slot] = {slot for call in members for slot in call.results}
+    updated = False
     for call in program.calls:
         if id(call) in own:
             continue
-        follows = call.effect and call.name == "sgd" or not late.isdisjoint(call.reads())
+        updated |= _updates(call)
+        follows = updated or not late.isdisjoint(call.reads())
         late.update(call.results if follows else ())
         (after if follows else before).append(call)
     note = f"per image: {len(members) - 1} calls fewer"
@@ -68,7 +70,7 @@ def _members(program: Program, names: frozenset[str]) -> list[Call]:
     made: set[Slot] = set()                            # by the region
     late: set[Slot] = set()                            # outside it, from what it makes
     for call in program.calls:
-        if call.effect and call.name != "check_labels":        # which looks at labels alone, wherever it stands
+        if _updates(call):
             break
         if n and call.name in names and late.isdisjoint(call.reads()) and _fits(call, n) and (
                 not members or call.backend is members[0].backend):
@@ -77,6 +79,11 @@ def _members(program: Program, names: frozenset[str]) -> list[Call]:
         elif not (made | late).isdisjoint(call.reads()):
             late.update(call.results)
     return members if any(call.name == "cross_entropy_with_grad" for call in members) else []
+
+
+def _updates(call: Call) -> bool:
+    """Whether a call changes what others may read; check_labels only looks at labels, wherever it stands."""
+    return call.effect and call.name != "check_labels"
 
 
 def _fits(call: Call, n: int) -> bool:

@@ -50,6 +50,11 @@ class Layout:
     right: int = 0
     readers: list[Callable[[int, int], list[int]]] = field(default_factory=list)   # (ph, pw) -> where lanes read twos
 
+    @property
+    def tight(self) -> bool:
+        """Whether there is no room around the values."""
+        return self.planes()[3:] == (0, 0, self.h, self.w)
+
     def planes(self) -> tuple[int, ...]:
         """Template arguments of Planes; rows are as wide as lets lanes read from different banks."""
         left, height = self.left + self.left % 2, self.top + max(self.h, self.bottom)
@@ -76,7 +81,8 @@ class Source:
     threads: int
     lines: list[Line] = field(default_factory=list)
     layouts: dict[Value, Layout] = field(default_factory=dict)
-    alias: dict[Value, Value] = field(default_factory=dict)
+    reshaped: dict[Value, Value] = field(default_factory=dict)              # values and those they have the numbers of
+    alias: dict[Value, Value] = field(default_factory=dict)                 # of these, the ones in the others' places
     filters: dict[Value, tuple[int, int]] = field(default_factory=dict)     # (filters, taps) in shared memory
     stored: list[Value] = field(default_factory=list)                       # values of images that others read
     parts: dict[Value, int] = field(default_factory=dict)                   # sums over a block's images: their sizes
@@ -88,9 +94,9 @@ class Source:
         """Where a value lies; one of the inputs is brought there at its first use."""
         if value not in self.layouts:
             _, *shape = self.region.shapes[value.number]
-            if self.region.dtypes[value.number] != "float32" or len(shape) not in (1, 3):
+            if self.region.dtypes[value.number] != "float32":
                 raise Refused
-            self.layouts[value] = Layout(*shape, *(() if shape[1:] else (1, 1)))
+            self.layouts[value] = Layout(*shape) if len(shape) == 3 else Layout(math.prod(shape), 1, 1)
             if value in self.region.inputs:
                 self.call("load_image", "", value, f"a{value.number} + image * {self.size(value)}", out=value)
         return self.layouts[value]
@@ -115,17 +121,18 @@ class Source:
         work = (SCRATCH,) if scratch else ()
         self.lines.append(Line(
             f"{function}{f'<{template}>' if template else ''}({', '.join(map(_word, arguments))});",
-            (*(self.root(value) for value in values if value != out), *work),
-            (*((self.root(out),) if out else ()), *work)))
+            (*(value for value in values if value != out), *work), (*((out,) if out else ()), *work)))
 
     def store(self, value: Value) -> str:
         """The array that holds a value for all images."""
-        root = self.root(value)
-        if root in self.region.inputs:
-            return f"a{root.number}"
-        if root not in self.stored:
-            self.stored.append(root)
-        return f"o{root.number}"
+        origin = value
+        while origin in self.reshaped:
+            origin = self.reshaped[origin]
+        if origin in self.region.inputs:
+            return f"a{origin.number}"
+        if value not in self.stored:
+            self.stored.append(value)
+        return f"o{value.number}"
 
     def part(self, value: Value, size: int) -> str:
         """Where a block leaves its share of a sum."""
@@ -300,10 +307,10 @@ def activation_grad_x(s: Source, step: Step) -> None:
 
 
 def reshape(s: Source, step: Step) -> None:
-    """The same numbers in the same place."""
-    s.alias[step.results[0]] = step.arguments[0]
-    for value in (step.arguments[0], *step.results):
-        s.layout(value).dense = True
+    """The same numbers: in the same place, where neither value needs room around it."""
+    (x, _), (y,) = step.arguments, step.results
+    s.call("copy", "", x, y, out=y)
+    s.reshaped[y] = x
 
 
 def cross_entropy(s: Source, step: Step) -> None:
@@ -359,6 +366,7 @@ def emit(region: Region, threads: int) -> Emitted | None:
 
 def _written(s: Source) -> Emitted:
     region = s.region
+    s.alias = {y: x for y, x in s.reshaped.items() if s.layouts[y].tight and s.layouts[x].tight}
     head, at = [], 0
     for value, layout in s.layouts.items():
         c, *_, height, width = planes = layout.planes()
@@ -374,12 +382,15 @@ def _written(s: Source) -> Emitted:
     head += [f"clear(shared, {at});", "__syncthreads();",
              *(f"load_filters<{count}, {taps}>(f{value.number}, a{value.number});"
                for value, (count, taps) in s.filters.items())]
-    body, read, written = [], set(), set()
+    body: list[str] = []
+    read: set[Value] = set()
+    written: set[Value] = set()
     for line in s.lines:
-        body += _with_barrier(line, read, written)
+        if not (line.text.startswith("copy") and line.writes[0] in s.alias):
+            body += _with_barrier(s, line, read, written)
         for value in (v for v in line.writes if v in s.stored):
             text = f"store_image(o{value.number} + image * {s.size(value)}, v{value.number});"
-            body += _with_barrier(Line(text, (value,)), read, written)
+            body += _with_barrier(s, Line(text, (value,)), read, written)
     used = [i for i, v in enumerate(region.inputs) if any(f"a{v.number}" in _words(t) for t in (*head, *body))]
     ctype = {"float32": "REAL", "int64": "long long"}
     outputs = [(f"o{v.number}", (region.n, s.size(v))) for v in s.stored]
@@ -405,14 +416,15 @@ extern "C" __global__ void __launch_bounds__(THREADS_A_BLOCK, RESIDENT) image_st
     return Emitted(text, at, tuple(used), tuple(outputs), tuple(s.jobs), stored)
 
 
-def _with_barrier(line: Line, read: set[Any], written: set[Any]) -> list[str]:
+def _with_barrier(s: Source, line: Line, read: set[Value], written: set[Value]) -> list[str]:
     """A line's text, behind a barrier if it reads what was written since the last one, or writes what was read."""
-    meets = not written.isdisjoint((*line.reads, *line.writes)) or not read.isdisjoint(line.writes)
+    reads, writes = (set(map(s.root, values)) for values in (line.reads, line.writes))
+    meets = written & (reads | writes) or read & writes
     if meets:
         read.clear()
         written.clear()
-    read.update(line.reads)
-    written.update(line.writes)
+    read |= reads
+    written |= writes
     return ["__syncthreads();", line.text] if meets else [line.text]
 
 

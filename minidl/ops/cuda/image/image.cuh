@@ -84,6 +84,10 @@ template <class X> __device__ __forceinline__ void store_image(REAL* to, const X
     for (int k = threadIdx.x; k < X::SIZE; k += T) to[k] = x[k];
 }
 
+template <class X, class Y> __device__ __forceinline__ void copy(const X x, const Y y) {
+    for (int k = threadIdx.x; k < X::SIZE; k += T) y[k] = x[k];
+}
+
 // ---------------------------------------------------------------- convolution, stride 1
 // y of x (TOP, LEFT: the padding), with bias and activation; or MIRROR, the dx of a convolution, as the same sum over gy
 // with filters turned round. A thread owns 2 x 2 outputs of TM maps; teams share out the source planes.
