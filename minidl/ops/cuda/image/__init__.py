@@ -25,6 +25,11 @@ CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
     ("image/sums.cu", (launch.real(np.dtype("float32")),))]
 
 
+def constants() -> tuple[launch.Constant, ...]:
+    """Of a generated kernel."""
+    return launch.real(np.dtype("float32")), ("THREADS_A_BLOCK", THREADS), ("RESIDENT", RESIDENT)
+
+
 class Plan(NamedTuple):
     """What is the same in every call for a region."""
 
@@ -40,7 +45,7 @@ def _plan(region: Region) -> Plan | None:
     if emitted is None or emitted.shared * 4 > launch.most_shared() or len(emitted.jobs) > JOBS:
         return None
     kernel = launch.generated("image_step.cu", launch.pasted("image_step.cu", emitted.text, set()), "image_step",
-                              launch.real(np.dtype("float32")), ("THREADS_A_BLOCK", THREADS), ("RESIDENT", RESIDENT))
+                              *constants())
     first = [0]
     for job in emitted.jobs:
         rows, columns = _result(region, job.out) if job.a else (1, math.prod(region.shapes[job.out.number]))
