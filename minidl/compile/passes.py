@@ -6,6 +6,7 @@ from dataclasses import replace as with_
 from typing import Any
 
 from .fuse import fuse
+from .per_image import per_image
 from .program import Call, Dynamic, Program, Slot, leaves, replace
 
 
@@ -69,7 +70,7 @@ def _noted(program: Program, calls: list[Call], what: str) -> Program:
     return with_(program, calls=calls, notes=[*program.notes, f"{what}: {fewer} calls fewer"])
 
 
-PASSES = (common_subexpressions, fuse, dead_code)
+PASSES = (common_subexpressions, fuse, dead_code, per_image)
 
 
 def optimised(program: Program) -> Program:

@@ -144,20 +144,22 @@ def _one(dtype: np.dtype, device: int) -> cupy.ndarray:
 # ---------------------------------------------------------------- source
 def source(file: str) -> str:
     """A .cu file with its own includes pasted in; #line keeps the compiler's messages true."""
-    return _paste(file, set())
+    return pasted(file, (FOLDER / file).read_text(encoding="utf-8"), set())
 
 
-def _paste(file: str, seen: set[str]) -> str:
+def pasted(file: str, text: str, seen: set[str]) -> str:
+    """A source of that name with its includes, but for those already seen."""
     seen.add(file)
     lines = [f'#line 1 "{file}"']
-    for number, line in enumerate((FOLDER / file).read_text(encoding="utf-8").splitlines(), 1):
+    for number, line in enumerate(text.splitlines(), 1):
         include = re.match(r'#include "(.+)"', line)
         if include is None:
             lines.append(line)
         elif include[1] in seen:
             lines.append("")
         else:
-            lines += [_paste(include[1], seen), f'#line {number + 1} "{file}"']
+            inner = (FOLDER / include[1]).read_text(encoding="utf-8")
+            lines += [pasted(include[1], inner, seen), f'#line {number + 1} "{file}"']
     return "\n".join(lines)
 
 
@@ -181,8 +183,8 @@ def parameters(text: str, name: str) -> list[tuple[str, str, str]]:
 
 # ---------------------------------------------------------------- compile
 @functools.cache
-def _module(file: str, constants: tuple[Constant, ...]) -> cupy.RawModule:
-    module = cupy.RawModule(code=source(file), options=options(constants), backend="nvrtc")
+def _module(file: str, text: str, constants: tuple[Constant, ...]) -> cupy.RawModule:
+    module = cupy.RawModule(code=text, options=options(constants), backend="nvrtc")
     try:
         module.compile()
     except cupy.cuda.compiler.CompileException as error:
@@ -195,8 +197,13 @@ def _module(file: str, constants: tuple[Constant, ...]) -> cupy.RawModule:
 @functools.cache
 def kernel(file: str, name: str, *constants: Constant) -> Kernel:
     """The kernel `name` of a file under ops/cuda, compiled with the constants. Always the same object."""
-    module = _module(file, constants)
-    return Kernel(module, name, parameters(source(file), name), dict(constants))
+    return generated(file, source(file), name, *constants)
+
+
+@functools.cache
+def generated(file: str, text: str, name: str, *constants: Constant) -> Kernel:
+    """The kernel `name` of a source, includes pasted in, that messages call `file`. Always the same object."""
+    return Kernel(_module(file, text, constants), name, parameters(text, name), dict(constants))
 
 
 class Kernel:

@@ -1,0 +1,100 @@
+"""A region of a program as two launches: one kernel that is generated for it, a block to an image, and sums.cu."""
+
+from __future__ import annotations
+
+import functools
+import math
+import sys
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...image import Region, by_steps
+from .. import launch
+from .emit import Emitted, emit
+
+Array = Any
+
+THREADS, RESIDENT = 640, 1                 # of a block; blocks that share a multiprocessor
+JOBS, SUM_THREADS, ROWS, COLUMNS = 64, 256, 16, 32     # as in sums.cu
+TABLE = launch.TYPES["Jobs"] = np.dtype([(name, np.uint64, (JOBS,)) for name in ("a", "b", "out")]
+                                        + [(name, np.int32, (JOBS,)) for name in ("n", "rows", "columns", "first")]
+                                        + [("scale", np.float64, (JOBS,))])
+
+CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
+    ("image/sums.cu", (launch.real(np.dtype("float32")),))]
+
+
+def constants() -> tuple[launch.Constant, ...]:
+    """Of a generated kernel."""
+    return launch.real(np.dtype("float32")), ("THREADS_A_BLOCK", THREADS), ("RESIDENT", RESIDENT)
+
+
+class Plan(NamedTuple):
+    """What is the same in every call for a region."""
+
+    emitted: Emitted
+    kernel: Any
+    blocks: int
+    first: tuple[int, ...]                 # block of sums.cu at which each job starts, and the number of all
+
+
+@functools.lru_cache(maxsize=64)
+def _plan(region: Region) -> Plan | None:
+    emitted = emit(region, THREADS)
+    if emitted is None or emitted.shared * 4 > launch.most_shared() or len(emitted.jobs) > JOBS:
+        return None
+    kernel = launch.generated("image_step.cu", launch.pasted("image_step.cu", emitted.text, set()), "image_step",
+                              *constants())
+    first = [0]
+    for job in emitted.jobs:
+        rows, columns = _result(region, job.out) if job.a else (1, math.prod(region.shapes[job.out.number]))
+        first.append(first[-1] + -(-rows // ROWS) * -(-columns // COLUMNS))
+    return Plan(emitted, kernel, min(region.n, RESIDENT * launch.multiprocessors()), tuple(first))
+
+
+def _result(region: Region, out: Any) -> tuple[int, int]:
+    """Rows and columns of a gradient of weights (outputs, ...)."""
+    rows, *columns = region.shapes[out.number]
+    return rows, math.prod(columns)
+
+
+def can_image_step(region: Region) -> bool:
+    """Whether there is a kernel for a region."""
+    return _plan(region) is not None
+
+
+def image_step(region: Region, *arrays: Array) -> tuple[Array, ...]:
+    """The outputs of a region, for its inputs."""
+    plan = _plan(region)
+    if plan is None or any(_address(array) % 16 for array in arrays):
+        return by_steps(region, sys.modules[__package__.rpartition(".")[0]], arrays)
+    emitted = plan.emitted
+    given = [arrays[i] for i in emitted.inputs]
+    names = {f"a{value.number}": array for value, array in zip(region.inputs, arrays)}
+    for name, (rows, columns) in emitted.outputs:
+        names[name] = launch.empty((plan.blocks if rows < 0 else rows, columns), np.dtype("float32"))
+    plan.kernel((plan.blocks,), (THREADS,), *given, *(names[name] for name, _ in emitted.outputs),
+                shared=emitted.shared * 4)
+    results = _sums(region, plan, names)
+    return tuple(results[output] if output in results else names[emitted.stored[output]].reshape(
+        region.shapes[output.number]) for output in region.outputs)
+
+
+def _sums(region: Region, plan: Plan, names: dict[str, Array]) -> dict[Any, Array]:
+    """The jobs' results, all in one launch."""
+    table, results = np.zeros((), TABLE), {}
+    table["first"] = np.iinfo(np.int32).max
+    for i, (out, a, b, scale) in enumerate(plan.emitted.jobs):
+        results[out] = launch.empty(region.shapes[out.number], np.dtype("float32"))
+        rows, columns = _result(region, out) if a else (1, results[out].size)
+        table["a"][i], table["b"][i] = _address(names[a]) if a else 0, _address(names[b])
+        table["out"][i], table["scale"][i], table["first"][i] = _address(results[out]), scale, plan.first[i]
+        table["n"][i], table["rows"][i], table["columns"][i] = len(names[b]), rows, columns
+    launch.kernel("image/sums.cu", "sums", launch.real(np.dtype("float32")))(
+        (plan.first[-1],), (SUM_THREADS,), table.tobytes())
+    return results
+
+
+def _address(array: Array) -> int:
+    return array.data.ptr

@@ -1,0 +1,349 @@
+// What one block does to one image: the device functions that a generated kernel (image/emit.py) strings together.
+// Every value of the image lies in shared memory; all sizes are known when the kernel is compiled. Each function is
+// called by the whole block, reads what was written before the last barrier, and leaves it to the kernel to place the
+// next one. Sums run in a fixed order. Where a function has fewer outputs than the block has threads, TEAMS of threads
+// share out each sum, and meet in `scratch`.
+//
+// -DTHREADS_A_BLOCK: a multiple of 32.
+#include "common.cuh"
+#include "activation/act.cuh"
+
+constexpr int T = THREADS_A_BLOCK, WARPS = T / 32;
+static_assert(T % 32 == 0, "THREADS_A_BLOCK must be a multiple of a warp's 32 threads");
+
+// C planes of H x W, each in PH rows of PW with TOP rows above and LEFT columns before it; all around there are zeros.
+template <int C_, int H_, int W_, int TOP_, int LEFT_, int PH_, int PW_> struct Planes {
+    static constexpr int C = C_, H = H_, W = W_, TOP = TOP_, LEFT = LEFT_, PH = PH_, PW = PW_, SIZE = C * H * W;
+    static constexpr bool DENSE = PH == H && PW == W;
+    REAL* start;
+
+    __device__ __forceinline__ REAL* at(int c, int i, int j) const {
+        return start + (c * PH + i + TOP) * PW + j + LEFT;
+    }
+    __device__ __forceinline__ REAL& operator[](int k) const {     // by its place among the values alone
+        return DENSE ? start[k] : *at(k / (H * W), k / W % H, k % W);
+    }
+};
+
+struct identity {
+    static __device__ __forceinline__ REAL value(REAL x) { return x; }
+    static __device__ __forceinline__ REAL grad(REAL gy, REAL) { return gy; }
+};
+#define ACTIVATION(name) struct act_##name { \
+    static __device__ __forceinline__ REAL value(REAL x) { return name##_value(x); } \
+    static __device__ __forceinline__ REAL grad(REAL gy, REAL y) { return name##_grad(gy, y); } }
+ACTIVATION(tanh);
+ACTIVATION(sigmoid);
+ACTIVATION(relu);
+
+__host__ __device__ constexpr int least(int a, int b) { return a < b ? a : b; }
+__host__ __device__ constexpr int up(int a, int step) { return (a + step - 1) / step * step; }
+
+__device__ __forceinline__ REAL warp_sum(REAL x) {
+#pragma unroll
+    for (int step = 16; step; step /= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
+    return x;
+}
+
+// The largest, or NaN where there is one.
+__device__ __forceinline__ REAL warp_most(REAL x) {
+#pragma unroll
+    for (int step = 16; step; step /= 2) {
+        REAL other = __shfl_xor_sync(0xffffffffu, x, step);
+        x = other > x || other != other ? other : x;
+    }
+    return x;
+}
+
+// N neighbours, two with one instruction where they lie on a multiple of 2.
+template <bool EVEN, int N> __device__ __forceinline__ void load(REAL* to, const REAL* from) {
+#pragma unroll
+    for (int i = 0; i < N; i += EVEN ? 2 : 1) {
+        if (EVEN) *(Pack<2>*)&to[i] = *(const Pack<2>*)&from[i];
+        else to[i] = from[i];
+    }
+}
+
+// ---------------------------------------------------------------- in and out
+__device__ __forceinline__ void clear(REAL* memory, int size) {      // a multiple of 4
+    for (int i = threadIdx.x * 4; i < size; i += T * 4) *(Pack<4>*)&memory[i] = Pack<4>();
+}
+
+// Filters (maps, taps) from global memory, each on a multiple of 4 elements.
+template <int MAPS, int TAPS> __device__ __forceinline__ void load_filters(REAL* to, const REAL* w) {
+#pragma unroll 8
+    for (int i = threadIdx.x; i < MAPS * TAPS; i += T) to[i / TAPS * up(TAPS, 4) + i % TAPS] = w[i];
+}
+
+template <class X> __device__ __forceinline__ void load_image(const X x, const REAL* from) {
+#pragma unroll 4
+    for (int k = threadIdx.x; k < X::SIZE; k += T) x[k] = from[k];
+}
+
+template <class X> __device__ __forceinline__ void store_image(REAL* to, const X x) {
+    for (int k = threadIdx.x; k < X::SIZE; k += T) to[k] = x[k];
+}
+
+template <class X, class Y> __device__ __forceinline__ void copy(const X x, const Y y) {
+    for (int k = threadIdx.x; k < X::SIZE; k += T) y[k] = x[k];
+}
+
+// ---------------------------------------------------------------- convolution, stride 1
+// y of x (TOP, LEFT: the padding), with bias and activation; or MIRROR, the dx of a convolution, as the same sum over gy
+// with filters turned round. A thread owns 2 x 2 outputs of TM maps; teams share out the source planes.
+// filters: [map of y][plane of x] or, MIRROR, [plane of x][map of y], KH * KW up to fours.
+template <class ACTIVATE, int KH, int KW, int TOP, int LEFT, bool MIRROR, int TM, int TEAMS, class X, class Y>
+__device__ __forceinline__ void conv(const X x, const REAL* filters, const REAL* b, const Y y, REAL* scratch) {
+    constexpr int ACROSS = (Y::W + 1) / 2, TILES = (Y::H + 1) / 2 * ACROSS, ITEMS = TILES * ((Y::C + TM - 1) / TM);
+    constexpr int TAPS = up(KH * KW, 4), N = up(KW + 1, 2);
+    for (int at = threadIdx.x; at < ITEMS * TEAMS; at += T) {
+        int team = at / ITEMS, item = at - team * ITEMS;
+        int group = item / TILES, tile = item - group * TILES, i = tile / ACROSS * 2, j = tile % ACROSS * 2;
+        REAL sum[TM][4] = {}, bias[TM];
+#pragma unroll
+        for (int f = 0; f < TM; ++f) bias[f] = b ? b[imin(group * TM + f, Y::C - 1)] : (REAL)0;
+#pragma unroll 1
+        for (int c = team; c < X::C; c += TEAMS) {
+            REAL weight[TM][TAPS];
+#pragma unroll
+            for (int f = 0; f < TM; ++f) {
+                int m = imin(group * TM + f, Y::C - 1);
+                const REAL* filter = filters + (MIRROR ? c * Y::C + m : m * X::C + c) * TAPS;
+#pragma unroll
+                for (int t = 0; t < TAPS; t += 4) *(Pack<4>*)&weight[f][t] = *(const Pack<4>*)&filter[t];
+            }
+            const REAL* rows = x.at(c, i - TOP, j - LEFT);
+#pragma unroll
+            for (int r = 0; r <= KH; ++r) {
+                REAL pixel[N];
+                load<(X::LEFT - LEFT) % 2 == 0 && X::PW % 2 == 0, N>(pixel, rows + r * X::PW);
+#pragma unroll
+                for (int q = 0; q < KW; ++q)
+#pragma unroll
+                    for (int e = 0; e < 4; ++e)
+#pragma unroll
+                        for (int f = 0; f < TM; ++f) {
+                            int p = r - e / 2, t = p * KW + q;
+                            if (p >= 0 && p < KH)
+                                sum[f][e] += weight[f][MIRROR ? KH * KW - 1 - t : t] * pixel[q + e % 2];
+                        }
+            }
+        }
+#pragma unroll
+        for (int f = 0; f < TM; ++f)
+#pragma unroll
+            for (int e = 0; e < 4; ++e) {
+                int m = group * TM + f;
+                if (TEAMS > 1) scratch[((team * TM + f) * 4 + e) * ITEMS + item] = sum[f][e];
+                else if (m < Y::C && i + e / 2 < Y::H && j + e % 2 < Y::W)
+                    *y.at(m, i + e / 2, j + e % 2) = ACTIVATE::value(sum[f][e] + bias[f]);
+            }
+    }
+    if (TEAMS == 1) return;
+    __syncthreads();
+    for (int k = threadIdx.x; k < Y::SIZE; k += T) {
+        int m = k / (Y::H * Y::W), i = k / Y::W % Y::H, j = k % Y::W;
+        REAL total = b ? b[m] : (REAL)0;
+        const REAL* sums = scratch + (m % TM * 4 + i % 2 * 2 + j % 2) * ITEMS + m / TM * TILES + i / 2 * ACROSS + j / 2;
+#pragma unroll
+        for (int team = 0; team < TEAMS; ++team) total += sums[team * TM * 4 * ITEMS];
+        y[k] = ACTIVATE::value(total);
+    }
+}
+
+// part (maps of gy, planes of x, KH, KW): set for a block's first image, added to for its later ones. A thread owns a row
+// of KW taps of TM maps; teams share out the rows of gy.
+template <int KH, int KW, int TOP, int LEFT, int TM, int TEAMS, class X, class G>
+__device__ __forceinline__ void conv_grad_w(const G gy, const X x, REAL* part, bool first, REAL* scratch) {
+    constexpr int LINES = X::C * KH, ITEMS = LINES * ((G::C + TM - 1) / TM), N = up(KW + 1, 2), SIZE = G::C * LINES * KW;
+    constexpr bool EVEN_X = (X::LEFT - LEFT) % 2 == 0 && X::PW % 2 == 0, EVEN_G = G::LEFT % 2 == 0 && G::PW % 2 == 0;
+    for (int at = threadIdx.x; at < ITEMS * TEAMS; at += T) {
+        int team = at / ITEMS, item = at - team * ITEMS;
+        int group = item / LINES, line = item - group * LINES, c = line / KH, p = line % KH;
+        REAL sum[TM][KW] = {};
+#pragma unroll 1
+        for (int i = team; i < G::H; i += TEAMS) {
+            const REAL* pixels = x.at(c, i + p - TOP, -LEFT);
+            REAL pixel[N];
+            load<EVEN_X, N - 2>(pixel + 2, pixels);
+#pragma unroll 7
+            for (int j = 0; j < G::W; j += 2) {
+#pragma unroll
+                for (int e = 0; e < N - 2; ++e) pixel[e] = pixel[e + 2];
+                load<EVEN_X, 2>(pixel + N - 2, pixels + j + N - 2);
+#pragma unroll
+                for (int f = 0; f < TM; ++f) {
+                    REAL slope[2];
+                    load<EVEN_G, 2>(slope, gy.at(imin(group * TM + f, G::C - 1), i, j));
+#pragma unroll
+                    for (int q = 0; q < KW; ++q) {
+                        sum[f][q] += slope[0] * pixel[q];
+                        if (j + 1 < G::W) sum[f][q] += slope[1] * pixel[q + 1];
+                    }
+                }
+            }
+        }
+#pragma unroll
+        for (int f = 0; f < TM; ++f) {
+            if (group * TM + f >= G::C) break;
+#pragma unroll
+            for (int q = 0; q < KW; ++q) {
+                int k = ((group * TM + f) * LINES + line) * KW + q;
+                if (TEAMS > 1) scratch[team * SIZE + k] = sum[f][q];
+                else part[k] = first ? sum[f][q] : part[k] + sum[f][q];
+            }
+        }
+    }
+    if (TEAMS == 1) return;
+    __syncthreads();
+    for (int k = threadIdx.x; k < SIZE; k += T) {
+        REAL total = first ? (REAL)0 : part[k];
+#pragma unroll 4
+        for (int team = 0; team < TEAMS; ++team) total += scratch[team * SIZE + k];
+        part[k] = total;
+    }
+}
+
+// part (maps of gy): as conv_grad_w. A warp owns a map, or, as a team, some of its rows.
+template <int TEAMS, class G> __device__ __forceinline__ void conv_grad_b(const G gy, REAL* part, bool first,
+                                                                           REAL* scratch) {
+    for (int at = threadIdx.x / 32; at < G::C * TEAMS; at += WARPS) {
+        int m = at % G::C, team = at / G::C;
+        REAL sum = 0;
+#pragma unroll 4
+        for (int i = team; i < G::H; i += TEAMS)
+            for (int j = threadIdx.x % 32; j < G::W; j += 32) sum += *gy.at(m, i, j);
+        sum = warp_sum(sum);
+        if (threadIdx.x % 32) continue;
+        if (TEAMS > 1) scratch[at] = sum;
+        else part[m] = first ? sum : part[m] + sum;
+    }
+    if (TEAMS == 1) return;
+    __syncthreads();
+    for (int m = threadIdx.x; m < G::C; m += T) {
+        REAL total = first ? (REAL)0 : part[m];
+        for (int team = 0; team < TEAMS; ++team) total += scratch[team * G::C + m];
+        part[m] = total;
+    }
+}
+
+// ---------------------------------------------------------------- pooling and activation
+template <int KH, int KW, int SH, int SW, class X, class Y>
+__device__ __forceinline__ void avg_pool(const X x, const Y y) {
+    for (int k = threadIdx.x; k < Y::SIZE; k += T) {
+        const REAL* window = x.at(k / (Y::H * Y::W), k / Y::W % Y::H * SH, k % Y::W * SW);
+        REAL sum = 0;
+#pragma unroll
+        for (int e = 0; e < KH * KW; ++e) sum += window[e / KW * X::PW + e % KW];
+        y[k] = sum * (REAL)(1.0 / (KH * KW));
+    }
+}
+
+// The gradient of windows that do not overlap, through an activation that gave y. A thread owns windows; where they do
+// not reach, gx stays zero.
+template <class ACTIVATE, int KH, int KW, class G, class Y, class X>
+__device__ __forceinline__ void avg_pool_grad(const G gy, const Y y, const X gx) {
+    for (int k = threadIdx.x; k < G::SIZE; k += T) {
+        int c = k / (G::H * G::W), i = k / G::W % G::H * KH, j = k % G::W * KW;
+        REAL g = gy[k] * (REAL)(1.0 / (KH * KW));
+#pragma unroll
+        for (int e = 0; e < KH * KW; ++e)
+            *gx.at(c, i + e / KW, j + e % KW) = ACTIVATE::grad(g, *y.at(c, i + e / KW, j + e % KW));
+    }
+}
+
+template <class ACTIVATE, class X, class Y> __device__ __forceinline__ void activate(const X x, const Y y) {
+    for (int k = threadIdx.x; k < X::SIZE; k += T) y[k] = ACTIVATE::value(x[k]);
+}
+
+template <class ACTIVATE, class G, class Y, class X>
+__device__ __forceinline__ void activate_grad(const G gy, const Y y, const X gx) {
+    for (int k = threadIdx.x; k < G::SIZE; k += T) gx[k] = ACTIVATE::grad(gy[k], y[k]);
+}
+
+// ---------------------------------------------------------------- linear; weights (outputs, inputs) in global memory
+// y = w x + b. A warp owns ROWS outputs at a time; its lanes, and teams of warps, share out the inputs.
+template <class ACTIVATE, int TEAMS, class X, class Y>
+__device__ __forceinline__ void linear(const X x, const REAL* w, const REAL* b, const Y y, REAL* scratch) {
+    static_assert(X::DENSE, "linear reads a dense value");
+    constexpr int IN = X::SIZE, OUT = Y::SIZE, V = IN % 4 == 0 ? 4 : 1, ROWS = least(6, (OUT + WARPS - 1) / WARPS);
+    constexpr int GROUPS = (OUT + ROWS - 1) / ROWS, UNROLL = 8 / ROWS + (ROWS > 4);
+    for (int at = threadIdx.x / 32; at < GROUPS * TEAMS; at += WARPS) {
+        int team = at / GROUPS, o = (at - team * GROUPS) * ROWS;
+        REAL sum[ROWS] = {}, bias[ROWS];
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r) bias[r] = b && !team ? b[imin(o + r, OUT - 1)] : (REAL)0;
+#pragma unroll (UNROLL)
+        for (int k = (team * 32 + threadIdx.x % 32) * V; k < IN; k += TEAMS * 32 * V) {
+            Pack<V> given = *(const Pack<V>*)&x.start[k], weight[ROWS];
+#pragma unroll
+            for (int r = 0; r < ROWS; ++r) weight[r] = *(const Pack<V>*)&w[imin(o + r, OUT - 1) * IN + k];
+#pragma unroll
+            for (int r = 0; r < ROWS; ++r)
+#pragma unroll
+                for (int v = 0; v < V; ++v) sum[r] += weight[r].v[v] * given.v[v];
+        }
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r) {
+            REAL total = warp_sum(sum[r]) + bias[r];
+            if (threadIdx.x % 32 || o + r >= OUT) continue;
+            if (TEAMS > 1) scratch[team * OUT + o + r] = total;
+            else y[o + r] = ACTIVATE::value(total);
+        }
+    }
+    if (TEAMS == 1) return;
+    __syncthreads();
+    for (int o = threadIdx.x; o < OUT; o += T) {
+        REAL total = 0;
+        for (int team = 0; team < TEAMS; ++team) total += scratch[team * OUT + o];
+        y[o] = ACTIVATE::value(total);
+    }
+}
+
+// gx = gy w, through an activation that gave y. A thread owns V inputs; teams share out the outputs.
+template <class ACTIVATE, int TEAMS, class G, class Y, class X>
+__device__ __forceinline__ void linear_grad_x(const G gy, const REAL* w, const Y y, const X gx, REAL* scratch) {
+    constexpr int IN = X::SIZE, OUT = G::SIZE, V = IN % 4 == 0 ? 4 : 1, ITEMS = IN / V;
+    for (int at = threadIdx.x; at < ITEMS * TEAMS; at += T) {
+        int team = at / ITEMS, k = (at - team * ITEMS) * V;
+        Pack<V> sum = {};
+#pragma unroll 8
+        for (int o = team; o < OUT; o += TEAMS) {
+            Pack<V> weight = *(const Pack<V>*)&w[o * IN + k];
+            REAL slope = gy[o];
+#pragma unroll
+            for (int v = 0; v < V; ++v) sum.v[v] += weight.v[v] * slope;
+        }
+        *(Pack<V>*)&scratch[team * IN + k] = sum;
+    }
+    __syncthreads();
+    for (int k = threadIdx.x; k < IN; k += T) {
+        REAL total = 0;
+        for (int team = 0; team < TEAMS; ++team) total += scratch[team * IN + k];
+        gx[k] = ACTIVATE::grad(total, y[k]);
+    }
+}
+
+// ---------------------------------------------------------------- loss
+// The image's loss, and (softmax - target) * scale. The first warp does it. A label that is no class makes both NaN.
+template <class X, class Y> __device__ __forceinline__ void cross_entropy(
+        const X x, long long label, REAL* loss, const Y gx, REAL smoothing, REAL scale) {
+    constexpr int K = X::SIZE;
+    if (threadIdx.x >= 32) return;
+    bool is_class = (unsigned long long)label < (unsigned)K;
+    REAL nan = __int_as_float(0x7fffffff), top = x[imin(threadIdx.x, K - 1)], total = 0, mean = 0;
+    for (int k = threadIdx.x + 32; k < K; k += 32) top = x[k] > top || x[k] != x[k] ? x[k] : top;
+    top = warp_most(top);
+    for (int k = threadIdx.x; k < K; k += 32) {
+        total += exp(x[k] - top);
+        mean += x[k];
+    }
+    total = warp_sum(total);
+    REAL log_sum = log(total) + top, keep = (REAL)1 - smoothing;
+    mean = smoothing != (REAL)0 ? smoothing * (warp_sum(mean) / (REAL)K - log_sum) : (REAL)0;
+    if (threadIdx.x == 0) *loss = is_class ? keep * (log_sum - x[(int)label]) - mean : nan;
+    for (int k = threadIdx.x; k < K; k += 32) {
+        REAL target = !is_class ? nan : k == label ? keep : (REAL)0;
+        gx[k] = (exp(x[k] - log_sum) - smoothing / (REAL)K - target) * scale;
+    }
+}
