@@ -16,7 +16,8 @@ from .program import Call, Program, Slot, replace
 # s: a sum over images.
 PRIMITIVES: dict[str, tuple[str, str]] = {
     "conv2d": ("ippc", "i"), "conv2d_act": ("ippcc", "i"), "conv2d_act_pool": ("ippccc", "ii"),
-    "conv2d_act_pool_grad_wb": ("iiiccc", "ss"), "conv2d_grad_x": ("ipc", "i"), "conv2d_grad_w": ("iic", "s"), "conv2d_grad_b": ("i", "s"),
+    "conv2d_act_pool_grad_wb": ("iiiccc", "ss"),
+    "conv2d_grad_x": ("ipc", "i"), "conv2d_grad_w": ("iic", "s"), "conv2d_grad_b": ("i", "s"),
     "linear": ("ipp", "i"), "linear_act": ("ippc", "i"), "linear_grad_x": ("ip", "i"),
     "linear_grad_act": ("ipic", "i"), "linear_grad_w": ("ii", "s"), "linear_grad_b": ("i", "s"),
     "avg_pool2d": ("ic", "i"), "avg_pool2d_grad_x": ("ic", "i"), "avg_pool2d_grad_act": ("iicc", "i"),
@@ -31,7 +32,8 @@ MOST_PRODUCTS = 512                        # images up to which the gradients of
 
 
 # What to try, the most first: everything, or no more than the linear layers at the end.
-CHOICES = (frozenset(PRIMITIVES), frozenset(name for name in PRIMITIVES if name.startswith(("linear", "resh", "cross"))))
+CHOICES = (frozenset(PRIMITIVES),
+           frozenset(name for name in PRIMITIVES if name.startswith(("linear", "reshape", "cross_entropy"))))
 
 
 def per_image(program: Program) -> Program:
@@ -85,7 +87,7 @@ def _members(program: Program, names: frozenset[str]) -> list[Call]:
 def _fits(call: Call, n: int) -> bool:
     """Whether a call's arguments are as its primitive's roles say, for n images."""
     roles, _ = PRIMITIVES[call.name]
-    if call.options or len(roles) != len(call.arguments) or n > MOST_PRODUCTS and _is_product(call):
+    if call.options or len(roles) != len(call.arguments) or (n > MOST_PRODUCTS and _is_product(call)):
         return False
     of_images = [a for a, role in zip(call.arguments, roles, strict=True) if role in "il"]
     of_images += call.results if call.name == "reshape" else ()
@@ -96,7 +98,7 @@ def _fits(call: Call, n: int) -> bool:
 
 def _is_product(call: Call) -> bool:
     """Whether a call is a product over images: with many of those, a kernel of its own is faster."""
-    return call.name == "linear_grad_w" or call.name == "conv2d_grad_w" and call.arguments[0].shape[2:] == (1, 1)
+    return call.name == "linear_grad_w" or (call.name == "conv2d_grad_w" and call.arguments[0].shape[2:] == (1, 1))
 
 
 def _region(program: Program, members: list[Call]) -> tuple[Region, list[Slot], list[Slot]]:
