@@ -50,7 +50,9 @@ def per_image(program: Program) -> Program:
 
 def _replaced(program: Program, members: list[Call], one: Call) -> Program:
     """The program with one call in the place of some, behind all that it does not itself wait for."""
-    own, before, after = set(map(id, members)), [], []
+    own = set(map(id, members))
+    before: list[Call] = []
+    after: list[Call] = []
     late: set[Slot] = {slot for call in members for slot in call.results}
     changed = False                                    # something by what stands behind the region
     for call in program.calls:

@@ -96,7 +96,8 @@ class Source:
             _, *shape = self.region.shapes[value.number]
             if self.region.dtypes[value.number] != "float32":
                 raise Refused
-            self.layouts[value] = Layout(*shape) if len(shape) == 3 else Layout(math.prod(shape), 1, 1)
+            c, h, w = shape if len(shape) == 3 else (math.prod(shape), 1, 1)
+            self.layouts[value] = Layout(c, h, w)
             if value in self.region.inputs:
                 self.call("load_image", "", value, f"a{value.number} + image * {self.size(value)}", out=value)
         return self.layouts[value]
@@ -236,7 +237,7 @@ def conv2d_grad_x(s: Source, step: Step) -> None:
 
 
 def conv2d_grad_w(s: Source, step: Step) -> None:
-    _grad_w(s, *step.arguments, step.results[0])
+    _grad_w(s, *step.arguments, *step.results)
 
 
 def _grad_w(s: Source, gy: Value, x: Value, g: Any, out: Value) -> None:
@@ -255,7 +256,7 @@ def _grad_w(s: Source, gy: Value, x: Value, g: Any, out: Value) -> None:
 
 
 def conv2d_grad_b(s: Source, step: Step) -> None:
-    _grad_b(s, *step.arguments, step.results[0])
+    _grad_b(s, *step.arguments, *step.results)
 
 
 def _grad_b(s: Source, gy: Value, out: Value) -> None:
@@ -293,11 +294,11 @@ def _product(s: Source, gy: Value, x: Value, out: Value) -> None:
 
 
 def linear_grad_w(s: Source, step: Step) -> None:
-    _product(s, *step.arguments, step.results[0])
+    _product(s, *step.arguments, *step.results)
 
 
 def linear_grad_b(s: Source, step: Step) -> None:
-    _grad_b(s, *step.arguments, step.results[0])
+    _grad_b(s, *step.arguments, *step.results)
 
 
 # ---------------------------------------------------------------- pooling, activation, shape, loss
@@ -308,7 +309,7 @@ def _pooled(s: Source, x: Value, g: Any, y: Value) -> None:
 
 
 def avg_pool2d(s: Source, step: Step) -> None:
-    _pooled(s, *step.arguments, step.results[0])
+    _pooled(s, *step.arguments, *step.results)
 
 
 def avg_pool2d_grad_x(s: Source, step: Step) -> None:
