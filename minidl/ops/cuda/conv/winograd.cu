@@ -11,14 +11,9 @@
 //   in which a thread reads them. A block walks over groups of `images` images.
 //
 // Requires: all of it fits shared memory (the launcher looks). -DKH -DKW (even) -DTH -DTW -DTM -DTHREADS_A_BLOCK
-// -DALIGNED: rows of the result start on multiples of 4 elements. -DFUSED with -DACT, -DPOOL: as in whole_image.cu.
-#include "common.cuh"
-#include "activation/act.cuh"
+// -DALIGNED -DFUSED -DACT -DPOOL: as in whole.cuh.
+#include "conv/whole.cuh"
 #include "conv/winograd.cuh"
-
-#ifndef POOL
-#define POOL 0
-#endif
 
 constexpr int P = KH / 2, Q = KW / 2;                        // a filter of one kind
 constexpr int SUMS = TM * TH * TW;                           // [filter][row][column]: what a thread owns of one kind
@@ -97,16 +92,13 @@ __device__ __forceinline__ void add(REAL* to, const REAL* from) {
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS_A_BLOCK, 1)
-conv2d_winograd(const REAL* x, const REAL* w, const REAL* b, REAL* y, REAL* pooled, Planes p, int m, int oh, int ow) {
-#if POOL
-    static_assert(2 * TH % POOL == 0 && 2 * TW % POOL == 0, "windows must lie within a thread's outputs");
-#endif
+conv2d_winograd(const REAL* x, const REAL* w, const REAL* b, REAL* y, REAL* pooled, Planes p) {
     extern __shared__ __align__(16) unsigned char memory[];
-    int groups = ceil_div(m, TM), filters_size = 9 * p.c * P * Q * TM, plane_size = p.ph * p.pw;
+    int groups = ceil_div(p.m, TM), filters_size = 9 * p.c * P * Q * TM, plane_size = p.ph * p.pw;
     REAL* filters = (REAL*)memory;                           // [group][kind][c][p][q][TM]
     REAL* planes = filters + groups * filters_size;          // [image][c][kind][ph][pw]
-    load_filters(filters, w, groups, filters_size, p.c, m);
-    int across = ceil_div(ow, 2 * TW), tiles = ceil_div(oh, 2 * TH) * across;
+    load_filters(filters, w, groups, filters_size, p.c, p.m);
+    int across = ceil_div(p.ow, 2 * TW), tiles = ceil_div(p.oh, 2 * TH) * across;
     for (int first = blockIdx.x * p.images; first < p.n; first += gridDim.x * p.images) {
         __syncthreads();                                     // everybody is done with the images before
         load_planes(planes, x, first, p);
@@ -142,38 +134,16 @@ conv2d_winograd(const REAL* x, const REAL* w, const REAL* b, REAL* y, REAL* pool
 #pragma unroll
             for (int f = 0; f < TM; ++f) {
                 int map = group * TM + f;
-                if (map >= m) break;
-                REAL bias = b ? b[map] : (REAL)0;
-                REAL* to = y + (((first + image) * m + map) * oh + 2 * i0) * ow + 2 * j0;
-#if POOL
-                REAL* means = pooled + ((first + image) * m + map) * (oh / POOL) * (ow / POOL);
-                means += 2 * i0 / POOL * (ow / POOL) + 2 * j0 / POOL;
-                REAL total[2 * TW / POOL];
-#endif
+                if (map >= p.m) break;
 #pragma unroll
-                for (int i = 0; i < 2 * TH; ++i) {
-                    if (2 * i0 + i >= oh) break;
-                    REAL out[2 * TW];
+                for (int s = 0; s < 2 * TW; s += 4) {
+                    if (2 * j0 + s >= p.ow) break;
+                    REAL out[2 * TH][4];
 #pragma unroll
-                    for (int j = 0; j < 2 * TW; ++j) {
-                        out[j] = sum[i % 2][j % 2][(f * TH + i / 2) * TW + j / 2] + bias;
-#ifdef FUSED
-                        out[j] = ACT_VALUE(out[j]);
-#endif
-                    }
-                    constexpr int V = ALIGNED ? 4 : 1;
-#pragma unroll
-                    for (int j = 0; j < 2 * TW; j += V)
-                        if (2 * j0 + j < ow) *(Pack<V>*)&to[i * ow + j] = *(Pack<V>*)&out[j];
-#if POOL
-#pragma unroll
-                    for (int j = 0; j < 2 * TW; ++j) {
-                        REAL& mean = total[j / POOL];
-                        mean = i % POOL || j % POOL ? mean + out[j] : out[j];
-                        if (i % POOL == POOL - 1 && j % POOL == POOL - 1 && 2 * j0 + j < ow)
-                            means[i / POOL * (ow / POOL) + j / POOL] = mean * (REAL)(1.0 / (POOL * POOL));
-                    }
-#endif
+                    for (int e = 0; e < 2 * TH * 4; ++e)
+                        out[e / 4][e % 4] = sum[e / 4 % 2][e % 2][(f * TH + e / 8) * TW + (s + e % 4) / 2];
+                    store_outputs<2 * TH>(out, b ? b[map] : (REAL)0, y, pooled, (first + image) * p.m + map, 2 * i0,
+                                          2 * j0 + s, p);
                 }
             }
         }

@@ -3,7 +3,7 @@
 // size of one: plane 3 * r + s has kind r of the rows and kind s of the columns.
 
 struct Planes {
-    int n, c, h, w, top, left;               // source images and their padding
+    int n, c, h, w, m, oh, ow, top, left;    // source planes, result maps and planes, padding
     int ph, pw, images;                      // a plane in shared memory; images there at a time
 };
 

@@ -24,10 +24,9 @@ from .. import launch
 from ..pool import in_squares
 from . import winograd_dw
 from .whole_image import COPY, Plan, resident_blocks, round_up, work_time
+from .winograd_dw import least_met
 
 Array = Any
-
-launch.struct("Planes", "n", "c", "h", "w", "top", "left", "ph", "pw", "images")
 
 FILE = "conv/winograd.cu"
 POSITIONS, FILTERS = ((1, 2), (1, 4), (2, 2), (2, 4)), (1, 2, 4, 8)       # (TH, TW) and TM to choose from
@@ -88,7 +87,7 @@ def _candidate(g: Any, dtype: np.dtype, tile: Tile, threads: int, images: int) -
         return None
     resident = resident_blocks(threads, 46 + tile.numbers(g.kw, dtype), shared)
     packs = launch.blocks(g.n, images)
-    planes = launch.by_value("Planes", (g.n, g.c, g.h, g.w, g.top, g.left, ph, pw, images))
+    planes = launch.by_value("Planes", (g.n, g.c, g.h, g.w, g.m, g.oh, g.ow, g.top, g.left, ph, pw, images))
     items = images * down * across * groups
     passes = -(-items // threads)
     row = g.kw // 2 * (0.93 * th * tw + 0.4) * tm + 0.8 * tile.wide(g.kw) + 6       # of a filter of one kind
@@ -119,7 +118,7 @@ def _y(x: Array, w: Array, b: Array | None, g: Any, fused: tuple[launch.Constant
         plan = _plan(g, x.dtype, pool)
         assert plan is not None, "refuses() was not asked"
         launch.kernel(FILE, "conv2d_winograd", *plan.constants, *fused)(
-            (plan.blocks,), (plan.threads,), x, w, b, out, pooled, plan.whole, g.m, g.oh, g.ow, shared=plan.shared)
+            (plan.blocks,), (plan.threads,), x, w, b, out, pooled, plan.whole, shared=plan.shared)
     return out
 
 
@@ -152,17 +151,12 @@ def refuses(direction: str, g: Any, dtype: np.dtype) -> str | None:
         return f"it needs filters of even height and width but they are {g.kh}x{g.kw}"
     if g.c * g.kh * g.kw < LEAST_PRODUCTS:
         return f"an output sums {g.c * g.kh * g.kw} products but it is exact enough from {LEAST_PRODUCTS} on"
-    if 2 * _least_met(g.oh, g.top, g.kh, g.h) < g.kh or 2 * _least_met(g.ow, g.left, g.kw, g.w) < g.kw:
+    if 2 * least_met(g.oh, g.top, g.kh, g.h) < g.kh or 2 * least_met(g.ow, g.left, g.kw, g.w) < g.kw:
         return f"an output meets less than half of a filter's {g.kh} rows or {g.kw} columns, the rest is padding"
     if _plan(g, dtype) is None:
         return (f"nine kinds of the images and filters do not fit a block's {launch.most_shared() // 1024} KB of "
                 "shared memory, or a thread's tile its registers")
     return None
-
-
-def _least_met(outputs: int, before: int, taps: int, pixels: int) -> int:
-    """Pixels under the window that meets the fewest: the first one or the last."""
-    return min(max(0, min(start + taps, pixels) - max(start, 0)) for start in (-before, outputs - 1 - before))
 
 
 # The report's layer and small filters, by the largest and the smallest tiles

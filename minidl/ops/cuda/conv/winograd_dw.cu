@@ -40,38 +40,38 @@ static_assert(sizeof(REAL) == 4, "doubles have neither the registers nor the sha
 
 // parts (blocks, m*c*KH*KW, and m more where FUSED)
 extern "C" __global__ void __launch_bounds__(THREADS_A_BLOCK, 1)
-conv2d_winograd_dw(const REAL* gy, const REAL* y, const REAL* x, REAL* parts, Planes p, int m, int oh, int ow) {
+conv2d_winograd_dw(const REAL* gy, const REAL* y, const REAL* x, REAL* parts, Planes p) {
     extern __shared__ __align__(16) unsigned char memory[];
     REAL* fetched = (REAL*)memory;                       // [item][SLOT]
     REAL* kinds = fetched + MAPS * A_MAP * SLOT;         // two of [kind][four][row][PITCH][4]
     REAL* planes = kinds + 2 * 9 * KIND;                 // [c][kind][ph][PW]
 
-    int first_map = blockIdx.y * MAPS, live = imin(MAPS, m - first_map), items = live * A_MAP;
-    int chunks = ceil_div(oh, 2 * ROWS), plane_size = p.ph * PW;
+    int first_map = blockIdx.y * MAPS, live = imin(MAPS, p.m - first_map), items = live * A_MAP;
+    int chunks = ceil_div(p.oh, 2 * ROWS), plane_size = p.ph * PW;
     int team = 9 * p.c * GROUPS, workers = ceil_div(team, 32) * 32, preparers = THREADS_A_BLOCK - workers;
     int line = threadIdx.x / GROUPS, group = threadIdx.x - line * GROUPS, kind = line / p.c, c = line - kind * p.c;
     REAL sum[TM][A][B] = {};
 
     auto fetch = [&](int i, int image, int chunk) {
-        int map = image * m + first_map + i / A_MAP, row = 2 * (chunk * ROWS + i / FOURS % ROWS), column = i % FOURS * 8;
+        int map = image * p.m + first_map + i / A_MAP, row = 2 * (chunk * ROWS + i / FOURS % ROWS), column = i % FOURS * 8;
         REAL* to = fetched + i * SLOT;
 #ifdef FUSED
         const REAL* from = y;
-        const REAL* means = gy + (map * (oh / POOL) + row / POOL) * (ow / POOL) + column / POOL;
+        const REAL* means = gy + (map * (p.oh / POOL) + row / POOL) * (p.ow / POOL) + column / POOL;
 #pragma unroll
         for (int s = 0; s < WINDOWS; ++s) {
-            bool valid = row < oh && column + s * POOL < ow;
+            bool valid = row < p.oh && column + s * POOL < p.ow;
             start_copy(to + 16 + s, valid ? means + s : gy, valid);
         }
 #else
         const REAL* from = gy;
 #endif
-        const REAL* rows = from + (map * oh + row) * ow + column;
+        const REAL* rows = from + (map * p.oh + row) * p.ow + column;
         constexpr int V = ALIGNED ? 4 : 1;               // elements that one copy moves
 #pragma unroll
         for (int s = 0; s < 16; s += V) {
-            bool valid = row + s / 8 < oh && column + s % 8 < ow;
-            start_copy((Pack<V>*)(to + s), (const Pack<V>*)(valid ? rows + s / 8 * ow + s % 8 : from), valid);
+            bool valid = row + s / 8 < p.oh && column + s % 8 < p.ow;
+            start_copy((Pack<V>*)(to + s), (const Pack<V>*)(valid ? rows + s / 8 * p.ow + s % 8 : from), valid);
         }
     };
     auto prepare = [&](int i, int chunk) {
@@ -171,7 +171,7 @@ conv2d_winograd_dw(const REAL* gy, const REAL* y, const REAL* x, REAL* parts, Pl
             sums[(line * A * B + e % (A * B)) * MAPS + e / (A * B) * GROUPS + group] = sum[e / (A * B)][e / B % A][e % B];
     __syncthreads();
     int taps = p.c * KH * KW;
-    REAL* part = parts + (size_t)blockIdx.x * m * (taps + TOTAL);
+    REAL* part = parts + (size_t)blockIdx.x * p.m * (taps + TOTAL);
     Odometer at(THREADS_A_BLOCK, p.c, KH * KW);          // map, channel, tap
     for (int i = threadIdx.x; i < live * taps; i += THREADS_A_BLOCK, at.next()) {
         int r = at.low / KW, s = at.low % KW, step = p.c * A * B * MAPS;
@@ -181,6 +181,6 @@ conv2d_winograd_dw(const REAL* gy, const REAL* y, const REAL* x, REAL* parts, Pl
     for (int i = threadIdx.x; TOTAL && i < live; i += THREADS_A_BLOCK) {
         REAL total = 0;
         for (int k = 0; k < A_MAP; ++k) total += fetched[(i * A_MAP + k) * SLOT + SLOT - 1];
-        part[m * taps + first_map + i] = total;
+        part[p.m * taps + first_map + i] = total;
     }
 }

@@ -10,10 +10,11 @@ import numpy as np
 
 from .. import launch
 from . import parts
+from .whole_image import resident_blocks, round_up
 
 Array = Any
 
-launch.struct("Planes", "n", "c", "h", "w", "top", "left", "ph", "pw", "images")
+launch.struct("Planes", "n", "c", "h", "w", "m", "oh", "ow", "top", "left", "ph", "pw", "images")
 
 FILE = "conv/winograd_dw.cu"
 FILTERS, ROWS, SLICES = range(1, 9), (1, 2), (1, 2, 3, 4, 6, 8, 16)       # TM, ROWS and blocks an image to choose from
@@ -31,10 +32,6 @@ class Plan(NamedTuple):
     constants: tuple[launch.Constant, ...]
     planes: bytes
     time: float                                        # estimated, in cycles
-
-
-def _up(value: int, step: int) -> int:
-    return -(-value // step) * step
 
 
 def _slot(window: int) -> int:
@@ -63,9 +60,9 @@ def _candidates(g: Any, window: int) -> list[Plan]:
 def _candidate(g: Any, window: int, tm: int, rows: int, slices: int) -> Plan | None:
     """The launch for all taps of tm filters a thread and rows of positions at a time, or None where it does not fit."""
     a, b, groups, fours = g.kh // 2, g.kw // 2, -(-g.m // (slices * tm)), -(-g.ow // 8)
-    chunks, wide = -(-g.oh // (2 * rows)), _up(b + 3, 4)
-    workers = _up(9 * g.c * groups, 32)
-    threads = _up(workers + 32, 128)                   # as many warps on each scheduler
+    chunks, wide = -(-g.oh // (2 * rows)), round_up(b + 3, 4)
+    workers = round_up(9 * g.c * groups, 32)
+    threads = round_up(workers + 32, 128)                   # as many warps on each scheduler
     numbers = a * b * tm + (a + rows - 1) * wide + 24
     if threads > MOST_THREADS or numbers > min(255, 65536 // threads):
         return None
@@ -75,13 +72,13 @@ def _candidate(g: Any, window: int, tm: int, rows: int, slices: int) -> Plan | N
     shared = (maps * items * _slot(window) + max(kinds, sums)) * FLOAT.itemsize
     if shared > launch.most_shared():
         return None
-    resident = max(1, min(launch.most_shared() // (shared + 1024), 65536 // (threads * _up(numbers, 8))))
+    resident = resident_blocks(threads, numbers, shared)
     blocks = max(1, min(g.n, resident * launch.multiprocessors() // slices))
     multiply = -(-workers // 128) * fours * (rows * tm * (4 * a * b + 1) + (a + rows - 1) * wide // 4 + 8)
     prepare = maps * items * 250 / (threads - workers)
     time = -(-g.n // blocks) * (resident * chunks * (max(multiply, prepare) + 150) + 3000)
     constants = _constants(g.kh, g.kw, tm, groups, rows, fours, threads, int(g.ow % 4 == 0))
-    planes = launch.by_value("Planes", (g.n, g.c, g.h, g.w, g.top, g.left, ph, pw, 1))
+    planes = launch.by_value("Planes", (g.n, g.c, g.h, g.w, g.m, g.oh, g.ow, g.top, g.left, ph, pw, 1))
     return Plan((blocks, slices), threads, shared, constants, planes, time)
 
 
@@ -92,7 +89,7 @@ def _run(gy: Array, y: Array | None, x: Array, g: Any, fused: tuple[launch.Const
     assert plan is not None, "refuses() was not asked"
     left = parts.empty(plan.grid[0], g, x.dtype, bool(fused))
     launch.kernel(FILE, "conv2d_winograd_dw", *plan.constants, *fused)(
-        plan.grid, (plan.threads,), gy, y, x, left, plan.planes, g.m, g.oh, g.ow, shared=plan.shared)
+        plan.grid, (plan.threads,), gy, y, x, left, plan.planes, shared=plan.shared)
     return parts.add_up(left, g)
 
 
@@ -105,9 +102,10 @@ def grad_wb(gp: Array, y: Array, x: Array, g: Any, act: str, pooling: Any) -> tu
     return _run(gp, y, x, g, (("FUSED", 1), ("ACT", act), ("POOL", pooling.kh)), pooling.kh)
 
 
-def _least(size: int, outputs: int, before: int, after: int) -> int:
-    """Positions along one axis where a tap meets the image and not its padding, of the tap that has fewest."""
-    return max(0, min(size, outputs - max(before, after)))
+def least_met(outputs: int, before: int, taps: int, pixels: int) -> int:
+    """Pixels under the window that meets the fewest, the first one or the last. With outputs and taps the other way
+    round, positions where a tap meets the image, of the tap that has the fewest."""
+    return min(max(0, min(start + taps, pixels) - max(start, 0)) for start in (-before, outputs - 1 - before))
 
 
 def refuses(direction: str, g: Any, dtype: np.dtype) -> str | None:
@@ -116,7 +114,7 @@ def refuses(direction: str, g: Any, dtype: np.dtype) -> str | None:
     if g.kh % 2 or g.kw % 2 or (g.sh, g.sw) != (1, 1):
         return (f"it needs filters of even height and width and stride 1, but they are {g.kh}x{g.kw} with stride "
                 f"{g.sh}x{g.sw}")
-    fewest = _least(g.h, g.oh, g.top, g.bottom) * _least(g.w, g.ow, g.left, g.right) * g.n
+    fewest = least_met(g.kh, g.top, g.oh, g.h) * least_met(g.kw, g.left, g.ow, g.w) * g.n
     if fewest < FEWEST:
         return f"the sum of a tap may have only {fewest} products but needs {FEWEST} for its rounding to even out"
     if _plan(g, 2) is None:                            # the form that takes most
