@@ -63,6 +63,7 @@ def without_cuda(call: Callable[[], Any]) -> Any:
 
 
 INTS = Tensor(np.ones((1, 1, 1, 1), np.int64))
+IMAGES = np.zeros((5, 1, 2, 2), np.uint8)
 
 
 class Alien:
@@ -285,6 +286,9 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         "avg_pool2d": lambda: ops.avg_pool2d(INTS, size=1), "max_pool2d": lambda: ops.max_pool2d(INTS, size=1),
         "relu": lambda: ops.relu(INTS), "softmax": lambda: ops.softmax(INTS), "dropout": lambda: ops.dropout(INTS),
         "cross_entropy": lambda: ops.cross_entropy(INTS[0, 0], [0])}.items()},
+    "no batch left": (lambda: backend_of(IMAGES).next_batch(
+        IMAGES, np.zeros(5, int), np.arange(5), np.array([1, 0]), 3, 3, (1.0,), (0.0,), 0, np.float32), ValueError,
+                      "next_batch: 3 images were asked for but the epoch has 2 left; start the next one by iterating"),
     "mse reduction": (lambda: ops.mse_loss(zeros(2), zeros(2), reduction="avg"), ValueError,
                       "mse_loss: reduction 'avg' is not one of mean, sum, none"),
 }
