@@ -12,7 +12,7 @@ __device__ __forceinline__ void load_planes(REAL* to, const REAL* x, int first, 
     int sources = imin(p.images, p.n - first) * p.c, size = p.ph * p.pw;
     const REAL* from = x + first * p.c * p.h * p.w;
     Odometer at(THREADS_A_BLOCK, p.ph, p.pw);                // source plane, row, column
-#pragma unroll 2
+#pragma unroll 3
     for (int i = threadIdx.x; i < p.images * p.c * size; i += THREADS_A_BLOCK, at.next()) {
         bool there = at.high < sources;
         const REAL* source = from + (there ? at.high * p.h * p.w : 0);

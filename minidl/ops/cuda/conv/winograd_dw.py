@@ -1,4 +1,11 @@
-"""Launcher of winograd_dw.cu, and the choice of its tiles from the shape."""
+"""Launcher of winograd_dw.cu, and the choice of its tiles from the shape.
+
+Its rounding. A tap is the sum of four kinds' sums, each of a quarter as many products of sums and differences: for
+operands of random signs these are twice as large, and together their roundings as large as those of the plain sum. But
+they are those of the image times the gradients, not of the very products that a tap sums, as some that cancel go into
+the kinds. Where a tap has few products they may happen to be small beside those: such cases are refused. An infinite
+pixel or gradient makes taps NaN that would be infinite.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +25,7 @@ launch.struct("Planes", "n", "c", "h", "w", "top", "left", "ph", "pw", "images")
 FILE = "conv/winograd_dw.cu"
 FILTERS, ROWS, SLICES = range(1, 9), (1, 2), (1, 2, 3, 4, 6, 8, 16)       # TM, ROWS and blocks an image to choose from
 MOST_THREADS = 512
-FEWEST = 64                                # products of a sum: of fewer, those that cancel may weigh more than the rest
+FEWEST = 64                                # products of a tap
 FLOAT = np.dtype(np.float32)
 
 
