@@ -24,7 +24,7 @@ launch.struct("Planes", "n", "c", "h", "w", "top", "left", "ph", "pw", "images")
 
 FILE = "conv/winograd_dw.cu"
 FILTERS, ROWS, SLICES = range(1, 9), (1, 2), (1, 2, 3, 4, 6, 8, 16)       # TM, ROWS and blocks an image to choose from
-MOST_THREADS = 512
+MOST_THREADS = 384                         # more have too few registers
 FEWEST = 64                                # products of a tap
 FLOAT = np.dtype(np.float32)
 
@@ -136,5 +136,5 @@ def refuses(direction: str, g: Any, dtype: np.dtype) -> str | None:
 CONFIGURATIONS = [
     (FILE, (*_constants(k, k, *tile), *fused))
     for k, *tile, act, pool in ((8, 5, 13, 2, 4, 384, 1, "sigmoid", 4), (8, 8, 8, 2, 4, 256, 1, "tanh", 4),
-                                (8, 4, 16, 1, 4, 512, 0, "relu", 2), (4, 1, 3, 2, 2, 128, 0, "tanh", 2))
+                                (8, 4, 8, 2, 4, 256, 0, "relu", 2), (4, 1, 3, 2, 2, 128, 0, "tanh", 2))
     for fused in ((), (("FUSED", 1), ("ACT", act), ("POOL", pool)))]
