@@ -135,8 +135,11 @@ conv2d_winograd_dw(const REAL* gy, const REAL* y, const REAL* x, REAL* parts, Pl
         }
     };
 
-    for (int i = threadIdx.x; i < 2 * 9 * KIND + MAPS * A_MAP * SLOT; i += THREADS_A_BLOCK)
-        fetched[i] = 0;                                  // of maps beyond the last, and totals
+    for (int i = threadIdx.x; i < MAPS * A_MAP; i += THREADS_A_BLOCK) {
+        fetched[i * SLOT + SLOT - 1] = 0;                // totals
+        for (int k = 0; i >= items && k < 2 * 9; ++k)    // maps beyond the last
+            *(Pack<4>*)&kinds[k * KIND + (i % A_MAP * PITCH + i / A_MAP) * 4] = Pack<4>{};
+    }
     __syncthreads();
     for (int image = blockIdx.x; image < p.n; image += gridDim.x) {
         for (int i = threadIdx.x; i < items; i += THREADS_A_BLOCK) fetch(i, image, 0);
@@ -170,17 +173,29 @@ conv2d_winograd_dw(const REAL* gy, const REAL* y, const REAL* x, REAL* parts, Pl
         for (int e = 0; e < TM * A * B; ++e)
             sums[(line * A * B + e % (A * B)) * MAPS + e / (A * B) * GROUPS + group] = sum[e / (A * B)][e / B % A][e % B];
     __syncthreads();
-    int taps = p.c * KH * KW;
-    REAL* part = parts + (size_t)blockIdx.x * p.m * (taps + TOTAL);
-    Odometer at(THREADS_A_BLOCK, p.c, KH * KW);          // map, channel, tap
-    for (int i = threadIdx.x; i < live * taps; i += THREADS_A_BLOCK, at.next()) {
-        int r = at.low / KW, s = at.low % KW, step = p.c * A * B * MAPS;
-        const REAL* of = sums + (r % 2 * 3 + s % 2) * step + ((at.middle * A + r / 2) * B + s / 2) * MAPS + at.high;
-        part[first_map * taps + i] = (of[0] + of[step]) + (of[3 * step] + of[4 * step]);
+    int taps = p.c * KH * KW, step = p.c * A * B * MAPS;
+    REAL* part = parts + (size_t)blockIdx.x * p.m * (taps + TOTAL) + first_map * taps;
+    Odometer at(THREADS_A_BLOCK, p.c * A, B);            // map, channel and row, column of the kinds
+    for (int i = threadIdx.x; i < live * p.c * A * B; i += THREADS_A_BLOCK, at.next()) {
+        const REAL* of = sums + (at.middle * B + at.low) * MAPS + at.high;
+        REAL row[3][2];
+#pragma unroll
+        for (int r = 0; r < 3; ++r)
+#pragma unroll
+            for (int s = 0; s < 2; ++s) row[r][s] = of[(3 * r + s) * step] + of[(3 * r + s + 1) * step];
+        REAL* to = part + at.high * taps + at.middle * 2 * KW + 2 * at.low;
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            Pack<2> pair = {row[r][0] + row[r + 1][0], row[r][1] + row[r + 1][1]};
+            if (TOTAL && p.m % 2)                          // parts start anywhere
+                to[r * KW] = pair.v[0], to[r * KW + 1] = pair.v[1];
+            else
+                *(Pack<2>*)&to[r * KW] = pair;
+        }
     }
     for (int i = threadIdx.x; TOTAL && i < live; i += THREADS_A_BLOCK) {
         REAL total = 0;
         for (int k = 0; k < A_MAP; ++k) total += fetched[(i * A_MAP + k) * SLOT + SLOT - 1];
-        part[p.m * taps + first_map + i] = total;
+        part[(p.m - first_map) * taps + first_map + i] = total;
     }
 }

@@ -1,4 +1,11 @@
-"""Launcher of winograd_dw.cu, and the choice of its tiles from the shape."""
+"""Launcher of winograd_dw.cu, and the choice of its tiles from the shape.
+
+Its rounding. A tap is the sum of four kinds' sums, each of a quarter as many products of sums and differences: for
+operands of random signs these are twice as large, and together their roundings as large as those of the plain sum. But
+they are those of the image times the gradients, not of the very products that a tap sums, as some that cancel go into
+the kinds. Where a tap has few products they may happen to be small beside those: such cases are refused. An infinite
+pixel or gradient makes taps NaN that would be infinite.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +25,8 @@ launch.struct("Planes", "n", "c", "h", "w", "m", "oh", "ow", "top", "left", "ph"
 
 FILE = "conv/winograd_dw.cu"
 FILTERS, ROWS, SLICES = range(1, 9), (1, 2), (1, 2, 3, 4, 6, 8, 16)       # TM, ROWS and blocks an image to choose from
-MOST_THREADS = 512
-FEWEST = 64                                # products of a sum: of fewer, those that cancel may weigh more than the rest
+MOST_THREADS = 384                         # more have too few registers
+FEWEST = 64                                # products of a tap
 FLOAT = np.dtype(np.float32)
 
 
@@ -127,5 +134,5 @@ def refuses(direction: str, g: Any, dtype: np.dtype) -> str | None:
 CONFIGURATIONS = [
     (FILE, (*_constants(k, k, *tile), *fused))
     for k, *tile, act, pool in ((8, 5, 13, 2, 4, 384, 1, "sigmoid", 4), (8, 8, 8, 2, 4, 256, 1, "tanh", 4),
-                                (8, 4, 16, 1, 4, 512, 0, "relu", 2), (4, 1, 3, 2, 2, 128, 0, "tanh", 2))
+                                (8, 4, 8, 2, 4, 256, 0, "relu", 2), (4, 1, 3, 2, 2, 128, 0, "tanh", 2))
     for fused in ((), (("FUSED", 1), ("ACT", act), ("POOL", pool)))]
