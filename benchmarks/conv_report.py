@@ -10,7 +10,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 DIRECTIONS, PRECISIONS = ("y", "dx", "dw"), ("fp32", "tf32", "3xtf32", "bf16")
 LADDER = ("direct", "tiled", "tiled_constant", "krizhevsky", "unroll", "gemm", "implicit_gemm", "whole_image",
-          "tensor_core")
+          "winograd", "tensor_core")
 PEERS = {"cudnn": ("fp32", "tf32")}                            # and the precisions that they are measured in
 REPORT = {"y": 125, "dw": 156}                                 # times a CPU: Krizhevsky 2009, sections 6.2 and 6.6
 
@@ -161,7 +161,7 @@ def roofline(result: dict[str, Any], file: Path) -> None:
     for row in sorted(rows, key=lambda row: row["flop"] / row["bytes"]):       # shapes side by side, not on each other
         if row["label"] not in places:
             places[row["label"]] = max([row["flop"] / row["bytes"], *(1.32 * x for x in places.values())])
-    colors = dict(zip((*LADDER, "cudnn"), [*plt.get_cmap("tab10").colors[:9], (0, 0, 0)], strict=True))
+    colors = dict(zip((*LADDER, "cudnn"), [*plt.get_cmap("tab10").colors, (0, 0, 0)], strict=True))
     shift, marks = {"y": 0.92, "dx": 1.0, "dw": 1.08}, {"y": "o", "dx": "s", "dw": "^"}
     for row in rows:
         full = row["precision"] == "fp32"
