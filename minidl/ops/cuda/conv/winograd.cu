@@ -115,8 +115,8 @@ conv2d_winograd(const REAL* x, const REAL* w, const REAL* b, REAL* y, REAL* pool
         for (int item = threadIdx.x; item < items; item += THREADS_A_BLOCK) {
             int tile = item % tiles, group = item / tiles % groups, image = item / (tiles * groups);
             int i0 = tile / across * TH, j0 = tile % across * TW;
-            // Outputs in even and odd rows and columns: those in odd rows take in what is summed, and pass on what those
-            // in even rows take too. Each kind is summed by itself: long sums round more.
+            // Outputs in even and odd rows and columns. Those in odd rows take in what is summed, and pass on what
+            // those in even rows take too. Each kind is summed by itself: long sums round more.
             REAL sum[2][2][SUMS] = {};
             const REAL* weights = filters + group * filters_size;
             const REAL* kind = planes + image * p.c * 9 * plane_size + i0 * p.pw + j0;
