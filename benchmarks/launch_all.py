@@ -152,15 +152,17 @@ def fused(dtype: np.dtype) -> None:
     """Convolutions and products with what follows them in the same launch."""
     for shape, m, kernel, size in (((3, 2, 12, 12), 5, 5, 2), ((5, 3, 11, 11), 9, 8, 4), ((5, 1, 7, 9), 3, 3, 0)):
         x, w, b = normal(dtype, *shape), normal(dtype, m, shape[1], kernel, kernel), normal(dtype, m)
-        g = conv_geometry(shape, w.shape, (m,), 1, 0, "whole_image")
-        for act in ("tanh", "sigmoid", "relu"):
-            k.conv2d_act(x, w, b, g, act)
-            if size:
-                pooling = pool_geometry("avg_pool2d", (g.n, g.m, g.oh, g.ow), size, None, 0)
-                y, p = k.conv2d_act_pool(x, w, b, g, act, pooling)
-                for name, row in conv.ALGORITHMS.items():
-                    if row.grad_wb and conv.refusal(name, "dw", g, dtype) is None:
-                        k.conv2d_act_pool_grad_wb(p, y, x, g._replace(algorithm=name), act, pooling)
+        for name, row in conv.ALGORITHMS.items():
+            g = conv_geometry(shape, w.shape, (m,), 1, 0, name)
+            if not row.y_act or conv.refusal(name, "y", g, dtype):
+                continue
+            for act in ("tanh", "sigmoid", "relu"):
+                k.conv2d_act(x, w, b, g, act)
+                if size:
+                    pooling = pool_geometry("avg_pool2d", (g.n, g.m, g.oh, g.ow), size, None, 0)
+                    y, p = k.conv2d_act_pool(x, w, b, g, act, pooling)
+                    if conv.refusal(name, "dw", g, dtype) is None:
+                        k.conv2d_act_pool_grad_wb(p, y, x, g, act, pooling)
     for n, i, o in ((3, 5, 2), (33, 70, 130), (2, 3000, 3), (600, 9, 600)):
         for act in ("tanh", "sigmoid", "relu"):
             y = k.linear_act(normal(dtype, n, i), normal(dtype, o, i), normal(dtype, o), act)

@@ -381,7 +381,8 @@ REFUSED_BY_WINOGRAD = [(((2, 3, 8, 8), (4, 3, 8, 8), 2, 0), "it needs stride 1 b
                        (((2, 2, 8, 8), (4, 2, 8, 8), 1, 0),
                         "an output sums 128 products but it is exact enough from 192"),
                        (((2, 3, 8, 8), (4, 3, 8, 8), 1, 5),
-                        "an output meets less than half of a filter's 8 rows or 8 columns"),
+                        "an output meets 3 of a filter's 8 rows and 3 of its 8 columns"),
+                       (((2, 48, 8, 8), (4, 48, 2, 2), 1, 1), "an output meets 1 of a filter's 2 rows"),
                        (((2, 3, 400, 400), (4, 3, 8, 8), 1, 0), "nine kinds of the images and filters do not fit")]
 
 
@@ -391,6 +392,37 @@ def test_what_winograd_refuses(shape: tuple[Any, ...], reason: str) -> None:
     g = conv_geometry(x, w, None, stride, padding, "winograd")
     with pytest.raises(ValueError, match=f"conv2d: algorithm 'winograd' cannot compute y .*{reason}.*; use algorithm"):
         conv.conv2d(cupy.zeros(x, np.float32), cupy.zeros(w, np.float32), None, g)
+
+
+# ---------------------------------------------------------------- fused with what follows
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("shape", [((3, 3, 32, 32), (64, 3, 8, 8), ((4, 3), (4, 3))), ((2, 4, 11, 11), (9, 4, 8, 8), 0),
+                                   ((5, 12, 12, 12), (5, 12, 4, 4), ((1, 2), (2, 1)))], ids=str)
+@pytest.mark.parametrize("name", [name for name, row in conv.ALGORITHMS.items() if row.y_act_pool])
+def test_fused_with_activation_and_pooling(name: str, shape: tuple[Any, ...], dtype: type, canaries: Any) -> None:
+    """As one after the other."""
+    (n, c, h, w), filters, padding = shape
+    g = conv_geometry((n, c, h, w), filters, (filters[0],), 1, padding, name)
+    reason = conv.refusal(name, "y", g, np.dtype(dtype))
+    if reason:
+        pytest.skip(f"{name}: {reason}")
+    problem = drawn(g, 1, dtype)
+    arrays = problem.on_cuda("y")
+    y = conv.conv2d(*arrays, g).get()
+    tolerance = {"rtol": 0, "atol": 8 * np.finfo(dtype).eps}
+    for act in ("tanh", "sigmoid", "relu"):
+        want = getattr(cpu, act)(y.astype(float))
+        scale = max(1.0, float(np.abs(want).max()))
+        np.testing.assert_allclose(conv.conv2d_act(*arrays, g, act).get() / scale, want / scale, **tolerance)
+        for size in (2, 4):
+            pooling = pool_geometry("avg_pool2d", y.shape, size, None, 0)
+            can_pool = conv.ALGORITHMS[name].can_pool
+            assert can_pool is not None
+            assert can_pool(g, pooling, np.dtype(dtype))
+            both = conv.conv2d_act_pool(*arrays, g, act, pooling)
+            for got, exact in zip(both, (want, cpu.avg_pool2d(want, pooling)), strict=True):
+                np.testing.assert_allclose(got.get() / scale, exact / scale, **tolerance)
+    canaries.check()
 
 
 # ---------------------------------------------------------------- how much was seen

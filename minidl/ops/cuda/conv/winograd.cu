@@ -107,21 +107,19 @@ conv2d_winograd(const REAL* x, const REAL* w, const REAL* b, REAL* y, REAL* pool
         for (int item = threadIdx.x; item < items; item += THREADS_A_BLOCK) {
             int tile = item % tiles, group = item / tiles % groups, image = item / (tiles * groups);
             int i0 = tile / across * TH, j0 = tile % across * TW;
-            // Outputs in even and odd rows and columns. What two of them share is summed in the odd one, given to the
-            // even one, and then goes on.
-            REAL sum[2][2][SUMS] = {}, product[SUMS];
+            // Outputs in even and odd rows and columns. Those in odd rows take in what is summed, and pass on what
+            // those in even rows take too. Each kind is summed by itself: long sums round more.
+            REAL sum[2][2][SUMS] = {};
             const REAL* weights = filters + group * filters_size;
             const REAL* kind = planes + image * p.c * 9 * plane_size + i0 * p.pw + j0;
 #pragma unroll 1
             for (int of_rows = 0; of_rows < 3; ++of_rows) {
 #pragma unroll (KINDS)
                 for (int of_columns = 0; of_columns < 3; ++of_columns, kind += plane_size) {
-                    if (of_columns < 2)
-#pragma unroll
-                        for (int i = 0; i < SUMS; ++i) product[i] = 0;
+                    REAL product[SUMS] = {};
                     convolve(product, weights, kind, p);
                     if (of_columns < 2) add(sum[1][0], product);
-                    else add(sum[1][1], product);
+                    if (of_columns > 0) add(sum[1][1], product);
                 }
                 if (of_rows < 2) {
                     add(sum[0][0], sum[1][0]);
