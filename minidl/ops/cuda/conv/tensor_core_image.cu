@@ -25,7 +25,6 @@ static_assert(KW <= 8, "a row of taps must fit one step of a product, 8");
 struct Picture {
     int n, c, h, w, m, oh, ow, top, left;    // source planes, result maps and planes, padding
     int ph, pw, images;                      // a padded plane in shared memory; images there, always 1
-    int pitch, bias;                         // dw: from one block's part to the next; where the bias's is, or 0
 };
 
 // What tensor cores take of a product c += a b: with TF32X3 all of (ah + al)(bh + bl) but al bl, the small terms first.
@@ -194,7 +193,7 @@ struct Slopes {
     }
 };
 
-// parts (blocks, pitch): dw (m, c*KH*KW), zeros, db (m)
+// parts: of each block dw (m, c*KH*KW) and with POOL db (m)
 extern "C" __global__ void __launch_bounds__(THREADS_A_BLOCK, 1)
 conv2d_tensor_core_image_dw(const REAL* gy, const REAL* y, const REAL* x, REAL* parts, Picture p) {
     static_assert(THREADS_A_BLOCK == SHARES * COLUMNS, "a warp for each tile of filters and share of the pixels");
@@ -261,7 +260,8 @@ conv2d_tensor_core_image_dw(const REAL* gy, const REAL* y, const REAL* x, REAL* 
         if (share == 0) each([](float& mine, REAL kept) { mine += kept; });
     }
     if (share) return;
-    REAL* part = parts + (size_t)blockIdx.x * p.pitch;
+    int size = p.m * p.c * KH * KW;
+    REAL* part = parts + (size_t)blockIdx.x * (size + (POOL ? p.m : 0));
 #pragma unroll
     for (int f = 0; f < 2; ++f) {
         int m = m0 + f * 8;
@@ -273,9 +273,7 @@ conv2d_tensor_core_image_dw(const REAL* gy, const REAL* y, const REAL* x, REAL* 
         }
 #pragma unroll
         for (int lanes = 1; lanes < 4; lanes *= 2) bias[f] += __shfl_xor_sync(~0u, bias[f], lanes);
-        if (p.bias && m < p.m && blockIdx.y == 0 && within == 0) part[p.bias + m] = bias[f];
+        if (POOL && m < p.m && blockIdx.y == 0 && within == 0) part[size + m] = bias[f];
     }
-    if (blockIdx.y == 0 && blockIdx.z == 0)
-        for (int i = p.m * p.c * KH * KW + threadIdx.x; i < p.bias; i += COLUMNS) part[i] = 0;
 }
 #endif

@@ -10,20 +10,19 @@ import numpy as np
 from ....device import precision
 from .. import launch
 from ..linear import MODES
-from ..reduce import sum_first
+from ..pool import in_squares
+from . import parts
 from .implicit_gemm import tensor_core_refuses
-from .whole_image import poolable
 
 Array = Any
 
-launch.struct("Picture", "n", "c", "h", "w", "m", "oh", "ow", "top", "left", "ph", "pw", "images", "pitch", "bias")
+launch.struct("Picture", "n", "c", "h", "w", "m", "oh", "ow", "top", "left", "ph", "pw", "images")
 
 FILE = "conv/tensor_core_image.cu"
 PARTS = {"TF32": 1, "TF32X3": 2}           # numbers that an operand is split into, by PRECISION
 ROWS, SETS = 4, (1, 2, 4)                  # output rows of a warp at a time; of y tiles of 16 filters, to choose from
 THREADS = 256                              # a block: a thread needs up to 240 registers
 TAPS = 24                                  # rows of taps that a warp of dw sums for
-ALIGN = 64                                 # floats that the bias's gradient starts on a multiple of: 256 bytes
 
 
 class Plan(NamedTuple):
@@ -34,8 +33,6 @@ class Plan(NamedTuple):
     shared: int
     constants: tuple[launch.Constant, ...]
     picture: bytes
-    pitch: int = 0                                     # dw: floats that a block leaves
-    bias: int = 0                                      # and where the bias's gradient is among them
 
 
 def _up(value: int, step: int) -> int:
@@ -47,8 +44,8 @@ def _constants(kh: int, kw: int, mode: str, rows: int, threads: int, aligned: bo
             ("THREADS_A_BLOCK", threads), ("ALIGNED", int(aligned)), *more.items())
 
 
-def _picture(g: Any, ph: int, pw: int, pitch: int = 0, bias: int = 0) -> bytes:
-    return launch.by_value("Picture", (g.n, g.c, g.h, g.w, g.m, g.oh, g.ow, g.top, g.left, ph, pw, 1, pitch, bias))
+def _picture(g: Any, ph: int, pw: int) -> bytes:
+    return launch.by_value("Picture", (g.n, g.c, g.h, g.w, g.m, g.oh, g.ow, g.top, g.left, ph, pw, 1))
 
 
 # ---------------------------------------------------------------- y
@@ -89,7 +86,7 @@ def y_act(x: Array, w: Array, b: Array | None, g: Any, act: str) -> Array:
 
 def can_pool(g: Any, pooling: Any, dtype: np.dtype) -> bool:
     """Whether y's launch can also average windows."""
-    return poolable(g, pooling) and refuses("y", g, dtype) is None
+    return in_squares(pooling) and refuses("y", g, dtype) is None
 
 
 def y_act_pool(x: Array, w: Array, b: Array | None, g: Any, act: str, pooling: Any) -> tuple[Array, Array]:
@@ -100,14 +97,14 @@ def y_act_pool(x: Array, w: Array, b: Array | None, g: Any, act: str, pooling: A
 
 # ---------------------------------------------------------------- dw
 @functools.lru_cache(maxsize=1024)
-def _gradient_plan(g: Any, mode: str, with_bias: bool = False) -> Plan | None:
+def _gradient_plan(g: Any, mode: str) -> Plan | None:
     """The launch, or None where image and sums do not fit shared memory."""
     tiles = -(-g.m // 16)
     tiles = -(-tiles // -(-tiles // 4))                # at most 4 side by side, and the same in each block
-    return _gradient_tiled(g, mode, with_bias, tiles, THREADS // 32 // tiles, ROWS)
+    return _gradient_tiled(g, mode, tiles, THREADS // 32 // tiles, ROWS)
 
 
-def _gradient_tiled(g: Any, mode: str, with_bias: bool, tiles: int, shares: int, rows: int) -> Plan | None:
+def _gradient_tiled(g: Any, mode: str, tiles: int, shares: int, rows: int) -> Plan | None:
     groups = -(-g.c // (TAPS // g.kh))
     channels = -(-g.c // groups)
     ph, pw, threads = _up(g.oh, rows) + g.kh - 1, _up(g.ow, 8) + 8, 32 * tiles * shares
@@ -117,37 +114,34 @@ def _gradient_tiled(g: Any, mode: str, with_bias: bool, tiles: int, shares: int,
         return None
     packs = launch.blocks(g.m, 16 * tiles)
     blocks = max(1, min(g.n, launch.multiprocessors() // (groups * packs)))
-    size = g.m * g.c * g.kh * g.kw
-    bias = _up(size, ALIGN) if with_bias else 0
-    pitch = bias + g.m if with_bias else size
     constants = _constants(g.kh, g.kw, mode, rows, threads, g.ow % 2 == 0, GRADIENT=1, CHANNELS=channels, PH=ph,
                            PW=pw, TILES=tiles, SHARES=shares)
-    return Plan((blocks, groups, packs), threads, shared, constants, _picture(g, ph, pw, pitch, bias), pitch, bias)
+    return Plan((blocks, groups, packs), threads, shared, constants, _picture(g, ph, pw))
 
 
-def _gradient(gy: Array, y: Array | None, x: Array, plan: Plan | None, fused: tuple[launch.Constant, ...]) -> Array:
+def _gradients(gy: Array, y: Array | None, x: Array, g: Any,
+               fused: tuple[launch.Constant, ...] = ()) -> tuple[Array, Array]:
+    """(dw, db); db is empty where nothing is fused."""
+    plan = _gradient_plan(g, MODES[precision()])
     assert plan is not None, "refuses() was not asked"
-    parts = launch.empty((plan.grid[0], plan.pitch), x.dtype)
+    left = parts.empty(plan.grid[0], g, x.dtype, bool(fused))
     launch.kernel(FILE, "conv2d_tensor_core_image_dw", *plan.constants, *fused)(
-        plan.grid, (plan.threads,), gy, y, x, parts, plan.picture, shared=plan.shared)
-    return sum_first(parts) if len(parts) > 1 else parts[0]
+        plan.grid, (plan.threads,), gy, y, x, left, plan.picture, shared=plan.shared)
+    return parts.add_up(left, g)
 
 
 def dw(gy: Array, x: Array, g: Any) -> Array:
-    return _gradient(gy, None, x, _gradient_plan(g, MODES[precision()]), ()).reshape(g.m, g.c, g.kh, g.kw)
+    return _gradients(gy, None, x, g)[0]
 
 
 def can_grad_wb(g: Any, pooling: Any, dtype: np.dtype) -> bool:
-    """Whether dw's launch can also find the gradient by its outputs from that by averages of their activation."""
-    return poolable(g, pooling) and refuses("dw", g, dtype) is None
+    """Whether dw's launch can start from the gradient by averages over windows of what the activation gave."""
+    return in_squares(pooling) and refuses("dw", g, dtype) is None
 
 
 def grad_wb(gp: Array, y: Array, x: Array, g: Any, act: str, pooling: Any) -> tuple[Array, Array]:
-    """(dw, db) from gp, the gradient by the averages of y = act(conv2d(x)), in the same launch."""
-    plan = _gradient_plan(g, MODES[precision()], True)
-    both = _gradient(gp, y, x, plan, (("ACT", act), ("POOL", pooling.kh)))
-    shape = g.m, g.c, g.kh, g.kw
-    return both[:g.m * g.c * g.kh * g.kw].reshape(shape), both[-g.m:]
+    """(dw, db) through the averages over windows and the activation, in the same launch."""
+    return _gradients(gp, y, x, g, (("ACT", act), ("POOL", pooling.kh)))
 
 
 # ---------------------------------------------------------------- what it cannot do

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import launch
+from ..pool import in_squares
 from ..reduce import sum_first
 
 Array = Any
@@ -171,19 +172,9 @@ def y_act(x: Array, w: Array, b: Array | None, g: Any, act: str) -> Array:
     return _sum("y", x, w, b, launch.empty((g.n, g.m, g.oh, g.ow), x.dtype), g, (("FUSED", 1), ("ACT", act)))
 
 
-def poolable(g: Any, pooling: Any) -> bool:
-    """Whether windows are squares of 2 or 4 that tile the outputs."""
-    size = pooling.kh
-    tiled = (size, size, g.oh, g.ow) == (pooling.kw, pooling.sh, pooling.oh * size, pooling.ow * size)
-    return tiled and size in POOLS and pooling.sw == size and not (pooling.top or pooling.left)
-
-
 def can_pool(g: Any, pooling: Any, dtype: np.dtype) -> bool:
     """Whether y's launch can also average windows."""
-    return poolable(g, pooling) and _plan("y", g, dtype, pooling.kh) is not None
-
-
-POOLS = (2, 4)
+    return in_squares(pooling) and _plan("y", g, dtype, pooling.kh) is not None
 
 
 def y_act_pool(x: Array, w: Array, b: Array | None, g: Any, act: str, pooling: Any) -> tuple[Array, Array]:

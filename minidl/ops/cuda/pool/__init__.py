@@ -34,11 +34,21 @@ class Tiling(NamedTuple):
     pitch: int
 
 
+def _tiles(g: Any) -> bool:
+    """Whether each element of the image is in one window."""
+    return ((g.oh * g.kh, g.ow * g.kw, g.sh, g.sw) == (g.h, g.w, g.kh, g.kw)
+            and not any((g.top, g.bottom, g.left, g.right)))
+
+
+def in_squares(g: Any) -> bool:
+    """Whether windows are squares of 2 or 4 that tile the image: those that convolutions can be fused with."""
+    return g.kh == g.kw and g.kh in (2, 4) and _tiles(g)
+
+
 @functools.lru_cache(maxsize=4096)
 def _tiling(g: Any) -> Tiling | None:
     """For windows that tile the image and whose rows fit shared memory; None for all others."""
-    tiled = (g.oh * g.kh, g.ow * g.kw) == (g.h, g.w) and (g.sh, g.sw) == (g.kh, g.kw)
-    if not tiled or any((g.top, g.bottom, g.left, g.right)):
+    if not _tiles(g):
         return None
     rows, band = g.n * g.c * g.oh, max(1, BAND // g.w)
     pitch = 32 * launch.blocks(band * g.ow, 32) + 32 // g.kw
