@@ -93,6 +93,7 @@ conv2d_tensor_core_image(const REAL* x, const REAL* w, const REAL* b, REAL* y, R
         __syncthreads();
         for (int item = threadIdx.x / 32; item < sets * places; item += THREADS_A_BLOCK / 32) {
             int place = item % places, set = item / places, i0 = place / across * ROWS, j0 = place % across * 16;
+            __syncwarp();                                // products need all lanes, also those that had no outputs
             // Column n of product `half` is output 4*(n/2) + 2*half + n%2: so that a lane gets 4 neighbours
             float sum[SETS][ROWS][2][4] = {};
             const REAL* row = picture + i0 * p.pw + j0 + group / 2 * 4 + group % 2 + within;
