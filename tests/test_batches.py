@@ -155,6 +155,28 @@ def test_stored_rates_are_set_ones(compiled: bool) -> None:
     assert update("cpu", compiled, True) == update("cpu", False, False)
 
 
+def test_other_rates_are_recorded_anew() -> None:
+    """A table whose array is another now: nothing reads the old one."""
+    w = Tensor([0.0], requires_grad=True)
+    sgd, rates, position = optim.SGD([w], lr=9), Tensor(np.ones((1, 2))), Tensor(np.array([1]))
+
+    @minidl.compile
+    def step() -> None:
+        sgd.zero_grad()
+        w.sum().backward()
+        sgd.step(rates, position)
+    seen = []
+    for i in range(6):
+        if i == 3:
+            rates.data = np.full((1, 2), 10.0)
+        if i == 5:
+            position.data = np.array([0])
+            rates.data[0, 0] = 100
+        step()
+        seen.append(w.item())
+    assert seen == [-1, -2, -3, -13, -23, -123]
+
+
 GOOD = Tensor(np.ones((1, 3))), Tensor(np.array([1]))
 RATES: dict[str, tuple[Any, Any, str]] = {
     "no position": (GOOD[0], None, "position is a NoneType but must be a Tensor of int64, rates (groups, steps) and "
