@@ -116,8 +116,8 @@ class SGD:
             else:
                 lr = rates.data[number], position.data
                 if mode.recorder is not None:
-                    for array in lr:
-                        mode.recorder.outside(array)
+                    mode.recorder.seen((rates, position))
+                    mode.recorder.outside(lr[0])
             k.sgd([p.data for p in live], [p.grad.data for p in live], velocities, lr, group["momentum"],
                   group["weight_decay"], group["nesterov"])
             for p in live:

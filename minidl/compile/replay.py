@@ -75,7 +75,7 @@ class ByCalls:
         return finish(program, lambda slot: values[slot.number])
 
 
-UPDATES = frozenset({"sgd"})               # effects that await calls aside: they read what those made or change it
+UPDATES = frozenset({"sgd"})               # effects that read what calls aside made, or change what they read
 
 
 def _aside(program: Program) -> list[bool]:

@@ -52,12 +52,13 @@ class DeviceBatches:
         if size not in self.sizes:
             raise ValueError(f"DeviceBatches: size is {size!r} but must be {self.loader.batch_size}, or "
                              f"{self.sizes[-1]} for the last batch; pass what iterating over the batches gives")
-        loader, place = self.loader, self.position.data
-        stored = loader._images, loader._labels, self._order, place
+        loader = self.loader
+        stored = loader._images, loader._labels, self._order
         if mode.recorder is not None:
+            mode.recorder.seen((self.position,))
             for array in stored:
                 mode.recorder.outside(array)
         scale, shift = (tuple(map(float, values)) for values in (loader._scale, loader._shift))
-        images, labels = backend_of(place).next_batch(*stored, loader.batch_size, size, scale, shift, loader.padding,
-                                                      loader.dtype)
+        images, labels = backend_of(self._order).next_batch(
+            *stored, self.position.data, loader.batch_size, size, scale, shift, loader.padding, loader.dtype)
         return wrap(images), wrap(labels)
