@@ -198,8 +198,7 @@ def test_a_net_has_a_kernel_of_one_block_to_an_image(name: str, monkeypatch: pyt
     net, shape, options = NETS[name]
 
     def takes(region: Region) -> bool:
-        emitted = emit(region, 640)
-        return emitted is not None and emitted.shared * 4 <= SHARED
+        return emit(region, 640, SHARED // 4) is not None
 
     region = region_of(recorded(net(), 3, shape, **options)[0], monkeypatch, takes)
     assert region is not None
@@ -215,7 +214,7 @@ def test_what_has_no_kernel(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     net, shape, options = REFUSED[name]
     region = region_of(recorded(net(), 3, shape, **options)[0], monkeypatch)
     assert region is not None
-    assert emit(region, 640) is None
+    assert emit(region, 640, SHARED // 4) is None
 
 
 @pytest.mark.parametrize("architecture", [75, 80, 86, 89, 90, 100, 120])
@@ -232,7 +231,7 @@ def test_generated_kernels_compile_without_spills(architecture: int, monkeypatch
         takes = only_linear if name.endswith("end") else lambda region: True
         region = region_of(recorded(net(), 3, shape, **options)[0], monkeypatch, takes)
         assert region is not None
-        emitted = emit(region, image.THREADS)
+        emitted = emit(region, image.THREADS, SHARED // 4)
         assert emitted is not None
         text = launch.pasted("image_step.cu", emitted.text, set())
         assert spilled(compiled(text, image.constants(), architecture)) == {"image_step": 0}, name
@@ -245,7 +244,7 @@ def test_barriers_stand_between_what_writes_and_what_reads(monkeypatch: pytest.M
 
     region = region_of(recorded(lenet(), 3, (1, 32, 32))[0], monkeypatch)
     assert region is not None
-    emitted = emit(region, 640)
+    emitted = emit(region, 640, SHARED // 4)
     assert emitted is not None
     lines = [line.strip() for line in emitted.text.splitlines()]
     at = next(i for i, line in enumerate(lines) if line.startswith("conv_grad_w"))

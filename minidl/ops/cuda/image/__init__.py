@@ -41,8 +41,8 @@ class Plan(NamedTuple):
 
 @functools.lru_cache(maxsize=64)
 def _plan(region: Region) -> Plan | None:
-    emitted = emit(region, THREADS)
-    if emitted is None or emitted.shared * 4 > launch.most_shared() or len(emitted.jobs) > JOBS:
+    emitted = emit(region, THREADS, launch.most_shared() // 4 // RESIDENT)
+    if emitted is None or len(emitted.jobs) > JOBS:
         return None
     kernel = launch.generated("image_step.cu", launch.pasted("image_step.cu", emitted.text, set()), "image_step",
                               *constants())

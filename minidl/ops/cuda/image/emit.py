@@ -48,7 +48,7 @@ class Layout:
     left: int = 0
     bottom: int = 0                        # rows and columns that are read, counted from the first value
     right: int = 0
-    readers: list[Callable[[int, int], list[int]]] = field(default_factory=list)   # (ph, pw) -> where lanes read twos
+    readers: list[Callable[[int, int], list[int]]] = field(default_factory=list)   # (ph, pw) -> where lanes read fours
 
     @property
     def tight(self) -> bool:
@@ -57,20 +57,19 @@ class Layout:
 
     def planes(self) -> tuple[int, ...]:
         """Template arguments of Planes; rows are as wide as lets lanes read from different banks."""
-        left, height = self.left + self.left % 2, self.top + max(self.h, self.bottom)
-        width = left + max(self.w, self.right)
+        height, width = self.top + max(self.h, self.bottom), self.left + max(self.w, self.right)
         if self.readers:
-            width = min(range(width + width % 2, width + 32, 2), key=lambda pw: (
+            width = min(range(width + -width % 4, width + 32, 4), key=lambda pw: (
                 sum(_transactions(reader(height, pw)) for reader in self.readers), pw))
         if self.dense and (height, width) != (self.h, self.w):
             raise Refused
-        return self.c, self.h, self.w, self.top, left, height, width
+        return self.c, self.h, self.w, self.top, self.left, height, width
 
 
 def _transactions(places: list[int]) -> int:
-    """How often shared memory is read for a warp's loads of twos: half a warp at once, each pair of banks once."""
-    halves = ({place // 2 for place in places[i:i + 16]} for i in (0, 16))
-    return sum(max(Counter(place % 16 for place in half).values()) for half in halves)
+    """How often shared memory is read for a warp's loads of fours: a quarter of it at once, each bank once."""
+    quarters = ({place // 4 for place in places[i:i + 8]} for i in range(0, 32, 8))
+    return sum(max(Counter(place % 8 for place in quarter).values()) for quarter in quarters)
 
 
 @dataclass
@@ -87,8 +86,8 @@ class Source:
     stored: list[Value] = field(default_factory=list)                       # values of images that others read
     parts: dict[Value, int] = field(default_factory=dict)                   # sums over a block's images: their sizes
     jobs: list[Job] = field(default_factory=list)
+    rows: dict[Value, tuple[int, int]] = field(default_factory=dict)        # weights of linear layers: (outputs, inputs)
     scratch: int = 0
-    weights: int = 0
 
     def layout(self, value: Value) -> Layout:
         """Where a value lies; one of the inputs is brought there at its first use."""
@@ -185,35 +184,36 @@ def _convolved(s: Source, x: Value, w: Value, b: Value | None, y: Value, act: st
     source, out = s.layout(x), s.layout(y)
     _reads_windows(source, out.h, out.w, g.kh, g.kw, top, left)
     s.filters[w] = g.m * g.c, g.kh * g.kw
-    across, down = -(-out.w // 2), -(-out.h // 2)
+    across, down = -(-out.w // 4), -(-out.h // 2)
     tiles = [divmod(lane % (down * across), across) for lane in range(32)]
-    source.readers.append(lambda ph, pw: [2 * i * pw + 2 * j for i, j in tiles])
-    items = down * across * -(-out.c // MAPS)
+    source.readers.append(lambda ph, pw: [2 * i * pw + 4 * j for i, j in tiles])
+    items = down * across * out.c
     teams = s.teams(items, source.c)
-    s.call("conv", f"{_act(act)}, {g.kh}, {g.kw}, {top}, {left}, {str(mirror).lower()}, {MAPS}, {teams}",
-           x, f"f{w.number}", _array(b), y, "scratch", out=y, scratch=4 * MAPS * items * teams if teams > 1 else 0)
+    s.call("conv", f"{_act(act)}, {g.kh}, {g.kw}, {top}, {left}, {str(mirror).lower()}, {teams}",
+           x, f"f{w.number}", _array(b), y, "scratch", out=y, scratch=8 * items * teams if teams > 1 else 0)
 
 
 def _reads_windows(layout: Layout, oh: int, ow: int, kh: int, kw: int, top: int, left: int) -> None:
-    """Windows kh x kw under oh x ow outputs, both rounded up to 2, are read from a value, two columns at a time."""
+    """Windows kh x kw under oh x ow outputs, in tiles of 2 x 4, are read from a value, four columns at a time."""
     layout.top, layout.left = max(layout.top, top), max(layout.left, left)
     layout.bottom = max(layout.bottom, oh + oh % 2 + kh - 1 - top)
-    layout.right = max(layout.right, ow + ow % 2 - 2 + kw + 1 + (kw + 1) % 2 - left)
+    layout.right = max(layout.right, ow + -ow % 4 - 4 + kw + 3 + -(kw + 3) % 4 - left)
 
 
 def _linear(s: Source, x: Value, w: Value, b: Value | None, y: Value, act: str | None) -> None:
     s.layout(x).dense = True
     inputs, outputs = s.size(x), s.size(y)
-    s.weights += inputs * outputs
+    s.rows[w] = outputs, inputs
     teams = s.teams(32 * outputs, -(-inputs // 128))
-    s.call("linear", f"{_act(act)}, {teams}", x, _array(w), _array(b), y, "scratch", out=y,
+    s.call("linear", f"{_act(act)}, {teams}", x, f"w{w.number}", _array(b), y, "scratch", out=y,
            scratch=outputs * teams if teams > 1 else 0)
 
 
 def _linear_back(s: Source, gy: Value, w: Value, gx: Value, y: Value | None, act: str | None) -> None:
     size = s.size(gx)
+    s.rows[w] = s.size(gy), size
     teams = s.teams(size // 4 if size % 4 == 0 else size, s.size(gy))
-    s.call("linear_grad_x", f"{_act(act)}, {teams}", gy, _array(w), y or gx, gx, "scratch", out=gx,
+    s.call("linear_grad_x", f"{_act(act)}, {teams}", gy, f"w{w.number}", y or gx, gx, "scratch", out=gx,
            scratch=size * teams)
 
 
@@ -245,7 +245,7 @@ def _grad_w(s: Source, gy: Value, x: Value, g: Any, out: Value) -> None:
         return _product(s, gy, x, out)
     source, slopes = s.layout(x), s.layout(gy)
     _reads_windows(source, g.oh, g.ow, g.kh, g.kw, g.top, g.left)
-    slopes.right = max(slopes.right, g.ow + g.ow % 2)
+    slopes.right = max(slopes.right, g.ow + -g.ow % 4)
     lines = [divmod(lane % (g.c * g.kh), g.kh) for lane in range(32)]
     source.readers.append(lambda ph, pw: [(c * ph + p) * pw for c, p in lines])
     size = g.m * g.c * g.kh * g.kw
@@ -375,8 +375,8 @@ class Emitted(NamedTuple):
     stored: dict[Value, str]               # outputs that are values of images: their arrays
 
 
-def emit(region: Region, threads: int) -> Emitted | None:
-    """The kernel for blocks of so many threads; None where this region has none."""
+def emit(region: Region, threads: int, most: int) -> Emitted | None:
+    """The kernel for blocks of so many threads and at most so many numbers in shared memory; None where there is none."""
     source = Source(region, threads)
     try:
         for step in region.steps:
@@ -384,14 +384,15 @@ def emit(region: Region, threads: int) -> Emitted | None:
         for output in region.outputs:
             if not any(job.out == output for job in source.jobs):
                 source.store(output)
-        if source.weights > MOST_WEIGHTS:
+        if sum(outputs * inputs for outputs, inputs in source.rows.values()) > MOST_WEIGHTS:
             return None
-        return _written(source)
+        emitted = _written(source, most)
     except Refused:
         return None
+    return emitted if emitted.shared <= most else None
 
 
-def _written(s: Source) -> Emitted:
+def _written(s: Source, most: int) -> Emitted:
     region = s.region
     s.alias = {y: x for y, x in s.reshaped.items() if s.layouts[y].tight and s.layouts[x].tight}
     head, at = [], 0
@@ -406,13 +407,24 @@ def _written(s: Source) -> Emitted:
         at += count * (-(-taps // 4) * 4)
     head.append(f"REAL* scratch = shared + {at};")
     at += s.scratch
-    head += [f"clear(shared, {at});", "__syncthreads();",
-             *(f"load_filters<{count}, {taps}>(f{value.number}, a{value.number});"
-               for value, (count, taps) in s.filters.items())]
+    head += [f"clear(shared, {at});", "__syncthreads();"]
+    for value, (outputs, inputs) in s.rows.items():
+        near = max(0, min(outputs, (most - at) // inputs)) if inputs % 4 == 0 else 0
+        head += [f"Rows<{inputs}, {near}> w{value.number} = {{shared + {at}, a{value.number}}};",
+                 f"load_rows(w{value.number});"]
+        at += near * inputs
+    head += [f"load_filters<{count}, {taps}>(f{value.number}, a{value.number});"
+             for value, (count, taps) in s.filters.items()]
     body: list[str] = []
     read: set[Value] = set()
     written: set[Value] = set()
+    waited = False
     for line in s.lines:
+        if not waited and line.text.startswith("linear"):      # the first that reads weights
+            waited = True
+            body += ["await_copies<0>();", "__syncthreads();"]
+            read.clear()
+            written.clear()
         if not (line.text.startswith("copy") and line.writes[0] in s.alias):
             body += _with_barrier(s, line, read, written)
         for value in (v for v in line.writes if v in s.stored):

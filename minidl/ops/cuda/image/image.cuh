@@ -55,13 +55,15 @@ __device__ __forceinline__ REAL warp_most(REAL x) {
     return x;
 }
 
-// N neighbours, two with one instruction where they lie on a multiple of 2.
-template <bool EVEN, int N> __device__ __forceinline__ void load(REAL* to, const REAL* from) {
+// N neighbours, V with one instruction.
+template <int V, int N> __device__ __forceinline__ void load(REAL* to, const REAL* from) {
 #pragma unroll
-    for (int i = 0; i < N; i += EVEN ? 2 : 1) {
-        if (EVEN) *(Pack<2>*)&to[i] = *(const Pack<2>*)&from[i];
-        else to[i] = from[i];
-    }
+    for (int i = 0; i < N; i += V) *(Pack<V>*)&to[i] = *(const Pack<V>*)&from[i];
+}
+
+// How many columns can be loaded at once, from one at a multiple of 4 on, of planes whose padding is LEFT.
+template <class X, int LEFT> __host__ __device__ constexpr int together() {
+    return X::PW % 4 == 0 && (X::LEFT - LEFT) % 4 == 0 ? 4 : X::PW % 2 == 0 && (X::LEFT - LEFT) % 2 == 0 ? 2 : 1;
 }
 
 // ---------------------------------------------------------------- in and out
@@ -90,73 +92,58 @@ template <class X, class Y> __device__ __forceinline__ void copy(const X x, cons
 
 // ---------------------------------------------------------------- convolution, stride 1
 // y of x (TOP, LEFT: the padding), with bias and activation; or MIRROR, the dx of a convolution, as the same sum over gy
-// with filters turned round. A thread owns 2 x 2 outputs of TM maps; teams share out the source planes.
+// with filters turned round. A thread owns 2 x 4 outputs of one map; teams share out the source planes.
 // filters: [map of y][plane of x] or, MIRROR, [plane of x][map of y], KH * KW up to fours.
-template <class ACTIVATE, int KH, int KW, int TOP, int LEFT, bool MIRROR, int TM, int TEAMS, class X, class Y>
+template <class ACTIVATE, int KH, int KW, int TOP, int LEFT, bool MIRROR, int TEAMS, class X, class Y>
 __device__ __forceinline__ void conv(const X x, const REAL* filters, const REAL* b, const Y y, REAL* scratch) {
-    constexpr int ACROSS = (Y::W + 1) / 2, TILES = (Y::H + 1) / 2 * ACROSS, ITEMS = TILES * ((Y::C + TM - 1) / TM);
-    constexpr int TAPS = up(KH * KW, 4), N = up(KW + 1, 2);
+    constexpr int ACROSS = (Y::W + 3) / 4, TILES = (Y::H + 1) / 2 * ACROSS, ITEMS = TILES * Y::C;
+    constexpr int TAPS = up(KH * KW, 4), N = up(KW + 3, 4);
     for (int at = threadIdx.x; at < ITEMS * TEAMS; at += T) {
         int team = at / ITEMS, item = at - team * ITEMS;
-        int group = item / TILES, tile = item - group * TILES, i = tile / ACROSS * 2, j = tile % ACROSS * 2;
-        REAL sum[TM][4] = {}, bias[TM];
-#pragma unroll
-        for (int f = 0; f < TM; ++f) bias[f] = b ? b[imin(group * TM + f, Y::C - 1)] : (REAL)0;
+        int m = item / TILES, tile = item - m * TILES, i = tile / ACROSS * 2, j = tile % ACROSS * 4;
+        REAL sum[8] = {}, bias = b ? b[m] : (REAL)0;
 #pragma unroll 1
         for (int c = team; c < X::C; c += TEAMS) {
-            REAL weight[TM][TAPS];
-#pragma unroll
-            for (int f = 0; f < TM; ++f) {
-                int m = imin(group * TM + f, Y::C - 1);
-                const REAL* filter = filters + (MIRROR ? c * Y::C + m : m * X::C + c) * TAPS;
-#pragma unroll
-                for (int t = 0; t < TAPS; t += 4) *(Pack<4>*)&weight[f][t] = *(const Pack<4>*)&filter[t];
-            }
+            REAL weight[TAPS];
+            load<4, TAPS>(weight, filters + (MIRROR ? c * Y::C + m : m * X::C + c) * TAPS);
             const REAL* rows = x.at(c, i - TOP, j - LEFT);
 #pragma unroll
             for (int r = 0; r <= KH; ++r) {
                 REAL pixel[N];
-                load<(X::LEFT - LEFT) % 2 == 0 && X::PW % 2 == 0, N>(pixel, rows + r * X::PW);
+                load<together<X, LEFT>(), N>(pixel, rows + r * X::PW);
 #pragma unroll
                 for (int q = 0; q < KW; ++q)
 #pragma unroll
-                    for (int e = 0; e < 4; ++e)
-#pragma unroll
-                        for (int f = 0; f < TM; ++f) {
-                            int p = r - e / 2, t = p * KW + q;
-                            if (p >= 0 && p < KH)
-                                sum[f][e] += weight[f][MIRROR ? KH * KW - 1 - t : t] * pixel[q + e % 2];
-                        }
+                    for (int e = 0; e < 8; ++e) {
+                        int p = r - e / 4, t = p * KW + q;
+                        if (p >= 0 && p < KH) sum[e] += weight[MIRROR ? KH * KW - 1 - t : t] * pixel[q + e % 4];
+                    }
             }
         }
 #pragma unroll
-        for (int f = 0; f < TM; ++f)
-#pragma unroll
-            for (int e = 0; e < 4; ++e) {
-                int m = group * TM + f;
-                if (TEAMS > 1) scratch[((team * TM + f) * 4 + e) * ITEMS + item] = sum[f][e];
-                else if (m < Y::C && i + e / 2 < Y::H && j + e % 2 < Y::W)
-                    *y.at(m, i + e / 2, j + e % 2) = ACTIVATE::value(sum[f][e] + bias[f]);
-            }
+        for (int e = 0; e < 8; ++e) {
+            if (TEAMS > 1) scratch[(team * 8 + e) * ITEMS + item] = sum[e];
+            else if (i + e / 4 < Y::H && j + e % 4 < Y::W)
+                *y.at(m, i + e / 4, j + e % 4) = ACTIVATE::value(sum[e] + bias);
+        }
     }
     if (TEAMS == 1) return;
     __syncthreads();
     for (int k = threadIdx.x; k < Y::SIZE; k += T) {
         int m = k / (Y::H * Y::W), i = k / Y::W % Y::H, j = k % Y::W;
         REAL total = b ? b[m] : (REAL)0;
-        const REAL* sums = scratch + (m % TM * 4 + i % 2 * 2 + j % 2) * ITEMS + m / TM * TILES + i / 2 * ACROSS + j / 2;
+        const REAL* sums = scratch + (i % 2 * 4 + j % 4) * ITEMS + m * TILES + i / 2 * ACROSS + j / 4;
 #pragma unroll
-        for (int team = 0; team < TEAMS; ++team) total += sums[team * TM * 4 * ITEMS];
+        for (int team = 0; team < TEAMS; ++team) total += sums[team * 8 * ITEMS];
         y[k] = ACTIVATE::value(total);
     }
 }
 
 // part (maps of gy, planes of x, KH, KW): set for a block's first image, added to for its later ones. A thread owns a row
-// of KW taps of TM maps; teams share out the rows of gy.
+// of KW taps of TM maps; teams share out the rows of gy, which end with zeros up to fours.
 template <int KH, int KW, int TOP, int LEFT, int TM, int TEAMS, class X, class G>
 __device__ __forceinline__ void conv_grad_w(const G gy, const X x, REAL* part, bool first, REAL* scratch) {
-    constexpr int LINES = X::C * KH, ITEMS = LINES * ((G::C + TM - 1) / TM), N = up(KW + 1, 2), SIZE = G::C * LINES * KW;
-    constexpr bool EVEN_X = (X::LEFT - LEFT) % 2 == 0 && X::PW % 2 == 0, EVEN_G = G::LEFT % 2 == 0 && G::PW % 2 == 0;
+    constexpr int LINES = X::C * KH, ITEMS = LINES * ((G::C + TM - 1) / TM), N = up(KW + 3, 4), SIZE = G::C * LINES * KW;
     for (int at = threadIdx.x; at < ITEMS * TEAMS; at += T) {
         int team = at / ITEMS, item = at - team * ITEMS;
         int group = item / LINES, line = item - group * LINES, c = line / KH, p = line % KH;
@@ -165,21 +152,20 @@ __device__ __forceinline__ void conv_grad_w(const G gy, const X x, REAL* part, b
         for (int i = team; i < G::H; i += TEAMS) {
             const REAL* pixels = x.at(c, i + p - TOP, -LEFT);
             REAL pixel[N];
-            load<EVEN_X, N - 2>(pixel + 2, pixels);
-#pragma unroll 7
-            for (int j = 0; j < G::W; j += 2) {
+            load<together<X, LEFT>(), N - 4>(pixel + 4, pixels);
+#pragma unroll 4
+            for (int j = 0; j < G::W; j += 4) {
 #pragma unroll
-                for (int e = 0; e < N - 2; ++e) pixel[e] = pixel[e + 2];
-                load<EVEN_X, 2>(pixel + N - 2, pixels + j + N - 2);
+                for (int e = 0; e < N - 4; ++e) pixel[e] = pixel[e + 4];
+                load<together<X, LEFT>(), 4>(pixel + N - 4, pixels + j + N - 4);
 #pragma unroll
                 for (int f = 0; f < TM; ++f) {
-                    REAL slope[2];
-                    load<EVEN_G, 2>(slope, gy.at(imin(group * TM + f, G::C - 1), i, j));
+                    REAL slope[4];
+                    load<together<G, 0>(), 4>(slope, gy.at(imin(group * TM + f, G::C - 1), i, j));
 #pragma unroll
-                    for (int q = 0; q < KW; ++q) {
-                        sum[f][q] += slope[0] * pixel[q];
-                        if (j + 1 < G::W) sum[f][q] += slope[1] * pixel[q + 1];
-                    }
+                    for (int e = 0; e < 4; ++e)
+#pragma unroll
+                        for (int q = 0; q < KW; ++q) sum[f][q] += slope[e] * pixel[e + q];
                 }
             }
         }
@@ -198,21 +184,20 @@ __device__ __forceinline__ void conv_grad_w(const G gy, const X x, REAL* part, b
     __syncthreads();
     for (int k = threadIdx.x; k < SIZE; k += T) {
         REAL total = first ? (REAL)0 : part[k];
-#pragma unroll 4
+#pragma unroll 8
         for (int team = 0; team < TEAMS; ++team) total += scratch[team * SIZE + k];
         part[k] = total;
     }
 }
 
-// part (maps of gy): as conv_grad_w. A warp owns a map, or, as a team, some of its rows.
+// part (maps of gy): as conv_grad_w. A warp owns a map; teams share out its numbers.
 template <int TEAMS, class G> __device__ __forceinline__ void conv_grad_b(const G gy, REAL* part, bool first,
                                                                            REAL* scratch) {
     for (int at = threadIdx.x / 32; at < G::C * TEAMS; at += WARPS) {
         int m = at % G::C, team = at / G::C;
         REAL sum = 0;
-#pragma unroll 4
-        for (int i = team; i < G::H; i += TEAMS)
-            for (int j = threadIdx.x % 32; j < G::W; j += 32) sum += *gy.at(m, i, j);
+#pragma unroll 8
+        for (int k = team * 32 + threadIdx.x % 32; k < G::H * G::W; k += TEAMS * 32) sum += gy[m * G::H * G::W + k];
         sum = warp_sum(sum);
         if (threadIdx.x % 32) continue;
         if (TEAMS > 1) scratch[at] = sum;
@@ -261,23 +246,38 @@ __device__ __forceinline__ void activate_grad(const G gy, const Y y, const X gx)
     for (int k = threadIdx.x; k < G::SIZE; k += T) gx[k] = ACTIVATE::grad(gy[k], y[k]);
 }
 
-// ---------------------------------------------------------------- linear; weights (outputs, inputs) in global memory
+// ---------------------------------------------------------------- linear
+// Weights (outputs, IN) in global memory; the first NEAR rows, as many as there was room for, have been copied to shared.
+template <int IN, int NEAR> struct Rows {
+    REAL* near;
+    const REAL* far;
+
+    __device__ __forceinline__ const REAL* operator[](int o) const { return o < NEAR ? near + o * IN : far + o * IN; }
+};
+
+// They have arrived once each thread has called await_copies, and behind the next barrier.
+template <int IN, int NEAR> __device__ __forceinline__ void load_rows(const Rows<IN, NEAR> w) {
+    constexpr int V = IN % 4 == 0 ? 4 : 1;
+    for (int i = threadIdx.x * V; i < NEAR * IN; i += T * V)
+        start_copy((Pack<V>*)(w.near + i), (const Pack<V>*)(w.far + i), true);
+    end_copies();
+}
+
 // y = w x + b. A warp owns ROWS outputs at a time; its lanes, and teams of warps, share out the inputs.
-template <class ACTIVATE, int TEAMS, class X, class Y>
-__device__ __forceinline__ void linear(const X x, const REAL* w, const REAL* b, const Y y, REAL* scratch) {
+template <class ACTIVATE, int TEAMS, class X, class Y, class W>
+__device__ __forceinline__ void linear(const X x, const W w, const REAL* b, const Y y, REAL* scratch) {
     static_assert(X::DENSE, "linear reads a dense value");
     constexpr int IN = X::SIZE, OUT = Y::SIZE, V = IN % 4 == 0 ? 4 : 1, ROWS = least(6, (OUT + WARPS - 1) / WARPS);
-    constexpr int GROUPS = (OUT + ROWS - 1) / ROWS, UNROLL = 8 / ROWS + (ROWS > 4);
+    constexpr int GROUPS = (OUT + ROWS - 1) / ROWS, UNROLL = ROWS > 4 ? 1 : 8 / ROWS;
+    int lane = threadIdx.x % 32;
     for (int at = threadIdx.x / 32; at < GROUPS * TEAMS; at += WARPS) {
         int team = at / GROUPS, o = (at - team * GROUPS) * ROWS;
-        REAL sum[ROWS] = {}, bias[ROWS];
-#pragma unroll
-        for (int r = 0; r < ROWS; ++r) bias[r] = b && !team ? b[imin(o + r, OUT - 1)] : (REAL)0;
+        REAL sum[ROWS] = {}, mine = b && !team ? b[imin(o + lane, OUT - 1)] : (REAL)0;   // a lane ends with one output
 #pragma unroll (UNROLL)
-        for (int k = (team * 32 + threadIdx.x % 32) * V; k < IN; k += TEAMS * 32 * V) {
+        for (int k = (team * 32 + lane) * V; k < IN; k += TEAMS * 32 * V) {
             Pack<V> given = *(const Pack<V>*)&x.start[k], weight[ROWS];
 #pragma unroll
-            for (int r = 0; r < ROWS; ++r) weight[r] = *(const Pack<V>*)&w[imin(o + r, OUT - 1) * IN + k];
+            for (int r = 0; r < ROWS; ++r) weight[r] = *(const Pack<V>*)&w[imin(o + r, OUT - 1)][k];
 #pragma unroll
             for (int r = 0; r < ROWS; ++r)
 #pragma unroll
@@ -285,11 +285,12 @@ __device__ __forceinline__ void linear(const X x, const REAL* w, const REAL* b, 
         }
 #pragma unroll
         for (int r = 0; r < ROWS; ++r) {
-            REAL total = warp_sum(sum[r]) + bias[r];
-            if (threadIdx.x % 32 || o + r >= OUT) continue;
-            if (TEAMS > 1) scratch[team * OUT + o + r] = total;
-            else y[o + r] = ACTIVATE::value(total);
+            REAL total = warp_sum(sum[r]);
+            if (lane == r) mine += total;
         }
+        if (lane >= ROWS || o + lane >= OUT) continue;
+        if (TEAMS > 1) scratch[team * OUT + o + lane] = mine;
+        else y[o + lane] = ACTIVATE::value(mine);
     }
     if (TEAMS == 1) return;
     __syncthreads();
@@ -301,15 +302,15 @@ __device__ __forceinline__ void linear(const X x, const REAL* w, const REAL* b, 
 }
 
 // gx = gy w, through an activation that gave y. A thread owns V inputs; teams share out the outputs.
-template <class ACTIVATE, int TEAMS, class G, class Y, class X>
-__device__ __forceinline__ void linear_grad_x(const G gy, const REAL* w, const Y y, const X gx, REAL* scratch) {
+template <class ACTIVATE, int TEAMS, class G, class Y, class X, class W>
+__device__ __forceinline__ void linear_grad_x(const G gy, const W w, const Y y, const X gx, REAL* scratch) {
     constexpr int IN = X::SIZE, OUT = G::SIZE, V = IN % 4 == 0 ? 4 : 1, ITEMS = IN / V;
     for (int at = threadIdx.x; at < ITEMS * TEAMS; at += T) {
         int team = at / ITEMS, k = (at - team * ITEMS) * V;
         Pack<V> sum = {};
 #pragma unroll 8
         for (int o = team; o < OUT; o += TEAMS) {
-            Pack<V> weight = *(const Pack<V>*)&w[o * IN + k];
+            Pack<V> weight = *(const Pack<V>*)&w[o][k];
             REAL slope = gy[o];
 #pragma unroll
             for (int v = 0; v < V; ++v) sum.v[v] += weight.v[v] * slope;

@@ -8,7 +8,7 @@
 
 #define JOBS 64
 #define THREADS_A_BLOCK 256
-constexpr int TILE_ROWS = 16, TILE_COLUMNS = 32, TEAMS = THREADS_A_BLOCK / TILE_COLUMNS, STEP = 64;
+constexpr int TILE_ROWS = 16, TILE_COLUMNS = 32, TEAMS = THREADS_A_BLOCK / TILE_COLUMNS, STEP = 128;
 static_assert(TILE_ROWS * TILE_COLUMNS == 2 * THREADS_A_BLOCK, "a thread owns 2 rows of a column");
 
 struct Jobs {
