@@ -82,8 +82,8 @@ class Ours:
     def __init__(self, model: str, recipe: Recipe, data: Data, device: str):
         import minidl
         import zoo
-        from minidl import Tensor, ops, optim
-        from minidl.data import DataLoader
+        from minidl import ops, optim
+        from minidl.data import DataLoader, DeviceBatches
 
         self.net = zoo.build(model).to(device)
         self.sgd = optim.SGD(self.net.parameters(), recipe.lr, recipe.momentum, recipe.weight_decay, nesterov=True)
@@ -91,7 +91,10 @@ class Ours:
         self.loader = DataLoader(data.train, recipe.batch, drop_last=True, **options)
         self.test = DataLoader(data.test, 500, shuffle=False, **options)
 
-        def step(images: Tensor, labels: Tensor) -> None:
+        batches = self.batches = DeviceBatches(self.loader)
+
+        def step(size: int) -> None:
+            images, labels = batches.next(size)
             self.sgd.zero_grad()
             ops.cross_entropy(self.net(images), labels).backward()
             self.sgd.step()
@@ -102,14 +105,12 @@ class Ours:
         self.sgd.forget()
         self.loader.seed = seed
         self.loader.set_epoch(0)
-        self.batches = itertools.chain.from_iterable(itertools.repeat(self.loader))
+        self.sizes = itertools.chain.from_iterable(itertools.repeat(self.batches))
 
     def train(self, rates: Sequence[float]) -> None:
-        from minidl import Tensor
-
-        for rate, (images, labels) in zip(rates, self.batches, strict=False):
+        for rate, size in zip(rates, self.sizes, strict=False):
             self.sgd.lr = rate
-            self.step(Tensor(images), Tensor(labels))
+            self.step(size)
 
     def accuracy(self) -> float:
         from minidl.training import evaluate

@@ -86,7 +86,7 @@ class Source:
     stored: list[Value] = field(default_factory=list)                       # values of images that others read
     parts: dict[Value, int] = field(default_factory=dict)                   # sums over a block's images: their sizes
     jobs: list[Job] = field(default_factory=list)
-    rows: dict[Value, tuple[int, int]] = field(default_factory=dict)        # weights of linear layers: (outputs, inputs)
+    rows: dict[Value, tuple[int, int]] = field(default_factory=dict)        # of linear layers: outputs and inputs
     scratch: int = 0
 
     def layout(self, value: Value) -> Layout:
@@ -376,7 +376,7 @@ class Emitted(NamedTuple):
 
 
 def emit(region: Region, threads: int, most: int) -> Emitted | None:
-    """The kernel for blocks of so many threads and at most so many numbers in shared memory; None where there is none."""
+    """The kernel for blocks of so many threads and at most so many numbers in shared memory; None where none is."""
     source = Source(region, threads)
     try:
         for step in region.steps:
