@@ -16,6 +16,7 @@ from .emit import Emitted, emit
 Array = Any
 
 THREADS, RESIDENT = 640, 1                 # of a block; blocks that share a multiprocessor
+IMAGES = 8                                 # of a block, up to which a net's convolutions are faster this way
 JOBS, SUM_THREADS, ROWS, COLUMNS = 64, 256, 16, 32     # as in sums.cu
 TABLE = launch.TYPES["Jobs"] = np.dtype([(name, np.uint64, (JOBS,)) for name in ("a", "b", "out")]
                                         + [(name, np.int32, (JOBS,)) for name in ("n", "rows", "columns", "first")]
@@ -41,6 +42,8 @@ class Plan(NamedTuple):
 
 @functools.lru_cache(maxsize=64)
 def _plan(region: Region) -> Plan | None:
+    if region.n > IMAGES * launch.multiprocessors() and any(s.primitive.startswith("conv2d") for s in region.steps):
+        return None
     emitted = emit(region, THREADS, launch.most_shared() // 4 // RESIDENT)
     if emitted is None or len(emitted.jobs) > JOBS:
         return None

@@ -83,6 +83,7 @@ class Source:
     reshaped: dict[Value, Value] = field(default_factory=dict)              # values and those they have the numbers of
     alias: dict[Value, Value] = field(default_factory=dict)                 # of these, the ones in the others' places
     filters: dict[Value, tuple[int, int]] = field(default_factory=dict)     # (filters, taps) in shared memory
+    biases: dict[Value, int] = field(default_factory=dict)                  # of convolutions: their sizes
     stored: list[Value] = field(default_factory=list)                       # values of images that others read
     parts: dict[Value, int] = field(default_factory=dict)                   # sums over a block's images: their sizes
     jobs: list[Job] = field(default_factory=list)
@@ -147,6 +148,13 @@ class Source:
         self.jobs.append(Job(value, None, f"o{value.number}", 1.0))
         return f"o{value.number} + blockIdx.x * {size}"
 
+    def bias(self, b: Value | None) -> str:
+        """A convolution's bias, in shared memory."""
+        if b is None:
+            return "(const REAL*)0"
+        self.biases[b] = self.region.shapes[b.number][0]
+        return f"b{b.number}"
+
     def teams(self, items: int, most: int) -> int:
         """Teams of threads that share out sums, of which there are so many in all, in at most so many pieces."""
         return max(1, min(self.threads // items, most))
@@ -190,7 +198,7 @@ def _convolved(s: Source, x: Value, w: Value, b: Value | None, y: Value, act: st
     items = down * across * out.c
     teams = s.teams(items, source.c)
     s.call("conv", f"{_act(act)}, {g.kh}, {g.kw}, {top}, {left}, {str(mirror).lower()}, {teams}",
-           x, f"f{w.number}", _array(b), y, "scratch", out=y, scratch=8 * items * teams if teams > 1 else 0)
+           x, f"f{w.number}", s.bias(b), y, "scratch", out=y, scratch=8 * items * teams if teams > 1 else 0)
 
 
 def _reads_windows(layout: Layout, oh: int, ow: int, kh: int, kw: int, top: int, left: int) -> None:
@@ -405,16 +413,20 @@ def _written(s: Source, most: int) -> Emitted:
     for value, (count, taps) in s.filters.items():
         head.append(f"REAL* f{value.number} = shared + {at};")
         at += count * (-(-taps // 4) * 4)
+    for value, count in s.biases.items():
+        head.append(f"REAL* b{value.number} = shared + {at};")
+        at += -(-count // 4) * 4
     head.append(f"REAL* scratch = shared + {at};")
     at += s.scratch
     head += [f"clear(shared, {at});", "__syncthreads();"]
-    for value, (outputs, inputs) in s.rows.items():
-        near = max(0, min(outputs, (most - at) // inputs)) if inputs % 4 == 0 else 0
+    for value, (outputs, inputs) in s.rows.items():        # they arrive while convolutions are at work
+        near = max(0, min(outputs, (most - at) // inputs)) if s.filters and inputs % 4 == 0 else 0
         head += [f"Rows<{inputs}, {near}> w{value.number} = {{shared + {at}, a{value.number}}};",
                  f"load_rows(w{value.number});"]
         at += near * inputs
     head += [f"load_filters<{count}, {taps}>(f{value.number}, a{value.number});"
              for value, (count, taps) in s.filters.items()]
+    head += [f"load_filters<1, {count}>(b{value.number}, a{value.number});" for value, count in s.biases.items()]
     body: list[str] = []
     read: set[Value] = set()
     written: set[Value] = set()
