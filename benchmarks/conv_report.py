@@ -161,7 +161,7 @@ def roofline(result: dict[str, Any], file: Path) -> None:
     for row in sorted(rows, key=lambda row: row["flop"] / row["bytes"]):       # shapes side by side, not on each other
         if row["label"] not in places:
             places[row["label"]] = max([row["flop"] / row["bytes"], *(1.32 * x for x in places.values())])
-    colors = dict(zip((*LADDER, "cudnn"), [*plt.get_cmap("tab10").colors, (0, 0, 0)], strict=True))
+    colors = dict(zip((*LADDER, "cudnn"), [*plt.get_cmap("tab20").colors[:len(LADDER)], (0, 0, 0)], strict=True))
     shift, marks = {"y": 0.92, "dx": 1.0, "dw": 1.08}, {"y": "o", "dx": "s", "dw": "^"}
     for row in rows:
         full = row["precision"] == "fp32"

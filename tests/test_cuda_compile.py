@@ -199,7 +199,7 @@ def test_by_value_packs_a_geometry() -> None:
 @pytest.mark.parametrize("file", FILES)
 def test_structs_are_laid_out_as_the_kernels_read_them(file: str) -> None:
     """The fields of launch.TYPES are those of the C struct, in its order and of its sizes."""
-    words = {"int": np.dtype(np.int32), "unsigned long long": np.dtype(np.uint64)}
+    words = {"int": np.dtype(np.int32), "unsigned long long": np.dtype(np.uint64), "double": np.dtype(np.float64)}
     text = re.sub(r"//[^\n]*", "", launch.source(file))
     for struct, body in re.findall(r"\bstruct (\w+) \{([^}]*)\};", text):
         if struct in launch.TYPES:

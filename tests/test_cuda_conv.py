@@ -196,7 +196,8 @@ def compilers() -> Any:
 
 
 def compile_one(asked: tuple[str, tuple[launch.Constant, ...]]) -> None:
-    launch._module(*asked)
+    file, constants = asked
+    launch._module(file, launch.source(file), constants)
 
 
 def compile_for(shapes: Iterable[ConvGeometry], names: list[str], dtype: type) -> None:

@@ -13,7 +13,7 @@ import zoo
 from minidl import Tensor, nn, ops, optim
 from minidl.compile.fuse import fuse
 from minidl.compile.passes import common_subexpressions, dead_code
-from minidl.compile.per_image import MOST_PRODUCTS, per_image
+from minidl.compile.per_image import MOST_PRODUCTS, PRIMITIVES, per_image
 from minidl.compile.program import Program
 from minidl.compile.record import record
 from minidl.compile.replay import ByCalls
@@ -152,6 +152,37 @@ def test_products_over_many_images_are_calls_of_their_own(n: int, monkeypatch: p
     assert ("linear_grad_w" in [step.primitive for step in region.steps]) == (n == MOST_PRODUCTS)
 
 
+def test_a_parameter_that_the_step_makes_is_not_of_the_region(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though it has as many rows as there are images: a block would find one of them, and read all."""
+    w, rng = Tensor(np.ones((3, 4), np.float32), requires_grad=True), np.random.default_rng(0)
+    x, labels = Tensor(rng.standard_normal((3, 4)).astype(np.float32)), Tensor(np.arange(3))
+
+    def step(x: Tensor, labels: Tensor) -> Tensor:
+        loss = ops.cross_entropy(ops.linear(x, ops.tanh(w)), labels)
+        loss.backward()
+        return loss
+    program, _ = record(step, (x, labels), {})
+    region = region_of(fuse(program), monkeypatch)
+    assert region is not None
+    assert [step.primitive for step in region.steps] == ["linear", "cross_entropy_with_grad", "linear_grad_w"]
+
+
+def test_what_reads_a_gradient_of_parameters_is_not_of_the_region(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is a sum over all images, even where it has as many rows."""
+    layer, rng = nn.Linear(6, 4), np.random.default_rng(0)
+    x, labels = Tensor(rng.standard_normal((4, 6)).astype(np.float32)), Tensor(np.arange(4))
+
+    def step(x: Tensor, labels: Tensor) -> Tensor:
+        ops.cross_entropy(layer(x), labels).backward()
+        return ops.tanh(layer.weight.grad)
+    program, _ = record(step, (x, labels), {})
+    program = dead_code(fuse(program))
+    region = region_of(program, monkeypatch)
+    assert region is not None
+    assert "linear_grad_w" in [step.primitive for step in region.steps]
+    assert [call.name for call in per_image(program).calls if call.name != "check_labels"] == ["image_step", "tanh"]
+
+
 def test_equal_steps_are_equal_regions(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that they are compiled once."""
     one, same, other = (region_of(recorded(lenet(), n, (1, 32, 32))[0], monkeypatch) for n in (3, 3, 4))
@@ -162,6 +193,13 @@ def test_equal_steps_are_equal_regions(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # ---------------------------------------------------------------- the kernel
+def test_every_primitive_of_regions_has_its_lines() -> None:
+    pytest.importorskip("cupy", reason="CuPy is not installed: the generator cannot be imported")
+    from minidl.ops.cuda.image.emit import EMIT
+
+    assert set(EMIT) == set(PRIMITIVES)
+
+
 NETS: dict[str, tuple[Any, tuple[int, ...], dict[str, Any]]] = {       # layers, an image, options of `recorded`
     "lenet5": (lenet, (1, 32, 32), {}),
     "lenet5 of colours, relu": (lambda: lenet(in_channels=3, activation="relu"), (3, 32, 32), {}),
@@ -289,6 +327,25 @@ def test_gpu_outputs_are_those_of_the_steps(name: str, n: int) -> None:
         np.testing.assert_array_equal(one, again)
         assert one.shape == exact.shape
         np.testing.assert_allclose(one, exact, rtol=0, atol=1e-5 * max(np.abs(exact).max(), 1e-30))
+
+
+@pytest.mark.gpu
+def test_gpu_an_input_with_gaps_in_memory() -> None:
+    """Sums read inputs where they lie."""
+    import cupy
+
+    from minidl.ops import cuda
+
+    program, (x, labels) = recorded(small(nn.Flatten(), nn.Linear(35, 10)), 4, (5, 7))
+    region, *slots = next(call for call in per_image(with_backend(program, cuda)).calls
+                          if call.name == "image_step").arguments
+    given = dict(zip(program.inputs, (x, labels), strict=True))
+    arrays = [slot.array if slot.array is not None else given[slot] for slot in slots]
+    expected = by_steps(region, cpu, tuple(a.astype("d") if a.dtype == np.float32 else a for a in arrays))
+    wide = [cupy.asarray(np.repeat(a, 2, axis=-1))[..., ::2] for a in arrays]
+    assert not all(a.flags.c_contiguous for a in wide)
+    for found, exact in zip(cuda.image_step(region, *wide), expected, strict=True):
+        np.testing.assert_allclose(found.get(), exact, rtol=0, atol=1e-5 * max(np.abs(exact).max(), 1e-30))
 
 
 def with_backend(program: Program, backend: Any) -> Program:

@@ -73,22 +73,23 @@ def _members(program: Program, names: frozenset[str]) -> list[Call]:
     labels = [call.arguments[1] for call in program.calls if call.name == "cross_entropy_with_grad"]
     n = labels[0].shape[0] if len(labels) == 1 else 0
     members: list[Call] = []
-    made: set[Slot] = set()                            # by the region
-    late: set[Slot] = set()                            # outside it, from what it makes
+    made: set[Slot] = set()                            # by the region, of each image
+    late: set[Slot] = set()                            # sums over the region's images, and what is made outside of it
     for call in program.calls:
         if call.name == UPDATE:
             break
-        if n and call.name in names and late.isdisjoint(call.reads()) and _fits(call, n) and (
+        if n and call.name in names and late.isdisjoint(call.reads()) and _fits(call, n, made) and (
                 not members or call.backend is members[0].backend):
             members.append(call)
-            made.update(call.results)
+            for slot, role in zip(call.results, PRIMITIVES[call.name][1], strict=True):
+                (made if role == "i" else late).add(slot)
         elif not (made | late).isdisjoint(call.reads()):
             late.update(call.results)
     return members if any(call.name == "cross_entropy_with_grad" for call in members) else []
 
 
-def _fits(call: Call, n: int) -> bool:
-    """Whether a call's arguments are as its primitive's roles say, for n images."""
+def _fits(call: Call, n: int, made: set[Slot]) -> bool:
+    """Whether a call's arguments are as its primitive's roles say, for n images; no parameter is `made`."""
     roles, _ = PRIMITIVES[call.name]
     if call.options or len(roles) != len(call.arguments) or (n > MOST_PRODUCTS and _is_product(call)):
         return False
@@ -96,7 +97,7 @@ def _fits(call: Call, n: int) -> bool:
     of_images += call.results if call.name == "reshape" else ()
     parameters = [a for a, role in zip(call.arguments, roles, strict=True) if role == "p"]
     return (all(isinstance(a, Slot) and a.shape[:1] == (n,) for a in of_images)
-            and all(isinstance(a, Slot) or a is None for a in parameters))
+            and all(a is None or (isinstance(a, Slot) and a not in made) for a in parameters))
 
 
 def _is_product(call: Call) -> bool:

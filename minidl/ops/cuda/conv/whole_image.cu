@@ -212,7 +212,8 @@ conv2d_whole_image_dw(const REAL* gy, const REAL* y, const REAL* x, REAL* parts,
     for (int half = p.shares / 2; half; half /= 2) {
         if (active && share >= half && share < 2 * half)
 #pragma unroll
-            for (int e = 0; e < TM * SUMS; ++e) sums[((share - half) * TM * SUMS + e) * team + member] = sum[e / SUMS][e % SUMS];
+            for (int e = 0; e < TM * SUMS; ++e)
+                sums[((share - half) * TM * SUMS + e) * team + member] = sum[e / SUMS][e % SUMS];
         __syncthreads();
         if (share < half)
 #pragma unroll

@@ -70,7 +70,7 @@ def can_image_step(region: Region) -> bool:
 def image_step(region: Region, *arrays: Array) -> tuple[Array, ...]:
     """The outputs of a region, for its inputs."""
     plan = _plan(region)
-    if plan is None or any(_address(array) % 16 for array in arrays):
+    if plan is None or not all(array.flags.c_contiguous and _address(array) % 16 == 0 for array in arrays):
         return by_steps(region, sys.modules[__package__.rpartition(".")[0]], arrays)
     emitted = plan.emitted
     given = [arrays[i] for i in emitted.inputs]
