@@ -11,13 +11,15 @@ import numpy as np
 
 from ...image import Region, by_steps
 from .. import launch
-from .emit import Emitted, emit
+from .emit import Emitted, Job, emit
 
 Array = Any
 
-THREADS, RESIDENT = 640, 1                 # of a block; blocks that share a multiprocessor
+THREADS = 640                              # of a block that has a multiprocessor to itself
 IMAGES = 8                                 # of a block, up to which a net's convolutions are faster this way
-JOBS, SUM_THREADS, ROWS, COLUMNS = 64, 256, 16, 32     # as in sums.cu
+JOBS, SUM_THREADS = 64, 256                # as in sums.cu
+PRODUCT, SUM = (16, 64), (1, 32)           # rows and columns that a block there owns
+
 TABLE = launch.TYPES["Jobs"] = np.dtype([(name, np.uint64, (JOBS,)) for name in ("a", "b", "out")]
                                         + [(name, np.int32, (JOBS,)) for name in ("n", "rows", "columns", "first")]
                                         + [("scale", np.float64, (JOBS,))])
@@ -28,7 +30,7 @@ CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
 
 def constants() -> tuple[launch.Constant, ...]:
     """Of a generated kernel."""
-    return launch.real(np.dtype("float32")), ("THREADS_A_BLOCK", THREADS), ("RESIDENT", RESIDENT)
+    return launch.real(np.dtype("float32")), ("THREADS_A_BLOCK", THREADS)
 
 
 class Plan(NamedTuple):
@@ -44,21 +46,22 @@ class Plan(NamedTuple):
 def _plan(region: Region) -> Plan | None:
     if region.n > IMAGES * launch.multiprocessors() and any(s.primitive.startswith("conv2d") for s in region.steps):
         return None
-    emitted = emit(region, THREADS, launch.most_shared() // 4 // RESIDENT)
+    emitted = emit(region, THREADS, launch.most_shared() // 4)
     if emitted is None or len(emitted.jobs) > JOBS:
         return None
     kernel = launch.generated("image_step.cu", launch.pasted("image_step.cu", emitted.text, set()), "image_step",
                               *constants())
     first = [0]
     for job in emitted.jobs:
-        rows, columns = _result(region, job.out) if job.a else (1, math.prod(region.shapes[job.out.number]))
-        first.append(first[-1] + -(-rows // ROWS) * -(-columns // COLUMNS))
-    return Plan(emitted, kernel, min(region.n, RESIDENT * launch.multiprocessors()), tuple(first))
+        rows, columns = _extent(region, job)
+        tall, wide = PRODUCT if job.a else SUM
+        first.append(first[-1] + launch.blocks(rows, tall) * launch.blocks(columns, wide))
+    return Plan(emitted, kernel, min(region.n, launch.multiprocessors()), tuple(first))
 
 
-def _result(region: Region, out: Any) -> tuple[int, int]:
-    """Rows and columns of a gradient of weights (outputs, ...)."""
-    rows, *columns = region.shapes[out.number]
+def _extent(region: Region, job: Job) -> tuple[int, int]:
+    """Rows and columns of a job's result: a gradient of weights (outputs, ...), or a sum."""
+    rows, *columns = region.shapes[job.out.number] if job.a else (1, *region.shapes[job.out.number])
     return rows, math.prod(columns)
 
 
@@ -88,12 +91,11 @@ def _sums(region: Region, plan: Plan, names: dict[str, Array]) -> dict[Any, Arra
     """The jobs' results, all in one launch."""
     table, results = np.zeros((), TABLE), {}
     table["first"] = np.iinfo(np.int32).max
-    for i, (out, a, b, scale) in enumerate(plan.emitted.jobs):
-        results[out] = launch.empty(region.shapes[out.number], np.dtype("float32"))
-        rows, columns = _result(region, out) if a else (1, results[out].size)
-        table["a"][i], table["b"][i] = _address(names[a]) if a else 0, _address(names[b])
-        table["out"][i], table["scale"][i], table["first"][i] = _address(results[out]), scale, plan.first[i]
-        table["n"][i], table["rows"][i], table["columns"][i] = len(names[b]), rows, columns
+    for i, job in enumerate(plan.emitted.jobs):
+        out = results[job.out] = launch.empty(region.shapes[job.out.number], np.dtype("float32"))
+        table["a"][i], table["b"][i] = _address(names[job.a]) if job.a else 0, _address(names[job.b])
+        table["out"][i], table["scale"][i], table["first"][i] = _address(out), job.scale, plan.first[i]
+        table["n"][i], (table["rows"][i], table["columns"][i]) = len(names[job.b]), _extent(region, job)
     launch.kernel("image/sums.cu", "sums", launch.real(np.dtype("float32")))(
         (plan.first[-1],), (SUM_THREADS,), table.tobytes())
     return results

@@ -419,11 +419,11 @@ def _written(s: Source, most: int) -> Emitted:
     head.append(f"REAL* scratch = shared + {at};")
     at += s.scratch
     head += [f"clear(shared, {at});", "__syncthreads();"]
-    for value, (outputs, inputs) in s.rows.items():        # they arrive while convolutions are at work
-        near = max(0, min(outputs, (most - at) // inputs)) if s.filters and inputs % 4 == 0 else 0
-        head += [f"Rows<{inputs}, {near}> w{value.number} = {{shared + {at}, a{value.number}}};",
+    for value, (tall, wide) in s.rows.items():        # they arrive while convolutions are at work
+        near = max(0, min(tall, (most - at) // wide)) if s.filters and wide % 4 == 0 else 0
+        head += [f"Rows<{wide}, {near}> w{value.number} = {{shared + {at}, a{value.number}}};",
                  f"load_rows(w{value.number});"]
-        at += near * inputs
+        at += near * wide
     head += [f"load_filters<{count}, {taps}>(f{value.number}, a{value.number});"
              for value, (count, taps) in s.filters.items()]
     head += [f"load_filters<1, {count}>(b{value.number}, a{value.number});" for value, count in s.biases.items()]
@@ -452,7 +452,7 @@ def _written(s: Source, most: int) -> Emitted:
     indent = "\n    "
     text = f"""#include "image/image.cuh"
 
-extern "C" __global__ void __launch_bounds__(THREADS_A_BLOCK, RESIDENT) image_step({parameters}) {{
+extern "C" __global__ void __launch_bounds__(THREADS_A_BLOCK, 1) image_step({parameters}) {{
     extern __shared__ __align__(16) unsigned char memory[];
     REAL* shared = (REAL*)memory;
     {indent.join(head)}
