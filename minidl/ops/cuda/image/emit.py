@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from ...image import Region, Step, Value
 
-MAPS = 2                                   # maps of a convolution that a thread works on
+MAPS = 2                                   # maps whose filters' gradients a thread sums up
 MOST_TAPS = 36                             # of a filter, which a thread keeps in registers
 MOST_WEIGHTS = 80_000                      # numbers of all linear layers: each block reads them all
 
