@@ -125,16 +125,18 @@ def _gradient_tiled(g: Any, mode: str, with_bias: bool, tiles: int, shares: int,
     return Plan((blocks, groups, packs), threads, shared, constants, _picture(g, ph, pw, pitch, bias), pitch, bias)
 
 
-def _gradient(gy: Array, y: Array | None, x: Array, plan: Plan | None, fused: tuple[launch.Constant, ...]) -> Array:
+def _gradient(gy: Array, y: Array | None, x: Array, plan: Plan | None, fused: tuple[launch.Constant, ...],
+              out: Array | None = None) -> Array:
     assert plan is not None, "refuses() was not asked"
     parts = launch.empty((plan.grid[0], plan.pitch), x.dtype)
     launch.kernel(FILE, "conv2d_tensor_core_image_dw", *plan.constants, *fused)(
         plan.grid, (plan.threads,), gy, y, x, parts, plan.picture, shared=plan.shared)
-    return sum_first(parts) if len(parts) > 1 else parts[0]
+    return sum_first(parts, out) if len(parts) > 1 or out is not None else parts[0]
 
 
 def dw(gy: Array, x: Array, g: Any) -> Array:
-    return _gradient(gy, None, x, _gradient_plan(g, MODES[precision()]), ()).reshape(g.m, g.c, g.kh, g.kw)
+    out = launch.empty((g.m, g.c, g.kh, g.kw), x.dtype)      # no view: the tape takes it for a leaf's gradient as it is
+    return _gradient(gy, None, x, _gradient_plan(g, MODES[precision()]), (), out)
 
 
 def grad_wb(gp: Array, y: Array, x: Array, g: Any, act: str, pooling: Any) -> tuple[Array, Array]:
