@@ -13,8 +13,9 @@ import pytest
 import minidl
 import zoo
 from minidl import Tensor, data, nn, ops, optim
+from minidl.compile.plan import calls_aside
 from minidl.compile.record import CompileError
-from minidl.compile.replay import AsGraph, ByCalls
+from minidl.compile.replay import AsGraph
 from minidl.training import RunningMetrics, _Compiled, fit
 
 LOADERS: dict[str, dict[str, Any]] = {
@@ -254,14 +255,14 @@ def test_metrics_wait_for_no_call_aside_and_none_goes_aside_for_them() -> None:
     (size, *_) = run.batches
     run.step(size)
     program = run.step.program
-    aside = {call.name for call, side in zip(program.calls, ByCalls(program).side, strict=True) if side}
+    aside = {call.name for call, side in zip(program.calls, calls_aside(program), strict=True) if side}
     assert {"linear_grad_w", "linear_grad_b"} <= aside
     assert not {"next_batch", "update_metrics", "cross_entropy_with_grad", "sgd"} & aside
 
     x, labels = Tensor(np.ones((2, 3), np.float32)), Tensor(np.array([0, 1]))
     evaluate = minidl.compile(lambda x, labels: metrics.update(ops.cross_entropy(x * 2, labels), x, labels))
     evaluate(x, labels)
-    assert not any(ByCalls(evaluate.program).side)
+    assert not any(calls_aside(evaluate.program))
 
 
 # ---------------------------------------------------------------- fit

@@ -261,6 +261,19 @@ def test_shapes_beyond_the_usual(shape: tuple[Any, ...], canaries: Any) -> None:
     assert_right(drawn(g, 1, np.float32), canaries)
 
 
+def test_filter_gradients_are_views_of_nothing() -> None:
+    """So that the tape need not copy them for a leaf, of whatever algorithm `auto` chooses."""
+    seen = set()
+    for (c, h, w), m, (kh, kw), padding in LAYERS:
+        g = conv_geometry((17, c, h, w), (m, c, kh, kw), None, 1, padding, "gemm")
+        arrays = drawn(g, 1, np.float32).on_cuda("dw")
+        for name, row in conv.ALGORITHMS.items():
+            if row.tried and conv.refusal(name, "dw", g, np.dtype(np.float32)) is None:
+                assert row.dw(*arrays, g).base is None, name
+                seen.add(name)
+    assert seen >= {"gemm", "implicit_gemm", "whole_image", "winograd"}
+
+
 @pytest.mark.parametrize("limit", [2**20, 2**28])
 def test_results_do_not_depend_on_the_workspace_by_more_than_rounding(limit: int, canaries: Any) -> None:
     """1 MiB: what is unrolled, or summed in parts, goes through in pieces."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace as with_
 from typing import Any
 
 from .fuse import fuse
 from .per_image import per_image
-from .program import Call, Dynamic, Program, Slot, leaves, replace
+from .plan import can_be_captured, plan
+from .program import SHARING, Call, Dynamic, Program, Slot, leaves, replace
 
 
 def dead_code(program: Program) -> Program:
@@ -23,8 +26,9 @@ def dead_code(program: Program) -> Program:
 def common_subexpressions(program: Program) -> Program:
     """Make each call once: a second one with the same arguments is the first one's results.
 
-    Only between effects, which may change what an argument holds.
+    Only between effects, which may change what an argument holds. Gradients stay apart: each leaf's is its own.
     """
+    gradients = {slot for _, slot in program.grads if slot is not None}
     seen: dict[Any, tuple[Slot, ...]] = {}
     renamed: dict[Slot, Slot] = {}
 
@@ -33,17 +37,18 @@ def common_subexpressions(program: Program) -> Program:
 
     calls = []
     for call in program.calls:
-        call = with_(call, arguments=replace(call.arguments, current), options=replace(call.options, current))
+        call = _with_slots(call, current)
         if call.effect:
             seen.clear()
-        key = _key(call)
-        if key in seen and not call.effect and call.name != "copy":
-            renamed.update(zip(call.results, seen[key], strict=True))
+        if call.effect or call.name == "copy" or not gradients.isdisjoint(call.results):
+            calls.append(call)
             continue
-        seen[key] = call.results
-        calls.append(call)
-    return with_(_noted(program, calls, "common subexpressions"), outputs=replace(program.outputs, current),
-                 grads=[(leaf, current(slot)) for leaf, slot in program.grads])
+        first = seen.setdefault(_key(call), call.results)
+        if first is call.results:
+            calls.append(call)
+        else:
+            renamed.update(zip(call.results, first, strict=True))
+    return _renamed(program, calls, current, "common subexpressions")
 
 
 def _key(call: Call) -> Any:
@@ -65,16 +70,49 @@ def _shape_of(value: Any) -> Any:
     return tuple(map(_shape_of, value)) if isinstance(value, (tuple, list)) else None
 
 
+def copy_elision(program: Program) -> Program:
+    """Leave out copies of what nobody else reads or keeps, where it lies in memory of its own: it is the copy."""
+    makers = Counter(slot for call in program.calls for slot in call.results)
+    uses = Counter(slot for call in program.calls for slot in call.reads()) + Counter(program.kept())
+    own = {slot for call in program.calls if call.name not in SHARING for slot in call.results
+           if slot.kind == "result" and makers[slot] == uses[slot] == 1}
+    renamed: dict[Slot, Slot] = {}
+
+    def current(value: Any) -> Any:
+        return renamed.get(value, value) if isinstance(value, Slot) else value
+
+    calls = []
+    for call in program.calls:
+        if call.name == "copy" and call.arguments[0] in own:
+            renamed[call.results[0]] = current(call.arguments[0])
+        else:
+            calls.append(_with_slots(call, current))
+    return _renamed(program, calls, current, "copy elision")
+
+
+def _with_slots(call: Call, current: Callable[[Any], Any]) -> Call:
+    """A call on other values."""
+    return with_(call, arguments=replace(call.arguments, current), options=replace(call.options, current))
+
+
+def _renamed(program: Program, calls: list[Call], current: Callable[[Any], Any], what: str) -> Program:
+    """A program of other calls, and what it returns and leaves behind under its new names."""
+    return with_(_noted(program, calls, what), outputs=replace(program.outputs, current),
+                 grads=[(leaf, current(slot)) for leaf, slot in program.grads])
+
+
 def _noted(program: Program, calls: list[Call], what: str) -> Program:
     fewer = len(program.calls) - len(calls)
     return with_(program, calls=calls, notes=[*program.notes, f"{what}: {fewer} calls fewer"])
 
 
-PASSES = (common_subexpressions, fuse, dead_code, per_image)
+# Copies go before regions are made: two results of a region may lie in the same memory.
+PASSES = (common_subexpressions, fuse, dead_code, copy_elision, per_image)
 
 
 def optimised(program: Program) -> Program:
-    """All passes, in their order."""
+    """All passes, in their order, and what the result needs of memory."""
     for each in PASSES:
         program = each(program)
-    return program
+    peak = plan(program, can_be_captured(program)).peak
+    return with_(program, peak=peak, notes=[*program.notes, f"memory: {peak:,} bytes for results"])

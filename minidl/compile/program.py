@@ -14,6 +14,9 @@ from ..tensor import Tensor
 # Primitives that are called for more than their result.
 EFFECTS = frozenset({"sgd", "check_labels", "next_batch", "update_metrics"})
 
+# Primitives whose result may lie in memory that others hold: their first argument's, or a constant's.
+SHARING = frozenset({"getitem", "ones_like", "reshape", "spread", "transpose"})
+
 
 class Slot:
     """A value: an input of the step, an array from outside that every replay shares, or the result of a call."""
@@ -79,6 +82,7 @@ class Program:
     dynamics: list[Dynamic]
     guards: list[tuple[Callable[[], Any], Any]]        # facts that were read, and what they were
     notes: list[str] = field(default_factory=list)     # what the passes did
+    peak: int | None = None                            # bytes of results that a replay needs at once, at most
 
     def holds(self) -> bool:
         """Whether every fact that the step looked at is as it was when it was recorded."""

@@ -5,31 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..device import is_cuda
 from ..tensor import mark_changed, wrap
+from .plan import UPDATES, plan
 from .program import Call, Dynamic, Program, Slot, leaves, replace
 
 
 class ByCalls:
     """Call the primitives one after the other, without tape, geometry or checks.
 
-    Each value is let go of after its last use, so that its memory serves a later one.
+    Each value is let go of when its plan says so, and its memory serves a later one. streams: whether `values` is to be
+    given streams aside.
     """
 
-    def __init__(self, program: Program):
-        self.program = program
+    def __init__(self, program: Program, streams: bool = False):
+        self.program, self.plan = program, plan(program, streams)
         slots = {slot for call in program.calls for slot in (*call.reads(), *call.results)}
         slots |= {*program.inputs, *program.kept()}
         self.outside = [(slot.number, slot.array) for slot in slots if slot.kind == "outside"]
         self.size = 1 + max((slot.number for slot in slots), default=0)
-        last = {slot: i for i, call in enumerate(program.calls) for slot in (*call.reads(), *call.results)}
-        ends: list[list[int]] = [[] for _ in program.calls]
-        for slot, i in last.items():
-            if slot.kind == "result" and slot not in program.kept():
-                ends[i].append(slot.number)
-        self.side = _aside(program)
         self.steps = [(getattr(call.backend, call.name), *_template(call), [slot.number for slot in call.results],
-                       call.several, end) for call, end in zip(program.calls, ends, strict=True)]
+                       call.several, [slot.number for slot in end])
+                      for call, end in zip(program.calls, self.plan.ends, strict=True)]
 
     def values(self, arrays: list[Any], numbers: list[Any], aside: Any = None) -> list[Any]:
         """Run on input arrays and the dynamic numbers' values; all values that are kept, by their slots' numbers.
@@ -56,13 +52,11 @@ class ByCalls:
             if aside is None:
                 result = primitive(*given, **options)
             else:
-                result = aside.run(self.side[at], primitive, given, options)
-            if several:
-                for number, value in zip(results, result, strict=True):
-                    values[number] = value
-            elif results:
-                values[results[0]] = result
-            for number in end if aside is None else ():
+                result = aside.run(self.plan.aside[at], primitive, given, options)
+            for i, number in enumerate(results):
+                values[number] = result[i] if several else result
+            del given, result                          # or these would keep values beyond their end
+            for number in end:
                 values[number] = None
         return values
 
@@ -75,28 +69,16 @@ class ByCalls:
         return finish(program, lambda slot: values[slot.number])
 
 
-UPDATES = frozenset({"sgd"})               # effects that read what calls aside made, or change what they read
-
-
-def _aside(program: Program) -> list[bool]:
-    """Of each call, whether updates alone wait for it, as for the gradients of filters and biases."""
-    side = [False] * len(program.calls)
-    readers: dict[Slot, list[Call]] = {}
-    for call in program.calls:
-        for slot in call.reads():
-            readers.setdefault(slot, []).append(call)
-    for i, call in enumerate(program.calls):
-        waiting = [reader for slot in call.results for reader in readers.get(slot, ())]
-        side[i] = not call.effect and bool(waiting) and all(reader.name in UPDATES for reader in waiting)
-    return side
-
-
 class Aside:
     """Streams beside the current one, for work that only the update at the end waits for.
 
     A call aside waits for all that the main stream was given before it; an update waits for all calls aside. No call
-    aside reads what another made, and nothing is freed in between: what one stream still reads must not be written by
-    another.
+    aside reads what another made.
+
+    So memory may serve again within a capture. A pool keeps what is let go of for the stream on which it was taken.
+    A value of the main stream that no call aside touches is made, read, and followed by its successor there, in order.
+    One that a call aside reads ends with the update that waits for that call, or not at all. What a call aside made is
+    read by updates on the main stream, and ends with one; whatever its stream is given later waits for the main stream.
     """
 
     def __init__(self, main: Any, others: list[Any]):
@@ -147,8 +129,21 @@ def _copied(array: Any) -> Any:
     return copy
 
 
+def _pool(held: list[Any]) -> Any:
+    """A pool of device memory that is never given back while `held` lives: where memory runs out, CuPy's own pool gives
+    back what is free at the moment, and kernels that were captured before may write there at every replay."""
+    import cupy
+
+    def take(size: int) -> Any:
+        held.append(cupy.cuda.Memory(size))
+        return cupy.cuda.MemoryPointer(held[-1], 0)
+
+    return cupy.cuda.MemoryPool(take)
+
+
 class AsGraph:
-    """One CUDA graph of all launches, with memory of its own that lives as long as it does.
+    """One CUDA graph of all launches, with memory of its own that lives as long as it does. Values whose lifetimes do
+    not meet share it, see `Aside`.
 
     Inputs are copied to where the graph reads them. Learning rates are read from the device, and stored there when they
     change, by a kernel: the host does not wait. Every replay writes its results to the same places: what the step
@@ -158,8 +153,9 @@ class AsGraph:
     def __init__(self, program: Program, arrays: list[Any]):
         import cupy
 
-        self.program, calls = program, ByCalls(program)
-        self.pool = cupy.cuda.MemoryPool()
+        self.program, calls = program, ByCalls(program, streams=True)
+        self.memory: list[Any] = []
+        self.pool = _pool(self.memory)
         self.numbers: list[float] | None = None
         stream = cupy.cuda.Stream(non_blocking=True)
         cupy.cuda.Device().synchronize()
@@ -186,7 +182,7 @@ class AsGraph:
     @property
     def bytes(self) -> int:
         """Memory of the graph's values, inputs and workspaces."""
-        return self.pool.total_bytes()
+        return sum(block.size for block in self.memory)
 
     def run(self, arrays: list[Any]) -> Any:
         for mine, given in zip(self.inputs, arrays, strict=True):
@@ -206,16 +202,3 @@ class AsGraph:
         for leaf in self.without:
             leaf.grad = None
         return finish(self.program, lambda slot: _copied(self.values[slot.number]))
-
-
-CAPTURED = frozenset({"sgd"})              # primitives that read a dynamic number from the device
-
-
-def can_be_captured(program: Program) -> bool:
-    """Whether all calls run on a CUDA device and read changing numbers there."""
-    slots = [slot for call in program.calls for slot in (*call.reads(), *call.results)]
-    arrays = [slot.array for slot in slots if slot.kind == "outside"]
-    on_cuda = bool(program.calls) and all(call.backend.__name__.endswith(".cuda") for call in program.calls)
-    return on_cuda and all(map(is_cuda, arrays)) and all(
-        call.name in CAPTURED for call in program.calls
-        if any(isinstance(v, Dynamic) for v in leaves((call.arguments, tuple(call.options.values())))))

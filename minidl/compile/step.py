@@ -9,9 +9,10 @@ from typing import Any
 from ..device import device_of, precision
 from ..tensor import Tensor, mode
 from .passes import optimised
+from .plan import can_be_captured
 from .program import Program
 from .record import is_array, record
-from .replay import AsGraph, ByCalls, can_be_captured
+from .replay import AsGraph, ByCalls
 
 
 def compile(step: Callable[..., Any]) -> CompiledStep:

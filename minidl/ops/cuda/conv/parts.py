@@ -16,6 +16,12 @@ def empty(blocks: int, g: Any, dtype: Any, fused: bool) -> Array:
 
 
 def add_up(parts: Array, g: Any) -> tuple[Array, Array]:
-    """(dw, db) in a fixed order; db is empty where it is not fused."""
-    sums, taps = sum_first(parts) if len(parts) > 1 else parts[0], g.m * g.c * g.kh * g.kw
-    return sums[:taps].reshape(g.m, g.c, g.kh, g.kw), sums[taps:]
+    """(dw, db) in a fixed order; db is empty where it is not fused.
+
+    Then dw is no view of anything, so that the tape takes it for a leaf's gradient as it is.
+    """
+    shape, taps = (g.m, g.c, g.kh, g.kw), g.m * g.c * g.kh * g.kw
+    if parts.shape[1] == taps:
+        return sum_first(parts, launch.empty(shape, parts.dtype)), parts[0, taps:]
+    sums = sum_first(parts) if len(parts) > 1 else parts[0]
+    return sums[:taps].reshape(shape), sums[taps:]

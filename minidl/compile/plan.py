@@ -1,0 +1,104 @@
+"""What is known of a program before it runs: which calls go aside, and how long each value is needed."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import NamedTuple
+
+from ..device import is_cuda
+from .program import SHARING, Call, Dynamic, Program, Slot, leaves
+
+UPDATES = frozenset({"sgd"})               # effects that await calls aside: they read what those made or change it
+CAPTURED = frozenset({"sgd"})              # primitives that read a dynamic number from the device
+ALIGNMENT = 512                            # bytes of which each value's memory is a multiple
+
+
+class Plan(NamedTuple):
+    """aside: of each call, whether it goes to a stream of its own; ends: of each call, the values that nobody needs
+    after it; peak: bytes of results that are needed at once, at most."""
+
+    aside: list[bool]
+    ends: list[list[Slot]]
+    peak: int
+
+
+def plan(program: Program, streams: bool) -> Plan:
+    """The plan for a replay with streams aside, or without.
+
+    peak leaves out inputs, what comes from outside, and what primitives need while they run. Of calls that may give
+    back a part of their first argument it counts nothing: they are taken to do so.
+    """
+    aside = calls_aside(program) if streams else [False] * len(program.calls)
+    ends = _ends(program, aside)
+    return Plan(aside, ends, _peak(program, ends))
+
+
+def calls_aside(program: Program) -> list[bool]:
+    """Of each call, whether updates alone wait for it, as for the gradients of filters and biases."""
+    readers: dict[Slot, list[Call]] = {}
+    for call in program.calls:
+        for slot in call.reads():
+            readers.setdefault(slot, []).append(call)
+    side = []
+    for call in program.calls:
+        waiting = [reader for slot in call.results for reader in readers.get(slot, ())]
+        side.append(not call.effect and bool(waiting) and all(reader.name in UPDATES for reader in waiting))
+    return side
+
+
+def _ends(program: Program, aside: list[bool]) -> list[list[Slot]]:
+    """A result that is not kept ends with the last call that makes or reads it; where that is a call aside, with the
+    update that waits for it, and not at all where none does."""
+    calls, kept = program.calls, program.kept()
+    last: dict[Slot, int] = {}
+    joined = len(calls)                                # the next call that waits for all calls aside
+    for i in reversed(range(len(calls))):
+        for slot in (*calls[i].reads(), *calls[i].results):
+            last[slot] = max(last.get(slot, 0), joined if aside[i] else i)
+        if calls[i].name in UPDATES:
+            joined = i
+    ends: list[list[Slot]] = [[] for _ in calls]
+    for slot, i in last.items():
+        if slot.kind == "result" and slot not in kept and i < len(calls):
+            ends[i].append(slot)
+    return ends
+
+
+def _peak(program: Program, ends: list[list[Slot]]) -> int:
+    """The most bytes that results take at once. Memory is needed until the last of the values in it ends."""
+    memory: dict[Slot, Slot] = {}                      # a value -> the one in whose memory it lies
+    values: Counter[Slot] = Counter()                  # in that memory
+    bytes_now = most = 0
+    for call, end in zip(program.calls, ends, strict=True):
+        for slot in call.results:
+            if slot not in memory:
+                source = call.arguments[0] if _shares(call) else slot
+                memory[slot] = memory.get(source, source)
+                bytes_now += _bytes(slot) if memory[slot] is slot else 0
+                values[memory[slot]] += 1
+        most = max(most, bytes_now)
+        for slot in end:
+            values[memory[slot]] -= 1
+            if not values[memory[slot]] and memory[slot].kind == "result":
+                bytes_now -= _bytes(memory[slot])
+    return most
+
+
+def _shares(call: Call) -> bool:
+    """Whether a result is taken to lie in the first argument's memory: not what an array of indices picks."""
+    return call.name in SHARING and not any(hasattr(value, "shape") for value in leaves(call.arguments[1:]))
+
+
+def _bytes(slot: Slot) -> int:
+    return -(-math.prod(slot.shape) * slot.dtype.itemsize // ALIGNMENT) * ALIGNMENT
+
+
+def can_be_captured(program: Program) -> bool:
+    """Whether all calls run on a CUDA device and read changing numbers there."""
+    slots = [slot for call in program.calls for slot in (*call.reads(), *call.results)]
+    arrays = [slot.array for slot in slots if slot.kind == "outside"]
+    on_cuda = bool(program.calls) and all(call.backend.__name__.endswith(".cuda") for call in program.calls)
+    return on_cuda and all(map(is_cuda, arrays)) and all(
+        call.name in CAPTURED for call in program.calls
+        if any(isinstance(v, Dynamic) for v in leaves((call.arguments, tuple(call.options.values())))))

@@ -1,0 +1,430 @@
+"""How long values are needed, and that memory which is let go of then is not missed: also beside streams."""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace as with_
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from cases import CASES
+from test_compile import OPTIONS, Maker, Training, batch, bits, dense, names, numbers, vectors, zoo_model
+
+import minidl
+from minidl import Tensor, nn, no_grad
+from minidl.compile import replay
+from minidl.compile.plan import ALIGNMENT, Plan, _peak, can_be_captured, plan
+from minidl.compile.program import SHARING, Program, Slot, leaves, replace
+from minidl.compile.replay import AsGraph, Aside, ByCalls
+from minidl.ops import cpu
+
+SIZE = ALIGNMENT                           # of the values of a Maker
+
+
+def ended(program: Program, streams: bool) -> list[set[Slot]]:
+    return list(map(set, plan(program, streams).ends))
+
+
+# ---------------------------------------------------------------- lifetimes
+def test_a_value_ends_with_its_last_reader() -> None:
+    make = Maker()
+    x = make.slot("input")
+    a = make.call("exp", x)
+    b = make.call("exp", a)
+    c = make.call("mul", a, b)
+    program = make.program([x], c)
+    assert ended(program, False) == ended(program, True) == [set(), set(), {a, b}]
+    assert plan(program, False).peak == 3 * SIZE
+
+
+def test_inputs_and_what_is_kept_never_end() -> None:
+    make = Maker()
+    x, w = make.slot("input"), make.slot("outside")
+    a = make.call("mul", x, w)
+    g = make.call("exp", a)
+    make.call("sgd", (w,), (g,), None, 0.1, 0.0, 0.0, False, results=0)
+    program = make.program([x], a, [(numbers(1), g)])
+    assert ended(program, False) == ended(program, True) == [set(), set(), set()]
+
+
+def test_a_result_that_nobody_reads_ends_at_once() -> None:
+    make = Maker()
+    x = make.slot("input")
+    first, second = make.call("cross_entropy", x, x, results=2)
+    assert ended(make.program([x], second), False) == [{first}]
+
+
+def updated() -> tuple[Program, dict[str, Slot]]:
+    """Two updates; da and db are made aside, db after the first one."""
+    make = Maker()
+    x, w = make.slot("input"), make.slot("outside")
+    a = make.call("exp", x)
+    da = make.call("neg", a)                                             # aside: it reads a
+    b = make.call("exp", a)
+    c = make.call("exp", b)
+    make.call("sgd", (w,), (da,), None, 0.1, 0.0, 0.0, False, results=0)
+    db = make.call("neg", c)
+    make.call("sgd", (w,), (db,), None, 0.1, 0.0, 0.0, False, results=0)
+    d = make.call("exp", x)
+    return make.program([x], d), {"a": a, "b": b, "c": c, "da": da, "db": db}
+
+
+def test_what_a_call_aside_touches_ends_with_the_update_that_waits() -> None:
+    program, v = updated()
+    assert plan(program, True).aside == [False, True, False, False, False, True, False, False]
+    assert ended(program, True) == [set(), set(), set(), {v["b"]}, {v["da"], v["a"]}, set(), {v["db"], v["c"]}, set()]
+    assert plan(program, False).aside == [False] * 8
+    assert ended(program, False) == [set(), set(), {v["a"]}, {v["b"]}, {v["da"]}, {v["c"]}, {v["db"]}, set()]
+    assert (plan(program, True).peak, plan(program, False).peak) == (4 * SIZE, 3 * SIZE)
+
+
+def test_a_view_needs_its_sources_memory_and_none_of_its_own() -> None:
+    make = Maker()
+    x = make.slot("input")
+    a = make.call("exp", x)
+    view = make.call("reshape", a, (2, 1))
+    b = make.call("exp", x)                                              # a has ended, its memory has not
+    c = make.call("mul", view, b)
+    d = make.call("exp", c)
+    program = make.program([x], d)
+    assert ended(program, False) == [set(), {a}, set(), {view, b}, {c}]
+    assert plan(program, False).peak == 3 * SIZE                                        # a's, b and c
+
+
+def test_a_view_of_an_input_needs_nothing() -> None:
+    make = Maker()
+    x = make.slot("input")
+    y = make.call("exp", make.call("transpose", make.call("reshape", x, (2,)), (0,)))
+    assert plan(make.program([x], y), False).peak == SIZE
+
+
+def test_what_indices_pick_has_memory_of_its_own() -> None:
+    make = Maker()
+    x, i = make.slot("input"), make.slot("input")
+    for index, expected in ((slice(1), 0), (np.array([0]), SIZE), (i, SIZE)):
+        make.calls = []
+        assert plan(make.program([x, i], make.call("getitem", x, index)), False).peak == expected
+
+
+def test_a_primitive_that_gives_back_its_argument() -> None:
+    """One value, made twice: it is counted once, and ends once."""
+    make = Maker()
+    x = make.slot("input")
+    a = make.call("exp", x)
+    make.call("sum_to", a, (2,))
+    make.calls[-1] = with_(make.calls[-1], results=(a,))
+    b = make.call("exp", a)
+    program = make.program([x], b)
+    assert ended(program, False) == [set(), set(), {a}]
+    assert plan(program, False).peak == 2 * SIZE
+
+
+def test_a_printed_program_says_what_memory_its_results_need() -> None:
+    """20 rounded up to 512, for each of the two that are alive at once, whatever the number of calls."""
+    step = minidl.compile(lambda x: x.tanh().tanh().tanh().tanh())
+    step(numbers(1, 2, 3, 4, 5))
+    assert step.program.peak == 1024
+    assert repr(step.program).endswith("\n  # memory: 1,024 bytes for results")
+    assert step.recorded.peak is None
+
+
+# ---------------------------------------------------------------- who shares memory
+def checked_primitives(monkeypatch: pytest.MonkeyPatch, called: set[str]) -> None:
+    """Let every primitive of the CPU see that what it gives, but for the SHARING ones, lies in memory of its own."""
+    def checked(name: str, primitive: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            result = primitive(*arguments, **options)
+            results = [r for r in leaves(result) if isinstance(r, np.ndarray)]
+            given = [a for a in leaves((arguments, options)) if isinstance(a, np.ndarray)]
+            called.add(name)
+            if name not in SHARING:
+                for i, r in enumerate(results):
+                    assert not any(np.shares_memory(r, other) for other in results[:i]), name
+                    assert not any(np.shares_memory(r, a) for a in given if a is not r), name
+            return result
+        call.__name__ = name
+        return call
+
+    for name, primitive in vars(cpu).items():
+        if callable(primitive) and not name.startswith(("_", "can_")) and not isinstance(primitive, type):
+            monkeypatch.setattr(cpu, name, checked(name, primitive))
+
+
+def test_only_sharing_primitives_give_memory_that_others_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In every op's cases, forward and backward, and in the steps of the zoo's models as they are fused."""
+    called: set[str] = set()
+    checked_primitives(monkeypatch, called)
+    for case in (case for cases in CASES.values() for case in cases):
+        xs = [Tensor(x, requires_grad=case.differentiable and x.dtype.kind == "f") for x in case.arrays()]
+        y = case.call(*xs, **case.options)
+        if y.requires_grad:
+            y.backward(Tensor(np.ones(y.shape, y.dtype)))
+    for name in OPTIONS:
+        each = Training(zoo_model(name), True, momentum=0.9)
+        for _ in range(2):
+            each.step(*batch(name, 3, 0))
+    public = {name for name, value in vars(cpu).items() if callable(value) and hasattr(value, "__closure__")
+              and not name.startswith(("_", "can_"))}
+    assert called >= SHARING
+    assert public - called <= {"gather", "next_batch", "update_metrics", "image_step", "annotations"}
+
+
+# ---------------------------------------------------------------- memory that is handed out again
+class Arena:
+    """Memory as CuPy's pool hands it out: what is let go of serves the next fitting result on the same stream."""
+
+    def __init__(self) -> None:
+        self.blocks: list[bytearray] = []              # never given back
+        self.free: dict[str, list[bytearray]] = {}
+        self.now = self.most = 0
+
+    @property
+    def bytes(self) -> int:
+        return sum(map(len, self.blocks))
+
+    def empty(self, like: np.ndarray, stream: str) -> np.ndarray:
+        size = -(-like.nbytes // ALIGNMENT) * ALIGNMENT
+        free = self.free.setdefault(stream, [])
+        block = min((block for block in free if len(block) >= size), key=len, default=None)
+        if block is None:
+            self.blocks.append(block := bytearray(size))
+        else:
+            free[:] = [other for other in free if other is not block]
+        array = np.ndarray(like.shape, like.dtype, block)
+        self.now += size
+        self.most = max(self.most, self.now)
+        weakref.finalize(array, self.let_go, block, size, stream)
+        return array
+
+    def let_go(self, block: bytearray, size: int, stream: str) -> None:
+        self.now -= size
+        self.free[stream].append(block)
+
+
+class Queue:
+    """A stream: the main one does its work at once, the others do none before the main one waits for them."""
+
+    current = ["main"]
+
+    def __init__(self, name: str) -> None:
+        self.name, self.work = name, deque[Callable[[], None]]()
+
+    def record(self) -> Queue:
+        return self
+
+    def wait_event(self, other: Queue) -> None:
+        while other.work:
+            other.work.popleft()()
+
+    def __enter__(self) -> None:
+        self.current.append(self.name)
+
+    def __exit__(self, *error: object) -> None:
+        self.current.pop()
+
+
+def borrowed(value: Any) -> Any:
+    """An array's memory as a kernel has it: by its address, whether or not somebody holds it."""
+    return np.asarray(SimpleNamespace(__array_interface__=value.__array_interface__)) if isinstance(
+        value, np.ndarray) else value
+
+
+class InArena:
+    """A backend whose results lie in an arena, and whose calls wait in the queue of the stream that is current."""
+
+    def __init__(self, arena: Arena, queues: dict[str, Queue]) -> None:
+        self.arena, self.queues = arena, queues
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        primitive = getattr(cpu, name)
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            stream, held = Queue.current[-1], [a for a in leaves(arguments) if isinstance(a, np.ndarray)]
+            found = primitive(*arguments, **options)
+            made = found if isinstance(found, tuple) else () if found is None else (np.asarray(found),)
+            if any(np.may_share_memory(value, a) for value in made for a in held):
+                return found                           # a view: no work
+            results = tuple(self.arena.empty(value, stream) for value in made)
+            if stream == "main":
+                for result, value in zip(results, made, strict=True):
+                    result[...] = value
+            else:
+                given, places = replace(list(arguments), borrowed), list(map(borrowed, results))
+
+                def later() -> None:
+                    value = primitive(*given, **options)
+                    for place, part in zip(places, value if isinstance(value, tuple) else (value,), strict=True):
+                        place[...] = part
+                self.queues[stream].work.append(later)
+            return results if isinstance(found, tuple) else results[0] if results else None
+
+        call.__name__ = name
+        return call
+
+
+def replayed(each: Training, given: tuple[Tensor, Tensor], state: Any, run: Callable[[Program, list[Any]], Any]) -> Any:
+    """All that a replay of the step's program leaves behind, as bytes."""
+    each.net.load_state_dict(state)
+    for p in each.net.parameters():
+        each.sgd._velocity(p)[...] = 0
+    program = each.step.program
+    values = run(program, [t.data for t in given])
+    kept = sorted(program.kept(), key=lambda slot: slot.number)
+    return [np.asarray(values[slot.number]).tobytes() for slot in kept] + [
+        array.tobytes() for name, array in each.arrays().items() if not name.endswith(".grad")]
+
+
+def in_arena(each: Training, given: tuple[Tensor, Tensor], state: Any, streams: bool,
+             ends: Callable[[Program], list[list[Slot]]] | None = None) -> tuple[Any, Arena]:
+    """ends: in place of the plan's."""
+    arena, queues = Arena(), {name: Queue(name) for name in ("main", "a", "b")}
+
+    def run(program: Program, arrays: list[Any]) -> Any:
+        backend: Any = InArena(arena, queues)
+        calls = ByCalls(with_(program, calls=[with_(call, backend=backend) for call in program.calls]), streams)
+        if ends:
+            calls.steps = [(*step[:-1], [slot.number for slot in end])
+                           for step, end in zip(calls.steps, ends(program), strict=True)]
+        beside = Aside(queues["main"], [queues["a"], queues["b"]]) if streams else None
+        values = calls.values(arrays, [each.sgd.lr] * len(program.dynamics), beside)
+        if beside:
+            beside.join()
+        return values
+
+    return replayed(each, given, state, run), arena
+
+
+def deep() -> nn.Module:
+    """Values of one size, layer after layer: each fits where any other was."""
+    return dense(*(part for _ in range(4) for part in (lambda: nn.Linear(16, 16), nn.Tanh)))()
+
+
+NETS = ("deep", *OPTIONS)
+
+
+def trained(name: str) -> tuple[Training, tuple[Tensor, Tensor], Any]:
+    each = Training(deep if name == "deep" else zoo_model(name), True, momentum=0.9)
+    given = vectors(16) if name == "deep" else batch(name, 3, 0)
+    state = each.net.state_dict()
+    each.step(*given)
+    return each, given, state
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_memory_that_is_handed_out_again_is_missed_by_nobody(name: str) -> None:
+    """Work aside is done as late as it may be, when what it reads could have been overwritten."""
+    each, given, state = trained(name)
+    expected = replayed(each, given, state, lambda program, arrays: ByCalls(program).values(
+        arrays, [each.sgd.lr] * len(program.dynamics)))
+    assert expected == in_arena(each, given, state, streams=True)[0]
+    assert expected == in_arena(each, given, state, streams=False)[0]
+
+
+def test_a_plan_without_streams_would_be_wrong_beside_streams() -> None:
+    """So the test above can fail."""
+    each, given, state = trained("deep")
+    wrong = in_arena(each, given, state, True, lambda program: plan(program, False).ends)[0]
+    assert in_arena(each, given, state, True)[0] != wrong
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_the_peak_is_what_is_held(name: str) -> None:
+    each, given, state = trained(name)
+    arena = in_arena(each, given, state, streams=False)[1]
+    assert arena.most == each.step.program.peak
+    assert in_arena(each, given, state, streams=True)[1].most == plan(each.step.program, True).peak
+
+
+def test_less_memory_than_without_a_plan() -> None:
+    each, given, state = trained("lenet5")
+    sizes = [in_arena(each, given, state, streams, ends)[1].bytes for streams, ends in (
+        (True, lambda program: [[] for _ in program.calls]), (True, None), (False, None))]
+    assert sizes[0] > sizes[1] > sizes[2] >= each.step.program.peak
+
+
+def unplanned(program: Program, streams: bool) -> Plan:
+    """Nothing ends."""
+    return plan(program, streams)._replace(ends=[[] for _ in program.calls])
+
+
+def convolutions() -> nn.Module:
+    """Whose gradients by x are read on the main stream alone."""
+    return nn.Sequential(*(part for _ in range(4) for part in (nn.Conv2d(8, 8, 3, padding=1), nn.MaxPool2d(1))),
+                         nn.Flatten(), nn.Linear(8 * 16 * 16, 10))
+
+
+def images(device: str) -> tuple[Tensor, Tensor]:
+    rng = np.random.default_rng(0)
+    return (Tensor(rng.standard_normal((32, 8, 16, 16), dtype=np.float32), device=device),
+            Tensor(rng.integers(0, 10, 32), device=device))
+
+
+def test_fewer_bytes_beside_streams_where_the_main_one_alone_reads() -> None:
+    each = Training(convolutions, True)
+    each.step(*images("cpu"))
+    program = each.step.program
+    everything = _peak(program, unplanned(program, True).ends)
+    assert plan(program, False).peak < plan(program, True).peak < everything
+
+
+# ---------------------------------------------------------------- on a GPU
+def graph_of(step: Any) -> AsGraph:
+    return next(entry.replay for entries in step._entries.values() for entry in entries)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("train", [False, True])
+def test_gpu_a_graph_needs_less_memory_with_a_plan(train: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And every replay gives the same bits as without, whatever becomes of the memory that is free in the pool."""
+    import cupy
+
+    x, labels = images("cuda")
+    sizes, found = [], []
+    for planned in (True, False):
+        if not planned:
+            monkeypatch.setattr(replay, "plan", unplanned)
+        each = Training(convolutions, True, "cuda", momentum=0.9)
+
+        @minidl.compile
+        def infer(x: Tensor, net: nn.Module = each.net) -> Tensor:
+            with no_grad():
+                return net(x)
+
+        for i in range(20):
+            result = each.step(x, labels) if train else infer(x)
+            if i == 10:
+                graph = graph_of(each.step if train else infer)
+                graph.pool.free_all_blocks()
+                cupy.full(graph.bytes, 255, np.uint8)
+        assert can_be_captured(graph.program)
+        sizes.append(graph.bytes)
+        found.append((bits(result), *(array.get().tobytes() for array in each.arrays().values())))
+    assert found[0] == found[1]
+    assert sizes[0] < sizes[1]
+
+
+@pytest.mark.gpu
+def test_gpu_a_gradient_is_not_copied() -> None:
+    """Whichever algorithm made it: no `copy` is recorded but of what two parameters share."""
+    each = Training(zoo_model("lenet5"), True, "cuda")
+    each.step(*batch("lenet5", 16, 0, "cuda"))
+    assert "copy" not in names(each.step.recorded)
+    assert "copy" not in names(each.step.program)
+
+
+@pytest.mark.gpu
+def test_gpu_gradients_own_their_memory() -> None:
+    """Also where a fused primitive leaves a filter's and a bias's side by side: either may be changed in place."""
+    for name in ("lenet5", "krizhevsky2009"):
+        each = Training(zoo_model(name), True, "cuda")
+        for _ in range(3):
+            each.step(*batch(name, 16, 0, "cuda"))
+        gradients = [p.grad.data for p in each.net.parameters()]
+        for i, g in enumerate(gradients):
+            g[...] = i
+        for i, g in enumerate(gradients):
+            assert g.min() == g.max() == i
