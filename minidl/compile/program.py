@@ -13,6 +13,7 @@ from ..tensor import Tensor
 
 # Primitives that are called for more than their result.
 EFFECTS = frozenset({"sgd", "check_labels", "next_batch", "update_metrics"})
+UPDATES = frozenset({"sgd"})               # of these, those that change what other calls read: parameters
 
 
 class Slot:

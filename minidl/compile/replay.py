@@ -7,7 +7,7 @@ from typing import Any
 
 from ..device import is_cuda
 from ..tensor import mark_changed, wrap
-from .program import Call, Dynamic, Program, Slot, leaves, replace
+from .program import UPDATES, Call, Dynamic, Program, Slot, leaves, replace
 
 
 class ByCalls:
@@ -73,9 +73,6 @@ class ByCalls:
         for leaf, slot in program.grads:
             leaf.grad = None if slot is None else wrap(values[slot.number])
         return finish(program, lambda slot: values[slot.number])
-
-
-UPDATES = frozenset({"sgd"})               # effects that await calls aside: they read what those made or change it
 
 
 def _aside(program: Program) -> list[bool]:
