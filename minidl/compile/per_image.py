@@ -10,7 +10,7 @@ from dataclasses import replace as with_
 from typing import Any
 
 from ..ops.image import Region, Step, Value
-from .program import Call, Program, Slot, replace
+from .program import UPDATES, Call, Program, Slot, replace
 
 # What primitives take and give: i: a value of each image; p: a parameter; l: labels; c: a constant;
 # s: a sum over images.
@@ -25,11 +25,7 @@ PRIMITIVES: dict[str, tuple[str, str]] = {
     "tanh_grad_x": ("ii", "i"), "sigmoid_grad_x": ("ii", "i"), "relu_grad_x": ("ii", "i"),
     "reshape": ("ic", "i"), "cross_entropy_with_grad": ("ilcc", "si"),
 }
-
-
-UPDATE = "sgd"                             # what changes arrays that the calls of a region read
 MOST_PRODUCTS = 512                        # images up to which the gradients of linear layers are part of it
-
 
 # What to try, the most first: everything, or what stands between convolutions that are too much and their gradients:
 # the linear layers at the end, but for sums over images, which nobody but the update waits for.
@@ -59,7 +55,7 @@ def _replaced(program: Program, members: list[Call], one: Call) -> Program:
     for call in program.calls:
         if id(call) in own:
             continue
-        follows = changed or call.name == UPDATE or not late.isdisjoint(call.reads())
+        follows = changed or call.name in UPDATES or not late.isdisjoint(call.reads())
         changed |= follows and call.effect
         late.update(call.results if follows else ())
         (after if follows else before).append(call)
@@ -76,7 +72,7 @@ def _members(program: Program, names: frozenset[str]) -> list[Call]:
     made: set[Slot] = set()                            # by the region, of each image
     late: set[Slot] = set()                            # sums over the region's images, and what is made outside of it
     for call in program.calls:
-        if call.name == UPDATE:
+        if call.name in UPDATES:
             break
         if n and call.name in names and late.isdisjoint(call.reads()) and _fits(call, n, made) and (
                 not members or call.backend is members[0].backend):

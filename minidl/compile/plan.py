@@ -7,9 +7,8 @@ from collections import Counter
 from typing import NamedTuple
 
 from ..device import is_cuda
-from .program import SHARING, Call, Dynamic, Program, Slot, leaves
+from .program import SHARING, UPDATES, Call, Dynamic, Program, Slot, leaves
 
-UPDATES = frozenset({"sgd"})               # effects that await calls aside: they read what those made or change it
 CAPTURED = frozenset({"sgd"})              # primitives that read a dynamic number from the device
 ALIGNMENT = 512                            # bytes of which each value's memory is a multiple
 

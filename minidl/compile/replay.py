@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ..tensor import mark_changed, wrap
-from .plan import UPDATES, plan
-from .program import Call, Dynamic, Program, Slot, leaves, replace
+from .plan import plan
+from .program import UPDATES, Call, Dynamic, Program, Slot, leaves, replace
 
 
 class ByCalls:
