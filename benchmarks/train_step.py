@@ -1,19 +1,21 @@
 """One whole training step, measured against peers in the same run.
 
     python benchmarks/train_step.py --device cpu --peers torch
-    python benchmarks/train_step.py --device cuda --peers minidl-compiled,torch,torch-graph,jax --precision fp32,tf32
+    python benchmarks/train_step.py --device cuda --peers minidl-compiled,minidl-fit,torch-graph,jax --precision fp32,tf32
 
-A step is zero_grad, forward, cross-entropy, backward and an update of SGD with momentum 0.9, float32, on batches
-that are on the device already; tf32 is allowed to all peers or to none. Where ours is 3xtf32, which the peers do not
-have, theirs is fp32, and their rows say so. minidl-compiled is `minidl.compile`, torch-graph a CUDA graph of PyTorch's
-whole step, jax a jitted `lax.scan` over the steps between two looks at the clock. The peers take turns (A B, then B A,
-...), so that whatever else the machine does meets all of them; each turn starts with a step that is not counted.
-Reported are the median of all counted steps, the smallest and the largest median of a turn, and the median over the
-rounds of the speed relative to a peer. On a GPU, which works behind the host's back, 20 steps in a row are timed until
-the last has ended and count as one, their mean; and two columns are added. Share of limit: the time that the net's
-multiply-adds, forward and backward, would take at the device's peak in the row's precision (3xtf32: a third of tf32's),
-over the time that the step took. Peak MiB: the most memory of the device that the peer's arrays, graphs and workspaces
-held at once, from its building to the end of the warm-up, measured when algorithms have been chosen already.
+A step is zero_grad, forward, cross-entropy, backward and an update of SGD with momentum 0.9, float32, on batches that
+are on the device already; tf32 is allowed to all peers or to none. Where ours is 3xtf32, which the peers do not have,
+theirs is fp32, and their rows say so. minidl-compiled is `minidl.compile`, minidl-fit the same as `fit` and train.py
+run it (the step itself picks its batch among bytes on the device, and scales them), torch-graph a CUDA graph of
+PyTorch's whole step, jax a jitted `lax.scan` over the steps between two looks at the clock, which picks its batch on
+the device, too. The peers take turns (A B, then B A, ...), so that whatever else the machine does meets all of them;
+each turn starts with a step that is not counted. Reported are the median of all counted steps, the smallest and the
+largest median of a turn, and the median over the rounds of the speed relative to a peer. On a GPU, which works behind
+the host's back, 20 steps in a row are timed until the last has ended and count as one, their mean; and two columns
+are added. Share of limit: the time that the net's multiply-adds, forward and backward, would take at the device's
+peak in the row's precision (3xtf32: a third of tf32's), over the time that the step took. Peak MiB: the most memory
+of the device that the peer's arrays, graphs and workspaces held at once, from its building to the end of the warm-up,
+measured when algorithms have been chosen already.
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ LR, MOMENTUM = 0.01, 0.9
 CHANNELS = {"lenet5": 1, "krizhevsky2009": 3}                  # the models, and the channels of their images
 IN_A_ROW = {"cpu": 1, "cuda": 20}                              # steps between two looks at the clock
 BATCHES = 4                                                    # taken in turn: no step finds its images cached
+EPOCH = 12_800                                                 # images of an epoch of minidl-fit, at least 4 batches
 
 PRECISIONS = {"fp32": "fp32", "tf32": "tf32", "3xtf32": "fp32"}    # ours, and what the peers use beside it
 PRODUCTS = {"fp32": ("fp32", 1), "tf32": ("tf32", 1), "3xtf32": ("tf32", 3)}   # which units, and how often a product
@@ -64,6 +67,32 @@ def minidl_step(model: str, batches: Sequence[Batch], device: str, compiled: boo
         sgd.step()
     run = minidl.compile(step) if compiled else step
     return repeated(lambda: run(*next(turn)))
+
+
+def fit_step(model: str, batches: Sequence[Batch], device: str) -> Steps:
+    import numpy as np
+
+    import minidl
+    import zoo
+    from minidl import data, ops, optim
+
+    rng, size, channels = np.random.default_rng(0), len(batches[0][1]), CHANNELS[model]
+    count = size * max(BATCHES, EPOCH // size)
+    source = data.Dataset("random", "train", rng.integers(0, 256, (count, channels, 32, 32), np.uint8),
+                          rng.integers(0, 10, count))
+    taken = data.DeviceBatches(data.DataLoader(source, size, mean=[0.5] * channels, std=[0.3] * channels,
+                                               device=device))
+    net = zoo.build(model).to(device)
+    sgd = optim.SGD(net.parameters(), lr=LR, momentum=MOMENTUM)
+
+    @minidl.compile
+    def step(size: int) -> None:
+        x, labels = taken.next(size)
+        sgd.zero_grad()
+        ops.cross_entropy(net(x), labels).backward()
+        sgd.step()
+    sizes = itertools.chain.from_iterable(itertools.repeat(taken))
+    return repeated(lambda: step(next(sizes)))
 
 
 def torch_step(model: str, batches: Sequence[Batch], device: str, graph: bool = False) -> Steps:
@@ -110,7 +139,7 @@ def repeated(step: Callable[[], None]) -> Steps:
 
 # A peer's name starts with the module whose version the report states ("torch", "torch-graph", ...).
 PEERS: dict[str, Callable[[str, Sequence[Batch], str], Steps]] = {
-    "minidl": minidl_step, "minidl-compiled": functools.partial(minidl_step, compiled=True),
+    "minidl": minidl_step, "minidl-compiled": functools.partial(minidl_step, compiled=True), "minidl-fit": fit_step,
     "torch": torch_step, "torch-graph": functools.partial(torch_step, graph=True), "jax": jax_step}
 
 

@@ -27,10 +27,9 @@ PRIMITIVES: dict[str, tuple[str, str]] = {
 }
 MOST_PRODUCTS = 512                        # images up to which the gradients of linear layers are part of it
 
-# What to try, the most first: everything, or what stands between convolutions that are too much and their gradients:
-# the linear layers at the end, but for sums over images, which nobody but the update waits for.
-CHOICES = (frozenset(PRIMITIVES), frozenset({
-    "linear", "linear_act", "cross_entropy_with_grad", "linear_grad_act", "linear_grad_x", "reshape"}))
+# What to try, the most first: everything, or no more than the linear layers at the end.
+CHOICES = (frozenset(PRIMITIVES),
+           frozenset(name for name in PRIMITIVES if name.startswith(("linear", "reshape", "cross_entropy"))))
 
 
 def per_image(program: Program) -> Program:
@@ -90,7 +89,10 @@ def _fits(call: Call, n: int, made: set[Slot]) -> bool:
     if call.options or len(roles) != len(call.arguments) or (n > MOST_PRODUCTS and _is_product(call)):
         return False
     of_images = [a for a, role in zip(call.arguments, roles, strict=True) if role in "il"]
-    of_images += call.results if call.name == "reshape" else ()
+    if call.name == "reshape":             # of a value of the region: a region gives nothing in its inputs' memory
+        if not made.issuperset(of_images):
+            return False
+        of_images += call.results
     parameters = [a for a, role in zip(call.arguments, roles, strict=True) if role == "p"]
     return (all(isinstance(a, Slot) and a.shape[:1] == (n,) for a in of_images)
             and all(a is None or (isinstance(a, Slot) and a not in made) for a in parameters))

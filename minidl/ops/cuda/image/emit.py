@@ -133,11 +133,8 @@ class Source:
 
     def store(self, value: Value) -> str:
         """The array that holds a value for all images."""
-        origin = value
-        while origin in self.reshaped:
-            origin = self.reshaped[origin]
-        if origin in self.region.inputs:
-            return f"a{origin.number}"
+        if value in self.region.inputs:
+            return f"a{value.number}"
         if value not in self.stored:
             self.stored.append(value)
         return f"o{value.number}"
