@@ -83,9 +83,13 @@ def require(peers: Sequence[str], device: str) -> None:
 
 
 def set_threads(threads: int) -> None:
-    """For every peer; called before they are imported, since that is when they read it."""
+    """For every peer; called before they are imported, since that is when they read it.
+
+    And none may keep most of a GPU's memory for itself, as JAX would: the peers share it.
+    """
     for library in ("MINIDL", "OPENBLAS", "OMP", "MKL"):
         os.environ[f"{library}_NUM_THREADS"] = str(threads)
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 
 # ---------------------------------------------------------------- limits

@@ -1,7 +1,7 @@
 """One whole training step, measured against peers in the same run.
 
     python benchmarks/train_step.py --device cpu --peers torch
-    python benchmarks/train_step.py --device cuda --peers minidl-compiled,minidl-fit,torch-graph,jax --precision fp32,tf32
+    python benchmarks/train_step.py --device cuda --peers minidl-compiled,minidl-fit,torch-graph,jax --precision tf32
 
 A step is zero_grad, forward, cross-entropy, backward and an update of SGD with momentum 0.9, float32, on batches that
 are on the device already; tf32 is allowed to all peers or to none. Where ours is 3xtf32, which the peers do not have,
