@@ -16,7 +16,7 @@ from .emit import Emitted, Job, emit
 Array = Any
 
 THREADS = 640                              # of a block that has a multiprocessor to itself
-IMAGES = 8                                 # of a block, up to which a net's convolutions are faster this way
+IMAGES = 8                                 # of a block, up to which this is faster than kernels that share them all out
 JOBS, SUM_THREADS = 64, 256                # as in sums.cu
 PRODUCT, SUM = (16, 64), (1, 32)           # rows and columns that a block there owns
 
@@ -44,7 +44,7 @@ class Plan(NamedTuple):
 
 @functools.lru_cache(maxsize=64)
 def _plan(region: Region) -> Plan | None:
-    if region.n > IMAGES * launch.multiprocessors() and any(s.primitive.startswith("conv2d") for s in region.steps):
+    if region.n > IMAGES * launch.multiprocessors():
         return None
     emitted = emit(region, THREADS, launch.most_shared() // 4)
     if emitted is None or len(emitted.jobs) > JOBS:
