@@ -327,6 +327,9 @@ def test_whole_images_on_tensor_cores_fused(precision: str, act: str, canaries: 
         kh, kw = k if isinstance(k, tuple) else (k, k)
         g = conv_geometry(x_shape, (m, x_shape[1], kh, kw), None, 1, padding, "gemm")
         pooling = pool_geometry("avg_pool2d", (g.n, g.m, g.oh, g.ow), size, None, 0)
+        if precision == "3xtf32" and m == 130:             # its filters' two parts do not fit shared memory
+            assert not image.can_pool(g, pooling, dtype)
+            continue
         assert image.can_pool(g, pooling, dtype)
         assert image.refuses("dw", g, dtype) is None
         x, w, b, gp = (rng.standard_normal(shape, np.float32) for shape in (
@@ -420,7 +423,7 @@ def test_fused_with_activation_and_pooling(name: str, shape: tuple[Any, ...], dt
     reason = conv.refusal(name, "y", g, np.dtype(dtype))
     if reason:
         pytest.skip(f"{name}: {reason}")
-    problem = drawn(g, 1, dtype)
+    problem = drawn(g._replace(algorithm="gemm"), 1, dtype)
     arrays = problem.on_cuda("y")
     y = conv.conv2d(*arrays, g).get()
     tolerance = {"rtol": 0, "atol": 8 * np.finfo(dtype).eps}

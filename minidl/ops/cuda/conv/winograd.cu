@@ -99,7 +99,7 @@ conv2d_winograd(const REAL* x, const REAL* w, const REAL* b, REAL* y, REAL* pool
     extern __shared__ __align__(16) unsigned char memory[];
     int groups = ceil_div(p.m, TM), filters_size = 9 * p.c * P * Q * TM, plane_size = p.ph * p.pw;
     REAL* filters = (REAL*)memory;                           // [group][kind][c][p][q][TM]
-    REAL* planes = filters + groups * filters_size;          // [image][c][kind][ph][pw]
+    REAL* planes = filters + ceil_div(groups * filters_size, 4) * 4;         // [image][c][kind][ph][pw], for packs
     load_filters(filters, w, groups, filters_size, p.c, p.m);
     int across = ceil_div(p.ow, 2 * TW), tiles = ceil_div(p.oh, 2 * TH) * across;
     for (int first = blockIdx.x * p.images; first < p.n; first += gridDim.x * p.images) {

@@ -83,7 +83,7 @@ def _candidate(g: Any, dtype: np.dtype, tile: Tile, threads: int, images: int) -
     down, across, groups = -(-g.oh // (2 * th)), -(-g.ow // (2 * tw)), -(-g.m // tm)
     ph, pw = down * th + g.kh // 2 - 1, _stride((across - 1) * tw + tile.wide(g.kw), th, tw, across)
     taps = g.c * (g.kh // 2) * (g.kw // 2)
-    shared = 9 * (groups * taps * tm + images * g.c * ph * pw) * dtype.itemsize
+    shared = (round_up(9 * groups * taps * tm, 4) + 9 * images * g.c * ph * pw) * dtype.itemsize
     if shared > launch.most_shared():
         return None
     resident = resident_blocks(threads, 46 + tile.numbers(g.kw, dtype), shared)
