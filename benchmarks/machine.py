@@ -93,10 +93,9 @@ def set_threads(threads: int) -> None:
 
 
 # ---------------------------------------------------------------- limits
-def peaks(attributes: dict[str, int]) -> dict[str, float | None]:
-    """Operations a second, two a multiply-add, of a device with these attributes: fp32, and tf32 where it is known."""
-    capability = f"{attributes['ComputeCapabilityMajor']}{attributes['ComputeCapabilityMinor']}"
-    clocks = attributes["MultiProcessorCount"] * attributes["ClockRate"] * 1e3
+def peaks(multiprocessors: int, kilohertz: int, capability: str) -> dict[str, float | None]:
+    """Operations a second, two a multiply-add, of a device: fp32, and tf32 where it is known. capability: "90" for 9.0."""
+    clocks = multiprocessors * kilohertz * 1e3
     products = TF32_PRODUCTS.get(capability)
     return {"fp32": 2 * clocks * FP32_LANES.get(capability, 128), "tf32": products and 2 * clocks * products}
 
@@ -107,9 +106,8 @@ def peaks_of(device: str) -> dict[str, float | None]:
         return {"fp32": None, "tf32": None}
     import cupy
 
-    attributes = ("MultiProcessorCount", "ClockRate", "ComputeCapabilityMajor", "ComputeCapabilityMinor")
-    known = cupy.cuda.Device().attributes
-    return peaks({name: known[name] for name in attributes})
+    gpu = cupy.cuda.Device()
+    return peaks(gpu.attributes["MultiProcessorCount"], gpu.attributes["ClockRate"], gpu.compute_capability)
 
 
 # ---------------------------------------------------------------- memory

@@ -189,8 +189,12 @@ FP32 = [name for name in conv.ALGORITHMS if name not in TENSOR_CORES]
 
 @functools.cache
 def compilers() -> Any:
-    """Processes that compile into CuPy's cache on disk: the compiler takes one thread of a process at a time."""
-    pool = multiprocessing.get_context("spawn").Pool(os.cpu_count())
+    """Processes that compile into CuPy's cache on disk: the compiler takes one thread of a process at a time.
+
+    Each holds memory of the GPU, so where pytest itself runs in several processes, these share the cores out.
+    """
+    cores, beside = os.cpu_count() or 1, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    pool = multiprocessing.get_context("spawn").Pool(max(1, cores // beside))
     atexit.register(pool.terminate)
     return pool
 
