@@ -94,7 +94,7 @@ def set_threads(threads: int) -> None:
 
 # ---------------------------------------------------------------- limits
 def peaks(multiprocessors: int, kilohertz: int, capability: str) -> dict[str, float | None]:
-    """Operations a second, two a multiply-add, of a device: fp32, and tf32 where it is known. capability: "90" for 9.0."""
+    """Operations a second, two a multiply-add: fp32, and tf32 where it is known; capability 9.0 is "90"."""
     clocks = multiprocessors * kilohertz * 1e3
     products = TF32_PRODUCTS.get(capability)
     return {"fp32": 2 * clocks * FP32_LANES.get(capability, 128), "tf32": products and 2 * clocks * products}
