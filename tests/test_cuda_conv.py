@@ -22,14 +22,12 @@ from minidl import device
 from minidl.ops import cpu
 from minidl.ops.window import ConvGeometry, conv_geometry, pool_geometry
 
-if missing := device._missing():
-    pytest.skip(missing, allow_module_level=True)
+cupy = pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
 
-import cupy
-from test_cuda_ops import ROUNDING, product_bound
+from test_cuda_ops import ROUNDING, product_bound  # noqa: E402
 
-from minidl.ops import cuda
-from minidl.ops.cuda import conv, launch
+from minidl.ops import cuda  # noqa: E402
+from minidl.ops.cuda import conv, launch  # noqa: E402
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("fp32")]
 

@@ -23,13 +23,10 @@ from minidl.ops.window import conv_geometry, pool_geometry
 from minidl.tensor import wrap
 from minidl.training import train_step
 
-if missing := device._missing():
-    pytest.skip(missing, allow_module_level=True)
+cupy = pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
 
-import cupy
-
-from minidl.ops import cpu, cuda
-from minidl.ops.cuda import launch
+from minidl.ops import cpu, cuda  # noqa: E402
+from minidl.ops.cuda import launch  # noqa: E402
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("fp32")]
 

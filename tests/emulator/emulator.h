@@ -1,0 +1,136 @@
+// What a kernel's source finds in the emulator in place of CUDA's own names. See scheduler.cpp, which runs the threads.
+//
+// Where common.cuh and mma.cuh hold instructions of the GPU, the loader takes their functions out, and these stand in:
+// Pack and start_copy see to the alignment that vector accesses need, and copies arrive no earlier than they are awaited.
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <initializer_list>
+
+#ifndef REAL
+#define REAL float
+#endif
+#define __global__
+#define __device__
+#define __host__
+#define __constant__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+#define __align__(size) __attribute__((aligned(size)))
+#define __shared__ static __attribute__((section("block_shared")))
+
+struct Place { unsigned x, y, z; };
+struct int4 { int x, y, z, w; };
+
+extern "C" {
+extern Place threadIdx, blockIdx, blockDim, gridDim;
+extern unsigned char* dynamic_shared;
+extern unsigned char __start_block_shared[] __attribute__((weak, visibility("hidden")));
+extern unsigned char __stop_block_shared[] __attribute__((weak, visibility("hidden")));
+const char* run_grid(const int* sizes, unsigned char* shared, unsigned char* shared_end, void (*thread)(void**),
+                     void** arguments);
+void block_barrier();
+void warp_barrier();
+const unsigned char* exchange(const void* mine, size_t size);    // all lanes' values, EXCHANGED bytes apart
+int lane();
+void queue_copy(void* to, const void* from, size_t size, bool valid);
+void close_copies();
+void arrive_copies(int later);
+void see_aligned(const void* address, size_t size, const char* what);
+void see(bool right, const char* message);
+}
+constexpr int EXCHANGED = 32;
+
+static inline int4 make_int4(int x, int y, int z, int w) { return {x, y, z, w}; }
+static inline float __fdividef(float a, float b) { return a / b; }
+static inline double __drcp_rn(double x) { return 1 / x; }
+static inline float __fmul_rn(float a, float b) { return a * b; }
+static inline float __fadd_rn(float a, float b) { return a + b; }
+static inline double __dmul_rn(double a, double b) { return a * b; }
+static inline double __dadd_rn(double a, double b) { return a + b; }
+template <class To, class From> static inline To with_bits_of(From from) {
+    To to;
+    static_assert(sizeof to == sizeof from, "the same bits");
+    memcpy(&to, &from, sizeof to);
+    return to;
+}
+static inline float __int_as_float(int x) { return with_bits_of<float>(x); }
+static inline float __uint_as_float(unsigned x) { return with_bits_of<float>(x); }
+static inline unsigned __float_as_uint(float x) { return with_bits_of<unsigned>(x); }
+static inline uint64_t __umul64hi(uint64_t a, uint64_t b) { return (unsigned __int128)a * b >> 64; }
+static inline unsigned atomicInc(unsigned* at, unsigned most) {
+    unsigned old = *at;
+    *at = old >= most ? 0 : old + 1;
+    return old;
+}
+static inline void __threadfence() {}
+static inline void __syncthreads() { block_barrier(); }
+static inline void __syncwarp(unsigned = ~0u) { warp_barrier(); }
+
+template <class T> static inline T __shfl_sync(unsigned, T value, int from) {
+    const unsigned char* lanes = exchange(&value, sizeof value);
+    memcpy(&value, lanes + from % 32 * EXCHANGED, sizeof value);
+    return value;
+}
+template <class T> static inline T __shfl_xor_sync(unsigned mask, T value, int step) {
+    return __shfl_sync(mask, value, lane() ^ step);
+}
+
+// Everything below has internal linkage: what a kernel does not need is not compiled, and its shared arrays lie in one
+// section. The loader closes the namespace.
+namespace {
+using std::exp, std::fmax, std::log, std::tanh;
+
+// Copied as the GPU does, by accesses of up to 16 bytes that must be aligned; an object of a thread's own may lie
+// anywhere. NaN where it was never written.
+template <int V> struct Pack {
+    REAL v[V];
+
+    Pack() : v{} {}
+    template <class... X> Pack(REAL first, X... rest) : v{first, (REAL)rest...} {}
+    Pack(const Pack& from) { *this = from; }
+    Pack& operator=(const Pack& from) {
+        see_aligned(&from, sizeof v, "a pack is read");
+        see_aligned(this, sizeof v, "a pack is written");
+        memcpy(v, from.v, sizeof v);
+        return *this;
+    }
+};
+
+template <class T> void start_copy(T* to, const T* from, bool valid) {
+    see_aligned(to, sizeof(T), "a copy is started to");
+    see_aligned(from, sizeof(T), "a copy is started from");
+    queue_copy(to, from, sizeof(T), valid);
+}
+void end_copies() { close_copies(); }
+template <int later> void await_copies() { arrive_copies(later); }
+
+// Rounded to nearest, ties away from zero: cvt.rna.tf32.
+unsigned tf32(float x) {
+    unsigned bits = __float_as_uint(x);
+    return (bits & 0x7f800000) == 0x7f800000 ? bits : (bits + 0x1000) & ~0x1fffu;
+}
+
+// mma.sync of tf32: exact products of 8, added once in double. Tensor cores drop bits that are not zero in operands.
+void mma(float* c, const unsigned* a, const unsigned* b) {
+    struct Fragment { unsigned a[4], b[2]; } mine = {{a[0], a[1], a[2], a[3]}, {b[0], b[1]}}, of;
+    static_assert(sizeof mine <= EXCHANGED, "a lane's operands are exchanged at once");
+    for (unsigned bits : {a[0], a[1], a[2], a[3], b[0], b[1]})
+        see(!(bits & 0x1fff), "an operand of mma is not rounded to tf32");
+    const unsigned char* lanes = exchange(&mine, sizeof mine);
+    auto element = [&](int from) -> const Fragment& {
+        memcpy(&of, lanes + from * EXCHANGED, sizeof of);
+        return of;
+    };
+    int group = lane() / 4, within = lane() % 4;
+    for (int e = 0; e < 4; ++e) {
+        int row = group + e / 2 * 8, column = 2 * within + e % 2;
+        double sum = 0;
+        for (int k = 0; k < 8; ++k) {
+            float left = __uint_as_float(element(row % 8 * 4 + k % 4).a[row / 8 + k / 4 * 2]);
+            sum += (double)left * __uint_as_float(element(column * 4 + k % 4).b[k / 4]);
+        }
+        c[e] = (float)(c[e] + sum);
+    }
+}

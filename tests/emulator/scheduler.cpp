@@ -1,0 +1,189 @@
+// Runs a kernel's grid on the CPU: one block after the other, the threads of a block as coroutines.
+//
+// A thread runs until it waits, at a barrier of its block or of its warp; those that can run do so in a random order,
+// which is the same in each process. Shared memory is full of NaN when a block starts, with edges that must stay.
+// What a GPU would not survive, or leave undefined, is remembered as a message; the first one is run_grid's result.
+#include <ucontext.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <vector>
+
+struct Place { unsigned x, y, z; };
+
+namespace {
+constexpr int MOST_THREADS = 1024, WARP = 32, EXCHANGED = 32;
+constexpr size_t STACK = 1 << 16, MOST_SHARED = 232448, EDGE = 1 << 14;
+enum State : char { READY, AT_WARP, AT_BLOCK, DONE };
+
+struct Copy { void* to; const void* from; size_t size; bool valid; };
+
+struct Thread {
+    ucontext_t context;
+    State state;
+    int exchanges;                                       // counted, for the two buffers that they use in turn
+    std::vector<std::vector<Copy>> copies;               // groups that are under way; the last one is open
+};
+
+Thread threads[MOST_THREADS];
+std::unique_ptr<unsigned char[]> stacks(new unsigned char[MOST_THREADS * STACK]);
+alignas(1024) unsigned char store[EDGE + MOST_SHARED + EDGE];
+alignas(16) unsigned char exchanged[2][MOST_THREADS][EXCHANGED];
+ucontext_t scheduler;
+int current;
+void (*body)(void**);
+void** given;
+char message[256];
+
+void wait(State state) {
+    Thread& me = threads[current];
+    me.state = state;
+    swapcontext(&me.context, &scheduler);
+}
+}  // namespace
+
+extern "C" {
+Place threadIdx, blockIdx, blockDim, gridDim;
+unsigned char* dynamic_shared = store + EDGE;
+
+int lane() { return current % WARP; }
+void block_barrier() { wait(AT_BLOCK); }
+void warp_barrier() { wait(AT_WARP); }
+
+void see(bool right, const char* what) {
+    if (!right && !*message)
+        snprintf(message, sizeof message, "%s, by thread %d of block (%u, %u, %u)", what, current, blockIdx.x, blockIdx.y,
+                 blockIdx.z);
+}
+
+void see_aligned(const void* address, size_t size, const char* what) {
+    auto at = (const unsigned char*)address;
+    bool own = at >= stacks.get() && at < stacks.get() + MOST_THREADS * STACK;
+    if (own || (uintptr_t)at % std::min<size_t>(size, 16) == 0) return;
+    char text[128];
+    snprintf(text, sizeof text, "%s %zu bytes at an address that is no multiple of that", what, size);
+    see(false, text);
+}
+
+const unsigned char* exchange(const void* mine, size_t size) {
+    auto& lanes = exchanged[threads[current].exchanges++ % 2];
+    memcpy(lanes[current], mine, size);
+    wait(AT_WARP);
+    return lanes[current / WARP * WARP];
+}
+
+void queue_copy(void* to, const void* from, size_t size, bool valid) {
+    threads[current].copies.back().push_back({to, from, size, valid});
+}
+
+void close_copies() { threads[current].copies.emplace_back(); }
+
+// All but the `later` youngest closed groups.
+void arrive_copies(int later) {
+    auto& copies = threads[current].copies;
+    while ((int)copies.size() - 1 > later) {
+        for (const Copy& copy : copies.front())
+            if (copy.valid) memcpy(copy.to, copy.from, copy.size);
+            else memset(copy.to, 0, copy.size);
+        copies.erase(copies.begin());
+    }
+}
+}
+
+namespace {
+void enter() {
+    body(given);
+    wait(DONE);
+}
+
+void start(int number) {
+    Thread& thread = threads[number];
+    thread.state = READY;
+    thread.exchanges = 0;
+    thread.copies.assign(1, {});
+    getcontext(&thread.context);
+    thread.context.uc_stack.ss_sp = stacks.get() + number * STACK;
+    thread.context.uc_stack.ss_size = STACK;
+    makecontext(&thread.context, enter, 0);
+}
+
+// Lets go who waits at a barrier that all have reached; whether there was one.
+bool release(int count) {
+    auto all = [&](int begin, int end, State state) {
+        return std::all_of(threads + begin, threads + end, [=](const Thread& t) { return t.state == state; });
+    };
+    bool released = false;
+    for (int begin = 0; begin < count; begin += WARP) {
+        int end = std::min(count, begin + WARP);
+        if (!all(begin, end, AT_WARP)) continue;
+        for (int i = begin; i < end; ++i) threads[i].state = READY;
+        released = true;
+    }
+    int waiting = 0, done = 0;
+    for (int i = 0; i < count; ++i) {
+        waiting += threads[i].state == AT_BLOCK;
+        done += threads[i].state == DONE;
+    }
+    if (!waiting || waiting + done < count) return released;
+    see(!done, "some threads of the block have ended while others wait at a barrier");
+    for (int i = 0; i < count; ++i)
+        if (threads[i].state == AT_BLOCK) threads[i].state = READY;
+    return true;
+}
+
+void run_block(int count, std::mt19937& random) {
+    std::vector<int> order(count);
+    for (int i = 0; i < count; ++i) order[i] = i;
+    for (int ended = 0; ended < count;) {
+        std::shuffle(order.begin(), order.end(), random);
+        bool ran = false;
+        for (int i : order) {
+            if (threads[i].state != READY) continue;
+            ran = true;
+            current = i;
+            threadIdx = {i % blockDim.x, i / blockDim.x % blockDim.y, i / blockDim.x / blockDim.y};
+            swapcontext(&scheduler, &threads[i].context);
+            ended += threads[i].state == DONE;
+        }
+        if (!release(count) && !ran && ended < count) return see(false, "threads wait for each other for ever");
+    }
+}
+}  // namespace
+
+// sizes: of the grid (3), of a block (3), bytes of dynamic shared memory. shared to shared_end: the kernel's own shared
+// arrays. Empty where all went well.
+extern "C" const char* run_grid(const int* sizes, unsigned char* shared, unsigned char* shared_end, void (*thread)(void**),
+                                void** arguments) {
+    std::mt19937 random(1);
+    body = thread;
+    given = arguments;
+    *message = 0;
+    gridDim = {(unsigned)sizes[0], (unsigned)sizes[1], (unsigned)sizes[2]};
+    blockDim = {(unsigned)sizes[3], (unsigned)sizes[4], (unsigned)sizes[5]};
+    size_t bytes = sizes[6];
+    long long count = (long long)sizes[3] * sizes[4] * sizes[5];
+    if (*std::min_element(sizes, sizes + 6) < 1 || sizes[1] > 65535 || sizes[2] > 65535 || count > MOST_THREADS ||
+        bytes + (shared_end - shared) > MOST_SHARED)
+        return "the grid, the block or its shared memory is larger than a GPU takes, or empty";
+    for (unsigned z = 0; z < gridDim.z; ++z)
+        for (unsigned y = 0; y < gridDim.y; ++y)
+            for (unsigned x = 0; x < gridDim.x; ++x) {
+                blockIdx = {x, y, z};
+                memset(store, 0xff, EDGE + bytes + EDGE);
+                memset(shared, 0xff, shared_end - shared);
+                for (int i = 0; i < count; ++i) start(i);
+                run_block((int)count, random);
+                if (*message) return message;
+                auto whole = [](const unsigned char* edge) {
+                    return std::all_of(edge, edge + EDGE, [](unsigned char byte) { return byte == 0xff; });
+                };
+                see(whole(store), "shared memory is written before its start");
+                see(whole(dynamic_shared + bytes), "shared memory is written behind its end");
+                if (*message) return message;
+            }
+    return message;
+}

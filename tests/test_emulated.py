@@ -1,0 +1,232 @@
+"""The CUDA kernels without a GPU: emulated on the CPU (tests/emulator), by the checks of the tests for a GPU.
+
+Shapes are small, and such that tiles have edges, blocks take several turns and sums several parts.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
+
+import emulator as emulation  # noqa: E402
+import test_cuda_conv as conv_checks  # noqa: E402
+import test_cuda_ops as checks  # noqa: E402
+import test_fuse as fused_checks  # noqa: E402
+import test_image_step as image_checks  # noqa: E402
+from emulator import Emulator, cupy  # noqa: E402
+
+from minidl import device  # noqa: E402
+from minidl.ops import cpu, cuda  # noqa: E402
+from minidl.ops.cuda.linear import gemm  # noqa: E402
+from minidl.ops.window import conv_geometry  # noqa: E402
+
+if emulation.COMPILER is None:
+    pytest.skip("there is no C++ compiler (g++ or c++) here", allow_module_level=True)
+
+pytestmark = pytest.mark.usefixtures("fp32")
+FLOAT, DOUBLE = np.float32, np.float64
+ACTS = ("tanh", "sigmoid", "relu")
+
+
+@pytest.fixture(scope="module")
+def compiler(tmp_path_factory: pytest.TempPathFactory) -> Emulator:
+    return Emulator(tmp_path_factory.mktemp("emulated"))
+
+
+@pytest.fixture
+def emulated(compiler: Emulator) -> Iterator[Emulator]:
+    with compiler.running() as running:
+        yield running
+
+
+# ---------------------------------------------------------------- elementwise, along an axis, pooling
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.usefixtures("emulated")
+@pytest.mark.parametrize("act", ACTS)
+def test_activations(act: str) -> None:
+    checks.test_activations_of_special_values(act, FLOAT)
+
+
+@pytest.mark.usefixtures("emulated")
+@pytest.mark.parametrize("shape", [(5, 7), (3, 1500), (2, 33, 3)])
+def test_softmax(shape: tuple[int, ...]) -> None:
+    """A row by one thread, by some of a warp, and by a whole block."""
+    rng = np.random.default_rng(0)
+    x, gy = rng.standard_normal(shape), rng.standard_normal(shape)
+    for name in ("softmax", "log_softmax"):
+        def both_ways(k: Any, x: Any, gy: Any, name: str = name) -> Any:
+            y = getattr(k, name)(x, 1)
+            return y, getattr(k, f"{name}_grad_x")(gy, y, 1)
+        for got, want in checks.both(both_ways, x, gy):
+            np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.usefixtures("emulated")
+@pytest.mark.parametrize("shape", [(), (3,), (5, 131)])
+def test_dropout(shape: tuple[int, ...]) -> None:
+    for got, want in checks.both(lambda k, x: k.dropout(x, 0.3, (7, 2**63)), np.ones(shape, FLOAT)):
+        np.testing.assert_array_equal(got == 0, want == 0)
+        np.testing.assert_allclose(got, want, rtol=2 * np.finfo(FLOAT).eps)
+
+
+POOLINGS = [((3, 2, 12, 8), 4, 4, 0), ((2, 3, 28, 28), 2, 2, 0), ((2, 3, 9, 7), 3, 2, 1), ((1, 1, 15, 10), (3, 5), (3, 5), 0),
+            ((1, 2, 5, 6), (2, 3), 1, ((1, 0), (0, 2)))]
+
+
+@pytest.mark.parametrize("shape", POOLINGS, ids=str)
+def test_pooling(shape: tuple[Any, ...], emulated: Emulator) -> None:
+    checks.test_pooling_of_larger_images(*shape, FLOAT, emulated.memory)
+    fused_checks.test_avg_pool2d_grad_act(*shape, "relu", FLOAT, emulated.memory)
+
+
+# ---------------------------------------------------------------- loss, update, batches
+@pytest.mark.usefixtures("emulated")
+@pytest.mark.parametrize(("n", "classes"), [(1, 1), (5, 10), (130, 10), (3, 1500), (1100, 20)])
+def test_loss(n: int, classes: int) -> None:
+    checks.test_cross_entropy_of_any_size(n, classes)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize(("n", "classes"), [(37, 10), (1030, 3)])
+def test_loss_with_its_gradient(n: int, classes: int, emulated: Emulator) -> None:
+    for reduction in ("mean", "none"):
+        fused_checks.test_cross_entropy_with_grad(n, classes, reduction, FLOAT, emulated.memory)
+
+
+@pytest.mark.usefixtures("emulated")
+@pytest.mark.parametrize("count", [1, 66])
+def test_sgd(count: int) -> None:
+    """One launch, and two."""
+    checks.test_sgd_is_the_cpus(count if count == 1 else 201, 0.9, 1e-2, True, FLOAT)
+    checks.test_sgd_changes_only_what_it_was_given()
+
+
+@pytest.mark.parametrize("padding", [0, 2])
+def test_gather(padding: int, emulated: Emulator) -> None:
+    checks.test_gather_is_the_cpus((20, 3, 8, 9), 7, padding, FLOAT, emulated.memory)
+
+
+@pytest.mark.usefixtures("emulated")
+@pytest.mark.parametrize(("stored", "batch", "padding"), [((23, 1, 12, 9), 8, 2), ((7, 3, 4, 5), 7, 0), ((3, 2, 1, 1), 1, 1)])
+def test_next_batch(stored: tuple[int, ...], batch: int, padding: int) -> None:
+    """Two epochs; beyond the end the pixels are NaN."""
+    rng = np.random.default_rng(0)
+    images, labels = rng.integers(0, 256, stored).astype(np.uint8), rng.integers(0, 10, stored[0])
+    affine = tuple(rng.uniform(0.001, 0.1, stored[1])), tuple(rng.standard_normal(stored[1]))
+    for _ in range(2):
+        kept = [images, labels, rng.permutation(stored[0]), np.zeros(2, np.int64)]
+        there = [cupy.asarray(array) for array in kept]
+        for first in range(0, stored[0], batch):
+            n = min(batch, stored[0] - first)
+            wants = cpu.next_batch(*kept, batch, n, *affine, padding, np.dtype(FLOAT))
+            for got, want in zip(cuda.next_batch(*there, batch, n, *affine, padding, np.dtype(FLOAT)), wants, strict=True):
+                np.testing.assert_array_equal(got.get(), want, strict=True)
+            assert there[3].tolist() == kept[3].tolist()
+        pixels, picked = cuda.next_batch(*there, batch, 3, *affine, padding, np.dtype(FLOAT))
+        assert np.isnan(pixels).all()
+        assert (picked == -1).all()
+
+
+@pytest.mark.usefixtures("emulated")
+@pytest.mark.parametrize(("n", "classes"), [(1, 1), (130, 3), (1500, 20), (0, 4)])
+def test_metrics(n: int, classes: int) -> None:
+    """Also of equal logits, and of those that are not finite."""
+    rng = np.random.default_rng(0)
+    labels, loss = rng.integers(0, classes, n), np.asarray(1.25, FLOAT)
+    for change in (lambda x: x, np.round, lambda x: np.where(x > 1, np.nan, np.where(x < -1, np.inf, x))):
+        x = change(rng.standard_normal((n, classes)).astype(FLOAT)).astype(FLOAT)
+        found, want = cupy.asarray(np.array([1.5, 3.0])), np.array([1.5, 3.0])
+        for _ in range(2):
+            cuda.update_metrics(found, cupy.asarray(loss), cupy.asarray(x), cupy.asarray(labels))
+            cpu.update_metrics(want, loss, x, labels)
+        np.testing.assert_array_equal(found, want)
+
+
+# ---------------------------------------------------------------- products
+@pytest.mark.parametrize("dtype", [FLOAT, DOUBLE])
+@pytest.mark.parametrize("sizes", [(33, 65, 1), (7, 130, 19), (2, 700, 3), (0, 5, 4), (5, 0, 3)])
+def test_linear(sizes: tuple[int, int, int], dtype: type, emulated: Emulator) -> None:
+    checks.test_linear_of_any_size(sizes, dtype, emulated.memory)
+
+
+@pytest.mark.usefixtures("emulated")
+@pytest.mark.parametrize("act", ACTS)
+def test_linear_with_an_activation(act: str) -> None:
+    """As one after the other."""
+    rng = np.random.default_rng(0)
+    x, w, b, gy = (cupy.asarray(rng.standard_normal(s, FLOAT)) for s in ((19, 70), (21, 70), (21,), (19, 21)))
+    y = getattr(cuda, act)(cupy.asarray(rng.standard_normal((19, 70), FLOAT)))
+    fused_checks.close(cuda.linear_act(x, w, b, act), getattr(cuda, act)(cuda.linear(x, w, b)), FLOAT)
+    fused_checks.close(cuda.linear_grad_act(gy, w, y, act),
+                       getattr(cuda, f"{act}_grad_x")(cuda.linear_grad_x(gy, w), y), FLOAT)
+
+
+@pytest.mark.parametrize("transposed", [(False, True), (False, False), (True, False)])
+@pytest.mark.parametrize(("rows", "cols", "depth"), [(17, 130, 37), (70, 5, 300)])
+def test_products_in_register_tiles(rows: int, cols: int, depth: int, transposed: tuple[bool, bool],
+                                    emulated: Emulator) -> None:
+    """Which launchers choose for larger ones; also split along the depth."""
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((1, rows, depth), FLOAT), rng.standard_normal((1, depth, cols), FLOAT)
+    stored = [cupy.asarray(np.ascontiguousarray(x.swapaxes(1, 2) if t else x)) for x, t in zip((a, b), transposed)]
+    out = gemm(*stored, cupy.zeros((1, rows, cols), FLOAT), transpose_a=transposed[0], transpose_b=transposed[1],
+               tiled=False)
+    checks.assert_product(out.get(), "fp32", depth, np.matmul, [a, b])
+
+
+# ---------------------------------------------------------------- convolutions
+# x, w, stride, padding; and which algorithms: few of them, because each compiles kernels of its own for a shape
+CONVOLUTIONS: list[tuple[Any, Any, Any, Any, list[str]]] = [
+    ((5, 2, 9, 11), (9, 2, 5, 5), 1, 0, ["whole_image", "implicit_gemm", "direct", "tiled", "krizhevsky"]),
+    ((3, 3, 12, 12), (6, 3, 3, 5), 1, ((1, 2), (4, 0)), ["whole_image", "implicit_gemm"]),
+    ((2, 2, 11, 9), (3, 2, 3, 3), 2, 1, ["implicit_gemm", "direct", "krizhevsky"]),
+    ((1, 45, 5, 12), (13, 45, 4, 6), 1, 0, ["winograd"]),
+    ((9, 3, 16, 16), (10, 3, 8, 8), 1, ((4, 3), (4, 3)), ["winograd", "whole_image"])]
+
+
+def failures(shape: tuple[Any, ...], emulated: Emulator, dtype: type = FLOAT) -> list[str]:
+    x, w, stride, padding, names = shape
+    g = conv_geometry(x, w, None, stride, padding, "gemm")
+    return list(conv_checks.failures_of(conv_checks.drawn(g, 1, dtype), names, emulated.memory))
+
+
+@pytest.mark.parametrize("shape", CONVOLUTIONS, ids=str)
+def test_convolution(shape: tuple[Any, ...], emulated: Emulator) -> None:
+    conv_checks.assert_none(failures(shape, emulated))
+
+
+def test_convolution_of_doubles(emulated: Emulator) -> None:
+    conv_checks.assert_none(failures((*CONVOLUTIONS[0][:4], ["whole_image", "implicit_gemm"]), emulated, DOUBLE))
+
+
+@pytest.mark.parametrize(("name", "shape"), [("whole_image", ((3, 2, 12, 16), (5, 2, 5, 5), 0)),
+                                             ("winograd", ((2, 3, 15, 15), (9, 3, 8, 8), 0))], ids=str)
+def test_convolution_with_activation_and_pooling(name: str, shape: tuple[Any, ...], emulated: Emulator) -> None:
+    conv_checks.test_fused_with_activation_and_pooling(name, shape, FLOAT, emulated.memory)
+
+
+@pytest.mark.parametrize("shape", [((3, 2, 13, 11), (5, 2, 4, 4), ((1, 2), (2, 3)), 2), ((2, 1, 12, 12), (7, 1, 5, 5), 0, 4)],
+                         ids=str)
+def test_first_layers_gradients(shape: tuple[Any, ...], emulated: Emulator) -> None:
+    fused_checks.test_conv2d_act_pool_grad_wb(*shape, "tanh", FLOAT, emulated.memory)
+
+
+@pytest.mark.parametrize("precision", ["tf32", "3xtf32"])
+def test_whole_images_on_tensor_cores(precision: str, emulated: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conv_checks, "FUSED", [((2, 6, 14, 14), 34, 5, 0, 2), ((3, 2, 9, 16), 37, (3, 4), ((1, 0), (2, 3)), 2)])
+    conv_checks.test_whole_images_on_tensor_cores_fused(precision, "tanh", emulated.memory)
+
+
+# ---------------------------------------------------------------- generated kernels
+@pytest.mark.usefixtures("emulated")
+@pytest.mark.parametrize("name", image_checks.NETS)
+def test_image_steps(name: str) -> None:
+    """More images than blocks, too."""
+    for n in (1, 6):
+        image_checks.test_gpu_outputs_are_those_of_the_steps(name, n)
