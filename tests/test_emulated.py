@@ -39,6 +39,14 @@ def compiler(tmp_path_factory: pytest.TempPathFactory) -> Emulator:
     return Emulator(tmp_path_factory.mktemp("emulated"))
 
 
+RAN: set[str] = set()                      # names of this file's tests
+
+
+@pytest.fixture(autouse=True)
+def _noted(request: pytest.FixtureRequest) -> None:
+    RAN.add(request.node.name)
+
+
 @pytest.fixture
 def emulated(compiler: Emulator) -> Iterator[Emulator]:
     with compiler.running() as running:
@@ -83,6 +91,14 @@ POOLINGS = [((3, 2, 12, 8), 4, 4, 0), ((2, 3, 28, 28), 2, 2, 0), ((2, 3, 9, 7), 
 def test_pooling(shape: tuple[Any, ...], emulated: Emulator) -> None:
     checks.test_pooling_of_larger_images(*shape, FLOAT, emulated.memory)
     fused_checks.test_avg_pool2d_grad_act(*shape, "relu", FLOAT, emulated.memory)
+
+
+@pytest.mark.usefixtures("emulated")
+def test_gradient_of_indexing() -> None:
+    """Some elements are taken twice."""
+    index, shape = (np.array([3, 0, 3, 3]), slice(None, None, 2)), (5, 4)
+    for got, want in checks.both(lambda k, gy: k.getitem_grad_x(gy, index, shape, False), np.ones((4, 2), FLOAT)):
+        np.testing.assert_array_equal(got, want)
 
 
 # ---------------------------------------------------------------- loss, update, batches
@@ -185,24 +201,33 @@ def test_products_in_register_tiles(rows: int, cols: int, depth: int, transposed
 CONVOLUTIONS: list[tuple[Any, Any, Any, Any, list[str]]] = [
     ((5, 2, 9, 11), (9, 2, 5, 5), 1, 0, ["whole_image", "implicit_gemm", "direct", "tiled", "krizhevsky"]),
     ((3, 3, 12, 12), (6, 3, 3, 5), 1, ((1, 2), (4, 0)), ["whole_image", "implicit_gemm"]),
-    ((2, 2, 11, 9), (3, 2, 3, 3), 2, 1, ["implicit_gemm", "direct", "krizhevsky"]),
-    ((1, 45, 5, 12), (13, 45, 4, 6), 1, 0, ["winograd"]),
+    ((2, 2, 11, 9), (3, 2, 3, 3), 2, 1, ["implicit_gemm", "direct", "krizhevsky", "gemm"]),
+    ((1, 32, 4, 4), (3, 32, 3, 3), 1, 1, ["implicit_gemm"]),
+    ((1, 45, 5, 12), (13, 45, 2, 6), 1, 0, ["winograd"]),
     ((9, 3, 16, 16), (10, 3, 8, 8), 1, ((4, 3), (4, 3)), ["winograd", "whole_image"])]
 
 
-def failures(shape: tuple[Any, ...], emulated: Emulator, dtype: type = FLOAT) -> list[str]:
-    x, w, stride, padding, names = shape
-    g = conv_geometry(x, w, None, stride, padding, "gemm")
-    return list(conv_checks.failures_of(conv_checks.drawn(g, 1, dtype), names, emulated.memory))
+def convolve(x: Any, w: Any, stride: Any, padding: Any, names: list[str], emulated: Emulator,
+             dtype: type = FLOAT) -> None:
+    """All directions that an algorithm has for a shape; each has y."""
+    g, before = conv_geometry(x, w, None, stride, padding, "gemm"), conv_checks.DONE.copy()
+    conv_checks.assert_none(list(conv_checks.failures_of(conv_checks.drawn(g, 1, dtype), names, emulated.memory)))
+    assert {name for name, direction in conv_checks.DONE - before if direction == "y"} == set(names)
 
 
 @pytest.mark.parametrize("shape", CONVOLUTIONS, ids=str)
 def test_convolution(shape: tuple[Any, ...], emulated: Emulator) -> None:
-    conv_checks.assert_none(failures(shape, emulated))
+    convolve(*shape, emulated)
 
 
 def test_convolution_of_doubles(emulated: Emulator) -> None:
-    conv_checks.assert_none(failures((*CONVOLUTIONS[0][:4], ["whole_image", "implicit_gemm"]), emulated, DOUBLE))
+    convolve(*CONVOLUTIONS[0][:4], ["whole_image", "implicit_gemm"], emulated, DOUBLE)
+
+
+@pytest.mark.parametrize("precision", ["tf32", "3xtf32"])
+def test_convolution_on_tensor_cores(precision: str, emulated: Emulator) -> None:
+    device.set_precision(precision)
+    convolve(*CONVOLUTIONS[1][:4], ["tensor_core", "tensor_core_image"], emulated)
 
 
 @pytest.mark.parametrize(("name", "shape"), [("whole_image", ((3, 2, 12, 16), (5, 2, 5, 5), 0)),
@@ -211,8 +236,10 @@ def test_convolution_with_activation_and_pooling(name: str, shape: tuple[Any, ..
     conv_checks.test_fused_with_activation_and_pooling(name, shape, FLOAT, emulated.memory)
 
 
-@pytest.mark.parametrize("shape", [((3, 2, 13, 11), (5, 2, 4, 4), ((1, 2), (2, 3)), 2), ((2, 1, 12, 12), (7, 1, 5, 5), 0, 4)],
-                         ids=str)
+FUSED = [((9, 3, 16, 16), (10, 3, 8, 8), ((4, 3), (4, 3)), 4), ((2, 1, 12, 12), (7, 1, 5, 5), 0, 4)]
+
+
+@pytest.mark.parametrize("shape", FUSED, ids=str)
 def test_first_layers_gradients(shape: tuple[Any, ...], emulated: Emulator) -> None:
     fused_checks.test_conv2d_act_pool_grad_wb(*shape, "tanh", FLOAT, emulated.memory)
 
@@ -223,10 +250,109 @@ def test_whole_images_on_tensor_cores(precision: str, emulated: Emulator, monkey
     conv_checks.test_whole_images_on_tensor_cores_fused(precision, "tanh", emulated.memory)
 
 
-# ---------------------------------------------------------------- generated kernels
+# ---------------------------------------------------------------- generated kernels, and all
 @pytest.mark.usefixtures("emulated")
 @pytest.mark.parametrize("name", image_checks.NETS)
 def test_image_steps(name: str) -> None:
     """More images than blocks, too."""
     for n in (1, 6):
         image_checks.test_gpu_outputs_are_those_of_the_steps(name, n)
+
+
+# ---------------------------------------------------------------- the emulator's own eyes
+BARRIER = "__syncthreads();"
+Check = Callable[[Emulator], None]
+
+
+def convolution(at: int, *names: str) -> Check:
+    return lambda emulated: convolve(*CONVOLUTIONS[at][:4], list(names), emulated)
+
+
+def image_step(name: str, n: int = 6) -> Check:
+    return lambda emulated: image_checks.test_gpu_outputs_are_those_of_the_steps(name, n)
+
+
+def linear(emulated: Emulator) -> None:
+    test_linear((7, 130, 19), FLOAT, emulated)
+
+
+def pooling(at: int) -> Check:
+    return lambda emulated: test_pooling(POOLINGS[at], emulated)
+
+
+# What is wrong -> (a piece of some source, what stands there instead, a check that runs it, what the failure says)
+MUTATIONS: dict[str, tuple[str, str, Check, str]] = {
+    "packs in shared memory at odd offsets": (
+        "ceil_div(groups * filters_size, 4) * 4", "groups * filters_size", convolution(4, "winograd"), "no multiple"),
+    "packs in global memory at odd offsets": (
+        "p.w_packed + r], true", "p.w_packed + r + 1], true", convolution(0, "implicit_gemm"), "no multiple"),
+    "no barrier between loading and reading": (
+        f"await_copies<0>();\n        {BARRIER}\n        int items", "await_copies<0>();\n        int items",
+        convolution(0, "whole_image"), "tolerance"),
+    "no barrier between reading and loading again": (
+        f"bs[k][threadIdx.x % TILE];\n        {BARRIER}", "bs[k][threadIdx.x % TILE];", linear, "tolerance"),
+    "no barrier between uses of one array": (
+        f"    {BARRIER}                       // whoever reads the values of an earlier call is done", "",
+        lambda emulated: test_softmax((3, 1500)), ""),
+    "no barrier before others change what is read": (
+        f"    {BARRIER}\n    if (threadIdx.x) return false;", "    if (threadIdx.x) return false;",
+        lambda emulated: test_next_batch((23, 1, 12, 9), 8, 2), ""),
+    "no barrier between steps of an image": (
+        f"if (TEAMS == 1) return;\n    {BARRIER}", "if (TEAMS == 1) return;", image_step("lenet5"), ""),
+    "copies that nobody awaits": (
+        f"await_copies<0>();\n        {BARRIER}\n        int items", f"{BARRIER}\n        int items",
+        convolution(0, "whole_image"), "tolerance"),
+    "one group of copies too few awaited": (
+        "await_copies<0>();\n        __syncthreads();                               // this slab", "await_copies<1>();\n"
+        "        __syncthreads();                               // this slab", convolution(0, "implicit_gemm"), "tolerance"),
+    "a barrier that some threads pass by": (
+        f"{BARRIER}\n    for (int i = threadIdx.x; i < live * ow", f"if (threadIdx.x < 99) {BARRIER}\n"
+        "    for (int i = threadIdx.x; i < live * ow", pooling(0), "some threads of the block have ended"),
+    "an exchange without half of a warp": (
+        "REAL other = __shfl_xor_sync(~0u", "if (threadIdx.x % 2) return value;\n        REAL other = __shfl_xor_sync(~0u",
+        lambda emulated: test_softmax((5, 7)), "for ever"),
+    "an element that nobody set to zero": (
+        "fetched[i * SLOT + SLOT - 1] = 0;", "", lambda emulated: test_first_layers_gradients(FUSED[0], emulated), ""),
+    "shared memory that nobody cleared": (
+        "*(Pack<4>*)&memory[i] = Pack<4>();", ";", image_step("padded, odd sizes", 1), ""),
+    "shared memory behind its end": (
+        "columns[s % KW * pitch", "columns[(s % KW + 1) * pitch", pooling(0), "behind its end"),
+    "results behind their end": (
+        "if (row >= p.rows || column >= p.cols) return;", "", linear, "behind an array"),
+    "a filter row too few": ("r <= KH", "r < KH", image_step("lenet5", 1), ""),
+    "a sum without its last part": (
+        "s < p.splits;", "s < p.splits - 1;",
+        lambda emulated: test_products_in_register_tiles(70, 5, 300, (False, False), emulated), "tolerance"),
+    "a wrong stride": ("(at.high * p.h + r) * p.w + s", "(at.high * p.h + r) * p.pw + s", convolution(0, "whole_image"),
+                       "tolerance"),
+    "a window beyond the image": ("imin(g.kw, g.w - s)", "g.kw", pooling(2), ""),
+    "an update of each second element": (
+        "k < ELEMENTS_A_THREAD", "k < ELEMENTS_A_THREAD / 2", lambda emulated: test_sgd(1), ""),
+    "an operand that is not rounded to tf32": (
+        "tf32(part ? x - __uint_as_float(tf32(x)) : x)", "__float_as_uint(x)", lambda emulated: tensor_cores(emulated),
+        "not rounded to tf32"),
+}
+
+
+def tensor_cores(emulated: Emulator) -> None:
+    device.set_precision("tf32")
+    convolution(1, "tensor_core_image")(emulated)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("what", MUTATIONS)
+def test_a_mutation_is_caught(what: str, compiler: Emulator) -> None:
+    old, new, check, message = MUTATIONS[what]
+    with compiler.running(old, new) as emulated, pytest.raises(AssertionError, match=message or None):
+        check(emulated)
+
+
+# ---------------------------------------------------------------- how much was seen
+def test_every_kernel_was_emulated(compiler: Emulator, request: pytest.FixtureRequest) -> None:
+    from test_cuda_compile import FILES, kernels
+
+    chosen = [item for item in request.session.items if item.path == request.node.path]
+    whole = {getattr(item, "originalname", "") for item in chosen} >= {name for name in globals() if name[:5] == "test_"}
+    if not whole or {item.name for item in chosen} - RAN:
+        pytest.skip("only some of this file's tests ran in this process")
+    assert {name for file in FILES for name in kernels(file)} - compiler.launched == set()

@@ -138,6 +138,7 @@ class Emulator:
         assert COMPILER, "a test asks for a C++ compiler first"
         self._folder = folder
         self.memory = Guarded()
+        self.launched: set[str] = set()    # names of kernels
 
     @functools.cached_property
     def _scheduler(self) -> Path:
@@ -163,6 +164,7 @@ class Emulator:
     def _launch(self, function: Function, *numbers: Any) -> None:
         """cupy.cuda.driver.launchKernel: grid (3), block (3), shared memory, stream, arguments, extra."""
         *sizes, _, arguments, _ = numbers
+        self.launched.add(function.name)
         assert sizes[6] <= function.max_dynamic_shared_size_bytes, f"{function.name}: {sizes[6]} bytes were not asked for"
         message = function.run((ctypes.c_int * 7)(*map(int, sizes)), ctypes.c_void_p(arguments))
         assert not message, f"{function.name}: {message.decode()}"

@@ -1,6 +1,6 @@
 // Runs a kernel's grid on the CPU: one block after the other, the threads of a block as coroutines.
 //
-// A thread runs until it waits, at a barrier of its block or of its warp; those that can run do so in a random order,
+// A thread runs until it waits for its warp or its block. Warps, and the threads of each, take turns in a random order,
 // which is the same in each process. Shared memory is full of NaN when a block starts, with edges that must stay.
 // What a GPU would not survive, or leave undefined, is remembered as a message; the first one is run_grid's result.
 #include <ucontext.h>
@@ -111,45 +111,45 @@ void start(int number) {
     makecontext(&thread.context, enter, 0);
 }
 
-// Lets go who waits at a barrier that all have reached; whether there was one.
-bool release(int count) {
-    auto all = [&](int begin, int end, State state) {
-        return std::all_of(threads + begin, threads + end, [=](const Thread& t) { return t.state == state; });
-    };
-    bool released = false;
-    for (int begin = 0; begin < count; begin += WARP) {
-        int end = std::min(count, begin + WARP);
-        if (!all(begin, end, AT_WARP)) continue;
-        for (int i = begin; i < end; ++i) threads[i].state = READY;
-        released = true;
-    }
-    int waiting = 0, done = 0;
-    for (int i = 0; i < count; ++i) {
-        waiting += threads[i].state == AT_BLOCK;
-        done += threads[i].state == DONE;
-    }
-    if (!waiting || waiting + done < count) return released;
-    see(!done, "some threads of the block have ended while others wait at a barrier");
-    for (int i = 0; i < count; ++i)
-        if (threads[i].state == AT_BLOCK) threads[i].state = READY;
-    return true;
+bool all_of(const std::vector<int>& members, State state) {
+    return std::all_of(members.begin(), members.end(), [=](int i) { return threads[i].state == state; });
 }
 
-void run_block(int count, std::mt19937& random) {
-    std::vector<int> order(count);
-    for (int i = 0; i < count; ++i) order[i] = i;
-    for (int ended = 0; ended < count;) {
-        std::shuffle(order.begin(), order.end(), random);
-        bool ran = false;
-        for (int i : order) {
+// Runs a warp until none of its threads can go on without the rest of the block.
+void run_warp(std::vector<int>& warp, std::mt19937& random) {
+    for (bool ran = true; ran;) {
+        ran = false;
+        std::shuffle(warp.begin(), warp.end(), random);
+        for (int i : warp) {
             if (threads[i].state != READY) continue;
-            ran = true;
             current = i;
             threadIdx = {i % blockDim.x, i / blockDim.x % blockDim.y, i / blockDim.x / blockDim.y};
             swapcontext(&scheduler, &threads[i].context);
-            ended += threads[i].state == DONE;
+            ran = true;
         }
-        if (!release(count) && !ran && ended < count) return see(false, "threads wait for each other for ever");
+        if (all_of(warp, AT_WARP))
+            for (int i : warp) threads[i].state = READY;
+    }
+}
+
+// One warp after the other, as far as it comes: what one does between two barriers, others do long after or before.
+void run_block(int count, std::mt19937& random) {
+    std::vector<std::vector<int>> warps((count + WARP - 1) / WARP);
+    for (int i = 0; i < count; ++i) warps[i / WARP].push_back(i);
+    while (true) {
+        std::shuffle(warps.begin(), warps.end(), random);
+        int waiting = 0, done = 0;
+        for (auto& warp : warps) {
+            run_warp(warp, random);
+            for (int i : warp) {
+                waiting += threads[i].state == AT_BLOCK;
+                done += threads[i].state == DONE;
+            }
+        }
+        if (done == count) return;
+        if (waiting + done < count) return see(false, "threads wait for each other for ever");
+        if (done) return see(false, "some threads of the block have ended while others wait at a barrier");
+        for (int i = 0; i < count; ++i) threads[i].state = READY;
     }
 }
 }  // namespace
