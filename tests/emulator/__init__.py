@@ -1,9 +1,9 @@
 """CUDA kernels without a GPU: compiled by g++ as C++, launched by the backend's own launchers on NumPy arrays.
 
-`Emulator(folder).running()` is a context in which `minidl.ops.cuda` computes on `Memory`, which `cupy.asarray` makes,
-and which has the few things of a CuPy array that launchers and tests ask for. launch.Kernel is the real one, down to the
-driver's launch call: that one runs the grid (scheduler.cpp) and raises AssertionError for what a GPU would not survive,
-and for bytes that were written outside of an array.
+`Emulator(folder).running()` is a context in which `minidl.ops.cuda` computes on `Memory`, which `cupy.asarray` makes
+there, and which has the few things of a CuPy array that launchers and tests ask for. launch.Kernel is the real one, but
+for the driver's launch call: here it runs the grid (scheduler.cpp), and raises AssertionError for what a GPU would not
+survive and for bytes that are written outside of an array.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import pkgutil
 import re
 import shutil
 import subprocess
+import sys
 import types
 import weakref
 from collections.abc import Iterator
@@ -33,7 +34,7 @@ from minidl.ops import cuda  # noqa: E402
 from minidl.ops.cuda import launch  # noqa: E402
 
 HERE = Path(__file__).parent
-COMPILER = shutil.which("g++") or shutil.which("c++")
+COMPILER = shutil.which("g++") or shutil.which("c++") if sys.platform == "linux" else None
 OPTIONS = ("-O1", "-w", "-std=c++17", "-shared", "-fPIC", "-fno-strict-aliasing", f"-I{HERE}")
 EDGE, ALIGNMENT = 4096, 256                # bytes around an array; what CuPy's memory starts on a multiple of
 UNTOUCHED = 0xFF                           # in every byte that was never written: NaN, or -1
@@ -98,13 +99,13 @@ class Guarded:
 def translated(text: str, name: str) -> str:
     """A kernel's source, includes pasted in, as C++ with a function `run` that launches it."""
     parameters = launch.parameters(text, name)
-    text = re.sub(r"extern __shared__ (?:__align__\(\d+\) )?(\w+(?: \w+)?) (\w+)\[\];", r"\1* \2 = (\1*)dynamic_shared;",
-                  text)
+    text = re.sub(r"extern __shared__ (?:__align__\(\d+\) )?(\w+(?: \w+)?) (\w+)\[\];",
+                  r"\1* \2 = (\1*)dynamic_shared;", text)
     text = re.sub(rf"(__forceinline__ \w+) ({'|'.join(REPLACED)})\(", r"\1 gpus_\2(", text)
     text = re.sub(r"struct alignas\([^{]*\) Pack \{", "struct GpusPack {", text)
-    types_ = [f"{'const ' if kind == 'in' else ''}{c_type}{'' if kind == 'value' else '*'}"
+    declared = [f"{'const ' if kind == 'in' else ''}{c_type}{'' if kind == 'value' else '*'}"
               for _, c_type, kind in parameters]
-    values = ", ".join(f"*({c_type}*)arguments[{i}]" for i, c_type in enumerate(types_))
+    values = ", ".join(f"*({c_type}*)arguments[{i}]" for i, c_type in enumerate(declared))
     return "\n".join([
         '#include "emulator.h"', text, "}",
         'extern "C" const char* run(const int* sizes, void** arguments) {',
@@ -165,7 +166,8 @@ class Emulator:
         """cupy.cuda.driver.launchKernel: grid (3), block (3), shared memory, stream, arguments, extra."""
         *sizes, _, arguments, _ = numbers
         self.launched.add(function.name)
-        assert sizes[6] <= function.max_dynamic_shared_size_bytes, f"{function.name}: {sizes[6]} bytes were not asked for"
+        asked = function.max_dynamic_shared_size_bytes
+        assert sizes[6] <= asked, f"{function.name}: {sizes[6]} bytes of shared memory, but {asked} were asked for"
         message = function.run((ctypes.c_int * 7)(*map(int, sizes)), ctypes.c_void_p(arguments))
         assert not message, f"{function.name}: {message.decode()}"
         try:
