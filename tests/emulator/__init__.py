@@ -138,7 +138,7 @@ class Emulator:
     def __init__(self, folder: Path):
         assert COMPILER, "a test asks for a C++ compiler first"
         self._folder = folder
-        self.memory = Guarded()
+        self.memory, self._launches = Guarded(), 0
         self.launched: set[str] = set()    # names of kernels
 
     @functools.cached_property
@@ -168,7 +168,8 @@ class Emulator:
         self.launched.add(function.name)
         asked = function.max_dynamic_shared_size_bytes
         assert sizes[6] <= asked, f"{function.name}: {sizes[6]} bytes of shared memory, but {asked} were asked for"
-        message = function.run((ctypes.c_int * 7)(*map(int, sizes)), ctypes.c_void_p(arguments))
+        self._launches += 1                # threads take turns in another order each time
+        message = function.run((ctypes.c_int * 8)(*map(int, sizes), self._launches), ctypes.c_void_p(arguments))
         assert not message, f"{function.name}: {message.decode()}"
         try:
             self.memory.check()
@@ -186,7 +187,7 @@ class Emulator:
             changed = changed or old in text
             return Module(self, text.replace(old, new) if old else text, constants)
 
-        self.memory = memory = Guarded()
+        self.memory, self._launches = (memory := Guarded()), 0
         with pytest.MonkeyPatch.context() as patch:
             for name in ("arange", "argsort", "asfortranarray", "full", "ones", "ones_like", "zeros"):
                 patch.setattr(cupy, name, functools.partial(memory.made, getattr(np, name)))

@@ -1,8 +1,8 @@
 // Runs a kernel's grid on the CPU: one block after the other, the threads of a block as coroutines.
 //
-// A thread runs until it waits for its warp or its block. Warps, and the threads of each, take turns in a random order,
-// which is the same in each process. Shared memory is full of NaN when a block starts, with edges that must stay.
-// What a GPU would not survive, or leave undefined, is remembered as a message; the first one is run_grid's result.
+// A thread runs until it waits for its warp or its block. Warps, and the threads of each, take turns in a random order.
+// Shared memory is full of NaN when a block starts, and that of the launch has edges that must stay. What a GPU would not
+// survive, or leave undefined, is remembered as a message; the first one is run_grid's result.
 #include <ucontext.h>
 
 #include <algorithm>
@@ -154,11 +154,11 @@ void run_block(int count, std::mt19937& random) {
 }
 }  // namespace
 
-// sizes: of the grid (3), of a block (3), bytes of dynamic shared memory. shared to shared_end: the kernel's own shared
-// arrays. Empty where all went well.
+// sizes: of the grid (3), of a block (3), bytes of dynamic shared memory; and the number that the order of threads grows
+// from. shared to shared_end: the kernel's own shared arrays. Empty where all went well.
 extern "C" const char* run_grid(const int* sizes, unsigned char* shared, unsigned char* shared_end, void (*thread)(void**),
                                 void** arguments) {
-    std::mt19937 random(1);
+    std::mt19937 random(sizes[7]);
     body = thread;
     given = arguments;
     *message = 0;
