@@ -104,7 +104,7 @@ def translated(text: str, name: str) -> str:
     text = re.sub(rf"(__forceinline__ \w+) ({'|'.join(REPLACED)})\(", r"\1 gpus_\2(", text)
     text = re.sub(r"struct alignas\([^{]*\) Pack \{", "struct GpusPack {", text)
     declared = [f"{'const ' if kind == 'in' else ''}{c_type}{'' if kind == 'value' else '*'}"
-              for _, c_type, kind in parameters]
+                for _, c_type, kind in parameters]
     values = ", ".join(f"*({c_type}*)arguments[{i}]" for i, c_type in enumerate(declared))
     return "\n".join([
         '#include "emulator.h"', text, "}",

@@ -1,7 +1,7 @@
 // What a kernel's source finds in the emulator in place of CUDA's own names. See scheduler.cpp, which runs the threads.
 //
 // Where common.cuh and mma.cuh hold instructions of the GPU, the loader takes their functions out, and these stand in:
-// Pack and start_copy see to the alignment that vector accesses need, and copies arrive no earlier than they are awaited.
+// Pack and start_copy look at the alignment that vector accesses need, and copies arrive when they are awaited.
 #include <cmath>
 #include <cstddef>
 #include <cstdint>

@@ -1,8 +1,8 @@
 // Runs a kernel's grid on the CPU: one block after the other, the threads of a block as coroutines.
 //
 // A thread runs until it waits for its warp or its block. Warps, and the threads of each, take turns in a random order.
-// Shared memory is full of NaN when a block starts, and that of the launch has edges that must stay. What a GPU would not
-// survive, or leave undefined, is remembered as a message; the first one is run_grid's result.
+// Shared memory is full of NaN when a block starts, and that of the launch has edges that must stay. What a GPU would
+// not survive, or leave undefined, is remembered as a message; the first one is run_grid's result.
 #include <ucontext.h>
 
 #include <algorithm>
@@ -56,8 +56,8 @@ void warp_barrier() { wait(AT_WARP); }
 
 void see(bool right, const char* what) {
     if (!right && !*message)
-        snprintf(message, sizeof message, "%s, by thread %d of block (%u, %u, %u)", what, current, blockIdx.x, blockIdx.y,
-                 blockIdx.z);
+        snprintf(message, sizeof message, "%s, by thread %d of block (%u, %u, %u)", what, current, blockIdx.x,
+                 blockIdx.y, blockIdx.z);
 }
 
 void see_aligned(const void* address, size_t size, const char* what) {
@@ -154,10 +154,10 @@ void run_block(int count, std::mt19937& random) {
 }
 }  // namespace
 
-// sizes: of the grid (3), of a block (3), bytes of dynamic shared memory; and the number that the order of threads grows
-// from. shared to shared_end: the kernel's own shared arrays. Empty where all went well.
-extern "C" const char* run_grid(const int* sizes, unsigned char* shared, unsigned char* shared_end, void (*thread)(void**),
-                                void** arguments) {
+// sizes: of the grid (3), of a block (3), bytes of dynamic shared memory, and a seed for
+// the order of threads. shared to shared_end: the kernel's own shared arrays. Empty where all went well.
+extern "C" const char* run_grid(const int* sizes, unsigned char* shared, unsigned char* shared_end,
+                                void (*thread)(void**), void** arguments) {
     std::mt19937 random(sizes[7]);
     body = thread;
     given = arguments;
