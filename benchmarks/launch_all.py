@@ -177,8 +177,8 @@ def fused_on_tensor_cores(dtype: np.dtype) -> None:
         g = conv_geometry(shape, w.shape, (m,), 1, 0, "tensor_core_image")
         pooling = pool_geometry("avg_pool2d", (g.n, g.m, g.oh, g.ow), size, None, 0)
         if conv.refusal("tensor_core_image", "dw", g, dtype) is None:
-            y, p = conv.tensor_core_image.y_act_pool(x, w, b, g, "tanh", pooling)
-            conv.tensor_core_image.grad_wb(p, y, x, g, "tanh", pooling)
+            y, p = k.conv2d_act_pool(x, w, b, g, "tanh", pooling)
+            k.conv2d_act_pool_grad_wb(p, y, x, g, "tanh", pooling)
 
 
 def captured(dtype: np.dtype) -> None:

@@ -324,7 +324,8 @@ def test_whole_images_on_tensor_cores_fused(precision: str, act: str, canaries: 
     core: it is a sum in fp32.
     """
     device.set_precision(precision)
-    image, rng, dtype = conv.tensor_core_image, np.random.default_rng(0), np.dtype(np.float32)
+    image: Any = conv.ALGORITHMS["tensor_core_image"]
+    rng, dtype = np.random.default_rng(0), np.dtype(np.float32)
     for x_shape, m, k, padding, size in FUSED:
         kh, kw = k if isinstance(k, tuple) else (k, k)
         g = conv_geometry(x_shape, (m, x_shape[1], kh, kw), None, 1, padding, "gemm")

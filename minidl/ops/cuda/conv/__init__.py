@@ -25,6 +25,7 @@ from . import (
 )
 from .auto import fastest
 from .bias import sum_maps
+from .planned import Gradients, Outputs
 
 Array = Any
 
@@ -49,6 +50,12 @@ class Algorithm(NamedTuple):
     grad_wb: Callable[..., tuple[Array, Array]] | None = None
 
 
+def _one_launch(outputs: Outputs, dx: Callable[..., Array] | None, gradients: Gradients,
+                refuses: Callable[[str, Any, Any], str | None]) -> Algorithm:
+    return Algorithm(outputs.y, dx, gradients.dw, refuses, True, outputs.y_act, outputs.y_act_pool, outputs.can_pool,
+                     gradients.grad_wb)
+
+
 ALGORITHMS: dict[str, Algorithm] = {
     "direct": Algorithm(direct.y, direct.dx, direct.dw, direct.refuses, False),
     "tiled": Algorithm(tiled.y, tiled.dx, tiled.dw, tiled.refuses, False),
@@ -59,13 +66,10 @@ ALGORITHMS: dict[str, Algorithm] = {
     "implicit_gemm": Algorithm(implicit_gemm.y, implicit_gemm.dx, implicit_gemm.dw, implicit_gemm.refuses, True),
     "tensor_core": Algorithm(implicit_gemm.tensor_core_y, implicit_gemm.tensor_core_dx, implicit_gemm.tensor_core_dw,
                              implicit_gemm.tensor_core_refuses, True),
-    "whole_image": Algorithm(whole_image.y, whole_image.dx, whole_image.dw, whole_image.refuses, True,
-                             whole_image.y_act, whole_image.y_act_pool, whole_image.can_pool, whole_image.grad_wb),
-    "winograd": Algorithm(winograd.y, None, winograd_dw.dw, winograd.refuses, True,
-                          winograd.y_act, winograd.y_act_pool, winograd.can_pool, winograd_dw.grad_wb),
-    "tensor_core_image": Algorithm(tensor_core_image.y, None, tensor_core_image.dw, tensor_core_image.refuses, True,
-                                   tensor_core_image.y_act, tensor_core_image.y_act_pool, tensor_core_image.can_pool,
-                                   tensor_core_image.grad_wb),
+    "whole_image": _one_launch(whole_image.OUTPUTS, whole_image.dx, whole_image.GRADIENTS, whole_image.refuses),
+    "winograd": _one_launch(winograd.OUTPUTS, None, winograd_dw.GRADIENTS, winograd.refuses),
+    "tensor_core_image": _one_launch(tensor_core_image.OUTPUTS, None, tensor_core_image.GRADIENTS,
+                                     tensor_core_image.refuses),
 }
 CONV_ALGORITHMS = (*ALGORITHMS, "auto")
 

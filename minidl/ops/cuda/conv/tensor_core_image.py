@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from ....device import precision
 from .. import launch
 from ..linear import MODES
-from ..pool import in_squares
-from . import parts
 from .implicit_gemm import tensor_core_refuses
+from .planned import Gradients, Outputs, Plan
 from .whole_image import round_up
 
 Array = Any
@@ -24,16 +23,6 @@ PARTS = {"TF32": 1, "TF32X3": 2}           # numbers that an operand is split in
 ROWS, SETS = 4, (1, 2, 4)                  # output rows of a warp at a time; of y tiles of 16 filters, to choose from
 THREADS = 256                              # a block: a thread needs up to 240 registers
 TAPS = 24                                  # rows of taps that a warp of dw sums for
-
-
-class Plan(NamedTuple):
-    """One launch."""
-
-    grid: tuple[int, int, int]
-    threads: int
-    shared: int
-    constants: tuple[launch.Constant, ...]
-    picture: bytes
 
 
 def _constants(kh: int, kw: int, mode: str, rows: int, threads: int, aligned: bool, **more: int) -> tuple[Any, ...]:
@@ -62,34 +51,7 @@ def _tiled(g: Any, mode: str, sets: int, rows: int, threads: int) -> Plan | None
                 _picture(g, ph, pw))
 
 
-def _run(x: Array, w: Array, b: Array | None, g: Any, fused: tuple[launch.Constant, ...] = (),
-         pooled: Array | None = None) -> Array:
-    out, plan = launch.empty((g.n, g.m, g.oh, g.ow), x.dtype), _plan(g, MODES[precision()])
-    assert plan is not None, "refuses() was not asked"
-    if out.size:
-        launch.kernel(FILE, "conv2d_tensor_core_image", *plan.constants, *fused)(
-            plan.grid, (plan.threads,), x, w, b, out, pooled, plan.picture, shared=plan.shared)
-    return out
-
-
-def y(x: Array, w: Array, b: Array | None, g: Any) -> Array:
-    return _run(x, w, b, g)
-
-
-def y_act(x: Array, w: Array, b: Array | None, g: Any, act: str) -> Array:
-    """act(y), in the same launch."""
-    return _run(x, w, b, g, (("FUSED", 1), ("ACT", act)))
-
-
-def can_pool(g: Any, pooling: Any, dtype: np.dtype) -> bool:
-    """Whether y's launch can also average windows."""
-    return in_squares(pooling) and refuses("y", g, dtype) is None
-
-
-def y_act_pool(x: Array, w: Array, b: Array | None, g: Any, act: str, pooling: Any) -> tuple[Array, Array]:
-    """(act(y), its averages over windows), in the same launch."""
-    pooled = launch.empty((g.n, g.m, pooling.oh, pooling.ow), x.dtype)
-    return _run(x, w, b, g, (("FUSED", 1), ("ACT", act), ("POOL", pooling.kh)), pooled), pooled
+OUTPUTS = Outputs(FILE, "conv2d_tensor_core_image", lambda g, dtype, window: _plan(g, MODES[precision()]))
 
 
 # ---------------------------------------------------------------- dw
@@ -116,24 +78,8 @@ def _gradient_tiled(g: Any, mode: str, tiles: int, shares: int, rows: int) -> Pl
     return Plan((blocks, groups, packs), threads, shared, constants, _picture(g, ph, pw))
 
 
-def _gradients(gy: Array, y: Array | None, x: Array, g: Any,
-               fused: tuple[launch.Constant, ...] = ()) -> tuple[Array, Array]:
-    """(dw, db); db is empty where nothing is fused."""
-    plan = _gradient_plan(g, MODES[precision()])
-    assert plan is not None, "refuses() was not asked"
-    left = parts.empty(plan.grid[0], g, x.dtype, bool(fused))
-    launch.kernel(FILE, "conv2d_tensor_core_image_dw", *plan.constants, *fused)(
-        plan.grid, (plan.threads,), gy, y, x, left, plan.picture, shared=plan.shared)
-    return parts.add_up(left, g)
-
-
-def dw(gy: Array, x: Array, g: Any) -> Array:
-    return _gradients(gy, None, x, g)[0]
-
-
-def grad_wb(gp: Array, y: Array, x: Array, g: Any, act: str, pooling: Any) -> tuple[Array, Array]:
-    """(dw, db) through the averages over windows and the activation, in the same launch."""
-    return _gradients(gp, y, x, g, (("ACT", act), ("POOL", pooling.kh)))
+GRADIENTS = Gradients(FILE, "conv2d_tensor_core_image_dw",
+                      lambda g, dtype, window: _gradient_plan(g, MODES[precision()]))
 
 
 # ---------------------------------------------------------------- what it cannot do
@@ -165,6 +111,7 @@ CONFIGURATIONS = [
     (FILE, (*_constants(kh, kw, mode, ROWS, 32 * tiles * shares, aligned, GRADIENT=1, CHANNELS=channels, PH=ph, PW=pw,
                         TILES=tiles, SHARES=shares), *fused))
     for mode in PARTS for kh, kw, aligned, channels, ph, pw, tiles, shares, fused in (
-        (8, 8, True, 3, 39, 40, 4, 2, (("ACT", "sigmoid"), ("POOL", 4))), (8, 8, True, 3, 39, 40, 4, 2, ()),
-        (5, 5, True, 1, 32, 36, 1, 8, (("ACT", "tanh"), ("POOL", 2))), (5, 5, True, 3, 20, 24, 1, 8, ()),
+        (8, 8, True, 3, 39, 40, 4, 2, (("FUSED", 1), ("ACT", "sigmoid"), ("POOL", 4))),
+        (8, 8, True, 3, 39, 40, 4, 2, ()),
+        (5, 5, True, 1, 32, 36, 1, 8, (("FUSED", 1), ("ACT", "tanh"), ("POOL", 2))), (5, 5, True, 3, 20, 24, 1, 8, ()),
         (11, 3, False, 2, 18, 16, 3, 2, ()))]

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import launch
-from ..pool import in_squares
-from . import parts
+from .planned import Gradients, Outputs, Plan
 
 Array = Any
 
@@ -31,17 +30,6 @@ WIDEST = 16                                # KW: taps that fit a thread's regist
 def _constants(dtype: np.dtype, g: Any, th: int, tm: int, threads: int, aligned: bool, **more: int) -> tuple[Any, ...]:
     return (launch.real(dtype), ("KH", g.kh), ("KW", g.kw), ("SH", g.sh), ("SW", g.sw), ("TH", th), ("TM", tm),
             ("THREADS_A_BLOCK", threads), ("ALIGNED", int(aligned)), *more.items())
-
-
-class Plan(NamedTuple):
-    """One launch."""
-
-    blocks: int
-    threads: int
-    shared: int
-    constants: tuple[Any, ...]
-    whole: bytes
-    time: float                                        # estimated, in cycles
 
 
 class Sum(NamedTuple):
@@ -115,7 +103,7 @@ def _candidate(s: Sum, dtype: np.dtype, th: int, tm: int, threads: int, images: 
     used = 0.25 + 0.75 * items / (passes * threads)      # of the threads, in the last pass too
     time = work_time(multiply, used, images * s.c * ph * pw * COPY / threads, threads, resident,
                      launch.blocks(s.n, images))
-    return Plan(blocks, threads, shared, constants, whole, time + s.c * s.kh * s.kw * ms * COPY / threads)
+    return Plan((blocks,), threads, shared, constants, whole, time + s.c * s.kh * s.kw * ms * COPY / threads)
 
 
 def resident_blocks(threads: int, numbers: int, shared: int) -> int:
@@ -154,40 +142,11 @@ def _candidates(direction: str, g: Any, dtype: np.dtype, pool: int = 1) -> list[
             if tm <= round_up(s.m, 2) and (plan := _candidate(s, dtype, th, tm, threads, images))]
 
 
-def _sum(direction: str, source: Array, w: Array, b: Array | None, out: Array, g: Any,
-         fused: tuple[launch.Constant, ...] = (), pooled: Array | None = None, pool: int = 1) -> Array:
-    if out.size:
-        plan = _plan(direction, g, out.dtype, pool)
-        assert plan is not None, "refuses() was not asked"
-        launch.kernel(FILE, "conv2d_whole_image", *plan.constants, *fused)(
-            (plan.blocks,), (plan.threads,), source, w, b, out, pooled, plan.whole, shared=plan.shared)
-    return out
-
-
-def y(x: Array, w: Array, b: Array | None, g: Any) -> Array:
-    return _sum("y", x, w, b, launch.empty((g.n, g.m, g.oh, g.ow), x.dtype), g)
-
-
-def y_act(x: Array, w: Array, b: Array | None, g: Any, act: str) -> Array:
-    """act(y), in the same launch."""
-    return _sum("y", x, w, b, launch.empty((g.n, g.m, g.oh, g.ow), x.dtype), g, (("FUSED", 1), ("ACT", act)))
-
-
-def can_pool(g: Any, pooling: Any, dtype: np.dtype) -> bool:
-    """Whether y's launch can also average windows."""
-    return in_squares(pooling) and _plan("y", g, dtype, pooling.kh) is not None
-
-
-def y_act_pool(x: Array, w: Array, b: Array | None, g: Any, act: str, pooling: Any) -> tuple[Array, Array]:
-    """(act(y), its averages over windows), in the same launch."""
-    pooled = launch.empty((g.n, g.m, pooling.oh, pooling.ow), x.dtype)
-    fused = (("FUSED", 1), ("ACT", act), ("POOL", pooling.kh))
-    out = _sum("y", x, w, b, launch.empty((g.n, g.m, g.oh, g.ow), x.dtype), g, fused, pooled, pooling.kh)
-    return out, pooled
+OUTPUTS = Outputs(FILE, "conv2d_whole_image", functools.partial(_plan, "y"))
 
 
 def dx(gy: Array, w: Array, g: Any) -> Array:
-    return _sum("dx", gy, w, None, launch.empty((g.n, g.c, g.h, g.w), gy.dtype), g)
+    return OUTPUTS.run(_plan("dx", g, gy.dtype), gy, w, None, launch.empty((g.n, g.c, g.h, g.w), gy.dtype))
 
 
 # ---------------------------------------------------------------- dw
@@ -231,28 +190,11 @@ def _gradient_candidate(g: Any, dtype: np.dtype, tm: int, rows: int, most_thread
     vector = 16 // size if g.ow % 4 == 0 else 1
     copies = images * (ms * g.oh * gw / vector + g.c * ph * pw) * COPY / threads
     finish = shares.bit_length() * tm * g.kw * 8 + blocks * 8
-    return Plan(blocks, threads, shared, constants, whole,
+    return Plan((blocks,), threads, shared, constants, whole,
                 work_time(multiply, team * shares / threads, copies, threads, resident, packs) + finish)
 
 
-def _gradients(gy: Array, y: Array | None, x: Array, g: Any,
-               fused: tuple[launch.Constant, ...] = ()) -> tuple[Array, Array]:
-    """(dw, db); db is empty where nothing is fused."""
-    plan = _gradient_plan(g, x.dtype)
-    assert plan is not None, "refuses() was not asked"
-    left = parts.empty(plan.blocks, g, x.dtype, bool(fused))
-    launch.kernel(FILE, "conv2d_whole_image_dw", *plan.constants, *fused)(
-        (plan.blocks,), (plan.threads,), gy, y, x, left, plan.whole, shared=plan.shared)
-    return parts.add_up(left, g)
-
-
-def dw(gy: Array, x: Array, g: Any) -> Array:
-    return _gradients(gy, None, x, g)[0]
-
-
-def grad_wb(gp: Array, y: Array, x: Array, g: Any, act: str, pooling: Any) -> tuple[Array, Array]:
-    """(dw, db) through the averages over windows and the activation, in the same launch."""
-    return _gradients(gp, y, x, g, (("FUSED", 1), ("ACT", act), ("POOL", pooling.kh)))
+GRADIENTS = Gradients(FILE, "conv2d_whole_image_dw", lambda g, dtype, window: _gradient_plan(g, dtype))
 
 
 def refuses(direction: str, g: Any, dtype: np.dtype) -> str | None:

@@ -22,9 +22,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import launch
-from ..pool import in_squares
 from . import winograd_dw
-from .whole_image import COPY, Plan, resident_blocks, round_up, work_time
+from .planned import Outputs, Plan
+from .whole_image import COPY, resident_blocks, round_up, work_time
 from .winograd_dw import least_met
 
 Array = Any
@@ -95,7 +95,7 @@ def _candidate(g: Any, dtype: np.dtype, tile: Tile, threads: int, images: int) -
     multiply = passes * (9 * (g.c * (g.kh // 2 * row + 30) + 4 * th * tw * tm) + 60 * th * tw * tm) * dtype.itemsize / 4
     used = 0.25 + 0.75 * items / (passes * threads)
     time = work_time(multiply, used, images * g.c * ph * pw * 2 * COPY / threads, threads, resident, packs)
-    return Plan(max(1, min(packs, resident * launch.multiprocessors())), threads, shared,
+    return Plan((max(1, min(packs, resident * launch.multiprocessors())),), threads, shared,
                 _constants(dtype, g.kh, g.kw, tile, threads, g.ow % 4 == 0), planes,
                 time + groups * tm * taps * 2 * COPY / threads)
 
@@ -112,35 +112,7 @@ def _stride(least: int, th: int, tw: int, across: int) -> int:
     return max(range(first, first + 32, 4), key=met)
 
 
-def _y(x: Array, w: Array, b: Array | None, g: Any, fused: tuple[launch.Constant, ...] = (),
-       pooled: Array | None = None, pool: int = 1) -> Array:
-    out = launch.empty((g.n, g.m, g.oh, g.ow), x.dtype)
-    if out.size:
-        plan = _plan(g, x.dtype, pool)
-        assert plan is not None, "refuses() was not asked"
-        launch.kernel(FILE, "conv2d_winograd", *plan.constants, *fused)(
-            (plan.blocks,), (plan.threads,), x, w, b, out, pooled, plan.whole, shared=plan.shared)
-    return out
-
-
-def y(x: Array, w: Array, b: Array | None, g: Any) -> Array:
-    return _y(x, w, b, g)
-
-
-def y_act(x: Array, w: Array, b: Array | None, g: Any, act: str) -> Array:
-    """act(y), in the same launch."""
-    return _y(x, w, b, g, (("FUSED", 1), ("ACT", act)))
-
-
-def can_pool(g: Any, pooling: Any, dtype: np.dtype) -> bool:
-    """Whether y's launch can also average windows."""
-    return in_squares(pooling) and _plan(g, dtype, pooling.kh) is not None
-
-
-def y_act_pool(x: Array, w: Array, b: Array | None, g: Any, act: str, pooling: Any) -> tuple[Array, Array]:
-    """(act(y), its averages over windows), in the same launch."""
-    pooled = launch.empty((g.n, g.m, pooling.oh, pooling.ow), x.dtype)
-    return _y(x, w, b, g, (("FUSED", 1), ("ACT", act), ("POOL", pooling.kh)), pooled, pooling.kh), pooled
+OUTPUTS = Outputs(FILE, "conv2d_winograd", _plan)
 
 
 def refuses(direction: str, g: Any, dtype: np.dtype) -> str | None:

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import functools
 import itertools
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from .. import launch
-from . import parts
+from .planned import Gradients, Plan
 from .whole_image import resident_blocks, round_up
 
 Array = Any
@@ -28,17 +28,6 @@ FILTERS, ROWS, SLICES = range(1, 9), (1, 2), (1, 2, 3, 4, 6, 8, 16)       # TM, 
 MOST_THREADS = 384                         # more have too few registers
 FEWEST = 64                                # products of a tap
 FLOAT = np.dtype(np.float32)
-
-
-class Plan(NamedTuple):
-    """One launch."""
-
-    grid: tuple[int, int]
-    threads: int
-    shared: int
-    constants: tuple[launch.Constant, ...]
-    planes: bytes
-    time: float                                        # estimated, in cycles
 
 
 def _slot(window: int) -> int:
@@ -89,24 +78,7 @@ def _candidate(g: Any, window: int, tm: int, rows: int, slices: int) -> Plan | N
     return Plan((blocks, slices), threads, shared, constants, planes, time)
 
 
-def _run(gy: Array, y: Array | None, x: Array, g: Any, fused: tuple[launch.Constant, ...] = (),
-         window: int = 0) -> tuple[Array, Array]:
-    """(dw, db); db is empty where nothing is fused."""
-    plan = _plan(g, window)
-    assert plan is not None, "refuses() was not asked"
-    left = parts.empty(plan.grid[0], g, x.dtype, bool(fused))
-    launch.kernel(FILE, "conv2d_winograd_dw", *plan.constants, *fused)(
-        plan.grid, (plan.threads,), gy, y, x, left, plan.planes, shared=plan.shared)
-    return parts.add_up(left, g)
-
-
-def dw(gy: Array, x: Array, g: Any) -> Array:
-    return _run(gy, None, x, g)[0]
-
-
-def grad_wb(gp: Array, y: Array, x: Array, g: Any, act: str, pooling: Any) -> tuple[Array, Array]:
-    """(dw, db) through the averages over windows and the activation, in the same launch."""
-    return _run(gp, y, x, g, (("FUSED", 1), ("ACT", act), ("POOL", pooling.kh)), pooling.kh)
+GRADIENTS = Gradients(FILE, "conv2d_winograd_dw", lambda g, dtype, window: _plan(g, window))
 
 
 def least_met(outputs: int, before: int, taps: int, pixels: int) -> int:
