@@ -12,6 +12,7 @@ from ...image import Region, Step, Value
 
 MAPS = 2                                   # maps whose filters' gradients a thread sums up
 MOST_TAPS = 36                             # of a filter, which a thread keeps in registers
+READS_ROWS = ("linear", "linear_grad_x")   # functions that read weights
 MOST_WEIGHTS = 80_000                      # numbers of all linear layers: each block reads them all
 
 
@@ -31,9 +32,14 @@ class Job(NamedTuple):
 class Line(NamedTuple):
     """A call of one of image.cuh's functions, and what of shared memory it reads and writes."""
 
-    text: str
+    function: str
+    given: str                             # template and other arguments, as they are written
     reads: tuple[Any, ...] = ()
     writes: tuple[Any, ...] = ()
+
+    @property
+    def text(self) -> str:
+        return f"{self.function}{self.given};"
 
 
 @dataclass
@@ -128,7 +134,7 @@ class Source:
         self.scratch = max(self.scratch, -(-scratch // 4) * 4)
         work = (SCRATCH,) if scratch else ()
         self.lines.append(Line(
-            f"{function}{f'<{template}>' if template else ''}({', '.join(map(_word, arguments))});",
+            function, f"{f'<{template}>' if template else ''}({', '.join(map(_word, arguments))})",
             (*(value for value in values if value != out), *work), (*((out,) if out else ()), *work)))
 
     def store(self, value: Value) -> str:
@@ -429,16 +435,16 @@ def _written(s: Source, most: int) -> Emitted:
     written: set[Value] = set()
     waited = False
     for line in s.lines:
-        if not waited and line.text.startswith("linear"):      # the first that reads weights
+        if not waited and line.function in READS_ROWS:         # the first that reads weights
             waited = True
             body += ["await_copies<0>();", "__syncthreads();"]
             read.clear()
             written.clear()
-        if not (line.text.startswith("copy") and line.writes[0] in s.alias):
+        if not (line.function == "copy" and line.writes[0] in s.alias):
             body += _with_barrier(s, line, read, written)
         for value in (v for v in line.writes if v in s.stored):
-            text = f"store_image(o{value.number} + image * {s.size(value)}, v{value.number});"
-            body += _with_barrier(s, Line(text, (value,)), read, written)
+            store = Line("store_image", f"(o{value.number} + image * {s.size(value)}, v{value.number})", (value,))
+            body += _with_barrier(s, store, read, written)
     used = [i for i, v in enumerate(region.inputs) if any(f"a{v.number}" in _words(t) for t in (*head, *body))]
     ctype = {"float32": "REAL", "int64": "long long"}
     outputs = [(f"o{v.number}", (region.n, s.size(v))) for v in s.stored]
