@@ -1,11 +1,13 @@
 """`algorithm="auto"`: the fastest of those that can do a case, measured once a shape, direction, precision and device.
 
 What was measured is kept in a JSON file a device in the user's cache folder, so that other processes, and later
-runs, need not measure again and choose the same.
+runs, need not measure again and choose the same. An entry names all that took part, the fastest first: where others can
+do the case now, it is measured anew.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import statistics
@@ -22,7 +24,7 @@ from ....version import __version__
 REPEATS, IN_A_ROW = 5, 4                   # timed runs, after one that compiles and warms up; calls in each
 
 _chosen: dict[tuple[Any, ...], str] = {}   # what this process has looked up, or measured
-_files: dict[Path, dict[str, str]] = {}    # files as read
+_files: dict[Path, dict[str, list[str]]] = {}      # files as read
 
 
 def fastest(direction: str, g: Any, dtype: np.dtype, arguments: tuple[Any, ...],
@@ -48,12 +50,12 @@ def _remembered(key: tuple[Any, ...], arguments: tuple[Any, ...], able: Mapping[
     file, entry = cache_file(), f"{direction} {dtype} {precision} {' '.join(map(str, g[:-1]))}"
     if file not in _files:
         _files[file] = _read(file)
-    name = _files[file].get(entry, "")
-    if name not in able:
-        name = min(times := _measure(able, arguments, g), key=times.__getitem__)
-        _files[file] = {**_read(file), **_files[file], entry: name}
+    names = _files[file].get(entry, [])
+    if sorted(names) != sorted(able):
+        names = sorted(times := _measure(able, arguments, g), key=times.__getitem__)
+        _files[file] = {**_read(file), **_files[file], entry: names}
         _write(file, _files[file])
-    return name
+    return names[0]
 
 
 def _measure(able: Mapping[str, Callable[..., Any]], arguments: tuple[Any, ...], g: Any) -> dict[str, float]:
@@ -90,21 +92,23 @@ def _time(launcher: Callable[..., Any], arguments: tuple[Any, ...], g: Any) -> f
     return statistics.median(times)
 
 
-def _read(file: Path) -> dict[str, str]:
-    """The choices in a file; none where there is no file, or not one of ours."""
+def _read(file: Path) -> dict[str, list[str]]:
+    """The entries of a file; none where there is no file, or not one of ours."""
     try:
-        choices = json.loads(file.read_text(encoding="utf-8"))
+        entries = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return choices if isinstance(choices, dict) else {}
+    entries = entries if isinstance(entries, dict) else {}
+    return {key: names for key, names in entries.items() if isinstance(names, list)}
 
 
-def _write(file: Path, choices: dict[str, str]) -> None:
+def _write(file: Path, entries: dict[str, list[str]]) -> None:
     """Replace the file whole; a folder that cannot be written only means measuring again."""
     part = file.with_name(f"{file.name}.{os.getpid()}.part")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(json.dumps(choices, indent=0, sort_keys=True), encoding="utf-8")
+        part.write_text(json.dumps(entries, indent=0, sort_keys=True), encoding="utf-8")
         os.replace(part, file)
     except OSError:
-        part.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            part.unlink()
