@@ -249,20 +249,46 @@ def test_metrics_are_not_read_in_a_step() -> None:
         minidl.compile(lambda: metrics.read())()
 
 
-def test_metrics_wait_for_no_call_aside_and_none_goes_aside_for_them() -> None:
-    """On CUDA gradients that only the update reads are computed on other streams; a loss that metrics read is not."""
+def test_metrics_go_aside_and_nothing_that_they_read_does() -> None:
+    """On CUDA gradients that only the update reads are computed on other streams; a loss that metrics read is not.
+    Metrics themselves are added up beside the update; without one there is nothing to do meanwhile."""
     metrics, run = RunningMetrics("cpu"), compiled_fit("cpu")
     (size, *_) = run.batches
     run.step(size)
     program = run.step.program
-    aside = {call.name for call, side in zip(program.calls, calls_aside(program), strict=True) if side}
-    assert {"linear_grad_w", "linear_grad_b"} <= aside
-    assert not {"next_batch", "update_metrics", "cross_entropy_with_grad", "sgd"} & aside
+    named = list(zip((call.name for call in program.calls), calls_aside(program), strict=True))
+    aside = {name for name, waiting in named if waiting is not None}
+    assert {"linear_grad_w", "linear_grad_b", "update_metrics"} <= aside
+    assert not {"next_batch", "cross_entropy_with_grad", "sgd"} & aside
+    assert dict(named)["update_metrics"] == len(program.calls)             # beside the update, which does not wait
+    assert program.calls[dict(named)["linear_grad_w"]].name == "sgd"
 
     x, labels = Tensor(np.ones((2, 3), np.float32)), Tensor(np.array([0, 1]))
     evaluate = minidl.compile(lambda x, labels: metrics.update(ops.cross_entropy(x * 2, labels), x, labels))
     evaluate(x, labels)
-    assert not any(calls_aside(evaluate.program))
+    assert set(calls_aside(evaluate.program)) == {None}
+
+
+@pytest.mark.parametrize("case", ["alone", "the sums are read", "a parameter", "a view of a parameter"])
+def test_metrics_stay_where_they_could_be_overtaken(case: str) -> None:
+    """By an update of what they read, or by a call that reads what they add to."""
+    metrics, w = RunningMetrics("cpu"), Tensor(np.ones((2, 3), np.float32), requires_grad=True)
+    sgd, labels = optim.SGD([w], lr=0.1), Tensor(np.array([0, 1]))
+
+    @minidl.compile
+    def step() -> Tensor | None:
+        sgd.zero_grad()
+        logits = w if case == "a parameter" else w.reshape(2, 3) if case == "a view of a parameter" else w * 2
+        loss = ops.cross_entropy(logits, labels)
+        loss.backward()
+        metrics.update(loss, logits, labels)
+        twice = metrics.sums * 2 if case == "the sums are read" else None
+        sgd.step()
+        return twice
+
+    step()
+    waiting = dict(zip((call.name for call in step.program.calls), calls_aside(step.program), strict=True))
+    assert waiting["update_metrics"] == (len(step.program.calls) if case == "alone" else None)
 
 
 # ---------------------------------------------------------------- fit

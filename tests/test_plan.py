@@ -15,12 +15,13 @@ from cases import CASES
 from test_compile import OPTIONS, Maker, Training, batch, bits, dense, names, numbers, vectors, zoo_model
 
 import minidl
-from minidl import Tensor, nn, no_grad
+from minidl import Tensor, nn, no_grad, ops
 from minidl.compile import replay
 from minidl.compile.plan import ALIGNMENT, Plan, _peak, can_be_captured, plan
-from minidl.compile.program import SHARING, Program, Slot, leaves, replace
+from minidl.compile.program import METRICS, SHARING, Program, Slot, leaves, replace
 from minidl.compile.replay import AsGraph, Aside, ByCalls
 from minidl.ops import cpu
+from minidl.training import RunningMetrics
 
 SIZE = ALIGNMENT                           # of the values of a Maker
 
@@ -75,9 +76,9 @@ def updated() -> tuple[Program, dict[str, Slot]]:
 
 def test_what_a_call_aside_touches_ends_with_the_update_that_waits() -> None:
     program, v = updated()
-    assert plan(program, True).aside == [False, True, False, False, False, True, False, False]
+    assert plan(program, True).aside == [None, 4, None, None, None, 6, None, None]
     assert ended(program, True) == [set(), set(), set(), {v["b"]}, {v["da"], v["a"]}, set(), {v["db"], v["c"]}, set()]
-    assert plan(program, False).aside == [False] * 8
+    assert plan(program, False).aside == [None] * 8
     assert ended(program, False) == [set(), set(), {v["a"]}, {v["b"]}, {v["da"]}, {v["c"]}, {v["db"]}, set()]
     assert (plan(program, True).peak, plan(program, False).peak) == (4 * SIZE, 3 * SIZE)
 
@@ -244,7 +245,7 @@ class InArena:
 
         def call(*arguments: Any, **options: Any) -> Any:
             stream, held = Queue.current[-1], [a for a in leaves(arguments) if isinstance(a, np.ndarray)]
-            found = primitive(*arguments, **options)
+            found = None if name in METRICS and stream != "main" else primitive(*arguments, **options)
             made = found if isinstance(found, tuple) else () if found is None else (np.asarray(found),)
             if any(np.may_share_memory(value, a) for value in made for a in held):
                 return found                           # a view: no work
@@ -257,7 +258,8 @@ class InArena:
 
                 def later() -> None:
                     value = primitive(*given, **options)
-                    for place, part in zip(places, value if isinstance(value, tuple) else (value,), strict=True):
+                    parts = value if isinstance(value, tuple) else () if value is None else (value,)
+                    for place, part in zip(places, parts, strict=True):
                         place[...] = part
                 self.queues[stream].work.append(later)
             return results if isinstance(found, tuple) else results[0] if results else None
@@ -281,7 +283,7 @@ def replayed(each: Training, given: tuple[Tensor, Tensor], state: Any, run: Call
 def in_arena(each: Training, given: tuple[Tensor, Tensor], state: Any, streams: bool,
              ends: Callable[[Program], list[list[Slot]]] | None = None) -> tuple[Any, Arena]:
     """ends: in place of the plan's."""
-    arena, queues = Arena(), {name: Queue(name) for name in ("main", "a", "b")}
+    arena, queues = Arena(), {name: Queue(name) for name in ("main", "a", "b", "last")}
 
     def run(program: Program, arrays: list[Any]) -> Any:
         backend: Any = InArena(arena, queues)
@@ -289,10 +291,10 @@ def in_arena(each: Training, given: tuple[Tensor, Tensor], state: Any, streams: 
         if ends:
             calls.steps = [(*step[:-1], [slot.number for slot in end])
                            for step, end in zip(calls.steps, ends(program), strict=True)]
-        beside = Aside(queues["main"], [queues["a"], queues["b"]]) if streams else None
+        beside = Aside(queues["main"], [queues["a"], queues["b"]], queues["last"]) if streams else None
         values = calls.values(arrays, [each.sgd.lr] * len(program.dynamics), beside)
         if beside:
-            beside.join()
+            beside.join(len(program.calls))
         return values
 
     return replayed(each, given, state, run), arena
@@ -329,6 +331,45 @@ def test_a_plan_without_streams_would_be_wrong_beside_streams() -> None:
     each, given, state = trained("deep")
     wrong = in_arena(each, given, state, True, lambda program: plan(program, False).ends)[0]
     assert in_arena(each, given, state, True)[0] != wrong
+
+
+class Watched(Training):
+    """A step that adds up metrics before its update."""
+
+    def __init__(self) -> None:
+        super().__init__(deep, True, momentum=0.9)
+        self.metrics = RunningMetrics("cpu")
+
+        @minidl.compile
+        def step(x: Tensor, labels: Tensor) -> None:
+            self.sgd.zero_grad()
+            logits = self.net(x)
+            loss = ops.cross_entropy(logits, labels)
+            loss.backward()
+            self.metrics.update(loss, logits, labels)
+            self.sgd.step()
+        self.step = step
+
+    def arrays(self) -> dict[str, Any]:
+        return {**super().arrays(), "metrics": self.metrics.sums.data.copy()}
+
+
+def test_metrics_may_be_added_up_last_of_all() -> None:
+    """After the update, and when what they read could have been overwritten."""
+    each, given = Watched(), vectors(16)
+    state = each.net.state_dict()
+    each.step(*given)
+
+    def once(run: Callable[[], Any]) -> Any:
+        each.metrics.sums.data[...] = 0
+        return run()
+
+    expected = once(lambda: replayed(each, given, state, lambda program, arrays: ByCalls(program).values(
+        arrays, [each.sgd.lr] * len(program.dynamics))))
+    assert each.metrics.sums.tolist()[0] > 0
+    assert expected == once(lambda: in_arena(each, given, state, streams=True)[0])
+    wrong = once(lambda: in_arena(each, given, state, True, lambda program: plan(program, False).ends)[0])
+    assert expected != wrong                           # so this test can fail
 
 
 @pytest.mark.parametrize("name", NETS)

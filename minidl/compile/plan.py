@@ -7,17 +7,18 @@ from collections import Counter
 from typing import NamedTuple
 
 from ..device import is_cuda
-from .program import SHARING, UPDATES, Call, Dynamic, Program, Slot, leaves
+from .program import METRICS, SHARING, UPDATES, Call, Dynamic, Program, Slot, leaves
 
 CAPTURED = frozenset({"sgd"})              # primitives that read a dynamic number from the device
 ALIGNMENT = 512                            # bytes of which each value's memory is a multiple
 
 
 class Plan(NamedTuple):
-    """aside: of each call, whether it goes to a stream of its own; ends: of each call, the values that nobody needs
-    after it; peak: bytes of results that are needed at once, at most."""
+    """aside: of each call, None on the main stream; of one that goes to another, the number of the call that waits for
+    it, or that of all calls where the end alone does. ends: of each call, the values that nobody needs after it; peak:
+    bytes of results that are needed at once, at most."""
 
-    aside: list[bool]
+    aside: list[int | None]
     ends: list[list[Slot]]
     peak: int
 
@@ -28,35 +29,56 @@ def plan(program: Program, streams: bool) -> Plan:
     peak leaves out inputs, what comes from outside, and what primitives need while they run. Of calls that may give
     back a part of their first argument it counts nothing: they are taken to do so.
     """
-    aside = calls_aside(program) if streams else [False] * len(program.calls)
+    aside: list[int | None] = calls_aside(program) if streams else [None] * len(program.calls)
     ends = _ends(program, aside)
     return Plan(aside, ends, _peak(program, ends))
 
 
-def calls_aside(program: Program) -> list[bool]:
-    """Of each call, whether updates alone wait for it, as for the gradients of filters and biases."""
+def calls_aside(program: Program) -> list[int | None]:
+    """Plan.aside: what updates alone wait for, as for the gradients of filters and biases; and metrics, for which
+    nothing waits, beside an update."""
     readers: dict[Slot, list[Call]] = {}
     for call in program.calls:
         for slot in call.reads():
             readers.setdefault(slot, []).append(call)
-    side = []
-    for call in program.calls:
+    awaited = not _metrics_are_alone(program, readers)
+    update: int | None = None                          # the next one
+    side: list[int | None] = []
+    for i, call in reversed(list(enumerate(program.calls))):
         waiting = [reader for slot in call.results for reader in readers.get(slot, ())]
-        side.append(not call.effect and bool(waiting) and all(reader.name in UPDATES for reader in waiting))
-    return side
+        if call.name in METRICS:
+            side.append(None if awaited or update is None else len(program.calls))
+        else:
+            side.append(update if not call.effect and waiting and all(reader.name in UPDATES for reader in waiting)
+                        else None)
+        update = i if call.name in UPDATES else update
+    return side[::-1]
 
 
-def _ends(program: Program, aside: list[bool]) -> list[list[Slot]]:
+def _metrics_are_alone(program: Program, readers: dict[Slot, list[Call]]) -> bool:
+    """Whether nobody else reads what metrics add to, and no update changes the memory that they read."""
+    source: dict[Slot, Slot] = {}                      # a view -> what it is a view of
+    read, changed = set[Slot](), set[Slot]()
+    for call in program.calls:
+        if call.name in SHARING and isinstance(call.arguments[0], Slot):
+            source.update(dict.fromkeys(call.results, source.get(call.arguments[0], call.arguments[0])))
+        if call.name in METRICS:
+            read.update(source.get(slot, slot) for slot in call.reads())
+            if any(reader.name not in METRICS for reader in readers[call.arguments[0]]):
+                return False
+        if call.name in UPDATES:
+            changed.update(slot for slot in leaves(call.arguments) if isinstance(slot, Slot))
+    return changed.isdisjoint(read)
+
+
+def _ends(program: Program, aside: list[int | None]) -> list[list[Slot]]:
     """A result that is not kept ends with the last call that makes or reads it; where that is a call aside, with the
-    update that waits for it, and not at all where none does."""
+    one that waits for it, and not at all where none does."""
     calls, kept = program.calls, program.kept()
     last: dict[Slot, int] = {}
-    joined = len(calls)                                # the next call that waits for all calls aside
-    for i in reversed(range(len(calls))):
-        for slot in (*calls[i].reads(), *calls[i].results):
-            last[slot] = max(last.get(slot, 0), joined if aside[i] else i)
-        if calls[i].name in UPDATES:
-            joined = i
+    for i, (call, waiting) in enumerate(zip(calls, aside, strict=True)):
+        for slot in (*call.reads(), *call.results):
+            last[slot] = max(last.get(slot, 0), i if waiting is None else waiting)
     ends: list[list[Slot]] = [[] for _ in calls]
     for slot, i in last.items():
         if slot.kind == "result" and slot not in kept and i < len(calls):

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..tensor import mark_changed, wrap
 from .plan import plan
-from .program import UPDATES, Call, Dynamic, Program, Slot, leaves, replace
+from .program import METRICS, Call, Dynamic, Program, Slot, leaves, replace
 
 
 class ByCalls:
@@ -30,7 +30,7 @@ class ByCalls:
     def values(self, arrays: list[Any], numbers: list[Any], aside: Any = None) -> list[Any]:
         """Run on input arrays and the dynamic numbers' values; all values that are kept, by their slots' numbers.
 
-        aside: a context in which calls that nothing but the update waits for are made, see `Aside`.
+        aside: what makes the calls, each on its stream, see `Aside`.
         """
         values: list[Any] = [None] * self.size
         for slot, array in zip(self.program.inputs, arrays, strict=True):
@@ -52,7 +52,7 @@ class ByCalls:
             if aside is None:
                 result = primitive(*given, **options)
             else:
-                result = aside.run(self.plan.aside[at], primitive, given, options)
+                result = aside.run(at, self.plan.aside[at], primitive, given, options)
             for i, number in enumerate(results):
                 values[number] = result[i] if several else result
             del given, result                          # or these would keep values beyond their end
@@ -70,10 +70,12 @@ class ByCalls:
 
 
 class Aside:
-    """Streams beside the current one, for work that only the update at the end waits for.
+    """Streams beside the main one: `others` in turn for work that an update waits for, `last` for what is only to be
+    done at the end.
 
-    A call aside waits for all that the main stream was given before it; an update waits for all calls aside. No call
-    aside reads what another made.
+    A call aside waits for all that the main stream was given before it. An update waits for the calls aside that the
+    plan says wait for it, and so for all that their streams were given. No call aside reads what another made, but for
+    those on `last`, which stay in order.
 
     So memory may serve again within a capture. A pool keeps what is let go of for the stream on which it was taken.
     A value of the main stream that no call aside touches is made, read, and followed by its successor there, in order.
@@ -81,27 +83,31 @@ class Aside:
     read by updates on the main stream, and ends with one; whatever its stream is given later waits for the main stream.
     """
 
-    def __init__(self, main: Any, others: list[Any]):
-        self.main, self.others = main, others
-        self.behind: list[Any] = []                    # streams that the main one has yet to wait for
+    def __init__(self, main: Any, others: list[Any], last: Any):
+        self.main, self.others, self.last = main, others, last
+        self.behind: dict[Any, int] = {}               # streams with work, and the first call to wait for it
 
-    def run(self, aside: bool, primitive: Any, arguments: list[Any], options: dict[str, Any]) -> Any:
-        if aside:
+    def run(self, number: int, waiting: int | None, primitive: Any, arguments: list[Any],
+            options: dict[str, Any]) -> Any:
+        """A call, by its number and that of the one that waits for it, as in Plan.aside."""
+        if waiting is None:
+            self.join(number)
+            return primitive(*arguments, **options)
+        if primitive.__name__ in METRICS:
+            other = self.last
+        else:
             other = self.others[0]
             self.others.append(self.others.pop(0))     # in turn
-            other.wait_event(self.main.record())
-            if other not in self.behind:
-                self.behind.append(other)
-            with other:
-                return primitive(*arguments, **options)
-        if self.behind and primitive.__name__ in UPDATES:
-            self.join()
-        return primitive(*arguments, **options)
+        other.wait_event(self.main.record())
+        self.behind.setdefault(other, waiting)
+        with other:
+            return primitive(*arguments, **options)
 
-    def join(self) -> None:
-        """The main stream waits for the others that were given work: one that was not is no part of the capture."""
-        while self.behind:
-            self.main.wait_event(self.behind.pop().record())
+    def join(self, number: int) -> None:
+        """The main stream waits for what is due at a call: streams that were given no work are no part of a capture."""
+        for other in [other for other, waiting in self.behind.items() if waiting <= number]:
+            self.main.wait_event(other.record())
+            del self.behind[other]
 
 
 def _template(call: Call) -> tuple[tuple[Any, ...], list[tuple[int, int]], list[int], dict[str, Any]]:
@@ -165,9 +171,10 @@ class AsGraph:
             stream.synchronize()
             stream.begin_capture()
             try:
-                aside = Aside(stream, [cupy.cuda.Stream(non_blocking=True) for _ in range(2)])
+                *others, last = (cupy.cuda.Stream(non_blocking=True) for _ in range(3))
+                aside = Aside(stream, others, last)
                 values = calls.values(self.inputs, self.places, aside)
-                aside.join()
+                aside.join(len(program.calls))
             finally:
                 self.graph = stream.end_capture()
         self.keep(values)
