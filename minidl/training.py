@@ -77,18 +77,29 @@ def evaluate(model: nn.Module, batches: Iterable[tuple[Any, Any]]) -> tuple[floa
 
     Raises ValueError where there is no image; FloatingPointError where the loss is not finite.
     """
+    metrics, count = None, 0
+    with _evaluating(model):
+        for images, labels in batches:
+            logits, labels = model(Tensor(images)), Tensor(labels)
+            metrics = metrics or RunningMetrics(logits.device)
+            metrics.update(ops.cross_entropy(logits, labels), logits, labels)
+            count += len(labels)
+    return _means(metrics, count)
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
     was_training = model.training
     model.eval()
-    metrics, count = None, 0
     try:
         with no_grad():
-            for images, labels in batches:
-                logits, labels = model(Tensor(images)), Tensor(labels)
-                metrics = metrics or RunningMetrics(logits.device)
-                metrics.update(ops.cross_entropy(logits, labels), logits, labels)
-                count += len(labels)
+            yield
     finally:
         model.train(was_training)
+
+
+def _means(metrics: RunningMetrics | None, count: int) -> tuple[float, float]:
+    """(mean loss, share right) of so many images."""
     if metrics is None or not count:
         raise ValueError("evaluate: got 0 images but needs at least 1")
     total, right = metrics.read()
@@ -123,11 +134,11 @@ def fit(model: nn.Module, optimizer: optim.SGD, train: Any, test: Any, *, epochs
     """Train for a number of epochs and evaluate on the test set after each.
 
     train, test: `data.DataLoader`s. schedule: step -> factor of the learning rate that each of the optimizer's
-    groups has on entry. compiled: replay the step with `minidl.compile`, with its batches, rates and metrics on the
-    device, so that an epoch runs without waiting for the host; a loss that is not finite is then seen at the epoch's
-    end. None: on a CUDA device alone. on_epoch: called with each epoch's metrics: epoch, step, lr, train_loss,
-    train_accuracy, test_loss, test_accuracy (shares in [0, 1]), seconds (training and evaluation) and images_per_second
-    (training alone). Returns all of them.
+    groups has on entry. compiled: replay the step, and that of the evaluation, with `minidl.compile`, with batches,
+    rates and metrics on the device, so that an epoch runs without waiting for the host; a loss that is not finite is
+    then seen at the epoch's end. None: on a CUDA device alone. on_epoch: called with each epoch's metrics: epoch, step,
+    lr, train_loss, train_accuracy, test_loss, test_accuracy (shares in [0, 1]), seconds (training and evaluation) and
+    images_per_second (training alone). Returns all of them.
 
     Raises ValueError for a negative number of epochs; FloatingPointError, naming epoch and step, where the
     loss is not finite; CompileError for a model that cannot be compiled: pass compiled=False.
@@ -137,7 +148,7 @@ def fit(model: nn.Module, optimizer: optim.SGD, train: Any, test: Any, *, epochs
     rates = [group["lr"] for group in optimizer.groups]
     kind = _Compiled if compiled or (compiled is None and train.device == "cuda") else _Plain
     try:
-        return _fit(model, kind(model, optimizer, rates, train), test, epochs, schedule or optim.constant(), progress,
+        return _fit(model, kind(model, optimizer, rates, train, test), epochs, schedule or optim.constant(), progress,
                     on_epoch)
     finally:
         _set_rates(optimizer, rates, 1.0)
@@ -146,8 +157,12 @@ def fit(model: nn.Module, optimizer: optim.SGD, train: Any, test: Any, *, epochs
 class _Plain:
     """Steps that are looked at one by one: what they have summed up to is known at any time."""
 
-    def __init__(self, model: nn.Module, optimizer: optim.SGD, rates: list[float], train: Any):
-        self.model, self.optimizer, self.rates, self.train = model, optimizer, rates, train
+    def __init__(self, model: nn.Module, optimizer: optim.SGD, rates: list[float], train: Any, test: Any):
+        self.model, self.optimizer, self.rates, self.train, self.test = model, optimizer, rates, train, test
+
+    def evaluate(self) -> tuple[float, float]:
+        """As the function, on the test set."""
+        return evaluate(self.model, self.test)
 
     def epoch(self, factors: list[float]) -> Iterator[tuple[int, float, int]]:
         """After each step: (images so far, their summed loss, how many of them were right)."""
@@ -162,8 +177,8 @@ class _Plain:
 class _Compiled(_Plain):
     """Compiled steps, which need nothing from the host but to be started, and are looked at together."""
 
-    def __init__(self, model: nn.Module, optimizer: optim.SGD, rates: list[float], train: Any):
-        super().__init__(model, optimizer, rates, train)
+    def __init__(self, model: nn.Module, optimizer: optim.SGD, rates: list[float], train: Any, test: Any):
+        super().__init__(model, optimizer, rates, train, test)
         batches = self.batches = data.DeviceBatches(train)
         metrics = self.metrics = RunningMetrics(train.device)
         table = self.table = Tensor(np.zeros((len(rates), 1 + len(train))), device=train.device)
@@ -178,6 +193,22 @@ class _Compiled(_Plain):
             metrics.update(loss, logits, labels)
             optimizer.step(table, batches.position)
         self.step = step
+
+        tests = self.tests = data.DeviceBatches(test)
+
+        @compile
+        def look(size: int) -> None:
+            images, labels = tests.next(size)
+            logits = model(images)
+            metrics.update(ops.cross_entropy(logits, labels), logits, labels)
+        self.look = look
+
+    def evaluate(self) -> tuple[float, float]:
+        """As the function, on the test set."""
+        with _evaluating(self.model):
+            for size in self.tests:
+                self.look(size)
+        return _means(self.metrics, self.test.images_per_epoch)
 
     def epoch(self, factors: list[float]) -> Iterator[tuple[int, float, int]]:
         """As of _Plain, but sums are read after the last step alone: until then they are NaN and 0."""
@@ -197,7 +228,7 @@ class _Compiled(_Plain):
         yield count + last, total, right
 
 
-def _fit(model: nn.Module, run: _Plain, test: Any, epochs: int, schedule: optim.Schedule, progress: bool,
+def _fit(model: nn.Module, run: _Plain, epochs: int, schedule: optim.Schedule, progress: bool,
          on_epoch: Callable[[Metrics], None] | None) -> list[Metrics]:
     train, step, history = run.train, 0, []
     for epoch in range(1, epochs + 1):
@@ -215,7 +246,7 @@ def _fit(model: nn.Module, run: _Plain, test: Any, epochs: int, schedule: optim.
         finally:
             bar.close()
         trained = time.perf_counter() - start
-        test_loss, test_accuracy = evaluate(model, test)
+        test_loss, test_accuracy = run.evaluate()
         metrics = {"epoch": epoch, "step": step, "lr": run.optimizer.lr,
                    "train_loss": total / count, "train_accuracy": right / count,
                    "test_loss": test_loss, "test_accuracy": test_accuracy,

@@ -293,15 +293,15 @@ def test_metrics_stay_where_they_could_be_overtaken(case: str) -> None:
 
 # ---------------------------------------------------------------- fit
 class Counting(nn.Module):
-    """A small net that counts how often its Python runs in training."""
+    """A small net that counts how often its Python runs: [in evaluation, in training]."""
 
     def __init__(self) -> None:
         super().__init__()
         self.net = nn.Sequential(nn.Flatten(), nn.Linear(60, 16), nn.Tanh(), nn.Linear(16, 4))
-        self.runs = 0
+        self.runs = [0, 0]
 
     def forward(self, x: Tensor) -> Tensor:
-        self.runs += self.training
+        self.runs[self.training] += 1
         return self.net(x)
 
 
@@ -314,10 +314,10 @@ def compiled_fit(device: str) -> _Compiled:
     minidl.manual_seed(0)
     model = Counting()
     model.to(device)
-    return _Compiled(model, optimizer_of(model), [0.2, 0.1], loader(device))
+    return _Compiled(model, optimizer_of(model), [0.2, 0.1], loader(device), loader(device, shuffle=False))
 
 
-def trained(device: str, compiled: bool | None) -> tuple[list[Any], dict[str, np.ndarray], int]:
+def trained(device: str, compiled: bool | None) -> tuple[list[Any], dict[str, np.ndarray], list[int]]:
     """(metrics, parameters, runs of the model's Python) of four epochs with two groups and a changing rate."""
     minidl.manual_seed(0)
     model = Counting()
@@ -328,19 +328,19 @@ def trained(device: str, compiled: bool | None) -> tuple[list[Any], dict[str, np
 
 
 def test_fit_is_the_same_compiled() -> None:
-    """To the bit on the CPU, metrics too; and is recorded twice in all: once for the last batch's size."""
+    """To the bit on the CPU, metrics too; recorded twice each: once for the last batch's size."""
     (plain, expected, runs), (history, state, recorded) = trained("cpu", False), trained("cpu", True)
     for metrics in (*plain, *history):
         for time in ("seconds", "images_per_second"):
             del metrics[time]
     assert history == plain
-    assert (runs, recorded) == (16, 2)
+    assert (runs, recorded) == ([16, 16], [2, 2])
     for name in expected:
         np.testing.assert_array_equal(state[name], expected[name])
 
 
 def test_fit_compiles_on_a_gpu_alone_unless_told() -> None:
-    assert trained("cpu", None)[2] == 16
+    assert trained("cpu", None)[2] == [16, 16]
 
 
 # ---------------------------------------------------------------- on a GPU
@@ -387,7 +387,7 @@ def test_gpu_metrics_are_the_sums(compiled: bool) -> None:
 def test_gpu_fit_is_the_same_compiled() -> None:
     """Within float32's rounding where calls were fused; recorded once for each size, which is the default there."""
     (plain, expected, runs), (history, state, recorded) = trained("cuda", False), trained("cuda", None)
-    assert (runs, recorded) == (16, 2)
+    assert (runs, recorded) == ([16, 16], [2, 2])
     for one, other in zip(plain, history, strict=True):
         assert (one["step"], one["lr"]) == (other["step"], other["lr"])
         np.testing.assert_allclose([other["train_loss"], other["test_loss"]], [one["train_loss"], one["test_loss"]],
@@ -419,8 +419,11 @@ def test_gpu_an_epoch_is_queued_without_waiting() -> None:
     run = compiled_fit("cuda")
     for _ in range(2):
         assert len(list(run.epoch([1.0] * 4))) == 4            # records, then captures
-    entries = [entry for found in run.step._entries.values() for entry in found]
-    assert [type(entry.replay) for entry in entries] == [AsGraph, AsGraph]
+    for _ in range(2):
+        run.evaluate()
+    for compiled in (run.step, run.look):
+        entries = [entry for found in compiled._entries.values() for entry in found]
+        assert [type(entry.replay) for entry in entries] == [AsGraph, AsGraph]
     sizes = list(run.batches)
     with nobody_waits():
         for size in sizes:
