@@ -71,10 +71,11 @@ __device__ __forceinline__ void clear(REAL* memory, int size) {      // a multip
     for (int i = threadIdx.x * 4; i < size; i += T * 4) *(Pack<4>*)&memory[i] = Pack<4>();
 }
 
-// Filters (maps, taps) from global memory, each on a multiple of 4 elements.
+// Filters (maps, taps) from global memory, each on a multiple of 4 elements. They have arrived once each thread has
+// called end_copies and await_copies, and behind the next barrier.
 template <int MAPS, int TAPS> __device__ __forceinline__ void load_filters(REAL* to, const REAL* w) {
-#pragma unroll 8
-    for (int i = threadIdx.x; i < MAPS * TAPS; i += T) to[i / TAPS * up(TAPS, 4) + i % TAPS] = w[i];
+    for (int i = threadIdx.x; i < MAPS * TAPS; i += T)
+        start_copy(&to[i / TAPS * up(TAPS, 4) + i % TAPS], &w[i], true);
 }
 
 template <class X> __device__ __forceinline__ void load_image(const X x, const REAL* from) {
@@ -255,12 +256,11 @@ template <int IN, int NEAR> struct Rows {
     __device__ __forceinline__ const REAL* operator[](int o) const { return o < NEAR ? near + o * IN : far + o * IN; }
 };
 
-// They have arrived once each thread has called await_copies, and behind the next barrier.
+// They arrive as filters do.
 template <int IN, int NEAR> __device__ __forceinline__ void load_rows(const Rows<IN, NEAR> w) {
     constexpr int V = IN % 4 == 0 ? 4 : 1;
     for (int i = threadIdx.x * V; i < NEAR * IN; i += T * V)
         start_copy((Pack<V>*)(w.near + i), (const Pack<V>*)(w.far + i), true);
-    end_copies();
 }
 
 // y = w x + b. A warp owns ROWS outputs at a time; its lanes, and teams of warps, share out the inputs.
@@ -326,12 +326,17 @@ __device__ __forceinline__ void linear_grad_x(const G gy, const W w, const Y y, 
 }
 
 // ---------------------------------------------------------------- loss
+// A label as an int, or -1 where it is none: it waits in a register from the image's start on.
+__device__ __forceinline__ int as_int(long long label) {
+    return (unsigned long long)label <= 0x7fffffffu ? (int)label : -1;
+}
+
 // The image's loss, and (softmax - target) * scale. The first warp does it. A label that is no class makes both NaN.
 template <class X, class Y> __device__ __forceinline__ void cross_entropy(
-        const X x, long long label, REAL* loss, const Y gx, REAL smoothing, REAL scale) {
+        const X x, int label, REAL* loss, const Y gx, REAL smoothing, REAL scale) {
     constexpr int K = X::SIZE;
     if (threadIdx.x >= 32) return;
-    bool is_class = (unsigned long long)label < (unsigned)K;
+    bool is_class = (unsigned)label < (unsigned)K;
     REAL nan = __int_as_float(0x7fffffff), top = x[imin(threadIdx.x, K - 1)], total = 0, mean = 0;
     for (int k = threadIdx.x + 32; k < K; k += 32) top = x[k] > top || x[k] != x[k] ? x[k] : top;
     top = warp_most(top);
@@ -342,7 +347,7 @@ template <class X, class Y> __device__ __forceinline__ void cross_entropy(
     total = warp_sum(total);
     REAL log_sum = log(total) + top, keep = (REAL)1 - smoothing;
     mean = smoothing != (REAL)0 ? smoothing * (warp_sum(mean) / (REAL)K - log_sum) : (REAL)0;
-    if (threadIdx.x == 0) *loss = is_class ? keep * (log_sum - x[(int)label]) - mean : nan;
+    if (threadIdx.x == 0) *loss = is_class ? keep * (log_sum - x[label]) - mean : nan;
     for (int k = threadIdx.x; k < K; k += 32) {
         REAL target = !is_class ? nan : k == label ? keep : (REAL)0;
         gx[k] = (exp(x[k] - log_sum) - smoothing / (REAL)K - target) * scale;
