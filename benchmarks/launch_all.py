@@ -142,9 +142,10 @@ def training(dtype: np.dtype) -> None:
     for padding in (0, 2):
         for indices in (np.array([3, 0, 0, 2, 1]), np.zeros(0, np.int64)):
             k.gather(images, indices, np.array([0.1, 0.2, 0.3]), np.zeros(3), padding, dtype)
-        labels, order, position = cupy.arange(4), cupy.arange(4)[::-1].copy(), cupy.zeros(2, np.int64)
+        labels, order, position = cupy.arange(4), cupy.arange(4)[::-1].copy(), cupy.zeros(1, np.int64)
         for size in (3, 1, 3):                                 # all, and more than the order has
             k.next_batch(images, labels, order, position, 3, size, (0.1, 0.2, 0.3), (0.0,) * 3, padding, dtype)
+            k.advance(position)
         k.sgd(params, grads, None, (cupy.ones(2), position), 0.0, 0.0, False)
 
 

@@ -18,7 +18,7 @@ import minidl
 from minidl import Tensor, nn, no_grad, ops
 from minidl.compile import replay
 from minidl.compile.plan import ALIGNMENT, Plan, _peak, can_be_captured, plan
-from minidl.compile.program import METRICS, SHARING, Program, Slot, leaves, replace
+from minidl.compile.program import COUNTERS, SHARING, Program, Slot, leaves, replace
 from minidl.compile.replay import AsGraph, Aside, ByCalls
 from minidl.ops import cpu
 from minidl.training import RunningMetrics
@@ -171,7 +171,7 @@ def test_only_sharing_primitives_give_memory_that_others_hold(monkeypatch: pytes
     public = {name for name, value in vars(cpu).items() if callable(value) and hasattr(value, "__closure__")
               and not name.startswith(("_", "can_"))}
     assert called >= SHARING
-    assert public - called <= {"gather", "next_batch", "update_metrics", "image_step", "annotations"}
+    assert public - called <= {"advance", "gather", "next_batch", "update_metrics", "image_step", "annotations"}
 
 
 # ---------------------------------------------------------------- memory that is handed out again
@@ -212,14 +212,16 @@ class Queue:
     current = ["main"]
 
     def __init__(self, name: str) -> None:
-        self.name, self.work = name, deque[Callable[[], None]]()
+        self.name, self.work, self.done = name, deque[Callable[[], None]](), 0
 
-    def record(self) -> Queue:
-        return self
+    def record(self) -> tuple[Queue, int]:
+        return self, self.done + len(self.work)
 
-    def wait_event(self, other: Queue) -> None:
-        while other.work:
+    def wait_event(self, event: tuple[Queue, int]) -> None:
+        other, given = event
+        while other.done < given:
             other.work.popleft()()
+            other.done += 1
 
     def __enter__(self) -> None:
         self.current.append(self.name)
@@ -245,7 +247,7 @@ class InArena:
 
         def call(*arguments: Any, **options: Any) -> Any:
             stream, held = Queue.current[-1], [a for a in leaves(arguments) if isinstance(a, np.ndarray)]
-            found = None if name in METRICS and stream != "main" else primitive(*arguments, **options)
+            found = None if name in COUNTERS and stream != "main" else primitive(*arguments, **options)
             made = found if isinstance(found, tuple) else () if found is None else (np.asarray(found),)
             if any(np.may_share_memory(value, a) for value in made for a in held):
                 return found                           # a view: no work

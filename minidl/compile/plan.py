@@ -7,7 +7,7 @@ from collections import Counter
 from typing import NamedTuple
 
 from ..device import is_cuda
-from .program import METRICS, SHARING, UPDATES, Call, Dynamic, Program, Slot, leaves
+from .program import COUNTERS, SHARING, UPDATES, Call, Dynamic, Program, Slot, leaves
 
 CAPTURED = frozenset({"sgd"})              # primitives that read a dynamic number from the device
 ALIGNMENT = 512                            # bytes of which each value's memory is a multiple
@@ -35,40 +35,36 @@ def plan(program: Program, streams: bool) -> Plan:
 
 
 def calls_aside(program: Program) -> list[int | None]:
-    """Plan.aside: what updates alone wait for, as for the gradients of filters and biases; and metrics, for which
-    nothing waits, beside an update."""
-    readers: dict[Slot, list[Call]] = {}
-    for call in program.calls:
+    """Plan.aside: what updates alone wait for, as for the gradients of filters and biases; and counters, for which only
+    those wait that read them."""
+    calls, readers = program.calls, dict[Slot, list[int]]()
+    for i, call in enumerate(calls):
         for slot in call.reads():
-            readers.setdefault(slot, []).append(call)
-    awaited = not _metrics_are_alone(program, readers)
-    update: int | None = None                          # the next one
-    side: list[int | None] = []
-    for i, call in reversed(list(enumerate(program.calls))):
-        waiting = [reader for slot in call.results for reader in readers.get(slot, ())]
-        if call.name in METRICS:
-            side.append(None if awaited or update is None else len(program.calls))
-        else:
-            side.append(update if not call.effect and waiting and all(reader.name in UPDATES for reader in waiting)
-                        else None)
+            readers.setdefault(slot, []).append(i)
+    side, source = list[int | None]([None] * len(calls)), _sources(program)
+    update = len(calls)                                # the next one
+    for i, call in reversed(list(enumerate(calls))):
+        if call.name in COUNTERS:
+            total, *others = call.reads()
+            waiting = min((k for k in readers[total] if k > i and not (calls[k].name in COUNTERS and side[k])),
+                          default=len(calls))
+            changed = {slot for later in calls[i + 1:waiting] if later.name in UPDATES for slot in later.reads()}
+            if waiting > i + 1 and changed.isdisjoint(source.get(slot, slot) for slot in others):
+                side[i] = waiting
+        elif not call.effect:
+            waits = [calls[k].name in UPDATES for slot in call.results for k in readers.get(slot, ())]
+            side[i] = update if waits and all(waits) else None
         update = i if call.name in UPDATES else update
-    return side[::-1]
+    return side
 
 
-def _metrics_are_alone(program: Program, readers: dict[Slot, list[Call]]) -> bool:
-    """Whether nobody else reads what metrics add to, and no update changes the memory that they read."""
-    source: dict[Slot, Slot] = {}                      # a view -> what it is a view of
-    read, changed = set[Slot](), set[Slot]()
+def _sources(program: Program) -> dict[Slot, Slot]:
+    """Values that may be views, and what of."""
+    source: dict[Slot, Slot] = {}
     for call in program.calls:
         if call.name in SHARING and isinstance(call.arguments[0], Slot):
             source.update(dict.fromkeys(call.results, source.get(call.arguments[0], call.arguments[0])))
-        if call.name in METRICS:
-            read.update(source.get(slot, slot) for slot in call.reads())
-            if any(reader.name not in METRICS for reader in readers[call.arguments[0]]):
-                return False
-        if call.name in UPDATES:
-            changed.update(slot for slot in leaves(call.arguments) if isinstance(slot, Slot))
-    return changed.isdisjoint(read)
+    return source
 
 
 def _ends(program: Program, aside: list[int | None]) -> list[list[Slot]]:

@@ -12,9 +12,9 @@ import numpy as np
 from ..tensor import Tensor
 
 # Primitives that are called for more than their result.
-EFFECTS = frozenset({"sgd", "check_labels", "next_batch", "update_metrics"})
+EFFECTS = frozenset({"sgd", "check_labels", "advance", "update_metrics"})
 UPDATES = frozenset({"sgd"})               # of these, those that change what other calls read: parameters
-METRICS = frozenset({"update_metrics"})    # those that add to their first argument, which the step does not read
+COUNTERS = frozenset({"advance", "update_metrics"})    # those that add to their first argument
 
 # Primitives whose result may lie in memory that others hold: their first argument's, or a constant's.
 SHARING = frozenset({"getitem", "ones_like", "reshape", "spread", "transpose"})

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..tensor import mark_changed, wrap
 from .plan import plan
-from .program import METRICS, Call, Dynamic, Program, Slot, leaves, replace
+from .program import COUNTERS, Call, Dynamic, Program, Slot, leaves, replace
 
 
 class ByCalls:
@@ -70,12 +70,10 @@ class ByCalls:
 
 
 class Aside:
-    """Streams beside the main one: `others` in turn for work that an update waits for, `last` for what is only to be
-    done at the end.
+    """Streams beside the main one: `others` in turn for work that an update waits for, `last` for counters.
 
-    A call aside waits for all that the main stream was given before it. An update waits for the calls aside that the
-    plan says wait for it, and so for all that their streams were given. No call aside reads what another made, but for
-    those on `last`, which stay in order.
+    A call aside waits for all that the main stream was given before it; the call that waits for it, for all that its
+    stream was given up to it. No call aside reads what another made, but for counters, which stay in order.
 
     So memory may serve again within a capture. A pool keeps what is let go of for the stream on which it was taken.
     A value of the main stream that no call aside touches is made, read, and followed by its successor there, in order.
@@ -85,7 +83,7 @@ class Aside:
 
     def __init__(self, main: Any, others: list[Any], last: Any):
         self.main, self.others, self.last = main, others, last
-        self.behind: dict[Any, int] = {}               # streams with work, and the first call to wait for it
+        self.behind: dict[tuple[Any, int], Any] = {}   # a stream, and a call that waits for it: what is waited for
 
     def run(self, number: int, waiting: int | None, primitive: Any, arguments: list[Any],
             options: dict[str, Any]) -> Any:
@@ -93,21 +91,21 @@ class Aside:
         if waiting is None:
             self.join(number)
             return primitive(*arguments, **options)
-        if primitive.__name__ in METRICS:
+        if primitive.__name__ in COUNTERS:
             other = self.last
         else:
             other = self.others[0]
             self.others.append(self.others.pop(0))     # in turn
         other.wait_event(self.main.record())
-        self.behind.setdefault(other, waiting)
         with other:
-            return primitive(*arguments, **options)
+            result = primitive(*arguments, **options)
+        self.behind[other, waiting] = other.record()
+        return result
 
     def join(self, number: int) -> None:
-        """The main stream waits for what is due at a call: streams that were given no work are no part of a capture."""
-        for other in [other for other, waiting in self.behind.items() if waiting <= number]:
-            self.main.wait_event(other.record())
-            del self.behind[other]
+        """The main stream waits for what is due at a call."""
+        for key in [key for key in self.behind if key[1] <= number]:
+            self.main.wait_event(self.behind.pop(key))
 
 
 def _template(call: Call) -> tuple[tuple[Any, ...], list[tuple[int, int]], list[int], dict[str, Any]]:

@@ -35,8 +35,8 @@ class DeviceBatches:
         count = loader.images_per_epoch
         self.sizes = [min(loader.batch_size, count - i) for i in range(0, count, loader.batch_size)]
         self._order = to_device(np.zeros(count, np.int64), loader.device)
-        # How many of the epoch's batches were taken: all, before the first epoch. The second number is a kernel's own.
-        self.position = Tensor(to_device(np.array([len(self.sizes), 0]), loader.device))
+        # How many of the epoch's batches were taken: all, before the first epoch.
+        self.position = Tensor(to_device(np.array([len(self.sizes)]), loader.device))
 
     def __iter__(self) -> Iterator[int]:
         self._order[...] = to_device(self.loader.next_order(), self.loader.device)
@@ -59,6 +59,8 @@ class DeviceBatches:
             for array in stored:
                 mode.recorder.outside(array)
         scale, shift = (tuple(map(float, values)) for values in (loader._scale, loader._shift))
-        images, labels = backend_of(self._order).next_batch(
-            *stored, self.position.data, loader.batch_size, size, scale, shift, loader.padding, loader.dtype)
+        k = backend_of(self._order)
+        images, labels = k.next_batch(*stored, self.position.data, loader.batch_size, size, scale, shift,
+                                      loader.padding, loader.dtype)
+        k.advance(self.position.data)
         return wrap(images), wrap(labels)

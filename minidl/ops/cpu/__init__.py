@@ -1,6 +1,6 @@
 """The primitives on NumPy arrays: pure functions of arrays and geometries.
 
-Only `sgd`, `next_batch` and `update_metrics` change what they are given.
+Only `sgd`, `advance` and `update_metrics` change what they are given.
 """
 
 from ..shared import *  # noqa: F403  every function there is a primitive
@@ -28,7 +28,7 @@ from .conv import (
     conv2d_grad_w,
     conv2d_grad_x,
 )
-from .data import gather, next_batch
+from .data import advance, gather, next_batch
 from .image import can_image_step, image_step
 from .linear import linear, linear_act, linear_grad_act, linear_grad_b, linear_grad_w, linear_grad_x
 from .loss import check_labels, cross_entropy, cross_entropy_grad_x, cross_entropy_with_grad, update_metrics
@@ -36,9 +36,9 @@ from .optim import sgd
 from .pool import avg_pool2d, avg_pool2d_grad_act, avg_pool2d_grad_x, max_pool2d, max_pool2d_grad_x
 
 __all__ = [
-    "CONV_ALGORITHMS", "avg_pool2d", "avg_pool2d_grad_act", "avg_pool2d_grad_x", "can_image_step", "check_labels",
-    "conv2d", "conv2d_act", "conv2d_act_pool", "conv2d_act_pool_grad_wb", "conv2d_grad_b", "conv2d_grad_w",
-    "conv2d_grad_x", "cross_entropy", "cross_entropy_grad_x", "cross_entropy_with_grad", "dropout",
+    "CONV_ALGORITHMS", "advance", "avg_pool2d", "avg_pool2d_grad_act", "avg_pool2d_grad_x", "can_image_step",
+    "check_labels", "conv2d", "conv2d_act", "conv2d_act_pool", "conv2d_act_pool_grad_wb", "conv2d_grad_b",
+    "conv2d_grad_w", "conv2d_grad_x", "cross_entropy", "cross_entropy_grad_x", "cross_entropy_with_grad", "dropout",
     "dropout_grad_x", "gather", "image_step", "linear", "linear_act", "linear_grad_act", "linear_grad_b",
     "linear_grad_w", "linear_grad_x", "log_softmax", "log_softmax_grad_x", "max_pool2d", "max_pool2d_grad_x",
     "next_batch", "relu", "relu_grad_x", "sgd", "sigmoid", "sigmoid_grad_x", "softmax", "softmax_grad_x", "tanh",

@@ -27,15 +27,19 @@ def gather(images: Array, indices: Array, scale: Any, shift: Any, padding: int, 
 
 def next_batch(images: Array, labels: Array, order: Array, position: Array, batch: int, n: int,
                scale: tuple[float, ...], shift: tuple[float, ...], padding: int, dtype: Any) -> tuple[Array, Array]:
-    """(gather(...), labels) of batch number position[0] of an epoch; position[0] goes on by one.
+    """(gather(...), labels) of batch number position[0] of an epoch.
 
-    order: the indices (N,) of the epoch's images in their order. position: int64 (2,), its second number CUDA's own.
-    n: how many images that batch has; batch: how many all but the last have.
+    order: the indices (N,) of the epoch's images in their order. n: how many images that batch has; batch: how many all
+    but the last have.
     """
     first = int(position[0]) * batch
     indices = order[first:first + n]
     if len(indices) < n:
         raise ValueError(f"next_batch: {n} images were asked for but the epoch has {len(indices)} left; start the next "
                          "one by iterating over the batches")
-    position[0] += 1
     return gather(images, indices, scale, shift, padding, dtype), labels[indices]
+
+
+def advance(position: Array) -> None:
+    """position += 1"""
+    position += 1

@@ -35,11 +35,10 @@ def gather(images: Array, indices: Array, scale: Any, shift: Any, padding: int, 
 
 def next_batch(images: Array, labels: Array, order: Array, position: Array, batch: int, n: int,
                scale: tuple[float, ...], shift: tuple[float, ...], padding: int, dtype: Any) -> tuple[Array, Array]:
-    """(gather(...), labels) of batch number position[0] of an epoch; position[0] goes on by one, on the device.
+    """(gather(...), labels) of batch number position[0] of an epoch.
 
-    order: the indices (N,) of the epoch's images in their order. position: int64 (2,), its second number the kernel's
-    own. n: how many images that batch has; batch: how many all but the last have. Of images beyond the order's end the
-    pixels are NaN and the labels -1.
+    order: the indices (N,) of the epoch's images in their order. n: how many images that batch has; batch: how many all
+    but the last have. Of images beyond the order's end the pixels are NaN and the labels -1.
     """
     stored, c, h, w = images.shape
     affine, y = _affine_and_batch(images, n, scale, shift, padding, np.dtype(dtype))
@@ -48,6 +47,11 @@ def next_batch(images: Array, labels: Array, order: Array, position: Array, batc
         _grid(n * c), (THREADS,), images, labels, order, position, affine, y, picked, stored, len(order), batch, n, c,
         h, w, padding)
     return y, picked
+
+
+def advance(position: Array) -> None:
+    """position += 1, where it lies."""
+    cupy.add(position, 1, position)
 
 
 def _grid(planes: int) -> tuple[int]:

@@ -5,7 +5,7 @@
 // so that neighbours write neighbours. Any grid and block will do. An index counts from the end where it is negative;
 // one that names no image is not read at: its pixels are NaN.
 // gather: the index of image i is indices[i]. next_batch: it is order[position[0] * batch + i], or no image's where the
-// order of `count` images has ended, and picked[i] is that image's label, or -1; position[0] goes on by one.
+// order of `count` images has ended, and picked[i] is that image's label, or -1.
 #include "common.cuh"
 
 // Rounded twice, as on the CPU, so that both give the same bits.
@@ -45,23 +45,11 @@ extern "C" __global__ void gather(const unsigned char* images, const long long* 
         from.plane(indices[plane / channels], plane % channels, affine, y + plane * from.pixels());
 }
 
-// Whether all blocks of the grid have come here, as only the last one to come is told, by its first thread. `came` is 0
-// before and afterwards. What the blocks read before, they have read.
-__device__ __forceinline__ bool last_to_come(unsigned* came) {
-    __syncthreads();
-    if (threadIdx.x) return false;
-    __threadfence();
-    bool last = atomicInc(came, gridDim.x - 1) == gridDim.x - 1;       // which block that is changes no result
-    __threadfence();
-    return last;
-}
-
 extern "C" __global__ void next_batch(const unsigned char* images, const long long* labels, const long long* order,
-                                      long long* position, const REAL* affine, REAL* y, long long* picked, int stored,
+                                      const long long* position, const REAL* affine, REAL* y, long long* picked, int stored,
                                       int count, int batch, int n, int channels, int h, int w, int padding) {
     Images from{images, stored, channels, h, w, padding};
-    long long taken = position[0], first = taken * batch;
-    if (last_to_come((unsigned*)(position + 1))) position[0] = taken + 1;
+    long long first = position[0] * batch;
     for (unsigned plane = blockIdx.x; plane < n * channels; plane += gridDim.x) {
         int i = plane / channels, channel = plane % channels;
         long long index = first + i < count ? order[first + i] : stored;
