@@ -6,16 +6,17 @@
 A step is zero_grad, forward, cross-entropy, backward and an update of SGD with momentum 0.9, float32, on batches that
 are on the device already; tf32 is allowed to all peers or to none. Where ours is 3xtf32, which the peers do not have,
 theirs is fp32, and their rows say so. minidl-compiled is `minidl.compile`, minidl-fit the same as `fit` and train.py
-run it (the step itself picks its batch among bytes on the device, and scales them), torch-graph a CUDA graph of
-PyTorch's whole step, jax a jitted `lax.scan` over the steps between two looks at the clock, which picks its batch on
-the device, too. The peers take turns (A B, then B A, ...), so that whatever else the machine does meets all of them;
+run it (the step itself picks its batch among bytes on the device, scales them, and adds up loss and right answers;
+after each 12,800 images an epoch ends), torch-graph a CUDA graph of PyTorch's whole step, jax a jitted `lax.scan` over
+the steps between two looks at the clock, which picks its batch on the device, too. The peers take turns (A B, then B A,
+...), so that whatever else the machine does meets all of them;
 each turn starts with a step that is not counted. Reported are the median of all counted steps, the smallest and the
 largest median of a turn, and the median over the rounds of the speed relative to a peer. On a GPU, which works behind
-the host's back, 20 steps in a row are timed until the last has ended and count as one, their mean; and two columns
-are added. Share of limit: the time that the net's multiply-adds, forward and backward, would take at the device's
-peak in the row's precision (3xtf32: a third of tf32's), over the time that the step took. Peak MiB: the most memory
-of the device that the peer's arrays, graphs and workspaces held at once, from its building to the end of the warm-up,
-measured when algorithms have been chosen already.
+the host's back, many steps in a row (--in-a-row) are timed until the last has ended and count as one, their mean; and
+two columns are added. Share of limit: the time that the net's multiply-adds, forward and backward, would take at the
+device's peak in the row's precision (3xtf32: a third of tf32's), over the time that the step took. Peak MiB: the most
+memory of the device that the peer's arrays, graphs and workspaces held at once, from its building to the end of the
+warm-up, measured when algorithms have been chosen already.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ import machine
 
 LR, MOMENTUM = 0.01, 0.9
 CHANNELS = {"lenet5": 1, "krizhevsky2009": 3}                  # the models, and the channels of their images
-IN_A_ROW = {"cpu": 1, "cuda": 20}                              # steps between two looks at the clock
+IN_A_ROW = {"cpu": 1, "cuda": 100}                             # steps between two looks at the clock
 BATCHES = 4                                                    # taken in turn: no step finds its images cached
 EPOCH = 12_800                                                 # images of an epoch of minidl-fit, at least 4 batches
 
@@ -75,6 +76,7 @@ def fit_step(model: str, batches: Sequence[Batch], device: str) -> Steps:
     import minidl
     import zoo
     from minidl import data, ops, optim
+    from minidl.training import RunningMetrics
 
     rng, size, channels = np.random.default_rng(0), len(batches[0][1]), CHANNELS[model]
     count = size * max(BATCHES, EPOCH // size)
@@ -83,13 +85,16 @@ def fit_step(model: str, batches: Sequence[Batch], device: str) -> Steps:
     taken = data.DeviceBatches(data.DataLoader(source, size, mean=[0.5] * channels, std=[0.3] * channels,
                                                device=device))
     net = zoo.build(model).to(device)
-    sgd = optim.SGD(net.parameters(), lr=LR, momentum=MOMENTUM)
+    sgd, metrics = optim.SGD(net.parameters(), lr=LR, momentum=MOMENTUM), RunningMetrics(device)
 
     @minidl.compile
     def step(size: int) -> None:
         x, labels = taken.next(size)
         sgd.zero_grad()
-        ops.cross_entropy(net(x), labels).backward()
+        logits = net(x)
+        loss = ops.cross_entropy(logits, labels)
+        loss.backward()
+        metrics.update(loss, logits, labels)
         sgd.step()
     sizes = itertools.chain.from_iterable(itertools.repeat(taken))
     return repeated(lambda: step(next(sizes)))
@@ -169,12 +174,12 @@ def random_batches(model: str, size: int) -> list[Batch]:
             for _ in range(BATCHES)]
 
 
-def seconds(steps: Steps, device: str) -> float:
-    """Of one step, out of a few in a row."""
+def seconds(steps: Steps, device: str, in_a_row: int) -> float:
+    """Of one step, out of so many in a row."""
     begin = time.perf_counter()
-    steps(IN_A_ROW[device])
+    steps(in_a_row)
     machine.finish(device)
-    return (time.perf_counter() - begin) / IN_A_ROW[device]
+    return (time.perf_counter() - begin) / in_a_row
 
 
 def build(model: str, batches: Sequence[Batch], peers: Sequence[str],
@@ -185,7 +190,7 @@ def build(model: str, batches: Sequence[Batch], peers: Sequence[str],
     def warm(peer: str) -> Steps:
         run = PEERS[peer](model, batches, args.device)
         for _ in range(args.warmup):
-            run(IN_A_ROW[args.device])
+            run(args.in_a_row)
         machine.finish(args.device)
         return run
     for peer in peers:
@@ -199,14 +204,14 @@ def build(model: str, batches: Sequence[Batch], peers: Sequence[str],
     return steps, held
 
 
-def take_turns(steps: dict[str, Steps], count: int, rounds: int, device: str) -> dict[str, list[list[float]]]:
+def take_turns(steps: dict[str, Steps], args: argparse.Namespace) -> dict[str, list[list[float]]]:
     """Seconds of each counted step, by peer and round."""
     taken: dict[str, list[list[float]]] = {peer: [] for peer in steps}
-    for i in range(rounds):
+    for i in range(args.repeats):
         for peer in list(steps)[::-1 if i % 2 else 1]:
-            steps[peer](IN_A_ROW[device])                      # the peer before left its own data in the caches
-            machine.finish(device)
-            taken[peer].append([seconds(steps[peer], device) for _ in range(count)])
+            steps[peer](args.in_a_row)                         # the peer before left its own data in the caches
+            machine.finish(args.device)
+            taken[peer].append([seconds(steps[peer], args.device, args.in_a_row) for _ in range(args.steps)])
     return taken
 
 
@@ -231,7 +236,7 @@ def rows(model: str, size: int, precision: str, peers: Sequence[str], args: argp
     set_precision(precision, peers)
     batches = random_batches(model, size)
     steps, held = build(model, batches, peers, args)
-    taken = take_turns(steps, args.steps, args.repeats, args.device)
+    taken = take_turns(steps, args)
     medians = {peer: [statistics.median(turn) for turn in turns] for peer, turns in taken.items()}
     lines = []
     for peer, turns in taken.items():
@@ -276,10 +281,9 @@ def report(args: argparse.Namespace, peers: Sequence[str]) -> str:
     columns = ["net", "batch", "precision", "peer", "median ms/step", "medians of the rounds", "images/s",
                *(["share of limit", "peak MiB"] if args.device == "cuda" else []),
                *(f"speed / {peer}" for peer in others(peers))]
-    in_a_row = IN_A_ROW[args.device]
     lines = [*machine.about(peers, args.device, args.threads), *limits(args.device),
-             f"{args.warmup} times {in_a_row} steps of warm-up, then {args.repeats} rounds in which the peers take "
-             f"turns of 1 uncounted and {args.steps} counted times {in_a_row} steps.",
+             f"{args.warmup} times {args.in_a_row} steps of warm-up, then {args.repeats} rounds in which the peers "
+             f"take turns of 1 uncounted and {args.steps} counted times {args.in_a_row} steps.",
              "", f"| {' | '.join(columns)} |", "|---|---:|---|---|" + "---:|" * (len(columns) - 4)]
     for model, size, precision in itertools.product(args.models, args.batch_size, args.precision):
         lines += rows(model, size, precision, peers, args)
@@ -345,7 +349,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     flags.add_argument("--warmup", type=positive, default=5, help="steps before the first round")
     flags.add_argument("--steps", type=positive, default=10, help="counted steps in each peer's turn")
     flags.add_argument("--repeats", type=positive, default=9, help="rounds")
-    publish(report, flags.parse_args(argv))
+    flags.add_argument("--in-a-row", type=positive, default=argparse.SUPPRESS,
+                       help=f"steps between two looks at the clock (default: {IN_A_ROW})")
+    args = flags.parse_args(argv)
+    publish(report, argparse.Namespace(**{"in_a_row": IN_A_ROW[args.device], **vars(args)}))
 
 
 if __name__ == "__main__":

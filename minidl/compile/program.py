@@ -14,7 +14,7 @@ from ..tensor import Tensor
 # Primitives that are called for more than their result.
 EFFECTS = frozenset({"sgd", "check_labels", "advance", "update_metrics"})
 UPDATES = frozenset({"sgd"})               # of these, those that change what other calls read: parameters
-COUNTERS = frozenset({"advance", "update_metrics"})    # those that add to their first argument
+COUNTERS = frozenset({"update_metrics"})   # those that add to their first argument and may do so late
 
 # Primitives whose result may lie in memory that others hold: their first argument's, or a constant's.
 SHARING = frozenset({"getitem", "ones_like", "reshape", "spread", "transpose"})
