@@ -32,7 +32,7 @@ from conv_report import DIRECTIONS, LADDER, PEERS, PRECISIONS, Row
 from machine import peaks_of, processor, set_threads
 from train_step import names
 
-BUDGET, MOST, FEWEST = 0.25, 20, 3                             # seconds of an entry; replays, at most and least
+BUDGET, MOST, FEWEST = 0.1, 20, 3                              # seconds of an entry; replays, at most and least
 LIMITS = {"NVIDIA H200": {"fp32": 66.9e12, "tf32": 494e12, "bf16": 989e12, "bytes": 4.8e12}}     # data sheet, dense
 
 
