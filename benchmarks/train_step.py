@@ -3,19 +3,19 @@
     python benchmarks/train_step.py --device cpu --peers torch
     python benchmarks/train_step.py --device cuda --peers minidl-compiled,minidl-fit,torch-graph,jax --precision tf32
 
-A step is zero_grad, forward, cross-entropy, backward and an update of SGD with momentum 0.9, float32, on batches that
-are on the device already; tf32 is allowed to all peers or to none. Where ours is 3xtf32, which the peers do not have,
-theirs is fp32, and their rows say so. minidl-compiled is `minidl.compile`, minidl-fit the same as `fit` and train.py
-run it (the step itself picks its batch among bytes on the device, scales them, and adds up loss and right answers;
-after each 12,800 images an epoch ends), torch-graph a CUDA graph of PyTorch's whole step, jax a jitted `lax.scan` over
-the steps between two looks at the clock, which picks its batch on the device, too. The peers take turns (A B, then B A,
-...), so that whatever else the machine does meets all of them;
-each turn starts with a step that is not counted. Reported are the median of all counted steps, the smallest and the
-largest median of a turn, and the median over the rounds of the speed relative to a peer. On a GPU, which works behind
-the host's back, many steps in a row (--in-a-row) are timed until the last has ended and count as one, their mean; and
-two columns are added. Share of limit: the time that the net's multiply-adds, forward and backward, would take at the
-device's peak in the row's precision (3xtf32: a third of tf32's), over the time that the step took. Peak MiB: the most
-memory of the device that the peer's arrays, graphs and workspaces held at once, from its building to the end of the
+A step is zero_grad, forward, cross-entropy, backward and an update of SGD with momentum 0.9, float32, on batches
+that are on the device already; tf32 is allowed to all peers or to none. Where ours is 3xtf32, which the peers do
+not have, theirs is fp32, and their rows say so. minidl-compiled is `minidl.compile`, minidl-fit the same as `fit`
+and train.py run it (the step itself picks its batch among bytes on the device, scales them, and adds up loss and
+right answers; after each 12,800 images an epoch ends), torch-graph a CUDA graph of PyTorch's whole step, jax a
+jitted `lax.scan` over the steps between two looks at the clock, which picks its batch on the device, too. The peers
+take turns (A B, then B A, ...), so that whatever else the machine does meets all of them; each turn starts with a
+step that is not counted. Reported are the median of all counted steps, the smallest and the largest median of a
+turn, and the median over the rounds of the speed relative to a peer. On a GPU, which works behind the host's back,
+many steps in a row (--in-a-row) are timed until the last has ended and count as one, their mean; and two columns
+are added. Share of limit: the time that the net's multiply-adds, forward and backward, would take at the device's
+peak in the row's precision (3xtf32: a third of tf32's), over the time that the step took. Peak MiB: the most memory
+of the device that the peer's arrays, graphs and workspaces held at once, from its building to the end of the
 warm-up, measured when algorithms have been chosen already.
 """
 
