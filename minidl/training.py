@@ -215,17 +215,17 @@ class _Compiled(_Plain):
         _set_rates(self.optimizer, self.rates, factors[-1])
         rates = np.outer(self.rates, [0.0, *factors])          # position is 1 in the first step
         self.table.data[...] = to_device(rates, self.train.device)
-        count, (*sizes, last) = 0, self.batches
-        for size in sizes:
+        count, images = 0, self.train.images_per_epoch
+        for size in self.batches:
             self.step(size)
             count += size
-            yield count, math.nan, 0
-        self.step(last)
+            if count < images:
+                yield count, math.nan, 0
         total, right = self.metrics.read()
         if not math.isfinite(total):
             raise FloatingPointError(f"training: a loss of this epoch is not finite (learning rate now "
                                      f"{self.optimizer.lr:g}); use a smaller learning rate")
-        yield count + last, total, right
+        yield count, total, right
 
 
 def _fit(model: nn.Module, run: _Plain, epochs: int, schedule: optim.Schedule, progress: bool,

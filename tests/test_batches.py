@@ -104,6 +104,24 @@ def test_a_program_with_its_batches_has_no_inputs() -> None:
     assert step.program.calls[1].effect
 
 
+def test_the_next_order_is_drawn_when_the_last_batch_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once an epoch, and again only where another epoch follows than the next one."""
+    drawn: list[int] = []
+    plain = data.DataLoader.order
+    monkeypatch.setattr(data.DataLoader, "order", lambda self, epoch: drawn.append(epoch) or plain(self, epoch))
+    source = loader()
+    batches = data.DeviceBatches(source)
+    for _ in batches:
+        assert drawn == [0]
+    assert drawn == [0, 1]
+    for _ in batches:
+        assert drawn == [0, 1]
+    assert drawn == [0, 1, 2]
+    source.set_epoch(7)
+    assert [batches.next(size)[1].shape for size in batches] == [(8,), (8,), (8,), (6,)]
+    assert drawn == [0, 1, 2, 7, 8]
+
+
 @pytest.mark.parametrize("compiled", [False, True], ids=["plain", "compiled"])
 def test_beyond_the_epochs_end_there_is_no_batch(compiled: bool) -> None:
     """Nor before the first epoch starts."""

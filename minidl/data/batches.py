@@ -41,7 +41,11 @@ class DeviceBatches:
     def __iter__(self) -> Iterator[int]:
         self._order[...] = to_device(self.loader.next_order(), self.loader.device)
         self.position.data[...] = 0
-        return iter(self.sizes)
+        return self._epoch()
+
+    def _epoch(self) -> Iterator[int]:
+        yield from self.sizes
+        self.loader.draw_ahead()                       # the device has the last steps to do yet
 
     def next(self, size: int) -> tuple[Tensor, Tensor]:
         """The epoch's next batch, of a size that iterating gave: images (size,c,h,w), labels int64 (size,).
