@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from .device import device_of, to_device
+from .device import to_device
 from .ops._backend import backend_of
-from .tensor import Tensor, mode
+from .tensor import Tensor, mark_changed, mode
 
 Schedule = Callable[[int], float]
 
@@ -120,8 +120,7 @@ class SGD:
                     mode.recorder.outside(lr[0])
             k.sgd([p.data for p in live], [p.grad.data for p in live], velocities, lr, group["momentum"],
                   group["weight_decay"], group["nesterov"])
-            for p in live:
-                p.mark_changed()
+            mark_changed(live)
 
     def _check_rates(self, rates: Tensor | None, position: Tensor | None) -> None:
         for what, t, dtype, axes in (("rates", rates, np.float64, 2), ("position", position, np.int64, 1)):
@@ -141,10 +140,10 @@ class SGD:
         recorder.guard((id(group), "numbers"), lambda: (group["momentum"], group["weight_decay"], group["nesterov"]))
 
     def _velocity(self, p: Tensor) -> Any:
-        velocity = self._velocities.get(id(p))
+        velocity, data = self._velocities.get(id(p)), p.data
         if velocity is None:
-            velocity = self._velocities[id(p)] = np.zeros_like(p.data)
-        elif velocity.dtype != p.dtype or device_of(velocity) != p.device:     # .to() moved the model since
+            velocity = self._velocities[id(p)] = np.zeros_like(data)
+        elif velocity.__class__ is not data.__class__ or velocity.dtype != data.dtype:     # .to() moved the model since
             velocity = self._velocities[id(p)] = to_device(velocity, p.device).astype(p.dtype, copy=False)
         return velocity
 
