@@ -73,10 +73,9 @@ def minidl_step(model: str, batches: Sequence[Batch], device: str, compiled: boo
 def fit_step(model: str, batches: Sequence[Batch], device: str) -> Steps:
     import numpy as np
 
-    import minidl
     import zoo
-    from minidl import data, ops, optim
-    from minidl.training import RunningMetrics
+    from minidl import Tensor, data, optim
+    from minidl.training import RunningMetrics, compiled_step
 
     rng, size, channels = np.random.default_rng(0), len(batches[0][1]), CHANNELS[model]
     count = size * max(BATCHES, EPOCH // size)
@@ -85,17 +84,9 @@ def fit_step(model: str, batches: Sequence[Batch], device: str) -> Steps:
     taken = data.DeviceBatches(data.DataLoader(source, size, mean=[0.5] * channels, std=[0.3] * channels,
                                                device=device))
     net = zoo.build(model).to(device)
-    sgd, metrics = optim.SGD(net.parameters(), lr=LR, momentum=MOMENTUM), RunningMetrics(device)
-
-    @minidl.compile
-    def step(size: int) -> None:
-        x, labels = taken.next(size)
-        sgd.zero_grad()
-        logits = net(x)
-        loss = ops.cross_entropy(logits, labels)
-        loss.backward()
-        metrics.update(loss, logits, labels)
-        sgd.step()
+    rates = Tensor(np.full((1, 1 + len(taken.sizes)), LR), device=device)
+    step = compiled_step(net, optim.SGD(net.parameters(), lr=LR, momentum=MOMENTUM), taken, RunningMetrics(device),
+                         rates)
     sizes = itertools.chain.from_iterable(itertools.repeat(taken))
     return repeated(lambda: step(next(sizes)))
 

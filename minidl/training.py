@@ -174,27 +174,32 @@ class _Plain:
             yield count, total, right
 
 
+def compiled_step(model: nn.Module, optimizer: optim.SGD, batches: data.DeviceBatches, metrics: RunningMetrics,
+                  rates: Tensor) -> Callable[[int], None]:
+    """A compiled step(size): one update on the next of the batches, by the rate that `SGD.step` takes for it from the
+    table `rates`, counted by the metrics. It needs nothing from the host but to be started."""
+    @compile
+    def step(size: int) -> None:
+        images, labels = batches.next(size)
+        optimizer.zero_grad()
+        logits = model(images)
+        loss = ops.cross_entropy(logits, labels)
+        loss.backward()
+        metrics.update(loss, logits, labels)
+        optimizer.step(rates, batches.position)
+    return step
+
+
 class _Compiled(_Plain):
     """Compiled steps, which need nothing from the host but to be started, and are looked at together."""
 
     def __init__(self, model: nn.Module, optimizer: optim.SGD, rates: list[float], train: Any, test: Any):
         super().__init__(model, optimizer, rates, train, test)
-        batches = self.batches = data.DeviceBatches(train)
+        self.batches, tests = data.DeviceBatches(train), data.DeviceBatches(test)
         metrics = self.metrics = RunningMetrics(train.device)
-        table = self.table = Tensor(np.zeros((len(rates), 1 + len(train))), device=train.device)
-
-        @compile
-        def step(size: int) -> None:
-            images, labels = batches.next(size)
-            optimizer.zero_grad()
-            logits = model(images)
-            loss = ops.cross_entropy(logits, labels)
-            loss.backward()
-            metrics.update(loss, logits, labels)
-            optimizer.step(table, batches.position)
-        self.step = step
-
-        tests = self.tests = data.DeviceBatches(test)
+        self.table = Tensor(np.zeros((len(rates), 1 + len(train))), device=train.device)
+        self.step = compiled_step(model, optimizer, self.batches, metrics, self.table)
+        self.tests = tests
 
         @compile
         def look(size: int) -> None:

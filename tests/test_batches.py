@@ -122,6 +122,15 @@ def test_the_next_order_is_drawn_when_the_last_batch_is_under_way(monkeypatch: p
     assert drawn == [0, 1, 2, 7, 8]
 
 
+@pytest.mark.parametrize("attribute", ["seed", "shuffle"])
+def test_an_order_that_was_drawn_before_its_seed_changed_is_drawn_anew(attribute: str) -> None:
+    source, value = loader(), {"seed": 4, "shuffle": False}[attribute]
+    next(iter(data.DeviceBatches(source)))
+    setattr(source, attribute, value)
+    source.set_epoch(0)
+    np.testing.assert_array_equal(source.next_order(), loader(**{attribute: value}).next_order())
+
+
 @pytest.mark.parametrize("compiled", [False, True], ids=["plain", "compiled"])
 def test_beyond_the_epochs_end_there_is_no_batch(compiled: bool) -> None:
     """Nor before the first epoch starts."""

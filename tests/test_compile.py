@@ -244,7 +244,10 @@ def test_gradients_are_seen_after_each_replay() -> None:
     assert len({g[0] for g in copies}) == 5
 
 
-def test_gradients_own_their_memory() -> None:
+@pytest.mark.parametrize(("loss", "copies"), [
+    (lambda p, q, x: p + q + x, 1), (lambda p, q, x: (p + q) * x, 1), (lambda p, q, x: p * x + q * x, 0)],
+    ids=["one array for both", "one product for both", "equal products"])
+def test_gradients_own_their_memory(loss: Callable[..., Tensor], copies: int) -> None:
     """Two that are equal are still two arrays: either may be changed in place."""
     p, q = numbers(1, 2, requires_grad=True), numbers(3, 4, requires_grad=True)
     sgd = optim.SGD([p, q], lr=0.1)
@@ -252,11 +255,16 @@ def test_gradients_own_their_memory() -> None:
     @minidl.compile
     def step(x: Tensor) -> None:
         sgd.zero_grad()
-        (p + q + x).sum().backward()
+        (loss(p, q, x) * x).sum().backward()
+        sgd.step()
 
-    for _ in range(3):
-        step(numbers(1, 1))
+    for i in range(3):
+        step(numbers(i, 1))
+        one = numbers(0, 0, requires_grad=True)
+        (loss(one, numbers(0, 0), numbers(i, 1)) * numbers(i, 1)).sum().backward()
+        assert p.grad.tolist() == q.grad.tolist() == one.grad.tolist()
         assert not np.shares_memory(p.grad.data, q.grad.data)
+    assert names(step.program).count("copy") == copies
 
 
 def test_zero_grad_without_a_new_gradient_is_replayed() -> None:
@@ -909,19 +917,6 @@ def test_equal_gradients_are_computed_twice() -> None:
     assert names(small) == ["exp"] * 3
     assert (small.grads, small.outputs) == ([(W, g), (X, h)], (y, y))
 
-    p, q = numbers(1, 2, requires_grad=True), numbers(3, 4, requires_grad=True)
-    sgd = optim.SGD([p, q], lr=0.1)
-
-    @minidl.compile
-    def step(x: Tensor) -> None:
-        sgd.zero_grad()
-        (p * x + q * x).sum().backward()
-
-    for i in range(3):
-        step(numbers(i, 1))
-        assert p.grad.tolist() == q.grad.tolist() == [i, 1]
-        assert not np.shares_memory(p.grad.data, q.grad.data)
-
 
 # ---------------------------------------------------------------- copies
 def test_copy_elision() -> None:
@@ -1010,24 +1005,6 @@ def test_copies_that_are_needed(build: Callable[..., Program]) -> None:
     small = passes.copy_elision(program)
     assert small.calls == program.calls
     assert (small.outputs, small.grads) == (program.outputs, program.grads)
-
-
-def test_a_copy_of_two_equal_gradients_stays() -> None:
-    """One of them would be the other: p + q hands the same array to both."""
-    p, q = numbers(1, 2, requires_grad=True), numbers(3, 4, requires_grad=True)
-    sgd = optim.SGD([p, q], lr=0.1)
-
-    @minidl.compile
-    def step(x: Tensor) -> None:
-        sgd.zero_grad()
-        ((p + q) * x).sum().backward()
-        sgd.step()
-
-    for i in range(3):
-        step(numbers(i, 1))
-        assert p.grad.tolist() == q.grad.tolist() == [i, 1]
-        assert not np.shares_memory(p.grad.data, q.grad.data)
-    assert names(step.program).count("copy") == 1
 
 
 def test_the_recorded_copies_of_lenet5_go_and_the_bits_stay() -> None:

@@ -76,7 +76,7 @@ class DataLoader:
         self._labels = to_device(dataset.labels.astype(np.int64), self.device)
         self._scale, self._shift = self._affine(mean, std)
         self._epoch = 0
-        self._ahead: tuple[int, np.ndarray] = -1, np.zeros(0, np.int64)        # an epoch and its order
+        self._ahead: tuple[Any, np.ndarray] = None, np.zeros(0, np.int64)      # an order, and what decided it
 
     def _affine(self, mean: Any, std: Any) -> tuple[np.ndarray, np.ndarray]:
         """(byte / 255 - mean) / std as byte * scale + shift."""
@@ -120,8 +120,9 @@ class DataLoader:
 
     def draw_ahead(self) -> None:
         """Draw the next epoch's order, if that was not done yet: a good moment is while a device is busy."""
-        if self._ahead[0] != self._epoch:
-            self._ahead = self._epoch, self.order(self._epoch)
+        decides = self.seed, self.shuffle, self._epoch
+        if self._ahead[0] != decides:
+            self._ahead = decides, self.order(self._epoch)
 
     def __iter__(self) -> Iterator[Batch]:
         order = to_device(self.next_order(), self.device)
