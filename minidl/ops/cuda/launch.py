@@ -21,11 +21,12 @@ from typing import Any
 import cupy
 import numpy as np
 
+Constant = tuple[str, Any]                 # name and value, as -Dname=value
+
 FOLDER = Path(__file__).parent
 OPTIONS = ("--std=c++17",)
+HOPPER: Constant = ("SM_90A", 1)           # of kernels for compute capability 9.0 alone, with its own instructions
 MOST = 2**31 - 1                           # elements of an array: kernels index with 32-bit integers
-
-Constant = tuple[str, Any]                 # name and value, as -Dname=value
 
 # C type of a parameter -> NumPy dtype. Structs are passed by value, from arrays of one element; common.cuh has both.
 TYPES: dict[str, np.dtype] = {
@@ -164,8 +165,9 @@ def pasted(file: str, text: str, seen: set[str]) -> str:
 
 
 def options(constants: tuple[Constant, ...]) -> tuple[str, ...]:
-    """What the compiler is told: the language and the constants."""
-    return (*OPTIONS, *(f"-D{name}={value}" for name, value in constants))
+    """What the compiler is told: the language, the constants, and where these ask for it, that the GPU is a Hopper."""
+    architecture = ("-arch=sm_90a",) if HOPPER in constants else ()
+    return (*OPTIONS, *architecture, *(f"-D{name}={value}" for name, value in constants))
 
 
 def parameters(text: str, name: str) -> list[tuple[str, str, str]]:

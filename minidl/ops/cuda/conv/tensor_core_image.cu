@@ -16,16 +16,9 @@
 // and three of the four products made. -DKH -DKW -DROWS and those of conv/whole.cuh (for dw -DALIGNED says that rows of gy
 // and y start on multiples of 2 elements). y: -DSETS; dw: -DCHANNELS -DPH -DPW (a padded plane) -DTILES (warps side by
 // side over filters) -DSHARES.
-#include "conv/whole.cuh"
-#include "linear/mma.cuh"
+#include "conv/picture.cuh"
 
-constexpr int PARTS = PRECISION == TF32X3 ? 2 : 1;       // numbers that an operand is split into
 static_assert(KW <= 8, "a row of taps must fit one step of a product, 8");
-
-struct Picture {
-    int n, c, h, w, m, oh, ow, top, left;    // source planes, result maps and planes, padding
-    int ph, pw, images;                      // a padded plane in shared memory; images there, always 1
-};
 
 // What tensor cores take of a product c += a b: with TF32X3 all of (ah + al)(bh + bl) but al bl, the small terms first.
 __device__ __forceinline__ void products(float* c, const unsigned (&a)[PARTS][4], const unsigned (&b)[PARTS][2]) {
@@ -34,24 +27,6 @@ __device__ __forceinline__ void products(float* c, const unsigned (&a)[PARTS][4]
         mma(c, a[0], b[PARTS - 1]);
     }
     mma(c, a[0], b[0]);
-}
-
-// Part 0 of a number is it rounded to tf32, part 1 what that has lost.
-__device__ __forceinline__ unsigned part_of(float x, int part) {
-    return tf32(part ? x - __uint_as_float(tf32(x)) : x);
-}
-
-// Numbers in shared memory become part 0 of themselves; part 1 stands `size`, a multiple of 4, further on.
-__device__ __forceinline__ void split(REAL* numbers, int size) {
-    for (int i = threadIdx.x * 4; i < size; i += THREADS_A_BLOCK * 4) {
-        Pack<4> whole = *(Pack<4>*)&numbers[i], out;
-#pragma unroll
-        for (int part = 0; part < PARTS; ++part) {
-#pragma unroll
-            for (int e = 0; e < 4; ++e) out.v[e] = __uint_as_float(part_of(whole.v[e], part));
-            *(Pack<4>*)&numbers[part * size + i] = out;
-        }
-    }
 }
 
 #ifndef GRADIENT

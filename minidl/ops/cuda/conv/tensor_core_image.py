@@ -30,7 +30,7 @@ def _constants(kh: int, kw: int, mode: str, rows: int, threads: int, aligned: bo
             ("THREADS_A_BLOCK", threads), ("ALIGNED", int(aligned)), *more.items())
 
 
-def _picture(g: Any, ph: int, pw: int) -> bytes:
+def picture(g: Any, ph: int, pw: int) -> bytes:
     return launch.by_value("Picture", (g.n, g.c, g.h, g.w, g.m, g.oh, g.ow, g.top, g.left, ph, pw, 1))
 
 
@@ -48,7 +48,7 @@ def _tiled(g: Any, mode: str, sets: int, rows: int, threads: int) -> Plan | None
         return None
     blocks = max(1, min(g.n, 2 * launch.multiprocessors()))
     return Plan((blocks, 1, 1), threads, shared, _constants(g.kh, g.kw, mode, rows, threads, g.ow % 4 == 0, SETS=sets),
-                _picture(g, ph, pw))
+                picture(g, ph, pw))
 
 
 OUTPUTS = Outputs(FILE, "conv2d_tensor_core_image", lambda g, dtype, window: _plan(g, MODES[precision()]))
@@ -75,7 +75,7 @@ def _gradient_tiled(g: Any, mode: str, tiles: int, shares: int, rows: int) -> Pl
     blocks = max(1, min(g.n, launch.multiprocessors() // (groups * packs)))
     constants = _constants(g.kh, g.kw, mode, rows, threads, g.ow % 2 == 0, GRADIENT=1, CHANNELS=channels, PH=ph,
                            PW=pw, TILES=tiles, SHARES=shares)
-    return Plan((blocks, groups, packs), threads, shared, constants, _picture(g, ph, pw))
+    return Plan((blocks, groups, packs), threads, shared, constants, picture(g, ph, pw))
 
 
 GRADIENTS = Gradients(FILE, "conv2d_tensor_core_image_dw",
@@ -83,22 +83,33 @@ GRADIENTS = Gradients(FILE, "conv2d_tensor_core_image_dw",
 
 
 # ---------------------------------------------------------------- what it cannot do
-def refuses(direction: str, g: Any, dtype: np.dtype) -> str | None:
+def refuses_picture(direction: str, g: Any, dtype: np.dtype) -> str | None:
+    """What no kernel can do that takes rows of taps from whole images in shared memory."""
     reason = tensor_core_refuses(direction, g, dtype)
     if reason:
         return reason
-    mode = MODES[precision()]
-    if mode not in PARTS:
+    if MODES[precision()] not in PARTS:
         return f"the precision is {precision()} but it computes in tf32 or 3xtf32 (minidl.set_precision)"
     if (g.sh, g.sw) != (1, 1):
         return f"it needs stride 1 but it is {g.sh}x{g.sw}"
     if g.kw > 8:
         return f"a filter row of {g.kw} taps does not fit one step of a product, 8"
-    if direction == "dw" and g.kh > TAPS:
-        return f"{g.kh} rows of taps do not fit the sums of a warp ({TAPS} do)"
-    if (_gradient_plan if direction == "dw" else _plan)(g, mode) is None:
+    return None
+
+
+def refuses_size(plan: Plan | None) -> str | None:
+    if plan is None:
         return f"an image and the filters do not fit a block's {launch.most_shared() // 1024} KB of shared memory"
     return None
+
+
+def refuses(direction: str, g: Any, dtype: np.dtype) -> str | None:
+    reason = refuses_picture(direction, g, dtype)
+    if reason:
+        return reason
+    if direction == "dw" and g.kh > TAPS:
+        return f"{g.kh} rows of taps do not fit the sums of a warp ({TAPS} do)"
+    return refuses_size((_gradient_plan if direction == "dw" else _plan)(g, MODES[precision()]))
 
 
 CONFIGURATIONS = [

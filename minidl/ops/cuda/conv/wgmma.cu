@@ -1,0 +1,175 @@
+// Convolution of stride 1 for few input channels on the tensor cores of compute capability 9.0, whose instruction for
+// them, wgmma, multiplies 64 rows by 64 columns and reads the columns' operand from shared memory by itself. Rows are
+// pixels, columns are filters, and a row (c,p) of up to 8 taps is one step; shorter ones are filled up with zeros (so that
+// a pixel which is not finite also spoils outputs up to 8 - KW columns further left).
+//
+// conv2d_wgmma: y. A block holds a whole padded image and all filters, rounded to tf32 once. A warp owns ROWS x 16
+//   neighbouring outputs of 64 filters; four warps, a group, multiply together, each with pixels of its own. What a warp
+//   holds of an image row serves all its output rows, each with another row of taps. While one of the two groups has the
+//   tensor cores, the other one computes activations and stores. A block walks over images.
+//
+// Requires: compute capability 9.0 (-DSM_90A, else nothing is multiplied), and that all of it fits shared memory (the
+// launcher looks). -DPRECISION: TF32, or TF32X3: numbers are split in two, and three of the four products made. -DKH -DKW
+// and those of conv/picture.cuh.
+#include "conv/picture.cuh"
+
+constexpr int ROWS = 4, GROUP = 128, FILTERS = 64, STEP = FILTERS * 8;   // STEP: numbers of a row of taps of 64 filters
+constexpr int STEPS = KH + ROWS - 1;                     // image rows under a warp's outputs
+static_assert(KW <= 8, "a row of taps must fit one step of a product, 8");
+static_assert(THREADS_A_BLOCK == 2 * GROUP, "two groups take turns");
+
+// Where 64 x 8 numbers [tap / 4][filter][tap % 4] lie in shared memory, as wgmma takes it: the address, the distance of
+// neighbouring runs of 4 taps, and that of 8 filters, each in units of 16 bytes.
+__device__ __forceinline__ unsigned long long matrix(const REAL* at) {
+    return (unsigned long long)((unsigned)__cvta_generic_to_shared(at) >> 4) | (unsigned long long)FILTERS << 16 |
+           8ull << 32;
+}
+
+// c += a b: of its warp's 16 rows a lane holds rows group and group + 8, as mma does; the columns of c come by eights.
+__device__ __forceinline__ void wgmma(float (&c)[FILTERS / 2], const unsigned (&a)[4], unsigned long long b) {
+#if SM_90A && __CUDA_ARCH__ == 900
+    asm volatile(
+        "wgmma.mma_async.sync.aligned.m64n64k8.f32.tf32.tf32 "
+        "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,"
+        "%30,%31}, {%32,%33,%34,%35}, %36, 1, 1, 1;"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]), "+f"(c[7]), "+f"(c[8]),
+          "+f"(c[9]), "+f"(c[10]), "+f"(c[11]), "+f"(c[12]), "+f"(c[13]), "+f"(c[14]), "+f"(c[15]), "+f"(c[16]),
+          "+f"(c[17]), "+f"(c[18]), "+f"(c[19]), "+f"(c[20]), "+f"(c[21]), "+f"(c[22]), "+f"(c[23]), "+f"(c[24]),
+          "+f"(c[25]), "+f"(c[26]), "+f"(c[27]), "+f"(c[28]), "+f"(c[29]), "+f"(c[30]), "+f"(c[31])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+#endif
+}
+
+// Registers that other instructions wrote are there for the products that follow.
+__device__ __forceinline__ void begin_products() {
+#if SM_90A && __CUDA_ARCH__ == 900
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#endif
+}
+
+__device__ __forceinline__ void end_products() {
+#if SM_90A && __CUDA_ARCH__ == 900
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+#endif
+}
+
+// Wait until at most `later` of the youngest batches of products are under way.
+template <int later> __device__ __forceinline__ void await_products() {
+#if SM_90A && __CUDA_ARCH__ == 900
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(later) : "memory");
+#endif
+}
+
+// What this thread has written to shared memory is there for products, after the next barrier.
+__device__ __forceinline__ void show_products() {
+#if SM_90A && __CUDA_ARCH__ == 900
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+}
+
+// The two groups take turns: one waits for its turn, the other one gives it.
+__device__ __forceinline__ void await_turn(int group) {
+    asm volatile("bar.sync %0, %1;" ::"r"(1 + group), "n"(THREADS_A_BLOCK) : "memory");
+}
+
+__device__ __forceinline__ void give_turn(int group) {
+    asm volatile("bar.arrive %0, %1;" ::"r"(1 + group), "n"(THREADS_A_BLOCK) : "memory");
+}
+
+// [set of 64 filters][c][p][tap / 4][filter][tap % 4], zeros beyond the last filter and tap. A warp copies 8 filters.
+__device__ __forceinline__ void load_filters(REAL* to, const REAL* w, int sets, const Picture& p) {
+    int rows = p.c * KH, lane = threadIdx.x % 32;
+    for (int f = threadIdx.x / 32 * 8 + lane / 4; f < sets * FILTERS; f += THREADS_A_BLOCK / 4)
+        for (int q = lane % 4; q < 8; q += 4) {
+            bool valid = f < p.m && q < KW;
+            REAL* tap = to + f / FILTERS * rows * STEP + q / 4 * FILTERS * 4 + f % FILTERS * 4 + q % 4;
+            const REAL* from = w + (valid ? f * rows * KW + q : 0);
+#pragma unroll 4
+            for (int row = 0; row < rows; ++row) start_copy(tap + row * STEP, valid ? from + row * KW : w, valid);
+        }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS_A_BLOCK, 1)
+conv2d_wgmma(const REAL* x, const REAL* w, const REAL* b, REAL* y, REAL* pooled, Picture p) {
+    extern __shared__ __align__(128) unsigned char memory[];
+    int sets = ceil_div(p.m, FILTERS), filter_size = sets * p.c * KH * STEP, picture_size = p.c * p.ph * p.pw;
+    REAL* filters = (REAL*)memory;                       // [part] as load_filters says
+    REAL* picture = filters + PARTS * filter_size;       // [part][c][ph][pw]
+    load_filters(filters, w, sets, p);
+
+    int lane = threadIdx.x % 32, row8 = lane / 4, within = lane % 4, group = threadIdx.x / GROUP;
+    int across = ceil_div(p.ow, 16), places = ceil_div(p.oh, ROWS) * across, fours = ceil_div(places, 4);
+    if (group == 1) give_turn(0);
+    for (int image = blockIdx.x; image < p.n; image += gridDim.x) {
+        __syncthreads();                                 // everybody is done with the image before
+        load_images(picture, x, image, p);
+        end_copies();
+        await_copies<0>();
+        __syncthreads();
+        split(picture, picture_size);
+        if (image == blockIdx.x) split(filters, filter_size);
+        show_products();
+        __syncthreads();
+        for (int item = group; item < ceil_div(sets * fours, 2) * 2; item += 2) {
+            int set = item / fours, place = item % fours * 4 + threadIdx.x / 32 % 4;
+            bool there = set < sets && place < places;
+            if (!there) place = set = 0;
+            int i0 = place / across * ROWS, j0 = place % across * 16;
+            // Row r < 8 of a warp is pixel 2*r, row r + 8 is pixel 2*r + 1
+            float sum[ROWS][FILTERS / 2] = {};
+            const REAL* row = picture + i0 * p.pw + j0 + 2 * row8 + within;
+            unsigned long long weights = matrix(filters + set * p.c * KH * STEP);
+            await_turn(group);
+            for (int c = 0; c < p.c; ++c, row += p.ph * p.pw, weights += KH * STEP / 4) {
+                unsigned pixel[3][PARTS][4];             // of the image row at work, and of the next two
+                auto take = [&](int r) {
+#pragma unroll
+                    for (int e = 0; e < 4 * PARTS; ++e)
+                        pixel[r % 3][e / 4][e % 4] =
+                            __float_as_uint(row[e / 4 * picture_size + r * p.pw + e % 2 + e / 2 % 2 * 4]);
+                };
+                await_products<0>();
+                take(0);
+                if (STEPS > 1) take(1);
+#pragma unroll
+                for (int r = 0; r < STEPS; ++r) {
+                    begin_products();
+#pragma unroll
+                    for (int i = 0; i < ROWS; ++i)
+                        if (r >= i && r - i < KH) {
+                            unsigned long long weight = weights + (r - i) * (STEP / 4);
+                            if (PARTS == 2) {
+                                wgmma(sum[i], pixel[r % 3][PARTS - 1], weight);
+                                wgmma(sum[i], pixel[r % 3][0], weight + filter_size / 4);
+                            }
+                            wgmma(sum[i], pixel[r % 3][0], weight);
+                        }
+                    end_products();
+                    await_products<1>();                 // the row before is done with: its place is free
+                    if (r + 2 < STEPS) take(r + 2);
+                }
+            }
+            give_turn(1 - group);
+            await_products<0>();
+            // Of two lanes with the same filters, the one gets four pixels of one filter, the other one of the other
+            int odd = row8 % 2, j = j0 + row8 / 2 * 4;
+#pragma unroll
+            for (int f = 0; f < FILTERS / 8; ++f) {
+                REAL out[ROWS][4];
+#pragma unroll
+                for (int i = 0; i < ROWS; ++i)
+#pragma unroll
+                    for (int e = 0; e < 2; ++e) {
+                        float first = sum[i][f * 4 + e * 2], second = sum[i][f * 4 + e * 2 + 1];
+                        float other = __shfl_xor_sync(~0u, odd ? first : second, 4);
+                        out[i][e] = odd ? other : first;
+                        out[i][2 + e] = odd ? second : other;
+                    }
+                int m = set * FILTERS + f * 8 + within * 2 + odd;
+                if (there && m < p.m && j < p.ow)
+                    store_outputs<ROWS>(out, b ? b[m] : (REAL)0, y, pooled, image * p.m + m, i0, j, p);
+            }
+        }
+    }
+    if (group == 0) await_turn(0);                       // the last one that was given
+}
