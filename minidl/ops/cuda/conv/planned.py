@@ -36,7 +36,8 @@ class Outputs(NamedTuple):
         assert plan is not None, "refuses() was not asked"
         if out.size:
             launch.kernel(self.file, self.kernel, *plan.constants, *fused)(
-                plan.grid, (plan.threads,), x, w, b, out, pooled, plan.sizes, shared=plan.shared)
+                plan.grid, (plan.threads,), _on_16_bytes(x), _on_16_bytes(w), b, out, pooled, plan.sizes,
+                shared=plan.shared)
         return out
 
     def y(self, x: Array, w: Array, b: Array | None, g: Any) -> Array:
@@ -74,7 +75,7 @@ class Gradients(NamedTuple):
         assert plan is not None, "refuses() was not asked"
         parts = launch.empty((plan.grid[0], taps + (g.m if fused else 0)), x.dtype)
         launch.kernel(self.file, self.kernel, *plan.constants, *fused)(
-            plan.grid, (plan.threads,), gy, y, x, parts, plan.sizes, shared=plan.shared)
+            plan.grid, (plan.threads,), _on_16_bytes(gy), y, _on_16_bytes(x), parts, plan.sizes, shared=plan.shared)
         if not fused:
             return sum_first(parts, launch.empty(shape, x.dtype)), parts[0, taps:]
         sums = sum_first(parts) if len(parts) > 1 else parts[0]
@@ -86,6 +87,11 @@ class Gradients(NamedTuple):
     def grad_wb(self, gp: Array, y: Array, x: Array, g: Any, act: str, pooling: Any) -> tuple[Array, Array]:
         """(dw, db) through the averages over windows and the activation, in the same launch."""
         return self.run(gp, y, x, g, pooling.kh, _windows(act, pooling))
+
+
+def _on_16_bytes(x: Array) -> Array:
+    """x where kernels may copy it by 16 bytes: a copy where it does not start on a multiple of them."""
+    return x.copy() if x.data.ptr % 16 else x
 
 
 def _maps(g: Any, x: Array) -> Array:

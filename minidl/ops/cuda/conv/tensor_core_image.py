@@ -25,9 +25,15 @@ THREADS = 256                              # a block: a thread needs up to 240 r
 TAPS = 24                                  # rows of taps that a warp of dw sums for
 
 
-def _constants(kh: int, kw: int, mode: str, rows: int, threads: int, aligned: bool, **more: int) -> tuple[Any, ...]:
+def constants_of(kh: int, kw: int, mode: str, rows: int, threads: int, aligned: bool, wide: int,
+                 **more: int) -> tuple[launch.Constant, ...]:
     return (launch.real(np.dtype(np.float32)), ("KH", kh), ("KW", kw), ("PRECISION", mode), ("ROWS", rows),
-            ("THREADS_A_BLOCK", threads), ("ALIGNED", int(aligned)), *more.items())
+            ("THREADS_A_BLOCK", threads), ("ALIGNED", int(aligned)), ("WIDE", wide), *more.items())
+
+
+def wide(g: Any) -> int:
+    """How many pixels one copy takes: 4 where each four of a padded row lie all inside the image or all outside."""
+    return 1 if g.w % 4 or g.left % 4 else 4
 
 
 def picture(g: Any, ph: int, pw: int) -> bytes:
@@ -47,8 +53,8 @@ def _tiled(g: Any, mode: str, sets: int, rows: int, threads: int) -> Plan | None
     if shared > launch.most_shared():
         return None
     blocks = max(1, min(g.n, 2 * launch.multiprocessors()))
-    return Plan((blocks, 1, 1), threads, shared, _constants(g.kh, g.kw, mode, rows, threads, g.ow % 4 == 0, SETS=sets),
-                picture(g, ph, pw))
+    constants = constants_of(g.kh, g.kw, mode, rows, threads, g.ow % 4 == 0, wide(g), SETS=sets)
+    return Plan((blocks, 1, 1), threads, shared, constants, picture(g, ph, pw))
 
 
 OUTPUTS = Outputs(FILE, "conv2d_tensor_core_image", lambda g, dtype, window: _plan(g, MODES[precision()]))
@@ -73,8 +79,8 @@ def _gradient_tiled(g: Any, mode: str, tiles: int, shares: int, rows: int) -> Pl
         return None
     packs = launch.blocks(g.m, 16 * tiles)
     blocks = max(1, min(g.n, launch.multiprocessors() // (groups * packs)))
-    constants = _constants(g.kh, g.kw, mode, rows, threads, g.ow % 2 == 0, GRADIENT=1, CHANNELS=channels, PH=ph,
-                           PW=pw, TILES=tiles, SHARES=shares)
+    constants = constants_of(g.kh, g.kw, mode, rows, threads, g.ow % 2 == 0, wide(g), GRADIENT=1,
+                             CHANNELS=channels, PH=ph, PW=pw, TILES=tiles, SHARES=shares)
     return Plan((blocks, groups, packs), threads, shared, constants, picture(g, ph, pw))
 
 
@@ -113,16 +119,17 @@ def refuses(direction: str, g: Any, dtype: np.dtype) -> str | None:
 
 
 CONFIGURATIONS = [
-    (FILE, (*_constants(kh, kw, mode, ROWS, THREADS, aligned, SETS=sets), *fused))
-    for mode in PARTS for kh, kw, aligned, sets, fused in (
-        (8, 8, True, 4, (("FUSED", 1), ("ACT", "sigmoid"), ("POOL", 4))),
-        (5, 5, True, 1, (("FUSED", 1), ("ACT", "tanh"))),
-        (5, 5, False, 2, (("FUSED", 1), ("ACT", "tanh"), ("POOL", 2))), (11, 3, False, 4, ()))
+    (FILE, (*constants_of(kh, kw, mode, ROWS, THREADS, aligned, wide, SETS=sets), *fused))
+    for mode in PARTS for kh, kw, aligned, wide, sets, fused in (
+        (8, 8, True, 4, 4, (("FUSED", 1), ("ACT", "sigmoid"), ("POOL", 4))),
+        (5, 5, True, 4, 1, (("FUSED", 1), ("ACT", "tanh"))),
+        (5, 5, False, 1, 2, (("FUSED", 1), ("ACT", "tanh"), ("POOL", 2))), (11, 3, False, 1, 4, ()))
 ] + [
-    (FILE, (*_constants(kh, kw, mode, ROWS, 32 * tiles * shares, aligned, GRADIENT=1, CHANNELS=channels, PH=ph, PW=pw,
-                        TILES=tiles, SHARES=shares), *fused))
-    for mode in PARTS for kh, kw, aligned, channels, ph, pw, tiles, shares, fused in (
-        (8, 8, True, 3, 39, 40, 4, 2, (("FUSED", 1), ("ACT", "sigmoid"), ("POOL", 4))),
-        (8, 8, True, 3, 39, 40, 4, 2, ()),
-        (5, 5, True, 1, 32, 36, 1, 8, (("FUSED", 1), ("ACT", "tanh"), ("POOL", 2))), (5, 5, True, 3, 20, 24, 1, 8, ()),
-        (11, 3, False, 2, 18, 16, 3, 2, ()))]
+    (FILE, (*constants_of(kh, kw, mode, ROWS, 32 * tiles * shares, aligned, wide, GRADIENT=1, CHANNELS=channels,
+                          PH=ph, PW=pw, TILES=tiles, SHARES=shares), *fused))
+    for mode in PARTS for kh, kw, aligned, wide, channels, ph, pw, tiles, shares, fused in (
+        (8, 8, True, 4, 3, 39, 40, 4, 2, (("FUSED", 1), ("ACT", "sigmoid"), ("POOL", 4))),
+        (8, 8, True, 4, 3, 39, 40, 4, 2, ()),
+        (5, 5, True, 4, 1, 32, 36, 1, 8, (("FUSED", 1), ("ACT", "tanh"), ("POOL", 2))),
+        (5, 5, True, 4, 3, 20, 24, 1, 8, ()),
+        (11, 3, False, 1, 2, 18, 16, 3, 2, ()))]

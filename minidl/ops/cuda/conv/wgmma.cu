@@ -10,11 +10,12 @@
 //
 // Requires: compute capability 9.0 (-DSM_90A, else nothing is multiplied), and that all of it fits shared memory (the
 // launcher looks). -DPRECISION: TF32, or TF32X3: numbers are split in two, and three of the four products made. -DKH -DKW
-// and those of conv/picture.cuh.
+// -DROWS and those of conv/picture.cuh.
 #include "conv/picture.cuh"
 
-constexpr int ROWS = 4, GROUP = 128, FILTERS = 64, STEP = FILTERS * 8;   // STEP: numbers of a row of taps of 64 filters
+constexpr int GROUP = 128, FILTERS = 64, STEP = FILTERS * 8;   // STEP: numbers of a row of taps of 64 filters
 constexpr int STEPS = KH + ROWS - 1;                     // image rows under a warp's outputs
+constexpr int PERIOD = (STEPS + 3) / 4 * 4;              // of the four places that they take in turn
 static_assert(KW <= 8, "a row of taps must fit one step of a product, 8");
 static_assert(THREADS_A_BLOCK == 2 * GROUP, "two groups take turns");
 
@@ -76,17 +77,19 @@ __device__ __forceinline__ void give_turn(int group) {
     asm volatile("bar.arrive %0, %1;" ::"r"(1 + group), "n"(THREADS_A_BLOCK) : "memory");
 }
 
-// [set of 64 filters][c][p][tap / 4][filter][tap % 4], zeros beyond the last filter and tap. A warp copies 8 filters.
+// [set of 64 filters][c][p][tap / 4][filter][tap % 4], zeros beyond the last filter and tap; neighbouring lanes copy
+// neighbours in memory.
 __device__ __forceinline__ void load_filters(REAL* to, const REAL* w, int sets, const Picture& p) {
-    int rows = p.c * KH, lane = threadIdx.x % 32;
-    for (int f = threadIdx.x / 32 * 8 + lane / 4; f < sets * FILTERS; f += THREADS_A_BLOCK / 4)
-        for (int q = lane % 4; q < 8; q += 4) {
-            bool valid = f < p.m && q < KW;
-            REAL* tap = to + f / FILTERS * rows * STEP + q / 4 * FILTERS * 4 + f % FILTERS * 4 + q % 4;
-            const REAL* from = w + (valid ? f * rows * KW + q : 0);
+    constexpr int V = KW % 4 ? 1 : 4, LANES = 8 / V;     // taps that a copy takes; copies in a row of taps
+    int rows = p.c * KH, q = threadIdx.x % LANES * V;
+    for (int f = threadIdx.x / LANES; f < sets * FILTERS; f += THREADS_A_BLOCK / LANES) {
+        bool valid = f < p.m && q < KW;
+        REAL* tap = to + f / FILTERS * rows * STEP + q / 4 * FILTERS * 4 + f % FILTERS * 4 + q % 4;
+        const REAL* from = w + (valid ? f * rows * KW + q : 0);
 #pragma unroll 4
-            for (int row = 0; row < rows; ++row) start_copy(tap + row * STEP, valid ? from + row * KW : w, valid);
-        }
+        for (int row = 0; row < rows; ++row)
+            start_copy((Pack<V>*)(tap + row * STEP), (const Pack<V>*)(valid ? from + row * KW : w), valid);
+    }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS_A_BLOCK, 1)
@@ -95,7 +98,9 @@ conv2d_wgmma(const REAL* x, const REAL* w, const REAL* b, REAL* y, REAL* pooled,
     int sets = ceil_div(p.m, FILTERS), filter_size = sets * p.c * KH * STEP, picture_size = p.c * p.ph * p.pw;
     REAL* filters = (REAL*)memory;                       // [part] as load_filters says
     REAL* picture = filters + PARTS * filter_size;       // [part][c][ph][pw]
+    REAL* bias = picture + PARTS * picture_size;         // [filter]
     load_filters(filters, w, sets, p);
+    for (int m = threadIdx.x; m < sets * FILTERS; m += THREADS_A_BLOCK) bias[m] = b && m < p.m ? b[m] : (REAL)0;
 
     int lane = threadIdx.x % 32, row8 = lane / 4, within = lane % 4, group = threadIdx.x / GROUP;
     int across = ceil_div(p.ow, 16), places = ceil_div(p.oh, ROWS) * across, fours = ceil_div(places, 4);
@@ -119,34 +124,38 @@ conv2d_wgmma(const REAL* x, const REAL* w, const REAL* b, REAL* y, REAL* pooled,
             float sum[ROWS][FILTERS / 2] = {};
             const REAL* row = picture + i0 * p.pw + j0 + 2 * row8 + within;
             unsigned long long weights = matrix(filters + set * p.c * KH * STEP);
+            unsigned pixel[4][PARTS][4];                 // of the image row at work, the one before, and the next two
+            auto take = [&](int r) {
+#pragma unroll
+                for (int e = 0; e < 4 * PARTS; ++e)
+                    pixel[r % 4][e / 4][e % 4] =
+                        __float_as_uint(row[e / 4 * picture_size + r * p.pw + e % 2 + e / 2 % 2 * 4]);
+            };
+            take(0);
+            take(1);
             await_turn(group);
-            for (int c = 0; c < p.c; ++c, row += p.ph * p.pw, weights += KH * STEP / 4) {
-                unsigned pixel[3][PARTS][4];             // of the image row at work, and of the next two
-                auto take = [&](int r) {
+            for (int c = 0; c < p.c; ++c, weights += KH * STEP / 4) {
 #pragma unroll
-                    for (int e = 0; e < 4 * PARTS; ++e)
-                        pixel[r % 3][e / 4][e % 4] =
-                            __float_as_uint(row[e / 4 * picture_size + r * p.pw + e % 2 + e / 2 % 2 * 4]);
-                };
-                await_products<0>();
-                take(0);
-                if (STEPS > 1) take(1);
+                for (int r = 0; r < PERIOD; ++r) {
+                    if (r < STEPS) {
+                        begin_products();
 #pragma unroll
-                for (int r = 0; r < STEPS; ++r) {
-                    begin_products();
-#pragma unroll
-                    for (int i = 0; i < ROWS; ++i)
-                        if (r >= i && r - i < KH) {
-                            unsigned long long weight = weights + (r - i) * (STEP / 4);
-                            if (PARTS == 2) {
-                                wgmma(sum[i], pixel[r % 3][PARTS - 1], weight);
-                                wgmma(sum[i], pixel[r % 3][0], weight + filter_size / 4);
+                        for (int i = 0; i < ROWS; ++i)
+                            if (r >= i && r - i < KH) {
+                                unsigned long long weight = weights + (r - i) * (STEP / 4);
+                                if (PARTS == 2) {
+                                    wgmma(sum[i], pixel[r % 4][PARTS - 1], weight);
+                                    wgmma(sum[i], pixel[r % 4][0], weight + filter_size / 4);
+                                }
+                                wgmma(sum[i], pixel[r % 4][0], weight);
                             }
-                            wgmma(sum[i], pixel[r % 3][0], weight);
-                        }
-                    end_products();
-                    await_products<1>();                 // the row before is done with: its place is free
-                    if (r + 2 < STEPS) take(r + 2);
+                        end_products();
+                        await_products<1>();             // the row before is done with
+                    } else if (r > STEPS) {
+                        await_products<0>();             // and this one, whose place comes next
+                    }
+                    if (r == PERIOD - 2) row += p.ph * p.pw;
+                    if (r < PERIOD - 2 ? r + 2 < STEPS : c + 1 < p.c) take((r + 2) % PERIOD);
                 }
             }
             give_turn(1 - group);
@@ -167,7 +176,7 @@ conv2d_wgmma(const REAL* x, const REAL* w, const REAL* b, REAL* y, REAL* pooled,
                     }
                 int m = set * FILTERS + f * 8 + within * 2 + odd;
                 if (there && m < p.m && j < p.ow)
-                    store_outputs<ROWS>(out, b ? b[m] : (REAL)0, y, pooled, image * p.m + m, i0, j, p);
+                    store_outputs<ROWS>(out, bias[m], y, pooled, image * p.m + m, i0, j, p);
             }
         }
     }

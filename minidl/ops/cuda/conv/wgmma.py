@@ -11,27 +11,25 @@ from ....device import precision
 from .. import launch
 from ..linear import MODES
 from .planned import Outputs, Plan
-from .tensor_core_image import PARTS, picture, refuses_picture, refuses_size
+from .tensor_core_image import PARTS, constants_of, picture, refuses_picture, refuses_size, wide
 from .whole_image import round_up
 
 FILE = "conv/wgmma.cu"
 ROWS, THREADS, FILTERS = 4, 256, 64        # output rows of a warp at a time; a block; filters of one product
 
 
-def _constants(kh: int, kw: int, mode: str, aligned: bool) -> tuple[Any, ...]:
-    return (launch.HOPPER, launch.real(np.dtype(np.float32)), ("KH", kh), ("KW", kw), ("PRECISION", mode),
-            ("THREADS_A_BLOCK", THREADS), ("ALIGNED", int(aligned)))
-
-
 @functools.lru_cache(maxsize=1024)
 def _plan(g: Any, mode: str) -> Plan | None:
     """The launch, or None where image and filters do not fit shared memory."""
     ph, pw = round_up(g.oh, ROWS) + g.kh - 1, round_up(g.ow, 16) + 8
-    shared = PARTS[mode] * (g.c * g.kh * round_up(g.m, FILTERS) * 8 + g.c * ph * pw) * 4
+    filters = round_up(g.m, FILTERS)
+    shared = (PARTS[mode] * g.c * (g.kh * filters * 8 + ph * pw) + filters) * 4
     if shared > launch.most_shared():
         return None
     blocks = max(1, min(g.n, launch.multiprocessors()))
-    return Plan((blocks, 1, 1), THREADS, shared, _constants(g.kh, g.kw, mode, g.ow % 4 == 0), picture(g, ph, pw))
+    return Plan((blocks, 1, 1), THREADS, shared,
+                (launch.HOPPER, *constants_of(g.kh, g.kw, mode, ROWS, THREADS, g.ow % 4 == 0, wide(g))),
+                picture(g, ph, pw))
 
 
 OUTPUTS = Outputs(FILE, "conv2d_wgmma", lambda g, dtype, window: _plan(g, MODES[precision()]))
@@ -44,7 +42,7 @@ def refuses(direction: str, g: Any, dtype: np.dtype) -> str | None:
 
 
 CONFIGURATIONS = [
-    (FILE, (*_constants(kh, kw, mode, aligned), *fused))
-    for mode in PARTS for kh, kw, aligned, fused in (
-        (8, 8, True, (("FUSED", 1), ("ACT", "sigmoid"), ("POOL", 4))), (5, 5, False, (("FUSED", 1), ("ACT", "tanh"))),
-        (11, 3, False, ()), (1, 1, True, ()))]
+    (FILE, (launch.HOPPER, *constants_of(kh, kw, mode, ROWS, THREADS, aligned, wide), *fused))
+    for mode in PARTS for kh, kw, aligned, wide, fused in (
+        (8, 8, True, 4, (("FUSED", 1), ("ACT", "sigmoid"), ("POOL", 4))),
+        (5, 5, False, 1, (("FUSED", 1), ("ACT", "tanh"))), (11, 3, False, 1, ()), (1, 1, True, 4, ()))]

@@ -1,7 +1,8 @@
 // What the convolutions share whose blocks hold whole padded images: loading these, and what becomes of outputs.
 //
 // Sizes is the kernel's own struct of n, c, h, w, m, oh, ow, top, left, ph x pw (a padded plane), images (at a time).
-// -DTHREADS_A_BLOCK. -DALIGNED: rows of the result (dw: of gy) start on multiples of 4 elements. -DFUSED: the activation
+// -DTHREADS_A_BLOCK. -DWIDE=4: images are copied by 4 numbers, which lie all inside them or all in the padding, on
+// multiples of 4. -DALIGNED: rows of the result (dw: of gy) start on multiples of 4 elements. -DFUSED: the activation
 // -DACT is applied to each output; with -DPOOL=2 or 4 windows of that size are also averaged.
 #include "common.cuh"
 #include "activation/act.cuh"
@@ -9,17 +10,20 @@
 #ifndef POOL
 #define POOL 0
 #endif
+#ifndef WIDE
+#define WIDE 1
+#endif
 
 // Padded images [image][c][ph][pw] from `first` on, zeros beyond the last one.
 template <class Sizes>
 __device__ __forceinline__ void load_images(REAL* to, const REAL* x, int first, const Sizes& p) {
-    int planes = imin(p.images, p.n - first) * p.c;
+    int planes = imin(p.images, p.n - first) * p.c, wide = p.pw / WIDE;
     const REAL* from = x + first * p.c * p.h * p.w;
-    Odometer at(THREADS_A_BLOCK, p.ph, p.pw);                // plane, row, column
-    for (int i = threadIdx.x; i < p.images * p.c * p.ph * p.pw; i += THREADS_A_BLOCK, at.next()) {
-        int r = at.middle - p.top, s = at.low - p.left;
+    Odometer at(THREADS_A_BLOCK, p.ph, wide);                // plane, row, columns
+    for (int i = threadIdx.x; i < p.images * p.c * p.ph * wide; i += THREADS_A_BLOCK, at.next()) {
+        int r = at.middle - p.top, s = at.low * WIDE - p.left;
         bool valid = (unsigned)r < (unsigned)p.h && (unsigned)s < (unsigned)p.w && at.high < planes;
-        start_copy(to + i, valid ? from + (at.high * p.h + r) * p.w + s : x, valid);
+        start_copy((Pack<WIDE>*)to + i, (const Pack<WIDE>*)(valid ? from + (at.high * p.h + r) * p.w + s : x), valid);
     }
 }
 
