@@ -175,11 +175,13 @@ def fused_on_tensor_cores(dtype: np.dtype) -> None:
     """Whole images with activation, pooling and the gradients through both, where the precision allows it."""
     for shape, m, kernel, size in (((3, 2, 12, 12), 5, 5, 2), ((2, 3, 11, 11), 70, 8, 4)):
         x, w, b = normal(dtype, *shape), normal(dtype, m, shape[1], kernel, kernel), normal(dtype, m)
-        g = conv_geometry(shape, w.shape, (m,), 1, 0, "tensor_core_image")
-        pooling = pool_geometry("avg_pool2d", (g.n, g.m, g.oh, g.ow), size, None, 0)
-        if conv.refusal("tensor_core_image", "dw", g, dtype) is None:
-            y, p = k.conv2d_act_pool(x, w, b, g, "tanh", pooling)
-            k.conv2d_act_pool_grad_wb(p, y, x, g, "tanh", pooling)
+        for name in ("wgmma", "tensor_core_image"):
+            g = conv_geometry(shape, w.shape, (m,), 1, 0, name)
+            pooling = pool_geometry("avg_pool2d", (g.n, g.m, g.oh, g.ow), size, None, 0)
+            if conv.refusal(name, "y", g, dtype) is None:
+                y, p = k.conv2d_act_pool(x, w, b, g, "tanh", pooling)
+            if conv.refusal(name, "dw", g, dtype) is None:
+                k.conv2d_act_pool_grad_wb(p, y, x, g, "tanh", pooling)
 
 
 def captured(dtype: np.dtype) -> None:
@@ -243,7 +245,7 @@ def main() -> int:
         device.set_precision(precision)
         products(DTYPES[0])
         fused_on_tensor_cores(DTYPES[0])
-        convolutions(DTYPES[0], ["gemm", "tensor_core", "tensor_core_image"])
+        convolutions(DTYPES[0], ["gemm", "tensor_core", "tensor_core_image", "wgmma"])
     cupy.cuda.Device().synchronize()
     missing = 0
     for file, name in kernels():

@@ -37,7 +37,8 @@ FILES = sorted(str(path.relative_to(launch.FOLDER).as_posix()) for path in launc
 def compiled(text: str, constants: tuple[launch.Constant, ...], architecture: int) -> str:
     """The assembler's log. Raises an exception that holds the compiler's."""
     logs = io.StringIO()
-    options = compiler.ProgramOptions(arch=f"sm_{architecture}", std="c++17", ptxas_options=["-v"],
+    own = "a" if architecture == 90 and launch.HOPPER in constants else ""
+    options = compiler.ProgramOptions(arch=f"sm_{architecture}{own}", std="c++17", ptxas_options=["-v"],
                                       define_macro=[(name, str(value)) for name, value in constants] or None)
     compiler.Program(text, "c++", options).compile("cubin", logs=logs)
     return logs.getvalue()

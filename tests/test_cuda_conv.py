@@ -181,7 +181,7 @@ def assert_right(problem: Problem, canaries: Any) -> None:
     assert_none(list(failures_of(problem, FP32, canaries)))
 
 
-TENSOR_CORES = ["tensor_core", "tensor_core_image"]
+TENSOR_CORES = ["tensor_core", "tensor_core_image", "wgmma"]
 FP32 = [name for name in conv.ALGORITHMS if name not in TENSOR_CORES]
 
 
@@ -305,7 +305,9 @@ def test_tensor_cores(precision: str, canaries: Any) -> None:
         failures += failures_of(drawn(g, at, np.float32), TENSOR_CORES, canaries)
     assert_none(failures)
     whole = 30 if precision in ("tf32", "3xtf32") else 0
-    for name, least in (("tensor_core", (100, 100, 100)), ("tensor_core_image", (whole, 0, whole))):
+    hopper = whole if launch.compute_capability() == 90 else 0
+    for name, least in (("tensor_core", (100, 100, 100)), ("tensor_core_image", (whole, 0, whole)),
+                        ("wgmma", (hopper, 0, 0))):
         for direction, count in zip(DIRECTIONS, least, strict=True):
             assert DONE[name, direction] - before[name, direction] >= count, f"{name} {direction}"
 
@@ -317,14 +319,17 @@ FUSED = [((7, 3, 32, 32), 64, 8, ((4, 3), (4, 3)), 4), ((300, 1, 28, 28), 6, 5, 
 @pytest.mark.usefixtures("tensor_cores")
 @pytest.mark.parametrize("act", ["tanh", "sigmoid", "relu"])
 @pytest.mark.parametrize("precision", ["tf32", "3xtf32"])
-def test_whole_images_on_tensor_cores_fused(precision: str, act: str, canaries: Any) -> None:
+@pytest.mark.parametrize("name", ["tensor_core_image", "wgmma"])
+def test_whole_images_on_tensor_cores_fused(name: str, precision: str, act: str, canaries: Any) -> None:
     """With activation and pooling, and the gradients through both: as the kernels one after another, but for rounding.
 
     An activation's slope is at most 1, so what it makes of an error is no larger. The bias's gradient meets no tensor
     core: it is a sum in fp32.
     """
     device.set_precision(precision)
-    image: Any = conv.ALGORITHMS["tensor_core_image"]
+    image: Any = conv.ALGORITHMS[name]
+    if name == "wgmma" and launch.compute_capability() != 90:
+        pytest.skip("this GPU's compute capability is not 9.0")
     rng, dtype = np.random.default_rng(0), np.dtype(np.float32)
     for x_shape, m, k, padding, size in FUSED:
         kh, kw = k if isinstance(k, tuple) else (k, k)
@@ -334,7 +339,6 @@ def test_whole_images_on_tensor_cores_fused(precision: str, act: str, canaries: 
             assert not image.can_pool(g, pooling, dtype)
             continue
         assert image.can_pool(g, pooling, dtype)
-        assert image.refuses("dw", g, dtype) is None
         x, w, b, gp = (rng.standard_normal(shape, np.float32) for shape in (
             x_shape, (m, g.c, kh, kw), (m,), (g.n, m, pooling.oh, pooling.ow)))
         z = cpu.conv2d(x.astype(float), w.astype(float), b.astype(float), g)
@@ -347,6 +351,9 @@ def test_whole_images_on_tensor_cores_fused(precision: str, act: str, canaries: 
         assert alone.get().tobytes() == got.get().tobytes()
         assert used(means.get(), cpu.avg_pool2d(y, pooling), cpu.avg_pool2d(most, pooling) + 1e-6) <= 1
 
+        if image.grad_wb is None:
+            continue
+        assert image.refuses("dw", g, dtype) is None
         gz = cpu.avg_pool2d_grad_act(gp.astype(float), got.get().astype(float), pooling, act)
         wide, given = x.astype(float), (cupy.asarray(gp), got, on_cuda[0], g, act, pooling)
         dw, db = image.grad_wb(*given)
@@ -382,6 +389,33 @@ def test_what_whole_images_on_tensor_cores_cannot_do(what: str) -> None:
             "dw": lambda: cuda.conv2d_grad_w(gy, x_array, g)}[direction]
     with pytest.raises(ValueError, match=f"'tensor_core_image' cannot compute {direction} of .*{reason}"):
         call()
+
+
+def test_an_algorithm_of_one_architecture_is_refused_by_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    device.set_precision("tf32")
+    monkeypatch.setattr(launch, "compute_capability", lambda: 80)
+    g = conv_geometry((1, 3, 9, 9), (2, 3, 3, 3), None, 1, 0, "wgmma")
+    reason = "it needs compute capability 9.0 but the device has 8.0; use algorithm 'auto'"
+    with pytest.raises(ValueError, match=f"'wgmma' cannot compute y of .*{reason}"):
+        cuda.conv2d(cupy.zeros((1, 3, 9, 9), np.float32), cupy.zeros((2, 3, 3, 3), np.float32), None, g)
+
+
+def test_arrays_that_start_anywhere(canaries: Any) -> None:
+    """Kernels copy by 16 bytes where rows are multiples of them; a view may start in between."""
+    g = conv_geometry((5, 3, 12, 16), (9, 3, 4, 4), None, 1, 0, "gemm")
+    problem = drawn(g, 1, np.float32)
+    for precision in ("fp32", "3xtf32"):
+        device.set_precision(precision)
+        for name, row in conv.ALGORITHMS.items():
+            for direction in DIRECTIONS:
+                if conv.refusal(name, direction, g, np.dtype(np.float32)) is None:
+                    arrays = problem.on_cuda(direction)
+                    shifted = [a if a is None else cupy.concatenate([a.ravel()[:1], a.ravel()])[1:].reshape(a.shape)
+                               for a in arrays]
+                    assert shifted[0].data.ptr % 16
+                    run = getattr(row, direction)
+                    assert (run(*shifted, g) == run(*arrays, g)).all(), f"{name} {direction}"
+    canaries.check()
 
 
 # ---------------------------------------------------------------- filters of even height and width

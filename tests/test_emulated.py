@@ -227,7 +227,7 @@ def test_convolution_of_doubles(emulated: Emulator) -> None:
 @pytest.mark.parametrize("precision", ["tf32", "3xtf32"])
 def test_convolution_on_tensor_cores(precision: str, emulated: Emulator) -> None:
     device.set_precision(precision)
-    convolve(*CONVOLUTIONS[1][:4], ["tensor_core", "tensor_core_image"], emulated)
+    convolve(*CONVOLUTIONS[1][:4], ["tensor_core", "tensor_core_image", "wgmma"], emulated)
 
 
 @pytest.mark.parametrize(("name", "shape"), [("whole_image", ((3, 2, 12, 16), (5, 2, 5, 5), 0)),
@@ -245,10 +245,11 @@ def test_first_layers_gradients(shape: tuple[Any, ...], emulated: Emulator) -> N
 
 
 @pytest.mark.parametrize("precision", ["tf32", "3xtf32"])
-def test_whole_images_on_tensor_cores(precision: str, emulated: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["tensor_core_image", "wgmma"])
+def test_whole_images_on_tensor_cores(name: str, precision: str, emulated: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conv_checks, "FUSED", [
         ((2, 6, 14, 14), 34, 5, 0, 2), ((3, 2, 9, 16), 37, (3, 4), ((1, 0), (2, 3)), 2)])
-    conv_checks.test_whole_images_on_tensor_cores_fused(precision, "tanh", emulated.memory)
+    conv_checks.test_whole_images_on_tensor_cores_fused(name, precision, "tanh", emulated.memory)
 
 
 # ---------------------------------------------------------------- generated kernels, and all
@@ -327,15 +328,20 @@ MUTATIONS: dict[str, tuple[str, str, Check, str]] = {
     "a window beyond the image": ("imin(g.kw, g.w - s)", "g.kw", pooling(2), "[Nn]ot equal"),
     "an update of each second element": (
         "k < ELEMENTS_A_THREAD", "k < ELEMENTS_A_THREAD / 2", lambda emulated: test_sgd(1), "[Nn]ot equal"),
+    "a turn that nobody gives": (
+        "if (group == 1) give_turn(0);", "", lambda emulated: tensor_cores(emulated, "wgmma"), "for ever"),
+    "a matrix's halves too near each other": (
+        "(unsigned long long)COLUMNS << 16", "(unsigned long long)(COLUMNS / 2) << 16",
+        lambda emulated: tensor_cores(emulated, "wgmma"), "tolerance"),
     "an operand that is not rounded to tf32": (
         "tf32(part ? x - __uint_as_float(tf32(x)) : x)", "__float_as_uint(x)", lambda emulated: tensor_cores(emulated),
         "not rounded to tf32"),
 }
 
 
-def tensor_cores(emulated: Emulator) -> None:
+def tensor_cores(emulated: Emulator, name: str = "tensor_core_image") -> None:
     device.set_precision("tf32")
-    convolution(1, "tensor_core_image")(emulated)
+    convolution(1, name)(emulated)
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")

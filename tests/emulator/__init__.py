@@ -41,7 +41,8 @@ UNTOUCHED = 0xFF                           # in every byte that was never writte
 # What the GPU has and a CPU has not: multiprocessors (few, so that blocks take several turns), an H200's other facts.
 FACTS = {"multiprocessors": 4, "compute_capability": 90, "most_shared": 232448}
 # Functions that hold a GPU's instructions, and for which emulator.h has others
-REPLACED = ("start_copy", "end_copies", "await_copies", "tf32", "bf16_pair", "mma")
+REPLACED = ("start_copy", "end_copies", "await_copies", "tf32", "bf16_pair", "mma", "wgmma", "await_turn",
+            "give_turn")
 
 
 # ---------------------------------------------------------------- arrays
@@ -158,7 +159,8 @@ class Emulator:
 
     def compiled(self, text: str, constants: tuple[launch.Constant, ...]) -> Any:
         """The function `run` of a translated source."""
-        run = ctypes.CDLL(str(self._compiled(text, str(self._scheduler), *launch.options(constants)[1:]))).run
+        defined = [option for option in launch.options(constants) if option.startswith("-D")]
+        run = ctypes.CDLL(str(self._compiled(text, str(self._scheduler), *defined))).run
         run.restype = ctypes.c_char_p
         return run
 

@@ -32,6 +32,8 @@ const char* run_grid(const int* sizes, unsigned char* shared, unsigned char* sha
                      void** arguments);
 void block_barrier();
 void warp_barrier();
+void await_barrier(int number);
+void arrive_at_barrier(int number);
 const unsigned char* exchange(const void* mine, size_t size);    // all lanes' values, EXCHANGED bytes apart
 int lane();
 void queue_copy(void* to, const void* from, size_t size, bool valid);
@@ -42,6 +44,7 @@ void see(bool right, const char* message);
 }
 constexpr int EXCHANGED = 32;
 
+static inline size_t __cvta_generic_to_shared(const void* at) { return (const unsigned char*)at - dynamic_shared; }
 static inline int4 make_int4(int x, int y, int z, int w) { return {x, y, z, w}; }
 static inline float __fdividef(float a, float b) { return a / b; }
 static inline double __drcp_rn(double x) { return 1 / x; }
@@ -105,6 +108,8 @@ template <class T> void start_copy(T* to, const T* from, bool valid) {
 }
 void end_copies() { close_copies(); }
 template <int later> void await_copies() { arrive_copies(later); }
+void await_turn(int number) { await_barrier(number); }
+void give_turn(int number) { arrive_at_barrier(number); }
 
 // Rounded to nearest, ties away from zero: cvt.rna.tf32.
 unsigned tf32(float x) {
@@ -131,6 +136,28 @@ void mma(float* c, const unsigned* a, const unsigned* b) {
             float left = __uint_as_float(element(row % 8 * 4 + k % 4).a[row / 8 + k / 4 * 2]);
             sum += (double)left * __uint_as_float(element(column * 4 + k % 4).b[k / 4]);
         }
+        c[e] = (float)(c[e] + sum);
+    }
+}
+
+// wgmma of tf32, at once: a warp's 16 rows, and columns that lie in shared memory where b says.
+template <int SIZE> void wgmma(float (&c)[SIZE], const unsigned (&a)[4], unsigned long long b) {
+    const unsigned char* lanes = exchange(a, sizeof a);
+    auto bytes = [=](int from) { return (size_t)(b >> from & 0x3fff) * 16; };
+    auto number = [](const unsigned char* at) {
+        unsigned bits;
+        memcpy(&bits, at, sizeof bits);
+        see(!(bits & 0x1fff), "an operand of wgmma is not rounded to tf32");
+        return (double)__uint_as_float(bits);
+    };
+    int group = lane() / 4, within = lane() % 4;
+    for (int e = 0; e < SIZE; ++e) {
+        int row = group + e / 2 % 2 * 8, column = e / 4 * 8 + 2 * within + e % 2;
+        const unsigned char* of_column = dynamic_shared + bytes(0) + column / 8 * bytes(32) + column % 8 * 16;
+        double sum = 0;
+        for (int k = 0; k < 8; ++k)
+            sum += number(lanes + (group * 4 + k % 4) * EXCHANGED + (row / 8 + k / 4 * 2) * 4) *
+                   number(of_column + k / 4 * bytes(16) + k % 4 * 4);
         c[e] = (float)(c[e] + sum);
     }
 }

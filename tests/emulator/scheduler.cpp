@@ -16,15 +16,16 @@
 struct Place { unsigned x, y, z; };
 
 namespace {
-constexpr int MOST_THREADS = 1024, WARP = 32, EXCHANGED = 32;
+constexpr int MOST_THREADS = 1024, WARP = 32, EXCHANGED = 32, BARRIERS = 16;
 constexpr size_t STACK = 1 << 16, MOST_SHARED = 232448, EDGE = 1 << 14;
-enum State : char { READY, AT_WARP, AT_BLOCK, DONE };
+enum State : char { READY, AT_WARP, AT_BLOCK, AT_BARRIER, DONE };
 
 struct Copy { void* to; const void* from; size_t size; bool valid; };
 
 struct Thread {
     ucontext_t context;
     State state;
+    int barrier;                                         // at which it waits
     int exchanges;                                       // counted, for the two buffers that they use in turn
     std::vector<std::vector<Copy>> copies;               // groups that are under way; the last one is open
 };
@@ -34,7 +35,7 @@ std::unique_ptr<unsigned char[]> stacks(new unsigned char[MOST_THREADS * STACK])
 alignas(1024) unsigned char store[EDGE + MOST_SHARED + EDGE];
 alignas(16) unsigned char exchanged[2][MOST_THREADS][EXCHANGED];
 ucontext_t scheduler;
-int current;
+int current, arrived[BARRIERS];                          // the thread that runs; how many came to a numbered barrier
 void (*body)(void**);
 void** given;
 char message[256];
@@ -53,6 +54,21 @@ unsigned char* dynamic_shared = store + EDGE;
 int lane() { return current % WARP; }
 void block_barrier() { wait(AT_BLOCK); }
 void warp_barrier() { wait(AT_WARP); }
+
+// Numbered barriers are for all threads of the block, of whom some only arrive.
+void arrive_at_barrier(int number) {
+    if (++arrived[number] < (int)(blockDim.x * blockDim.y * blockDim.z)) return;
+    arrived[number] = 0;
+    for (Thread& thread : threads)
+        if (thread.state == AT_BARRIER && thread.barrier == number) thread.state = READY;
+}
+
+void await_barrier(int number) {
+    threads[current].barrier = number;
+    threads[current].state = AT_BARRIER;
+    arrive_at_barrier(number);
+    if (threads[current].state == AT_BARRIER) wait(AT_BARRIER);
+}
 
 void see(bool right, const char* what) {
     if (!right && !*message)
@@ -134,18 +150,19 @@ void run_warp(std::vector<int>& warp, std::mt19937& random) {
 
 // One warp after the other, as far as it comes: what one does between two barriers, others do long after or before.
 void run_block(int count, std::mt19937& random) {
+    std::fill(arrived, arrived + BARRIERS, 0);
     std::vector<std::vector<int>> warps((count + WARP - 1) / WARP);
     for (int i = 0; i < count; ++i) warps[i / WARP].push_back(i);
     while (true) {
         std::shuffle(warps.begin(), warps.end(), random);
-        int waiting = 0, done = 0;
-        for (auto& warp : warps) {
-            run_warp(warp, random);
-            for (int i : warp) {
-                waiting += threads[i].state == AT_BLOCK;
-                done += threads[i].state == DONE;
-            }
+        for (auto& warp : warps) run_warp(warp, random);
+        int ready = 0, waiting = 0, done = 0;
+        for (int i = 0; i < count; ++i) {
+            ready += threads[i].state == READY;          // woken by a warp that ran after its own
+            waiting += threads[i].state == AT_BLOCK;
+            done += threads[i].state == DONE;
         }
+        if (ready) continue;
         if (done == count) return;
         if (waiting + done < count) return see(false, "threads wait for each other for ever");
         if (done) return see(false, "some threads of the block have ended while others wait at a barrier");

@@ -12,70 +12,13 @@
 // launcher looks). -DPRECISION: TF32, or TF32X3: numbers are split in two, and three of the four products made. -DKH -DKW
 // -DROWS and those of conv/picture.cuh.
 #include "conv/picture.cuh"
+#include "linear/wgmma.cuh"
 
-constexpr int GROUP = 128, FILTERS = 64, STEP = FILTERS * 8;   // STEP: numbers of a row of taps of 64 filters
+constexpr int GROUP = 128, FILTERS = COLUMNS, STEP = FILTERS * 8;    // STEP: numbers of a row of taps of 64 filters
 constexpr int STEPS = KH + ROWS - 1;                     // image rows under a warp's outputs
 constexpr int PERIOD = (STEPS + 3) / 4 * 4;              // of the four places that they take in turn
 static_assert(KW <= 8, "a row of taps must fit one step of a product, 8");
 static_assert(THREADS_A_BLOCK == 2 * GROUP, "two groups take turns");
-
-// Where 64 x 8 numbers [tap / 4][filter][tap % 4] lie in shared memory, as wgmma takes it: the address, the distance of
-// neighbouring runs of 4 taps, and that of 8 filters, each in units of 16 bytes.
-__device__ __forceinline__ unsigned long long matrix(const REAL* at) {
-    return (unsigned long long)((unsigned)__cvta_generic_to_shared(at) >> 4) | (unsigned long long)FILTERS << 16 |
-           8ull << 32;
-}
-
-// c += a b: of its warp's 16 rows a lane holds rows group and group + 8, as mma does; the columns of c come by eights.
-__device__ __forceinline__ void wgmma(float (&c)[FILTERS / 2], const unsigned (&a)[4], unsigned long long b) {
-#if SM_90A && __CUDA_ARCH__ == 900
-    asm volatile(
-        "wgmma.mma_async.sync.aligned.m64n64k8.f32.tf32.tf32 "
-        "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,"
-        "%30,%31}, {%32,%33,%34,%35}, %36, 1, 1, 1;"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]), "+f"(c[7]), "+f"(c[8]),
-          "+f"(c[9]), "+f"(c[10]), "+f"(c[11]), "+f"(c[12]), "+f"(c[13]), "+f"(c[14]), "+f"(c[15]), "+f"(c[16]),
-          "+f"(c[17]), "+f"(c[18]), "+f"(c[19]), "+f"(c[20]), "+f"(c[21]), "+f"(c[22]), "+f"(c[23]), "+f"(c[24]),
-          "+f"(c[25]), "+f"(c[26]), "+f"(c[27]), "+f"(c[28]), "+f"(c[29]), "+f"(c[30]), "+f"(c[31])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-#endif
-}
-
-// Registers that other instructions wrote are there for the products that follow.
-__device__ __forceinline__ void begin_products() {
-#if SM_90A && __CUDA_ARCH__ == 900
-    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-#endif
-}
-
-__device__ __forceinline__ void end_products() {
-#if SM_90A && __CUDA_ARCH__ == 900
-    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-#endif
-}
-
-// Wait until at most `later` of the youngest batches of products are under way.
-template <int later> __device__ __forceinline__ void await_products() {
-#if SM_90A && __CUDA_ARCH__ == 900
-    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(later) : "memory");
-#endif
-}
-
-// What this thread has written to shared memory is there for products, after the next barrier.
-__device__ __forceinline__ void show_products() {
-#if SM_90A && __CUDA_ARCH__ == 900
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-#endif
-}
-
-// The two groups take turns: one waits for its turn, the other one gives it.
-__device__ __forceinline__ void await_turn(int group) {
-    asm volatile("bar.sync %0, %1;" ::"r"(1 + group), "n"(THREADS_A_BLOCK) : "memory");
-}
-
-__device__ __forceinline__ void give_turn(int group) {
-    asm volatile("bar.arrive %0, %1;" ::"r"(1 + group), "n"(THREADS_A_BLOCK) : "memory");
-}
 
 // [set of 64 filters][c][p][tap / 4][filter][tap % 4], zeros beyond the last filter and tap; neighbouring lanes copy
 // neighbours in memory.
@@ -113,7 +56,7 @@ conv2d_wgmma(const REAL* x, const REAL* w, const REAL* b, REAL* y, REAL* pooled,
         __syncthreads();
         split(picture, picture_size);
         if (image == blockIdx.x) split(filters, filter_size);
-        show_products();
+        publish();
         __syncthreads();
         for (int item = group; item < ceil_div(sets * fours, 2) * 2; item += 2) {
             int set = item / fours, place = item % fours * 4 + threadIdx.x / 32 % 4;
