@@ -246,7 +246,8 @@ def test_first_layers_gradients(shape: tuple[Any, ...], emulated: Emulator) -> N
 
 @pytest.mark.parametrize("precision", ["tf32", "3xtf32"])
 @pytest.mark.parametrize("name", ["tensor_core_image", "wgmma"])
-def test_whole_images_on_tensor_cores(name: str, precision: str, emulated: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whole_images_on_tensor_cores(name: str, precision: str, emulated: Emulator,
+                                      monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conv_checks, "FUSED", [
         ((2, 6, 14, 14), 34, 5, 0, 2), ((3, 2, 9, 16), 37, (3, 4), ((1, 0), (2, 3)), 2)])
     conv_checks.test_whole_images_on_tensor_cores_fused(name, precision, "tanh", emulated.memory)
