@@ -32,8 +32,8 @@ const char* run_grid(const int* sizes, unsigned char* shared, unsigned char* sha
                      void** arguments);
 void block_barrier();
 void warp_barrier();
-void await_barrier(int number);
-void arrive_at_barrier(int number);
+void await_barrier(int number, int threads);
+void arrive_at_barrier(int number, int threads);
 const unsigned char* exchange(const void* mine, size_t size);    // all lanes' values, EXCHANGED bytes apart
 int lane();
 void queue_copy(void* to, const void* from, size_t size, bool valid);
@@ -108,8 +108,8 @@ template <class T> void start_copy(T* to, const T* from, bool valid) {
 }
 void end_copies() { close_copies(); }
 template <int later> void await_copies() { arrive_copies(later); }
-void await_turn(int number) { await_barrier(number); }
-void give_turn(int number) { arrive_at_barrier(number); }
+void await_turn(int number) { await_barrier(number, 256); }
+void give_turn(int number) { arrive_at_barrier(number, 256); }
 
 // Rounded to nearest, ties away from zero: cvt.rna.tf32.
 unsigned tf32(float x) {

@@ -55,18 +55,18 @@ int lane() { return current % WARP; }
 void block_barrier() { wait(AT_BLOCK); }
 void warp_barrier() { wait(AT_WARP); }
 
-// Numbered barriers are for all threads of the block, of whom some only arrive.
-void arrive_at_barrier(int number) {
-    if (++arrived[number] < (int)(blockDim.x * blockDim.y * blockDim.z)) return;
+// Numbered barriers are for so many threads, of whom some only arrive.
+void arrive_at_barrier(int number, int count) {
+    if (++arrived[number] < count) return;
     arrived[number] = 0;
     for (Thread& thread : threads)
         if (thread.state == AT_BARRIER && thread.barrier == number) thread.state = READY;
 }
 
-void await_barrier(int number) {
+void await_barrier(int number, int count) {
     threads[current].barrier = number;
     threads[current].state = AT_BARRIER;
-    arrive_at_barrier(number);
+    arrive_at_barrier(number, count);
     if (threads[current].state == AT_BARRIER) wait(AT_BARRIER);
 }
 

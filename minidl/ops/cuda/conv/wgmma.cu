@@ -14,7 +14,7 @@
 #include "conv/picture.cuh"
 #include "linear/wgmma.cuh"
 
-constexpr int GROUP = 128, FILTERS = COLUMNS, STEP = FILTERS * 8;    // STEP: numbers of a row of taps of 64 filters
+constexpr int FILTERS = COLUMNS, STEP = FILTERS * 8;    // STEP: numbers of a row of taps of 64 filters
 constexpr int STEPS = KH + ROWS - 1;                     // image rows under a warp's outputs
 constexpr int PERIOD = (STEPS + 3) / 4 * 4;              // of the four places that they take in turn
 static_assert(KW <= 8, "a row of taps must fit one step of a product, 8");
@@ -80,6 +80,9 @@ conv2d_wgmma(const REAL* x, const REAL* w, const REAL* b, REAL* y, REAL* pooled,
             for (int c = 0; c < p.c; ++c, weights += KH * STEP / 4) {
 #pragma unroll
                 for (int r = 0; r < PERIOD; ++r) {
+                    if (r > STEPS) await_products<0>();  // the last row, whose place comes next
+                    if (r == PERIOD - 2) row += p.ph * p.pw;
+                    if (r < PERIOD - 2 ? r + 2 < STEPS : c + 1 < p.c) take((r + 2) % PERIOD);
                     if (r < STEPS) {
                         begin_products();
 #pragma unroll
@@ -94,11 +97,7 @@ conv2d_wgmma(const REAL* x, const REAL* w, const REAL* b, REAL* y, REAL* pooled,
                             }
                         end_products();
                         await_products<1>();             // the row before is done with
-                    } else if (r > STEPS) {
-                        await_products<0>();             // and this one, whose place comes next
                     }
-                    if (r == PERIOD - 2) row += p.ph * p.pw;
-                    if (r < PERIOD - 2 ? r + 2 < STEPS : c + 1 < p.c) take((r + 2) % PERIOD);
                 }
             }
             give_turn(1 - group);

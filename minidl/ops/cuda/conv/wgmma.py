@@ -16,7 +16,7 @@ from .whole_image import round_up
 
 FILE, GRADIENT_FILE = "conv/wgmma.cu", "conv/wgmma_dw.cu"
 ROWS, THREADS, FILTERS = 4, 256, 64        # output rows of a warp at a time; a block; filters of one product
-TILES, RING = 3, 3 * 64 * 32               # of dw: 8 x 8 taps that a block sums for, at most; gradients on their way
+GRADIENT_THREADS, TILES, RING = 384, 3, 4 * 64 * 32     # of dw: 8 x 8 taps that a block sums for, at most; its ring
 
 
 @functools.lru_cache(maxsize=1024)
@@ -42,14 +42,15 @@ def _gradient_plan(g: Any, mode: str) -> Plan | None:
     tiles_a_channel = -(-g.kh // 8)
     groups = -(-g.c * tiles_a_channel // TILES)
     ph, pw = g.oh + 8 * tiles_a_channel - 1, round_up(g.ow, 8) + 8
-    shared = (PARTS[mode] * RING + g.c * ph * pw) * 4
+    tiles = -(-g.c * tiles_a_channel // groups)
+    shared = max(PARTS[mode] * RING + g.c * ph * pw, tiles * FILTERS * 64) * 4
     if shared > launch.most_shared():
         return None
     packs = launch.blocks(g.m, FILTERS)
     blocks = max(1, min(g.n, launch.multiprocessors() // (groups * packs)))
-    constants = constants_of(g.kh, g.kw, mode, ROWS, THREADS, g.ow % 4 == 0, wide(g), PH=ph, PW=pw,
-                             TILES=-(-g.c * tiles_a_channel // groups))
-    return Plan((blocks, groups, packs), THREADS, shared, (launch.HOPPER, *constants), picture(g, ph, pw))
+    constants = constants_of(g.kh, g.kw, mode, ROWS, GRADIENT_THREADS, g.ow % 4 == 0, wide(g), PH=ph, PW=pw,
+                             TILES=tiles)
+    return Plan((blocks, groups, packs), GRADIENT_THREADS, shared, (launch.HOPPER, *constants), picture(g, ph, pw))
 
 
 GRADIENTS = Gradients(GRADIENT_FILE, "conv2d_wgmma_dw", lambda g, dtype, window: _gradient_plan(g, MODES[precision()]))
@@ -67,8 +68,8 @@ CONFIGURATIONS = [
     for mode in PARTS for kh, kw, aligned, wide, fused in (
         (8, 8, True, 4, (("FUSED", 1), ("ACT", "sigmoid"), ("POOL", 4))),
         (5, 5, False, 1, (("FUSED", 1), ("ACT", "tanh"))), (11, 3, False, 1, ()), (1, 1, True, 4, ()))] + [
-    (GRADIENT_FILE, (launch.HOPPER, *constants_of(kh, kw, mode, ROWS, THREADS, aligned, wide, PH=ph, PW=pw,
-                                                  TILES=tiles), *fused))
+    (GRADIENT_FILE, (launch.HOPPER, *constants_of(kh, kw, mode, ROWS, GRADIENT_THREADS, aligned, wide, PH=ph,
+                                                  PW=pw, TILES=tiles), *fused))
     for mode in PARTS for kh, kw, aligned, wide, ph, pw, tiles, fused in (
         (8, 8, True, 4, 39, 40, 3, (("FUSED", 1), ("ACT", "sigmoid"), ("POOL", 4))), (8, 8, True, 4, 39, 40, 3, ()),
         (5, 5, False, 1, 17, 24, 3, (("FUSED", 1), ("ACT", "tanh"), ("POOL", 2))), (11, 3, False, 1, 30, 16, 2, ()))]

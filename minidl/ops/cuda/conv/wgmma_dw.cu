@@ -1,9 +1,10 @@
 // The filter gradient of a convolution of stride 1 for few input channels by wgmma (linear/wgmma.cuh): dw sums over
 // pixels, 8 at a step; rows of a product are 8 x 8 taps, columns 64 filters.
 //
-// conv2d_wgmma_dw: one half of a block, four warps, prepares gradients, the other one multiplies them by the image, which
-//   it reads from shared memory, tap (r,q) at pixel j from (r, j + q). Gradients stand in a ring of PLACES places, each
-//   of 4 steps, rounded to tf32. With -DPOOL gradients come from those of averaged windows and from y = act(...): gz =
+// conv2d_wgmma_dw: of a block's three groups of four warps one prepares gradients, and the others multiply them by the
+//   image, which they read from shared memory, tap (r,q) at pixel j from (r, j + q): while one of them takes pixels, the
+//   other one's products are at work. Gradients stand in a ring of PLACES places, each of 4 steps, rounded to tf32, and
+//   those two take every other place. With -DPOOL gradients come from those of averaged windows and from y = act(...): gz =
 //   ACT_GRAD(gy / POOL^2, y); the bias's gradient, the sum of gz, stands in `parts` after the filters'. A block walks over
 //   images and leaves its sums in parts.
 //
@@ -14,11 +15,12 @@
 #include "conv/picture.cuh"
 #include "linear/wgmma.cuh"
 
-constexpr int GROUP = 128, PLACES = 3, STEPS = 4, QUADS = 2 * STEPS;     // of a place: steps, and runs of 4 pixels
+constexpr int PLACES = 4, STEPS = 4, QUADS = 2 * STEPS;  // of a place: steps, and runs of 4 pixels
+constexpr int AHEAD = 3;                                 // places whose gradients are on their way from memory
 constexpr int PLACE = QUADS * COLUMNS * 4;               // numbers [quad][filter][pixel]; a place holds PARTS times as many
 constexpr int TILES_A_CHANNEL = (KH + 7) / 8;
 static_assert(KW <= 8, "a row of taps must fit the rows of a product");
-static_assert(THREADS_A_BLOCK == 2 * GROUP, "one half prepares, the other one multiplies");
+static_assert(THREADS_A_BLOCK == 3 * GROUP, "two groups multiply, one prepares");
 
 // The pixels of an image, row by row, in steps of 8; those beyond a row's end, or the last row, are zeros.
 struct Steps {
@@ -70,6 +72,24 @@ struct Slopes {
 #endif
     }
 
+    // Into a place of the ring, and onto the sums of each filter.
+    __device__ __forceinline__ void put(REAL* to, float (&total)[2]) const {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+            Pack<4> gz[PARTS];
+#pragma unroll
+            for (int v = 0; v < 4; ++v) {
+                REAL value = at(e, v);
+                total[e % 2] += value;
+#pragma unroll
+                for (int part = 0; part < PARTS; ++part) gz[part].v[v] = __uint_as_float(part_of(value, part));
+            }
+#pragma unroll
+            for (int part = 0; part < PARTS; ++part)
+                *(Pack<4>*)&to[part * PLACE + (quad(e) * COLUMNS + column(e)) * 4] = gz[part];
+        }
+    }
+
     // A lane's filters, of the block's or of all, and its quads: so that a warp's stores of 16 bytes meet every bank.
     static __device__ __forceinline__ int column(int e) {
         return threadIdx.x % GROUP / 32 * 16 + e % 2 * 8 + threadIdx.x % 32 / 4;
@@ -84,96 +104,39 @@ conv2d_wgmma_dw(const REAL* gy, const REAL* y, const REAL* x, REAL* parts, Pictu
     extern __shared__ __align__(128) unsigned char memory[];
     REAL* ring = (REAL*)memory;                          // [PLACES][PARTS][quad][filter][pixel]
     REAL* picture = ring + PLACES * PARTS * PLACE;       // [c][PH][PW]
-    bool prepares = threadIdx.x >= GROUP;
+    int group = __shfl_sync(~0u, threadIdx.x / GROUP, 0);                // the same for a warp, as the compiler sees
     int lane = threadIdx.x % 32, row8 = lane / 4, within = lane % 4, warp = threadIdx.x % GROUP / 32;
     int first = blockIdx.y * TILES, taps = p.c * KH * KW, place = 0;     // place: of the ring, in turn
     REAL* part = parts + (size_t)blockIdx.x * p.m * (taps + (POOL ? 1 : 0));
     Steps steps(p);
-    float sum[TILES][COLUMNS / 2] = {}, bias[2] = {};
-    // Turn `place`: it is full. Turn PLACES + place: it is free again
-    if (!prepares)
-        for (int i = 0; i < PLACES; ++i) give_turn(PLACES + i);
-    for (int image = blockIdx.x; image < p.n; image += gridDim.x) {
-        Slopes slopes;
-        if (prepares) slopes.fetch(gy, y, image, 0, steps, p);
+    auto load = [&](int image) {
         __syncthreads();                                 // everybody is done with the image before
         load_images(picture, x, image, p);
         end_copies();
         await_copies<0>();
         __syncthreads();
-        if (prepares) {
-            for (int at = 0; at < steps.places; ++at) {
-                Pack<4> gz[4][PARTS];
-#pragma unroll
-                for (int e = 0; e < 4; ++e)
-#pragma unroll
-                    for (int v = 0; v < 4; ++v) {
-                        REAL value = slopes.at(e, v);
-                        bias[e % 2] += value;
-#pragma unroll
-                        for (int half = 0; half < PARTS; ++half)
-                            gz[e][half].v[v] = __uint_as_float(part_of(value, half));
-                    }
-                if (at + 1 < steps.places) slopes.fetch(gy, y, image, at + 1, steps, p);
-                await_turn(PLACES + place);
-#pragma unroll
-                for (int e = 0; e < 4; ++e)
-#pragma unroll
-                    for (int half = 0; half < PARTS; ++half)
-                        *(Pack<4>*)&ring[(place * PARTS + half) * PLACE +
-                                         (Slopes::quad(e) * COLUMNS + Slopes::column(e)) * 4] = gz[e][half];
-                publish();
-                give_turn(place);
-                place = place + 1 == PLACES ? 0 : place + 1;
-            }
-        } else {
-            // Row 8 * r + q of a product is tap (r, q): a lane's are (2 * warp, row8) and (2 * warp + 1, row8)
-            const REAL* corner = picture + 2 * warp * PW + row8 + within;
-            int column = 0, left = steps.count;          // of the next step, and how many there are from it on
-            unsigned pixel[4][TILES][PARTS][4];          // of the step at work, of the one before, and of the next two
-            auto take = [&](int slot) {
-#pragma unroll
-                for (int t = 0; t < TILES; ++t) {
-                    const REAL* from = corner + plane_of(first + t, p) * PW;
-#pragma unroll
-                    for (int e = 0; e < 4 * PARTS; ++e)
-                        pixel[slot][t][e / 4][e % 4] = part_of(from[e % 2 * PW + e / 2 % 2 * 4], e / 4);
-                }
-                if (--left <= 0) return;                 // the last place's rest: gradients are 0 there
-                corner += 8;
-                if (++column < steps.across) return;
-                corner += PW - column * 8;
-                column = 0;
-            };
-            take(0);
-            take(1);
-            for (int at = 0; at < steps.places; ++at) {
-                await_turn(place);
-#pragma unroll
-                for (int step = 0; step < STEPS; ++step) {
-                    unsigned long long slope = matrix(ring + place * PARTS * PLACE) + step * COLUMNS * 2;
-                    begin_products();
-#pragma unroll
-                    for (int t = 0; t < TILES; ++t) {
-                        if (PARTS == 2) {
-                            wgmma(sum[t], pixel[step][t][PARTS - 1], slope);
-                            wgmma(sum[t], pixel[step][t][0], slope + PLACE / 4);
-                        }
-                        wgmma(sum[t], pixel[step][t][0], slope);
-                    }
-                    end_products();
-                    await_products<1>();                 // the step before is done with
-                    if (step == 0 && at > 0) give_turn(PLACES + (place + PLACES - 1) % PLACES);
-                    take((step + 2) % 4);
-                }
-                place = place + 1 == PLACES ? 0 : place + 1;
-            }
-            await_products<0>();
-            give_turn(PLACES + (place + PLACES - 1) % PLACES);
-        }
-    }
+    };
+    // Turn `place`: it is full. Turn PLACES + place: it is free again
 
-    if (prepares) {
+    if (group == 2) {
+        float bias[2] = {};
+        for (int image = blockIdx.x; image < p.n; image += gridDim.x) {
+            Slopes slopes[AHEAD];
+#pragma unroll
+            for (int i = 0; i < AHEAD; ++i) slopes[i].fetch(gy, y, image, i, steps, p);
+            load(image);
+            for (int at = 0; at < steps.places; at += AHEAD)
+#pragma unroll
+                for (int i = 0; i < AHEAD; ++i) {
+                    if (at + i >= steps.places) break;
+                    await_turn(PLACES + place);
+                    slopes[i].put(ring + place * PARTS * PLACE, bias);
+                    publish();
+                    give_turn(place);
+                    slopes[i].fetch(gy, y, image, at + i + AHEAD, steps, p);
+                    place = (place + 1) % PLACES;
+                }
+        }
         for (int i = 0; i < PLACES; ++i) await_turn(PLACES + i);         // the last ones that were given
 #pragma unroll
         for (int f = 0; f < 2; ++f) {
@@ -184,14 +147,67 @@ conv2d_wgmma_dw(const REAL* gy, const REAL* y, const REAL* x, REAL* parts, Pictu
         }
         return;
     }
+
+    float sum[TILES][COLUMNS / 2] = {};
+    for (int i = group; i < PLACES; i += 2) give_turn(PLACES + i);
+    for (int image = blockIdx.x; image < p.n; image += gridDim.x) {
+        load(image);
+        // Row 8 * r + q of a product is tap (r, q): a lane's are (2 * warp, row8) and (2 * warp + 1, row8)
+        const REAL* corner = picture + 2 * warp * PW + row8 + within;
+        for (int at = 0; at < steps.places; ++at, place = (place + 1) % PLACES) {
+            if (place % 2 != group) continue;
+            REAL fetched[TILES][4];
+            auto fetch = [&](int step) {                 // beyond the last step gradients are 0, and pixels any
+                step = imin(step, steps.count - 1);
+                int i = step / steps.across, j = step - i * steps.across;
+#pragma unroll
+                for (int e = 0; e < TILES * 4; ++e)
+                    fetched[e / 4][e % 4] = corner[(plane_of(first + e / 4, p) + i + e % 2) * PW + j * 8 + e / 2 % 2 * 4];
+            };
+            fetch(at * STEPS);
+            await_turn(place);
+            unsigned long long slope = matrix(ring + place * PARTS * PLACE);
+#pragma unroll
+            for (int s = 0; s < STEPS; ++s, slope += COLUMNS * 2) {
+                unsigned pixel[TILES][PARTS][4];
+                await_products<0>();
+#pragma unroll
+                for (int e = 0; e < TILES * PARTS * 4; ++e)
+                    pixel[e / 4 / PARTS][e / 4 % PARTS][e % 4] = part_of(fetched[e / 4 / PARTS][e % 4], e / 4 % PARTS);
+                begin_products();
+#pragma unroll
+                for (int t = 0; t < TILES; ++t) {
+                    if (PARTS == 2) {
+                        wgmma(sum[t], pixel[t][PARTS - 1], slope);
+                        wgmma(sum[t], pixel[t][0], slope + PLACE / 4);
+                    }
+                    wgmma(sum[t], pixel[t][0], slope);
+                }
+                end_products();
+                if (s + 1 < STEPS) fetch(at * STEPS + s + 1);
+            }
+            await_products<0>();
+            give_turn(PLACES + place);
+        }
+    }
+
+    // The two groups' sums together
+    REAL* sums = (REAL*)memory + threadIdx.x % GROUP;    // [TILES*COLUMNS/2][GROUP]
+    await_turn(2 * PLACES);
+    if (group == 1)
+#pragma unroll
+        for (int e = 0; e < TILES * COLUMNS / 2; ++e) sums[e * GROUP] = sum[e / (COLUMNS / 2)][e % (COLUMNS / 2)];
+    await_turn(2 * PLACES);
+    if (group == 1) return;
 #pragma unroll
     for (int t = 0; t < TILES; ++t) {
         int channel = (first + t) / TILES_A_CHANNEL, r = (first + t) % TILES_A_CHANNEL * 8 + 2 * warp;
-        if (channel >= p.c) return;
+        if (channel >= p.c) break;
 #pragma unroll
         for (int e = 0; e < COLUMNS / 2; ++e) {
             int m = blockIdx.z * COLUMNS + e / 4 * 8 + within * 2 + e % 2, down = r + e / 2 % 2;
-            if (m < p.m && down < KH && row8 < KW) part[((m * p.c + channel) * KH + down) * KW + row8] = sum[t][e];
+            if (m < p.m && down < KH && row8 < KW)
+                part[((m * p.c + channel) * KH + down) * KW + row8] = sum[t][e] + sums[(t * COLUMNS / 2 + e) * GROUP];
         }
     }
 }

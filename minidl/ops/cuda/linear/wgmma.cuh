@@ -2,8 +2,8 @@
 // add A (64 x 8, tf32, 16 rows a warp) times B (8 x COLUMNS) to C, on the side: registers and shared memory that
 // products read must stay as they are until these have been awaited.
 //
-// -DSM_90A, and compiled for it; elsewhere nothing is computed. -DTHREADS_A_BLOCK.
-constexpr int COLUMNS = 64;
+// -DSM_90A, and compiled for it; elsewhere nothing is computed.
+constexpr int GROUP = 128, COLUMNS = 64;                 // threads that multiply together
 
 // B, 8 x 64 numbers that lie in shared memory as [row / 4][column][row % 4], as wgmma takes it: the address, the distance
 // of its halves, and that of 8 columns, each in units of 16 bytes.
@@ -54,11 +54,11 @@ __device__ __forceinline__ void publish() {
 #endif
 }
 
-// Halves of the block take turns: the one waits for a turn, until the other has given it.
+// Two groups take turns: the one waits for a turn, until the other has given it.
 __device__ __forceinline__ void await_turn(int number) {
-    asm volatile("bar.sync %0, %1;" ::"r"(1 + number), "n"(THREADS_A_BLOCK) : "memory");
+    asm volatile("bar.sync %0, %1;" ::"r"(1 + number), "n"(2 * GROUP) : "memory");
 }
 
 __device__ __forceinline__ void give_turn(int number) {
-    asm volatile("bar.arrive %0, %1;" ::"r"(1 + number), "n"(THREADS_A_BLOCK) : "memory");
+    asm volatile("bar.arrive %0, %1;" ::"r"(1 + number), "n"(2 * GROUP) : "memory");
 }
