@@ -51,10 +51,10 @@ class Algorithm(NamedTuple):
     grad_wb: Callable[..., tuple[Array, Array]] | None = None
 
 
-def _one_launch(outputs: Outputs, dx: Callable[..., Array] | None, gradients: Gradients,
+def _one_launch(outputs: Outputs, dx: Callable[..., Array] | None, gradients: Gradients | None,
                 refuses: Callable[[str, Any, Any], str | None]) -> Algorithm:
-    return Algorithm(outputs.y, dx, gradients.dw, refuses, True, outputs.y_act, outputs.y_act_pool, outputs.can_pool,
-                     gradients.grad_wb)
+    dw, grad_wb = (gradients.dw, gradients.grad_wb) if gradients else (None, None)
+    return Algorithm(outputs.y, dx, dw, refuses, True, outputs.y_act, outputs.y_act_pool, outputs.can_pool, grad_wb)
 
 
 ALGORITHMS: dict[str, Algorithm] = {
@@ -71,7 +71,7 @@ ALGORITHMS: dict[str, Algorithm] = {
     "winograd": _one_launch(winograd.OUTPUTS, None, winograd_dw.GRADIENTS, winograd.refuses),
     "tensor_core_image": _one_launch(tensor_core_image.OUTPUTS, None, tensor_core_image.GRADIENTS,
                                      tensor_core_image.refuses),
-    "wgmma": _one_launch(wgmma.OUTPUTS, None, wgmma.GRADIENTS, wgmma.refuses),
+    "wgmma": _one_launch(wgmma.OUTPUTS, None, None, wgmma.refuses),
 }
 CONV_ALGORITHMS = (*ALGORITHMS, "auto")
 
