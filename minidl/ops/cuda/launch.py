@@ -256,6 +256,9 @@ class Arguments:
             places.append(size)
             size += used + -used % 16
         self._pack = struct_module.Struct("".join(formats)).pack_into
+        self._arrays = [(place, dtype) for place, (_, dtype, kind) in enumerate(self._takes) if kind != "value"]
+        self._structs = [(place, dtype.itemsize) for place, (_, dtype, kind) in enumerate(self._takes)
+                         if kind == "value" and dtype.names]
         self._buffer = ctypes.create_string_buffer(size + 16)
         start = ctypes.addressof(self._buffer)
         self._offset = -start % 16
@@ -267,24 +270,26 @@ class Arguments:
         """Write arguments into the buffer, once all are seen to fit; returns the copies that were made."""
         if len(arguments) != len(self._takes):
             raise TypeError(f"{self.name}: got {len(arguments)} arguments but takes {len(self._takes)}; pass each")
-        values, copies = [], []
-        for (what, dtype, kind), a in zip(self._takes, arguments):
-            if kind == "value":
-                if dtype.names and (a.__class__ is not bytes or len(a) != dtype.itemsize):
-                    raise TypeError(f"{what} is a {type(a).__name__} but must be {dtype.itemsize} bytes from "
-                                    "by_value(); pass the struct")
-                values.append(a)
-            elif a is None:
-                values.append(0)
-            else:
-                if a.__class__ is not _ndarray or a.dtype is not dtype or not a.flags.c_contiguous or a.size > MOST:
-                    a = _checked(what, dtype, kind, a)
-                    copies.append(a)
-                memory = a.data
-                if memory.device_id != device:
-                    raise ValueError(f"{what} is on device {memory.device_id} but the current device is {device}; use "
-                                     "one device")
-                values.append(memory.ptr)
+        values, copies = list(arguments), []
+        for place, size in self._structs:
+            a = values[place]
+            if a.__class__ is not bytes or len(a) != size:
+                raise TypeError(f"{self._takes[place][0]} is a {type(a).__name__} but must be {size} bytes from "
+                                "by_value(); pass the struct")
+        for place, dtype in self._arrays:
+            a = values[place]
+            if a is None:
+                values[place] = 0
+                continue
+            # a.flags says the same as _c_contiguous, but is an object made at each look: a third of the time here
+            if a.__class__ is not _ndarray or a.dtype is not dtype or not a._c_contiguous or a.size > MOST:
+                a = _checked(*self._takes[place], a)
+                copies.append(a)
+            memory = a.data
+            if memory.device_id != device:
+                raise ValueError(f"{self._takes[place][0]} is on device {memory.device_id} but the current device is "
+                                 f"{device}; use one device")
+            values[place] = memory.ptr
         try:
             self._pack(self._buffer, self._offset, *values)
         except (struct_module.error, OverflowError) as error:
