@@ -14,6 +14,7 @@ import math
 import re
 import struct as struct_module
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from sys import getrefcount
 from typing import Any
@@ -220,21 +221,29 @@ class Kernel:
         self.module = module
         self.function = module.get_function(name)
         self._handle = self.function.kernel.ptr
-        self._arguments = Arguments(name, declared, constants)
+        packed = Arguments(name, declared, constants)
+        self._pack, self._at, self._lock = packed.pack, packed.at, packed.lock
         self._shared = 48 * 1024           # bytes of shared memory that need no asking
 
     def __call__(self, grid: tuple[int, ...], block: tuple[int, ...], *arguments: Any, shared: int = 0) -> None:
+        self.sized(grid, block, shared)(*arguments)
+
+    def sized(self, grid: tuple[int, ...], block: tuple[int, ...], shared: int = 0) -> Callable[..., None]:
+        """What launches this kernel on a grid with arguments: launchers keep it a shape, to look up but once a call."""
         if shared > self._shared:
             self.function.max_dynamic_shared_size_bytes = shared
             self._shared = shared
+        return functools.partial(self._start, *grid, *_ONES[len(grid)], *block, *_ONES[len(block)], shared)
+
+    def _start(self, grid_x: int, grid_y: int, grid_z: int, block_x: int, block_y: int, block_z: int, shared: int,
+               *arguments: Any) -> None:
         device = _current_device()
         if device not in _ready.devices:
             _make_ready(device)
         stream = _current_stream().ptr
-        with self._arguments.lock:
-            copies = self._arguments.pack(arguments, device)
-            _launch(self._handle, *grid, *_ONES[len(grid)], *block, *_ONES[len(block)], shared, stream,
-                    self._arguments.at, 0)
+        with self._lock:
+            copies = self._pack(arguments, device)
+            _launch(self._handle, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream, self._at, 0)
         del copies                         # they had to live until the launch was queued
 
 
