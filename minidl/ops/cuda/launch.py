@@ -226,14 +226,18 @@ class Kernel:
         self._shared = 48 * 1024           # bytes of shared memory that need no asking
 
     def __call__(self, grid: tuple[int, ...], block: tuple[int, ...], *arguments: Any, shared: int = 0) -> None:
-        self.sized(grid, block, shared)(*arguments)
+        self._start(*self._sizes(grid, block, shared), *arguments)
 
     def sized(self, grid: tuple[int, ...], block: tuple[int, ...], shared: int = 0) -> Callable[..., None]:
         """What launches this kernel on a grid with arguments: launchers keep it a shape, to look up but once a call."""
+        return functools.partial(self._start, *self._sizes(grid, block, shared))
+
+    def _sizes(self, grid: tuple[int, ...], block: tuple[int, ...], shared: int) -> tuple[int, ...]:
+        """What _start takes first; so much shared memory is asked for where it was not before."""
         if shared > self._shared:
             self.function.max_dynamic_shared_size_bytes = shared
             self._shared = shared
-        return functools.partial(self._start, *grid, *_ONES[len(grid)], *block, *_ONES[len(block)], shared)
+        return *grid, *_ONES[len(grid)], *block, *_ONES[len(block)], shared
 
     def _start(self, grid_x: int, grid_y: int, grid_z: int, block_x: int, block_y: int, block_z: int, shared: int,
                *arguments: Any) -> None:
@@ -241,9 +245,12 @@ class Kernel:
         if device not in _ready.devices:
             _make_ready(device)
         stream = _current_stream().ptr
-        with self._lock:
+        self._lock.acquire()               # `with` takes twice as long
+        try:
             copies = self._pack(arguments, device)
             _launch(self._handle, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream, self._at, 0)
+        finally:
+            self._lock.release()
         del copies                         # they had to live until the launch was queued
 
 
