@@ -217,13 +217,13 @@ def kernels() -> Iterator[tuple[str, str]]:
 
 def record() -> None:
     """Count every launch by the kernel's name."""
-    call = launch.Kernel.__call__
+    start = launch.Kernel._start
 
-    def counted(self: launch.Kernel, *arguments: Any, **options: Any) -> None:
-        call(self, *arguments, **options)
+    def counted(self: launch.Kernel, *arguments: Any) -> None:
+        start(self, *arguments)
         LAUNCHED[self.name] += 1
 
-    launch.Kernel.__call__ = counted  # type: ignore[method-assign]
+    launch.Kernel._start = counted  # type: ignore[method-assign]
 
 
 def main() -> int:

@@ -24,6 +24,7 @@ from minidl.ops.window import ConvGeometry, conv_geometry, pool_geometry
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
 
+from emulator import forget  # noqa: E402
 from test_cuda_ops import ROUNDING, product_bound  # noqa: E402
 
 from minidl.ops import cuda  # noqa: E402
@@ -222,6 +223,7 @@ def compile_for(shapes: Iterable[ConvGeometry], names: list[str], dtype: type) -
                     asked = g._replace(algorithm=name)
                     if not conv.refusal(name, direction, asked, np.dtype(dtype)):
                         getattr(conv.ALGORITHMS[name], direction)(*arrays, asked)
+    forget()                               # launches are kept, and these were none
     compilers().map(compile_one, wanted, chunksize=1)
 
 

@@ -48,7 +48,7 @@ def op(body: Callable[..., Any] | None = None, *, index: tuple[str, ...] = (), n
         if len(inputs) != arity and not variadic:
             inputs = _bind(name, inputs_of, inputs, options)
         arrays: list[Any] = []
-        need: tuple[bool, ...] = ()
+        sources: list[Node | Tensor | None] = []
         first = None
         for t in inputs:
             if t.__class__ is Tensor:
@@ -59,10 +59,10 @@ def op(body: Callable[..., Any] | None = None, *, index: tuple[str, ...] = (), n
                         array.dtype is not first.dtype and len(arrays) not in integer):
                     _check_same(name, inputs, integer)
                 arrays.append(array)
-                need += (t.requires_grad,)
+                sources.append((t.node or t) if t.requires_grad else None)
             else:
                 arrays.append(None if t is None and len(arrays) in optional else _number(name, t, numbers))
-                need += (False,)
+                sources.append(None)
         if first is None:
             raise TypeError(f"{name}: got no Tensor but needs at least one; wrap an input in minidl.Tensor(...)")
         if floating and first.dtype.kind != "f":
@@ -74,10 +74,10 @@ def op(body: Callable[..., Any] | None = None, *, index: tuple[str, ...] = (), n
             recorder.seen(inputs)
             k = backend_of(first)
         y, backward = body(k, *arrays, **options)
-        if backward is None or not mode.grad or True not in need:
+        if backward is None or not mode.grad:
             return wrap(y)
-        sources = tuple([(t.node or t) if n else None for t, n in zip(inputs, need, strict=True)])
-        return wrap(y, Node(name, k, sources, need, backward))
+        need = tuple([source is not None for source in sources])
+        return wrap(y, Node(name, k, tuple(sources), need, backward) if True in need else None)
 
     call.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     OPS[name] = call

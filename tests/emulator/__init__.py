@@ -53,6 +53,10 @@ class Memory(np.ndarray):
     def data(self) -> Any:
         return types.SimpleNamespace(ptr=self.ctypes.data, device_id=0)
 
+    @property
+    def _c_contiguous(self) -> bool:
+        return self.flags.c_contiguous
+
     def get(self) -> np.ndarray:
         return np.array(self, subok=False)
 

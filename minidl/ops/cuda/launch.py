@@ -14,6 +14,7 @@ import math
 import re
 import struct as struct_module
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from sys import getrefcount
 from typing import Any
@@ -222,21 +223,36 @@ class Kernel:
         self.module = module
         self.function = module.get_function(name)
         self._handle = self.function.kernel.ptr
-        self._arguments = Arguments(name, declared, constants)
+        packed = Arguments(name, declared, constants)
+        self._pack, self._at, self._lock = packed.pack, packed.at, packed.lock
         self._shared = 48 * 1024           # bytes of shared memory that need no asking
 
     def __call__(self, grid: tuple[int, ...], block: tuple[int, ...], *arguments: Any, shared: int = 0) -> None:
+        self._start(*self._sizes(grid, block, shared), *arguments)
+
+    def sized(self, grid: tuple[int, ...], block: tuple[int, ...], shared: int = 0) -> Callable[..., None]:
+        """What launches this kernel on a grid with arguments: launchers keep it a shape, to look up but once a call."""
+        return functools.partial(self._start, *self._sizes(grid, block, shared))
+
+    def _sizes(self, grid: tuple[int, ...], block: tuple[int, ...], shared: int) -> tuple[int, ...]:
+        """What _start takes first; so much shared memory is asked for where it was not before."""
         if shared > self._shared:
             self.function.max_dynamic_shared_size_bytes = shared
             self._shared = shared
+        return *grid, *_ONES[len(grid)], *block, *_ONES[len(block)], shared
+
+    def _start(self, grid_x: int, grid_y: int, grid_z: int, block_x: int, block_y: int, block_z: int, shared: int,
+               *arguments: Any) -> None:
         device = _current_device()
         if device not in _ready.devices:
             _make_ready(device)
         stream = _current_stream().ptr
-        with self._arguments.lock:
-            copies = self._arguments.pack(arguments, device)
-            _launch(self._handle, *grid, *_ONES[len(grid)], *block, *_ONES[len(block)], shared, stream,
-                    self._arguments.at, 0)
+        self._lock.acquire()               # `with` takes twice as long
+        try:
+            copies = self._pack(arguments, device)
+            _launch(self._handle, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream, self._at, 0)
+        finally:
+            self._lock.release()
         del copies                         # they had to live until the launch was queued
 
 
@@ -258,6 +274,9 @@ class Arguments:
             places.append(size)
             size += used + -used % 16
         self._pack = struct_module.Struct("".join(formats)).pack_into
+        self._arrays = [(place, dtype) for place, (_, dtype, kind) in enumerate(self._takes) if kind != "value"]
+        self._structs = [(place, dtype.itemsize) for place, (_, dtype, kind) in enumerate(self._takes)
+                         if kind == "value" and dtype.names]
         self._buffer = ctypes.create_string_buffer(size + 16)
         start = ctypes.addressof(self._buffer)
         self._offset = -start % 16
@@ -269,24 +288,26 @@ class Arguments:
         """Write arguments into the buffer, once all are seen to fit; returns the copies that were made."""
         if len(arguments) != len(self._takes):
             raise TypeError(f"{self.name}: got {len(arguments)} arguments but takes {len(self._takes)}; pass each")
-        values, copies = [], []
-        for (what, dtype, kind), a in zip(self._takes, arguments):
-            if kind == "value":
-                if dtype.names and (a.__class__ is not bytes or len(a) != dtype.itemsize):
-                    raise TypeError(f"{what} is a {type(a).__name__} but must be {dtype.itemsize} bytes from "
-                                    "by_value(); pass the struct")
-                values.append(a)
-            elif a is None:
-                values.append(0)
-            else:
-                if a.__class__ is not _ndarray or a.dtype is not dtype or not a.flags.c_contiguous or a.size > MOST:
-                    a = _checked(what, dtype, kind, a)
-                    copies.append(a)
-                memory = a.data
-                if memory.device_id != device:
-                    raise ValueError(f"{what} is on device {memory.device_id} but the current device is {device}; use "
-                                     "one device")
-                values.append(memory.ptr)
+        values, copies = list(arguments), []
+        for place, size in self._structs:
+            a = values[place]
+            if a.__class__ is not bytes or len(a) != size:
+                raise TypeError(f"{self._takes[place][0]} is a {type(a).__name__} but must be {size} bytes from "
+                                "by_value(); pass the struct")
+        for place, dtype in self._arrays:
+            a = values[place]
+            if a is None:
+                values[place] = 0
+                continue
+            # a.flags says the same as _c_contiguous, but is an object made at each look: a third of the time here
+            if a.__class__ is not _ndarray or a.dtype is not dtype or not a._c_contiguous or a.size > MOST:
+                a = _checked(*self._takes[place], a)
+                copies.append(a)
+            memory = a.data
+            if memory.device_id != device:
+                raise ValueError(f"{self._takes[place][0]} is on device {memory.device_id} but the current device is "
+                                 f"{device}; use one device")
+            values[place] = memory.ptr
         try:
             self._pack(self._buffer, self._offset, *values)
         except (struct_module.error, OverflowError) as error:

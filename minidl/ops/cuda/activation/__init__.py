@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 from .. import launch
@@ -20,13 +21,19 @@ CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
 
 
 # ---------------------------------------------------------------- elementwise
+@functools.lru_cache(maxsize=4096)
+def _spread(name: str, size: int, dtype: Any) -> Callable[..., None]:
+    """The launch of an elementwise kernel."""
+    grid = min(launch.blocks(size, THREADS), 16 * launch.multiprocessors())
+    return launch.kernel("activation/activation.cu", name, launch.real(dtype)).sized((grid,), (THREADS,))
+
+
 def _elementwise(name: str, *arrays: Array) -> Array:
     """A new array from arrays of one shape, by a kernel that takes them, the result and its size."""
-    first, size = arrays[0], arrays[0].size
-    y = launch.empty(first.shape, first.dtype)
-    grid = min(launch.blocks(size, THREADS), 16 * launch.multiprocessors())
-    run = launch.kernel("activation/activation.cu", name, launch.real(first.dtype))
-    run((grid,), (THREADS,), *arrays, y, size)
+    first = arrays[0]
+    size, dtype = first.size, first.dtype
+    y = launch.empty(first.shape, dtype)
+    _spread(name, size, dtype)(*arrays, y, size)
     return y
 
 

@@ -127,8 +127,7 @@ def conv2d_grad_w(gy: Array, x: Array, g: Any) -> Array:
 
 def conv2d_grad_b(gy: Array) -> Array:
     """The sum over images and pixels of each map."""
-    n, m, oh, ow = gy.shape
-    return sum_maps(gy.reshape(n, m, oh * ow))
+    return sum_maps(gy)
 
 
 # ---------------------------------------------------------------- fused with what follows

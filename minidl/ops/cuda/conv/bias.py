@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,12 +21,19 @@ ELEMENTS = 1 << 14                         # of a map that one block adds up, wh
 FEW = 1 << 17                              # worth it: up to this many one block does
 
 
-def sum_maps(maps: Array) -> Array:
-    """(n,m,l) -> (m,), in a fixed order."""
-    n, m, length = maps.shape
+@functools.lru_cache(maxsize=4096)
+def _plan(shape: tuple[int, ...], dtype: Any) -> tuple[Callable[..., None], tuple[int, ...], tuple[int, ...]]:
+    """The launch for maps of a shape, its result's shape, and the numbers it takes last."""
+    n, m, length = shape[0], shape[1], math.prod(shape[2:])
     images = max(1, n if n * length <= FEW else ELEMENTS // max(1, length))
     shares = launch.blocks(n, images)
-    parts = launch.empty((shares, m) if shares > 1 else (m,), maps.dtype)
-    launch.kernel(FILE, "conv2d_grad_b", launch.real(maps.dtype), ("WIDE", 1 if length % 4 else 4))(
-        (m, shares), (1024,), maps, parts, n, m, length, images)
-    return sum_first(parts) if shares > 1 else parts
+    kernel = launch.kernel(FILE, "conv2d_grad_b", launch.real(dtype), ("WIDE", 1 if length % 4 else 4))
+    return kernel.sized((m, shares), (1024,)), (shares, m) if shares > 1 else (m,), (n, m, length, images)
+
+
+def sum_maps(maps: Array) -> Array:
+    """(n,m,h,w) -> (m,), in a fixed order."""
+    start, shape, numbers = _plan(maps.shape, maps.dtype)
+    parts = launch.empty(shape, maps.dtype)
+    start(maps, parts, *numbers)
+    return sum_first(parts) if len(shape) > 1 else parts

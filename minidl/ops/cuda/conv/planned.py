@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from ....device import precision
 from .. import launch
 from ..pool import in_squares
 from ..reduce import sum_first
@@ -31,26 +33,24 @@ class Outputs(NamedTuple):
     kernel: str
     plan: Callable[[Any, Any, int], Plan | None]
 
-    def run(self, plan: Plan | None, x: Array, w: Array, b: Array | None, out: Array,
+    def run(self, x: Array, w: Array, b: Array | None, out: Array, g: Any, window: int = 1,
             fused: tuple[launch.Constant, ...] = (), pooled: Array | None = None) -> Array:
-        assert plan is not None, "refuses() was not asked"
         if out.size:
-            launch.kernel(self.file, self.kernel, *plan.constants, *fused)(
-                plan.grid, (plan.threads,), _on_16_bytes(x), _on_16_bytes(w), b, out, pooled, plan.sizes,
-                shared=plan.shared)
+            start, plan = _planned(self, g, x.dtype, window, fused, precision())
+            start(_on_16_bytes(x), _on_16_bytes(w), b, out, pooled, plan.sizes)
         return out
 
     def y(self, x: Array, w: Array, b: Array | None, g: Any) -> Array:
-        return self.run(self.plan(g, x.dtype, 1), x, w, b, _maps(g, x))
+        return self.run(x, w, b, _maps(g, x), g)
 
     def y_act(self, x: Array, w: Array, b: Array | None, g: Any, act: str) -> Array:
         """act(y), in the same launch."""
-        return self.run(self.plan(g, x.dtype, 1), x, w, b, _maps(g, x), (("FUSED", 1), ("ACT", act)))
+        return self.run(x, w, b, _maps(g, x), g, 1, (("FUSED", 1), ("ACT", act)))
 
     def y_act_pool(self, x: Array, w: Array, b: Array | None, g: Any, act: str, pooling: Any) -> tuple[Array, Array]:
         """(act(y), its averages over windows), in the same launch."""
         pooled = launch.empty((g.n, g.m, pooling.oh, pooling.ow), x.dtype)
-        return self.run(self.plan(g, x.dtype, pooling.kh), x, w, b, _maps(g, x), _windows(act, pooling), pooled), pooled
+        return self.run(x, w, b, _maps(g, x), g, pooling.kh, _windows(act, pooling), pooled), pooled
 
     def can_pool(self, g: Any, pooling: Any, dtype: Any) -> bool:
         """Whether y's launch can also average windows."""
@@ -65,28 +65,35 @@ class Gradients(NamedTuple):
     kernel: str
     plan: Callable[[Any, Any, int], Plan | None]
 
-    def run(self, gy: Array, y: Array | None, x: Array, g: Any, window: int = 0,
-            fused: tuple[launch.Constant, ...] = ()) -> tuple[Array, Array]:
-        """(dw, db), with the parts added up in a fixed order; db is empty where it is not fused.
-
-        Then dw is no view of anything, so that the tape takes it for a leaf's gradient as it is.
-        """
-        plan, shape, taps = self.plan(g, x.dtype, window), (g.m, g.c, g.kh, g.kw), g.m * g.c * g.kh * g.kw
-        assert plan is not None, "refuses() was not asked"
-        parts = launch.empty((plan.grid[0], taps + (g.m if fused else 0)), x.dtype)
-        launch.kernel(self.file, self.kernel, *plan.constants, *fused)(
-            plan.grid, (plan.threads,), _on_16_bytes(gy), y, _on_16_bytes(x), parts, plan.sizes, shared=plan.shared)
-        if not fused:
-            return sum_first(parts, launch.empty(shape, x.dtype)), parts[0, taps:]
-        sums = sum_first(parts) if len(parts) > 1 else parts[0]
-        return sums[:taps].reshape(shape), sums[taps:]
+    def _parts(self, gy: Array, y: Array | None, x: Array, g: Any, length: int, window: int = 0,
+               fused: tuple[launch.Constant, ...] = ()) -> Array:
+        """The blocks' parts, each of that length; they are still to be added up, in a fixed order."""
+        start, plan = _planned(self, g, x.dtype, window, fused, precision())
+        parts = launch.empty((plan.grid[0], length), x.dtype)
+        start(_on_16_bytes(gy), y, _on_16_bytes(x), parts, plan.sizes)
+        return parts
 
     def dw(self, gy: Array, x: Array, g: Any) -> Array:
-        return self.run(gy, None, x, g)[0]
+        """No view of anything, so that the tape takes it for a leaf's gradient as it is."""
+        parts = self._parts(gy, None, x, g, g.m * g.c * g.kh * g.kw)
+        return sum_first(parts, launch.empty((g.m, g.c, g.kh, g.kw), x.dtype))
 
     def grad_wb(self, gp: Array, y: Array, x: Array, g: Any, act: str, pooling: Any) -> tuple[Array, Array]:
         """(dw, db) through the averages over windows and the activation, in the same launch."""
-        return self.run(gp, y, x, g, pooling.kh, _windows(act, pooling))
+        taps = g.m * g.c * g.kh * g.kw
+        parts = self._parts(gp, y, x, g, taps + g.m, pooling.kh, _windows(act, pooling))
+        sums = sum_first(parts) if len(parts) > 1 else parts[0]
+        return sums[:taps].reshape(g.m, g.c, g.kh, g.kw), sums[taps:]
+
+
+@functools.lru_cache(maxsize=4096)
+def _planned(of: Outputs | Gradients, g: Any, dtype: Any, window: int, fused: tuple[launch.Constant, ...],
+             precision: str) -> tuple[Callable[..., None], Plan]:
+    """The launch of a plan, which is of the current precision, and the plan."""
+    plan = of.plan(g, dtype, window)
+    assert plan is not None, "refuses() was not asked"
+    kernel = launch.kernel(of.file, of.kernel, *plan.constants, *fused)
+    return kernel.sized(plan.grid, (plan.threads,), plan.shared), plan
 
 
 def _on_16_bytes(x: Array) -> Array:

@@ -143,10 +143,11 @@ def _candidates(direction: str, g: Any, dtype: np.dtype, pool: int = 1) -> list[
 
 
 OUTPUTS = Outputs(FILE, "conv2d_whole_image", functools.partial(_plan, "y"))
+INPUTS = OUTPUTS._replace(plan=functools.partial(_plan, "dx"))         # dx, as what _as_sum makes of it
 
 
 def dx(gy: Array, w: Array, g: Any) -> Array:
-    return OUTPUTS.run(_plan("dx", g, gy.dtype), gy, w, None, launch.empty((g.n, g.c, g.h, g.w), gy.dtype))
+    return INPUTS.run(gy, w, None, launch.empty((g.n, g.c, g.h, g.w), gy.dtype), g)
 
 
 # ---------------------------------------------------------------- dw

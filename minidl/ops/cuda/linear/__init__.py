@@ -6,7 +6,8 @@ x (n,in), w (out,in), b (out,), y (n,out).
 from __future__ import annotations
 
 import functools
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import cupy
 import numpy as np
@@ -30,9 +31,9 @@ CUBLAS_PAYS = 1 << 28                      # multiplications from which cuBLAS's
 MODES = {"fp32": "FP32", "tf32": "TF32", "3xtf32": "TF32X3", "bf16": "BF16"}
 
 
-def mode(dtype: np.dtype) -> str:
-    """How products are computed now: PRECISION in linear/tile.cuh. float64 is always float64."""
-    return MODES[precision()] if dtype == np.float32 else "FP32"
+def _mode(dtype: np.dtype, precision: str) -> str:
+    """How products are computed: PRECISION in linear/tile.cuh. float64 is always float64."""
+    return MODES[precision] if dtype == np.float32 else "FP32"
 
 
 def rows_a_block(rows: int) -> int:
@@ -63,29 +64,46 @@ def gemm(a: Array, b: Array, out: Array, *, transpose_a: bool = False, transpose
     """
     depth = a.shape[1] if transpose_a else a.shape[2]
     batches, rows, cols = out.shape
-    how = mode(out.dtype)
-    if tiled is None and _pays(how, rows * cols * depth * batches) and not accumulate and len(a) in (1, batches) \
+    if tiled is None and _pays(out.dtype, rows * cols * depth * batches) and not accumulate and len(a) in (1, batches) \
             and len(b) in (1, batches):
         cupy.matmul(a.swapaxes(1, 2) if transpose_a else a, b.swapaxes(1, 2) if transpose_b else b, out=out)
         if bias is not None:
             out += bias[:, None]
         return out
-    return _product(a, b, bias, out, (batches, rows, cols, depth, len(a), len(b), accumulate, 0), how,
-                    transpose_a, transpose_b, tiled)
+    return _product(a, b, bias, out, (batches, rows, cols, depth, len(a), len(b), accumulate, 0), transpose_a,
+                    transpose_b, tiled)
 
 
-def _pays(how: str, multiplications: int) -> bool:
-    """Whether cuBLAS is the faster one, where it computes the same; it cannot be captured in a graph."""
-    return multiplications >= CUBLAS_PAYS and how == "FP32" and not cupy.cuda.get_current_stream().is_capturing()
+def _pays(dtype: np.dtype, multiplications: int) -> bool:
+    """Whether cuBLAS is the faster one, where it computes the same; it cannot be captured in a graph.
+
+    The number is looked at first: small products are many, and each look costs the host.
+    """
+    return (multiplications >= CUBLAS_PAYS and _mode(dtype, precision()) == "FP32"
+            and not cupy.cuda.get_current_stream().is_capturing())
+
+
+class Plan(NamedTuple):
+    """The launches of a product."""
+
+    product: Callable[..., None]
+    matrices: bytes
+    parts: tuple[int, int, int]            # of the products of the splits, where there is more than one
+    finish: Callable[..., None] | None     # which then sums these
 
 
 @functools.lru_cache(maxsize=4096)
-def _plan(sizes: tuple[int, ...], tiled: bool) -> tuple[tuple[int, int, int], int, bytes, int]:
-    """(grid, splits of the depth, Matrices, BM): so many splits that about two blocks a multiprocessor have work.
+def _plan(sizes: tuple[int, ...], dtype: np.dtype, precision: str, transpose_a: bool, transpose_b: bool,
+          tiled: bool | None, fused: tuple[launch.Constant, ...]) -> Plan:
+    """So many splits of the depth that about two blocks a multiprocessor have work.
 
     Where the depth is too short to be split, tiles are made lower instead.
     """
     batches, rows, cols, depth, a_batches, b_batches, accumulate, bias_axis = sizes
+    how, size = _mode(dtype, precision), batches * rows * cols
+    if tiled is None:
+        scale = 1 if how == "FP32" else 8  # tensor cores pay earlier; where they do not, exact products harm nobody
+        tiled = scale * size <= SMALL and scale * size * depth * max(a_batches, b_batches) <= LITTLE
     sum_batches = max(a_batches, b_batches) if batches == 1 else 1
     bm, bn, bk, fewest = (TILE, TILE, DEPTH, 2) if tiled else (rows_a_block(rows), BN, 16, SLABS_A_SPLIT)
     slabs = sum_batches * -(-depth // bk)
@@ -98,30 +116,28 @@ def _plan(sizes: tuple[int, ...], tiled: bool) -> tuple[tuple[int, int, int], in
     matrices = launch.by_value("Matrices", (
         rows, cols, depth, rows * depth if a_batches > 1 else 0, depth * cols if b_batches > 1 else 0, sum_batches,
         splits, int(bias_axis == 0), int(bias_axis == 1), int(accumulate)))
-    return (tiles_n, tiles_m, batches * splits), splits, matrices, 16 if tiled else bm
+    constants = (launch.real(dtype), ("BM", 16 if tiled else bm), ("PRECISION", how), ("TA", int(transpose_a)),
+                 ("TB", int(transpose_b)), *fused)
+    product = launch.kernel(FILE, "gemm_tiled" if tiled else "gemm_registers", *constants)
+    finish = None if splits == 1 else launch.kernel(FILE, "gemm_finish", *constants).sized(
+        (launch.blocks(size, 256),), (256,))
+    return Plan(product.sized((tiles_n, tiles_m, batches * splits), (256,)), matrices, (batches * splits, rows, cols),
+                finish)
 
 
-def _product(a: Array, b: Array, bias: Array | None, out: Array, sizes: tuple[int, ...], how: str, transpose_a: bool,
+def _product(a: Array, b: Array, bias: Array | None, out: Array, sizes: tuple[int, ...], transpose_a: bool,
              transpose_b: bool, tiled: bool | None = None, fused: tuple[launch.Constant, ...] = (),
              y: Array | None = None) -> Array:
     """Our own kernels; sizes (batches, rows, cols, depth, batches of a, batches of b, accumulate, axis of the bias)."""
-    batches, rows, cols, depth = sizes[:4]
     if not out.size:
         return out
-    if tiled is None:
-        scale = 1 if how == "FP32" else 8  # tensor cores pay earlier; where they do not, exact products harm nobody
-        tiled = scale * out.size <= SMALL and scale * out.size * depth * max(sizes[4:6]) <= LITTLE
-    grid, splits, matrices, bm = _plan(sizes, tiled)
-    constants = (launch.real(out.dtype), ("BM", bm), ("PRECISION", how),
-                 ("TA", int(transpose_a)), ("TB", int(transpose_b)), *fused)
-    product = launch.kernel(FILE, "gemm_tiled" if tiled else "gemm_registers", *constants)
-    if splits == 1:
-        product(grid, (256,), a, b, bias, y, out, matrices)
+    product, matrices, shape, finish = _plan(sizes, out.dtype, precision(), transpose_a, transpose_b, tiled, fused)
+    if finish is None:
+        product(a, b, bias, y, out, matrices)
         return out
-    parts = launch.empty((batches * splits, rows, cols), out.dtype)
-    product(grid, (256,), a, b, None, None, parts, matrices)
-    finish = launch.kernel(FILE, "gemm_finish", *constants)
-    finish((launch.blocks(out.size, 256),), (256,), parts, bias, y, out, batches, matrices)
+    parts = launch.empty(shape, out.dtype)
+    product(a, b, None, None, parts, matrices)
+    finish(parts, bias, y, out, sizes[0], matrices)
     return out
 
 
@@ -129,13 +145,11 @@ def _product(a: Array, b: Array, bias: Array | None, out: Array, sizes: tuple[in
 def _two(a: Array, b: Array, bias: Array | None, rows: int, cols: int, depth: int, transpose_a: bool,
          transpose_b: bool) -> Array:
     """One product of matrices in any memory order, with a bias for each column."""
-    how = mode(a.dtype)
-    if _pays(how, rows * cols * depth):
+    if _pays(a.dtype, rows * cols * depth):
         out = cupy.matmul(a.T if transpose_a else a, b.T if transpose_b else b)
         return out if bias is None else out.__iadd__(bias)
     out = launch.empty((rows, cols), a.dtype)
-    return _product(a, b, bias, out,
-                    (1, rows, cols, depth, 1, 1, False, 1), how, transpose_a, transpose_b)
+    return _product(a, b, bias, out, (1, rows, cols, depth, 1, 1, False, 1), transpose_a, transpose_b)
 
 
 def linear(x: Array, w: Array, b: Array | None) -> Array:
@@ -149,14 +163,14 @@ def linear_grad_x(gy: Array, w: Array) -> Array:
 def linear_act(x: Array, w: Array, b: Array | None, act: str) -> Array:
     """act(linear(x))"""
     out = launch.empty((len(x), len(w)), x.dtype)
-    return _product(x, w, b, out, (1, len(x), len(w), x.shape[1], 1, 1, False, 1), mode(x.dtype), False, True,
+    return _product(x, w, b, out, (1, len(x), len(w), x.shape[1], 1, 1, False, 1), False, True,
                     fused=(("FUSED", "VALUE"), ("ACT", act)))
 
 
 def linear_grad_act(gy: Array, w: Array, y: Array, act: str) -> Array:
     """The gradient of linear(act(z)) by z, from y = act(z)."""
     out = launch.empty((len(gy), w.shape[1]), gy.dtype)
-    return _product(gy, w, None, out, (1, len(gy), w.shape[1], len(w), 1, 1, False, 1), mode(gy.dtype), False, False,
+    return _product(gy, w, None, out, (1, len(gy), w.shape[1], len(w), 1, 1, False, 1), False, False,
                     fused=(("FUSED", "SLOPE"), ("ACT", act)), y=y)
 
 

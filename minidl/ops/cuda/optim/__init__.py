@@ -52,10 +52,10 @@ def sgd(params: list[Array], grads: list[Array], velocities: list[Array] | None,
     launches = _plan(key, params, velocities) if found is None else found[0]
     rates, position = lr if isinstance(lr, tuple) else (lr if isinstance(lr, cupy.ndarray) else None, None)
     rate = rates, position, 0 if rates is None else rates.size - 1, lr if rates is None else 0.0
-    grads = [g if g.flags.c_contiguous else cupy.ascontiguousarray(g) for g in grads]      # they live until the launch
+    grads = [g if g._c_contiguous else cupy.ascontiguousarray(g) for g in grads]           # they live until the launch
     for members, likes, constant, blocks, table, addresses in launches:
         for i, like in zip(members, likes):
-            if _like(g := grads[i]) != like:
+            if like != ((g := grads[i]).shape, g.dtype, g.data.device_id):
                 raise ValueError(f"sgd: gradient {i} has {_words(g)} but its parameter has {_words(params[i])}; "
                                  "give each parameter a gradient like it")
         addresses[:] = [grads[i].data.ptr for i in members]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -57,56 +58,63 @@ def _tiling(g: Any) -> Tiling | None:
     return Tiling((("KH", g.kh), ("KW", g.kw)), launch.blocks(rows, band), rows, band, pitch)
 
 
-def _run(name: str, g: Any, y: Array, *arrays: Array, constants: tuple[launch.Constant, ...] = ()) -> None:
-    """A kernel of pool.cu; the first result's elements are spread over the grid."""
-    grid = min(launch.blocks(y.size, THREADS), 16 * launch.multiprocessors())
-    run = launch.kernel("pool/pool.cu", name, launch.real(y.dtype), *constants)
-    run((grid,), (THREADS,), *arrays, launch.by_value("Window", g))
+@functools.lru_cache(maxsize=4096)
+def _spread(name: str, g: Any, dtype: Any, size: int, *constants: launch.Constant) -> tuple[Callable[..., None], bytes]:
+    """The launch of a kernel of pool.cu with the first result's elements spread over the grid, and the Window it takes
+    last."""
+    grid = min(launch.blocks(size, THREADS), 16 * launch.multiprocessors())
+    kernel = launch.kernel("pool/pool.cu", name, launch.real(dtype), *constants)
+    return kernel.sized((grid,), (THREADS,)), launch.by_value("Window", g)
+
+
+@functools.lru_cache(maxsize=4096)
+def _average(suffix: str, g: Any, dtype: Any,
+             *constants: launch.Constant) -> tuple[Callable[..., None], tuple[Any, ...]]:
+    """The launch of avg_pool2d ("") or of a gradient of it ("_grad_..."), and the numbers it takes last."""
+    tiling = _tiling(g)
+    if tiling is None:
+        start, window = _spread(f"avg_pool2d{suffix}", g, dtype, g.n * g.c * (g.h * g.w if suffix else g.oh * g.ow),
+                                *constants)
+        return start, (window,)
+    kernel = launch.kernel("pool/krizhevsky.cu", f"avg_pool2d_tiled{suffix}", launch.real(dtype), *tiling.constants,
+                           *constants)
+    columns, pitch = (tiling.band * g.ow, ()) if suffix else (g.kw * tiling.pitch, (tiling.pitch,))
+    return (kernel.sized((tiling.blocks,), (THREADS,), columns * dtype.itemsize),
+            (tiling.rows, tiling.band, g.w, g.ow, *pitch))
 
 
 def avg_pool2d(x: Array, g: Any) -> Array:
-    y, tiling = launch.empty((g.n, g.c, g.oh, g.ow), x.dtype), _tiling(g)
-    if tiling is None:
-        _run("avg_pool2d", g, y, x, y)
-        return y
-    run = launch.kernel("pool/krizhevsky.cu", "avg_pool2d_tiled", launch.real(x.dtype), *tiling.constants)
-    run((tiling.blocks,), (THREADS,), x, y, tiling.rows, tiling.band, g.w, g.ow, tiling.pitch,
-        shared=g.kw * tiling.pitch * x.itemsize)
+    y = launch.empty((g.n, g.c, g.oh, g.ow), x.dtype)
+    start, numbers = _average("", g, x.dtype)
+    start(x, y, *numbers)
     return y
 
 
 def avg_pool2d_grad_x(gy: Array, g: Any) -> Array:
-    dx, tiling = launch.empty((g.n, g.c, g.h, g.w), gy.dtype), _tiling(g)
-    if tiling is None:
-        _run("avg_pool2d_grad_x", g, dx, gy, dx)
-        return dx
-    run = launch.kernel("pool/krizhevsky.cu", "avg_pool2d_tiled_grad_x", launch.real(gy.dtype), *tiling.constants)
-    run((tiling.blocks,), (THREADS,), gy, dx, tiling.rows, tiling.band, g.w, g.ow,
-        shared=tiling.band * g.ow * gy.itemsize)
+    dx = launch.empty((g.n, g.c, g.h, g.w), gy.dtype)
+    start, numbers = _average("_grad_x", g, gy.dtype)
+    start(gy, dx, *numbers)
     return dx
 
 
 def avg_pool2d_grad_act(gy: Array, y: Array, g: Any, act: str) -> Array:
     """The gradient of avg_pool2d(act(x)) by x, from y = act(x)."""
-    dx, tiling, constant = launch.empty((g.n, g.c, g.h, g.w), gy.dtype), _tiling(g), ("ACT", act)
-    if tiling is None:
-        _run("avg_pool2d_grad_act", g, dx, gy, y, dx, constants=(constant,))
-        return dx
-    run = launch.kernel("pool/krizhevsky.cu", "avg_pool2d_tiled_grad_act", launch.real(gy.dtype), *tiling.constants,
-                        constant)
-    run((tiling.blocks,), (THREADS,), gy, y, dx, tiling.rows, tiling.band, g.w, g.ow,
-        shared=tiling.band * g.ow * gy.itemsize)
+    dx = launch.empty((g.n, g.c, g.h, g.w), gy.dtype)
+    start, numbers = _average("_grad_act", g, gy.dtype, ("ACT", act))
+    start(gy, y, dx, *numbers)
     return dx
 
 
 def max_pool2d(x: Array, g: Any) -> tuple[Array, Array]:
     """(y, index): index p*kw + q says which element of the window won."""
     y, index = launch.empty((g.n, g.c, g.oh, g.ow), x.dtype), launch.empty((g.n, g.c, g.oh, g.ow), np.int32)
-    _run("max_pool2d", g, y, x, y, index)
+    start, window = _spread("max_pool2d", g, x.dtype, y.size)
+    start(x, y, index, window)
     return y, index
 
 
 def max_pool2d_grad_x(gy: Array, index: Array, g: Any) -> Array:
     dx = launch.empty((g.n, g.c, g.h, g.w), gy.dtype)
-    _run("max_pool2d_grad_x", g, dx, gy, index, dx)
+    start, window = _spread("max_pool2d_grad_x", g, gy.dtype, dx.size)
+    start(gy, index, dx, window)
     return dx
