@@ -16,8 +16,8 @@ MOST_ARRAYS = 400                          # that a kernel takes, 8 bytes each o
 
 
 class Emitted(NamedTuple):
-    """A region's two kernels: `image_step`, which takes `inputs`, then `outputs`, and `sums`, which takes what both of
-    them have, `terms`, then `sums`."""
+    """A region's two kernels: `image_step`, which takes `inputs`, then `outputs`, and `sums`, which takes `terms`, some
+    of both, then `sums`."""
 
     text: str
     shared: int                            # numbers in shared memory of image_step
@@ -47,7 +47,8 @@ def emit(region: Region, blocks: int, threads: int, most: int) -> Emitted | None
     text = f'#include "image/image.cuh"\n#include "image/sums.cuh"\n\n{first}\n{second}'
     made = {f"s{job.out.number}": region.shapes[job.out.number] for job in source.jobs}
     emitted = Emitted(text, shared, last, inputs, outputs, terms, made, results)
-    return emitted if shared <= most and len(inputs) + len(outputs) <= MOST_ARRAYS else None
+    arrays = max(len(inputs) + len(outputs), len(terms) + len(made))
+    return emitted if shared <= most and arrays <= MOST_ARRAYS else None
 
 
 def _sums(s: Source, outputs: dict[str, tuple[int, ...]]) -> tuple[str, int, tuple[str, ...]]:
