@@ -7,7 +7,7 @@ A step is zero_grad, forward, cross-entropy, backward and an update of SGD with 
 that are on the device already; tf32 is allowed to all peers or to none. Where ours is 3xtf32, which the peers do
 not have, theirs is fp32, and their rows say so. minidl-compiled is `minidl.compile`, minidl-fit the same as `fit`
 and train.py run it (the step itself picks its batch among bytes on the device, scales them, and adds up loss and
-right answers; after each 12,800 images an epoch ends), torch-graph a CUDA graph of PyTorch's whole step, jax a
+right answers; after each 51,200 images an epoch ends), torch-graph a CUDA graph of PyTorch's whole step, jax a
 jitted `lax.scan` over the steps between two looks at the clock, which picks its batch on the device, too. The peers
 take turns (A B, then B A, ...), so that whatever else the machine does meets all of them; each turn starts with a
 step that is not counted. Reported are the median of all counted steps, the smallest and the largest median of a
@@ -42,7 +42,7 @@ LR, MOMENTUM = 0.01, 0.9
 CHANNELS = {"lenet5": 1, "krizhevsky2009": 3}                  # the models, and the channels of their images
 IN_A_ROW = {"cpu": 1, "cuda": 100}                             # steps between two looks at the clock
 BATCHES = 4                                                    # taken in turn: no step finds its images cached
-EPOCH = 12_800                                                 # images of an epoch of minidl-fit, at least 4 batches
+EPOCH = 51_200                                                 # images of an epoch of minidl-fit, at least 4 batches
 
 PRECISIONS = {"fp32": "fp32", "tf32": "tf32", "3xtf32": "fp32"}    # ours, and what the peers use beside it
 PRODUCTS = {"fp32": ("fp32", 1), "tf32": ("tf32", 1), "3xtf32": ("tf32", 3)}   # which units, and how often a product
