@@ -3,7 +3,8 @@
     compute-sanitizer --tool memcheck python benchmarks/launch_all.py          (racecheck, initcheck, synccheck too)
 
 Every convolution algorithm in every direction and dtype, tensor cores in every precision, every other family. It prints
-each kernel's name and how often it was launched, and ends with status 1 where one in any .cu file was not.
+each kernel's name and how often it was launched, and ends with status 1 where one in any .cu file was not, but for
+what is not made for this GPU.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import zoo  # noqa: E402
 from minidl import Tensor, device, ops, optim  # noqa: E402
 from minidl.ops import cuda as k  # noqa: E402
 from minidl.ops.cuda import conv, launch  # noqa: E402
+from minidl.ops.cuda.conv import wgmma  # noqa: E402
 from minidl.ops.cuda.linear import gemm  # noqa: E402
 from minidl.ops.window import conv_geometry, pool_geometry  # noqa: E402
 
@@ -250,7 +252,7 @@ def main() -> int:
     missing = 0
     for file, name in kernels():
         print(f"{LAUNCHED[name]:6} {file}: {name}")
-        missing += not LAUNCHED[name]
+        missing += not LAUNCHED[name] and (file != wgmma.FILE or launch.compute_capability() == 90)
     print(f"{sum(LAUNCHED.values())} launches, {missing} kernels not launched")
     return 1 if missing else 0
 
