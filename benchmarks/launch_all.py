@@ -225,7 +225,7 @@ def record() -> None:
         start(self, *arguments)
         LAUNCHED[self.name] += 1
 
-    launch.Kernel._start = counted  # type: ignore[method-assign]
+    launch.Kernel._start = counted  # type: ignore[assignment, method-assign]
 
 
 def main() -> int:
