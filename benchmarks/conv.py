@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))   # minidl as it lies here, installed or not
 
 import conv_report as tables
-from conv_report import DIRECTIONS, LADDER, PEERS, PRECISIONS, Row
+from conv_report import DIRECTIONS, LADDER, ON_TENSOR_CORES, PEERS, PRECISIONS, Row
 from machine import peaks_of, processor, set_threads
 from train_step import names
 
@@ -246,7 +246,7 @@ def entries(args: argparse.Namespace, peers: Sequence[str]) -> Iterator[tuple[st
     """(algorithm, precision) of every entry."""
     for algorithm in args.algorithms:
         for precision in args.precisions:
-            if algorithm.startswith("tensor_core") != (precision == "fp32"):
+            if (algorithm in ON_TENSOR_CORES) != (precision == "fp32"):
                 yield algorithm, precision
     for peer in peers:
         yield from ((peer, precision) for precision in args.precisions if precision in PEERS[peer])

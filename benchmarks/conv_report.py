@@ -11,6 +11,7 @@ ROOT = Path(__file__).resolve().parents[1]
 DIRECTIONS, PRECISIONS = ("y", "dx", "dw"), ("fp32", "tf32", "3xtf32", "bf16")
 LADDER = ("direct", "tiled", "tiled_constant", "krizhevsky", "unroll", "gemm", "implicit_gemm", "whole_image",
           "winograd", "tensor_core", "tensor_core_image", "wgmma")
+ON_TENSOR_CORES = ("tensor_core", "tensor_core_image", "wgmma")        # not in fp32, and the others in fp32 alone
 PEERS = {"cudnn": ("fp32", "tf32")}                            # and the precisions that they are measured in
 REPORT = {"y": 125, "dw": 156}                                 # times a CPU: Krizhevsky 2009, sections 6.2 and 6.6
 

@@ -22,6 +22,7 @@ from minidl import data, device
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 import cold_start  # noqa: E402  # the folder first
+import conv_report  # noqa: E402
 import machine  # noqa: E402
 import time_to_accuracy  # noqa: E402
 import train_step  # noqa: E402
@@ -188,6 +189,16 @@ QUICK = time_to_accuracy.Recipe("synthetic-digits", 0.5, batch=32, lr=0.1, warmu
 def digits() -> time_to_accuracy.Data:
     train, test = (data.load("synthetic-digits", split).first(count) for split, count in (("train", 320), ("test", 50)))
     return time_to_accuracy.Data(train, test, *data.channel_statistics(train), 2)
+
+
+def test_the_ladder_has_every_algorithm_and_knows_who_is_on_tensor_cores() -> None:
+    pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
+    from test_cuda_conv import TENSOR_CORES
+
+    from minidl.ops.cuda import conv
+
+    assert sorted(conv_report.LADDER) == sorted(conv.ALGORITHMS)
+    assert list(conv_report.ON_TENSOR_CORES) == TENSOR_CORES
 
 
 def test_recipes_are_for_the_zoos_nets_and_their_data() -> None:
