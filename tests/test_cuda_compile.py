@@ -121,6 +121,11 @@ def test_no_atomics_no_foreign_includes(file: str) -> None:
 
 
 # ---------------------------------------------------------------- the loader
+def test_only_what_asks_for_hopper_is_compiled_for_it() -> None:
+    assert "-arch=sm_90a" in launch.options((launch.HOPPER, ("KH", 8)))
+    assert not [option for option in launch.options((("KH", 8),)) if "arch" in option]
+
+
 F = 'extern "C" __global__ void f(float* y) '
 BROKEN = {"broken.cu": f'// first line\n#include "part.cuh"\n{F} {{ y[0] = nothing; }}\n',
           "part.cuh": "// nothing here\n__device__ int one() { return 1; }\n",
