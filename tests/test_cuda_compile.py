@@ -24,8 +24,9 @@ from minidl.ops.cuda import conv, launch  # noqa: E402
 from minidl.ops.window import conv_geometry  # noqa: E402
 
 ARCHITECTURES = (75, 80, 86, 89, 90, 100, 120)
-SPILLS = {                                 # file -> bytes that one of its kernels may spill; 0 where it is not named
-    "loss/cross_entropy.cu": 8}            # the fused loss of doubles, at 1024 threads a block, on sm_120 alone
+SPILLS = {                                 # (file, architecture) -> bytes that a kernel may spill; else none
+    ("loss/cross_entropy.cu", 120): 8,     # the fused loss of doubles, at 1024 threads a block
+    ("conv/tensor_core_image.cu", 120): 16}    # 3xtf32 with 64 filters and pooling: by NVRTC 13.5, not by 13.4
 THREADS = 2
 
 LAUNCHERS = [importlib.import_module(found.name) for found in pkgutil.walk_packages(cuda.__path__, f"{cuda.__name__}.")]
@@ -72,7 +73,7 @@ def test_compiles_without_spills(architecture: int) -> None:
         except Exception as error:
             return f"{file} {dict(constants)}: {error}"
         seen.update((file, name) for name in spills)
-        over = {name: found for name, found in spills.items() if found > SPILLS.get(file, 0)}
+        over = {name: found for name, found in spills.items() if found > SPILLS.get((file, architecture), 0)}
         return f"{file} {dict(constants)}: bytes spilled {over}" if over else None
 
     with ThreadPoolExecutor(THREADS) as pool:
@@ -84,7 +85,8 @@ def test_compiles_without_spills(architecture: int) -> None:
 def test_every_file_is_compiled() -> None:
     assert FILES
     assert set(FILES) == {file for file, _ in CONFIGURATIONS}
-    assert set(SPILLS) <= set(FILES)
+    assert {file for file, _ in SPILLS} <= set(FILES)
+    assert {architecture for _, architecture in SPILLS} <= set(ARCHITECTURES)
 
 
 @pytest.mark.parametrize("file", FILES)

@@ -17,11 +17,7 @@ __device__ __forceinline__ unsigned part_of(float x, int part) {
 
 // Numbers in shared memory become part 0 of themselves; part 1 stands `size`, a multiple of 4, further on.
 __device__ __forceinline__ void split(REAL* numbers, int size) {
-#if __CUDA_ARCH__ < 1000
 #pragma unroll 4
-#else
-#pragma unroll 1                                             // more would cost registers that are not there
-#endif
     for (int i = threadIdx.x * 4; i < size; i += THREADS_A_BLOCK * 4) {
         Pack<4> whole = *(Pack<4>*)&numbers[i], out;
 #pragma unroll
