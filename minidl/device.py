@@ -139,6 +139,15 @@ def device_of(array: Any) -> str:
     raise TypeError(f"device: a {type(array).__name__} is no array of a known device; pass a numpy.ndarray")
 
 
+def is_array(value: Any) -> bool:
+    """Whether something is an array of a known device.
+
+    >>> is_array(np.zeros(3)), is_array([0, 0])
+    (True, False)
+    """
+    return isinstance(value, np.ndarray) or is_cuda(value)
+
+
 def is_cuda(array: Any) -> bool:
     """Whether something is a CuPy array; where there is one, CuPy was imported before."""
     cupy = sys.modules.get("cupy")

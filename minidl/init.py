@@ -9,7 +9,7 @@ import math
 
 from . import rng
 from .device import to_device
-from .tensor import Tensor
+from .tensor import Tensor, mode
 
 
 def fans(shape: tuple[int, ...]) -> tuple[int, int]:
@@ -26,8 +26,10 @@ def fans(shape: tuple[int, ...]) -> tuple[int, int]:
 
 
 def _fill(tensor: Tensor, values: object) -> Tensor:
-    tensor.data[...] = values if isinstance(values, float) else to_device(values, tensor.device)
+    if mode.recorder is not None:
+        mode.recorder.refuse("initialises a Tensor", "do it outside the step")
     tensor.mark_changed()
+    tensor.data[...] = values if isinstance(values, float) else to_device(values, tensor.device)
     return tensor
 
 

@@ -11,10 +11,10 @@ import numpy as np
 from . import init, ops
 from .device import to_device
 from .ops.window import Padding, Pair, edges, pair
-from .tensor import Tensor, mode
+from .tensor import Tensor, Watched, mode
 
 
-class Module:
+class Module(Watched):
     """Base class of all layers and nets.
 
     A Tensor attribute with requires_grad that no operation made is a parameter, a Module attribute a
@@ -36,21 +36,12 @@ class Module:
     def __init__(self) -> None:
         self.training = True
 
-    @property
-    def training(self) -> bool:
-        """Whether this Module is being trained; a recorded step is recorded anew once that changes."""
-        if mode.recorder is not None:
-            mode.recorder.guard((id(self), "training"), lambda: self._training)
-        return self._training
-
-    @training.setter
-    def training(self, value: bool) -> None:
-        self._training = value
-
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         raise TypeError(f"{type(self).__name__}: forward is not defined; a Module defines forward(self, ...)")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if mode.recorder is not None:
+            mode.recorder.module(self)
         return self.forward(*args, **kwargs)
 
     # ------------------------------------------------------------------ what it holds

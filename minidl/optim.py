@@ -15,6 +15,32 @@ from .tensor import Tensor, mark_changed, mode
 
 Schedule = Callable[[int], float]
 
+_NUMBERS = ("lr", "momentum", "weight_decay")
+
+
+class Group(dict[str, Any]):
+    """Parameters and the numbers that hold for them. A number that no update can use is refused wherever it is set."""
+
+    def __init__(self, entries: dict[str, Any]):
+        super().__init__()
+        self.update(entries)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        if name in _NUMBERS and not (isinstance(value, (int, float, np.integer, np.floating)) and value >= 0
+                                     and math.isfinite(value)):
+            raise ValueError(f"SGD: {name} is {value!r} but must be a finite number of at least 0")
+        if mode.recorder is not None:
+            mode.recorder.refuse(f"sets an optimizer's {name}", "set it outside the step")
+        super().__setitem__(name, value)
+
+    def update(self, *entries: Any, **named: Any) -> None:
+        for name, value in dict(*entries, **named).items():
+            self[name] = value
+
+    def __ior__(self, entries: Any) -> Group:  # type: ignore[override, misc]  # of dict's two forms the one in use
+        self.update(entries)
+        return self
+
 
 class SGD:
     """Stochastic gradient descent with momentum, Nesterov momentum and weight decay.
@@ -39,9 +65,12 @@ class SGD:
     def __init__(self, params: Iterable[Any], lr: float, momentum: float = 0.0, weight_decay: float = 0.0,
                  nesterov: bool = False):
         common = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "nesterov": nesterov}
+        if isinstance(params, (Tensor, dict)) or not isinstance(params, Iterable):
+            raise TypeError(f"SGD: params is a {type(params).__name__} but must be parameters, or groups of them; pass "
+                            "model.parameters(), or [tensor]")
         entries = list(params)
         groups = entries if entries and all(isinstance(e, dict) for e in entries) else [{"params": entries}]
-        self.groups: list[dict[str, Any]] = [self._group(group, common) for group in groups]
+        self.groups: list[Group] = [self._group(group, common) for group in groups]
         everything = [p for group in self.groups for p in group["params"]]
         if not everything:
             raise ValueError("SGD: got 0 parameters but needs at least 1; pass model.parameters()")
@@ -51,15 +80,12 @@ class SGD:
         self._velocities: dict[int, Any] = {}
 
     @staticmethod
-    def _group(group: dict[str, Any], common: dict[str, Any]) -> dict[str, Any]:
+    def _group(group: dict[str, Any], common: dict[str, Any]) -> Group:
         unknown = group.keys() - common.keys() - {"params"}
         if unknown or "params" not in group:
             raise ValueError(f"SGD: a parameter group has keys {sorted(group)} but must have 'params' and may "
                              f"have {', '.join(common)}")
-        full = {**common, **group, "params": list(group["params"])}
-        for what in ("lr", "momentum", "weight_decay"):
-            if not (isinstance(full[what], (int, float)) and full[what] >= 0 and math.isfinite(full[what])):
-                raise ValueError(f"SGD: {what} is {full[what]!r} but must be a finite number of at least 0")
+        full = Group({**common, **group, "params": list(group["params"])})
         if full["nesterov"] and full["momentum"] == 0:
             raise ValueError("SGD: nesterov=True needs a momentum but momentum is 0; set momentum above 0")
         for p in full["params"]:
@@ -84,11 +110,11 @@ class SGD:
         for group in self.groups:
             for p in group["params"]:
                 p.grad = None
-                if mode.recorder is not None:
-                    mode.recorder.zeroed[id(p)] = p
 
     def forget(self) -> None:
         """Set all velocities to 0, in place: as before the first step, and what was compiled stays good."""
+        if mode.recorder is not None:
+            mode.recorder.refuse("forgets an optimizer's velocities", "do it outside the step")
         for velocity in self._velocities.values():
             velocity.fill(0)
 
@@ -99,28 +125,45 @@ class SGD:
         device, where they are read by the update itself: rates float64 (groups, steps), of which rates[:, position[0]]
         count; position is int64, as `data.DeviceBatches.position` (1 in an epoch's first step).
 
-        Raises ValueError for rates without position, or of another shape or dtype.
+        Raises ValueError for rates without position, or of another shape or dtype, and for a gradient that does not
+        have its parameter's shape; then nothing has changed.
         """
         if rates is not None or position is not None:
             self._check_rates(rates, position)
+        if mode.recorder is not None:
+            mode.recorder.holds_items("the optimizer's groups", self.groups)
         for number, group in enumerate(self.groups):
-            live = [p for p in group["params"] if p.grad is not None]
+            live = self._live(group)
             if not live:
                 continue
-            k = backend_of(live[0].data)
+            k = backend_of(live[0]._data)
             velocities = [self._velocity(p) for p in live] if group["momentum"] else None
             if mode.recorder is not None:
                 self._tell(mode.recorder, group, live, velocities)
             if rates is None or position is None:
                 lr = mode.dynamic(functools.partial(group.__getitem__, "lr"))
             else:
-                lr = rates.data[number], position.data
                 if mode.recorder is not None:
                     mode.recorder.seen((rates, position))
-                    mode.recorder.outside(lr[0])
-            k.sgd([p.data for p in live], [p.grad.data for p in live], velocities, lr, group["momentum"],
+                lr = k.getitem(rates._data, number), position._data
+            mark_changed(live)             # before the first write: an interrupted update is a change, too
+            gradients = [p._grad._data for p in live]  # type: ignore[union-attr]  # live: there is one
+            k.sgd([p._data for p in live], gradients, velocities, lr, group["momentum"],
                   group["weight_decay"], group["nesterov"])
-            mark_changed(live)
+
+    @staticmethod
+    def _live(group: Group) -> list[Tensor]:
+        """The parameters that have a gradient, each of which is seen to fit."""
+        if mode.recorder is not None:
+            mode.recorder.holds_items("the parameters of an optimizer's group", group["params"])
+            live = [p for p in group["params"] if p.grad is not None]
+        else:
+            live = [p for p in group["params"] if p._grad is not None]
+        for p in live:
+            if p._grad._data.shape != p._data.shape:
+                raise ValueError(f"SGD: a parameter has shape {p.shape} but its gradient {p._grad.shape}; call "
+                                 "zero_grad() after a parameter's array was replaced")
+        return live
 
     def _check_rates(self, rates: Tensor | None, position: Tensor | None) -> None:
         for what, t, dtype, axes in (("rates", rates, np.float64, 2), ("position", position, np.int64, 1)):
@@ -137,10 +180,10 @@ class SGD:
         recorder.seen(live)
         for velocity in velocities or ():
             recorder.outside(velocity)
-        recorder.guard((id(group), "numbers"), lambda: (group["momentum"], group["weight_decay"], group["nesterov"]))
+        recorder.holds_entries("the optimizer's", group, "momentum", "weight_decay", "nesterov")
 
     def _velocity(self, p: Tensor) -> Any:
-        velocity, data = self._velocities.get(id(p)), p.data
+        velocity, data = self._velocities.get(id(p)), p._data
         if velocity is None:
             velocity = self._velocities[id(p)] = np.zeros_like(data)
         elif velocity.__class__ is not data.__class__ or velocity.dtype != data.dtype:     # .to() moved the model since

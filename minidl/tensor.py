@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,20 @@ from . import device as _device
 
 Backward = Callable[[Any, tuple[bool, ...]], tuple[Any, ...]]
 
-_clock = itertools.count(1).__next__       # creation order of Nodes and of in-place changes to leaves
+_clock = itertools.count(1).__next__       # creation order of Nodes, of changes in place, and of attributes
+changes = [0]                              # when an attribute of anything Watched was last set
+
+
+class Watched:
+    """An object whose changes of attributes are noted in `changes`, so that compiled steps see them in one look."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+        changes[0] = _clock()              # last: who sees the old number may see the new value, never the reverse
+
+    def __delattr__(self, name: str) -> None:
+        object.__delattr__(self, name)
+        changes[0] = _clock()
 
 
 class _Mode(threading.local):
@@ -36,6 +49,7 @@ class _Mode(threading.local):
 
 
 mode = _Mode()
+backend_of: Callable[[Any], Any] = type    # array -> its primitives: ops/_backend, which knows them, sets this
 
 
 @contextmanager
@@ -57,11 +71,12 @@ def no_grad() -> Iterator[None]:
 class Node:
     """One recorded operation: its name, its backward closure and where its inputs came from.
 
-    `inputs[i]` is the Node that made input i, or the leaf Tensor itself, or None where no gradient is
-    wanted; `need[i]` says whether one is. `k` is the backend whose primitives the operation used.
+    `inputs[i]` is the Node that made input i, or the Tensor itself where no operation did (None for a number);
+    `need[i]` says whether a gradient is wanted. `k` is the backend whose primitives the operation used. `changed`
+    is that of the Tensor it made: when the result's memory was last changed in place.
     """
 
-    __slots__ = ("backward", "inputs", "k", "name", "need", "number")
+    __slots__ = ("backward", "changed", "inputs", "k", "name", "need", "number")
 
     def __init__(self, name: str, k: Any, inputs: tuple[Any, ...], need: tuple[bool, ...],
                  backward: Backward):
@@ -71,6 +86,7 @@ class Node:
         self.need = need
         self.backward: Backward | None = backward
         self.number = _clock()
+        self.changed = [0]
 
 
 class Tensor:
@@ -92,16 +108,18 @@ class Tensor:
             [6., 8.]], shape=(2, 2), dtype=float32, device=cpu)
     """
 
-    __slots__ = ("__weakref__", "changed", "data", "grad", "node", "requires_grad")
-    __array_ufunc__ = None                 # NumPy leaves `array + tensor` to Tensor's own operators
+    __slots__ = ("__weakref__", "_data", "_grad", "changed", "node", "requires_grad")
 
-    data: Any
-    grad: Tensor | None
+    _data: Any
+    _grad: Tensor | None
     node: Node | None
+    changed: list[int]                     # [when its memory was last changed in place, by the tape's clock]
 
     def __init__(self, data: Any, requires_grad: bool = False, device: str | None = None, dtype: Any = None):
         if isinstance(data, Tensor):
             raise TypeError(f"Tensor: data is a Tensor already (shape {data.shape}); use .detach() or .to()")
+        if isinstance(data, (list, tuple)) and any(isinstance(item, Tensor) for item in data):
+            raise TypeError("Tensor: data holds Tensors, whose gradients would be lost; join them with ops.concatenate")
         try:
             array = _device.as_array(data, dtype)
         except (TypeError, ValueError) as error:
@@ -117,34 +135,67 @@ class Tensor:
             raise TypeError(f"Tensor: dtype {array.dtype} cannot require a gradient, only float32 and float64 "
                             "can; pass dtype='float32'")
         there = array if device is None else _device.to_device(array, device)
-        self.data = there.copy() if requires_grad and there is array else there
+        self._data = there.copy() if requires_grad and there is array else there
         if mode.recorder is not None:
-            mode.recorder.constant(self.data)
+            mode.recorder.constant(self)
         self.requires_grad = requires_grad
-        self.grad = None
+        self._grad = None
         self.node = None
-        self.changed = 0                   # when the array was last changed in place, by the tape's clock
+        self.changed = [0]
+
+    # ------------------------------------------------------------------ what it holds
+    @property
+    def data(self) -> Any:
+        """The array itself. Set or changed by hand it is on no tape; a compiled step refuses both."""
+        if mode.recorder is not None:
+            mode.recorder.refuse("takes a Tensor's array (.data)", "compute with the Tensor")
+        return self._data
+
+    @data.setter
+    def data(self, array: Any) -> None:
+        if mode.recorder is not None:
+            mode.recorder.refuse("sets a Tensor's array (.data)", "write t[...] = value under minidl.no_grad()")
+        if not _device.is_array(array):
+            raise TypeError(f"data: got a {type(array).__name__} but a Tensor holds a NumPy or CuPy array; pass one, "
+                            "or write t[...] = value under minidl.no_grad()")
+        self._data = array
+        mark_changed((self,))
+
+    @property
+    def grad(self) -> Tensor | None:
+        """The gradient that backward() added up, or None. A Tensor of this one's shape, dtype and device may be set."""
+        if mode.recorder is not None:
+            mode.recorder.look_at_grad(self)
+        return self._grad
+
+    @grad.setter
+    def grad(self, value: Tensor | None) -> None:
+        if value is not None:
+            _check_like("grad", value, self)
+        if mode.recorder is not None:
+            mode.recorder.set_grad(self)
+        self._grad = value
 
     # ------------------------------------------------------------------ what it is
     @property
     def shape(self) -> tuple[int, ...]:
-        return self.data.shape
+        return self._data.shape
 
     @property
     def dtype(self) -> np.dtype:
-        return self.data.dtype
+        return self._data.dtype
 
     @property
     def ndim(self) -> int:
-        return self.data.ndim
+        return self._data.ndim
 
     @property
     def size(self) -> int:
-        return self.data.size
+        return self._data.size
 
     @property
     def device(self) -> str:
-        return _device.device_of(self.data)
+        return _device.device_of(self._data)
 
     @property
     def is_leaf(self) -> bool:
@@ -161,7 +212,7 @@ class Tensor:
         facts = f"shape={self.shape}, dtype={self.dtype}, device={self.device}"
         if self.requires_grad:
             facts += ", requires_grad=True, " + (f"made_by={self.node.name}" if self.node else
-                                                  f"grad={'set' if self.grad is not None else None}")
+                                                  f"grad={'set' if self._grad is not None else None}")
         return f"Tensor({body}, {facts})"
 
     # ------------------------------------------------------------------ out of minidl
@@ -169,7 +220,7 @@ class Tensor:
         """The values as a NumPy array; on the CPU it shares the Tensor's memory."""
         if mode.recorder is not None:
             mode.recorder.refuse("reads a Tensor's values", "return the Tensor and read it outside the step")
-        return _device.to_numpy(self.data)
+        return _device.to_numpy(self._data)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.array(self.numpy(), dtype=dtype, copy=copy)
@@ -197,22 +248,43 @@ class Tensor:
                              "not one value; compare .numpy().any() or .all()")
         return bool(self.item())
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        """A leaf of the same values in memory of its own, with a copy of its gradient."""
+        if self.node is not None:
+            raise ValueError(f"deepcopy: the Tensor (shape {self.shape}) was made by {self.node.name!r}, and a graph "
+                             "cannot be copied; copy t.detach()")
+        twin = memo[id(self)] = wrap(self._data.copy())
+        twin.requires_grad = self.requires_grad
+        twin._grad = None if self._grad is None else self._grad.__deepcopy__(memo)
+        return twin
+
+    def __reduce__(self) -> Any:
+        if self.node is not None:
+            raise ValueError(f"pickle: the Tensor (shape {self.shape}) was made by {self.node.name!r}, and a graph "
+                             "cannot be kept; keep t.detach()")
+        return _restored, (self._data, self.requires_grad, self._grad)
+
     # ------------------------------------------------------------------ off the tape
     def detach(self) -> Tensor:
         """The same array as a Tensor that no gradient flows through."""
-        return wrap(self.data)
+        alias = wrap(self._data)
+        alias.changed = self.changed
+        if mode.recorder is not None:
+            mode.recorder.seen((self,))
+            mode.recorder.made(alias)
+        return alias
 
     def to(self, device: str | None = None, dtype: Any = None) -> Tensor:
         """This Tensor on another device or in another dtype, as a new leaf; itself where nothing changes.
 
         Raises ValueError for a Tensor that is part of a recorded graph: no gradient would flow back.
         """
-        array = self.data
+        array = self._data
         if device is not None:
             array = _device.to_device(array, device)
         if dtype is not None:
             array = array.astype(dtype, copy=False)
-        if array is self.data:
+        if array is self._data:
             return self
         if mode.recorder is not None:
             mode.recorder.refuse("moves or converts a Tensor with .to()", "do it outside the step")
@@ -238,7 +310,14 @@ class Tensor:
         def __ge__(self, other: Any) -> Tensor: ...
         def __lt__(self, other: Any) -> Tensor: ...
         def __le__(self, other: Any) -> Tensor: ...
+        def __iadd__(self, other: Any) -> Tensor: ...
+        def __isub__(self, other: Any) -> Tensor: ...
+        def __imul__(self, other: Any) -> Tensor: ...
+        def __itruediv__(self, other: Any) -> Tensor: ...
+        def __ipow__(self, other: Any) -> Tensor: ...
+        def __imatmul__(self, other: Any) -> Tensor: ...
         def __getitem__(self, index: Any) -> Tensor: ...
+        def __setitem__(self, index: Any, value: Any) -> None: ...
         def __iter__(self) -> Iterator[Tensor]: ...
         def exp(self) -> Tensor: ...
         def log(self) -> Tensor: ...
@@ -276,46 +355,66 @@ class Tensor:
         if not self.requires_grad:
             raise ValueError(f"backward: this Tensor (shape {self.shape}) does not require a gradient; compute "
                              "it from a Tensor with requires_grad=True, outside no_grad()")
-        gy = self._seed(gradient)
-        if self.node is None:
-            self.grad = wrap(gy.copy() if self.grad is None else self.grad.data + gy)
+        if mode.recorder is not None:
+            mode.recorder.seen((self,) if gradient is None else (self, gradient))
+        if self.node is not None:
+            _walk(self.node, self._seed(gradient, self.node.k), retain_graph)
             return
-        _walk(self.node, gy, retain_graph)
+        k = backend_of(self._data)
+        seed = self._seed(gradient, k)
+        _add_to_grads([(self, seed)], k, {id(seed)})
 
-    def _seed(self, gradient: Tensor | None) -> Any:
+    def _seed(self, gradient: Tensor | None, k: Any) -> Any:
         if gradient is None:
             if self.size != 1:
                 raise ValueError(f"backward: the Tensor has {self.size} values (shape {self.shape}), so its "
                                  "gradient must be given; call .sum() or .mean() first, or pass gradient=")
-            return self.node.k.ones_like(self.data) if self.node else np.ones_like(self.data)
-        if not isinstance(gradient, Tensor):
-            raise TypeError(f"backward: gradient is a {type(gradient).__name__} but must be a Tensor; wrap it "
-                            "in minidl.Tensor(...)")
-        for what in ("shape", "dtype", "device"):
-            mine, given = getattr(self, what), getattr(gradient, what)
-            if mine != given:
-                raise ValueError(f"backward: gradient has {what} {given} but the Tensor has {what} {mine}; "
-                                 "they must be equal")
-        return gradient.data
+            return k.ones_like(self._data)
+        _check_like("backward", gradient, self)
+        return gradient._data
+
+
+def _check_like(name: str, gradient: Any, t: Tensor) -> None:
+    """Refuse a gradient that is not like its Tensor."""
+    if not isinstance(gradient, Tensor):
+        raise TypeError(f"{name}: gradient is a {type(gradient).__name__} but must be a Tensor; wrap it in "
+                        "minidl.Tensor(...)")
+    for what in ("shape", "dtype", "device"):
+        mine, given = getattr(t, what), getattr(gradient, what)
+        if mine != given:
+            raise ValueError(f"{name}: gradient has {what} {given} but the Tensor has {what} {mine}; they must be "
+                             "equal")
+
+
+_last_change = 0                           # of all Tensors: graphs that are younger need no look at their inputs
 
 
 def mark_changed(tensors: Iterable[Tensor]) -> None:
-    """Note that the arrays of Tensors were changed in place, all at one time."""
-    now, recorder = _clock(), mode.recorder
+    """Note that the memory of Tensors was, or is about to be, changed in place, all at one time."""
+    global _last_change
+    _last_change = now = _clock()
+    recorder = mode.recorder
     for t in tensors:
-        t.changed = now
+        t.changed[0] = now
         if recorder is not None:
-            recorder.changed[id(t)] = t
+            recorder.change(t)
 
 
 def wrap(array: Any, node: Node | None = None) -> Tensor:
     """A Tensor around an array of a known backend, without the checks of `Tensor(...)`."""
     tensor = Tensor.__new__(Tensor)
-    tensor.data = array if array.__class__ is np.ndarray else _not_scalar(array)
+    tensor._data = array if array.__class__ is np.ndarray else _not_scalar(array)
     tensor.requires_grad = node is not None
-    tensor.grad = None
+    tensor._grad = None
     tensor.node = node
-    tensor.changed = 0
+    tensor.changed = [0] if node is None else node.changed
+    return tensor
+
+
+def _restored(array: Any, requires_grad: bool, grad: Tensor | None) -> Tensor:
+    """What a pickle held."""
+    tensor = wrap(array)
+    tensor.requires_grad, tensor._grad = requires_grad, grad
     return tensor
 
 
@@ -361,25 +460,42 @@ def _walk(root: Node, gy: Any, retain_graph: bool) -> None:
         if not retain_graph:
             node.backward = None
             node.inputs = ()
-    recorder = mode.recorder
-    for leaf, g in leaves.values():
-        if recorder is not None:
-            recorder.grad_of(leaf)
-        if leaf.grad is not None:
-            g = k.add(leaf.grad.data, g)
-        elif id(g) in shared or g.base is not None:        # each .grad owns its memory: it may be changed in place
+    _add_to_grads(list(leaves.values()), k, shared)
+
+
+def _add_to_grads(gradients: list[tuple[Tensor, Any]], k: Any, shared: Collection[int]) -> None:
+    """Add to .grad of leaves. shared: ids of arrays that somebody else holds."""
+    held = set(shared)
+    for leaf, g in gradients:
+        if mode.recorder is not None:
+            mode.recorder.write_grad(leaf)
+        if leaf._grad is not None:
+            g = k.add(leaf._grad._data, g)
+        elif id(g) in held or g.base is not None:          # each .grad owns its memory: it may be changed in place
             g = k.copy(g)
-        shared.add(id(g))
-        leaf.grad = wrap(g)
+        held.add(id(g))
+        leaf._grad = wrap(g)
+        if mode.recorder is not None:
+            mode.recorder.made(leaf._grad)
 
 
 def _refuse_stale(nodes: list[Node]) -> None:
-    """A graph that was used up, or whose leaves changed since, would give a wrong gradient: say so."""
+    """A graph that was used up, or whose inputs or results changed since, would give a wrong gradient: say so.
+
+    nodes: youngest first.
+    """
     for node in nodes:
         if node.backward is None:
             raise ValueError(f"backward: the graph through {node.name!r} was already used by an earlier "
                              "backward(); pass retain_graph=True to the first call to keep it")
+    if _last_change < nodes[-1].number:
+        return
+    for node in nodes:
         for source in node.inputs:
-            if source.__class__ is Tensor and source.changed > node.number:
-                raise ValueError(f"backward: an input of {node.name!r} (shape {source.shape}) was changed in "
-                                 "place after the operation was recorded; run the forward pass again")
+            if source is not None and source.changed[0] > node.number:
+                what = f"shape {source.shape}" if isinstance(source, Tensor) else f"made by {source.name!r}"
+                raise ValueError(f"backward: an input of {node.name!r} ({what}) was changed in place after the "
+                                 "operation was recorded; run the forward pass again")
+        if node.changed[0] > node.number:
+            raise ValueError(f"backward: the result of {node.name!r} was changed in place after the operation was "
+                             "recorded; run the forward pass again")

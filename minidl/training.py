@@ -59,7 +59,7 @@ class RunningMetrics:
                              f"{labels.shape} but must be (), (n, classes) and (n,); pass a batch's mean loss")
         if mode.recorder is not None:
             mode.recorder.seen((self.sums, loss, logits, labels))
-        backend_of(logits.data).update_metrics(self.sums.data, loss.data, logits.data, labels.data)
+        backend_of(logits._data).update_metrics(self.sums._data, loss._data, logits._data, labels._data)
 
     def read(self) -> tuple[float, int]:
         """(loss summed over images, count right) since the last look."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,8 +13,9 @@ import pytest
 import minidl
 import zoo
 from minidl import Tensor, data, nn, ops, optim
+from minidl.compile import step as compiled_steps
 from minidl.compile.plan import calls_aside
-from minidl.compile.record import CompileError
+from minidl.compile.record import CompileError, record
 from minidl.compile.replay import AsGraph
 from minidl.training import RunningMetrics, _Compiled, fit
 
@@ -32,20 +33,17 @@ def loader(device: str = "cpu", **options: Any) -> data.DataLoader:
                            **{"batch_size": 8, "seed": 3, "device": device, **options})
 
 
-def taking(batches: data.DeviceBatches, compiled: bool) -> tuple[Callable[[int], Any], list[int]]:
-    """A step that gives what it took, and the sizes for which the Python function ran."""
-    runs: list[int] = []
-
+def taking(batches: data.DeviceBatches, compiled: bool) -> Any:
+    """A step that gives what it took."""
     def step(size: int) -> Any:
-        runs.append(size)
         return batches.next(size)
-    return (minidl.compile(step) if compiled else step), runs
+    return minidl.compile(step) if compiled else step
 
 
 def assert_batches_are_the_loaders(device: str, compiled: bool, options: dict[str, Any]) -> None:
-    """For three epochs; and a compiled step is recorded in the first alone, once for each size."""
+    """For three epochs; and a compiled step is recorded twice for each size."""
     batches, plain = data.DeviceBatches(loader(device, **options)), loader(device, **options)
-    step, runs = taking(batches, compiled)
+    step = taking(batches, compiled)
     for _ in range(3):
         taken = [step(size) for size in batches]
         expected = list(plain)
@@ -55,7 +53,7 @@ def assert_batches_are_the_loaders(device: str, compiled: bool, options: dict[st
                 assert (t.device, t.dtype, t.shape) == (device, array.dtype, array.shape)
                 assert t.numpy().tobytes() == Tensor(array).numpy().tobytes()
     if compiled:
-        assert sorted(runs) == sorted(set(batches.sizes))
+        assert step.recordings == sum(min(2, 3 * batches.sizes.count(size)) for size in set(batches.sizes))
 
 
 # ---------------------------------------------------------------- batches
@@ -68,7 +66,7 @@ def test_batches_are_the_loaders(case: str, compiled: bool) -> None:
 def test_epochs_are_the_loaders_and_may_be_given_up() -> None:
     source = loader()
     batches = data.DeviceBatches(source)
-    step, _ = taking(batches, True)
+    step = taking(batches, True)
     source.set_epoch(7)
     for size in batches:
         step(size)
@@ -83,7 +81,7 @@ def test_epochs_are_the_loaders_and_may_be_given_up() -> None:
 def test_a_step_may_take_several(compiled: bool) -> None:
     """Calls that look the same are other batches."""
     batches, source = data.DeviceBatches(loader(batch_size=5)), loader(batch_size=5)
-    step, _ = taking(batches, False)
+    step = taking(batches, False)
 
     def both(size: int) -> Any:
         return step(size), step(size)
@@ -96,7 +94,7 @@ def test_a_step_may_take_several(compiled: bool) -> None:
 def test_a_program_with_its_batches_has_no_inputs() -> None:
     batches = data.DeviceBatches(loader())
     step: Any
-    step, _ = taking(batches, True)
+    step = taking(batches, True)
     (size, *_) = batches
     step(size)
     assert step.program.inputs == []
@@ -135,7 +133,7 @@ def test_an_order_that_was_drawn_before_its_seed_changed_is_drawn_anew(attribute
 def test_beyond_the_epochs_end_there_is_no_batch(compiled: bool) -> None:
     """Nor before the first epoch starts."""
     batches = data.DeviceBatches(loader())
-    step, _ = taking(batches, compiled)
+    step = taking(batches, compiled)
     said = r"^next_batch: 8 images were asked for but the epoch has 0 left; start the next one by iterating over the b"
     with pytest.raises(ValueError, match=said):
         step(8)
@@ -319,55 +317,54 @@ def test_metrics_stay_where_they_could_be_overtaken(case: str) -> None:
 
 
 # ---------------------------------------------------------------- fit
-class Counting(nn.Module):
-    """A small net that counts how often its Python runs: [in evaluation, in training]."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.net = nn.Sequential(nn.Flatten(), nn.Linear(60, 16), nn.Tanh(), nn.Linear(16, 4))
-        self.runs = [0, 0]
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.runs[self.training] += 1
-        return self.net(x)
+def small_net() -> nn.Sequential:
+    return nn.Sequential(nn.Flatten(), nn.Linear(60, 16), nn.Tanh(), nn.Linear(16, 4))
 
 
-def optimizer_of(model: Counting) -> optim.SGD:
-    first, second = model.net[1].parameters(), model.net[3].parameters()
+def optimizer_of(model: nn.Sequential) -> optim.SGD:
+    first, second = model[1].parameters(), model[3].parameters()
     return optim.SGD([{"params": first, "lr": 0.2}, {"params": second, "momentum": 0.5}], lr=0.1, momentum=0.9)
 
 
 def compiled_fit(device: str) -> _Compiled:
     minidl.manual_seed(0)
-    model = Counting()
+    model = small_net()
     model.to(device)
     return _Compiled(model, optimizer_of(model), [0.2, 0.1], loader(device), loader(device, shuffle=False))
 
 
-def trained(device: str, compiled: bool | None) -> tuple[list[Any], dict[str, np.ndarray], list[int]]:
-    """(metrics, parameters, runs of the model's Python) of four epochs with two groups and a changing rate."""
+def trained(device: str, compiled: bool | None) -> tuple[list[Any], dict[str, np.ndarray], int]:
+    """(metrics, parameters, recordings) of four epochs with two groups and a changing rate."""
+    count = 0
+
+    def counted(*arguments: Any) -> Any:
+        nonlocal count
+        count += 1
+        return record(*arguments)
     minidl.manual_seed(0)
-    model = Counting()
+    model = small_net()
     model.to(device)
-    history = fit(model, optimizer_of(model), loader(device), loader(device, shuffle=False), epochs=4,
-                  schedule=optim.warmup(3, optim.cosine(13)), compiled=compiled)
-    return history, model.state_dict(), model.runs
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compiled_steps, "record", counted)
+        history = fit(model, optimizer_of(model), loader(device), loader(device, shuffle=False), epochs=4,
+                      schedule=optim.warmup(3, optim.cosine(13)), compiled=compiled)
+    return history, model.state_dict(), count
 
 
 def test_fit_is_the_same_compiled() -> None:
-    """To the bit on the CPU, metrics too; recorded twice each: once for the last batch's size."""
-    (plain, expected, runs), (history, state, recorded) = trained("cpu", False), trained("cpu", True)
+    """To the bit on the CPU, metrics too; recorded twice for each size, in training and in evaluation."""
+    (plain, expected, none), (history, state, recorded) = trained("cpu", False), trained("cpu", True)
     for metrics in (*plain, *history):
         for time in ("seconds", "images_per_second"):
             del metrics[time]
     assert history == plain
-    assert (runs, recorded) == ([16, 16], [2, 2])
+    assert (none, recorded) == (0, 8)
     for name in expected:
         np.testing.assert_array_equal(state[name], expected[name])
 
 
 def test_fit_compiles_on_a_gpu_alone_unless_told() -> None:
-    assert trained("cpu", None)[2] == [16, 16]
+    assert trained("cpu", None)[2] == 0
 
 
 # ---------------------------------------------------------------- on a GPU
@@ -386,7 +383,7 @@ def test_gpu_batches_are_the_loaders(case: str, compiled: bool) -> None:
 @pytest.mark.parametrize("compiled", [False, True], ids=["plain", "compiled"])
 def test_gpu_beyond_the_epochs_end_is_nan(compiled: bool) -> None:
     batches = data.DeviceBatches(loader("cuda"))
-    step, _ = taking(batches, compiled)
+    step = taking(batches, compiled)
     for _ in range(2):
         for size in batches:
             images, labels = step(size)
@@ -412,9 +409,9 @@ def test_gpu_metrics_are_the_sums(compiled: bool) -> None:
 
 @pytest.mark.gpu
 def test_gpu_fit_is_the_same_compiled() -> None:
-    """Within float32's rounding where calls were fused; recorded once for each size, which is the default there."""
-    (plain, expected, runs), (history, state, recorded) = trained("cuda", False), trained("cuda", None)
-    assert (runs, recorded) == ([16, 16], [2, 2])
+    """Within float32's rounding where calls were fused; compiled, which is the default there."""
+    (plain, expected, none), (history, state, recorded) = trained("cuda", False), trained("cuda", None)
+    assert (none, recorded) == (0, 8)
     for one, other in zip(plain, history, strict=True):
         assert (one["step"], one["lr"]) == (other["step"], other["lr"])
         np.testing.assert_allclose([other["train_loss"], other["test_loss"]], [one["train_loss"], one["test_loss"]],

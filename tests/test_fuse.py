@@ -12,6 +12,7 @@ import pytest
 
 from minidl import Tensor, device, ops
 from minidl.compile import fuse as fusion
+from minidl.compile.facts import Facts
 from minidl.compile.fuse import RULES, Line, Name, Rule, fuse, line, rule
 from minidl.compile.passes import optimised
 from minidl.compile.program import Call, Program, Slot
@@ -39,8 +40,8 @@ def program(text: str, kept: str = "") -> Program:
 
     calls = [Call(cpu, each.primitive, tuple(map(slot, each.arguments)), {}, tuple(map(slot, each.results)),
                   len(each.results) > 1) for each in lines]
-    result = Program([s for s in slots.values() if s.kind == "input"], calls, [slots[name] for name in kept.split()],
-                     [], [], [], [])
+    result = Program([s for s in slots.values() if s.kind == "input"], [], calls,
+                     [slots[name] for name in kept.split()], [], [], [], Facts())
     names.update({s: name for name, s in slots.items()})
     return result
 
@@ -199,17 +200,17 @@ def normal(*shape: int, dtype: Any = np.float64, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
 
 
-def recorded(name: str, dtype: Any = np.float32, where: str = "cpu") -> tuple[Program, Tensor, list[Any]]:
-    """(the program of a step, the leaf, the arrays it ran on)"""
+def recorded(name: str, dtype: Any = np.float32, where: str = "cpu") -> tuple[Program, Tensor, list[Tensor]]:
+    """(the program of a step, the leaf, what it ran on)"""
     _, step, given = STEPS[name]
     tensors = [Tensor(a.astype(dtype) if a.dtype.kind == "f" else a, device=where) for a in given()]
     tensors[0].requires_grad = True
-    return record(step, tuple(tensors), {})[0], tensors[0], [t.data for t in tensors]
+    return record(step, tuple(tensors), {})[0], tensors[0], tensors
 
 
-def results(found: Program, leaf: Tensor, arrays: list[Any]) -> list[np.ndarray]:
+def results(found: Program, leaf: Tensor, given: list[Tensor]) -> list[np.ndarray]:
     """What a replay returns, and the leaf's gradient."""
-    value = ByCalls(found).run(arrays)
+    value = ByCalls(found).run(given)
     assert leaf.grad is not None
     return [value.numpy(), leaf.grad.numpy()]
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import copy
+import pickle
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -66,6 +68,14 @@ INTS = Tensor(np.ones((1, 1, 1, 1), np.int64))
 IMAGES = np.zeros((5, 1, 2, 2), np.uint8)
 
 
+def changed_result() -> Tensor:
+    """What was changed after its operation gave it to the tape."""
+    y = ops.exp(zeros(2, grad=True))
+    with minidl.no_grad():
+        y += 1
+    return y
+
+
 class Alien:
     """An array of no backend."""
 
@@ -74,7 +84,7 @@ class Alien:
 
 def elsewhere(t: Tensor) -> Tensor:
     """A Tensor whose array claims to live on another device: `Tensor.device` is decided by the array's type."""
-    t.data = Alien()
+    t._data = Alien()
     return t
 
 
@@ -94,6 +104,35 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
                          "Tensor: dtype int64 cannot require a gradient, only .* pass dtype='float32'"),
     "float16 gradient": (lambda: Tensor(np.ones(1, np.float16), requires_grad=True), TypeError,
                          "Tensor: dtype float16 cannot require a gradient"),
+    "data holds Tensors": (lambda: Tensor([zeros(2), zeros(2)]), TypeError,
+                           "Tensor: data holds Tensors, whose gradients would be lost; join them with ops.concatenate"),
+    "data set to a list": (lambda: setattr(zeros(2), "data", [1.0]), TypeError,
+                           "data: got a list but a Tensor holds a NumPy or CuPy array; pass one, or write"),
+    "grad set to an array": (lambda: setattr(zeros(2), "grad", np.zeros(2)), TypeError,
+                             "grad: gradient is a ndarray but must be a Tensor; wrap it in minidl.Tensor"),
+    "grad of another shape": (lambda: setattr(zeros(2), "grad", zeros(3)), ValueError,
+                              r"grad: gradient has shape \(3,\) but the Tensor has shape \(2,\); they must be equal"),
+    "deepcopy": (lambda: copy.deepcopy(zeros(2, grad=True) * 2), ValueError,
+                 r"deepcopy: the Tensor \(shape \(2,\)\) was made by 'mul', and a graph cannot be copied; copy t.de"),
+    "pickle": (lambda: pickle.dumps(zeros(2, grad=True) * 2), ValueError,
+               r"pickle: the Tensor \(shape \(2,\)\) was made by 'mul', and a graph cannot be kept; keep t.detach"),
+    "result changed": (lambda: changed_result().backward(zeros(2)), ValueError,
+                       "backward: the result of 'exp' was changed in place after the operation was recorded; run the"),
+    # ---- in place
+    "setitem on the tape": (lambda: zeros(2, grad=True).__setitem__(0, 1.0), ValueError,
+                            r"setitem: the tape records a Tensor of shape \(2,\), and cannot .* under minidl.no_grad"),
+    "setitem shape": (lambda: zeros(2).__setitem__(slice(None), zeros(3)), ValueError,
+                      r"setitem: could not broadcast .* \(x \(2,\), index slice\(None, None, None\), value \(3,\)\)"),
+    "setitem index": (lambda: zeros(2).__setitem__(5, 1.0), IndexError,
+                      r"setitem: .* out of bounds .* \(x \(2,\), index 5, value \(\)\); the value must fit the place"),
+    "isub of a leaf": (lambda: zeros(2, grad=True).__isub__(1.0), ValueError,
+                       r"isub: the Tensor \(shape \(2,\)\) requires a gradient and the tape records, .* minidl.no_"),
+    "iadd grows": (lambda: zeros(2).__iadd__(zeros(3, 2)), ValueError,
+                   r"iadd: the result is \(3, 2\) float32 but must fit in place of \(2,\) float32; write x = x op y"),
+    "a reduction's option": (lambda: zeros(2, 3).sum(dim=1), TypeError,
+                             r"sum: does not take dim; it takes axis, keepdims, as in t.sum\(axis=1\) \(dim and"),
+    "another ufunc": (lambda: np.arctan(zeros(2)), TypeError,
+                      r"np.arctan: is not computed on Tensors; use an op of minidl.ops, or t.numpy\(\)"),
     "len": (lambda: len(Tensor(1.0)), TypeError, r"len: a Tensor of shape \(\) has no length; .*see .item\(\)"),
     "iter": (lambda: list(Tensor(1.0)), TypeError, r"len: a Tensor of shape \(\) has no length"),
     "item": (lambda: zeros(2, 3).item(), ValueError,

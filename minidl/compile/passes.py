@@ -26,9 +26,11 @@ def dead_code(program: Program) -> Program:
 def common_subexpressions(program: Program) -> Program:
     """Make each call once: a second one with the same arguments is the first one's results.
 
-    Only between effects, which may change what an argument holds. Gradients stay apart: each leaf's is its own.
+    Only between effects, which may change what an argument holds. What is changed in place stays apart, as do
+    gradients and results of the step, each of which is its own.
     """
-    gradients = {slot for _, slot in program.grads if slot is not None}
+    own = program.written() | {slot for _, slot in program.grads if slot is not None}
+    kept = program.kept()
     seen: dict[Any, tuple[Slot, ...]] = {}
     renamed: dict[Slot, Slot] = {}
 
@@ -40,11 +42,11 @@ def common_subexpressions(program: Program) -> Program:
         call = _with_slots(call, current)
         if call.effect:
             seen.clear()
-        if call.effect or call.name == "copy" or not gradients.isdisjoint(call.results):
+        if call.effect or call.name == "copy" or not own.isdisjoint(call.results):
             calls.append(call)
             continue
         first = seen.setdefault(_key(call), call.results)
-        if first is call.results:
+        if first is call.results or not kept.isdisjoint(call.results):
             calls.append(call)
         else:
             renamed.update(zip(call.results, first, strict=True))

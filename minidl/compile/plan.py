@@ -44,7 +44,7 @@ def calls_aside(program: Program) -> list[int | None]:
     for i, call in enumerate(calls):
         for slot in call.reads():
             readers.setdefault(slot, []).append(i)
-    side, source = list[int | None]([None] * len(calls)), _sources(program)
+    side, source = list[int | None]([None] * len(calls)), program.sources()
     update = len(calls)                                # the next one
     for i, call in reversed(list(enumerate(calls))):
         if call.name in COUNTERS:
@@ -59,15 +59,6 @@ def calls_aside(program: Program) -> list[int | None]:
             side[i] = update if waits and all(waits) else None
         update = i if call.name in UPDATES else update
     return side
-
-
-def _sources(program: Program) -> dict[Slot, Slot]:
-    """Values that may be views, and what of."""
-    source: dict[Slot, Slot] = {}
-    for call in program.calls:
-        if call.name in SHARING and isinstance(call.arguments[0], Slot):
-            source.update(dict.fromkeys(call.results, source.get(call.arguments[0], call.arguments[0])))
-    return source
 
 
 def _ends(program: Program, aside: list[int | None]) -> list[list[Slot]]:

@@ -10,14 +10,21 @@ from typing import Any
 import numpy as np
 
 from ..tensor import Tensor
+from .facts import Facts
 
 # Primitives that are called for more than their result.
-EFFECTS = frozenset({"sgd", "check_labels", "advance", "update_metrics"})
-UPDATES = frozenset({"sgd"})               # of these, those that change what other calls read: parameters
+EFFECTS = frozenset({"sgd", "setitem", "check_labels", "advance", "update_metrics"})
+UPDATES = frozenset({"sgd", "setitem"})    # of these, those that change what other calls read: parameters
 COUNTERS = frozenset({"update_metrics"})   # those that add to their first argument and may do so late
 
 # Primitives whose result may lie in memory that others hold: their first argument's, or a constant's.
+# Which arguments a primitive changes.
+WRITES: dict[str, tuple[int, ...]] = {"sgd": (0, 2), "setitem": (0,), "advance": (0,), "update_metrics": (0,)}
+
 SHARING = frozenset({"getitem", "ones_like", "reshape", "spread", "transpose"})
+
+
+Place = Tensor | int                       # a Tensor from outside, or the number of the argument that it is
 
 
 class Slot:
@@ -56,6 +63,7 @@ class Call:
     options: dict[str, Any]
     results: tuple[Slot, ...]
     several: bool                                      # the primitive returns a tuple
+    line: str = ""                                     # of the user's code that made it, file:line
 
     @property
     def effect(self) -> bool:
@@ -76,19 +84,31 @@ class Call:
 class Program:
     """What a run of a step did: print it to read it."""
 
-    inputs: list[Slot]
+    inputs: list[Slot]                                 # the arrays among the arguments
+    before: list[tuple[Place, Slot]]                   # more inputs: gradients from before the step, of these leaves
     calls: list[Call]
     outputs: Any                                       # nested as the step returned it, Slots in place of Tensors
-    grads: list[tuple[Tensor, Slot | None]]            # leaves and what their .grad is afterwards
-    changed: list[Tensor]                              # leaves that were changed in place
+    grads: list[tuple[Place, Slot | None]]             # leaves and what their .grad is afterwards
+    changed: list[Place]                               # what is changed in place
     dynamics: list[Dynamic]
-    guards: list[tuple[Callable[[], Any], Any]]        # facts that were read, and what they were
+    facts: Facts                                       # what else was read
     notes: list[str] = field(default_factory=list)     # what the passes did
     peak: int | None = None                            # bytes of results that a replay needs at once, at most
 
-    def holds(self) -> bool:
-        """Whether every fact that the step looked at is as it was when it was recorded."""
-        return all(read() == value for read, value in self.guards)
+    def written(self) -> set[Slot]:
+        """The values whose memory a call changes, and those that lie in the same memory."""
+        source = self.sources()
+        roots = {source.get(slot, slot) for call in self.calls for i in WRITES.get(call.name, ())
+                 for slot in leaves(call.arguments[i]) if isinstance(slot, Slot)}
+        return roots | {slot for slot, root in source.items() if root in roots}
+
+    def sources(self) -> dict[Slot, Slot]:
+        """Values that may be views, and what of."""
+        source: dict[Slot, Slot] = {}
+        for call in self.calls:
+            if call.name in SHARING and isinstance(call.arguments[0], Slot):
+                source.update(dict.fromkeys(call.results, source.get(call.arguments[0], call.arguments[0])))
+        return source
 
     def kept(self) -> set[Slot]:
         """The values that somebody looks at after the run."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Collection
 from typing import Any
 
-from ..tensor import mark_changed, wrap
+from ..tensor import Tensor, mark_changed, wrap
 from .plan import plan
-from .program import COUNTERS, Call, Dynamic, Program, Slot, leaves, replace
+from .program import COUNTERS, Call, Dynamic, Place, Program, Slot, leaves, replace
 
 
 class ByCalls:
@@ -20,12 +20,14 @@ class ByCalls:
     def __init__(self, program: Program, streams: bool = False):
         self.program, self.plan = program, plan(program, streams)
         slots = {slot for call in program.calls for slot in (*call.reads(), *call.results)}
-        slots |= {*program.inputs, *program.kept()}
+        self.inputs = [*program.inputs, *(slot for _, slot in program.before)]
+        slots |= {*self.inputs, *program.kept()}
         self.outside = [(slot.number, slot.array) for slot in slots if slot.kind == "outside"]
         self.size = 1 + max((slot.number for slot in slots), default=0)
         self.steps = [(getattr(call.backend, call.name), *_template(call), [slot.number for slot in call.results],
                        call.several, [slot.number for slot in end])
                       for call, end in zip(program.calls, self.plan.ends, strict=True)]
+        self.changed, self.leaves = Places(program.changed), Places([place for place, _ in program.grads])
 
     def values(self, arrays: list[Any], numbers: list[Any], aside: Any = None) -> list[Any]:
         """Run on input arrays and the dynamic numbers' values; all values that are kept, by their slots' numbers.
@@ -33,7 +35,7 @@ class ByCalls:
         aside: what makes the calls, each on its stream, see `Aside`.
         """
         values: list[Any] = [None] * self.size
-        for slot, array in zip(self.program.inputs, arrays, strict=True):
+        for slot, array in zip(self.inputs, arrays, strict=True):
             values[slot.number] = array
         for number, array in self.outside:
             values[number] = array
@@ -60,13 +62,35 @@ class ByCalls:
                 values[number] = None
         return values
 
-    def run(self, arrays: list[Any]) -> Any:
-        """What the step returns for these inputs; its effects on parameters and gradients happen."""
+    def run(self, given: list[Any]) -> Any:
+        """What the step returns for these arguments; its effects on parameters and gradients happen."""
         program = self.program
-        values = self.values(arrays, [dynamic.read() for dynamic in program.dynamics])
-        for leaf, slot in program.grads:
-            leaf.grad = None if slot is None else wrap(values[slot.number])
-        return finish(program, lambda slot: values[slot.number])
+        mark_changed(self.changed.of(given))           # before the first write: an interrupted update is a change, too
+        values = self.values(arrays_of(program, given), [dynamic.read() for dynamic in program.dynamics])
+        for leaf, (_, slot) in zip(self.leaves.of(given), program.grads, strict=True):
+            leaf._grad = None if slot is None else wrap(values[slot.number])
+        return replace(program.outputs, lambda v: wrap(values[v.number]) if isinstance(v, Slot) else v)
+
+
+class Places:
+    """Tensors of a program: those from outside, and those that are arguments of the call."""
+
+    def __init__(self, places: list[Place]):
+        self.places, self.outside = places, all(isinstance(place, Tensor) for place in places)
+
+    def of(self, given: list[Any]) -> list[Tensor]:
+        if self.outside:
+            return self.places  # type: ignore[return-value]  # all of them Tensors
+        return [given[place] if isinstance(place, int) else place for place in self.places]
+
+
+def arrays_of(program: Program, given: list[Any]) -> list[Any]:
+    """What a program's inputs are, for these arguments."""
+    arrays = [value._data if isinstance(value, Tensor) else value for value in given]
+    if program.before:
+        leaves = Places([place for place, _ in program.before]).of(given)
+        arrays += [leaf._grad._data for leaf in leaves]  # type: ignore[union-attr]  # facts say that there is one
+    return arrays
 
 
 class Aside:
@@ -116,12 +140,6 @@ def _template(call: Call) -> tuple[tuple[Any, ...], list[tuple[int, int]], list[
     return call.arguments, places, nested, call.options
 
 
-def finish(program: Program, array_of: Callable[[Slot], Any]) -> Any:
-    """Note changed parameters, and build what the step returns."""
-    mark_changed(program.changed)
-    return replace(program.outputs, lambda value: wrap(array_of(value)) if isinstance(value, Slot) else value)
-
-
 def _copied(array: Any) -> Any:
     """A copy in other memory of the same device, by the driver: a quarter of the host's time of array.copy()."""
     import cupy
@@ -149,22 +167,25 @@ class AsGraph:
     """One CUDA graph of all launches, with memory of its own that lives as long as it does. Values whose lifetimes do
     not meet share it, see `Aside`.
 
-    Inputs are copied to where the graph reads them. Learning rates are read from the device, and stored there when they
-    change, by a kernel: the host does not wait. Every replay writes its results to the same places: what the step
-    returns is copied, gradients are not.
+    Inputs are copied to where the graph reads them, and back where it changes them; those that are the same arrays at
+    each replay (`fixed`, by their places) are read where they lie. Learning rates are read from the device, and stored
+    there when they change, by a kernel: the host does not wait. Every replay writes its results to the same places:
+    what the step returns is copied, gradients are not.
     """
 
-    def __init__(self, program: Program, arrays: list[Any]):
+    def __init__(self, program: Program, given: list[Any], fixed: Collection[int]):
         import cupy
 
-        self.program, calls = program, ByCalls(program, streams=True)
+        calls = ByCalls(program, streams=True)
+        self.program, self.calls = program, calls
         self.memory: list[Any] = []
         self.pool = _pool(self.memory)
         self.numbers: list[float] | None = None
         stream = cupy.cuda.Stream(non_blocking=True)
         cupy.cuda.Device().synchronize()
         with cupy.cuda.using_allocator(self.pool.malloc), stream:
-            self.inputs = [cupy.empty_like(array) for array in arrays]
+            self.inputs = [array if i in fixed else cupy.empty_like(array)
+                           for i, array in enumerate(arrays_of(program, given))]
             self.places = [cupy.zeros(1) for _ in program.dynamics]
             stream.synchronize()
             stream.begin_capture()
@@ -175,35 +196,46 @@ class AsGraph:
                 aside.join(len(program.calls))
             finally:
                 self.graph = stream.end_capture()
+        written = program.written()
+        self.copied = [i for i in range(len(self.inputs)) if i not in fixed]
+        self.back = [i for i in self.copied if calls.inputs[i] in written]
         self.keep(values)
 
     def keep(self, values: list[Any]) -> None:
         """What replays leave behind: it is the same arrays each time, and gradients are the same Tensors."""
         self.values = values
-        self.grads = [(leaf, wrap(values[slot.number]), values[slot.number])
-                      for leaf, slot in self.program.grads if slot is not None]
-        self.without = [leaf for leaf, slot in self.program.grads if slot is None]
+        self.grads = [None if slot is None else (wrap(values[slot.number]), values[slot.number])
+                      for _, slot in self.program.grads]
 
     @property
     def bytes(self) -> int:
         """Memory of the graph's values, inputs and workspaces."""
         return sum(block.size for block in self.memory)
 
-    def run(self, arrays: list[Any]) -> Any:
-        for mine, given in zip(self.inputs, arrays, strict=True):
-            if given.flags.c_contiguous:
-                mine.data.copy_from_device_async(given.data, given.nbytes)
+    def run(self, given: list[Any]) -> Any:
+        arrays = arrays_of(self.program, given)
+        for i in self.copied:
+            mine, array = self.inputs[i], arrays[i]
+            if array.flags.c_contiguous:
+                mine.data.copy_from_device_async(array.data, array.nbytes)
             else:
-                mine[...] = given
+                mine[...] = array
         if self.program.dynamics:
             numbers = [float(dynamic.read()) for dynamic in self.program.dynamics]
             if numbers != self.numbers:
                 for place, number in zip(self.places, numbers, strict=True):
                     place.fill(number)
                 self.numbers = numbers
+        mark_changed(self.calls.changed.of(given))
         self.graph.launch()
-        for leaf, grad, array in self.grads:
-            leaf.grad, grad.data = grad, array
-        for leaf in self.without:
-            leaf.grad = None
-        return finish(self.program, lambda slot: _copied(self.values[slot.number]))
+        for i in self.back:
+            arrays[i][...] = self.inputs[i]
+        for leaf, (place, _), made in zip(self.calls.leaves.of(given), self.program.grads, self.grads, strict=True):
+            if made is None:
+                leaf._grad = None
+            elif isinstance(place, int):               # an argument's is its own
+                leaf._grad = wrap(_copied(made[1]))
+            else:
+                leaf._grad, made[0]._data = made
+        return replace(self.program.outputs,
+                       lambda v: wrap(_copied(self.values[v.number])) if isinstance(v, Slot) else v)

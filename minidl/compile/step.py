@@ -1,33 +1,47 @@
-"""The public face: a decorated step, its programs by signature, and when to record anew."""
+"""The public face: a decorated step, its programs by signature, and when a program is trusted.
+
+The first call with new arguments records; so does the next. Where the two recordings agree, and what they read is as
+it was, later calls replay. What differed between the two and is an argument's array may be any array; what was the same
+must stay the same.
+"""
 
 from __future__ import annotations
 
 import functools
+import warnings
+import weakref
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
-from ..device import device_of, precision
+from ..device import device_of, is_array, precision
 from ..tensor import Tensor, mode
+from .agree import Difference, compare
 from .passes import optimised
 from .plan import can_be_captured
 from .program import Program
-from .record import is_array, record
+from .record import CompileError, record, values_of
 from .replay import AsGraph, ByCalls
+
+MAX_PROGRAMS = 64                          # of one step, over all signatures; the least recently used go first
+MANY = 10                                  # recordings, at which it is said that a step is recorded again and again
 
 
 def compile(step: Callable[..., Any]) -> CompiledStep:
     """Make a step (any function of Tensors that may run forward, backward() and optimizer.step()) run without the tape.
 
-    The first call with a new signature (shapes, dtypes and devices of its Tensors, other arguments by value, precision)
-    runs the function as it is and keeps the primitive calls that it made, its program. Later calls replay the program:
-    parameters, gradients and optimizer state change in place as in the plain function, a learning rate is read anew,
-    and dropout draws anew. Whatever else the step looked at (a module's training flag, an optimizer's momentum, where a
-    parameter lives) is looked at again, and recorded anew when it is different. On a CUDA device the program is one
-    captured graph.
+    The first two calls with a new signature (shapes, dtypes and devices of its Tensors, other arguments by value,
+    precision) run the function as it is and keep the primitive calls that it made, its program. Where both made the
+    same, later calls replay it: parameters, gradients and optimizer state change in place as in the plain function, a
+    learning rate is read anew, and dropout draws anew. Whatever else the step read (attributes of Modules and of your
+    own objects, globals, lists, flags of Tensors, an optimizer's numbers) is looked at before each replay; where
+    something is different, the step is recorded anew. On a CUDA device the program is one captured graph.
 
     Returned Tensors are off the tape. Raises CompileError (a ValueError), naming the line, for what could not be
-    replayed: reading a Tensor's values in the step, making a Tensor from data, moving one between devices, adding to
-    gradients from before the step.
+    replayed: two runs that did not do the same (a random number of NumPy's, a counter), reading a Tensor's values in
+    the step, making a Tensor from data, moving one between devices, keeping a Tensor that is not returned. Other
+    effects of the function's Python, as print, happen only where a call is recorded; `recordings` counts these. Warns
+    at the tenth.
 
     >>> import minidl
     >>> w = minidl.Tensor([1.0, 2.0], requires_grad=True)
@@ -47,62 +61,148 @@ def compile(step: Callable[..., Any]) -> CompiledStep:
 
 
 class CompiledStep:
-    """What `compile` returns: call it as the function. `program` is the last one that ran; print it to read it."""
+    """What `compile` returns: call it as the function.
+
+    `program` is the last one that ran, `recorded` the same before the passes: print them to read them. `recordings`
+    counts the calls that were recorded.
+    """
 
     def __init__(self, step: Callable[..., Any]):
         functools.update_wrapper(self, step)
         self.step = step
-        self.program: Program | None = None
-        self.recorded: Program | None = None           # the last program as it was before the passes
-        self._entries: dict[Any, list[_Entry]] = {}
+        self.name = getattr(step, "__qualname__", repr(step))
+        self.recordings = 0
+        self._last: _Entry | None = None
+        self._programs: OrderedDict[Any, list[_Entry]] = OrderedDict()
+
+    @property
+    def program(self) -> Program | None:
+        return None if self._last is None else self._last.program
+
+    @property
+    def recorded(self) -> Program | None:
+        return None if self._last is None else self._last.recorded
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         if mode.recorder is not None:                  # within another compiled step: part of that one's program
             return self.step(*arguments, **options)
-        signature, arrays = _signature(arguments, options)
-        entries = self._entries.setdefault(signature, [])
+        signature, given = _signature(arguments, options)
+        entries = self._programs.get(signature, [])
         for entry in entries:
-            if entry.program.holds():
-                self.program, self.recorded = entry.program, entry.recorded
-                return entry.run(arrays)
+            if entry.trusted and entry.changed(given) is None:
+                self._last = entry
+                if len(self._programs) > 1:
+                    self._programs.move_to_end(signature)
+                return entry.run(given)
+        before = [entry for entry in entries if entry.recorded.facts.changed() is None]
         recorded, returned = record(self.step, arguments, options)
-        entries.insert(0, _Entry(recorded))
-        del entries[MOST:]
-        self.program, self.recorded = entries[0].program, recorded
+        self.recordings += 1
+        if self.recordings == MANY:
+            warnings.warn(self._why(signature, entries, given), RuntimeWarning, stacklevel=2)
+        self._last = self._keep(signature, before, recorded, given)
         return returned
 
+    def _keep(self, signature: Any, before: list[_Entry], recorded: Program, given: list[Any]) -> _Entry:
+        """The entry of a recording: that of one before with which it agrees, or a new one."""
+        entries = self._programs.setdefault(signature, [])
+        self._programs.move_to_end(signature)
+        for entry in before:
+            try:
+                if entry.agrees(recorded, given):
+                    return entry
+            except Difference as difference:
+                entries.remove(entry)
+                raise CompileError(f"compile: {self.name} did not do the same in two runs: {difference}; a replay "
+                                   "would repeat one of them. Pass what differs as an argument, make it once outside, "
+                                   "or draw it with minidl") from None
+        entry = _Entry(recorded, given)
+        entries.insert(0, entry)
+        while sum(map(len, self._programs.values())) > MAX_PROGRAMS:
+            oldest, others = next(iter(self._programs.items()))
+            others.pop()
+            if not others:
+                del self._programs[oldest]
+        return entry
 
-MOST = 8                                   # programs that are kept for a signature
+    def _why(self, signature: Any, entries: list[_Entry], given: list[Any]) -> str:
+        """Why a step is recorded once more."""
+        reasons = [reason for entry in entries if (reason := entry.changed(given)) is not None]
+        why = f"{reasons[0]} changed" if reasons else "its arguments have other shapes, dtypes or plain values"
+        return (f"compile: {self.name} was recorded for the {MANY}th time, which takes longer than the plain "
+                f"function; this time since {why}. Pass what changes as a Tensor, or call the plain function")
 
 
 class _Entry:
-    """A program, and its replay once it is called again."""
+    """A program, the arguments that it was recorded with, and its replay once it is trusted and called again."""
 
-    def __init__(self, recorded: Program):
-        self.recorded, self.program = recorded, optimised(recorded)
+    def __init__(self, recorded: Program, given: list[Any]):
+        self.recorded = recorded
+        self.trusted = False
         self.replay: ByCalls | AsGraph | None = None
+        # Arguments that were the same arrays at each recording: it cannot be known whether the step used them by
+        # another name too. And where all arrays from outside lie, which other arguments must not share.
+        self.fixed: dict[int, weakref.ref[Any]] = {i: weakref.ref(_array(value)) for i, value in enumerate(given)}
+        self.outside = {id(_root(slot.array)) for call in recorded.calls for slot in call.reads()
+                        if slot.kind == "outside"}
 
-    def run(self, arrays: list[Any]) -> Any:
+    @functools.cached_property
+    def program(self) -> Program:
+        return optimised(self.recorded)
+
+    def agrees(self, recorded: Program, given: list[Any]) -> bool:
+        """Whether a second recording did the same: then this one is trusted. Raises Difference where it did not."""
+        now = list(map(_array, given))
+        then = [ref() if (ref := self.fixed.get(i)) is not None else None for i in range(len(given))]
+        if not compare(self.recorded, recorded, then, now):
+            return False
+        still = {i: ref for i, ref in self.fixed.items() if ref() is now[i]}
+        if len(still) < len(self.fixed):
+            self.replay = None                         # it may have read an argument where it lay
+        self.fixed, self.recorded, self.trusted = still, recorded, True
+        self.__dict__.pop("program", None)
+        return True
+
+    def changed(self, given: list[Any]) -> str | None:
+        """What keeps the program from being replayed for these arguments, in words."""
+        for i, value in enumerate(given):
+            array, fixed = _array(value), self.fixed.get(i)
+            if fixed is not None:
+                if fixed() is not array:
+                    return f"argument {i}, an array that was the same before,"
+            elif id(_root(array)) in self.outside:
+                return f"argument {i}, which shares memory with something that the step uses by another name,"
+        return self.recorded.facts.changed()
+
+    def run(self, given: list[Any]) -> Any:
         if self.replay is None:
-            self.replay = AsGraph(self.program, arrays) if can_be_captured(self.program) else ByCalls(self.program)
-        return self.replay.run(arrays)
+            self.replay = (AsGraph(self.program, given, self.fixed.keys()) if can_be_captured(self.program)
+                           else ByCalls(self.program))
+        return self.replay.run(given)
+
+
+def _array(value: Any) -> Any:
+    return value._data if isinstance(value, Tensor) else value
+
+
+def _root(array: Any) -> Any:
+    """The array whose memory a view lies in."""
+    return array if array.base is None else array.base
 
 
 def _signature(arguments: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, list[Any]]:
-    """(what is equal for calls that the same program may serve, the arrays among the arguments, in order)."""
-    names = tuple(sorted(options))
-    values = [*arguments, *map(options.__getitem__, names)]
+    """(what is equal for calls that one program may serve, the Tensors and arrays among the arguments, in order)."""
+    names, values = tuple(sorted(options)), values_of(arguments, options)
     parts = tuple(map(_part, values))
-    arrays = [value if part[0] == "array" else value.data
-              for value, part in zip(values, parts) if part[0] in ("Tensor", "array")]
-    ids = list(map(id, arrays))
-    return (precision(), mode.grad, names, tuple(map(ids.index, ids)), parts), arrays
+    given = [value for value, part in zip(values, parts, strict=True) if part[0] in ("Tensor", "array")]
+    arrays = list(map(_array, given))
+    ids, roots = list(map(id, arrays)), [id(_root(array)) for array in arrays]
+    return (precision(), mode.grad, names, tuple(map(ids.index, ids)), tuple(map(roots.index, roots)), parts), given
 
 
 def _part(value: Any) -> tuple[Any, ...]:
-    if isinstance(value, Tensor):                      # a leaf's gradient goes to itself: no other will do
-        itself = value if value.requires_grad and value.is_leaf else None
-        return "Tensor", value.shape, value.dtype, value.device, value.requires_grad, itself
+    if isinstance(value, Tensor):
+        return ("Tensor", value.shape, value.dtype, value.device, value.requires_grad, value.is_leaf,
+                value._grad is None)
     if is_array(value):
         return "array", value.shape, value.dtype, device_of(value)
     try:

@@ -62,9 +62,15 @@ class DeviceBatches:
             mode.recorder.seen((self.position,))
             for array in stored:
                 mode.recorder.outside(array)
+            mode.recorder.holds_entries("the loader's", vars(loader), "batch_size", "padding", "dtype", "_scale",
+                                        "_shift", "_images", "_labels")
         scale, shift = (tuple(map(float, values)) for values in (loader._scale, loader._shift))
         k = backend_of(self._order)
-        images, labels = k.next_batch(*stored, self.position.data, loader.batch_size, size, scale, shift,
+        images, labels = k.next_batch(*stored, self.position._data, loader.batch_size, size, scale, shift,
                                       loader.padding, loader.dtype)
-        k.advance(self.position.data)
-        return wrap(images), wrap(labels)
+        k.advance(self.position._data)
+        batch = wrap(images), wrap(labels)
+        if mode.recorder is not None:
+            for t in batch:
+                mode.recorder.made(t)
+        return batch

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import tensor
 from ..device import is_cuda
 from ..tensor import mode
 from . import cpu
@@ -24,6 +25,9 @@ def backend_of(array: Any) -> ModuleType:
     if recorder is not None:
         return recorder.through(_of(array))
     return _of(array)
+
+
+tensor.backend_of = backend_of             # for a leaf's own backward: nothing told it a backend before
 
 
 def _of(array: Any) -> ModuleType:

@@ -22,18 +22,20 @@ OPS: dict[str, Callable[..., Tensor]] = {}     # every op by name; the tests dem
 
 
 def op(body: Callable[..., Any] | None = None, *, index: tuple[str, ...] = (), numbers: bool = False,
-       floating: bool = False) -> Any:
+       floating: bool = False, view: bool = False) -> Any:
     """Make a public function of Tensors from a body, and enter it in OPS.
 
     index: names of the inputs that hold integers (labels); they take no part in the dtype comparison.
     numbers: whether plain numbers may stand for Tensors; they leave the result's dtype alone.
     floating: whether the first input must hold floating numbers, because integers would wrap or not fit.
 
+    view: whether the result lies, as a rule, in the first input's memory; a change of either in place is one of both.
+
     The function refuses inputs that are no Tensors, and Tensors whose dtypes or devices differ. It records
     a Node when an input requires a gradient and the tape is on.
     """
     if body is None:
-        return lambda body: op(body, index=index, numbers=numbers, floating=floating)
+        return lambda body: op(body, index=index, numbers=numbers, floating=floating, view=view)
     name = body.__name__.strip("_")
     signature = inspect.signature(body)
     parameters = list(signature.parameters.values())[1:]
@@ -49,35 +51,47 @@ def op(body: Callable[..., Any] | None = None, *, index: tuple[str, ...] = (), n
             inputs = _bind(name, inputs_of, inputs, options)
         arrays: list[Any] = []
         sources: list[Node | Tensor | None] = []
+        need: list[bool] = []
         first = None
         for t in inputs:
-            if t.__class__ is Tensor:
-                array = t.data
+            if t.__class__ is Tensor or isinstance(t, Tensor):
+                array = t._data
                 if first is None:
                     first = array
                 elif array.__class__ is not first.__class__ or (
                         array.dtype is not first.dtype and len(arrays) not in integer):
                     _check_same(name, inputs, integer)
                 arrays.append(array)
-                sources.append((t.node or t) if t.requires_grad else None)
+                sources.append(t.node or t)
+                need.append(t.requires_grad)
             else:
                 arrays.append(None if t is None and len(arrays) in optional else _number(name, t, numbers))
                 sources.append(None)
+                need.append(False)
         if first is None:
             raise TypeError(f"{name}: got no Tensor but needs at least one; wrap an input in minidl.Tensor(...)")
         if floating and first.dtype.kind != "f":
             raise TypeError(f"{name}: the input has dtype {first.dtype} but must be float32 or float64; "
                             "convert it with .to(dtype='float32')")
-        k = BACKENDS.get(first.__class__) or backend_of(first)
         recorder = mode.recorder
-        if recorder is not None:
+        if recorder is None:
+            k = BACKENDS.get(first.__class__) or backend_of(first)
+            y, backward = body(k, *arrays, **options)
+        else:
             recorder.seen(inputs)
             k = backend_of(first)
-        y, backward = body(k, *arrays, **options)
-        if backward is None or not mode.grad:
-            return wrap(y)
-        need = tuple([source is not None for source in sources])
-        return wrap(y, Node(name, k, tuple(sources), need, backward) if True in need else None)
+            y, backward = recorder.run(name, body, k, arrays, options)
+        node = None
+        if backward is not None and mode.grad and True in need:
+            node = Node(name, k, tuple(sources), tuple(need), backward)
+        result = wrap(y, node)
+        if view:
+            result.changed = next(t for t in inputs if isinstance(t, Tensor)).changed
+            if node is not None:
+                node.changed = result.changed
+        if recorder is not None:
+            recorder.made(result)
+        return result
 
     call.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     OPS[name] = call

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from ..tensor import Tensor
-from ._op import op
+from ..tensor import Tensor, mark_changed, mode
+from ._backend import backend_of
+from ._op import _check_same, _number, op
 from .activation import one_axis, tanh
 from .window import cached
 
@@ -254,7 +256,7 @@ def argmax(k, x, *, axis=None):
 
 
 # ---------------------------------------------------------------- shapes
-@op
+@op(view=True)
 def reshape(k, x, *, shape):
     """The same values in another shape; one size may be -1. Raises ValueError where the counts differ."""
     before = x.shape
@@ -268,7 +270,7 @@ def reshape(k, x, *, shape):
     return k.reshape(x, shape), lambda gy, need: (k.reshape(gy, before),)
 
 
-@op
+@op(view=True)
 def transpose(k, x, *, axes=None):
     """Permute the axes (reversed by default)."""
     ndim = len(x.shape)
@@ -285,7 +287,7 @@ def _is_mask(i: Any) -> bool:
     return hasattr(i, "dtype") and i.dtype.kind == "b"
 
 
-@op
+@op(view=True)
 def _getitem(k, x, *, index):
     shape = x.shape
     once = all(i is None or i is Ellipsis or isinstance(i, (int, slice)) or _is_mask(i)
@@ -315,6 +317,15 @@ def _concatenate(k, *xs, axis):
     return k.concatenate(xs, axis), backward
 
 
+def _plain(index: Any) -> Any:
+    """An index with arrays in the place of Tensors and lists."""
+    def plain(i: Any) -> Any:
+        return i._data if isinstance(i, Tensor) else np.asarray(i) if isinstance(i, list) else i
+    if mode.recorder is not None:
+        mode.recorder.seen(index if isinstance(index, tuple) else (index,))
+    return tuple(map(plain, index)) if isinstance(index, tuple) else plain(index)
+
+
 def getitem(x: Tensor, index: Any) -> Tensor:
     """x[index]: ints, slices, None, Ellipsis, bool masks and integer arrays, as NumPy indexes.
 
@@ -323,9 +334,57 @@ def getitem(x: Tensor, index: Any) -> Tensor:
     >>> getitem(Tensor([1.0, 2.0, 3.0]), slice(1, None)).tolist()
     [2.0, 3.0]
     """
-    def plain(i: Any) -> Any:
-        return i.data if isinstance(i, Tensor) else np.asarray(i) if isinstance(i, list) else i
-    return _getitem(x, index=tuple(map(plain, index)) if isinstance(index, tuple) else plain(index))
+    return _getitem(x, index=_plain(index))
+
+
+# ---------------------------------------------------------------- in place
+def setitem(x: Tensor, index: Any, value: Any) -> None:
+    """x[index] = value, in x's memory: a Tensor that broadcasts to that place, or a number. Indices as of getitem.
+
+    On no tape: raises ValueError where one records x or the value, for a shape that does not fit, and for a value on
+    another device; TypeError for another dtype. Graphs that used x before can no longer be run backward.
+
+    >>> x = Tensor([1.0, 2.0, 3.0])
+    >>> setitem(x, slice(1, None), 0.0); x.tolist()
+    [1.0, 0.0, 0.0]
+    """
+    given = [t for t in (x, value) if isinstance(t, Tensor)]
+    if mode.grad and any(t.requires_grad for t in given):
+        raise ValueError(f"setitem: the tape records a Tensor of shape {x.shape}, and cannot record a change in place; "
+                         "do it under minidl.no_grad()")
+    if isinstance(value, Tensor):
+        _check_same("setitem", (x, value), frozenset())
+    array = value._data if isinstance(value, Tensor) else _number("setitem", value, True)
+    place = _plain(index)
+    if mode.recorder is not None:
+        mode.recorder.seen(given)
+    mark_changed((x,))
+    try:
+        backend_of(x._data).setitem(x._data, place, array)
+    except (IndexError, ValueError) as error:
+        raise type(error)(f"setitem: {error} (x {x.shape}, index {index!r}, value {_shape(array)}); the value must "
+                          "fit the place") from None
+
+
+def _in_place(name: str, function: Callable[[Any, Any], Tensor]) -> Callable[[Tensor, Any], Tensor]:
+    """x op= y: in x's memory where no tape records it; else x becomes the result, on the tape."""
+    def method(x: Tensor, y: Any) -> Tensor:
+        recorded = mode.grad and (x.requires_grad or (isinstance(y, Tensor) and y.requires_grad))
+        if recorded and x.requires_grad and x.node is None:
+            raise ValueError(f"{name}: the Tensor (shape {x.shape}) requires a gradient and the tape records, which a "
+                             "change in place would falsify; do it under minidl.no_grad(), or write x = x op y")
+        z = function(x, y)
+        if z.shape != x.shape or z.dtype != x.dtype:
+            raise ValueError(f"{name}: the result is {z.shape} {z.dtype} but must fit in place of {x.shape} {x.dtype}; "
+                             "write x = x op y")
+        if not recorded:
+            setitem(x, ..., z)
+        else:
+            if mode.recorder is not None:
+                mode.recorder.become(x)
+            x._data, x.node, x.requires_grad, x.changed = z._data, z.node, True, z.changed
+        return x
+    return method
 
 
 def concatenate(tensors: list[Tensor] | tuple[Tensor, ...], axis: int = 0) -> Tensor:
@@ -367,6 +426,41 @@ def _sizes(args: tuple[Any, ...]) -> tuple[int, ...]:
     return tuple(args[0]) if len(args) == 1 and isinstance(args[0], (tuple, list)) else args
 
 
+def _reduction(name: str, function: Callable[..., Tensor], *names: str) -> Callable[..., Tensor]:
+    """The method of a reduction, also as NumPy's functions call it: np.sum(t) is t.sum(axis=None, out=None)."""
+    def method(x: Tensor, axis: Any = None, *positional: Any, **options: Any) -> Tensor:
+        options |= dict(zip(names, positional, strict=False))
+        options = {k: v for k, v in options.items() if not (k in ("dtype", "out") and v is None)}
+        wrong = [k for k in options if k not in names] + list(map(repr, positional[len(names):]))
+        if wrong:
+            raise TypeError(f"{name}: does not take {', '.join(wrong)}; it takes {', '.join(('axis', *names))}, as in "
+                            f"t.{name}(axis=1) (dim and keepdim are called axis and keepdims here)")
+        return function(x, axis=axis, **options)
+    method.__name__ = name
+    return method
+
+
+# NumPy's functions by the operators that they stand for, and by the ops that compute the same
+UFUNCS: dict[str, Callable[..., Any]] = {
+    "add": add, "subtract": sub, "multiply": mul, "divide": div, "true_divide": div, "power": pow, "float_power": pow,
+    "matmul": lambda x, y: _matmul(x, y), "negative": neg, "exp": exp, "log": log, "sqrt": sqrt, "tanh": tanh,
+    "greater": gt, "greater_equal": ge, "less": lt, "less_equal": le, "equal": eq, "not_equal": ne,
+}
+
+
+def _array_ufunc(x: Tensor, ufunc: Any, method: str, *inputs: Any, out: Any = None, **options: Any) -> Any:
+    """What NumPy's functions of Tensors do: those that are ops are these ops; `array -= tensor` changes the array."""
+    if out is not None and method == "__call__" and all(isinstance(a, np.ndarray) for a in out):
+        if mode.recorder is not None:
+            mode.recorder.refuse("changes an array in place", "use Tensors, and write t[...] = value under no_grad()")
+        return getattr(ufunc, method)(*(a._data if isinstance(a, Tensor) else a for a in inputs), out=out, **options)
+    function = UFUNCS.get(ufunc.__name__)
+    if function is None or method != "__call__" or out is not None or options:
+        raise TypeError(f"np.{ufunc.__name__}{'' if method == '__call__' else f'.{method}'}: is not computed on "
+                        "Tensors; use an op of minidl.ops, or t.numpy()")
+    return function(*inputs)
+
+
 METHODS = {
     "__add__": add, "__radd__": lambda x, y: add(y, x),
     "__sub__": sub, "__rsub__": lambda x, y: sub(y, x),
@@ -376,15 +470,16 @@ METHODS = {
     "__matmul__": _matmul, "__rmatmul__": lambda x, y: _matmul(y, x),
     "__neg__": neg,
     "__gt__": gt, "__ge__": ge, "__lt__": lt, "__le__": le, "__eq__": eq, "__ne__": ne,
-    "__getitem__": getitem,
+    "__getitem__": getitem, "__setitem__": setitem, "__array_ufunc__": _array_ufunc,
+    "__iadd__": _in_place("iadd", add), "__isub__": _in_place("isub", sub), "__imul__": _in_place("imul", mul),
+    "__itruediv__": _in_place("itruediv", div), "__ipow__": _in_place("ipow", pow),
+    "__imatmul__": _in_place("imatmul", _matmul),
     "__iter__": lambda x: (x[i] for i in range(len(x))),
     "exp": exp, "log": log, "sqrt": sqrt, "tanh": tanh,
-    "sum": lambda x, axis=None, keepdims=False: sum(x, axis=axis, keepdims=keepdims),
-    "mean": lambda x, axis=None, keepdims=False: mean(x, axis=axis, keepdims=keepdims),
-    "max": lambda x, axis=None, keepdims=False: max(x, axis=axis, keepdims=keepdims),
-    "argmax": lambda x, axis=None: argmax(x, axis=axis),
+    "sum": _reduction("sum", sum, "keepdims"), "mean": _reduction("mean", mean, "keepdims"),
+    "max": _reduction("max", max, "keepdims"), "argmax": _reduction("argmax", argmax),
     "reshape": lambda x, *shape: reshape(x, shape=_sizes(shape)),
-    "transpose": lambda x, *axes: transpose(x, axes=_sizes(axes) or None),
+    "transpose": lambda x, *axes: transpose(x, axes=None if axes == (None,) else _sizes(axes) or None),
     "T": property(lambda x: transpose(x)),
     "flatten": flatten,
 }

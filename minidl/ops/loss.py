@@ -56,7 +56,7 @@ def _labels(logits: Tensor, labels: Any) -> Tensor:
                         "with .to(dtype='int64')")
     if mode.recorder is not None:
         mode.recorder.seen((labels,))
-    backend_of(labels.data).check_labels(labels.data, logits.shape[1])
+    backend_of(labels._data).check_labels(labels._data, logits.shape[1])
     return labels if labels is given else labels.to(logits.device)
 
 

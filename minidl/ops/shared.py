@@ -1,7 +1,7 @@
 """Primitives that NumPy's own functions already express for every array type that follows its protocols.
 
 Both backends re-export this module, so these are written once. Arguments are arrays or plain numbers;
-`axis` is a tuple of non-negative ints; results are new arrays or views, and no argument is changed.
+`axis` is a tuple of non-negative ints; results are new arrays or views, and `setitem` alone changes an argument.
 """
 
 from __future__ import annotations
@@ -97,6 +97,13 @@ def concatenate(xs: tuple[Array, ...], axis: int) -> Array:
 
 def getitem(x: Array, index: Any) -> Array:
     return x[index]
+
+
+def setitem(x: Array, index: Any, value: Array) -> None:
+    """x[index] = value: of shared primitives the one that changes what it is given."""
+    if hasattr(value, "shape") and np.may_share_memory(x, value):
+        value = np.copy(value)             # CuPy reads and writes at once
+    x[index] = value
 
 
 def getitem_grad_x(gy: Array, index: Any, shape: tuple[int, ...], once: bool) -> Array:

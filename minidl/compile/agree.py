@@ -1,0 +1,104 @@
+"""Whether two recordings of a step did the same: only then may a replay take the place of a third."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from ..device import is_array
+from .facts import same
+from .program import Call, Dynamic, Program, Slot, show
+
+
+class Difference(Exception):
+    """Where two recordings part, in words."""
+
+
+def compare(first: Program, second: Program, then: list[Any], now: list[Any]) -> bool:
+    """Whether two programs are the same; raises Difference where they are not.
+
+    then, now: what their inputs were, as far as these arrays still live. False: the programs differ only in that one
+    has an argument where the other has something from outside that is the same array: that argument was used as both,
+    and which use was which cannot be told.
+    """
+    pairs = dict(zip([*first.inputs, *(slot for _, slot in first.before)],
+                     [*second.inputs, *(slot for _, slot in second.before)], strict=False))
+    arrays = dict(zip([*first.inputs, *second.inputs], [*then, *now], strict=True))
+    told = True
+
+    def equal(a: Any, b: Any) -> bool:
+        nonlocal told
+        if isinstance(a, Slot) and isinstance(b, Slot):
+            if pairs.get(a) is b or (a.kind == b.kind == "outside" and a.array is b.array):
+                return True
+            confused = {a.kind, b.kind} == {"input", "outside"} and _array(a, arrays) is _array(b, arrays)
+            told = told and not confused
+            return confused
+        if isinstance(a, Dynamic) and isinstance(b, Dynamic):
+            return a.number == b.number and _same_read(a.read, b.read)
+        if is_array(a) and is_array(b):
+            return a is b or (a.dtype == b.dtype and a.shape == b.shape and np.array_equal(a, b))
+        return _is_slice(a, b) or same(a, b)
+
+    if len(first.before) != len(second.before):
+        raise Difference("it looked at gradients from before the step in one of two runs")
+    for one, other in _pairs(first.calls, second.calls):
+        if one is None or other is None or (one.name, one.backend) != (other.name, other.backend):
+            made = [f"{call.name} at {call.line}" if call else "nothing more" for call in (one, other)]
+            raise Difference(f"it called {made[0]} in one run and {made[1]} in the next")
+        if len(one.results) == len(other.results):
+            pairs.update(zip(one.results, other.results, strict=True))
+        for a, b in _aligned([one.arguments, one.options, one.results], [other.arguments, other.options,
+                                                                       other.results]):
+            if not equal(a, b):
+                raise Difference(f"it gave {one.name} at {other.line} {_said(a)} in one run and {_said(b)} in the next")
+    for what, mine, others in (("returned", first.outputs, second.outputs),
+                               ("left as gradients", first.grads, second.grads),
+                               ("changed", first.changed, second.changed)):
+        for a, b in _aligned(mine, others):
+            if not equal(a, b):
+                raise Difference(f"it {what} {_said(a)} in one run and {_said(b)} in the next")
+    return told
+
+
+def _array(slot: Slot, inputs: dict[Slot, Any]) -> Any:
+    """What a value from outside or an argument was; no two of those that are gone are one."""
+    return slot.array if slot.kind == "outside" else inputs.get(slot) if inputs.get(slot) is not None else slot
+
+
+def _pairs(first: list[Call], second: list[Call]) -> Iterator[tuple[Call | None, Call | None]]:
+    for i in range(max(len(first), len(second))):
+        yield first[i] if i < len(first) else None, second[i] if i < len(second) else None
+
+
+def _aligned(a: Any, b: Any) -> Iterator[tuple[Any, Any]]:
+    """Leaves of two nested values side by side; where they are nested otherwise, these parts themselves."""
+    if type(a) is type(b) and isinstance(a, (tuple, list)) and len(a) == len(b) and not hasattr(a, "_fields"):
+        for mine, other in zip(a, b, strict=True):
+            yield from _aligned(mine, other)
+    elif isinstance(a, dict) and isinstance(b, dict) and list(a) == list(b):
+        yield from _aligned(list(a.values()), list(b.values()))
+    else:
+        yield a, b
+
+
+def _same_read(a: Any, b: Any) -> bool:
+    """Whether two dynamic numbers are read from one place."""
+    if isinstance(a, functools.partial) and isinstance(b, functools.partial):
+        mine, other = (getattr(p.func, "__self__", p.func) for p in (a, b))
+        return mine is other and a.args == b.args
+    return a is b or a == b
+
+
+def _is_slice(a: Any, b: Any) -> bool:
+    """Whether two indices are equal slices (or the Ellipsis), or equal named tuples, dtypes and modes."""
+    return type(a) is type(b) and (isinstance(a, (slice, np.dtype, type)) or hasattr(a, "_fields")
+                                   or a is Ellipsis) and a == b
+
+
+def _said(value: Any) -> str:
+    text = show(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
