@@ -8,7 +8,7 @@
 """
 
 from . import data, init, nn, ops, optim
-from .compile import compile
+from .compile import CompileError, compile
 from .device import set_precision, set_workspace_limit
 from .gradcheck import gradcheck
 from .rng import manual_seed
@@ -17,6 +17,6 @@ from .version import __version__
 from .weights import load, save
 
 __all__ = [
-    "Tensor", "__version__", "compile", "data", "gradcheck", "init", "load", "manual_seed", "nn", "no_grad", "ops",
-    "optim", "save", "set_precision", "set_workspace_limit",
+    "CompileError", "Tensor", "__version__", "compile", "data", "gradcheck", "init", "load", "manual_seed", "nn",
+    "no_grad", "ops", "optim", "save", "set_precision", "set_workspace_limit",
 ]

@@ -11,7 +11,7 @@ import numpy as np
 
 from .device import to_device
 from .ops._backend import backend_of
-from .tensor import Tensor, mark_changed, mode
+from .tensor import Tensor, Watched, mark_changed, mode, note_change
 
 Schedule = Callable[[int], float]
 
@@ -32,6 +32,8 @@ class Group(dict[str, Any]):
         if mode.recorder is not None:
             mode.recorder.refuse(f"sets an optimizer's {name}", "set it outside the step")
         super().__setitem__(name, value)
+        if name != "lr":                   # which each replay reads anew
+            note_change()
 
     def update(self, *entries: Any, **named: Any) -> None:
         for name, value in dict(*entries, **named).items():
@@ -42,7 +44,7 @@ class Group(dict[str, Any]):
         return self
 
 
-class SGD:
+class SGD(Watched):
     """Stochastic gradient descent with momentum, Nesterov momentum and weight decay.
 
     params: parameters, or groups {"params": [...], "lr": ..., "weight_decay": ...} whose entries replace
@@ -61,6 +63,8 @@ class SGD:
     >>> (w * w).sum().backward(); sgd.step(); w.tolist()  # doctest: +ELLIPSIS
     [0.8...]
     """
+
+    restless = frozenset({"lr"})           # read anew by each replay
 
     def __init__(self, params: Iterable[Any], lr: float, momentum: float = 0.0, weight_decay: float = 0.0,
                  nesterov: bool = False):
@@ -131,6 +135,7 @@ class SGD:
         if rates is not None or position is not None:
             self._check_rates(rates, position)
         if mode.recorder is not None:
+            mode.recorder.watch(self)
             mode.recorder.holds_items("the optimizer's groups", self.groups)
         for number, group in enumerate(self.groups):
             live = self._live(group)
@@ -180,7 +185,7 @@ class SGD:
         recorder.seen(live)
         for velocity in velocities or ():
             recorder.outside(velocity)
-        recorder.holds_entries("the optimizer's", group, "momentum", "weight_decay", "nesterov")
+        recorder.holds_settings("the optimizer's", group, "params", "momentum", "weight_decay", "nesterov")
 
     def _velocity(self, p: Tensor) -> Any:
         velocity, data = self._velocities.get(id(p)), p._data

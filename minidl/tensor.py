@@ -27,16 +27,28 @@ _clock = itertools.count(1).__next__       # creation order of Nodes, of changes
 changes = [0]                              # when an attribute of anything Watched was last set
 
 
+def note_change() -> None:
+    """Something Watched is another now. To be called after the change: who sees the old number may see the new value,
+    never the reverse."""
+    changes[0] = _clock()
+
+
 class Watched:
-    """An object whose changes of attributes are noted in `changes`, so that compiled steps see them in one look."""
+    """An object whose changes of attributes are noted in `changes`, so that compiled steps see them in one look.
+
+    restless: attributes that change as it is used, on which no compiled step depends.
+    """
+
+    restless: frozenset[str] = frozenset()
 
     def __setattr__(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
-        changes[0] = _clock()              # last: who sees the old number may see the new value, never the reverse
+        if name not in self.restless:
+            note_change()
 
     def __delattr__(self, name: str) -> None:
         object.__delattr__(self, name)
-        changes[0] = _clock()
+        note_change()
 
 
 class _Mode(threading.local):

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from . import data, nn, ops, optim
-from .compile import compile
+from .compile import CompileError, compile
 from .device import to_device
 from .ops._backend import backend_of
 from .tensor import Tensor, mode, no_grad
@@ -136,9 +136,10 @@ def fit(model: nn.Module, optimizer: optim.SGD, train: Any, test: Any, *, epochs
     train, test: `data.DataLoader`s. schedule: step -> factor of the learning rate that each of the optimizer's
     groups has on entry. compiled: replay the step, and that of the evaluation, with `minidl.compile`, with batches,
     rates and metrics on the device, so that an epoch runs without waiting for the host; a loss that is not finite is
-    then seen at the epoch's end. None: on a CUDA device alone. on_epoch: called with each epoch's metrics: epoch, step,
-    lr, train_loss, train_accuracy, test_loss, test_accuracy (shares in [0, 1]), seconds (training and evaluation) and
-    images_per_second (training alone). Returns all of them.
+    then seen at the epoch's end. None: on a CUDA device alone, and with loaders that do not make their batches in a way
+    of their own (another `__iter__`), which compiled=True refuses. on_epoch: called with each epoch's metrics: epoch,
+    step, lr, train_loss, train_accuracy, test_loss, test_accuracy (shares in [0, 1]), seconds (training and evaluation)
+    and images_per_second (training alone). Returns all of them.
 
     Raises ValueError for a negative number of epochs; FloatingPointError, naming epoch and step, where the
     loss is not finite; CompileError for a model that cannot be compiled: pass compiled=False.
@@ -146,7 +147,9 @@ def fit(model: nn.Module, optimizer: optim.SGD, train: Any, test: Any, *, epochs
     if not isinstance(epochs, int) or epochs < 0:
         raise ValueError(f"fit: epochs is {epochs!r} but must be an int of at least 0")
     rates = [group["lr"] for group in optimizer.groups]
-    kind = _Compiled if compiled or (compiled is None and train.device == "cuda") else _Plain
+    if compiled is None:
+        compiled = train.device == "cuda" and data.own_batches(train) is None
+    kind = _Compiled if compiled else _Plain
     try:
         return _fit(model, kind(model, optimizer, rates, train, test), epochs, schedule or optim.constant(), progress,
                     on_epoch)
@@ -195,6 +198,10 @@ class _Compiled(_Plain):
 
     def __init__(self, model: nn.Module, optimizer: optim.SGD, rates: list[float], train: Any, test: Any):
         super().__init__(model, optimizer, rates, train, test)
+        for what, loader in (("train", train), ("test", test)):
+            if data.own_batches(loader) is not None:
+                raise CompileError(f"fit: {what} is a {type(loader).__name__} with a {data.own_batches(loader)} of its "
+                                   "own, which compiled steps would not run; pass compiled=False")
         self.batches, tests = data.DeviceBatches(train), data.DeviceBatches(test)
         metrics = self.metrics = RunningMetrics(train.device)
         self.table = Tensor(np.zeros((len(rates), 1 + len(train))), device=train.device)

@@ -611,10 +611,10 @@ REFUSED: dict[str, tuple[Callable[[Tensor], Any], str]] = {
     "labels of numbers": (lambda x: ops.cross_entropy(x.reshape(1, 2), [0]), MAKES),
     "a dtype": (lambda x: x.to(dtype="float64"), MOVES),
     "an array of no primitive": (lambda x: np.ones(2), r"<lambda> returns an array of shape \(2,\) that no primitive "
-                                 "made; return Tensors that it computed$"),
+                                 r"made; return Tensors that it computed \(PLACE\)$"),
     "a tuple with one": (lambda x: (x * 2, [np.ones(2)]), r"<lambda> returns an array of shape \(2,\) that no"),
     "a named tuple": (lambda x: Pair(x * 2, x * 3), "<lambda> returns a Pair, which a replay could not make anew; "
-                      "return Tensors and plain values, in tuples, lists and dicts$"),
+                      r"return Tensors and plain values, in tuples, lists and dicts \(PLACE\)$"),
     "an object": (lambda x: [nn.ReLU()], "<lambda> returns a ReLU, which a replay could not make anew"),
     "a Tensor's .data set": (lambda x: setattr(W, "data", HELD),
                              rf"<lambda> sets a Tensor's array \(\.data\) at PLACE{REPEAT}"
@@ -633,7 +633,7 @@ REFUSED: dict[str, tuple[Callable[[Tensor], Any], str]] = {
     "a Tensor that is kept": (lambda x: KEPT.append(x * 2), r"<lambda> makes a Tensor \(shape \(2,\)\) at PLACE that "
                               "is kept after the step, where a replay would leave the old one; return it, or write "),
 }
-ARRAY, ITERATOR, KEPT = np.zeros(2, np.float32), iter([1, 2, 3]), list[Any]()
+ARRAY, ITERATOR, KEPT = np.zeros(2, np.float32), (i for i in range(3)), list[Any]()
 SGD = optim.SGD([numbers(1, requires_grad=True)], lr=0.1)
 
 

@@ -4,6 +4,7 @@ record.py watches one run of a plain function and keeps its program; passes.py m
 them again: call by call, or on a CUDA device as one captured graph.
 """
 
+from .record import CompileError
 from .step import CompiledStep, compile
 
-__all__ = ["CompiledStep", "compile"]
+__all__ = ["CompileError", "CompiledStep", "compile"]

@@ -17,26 +17,14 @@ class Difference(Exception):
     """Where two recordings part, in words."""
 
 
-def compare(first: Program, second: Program, then: list[Any], now: list[Any]) -> bool:
-    """Whether two programs are the same; raises Difference where they are not.
-
-    then, now: what their inputs were, as far as these arrays still live. False: the programs differ only in that one
-    has an argument where the other has something from outside that is the same array: that argument was used as both,
-    and which use was which cannot be told.
-    """
+def compare(first: Program, second: Program) -> None:
+    """See that two programs are the same; raises Difference where they are not."""
     pairs = dict(zip([*first.inputs, *(slot for _, slot in first.before)],
                      [*second.inputs, *(slot for _, slot in second.before)], strict=False))
-    arrays = dict(zip([*first.inputs, *second.inputs], [*then, *now], strict=True))
-    told = True
 
     def equal(a: Any, b: Any) -> bool:
-        nonlocal told
         if isinstance(a, Slot) and isinstance(b, Slot):
-            if pairs.get(a) is b or (a.kind == b.kind == "outside" and a.array is b.array):
-                return True
-            confused = {a.kind, b.kind} == {"input", "outside"} and _array(a, arrays) is _array(b, arrays)
-            told = told and not confused
-            return confused
+            return pairs.get(a) is b or (a.kind == b.kind == "outside" and a.array is b.array)
         if isinstance(a, Dynamic) and isinstance(b, Dynamic):
             return a.number == b.number and _same_read(a.read, b.read)
         if is_array(a) and is_array(b):
@@ -61,12 +49,6 @@ def compare(first: Program, second: Program, then: list[Any], now: list[Any]) ->
         for a, b in _aligned(mine, others):
             if not equal(a, b):
                 raise Difference(f"it {what} {_said(a)} in one run and {_said(b)} in the next")
-    return told
-
-
-def _array(slot: Slot, inputs: dict[Slot, Any]) -> Any:
-    """What a value from outside or an argument was; no two of those that are gone are one."""
-    return slot.array if slot.kind == "outside" else inputs.get(slot) if inputs.get(slot) is not None else slot
 
 
 def _pairs(first: list[Call], second: list[Call]) -> Iterator[tuple[Call | None, Call | None]]:

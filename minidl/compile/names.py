@@ -1,20 +1,26 @@
 """What a step can reach by name: the globals, closure cells, attributes and containers that its code mentions.
 
 A replay does not run the step's Python, so whatever its code reads there must be as it was. The code is not run for
-this: each function that can be reached from the step has its names looked up, and so on from what they stand for.
-Left out are Python's own library, installed packages and minidl, which tells the recorder itself.
+this: each function that can be reached from the step has its names looked up, and so on from what they stand for. The
+code of Python's own library, of installed packages and of minidl, which tells the recorder itself, is not looked into.
 """
 
 from __future__ import annotations
 
+import array
+import contextvars
 import dis
 import functools
+import itertools
+import operator
+import random
 import site
 import sys
 import sysconfig
 from collections import deque
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, CodeType, FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -24,15 +30,29 @@ from ..tensor import Tensor, Watched
 from .facts import PLAIN, Facts
 
 LIBRARY = str(Path(__file__).resolve().parents[1])
-_OTHERS = tuple({LIBRARY, sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), sysconfig.get_path("platlib"),
+_OTHERS = tuple({sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), sysconfig.get_path("platlib"),
                  *site.getsitepackages(), site.getusersitepackages()})
 _GLOBALS = {"LOAD_GLOBAL", "LOAD_NAME"}
-_EVERYTHING = {"vars", "__dict__", "getattr"}          # code with one of these may read any attribute
+_ANY_ATTRIBUTE = {"vars", "__dict__", "getattr"}       # code with one of these may read any attribute,
+_ANY_GLOBAL = {"globals", "modules", "__globals__"}    # and with one of these any global that it has a word for
+
+# What changes as it is used, and how far it is.
+_STATES: dict[type, Callable[[Any], Any]] = {
+    random.SystemRandom: lambda r: object(),           # never the same
+    itertools.count: repr, random.Random: lambda r: r.getstate(), contextvars.ContextVar: lambda v: v.get(None),
+    np.random.Generator: lambda g: repr(g.bit_generator.state),
+    np.random.RandomState: lambda r: repr(r.get_state(legacy=False)["state"]),
+    **{type(iter(value)): operator.length_hint
+       for value in ([], (), dict[str, int](), range(0), "", set[int](), reversed(list[int]()))}}
 
 
-def is_users(file: str | None) -> bool:
-    """Whether code of a file is looked into."""
-    return file is not None and not file.startswith(_OTHERS) and not file.startswith("<frozen")
+# Of Python's and NumPy's modules, what else is not the same at each look.
+_SOURCES = {"os": {"environ"}, "numpy": {"random"}, "random": set(vars(random)), "numpy.random": set(vars(np.random))}
+
+
+def is_users(file: str) -> bool:
+    """Whether a file is neither minidl's nor Python's nor an installed package's."""
+    return not file.startswith((LIBRARY, *_OTHERS, "<frozen"))
 
 
 @functools.lru_cache(maxsize=4096)
@@ -57,10 +77,12 @@ class Names:
 
     def __init__(self, facts: Facts):
         self.facts = facts
-        self.iterator: str | None = None   # a name that stands for an iterator, which no replay could advance
+        self.iterator: str | None = None   # a name that stands for an iterator whose state cannot be seen
         self._seen: dict[int, Any] = {}    # what was reached, by id; held, so that no id is used again
         self._words: set[str] = set()      # that code mentions
-        self._spaces: list[tuple[Any, str, set[str]]] = []     # dicts of attributes, and the words looked up there
+        # Dicts of attributes: with a name, the words looked up there so far, and whether it is the user's: then what
+        # is found is followed, and code with getattr may read any of it.
+        self._spaces: list[tuple[Any, str, set[str], bool]] = []
         self._owners: set[type] = set()    # classes among them
         self._waiting: list[tuple[Any, str]] = []
 
@@ -69,58 +91,78 @@ class Names:
         self._waiting.append((value, what))
         while self._waiting or self._look_up():
             value, what = self._waiting.pop()
-            if id(value) not in self._seen and not isinstance(value, (*PLAIN, Tensor, BuiltinFunctionType)):
+            if id(value) not in self._seen and not isinstance(value, (*PLAIN, Tensor)):
                 self._seen[id(value)] = value
                 self._visit(value, what)
 
     def _look_up(self) -> bool:
         """Look up words that were met since in all dicts of attributes; whether that gave something to follow."""
-        for space, what, looked in self._spaces:
-            words = set(space) if self._words & _EVERYTHING else self._words
+        for space, what, looked, users in self._spaces:
+            words = set(space) if self._words & _ANY_ATTRIBUTE and users else self._words
             for word in words - looked:
                 looked.add(word)
                 if word in space:
                     self.facts.entry(space, word, f"{what}.{word}")
-                    self._waiting.append((space[word], f"{what}.{word}"))
+                    if users:
+                        self._waiting.append((space[word], f"{what}.{word}"))
         return bool(self._waiting)
 
     def _visit(self, value: Any, what: str) -> None:
+        state = next((_STATES[kind] for kind in type(value).__mro__ if kind in _STATES), None)
         if isinstance(value, FunctionType):
             self._function(value, what)
-        elif isinstance(value, MethodType):
-            self._waiting += [(value.__func__, what), (value.__self__, f"{what}.__self__")]
+        elif isinstance(value, (MethodType, BuiltinFunctionType)):
+            self._waiting += [(getattr(value, "__func__", None), what), (value.__self__, what)]
         elif isinstance(value, functools.partial):
             self._waiting += [(value.func, what), (value.args, what), (value.keywords, what)]
         elif isinstance(value, (staticmethod, classmethod)):
             self._waiting.append((value.__func__, what))
         elif isinstance(value, property):
             self._waiting.append((value.fget, what))
-        elif isinstance(value, Watched):
-            self.facts.module(value)
-            self._waiting += [(attribute, f"{what}.{name}") for name, attribute in vars(value).items()]
-            self._classes(type(value))
-        elif isinstance(value, np.ndarray):
-            self.facts.array(value, what)
-        elif isinstance(value, (list, tuple, set, frozenset, dict, deque)):
-            if not isinstance(value, (tuple, frozenset)):
-                self.facts.container(value, what)
-            held = value.items() if isinstance(value, dict) else enumerate(value)
-            self._waiting += [(item, f"{what}[{key!r}]") for key, item in held]
+        elif isinstance(value, (operator.attrgetter, operator.methodcaller)):
+            self._words.update(word for name in value.__reduce__()[1] if isinstance(name, str)
+                               for word in name.split("."))
         elif isinstance(value, type):
             self._classes(value)
         elif isinstance(value, ModuleType):
-            if is_users(getattr(value, "__file__", None)):
-                self._spaces.append((vars(value), what, set()))
-        elif hasattr(value, "__next__"):
+            self._space(vars(value), value.__name__, value.__name__)
+            self._waiting += [(getattr(value, name), f"{what}.{name}")
+                              for name in self._words & _SOURCES.get(value.__name__, set())]
+        elif state is not None:
+            self.facts.state(value, state, what)
+        elif isinstance(value, Watched):
+            if hasattr(value, "forward"):  # a Module; optimizers and loaders tell the recorder what counts
+                self.facts.watch(value)
+                self._waiting += [(attribute, f"{what}.{name}") for name, attribute in vars(value).items()]
+            self._classes(type(value))
+        elif isinstance(value, np.ndarray):
+            self.facts.array(value, what)
+        elif isinstance(value, (list, tuple, set, frozenset, deque, bytearray, array.array, Mapping)):
+            if not isinstance(value, (tuple, frozenset)):
+                self.facts.container(value, what)
+            held = value.items() if isinstance(value, Mapping) else enumerate(value)
+            self._waiting += [(item, f"{what}[{key!r}]") for key, item in held]
+            self._object(value, what)
+        elif hasattr(type(value), "__next__") or isinstance(value, GeneratorType):
             self.iterator = what
-        elif not is_array(value) and not type(value).__module__.startswith("minidl."):
+        elif not is_array(value):
             self._object(value, what)
 
+    def _space(self, space: Any, what: str, module: str) -> None:
+        """Look words up in a dict of attributes of something that a module defines."""
+        if _may_change(module):
+            self._spaces.append((space, what, set(), not module.startswith("minidl")))
+
     def _function(self, function: FunctionType, what: str) -> None:
+        self._waiting.append((getattr(function, "__wrapped__", None), what))
         if not is_users(function.__code__.co_filename):
             return
         names, words = _mentioned(function.__code__)
         self._words |= words
+        self.facts.function(function, what)
+        self._spaces.append((vars(function), what, set(), True))
+        if words & _ANY_GLOBAL:
+            names |= words
         for name in sorted(names & function.__globals__.keys()):
             self.facts.entry(function.__globals__, name, f"the global {name!r}")
             self._waiting.append((function.__globals__[name], name))
@@ -136,26 +178,33 @@ class Names:
     def _classes(self, cls: type) -> None:
         """The attributes of a class and its bases, and the functions that Python calls by itself."""
         for each in cls.__mro__:
-            if _is_users_class(each) and each not in self._owners:
+            if _may_change(each.__module__) and each not in self._owners:
                 self._owners.add(each)
-                self._spaces.append((vars(each), each.__name__, set()))
-                self._words |= {name for name, function in vars(each).items()
-                                if name == "forward" or (name.startswith("__") and isinstance(function, FunctionType))}
+                self._space(vars(each), each.__name__, each.__module__)
+                if not each.__module__.startswith("minidl"):
+                    self._words |= {name for name, function in vars(each).items() if name == "forward" or (
+                        name.startswith("__") and isinstance(function, FunctionType))}
 
     def _object(self, value: Any, what: str) -> None:
         space: Any = getattr(value, "__dict__", None)
         if space is not None:
-            self._spaces.append((space, what, set()))
-            self.facts.length(space, what)
+            self._spaces.append((space, what, set(), True))
+            if _may_change(type(value).__module__):
+                self.facts.length(space, what)
+            self._waiting.append((space.get("__wrapped__"), what))
         slots = [name for each in type(value).__mro__ for name in getattr(each, "__slots__", ())]
-        if slots and _is_users_class(type(value)):
-            self._spaces.append((_Slots(value, slots), what, set()))
+        if slots:
+            self._space(_Slots(value, slots), what, type(value).__module__)
         self._classes(type(value))
 
 
-def _is_users_class(cls: type) -> bool:
-    file = getattr(sys.modules.get(cls.__module__), "__file__", None)
-    return is_users(file) if file else cls.__module__ not in sys.builtin_module_names
+@functools.lru_cache(maxsize=4096)
+def _may_change(module: str) -> bool:
+    """Whether what a module defines is looked at: the user's own, and minidl's, which a test may patch."""
+    file = getattr(sys.modules.get(module), "__file__", None)
+    if file is None:
+        return module not in sys.builtin_module_names and module not in sys.stdlib_module_names
+    return is_users(file) or file.startswith(LIBRARY)
 
 
 class _Slots(dict[str, Any]):

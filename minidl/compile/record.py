@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import inspect
 import sys
 import weakref
 from collections.abc import Callable
@@ -18,9 +19,9 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ..device import is_array
-from ..tensor import Node, Tensor, mode, wrap
+from ..tensor import Node, Tensor, Watched, mode, wrap
 from .facts import Facts
-from .names import LIBRARY, Names
+from .names import Names, is_users
 from .program import Call, Dynamic, Program, Slot, replace
 
 PLAIN = (type(None), bool, int, float, complex, str, bytes, np.generic)       # what a step may return beside Tensors
@@ -38,7 +39,6 @@ class Symbol:
     """
 
     __slots__ = ("_array", "_recorder")
-    __array_ufunc__ = None
 
     def __init__(self, array: Any, recorder: Recorder):
         self._array, self._recorder = array, recorder
@@ -52,9 +52,17 @@ class Symbol:
         self._recorder.refuse(f"reads {name} of an array in the body of the op {self._recorder.op!r}",
                               "compute with the primitives of k, and look at shapes and dtypes alone")
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NoReturn:
-        self._recorder.refuse(f"gives NumPy an array in the body of the op {self._recorder.op!r}",
-                              "compute with the primitives of k")
+
+def _not_a_symbols(name: str) -> Callable[..., NoReturn]:
+    return lambda symbol, *_, **__: symbol.__getattr__(name)
+
+
+# What Python and NumPy look up in the class.
+for _name in ("array array_ufunc array_function bool int float complex index len iter next contains getitem setitem "
+              "neg pos abs invert lt le eq ne gt ge " + " ".join(f"{way}{name}" for way in ("", "r", "i") for name in (
+                  "add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor"))).split():
+    setattr(Symbol, f"__{_name}__", _not_a_symbols(f"__{_name}__"))
+Symbol.__hash__ = object.__hash__          # type: ignore[method-assign]  # __eq__ took it
 
 
 def _array_of(value: Any) -> Any:
@@ -66,6 +74,7 @@ class Recorder:
 
     def __init__(self, step: Callable[..., Any], given: list[Any]):
         self.name = getattr(step, "__qualname__", repr(step))
+        self.line = line_of(step)
         self.op = ""                                   # whose body runs
         self.calls: list[Call] = []
         self.slots: dict[int, Slot] = {}               # of arrays, by id: `alive` keeps ids from being used again
@@ -76,7 +85,7 @@ class Recorder:
         if self.names.iterator is not None:
             raise CompileError(f"compile: {self.name} reads the iterator {self.names.iterator!r}, which a replay could "
                                "not advance; take from it outside, and pass what it gave as an argument "
-                               f"({_line(step)})")
+                               f"({self.line})")
         self.dynamics: list[Dynamic] = []
         self.places = {id(t): i for i, t in enumerate(given) if isinstance(t, Tensor)}      # arguments
         self.inputs = [self.slots.get(id(_of(value))) or self.slot("input", _of(value)) for value in given]
@@ -150,18 +159,22 @@ class Recorder:
         entry = self.own.get(id(t))
         return entry is not None and entry[0]() is t
 
-    def module(self, module: Any) -> None:
-        """A Module is about to be called: its attributes are facts."""
+    def module(self, module: Watched) -> None:
+        """A Module is about to be called: its attributes are facts, and what can be reached from them."""
         self.names.follow(module, type(module).__name__)
+
+    def watch(self, value: Watched) -> None:
+        """The program depends on the attributes of something."""
+        self.facts.watch(value)
 
     def holds_items(self, what: str, container: Any) -> None:
         """The program depends on what a container holds."""
         self.facts.container(container, what)
 
-    def holds_entries(self, what: str, place: dict[str, Any], *names: str) -> None:
-        """The program depends on some entries of a dict."""
+    def holds_settings(self, what: str, place: dict[str, Any], *names: str) -> None:
+        """The program depends on entries of a dict that notes its changes."""
         for name in names:
-            self.facts.entry(place, name, f"{what} {name.lstrip('_')}")
+            self.facts.setting(place, name, f"{what} {name}")
 
     def dynamic(self, read: Callable[[], Any]) -> Dynamic:
         """A number that each replay reads anew."""
@@ -275,8 +288,11 @@ class RecordingBackend:
 
 def record(step: Callable[..., Any], arguments: tuple[Any, ...], options: dict[str, Any]) -> tuple[Program, Any]:
     """Run a step and note what it does: (its program, what it returned, its Tensors off the tape)."""
-    recorder = Recorder(step, [value for value in values_of(arguments, options)
-                               if isinstance(value, Tensor) or is_array(value)])
+    values = values_of(arguments, options)
+    recorder = Recorder(step, [value for value in values if isinstance(value, Tensor) or is_array(value)])
+    for value in values:
+        if not (isinstance(value, Tensor) or is_array(value)):
+            recorder.names.follow(value, "an argument")
     before, mode.recorder = mode.recorder, recorder
     try:
         returned = step(*arguments, **options)
@@ -307,13 +323,15 @@ def _output(recorder: Recorder, value: Any) -> Any:
     """A value that a step returned, as its program has it."""
     if isinstance(value, Tensor) or is_array(value):
         array = _of(value)
+        recorder.seen((value,))
         if id(array) not in recorder.slots:
             raise CompileError(f"compile: {recorder.name} returns an array of shape {array.shape} that no "
-                               "primitive made; return Tensors that it computed")
+                               f"primitive made; return Tensors that it computed ({recorder.line})")
         return recorder.slots[id(array)]
     if not isinstance(value, PLAIN):
         raise CompileError(f"compile: {recorder.name} returns a {type(value).__name__}, which a replay could not "
-                           "make anew; return Tensors and plain values, in tuples, lists and dicts")
+                           "make anew; return Tensors and plain values, in tuples, lists and dicts "
+                           f"({recorder.line})")
     return value
 
 
@@ -343,14 +361,14 @@ def _of(value: Any) -> Any:
 
 
 def where() -> str:
-    """file:line of the innermost frame outside minidl."""
+    """file:line of the innermost frame of the user's code."""
     frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(LIBRARY):
+    while frame.f_back is not None and not is_users(frame.f_code.co_filename):
         frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
-def _line(step: Callable[..., Any]) -> str:
+def line_of(step: Callable[..., Any]) -> str:
     """file:line of a function."""
-    code = getattr(step, "__code__", None)
+    code = getattr(inspect.unwrap(getattr(step, "func", step)), "__code__", None)
     return f"{code.co_filename}:{code.co_firstlineno}" if code is not None else repr(step)

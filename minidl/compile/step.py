@@ -11,16 +11,17 @@ import functools
 import warnings
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..device import device_of, is_array, precision
 from ..tensor import Tensor, mode
 from .agree import Difference, compare
+from .facts import INEXACT
 from .passes import optimised
 from .plan import can_be_captured
 from .program import Program
-from .record import CompileError, record, values_of
+from .record import CompileError, line_of, record, values_of
 from .replay import AsGraph, ByCalls
 
 MAX_PROGRAMS = 64                          # of one step, over all signatures; the least recently used go first
@@ -73,6 +74,8 @@ class CompiledStep:
         self.name = getattr(step, "__qualname__", repr(step))
         self.recordings = 0
         self._last: _Entry | None = None
+        # The last recorded call, where it changed what it read beside Tensors: a replay would not.
+        self._changing: tuple[Any, Program] | None = None
         self._programs: OrderedDict[Any, list[_Entry]] = OrderedDict()
 
     @property
@@ -87,11 +90,11 @@ class CompiledStep:
         if mode.recorder is not None:                  # within another compiled step: part of that one's program
             return self.step(*arguments, **options)
         signature, given = _signature(arguments, options)
-        entries = self._programs.get(signature, [])
+        entries = self._programs.get(signature, ())
         for entry in entries:
             if entry.trusted and entry.changed(given) is None:
-                self._last = entry
-                if len(self._programs) > 1:
+                if entry is not self._last:
+                    self._last = entry
                     self._programs.move_to_end(signature)
                 return entry.run(given)
         before = [entry for entry in entries if entry.recorded.facts.changed() is None]
@@ -104,17 +107,26 @@ class CompiledStep:
 
     def _keep(self, signature: Any, before: list[_Entry], recorded: Program, given: list[Any]) -> _Entry:
         """The entry of a recording: that of one before with which it agrees, or a new one."""
-        entries = self._programs.setdefault(signature, [])
-        self._programs.move_to_end(signature)
-        for entry in before:
-            try:
+        changing, self._changing = self._changing, None
+        changed = recorded.facts.changed_by_hand()
+        try:
+            if changed is not None:
+                if changing is not None and changing[0] == signature:
+                    compare(changing[1], recorded)
+                    raise CompileError(f"compile: {self.name} changes {changed}, each time it runs, which a replay "
+                                       f"would not ({line_of(self.step)}); do it outside the step, or call the plain "
+                                       "function")
+                self._changing = signature, recorded
+            for entry in before:
                 if entry.agrees(recorded, given):
                     return entry
-            except Difference as difference:
-                entries.remove(entry)
-                raise CompileError(f"compile: {self.name} did not do the same in two runs: {difference}; a replay "
-                                   "would repeat one of them. Pass what differs as an argument, make it once outside, "
-                                   "or draw it with minidl") from None
+        except Difference as difference:
+            self._programs.pop(signature, None)
+            raise CompileError(f"compile: {self.name} did not do the same in two runs: {difference}; a replay would "
+                               "repeat one of them. Pass what differs as an argument, make it once outside, or draw it "
+                               f"with minidl ({line_of(self.step)})") from None
+        entries = self._programs.setdefault(signature, [])
+        self._programs.move_to_end(signature)
         entry = _Entry(recorded, given)
         entries.insert(0, entry)
         while sum(map(len, self._programs.values())) > MAX_PROGRAMS:
@@ -124,7 +136,7 @@ class CompiledStep:
                 del self._programs[oldest]
         return entry
 
-    def _why(self, signature: Any, entries: list[_Entry], given: list[Any]) -> str:
+    def _why(self, signature: Any, entries: Sequence[_Entry], given: list[Any]) -> str:
         """Why a step is recorded once more."""
         reasons = [reason for entry in entries if (reason := entry.changed(given)) is not None]
         why = f"{reasons[0]} changed" if reasons else "its arguments have other shapes, dtypes or plain values"
@@ -142,8 +154,7 @@ class _Entry:
         # Arguments that were the same arrays at each recording: it cannot be known whether the step used them by
         # another name too. And where all arrays from outside lie, which other arguments must not share.
         self.fixed: dict[int, weakref.ref[Any]] = {i: weakref.ref(_array(value)) for i, value in enumerate(given)}
-        self.outside = {id(_root(slot.array)) for call in recorded.calls for slot in call.reads()
-                        if slot.kind == "outside"}
+        self.outside = _roots(recorded)
 
     @functools.cached_property
     def program(self) -> Program:
@@ -152,9 +163,14 @@ class _Entry:
     def agrees(self, recorded: Program, given: list[Any]) -> bool:
         """Whether a second recording did the same: then this one is trusted. Raises Difference where it did not."""
         now = list(map(_array, given))
-        then = [ref() if (ref := self.fixed.get(i)) is not None else None for i in range(len(given))]
-        if not compare(self.recorded, recorded, then, now):
-            return False
+        try:
+            compare(self.recorded, recorded)
+        except Difference:
+            # An argument that the step also knows by another name was one value then and is two now, or the reverse.
+            then = [array for ref in self.fixed.values() if (array := ref()) is not None]
+            if _meet(now, self.outside) or _meet(then, _roots(recorded)):
+                return False
+            raise
         still = {i: ref for i, ref in self.fixed.items() if ref() is now[i]}
         if len(still) < len(self.fixed):
             self.replay = None                         # it may have read an argument where it lay
@@ -180,6 +196,15 @@ class _Entry:
         return self.replay.run(given)
 
 
+def _roots(program: Program) -> set[int]:
+    """Where all arrays from outside lie."""
+    return {id(_root(slot.array)) for call in program.calls for slot in call.reads() if slot.kind == "outside"}
+
+
+def _meet(arrays: list[Any], roots: set[int]) -> bool:
+    return any(id(_root(array)) in roots for array in arrays)
+
+
 def _array(value: Any) -> Any:
     return value._data if isinstance(value, Tensor) else value
 
@@ -191,12 +216,17 @@ def _root(array: Any) -> Any:
 
 def _signature(arguments: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, list[Any]]:
     """(what is equal for calls that one program may serve, the Tensors and arrays among the arguments, in order)."""
-    names, values = tuple(sorted(options)), values_of(arguments, options)
+    names: tuple[str, ...] = ()
+    values: Sequence[Any] = arguments
+    if options:
+        names, values = tuple(sorted(options)), values_of(arguments, options)
     parts = tuple(map(_part, values))
-    given = [value for value, part in zip(values, parts, strict=True) if part[0] in ("Tensor", "array")]
+    given = [value for value, part in zip(values, parts) if part[0] in ("Tensor", "array")]
+    if len(given) < 2:
+        return (precision(), mode.grad, names, parts), given
     arrays = list(map(_array, given))
-    ids, roots = list(map(id, arrays)), [id(_root(array)) for array in arrays]
-    return (precision(), mode.grad, names, tuple(map(ids.index, ids)), tuple(map(roots.index, roots)), parts), given
+    ids, roots = list(map(id, arrays)), list(map(id, map(_root, arrays)))
+    return (precision(), mode.grad, names, parts, tuple(map(ids.index, ids)), tuple(map(roots.index, roots))), given
 
 
 def _part(value: Any) -> tuple[Any, ...]:
@@ -210,4 +240,4 @@ def _part(value: Any) -> tuple[Any, ...]:
     except TypeError:
         raise TypeError(f"compile: an argument is a {type(value).__name__}, which cannot be told from another; pass "
                         "Tensors, arrays and plain values, and use other objects from outside the step") from None
-    return type(value), value
+    return type(value), repr(value) if isinstance(value, INEXACT) else value

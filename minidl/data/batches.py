@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -10,6 +11,12 @@ from ..device import to_device
 from ..ops._backend import backend_of
 from ..tensor import Tensor, mode, wrap
 from .loader import DataLoader
+
+
+def own_batches(loader: Any) -> str | None:
+    """The method by which a loader makes its batches in a way of its own; None where it does as a DataLoader."""
+    return next((name for name in ("__iter__", "_batch", "next_order")
+                 if getattr(type(loader), name, None) is not getattr(DataLoader, name) or name in vars(loader)), None)
 
 
 class DeviceBatches:
@@ -28,9 +35,15 @@ class DeviceBatches:
     ...     return images.mean()
     >>> [step(size).shape for size in batches], list(batches)
     ([(), (), ()], [128, 128, 44])
+
+    Raises TypeError for a loader that makes its batches in a way of its own (a subclass with another `__iter__`).
     """
 
     def __init__(self, loader: DataLoader):
+        own = own_batches(loader)
+        if own is not None:
+            raise TypeError(f"DeviceBatches: {type(loader).__name__} makes its batches by a {own} of its own, which is "
+                            "not run where a device picks them; iterate over the loader")
         self.loader = loader
         count = loader.images_per_epoch
         self.sizes = [min(loader.batch_size, count - i) for i in range(0, count, loader.batch_size)]
@@ -62,8 +75,7 @@ class DeviceBatches:
             mode.recorder.seen((self.position,))
             for array in stored:
                 mode.recorder.outside(array)
-            mode.recorder.holds_entries("the loader's", vars(loader), "batch_size", "padding", "dtype", "_scale",
-                                        "_shift", "_images", "_labels")
+            mode.recorder.watch(loader)
         scale, shift = (tuple(map(float, values)) for values in (loader._scale, loader._shift))
         k = backend_of(self._order)
         images, labels = k.next_batch(*stored, self.position._data, loader.batch_size, size, scale, shift,

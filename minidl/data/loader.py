@@ -12,6 +12,7 @@ import numpy as np
 from .. import rng
 from ..device import resolve, to_device
 from ..ops._backend import backend_of
+from ..tensor import Watched
 from .datasets import Dataset
 
 Batch = tuple[Any, Any]                    # arrays on the loader's device
@@ -36,7 +37,7 @@ def channel_statistics(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
     return mean, np.sqrt(np.maximum(squares / (255**2 * count) - mean**2, 0))
 
 
-class DataLoader:
+class DataLoader(Watched):
     """Iterate over a data set in batches: (images float (n,c,h,w), labels int64 (n,)), arrays of the device.
 
     batch_size: images a batch; the last may be smaller, or is dropped with drop_last.
@@ -56,6 +57,8 @@ class DataLoader:
     >>> images.shape, labels.shape, len(loader)
     ((128, 1, 28, 28), (128,), 16)
     """
+
+    restless = frozenset({"_ahead", "_epoch", "seed", "shuffle"})        # what decides the order: no step reads it
 
     def __init__(self, dataset: Dataset, batch_size: int, *, shuffle: bool = True, seed: int = 0,
                  drop_last: bool = False, mean: Sequence[float] | np.ndarray | None = None,
