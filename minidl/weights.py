@@ -456,7 +456,8 @@ def _aliases(file: Any) -> dict[str, str]:
         found = json.loads(text)  # type: ignore[arg-type]  # what is no text is a TypeError
     except (TypeError, ValueError, RecursionError):
         found = None
-    if not isinstance(found, dict) or not all(isinstance(name, str) for name in found.values()):
+    if not isinstance(found, dict) or not all(isinstance(name, str) and _NAME.fullmatch(name)
+                                              for name in [*found, *found.values()]):
         raise WeightsError(f"has ties {_shown(text)} but must have a JSON object of names as fixed-length text; "
                            "write it anew with minidl.save")
     return found

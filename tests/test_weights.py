@@ -90,7 +90,7 @@ def test_a_saved_model_loads_bit_for_bit(tmp_path, dtype):
         message = f"{act.__name__}: '{tmp_path}/w.h5' holds values that are NaN or infinite: c1.bias (3 of 6)"
         with pytest.warns(RuntimeWarning, match=f"^{re.escape(message)}$") as caught:
             act(model_of, str(tmp_path / "w.h5"))
-        assert caught[0].filename == __file__
+        assert [w.filename for w in caught if w.category is RuntimeWarning] == [__file__]
     assert all(a.tobytes() == b.tobytes() for a, b in
                zip(model.parameters.values(), other.parameters.values(), strict=True))
     assert other.loads == 1
@@ -268,6 +268,7 @@ def test_other_ties_than_the_models_are_no_matter(tmp_path):
     ('{"x": 3}', "has ties '{\"x\": 3}' but must have a JSON object of names"),
     ("[" * 50_000, "but must have a JSON object of names"),
     (7, "has ties 7 but must have a JSON object of names"),
+    ('{"a\\n\\u001b[2J": "c1.bias"}', "has ties '{\"a\\\\n\\\\u001b[2J\": \"c1.bias\"}' but must have a JSON object"),
     ('{"x": "c1.bias"}', "x is missing in the model but (6,) float32 in the file"),
     ('{"c1.bias": "c1.weight"}', "c1.bias is (6,) float32 in the model but stored and tied in the file"),
     ('{"y": "x"}', "y is missing in the model but tied to what is missing in the file"),
