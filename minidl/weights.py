@@ -1,21 +1,27 @@
-"""A model's weights in an HDF5 file: the dataset /model/c1/weight is the parameter "c1.weight".
+"""A model's weights in an HDF5 file: the dataset /model/c1/weight is the parameter (or buffer) "c1.weight".
 
-A file is data from a stranger. The model alone says which parameters there are and how large; whatever in the
-file is not exactly that, or is more than a plain array, is refused before a value of it is read.
+An array that the model has under several names (tied) is stored under the first; the root attribute "ties" then maps
+the others to it. A file is data from a stranger. The model alone says which arrays there are and how large; whatever
+in the file is not exactly that, or is more than a plain array, is refused before a value of it is read. HDF5 is
+given no more bytes than such a file needs, and what a file says of itself is printed quoted and cut short.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import io
 import json
 import os
 import re
 import secrets
+import stat
+import time
+import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 
@@ -25,9 +31,18 @@ FORMAT = "minidl"
 FORMAT_VERSION = 1
 
 _ATTRIBUTES = ("format", "format_version", "minidl_version", "model", "model_args")
-_DTYPES = ("float32", "float64")
+_DTYPES = ("float32", "float64", "bool", "uint8", "int8", "int16", "int32", "int64")
 _NAME = re.compile(r"[\w-]+(\.[\w-]+)*")
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
+_TEMPORARY = re.compile(r"\.minidl-[0-9a-f]{16}\.tmp")
+_ABANDONED = 3600                          # seconds after which a temporary file is what a killed save left
+
+_TEXT = 2**20                              # the longest text among the root attributes, in bytes
+_OVERHEAD = 4 * 2**20                      # bytes that HDF5 may read beside values: for the root, and for each array
+_OVERHEAD_PER_ARRAY = 2**13
+_MOST = 20                                 # of what is wrong, as many are named in a message,
+_LONGEST = 3000                            # in as many characters,
+_CUT = 80                                  # and as many of each text from the file
 
 
 class WeightsError(ValueError):
@@ -48,8 +63,9 @@ class Model(Protocol):
 def save(model: Model, path: str | os.PathLike[str]) -> None:
     """Write a model's weights to an HDF5 file, whole or not at all; an older file at `path` is replaced.
 
-    Equal weights give equal bytes. Raises OSError when the file cannot be written, TypeError or ValueError when
-    a file cannot hold what the model has; an older file then stays as it was.
+    Equal weights give equal bytes. An older file's permissions stay. Raises OSError when the file cannot be written,
+    TypeError or ValueError when a file cannot hold what the model has; an older file then stays as it was. Warns of
+    weights that are NaN or infinite (RuntimeWarning).
 
     >>> import minidl, tempfile
     >>> net = minidl.nn.Linear(3, 2)
@@ -57,7 +73,9 @@ def save(model: Model, path: str | os.PathLike[str]) -> None:
     ...     minidl.save(net, f"{folder}/weights.h5")
     ...     minidl.load(net, f"{folder}/weights.h5")
     """
-    image = _image(_state("save", model), _attributes(model))
+    state = _state("save", model)
+    ties = _ties(state)
+    image = _image({name: array for name, array in state.items() if name not in ties}, _attributes(model, ties))
     target = Path(os.path.realpath(path))  # a symbolic link stays, and the file it names is replaced
     if os.path.exists(target):
         _require_file("save", target)
@@ -69,13 +87,21 @@ def save(model: Model, path: str | os.PathLike[str]) -> None:
     except OSError as error:
         raise type(error)(f"save: '{target}' cannot be written ({error.strerror or error}); "
                           "choose a folder that is writable and has room") from error
+    try:
+        _sync_folder(target.parent)
+    except OSError as error:
+        warnings.warn(f"save: '{target}' was written, but its folder could not be synced ({error.strerror or error}); "
+                      "after a power failure the older file may be there", RuntimeWarning, stacklevel=2)
+    _warn_of_nonfinite("save", target, state)
 
 
 def load(model: Model, path: str | os.PathLike[str]) -> None:
     """Set a model's weights from a file that `save` wrote.
 
-    Names, shapes and dtypes must be exactly the model's and every checksum must agree; otherwise a ValueError
-    lists all that is wrong and the model is unchanged. Raises OSError when there is no file that can be read.
+    Names, shapes and dtypes must be exactly the model's and every checksum must agree; otherwise a ValueError lists
+    what is wrong, at most 20 entries, and the model is unchanged. Arrays that are tied in the model may be apart in the
+    file where they are equal, and the other way round. Raises OSError when there is no file that can be read. Warns
+    of weights that are NaN or infinite (RuntimeWarning).
 
     >>> import minidl, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -85,26 +111,47 @@ def load(model: Model, path: str | os.PathLike[str]) -> None:
     minidl.weights.WeightsError: load: ... weight is (2,5) float32 in the model but (2,3) float32 in the file; ...
     """
     own = _state("load", model)
+    ties = _ties(own)
     expected = {name: _describe(array.shape, array.dtype.name) for name, array in own.items()}
-    state = {}
-    damaged = []
-    with _opened(path) as file:
+    state: dict[str, np.ndarray] = {}
+    source: dict[str, str] = {}
+    damaged, apart = [], []
+    with _opened(path, len(own)) as (file, meter):
         saved_from = _metadata(file)["model"]
-        stored = dict(_objects(file))
+        aliases = _aliases(file)
+        stored, all_seen = _objects(file, own)
         found = {name: _describe_object(entry) for name, entry in stored.items()}
-        wrong = [f"{name} is {expected.get(name, 'missing')} in the model but {found.get(name, 'missing')} "
-                 "in the file" for name in {**expected, **found} if expected.get(name) != found.get(name)]
+        found |= {alias: found.get(name, "tied to what is missing") if alias not in found else "stored and tied"
+                  for alias, name in aliases.items()}
+        given = {ties.get(name, name) for name in found}       # of arrays with several names, one is enough
+        wrong = [f"{_cut(name)} is {expected.get(name, 'missing')} in the model but {_cut(found.get(name, 'missing'))} "
+                 "in the file" for name in {**expected, **found}
+                 if expected.get(name) != found.get(name)
+                 and (name in found or (all_seen and ties.get(name, name) not in given))]
         if wrong:
-            raise WeightsError(f"was saved from {saved_from!r} and does not fit {_model_name(model)!r}: "
-                               f"{'; '.join(wrong)}; build the model that it was saved from, or write it anew "
+            raise WeightsError(f"was saved from {_shown(saved_from)} and does not fit {_shown(_model_name(model))}: "
+                               f"{_listed(wrong, all_seen)}; build the model that it was saved from, or write it anew "
                                "with minidl.save")
-        for name, array in own.items():
-            state[name], noted = _read(stored[name], array)
+        for name in (name for name in own if name in stored):
+            meter.left += own[name].nbytes
+            state[name], noted = _read(stored[name], own[name])
             if (digest := _digest(state[name])) != noted:
-                damaged.append(f"{name} has sha256 {digest} but its attribute says {noted}")
+                damaged.append(f"{name} has sha256 {digest} but its attribute says {_shown(noted)}")
+            elif state[name].dtype == bool and state[name].view(np.uint8).max(initial=0) > 1:
+                damaged.append(f"{name} has values other than False and True")
+        state |= {alias: state[name] for alias, name in aliases.items()}
+        for name in own:                   # of several names of an array in the model, the first that is given counts
+            first = source.setdefault(ties.get(name, name), name) if name in state else None
+            if first not in (name, None) and state[name].tobytes() != state[first].tobytes():
+                apart.append(f"{name} and {first}")
         if damaged:
-            raise WeightsError(f"is damaged: {'; '.join(damaged)}; copy it again from where it came from")
+            raise WeightsError(f"is damaged: {_listed(damaged)}; copy it again from where it came from")
+        if apart:
+            raise WeightsError(f"does not fit {_shown(_model_name(model))}: {_listed(apart)} are one array in the "
+                               "model but differ in the file; untie them in the model")
+    state |= {name: state[source[ties.get(name, name)]] for name in own}
     model.load_state_dict(state)
+    _warn_of_nonfinite("load", path, state)
 
 
 def read_metadata(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -118,7 +165,7 @@ def read_metadata(path: str | os.PathLike[str]) -> dict[str, Any]:
     ...     read_metadata(f"{folder}/weights.h5")["model"]
     'Linear'
     """
-    with _opened(path) as file:
+    with _opened(path) as (file, _):
         return _metadata(file)
 
 
@@ -131,6 +178,42 @@ def _describe(shape: tuple[int, ...], dtype: str) -> str:
 def _digest(array: np.ndarray) -> str:
     """SHA-256 of an array's values in C order, little-endian."""
     return hashlib.sha256(np.ascontiguousarray(array, array.dtype.newbyteorder("<")).data).hexdigest()
+
+
+def _ties(state: dict[str, np.ndarray]) -> dict[str, str]:
+    """The names whose array has an earlier name too, which is the value."""
+    first = {id(array): name for name, array in reversed(state.items())}
+    return {name: first[id(array)] for name, array in state.items() if first[id(array)] != name}
+
+
+def _warn_of_nonfinite(op: str, path: Any, state: dict[str, np.ndarray]) -> None:
+    ties = _ties(state)
+    wrong = [f"{name} ({array.size - np.count_nonzero(np.isfinite(array))} of {array.size})"
+             for name, array in state.items() if name not in ties and not np.isfinite(array).all()]
+    if wrong:
+        warnings.warn(f"{op}: '{path}' holds values that are NaN or infinite: {_listed(wrong)}", RuntimeWarning,
+                      stacklevel=3)
+
+
+def _shown(value: Any) -> str:
+    """A value of a file as it is printed: quoted, without control characters, cut."""
+    return _cut(repr(value[:_CUT] if isinstance(value, str) else value))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _CUT else text[:_CUT - 3] + "..."
+
+
+def _listed(items: list[str], all_seen: bool = True) -> str:
+    """The first of the items that are wrong, and how many there are beside."""
+    told = items[:1]
+    for item in items[1:_MOST]:
+        if len("; ".join(told)) + len(item) > _LONGEST:
+            break
+        told.append(item)
+    if len(told) < len(items) or not all_seen:
+        told.append(f"{len(items) - len(told)} more" if all_seen else "more")
+    return "; ".join(told)
 
 
 def _require_file(op: str, path: Path) -> None:
@@ -146,11 +229,14 @@ def _model_name(model: Model) -> str:
 
 
 def _state(op: str, model: Model) -> dict[str, np.ndarray]:
-    """The model's parameters, all of which a file can hold."""
+    """The model's parameters and buffers, all of which a file can hold."""
     if not hasattr(model, "state_dict"):
         raise TypeError(f"{op}: expected a model but got a {type(model).__name__}; "
                         f"call minidl.{op}(model, path)")
     state = model.state_dict()
+    if not state:
+        raise ValueError(f"{op}: {_model_name(model)!r} holds no Tensor; hold Tensors and Modules as attributes, or in "
+                         "lists, tuples and dicts there")
     modules = {name[:i] for name in state for i, letter in enumerate(name) if letter == "."}
     for name, array in state.items():
         if not _NAME.fullmatch(name):
@@ -159,12 +245,12 @@ def _state(op: str, model: Model) -> dict[str, np.ndarray]:
         if name in modules:
             raise ValueError(f"{op}: {name} is a parameter and also part of other parameters' names; rename one")
         if array.dtype.name not in _DTYPES:
-            raise TypeError(f"{op}: {name} is {array.dtype} but must be {' or '.join(_DTYPES)}; "
-                            "convert the model with .to(dtype=...)")
+            raise TypeError(f"{op}: {name} is {array.dtype} but must be {', '.join(_DTYPES[:-1])} or {_DTYPES[-1]}; "
+                            "convert it with .to(dtype=...)")
     return state
 
 
-def _attributes(model: Model) -> dict[str, str | int]:
+def _attributes(model: Model, ties: dict[str, str]) -> dict[str, str | int]:
     """The file's root attributes."""
     try:
         arguments = json.dumps(dict(getattr(model, "model_args", {})), sort_keys=True, allow_nan=False)
@@ -172,7 +258,14 @@ def _attributes(model: Model) -> dict[str, str | int]:
         raise TypeError(f"save: model_args of {_model_name(model)!r} cannot be written as JSON ({error}); "
                         "use a dict of finite numbers, texts, lists and dicts") from error
     values = (FORMAT, FORMAT_VERSION, __version__, _model_name(model), arguments)
-    return dict(zip(_ATTRIBUTES, values, strict=True))
+    attributes: dict[str, str | int] = dict(zip(_ATTRIBUTES, values, strict=True))
+    if ties:
+        attributes["ties"] = json.dumps(ties)
+    for name, value in attributes.items():
+        if (length := len(str(value).encode())) > _TEXT:
+            raise ValueError(f"save: {name} of {_shown(_model_name(model))} takes {length} bytes but may take {_TEXT}; "
+                             "shorten it")
+    return attributes
 
 
 # ---------------------------------------------------------------------- writing
@@ -206,17 +299,36 @@ def _put(owner: Any, name: str, value: str | int) -> None:
 
 def _replace(target: Path, image: io.BytesIO) -> None:
     """Put bytes in a file's place: at every instant the target is the old file or the new one, whole."""
+    mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
+    _remove_abandoned(target.parent)
     temporary = target.with_name(f".minidl-{secrets.token_hex(8)}.tmp")
     try:
-        with open(temporary, "xb") as file:
+        # Born with no more permissions than the old file has; without one, with what the umask leaves.
+        with open(temporary, "xb", opener=functools.partial(os.open, mode=0o666 if mode is None else mode)) as file:
+            if mode is not None and hasattr(os, "fchmod"):
+                os.fchmod(file.fileno(), mode)
             file.write(image.getbuffer())
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, target)
     finally:
         temporary.unlink(missing_ok=True)
-    if hasattr(os, "O_DIRECTORY"):  # where a folder can be opened, its new entry is made to last too
-        folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """Remove what saves that were killed have left, as far as that can be done."""
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            with suppress(OSError):
+                if (_TEMPORARY.fullmatch(entry.name) and entry.is_file(follow_symlinks=False)
+                        and time.time() - entry.stat().st_mtime > _ABANDONED):
+                    os.unlink(entry.path)
+
+
+def _sync_folder(path: Path) -> None:
+    """Make a folder's new entry last, where a folder can be opened."""
+    if hasattr(os, "O_DIRECTORY"):
+        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(folder)
         finally:
@@ -224,29 +336,71 @@ def _replace(target: Path, image: io.BytesIO) -> None:
 
 
 # ---------------------------------------------------------------------- reading
+class _Meter(io.RawIOBase):
+    """A file of which HDF5 may read so many bytes: it would take whatever length a file claims for anything."""
+
+    def __init__(self, raw: BinaryIO, left: int):
+        self.raw, self.left = raw, left
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return self.raw.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self.raw.tell()
+
+    def readinto(self, buffer: Any) -> int:
+        self.left -= len(buffer)
+        if self.left < 0:
+            raise WeightsError(_TOO_MUCH)
+        return self.raw.readinto(buffer)  # type: ignore[attr-defined]
+
+
+_TOO_MUCH = "has more beside its weights than minidl.save writes; choose a file that minidl.save wrote"
+
+
 @contextmanager
-def _opened(path: str | os.PathLike[str]) -> Iterator[Any]:
-    """The h5py.File at `path`; a WeightsError from within is a sentence about the file, which gets its subject."""
+def _opened(path: str | os.PathLike[str], arrays: int = 0) -> Iterator[tuple[Any, _Meter]]:
+    """The h5py.File at `path`, and what counts its reads; a WeightsError from within is a sentence about the file,
+    which gets its subject."""
     import h5py
 
     if not os.path.exists(path):
         raise FileNotFoundError(f"load: '{path}' does not exist; check the path, or write it with minidl.save")
     _require_file("load", Path(path))
+    meter = None
     try:
         # HDF5 is given an open file: it would lock a path, which some shared file systems refuse.
         with open(path, "rb") as raw:
-            if (start := raw.read(len(_SIGNATURE))) != _SIGNATURE:
+            header = raw.read(48)
+            if (start := header[:len(_SIGNATURE)]) != _SIGNATURE:
                 raise WeightsError(f"is not an HDF5 file (it starts with {start!r} instead of {_SIGNATURE!r}); "
                                    "choose a file that minidl.save wrote")
-            with h5py.File(raw, "r") as file:
-                yield file
+            # Superblock 2, addresses of 8 bytes, none of them relative, no extension: as `_image` writes it.
+            if len(header) == 48 and (header[8:11] != b"\x02\x08\x08" or header[12:28] != bytes(8) + b"\xff" * 8):
+                raise WeightsError(f"is HDF5 of another layout (its superblock is {header[8:28].hex()}); choose a file "
+                                   "that minidl.save wrote")
+            meter = _Meter(raw, _OVERHEAD + arrays * _OVERHEAD_PER_ARRAY)
+            with h5py.File(meter, "r") as file:
+                size, end = raw.seek(0, os.SEEK_END), int.from_bytes(header[28:36], "little")
+                if size > end:
+                    raise WeightsError(f"has {size - end} bytes after its end; choose a file that minidl.save wrote")
+                yield file, meter
     except WeightsError as verdict:
         raise WeightsError(f"load: '{path}' {verdict}") from None
     except PermissionError as error:
         raise PermissionError(f"load: '{path}' cannot be read ({error.strerror}); "
                               "change its permissions") from error
     except (OSError, RuntimeError, KeyError, TypeError, ValueError) as error:  # all of them seen on damaged bytes
-        raise WeightsError(f"load: '{path}' is truncated or damaged ({' '.join(str(error).split())}); "
+        if meter is not None and meter.left < 0:
+            raise WeightsError(f"load: '{path}' {_TOO_MUCH}") from None
+        said = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(str(error).split())[:200])
+        raise WeightsError(f"load: '{path}' is truncated or damaged ({said}); "
                            "copy it again from where it came from") from error
 
 
@@ -261,6 +415,8 @@ def _get(owner: Any, name: str) -> str | int | None:
         return None
     attribute = owner.attrs.get_id(name)
     kind = attribute.get_type()
+    if attribute.get_storage_size() > _TEXT:
+        return None
     if attribute.shape == () and kind.get_class() == h5t.INTEGER:
         return int(owner.attrs[name])
     if attribute.shape == () and kind.get_class() == h5t.STRING and not kind.is_variable_str():
@@ -272,13 +428,13 @@ def _metadata(file: Any) -> dict[str, Any]:
     """The root attributes, checked, with model_args as a dict."""
     found: dict[str, Any] = {name: _get(file, name) for name in _ATTRIBUTES}
     if found["format"] != FORMAT:
-        raise WeightsError(f"has format {found['format']!r} but must have the fixed-length text {FORMAT!r}; "
+        raise WeightsError(f"has format {_shown(found['format'])} but must have the fixed-length text {FORMAT!r}; "
                            "choose a file that minidl.save wrote")
     if found["format_version"] != FORMAT_VERSION:
-        raise WeightsError(f"has format_version {found['format_version']!r} but minidl {__version__} reads "
-                           f"{FORMAT_VERSION}; read it with minidl {found['minidl_version']!r}, which wrote it")
+        raise WeightsError(f"has format_version {_shown(found['format_version'])} but minidl {__version__} reads "
+                           f"{FORMAT_VERSION}; read it with minidl {_shown(found['minidl_version'])}, which wrote it")
     if not isinstance(found["model"], str):
-        raise WeightsError(f"has model {found['model']!r} but must have a fixed-length text; "
+        raise WeightsError(f"has model {_shown(found['model'])} but must have a fixed-length text; "
                            "write it anew with minidl.save")
     text = found["model_args"]
     try:
@@ -286,37 +442,77 @@ def _metadata(file: Any) -> dict[str, Any]:
     except (TypeError, ValueError, RecursionError):
         found["model_args"] = None
     if not isinstance(found["model_args"], dict):
-        raise WeightsError(f"has model_args {text!r} but must have a JSON object as fixed-length text; "
+        raise WeightsError(f"has model_args {_shown(text)} but must have a JSON object as fixed-length text; "
                            "write it anew with minidl.save")
     return found
 
 
-def _objects(file: Any) -> Iterator[tuple[str, Any]]:
-    """All that lies below /model, by parameter name: a dataset's id, or in words what is there instead."""
+def _aliases(file: Any) -> dict[str, str]:
+    """The root attribute "ties": names of arrays that are stored under other names."""
+    if "ties" not in file.attrs:
+        return {}
+    text = _get(file, "ties")
+    try:
+        found = json.loads(text)  # type: ignore[arg-type]  # what is no text is a TypeError
+    except (TypeError, ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict) or not all(isinstance(name, str) and _NAME.fullmatch(name)
+                                              for name in [*found, *found.values()]):
+        raise WeightsError(f"has ties {_shown(text)} but must have a JSON object of names as fixed-length text; "
+                           "write it anew with minidl.save")
+    return found
+
+
+def _objects(file: Any, own: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
+    """All that lies in the file, by the names of arrays: a dataset's id, or in words what is there instead.
+
+    Stops at the 20th that the model does not have, which the second result then says with False.
+    """
     import h5py
 
     links = {h5py.h5l.TYPE_SOFT: "a soft link", h5py.h5l.TYPE_EXTERNAL: "an external link"}
-    seen = set()
-    waiting: list[tuple[tuple[str, ...], bytes, Any]] = []
-    if file.id.links.exists(b"model"):
-        waiting.append(((), b"model", file.id))
-    while waiting:
+    deepest = 1 + max(name.count(".") for name in own)
+    seen: set[int] = set()
+    found: dict[str, Any] = {}
+    waiting: list[tuple[tuple[str, ...], bytes, Any]] = [(("/" + _part(link),), link, file.id)
+                                                         for link in _links(file.id, len(own))]
+    while waiting and len(found.keys() - own.keys()) < _MOST:
         parts, link, group = waiting.pop()
-        name = ".".join(parts) or "/model"
+        name = ".".join(parts)
+        parts = parts if parts != ("/model",) else ()
         # HDF5 would take a "/" within a link's name for a path, and follow every link along it.
         kind = None if b"/" in link else group.links.get_info(link).type
         if kind != h5py.h5l.TYPE_HARD:
-            yield name, links.get(kind, "an unknown link")
+            found[name] = links.get(kind, "an unknown link")
             continue
         entry = h5py.h5o.open(group, link)
         address = h5py.h5o.get_info(entry).addr
         if address in seen:
-            yield name, "a second link to another entry"
-        elif isinstance(entry, h5py.h5g.GroupID):
-            waiting += [((*parts, _part(child)), child, entry) for child in entry]
+            found[name] = "a second link to another entry"
+        elif not isinstance(entry, h5py.h5g.GroupID):
+            found[name] = entry if isinstance(entry, h5py.h5d.DatasetID) else "a named type"
+        elif name != "/model" and (name.startswith("/") or len(parts) >= deepest):
+            found[name] = "a group"
+        elif below := _links(entry, len(own)):
+            waiting += [((*parts, _part(child)), child, entry) for child in reversed(below)]
         else:
-            yield name, entry if isinstance(entry, h5py.h5d.DatasetID) else "a named type"
+            found[name] = "an empty group"
         seen.add(address)
+    return found, not waiting
+
+
+def _links(group: Any, expected: int) -> list[bytes]:
+    """The names in a group, as many as matter."""
+    import h5py
+
+    names: list[bytes] = []
+
+    def note(name: bytes) -> bool:
+        names.append(name)
+        return len(names) > expected + _MOST
+
+    group.links.iterate(note, order=h5py.h5.ITER_NATIVE)       # in another order, HDF5 would read all names first
+    return names
 
 
 def _part(link: bytes) -> str:
@@ -347,11 +543,11 @@ def _describe_object(entry: Any) -> str:
 
 
 def _type_name(kind: Any) -> str:
-    """float32 and float64 by name, any other HDF5 type by class and size."""
+    """A type that may be stored by name, any other HDF5 type by class and size."""
     from h5py import h5t
 
-    for name, exact in zip(_DTYPES, (h5t.IEEE_F32LE, h5t.IEEE_F64LE), strict=True):
-        if kind == exact:
+    for name in _DTYPES:
+        if kind == h5t.py_create(np.dtype(name).newbyteorder("<"), logical=True):
             return name
     names = {getattr(h5t, name): name.lower() for name in ("INTEGER", "FLOAT", "STRING", "COMPOUND", "VLEN",
                                                            "REFERENCE", "ENUM", "ARRAY", "OPAQUE", "BITFIELD")}

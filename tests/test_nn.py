@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import re
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 
 import minidl
 from minidl import Tensor, nn, ops
+from minidl.tensor import changes
 
 
 class Block(nn.Module):
@@ -19,11 +22,10 @@ class Block(nn.Module):
         super().__init__()
         self.conv = nn.Conv2d(2, 3, 3)
         self.scale = Tensor([1.5], requires_grad=True)
-        self.offset = Tensor([0.5])                            # no gradient: no parameter
+        self.offset = Tensor([0.5])                            # no gradient: a buffer
 
     def forward(self, x: Tensor) -> Tensor:
-        self.last = self.conv(x) * self.scale + self.offset
-        return self.last
+        return self.conv(x) * self.scale + self.offset
 
 
 class Net(nn.Module):
@@ -37,6 +39,7 @@ class Net(nn.Module):
 
 
 NAMES = ["features.0.scale", "features.0.conv.weight", "features.0.conv.bias", "output.weight"]
+STATE = ["features.0.scale", "features.0.offset", *NAMES[1:]]
 
 
 def images(*shape: int, dtype: Any = np.float32) -> Tensor:
@@ -53,12 +56,30 @@ def test_names_are_paths_of_attributes() -> None:
     assert [name for name, _ in net.named_children()] == ["features", "output"]
 
 
-def test_what_an_operation_made_is_no_parameter() -> None:
-    """Block keeps its last result, which requires a gradient too."""
+def test_all_tensors_are_state_and_those_without_a_gradient_buffers() -> None:
     net = Net()
-    net(images(1, 2, 4, 4)).sum().backward()
-    assert net.features[0].last.requires_grad
-    assert [name for name, _ in net.named_parameters()] == NAMES
+    assert [name for name, _ in net.named_tensors()] == STATE
+    assert [name for name, _ in net.named_buffers()] == ["features.0.offset"]
+    assert list(net.buffers()) == [net.features[0].offset]
+    assert list(net.state_dict()) == STATE
+
+
+@pytest.mark.parametrize("ask", [
+    lambda net: net.state_dict(), lambda net: net.load_state_dict({}), lambda net: net.to(dtype="float64"),
+    lambda net: list(net.parameters()), lambda net: list(net.buffers()), lambda net: net.requires_grad_(False)])
+def test_what_is_on_the_tape_is_no_state(ask: Any) -> None:
+    net = Net()
+    net.features[0].last = net(images(1, 2, 4, 4))
+    message = ("Net: features.0.last was made by 'linear' and is still on the tape, so it is neither a parameter nor a "
+               "buffer; assign its .detach() to keep it as a buffer, or its .numpy() to look at it")
+    before = net.output.weight.numpy().copy()
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        ask(net)
+    assert net.output.weight.requires_grad
+    np.testing.assert_array_equal(net.output.weight.numpy(), before)
+    net.features[0].last = net.features[0].last.numpy()
+    assert list(net.state_dict()) == STATE
+    assert "(output): Linear" in repr(net)
 
 
 def test_a_parameter_held_twice_is_named_once() -> None:
@@ -67,6 +88,114 @@ def test_a_parameter_held_twice_is_named_once() -> None:
     assert [name for name, _ in net.named_parameters()] == ["0.weight", "0.bias", "1.bias"]
     twice = nn.Sequential(net[0], net[0])
     assert len(list(twice.parameters())) == 2
+    assert [name for name, _ in twice.named_modules()] == ["", "0"]
+    assert [name for name, _ in twice.named_children()] == ["0", "1"]
+    x = images(3, 2)
+    np.testing.assert_array_equal(twice(x).numpy(), net[0](net[0](x)).numpy())
+
+
+class Nest(nn.Module):
+    """Tensors and Modules in lists, tuples and dicts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = [nn.Linear(2, 2, bias=False), (nn.ReLU(), nn.Linear(2, 3, bias=False))]
+        self.heads = {"a": nn.Linear(3, 1, bias=False), "more": {"b": [Tensor([1.0], requires_grad=True)]}}
+        self.steps = (Tensor([0]), 3, "text")
+        self.config = {1: "one", 2.5: [1, 2]}                  # holds nothing: its keys may be anything
+
+
+def test_lists_tuples_and_dicts_are_looked_into() -> None:
+    net = Nest()
+    assert [name for name, _ in net.named_parameters()] == [
+        "heads.more.b.0", "layers.0.weight", "layers.1.1.weight", "heads.a.weight"]
+    assert [name for name, _ in net.named_buffers()] == ["steps.0"]
+    assert [name for name, _ in net.named_children()] == ["layers.0", "layers.1.0", "layers.1.1", "heads.a"]
+    assert not any(module.training for _, module in net.eval().named_modules())
+    assert net.to(dtype="float64").steps[0].dtype == np.int64
+    assert net.heads["a"].weight.dtype == np.float64
+    other = Nest().to(dtype="float64")
+    other.load_state_dict(net.state_dict())
+    np.testing.assert_array_equal(other.layers[1][1].weight.numpy(), net.layers[1][1].weight.numpy())
+    assert "(layers.1.1): Linear(2, 3, bias=False)" in repr(net)
+
+
+@pytest.mark.parametrize(("value", "message"), [
+    ({3: Tensor([1.0])}, "heads: the key 3 names a Tensor or Module but must be a text without dots; rename it"),
+    ({"a.b": nn.ReLU()}, r"heads: the key 'a\.b' names a Tensor"),
+    ([{"": nn.ReLU()}], r"heads\.0: the key '' names a Tensor"),
+])
+def test_keys_are_texts_without_dots(value: Any, message: str) -> None:
+    net = nn.Module()
+    with pytest.raises(ValueError, match=f"^{message}"):
+        net.heads = value
+    assert not hasattr(net, "heads")
+    net.heads = {}
+    net.heads.update(value if isinstance(value, dict) else value[0])
+    with pytest.raises(ValueError, match="names a Tensor or Module but must be a text"):
+        net.state_dict()
+
+
+def test_attributes_that_hold_something_have_no_dots() -> None:
+    with pytest.raises(ValueError, match=r"^Module: the attribute 'a\.b' names a Tensor or Module but must be"):
+        setattr(nn.Module(), "a.b", Tensor([1.0]))
+
+
+def test_two_tensors_of_one_name_are_refused() -> None:
+    layers = nn.ModuleList([nn.Linear(2, 2)])
+    setattr(layers, "0", nn.Linear(2, 2))
+    with pytest.raises(ValueError, match=r"^ModuleList: two Tensors are named 0\.weight; rename one$"):
+        layers.state_dict()
+
+
+def test_a_module_may_hold_itself() -> None:
+    net = Net()
+    net.features[0].top = net.me = net
+    net.pair = [net.features]
+    net.pair.append(net.pair)
+    assert [name for name, _ in net.named_modules()][:3] == ["", "features", "features.0"]
+    assert [name for name, _ in net.named_parameters()] == NAMES
+    assert "(me): ..." in repr(net)
+    twin = copy.deepcopy(net)
+    assert twin.me is twin
+    assert list(twin.state_dict()) == list(net.state_dict())
+    twin.load_state_dict(net.state_dict())
+    assert net.eval().features[1].training is False
+
+
+def test_a_long_chain_of_modules_is_walked() -> None:
+    first = last = nn.Linear(1, 1)
+    for _ in range(2000):
+        last.after = last = nn.ReLU()
+    assert len(list(first.named_modules())) == 2001
+    assert list(first.state_dict()) == ["weight", "bias"]
+
+
+def test_a_subclass_of_tensor_is_held() -> None:
+    class Parameter(Tensor):
+        pass
+
+    net = nn.Module()
+    net.weight = Parameter([1.0], requires_grad=True)
+    assert list(net.state_dict()) == ["weight"]
+    net.load_state_dict({"weight": np.array([2.0], np.float32)})
+    assert isinstance(net.weight, Parameter)
+    assert net.to(dtype="float64").weight.tolist() == [2.0]
+
+
+def test_changes_are_counted() -> None:
+    net = nn.Sequential(nn.Dropout(), nn.ModuleList([nn.ReLU()]), nn.ModuleDict({"a": nn.ReLU()}))
+    seen = [changes[0]]
+    for change in (lambda: setattr(net[0], "p", 0.25), lambda: delattr(net[0], "p"), lambda: net.eval(),
+                   lambda: setattr(net, "0", nn.ReLU()), lambda: net[1].append(nn.ReLU()), lambda: net[1].pop(),
+                   lambda: net[2].update(b=nn.ReLU()), lambda: net[2].clear(), lambda: net.requires_grad_(False)):
+        change()
+        seen.append(changes[0])
+    assert len(set(seen)) == len(seen)
+    net[0].p = 0.5
+    seen.append(changes[0])
+    net.state_dict(), list(net.parameters()), net[0](Tensor([1.0]))
+    assert changes[0] == seen[-1]                           # looking is no change
 
 
 def test_every_parameter_gets_a_gradient() -> None:
@@ -101,7 +230,7 @@ def test_state_goes_round() -> None:
     assert not np.array_equal(one.eval()(x).numpy(), other.eval()(x).numpy())
     other.load_state_dict(one.state_dict())
     np.testing.assert_array_equal(one(x).numpy(), other(x).numpy())
-    assert list(one.state_dict()) == NAMES
+    assert list(one.state_dict()) == STATE
 
 
 def test_state_is_a_copy_both_ways() -> None:
@@ -140,7 +269,7 @@ def test_all_mismatches_are_listed_and_nothing_has_changed() -> None:
     state["extra"] = np.zeros(1)
     state["features.0.conv.bias"] = np.zeros(4, np.float32)
     state["features.0.scale"] = state["features.0.scale"].astype(np.float64)
-    message = ("load_state_dict: 4 of 5 entries do not fit: extra is not in the model; "
+    message = ("load_state_dict: 4 of 6 entries do not fit: extra is not in the model; "
                "features.0.conv.bias is (3,) float32 in the model but (4,) float32 in the state; "
                "features.0.scale is (1,) float32 in the model but (1,) float64 in the state; "
                "output.weight is missing; build the model that the state was saved from")
@@ -148,6 +277,176 @@ def test_all_mismatches_are_listed_and_nothing_has_changed() -> None:
         net.load_state_dict(state)
     for name, values in net.state_dict().items():
         np.testing.assert_array_equal(values, before[name])
+
+
+def test_few_of_many_mismatches_are_told() -> None:
+    net = nn.ModuleList(nn.Linear(1, 1) for _ in range(100))
+    with pytest.raises(ValueError, match=r"^load_state_dict: 200 of 200 entries .* 180 more; build the") as caught:
+        net.load_state_dict({})
+    assert str(caught.value).count("is missing") == 20
+
+
+def test_a_state_is_a_mapping() -> None:
+    with pytest.raises(TypeError, match=r"^load_state_dict: the state is a str but must map names to arrays; a file"):
+        nn.Linear(1, 1).load_state_dict("weights.h5")
+
+
+def test_buffers_go_round_and_get_arrays_of_their_own() -> None:
+    class Counted(nn.Module):
+        def __init__(self, mean: np.ndarray) -> None:
+            super().__init__()
+            self.weight = Tensor([1.0], requires_grad=True)
+            self.mean, self.count, self.seen = Tensor(mean), Tensor([7]), Tensor([True])
+
+    constant = np.array([0.5], np.float32)
+    constant.flags.writeable = False
+    one, other = Counted(np.array([2.5], np.float32)), Counted(constant)
+    one.count.data[...] = 9
+    weight, mean = other.weight.data, other.mean
+    y = other.weight * other.mean                              # recorded with the old mean
+    state = one.state_dict()
+    other.load_state_dict({name: Tensor(values) for name, values in state.items()})
+    assert other.weight.data is weight                         # in place
+    assert other.mean is mean
+    assert (mean.tolist(), other.count.tolist(), other.seen.tolist()) == ([2.5], [9], [True])
+    assert constant.tolist() == [0.5]                          # whoever made the buffer from it still has it
+    state["mean"][...] = 8
+    assert mean.tolist() == [2.5]
+    with pytest.raises(ValueError, match="changed in place"):
+        y.backward()
+
+
+# ---------------------------------------------------------------- frozen
+def test_frozen_parameters_are_still_state() -> None:
+    net, other = Net(), Net()
+    for parameter in net.features.parameters():
+        parameter.requires_grad = False
+    assert [name for name, _ in net.named_parameters()] == ["output.weight"]
+    assert list(net.state_dict()) == STATE
+    other.load_state_dict(net.state_dict())
+    np.testing.assert_array_equal(other.features[0].conv.weight.numpy(), net.features[0].conv.weight.numpy())
+    assert {t.dtype for _, t in net.to(dtype="float64").named_tensors()} == {np.dtype("float64")}
+
+
+def test_unfreezing_finds_parameters_and_no_buffers() -> None:
+    net = Net()
+    net.ws = [Tensor([1.0], requires_grad=True)]
+    net.features[0].conv.weight.requires_grad = False          # one by hand, before anybody asked for parameters
+    net.ws[0].requires_grad = False
+    for parameter in net.features.parameters():
+        parameter.requires_grad = False
+    net = pickle.loads(pickle.dumps(copy.deepcopy(net)))
+    assert net.requires_grad_(True) is net
+    assert [name for name, _ in net.named_parameters()] == ["ws.0", *NAMES]
+    assert not net.features[0].offset.requires_grad
+    net(images(1, 2, 4, 4)).sum().backward()
+    net.output.requires_grad_(False)
+    assert net.output.weight.grad is None                      # no step with what is left of it
+    assert net.features[0].scale.grad is not None
+    assert [name for name, _ in net.named_parameters()] == ["ws.0", *NAMES[:-1]]
+
+
+def test_a_frozen_tensor_of_another_dtype_stays_frozen() -> None:
+    net = nn.Linear(2, 2).requires_grad_(False)
+    net.weight.data = net.weight.data.astype(np.float16)
+    with pytest.raises(TypeError, match=r"^requires_grad_: weight is float16 and cannot require a gradient, only"):
+        net.requires_grad_()
+    assert not net.bias.requires_grad
+
+
+def test_frozen_parameters_show() -> None:
+    net = nn.Sequential(nn.Linear(2, 3), nn.ReLU()).requires_grad_(False)
+    net.scale = Tensor([1.0], requires_grad=True)
+    assert repr(net) == "Sequential(\n  (0): Linear(2, 3, frozen: weight bias)\n  (1): ReLU()\n)"
+    net.scale.requires_grad = False
+    assert repr(net).startswith("Sequential(\n  frozen: scale\n  (0): Linear")
+
+
+# ---------------------------------------------------------------- ties
+def tied() -> nn.Module:
+    net = nn.Sequential(a=nn.Linear(2, 2), b=nn.Linear(2, 2))
+    net.b.weight = net.a.weight
+    return net
+
+
+ALL = ["a.weight", "a.bias", "b.weight", "b.bias"]
+
+
+def test_a_tied_state_has_all_names_and_one_array() -> None:
+    state = tied().state_dict()
+    assert list(state) == ALL
+    assert state["a.weight"] is state["b.weight"]
+
+
+@pytest.mark.parametrize("names", [ALL, ALL[:2] + ALL[3:], ALL[1:]])
+def test_one_name_of_a_tied_tensor_is_enough(names: list[str]) -> None:
+    one, other = tied(), tied()
+    other.load_state_dict({name: one.state_dict()[name] for name in names})
+    np.testing.assert_array_equal(other.b.weight.numpy(), one.a.weight.numpy())
+    assert other.b.weight is other.a.weight
+
+
+def test_tied_and_untied_load_each_other_or_say_why_not() -> None:
+    one, untied = tied(), nn.Sequential(a=nn.Linear(2, 2), b=nn.Linear(2, 2))
+    message = "load_state_dict: 1 of 4 entries do not fit: b.weight and a.weight are one Tensor in the model but differ"
+    before = one.state_dict()
+    with pytest.raises(ValueError, match=f"^{message} in the state; build the model"):
+        one.load_state_dict(untied.state_dict())
+    np.testing.assert_array_equal(one.state_dict()["a.bias"], before["a.bias"])
+    untied.load_state_dict(before)
+    for name, values in untied.state_dict().items():
+        np.testing.assert_array_equal(values, before[name])
+    assert untied.b.weight is not untied.a.weight
+    one.load_state_dict(untied.state_dict())                   # now that they are equal
+
+
+def test_a_shared_module_is_a_tie() -> None:
+    inner = nn.Linear(2, 2)
+    one = nn.Sequential(nn.Sequential(inner, inner), inner, nn.ModuleList([nn.Sequential(inner)]))
+    assert list(one.state_dict()) == [f"{path}.{name}" for path in ("0.0", "0.1", "1", "2.0.0")
+                                      for name in ("weight", "bias")]
+    other = nn.Sequential(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), nn.Linear(2, 2),
+                          nn.ModuleList([nn.Sequential(nn.Linear(2, 2))]))
+    other.load_state_dict(one.state_dict())
+    np.testing.assert_array_equal(other[2][0][0].weight.numpy(), inner.weight.numpy())
+
+
+@pytest.mark.parametrize("again", [copy.deepcopy, lambda net: pickle.loads(pickle.dumps(net))])
+def test_copies_keep_ties(again: Any) -> None:
+    net = again(tied())
+    assert net.a.weight is net.b.weight
+    assert list(net.state_dict()) == ALL
+    assert len(list(net.parameters())) == 3
+
+
+# ---------------------------------------------------------------- while a step is recorded
+@pytest.mark.parametrize(("act", "what"), [
+    (lambda net: net.to("cpu"), r"moves or converts a Module with \.to\(\)"),
+    (lambda net: net.load_state_dict({}), r"loads a state with \.load_state_dict\(\)"),
+    (lambda net: net.requires_grad_(False), r"freezes or unfreezes parameters with \.requires_grad_\(\)"),
+])
+def test_a_recorded_step_refuses_to_change_state(act: Any, what: str) -> None:
+    net = nn.Linear(2, 2)
+
+    @minidl.compile
+    def step(x: Tensor) -> Tensor:
+        act(net)
+        return net(x)
+
+    with pytest.raises(ValueError, match=f"{what} at .*, which a replay could not repeat; do it outside the step$"):
+        step(images(1, 2))
+    assert net.weight.requires_grad
+
+
+def test_a_recorder_is_told_of_every_module_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    called = []
+    monkeypatch.setattr(minidl.compile.__globals__["record"].__globals__["Recorder"], "module",
+                        lambda self, module: called.append(module), raising=False)
+    net = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    minidl.compile(lambda x: net(x))(images(1, 2))
+    assert called == [net, net[0], net[1]]
+    net(images(1, 2))
+    assert len(called) == 3
 
 
 # ---------------------------------------------------------------- modes, dtype, device
@@ -182,19 +481,21 @@ def test_to_converts_in_place_and_forgets_gradients() -> None:
     net = Net()
     held = list(net.parameters())
     net(images(1, 2, 4, 4)).sum().backward()
+    net.count = Tensor([3])
     assert net.to(dtype="float64") is net
     assert [id(p) for p in net.parameters()] == [id(p) for p in held]
     assert {p.dtype for p in held} == {np.dtype("float64")}
     assert [p.grad for p in held] == [None] * len(held)
     x = images(1, 2, 4, 4, dtype=np.float64)
-    net.features[0].offset = net.features[0].offset.to(dtype="float64")
+    assert (net.features[0].offset.dtype, net.count.dtype) == (np.float64, np.int64)
     net.eval()(x).sum().backward()
     assert net.output.weight.grad.dtype == np.float64
     assert net.to("cpu") is net
 
 
 @pytest.mark.parametrize(("move", "error", "message"), [
-    ({"dtype": "int64"}, TypeError, "dtype int64 cannot require a gradient"),
+    ({"dtype": "int64"}, TypeError, "to: dtype int64 cannot require a gradient, only float32 and float64 can; choose"),
+    ({"dtype": "float16"}, TypeError, "to: dtype float16 cannot require a gradient"),
     ({"device": "tpu"}, ValueError, "device: 'tpu' is not one of auto, cpu, cuda"),
 ])
 def test_a_refused_move_changes_nothing(move: dict[str, Any], error: type[Exception], message: str) -> None:
@@ -284,6 +585,53 @@ def test_sequential_refuses(layers: Any, named: Any, error: type[Exception], mes
         nn.Sequential(*layers, **named)
 
 
+# ---------------------------------------------------------------- ModuleList, ModuleDict
+def test_module_list_is_a_list() -> None:
+    a, b, c, d = (nn.Linear(1, 1) for _ in range(4))
+    layers = nn.ModuleList([a])
+    layers.append(b)
+    layers.extend([d])
+    layers.insert(2, c)
+    assert list(layers) == [a, b, c, d]
+    assert (len(layers), layers[-1], c in layers) == (4, d, True)
+    assert list(layers[1:3]) == [b, c]
+    assert isinstance(layers[1:3], nn.ModuleList)
+    layers[0] = d
+    del layers[1:3]
+    assert list(layers) == [d, d]
+    assert list(layers.state_dict()) == ["0.weight", "0.bias", "1.weight", "1.bias"]
+    net = nn.Module()
+    net.layers = layers
+    layers.scale = Tensor([1.0], requires_grad=True)
+    assert [name for name, _ in net.named_parameters()] == ["layers.scale", "layers.0.weight", "layers.0.bias"]
+    assert repr(nn.ModuleList([nn.ReLU()])) == "ModuleList(\n  (0): ReLU()\n)"
+    with pytest.raises(TypeError, match=r"^ModuleList: forward is not defined"):
+        layers(1)
+    with pytest.raises(TypeError, match=r"^ModuleList: layer 2 is a function but must be a Module; put functions"):
+        layers.append(ops.relu)
+    assert len(layers) == 2
+
+
+def test_module_dict_is_a_dict() -> None:
+    a, b = nn.Linear(1, 1, bias=False), nn.ReLU()
+    heads = nn.ModuleDict({"forward": a})                      # no attribute: any name will do
+    heads["b"] = b
+    assert (list(heads.keys()), list(heads.values()), list(heads.items())) == (
+        ["forward", "b"], [a, b], [("forward", a), ("b", b)])
+    assert list(heads.state_dict()) == ["forward.weight"]
+    assert heads != nn.ModuleDict(heads)
+    assert hash(heads) != hash(nn.ModuleDict(heads))
+    del heads["forward"]
+    assert ("b" in heads, len(heads), heads.get("forward")) == (True, 1, None)
+    assert repr(heads) == "ModuleDict(\n  (b): ReLU()\n)"
+    with pytest.raises(TypeError, match=r"^ModuleDict: layer c is a int but must be a Module"):
+        heads["c"] = 3
+    for key in (3, "a.b", ""):
+        with pytest.raises(ValueError, match=f"^ModuleDict: the key {key!r} names a Tensor or Module but must be"):
+            heads[key] = b
+    assert list(heads) == ["b"]
+
+
 # ---------------------------------------------------------------- how it looks
 def test_repr() -> None:
     assert repr(Net()) == """\
@@ -295,8 +643,9 @@ Net(
     (1): ReLU()
     (2): Dropout(p=0.5)
   )
-  (output): Linear(3, 4)
+  (output): Linear(3, 4, bias=False)
 )"""
+    assert repr(nn.Conv2d(1, 2, 3, bias=False)) == "Conv2d(1, 2, kernel_size=(3, 3), stride=1, padding=0, bias=False)"
     assert repr(nn.MaxPool2d(3, 2, 1)) == "MaxPool2d(kernel_size=3, stride=2, padding=1)"
     assert repr(nn.AvgPool2d(2)) == "AvgPool2d(kernel_size=2, stride=None, padding=0)"
     assert repr(nn.Sequential()) == "Sequential()"

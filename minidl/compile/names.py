@@ -42,8 +42,8 @@ _STATES: dict[type, Callable[[Any], Any]] = {
     itertools.count: repr, random.Random: lambda r: r.getstate(), contextvars.ContextVar: lambda v: v.get(None),
     np.random.Generator: lambda g: repr(g.bit_generator.state),
     np.random.RandomState: lambda r: repr(r.get_state(legacy=False)["state"]),
-    **{type(iter(value)): operator.length_hint
-       for value in ([], (), dict[str, int](), range(0), "", set[int](), reversed(list[int]()))}}
+    **dict.fromkeys(map(type, (iter([]), iter(()), iter({}), iter(range(0)), iter(""), iter(set()), reversed([]))),
+                    operator.length_hint)}
 
 
 # Of Python's and NumPy's modules, what else is not the same at each look.
