@@ -276,7 +276,7 @@ def records_from_pickle(path: Path, file: File) -> Content:
         records = np.empty((images, RECORD), np.uint8)
         records[:, 0] = labels
         records[:, 1:] = np.frombuffer(pixels, np.uint8).reshape(shape, order="F" if by_columns else "C")
-        return memoryview(records).toreadonly().cast("B")
+        return records.data.toreadonly().cast("B")
     except (UnpicklingError, LookupError, TypeError, ValueError, AttributeError) as error:
         raise ValueError(f"data: {path} is no batch of CIFAR-10 ({_reason(error)}); remove it or get the file "
                          "anew") from None
