@@ -110,20 +110,22 @@ class _Gzip:
 
 def _decompress(opened: BinaryIO, stream: Any, most: int) -> Content:
     """The one stream of a compressed file, at most so many bytes of it."""
-    content, taken = bytearray(), 0
-    while len(content) < most and not stream.eof:
+    content, size, taken = bytearray(most), 0, 0
+    while size < most and not stream.eof:
         block = b""
         if stream.needs_input:
             block = opened.read(BLOCK)
             taken += len(block)
             if not block:
                 raise EOFError("it ends before its content does")
-        content += stream.decompress(block, min(PIECE, most - len(content)))
-        if taken > len(content) + 2 * BLOCK + len(content) // 64:      # what cannot be compressed grows by less
-            raise ValueError(f"{taken} bytes of it become only {len(content)}")
+        piece = stream.decompress(block, min(PIECE, most - size))
+        content[size:size + len(piece)] = piece
+        size += len(piece)
+        if taken > size + 2 * BLOCK + size // 64:      # what cannot be compressed grows by less
+            raise ValueError(f"{taken} bytes of it become only {size}")
     if stream.eof and (stream.unused_data or opened.read(1)):
         raise ValueError("there is more after its end")
-    return memoryview(content).toreadonly()
+    return memoryview(content)[:size].toreadonly()
 
 
 # ---------------------------------------------------------------- pickled batches
@@ -318,7 +320,8 @@ def idx_from_npz(path: Path, file: File) -> Content:
     axes = 3 if "images" in file.name else 1
     key = ("x" if axes == 3 else "y") + ("_train" if file.name.startswith("train") else "_test")
     shape = ((file.size - 16) // 784, 28, 28) if axes == 3 else (file.size - 8,)
-    content = bytearray(b"".join(n.to_bytes(4, "big") for n in (0x800 + axes, *shape)))
+    content, at = bytearray(file.size), 4 * (axes + 1)
+    content[:at] = b"".join(n.to_bytes(4, "big") for n in (0x800 + axes, *shape))
     try:
         with _Frugal(path) as opened:
             size = os.fstat(opened.fileno()).st_size
@@ -331,12 +334,13 @@ def idx_from_npz(path: Path, file: File) -> Content:
                 opened.left = size
                 with archive.open(entry) as member:
                     _npy_header(member, shape)
-                    while len(content) < file.size and (piece := member.read(min(PIECE, file.size - len(content)))):
-                        content += piece
-                    if len(content) < file.size or member.read(1):
+                    while piece := member.read(min(PIECE, file.size - at)):
+                        content[at:at + len(piece)] = piece
+                        at += len(piece)
+                    if at < file.size or member.read(1):
                         raise ValueError("it does not hold the values that its header promises")
-    except (EOFError, LookupError, TypeError, ValueError, zipfile.BadZipFile, zlib.error, struct.error, RuntimeError,
-            OverflowError) as error:
+    except (EOFError, LookupError, TypeError, ValueError, OSError, zipfile.BadZipFile, zlib.error, struct.error,
+            RuntimeError, OverflowError) as error:                       # OSError: it may lead to before its start
         raise ValueError(f"data: {path} has no array {key} to read ({_reason(error)}); remove it or get the "
                          "file anew") from None
     return memoryview(content).toreadonly()
