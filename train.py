@@ -59,7 +59,8 @@ def parser() -> Parser:
     real = number(float, 0, "a number")
     p.add_argument("--model", default="lenet5", choices=zoo.MODELS, help="which net (default: %(default)s)")
     p.add_argument("--data", default="auto", choices=["auto", *data.DATASETS],
-                   help="which images; auto: the recipe's, or generated ones where they cannot be had")
+                   help="which images; auto: the recipe's, or without --data-dir generated ones where they "
+                        "cannot be had")
     p.add_argument("--data-dir", metavar="DIR", help="where data sets lie (default: $MINIDL_DATA, ./data, "
                    "torchvision's and Keras's folders, the user's cache; else they are downloaded)")
     p.add_argument("--device", default="auto", choices=device.DEVICES, help="(default: %(default)s)")

@@ -346,6 +346,11 @@ def _truncated_data(folder: Path) -> list[str]:
     return ["--data", "mnist", "--data-dir", "d", "--epochs", "0"]
 
 
+def _folder_without_the_set(folder: Path) -> list[str]:
+    (folder / "empty").mkdir()
+    return ["--data-dir", "empty", "--epochs", "0"]
+
+
 def _file_as_folder(folder: Path) -> list[str]:
     (folder / "taken").write_text("")
     return [*QUICK, "--output-dir", "taken/run"]
@@ -360,6 +365,7 @@ BAD_INPUT = {
     "one step": (lambda folder: ["--model", "perceptron", *QUICK, "--limit-train", "128", "--lr", "1e38"],
                  r"evaluate: the test loss is \S+; the parameters are no use"),
     "no folder": (lambda folder: ["--data-dir", "nowhere"], "nowhere"),
+    "folder without the set": (_folder_without_the_set, "mnist is in none of empty, "),
     "truncated data": (_truncated_data, "train-images-idx3-ubyte"),
     "weights": (_break_weights, "bad.h5"),
     "other model": (_other_model, "c1.weight"),
