@@ -10,18 +10,21 @@ import sys
 import time
 import warnings
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn
 
 try:
-    import h5py  # noqa: F401      needed when weights are saved: too late to learn that it is missing
     import numpy as np
-    import tqdm  # noqa: F401
 
     import minidl
     import zoo
     from minidl import data, device, nn, optim
     from minidl.training import RunFolder, evaluate, fit
+
+    for name in ("h5py", "tqdm"):          # imported when weights are saved: too late to learn that it is missing
+        if find_spec(name) is None:
+            raise ModuleNotFoundError(name=name)
 except ModuleNotFoundError as missing:
     if missing.name not in ("h5py", "numpy", "tqdm"):
         raise
