@@ -4,21 +4,33 @@
 from __future__ import annotations
 
 import argparse
-import itertools
+import os
 import platform
 import sys
 import time
 import warnings
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn
 
-import numpy as np
+try:
+    import numpy as np
 
-import minidl
-import zoo
-from minidl import data, device, nn, optim
-from minidl.training import RunFolder, evaluate, fit
+    import minidl
+    import zoo
+    from minidl import data, device, nn, optim
+    from minidl.training import RunFolder, evaluate, fit
+
+    for name in ("h5py", "tqdm"):          # imported when weights are saved: too late to learn that it is missing
+        if find_spec(name) is None:
+            raise ModuleNotFoundError(name=name)
+except ModuleNotFoundError as missing:
+    if missing.name not in ("h5py", "numpy", "tqdm"):
+        raise
+    print(f"train.py: error: {missing.name} is not installed; run: pip install -e {Path(__file__).resolve().parent}",
+          file=sys.stderr)
+    sys.exit(2)
 
 IMAGE_SIZE = 32                            # every zoo model reads 32x32; smaller images are padded to it
 
@@ -50,7 +62,8 @@ def parser() -> Parser:
     real = number(float, 0, "a number")
     p.add_argument("--model", default="lenet5", choices=zoo.MODELS, help="which net (default: %(default)s)")
     p.add_argument("--data", default="auto", choices=["auto", *data.DATASETS],
-                   help="which images; auto: the recipe's, or generated ones where they cannot be had")
+                   help="which images; auto: the recipe's, or without --data-dir generated ones where they "
+                        "cannot be had")
     p.add_argument("--data-dir", metavar="DIR", help="where data sets lie (default: $MINIDL_DATA, ./data, "
                    "torchvision's and Keras's folders, the user's cache; else they are downloaded)")
     p.add_argument("--device", default="auto", choices=device.DEVICES, help="(default: %(default)s)")
@@ -77,10 +90,25 @@ def parser() -> Parser:
     return p
 
 
+def say(text: str, stream: Any = None) -> None:
+    """Print a line. What goes wrong with that, a closed pipe or a full disk, does not end a run."""
+    stream = stream or sys.stdout
+    try:
+        try:
+            print(text, file=stream, flush=True)
+        except UnicodeEncodeError:
+            print(text.encode("ascii", "backslashreplace").decode(), file=stream, flush=True)
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())     # also what is still in its buffer goes there
+        if stream is sys.stdout:
+            say(f"train.py: warning: the output cannot be written ({error.strerror}); the run goes on without it",
+                sys.stderr)
+
+
 def list_models() -> None:
     for model in zoo.MODELS.values():
         settings = ", ".join(f"{name} {value}" for name, value in asdict(model.recipe).items())
-        print(f"{model.name:15} {model.summary}\n{'':15} {settings}")
+        say(f"{model.name:15} {model.summary}\n{'':15} {settings}")
 
 
 def with_recipe(args: argparse.Namespace) -> argparse.Namespace:
@@ -95,7 +123,7 @@ def load_data(args: argparse.Namespace) -> tuple[data.Dataset, data.Dataset, str
     """Both splits, and the warning where generated images stand in for the recipe's."""
     train, test, note = data.resolve(args.data, zoo.MODELS[args.model].recipe.data, args.data_dir)
     if note:
-        print(f"train.py: warning: {note}", file=sys.stderr)
+        say(f"train.py: warning: {note}", sys.stderr)
     return train.first(args.limit_train), test.first(args.limit_test), note
 
 
@@ -123,12 +151,6 @@ def build(args: argparse.Namespace, train: data.Dataset, where: str) -> nn.Modul
     return model
 
 
-def unused(path: Path) -> Path:
-    """A folder beside `path`, named after it and the time, that is not there yet."""
-    stem = f"{path}-{time.strftime('%Y%m%d-%H%M%S')}"
-    return next(p for i in itertools.count() if not (p := Path(f"{stem}-{i}" if i else stem)).exists())
-
-
 def run(args: argparse.Namespace) -> None:
     where = device.resolve(args.device)
     args.compile = where == "cuda" if args.compile is None else args.compile
@@ -136,7 +158,8 @@ def run(args: argparse.Namespace) -> None:
     train, test, note = load_data(args)
     model = build(args, train, where)
     train_loader, test_loader = loaders(args, train, test, where)
-    folder = RunFolder(args.output_dir or unused(Path("runs") / f"{args.model}-{train.name}"))
+    folder = (RunFolder(args.output_dir) if args.output_dir else
+              RunFolder.beside(Path("runs") / f"{args.model}-{train.name}"))
     folder.write_config({
         **{key: value for key, value in vars(args).items() if key not in ("list_models", "no_progress", "debug")},
         "data": train.name, "data_asked": args.data, "data_source": train.source, "data_note": note,
@@ -144,23 +167,26 @@ def run(args: argparse.Namespace) -> None:
         "minidl": minidl.__version__, "numpy": np.__version__, "python": platform.python_version()})
     optimizer = optim.SGD(model.parameters(), args.lr, args.momentum, args.weight_decay)
     schedule = optim.schedule(args.lr_schedule, args.epochs * len(train_loader))
-    print(f"{args.model} on {train.name} ({train.source}): {len(train.labels)} training and {len(test.labels)} "
-          f"test images, {where}, run folder {folder.path}")
+    say(f"{args.model} on {train.name} ({train.source}): {len(train.labels)} training and {len(test.labels)} "
+        f"test images, {where}, run folder {folder.path}")
 
     def report(metrics: dict[str, Any]) -> None:
         folder.append_metrics({"model": args.model, "data": train.name, **metrics})
-        print(f"epoch {metrics['epoch']:2}/{args.epochs}: loss {metrics['train_loss']:.4f}, "
-              f"accuracy {100 * metrics['train_accuracy']:.2f} %, test loss {metrics['test_loss']:.4f}, "
-              f"test accuracy {100 * metrics['test_accuracy']:.2f} %, lr {metrics['lr']:.3g}, "
-              f"{metrics['seconds']:.1f} s, {metrics['images_per_second']:.0f} images/s", flush=True)
+        say(f"epoch {metrics['epoch']:2}/{args.epochs}: loss {metrics['train_loss']:.4f}, "
+            f"accuracy {100 * metrics['train_accuracy']:.2f} %, test loss {metrics['test_loss']:.4f}, "
+            f"test accuracy {100 * metrics['test_accuracy']:.2f} %, lr {metrics['lr']:.3g}, "
+            f"{metrics['seconds']:.1f} s, {metrics['images_per_second']:.0f} images/s")
 
     start = time.perf_counter()
-    history = fit(model, optimizer, train_loader, test_loader, epochs=args.epochs, schedule=schedule,
-                  progress=not args.no_progress, on_epoch=report, compiled=args.compile)
-    accuracy = history[-1]["test_accuracy"] if history else evaluate(model, test_loader)[1]
-    minidl.save(model, folder.weights)
-    print(f"{args.model} on {train.name}: test accuracy {100 * accuracy:.2f} % after {args.epochs} "
-          f"epoch{'' if args.epochs == 1 else 's'} in {time.perf_counter() - start:.1f} s ({where})")
+    try:
+        history = fit(model, optimizer, train_loader, test_loader, epochs=args.epochs, schedule=schedule,
+                      progress=not args.no_progress, on_epoch=report, compiled=args.compile)
+        accuracy = history[-1]["test_accuracy"] if history else evaluate(model, test_loader)[1]
+        minidl.save(model, folder.weights)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"the epochs so far are in {folder.path / 'metrics.jsonl'}") from None
+    say(f"{args.model} on {train.name}: test accuracy {100 * accuracy:.2f} % after {args.epochs} "
+        f"epoch{'' if args.epochs == 1 else 's'} in {time.perf_counter() - start:.1f} s ({where})")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -174,10 +200,10 @@ def main(argv: list[str] | None = None) -> int:
     except (ValueError, TypeError, OSError, FloatingPointError, MemoryError) as error:
         if args.debug:
             raise
-        print(f"train.py: error: {error}", file=sys.stderr)
+        say(f"train.py: error: {error}", sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        print("train.py: interrupted; the epochs so far are in metrics.jsonl", file=sys.stderr)
+    except KeyboardInterrupt as stop:
+        say(f"train.py: interrupted; {str(stop) or 'there is no run folder yet'}", sys.stderr)
         return 130
     return 0
 

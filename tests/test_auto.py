@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -84,10 +87,22 @@ def test_entries_of_other_cases_stay(process: Process, file: Path) -> None:
     assert sorted(json.loads(file.read_text()).values()) == [["gemm", "whole_image"], ["whole_image", "gemm"]]
 
 
-@pytest.mark.parametrize("content", ["", "{", "[1]", '{"a": "gemm"}', '"text"'])
-def test_a_file_that_is_not_one_of_ours_is_replaced(content: str, process: Process, file: Path) -> None:
+ENTRY = f"y float32 fp32 {' '.join(map(str, G[:-1]))}"
+NOT_OURS = {
+    "empty": "", "half": "{", "a list": "[1]", "a name": '{"a": "gemm"}', "text": '"text"', "NaN": "NaN",
+    "no UTF-8": b"\xff", "zeros": bytes(99),
+    "brackets": "[" * 100_000, "nested names": '{"a":' * 50_000, "a huge number": "9" * 10_000,
+    "too large": " " * auto.MOST_BYTES + "{}", "20 MB": '{"a": [' + '"gemm",' * 3_000_000 + '"gemm"]}',
+    **{f"names {names}": json.dumps({ENTRY: names}) for names in (
+        ["gemm", 1], [1, "gemm"], [["gemm"], "whole_image"], [{"gemm": 1}, "whole_image"], [None, None], [],
+        ["gemm", "gemm"], [True, "gemm"], {"gemm": 1, "whole_image": 2}, "gemm", 5, None)},
+}
+
+
+@pytest.mark.parametrize("content", NOT_OURS.values(), ids=NOT_OURS)
+def test_a_file_that_is_not_one_of_ours_is_replaced(content: str | bytes, process: Process, file: Path) -> None:
     file.parent.mkdir()
-    file.write_text(content)
+    file.write_bytes(content.encode() if isinstance(content, str) else content)
     assert process.fastest({"gemm": 1.0, "whole_image": 2.0}) == "gemm"
     assert [*json.loads(file.read_text()).values()] == [["gemm", "whole_image"]]
 
@@ -98,6 +113,49 @@ def test_a_folder_that_cannot_be_written_only_means_measuring_again(process: Pro
         assert process.fastest({"gemm": 1.0, "whole_image": 2.0}) == "gemm"
         assert len(process.measured) == 2
         process.restart()
+
+
+def pipe(file: Path) -> None:
+    os.mkfifo(file)
+
+
+def full_folder(file: Path) -> None:
+    (file / "more").mkdir(parents=True)
+
+
+def loop(file: Path) -> None:
+    file.symlink_to(file)
+
+
+def nowhere(file: Path) -> None:
+    file.symlink_to(file.parent / "not" / "there")
+
+
+def no_memory(file: Path) -> None:
+    file.symlink_to("/proc/self/mem")      # an error of the device where there is no memory
+
+
+@pytest.mark.parametrize("make", [pipe, full_folder, loop, nowhere, no_memory])
+def test_what_is_no_file_does_not_stop_a_convolution(make: Callable[[Path], None], process: Process,
+                                                     file: Path) -> None:
+    file.parent.mkdir()
+    make(file)
+    reader = threading.Thread(target=process.fastest, args=[{"gemm": 1.0, "whole_image": 2.0}], daemon=True)
+    reader.start()
+    reader.join(20)
+    assert not reader.is_alive(), "it waits"
+    assert sorted(process.measured) == ["gemm", "whole_image"]
+    assert not list(file.parent.glob("*.part"))
+
+
+def test_a_pipe_in_place_of_the_part_that_is_written(process: Process, file: Path) -> None:
+    file.parent.mkdir()
+    os.mkfifo(file.with_name(f"{file.name}.{os.getpid()}.part"))
+    writer = threading.Thread(target=process.fastest, args=[{"gemm": 1.0, "whole_image": 2.0}], daemon=True)
+    writer.start()
+    writer.join(20)
+    assert not writer.is_alive(), "it waits"
+    assert [*json.loads(file.read_text()).values()] == [["gemm", "whole_image"]]
 
 
 def test_what_runs_out_of_memory_is_not_chosen(process: Process) -> None:

@@ -5,17 +5,25 @@ How a whole data set is fetched through `load` is with the data sets' own tests.
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import http.client
 import io
+import os
 import re
+import socket
 import tarfile
+import threading
+import time
+import urllib.request
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from minidl.data import download
 from minidl.data.catalog import Download, File, Spec
 from minidl.data.download import install
 
@@ -48,15 +56,15 @@ def serving(pages: Mapping[str, bytes | Exception]) -> Opener:
     def opener(url: str) -> Iterator[Any]:
         page = pages[url]
         answer = io.BytesIO(HELD[:5] if isinstance(page, Exception) else page)
-        read = answer.read
+        read1 = answer.read1
 
-        def failing(count: int) -> bytes:
-            block = read(count)
+        def failing(count: int | None = -1, /) -> bytes:
+            block = read1(count)
             if not block and isinstance(page, Exception):
                 raise page
             return block
 
-        answer.headers, answer.read = {}, failing  # type: ignore[attr-defined, method-assign, assignment]
+        answer.headers, answer.read1 = {}, failing  # type: ignore[attr-defined, method-assign]
         yield answer
     return opener
 
@@ -90,8 +98,8 @@ def test_all_reasons_in_one_line_and_the_cache_as_before(folder: Path) -> None:
             "bytes but the file has 10)")
     with pytest.raises(OSError, match=f"^{re.escape(said)}$"):
         install(tiny({"a.gz": HELD, "b.gz": HELD}), serving(pages))
-    assert everything(folder) == {"notes": b"mine"}
-    assert list(folder.iterdir()) == [folder / "notes"]
+    assert everything(folder) == {".failed": b"", "notes": b"mine"}
+    assert sorted(folder.iterdir()) == [folder / ".failed", folder / "notes"]
 
 
 def test_a_cache_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
@@ -100,6 +108,178 @@ def test_a_cache_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch, folder:
             "another)")
     with pytest.raises(OSError, match=f"^{re.escape(said)}$"):
         install(tiny({"a.gz": HELD}), serving({}))
+
+
+def test_a_disk_that_is_full_is_no_mirrors_fault(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    def full(file: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(download, "_to_disk", full)
+    said = f"the cache folder {folder} cannot be written (No space left on device; $XDG_CACHE_HOME names another)"
+    with pytest.raises(OSError, match=f"^{re.escape(said)}$"):
+        install(tiny({"a.gz": HELD}), serving({MIRRORS[0] + "a.gz": HELD}))       # the second mirror is not asked
+    assert everything(folder) == {"notes": b"mine"}
+
+
+def test_it_says_what_it_does_before_it_waits(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = []
+
+    def opener(url: str) -> Any:
+        before.append(capsys.readouterr().err)
+        return serving({MIRRORS[0] + "a.gz": b"", MIRRORS[1] + "a.gz": HELD * 200_000})(url)
+
+    install(tiny({"a.gz": HELD * 200_000}), opener)
+    assert before == [
+        f"minidl: downloading tiny (2.0 MB) from one.example into {folder}; MINIDL_OFFLINE=1 forbids it\n",
+        "minidl: https://one.example/a.gz: it sent 0 bytes but the file has 2000000; trying two.example\n"]
+
+
+def test_a_failure_is_remembered_for_a_day(folder: Path) -> None:
+    asked: list[str] = []
+
+    def opener(url: str) -> Any:
+        asked.append(url)
+        raise OSError("no net\x1b[31m")
+
+    def fail(said: str) -> None:
+        asked.clear()
+        with pytest.raises(OSError, match=said):
+            install(tiny({"a.gz": HELD}), opener)
+
+    failed, day = folder / ".failed", 24 * 3600
+    fail(r"https://one.example/a.gz: no net\?\[31m; https")
+    assert len(asked) == 2
+    fail(rf"^it failed at 20\d\d-\d\d-\d\d \d\d:\d\d and is tried again a day later; remove {failed} to try at once$")
+    assert not asked
+    for age in (day + 9, -day):            # long ago, or by a clock that was wrong
+        os.utime(failed, (time.time() - age,) * 2)
+        fail("no net")
+        assert len(asked) == 2
+        fail("it failed at")
+    failed.unlink()
+    fail("no net")
+    assert len(asked) == 2
+    failed.unlink()
+    install(tiny({"a.gz": HELD}), serving({MIRRORS[0] + "a.gz": HELD}))
+    assert not failed.exists()
+
+
+def test_what_killed_downloads_left_is_removed(folder: Path, tmp_path: Path) -> None:
+    for name in (".fetch-old", ".fetch-now", ".other-old"):
+        (folder / name).mkdir()
+        (folder / name / "a.gz").write_bytes(HELD)
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "a").write_bytes(HELD)
+    (folder / ".fetch-link").symlink_to(tmp_path / "outside")
+    for name in (".fetch-old", ".other-old", ".fetch-link"):
+        os.utime(folder / name, (0, 0), follow_symlinks=False)
+    install(tiny({"a.gz": HELD}), serving({MIRRORS[0] + "a.gz": HELD}))
+    assert everything(folder).keys() == {".fetch-now/a.gz", ".other-old/a.gz", "a.gz", "notes"}
+    assert (tmp_path / "outside" / "a").read_bytes() == HELD
+
+
+# ---------------------------------------------------------------- servers that do not serve
+class Server:
+    """A server on this machine: it answers each request by a function of its own, and says which paths it was asked."""
+
+    def __init__(self, answer: Callable[[socket.socket], None]):
+        self.asked: list[str] = []
+        self.listening = socket.create_server(("127.0.0.1", 0))
+        self.host = f"127.0.0.1:{self.listening.getsockname()[1]}"
+        self.answer = answer
+        threading.Thread(target=self.serve, daemon=True).start()
+
+    def serve(self) -> None:
+        with suppress(OSError):
+            while True:
+                threading.Thread(target=self.one, args=[self.listening.accept()[0]], daemon=True).start()
+
+    def one(self, connection: socket.socket) -> None:
+        with connection, suppress(OSError):
+            self.asked.append(connection.recv(4096).split()[1].decode())
+            self.answer(connection)
+
+
+def dripping(at_once: bytes, byte: bytes) -> Callable[[socket.socket], None]:
+    """Sends something, and then one byte again and again, without an end."""
+    def answer(connection: socket.socket) -> None:
+        connection.sendall(at_once)
+        while True:
+            time.sleep(0.05)
+            connection.sendall(byte)
+    return answer
+
+
+OK = b"HTTP/1.1 200 OK\r\n"
+DRIPS = {
+    "nothing": lambda connection: time.sleep(30),
+    "status": dripping(b"HTTP/1.1 ", b"2"),
+    "header": dripping(OK, b"X"),
+    "more headers": dripping(OK, b"X: y\r\n"),
+    "length of a chunk": dripping(OK + b"Transfer-Encoding: chunked\r\n\r\n", b"0"),
+    "chunks": dripping(OK + b"Transfer-Encoding: chunked\r\n\r\n", b"1\r\nx\r\n"),
+    "content": dripping(OK + b"Content-Length: 1000000\r\n\r\n" + b"x" * 999, b"x"),
+    "content without an end": dripping(OK + b"\r\n", b"x"),
+}
+
+
+@pytest.mark.parametrize("drip", DRIPS)
+def test_a_server_that_drips_does_not_hold_it(monkeypatch: pytest.MonkeyPatch, folder: Path, drip: str) -> None:
+    monkeypatch.setattr(download, "GRACE", 0.5)
+    server = Server(DRIPS[drip])
+    plain = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    wanted = Download("a.gz", 1_000_000, "", (f"http://{server.host}/a",))
+    start = time.monotonic()
+    with pytest.raises(OSError, match=r"a: (it sent \d+ bytes in \d s|got more than 100 headers)\)$"):
+        install(Spec("tiny", (), {}, (), (wanted,), "", "idx"), lambda url: plain.open(url, timeout=10))
+    assert time.monotonic() - start < 5
+    assert server.asked == ["/a"]
+    assert list(folder.glob(".fetch-*")) == []
+
+
+def test_a_steady_server_has_the_time_that_its_least_rate_gives_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(download, "GRACE", 0.3)
+    held = HELD * 100
+
+    def slowly(connection: socket.socket) -> None:
+        connection.sendall(OK + b"\r\n")
+        for at in range(0, 1000, 100):
+            connection.sendall(held[at:at + 100])
+            time.sleep(0.1)
+
+    server = Server(slowly)
+    plain = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    wanted = Download("a.gz", 1000, hashlib.sha256(held).hexdigest(), (f"http://{server.host}/a",))
+    spec = Spec("tiny", (), {}, (), (wanted,), "", "idx")
+    monkeypatch.setattr(download, "LEAST_RATE", 500)
+    install(spec, lambda url: plain.open(url, timeout=10))
+    monkeypatch.setattr(download, "LEAST_RATE", 5000)
+    with pytest.raises(OSError, match=r"it sent \d00 bytes in \d s"):
+        install(spec, lambda url: plain.open(url, timeout=10))
+
+
+class Unsecured(http.client.HTTPConnection):
+    """Stands for https on this machine, where no server has a certificate."""
+
+    def __init__(self, host: str, **options: Any):
+        super().__init__(host, timeout=options["timeout"])
+
+
+@pytest.mark.parametrize("scheme", ["http", "ftp", "file", "HTTP"])
+def test_only_https_is_followed(monkeypatch: pytest.MonkeyPatch, scheme: str) -> None:
+    for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(http.client, "HTTPSConnection", Unsecured)
+    other = Server(lambda connection: connection.sendall(OK + b"\r\n" + HELD))
+    server = Server(lambda connection: connection.sendall(
+        f"HTTP/1.1 302 Found\r\nLocation: {scheme}://{other.host}/b\r\nContent-Length: 0\r\n\r\n".encode()))
+    with download._open(f"https://{other.host}/c") as answer:
+        assert answer.read() == HELD       # the stand-in serves
+    wanted = Download("a.gz", 10, hashlib.sha256(HELD).hexdigest(),
+                      (f"{scheme}://{other.host}/a", f"https://{server.host}/a"))
+    with pytest.raises(OSError, match=r"is not https.*(is not https|is not allowed)"):
+        install(Spec("tiny", (), {}, (), (wanted,), "", "idx"))
+    assert (server.asked, other.asked) == (["/a"], ["/c"])
 
 
 # ---------------------------------------------------------------- archives
@@ -138,6 +318,6 @@ def test_only_the_wanted_files_come_out_of_an_archive(folder: Path, tmp_path: Pa
 def test_an_archive_without_a_wanted_file(folder: Path, members: list[tuple[str, bytes | str]]) -> None:
     with pytest.raises(OSError, match=r"^all\.tar\.gz holds no a\.bin$"):
         unpack(packed(*members), "a.bin")
-    assert everything(folder) == {"notes": b"mine"}
-    assert list(folder.iterdir()) == [folder / "notes"]
+    assert everything(folder) == {".failed": b"", "notes": b"mine"}
+    assert sorted(folder.iterdir()) == [folder / ".failed", folder / "notes"]
 

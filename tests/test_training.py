@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +18,7 @@ import minidl
 import train as cli
 import zoo
 from minidl import data, device, nn, optim
-from minidl.training import RunFolder, evaluate, fit, train_step
+from minidl.training import RunFolder, evaluate, fit, read_metrics, train_step
 
 ROOT = Path(__file__).resolve().parent.parent
 QUICK = ["--data", "synthetic-digits", "--limit-train", "256", "--limit-test", "128", "--epochs", "1",
@@ -176,6 +178,78 @@ def test_run_folder_that_cannot_be_written(tmp_path: Path) -> None:
         RunFolder(tmp_path / "file" / "run")
 
 
+def test_two_runs_never_share_a_folder(tmp_path: Path) -> None:
+    """Threads that meet at a barrier, as processes would that begin at one instant."""
+    named: list[list[Path]] = []
+    for attempt in range(30):
+        meet, folders, refused = threading.Barrier(8), [], []
+
+        def begin(meet: threading.Barrier = meet, folders: list = folders, refused: list = refused,
+                  attempt: int = attempt) -> None:
+            meet.wait()
+            folders.append(RunFolder.beside(tmp_path / "runs" / f"{attempt}").path)
+            try:
+                folders.append(RunFolder(tmp_path / "named" / f"{attempt}").path)
+            except ValueError as error:
+                refused.append(str(error))
+
+        threads = [threading.Thread(target=begin) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        named.append(folders)
+        assert len(refused) == 7
+        assert all("holds an earlier run already" in said for said in refused)
+    assert all(len(set(folders)) == len(folders) == 9 for folders in named)
+
+
+def full_at(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """A disk that is full when a file of this name is written."""
+    def replace(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(f"minidl.training.os.{name}", replace)
+
+
+@pytest.mark.parametrize("place", [None, "a/b/c", "mine", "mine/a/b"])
+def test_a_run_refused_for_a_full_disk_leaves_no_folder(place: str | None, tmp_path: Path,
+                                                        monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes").write_text("")
+    full_at(monkeypatch, "replace")
+    folder = RunFolder(place) if place else RunFolder.beside("runs/lenet5-mnist")
+    with pytest.raises(OSError, match=r"run folder: .* cannot be written \(No space left on device\); name another"):
+        folder.write_config({"lr": 0.1})
+    assert {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")} == {"mine", "mine/notes"}
+
+
+@pytest.mark.parametrize("held", ['{"epoch": 1}\n', '{"epoch": 1}\n{"epo', ""])
+def test_half_a_line_of_metrics_is_repaired(tmp_path: Path, held: str) -> None:
+    folder = RunFolder(tmp_path / "run")
+    file = tmp_path / "run" / "metrics.jsonl"
+    file.write_text(held)
+    assert read_metrics(tmp_path / "run") == ([{"epoch": 1}] if held else [])
+    folder.append_metrics({"epoch": 2})
+    assert read_metrics(tmp_path / "run") == ([{"epoch": 1}] if held else []) + [{"epoch": 2}]
+
+
+def test_a_full_disk_leaves_no_half_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = RunFolder(tmp_path / "run")
+    folder.append_metrics({"epoch": 1})
+    full_at(monkeypatch, "fsync")
+    with pytest.raises(OSError, match=r"run folder: .* cannot be written \(No space left on device\)"):
+        folder.append_metrics({"epoch": 2})
+    assert (tmp_path / "run" / "metrics.jsonl").read_text() == '{"epoch": 1}\n'
+
+
+@pytest.mark.parametrize("line", ["half", "[1]", "", "[" * 100_000, "\x00"])
+def test_a_line_that_is_no_metrics_is_named(tmp_path: Path, line: str) -> None:
+    (tmp_path / "metrics.jsonl").write_text('{"epoch": 1}\n' + line + '\n{"epoch": 2}\n')
+    with pytest.raises(ValueError, match=rf"^metrics: line 2 of {tmp_path}/metrics.jsonl is b.* but must be an object"):
+        read_metrics(tmp_path)
+
+
 # ------------------------------------------------------------------ the command line
 def test_one_command_does_the_whole_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--model", "lenet5", *QUICK, "--output-dir", "out"]) == 0
@@ -272,6 +346,11 @@ def _truncated_data(folder: Path) -> list[str]:
     return ["--data", "mnist", "--data-dir", "d", "--epochs", "0"]
 
 
+def _folder_without_the_set(folder: Path) -> list[str]:
+    (folder / "empty").mkdir()
+    return ["--data-dir", "empty", "--epochs", "0"]
+
+
 def _file_as_folder(folder: Path) -> list[str]:
     (folder / "taken").write_text("")
     return [*QUICK, "--output-dir", "taken/run"]
@@ -286,6 +365,7 @@ BAD_INPUT = {
     "one step": (lambda folder: ["--model", "perceptron", *QUICK, "--limit-train", "128", "--lr", "1e38"],
                  r"evaluate: the test loss is \S+; the parameters are no use"),
     "no folder": (lambda folder: ["--data-dir", "nowhere"], "nowhere"),
+    "folder without the set": (_folder_without_the_set, "mnist is in none of empty, "),
     "truncated data": (_truncated_data, "train-images-idx3-ubyte"),
     "weights": (_break_weights, "bad.h5"),
     "other model": (_other_model, "c1.weight"),
@@ -313,6 +393,54 @@ def test_bad_input_is_one_line_exit_2_and_no_weights(case: str, tmp_path: Path,
 def test_debug_shows_the_traceback() -> None:
     with pytest.raises(ValueError, match="device: 'cuda' was asked for"):
         cli.main([*QUICK, "--device", "cuda", "--debug"])
+
+
+def shell(command: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess:
+    """train.py with quick flags in place of TRAIN."""
+    quick = f"{sys.executable} {ROOT / 'train.py'} --model perceptron {' '.join(QUICK)}"
+    return subprocess.run(["bash", "-c", command.replace("TRAIN", quick)], capture_output=True, text=True, cwd=cwd,
+                          env={**os.environ, **environment}, timeout=100)
+
+
+@pytest.mark.parametrize("output", ["| head -1", "| true", "> /dev/full"])
+def test_an_output_that_nobody_takes_costs_no_weights(output: str, tmp_path: Path) -> None:
+    done = shell(f"TRAIN --epochs 3 --output-dir out {output}; echo ${{PIPESTATUS[0]}}", tmp_path)
+    assert done.stdout.splitlines()[-1] == "0"
+    if done.stderr or "head" not in output:    # it may end after the run does
+        assert re.fullmatch(r"train.py: warning: the output cannot be written \((Broken pipe|No space left on device)"
+                            r"\); the run goes on without it\n", done.stderr)
+    assert (tmp_path / "out" / "weights.h5").exists()
+    assert len(read_metrics(tmp_path / "out")) == 3
+
+
+def test_a_folder_that_the_output_cannot_spell(tmp_path: Path) -> None:
+    done = shell("TRAIN --output-dir rüns", tmp_path, PYTHONIOENCODING="ascii")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "run folder r\\xfcns" in done.stdout
+    assert (tmp_path / "rüns" / "weights.h5").exists()
+
+
+def test_an_interrupt_names_the_folder(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def stop(*args: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    flags = ["--model", "perceptron", *QUICK, "--output-dir", "out"]
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "append_metrics", stop)
+        assert cli.main(flags) == 130
+    assert capsys.readouterr().err == "train.py: interrupted; the epochs so far are in out/metrics.jsonl\n"
+    monkeypatch.setattr(cli, "load_data", stop)
+    assert cli.main(flags) == 130
+    assert capsys.readouterr().err == "train.py: interrupted; there is no run folder yet\n"
+
+
+@pytest.mark.parametrize("name", ["numpy", "h5py", "tqdm"])
+def test_what_is_not_installed_is_named(name: str, tmp_path: Path) -> None:
+    hidden = f"import sys, runpy; sys.modules[{name!r}] = None; runpy.run_path({str(ROOT / 'train.py')!r})"
+    done = subprocess.run([sys.executable, "-c", hidden], capture_output=True, text=True, cwd=tmp_path,
+                          env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert done.returncode == 2
+    assert done.stderr == f"train.py: error: {name} is not installed; run: pip install -e {ROOT}\n"
 
 
 def test_the_bar_is_off_where_stderr_is_no_terminal(tmp_path: Path) -> None:

@@ -13,11 +13,11 @@ import numpy as np
 
 from .catalog import OWNERS, SPECS, File, Spec
 from .download import cache_folder, install
-from .formats import FORMATS, OPENERS, parse_idx, read
+from .formats import FORMATS, SUFFIXES, Content, parse_idx, read
 from .synthetic import SHAPE_CLASSES, synthetic_digits, synthetic_shapes
 
 Folder = str | os.PathLike[str]
-Source = tuple[Path, Callable[[Path, File], bytes]]
+Source = tuple[Path, Callable[[Path, File], Content]]
 Generator = Callable[[str, int], tuple[np.ndarray, np.ndarray]]
 
 # Generated sets: how to draw a split, and its classes.
@@ -90,7 +90,10 @@ def load(name: str, split: str, data_dir: Folder | None = None, *, download: boo
         draw, classes = SYNTHETIC[name]
         return Dataset(name, split, *draw(split, SYNTHETIC_SIZES[split]), classes, "generated")
     spec = SPECS[name]
-    found = _find(spec, split, roots) or _find(spec, split, [_fetched(spec, split, roots, download)])
+    refused: list[str] = []
+    found = _find(spec, split, roots, refused)
+    if not found:
+        found = _find(spec, split, [_fetched(spec, split, roots, refused, download)], refused)
     assert found is not None               # the download was checked against the same checksums
     folder, contents = found
     images, labels = FORMATS[spec.format].parse(contents)
@@ -100,7 +103,8 @@ def load(name: str, split: str, data_dir: Folder | None = None, *, download: boo
 def resolve(name: str, preferred: str, data_dir: Folder | None = None, *,
             download: bool = True) -> tuple[Dataset, Dataset, str | None]:
     """(train, test, note) of a named set; "auto" is the preferred one, or where it cannot be had the generated
-    set of its shape, and then `note` says why and how to get the real one.
+    set of its shape, and then `note` says why and how to get the real one. Nothing stands in for a set that is not
+    to be had where a data_dir was named for it.
 
     Raises what `load` raises; a damaged file is never passed over.
     """
@@ -113,6 +117,8 @@ def resolve(name: str, preferred: str, data_dir: Folder | None = None, *,
     try:
         return *both(preferred), None
     except FileNotFoundError as error:
+        if data_dir:
+            raise
         stand_in = SPECS[preferred].stand_in
         return *both(stand_in), f"using {stand_in} instead of {preferred}: {error}"
 
@@ -120,7 +126,7 @@ def resolve(name: str, preferred: str, data_dir: Folder | None = None, *,
 # ---------------------------------------------------------------- on disk
 def _roots(name: str, data_dir: Folder | None) -> list[Path]:
     """The folders that a data set is looked for under: the user's word first, then the usual ones."""
-    named = [Path(folder) for folder in (data_dir, os.environ.get("MINIDL_DATA")) if folder]
+    named = [Path(os.path.expanduser(folder)) for folder in (data_dir, os.environ.get("MINIDL_DATA")) if folder]
     for folder in named:
         if not folder.is_dir():
             raise FileNotFoundError(f"data: {folder} is no folder; name one that holds data sets")
@@ -134,38 +140,47 @@ def _folders(spec: Spec, roots: list[Path]) -> list[Path]:
 def _source(folder: Path, spec: Spec, file: File) -> Source | None:
     """The path that holds an official file's content in a folder, and how to read it; None where none does."""
     form = FORMATS[spec.format]
-    ways = {file.name + suffix: read for suffix in OPENERS} | {form.container(spec.name, file.name): form.restore}
+    ways = {file.name + suffix: read for suffix in SUFFIXES} | {form.container(spec.name, file.name): form.restore}
     return next(((folder / name, way) for name, way in ways.items() if (folder / name).is_file()), None)
 
 
-def _find(spec: Spec, split: str, roots: list[Path]) -> tuple[Path, list[bytes]] | None:
+def _find(spec: Spec, split: str, roots: list[Path], refused: list[str]) -> tuple[Path, list[Content]] | None:
     """The first folder that holds this set, with its files' contents.
 
-    MNIST and Fashion-MNIST share their file names: a folder with the other one's files is passed over.
+    MNIST and Fashion-MNIST share their file names: a folder with the other one's files is passed over, and `refused`
+    says which files these are.
     """
     files = spec.splits[split]
     for folder in _folders(spec, roots):
         sources = [source for file in files if (source := _source(folder, spec, file))]
         if len(sources) == len(files):
             with ThreadPoolExecutor(os.cpu_count()) as pool:   # decompression and hashing release the interpreter
-                contents = [content for content in pool.map(_content, sources, files) if content is not None]
-            if len(contents) == len(files):
-                return folder, contents
+                contents = list(pool.map(_content, sources, files))
+            foreign = [f"{path} is of {content}" for (path, _), content in zip(sources, contents, strict=True)
+                       if isinstance(content, str)]
+            if not foreign:
+                return folder, [content for content in contents if not isinstance(content, str)]
+            refused.append(" and ".join(foreign))
     return None
 
 
-def _content(source: Source, file: File) -> bytes | None:
-    """What is read there, where it is the official file's; None where it is a file of another known set.
+def _content(source: Source, file: File) -> Content | str:
+    """What is read there, where it is the official file's; where it is a file of another known set, that one's name.
 
-    Raises ValueError, with what is wrong as precisely as can be told, where it is neither.
+    Raises ValueError, with what is wrong as precisely as can be told, where it is neither, and OSError where it
+    cannot be read.
     """
     path, way = source
-    content = way(path, file)
+    try:
+        content = way(path, file)
+    except (OSError, MemoryError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "out of memory"
+        raise OSError(f"data: {path} cannot be read ({reason}); remove it or get the file anew") from None
     digest = hashlib.sha256(content).hexdigest()
     if digest == file.sha256:
         return content
     if digest in OWNERS and OWNERS[digest] != OWNERS[file.sha256]:
-        return None
+        return OWNERS[digest]
     fault = f"has SHA-256 {digest} but {file.name} has {file.sha256}"
     if len(content) != file.size:
         more = "more than " if len(content) > file.size else ""
@@ -179,14 +194,14 @@ def _content(source: Source, file: File) -> bytes | None:
 
 
 # ---------------------------------------------------------------- from the network
-def _fetched(spec: Spec, split: str, roots: list[Path], download: bool) -> Path:
+def _fetched(spec: Spec, split: str, roots: list[Path], refused: list[str], download: bool) -> Path:
     """The cache folder, after a download. Raises FileNotFoundError, with where it was sought and the way out."""
     files = spec.splits[split]
     absent = {folder: [file.name for file in files if not _source(folder, spec, file)]
               for folder in _folders(spec, roots)}
-    lacks = "".join(f" ({folder} lacks {', '.join(names)})" for folder, names in absent.items()
-                    if 0 < len(names) < len(files))
-    missing = f"data: {spec.name} is in none of {', '.join(map(str, roots))}{lacks}"
+    lacks = [f"{folder} lacks {', '.join(names)}" for folder, names in absent.items() if 0 < len(names) < len(files)]
+    told = "".join(f" ({fault})" for fault in [*refused, *lacks])
+    missing = f"data: {spec.name} is in none of {', '.join(map(str, roots))}{told}"
     way_out = f"put its files into one of these folders, or name their folder with --data-dir (see {spec.name} in " \
               "the README)"
     if not download or os.environ.get("MINIDL_OFFLINE", "0") not in ("", "0"):
@@ -194,4 +209,4 @@ def _fetched(spec: Spec, split: str, roots: list[Path], download: bool) -> Path:
     try:
         return install(spec)
     except OSError as error:
-        raise FileNotFoundError(f"{missing}, and {error}; {way_out}") from None
+        raise FileNotFoundError(f"{missing}, and downloading the whole set failed: {error}; {way_out}") from None

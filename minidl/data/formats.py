@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-import gzip
 import io
 import lzma
 import math
-import pickle
+import os
+import struct
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from pickle import UnpicklingError
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
 from .catalog import File
 
 Array = np.ndarray
+Content = bytes | memoryview              # a whole file's, read-only
 
 
 # ---------------------------------------------------------------- bytes -> arrays
-def parse_idx(content: bytes, axes: int) -> Array:
+def parse_idx(content: Content, axes: int) -> Array:
     """An IDX file of unsigned bytes: big-endian magic 0x0000080<axes>, the sizes, then the values.
 
     Raises ValueError where the magic number or the count of values is not what it must be.
@@ -38,7 +40,7 @@ def parse_idx(content: bytes, axes: int) -> Array:
     return np.frombuffer(content, np.uint8, offset=header).reshape(shape)
 
 
-def from_idx(contents: list[bytes]) -> tuple[Array, Array]:
+def from_idx(contents: Sequence[Content]) -> tuple[Array, Array]:
     """An image file and a label file -> images (n,1,h,w), labels (n,)."""
     images, labels = contents
     return parse_idx(images, 3)[:, None], parse_idx(labels, 1)
@@ -47,7 +49,7 @@ def from_idx(contents: list[bytes]) -> tuple[Array, Array]:
 RECORD = 3073                              # CIFAR-10: a label byte, then 3 planes of 32x32
 
 
-def from_records(contents: list[bytes]) -> tuple[Array, Array]:
+def from_records(contents: Sequence[Content]) -> tuple[Array, Array]:
     """CIFAR-10's binary files -> images (n,3,32,32), labels (n,)."""
     records = [np.frombuffer(content, np.uint8).reshape(-1, RECORD) for content in contents]
     images = np.concatenate([part[:, 1:] for part in records]).reshape(-1, 3, 32, 32)
@@ -55,90 +57,313 @@ def from_records(contents: list[bytes]) -> tuple[Array, Array]:
 
 
 # ---------------------------------------------------------------- containers -> bytes
-OPENERS: dict[str, Callable[..., Any]] = {"": open, ".gz": gzip.open, ".xz": lzma.open}
+# A file is data from a stranger: its size is looked at before its bytes, its headers before its values, and no more is
+# ever held than the official file has.
+SUFFIXES = ("", ".gz", ".xz")
+BLOCK = 1 << 16                            # bytes of a compressed file at a time
+PIECE = 1 << 20                            # bytes that they may become at a time
+XZ_MEMORY = 72 << 20                       # xz -9 needs 65 MiB to decompress
 
 
 def _reason(error: Exception) -> str:
-    """An error of another library in one line."""
-    return " ".join(f"{type(error).__name__}: {error}".split())
+    """An error of another library in one short line."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[:300]
 
 
-def read(path: Path, file: File) -> bytes:
-    """The uncompressed content of a plain, .gz or .xz file, but never more than one byte too much."""
-    try:
-        with OPENERS.get(path.suffix, open)(path, "rb") as opened:
+def read(path: Path, file: File) -> Content:
+    """The uncompressed content of a plain, .gz or .xz file, but never more than one byte too much.
+
+    Raises ValueError for a compressed file that is damaged, or that hides work: more streams than one, or much that
+    becomes nothing.
+    """
+    with open(path, "rb") as opened:
+        if path.suffix not in (".gz", ".xz"):
             return opened.read(file.size + 1)
-    except (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error) as error:
-        raise ValueError(f"data: {path} is damaged ({_reason(error)}); remove it or get the file anew") from None
+        try:
+            return _decompress(opened, _Gzip() if path.suffix == ".gz" else lzma.LZMADecompressor(memlimit=XZ_MEMORY),
+                               file.size + 1)
+        except (EOFError, ValueError, lzma.LZMAError, zlib.error) as error:
+            raise ValueError(f"data: {path} is damaged ({_reason(error)}); remove it or get the file anew") from None
 
 
-class _Inert:
-    """Stands for what a pickle asks NumPy for: takes any arguments, keeps the state that it is given, does nothing."""
+class _Gzip:
+    """zlib's decompressor of one gzip stream, with the manners of lzma's."""
 
-    def __init__(self, *arguments: Any):
-        pass
+    def __init__(self) -> None:
+        self.inner = zlib.decompressobj(wbits=31)
 
-    def __setstate__(self, state: Any) -> None:
-        self.state = state
+    def decompress(self, block: bytes, most: int) -> bytes:
+        return self.inner.decompress(self.inner.unconsumed_tail + block, most)
+
+    @property
+    def needs_input(self) -> bool:
+        return not self.inner.unconsumed_tail
+
+    @property
+    def eof(self) -> bool:
+        return self.inner.eof
+
+    @property
+    def unused_data(self) -> bytes:
+        return self.inner.unused_data
 
 
-class _OnlyArrays(pickle.Unpickler):
-    """Builds dictionaries, lists and byte strings, keeps the state of NumPy arrays, refuses every other class.
+def _decompress(opened: BinaryIO, stream: Any, most: int) -> Content:
+    """The one stream of a compressed file, at most so many bytes of it."""
+    content, size, taken = bytearray(most), 0, 0
+    while size < most and not stream.eof:
+        block = b""
+        if stream.needs_input:
+            block = opened.read(BLOCK)
+            taken += len(block)
+            if not block:
+                raise EOFError("it ends before its content does")
+        piece = stream.decompress(block, min(PIECE, most - size))
+        content[size:size + len(piece)] = piece
+        size += len(piece)
+        if taken > size + 2 * BLOCK + size // 64:      # what cannot be compressed grows by less
+            raise ValueError(f"{taken} bytes of it become only {size}")
+    if stream.eof and (stream.unused_data or opened.read(1)):
+        raise ValueError("there is more after its end")
+    return memoryview(content)[:size].toreadonly()
 
-    Not even NumPy's own functions are run: some wrong state of a dtype is enough to damage NumPy itself.
+
+# ---------------------------------------------------------------- pickled batches
+class _Array:
+    """Stands for an array or a dtype of a pickle, and keeps the state that it is given. Nothing of NumPy is run."""
+
+    state: Any = None
+
+
+class _Unpickler:
+    """A machine for the few instructions that a pickled batch of CIFAR-10 needs: protocol 2 as Python 2 wrote the
+    official files, 3 and 4 as Python 3 writes them anew.
+
+    It builds numbers, strings, tuples, lists and dictionaries with strings as keys, and does nothing else: it calls no
+    function, and its time and memory are bounded by the length of the file and the count of instructions.
     """
 
+    NUMBERS = {b"K": "<B", b"M": "<H", b"J": "<i"}
+    STRINGS = {b"U": "<B", b"T": "<i", b"C": "<B", b"B": "<I", b"X": "<I", b"\x8c": "<B"}   # the format of their length
+    CONSTANTS = {b"N": None, b"\x88": True, b"\x89": False}
+    TUPLES = {b"\x85": 1, b"\x86": 2, b"\x87": 3}
+    PUTS = {b"q": "<B", b"r": "<I"}
+    GETS = {b"h": "<B", b"j": "<I"}
     ARRAY_PARTS = {("numpy.core.multiarray", "_reconstruct"), ("numpy._core.multiarray", "_reconstruct"),
                    ("numpy", "ndarray"), ("numpy", "dtype")}
 
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in self.ARRAY_PARTS:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no image file needs")
-        return _Inert
+    def __init__(self, content: bytes, most: int):
+        self.content, self.most, self.at = memoryview(content), most, 0
+        self.stack: list[Any] = []
+        self.marks: list[int] = []
+        self.memo: dict[int, Any] = {}
+
+    def load(self) -> Any:
+        """What the pickle holds. Raises UnpicklingError for whatever the machine does not know."""
+        for _ in range(self.most):
+            code = bytes(self.take(1))
+            if code == b".":
+                return self.pop()
+            self.step(code)
+        raise UnpicklingError(f"it has more than {self.most} instructions")
+
+    def take(self, count: int) -> memoryview:
+        if not 0 <= count <= len(self.content) - self.at:
+            raise UnpicklingError(f"it ends where {count} more bytes are promised")
+        self.at += count
+        return self.content[self.at - count:self.at]
+
+    def number(self, form: str) -> int:
+        return struct.unpack(form, self.take(struct.calcsize(form)))[0]
+
+    def line(self) -> str:
+        ahead = bytes(self.content[self.at:self.at + 64])
+        return str(self.take(ahead.find(b"\n") + 1), "ascii")[:-1]
+
+    def pop(self) -> Any:
+        if len(self.stack) <= (self.marks[-1] if self.marks else 0):
+            raise UnpicklingError("it takes what it has not made")
+        return self.stack.pop()
+
+    def since_mark(self) -> list[Any]:
+        if not self.marks:
+            raise UnpicklingError("it takes what it has not marked")
+        mark = self.marks.pop()
+        values = self.stack[mark:]
+        del self.stack[mark:]
+        return values
+
+    def step(self, code: bytes) -> None:
+        push = self.stack.append
+        if code in self.NUMBERS:
+            push(self.number(self.NUMBERS[code]))
+        elif code in self.STRINGS:
+            held = self.take(self.number(self.STRINGS[code]))
+            push(str(held, "utf-8") if code in b"X\x8c" else held)
+        elif code in self.CONSTANTS:
+            push(self.CONSTANTS[code])
+        elif code == b"(":
+            self.marks.append(len(self.stack))
+        elif code == b"t":
+            push(tuple(self.since_mark()))
+        elif code in self.TUPLES:
+            push(tuple([self.pop() for _ in range(self.TUPLES[code])][::-1]))
+        elif code in b"])}":
+            push({b"]": [], b")": (), b"}": {}}[code])
+        elif code in b"ae":
+            values = [self.pop()] if code == b"a" else self.since_mark()
+            self.top(list).extend(values)
+        elif code in b"su":
+            values = [self.pop(), self.pop()][::-1] if code == b"s" else self.since_mark()
+            self.fill(self.top(dict), values)
+        elif code in self.PUTS or code == b"\x94":
+            self.memo[self.number(self.PUTS[code]) if code in self.PUTS else len(self.memo)] = self.top(object)
+        elif code in self.GETS:
+            push(self.memo[self.number(self.GETS[code])])
+        elif code in b"c\x93":
+            asked = (self.line(), self.line()) if code == b"c" else (self.pop(), self.pop())[::-1]
+            if not all(isinstance(name, str) for name in asked) or asked not in self.ARRAY_PARTS:
+                raise UnpicklingError(f"it asks for {self.told(asked)}, which no image file needs")
+            push(_Array)
+        elif code == b"R":
+            self.pop()
+            if self.pop() is not _Array:
+                raise UnpicklingError("it calls what is no part of an array")
+            push(_Array())
+        elif code == b"b":
+            state = self.pop()
+            self.top(_Array).state = state
+        elif code in b"\x80\x95":             # the protocol; how long a frame is
+            self.take(1 if code == b"\x80" else 8)
+        else:
+            raise UnpicklingError(f"it has instruction {code!r}, which no image file needs")
+
+    def top(self, kind: type) -> Any:
+        """The uppermost value, which must be of this kind and stays where it is."""
+        value = self.pop()
+        if not isinstance(value, kind):
+            raise UnpicklingError(f"it has a {type(value).__name__} where a {kind.__name__} must be")
+        self.stack.append(value)
+        return value
+
+    @staticmethod
+    def told(names: tuple[Any, ...]) -> str:
+        return ".".join(name[:40] if isinstance(name, str) else type(name).__name__ for name in names)
+
+    @staticmethod
+    def fill(target: dict[Any, Any], values: list[Any]) -> None:
+        keys = values[::2]
+        if len(values) % 2 or not all(isinstance(key, (memoryview, str)) and len(key) <= 64 for key in keys):
+            raise UnpicklingError("it has a dictionary whose keys are not short strings")
+        target.update((bytes(key) if isinstance(key, memoryview) else key, value)
+                      for key, value in zip(keys, values[1::2], strict=True))
 
 
-def records_from_pickle(path: Path, file: File) -> bytes:
+def records_from_pickle(path: Path, file: File) -> Content:
     """The binary record file's bytes from the pickled version of one of CIFAR-10's batches.
 
     Raises ValueError for a pickle that is damaged, asks for anything but arrays, or holds other things.
     """
-    held = io.BytesIO(path.read_bytes())
+    images = file.size // RECORD
+    most = file.size + 64 * images + 4096      # the official files have 31 bytes an image more, most of them its name
     try:
-        batch = _OnlyArrays(held, encoding="bytes").load()
-        labels = np.array(batch[b"labels"], np.uint8)
-        *_, values = batch[b"data"].state  # version, shape, dtype, order, bytes
-        pixels = np.frombuffer(values, np.uint8).reshape(len(labels), RECORD - 1)
-        return np.concatenate([labels[:, None], pixels], axis=1).tobytes()
-    except (pickle.UnpicklingError, EOFError, LookupError, TypeError, ValueError, AttributeError, OverflowError,
-            MemoryError) as error:
+        content = _read_sized(path, file.size, most)
+        batch = _Unpickler(content, 8 * images + 1000).load()    # the official files have 4 instructions an image
+        labels, (_, shape, _, by_columns, pixels) = batch[b"labels"], batch[b"data"].state
+        if (not isinstance(labels, list) or len(labels) != images
+                or not all(type(label) is int and 0 <= label < 256 for label in labels)):
+            raise ValueError(f"its labels are not {images} numbers from 0 to 255")
+        if shape != (images, RECORD - 1) or len(pixels) != images * (RECORD - 1):
+            raise ValueError(f"its data are not ({images}, {RECORD - 1}) bytes")
+        records = np.empty((images, RECORD), np.uint8)
+        records[:, 0] = labels
+        records[:, 1:] = np.frombuffer(pixels, np.uint8).reshape(shape, order="F" if by_columns else "C")
+        return records.data.toreadonly().cast("B")
+    except (UnpicklingError, LookupError, TypeError, ValueError, AttributeError) as error:
         raise ValueError(f"data: {path} is no batch of CIFAR-10 ({_reason(error)}); remove it or get the file "
                          "anew") from None
 
 
-def idx_from_npz(path: Path, file: File) -> bytes:
+def _read_sized(path: Path, least: int, most: int) -> bytes:
+    """A file's content, where it has about the size that it must have."""
+    with open(path, "rb") as opened:
+        size = os.fstat(opened.fileno()).st_size
+        if not least <= size <= most:
+            raise ValueError(f"it has {size} bytes but must have {least} to {most}")
+        return opened.read(most)
+
+
+# ---------------------------------------------------------------- Keras's archive
+MOST_ARCHIVE = 1 << 26                     # bytes of an archive; Keras's own has 11,490,434, uncompressed 54,951,000
+MOST_DIRECTORY = 1 << 17                   # bytes of its directory that are looked at
+
+
+class _Frugal(io.FileIO):
+    """A file that gives no more than `left` bytes in all: what opening an archive may cost."""
+
+    left = MOST_DIRECTORY
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        wanted = self.left + 1 if size is None or size < 0 else size
+        held = super().read(min(wanted, self.left + 1))
+        self.left -= len(held)
+        if self.left < 0:
+            raise ValueError("it has more in it than four arrays need")
+        return held
+
+
+def idx_from_npz(path: Path, file: File) -> Content:
     """An IDX file's bytes from Keras's archive, which holds x_train, y_train, x_test and y_test.
 
-    Raises ValueError for a damaged archive or one without that array.
+    Raises ValueError for a damaged archive or one without that array of bytes.
     """
-    key = ("x" if "images" in file.name else "y") + ("_train" if file.name.startswith("train") else "_test")
-    held = io.BytesIO(path.read_bytes())
+    axes = 3 if "images" in file.name else 1
+    key = ("x" if axes == 3 else "y") + ("_train" if file.name.startswith("train") else "_test")
+    shape = ((file.size - 16) // 784, 28, 28) if axes == 3 else (file.size - 8,)
+    content, at = bytearray(file.size), 4 * (axes + 1)
+    content[:at] = b"".join(n.to_bytes(4, "big") for n in (0x800 + axes, *shape))
     try:
-        with np.load(held, allow_pickle=False) as archive:
-            values = archive[key].astype(np.uint8)
-    except (EOFError, LookupError, TypeError, ValueError, AttributeError, zipfile.BadZipFile, zlib.error,
-            RuntimeError, MemoryError) as error:
+        with _Frugal(path) as opened:
+            size = os.fstat(opened.fileno()).st_size
+            if size > MOST_ARCHIVE:
+                raise ValueError(f"it has {size} bytes but must have at most {MOST_ARCHIVE}")
+            with zipfile.ZipFile(opened) as archive:
+                entry = archive.getinfo(f"{key}.npy")
+                if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                    raise ValueError("it is not compressed as NumPy does it")
+                opened.left = size
+                with archive.open(entry) as member:
+                    _npy_header(member, shape)
+                    while piece := member.read(min(PIECE, file.size - at)):
+                        content[at:at + len(piece)] = piece
+                        at += len(piece)
+                    if at < file.size or member.read(1):
+                        raise ValueError("it does not hold the values that its header promises")
+    except (EOFError, LookupError, TypeError, ValueError, OSError, zipfile.BadZipFile, zlib.error, struct.error,
+            RuntimeError, OverflowError) as error:                       # OSError: it may lead to before its start
         raise ValueError(f"data: {path} has no array {key} to read ({_reason(error)}); remove it or get the "
                          "file anew") from None
-    header = [0x800 + values.ndim, *values.shape]
-    return b"".join(n.to_bytes(4, "big") for n in header) + values.tobytes()
+    return memoryview(content).toreadonly()
+
+
+def _npy_header(member: Any, shape: tuple[int, ...]) -> None:
+    """Read over the header of an array. Raises ValueError where it is not the one of bytes of this shape."""
+    start = member.read(10)                # "\x93NUMPY", the version, the length of the rest
+    if start[:8] != b"\x93NUMPY\1\0":
+        raise ValueError(f"it begins with {start!r} but must begin as an array of NumPy")
+    length = int.from_bytes(start[8:], "little")
+    header = member.read(min(length, 256)).decode("latin-1").strip()
+    wanted = f"{{'descr': '|u1', 'fortran_order': False, 'shape': {shape}, }}"
+    if length > 256 or header.replace("L", "") != wanted:        # Python 2 may have written (60000L, 28L, 28L)
+        raise ValueError(f"its header is {header[:120]!r} but must be {wanted!r}")
 
 
 class Format(NamedTuple):
     """How official files become arrays, and which other package's container may stand for one of them."""
 
-    parse: Callable[[list[bytes]], tuple[Array, Array]]
+    parse: Callable[[Sequence[Content]], tuple[Array, Array]]
     container: Callable[[str, str], str]   # names of the set and of the file -> the container's name
-    restore: Callable[[Path, File], bytes]
+    restore: Callable[[Path, File], Content]
 
 
 FORMATS = {

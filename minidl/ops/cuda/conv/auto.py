@@ -1,8 +1,8 @@
 """`algorithm="auto"`: the fastest of those that can do a case, measured once a shape, direction, precision and device.
 
-What was measured is kept in a JSON file a device in the user's cache folder, so that other processes, and later
+What was measured is kept in a JSON file per device in the user's cache folder, so that other processes, and later
 runs, need not measure again and choose the same. An entry names all that took part, the fastest first: where others can
-do the case now, it is measured anew.
+do the case now, it is measured anew. Whatever in the file is not exactly that is passed over, and measured anew.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 import statistics
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -21,6 +22,7 @@ import numpy as np
 from ....device import precision
 from ....version import __version__
 
+MOST_BYTES = 1 << 20                       # of a file that is read: some 7,000 cases
 REPEATS, IN_A_ROW = 5, 4                   # timed runs, after one that compiles and warms up; calls in each
 
 _chosen: dict[tuple[Any, ...], str] = {}   # what this process has looked up, or measured
@@ -93,21 +95,26 @@ def _time(launcher: Callable[..., Any], arguments: tuple[Any, ...], g: Any) -> f
 
 
 def _read(file: Path) -> dict[str, list[str]]:
-    """The entries of a file; none where there is no file, or not one of ours."""
+    """The entries of a file that are lists of names; none where there is no file, or not one of ours."""
     try:
-        entries = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        if not file.is_file():             # opening a pipe would wait for a writer
+            return {}
+        with open(file, "rb") as opened:
+            held = opened.read(MOST_BYTES + 1)
+        entries = json.loads(held) if len(held) <= MOST_BYTES else {}
+    except (OSError, ValueError, RecursionError, MemoryError):
         return {}
-    entries = entries if isinstance(entries, dict) else {}
-    return {key: names for key, names in entries.items() if isinstance(names, list)}
+    return {key: names for key, names in (entries.items() if isinstance(entries, dict) else ())
+            if isinstance(names, list) and all(isinstance(name, str) for name in names)}
 
 
 def _write(file: Path, entries: dict[str, list[str]]) -> None:
     """Replace the file whole; a folder that cannot be written only means measuring again."""
-    part = file.with_name(f"{file.name}.{os.getpid()}.part")
+    part = file.with_name(f"{file.name}.{secrets.token_hex(8)}.part")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(json.dumps(entries, indent=0, sort_keys=True), encoding="utf-8")
+        with open(part, "x", encoding="utf-8") as opened:
+            json.dump(entries, opened, indent=0, sort_keys=True)
         os.replace(part, file)
     except OSError:
         with contextlib.suppress(OSError):
