@@ -5,8 +5,8 @@
 
 A fault is one small change: another operator, a constant one off, a condition turned round, a statement dropped,
 arguments swapped, None returned. First the whole suite runs once, and notes which test reaches which line; then each
-fault is tried on the tests that reach it, the fastest first, up to the first failure. A fault in what an import runs is
-tried on the whole suite. A test that takes ten times as long as it did counts as a failure ("timeout").
+fault is tried on the tests that reach it, the fastest first, up to the first failure; one in what an import defines, on
+those that reach a line with its name. A test that takes ten times as long as it did counts as a failure ("timeout").
 
 Faults that no test can notice, or should, stand in mutation_survivors.md with their reasons, by their text and not by
 their line; any other that survives makes the exit status 1. `--again` tries those once more that survived in an earlier
@@ -38,7 +38,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -70,6 +70,7 @@ class Fault:
     end: int
     text: str
     lines: tuple[int, int]                 # first and last of those whose tests count
+    names: tuple[str, ...]                 # what an import defines there: lines that name it count too
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -107,6 +108,8 @@ def variants(node: Any) -> Iterator[tuple[Any, Any]]:
     """(what to replace, by what): the node itself, or a part of it."""
     one = ast.Constant(1)
     match node:
+        case ast.If(test=ast.Name(id="TYPE_CHECKING")):
+            return
         case ast.Compare(ops=[op]):
             for other in COMPARISONS[type(op)]:
                 yield node, changed(node, ops=[other()])
@@ -152,6 +155,8 @@ def children(node: ast.AST) -> Iterator[ast.AST]:
     match node:
         case ast.JoinedStr() | ast.Raise() | ast.arg() | ast.FunctionDef(name="__repr__" | "extra_repr"):
             return
+        case ast.keyword(arg="strict"):                        # of zip: a check of ourselves
+            return
         case ast.If(test=ast.Name(id="TYPE_CHECKING")) | ast.Assign(targets=[ast.Name(id="__all__" | "__slots__")]):
             return
         case ast.AnnAssign(value=value):
@@ -187,7 +192,8 @@ def faults(file: str, source: str) -> Iterator[Fault]:
             text, gap = ast.unparse(new), "\n" * (old.end_lineno - old.lineno)         # lines below stay where they are
             yield Fault(file, old.lineno, ".".join(path) if inside else "", header(statement),
                         header(substituted(statement, old, new)), begin, end,
-                        f"({text}{gap})" if isinstance(old, ast.expr) else text + gap, lines(statement))
+                        f"({text}{gap})" if isinstance(old, ast.expr) else text + gap, lines(statement),
+                        () if inside else names(statement))
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             path = (*path, node.name)
         for child in children(node):
@@ -203,6 +209,12 @@ def lines(statement: Any) -> tuple[int, int]:
     if body and not isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
         return statement.lineno, max(statement.lineno, body[0].lineno - 1)
     return statement.lineno, statement.end_lineno
+
+
+def names(statement: Any) -> tuple[str, ...]:
+    """What an assignment gives a value to."""
+    targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
+    return tuple(node.id for target in targets if target for node in ast.walk(target) if isinstance(node, ast.Name))
 
 
 def substituted(tree: Any, old: ast.AST, new: ast.AST) -> Any:
@@ -352,17 +364,21 @@ class Reach:
         self.reach = notes["reach"]
 
     def tests(self, fault: Fault) -> dict[str, float]:
-        """The tests to try, in their order, and the time that each may take."""
-        lines = self.reach.get(fault.file, {})
-        first, last = fault.lines
-        reached = {c for n, contexts in lines.items() if first <= int(n) <= last for c in contexts}
-        if fault.function:
-            chosen = {test for test in self.seconds if test in reached or test.partition("::")[0] in reached}
-            ahead = chosen
-        else:                              # what an import runs may show in any test; those of the file come first
-            chosen, ahead = set(self.seconds), {c for contexts in lines.values() for c in contexts}
-        order = sorted(chosen, key=lambda test: (test not in reached, test not in ahead, self.seconds[test]))
-        return {test: 20 + 10 * self.seconds[test] for test in order}
+        """The tests to try, the fastest first, and the time that each may take."""
+        reached = self._reach(fault.file, range(fault.lines[0], fault.lines[1] + 1))
+        if fault.names:
+            word = re.compile(rf"\b({'|'.join(fault.names)})\b")
+            for file in self.reach:
+                text = (ROOT / file).read_text(encoding="utf-8").splitlines()
+                reached |= self._reach(file, (n for n, line in enumerate(text, 1) if word.search(line)))
+        chosen = [test for test in self.seconds if test in reached or test.partition("::")[0] in reached]
+        if not chosen and "" in reached:   # only what every run imports
+            chosen = list(self.seconds)
+        return {test: 20 + 10 * self.seconds[test] for test in sorted(chosen, key=self.seconds.__getitem__)}
+
+    def _reach(self, file: str, lines: Iterable[int]) -> set[str]:
+        """The tests, and the test files in being imported, that run one of the lines."""
+        return {context for n in lines for context in self.reach.get(file, {}).get(str(n), ())}
 
 
 def take_notes(copy: Copy, names: list[str], file: Path | None) -> Reach:

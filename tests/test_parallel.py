@@ -104,3 +104,9 @@ def test_where_affinity_is_unknown_there_is_a_thread_for_each_core(monkeypatch: 
     for cores, wanted in ((6, 6), (None, 1)):
         monkeypatch.setattr(os, "cpu_count", lambda cores=cores: cores)
         assert inspect.unwrap(parallel.threads)() == wanted
+
+
+@pytest.mark.skipif(parallel.threads() == 1, reason="one thread does all the work here")
+def test_chunks_are_worked_on_at_the_same_time() -> None:
+    together = threading.Barrier(2, timeout=10)
+    parallel.parallel_for(2, 1, lambda i, j: together.wait())  # alone, a chunk would wait in vain
