@@ -274,8 +274,8 @@ class Notes:
 class Only:
     """A pytest plugin: these tests alone, in this order, each within its time."""
 
-    def __init__(self, limits: dict[str, float]) -> None:
-        self.limits, self.rank = limits, {test: i for i, test in enumerate(limits)}
+    def __init__(self, limits: dict[str, float], failed: Path) -> None:
+        self.limits, self.rank, self.failed = limits, {test: i for i, test in enumerate(limits)}, failed
 
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
         items[:] = sorted((item for item in items if item.nodeid in self.rank), key=lambda item: self.rank[item.nodeid])
@@ -285,7 +285,7 @@ class Only:
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         if report.failed:
-            Path("failed").write_text(report.nodeid)
+            self.failed.write_text(report.nodeid)
 
 
 def in_copy(folder: str, limits: dict[str, float] | None, notes: str | None) -> None:
@@ -294,7 +294,8 @@ def in_copy(folder: str, limits: dict[str, float] | None, notes: str | None) -> 
     os.chdir(folder)
     sys.path[:] = [folder, *(path for path in sys.path if not path.startswith(str(ROOT)))]
     os.environ.update(HOME=f"{folder}/home", TMPDIR=f"{folder}/tmp")
-    os.environ.pop("PYTHONPATH", None)
+    for name in ("PYTHONPATH", "PYTHONWARNINGS"):
+        os.environ.pop(name, None)
     tempfile.tempdir = None
     silence = os.open(f"{folder}/output", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(silence, 1)
@@ -310,7 +311,7 @@ def in_copy(folder: str, limits: dict[str, float] | None, notes: str | None) -> 
         noted.write(str(notes))
     else:
         files = dict.fromkeys(test.partition("::")[0] for test in limits)
-        code = pytest.main([*common, "-x", *files], plugins=[Only(limits)])
+        code = pytest.main([*common, "-x", *files], plugins=[Only(limits, Path(folder, "failed"))])
     sys.stdout.flush()
     os._exit(int(code))
 
@@ -333,9 +334,11 @@ class Copy:
         process = self.context.Process(target=in_copy, args=(str(self.folder), limits, notes and str(notes)))
         process.start()
         process.join()
+        assert process.pid
         with suppress(ProcessLookupError):
-            os.killpg(process.pid or 0, signal.SIGKILL)
-        return process.exitcode or 0
+            os.killpg(process.pid, signal.SIGKILL)             # its group bears its id
+        assert process.exitcode is not None
+        return process.exitcode
 
     def attempt(self, fault: Fault, limits: dict[str, float]) -> tuple[str, str]:
         """("killed", "timeout" or "survived", and the test that noticed, if it is known)."""
@@ -435,6 +438,7 @@ def main() -> int:
         copies: queue.SimpleQueue[Copy] = queue.SimpleQueue()
         made = [Copy(Path(folder, str(i)), names) for i in range(options.processes)]
         Copy.context.set_forkserver_preload(PRELOADED)
+        os.environ["PYTHONWARNINGS"] = "ignore:resource_tracker"       # who is ended cleans up nothing
         reach = take_notes(made[0], names, options.map)
         print(f"{len(chosen)} of {total:,} faults; {len(reach.seconds):,} tests, {sum(reach.seconds.values()):.0f} s; "
               f"{time.monotonic() - start:.0f} s to see which reach what", flush=True)
