@@ -110,3 +110,7 @@ def test_where_affinity_is_unknown_there_is_a_thread_for_each_core(monkeypatch: 
 def test_chunks_are_worked_on_at_the_same_time() -> None:
     together = threading.Barrier(2, timeout=10)
     parallel.parallel_for(2, 1, lambda i, j: together.wait())  # alone, a chunk would wait in vain
+
+
+def test_a_chunk_has_as_many_images_as_its_budget_holds_and_one_at_least() -> None:
+    assert [parallel.images_a_chunk(size, 350) for size in (100, 350, 351, 1000, 0)] == [3, 1, 1, 1, 350]

@@ -406,6 +406,7 @@ def test_the_bar_counts_images_and_shows_means_so_far(compiled: bool, monkeypatc
     for epoch, (bar, metrics) in enumerate(zip(Bar.made, history, strict=True)):
         assert (bar.options["desc"], bar.options["total"], bar.closed) == (f"epoch {epoch + 1}/2", 10, True)
         assert bar.options["disable"] is None                  # off where there is no terminal
+        assert (bar.options["unit"], bar.options["unit_scale"], bar.options["leave"]) == ("image", True, False)
         assert bar.images == [4, 4, 2]
         means = []
         for end in (4, 8, 10):                                 # the rate is 0: the model is the same all the time
