@@ -185,3 +185,13 @@ def test_memory_kept_has_a_limit(kept: list[Array], monkeypatch: pytest.MonkeyPa
     del held
     parallel.empty((80,), np.uint8)
     assert [buffer.nbytes for buffer in kept] == [80]          # the unused ones made room
+
+
+def test_a_maximum_is_never_in_the_border() -> None:
+    """Where all of a window's image is -inf, its first element in the image wins."""
+    x = np.full((1, 1, 2, 2), -np.inf)
+    g = pool_geometry("max_pool2d", x.shape, 2, 2, 1)          # four windows, each with one element of the image
+    y, index = k.max_pool2d(x, g)
+    np.testing.assert_array_equal(y, x)
+    np.testing.assert_array_equal(k.max_pool2d_grad_x(np.arange(1.0, 5).reshape(1, 1, 2, 2), index, g)[0, 0],
+                                  [[1, 2], [3, 4]])

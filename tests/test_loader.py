@@ -325,3 +325,10 @@ def test_epochs_are_counted_from_0() -> None:
             loader.set_epoch(epoch)            # type: ignore[arg-type]
     loader.set_epoch(2**40)
     assert sorted(labels(loader)) == list(range(10))
+
+
+@pytest.mark.parametrize(("count", "batches"), [(9, 3), (10, 3), (11, 3), (12, 4)])
+def test_drop_last_leaves_out_whatever_does_not_fill_a_batch(count: int, batches: int) -> None:
+    loader = DataLoader(dataset(count), 3, drop_last=True)
+    assert [len(y) for _, y in loader] == [3] * batches
+    assert (len(loader), loader.images_per_epoch) == (batches, 3 * batches)

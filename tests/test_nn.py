@@ -677,3 +677,13 @@ EDGES = r"must be p, \(ph, pw\) or \(\(top, bottom\), \(left, right\)\), ints of
 def test_layers_refuse(build: Any, message: str) -> None:
     with pytest.raises(ValueError, match=f"^{message}"):
         build()
+
+
+def test_moving_makes_recorded_graphs_stale() -> None:
+    """Their closures hold the arrays from before."""
+    net = nn.Linear(2, 2)
+    loss = net(Tensor([[1.0, 2.0]])).sum()
+    net.to(dtype="float64")
+    with pytest.raises(ValueError, match="was changed in place after the operation was recorded"):
+        loss.backward()
+    assert [p.grad for p in net.parameters()] == [None, None]

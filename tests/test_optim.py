@@ -251,3 +251,21 @@ def test_named_schedules_stay_between_0_and_1(name: str, total: int) -> None:
 def test_schedules_refuse(build: Any, message: str) -> None:
     with pytest.raises(ValueError, match=f"^{message}"):
         build()
+
+
+# ---------------------------------------------------------------- the named schedules' corners
+@pytest.mark.parametrize(("total", "rise"), [(1000, 50), (1019, 50), (1020, 51), (40, 2), (39, 1), (2, 1)])
+def test_warmup_cosine_rises_over_a_twentieth_and_falls_over_the_rest(total: int, rise: int) -> None:
+    schedule = optim.schedule("warmup-cosine", total)
+    np.testing.assert_allclose([schedule(i) for i in range(rise)], [(i + 1) / rise for i in range(rise)])
+    fall = total - rise
+    np.testing.assert_allclose([schedule(rise + i) for i in range(fall)],
+                               [(1 + math.cos(math.pi * i / fall)) / 2 for i in range(fall)], atol=1e-12)
+    np.testing.assert_allclose([schedule(total), schedule(total + 1)], 0, atol=1e-12)
+
+
+@pytest.mark.parametrize(("total", "third"), [(1000, 334), (999, 333), (7, 3), (3, 1), (2, 1), (1, 1)])
+def test_step_divides_by_10_after_each_third(total: int, third: int) -> None:
+    schedule = optim.schedule("step", total)
+    np.testing.assert_allclose([schedule(i) for i in range(3 * third)],
+                               [1] * third + [0.1] * third + [0.01] * third)

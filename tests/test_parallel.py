@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import signal
 import threading
@@ -77,3 +78,39 @@ def test_a_forked_child_works_on() -> None:
         signal.alarm(20)                                       # a child that hangs ends by this
         os._exit(0 if np.array_equal(linear(x, x[:50, :], None), expected) else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.parametrize("count", [1, 2, 7])
+def test_minidl_num_threads_says_how_many(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINIDL_NUM_THREADS", str(count))
+    assert inspect.unwrap(parallel.threads)() == count
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system does not confine a process to cores")
+def test_there_is_a_thread_for_each_core_that_the_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MINIDL_NUM_THREADS", raising=False)
+    every = os.sched_getaffinity(0)
+    assert inspect.unwrap(parallel.threads)() == len(every)
+    os.sched_setaffinity(0, {min(every)})
+    try:
+        assert inspect.unwrap(parallel.threads)() == 1
+    finally:
+        os.sched_setaffinity(0, every)
+
+
+def test_where_affinity_is_unknown_there_is_a_thread_for_each_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MINIDL_NUM_THREADS", raising=False)
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    for cores, wanted in ((6, 6), (None, 1)):
+        monkeypatch.setattr(os, "cpu_count", lambda cores=cores: cores)
+        assert inspect.unwrap(parallel.threads)() == wanted
+
+
+@pytest.mark.skipif(parallel.threads() == 1, reason="one thread does all the work here")
+def test_chunks_are_worked_on_at_the_same_time() -> None:
+    together = threading.Barrier(2, timeout=10)
+    parallel.parallel_for(2, 1, lambda i, j: together.wait())  # alone, a chunk would wait in vain
+
+
+def test_a_chunk_has_as_many_images_as_its_budget_holds_and_one_at_least() -> None:
+    assert [parallel.images_a_chunk(size, 350) for size in (100, 350, 351, 1000, 0)] == [3, 1, 1, 1, 350]

@@ -437,3 +437,17 @@ def test_without_gradients_no_gradient_primitive_is_called(calls: Counter[str]) 
     with no_grad():
         (leaf(1, 2) * leaf(3, 4)).sum()
     assert set(calls) == {"mul", "sum"}
+
+
+def test_dtypes_are_compared_by_value() -> None:
+    """NumPy may hold one dtype as several objects: after unpickling, or with metadata."""
+    other = np.dtype("float32", metadata={"from": "elsewhere"})
+    x, y = Tensor(np.ones(2, other)), Tensor(np.ones(2, np.float32))
+    assert x.dtype is not y.dtype
+    assert (x + y).tolist() == [2, 2]
+
+
+@pytest.mark.parametrize("product", [lambda x: x @ 2.0, lambda x: 2.0 @ x, lambda x: x[0] @ [1.0, 2.0]])
+def test_a_product_with_what_is_no_tensor_is_refused(product: Any) -> None:
+    with pytest.raises(TypeError, match=r"^matmul: an input is a builtins\.(float|list) but must be a Tensor"):
+        product(leaf(1, 2, 3, 4).reshape(2, 2))

@@ -449,3 +449,122 @@ def test_the_bar_is_off_where_stderr_is_no_terminal(tmp_path: Path) -> None:
                           env={**os.environ, "PYTHONPATH": str(ROOT)})
     assert done.stderr == ""
     assert len(list((tmp_path / "runs").iterdir())) == 1
+
+
+# ------------------------------------------------------------------ what an epoch is made of
+class Noted(nn.Module):
+    """One weight a class, from each image's first pixel; notes the pixels it sees, and in which mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = minidl.Tensor(np.zeros((10, 1), np.float32), requires_grad=True)
+        self.seen: list[tuple[bool, list[int]]] = []
+
+    def forward(self, x: minidl.Tensor) -> minidl.Tensor:
+        first = x[:, 0, 0, :1]
+        self.seen.append((self.training, np.rint(first.numpy() * 255).astype(int).ravel().tolist()))
+        return minidl.ops.linear(first, self.weight, None)
+
+
+def numbered_loaders(train: int = 10, test: int = 6) -> tuple[data.DataLoader, data.DataLoader]:
+    """Images whose pixels are their number, in batches of 4."""
+    def loader(split: str, count: int, shuffle: bool) -> data.DataLoader:
+        images = np.broadcast_to(np.arange(count, dtype=np.uint8)[:, None, None, None], (count, 1, 2, 2))
+        return data.DataLoader(data.Dataset("mine", split, images, np.arange(count) % 10), 4, shuffle=shuffle)
+    return loader("train", train, True), loader("test", test, False)
+
+
+def test_fit_takes_the_orders_of_epoch_0_and_on_and_trains_a_model_left_in_evaluation() -> None:
+    model = Noted()
+    train, test = numbered_loaders()
+    train.set_epoch(7)                                         # whatever the loader was used for before
+    fit(model.eval(), optim.SGD(model.parameters(), 0.1), train, test, epochs=2)
+    batches: list[tuple[bool, list[int]]] = []
+    for epoch in (0, 1):
+        order = train.order(epoch).tolist()
+        batches += [(True, order[:4]), (True, order[4:8]), (True, order[8:]), (False, [0, 1, 2, 3]), (False, [4, 5])]
+    assert model.seen == batches
+    assert model.training
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_fit_does_not_depend_on_what_was_done_with_model_and_loader_before(compiled: bool) -> None:
+    states = []
+    for used in (False, True):
+        minidl.manual_seed(0)
+        model = nn.Sequential(nn.Flatten(), nn.Linear(4, 16), nn.Dropout(), nn.Linear(16, 10))
+        train, test = numbered_loaders()
+        if used:
+            list(train)
+            model.eval()
+        fit(model, optim.SGD(model.parameters(), 0.5), train, test, epochs=2, compiled=compiled)
+        states.append(model.state_dict())
+    for name, values in states[0].items():
+        np.testing.assert_array_equal(values, states[1][name])
+
+
+class Bar:
+    """In place of tqdm's bar: notes what it is told."""
+
+    made: list[Bar] = []
+
+    def __init__(self, **options: object) -> None:
+        self.options, self.images, self.shown, self.closed = options, [], [], False
+        self.made.append(self)
+
+    def set_postfix(self, refresh: bool = True, **shown: str) -> None:
+        self.shown.append(shown)
+
+    def update(self, images: int) -> None:
+        self.images.append(images)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_the_bar_counts_images_and_shows_means_so_far(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiled, the loss is known at the epoch's end alone."""
+    monkeypatch.setattr("tqdm.tqdm", Bar)
+    monkeypatch.setattr(Bar, "made", [])
+    model = nn.Sequential(nn.Flatten(), nn.Linear(4, 10))
+    history = fit(model, optim.SGD(model.parameters(), 0.0), *numbered_loaders(), epochs=2, progress=True,
+                  compiled=compiled)
+    train, _ = numbered_loaders()
+    for epoch, (bar, metrics) in enumerate(zip(Bar.made, history, strict=True)):
+        assert (bar.options["desc"], bar.options["total"], bar.closed) == (f"epoch {epoch + 1}/2", 10, True)
+        assert bar.options["disable"] is None                  # off where there is no terminal
+        assert (bar.options["unit"], bar.options["unit_scale"], bar.options["leave"]) == ("image", True, False)
+        assert bar.images == [4, 4, 2]
+        means = []
+        for end in (4, 8, 10):                                 # the rate is 0: the model is the same all the time
+            picked = train.dataset.images[train.order(epoch)[:end]], train.dataset.labels[train.order(epoch)[:end]]
+            loss, accuracy = evaluate(model, [(picked[0].astype(np.float32) / 255, picked[1])])
+            means.append({"loss": f"{loss:.4f}", "accuracy": f"{100 * accuracy:.2f} %"})
+        assert bar.shown == (means[-1:] if compiled else means)
+        assert (f"{metrics['train_loss']:.4f}", metrics["train_accuracy"]) == (means[-1]["loss"], accuracy)
+
+
+def test_no_bar_without_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tqdm.tqdm", Bar)
+    monkeypatch.setattr(Bar, "made", [])
+    model = nn.Sequential(nn.Flatten(), nn.Linear(4, 10))
+    fit(model, optim.SGD(model.parameters(), 0.1), *numbered_loaders(), epochs=1)
+    assert [bar.options["disable"] for bar in Bar.made] == [True]
+
+
+def test_seconds_are_of_training_and_evaluation_and_images_per_second_of_training_alone(
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock that the model moves on: a second for a training batch, ten for one of the evaluation."""
+    now = [1000.0]
+
+    class Slow(Noted):
+        def forward(self, x: minidl.Tensor) -> minidl.Tensor:
+            now[0] += 1 if self.training else 10
+            return super().forward(x)
+
+    monkeypatch.setattr("minidl.training.time.perf_counter", lambda: now[0])
+    model = Slow()
+    for metrics in fit(model, optim.SGD(model.parameters(), 0.1), *numbered_loaders(), epochs=2):
+        assert metrics["seconds"] == 3 * 1 + 2 * 10
+        assert metrics["images_per_second"] == 10 / 3

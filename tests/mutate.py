@@ -1,0 +1,496 @@
+"""Mutation: seeded faults, each in a copy of the tree, and which of them the tests notice.
+
+    python tests/mutate.py --count 200 --seed 1 [--processes 2] [--files 'minidl/ops/*.py'] [--json FILE] [--map FILE]
+    python tests/mutate.py --again FILE
+
+A fault is one small change: another operator, a constant one off, a condition turned round, a statement dropped,
+arguments swapped, None returned. First the whole suite runs once, and notes which test reaches which line; then each
+fault is tried on the tests that reach it, the fastest first, up to the first failure; one in what an import defines, on
+those that reach a line with its name. A test that takes ten times as long as it did counts as a failure ("timeout").
+
+Faults that no test can notice, or should, stand in mutation_survivors.md with their reasons, by their text and not by
+their line; any other that survives makes the exit status 1. `--again` tries those once more that survived in an earlier
+run's JSON file. `--map` keeps the notes in a file, which serves as long as the code is the same.
+
+It needs a system that forks, git, and coverage (it comes with pytest-cov). CUDA kernels (.cu) are not changed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import copy
+import fnmatch
+import functools
+import gc
+import hashlib
+import json
+import multiprocessing
+import os
+import queue
+import random
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+KNOWN = Path(__file__).with_name("mutation_survivors.md")
+FILES = ("minidl/ops/*.py", "minidl/ops/cpu/*.py", "minidl/compile/*.py", "minidl/optim.py", "minidl/weights.py",
+         "minidl/data/loader.py", "minidl/data/batches.py", "minidl/training.py", "minidl/tensor.py", "minidl/nn.py")
+NOT_RUN = ("tests/test_meta.py", "tests/test_benchmarks.py", "tests/test_mutate.py",    # of texts and scripts
+           "tests/test_cuda_*.py", "tests/test_emulated.py",                            # of CUDA kernels, slowly
+           "tests/test_compile.py::test_memory_of_replays_is_flat")                     # a minute each time
+PRELOADED = ["pytest", "hypothesis", "numpy", "h5py", "tqdm", "torch", "coverage"]      # by all runs, once
+MEMORY = 8 << 30                           # bytes that a fault may take
+
+
+# ---------------------------------------------------------------- faults
+@dataclass(frozen=True)
+class Fault:
+    """One change: what stands in bytes begin to end of a file becomes `text`."""
+
+    file: str
+    line: int
+    function: str                          # "Class.method", or "" where an import runs it
+    before: str                            # the statement, without its body
+    after: str
+    begin: int
+    end: int
+    text: str
+    lines: tuple[int, int]                 # first and last of those whose tests count
+    names: tuple[str, ...]                 # what an import defines there: lines that name it count too
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """What it is, wherever its line has moved to."""
+        return f"{self.file} {self.function}".strip(), self.before, self.after
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line} {self.function}: {self.before}  ->  {self.after}"
+
+
+COMPARISONS: dict[type, tuple[type, ...]] = {
+    ast.Lt: (ast.LtE, ast.GtE), ast.LtE: (ast.Lt, ast.Gt), ast.Gt: (ast.GtE, ast.LtE), ast.GtE: (ast.Gt, ast.Lt),
+    ast.Eq: (ast.NotEq,), ast.NotEq: (ast.Eq,), ast.Is: (ast.IsNot,), ast.IsNot: (ast.Is,), ast.In: (ast.NotIn,),
+    ast.NotIn: (ast.In,)}
+ARITHMETIC: dict[type, type] = {
+    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.FloorDiv, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult,
+    ast.Mod: ast.FloorDiv, ast.Pow: ast.Mult, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd, ast.LShift: ast.RShift,
+    ast.RShift: ast.LShift, ast.BitXor: ast.BitAnd}
+
+EITHER_WAY = {"add", "max", "maximum", "min", "minimum", "mul", "multiply", "isinstance"}    # or refused at once
+
+
+def changed(node: Any, **fields: Any) -> Any:
+    node = copy.copy(node)
+    for name, value in fields.items():
+        setattr(node, name, value)
+    return node
+
+
+def is_text(node: ast.AST) -> bool:
+    return isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, (str, bytes)))
+
+
+def variants(node: Any) -> Iterator[tuple[Any, Any]]:
+    """(what to replace, by what): the node itself, or a part of it."""
+    one = ast.Constant(1)
+    match node:
+        case ast.If(test=ast.Name(id="TYPE_CHECKING")):
+            return
+        case ast.Compare(ops=[op]):
+            for other in COMPARISONS[type(op)]:
+                yield node, changed(node, ops=[other()])
+        case ast.BinOp(op=op) if type(op) in ARITHMETIC and not (is_text(node.left) or is_text(node.right)):
+            yield node, changed(node, op=ARITHMETIC[type(op)]())
+        case ast.BoolOp(op=op):
+            yield node, changed(node, op=ast.Or() if isinstance(op, ast.And) else ast.And())
+        case ast.UnaryOp(op=ast.Not() | ast.USub(), operand=operand):
+            yield node, operand
+        case ast.Constant(value=bool(value)):
+            yield node, ast.Constant(not value)
+        case ast.Constant(value=int() | float() as value):
+            yield from ((node, ast.Constant(value + d)) for d in (1, -1))
+        case ast.Call(args=[ast.Starred(), *_] | [_, ast.Starred(), *_]):
+            return
+        case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)) if name in EITHER_WAY:
+            return
+        case ast.Call(args=[first, second, *others]):
+            yield node, changed(node, args=[second, first, *others])
+            if others:
+                yield node, changed(node, args=[first, others[0], second, *others[1:]])
+        case ast.Slice(lower=lower, upper=upper):
+            for bound in (lower, upper):
+                if bound is not None and not isinstance(bound, ast.Constant):
+                    yield from ((bound, ast.BinOp(bound, op, one)) for op in (ast.Add(), ast.Sub()))
+        case ast.If(test=test) | ast.While(test=test) | ast.IfExp(test=test) if not isinstance(test, ast.Compare):
+            if not (isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not)):   # that is turned round above
+                yield test, ast.UnaryOp(ast.Not(), test)
+        case ast.comprehension(ifs=[test]):
+            yield test, ast.Constant(True)
+        case ast.Return(value=ast.expr() as value) if not (isinstance(value, ast.Constant) and value.value is None):
+            yield value, ast.Constant(None)
+        case ast.Break():
+            yield node, ast.Continue()
+        case ast.Expr(value=ast.Call()) | ast.AugAssign() | ast.Raise() | ast.Continue() | ast.Delete():
+            yield node, ast.Pass()
+        case ast.Assign(targets=[ast.Attribute() | ast.Subscript()]):
+            yield node, ast.Pass()
+
+
+def children(node: ast.AST) -> Iterator[ast.AST]:
+    """Where faults may be: not in types, texts, what is raised, `__all__`, nor in how something looks."""
+    match node:
+        case ast.JoinedStr() | ast.Raise() | ast.arg() | ast.FunctionDef(name="__repr__" | "extra_repr"):
+            return
+        case ast.keyword(arg="strict"):                        # of zip: a check of ourselves
+            return
+        case ast.If(test=ast.Name(id="TYPE_CHECKING")) | ast.Assign(targets=[ast.Name(id="__all__" | "__slots__")]):
+            return
+        case ast.AnnAssign(value=value):
+            yield from [value] if value else []
+        case ast.FunctionDef(args=args, body=body, decorator_list=decorators):
+            yield from (args, *body, *decorators)
+        case _:
+            yield from ast.iter_child_nodes(node)
+
+
+def header(statement: ast.AST) -> str:
+    """A statement on one line, without what stands below it."""
+    bare = copy.copy(statement)
+    for block in ("body", "orelse", "handlers", "finalbody"):
+        if isinstance(getattr(bare, block, None), list):
+            setattr(bare, block, [])
+    text = " ".join(ast.unparse(bare).split())
+    return text.removesuffix(":") if text.endswith(":") and not isinstance(statement, ast.Expr) else text
+
+
+def faults(file: str, source: str) -> Iterator[Fault]:
+    """All faults of a file, in the order of its text."""
+    starts = [0]
+    for line in source.encode().splitlines(keepends=True):
+        starts.append(starts[-1] + len(line))
+
+    def walk(node: Any, statement: Any, path: tuple[str, ...], inside: bool) -> Iterator[Fault]:
+        if isinstance(node, ast.stmt):
+            statement = node
+        type_alias = not inside and isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr)
+        for old, new in () if type_alias else variants(node):
+            begin, end = starts[old.lineno - 1] + old.col_offset, starts[old.end_lineno - 1] + old.end_col_offset
+            text, gap = ast.unparse(new), "\n" * (old.end_lineno - old.lineno)         # lines below stay where they are
+            yield Fault(file, old.lineno, ".".join(path) if inside else "", header(statement),
+                        header(substituted(statement, old, new)), begin, end,
+                        f"({text}{gap})" if isinstance(old, ast.expr) else text + gap, lines(statement),
+                        () if inside else names(statement))
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            path = (*path, node.name)
+        for child in children(node):
+            body = isinstance(node, ast.FunctionDef) and child in node.body
+            yield from walk(child, statement, path, inside or body)
+
+    yield from walk(ast.parse(source), None, (), False)
+
+
+def lines(statement: Any) -> tuple[int, int]:
+    """The first and last line of what a fault in a statement's header changes."""
+    body = getattr(statement, "body", None)
+    if body and not isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
+        return statement.lineno, max(statement.lineno, body[0].lineno - 1)
+    return statement.lineno, statement.end_lineno
+
+
+def names(statement: Any) -> tuple[str, ...]:
+    """What an assignment gives a value to."""
+    targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
+    return tuple(node.id for target in targets if target for node in ast.walk(target) if isinstance(node, ast.Name))
+
+
+def substituted(tree: Any, old: ast.AST, new: ast.AST) -> Any:
+    """The tree with one node replaced; the tree itself stays."""
+    if tree is old:
+        return new
+    if isinstance(tree, list):
+        return [substituted(item, old, new) for item in tree]
+    if not isinstance(tree, ast.AST):
+        return tree
+    return changed(tree, **{name: substituted(value, old, new) for name, value in ast.iter_fields(tree)})
+
+
+def known() -> dict[tuple[str, str, str], str]:
+    """Faults that need not be noticed, and why: lines "- `file function`: `before` -> `after`: reason"."""
+    entry = re.compile(r"- `(.+?)`: `(.+?)` -> `(.+?)`: (.+)")
+    found = map(entry.fullmatch, KNOWN.read_text(encoding="utf-8").splitlines() if KNOWN.exists() else ())
+    return {(m[1], m[2], m[3]): m[4] for m in found if m}
+
+
+# ---------------------------------------------------------------- runs, each in a process of its own
+class Notes:
+    """A pytest plugin: which test reaches which line, how long each takes, and which fail."""
+
+    def __init__(self) -> None:
+        import coverage
+
+        self.coverage = coverage.Coverage(data_file=None, config_file=False, source=["minidl"])
+        self.seconds: dict[str, float] = defaultdict(float)
+        self.failed: list[str] = []
+        self.coverage.start()
+
+    def pytest_collectstart(self, collector: Any) -> None:
+        self.coverage.switch_context(collector.nodeid.partition("::")[0])      # a test file's own import reaches lines
+
+    def pytest_collection_finish(self) -> None:
+        ours = (c for c in gc.get_objects() if isinstance(c, functools._lru_cache_wrapper))
+        self.caches = [c for c in ours if re.match(r"minidl\.(?!.*(parallel|cuda))", getattr(c, "__module__", ""))]
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        for cache in self.caches:          # or only the first test that asks for it would reach what is kept
+            cache.cache_clear()
+        self.coverage.switch_context(nodeid)
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        self.seconds[report.nodeid] += report.duration
+        if report.failed:
+            self.failed.append(report.nodeid)
+
+    def write(self, file: str) -> None:
+        self.coverage.stop()
+        data = self.coverage.get_data()
+        reach = {os.path.relpath(path): data.contexts_by_lineno(path) for path in data.measured_files()}
+        Path(file).write_text(json.dumps({"seconds": self.seconds, "failed": self.failed, "reach": reach}))
+
+
+class Only:
+    """A pytest plugin: these tests alone, in this order, each within its time."""
+
+    def __init__(self, limits: dict[str, float], failed: Path) -> None:
+        self.limits, self.rank, self.failed = limits, {test: i for i, test in enumerate(limits)}, failed
+
+    def pytest_collection_modifyitems(self, items: list[Any]) -> None:
+        items[:] = sorted((item for item in items if item.nodeid in self.rank), key=lambda item: self.rank[item.nodeid])
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        signal.setitimer(signal.ITIMER_REAL, self.limits[nodeid])              # SIGALRM ends the process
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        if report.failed:
+            self.failed.write_text(report.nodeid)
+
+
+def in_copy(folder: str, limits: dict[str, float] | None, notes: str | None) -> None:
+    """Run tests in a copy of the tree and exit as pytest does: those with limits, or all of them and take notes."""
+    os.setsid()                            # whatever the tests start ends with this process
+    os.chdir(folder)
+    sys.path[:] = [folder, *(path for path in sys.path if not path.startswith(str(ROOT)))]
+    os.environ.update(HOME=f"{folder}/home", TMPDIR=f"{folder}/tmp")
+    for name in ("PYTHONPATH", "PYTHONWARNINGS"):
+        os.environ.pop(name, None)
+    tempfile.tempdir = None
+    silence = os.open(f"{folder}/output", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(silence, 1)
+    os.dup2(silence, 2)
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
+    import pytest
+
+    common = ["-q", "-p", "no:cacheprovider", "-p", "no:cov", "--tb=short",
+              *(f"--{'deselect' if '::' in name else 'ignore-glob'}={name}" for name in NOT_RUN)]
+    if limits is None:
+        noted = Notes()
+        code = pytest.main(common, plugins=[noted])
+        noted.write(str(notes))
+    else:
+        files = dict.fromkeys(test.partition("::")[0] for test in limits)
+        code = pytest.main([*common, "-x", *files], plugins=[Only(limits, Path(folder, "failed"))])
+    sys.stdout.flush()
+    os._exit(int(code))
+
+
+class Copy:
+    """The tree in a temporary folder, in which one process at a time runs tests."""
+
+    context = multiprocessing.get_context("forkserver")
+
+    def __init__(self, folder: Path, names: list[str]) -> None:
+        self.folder, self.stamp = folder, 0
+        for name in names:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, folder / name)
+        for name in ("home", "tmp"):
+            (folder / name).mkdir()
+
+    def run(self, limits: dict[str, float] | None = None, notes: Path | None = None) -> int:
+        """The exit status; below 0 the signal that ended it."""
+        process = self.context.Process(target=in_copy, args=(str(self.folder), limits, notes and str(notes)))
+        process.start()
+        process.join()
+        assert process.pid
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)             # its group bears its id
+        assert process.exitcode is not None
+        return process.exitcode
+
+    def attempt(self, fault: Fault, limits: dict[str, float]) -> tuple[str, str]:
+        """("killed", "timeout" or "survived", and the test that noticed, if it is known)."""
+        path, failed = self.folder / fault.file, self.folder / "failed"
+        source = path.read_bytes()
+        failed.unlink(missing_ok=True)
+        self.stamp += 1
+        try:
+            path.write_bytes(source[:fault.begin] + fault.text.encode() + source[fault.end:])
+            os.utime(path, (self.stamp, self.stamp))           # a time of its own: no compiled file fits
+            code = self.run(limits) if limits else 5
+        finally:
+            path.write_bytes(source)
+        if code == -signal.SIGALRM:
+            return "timeout", ""
+        return "survived" if code in (0, 5) else "killed", failed.read_text() if failed.exists() else ""
+
+
+# ---------------------------------------------------------------- which tests a fault is tried on
+class Reach:
+    """What one run of the whole suite noted."""
+
+    def __init__(self, notes: dict[str, Any]) -> None:
+        self.failed = sorted(set(notes["failed"]))
+        self.seconds = {test: t for test, t in notes["seconds"].items() if test not in set(self.failed)}
+        self.reach = notes["reach"]
+
+    def tests(self, fault: Fault) -> dict[str, float]:
+        """The tests to try, the fastest first, and the time that each may take."""
+        reached = self._reach(fault.file, range(fault.lines[0], fault.lines[1] + 1))
+        if fault.names:
+            word = re.compile(rf"\b({'|'.join(fault.names)})\b")
+            for file in self.reach:
+                text = (ROOT / file).read_text(encoding="utf-8").splitlines()
+                reached |= self._reach(file, (n for n, line in enumerate(text, 1) if word.search(line)))
+        chosen = [test for test in self.seconds if test in reached or test.partition("::")[0] in reached]
+        if not chosen and "" in reached:   # only what every run imports
+            chosen = list(self.seconds)
+        return {test: 20 + 10 * self.seconds[test] for test in sorted(chosen, key=self.seconds.__getitem__)}
+
+    def _reach(self, file: str, lines: Iterable[int]) -> set[str]:
+        """The tests, and the test files in being imported, that run one of the lines."""
+        return {context for n in lines for context in self.reach.get(file, {}).get(str(n), ())}
+
+
+def take_notes(copy: Copy, names: list[str], file: Path | None) -> Reach:
+    """Read them from the file if they are of this tree; else run the suite, and write them there."""
+    code = b"".join(name.encode() + (ROOT / name).read_bytes() for name in names
+                    if name.endswith(".py") and ROOT / name != Path(__file__).resolve())
+    digest = hashlib.sha256(code).hexdigest()
+    if file and file.exists():
+        notes = json.loads(file.read_text())
+        if notes["digest"] == digest:
+            return Reach(notes)
+    made = copy.folder / "notes.json"
+    status = copy.run(notes=made)
+    if status not in (0, 1):
+        sys.exit(f"mutate: the suite itself ended with {status}: {(copy.folder / 'output').read_text()[-2000:]}")
+    notes = {"digest": digest, **json.loads(made.read_text())}
+    if file:
+        file.write_text(json.dumps(notes))
+    return Reach(notes)
+
+
+# ---------------------------------------------------------------- the command line
+def sample(patterns: list[str], names: list[str], count: int, seed: int) -> tuple[list[Fault], int]:
+    """(so many faults, how many there are to draw from)"""
+    chosen = sorted(name for name in names if any(fnmatch.fnmatch(name, p) and name.count("/") == p.count("/")
+                                                  for p in FILES))
+    chosen = [name for name in chosen if any(fnmatch.fnmatch(name, p) for p in patterns)]
+    every = [fault for name in chosen for fault in faults(name, (ROOT / name).read_text(encoding="utf-8"))]
+    return random.Random(seed).sample(every, min(count, len(every))), len(every)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--files", action="append", metavar="GLOB", help="of the files that have faults, these alone")
+    parser.add_argument("--again", type=Path, metavar="FILE", help="what survived in an earlier run's JSON")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every fault with its outcome")
+    parser.add_argument("--map", type=Path, metavar="FILE", help="keep which test reaches which line")
+    options = parser.parse_args()
+
+    listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True,
+                            check=True).stdout.split("\n")
+    names = sorted(name for name in listed if name and (ROOT / name).is_file())
+    chosen, total = sample(options.files or ["*"], names, 10**9 if options.again else options.count, options.seed)
+    if options.again:
+        earlier = [r for r in json.loads(options.again.read_text()) if r["outcome"] == "survived"]
+        keys = {(f"{r['file']} {r['function']}".strip(), r["before"], r["after"]) for r in earlier}
+        chosen = [fault for fault in chosen if fault.key in keys]
+
+    explained, results, start = known(), [], time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="mutate-") as folder:
+        copies: queue.SimpleQueue[Copy] = queue.SimpleQueue()
+        made = [Copy(Path(folder, str(i)), names) for i in range(options.processes)]
+        Copy.context.set_forkserver_preload(PRELOADED)
+        os.environ["PYTHONWARNINGS"] = "ignore:resource_tracker"       # who is ended cleans up nothing
+        reach = take_notes(made[0], names, options.map)
+        print(f"{len(chosen)} of {total:,} faults; {len(reach.seconds):,} tests, {sum(reach.seconds.values()):.0f} s; "
+              f"{time.monotonic() - start:.0f} s to see which reach what", flush=True)
+        for test in reach.failed:
+            print(f"left out, it fails without any fault: {test}")
+        for copy_ in made:
+            copies.put(copy_)
+
+        def attempt(fault: Fault) -> dict[str, Any]:
+            began, tests, place = time.monotonic(), reach.tests(fault), copies.get()
+            try:
+                outcome, by = place.attempt(fault, tests)
+            finally:
+                copies.put(place)
+            return {**asdict(fault), "outcome": outcome, "by": by, "tests": len(tests),
+                    "seconds": round(time.monotonic() - began, 1), "why": explained.get(fault.key, "")}
+
+        pool = ThreadPoolExecutor(options.processes)
+        try:
+            waiting = {pool.submit(attempt, fault): fault for fault in chosen}
+            for done in as_completed(waiting):
+                result = done.result()
+                results.append(result)
+                print(f"{len(results):4} {result['outcome']:8} {result['seconds']:6.1f} s  {waiting[done]}", flush=True)
+                if options.json:
+                    options.json.write_text(json.dumps(results, indent=1))
+        finally:
+            pool.shutdown(cancel_futures=True)
+    return report(results)
+
+
+def report(results: list[dict[str, Any]]) -> int:
+    """Print the table and the survivors; 1 where one of them has no reason."""
+    rooms: dict[str, list[str]] = defaultdict(list)
+    for result in results:
+        rooms[str(Path(result["file"]).parent) if result["file"].count("/") > 1 else result["file"]].append(
+            result["outcome"])
+    print(f"\n{'':24} {'faults':>8} {'killed':>8} {'timeout':>8} {'survived':>8}")
+    for room, outcomes in [*sorted(rooms.items()), ("all", [r["outcome"] for r in results])]:
+        counts = [outcomes.count(outcome) for outcome in ("killed", "timeout", "survived")]
+        print(f"{room:24} {len(outcomes):8} {counts[0]:8} {counts[1]:8} {counts[2]:8}"
+              f"   {100 * (counts[0] + counts[1]) / max(1, len(outcomes)):.1f} %")
+    left = [result for result in results if result["outcome"] == "survived"]
+    left.sort(key=lambda result: (bool(result["why"]), result["file"], result["line"]))
+    for result in left:
+        place = f"{result['file']} {result['function']}".strip()
+        print(f"\n- `{place}`: `{result['before']}` -> `{result['after']}`: {result['why'] or '?'}\n"
+              f"  line {result['line']}, {result['tests']} tests")
+    strangers = sum(not result["why"] for result in left)
+    print(f"\n{len(results) - len(left)} of {len(results)} are noticed; {len(left)} survive, {strangers} unexplained")
+    return 1 if strangers else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
