@@ -6,7 +6,7 @@
 Clocked are whole processes, from just before the operating system is asked for one: the interpreter's start, imports,
 the net and its batches, kernels compiled or loaded, algorithms chosen. "First step" ends when the device has finished
 the first training step (that of train_step.py), "first replay" when it has finished the first one that is not run from
-Python: minidl's second call of a compiled step (the first records it); the first replay of PyTorch's CUDA graph, of a
+Python: minidl's third call of a compiled step (the first two record it); the first replay of PyTorch's CUDA graph, of a
 second net, after the three steps that its guide wants before the capture; JAX's second call of its jitted step.
 
 Caches: empty means a new folder for each of CUPY_CACHE_DIR, MINIDL_CACHE and CUDA_CACHE_PATH; filled means that the
@@ -49,12 +49,12 @@ def first_steps(peer: str, model: str, size: int, device: str) -> Iterator[float
     first, replayed = KINDS[peer]
     set_precision("fp32", [peer])
     run = PEERS[first](model, batches, device)
-    for kind in (first, replayed):
+    for kind, steps in ((first, 1), (replayed, 2 if peer == "minidl" else 1)):
         if device == "cpu" and kind in GRAPHS:
             return
         if kind != first:
             run = PEERS[kind](model, batches, device)
-        run(1)
+        run(steps)
         wait(peer, device)
         yield time.time()
 

@@ -441,12 +441,12 @@ def nobody_waits() -> Iterator[None]:
 def test_gpu_an_epoch_is_queued_without_waiting() -> None:
     """Nor does a plain compiled step wait where its rate changes."""
     run = compiled_fit("cuda")
-    for _ in range(2):
-        assert len(list(run.epoch([1.0] * 4))) == 4            # records, then captures
-    for _ in range(2):
+    for _ in range(3):
+        assert len(list(run.epoch([1.0] * 4))) == 4            # records twice, then captures
+    for _ in range(3):
         run.evaluate()
     for compiled in (run.step, run.look):
-        entries = [entry for found in compiled._entries.values() for entry in found]
+        entries = [entry for found in compiled._programs.values() for entry in found]
         assert [type(entry.replay) for entry in entries] == [AsGraph, AsGraph]
     sizes = list(run.batches)
     with nobody_waits():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection
 from typing import Any
 
@@ -163,6 +164,10 @@ def _pool(held: list[Any]) -> Any:
     return cupy.cuda.MemoryPool(take)
 
 
+class NotCaptured(Exception):
+    """A program with a call that no graph can hold: cuBLAS refuses to be captured, and so does what waits."""
+
+
 class AsGraph:
     """One CUDA graph of all launches, with memory of its own that lives as long as it does. Values whose lifetimes do
     not meet share it, see `Aside`.
@@ -171,6 +176,8 @@ class AsGraph:
     each replay (`fixed`, by their places) are read where they lie. Learning rates are read from the device, and stored
     there when they change, by a kernel: the host does not wait. Every replay writes its results to the same places:
     what the step returns is copied, gradients are not.
+
+    Raises NotCaptured where a call cannot be part of a graph; nothing was computed then.
     """
 
     def __init__(self, program: Program, given: list[Any], fixed: Collection[int]):
@@ -194,8 +201,12 @@ class AsGraph:
                 aside = Aside(stream, others, last)
                 values = calls.values(self.inputs, self.places, aside)
                 aside.join(len(program.calls))
-            finally:
                 self.graph = stream.end_capture()
+            except Exception as error:
+                if stream.is_capturing():
+                    with contextlib.suppress(cupy.cuda.runtime.CUDARuntimeError):
+                        stream.end_capture()           # of what cannot be, which is an error, too
+                raise NotCaptured(f"{type(error).__name__}: {error}") from error
         written = program.written()
         self.copied = [i for i in range(len(self.inputs)) if i not in fixed]
         self.back = [i for i in self.copied if calls.inputs[i] in written]

@@ -22,7 +22,7 @@ from .passes import optimised
 from .plan import can_be_captured
 from .program import Program
 from .record import CompileError, line_of, record, values_of
-from .replay import AsGraph, ByCalls
+from .replay import AsGraph, ByCalls, NotCaptured
 
 MAX_PROGRAMS = 64                          # of one step, over all signatures; the least recently used go first
 MANY = 10                                  # recordings, at which it is said that a step is recorded again and again
@@ -191,9 +191,16 @@ class _Entry:
 
     def run(self, given: list[Any]) -> Any:
         if self.replay is None:
-            self.replay = (AsGraph(self.program, given, self.fixed.keys()) if can_be_captured(self.program)
-                           else ByCalls(self.program))
+            self.replay = self._replay(given)
         return self.replay.run(given)
+
+    def _replay(self, given: list[Any]) -> ByCalls | AsGraph:
+        if can_be_captured(self.program):
+            try:
+                return AsGraph(self.program, given, self.fixed.keys())
+            except NotCaptured as why:
+                self.program.notes.append(f"call by call, not as a graph: {why}")
+        return ByCalls(self.program)
 
 
 def _roots(program: Program) -> set[int]:
