@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from .activation import GRADIENTS, VALUES
 from .parallel import parallel_for
+from .reduce import sum
 
 Array = np.ndarray
 
@@ -47,4 +50,39 @@ def linear_grad_w(gy: Array, x: Array) -> Array:
 
 
 def linear_grad_b(gy: Array) -> Array:
-    return gy.sum(axis=0)
+    return sum(gy, (0,))
+
+
+# ---------------------------------------------------------------- x (..., i, j), y (..., j, l)
+def matmul(x: Array, y: Array) -> Array:
+    if x.dtype != y.dtype or x.dtype.kind != "f":
+        return np.matmul(x, y)                         # by loops of NumPy's own
+    if y.ndim == 2:
+        rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+        return _by_rows(rows, y).reshape(*x.shape[:-1], y.shape[-1])
+    lead = np.broadcast_shapes(x.shape[:-2], y.shape[:-2])
+    count, (i, j), k = math.prod(lead), x.shape[-2:], y.shape[-1]
+    z = np.empty((count, i, k), x.dtype)
+    xs, ys = (np.broadcast_to(a, (*lead, *a.shape[-2:])).reshape(count, *a.shape[-2:]) for a in (x, y))
+    at_once = max(1, WORTH_SHARING // max(1, i * j * k))           # matrices in a chunk
+    rows_at_once = ROWS if i * j * k > WORTH_SHARING else max(1, i)
+    parts = -(-i // rows_at_once)                                  # of a matrix
+
+    def work(begin: int, end: int) -> None:
+        if parts > 1:
+            at, first = begin // parts, begin % parts * rows_at_once
+            part = slice(first, first + rows_at_once)
+            np.matmul(xs[at, part], ys[at], out=z[at, part])
+        else:
+            np.matmul(xs[begin:end], ys[begin:end], out=z[begin:end])
+
+    parallel_for(count * parts, 1 if parts > 1 else at_once, work)
+    return z.reshape(*lead, i, k)
+
+
+def matmul_grad_x(gy: Array, y: Array) -> Array:
+    return matmul(gy, np.swapaxes(y, -1, -2))
+
+
+def matmul_grad_y(gy: Array, x: Array) -> Array:
+    return matmul(np.swapaxes(x, -1, -2), gy)
