@@ -73,8 +73,8 @@ def max_grad_x(gy: Array, x: Array, y: Array, axis: tuple[int, ...], keepdims: b
     """
     top = spread(y, x.shape, axis, keepdims)
     winners = (x == top) | ((x != x) & (top != top))
-    share = winners / np.sum(winners, axis=axis, keepdims=True)
-    return spread(gy, x.shape, axis, keepdims) * share.astype(x.dtype)
+    share = spread(gy, x.shape, axis, keepdims) / np.sum(winners, axis=axis, keepdims=True)
+    return np.where(winners, share, 0).astype(x.dtype)         # not multiplied: an infinite gy times 0 would be NaN
 
 
 def sum_to(gy: Array, shape: tuple[int, ...]) -> Array:

@@ -325,7 +325,7 @@ def conv2d_grad_b(gy: Array) -> Array:
     blocks = oh * ow // LONG
     whole = maps[..., :blocks * LONG].reshape(n, m, blocks, LONG)
 
-    def work(i: int, j: int) -> None:      # by einsum: np.sum takes twice as long, but is not less exact for longer maps
+    def work(i: int, j: int) -> None:      # np.sum takes twice as long
         np.einsum("nml->nm", maps[i:j, :, blocks * LONG:], out=sums[i:j])
         if blocks:
             sums[i:j] += np.einsum("nmbl->nmb", whole[i:j]).sum(axis=2)

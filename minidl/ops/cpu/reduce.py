@@ -14,12 +14,13 @@ from ..shared import _grown
 
 Array = np.ndarray
 
-BLOCK = 128                                # terms that are added one after the other, as NumPy's own pairwise sum does
+FEW = 128                                  # terms, for which NumPy's way will do
+BLOCK = 32                                 # terms of more that are added one after the other
 
 
 def sum(x: Array, axis: tuple[int, ...], keepdims: bool = False) -> Array:
     count = math.prod(x.shape[a] for a in axis)
-    if count <= BLOCK or x.size == 0 or x.dtype.kind != "f":
+    if count <= FEW or x.size == 0 or x.dtype.kind != "f":
         return np.sum(x, axis=axis, keepdims=keepdims)
     y = x
     for first, last in _runs(axis):
@@ -29,7 +30,7 @@ def sum(x: Array, axis: tuple[int, ...], keepdims: bool = False) -> Array:
 
 def mean(x: Array, axis: tuple[int, ...], keepdims: bool = False) -> Array:
     count = math.prod(x.shape[a] for a in axis)
-    if count <= BLOCK or x.size == 0 or x.dtype.kind != "f":
+    if count <= FEW or x.size == 0 or x.dtype.kind != "f":
         return np.mean(x, axis=axis, keepdims=keepdims)
     return np.true_divide(sum(x, axis, keepdims), count, dtype=x.dtype)
 
