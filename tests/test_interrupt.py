@@ -355,6 +355,7 @@ def test_a_kernel_is_launched_in_the_middle_of_its_launch(monkeypatch: pytest.Mo
 
 
 def main(what: str, kind: str, count: str, device: str = "cpu") -> None:
+    faulthandler.enable()
     if what == "sure":
         say_what_is_right(kind, device)
     else:

@@ -64,9 +64,15 @@ __all__ = [
 
 
 def _quiet(primitive: Callable[..., Any]) -> Callable[..., Any]:
-    """A result too small for a number is 0, or nearly: that is right, and no error whatever np.seterr says."""
+    """A result too small for a number is 0, or nearly: that is right, and no error whatever np.seterr says.
+
+    What NumPy does by itself is looked at and not set: to set it while a callback of the garbage collector does too has
+    CPython (3.11 at least) crash in its context variables.
+    """
     @functools.wraps(primitive)
     def call(*arguments: Any, **options: Any) -> Any:
+        if np.geterr()["under"] == "ignore":
+            return primitive(*arguments, **options)
         with np.errstate(under="ignore"):
             return primitive(*arguments, **options)
     return call

@@ -12,10 +12,14 @@ Array = np.ndarray
 
 def sigmoid(x: Array) -> Array:
     def work(y: Array, x: Array) -> None:
-        with np.errstate(over="ignore"):   # e^-x = inf for very negative x: 1 / inf = 0 is the right answer
-            np.exp(np.negative(x, out=y), out=y)
-            y += 1
-            np.divide(1, y, out=y)          # np.reciprocal takes longer
+        np.negative(x, out=y)
+        if np.max(y, initial=0) < np.log(np.finfo(x.dtype).max):
+            np.exp(y, out=y)
+        else:                              # inf, or NaN
+            with np.errstate(over="ignore"):
+                np.exp(y, out=y)           # inf for very negative x: 1 / inf = 0 is the right answer
+        y += 1
+        np.divide(1, y, out=y)             # np.reciprocal takes longer
     return elementwise(work, x)
 
 

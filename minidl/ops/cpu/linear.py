@@ -13,13 +13,14 @@ from .reduce import sum
 Array = np.ndarray
 
 ROWS = 64                                  # of the result that make a chunk
+SMALL = 1 << 12                            # multiplications that OpenBLAS never shares
 WORTH_SHARING = 1 << 22                    # multiplications: fewer take less time than waking a second thread
 
 
-def _by_rows(a: Array, b: Array) -> Array:
-    """a @ b, some rows of the result at a time."""
+def _by_rows(a: Array, b: Array, most: int = ROWS) -> Array:
+    """a @ b, at most so many rows of the result at a time."""
     y = np.empty((len(a), b.shape[1]), a.dtype)
-    rows = ROWS if a.size * b.shape[1] > WORTH_SHARING else max(1, len(a))
+    rows = most if a.size * b.shape[1] > WORTH_SHARING else max(1, len(a))
     parallel_for(len(a), rows, lambda i, j: np.matmul(a[i:j], b, out=y[i:j]))
     return y
 
@@ -53,19 +54,24 @@ def linear_grad_b(gy: Array) -> Array:
     return sum(gy, (0,))
 
 
-# ---------------------------------------------------------------- x (..., i, j), y (..., j, l)
+# ---------------------------------------------------------------- x (..., i, j), y (..., j, k)
+def _share(rows: int) -> int:
+    """An eighth of the rows of a product of any size: each chunk packs all of the other matrix anew."""
+    return max(ROWS, -(-rows // 8))
+
+
 def matmul(x: Array, y: Array) -> Array:
-    if x.dtype != y.dtype or x.dtype.kind != "f":
-        return np.matmul(x, y)                         # by loops of NumPy's own
+    if x.dtype != y.dtype or x.dtype.kind != "f" or x.size * y.shape[-1] <= SMALL:
+        return np.matmul(x, y)                         # on one thread whatever is set
     if y.ndim == 2:
         rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
-        return _by_rows(rows, y).reshape(*x.shape[:-1], y.shape[-1])
+        return _by_rows(rows, y, _share(len(rows))).reshape(*x.shape[:-1], y.shape[-1])
     lead = np.broadcast_shapes(x.shape[:-2], y.shape[:-2])
     count, (i, j), k = math.prod(lead), x.shape[-2:], y.shape[-1]
     z = np.empty((count, i, k), x.dtype)
     xs, ys = (np.broadcast_to(a, (*lead, *a.shape[-2:])).reshape(count, *a.shape[-2:]) for a in (x, y))
     at_once = max(1, WORTH_SHARING // max(1, i * j * k))           # matrices in a chunk
-    rows_at_once = ROWS if i * j * k > WORTH_SHARING else max(1, i)
+    rows_at_once = _share(i) if i * j * k > WORTH_SHARING else max(1, i)
     parts = -(-i // rows_at_once)                                  # of a matrix
 
     def work(begin: int, end: int) -> None:

@@ -57,9 +57,8 @@ def _along(x: Array, axis: int) -> Array:
     if x.shape[axis] <= BLOCK or 0 < abs(x.strides[axis]) <= min(strides):
         return np.sum(x, axis=axis)
     blocks, rest = divmod(x.shape[axis], BLOCK)
-    head = (slice(None),) * axis
-    whole = x[(*head, slice(blocks * BLOCK))].reshape(*x.shape[:axis], blocks, BLOCK, *x.shape[axis + 1:])
-    sums = np.sum(whole, axis=axis + 1)
+    whole, last = np.split(x, [blocks * BLOCK], axis)
+    sums = np.sum(whole.reshape(*x.shape[:axis], blocks, BLOCK, *x.shape[axis + 1:]), axis=axis + 1)
     if rest:
-        sums = np.concatenate([sums, np.sum(x[(*head, slice(-rest, None))], axis=axis, keepdims=True)], axis)
+        sums = np.concatenate([sums, np.sum(last, axis=axis, keepdims=True)], axis)
     return _along(sums, axis)
