@@ -159,7 +159,11 @@ def parallel_for(count: int, chunk: int, work: Callable[[int, int], Any]) -> lis
 
     on_one_blas_thread(together)
     if errors:
-        raise errors.pop(0)                # not kept: an error refers to this function, which refers to its errors
+        error = errors.pop()
+        try:
+            raise error
+        finally:
+            del error                      # which refers to this function's names
     return results
 
 
