@@ -298,23 +298,28 @@ def share(row: Row, us: float, limits: dict[str, Any]) -> float | None:
     return max(row["flop"] * products / unit, row["bytes"] / limits["bytes"]) / us * 1e6
 
 
+def repeated(call: Callable[[], Any]) -> list[float]:
+    """Seconds of each of enough calls."""
+    call()
+    times: list[float] = []
+    while len(times) < FEWEST or (sum(times) < 1 and len(times) < MOST):
+        begin = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - begin)
+    return times
+
+
 def one_core(case: Case) -> Iterator[Row]:
     """The CPU's algorithms on one thread, the whole batch."""
     from minidl.ops.cpu.conv import ALGORITHMS
-    from minidl.ops.cpu.parallel import one_blas_thread
+    from minidl.ops.cpu.parallel import on_one_blas_thread
 
     operands = case.random(0)
     for algorithm in ("direct", "gemm"):
         for direction in ("y", "dw"):
             call = functools.partial(ALGORITHMS[algorithm][DIRECTIONS.index(direction)],
                                      *arguments(direction, *operands), case.geometry(algorithm))
-            times: list[float] = []
-            with one_blas_thread():
-                call()
-                while len(times) < FEWEST or (sum(times) < 1 and len(times) < MOST):
-                    begin = time.perf_counter()
-                    call()
-                    times.append(time.perf_counter() - begin)
+            times = on_one_blas_thread(functools.partial(repeated, call))
             yield {"label": case.label, "direction": direction, "algorithm": algorithm,
                    "ms": statistics.median(times) * 1e3, "repeats": len(times)}
 

@@ -2,36 +2,55 @@
 
 Each consumer (an initialiser, a dropout layer's call) takes one key. The same seed and the same order of
 consumers give the same bits, whatever number of values each of them draws.
+
+There is one stream of keys for the process, so what threads draw from it together depends on who comes first. A thread
+that calls `manual_seed` has a stream of its own from then on: several trainings in one process are reproducible where
+each seeds its own thread.
 """
 
 from __future__ import annotations
 
 import itertools
+import threading
+from collections.abc import Iterator
 
 import numpy as np
 
 Key = tuple[int, int]
 
-_seed = 0
-_counter = itertools.count()
+_shared: tuple[int, Iterator[int]] = 0, itertools.count()     # seed and counter of the process
+
+
+class _Own(threading.local):
+    stream: tuple[int, Iterator[int]] | None = None            # this thread's
+
+
+_own = _Own()
 
 
 def manual_seed(seed: int) -> None:
-    """Restart all of minidl's randomness (initialisers, dropout) from a seed, an int in [0, 2**64).
+    """Restart minidl's randomness (initialisers, dropout) from a seed, an int in [0, 2**64).
+
+    On the main thread: of the process, but for threads that have called this. On another thread: of that thread alone,
+    which draws from then on what the main thread of another process would from the same seed, whatever others draw.
 
     >>> manual_seed(7); a = generator().random()
     >>> manual_seed(7); a == generator().random()
     True
     """
-    global _seed, _counter
+    global _shared
     if not isinstance(seed, int) or not 0 <= seed < 2**64:
         raise ValueError(f"manual_seed: seed is {seed!r} but must be an int in [0, 2**64)")
-    _seed, _counter = seed, itertools.count()
+    if threading.current_thread() is threading.main_thread():
+        _shared = seed, itertools.count()
+    else:
+        _own.stream = seed, itertools.count()
 
 
 def next_key() -> Key:
-    """The next (seed, counter) pair; no two calls after one `manual_seed` give the same."""
-    return _seed, next(_counter)
+    """This thread's next (seed, counter) pair; no two calls after one `manual_seed` give the same."""
+    seed, counter = _own.stream or _shared
+    return seed, next(counter)
 
 
 def generator(key: Key | None = None) -> np.random.Generator:

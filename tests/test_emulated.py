@@ -164,6 +164,14 @@ def test_metrics(n: int, classes: int) -> None:
         np.testing.assert_array_equal(found, want)
 
 
+@pytest.mark.usefixtures("emulated")
+def test_metrics_count_beyond_what_a_float_counts() -> None:
+    n, found = 2**24 + 3, cupy.asarray(np.zeros(2))
+    cuda.update_metrics(found, cupy.asarray(np.asarray(0, FLOAT)), cupy.asarray(np.zeros((n, 1), FLOAT)),
+                        cupy.asarray(np.zeros(n, np.int64)))
+    assert found.tolist() == [0, n]
+
+
 # ---------------------------------------------------------------- products
 @pytest.mark.parametrize("dtype", [FLOAT, DOUBLE])
 @pytest.mark.parametrize("sizes", [(33, 65, 1), (7, 130, 19), (2, 700, 3), (0, 5, 4), (5, 0, 3)])

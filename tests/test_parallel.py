@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import os
 import signal
+import subprocess
+import sys
 import threading
+import time
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -37,17 +43,71 @@ def test_an_error_in_a_chunk_reaches_the_caller() -> None:
         parallel.parallel_for(8, 2, work)
 
 
-def test_blas_threads_are_as_before_outside() -> None:
-    blas = parallel._openblas()
-    if blas is None:
+@pytest.fixture
+def blas() -> Callable[[], int]:
+    """How many threads BLAS has now."""
+    found = parallel._openblas()
+    if found is None:
         pytest.skip("NumPy uses another BLAS than OpenBLAS here")
-    before = blas[1]()
-    with parallel.one_blas_thread():
-        assert blas[1]() == 1
-        with parallel.one_blas_thread():
-            assert blas[1]() == 1
-        assert blas[1]() == 1
-    assert blas[1]() == before
+    return found[1]
+
+
+def test_blas_threads_are_as_before_outside(blas: Callable[[], int]) -> None:
+    before = blas()
+    assert parallel.on_one_blas_thread(lambda: (blas(), parallel.on_one_blas_thread(blas), blas())) == (1, 1, 1)
+    assert blas() == before
+
+
+@pytest.mark.parametrize("call", range(4))
+def test_an_interrupt_leaves_no_section_open(call: int, blas: Callable[[], int],
+                                             monkeypatch: pytest.MonkeyPatch) -> None:
+    """It comes right behind one of the calls: get_threads, set_threads, the work and set_threads again."""
+    functions: Any = parallel._openblas()
+    before, calls = blas(), itertools.count()
+
+    def behind(function: Callable[..., Any]) -> Callable[..., Any]:
+        def interrupted(*arguments: Any) -> Any:
+            result = function(*arguments)
+            if next(calls) == call:
+                raise KeyboardInterrupt
+            return result
+        return interrupted
+
+    set_threads, get_threads = map(behind, functions)
+    with monkeypatch.context() as patch:
+        patch.setattr(parallel, "_openblas", lambda: (set_threads, get_threads))
+        with pytest.raises(KeyboardInterrupt):
+            parallel.on_one_blas_thread(behind(lambda: None))
+    assert (parallel._inside, blas()) == (0, before)
+
+
+def test_after_an_interrupt_no_thread_writes_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The helper's chunk is waited for, and no other is taken."""
+    monkeypatch.setattr(parallel, "threads", lambda: 2)
+    parallel._helpers.cache_clear()                            # one that helps, whatever the machine
+    begun, wrote, main = threading.Event(), [], threading.current_thread()
+
+    def work(begin: int, end: int) -> None:
+        if threading.current_thread() is main:
+            begun.wait(20)
+            raise KeyboardInterrupt
+        begun.set()
+        time.sleep(0.1)
+        wrote.append(begin)
+
+    with pytest.raises(KeyboardInterrupt):
+        parallel.parallel_for(100, 1, work)
+    assert len(wrote) == 1
+    time.sleep(0.15)
+    assert (len(wrote), parallel._inside) == (1, 0)
+    parallel._helpers.cache_clear()
+
+
+def test_a_chunk_may_do_minidls_work_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a finalizer does that the collector calls there, on whatever thread."""
+    monkeypatch.setattr(parallel, "threads", lambda: 3)
+    inner = parallel.parallel_for(6, 1, lambda i, j: parallel.parallel_for(4, 1, lambda k, _: 10 * i + k))
+    assert inner == [[10 * i + k for k in range(4)] for i in range(6)]
 
 
 def test_another_blas_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,16 +116,64 @@ def test_another_blas_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     np.testing.assert_array_equal(linear(x, x, None), np.full((100, 100), 100, np.float32))
 
 
-def test_scratch_belongs_to_its_thread_and_grows() -> None:
-    small = parallel.scratch("test", (2, 3), np.float32)
-    assert small.shape == (2, 3)
-    assert np.shares_memory(small, parallel.scratch("test", (3,), np.float64))
+def test_scratch_is_used_again_and_grows() -> None:
+    place = parallel.scratch("test", (2, 3), np.float32).ctypes.data
+    assert parallel.scratch("test", (3,), np.float64).ctypes.data == place
     assert parallel.scratch("test", (1000,), np.float64).shape == (1000,)
+
+
+def test_scratch_belongs_to_whoever_uses_it() -> None:
+    """Within one thread too: a signal handler may come between."""
+    mine = parallel.scratch("test", (2, 3), np.float32)[1:]
+    handlers = parallel.scratch("test", (2, 3), np.float32)
+    assert not np.shares_memory(mine, handlers)
     others: list[np.ndarray] = []
     thread = threading.Thread(target=lambda: others.append(parallel.scratch("test", (2, 3), np.float32)))
     thread.start()
     thread.join()
-    assert not np.shares_memory(others[0], parallel.scratch("test", (2, 3), np.float32))
+    assert not any(np.shares_memory(others[0], a) for a in (mine, handlers))
+
+
+@pytest.mark.parametrize(("wanted", "count"), [("1", 1), ("3", 3), (None, None)])
+def test_how_many_threads(wanted: str | None, count: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is asked for, 1 included; else the cores that the process may use, not all that there are."""
+    monkeypatch.delenv("MINIDL_NUM_THREADS", raising=False)
+    if wanted:
+        monkeypatch.setenv("MINIDL_NUM_THREADS", wanted)
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {2, 5, 7}, raising=False)
+    assert parallel.threads.__wrapped__() == (count or 3)
+    if not wanted:
+        monkeypatch.delattr(os, "sched_getaffinity")
+        assert parallel.threads.__wrapped__() == 64
+        monkeypatch.setattr(os, "cpu_count", lambda: None)
+        assert parallel.threads.__wrapped__() == 1
+
+
+TRACED = """if True:
+    import sys
+    def trace(frame, event, argument):
+        frame.f_trace_opcodes = True
+        frame.f_locals                     # until Python 3.12 a dict, which holds what the frame's names do
+        return trace
+    sys.settrace(trace)
+    from {module} import {name} as unused
+    sys.settrace(None)
+    print(unused)
+    for array in [object()]:
+        print(sys.getrefcount(array))
+"""
+
+
+@pytest.mark.parametrize("name", ["minidl.ops.cpu.parallel._UNUSED", "minidl.ops.cuda.launch.UNUSED"])
+def test_a_tracer_does_not_change_what_counts_as_unused(name: str) -> None:
+    if "cuda" in name:
+        pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
+    module, name = name.rsplit(".", 1)
+    done = subprocess.run([sys.executable, "-c", TRACED.format(module=module, name=name)], capture_output=True,
+                          text=True, check=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+    under_a_tracer, now = done.stdout.split()
+    assert under_a_tracer == now
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")

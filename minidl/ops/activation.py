@@ -27,7 +27,7 @@ def tanh(k, x):
 
 @op(floating=True)
 def relu(k, x):
-    """max(x, 0), elementwise; the gradient at 0 is 0; NaN is passed on.
+    """max(x, 0), elementwise; the gradient at 0 is 0; NaN is passed on, and at NaN so is the gradient.
 
     >>> relu(Tensor([-1.0, 2.0])).tolist()
     [0.0, 2.0]
@@ -72,7 +72,7 @@ def _dropout(k, x, *, p, key):
 def dropout(x: Tensor, p: float = 0.5, *, key: rng.Key | None = None) -> Tensor:
     """Set each value to 0 with probability p and divide the others by 1 - p.
 
-    key: the (seed, counter) that decides the mask; by default the next one since `minidl.manual_seed`.
+    key: the (seed, counter) that decides the mask; by default this thread's next one since `minidl.manual_seed`.
     Raises ValueError where p is not in [0, 1).
 
     >>> dropout(Tensor([1.0, 2.0]), p=0.0).tolist()

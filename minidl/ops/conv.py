@@ -16,6 +16,10 @@ def conv2d(k, x, w, b=None, *, stride=1, padding=0, algorithm="auto"):
     stride: an int or (sh, sw). padding: p, (ph, pw) or ((top, bottom), (left, right)).
     algorithm: "auto", or one of the backend's: "direct", "unroll" or "gemm" on the CPU.
 
+    NaN and infinity reach every output whose window holds them. Where an infinite or NaN filter element meets the zeros
+    of padding (or, for the gradient by x, those around gy), some algorithms multiply, which gives NaN (0 * inf), and
+    others leave the zeros out: in minidl as in PyTorch, where it depends on the sizes.
+
     Raises ValueError where shapes, stride, padding or algorithm do not fit, naming both sizes.
 
     >>> from minidl import Tensor

@@ -28,7 +28,7 @@ def max_pool2d(k, x, *, size, stride=None, padding=0):
     """Largest value in each window: x (n,c,h,w) -> (n,c,oh,ow). Padding never wins.
 
     Of equal values the first in row-major order gets the gradient; NaN counts as largest, so that it is
-    passed on. Arguments and errors as `avg_pool2d`.
+    passed on, and of several the last gets the gradient, as in PyTorch. Arguments and errors as `avg_pool2d`.
 
     >>> from minidl import Tensor
     >>> max_pool2d(Tensor([[[[1.0, 3.0], [5.0, 7.0]]]]), size=2).item()

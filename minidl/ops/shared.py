@@ -66,20 +66,26 @@ def spread(gy: Array, shape: tuple[int, ...], axis: tuple[int, ...], keepdims: b
 
 
 def max_grad_x(gy: Array, x: Array, y: Array, axis: tuple[int, ...], keepdims: bool) -> Array:
-    """The gradient goes to the largest elements, in equal parts where several are equal; NaN is largest."""
+    """The gradient goes to the largest elements, in equal parts where several are equal; NaN is largest.
+
+    So it is in PyTorch's x.max(), over all axes. Over some axes PyTorch has two functions, of which amax makes the
+    gradient NaN wherever there is a NaN along them, and max(axis) gives all of it to the first of equals.
+    """
     top = spread(y, x.shape, axis, keepdims)
     winners = (x == top) | ((x != x) & (top != top))
-    share = winners / np.sum(winners, axis=axis, keepdims=True)
-    return spread(gy, x.shape, axis, keepdims) * share.astype(x.dtype)
+    share = spread(gy, x.shape, axis, keepdims) / np.sum(winners, axis=axis, keepdims=True)
+    return np.where(winners, share, 0).astype(x.dtype)         # not multiplied: an infinite gy times 0 would be NaN
 
 
 def sum_to(gy: Array, shape: tuple[int, ...]) -> Array:
     """Sum a gradient back to the shape that broadcasting grew from."""
-    if gy.shape == shape:
-        return gy
-    extra = gy.ndim - len(shape)
-    axis = tuple(range(extra)) + tuple(i + extra for i, n in enumerate(shape) if n == 1 != gy.shape[i + extra])
-    return np.reshape(np.sum(gy, axis=axis), shape)
+    return gy if gy.shape == shape else np.reshape(np.sum(gy, axis=_grown(gy.shape, shape)), shape)
+
+
+def _grown(large: tuple[int, ...], small: tuple[int, ...]) -> tuple[int, ...]:
+    """The axes along which broadcasting grew."""
+    extra = len(large) - len(small)
+    return *range(extra), *(i + extra for i, n in enumerate(small) if n == 1 != large[i + extra])
 
 
 # ---------------------------------------------------------------- shapes

@@ -5,16 +5,21 @@ from __future__ import annotations
 import numpy as np
 
 from .parallel import elementwise
+from .reduce import sum
 
 Array = np.ndarray
 
 
 def sigmoid(x: Array) -> Array:
     def work(y: Array, x: Array) -> None:
-        with np.errstate(over="ignore"):   # e^-x = inf for very negative x: 1 / inf = 0 is the right answer
-            np.exp(np.negative(x, out=y), out=y)
-            y += 1
-            np.divide(1, y, out=y)          # np.reciprocal takes longer
+        np.negative(x, out=y)
+        if np.max(y, initial=0) < np.log(np.finfo(x.dtype).max):
+            np.exp(y, out=y)
+        else:                              # inf, or NaN
+            with np.errstate(over="ignore"):
+                np.exp(y, out=y)           # inf for very negative x: 1 / inf = 0 is the right answer
+        y += 1
+        np.divide(1, y, out=y)             # np.reciprocal takes longer
     return elementwise(work, x)
 
 
@@ -45,10 +50,10 @@ def relu(x: Array) -> Array:
 
 
 def relu_grad_x(gy: Array, y: Array) -> Array:
-    """gy where y > 0, else 0"""
+    """0 where y <= 0, else gy, where y is NaN too"""
     def work(gx: Array, gy: Array, y: Array) -> None:
-        gx[...] = 0                        # stored, not multiplied: an infinite gy times 0 would be NaN
-        np.copyto(gx, gy, where=y > 0)
+        gx[...] = gy
+        np.copyto(gx, 0, where=y <= 0)     # stored, not multiplied: an infinite gy times 0 would be NaN
     return elementwise(work, gy, y)
 
 
@@ -64,25 +69,25 @@ def _shifted(x: Array, axis: int) -> Array:
 
 def softmax(x: Array, axis: int) -> Array:
     y = np.exp(_shifted(x, axis))
-    y /= y.sum(axis=axis, keepdims=True)
+    y /= sum(y, (axis,), True)
     return y
 
 
 def softmax_grad_x(gy: Array, y: Array, axis: int) -> Array:
     """y * (gy - sum of gy * y)"""
-    return y * (gy - (gy * y).sum(axis=axis, keepdims=True))
+    return y * (gy - sum(gy * y, (axis,), True))
 
 
 def log_softmax(x: Array, axis: int) -> Array:
     y = _shifted(x, axis)
     if y.size:
-        y -= np.log(np.exp(y).sum(axis=axis, keepdims=True))
+        y -= np.log(sum(np.exp(y), (axis,), True))
     return y
 
 
 def log_softmax_grad_x(gy: Array, y: Array, axis: int) -> Array:
     """gy - softmax * sum of gy"""
-    return gy - np.exp(y) * gy.sum(axis=axis, keepdims=True)
+    return gy - np.exp(y) * sum(gy, (axis,), True)
 
 
 def dropout(x: Array, p: float, key: tuple[int, int]) -> Array:

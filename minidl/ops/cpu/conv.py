@@ -23,8 +23,9 @@ import numpy as np
 
 from .activation import VALUES
 from .linear import linear, linear_grad_w, linear_grad_x
-from .parallel import empty, images_a_chunk, one_blas_thread, parallel_for, scratch
+from .parallel import empty, images_a_chunk, on_one_blas_thread, parallel_for, scratch
 from .pool import avg_pool2d, avg_pool2d_grad_act
+from .reduce import sum
 
 Array = np.ndarray
 
@@ -92,9 +93,12 @@ def _unrolled(x: Array, g: Any) -> Iterator[Array]:
 def _unroll_y(x: Array, w: Array, b: Array | None, g: Any) -> Array:
     """(m, c*kh*kw) @ (c*kh*kw, oh*ow) + b, for each image"""
     y = np.empty((g.n, g.m, g.oh * g.ow), x.dtype)
-    with one_blas_thread():
+
+    def work() -> None:
         for image, u in zip(y, _unrolled(x, g), strict=True):
             np.matmul(w.reshape(g.m, -1), u, out=image)
+
+    on_one_blas_thread(work)
     if b is not None:
         y += b[:, None]
     return y.reshape(g.n, g.m, g.oh, g.ow)
@@ -103,21 +107,27 @@ def _unroll_y(x: Array, w: Array, b: Array | None, g: Any) -> Array:
 def _unroll_dx(gy: Array, w: Array, g: Any) -> Array:
     """(c*kh*kw, m) @ (m, oh*ow) for each image, each row added back to where it was unrolled from"""
     dxp = _padded_zeros(g.n, gy.dtype, g)
-    with one_blas_thread():
+
+    def work() -> None:
         for image, maps in zip(dxp, gy.reshape(g.n, g.m, g.oh * g.ow), strict=True):
             du = (w.reshape(g.m, -1).T @ maps).reshape(g.c, g.kh, g.kw, g.oh, g.ow)
             for p in range(g.kh):
                 for q in range(g.kw):
                     _under(image[None], p, q, g)[0] += du[:, p, q]
+
+    on_one_blas_thread(work)
     return _crop(dxp, g)
 
 
 def _unroll_dw(gy: Array, x: Array, g: Any) -> Array:
     """(m, oh*ow) @ (oh*ow, c*kh*kw), summed over the images"""
     dw = np.zeros((g.m, g.c * g.kh * g.kw), gy.dtype)
-    with one_blas_thread():
+
+    def work() -> None:
         for maps, u in zip(gy.reshape(g.n, g.m, g.oh * g.ow), _unrolled(x, g), strict=True):
-            dw += maps @ u.T
+            dw[...] += maps @ u.T
+
+    on_one_blas_thread(work)
     return dw.reshape(g.m, g.c, g.kh, g.kw)
 
 
@@ -127,6 +137,7 @@ BUFFER_BYTES = 1 << 21                     # of an unrolled buffer: more leaves 
                                            # that threads wait for each other's interpreter lock
 ENOUGH = 1 << 18                           # multiplications for one output row of one image: then chunks of one image
 WIDE = 16                                  # columns that are a run worth copying on their own
+LONG = 1 << 10                             # elements that einsum adds up in a few sums, one after the other
 READ_BYTES = 1 << 22                       # worth a second thread when they are only read and summed
 
 # OpenBLAS multiplies small matrices as they lie, without packing them first: up to twice as fast.
@@ -311,8 +322,16 @@ def conv2d_grad_b(gy: Array) -> Array:
     n, m, oh, ow = gy.shape
     sums, maps = np.empty((n, m), gy.dtype), gy.reshape(n, m, oh * ow)
     nb = images_a_chunk(m * oh * ow * gy.itemsize, READ_BYTES)
-    parallel_for(n, nb, lambda i, j: np.einsum("nml->nm", maps[i:j], out=sums[i:j]))    # np.sum takes twice as long
-    return sums.sum(axis=0)
+    blocks = oh * ow // LONG
+    whole = maps[..., :blocks * LONG].reshape(n, m, blocks, LONG)
+
+    def work(i: int, j: int) -> None:      # np.sum takes twice as long
+        np.einsum("nml->nm", maps[i:j, :, blocks * LONG:], out=sums[i:j])
+        if blocks:
+            sums[i:j] += np.einsum("nmbl->nmb", whole[i:j]).sum(axis=2)
+
+    parallel_for(n, nb, work)
+    return sum(sums, (0,))
 
 
 # ---------------------------------------------------------------- fused with what follows

@@ -9,19 +9,19 @@ the same bits for any of them.
 from __future__ import annotations
 
 import ctypes
-import itertools
 import math
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+
+T = TypeVar("T")
 
 CHUNK_BYTES = 1 << 20                      # of the array a chunk walks over: less, and threads wait for each other more
 
@@ -48,39 +48,42 @@ def _openblas() -> tuple[Callable[[int], None], Callable[[], int]] | None:
     package = Path(np.__file__).parent
     folders = (package.parent / "numpy.libs", package / ".libs", package / ".dylibs")
     for path in sorted(p for folder in folders if folder.is_dir() for p in folder.glob("*openblas*")):
-        library = ctypes.CDLL(str(path))   # loaded already, so this only finds it
+        library = ctypes.PyDLL(str(path)) # loaded already, so this only finds it; calls keep the interpreter locked
         for setter in _SETTERS:
             if hasattr(library, setter):
                 return getattr(library, setter), getattr(library, setter.replace("_set_", "_get_"))
     return None
 
 
-_lock = threading.Lock()
 _inside = 0                                # sections open now, on all threads
 _before = 1                                # BLAS threads when the first of them opened
 
 
-@contextmanager
-def one_blas_thread() -> Iterator[None]:
-    """Products inside run on one BLAS thread; the number set before holds again outside."""
+def on_one_blas_thread(work: Callable[[], T]) -> T:
+    """work(), whose products run on one BLAS thread; the number set before holds again when the last section closes.
+
+    Sections open and close without a lock, and whole. CPython looks for signals and other threads only after a call, at
+    a function's start and at a jump back (3.10: at any jump taken). So between those what is written below happens at
+    once: an interrupt comes before a section is opened or finds it open, and `finally` starts by closing it. That is
+    why this is no context manager: an interrupt may come between its functions and the block.
+    """
     global _inside, _before
     blas = _openblas()
     if blas is None:
-        yield
-        return
+        return work()
     set_threads, get_threads = blas
-    with _lock:
+    mine = 0
+    try:
         if _inside == 0:
             _before = get_threads()
-            set_threads(1)
+        mine = 1
         _inside += 1
-    try:
-        yield
+        set_threads(1)
+        return work()
     finally:
-        with _lock:
-            _inside -= 1
-            if _inside == 0:
-                set_threads(_before)
+        _inside -= mine if _inside else 0  # none is open in a child that a handler has forked within a section
+        if mine > _inside:
+            set_threads(_before)
 
 
 # ---------------------------------------------------------------- chunks over threads
@@ -100,9 +103,12 @@ def _helpers() -> SimpleQueue[Callable[[], None]]:
 
 def _after_fork() -> None:
     """A forked child has none of its parent's threads: it starts its own, and no section is open in it."""
-    global _lock, _inside
+    global _inside
+    blas = _openblas()
+    if blas is not None and _inside:
+        blas[0](_before)
     _helpers.cache_clear()
-    _lock, _inside = threading.Lock(), 0
+    _inside = 0
 
 
 if hasattr(os, "register_at_fork"):
@@ -110,30 +116,54 @@ if hasattr(os, "register_at_fork"):
 
 
 def parallel_for(count: int, chunk: int, work: Callable[[int, int], Any]) -> list[Any]:
-    """work(begin, end) for each chunk of range(count), on all threads; the results in order of the chunks."""
+    """work(begin, end) for each chunk of range(count), on all threads; the results in order of the chunks.
+
+    After an error or an interrupt nobody takes another chunk, and the chunks under way are waited for: no thread writes
+    to the caller's arrays any more.
+    """
+    if 0 < count <= chunk:                 # nothing to share: half the time for small products
+        return [on_one_blas_thread(partial(work, 0, count))]
     begins = range(0, count, chunk)
     results: list[Any] = [None] * len(begins)
-    take = itertools.count().__next__      # one counter for all threads: who is free takes the next chunk
-    finished: SimpleQueue[BaseException | None] = SimpleQueue()
+    left = list(range(len(begins)))
+    numbers = iter(left)                   # one for all threads: who is free takes the next chunk
+    errors: list[BaseException] = []
+    helping = [threading.Lock() for _ in range(min(threads(), len(begins)) - 1)]       # each held while a helper works
 
-    def run(report: Callable[[BaseException | None], None]) -> None:
-        while (i := take()) < len(begins):
+    def run() -> None:
+        for i in numbers:
+            results[i] = work(begins[i], min(begins[i] + chunk, count))
+
+    def help_(working: threading.Lock) -> None:
+        with working:
             try:
-                results[i] = work(begins[i], min(begins[i] + chunk, count))
+                run()
             except BaseException as error:
-                report(error)
-            else:
-                report(None)
+                left.clear()               # which ends `numbers`
+                errors.append(error)
 
-    own: list[BaseException | None] = []
-    with one_blas_thread():
-        for _ in range(min(threads(), len(begins)) - 1):
-            _helpers().put(lambda: run(finished.put))
-        run(own.append)                    # all of it, should no helper wake up in time
-        outcomes = own + [finished.get() for _ in range(len(begins) - len(own))]
-    for error in outcomes:
-        if error is not None:
+    def wait() -> None:
+        for working in helping:            # a helper that did not wake up in time finds no chunk
+            with working:
+                pass
+
+    def together() -> None:
+        try:
+            for working in helping:
+                _helpers().put(partial(help_, working))
+            run()                          # all of it, should no helper wake up in time
+            wait()
+        finally:                           # nothing is left to do here but after an error
+            left.clear()
+            wait()
+
+    on_one_blas_thread(together)
+    if errors:
+        error = errors.pop()
+        try:
             raise error
+        finally:
+            del error                      # which refers to this function's names
     return results
 
 
@@ -148,34 +178,41 @@ REUSED_BYTES = 1 << 17                     # of the smallest array that is worth
 _kept: list[np.ndarray] = [np.empty(0, np.uint8)]
 
 
-def _references(i: int) -> int:
-    """How many references there are to a kept buffer; every array that lies in it holds one."""
-    return sys.getrefcount(_kept[i])
+def _references(arrays: list[Any]) -> int:
+    """How many references there are to an array that a container and a name hold, as `empty` and `scratch` count."""
+    for array in arrays:
+        return sys.getrefcount(array)
+    raise AssertionError
 
 
-_UNUSED = _references(0)
+# A tracer that reads f_locals (until Python 3.12) holds what has a name as well. One too many would hand out memory in
+# use, so it is counted without a name too; that is exact where passing a name on makes a reference (until 3.13).
+_UNUSED = min(_references(_kept), sys.getrefcount(_kept[0]) + 1)
 
 
 def empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     """np.empty, but large arrays lie where earlier ones of the same size lay that nobody refers to any more.
 
     Memory fresh from the system costs more than filling it: its pages are mapped and cleared one by one.
+    Needs no lock: whoever looks at a buffer refers to it, so that it is in use to all others, a signal handler too.
     """
     need = math.prod(shape) * np.dtype(dtype).itemsize
     if need < REUSED_BYTES:
         return np.empty(shape, dtype)
-    with _lock:
-        unused = [i for i in range(len(_kept)) if _references(i) == _UNUSED]
-        for i in unused:
-            if _kept[i].nbytes == need:
-                return np.ndarray(shape, dtype, _kept[i])
-        if sum(buffer.nbytes for buffer in _kept) + need > KEPT_BYTES:
-            for i in reversed(unused):
-                del _kept[i]
-        buffer = np.empty(need, np.uint8)
-        if sum(buffer.nbytes for buffer in _kept) + need <= KEPT_BYTES:
-            _kept.append(buffer)
-        return np.ndarray(shape, dtype, buffer)
+    return np.ndarray(shape, dtype, _buffer(need))
+
+
+def _buffer(need: int) -> np.ndarray:
+    """So many bytes: a kept buffer that is not in use, or a new one, kept where there is room."""
+    for buffer in _kept:
+        if buffer.nbytes == need and sys.getrefcount(buffer) == _UNUSED:
+            return buffer
+    buffer = np.empty(need, np.uint8)
+    if sum(kept.nbytes for kept in _kept) + need > KEPT_BYTES:
+        _kept[:] = [kept for kept in _kept if sys.getrefcount(kept) != _UNUSED]
+    if sum(kept.nbytes for kept in _kept) + need <= KEPT_BYTES:
+        _kept.append(buffer)
+    return buffer
 
 
 def elementwise(work: Callable[..., None], *arrays: np.ndarray) -> np.ndarray:
@@ -200,9 +237,12 @@ _scratch = _Scratch()
 
 
 def scratch(name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """This thread's buffer of a name, with whatever it last held; it grows to the largest request."""
+    """This thread's buffer of a name, with whatever it last held; it grows to the largest request.
+
+    While somebody refers to what this gave, it belongs to him: a signal handler that comes between gets another one.
+    """
     need = math.prod(shape) * np.dtype(dtype).itemsize
     held = _scratch.buffers.get(name)
-    if held is None or held.nbytes < need:
+    if held is None or held.nbytes < need or sys.getrefcount(held) != _UNUSED:
         held = _scratch.buffers[name] = np.empty(need, np.uint8)
     return held[:need].view(dtype).reshape(shape)

@@ -113,8 +113,8 @@ def max_pool2d(x: Array, g: Any) -> tuple[Array, Array]:
         for p in range(g.kh):
             for q in range(g.kw):
                 value = xp[:, :, _rows(p, g), _columns(q, g)]
-                # the first element in the image stands until a larger one, or a NaN, which nothing beats
-                better = ((where < 0) | ~(value <= best)) & (best == best) & image[:, :, _rows(p, g), _columns(q, g)]
+                # the first element in the image stands until a larger one, or a NaN, the last of which wins
+                better = ((where < 0) | (value > best) | (value != value)) & image[:, :, _rows(p, g), _columns(q, g)]
                 np.copyto(best, value, where=better)
                 np.copyto(where, p * g.kw + q, where=better)
 

@@ -72,7 +72,19 @@ _current_stream = cupy.cuda.get_current_stream
 
 # ---------------------------------------------------------------- memory
 KEPT_BYTES = 1 << 29                       # of results that are kept for reuse, at most
-UNUSED = next(getrefcount(array) for array in [object()])      # references to what only a list and a loop hold
+
+
+def _references(arrays: list[Any]) -> int:
+    """How many references there are to what only a list and a loop hold, as `empty` counts them."""
+    for array in arrays:
+        return getrefcount(array)
+    raise AssertionError
+
+
+# A tracer that reads f_locals (until Python 3.12) holds what has a name as well. One too many would hand out memory in
+# use, so it is counted without a name too; that is exact where passing a name on makes a reference (until 3.13).
+_SAMPLE = [object()]
+UNUSED = min(_references(_SAMPLE), getrefcount(_SAMPLE[0]) + 1)
 
 
 class _Kept:
@@ -91,8 +103,8 @@ class _Kept:
         if self.bytes + array.nbytes > KEPT_BYTES:
             self.forget()
         if array.nbytes <= KEPT_BYTES // 4:
+            self.bytes += array.nbytes         # first: after an interrupt there is rather too little kept
             self.arrays.setdefault(key, []).append(array)
-            self.bytes += array.nbytes
 
 
 _kept = _Kept()
@@ -215,6 +227,9 @@ class Kernel:
     Arguments are CuPy arrays (or None, a null pointer), numbers, and structs from `by_value`. An array that is only
     read may lie in any order in memory: it is copied where it has gaps. Raises TypeError and ValueError, naming
     kernel and parameter, for what the kernel would misread.
+
+    There is no lock that could stay held: a launch takes packed arguments out of a list, in one step of the
+    interpreter, or makes new ones where another thread, a signal handler or an interrupt has them.
     """
 
     def __init__(self, module: cupy.RawModule, name: str, declared: list[tuple[str, str, str]],
@@ -223,8 +238,8 @@ class Kernel:
         self.module = module
         self.function = module.get_function(name)
         self._handle = self.function.kernel.ptr
-        packed = Arguments(name, declared, constants)
-        self._pack, self._at, self._lock = packed.pack, packed.at, packed.lock
+        self._arguments = functools.partial(Arguments, name, declared, constants)
+        self._free = [self._arguments()]
         self._shared = 48 * 1024           # bytes of shared memory that need no asking
 
     def __call__(self, grid: tuple[int, ...], block: tuple[int, ...], *arguments: Any, shared: int = 0) -> None:
@@ -247,19 +262,21 @@ class Kernel:
         if device not in _ready.devices:
             _make_ready(device)
         stream = _current_stream().ptr
-        self._lock.acquire()               # `with` takes twice as long
         try:
-            copies = self._pack(arguments, device)
-            _launch(self._handle, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream, self._at, 0)
-        finally:
-            self._lock.release()
+            packed = self._free.pop()
+        except IndexError:
+            packed = self._arguments()
+        copies = packed.pack(arguments, device)
+        _launch(self._handle, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream, packed.at, 0)
+        self._free.append(packed)
         del copies                         # they had to live until the launch was queued
 
 
 class Arguments:
     """A kernel's parameters as the driver's launch call takes them: packed into one buffer, with a pointer to each.
 
-    The driver copies them. This takes half the time of CuPy's general call, which looks at each argument anew.
+    From pack until the launch, where the driver copies them, they belong to one caller. This takes half the time of
+    CuPy's general call, which looks at each argument anew.
     """
 
     def __init__(self, name: str, declared: list[tuple[str, str, str]], constants: dict[str, Any]):
@@ -282,7 +299,6 @@ class Arguments:
         self._offset = -start % 16
         self._pointers = (ctypes.c_void_p * len(places))(*(start + self._offset + place for place in places))
         self.at = ctypes.addressof(self._pointers)
-        self.lock = threading.Lock()       # to be held from pack until the launch: there is one buffer
 
     def pack(self, arguments: tuple[Any, ...], device: int) -> list[cupy.ndarray]:
         """Write arguments into the buffer, once all are seen to fit; returns the copies that were made."""

@@ -60,7 +60,7 @@ def relu(x: Array) -> Array:
 
 
 def relu_grad_x(gy: Array, y: Array) -> Array:
-    """gy where y > 0, else 0"""
+    """0 where y <= 0, else gy, where y is NaN too"""
     return _elementwise("relu_grad_x", gy, y)
 
 

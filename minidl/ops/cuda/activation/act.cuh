@@ -11,8 +11,8 @@
 __device__ __forceinline__ REAL sigmoid_grad(REAL gy, REAL y) { return ((REAL)1 - y) * y * gy; }
 __device__ __forceinline__ REAL tanh_grad(REAL gy, REAL y) { return ((REAL)1 - y * y) * gy; }
 
-// Chosen, not multiplied: inf times 0 would be NaN.
-__device__ __forceinline__ REAL relu_grad(REAL gy, REAL y) { return y > (REAL)0 ? gy : (REAL)0; }
+// Chosen, not multiplied: inf times 0 would be NaN. Where y is NaN gy is passed on, as in PyTorch.
+__device__ __forceinline__ REAL relu_grad(REAL gy, REAL y) { return y <= (REAL)0 ? (REAL)0 : gy; }
 
 // The activation itself, which ACT_VALUE is in kernels that do more besides.
 #define ACT_VALUE JOIN(ACT, _value)

@@ -4,7 +4,6 @@
 // the first of equal ones and NaN above all, is its label's. One block owns everything; a thread owns every
 // blockDim.x-th image. Requires: blockDim.x a multiple of 32.
 #include "common.cuh"
-#include "activation/rows.cuh"
 
 extern "C" __global__ void update_metrics(double* sums, const REAL* loss, const REAL* x, const long long* labels, int n,
                                           int classes) {
@@ -19,9 +18,13 @@ extern "C" __global__ void update_metrics(double* sums, const REAL* loss, const 
         }
         right += best == labels[i];
     }
-    REAL all = reduce((REAL)right, blockDim.x, false);         // a count: exact in any order, up to 2^24 in float
+    for (int step = 16; step > 0; step /= 2) right += __shfl_xor_sync(~0u, right, step);
+    __shared__ int warps[32];
+    if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = right;
+    __syncthreads();
     if (threadIdx.x == 0) {
+        for (int i = 1; i < blockDim.x / 32; i++) right += warps[i];
         sums[0] = __dadd_rn(sums[0], __dmul_rn((double)*loss, (double)n));
-        sums[1] += all;
+        sums[1] += right;
     }
 }

@@ -65,8 +65,8 @@ extern "C" __global__ void max_pool2d(const REAL* x, REAL* y, int* index, Window
         for (int p = imax(0, -r); p < imin(g.kh, g.h - r); p++)
             for (int q = imax(0, -s); q < imin(g.kw, g.w - s); q++) {
                 REAL value = plane[(r + p) * g.w + s + q];
-                // the first element stands until a larger one, or a NaN, which nothing beats
-                if (where < 0 || (!(value <= best) && best == best)) best = value, where = p * g.kw + q;
+                // the first element stands until a larger one, or a NaN, the last of which wins
+                if (where < 0 || value > best || value != value) best = value, where = p * g.kw + q;
             }
         y[i] = best;
         index[i] = where;
