@@ -39,6 +39,8 @@ from minidl import Tensor, init, nn, no_grad, ops, optim
 from minidl.training import RunningMetrics
 
 CUDA_TOLERANCE = 2e-3                      # of an array's largest value: nine steps whose sums round otherwise
+# There, what a step returns is a copy, also of a parameter, and tf32 rounds by algorithm.
+NOT_ON_CUDA = frozenset({"output written", "precision"})
 CALLS = 9
 Shape = tuple[Any, ...]                    # "n" stands for the images of a batch
 
@@ -88,6 +90,14 @@ def helpers(w: World) -> dict[str, Any]:
             if isinstance(t, Tensor) and t.dtype.kind == "f":
                 t.data[...] = 0.25
 
+    def there(module: nn.Module) -> nn.Module:
+        """On the world's device, constants included."""
+        for _, each in module.to(w.device).named_modules():
+            for name, value in vars(each).items():
+                if isinstance(value, Tensor):
+                    setattr(each, name, value.to(w.device))
+        return module
+
     def attempt(what: Callable[[], Any]) -> None:
         try:
             what()
@@ -100,8 +110,8 @@ def helpers(w: World) -> dict[str, Any]:
         "Tensor": Tensor, "Means": Means, "Mod": Mod, "SimpleNamespace": types.SimpleNamespace,
         "R": lambda seed, *shape: made(seed, shape, False), "RG": lambda seed, *shape: made(seed, shape, True),
         "L": lambda seed, n: Tensor(np.random.default_rng(seed).integers(0, 3, n), device=w.device),
-        "notes_of": notes_of, "N": lambda module: module.to(w.device), "I": index, "put": put, "write": write, "attempt": attempt,
-        "Metrics": lambda: RunningMetrics(w.device)}
+        "N": there, "I": index, "put": put, "write": write, "attempt": attempt,
+        "notes_of": notes_of, "Metrics": lambda: RunningMetrics(w.device)}
 
 
 # ---------------------------------------------------------------- programs
@@ -174,6 +184,7 @@ class Writer:
         self.live: set[str] = set()        # values that a gradient flows through
         self.watched: list[str] = []
         self.must: list[str] = []          # to be returned
+        self.split: tuple[str, str, Any] | None = None       # a layer, what it is given before an update, and its rows
         self.seeds = 0
 
     # ------------------------------------------------------------------ names and numbers
@@ -359,6 +370,8 @@ class Writer:
             if not isinstance(f, int):
                 return "", ()
             g = rng.choice([2, 3, 4])
+            if self.chance(0.15):          # equal gradients, each of which is its own
+                return f"{self.linear('a', f, g)}({v}) + {self.linear('a', f, g)}({v})", (rows, g)
             return f"{self.linear('a', f, g)}({v})", (rows, g)
 
         def raw_linear() -> tuple[str, Shape]:
@@ -380,11 +393,11 @@ class Writer:
 
         def dropout() -> tuple[str, Shape]:
             how = rng.random()
-            if how < 0.4:
+            if how < 0.6:
                 name = self.define("drop", f"nn.Dropout({rng.choice([0.2, 0.5])})")
                 self.dropout(name)
                 return f"{name}({v})", same
-            return f"ops.dropout({v}, 0.4{', key=(1, 2)' if how < 0.55 else ''})", same
+            return f"ops.dropout({v}, 0.4{', key=(1, 2)' if how < 0.7 else ''})", same
 
         def binary() -> tuple[str, Shape]:
             other = self.pick(lambda s: s == same)
@@ -406,10 +419,10 @@ class Writer:
         def vector() -> tuple[str, Shape]:
             if not isinstance(f, int):
                 return "", ()
+            if self.chance(0.4):           # two leaves of one gradient
+                one, other = self.parameter(f), self.parameter(f)
+                return rng.choice([f"{v} + {one} + {other}", *[f"{v} + ({one} + {other})"] * 2]), same
             other = self.parameter(f) if self.chance(0.6) else self.constant(f)
-            if self.chance(0.35):          # two leaves of one gradient
-                more = self.parameter(f)
-                return rng.choice([f"{v} + {other} + {more}", f"{v} + ({other} + {more})"]), same
             return f"{v} {rng.choice(['+', '*', '-'])} {other}", same
 
         def smooth() -> tuple[str, Shape]:
@@ -536,6 +549,12 @@ class Writer:
         first = self.loss()
         if pattern == "none":
             return
+        found = self.pick(lambda s: len(s) == 2 and isinstance(s[1], int))
+        if found is not None and pattern == "usual" and self.chance(0.25):
+            layer = self.linear("a", found[1][1], 3)
+            self.body.insert(-1, Line(f"sum{layer} = {layer}({found[0]}).sum()"))
+            self.body[-1] = Line(f"{self.body[-1].text} + sum{layer}")
+            self.split = layer, found[0], found[1][0]
         some = list(dict.fromkeys(self.trained))
         if pattern in ("two optimizers", "two phases") and len(some) > 1:
             cut = rng.randrange(1, len(some))
@@ -586,12 +605,11 @@ class Writer:
 
     def around(self, update: Line) -> None:
         """An update, at times between a layer and its activation, or between two equal calls of a layer."""
-        found = self.pick(lambda s: len(s) == 2 and isinstance(s[1], int))
-        if found is None or not self.chance(0.2):
+        if self.split is None:
             self.body.append(update)
             return
-        v, (rows, f) = found
-        layer, again = self.linear("a", f, 3), self.chance(0.4)
+        layer, v, rows = self.split
+        again = self.chance(0.4)
         self.add(f"{layer}({v})", (rows, 3))
         self.body.append(update)
         late, _ = self.values[-1] if again else self.values.pop()
@@ -648,11 +666,14 @@ class Writer:
         self.may("precision", "minidl.set_precision('tf32')", "minidl.set_precision('fp32')")
         self.may("output written", "write(y)")
         leaves = "[" + ", ".join(self.leaves) + "]"
-        self.may("gradients written", f"for i, p in enumerate({leaves}):\n"
-                                      "    if p.grad is not None: p.grad.data[...] += i + 1")
+        write = f"for i, p in enumerate({leaves}):\n    if p.grad is not None: p.grad.data[...] += i + 1"
+        self.may("gradients written", write)
         kinds = sorted({kind for kind, _ in self.changes} - self.without)
-        kinds += [kind for kind in ("rate", "rate", "freezing", "gradients written") if kind in kinds]
+        often = ["rate", "rate", "freezing"]
+        often += ["train and eval"] * 3 if "Dropout" in " ".join(line.text for line in self.world) else []
+        kinds += [kind for kind in often if kind in kinds]
         calls = self.calls(images, gradient, kinds)
+        calls[-1].after += [Line(write), Line("w.look('gradients written')")]            # each leaf's is its own
         self.world.append(Line(f"w.watch({', '.join(f'lambda: {name}' for name in dict.fromkeys(self.watched))})"))
         return Program(self.world, "x, x2, labels, target, s=1.0", self.body, calls, self.chance(0.4))
 
@@ -743,12 +764,15 @@ def program(seed: int, number: int, without: frozenset[str] = frozenset()) -> Pr
 
 # ---------------------------------------------------------------- shrinking
 def shrunk(found: Program, device: str, differs: Callable[[Program], bool] | None = None) -> Program:
-    """The program without what is not needed for its difference."""
+    """The program without what is not needed for its difference, or for what `differs` says of it."""
+    sort = "" if differs else found.run(device).why.split()[0]           # call, after, changed, raised, ...
+
     def still(candidate: Program) -> bool:
         try:
             if differs is not None:
                 return differs(candidate)
-            return candidate.run(device).kind == "different"
+            verdict = candidate.run(device)
+            return verdict.kind == "different" and verdict.why.split()[0] == sort
         except Exception:                  # of the plain world: a name is missing
             return False
 
@@ -869,6 +893,7 @@ def main() -> int:
     parser.add_argument("--shrink", type=int, default=1, help="how many differences to shrink")
     given = parser.parse_args()
     without = frozenset(filter(None, given.without.split(",")))
+    without |= NOT_ON_CUDA if given.device == "cuda" else frozenset()
     if given.plant:
         return _plants(given, without)
     start, tally = time.perf_counter(), Tally()

@@ -36,6 +36,7 @@ def _compile_error() -> type[Exception]:
 
 CompileError = _compile_error()
 Notes = dict[str, Any]
+CHANGED = "written since it was returned"
 
 
 class Refused(Exception):
@@ -107,6 +108,8 @@ def difference(mine: Notes, other: Notes, tolerance: float | None) -> str:
         if path not in other:
             return f"{path} is missing"
         b = other[path]
+        if a is CHANGED:
+            continue
         if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
             if a.dtype != b.dtype or a.shape != b.shape:
                 return f"{path} is {a.dtype}{list(a.shape)} and {b.dtype}{list(b.shape)}"
@@ -137,7 +140,7 @@ class World:
     def __init__(self, compiled: bool, device: str = "cpu", seed: int = 3):
         self.compiled, self.device = compiled, device
         self.log: list[tuple[str, Notes]] = []
-        self.outputs: list[Any] = []
+        self.outputs: list[tuple[Any, Notes]] = []     # arrays that steps returned, and what they were then
         self.watched: dict[str, Any] = {}
         self.calls = self.replays = 0
         self.replayed: list[bool] = []     # of each call
@@ -185,7 +188,7 @@ class World:
             returned = run(*arguments, **options)
             sys.setprofile(before)
             note = notes_of(returned, "returned", state=False)
-            self.outputs.append(returned)
+            self.outputs.append((_arrays(returned), note))
         except CompileError as error:
             sys.setprofile(before)
             if not self.compiled:
@@ -211,9 +214,23 @@ class World:
             f"a refusal names no line of {code.co_filename}: {message}"
 
     def end(self) -> None:
-        """What the steps returned, looked at again: later calls must not have written there."""
-        for i, returned in enumerate(self.outputs):
-            self.log.append((f"at the end, returned by call {i + 1}", notes_of(returned, "returned", state=False)))
+        """What the steps returned, looked at again: later calls must not have written there. On CUDA, where what is
+        returned is a copy, also of a parameter that changes later, only whether something wrote there is looked at."""
+        for i, (arrays, before) in enumerate(self.outputs):
+            now = notes_of(arrays, "returned", state=False)
+            if self.device != "cpu":
+                now = {path: CHANGED if difference({path: a}, {path: now[path]}, None) else "as returned"
+                       for path, a in before.items()}
+            self.log.append((f"at the end, returned by call {i + 1}", now))
+
+
+def _arrays(value: Any) -> Any:
+    """The arrays that Tensors have now, nested as they are."""
+    if isinstance(value, Tensor):
+        return value.data
+    if type(value) in (tuple, list):
+        return type(value)(map(_arrays, value))
+    return {name: _arrays(entry) for name, entry in value.items()} if type(value) is dict else value
 
 
 def _functions(step: Any) -> Iterator[Any]:
