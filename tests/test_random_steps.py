@@ -1,0 +1,78 @@
+"""Random steps (tests/random_steps.py): compiled equals plain, or is refused; and planted faults are found.
+
+More of both: python tests/random_steps.py --programs 10000 --processes 2, and --plant all --programs 1500.
+"""
+
+from __future__ import annotations
+
+import planted
+import pytest
+import random_steps
+from twins import Verdict
+
+
+def differences(tally: random_steps.Tally, device: str = "cpu", without: frozenset[str] = frozenset()) -> str:
+    """Those that differ, and the first of them shrunk, to be read in a test's output."""
+    if not tally.different:
+        return ""
+    number, why = tally.different[0]
+    small = random_steps.shrunk(random_steps.program(0, number, without), device)
+    return f"{tally}\nprogram {number}: {why}\n{small.source()}"
+
+
+def test_random_steps_are_equal_or_refused() -> None:
+    tally = random_steps.run_many(0, range(300), "cpu", frozenset())
+    assert not tally.different, differences(tally)
+    assert tally.errors <= 3
+
+
+def test_random_steps_are_replayed() -> None:
+    """A comparison of recordings with recordings shows nothing."""
+    tally = random_steps.run_many(1, range(60), "cpu", frozenset())
+    assert tally.replays > 0.4 * tally.calls, str(tally)
+
+
+@pytest.mark.gpu
+def test_gpu_random_steps_are_near_or_refused() -> None:
+    tally = random_steps.run_many(0, range(500), "cuda", random_steps.NOT_ON_CUDA)
+    assert not tally.different, differences(tally, "cuda", random_steps.NOT_ON_CUDA)
+    assert tally.replays > 0.4 * tally.calls, str(tally)
+
+
+@pytest.mark.parametrize("name", planted.PLANTS)
+def test_a_planted_fault_is_found(name: str) -> None:
+    """By a program that is equal or refused without it."""
+    assert random_steps.found_by(name, 400) is not None
+
+
+def test_a_plant_that_does_not_fit_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(planted.PLANTS, "mine", planted.Plant("minidl.compile.replay:finish", "no such words", "pass"))
+    with pytest.raises(LookupError, match=r"planted: minidl\.compile\.replay:finish has 0 times 'no such words' but "
+                                          r"must have it once; adapt PLANTS\['mine'\] to the source$"), \
+            planted.planted("mine"):
+        pass
+
+
+def test_a_program_is_shrunk() -> None:
+    """To the lines that a difference needs: here, a line that reads the batch's labels."""
+    p = random_steps.program(0, 3)
+
+    def differs(candidate: random_steps.Program) -> bool:
+        return "cross_entropy" in candidate.source() and bool(candidate.calls)
+    if not differs(p):
+        p.body.insert(0, random_steps.Line("ops.cross_entropy(x, labels)"))
+    small = random_steps.shrunk(p, "cpu", differs)
+    assert (len(small.body), len(small.world), len(small.calls)) == (1, 0, 1)
+
+
+def test_the_same_seed_gives_the_same_program() -> None:
+    assert random_steps.program(5, 17).source() == random_steps.program(5, 17).source()
+    assert random_steps.program(5, 17).source() != random_steps.program(5, 18).source()
+
+
+def test_a_tally_counts() -> None:
+    tally, p = random_steps.Tally(), random_steps.program(0, 3)
+    tally.add(3, p, Verdict("different", "why", 9, 5, [False] * 4 + [True] * 5))
+    tally += tally.__class__()
+    assert (tally.programs, tally.calls, tally.replays, tally.different) == (1, 9, 5, [(3, "why")])
+    assert str(tally).startswith("programs 1, calls 9, replays 5 (55.6 %), refused 0, different 1, not run 0\n")
