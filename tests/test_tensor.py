@@ -450,3 +450,10 @@ def test_dtypes_are_compared_by_value() -> None:
 def test_a_product_with_what_is_no_tensor_is_refused(product: Any) -> None:
     with pytest.raises(TypeError, match=r"^matmul: an input is a builtins\.(float|list) but must be a Tensor"):
         product(leaf(1, 2, 3, 4).reshape(2, 2))
+
+
+def test_a_detached_tensor_can_become_a_leaf() -> None:
+    x = leaf(1, 2).detach()
+    x.requires_grad = True
+    (x * x).sum().backward()
+    assert grad(x) == [2, 4]
