@@ -457,3 +457,12 @@ def test_a_detached_tensor_can_become_a_leaf() -> None:
     x.requires_grad = True
     (x * x).sum().backward()
     assert grad(x) == [2, 4]
+
+
+@pytest.mark.parametrize("sign", ["+", "-", "*", "/", "**", ">", ">=", "<", "<=", "==", "!="])
+def test_a_plain_number_may_stand_on_either_side(sign: str) -> None:
+    x, values = leaf(1, 2, 3), np.array([1.0, 2.0, 3.0])
+    for expression in (f"x {sign} 2", f"2 {sign} x", f"x {sign} 2.0"):
+        got, expected = eval(expression, {"x": x}), eval(expression, {"x": values})
+        assert got.dtype == expected.dtype
+        np.testing.assert_allclose(got.numpy(), expected, rtol=1e-15)
