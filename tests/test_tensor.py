@@ -451,3 +451,19 @@ def test_dtypes_are_compared_by_value() -> None:
 def test_a_product_with_what_is_no_tensor_is_refused(product: Any) -> None:
     with pytest.raises(TypeError, match=r"^matmul: an input is a builtins\.(float|list) but must be a Tensor"):
         product(leaf(1, 2, 3, 4).reshape(2, 2))
+
+
+def test_a_detached_tensor_can_become_a_leaf() -> None:
+    x = leaf(1, 2).detach()
+    x.requires_grad = True
+    (x * x).sum().backward()
+    assert grad(x) == [2, 4]
+
+
+@pytest.mark.parametrize("sign", ["+", "-", "*", "/", "**", ">", ">=", "<", "<=", "==", "!="])
+def test_a_plain_number_may_stand_on_either_side(sign: str) -> None:
+    x, values = leaf(1, 2, 3), np.array([1.0, 2.0, 3.0])
+    for expression in (f"x {sign} 2", f"2 {sign} x", f"x {sign} 2.0"):
+        got, expected = eval(expression, {"x": x}), eval(expression, {"x": values})
+        assert got.dtype == expected.dtype
+        np.testing.assert_allclose(got.numpy(), expected, rtol=1e-15)

@@ -568,3 +568,10 @@ def test_seconds_are_of_training_and_evaluation_and_images_per_second_of_trainin
     for metrics in fit(model, optim.SGD(model.parameters(), 0.1), *numbered_loaders(), epochs=2):
         assert metrics["seconds"] == 3 * 1 + 2 * 10
         assert metrics["images_per_second"] == 10 / 3
+
+
+def test_a_line_of_metrics_that_no_json_reader_takes_is_refused(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        folder.append_metrics({"epoch": 1, "train_loss": float("nan")})
+    assert (tmp_path / "run/metrics.jsonl").read_text() == ""
