@@ -286,7 +286,6 @@ def test_minidl_in_the_middle_of_its_own_ops(way: str) -> None:
     assert [found[what] for what in ("wrong", "wrong entries", "counter")] == [0] * 3, found
 
 
-@pytest.mark.xfail(strict=False, reason="an update that is interrupted does not note yet what it has changed")
 @pytest.mark.parametrize("kind", ["eager", "compiled"])
 def test_an_update_that_is_interrupted_counts_as_a_change(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     update, half = cpu.sgd, False

@@ -123,6 +123,7 @@ class Names:
             self._words.update(word for name in value.__reduce__()[1] if isinstance(name, str)
                                for word in name.split("."))
         elif isinstance(value, type):
+            self._words.add("__init__")
             self._classes(value)
         elif isinstance(value, ModuleType):
             self._space(vars(value), value.__name__, value.__name__)
@@ -183,7 +184,7 @@ class Names:
                 self._space(vars(each), each.__name__, each.__module__)
                 if not each.__module__.startswith("minidl"):
                     self._words |= {name for name, function in vars(each).items() if name == "forward" or (
-                        name.startswith("__") and isinstance(function, FunctionType))}
+                        name.startswith("__") and name != "__init__" and isinstance(function, FunctionType))}
 
     def _object(self, value: Any, what: str) -> None:
         space: Any = getattr(value, "__dict__", None)
