@@ -227,6 +227,10 @@ class Tensor:
                                                   f"grad={'set' if self._grad is not None else None}")
         return f"Tensor({body}, {facts})"
 
+    def __format__(self, spec: str) -> str:
+        """As a number where a format is given, f"{loss:.4f}"; else as repr."""
+        return format(self.item(), spec) if spec else repr(self)
+
     # ------------------------------------------------------------------ out of minidl
     def numpy(self) -> np.ndarray:
         """The values as a NumPy array; on the CPU it shares the Tensor's memory."""

@@ -144,10 +144,10 @@ def fit(model: nn.Module, optimizer: optim.SGD, train: Any, test: Any, *, epochs
     and images_per_second (training alone). Returns all of them.
 
     Raises ValueError for a negative number of epochs; FloatingPointError, naming epoch and step, where the
-    loss is not finite; CompileError for a model that cannot be compiled: pass compiled=False.
+    loss is not finite; TypeError for loaders, an optimizer or a schedule of another kind; CompileError for a model that
+    cannot be compiled: pass compiled=False.
     """
-    if not isinstance(epochs, int) or epochs < 0:
-        raise ValueError(f"fit: epochs is {epochs!r} but must be an int of at least 0")
+    _check_fit(optimizer, train, test, epochs, schedule)
     rates = [group["lr"] for group in optimizer.groups]
     if compiled is None:
         compiled = train.device == "cuda" and data.own_batches(train) is None
@@ -157,6 +157,22 @@ def fit(model: nn.Module, optimizer: optim.SGD, train: Any, test: Any, *, epochs
                     on_epoch)
     finally:
         _set_rates(optimizer, rates, 1.0)
+
+
+def _check_fit(optimizer: Any, train: Any, test: Any, epochs: Any, schedule: Any) -> None:
+    """Refuse what fit cannot work with, and say what it can."""
+    if not isinstance(epochs, int) or epochs < 0:
+        raise ValueError(f"fit: epochs is {epochs!r} but must be an int of at least 0")
+    if not hasattr(optimizer, "groups"):
+        raise TypeError(f"fit: optimizer is a {type(optimizer).__name__} but must be an optim.SGD; with one of your "
+                        "own, write the loop: loss.backward(), your update")
+    for what, loader in (("train", train), ("test", test)):
+        if not all(hasattr(loader, name) for name in ("device", "images_per_epoch", "set_epoch")):
+            raise TypeError(f"fit: {what} is a {type(loader).__name__} but must be a data.DataLoader; with other "
+                            "batches, write the loop with training.train_step and training.evaluate")
+    if schedule is not None and not callable(schedule):
+        raise TypeError(f"fit: schedule is {schedule!r} but must be a function of the step; pass "
+                        "optim.schedule(name, total)")
 
 
 class _Plain:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ import pytest
 import minidl
 import train as cli
 import zoo
-from minidl import data, device, nn, optim
+from minidl import Tensor, data, device, nn, optim
 from minidl.training import RunFolder, evaluate, fit, read_metrics, train_step
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -575,3 +576,40 @@ def test_a_line_of_metrics_that_no_json_reader_takes_is_refused(tmp_path: Path) 
     with pytest.raises(ValueError, match="not JSON compliant"):
         folder.append_metrics({"epoch": 1, "train_loss": float("nan")})
     assert (tmp_path / "run/metrics.jsonl").read_text() == ""
+
+
+WRONG_FOR_FIT: dict[str, tuple[dict[str, Any], str]] = {
+    "a list of batches": ({"train": [1, 2]}, r"fit: train is a list but must be a data\.DataLoader; with other "
+                          r"batches, write the loop with training\.train_step and training\.evaluate"),
+    "no test set": ({"test": None}, r"fit: test is a NoneType but must be a data\.DataLoader"),
+    "a name of a schedule": ({"schedule": "cosine"}, r"fit: schedule is 'cosine' but must be a function of the step; "
+                             r"pass optim\.schedule\(name, total\)"),
+    "another optimizer": ({"optimizer": object()}, r"fit: optimizer is a object but must be an optim\.SGD; with one of"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG_FOR_FIT)
+def test_fit_says_what_it_can_work_with(what: str) -> None:
+    change, message = WRONG_FOR_FIT[what]
+    net = nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
+    loader = data.DataLoader(data.load("synthetic-digits", "test").first(20), 10)
+    given: dict[str, Any] = {"optimizer": optim.SGD(net.parameters(), 0.1), "train": loader, "test": loader,
+                             "schedule": None, **change}
+    with pytest.raises(TypeError, match=f"^{message}"):
+        fit(net, epochs=1, **given)
+
+
+def test_a_net_of_several_outputs_is_told_to_choose() -> None:
+    class Two(nn.Module):
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            return x, x
+    loader = data.DataLoader(data.load("synthetic-digits", "test").first(20), 10)
+    net = Two()
+    net.w = Tensor([1.0], requires_grad=True)
+    with pytest.raises(TypeError, match=r"^cross_entropy: logits is a tuple but must be a Tensor"):
+        fit(net, optim.SGD(net.parameters(), 0.1), loader, loader, epochs=1)
+
+
+def test_a_loss_is_formatted_as_a_number() -> None:
+    assert f"{Tensor(0.123456):.3f}" == "0.123"
+    assert f"{Tensor([1.0])}".startswith("Tensor([1.]")

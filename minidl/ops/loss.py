@@ -47,6 +47,9 @@ def cross_entropy(logits: Tensor, labels: Tensor | np.ndarray | list[int], *, re
 
 def _labels(logits: Tensor, labels: Any) -> Tensor:
     """Labels as an integer Tensor that was seen to fit the logits."""
+    if not isinstance(logits, Tensor):
+        raise TypeError(f"cross_entropy: logits is a {type(logits).__name__} but must be a Tensor (n, classes); of a "
+                        "net with several outputs pass one")
     given, labels = labels, labels if isinstance(labels, Tensor) else Tensor(labels)
     if logits.ndim != 2 or labels.shape != logits.shape[:1]:
         raise ValueError(f"cross_entropy: logits have shape {logits.shape} and labels {labels.shape} but must be "
