@@ -2862,3 +2862,36 @@ def test_a_difference_between_two_recordings_is_named() -> None:
     step, line = minidl.compile(counting), counting.__code__.co_firstlineno + 1
     with pytest.raises(CompileError, match=rf"counting[\s\S]*{os.path.basename(__file__)}:{line}"):
         [step(pair(i)) for i in range(3)]
+
+
+@pytest.mark.parametrize("between", ["another batch size", "eval mode"])
+def test_a_change_that_a_step_makes_is_never_left_out(between: str) -> None:
+    """Also where recordings that make it take turns with others: either refused, or made at each call."""
+    def run(compiled: bool) -> list[float]:
+        cfg, net, found = types.SimpleNamespace(sign=1.0), nn.Dropout(0.0), []
+
+        def step(x: Tensor) -> Tensor:
+            if net.training:
+                cfg.sign = -cfg.sign
+            return x * cfg.sign
+        call = minidl.compile(step) if compiled else step
+        for i in range(14):
+            if between == "eval mode":
+                net.train(i % 2 == 1)
+            rows = 3 if between == "another batch size" and i in (1, 3) else 2
+            try:
+                found.append(call(Tensor(np.ones(rows, np.float32))).tolist()[0])
+            except CompileError:
+                break
+        return found
+    mine = run(True)
+    assert mine == run(False)[:len(mine)]
+
+
+def test_a_returned_gradient_from_before_the_step_that_nothing_reads() -> None:
+    p = Tensor([1.0, 2.0], requires_grad=True)
+    step = minidl.compile(lambda x: (x * 2, p.grad))
+    for i in range(4):
+        p.grad = Tensor([float(i), 1.0])
+        assert step(pair(i))[1].tolist() == [float(i), 1.0]
+    assert step.recordings == 2
