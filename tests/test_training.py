@@ -584,7 +584,7 @@ WRONG_FOR_FIT: dict[str, tuple[dict[str, Any], str]] = {
     "no test set": ({"test": None}, r"fit: test is a NoneType but must be a data\.DataLoader"),
     "a name of a schedule": ({"schedule": "cosine"}, r"fit: schedule is 'cosine' but must be a function of the step; "
                              r"pass optim\.schedule\(name, total\)"),
-    "another optimizer": ({"optimizer": object()}, r"fit: optimizer is a object but must be an optim\.SGD; with one of"),
+    "another optimizer": ({"optimizer": object()}, r"fit: optimizer is a object but must be an optim\.SGD; with"),
 }
 
 

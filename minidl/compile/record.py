@@ -22,7 +22,7 @@ from ..device import is_array
 from ..tensor import Node, Tensor, Watched, mode, wrap
 from .facts import Facts
 from .names import Names, is_users
-from .program import Call, Dynamic, Program, Slot, replace
+from .program import Call, Dynamic, Program, Slot, leaves, replace
 
 PLAIN = (type(None), bool, int, float, complex, str, bytes, np.generic)       # what a step may return beside Tensors
 BEFORE = "goes backward through what was computed before the step"
@@ -307,7 +307,7 @@ def record(step: Callable[..., Any], arguments: tuple[Any, ...], options: dict[s
 
     grads = [(place(leaf), None if leaf._grad is None else recorder.slots[id(leaf._grad._data)])
              for leaf in recorder.leaves.values()]
-    read = {slot for call in recorder.calls for slot in call.reads()} | {slot for _, slot in grads}
+    read = {slot for call in recorder.calls for slot in call.reads()} | set(leaves((outputs, [g for _, g in grads])))
     program = Program(recorder.inputs, [(place(leaf), slot) for leaf, slot in recorder.before if slot in read],
                       recorder.calls, outputs, grads, [place(t) for t in recorder.changed.values()],
                       recorder.dynamics, recorder.facts)

@@ -117,7 +117,7 @@ class CompiledStep:
                                        f"would not ({line_of(self.step)}); do it outside the step, or call the plain "
                                        "function")
                 self._changing = signature, recorded
-            for entry in before:
+            for entry in before if changed is None else ():
                 if entry.agrees(recorded, given):
                     return entry
         except Difference as difference:
