@@ -237,13 +237,13 @@ class Module(Watched):
             raise ValueError(f"load_state_dict: {len(wrong)} of {len(own.keys() | given.keys())} entries do not "
                              f"fit: {'; '.join(told)}; build the model that the state was saved from")
         tensors = {id(t): t for t in own.values()}
+        mark_changed(tensors.values())     # before the first write: an interrupted load is a change, too
         arrays = {key: to_device(np.array(given[name]), tensors[key].device) for key, name in source.items()}
         for key, t in tensors.items():
             if t.requires_grad:
                 t.data[...] = arrays[key]
             else:
                 t.data = arrays[key]
-        mark_changed(tensors.values())
 
     # ------------------------------------------------------------------ how it looks
     def extra_repr(self) -> str:

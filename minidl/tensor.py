@@ -363,7 +363,8 @@ class Tensor:
         create_graph: second derivatives, which are refused.
 
         Raises ValueError where there is nothing to differentiate, for a gradient of another shape or dtype,
-        for a graph that was already used, and for a leaf changed in place since the graph was recorded.
+        for a graph that was already used, and where an input or a result of one of its operations was changed in
+        place since it was recorded.
         """
         if create_graph:
             raise ValueError("backward: create_graph=True asks for a second derivative, which minidl does not "

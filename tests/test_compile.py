@@ -1402,3 +1402,19 @@ def test_gpu_what_no_graph_can_hold_is_replayed_call_by_call() -> None:
             np.testing.assert_allclose(step(y).numpy(), step.step(y).numpy(), rtol=1e-6)
     assert (product.recordings, double.recordings) == (2, 2)
     assert any(note.startswith("call by call, not as a graph: NotImplementedError") for note in product.program.notes)
+
+
+@pytest.mark.gpu
+def test_gpu_a_draw_that_nobody_reads_counts() -> None:
+    x = Tensor(np.ones(64, np.float32), device="cuda")
+
+    def step(x: Tensor) -> Tensor:
+        ops.dropout(x, 0.5)
+        return x * 2
+    found = []
+    for run in (step, minidl.compile(step)):
+        minidl.manual_seed(3)
+        for _ in range(5):
+            run(x)
+        found.append(bits(ops.dropout(x, 0.5)))
+    assert found[0] == found[1]

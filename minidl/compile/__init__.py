@@ -1,7 +1,8 @@
-"""`minidl.compile`: record a step's primitive calls once, then replay them without Python's tape.
+"""`minidl.compile`: record a step's primitive calls, then replay them without Python's tape.
 
-record.py watches one run of a plain function and keeps its program; passes.py makes programs smaller; replay.py runs
-them again: call by call, or on a CUDA device as one captured graph.
+record.py watches a run of a plain function and keeps its program; facts.py and names.py note what else the step read;
+agree.py compares two runs, and step.py decides when a program is trusted. passes.py makes programs smaller; replay.py
+runs them again: call by call, or on a CUDA device as one captured graph.
 """
 
 from .record import CompileError

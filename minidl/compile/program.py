@@ -17,12 +17,11 @@ EFFECTS = frozenset({"sgd", "setitem", "check_labels", "advance", "update_metric
 UPDATES = frozenset({"sgd", "setitem"})    # of these, those that change what other calls read: parameters
 COUNTERS = frozenset({"update_metrics"})   # those that add to their first argument and may do so late
 
-# Primitives whose result may lie in memory that others hold: their first argument's, or a constant's.
 # Which arguments a primitive changes.
 WRITES: dict[str, tuple[int, ...]] = {"sgd": (0, 2), "setitem": (0,), "advance": (0,), "update_metrics": (0,)}
 
+# Primitives whose result may lie in memory that others hold: their first argument's, or a constant's.
 SHARING = frozenset({"getitem", "ones_like", "reshape", "spread", "transpose"})
-
 
 Place = Tensor | int                       # a Tensor from outside, or the number of the argument that it is
 

@@ -93,6 +93,7 @@ class Recorder:
         self.before: list[tuple[Tensor, Slot]] = []    # and was there before the step: more inputs
         self.old_grads: set[int] = set()               # ids of those gradients
         self.leaves: dict[int, Tensor] = {}            # whose .grad was set or written
+        self.lines: dict[int, str] = {}                # that did so last
         self.changed: dict[int, Tensor] = {}
         self.own: dict[int, tuple[weakref.ref[Tensor], str]] = {}            # Tensors of this run, and the lines
         self.start = Node("", None, (), (), lambda gy, need: ()).number      # Nodes of this run have higher ones
@@ -197,6 +198,7 @@ class Recorder:
         """leaf.grad is about to be set."""
         if not self.is_own(leaf):
             self.known[id(leaf)] = self.leaves[id(leaf)] = leaf
+            self.lines[id(leaf)] = where()
 
     def write_grad(self, leaf: Tensor) -> None:
         """A backward pass is about to add to leaf.grad."""
@@ -340,7 +342,8 @@ def _refuse_what_stays(recorder: Recorder) -> None:
     for leaf in recorder.leaves.values():
         if leaf._grad is not None and id(leaf._grad._data) not in recorder.slots:
             raise CompileError(f"compile: {recorder.name} {BEFORE}, or sets a gradient (shape {leaf.shape}) that no "
-                               "primitive made; compute it in the step, or pass x.detach()")
+                               f"primitive made, at {recorder.lines[id(leaf)]}; compute it in the step, or pass "
+                               "x.detach()")
     allowed = {id(leaf._grad) for leaf in recorder.leaves.values()}
     for collected in (False, True):
         if collected:

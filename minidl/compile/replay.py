@@ -187,7 +187,7 @@ class AsGraph:
         self.program, self.calls = program, calls
         self.memory: list[Any] = []
         self.pool = _pool(self.memory)
-        self.numbers: list[float] | None = None
+        self.numbers: list[Any] | None = None
         stream = cupy.cuda.Stream(non_blocking=True)
         cupy.cuda.Device().synchronize()
         with cupy.cuda.using_allocator(self.pool.malloc), stream:
@@ -207,6 +207,8 @@ class AsGraph:
                     with contextlib.suppress(cupy.cuda.runtime.CUDARuntimeError):
                         stream.end_capture()           # of what cannot be, which is an error, too
                 raise NotCaptured(f"{type(error).__name__}: {error}") from error
+        self.read = sorted({value.number for call in program.calls for value in leaves((call.arguments, call.options))
+                            if isinstance(value, Dynamic)})
         written = program.written()
         self.copied = [i for i in range(len(self.inputs)) if i not in fixed]
         self.back = [i for i in self.copied if calls.inputs[i] in written]
@@ -232,10 +234,10 @@ class AsGraph:
             else:
                 mine[...] = array
         if self.program.dynamics:
-            numbers = [float(dynamic.read()) for dynamic in self.program.dynamics]
+            numbers = [dynamic.read() for dynamic in self.program.dynamics]        # each draw counts, read or not
             if numbers != self.numbers:
-                for place, number in zip(self.places, numbers, strict=True):
-                    place.fill(number)
+                for i in self.read:
+                    self.places[i].fill(float(numbers[i]))
                 self.numbers = numbers
         mark_changed(self.calls.changed.of(given))
         self.graph.launch()

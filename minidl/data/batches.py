@@ -24,7 +24,7 @@ class DeviceBatches:
 
     Iterating starts the loader's next epoch and gives the size of each batch; `next(size)`, in the step, gives the
     batch. The epoch's order and the place in it lie on the loader's device, where each batch is picked: a compiled step
-    is recorded once for all epochs, and once more for the size of an odd last batch.
+    is recorded for each size that batches have, and then replayed in all epochs.
 
     >>> import minidl
     >>> from minidl import data

@@ -1,6 +1,6 @@
 """The primitives on NumPy arrays: pure functions of arrays and geometries.
 
-Only `sgd`, `advance` and `update_metrics` change what they are given.
+Only `sgd`, `setitem`, `advance` and `update_metrics` change what they are given.
 """
 
 import functools
