@@ -16,7 +16,6 @@ import operator
 import random
 import site
 import sys
-import sysconfig
 from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -30,24 +29,28 @@ from ..tensor import Tensor, Watched
 from .facts import PLAIN, Facts
 
 LIBRARY = str(Path(__file__).resolve().parents[1])
-_OTHERS = tuple({sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), sysconfig.get_path("platlib"),
-                 *site.getsitepackages(), site.getusersitepackages()})
+_OTHERS = (str(Path(functools.__file__).parent), *site.getsitepackages(), site.getusersitepackages())
 _GLOBALS = {"LOAD_GLOBAL", "LOAD_NAME"}
 _ANY_ATTRIBUTE = {"vars", "__dict__", "getattr"}       # code with one of these may read any attribute,
 _ANY_GLOBAL = {"globals", "modules", "__globals__"}    # and with one of these any global that it has a word for
 
-# What changes as it is used, and how far it is.
-_STATES: dict[type, Callable[[Any], Any]] = {
-    random.SystemRandom: lambda r: object(),           # never the same
-    itertools.count: repr, random.Random: lambda r: r.getstate(), contextvars.ContextVar: lambda v: v.get(None),
-    np.random.Generator: lambda g: repr(g.bit_generator.state),
-    np.random.RandomState: lambda r: repr(r.get_state(legacy=False)["state"]),
-    **dict.fromkeys(map(type, (iter([]), iter(()), iter({}), iter(range(0)), iter(""), iter(set()), reversed([]))),
-                    operator.length_hint)}
+
+@functools.cache
+def _states() -> dict[type, Callable[[Any], Any]]:
+    """Of what changes as it is used, how far it is. Made at the first recording: numpy.random takes long to import."""
+    return {
+        random.SystemRandom: lambda r: object(),       # never the same
+        itertools.count: repr, random.Random: lambda r: r.getstate(), contextvars.ContextVar: lambda v: v.get(None),
+        np.random.Generator: lambda g: repr(g.bit_generator.state),
+        np.random.RandomState: lambda r: repr(r.get_state(legacy=False)["state"]),
+        **dict.fromkeys(map(type, (iter([]), iter(()), iter({}), iter(range(0)), iter(""), iter(set()), reversed([]))),
+                        operator.length_hint)}
 
 
-# Of Python's and NumPy's modules, what else is not the same at each look.
-_SOURCES = {"os": {"environ"}, "numpy": {"random"}, "random": set(vars(random)), "numpy.random": set(vars(np.random))}
+@functools.cache
+def _sources() -> dict[str, set[str]]:
+    """Of Python's and NumPy's modules, what else is not the same at each look."""
+    return {"os": {"environ"}, "numpy": {"random"}, "random": set(vars(random)), "numpy.random": set(vars(np.random))}
 
 
 def is_users(file: str) -> bool:
@@ -108,7 +111,8 @@ class Names:
         return bool(self._waiting)
 
     def _visit(self, value: Any, what: str) -> None:
-        state = next((_STATES[kind] for kind in type(value).__mro__ if kind in _STATES), None)
+        states = _states()
+        state = next((states[kind] for kind in type(value).__mro__ if kind in states), None)
         if isinstance(value, FunctionType):
             self._function(value, what)
         elif isinstance(value, (MethodType, BuiltinFunctionType)):
@@ -128,7 +132,7 @@ class Names:
         elif isinstance(value, ModuleType):
             self._space(vars(value), value.__name__, value.__name__)
             self._waiting += [(getattr(value, name), f"{what}.{name}")
-                              for name in self._words & _SOURCES.get(value.__name__, set())]
+                              for name in self._words & _sources().get(value.__name__, set())]
         elif state is not None:
             self.facts.state(value, state, what)
         elif isinstance(value, Watched):
