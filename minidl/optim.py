@@ -21,6 +21,20 @@ _NUMBERS = ("lr", "momentum", "weight_decay")
 class Group(dict[str, Any]):
     """Parameters and the numbers that hold for them. A number that no update can use is refused wherever it is set."""
 
+    restless = frozenset({"lr"})           # each replay's update reads it anew
+
+    def __getitem__(self, name: str) -> Any:
+        value = super().__getitem__(name)
+        if mode.recorder is not None:
+            mode.recorder.reads_entry(self, name, value, noted=name not in self.restless)
+        return value
+
+    def get(self, name: str, default: Any = None) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            return default
+
     def __init__(self, entries: dict[str, Any]):
         super().__init__()
         self.update(entries)
@@ -32,7 +46,7 @@ class Group(dict[str, Any]):
         if mode.recorder is not None:
             mode.recorder.refuse(f"sets an optimizer's {name}", "set it outside the step")
         super().__setitem__(name, value)
-        if name != "lr":                   # which each replay reads anew
+        if name not in self.restless:
             note_change()
 
     def update(self, *entries: Any, **named: Any) -> None:
@@ -64,7 +78,7 @@ class SGD(Watched):
     [0.8...]
     """
 
-    restless = frozenset({"lr"})           # read anew by each replay
+    restless = frozenset({"_velocities"})
 
     def __init__(self, params: Iterable[Any], lr: float, momentum: float = 0.0, weight_decay: float = 0.0,
                  nesterov: bool = False):
@@ -137,16 +151,14 @@ class SGD(Watched):
         if mode.recorder is not None:
             mode.recorder.watch(self)
             mode.recorder.holds_items("the optimizer's groups", self.groups)
-        for number, group in enumerate(self.groups):
-            live = self._live(group)
-            if not live:
-                continue
+        updates = [(number, group, live, [self._velocity(p) for p in live] if group["momentum"] else None)
+                   for number, group in enumerate(self.groups) if (live := self._live(group))]
+        for number, group, live, velocities in updates:
             k = backend_of(live[0]._data)
-            velocities = [self._velocity(p) for p in live] if group["momentum"] else None
             if mode.recorder is not None:
                 self._tell(mode.recorder, group, live, velocities)
             if rates is None or position is None:
-                lr = mode.dynamic(functools.partial(group.__getitem__, "lr"))
+                lr = mode.dynamic(functools.partial(dict.__getitem__, group, "lr"))
             else:
                 if mode.recorder is not None:
                     mode.recorder.seen((rates, position))
@@ -159,6 +171,9 @@ class SGD(Watched):
     @staticmethod
     def _live(group: Group) -> list[Tensor]:
         """The parameters that have a gradient, each of which is seen to fit."""
+        if group.__class__ is not Group:
+            raise TypeError(f"SGD: a group is a {type(group).__name__} but must be one that SGD made; change the "
+                            "entries of a group, or build another SGD from all groups")
         if mode.recorder is not None:
             mode.recorder.holds_items("the parameters of an optimizer's group", group["params"])
             live = [p for p in group["params"] if p.grad is not None]
@@ -185,7 +200,6 @@ class SGD(Watched):
         recorder.seen(live)
         for velocity in velocities or ():
             recorder.outside(velocity)
-        recorder.holds_settings("the optimizer's", group, "params", "momentum", "weight_decay", "nesterov")
 
     def _velocity(self, p: Tensor) -> Any:
         velocity, data = self._velocities.get(id(p)), p._data
@@ -193,7 +207,21 @@ class SGD(Watched):
             velocity = self._velocities[id(p)] = np.zeros_like(data)
         elif velocity.__class__ is not data.__class__ or velocity.dtype != data.dtype:     # .to() moved the model since
             velocity = self._velocities[id(p)] = to_device(velocity, p.device).astype(p.dtype, copy=False)
+        if velocity.shape != data.shape:
+            raise ValueError(f"SGD: a parameter has shape {p.shape} but its velocity {velocity.shape}; build another "
+                             "SGD after a parameter's array was replaced by one of another shape")
         return velocity
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Velocities go by their parameters' places: copies of these are other objects."""
+        held = [self._velocities.get(id(p)) for group in self.groups for p in group["params"]]
+        return {**vars(self), "_velocities": held}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        everything = [p for group in self.groups for p in group["params"]]
+        self._velocities = {id(p): velocity for p, velocity in zip(everything, state["_velocities"], strict=True)
+                            if velocity is not None}
 
 
 # ---------------------------------------------------------------- learning-rate schedules: step -> factor

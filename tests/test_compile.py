@@ -777,6 +777,27 @@ def test_an_error_of_the_function_passes_and_nothing_is_kept() -> None:
     assert bits(each.step(*vectors())) == bits(plain.step(*vectors()))
 
 
+def test_an_error_that_was_caught_and_kept_holds_no_tensors() -> None:
+    """Its frames do, of functions that have ended: no step sees these again."""
+    errors = []
+
+    def fails(h: Tensor) -> None:
+        k = h * 2
+        raise ZeroDivisionError(f"{k.shape}")
+
+    def step(x: Tensor) -> Tensor:
+        h = x * 3
+        try:
+            fails(h)
+        except ZeroDivisionError as error:
+            if not errors:
+                errors.append(error)
+        return h + 1
+    compiled = minidl.compile(step)
+    for i in range(5):
+        assert compiled(numbers(i)).item() == 3 * i + 1
+
+
 # ---------------------------------------------------------------- streams
 class FakeStream:
     """Notes what a stream is given: waits as (self, other), calls by name."""

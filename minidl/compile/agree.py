@@ -70,8 +70,7 @@ def _aligned(a: Any, b: Any) -> Iterator[tuple[Any, Any]]:
 def _same_read(a: Any, b: Any) -> bool:
     """Whether two dynamic numbers are read from one place."""
     if isinstance(a, functools.partial) and isinstance(b, functools.partial):
-        mine, other = (getattr(p.func, "__self__", p.func) for p in (a, b))
-        return mine is other and a.args == b.args
+        return a.func is b.func and len(a.args) == len(b.args) and all(map(same, a.args, b.args))
     return a is b or a == b
 
 

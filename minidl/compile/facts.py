@@ -48,6 +48,7 @@ class Facts:
         self.arrays: list[tuple[np.ndarray, np.ndarray, str]] = []       # that the host computes with
         self._more = False                 # whether there are any of the last four kinds
         self._noted: set[int] = set()      # ids of these Tensors
+        self._named: set[tuple[int, str]] = set()      # places and names of entries and settings
         self._changes = changes[0]         # when these were last looked at
 
     # ------------------------------------------------------------------ what is noted
@@ -59,8 +60,10 @@ class Facts:
     def gradient(self, leaf: Tensor) -> None:
         self.gradients.append((leaf, leaf._grad is not None))
 
-    def entry(self, place: Mapping[str, Any], name: str, what: str) -> None:
-        self.entries.append((place, name, place[name], what))
+    def entry(self, place: Mapping[str, Any], name: str, value: Any, what: str) -> None:
+        if (id(place), name) not in self._named:
+            self._named.add((id(place), name))
+            self.entries.append((place, name, value, what))
 
     def cell(self, cell: Any, what: str) -> None:
         self.cells.append((cell, cell.cell_contents, what))
@@ -87,8 +90,10 @@ class Facts:
     def watch(self, value: Watched) -> None:
         self.watched.setdefault(id(value), (value, _attributes(value)))
 
-    def setting(self, place: Mapping[str, Any], name: str, what: str) -> None:
-        self.settings.append((place, name, place[name], what))
+    def setting(self, place: Mapping[str, Any], name: str, value: Any, what: str) -> None:
+        if (id(place), name) not in self._named:
+            self._named.add((id(place), name))
+            self.settings.append((place, name, value, what))
 
     # ------------------------------------------------------------------ whether it is still so
     def changed(self) -> str | None:

@@ -11,8 +11,10 @@ import array
 import contextvars
 import dis
 import functools
+import inspect
 import itertools
 import operator
+import os
 import random
 import site
 import sys
@@ -28,8 +30,10 @@ from ..device import is_array
 from ..tensor import Tensor, Watched
 from .facts import PLAIN, Facts
 
-LIBRARY = str(Path(__file__).resolve().parents[1])
-_OTHERS = (str(Path(functools.__file__).parent), *site.getsitepackages(), site.getusersitepackages())
+LIBRARY = str(Path(__file__).resolve().parents[1]) + os.sep
+_PACKAGES = tuple(folder + os.sep for folder in (*site.getsitepackages(), site.getusersitepackages()))
+_OTHERS = (str(Path(functools.__file__).parent) + os.sep, *_PACKAGES)
+MAX_BYTES = 1 << 20                        # of an array of the host: each replay looks at all of it
 _GLOBALS = {"LOAD_GLOBAL", "LOAD_NAME"}
 _ANY_ATTRIBUTE = {"vars", "__dict__", "getattr"}       # code with one of these may read any attribute,
 _ANY_GLOBAL = {"globals", "modules", "__globals__"}    # and with one of these any global that it has a word for
@@ -55,7 +59,26 @@ def _sources() -> dict[str, set[str]]:
 
 def is_users(file: str) -> bool:
     """Whether a file is neither minidl's nor Python's nor an installed package's."""
-    return not file.startswith((LIBRARY, *_OTHERS, "<frozen"))
+    return not file.startswith((LIBRARY, *_OTHERS, "<frozen")) or file.startswith(tuple(_CLAIMED))
+
+
+_CLAIMED: set[str] = set()                 # folders of installed packages that hold a step or a Module: the user's
+
+
+def claim(step: Any) -> None:
+    """Take the package that a step is written in for the user's own."""
+    code = getattr(inspect.unwrap(getattr(step, "func", step)), "__code__", None)
+    _claim(code and code.co_filename)
+
+
+def _claim(file: str | None) -> None:
+    """Take the installed package that a file belongs to for the user's own."""
+    for folder in _PACKAGES:
+        if file is not None and file.startswith(folder):
+            top = Path(file).relative_to(folder).parts[0]
+            if top + os.sep not in ("numpy" + os.sep, "minidl" + os.sep):
+                _CLAIMED.add(folder + top)
+                _may_change.cache_clear()
 
 
 @functools.lru_cache(maxsize=4096)
@@ -81,6 +104,7 @@ class Names:
     def __init__(self, facts: Facts):
         self.facts = facts
         self.iterator: str | None = None   # a name that stands for an iterator whose state cannot be seen
+        self.large: tuple[str, int] | None = None      # one of an array that is too large to be looked at each time
         self._seen: dict[int, Any] = {}    # what was reached, by id; held, so that no id is used again
         self._words: set[str] = set()      # that code mentions
         # Dicts of attributes: with a name, the words looked up there so far, and whether it is the user's: then what
@@ -105,7 +129,7 @@ class Names:
             for word in words - looked:
                 looked.add(word)
                 if word in space:
-                    self.facts.entry(space, word, f"{what}.{word}")
+                    self.facts.entry(space, word, space[word], f"{what}.{word}")
                     if users:
                         self._waiting.append((space[word], f"{what}.{word}"))
         return bool(self._waiting)
@@ -136,14 +160,23 @@ class Names:
         elif state is not None:
             self.facts.state(value, state, what)
         elif isinstance(value, Watched):
-            if hasattr(value, "forward"):  # a Module; optimizers and loaders tell the recorder what counts
+            # minidl's own optimizers and loaders tell the recorder what counts; Modules and the user's do not.
+            if hasattr(value, "forward") or not type(value).__module__.startswith("minidl."):
+                _claim(getattr(sys.modules.get(type(value).__module__), "__file__", None))
                 self.facts.watch(value)
-                self._waiting += [(attribute, f"{what}.{name}") for name, attribute in vars(value).items()]
+                self._waiting += [(attribute, f"{what}.{name}") for name, attribute in vars(value).items()
+                                  if name not in value.restless]
             self._classes(type(value))
         elif isinstance(value, np.ndarray):
-            self.facts.array(value, what)
+            if value.nbytes <= MAX_BYTES:
+                self.facts.array(value, what)
+            else:
+                self.large = what, value.nbytes
         elif isinstance(value, (list, tuple, set, frozenset, deque, bytearray, array.array, Mapping)):
-            if not isinstance(value, (tuple, frozenset)):
+            if isinstance(value, Mapping) and hasattr(type(value), "restless"):      # an optimizer's group
+                for name in value.keys() - type(value).restless:  # type: ignore[attr-defined]  # just seen
+                    self.facts.setting(value, name, value[name], f"{what}[{name!r}]")
+            elif not isinstance(value, (tuple, frozenset)):
                 self.facts.container(value, what)
             held = value.items() if isinstance(value, Mapping) else enumerate(value)
             self._waiting += [(item, f"{what}[{key!r}]") for key, item in held]
@@ -169,7 +202,7 @@ class Names:
         if words & _ANY_GLOBAL:
             names |= words
         for name in sorted(names & function.__globals__.keys()):
-            self.facts.entry(function.__globals__, name, f"the global {name!r}")
+            self.facts.entry(function.__globals__, name, function.__globals__[name], f"the global {name!r}")
             self._waiting.append((function.__globals__[name], name))
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
             try:

@@ -7,13 +7,14 @@ What the step looks at beside its arguments is noted as Facts.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import inspect
 import sys
 import weakref
 from collections.abc import Callable
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any, NoReturn
 
 import numpy as np
@@ -21,7 +22,7 @@ import numpy as np
 from ..device import is_array
 from ..tensor import Node, Tensor, Watched, mode, wrap
 from .facts import Facts
-from .names import Names, is_users
+from .names import Names, claim, is_users
 from .program import Call, Dynamic, Program, Slot, leaves, replace
 
 PLAIN = (type(None), bool, int, float, complex, str, bytes, np.generic)       # what a step may return beside Tensors
@@ -81,11 +82,17 @@ class Recorder:
         self.alive: list[Any] = []
         self.facts = Facts()
         self.names = Names(self.facts)
+        claim(step)
         self.names.follow(step, self.name)
         if self.names.iterator is not None:
             raise CompileError(f"compile: {self.name} reads the iterator {self.names.iterator!r}, which a replay could "
                                "not advance; take from it outside, and pass what it gave as an argument "
                                f"({self.line})")
+        if self.names.large is not None:
+            what, size = self.names.large
+            raise CompileError(f"compile: {self.name} reads the array {what!r} of {size:,} bytes beside Tensors, of "
+                               "which each replay would have to look at all; make it a Tensor, or take what it is read "
+                               f"for as a number, outside ({self.line})")
         self.dynamics: list[Dynamic] = []
         self.places = {id(t): i for i, t in enumerate(given) if isinstance(t, Tensor)}      # arguments
         self.inputs = [self.slots.get(id(_of(value))) or self.slot("input", _of(value)) for value in given]
@@ -172,10 +179,9 @@ class Recorder:
         """The program depends on what a container holds."""
         self.facts.container(container, what)
 
-    def holds_settings(self, what: str, place: dict[str, Any], *names: str) -> None:
-        """The program depends on entries of a dict that notes its changes."""
-        for name in names:
-            self.facts.setting(place, name, f"{what} {name}")
+    def reads_entry(self, place: dict[str, Any], name: str, value: Any, noted: bool) -> None:
+        """An entry of an optimizer's group is read. noted: its changes are, in `changes`."""
+        (self.facts.setting if noted else self.facts.entry)(place, name, value, f"the optimizer's {name}")
 
     def dynamic(self, read: Callable[[], Any]) -> Dynamic:
         """A number that each replay reads anew."""
@@ -344,18 +350,35 @@ def _refuse_what_stays(recorder: Recorder) -> None:
             raise CompileError(f"compile: {recorder.name} {BEFORE}, or sets a gradient (shape {leaf.shape}) that no "
                                f"primitive made, at {recorder.lines[id(leaf)]}; compute it in the step, or pass "
                                "x.detach()")
-    allowed = {id(leaf._grad) for leaf in recorder.leaves.values()}
-    for collected in (False, True):
-        if collected:
-            gc.collect()                   # a cycle may hold what nobody can reach
-        held = [(t, line) for t, line in ((ref(), line) for ref, line in recorder.own.values())
-                if t is not None and id(t) not in allowed]
-        if not held:
-            return
-    shape, line = held[0][0].shape, held[0][1]
+    kept = _kept(recorder)
+    if kept:                               # a cycle may hold them, or the frames of an error that was caught
+        del kept
+        gc.collect()
+        _clear_frames(recorder)
+        kept = _kept(recorder)
+    if not kept:
+        return
+    shape, line = kept[0][0].shape, kept[0][1]
     raise CompileError(f"compile: {recorder.name} makes a Tensor (shape {shape}) at {line} that is kept after the "
                        "step, where a replay would leave the old one; return it, or write t[...] = value under "
                        "no_grad()")
+
+
+def _kept(recorder: Recorder) -> list[tuple[Tensor, str]]:
+    """Tensors of the run that somebody still holds, and the lines that made them; but for gradients, which are told."""
+    gradients = {id(leaf._grad) for leaf in recorder.leaves.values()}
+    return [(t, line) for ref, line in recorder.own.values() if (t := ref()) is not None and id(t) not in gradients]
+
+
+def _clear_frames(recorder: Recorder) -> None:
+    """Empty the frames of functions that have ended and hold Tensors of the run, by themselves or in a tuple."""
+    kept: list[Any] = [t for t, _ in _kept(recorder)]
+    kept += [holder for t in kept for holder in gc.get_referrers(t) if type(holder) is tuple]
+    for value in kept:
+        for frame in gc.get_referrers(value):
+            if isinstance(frame, FrameType) and not frame.f_code.co_flags & inspect.CO_GENERATOR:
+                with contextlib.suppress(RuntimeError):            # it runs
+                    frame.clear()
 
 
 def _of(value: Any) -> Any:

@@ -8,16 +8,19 @@ must stay the same.
 from __future__ import annotations
 
 import functools
+import types
 import warnings
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from ..device import device_of, is_array, precision
 from ..tensor import Tensor, mode
 from .agree import Difference, compare
-from .facts import INEXACT
+from .facts import INEXACT, PLAIN
 from .passes import optimised
 from .plan import can_be_captured
 from .program import Program
@@ -77,6 +80,16 @@ class CompiledStep:
         # The last recorded call, where it changed what it read beside Tensors: a replay would not.
         self._changing: tuple[Any, Program] | None = None
         self._programs: OrderedDict[Any, list[_Entry]] = OrderedDict()
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """As a function in a class: a method, whose object is an argument."""
+        return self if instance is None else types.MethodType(self, instance)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> CompiledStep:
+        return CompiledStep(self.step)     # programs belong to the Tensors that they were recorded with
+
+    def __reduce__(self) -> Any:
+        return CompiledStep, (self.step,)
 
     @property
     def program(self) -> Program | None:
@@ -247,4 +260,23 @@ def _part(value: Any) -> tuple[Any, ...]:
     except TypeError:
         raise TypeError(f"compile: an argument is a {type(value).__name__}, which cannot be told from another; pass "
                         "Tensors, arrays and plain values, and use other objects from outside the step") from None
-    return type(value), repr(value) if isinstance(value, INEXACT) else value
+    if isinstance(value, INEXACT):
+        return type(value), repr(value)
+    if type(value) in (tuple, frozenset):
+        return type(value), type(value)(map(_part, value))
+    return type(value), value if isinstance(value, (*PLAIN, type, np.dtype)) else _Same(value)
+
+
+class _Same:
+    """An argument that is equal to itself alone: what an object's own == leaves out may count for a step."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any):
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and other.value is self.value
+
+    def __hash__(self) -> int:
+        return id(self.value)

@@ -42,6 +42,7 @@ def op(body: Callable[..., Any] | None = None, *, index: tuple[str, ...] = (), n
     inputs_of = [p for p in parameters if p.kind is not p.KEYWORD_ONLY]
     variadic = any(p.kind is p.VAR_POSITIONAL for p in inputs_of)
     arity = len(inputs_of)
+    named = frozenset(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
     optional = frozenset(i for i, p in enumerate(inputs_of) if p.default is None)
     integer = frozenset(i for i, p in enumerate(inputs_of) if p.name in index)
 
@@ -68,6 +69,9 @@ def op(body: Callable[..., Any] | None = None, *, index: tuple[str, ...] = (), n
                 arrays.append(None if t is None and len(arrays) in optional else _number(name, t, numbers))
                 sources.append(None)
                 need.append(False)
+        if options and not options.keys() <= named:
+            raise TypeError(f"{name}: does not take {', '.join(sorted(options.keys() - named))}; it takes "
+                            f"{', '.join(p.name for p in parameters)}")
         if first is None:
             raise TypeError(f"{name}: got no Tensor but needs at least one; wrap an input in minidl.Tensor(...)")
         if floating and first.dtype.kind != "f":

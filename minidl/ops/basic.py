@@ -317,10 +317,13 @@ def _concatenate(k, *xs, axis):
     return k.concatenate(xs, axis), backward
 
 
-def _plain(index: Any) -> Any:
-    """An index with arrays in the place of Tensors and lists."""
+def _plain(index: Any, own: bool = False) -> Any:
+    """An index with arrays in the place of Tensors and lists. own: copies, which nobody changes."""
     def plain(i: Any) -> Any:
-        return i._data if isinstance(i, Tensor) else np.asarray(i) if isinstance(i, list) else i
+        if isinstance(i, list):
+            return np.asarray(i)
+        array = i._data if isinstance(i, Tensor) else i
+        return array.copy() if own and hasattr(array, "copy") else array
     if mode.recorder is not None:
         mode.recorder.seen(index if isinstance(index, tuple) else (index,))
     return tuple(map(plain, index)) if isinstance(index, tuple) else plain(index)
@@ -334,7 +337,9 @@ def getitem(x: Tensor, index: Any) -> Tensor:
     >>> getitem(Tensor([1.0, 2.0, 3.0]), slice(1, None)).tolist()
     [2.0, 3.0]
     """
-    return _getitem(x, index=_plain(index))
+    # The gradient goes back to where values came from, whatever becomes of the index arrays meanwhile.
+    own = mode.grad and mode.recorder is None and isinstance(x, Tensor) and x.requires_grad
+    return _getitem(x, index=_plain(index, own))
 
 
 # ---------------------------------------------------------------- in place
