@@ -36,7 +36,6 @@ PLANTS: dict[str, Plant] = {
     "a needed copy left out": Plant("minidl.compile.passes:copy_elision",
                                     "slot.kind == \"result\" and makers[slot] == uses[slot] == 1",
                                     "slot.kind == \"result\""),
-    "a copy of a view left out": Plant("minidl.compile.passes:copy_elision", "call.name not in SHARING", "True"),
     "an effect taken for dead": Plant("minidl.compile.passes:dead_code", "call.effect or", "call.name == 'sgd' or"),
     # the plan: on the CPU a value that ended is None
     "values end too early": Plant("minidl.compile.plan:_ends", "ends[i].append(slot)",
@@ -54,7 +53,8 @@ PLANTS: dict[str, Plant] = {
     "cells not guarded": Plant("minidl.compile.facts:Facts.changed_by_hand",
                                "now is not then and not same(now, then)", "False"),
     "what containers hold not guarded": Plant("minidl.compile.facts:Facts.changed_by_hand",
-                                              "not (all(map(is_, now, then)) or all(map(same, now, then)))", "False"),
+                                              "len(now) != len(then) or not (all(map(is_, now, then)) or "
+                                              "all(map(same, now, then)))", "False"),
     "arrays of the host not guarded": Plant("minidl.compile.facts:Facts._changed_more",
                                             "array.shape != then.shape or not np.array_equal(array, then, "
                                             "equal_nan=array.dtype.kind in \"fc\")", "False"),
@@ -93,6 +93,12 @@ PLANTS: dict[str, Plant] = {
         "vars(program).setdefault(\"then\", [leaf._grad._data for leaf in leaves])"),
     "changes not marked": Plant("minidl.compile.replay:ByCalls.run", "mark_changed(self.changed.of(given))", "pass"),
 }
+
+# Found by no program before the sixtieth or so: too late for the suite.
+LATE = frozenset({
+    "a needed copy left out", "presence of a gradient not guarded", "what containers hold not guarded",
+    "arrays of the host not guarded", "two recordings not compared", "an argument by another name ignored",
+    "a plain argument's value ignored"})
 
 
 @contextmanager
