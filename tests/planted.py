@@ -55,9 +55,6 @@ PLANTS: dict[str, Plant] = {
     "what containers hold not guarded": Plant("minidl.compile.facts:Facts.changed_by_hand",
                                               "len(now) != len(then) or not (all(map(is_, now, then)) or "
                                               "all(map(same, now, then)))", "False"),
-    "arrays of the host not guarded": Plant("minidl.compile.facts:Facts._changed_more",
-                                            "array.shape != then.shape or not np.array_equal(array, then, "
-                                            "equal_nan=array.dtype.kind in \"fc\")", "False"),
     "an optimizer's numbers not guarded": Plant("minidl.compile.facts:Facts._changed_watched",
                                                 "_changed_entry(self.settings)", "None"),
     # when a program is trusted, and for which arguments
@@ -97,8 +94,7 @@ PLANTS: dict[str, Plant] = {
 # Found by no program before the sixtieth or so: too late for the suite.
 LATE = frozenset({
     "a needed copy left out", "presence of a gradient not guarded", "what containers hold not guarded",
-    "arrays of the host not guarded", "two recordings not compared", "an argument by another name ignored",
-    "a plain argument's value ignored"})
+    "two recordings not compared", "an argument by another name ignored", "a plain argument's value ignored"})
 
 
 @contextmanager

@@ -2916,3 +2916,25 @@ def test_a_parameter_as_argument_that_the_step_knew_by_its_gradient_alone(reboun
         step(w)
         return [w.tolist(), v.tolist()]
     assert run(True) == run(False)
+
+
+@pytest.mark.parametrize("change", ["taken out", "another list"])
+def test_an_optimizers_list_counts_where_gradients_are_cleared_alone(change: str) -> None:
+    """A step without an update, too, adds up the gradients of what the optimizer does not have any more."""
+    def run(compiled: bool) -> list[list[float]]:
+        w, v = numbers(1.0, 2.0, requires_grad=True), numbers(0.5, 0.5, requires_grad=True)
+        sgd = optim.SGD([w, v], lr=0.1)
+
+        def gradients(x: Tensor) -> None:
+            sgd.zero_grad()
+            (x * v * w).sum().backward()
+        step = minidl.compile(gradients) if compiled else gradients
+        for i in range(3):
+            step(pair(i))
+        if change == "taken out":
+            sgd.groups[0]["params"].pop()
+        else:
+            sgd.groups[0]["params"] = [w]
+        step(pair(3))
+        return [w.grad.tolist(), v.grad.tolist()]
+    assert run(True) == run(False)
