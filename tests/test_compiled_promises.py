@@ -2938,3 +2938,13 @@ def test_an_optimizers_list_counts_where_gradients_are_cleared_alone(change: str
         step(pair(3))
         return [w.grad.tolist(), v.grad.tolist()]
     assert run(True) == run(False)
+
+
+def test_a_parameter_as_argument_whose_data_was_rebound_between_two_recordings() -> None:
+    """The same Tensor with another array: that the step knows it by another name too cannot be ruled out."""
+    w = numbers(1.0, 2.0, requires_grad=True)
+    step = minidl.compile(lambda x: x * w)
+    step(w)
+    w.data = w.data * 0.5
+    step(w)
+    assert step(numbers(3.0, 5.0, requires_grad=True)).tolist() == [1.5, 5.0]
