@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import multiprocessing
+import queue
 import random
 import re
 import sys
@@ -38,10 +39,10 @@ import minidl
 from minidl import Tensor, init, nn, no_grad, ops, optim
 from minidl.training import RunningMetrics
 
-CUDA_TOLERANCE = 2e-3                      # of an array's largest value: nine steps whose sums round otherwise
+CUDA_TOLERANCE = 2e-3                      # of an array's largest value: twelve steps whose sums round otherwise
 # There, what a step returns is a copy, also of a parameter, and tf32 rounds by algorithm.
 NOT_ON_CUDA = frozenset({"output written", "precision"})
-CALLS = 9
+CALLS = 12
 Shape = tuple[Any, ...]                    # "n" stands for the images of a batch
 
 
@@ -98,6 +99,13 @@ def helpers(w: World) -> dict[str, Any]:
                     setattr(each, name, value.to(w.device))
         return module
 
+    def filled(count: int) -> queue.SimpleQueue[float]:
+        """Numbers, each another, from where no fact can see how many are left."""
+        numbers: queue.SimpleQueue[float] = queue.SimpleQueue()
+        for i in range(count):
+            numbers.put(1.0 + i / 8)
+        return numbers
+
     def attempt(what: Callable[[], Any]) -> None:
         try:
             what()
@@ -111,7 +119,7 @@ def helpers(w: World) -> dict[str, Any]:
         "R": lambda seed, *shape: made(seed, shape, False), "RG": lambda seed, *shape: made(seed, shape, True),
         "L": lambda seed, n: Tensor(np.random.default_rng(seed).integers(0, 3, n), device=w.device),
         "N": there, "I": index, "put": put, "write": write, "attempt": attempt,
-        "notes_of": notes_of, "Metrics": lambda: RunningMetrics(w.device)}
+        "Numbers": filled, "notes_of": notes_of, "Metrics": lambda: RunningMetrics(w.device)}
 
 
 # ---------------------------------------------------------------- programs
@@ -405,7 +413,7 @@ class Writer:
             return (f"{v} {sign} {other[0]}" if other else f"{v} {sign} {self.number()}"), same
 
         def scaled() -> tuple[str, Shape]:
-            by = rng.choice(["number", "global", "namespace", "argument", "argument"])
+            by = rng.choice(["number", "global", "namespace", "list", "argument", "argument"])
             if by == "global" and "number of a name" not in self.without:
                 name = self.define("k", self.number())
                 self.may("number of a name", lambda: f"{name} = {self.number()}")
@@ -414,6 +422,10 @@ class Writer:
                 name = self.define("cfg", f"SimpleNamespace(a={self.number()})")
                 self.may("number of an object", lambda: f"{name}.a = {self.number()}")
                 return f"{v} * {name}.a", same
+            if by == "list" and "number of a list" not in self.without:
+                name = self.define("ks", f"[{self.number()}, 1.5]")
+                self.may("number of a list", lambda: f"{name}[0] = {self.number()}", f"{name}.reverse()")
+                return f"{v} * {name}[0]", same
             return f"{v} * {'s' if by == 'argument' else self.number()}", same
 
         def vector() -> tuple[str, Shape]:
@@ -661,6 +673,7 @@ class Writer:
             logits = self.pick(lambda s: s == ("n", 3))
             self.body.append(Line(f"metrics.update({logits[0]}.mean(), {logits[0]}, labels)"))
             self.may("metrics read", "w.log.append(('metrics', {'are': metrics.read()}))")
+        self.rarely()
         self.returned()
         self.may("seed", "minidl.manual_seed(5)", "ops.dropout(R(7, 3), 0.5)")
         self.may("precision", "minidl.set_precision('tf32')", "minidl.set_precision('fp32')")
@@ -677,6 +690,29 @@ class Writer:
         self.world.append(Line(f"w.watch({', '.join(f'lambda: {name}' for name in dict.fromkeys(self.watched))})"))
         return Program(self.world, "x, x2, labels, target, s=1.0", self.body, calls, self.chance(0.4))
 
+    def rarely(self) -> None:
+        """What few steps do."""
+        found = self.pick(lambda s: len(s) == 2)
+        if found is None:
+            return
+        v, shape = found
+        if self.chance(0.02):              # refused, where two runs are compared
+            name = self.define("numbers", "Numbers(100)")
+            self.must.append(self.add(f"{v} * {name}.get()", shape))
+        if self.chance(0.04):              # what the step sets is as it was, but for a change
+            name = self.define("own", "SimpleNamespace(a=1.5)")
+            self.watched.append(f"{name}.a")
+            self.must.append(self.add(f"{v} * {name}.a", shape))
+            self.body.append(Line(f"{name}.a = 0.5"))
+            for _ in range(3):
+                self.may("number that the step sets", f"{name}.a = 1.5")
+        if self.chance(0.06):              # of two equal values, one is written into
+            expression = self.rng.choice([f"{v} * 2.0", f"{v} + 1.0", f"ops.tanh({v})"])
+            written, other = self.add(expression, shape), self.add(expression, shape)
+            self.values = [entry for entry in self.values if entry[0] != other]
+            self.body.append(Line(f"with no_grad(): {written}[0] = 0.5"))
+            self.must.append(self.add(f"{other} - 0.25", shape))
+
     def returned(self) -> None:
         rng = self.rng
         some = [name for name, _ in rng.sample(self.values, min(len(self.values), rng.choice([1, 2, 3])))]
@@ -692,15 +728,32 @@ class Writer:
                 "{" + ", ".join(f"'{i}': {name}" for i, name in enumerate(some)) + "}")
         self.body.append(Line(f"return {text}"))
 
+    def streak(self, p: float) -> set[int]:
+        """With that chance, the numbers of two to four calls in a row: of one alone, nothing would be replayed."""
+        first = self.rng.randrange(CALLS - 1)
+        return set(range(first, first + self.rng.randrange(2, 5))) if self.chance(p) else set()
+
     def calls(self, images: bool, gradient: bool, kinds: list[str]) -> list[CallOf]:
         rng, size = self.rng, "1, 5, 5" if images else "4"
         fixed = self.chance(0.3)           # two batches that come again and again
         if fixed:
             self.world += [Line(f"b{i} = R({600 + i}, 3, {size})") for i in range(2)]
         rows = rng.choice([2, 3, 4])
-        changing = rng.choices([0, 1, 2, 3, 4], [1, 3, 4, 3, 2])[0]
+        inside, used = set[int](), ""      # calls that are given what the step uses by another name too, and that
+        if any(line.text.startswith("held = ") for line in self.world):
+            inside, used = self.streak(0.4), "held"
+            rows = 3 if inside else rows
+        elif gradient and not images:
+            inside, used = self.streak(0.7), "net[0].weight"
+            rows = 5 if inside else rows
+        inside -= set(range(CALLS) if fixed else ())
+        own = any(line.text.startswith("own0 = ") for line in self.world)
+        reset = self.streak(0.4) if own else set()     # refused: the step sets it each time
+        changing = rng.choices([0, 1, 2, 3, 4], [1, 2, 4, 4, 3])[0]
         places = Counter(rng.choices(range(1, CALLS), k=changing))
         odd = {rng.randrange(1, CALLS) for _ in range(rng.choice([0, 0, 1, 2]))}
+        passed = self.chance(0.4)          # whether calls say what s is
+        halved, twice = self.streak(0.6) if passed else set(), self.streak(0.3)
         pool: dict[str, list[Callable[[], str]]] = {}
         for kind, text in self.changes:
             pool.setdefault(kind, []).append(text)
@@ -711,11 +764,17 @@ class Writer:
                 if kinds:
                     kind = rng.choice(kinds)
                     before.append(Line(rng.choice(pool[kind])(), kind))
+            if i in reset:
+                before.append(Line("own0.a = 1.5", "number that the step sets"))
             n, special = rows, ()
             if i in odd and not fixed and self.chance(0.5):
                 n, special = rng.choice([2, 3, 5]), ("batch size",)
             x = f"R({100 + i}, {n}, {size})"
-            if fixed:
+            if i in inside:
+                x, n, special = used, rows, ("argument used inside",)
+                if used != "held":         # as the other arguments, of which none has a gradient
+                    before.append(Line(f"{used}.grad = None"))
+            elif fixed:
                 x, n = f"b{rng.randrange(2)}", 3
             elif gradient and self.chance(0.75):
                 x = f"RG({100 + i}, {n}, {size})"
@@ -723,19 +782,19 @@ class Writer:
                 x, n, special = self.odd_argument(images, x, n, rows, size)
             after = []
             if gradient and not fixed:
-                before.append(Line(f"xx = {x}", "input with a gradient" if "RG" in x else ""))
+                before.append(Line(f"xx = {x}", "" if x.startswith("R(") else "input with a gradient"))
                 after.append(Line("w.log.append(('x.grad', notes_of(xx)))"))
                 x = "xx"
             target = f"R({200 + i}, {n}, 3)"
-            s = rng.choice(["1.0", "1.0", "1.0", "0.5"]) if self.chance(0.3) else ""
-            special += ("plain argument",) if s == "0.5" else ()
+            s = ("0.5" if i in halved else "1.0") if passed else ""
+            special += ("plain argument",) if i in halved else ()
             frame = "with no_grad():" if self.chance(0.015) and "no_grad" not in self.without else ""
             if i and self.leaves and self.chance(0.02) and "stale graph" not in self.without:
                 p = rng.choice(self.leaves)
                 before.append(Line(f"g = ({p} * {p}).sum()", "stale graph"))
                 after.append(Line("attempt(g.backward)"))
             x2 = f"R({400 + i}, {n}, {size})"
-            if self.chance(0.06):
+            if i in twice:
                 x2, before = "same", [*before, Line(f"same = {x}")]
                 x, special = "same", (*special, "one argument twice")
             calls.append(CallOf(before, f"{x}, {x2}, L({300 + i}, {n}), {target}" + (f", s={s}" if s else ""), after,

@@ -2895,3 +2895,56 @@ def test_a_returned_gradient_from_before_the_step_that_nothing_reads() -> None:
         p.grad = Tensor([float(i), 1.0])
         assert step(pair(i))[1].tolist() == [float(i), 1.0]
     assert step.recordings == 2
+
+
+@pytest.mark.parametrize("rebound", [False, True])
+def test_a_parameter_as_argument_that_the_step_knew_by_its_gradient_alone(rebound: bool) -> None:
+    """Its optimizer leaves out a parameter without a gradient; as the argument, it gets one, and an update."""
+    def run(compiled: bool) -> list[list[float]]:
+        w, v = numbers(1.0, 2.0, requires_grad=True), numbers(0.5, 0.5, requires_grad=True)
+        sgd = optim.SGD([w, v], lr=0.1)
+
+        def training(x: Tensor) -> None:
+            sgd.zero_grad()
+            (x * v).sum().backward()
+            sgd.step()
+        step = minidl.compile(training) if compiled else training
+        for _ in range(3):
+            step(numbers(1.0, 1.0, requires_grad=True))
+        if rebound:
+            w.data = w.data + 1
+        step(w)
+        return [w.tolist(), v.tolist()]
+    assert run(True) == run(False)
+
+
+@pytest.mark.parametrize("change", ["taken out", "another list"])
+def test_an_optimizers_list_counts_where_gradients_are_cleared_alone(change: str) -> None:
+    """A step without an update, too, adds up the gradients of what the optimizer does not have any more."""
+    def run(compiled: bool) -> list[list[float]]:
+        w, v = numbers(1.0, 2.0, requires_grad=True), numbers(0.5, 0.5, requires_grad=True)
+        sgd = optim.SGD([w, v], lr=0.1)
+
+        def gradients(x: Tensor) -> None:
+            sgd.zero_grad()
+            (x * v * w).sum().backward()
+        step = minidl.compile(gradients) if compiled else gradients
+        for i in range(3):
+            step(pair(i))
+        if change == "taken out":
+            sgd.groups[0]["params"].pop()
+        else:
+            sgd.groups[0]["params"] = [w]
+        step(pair(3))
+        return [w.grad.tolist(), v.grad.tolist()]
+    assert run(True) == run(False)
+
+
+def test_a_parameter_as_argument_whose_data_was_rebound_between_two_recordings() -> None:
+    """The same Tensor with another array: that the step knows it by another name too cannot be ruled out."""
+    w = numbers(1.0, 2.0, requires_grad=True)
+    step = minidl.compile(lambda x: x * w)
+    step(w)
+    w.data = w.data * 0.5
+    step(w)
+    assert step(numbers(3.0, 5.0, requires_grad=True)).tolist() == [1.5, 5.0]

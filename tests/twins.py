@@ -106,7 +106,7 @@ def difference(mine: Notes, other: Notes, tolerance: float | None) -> str:
     """The first that differs, in words; "" for none. tolerance: of the largest value of an array; None: equal bits."""
     for path, a in mine.items():
         if path not in other:
-            return f"{path} is missing: {other.get('raised', 'nothing was raised')}"
+            return f"{path} ({_short(a)}) is missing: {other.get('raised', 'nothing was raised')}"
         b = other[path]
         if a is CHANGED:
             continue
