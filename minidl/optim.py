@@ -125,6 +125,8 @@ class SGD(Watched):
 
     def zero_grad(self) -> None:
         """Forget all gradients."""
+        if mode.recorder is not None:
+            self._tell_lists(mode.recorder)
         for group in self.groups:
             for p in group["params"]:
                 p.grad = None
@@ -149,8 +151,7 @@ class SGD(Watched):
         if rates is not None or position is not None:
             self._check_rates(rates, position)
         if mode.recorder is not None:
-            mode.recorder.watch(self)
-            mode.recorder.holds_items("the optimizer's groups", self.groups)
+            self._tell_lists(mode.recorder)
         updates = [(number, group, live, [self._velocity(p) for p in live] if group["momentum"] else None)
                    for number, group in enumerate(self.groups) if (live := self._live(group))]
         for number, group, live, velocities in updates:
@@ -175,7 +176,6 @@ class SGD(Watched):
             raise TypeError(f"SGD: a group is a {type(group).__name__} but must be one that SGD made; change the "
                             "entries of a group, or build another SGD from all groups")
         if mode.recorder is not None:
-            mode.recorder.holds_items("the parameters of an optimizer's group", group["params"])
             live = [p for p in group["params"] if p.grad is not None]
         else:
             live = [p for p in group["params"] if p._grad is not None]
@@ -194,6 +194,13 @@ class SGD(Watched):
         if rates.shape[0] != len(self.groups):  # type: ignore[union-attr]  # it was looked at just now
             raise ValueError(f"SGD.step: rates have shape {rates.shape} but there are "  # type: ignore[union-attr]
                              f"{len(self.groups)} parameter groups; give a row to each")
+
+    def _tell_lists(self, recorder: Any) -> None:
+        """What a recorded step depends on that goes through all parameters."""
+        recorder.watch(self)
+        recorder.holds_items("the optimizer's groups", self.groups)
+        for group in self.groups:
+            recorder.holds_items("the parameters of an optimizer's group", group["params"])
 
     def _tell(self, recorder: Any, group: dict[str, Any], live: list[Tensor], velocities: list[Any] | None) -> None:
         """What a recorded update depends on beside the gradients."""

@@ -69,7 +69,8 @@ class Facts:
         self.cells.append((cell, cell.cell_contents, what))
 
     def container(self, value: Any, what: str) -> None:
-        self.items.append((value, _listed(value), what))
+        if all(value is not noted for noted, *_ in self.items):
+            self.items.append((value, _listed(value), what))
 
     def length(self, place: Mapping[str, Any], what: str) -> None:
         self._more = True

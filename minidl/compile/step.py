@@ -164,10 +164,11 @@ class _Entry:
         self.recorded = recorded
         self.trusted = False
         self.replay: ByCalls | AsGraph | None = None
-        # Arguments that were the same arrays at each recording: it cannot be known whether the step used them by
-        # another name too. And where all arrays from outside lie, which other arguments must not share.
+        # Arguments that were the same at each recording, as arrays and as Tensors: it cannot be known whether the step
+        # used them by another name too. And what it did use by another name, which no other argument may be.
         self.fixed: dict[int, weakref.ref[Any]] = {i: weakref.ref(_array(value)) for i, value in enumerate(given)}
-        self.outside = _roots(recorded)
+        self.same: dict[int, weakref.ref[Any]] = {i: weakref.ref(value) for i, value in enumerate(given)}
+        self.outside = _Outside(recorded)
 
     @functools.cached_property
     def program(self) -> Program:
@@ -175,30 +176,31 @@ class _Entry:
 
     def agrees(self, recorded: Program, given: list[Any]) -> bool:
         """Whether a second recording did the same: then this one is trusted. Raises Difference where it did not."""
-        now = list(map(_array, given))
         try:
             compare(self.recorded, recorded)
         except Difference:
             # An argument that the step also knows by another name was one value then and is two now, or the reverse.
-            then = [array for ref in self.fixed.values() if (array := ref()) is not None]
-            if _meet(now, self.outside) or _meet(then, _roots(recorded)):
+            then = [value for ref in (*self.fixed.values(), *self.same.values()) if (value := ref()) is not None]
+            if any(map(self.outside.has, given)) or any(map(_Outside(recorded).has, then)):
                 return False
             raise
-        still = {i: ref for i, ref in self.fixed.items() if ref() is now[i]}
+        still = {i: ref for i, ref in self.fixed.items() if ref() is _array(given[i])}
         if len(still) < len(self.fixed):
             self.replay = None                         # it may have read an argument where it lay
         self.fixed, self.recorded, self.trusted = still, recorded, True
+        self.same = {i: ref for i, ref in self.same.items() if ref() is given[i]}
         self.__dict__.pop("program", None)
         return True
 
     def changed(self, given: list[Any]) -> str | None:
         """What keeps the program from being replayed for these arguments, in words."""
         for i, value in enumerate(given):
-            array, fixed = _array(value), self.fixed.get(i)
-            if fixed is not None:
-                if fixed() is not array:
-                    return f"argument {i}, an array that was the same before,"
-            elif id(_root(array)) in self.outside:
+            if i in self.fixed and self.fixed[i]() is not _array(value):
+                return f"argument {i}, an array that was the same before,"
+            if i in self.same:
+                if self.same[i]() is not value:
+                    return f"argument {i}, a Tensor that was the same before,"
+            elif self.outside.has(value):
                 return f"argument {i}, which shares memory with something that the step uses by another name,"
         return self.recorded.facts.changed()
 
@@ -216,13 +218,19 @@ class _Entry:
         return ByCalls(self.program)
 
 
-def _roots(program: Program) -> set[int]:
-    """Where all arrays from outside lie."""
-    return {id(_root(slot.array)) for call in program.calls for slot in call.reads() if slot.kind == "outside"}
+class _Outside:
+    """What a program reads from outside, or looked at there: Tensors, and where arrays lie."""
 
+    def __init__(self, program: Program):
+        facts = program.facts
+        self.tensors = [*(t for t, *_ in facts.tensors), *(t for t, _ in facts.gradients),
+                        *(t for t, _ in program.grads if isinstance(t, Tensor))]
+        slots = {slot for call in program.calls for slot in call.reads() if slot.kind == "outside"}
+        self.arrays = [_root(a) for a in (*(slot.array for slot in slots), *(t._data for t in self.tensors))]
+        self.ids = {*map(id, self.tensors), *map(id, self.arrays)}
 
-def _meet(arrays: list[Any], roots: set[int]) -> bool:
-    return any(id(_root(array)) in roots for array in arrays)
+    def has(self, value: Any) -> bool:
+        return id(value) in self.ids or id(_root(_array(value))) in self.ids
 
 
 def _array(value: Any) -> Any:
