@@ -2948,3 +2948,84 @@ def test_a_parameter_as_argument_whose_data_was_rebound_between_two_recordings()
     w.data = w.data * 0.5
     step(w)
     assert step(numbers(3.0, 5.0, requires_grad=True)).tolist() == [1.5, 5.0]
+
+
+# ---------------------------------------------------------------- optimizers and arguments of one's own
+class Own(optim.SGD):
+    """An update rule with a number of its own."""
+
+    factor = 2.0
+
+    def step(self) -> None:                                              # type: ignore[override]
+        with minidl.no_grad():
+            for group in self.groups:
+                for p in group["params"]:
+                    p -= group["lr"] * self.factor * p.grad
+
+
+@pytest.mark.parametrize("change", [lambda sgd: setattr(sgd, "lr", 0.0), lambda sgd: setattr(sgd, "factor", 0.5),
+                                    lambda sgd: setattr(Own, "factor", 3.0),
+                                    lambda sgd: sgd.groups[0].update(momentum=0.5)],
+                         ids=["rate", "number", "number of the class", "momentum"])
+def test_an_update_rule_of_ones_own(change: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Own, "factor", 2.0)
+
+    def run(compiled: bool) -> list[float]:
+        Own.factor = 2.0
+        w = numbers(1.0, 2.0, requires_grad=True)
+        sgd = Own([w], lr=0.1)
+
+        def training(x: Tensor) -> None:
+            sgd.zero_grad()
+            (x * w * sgd.groups[0]["momentum"] + x * w).sum().backward()
+            sgd.step()
+        step = minidl.compile(training) if compiled else training
+        for i in range(7):
+            if i == 4:
+                change(sgd)
+            step(pair(i))
+        return w.tolist()
+    assert run(True) == run(False)
+
+
+@dataclasses.dataclass(frozen=True)
+class Named:
+    name: str
+    by: float = dataclasses.field(default=1.0, compare=False)
+
+
+@pytest.mark.parametrize(("one", "other"), [
+    (Named("a", 2.0), Named("a", 3.0)), ((2,), (2.0,)), ((0.0,), (-0.0,)), ((1,), (True,))], ids=str)
+def test_arguments_that_are_equal_but_not_the_same(one: Any, other: Any) -> None:
+    def by(x: Tensor, k: Any) -> Tensor:
+        return x * (k.by if isinstance(k, Named) else k[0])
+    step = minidl.compile(by)
+    x = Tensor(np.array([3, -4]))
+    for k in (one, one, one, one, other, other, other, one):
+        mine, theirs = step(x, k), by(x, k)
+        assert (mine.dtype, mine.numpy().tobytes()) == (theirs.dtype, theirs.numpy().tobytes())
+
+
+def test_a_compiled_method() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.by = nn.Linear(2, 2), 1.0
+
+        @minidl.compile
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layer(x) * self.by
+    net = Net()
+    twin = copy.deepcopy(net)
+    for i in range(6):
+        net.by = 1.0 if i < 4 else 2.0
+        x = pair(i).reshape(1, 2)
+        assert net(x).tolist() == (net.layer(x) * net.by).tolist()
+        assert twin(x).tolist() == twin.layer(x).tolist()
+
+
+def test_a_large_array_of_the_host_is_refused() -> None:
+    table = np.zeros(1 << 19)
+    step = minidl.compile(lambda x: x * float(len(table)))
+    with pytest.raises(CompileError, match=r"reads the array 'table' of 4,194,304 bytes beside Tensors, of which each"):
+        step(pair(0))

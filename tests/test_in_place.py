@@ -286,3 +286,59 @@ def test_copies_of_tensors() -> None:
     net[0].tied = net[0].weight
     twin_net = copy.deepcopy(net)
     assert twin_net[0].tied is twin_net[0].weight
+
+
+# ---------------------------------------------------------------- what an optimizer holds
+def test_copies_of_a_net_and_its_optimizer_keep_the_velocities() -> None:
+    net = nn.Linear(2, 1)
+    sgd = optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    x = plain(1, 2).reshape(1, 2)
+
+    def step(net: nn.Module, sgd: optim.SGD) -> None:
+        sgd.zero_grad()
+        (net(x) * net(x)).sum().backward()
+        sgd.step()
+    for _ in range(3):
+        step(net, sgd)
+    twins = [copy.deepcopy((net, sgd)), pickle.loads(pickle.dumps((net, sgd)))]
+    step(net, sgd)
+    for twin in twins:
+        step(*twin)
+        assert twin[0].weight.tolist() == net.weight.tolist()
+
+
+def test_a_velocity_that_does_not_fit_is_refused_before_the_first_write() -> None:
+    a, b = leaf(1, 1), leaf(1, 1)
+    sgd = optim.SGD([a, b], lr=0.1, momentum=0.9)
+    (a * b).sum().backward()
+    sgd.step()
+    b.data, b.grad, before = np.ones(3, np.float32), None, a.tolist()
+    b.grad = plain(1, 1, 1)
+    with pytest.raises(ValueError, match=r"^SGD: a parameter has shape \(3,\) but its velocity \(2,\); build another"):
+        sgd.step()
+    assert a.tolist() == before
+
+
+def test_a_group_that_sgd_did_not_make_is_refused() -> None:
+    w = leaf(1)
+    sgd = optim.SGD([w], lr=0.1)
+    w.sum().backward()
+    sgd.groups[0] = {"params": [w], "lr": float("nan")}                  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match="^SGD: a group is a dict but must be one that SGD made; change the entries"):
+        sgd.step()
+
+
+@pytest.mark.parametrize("index", [np.array([0, 1]), np.array([True, True, False])], ids=["places", "mask"])
+def test_an_index_changed_after_the_forward_is_the_old_one(index: np.ndarray) -> None:
+    for i in (index.copy(), Tensor(index.copy())):
+        x = leaf(1, 2, 3)
+        y = x[i]
+        held = i.data if isinstance(i, Tensor) else i
+        held[...] = np.roll(held, 1)
+        y.sum().backward()
+        assert x.grad.tolist() == [1, 1, 0]
+
+
+def test_an_option_that_an_op_does_not_take_is_named() -> None:
+    with pytest.raises(TypeError, match="^sum: does not take dim; it takes x, axis, keepdims$"):
+        ops.sum(plain(1), dim=0)

@@ -417,7 +417,7 @@ def test_fewer_bytes_beside_streams_where_the_main_one_alone_reads() -> None:
 
 # ---------------------------------------------------------------- on a GPU
 def graph_of(step: Any) -> AsGraph:
-    return next(entry.replay for entries in step._entries.values() for entry in entries)
+    return next(entry.replay for entries in step._programs.values() for entry in entries)
 
 
 @pytest.mark.gpu
