@@ -324,7 +324,7 @@ def test_a_group_that_sgd_did_not_make_is_refused() -> None:
     sgd = optim.SGD([w], lr=0.1)
     w.sum().backward()
     sgd.groups[0] = {"params": [w], "lr": float("nan")}                  # type: ignore[call-overload]
-    with pytest.raises(TypeError, match="^SGD: a group is a dict but must be one that SGD made; change the entries"):
+    with pytest.raises(TypeError, match=r"^SGD: a group is a dict but must be one that SGD made; change the entries"):
         sgd.step()
 
 
@@ -340,5 +340,5 @@ def test_an_index_changed_after_the_forward_is_the_old_one(index: np.ndarray) ->
 
 
 def test_an_option_that_an_op_does_not_take_is_named() -> None:
-    with pytest.raises(TypeError, match="^sum: does not take dim; it takes x, axis, keepdims$"):
+    with pytest.raises(TypeError, match=r"^sum: does not take dim; it takes x, axis, keepdims$"):
         ops.sum(plain(1), dim=0)
