@@ -395,7 +395,7 @@ def take_notes(copy: Copy, names: list[str], file: Path | None) -> Reach:
             return Reach(notes)
     made = copy.folder / "notes.json"
     status = copy.run(notes=made)
-    if status not in (0, 1):
+    if status not in (0, 1) or not made.exists():      # or what notes was ended
         sys.exit(f"mutate: the suite itself ended with {status}: {(copy.folder / 'output').read_text()[-2000:]}")
     notes = {"digest": digest, **json.loads(made.read_text())}
     if file:
