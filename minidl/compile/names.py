@@ -75,9 +75,9 @@ def _claim(file: str | None) -> None:
     """Take the installed package that a file belongs to for the user's own."""
     for folder in _PACKAGES:
         if file is not None and file.startswith(folder):
-            top = Path(file).relative_to(folder).parts[0]
-            if top + os.sep not in ("numpy" + os.sep, "minidl" + os.sep):
-                _CLAIMED.add(folder + top)
+            top, *inner = Path(file).relative_to(folder).parts
+            if top not in ("numpy", "minidl"):
+                _CLAIMED.add(folder + top + os.sep if inner else file)
                 _may_change.cache_clear()
 
 
