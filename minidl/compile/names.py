@@ -161,8 +161,8 @@ class Names:
             self.facts.state(value, state, what)
         elif isinstance(value, Watched):
             # minidl's own optimizers and loaders tell the recorder what counts; Modules and the user's do not.
-            if hasattr(value, "forward") or not type(value).__module__.startswith("minidl."):
-                _claim(getattr(sys.modules.get(type(value).__module__), "__file__", None))
+            if hasattr(value, "forward") or not _module(type(value)).startswith("minidl."):
+                _claim(getattr(sys.modules.get(_module(type(value))), "__file__", None))
                 self.facts.watch(value)
                 self._waiting += [(attribute, f"{what}.{name}") for name, attribute in vars(value).items()
                                   if name not in value.restless]
@@ -216,10 +216,10 @@ class Names:
     def _classes(self, cls: type) -> None:
         """The attributes of a class and its bases, and the functions that Python calls by itself."""
         for each in cls.__mro__:
-            if _may_change(each.__module__) and each not in self._owners:
+            if _may_change(_module(each)) and each not in self._owners:
                 self._owners.add(each)
-                self._space(vars(each), each.__name__, each.__module__)
-                if not each.__module__.startswith("minidl"):
+                self._space(vars(each), each.__name__, _module(each))
+                if not _module(each).startswith("minidl"):
                     self._words |= {name for name, function in vars(each).items() if name == "forward" or (
                         name.startswith("__") and name != "__init__" and isinstance(function, FunctionType))}
 
@@ -227,13 +227,18 @@ class Names:
         space: Any = getattr(value, "__dict__", None)
         if space is not None:
             self._spaces.append((space, what, set(), True))
-            if _may_change(type(value).__module__):
+            if _may_change(_module(type(value))):
                 self.facts.length(space, what)
             self._waiting.append((space.get("__wrapped__"), what))
         slots = [name for each in type(value).__mro__ for name in getattr(each, "__slots__", ())]
         if slots:
-            self._space(_Slots(value, slots), what, type(value).__module__)
+            self._space(_Slots(value, slots), what, _module(type(value)))
         self._classes(type(value))
+
+
+def _module(cls: type) -> str:
+    """The name of the module that defines a class; some classes of C extensions have something else there."""
+    return cls.__module__ if isinstance(cls.__module__, str) else "builtins"
 
 
 @functools.lru_cache(maxsize=4096)
