@@ -51,6 +51,7 @@ FILES = ("minidl/ops/*.py", "minidl/ops/cpu/*.py", "minidl/compile/*.py", "minid
          "minidl/data/loader.py", "minidl/data/batches.py", "minidl/training.py", "minidl/tensor.py", "minidl/nn.py")
 NOT_RUN = ("tests/test_meta.py", "tests/test_benchmarks.py", "tests/test_mutate.py",    # of texts and scripts
            "tests/test_cuda_*.py", "tests/test_emulated.py",                            # of CUDA kernels, slowly
+           "tests/test_interrupt.py", "tests/test_hostile_*.py",                        # of instants, and of limits
            "tests/test_compile.py::test_memory_of_replays_is_flat")                     # a minute each time
 PRELOADED = ["pytest", "hypothesis", "numpy", "h5py", "tqdm", "torch", "coverage"]      # by all runs, once
 MEMORY = 8 << 30                           # bytes that a fault may take
