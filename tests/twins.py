@@ -115,7 +115,7 @@ def difference(mine: Notes, other: Notes, tolerance: float | None) -> str:
                 return f"{path} is {a.dtype}{list(a.shape)} and {b.dtype}{list(b.shape)}"
             if a.tobytes() != b.tobytes() and not _near(a, b, tolerance):
                 return f"{path} is {a.ravel()[:4].tolist()} and {b.ravel()[:4].tolist()}"
-        elif isinstance(a, np.ndarray) or isinstance(b, np.ndarray) or a != b:
+        elif isinstance(a, np.ndarray) or isinstance(b, np.ndarray) or repr(a) != repr(b):
             return f"{path} is {_short(a)} and {_short(b)}"
     return next((f"{path} is new" for path in other if path not in mine), "")
 
