@@ -777,6 +777,20 @@ def test_an_error_of_the_function_passes_and_nothing_is_kept() -> None:
     assert bits(each.step(*vectors())) == bits(plain.step(*vectors()))
 
 
+def test_a_refusal_that_the_step_catches_is_raised_all_the_same() -> None:
+    """The plain function meets no error there, and goes another way."""
+    def step(x: Tensor) -> Tensor:
+        try:
+            factor = float(x.sum())
+        except Exception:
+            factor = 100.0
+        return x * factor
+    compiled = minidl.compile(step)
+    for _ in range(3):
+        with pytest.raises(CompileError, match="reads a Tensor's values at"):
+            compiled(numbers(2))
+
+
 def test_an_error_that_was_caught_and_kept_holds_no_tensors() -> None:
     """Its frames do, of functions that have ended: no step sees these again."""
     errors = []

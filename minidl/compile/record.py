@@ -76,6 +76,7 @@ class Recorder:
     def __init__(self, step: Callable[..., Any], given: list[Any]):
         self.name = getattr(step, "__qualname__", repr(step))
         self.line = line_of(step)
+        self.refusal: CompileError | None = None       # the last: a step that catches it went another way than plain
         self.op = ""                                   # whose body runs
         self.calls: list[Call] = []
         self.slots: dict[int, Slot] = {}               # of arrays, by id: `alive` keeps ids from being used again
@@ -215,7 +216,9 @@ class Recorder:
 
     # ------------------------------------------------------------------ what is refused
     def refuse(self, what: str, way_out: str) -> NoReturn:
-        raise CompileError(f"compile: {self.name} {what} at {where()}, which a replay could not repeat; {way_out}")
+        self.refusal = CompileError(f"compile: {self.name} {what} at {where()}, which a replay could not repeat; "
+                                    f"{way_out}")
+        raise self.refusal
 
     def constant(self, t: Tensor) -> None:
         """A Tensor is being made: from a value that the program knows, or from new data, which is refused."""
@@ -306,6 +309,8 @@ def record(step: Callable[..., Any], arguments: tuple[Any, ...], options: dict[s
         returned = step(*arguments, **options)
     finally:
         mode.recorder = before
+    if recorder.refusal is not None:
+        raise recorder.refusal
     outputs = replace(returned, functools.partial(_output, recorder))
     returned = replace(returned, lambda value: wrap(value._data) if isinstance(value, Tensor) else value)
     _refuse_what_stays(recorder)
