@@ -416,3 +416,19 @@ def _cases() -> Iterable[Case]:
 CASES: dict[str, list[Case]] = {}
 for _case in {str(case): case for case in _cases()}.values():                      # each problem once
     CASES.setdefault(_case.op, []).append(_case)
+
+
+# ---------------------------------------------------------------- for tests over cases
+def each_case(op: str, check: Callable[[Case], None]) -> None:
+    """Run a check over an op's cases and say which ones failed."""
+    failures = []
+    for case in CASES[op]:
+        try:
+            check(case)
+        except Exception as error:
+            failures.append(f"{case}: {type(error).__name__}: {' '.join(str(error).split())[:300]}")
+    assert not failures, f"{len(failures)} of {len(CASES[op])} failed:\n" + "\n".join(failures)
+
+
+def some_gy(shape: tuple[int, ...]) -> np.ndarray:
+    return np.random.default_rng(8).standard_normal(shape)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from checks import normal
 
 from minidl import Tensor, device, ops
 from minidl.compiler import fuse as fusion
@@ -19,7 +20,6 @@ from minidl.compiler.program import Call, Program, Slot
 from minidl.compiler.record import record
 from minidl.compiler.replay import ByCalls
 from minidl.ops import cpu
-from minidl.ops.geometry import conv_geometry, pool_geometry
 
 ACTS = ("tanh", "sigmoid", "relu")
 DTYPES = (np.float32, np.float64)
@@ -196,10 +196,6 @@ STEPS: dict[str, tuple[str, Step, Callable[[], tuple[Any, ...]]]] = {
 }
 
 
-def normal(*shape: int, dtype: Any = np.float64, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
-
-
 def recorded(name: str, dtype: Any = np.float32, where: str = "cpu") -> tuple[Program, Tensor, list[Tensor]]:
     """(the program of a step, the leaf, what it ran on)"""
     _, step, given = STEPS[name]
@@ -273,11 +269,6 @@ def test_printed_rules_read_back() -> None:
 
 
 # ---------------------------------------------------------------- the fused primitives on CUDA
-def close(got: Any, want: Any, dtype: type) -> None:
-    assert (got.shape, got.dtype) == (want.shape, want.dtype)
-    np.testing.assert_allclose(got.get(), want.get(), rtol=8 * np.finfo(dtype).eps, atol=8 * np.finfo(dtype).eps)
-
-
 @pytest.mark.gpu
 @pytest.mark.usefixtures("fp32")
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -303,22 +294,9 @@ def test_fused_steps_on_cuda(name: str, dtype: type) -> None:
 def test_avg_pool2d_grad_act(shape: tuple[int, ...], size: Any, stride: Any, padding: Any, act: str, dtype: type,
                              canaries: Any) -> None:
     """Tiled windows and others; relu at 0, and at an infinite gradient."""
-    import cupy
+    from checks import primitives as checks
 
-    from minidl.ops import cuda
-    g = pool_geometry("avg_pool2d", shape, size, stride, padding)
-    gy = cupy.asarray(normal(g.n, g.c, g.oh, g.ow, dtype=dtype))
-    if act == "relu" and gy.size:
-        gy.ravel()[0] = np.inf
-    y = getattr(cuda, act)(cupy.asarray(normal(*shape, dtype=dtype, seed=1)))
-    want = getattr(cuda, f"{act}_grad_x")(cuda.avg_pool2d_grad_x(gy, g), y)
-    found = cuda.avg_pool2d_grad_act(gy, y, g, act)
-    close(found, want, dtype)
-    assert found.tobytes() == cuda.avg_pool2d_grad_act(gy, y, g, act).tobytes()
-    gaps = [cupy.asfortranarray(a) for a in (gy, y)]
-    close(cuda.avg_pool2d_grad_act(*gaps, g, act), want, dtype)
-    np.testing.assert_allclose(found.get(), cpu.avg_pool2d_grad_act(gy.get(), y.get(), g, act),
-                               rtol=0, atol=64 * np.finfo(dtype).eps)
+    checks.avg_pool2d_grad_act(shape, size, stride, padding, act, dtype)
 
 
 @pytest.mark.gpu
@@ -333,29 +311,9 @@ def test_avg_pool2d_grad_act(shape: tuple[int, ...], size: Any, stride: Any, pad
 def test_conv2d_act_pool_grad_wb(x_shape: tuple[int, ...], w_shape: tuple[int, ...], padding: Any, size: int, act: str,
                                  dtype: type, canaries: Any) -> None:
     """By each algorithm that has a form of its own, and by the plain primitives."""
-    import cupy
-    from test_cuda_ops import product_bound
+    from checks import primitives as checks
 
-    from minidl.ops import cuda
-    from minidl.ops.cuda import conv
-    g = conv_geometry(x_shape, w_shape, None, 1, padding, "gemm")
-    pooling = pool_geometry("avg_pool2d", (g.n, g.m, g.oh, g.ow), size, None, 0)
-    arrays = [cupy.asarray(normal(pooling.n, pooling.c, pooling.oh, pooling.ow, dtype=dtype)),
-              getattr(cuda, act)(cupy.asarray(normal(g.n, g.m, g.oh, g.ow, dtype=dtype, seed=1))),
-              cupy.asarray(normal(*x_shape, dtype=dtype, seed=2))]
-    gp, y, x = (a.get().astype(float) for a in arrays)
-    gz = cpu.avg_pool2d_grad_act(gp, y, pooling, act)
-    exact = cpu.conv2d_grad_w(gz, x, g), cpu.conv2d_grad_b(gz)
-    squares = cpu.conv2d_grad_w(gz * gz, x * x, g), cpu.conv2d_grad_b(gz * gz)
-    most = [product_bound("fp32", g.n * g.oh * g.ow, *each, dtype) for each in zip(squares, exact, strict=True)]
-    for name, row in conv.ALGORITHMS.items():
-        if name == "gemm" or (row.grad_wb and conv.refusal(name, "dw", g, np.dtype(dtype)) is None):
-            first, second = (cuda.conv2d_act_pool_grad_wb(*arrays, g._replace(algorithm=name), act, pooling)
-                             for _ in range(2))
-            for got, again, want, bound in zip(first, second, exact, most, strict=True):
-                assert (got.dtype, got.shape) == (dtype, want.shape)
-                assert got.tobytes() == again.tobytes()
-                assert (np.abs(got.get() - want) <= bound).all(), name
+    checks.conv2d_act_pool_grad_wb(x_shape, w_shape, padding, size, act, dtype)
 
 
 @pytest.mark.gpu
@@ -366,20 +324,6 @@ def test_conv2d_act_pool_grad_wb(x_shape: tuple[int, ...], w_shape: tuple[int, .
                                             (1100, 20), (4096, 10), (700, 31), (1, 17000), (0, 3)])
 def test_cross_entropy_with_grad(n: int, classes: int, reduction: str, dtype: type, canaries: Any) -> None:
     """In one launch and in several; a label out of range makes NaN of its image alone, and of the loss."""
-    import cupy
+    from checks import primitives as checks
 
-    from minidl.ops import cuda
-    x = cupy.asarray(5 * normal(n, classes, dtype=dtype))
-    labels = cupy.asarray(np.random.default_rng(n).integers(0, classes, n))
-    for smoothing in (0.0, 0.1):
-        for wrong in (False, True)[:1 + (n > 1)]:
-            if wrong:
-                labels[0] = classes
-            loss, log_p = cuda.cross_entropy(x, labels, reduction, smoothing)
-            want = cuda.cross_entropy_grad_x(cuda.ones_like(loss), log_p, labels, reduction, smoothing)
-            found = cuda.cross_entropy_with_grad(x, labels, reduction, smoothing)
-            for got, expected in zip(found, (loss, want), strict=True):
-                close(got, expected, dtype)
-            again = cuda.cross_entropy_with_grad(x, labels.astype(np.int32), reduction, smoothing)
-            assert [a.tobytes() for a in found] == [a.tobytes() for a in again]
-            labels[:1] = 0
+    checks.cross_entropy_with_grad(n, classes, reduction, dtype)

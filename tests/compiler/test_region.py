@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from checks.regions import NETS, krizhevsky, lenet, outputs_are_those_of_the_steps, recorded, small, with_backend
 
 import minidl
-import zoo
 from minidl import Tensor, nn, ops, optim
 from minidl.compiler.fuse import fuse
-from minidl.compiler.passes import common_subexpressions, dead_code
+from minidl.compiler.passes import dead_code
 from minidl.compiler.program import Program
 from minidl.compiler.record import record
 from minidl.compiler.regions import MOST_PRODUCTS, PRIMITIVES, join_regions
@@ -23,43 +23,10 @@ from minidl.ops.region import Region, by_steps
 SHARED = 232448                            # bytes of shared memory that a block of an H200 may have
 
 
-def recorded(net: nn.Module, n: int, shape: tuple[int, ...], classes: int = 10, dtype: str = "float32",
-             smoothing: float = 0.0) -> tuple[Program, list[Any]]:
-    """(a training step of a net, fused, and the arrays it is given)"""
-    rng = np.random.default_rng(n)
-    net = net.to(None, dtype)
-    sgd = optim.SGD(net.parameters(), lr=0.1)
-    x, labels = Tensor(rng.standard_normal((n, *shape)).astype(dtype)), Tensor(rng.integers(0, classes, n))
-
-    def step(x: Tensor, labels: Tensor) -> Tensor:
-        sgd.zero_grad()
-        loss = ops.cross_entropy(net(x), labels, label_smoothing=smoothing)
-        loss.backward()
-        sgd.step()
-        return loss
-    program, _ = record(step, (x, labels), {})
-    return fuse(dead_code(common_subexpressions(program))), [x.data, labels.data]
-
-
 def region_of(program: Program, monkeypatch: pytest.MonkeyPatch, takes: Any = lambda region: True) -> Region | None:
     monkeypatch.setattr(cpu, "can_region_step", takes)
     found = [call for call in join_regions(program).calls if call.name == "region_step"]
     return found[0].arguments[0] if found else None
-
-
-def small(*layers: nn.Module) -> nn.Sequential:
-    minidl.manual_seed(0)
-    return nn.Sequential(*layers)
-
-
-def lenet(**options: Any) -> nn.Module:
-    minidl.manual_seed(0)
-    return zoo.build("lenet5", **options)
-
-
-def krizhevsky() -> nn.Module:
-    minidl.manual_seed(0)
-    return zoo.build("krizhevsky2009")
 
 
 def only_linear(region: Region) -> bool:
@@ -200,22 +167,6 @@ def test_every_primitive_of_regions_has_its_lines() -> None:
     assert set(EMIT) == set(PRIMITIVES)
 
 
-NETS: dict[str, tuple[Any, tuple[int, ...], dict[str, Any]]] = {       # layers, an image, options of `recorded`
-    "lenet5": (lenet, (1, 32, 32), {}),
-    "lenet5 of colours, relu": (lambda: lenet(in_channels=3, activation="relu"), (3, 32, 32), {}),
-    "lenet5, sigmoid, smoothed labels": (lambda: lenet(activation="sigmoid"), (1, 32, 32), {"smoothing": 0.1}),
-    "padded, odd sizes": (lambda: small(nn.Conv2d(2, 5, 3, padding=1), nn.Tanh(), nn.Conv2d(5, 3, (2, 4)), nn.Flatten(),
-                                        nn.Linear(3 * 8 * 8, 10)), (2, 9, 11), {}),
-    "asymmetric padding, no bias": (lambda: small(nn.Conv2d(1, 3, (4, 5), padding=((2, 1), (0, 3)), bias=False),
-                                                  nn.ReLU(), nn.AvgPool2d(3), nn.Flatten(), nn.Linear(3 * 9, 7)),
-                                    (1, 11, 10), {"classes": 7}),
-    "one by one filters": (lambda: small(nn.Conv2d(3, 4, 1), nn.Sigmoid(), nn.Conv2d(4, 2, 6), nn.Flatten(),
-                                         nn.Linear(2 * 2 * 4, 10)), (3, 7, 9), {}),
-    "windows that do not tile": (lambda: small(nn.Conv2d(1, 2, 3), nn.Tanh(), nn.AvgPool2d(2), nn.Flatten(),
-                                               nn.Linear(2 * 3 * 4, 10)), (1, 9, 11), {}),
-    "linear": (lambda: small(nn.Flatten(), nn.Linear(35, 50), nn.ReLU(), nn.Linear(50, 33)), (5, 7), {"classes": 33}),
-    "krizhevsky2009's end": (krizhevsky, (3, 32, 32), {}),
-}
 REFUSED: dict[str, tuple[Any, tuple[int, ...], dict[str, Any]]] = {
     "doubles": (lenet, (1, 32, 32), {"dtype": "float64"}),
     "a stride": (lambda: small(nn.Conv2d(1, 2, 3, stride=2), nn.Flatten(), nn.Linear(18, 10)), (1, 8, 8), {}),
@@ -259,7 +210,7 @@ def test_what_has_no_kernel(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_generated_kernels_compile_and_keep_to_registers(architecture: int, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("cupy", reason="CuPy is not installed: the generator cannot be imported")
     pytest.importorskip("cuda.core", reason="cuda.core is not installed: nothing compiles CUDA without a GPU")
-    from test_cuda_compile import compiled, spilled
+    from checks.sources import compiled, spilled
 
     from minidl.ops.cuda import launch
     from minidl.ops.cuda import region as regions
@@ -303,34 +254,7 @@ def test_barriers_stand_between_what_writes_and_what_reads(monkeypatch: pytest.M
 def test_gpu_outputs_are_those_of_the_steps(name: str, n: int) -> None:
     """In float32, against the steps in float64 on the CPU; the sums over more images than blocks, too; the same bits
     twice, and every number written."""
-    import cupy
-
-    from minidl.ops import cuda
-    from minidl.ops.cuda import launch
-
-    net, shape, options = NETS[name]
-    program, arrays = recorded(net(), n, shape, **options)
-    moved = with_backend(program, cuda)
-    call, = (call for call in join_regions(moved).calls if call.name == "region_step")
-    region, *slots = call.arguments
-    rng = np.random.default_rng(0)
-    inputs = dict(zip(program.inputs, arrays, strict=True))
-    given = [slot.array if slot.array is not None else inputs.get(slot, rng.standard_normal(slot.shape).astype("f"))
-             for slot in slots]
-    expected = by_steps(region, cpu, tuple(a.astype("d") if a.dtype == np.float32 else a for a in given))
-    on_device = [cupy.asarray(a) for a in given]
-    results = []
-    for poison in (np.nan, 1e30):
-        launch.memory._kept.forget()
-        found = cuda.region_step(region, *on_device)
-        for array in found:
-            array.fill(poison)                                             # the memory that the next call gets
-        del found
-        results.append([array.get() for array in cuda.region_step(region, *on_device)])
-    for one, again, exact in zip(*results, expected, strict=True):
-        np.testing.assert_array_equal(one, again)
-        assert one.shape == exact.shape
-        np.testing.assert_allclose(one, exact, rtol=0, atol=1e-5 * max(np.abs(exact).max(), 1e-30))
+    outputs_are_those_of_the_steps(name, n)
 
 
 @pytest.mark.gpu
@@ -350,13 +274,6 @@ def test_gpu_an_input_with_gaps_in_memory() -> None:
     assert not all(a.flags.c_contiguous for a in wide)
     for found, exact in zip(cuda.region_step(region, *wide), expected, strict=True):
         np.testing.assert_allclose(found.get(), exact, rtol=0, atol=1e-5 * max(np.abs(exact).max(), 1e-30))
-
-
-def with_backend(program: Program, backend: Any) -> Program:
-    """The program with its calls on another backend."""
-    from dataclasses import replace
-
-    return replace(program, calls=[replace(call, backend=backend) for call in program.calls])
 
 
 @pytest.mark.gpu

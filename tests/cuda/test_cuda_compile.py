@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import importlib
 import inspect
-import io
 import pkgutil
 import re
 from collections.abc import Callable
@@ -17,11 +16,13 @@ import numpy as np
 import pytest
 
 pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
-compiler = pytest.importorskip("cuda.core", reason="cuda.core is not installed: nothing compiles CUDA without a GPU")
+pytest.importorskip("cuda.core", reason="cuda.core is not installed: nothing compiles CUDA without a GPU")
 
-from minidl.ops import cpu, cuda, shared  # noqa: E402
-from minidl.ops.cuda import conv, launch  # noqa: E402
-from minidl.ops.geometry import conv_geometry  # noqa: E402
+from checks.sources import FILES, compiled, kernels, spilled
+
+from minidl.ops import cpu, cuda, shared
+from minidl.ops.cuda import conv, launch
+from minidl.ops.geometry import conv_geometry
 
 ARCHITECTURES = (75, 80, 86, 89, 90, 100, 120)
 SPILLS = {                                 # (file, architecture) -> bytes that a kernel may spill; else none
@@ -32,32 +33,6 @@ THREADS = 2
 LAUNCHERS = [importlib.import_module(found.name) for found in pkgutil.walk_packages(cuda.__path__, f"{cuda.__name__}.")]
 CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = list(dict.fromkeys(
     configuration for launcher in LAUNCHERS for configuration in getattr(launcher, "CONFIGURATIONS", ())))
-FILES = sorted(str(path.relative_to(launch.FOLDER).as_posix()) for path in launch.FOLDER.rglob("*.cu"))
-
-
-def compiled(text: str, constants: tuple[launch.Constant, ...], architecture: int) -> str:
-    """The assembler's log. Raises an exception that holds the compiler's."""
-    logs = io.StringIO()
-    own = "a" if architecture == 90 and launch.HOPPER in constants else ""
-    options = compiler.ProgramOptions(arch=f"sm_{architecture}{own}", std="c++17", ptxas_options=["-v"],
-                                      define_macro=[(name, str(value)) for name, value in constants] or None)
-    compiler.Program(text, "c++", options).compile("cubin", logs=logs)
-    return logs.getvalue()
-
-
-def spilled(log: str) -> dict[str, int]:
-    """Kernel -> bytes it stores to and loads from memory for want of registers."""
-    found = re.findall(r"Function properties for (\w+)\s+ptxas[^\n]*?(\d+) bytes spill stores, (\d+) bytes spill loads",
-                       log)
-    return {name: int(stores) + int(loads) for name, stores, loads in found}
-
-
-def kernels(file: str) -> list[str]:
-    """The names of a file's kernels, the includes' among them."""
-    text = re.sub(r"//[^\n]*|/\*.*?\*/", "", launch.source(file), flags=re.DOTALL)
-    names = re.findall(r"__global__\s+void\s+(?:__launch_bounds__\([^{;]*?\)\s*)?(\w+)\s*\(", text)
-    assert len(names) == text.count("__global__"), f"{file}: a __global__ function that is not `void name(...)`"
-    return names
 
 
 # ---------------------------------------------------------------- the sources
@@ -109,7 +84,7 @@ def test_a_source_opens_with_its_contract(file: str) -> None:
 
 
 def test_kernels_have_names_of_their_own() -> None:
-    """So that a profile, and benchmarks/launch_all.py, can tell them apart."""
+    """So that a profile, and tests/launch_all.py, can tell them apart."""
     own = [name for file in FILES for name in kernels(file)]
     assert sorted(set(own)) == sorted(own)
 

@@ -10,9 +10,8 @@ import atexit
 import functools
 import multiprocessing
 import os
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -24,8 +23,23 @@ from minidl.ops.geometry import ConvGeometry, conv_geometry, pool_geometry
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
 
+from checks.convolutions import (  # noqa: E402
+    DIRECTIONS,
+    DONE,
+    FP32,
+    REFUSED,
+    TENSOR_CORES,
+    WORST,
+    Problem,
+    assert_none,
+    drawn,
+    failures_of,
+    fused_with_activation_and_pooling,
+    solved,
+    whole_images_on_tensor_cores,
+)
+from checks.primitives import ROUNDING, product_bound  # noqa: E402
 from emulator import forget  # noqa: E402
-from test_cuda_ops import ROUNDING, product_bound  # noqa: E402
 
 from minidl.ops import cuda  # noqa: E402
 from minidl.ops.cuda import conv, launch  # noqa: E402
@@ -35,7 +49,6 @@ pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("fp32")]
 CHUNKS, SHAPES_A_CHUNK = 20, 105
 MULTIPLICATIONS = 3e8                      # of a shape at most, so that the CPU is quick
 ELEMENTS = 4_000_000                       # of an array at most
-DIRECTIONS = ("y", "dx", "dw")
 
 # (kh, kw, sh, sw): few, because some algorithms compile a kernel for each
 WINDOWS = [(1, 1, 1, 1), (1, 1, 2, 2), (2, 3, 1, 1), (3, 3, 1, 1), (3, 3, 2, 2), (4, 2, 3, 1), (3, 5, 1, 2),
@@ -80,110 +93,14 @@ def random_shapes(seed: int, count: int, windows: list[tuple[int, ...]] = WINDOW
             count -= 1
 
 
-# ---------------------------------------------------------------- what is right, and how nearly
-class Problem(NamedTuple):
-    """A shape's arrays; the exact result of each direction, and the sum of the squares of its products."""
-
-    g: ConvGeometry
-    x: np.ndarray
-    w: np.ndarray
-    b: np.ndarray | None
-    gy: np.ndarray
-    exact: dict[str, np.ndarray]
-    squares: dict[str, np.ndarray]
-
-    def length(self, direction: str) -> int:
-        """The number of products in one sum."""
-        g = self.g
-        return {"y": g.c * g.kh * g.kw + 1, "dx": g.m * g.kh * g.kw, "dw": g.n * g.oh * g.ow}[direction]
-
-    def inputs(self, direction: str) -> tuple[np.ndarray | None, ...]:
-        return {"y": (self.x, self.w, self.b), "dx": (self.gy, self.w), "dw": (self.gy, self.x)}[direction]
-
-
-    def on_cuda(self, direction: str) -> list[Any]:
-        return [None if a is None else cupy.asarray(a) for a in self.inputs(direction)]
-
-
-def solved(g: ConvGeometry, x: np.ndarray, w: np.ndarray, b: np.ndarray | None, gy: np.ndarray) -> Problem:
-    problem = Problem(g, x, w, b, gy, {}, {})
-    for direction, call in (("y", cpu.conv2d), ("dx", cpu.conv2d_grad_x), ("dw", cpu.conv2d_grad_w)):
-        inputs = [None if a is None else a.astype(float) for a in problem.inputs(direction)]
-        problem.exact[direction] = call(*inputs, g)
-        problem.squares[direction] = call(*[None if a is None else a * a for a in inputs], g)
-    return problem
-
-
-def drawn(g: ConvGeometry, seed: int, dtype: type) -> Problem:
-    rng = np.random.default_rng(seed)
-    x, w, b, gy = (rng.standard_normal(shape, dtype) for shape in
-                   ((g.n, g.c, g.h, g.w), (g.m, g.c, g.kh, g.kw), (g.m,), (g.n, g.m, g.oh, g.ow)))
-    return solved(g, x, w, b if seed % 2 else None, gy)
-
-
-def used(got: np.ndarray, exact: np.ndarray, most: np.ndarray) -> float:
-    """The largest error as a share of its tolerance; infinite for a NaN and for an error where none may be."""
-    if not exact.size:
-        return 0.0
-    error = np.abs(got - exact)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        share = np.where(error == 0, 0.0, error / most)
-    return float(np.nan_to_num(share, nan=np.inf).max())
-
-
 # ---------------------------------------------------------------- the check
-DONE: Counter[tuple[str, str]] = Counter()         # (algorithm, direction) -> cases computed
-REFUSED: Counter[tuple[str, str]] = Counter()      # (algorithm, direction) -> cases it cannot do
 SHAPES: set[tuple[int, ...]] = set()
 CHUNKS_DONE: set[int] = set()
-WORST: dict[tuple[str, str], float] = {}
-
-
-def failures_of(problem: Problem, names: list[str], canaries: Any) -> Iterator[str]:
-    """Run algorithms on a problem, twice each, in the current precision; one line for each wrong result."""
-    dtype = problem.x.dtype
-    for direction in DIRECTIONS:
-        arrays = problem.on_cuda(direction)
-        most = product_bound(device.precision(), problem.length(direction), problem.squares[direction],
-                             problem.exact[direction], dtype.type)
-        for name in names:
-            g = problem.g._replace(algorithm=name)
-            if conv.refusal(name, direction, g, dtype):
-                REFUSED[name, direction] += 1
-                continue
-            what = f"{name} {direction} {dtype} {g[:-1]}"
-            launcher = getattr(conv.ALGORITHMS[name], direction)
-            try:
-                first, second = launcher(*arrays, g).get(), launcher(*arrays, g).get()
-                canaries.check()
-            except Exception as error:
-                yield f"{what}: {type(error).__name__}: {error}"
-                if "CUDARuntimeError" in type(error).__name__ or "CUDADriverError" in type(error).__name__:
-                    raise                  # the context is lost: nothing after this means anything
-                continue
-            DONE[name, direction] += 1
-            if (first.shape, first.dtype) != (problem.exact[direction].shape, dtype):
-                yield f"{what}: shape {first.shape} {first.dtype} for {problem.exact[direction].shape}"
-                continue
-            share = used(first, problem.exact[direction], most)
-            WORST[name, direction] = max(share, WORST.get((name, direction), 0.0))
-            if share > 1:
-                yield f"{what}: used {share:.3g} of its tolerance"
-            if first.tobytes() != second.tobytes():
-                yield f"{what}: two runs differ"
-
-
-def assert_none(failures: list[str]) -> None:
-    assert not failures, f"{len(failures)} failed:\n" + "\n".join(failures[:60])
 
 
 def assert_right(problem: Problem, canaries: Any) -> None:
     """Every algorithm is right, in the problem's dtype."""
     assert_none(list(failures_of(problem, FP32, canaries)))
-
-
-TENSOR_CORES = ["tensor_core", "tensor_core_image", "wgmma"]
-FP32 = [name for name in conv.ALGORITHMS if name not in TENSOR_CORES]
 
 
 @functools.cache
@@ -328,45 +245,7 @@ def test_whole_images_on_tensor_cores_fused(name: str, precision: str, act: str,
     An activation's slope is at most 1, so what it makes of an error is no larger. The bias's gradient meets no tensor
     core: it is a sum in fp32.
     """
-    device.set_precision(precision)
-    image: Any = conv.ALGORITHMS[name]
-    if name == "wgmma" and launch.compute_capability() != 90:
-        pytest.skip("this GPU's compute capability is not 9.0")
-    rng, dtype = np.random.default_rng(0), np.dtype(np.float32)
-    for x_shape, m, k, padding, size in FUSED:
-        kh, kw = k if isinstance(k, tuple) else (k, k)
-        g = conv_geometry(x_shape, (m, x_shape[1], kh, kw), None, 1, padding, "gemm")
-        pooling = pool_geometry("avg_pool2d", (g.n, g.m, g.oh, g.ow), size, None, 0)
-        if precision == "3xtf32" and m == 130:             # its filters' two parts do not fit shared memory
-            assert not image.can_pool(g, pooling, dtype)
-            continue
-        assert image.can_pool(g, pooling, dtype)
-        x, w, b, gp = (rng.standard_normal(shape, np.float32) for shape in (
-            x_shape, (m, g.c, kh, kw), (m,), (g.n, m, pooling.oh, pooling.ow)))
-        z = cpu.conv2d(x.astype(float), w.astype(float), b.astype(float), g)
-        squares = cpu.conv2d(x.astype(float) ** 2, w.astype(float) ** 2, b.astype(float) ** 2, g)
-        y = getattr(cpu, act)(z)
-        most = product_bound(precision, g.c * kh * kw + 1, squares, z) + 4 * np.finfo(dtype).eps * (1 + np.abs(y))
-        on_cuda = [cupy.asarray(a) for a in (x, w, b)]
-        alone, (got, means) = image.y_act(*on_cuda, g, act), image.y_act_pool(*on_cuda, g, act, pooling)
-        assert used(got.get(), y, most) <= 1
-        assert alone.get().tobytes() == got.get().tobytes()
-        assert used(means.get(), cpu.avg_pool2d(y, pooling), cpu.avg_pool2d(most, pooling) + 1e-6) <= 1
-
-        if image.grad_wb is None:
-            continue
-        assert image.refuses("dw", g, dtype) is None
-        gz = cpu.avg_pool2d_grad_act(gp.astype(float), got.get().astype(float), pooling, act)
-        wide, given = x.astype(float), (cupy.asarray(gp), got, on_cuda[0], g, act, pooling)
-        dw, db = image.grad_wb(*given)
-        exact, length = cpu.conv2d_grad_w(gz, wide, g), g.n * g.oh * g.ow
-        most = product_bound(precision, length, cpu.conv2d_grad_w(gz ** 2, wide ** 2, g), exact)
-        most += 4 * np.finfo(dtype).eps * np.sqrt(cpu.conv2d_grad_w(gz ** 2, wide ** 2, g))      # of gz itself
-        assert used(dw.get(), exact, most) <= 1
-        most = product_bound("fp32", length, (gz ** 2).sum((0, 2, 3)), gz.sum((0, 2, 3)))
-        assert used(db.get(), gz.sum((0, 2, 3)), most) <= 1
-        assert [a.get().tobytes() for a in image.grad_wb(*given)] == [dw.get().tobytes(), db.get().tobytes()]
-        canaries.check()
+    whole_images_on_tensor_cores(name, precision, act, FUSED, canaries)
 
 
 # what -> (precision, x, w, stride, direction, what it says)
@@ -457,28 +336,7 @@ def test_what_winograd_refuses(shape: tuple[Any, ...], reason: str) -> None:
 @pytest.mark.parametrize("name", [name for name, row in conv.ALGORITHMS.items() if row.y_act_pool])
 def test_fused_with_activation_and_pooling(name: str, shape: tuple[Any, ...], dtype: type, canaries: Any) -> None:
     """As one after the other."""
-    (n, c, h, w), filters, padding = shape
-    g = conv_geometry((n, c, h, w), filters, (filters[0],), 1, padding, name)
-    reason = conv.refusal(name, "y", g, np.dtype(dtype))
-    if reason:
-        pytest.skip(f"{name}: {reason}")
-    problem = drawn(g._replace(algorithm="gemm"), 1, dtype)
-    arrays = problem.on_cuda("y")
-    y = conv.conv2d(*arrays, g).get()
-    tolerance = {"rtol": 0, "atol": 8 * np.finfo(dtype).eps}
-    for act in ("tanh", "sigmoid", "relu"):
-        want = getattr(cpu, act)(y.astype(float))
-        scale = max(1.0, float(np.abs(want).max()))
-        np.testing.assert_allclose(conv.conv2d_act(*arrays, g, act).get() / scale, want / scale, **tolerance)
-        for size in (2, 4):
-            pooling = pool_geometry("avg_pool2d", y.shape, size, None, 0)
-            can_pool = conv.ALGORITHMS[name].can_pool
-            assert can_pool is not None
-            assert can_pool(g, pooling, np.dtype(dtype))
-            both = conv.conv2d_act_pool(*arrays, g, act, pooling)
-            for got, exact in zip(both, (want, cpu.avg_pool2d(want, pooling)), strict=True):
-                np.testing.assert_allclose(got.get() / scale, exact / scale, **tolerance)
-    canaries.check()
+    fused_with_activation_and_pooling(name, shape, dtype, canaries)
 
 
 # ---------------------------------------------------------------- how much was seen

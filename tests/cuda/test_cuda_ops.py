@@ -6,14 +6,13 @@ import functools
 import json
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from cases import CASES, LAYOUTS, Case
-from test_reference import each_case, some_gy
+from cases import CASES, LAYOUTS, Case, each_case, some_gy
 
 import minidl
 import train as cli
@@ -24,6 +23,9 @@ from minidl.tensor import wrap
 from minidl.training import train_step
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
+
+from checks import primitives as checks  # noqa: E402
+from checks.primitives import assert_product, both  # noqa: E402
 
 from minidl.ops import cpu, cuda  # noqa: E402
 from minidl.ops.cuda import launch  # noqa: E402
@@ -155,32 +157,11 @@ def test_conv2d_algorithms_that_only_cuda_has(algorithm: str) -> None:
 
 
 # ---------------------------------------------------------------- values that the docstrings single out
-def both(call: Callable[[Any, Any], Any], *arrays: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """What a call of primitives (backend, *arrays) gives on CUDA and on the CPU, result by result."""
-    on_cuda = call(cuda, *map(cupy.asarray, arrays))
-    on_cpu = call(cpu, *[x.copy() for x in arrays])
-    pairs = zip(on_cuda, on_cpu, strict=True) if isinstance(on_cuda, (tuple, list)) else [(on_cuda, on_cpu)]
-    for got, want in pairs:
-        assert (got.shape, got.dtype) == (want.shape, want.dtype)
-        yield got.get(), want
-
-
-SPECIAL = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-40, -1e-40, 1e4, -1e4, 88.8, -88.8, 710, -710, 20, -20,
-                    1, -1, 1e30, -1e30])
-
-
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", ["sigmoid", "tanh", "relu"])
 def test_activations_of_special_values(name: str, dtype: type) -> None:
-    x = SPECIAL.astype(dtype)
-    x[np.abs(x) < np.finfo(dtype).tiny] = 0            # CuPy compiles with -ftz=true: float32 has no denormals there
-    for got, want in both(lambda k, x: getattr(k, name)(x), x):
-        np.testing.assert_allclose(got, want, rtol=8 * np.finfo(dtype).eps, atol=np.finfo(dtype).tiny)
-    y = getattr(cpu, name)(x)
-    for gy in (SPECIAL[::-1].astype(dtype), np.full_like(x, np.inf)):
-        for got, want in both(lambda k, gy, y: getattr(k, f"{name}_grad_x")(gy, y), gy, y):
-            np.testing.assert_allclose(got, want, rtol=8 * np.finfo(dtype).eps, atol=np.finfo(dtype).tiny)
+    checks.activations_of_special_values(name, dtype)
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -196,14 +177,7 @@ def test_softmax_of_special_values(name: str, rows: list[list[float]]) -> None:
 @pytest.mark.parametrize("classes", [1, 2, 31, 32, 33, 255, 256, 257, 1000, 1025, 4097])
 @pytest.mark.parametrize("n", [1, 3, 128, 1000])
 def test_cross_entropy_of_any_size(n: int, classes: int) -> None:
-    rng = np.random.default_rng(n * classes)
-    x, labels = 5 * rng.standard_normal((n, classes)), rng.integers(0, classes, n)
-    for reduction, smoothing in (("mean", 0.0), ("sum", 0.1), ("none", 0.3)):
-        def losses(k: Any, x: Any, labels: Any, reduction: str = reduction, smoothing: float = smoothing) -> Any:
-            loss, log_p = k.cross_entropy(x, labels, reduction, smoothing)
-            return loss, k.cross_entropy_grad_x(k.ones_like(loss), log_p, labels, reduction, smoothing)
-        for got, want in both(losses, x, labels):
-            np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-13)
+    checks.cross_entropy_of_any_size(n, classes)
 
 
 @pytest.mark.parametrize("values", [[5, np.nan, 7, 1], [np.nan, np.nan], [-np.inf, -np.inf, -np.inf, -5], [3, 3, 3, 3],
@@ -226,35 +200,14 @@ def test_max_pool2d_of_special_values(values: list[float], dtype: type, canaries
     ((0, 2, 4, 4), 2, 2, 0), ((2, 2, 40, 40), 40, 40, 0), ((70_000, 1, 2, 2), 2, 2, 0)])
 def test_pooling_of_larger_images(shape: tuple[int, ...], size: Any, stride: Any, padding: Any, dtype: type,
                                   canaries: Any) -> None:
-    rng = np.random.default_rng(0)
-    g = pool_geometry("avg_pool2d", shape, size, stride, padding)
-    x = rng.standard_normal(shape).astype(dtype)
-    gy = rng.standard_normal((g.n, g.c, g.oh, g.ow)).astype(dtype)
-    tolerance = 8 * np.finfo(dtype).eps
-    for got, want in both(lambda k, x: k.avg_pool2d(x, g), x):
-        np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance)
-    for got, want in both(lambda k, gy: k.avg_pool2d_grad_x(gy, g), gy):
-        np.testing.assert_allclose(got, want, rtol=tolerance, atol=4 * tolerance)
-    for got, want in both(lambda k, x: k.max_pool2d(x, g), x):
-        np.testing.assert_array_equal(got, want)
-    index = cpu.max_pool2d(x, g)[1]
-    for got, want in both(lambda k, gy, index: k.max_pool2d_grad_x(gy, index, g), gy, index):
-        np.testing.assert_allclose(got, want, rtol=tolerance, atol=4 * tolerance)
+    checks.pooling(shape, size, stride, padding, dtype)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("sizes", [(1, 1, 1), (127, 400, 120), (128, 4096, 10), (1, 3072, 1000), (129, 1, 65),
                                    (33, 65, 1), (1000, 17, 3), (0, 5, 4), (257, 259, 130), (5, 0, 3), (5, 3, 0)])
 def test_linear_of_any_size(sizes: tuple[int, int, int], dtype: type, canaries: Any) -> None:
-    n, i, o = sizes
-    rng = np.random.default_rng(0)
-    x, w, b, gy = (rng.standard_normal(s).astype(dtype) for s in ((n, i), (o, i), (o,), (n, o)))
-    for call, length, inputs in [
-            (lambda k, x, w, b: k.linear(x, w, b), i + 1, [x, w, b]),
-            (lambda k, gy, w: k.linear_grad_x(gy, w), o, [gy, w]),
-            (lambda k, gy, x: k.linear_grad_w(gy, x), n, [gy, x]), (lambda k, gy: k.linear_grad_b(gy), n, [gy])]:
-        got = call(cuda, *map(cupy.asarray, inputs)).get()
-        assert_product(got, "fp32", length, functools.partial(call, cpu), inputs)
+    checks.linear(sizes, dtype)
 
 
 # ---------------------------------------------------------------- dropout draws the CPU's masks
@@ -284,28 +237,12 @@ def test_dropout_draws_on_cuda_what_it_draws_on_the_cpu() -> None:
     (0.0, 0.0, False), (0.0, 1e-2, False), (0.9, 0.0, False), (0.9, 1e-2, False), (0.9, 0.0, True), (0.9, 1e-2, True)])
 @pytest.mark.parametrize("count", [1, 8, 201])
 def test_sgd_is_the_cpus(count: int, momentum: float, weight_decay: float, nesterov: bool, dtype: type) -> None:
-    rng = np.random.default_rng(count)
-    sizes = [(), (0,), (1,), (3, 5), (1025,), (64, 3, 8, 8), (100_003,), (10, 4096)]
-    params, grads, velocities = (
-        [rng.standard_normal(sizes[i % 8] if count < 100 else (1 + i,)).astype(dtype) for i in range(count)]
-        for _ in range(3))
-    there = [[cupy.asarray(a) for a in arrays] for arrays in (params, grads, velocities)]
-    for _ in range(3):
-        cpu.sgd(params, grads, velocities if momentum else None, 0.1, momentum, weight_decay, nesterov)
-        cuda.sgd(there[0], there[1], there[2] if momentum else None, 0.1, momentum, weight_decay, nesterov)
-    for mine, theirs in zip((params, grads, velocities), there, strict=True):
-        for want, got in zip(mine, theirs, strict=True):
-            np.testing.assert_allclose(got.get(), want, rtol=0, atol=64 * np.finfo(dtype).eps)
+    checks.sgd(count, momentum, weight_decay, nesterov, dtype)
 
 
 def test_sgd_changes_only_what_it_was_given() -> None:
     """A parameter in the middle of a larger buffer: what lies around it stays."""
-    whole = cupy.full(3000, 7, np.float32)
-    p, g = whole[1001:2006], cupy.ones(1005, np.float32)
-    cuda.sgd([p], [g], None, 1.0, 0.0, 0.0, False)
-    expected = np.full(3000, 7, np.float32)
-    expected[1001:2006] = 6
-    np.testing.assert_array_equal(whole.get(), expected)
+    checks.sgd_changes_only_what_it_was_given()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -313,62 +250,14 @@ def test_sgd_changes_only_what_it_was_given() -> None:
 @pytest.mark.parametrize(("shape", "picked"), [((50, 1, 28, 28), 32), ((20, 3, 32, 32), 128), ((7, 2, 5, 3), 1),
                                                ((7, 2, 5, 3), 0), ((3, 4, 1, 1), 1000)])
 def test_gather_is_the_cpus(shape: tuple[int, ...], picked: int, padding: int, dtype: type, canaries: Any) -> None:
-    rng = np.random.default_rng(0)
-    images = rng.integers(0, 256, shape).astype(np.uint8)
-    indices = rng.integers(0, shape[0], picked)
-    scale, shift = rng.uniform(0.001, 0.1, shape[1]), rng.standard_normal(shape[1])
-    got = cuda.gather(cupy.asarray(images), indices, scale, shift, padding, np.dtype(dtype))
-    want = cpu.gather(images, indices, scale, shift, padding, np.dtype(dtype))
-    assert (got.shape, got.dtype) == (want.shape, want.dtype)
-    np.testing.assert_allclose(got.get(), want, rtol=0, atol=32 * np.finfo(dtype).eps)
+    checks.gather(shape, picked, padding, dtype)
 
 
 # ---------------------------------------------------------------- precision
-# Relative error of a rounded operand; of 3xtf32 the products and remainders that it leaves away.
-ROUNDING = {"fp32": 0.0, "3xtf32": 2.0**-22, "tf32": 2.0**-11, "bf16": 2.0**-8}
-
-
-def product_bound(precision: str, length: int, squares: np.ndarray, exact: np.ndarray,
-                  dtype: type = np.float32) -> np.ndarray:
-    """How far a sum of K = `length` products of operands of random signs may be from the exact one.
-
-    Q is the root of the sum of the products' squares. A sum of k of the products is about Q sqrt(k/K) + |exact| k/K,
-    and rounding it errs by at most eps/2 of that, with random sign: all K roundings, in whatever order, by about
-    eps/4 sqrt(K) (Q + |exact|). Eight times that is no chance; and it still shows a single product that is missing or
-    doubled, about Q/sqrt(K), for any K below a million. Where no product goes, nothing may err.
-
-    Rounding operands to u changes a product by at most 2 u of it, with random sign: the sum by about u Q, and again
-    the bound is eight times that. Tensor cores round toward zero after every 8 products, in 3xtf32 thrice: such errors
-    have one sign, at most eps (Q + |exact|) each.
-    """
-    eps, spread = float(np.finfo(dtype).eps), np.sqrt(squares)
-    steps = 0.0 if precision == "fp32" else 3 / 8 * length
-    return 8 * ROUNDING[precision] * spread + eps * (2 * length ** 0.5 + steps) * (spread + np.abs(exact))
-
-
-def assert_product(got: np.ndarray, precision: str, length: int, exactly: Callable[..., np.ndarray],
-                   inputs: list[np.ndarray]) -> None:
-    """A result is what a CPU function gives for the inputs in float64, within the bound above."""
-    wide = [a.astype(float) for a in inputs]
-    want = exactly(*wide)
-    most = product_bound(precision, length, exactly(*[a ** 2 for a in wide]), want, inputs[0].dtype.type)
-    assert (got.shape, got.dtype) == (want.shape, inputs[0].dtype)
-    share = np.abs(got - want) / np.maximum(most, np.finfo(np.float32).tiny)
-    assert (share <= 1).all(), f"used {np.max(share):.3g} of its tolerance"
-
-
 @pytest.mark.parametrize("precision", device.PRECISIONS)
 @pytest.mark.parametrize("sizes", [(128, 4096, 10), (129, 400, 120), (64, 256, 512), (1, 7, 3), (0, 3, 2)])
 def test_linear_in_every_precision(sizes: tuple[int, int, int], precision: str, canaries: Any) -> None:
-    device.set_precision(precision)
-    n, i, o = sizes
-    rng = np.random.default_rng(0)
-    x, w, gy = (rng.standard_normal(s, np.float32) for s in ((n, i), (o, i), (n, o)))
-    for call, length, inputs in [
-            (lambda k, x, w: k.linear(x, w, None), i, [x, w]), (lambda k, gy, w: k.linear_grad_x(gy, w), o, [gy, w]),
-            (lambda k, gy, x: k.linear_grad_w(gy, x), n, [gy, x])]:
-        got = call(cuda, *map(cupy.asarray, inputs)).get()
-        assert_product(got, precision, length, functools.partial(call, cpu), inputs)
+    checks.linear_in_a_precision(sizes, precision)
 
 
 @pytest.mark.parametrize("precision", device.PRECISIONS)

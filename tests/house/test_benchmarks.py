@@ -193,7 +193,7 @@ def digits() -> time_to_accuracy.Data:
 
 def test_the_ladder_has_every_algorithm_and_knows_who_is_on_tensor_cores() -> None:
     pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
-    from test_cuda_conv import TENSOR_CORES
+    from checks.convolutions import TENSOR_CORES
 
     from minidl.ops.cuda import conv
 

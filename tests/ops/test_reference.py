@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from cases import ALGORITHMS, CASES, LAYOUTS, Case
+from cases import ALGORITHMS, CASES, LAYOUTS, Case, each_case, some_gy
 
 import minidl
 from minidl import Tensor, gradcheck, ops
 
 pytestmark = pytest.mark.filterwarnings("error")
-
-
-def each_case(op: str, check: Callable[[Case], None]) -> None:
-    """Run a check over an op's cases and say which ones failed."""
-    failures = []
-    for case in CASES[op]:
-        try:
-            check(case)
-        except Exception as error:
-            failures.append(f"{case}: {type(error).__name__}: {' '.join(str(error).split())[:300]}")
-    assert not failures, f"{len(failures)} of {len(CASES[op])} failed:\n" + "\n".join(failures)
 
 
 def on_tape(x: np.ndarray, case: Case) -> Tensor:
@@ -43,10 +31,6 @@ def run(case: Case, arrays: list[np.ndarray], gy: np.ndarray | None = None, **op
     y.backward(Tensor(gy))
     return [y.numpy(), *[t.grad.numpy() if t.grad is not None else np.zeros_like(x)
                          for t, x in zip(inputs, arrays, strict=True)]]
-
-
-def some_gy(shape: tuple[int, ...]) -> np.ndarray:
-    return np.random.default_rng(8).standard_normal(shape)
 
 
 @pytest.mark.parametrize("op", CASES)

@@ -1,0 +1,194 @@
+"""Checks of the CUDA convolutions against the CPU's float64: every algorithm and direction, alone and fused.
+
+`canaries` is memory whose edges must stay: its `check()` is called behind each launch.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from checks.primitives import product_bound
+from minidl import device
+from minidl.ops import cpu
+from minidl.ops.geometry import ConvGeometry, conv_geometry, pool_geometry
+
+cupy = pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
+
+from minidl.ops.cuda import conv, launch  # noqa: E402
+
+DIRECTIONS = ("y", "dx", "dw")
+TENSOR_CORES = ["tensor_core", "tensor_core_image", "wgmma"]
+FP32 = [name for name in conv.ALGORITHMS if name not in TENSOR_CORES]
+
+
+# ---------------------------------------------------------------- what is right, and how nearly
+class Problem(NamedTuple):
+    """A shape's arrays; the exact result of each direction, and the sum of the squares of its products."""
+
+    g: ConvGeometry
+    x: np.ndarray
+    w: np.ndarray
+    b: np.ndarray | None
+    gy: np.ndarray
+    exact: dict[str, np.ndarray]
+    squares: dict[str, np.ndarray]
+
+    def length(self, direction: str) -> int:
+        """The number of products in one sum."""
+        g = self.g
+        return {"y": g.c * g.kh * g.kw + 1, "dx": g.m * g.kh * g.kw, "dw": g.n * g.oh * g.ow}[direction]
+
+    def inputs(self, direction: str) -> tuple[np.ndarray | None, ...]:
+        return {"y": (self.x, self.w, self.b), "dx": (self.gy, self.w), "dw": (self.gy, self.x)}[direction]
+
+    def on_cuda(self, direction: str) -> list[Any]:
+        return [None if a is None else cupy.asarray(a) for a in self.inputs(direction)]
+
+
+def solved(g: ConvGeometry, x: np.ndarray, w: np.ndarray, b: np.ndarray | None, gy: np.ndarray) -> Problem:
+    problem = Problem(g, x, w, b, gy, {}, {})
+    for direction, call in (("y", cpu.conv2d), ("dx", cpu.conv2d_grad_x), ("dw", cpu.conv2d_grad_w)):
+        inputs = [None if a is None else a.astype(float) for a in problem.inputs(direction)]
+        problem.exact[direction] = call(*inputs, g)
+        problem.squares[direction] = call(*[None if a is None else a * a for a in inputs], g)
+    return problem
+
+
+def drawn(g: ConvGeometry, seed: int, dtype: type) -> Problem:
+    rng = np.random.default_rng(seed)
+    x, w, b, gy = (rng.standard_normal(shape, dtype) for shape in
+                   ((g.n, g.c, g.h, g.w), (g.m, g.c, g.kh, g.kw), (g.m,), (g.n, g.m, g.oh, g.ow)))
+    return solved(g, x, w, b if seed % 2 else None, gy)
+
+
+def used(got: np.ndarray, exact: np.ndarray, most: np.ndarray) -> float:
+    """The largest error as a share of its tolerance; infinite for a NaN and for an error where none may be."""
+    if not exact.size:
+        return 0.0
+    error = np.abs(got - exact)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = np.where(error == 0, 0.0, error / most)
+    return float(np.nan_to_num(share, nan=np.inf).max())
+
+
+# ---------------------------------------------------------------- the check
+DONE: Counter[tuple[str, str]] = Counter()         # (algorithm, direction) -> cases computed
+REFUSED: Counter[tuple[str, str]] = Counter()      # (algorithm, direction) -> cases it cannot do
+WORST: dict[tuple[str, str], float] = {}
+
+
+def failures_of(problem: Problem, names: list[str], canaries: Any) -> Iterator[str]:
+    """Run algorithms on a problem, twice each, in the current precision; one line for each wrong result."""
+    dtype = problem.x.dtype
+    for direction in DIRECTIONS:
+        arrays = problem.on_cuda(direction)
+        most = product_bound(device.precision(), problem.length(direction), problem.squares[direction],
+                             problem.exact[direction], dtype.type)
+        for name in names:
+            g = problem.g._replace(algorithm=name)
+            if conv.refusal(name, direction, g, dtype):
+                REFUSED[name, direction] += 1
+                continue
+            what = f"{name} {direction} {dtype} {g[:-1]}"
+            launcher = getattr(conv.ALGORITHMS[name], direction)
+            try:
+                first, second = launcher(*arrays, g).get(), launcher(*arrays, g).get()
+                canaries.check()
+            except Exception as error:
+                yield f"{what}: {type(error).__name__}: {error}"
+                if "CUDARuntimeError" in type(error).__name__ or "CUDADriverError" in type(error).__name__:
+                    raise                  # the context is lost: nothing after this means anything
+                continue
+            DONE[name, direction] += 1
+            if (first.shape, first.dtype) != (problem.exact[direction].shape, dtype):
+                yield f"{what}: shape {first.shape} {first.dtype} for {problem.exact[direction].shape}"
+                continue
+            share = used(first, problem.exact[direction], most)
+            WORST[name, direction] = max(share, WORST.get((name, direction), 0.0))
+            if share > 1:
+                yield f"{what}: used {share:.3g} of its tolerance"
+            if first.tobytes() != second.tobytes():
+                yield f"{what}: two runs differ"
+
+
+def assert_none(failures: list[str]) -> None:
+    assert not failures, f"{len(failures)} failed:\n" + "\n".join(failures[:60])
+
+
+# ---------------------------------------------------------------- fused with what follows
+def fused_with_activation_and_pooling(name: str, shape: tuple[Any, ...], dtype: type, canaries: Any) -> None:
+    """As one after the other."""
+    (n, c, h, w), filters, padding = shape
+    g = conv_geometry((n, c, h, w), filters, (filters[0],), 1, padding, name)
+    reason = conv.refusal(name, "y", g, np.dtype(dtype))
+    if reason:
+        pytest.skip(f"{name}: {reason}")
+    problem = drawn(g._replace(algorithm="gemm"), 1, dtype)
+    arrays = problem.on_cuda("y")
+    y = conv.conv2d(*arrays, g).get()
+    tolerance = {"rtol": 0, "atol": 8 * np.finfo(dtype).eps}
+    for act in ("tanh", "sigmoid", "relu"):
+        want = getattr(cpu, act)(y.astype(float))
+        scale = max(1.0, float(np.abs(want).max()))
+        np.testing.assert_allclose(conv.conv2d_act(*arrays, g, act).get() / scale, want / scale, **tolerance)
+        for size in (2, 4):
+            pooling = pool_geometry("avg_pool2d", y.shape, size, None, 0)
+            can_pool = conv.ALGORITHMS[name].can_pool
+            assert can_pool is not None
+            assert can_pool(g, pooling, np.dtype(dtype))
+            both = conv.conv2d_act_pool(*arrays, g, act, pooling)
+            for got, exact in zip(both, (want, cpu.avg_pool2d(want, pooling)), strict=True):
+                np.testing.assert_allclose(got.get() / scale, exact / scale, **tolerance)
+    canaries.check()
+
+
+def whole_images_on_tensor_cores(name: str, precision: str, act: str, shapes: list[Any], canaries: Any) -> None:
+    """With activation and pooling, and the gradients through both: as the kernels one after another, but for rounding.
+
+    An activation's slope is at most 1, so what it makes of an error is no larger. The bias's gradient meets no tensor
+    core: it is a sum in fp32.
+    """
+    device.set_precision(precision)
+    image: Any = conv.ALGORITHMS[name]
+    if name == "wgmma" and launch.compute_capability() != 90:
+        pytest.skip("this GPU's compute capability is not 9.0")
+    rng, dtype = np.random.default_rng(0), np.dtype(np.float32)
+    for x_shape, m, k, padding, size in shapes:
+        kh, kw = k if isinstance(k, tuple) else (k, k)
+        g = conv_geometry(x_shape, (m, x_shape[1], kh, kw), None, 1, padding, "gemm")
+        pooling = pool_geometry("avg_pool2d", (g.n, g.m, g.oh, g.ow), size, None, 0)
+        if precision == "3xtf32" and m == 130:             # its filters' two parts do not fit shared memory
+            assert not image.can_pool(g, pooling, dtype)
+            continue
+        assert image.can_pool(g, pooling, dtype)
+        x, w, b, gp = (rng.standard_normal(shape, np.float32) for shape in (
+            x_shape, (m, g.c, kh, kw), (m,), (g.n, m, pooling.oh, pooling.ow)))
+        z = cpu.conv2d(x.astype(float), w.astype(float), b.astype(float), g)
+        squares = cpu.conv2d(x.astype(float) ** 2, w.astype(float) ** 2, b.astype(float) ** 2, g)
+        y = getattr(cpu, act)(z)
+        most = product_bound(precision, g.c * kh * kw + 1, squares, z) + 4 * np.finfo(dtype).eps * (1 + np.abs(y))
+        on_cuda = [cupy.asarray(a) for a in (x, w, b)]
+        alone, (got, means) = image.y_act(*on_cuda, g, act), image.y_act_pool(*on_cuda, g, act, pooling)
+        assert used(got.get(), y, most) <= 1
+        assert alone.get().tobytes() == got.get().tobytes()
+        assert used(means.get(), cpu.avg_pool2d(y, pooling), cpu.avg_pool2d(most, pooling) + 1e-6) <= 1
+
+        if image.grad_wb is None:
+            continue
+        assert image.refuses("dw", g, dtype) is None
+        gz = cpu.avg_pool2d_grad_act(gp.astype(float), got.get().astype(float), pooling, act)
+        wide, given = x.astype(float), (cupy.asarray(gp), got, on_cuda[0], g, act, pooling)
+        dw, db = image.grad_wb(*given)
+        exact, length = cpu.conv2d_grad_w(gz, wide, g), g.n * g.oh * g.ow
+        most = product_bound(precision, length, cpu.conv2d_grad_w(gz ** 2, wide ** 2, g), exact)
+        most += 4 * np.finfo(dtype).eps * np.sqrt(cpu.conv2d_grad_w(gz ** 2, wide ** 2, g))      # of gz itself
+        assert used(dw.get(), exact, most) <= 1
+        most = product_bound("fp32", length, (gz ** 2).sum((0, 2, 3)), gz.sum((0, 2, 3)))
+        assert used(db.get(), gz.sum((0, 2, 3)), most) <= 1
+        assert [a.get().tobytes() for a in image.grad_wb(*given)] == [dw.get().tobytes(), db.get().tobytes()]
+        canaries.check()

@@ -1,0 +1,337 @@
+"""Checks of the CUDA backend's primitives against the CPU's, or against simpler primitives.
+
+The tests for a GPU run them (tests/cuda), and so do the emulator and compute-sanitizer (launches.py).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from checks import normal
+from minidl import device
+from minidl.ops.geometry import conv_geometry, pool_geometry
+
+cupy = pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
+
+from minidl.ops import cpu, cuda  # noqa: E402
+from minidl.ops.cuda import conv  # noqa: E402
+from minidl.ops.cuda.linear import gemm  # noqa: E402
+
+
+# ---------------------------------------------------------------- how near is near
+def both(call: Callable[[Any, Any], Any], *arrays: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """What a call of primitives (backend, *arrays) gives on CUDA and on the CPU, result by result."""
+    on_cuda = call(cuda, *map(cupy.asarray, arrays))
+    on_cpu = call(cpu, *[x.copy() for x in arrays])
+    pairs = zip(on_cuda, on_cpu, strict=True) if isinstance(on_cuda, (tuple, list)) else [(on_cuda, on_cpu)]
+    for got, want in pairs:
+        assert (got.shape, got.dtype) == (want.shape, want.dtype)
+        yield got.get(), want
+
+
+def close(got: Any, want: Any, dtype: type) -> None:
+    assert (got.shape, got.dtype) == (want.shape, want.dtype)
+    np.testing.assert_allclose(got.get(), want.get(), rtol=8 * np.finfo(dtype).eps, atol=8 * np.finfo(dtype).eps)
+
+
+# Relative error of a rounded operand; of 3xtf32 the products and remainders that it leaves away.
+ROUNDING = {"fp32": 0.0, "3xtf32": 2.0**-22, "tf32": 2.0**-11, "bf16": 2.0**-8}
+
+
+def product_bound(precision: str, length: int, squares: np.ndarray, exact: np.ndarray,
+                  dtype: type = np.float32) -> np.ndarray:
+    """How far a sum of K = `length` products of operands of random signs may be from the exact one.
+
+    Q is the root of the sum of the products' squares. A sum of k of the products is about Q sqrt(k/K) + |exact| k/K,
+    and rounding it errs by at most eps/2 of that, with random sign: all K roundings, in whatever order, by about
+    eps/4 sqrt(K) (Q + |exact|). Eight times that is no chance; and it still shows a single product that is missing or
+    doubled, about Q/sqrt(K), for any K below a million. Where no product goes, nothing may err.
+
+    Rounding operands to u changes a product by at most 2 u of it, with random sign: the sum by about u Q, and again
+    the bound is eight times that. Tensor cores round toward zero after every 8 products, in 3xtf32 thrice: such errors
+    have one sign, at most eps (Q + |exact|) each.
+    """
+    eps, spread = float(np.finfo(dtype).eps), np.sqrt(squares)
+    steps = 0.0 if precision == "fp32" else 3 / 8 * length
+    return 8 * ROUNDING[precision] * spread + eps * (2 * length ** 0.5 + steps) * (spread + np.abs(exact))
+
+
+def assert_product(got: np.ndarray, precision: str, length: int, exactly: Callable[..., np.ndarray],
+                   inputs: list[np.ndarray]) -> None:
+    """A result is what a CPU function gives for the inputs in float64, within the bound above."""
+    wide = [a.astype(float) for a in inputs]
+    want = exactly(*wide)
+    most = product_bound(precision, length, exactly(*[a ** 2 for a in wide]), want, inputs[0].dtype.type)
+    assert (got.shape, got.dtype) == (want.shape, inputs[0].dtype)
+    share = np.abs(got - want) / np.maximum(most, np.finfo(np.float32).tiny)
+    assert (share <= 1).all(), f"used {np.max(share):.3g} of its tolerance"
+
+
+# ---------------------------------------------------------------- primitives
+SPECIAL = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-40, -1e-40, 1e4, -1e4, 88.8, -88.8, 710, -710, 20, -20,
+                    1, -1, 1e30, -1e30])
+
+
+def activations_of_special_values(name: str, dtype: type) -> None:
+    x = SPECIAL.astype(dtype)
+    x[np.abs(x) < np.finfo(dtype).tiny] = 0            # CuPy compiles with -ftz=true: float32 has no denormals there
+    for got, want in both(lambda k, x: getattr(k, name)(x), x):
+        np.testing.assert_allclose(got, want, rtol=8 * np.finfo(dtype).eps, atol=np.finfo(dtype).tiny)
+    y = getattr(cpu, name)(x)
+    for gy in (SPECIAL[::-1].astype(dtype), np.full_like(x, np.inf)):
+        for got, want in both(lambda k, gy, y: getattr(k, f"{name}_grad_x")(gy, y), gy, y):
+            np.testing.assert_allclose(got, want, rtol=8 * np.finfo(dtype).eps, atol=np.finfo(dtype).tiny)
+
+
+def cross_entropy_of_any_size(n: int, classes: int) -> None:
+    rng = np.random.default_rng(n * classes)
+    x, labels = 5 * rng.standard_normal((n, classes)), rng.integers(0, classes, n)
+    for reduction, smoothing in (("mean", 0.0), ("sum", 0.1), ("none", 0.3)):
+        def losses(k: Any, x: Any, labels: Any, reduction: str = reduction, smoothing: float = smoothing) -> Any:
+            loss, log_p = k.cross_entropy(x, labels, reduction, smoothing)
+            return loss, k.cross_entropy_grad_x(k.ones_like(loss), log_p, labels, reduction, smoothing)
+        for got, want in both(losses, x, labels):
+            np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-13)
+
+
+def pooling(shape: tuple[int, ...], size: Any, stride: Any, padding: Any, dtype: type) -> None:
+    rng = np.random.default_rng(0)
+    g = pool_geometry("avg_pool2d", shape, size, stride, padding)
+    x = rng.standard_normal(shape).astype(dtype)
+    gy = rng.standard_normal((g.n, g.c, g.oh, g.ow)).astype(dtype)
+    tolerance = 8 * np.finfo(dtype).eps
+    for got, want in both(lambda k, x: k.avg_pool2d(x, g), x):
+        np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance)
+    for got, want in both(lambda k, gy: k.avg_pool2d_grad_x(gy, g), gy):
+        np.testing.assert_allclose(got, want, rtol=tolerance, atol=4 * tolerance)
+    for got, want in both(lambda k, x: k.max_pool2d(x, g), x):
+        np.testing.assert_array_equal(got, want)
+    index = cpu.max_pool2d(x, g)[1]
+    for got, want in both(lambda k, gy, index: k.max_pool2d_grad_x(gy, index, g), gy, index):
+        np.testing.assert_allclose(got, want, rtol=tolerance, atol=4 * tolerance)
+
+
+def linear(sizes: tuple[int, int, int], dtype: type) -> None:
+    n, i, o = sizes
+    rng = np.random.default_rng(0)
+    x, w, b, gy = (rng.standard_normal(s).astype(dtype) for s in ((n, i), (o, i), (o,), (n, o)))
+    for call, length, inputs in [
+            (lambda k, x, w, b: k.linear(x, w, b), i + 1, [x, w, b]),
+            (lambda k, gy, w: k.linear_grad_x(gy, w), o, [gy, w]),
+            (lambda k, gy, x: k.linear_grad_w(gy, x), n, [gy, x]), (lambda k, gy: k.linear_grad_b(gy), n, [gy])]:
+        got = call(cuda, *map(cupy.asarray, inputs)).get()
+        assert_product(got, "fp32", length, functools.partial(call, cpu), inputs)
+
+
+def linear_in_a_precision(sizes: tuple[int, int, int], precision: str) -> None:
+    device.set_precision(precision)
+    n, i, o = sizes
+    rng = np.random.default_rng(0)
+    x, w, gy = (rng.standard_normal(s, np.float32) for s in ((n, i), (o, i), (n, o)))
+    for call, length, inputs in [
+            (lambda k, x, w: k.linear(x, w, None), i, [x, w]), (lambda k, gy, w: k.linear_grad_x(gy, w), o, [gy, w]),
+            (lambda k, gy, x: k.linear_grad_w(gy, x), n, [gy, x])]:
+        got = call(cuda, *map(cupy.asarray, inputs)).get()
+        assert_product(got, precision, length, functools.partial(call, cpu), inputs)
+
+
+def sgd(count: int, momentum: float, weight_decay: float, nesterov: bool, dtype: type) -> None:
+    rng = np.random.default_rng(count)
+    sizes = [(), (0,), (1,), (3, 5), (1025,), (64, 3, 8, 8), (100_003,), (10, 4096)]
+    params, grads, velocities = (
+        [rng.standard_normal(sizes[i % 8] if count < 100 else (1 + i,)).astype(dtype) for i in range(count)]
+        for _ in range(3))
+    there = [[cupy.asarray(a) for a in arrays] for arrays in (params, grads, velocities)]
+    for _ in range(3):
+        cpu.sgd(params, grads, velocities if momentum else None, 0.1, momentum, weight_decay, nesterov)
+        cuda.sgd(there[0], there[1], there[2] if momentum else None, 0.1, momentum, weight_decay, nesterov)
+    for mine, theirs in zip((params, grads, velocities), there, strict=True):
+        for want, got in zip(mine, theirs, strict=True):
+            np.testing.assert_allclose(got.get(), want, rtol=0, atol=64 * np.finfo(dtype).eps)
+
+
+def sgd_changes_only_what_it_was_given() -> None:
+    """A parameter in the middle of a larger buffer: what lies around it stays."""
+    whole = cupy.full(3000, 7, np.float32)
+    p, g = whole[1001:2006], cupy.ones(1005, np.float32)
+    cuda.sgd([p], [g], None, 1.0, 0.0, 0.0, False)
+    expected = np.full(3000, 7, np.float32)
+    expected[1001:2006] = 6
+    np.testing.assert_array_equal(whole.get(), expected)
+
+
+def gather(shape: tuple[int, ...], picked: int, padding: int, dtype: type) -> None:
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, shape).astype(np.uint8)
+    indices = rng.integers(0, shape[0], picked)
+    scale, shift = rng.uniform(0.001, 0.1, shape[1]), rng.standard_normal(shape[1])
+    got = cuda.gather(cupy.asarray(images), indices, scale, shift, padding, np.dtype(dtype))
+    want = cpu.gather(images, indices, scale, shift, padding, np.dtype(dtype))
+    assert (got.shape, got.dtype) == (want.shape, want.dtype)
+    np.testing.assert_allclose(got.get(), want, rtol=0, atol=32 * np.finfo(dtype).eps)
+
+
+def activation(name: str, shape: tuple[int, ...], dtype: type) -> None:
+    def both_ways(k: Any, x: Any, gy: Any) -> Any:
+        y = getattr(k, name)(x)
+        return y, getattr(k, f"{name}_grad_x")(gy, y)
+    for got, want in both(both_ways, normal(*shape, dtype=dtype), normal(*shape, dtype=dtype, seed=1)):
+        np.testing.assert_allclose(got, want, rtol=8 * np.finfo(dtype).eps, atol=8 * np.finfo(dtype).eps)
+
+
+def softmax(shape: tuple[int, ...], dtype: type) -> None:
+    """A row by one thread, by some of a warp, and by a whole block."""
+    rng, rounding = np.random.default_rng(0), 4096 * np.finfo(dtype).eps
+    x, gy = rng.standard_normal(shape).astype(dtype), rng.standard_normal(shape).astype(dtype)
+    for name in ("softmax", "log_softmax"):
+        def both_ways(k: Any, x: Any, gy: Any, name: str = name) -> Any:
+            y = getattr(k, name)(x, 1)
+            return y, getattr(k, f"{name}_grad_x")(gy, y, 1)
+        for got, want in both(both_ways, x, gy):
+            np.testing.assert_allclose(got, want, rtol=rounding, atol=rounding / 10)
+
+
+def dropout(shape: tuple[int, ...], dtype: type) -> None:
+    for got, want in both(lambda k, x: k.dropout(x, 0.3, (7, 2**63)), np.ones(shape, dtype)):
+        np.testing.assert_array_equal(got == 0, want == 0)
+        np.testing.assert_allclose(got, want, rtol=2 * np.finfo(dtype).eps)
+
+
+def next_batch(stored: tuple[int, ...], batch: int, padding: int, dtype: type) -> None:
+    """Two epochs; beyond the end the pixels are NaN."""
+    rng = np.random.default_rng(0)
+    images, labels = rng.integers(0, 256, stored).astype(np.uint8), rng.integers(0, 10, stored[0])
+    affine = tuple(rng.uniform(0.001, 0.1, stored[1])), tuple(rng.standard_normal(stored[1]))
+    for _ in range(2):
+        kept = [images, labels, rng.permutation(stored[0]), np.zeros(1, np.int64)]
+        there = [cupy.asarray(array) for array in kept]
+        for taken, first in enumerate(range(0, stored[0], batch)):
+            kept[3][0], there[3] = taken, cupy.asarray(np.array([taken]))
+            n = min(batch, stored[0] - first)
+            how = batch, n, *affine, padding, np.dtype(dtype)
+            for got, want in zip(cuda.next_batch(*there, *how), cpu.next_batch(*kept, *how), strict=True):
+                np.testing.assert_array_equal(got.get(), want, strict=True)
+        there[3] = cupy.asarray(np.array([taken + 1]))
+        pixels, picked = cuda.next_batch(*there, batch, 3, *affine, padding, np.dtype(dtype))
+        assert np.isnan(pixels).all()
+        assert (picked == -1).all()
+
+
+def metrics(n: int, classes: int, dtype: type) -> None:
+    """Also of equal logits, and of those that are not finite."""
+    rng = np.random.default_rng(0)
+    labels, loss = rng.integers(0, classes, n), np.asarray(1.25, dtype)
+    for change in (lambda x: x, np.round, lambda x: np.where(x > 1, np.nan, np.where(x < -1, np.inf, x))):
+        x = change(rng.standard_normal((n, classes)).astype(dtype)).astype(dtype)
+        found, want = cupy.asarray(np.array([1.5, 3.0])), np.array([1.5, 3.0])
+        for _ in range(2):
+            cuda.update_metrics(found, cupy.asarray(loss), cupy.asarray(x), cupy.asarray(labels))
+            cpu.update_metrics(want, loss, x, labels)
+        np.testing.assert_array_equal(found.get(), want)
+
+
+def metrics_count_beyond_what_a_float_counts() -> None:
+    n, found = 2**24 + 3, cupy.asarray(np.zeros(2))
+    cuda.update_metrics(found, cupy.asarray(np.asarray(0, np.float32)), cupy.asarray(np.zeros((n, 1), np.float32)),
+                        cupy.asarray(np.zeros(n, np.int64)))
+    assert found.tolist() == [0, n]
+
+
+def linear_with_an_activation(act: str, sizes: tuple[int, int, int], dtype: type) -> None:
+    """As one after the other."""
+    n, i, o = sizes
+    x, w, b, gy = (cupy.asarray(normal(*shape, dtype=dtype, seed=at))
+                   for at, shape in enumerate(((n, i), (o, i), (o,), (n, o))))
+    y = getattr(cuda, act)(cupy.asarray(normal(n, i, dtype=dtype, seed=4)))
+    close(cuda.linear_act(x, w, b, act), getattr(cuda, act)(cuda.linear(x, w, b)), dtype)
+    close(cuda.linear_grad_act(gy, w, y, act), getattr(cuda, f"{act}_grad_x")(cuda.linear_grad_x(gy, w), y), dtype)
+
+
+def gradient_of_indexing(index: Any, shape: tuple[int, ...], dtype: type) -> None:
+    """Elements that are taken twice get both gradients."""
+    gy = np.ones(np.empty(shape)[index].shape, dtype)
+    for got, want in both(lambda k, gy: k.getitem_grad_x(gy, index, shape, False), gy):
+        np.testing.assert_array_equal(got, want)
+
+
+def product(rows: int, cols: int, depth: int, transposed: tuple[bool, bool], dtype: type, *, tiled: bool = False,
+            batches: int = 1, summed: bool = False) -> None:
+    """One of register tiles, which launchers choose for larger ones, or tiled; also split along the depth.
+
+    batches: so many products, which are summed where that is asked for.
+    """
+    a, b = normal(batches, rows, depth, dtype=dtype), normal(batches, depth, cols, dtype=dtype, seed=1)
+    bias = normal(rows, dtype=dtype, seed=2)
+    stored = [cupy.asarray(np.ascontiguousarray(x.swapaxes(1, 2) if t else x)) for x, t in zip((a, b), transposed)]
+    out = gemm(*stored, cupy.zeros((1 if summed else batches, rows, cols), dtype), transpose_a=transposed[0],
+               transpose_b=transposed[1], bias=cupy.asarray(bias), tiled=tiled)
+
+    def exactly(a: np.ndarray, b: np.ndarray, bias: np.ndarray) -> np.ndarray:
+        y = np.matmul(a, b)
+        return (y.sum(0, keepdims=True) if summed else y) + bias[:, None]
+    assert_product(out.get(), device.precision(), depth * (batches if summed else 1) + 1, exactly, [a, b, bias])
+
+
+# ---------------------------------------------------------------- fused primitives
+def avg_pool2d_grad_act(shape: tuple[int, ...], size: Any, stride: Any, padding: Any, act: str, dtype: type) -> None:
+    """Tiled windows and others; relu at 0, and at an infinite gradient."""
+    g = pool_geometry("avg_pool2d", shape, size, stride, padding)
+    gy = cupy.asarray(normal(g.n, g.c, g.oh, g.ow, dtype=dtype))
+    if act == "relu" and gy.size:
+        gy.ravel()[0] = np.inf
+    y = getattr(cuda, act)(cupy.asarray(normal(*shape, dtype=dtype, seed=1)))
+    want = getattr(cuda, f"{act}_grad_x")(cuda.avg_pool2d_grad_x(gy, g), y)
+    found = cuda.avg_pool2d_grad_act(gy, y, g, act)
+    close(found, want, dtype)
+    assert found.tobytes() == cuda.avg_pool2d_grad_act(gy, y, g, act).tobytes()
+    gaps = [cupy.asfortranarray(a) for a in (gy, y)]
+    close(cuda.avg_pool2d_grad_act(*gaps, g, act), want, dtype)
+    np.testing.assert_allclose(found.get(), cpu.avg_pool2d_grad_act(gy.get(), y.get(), g, act),
+                               rtol=0, atol=64 * np.finfo(dtype).eps)
+
+
+def conv2d_act_pool_grad_wb(x_shape: tuple[int, ...], w_shape: tuple[int, ...], padding: Any, size: int, act: str,
+                            dtype: type) -> None:
+    """By each algorithm that has a form of its own, and by the plain primitives."""
+    g = conv_geometry(x_shape, w_shape, None, 1, padding, "gemm")
+    pooling = pool_geometry("avg_pool2d", (g.n, g.m, g.oh, g.ow), size, None, 0)
+    arrays = [cupy.asarray(normal(pooling.n, pooling.c, pooling.oh, pooling.ow, dtype=dtype)),
+              getattr(cuda, act)(cupy.asarray(normal(g.n, g.m, g.oh, g.ow, dtype=dtype, seed=1))),
+              cupy.asarray(normal(*x_shape, dtype=dtype, seed=2))]
+    gp, y, x = (a.get().astype(float) for a in arrays)
+    gz = cpu.avg_pool2d_grad_act(gp, y, pooling, act)
+    exact = cpu.conv2d_grad_w(gz, x, g), cpu.conv2d_grad_b(gz)
+    squares = cpu.conv2d_grad_w(gz * gz, x * x, g), cpu.conv2d_grad_b(gz * gz)
+    most = [product_bound("fp32", g.n * g.oh * g.ow, *each, dtype) for each in zip(squares, exact, strict=True)]
+    for name, row in conv.ALGORITHMS.items():
+        if name == "gemm" or (row.grad_wb and conv.refusal(name, "dw", g, np.dtype(dtype)) is None):
+            first, second = (cuda.conv2d_act_pool_grad_wb(*arrays, g._replace(algorithm=name), act, pooling)
+                             for _ in range(2))
+            for got, again, want, bound in zip(first, second, exact, most, strict=True):
+                assert (got.dtype, got.shape) == (dtype, want.shape)
+                assert got.tobytes() == again.tobytes()
+                assert (np.abs(got.get() - want) <= bound).all(), name
+
+
+def cross_entropy_with_grad(n: int, classes: int, reduction: str, dtype: type) -> None:
+    """In one launch and in several; a label out of range makes NaN of its image alone, and of the loss."""
+    x = cupy.asarray(5 * normal(n, classes, dtype=dtype))
+    labels = cupy.asarray(np.random.default_rng(n).integers(0, classes, n))
+    for smoothing in (0.0, 0.1):
+        for wrong in (False, True)[:1 + (n > 1)]:
+            if wrong:
+                labels[0] = classes
+            loss, log_p = cuda.cross_entropy(x, labels, reduction, smoothing)
+            want = cuda.cross_entropy_grad_x(cuda.ones_like(loss), log_p, labels, reduction, smoothing)
+            found = cuda.cross_entropy_with_grad(x, labels, reduction, smoothing)
+            for got, expected in zip(found, (loss, want), strict=True):
+                close(got, expected, dtype)
+            again = cuda.cross_entropy_with_grad(x, labels.astype(np.int32), reduction, smoothing)
+            assert [a.tobytes() for a in found] == [a.tobytes() for a in again]
+            labels[:1] = 0
+

@@ -1,0 +1,40 @@
+"""The CUDA sources: their kernels' names, and what a compiler without a GPU says of them."""
+
+from __future__ import annotations
+
+import io
+import re
+
+import pytest
+
+pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
+
+from minidl.ops.cuda import launch
+
+FILES = sorted(str(path.relative_to(launch.FOLDER).as_posix()) for path in launch.FOLDER.rglob("*.cu"))
+
+
+def kernels(file: str) -> list[str]:
+    """The names of a file's kernels, the includes' among them."""
+    text = re.sub(r"//[^\n]*|/\*.*?\*/", "", launch.source(file), flags=re.DOTALL)
+    names = re.findall(r"__global__\s+void\s+(?:__launch_bounds__\([^{;]*?\)\s*)?(\w+)\s*\(", text)
+    assert len(names) == text.count("__global__"), f"{file}: a __global__ function that is not `void name(...)`"
+    return names
+
+
+def compiled(text: str, constants: tuple[launch.Constant, ...], architecture: int) -> str:
+    """The assembler's log. Raises an exception that holds the compiler's."""
+    compiler = pytest.importorskip("cuda.core", reason="cuda.core is not installed: nothing compiles without a GPU")
+    logs = io.StringIO()
+    own = "a" if architecture == 90 and launch.HOPPER in constants else ""
+    options = compiler.ProgramOptions(arch=f"sm_{architecture}{own}", std="c++17", ptxas_options=["-v"],
+                                      define_macro=[(name, str(value)) for name, value in constants] or None)
+    compiler.Program(text, "c++", options).compile("cubin", logs=logs)
+    return logs.getvalue()
+
+
+def spilled(log: str) -> dict[str, int]:
+    """Kernel -> bytes it stores to and loads from memory for want of registers."""
+    found = re.findall(r"Function properties for (\w+)\s+ptxas[^\n]*?(\d+) bytes spill stores, (\d+) bytes spill loads",
+                       log)
+    return {name: int(stores) + int(loads) for name, stores, loads in found}

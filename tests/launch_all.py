@@ -1,0 +1,72 @@
+"""Launch every CUDA kernel at least once, on small arrays: what compute-sanitizer is run over.
+
+    compute-sanitizer --tool memcheck python tests/launch_all.py               (racecheck, initcheck, synccheck too)
+
+It runs the table of launches.py, each with its check, prints each kernel's name and how often it was launched, and ends
+with status 1 where one in any .cu file was not, but for what is not made for this GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))   # minidl and zoo as they lie here, installed or not
+
+import cupy
+import pytest
+from checks.sources import FILES, kernels
+from launches import LAUNCHES
+
+from minidl import device
+from minidl.ops.cuda import launch
+from minidl.ops.cuda.conv.resident import wgmma
+
+
+@contextmanager
+def counted() -> Iterator[Counter[str]]:
+    """How often each kernel is launched meanwhile, by its name."""
+    found: Counter[str] = Counter()
+    start = launch.Kernel._start
+
+    def count(self: launch.Kernel, *arguments: Any) -> None:
+        start(self, *arguments)
+        found[self.name] += 1
+
+    with mock.patch.object(launch.Kernel, "_start", count):
+        yield found
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("families", nargs="*", metavar="FAMILY", help=f"only these, of {', '.join(LAUNCHES)}")
+    chosen = parser.parse_args(arguments).families
+    device.resolve("cuda")
+    with counted() as launched:
+        for family in chosen or LAUNCHES:
+            for each in LAUNCHES[family]:
+                try:
+                    each.run()
+                except pytest.skip.Exception as reason:
+                    print(f"left out: {each}: {reason}")
+        cupy.cuda.Device().synchronize()
+    if chosen:
+        print(f"{launched.total()} launches of {len(launched)} kernels")
+        return 0
+    missing = 0
+    for file in FILES:
+        for name in kernels(file):
+            print(f"{launched[name]:6} {file}: {name}")
+            missing += not launched[name] and (file != wgmma.FILE or launch.compute_capability() == 90)
+    print(f"{launched.total()} launches, {missing} kernels not launched")
+    return 1 if missing else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,259 @@
+"""The launches that show every CUDA kernel at work, each checked: one table for two.
+
+tests/cuda/test_emulated.py runs it without a GPU, and sees that every kernel of every .cu file is launched;
+launch_all.py runs it on a device, under compute-sanitizer. Shapes are small, and such that tiles have edges, blocks
+take several turns and sums several parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from checks import convolutions, normal, primitives, regions
+
+import minidl
+import zoo
+from minidl import Tensor, device, ops, optim
+from minidl.ops.geometry import conv_geometry
+
+cupy = pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
+
+from minidl.ops import cpu, cuda  # noqa: E402
+from minidl.ops.cuda import conv  # noqa: E402
+
+FLOAT, DOUBLE = np.float32, np.float64
+ACTS = ("tanh", "sigmoid", "relu")
+UNSEEN = SimpleNamespace(check=lambda: None)       # the emulator, or compute-sanitizer, watches memory itself
+
+
+class Launch(NamedTuple):
+    """A check that launches kernels of a file, or of some file of a folder, with these arguments, in a precision."""
+
+    file: str
+    check: Callable[..., None]
+    arguments: tuple[Any, ...]
+    precision: str = "fp32"
+    emulated: bool = True                  # False: on a device alone, because it is slow or takes a graph
+
+    def __str__(self) -> str:
+        words = [self.check.__name__, *map(str, self.arguments), *[self.precision][:self.precision != "fp32"]]
+        return " ".join(words).replace("<class 'numpy.", "").replace("'>", "")
+
+    def run(self) -> None:
+        with precision_of(self.precision):
+            self.check(*self.arguments)
+
+
+@contextmanager
+def precision_of(name: str) -> Iterator[None]:
+    device.set_precision(name)
+    try:
+        yield
+    finally:
+        device.set_precision("fp32")
+
+
+def each(file: str, check: Callable[..., None], *arguments: tuple[Any, ...], **options: Any) -> list[Launch]:
+    return [Launch(file, check, given, **options) for given in arguments]
+
+
+def on_device(file: str, check: Callable[..., None], *arguments: tuple[Any, ...], **options: Any) -> list[Launch]:
+    return each(file, check, *arguments, **options, emulated=False)
+
+
+def with_dtype(rows: Iterable[tuple[Any, ...]], dtype: type) -> list[tuple[Any, ...]]:
+    return [(*row, dtype) for row in rows]
+
+
+# ---------------------------------------------------------------- convolutions
+# x, w, stride, padding; and which algorithms the emulator runs: few, because each compiles kernels for a shape
+CONVOLUTIONS: list[tuple[Any, Any, Any, Any, tuple[str, ...]]] = [
+    ((5, 2, 9, 11), (9, 2, 5, 5), 1, 0, ("whole_image", "implicit_gemm", "direct", "tiled", "krizhevsky")),
+    ((3, 3, 12, 12), (6, 3, 3, 5), 1, ((1, 2), (4, 0)), ("whole_image", "implicit_gemm")),
+    ((2, 2, 11, 9), (3, 2, 3, 3), 2, 1, ("implicit_gemm", "direct", "krizhevsky", "gemm")),
+    ((1, 32, 4, 4), (3, 32, 3, 3), 1, 1, ("implicit_gemm",)),
+    ((1, 45, 5, 12), (13, 45, 2, 6), 1, 0, ("winograd",)),
+    ((9, 3, 16, 16), (10, 3, 8, 8), 1, ((4, 3), (4, 3)), ("winograd", "whole_image"))]
+MORE_CONVOLUTIONS: list[tuple[Any, ...]] = [               # one image, many maps, a window as large as the image, none
+    ((2, 3, 9, 20), (17, 3, 3, 2), (2, 1), ((1, 0), (0, 1))), ((1, 3, 32, 32), (16, 3, 8, 8), 1, ((4, 3), (4, 3))),
+    ((33, 1, 6, 6), (2, 1, 6, 6), 1, 0), ((2, 2, 5, 5), (3, 2, 1, 1), 2, 0), ((0, 2, 5, 5), (3, 2, 3, 3), 1, 1)]
+SPLITTING = [((64, 1, 20, 20), (2, 1, 3, 3), 1, 0), ((2, 300, 3, 3), (4, 300, 3, 3), 1, 0)]
+ON_TENSOR_CORES = tuple(convolutions.TENSOR_CORES)
+FUSED = [((9, 3, 16, 16), (10, 3, 8, 8), ((4, 3), (4, 3)), 4), ((2, 1, 12, 12), (7, 1, 5, 5), 0, 4)]
+FUSED_ON_TENSOR_CORES = [((2, 6, 14, 14), 34, 5, 0, 2), ((3, 2, 9, 16), 37, (3, 4), ((1, 0), (2, 3)), 2)]
+
+
+def convolve(x: Any, w: Any, stride: Any, padding: Any, names: tuple[str, ...], dtype: type = FLOAT) -> None:
+    """All directions that each of these algorithms has for a shape, where the device has what it needs."""
+    problem = convolutions.drawn(conv_geometry(x, w, None, stride, padding, "gemm"), 1, dtype)
+    convolutions.assert_none(list(convolutions.failures_of(problem, list(names), UNSEEN)))
+
+
+def convolve_by_all(x: Any, w: Any, stride: Any, padding: Any, dtype: type) -> None:
+    """Every algorithm that takes the shape and computes in the current precision, with a bias and without."""
+    names = conv.ALGORITHMS if device.precision() == "fp32" else ("gemm", *ON_TENSOR_CORES)
+    for seed in (1, 2):
+        problem = convolutions.drawn(conv_geometry(x, w, None, stride, padding, "gemm"), seed, dtype)
+        convolutions.assert_none(list(convolutions.failures_of(problem, list(names), UNSEEN)))
+
+
+def bias_gradient(x: Any, w: Any, stride: Any, padding: Any, dtype: type) -> None:
+    g = conv_geometry(x, w, None, stride, padding, "gemm")
+    gy = normal(g.n, g.m, g.oh, g.ow, dtype=dtype)
+    got, want = cuda.conv2d_grad_b(cupy.asarray(gy)).get(), cpu.conv2d_grad_b(gy.astype(float))
+    most = primitives.product_bound("fp32", g.n * g.oh * g.ow, cpu.conv2d_grad_b(gy.astype(float) ** 2), want, dtype)
+    assert (np.abs(got - want) <= most).all()
+
+
+def convolve_in_pieces(x: Any, w: Any, stride: Any, padding: Any, dtype: type) -> None:
+    """Few results of many products each: these sums are done in parts, and with little workspace in pieces."""
+    limit = device.workspace_limit()
+    device.set_workspace_limit(2**20)
+    try:
+        convolve(x, w, stride, padding, tuple(conv.ALGORITHMS), dtype)
+    finally:
+        device.set_workspace_limit(limit)
+
+
+def fused_with_activation_and_pooling(name: str, shape: Any, dtype: type) -> None:
+    convolutions.fused_with_activation_and_pooling(name, shape, dtype, UNSEEN)
+
+
+def whole_images_on_tensor_cores(name: str, precision: str) -> None:
+    convolutions.whole_images_on_tensor_cores(name, precision, "tanh", FUSED_ON_TENSOR_CORES, UNSEEN)
+
+
+# ---------------------------------------------------------------- compiled steps
+def captured(name: str, channels: int, dtype: type) -> None:
+    """A compiled step of a net, replayed as a graph."""
+    net = zoo.build(name).to("cuda", dtype)
+    sgd = optim.SGD(net.parameters(), lr=0.01, momentum=0.9)
+
+    @minidl.compile
+    def step(x: Tensor, labels: Tensor) -> Tensor:
+        sgd.zero_grad()
+        loss = ops.cross_entropy(net(x), labels)
+        loss.backward()
+        sgd.step()
+        return loss
+    x = Tensor(cupy.asarray(normal(3, channels, 32, 32, dtype=dtype)))
+    labels = Tensor(cupy.asarray(np.array([1, 0, 9])))
+    assert all(np.isfinite(step(x, labels).item()) for _ in range(3))
+
+
+# ---------------------------------------------------------------- the table
+POOLINGS: list[tuple[Any, ...]] = [        # x, window, stride, padding
+    ((3, 2, 12, 8), 4, 4, 0), ((2, 3, 28, 28), 2, 2, 0), ((2, 3, 9, 7), 3, 2, 1),
+    ((1, 1, 15, 10), (3, 5), (3, 5), 0), ((1, 2, 5, 6), (2, 3), 1, ((1, 0), (0, 2)))]
+MORE_POOLINGS: list[tuple[Any, ...]] = [*POOLINGS, ((0, 2, 4, 4), 2, None, 0)]
+SOFTMAXES: list[tuple[Any, ...]] = [((5, 7),), ((3, 1500),), ((2, 33, 3),)]
+DROPOUTS: list[tuple[Any, ...]] = [((),), ((3,),), ((5, 131),)]
+COUNTED = [(1, 1), (130, 3), (1500, 20), (0, 4)]                           # images, classes
+BATCHES = [((23, 1, 12, 9), 8, 2), ((7, 3, 4, 5), 7, 0), ((3, 2, 1, 1), 1, 1)]     # stored, batch, padding
+LABELLED = [(37, 10), (1030, 3)]           # images, classes
+PRODUCTS = [(r, c, k, t) for r, c, k in ((17, 130, 37), (70, 5, 300))
+            for t in ((False, True), (False, False), (True, False))]
+MORE_PRODUCTS = [(r, c, k, t, dtype, tiled, 2, summed) for r, c, k in ((5, 3, 7), (40, 130, 33), (3, 5, 900))
+                 for t in ((False, True), (False, False), (True, False)) for dtype in (FLOAT, DOUBLE)
+                 for tiled in (False, True) for summed in (False, True)]
+SIZES = [(33, 65, 1), (7, 130, 19), (2, 700, 3), (0, 5, 4), (5, 0, 3)]     # images, inputs, outputs
+MORE_SIZES = [(3, 5, 2), (33, 70, 130), (2, 3000, 3), (600, 9, 600), (0, 3, 2), (4, 0, 3)]
+INDICES = [(np.array([3, 0, 3, 3]), slice(None, None, 2)), (slice(None), np.array([1, 1])), np.array([3, 0, 3, 3])]
+
+LAUNCHES: dict[str, list[Launch]] = {
+    "activations": [
+        *each("activation/activation.cu", primitives.activations_of_special_values, *[(act, FLOAT) for act in ACTS]),
+        *on_device("activation/activation.cu", primitives.activations_of_special_values,
+                   *[(act, DOUBLE) for act in ACTS]),
+        *on_device("activation/activation.cu", primitives.activation, *[
+            (act, shape, dtype) for act in ACTS for shape in ((), (0,), (7,), (3, 1001)) for dtype in (FLOAT, DOUBLE)]),
+        *each("activation/softmax.cu", primitives.softmax, *with_dtype(SOFTMAXES, DOUBLE)),
+        *on_device("activation/softmax.cu", primitives.softmax,
+                   *with_dtype([*SOFTMAXES, ((130, 1),), ((0, 4),)], FLOAT)),
+        *each("activation/dropout.cu", primitives.dropout, *with_dtype(DROPOUTS, FLOAT)),
+        *on_device("activation/dropout.cu", primitives.dropout, *with_dtype([*DROPOUTS, ((0,),)], DOUBLE))],
+    "indexing": [
+        *each("indexing/scatter.cu", primitives.gradient_of_indexing, (INDICES[0], (5, 4), FLOAT)),
+        *on_device("indexing/scatter.cu", primitives.gradient_of_indexing, *[
+            (index, (5, 4), dtype) for index in INDICES for dtype in (FLOAT, DOUBLE)])],
+    "losses": [
+        *each("loss/cross_entropy.cu", primitives.cross_entropy_of_any_size,
+              (1, 1), (5, 10), (130, 10), (3, 1500), (1100, 20)),
+        *each("loss/cross_entropy.cu", primitives.cross_entropy_with_grad, *[
+            (*sizes, reduction, FLOAT) for sizes in LABELLED for reduction in ("mean", "none")]),
+        *on_device("loss/cross_entropy.cu", primitives.cross_entropy_with_grad, *[
+            (*sizes, reduction, dtype) for sizes in ((1, 1), (5, 10), (130, 10), (3, 1500), (1100, 20), (0, 3))
+            for reduction in ("mean", "sum", "none") for dtype in (FLOAT, DOUBLE)]),
+        *each("loss/metrics.cu", primitives.metrics, *with_dtype(COUNTED, FLOAT)),
+        *on_device("loss/metrics.cu", primitives.metrics, *with_dtype(COUNTED, DOUBLE)),
+        *each("loss/metrics.cu", primitives.metrics_count_beyond_what_a_float_counts, ())],
+    "poolings": [
+        *each("pool/", primitives.pooling, *with_dtype(POOLINGS, FLOAT)),
+        *each("pool/", primitives.avg_pool2d_grad_act, *[(*row, "relu", FLOAT) for row in POOLINGS]),
+        *on_device("pool/", primitives.pooling, *with_dtype(MORE_POOLINGS, DOUBLE)),
+        *on_device("pool/", primitives.avg_pool2d_grad_act, *[
+            (*row, act, dtype) for row in MORE_POOLINGS for act in ACTS for dtype in (FLOAT, DOUBLE)])],
+    "products": [
+        *each("linear/gemm.cu", primitives.linear, *[(sizes, dtype) for sizes in SIZES for dtype in (FLOAT, DOUBLE)]),
+        *on_device("linear/gemm.cu", primitives.linear, *[
+            (sizes, dtype) for sizes in MORE_SIZES for dtype in (FLOAT, DOUBLE)]),
+        *each("linear/gemm.cu", primitives.product, *[(*row, FLOAT) for row in PRODUCTS]),
+        *on_device("linear/gemm.cu", primitives.product, *MORE_PRODUCTS),
+        *[launch for precision in device.PRECISIONS[1:] for launch in on_device(
+            "linear/gemm.cu", primitives.linear_in_a_precision, *[(sizes, precision) for sizes in MORE_SIZES])],
+        *each("linear/gemm.cu", primitives.linear_with_an_activation, *[
+            (act, (19, 70, 21), FLOAT) for act in ACTS]),
+        *on_device("linear/gemm.cu", primitives.linear_with_an_activation, *[
+            (act, sizes, dtype) for act in ACTS for sizes in MORE_SIZES[:3] for dtype in (FLOAT, DOUBLE)])],
+    "training": [
+        *each("optim/sgd.cu", primitives.sgd, (1, 0.9, 1e-2, True, FLOAT), (201, 0.9, 1e-2, True, FLOAT)),
+        *each("optim/sgd.cu", primitives.sgd_changes_only_what_it_was_given, ()),
+        *on_device("optim/sgd.cu", primitives.sgd, *[
+            (201, *how, dtype) for how in ((0.0, 0.0, False), (0.9, 0.1, False), (0.9, 0.1, True))
+            for dtype in (FLOAT, DOUBLE)]),
+        *each("data/gather.cu", primitives.gather, *[((20, 3, 8, 9), 7, padding, FLOAT) for padding in (0, 2)]),
+        *on_device("data/gather.cu", primitives.gather, *[
+            ((4, 3, 5, 7), n, padding, dtype) for n in (5, 0) for padding in (0, 2) for dtype in (FLOAT, DOUBLE)]),
+        *each("data/gather.cu", primitives.next_batch, *with_dtype(BATCHES, FLOAT)),
+        *on_device("data/gather.cu", primitives.next_batch, *with_dtype(BATCHES, DOUBLE))],
+    "fused": [
+        *each("conv/resident/whole_image.cu", fused_with_activation_and_pooling,
+              ("whole_image", ((3, 2, 12, 16), (5, 2, 5, 5), 0), FLOAT)),
+        *each("conv/resident/winograd.cu", fused_with_activation_and_pooling,
+              ("winograd", ((2, 3, 15, 15), (9, 3, 8, 8), 0), FLOAT)),
+        *on_device("conv/resident/whole_image.cu", fused_with_activation_and_pooling, *[
+            ("whole_image", shape, dtype) for dtype in (FLOAT, DOUBLE)
+            for shape in (((2, 4, 11, 11), (9, 4, 8, 8), 0), ((5, 12, 12, 12), (5, 12, 4, 4), ((1, 2), (2, 1))))]),
+        *each("conv/bias.cu", primitives.conv2d_act_pool_grad_wb, *[(*row, "tanh", FLOAT) for row in FUSED]),
+        *on_device("conv/bias.cu", primitives.conv2d_act_pool_grad_wb, *[
+            (*row, act, dtype) for row in FUSED for act in ACTS for dtype in (FLOAT, DOUBLE)])],
+    "fused_on_tensor_cores": [
+        Launch(f"conv/resident/{name}.cu", whole_images_on_tensor_cores, (name, precision))
+        for name in ("tensor_core_image", "wgmma") for precision in ("tf32", "3xtf32")],
+    "regions": [
+        *each("region_step.cu", regions.outputs_are_those_of_the_steps, *[
+            (name, n) for name in regions.NETS for n in (1, 6)])],
+    "captured": [
+        *on_device("optim/sgd.cu", captured, *[
+            (*net, dtype) for net in (("lenet5", 1), ("krizhevsky2009", 3)) for dtype in (FLOAT, DOUBLE)])],
+    "splitting_convolutions": [
+        *on_device("conv/product/implicit_gemm.cu", convolve_in_pieces, *[
+            row for dtype in (FLOAT, DOUBLE) for row in with_dtype(SPLITTING, dtype)])],
+    "convolutions": [
+        *each("conv/bias.cu", bias_gradient, (*CONVOLUTIONS[0][:4], FLOAT)),
+        *on_device("conv/bias.cu", bias_gradient, *[
+            (*row, dtype) for row in MORE_CONVOLUTIONS for dtype in (FLOAT, DOUBLE)]),
+        *each("conv/product/implicit_gemm.cu", convolve, *CONVOLUTIONS[:4],
+              (*CONVOLUTIONS[0][:4], ("whole_image", "implicit_gemm"), DOUBLE)),
+        *each("conv/resident/winograd.cu", convolve, *CONVOLUTIONS[4:]),
+        *[Launch("conv/product/implicit_gemm.cu", convolve, (*CONVOLUTIONS[1][:4], ON_TENSOR_CORES), precision)
+          for precision in ("tf32", "3xtf32")],
+        *[launch for precision, dtype in [("fp32", DOUBLE), *[(name, FLOAT) for name in device.PRECISIONS]]
+          for launch in on_device("conv/papers/direct.cu", convolve_by_all, *with_dtype(
+              [*[row[:4] for row in CONVOLUTIONS], *MORE_CONVOLUTIONS], dtype), precision=precision)]],
+}
