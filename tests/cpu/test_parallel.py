@@ -134,7 +134,7 @@ def test_scratch_belongs_to_whoever_uses_it() -> None:
     assert not any(np.shares_memory(others[0], a) for a in (mine, handlers))
 
 
-@pytest.mark.parametrize(("wanted", "count"), [("1", 1), ("3", 3), (None, None)])
+@pytest.mark.parametrize(("wanted", "count"), [("1", 1), ("2", 2), ("3", 3), ("7", 7), (None, None)])
 def test_how_many_threads(wanted: str | None, count: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is asked for, 1 included; else the cores that the process may use, not all that there are."""
     monkeypatch.delenv("MINIDL_NUM_THREADS", raising=False)
@@ -142,12 +142,12 @@ def test_how_many_threads(wanted: str | None, count: int | None, monkeypatch: py
         monkeypatch.setenv("MINIDL_NUM_THREADS", wanted)
     monkeypatch.setattr(os, "cpu_count", lambda: 64)
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {2, 5, 7}, raising=False)
-    assert parallel.threads.__wrapped__() == (count or 3)
+    assert inspect.unwrap(parallel.threads)() == (count or 3)
     if not wanted:
         monkeypatch.delattr(os, "sched_getaffinity")
-        assert parallel.threads.__wrapped__() == 64
+        assert inspect.unwrap(parallel.threads)() == 64
         monkeypatch.setattr(os, "cpu_count", lambda: None)
-        assert parallel.threads.__wrapped__() == 1
+        assert inspect.unwrap(parallel.threads)() == 1
 
 
 TRACED = """if True:
@@ -188,12 +188,6 @@ def test_a_forked_child_works_on() -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-@pytest.mark.parametrize("count", [1, 2, 7])
-def test_minidl_num_threads_says_how_many(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MINIDL_NUM_THREADS", str(count))
-    assert inspect.unwrap(parallel.threads)() == count
-
-
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system does not confine a process to cores")
 def test_there_is_a_thread_for_each_core_that_the_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MINIDL_NUM_THREADS", raising=False)
@@ -204,14 +198,6 @@ def test_there_is_a_thread_for_each_core_that_the_process_may_use(monkeypatch: p
         assert inspect.unwrap(parallel.threads)() == 1
     finally:
         os.sched_setaffinity(0, every)
-
-
-def test_where_affinity_is_unknown_there_is_a_thread_for_each_core(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("MINIDL_NUM_THREADS", raising=False)
-    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
-    for cores, wanted in ((6, 6), (None, 1)):
-        monkeypatch.setattr(os, "cpu_count", lambda cores=cores: cores)
-        assert inspect.unwrap(parallel.threads)() == wanted
 
 
 @pytest.mark.skipif(parallel.threads() == 1, reason="one thread does all the work here")

@@ -40,7 +40,7 @@ def emulated(compiler: Emulator) -> Iterator[Emulator]:
 
 # ---------------------------------------------------------------- the launches
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize("what", EMULATED)
+@pytest.mark.parametrize("what", EMULATED, ids=list(EMULATED))
 def test_launches(what: str, emulated: Emulator) -> None:
     """Each launches a kernel of its file, and no algorithm refuses to compute y."""
     each, refused = EMULATED[what], convolutions.REFUSED.copy()

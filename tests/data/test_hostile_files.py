@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hostile_files import MB, ROOMS, damaged
-from test_datasets import _alone, check, content, python2_pickle, python3_pickle, served  # noqa: F401  fixtures
+from checks.downloads import _alone, check, content, python2_pickle, python3_pickle, served  # noqa: F401  fixtures
 
 from minidl import data
 
