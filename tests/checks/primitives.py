@@ -259,7 +259,7 @@ def gradient_of_indexing(index: Any, shape: tuple[int, ...], dtype: type) -> Non
         np.testing.assert_array_equal(got, want)
 
 
-def product(rows: int, cols: int, depth: int, transposed: tuple[bool, bool], dtype: type, *, tiled: bool = False,
+def product(rows: int, cols: int, depth: int, transposed: tuple[bool, bool], dtype: type, tiled: bool = False,
             batches: int = 1, summed: bool = False) -> None:
     """One of register tiles, which launchers choose for larger ones, or tiled; also split along the depth.
 
