@@ -14,7 +14,7 @@ from cases import CASES
 
 from minidl import ops
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 SOURCES = {path.relative_to(ROOT).with_suffix("").as_posix(): ast.parse(path.read_text(encoding="utf-8"))
            for folder in ("minidl", "zoo") for path in sorted((ROOT / folder).rglob("*.py"))}
 SOURCES["train"] = ast.parse((ROOT / "train.py").read_text(encoding="utf-8"))
