@@ -66,7 +66,7 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
                          "minidl/compiler")),
     ("minidl/nn", ("minidl/init", *TOOLS)),
     ("minidl/init", TOOLS),
-    ("minidl/optim", TOOLS),
+    ("minidl/optim", ("minidl/optim", *TOOLS)),
     ("minidl/gradcheck", TOOLS),
     ("minidl/data", ("tqdm", "minidl/data", *TOOLS)),
     ("minidl/weights", ("h5py", "minidl/version", *TOOLS)),
