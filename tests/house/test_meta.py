@@ -92,7 +92,11 @@ def resolve(module: str, names: list[str]) -> Iterator[str]:
 
 def imports(module: str, tree: ast.AST) -> Iterator[str]:
     package = module.rsplit("/", 1)[0].split("/")
+    checked = [node for node in ast.walk(tree) if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
+    types = {id(inner) for node in checked for inner in ast.walk(node)}       # which no run imports
     for node in ast.walk(tree):
+        if id(node) in types:
+            continue
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield from resolve(alias.name, [])
