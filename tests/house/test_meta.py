@@ -92,8 +92,8 @@ def resolve(module: str, names: list[str]) -> Iterator[str]:
 
 def imports(module: str, tree: ast.AST) -> Iterator[str]:
     package = module.rsplit("/", 1)[0].split("/")
-    checked = [node for node in ast.walk(tree) if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
-    types = {id(inner) for node in checked for inner in ast.walk(node)}       # which no run imports
+    types = {id(inner) for node in ast.walk(tree) if isinstance(node, ast.If)     # which no run imports
+             and ast.unparse(node.test) == "TYPE_CHECKING" for inner in ast.walk(node)}
     for node in ast.walk(tree):
         if id(node) in types:
             continue
