@@ -130,8 +130,13 @@ def commands(several: Sequence[Result]) -> list[str]:
 
 def facts(several: Sequence[Result]) -> list[str]:
     """Machine, versions, date and notes of one or more runs, a paragraph; what they share is said once."""
-    lines = [line for result in several for line in (machine_line(result), result.get("note")) if line]
+    lines = [line for result in several for line in (machine_line(result), result.get("note"), copied(result)) if line]
     return [" ".join(dict.fromkeys(lines)), ""]
+
+
+def copied(result: Result) -> str:
+    """A warning that digits are missing, and that the raw run cannot be looked at."""
+    return "" if result["origin"] == "measured" else "Copied from an older table, with its rounding."
 
 
 def machine_line(result: Result) -> str:

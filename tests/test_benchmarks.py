@@ -357,7 +357,8 @@ def test_means_are_of_the_seeds_that_got_there() -> None:
     found = [time_to_accuracy.Outcome(*of) for of in ((1.0, 10, 0.9), (None, 20, 0.8), (2.0, 20, 0.91))]
     some, none = (time_to_accuracy.row("lenet5", "3xtf32", peer, of)
                   for peer, of in (("torch", found), ("minidl", found[1:2])))
-    result = {"machine": {"cpu": "a CPU"}, "versions": {}, "date": "", "commit": None, "rows": [some, none]}
+    result = {"machine": {"cpu": "a CPU"}, "versions": {}, "date": "", "commit": None, "origin": "measured",
+              "rows": [some, none]}
     report = time_to_accuracy.report([result])
     assert "| lenet5 | fp32 | torch | 2 of 3 | 1.500 | 0.500 | 1.000-2.000 | 15 | 87.00 % |" in report
     assert "| lenet5 | 3xtf32 | minidl | 0 of 1 |  |  |  |  | 80.00 % |" in report
