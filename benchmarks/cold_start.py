@@ -113,13 +113,14 @@ def cell(row: Result, name: str) -> str:
 
 
 def measure(args: argparse.Namespace, peers: Sequence[str]) -> Result:
+    result = results.about("cold_start", peers, args.device, args.threads, batch=args.batch_size,
+                           repeats=args.repeats)
     rows = []
     for (model, peer, caches), times in take_turns(peers, args).items():
         first, replayed = zip(*times, strict=True)
         rows.append({"net": model, "peer": peer, "caches": caches, **spread("first", first),
                      **spread("replay", replayed)})
-    return {**results.about("cold_start", peers, args.device, args.threads, batch=args.batch_size,
-                            repeats=args.repeats), "rows": rows}
+    return {**result, "rows": rows}
 
 
 def report(several: Sequence[Result]) -> list[str]:

@@ -32,7 +32,8 @@ import results
 from conv_report import DIRECTIONS, PEERS, PRECISIONS, Row
 from train_step import names
 
-BUDGET, MOST, FEWEST = 0.1, 20, 3                              # seconds of an entry; replays, at most and least
+BUDGET = 0.1                                                   # seconds per entry
+MIN_REPLAYS, MAX_REPLAYS = 3, 20
 
 
 class Case(NamedTuple):
@@ -79,7 +80,7 @@ class Timing(NamedTuple):
     largest_us: float
     graph: bool                                                # recorded, or called between the events
     sets: int                                                  # of inputs and outputs, in turn
-    calls: int                                                 # in a replay
+    calls: int                                                 # per replay
     repeats: int                                               # replays
 
 
@@ -98,17 +99,17 @@ def milliseconds(work: Callable[[], Any]) -> float:
 def timed(call: Callable[[int], Any], sets: int, capture: Callable[[Callable[[], None]], Callable[[], Any]]) -> Timing:
     """Time call(i), i the set it works on, which was called once before; capture records work and gives its replay."""
     seconds = milliseconds(lambda: call(0)) / 1e3
-    runs = max(FEWEST, int(BUDGET / seconds))
-    sets = sets if sets * FEWEST <= runs else 1
-    calls = sets * max(1, min(MOST, runs // MOST) // sets)
-    repeats = min(MOST, max(FEWEST, runs // calls))
+    runs = max(MIN_REPLAYS, int(BUDGET / seconds))
+    sets = sets if sets * MIN_REPLAYS <= runs else 1
+    calls = sets * max(1, min(MAX_REPLAYS, runs // MAX_REPLAYS) // sets)
+    repeats = min(MAX_REPLAYS, max(MIN_REPLAYS, runs // calls))
 
     def work() -> None:
         kept: collections.deque[Any] = collections.deque(maxlen=sets)      # so that outputs take turns as well
         for i in range(calls):
             kept.append(call(i % sets))
 
-    if seconds < BUDGET / MOST:
+    if seconds < BUDGET / MAX_REPLAYS:
         work()
     try:
         replay, graph = capture(work), True
@@ -320,7 +321,7 @@ def repeated(call: Callable[[], Any]) -> list[float]:
     """Seconds of each of enough calls."""
     call()
     times: list[float] = []
-    while len(times) < FEWEST or (sum(times) < 1 and len(times) < MOST):
+    while len(times) < MIN_REPLAYS or (sum(times) < 1 and len(times) < MAX_REPLAYS):
         begin = time.perf_counter()
         call()
         times.append(time.perf_counter() - begin)
@@ -358,7 +359,7 @@ def run(cases: Sequence[Case], args: argparse.Namespace) -> results.Result:
     """Measure everything; what was measured is in args.json even if something breaks."""
     peers = available(args.peers)
     result = results.about("conv", ["minidl", *(["torch"] if peers else [])], "cuda", 1, budget_s=BUDGET,
-                           replays=[FEWEST, MOST])
+                           replays=[MIN_REPLAYS, MAX_REPLAYS])
     result |= {"rows": [], "cpu": []}
     try:
         for case in cases:

@@ -31,7 +31,7 @@ def percent(value: float | None) -> str:
 
 
 def method(row: Row) -> str:
-    """How a row was timed: replays x calls in each, recorded or not, and sets of inputs."""
+    """How a row was timed: replays x calls per replay, recorded or not, and sets of inputs."""
     return f"{row['repeats']} x {row['calls']}{'' if row['graph'] else ' launched'}, {row['sets']} sets"
 
 
@@ -125,7 +125,7 @@ def shape_tables(result: Result) -> Iterator[str]:
 
 # ---------------------------------------------------------------- roofline
 def roofline(result: Result, file: Path) -> None:
-    """Arithmetic a byte against TFLOP/s, below the machine's ceilings; the fastest of each shape has its name."""
+    """Arithmetic per byte against TFLOP/s, below the machine's ceilings; the fastest of each shape has its name."""
     plt = importlib.import_module("matplotlib.pyplot")
     plt.switch_backend("Agg")
     rows, limits = done(result["rows"]), result["limits"]
@@ -165,7 +165,7 @@ def roofline(result: Result, file: Path) -> None:
         axes.plot([], [], mark, color="0.4", label=direction)
     axes.plot([], [], "o", color="0.4", mfc="none", label="tf32, 3xtf32, bf16")
     axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(0.005, 2 * (limits["tf32"] or limits["fp32"]) / 1e12),
-             xlabel="FLOP a byte of inputs and output (shapes of like intensity are set side by side)",
+             xlabel="FLOP per byte of inputs and output (shapes of like intensity are set side by side)",
              ylabel="TFLOP/s", title=f"Convolutions on {result['machine']['gpu']}")
     axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=10)
     figure.savefig(file)

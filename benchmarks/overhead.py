@@ -64,7 +64,7 @@ CALLS: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
 
 # ---------------------------------------------------------------- one op
 def timed(call: Callable[[], Any], number: int) -> float:
-    """Microseconds a call, the garbage collector on as in real life."""
+    """Microseconds per call, the garbage collector on as in real life."""
     return timeit.Timer(call, "import gc; gc.enable()").timeit(number) / number * 1e6
 
 

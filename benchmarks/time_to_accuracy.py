@@ -4,7 +4,7 @@
     python benchmarks/time_to_accuracy.py --device cpu --seeds 1 --data-dir <folder>
 
 The clock runs while steps run, until the device has finished them. It stands still while the test set is evaluated,
-twice an epoch and at the end; what counts is the first of these points at which the accuracy is at the mark or above.
+twice per epoch and at the end; what counts is the first of these points at which the accuracy is at the mark or above.
 Before it starts, the images are on the device, as bytes for minidl and as normalised floats for PyTorch, kernels are
 compiled, algorithms are chosen and the graph is captured, by steps on parameters that are thrown away afterwards. Both
 peers train the zoo's net from the same first parameters, by the recipe below, on images as they are, in an order that
@@ -53,7 +53,7 @@ RECIPES = {
                              epochs=2),
 }
 IMAGES = {"mnist": 60_000, "cifar10": 50_000}                  # to train on
-POINTS = 2                                                     # looks at the test set an epoch
+POINTS = 2                                                     # evaluations per epoch
 IMAGE_SIZE = 32                                                # smaller images get zeros around them
 
 
@@ -74,7 +74,7 @@ class Peer(Protocol):
         """These parameters (arrays by name), no velocity, and the order of the images that the seed decides."""
 
     def train(self, rates: Sequence[float]) -> None:
-        """The next steps, one a rate; they may still be under way on return."""
+        """The next steps, one per rate; they may still be under way on return."""
 
     def accuracy(self) -> float:
         """Of the test set, in [0, 1]."""

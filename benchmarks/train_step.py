@@ -8,7 +8,7 @@ that are on the device already; tf32 is allowed to all peers or to none. Where o
 not have, theirs is fp32, and their rows say so. minidl-compiled is `minidl.compile`, minidl-fit the same as `fit`
 and train.py run it (the step itself picks its batch among bytes on the device, scales them, and adds up loss and
 right answers; after each 51,200 images an epoch ends), torch-graph a CUDA graph of PyTorch's whole step, jax a
-jitted `lax.scan` over the steps between two looks at the clock, which picks its batch on the device, too. The peers
+jitted `lax.scan` over the steps between two readings of the clock, which picks its batch on the device, too. The peers
 take turns (A B, then B A, ...), so that whatever else the machine does meets all of them; each turn starts with a
 step that is not counted. Reported are the median of all counted steps, the smallest and the largest median of a
 turn, and the speed relative to a peer, which is the ratio of the medians. On a GPU, which works behind the host's back,
@@ -42,7 +42,7 @@ from results import Result, digits
 
 LR, MOMENTUM = 0.01, 0.9
 CHANNELS = {"lenet5": 1, "krizhevsky2009": 3}                  # the models, and the channels of their images
-IN_A_ROW = {"cpu": 1, "cuda": 100}                             # steps between two looks at the clock
+IN_A_ROW = {"cpu": 1, "cuda": 100}                             # steps between two readings of the clock
 BATCHES = 4                                                    # taken in turn: no step finds its images cached
 EPOCH = 51_200                                                 # images of an epoch of minidl-fit, at least 4 batches
 
@@ -289,9 +289,9 @@ def counted(result: Result) -> str:
     """What the medians are medians of."""
     of = result["method"]
     block = of["in_a_row"]
-    looks = f", {block} between two looks at the clock" if block > 1 else ""
+    readings = f", {block} between two readings of the clock" if block > 1 else ""
     return (f"{block * of['warmup']} steps of warm-up, then {of['repeats']} rounds in which the peers take turns of "
-            f"{block} uncounted and {block * of['steps']} counted steps{looks}.")
+            f"{block} uncounted and {block * of['steps']} counted steps{readings}.")
 
 
 def report(several: Sequence[Result]) -> list[str]:
@@ -361,7 +361,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     flags.add_argument("--steps", type=positive, default=10, help="counted steps in each peer's turn")
     flags.add_argument("--repeats", type=positive, default=9, help="rounds")
     flags.add_argument("--in-a-row", type=positive, default=argparse.SUPPRESS,
-                       help=f"steps between two looks at the clock (default: {IN_A_ROW})")
+                       help=f"steps between two readings of the clock (default: {IN_A_ROW})")
     args = flags.parse_args(argv)
     publish(measure, report, argparse.Namespace(**{"in_a_row": IN_A_ROW[args.device], **vars(args)}))
 

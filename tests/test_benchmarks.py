@@ -100,6 +100,26 @@ def test_one_limit_for_every_script() -> None:
     assert h200["tf32"] == pytest.approx(machine.peaks(132, 1_830_000, "90")["tf32"], rel=1e-3)    # at the lower clock
 
 
+def test_facts_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    attributes = {"MultiProcessorCount": 108, "ClockRate": 1_410_000, "MemoryClockRate": 1_215_000,
+                  "GlobalMemoryBusWidth": 5120}
+    names = {0: {"name": b"NVIDIA H200"}, 1: {"name": b"NVIDIA A100-SXM4-40GB"}}
+    runtime = SimpleNamespace(getDevice=lambda: 0, getDeviceProperties=names.__getitem__,
+                              driverGetVersion=lambda: 13000, runtimeGetVersion=lambda: 13020)
+    cuda = SimpleNamespace(runtime=runtime, Device=lambda: SimpleNamespace(attributes=attributes,
+                                                                           compute_capability="80"))
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=cuda, __version__="14.2.0"))
+    of = machine.facts("cuda", 4)
+    assert (of["gpu"], of["driver"], of["threads"]) == ("NVIDIA H200", "13.0", 4)
+    assert machine.versions(["minidl"], "cuda")["CUDA"] == "13.2"
+    assert machine.limits("cuda") == machine.published("NVIDIA H200")
+    runtime.getDevice = lambda: 1
+    found = machine.limits("cuda")
+    assert found["fp32"] == pytest.approx(19.5e12, rel=2e-3)
+    assert found["bytes"] == pytest.approx(1.555e12, rel=1e-3)
+    assert machine.limits_line(found)[0].startswith("Limits (what the multiprocessors do at the highest clock")
+
+
 def step_row(**of: Any) -> results.Result:
     return {"net": "lenet5", "batch": 128, "beside": "fp32", "peer": "minidl", "precision": "fp32", "flop": 1e9,
             "median_s": 2e-4, "least_s": 1e-4, "largest_s": 3e-4, "peak_mib": None, **of}
@@ -136,7 +156,7 @@ def test_a_gpus_rows_have_a_share_of_its_limit() -> None:
 def test_what_was_counted() -> None:
     assert train_step.counted(step_result()) == (
         "20 steps of warm-up, then 9 rounds in which the peers take turns of 20 uncounted and 60 counted steps, 20 "
-        "between two looks at the clock.")
+        "between two readings of the clock.")
 
 
 @pytest.mark.parametrize(("multiprocessors", "kilohertz", "capability", "fp32", "tf32"), [
@@ -318,7 +338,7 @@ def test_recipes_are_for_the_zoos_nets_and_their_data() -> None:
         name: zoo.MODELS[name].recipe.data for name in ("lenet5", "krizhevsky2009")}
 
 
-def test_a_plan_of_rates_and_looks() -> None:
+def test_a_plan_of_rates_and_evaluations() -> None:
     rates, points = time_to_accuracy.plan(QUICK, 330)          # 10 batches an epoch, and a rest
     assert points == [5, 10, 15, 20]
     assert rates == pytest.approx([0.1 * min((i + 1) / 5, (20 - i) / 15, 1) for i in range(20)])
