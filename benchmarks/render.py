@@ -38,7 +38,7 @@ import train_step  # noqa: E402
 from results import load, source, time_of  # noqa: E402
 
 LADDER = "minidl/ops/cuda/conv/README.md"
-BLOCK = re.compile(r"<!-- results: (?P<name>.*?) -->(?P<text>.*?)<!-- end -->", re.DOTALL)
+BLOCK = re.compile(r"<!-- results: (?P<name>[^\n>]*) -->(?P<text>(?:(?!<!-- results:).)*?)<!-- end -->", re.DOTALL)
 MARKER = re.compile(r"<!-- (results:.*?|end) -->")
 UNITS = r"us|µs|ms|s|secs?|seconds?|min|minutes?|hours?|cycles|[\w-]+/s|%|percent|times"
 FIGURE = re.compile(rf"(?<![\w.])\d(?:[\d,]*\d)?(?:\.\d+)?(?:e[-+]?\d+)?[ -]?(?:{UNITS}|fold|x(?! ?\d))(?![\w/])")

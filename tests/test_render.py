@@ -86,6 +86,13 @@ def test_markers_that_mean_nothing(house: Path, marker: str, message: str) -> No
             render.write(house)
 
 
+def test_a_block_that_is_not_closed_swallows_nothing(house: Path) -> None:
+    changed(house / "README.md", "# minidl\n", "# minidl\n<!-- results: sentence -->\nKept.\n")
+    assert render.check(house) == ["README.md:2: <!-- results: sentence --> lacks its other half"]
+    render.write(house)
+    assert "Kept." in (house / "README.md").read_text()
+
+
 # ---------------------------------------------------------------- figures
 @pytest.mark.parametrize("figure", [
     "5 us", "5us", "0.44 ms", "36.0 s", "20 seconds", "3 minutes", "1,234.5 images/s", "12 TFLOP/s", "4.8 TB/s",
