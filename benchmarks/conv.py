@@ -50,7 +50,7 @@ class Case(NamedTuple):
     pad: int = 0
 
     def geometry(self, algorithm: str = "auto") -> Any:
-        from minidl.ops.window import conv_geometry
+        from minidl.ops.geometry import conv_geometry
 
         return conv_geometry((self.n, self.c, self.h, self.w), (self.m, self.c, self.k, self.k), None, self.stride,
                              self.pad, algorithm)

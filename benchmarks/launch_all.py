@@ -28,9 +28,9 @@ import zoo  # noqa: E402
 from minidl import Tensor, device, ops, optim  # noqa: E402
 from minidl.ops import cuda as k  # noqa: E402
 from minidl.ops.cuda import conv, launch  # noqa: E402
-from minidl.ops.cuda.conv import wgmma  # noqa: E402
+from minidl.ops.cuda.conv.resident import wgmma  # noqa: E402
 from minidl.ops.cuda.linear import gemm  # noqa: E402
-from minidl.ops.window import conv_geometry, pool_geometry  # noqa: E402
+from minidl.ops.geometry import conv_geometry, pool_geometry  # noqa: E402
 
 DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
 LAUNCHED: Counter[str] = Counter()

@@ -10,11 +10,12 @@ The framework can be read in an afternoon, its compiler and its kernels in one m
 """
 
 from . import data, init, nn, ops, optim
-from .compile import CompileError, compile
+from .compiler import CompileError, compile
 from .device import set_precision, set_workspace_limit
 from .gradcheck import gradcheck
+from .mode import no_grad
 from .rng import manual_seed
-from .tensor import Tensor, no_grad
+from .tensor import Tensor
 from .version import __version__
 from .weights import load, save
 

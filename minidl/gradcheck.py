@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from .tensor import Tensor, no_grad
+from .mode import no_grad
+from .tensor import Tensor
 
 Element = tuple[int, ...]
 

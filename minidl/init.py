@@ -9,7 +9,8 @@ import math
 
 from . import rng
 from .device import to_device
-from .tensor import Tensor, mode
+from .mode import mode
+from .tensor import Tensor
 
 
 def fans(shape: tuple[int, ...]) -> tuple[int, int]:

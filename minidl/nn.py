@@ -11,8 +11,9 @@ import numpy as np
 
 from . import init, ops
 from .device import to_device
-from .ops.window import Padding, Pair, edges, pair
-from .tensor import Tensor, Watched, mark_changed, mode, note_change
+from .mode import Watched, mode, note_change
+from .ops.geometry import Padding, Pair, edges, pair
+from .tensor import Tensor, mark_changed
 
 _MOST = 20                                 # of what does not fit, as many are named in a message
 _FLOATING = (np.dtype(np.float32), np.dtype(np.float64))

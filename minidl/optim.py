@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from .device import to_device
+from .mode import Watched, mode, note_change
 from .ops._backend import backend_of
-from .tensor import Tensor, Watched, mark_changed, mode, note_change
+from .tensor import Tensor, mark_changed
 
 Schedule = Callable[[int], float]
 

@@ -6,78 +6,22 @@ the Nodes and leaf Tensors it read, and a running number gives all of them their
 after everything that used it. Intermediate arrays live exactly as long as some backward closure or
 Tensor still refers to them.
 
-Tensor knows no operation: `minidl.ops.basic` attaches the operators.
+Tensor knows no operation: `minidl.ops.operators` attaches the operators.
 """
 
 from __future__ import annotations
 
-import itertools
-import threading
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from . import device as _device
+from .mode import clock, mode
 
 Backward = Callable[[Any, tuple[bool, ...]], tuple[Any, ...]]
 
-_clock = itertools.count(1).__next__       # creation order of Nodes, of changes in place, and of attributes
-changes = [0]                              # when an attribute of anything Watched was last set
-
-
-def note_change() -> None:
-    """Something Watched is another now. To be called after the change: who sees the old number may see the new value,
-    never the reverse."""
-    changes[0] = _clock()
-
-
-class Watched:
-    """An object whose changes of attributes are noted in `changes`, so that compiled steps see them in one look.
-
-    restless: attributes that change as it is used, on which no compiled step depends.
-    """
-
-    restless: frozenset[str] = frozenset()
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        object.__setattr__(self, name, value)
-        if name not in self.restless:
-            note_change()
-
-    def __delattr__(self, name: str) -> None:
-        object.__delattr__(self, name)
-        note_change()
-
-
-class _Mode(threading.local):
-    grad = True                            # is the tape recording in this thread?
-    recorder: Any = None                   # what notes the primitive calls of this thread, for minidl.compile
-
-    def dynamic(self, read: Callable[[], Any]) -> Any:
-        """A number that every run reads anew: read now, or by each replay of what is being recorded."""
-        return read() if self.recorder is None else self.recorder.dynamic(read)
-
-
-mode = _Mode()
 backend_of: Callable[[Any], Any] = type    # array -> its primitives: ops/_backend, which knows them, sets this
-
-
-@contextmanager
-def no_grad() -> Iterator[None]:
-    """Within this context (or decorated function) no operation is recorded on the tape.
-
-    >>> x = Tensor([1.0], requires_grad=True)
-    >>> with no_grad():
-    ...     (x * 2).requires_grad
-    False
-    """
-    before, mode.grad = mode.grad, False
-    try:
-        yield
-    finally:
-        mode.grad = before
 
 
 class Node:
@@ -97,7 +41,7 @@ class Node:
         self.inputs = inputs
         self.need = need
         self.backward: Backward | None = backward
-        self.number = _clock()
+        self.number = clock()
         self.changed = [0]
 
 
@@ -309,7 +253,7 @@ class Tensor:
                              "through the move; move the inputs instead, or call .detach() first")
         return Tensor(array, requires_grad=self.requires_grad)
 
-    if TYPE_CHECKING:                      # attached by minidl.ops.basic; declared here for type checkers
+    if TYPE_CHECKING:                      # attached by minidl.ops.operators; declared here for type checkers
         def __add__(self, other: Any) -> Tensor: ...
         def __radd__(self, other: Any) -> Tensor: ...
         def __sub__(self, other: Any) -> Tensor: ...
@@ -409,7 +353,7 @@ _last_change = 0                           # of all Tensors: graphs that are you
 def mark_changed(tensors: Iterable[Tensor]) -> None:
     """Note that the memory of Tensors was, or is about to be, changed in place, all at one time."""
     global _last_change
-    _last_change = now = _clock()
+    _last_change = now = clock()
     recorder = mode.recorder
     for t in tensors:
         t.changed[0] = now

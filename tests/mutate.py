@@ -47,8 +47,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 KNOWN = Path(__file__).with_name("mutation_survivors.md")
-FILES = ("minidl/ops/*.py", "minidl/ops/cpu/*.py", "minidl/compile/*.py", "minidl/optim.py", "minidl/weights.py",
-         "minidl/data/loader.py", "minidl/data/batches.py", "minidl/training.py", "minidl/tensor.py", "minidl/nn.py")
+FILES = ("minidl/ops/*.py", "minidl/ops/cpu/*.py", "minidl/compiler/*.py", "minidl/optim.py", "minidl/weights.py",
+         "minidl/data/loader.py", "minidl/data/batches.py", "minidl/training/*.py", "minidl/tensor.py", "minidl/nn.py")
 NOT_RUN = ("tests/test_meta.py", "tests/test_benchmarks.py", "tests/test_mutate.py",    # of texts and scripts
            "tests/test_cuda_*.py", "tests/test_emulated.py",                            # of CUDA kernels, slowly
            "tests/test_interrupt.py", "tests/test_hostile_*.py",                        # of instants, and of limits

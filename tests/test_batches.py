@@ -13,11 +13,12 @@ import pytest
 import minidl
 import zoo
 from minidl import Tensor, data, nn, ops, optim
-from minidl.compile import step as compiled_steps
-from minidl.compile.plan import calls_aside
-from minidl.compile.record import CompileError, record
-from minidl.compile.replay import AsGraph
-from minidl.training import RunningMetrics, _Compiled, fit
+from minidl.compiler import step as compiled_steps
+from minidl.compiler.plan import calls_aside
+from minidl.compiler.record import CompileError, record
+from minidl.compiler.replay import AsGraph
+from minidl.training import RunningMetrics, fit
+from minidl.training.fit import _Compiled
 
 LOADERS: dict[str, dict[str, Any]] = {
     "odd last": {}, "even": {"batch_size": 5}, "one batch": {"batch_size": 30}, "more than all": {"batch_size": 31},

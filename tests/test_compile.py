@@ -22,14 +22,15 @@ import pytest
 import minidl
 import zoo
 from minidl import Tensor, init, nn, no_grad, ops, optim
-from minidl.compile import passes
-from minidl.compile.facts import Facts
-from minidl.compile.plan import calls_aside
-from minidl.compile.program import SHARING, Call, Dynamic, Program, Slot
-from minidl.compile.record import CompileError
-from minidl.compile.replay import Aside, ByCalls
+from minidl.compiler import passes
+from minidl.compiler.facts import Facts
+from minidl.compiler.plan import calls_aside
+from minidl.compiler.program import SHARING, Call, Dynamic, Program, Slot
+from minidl.compiler.record import CompileError
+from minidl.compiler.replay import Aside, ByCalls
+from minidl.mode import mode
 from minidl.ops import cpu
-from minidl.tensor import Node, mode
+from minidl.tensor import Node
 
 OPTIONS: dict[str, dict[str, Any]] = {"lenet5": {"in_channels": 1}, "krizhevsky2009": {"in_channels": 3},
                                       "mlp": {"in_channels": 3, "hidden": 20}, "perceptron": {"in_channels": 1}}

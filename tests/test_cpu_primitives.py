@@ -11,7 +11,7 @@ import pytest
 
 from minidl.ops import cpu as k
 from minidl.ops.cpu import conv, parallel
-from minidl.ops.window import conv_geometry, pool_geometry
+from minidl.ops.geometry import conv_geometry, pool_geometry
 
 Array = np.ndarray
 
@@ -27,7 +27,7 @@ SHAPES: list[Any] = [
     ((0, 2, 6, 6), (3, 3, 3), 1, 1),
 ]
 
-# Constants of conv.py, so that small shapes take the paths of large ones.
+# Constants of conv/gemm.py, so that small shapes take the paths of large ones.
 SETTINGS: list[dict[str, int]] = [
     {},
     {"MOST_IMAGES": 2},                                        # several chunks, the last one smaller
@@ -63,7 +63,7 @@ def directions(shape: Any, algorithm: str, dtype: Any = np.float64) -> list[Arra
 def test_gemm_equals_the_formula_whatever_the_sizes_choose(
         shape: Any, settings: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in settings.items():
-        monkeypatch.setattr(conv, name, value)
+        monkeypatch.setattr(conv.gemm, name, value)
     for got, expected in zip(directions(shape, "gemm"), directions(shape, "direct"), strict=True):
         close(got, expected)
 
@@ -94,7 +94,7 @@ def test_convolution_of_arrays_in_any_layout(algorithm: str) -> None:
 
 
 def test_bits_of_a_convolution_do_not_depend_on_the_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conv, "MOST_IMAGES", 2)
+    monkeypatch.setattr(conv.gemm, "MOST_IMAGES", 2)
     results = []
     for count in (1, 2, 5):
         monkeypatch.setattr(parallel, "threads", lambda count=count: count)

@@ -21,12 +21,12 @@ compiler = pytest.importorskip("cuda.core", reason="cuda.core is not installed: 
 
 from minidl.ops import cpu, cuda, shared  # noqa: E402
 from minidl.ops.cuda import conv, launch  # noqa: E402
-from minidl.ops.window import conv_geometry  # noqa: E402
+from minidl.ops.geometry import conv_geometry  # noqa: E402
 
 ARCHITECTURES = (75, 80, 86, 89, 90, 100, 120)
 SPILLS = {                                 # (file, architecture) -> bytes that a kernel may spill; else none
     ("loss/cross_entropy.cu", 120): 8,     # the fused loss of doubles, at 1024 threads a block
-    ("conv/tensor_core_image.cu", 120): 16}    # 3xtf32 with 64 filters and pooling: by NVRTC 13.5, not by 13.4
+    ("conv/resident/tensor_core_image.cu", 120): 16}    # 3xtf32 with 64 filters and pooling: by NVRTC 13.5, not by 13.4
 THREADS = 2
 
 LAUNCHERS = [importlib.import_module(found.name) for found in pkgutil.walk_packages(cuda.__path__, f"{cuda.__name__}.")]
@@ -144,7 +144,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of small sources in the place of ops/cuda."""
     for file, text in BROKEN.items():
         (tmp_path / file).write_text(text)
-    monkeypatch.setattr(launch, "FOLDER", tmp_path)
+    monkeypatch.setattr(launch.sources, "FOLDER", tmp_path)
     return tmp_path
 
 

@@ -20,7 +20,7 @@ import pytest
 
 from minidl import device
 from minidl.ops import cpu
-from minidl.ops.window import ConvGeometry, conv_geometry, pool_geometry
+from minidl.ops.geometry import ConvGeometry, conv_geometry, pool_geometry
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
 
@@ -200,7 +200,7 @@ def compilers() -> Any:
 
 def compile_one(asked: tuple[str, tuple[launch.Constant, ...]]) -> None:
     file, constants = asked
-    launch._module(file, launch.source(file), constants)
+    launch.kernels._module(file, launch.source(file), constants)
 
 
 def compile_for(shapes: Iterable[ConvGeometry], names: list[str], dtype: type) -> None:

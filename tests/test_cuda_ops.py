@@ -19,7 +19,7 @@ import minidl
 import train as cli
 import zoo
 from minidl import Tensor, device, gradcheck, nn, ops, optim
-from minidl.ops.window import conv_geometry, pool_geometry
+from minidl.ops.geometry import conv_geometry, pool_geometry
 from minidl.tensor import wrap
 from minidl.training import train_step
 
@@ -532,9 +532,9 @@ extern "C" __global__ void probe(const float* x, REAL* y, float single, double b
 
 @pytest.fixture
 def probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    (tmp_path / "common.cuh").write_text((launch.FOLDER / "common.cuh").read_text(encoding="utf-8"))
-    (tmp_path / "probe.cu").write_text('#include "common.cuh"\n' + PROBE)
-    monkeypatch.setattr(launch, "FOLDER", tmp_path)
+    (tmp_path / "include/common.cuh").write_text((launch.FOLDER / "include/common.cuh").read_text(encoding="utf-8"))
+    (tmp_path / "probe.cu").write_text('#include "include/common.cuh"\n' + PROBE)
+    monkeypatch.setattr(launch.sources, "FOLDER", tmp_path)
     return launch.kernel("probe.cu", "probe", launch.real(np.dtype(np.float64)))
 
 

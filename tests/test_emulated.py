@@ -16,13 +16,13 @@ pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot 
 import test_cuda_conv as conv_checks
 import test_cuda_ops as checks
 import test_fuse as fused_checks
-import test_image_step as image_checks
+import test_region as image_checks
 from emulator import COMPILER, Emulator, cupy
 
 from minidl import device
 from minidl.ops import cpu, cuda
 from minidl.ops.cuda.linear import gemm
-from minidl.ops.window import conv_geometry
+from minidl.ops.geometry import conv_geometry
 
 if COMPILER is None:
     pytest.skip("the emulator needs Linux and a C++ compiler, g++ or c++", allow_module_level=True)
@@ -264,7 +264,7 @@ def test_whole_images_on_tensor_cores(name: str, precision: str, emulated: Emula
 # ---------------------------------------------------------------- generated kernels, and all
 @pytest.mark.usefixtures("emulated")
 @pytest.mark.parametrize("name", image_checks.NETS)
-def test_image_steps(name: str) -> None:
+def test_regions(name: str) -> None:
     """More images than blocks, too."""
     for n in (1, 6):
         image_checks.test_gpu_outputs_are_those_of_the_steps(name, n)
@@ -279,7 +279,7 @@ def convolution(at: int, *names: str) -> Check:
     return lambda emulated: convolve(*CONVOLUTIONS[at][:4], list(names), emulated)
 
 
-def image_step(name: str, n: int = 6) -> Check:
+def region_step(name: str, n: int = 6) -> Check:
     return lambda emulated: image_checks.test_gpu_outputs_are_those_of_the_steps(name, n)
 
 
@@ -306,7 +306,7 @@ MUTATIONS: dict[str, tuple[str, str, Check, str]] = {
         f"    {BARRIER}                       // whoever reads the values of an earlier call is done", "",
         lambda emulated: test_softmax((3, 1500)), "[Nn]ot equal"),
     "no barrier between steps of an image": (
-        f"if (TEAMS == 1) return;\n    {BARRIER}", "if (TEAMS == 1) return;", image_step("lenet5"), "[Nn]ot equal"),
+        f"if (TEAMS == 1) return;\n    {BARRIER}", "if (TEAMS == 1) return;", region_step("lenet5"), "[Nn]ot equal"),
     "copies that nobody awaits": (
         f"await_copies<0>();\n        {BARRIER}\n        int items", f"{BARRIER}\n        int items",
         convolution(0, "whole_image"), "tolerance"),
@@ -323,12 +323,12 @@ MUTATIONS: dict[str, tuple[str, str, Check, str]] = {
         "fetched[i * SLOT + SLOT - 1] = 0;", "", lambda emulated: test_first_layers_gradients(FUSED[0], emulated),
         "winograd"),
     "shared memory that nobody cleared": (
-        "*(Pack<4>*)&memory[i] = Pack<4>();", ";", image_step("padded, odd sizes", 1), "[Nn]ot equal"),
+        "*(Pack<4>*)&memory[i] = Pack<4>();", ";", region_step("padded, odd sizes", 1), "[Nn]ot equal"),
     "shared memory behind its end": (
         "columns[s % KW * pitch", "columns[(s % KW + 1) * pitch", pooling(0), "behind its end"),
     "results behind their end": (
         "if (row >= p.rows || column >= p.cols) return;", "", linear, "behind an array"),
-    "a filter row too few": ("r <= KH", "r < KH", image_step("lenet5", 1), "[Nn]ot equal"),
+    "a filter row too few": ("r <= KH", "r < KH", region_step("lenet5", 1), "[Nn]ot equal"),
     "a sum without its last part": (
         "s < p.splits;", "s < p.splits - 1;",
         lambda emulated: test_products_in_register_tiles(70, 5, 300, (False, False), emulated), "tolerance"),

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 
 from minidl import Tensor, device, ops
-from minidl.compile import fuse as fusion
-from minidl.compile.facts import Facts
-from minidl.compile.fuse import RULES, Line, Name, Rule, fuse, line, rule
-from minidl.compile.passes import optimised
-from minidl.compile.program import Call, Program, Slot
-from minidl.compile.record import record
-from minidl.compile.replay import ByCalls
+from minidl.compiler import fuse as fusion
+from minidl.compiler.facts import Facts
+from minidl.compiler.fuse import RULES, Line, Name, Rule, fuse, line, rule
+from minidl.compiler.passes import optimised
+from minidl.compiler.program import Call, Program, Slot
+from minidl.compiler.record import record
+from minidl.compiler.replay import ByCalls
 from minidl.ops import cpu
-from minidl.ops.window import conv_geometry, pool_geometry
+from minidl.ops.geometry import conv_geometry, pool_geometry
 
 ACTS = ("tanh", "sigmoid", "relu")
 DTYPES = (np.float32, np.float64)

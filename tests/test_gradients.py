@@ -13,8 +13,9 @@ from cases import CASES, LAYOUTS
 
 from minidl import Tensor, gradcheck, ops
 from minidl.gradcheck import GradcheckError
+from minidl.mode import mode
 from minidl.ops._backend import backend_of
-from minidl.tensor import Node, mode, wrap
+from minidl.tensor import Node, wrap
 
 DIFFERENTIABLE = [name for name, cases in CASES.items() if cases[0].differentiable]
 

@@ -30,10 +30,10 @@ import pytest
 import minidl
 from minidl import Tensor, nn, ops, optim
 from minidl.device import to_device
+from minidl.mode import mode
 from minidl.ops import cpu
 from minidl.ops._backend import backend_of
 from minidl.ops.cpu import parallel
-from minidl.tensor import mode
 
 INTERRUPTS = int(os.environ.get("MINIDL_INTERRUPTS", "200"))
 RE_ENTRIES = 32
@@ -309,7 +309,7 @@ class Driver:
     """In place of CuPy's: notes what int its kernel is launched with, and does before what a test asks for."""
 
     def __init__(self, patch: pytest.MonkeyPatch):
-        launch = pytest.importorskip("minidl.ops.cuda.launch", reason="CuPy is not installed")
+        launch = pytest.importorskip("minidl.ops.cuda.launch.kernels", reason="CuPy is not installed")
         self.before: Callable[[], None] = lambda: None
         self.launched: list[int] = []
         function = types.SimpleNamespace(kernel=types.SimpleNamespace(ptr=0))

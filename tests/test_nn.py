@@ -12,7 +12,7 @@ import pytest
 
 import minidl
 from minidl import Tensor, nn, ops
-from minidl.tensor import changes
+from minidl.mode import changes
 
 
 class Block(nn.Module):

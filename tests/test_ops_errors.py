@@ -15,9 +15,9 @@ import pytest
 
 import minidl
 from minidl import Tensor, device, ops, optim
+from minidl.mode import no_grad
 from minidl.ops._backend import backend_of
 from minidl.ops.cpu import parallel
-from minidl.tensor import no_grad
 
 FOLDER = Path(minidl.__file__).parent
 

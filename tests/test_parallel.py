@@ -165,7 +165,7 @@ TRACED = """if True:
 """
 
 
-@pytest.mark.parametrize("name", ["minidl.ops.cpu.parallel._UNUSED", "minidl.ops.cuda.launch.UNUSED"])
+@pytest.mark.parametrize("name", ["minidl.ops.cpu.parallel._UNUSED", "minidl.ops.cuda.launch.memory.UNUSED"])
 def test_a_tracer_does_not_change_what_counts_as_unused(name: str) -> None:
     if "cuda" in name:
         pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")

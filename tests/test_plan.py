@@ -16,10 +16,10 @@ from test_compile import OPTIONS, Maker, Training, batch, bits, dense, names, nu
 
 import minidl
 from minidl import Tensor, nn, no_grad, ops
-from minidl.compile import replay
-from minidl.compile.plan import ALIGNMENT, Plan, _peak, can_be_captured, plan
-from minidl.compile.program import COUNTERS, SHARING, Program, Slot, leaves, replace
-from minidl.compile.replay import AsGraph, Aside, ByCalls
+from minidl.compiler import replay
+from minidl.compiler.plan import ALIGNMENT, Plan, _peak, can_be_captured, plan
+from minidl.compiler.program import COUNTERS, SHARING, Program, Slot, leaves, replace
+from minidl.compiler.replay import AsGraph, Aside, ByCalls
 from minidl.ops import cpu
 from minidl.training import RunningMetrics
 
@@ -171,7 +171,7 @@ def test_only_sharing_primitives_give_memory_that_others_hold(monkeypatch: pytes
     public = {name for name, value in vars(cpu).items() if isinstance(value, FunctionType)
               and not name.startswith(("_", "can_"))}
     assert called >= SHARING
-    assert public - called <= {"advance", "gather", "next_batch", "update_metrics", "image_step", "annotations",
+    assert public - called <= {"advance", "gather", "next_batch", "update_metrics", "region_step", "annotations",
                                "setitem"}
 
 

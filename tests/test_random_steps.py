@@ -53,10 +53,10 @@ def test_a_plant_that_is_found_late_fits(name: str) -> None:
 
 
 def test_a_plant_that_does_not_fit_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    plant = planted.Plant("minidl.compile.replay:arrays_of", "no such words", "pass")
+    plant = planted.Plant("minidl.compiler.replay:arrays_of", "no such words", "pass")
     monkeypatch.setitem(planted.PLANTS, "mine", plant)
-    with pytest.raises(LookupError, match=r"planted: minidl\.compile\.replay:arrays_of has 0 times 'no such words' but "
-                                          r"must have it once; adapt PLANTS\['mine'\] to the source$"), \
+    with pytest.raises(LookupError, match=r"planted: minidl\.compiler\.replay:arrays_of has 0 times 'no such words' "
+                                          r"but must have it once; adapt PLANTS\['mine'\] to the source$"), \
             planted.planted("mine"):
         pass
 

@@ -210,7 +210,7 @@ def full_at(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     def replace(*arguments: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(f"minidl.training.os.{name}", replace)
+    monkeypatch.setattr(f"minidl.training.run_folder.os.{name}", replace)
 
 
 @pytest.mark.parametrize("place", [None, "a/b/c", "mine", "mine/a/b"])
@@ -564,7 +564,7 @@ def test_seconds_are_of_training_and_evaluation_and_images_per_second_of_trainin
             now[0] += 1 if self.training else 10
             return super().forward(x)
 
-    monkeypatch.setattr("minidl.training.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("minidl.training.fit.time.perf_counter", lambda: now[0])
     model = Slow()
     for metrics in fit(model, optim.SGD(model.parameters(), 0.1), *numbered_loaders(), epochs=2):
         assert metrics["seconds"] == 3 * 1 + 2 * 10

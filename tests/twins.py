@@ -19,12 +19,12 @@ import numpy as np
 
 import minidl
 from minidl import Tensor, nn, optim
-from minidl.tensor import mode
+from minidl.mode import mode
 
 
 def _compile_error() -> type[Exception]:
     """The class of refusals, wherever it lives."""
-    for where in ("minidl", "minidl.compile.record", "minidl.compiler.record", "minidl.compile", "minidl.compiler"):
+    for where in ("minidl", "minidl.compiler.record", "minidl.compiler.record", "minidl.compile", "minidl.compiler"):
         try:
             found = getattr(importlib.import_module(where), "CompileError", None)
         except ImportError:

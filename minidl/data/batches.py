@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from ..device import to_device
+from ..mode import mode
 from ..ops._backend import backend_of
-from ..tensor import Tensor, mode, wrap
+from ..tensor import Tensor, wrap
 from .loader import DataLoader
 
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from .. import rng
 from ..device import resolve, to_device
+from ..mode import Watched
 from ..ops._backend import backend_of
-from ..tensor import Watched
 from .datasets import Dataset
 
 Batch = tuple[Any, Any]                    # arrays on the loader's device

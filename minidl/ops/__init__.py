@@ -1,5 +1,6 @@
 """All operations on Tensors. Each is one function: its forward and, beside it, its gradient."""
 
+from . import operators  # noqa: F401  attaches Tensor's operators and methods
 from ._backend import CONV_ALGORITHMS
 from ._op import OPS
 from .activation import dropout, log_softmax, relu, sigmoid, softmax, tanh

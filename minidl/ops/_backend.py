@@ -9,7 +9,7 @@ import numpy as np
 
 from .. import tensor
 from ..device import is_cuda
-from ..tensor import mode
+from ..mode import mode
 from . import cpu
 
 CONV_ALGORITHMS: tuple[str, ...] = tuple(cpu.CONV_ALGORITHMS)

@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from ..tensor import Node, Tensor, mode, wrap
+from ..mode import mode
+from ..tensor import Node, Tensor, wrap
 from ._backend import BACKENDS, backend_of
 
 OPS: dict[str, Callable[..., Tensor]] = {}     # every op by name; the tests demand a Case for each

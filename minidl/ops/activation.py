@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from .. import rng
-from ..tensor import Tensor, mode
+from ..mode import mode
+from ..tensor import Tensor
 from ._op import op
 
 

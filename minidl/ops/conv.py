@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ._op import op
-from .window import conv_geometry
+from .geometry import conv_geometry
 
 
 @op(floating=True)

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from ..tensor import Tensor, mode
+from ..mode import mode
+from ..tensor import Tensor
 from ._backend import backend_of
 from ._op import op
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ._op import op
-from .window import pool_geometry
+from .geometry import pool_geometry
 
 
 @op(floating=True)

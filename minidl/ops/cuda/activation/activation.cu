@@ -2,8 +2,8 @@
 //
 // A thread owns the elements THREAD, THREAD + THREADS, ... of `size`; a block owns nothing. Any grid and block will do.
 // Gradients take what the forward computed, y, as those of these three functions are simplest in it.
-#include "common.cuh"
-#include "activation/act.cuh"
+#include "include/common.cuh"
+#include "include/act.cuh"
 
 #define ELEMENTS unsigned i = THREAD; i < size; i += THREADS
 

@@ -5,7 +5,7 @@
 // 8j to 8j + 7. A thread computes one block and keeps 8 bits of it; a warp owns 256 elements, which its lanes then
 // handle side by side, each asking the lane that holds the bit: reads and writes are coalesced.
 // Requires: blockDim.x a multiple of 32, and a thread for every 8 elements.
-#include "common.cuh"
+#include "include/common.cuh"
 
 typedef unsigned long long Word;
 

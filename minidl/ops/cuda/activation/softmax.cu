@@ -5,8 +5,8 @@
 // elements between the exchanges; a block of b threads owns b / lanes rows. Neighbouring threads are at neighbouring
 // elements when inner is 1, and with lanes = 1 when it is not.
 // Requires: blockDim.x a multiple of lanes and of 32; lanes a power of two up to 32, or blockDim.x.
-#include "common.cuh"
-#include "activation/rows.cuh"
+#include "include/common.cuh"
+#include "include/rows.cuh"
 
 struct Row { int at, lane, size; };        // first element, this thread's place, elements: 0 where there is no row
 

@@ -1,6 +1,6 @@
 """Convolution on CUDA: the papers' algorithms as rows of one table, and the choice among them.
 
-x (n,c,h,w), w (m,c,kh,kw), y (n,m,oh,ow); g is an ops.window.ConvGeometry. README.md tells the ladder's story.
+x (n,c,h,w), w (m,c,kh,kw), y (n,m,oh,ow); g is an ops.geometry.ConvGeometry. README.md tells the ladder's story.
 """
 
 from __future__ import annotations
@@ -12,21 +12,12 @@ from typing import Any, NamedTuple
 from ....device import precision
 from ..activation import VALUES
 from ..pool import avg_pool2d, avg_pool2d_grad_act, in_squares
-from . import (
-    direct,
-    implicit_gemm,
-    krizhevsky,
-    tensor_core_image,
-    tiled,
-    unroll,
-    wgmma,
-    whole_image,
-    winograd,
-    winograd_dw,
-)
 from .auto import fastest
 from .bias import sum_maps
-from .planned import Gradients, Outputs
+from .papers import direct, krizhevsky, tiled, unroll
+from .product import implicit_gemm
+from .resident import tensor_core_image, wgmma, whole_image, winograd, winograd_dw
+from .resident.planned import Gradients, Outputs
 
 Array = Any
 

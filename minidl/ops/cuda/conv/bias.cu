@@ -2,7 +2,7 @@
 // A block of 1024 threads owns one map in one share of the images; its sum has a fixed order. A thread has eight loads
 // (of doubles four) of WIDE elements under way at a time: a few blocks must keep the memory busy.
 // Requires: WIDE divides l.
-#include "common.cuh"
+#include "include/common.cuh"
 
 constexpr int LOADS = sizeof(REAL) == 4 ? 8 : 4;
 static_assert(WIDE == 1 || WIDE == 4, "WIDE is how many neighbouring elements one load brings: 1 or 4");

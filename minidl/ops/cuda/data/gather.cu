@@ -6,7 +6,7 @@
 // one that names no image is not read at: its pixels are NaN.
 // gather: the index of image i is indices[i]. next_batch: it is order[position[0] * batch + i], or no image's where the
 // order of `count` images has ended, and picked[i] is that image's label, or -1.
-#include "common.cuh"
+#include "include/common.cuh"
 
 // Rounded twice, as on the CPU, so that both give the same bits.
 __device__ __forceinline__ float affine_of(float byte, float scale, float shift) {

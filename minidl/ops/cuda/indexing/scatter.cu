@@ -1,7 +1,7 @@
 // gx[e] = the sum of all gy that were taken from element e, in the order in which they were taken.
 // `taken` is sorted: the element of each gy[order[i]]. A thread looks at one of them, and where it is the first of its
 // element, adds up all of that element. Elements that were not taken are left as they are.
-#include "common.cuh"
+#include "include/common.cuh"
 
 extern "C" __global__ void scatter(const REAL* gy, const long long* taken, const long long* order, REAL* gx, int size) {
     for (int i = THREAD; i < size; i += THREADS) {

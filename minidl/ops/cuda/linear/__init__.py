@@ -32,7 +32,7 @@ MODES = {"fp32": "FP32", "tf32": "TF32", "3xtf32": "TF32X3", "bf16": "BF16"}
 
 
 def _mode(dtype: np.dtype, precision: str) -> str:
-    """How products are computed: PRECISION in linear/tile.cuh. float64 is always float64."""
+    """How products are computed: PRECISION in include/tile.cuh. float64 is always float64."""
     return MODES[precision] if dtype == np.float32 else "FP32"
 
 

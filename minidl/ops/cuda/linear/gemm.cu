@@ -10,8 +10,8 @@
 //
 // -DFUSED=VALUE: each sum, with its bias, goes through the activation -DACT. -DFUSED=SLOPE: it is a gradient, and is
 // multiplied by the activation's slope, which `y`, what the activation gave, tells.
-#include "linear/tile.cuh"
-#include "activation/act.cuh"
+#include "include/tile.cuh"
+#include "include/act.cuh"
 
 #define PLAIN 0
 #define VALUE 1

@@ -1,15 +1,15 @@
 // Cross-entropy: log softmax, each image's loss and their sum, and the gradient.
 //
 // x, log_p and gx are (n, classes), labels and the losses of images (n,). `lanes` threads own an image's row
-// (activation/rows.cuh). cross_entropy_rows: a block of b threads owns b / lanes rows and writes their losses.
+// (include/rows.cuh). cross_entropy_rows: a block of b threads owns b / lanes rows and writes their losses.
 // cross_entropy_all: one block owns everything, sums the losses too and writes the one number, total / divisor.
 // cross_entropy_sum: one block makes that number of losses in memory. cross_entropy_grad_x: a thread owns elements.
 // cross_entropy_with_grad: as cross_entropy_all, and the gradient of that number in the place of log_p.
 // The loss is -keep log_p[label] - smoothing * mean of log_p, where keep = 1 - smoothing. A label that is no class is
 // not read at: its image's loss and gradient are NaN.
 // Requires: blockDim.x a multiple of lanes and of 32; lanes a power of two up to 32, or blockDim.x (rows only).
-#include "common.cuh"
-#include "activation/rows.cuh"
+#include "include/common.cuh"
+#include "include/rows.cuh"
 
 __device__ __forceinline__ bool is_class(long long label, int classes) {
     return (unsigned long long)label < (unsigned)classes;     // a negative label is a very large unsigned one

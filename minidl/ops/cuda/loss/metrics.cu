@@ -3,7 +3,7 @@
 // x (n, classes) are the logits, loss is the images' mean loss, one number. An image is right where its largest logit,
 // the first of equal ones and NaN above all, is its label's. One block owns everything; a thread owns every
 // blockDim.x-th image. Requires: blockDim.x a multiple of 32.
-#include "common.cuh"
+#include "include/common.cuh"
 
 extern "C" __global__ void update_metrics(double* sums, const REAL* loss, const REAL* x, const long long* labels, int n,
                                           int classes) {

@@ -8,7 +8,7 @@
 // The rate is `lr`, or rates[*position] (up to rates[last]) where rates are given, or rates[0] without a position: so
 // that a captured launch need not be made anew.
 // Requires: blockDim.x 256; `first` ascending, from 0, and beyond every block where there is no parameter.
-#include "common.cuh"
+#include "include/common.cuh"
 
 #define PARAMETERS 64
 #define THREADS_A_BLOCK 256

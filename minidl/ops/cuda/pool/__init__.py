@@ -1,4 +1,4 @@
-"""Pooling on CuPy arrays: x (n,c,h,w), y (n,c,oh,ow); g is an ops.window.PoolGeometry."""
+"""Pooling on CuPy arrays: x (n,c,h,w), y (n,c,oh,ow); g is an ops.geometry.PoolGeometry."""
 
 from __future__ import annotations
 

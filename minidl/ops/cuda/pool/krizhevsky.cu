@@ -6,8 +6,8 @@
 // the last block fewer, where the paper's owns one plane. A thread owns every blockDim.x-th column of height KH in
 // the band: neighbours are at neighbouring elements of x and dx in each of the KH steps.
 // Requires: shared memory of KW * pitch elements (average) or band * ow (gradient); pitch >= band * ow.
-#include "common.cuh"
-#include "activation/act.cuh"
+#include "include/common.cuh"
+#include "include/act.cuh"
 
 #ifndef KH
 #define KH 4

@@ -4,8 +4,8 @@
 // owns the elements THREAD, THREAD + THREADS, ... of its result; a block owns nothing; any grid and block will do.
 // Gradients gather: the thread of an input element adds up the windows that hold it, in order of their rows and
 // columns, so that no two threads write to one place.
-#include "common.cuh"
-#include "activation/act.cuh"
+#include "include/common.cuh"
+#include "include/act.cuh"
 
 // The windows [first, end) along one axis that hold position r.
 struct Range { int first, end; };

@@ -1,0 +1,265 @@
+"""What a step can reach by name: the globals, closure cells, attributes and containers that its code mentions.
+
+A replay does not run the step's Python, so whatever its code reads there must be as it was. The code is not run for
+this: each function that can be reached from the step has its names looked up, and so on from what they stand for. The
+code of Python's own library, of installed packages and of minidl, which tells the recorder itself, is not looked into.
+"""
+
+from __future__ import annotations
+
+import array
+import contextvars
+import dis
+import functools
+import inspect
+import itertools
+import operator
+import os
+import random
+import site
+import sys
+from collections import deque
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import BuiltinFunctionType, CodeType, FunctionType, GeneratorType, MethodType, ModuleType
+from typing import Any
+
+import numpy as np
+
+from ..device import is_array
+from ..mode import Watched
+from ..tensor import Tensor
+from .facts import PLAIN, Facts
+
+LIBRARY = str(Path(__file__).resolve().parents[1]) + os.sep
+_PACKAGES = tuple(folder + os.sep for folder in (*site.getsitepackages(), site.getusersitepackages()))
+_OTHERS = (str(Path(functools.__file__).parent) + os.sep, *_PACKAGES)
+MAX_BYTES = 1 << 20                        # of an array of the host: each replay looks at all of it
+_GLOBALS = {"LOAD_GLOBAL", "LOAD_NAME"}
+_ANY_ATTRIBUTE = {"vars", "__dict__", "getattr"}       # code with one of these may read any attribute,
+_ANY_GLOBAL = {"globals", "modules", "__globals__"}    # and with one of these any global that it has a word for
+
+
+@functools.cache
+def _states() -> dict[type, Callable[[Any], Any]]:
+    """Of what changes as it is used, how far it is. Made at the first recording: numpy.random takes long to import."""
+    return {
+        random.SystemRandom: lambda r: object(),       # never the same
+        itertools.count: repr, random.Random: lambda r: r.getstate(), contextvars.ContextVar: lambda v: v.get(None),
+        np.random.Generator: lambda g: repr(g.bit_generator.state),
+        np.random.RandomState: lambda r: repr(r.get_state(legacy=False)["state"]),
+        **dict.fromkeys(map(type, (iter([]), iter(()), iter({}), iter(range(0)), iter(""), iter(set()), reversed([]))),
+                        operator.length_hint)}
+
+
+@functools.cache
+def _sources() -> dict[str, set[str]]:
+    """Of Python's and NumPy's modules, what else is not the same at each look."""
+    return {"os": {"environ"}, "numpy": {"random"}, "random": set(vars(random)), "numpy.random": set(vars(np.random))}
+
+
+def is_users(file: str) -> bool:
+    """Whether a file is neither minidl's nor Python's nor an installed package's."""
+    return not file.startswith((LIBRARY, *_OTHERS, "<frozen")) or file.startswith(tuple(_CLAIMED))
+
+
+_CLAIMED: set[str] = set()                 # folders of installed packages that hold a step or a Module: the user's
+
+
+def claim(step: Any) -> None:
+    """Take the package that a step is written in for the user's own."""
+    code = getattr(inspect.unwrap(getattr(step, "func", step)), "__code__", None)
+    _claim(code and code.co_filename)
+
+
+def _claim(file: str | None) -> None:
+    """Take the installed package that a file belongs to for the user's own."""
+    for folder in _PACKAGES:
+        if file is not None and file.startswith(folder):
+            top, *inner = Path(file).relative_to(folder).parts
+            if top not in ("numpy", "minidl"):
+                _CLAIMED.add(folder + top + os.sep if inner else file)
+                _may_change.cache_clear()
+
+
+@functools.lru_cache(maxsize=4096)
+def _mentioned(code: CodeType) -> tuple[frozenset[str], frozenset[str]]:
+    """(the globals that code reads, the words that may be attributes), with the functions defined within."""
+    names, words = set(), set(code.co_names)
+    for instruction in dis.get_instructions(code):
+        if instruction.opname in _GLOBALS:
+            names.add(instruction.argval)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            inner = _mentioned(constant)
+            names |= inner[0]
+            words |= inner[1]
+        elif isinstance(constant, str) and constant.isidentifier():      # getattr(x, "name")
+            words.add(constant)
+    return frozenset(names), frozenset(words)
+
+
+class Names:
+    """Notes, as Facts, what is reached from the values that it is told to follow."""
+
+    def __init__(self, facts: Facts):
+        self.facts = facts
+        self.iterator: str | None = None   # a name that stands for an iterator whose state cannot be seen
+        self.large: tuple[str, int] | None = None      # one of an array that is too large to be looked at each time
+        self._seen: dict[int, Any] = {}    # what was reached, by id; held, so that no id is used again
+        self._words: set[str] = set()      # that code mentions
+        # Dicts of attributes: with a name, the words looked up there so far, and whether it is the user's: then what
+        # is found is followed, and code with getattr may read any of it.
+        self._spaces: list[tuple[Any, str, set[str], bool]] = []
+        self._owners: set[type] = set()    # classes among them
+        self._waiting: list[tuple[Any, str]] = []
+
+    def follow(self, value: Any, what: str) -> None:
+        """Note all that can be reached from a value."""
+        self._waiting.append((value, what))
+        while self._waiting or self._look_up():
+            value, what = self._waiting.pop()
+            if id(value) not in self._seen and not isinstance(value, (*PLAIN, Tensor)):
+                self._seen[id(value)] = value
+                self._visit(value, what)
+
+    def _look_up(self) -> bool:
+        """Look up words that were met since in all dicts of attributes; whether that gave something to follow."""
+        for space, what, looked, users in self._spaces:
+            words = set(space) if self._words & _ANY_ATTRIBUTE and users else self._words
+            for word in words - looked:
+                looked.add(word)
+                if word in space:
+                    self.facts.entry(space, word, space[word], f"{what}.{word}")
+                    if users:
+                        self._waiting.append((space[word], f"{what}.{word}"))
+        return bool(self._waiting)
+
+    def _visit(self, value: Any, what: str) -> None:
+        states = _states()
+        state = next((states[kind] for kind in type(value).__mro__ if kind in states), None)
+        if isinstance(value, FunctionType):
+            self._function(value, what)
+        elif isinstance(value, (MethodType, BuiltinFunctionType)):
+            self._waiting += [(getattr(value, "__func__", None), what), (value.__self__, what)]
+        elif isinstance(value, functools.partial):
+            self._waiting += [(value.func, what), (value.args, what), (value.keywords, what)]
+        elif isinstance(value, (staticmethod, classmethod)):
+            self._waiting.append((value.__func__, what))
+        elif isinstance(value, property):
+            self._waiting.append((value.fget, what))
+        elif isinstance(value, (operator.attrgetter, operator.methodcaller)):
+            self._words.update(word for name in value.__reduce__()[1] if isinstance(name, str)
+                               for word in name.split("."))
+        elif isinstance(value, type):
+            self._words.add("__init__")
+            self._classes(value)
+        elif isinstance(value, ModuleType):
+            self._space(vars(value), value.__name__, value.__name__)
+            self._waiting += [(getattr(value, name), f"{what}.{name}")
+                              for name in self._words & _sources().get(value.__name__, set())]
+        elif state is not None:
+            self.facts.state(value, state, what)
+        elif isinstance(value, Watched):
+            # minidl's own optimizers and loaders tell the recorder what counts; Modules and the user's do not.
+            if hasattr(value, "forward") or not _module(type(value)).startswith("minidl."):
+                _claim(getattr(sys.modules.get(_module(type(value))), "__file__", None))
+                self.facts.watch(value)
+                self._waiting += [(attribute, f"{what}.{name}") for name, attribute in vars(value).items()
+                                  if name not in value.restless]
+            self._classes(type(value))
+        elif isinstance(value, np.ndarray):
+            if value.nbytes <= MAX_BYTES:
+                self.facts.array(value, what)
+            else:
+                self.large = what, value.nbytes
+        elif isinstance(value, (list, tuple, set, frozenset, deque, bytearray, array.array, Mapping)):
+            if isinstance(value, Mapping) and hasattr(type(value), "restless"):      # an optimizer's group
+                for name in value.keys() - type(value).restless:  # type: ignore[attr-defined]  # just seen
+                    self.facts.setting(value, name, value[name], f"{what}[{name!r}]")
+            elif not isinstance(value, (tuple, frozenset)):
+                self.facts.container(value, what)
+            held = value.items() if isinstance(value, Mapping) else enumerate(value)
+            self._waiting += [(item, f"{what}[{key!r}]") for key, item in held]
+            self._object(value, what)
+        elif hasattr(type(value), "__next__") or isinstance(value, GeneratorType):
+            self.iterator = what
+        elif not is_array(value):
+            self._object(value, what)
+
+    def _space(self, space: Any, what: str, module: str) -> None:
+        """Look words up in a dict of attributes of something that a module defines."""
+        if _may_change(module):
+            self._spaces.append((space, what, set(), not module.startswith("minidl")))
+
+    def _function(self, function: FunctionType, what: str) -> None:
+        self._waiting.append((getattr(function, "__wrapped__", None), what))
+        if not is_users(function.__code__.co_filename):
+            return
+        names, words = _mentioned(function.__code__)
+        self._words |= words
+        self.facts.function(function, what)
+        self._spaces.append((vars(function), what, set(), True))
+        if words & _ANY_GLOBAL:
+            names |= words
+        for name in sorted(names & function.__globals__.keys()):
+            self.facts.entry(function.__globals__, name, function.__globals__[name], f"the global {name!r}")
+            self._waiting.append((function.__globals__[name], name))
+        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+            try:
+                self.facts.cell(cell, f"{name!r}, from around {function.__name__}")
+                self._waiting.append((cell.cell_contents, name))
+            except ValueError:             # it has no value yet
+                pass
+        self._waiting += [(default, f"a default of {function.__name__}") for default in (
+            *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())]
+
+    def _classes(self, cls: type) -> None:
+        """The attributes of a class and its bases, and the functions that Python calls by itself."""
+        for each in cls.__mro__:
+            if _may_change(_module(each)) and each not in self._owners:
+                self._owners.add(each)
+                self._space(vars(each), each.__name__, _module(each))
+                if not _module(each).startswith("minidl"):
+                    self._words |= {name for name, function in vars(each).items() if name == "forward" or (
+                        name.startswith("__") and name != "__init__" and isinstance(function, FunctionType))}
+
+    def _object(self, value: Any, what: str) -> None:
+        space: Any = getattr(value, "__dict__", None)
+        if space is not None:
+            self._spaces.append((space, what, set(), True))
+            if _may_change(_module(type(value))):
+                self.facts.length(space, what)
+            self._waiting.append((space.get("__wrapped__"), what))
+        slots = [name for each in type(value).__mro__ for name in getattr(each, "__slots__", ())]
+        if slots:
+            self._space(_Slots(value, slots), what, _module(type(value)))
+        self._classes(type(value))
+
+
+def _module(cls: type) -> str:
+    """The name of the module that defines a class; some classes of C extensions have something else there."""
+    return cls.__module__ if isinstance(cls.__module__, str) else "builtins"
+
+
+@functools.lru_cache(maxsize=4096)
+def _may_change(module: str) -> bool:
+    """Whether what a module defines is looked at: the user's own, and minidl's, which a test may patch."""
+    file = getattr(sys.modules.get(module), "__file__", None)
+    if file is None:
+        return module not in sys.builtin_module_names and module not in sys.stdlib_module_names
+    return is_users(file) or file.startswith(LIBRARY)
+
+
+class _Slots(dict[str, Any]):
+    """An object's slots, read as a dict is."""
+
+    def __init__(self, value: Any, names: list[str]):
+        super().__init__({name: None for name in names if hasattr(value, name)})
+        self.value = value
+
+    def __getitem__(self, name: str) -> Any:
+        return getattr(self.value, name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return getattr(self.value, name, default)

@@ -1,0 +1,120 @@
+"""Passes over programs. Each takes a Program and returns a smaller one that does the same."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace as with_
+from typing import Any
+
+from .fuse import fuse
+from .plan import can_be_captured, plan
+from .program import SHARING, Call, Dynamic, Program, Slot, leaves, replace
+from .regions import join_regions
+
+
+def dead_code(program: Program) -> Program:
+    """Leave out calls whose results nobody reads and that do nothing else."""
+    needed, calls = program.kept(), []
+    for call in reversed(program.calls):
+        if call.effect or not needed.isdisjoint(call.results):
+            calls.append(call)
+            needed.update(call.reads())
+    return _noted(program, calls[::-1], "dead code")
+
+
+def common_subexpressions(program: Program) -> Program:
+    """Make each call once: a second one with the same arguments is the first one's results.
+
+    Only between effects, which may change what an argument holds. What is changed in place stays apart, as do
+    gradients and results of the step, each of which is its own.
+    """
+    own = program.written() | {slot for _, slot in program.grads if slot is not None}
+    kept = program.kept()
+    seen: dict[Any, tuple[Slot, ...]] = {}
+    renamed: dict[Slot, Slot] = {}
+
+    def current(value: Any) -> Any:
+        return renamed.get(value, value) if isinstance(value, Slot) else value
+
+    calls = []
+    for call in program.calls:
+        call = _with_slots(call, current)
+        if call.effect:
+            seen.clear()
+        if call.effect or call.name == "copy" or not own.isdisjoint(call.results):
+            calls.append(call)
+            continue
+        first = seen.setdefault(_key(call), call.results)
+        if first is call.results or not kept.isdisjoint(call.results):
+            calls.append(call)
+        else:
+            renamed.update(zip(call.results, first, strict=True))
+    return _renamed(program, calls, current, "common subexpressions")
+
+
+def _key(call: Call) -> Any:
+    """Equal for calls that compute the same; values that cannot be compared are equal to themselves alone."""
+    def part(value: Any) -> Any:
+        if isinstance(value, (Slot, Dynamic)):
+            return value
+        try:
+            hash(value)
+        except TypeError:
+            return "id", id(value)
+        return type(value), value
+    return call.backend.__name__, call.name, tuple(call.options), tuple(
+        part(value) for value in leaves((call.arguments, tuple(call.options.values())))), _shape_of(call.arguments)
+
+
+def _shape_of(value: Any) -> Any:
+    """How arguments are nested: ((1,), 2) and (1, (2,)) have the same leaves."""
+    return tuple(map(_shape_of, value)) if isinstance(value, (tuple, list)) else None
+
+
+def copy_elision(program: Program) -> Program:
+    """Leave out copies of what nobody else reads or keeps, where it lies in memory of its own: it is the copy."""
+    makers = Counter(slot for call in program.calls for slot in call.results)
+    uses = Counter(slot for call in program.calls for slot in call.reads()) + Counter(program.kept())
+    own = {slot for call in program.calls if call.name not in SHARING for slot in call.results
+           if slot.kind == "result" and makers[slot] == uses[slot] == 1}
+    renamed: dict[Slot, Slot] = {}
+
+    def current(value: Any) -> Any:
+        return renamed.get(value, value) if isinstance(value, Slot) else value
+
+    calls = []
+    for call in program.calls:
+        if call.name == "copy" and call.arguments[0] in own:
+            renamed[call.results[0]] = current(call.arguments[0])
+        else:
+            calls.append(_with_slots(call, current))
+    return _renamed(program, calls, current, "copy elision")
+
+
+def _with_slots(call: Call, current: Callable[[Any], Any]) -> Call:
+    """A call on other values."""
+    return with_(call, arguments=replace(call.arguments, current), options=replace(call.options, current))
+
+
+def _renamed(program: Program, calls: list[Call], current: Callable[[Any], Any], what: str) -> Program:
+    """A program of other calls, and what it returns and leaves behind under its new names."""
+    return with_(_noted(program, calls, what), outputs=replace(program.outputs, current),
+                 grads=[(leaf, current(slot)) for leaf, slot in program.grads])
+
+
+def _noted(program: Program, calls: list[Call], what: str) -> Program:
+    fewer = len(program.calls) - len(calls)
+    return with_(program, calls=calls, notes=[*program.notes, f"{what}: {fewer} calls fewer"])
+
+
+# Copies go before regions are made: two results of a region may lie in the same memory.
+PASSES = (common_subexpressions, fuse, dead_code, copy_elision, join_regions)
+
+
+def optimised(program: Program) -> Program:
+    """All passes, in their order, and what the result needs of memory."""
+    for each in PASSES:
+        program = each(program)
+    peak = plan(program, can_be_captured(program)).peak
+    return with_(program, peak=peak, notes=[*program.notes, f"memory: {peak:,} bytes for results"])

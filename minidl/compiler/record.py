@@ -1,0 +1,406 @@
+"""Recording: run a step for real, and note every call of a primitive.
+
+While `mode.recorder` is set, ops and optimizers get their primitives through a Recorder, and everything that a replay
+could not repeat (reading a value, moving it between devices, making a Tensor from data) is refused, naming the line.
+What the step looks at beside its arguments is noted as Facts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+import inspect
+import sys
+import weakref
+from collections.abc import Callable
+from types import FrameType, ModuleType
+from typing import Any, NoReturn
+
+import numpy as np
+
+from ..device import is_array
+from ..mode import Watched, mode
+from ..tensor import Node, Tensor, wrap
+from .facts import Facts
+from .names import Names, claim, is_users
+from .program import Call, Dynamic, Program, Slot, leaves, replace
+
+PLAIN = (type(None), bool, int, float, complex, str, bytes, np.generic)       # what a step may return beside Tensors
+BEFORE = "goes backward through what was computed before the step"
+
+
+class CompileError(ValueError):
+    """A step that cannot be replayed."""
+
+
+class Symbol:
+    """An array as an op's body sees it while a step is recorded: its shape and dtype, and nothing else.
+
+    A body that computes with its values, beside the primitives of `k`, would leave a constant in the program.
+    """
+
+    __slots__ = ("_array", "_recorder")
+
+    def __init__(self, array: Any, recorder: Recorder):
+        self._array, self._recorder = array, recorder
+
+    shape = property(lambda self: self._array.shape)
+    dtype = property(lambda self: self._array.dtype)
+    ndim = property(lambda self: self._array.ndim)
+    size = property(lambda self: self._array.size)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        self._recorder.refuse(f"reads {name} of an array in the body of the op {self._recorder.op!r}",
+                              "compute with the primitives of k, and look at shapes and dtypes alone")
+
+
+def _not_a_symbols(name: str) -> Callable[..., NoReturn]:
+    return lambda symbol, *_, **__: symbol.__getattr__(name)
+
+
+# What Python and NumPy look up in the class.
+for _name in ("array array_ufunc array_function bool int float complex index len iter next contains getitem setitem "
+              "neg pos abs invert lt le eq ne gt ge " + " ".join(f"{way}{name}" for way in ("", "r", "i") for name in (
+                  "add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor"))).split():
+    setattr(Symbol, f"__{_name}__", _not_a_symbols(f"__{_name}__"))
+Symbol.__hash__ = object.__hash__          # type: ignore[method-assign]  # __eq__ took it
+
+
+def _array_of(value: Any) -> Any:
+    return value._array if value.__class__ is Symbol else value
+
+
+class Recorder:
+    """What one run of a step does, as it does it."""
+
+    def __init__(self, step: Callable[..., Any], given: list[Any]):
+        self.name = getattr(step, "__qualname__", repr(step))
+        self.line = line_of(step)
+        self.refusal: CompileError | None = None       # the last: a step that catches it went another way than plain
+        self.op = ""                                   # whose body runs
+        self.calls: list[Call] = []
+        self.slots: dict[int, Slot] = {}               # of arrays, by id: `alive` keeps ids from being used again
+        self.alive: list[Any] = []
+        self.facts = Facts()
+        self.names = Names(self.facts)
+        claim(step)
+        self.names.follow(step, self.name)
+        if self.names.iterator is not None:
+            raise CompileError(f"compile: {self.name} reads the iterator {self.names.iterator!r}, which a replay could "
+                               "not advance; take from it outside, and pass what it gave as an argument "
+                               f"({self.line})")
+        if self.names.large is not None:
+            what, size = self.names.large
+            raise CompileError(f"compile: {self.name} reads the array {what!r} of {size:,} bytes beside Tensors, of "
+                               "which each replay would have to look at all; make it a Tensor, or take what it is read "
+                               f"for as a number, outside ({self.line})")
+        self.dynamics: list[Dynamic] = []
+        self.places = {id(t): i for i, t in enumerate(given) if isinstance(t, Tensor)}      # arguments
+        self.inputs = [self.slots.get(id(_of(value))) or self.slot("input", _of(value)) for value in given]
+        self.known: dict[int, Tensor] = {}             # whose .grad was looked at or set
+        self.before: list[tuple[Tensor, Slot]] = []    # and was there before the step: more inputs
+        self.old_grads: set[int] = set()               # ids of those gradients
+        self.leaves: dict[int, Tensor] = {}            # whose .grad was set or written
+        self.lines: dict[int, str] = {}                # that did so last
+        self.changed: dict[int, Tensor] = {}
+        self.own: dict[int, tuple[weakref.ref[Tensor], str]] = {}            # Tensors of this run, and the lines
+        self.start = Node("", None, (), (), lambda gy, need: ()).number      # Nodes of this run have higher ones
+        self._backends: dict[tuple[str, bool], RecordingBackend] = {}
+
+    # ------------------------------------------------------------------ what ops, tape and optimizers tell
+    def through(self, backend: ModuleType, symbolic: bool = False) -> RecordingBackend:
+        """The primitives of a backend, noting each call. symbolic: as an op's body is given them."""
+        key = backend.__name__, symbolic
+        if key not in self._backends:
+            self._backends[key] = RecordingBackend(self, backend, symbolic)
+        return self._backends[key]
+
+    def run(self, name: str, body: Callable[..., Any], k: Any, arrays: list[Any], options: dict[str, Any]) -> Any:
+        """(the result, its backward closure) of an op's body, which sees Symbols in the place of arrays."""
+        self.op, symbol = name, self._symbol
+        y, backward = body(self.through(k.backend, symbolic=True), *map(symbol, arrays), **options)
+        y = self._made_by_k(name, y)
+        if backward is None:
+            return y, None
+
+        def watched(gy: Any, need: tuple[bool, ...]) -> tuple[Any, ...]:
+            self.op = name
+            gradients = backward(symbol(gy), need)
+            return tuple(None if g is None else self._made_by_k(f"{name}'s gradient", g) for g in gradients)
+        return y, watched
+
+    def _symbol(self, array: Any) -> Any:
+        return Symbol(array, self) if is_array(array) else array
+
+    def _made_by_k(self, name: str, value: Any) -> Any:
+        if value.__class__ is not Symbol:
+            self.refuse(f"calls the op {name}, whose result did not come from a primitive of k",
+                        "compute it with the primitives of k")
+        return value._array
+
+    def seen(self, tensors: Any) -> None:
+        """Tensors that an op was given: those from before the step are shared by all replays."""
+        for t in tensors:
+            if not isinstance(t, Tensor) or id(t) in self.places or self.is_own(t) or id(t) in self.old_grads:
+                continue
+            if id(t._data) not in self.slots:
+                if t.node is not None and t.node.number > self.start:
+                    self.refuse(f"gives an op a Tensor of shape {t.shape} whose array it made itself",
+                                "compute it with minidl's ops")
+                self.outside(t._data)
+            self.facts.tensor(t)
+
+    def outside(self, array: Any) -> None:
+        """An array from before the step, in which replays read and write."""
+        if id(array) not in self.slots:
+            self.slot("outside", array)
+
+    def change(self, t: Tensor) -> None:
+        """A Tensor's memory is about to be changed in place."""
+        if not self.is_own(t):
+            self.changed[id(t)] = t
+
+    def made(self, t: Tensor) -> None:
+        """A Tensor that the step made: it must not outlive the step, but for what is returned."""
+        self.own[id(t)] = weakref.ref(t), where()
+
+    def is_own(self, t: Tensor) -> bool:
+        entry = self.own.get(id(t))
+        return entry is not None and entry[0]() is t
+
+    def module(self, module: Watched) -> None:
+        """A Module is about to be called: its attributes are facts, and what can be reached from them."""
+        self.names.follow(module, type(module).__name__)
+
+    def watch(self, value: Watched) -> None:
+        """The program depends on the attributes of something."""
+        self.facts.watch(value)
+
+    def holds_items(self, what: str, container: Any) -> None:
+        """The program depends on what a container holds."""
+        self.facts.container(container, what)
+
+    def reads_entry(self, place: dict[str, Any], name: str, value: Any, noted: bool) -> None:
+        """An entry of an optimizer's group is read. noted: its changes are, in `changes`."""
+        (self.facts.setting if noted else self.facts.entry)(place, name, value, f"the optimizer's {name}")
+
+    def dynamic(self, read: Callable[[], Any]) -> Dynamic:
+        """A number that each replay reads anew."""
+        self.dynamics.append(Dynamic(len(self.dynamics), read))
+        return self.dynamics[-1]
+
+    # ------------------------------------------------------------------ gradients
+    def look_at_grad(self, leaf: Tensor) -> None:
+        """Somebody looks at leaf.grad: at first, at what was there before the step."""
+        if id(leaf) in self.known or self.is_own(leaf):
+            return
+        self.known[id(leaf)] = leaf
+        if id(leaf) not in self.places:                # of an argument, the signature says whether there is one
+            self.facts.gradient(leaf)
+        if leaf._grad is not None and id(leaf._grad._data) not in self.slots:
+            self.old_grads.add(id(leaf._grad))
+            self.before.append((leaf, self.slot("input", leaf._grad._data)))
+
+    def set_grad(self, leaf: Tensor) -> None:
+        """leaf.grad is about to be set."""
+        if not self.is_own(leaf):
+            self.known[id(leaf)] = self.leaves[id(leaf)] = leaf
+            self.lines[id(leaf)] = where()
+
+    def write_grad(self, leaf: Tensor) -> None:
+        """A backward pass is about to add to leaf.grad."""
+        if id(leaf._data) not in self.slots:
+            self.refuse(BEFORE, "compute it in the step, or pass x.detach()")
+        self.look_at_grad(leaf)
+        self.set_grad(leaf)
+
+    # ------------------------------------------------------------------ what is refused
+    def refuse(self, what: str, way_out: str) -> NoReturn:
+        self.refusal = CompileError(f"compile: {self.name} {what} at {where()}, which a replay could not repeat; "
+                                    f"{way_out}")
+        raise self.refusal
+
+    def constant(self, t: Tensor) -> None:
+        """A Tensor is being made: from a value that the program knows, or from new data, which is refused."""
+        if not (is_array(t._data) and id(t._data) in self.slots):
+            self.refuse("makes a Tensor from data", "make it outside and use it here, or pass it as an argument")
+        self.made(t)
+
+    def become(self, t: Tensor) -> None:
+        """A Tensor is about to become the result of `t op= ...` on the tape."""
+        if not self.is_own(t):
+            self.refuse(f"adds in place, on the tape, to a Tensor from outside (shape {t.shape})",
+                        "write t = t + x, with another name")
+
+    # ------------------------------------------------------------------ slots
+    def slot(self, kind: str, array: Any) -> Slot:
+        slot = self.slots[id(array)] = Slot(len(self.alive), kind, array)
+        self.alive.append(array)
+        return slot
+
+    def slot_of(self, value: Any, primitive: str) -> Any:
+        if isinstance(value, Tensor):
+            value = value._data
+        if not is_array(value):
+            return value
+        if id(value) not in self.slots:
+            if primitive in INDEXING:
+                return value                           # an index: a constant of the program
+            self.refuse(f"gives {primitive} an array of shape {value.shape} that it made itself",
+                        "make it outside, as a Tensor")
+        return self.slots[id(value)]
+
+
+INDEXING = ("getitem", "getitem_grad_x", "setitem")    # primitives that may be given arrays of the host
+
+
+def current(value: Any) -> Any:
+    """A Dynamic's value in the run that is being recorded: read once, however many calls want it."""
+    if isinstance(value, Dynamic):
+        if value.first is None:
+            value.first = value.read()
+        return value.first
+    return value
+
+
+class RecordingBackend:
+    """A backend whose primitives do what they do, and are noted. symbolic: they give Symbols."""
+
+    def __init__(self, recorder: Recorder, backend: ModuleType, symbolic: bool):
+        self._recorder, self.backend, self._symbolic = recorder, backend, symbolic
+
+    def __getattr__(self, name: str) -> Any:
+        primitive, recorder, backend = getattr(self.backend, name), self._recorder, self.backend
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            given = replace((list(arguments), options), _array_of)
+            if mode.recorder is not recorder:          # a closure that outlived the recording
+                result = primitive(*given[0], **given[1])
+            else:
+                result = recorded(given)
+            if not self._symbolic:
+                return result
+            return tuple(map(recorder._symbol, result)) if isinstance(result, tuple) else recorder._symbol(result)
+
+        def recorded(given: Any) -> Any:
+            noted = replace(given, lambda value: recorder.slot_of(value, name))
+            now = replace(given, current)
+            result = primitive(*now[0], **now[1])
+            results = result if isinstance(result, tuple) else () if result is None else (result,)
+            results = tuple(np.asarray(r) if isinstance(r, np.generic) else r for r in results)
+            slots = tuple(recorder.slots.get(id(r)) or recorder.slot("result", r) for r in results)
+            recorder.calls.append(Call(backend, name, tuple(noted[0]), noted[1], slots, isinstance(result, tuple),
+                                       where()))
+            return results if isinstance(result, tuple) else results[0] if results else None
+
+        setattr(self, name, call)
+        return call
+
+
+def record(step: Callable[..., Any], arguments: tuple[Any, ...], options: dict[str, Any]) -> tuple[Program, Any]:
+    """Run a step and note what it does: (its program, what it returned, its Tensors off the tape)."""
+    values = values_of(arguments, options)
+    recorder = Recorder(step, [value for value in values if isinstance(value, Tensor) or is_array(value)])
+    for value in values:
+        if not (isinstance(value, Tensor) or is_array(value)):
+            recorder.names.follow(value, "an argument")
+    before, mode.recorder = mode.recorder, recorder
+    try:
+        returned = step(*arguments, **options)
+    finally:
+        mode.recorder = before
+    if recorder.refusal is not None:
+        raise recorder.refusal
+    outputs = replace(returned, functools.partial(_output, recorder))
+    returned = replace(returned, lambda value: wrap(value._data) if isinstance(value, Tensor) else value)
+    _refuse_what_stays(recorder)
+
+    def place(t: Tensor) -> Tensor | int:
+        return recorder.places.get(id(t), t)
+
+    grads = [(place(leaf), None if leaf._grad is None else recorder.slots[id(leaf._grad._data)])
+             for leaf in recorder.leaves.values()]
+    read = {slot for call in recorder.calls for slot in call.reads()} | set(leaves((outputs, [g for _, g in grads])))
+    program = Program(recorder.inputs, [(place(leaf), slot) for leaf, slot in recorder.before if slot in read],
+                      recorder.calls, outputs, grads, [place(t) for t in recorder.changed.values()],
+                      recorder.dynamics, recorder.facts)
+    return program, returned
+
+
+def values_of(arguments: tuple[Any, ...], options: dict[str, Any]) -> list[Any]:
+    """A step's arguments in the order that programs know them by."""
+    return [*arguments, *(options[name] for name in sorted(options))]
+
+
+def _output(recorder: Recorder, value: Any) -> Any:
+    """A value that a step returned, as its program has it."""
+    if isinstance(value, Tensor) or is_array(value):
+        array = _of(value)
+        recorder.seen((value,))
+        if id(array) not in recorder.slots:
+            raise CompileError(f"compile: {recorder.name} returns an array of shape {array.shape} that no "
+                               f"primitive made; return Tensors that it computed ({recorder.line})")
+        return recorder.slots[id(array)]
+    if not isinstance(value, PLAIN):
+        raise CompileError(f"compile: {recorder.name} returns a {type(value).__name__}, which a replay could not "
+                           "make anew; return Tensors and plain values, in tuples, lists and dicts "
+                           f"({recorder.line})")
+    return value
+
+
+def _refuse_what_stays(recorder: Recorder) -> None:
+    """Refuse Tensors that a run left behind where a replay would not, and gradients from elsewhere."""
+    for leaf in recorder.leaves.values():
+        if leaf._grad is not None and id(leaf._grad._data) not in recorder.slots:
+            raise CompileError(f"compile: {recorder.name} {BEFORE}, or sets a gradient (shape {leaf.shape}) that no "
+                               f"primitive made, at {recorder.lines[id(leaf)]}; compute it in the step, or pass "
+                               "x.detach()")
+    kept = _kept(recorder)
+    if kept:                               # a cycle may hold them, or the frames of an error that was caught
+        del kept
+        gc.collect()
+        _clear_frames(recorder)
+        kept = _kept(recorder)
+    if not kept:
+        return
+    shape, line = kept[0][0].shape, kept[0][1]
+    raise CompileError(f"compile: {recorder.name} makes a Tensor (shape {shape}) at {line} that is kept after the "
+                       "step, where a replay would leave the old one; return it, or write t[...] = value under "
+                       "no_grad()")
+
+
+def _kept(recorder: Recorder) -> list[tuple[Tensor, str]]:
+    """Tensors of the run that somebody still holds, and the lines that made them; but for gradients, which are told."""
+    gradients = {id(leaf._grad) for leaf in recorder.leaves.values()}
+    return [(t, line) for ref, line in recorder.own.values() if (t := ref()) is not None and id(t) not in gradients]
+
+
+def _clear_frames(recorder: Recorder) -> None:
+    """Empty the frames of functions that have ended and hold Tensors of the run, by themselves or in a tuple."""
+    kept: list[Any] = [t for t, _ in _kept(recorder)]
+    kept += [holder for t in kept for holder in gc.get_referrers(t) if type(holder) is tuple]
+    for value in kept:
+        for frame in gc.get_referrers(value):
+            if isinstance(frame, FrameType) and not frame.f_code.co_flags & inspect.CO_GENERATOR:
+                with contextlib.suppress(RuntimeError):            # it runs
+                    frame.clear()
+
+
+def _of(value: Any) -> Any:
+    """The array of a Tensor or array."""
+    return value._data if isinstance(value, Tensor) else value
+
+
+def where() -> str:
+    """file:line of the innermost frame of the user's code."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and not is_users(frame.f_code.co_filename):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def line_of(step: Callable[..., Any]) -> str:
+    """file:line of a function."""
+    code = getattr(inspect.unwrap(getattr(step, "func", step)), "__code__", None)
+    return f"{code.co_filename}:{code.co_firstlineno}" if code is not None else repr(step)

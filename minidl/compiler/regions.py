@@ -1,0 +1,120 @@
+"""The pass that makes one call of all that a step does to each image by itself.
+
+A net whose images fit a multiprocessor's shared memory needs no array in global memory between its layers: a kernel
+generated for the region takes an image from its pixels to the gradients of everything it met (ops/cuda/region).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace as with_
+from typing import Any
+
+from ..ops.region import Region, Step, Value
+from .program import UPDATES, Call, Program, Slot, replace
+
+# What primitives take and give: i: a value of each image; p: a parameter; l: labels; c: a constant;
+# s: a sum over images.
+PRIMITIVES: dict[str, tuple[str, str]] = {
+    "conv2d": ("ippc", "i"), "conv2d_act": ("ippcc", "i"), "conv2d_act_pool": ("ippccc", "ii"),
+    "conv2d_act_pool_grad_wb": ("iiiccc", "ss"),
+    "conv2d_grad_x": ("ipc", "i"), "conv2d_grad_w": ("iic", "s"), "conv2d_grad_b": ("i", "s"),
+    "linear": ("ipp", "i"), "linear_act": ("ippc", "i"), "linear_grad_x": ("ip", "i"),
+    "linear_grad_act": ("ipic", "i"), "linear_grad_w": ("ii", "s"), "linear_grad_b": ("i", "s"),
+    "avg_pool2d": ("ic", "i"), "avg_pool2d_grad_x": ("ic", "i"), "avg_pool2d_grad_act": ("iicc", "i"),
+    "tanh": ("i", "i"), "sigmoid": ("i", "i"), "relu": ("i", "i"),
+    "tanh_grad_x": ("ii", "i"), "sigmoid_grad_x": ("ii", "i"), "relu_grad_x": ("ii", "i"),
+    "reshape": ("ic", "i"), "cross_entropy_with_grad": ("ilcc", "si"),
+}
+MOST_PRODUCTS = 512                        # images up to which the gradients of linear layers are part of it
+
+# What to try, the most first: everything, or no more than the linear layers at the end.
+CHOICES = (frozenset(PRIMITIVES),
+           frozenset(name for name in PRIMITIVES if name.startswith(("linear", "reshape", "cross_entropy"))))
+
+
+def join_regions(program: Program) -> Program:
+    """Replace the calls before the update that treat images one by one, where the backend can do them as one."""
+    for names in CHOICES:
+        members = _members(program, names)
+        if members:
+            region, given, made = _region(program, members)
+            if members[0].backend.can_region_step(region):
+                return _replaced(program, members, Call(members[0].backend, "region_step", (region, *given), {},
+                                                        tuple(made), True))
+    return program
+
+
+def _replaced(program: Program, members: list[Call], one: Call) -> Program:
+    """The program with one call in the place of some, behind all that it does not itself wait for."""
+    own = set(map(id, members))
+    before: list[Call] = []
+    after: list[Call] = []
+    late: set[Slot] = {slot for call in members for slot in call.results}
+    changed = False                                    # something by what stands behind the region
+    for call in program.calls:
+        if id(call) in own:
+            continue
+        follows = changed or call.name in UPDATES or not late.isdisjoint(call.reads())
+        changed |= follows and call.effect
+        late.update(call.results if follows else ())
+        (after if follows else before).append(call)
+    note = f"regions: {len(members) - 1} calls fewer"
+    return with_(program, calls=[*before, one, *after], notes=[*program.notes, note])
+
+
+def _members(program: Program, names: frozenset[str]) -> list[Call]:
+    """The calls of some names that can be one region: on the images whose labels the loss is given, and waiting for
+    nothing outside that waits for the region itself. None where the loss is not among them."""
+    labels = [call.arguments[1] for call in program.calls if call.name == "cross_entropy_with_grad"]
+    n = labels[0].shape[0] if len(labels) == 1 else 0
+    members: list[Call] = []
+    made: set[Slot] = set()                            # by the region, of each image
+    late: set[Slot] = set()                            # sums over the region's images, and what is made outside of it
+    for call in program.calls:
+        if call.name in UPDATES:
+            break
+        if n and call.name in names and late.isdisjoint(call.reads()) and _fits(call, n, made) and (
+                not members or call.backend is members[0].backend):
+            members.append(call)
+            for slot, role in zip(call.results, PRIMITIVES[call.name][1], strict=True):
+                (made if role == "i" else late).add(slot)
+        elif not (made | late).isdisjoint(call.reads()):
+            late.update(call.results)
+    return members if any(call.name == "cross_entropy_with_grad" for call in members) else []
+
+
+def _fits(call: Call, n: int, made: set[Slot]) -> bool:
+    """Whether a call's arguments are as its primitive's roles say, for n images; no parameter is `made`."""
+    roles, _ = PRIMITIVES[call.name]
+    if call.options or len(roles) != len(call.arguments) or (n > MOST_PRODUCTS and _is_product(call)):
+        return False
+    of_images = [a for a, role in zip(call.arguments, roles, strict=True) if role in "il"]
+    if call.name == "reshape":             # of a value of the region: a region gives nothing in its inputs' memory
+        if not made.issuperset(of_images):
+            return False
+        of_images += call.results
+    parameters = [a for a, role in zip(call.arguments, roles, strict=True) if role == "p"]
+    return (all(isinstance(a, Slot) and a.shape[:1] == (n,) for a in of_images)
+            and all(a is None or (isinstance(a, Slot) and a not in made) for a in parameters))
+
+
+def _is_product(call: Call) -> bool:
+    """Whether a call is a product over images: with many of those, a kernel of its own is faster."""
+    return call.name == "linear_grad_w" or (call.name == "conv2d_grad_w" and call.arguments[0].shape[2:] == (1, 1))
+
+
+def _region(program: Program, members: list[Call]) -> tuple[Region, list[Slot], list[Slot]]:
+    """(the region, what it is given, what it makes that others look at)"""
+    numbers: dict[Slot, Value] = {}
+
+    def value(a: Any) -> Any:
+        return numbers.setdefault(a, Value(len(numbers))) if isinstance(a, Slot) else a
+
+    steps = tuple(Step(call.name, replace(call.arguments, value), tuple(map(value, call.results))) for call in members)
+    own, made = set(map(id, members)), {slot for call in members for slot in call.results}
+    read = {slot for call in program.calls if id(call) not in own for slot in call.reads()} | program.kept()
+    given, wanted = [s for s in numbers if s not in made], [s for s in numbers if s in made and s in read]
+    labels = next(call.arguments[1] for call in members if call.name == "cross_entropy_with_grad")
+    region = Region(labels.shape[0], steps, tuple(numbers[s] for s in given), tuple(numbers[s] for s in wanted),
+                    tuple(tuple(s.shape) for s in numbers), tuple(str(s.dtype) for s in numbers))
+    return region, given, wanted

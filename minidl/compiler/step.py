@@ -1,0 +1,291 @@
+"""The public face: a decorated step, its programs by signature, and when a program is trusted.
+
+The first call with new arguments records; so does the next. Where the two recordings agree, and what they read is as
+it was, later calls replay. What differed between the two and is an argument's array may be any array; what was the same
+must stay the same.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+import warnings
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..device import device_of, is_array, precision
+from ..mode import mode
+from ..tensor import Tensor
+from .agree import Difference, compare
+from .facts import INEXACT, PLAIN
+from .passes import optimised
+from .plan import can_be_captured
+from .program import Program
+from .record import CompileError, line_of, record, values_of
+from .replay import AsGraph, ByCalls, NotCaptured
+
+MAX_PROGRAMS = 64                          # of one step, over all signatures; the least recently used go first
+MANY = 10                                  # recordings, at which it is said that a step is recorded again and again
+
+
+def compile(step: Callable[..., Any]) -> CompiledStep:
+    """Make a step (any function of Tensors that may run forward, backward() and optimizer.step()) run without the tape.
+
+    The first two calls with a new signature (shapes, dtypes and devices of its Tensors, other arguments by value,
+    precision) run the function as it is and keep the primitive calls that it made, its program. Where both made the
+    same, later calls replay it: parameters, gradients and optimizer state change in place as in the plain function, a
+    learning rate is read anew, and dropout draws anew. Whatever else the step read (attributes of Modules and of your
+    own objects, globals, lists, flags of Tensors, an optimizer's numbers) is looked at before each replay; where
+    something is different, the step is recorded anew. On a CUDA device the program is one captured graph.
+
+    Returned Tensors are off the tape. Raises CompileError (a ValueError), naming the line, for what could not be
+    replayed: two runs that did not do the same (a random number of NumPy's, a counter), reading a Tensor's values in
+    the step, making a Tensor from data, moving one between devices, keeping a Tensor that is not returned. Other
+    effects of the function's Python, as print, happen only where a call is recorded; `recordings` counts these. Warns
+    at the tenth.
+
+    >>> import minidl
+    >>> w = minidl.Tensor([1.0, 2.0], requires_grad=True)
+    >>> sgd = minidl.optim.SGD([w], lr=0.1)
+    >>> @minidl.compile
+    ... def step(x):
+    ...     sgd.zero_grad()
+    ...     loss = ((w * x) * (w * x)).sum()
+    ...     loss.backward()
+    ...     sgd.step()
+    ...     return loss
+    >>> x = minidl.Tensor([1.0, 0.5])
+    >>> step(x).item(), step(x).item(), w.tolist()  # doctest: +ELLIPSIS
+    (2.0, 1.542..., [0.639..., 1.804...])
+    """
+    return CompiledStep(step)
+
+
+class CompiledStep:
+    """What `compile` returns: call it as the function.
+
+    `program` is the last one that ran, `recorded` the same before the passes: print them to read them. `recordings`
+    counts the calls that were recorded.
+    """
+
+    def __init__(self, step: Callable[..., Any]):
+        functools.update_wrapper(self, step)
+        self.step = step
+        self.name = getattr(step, "__qualname__", repr(step))
+        self.recordings = 0
+        self._last: _Entry | None = None
+        # The last recorded call, where it changed what it read beside Tensors: a replay would not.
+        self._changing: tuple[Any, Program] | None = None
+        self._programs: OrderedDict[Any, list[_Entry]] = OrderedDict()
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """As a function in a class: a method, whose object is an argument."""
+        return self if instance is None else types.MethodType(self, instance)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> CompiledStep:
+        return CompiledStep(self.step)     # programs belong to the Tensors that they were recorded with
+
+    def __reduce__(self) -> Any:
+        return CompiledStep, (self.step,)
+
+    @property
+    def program(self) -> Program | None:
+        return None if self._last is None else self._last.program
+
+    @property
+    def recorded(self) -> Program | None:
+        return None if self._last is None else self._last.recorded
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        if mode.recorder is not None:                  # within another compiled step: part of that one's program
+            return self.step(*arguments, **options)
+        signature, given = _signature(arguments, options)
+        entries = self._programs.get(signature, ())
+        for entry in entries:
+            if entry.trusted and entry.changed(given) is None:
+                if entry is not self._last:
+                    self._last = entry
+                    self._programs.move_to_end(signature)
+                return entry.run(given)
+        before = [entry for entry in entries if entry.recorded.facts.changed() is None]
+        recorded, returned = record(self.step, arguments, options)
+        self.recordings += 1
+        if self.recordings == MANY:
+            warnings.warn(self._why(signature, entries, given), RuntimeWarning, stacklevel=2)
+        self._last = self._keep(signature, before, recorded, given)
+        return returned
+
+    def _keep(self, signature: Any, before: list[_Entry], recorded: Program, given: list[Any]) -> _Entry:
+        """The entry of a recording: that of one before with which it agrees, or a new one."""
+        changing, self._changing = self._changing, None
+        changed = recorded.facts.changed_by_hand()
+        try:
+            if changed is not None:
+                if changing is not None and changing[0] == signature:
+                    compare(changing[1], recorded)
+                    raise CompileError(f"compile: {self.name} changes {changed}, each time it runs, which a replay "
+                                       f"would not ({line_of(self.step)}); do it outside the step, or call the plain "
+                                       "function")
+                self._changing = signature, recorded
+            for entry in before if changed is None else ():
+                if entry.agrees(recorded, given):
+                    return entry
+        except Difference as difference:
+            self._programs.pop(signature, None)
+            raise CompileError(f"compile: {self.name} did not do the same in two runs: {difference}; a replay would "
+                               "repeat one of them. Pass what differs as an argument, make it once outside, or draw it "
+                               f"with minidl ({line_of(self.step)})") from None
+        entries = self._programs.setdefault(signature, [])
+        self._programs.move_to_end(signature)
+        entry = _Entry(recorded, given)
+        entries.insert(0, entry)
+        while sum(map(len, self._programs.values())) > MAX_PROGRAMS:
+            oldest, others = next(iter(self._programs.items()))
+            others.pop()
+            if not others:
+                del self._programs[oldest]
+        return entry
+
+    def _why(self, signature: Any, entries: Sequence[_Entry], given: list[Any]) -> str:
+        """Why a step is recorded once more."""
+        reasons = [reason for entry in entries if (reason := entry.changed(given)) is not None]
+        why = f"{reasons[0]} changed" if reasons else "its arguments have other shapes, dtypes or plain values"
+        return (f"compile: {self.name} was recorded for the {MANY}th time, which takes longer than the plain "
+                f"function; this time since {why}. Pass what changes as a Tensor, or call the plain function")
+
+
+class _Entry:
+    """A program, the arguments that it was recorded with, and its replay once it is trusted and called again."""
+
+    def __init__(self, recorded: Program, given: list[Any]):
+        self.recorded = recorded
+        self.trusted = False
+        self.replay: ByCalls | AsGraph | None = None
+        # Arguments that were the same at each recording, as arrays and as Tensors: it cannot be known whether the step
+        # used them by another name too. And what it did use by another name, which no other argument may be.
+        self.fixed: dict[int, weakref.ref[Any]] = {i: weakref.ref(_array(value)) for i, value in enumerate(given)}
+        self.same: dict[int, weakref.ref[Any]] = {i: weakref.ref(value) for i, value in enumerate(given)}
+        self.outside = _Outside(recorded)
+
+    @functools.cached_property
+    def program(self) -> Program:
+        return optimised(self.recorded)
+
+    def agrees(self, recorded: Program, given: list[Any]) -> bool:
+        """Whether a second recording did the same: then this one is trusted. Raises Difference where it did not."""
+        try:
+            compare(self.recorded, recorded)
+        except Difference:
+            # An argument that the step also knows by another name was one value then and is two now, or the reverse.
+            then = [value for ref in (*self.fixed.values(), *self.same.values()) if (value := ref()) is not None]
+            if any(map(self.outside.has, given)) or any(map(_Outside(recorded).has, then)):
+                return False
+            raise
+        still = {i: ref for i, ref in self.fixed.items() if ref() is _array(given[i])}
+        if len(still) < len(self.fixed):
+            self.replay = None                         # it may have read an argument where it lay
+        self.fixed, self.recorded, self.trusted = still, recorded, True
+        self.same = {i: ref for i, ref in self.same.items() if ref() is given[i]}
+        self.__dict__.pop("program", None)
+        return True
+
+    def changed(self, given: list[Any]) -> str | None:
+        """What keeps the program from being replayed for these arguments, in words."""
+        for i, value in enumerate(given):
+            if i in self.fixed and self.fixed[i]() is not _array(value):
+                return f"argument {i}, an array that was the same before,"
+            if i in self.same:
+                if self.same[i]() is not value:
+                    return f"argument {i}, a Tensor that was the same before,"
+            elif self.outside.has(value):
+                return f"argument {i}, which shares memory with something that the step uses by another name,"
+        return self.recorded.facts.changed()
+
+    def run(self, given: list[Any]) -> Any:
+        if self.replay is None:
+            self.replay = self._replay(given)
+        return self.replay.run(given)
+
+    def _replay(self, given: list[Any]) -> ByCalls | AsGraph:
+        if can_be_captured(self.program):
+            try:
+                return AsGraph(self.program, given, self.fixed.keys())
+            except NotCaptured as why:
+                self.program.notes.append(f"call by call, not as a graph: {why}")
+        return ByCalls(self.program)
+
+
+class _Outside:
+    """What a program reads from outside, or looked at there: Tensors, and where arrays lie."""
+
+    def __init__(self, program: Program):
+        facts = program.facts
+        self.tensors = [*(t for t, *_ in facts.tensors), *(t for t, _ in facts.gradients),
+                        *(t for t, _ in program.grads if isinstance(t, Tensor))]
+        slots = {slot for call in program.calls for slot in call.reads() if slot.kind == "outside"}
+        self.arrays = [_root(a) for a in (*(slot.array for slot in slots), *(t._data for t in self.tensors))]
+        self.ids = {*map(id, self.tensors), *map(id, self.arrays)}
+
+    def has(self, value: Any) -> bool:
+        return id(value) in self.ids or id(_root(_array(value))) in self.ids
+
+
+def _array(value: Any) -> Any:
+    return value._data if isinstance(value, Tensor) else value
+
+
+def _root(array: Any) -> Any:
+    """The array whose memory a view lies in."""
+    return array if array.base is None else array.base
+
+
+def _signature(arguments: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, list[Any]]:
+    """(what is equal for calls that one program may serve, the Tensors and arrays among the arguments, in order)."""
+    names: tuple[str, ...] = ()
+    values: Sequence[Any] = arguments
+    if options:
+        names, values = tuple(sorted(options)), values_of(arguments, options)
+    parts = tuple(map(_part, values))
+    given = [value for value, part in zip(values, parts) if part[0] in ("Tensor", "array")]
+    if len(given) < 2:
+        return (precision(), mode.grad, names, parts), given
+    arrays = list(map(_array, given))
+    ids, roots = list(map(id, arrays)), list(map(id, map(_root, arrays)))
+    return (precision(), mode.grad, names, parts, tuple(map(ids.index, ids)), tuple(map(roots.index, roots))), given
+
+
+def _part(value: Any) -> tuple[Any, ...]:
+    if isinstance(value, Tensor):
+        return ("Tensor", value.shape, value.dtype, value.device, value.requires_grad, value.is_leaf,
+                value._grad is None)
+    if is_array(value):
+        return "array", value.shape, value.dtype, device_of(value)
+    try:
+        hash(value)
+    except TypeError:
+        raise TypeError(f"compile: an argument is a {type(value).__name__}, which cannot be told from another; pass "
+                        "Tensors, arrays and plain values, and use other objects from outside the step") from None
+    if isinstance(value, INEXACT):
+        return type(value), repr(value)
+    if type(value) in (tuple, frozenset):
+        return type(value), type(value)(map(_part, value))
+    return type(value), value if isinstance(value, (*PLAIN, type, np.dtype)) else _Same(value)
+
+
+class _Same:
+    """An argument that is equal to itself alone: what an object's own == leaves out may count for a step."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any):
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and other.value is self.value
+
+    def __hash__(self) -> int:
+        return id(self.value)

@@ -1,0 +1,83 @@
+"""Convolution on NumPy arrays: x (n,c,h,w), w (m,c,kh,kw), y (n,m,oh,ow); g is an ops.geometry.ConvGeometry.
+
+Three algorithms, each in the directions y (forward), dx and dw: the formula (direct.py), an image at a time through an
+unrolled buffer (unroll.py), and many images as one matrix product (gemm.py), which `auto` is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..activation import VALUES
+from ..parallel import images_a_chunk, parallel_for
+from ..pool import avg_pool2d, avg_pool2d_grad_act
+from ..reduce import sum
+from . import direct, gemm, unroll
+
+Array = np.ndarray
+
+LONG = 1 << 10                             # elements that einsum adds up in a few sums, one after the other
+READ_BYTES = 1 << 22                       # worth a second thread when they are only read and summed
+
+
+ALGORITHMS: dict[str, tuple[Callable[..., Array], ...]] = {       # name -> (y, dx, dw)
+    "direct": (direct.y, direct.dx, direct.dw),
+    "unroll": (unroll.y, unroll.dx, unroll.dw),
+    "gemm": (gemm.y, gemm.dx, gemm.dw),
+}
+ALGORITHMS["auto"] = ALGORITHMS["gemm"]
+
+
+def _algorithm(g: Any) -> tuple[Callable[..., Array], ...]:
+    if g.algorithm not in ALGORITHMS:
+        raise ValueError(f"conv2d: algorithm {g.algorithm!r} is not one of {', '.join(ALGORITHMS)} on the cpu")
+    return ALGORITHMS[g.algorithm]
+
+
+def conv2d(x: Array, w: Array, b: Array | None, g: Any) -> Array:
+    return _algorithm(g)[0](x, w, b, g)
+
+
+def conv2d_grad_x(gy: Array, w: Array, g: Any) -> Array:
+    return _algorithm(g)[1](gy, w, g)
+
+
+def conv2d_grad_w(gy: Array, x: Array, g: Any) -> Array:
+    return _algorithm(g)[2](gy, x, g)
+
+
+def conv2d_grad_b(gy: Array) -> Array:
+    n, m, oh, ow = gy.shape
+    sums, maps = np.empty((n, m), gy.dtype), gy.reshape(n, m, oh * ow)
+    nb = images_a_chunk(m * oh * ow * gy.itemsize, READ_BYTES)
+    blocks = oh * ow // LONG
+    whole = maps[..., :blocks * LONG].reshape(n, m, blocks, LONG)
+
+    def work(i: int, j: int) -> None:      # np.sum takes twice as long
+        np.einsum("nml->nm", maps[i:j, :, blocks * LONG:], out=sums[i:j])
+        if blocks:
+            sums[i:j] += np.einsum("nmbl->nmb", whole[i:j]).sum(axis=2)
+
+    parallel_for(n, nb, work)
+    return sum(sums, (0,))
+
+
+# ---------------------------------------------------------------- fused with what follows
+def conv2d_act(x: Array, w: Array, b: Array | None, g: Any, act: str) -> Array:
+    """act(conv2d(x))"""
+    return VALUES[act](conv2d(x, w, b, g))
+
+
+def conv2d_act_pool(x: Array, w: Array, b: Array | None, g: Any, act: str, pooling: Any) -> tuple[Array, Array]:
+    """(y, its averages) of y = act(conv2d(x))"""
+    y = conv2d_act(x, w, b, g, act)
+    return y, avg_pool2d(y, pooling)
+
+
+def conv2d_act_pool_grad_wb(gp: Array, y: Array, x: Array, g: Any, act: str, pooling: Any) -> tuple[Array, Array]:
+    """(dw, db) of avg_pool2d(y), y = act(conv2d(x)), from the averages' gradient gp; nobody is to want x's"""
+    gz = avg_pool2d_grad_act(gp, y, pooling, act)
+    return conv2d_grad_w(gz, x, g), conv2d_grad_b(gz)

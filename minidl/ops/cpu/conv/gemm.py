@@ -1,0 +1,180 @@
+"""Convolution as a matrix product over many images: a buffer unrolled along the columns only, chunks of images on all
+cores.
+
+How it needs only columns unrolled: its buffer holds, for each row r of the padded images, the c*kw rows
+"channel c shifted by q" one below the other. The kh*c*kw rows that output row i wants are then those of the image
+rows i*sh, i*sh + 1, ...: one block of the buffer, and the next output row's block overlaps it. np.matmul takes such
+blocks as they lie, so the copies are kh times fewer than the full unrolling, and one call does all rows.
+The images of a chunk lie innermost: runs are ow*nb elements long, however narrow the image. Buffers are rebuilt in
+each direction, which costs less than keeping them: for all images they would not fit the cache.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from ..linear import linear, linear_grad_w, linear_grad_x
+from ..parallel import empty, parallel_for, scratch
+
+Array = np.ndarray
+
+
+# ---------------------------------------------------------------- sizes
+MOST_IMAGES = 32                           # in a chunk, so that a batch of 128 keeps four cores busy
+BUFFER_BYTES = 1 << 21                     # of an unrolled buffer: more leaves the cache, and less means calls so short
+                                           # that threads wait for each other's interpreter lock
+ENOUGH = 1 << 18                           # multiplications for one output row of one image: then chunks of one image
+WIDE = 16                                  # columns that are a run worth copying on their own
+
+# OpenBLAS multiplies small matrices as they lie, without packing them first: up to twice as fast.
+SMALL_PRODUCT = 1_000_000                  # multiplications up to which it does
+SMALL_RESULT = 1_200                       # elements of a @ b.T up to which it does
+FEW = 8                                    # rows of a: splitting into fewer to get there costs more than it gains
+UNLOCKED = 512                             # elements: for a smaller result NumPy keeps the interpreter locked
+
+
+# ---------------------------------------------------------------- the pieces
+def _chunk(g: Any, itemsize: int) -> int:
+    """How many images go through one buffer: it depends on sizes alone, so that results do not depend on the cores."""
+    if g.m * g.c * g.kh * g.kw * g.ow >= ENOUGH:
+        return 1
+    return max(1, min(MOST_IMAGES, BUFFER_BYTES // ((g.h + g.top + g.bottom) * g.c * g.kw * g.ow * itemsize)))
+
+
+@cache
+def _part(count: int, most: int) -> int:
+    """The largest divisor of count that is at most `most`, or 1."""
+    return max(i for i in range(1, count + 1) if count % i == 0 and i <= max(1, most))
+
+
+def _lines(name: str, shape: tuple[int, ...], columns: int, images: int, dtype: Any) -> tuple[Array, Array]:
+    """Scratch of lines, a row of each image: as (*shape, columns*images) and as (*shape, columns, images).
+
+    In memory narrow rows lie with the images innermost, so that what is copied and added are long runs all the same;
+    wide ones lie image by image, which spares transposing them.
+    """
+    flat = scratch(name, (*shape, columns * images), dtype)
+    if columns < WIDE:
+        return flat, flat.reshape(*shape, columns, images)
+    return flat, flat.reshape(*shape, images, columns).swapaxes(-1, -2)
+
+
+def _columns(x: Array, g: Any) -> Array:
+    """A view (hp,c,kw,ow,nb) of padded images (nb,c,h,w): element [r,c,q,j,b] is [b, c, r, j*sw + q] of them."""
+    hp, wp = g.h + g.top + g.bottom, g.w + g.left + g.right
+    flat, xp = _lines("padded", (hp, g.c), wp, len(x), x.dtype)
+    if (hp, wp) != (g.h, g.w):
+        flat[...] = 0
+    xp[g.top:g.top + g.h, :, g.left:g.left + g.w] = x.transpose(2, 1, 3, 0)
+    r, c, j, b = xp.strides
+    return np.ndarray((hp, g.c, g.kw, g.ow, len(x)), x.dtype, flat, 0, (r, c, j, j * g.sw, b))
+
+
+def _windows(rows: Array, first: int, count: int, step: int, size: int) -> Array:
+    """A view (count, size*k, l) of rows (r,k,l): `size` rows joined, from row `first` on, each `step` later."""
+    r, k, length = rows.strides
+    return np.ndarray((count, size * rows.shape[1], rows.shape[2]), rows.dtype, rows, first * r, (step * r, k, length))
+
+
+def _product(a: Array, b: Array, out: Array) -> None:
+    """out (r,m,l) = a (m,k) @ b (r,k,l)"""
+    most = SMALL_PRODUCT // (b.shape[1] * b.shape[2])
+    step = most if most >= FEW else len(a)
+    for i in range(0, len(a), step):
+        np.matmul(a[i:i + step], b, out=out[:, i:i + step])
+
+
+def _chunk_y(x: Array, w: Array, b: Array | None, y: Array, g: Any) -> None:
+    """For each output row: (m, kh*c*kw) @ (kh*c*kw, ow*nb) + b -> y (nb,m,oh,ow)"""
+    nb, columns = len(x), _columns(x, g)
+    rows, unrolled = _lines("rows", (len(columns), g.c, g.kw), g.ow, nb, x.dtype)
+    unrolled[...] = columns
+    if nb == 1:
+        product, maps = y[0].transpose(1, 0, 2), None
+    else:
+        product, maps = _lines("maps", (g.oh, g.m), g.ow, nb, x.dtype)
+    _product(w, _windows(rows.reshape(len(rows), g.c * g.kw, -1), 0, g.oh, g.sh, g.kh), product)
+    if b is not None:
+        product += b[:, None]
+    if maps is not None:
+        y[...] = maps.transpose(3, 1, 0, 2)
+
+
+def _chunk_dx(gy: Array, w: Array, dx: Array, g: Any) -> None:
+    """For each image row: (c*kw, kh*m) @ (kh*m, ow*nb), its kw shifts added up -> dx (nb,c,h,w)
+
+    The kh output rows that an image row takes part in are neighbours as well, the lowest p with the last of them:
+    so w comes here with its rows reversed, and gy between rows of zeros (and, at a stride, over rows of zeros).
+    """
+    nb = len(gy)
+    flat, maps = _lines("maps", (g.h + g.top + g.bottom + g.kh - 1, g.m), g.ow, nb, gy.dtype)
+    flat[...] = 0
+    maps[g.kh - 1:g.kh - 1 + g.sh * g.oh:g.sh] = gy.transpose(2, 1, 3, 0)
+    rows, unrolled = _lines("rows", (g.h, g.c, g.kw), g.ow, nb, gy.dtype)
+    _product(w, _windows(flat, g.top, g.h, 1, g.kh), rows.reshape(g.h, g.c * g.kw, -1))
+    flat, dxp = _lines("padded", (g.h, g.c), g.w + g.left + g.right, nb, gy.dtype)
+    flat[...] = 0
+    for q in range(g.kw):
+        dxp[:, :, q:q + g.sw * g.ow:g.sw] += unrolled[:, :, q]
+    dx[...] = dxp[:, :, g.left:g.left + g.w].transpose(3, 1, 0, 2)
+
+
+def _chunk_dw(gy: Array, x: Array, g: Any) -> Array:
+    """For each filter row p: (m, oh*ow*nb) @ (oh*ow*nb, c*kw) -> (kh,m,c*kw), the sum over these nb images
+
+    Here each of the c*kw rows of the buffer runs through all image rows, so that what lies under `lines` output rows
+    is one long piece of it, from image row p on (at a stride there are gaps: then it is one output row).
+    """
+    nb, columns, k = len(x), _columns(x, g), g.c * g.kw
+    rows, unrolled = _lines("rows", (g.c, g.kw, g.h + g.top + g.bottom), g.ow, nb, x.dtype)
+    unrolled[...] = columns.transpose(1, 2, 0, 3, 4)
+    if nb == 1:
+        flat = gy[0]
+    else:
+        flat, maps = _lines("maps", (g.m, g.oh), g.ow, nb, gy.dtype)
+        maps[...] = gy.transpose(1, 2, 3, 0)
+    filters = _part(g.m, SMALL_RESULT // k) if SMALL_RESULT // k >= FEW else g.m
+    lines = _part(g.oh, min(SMALL_PRODUCT // (filters * k * g.ow * nb), g.oh * g.kh * g.m * k // UNLOCKED))
+    lines = lines if g.sh == 1 else 1
+    q, r, item = rows.strides[1:]
+    under = np.ndarray((g.oh // lines, g.kh, lines * g.ow * nb, k), x.dtype, rows, 0, (lines * g.sh * r, r, item, q))
+    over = flat.reshape(g.m // filters, filters, g.oh // lines, 1, -1).transpose(0, 2, 3, 1, 4)
+    dw = np.matmul(over, under).sum(axis=1)                               # (m/filters, kh, filters, k)
+    return dw.swapaxes(0, 1).reshape(g.kh, g.m, k)
+
+
+# ---------------------------------------------------------------- the three directions
+def _is_linear(g: Any) -> bool:
+    """The window is the whole image: each output is one product with it, a linear layer's."""
+    return (g.kh, g.kw, g.oh, g.ow) == (g.h, g.w, 1, 1) and not (g.top or g.left)
+
+
+def y(x: Array, w: Array, b: Array | None, g: Any) -> Array:
+    if _is_linear(g):
+        return linear(x.reshape(g.n, g.c * g.h * g.w), w.reshape(g.m, -1), b)[:, :, None, None]
+    y = empty((g.n, g.m, g.oh, g.ow), x.dtype)
+    w = w.transpose(0, 2, 1, 3).reshape(g.m, -1)                          # (m, kh*c*kw)
+    parallel_for(g.n, _chunk(g, x.itemsize), lambda i, j: _chunk_y(x[i:j], w, b, y[i:j], g))
+    return y
+
+
+def dx(gy: Array, w: Array, g: Any) -> Array:
+    if _is_linear(g):
+        return linear_grad_x(gy.reshape(g.n, g.m), w.reshape(g.m, -1)).reshape(g.n, g.c, g.h, g.w)
+    dx = empty((g.n, g.c, g.h, g.w), gy.dtype)
+    w = w[:, :, ::-1].transpose(1, 3, 2, 0).reshape(g.c * g.kw, -1)       # (c*kw, kh*m)
+    parallel_for(g.n, _chunk(g, gy.itemsize), lambda i, j: _chunk_dx(gy[i:j], w, dx[i:j], g))
+    return dx
+
+
+def dw(gy: Array, x: Array, g: Any) -> Array:
+    if _is_linear(g):
+        flat = linear_grad_w(gy.reshape(g.n, g.m), x.reshape(g.n, g.c * g.h * g.w))
+        return flat.reshape(g.m, g.c, g.kh, g.kw)
+    dw = np.zeros((g.kh, g.m, g.c * g.kw), gy.dtype)
+    for part in parallel_for(g.n, _chunk(g, x.itemsize), lambda i, j: _chunk_dw(gy[i:j], x[i:j], g)):
+        dw += part                         # in the order of the images, whoever was first
+    return np.ascontiguousarray(dw.reshape(g.kh, g.m, g.c, g.kw).transpose(1, 2, 0, 3))

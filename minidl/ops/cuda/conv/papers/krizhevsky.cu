@@ -1,0 +1,150 @@
+// The kernels of Krizhevsky 2009, "Convolutional Neural Networks for Object Classification in CUDA": section 6.2
+// (Fig. 5), the outputs, and section 6.6 (Fig. 12), the gradients of the filters image by image. His are for 8x8 filters
+// at stride 1 on 32x32 images of 3 channels; here filter and stride are constants, the rest is free.
+//
+// y: a block of 8 x 32 threads convolves one image with one filter, for 32 x 32 outputs. The whole filter lies in shared
+// memory; channel by channel a window of the image, for 8 rows of outputs, slides down in 4 steps, and a thread keeps
+// one sum for each step. Shared memory: c*KH*KW + (7*SH + KH) * (31*SW + KW) elements.
+//
+// dw: a block of KH x KW x Z threads serves one image and 2*Z filters; threads (p, q) are the filter element, and the
+// third index says which two filters a thread sums for. Channel by channel chunks pass through shared memory: of
+// the image what lies under 4 x 32 outputs, and of gy 4 x 16 elements of each filter, in two steps to the right.
+// It writes parts (images, m, c, KH, KW) for the images from `first` on; gridDim.x / ceil(m / 2*Z) of them.
+// Shared memory: (3*SH + KH) * (31*SW + KW + 1) + 2*Z*64 elements.
+//
+// Requires: the constants KH, KW, SH, SW, Z, those block shapes and one-dimensional grids; any number of images.
+#include "include/common.cuh"
+
+static_assert(KH * KW * Z <= 1024, "a block of dw has KH x KW x Z threads, at most 1024");
+static_assert(Z >= 1, "a block of dw serves at least two filters");
+
+#define OUT 32                             // outputs of a block along each axis
+#define STEP 8                             // rows of outputs between two windows
+#define STEPS (OUT / STEP)
+#define LEAST 4                            // blocks a multiprocessor should hold; aiming higher, registers would spill
+#define WINDOW_H ((STEP - 1) * SH + KH)
+#define WINDOW_W ((OUT - 1) * SW + KW)
+
+static_assert(OUT % STEP == 0, "the windows must cover the outputs");
+
+#define CHUNK 4                            // rows of gy in a chunk
+#define HALF 16                            // columns of gy in a chunk
+#define IMAGE_H ((CHUNK - 1) * SH + KH)
+#define IMAGE_W ((OUT - 1) * SW + KW + 1)  // a column more keeps the rows of 8x8 filters in different banks
+#define FILTERS (2 * Z)
+#define WARPS ((KH * KW * Z + 31) / 32)
+#define LEAST_DW (WARPS < 2 ? 16 : 32 / WARPS)      // as LEAST
+
+static_assert(OUT % HALF == 0, "the chunks of gy must cover the outputs over a chunk of the image");
+
+// Loops over a whole filter are unrolled where it is small, and in pieces where the code would grow without gain.
+#define UNROLL_H (KH * KW <= 128 ? KH : 1)
+#define UNROLL_W (KW <= 32 ? KW : 8)
+
+extern "C" __global__ void __launch_bounds__(STEP * OUT, LEAST) conv2d_krizhevsky_y(
+        const REAL* __restrict__ x, const REAL* __restrict__ w, const REAL* __restrict__ b, REAL* __restrict__ y,
+        Geometry g) {
+    extern __shared__ REAL shared[];
+    const int across = ceil_div(g.ow, OUT), tiles = ceil_div(g.oh, OUT) * across;
+    const int tile = blockIdx.x % tiles, m = blockIdx.x / tiles % g.m, n = blockIdx.x / tiles / g.m;
+    if (n >= g.n) {
+        return;
+    }
+    const int i0 = tile / across * OUT, j0 = tile % across * OUT, ti = threadIdx.y, tj = threadIdx.x;
+    REAL* window = shared + g.c * KH * KW;
+    for (int k = ti * OUT + tj; k < g.c * KH * KW; k += STEP * OUT) {
+        shared[k] = w[m * g.c * KH * KW + k];
+    }
+    const REAL* under = window + ti * SH * WINDOW_W + tj * SW;
+    REAL sum[STEPS] = {};
+    for (int c = 0; c < g.c; c++) {
+        const REAL* filter = shared + c * KH * KW;
+        const REAL* plane = x + (n * g.c + c) * g.h * g.w;
+#pragma unroll
+        for (int step = 0; step < STEPS; step++) {
+            if (i0 + step * STEP < g.oh) {
+                __syncthreads();
+                for (int i = ti; i < WINDOW_H; i += STEP) {
+                    for (int j = tj; j < WINDOW_W; j += OUT) {
+                        window[i * WINDOW_W + j] = inside(plane, (i0 + step * STEP) * SH - g.top + i,
+                                                          j0 * SW - g.left + j, g.h, g.w);
+                    }
+                }
+                __syncthreads();
+#pragma unroll UNROLL_H
+                for (int p = 0; p < KH; p++) {
+#pragma unroll UNROLL_W
+                    for (int q = 0; q < KW; q++) {
+                        sum[step] += under[p * WINDOW_W + q] * filter[p * KW + q];
+                    }
+                }
+            }
+        }
+    }
+    const REAL bias = b ? b[m] : (REAL)0;
+    REAL* out = y + (n * g.m + m) * g.oh * g.ow;
+#pragma unroll
+    for (int step = 0; step < STEPS; step++) {
+        const int i = i0 + step * STEP + ti, j = j0 + tj;
+        if (i < g.oh && j < g.ow) {
+            out[i * g.ow + j] = sum[step] + bias;
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(KH * KW * Z, LEAST_DW) conv2d_krizhevsky_dw(
+        const REAL* __restrict__ gy, const REAL* __restrict__ x, REAL* __restrict__ parts, Geometry g, int first) {
+    extern __shared__ REAL shared[];
+    const int groups = ceil_div(g.m, FILTERS);
+    const int m0 = blockIdx.x % groups * FILTERS, image = blockIdx.x / groups, n = first + image;
+    if (n >= g.n) {
+        return;
+    }
+    const int q = threadIdx.x, p = threadIdx.y, z = threadIdx.z, thread = (z * KH + p) * KW + q;
+    REAL* maps = shared + IMAGE_H * IMAGE_W;            // FILTERS x CHUNK x HALF
+    const REAL* maps0 = maps + z * CHUNK * HALF;
+    const REAL* maps1 = maps + (z + Z) * CHUNK * HALF;
+    for (int c = 0; c < g.c; c++) {
+        const REAL* plane = x + (n * g.c + c) * g.h * g.w;
+        REAL sum0 = 0, sum1 = 0;
+        for (int i0 = 0; i0 < g.oh; i0 += CHUNK) {
+            for (int j0 = 0; j0 < g.ow; j0 += OUT) {
+                for (int half = 0; half < OUT && j0 + half < g.ow; half += HALF) {
+                    __syncthreads();
+                    if (half == 0) {
+                        for (int k = thread; k < IMAGE_H * IMAGE_W; k += KH * KW * Z) {
+                            shared[k] = inside(plane, i0 * SH - g.top + k / IMAGE_W, j0 * SW - g.left + k % IMAGE_W,
+                                               g.h, g.w);
+                        }
+                    }
+                    for (int k = thread; k < FILTERS * CHUNK * HALF; k += KH * KW * Z) {
+                        const int m = m0 + k / (CHUNK * HALF);
+                        const int i = i0 + k / HALF % CHUNK, j = j0 + half + k % HALF;
+                        maps[k] = m < g.m ? inside(gy + (n * g.m + m) * g.oh * g.ow, i, j, g.oh, g.ow) : (REAL)0;
+                    }
+                    __syncthreads();
+                    const REAL* under = shared + p * IMAGE_W + half * SW + q;
+                    REAL chunk0 = 0, chunk1 = 0;
+#pragma unroll
+                    for (int i = 0; i < CHUNK; i++) {
+#pragma unroll
+                        for (int j = 0; j < HALF; j++) {
+                            const REAL pixel = under[i * SH * IMAGE_W + j * SW];
+                            chunk0 += maps0[i * HALF + j] * pixel;
+                            chunk1 += maps1[i * HALF + j] * pixel;
+                        }
+                    }
+                    sum0 += chunk0;
+                    sum1 += chunk1;
+                }
+            }
+        }
+        REAL* out = parts + ((image * g.m + m0 + z) * g.c + c) * KH * KW + p * KW + q;
+        if (m0 + z < g.m) {
+            *out = sum0;
+        }
+        if (m0 + z + Z < g.m) {
+            out[Z * g.c * KH * KW] = sum1;
+        }
+    }
+}

@@ -1,0 +1,77 @@
+"""The kernels of Krizhevsky 2009: outputs (section 6.2) and filter gradients (sections 6.6 and 6.7)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cupy
+
+from ..... import device
+from ... import launch
+from ...reduce import sum_first
+
+OUT, STEP = 32, 8                          # outputs of a block along each axis, and rows of them between two windows
+CHUNK, HALF = 4, 16                        # rows and columns of gy in shared memory
+PAIRS = 8                                  # of filters in a block of dw, where its threads allow
+MOST_THREADS = 1024                        # in a block
+
+_EXAMPLES = ((8, 8, 1, 1), (5, 5, 1, 1), (3, 3, 1, 1), (3, 3, 2, 2), (1, 1, 1, 1), (11, 11, 4, 4), (1, 7, 1, 2),
+             (32, 32, 1, 1))               # filters and strides to try the compiler with: any others come the same way
+
+
+def _constants(dtype: Any, kh: int, kw: int, sh: int, sw: int) -> tuple[launch.Constant, ...]:
+    pairs = min(PAIRS, MOST_THREADS // (kh * kw))
+    return launch.real(dtype), ("KH", kh), ("KW", kw), ("SH", sh), ("SW", sw), ("Z", pairs)
+
+
+CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
+    ("conv/papers/krizhevsky.cu", _constants(dtype, *example)) for dtype in launch.C_NAME for example in _EXAMPLES]
+
+
+def _elements(direction: str, g: Any) -> int:
+    """Elements of a block's shared memory."""
+    if direction == "y":
+        return g.c * g.kh * g.kw + ((STEP - 1) * g.sh + g.kh) * ((OUT - 1) * g.sw + g.kw)
+    pairs = min(PAIRS, MOST_THREADS // (g.kh * g.kw))
+    return ((CHUNK - 1) * g.sh + g.kh) * ((OUT - 1) * g.sw + g.kw + 1) + 2 * pairs * CHUNK * HALF
+
+
+def refuses(direction: str, g: Any, dtype: Any) -> str | None:
+    """Why this algorithm cannot do a case, or None."""
+    if direction == "dx":
+        return "the report has no kernel for dx"
+    if g.kh * g.kw > MOST_THREADS:
+        return f"a {g.kh}x{g.kw} filter needs {g.kh * g.kw} threads but a block has {MOST_THREADS}"
+    wanted, most = _elements(direction, g) * dtype.itemsize, launch.most_shared()
+    if wanted > most:
+        return (f"{direction} with {g.c} channels, a {g.kh}x{g.kw} filter and stride {g.sh}x{g.sw} takes {wanted} "
+                f"bytes of shared memory but a block has {most}")
+    return None
+
+
+def _kernel(name: str, dtype: Any, g: Any) -> launch.Kernel:
+    return launch.kernel("conv/papers/krizhevsky.cu", name, *_constants(dtype, g.kh, g.kw, g.sh, g.sw))
+
+
+def y(x: cupy.ndarray, w: cupy.ndarray, b: cupy.ndarray | None, g: Any) -> cupy.ndarray:
+    out = launch.empty((g.n, g.m, g.oh, g.ow), x.dtype)
+    grid = max(1, g.n * g.m * -(-g.oh // OUT) * -(-g.ow // OUT))
+    _kernel("conv2d_krizhevsky_y", x.dtype, g)((grid,), (OUT, STEP), x, w, b, out, launch.by_value("Geometry", g),
+                                               shared=_elements("y", g) * x.itemsize)
+    return out
+
+
+def dw(gy: cupy.ndarray, x: cupy.ndarray, g: Any) -> cupy.ndarray:
+    """The gradient of each image, for as many images at a time as the workspace holds, then their sum in order."""
+    shape, size = (g.m, g.c, g.kh, g.kw), g.m * g.c * g.kh * g.kw
+    images = max(1, min(g.n, device.workspace_limit() // (size * gy.itemsize), launch.MAX_ELEMENTS // size))
+    pairs = min(PAIRS, MOST_THREADS // (g.kh * g.kw))
+    kernel, geometry = _kernel("conv2d_krizhevsky_dw", gy.dtype, g), launch.by_value("Geometry", g)
+    groups, shared = -(-g.m // (2 * pairs)), _elements("dw", g) * gy.itemsize
+    parts = launch.empty((min(images, g.n), *shape), gy.dtype)
+    sums = launch.empty((-(-g.n // images), *shape), gy.dtype)
+    for i, first in enumerate(range(0, g.n, images)):
+        count = min(images, g.n - first)
+        kernel((count * groups,), (g.kw, g.kh, pairs), gy, x, parts, geometry, first, shared=shared)
+        sum_first(parts[:count], out=sums[i])
+    return sums[0] if len(sums) == 1 else sum_first(sums)

@@ -1,0 +1,172 @@
+// Convolution as a matrix product whose unrolled matrix exists only in shared memory, a slab at a time (PMPP section
+// 16.5 and the lecture's "built-in" unrolling), with joint register + shared-memory tiling from include/tile.cuh.
+// With -DPRECISION other than FP32 the same kernels multiply on tensor cores.
+//
+// conv2d_implicit_gemm: y or dx. Rows are filters (channels for dx), columns are pixels of all images, the depth runs
+//   over taps (c,p,q) (for dx: (m,p,q)). A block owns BM rows x 128 pixels. `taps` says for each depth where its
+//   element stands relative to the pixel, {offset, row, column, offset in w}: so that one kernel serves both directions,
+//   any stride, and for dx each residue of the pixel modulo the stride (only the taps that meet it).
+// conv2d_implicit_gemm_dw: rows are filters, columns are taps, the depth runs over all pixels of all images. A block
+//   owns BM filters x 128 taps and a share of the depth; the shares are summed afterwards, in their order.
+#include "include/tile.cuh"
+
+// Blocks that a multiprocessor shall hold: two, but for the tiles whose registers do not allow it.
+constexpr int RESIDENT = sizeof(REAL) == 8 || PRECISION == TF32X3 ? 1 : 2;
+
+struct Pixels {
+    int rows, depth, w_row, w_packed;        // sizes of the product; from one row's weights to the next's; rows packed
+    int images, gh, gw;                      // columns: images x gh x gw pixels
+    int h, w, image;                         // source planes; from one source image to the next
+    int sr, sc, r0, c0;                      // pixel (i, j) stands at source row i*sr + r0, column j*sc + c0
+    int y_image, y_row, y_r, y_c, y_first;   // result strides: image, row of the product, pixel row and column; start
+    int splits, size, bias_size;             // shares of the depth; elements of the result; of the bias
+};
+
+constexpr int OUTSIDE = -(1 << 24);          // a row or column that is in no plane, also with a tap's own added
+
+// A pixel's place in the source images.
+struct Place { int base, row, column; };
+
+__device__ __forceinline__ Place place_of(int column, const Pixels& p) {
+    int l = p.gh * p.gw, image = column / l, i = (column - image * l) / p.gw, j = column - image * l - i * p.gw;
+    Place at = {0, i * p.sr + p.r0, j * p.sc + p.c0};
+    at.base = image * p.image + at.row * p.w + at.column;
+    return at;
+}
+
+__device__ __forceinline__ void copy_tap(REAL* to, const REAL* x, const Place& at, int4 tap, const Pixels& p) {
+    bool valid = (unsigned)(at.row + tap.y) < (unsigned)p.h && (unsigned)(at.column + tap.z) < (unsigned)p.w;
+    start_copy(to, x + at.base + tap.x, valid);              // nothing is read where it is not valid
+}
+
+// w as the product reads it: packed[depth][row], in whole slabs and tiles, zeros beyond the last depth and row.
+extern "C" __global__ void conv2d_implicit_gemm_pack(const REAL* w, REAL* packed, const int4* taps, int size, Pixels p) {
+    for (int i = THREAD; i < size; i += THREADS) {
+        int k = i / p.w_packed, row = i - k * p.w_packed;
+        packed[i] = k < p.depth && row < p.rows ? w[taps[k].w + row * p.w_row] : (REAL)0;
+    }
+}
+
+struct PixelLoader {
+    static constexpr int V = 16 / sizeof(REAL), NA = BM * BK / V, NB = BN * BK / BLOCK;
+    const REAL *w, *x;                       // w from this block's first row on
+    const int4* taps;                        // in whole slabs: those beyond the last meet nothing
+    const Pixels& p;
+    Place at;
+
+    __device__ __forceinline__ void fetch(Slab& slab, int number) {
+#pragma unroll
+        for (int i = 0; i < NA; i += BLOCK) {
+            int e = i + threadIdx.x, k = e / (BM / V), r = e % (BM / V) * V;
+            if (NA % BLOCK == 0 || e < NA)
+                start_copy((Pack<V>*)&slab.a[k][r], (const Pack<V>*)&w[(number * BK + k) * p.w_packed + r], true);
+        }
+        int k = threadIdx.x / BN;
+#pragma unroll
+        for (int i = 0; i < NB; ++i, k += BLOCK / BN)
+            copy_tap(&slab.b[k][threadIdx.x % BN], x, at, taps[number * BK + k], p);
+    }
+};
+
+extern "C" __global__ void __launch_bounds__(256, RESIDENT)
+conv2d_implicit_gemm(const REAL* x, const REAL* w, const REAL* b, REAL* y, const int4* taps, Pixels p) {
+    __shared__ Slab slabs[2];
+    int columns = p.images * p.gh * p.gw, column0 = blockIdx.x * BN, column = column0 + threadIdx.x % BN;
+    int row0 = blockIdx.y * BM;
+    PixelLoader loader{w + row0, x, taps, p, place_of(column, p)};
+    if (column >= columns) loader.at.row = OUTSIDE;
+    int all = ceil_div(p.depth, BK), each = ceil_div(all, p.splits);
+    Product product;
+    multiply_slabs(slabs, product, loader, imin(all, blockIdx.z * each), imin(all, (blockIdx.z + 1) * each));
+    y += (size_t)blockIdx.z * p.size + p.y_first;
+    product.each([&](int row, int column, const REAL* values) {
+        row += row0;
+        column += column0;
+        if (row >= p.rows || column >= columns) return;
+        REAL bias = b && p.splits == 1 ? b[row] : (REAL)0;
+        int l = p.gh * p.gw, image = column / l, i = (column - image * l) / p.gw, j = column - image * l - i * p.gw;
+        REAL* to = y + image * p.y_image + row * p.y_row + i * p.y_r + j * p.y_c;
+#if NEIGHBOURS
+        // Neighbouring columns are neighbours in memory, and a multiple of WIDTH of them makes a plane
+        Pack<Product::WIDTH> out;
+#pragma unroll
+        for (int e = 0; e < Product::WIDTH; ++e) out.v[e] = values[e] + bias;
+        *(Pack<Product::WIDTH>*)to = out;
+#else
+#pragma unroll
+        for (int e = 0; e < Product::WIDTH; ++e) {
+            if (column + e >= columns) return;
+            *to = values[e] + bias;
+            to += p.y_c;
+            if (++j == p.gw) {
+                j = 0;
+                to += p.y_r - p.gw * p.y_c;
+                if (++i == p.gh) {
+                    i = 0;
+                    to += p.y_image - p.gh * p.y_r;
+                }
+            }
+        }
+#endif
+    });
+}
+
+// parts (splits, images, maps, l) -> y (images, maps, l), plus the bias of each map
+extern "C" __global__ void conv2d_implicit_gemm_finish(const REAL* parts, const REAL* b, REAL* y, int l, Pixels p) {
+    for (int i = THREAD; i < p.size; i += THREADS) {
+        REAL sum = b ? b[i / l % p.bias_size] : (REAL)0;
+        for (int s = 0; s < p.splits; ++s) sum += parts[(size_t)s * p.size + i];
+        y[i] = sum;
+    }
+}
+
+// The filters' gradient: both matrices are read along the pixels.
+struct TapLoader {
+    static constexpr int NA = BM * BK / BLOCK, NB = BN * BK / BLOCK;
+    const REAL *gy, *x;
+    const int4* tap;                         // of this block's columns, in shared memory
+    const Pixels& p;
+    int row0;
+
+    __device__ __forceinline__ void fetch(Slab& slab, int number) {
+        int k = threadIdx.x % BK, r = threadIdx.x / BK, pixel = number * BK + k, l = p.gh * p.gw, image = pixel / l;
+        bool valid = pixel < p.images * l;
+        const REAL* map = gy + (valid ? image * p.rows * l + pixel - image * l : 0);
+        Place at = place_of(pixel, p);
+        if (!valid) at.row = OUTSIDE;
+#pragma unroll
+        for (int i = 0; i < NA; ++i) {
+            int row = row0 + r + i * (BLOCK / BK);
+            bool both = valid && row < p.rows;
+            start_copy(&slab.a[k][r + i * (BLOCK / BK)], map + (both ? row * l : 0), both);
+        }
+#pragma unroll
+        for (int i = 0; i < NB; ++i) {
+            int column = r + i * (BLOCK / BK);
+            copy_tap(&slab.b[k][column], x, at, tap[column], p);
+        }
+    }
+};
+
+// dw (splits, m, c*kh*kw)
+extern "C" __global__ void __launch_bounds__(256, RESIDENT)
+conv2d_implicit_gemm_dw(const REAL* gy, const REAL* x, REAL* dw, const int4* taps, Pixels p) {
+    __shared__ Slab slabs[2];
+    __shared__ int4 tap[BN];
+    int column0 = blockIdx.x * BN;
+    for (int i = threadIdx.x; i < BN; i += BLOCK)                                // columns beyond the last meet nothing
+        tap[i] = column0 + i < p.depth ? taps[column0 + i] : make_int4(0, 2 * OUTSIDE, 0, 0);
+    __syncthreads();
+    TapLoader loader{gy, x, tap, p, (int)blockIdx.y * BM};
+    int all = ceil_div(p.images * p.gh * p.gw, BK), each = ceil_div(all, p.splits);
+    Product product;
+    multiply_slabs(slabs, product, loader, imin(all, blockIdx.z * each), imin(all, (blockIdx.z + 1) * each));
+    dw += (size_t)blockIdx.z * p.rows * p.depth;
+    product.each([&](int row, int column, const REAL* values) {
+        row += loader.row0;
+        column += column0;
+#pragma unroll
+        for (int e = 0; e < Product::WIDTH; ++e)
+            if (row < p.rows && column + e < p.depth) dw[row * p.depth + column + e] = values[e];
+    });
+}

@@ -1,0 +1,67 @@
+// What the convolutions share whose blocks hold whole padded images: loading these, and what becomes of outputs.
+//
+// Sizes is the kernel's own struct of n, c, h, w, m, oh, ow, top, left, ph x pw (a padded plane), images (at a time).
+// -DTHREADS_A_BLOCK. -DWIDE=4: images are copied by 4 numbers, which lie all inside them or all in the padding, on
+// multiples of 4. -DALIGNED: rows of the result (dw: of gy) start on multiples of 4 elements. -DFUSED: the activation
+// -DACT is applied to each output; with -DPOOL=2 or 4 windows of that size are also averaged.
+#include "include/common.cuh"
+#include "include/act.cuh"
+
+#ifndef POOL
+#define POOL 0
+#endif
+#ifndef WIDE
+#define WIDE 1
+#endif
+
+// Padded images [image][c][ph][pw] from `first` on, zeros beyond the last one.
+template <class Sizes>
+__device__ __forceinline__ void load_images(REAL* to, const REAL* x, int first, const Sizes& p) {
+    int planes = imin(p.images, p.n - first) * p.c, wide = p.pw / WIDE;
+    const REAL* from = x + first * p.c * p.h * p.w;
+    Odometer at(THREADS_A_BLOCK, p.ph, wide);                // plane, row, columns
+    for (int i = threadIdx.x; i < p.images * p.c * p.ph * wide; i += THREADS_A_BLOCK, at.next()) {
+        int r = at.middle - p.top, s = at.low * WIDE - p.left;
+        bool valid = (unsigned)r < (unsigned)p.h && (unsigned)s < (unsigned)p.w && at.high < planes;
+        start_copy((Pack<WIDE>*)to + i, (const Pack<WIDE>*)(valid ? from + (at.high * p.h + r) * p.w + s : x), valid);
+    }
+}
+
+// TALL x 4 neighbouring outputs of one map (a filter's of an image), from row i0 and column j0 on.
+template <int TALL, class Sizes>
+__device__ __forceinline__ void store_outputs(REAL (&sum)[TALL][4], REAL bias, REAL* y, REAL* pooled, int map, int i0,
+                                              int j0, const Sizes& p) {
+    REAL* to = y + (map * p.oh + i0) * p.ow + j0;
+#pragma unroll
+    for (int i = 0; i < TALL; ++i) {
+        if (i0 + i >= p.oh) break;
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+            sum[i][j] += bias;
+#ifdef FUSED
+            sum[i][j] = ACT_VALUE(sum[i][j]);
+#endif
+        }
+#if ALIGNED
+        *(Pack<4>*)(to + i * p.ow) = *(Pack<4>*)&sum[i][0];
+#else
+#pragma unroll
+        for (int j = 0; j < 4; ++j)
+            if (j0 + j < p.ow) to[i * p.ow + j] = sum[i][j];
+#endif
+    }
+#if POOL
+    static_assert(TALL % POOL == 0 && 4 % POOL == 0, "windows must lie within a thread's outputs");
+    REAL* means = pooled + map * (p.oh / POOL) * (p.ow / POOL);
+#pragma unroll
+    for (int i = 0; i < TALL; i += POOL)
+#pragma unroll
+        for (int j = 0; j < 4; j += POOL) {
+            if (i0 + i >= p.oh || j0 + j >= p.ow) continue;
+            REAL total = 0;
+#pragma unroll
+            for (int e = 0; e < POOL * POOL; ++e) total += sum[i + e / POOL][j + e % POOL];
+            means[(i0 + i) / POOL * (p.ow / POOL) + (j0 + j) / POOL] = total * (REAL)(1.0 / (POOL * POOL));
+        }
+#endif
+}

@@ -1,0 +1,19 @@
+"""How kernels run: the text of a .cu file (sources.py), the function compiled from it and its launch (kernels.py),
+memory for its results (memory.py), and facts about the device (device.py).
+
+`kernel("pool/pool.cu", "avg_pool2d", real(x.dtype))` gives the function compiled with those constants (`-D`), the
+same object each time. What it takes is read off its parameter list in the source, so that a call with an array of
+another dtype, on another device or with strides, or a number of the wrong kind, is refused instead of misread.
+CuPy keeps what was compiled on disk; a file's own includes are pasted into it, because they are not in CuPy's key.
+"""
+
+from .device import blocks, compute_capability, most_shared, multiprocessors
+from .kernels import MAX_ELEMENTS, TYPES, Arguments, Kernel, by_value, generated, kernel, struct
+from .memory import empty, ones_like
+from .sources import C_NAME, FOLDER, HOPPER, Constant, options, parameters, pasted, real, source
+
+__all__ = [
+    "C_NAME", "FOLDER", "HOPPER", "MAX_ELEMENTS", "TYPES", "Arguments", "Constant", "Kernel", "blocks", "by_value",
+    "compute_capability", "empty", "generated", "kernel", "most_shared", "multiprocessors", "ones_like", "options",
+    "parameters", "pasted", "real", "source", "struct",
+]

@@ -1,0 +1,29 @@
+"""Facts about the current device, each asked for once."""
+
+from __future__ import annotations
+
+import functools
+
+import cupy
+
+
+@functools.cache
+def multiprocessors() -> int:
+    return cupy.cuda.Device().attributes["MultiProcessorCount"]
+
+
+@functools.cache
+def compute_capability() -> int:
+    """10 times major plus minor: 90 for 9.0."""
+    return int(cupy.cuda.Device().compute_capability)
+
+
+@functools.cache
+def most_shared() -> int:
+    """Bytes of shared memory that one block may ask for."""
+    return cupy.cuda.Device().attributes["MaxSharedMemoryPerBlockOptin"]
+
+
+def blocks(count: int, threads: int) -> int:
+    """How many blocks of some threads cover a count; at least one, since a grid is never empty."""
+    return max(1, -(-count // threads))

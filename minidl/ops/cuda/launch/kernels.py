@@ -1,0 +1,215 @@
+"""Kernel: one function of a .cu file, compiled at its first use and launched with arguments that are checked."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import struct as struct_module
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import cupy
+import numpy as np
+
+from .sources import Constant, options, parameters, source
+
+MAX_ELEMENTS = 2**31 - 1                   # of an array: kernels index with 32-bit integers
+
+
+# C type of a parameter -> NumPy dtype. Structs are passed by value, from arrays of one element; common.cuh has both.
+TYPES: dict[str, np.dtype] = {
+    "int": np.dtype(np.int32), "unsigned": np.dtype(np.uint32), "long long": np.dtype(np.int64),
+    "unsigned long long": np.dtype(np.uint64), "unsigned char": np.dtype(np.uint8), "float": np.dtype(np.float32),
+    "double": np.dtype(np.float64), "int4": np.dtype([(v, np.int32) for v in "xyzw"]),
+}
+
+
+def struct(name: str, *fields: str) -> None:
+    """Let kernels take a struct of ints by value; its C definition stands in the .cu file."""
+    TYPES[name] = np.dtype([(field, np.int32) for field in fields])
+
+
+struct("Window", "n", "c", "h", "w", "kh", "kw", "oh", "ow", "sh", "sw", "top", "bottom", "left", "right")
+struct("Geometry", "n", "c", "h", "w", "m", "kh", "kw", "oh", "ow", "sh", "sw", "top", "bottom", "left", "right")
+
+CODES = {np.dtype(name): code for name, code in (     # of numbers, in the standard module struct
+    ("int32", "i"), ("uint32", "I"), ("int64", "q"), ("uint64", "Q"), ("float32", "f"), ("float64", "d"))}
+@functools.lru_cache(maxsize=4096)
+def by_value(struct: str, fields: tuple[int, ...]) -> bytes:
+    """The numbers of a struct as what a kernel takes by value; a geometry's algorithm is left out."""
+    dtype = TYPES[struct]
+    return np.array(fields[:len(dtype.names or ())], dtype).tobytes()
+
+
+_current_device = cupy.cuda.runtime.getDevice
+_current_stream = cupy.cuda.get_current_stream
+
+
+@functools.cache
+def _module(file: str, text: str, constants: tuple[Constant, ...]) -> cupy.RawModule:
+    module = cupy.RawModule(code=text, options=options(constants), backend="nvrtc")
+    try:
+        module.compile()
+    except cupy.cuda.compiler.CompileException as error:
+        lines = [line for line in str(error).splitlines() if "error" in line] or [str(error)]
+        raise RuntimeError(f"kernel: {file} does not compile with {dict(constants)}: {'; '.join(lines[:4])}; "
+                           "correct the source at that line") from None
+    return module
+
+
+@functools.cache
+def kernel(file: str, name: str, *constants: Constant) -> Kernel:
+    """The kernel `name` of a file under ops/cuda, compiled with the constants. Always the same object."""
+    return generated(file, source(file), name, *constants)
+
+
+@functools.cache
+def generated(file: str, text: str, name: str, *constants: Constant) -> Kernel:
+    """The kernel `name` of a source, includes pasted in, that messages call `file`. Always the same object."""
+    return Kernel(_module(file, text, constants), name, parameters(text, name), dict(constants))
+
+
+class Kernel:
+    """A compiled kernel: `self(grid, block, *arguments, shared=bytes)` launches it on the current stream.
+
+    Arguments are CuPy arrays (or None, a null pointer), numbers, and structs from `by_value`. An array that is only
+    read may lie in any order in memory: it is copied where it has gaps. Raises TypeError and ValueError, naming
+    kernel and parameter, for what the kernel would misread.
+
+    There is no lock that could stay held: a launch takes packed arguments out of a list, in one step of the
+    interpreter, or makes new ones where another thread, a signal handler or an interrupt has them.
+    """
+
+    def __init__(self, module: cupy.RawModule, name: str, declared: list[tuple[str, str, str]],
+                 constants: dict[str, Any]):
+        self.name = name
+        self.module = module
+        self.function = module.get_function(name)
+        self._handle = self.function.kernel.ptr
+        self._arguments = functools.partial(Arguments, name, declared, constants)
+        self._free = [self._arguments()]
+        self._shared = 48 * 1024           # bytes of shared memory that need no asking
+
+    def __call__(self, grid: tuple[int, ...], block: tuple[int, ...], *arguments: Any, shared: int = 0) -> None:
+        self._start(*self._sizes(grid, block, shared), *arguments)
+
+    def sized(self, grid: tuple[int, ...], block: tuple[int, ...], shared: int = 0) -> Callable[..., None]:
+        """What launches this kernel on a grid with arguments: launchers keep it a shape, to look up but once a call."""
+        return functools.partial(self._start, *self._sizes(grid, block, shared))
+
+    def _sizes(self, grid: tuple[int, ...], block: tuple[int, ...], shared: int) -> tuple[int, ...]:
+        """What _start takes first; so much shared memory is asked for where it was not before."""
+        if shared > self._shared:
+            self.function.max_dynamic_shared_size_bytes = shared
+            self._shared = shared
+        return *grid, *_ONES[len(grid)], *block, *_ONES[len(block)], shared
+
+    def _start(self, grid_x: int, grid_y: int, grid_z: int, block_x: int, block_y: int, block_z: int, shared: int,
+               *arguments: Any) -> None:
+        device = _current_device()
+        if device not in _ready.devices:
+            _make_ready(device)
+        stream = _current_stream().ptr
+        try:
+            packed = self._free.pop()
+        except IndexError:
+            packed = self._arguments()
+        copies = packed.pack(arguments, device)
+        _launch(self._handle, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream, packed.at, 0)
+        self._free.append(packed)
+        del copies                         # they had to live until the launch was queued
+
+
+class Arguments:
+    """A kernel's parameters as the driver's launch call takes them: packed into one buffer, with a pointer to each.
+
+    From pack until the launch, where the driver copies them, they belong to one caller. This takes half the time of
+    CuPy's general call, which looks at each argument anew.
+    """
+
+    def __init__(self, name: str, declared: list[tuple[str, str, str]], constants: dict[str, Any]):
+        self.name = name
+        self._takes = [(f"{name}: {parameter}", TYPES[constants.get(c_type, c_type)], kind)
+                       for parameter, c_type, kind in declared]
+        formats, places, size = ["="], [], 0
+        for _, dtype, kind in self._takes:
+            code = "Q" if kind != "value" else f"{dtype.itemsize}s" if dtype.names else CODES[dtype]
+            used = struct_module.calcsize(f"={code}")
+            formats.append(f"{code}{-used % 16}x")     # each starts on a multiple of 16
+            places.append(size)
+            size += used + -used % 16
+        self._pack = struct_module.Struct("".join(formats)).pack_into
+        self._arrays = [(place, dtype) for place, (_, dtype, kind) in enumerate(self._takes) if kind != "value"]
+        self._structs = [(place, dtype.itemsize) for place, (_, dtype, kind) in enumerate(self._takes)
+                         if kind == "value" and dtype.names]
+        self._buffer = ctypes.create_string_buffer(size + 16)
+        start = ctypes.addressof(self._buffer)
+        self._offset = -start % 16
+        self._pointers = (ctypes.c_void_p * len(places))(*(start + self._offset + place for place in places))
+        self.at = ctypes.addressof(self._pointers)
+
+    def pack(self, arguments: tuple[Any, ...], device: int) -> list[cupy.ndarray]:
+        """Write arguments into the buffer, once all are seen to fit; returns the copies that were made."""
+        if len(arguments) != len(self._takes):
+            raise TypeError(f"{self.name}: got {len(arguments)} arguments but takes {len(self._takes)}; pass each")
+        values, copies = list(arguments), []
+        for place, size in self._structs:
+            a = values[place]
+            if a.__class__ is not bytes or len(a) != size:
+                raise TypeError(f"{self._takes[place][0]} is a {type(a).__name__} but must be {size} bytes from "
+                                "by_value(); pass the struct")
+        for place, dtype in self._arrays:
+            a = values[place]
+            if a is None:
+                values[place] = 0
+                continue
+            # a.flags says the same as _c_contiguous, but is an object made at each look: a third of the time here
+            if a.__class__ is not _ndarray or a.dtype is not dtype or not a._c_contiguous or a.size > MAX_ELEMENTS:
+                a = _checked(*self._takes[place], a)
+                copies.append(a)
+            memory = a.data
+            if memory.device_id != device:
+                raise ValueError(f"{self._takes[place][0]} is on device {memory.device_id} but the current device is "
+                                 f"{device}; use one device")
+            values[place] = memory.ptr
+        try:
+            self._pack(self._buffer, self._offset, *values)
+        except (struct_module.error, OverflowError) as error:
+            raise TypeError(f"{self.name}: an argument is no number of its parameter's type ({error}); the parameters "
+                            f"are {', '.join(f'{what} ({dtype})' for what, dtype, _ in self._takes)}") from None
+        return copies
+
+
+def _checked(what: str, dtype: np.dtype, kind: str, x: Any) -> cupy.ndarray:
+    """An array that did not fit at first sight: a dense copy of it, if that is all it lacks."""
+    if not isinstance(x, cupy.ndarray):
+        raise TypeError(f"{what} is a {type(x).__name__} but must be a CuPy array; move it with .to('cuda')")
+    if x.dtype != dtype:
+        raise TypeError(f"{what} has dtype {x.dtype} but the kernel reads {dtype}; convert it first")
+    if x.size > MAX_ELEMENTS:
+        raise ValueError(f"{what} has {x.size} elements but kernels count to {MAX_ELEMENTS}; use smaller batches")
+    if kind == "out" and not x.flags.c_contiguous:
+        raise ValueError(f"{what} has shape {x.shape} and strides {x.strides} but is written, in C order without gaps; "
+                         "pass memory from empty()")
+    return cupy.ascontiguousarray(x)
+
+
+_ndarray = cupy.ndarray
+_ONES = {1: (1, 1), 2: (1,), 3: ()}        # what makes three axes of a grid or block
+_launch = cupy.cuda.driver.launchKernel
+
+
+class _Ready(threading.local):
+    """The devices whose context this thread has entered: the driver's call takes that for granted."""
+
+    def __init__(self) -> None:
+        self.devices: set[int] = set()
+
+
+_ready = _Ready()
+
+
+def _make_ready(device: int) -> None:
+    cupy.cuda.runtime.setDevice(device)
+    _ready.devices.add(device)

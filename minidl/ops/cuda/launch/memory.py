@@ -1,0 +1,98 @@
+"""Memory for results: taken from CuPy's pool, and what nobody refers to any more handed out again."""
+
+from __future__ import annotations
+
+import functools
+import math
+from sys import getrefcount
+from typing import Any
+
+import cupy
+import numpy as np
+
+_current_device = cupy.cuda.runtime.getDevice
+_current_stream = cupy.cuda.get_current_stream
+
+
+KEPT_BYTES = 1 << 29                       # of results that are kept for reuse, at most
+
+
+def _references(arrays: list[Any]) -> int:
+    """How many references there are to what only a list and a loop hold, as `empty` counts them."""
+    for array in arrays:
+        return getrefcount(array)
+    raise AssertionError
+
+
+# A tracer that reads f_locals (until Python 3.12) holds what has a name as well. One too many would hand out memory in
+# use, so it is counted without a name too; that is exact where passing a name on makes a reference (until 3.13).
+_SAMPLE = [object()]
+UNUSED = min(_references(_SAMPLE), getrefcount(_SAMPLE[0]) + 1)
+
+
+class _Kept:
+    """Results by shape, dtype and device, for as long as there is room."""
+
+    def __init__(self) -> None:
+        self.arrays: dict[tuple[Any, ...], list[cupy.ndarray]] = {}
+        self.bytes = 0
+
+    def forget(self) -> None:
+        """What is in use lives on with whoever uses it."""
+        self.arrays.clear()
+        self.bytes = 0
+
+    def add(self, key: tuple[Any, ...], array: cupy.ndarray) -> None:
+        if self.bytes + array.nbytes > KEPT_BYTES:
+            self.forget()
+        if array.nbytes <= KEPT_BYTES // 4:
+            self.bytes += array.nbytes         # first: after an interrupt there is rather too little kept
+            self.arrays.setdefault(key, []).append(array)
+
+
+_kept = _Kept()
+
+
+def empty(shape: tuple[int, ...], dtype: Any) -> cupy.ndarray:
+    """Memory on the current device for a kernel to write: every launcher takes its results from here.
+
+    A result of an earlier step that nobody refers to any more is handed out again: taking and giving back memory costs
+    as much of the host's time as a launch. Only on the null stream, where what is still queued comes first, and which
+    cannot be captured in a graph.
+
+    Raises MemoryError where there is not enough; then what was taken before is still there, and the process can go on.
+    """
+    if _current_stream().ptr:
+        return _new(shape, dtype)
+    key = shape, dtype, _current_device()
+    for array in _kept.arrays.get(key, ()):
+        if getrefcount(array) == UNUSED:
+            return array
+    array = _new(shape, dtype)
+    _kept.add(key, array)
+    return array
+
+
+def _new(shape: tuple[int, ...], dtype: Any) -> cupy.ndarray:
+    try:
+        return cupy.ndarray(shape, dtype)
+    except cupy.cuda.memory.OutOfMemoryError:
+        _kept.forget()
+    try:
+        return cupy.ndarray(shape, dtype)
+    except cupy.cuda.memory.OutOfMemoryError:
+        asked, pool = math.prod(shape) * np.dtype(dtype).itemsize, cupy.get_default_memory_pool()
+        free, total = cupy.cuda.runtime.memGetInfo()
+        raise MemoryError(f"cuda: {asked:,} bytes were asked for (shape {shape}, {np.dtype(dtype)}) but the device has "
+                          f"{free:,} bytes free of {total:,}, and the pool holds {pool.total_bytes():,} bytes, "
+                          f"{pool.used_bytes():,} of them in use; use a smaller batch") from None
+
+
+def ones_like(x: cupy.ndarray) -> cupy.ndarray:
+    """Ones. A single one, from which each backward starts, is always the same: primitives change no input."""
+    return cupy.ones_like(x) if x.ndim else _one(x.dtype, x.data.device_id)
+
+
+@functools.cache
+def _one(dtype: np.dtype, device: int) -> cupy.ndarray:
+    return cupy.ones((), dtype)

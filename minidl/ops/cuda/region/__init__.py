@@ -1,0 +1,68 @@
+"""A region of a program as two launches, of kernels that are generated for it: a block to an image, and the sums."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...region import Region, by_steps
+from .. import launch
+from .emit import Emitted, emit
+
+Array = Any
+
+THREADS = 640                              # of a block that has a multiprocessor to itself
+SUM_THREADS, SUM_TILES = 256, 6144         # of sums, and numbers in shared memory: as in sums.cuh
+IMAGES = 8                                 # of a block, up to which this is faster than kernels that share them all out
+
+
+def constants() -> tuple[launch.Constant, ...]:
+    """Of a generated source."""
+    return launch.real(np.dtype("float32")), ("THREADS_A_BLOCK", THREADS)
+
+
+class Plan(NamedTuple):
+    """What is the same in every call for a region."""
+
+    emitted: Emitted
+    step: launch.Kernel
+    sums: launch.Kernel
+    blocks: int
+
+
+@functools.lru_cache(maxsize=64)
+def _plan(region: Region) -> Plan | None:
+    if region.n > IMAGES * launch.multiprocessors():
+        return None
+    blocks = min(region.n, launch.multiprocessors())
+    emitted = emit(region, blocks, THREADS, launch.most_shared() // 4)
+    if emitted is None:
+        return None
+    text = launch.pasted("region_step.cu", emitted.text, set())
+    step, sums = (launch.generated("region_step.cu", text, name, *constants()) for name in ("region_step", "sums"))
+    return Plan(emitted, step, sums, blocks)
+
+
+def can_region_step(region: Region) -> bool:
+    """Whether there is a kernel for a region."""
+    return _plan(region) is not None
+
+
+def region_step(region: Region, *arrays: Array) -> tuple[Array, ...]:
+    """The outputs of a region, for its inputs."""
+    plan = _plan(region)
+    if plan is None or not all(array.flags.c_contiguous and array.data.ptr % 16 == 0 for array in arrays):
+        return by_steps(region, sys.modules[__package__.rpartition(".")[0]], arrays)
+    emitted = plan.emitted
+    found = {f"a{value.number}": array for value, array in zip(region.inputs, arrays)}
+    found |= {name: launch.empty(shape, np.dtype("float32")) for name, shape in emitted.outputs.items()}
+    plan.step((plan.blocks,), (THREADS,), *map(found.__getitem__, (*emitted.inputs, *emitted.outputs)),
+              shared=emitted.shared * 4)
+    found |= {name: launch.empty(shape, np.dtype("float32")) for name, shape in emitted.sums.items()}
+    plan.sums((emitted.blocks,), (SUM_THREADS,), *map(found.__getitem__, (*emitted.terms, *emitted.sums)),
+              shared=SUM_TILES * 4)
+    return tuple(found[name].reshape(region.shapes[output.number])
+                 for name, output in zip(emitted.results, region.outputs))

@@ -1,0 +1,373 @@
+"""What a region's kernels hold: a line of region_step for each step, from the functions of region.cuh, and a job of
+sums for each sum over images."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from ...region import Region, Step, Value
+
+MAPS = 2                                   # maps whose filters' gradients a thread sums up
+MOST_TAPS = 36                             # of a filter, which a thread keeps in registers
+
+
+class Refused(Exception):
+    """This region has no kernel."""
+
+
+class Job(NamedTuple):
+    """out = scale * a^T b, summed over the first axis; where a is None, scale * the sum of b."""
+
+    out: Value
+    a: Any                                 # the name of an array, or None
+    b: str
+    scale: float
+
+
+class Line(NamedTuple):
+    """A call of one of region.cuh's functions, and what of shared memory it reads and writes."""
+
+    function: str
+    given: str                             # template and other arguments, as they are written
+    reads: tuple[Any, ...] = ()
+    writes: tuple[Any, ...] = ()
+
+    @property
+    def text(self) -> str:
+        return f"{self.function}{self.given};"
+
+
+@dataclass
+class Layout:
+    """How a value lies in shared memory: c planes of h x w, with room around them for what reads beyond."""
+
+    c: int
+    h: int
+    w: int
+    dense: bool = False                    # somebody reads it as one row
+    top: int = 0
+    left: int = 0
+    bottom: int = 0                        # rows and columns that are read, counted from the first value
+    right: int = 0
+    readers: list[Callable[[int, int], list[int]]] = field(default_factory=list)   # (ph, pw) -> where lanes read fours
+
+    @property
+    def tight(self) -> bool:
+        """Whether there is no room around the values."""
+        return self.planes()[3:] == (0, 0, self.h, self.w)
+
+    def planes(self) -> tuple[int, ...]:
+        """Template arguments of Planes; rows are as wide as lets lanes read from different banks."""
+        height, width = self.top + max(self.h, self.bottom), self.left + max(self.w, self.right)
+        if self.readers:
+            width = min(range(width + -width % 4, width + 32, 4), key=lambda pw: (
+                sum(_transactions(reader(height, pw)) for reader in self.readers), pw))
+        if self.dense and (height, width) != (self.h, self.w):
+            raise Refused
+        return self.c, self.h, self.w, self.top, self.left, height, width
+
+
+def _transactions(places: list[int]) -> int:
+    """How often shared memory is read for a warp's loads of fours: a quarter of it at once, each bank once."""
+    quarters = ({place // 4 for place in places[i:i + 8]} for i in range(0, 32, 8))
+    return sum(max(Counter(place % 8 for place in quarter).values()) for quarter in quarters)
+
+
+@dataclass
+class Source:
+    """What is known of a kernel while it is written."""
+
+    region: Region
+    threads: int
+    lines: list[Line] = field(default_factory=list)
+    layouts: dict[Value, Layout] = field(default_factory=dict)
+    reshaped: dict[Value, Value] = field(default_factory=dict)              # values and those they have the numbers of
+    alias: dict[Value, Value] = field(default_factory=dict)                 # of these, the ones in the others' places
+    filters: dict[Value, tuple[int, int]] = field(default_factory=dict)     # (filters, taps) in shared memory
+    biases: dict[Value, int] = field(default_factory=dict)                  # of convolutions: their sizes
+    stored: list[Value] = field(default_factory=list)                       # values of images that others read
+    parts: dict[Value, int] = field(default_factory=dict)                   # sums over a block's images: their sizes
+    jobs: list[Job] = field(default_factory=list)
+    rows: dict[Value, tuple[int, int]] = field(default_factory=dict)        # of linear layers: outputs and inputs
+    scratch: int = 0
+
+    def layout(self, value: Value) -> Layout:
+        """Where a value lies; one of the inputs is brought there at its first use."""
+        if value not in self.layouts:
+            _, *shape = self.region.shapes[value.number]
+            if self.region.dtypes[value.number] != "float32":
+                raise Refused
+            c, h, w = shape if len(shape) == 3 else (math.prod(shape), 1, 1)
+            self.layouts[value] = Layout(c, h, w)
+            if value in self.region.inputs:
+                self.call("load_image", "", value, f"a{value.number} + image * {self.size(value)}", out=value)
+        return self.layouts[value]
+
+    def new(self, like: Value) -> Value:
+        """A value that no step gives, of the same shape as one that does."""
+        layout = self.layout(like)
+        value = Value(len(self.region.shapes) + len(self.layouts))
+        self.layouts[value] = Layout(layout.c, layout.h, layout.w)
+        return value
+
+    def size(self, value: Value) -> int:
+        layout = self.layout(value)
+        return layout.c * layout.h * layout.w
+
+    def root(self, value: Value) -> Value:
+        """The value in whose place this one lies."""
+        while value in self.alias:
+            value = self.alias[value]
+        return value
+
+    def call(self, function: str, template: str, *arguments: Value | str, out: Value | None = None,
+             scratch: int = 0) -> None:
+        """A line that reads the Values among its arguments and writes `out`, and so many numbers of scratch."""
+        values = [a for a in arguments if isinstance(a, Value)]
+        for value in values:
+            self.layout(value)
+        self.scratch = max(self.scratch, -(-scratch // 4) * 4)
+        work = (SCRATCH,) if scratch else ()
+        self.lines.append(Line(
+            function, f"{f'<{template}>' if template else ''}({', '.join(map(_word, arguments))})",
+            (*(value for value in values if value != out), *work), (*((out,) if out else ()), *work)))
+
+    def store(self, value: Value) -> str:
+        """The array that holds a value for all images."""
+        if value in self.region.inputs:
+            return f"a{value.number}"
+        if value not in self.stored:
+            self.stored.append(value)
+        return f"o{value.number}"
+
+    def part(self, value: Value, size: int) -> str:
+        """Where a block leaves its share of a sum."""
+        self.parts[value] = size
+        self.jobs.append(Job(value, None, f"o{value.number}", 1.0))
+        return f"o{value.number} + blockIdx.x * {size}"
+
+    def bias(self, b: Value | None) -> str:
+        """A convolution's bias, in shared memory."""
+        if b is None:
+            return "(const REAL*)0"
+        self.biases[b] = self.region.shapes[b.number][0]
+        return f"b{b.number}"
+
+    def teams(self, items: int, most: int) -> int:
+        """Teams of threads that share out sums, of which there are so many in all, in at most so many pieces."""
+        return max(1, min(self.threads // items, most))
+
+
+SCRATCH = Value(-1)
+
+
+def _word(a: Value | str) -> str:
+    return f"v{a.number}" if isinstance(a, Value) else a
+
+
+def _act(name: str | None) -> str:
+    return f"act_{name}" if name else "identity"
+
+
+def _array(value: Value | None) -> str:
+    return "(const REAL*)0" if value is None else f"a{value.number}"
+
+
+# ---------------------------------------------------------------- convolution
+def _whole(g: Any) -> bool:
+    """Whether the filters cover the whole image: a linear layer."""
+    return (g.oh, g.ow) == (1, 1) and (g.kh, g.kw) == (g.h, g.w)
+
+
+def _convolved(s: Source, x: Value, w: Value, b: Value | None, y: Value, act: str | None, g: Any,
+               mirror: bool) -> None:
+    """y of x, or with mirror dx of gy: the same lines with the other padding."""
+    if (g.sh, g.sw) != (1, 1) or g.kh * g.kw > MOST_TAPS or g.algorithm != "auto":
+        raise Refused
+    top, left = (g.kh - 1 - g.top, g.kw - 1 - g.left) if mirror else (g.top, g.left)
+    if min(top, left) < 0:
+        raise Refused
+    source, out = s.layout(x), s.layout(y)
+    _reads_windows(source, out.h, out.w, g.kh, g.kw, top, left)
+    s.filters[w] = g.m * g.c, g.kh * g.kw
+    across, down = -(-out.w // 4), -(-out.h // 2)
+    tiles = [divmod(lane % (down * across), across) for lane in range(32)]
+    source.readers.append(lambda ph, pw: [2 * i * pw + 4 * j for i, j in tiles])
+    items = down * across * out.c
+    teams = s.teams(items, source.c)
+    s.call("conv", f"{_act(act)}, {g.kh}, {g.kw}, {top}, {left}, {str(mirror).lower()}, {teams}",
+           x, f"f{w.number}", s.bias(b), y, "scratch", out=y, scratch=8 * items * teams if teams > 1 else 0)
+
+
+def _reads_windows(layout: Layout, oh: int, ow: int, kh: int, kw: int, top: int, left: int) -> None:
+    """Windows kh x kw under oh x ow outputs, in tiles of 2 x 4, are read from a value, four columns at a time."""
+    layout.top, layout.left = max(layout.top, top), max(layout.left, left)
+    layout.bottom = max(layout.bottom, oh + oh % 2 + kh - 1 - top)
+    layout.right = max(layout.right, ow + -ow % 4 - 4 + kw + 3 + -(kw + 3) % 4 - left)
+
+
+def _linear(s: Source, x: Value, w: Value, b: Value | None, y: Value, act: str | None) -> None:
+    s.layout(x).dense = True
+    inputs, outputs = s.size(x), s.size(y)
+    s.rows[w] = outputs, inputs
+    teams = s.teams(32 * outputs, -(-inputs // 128))
+    s.call("linear", f"{_act(act)}, {teams}", x, f"w{w.number}", _array(b), y, "scratch", out=y,
+           scratch=outputs * teams if teams > 1 else 0)
+
+
+def _linear_back(s: Source, gy: Value, w: Value, gx: Value, y: Value | None, act: str | None) -> None:
+    size = s.size(gx)
+    s.rows[w] = s.size(gy), size
+    teams = s.teams(size // 4 if size % 4 == 0 else size, s.size(gy))
+    s.call("linear_grad_x", f"{_act(act)}, {teams}", gy, f"w{w.number}", y or gx, gx, "scratch", out=gx,
+           scratch=size * teams)
+
+
+def conv2d(s: Source, step: Step) -> None:
+    x, w, b, g, *more = step.arguments
+    act = more[0] if more else None
+    if _whole(g):
+        _linear(s, x, w, b, step.results[0], act)
+    else:
+        _convolved(s, x, w, b, step.results[0], act, g, mirror=False)
+    if len(more) == 2:
+        _pooled(s, step.results[0], more[1], step.results[1])
+
+
+def conv2d_grad_x(s: Source, step: Step) -> None:
+    gy, w, g = step.arguments
+    if _whole(g):
+        _linear_back(s, gy, w, step.results[0], None, None)
+    else:
+        _convolved(s, gy, w, None, step.results[0], None, g, mirror=True)
+
+
+def conv2d_grad_w(s: Source, step: Step) -> None:
+    _grad_w(s, *step.arguments, *step.results)
+
+
+def _grad_w(s: Source, gy: Value, x: Value, g: Any, out: Value) -> None:
+    if _whole(g):
+        return _product(s, gy, x, out)
+    source, slopes = s.layout(x), s.layout(gy)
+    _reads_windows(source, g.oh, g.ow, g.kh, g.kw, g.top, g.left)
+    slopes.right = max(slopes.right, g.ow + -g.ow % 4)
+    lines = [divmod(lane % (g.c * g.kh), g.kh) for lane in range(32)]
+    source.readers.append(lambda ph, pw: [(c * ph + p) * pw for c, p in lines])
+    size = g.m * g.c * g.kh * g.kw
+    items = g.c * g.kh * -(-g.m // MAPS)
+    teams = s.teams(items, g.oh)
+    s.call("conv_grad_w", f"{g.kh}, {g.kw}, {g.top}, {g.left}, {MAPS}, {teams}", gy, x, s.part(out, size), "first",
+           "scratch", scratch=size * teams if teams > 1 else 0)
+
+
+def conv2d_grad_b(s: Source, step: Step) -> None:
+    _grad_b(s, *step.arguments, *step.results)
+
+
+def _grad_b(s: Source, gy: Value, out: Value) -> None:
+    layout = s.layout(gy)
+    if (layout.h, layout.w) == (1, 1):
+        s.jobs.append(Job(out, None, s.store(gy), 1.0))
+        return
+    teams = s.teams(32 * layout.c, layout.h)
+    s.call("conv_grad_b", f"{teams}", gy, s.part(out, layout.c), "first", "scratch",
+           scratch=layout.c * teams if teams > 1 else 0)
+
+
+def conv2d_act_pool_grad_wb(s: Source, step: Step) -> None:
+    gp, y, x, g, act, pooling = step.arguments
+    gz = s.new(y)
+    _unpooled(s, gp, y, pooling, act, gz)
+    _grad_w(s, gz, x, g, step.results[0])
+    _grad_b(s, gz, step.results[1])
+
+
+# ---------------------------------------------------------------- linear
+def linear(s: Source, step: Step) -> None:
+    x, w, b, *act = step.arguments
+    _linear(s, x, w, b, step.results[0], act[0] if act else None)
+
+
+def linear_grad_x(s: Source, step: Step) -> None:
+    gy, w, *more = step.arguments
+    y, act = more or (None, None)
+    _linear_back(s, gy, w, step.results[0], y, act)
+
+
+def _product(s: Source, gy: Value, x: Value, out: Value) -> None:
+    s.jobs.append(Job(out, s.store(gy), s.store(x), 1.0))
+
+
+def linear_grad_w(s: Source, step: Step) -> None:
+    _product(s, *step.arguments, *step.results)
+
+
+def linear_grad_b(s: Source, step: Step) -> None:
+    _grad_b(s, *step.arguments, *step.results)
+
+
+# ---------------------------------------------------------------- pooling, activation, shape, loss
+def _pooled(s: Source, x: Value, g: Any, y: Value) -> None:
+    if g.top or g.bottom or g.left or g.right:
+        raise Refused
+    s.call("avg_pool", f"{g.kh}, {g.kw}, {g.sh}, {g.sw}", x, y, out=y)
+
+
+def avg_pool2d(s: Source, step: Step) -> None:
+    _pooled(s, *step.arguments, *step.results)
+
+
+def avg_pool2d_grad_x(s: Source, step: Step) -> None:
+    gy, *y, g, act = step.arguments if len(step.arguments) == 4 else (*step.arguments, None)
+    _unpooled(s, gy, y[0] if y else None, g, act, step.results[0])
+
+
+def _unpooled(s: Source, gy: Value, y: Value | None, g: Any, act: str | None, out: Value) -> None:
+    if (g.sh, g.sw) != (g.kh, g.kw) or g.top or g.bottom or g.left or g.right:
+        raise Refused
+    s.call("avg_pool_grad", f"{_act(act)}, {g.kh}, {g.kw}", gy, y or out, out, out=out)
+
+
+def activation(s: Source, step: Step) -> None:
+    s.call("activate", _act(step.primitive), *step.arguments, *step.results, out=step.results[0])
+
+
+def activation_grad_x(s: Source, step: Step) -> None:
+    act = step.primitive.removesuffix("_grad_x")
+    s.call("activate_grad", _act(act), *step.arguments, *step.results, out=step.results[0])
+
+
+def reshape(s: Source, step: Step) -> None:
+    """The same numbers: in the same place, where neither value needs room around it."""
+    (x, _), (y,) = step.arguments, step.results
+    s.call("copy", "", x, y, out=y)
+    s.reshaped[y] = x
+
+
+def cross_entropy(s: Source, step: Step) -> None:
+    x, labels, reduction, smoothing = step.arguments
+    loss, gx = step.results
+    if reduction not in ("mean", "sum") or s.region.dtypes[labels.number] != "int64":
+        raise Refused
+    scale = 1 / s.region.n if reduction == "mean" else 1.0
+    s.parts[loss] = 0                      # one number an image
+    s.jobs.append(Job(loss, None, f"o{loss.number}", scale))
+    s.call("cross_entropy", "", x, f"l{labels.number}", f"o{loss.number} + image", gx, f"(REAL){smoothing!r}",
+           f"(REAL){scale!r}", out=gx)
+
+
+EMIT: dict[str, Callable[[Source, Step], None]] = {
+    "conv2d": conv2d, "conv2d_act": conv2d, "conv2d_act_pool": conv2d, "conv2d_grad_x": conv2d_grad_x,
+    "conv2d_grad_w": conv2d_grad_w, "conv2d_grad_b": conv2d_grad_b, "conv2d_act_pool_grad_wb": conv2d_act_pool_grad_wb,
+    "linear": linear, "linear_act": linear,
+    "linear_grad_x": linear_grad_x, "linear_grad_act": linear_grad_x, "linear_grad_w": linear_grad_w,
+    "linear_grad_b": linear_grad_b, "avg_pool2d": avg_pool2d, "avg_pool2d_grad_x": avg_pool2d_grad_x,
+    "avg_pool2d_grad_act": avg_pool2d_grad_x, "tanh": activation, "sigmoid": activation, "relu": activation,
+    "tanh_grad_x": activation_grad_x, "sigmoid_grad_x": activation_grad_x, "relu_grad_x": activation_grad_x,
+    "reshape": reshape, "cross_entropy_with_grad": cross_entropy,
+}

@@ -1,0 +1,355 @@
+// What one block does to one image: the device functions that a generated kernel (image/emit.py) strings together.
+// Every value of the image lies in shared memory; all sizes are known when the kernel is compiled. Each function is
+// called by the whole block, reads what was written before the last barrier, and leaves it to the kernel to place the
+// next one. Sums run in a fixed order. Where a function has fewer outputs than the block has threads, TEAMS of threads
+// share out each sum, and meet in `scratch`.
+//
+// -DTHREADS_A_BLOCK: a multiple of 32.
+#include "include/common.cuh"
+#include "include/act.cuh"
+
+constexpr int T = THREADS_A_BLOCK, WARPS = T / 32;
+static_assert(T % 32 == 0, "THREADS_A_BLOCK must be a multiple of a warp's 32 threads");
+
+// C planes of H x W, each in PH rows of PW with TOP rows above and LEFT columns before it; all around there are zeros.
+template <int C_, int H_, int W_, int TOP_, int LEFT_, int PH_, int PW_> struct Planes {
+    static constexpr int C = C_, H = H_, W = W_, TOP = TOP_, LEFT = LEFT_, PH = PH_, PW = PW_, SIZE = C * H * W;
+    static constexpr bool DENSE = PH == H && PW == W;
+    REAL* start;
+
+    __device__ __forceinline__ REAL* at(int c, int i, int j) const {
+        return start + (c * PH + i + TOP) * PW + j + LEFT;
+    }
+    __device__ __forceinline__ REAL& operator[](int k) const {     // by its place among the values alone
+        return DENSE ? start[k] : *at(k / (H * W), k / W % H, k % W);
+    }
+};
+
+struct identity {
+    static __device__ __forceinline__ REAL value(REAL x) { return x; }
+    static __device__ __forceinline__ REAL grad(REAL gy, REAL) { return gy; }
+};
+#define ACTIVATION(name) struct act_##name { \
+    static __device__ __forceinline__ REAL value(REAL x) { return name##_value(x); } \
+    static __device__ __forceinline__ REAL grad(REAL gy, REAL y) { return name##_grad(gy, y); } }
+ACTIVATION(tanh);
+ACTIVATION(sigmoid);
+ACTIVATION(relu);
+
+__host__ __device__ constexpr int least(int a, int b) { return a < b ? a : b; }
+__host__ __device__ constexpr int up(int a, int step) { return (a + step - 1) / step * step; }
+
+__device__ __forceinline__ REAL warp_sum(REAL x) {
+#pragma unroll
+    for (int step = 16; step; step /= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
+    return x;
+}
+
+// The largest, or NaN where there is one.
+__device__ __forceinline__ REAL warp_most(REAL x) {
+#pragma unroll
+    for (int step = 16; step; step /= 2) {
+        REAL other = __shfl_xor_sync(0xffffffffu, x, step);
+        x = other > x || other != other ? other : x;
+    }
+    return x;
+}
+
+// N neighbours, V with one instruction.
+template <int V, int N> __device__ __forceinline__ void load(REAL* to, const REAL* from) {
+#pragma unroll
+    for (int i = 0; i < N; i += V) *(Pack<V>*)&to[i] = *(const Pack<V>*)&from[i];
+}
+
+// How many columns can be loaded at once, from one at a multiple of 4 on, of planes whose padding is LEFT.
+template <class X, int LEFT> __host__ __device__ constexpr int together() {
+    return X::PW % 4 == 0 && (X::LEFT - LEFT) % 4 == 0 ? 4 : X::PW % 2 == 0 && (X::LEFT - LEFT) % 2 == 0 ? 2 : 1;
+}
+
+// ---------------------------------------------------------------- in and out
+__device__ __forceinline__ void clear(REAL* memory, int size) {      // a multiple of 4
+    for (int i = threadIdx.x * 4; i < size; i += T * 4) *(Pack<4>*)&memory[i] = Pack<4>();
+}
+
+// Filters (maps, taps) from global memory, each on a multiple of 4 elements. They have arrived once each thread has
+// called end_copies and await_copies, and behind the next barrier.
+template <int MAPS, int TAPS> __device__ __forceinline__ void load_filters(REAL* to, const REAL* w) {
+    for (int i = threadIdx.x; i < MAPS * TAPS; i += T)
+        start_copy(&to[i / TAPS * up(TAPS, 4) + i % TAPS], &w[i], true);
+}
+
+template <class X> __device__ __forceinline__ void load_image(const X x, const REAL* from) {
+#pragma unroll 4
+    for (int k = threadIdx.x; k < X::SIZE; k += T) x[k] = from[k];
+}
+
+template <class X> __device__ __forceinline__ void store_image(REAL* to, const X x) {
+    for (int k = threadIdx.x; k < X::SIZE; k += T) to[k] = x[k];
+}
+
+template <class X, class Y> __device__ __forceinline__ void copy(const X x, const Y y) {
+    for (int k = threadIdx.x; k < X::SIZE; k += T) y[k] = x[k];
+}
+
+// ---------------------------------------------------------------- convolution, stride 1
+// y of x (TOP, LEFT: the padding), with bias and activation; or MIRROR, the dx of a convolution, as the same sum over gy
+// with filters turned round. A thread owns 2 x 4 outputs of one map; teams share out the source planes.
+// filters: [map of y][plane of x] or, MIRROR, [plane of x][map of y], KH * KW up to fours.
+template <class ACTIVATE, int KH, int KW, int TOP, int LEFT, bool MIRROR, int TEAMS, class X, class Y>
+__device__ __forceinline__ void conv(const X x, const REAL* filters, const REAL* b, const Y y, REAL* scratch) {
+    constexpr int ACROSS = (Y::W + 3) / 4, TILES = (Y::H + 1) / 2 * ACROSS, ITEMS = TILES * Y::C;
+    constexpr int TAPS = up(KH * KW, 4), N = up(KW + 3, 4);
+    for (int at = threadIdx.x; at < ITEMS * TEAMS; at += T) {
+        int team = at / ITEMS, item = at - team * ITEMS;
+        int m = item / TILES, tile = item - m * TILES, i = tile / ACROSS * 2, j = tile % ACROSS * 4;
+        REAL sum[8] = {}, bias = b ? b[m] : (REAL)0;
+#pragma unroll 1
+        for (int c = team; c < X::C; c += TEAMS) {
+            REAL weight[TAPS];
+            load<4, TAPS>(weight, filters + (MIRROR ? c * Y::C + m : m * X::C + c) * TAPS);
+            const REAL* rows = x.at(c, i - TOP, j - LEFT);
+#pragma unroll
+            for (int r = 0; r <= KH; ++r) {
+                REAL pixel[N];
+                load<together<X, LEFT>(), N>(pixel, rows + r * X::PW);
+#pragma unroll
+                for (int q = 0; q < KW; ++q)
+#pragma unroll
+                    for (int e = 0; e < 8; ++e) {
+                        int p = r - e / 4, t = p * KW + q;
+                        if (p >= 0 && p < KH) sum[e] += weight[MIRROR ? KH * KW - 1 - t : t] * pixel[q + e % 4];
+                    }
+            }
+        }
+#pragma unroll
+        for (int e = 0; e < 8; ++e) {
+            if (TEAMS > 1) scratch[(team * 8 + e) * ITEMS + item] = sum[e];
+            else if (i + e / 4 < Y::H && j + e % 4 < Y::W)
+                *y.at(m, i + e / 4, j + e % 4) = ACTIVATE::value(sum[e] + bias);
+        }
+    }
+    if (TEAMS == 1) return;
+    __syncthreads();
+    for (int k = threadIdx.x; k < Y::SIZE; k += T) {
+        int m = k / (Y::H * Y::W), i = k / Y::W % Y::H, j = k % Y::W;
+        REAL total = b ? b[m] : (REAL)0;
+        const REAL* sums = scratch + (i % 2 * 4 + j % 4) * ITEMS + m * TILES + i / 2 * ACROSS + j / 4;
+#pragma unroll
+        for (int team = 0; team < TEAMS; ++team) total += sums[team * 8 * ITEMS];
+        y[k] = ACTIVATE::value(total);
+    }
+}
+
+// part (maps of gy, planes of x, KH, KW): set for a block's first image, added to for its later ones. A thread owns a row
+// of KW taps of TM maps; teams share out the rows of gy, which end with zeros up to fours.
+template <int KH, int KW, int TOP, int LEFT, int TM, int TEAMS, class X, class G>
+__device__ __forceinline__ void conv_grad_w(const G gy, const X x, REAL* part, bool first, REAL* scratch) {
+    constexpr int LINES = X::C * KH, ITEMS = LINES * ((G::C + TM - 1) / TM), N = up(KW + 3, 4), SIZE = G::C * LINES * KW;
+    for (int at = threadIdx.x; at < ITEMS * TEAMS; at += T) {
+        int team = at / ITEMS, item = at - team * ITEMS;
+        int group = item / LINES, line = item - group * LINES, c = line / KH, p = line % KH;
+        REAL sum[TM][KW] = {};
+#pragma unroll 1
+        for (int i = team; i < G::H; i += TEAMS) {
+            const REAL* pixels = x.at(c, i + p - TOP, -LEFT);
+            REAL pixel[N];
+            load<together<X, LEFT>(), N - 4>(pixel + 4, pixels);
+#pragma unroll 4
+            for (int j = 0; j < G::W; j += 4) {
+#pragma unroll
+                for (int e = 0; e < N - 4; ++e) pixel[e] = pixel[e + 4];
+                load<together<X, LEFT>(), 4>(pixel + N - 4, pixels + j + N - 4);
+#pragma unroll
+                for (int f = 0; f < TM; ++f) {
+                    REAL slope[4];
+                    load<together<G, 0>(), 4>(slope, gy.at(imin(group * TM + f, G::C - 1), i, j));
+#pragma unroll
+                    for (int e = 0; e < 4; ++e)
+#pragma unroll
+                        for (int q = 0; q < KW; ++q) sum[f][q] += slope[e] * pixel[e + q];
+                }
+            }
+        }
+#pragma unroll
+        for (int f = 0; f < TM; ++f) {
+            if (group * TM + f >= G::C) break;
+#pragma unroll
+            for (int q = 0; q < KW; ++q) {
+                int k = ((group * TM + f) * LINES + line) * KW + q;
+                if (TEAMS > 1) scratch[team * SIZE + k] = sum[f][q];
+                else part[k] = first ? sum[f][q] : part[k] + sum[f][q];
+            }
+        }
+    }
+    if (TEAMS == 1) return;
+    __syncthreads();
+    for (int k = threadIdx.x; k < SIZE; k += T) {
+        REAL total = first ? (REAL)0 : part[k];
+#pragma unroll 8
+        for (int team = 0; team < TEAMS; ++team) total += scratch[team * SIZE + k];
+        part[k] = total;
+    }
+}
+
+// part (maps of gy): as conv_grad_w. A warp owns a map; teams share out its numbers.
+template <int TEAMS, class G> __device__ __forceinline__ void conv_grad_b(const G gy, REAL* part, bool first,
+                                                                           REAL* scratch) {
+    for (int at = threadIdx.x / 32; at < G::C * TEAMS; at += WARPS) {
+        int m = at % G::C, team = at / G::C;
+        REAL sum = 0;
+#pragma unroll 8
+        for (int k = team * 32 + threadIdx.x % 32; k < G::H * G::W; k += TEAMS * 32) sum += gy[m * G::H * G::W + k];
+        sum = warp_sum(sum);
+        if (threadIdx.x % 32) continue;
+        if (TEAMS > 1) scratch[at] = sum;
+        else part[m] = first ? sum : part[m] + sum;
+    }
+    if (TEAMS == 1) return;
+    __syncthreads();
+    for (int m = threadIdx.x; m < G::C; m += T) {
+        REAL total = first ? (REAL)0 : part[m];
+        for (int team = 0; team < TEAMS; ++team) total += scratch[team * G::C + m];
+        part[m] = total;
+    }
+}
+
+// ---------------------------------------------------------------- pooling and activation
+template <int KH, int KW, int SH, int SW, class X, class Y>
+__device__ __forceinline__ void avg_pool(const X x, const Y y) {
+    for (int k = threadIdx.x; k < Y::SIZE; k += T) {
+        const REAL* window = x.at(k / (Y::H * Y::W), k / Y::W % Y::H * SH, k % Y::W * SW);
+        REAL sum = 0;
+#pragma unroll
+        for (int e = 0; e < KH * KW; ++e) sum += window[e / KW * X::PW + e % KW];
+        y[k] = sum * (REAL)(1.0 / (KH * KW));
+    }
+}
+
+// The gradient of windows that do not overlap, through an activation that gave y. A thread owns windows; where they do
+// not reach, gx stays zero.
+template <class ACTIVATE, int KH, int KW, class G, class Y, class X>
+__device__ __forceinline__ void avg_pool_grad(const G gy, const Y y, const X gx) {
+    for (int k = threadIdx.x; k < G::SIZE; k += T) {
+        int c = k / (G::H * G::W), i = k / G::W % G::H * KH, j = k % G::W * KW;
+        REAL g = gy[k] * (REAL)(1.0 / (KH * KW));
+#pragma unroll
+        for (int e = 0; e < KH * KW; ++e)
+            *gx.at(c, i + e / KW, j + e % KW) = ACTIVATE::grad(g, *y.at(c, i + e / KW, j + e % KW));
+    }
+}
+
+template <class ACTIVATE, class X, class Y> __device__ __forceinline__ void activate(const X x, const Y y) {
+    for (int k = threadIdx.x; k < X::SIZE; k += T) y[k] = ACTIVATE::value(x[k]);
+}
+
+template <class ACTIVATE, class G, class Y, class X>
+__device__ __forceinline__ void activate_grad(const G gy, const Y y, const X gx) {
+    for (int k = threadIdx.x; k < G::SIZE; k += T) gx[k] = ACTIVATE::grad(gy[k], y[k]);
+}
+
+// ---------------------------------------------------------------- linear
+// Weights (outputs, IN) in global memory; the first NEAR rows, as many as there was room for, have been copied to shared.
+template <int IN, int NEAR> struct Rows {
+    REAL* near;
+    const REAL* far;
+
+    __device__ __forceinline__ const REAL* operator[](int o) const { return o < NEAR ? near + o * IN : far + o * IN; }
+};
+
+// They arrive as filters do.
+template <int IN, int NEAR> __device__ __forceinline__ void load_rows(const Rows<IN, NEAR> w) {
+    constexpr int V = IN % 4 == 0 ? 4 : 1;
+    for (int i = threadIdx.x * V; i < NEAR * IN; i += T * V)
+        start_copy((Pack<V>*)(w.near + i), (const Pack<V>*)(w.far + i), true);
+}
+
+// y = w x + b. A warp owns ROWS outputs at a time; its lanes, and teams of warps, share out the inputs.
+template <class ACTIVATE, int TEAMS, class X, class Y, class W>
+__device__ __forceinline__ void linear(const X x, const W w, const REAL* b, const Y y, REAL* scratch) {
+    static_assert(X::DENSE, "linear reads a dense value");
+    constexpr int IN = X::SIZE, OUT = Y::SIZE, V = IN % 4 == 0 ? 4 : 1, ROWS = least(6, (OUT + WARPS - 1) / WARPS);
+    constexpr int GROUPS = (OUT + ROWS - 1) / ROWS, UNROLL = ROWS > 4 ? 1 : 8 / ROWS;
+    int lane = threadIdx.x % 32;
+    for (int at = threadIdx.x / 32; at < GROUPS * TEAMS; at += WARPS) {
+        int team = at / GROUPS, o = (at - team * GROUPS) * ROWS;
+        REAL sum[ROWS] = {}, mine = b && !team ? b[imin(o + lane, OUT - 1)] : (REAL)0;   // a lane ends with one output
+#pragma unroll (UNROLL)
+        for (int k = (team * 32 + lane) * V; k < IN; k += TEAMS * 32 * V) {
+            Pack<V> given = *(const Pack<V>*)&x.start[k], weight[ROWS];
+#pragma unroll
+            for (int r = 0; r < ROWS; ++r) weight[r] = *(const Pack<V>*)&w[imin(o + r, OUT - 1)][k];
+#pragma unroll
+            for (int r = 0; r < ROWS; ++r)
+#pragma unroll
+                for (int v = 0; v < V; ++v) sum[r] += weight[r].v[v] * given.v[v];
+        }
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r) {
+            REAL total = warp_sum(sum[r]);
+            if (lane == r) mine += total;
+        }
+        if (lane >= ROWS || o + lane >= OUT) continue;
+        if (TEAMS > 1) scratch[team * OUT + o + lane] = mine;
+        else y[o + lane] = ACTIVATE::value(mine);
+    }
+    if (TEAMS == 1) return;
+    __syncthreads();
+    for (int o = threadIdx.x; o < OUT; o += T) {
+        REAL total = 0;
+        for (int team = 0; team < TEAMS; ++team) total += scratch[team * OUT + o];
+        y[o] = ACTIVATE::value(total);
+    }
+}
+
+// gx = gy w, through an activation that gave y. A thread owns V inputs; teams share out the outputs.
+template <class ACTIVATE, int TEAMS, class G, class Y, class X, class W>
+__device__ __forceinline__ void linear_grad_x(const G gy, const W w, const Y y, const X gx, REAL* scratch) {
+    constexpr int IN = X::SIZE, OUT = G::SIZE, V = IN % 4 == 0 ? 4 : 1, ITEMS = IN / V;
+    for (int at = threadIdx.x; at < ITEMS * TEAMS; at += T) {
+        int team = at / ITEMS, k = (at - team * ITEMS) * V;
+        Pack<V> sum = {};
+#pragma unroll 8
+        for (int o = team; o < OUT; o += TEAMS) {
+            Pack<V> weight = *(const Pack<V>*)&w[o][k];
+            REAL slope = gy[o];
+#pragma unroll
+            for (int v = 0; v < V; ++v) sum.v[v] += weight.v[v] * slope;
+        }
+        *(Pack<V>*)&scratch[team * IN + k] = sum;
+    }
+    __syncthreads();
+    for (int k = threadIdx.x; k < IN; k += T) {
+        REAL total = 0;
+        for (int team = 0; team < TEAMS; ++team) total += scratch[team * IN + k];
+        gx[k] = ACTIVATE::grad(total, y[k]);
+    }
+}
+
+// ---------------------------------------------------------------- loss
+// A label as an int, or -1 where it is none: it waits in a register from the image's start on.
+__device__ __forceinline__ int as_int(long long label) {
+    return (unsigned long long)label <= 0x7fffffffu ? (int)label : -1;
+}
+
+// The image's loss, and (softmax - target) * scale. The first warp does it. A label that is no class makes both NaN.
+template <class X, class Y> __device__ __forceinline__ void cross_entropy(
+        const X x, int label, REAL* loss, const Y gx, REAL smoothing, REAL scale) {
+    constexpr int K = X::SIZE;
+    if (threadIdx.x >= 32) return;
+    bool is_class = (unsigned)label < (unsigned)K;
+    REAL nan = __int_as_float(0x7fffffff), top = x[imin(threadIdx.x, K - 1)], total = 0, mean = 0;
+    for (int k = threadIdx.x + 32; k < K; k += 32) top = x[k] > top || x[k] != x[k] ? x[k] : top;
+    top = warp_most(top);
+    for (int k = threadIdx.x; k < K; k += 32) {
+        total += exp(x[k] - top);
+        mean += x[k];
+    }
+    total = warp_sum(total);
+    REAL log_sum = log(total) + top, keep = (REAL)1 - smoothing;
+    mean = smoothing != (REAL)0 ? smoothing * (warp_sum(mean) / (REAL)K - log_sum) : (REAL)0;
+    if (threadIdx.x == 0) *loss = is_class ? keep * (log_sum - x[label]) - mean : nan;
+    for (int k = threadIdx.x; k < K; k += 32) {
+        REAL target = !is_class ? nan : k == label ? keep : (REAL)0;
+        gx[k] = (exp(x[k] - log_sum) - smoothing / (REAL)K - target) * scale;
+    }
+}

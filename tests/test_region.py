@@ -1,0 +1,388 @@
+"""A step's images one by one: which calls become a region, what a region computes, and its generated kernel."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+
+import minidl
+import zoo
+from minidl import Tensor, nn, ops, optim
+from minidl.compiler.fuse import fuse
+from minidl.compiler.passes import common_subexpressions, dead_code
+from minidl.compiler.program import Program
+from minidl.compiler.record import record
+from minidl.compiler.regions import MOST_PRODUCTS, PRIMITIVES, join_regions
+from minidl.compiler.replay import ByCalls
+from minidl.ops import cpu
+from minidl.ops.region import Region, by_steps
+
+SHARED = 232448                            # bytes of shared memory that a block of an H200 may have
+
+
+def recorded(net: nn.Module, n: int, shape: tuple[int, ...], classes: int = 10, dtype: str = "float32",
+             smoothing: float = 0.0) -> tuple[Program, list[Any]]:
+    """(a training step of a net, fused, and the arrays it is given)"""
+    rng = np.random.default_rng(n)
+    net = net.to(None, dtype)
+    sgd = optim.SGD(net.parameters(), lr=0.1)
+    x, labels = Tensor(rng.standard_normal((n, *shape)).astype(dtype)), Tensor(rng.integers(0, classes, n))
+
+    def step(x: Tensor, labels: Tensor) -> Tensor:
+        sgd.zero_grad()
+        loss = ops.cross_entropy(net(x), labels, label_smoothing=smoothing)
+        loss.backward()
+        sgd.step()
+        return loss
+    program, _ = record(step, (x, labels), {})
+    return fuse(dead_code(common_subexpressions(program))), [x.data, labels.data]
+
+
+def region_of(program: Program, monkeypatch: pytest.MonkeyPatch, takes: Any = lambda region: True) -> Region | None:
+    monkeypatch.setattr(cpu, "can_region_step", takes)
+    found = [call for call in join_regions(program).calls if call.name == "region_step"]
+    return found[0].arguments[0] if found else None
+
+
+def small(*layers: nn.Module) -> nn.Sequential:
+    minidl.manual_seed(0)
+    return nn.Sequential(*layers)
+
+
+def lenet(**options: Any) -> nn.Module:
+    minidl.manual_seed(0)
+    return zoo.build("lenet5", **options)
+
+
+def krizhevsky() -> nn.Module:
+    minidl.manual_seed(0)
+    return zoo.build("krizhevsky2009")
+
+
+def only_linear(region: Region) -> bool:
+    """A backend to which convolutions are too much."""
+    return not any(step.primitive.startswith("conv2d") for step in region.steps)
+
+
+# ---------------------------------------------------------------- the pass
+def test_a_whole_step_is_one_call_and_the_update(monkeypatch: pytest.MonkeyPatch) -> None:
+    program, _ = recorded(lenet(), 5, (1, 32, 32))
+    monkeypatch.setattr(cpu, "can_region_step", lambda region: True)
+    names = [call.name for call in join_regions(program).calls]
+    assert [name for name in names if name not in ("copy", "check_labels")] == ["region_step", "sgd"]
+    assert join_regions(program).notes[-1] == f"regions: {len(program.calls) - len(names)} calls fewer"
+
+
+def test_where_convolutions_are_too_much_the_linear_layers_are_a_region(monkeypatch: pytest.MonkeyPatch) -> None:
+    program, _ = recorded(krizhevsky(), 3, (3, 32, 32))
+    region = region_of(program, monkeypatch, only_linear)
+    assert region is not None
+    assert [step.primitive for step in region.steps] == [
+        "linear", "cross_entropy_with_grad", "linear_grad_x", "linear_grad_w", "linear_grad_b", "reshape"]
+
+
+@pytest.mark.parametrize("takes", [lambda region: True, only_linear])
+@pytest.mark.parametrize(("net", "shape"), [(lenet, (1, 32, 32)), (krizhevsky, (3, 32, 32))])
+def test_the_program_computes_the_same(net: Any, shape: tuple[int, ...], takes: Any,
+                                       monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the CPU a region is its steps: the same bits."""
+    program, arrays = recorded(net(), 4, shape)
+    monkeypatch.setattr(cpu, "can_region_step", takes)
+    changed = join_regions(program)
+    assert len(changed.calls) < len(program.calls)
+    start = [leaf.data.copy() for leaf in program.changed]
+    results = []
+    for each in (program, changed):
+        for leaf, first in zip(program.changed, start, strict=True):
+            leaf.data[...] = first
+        loss = ByCalls(each).run(arrays)
+        results.append([loss.numpy(), *(leaf.data.copy() for leaf in program.changed)])
+    for one, other in zip(*results, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_program_that_no_backend_takes_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    program, _ = recorded(lenet(), 2, (1, 32, 32))
+    assert join_regions(program) is program
+    assert region_of(program, monkeypatch, lambda region: False) is None
+
+
+def test_without_a_loss_there_is_no_region(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = Tensor(np.ones((4, 3), np.float32))
+    program, _ = record(lambda x: ops.tanh(x).sum(), (x,), {})
+    assert region_of(fuse(program), monkeypatch) is None
+
+
+def test_nothing_moves_across_an_update(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a second forward reads was changed by the first one's update."""
+    layer, rng = nn.Linear(6, 3), np.random.default_rng(0)
+    sgd = optim.SGD(layer.parameters(), lr=0.1)
+    x, labels = Tensor(rng.standard_normal((4, 6)).astype(np.float32)), Tensor(np.arange(4) % 3)
+
+    def step(x: Tensor, labels: Tensor) -> Tensor:
+        sgd.zero_grad()
+        ops.cross_entropy(layer(x), labels).backward()
+        sgd.step()
+        return ops.tanh(layer(x))
+    program, _ = record(step, (x, labels), {})
+    monkeypatch.setattr(cpu, "can_region_step", lambda region: True)
+    names = [call.name for call in join_regions(fuse(program)).calls if call.name != "check_labels"]
+    assert names[:2] == ["region_step", "sgd"]
+    assert names[2:] == ["linear_act"]
+
+
+def test_what_waits_for_a_stranger_is_not_of_the_region(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Max pooling is no primitive of regions: the region starts behind it, and ends where its gradient is wanted."""
+    net = small(nn.Conv2d(1, 2, 3), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(18, 10))
+    program, _ = recorded(net, 3, (1, 8, 8))
+    monkeypatch.setattr(cpu, "can_region_step", only_linear)
+    calls = [call.name for call in join_regions(program).calls]
+    assert calls.index("max_pool2d") < calls.index("region_step") < calls.index("max_pool2d_grad_x")
+    assert calls[-1] == "sgd"
+
+
+@pytest.mark.parametrize("n", [MOST_PRODUCTS, MOST_PRODUCTS + 1])
+def test_products_over_many_images_are_calls_of_their_own(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    program, _ = recorded(small(nn.Flatten(), nn.Linear(4, 10)), n, (1, 2, 2))
+    region = region_of(program, monkeypatch)
+    assert region is not None
+    assert ("linear_grad_w" in [step.primitive for step in region.steps]) == (n == MOST_PRODUCTS)
+
+
+def test_a_parameter_that_the_step_makes_is_not_of_the_region(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though it has as many rows as there are images: a block would find one of them, and read all."""
+    w, rng = Tensor(np.ones((3, 4), np.float32), requires_grad=True), np.random.default_rng(0)
+    x, labels = Tensor(rng.standard_normal((3, 4)).astype(np.float32)), Tensor(np.arange(3))
+
+    def step(x: Tensor, labels: Tensor) -> Tensor:
+        loss = ops.cross_entropy(ops.linear(x, ops.tanh(w)), labels)
+        loss.backward()
+        return loss
+    program, _ = record(step, (x, labels), {})
+    region = region_of(fuse(program), monkeypatch)
+    assert region is not None
+    assert [step.primitive for step in region.steps] == ["linear", "cross_entropy_with_grad", "linear_grad_w"]
+
+
+def test_what_reads_a_gradient_of_parameters_is_not_of_the_region(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is a sum over all images, even where it has as many rows."""
+    layer, rng = nn.Linear(6, 4), np.random.default_rng(0)
+    x, labels = Tensor(rng.standard_normal((4, 6)).astype(np.float32)), Tensor(np.arange(4))
+
+    def step(x: Tensor, labels: Tensor) -> Tensor:
+        ops.cross_entropy(layer(x), labels).backward()
+        return ops.tanh(layer.weight.grad)
+    program, _ = record(step, (x, labels), {})
+    program = dead_code(fuse(program))
+    region = region_of(program, monkeypatch)
+    assert region is not None
+    assert "linear_grad_w" in [step.primitive for step in region.steps]
+    assert [call.name for call in join_regions(program).calls if call.name != "check_labels"] == ["region_step", "tanh"]
+
+
+def test_equal_steps_are_equal_regions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that they are compiled once."""
+    one, same, other = (region_of(recorded(lenet(), n, (1, 32, 32))[0], monkeypatch) for n in (3, 3, 4))
+    assert one == same
+    assert hash(one) == hash(same)
+    assert one != other
+    assert repr(one).startswith("Region(conv2d_act_pool, conv2d_act_pool, conv2d_act, reshape, linear_act, linear, ")
+
+
+# ---------------------------------------------------------------- the kernel
+def test_every_primitive_of_regions_has_its_lines() -> None:
+    pytest.importorskip("cupy", reason="CuPy is not installed: the generator cannot be imported")
+    from minidl.ops.cuda.region.lines import EMIT
+
+    assert set(EMIT) == set(PRIMITIVES)
+
+
+NETS: dict[str, tuple[Any, tuple[int, ...], dict[str, Any]]] = {       # layers, an image, options of `recorded`
+    "lenet5": (lenet, (1, 32, 32), {}),
+    "lenet5 of colours, relu": (lambda: lenet(in_channels=3, activation="relu"), (3, 32, 32), {}),
+    "lenet5, sigmoid, smoothed labels": (lambda: lenet(activation="sigmoid"), (1, 32, 32), {"smoothing": 0.1}),
+    "padded, odd sizes": (lambda: small(nn.Conv2d(2, 5, 3, padding=1), nn.Tanh(), nn.Conv2d(5, 3, (2, 4)), nn.Flatten(),
+                                        nn.Linear(3 * 8 * 8, 10)), (2, 9, 11), {}),
+    "asymmetric padding, no bias": (lambda: small(nn.Conv2d(1, 3, (4, 5), padding=((2, 1), (0, 3)), bias=False),
+                                                  nn.ReLU(), nn.AvgPool2d(3), nn.Flatten(), nn.Linear(3 * 9, 7)),
+                                    (1, 11, 10), {"classes": 7}),
+    "one by one filters": (lambda: small(nn.Conv2d(3, 4, 1), nn.Sigmoid(), nn.Conv2d(4, 2, 6), nn.Flatten(),
+                                         nn.Linear(2 * 2 * 4, 10)), (3, 7, 9), {}),
+    "windows that do not tile": (lambda: small(nn.Conv2d(1, 2, 3), nn.Tanh(), nn.AvgPool2d(2), nn.Flatten(),
+                                               nn.Linear(2 * 3 * 4, 10)), (1, 9, 11), {}),
+    "linear": (lambda: small(nn.Flatten(), nn.Linear(35, 50), nn.ReLU(), nn.Linear(50, 33)), (5, 7), {"classes": 33}),
+    "krizhevsky2009's end": (krizhevsky, (3, 32, 32), {}),
+}
+REFUSED: dict[str, tuple[Any, tuple[int, ...], dict[str, Any]]] = {
+    "doubles": (lenet, (1, 32, 32), {"dtype": "float64"}),
+    "a stride": (lambda: small(nn.Conv2d(1, 2, 3, stride=2), nn.Flatten(), nn.Linear(18, 10)), (1, 8, 8), {}),
+    "filters of many taps": (lambda: small(nn.Conv2d(1, 2, 7), nn.Flatten(), nn.Linear(18, 10)), (1, 9, 9), {}),
+    "windows that overlap": (lambda: small(nn.Conv2d(1, 2, 3), nn.AvgPool2d(2, stride=1), nn.Flatten(),
+                                           nn.Linear(50, 10)), (1, 8, 8), {}),
+    "an algorithm that was asked for": (lambda: small(nn.Conv2d(1, 2, 3, algorithm="direct"), nn.Flatten(),
+                                                      nn.Linear(72, 10)), (1, 8, 8), {}),
+    "more weights than a block should read": (lambda: small(nn.Flatten(), nn.Linear(1024, 100)), (1, 32, 32), {}),
+}
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_a_net_has_a_kernel_of_one_block_to_an_image(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("cupy", reason="CuPy is not installed: the generator cannot be imported")
+    from minidl.ops.cuda.region.emit import emit
+
+    net, shape, options = NETS[name]
+
+    def takes(region: Region) -> bool:
+        return emit(region, 3, 640, SHARED // 4) is not None
+
+    region = region_of(recorded(net(), 3, shape, **options)[0], monkeypatch, takes)
+    assert region is not None
+    assert any(step.primitive.startswith("conv2d") for step in region.steps) == (name not in (
+        "linear", "krizhevsky2009's end"))
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_has_no_kernel(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("cupy", reason="CuPy is not installed: the generator cannot be imported")
+    from minidl.ops.cuda.region.emit import emit
+
+    net, shape, options = REFUSED[name]
+    region = region_of(recorded(net(), 3, shape, **options)[0], monkeypatch)
+    assert region is not None
+    assert emit(region, 3, 640, SHARED // 4) is None
+
+
+@pytest.mark.parametrize("architecture", [75, 80, 86, 89, 90, 100, 120])
+def test_generated_kernels_compile_and_keep_to_registers(architecture: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("cupy", reason="CuPy is not installed: the generator cannot be imported")
+    pytest.importorskip("cuda.core", reason="cuda.core is not installed: nothing compiles CUDA without a GPU")
+    from test_cuda_compile import compiled, spilled
+
+    from minidl.ops.cuda import launch
+    from minidl.ops.cuda import region as regions
+    from minidl.ops.cuda.region.emit import emit
+
+    # One register, 4 bytes stored and loaded, of the 96 that are left to each of 640 threads.
+    for name, most in (("lenet5", 0), ("padded, odd sizes", 8), ("krizhevsky2009's end", 0)):
+        net, shape, options = NETS[name]
+        takes = only_linear if name.endswith("end") else lambda region: True
+        region = region_of(recorded(net(), 3, shape, **options)[0], monkeypatch, takes)
+        assert region is not None
+        emitted = emit(region, 3, regions.THREADS, SHARED // 4)
+        assert emitted is not None
+        text = launch.pasted("region_step.cu", emitted.text, set())
+        spills = spilled(compiled(text, regions.constants(), architecture))
+        assert (spills["region_step"] <= most, spills["sums"]) == (True, 0), name
+
+
+def test_barriers_stand_between_what_writes_and_what_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And nowhere else: gradients of one layer's filters, bias and input share one."""
+    pytest.importorskip("cupy", reason="CuPy is not installed: the generator cannot be imported")
+    from minidl.ops.cuda.region.emit import emit
+
+    region = region_of(recorded(lenet(), 3, (1, 32, 32))[0], monkeypatch)
+    assert region is not None
+    emitted = emit(region, 3, 640, SHARED // 4)
+    assert emitted is not None
+    lines = [line.strip() for line in emitted.text.splitlines()]
+    at = next(i for i, line in enumerate(lines) if line.startswith("conv_grad_w"))
+    assert lines[at + 1].startswith("conv_grad_b")                         # reads the same, and no scratch
+    first = next(i for i, line in enumerate(lines) if line.startswith("load_image"))
+    assert lines[first - 1:first + 3] == ["__syncthreads();", lines[first], "if (first) {", "load_rows(w9);"]
+    assert lines[first + 3:first + 7] == ["end_copies();", "await_copies<1>();", "}", "__syncthreads();"]
+    assert not any(a == b == "__syncthreads();" for a, b in itertools.pairwise(lines))
+
+
+# ---------------------------------------------------------------- on a GPU
+@pytest.mark.gpu
+@pytest.mark.parametrize("n", [1, 3, 130, 300, 700])
+@pytest.mark.parametrize("name", NETS)
+def test_gpu_outputs_are_those_of_the_steps(name: str, n: int) -> None:
+    """In float32, against the steps in float64 on the CPU; the sums over more images than blocks, too; the same bits
+    twice, and every number written."""
+    import cupy
+
+    from minidl.ops import cuda
+    from minidl.ops.cuda import launch
+
+    net, shape, options = NETS[name]
+    program, arrays = recorded(net(), n, shape, **options)
+    moved = with_backend(program, cuda)
+    call, = (call for call in join_regions(moved).calls if call.name == "region_step")
+    region, *slots = call.arguments
+    rng = np.random.default_rng(0)
+    inputs = dict(zip(program.inputs, arrays, strict=True))
+    given = [slot.array if slot.array is not None else inputs.get(slot, rng.standard_normal(slot.shape).astype("f"))
+             for slot in slots]
+    expected = by_steps(region, cpu, tuple(a.astype("d") if a.dtype == np.float32 else a for a in given))
+    on_device = [cupy.asarray(a) for a in given]
+    results = []
+    for poison in (np.nan, 1e30):
+        launch.memory._kept.forget()
+        found = cuda.region_step(region, *on_device)
+        for array in found:
+            array.fill(poison)                                             # the memory that the next call gets
+        del found
+        results.append([array.get() for array in cuda.region_step(region, *on_device)])
+    for one, again, exact in zip(*results, expected, strict=True):
+        np.testing.assert_array_equal(one, again)
+        assert one.shape == exact.shape
+        np.testing.assert_allclose(one, exact, rtol=0, atol=1e-5 * max(np.abs(exact).max(), 1e-30))
+
+
+@pytest.mark.gpu
+def test_gpu_an_input_with_gaps_in_memory() -> None:
+    """Sums read inputs where they lie."""
+    import cupy
+
+    from minidl.ops import cuda
+
+    program, (x, labels) = recorded(small(nn.Linear(35, 10)), 4, (35,))
+    region, *slots = next(call for call in join_regions(with_backend(program, cuda)).calls
+                          if call.name == "region_step").arguments
+    given = dict(zip(program.inputs, (x, labels), strict=True))
+    arrays = [slot.array if slot.array is not None else given[slot] for slot in slots]
+    expected = by_steps(region, cpu, tuple(a.astype("d") if a.dtype == np.float32 else a for a in arrays))
+    wide = [cupy.asarray(np.repeat(a, 2, axis=-1))[..., ::2] for a in arrays]
+    assert not all(a.flags.c_contiguous for a in wide)
+    for found, exact in zip(cuda.region_step(region, *wide), expected, strict=True):
+        np.testing.assert_allclose(found.get(), exact, rtol=0, atol=1e-5 * max(np.abs(exact).max(), 1e-30))
+
+
+def with_backend(program: Program, backend: Any) -> Program:
+    """The program with its calls on another backend."""
+    from dataclasses import replace
+
+    return replace(program, calls=[replace(call, backend=backend) for call in program.calls])
+
+
+@pytest.mark.gpu
+def test_gpu_a_compiled_step_is_two_launches_and_the_update(monkeypatch: pytest.MonkeyPatch) -> None:
+    from minidl.ops.cuda import launch
+
+    launched: list[str] = []
+    call = launch.Kernel.__call__
+
+    def counted(self: Any, *arguments: Any, **options: Any) -> None:
+        launched.append(self.name)
+        call(self, *arguments, **options)
+
+    net = lenet().to("cuda")
+    sgd = optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+
+    @minidl.compile
+    def step(x: Tensor, labels: Tensor) -> Tensor:
+        sgd.zero_grad()
+        loss = ops.cross_entropy(net(x), labels)
+        loss.backward()
+        sgd.step()
+        return loss
+    x, labels = Tensor(np.zeros((8, 1, 32, 32), "f"), device="cuda"), Tensor(np.arange(8), device="cuda")
+    for _ in range(2):
+        step(x, labels)
+    monkeypatch.setattr(launch.Kernel, "__call__", counted)
+    step(x, labels)                                                        # the capture
+    assert launched == ["region_step", "sums", "sgd"]
