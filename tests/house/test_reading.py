@@ -29,7 +29,7 @@ BUDGETS = {"cpu": 3_600, "cuda": 2_000, "compiler": 2_000}
 
 def path_of(way: str) -> list[str]:
     """The files of a path, in the order of its table."""
-    table = TEXT.split(f"<!-- path: {way} -->")[1].split("<!-- end -->")[0]
+    table = TEXT.split(f"<!-- path: {way} -->")[1].split("<!-- /path -->")[0]
     return re.findall(r"^\| `(.+?)` \|", table, re.MULTILINE)
 
 
@@ -158,7 +158,7 @@ def test_paths_keep_to_their_budgets(way: str) -> None:
 @pytest.mark.parametrize("way", BUDGETS)
 def test_the_document_states_what_a_path_takes(way: str) -> None:
     """Rounded to hundreds of lines, give or take one hundred."""
-    stated = re.search(rf"<!-- lines: {way} -->([\d,]+) lines in (\d+) files<!-- end -->", TEXT)
+    stated = re.search(rf"<!-- lines: {way} -->([\d,]+) lines in (\d+) files<!-- /lines -->", TEXT)
     assert stated, f"docs/reading.md does not say what the path {way} takes"
     assert abs(int(stated[1].replace(",", "")) - lines_of(way)) <= 100
     assert int(stated[2]) == len(path_of(way))
