@@ -84,7 +84,7 @@ def fit_step(model: str, batches: Sequence[Batch], device: str) -> Steps:
     taken = data.DeviceBatches(data.DataLoader(source, size, mean=[0.5] * channels, std=[0.3] * channels,
                                                device=device))
     net = zoo.build(model).to(device)
-    rates = Tensor(np.full((1, 1 + len(taken.sizes)), LR), device=device)
+    rates = optim.Rates(Tensor(np.full((1, len(taken.sizes)), LR), device=device), taken.position)
     step = compiled_step(net, optim.SGD(net.parameters(), lr=LR, momentum=MOMENTUM), taken, RunningMetrics(device),
                          rates)
     sizes = itertools.chain.from_iterable(itertools.repeat(taken))

@@ -52,8 +52,7 @@ class Module(Watched):
         raise TypeError(f"{type(self).__name__}: forward is not defined; a Module defines forward(self, ...)")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if mode.recorder is not None:
-            mode.recorder.module(self)
+        mode.recorder.module(self)
         return self.forward(*args, **kwargs)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -292,8 +291,7 @@ def _require_module(owner: Module, name: Any, value: Any) -> None:
 
 
 def _refuse_recording(what: str) -> None:
-    if mode.recorder is not None:
-        mode.recorder.refuse(what, "do it outside the step")
+    mode.recorder.refuse(what, "do it outside the step")
 
 
 class Sequential(Module):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,8 +26,7 @@ class Group(dict[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         value = super().__getitem__(name)
-        if mode.recorder is not None:
-            mode.recorder.reads_entry(self, name, value, noted=name not in self.restless)
+        mode.recorder.reads_entry(self, name, value, noted=name not in self.restless)
         return value
 
     def get(self, name: str, default: Any = None) -> Any:
@@ -44,8 +43,7 @@ class Group(dict[str, Any]):
         if name in _NUMBERS and not (isinstance(value, (int, float, np.integer, np.floating)) and value >= 0
                                      and math.isfinite(value)):
             raise ValueError(f"SGD: {name} is {value!r} but must be a finite number of at least 0")
-        if mode.recorder is not None:
-            mode.recorder.refuse(f"sets an optimizer's {name}", "set it outside the step")
+        mode.recorder.refuse(f"sets an optimizer's {name}", "set it outside the step")
         super().__setitem__(name, value)
         if name not in self.restless:
             note_change()
@@ -57,6 +55,17 @@ class Group(dict[str, Any]):
     def __ior__(self, entries: Any) -> Group:  # type: ignore[override, misc]  # of dict's two forms the one in use
         self.update(entries)
         return self
+
+
+class Rates(NamedTuple):
+    """The learning rates of a whole schedule, on the parameters' device, where the update itself reads them.
+
+    table: float64 (groups, steps). position: int64 (1 or more,); the rates of a step are table[:, position[0]]. That
+    counts from 0, as `data.DeviceBatches.position` does.
+    """
+
+    table: Tensor
+    position: Tensor
 
 
 class SGD(Watched):
@@ -126,45 +135,37 @@ class SGD(Watched):
 
     def zero_grad(self) -> None:
         """Forget all gradients."""
-        if mode.recorder is not None:
-            self._tell_lists(mode.recorder)
+        self._tell_lists()
         for group in self.groups:
             for p in group["params"]:
                 p.grad = None
 
     def forget(self) -> None:
         """Set all velocities to 0, in place: as before the first step, and what was compiled stays good."""
-        if mode.recorder is not None:
-            mode.recorder.refuse("forgets an optimizer's velocities", "do it outside the step")
+        mode.recorder.refuse("forgets an optimizer's velocities", "do it outside the step")
         for velocity in self._velocities.values():
             velocity.fill(0)
 
-    def step(self, rates: Tensor | None = None, position: Tensor | None = None) -> None:
-        """Update every parameter that has a gradient, in place: one primitive call a group.
+    def step(self, rates: Rates | None = None) -> None:
+        """Update every parameter that has a gradient, in place: one primitive call per group.
 
-        rates, position: in place of the groups' own learning rates, those of a whole schedule, on the parameters'
-        device, where they are read by the update itself: rates float64 (groups, steps), of which rates[:, position[0]]
-        count; position is int64, as `data.DeviceBatches.position` (1 in an epoch's first step).
+        rates: in place of the groups' own learning rates, those of a schedule.
 
-        Raises ValueError for rates without position, or of another shape or dtype, and for a gradient that does not
-        have its parameter's shape; then nothing has changed.
+        Raises TypeError for rates of another type; ValueError for rates of another shape or dtype, and for a gradient
+        that does not have its parameter's shape; then nothing has changed.
         """
-        if rates is not None or position is not None:
-            self._check_rates(rates, position)
-        if mode.recorder is not None:
-            self._tell_lists(mode.recorder)
+        if rates is not None:
+            self._check_rates(rates)
+        self._tell_lists()
         updates = [(number, group, live, [self._velocity(p) for p in live] if group["momentum"] else None)
                    for number, group in enumerate(self.groups) if (live := self._live(group))]
         for number, group, live, velocities in updates:
-            k = backend_of(live[0]._data)
-            if mode.recorder is not None:
-                self._tell(mode.recorder, group, live, velocities)
-            if rates is None or position is None:
-                lr = mode.dynamic(functools.partial(dict.__getitem__, group, "lr"))
+            k = backend_of(*live, *(rates or ()))
+            mode.recorder.outside(*(velocities or ()))
+            if rates is None:
+                lr = mode.recorder.dynamic(functools.partial(dict.__getitem__, group, "lr"))
             else:
-                if mode.recorder is not None:
-                    mode.recorder.seen((rates, position))
-                lr = k.getitem(rates._data, number), position._data
+                lr = k.getitem(rates.table._data, number), rates.position._data
             mark_changed(live)             # before the first write: an interrupted update is a change, too
             gradients = [p._grad._data for p in live]  # type: ignore[union-attr]  # live: there is one
             k.sgd([p._data for p in live], gradients, velocities, lr, group["momentum"],
@@ -176,38 +177,32 @@ class SGD(Watched):
         if group.__class__ is not Group:
             raise TypeError(f"SGD: a group is a {type(group).__name__} but must be one that SGD made; change the "
                             "entries of a group, or build another SGD from all groups")
-        if mode.recorder is not None:
-            live = [p for p in group["params"] if p.grad is not None]
-        else:
-            live = [p for p in group["params"] if p._grad is not None]
+        live = [p for p in group["params"] if p.grad is not None]
         for p in live:
             if p._grad._data.shape != p._data.shape:
                 raise ValueError(f"SGD: a parameter has shape {p.shape} but its gradient {p._grad.shape}; call "
                                  "zero_grad() after a parameter's array was replaced")
         return live
 
-    def _check_rates(self, rates: Tensor | None, position: Tensor | None) -> None:
-        for what, t, dtype, axes in (("rates", rates, np.float64, 2), ("position", position, np.int64, 1)):
+    def _check_rates(self, rates: Rates) -> None:
+        if not isinstance(rates, Rates):
+            raise TypeError(f"SGD.step: rates is a {type(rates).__name__} but must be an optim.Rates(table, position); "
+                            "for a number, set lr")
+        for what, t, dtype, axes in (("table", rates.table, np.float64, 2), ("position", rates.position, np.int64, 1)):
             if not isinstance(t, Tensor) or t.dtype != dtype or t.ndim != axes or t.size == 0:
                 given = f"a {type(t).__name__}" if not isinstance(t, Tensor) else f"{t.dtype} of shape {t.shape}"
-                raise ValueError(f"SGD.step: {what} is {given} but must be a Tensor of {np.dtype(dtype)}, rates "
-                                 "(groups, steps) and position (1 or more,); pass both, or neither")
-        if rates.shape[0] != len(self.groups):  # type: ignore[union-attr]  # it was looked at just now
-            raise ValueError(f"SGD.step: rates have shape {rates.shape} but there are "  # type: ignore[union-attr]
+                raise ValueError(f"SGD.step: the rates' {what} is {given} but must be a Tensor of {np.dtype(dtype)}: "
+                                 "table (groups, steps), position (1 or more,)")
+        if rates.table.shape[0] != len(self.groups):
+            raise ValueError(f"SGD.step: the rates' table has shape {rates.table.shape} but there are "
                              f"{len(self.groups)} parameter groups; give a row to each")
 
-    def _tell_lists(self, recorder: Any) -> None:
+    def _tell_lists(self) -> None:
         """What a recorded step depends on that goes through all parameters."""
-        recorder.watch(self)
-        recorder.holds_items("the optimizer's groups", self.groups)
+        mode.recorder.watch(self)
+        mode.recorder.holds_items("the optimizer's groups", self.groups)
         for group in self.groups:
-            recorder.holds_items("the parameters of an optimizer's group", group["params"])
-
-    def _tell(self, recorder: Any, group: dict[str, Any], live: list[Tensor], velocities: list[Any] | None) -> None:
-        """What a recorded update depends on beside the gradients."""
-        recorder.seen(live)
-        for velocity in velocities or ():
-            recorder.outside(velocity)
+            mode.recorder.holds_items("the parameters of an optimizer's group", group["params"])
 
     def _velocity(self, p: Tensor) -> Any:
         velocity, data = self._velocities.get(id(p)), p._data

@@ -21,7 +21,7 @@ from .mode import clock, mode
 
 Backward = Callable[[Any, tuple[bool, ...]], tuple[Any, ...]]
 
-backend_of: Callable[[Any], Any] = type    # array -> its primitives: ops/_backend, which knows them, sets this
+backend_of: Callable[[Any], Any] = type    # Tensors -> their primitives: ops/_backend, which knows them, sets this
 
 
 class Node:
@@ -92,8 +92,7 @@ class Tensor:
                             "can; pass dtype='float32'")
         there = array if device is None else _device.to_device(array, device)
         self._data = there.copy() if requires_grad and there is array else there
-        if mode.recorder is not None:
-            mode.recorder.constant(self)
+        mode.recorder.constant(self)
         self.requires_grad = requires_grad
         self._grad = None
         self.node = None
@@ -103,14 +102,12 @@ class Tensor:
     @property
     def data(self) -> Any:
         """The array itself. Set or changed by hand it is on no tape; a compiled step refuses both."""
-        if mode.recorder is not None:
-            mode.recorder.refuse("takes a Tensor's array (.data)", "compute with the Tensor")
+        mode.recorder.refuse("takes a Tensor's array (.data)", "compute with the Tensor")
         return self._data
 
     @data.setter
     def data(self, array: Any) -> None:
-        if mode.recorder is not None:
-            mode.recorder.refuse("sets a Tensor's array (.data)", "write t[...] = value under minidl.no_grad()")
+        mode.recorder.refuse("sets a Tensor's array (.data)", "write t[...] = value under minidl.no_grad()")
         if not _device.is_array(array):
             raise TypeError(f"data: got a {type(array).__name__} but a Tensor holds a NumPy or CuPy array; pass one, "
                             "or write t[...] = value under minidl.no_grad()")
@@ -120,16 +117,14 @@ class Tensor:
     @property
     def grad(self) -> Tensor | None:
         """The gradient that backward() added up, or None. A Tensor of this one's shape, dtype and device may be set."""
-        if mode.recorder is not None:
-            mode.recorder.look_at_grad(self)
+        mode.recorder.look_at_grad(self)
         return self._grad
 
     @grad.setter
     def grad(self, value: Tensor | None) -> None:
         if value is not None:
             _check_like("grad", value, self)
-        if mode.recorder is not None:
-            mode.recorder.set_grad(self)
+        mode.recorder.set_grad(self)
         self._grad = value
 
     # ------------------------------------------------------------------ what it is
@@ -178,8 +173,7 @@ class Tensor:
     # ------------------------------------------------------------------ out of minidl
     def numpy(self) -> np.ndarray:
         """The values as a NumPy array; on the CPU it shares the Tensor's memory."""
-        if mode.recorder is not None:
-            mode.recorder.refuse("reads a Tensor's values", "return the Tensor and read it outside the step")
+        mode.recorder.refuse("reads a Tensor's values", "return the Tensor and read it outside the step")
         return _device.to_numpy(self._data)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
@@ -229,9 +223,8 @@ class Tensor:
         """The same array as a Tensor that no gradient flows through."""
         alias = wrap(self._data)
         alias.changed = self.changed
-        if mode.recorder is not None:
-            mode.recorder.seen((self,))
-            mode.recorder.made(alias)
+        mode.recorder.seen((self,))
+        mode.recorder.made(alias)
         return alias
 
     def to(self, device: str | None = None, dtype: Any = None) -> Tensor:
@@ -246,8 +239,7 @@ class Tensor:
             array = array.astype(dtype, copy=False)
         if array is self._data:
             return self
-        if mode.recorder is not None:
-            mode.recorder.refuse("moves or converts a Tensor with .to()", "do it outside the step")
+        mode.recorder.refuse("moves or converts a Tensor with .to()", "do it outside the step")
         if self.node is not None:
             raise ValueError(f"to: the Tensor was made by {self.node.name!r} and no gradient would flow back "
                              "through the move; move the inputs instead, or call .detach() first")
@@ -316,12 +308,11 @@ class Tensor:
         if not self.requires_grad:
             raise ValueError(f"backward: this Tensor (shape {self.shape}) does not require a gradient; compute "
                              "it from a Tensor with requires_grad=True, outside no_grad()")
-        if mode.recorder is not None:
-            mode.recorder.seen((self,) if gradient is None else (self, gradient))
+        mode.recorder.seen((self, gradient))
         if self.node is not None:
             _walk(self.node, self._seed(gradient, self.node.k), retain_graph)
             return
-        k = backend_of(self._data)
+        k = backend_of(self)
         seed = self._seed(gradient, k)
         _add_to_grads([(self, seed)], k, {id(seed)})
 
@@ -354,11 +345,9 @@ def mark_changed(tensors: Iterable[Tensor]) -> None:
     """Note that the memory of Tensors was, or is about to be, changed in place, all at one time."""
     global _last_change
     _last_change = now = clock()
-    recorder = mode.recorder
     for t in tensors:
         t.changed[0] = now
-        if recorder is not None:
-            recorder.change(t)
+        mode.recorder.change(t)
 
 
 def wrap(array: Any, node: Node | None = None) -> Tensor:
@@ -428,16 +417,14 @@ def _add_to_grads(gradients: list[tuple[Tensor, Any]], k: Any, shared: Collectio
     """Add to .grad of leaves. shared: ids of arrays that somebody else holds."""
     held = set(shared)
     for leaf, g in gradients:
-        if mode.recorder is not None:
-            mode.recorder.write_grad(leaf)
+        mode.recorder.write_grad(leaf)
         if leaf._grad is not None:
             g = k.add(leaf._grad._data, g)
         elif id(g) in held or g.base is not None:          # each .grad owns its memory: it may be changed in place
             g = k.copy(g)
         held.add(id(g))
         leaf._grad = wrap(g)
-        if mode.recorder is not None:
-            mode.recorder.made(leaf._grad)
+        mode.recorder.made(leaf._grad)
 
 
 def _refuse_stale(nodes: list[Node]) -> None:

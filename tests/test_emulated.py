@@ -138,12 +138,12 @@ def test_next_batch(stored: tuple[int, ...], batch: int, padding: int) -> None:
         kept = [images, labels, rng.permutation(stored[0]), np.zeros(1, np.int64)]
         there = [cupy.asarray(array) for array in kept]
         for taken, first in enumerate(range(0, stored[0], batch)):
-            kept[3][0], there[3] = taken, cupy.asarray(np.array([taken]))
+            kept[3][0], there[3] = taken - 1, cupy.asarray(np.array([taken - 1]))
             n = min(batch, stored[0] - first)
             how = batch, n, *affine, padding, np.dtype(FLOAT)
             for got, want in zip(cuda.next_batch(*there, *how), cpu.next_batch(*kept, *how), strict=True):
                 np.testing.assert_array_equal(got.get(), want, strict=True)
-        there[3] = cupy.asarray(np.array([taken + 1]))
+        there[3] = cupy.asarray(np.array([taken]))
         pixels, picked = cuda.next_batch(*there, batch, 3, *affine, padding, np.dtype(FLOAT))
         assert np.isnan(pixels).all()
         assert (picked == -1).all()

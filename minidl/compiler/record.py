@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ..device import is_array
-from ..mode import Watched, mode
+from ..mode import Listener, Watched, mode
 from ..tensor import Node, Tensor, wrap
 from .facts import Facts
 from .names import Names, claim, is_users
@@ -71,8 +71,10 @@ def _array_of(value: Any) -> Any:
     return value._array if value.__class__ is Symbol else value
 
 
-class Recorder:
+class Recorder(Listener):
     """What one run of a step does, as it does it."""
+
+    recording = True
 
     def __init__(self, step: Callable[..., Any], given: list[Any]):
         self.name = getattr(step, "__qualname__", repr(step))
@@ -151,19 +153,21 @@ class Recorder:
                 self.outside(t._data)
             self.facts.tensor(t)
 
-    def outside(self, array: Any) -> None:
-        """An array from before the step, in which replays read and write."""
-        if id(array) not in self.slots:
-            self.slot("outside", array)
+    def outside(self, *arrays: Any) -> None:
+        """Arrays from before the step, in which replays read and write."""
+        for array in arrays:
+            if id(array) not in self.slots:
+                self.slot("outside", array)
 
     def change(self, t: Tensor) -> None:
         """A Tensor's memory is about to be changed in place."""
         if not self.is_own(t):
             self.changed[id(t)] = t
 
-    def made(self, t: Tensor) -> None:
-        """A Tensor that the step made: it must not outlive the step, but for what is returned."""
-        self.own[id(t)] = weakref.ref(t), where()
+    def made(self, *tensors: Tensor) -> None:
+        """Tensors that the step made: they must not outlive the step, but for what is returned."""
+        for t in tensors:
+            self.own[id(t)] = weakref.ref(t), where()
 
     def is_own(self, t: Tensor) -> bool:
         entry = self.own.get(id(t))

@@ -101,7 +101,7 @@ class CompiledStep:
         return None if self._last is None else self._last.recorded
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
-        if mode.recorder is not None:                  # within another compiled step: part of that one's program
+        if mode.recorder.recording:                  # within another compiled step: part of that one's program
             return self.step(*arguments, **options)
         signature, given = _signature(arguments, options)
         entries = self._programs.get(signature, ())
