@@ -1,8 +1,8 @@
 """Every op's test cases, as data: which op, which shapes and options, how to draw values, and the plain truth.
 
 A row of TABLE is one op; it yields a Case for each of its problems. From each Case come the gradient check
-(test_gradients.py) and the tests against the reference, of float32, of memory layouts and of the convolution
-algorithms (test_reference.py). A reference is a formula in NumPy or the paper's loops, obvious and slow.
+(ops/test_gradients.py) and the tests against the reference, of float32, of memory layouts and of the convolution
+algorithms (ops/test_reference.py). A reference is a formula in NumPy or the paper's loops, obvious and slow.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Its rounding. Filters and pixels become sums and differences of up to four before they are multiplied, so for operands
 of random signs a product is about twice as large as in the plain sum, and there are as many: an output is the sum of
 four kinds. Its roundings are less than twice as large, those of the sums before the products add an eps or two of each
-product at random, and both lie within the eight-fold margin of `product_bound` in tests/test_cuda_ops.py.
+product at random, and both lie within the eight-fold margin of `product_bound` in tests/cuda/test_cuda_ops.py.
 
 But that error is one of the filter times the pixels, not of the very products that an output sums: in one dimension
 y0 = H0*(X0-X1) + (H0+H1)*X1 also meets H0*X1, which cancels. Over many products both are alike. Over few, or at a

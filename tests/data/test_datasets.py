@@ -35,7 +35,7 @@ from minidl import data
 from minidl.data import catalog, datasets, download, formats
 
 # Read before the tests clear it: all of them but those on real images run without.
-REAL_DATA = Path(os.environ.get("MINIDL_DATA") or Path(__file__).parents[2] / "shared" / "data").absolute()
+REAL_DATA = Path(os.environ.get("MINIDL_DATA") or Path(__file__).parents[3] / "shared" / "data").absolute()
 COUNT = 3                                  # images a file
 REAL = ("mnist", "fashion-mnist", "cifar10")
 COMPRESS: dict[str, Callable[[bytes], bytes]] = {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress}

@@ -1,7 +1,8 @@
 """Interrupts at random instants of training steps, and minidl called again in the middle of its own ops.
 
 The steps run in a child process, with a limit on the time of each; another child, which nobody interrupts, says what is
-right. `MINIDL_INTERRUPTS=1000 python -m pytest tests/test_interrupt.py` interrupts a thousand steps instead of 200.
+right. `MINIDL_INTERRUPTS=1000 python -m pytest tests/training/test_interrupt.py` interrupts a thousand steps instead
+of 200.
 """
 
 from __future__ import annotations

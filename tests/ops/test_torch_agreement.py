@@ -22,7 +22,7 @@ from minidl import Tensor, ops, optim
 torch = pytest.importorskip("torch")
 F = torch.nn.functional
 torch.set_num_threads(1)                   # its threads would wait for each other on tiny arrays
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 import torch_nets  # noqa: E402  # PyTorch and the folder first
 
 Shape = tuple[int, ...]

@@ -22,7 +22,7 @@ from test_datasets import _alone, check, content, python2_pickle, python3_pickle
 
 from minidl import data
 
-HERE = Path(__file__).resolve().parent
+TESTS = Path(__file__).resolve().parents[1]
 MOST_SECONDS, MOST_MEMORY, MOST_TEXT = 1.0, 100 * MB, 4096
 CUPY = importlib.util.find_spec("cupy")
 
@@ -34,9 +34,9 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
         pytest.skip("memory is counted as Linux does it")
     folder = tmp_path_factory.mktemp("hostile")
     rooms = [room for room in ROOMS if room != "cache" or CUPY]
-    done = subprocess.run([sys.executable, HERE / "hostile_files.py", folder, *rooms], capture_output=True, text=True,
+    done = subprocess.run([sys.executable, TESTS / "hostile_files.py", folder, *rooms], capture_output=True, text=True,
                           timeout=500, cwd=folder, env={
-                              **os.environ, "PYTHONPATH": str(HERE.parent), "MINIDL_OFFLINE": "1", "MINIDL_DATA": "",
+                              **os.environ, "PYTHONPATH": str(TESTS.parent), "MINIDL_OFFLINE": "1", "MINIDL_DATA": "",
                               "HOME": str(folder / "home"), "XDG_CACHE_HOME": str(folder / "cache"),
                               "OPENBLAS_NUM_THREADS": "1"})
     assert (done.returncode, done.stderr) == (0, "")

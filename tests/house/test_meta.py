@@ -14,7 +14,7 @@ from cases import CASES
 
 from minidl import ops
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 SOURCES = {path.relative_to(ROOT).with_suffix("").as_posix(): ast.parse(path.read_text(encoding="utf-8"))
            for folder in ("minidl", "zoo") for path in sorted((ROOT / folder).rglob("*.py"))}
 SOURCES["train"] = ast.parse((ROOT / "train.py").read_text(encoding="utf-8"))
@@ -66,7 +66,7 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
                          "minidl/compiler")),
     ("minidl/nn", ("minidl/init", *TOOLS)),
     ("minidl/init", TOOLS),
-    ("minidl/optim", TOOLS),
+    ("minidl/optim", ("minidl/optim", *TOOLS)),
     ("minidl/gradcheck", TOOLS),
     ("minidl/data", ("tqdm", "minidl/data", *TOOLS)),
     ("minidl/weights", ("h5py", "minidl/version", *TOOLS)),

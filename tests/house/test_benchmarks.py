@@ -19,7 +19,7 @@ import pytest
 import zoo
 from minidl import data, device
 
-BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 import cold_start  # noqa: E402  # the folder first
 import conv_report  # noqa: E402

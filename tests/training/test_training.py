@@ -21,7 +21,7 @@ import zoo
 from minidl import Tensor, data, device, nn, optim
 from minidl.training import RunFolder, evaluate, fit, read_metrics, train_step
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 QUICK = ["--data", "synthetic-digits", "--limit-train", "256", "--limit-test", "128", "--epochs", "1",
          "--device", "cpu", "--no-progress"]               # test_cuda_ops.py runs the command line on a GPU
 without_cuda = pytest.mark.skipif(not device._missing(), reason="CUDA serves here and is not refused")
