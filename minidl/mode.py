@@ -6,7 +6,10 @@ import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .tensor import Tensor
 
 clock = itertools.count(1).__next__        # creation order of Nodes, of changes in place, and of attributes
 changes = [0]                              # when an attribute of anything Watched was last set
@@ -26,7 +29,7 @@ class Watched:
 
     restless: frozenset[str] = frozenset()
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
         if name not in self.restless:
             note_change()
@@ -53,35 +56,35 @@ class Listener:
     def refuse(self, what: str, way_out: str) -> None:
         """Something is done that no replay could repeat."""
 
-    def seen(self, tensors: Iterable[Any]) -> None:
+    def seen(self, tensors: Iterable[object]) -> None:
         """Tensors are given to an op."""
 
     def run(self, name: str, body: Callable[..., Any], k: Any, arrays: list[Any], options: dict[str, Any]) -> Any:
         """(the result, its backward closure) of an op's body."""
         return body(k, *arrays, **options)
 
-    def outside(self, *arrays: Any) -> None:
+    def outside(self, *arrays: object) -> None:
         """Arrays from before the step are given to a primitive."""
 
-    def constant(self, t: Any) -> None:
+    def constant(self, t: Tensor) -> None:
         """A Tensor is made from data."""
 
-    def made(self, *tensors: Any) -> None:
+    def made(self, *tensors: Tensor) -> None:
         """Tensors are made around results of primitives."""
 
-    def change(self, t: Any) -> None:
+    def change(self, t: Tensor) -> None:
         """A Tensor's memory is about to be changed in place."""
 
-    def become(self, t: Any) -> None:
+    def become(self, t: Tensor) -> None:
         """A Tensor is about to become the result of `t op= ...` on the tape."""
 
-    def look_at_grad(self, leaf: Any) -> None:
+    def look_at_grad(self, leaf: Tensor) -> None:
         """leaf.grad is read."""
 
-    def set_grad(self, leaf: Any) -> None:
+    def set_grad(self, leaf: Tensor) -> None:
         """leaf.grad is about to be set."""
 
-    def write_grad(self, leaf: Any) -> None:
+    def write_grad(self, leaf: Tensor) -> None:
         """A backward pass is about to add to leaf.grad."""
 
     def module(self, module: Watched) -> None:
@@ -90,10 +93,10 @@ class Listener:
     def watch(self, value: Watched) -> None:
         """What follows depends on the attributes of something."""
 
-    def holds_items(self, what: str, container: Any) -> None:
+    def holds_items(self, what: str, container: Iterable[object]) -> None:
         """What follows depends on what a container holds."""
 
-    def reads_entry(self, place: Any, name: str, value: Any, noted: bool) -> None:
+    def reads_entry(self, place: Any, name: str, value: object, noted: bool) -> None:
         """An entry of an optimizer's group is read. noted: its changes are, in `changes`."""
 
 

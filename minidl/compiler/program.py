@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ..device import Array
 from ..tensor import Tensor
 from .facts import Facts
 
@@ -31,7 +32,7 @@ class Slot:
 
     __slots__ = ("array", "dtype", "kind", "number", "shape")
 
-    def __init__(self, number: int, kind: str, array: Any):
+    def __init__(self, number: int, kind: str, array: Array):
         self.number, self.kind, self.shape, self.dtype = number, kind, array.shape, array.dtype
         self.array = array if kind == "outside" else None
 

@@ -13,13 +13,13 @@ import gc
 import inspect
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import FrameType, ModuleType
 from typing import Any, NoReturn
 
 import numpy as np
 
-from ..device import is_array
+from ..device import Array, is_array
 from ..mode import Listener, Watched, mode
 from ..tensor import Node, Tensor, wrap
 from .facts import Facts
@@ -42,7 +42,7 @@ class Symbol:
 
     __slots__ = ("_array", "_recorder")
 
-    def __init__(self, array: Any, recorder: Recorder):
+    def __init__(self, array: Array, recorder: Recorder):
         self._array, self._recorder = array, recorder
 
     shape = property(lambda self: self._array.shape)
@@ -132,7 +132,7 @@ class Recorder(Listener):
             return tuple(None if g is None else self._made_by_k(f"{name}'s gradient", g) for g in gradients)
         return y, watched
 
-    def _symbol(self, array: Any) -> Any:
+    def _symbol(self, array: Array) -> Any:
         return Symbol(array, self) if is_array(array) else array
 
     def _made_by_k(self, name: str, value: Any) -> Any:
@@ -141,7 +141,7 @@ class Recorder(Listener):
                         "compute it with the primitives of k")
         return value._array
 
-    def seen(self, tensors: Any) -> None:
+    def seen(self, tensors: Iterable[object]) -> None:
         """Tensors that an op was given: those from before the step are shared by all replays."""
         for t in tensors:
             if not isinstance(t, Tensor) or id(t) in self.places or self.is_own(t) or id(t) in self.old_grads:
@@ -153,7 +153,7 @@ class Recorder(Listener):
                 self.outside(t._data)
             self.facts.tensor(t)
 
-    def outside(self, *arrays: Any) -> None:
+    def outside(self, *arrays: object) -> None:
         """Arrays from before the step, in which replays read and write."""
         for array in arrays:
             if id(array) not in self.slots:
@@ -181,11 +181,11 @@ class Recorder(Listener):
         """The program depends on the attributes of something."""
         self.facts.watch(value)
 
-    def holds_items(self, what: str, container: Any) -> None:
+    def holds_items(self, what: str, container: Iterable[object]) -> None:
         """The program depends on what a container holds."""
         self.facts.container(container, what)
 
-    def reads_entry(self, place: dict[str, Any], name: str, value: Any, noted: bool) -> None:
+    def reads_entry(self, place: dict[str, Any], name: str, value: object, noted: bool) -> None:
         """An entry of an optimizer's group is read. noted: its changes are, in `changes`."""
         (self.facts.setting if noted else self.facts.entry)(place, name, value, f"the optimizer's {name}")
 
@@ -238,7 +238,7 @@ class Recorder(Listener):
                         "write t = t + x, with another name")
 
     # ------------------------------------------------------------------ slots
-    def slot(self, kind: str, array: Any) -> Slot:
+    def slot(self, kind: str, array: Array) -> Slot:
         slot = self.slots[id(array)] = Slot(len(self.alive), kind, array)
         self.alive.append(array)
         return slot

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Collection
 from typing import Any
 
+from ..device import Array
 from ..tensor import Tensor, mark_changed, wrap
 from .plan import plan
 from .program import COUNTERS, Call, Dynamic, Place, Program, Slot, leaves, replace
@@ -141,7 +142,7 @@ def _template(call: Call) -> tuple[tuple[Any, ...], list[tuple[int, int]], list[
     return call.arguments, places, nested, call.options
 
 
-def _copied(array: Any) -> Any:
+def _copied(array: Array) -> Any:
     """A copy in other memory of the same device, by the driver: a quarter of the host's time of array.copy()."""
     import cupy
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
@@ -14,7 +13,7 @@ from ..tensor import Tensor, wrap
 from .loader import DataLoader
 
 
-def own_batches(loader: Any) -> str | None:
+def own_batches(loader: object) -> str | None:
     """The method by which a loader makes its batches in a way of its own; None where it does as a DataLoader."""
     return next((name for name in ("__iter__", "_batch", "next_order")
                  if getattr(type(loader), name, None) is not getattr(DataLoader, name) or name in vars(loader)), None)

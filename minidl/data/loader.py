@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import rng
-from ..device import resolve, to_device
+from ..device import Array, DType, resolve, to_device
 from ..mode import Watched
 from ..ops._backend import primitives_of
 from .datasets import Dataset
@@ -41,8 +41,8 @@ class Stored(NamedTuple):
     """A whole data set on a device: images uint8 (n,c,h,w), labels int64 (n,), and what makes pixels of bytes: byte *
     scale + shift, one number per channel."""
 
-    images: Any
-    labels: Any
+    images: Array
+    labels: Array
     scale: tuple[float, ...]
     shift: tuple[float, ...]
 
@@ -73,7 +73,7 @@ class DataLoader(Watched):
     def __init__(self, dataset: Dataset, batch_size: int, *, shuffle: bool = True, seed: int = 0,
                  drop_last: bool = False, mean: Sequence[float] | np.ndarray | None = None,
                  std: Sequence[float] | np.ndarray | None = None, padding: int = 0, prefetch: int = 2,
-                 dtype: Any = np.float32, device: str = "cpu"):
+                 dtype: DType = np.float32, device: str = "cpu"):
         for what, value, least in (("batch_size", batch_size, 1), ("padding", padding, 0),
                                    ("prefetch", prefetch, 0), ("seed", seed, 0)):
             _check_int(what, value, least)
@@ -142,7 +142,7 @@ class DataLoader(Watched):
         ahead = self.prefetch if self.device == "cpu" else 0           # a GPU is ahead of the host by itself
         return _ahead(self._batch, parts, ahead) if ahead else map(self._batch, parts)
 
-    def _batch(self, indices: Any) -> Batch:
+    def _batch(self, indices: Array) -> Batch:
         stored = self.stored
         k = primitives_of(stored.images)
         images = k.gather(stored.images, indices, stored.scale, stored.shift, self.padding, self.dtype)
@@ -152,7 +152,7 @@ class DataLoader(Watched):
 ORDER = 1 << 63                            # apart from the counters of `rng.next_key`, which start at 0
 
 
-def _check_int(what: str, value: Any, least: int) -> None:
+def _check_int(what: str, value: object, least: int) -> None:
     if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or not least <= value < 2**64:
         raise ValueError(f"DataLoader: {what} is {value!r} but must be an int of at least {least}, below 2**64")
 

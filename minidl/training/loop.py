@@ -74,7 +74,7 @@ def _means(metrics: RunningMetrics | None, count: int) -> tuple[float, float]:
     return total / count, right / count
 
 
-def fit(model: nn.Module, optimizer: optim.SGD, train: Any, test: Any, *, epochs: int,
+def fit(model: nn.Module, optimizer: optim.SGD, train: data.DataLoader, test: data.DataLoader, *, epochs: int,
         schedule: optim.Schedule | None = None, progress: bool = False, compiled: bool | None = None,
         on_epoch: Callable[[Metrics], None] | None = None) -> list[Metrics]:
     """Train for a number of epochs and evaluate on the test set after each.
@@ -98,7 +98,7 @@ def fit(model: nn.Module, optimizer: optim.SGD, train: Any, test: Any, *, epochs
     return _fit(model, kind(model, optimizer, train, test), epochs, schedule or optim.constant(), progress, on_epoch)
 
 
-def _check_fit(optimizer: Any, train: Any, test: Any, epochs: Any, schedule: Any) -> None:
+def _check_fit(optimizer: object, train: object, test: object, epochs: object, schedule: object) -> None:
     """Refuse what fit cannot work with, and say what it can."""
     if not isinstance(epochs, int) or epochs < 0:
         raise ValueError(f"fit: epochs is {epochs!r} but must be an int of at least 0")
@@ -117,7 +117,7 @@ def _check_fit(optimizer: Any, train: Any, test: Any, epochs: Any, schedule: Any
 class _Plain:
     """Steps that are looked at one by one: what they have summed up to is known at any time."""
 
-    def __init__(self, model: nn.Module, optimizer: optim.SGD, train: Any, test: Any):
+    def __init__(self, model: nn.Module, optimizer: optim.SGD, train: data.DataLoader, test: data.DataLoader):
         self.model, self.optimizer, self.train, self.test = model, optimizer, train, test
         self.rates = optim.Rates(Tensor(np.zeros((len(optimizer.groups), len(train))), device=train.device),
                                  self.position())
@@ -165,7 +165,7 @@ def compiled_step(model: nn.Module, optimizer: optim.SGD, batches: data.DeviceBa
 class _Compiled(_Plain):
     """Compiled steps, which need nothing from the host but to be started, and are looked at together."""
 
-    def __init__(self, model: nn.Module, optimizer: optim.SGD, train: Any, test: Any):
+    def __init__(self, model: nn.Module, optimizer: optim.SGD, train: data.DataLoader, test: data.DataLoader):
         for what, loader in (("train", train), ("test", test)):
             if data.own_batches(loader) is not None:
                 raise CompileError(f"fit: {what} is a {type(loader).__name__} with a {data.own_batches(loader)} of its "
