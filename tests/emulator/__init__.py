@@ -203,12 +203,13 @@ class Emulator:
             patch.setattr(cupy.cuda, "get_current_stream", lambda: stream)
             patch.setattr(cupy.cuda, "Device", lambda *number: contextlib.nullcontext())
             patch.setattr(cupy.cuda.runtime, "getDevice", lambda: 0)
-            for name, fact in FACTS.items():
-                patch.setattr(launch, name, functools.partial(int, fact))
+            facts = {name: functools.partial(int, fact) for name, fact in FACTS.items()}
             for name, value in {"_module": module, "_launch": self._launch, "_ndarray": Memory, "empty": memory.empty,
                                 "_current_device": lambda: 0, "_current_stream": lambda: stream,
-                                "_make_ready": lambda device: None}.items():
-                patch.setattr(launch, name, value)
+                                "_make_ready": lambda device: None, **facts}.items():
+                for room in (launch, launch.device, launch.kernels, launch.memory):
+                    if hasattr(room, name):
+                        patch.setattr(room, name, value)
             forget()
             try:
                 yield self
