@@ -20,7 +20,7 @@ import test_region as image_checks
 from emulator import COMPILER, Emulator, cupy
 
 from minidl import device
-from minidl.ops import cpu, cuda
+from minidl.ops import ACTIVATIONS, cpu, cuda
 from minidl.ops.cuda.linear import gemm
 from minidl.ops.geometry import conv_geometry
 
@@ -29,7 +29,6 @@ if COMPILER is None:
 
 pytestmark = pytest.mark.usefixtures("fp32")
 FLOAT, DOUBLE = np.float32, np.float64
-ACTS = ("tanh", "sigmoid", "relu")
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +53,7 @@ def emulated(compiler: Emulator) -> Iterator[Emulator]:
 # ---------------------------------------------------------------- elementwise, along an axis, pooling
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.usefixtures("emulated")
-@pytest.mark.parametrize("act", ACTS)
+@pytest.mark.parametrize("act", ACTIVATIONS)
 def test_activations(act: str) -> None:
     checks.test_activations_of_special_values(act, FLOAT)
 
@@ -180,7 +179,7 @@ def test_linear(sizes: tuple[int, int, int], dtype: type, emulated: Emulator) ->
 
 
 @pytest.mark.usefixtures("emulated")
-@pytest.mark.parametrize("act", ACTS)
+@pytest.mark.parametrize("act", ACTIVATIONS)
 def test_linear_with_an_activation(act: str) -> None:
     """As one after the other."""
     rng = np.random.default_rng(0)

@@ -12,7 +12,7 @@ from ..device import is_cuda
 from ..mode import mode
 from . import cpu
 
-CONV_ALGORITHMS: tuple[str, ...] = tuple(cpu.CONV_ALGORITHMS)
+CONV_ALGORITHMS = cpu.CONV_ALGORITHMS
 BACKENDS: dict[type, ModuleType] = {np.ndarray: cpu}       # and cupy.ndarray, once there is one
 
 
