@@ -1,5 +1,6 @@
-"""Steps that a fused primitive serves, as data: test_fuse.py runs each on the CPU and on CUDA, test_emulated.py without a
-GPU, and benchmarks/launch_all.py under the sanitizer.
+"""Steps that a fused primitive serves, as data.
+
+test_fuse.py runs each on the CPU and on CUDA, test_emulated.py on CUDA without a GPU, launch_all.py for the sanitizer.
 """
 
 from __future__ import annotations

@@ -1064,8 +1064,9 @@ def given_back(make: Maker, x: Slot) -> Program:
 
 
 @pytest.mark.parametrize("build", [
-    *(functools.partial(a_view, name=name) for name, known in PRIMITIVES.items() if known.shares), a_view_alone, read_before, read_after,
-    copied_twice, returned, anothers_gradient, an_input, an_array_from_outside, an_input_given_back, given_back],
+    *(functools.partial(a_view, name=name) for name, known in PRIMITIVES.items() if known.shares),
+    a_view_alone, read_before, read_after, copied_twice, returned, anothers_gradient, an_input, an_array_from_outside,
+    an_input_given_back, given_back],
     ids=lambda build: build.keywords["name"] if isinstance(build, functools.partial) else build.__name__)
 def test_copies_that_are_needed(build: Callable[..., Program]) -> None:
     make = Maker()

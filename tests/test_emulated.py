@@ -17,12 +17,16 @@ import test_cuda_conv as conv_checks
 import test_cuda_ops as checks
 import test_fuse as fused_checks
 import test_region as image_checks
+from cases import CASES, Case
 from emulator import COMPILER, Emulator, cupy
+from fused_steps import STEPS
+from test_reference import some_gy
 
 from minidl import device
 from minidl.ops import ACTIVATIONS, cpu, cuda
 from minidl.ops.cuda.linear import gemm
 from minidl.ops.geometry import conv_geometry
+from minidl.tensor import wrap
 
 if COMPILER is None:
     pytest.skip("the emulator needs Linux and a C++ compiler, g++ or c++", allow_module_level=True)
@@ -48,6 +52,34 @@ def _noted(request: pytest.FixtureRequest) -> None:
 def emulated(compiler: Emulator) -> Iterator[Emulator]:
     with compiler.running() as running:
         yield running
+
+
+# ---------------------------------------------------------------- every op, and every fused primitive
+def computed(case: Case, moved: Callable[[np.ndarray], Any]) -> list[np.ndarray]:
+    """The result, and the gradient by each input."""
+    inputs = [wrap(moved(x.astype(FLOAT))) for x in case.arrays()]
+    for t in inputs:
+        t.requires_grad = case.differentiable
+    y = case.call(*inputs, **case.options)
+    if case.differentiable:
+        y.backward(wrap(moved(some_gy(y.shape).astype(FLOAT))))
+    return [np.array(y.data), *(np.array(t.grad.data) for t in inputs if t.grad is not None)]
+
+
+@pytest.mark.usefixtures("emulated")
+@pytest.mark.parametrize("op", CASES.keys() - {"conv2d", "cross_entropy"})
+def test_ops(op: str) -> None:
+    """Some of its cases. The algorithms of conv2d, and the loss, whose labels are no Tensors, stand below."""
+    for case in CASES[op][::len(CASES[op]) // 3]:
+        for got, want in zip(computed(case, cupy.asarray), computed(case, np.asarray), strict=True):
+            np.testing.assert_allclose(got, want, rtol=0, atol=checks.bound(want, case.arrays(), FLOAT), strict=True)
+
+
+@pytest.mark.usefixtures("emulated")
+@pytest.mark.parametrize("name", [name for name, (primitive, *_) in STEPS.items() if "conv2d" not in primitive])
+def test_fused_steps(name: str) -> None:
+    """Convolutions, of which `auto` would try each algorithm, stand below."""
+    fused_checks.assert_fused_agrees(name, FLOAT, lambda a: wrap(cupy.asarray(a)))
 
 
 # ---------------------------------------------------------------- elementwise, along an axis, pooling

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from dataclasses import replace as with_
 from typing import Any
 
@@ -130,10 +131,11 @@ def test_rules_are_whole(each: Rule) -> None:
         assert isinstance(primitive, np.ufunc) or inspect.signature(primitive).bind(*call.arguments)
 
 
-def recorded(name: str, dtype: Any = np.float32, where: str = "cpu") -> tuple[Program, Tensor, list[Tensor]]:
+def recorded(name: str, dtype: Any = np.float32,
+             there: Callable[[np.ndarray], Tensor] = Tensor) -> tuple[Program, Tensor, list[Tensor]]:
     """(the program of a step, the leaf, what it ran on)"""
     _, step, given = STEPS[name]
-    tensors = [Tensor(a.astype(dtype) if a.dtype.kind == "f" else a, device=where) for a in given()]
+    tensors = [there(a.astype(dtype) if a.dtype.kind == "f" else a) for a in given()]
     tensors[0].requires_grad = True
     return record(step, tuple(tensors), {})[0], tensors[0], tensors
 
@@ -214,7 +216,11 @@ def close(got: Any, want: Any, dtype: type) -> None:
 @pytest.mark.parametrize("name", STEPS)
 def test_fused_steps_on_cuda(name: str, dtype: type) -> None:
     device.resolve("cuda")
-    found, *run = recorded(name, dtype, "cuda")
+    assert_fused_agrees(name, dtype, lambda a: Tensor(a, device="cuda"))
+
+
+def assert_fused_agrees(name: str, dtype: type, there: Callable[[np.ndarray], Tensor]) -> None:
+    found, *run = recorded(name, dtype, there)
     fused = fuse(found)
     assert STEPS[name][0] in {call.name for call in fused.calls}
     for got, want in zip(results(fused, *run), results(found, *run), strict=True):
