@@ -2,9 +2,10 @@
 
     compute-sanitizer --tool memcheck python benchmarks/launch_all.py          (racecheck, initcheck, synccheck too)
 
-Every convolution algorithm in every direction and dtype, tensor cores in every precision, every other family. It prints
-each kernel's name and how often it was launched, and ends with status 1 where one in any .cu file was not, but for
-what is not made for this GPU.
+Every op by its cases and every fused step (tests/cases.py, tests/fused_steps.py), every convolution algorithm in every
+direction and dtype, tensor cores in every precision, and sizes that ask for other kernels. It prints each kernel's name
+and how often it was launched, and ends with status 1 where one in any .cu file was not, but for what is not made for
+this GPU.
 """
 
 from __future__ import annotations
@@ -18,14 +19,17 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))                                  # minidl as it lies here, installed or not
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]                # minidl as it lies here, installed or not
 
 import cupy  # noqa: E402
 import numpy as np  # noqa: E402
+from cases import CASES  # noqa: E402
+from fused_steps import STEPS  # noqa: E402
 
 import minidl  # noqa: E402
 import zoo  # noqa: E402
 from minidl import Tensor, device, ops, optim  # noqa: E402
+from minidl.ops import ACTIVATIONS  # noqa: E402
 from minidl.ops import cuda as k  # noqa: E402
 from minidl.ops.cuda import conv, launch  # noqa: E402
 from minidl.ops.cuda.conv.resident import wgmma  # noqa: E402
@@ -52,6 +56,25 @@ def normal(dtype: np.dtype, *shape: int) -> Any:
 
 
 # ---------------------------------------------------------------- the families
+def cases(dtype: np.dtype) -> None:
+    """Every op, forward and backward."""
+    for case in (case for found in CASES.values() for case in found[::len(found) // 8]):
+        y = case.call(*(Tensor(x.astype(dtype), device="cuda", requires_grad=case.differentiable)
+                        for x in case.arrays()), **case.options)
+        if case.differentiable:
+            y.backward(Tensor(np.ones(y.shape, dtype), device="cuda"))
+
+
+def steps(dtype: np.dtype) -> None:
+    """Every fused primitive: by programs, which on CUDA are replayed as graphs from their third run on."""
+    for _, step, given in STEPS.values():
+        tensors = [Tensor(a.astype(dtype) if a.dtype.kind == "f" else a, device="cuda") for a in given()]
+        tensors[0].requires_grad = True
+        compiled = minidl.compile(step)
+        for _ in range(3):
+            compiled(*tensors)
+
+
 def convolutions(dtype: np.dtype, names: list[str]) -> None:
     for x_shape, w_shape, stride, padding in CONVOLUTIONS:
         for name in names:
@@ -97,12 +120,10 @@ def products(dtype: np.dtype) -> None:
 
 
 def activations(dtype: np.dtype) -> None:
-    shapes: list[tuple[int, ...]] = [(), (0,), (7,), (3, 1001)]
-    for shape in shapes:
-        x = normal(dtype, *shape)
-        for name in ("sigmoid", "tanh", "relu"):
-            getattr(k, f"{name}_grad_x")(x, getattr(k, name)(x))
-        k.dropout_grad_x(k.dropout(x, 0.5, (7, 1)), 0.5, (7, 1))
+    x = normal(dtype, 3, 1001)
+    for name in ACTIVATIONS:
+        getattr(k, f"{name}_grad_x")(x, getattr(k, name)(x))
+    k.dropout_grad_x(k.dropout(x, 0.5, (7, 1)), 0.5, (7, 1))
     for shape, axis in (((3, 10), 1), ((2, 3, 4), 1), ((5, 33), 0), ((2, 1500), 1), ((130, 1), 1), ((0, 4), 1)):
         x = normal(dtype, *shape)
         for name in ("softmax", "log_softmax"):
@@ -125,15 +146,9 @@ def poolings(dtype: np.dtype) -> None:
         x, gy = normal(dtype, *shape), normal(dtype, g.n, g.c, g.oh, g.ow)
         k.avg_pool2d(x, g)
         k.avg_pool2d_grad_x(gy, g)
-        for act in ("tanh", "sigmoid", "relu"):
+        for act in ACTIVATIONS:
             k.avg_pool2d_grad_act(gy, x, g, act)
         k.max_pool2d_grad_x(gy, k.max_pool2d(x, g)[1], g)
-
-
-def indexing(dtype: np.dtype) -> None:
-    for index in (np.array([3, 0, 3, 3]), (slice(None), np.array([1, 1]))):
-        x = normal(dtype, 5, 4)
-        k.getitem_grad_x(k.getitem(x, index), index, x.shape, False)
 
 
 def training(dtype: np.dtype) -> None:
@@ -159,7 +174,7 @@ def fused(dtype: np.dtype) -> None:
             g = conv_geometry(shape, w.shape, (m,), 1, 0, name)
             if not row.y_act or conv.refusal(name, "y", g, dtype):
                 continue
-            for act in ("tanh", "sigmoid", "relu"):
+            for act in ACTIVATIONS:
                 k.conv2d_act(x, w, b, g, act)
                 if size:
                     pooling = pool_geometry("avg_pool2d", (g.n, g.m, g.oh, g.ow), size, None, 0)
@@ -167,7 +182,7 @@ def fused(dtype: np.dtype) -> None:
                     if conv.refusal(name, "dw", g, dtype) is None:
                         k.conv2d_act_pool_grad_wb(p, y, x, g, act, pooling)
     for n, i, o in ((3, 5, 2), (33, 70, 130), (2, 3000, 3), (600, 9, 600)):
-        for act in ("tanh", "sigmoid", "relu"):
+        for act in ACTIVATIONS:
             y = k.linear_act(normal(dtype, n, i), normal(dtype, o, i), normal(dtype, o), act)
             k.linear_grad_act(normal(dtype, n, o), normal(dtype, o, i), normal(dtype, n, i), act)
             assert y.shape == (n, o)
@@ -205,7 +220,7 @@ def captured(dtype: np.dtype) -> None:
 
 
 FAMILIES = {family.__name__: family for family in (
-    activations, indexing, losses, poolings, products, training, splitting_convolutions, fused, captured)}
+    cases, steps, activations, losses, poolings, products, training, splitting_convolutions, fused, captured)}
 
 
 # ---------------------------------------------------------------- what was launched

@@ -27,7 +27,7 @@ from results import Result  # noqa: E402
 from train_step import positive  # noqa: E402
 
 from minidl import Tensor, no_grad, ops  # noqa: E402
-from minidl.ops import cpu as k  # noqa: E402
+from minidl.ops import cpu  # noqa: E402
 from minidl.ops.geometry import conv_geometry, pool_geometry  # noqa: E402
 
 CHAIN = 20_000
@@ -39,6 +39,7 @@ def tiny(*shape: int) -> Tensor:
     return Tensor(values, requires_grad=True)
 
 
+k: Any = cpu
 V, M, X, W = tiny(2), tiny(2, 2), tiny(1, 1, 2, 2), tiny(1, 1, 2, 2)
 LABELS = Tensor(np.array([0, 1]))
 CONV = conv_geometry(X.shape, W.shape, None, 1, 0, "auto")

@@ -9,7 +9,7 @@ from typing import Any
 
 from .fuse import fuse
 from .plan import can_be_captured, plan
-from .program import SHARING, Call, Dynamic, Program, Slot, leaves, replace
+from .program import Call, Dynamic, Program, Slot, leaves, replace
 from .regions import join_regions
 
 
@@ -76,7 +76,7 @@ def copy_elision(program: Program) -> Program:
     """Leave out copies of what nobody else reads or keeps, where it lies in memory of its own: it is the copy."""
     makers = Counter(slot for call in program.calls for slot in call.results)
     uses = Counter(slot for call in program.calls for slot in call.reads()) + Counter(program.kept())
-    own = {slot for call in program.calls if call.name not in SHARING for slot in call.results
+    own = {slot for call in program.calls if not call.known.shares for slot in call.results
            if slot.kind == "result" and makers[slot] == uses[slot] == 1}
     renamed: dict[Slot, Slot] = {}
 

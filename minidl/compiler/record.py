@@ -21,6 +21,7 @@ import numpy as np
 
 from ..device import Array, is_array
 from ..mode import Listener, Watched, mode
+from ..ops.primitives import known
 from ..tensor import Node, Tensor, wrap
 from .facts import Facts
 from .names import Names, claim, is_users
@@ -249,14 +250,11 @@ class Recorder(Listener):
         if not is_array(value):
             return value
         if id(value) not in self.slots:
-            if primitive in INDEXING:
+            if known(primitive).indexed:
                 return value                           # an index: a constant of the program
             self.refuse(f"gives {primitive} an array of shape {value.shape} that it made itself",
                         "make it outside, as a Tensor")
         return self.slots[id(value)]
-
-
-INDEXING = ("getitem", "getitem_grad_x", "setitem")    # primitives that may be given arrays of the host
 
 
 def current(value: Any) -> Any:

@@ -7,9 +7,10 @@ from collections.abc import Collection
 from typing import Any
 
 from ..device import Array
+from ..ops.primitives import known
 from ..tensor import Tensor, mark_changed, wrap
 from .plan import plan
-from .program import COUNTERS, Call, Dynamic, Place, Program, Slot, leaves, replace
+from .program import Call, Dynamic, Place, Program, Slot, leaves, replace
 
 
 class ByCalls:
@@ -117,7 +118,7 @@ class Aside:
         if waiting is None:
             self.join(number)
             return primitive(*arguments, **options)
-        if primitive.__name__ in COUNTERS:
+        if known(primitive.__name__).counter:
             other = self.last
         else:
             other = self.others[0]

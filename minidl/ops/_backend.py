@@ -13,7 +13,7 @@ from ..mode import mode
 from ..tensor import Tensor
 from . import cpu
 
-CONV_ALGORITHMS: tuple[str, ...] = tuple(cpu.CONV_ALGORITHMS)
+CONV_ALGORITHMS = cpu.CONV_ALGORITHMS
 BACKENDS: dict[type, ModuleType] = {np.ndarray: cpu}       # and cupy.ndarray, once there is one
 
 

@@ -7,6 +7,8 @@ from ..mode import mode
 from ..tensor import Tensor
 from ._op import op
 
+__all__ = ["dropout", "log_softmax", "relu", "sigmoid", "softmax", "tanh"]
+
 
 @op(floating=True)
 def sigmoid(k, x):

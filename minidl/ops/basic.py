@@ -13,6 +13,11 @@ from ._op import op
 from .activation import one_axis
 from .geometry import cached
 
+__all__ = [
+    "add", "argmax", "concatenate", "div", "eq", "exp", "flatten", "ge", "getitem", "gt", "le", "log", "lt",
+    "matmul", "max", "mean", "mul", "ne", "neg", "pow", "reshape", "sqrt", "sub", "sum", "transpose",
+]
+
 Axis = int | tuple[int, ...] | None
 
 

@@ -10,6 +10,8 @@ from ..tensor import Tensor
 from ._backend import backend_of
 from ._op import op
 
+__all__ = ["cross_entropy", "mse_loss"]
+
 REDUCTIONS = ("mean", "sum", "none")
 
 

@@ -19,9 +19,10 @@ import pytest
 pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
 compiler = pytest.importorskip("cuda.core", reason="cuda.core is not installed: nothing compiles CUDA without a GPU")
 
-from minidl.ops import cpu, cuda, shared  # noqa: E402
+from minidl.ops import cpu, cuda  # noqa: E402
 from minidl.ops.cuda import conv, launch  # noqa: E402
 from minidl.ops.geometry import conv_geometry  # noqa: E402
+from minidl.ops.primitives import PRIMITIVES  # noqa: E402
 
 ARCHITECTURES = (75, 80, 86, 89, 90, 100, 120)
 SPILLS = {                                 # (file, architecture) -> bytes that a kernel may spill; else none
@@ -291,11 +292,6 @@ def test_what_winograd_refuses(case: tuple[Any, ...], monkeypatch: pytest.Monkey
 
 
 # ---------------------------------------------------------------- one backend is as the other
-PRIMITIVES = sorted({*cpu.__all__, *(name for name, value in vars(shared).items()
-                                     if callable(value) and not name.startswith("_") and not isinstance(value, type)
-                                     and value is not Any)} - {"CONV_ALGORITHMS"})
-
-
 def call_of(primitive: Callable[..., Any]) -> Any:
     """How a primitive is called: names, kinds and defaults of its parameters; a ufunc's number of inputs."""
     primitive = inspect.unwrap(primitive)

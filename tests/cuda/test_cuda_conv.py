@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from minidl import device
-from minidl.ops import cpu
+from minidl.ops import ACTIVATIONS, cpu
 from minidl.ops.geometry import ConvGeometry, conv_geometry, pool_geometry
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
@@ -319,7 +319,7 @@ FUSED = [((7, 3, 32, 32), 64, 8, ((4, 3), (4, 3)), 4), ((300, 1, 28, 28), 6, 5, 
 
 
 @pytest.mark.usefixtures("tensor_cores")
-@pytest.mark.parametrize("act", ["tanh", "sigmoid", "relu"])
+@pytest.mark.parametrize("act", ACTIVATIONS)
 @pytest.mark.parametrize("precision", ["tf32", "3xtf32"])
 @pytest.mark.parametrize("name", ["tensor_core_image", "wgmma"])
 def test_whole_images_on_tensor_cores_fused(name: str, precision: str, act: str, canaries: Any) -> None:
@@ -466,7 +466,7 @@ def test_fused_with_activation_and_pooling(name: str, shape: tuple[Any, ...], dt
     arrays = problem.on_cuda("y")
     y = conv.conv2d(*arrays, g).get()
     tolerance = {"rtol": 0, "atol": 8 * np.finfo(dtype).eps}
-    for act in ("tanh", "sigmoid", "relu"):
+    for act in ACTIVATIONS:
         want = getattr(cpu, act)(y.astype(float))
         scale = max(1.0, float(np.abs(want).max()))
         np.testing.assert_allclose(conv.conv2d_act(*arrays, g, act).get() / scale, want / scale, **tolerance)

@@ -17,19 +17,22 @@ import test_cuda_conv as conv_checks
 import test_cuda_ops as checks
 import test_fuse as fused_checks
 import test_region as image_checks
+from cases import CASES, Case
 from emulator import COMPILER, Emulator, cupy
+from fused_steps import STEPS
+from test_reference import some_gy
 
 from minidl import device
-from minidl.ops import cpu, cuda
+from minidl.ops import ACTIVATIONS, cpu, cuda
 from minidl.ops.cuda.linear import gemm
 from minidl.ops.geometry import conv_geometry
+from minidl.tensor import wrap
 
 if COMPILER is None:
     pytest.skip("the emulator needs Linux and a C++ compiler, g++ or c++", allow_module_level=True)
 
 pytestmark = pytest.mark.usefixtures("fp32")
 FLOAT, DOUBLE = np.float32, np.float64
-ACTS = ("tanh", "sigmoid", "relu")
 
 
 @pytest.fixture(scope="module")
@@ -51,10 +54,38 @@ def emulated(compiler: Emulator) -> Iterator[Emulator]:
         yield running
 
 
+# ---------------------------------------------------------------- every op, and every fused primitive
+def computed(case: Case, moved: Callable[[np.ndarray], Any]) -> list[np.ndarray]:
+    """The result, and the gradient by each input."""
+    inputs = [wrap(moved(x.astype(FLOAT))) for x in case.arrays()]
+    for t in inputs:
+        t.requires_grad = case.differentiable
+    y = case.call(*inputs, **case.options)
+    if case.differentiable:
+        y.backward(wrap(moved(some_gy(y.shape).astype(FLOAT))))
+    return [np.array(y.data), *(np.array(t.grad.data) for t in inputs if t.grad is not None)]
+
+
+@pytest.mark.usefixtures("emulated")
+@pytest.mark.parametrize("op", CASES.keys() - {"conv2d", "cross_entropy"})
+def test_ops(op: str) -> None:
+    """Some of its cases. The algorithms of conv2d, and the loss, whose labels are no Tensors, stand below."""
+    for case in CASES[op][::len(CASES[op]) // 3]:
+        for got, want in zip(computed(case, cupy.asarray), computed(case, np.asarray), strict=True):
+            np.testing.assert_allclose(got, want, rtol=0, atol=checks.bound(want, case.arrays(), FLOAT), strict=True)
+
+
+@pytest.mark.usefixtures("emulated")
+@pytest.mark.parametrize("name", [name for name, (primitive, *_) in STEPS.items() if "conv2d" not in primitive])
+def test_fused_steps(name: str) -> None:
+    """Convolutions, of which `auto` would try each algorithm, stand below."""
+    fused_checks.assert_fused_agrees(name, FLOAT, lambda a: wrap(cupy.asarray(a)))
+
+
 # ---------------------------------------------------------------- elementwise, along an axis, pooling
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.usefixtures("emulated")
-@pytest.mark.parametrize("act", ACTS)
+@pytest.mark.parametrize("act", ACTIVATIONS)
 def test_activations(act: str) -> None:
     checks.test_activations_of_special_values(act, FLOAT)
 
@@ -180,7 +211,7 @@ def test_linear(sizes: tuple[int, int, int], dtype: type, emulated: Emulator) ->
 
 
 @pytest.mark.usefixtures("emulated")
-@pytest.mark.parametrize("act", ACTS)
+@pytest.mark.parametrize("act", ACTIVATIONS)
 def test_linear_with_an_activation(act: str) -> None:
     """As one after the other."""
     rng = np.random.default_rng(0)

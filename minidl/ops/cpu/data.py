@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+__all__ = ["advance", "gather", "next_batch"]
+
 Array = np.ndarray
 
 

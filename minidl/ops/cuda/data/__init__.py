@@ -10,6 +10,8 @@ import numpy as np
 
 from .. import launch
 
+__all__ = ["advance", "gather", "next_batch"]
+
 Array = Any
 
 THREADS = 256
