@@ -23,6 +23,20 @@ def dead_code(program: Program) -> Program:
     return _noted(program, calls[::-1], "dead code")
 
 
+def late_counters(program: Program) -> Program:
+    """Move counters to where the next effect is, so that rules see the calls on both sides of them as neighbours.
+
+    No further than to a call that reads what they add up.
+    """
+    source, calls = program.sources(), list(program.calls)
+    for i in reversed([i for i, call in enumerate(calls) if call.known.counter]):
+        total = source.get(calls[i].arguments[0], calls[i].arguments[0])
+        until = next((j for j, call in enumerate(calls[i + 1:], i + 1) if call.effect or total in {
+            source.get(slot, slot) for slot in call.reads()}), len(calls))
+        calls.insert(until - 1, calls.pop(i))
+    return with_(program, calls=calls)
+
+
 def common_subexpressions(program: Program) -> Program:
     """Make each call once: a second one with the same arguments is the first one's results.
 
@@ -109,7 +123,7 @@ def _noted(program: Program, calls: list[Call], what: str) -> Program:
 
 
 # Copies go before regions are made: two results of a region may lie in the same memory.
-PASSES = (common_subexpressions, fuse, dead_code, copy_elision, join_regions)
+PASSES = (late_counters, common_subexpressions, fuse, dead_code, copy_elision, join_regions)
 
 
 def optimised(program: Program) -> Program:

@@ -25,7 +25,6 @@ class RunningMetrics:
     def update(self, loss: Tensor, logits: Tensor, labels: Tensor) -> None:
         """Count a batch in: its mean loss (one number), logits (n,classes), labels (n,).
 
-        In a compiled step call it after `loss.backward()`: it keeps calls before it from being fused with later ones.
         Raises ValueError for shapes that do not fit.
         """
         if loss.size != 1 or logits.ndim != 2 or labels.shape != logits.shape[:1]:

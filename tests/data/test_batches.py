@@ -298,6 +298,50 @@ def test_metrics_go_aside_and_nothing_that_they_read_does() -> None:
     assert set(calls_aside(evaluate.program)) == {None}
 
 
+def test_metrics_may_come_before_the_backward_pass() -> None:
+    """The program is the same, and the loss is fused with its gradient."""
+    def program(early: bool) -> str:
+        minidl.manual_seed(0)
+        net, metrics = small_net(), RunningMetrics("cpu")
+        sgd = optimizer_of(net)
+        x, labels = Tensor(np.ones((2, 60), np.float32)), Tensor(np.array([0, 1]))
+
+        @minidl.compile
+        def step() -> None:
+            sgd.zero_grad()
+            logits = net(x)
+            loss = ops.cross_entropy(logits, labels)
+            if early:
+                metrics.update(loss, logits, labels)
+            loss.backward()
+            if not early:
+                metrics.update(loss, logits, labels)
+            sgd.step()
+        step()
+        return re.sub(r"[%@]\d+", "", repr(step.program))
+    assert program(True) == program(False)
+    assert "cross_entropy_with_grad" in program(True)
+
+
+@pytest.mark.parametrize("moves", ["an effect", "the total", "a view of the total"])
+def test_counters_go_no_further_than(moves: str) -> None:
+    """Where they could be seen to be late."""
+    metrics, w = RunningMetrics("cpu"), Tensor(np.zeros(2))
+    x, labels = Tensor(np.ones((2, 3), np.float32)), Tensor(np.array([0, 1]))
+    view = metrics.sums.reshape(1, 2)
+
+    def step() -> Tensor:
+        metrics.update(ops.cross_entropy(x, labels), x, labels)
+        if moves == "an effect":
+            with minidl.no_grad():
+                w[0] = 1.0
+        return {"an effect": x * 2, "the total": metrics.sums * 2, "a view of the total": view * 2}[moves].exp()
+    run = minidl.compile(step)
+    run()
+    names = [call.name for call in run.program.calls]
+    assert names.index("update_metrics") < names.index({"an effect": "setitem"}.get(moves, "mul"))
+
+
 @pytest.mark.parametrize("case", ["alone", "the sums are read", "a parameter", "a view of a parameter"])
 def test_metrics_stay_where_they_could_be_overtaken(case: str) -> None:
     """By an update of what they read, or by a call that reads what they add to."""
