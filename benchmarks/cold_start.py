@@ -30,6 +30,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))   # minidl and zoo as they lie here, installed or not
 
 import machine
+import results
+from results import Result
 from train_step import CHANNELS, PEERS, names, parser, positive, publish, random_batches, set_precision
 
 FOLDERS = ("CUPY_CACHE_DIR", "MINIDL_CACHE", "CUDA_CACHE_PATH")
@@ -95,21 +97,39 @@ def take_turns(peers: Sequence[str], args: argparse.Namespace) -> dict[tuple[str
     return taken
 
 
-def cells(times: Sequence[float | None]) -> list[str]:
-    """Median, and least to largest; empty where there is no such time."""
+def spread(name: str, times: Sequence[float | None]) -> Result:
+    """Fields of a row: median, least and largest; none where there is no such time."""
     known = [t for t in times if t is not None]
-    return [f"{statistics.median(known):.2f}", f"{min(known):.2f}-{max(known):.2f}"] if known else ["", ""]
+    return {f"{name}_s": statistics.median(known), f"{name}_least_s": min(known),
+            f"{name}_largest_s": max(known)} if known else {}
 
 
-def report(args: argparse.Namespace, peers: Sequence[str]) -> str:
-    lines = [*machine.about(peers, args.device, args.threads),
-             f"Batches of {args.batch_size}; 1 uncounted and {args.repeats} counted rounds; seconds.", "",
-             "| net | peer | caches | first step s | least to largest | first replay s | least to largest |",
-             "|---|---|---|---:|---:|---:|---:|"]
+def cell(row: Result, name: str) -> str:
+    """Median (least-largest), as far as there are such."""
+    if f"{name}_s" not in row:
+        return ""
+    median, least, largest = (f"{row.get(f'{name}_{which}', 0):.2f}" for which in ("s", "least_s", "largest_s"))
+    return median if f"{name}_least_s" not in row or least == largest else f"{median} ({least}-{largest})"
+
+
+def measure(args: argparse.Namespace, peers: Sequence[str]) -> Result:
+    result = results.about("cold_start", peers, args.device, args.threads, batch=args.batch_size,
+                           repeats=args.repeats)
+    rows = []
     for (model, peer, caches), times in take_turns(peers, args).items():
         first, replayed = zip(*times, strict=True)
-        lines.append(f"| {' | '.join([model, peer, caches, *cells(first), *cells(replayed)])} |")
-    return "\n".join(lines) + "\n"
+        rows.append({"net": model, "peer": peer, "caches": caches, **spread("first", first),
+                     **spread("replay", replayed)})
+    return {**result, "rows": rows}
+
+
+def report(several: Sequence[Result]) -> list[str]:
+    body = [[row["net"], row["peer"], row["caches"], cell(row, "first"), cell(row, "replay")]
+            for result in several for row in result["rows"]]
+    of = several[0]["method"]
+    return [*results.table("net, peer, caches, first step s, first replay s", body, 3),
+            f"Batches of {of['batch']}; 1 uncounted and {of['repeats']} counted round{'s' * (of['repeats'] > 1)}.", "",
+            *results.facts(several)]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -123,7 +143,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         machine.set_threads(args.threads)
         print(*first_steps(args.inside, args.models[0], args.batch_size, args.device))
     else:
-        publish(report, args)
+        publish(measure, report, args)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,13 @@
 """Every CUDA convolution algorithm, measured beside the machine's limit, cuDNN and one CPU core.
 
-    python benchmarks/conv.py --json conv.json                     measure
-    python benchmarks/conv.py --from-json conv.json --write        write tables and plot, on any machine
+    python benchmarks/conv.py --json benchmarks/results/conv_cuda.json
 
 An entry is one algorithm, direction (y, dx, dw) and precision on one shape. After warm-up its calls are recorded in
 a CUDA graph, so that Python is not measured, and the graph is replayed between two events; what cannot be recorded
-is called between them instead. Where inputs and output together are smaller than twice the second-level cache, the
-calls take turns on several sets of them, so that no call finds its input there.
+is called between them instead. Error and workspace are those of a recorded call as well, which may take other kernels
+than an eager one: cuBLAS cannot be recorded, so `gemm` takes our own products there. Where inputs and output together
+are smaller than twice the second-level cache, the calls take turns on several sets of them, so that no call finds its
+input there.
 """
 
 from __future__ import annotations
@@ -15,9 +16,7 @@ import argparse
 import collections
 import functools
 import importlib
-import json
 import math
-import platform
 import statistics
 import sys
 import time
@@ -28,12 +27,13 @@ from typing import Any, NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))   # minidl as it lies here, installed or not
 
 import conv_report as tables
-from conv_report import DIRECTIONS, LADDER, ON_TENSOR_CORES, PEERS, PRECISIONS, Row
-from machine import peaks_of, processor, set_threads
+import machine
+import results
+from conv_report import DIRECTIONS, PEERS, PRECISIONS, Row
 from train_step import names
 
-BUDGET, MOST, FEWEST = 0.1, 20, 3                              # seconds of an entry; replays, at most and least
-LIMITS = {"NVIDIA H200": {"fp32": 66.9e12, "tf32": 494e12, "bf16": 989e12, "bytes": 4.8e12}}     # data sheet, dense
+BUDGET = 0.1                                                   # seconds per entry
+MIN_REPLAYS, MAX_REPLAYS = 3, 20
 
 
 class Case(NamedTuple):
@@ -76,9 +76,11 @@ SHAPES = {
 # ---------------------------------------------------------------- timing
 class Timing(NamedTuple):
     us: float                                                  # of a call, the median of the replays
+    least_us: float
+    largest_us: float
     graph: bool                                                # recorded, or called between the events
     sets: int                                                  # of inputs and outputs, in turn
-    calls: int                                                 # in a replay
+    calls: int                                                 # per replay
     repeats: int                                               # replays
 
 
@@ -97,25 +99,36 @@ def milliseconds(work: Callable[[], Any]) -> float:
 def timed(call: Callable[[int], Any], sets: int, capture: Callable[[Callable[[], None]], Callable[[], Any]]) -> Timing:
     """Time call(i), i the set it works on, which was called once before; capture records work and gives its replay."""
     seconds = milliseconds(lambda: call(0)) / 1e3
-    runs = max(FEWEST, int(BUDGET / seconds))
-    sets = sets if sets * FEWEST <= runs else 1
-    calls = sets * max(1, min(MOST, runs // MOST) // sets)
-    repeats = min(MOST, max(FEWEST, runs // calls))
+    runs = max(MIN_REPLAYS, int(BUDGET / seconds))
+    sets = sets if sets * MIN_REPLAYS <= runs else 1
+    calls = sets * max(1, min(MAX_REPLAYS, runs // MAX_REPLAYS) // sets)
+    repeats = min(MAX_REPLAYS, max(MIN_REPLAYS, runs // calls))
 
     def work() -> None:
         kept: collections.deque[Any] = collections.deque(maxlen=sets)      # so that outputs take turns as well
         for i in range(calls):
             kept.append(call(i % sets))
 
-    if seconds < BUDGET / MOST:
+    if seconds < BUDGET / MAX_REPLAYS:
         work()
     try:
         replay, graph = capture(work), True
     except RuntimeError:
         replay, graph = work, False
     replay()
-    times = [milliseconds(replay) / calls for _ in range(repeats)]
-    return Timing(statistics.median(times) * 1e3, graph, sets, calls, repeats)
+    times = [milliseconds(replay) / calls * 1e3 for _ in range(repeats)]
+    return Timing(statistics.median(times), min(times), max(times), graph, sets, calls, repeats)
+
+
+def once(call: Callable[[int], Any], capture: Callable[[Callable[[], None]], Callable[[], Any]]) -> Any:
+    """The result of call(0) as it is timed: by the kernels of a graph, or, where it cannot be recorded, called."""
+    kept: list[Any] = []
+    try:
+        replay = capture(lambda: kept.append(call(0)))
+    except RuntimeError:
+        return call(0)
+    replay()
+    return kept[0]
 
 
 def capture_cupy(work: Callable[[], None]) -> Callable[[], Any]:
@@ -147,9 +160,11 @@ def measure_ours(call: Callable[[int], Any], sets: int) -> tuple[Timing, int, An
     cupy.cuda.Device().synchronize()
     pool = cupy.cuda.MemoryPool()                              # a graph writes into it whenever it is replayed
     with cupy.cuda.using_allocator(pool.malloc), cupy.cuda.Stream(non_blocking=True) as stream:
-        with Watch() as watch:
-            result = call(0)
+        call(0)                                                # here kernels are compiled
         stream.synchronize()
+        with Watch() as watch:
+            result = once(call, capture_cupy)
+            stream.synchronize()
         timing = timed(call, sets, capture_cupy)
     return timing, max(0, watch.most - -(-result.nbytes // 512) * 512), result     # the pool deals in 512 bytes
 
@@ -242,17 +257,30 @@ class Operands:
         return launcher(*arguments(direction, x, w, gy), self.case.geometry(name))
 
 
-def entries(args: argparse.Namespace, peers: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """(algorithm, precision) of every entry."""
+def entries(args: argparse.Namespace, peers: Sequence[str],
+            exact: Callable[[str], bool]) -> Iterator[tuple[str, str]]:
+    """(algorithm, precision) of every entry: what computes in fp32 does so whatever the precision is, the others in
+    those of tensor cores."""
     for algorithm in args.algorithms:
-        for precision in args.precisions:
-            if (algorithm in ON_TENSOR_CORES) != (precision == "fp32"):
-                yield algorithm, precision
+        fp32 = exact(algorithm)
+        yield from ((algorithm, precision) for precision in args.precisions if (precision == "fp32") == fp32)
     for peer in peers:
         yield from ((peer, precision) for precision in args.precisions if precision in PEERS[peer])
 
 
-def measure(case: Case, args: argparse.Namespace, peers: Sequence[str], limits: dict[str, Any]) -> Iterator[Row]:
+def is_exact(algorithm: str, direction: str, g: Any, dtype: Any) -> bool:
+    """Whether it computes in fp32: then it has no more against fp32 than against tf32."""
+    from minidl.device import set_precision
+    from minidl.ops.cuda.conv import refusal
+
+    reasons = set()
+    for precision in ("fp32", "tf32"):
+        set_precision(precision)
+        reasons.add(refusal(algorithm, direction, g, dtype))
+    return len(reasons) == 1
+
+
+def measure(case: Case, args: argparse.Namespace, peers: Sequence[str]) -> Iterator[Row]:
     """A row for each entry of a case, also for those that are refused or fail: they say why."""
     import cupy
 
@@ -263,7 +291,8 @@ def measure(case: Case, args: argparse.Namespace, peers: Sequence[str], limits: 
     for direction in args.directions:
         expected = operands.float64(direction)
         largest = float(abs(expected).max())
-        for algorithm, precision in entries(args, peers):
+        exact = functools.partial(is_exact, direction=direction, g=case.geometry(), dtype=operands.sets[0][0].dtype)
+        for algorithm, precision in entries(args, peers, exact):
             row: Row = {"label": case.label, "shape": case[1:], "direction": direction, "algorithm": algorithm,
                         "precision": precision, "flop": operands.flop, "bytes": operands.bytes}
             set_precision(precision)
@@ -282,27 +311,17 @@ def measure(case: Case, args: argparse.Namespace, peers: Sequence[str], limits: 
             except Exception as failure:                       # one broken entry must not cost the others
                 yield {**row, "why": f"failed: {type(failure).__name__}: {failure}", "failed": True}
                 continue
-            row |= {**timing._asdict(), "workspace": workspace, "error": error,
-                    "tflops": operands.flop / timing.us / 1e6, "share": share(row, timing.us, limits)}
+            row |= {**timing._asdict(), "workspace_mib": round(workspace / 2**20, 1), "error": error}
             yield row if error < 0.02 else {**row, "us": None, "why": f"wrong by {error:.1e}", "failed": True}
         del expected
     cupy.get_default_memory_pool().free_all_blocks()
-
-
-def share(row: Row, us: float, limits: dict[str, Any]) -> float | None:
-    """Of the machine's limit: the least time for a row's arithmetic and its bytes, over the time it took."""
-    unit = limits[row["precision"].removeprefix("3x")]
-    if unit is None:
-        return None
-    products = 3 if row["precision"] == "3xtf32" else 1
-    return max(row["flop"] * products / unit, row["bytes"] / limits["bytes"]) / us * 1e6
 
 
 def repeated(call: Callable[[], Any]) -> list[float]:
     """Seconds of each of enough calls."""
     call()
     times: list[float] = []
-    while len(times) < FEWEST or (sum(times) < 1 and len(times) < MOST):
+    while len(times) < MIN_REPLAYS or (sum(times) < 1 and len(times) < MAX_REPLAYS):
         begin = time.perf_counter()
         call()
         times.append(time.perf_counter() - begin)
@@ -324,38 +343,7 @@ def one_core(case: Case) -> Iterator[Row]:
                    "ms": statistics.median(times) * 1e3, "repeats": len(times)}
 
 
-# ---------------------------------------------------------------- the machine
-def machine_limits() -> dict[str, Any]:
-    """Operations and bytes a second: the data sheet's, or for another device what its clocks give."""
-    import cupy
-
-    name = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.runtime.getDevice())["name"].decode()
-    if name in LIMITS:
-        return {**LIMITS[name], "source": "data sheet, dense"}
-    of = cupy.cuda.Device().attributes
-    return {**peaks_of("cuda"), "bf16": None,
-            "bytes": 2 * of["MemoryClockRate"] * 1e3 * of["GlobalMemoryBusWidth"] / 8,
-            "source": "what the multiprocessors do at the highest clock, and twice the memory's clock x its width"}
-
-
-def about(peers: Sequence[str]) -> dict[str, Any]:
-    """Device, versions and date."""
-    import cupy
-    import numpy as np
-
-    import minidl
-
-    runtime = cupy.cuda.runtime
-    cuda = [f"{v // 1000}.{v % 1000 // 10}" for v in (runtime.driverGetVersion(), runtime.runtimeGetVersion())]
-    versions = [f"minidl {minidl.__version__}", f"CuPy {cupy.__version__}", f"CUDA {cuda[1]} (driver: {cuda[0]})",
-                f"NumPy {np.__version__}", f"Python {platform.python_version()}"]
-    if peers:
-        import torch
-        versions.append(f"torch {torch.__version__} with cuDNN {torch.backends.cudnn.version()}")
-    return {"device": runtime.getDeviceProperties(runtime.getDevice())["name"].decode(), "cpu": processor(),
-            "versions": ", ".join(versions), "date": time.strftime("%Y-%m-%d"), "limits": machine_limits()}
-
-
+# ---------------------------------------------------------------- a run
 def available(peers: Sequence[str]) -> list[str]:
     """The peers that can be measured here; the others are named."""
     try:
@@ -367,22 +355,25 @@ def available(peers: Sequence[str]) -> list[str]:
     return list(peers) if usable else []
 
 
-def run(cases: Sequence[Case], args: argparse.Namespace) -> dict[str, Any]:
+def run(cases: Sequence[Case], args: argparse.Namespace) -> results.Result:
     """Measure everything; what was measured is in args.json even if something breaks."""
     peers = available(args.peers)
-    result: dict[str, Any] = {"about": about(peers), "rows": [], "cpu": []}
+    result = results.about("conv", ["minidl", *(["torch"] if peers else [])], "cuda", 1, budget_s=BUDGET,
+                           replays=[MIN_REPLAYS, MAX_REPLAYS])
+    result |= {"rows": [], "cpu": []}
     try:
         for case in cases:
-            for row in measure(case, args, peers, result["about"]["limits"]):
+            for row in measure(case, args, peers):
                 result["rows"].append(row)
                 print(f"{case.label:16} {row['direction']:2} {row['algorithm']:14} {row['precision']:6} ", end="")
-                print(row["why"] if row.get("why") else f"{row['us']:10.1f} us {row['tflops']:7.2f} TFLOP/s  "
-                      f"{tables.percent(row['share']):>6}  error {row['error']:.1e}  {tables.method(row)}", flush=True)
+                print(row["why"] if row.get("why") else f"{row['us']:10.1f} us {tables.tflops(row):7.2f} TFLOP/s  "
+                      f"{tables.percent(tables.share(result, row)):>6}  error {row['error']:.1e}  "
+                      f"{tables.method(row)}", flush=True)
             if case in SHAPES["krizhevsky"]:
                 result["cpu"] += one_core(case)
     finally:
         if args.json:
-            args.json.write_text(json.dumps(result, indent=1))
+            results.save(result, args.json)
     return result
 
 
@@ -399,25 +390,24 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--shapes", type=names(SHAPES), help=f"sets of shapes, of {','.join(SHAPES)}; all by default")
     parser.add_argument("--shape", type=custom, action="append", help="n,c,h,w,m,k[,stride,pad]; may be repeated")
-    for flag, known in (("algorithms", LADDER), ("directions", DIRECTIONS), ("precisions", PRECISIONS),
-                        ("peers", PEERS)):
+    parser.add_argument("--algorithms", type=lambda text: text.split(","), help="separated by commas; all by default")
+    for flag, known in (("directions", DIRECTIONS), ("precisions", PRECISIONS), ("peers", PEERS)):
         parser.add_argument(f"--{flag}", type=names(dict.fromkeys(known)), default=",".join(known),
                             help="separated by commas; %(default)s by default")
-    parser.add_argument("--json", type=Path, help="write what was measured to this file")
-    parser.add_argument("--from-json", type=Path, help="measure nothing, take this file")
-    parser.add_argument("--write", action="store_true", help="write the documents' tables and docs/roofline.png")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="keep what was measured, for render.py")
     args = parser.parse_args(argv)
-    if args.from_json:
-        result = json.loads(args.from_json.read_text())
-    else:
-        set_threads(1)
-        sets = list(SHAPES) if args.shapes is None and not args.shape else args.shapes or []
-        result = run([case for name in sets for case in SHAPES[name]] + (args.shape or []), args)
-    rows = result["rows"]
-    print("\n".join(["", *tables.facts(result), *tables.best_table(rows), *tables.core_table(rows, result["cpu"])]))
-    if args.write:
-        tables.write(result)
-    failed = [row for row in rows if row.get("failed")]
+    machine.set_threads(1)
+    machine.require([], "cuda")
+    from minidl.ops.cuda.conv import ALGORITHMS
+
+    args.algorithms = args.algorithms or list(ALGORITHMS)
+    for name in args.algorithms:
+        if name not in ALGORITHMS:
+            parser.error(f"argument --algorithms: {name!r} is not one of {', '.join(ALGORITHMS)}")
+    sets = list(SHAPES) if args.shapes is None and not args.shape else args.shapes or []
+    result = run([case for name in sets for case in SHAPES[name]] + (args.shape or []), args)
+    print("\n".join(["", *tables.best_table(result), *tables.core_table(result), *results.facts([result])]))
+    failed = [row for row in result["rows"] if row.get("failed")]
     if failed:
         sys.exit("\n".join(f"{row['label']} {row['direction']} {row['algorithm']}: {row['why']}" for row in failed))
 

@@ -1,4 +1,4 @@
-"""The zoo's nets in JAX: the benchmarks' peer. All steps between two looks at the clock are one jitted `lax.scan`."""
+"""The zoo's nets in JAX: the benchmarks' peer. Steps between two readings of the clock are one `lax.scan`."""
 
 from __future__ import annotations
 

@@ -12,7 +12,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-# Multiply-adds a clock of one multiprocessor, by compute capability. fp32: its number of lanes, 128 where no other is
+# Operations and bytes per second, dense, of NVIDIA's H100 white paper. The clock at which tensor cores reach theirs is
+# lower than the highest one, so `peaks` would give them 535. The H200 is the same chip with faster memory.
+PUBLISHED: dict[str, dict[str, float]] = {
+    "NVIDIA H200": {"fp32": 66.9e12, "tf32": 494.7e12, "bf16": 989.4e12, "bytes": 4.8e12},
+    "NVIDIA H100 80GB HBM3": {"fp32": 66.9e12, "tf32": 494.7e12, "bf16": 989.4e12, "bytes": 3.35e12}}
+
+# Multiply-adds per clock of one multiprocessor, by compute capability. fp32: its number of lanes, 128 where no other is
 # named. tf32: dense, where all chips of a capability have the same (NVIDIA's papers on the A100 and the H100).
 FP32_LANES = {"70": 64, "75": 64, "80": 64}
 TF32_PRODUCTS = {"80": 512, "90": 1024}
@@ -28,26 +34,46 @@ def processor() -> str:
     return found[0] if found else platform.processor() or platform.machine()
 
 
-def gpu(device: str) -> str:
-    """" (NVIDIA ...)", or nothing for the CPU."""
-    if device == "cpu":
-        return ""
+def facts(device: str, threads: int) -> dict[str, Any]:
+    """Device, driver, CPU, and how busy it was."""
+    found: dict[str, Any] = {"device": device}
+    if device == "cuda":
+        import cupy
+
+        runtime = cupy.cuda.runtime
+        found |= {"gpu": gpu_name(), "driver": dotted(runtime.driverGetVersion())}
+    return {**found, "cpu": processor(), "cores": os.cpu_count(), "threads": threads,
+            "load": round(os.getloadavg()[0], 1)}
+
+
+def gpu_name() -> str:
     import cupy
 
-    return f" ({cupy.cuda.runtime.getDeviceProperties(0)['name'].decode()}, CuPy {cupy.__version__})"
+    runtime = cupy.cuda.runtime
+    name: bytes = runtime.getDeviceProperties(runtime.getDevice())["name"]
+    return name.decode()
 
 
-def about(peers: Sequence[str], device: str, threads: int) -> list[str]:
-    """Device and versions, two lines; a peer's name starts with its module's."""
+def dotted(version: int) -> str:
+    """CUDA's 13020 is 13.2."""
+    return f"{version // 1000}.{version % 1000 // 10}"
+
+
+def versions(peers: Sequence[str], device: str) -> dict[str, str]:
+    """Of each peer's module, of Python and of what minidl itself stands on."""
     import numpy as np
 
-    versions = [f"{module} {importlib.import_module(module).__version__}" for module in modules(peers)]
+    found = {module: importlib.import_module(module).__version__ for module in modules(peers)}
+    if device == "cuda":
+        import cupy
+
+        found |= {"CuPy": cupy.__version__, "CUDA": dotted(cupy.cuda.runtime.runtimeGetVersion())}
+        if "torch" in found:
+            import torch
+
+            found["cuDNN"] = str(torch.backends.cudnn.version())
     blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
-    return [
-        f"Device: {device}{gpu(device)}, {processor()}, {os.cpu_count()} cores, {platform.system()}; "
-        f"{threads} threads for every peer; load average before the run {os.getloadavg()[0]:.1f}.",
-        f"Versions: {', '.join(versions)}, NumPy {np.__version__} with {blas['name']} {blas['version']}, "
-        f"Python {platform.python_version()}."]
+    return {**found, "NumPy": np.__version__, blas["name"]: blas["version"], "Python": platform.python_version()}
 
 
 def finish(device: str) -> None:
@@ -94,20 +120,47 @@ def set_threads(threads: int) -> None:
 
 # ---------------------------------------------------------------- limits
 def peaks(multiprocessors: int, kilohertz: int, capability: str) -> dict[str, float | None]:
-    """Operations a second, two a multiply-add: fp32, and tf32 where it is known; capability 9.0 is "90"."""
+    """Operations per second, two per multiply-add: fp32, and tf32 where it is known; capability 9.0 is "90"."""
     clocks = multiprocessors * kilohertz * 1e3
     products = TF32_PRODUCTS.get(capability)
     return {"fp32": 2 * clocks * FP32_LANES.get(capability, 128), "tf32": products and 2 * clocks * products}
 
 
-def peaks_of(device: str) -> dict[str, float | None]:
-    """`peaks` of the current GPU; nothing is known of a CPU."""
+def limits(device: str) -> dict[str, Any] | None:
+    """Operations and bytes per second of the current GPU: those published, or for another one what its clocks give."""
     if device == "cpu":
-        return {"fp32": None, "tf32": None}
+        return None
     import cupy
 
+    if gpu_name() in PUBLISHED:
+        return published(gpu_name())
     gpu = cupy.cuda.Device()
-    return peaks(gpu.attributes["MultiProcessorCount"], gpu.attributes["ClockRate"], gpu.compute_capability)
+    of = gpu.attributes
+    return {**peaks(of["MultiProcessorCount"], of["ClockRate"], gpu.compute_capability), "bf16": None,
+            "bytes": 2 * of["MemoryClockRate"] * 1e3 * of["GlobalMemoryBusWidth"] / 8,
+            "source": "what the multiprocessors do at the highest clock, and twice the memory's clock x its width"}
+
+
+def published(gpu: str) -> dict[str, Any]:
+    return {**PUBLISHED[gpu], "source": "published by NVIDIA, dense"}
+
+
+def share(limits: dict[str, Any] | None, precision: str, flop: float, moved: float, seconds: float) -> float | None:
+    """Of the limit: the least time for the arithmetic and the bytes, over the time it took; None if it is not known."""
+    unit = limits and limits.get(precision.removeprefix("3x"))
+    if not limits or not unit:
+        return None
+    products = 3 if precision == "3xtf32" else 1               # tensor cores multiply three times for one product
+    return max(flop * products / unit, moved / limits["bytes"]) / seconds
+
+
+def limits_line(limits: dict[str, Any] | None) -> list[str]:
+    """What the shares are shares of: nothing on a CPU."""
+    if not limits:
+        return []
+    units = ", ".join(f"{unit} {limits[unit] / 1e12:.1f} TFLOP/s" for unit in ("fp32", "tf32", "bf16")
+                      if limits.get(unit))
+    return [f"Limits ({limits['source']}): {units}, {limits['bytes'] / 1e12:.2f} TB/s.", ""]
 
 
 # ---------------------------------------------------------------- memory

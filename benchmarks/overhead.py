@@ -9,7 +9,6 @@ requires a gradient); the three take turns. Imports are timed inside fresh inter
 from __future__ import annotations
 
 import argparse
-import platform
 import statistics
 import subprocess
 import sys
@@ -23,11 +22,12 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))                                  # minidl as it lies here, installed or not
 
 import numpy as np  # noqa: E402
-from machine import processor  # noqa: E402
+import results  # noqa: E402
+from results import Result  # noqa: E402
 from train_step import positive  # noqa: E402
 
 from minidl import Tensor, no_grad, ops  # noqa: E402
-from minidl.ops import cpu as k  # noqa: E402
+from minidl.ops import cpu  # noqa: E402
 from minidl.ops.geometry import conv_geometry, pool_geometry  # noqa: E402
 
 CHAIN = 20_000
@@ -39,6 +39,7 @@ def tiny(*shape: int) -> Tensor:
     return Tensor(values, requires_grad=True)
 
 
+k: Any = cpu
 V, M, X, W = tiny(2), tiny(2, 2), tiny(1, 1, 2, 2), tiny(1, 1, 2, 2)
 LABELS = Tensor(np.array([0, 1]))
 CONV = conv_geometry(X.shape, W.shape, None, 1, 0, "auto")
@@ -64,24 +65,23 @@ CALLS: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
 
 # ---------------------------------------------------------------- one op
 def timed(call: Callable[[], Any], number: int) -> float:
-    """Microseconds a call, the garbage collector on as in real life."""
+    """Microseconds per call, the garbage collector on as in real life."""
     return timeit.Timer(call, "import gc; gc.enable()").timeit(number) / number * 1e6
 
 
-def recording(number: int, repeats: int) -> list[str]:
+def recording(number: int, repeats: int) -> list[Result]:
     """Medians for each op of CALLS."""
-    lines = ["| op | primitive us | unrecorded us | recorded us | recorded - primitive us |",
-             "|---|---:|---:|---:|---:|"]
+    rows = []
     for name, (op, primitive) in CALLS.items():
         turns = [(timed(primitive, number), no_grad()(timed)(op, number), timed(op, number))
                  for _ in range(repeats)]
         bare, unrecorded, recorded = (statistics.median(times) for times in zip(*turns, strict=True))
-        lines.append(f"| {name} | {bare:.2f} | {unrecorded:.2f} | {recorded:.2f} | {recorded - bare:.2f} |")
-    return lines
+        rows.append({"op": name, "primitive_us": bare, "unrecorded_us": unrecorded, "recorded_us": recorded})
+    return rows
 
 
 # ---------------------------------------------------------------- a long chain
-def chain(repeats: int) -> list[str]:
+def chain(repeats: int) -> Result:
     """Forward and backward of CHAIN multiplications, one after the other."""
     turns = []
     for _ in range(repeats):
@@ -92,9 +92,7 @@ def chain(repeats: int) -> list[str]:
         loss.backward()
         turns.append((middle - begin, time.perf_counter() - middle))
     forward, backward = (statistics.median(times) for times in zip(*turns, strict=True))
-    return ["| chain | forward ms | backward ms | us an op, both |", "|---|---:|---:|---:|",
-            f"| {CHAIN:,} multiplications | {forward * 1e3:.1f} | {backward * 1e3:.1f} | "
-            f"{(forward + backward) / CHAIN * 1e6:.2f} |"]
+    return {"ops": CHAIN, "forward_ms": forward * 1e3, "backward_ms": backward * 1e3}
 
 
 # ---------------------------------------------------------------- import
@@ -104,16 +102,37 @@ def inside(code: str) -> str:
                           text=True).stdout
 
 
-def imports(repeats: int) -> list[str]:
+def imports(repeats: int) -> Result:
     """Medians of the time an import statement takes in a fresh interpreter."""
     code = "import time; begin = time.perf_counter(); import {}; print(time.perf_counter() - begin)"
     turns = [[float(inside(code.format(module))) for module in ("numpy", "minidl")] for _ in range(repeats)]
     numpy_s, minidl_s = (statistics.median(times) for times in zip(*turns, strict=True))
     loaded = inside(f"import minidl, sys; print(*(m for m in {HEAVY} if m in sys.modules))").split()
-    return ["| import numpy ms | import minidl ms | of it beyond NumPy | heavy modules loaded with it |",
-            "|---:|---:|---:|---|",
-            f"| {numpy_s * 1e3:.0f} | {minidl_s * 1e3:.0f} | {(minidl_s - numpy_s) * 1e3:.0f} | "
-            f"{', '.join(loaded) or 'none of ' + ', '.join(HEAVY)} |"]
+    return {"numpy_ms": numpy_s * 1e3, "minidl_ms": minidl_s * 1e3, "heavy": loaded}
+
+
+# ---------------------------------------------------------------- the report
+def measure(args: argparse.Namespace) -> Result:
+    return {**results.about("overhead", ["minidl"], "cpu", 1, number=args.number, repeats=args.repeats),
+            "rows": recording(args.number, args.repeats), "chain": chain(args.repeats),
+            "imports": imports(args.repeats)}
+
+
+def report(several: Sequence[Result]) -> list[str]:
+    (result,) = several
+    ops = [[of["op"], *(f"{of[name]:.2f}" for name in ("primitive_us", "unrecorded_us", "recorded_us")),
+            f"{of['recorded_us'] - of['primitive_us']:.2f}"] for of in result["rows"]]
+    long, loads = result["chain"], result["imports"]
+    both = (long["forward_ms"] + long["backward_ms"]) / long["ops"] * 1e3
+    return [*results.table("op, primitive us, unrecorded us, recorded us, recorded - primitive us", ops, 1),
+            *results.table("chain, forward ms, backward ms, us per op (both)", [
+                [f"{long['ops']:,} multiplications", f"{long['forward_ms']:.1f}", f"{long['backward_ms']:.1f}",
+                 f"{both:.2f}"]], 1),
+            *results.table("heavy modules loaded with minidl, import numpy ms, import minidl ms, of it beyond NumPy", [
+                [", ".join(loads["heavy"]) or "none", f"{loads['numpy_ms']:.0f}", f"{loads['minidl_ms']:.0f}",
+                 f"{loads['minidl_ms'] - loads['numpy_ms']:.0f}"]], 1),
+            f"Medians of {result['method']['repeats']} turns; an op's turn is {result['method']['number']} calls on "
+            "tiny float32 arrays.", "", *results.facts(several)]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -121,16 +140,12 @@ def main(argv: Sequence[str] | None = None) -> None:
                                      formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     parser.add_argument("--number", type=positive, default=2000, help="calls in a turn")
     parser.add_argument("--repeats", type=positive, default=15, help="turns, chains and imports of each kind")
-    parser.add_argument("--output", type=Path, help="write the report to this file too")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="keep what was measured, for render.py")
     args = parser.parse_args(argv)
-    text = "\n".join([
-        f"Device: cpu, {processor()}, {platform.system()}. NumPy {np.__version__}, "
-        f"Python {platform.python_version()}.",
-        f"Medians of {args.repeats} turns; an op's turn is {args.number} calls on tiny float32 arrays.",
-        "", *recording(args.number, args.repeats), "", *chain(args.repeats), "", *imports(args.repeats)]) + "\n"
-    print(text, end="")
-    if args.output:
-        args.output.write_text(text)
+    result = measure(args)
+    if args.json:
+        results.save(result, args.json)
+    print("\n".join(report([result])))
 
 
 if __name__ == "__main__":

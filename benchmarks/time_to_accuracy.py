@@ -4,7 +4,7 @@
     python benchmarks/time_to_accuracy.py --device cpu --seeds 1 --data-dir <folder>
 
 The clock runs while steps run, until the device has finished them. It stands still while the test set is evaluated,
-twice an epoch and at the end; what counts is the first of these points at which the accuracy is at the mark or above.
+twice per epoch and at the end; what counts is the first of these points at which the accuracy is at the mark or above.
 Before it starts, the images are on the device, as bytes for minidl and as normalised floats for PyTorch, kernels are
 compiled, algorithms are chosen and the graph is captured, by steps on parameters that are thrown away afterwards. Both
 peers train the zoo's net from the same first parameters, by the recipe below, on images as they are, in an order that
@@ -28,6 +28,8 @@ from typing import Any, NamedTuple, Protocol
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))   # minidl and zoo as they lie here, installed or not
 
 import machine
+import results
+from results import Result
 from train_step import PRECISIONS, add_precision, names, parser, positive, publish, set_precision
 
 
@@ -50,7 +52,8 @@ RECIPES = {
     "krizhevsky2009": Recipe("cifar10", 0.58, batch=128, lr=0.1, warmup=0.2, momentum=0.9, weight_decay=1e-4,
                              epochs=2),
 }
-POINTS = 2                                                     # looks at the test set an epoch
+IMAGES = {"mnist": 60_000, "cifar10": 50_000}                  # to train on
+POINTS = 2                                                     # evaluations per epoch
 IMAGE_SIZE = 32                                                # smaller images get zeros around them
 
 
@@ -71,7 +74,7 @@ class Peer(Protocol):
         """These parameters (arrays by name), no velocity, and the order of the images that the seed decides."""
 
     def train(self, rates: Sequence[float]) -> None:
-        """The next steps, one a rate; they may still be under way on return."""
+        """The next steps, one per rate; they may still be under way on return."""
 
     def accuracy(self) -> float:
         """Of the test set, in [0, 1]."""
@@ -253,35 +256,50 @@ def outcomes(model: str, recipe: Recipe, data: Data, asked: Sequence[str], seeds
 
 
 # ---------------------------------------------------------------- the report
-def row(model: str, precision: str, peer: str, found: Sequence[Outcome]) -> str:
+def row(model: str, precision: str, peer: str, found: Sequence[Outcome]) -> Result:
     """Means are over the seeds that reached the mark; none is given where no seed did."""
     seconds = [outcome.seconds for outcome in found if outcome.seconds is not None]
     steps = [outcome.step for outcome in found if outcome.seconds is not None]
-    figures = [f"{statistics.mean(seconds):.3f}", f"{statistics.pstdev(seconds):.3f}",
-               f"{min(seconds):.3f}-{max(seconds):.3f}", f"{statistics.mean(steps):.0f}"] if seconds else [""] * 4
-    last = f"{100 * statistics.mean(outcome.accuracy for outcome in found):.2f} %"
-    used = precision if peer == "minidl" else PRECISIONS[precision]
-    return f"| {' | '.join([model, used, peer, f'{len(seconds)} of {len(found)}', *figures, last])} |"
+    times = {"mean_s": statistics.mean(seconds), "deviation_s": statistics.pstdev(seconds), "least_s": min(seconds),
+             "largest_s": max(seconds), "mean_steps": statistics.mean(steps), "seconds_s": seconds} if seconds else {}
+    return {"net": model, "precision": precision if peer == "minidl" else PRECISIONS[precision], "peer": peer,
+            "reached": len(seconds), "seeds": len(found), **times,
+            "mean_accuracy": statistics.mean(outcome.accuracy for outcome in found)}
 
 
-def recipe_line(model: str, recipe: Recipe) -> str:
-    return (f"{model}: {100 * recipe.mark:g} % of {recipe.data}'s test images; batches of {recipe.batch}, rate up to "
-            f"{recipe.lr:g} over the first {100 * recipe.warmup:g} % of the steps and down to 0, Nesterov momentum "
-            f"{recipe.momentum:g}, weight decay {recipe.weight_decay:g}, {recipe.epochs:g} epochs.")
-
-
-def report(args: argparse.Namespace, peers: Sequence[str]) -> str:
-    lines = [*machine.about(peers, args.device, args.threads),
-             *(recipe_line(model, RECIPES[model]) for model in args.models), "",
-             "| net | precision | peer | reached | mean s | deviation | least to largest | steps | accuracy then |",
-             "|---|---|---|---:|---:|---:|---:|---:|---:|"]
+def measure(args: argparse.Namespace, peers: Sequence[str]) -> Result:
+    rows = []
+    result = results.about("time_to_accuracy", peers, args.device, args.threads, seeds=args.seeds)
     for model in args.models:
         data = load(RECIPES[model], args.data_dir)
         for precision in args.precision:
             set_precision(precision, peers)
             found = outcomes(model, RECIPES[model], data, peers, args.seeds, args.device)
-            lines += [row(model, precision, peer, found[peer]) for peer in peers]
-    return "\n".join(lines) + "\n"
+            rows += [row(model, precision, peer, found[peer]) for peer in peers]
+    return {**result, "rows": rows}
+
+
+def recipes(models: Sequence[str]) -> list[str]:
+    """The recipes as a table."""
+    body = []
+    for model in models:
+        of = RECIPES[model]
+        steps = len(plan(of, IMAGES[of.data])[0])
+        body.append([model, of.data, f"{100 * of.mark:g} %", str(of.batch), f"{of.lr:g}", f"{100 * of.warmup:g} %",
+                     f"{of.momentum:g}", f"{of.weight_decay:g}", f"{of.epochs:g}", str(steps)])
+    return results.table("net, data, mark, batch, highest rate, rises over, Nesterov momentum, weight decay, epochs, "
+                         "steps", body, 2)
+
+
+def report(several: Sequence[Result]) -> list[str]:
+    body = []
+    for of in (row for result in several for row in result["rows"]):
+        times = [f"{of['mean_s']:.3f}", f"{of['deviation_s']:.3f}", f"{of['least_s']:.3f}-{of['largest_s']:.3f}",
+                 f"{of['mean_steps']:.0f}"] if of["reached"] else [""] * 4
+        body.append([of["net"], of["precision"], of["peer"], f"{of['reached']} of {of['seeds']}", *times,
+                     f"{100 * of['mean_accuracy']:.2f} %"])
+    return [*results.table("net, precision, peer, reached, mean s, deviation, least to largest, steps, accuracy then",
+                           body, 3), *results.facts(several)]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -290,7 +308,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     flags.add_argument("--peers", type=names(PEERS), default="", help="beside minidl, separated by commas")
     flags.add_argument("--seeds", type=positive, default=10, help="how many, from 0 on")
     flags.add_argument("--data-dir", metavar="DIR", help="where the data sets lie, as train.py has it")
-    publish(report, flags.parse_args(argv))
+    publish(measure, report, flags.parse_args(argv))
 
 
 if __name__ == "__main__":

@@ -8,13 +8,13 @@ that are on the device already; tf32 is allowed to all peers or to none. Where o
 not have, theirs is fp32, and their rows say so. minidl-compiled is `minidl.compile`, minidl-fit the same as `fit`
 and train.py run it (the step itself picks its batch among bytes on the device, scales them, and adds up loss and
 right answers; after each 51,200 images an epoch ends), torch-graph a CUDA graph of PyTorch's whole step, jax a
-jitted `lax.scan` over the steps between two looks at the clock, which picks its batch on the device, too. The peers
+jitted `lax.scan` over the steps between two readings of the clock, which picks its batch on the device, too. The peers
 take turns (A B, then B A, ...), so that whatever else the machine does meets all of them; each turn starts with a
 step that is not counted. Reported are the median of all counted steps, the smallest and the largest median of a
-turn, and the median over the rounds of the speed relative to a peer. On a GPU, which works behind the host's back,
+turn, and the speed relative to a peer, which is the ratio of the medians. On a GPU, which works behind the host's back,
 many steps in a row (--in-a-row) are timed until the last has ended and count as one, their mean; and two columns
 are added. Share of limit: the time that the net's multiply-adds, forward and backward, would take at the device's
-peak in the row's precision (3xtf32: a third of tf32's), over the time that the step took. Peak MiB: the most memory
+limit in the row's precision (3xtf32: a third of tf32's), over the time that the step took. Peak MiB: the most memory
 of the device that the peer's arrays, graphs and workspaces held at once, from its building to the end of the
 warm-up, measured when algorithms have been chosen already.
 """
@@ -37,15 +37,17 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))   # minidl and zoo as they lie here, installed or not
 
 import machine
+import results
+from results import Result, digits
 
 LR, MOMENTUM = 0.01, 0.9
 CHANNELS = {"lenet5": 1, "krizhevsky2009": 3}                  # the models, and the channels of their images
-IN_A_ROW = {"cpu": 1, "cuda": 100}                             # steps between two looks at the clock
+IN_A_ROW = {"cpu": 1, "cuda": 100}                             # steps between two readings of the clock
 BATCHES = 4                                                    # taken in turn: no step finds its images cached
 EPOCH = 51_200                                                 # images of an epoch of minidl-fit, at least 4 batches
 
 PRECISIONS = {"fp32": "fp32", "tf32": "tf32", "3xtf32": "fp32"}    # ours, and what the peers use beside it
-PRODUCTS = {"fp32": ("fp32", 1), "tf32": ("tf32", 1), "3xtf32": ("tf32", 3)}   # which units, and how often a product
+TURNS = ("net", "batch", "beside")                             # rows alike in these took turns; beside: our precision
 SEARCHING = ("minidl", "torch")                                # they borrow memory at first, to choose algorithms
 
 Batch = tuple[Any, Any]                                        # NumPy images (n,c,32,32) and labels (n,)
@@ -84,7 +86,7 @@ def fit_step(model: str, batches: Sequence[Batch], device: str) -> Steps:
     taken = data.DeviceBatches(data.DataLoader(source, size, mean=[0.5] * channels, std=[0.3] * channels,
                                                device=device))
     net = zoo.build(model).to(device)
-    rates = Tensor(np.full((1, 1 + len(taken.sizes)), LR), device=device)
+    rates = optim.Rates(Tensor(np.full((1, len(taken.sizes)), LR), device=device), taken.position)
     step = compiled_step(net, optim.SGD(net.parameters(), lr=LR, momentum=MOMENTUM), taken, RunningMetrics(device),
                          rates)
     sizes = itertools.chain.from_iterable(itertools.repeat(taken))
@@ -222,63 +224,80 @@ def multiply_adds(model: str, size: int) -> int:
     return size * (3 * sum(forward) - forward[0])
 
 
-def rows(model: str, size: int, precision: str, peers: Sequence[str], args: argparse.Namespace) -> list[str]:
-    """The table's rows of one model, batch size and precision."""
+def rows(model: str, size: int, precision: str, peers: Sequence[str], args: argparse.Namespace) -> list[Result]:
+    """A row for each peer, of one model, batch size and precision."""
     set_precision(precision, peers)
     batches = random_batches(model, size)
     steps, held = build(model, batches, peers, args)
-    taken = take_turns(steps, args)
-    medians = {peer: [statistics.median(turn) for turn in turns] for peer, turns in taken.items()}
-    lines = []
-    for peer, turns in taken.items():
-        median = statistics.median(itertools.chain(*turns))
-        used = precision if peer.startswith("minidl") else PRECISIONS[precision]
-        against = [f"{statistics.median(b / a for a, b in zip(medians[peer], medians[other], strict=True)):.2f}"
-                   for other in others(peers)]
-        of_device = [share(model, size, used, median, args.device), mebibytes(held[peer])]
-        lines.append(" | ".join([f"| {model}", f"{size}", used, peer, f"{median * 1e3:.3f}",
-                                 f"{min(medians[peer]) * 1e3:.3f}-{max(medians[peer]) * 1e3:.3f}",
-                                 f"{size / median:,.0f}", *(of_device if args.device == "cuda" else []),
-                                 *against]) + " |")
-    return lines
+    found = []
+    for peer, turns in take_turns(steps, args).items():
+        medians = [statistics.median(turn) for turn in turns]
+        found.append({"net": model, "batch": size, "beside": precision, "peer": peer,
+                      "precision": precision if peer.startswith("minidl") else PRECISIONS[precision],
+                      "flop": 2 * multiply_adds(model, size), "median_s": statistics.median(itertools.chain(*turns)),
+                      "least_s": min(medians), "largest_s": max(medians), "rounds_s": medians,
+                      "peak_mib": mebibytes(held[peer])})
+    return found
 
 
-def others(peers: Sequence[str]) -> list[str]:
-    """Those that the speed is relative to."""
-    return [peer for peer in peers if not peer.startswith("minidl")]
+def mebibytes(held: int | None) -> float | None:
+    return None if held is None else round(held / 2**20, 1)
 
 
-def share(model: str, size: int, precision: str, seconds: float, device: str) -> str:
-    """Of the least time for a step's multiply-adds; empty where the device's peak is not known."""
-    unit, products = PRODUCTS[precision]
-    peak = machine.peaks_of(device)[unit]
-    return f"{100 * 2 * products * multiply_adds(model, size) / peak / seconds:.1f} %" if peak else ""
+def measure(args: argparse.Namespace, peers: Sequence[str]) -> Result:
+    return {**results.about("train_step", peers, args.device, args.threads, warmup=args.warmup, steps=args.steps,
+                            repeats=args.repeats, in_a_row=args.in_a_row),
+            "rows": [row for model, size, precision in itertools.product(args.models, args.batch_size, args.precision)
+                     for row in rows(model, size, precision, peers, args)]}
 
 
-def mebibytes(held: int | None) -> str:
-    return "" if held is None else f"{held / 2**20:.1f}"
+# ---------------------------------------------------------------- the report
+def table(several: Sequence[Result]) -> list[str]:
+    """The rows of one or more runs; those that measured the same are told apart by a number."""
+    rows = [row for result in several for row in result["rows"]]
+    on_gpu, peers = several[0]["limits"] is not None, dict.fromkeys(row["peer"] for row in rows)
+    numbered = len({tuple(row[key] for key in (*TURNS, "peer")) for row in rows}) < len(rows)
+    against = [peer for peer in peers if not peer.startswith("minidl")]
+    unit, scale = ("us", 1e6) if on_gpu else ("ms", 1e3)
+    body = []
+    for run, result in enumerate(several, 1):
+        for row in result["rows"]:
+            median = row["median_s"]
+            line = [row["net"], str(row["batch"]), row["precision"], row["peer"], digits(median * scale),
+                    results.span(row["least_s"] * scale, row["largest_s"] * scale), f"{row['batch'] / median:,.0f}"]
+            if on_gpu:
+                share = machine.share(result["limits"], row["precision"], row["flop"], 0, median)
+                line += [f"{100 * share:.1f} %" if share else "",
+                         "" if row["peak_mib"] is None else f"{row['peak_mib']:,.1f}"]
+            speeds = [speed(result, row, peer) for peer in against]
+            body.append([*([str(run)] if numbered else []), *line, *(f"{s:.2f}" if s else "" for s in speeds)])
+    columns = [*(["run"] if numbered else []), "net", "batch", "precision", "peer", f"{unit} per step",
+               "medians of the rounds", "images/s", *(["share of limit", "peak MiB"] if on_gpu else []),
+               *(f"speed / {peer}" for peer in against)]
+    return results.table(", ".join(columns), body, 4 + numbered)
 
 
-def limits(device: str) -> list[str]:
-    """What the shares are shares of: nothing on the CPU."""
-    if device == "cpu":
-        return []
-    known = [f"{unit} {peak / 1e12:.1f} TFLOP/s" for unit, peak in machine.peaks_of(device).items() if peak]
-    return [f"Limits: {', '.join(known)}, by multiprocessors x highest clock x 2 x multiply-adds a clock and "
-            "multiprocessor."]
+def speed(result: Result, row: Result, peer: str) -> float | None:
+    """How many times as fast a row is as a peer that took turns with it."""
+    for other in result["rows"]:
+        if other["peer"] == peer and all(other[key] == row[key] for key in TURNS):
+            return float(other["median_s"] / row["median_s"])
+    return None
 
 
-def report(args: argparse.Namespace, peers: Sequence[str]) -> str:
-    columns = ["net", "batch", "precision", "peer", "median ms/step", "medians of the rounds", "images/s",
-               *(["share of limit", "peak MiB"] if args.device == "cuda" else []),
-               *(f"speed / {peer}" for peer in others(peers))]
-    lines = [*machine.about(peers, args.device, args.threads), *limits(args.device),
-             f"{args.warmup} times {args.in_a_row} steps of warm-up, then {args.repeats} rounds in which the peers "
-             f"take turns of 1 uncounted and {args.steps} counted times {args.in_a_row} steps.",
-             "", f"| {' | '.join(columns)} |", "|---|---:|---|---|" + "---:|" * (len(columns) - 4)]
-    for model, size, precision in itertools.product(args.models, args.batch_size, args.precision):
-        lines += rows(model, size, precision, peers, args)
-    return "\n".join(lines) + "\n"
+def counted(result: Result) -> str:
+    """What the medians are medians of."""
+    of = result["method"]
+    block = of["in_a_row"]
+    readings = f", {block} between two readings of the clock" if block > 1 else ""
+    return (f"{block * of['warmup']} steps of warm-up, then {of['repeats']} rounds in which the peers take turns of "
+            f"{block} uncounted and {block * of['steps']} counted steps{readings}.")
+
+
+def report(several: Sequence[Result]) -> list[str]:
+    counts = dict.fromkeys(counted(result) for result in several)
+    return [*table(several), *counts, "", *results.facts(several),
+            *machine.limits_line(several[0]["limits"])]
 
 
 # ---------------------------------------------------------------- the command line
@@ -306,13 +325,13 @@ def sizes(text: str) -> list[int]:
 
 
 def parser(description: str | None, models: dict[str, Any]) -> argparse.ArgumentParser:
-    """The flags of every script that trains: on which device, which models, and where the report goes."""
+    """The flags of every script that trains: on which device, which models, and where the results go."""
     flags = argparse.ArgumentParser(description=(description or "").split("\n\n")[0],
                                     formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     flags.add_argument("--device", choices=list(IN_A_ROW), default="cpu")
     flags.add_argument("--models", type=names(models), default=",".join(models))
     flags.add_argument("--threads", type=positive, default=os.cpu_count() or 1, help="for every peer")
-    flags.add_argument("--output", type=Path, help="write the report to this file too")
+    flags.add_argument("--json", type=Path, metavar="FILE", help="keep what was measured, for render.py")
     return flags
 
 
@@ -321,15 +340,16 @@ def add_precision(flags: argparse.ArgumentParser) -> None:
                        help=f"on a GPU: one or more of {', '.join(PRECISIONS)}")
 
 
-def publish(report: Callable[[argparse.Namespace, list[str]], str], args: argparse.Namespace) -> None:
-    """Make the report of minidl and the peers that were asked for, once all that they need is there, and print it."""
+def publish(measure: Callable[[argparse.Namespace, list[str]], Result],
+            report: Callable[[list[Result]], list[str]], args: argparse.Namespace) -> None:
+    """Measure minidl and the peers that were asked for, once all that they need is there; keep it and print it."""
     machine.set_threads(args.threads)
     peers = list(dict.fromkeys(["minidl", *args.peers]))
     machine.require(peers, args.device)
-    text = report(args, peers)
-    print(text, end="")
-    if args.output:
-        args.output.write_text(text)
+    result = measure(args, peers)
+    if args.json:
+        results.save(result, args.json)
+    print("\n".join(report([result])))
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -341,9 +361,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     flags.add_argument("--steps", type=positive, default=10, help="counted steps in each peer's turn")
     flags.add_argument("--repeats", type=positive, default=9, help="rounds")
     flags.add_argument("--in-a-row", type=positive, default=argparse.SUPPRESS,
-                       help=f"steps between two looks at the clock (default: {IN_A_ROW})")
+                       help=f"steps between two readings of the clock (default: {IN_A_ROW})")
     args = flags.parse_args(argv)
-    publish(report, argparse.Namespace(**{"in_a_row": IN_A_ROW[args.device], **vars(args)}))
+    publish(measure, report, argparse.Namespace(**{"in_a_row": IN_A_ROW[args.device], **vars(args)}))
 
 
 if __name__ == "__main__":

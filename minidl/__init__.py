@@ -1,4 +1,6 @@
-"""minidl: a minimal deep-learning framework. A tensor with tape-based autograd, readable in an afternoon.
+"""minidl: a minimal deep-learning framework. A tensor with tape-based autograd.
+
+The framework can be read in an afternoon, its compiler and its kernels in one more each (docs/reading.md).
 
 >>> import minidl
 >>> x = minidl.Tensor([[1.0, 2.0]], requires_grad=True)

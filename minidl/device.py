@@ -13,6 +13,9 @@ from typing import Any
 
 import numpy as np
 
+Array = Any                                # of a backend: numpy.ndarray or cupy.ndarray
+DType = np.dtype | type | str | None       # what names a dtype
+
 DEVICES = ("auto", "cpu", "cuda")
 PRECISIONS = ("fp32", "3xtf32", "tf32", "bf16")
 
@@ -121,12 +124,12 @@ def _version(number: int) -> str:
     return f"{number // 1000}.{number % 1000 // 10}"
 
 
-def as_array(data: Any, dtype: Any = None) -> Any:
+def as_array(data: Any, dtype: DType = None) -> Array:
     """Data as an array of a dtype: itself where it is one, a CuPy array where it is on a GPU, else NumPy's."""
     return data.astype(dtype or data.dtype, copy=False) if is_cuda(data) else np.asarray(data, dtype=dtype)
 
 
-def device_of(array: Any) -> str:
+def device_of(array: object) -> str:
     """Name the device that holds an array.
 
     >>> device_of(np.zeros(3))
@@ -139,7 +142,7 @@ def device_of(array: Any) -> str:
     raise TypeError(f"device: a {type(array).__name__} is no array of a known device; pass a numpy.ndarray")
 
 
-def is_array(value: Any) -> bool:
+def is_array(value: object) -> bool:
     """Whether something is an array of a known device.
 
     >>> is_array(np.zeros(3)), is_array([0, 0])
@@ -148,13 +151,13 @@ def is_array(value: Any) -> bool:
     return isinstance(value, np.ndarray) or is_cuda(value)
 
 
-def is_cuda(array: Any) -> bool:
+def is_cuda(array: object) -> bool:
     """Whether something is a CuPy array; where there is one, CuPy was imported before."""
     cupy = sys.modules.get("cupy")
     return cupy is not None and isinstance(array, cupy.ndarray)
 
 
-def to_device(array: Any, device: str) -> Any:
+def to_device(array: Array, device: str) -> Array:
     """Move an array to a device; the same array comes back when it is there already.
 
     >>> a = np.ones(2)
@@ -170,7 +173,7 @@ def to_device(array: Any, device: str) -> Any:
     return cupy.asarray(array)
 
 
-def to_numpy(array: Any) -> np.ndarray:
+def to_numpy(array: Array) -> np.ndarray:
     """The array in host memory: on the CPU it is the array itself, not a copy.
 
     >>> to_numpy(np.ones(2))

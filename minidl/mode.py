@@ -1,12 +1,15 @@
-"""What every thread's tape knows: whether it records, who notes primitive calls, and when something last changed."""
+"""What every thread's tape knows: whether it records, who is told of its work, and when something last changed."""
 
 from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .tensor import Tensor
 
 clock = itertools.count(1).__next__        # creation order of Nodes, of changes in place, and of attributes
 changes = [0]                              # when an attribute of anything Watched was last set
@@ -26,7 +29,7 @@ class Watched:
 
     restless: frozenset[str] = frozenset()
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
         if name not in self.restless:
             note_change()
@@ -36,13 +39,70 @@ class Watched:
         note_change()
 
 
-class _Mode(threading.local):
-    grad = True                            # is the tape recording in this thread?
-    recorder: Any = None                   # what notes the primitive calls of this thread, for minidl.compile
+class Listener:
+    """What a thread's work is told to. This one does nothing; compiler.record.Recorder, which takes its place while
+    a step is recorded, notes or refuses."""
+
+    recording = False
+
+    def through(self, backend: Any) -> Any:
+        """The primitives that are to be called in the place of a backend's."""
+        return backend
 
     def dynamic(self, read: Callable[[], Any]) -> Any:
-        """A number that every run reads anew: read now, or by each replay of what is being recorded."""
-        return read() if self.recorder is None else self.recorder.dynamic(read)
+        """A number that every run reads anew: read now, or by each replay."""
+        return read()
+
+    def refuse(self, what: str, way_out: str) -> None:
+        """Something is done that no replay could repeat."""
+
+    def seen(self, tensors: Iterable[object]) -> None:
+        """Tensors are given to an op."""
+
+    def run(self, name: str, body: Callable[..., Any], k: Any, arrays: list[Any], options: dict[str, Any]) -> Any:
+        """(the result, its backward closure) of an op's body."""
+        return body(k, *arrays, **options)
+
+    def outside(self, *arrays: object) -> None:
+        """Arrays from before the step are given to a primitive."""
+
+    def constant(self, t: Tensor) -> None:
+        """A Tensor is made from data."""
+
+    def made(self, *tensors: Tensor) -> None:
+        """Tensors are made around results of primitives."""
+
+    def change(self, t: Tensor) -> None:
+        """A Tensor's memory is about to be changed in place."""
+
+    def become(self, t: Tensor) -> None:
+        """A Tensor is about to become the result of `t op= ...` on the tape."""
+
+    def look_at_grad(self, leaf: Tensor) -> None:
+        """leaf.grad is read."""
+
+    def set_grad(self, leaf: Tensor) -> None:
+        """leaf.grad is about to be set."""
+
+    def write_grad(self, leaf: Tensor) -> None:
+        """A backward pass is about to add to leaf.grad."""
+
+    def module(self, module: Watched) -> None:
+        """A Module is about to be called."""
+
+    def watch(self, value: Watched) -> None:
+        """What follows depends on the attributes of something."""
+
+    def holds_items(self, what: str, container: Iterable[object]) -> None:
+        """What follows depends on what a container holds."""
+
+    def reads_entry(self, place: Any, name: str, value: object, noted: bool) -> None:
+        """An entry of an optimizer's group is read. noted: its changes are, in `changes`."""
+
+
+class _Mode(threading.local):
+    grad = True                            # is the tape recording in this thread?
+    recorder: Listener = Listener()        # what the work of this thread is told to
 
 
 mode = _Mode()

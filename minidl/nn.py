@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from . import init, ops
-from .device import to_device
+from .device import DType, to_device
 from .mode import Watched, mode, note_change
 from .ops.geometry import Padding, Pair, edges, pair
 from .tensor import Tensor, mark_changed
@@ -52,11 +52,10 @@ class Module(Watched):
         raise TypeError(f"{type(self).__name__}: forward is not defined; a Module defines forward(self, ...)")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if mode.recorder is not None:
-            mode.recorder.module(self)
+        mode.recorder.module(self)
         return self.forward(*args, **kwargs)
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         if isinstance(value, _HOLDERS) and self._remember(_held(name, value)):
             _require_name(f"{type(self).__name__}: the attribute", name)
         super().__setattr__(name, value)
@@ -180,7 +179,7 @@ class Module(Watched):
         note_change()
         return self
 
-    def to(self, device: str | None = None, dtype: Any = None) -> Module:
+    def to(self, device: str | None = None, dtype: DType = None) -> Module:
         """Move all Tensors to a device; a dtype (float32 or float64) converts the floating ones.
 
         They stay the same Tensors and lose their gradients. Raises ValueError or TypeError for a device or dtype that
@@ -280,20 +279,19 @@ def _held(path: str, value: Any, within: tuple[int, ...] = ()) -> Iterator[tuple
                     yield name, held
 
 
-def _require_name(what: str, name: Any) -> None:
+def _require_name(what: str, name: object) -> None:
     if not isinstance(name, str) or not name or "." in name:
         raise ValueError(f"{what} {name!r} names a Tensor or Module but must be a text without dots; rename it")
 
 
-def _require_module(owner: Module, name: Any, value: Any) -> None:
+def _require_module(owner: Module, name: object, value: object) -> None:
     if not isinstance(value, Module):
         raise TypeError(f"{type(owner).__name__}: layer {name} is a {type(value).__name__} but must be a Module; put "
                         "functions into a Module's forward")
 
 
 def _refuse_recording(what: str) -> None:
-    if mode.recorder is not None:
-        mode.recorder.refuse(what, "do it outside the step")
+    mode.recorder.refuse(what, "do it outside the step")
 
 
 class Sequential(Module):

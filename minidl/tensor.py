@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import device as _device
+from .device import Array, DType
 from .mode import clock, mode
 
 Backward = Callable[[Any, tuple[bool, ...]], tuple[Any, ...]]
 
-backend_of: Callable[[Any], Any] = type    # array -> its primitives: ops/_backend, which knows them, sets this
+backend_of: Callable[[Any], Any] = type    # Tensors -> their primitives: ops/_backend, which knows them, sets this
 
 
 class Node:
@@ -66,12 +67,12 @@ class Tensor:
 
     __slots__ = ("__weakref__", "_data", "_grad", "changed", "node", "requires_grad")
 
-    _data: Any
+    _data: Array
     _grad: Tensor | None
     node: Node | None
     changed: list[int]                     # [when its memory was last changed in place, by the tape's clock]
 
-    def __init__(self, data: Any, requires_grad: bool = False, device: str | None = None, dtype: Any = None):
+    def __init__(self, data: Any, requires_grad: bool = False, device: str | None = None, dtype: DType = None):
         if isinstance(data, Tensor):
             raise TypeError(f"Tensor: data is a Tensor already (shape {data.shape}); use .detach() or .to()")
         if isinstance(data, (list, tuple)) and any(isinstance(item, Tensor) for item in data):
@@ -92,8 +93,7 @@ class Tensor:
                             "can; pass dtype='float32'")
         there = array if device is None else _device.to_device(array, device)
         self._data = there.copy() if requires_grad and there is array else there
-        if mode.recorder is not None:
-            mode.recorder.constant(self)
+        mode.recorder.constant(self)
         self.requires_grad = requires_grad
         self._grad = None
         self.node = None
@@ -103,14 +103,12 @@ class Tensor:
     @property
     def data(self) -> Any:
         """The array itself. Set or changed by hand it is on no tape; a compiled step refuses both."""
-        if mode.recorder is not None:
-            mode.recorder.refuse("takes a Tensor's array (.data)", "compute with the Tensor")
+        mode.recorder.refuse("takes a Tensor's array (.data)", "compute with the Tensor")
         return self._data
 
     @data.setter
-    def data(self, array: Any) -> None:
-        if mode.recorder is not None:
-            mode.recorder.refuse("sets a Tensor's array (.data)", "write t[...] = value under minidl.no_grad()")
+    def data(self, array: Array) -> None:
+        mode.recorder.refuse("sets a Tensor's array (.data)", "write t[...] = value under minidl.no_grad()")
         if not _device.is_array(array):
             raise TypeError(f"data: got a {type(array).__name__} but a Tensor holds a NumPy or CuPy array; pass one, "
                             "or write t[...] = value under minidl.no_grad()")
@@ -120,16 +118,14 @@ class Tensor:
     @property
     def grad(self) -> Tensor | None:
         """The gradient that backward() added up, or None. A Tensor of this one's shape, dtype and device may be set."""
-        if mode.recorder is not None:
-            mode.recorder.look_at_grad(self)
+        mode.recorder.look_at_grad(self)
         return self._grad
 
     @grad.setter
     def grad(self, value: Tensor | None) -> None:
         if value is not None:
             _check_like("grad", value, self)
-        if mode.recorder is not None:
-            mode.recorder.set_grad(self)
+        mode.recorder.set_grad(self)
         self._grad = value
 
     # ------------------------------------------------------------------ what it is
@@ -178,11 +174,10 @@ class Tensor:
     # ------------------------------------------------------------------ out of minidl
     def numpy(self) -> np.ndarray:
         """The values as a NumPy array; on the CPU it shares the Tensor's memory."""
-        if mode.recorder is not None:
-            mode.recorder.refuse("reads a Tensor's values", "return the Tensor and read it outside the step")
+        mode.recorder.refuse("reads a Tensor's values", "return the Tensor and read it outside the step")
         return _device.to_numpy(self._data)
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+    def __array__(self, dtype: DType = None, copy: bool | None = None) -> np.ndarray:
         return np.array(self.numpy(), dtype=dtype, copy=copy)
 
     def item(self) -> float | int | bool:
@@ -229,12 +224,11 @@ class Tensor:
         """The same array as a Tensor that no gradient flows through."""
         alias = wrap(self._data)
         alias.changed = self.changed
-        if mode.recorder is not None:
-            mode.recorder.seen((self,))
-            mode.recorder.made(alias)
+        mode.recorder.seen((self,))
+        mode.recorder.made(alias)
         return alias
 
-    def to(self, device: str | None = None, dtype: Any = None) -> Tensor:
+    def to(self, device: str | None = None, dtype: DType = None) -> Tensor:
         """This Tensor on another device or in another dtype, as a new leaf; itself where nothing changes.
 
         Raises ValueError for a Tensor that is part of a recorded graph: no gradient would flow back.
@@ -246,49 +240,48 @@ class Tensor:
             array = array.astype(dtype, copy=False)
         if array is self._data:
             return self
-        if mode.recorder is not None:
-            mode.recorder.refuse("moves or converts a Tensor with .to()", "do it outside the step")
+        mode.recorder.refuse("moves or converts a Tensor with .to()", "do it outside the step")
         if self.node is not None:
             raise ValueError(f"to: the Tensor was made by {self.node.name!r} and no gradient would flow back "
                              "through the move; move the inputs instead, or call .detach() first")
         return Tensor(array, requires_grad=self.requires_grad)
 
     if TYPE_CHECKING:                      # attached by minidl.ops.operators; declared here for type checkers
-        def __add__(self, other: Any) -> Tensor: ...
-        def __radd__(self, other: Any) -> Tensor: ...
-        def __sub__(self, other: Any) -> Tensor: ...
-        def __rsub__(self, other: Any) -> Tensor: ...
-        def __mul__(self, other: Any) -> Tensor: ...
-        def __rmul__(self, other: Any) -> Tensor: ...
-        def __truediv__(self, other: Any) -> Tensor: ...
-        def __rtruediv__(self, other: Any) -> Tensor: ...
-        def __pow__(self, other: Any) -> Tensor: ...
-        def __rpow__(self, other: Any) -> Tensor: ...
-        def __matmul__(self, other: Any) -> Tensor: ...
+        def __add__(self, other: Tensor | complex) -> Tensor: ...
+        def __radd__(self, other: Tensor | complex) -> Tensor: ...
+        def __sub__(self, other: Tensor | complex) -> Tensor: ...
+        def __rsub__(self, other: Tensor | complex) -> Tensor: ...
+        def __mul__(self, other: Tensor | complex) -> Tensor: ...
+        def __rmul__(self, other: Tensor | complex) -> Tensor: ...
+        def __truediv__(self, other: Tensor | complex) -> Tensor: ...
+        def __rtruediv__(self, other: Tensor | complex) -> Tensor: ...
+        def __pow__(self, other: Tensor | complex) -> Tensor: ...
+        def __rpow__(self, other: Tensor | complex) -> Tensor: ...
+        def __matmul__(self, other: Tensor | complex) -> Tensor: ...
         def __neg__(self) -> Tensor: ...
-        def __gt__(self, other: Any) -> Tensor: ...
-        def __ge__(self, other: Any) -> Tensor: ...
-        def __lt__(self, other: Any) -> Tensor: ...
-        def __le__(self, other: Any) -> Tensor: ...
-        def __iadd__(self, other: Any) -> Tensor: ...
-        def __isub__(self, other: Any) -> Tensor: ...
-        def __imul__(self, other: Any) -> Tensor: ...
-        def __itruediv__(self, other: Any) -> Tensor: ...
-        def __ipow__(self, other: Any) -> Tensor: ...
-        def __imatmul__(self, other: Any) -> Tensor: ...
+        def __gt__(self, other: Tensor | complex) -> Tensor: ...
+        def __ge__(self, other: Tensor | complex) -> Tensor: ...
+        def __lt__(self, other: Tensor | complex) -> Tensor: ...
+        def __le__(self, other: Tensor | complex) -> Tensor: ...
+        def __iadd__(self, other: Tensor | complex) -> Tensor: ...
+        def __isub__(self, other: Tensor | complex) -> Tensor: ...
+        def __imul__(self, other: Tensor | complex) -> Tensor: ...
+        def __itruediv__(self, other: Tensor | complex) -> Tensor: ...
+        def __ipow__(self, other: Tensor | complex) -> Tensor: ...
+        def __imatmul__(self, other: Tensor | complex) -> Tensor: ...
         def __getitem__(self, index: Any) -> Tensor: ...
-        def __setitem__(self, index: Any, value: Any) -> None: ...
+        def __setitem__(self, index: Any, value: Tensor | complex) -> None: ...
         def __iter__(self) -> Iterator[Tensor]: ...
         def exp(self) -> Tensor: ...
         def log(self) -> Tensor: ...
         def sqrt(self) -> Tensor: ...
         def tanh(self) -> Tensor: ...
-        def sum(self, axis: Any = None, keepdims: bool = False) -> Tensor: ...
-        def mean(self, axis: Any = None, keepdims: bool = False) -> Tensor: ...
-        def max(self, axis: Any = None, keepdims: bool = False) -> Tensor: ...
+        def sum(self, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Tensor: ...
+        def mean(self, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Tensor: ...
+        def max(self, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Tensor: ...
         def argmax(self, axis: int | None = None) -> Tensor: ...
-        def reshape(self, *shape: Any) -> Tensor: ...
-        def transpose(self, *axes: Any) -> Tensor: ...
+        def reshape(self, *shape: int | tuple[int, ...] | list[int]) -> Tensor: ...
+        def transpose(self, *axes: int | tuple[int, ...] | None) -> Tensor: ...
         @property
         def T(self) -> Tensor: ...
         def flatten(self, start: int = 0) -> Tensor: ...
@@ -316,16 +309,15 @@ class Tensor:
         if not self.requires_grad:
             raise ValueError(f"backward: this Tensor (shape {self.shape}) does not require a gradient; compute "
                              "it from a Tensor with requires_grad=True, outside no_grad()")
-        if mode.recorder is not None:
-            mode.recorder.seen((self,) if gradient is None else (self, gradient))
+        mode.recorder.seen((self, gradient))
         if self.node is not None:
             _walk(self.node, self._seed(gradient, self.node.k), retain_graph)
             return
-        k = backend_of(self._data)
+        k = backend_of(self)
         seed = self._seed(gradient, k)
         _add_to_grads([(self, seed)], k, {id(seed)})
 
-    def _seed(self, gradient: Tensor | None, k: Any) -> Any:
+    def _seed(self, gradient: Tensor | None, k: Any) -> Array:
         if gradient is None:
             if self.size != 1:
                 raise ValueError(f"backward: the Tensor has {self.size} values (shape {self.shape}), so its "
@@ -335,7 +327,7 @@ class Tensor:
         return gradient._data
 
 
-def _check_like(name: str, gradient: Any, t: Tensor) -> None:
+def _check_like(name: str, gradient: object, t: Tensor) -> None:
     """Refuse a gradient that is not like its Tensor."""
     if not isinstance(gradient, Tensor):
         raise TypeError(f"{name}: gradient is a {type(gradient).__name__} but must be a Tensor; wrap it in "
@@ -354,14 +346,12 @@ def mark_changed(tensors: Iterable[Tensor]) -> None:
     """Note that the memory of Tensors was, or is about to be, changed in place, all at one time."""
     global _last_change
     _last_change = now = clock()
-    recorder = mode.recorder
     for t in tensors:
         t.changed[0] = now
-        if recorder is not None:
-            recorder.change(t)
+        mode.recorder.change(t)
 
 
-def wrap(array: Any, node: Node | None = None) -> Tensor:
+def wrap(array: Array, node: Node | None = None) -> Tensor:
     """A Tensor around an array of a known backend, without the checks of `Tensor(...)`."""
     tensor = Tensor.__new__(Tensor)
     tensor._data = array if array.__class__ is np.ndarray else _not_scalar(array)
@@ -372,14 +362,14 @@ def wrap(array: Any, node: Node | None = None) -> Tensor:
     return tensor
 
 
-def _restored(array: Any, requires_grad: bool, grad: Tensor | None) -> Tensor:
+def _restored(array: Array, requires_grad: bool, grad: Tensor | None) -> Tensor:
     """What a pickle held."""
     tensor = wrap(array)
     tensor.requires_grad, tensor._grad = requires_grad, grad
     return tensor
 
 
-def _not_scalar(array: Any) -> Any:
+def _not_scalar(array: Array) -> Array:
     """NumPy returns a scalar object where a result has no axes; a Tensor always holds an array."""
     return np.asarray(array) if isinstance(array, np.generic) else array
 
@@ -396,7 +386,7 @@ def _reachable(root: Node) -> list[Node]:
     return sorted(seen, key=lambda node: node.number, reverse=True)
 
 
-def _walk(root: Node, gy: Any, retain_graph: bool) -> None:
+def _walk(root: Node, gy: Array, retain_graph: bool) -> None:
     """Run the closures youngest first; leaf gradients are committed only when all of them have run."""
     nodes = _reachable(root)
     _refuse_stale(nodes)
@@ -428,16 +418,14 @@ def _add_to_grads(gradients: list[tuple[Tensor, Any]], k: Any, shared: Collectio
     """Add to .grad of leaves. shared: ids of arrays that somebody else holds."""
     held = set(shared)
     for leaf, g in gradients:
-        if mode.recorder is not None:
-            mode.recorder.write_grad(leaf)
+        mode.recorder.write_grad(leaf)
         if leaf._grad is not None:
             g = k.add(leaf._grad._data, g)
         elif id(g) in held or g.base is not None:          # each .grad owns its memory: it may be changed in place
             g = k.copy(g)
         held.add(id(g))
         leaf._grad = wrap(g)
-        if mode.recorder is not None:
-            mode.recorder.made(leaf._grad)
+        mode.recorder.made(leaf._grad)
 
 
 def _refuse_stale(nodes: list[Node]) -> None:

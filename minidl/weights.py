@@ -186,7 +186,7 @@ def _ties(state: dict[str, np.ndarray]) -> dict[str, str]:
     return {name: first[id(array)] for name, array in state.items() if first[id(array)] != name}
 
 
-def _warn_of_nonfinite(op: str, path: Any, state: dict[str, np.ndarray]) -> None:
+def _warn_of_nonfinite(op: str, path: object, state: dict[str, np.ndarray]) -> None:
     ties = _ties(state)
     wrong = [f"{name} ({array.size - np.count_nonzero(np.isfinite(array))} of {array.size})"
              for name, array in state.items() if name not in ties and not np.isfinite(array).all()]
@@ -195,7 +195,7 @@ def _warn_of_nonfinite(op: str, path: Any, state: dict[str, np.ndarray]) -> None
                       stacklevel=3)
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     """A value of a file as it is printed: quoted, without control characters, cut."""
     return _cut(repr(value[:_CUT] if isinstance(value, str) else value))
 

@@ -2,8 +2,8 @@
 
     compute-sanitizer --tool memcheck python tests/launch_all.py               (racecheck, initcheck, synccheck too)
 
-It runs the table of launches.py, each with its check, prints each kernel's name and how often it was launched, and ends
-with status 1 where one in any .cu file was not, but for what is not made for this GPU.
+It runs the table of checks/launches.py, each with its check, prints each kernel's name and how often it was launched,
+and ends with status 1 where one in any .cu file was not, but for what is not made for this GPU.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))   # minidl and zoo 
 
 import cupy
 import pytest
+from checks.launches import LAUNCHES
 from checks.sources import FILES, kernels
-from launches import LAUNCHES
 
 from minidl import device
 from minidl.ops.cuda import launch

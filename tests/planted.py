@@ -77,8 +77,8 @@ PLANTS: dict[str, Plant] = {
     "a plain argument's value ignored": Plant("minidl.compiler.step:_part",
                                               "return type(value), repr(value)", "return type(value), None"),
     # replay
-    "rate frozen": Plant("minidl.optim:SGD.step",
-                         "mode.dynamic(functools.partial(dict.__getitem__, group, \"lr\"))",
+    "rate frozen": Plant("minidl.optim.sgd:SGD.step",
+                         "mode.recorder.dynamic(functools.partial(dict.__getitem__, group, \"lr\"))",
                          "dict.__getitem__(group, \"lr\")"),
     "random key frozen": Plant("minidl.compiler.replay:ByCalls.run", "[dynamic.read() for",
                                "[dynamic.first if \"next_key\" in repr(dynamic.read) else dynamic.read() for"),

@@ -206,7 +206,7 @@ class World:
 
     def _check_refusal(self, step: Any, message: str) -> None:
         """It names the step, and a line of the file that the step is written in; nothing is left being recorded."""
-        assert mode.recorder is None, "a refusal left the recorder on"
+        assert not mode.recorder.recording, "a refusal left the recorder on"
         code = _code_of(step)
         names = {getattr(f, "__name__", type(f).__name__) for f in _functions(step)}
         assert any(name in message for name in names), f"a refusal names none of {sorted(names)}: {message}"

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from minidl import init, nn
+from minidl import init, nn, ops
 
-ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "sigmoid": nn.Sigmoid, "relu": nn.ReLU}
+LAYERS: dict[str, type[nn.Module]] = {                 # the activations' layers: Tanh is tanh's
+    act: layer for act in ops.ACTIVATIONS for name, layer in vars(nn).items() if name.lower() == act}
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,6 @@ def start(model: Net, gain: float = 1.0) -> Net:
 
 def activation_layer(name: str) -> type[nn.Module]:
     """The activation layer of a name. Raises ValueError for an unknown one."""
-    if name not in ACTIVATIONS:
-        raise ValueError(f"zoo: activation {name!r} is not one of {', '.join(ACTIVATIONS)}")
-    return ACTIVATIONS[name]
+    if name not in LAYERS:
+        raise ValueError(f"zoo: activation {name!r} is not one of {', '.join(LAYERS)}")
+    return LAYERS[name]

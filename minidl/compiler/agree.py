@@ -67,19 +67,19 @@ def _aligned(a: Any, b: Any) -> Iterator[tuple[Any, Any]]:
         yield a, b
 
 
-def _same_read(a: Any, b: Any) -> bool:
+def _same_read(a: object, b: object) -> bool:
     """Whether two dynamic numbers are read from one place."""
     if isinstance(a, functools.partial) and isinstance(b, functools.partial):
         return a.func is b.func and len(a.args) == len(b.args) and all(map(same, a.args, b.args))
     return a is b or a == b
 
 
-def _is_slice(a: Any, b: Any) -> bool:
+def _is_slice(a: object, b: object) -> bool:
     """Whether two indices are equal slices (or the Ellipsis), or equal named tuples, dtypes and modes."""
     return type(a) is type(b) and (isinstance(a, (slice, np.dtype, type)) or hasattr(a, "_fields")
                                    or a is Ellipsis) and a == b
 
 
-def _said(value: Any) -> str:
+def _said(value: object) -> str:
     text = show(value)
     return text if len(text) <= 80 else f"{text[:77]}..."

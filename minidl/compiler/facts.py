@@ -6,7 +6,7 @@ what a replay pays for each time: plain loops of identities, and one number for 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from operator import is_
 from typing import Any
@@ -61,7 +61,7 @@ class Facts:
     def gradient(self, leaf: Tensor) -> None:
         self.gradients.append((leaf, leaf._grad is not None))
 
-    def entry(self, place: Mapping[str, Any], name: str, value: Any, what: str) -> None:
+    def entry(self, place: Mapping[str, Any], name: str, value: object, what: str) -> None:
         if (id(place), name) not in self._named:
             self._named.add((id(place), name))
             self.entries.append((place, name, value, what))
@@ -69,7 +69,7 @@ class Facts:
     def cell(self, cell: Any, what: str) -> None:
         self.cells.append((cell, cell.cell_contents, what))
 
-    def container(self, value: Any, what: str) -> None:
+    def container(self, value: Iterable[object], what: str) -> None:
         if all(value is not noted for noted, *_ in self.items):
             self.items.append((value, _listed(value), what))
 
@@ -92,7 +92,7 @@ class Facts:
     def watch(self, value: Watched) -> None:
         self.watched.setdefault(id(value), (value, _attributes(value)))
 
-    def setting(self, place: Mapping[str, Any], name: str, value: Any, what: str) -> None:
+    def setting(self, place: Mapping[str, Any], name: str, value: object, what: str) -> None:
         if (id(place), name) not in self._named:
             self._named.add((id(place), name))
             self.settings.append((place, name, value, what))
@@ -169,7 +169,7 @@ def _attributes(value: Watched) -> dict[str, Any]:
     return {name: attribute for name, attribute in vars(value).items() if name not in value.restless}
 
 
-def _listed(container: Any) -> list[Any]:
+def _listed(container: Iterable[object]) -> list[Any]:
     """What a container holds, in its order; keys and values of a dict; of a set in an order that is its own."""
     if isinstance(container, Mapping):
         return [*container, *container.values()]
@@ -180,7 +180,7 @@ def _parts(function: Any) -> tuple[Any, ...]:
     return function.__code__, function.__defaults__, function.__kwdefaults__
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     """A value in few letters, without a look into arrays."""
     if isinstance(value, Tensor):
         return f"a Tensor of shape {value.shape}"

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from dataclasses import replace as with_
 from typing import Any
 
+from ..ops.primitives import ACTIVATIONS
 from .program import Call, Program, Slot, leaves
 
 
@@ -64,7 +65,7 @@ def rule(pattern: str, fused: str) -> Rule:
 
 def each_act(pattern: str, fused: str) -> list[Rule]:
     """A rule for each activation, in the place of ACT."""
-    return [rule(pattern.replace("ACT", act), fused.replace("ACT", repr(act))) for act in ("tanh", "sigmoid", "relu")]
+    return [rule(pattern.replace("ACT", act), fused.replace("ACT", repr(act))) for act in ACTIVATIONS]
 
 
 # In this order: a rule whose pattern is part of another's stands behind it.

@@ -66,7 +66,7 @@ def is_users(file: str) -> bool:
 _CLAIMED: set[str] = set()                 # folders of installed packages that hold a step or a Module: the user's
 
 
-def claim(step: Any) -> None:
+def claim(step: Callable[..., object]) -> None:
     """Take the package that a step is written in for the user's own."""
     code = getattr(inspect.unwrap(getattr(step, "func", step)), "__code__", None)
     _claim(code and code.co_filename)
@@ -114,7 +114,7 @@ class Names:
         self._owners: set[type] = set()    # classes among them
         self._waiting: list[tuple[Any, str]] = []
 
-    def follow(self, value: Any, what: str) -> None:
+    def follow(self, value: object, what: str) -> None:
         """Note all that can be reached from a value."""
         self._waiting.append((value, what))
         while self._waiting or self._look_up():
@@ -135,7 +135,7 @@ class Names:
                         self._waiting.append((space[word], f"{what}.{word}"))
         return bool(self._waiting)
 
-    def _visit(self, value: Any, what: str) -> None:
+    def _visit(self, value: object, what: str) -> None:
         states = _states()
         state = next((states[kind] for kind in type(value).__mro__ if kind in states), None)
         if isinstance(value, FunctionType):
@@ -224,7 +224,7 @@ class Names:
                     self._words |= {name for name, function in vars(each).items() if name == "forward" or (
                         name.startswith("__") and name != "__init__" and isinstance(function, FunctionType))}
 
-    def _object(self, value: Any, what: str) -> None:
+    def _object(self, value: object, what: str) -> None:
         space: Any = getattr(value, "__dict__", None)
         if space is not None:
             self._spaces.append((space, what, set(), True))
@@ -254,7 +254,7 @@ def _may_change(module: str) -> bool:
 class _Slots(dict[str, Any]):
     """An object's slots, read as a dict is."""
 
-    def __init__(self, value: Any, names: list[str]):
+    def __init__(self, value: object, names: list[str]):
         super().__init__({name: None for name in names if hasattr(value, name)})
         self.value = value
 

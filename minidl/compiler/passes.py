@@ -9,7 +9,7 @@ from typing import Any
 
 from .fuse import fuse
 from .plan import can_be_captured, plan
-from .program import SHARING, Call, Dynamic, Program, Slot, leaves, replace
+from .program import Call, Dynamic, Program, Slot, leaves, replace
 from .regions import join_regions
 
 
@@ -21,6 +21,20 @@ def dead_code(program: Program) -> Program:
             calls.append(call)
             needed.update(call.reads())
     return _noted(program, calls[::-1], "dead code")
+
+
+def late_counters(program: Program) -> Program:
+    """Move counters to where the next effect is, so that rules see the calls on both sides of them as neighbours.
+
+    No further than to a call that reads what they add up.
+    """
+    source, calls = program.sources(), list(program.calls)
+    for i in reversed([i for i, call in enumerate(calls) if call.known.counter]):
+        total = source.get(calls[i].arguments[0], calls[i].arguments[0])
+        until = next((j for j, call in enumerate(calls[i + 1:], i + 1) if call.effect or total in {
+            source.get(slot, slot) for slot in call.reads()}), len(calls))
+        calls.insert(until - 1, calls.pop(i))
+    return with_(program, calls=calls)
 
 
 def common_subexpressions(program: Program) -> Program:
@@ -76,7 +90,7 @@ def copy_elision(program: Program) -> Program:
     """Leave out copies of what nobody else reads or keeps, where it lies in memory of its own: it is the copy."""
     makers = Counter(slot for call in program.calls for slot in call.results)
     uses = Counter(slot for call in program.calls for slot in call.reads()) + Counter(program.kept())
-    own = {slot for call in program.calls if call.name not in SHARING for slot in call.results
+    own = {slot for call in program.calls if not call.known.shares for slot in call.results
            if slot.kind == "result" and makers[slot] == uses[slot] == 1}
     renamed: dict[Slot, Slot] = {}
 
@@ -109,7 +123,7 @@ def _noted(program: Program, calls: list[Call], what: str) -> Program:
 
 
 # Copies go before regions are made: two results of a region may lie in the same memory.
-PASSES = (common_subexpressions, fuse, dead_code, copy_elision, join_regions)
+PASSES = (late_counters, common_subexpressions, fuse, dead_code, copy_elision, join_regions)
 
 
 def optimised(program: Program) -> Program:

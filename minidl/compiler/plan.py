@@ -7,9 +7,8 @@ from collections import Counter
 from typing import NamedTuple
 
 from ..device import is_cuda
-from .program import COUNTERS, SHARING, UPDATES, Call, Dynamic, Program, Slot, leaves
+from .program import Call, Dynamic, Program, Slot, leaves
 
-CAPTURED = frozenset({"sgd"})              # primitives that read a dynamic number from the device
 ALIGNMENT = 512                            # bytes of which each value's memory is a multiple
 
 
@@ -47,17 +46,17 @@ def calls_aside(program: Program) -> list[int | None]:
     side, source = list[int | None]([None] * len(calls)), program.sources()
     update = len(calls)                                # the next one
     for i, call in reversed(list(enumerate(calls))):
-        if call.name in COUNTERS:
+        if call.known.counter:
             total, *others = call.reads()
-            waiting = min((k for k in readers[total] if k > i and not (calls[k].name in COUNTERS and side[k])),
+            waiting = min((k for k in readers[total] if k > i and not (calls[k].known.counter and side[k])),
                           default=len(calls))
-            changed = {slot for later in calls[i + 1:waiting] if later.name in UPDATES for slot in later.reads()}
+            changed = {slot for later in calls[i + 1:waiting] if later.known.update for slot in later.reads()}
             if waiting > i + 1 and changed.isdisjoint(source.get(slot, slot) for slot in others):
                 side[i] = waiting
         elif not call.effect:
-            waits = [calls[k].name in UPDATES for slot in call.results for k in readers.get(slot, ())]
+            waits = [calls[k].known.update for slot in call.results for k in readers.get(slot, ())]
             side[i] = update if waits and all(waits) else None
-        update = i if call.name in UPDATES else update
+        update = i if call.known.update else update
     return side
 
 
@@ -98,7 +97,7 @@ def _peak(program: Program, ends: list[list[Slot]]) -> int:
 
 def _shares(call: Call) -> bool:
     """Whether a result is taken to lie in the first argument's memory: not what an array of indices picks."""
-    return call.name in SHARING and not any(hasattr(value, "shape") for value in leaves(call.arguments[1:]))
+    return call.known.shares and not any(hasattr(value, "shape") for value in leaves(call.arguments[1:]))
 
 
 def _bytes(slot: Slot) -> int:
@@ -111,5 +110,5 @@ def can_be_captured(program: Program) -> bool:
     arrays = [slot.array for slot in slots if slot.kind == "outside"]
     on_cuda = bool(program.calls) and all(call.backend.__name__.endswith(".cuda") for call in program.calls)
     return on_cuda and all(map(is_cuda, arrays)) and all(
-        call.name in CAPTURED for call in program.calls
+        call.known.captured for call in program.calls
         if any(isinstance(v, Dynamic) for v in leaves((call.arguments, tuple(call.options.values())))))

@@ -9,19 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from ..device import Array
+from ..ops.primitives import Primitive, known
 from ..tensor import Tensor
 from .facts import Facts
-
-# Primitives that are called for more than their result.
-EFFECTS = frozenset({"sgd", "setitem", "check_labels", "advance", "update_metrics"})
-UPDATES = frozenset({"sgd", "setitem"})    # of these, those that change what other calls read: parameters
-COUNTERS = frozenset({"update_metrics"})   # those that add to their first argument and may do so late
-
-# Which arguments a primitive changes.
-WRITES: dict[str, tuple[int, ...]] = {"sgd": (0, 2), "setitem": (0,), "advance": (0,), "update_metrics": (0,)}
-
-# Primitives whose result may lie in memory that others hold: their first argument's, or a constant's.
-SHARING = frozenset({"getitem", "ones_like", "reshape", "spread", "transpose"})
 
 Place = Tensor | int                       # a Tensor from outside, or the number of the argument that it is
 
@@ -31,7 +22,7 @@ class Slot:
 
     __slots__ = ("array", "dtype", "kind", "number", "shape")
 
-    def __init__(self, number: int, kind: str, array: Any):
+    def __init__(self, number: int, kind: str, array: Array):
         self.number, self.kind, self.shape, self.dtype = number, kind, array.shape, array.dtype
         self.array = array if kind == "outside" else None
 
@@ -65,8 +56,13 @@ class Call:
     line: str = ""                                     # of the user's code that made it, file:line
 
     @property
+    def known(self) -> Primitive:
+        """What is known of its primitive."""
+        return known(self.name)
+
+    @property
     def effect(self) -> bool:
-        return self.name in EFFECTS
+        return self.known.effect
 
     def reads(self) -> Iterator[Slot]:
         """The Slots among the arguments."""
@@ -97,7 +93,7 @@ class Program:
     def written(self) -> set[Slot]:
         """The values whose memory a call changes, and those that lie in the same memory."""
         source = self.sources()
-        roots = {source.get(slot, slot) for call in self.calls for i in WRITES.get(call.name, ())
+        roots = {source.get(slot, slot) for call in self.calls for i in call.known.changes
                  for slot in leaves(call.arguments[i]) if isinstance(slot, Slot)}
         return roots | {slot for slot, root in source.items() if root in roots}
 
@@ -105,7 +101,7 @@ class Program:
         """Values that may be views, and what of."""
         source: dict[Slot, Slot] = {}
         for call in self.calls:
-            if call.name in SHARING and isinstance(call.arguments[0], Slot):
+            if call.known.shares and isinstance(call.arguments[0], Slot):
                 source.update(dict.fromkeys(call.results, source.get(call.arguments[0], call.arguments[0])))
         return source
 

@@ -13,14 +13,15 @@ import gc
 import inspect
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import FrameType, ModuleType
 from typing import Any, NoReturn
 
 import numpy as np
 
-from ..device import is_array
-from ..mode import Watched, mode
+from ..device import Array, is_array
+from ..mode import Listener, Watched, mode
+from ..ops.primitives import known
 from ..tensor import Node, Tensor, wrap
 from .facts import Facts
 from .names import Names, claim, is_users
@@ -42,7 +43,7 @@ class Symbol:
 
     __slots__ = ("_array", "_recorder")
 
-    def __init__(self, array: Any, recorder: Recorder):
+    def __init__(self, array: Array, recorder: Recorder):
         self._array, self._recorder = array, recorder
 
     shape = property(lambda self: self._array.shape)
@@ -71,8 +72,10 @@ def _array_of(value: Any) -> Any:
     return value._array if value.__class__ is Symbol else value
 
 
-class Recorder:
+class Recorder(Listener):
     """What one run of a step does, as it does it."""
+
+    recording = True
 
     def __init__(self, step: Callable[..., Any], given: list[Any]):
         self.name = getattr(step, "__qualname__", repr(step))
@@ -130,7 +133,7 @@ class Recorder:
             return tuple(None if g is None else self._made_by_k(f"{name}'s gradient", g) for g in gradients)
         return y, watched
 
-    def _symbol(self, array: Any) -> Any:
+    def _symbol(self, array: Array) -> Any:
         return Symbol(array, self) if is_array(array) else array
 
     def _made_by_k(self, name: str, value: Any) -> Any:
@@ -139,7 +142,7 @@ class Recorder:
                         "compute it with the primitives of k")
         return value._array
 
-    def seen(self, tensors: Any) -> None:
+    def seen(self, tensors: Iterable[object]) -> None:
         """Tensors that an op was given: those from before the step are shared by all replays."""
         for t in tensors:
             if not isinstance(t, Tensor) or id(t) in self.places or self.is_own(t) or id(t) in self.old_grads:
@@ -151,19 +154,21 @@ class Recorder:
                 self.outside(t._data)
             self.facts.tensor(t)
 
-    def outside(self, array: Any) -> None:
-        """An array from before the step, in which replays read and write."""
-        if id(array) not in self.slots:
-            self.slot("outside", array)
+    def outside(self, *arrays: object) -> None:
+        """Arrays from before the step, in which replays read and write."""
+        for array in arrays:
+            if id(array) not in self.slots:
+                self.slot("outside", array)
 
     def change(self, t: Tensor) -> None:
         """A Tensor's memory is about to be changed in place."""
         if not self.is_own(t):
             self.changed[id(t)] = t
 
-    def made(self, t: Tensor) -> None:
-        """A Tensor that the step made: it must not outlive the step, but for what is returned."""
-        self.own[id(t)] = weakref.ref(t), where()
+    def made(self, *tensors: Tensor) -> None:
+        """Tensors that the step made: they must not outlive the step, but for what is returned."""
+        for t in tensors:
+            self.own[id(t)] = weakref.ref(t), where()
 
     def is_own(self, t: Tensor) -> bool:
         entry = self.own.get(id(t))
@@ -177,11 +182,11 @@ class Recorder:
         """The program depends on the attributes of something."""
         self.facts.watch(value)
 
-    def holds_items(self, what: str, container: Any) -> None:
+    def holds_items(self, what: str, container: Iterable[object]) -> None:
         """The program depends on what a container holds."""
         self.facts.container(container, what)
 
-    def reads_entry(self, place: dict[str, Any], name: str, value: Any, noted: bool) -> None:
+    def reads_entry(self, place: dict[str, Any], name: str, value: object, noted: bool) -> None:
         """An entry of an optimizer's group is read. noted: its changes are, in `changes`."""
         (self.facts.setting if noted else self.facts.entry)(place, name, value, f"the optimizer's {name}")
 
@@ -234,7 +239,7 @@ class Recorder:
                         "write t = t + x, with another name")
 
     # ------------------------------------------------------------------ slots
-    def slot(self, kind: str, array: Any) -> Slot:
+    def slot(self, kind: str, array: Array) -> Slot:
         slot = self.slots[id(array)] = Slot(len(self.alive), kind, array)
         self.alive.append(array)
         return slot
@@ -245,14 +250,11 @@ class Recorder:
         if not is_array(value):
             return value
         if id(value) not in self.slots:
-            if primitive in INDEXING:
+            if known(primitive).indexed:
                 return value                           # an index: a constant of the program
             self.refuse(f"gives {primitive} an array of shape {value.shape} that it made itself",
                         "make it outside, as a Tensor")
         return self.slots[id(value)]
-
-
-INDEXING = ("getitem", "getitem_grad_x", "setitem")    # primitives that may be given arrays of the host
 
 
 def current(value: Any) -> Any:

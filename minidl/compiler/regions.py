@@ -9,27 +9,17 @@ from __future__ import annotations
 from dataclasses import replace as with_
 from typing import Any
 
+from ..ops.primitives import PRIMITIVES
 from ..ops.region import Region, Step, Value
-from .program import UPDATES, Call, Program, Slot, replace
+from .program import Call, Program, Slot, replace
 
-# What primitives take and give: i: a value of each image; p: a parameter; l: labels; c: a constant;
-# s: a sum over images.
-PRIMITIVES: dict[str, tuple[str, str]] = {
-    "conv2d": ("ippc", "i"), "conv2d_act": ("ippcc", "i"), "conv2d_act_pool": ("ippccc", "ii"),
-    "conv2d_act_pool_grad_wb": ("iiiccc", "ss"),
-    "conv2d_grad_x": ("ipc", "i"), "conv2d_grad_w": ("iic", "s"), "conv2d_grad_b": ("i", "s"),
-    "linear": ("ipp", "i"), "linear_act": ("ippc", "i"), "linear_grad_x": ("ip", "i"),
-    "linear_grad_act": ("ipic", "i"), "linear_grad_w": ("ii", "s"), "linear_grad_b": ("i", "s"),
-    "avg_pool2d": ("ic", "i"), "avg_pool2d_grad_x": ("ic", "i"), "avg_pool2d_grad_act": ("iicc", "i"),
-    "tanh": ("i", "i"), "sigmoid": ("i", "i"), "relu": ("i", "i"),
-    "tanh_grad_x": ("ii", "i"), "sigmoid_grad_x": ("ii", "i"), "relu_grad_x": ("ii", "i"),
-    "reshape": ("ic", "i"), "cross_entropy_with_grad": ("ilcc", "si"),
-}
 MOST_PRODUCTS = 512                        # images up to which the gradients of linear layers are part of it
 
+REGIONAL = [name for name, known in PRIMITIVES.items() if known.line]
+
 # What to try, the most first: everything, or no more than the linear layers at the end.
-CHOICES = (frozenset(PRIMITIVES),
-           frozenset(name for name in PRIMITIVES if name.startswith(("linear", "reshape", "cross_entropy"))))
+CHOICES = (frozenset(REGIONAL),
+           frozenset(name for name in REGIONAL if name.startswith(("linear", "reshape", "cross_entropy"))))
 
 
 def join_regions(program: Program) -> Program:
@@ -54,7 +44,7 @@ def _replaced(program: Program, members: list[Call], one: Call) -> Program:
     for call in program.calls:
         if id(call) in own:
             continue
-        follows = changed or call.name in UPDATES or not late.isdisjoint(call.reads())
+        follows = changed or call.known.update or not late.isdisjoint(call.reads())
         changed |= follows and call.effect
         late.update(call.results if follows else ())
         (after if follows else before).append(call)
@@ -71,12 +61,12 @@ def _members(program: Program, names: frozenset[str]) -> list[Call]:
     made: set[Slot] = set()                            # by the region, of each image
     late: set[Slot] = set()                            # sums over the region's images, and what is made outside of it
     for call in program.calls:
-        if call.name in UPDATES:
+        if call.known.update:
             break
         if n and call.name in names and late.isdisjoint(call.reads()) and _fits(call, n, made) and (
                 not members or call.backend is members[0].backend):
             members.append(call)
-            for slot, role in zip(call.results, PRIMITIVES[call.name][1], strict=True):
+            for slot, role in zip(call.results, call.known.gives, strict=True):
                 (made if role == "i" else late).add(slot)
         elif not (made | late).isdisjoint(call.reads()):
             late.update(call.results)
@@ -85,7 +75,7 @@ def _members(program: Program, names: frozenset[str]) -> list[Call]:
 
 def _fits(call: Call, n: int, made: set[Slot]) -> bool:
     """Whether a call's arguments are as its primitive's roles say, for n images; no parameter is `made`."""
-    roles, _ = PRIMITIVES[call.name]
+    roles = call.known.takes
     if call.options or len(roles) != len(call.arguments) or (n > MOST_PRODUCTS and _is_product(call)):
         return False
     of_images = [a for a, role in zip(call.arguments, roles, strict=True) if role in "il"]

@@ -6,9 +6,11 @@ import contextlib
 from collections.abc import Collection
 from typing import Any
 
+from ..device import Array
+from ..ops.primitives import known
 from ..tensor import Tensor, mark_changed, wrap
 from .plan import plan
-from .program import COUNTERS, Call, Dynamic, Place, Program, Slot, leaves, replace
+from .program import Call, Dynamic, Place, Program, Slot, leaves, replace
 
 
 class ByCalls:
@@ -116,7 +118,7 @@ class Aside:
         if waiting is None:
             self.join(number)
             return primitive(*arguments, **options)
-        if primitive.__name__ in COUNTERS:
+        if known(primitive.__name__).counter:
             other = self.last
         else:
             other = self.others[0]
@@ -141,7 +143,7 @@ def _template(call: Call) -> tuple[tuple[Any, ...], list[tuple[int, int]], list[
     return call.arguments, places, nested, call.options
 
 
-def _copied(array: Any) -> Any:
+def _copied(array: Array) -> Any:
     """A copy in other memory of the same device, by the driver: a quarter of the host's time of array.copy()."""
     import cupy
 

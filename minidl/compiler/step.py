@@ -82,7 +82,7 @@ class CompiledStep:
         self._changing: tuple[Any, Program] | None = None
         self._programs: OrderedDict[Any, list[_Entry]] = OrderedDict()
 
-    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
         """As a function in a class: a method, whose object is an argument."""
         return self if instance is None else types.MethodType(self, instance)
 
@@ -101,7 +101,7 @@ class CompiledStep:
         return None if self._last is None else self._last.recorded
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
-        if mode.recorder is not None:                  # within another compiled step: part of that one's program
+        if mode.recorder.recording:                  # within another compiled step: part of that one's program
             return self.step(*arguments, **options)
         signature, given = _signature(arguments, options)
         entries = self._programs.get(signature, ())
@@ -119,7 +119,7 @@ class CompiledStep:
         self._last = self._keep(signature, before, recorded, given)
         return returned
 
-    def _keep(self, signature: Any, before: list[_Entry], recorded: Program, given: list[Any]) -> _Entry:
+    def _keep(self, signature: object, before: list[_Entry], recorded: Program, given: list[Any]) -> _Entry:
         """The entry of a recording: that of one before with which it agrees, or a new one."""
         changing, self._changing = self._changing, None
         changed = recorded.facts.changed_by_hand()
@@ -150,7 +150,7 @@ class CompiledStep:
                 del self._programs[oldest]
         return entry
 
-    def _why(self, signature: Any, entries: Sequence[_Entry], given: list[Any]) -> str:
+    def _why(self, signature: object, entries: Sequence[_Entry], given: list[Any]) -> str:
         """Why a step is recorded once more."""
         reasons = [reason for entry in entries if (reason := entry.changed(given)) is not None]
         why = f"{reasons[0]} changed" if reasons else "its arguments have other shapes, dtypes or plain values"
@@ -230,7 +230,7 @@ class _Outside:
         self.arrays = [_root(a) for a in (*(slot.array for slot in slots), *(t._data for t in self.tensors))]
         self.ids = {*map(id, self.tensors), *map(id, self.arrays)}
 
-    def has(self, value: Any) -> bool:
+    def has(self, value: object) -> bool:
         return id(value) in self.ids or id(_root(_array(value))) in self.ids
 
 
@@ -281,7 +281,7 @@ class _Same:
 
     __slots__ = ("value",)
 
-    def __init__(self, value: Any):
+    def __init__(self, value: object):
         self.value = value
 
     def __eq__(self, other: object) -> bool:

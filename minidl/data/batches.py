@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
@@ -14,7 +13,7 @@ from ..tensor import Tensor, wrap
 from .loader import DataLoader
 
 
-def own_batches(loader: Any) -> str | None:
+def own_batches(loader: object) -> str | None:
     """The method by which a loader makes its batches in a way of its own; None where it does as a DataLoader."""
     return next((name for name in ("__iter__", "_batch", "next_order")
                  if getattr(type(loader), name, None) is not getattr(DataLoader, name) or name in vars(loader)), None)
@@ -49,12 +48,12 @@ class DeviceBatches:
         count = loader.images_per_epoch
         self.sizes = [min(loader.batch_size, count - i) for i in range(0, count, loader.batch_size)]
         self._order = to_device(np.zeros(count, np.int64), loader.device)
-        # How many of the epoch's batches were taken: all, before the first epoch.
-        self.position = Tensor(to_device(np.array([len(self.sizes)]), loader.device))
+        # The number of the batch that was last taken, from 0: before the first epoch that of the last there is.
+        self.position = Tensor(to_device(np.array([len(self.sizes) - 1]), loader.device))
 
     def __iter__(self) -> Iterator[int]:
         self._order[...] = to_device(self.loader.next_order(), self.loader.device)
-        self.position.data[...] = 0
+        self.position.data[...] = -1
         return self._epoch()
 
     def _epoch(self) -> Iterator[int]:
@@ -71,19 +70,13 @@ class DeviceBatches:
             raise ValueError(f"DeviceBatches: size is {size!r} but must be {self.loader.batch_size}, or "
                              f"{self.sizes[-1]} for the last batch; pass what iterating over the batches gives")
         loader = self.loader
-        stored = loader._images, loader._labels, self._order
-        if mode.recorder is not None:
-            mode.recorder.seen((self.position,))
-            for array in stored:
-                mode.recorder.outside(array)
-            mode.recorder.watch(loader)
-        scale, shift = (tuple(map(float, values)) for values in (loader._scale, loader._shift))
-        k = backend_of(self._order)
-        images, labels = k.next_batch(*stored, self.position._data, loader.batch_size, size, scale, shift,
-                                      loader.padding, loader.dtype)
+        images, labels, scale, shift = loader.stored
+        k = backend_of(self.position)
+        mode.recorder.outside(images, labels, self._order)
+        mode.recorder.watch(loader)
+        picked = k.next_batch(images, labels, self._order, self.position._data, loader.batch_size, size, scale, shift,
+                              loader.padding, loader.dtype)
         k.advance(self.position._data)
-        batch = wrap(images), wrap(labels)
-        if mode.recorder is not None:
-            for t in batch:
-                mode.recorder.made(t)
+        batch = wrap(picked[0]), wrap(picked[1])
+        mode.recorder.made(*batch)
         return batch

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from .. import rng
-from ..device import resolve, to_device
+from ..device import Array, DType, resolve, to_device
 from ..mode import Watched
-from ..ops._backend import backend_of
+from ..ops._backend import primitives_of
 from .datasets import Dataset
 
 Batch = tuple[Any, Any]                    # arrays on the loader's device
@@ -35,6 +35,16 @@ def channel_statistics(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
     count = max(1, images[:, 0].size)
     mean = total / (255 * count)
     return mean, np.sqrt(np.maximum(squares / (255**2 * count) - mean**2, 0))
+
+
+class Stored(NamedTuple):
+    """A whole data set on a device: images uint8 (n,c,h,w), labels int64 (n,), and what makes pixels of bytes: byte *
+    scale + shift, one number per channel."""
+
+    images: Array
+    labels: Array
+    scale: tuple[float, ...]
+    shift: tuple[float, ...]
 
 
 class DataLoader(Watched):
@@ -63,7 +73,7 @@ class DataLoader(Watched):
     def __init__(self, dataset: Dataset, batch_size: int, *, shuffle: bool = True, seed: int = 0,
                  drop_last: bool = False, mean: Sequence[float] | np.ndarray | None = None,
                  std: Sequence[float] | np.ndarray | None = None, padding: int = 0, prefetch: int = 2,
-                 dtype: Any = np.float32, device: str = "cpu"):
+                 dtype: DType = np.float32, device: str = "cpu"):
         for what, value, least in (("batch_size", batch_size, 1), ("padding", padding, 0),
                                    ("prefetch", prefetch, 0), ("seed", seed, 0)):
             _check_int(what, value, least)
@@ -75,13 +85,12 @@ class DataLoader(Watched):
         self.dataset, self.batch_size, self.shuffle, self.seed = dataset, batch_size, shuffle, seed
         self.drop_last, self.padding, self.prefetch, self.dtype = drop_last, padding, prefetch, dtype
         self.device = resolve(device)
-        self._images = to_device(dataset.images, self.device)
-        self._labels = to_device(dataset.labels.astype(np.int64), self.device)
-        self._scale, self._shift = self._affine(mean, std)
+        self.stored = Stored(to_device(dataset.images, self.device),
+                             to_device(dataset.labels.astype(np.int64), self.device), *self._affine(mean, std))
         self._epoch = 0
         self._ahead: tuple[Any, np.ndarray] = None, np.zeros(0, np.int64)      # an order, and what decided it
 
-    def _affine(self, mean: Any, std: Any) -> tuple[np.ndarray, np.ndarray]:
+    def _affine(self, mean: Any, std: Any) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """(byte / 255 - mean) / std as byte * scale + shift."""
         channels = self.dataset.images.shape[1]
         mean = np.zeros(channels) if mean is None else np.asarray(mean, np.float64)
@@ -92,7 +101,7 @@ class DataLoader(Watched):
                                  f"{channels} channels; give one number a channel")
         if not np.all(std > 0):
             raise ValueError(f"DataLoader: std is {std.tolist()} but every channel's must be above 0")
-        return 1 / (255 * std), -mean / std
+        return tuple((1 / (255 * std)).tolist()), tuple((-mean / std).tolist())
 
     @property
     def images_per_epoch(self) -> int:
@@ -133,16 +142,17 @@ class DataLoader(Watched):
         ahead = self.prefetch if self.device == "cpu" else 0           # a GPU is ahead of the host by itself
         return _ahead(self._batch, parts, ahead) if ahead else map(self._batch, parts)
 
-    def _batch(self, indices: Any) -> Batch:
-        k = backend_of(self._images)
-        images = k.gather(self._images, indices, self._scale, self._shift, self.padding, self.dtype)
-        return images, k.getitem(self._labels, indices)
+    def _batch(self, indices: Array) -> Batch:
+        stored = self.stored
+        k = primitives_of(stored.images)
+        images = k.gather(stored.images, indices, stored.scale, stored.shift, self.padding, self.dtype)
+        return images, k.getitem(stored.labels, indices)
 
 
 ORDER = 1 << 63                            # apart from the counters of `rng.next_key`, which start at 0
 
 
-def _check_int(what: str, value: Any, least: int) -> None:
+def _check_int(what: str, value: object, least: int) -> None:
     if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or not least <= value < 2**64:
         raise ValueError(f"DataLoader: {what} is {value!r} but must be an int of at least {least}, below 2**64")
 

@@ -10,21 +10,25 @@ import numpy as np
 from .. import tensor
 from ..device import is_cuda
 from ..mode import mode
+from ..tensor import Tensor
 from . import cpu
 
-CONV_ALGORITHMS: tuple[str, ...] = tuple(cpu.CONV_ALGORITHMS)
+CONV_ALGORITHMS = cpu.CONV_ALGORITHMS
 BACKENDS: dict[type, ModuleType] = {np.ndarray: cpu}       # and cupy.ndarray, once there is one
 
 
-def backend_of(array: Any) -> ModuleType:
+def backend_of(first: Tensor, *others: Tensor) -> ModuleType:
+    """The primitives for Tensors, of which the first decides; a recorder is told that they are used."""
+    mode.recorder.seen((first, *others))
+    return primitives_of(first._data)
+
+
+def primitives_of(array: Any) -> ModuleType:
     """The primitives for an array; while a step is recorded, in a form that notes each call.
 
     A subclass of a known array type is served as that type.
     """
-    recorder = mode.recorder
-    if recorder is not None:
-        return recorder.through(_of(array))
-    return _of(array)
+    return mode.recorder.through(_of(array))
 
 
 tensor.backend_of = backend_of             # for a leaf's own backward: nothing told it a backend before

@@ -17,7 +17,7 @@ import numpy as np
 
 from ..mode import mode
 from ..tensor import Node, Tensor, wrap
-from ._backend import BACKENDS, backend_of
+from ._backend import BACKENDS, primitives_of
 
 OPS: dict[str, Callable[..., Tensor]] = {}     # every op by name; the tests demand a Case for each
 
@@ -79,12 +79,12 @@ def op(body: Callable[..., Any] | None = None, *, index: tuple[str, ...] = (), n
             raise TypeError(f"{name}: the input has dtype {first.dtype} but must be float32 or float64; "
                             "convert it with .to(dtype='float32')")
         recorder = mode.recorder
-        if recorder is None:
-            k = BACKENDS.get(first.__class__) or backend_of(first)
+        if not recorder.recording:
+            k = BACKENDS.get(first.__class__) or primitives_of(first)
             y, backward = body(k, *arrays, **options)
         else:
             recorder.seen(inputs)
-            k = backend_of(first)
+            k = primitives_of(first)
             y, backward = recorder.run(name, body, k, arrays, options)
         node = None
         if backward is not None and mode.grad and True in need:
@@ -94,8 +94,7 @@ def op(body: Callable[..., Any] | None = None, *, index: tuple[str, ...] = (), n
             result.changed = next(t for t in inputs if isinstance(t, Tensor)).changed
             if node is not None:
                 node.changed = result.changed
-        if recorder is not None:
-            recorder.made(result)
+        recorder.made(result)
         return result
 
     call.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]

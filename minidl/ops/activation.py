@@ -7,6 +7,8 @@ from ..mode import mode
 from ..tensor import Tensor
 from ._op import op
 
+__all__ = ["dropout", "log_softmax", "relu", "sigmoid", "softmax", "tanh"]
+
 
 @op(floating=True)
 def sigmoid(k, x):
@@ -81,4 +83,4 @@ def dropout(x: Tensor, p: float = 0.5, *, key: rng.Key | None = None) -> Tensor:
     """
     if not 0 <= p < 1:
         raise ValueError(f"dropout: p is {p!r} but must be in [0, 1)")
-    return _dropout(x, p=float(p), key=mode.dynamic(rng.next_key) if key is None else key)
+    return _dropout(x, p=float(p), key=mode.recorder.dynamic(rng.next_key) if key is None else key)

@@ -13,6 +13,11 @@ from ._op import op
 from .activation import one_axis
 from .geometry import cached
 
+__all__ = [
+    "add", "argmax", "concatenate", "div", "eq", "exp", "flatten", "ge", "getitem", "gt", "le", "log", "lt",
+    "matmul", "max", "mean", "mul", "ne", "neg", "pow", "reshape", "sqrt", "sub", "sum", "transpose",
+]
+
 Axis = int | tuple[int, ...] | None
 
 
@@ -323,8 +328,7 @@ def plain_index(index: Any, own: bool = False) -> Any:
             return np.asarray(i)
         array = i._data if isinstance(i, Tensor) else i
         return array.copy() if own and hasattr(array, "copy") else array
-    if mode.recorder is not None:
-        mode.recorder.seen(index if isinstance(index, tuple) else (index,))
+    mode.recorder.seen(index if isinstance(index, tuple) else (index,))
     return tuple(map(plain, index)) if isinstance(index, tuple) else plain(index)
 
 
@@ -337,7 +341,7 @@ def getitem(x: Tensor, index: Any) -> Tensor:
     [2.0, 3.0]
     """
     # The gradient goes back to where values came from, whatever becomes of the index arrays meanwhile.
-    own = mode.grad and mode.recorder is None and isinstance(x, Tensor) and x.requires_grad
+    own = mode.grad and not mode.recorder.recording and isinstance(x, Tensor) and x.requires_grad
     return _getitem(x, index=plain_index(index, own))
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from ._op import op
 from .geometry import conv_geometry
 
+__all__ = ["conv2d"]
+
 
 @op(floating=True)
 def conv2d(k, x, w, b=None, *, stride=1, padding=0, algorithm="auto"):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from ._op import op
 
+__all__ = ["linear"]
+
 
 @op(floating=True)
 def linear(k, x, w, b=None):

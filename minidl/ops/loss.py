@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from ..mode import mode
 from ..tensor import Tensor
 from ._backend import backend_of
 from ._op import op
+
+__all__ = ["cross_entropy", "mse_loss"]
 
 REDUCTIONS = ("mean", "sum", "none")
 
@@ -58,9 +59,7 @@ def _labels(logits: Tensor, labels: Any) -> Tensor:
     if labels.dtype.kind not in "iu":
         raise TypeError(f"cross_entropy: labels have dtype {labels.dtype} but must be integers; convert them "
                         "with .to(dtype='int64')")
-    if mode.recorder is not None:
-        mode.recorder.seen((labels,))
-    backend_of(labels._data).check_labels(labels._data, logits.shape[1])
+    backend_of(labels).check_labels(labels._data, logits.shape[1])
     return labels if labels is given else labels.to(logits.device)
 
 

@@ -61,11 +61,10 @@ def setitem(x: Tensor, index: Any, value: Any) -> None:
         _check_same("setitem", (x, value), frozenset())
     array = value._data if isinstance(value, Tensor) else _number("setitem", value, True)
     place = plain_index(index)
-    if mode.recorder is not None:
-        mode.recorder.seen(given)
+    k = backend_of(*given)
     mark_changed((x,))
     try:
-        backend_of(x._data).setitem(x._data, place, array)
+        k.setitem(x._data, place, array)
     except (IndexError, ValueError) as error:
         raise type(error)(f"setitem: {error} (x {x.shape}, index {index!r}, value {_shape(array)}); the value must "
                           "fit the place") from None
@@ -85,8 +84,7 @@ def _in_place(name: str, function: Callable[[Any, Any], Tensor]) -> Callable[[Te
         if not recorded:
             setitem(x, ..., z)
         else:
-            if mode.recorder is not None:
-                mode.recorder.become(x)
+            mode.recorder.become(x)
             x._data, x.node, x.requires_grad, x.changed = z._data, z.node, True, z.changed
         return x
     return method
@@ -134,8 +132,7 @@ UFUNCS: dict[str, Callable[..., Any]] = {
 def _array_ufunc(x: Tensor, ufunc: Any, method: str, *inputs: Any, out: Any = None, **options: Any) -> Any:
     """What NumPy's functions of Tensors do: those that are ops are these ops; `array -= tensor` changes the array."""
     if out is not None and method == "__call__" and all(isinstance(a, np.ndarray) for a in out):
-        if mode.recorder is not None:
-            mode.recorder.refuse("changes an array in place", "use Tensors, and write t[...] = value under no_grad()")
+        mode.recorder.refuse("changes an array in place", "use Tensors, and write t[...] = value under no_grad()")
         return getattr(ufunc, method)(*(a._data if isinstance(a, Tensor) else a for a in inputs), out=out, **options)
     function = UFUNCS.get(ufunc.__name__)
     if function is None or method != "__call__" or out is not None or options:

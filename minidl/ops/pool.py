@@ -5,6 +5,8 @@ from __future__ import annotations
 from ._op import op
 from .geometry import pool_geometry
 
+__all__ = ["avg_pool2d", "max_pool2d"]
+
 
 @op(floating=True)
 def avg_pool2d(k, x, *, size, stride=None, padding=0):

@@ -10,6 +10,13 @@ from typing import Any
 
 import numpy as np
 
+__all__ = [
+    "add", "argmax", "concatenate", "copy", "div", "eq", "exp", "ge", "getitem", "getitem_grad_x", "gt", "le",
+    "log", "lt", "matmul", "matmul_grad_x", "matmul_grad_y", "max", "max_grad_x", "mean", "mul", "ne", "neg",
+    "ones_like", "pow", "pow_grad_p", "pow_grad_x", "reshape", "setitem", "spread", "sqrt", "sub", "sum", "sum_to",
+    "transpose",
+]
+
 Array = Any
 
 # ---------------------------------------------------------------- elementwise, as NumPy names them

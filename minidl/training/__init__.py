@@ -1,6 +1,6 @@
 """The loop behind train.py, usable from Python: fit, evaluate, and the folder that a run leaves behind."""
 
-from .fit import compiled_step, evaluate, fit, train_step
+from .loop import compiled_step, evaluate, fit, train_step
 from .metrics import Metrics, Progress, RunningMetrics
 from .run_folder import RunFolder, read_metrics
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from ..mode import mode
 from ..ops._backend import backend_of
 from ..tensor import Tensor
 
@@ -26,15 +25,13 @@ class RunningMetrics:
     def update(self, loss: Tensor, logits: Tensor, labels: Tensor) -> None:
         """Count a batch in: its mean loss (one number), logits (n,classes), labels (n,).
 
-        In a compiled step call it after `loss.backward()`: it keeps calls before it from being fused with later ones.
         Raises ValueError for shapes that do not fit.
         """
         if loss.size != 1 or logits.ndim != 2 or labels.shape != logits.shape[:1]:
             raise ValueError(f"RunningMetrics: loss, logits and labels have shapes {loss.shape}, {logits.shape} and "
                              f"{labels.shape} but must be (), (n, classes) and (n,); pass a batch's mean loss")
-        if mode.recorder is not None:
-            mode.recorder.seen((self.sums, loss, logits, labels))
-        backend_of(logits._data).update_metrics(self.sums._data, loss._data, logits._data, labels._data)
+        k = backend_of(logits, self.sums, loss, labels)
+        k.update_metrics(self.sums._data, loss._data, logits._data, labels._data)
 
     def read(self) -> tuple[float, int]:
         """(loss summed over images, count right) since the last look."""
@@ -44,6 +41,7 @@ class RunningMetrics:
 
 
 def right_answers(logits: Tensor, labels: Any) -> int:
+    """How many of logits (n,classes) are largest at their label (n,)."""
     return int(np.sum(logits.argmax(axis=1).numpy() == Tensor(labels).numpy()))
 
 

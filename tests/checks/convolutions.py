@@ -14,7 +14,7 @@ import pytest
 
 from checks.primitives import product_bound
 from minidl import device
-from minidl.ops import cpu
+from minidl.ops import ACTIVATIONS, cpu
 from minidl.ops.geometry import ConvGeometry, conv_geometry, pool_geometry
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
@@ -132,7 +132,7 @@ def fused_with_activation_and_pooling(name: str, shape: tuple[Any, ...], dtype: 
     arrays = problem.on_cuda("y")
     y = conv.conv2d(*arrays, g).get()
     tolerance = {"rtol": 0, "atol": 8 * np.finfo(dtype).eps}
-    for act in ("tanh", "sigmoid", "relu"):
+    for act in ACTIVATIONS:
         want = getattr(cpu, act)(y.astype(float))
         scale = max(1.0, float(np.abs(want).max()))
         np.testing.assert_allclose(conv.conv2d_act(*arrays, g, act).get() / scale, want / scale, **tolerance)

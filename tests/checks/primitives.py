@@ -11,10 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cases import Case, some_gy
 
-from checks import normal
+from checks.fused import normal
 from minidl import device
 from minidl.ops.geometry import conv_geometry, pool_geometry
+from minidl.tensor import wrap
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
 
@@ -37,6 +39,14 @@ def both(call: Callable[[Any, Any], Any], *arrays: np.ndarray) -> Iterator[tuple
 def close(got: Any, want: Any, dtype: type) -> None:
     assert (got.shape, got.dtype) == (want.shape, want.dtype)
     np.testing.assert_allclose(got.get(), want.get(), rtol=8 * np.finfo(dtype).eps, atol=8 * np.finfo(dtype).eps)
+
+
+def bound(expected: np.ndarray, arrays: list[np.ndarray], dtype: type) -> float:
+    """What rounding may do: it grows with the root of the number of terms, at most all values of the largest array."""
+    terms = max([1, expected.size, *[x.size for x in arrays]])
+    scale = max(1.0, float(np.max(np.abs(expected), initial=0)))
+    factor = 8 if dtype is np.float32 else 64      # in float64 the expected values are rounded as well
+    return factor * float(np.finfo(dtype).eps) * scale * terms ** 0.5
 
 
 # Relative error of a rounded operand; of 3xtf32 the products and remainders that it leaves away.
@@ -70,6 +80,18 @@ def assert_product(got: np.ndarray, precision: str, length: int, exactly: Callab
     assert (got.shape, got.dtype) == (want.shape, inputs[0].dtype)
     share = np.abs(got - want) / np.maximum(most, np.finfo(np.float32).tiny)
     assert (share <= 1).all(), f"used {np.max(share):.3g} of its tolerance"
+
+
+# ---------------------------------------------------------------- ops
+def computed(case: Case, moved: Callable[[np.ndarray], Any]) -> list[np.ndarray]:
+    """In float32 the result, and the gradient by each input."""
+    inputs = [wrap(moved(x.astype(np.float32))) for x in case.arrays()]
+    for t in inputs:
+        t.requires_grad = case.differentiable
+    y = case.call(*inputs, **case.options)
+    if case.differentiable:
+        y.backward(wrap(moved(some_gy(y.shape).astype(np.float32))))
+    return [np.array(y.data), *(np.array(t.grad.data) for t in inputs if t.grad is not None)]
 
 
 # ---------------------------------------------------------------- primitives
@@ -211,12 +233,12 @@ def next_batch(stored: tuple[int, ...], batch: int, padding: int, dtype: type) -
         kept = [images, labels, rng.permutation(stored[0]), np.zeros(1, np.int64)]
         there = [cupy.asarray(array) for array in kept]
         for taken, first in enumerate(range(0, stored[0], batch)):
-            kept[3][0], there[3] = taken, cupy.asarray(np.array([taken]))
+            kept[3][0], there[3] = taken - 1, cupy.asarray(np.array([taken - 1]))
             n = min(batch, stored[0] - first)
             how = batch, n, *affine, padding, np.dtype(dtype)
             for got, want in zip(cuda.next_batch(*there, *how), cpu.next_batch(*kept, *how), strict=True):
                 np.testing.assert_array_equal(got.get(), want, strict=True)
-        there[3] = cupy.asarray(np.array([taken + 1]))
+        there[3] = cupy.asarray(np.array([taken]))
         pixels, picked = cuda.next_batch(*there, batch, 3, *affine, padding, np.dtype(dtype))
         assert np.isnan(pixels).all()
         assert (picked == -1).all()

@@ -1679,18 +1679,18 @@ def an_optimizer_rebound(w: World) -> None:
 def rates_of_a_schedule_on_the_device(w: World) -> None:
     net = dense()
     sgd = optim.SGD(net.parameters(), lr=0.1)
-    rates, position = Tensor(np.linspace(0.1, 1, 10)[None]), Tensor(np.array([0]))
+    rates = optim.Rates(Tensor(np.linspace(0.1, 1, 10)[None]), Tensor(np.array([0])))
     w.watch(net, sgd)
 
     def step(x: Tensor, labels: Tensor) -> None:
         sgd.zero_grad()
         ops.cross_entropy(net(x), labels).backward()
-        sgd.step(rates, position)
+        sgd.step(rates)
     call = w.compile(step)
     for i in range(CALLS):
-        position.data[...] = i
+        rates.position.data[...] = i
         if i == 4:
-            rates.data[...] *= 0.5
+            rates.table.data[...] *= 0.5
         call(*vectors(i))
 
 
@@ -2282,9 +2282,9 @@ def a_buffer_filled_by_numpy(w: World) -> None:
 
 @scenario
 def a_primitive_called_by_hand(w: World) -> None:
-    from minidl.ops._backend import backend_of
+    from minidl.ops._backend import primitives_of
     from minidl.tensor import wrap
-    call = w.compile(lambda x: wrap(backend_of(x.data).exp(x.data)) * 2)
+    call = w.compile(lambda x: wrap(primitives_of(x.data).exp(x.data)) * 2)
     for i in range(CALLS):
         call(pair(i))
 
@@ -2753,9 +2753,9 @@ def device_batches_whose_loader_changes(w: World) -> None:
         if epoch == 1:
             loader.padding = 1
         if epoch == 2:
-            loader._scale, loader._shift = loader._scale * 2, loader._shift + 1
+            loader.stored = loader.stored._replace(scale=(0.01, ) * len(loader.stored.scale))
         if epoch == 3:
-            loader._images = loader._images[::-1].copy()
+            loader.stored = loader.stored._replace(images=loader.stored.images[::-1].copy())
         for size in batches:
             call(size)
 

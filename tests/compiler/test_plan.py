@@ -18,9 +18,10 @@ import minidl
 from minidl import Tensor, nn, no_grad, ops
 from minidl.compiler import replay
 from minidl.compiler.plan import ALIGNMENT, Plan, _peak, can_be_captured, plan
-from minidl.compiler.program import COUNTERS, SHARING, Program, Slot, leaves, replace
+from minidl.compiler.program import Program, Slot, leaves, replace
 from minidl.compiler.replay import AsGraph, Aside, ByCalls
 from minidl.ops import cpu
+from minidl.ops.primitives import PRIMITIVES
 from minidl.training import RunningMetrics
 
 SIZE = ALIGNMENT                           # of the values of a Maker
@@ -135,14 +136,14 @@ def test_a_printed_program_says_what_memory_its_results_need() -> None:
 
 # ---------------------------------------------------------------- who shares memory
 def checked_primitives(monkeypatch: pytest.MonkeyPatch, called: set[str]) -> None:
-    """Let every primitive of the CPU see that what it gives, but for the SHARING ones, lies in memory of its own."""
+    """Let every primitive of the CPU see that what it gives, but for those that share, lies in memory of its own."""
     def checked(name: str, primitive: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **options: Any) -> Any:
             result = primitive(*arguments, **options)
             results = [r for r in leaves(result) if isinstance(r, np.ndarray)]
             given = [a for a in leaves((arguments, options)) if isinstance(a, np.ndarray)]
             called.add(name)
-            if name not in SHARING:
+            if not PRIMITIVES[name].shares:
                 for i, r in enumerate(results):
                     assert not any(np.shares_memory(r, other) for other in results[:i]), name
                     assert not any(np.shares_memory(r, a) for a in given if a is not r), name
@@ -170,7 +171,7 @@ def test_only_sharing_primitives_give_memory_that_others_hold(monkeypatch: pytes
             each.step(*batch(name, 3, 0))
     public = {name for name, value in vars(cpu).items() if isinstance(value, FunctionType)
               and not name.startswith(("_", "can_"))}
-    assert called >= SHARING
+    assert called >= {name for name, known in PRIMITIVES.items() if known.shares}
     assert public - called <= {"advance", "gather", "next_batch", "update_metrics", "region_step", "annotations",
                                "setitem"}
 
@@ -248,7 +249,7 @@ class InArena:
 
         def call(*arguments: Any, **options: Any) -> Any:
             stream, held = Queue.current[-1], [a for a in leaves(arguments) if isinstance(a, np.ndarray)]
-            found = None if name in COUNTERS and stream != "main" else primitive(*arguments, **options)
+            found = None if PRIMITIVES[name].counter and stream != "main" else primitive(*arguments, **options)
             made = found if isinstance(found, tuple) else () if found is None else (np.asarray(found),)
             if any(np.may_share_memory(value, a) for value in made for a in held):
                 return found                           # a view: no work

@@ -20,9 +20,10 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: nothing com
 
 from checks.sources import FILES, compiled, kernels, spilled
 
-from minidl.ops import cpu, cuda, shared
+from minidl.ops import cpu, cuda
 from minidl.ops.cuda import conv, launch
 from minidl.ops.geometry import conv_geometry
+from minidl.ops.primitives import PRIMITIVES
 
 ARCHITECTURES = (75, 80, 86, 89, 90, 100, 120)
 SPILLS = {                                 # (file, architecture) -> bytes that a kernel may spill; else none
@@ -266,11 +267,6 @@ def test_what_winograd_refuses(case: tuple[Any, ...], monkeypatch: pytest.Monkey
 
 
 # ---------------------------------------------------------------- one backend is as the other
-PRIMITIVES = sorted({*cpu.__all__, *(name for name, value in vars(shared).items()
-                                     if callable(value) and not name.startswith("_") and not isinstance(value, type)
-                                     and value is not Any)} - {"CONV_ALGORITHMS"})
-
-
 def call_of(primitive: Callable[..., Any]) -> Any:
     """How a primitive is called: names, kinds and defaults of its parameters; a ufunc's number of inputs."""
     primitive = inspect.unwrap(primitive)

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from minidl import device
-from minidl.ops import cpu
+from minidl.ops import ACTIVATIONS, cpu
 from minidl.ops.geometry import ConvGeometry, conv_geometry, pool_geometry
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
@@ -236,7 +236,7 @@ FUSED = [((7, 3, 32, 32), 64, 8, ((4, 3), (4, 3)), 4), ((300, 1, 28, 28), 6, 5, 
 
 
 @pytest.mark.usefixtures("tensor_cores")
-@pytest.mark.parametrize("act", ["tanh", "sigmoid", "relu"])
+@pytest.mark.parametrize("act", ACTIVATIONS)
 @pytest.mark.parametrize("precision", ["tf32", "3xtf32"])
 @pytest.mark.parametrize("name", ["tensor_core_image", "wgmma"])
 def test_whole_images_on_tensor_cores_fused(name: str, precision: str, act: str, canaries: Any) -> None:

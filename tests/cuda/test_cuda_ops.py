@@ -18,6 +18,7 @@ import minidl
 import train as cli
 import zoo
 from minidl import Tensor, device, gradcheck, nn, ops, optim
+from minidl.ops import ACTIVATIONS
 from minidl.ops.geometry import conv_geometry, pool_geometry
 from minidl.tensor import wrap
 from minidl.training import train_step
@@ -25,7 +26,7 @@ from minidl.training import train_step
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
 
 from checks import primitives as checks  # noqa: E402
-from checks.primitives import assert_product, both  # noqa: E402
+from checks.primitives import assert_product, both, bound  # noqa: E402
 
 from minidl.ops import cpu, cuda  # noqa: E402
 from minidl.ops.cuda import launch  # noqa: E402
@@ -61,14 +62,6 @@ def run(case: Case, arrays: list[Any], where: str, view: View = identity, gy: An
     for t in inputs:
         assert t.grad is None or t.grad.device == where
     return [y.numpy(), *[t.grad.numpy() if t.grad is not None else np.zeros_like(t.numpy()) for t in inputs]]
-
-
-def bound(expected: np.ndarray, arrays: list[np.ndarray], dtype: type) -> float:
-    """What rounding may do: it grows with the root of the number of terms, at most all values of the largest array."""
-    terms = max([1, expected.size, *[x.size for x in arrays]])
-    scale = max(1.0, float(np.max(np.abs(expected), initial=0)))
-    factor = 8 if dtype is np.float32 else 64      # in float64 the expected values are rounded as well
-    return factor * float(np.finfo(dtype).eps) * scale * terms ** 0.5
 
 
 def assert_agrees(case: Case, dtype: type, canaries: Any = None) -> None:
@@ -159,7 +152,7 @@ def test_conv2d_algorithms_that_only_cuda_has(algorithm: str) -> None:
 # ---------------------------------------------------------------- values that the docstrings single out
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", ["sigmoid", "tanh", "relu"])
+@pytest.mark.parametrize("name", ACTIVATIONS)
 def test_activations_of_special_values(name: str, dtype: type) -> None:
     checks.activations_of_special_values(name, dtype)
 

@@ -1,6 +1,6 @@
 """The CUDA kernels without a GPU: emulated on the CPU (tests/emulator), by the launches that compute-sanitizer sees.
 
-The table of both is tests/launches.py.
+The table of both is tests/checks/launches.py.
 """
 
 from __future__ import annotations
@@ -13,10 +13,14 @@ import pytest
 
 pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
 
+from cases import CASES
 from checks import convolutions, primitives, regions
+from checks.fused import STEPS, assert_fused_agrees
+from checks.launches import CONVOLUTIONS, FUSED, LAUNCHES, POOLINGS, convolve, precision_of
 from checks.sources import FILES, kernels
-from emulator import COMPILER, Emulator
-from launches import CONVOLUTIONS, FUSED, LAUNCHES, POOLINGS, convolve, precision_of
+from emulator import COMPILER, Emulator, cupy
+
+from minidl.tensor import wrap
 
 if COMPILER is None:
     pytest.skip("the emulator needs Linux and a C++ compiler, g++ or c++", allow_module_level=True)
@@ -36,6 +40,25 @@ def compiler(tmp_path_factory: pytest.TempPathFactory) -> Emulator:
 def emulated(compiler: Emulator) -> Iterator[Emulator]:
     with compiler.running() as running:
         yield running
+
+
+# ---------------------------------------------------------------- every op, and every fused primitive
+@pytest.mark.usefixtures("emulated")
+@pytest.mark.parametrize("op", sorted(CASES.keys() - {"conv2d", "cross_entropy"}))
+def test_ops(op: str) -> None:
+    """Some of its cases. The algorithms of conv2d, and the loss, whose labels are no Tensors, are launched below."""
+    for case in CASES[op][::len(CASES[op]) // 3]:
+        for got, want in zip(primitives.computed(case, cupy.asarray), primitives.computed(case, np.asarray),
+                             strict=True):
+            atol = primitives.bound(want, case.arrays(), FLOAT)
+            np.testing.assert_allclose(got, want, rtol=0, atol=atol, strict=True)
+
+
+@pytest.mark.usefixtures("emulated")
+@pytest.mark.parametrize("name", [name for name, (primitive, *_) in STEPS.items() if "conv2d" not in primitive])
+def test_fused_steps(name: str) -> None:
+    """Convolutions, of which `auto` would try each algorithm, are launched below."""
+    assert_fused_agrees(name, FLOAT, lambda a: wrap(cupy.asarray(a)))
 
 
 # ---------------------------------------------------------------- the launches

@@ -18,7 +18,7 @@ from minidl.compiler.plan import calls_aside
 from minidl.compiler.record import CompileError, record
 from minidl.compiler.replay import AsGraph
 from minidl.training import RunningMetrics, fit
-from minidl.training.fit import _Compiled
+from minidl.training.loop import _Compiled
 
 LOADERS: dict[str, dict[str, Any]] = {
     "odd last": {}, "even": {"batch_size": 5}, "one batch": {"batch_size": 30}, "more than all": {"batch_size": 31},
@@ -159,18 +159,18 @@ def update(device: str, compiled: bool, stored: bool) -> list[bytes]:
     table = np.array([[0.0, 0.3, 0.1, 0.2, 0.0, 0.7], [0.0, 1e-3, 1.0, 1 / 3, 0.5, 0.25]])
     p, q = (Tensor(np.array(v, np.float32), requires_grad=True, device=device) for v in ([1, 2, 3], [4.5]))
     sgd = optim.SGD([{"params": [p]}, {"params": [q], "momentum": 0.5}], lr=9)
-    rates, position = Tensor(table, device=device), Tensor(np.zeros(1, np.int64), device=device)
+    rates = optim.Rates(Tensor(table, device=device), Tensor(np.zeros(1, np.int64), device=device))
 
     def step() -> None:
         sgd.zero_grad()
         (p * p * q).sum().backward()
         if stored:
-            sgd.step(rates, position)
+            sgd.step(rates)
         else:
             sgd.step()
     run, seen = minidl.compile(step) if compiled else step, []
     for i in range(1, 6):
-        position.data[0] = i
+        rates.position.data[0] = i
         for group, lr in zip(sgd.groups, table[:, i].tolist()):
             group["lr"] = lr
         run()
@@ -186,46 +186,49 @@ def test_stored_rates_are_set_ones(compiled: bool) -> None:
 def test_other_rates_are_recorded_anew() -> None:
     """A table whose array is another now: nothing reads the old one."""
     w = Tensor([0.0], requires_grad=True)
-    sgd, rates, position = optim.SGD([w], lr=9), Tensor(np.ones((1, 2))), Tensor(np.array([1]))
+    sgd, rates = optim.SGD([w], lr=9), optim.Rates(Tensor(np.ones((1, 2))), Tensor(np.array([1])))
 
     @minidl.compile
     def step() -> None:
         sgd.zero_grad()
         w.sum().backward()
-        sgd.step(rates, position)
+        sgd.step(rates)
     seen = []
     for i in range(6):
         if i == 3:
-            rates.data = np.full((1, 2), 10.0)
+            rates.table.data = np.full((1, 2), 10.0)
         if i == 5:
-            position.data = np.array([0])
-            rates.data[0, 0] = 100
+            rates.position.data = np.array([0])
+            rates.table.data[0, 0] = 100
         step()
         seen.append(w.item())
     assert seen == [-1, -2, -3, -13, -23, -123]
 
 
-GOOD = Tensor(np.ones((1, 3))), Tensor(np.array([1]))
-RATES: dict[str, tuple[Any, Any, str]] = {
-    "no position": (GOOD[0], None, "position is a NoneType but must be a Tensor of int64, rates (groups, steps) and "
-                    "position (1 or more,); pass both, or neither"),
-    "no rates": (None, GOOD[1], "rates is a NoneType but must be a Tensor of float64"),
-    "floats": (Tensor([[0.1]]), GOOD[1], "rates is float32 of shape (1, 1) but must be a Tensor of float64"),
-    "one axis": (Tensor(np.ones(3)), GOOD[1], "rates is float64 of shape (3,) but must be"),
-    "an array": (np.ones((1, 3)), GOOD[1], "rates is a ndarray but must be"),
-    "a place of floats": (GOOD[0], Tensor([1.0]), "position is float32 of shape (1,) but must be a Tensor of int64"),
-    "no place": (GOOD[0], Tensor(np.zeros(0, np.int64)), "position is int64 of shape (0,) but must be"),
-    "a row too many": (Tensor(np.ones((2, 3))), GOOD[1], "rates have shape (2, 3) but there are 1 parameter groups; "
-                       "give a row to each")}
+TABLE, PLACE = Tensor(np.ones((1, 3))), Tensor(np.array([1]))
+RATES: dict[str, tuple[Any, type[Exception], str]] = {
+    "a Tensor": (TABLE, TypeError, "rates is a Tensor but must be an optim.Rates(table, position); for a "
+                 "number, set lr"),
+    "a number": (0.1, TypeError, "rates is a float but must be an optim.Rates"),
+    **{name: (optim.Rates(table, position), ValueError, f"the rates' {said}") for name, (table, position, said) in {
+        "no position": (TABLE, None, "position is a NoneType but must be a Tensor of int64: table (groups, steps), "
+                        "position (1 or more,)"),
+        "floats": (Tensor([[0.1]]), PLACE, "table is float32 of shape (1, 1) but must be a Tensor of float64"),
+        "one axis": (Tensor(np.ones(3)), PLACE, "table is float64 of shape (3,) but must be"),
+        "an array": (np.ones((1, 3)), PLACE, "table is a ndarray but must be"),
+        "a place of floats": (TABLE, Tensor([1.0]), "position is float32 of shape (1,) but must be a Tensor of int64"),
+        "no place": (TABLE, Tensor(np.zeros(0, np.int64)), "position is int64 of shape (0,) but must be"),
+        "a row too many": (Tensor(np.ones((2, 3))), PLACE, "table has shape (2, 3) but there are 1 parameter groups; "
+                           "give a row to each")}.items()}}
 
 
 @pytest.mark.parametrize("case", RATES)
 def test_rates_are_refused(case: str) -> None:
-    rates, position, said = RATES[case]
+    rates, kind, said = RATES[case]
     w = Tensor([1.0], requires_grad=True)
     (w * w).sum().backward()
-    with pytest.raises(ValueError, match=f"^SGD.step: {re.escape(said)}"):
-        optim.SGD([w], 0.1).step(rates, position)
+    with pytest.raises(kind, match=f"^SGD.step: {re.escape(said)}"):
+        optim.SGD([w], 0.1).step(rates)
     assert w.tolist() == [1]
 
 
@@ -295,6 +298,50 @@ def test_metrics_go_aside_and_nothing_that_they_read_does() -> None:
     assert set(calls_aside(evaluate.program)) == {None}
 
 
+def test_metrics_may_come_before_the_backward_pass() -> None:
+    """The program is the same, and the loss is fused with its gradient."""
+    def program(early: bool) -> str:
+        minidl.manual_seed(0)
+        net, metrics = small_net(), RunningMetrics("cpu")
+        sgd = optimizer_of(net)
+        x, labels = Tensor(np.ones((2, 60), np.float32)), Tensor(np.array([0, 1]))
+
+        @minidl.compile
+        def step() -> None:
+            sgd.zero_grad()
+            logits = net(x)
+            loss = ops.cross_entropy(logits, labels)
+            if early:
+                metrics.update(loss, logits, labels)
+            loss.backward()
+            if not early:
+                metrics.update(loss, logits, labels)
+            sgd.step()
+        step()
+        return re.sub(r"[%@]\d+", "", repr(step.program))
+    assert program(True) == program(False)
+    assert "cross_entropy_with_grad" in program(True)
+
+
+@pytest.mark.parametrize("moves", ["an effect", "the total", "a view of the total"])
+def test_counters_go_no_further_than(moves: str) -> None:
+    """Where they could be seen to be late."""
+    metrics, w = RunningMetrics("cpu"), Tensor(np.zeros(2))
+    x, labels = Tensor(np.ones((2, 3), np.float32)), Tensor(np.array([0, 1]))
+    view = metrics.sums.reshape(1, 2)
+
+    def step() -> Tensor:
+        metrics.update(ops.cross_entropy(x, labels), x, labels)
+        if moves == "an effect":
+            with minidl.no_grad():
+                w[0] = 1.0
+        return {"an effect": x * 2, "the total": metrics.sums * 2, "a view of the total": view * 2}[moves].exp()
+    run = minidl.compile(step)
+    run()
+    names = [call.name for call in run.program.calls]
+    assert names.index("update_metrics") < names.index({"an effect": "setitem"}.get(moves, "mul"))
+
+
 @pytest.mark.parametrize("case", ["alone", "the sums are read", "a parameter", "a view of a parameter"])
 def test_metrics_stay_where_they_could_be_overtaken(case: str) -> None:
     """By an update of what they read, or by a call that reads what they add to."""
@@ -331,7 +378,7 @@ def compiled_fit(device: str) -> _Compiled:
     minidl.manual_seed(0)
     model = small_net()
     model.to(device)
-    return _Compiled(model, optimizer_of(model), [0.2, 0.1], loader(device), loader(device, shuffle=False))
+    return _Compiled(model, optimizer_of(model), loader(device), loader(device, shuffle=False))
 
 
 def trained(device: str, compiled: bool | None) -> tuple[list[Any], dict[str, np.ndarray], int]:

@@ -266,7 +266,7 @@ def test_on_the_cpu_the_set_is_not_copied_and_batches_are_numpys(name: str, monk
     source = dataset(10)
     loader = DataLoader(source, 4, seed=1, device=name)
     assert loader.device == "cpu"
-    assert loader._images is source.images
+    assert loader.stored.images is source.images
     wanted = list(DataLoader(source, 4, seed=1))
     assert len(wanted) == 3
     for batch, default in zip(loader, wanted):

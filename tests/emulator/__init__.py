@@ -31,6 +31,7 @@ import pytest
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
 
 from minidl.ops import cuda  # noqa: E402
+from minidl.ops._backend import BACKENDS  # noqa: E402
 from minidl.ops.cuda import launch  # noqa: E402
 
 HERE = Path(__file__).parent
@@ -200,16 +201,18 @@ class Emulator:
             for name in ("asarray", "ascontiguousarray"):
                 patch.setattr(cupy, name, getattr(memory, name))
             patch.setattr(cupy, "ndarray", Memory)
+            patch.setattr(np, "broadcast_to", functools.partial(np.broadcast_to, subok=True))     # as CuPy's
             patch.setattr(cupy.cuda, "get_current_stream", lambda: stream)
             patch.setattr(cupy.cuda, "Device", lambda *number: contextlib.nullcontext())
             patch.setattr(cupy.cuda.runtime, "getDevice", lambda: 0)
-            for name, fact in FACTS.items():
-                patch.setattr(launch, name, functools.partial(int, fact))
-            patch.setattr(launch, "empty", memory.empty)
-            for name, value in {"_module": module, "_launch": self._launch, "_ndarray": Memory,
+            facts = {name: functools.partial(int, fact) for name, fact in FACTS.items()}
+            for name, value in {"_module": module, "_launch": self._launch, "_ndarray": Memory, "empty": memory.empty,
                                 "_current_device": lambda: 0, "_current_stream": lambda: stream,
-                                "_make_ready": lambda device: None}.items():
-                patch.setattr(launch.kernels, name, value)
+                                "_make_ready": lambda device: None, **facts}.items():
+                for room in (launch, launch.device, launch.kernels, launch.memory):
+                    if hasattr(room, name):
+                        patch.setattr(room, name, value)
+            patch.setitem(BACKENDS, Memory, cuda)
             forget()
             try:
                 yield self

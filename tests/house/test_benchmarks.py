@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import itertools
+import json
 import subprocess
 import sys
 import time
@@ -21,9 +22,13 @@ from minidl import data, device
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
-import cold_start  # noqa: E402  # the folder first
+import accuracy  # noqa: E402  # the folder first
+import cold_start  # noqa: E402
+import conv  # noqa: E402
 import conv_report  # noqa: E402
 import machine  # noqa: E402
+import overhead  # noqa: E402
+import results  # noqa: E402
 import time_to_accuracy  # noqa: E402
 import train_step  # noqa: E402
 
@@ -61,7 +66,7 @@ def test_train_step_measures_each_peer(capsys: pytest.CaptureFixture[str]) -> No
     rows = printed(train_step.main, capsys, *STEP, "--peers", "minidl-compiled", "--precision", "fp32,3xtf32")
     assert [(row["peer"], row["precision"]) for row in rows] == [
         ("minidl", "fp32"), ("minidl-compiled", "fp32"), ("minidl", "3xtf32"), ("minidl-compiled", "3xtf32")]
-    assert all(float(row["median ms/step"]) > 0 and row["batch"] == "2" for row in rows)
+    assert all(float(row["ms per step"]) > 0 and row["batch"] == "2" for row in rows)
     assert "share of limit" not in rows[0]
 
 
@@ -81,13 +86,77 @@ def test_multiply_adds_of_forward_and_backward() -> None:
     assert train_step.multiply_adds("krizhevsky2009", 1) == 2 * 64 * 3 * 64 * 32**2 + 3 * 10 * 64 * 8**2
 
 
-def test_share_of_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    work = 2 * train_step.multiply_adds("lenet5", 8)
-    monkeypatch.setattr(machine, "peaks_of", lambda where: {"fp32": work * 10.0, "tf32": work * 60.0})
-    shares = [train_step.share("lenet5", 8, precision, 0.2, "cuda") for precision in ("fp32", "tf32", "3xtf32")]
-    assert shares == ["50.0 %", "8.3 %", "25.0 %"]
-    monkeypatch.setattr(machine, "peaks_of", lambda where: {"fp32": None, "tf32": None})
-    assert train_step.share("lenet5", 8, "tf32", 0.2, "cuda") == ""
+@pytest.mark.parametrize(("precision", "moved", "share"), [
+    ("fp32", 0, 0.5), ("tf32", 0, 1 / 12), ("3xtf32", 0, 0.25), ("tf32", 8.0, 0.4), ("bf16", 8.0, None)])
+def test_share_of_limit(precision: str, moved: float, share: float | None) -> None:
+    limits = {"fp32": 10.0, "tf32": 60.0, "bf16": None, "bytes": 100.0}
+    assert machine.share(limits, precision, 1, moved, 0.2) == (share and pytest.approx(share))
+    assert machine.share(None, precision, 1, moved, 0.2) is None
+
+
+def test_one_limit_for_every_script() -> None:
+    h200 = machine.published("NVIDIA H200")
+    assert h200["fp32"] == pytest.approx(machine.peaks(132, 1_980_000, "90")["fp32"], rel=1e-3)
+    assert h200["tf32"] == pytest.approx(machine.peaks(132, 1_830_000, "90")["tf32"], rel=1e-3)    # at the lower clock
+
+
+def test_facts_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    attributes = {"MultiProcessorCount": 108, "ClockRate": 1_410_000, "MemoryClockRate": 1_215_000,
+                  "GlobalMemoryBusWidth": 5120}
+    names = {0: {"name": b"NVIDIA H200"}, 1: {"name": b"NVIDIA A100-SXM4-40GB"}}
+    runtime = SimpleNamespace(getDevice=lambda: 0, getDeviceProperties=names.__getitem__,
+                              driverGetVersion=lambda: 13000, runtimeGetVersion=lambda: 13020)
+    cuda = SimpleNamespace(runtime=runtime, Device=lambda: SimpleNamespace(attributes=attributes,
+                                                                           compute_capability="80"))
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=cuda, __version__="14.2.0"))
+    of = machine.facts("cuda", 4)
+    assert (of["gpu"], of["driver"], of["threads"]) == ("NVIDIA H200", "13.0", 4)
+    assert machine.versions(["minidl"], "cuda")["CUDA"] == "13.2"
+    assert machine.limits("cuda") == machine.published("NVIDIA H200")
+    runtime.getDevice = lambda: 1
+    found = machine.limits("cuda")
+    assert found["fp32"] == pytest.approx(19.5e12, rel=2e-3)
+    assert found["bytes"] == pytest.approx(1.555e12, rel=1e-3)
+    assert machine.limits_line(found)[0].startswith("Limits (what the multiprocessors do at the highest clock")
+
+
+def step_row(**of: Any) -> results.Result:
+    return {"net": "lenet5", "batch": 128, "beside": "fp32", "peer": "minidl", "precision": "fp32", "flop": 1e9,
+            "median_s": 2e-4, "least_s": 1e-4, "largest_s": 3e-4, "peak_mib": None, **of}
+
+
+def step_result(*rows: results.Result, **of: Any) -> results.Result:
+    return {"limits": None, "method": {"warmup": 1, "steps": 3, "repeats": 9, "in_a_row": 20}, "rows": list(rows), **of}
+
+
+def test_a_speed_is_the_ratio_of_the_two_medians() -> None:
+    threefold = {"beside": "3xtf32", "precision": "3xtf32"}
+    run = step_result(step_row(), step_row(peer="torch", median_s=3e-4, rounds_s=[9.0]), step_row(**threefold),
+                      step_row(**threefold, peer="torch", median_s=5e-4))
+    rows = table("\n".join(train_step.table([run])))
+    assert [row["speed / torch"] for row in rows] == ["1.50", "1.00", "2.50", "1.00"]
+    assert (rows[0]["ms per step"], rows[0]["medians of the rounds"]) == ("0.2", "0.1-0.3")
+    assert train_step.speed(run, run["rows"][0], "jax") is None
+
+
+def test_runs_are_numbered_where_they_measured_the_same() -> None:
+    once, other = step_result(step_row()), step_result(step_row(batch=1024))
+    assert "run" not in table("\n".join(train_step.table([once, other])))[0]
+    assert [row["run"] for row in table("\n".join(train_step.table([once, once])))] == ["1", "2"]
+
+
+def test_a_gpus_rows_have_a_share_of_its_limit() -> None:
+    limits = {"fp32": 10e12, "tf32": None, "bf16": None, "bytes": 1e12}
+    rows = table("\n".join(train_step.table([step_result(
+        step_row(peak_mib=1234.5), step_row(beside="tf32", precision="tf32"), limits=limits)])))
+    assert [(row["us per step"], row["share of limit"], row["peak MiB"]) for row in rows] == [
+        ("200", "50.0 %", "1,234.5"), ("200", "", "")]
+
+
+def test_what_was_counted() -> None:
+    assert train_step.counted(step_result()) == (
+        "20 steps of warm-up, then 9 rounds in which the peers take turns of 20 uncounted and 60 counted steps, 20 "
+        "between two readings of the clock.")
 
 
 @pytest.mark.parametrize(("multiprocessors", "kilohertz", "capability", "fp32", "tf32"), [
@@ -109,8 +178,8 @@ def test_most_memory_held_at_once() -> None:
     hook.free_postprocess(pmem_id=1, mem_size=512)
     hook.malloc_postprocess(pmem_id=3, mem_size=256, size=256)
     assert (hook.most, hook.now) == (1536, 1280)
-    assert train_step.mebibytes(3 * 2**19) == "1.5"
-    assert train_step.mebibytes(None) == ""
+    assert train_step.mebibytes(3 * 2**19) == 1.5
+    assert train_step.mebibytes(None) is None
 
 
 @pytest.mark.gpu
@@ -157,6 +226,12 @@ def test_cold_start_clocks_whole_processes(capsys: pytest.CaptureFixture[str]) -
     assert all(0.01 < float(row["first step s"]) <= float(row["first replay s"]) for row in rows)
 
 
+def test_a_spread_is_shown_where_there_is_one() -> None:
+    several, one = cold_start.spread("first", [3.0, 1.0, 1.5]), cold_start.spread("first", [2.0])
+    assert [cold_start.cell(row, "first") for row in (several, one, {"first_s": 4.0}, {})] == [
+        "1.50 (1.00-3.00)", "2.00", "4.00", ""]
+
+
 def test_caches_are_empty_and_then_filled(monkeypatch: pytest.MonkeyPatch) -> None:
     begins: list[dict[str, str]] = []
 
@@ -176,8 +251,75 @@ def test_caches_are_empty_and_then_filled(monkeypatch: pytest.MonkeyPatch) -> No
     assert len(set(itertools.chain(*begins))) == 6 * 3                                     # each pair has its own
     assert {key: len(times) for key, times in taken.items()} == {
         ("lenet5", peer, caches): 2 for peer in ("minidl", "torch") for caches in cold_start.CACHES}
-    assert cold_start.cells([t for t, _ in taken["lenet5", "minidl", "filled"]])[0] == "3.00"
-    assert cold_start.cells([None, None]) == ["", ""]
+    first = cold_start.spread("first", [t for t, _ in taken["lenet5", "minidl", "filled"]])
+    assert first["first_s"] == pytest.approx(3.0, abs=0.01)
+    assert cold_start.spread("replay", [None, None]) == {}
+
+
+# ---------------------------------------------------------------- convolutions
+def test_an_algorithm_is_measured_in_the_precisions_that_it_computes_in() -> None:
+    args = argparse.Namespace(algorithms=["direct", "wgmma"], precisions=["fp32", "tf32", "bf16"])
+    assert list(conv.entries(args, ["cudnn"], lambda name: name == "direct")) == [
+        ("direct", "fp32"), ("wgmma", "tf32"), ("wgmma", "bf16"), ("cudnn", "fp32"), ("cudnn", "tf32")]
+
+
+def test_who_is_on_tensor_cores_is_asked_of_the_algorithms(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
+    from minidl.ops.cuda import launch
+
+    for name, fact in {"multiprocessors": 132, "compute_capability": 90, "most_shared": 232448}.items():
+        monkeypatch.setattr(launch, name, lambda fact=fact: fact)
+    case = conv.SHAPES["krizhevsky"][0]
+    exact = {name: conv.is_exact(name, "y", case.geometry(), np.dtype(np.float32)) for name in (
+        "direct", "gemm", "winograd", "tensor_core", "tensor_core_image", "wgmma")}
+    assert exact == {"direct": True, "gemm": True, "winograd": True, "tensor_core": False, "tensor_core_image": False,
+                     "wgmma": False}
+    assert conv.is_exact("wgmma", "dx", case.geometry(), np.dtype(np.float32))     # never there: one row says so
+
+
+def test_a_result_is_that_of_the_graph() -> None:
+    made: list[str] = []
+
+    def call(i: int) -> str:
+        made.append("call")
+        return f"result {len(made)}"
+
+    def capture(work: Any) -> Any:
+        work()
+        return lambda: made.append("replay")
+    assert conv.once(call, capture) == "result 1"
+    assert made == ["call", "replay"]
+
+    def refused(work: Any) -> Any:
+        work()
+        raise RuntimeError("not while a stream is captured")
+    assert conv.once(call, refused) == "result 4"              # eager, after the one that was not recorded
+
+
+def conv_row(**of: Any) -> results.Result:
+    return {"label": "krizhevsky", "shape": [128, 3, 39, 39, 64, 8, 1, 0], "direction": "y", "algorithm": "direct",
+            "precision": "fp32", "flop": 2e9, "bytes": 4e6, "us": 200.0, "graph": True, "sets": 1, "calls": 2,
+            "repeats": 20, "workspace_mib": 0.0, "error": 1e-7, **of}
+
+
+def test_tables_of_convolutions() -> None:
+    slow = [{"label": "krizhevsky", "direction": "y", "algorithm": name, "ms": ms}
+            for name, ms in (("direct", 5), ("gemm", 2))]
+    run = {"limits": {"fp32": 50e12, "tf32": None, "bytes": 4e12}, "cpu": slow,
+           "rows": [conv_row(), conv_row(algorithm="krizhevsky", us=100.0), conv_row(algorithm="cudnn", us=50.0),
+                    conv_row(algorithm="gemm", us=400.0, eager="cuBLAS"),
+                    {**conv_row(algorithm="wgmma", precision="tf32"), "us": None, "why": "it has no kernel for y"}]}
+    best = table("\n".join(conv_report.best_table(run)))[0]
+    assert (best["fp32: fastest us"], best["fp32: speed / cuDNN"]) == ("`krizhevsky` 100", "0.50")
+    ladder = table("\n".join(conv_report.ladder_table(run)))
+    assert [row["krizhevsky y us"] for row in ladder] == ["200", "100", "50", "400"]
+    core = conv_report.core_table(run)
+    assert "| y | `krizhevsky` | 100 | 5 | 50 | 2 | 20 | 125 times |" in core
+    assert len(core) == 4
+    entries = list(conv_report.shape_tables(run))
+    assert "| y | `direct` | fp32 | 200 | 10.00 | 20.0% | 0.0 | 1.0e-07 | 20 x 2, 1 sets |" in entries
+    assert "| y | `gemm` | fp32 | 400 | 5.00 | 10.0% | 0.0 (cuBLAS) | 1.0e-07 (cuBLAS) | 20 x 2, 1 sets |" in entries
+    assert "- `wgmma`: it has no kernel for y (y)" in entries
 
 
 # ---------------------------------------------------------------- time to an accuracy
@@ -191,22 +333,12 @@ def digits() -> time_to_accuracy.Data:
     return time_to_accuracy.Data(train, test, *data.channel_statistics(train), 2)
 
 
-def test_the_ladder_has_every_algorithm_and_knows_who_is_on_tensor_cores() -> None:
-    pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
-    from checks.convolutions import TENSOR_CORES
-
-    from minidl.ops.cuda import conv
-
-    assert sorted(conv_report.LADDER) == sorted(conv.ALGORITHMS)
-    assert list(conv_report.ON_TENSOR_CORES) == TENSOR_CORES
-
-
 def test_recipes_are_for_the_zoos_nets_and_their_data() -> None:
     assert {name: recipe.data for name, recipe in time_to_accuracy.RECIPES.items()} == {
         name: zoo.MODELS[name].recipe.data for name in ("lenet5", "krizhevsky2009")}
 
 
-def test_a_plan_of_rates_and_looks() -> None:
+def test_a_plan_of_rates_and_evaluations() -> None:
     rates, points = time_to_accuracy.plan(QUICK, 330)          # 10 batches an epoch, and a rest
     assert points == [5, 10, 15, 20]
     assert rates == pytest.approx([0.1 * min((i + 1) / 5, (20 - i) / 15, 1) for i in range(20)])
@@ -243,9 +375,13 @@ def test_the_first_look_at_the_mark_counts_and_looking_does_not(accuracies: list
 
 def test_means_are_of_the_seeds_that_got_there() -> None:
     found = [time_to_accuracy.Outcome(*of) for of in ((1.0, 10, 0.9), (None, 20, 0.8), (2.0, 20, 0.91))]
-    assert time_to_accuracy.row("lenet5", "3xtf32", "torch", found) == (
-        "| lenet5 | fp32 | torch | 2 of 3 | 1.500 | 0.500 | 1.000-2.000 | 15 | 87.00 % |")
-    assert "| 0 of 1 |  |  |  |  | 80.00 % |" in time_to_accuracy.row("lenet5", "fp32", "minidl", found[1:2])
+    some, none = (time_to_accuracy.row("lenet5", "3xtf32", peer, of)
+                  for peer, of in (("torch", found), ("minidl", found[1:2])))
+    result = {"machine": {"cpu": "a CPU"}, "versions": {}, "date": "", "commit": None, "origin": "measured",
+              "rows": [some, none]}
+    report = time_to_accuracy.report([result])
+    assert "| lenet5 | fp32 | torch | 2 of 3 | 1.500 | 0.500 | 1.000-2.000 | 15 | 87.00 % |" in report
+    assert "| lenet5 | 3xtf32 | minidl | 0 of 1 |  |  |  |  | 80.00 % |" in report
 
 
 def trained(peer: Any, seed: int, rates: Sequence[float]) -> dict[str, np.ndarray]:
@@ -314,13 +450,75 @@ def test_time_to_accuracy_reports_each_peer(quick: None, capsys: pytest.CaptureF
     assert all(float(row["mean s"]) > 0 for row in rows)
 
 
-def test_the_documents_state_the_recipes() -> None:
-    documents = (BENCHMARKS.parent / "docs" / "benchmarks.md").read_text(encoding="utf-8")
-    rows = {row["model"]: row for row in table(documents) if "highest rate" in row}
-    for model, recipe in time_to_accuracy.RECIPES.items():
-        row, images = rows[model], {"mnist": 60_000, "cifar10": 50_000}[recipe.data]
-        rates, _ = time_to_accuracy.plan(recipe, images)
-        assert [float(row[column]) for column in ("batch", "highest rate", "Nesterov momentum", "weight decay",
-                                                  "epochs", "steps")] == [
-            recipe.batch, recipe.lr, recipe.momentum, recipe.weight_decay, recipe.epochs, len(rates)]
-        assert row["rises over"] == f"{100 * recipe.warmup:g} %"
+def test_recipes_as_a_table() -> None:
+    rows = table("\n".join(time_to_accuracy.recipes(["lenet5"])))
+    assert (rows[0]["batch"], rows[0]["rises over"], rows[0]["steps"]) == ("256", "20 %", "1404")
+
+
+# ---------------------------------------------------------------- accuracy, overhead
+def test_accuracy_trains_each_seed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+                                   capsys: pytest.CaptureFixture[str]) -> None:
+    commands: list[list[str]] = []
+
+    def run(command: list[str], check: bool) -> None:
+        """As train.py leaves its run folder."""
+        commands.append(command)
+        folder = Path(command[command.index("--output-dir") + 1])
+        folder.mkdir()
+        (folder / "config.json").write_text(json.dumps({"data": "mnist", "train_images": 500}))
+        (folder / "metrics.jsonl").write_text("".join(
+            json.dumps({"test_accuracy": 0.9 + len(commands) / 100, "seconds": 1.5, "images_per_second": rate}) + "\n"
+            for rate in (1, 2, 1000, 3000, 2000)))
+    monkeypatch.setattr(results, "commit", lambda: "abc")      # it has its own use for subprocess.run
+    monkeypatch.setattr(subprocess, "run", run)
+    file = tmp_path / "accuracy.json"
+    accuracy.main(["--models", "lenet5", "--seeds", "2", "--threads", "1", "--json", str(file)])
+    assert [command[command.index("--seed") + 1] for command in commands] == ["0", "1"]
+    assert "| lenet5 | mnist | 5 | 91.00, 92.00 | 91.50 | 7.5 | 2,000 | 0.25 |" in capsys.readouterr().out
+    assert json.loads(file.read_text())["rows"][1] == {
+        "model": "lenet5", "data": "mnist", "epochs": 5, "seed": 1, "accuracy": 0.92, "seconds_s": 7.5,
+        "images_per_s": 2000, "train_images": 500}
+
+
+def test_overhead_measures_each_op(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+                                   tmp_path: Path) -> None:
+    monkeypatch.setattr(overhead, "CHAIN", 10)
+    overhead.main(["--number", "1", "--repeats", "1", "--json", str(tmp_path / "file.json")])
+    rows = [row for row in table(capsys.readouterr().out) if "op" in row]
+    assert [row["op"] for row in rows] == list(overhead.CALLS)
+    assert json.loads((tmp_path / "file.json").read_text())["chain"]["ops"] == 10
+
+
+# ---------------------------------------------------------------- files
+def test_a_file_has_all_that_is_needed_to_judge_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "step.json"
+    shown = printed(train_step.main, capsys, *STEP, "--peers", "", "--json", str(file))
+    found = json.loads(file.read_text())
+    assert list(found) == ["benchmark", "command", "date", "commit", "origin", "machine", "versions", "limits",
+                           "method", "ratio", "rows"]
+    assert (found["benchmark"], found["origin"], found["limits"]) == ("train_step", "measured", None)
+    assert {"minidl", "NumPy", "Python"} < set(found["versions"])
+    assert found["machine"]["threads"] == 1
+    assert found["method"] == {"warmup": 1, "steps": 1, "repeats": 1, "in_a_row": 1}
+    (row,) = found["rows"]
+    assert row["rounds_s"] == [row["median_s"]]
+    assert results.digits(row["median_s"] * 1e3) == shown[0]["ms per step"]
+    assert file.read_text().count("\n") == len(found) + 4      # a line for each field and each row
+
+
+def test_the_command_leaves_out_whose_machine_it_was() -> None:
+    argv = ["benchmarks/train_step.py", "--json", "x/y.json", "--data-dir=here", "--models", "lenet5", "--shape", "a b"]
+    assert results.command(argv) == (
+        "python benchmarks/train_step.py --data-dir <folder> --models lenet5 --shape 'a b'")
+
+
+@pytest.mark.parametrize(("value", "text"), [
+    (43.5664, "43.57"), (546.0, "546"), (1653.4, "1,653"), (999.96, "1,000"), (0.022222, "0.02222"),
+    (16302.2, "16,302"), (63.7, "63.7"), (0.0, "0")])
+def test_four_digits(value: float, text: str) -> None:
+    assert results.digits(value) == text
+
+
+def test_times_have_a_unit() -> None:
+    assert [results.time_of(s) for s in (2.5, 0.0891, 4.357e-5)] == ["2.5 s", "89.1 ms", "43.57 us"]
+    assert [results.span(*ends) for ends in ((1.0, 2.0), (44.0, 44.0))] == ["1-2", "44"]

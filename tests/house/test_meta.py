@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import ast
+import importlib
+import inspect
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from cases import CASES
 
 from minidl import ops
+from minidl.ops import cpu
+from minidl.ops.primitives import PRIMITIVES
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = {path.relative_to(ROOT).with_suffix("").as_posix(): ast.parse(path.read_text(encoding="utf-8"))
@@ -22,8 +27,8 @@ SOURCES["train"] = ast.parse((ROOT / "train.py").read_text(encoding="utf-8"))
 
 # ---------------------------------------------------------------- cases
 def test_every_op_has_cases() -> None:
-    public = set(ops.__all__) - {"OPS", "CONV_ALGORITHMS"}
-    assert {name for name in ops.OPS if not hasattr(ops, name)} == set(), "not exported by minidl/ops/__init__.py"
+    public = {name for name, value in vars(ops).items() if callable(value)}
+    assert {name for name in ops.OPS if not hasattr(ops, name)} == set(), "in no __all__ of its family"
     assert set(ops.OPS) | public == set(CASES)
 
 
@@ -36,11 +41,33 @@ def test_at_least_40_shapes_an_op_with_size_0_and_1(op: str) -> None:
     assert any(n > 1 and n % 2 for n in sizes)
 
 
+@pytest.mark.parametrize("backend", ["cpu", "cuda"])
+def test_every_primitive_has_a_row_and_every_row_a_primitive(backend: str) -> None:
+    """test_cuda_compile.py compares the backends' signatures."""
+    if backend == "cuda":
+        pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
+    room = importlib.import_module(f"minidl.ops.{backend}")
+    found = {name for name, value in vars(room).items() if callable(value) and name[0] != "_"
+             and not isinstance(value, type) and getattr(value, "__module__", "") != "typing"}
+    assert found - {"can_region_step"} == set(PRIMITIVES)
+
+
+def test_facts_of_a_primitive_fit_each_other() -> None:
+    for name, known in PRIMITIVES.items():
+        assert known.effect or not (known.changes or known.update or known.counter or known.captured), name
+        assert not known.effect or not known.line, f"{name}: a region has no effects"
+        if not isinstance(getattr(cpu, name), np.ufunc):
+            parameters = inspect.signature(getattr(cpu, name)).parameters
+            assert max(known.changes, default=0) < len(parameters), name
+            assert len(known.takes) in (0, len(parameters)), name
+
+
 # ---------------------------------------------------------------- rooms
 TOOLS = ("numpy", "minidl/mode", "minidl/tensor", "minidl/device", "minidl/rng", "minidl/ops")
 NAMES = ("basic", "operators", "conv", "pool", "linear", "activation", "loss")
 FAMILIES = tuple(f"minidl/ops/{name}" for name in NAMES)
-FACTS = ("numpy", "minidl/ops/shared", "minidl/ops/geometry", "minidl/ops/region")        # what all backends stand on
+# what all backends stand on
+FACTS = ("numpy", *(f"minidl/ops/{name}" for name in ("primitives", "shared", "geometry", "region")))
 
 # A room, and what it may import beside the standard library; a name allows everything below it. The first row
 # whose name a module has, or stands below, decides.
@@ -52,7 +79,8 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
     ("minidl/tensor", ("numpy", "minidl/mode", "minidl/device")),
     ("minidl/ops/geometry", ()),
     ("minidl/ops/region", ()),
-    ("minidl/ops/shared", ("numpy",)),
+    ("minidl/ops/primitives", ("numpy",)),
+    ("minidl/ops/shared", ("numpy", "minidl/ops/primitives")),
     ("minidl/ops/cpu", (*FACTS, "minidl/ops/cpu")),
     ("minidl/ops/cuda/launch", ("numpy", "cupy", "minidl/device", "minidl/ops/cuda/launch")),
     ("minidl/ops/cuda", (*FACTS, "cupy", "minidl/device", "minidl/version", "minidl/ops/cuda")),
@@ -61,12 +89,12 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
     ("minidl/ops/_op", ("numpy", "minidl/mode", "minidl/tensor", "minidl/ops/_backend")),
     *((family, ("numpy", "minidl/mode", "minidl/tensor", "minidl/rng", "minidl/ops/_op", "minidl/ops/_backend",
                 "minidl/ops/geometry", *FAMILIES)) for family in FAMILIES),
-    ("minidl/ops/__init__", ("minidl/ops/_op", "minidl/ops/_backend", *FAMILIES)),
-    ("minidl/compiler", ("numpy", "cupy", "minidl/mode", "minidl/device", "minidl/tensor", "minidl/ops/region",
-                         "minidl/compiler")),
+    ("minidl/ops/__init__", ("minidl/ops/_op", "minidl/ops/_backend", "minidl/ops/primitives", *FAMILIES)),
+    ("minidl/compiler", ("numpy", "cupy", "minidl/mode", "minidl/device", "minidl/tensor", "minidl/ops/primitives",
+                         "minidl/ops/region", "minidl/compiler")),
     ("minidl/nn", ("minidl/init", *TOOLS)),
     ("minidl/init", TOOLS),
-    ("minidl/optim", TOOLS),
+    ("minidl/optim", ("minidl/optim", *TOOLS)),
     ("minidl/gradcheck", TOOLS),
     ("minidl/data", ("tqdm", "minidl/data", *TOOLS)),
     ("minidl/weights", ("h5py", "minidl/version", *TOOLS)),
@@ -92,7 +120,11 @@ def resolve(module: str, names: list[str]) -> Iterator[str]:
 
 def imports(module: str, tree: ast.AST) -> Iterator[str]:
     package = module.rsplit("/", 1)[0].split("/")
+    types = {id(inner) for node in ast.walk(tree) if isinstance(node, ast.If)     # which no run imports
+             and ast.unparse(node.test) == "TYPE_CHECKING" for inner in ast.walk(node)}
     for node in ast.walk(tree):
+        if id(node) in types:
+            continue
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield from resolve(alias.name, [])
@@ -216,14 +248,14 @@ def test_a_touched_array_is_found(line: str) -> None:
 
 
 # ---------------------------------------------------------------- documentation and words
-PRIMITIVES = ("shared", "cpu", "cuda")                                 # their ops document them
+BACKENDS = ("shared", "cpu", "cuda")                                   # their ops document them
 
 
 def undocumented() -> Iterator[str]:
     for module, tree in SOURCES.items():
         if not ast.get_docstring(tree):
             yield module
-        if not within(module, "minidl") or any(within(module, f"minidl/ops/{room}") for room in PRIMITIVES):
+        if not within(module, "minidl") or any(within(module, f"minidl/ops/{room}") for room in BACKENDS):
             continue
         for node in tree.body:
             if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name[0] != "_" \

@@ -14,7 +14,7 @@ from cases import CASES, LAYOUTS
 from minidl import Tensor, gradcheck, ops
 from minidl.gradcheck import GradcheckError
 from minidl.mode import mode
-from minidl.ops._backend import backend_of
+from minidl.ops._backend import primitives_of
 from minidl.tensor import Node, wrap
 
 DIFFERENTIABLE = [name for name, cases in CASES.items() if cases[0].differentiable]
@@ -44,7 +44,7 @@ def square(gradient: Callable[[np.ndarray, np.ndarray], np.ndarray | None]) -> C
         y, a = x.data ** 2, x.data
         if not (mode.grad and x.requires_grad):
             return wrap(y)
-        return wrap(y, Node("square", backend_of(y), (x,), (True,), lambda gy, need: (gradient(gy, a),)))
+        return wrap(y, Node("square", primitives_of(y), (x,), (True,), lambda gy, need: (gradient(gy, a),)))
     return fn
 
 

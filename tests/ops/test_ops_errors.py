@@ -16,7 +16,7 @@ import pytest
 import minidl
 from minidl import Tensor, device, ops, optim
 from minidl.mode import no_grad
-from minidl.ops._backend import backend_of
+from minidl.ops._backend import primitives_of
 from minidl.ops.cpu import parallel
 
 FOLDER = Path(minidl.__file__).parent
@@ -176,7 +176,7 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
                   r"set_workspace_limit: limit is 1048575 but must be an int of at least 1048576 \(bytes\)"),
     "workspace 1e9": (lambda: minidl.set_workspace_limit(1e9), ValueError,  # type: ignore[arg-type]
                       "set_workspace_limit: limit is 1000000000.0 but must be an int"),
-    "backend": (lambda: backend_of([1.0]), TypeError,
+    "backend": (lambda: primitives_of([1.0]), TypeError,
                 "ops: no backend computes on a list; pass a Tensor made from"),
     "numbers alone": (lambda: ops.add(1, 2), TypeError,
                       "add: got no Tensor but needs at least one; wrap an input in minidl.Tensor"),
@@ -328,8 +328,8 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         "avg_pool2d": lambda: ops.avg_pool2d(INTS, size=1), "max_pool2d": lambda: ops.max_pool2d(INTS, size=1),
         "relu": lambda: ops.relu(INTS), "softmax": lambda: ops.softmax(INTS), "dropout": lambda: ops.dropout(INTS),
         "cross_entropy": lambda: ops.cross_entropy(INTS[0, 0], [0])}.items()},
-    "no batch left": (lambda: backend_of(IMAGES).next_batch(
-        IMAGES, np.zeros(5, int), np.arange(5), np.array([1, 0]), 3, 3, (1.0,), (0.0,), 0, np.float32), ValueError,
+    "no batch left": (lambda: primitives_of(IMAGES).next_batch(
+        IMAGES, np.zeros(5, int), np.arange(5), np.array([0, 0]), 3, 3, (1.0,), (0.0,), 0, np.float32), ValueError,
                       "next_batch: 3 images were asked for but the epoch has 2 left; start the next one by iterating"),
     "mse reduction": (lambda: ops.mse_loss(zeros(2), zeros(2), reduction="avg"), ValueError,
                       "mse_loss: reduction 'avg' is not one of mean, sum, none"),

@@ -33,9 +33,7 @@ def special(shape: tuple[int, ...], trial: int) -> Array:
 LABELS = np.array([1, 0, 3])
 # name -> (shapes, in minidl, in PyTorch); each input in turn, and then the gradient, has the special values
 OPS: dict[str, tuple[tuple[tuple[int, ...], ...], Callable[..., Any], Callable[..., Any]]] = {
-    "relu": (((3, 4),), ops.relu, lambda F, x: F.relu(x)),
-    "sigmoid": (((3, 4),), ops.sigmoid, lambda F, x: x.sigmoid()),
-    "tanh": (((3, 4),), ops.tanh, lambda F, x: x.tanh()),
+    **{act: (((3, 4),), getattr(ops, act), lambda F, x, act=act: getattr(F, act)(x)) for act in ops.ACTIVATIONS},
     "linear": (((3, 4), (2, 4), (2,)), ops.linear, lambda F, x, w, b: F.linear(x, w, b)),
     "conv2d": (((2, 2, 5, 5), (3, 2, 3, 3), (3,)), ops.conv2d, lambda F, x, w, b: F.conv2d(x, w, b)),
     "conv2d stride": (((2, 2, 6, 5), (3, 2, 2, 3), (3,)), lambda x, w, b: ops.conv2d(x, w, b, stride=2),

@@ -332,7 +332,7 @@ def test_a_chain_of_20000_ops_runs_backward_and_is_freed() -> None:
 def test_a_closure_may_answer_none() -> None:
     x = leaf(3)
     y = x * 2
-    stop = Node("stop", _backend.backend_of(y.data), (y.node,), (True,), lambda gy, need: (None,))
+    stop = Node("stop", _backend.primitives_of(y.data), (y.node,), (True,), lambda gy, need: (None,))
     wrap(y.data, stop).backward()
     assert x.grad is None
 
@@ -341,7 +341,7 @@ def test_a_subclass_of_a_known_array_is_served_as_that() -> None:
     class Image(np.ndarray):
         """Some user's array."""
 
-    assert _backend.backend_of(np.zeros(2).view(Image)) is _backend.BACKENDS[np.ndarray]
+    assert _backend.primitives_of(np.zeros(2).view(Image)) is _backend.BACKENDS[np.ndarray]
 
 
 # ---------------------------------------------------------------- memory

@@ -33,7 +33,7 @@ from minidl import Tensor, nn, ops, optim
 from minidl.device import to_device
 from minidl.mode import mode
 from minidl.ops import cpu
-from minidl.ops._backend import backend_of
+from minidl.ops._backend import primitives_of
 from minidl.ops.cpu import parallel
 
 INTERRUPTS = int(os.environ.get("MINIDL_INTERRUPTS", "200"))
@@ -115,7 +115,7 @@ def interrupts(kind: str, count: int, device: str) -> dict[str, int]:
     assert sure.stdin is not None
     assert sure.stdout is not None
     rng = random.Random(kind)
-    primitives: Any = backend_of(Tensor(0.0, device=device).data)
+    primitives: Any = primitives_of(Tensor(0.0, device=device).data)
     update, aim = primitives.sgd, 0.0
 
     def aimed_update(*arguments: Any) -> None:
@@ -150,7 +150,7 @@ def interrupts(kind: str, count: int, device: str) -> dict[str, int]:
         after = training.state()
         found["counter"] += parallel._inside != 0
         found["blas"] += blas is not None and blas[1]() != threads
-        found["mode"] += mode.recorder is not None or not mode.grad
+        found["mode"] += mode.recorder.recording or not mode.grad
         changed = [not np.array_equal(a, b) for a, b in zip(before, after, strict=True)]
         found["within"] += not all(changed)
         if any(changed) and not all(changed):

@@ -13,6 +13,7 @@ import pytest
 import minidl
 from minidl import Tensor, nn, ops
 from minidl.mode import changes
+from zoo.recipe import LAYERS as ACTIVATIONS
 
 
 class Block(nn.Module):
@@ -521,9 +522,7 @@ LAYERS = {
     "MaxPool2d": (lambda: nn.MaxPool2d(2), X, lambda x, net: ops.max_pool2d(x, size=2)),
     "MaxPool2d with options": (lambda: nn.MaxPool2d(3, stride=(2, 1), padding=((1, 0), (0, 2))), X,
                                lambda x, net: ops.max_pool2d(x, size=3, stride=(2, 1), padding=((1, 0), (0, 2)))),
-    "Sigmoid": (nn.Sigmoid, X, lambda x, net: ops.sigmoid(x)),
-    "Tanh": (nn.Tanh, X, lambda x, net: ops.tanh(x)),
-    "ReLU": (nn.ReLU, X, lambda x, net: ops.relu(x)),
+    **{layer.__name__: (layer, X, lambda x, net, act=act: getattr(ops, act)(x)) for act, layer in ACTIVATIONS.items()},
     "Softmax": (nn.Softmax, X, lambda x, net: ops.softmax(x)),
     "Softmax along an axis": (lambda: nn.Softmax(1), X, lambda x, net: ops.softmax(x, axis=1)),
     "Flatten": (nn.Flatten, X, lambda x, net: x.reshape(2, 84)),

@@ -60,16 +60,33 @@ def test_fit_reports_every_epoch_and_follows_the_schedule() -> None:
     assert optimizer.lr == 0.1
 
 
-def test_fit_scales_each_groups_own_rate() -> None:
-    model = zoo.build("perceptron")
-    train, test = tiny_loaders(32)
-    weight, bias = model.parameters()
-    optimizer = optim.SGD([{"params": [weight], "lr": 0.2}, {"params": [bias]}], 0.1)
-    seen: list[list[float]] = []
-    fit(model, optimizer, train, test, epochs=2, schedule=optim.step(1, 0.5),
-        on_epoch=lambda metrics: seen.append([group["lr"] for group in optimizer.groups]))
-    np.testing.assert_allclose(seen, [[0.2, 0.1], [0.1, 0.05]])
-    assert [group["lr"] for group in optimizer.groups] == [0.2, 0.1]
+@pytest.mark.parametrize("compiled", [False, True], ids=["plain", "compiled"])
+def test_fit_scales_each_groups_own_rate_and_does_not_set_it(compiled: bool) -> None:
+    """A rate that on_epoch sets holds from the next epoch on."""
+    def trained(by_fit: bool) -> list[list[float]]:
+        minidl.manual_seed(0)
+        model = zoo.build("perceptron")
+        train, test = tiny_loaders(32)                         # one step per epoch
+        weight, bias = model.parameters()
+        optimizer = optim.SGD([{"params": [weight], "lr": 0.2}, {"params": [bias]}], 0.1)
+        seen: list[Any] = []
+
+        def on_epoch(metrics: Any) -> None:
+            seen.append(([group["lr"] for group in optimizer.groups], metrics["lr"]))
+            if metrics["epoch"] == 2:
+                optimizer.lr = 0.4
+        if by_fit:
+            fit(model, optimizer, train, test, epochs=3, schedule=optim.step(1, 0.5), on_epoch=on_epoch,
+                compiled=compiled)
+            assert seen == [([0.2, 0.1], 0.2), ([0.2, 0.1], 0.1), ([0.4, 0.4], 0.1)]
+        else:
+            for rates in ((0.2, 0.1), (0.1, 0.05), (0.1, 0.1)):
+                for group, rate in zip(optimizer.groups, rates, strict=True):
+                    group["lr"] = rate
+                for images, labels in train:
+                    train_step(model, optimizer, Tensor(images), labels)
+        return [p.tolist() for p in model.parameters()]
+    assert trained(True) == trained(False)
 
 
 def test_two_runs_from_one_seed_end_in_the_same_bits() -> None:
@@ -564,7 +581,7 @@ def test_seconds_are_of_training_and_evaluation_and_images_per_second_of_trainin
             now[0] += 1 if self.training else 10
             return super().forward(x)
 
-    monkeypatch.setattr("minidl.training.fit.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("minidl.training.loop.time.perf_counter", lambda: now[0])
     model = Slow()
     for metrics in fit(model, optim.SGD(model.parameters(), 0.1), *numbered_loaders(), epochs=2):
         assert metrics["seconds"] == 3 * 1 + 2 * 10

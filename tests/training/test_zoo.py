@@ -11,6 +11,7 @@ import pytest
 import minidl
 import zoo
 from minidl import Tensor, nn, ops, optim
+from zoo.recipe import LAYERS
 
 COUNTS = {"lenet5": 61_706, "krizhevsky2009": 53_322, "mlp": 30_830_010, "perceptron": 10_250}
 CHANNELS = {"lenet5": 1, "krizhevsky2009": 3, "mlp": 3, "perceptron": 1}
@@ -71,11 +72,11 @@ def test_logits(name: str, n: int) -> None:
     assert build(name, in_channels=2, classes=7)(images(n, 2)).shape == (n, 7)
 
 
-@pytest.mark.parametrize(("activation", "layer"), [("tanh", nn.Tanh), ("sigmoid", nn.Sigmoid), ("relu", nn.ReLU)])
+@pytest.mark.parametrize(("activation", "layer"), LAYERS.items())
 @pytest.mark.parametrize("name", ["lenet5", "krizhevsky2009", "mlp"])
 def test_activation(name: str, activation: str, layer: type[nn.Module]) -> None:
     net = build(name, activation=activation)
-    kinds = {type(child) for child in net if type(child) in (nn.Tanh, nn.Sigmoid, nn.ReLU)}
+    kinds = {type(child) for child in net if type(child) in LAYERS.values()}
     assert kinds == {layer}
     assert net(images(1, CHANNELS[name])).shape == (1, 10)
 
@@ -149,7 +150,8 @@ def test_learns_by_its_recipe(name: str) -> None:
      "zoo: model 'lenet5' has no option 'filters'; it has in_channels, classes, activation$"),
     (lambda: zoo.build("perceptron", activation="tanh"),
      "zoo: model 'perceptron' has no option 'activation'; it has in_channels, classes$"),
-    (lambda: zoo.build("lenet5", activation="gelu"), "zoo: activation 'gelu' is not one of tanh, sigmoid, relu$"),
+    (lambda: zoo.build("lenet5", activation="step"),
+     f"zoo: activation 'step' is not one of {', '.join(ops.ACTIVATIONS)}$"),
     (lambda: zoo.build("lenet5", classes=0), "Linear: out_features is 0 but must be an int of at least 1$"),
     (lambda: zoo.build("krizhevsky2009", in_channels="3"),
      "Conv2d: in_channels is '3' but must be an int of at least 1$"),

@@ -4,62 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..primitives import ACTIVATIONS, Array, of_activations
 from .parallel import elementwise
 from .reduce import sum
 
-Array = np.ndarray
+VALUES, GRADIENTS = of_activations(lambda act, x: elementwise(ACTIVATIONS[act].value, x),
+                                   lambda act, gy, y: elementwise(ACTIVATIONS[act].grad, gy, y))
+_OWN = {primitive.__name__: primitive for primitive in (*VALUES.values(), *GRADIENTS.values())}
+globals().update(_OWN)
 
-
-def sigmoid(x: Array) -> Array:
-    def work(y: Array, x: Array) -> None:
-        np.negative(x, out=y)
-        if np.max(y, initial=0) < np.log(np.finfo(x.dtype).max):
-            np.exp(y, out=y)
-        else:                              # inf, or NaN
-            with np.errstate(over="ignore"):
-                np.exp(y, out=y)           # inf for very negative x: 1 / inf = 0 is the right answer
-        y += 1
-        np.divide(1, y, out=y)             # np.reciprocal takes longer
-    return elementwise(work, x)
-
-
-def sigmoid_grad_x(gy: Array, y: Array) -> Array:
-    """gy * y * (1 - y)"""
-    def work(gx: Array, gy: Array, y: Array) -> None:
-        np.subtract(1, y, out=gx)
-        gx *= y
-        gx *= gy
-    return elementwise(work, gy, y)
-
-
-def tanh(x: Array) -> Array:
-    return elementwise(lambda y, x: np.tanh(x, out=y), x)
-
-
-def tanh_grad_x(gy: Array, y: Array) -> Array:
-    """gy * (1 - y^2)"""
-    def work(gx: Array, gy: Array, y: Array) -> None:
-        np.multiply(y, y, out=gx)
-        np.subtract(1, gx, out=gx)
-        gx *= gy
-    return elementwise(work, gy, y)
-
-
-def relu(x: Array) -> Array:
-    return elementwise(lambda y, x: np.maximum(x, 0, out=y), x)
-
-
-def relu_grad_x(gy: Array, y: Array) -> Array:
-    """0 where y <= 0, else gy, where y is NaN too"""
-    def work(gx: Array, gy: Array, y: Array) -> None:
-        gx[...] = gy
-        np.copyto(gx, 0, where=y <= 0)     # stored, not multiplied: an infinite gy times 0 would be NaN
-    return elementwise(work, gy, y)
-
-
-# What the `act` of fused primitives names: an activation, and its gradient
-VALUES = {"tanh": tanh, "sigmoid": sigmoid, "relu": relu}
-GRADIENTS = {"tanh": tanh_grad_x, "sigmoid": sigmoid_grad_x, "relu": relu_grad_x}
+__all__ = ["dropout", "dropout_grad_x", "log_softmax", "log_softmax_grad_x", "softmax", "softmax_grad_x", *_OWN]
 
 
 def _shifted(x: Array, axis: int) -> Array:

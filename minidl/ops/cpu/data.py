@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+__all__ = ["advance", "gather", "next_batch"]
+
 Array = np.ndarray
 
 
@@ -27,12 +29,12 @@ def gather(images: Array, indices: Array, scale: Any, shift: Any, padding: int, 
 
 def next_batch(images: Array, labels: Array, order: Array, position: Array, batch: int, n: int,
                scale: tuple[float, ...], shift: tuple[float, ...], padding: int, dtype: Any) -> tuple[Array, Array]:
-    """(gather(...), labels) of batch number position[0] of an epoch.
+    """(gather(...), labels) of the batch after number position[0] of an epoch.
 
     order: the indices (N,) of the epoch's images in their order. n: how many images that batch has; batch: how many all
     but the last have.
     """
-    first = int(position[0]) * batch
+    first = (int(position[0]) + 1) * batch
     indices = order[first:first + n]
     if len(indices) < n:
         raise ValueError(f"next_batch: {n} images were asked for but the epoch has {len(indices)} left; start the next "

@@ -10,6 +10,11 @@ from .activation import GRADIENTS, VALUES
 from .parallel import parallel_for
 from .reduce import sum
 
+__all__ = [
+    "linear", "linear_act", "linear_grad_act", "linear_grad_b", "linear_grad_w", "linear_grad_x", "matmul",
+    "matmul_grad_x", "matmul_grad_y",
+]
+
 Array = np.ndarray
 
 ROWS = 64                                  # of the result that make a chunk

@@ -6,6 +6,8 @@ import numpy as np
 
 from .activation import log_softmax
 
+__all__ = ["check_labels", "cross_entropy", "cross_entropy_grad_x", "cross_entropy_with_grad", "update_metrics"]
+
 Array = np.ndarray
 
 

@@ -15,6 +15,8 @@ import numpy as np
 from .activation import GRADIENTS
 from .parallel import empty, images_a_chunk, parallel_for, scratch
 
+__all__ = ["avg_pool2d", "avg_pool2d_grad_act", "avg_pool2d_grad_x", "max_pool2d", "max_pool2d_grad_x"]
+
 Array = np.ndarray
 
 

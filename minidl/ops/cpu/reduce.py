@@ -12,6 +12,8 @@ import numpy as np
 
 from ..shared import _grown
 
+__all__ = ["mean", "sum", "sum_to"]
+
 Array = np.ndarray
 
 FEW = 128                                  # terms, for which NumPy's way will do

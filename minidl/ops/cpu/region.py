@@ -7,6 +7,8 @@ from typing import Any
 
 from ..region import Region, by_steps
 
+__all__ = ["can_region_step", "region_step"]
+
 Array = Any
 
 

@@ -17,6 +17,11 @@ from ..pool import avg_pool2d, avg_pool2d_grad_act
 from ..reduce import sum
 from . import direct, gemm, unroll
 
+__all__ = [
+    "CONV_ALGORITHMS", "conv2d", "conv2d_act", "conv2d_act_pool", "conv2d_act_pool_grad_wb", "conv2d_grad_b",
+    "conv2d_grad_w", "conv2d_grad_x",
+]
+
 Array = np.ndarray
 
 LONG = 1 << 10                             # elements that einsum adds up in a few sums, one after the other
@@ -29,6 +34,7 @@ ALGORITHMS: dict[str, tuple[Callable[..., Array], ...]] = {       # name -> (y, 
     "gemm": (gemm.y, gemm.dx, gemm.dw),
 }
 ALGORITHMS["auto"] = ALGORITHMS["gemm"]
+CONV_ALGORITHMS = tuple(ALGORITHMS)
 
 
 def _algorithm(g: Any) -> tuple[Callable[..., Array], ...]:

@@ -5,66 +5,51 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
 
+import numpy as np
+
+from ...primitives import ACTIVATIONS, Array, of_activations
 from .. import launch
-
-Array = Any
 
 THREADS = 256
 LONG_ROW = 1024                            # elements of a row from which a whole block shares it
 
 CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
-    (f"activation/{file}.cu", (launch.real(dtype),))
-    for file in ("activation", "softmax", "dropout") for dtype in launch.C_NAME
+    *[(f"activation/{file}.cu", (launch.real(dtype),)) for file in ("softmax", "dropout") for dtype in launch.C_NAME],
+    *[("activation/activation.cu", (launch.real(dtype), ("ACT", act)))
+      for act in ACTIVATIONS for dtype in launch.C_NAME],
 ]
+
+# What act.cuh includes: the activations as C++
+launch.GENERATED["include/activations.cuh"] = "\n".join(f"""struct act_{act} {{
+    static __device__ __forceinline__ REAL value(REAL x) {{ return {row.cuda_value}; }}
+    static __device__ __forceinline__ REAL grad(REAL gy, REAL y) {{ return {row.cuda_grad}; }}
+}};""" for act, row in ACTIVATIONS.items())
 
 
 # ---------------------------------------------------------------- elementwise
 @functools.lru_cache(maxsize=4096)
-def _spread(name: str, size: int, dtype: Any) -> Callable[..., None]:
+def _spread(name: str, act: str, size: int, dtype: np.dtype) -> Callable[..., None]:
     """The launch of an elementwise kernel."""
     grid = min(launch.blocks(size, THREADS), 16 * launch.multiprocessors())
-    return launch.kernel("activation/activation.cu", name, launch.real(dtype)).sized((grid,), (THREADS,))
+    return launch.kernel("activation/activation.cu", name, launch.real(dtype), ("ACT", act)).sized((grid,), (THREADS,))
 
 
-def _elementwise(name: str, *arrays: Array) -> Array:
+def _elementwise(name: str, act: str, *arrays: Array) -> Array:
     """A new array from arrays of one shape, by a kernel that takes them, the result and its size."""
     first = arrays[0]
     size, dtype = first.size, first.dtype
     y = launch.empty(first.shape, dtype)
-    _spread(name, size, dtype)(*arrays, y, size)
+    _spread(name, act, size, dtype)(*arrays, y, size)
     return y
 
 
-def sigmoid(x: Array) -> Array:
-    return _elementwise("sigmoid", x)
+VALUES, GRADIENTS = of_activations(functools.partial(_elementwise, "activation"),
+                                   functools.partial(_elementwise, "activation_grad_x"))
+_OWN = {primitive.__name__: primitive for primitive in (*VALUES.values(), *GRADIENTS.values())}
+globals().update(_OWN)
 
-
-def sigmoid_grad_x(gy: Array, y: Array) -> Array:
-    """gy * y * (1 - y)"""
-    return _elementwise("sigmoid_grad_x", gy, y)
-
-
-def tanh(x: Array) -> Array:
-    return _elementwise("tanh_y", x)
-
-
-def tanh_grad_x(gy: Array, y: Array) -> Array:
-    """gy * (1 - y^2)"""
-    return _elementwise("tanh_grad_x", gy, y)
-
-
-def relu(x: Array) -> Array:
-    return _elementwise("relu", x)
-
-
-def relu_grad_x(gy: Array, y: Array) -> Array:
-    """0 where y <= 0, else gy, where y is NaN too"""
-    return _elementwise("relu_grad_x", gy, y)
-
-
-VALUES = {"tanh": tanh, "sigmoid": sigmoid, "relu": relu}      # what the `act` of fused primitives names
+__all__ = ["dropout", "dropout_grad_x", "log_softmax", "log_softmax_grad_x", "softmax", "softmax_grad_x", *_OWN]
 
 
 # ---------------------------------------------------------------- along an axis

@@ -19,6 +19,11 @@ from .product import implicit_gemm
 from .resident import tensor_core_image, wgmma, whole_image, winograd, winograd_dw
 from .resident.planned import Gradients, Outputs
 
+__all__ = [
+    "CONV_ALGORITHMS", "conv2d", "conv2d_act", "conv2d_act_pool", "conv2d_act_pool_grad_wb", "conv2d_grad_b",
+    "conv2d_grad_w", "conv2d_grad_x",
+]
+
 Array = Any
 
 

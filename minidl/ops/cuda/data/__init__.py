@@ -10,6 +10,8 @@ import numpy as np
 
 from .. import launch
 
+__all__ = ["advance", "gather", "next_batch"]
+
 Array = Any
 
 THREADS = 256
@@ -35,7 +37,7 @@ def gather(images: Array, indices: Array, scale: Any, shift: Any, padding: int, 
 
 def next_batch(images: Array, labels: Array, order: Array, position: Array, batch: int, n: int,
                scale: tuple[float, ...], shift: tuple[float, ...], padding: int, dtype: Any) -> tuple[Array, Array]:
-    """(gather(...), labels) of batch number position[0] of an epoch.
+    """(gather(...), labels) of the batch after number position[0] of an epoch.
 
     order: the indices (N,) of the epoch's images in their order. n: how many images that batch has; batch: how many all
     but the last have. Of images beyond the order's end the pixels are NaN and the labels -1.

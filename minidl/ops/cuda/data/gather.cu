@@ -4,7 +4,7 @@
 // all shifts. A block owns whole planes of y, one after the other; a thread owns every blockDim.x-th pixel of them,
 // so that neighbours write neighbours. Any grid and block will do. An index counts from the end where it is negative;
 // one that names no image is not read at: its pixels are NaN.
-// gather: the index of image i is indices[i]. next_batch: it is order[position[0] * batch + i], or no image's where the
+// gather: the index of image i is indices[i]. next_batch: it is order[(position[0] + 1) * batch + i], or no image's where the
 // order of `count` images has ended, and picked[i] is that image's label, or -1.
 #include "include/common.cuh"
 
@@ -49,7 +49,7 @@ extern "C" __global__ void next_batch(const unsigned char* images, const long lo
                                       const long long* position, const REAL* affine, REAL* y, long long* picked, int stored,
                                       int count, int batch, int n, int channels, int h, int w, int padding) {
     Images from{images, stored, channels, h, w, padding};
-    long long first = position[0] * batch;
+    long long first = (position[0] + 1) * batch;
     for (unsigned plane = blockIdx.x; plane < n * channels; plane += gridDim.x) {
         int i = plane / channels, channel = plane % channels;
         long long index = first + i < count ? order[first + i] : stored;

@@ -11,6 +11,8 @@ import numpy as np
 
 from .. import launch
 
+__all__ = ["getitem_grad_x"]
+
 Array = Any
 
 THREADS = 256

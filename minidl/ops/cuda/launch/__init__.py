@@ -10,10 +10,10 @@ CuPy keeps what was compiled on disk; a file's own includes are pasted into it, 
 from .device import blocks, compute_capability, most_shared, multiprocessors
 from .kernels import MAX_ELEMENTS, TYPES, Arguments, Kernel, by_value, generated, kernel, struct
 from .memory import empty, ones_like
-from .sources import C_NAME, FOLDER, HOPPER, Constant, options, parameters, pasted, real, source
+from .sources import C_NAME, FOLDER, GENERATED, HOPPER, Constant, options, parameters, pasted, real, source
 
 __all__ = [
-    "C_NAME", "FOLDER", "HOPPER", "MAX_ELEMENTS", "TYPES", "Arguments", "Constant", "Kernel", "blocks", "by_value",
-    "compute_capability", "empty", "generated", "kernel", "most_shared", "multiprocessors", "ones_like", "options",
-    "parameters", "pasted", "real", "source", "struct",
+    "C_NAME", "FOLDER", "GENERATED", "HOPPER", "MAX_ELEMENTS", "TYPES", "Arguments", "Constant", "Kernel", "blocks",
+    "by_value", "compute_capability", "empty", "generated", "kernel", "most_shared", "multiprocessors", "ones_like",
+    "options", "parameters", "pasted", "real", "source", "struct",
 ]

@@ -14,6 +14,7 @@ FOLDER = Path(__file__).parents[1]         # ops/cuda: files and includes are na
 OPTIONS = ("--std=c++17",)
 HOPPER: Constant = ("SM_90A", 1)           # of kernels for compute capability 9.0 alone, with its own instructions
 
+GENERATED: dict[str, str] = {}             # includes that no file holds, because a table does: their texts
 
 C_NAME = {np.dtype(np.float32): "float", np.dtype(np.float64): "double"}
 
@@ -43,7 +44,7 @@ def pasted(file: str, text: str, seen: set[str]) -> str:
         elif include[1] in seen:
             lines.append("")
         else:
-            inner = (FOLDER / include[1]).read_text(encoding="utf-8")
+            inner = GENERATED.get(include[1]) or (FOLDER / include[1]).read_text(encoding="utf-8")
             lines += [pasted(include[1], inner, seen), f'#line {number + 1} "{file}"']
     return "\n".join(lines)
 

@@ -16,6 +16,8 @@ from ....device import precision
 from .. import launch
 from ..reduce import sum_first
 
+__all__ = ["linear", "linear_act", "linear_grad_act", "linear_grad_b", "linear_grad_w", "linear_grad_x"]
+
 Array = Any
 
 launch.struct("Matrices", "rows", "cols", "depth", "a_batch", "b_batch", "sum_batches", "splits", "bias_rows",

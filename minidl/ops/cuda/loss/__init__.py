@@ -10,6 +10,8 @@ import numpy as np
 from .. import launch
 from ..activation import THREADS, lanes_a_row
 
+__all__ = ["check_labels", "cross_entropy", "cross_entropy_grad_x", "cross_entropy_with_grad", "update_metrics"]
+
 Array = Any
 
 MOST_THREADS = 1024                        # of the one block that sums losses

@@ -10,6 +10,8 @@ import numpy as np
 
 from .. import launch
 
+__all__ = ["sgd"]
+
 Array = Any
 
 THREADS = 256

@@ -8,7 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...primitives import ACTIVATIONS
 from .. import launch
+
+__all__ = ["avg_pool2d", "avg_pool2d_grad_act", "avg_pool2d_grad_x", "max_pool2d", "max_pool2d_grad_x"]
 
 Array = Any
 
@@ -16,7 +19,7 @@ THREADS = 256
 BAND = 1024                                # columns of windows that a block of a tiled kernel should own
 SHARED = 48 * 1024                         # bytes of shared memory that every device gives a block
 
-ACTS = [(("ACT", act),) for act in ("tanh", "sigmoid", "relu")]
+ACTS = [(("ACT", act),) for act in ACTIVATIONS]
 
 CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
     *[("pool/pool.cu", (launch.real(dtype), *act)) for dtype in launch.C_NAME for act in ((), *ACTS)],

@@ -12,6 +12,8 @@ from ...region import Region, by_steps
 from .. import launch
 from .emit import Emitted, emit
 
+__all__ = ["can_region_step", "region_step"]
+
 Array = Any
 
 THREADS = 640                              # of a block that has a multiprocessor to itself

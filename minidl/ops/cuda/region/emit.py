@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+from ...primitives import PRIMITIVES
 from ...region import Region, Value
-from .lines import EMIT, Line, Refused, Source
+from . import lines
+from .lines import Line, Refused, Source
 
 TALL, WIDE = 16, 32                        # rows and columns of a block's tile, as in sums.cuh
 READS_ROWS = ("linear", "linear_grad_x")   # functions that read weights
@@ -35,7 +37,7 @@ def emit(region: Region, blocks: int, threads: int, most: int) -> Emitted | None
     source = Source(region, threads)
     try:
         for step in region.steps:
-            EMIT[step.primitive](source, step)
+            getattr(lines, PRIMITIVES[step.primitive].line)(source, step)
         summed = {job.out for job in source.jobs}
         results = tuple(f"s{v.number}" if v in summed else source.store(v) for v in region.outputs)
         if sum(outputs * inputs for outputs, inputs in source.rows.values()) > MOST_WEIGHTS:

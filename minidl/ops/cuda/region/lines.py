@@ -359,15 +359,3 @@ def cross_entropy(s: Source, step: Step) -> None:
     s.jobs.append(Job(loss, None, f"o{loss.number}", scale))
     s.call("cross_entropy", "", x, f"l{labels.number}", f"o{loss.number} + image", gx, f"(REAL){smoothing!r}",
            f"(REAL){scale!r}", out=gx)
-
-
-EMIT: dict[str, Callable[[Source, Step], None]] = {
-    "conv2d": conv2d, "conv2d_act": conv2d, "conv2d_act_pool": conv2d, "conv2d_grad_x": conv2d_grad_x,
-    "conv2d_grad_w": conv2d_grad_w, "conv2d_grad_b": conv2d_grad_b, "conv2d_act_pool_grad_wb": conv2d_act_pool_grad_wb,
-    "linear": linear, "linear_act": linear,
-    "linear_grad_x": linear_grad_x, "linear_grad_act": linear_grad_x, "linear_grad_w": linear_grad_w,
-    "linear_grad_b": linear_grad_b, "avg_pool2d": avg_pool2d, "avg_pool2d_grad_x": avg_pool2d_grad_x,
-    "avg_pool2d_grad_act": avg_pool2d_grad_x, "tanh": activation, "sigmoid": activation, "relu": activation,
-    "tanh_grad_x": activation_grad_x, "sigmoid_grad_x": activation_grad_x, "relu_grad_x": activation_grad_x,
-    "reshape": reshape, "cross_entropy_with_grad": cross_entropy,
-}

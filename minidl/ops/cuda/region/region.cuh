@@ -29,13 +29,6 @@ struct identity {
     static __device__ __forceinline__ REAL value(REAL x) { return x; }
     static __device__ __forceinline__ REAL grad(REAL gy, REAL) { return gy; }
 };
-#define ACTIVATION(name) struct act_##name { \
-    static __device__ __forceinline__ REAL value(REAL x) { return name##_value(x); } \
-    static __device__ __forceinline__ REAL grad(REAL gy, REAL y) { return name##_grad(gy, y); } }
-ACTIVATION(tanh);
-ACTIVATION(sigmoid);
-ACTIVATION(relu);
-
 __host__ __device__ constexpr int least(int a, int b) { return a < b ? a : b; }
 __host__ __device__ constexpr int up(int a, int step) { return (a + step - 1) / step * step; }
 

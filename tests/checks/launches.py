@@ -1,8 +1,8 @@
 """The launches that show every CUDA kernel at work, each checked: one table for two.
 
 tests/cuda/test_emulated.py runs it without a GPU, and sees that every kernel of every .cu file is launched;
-launch_all.py runs it on a device, under compute-sanitizer. Shapes are small, and such that tiles have edges, blocks
-take several turns and sums several parts.
+tests/launch_all.py runs it on a device, under compute-sanitizer. Shapes are small, and such that tiles have edges,
+blocks take several turns and sums several parts.
 """
 
 from __future__ import annotations
@@ -14,11 +14,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from checks import convolutions, normal, primitives, regions
+from cases import CASES
 
 import minidl
 import zoo
+from checks import convolutions, primitives, regions
+from checks.fused import STEPS, normal
 from minidl import Tensor, device, ops, optim
+from minidl.ops import ACTIVATIONS
 from minidl.ops.geometry import conv_geometry
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
@@ -27,12 +30,14 @@ from minidl.ops import cpu, cuda  # noqa: E402
 from minidl.ops.cuda import conv  # noqa: E402
 
 FLOAT, DOUBLE = np.float32, np.float64
-ACTS = ("tanh", "sigmoid", "relu")
 UNSEEN = SimpleNamespace(check=lambda: None)       # the emulator, or compute-sanitizer, watches memory itself
 
 
 class Launch(NamedTuple):
-    """A check that launches kernels of a file, or of some file of a folder, with these arguments, in a precision."""
+    """A check that launches kernels of a file, with these arguments, in a precision.
+
+    file: below minidl/ops/cuda; or what the paths of several start with.
+    """
 
     file: str
     check: Callable[..., None]
@@ -128,7 +133,26 @@ def whole_images_on_tensor_cores(name: str, precision: str) -> None:
     convolutions.whole_images_on_tensor_cores(name, precision, "tanh", FUSED_ON_TENSOR_CORES, UNSEEN)
 
 
-# ---------------------------------------------------------------- compiled steps
+# ---------------------------------------------------------------- ops and compiled steps
+def op(name: str, dtype: type) -> None:
+    """Some of its cases, forward and backward."""
+    for case in CASES[name][::-(-len(CASES[name]) // 8)]:
+        y = case.call(*(Tensor(x.astype(dtype), device="cuda", requires_grad=case.differentiable)
+                        for x in case.arrays()), **case.options)
+        if case.differentiable:
+            y.backward(Tensor(np.ones(y.shape, dtype), device="cuda"))
+
+
+def step(name: str, dtype: type) -> None:
+    """With a fused primitive; replayed as a graph from the third run on."""
+    _, run, given = STEPS[name]
+    tensors = [Tensor(a.astype(dtype) if a.dtype.kind == "f" else a, device="cuda") for a in given()]
+    tensors[0].requires_grad = True
+    compiled = minidl.compile(run)
+    for _ in range(3):
+        compiled(*tensors)
+
+
 def captured(name: str, channels: int, dtype: type) -> None:
     """A compiled step of a net, replayed as a graph."""
     net = zoo.build(name).to("cuda", dtype)
@@ -166,12 +190,17 @@ MORE_SIZES = [(3, 5, 2), (33, 70, 130), (2, 3000, 3), (600, 9, 600), (0, 3, 2), 
 INDICES = [(np.array([3, 0, 3, 3]), slice(None, None, 2)), (slice(None), np.array([1, 1])), np.array([3, 0, 3, 3])]
 
 LAUNCHES: dict[str, list[Launch]] = {
+    "cases": on_device("", op, *[(name, dtype) for name in CASES for dtype in (FLOAT, DOUBLE)]),
+    "steps": [
+        *on_device("", step, *[(name, dtype) for name in STEPS for dtype in (FLOAT, DOUBLE)])],
     "activations": [
-        *each("activation/activation.cu", primitives.activations_of_special_values, *[(act, FLOAT) for act in ACTS]),
+        *each("activation/activation.cu", primitives.activations_of_special_values,
+              *[(act, FLOAT) for act in ACTIVATIONS]),
         *on_device("activation/activation.cu", primitives.activations_of_special_values,
-                   *[(act, DOUBLE) for act in ACTS]),
+                   *[(act, DOUBLE) for act in ACTIVATIONS]),
         *on_device("activation/activation.cu", primitives.activation, *[
-            (act, shape, dtype) for act in ACTS for shape in ((), (0,), (7,), (3, 1001)) for dtype in (FLOAT, DOUBLE)]),
+            (act, shape, dtype) for act in ACTIVATIONS for shape in ((), (0,), (7,), (3, 1001))
+            for dtype in (FLOAT, DOUBLE)]),
         *each("activation/softmax.cu", primitives.softmax, *with_dtype(SOFTMAXES, DOUBLE)),
         *on_device("activation/softmax.cu", primitives.softmax,
                    *with_dtype([*SOFTMAXES, ((130, 1),), ((0, 4),)], FLOAT)),
@@ -197,7 +226,7 @@ LAUNCHES: dict[str, list[Launch]] = {
         *each("pool/", primitives.avg_pool2d_grad_act, *[(*row, "relu", FLOAT) for row in POOLINGS]),
         *on_device("pool/", primitives.pooling, *with_dtype(MORE_POOLINGS, DOUBLE)),
         *on_device("pool/", primitives.avg_pool2d_grad_act, *[
-            (*row, act, dtype) for row in MORE_POOLINGS for act in ACTS for dtype in (FLOAT, DOUBLE)])],
+            (*row, act, dtype) for row in MORE_POOLINGS for act in ACTIVATIONS for dtype in (FLOAT, DOUBLE)])],
     "products": [
         *each("linear/gemm.cu", primitives.linear, *[(sizes, dtype) for sizes in SIZES for dtype in (FLOAT, DOUBLE)]),
         *on_device("linear/gemm.cu", primitives.linear, *[
@@ -207,9 +236,9 @@ LAUNCHES: dict[str, list[Launch]] = {
         *[launch for precision in device.PRECISIONS[1:] for launch in on_device(
             "linear/gemm.cu", primitives.linear_in_a_precision, *[(sizes, precision) for sizes in MORE_SIZES])],
         *each("linear/gemm.cu", primitives.linear_with_an_activation, *[
-            (act, (19, 70, 21), FLOAT) for act in ACTS]),
+            (act, (19, 70, 21), FLOAT) for act in ACTIVATIONS]),
         *on_device("linear/gemm.cu", primitives.linear_with_an_activation, *[
-            (act, sizes, dtype) for act in ACTS for sizes in MORE_SIZES[:3] for dtype in (FLOAT, DOUBLE)])],
+            (act, sizes, dtype) for act in ACTIVATIONS for sizes in MORE_SIZES[:3] for dtype in (FLOAT, DOUBLE)])],
     "training": [
         *each("optim/sgd.cu", primitives.sgd, (1, 0.9, 1e-2, True, FLOAT), (201, 0.9, 1e-2, True, FLOAT)),
         *each("optim/sgd.cu", primitives.sgd_changes_only_what_it_was_given, ()),
@@ -231,7 +260,7 @@ LAUNCHES: dict[str, list[Launch]] = {
             for shape in (((2, 4, 11, 11), (9, 4, 8, 8), 0), ((5, 12, 12, 12), (5, 12, 4, 4), ((1, 2), (2, 1))))]),
         *each("conv/bias.cu", primitives.conv2d_act_pool_grad_wb, *[(*row, "tanh", FLOAT) for row in FUSED]),
         *on_device("conv/bias.cu", primitives.conv2d_act_pool_grad_wb, *[
-            (*row, act, dtype) for row in FUSED for act in ACTS for dtype in (FLOAT, DOUBLE)])],
+            (*row, act, dtype) for row in FUSED for act in ACTIVATIONS for dtype in (FLOAT, DOUBLE)])],
     "fused_on_tensor_cores": [
         Launch(f"conv/resident/{name}.cu", whole_images_on_tensor_cores, (name, precision))
         for name in ("tensor_core_image", "wgmma") for precision in ("tf32", "3xtf32")],

@@ -1,20 +1,18 @@
-"""Stochastic gradient descent and learning-rate schedules."""
+"""Stochastic gradient descent."""
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from .device import to_device
-from .mode import Watched, mode, note_change
-from .ops._backend import backend_of
-from .tensor import Tensor, mark_changed
-
-Schedule = Callable[[int], float]
+from ..device import to_device
+from ..mode import Watched, mode, note_change
+from ..ops._backend import backend_of
+from ..tensor import Tensor, mark_changed
 
 _NUMBERS = ("lr", "momentum", "weight_decay")
 
@@ -26,8 +24,7 @@ class Group(dict[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         value = super().__getitem__(name)
-        if mode.recorder is not None:
-            mode.recorder.reads_entry(self, name, value, noted=name not in self.restless)
+        mode.recorder.reads_entry(self, name, value, noted=name not in self.restless)
         return value
 
     def get(self, name: str, default: Any = None) -> Any:
@@ -44,8 +41,7 @@ class Group(dict[str, Any]):
         if name in _NUMBERS and not (isinstance(value, (int, float, np.integer, np.floating)) and value >= 0
                                      and math.isfinite(value)):
             raise ValueError(f"SGD: {name} is {value!r} but must be a finite number of at least 0")
-        if mode.recorder is not None:
-            mode.recorder.refuse(f"sets an optimizer's {name}", "set it outside the step")
+        mode.recorder.refuse(f"sets an optimizer's {name}", "set it outside the step")
         super().__setitem__(name, value)
         if name not in self.restless:
             note_change()
@@ -57,6 +53,17 @@ class Group(dict[str, Any]):
     def __ior__(self, entries: Any) -> Group:  # type: ignore[override, misc]  # of dict's two forms the one in use
         self.update(entries)
         return self
+
+
+class Rates(NamedTuple):
+    """The learning rates of a whole schedule, on the parameters' device, where the update itself reads them.
+
+    table: float64 (groups, steps). position: int64 (1 or more,); the rates of a step are table[:, position[0]]. That
+    counts from 0, as `data.DeviceBatches.position` does.
+    """
+
+    table: Tensor
+    position: Tensor
 
 
 class SGD(Watched):
@@ -126,45 +133,37 @@ class SGD(Watched):
 
     def zero_grad(self) -> None:
         """Forget all gradients."""
-        if mode.recorder is not None:
-            self._tell_lists(mode.recorder)
+        self._tell_lists()
         for group in self.groups:
             for p in group["params"]:
                 p.grad = None
 
     def forget(self) -> None:
         """Set all velocities to 0, in place: as before the first step, and what was compiled stays good."""
-        if mode.recorder is not None:
-            mode.recorder.refuse("forgets an optimizer's velocities", "do it outside the step")
+        mode.recorder.refuse("forgets an optimizer's velocities", "do it outside the step")
         for velocity in self._velocities.values():
             velocity.fill(0)
 
-    def step(self, rates: Tensor | None = None, position: Tensor | None = None) -> None:
-        """Update every parameter that has a gradient, in place: one primitive call a group.
+    def step(self, rates: Rates | None = None) -> None:
+        """Update every parameter that has a gradient, in place: one primitive call per group.
 
-        rates, position: in place of the groups' own learning rates, those of a whole schedule, on the parameters'
-        device, where they are read by the update itself: rates float64 (groups, steps), of which rates[:, position[0]]
-        count; position is int64, as `data.DeviceBatches.position` (1 in an epoch's first step).
+        rates: in place of the groups' own learning rates, those of a schedule.
 
-        Raises ValueError for rates without position, or of another shape or dtype, and for a gradient that does not
-        have its parameter's shape; then nothing has changed.
+        Raises TypeError for rates of another type; ValueError for rates of another shape or dtype, and for a gradient
+        that does not have its parameter's shape; then nothing has changed.
         """
-        if rates is not None or position is not None:
-            self._check_rates(rates, position)
-        if mode.recorder is not None:
-            self._tell_lists(mode.recorder)
+        if rates is not None:
+            self._check_rates(rates)
+        self._tell_lists()
         updates = [(number, group, live, [self._velocity(p) for p in live] if group["momentum"] else None)
                    for number, group in enumerate(self.groups) if (live := self._live(group))]
         for number, group, live, velocities in updates:
-            k = backend_of(live[0]._data)
-            if mode.recorder is not None:
-                self._tell(mode.recorder, group, live, velocities)
-            if rates is None or position is None:
-                lr = mode.dynamic(functools.partial(dict.__getitem__, group, "lr"))
+            k = backend_of(*live, *(rates or ()))
+            mode.recorder.outside(*(velocities or ()))
+            if rates is None:
+                lr = mode.recorder.dynamic(functools.partial(dict.__getitem__, group, "lr"))
             else:
-                if mode.recorder is not None:
-                    mode.recorder.seen((rates, position))
-                lr = k.getitem(rates._data, number), position._data
+                lr = k.getitem(rates.table._data, number), rates.position._data
             mark_changed(live)             # before the first write: an interrupted update is a change, too
             gradients = [p._grad._data for p in live]  # type: ignore[union-attr]  # live: there is one
             k.sgd([p._data for p in live], gradients, velocities, lr, group["momentum"],
@@ -176,38 +175,32 @@ class SGD(Watched):
         if group.__class__ is not Group:
             raise TypeError(f"SGD: a group is a {type(group).__name__} but must be one that SGD made; change the "
                             "entries of a group, or build another SGD from all groups")
-        if mode.recorder is not None:
-            live = [p for p in group["params"] if p.grad is not None]
-        else:
-            live = [p for p in group["params"] if p._grad is not None]
+        live = [p for p in group["params"] if p.grad is not None]
         for p in live:
             if p._grad._data.shape != p._data.shape:
                 raise ValueError(f"SGD: a parameter has shape {p.shape} but its gradient {p._grad.shape}; call "
                                  "zero_grad() after a parameter's array was replaced")
         return live
 
-    def _check_rates(self, rates: Tensor | None, position: Tensor | None) -> None:
-        for what, t, dtype, axes in (("rates", rates, np.float64, 2), ("position", position, np.int64, 1)):
+    def _check_rates(self, rates: Rates) -> None:
+        if not isinstance(rates, Rates):
+            raise TypeError(f"SGD.step: rates is a {type(rates).__name__} but must be an optim.Rates(table, position); "
+                            "for a number, set lr")
+        for what, t, dtype, axes in (("table", rates.table, np.float64, 2), ("position", rates.position, np.int64, 1)):
             if not isinstance(t, Tensor) or t.dtype != dtype or t.ndim != axes or t.size == 0:
                 given = f"a {type(t).__name__}" if not isinstance(t, Tensor) else f"{t.dtype} of shape {t.shape}"
-                raise ValueError(f"SGD.step: {what} is {given} but must be a Tensor of {np.dtype(dtype)}, rates "
-                                 "(groups, steps) and position (1 or more,); pass both, or neither")
-        if rates.shape[0] != len(self.groups):  # type: ignore[union-attr]  # it was looked at just now
-            raise ValueError(f"SGD.step: rates have shape {rates.shape} but there are "  # type: ignore[union-attr]
+                raise ValueError(f"SGD.step: the rates' {what} is {given} but must be a Tensor of {np.dtype(dtype)}: "
+                                 "table (groups, steps), position (1 or more,)")
+        if rates.table.shape[0] != len(self.groups):
+            raise ValueError(f"SGD.step: the rates' table has shape {rates.table.shape} but there are "
                              f"{len(self.groups)} parameter groups; give a row to each")
 
-    def _tell_lists(self, recorder: Any) -> None:
+    def _tell_lists(self) -> None:
         """What a recorded step depends on that goes through all parameters."""
-        recorder.watch(self)
-        recorder.holds_items("the optimizer's groups", self.groups)
+        mode.recorder.watch(self)
+        mode.recorder.holds_items("the optimizer's groups", self.groups)
         for group in self.groups:
-            recorder.holds_items("the parameters of an optimizer's group", group["params"])
-
-    def _tell(self, recorder: Any, group: dict[str, Any], live: list[Tensor], velocities: list[Any] | None) -> None:
-        """What a recorded update depends on beside the gradients."""
-        recorder.seen(live)
-        for velocity in velocities or ():
-            recorder.outside(velocity)
+            mode.recorder.holds_items("the parameters of an optimizer's group", group["params"])
 
     def _velocity(self, p: Tensor) -> Any:
         velocity, data = self._velocities.get(id(p)), p._data
@@ -230,86 +223,3 @@ class SGD(Watched):
         everything = [p for group in self.groups for p in group["params"]]
         self._velocities = {id(p): velocity for p, velocity in zip(everything, state["_velocities"], strict=True)
                             if velocity is not None}
-
-
-# ---------------------------------------------------------------- learning-rate schedules: step -> factor
-def constant() -> Schedule:
-    """1 at every step.
-
-    >>> constant()(17)
-    1.0
-    """
-    return lambda step: 1.0
-
-
-def step(every: int, gamma: float = 0.1) -> Schedule:
-    """gamma to the power floor(step / every).
-
-    >>> [step(2, 0.5)(i) for i in range(4)]
-    [1.0, 1.0, 0.5, 0.5]
-    """
-    _whole("step", "every", every)
-    return lambda i: float(gamma ** (i // every))
-
-
-def linear(total: int, end: float = 0.0) -> Schedule:
-    """A straight line from 1 at step 0 to `end` at step `total`, constant afterwards.
-
-    >>> [linear(4)(i) for i in range(6)]
-    [1.0, 0.75, 0.5, 0.25, 0.0, 0.0]
-    """
-    _whole("linear", "total", total)
-    return lambda i: 1.0 + (end - 1.0) * min(i / total, 1.0)
-
-
-def cosine(total: int, end: float = 0.0) -> Schedule:
-    """Half a cosine wave from 1 at step 0 to `end` at step `total` (Loshchilov and Hutter 2017, eq. 5).
-
-    >>> round(cosine(4)(2), 3)
-    0.5
-    """
-    _whole("cosine", "total", total)
-    return lambda i: end + (1.0 - end) * (1.0 + math.cos(math.pi * min(i / total, 1.0))) / 2.0
-
-
-def warmup(steps: int, after: Schedule) -> Schedule:
-    """Rise from 1/steps to 1 over the first `steps` steps, then follow `after`, counted from there.
-
-    >>> [warmup(2, constant())(i) for i in range(3)]
-    [0.5, 1.0, 1.0]
-    """
-    _whole("warmup", "steps", steps)
-    return lambda i: (i + 1) / steps if i < steps else after(i - steps)
-
-
-def _whole(name: str, what: str, value: int) -> None:
-    if not isinstance(value, int) or value < 1:
-        raise ValueError(f"{name}: {what} is {value!r} but must be an int of at least 1")
-
-
-def _warmup_cosine(total: int) -> Schedule:
-    steps = max(1, total // 20)
-    return warmup(steps, cosine(max(1, total - steps)))
-
-
-# What train.py offers: name -> the schedule of a training of `total` steps.
-SCHEDULES: dict[str, Callable[[int], Schedule]] = {
-    "constant": lambda total: constant(),
-    "step": lambda total: step(max(1, math.ceil(total / 3))),
-    "linear": linear,
-    "cosine": cosine,
-    "warmup-cosine": _warmup_cosine,
-}
-
-
-def schedule(name: str, total: int) -> Schedule:
-    """The named schedule over `total` steps. Raises ValueError for an unknown name.
-
-    "step" divides the rate by 10 after each third; "warmup-cosine" rises over the first twentieth.
-
-    >>> schedule("linear", 10)(5)
-    0.5
-    """
-    if name not in SCHEDULES:
-        raise ValueError(f"schedule: {name!r} is not one of {', '.join(SCHEDULES)}")
-    return SCHEDULES[name](max(1, total))

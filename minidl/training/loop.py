@@ -18,20 +18,22 @@ from ..tensor import Tensor
 from .metrics import Metrics, Progress, RunningMetrics, right_answers
 
 
-def train_step(model: nn.Module, optimizer: optim.SGD, images: Tensor, labels: Any) -> tuple[float, int]:
+def train_step(model: nn.Module, optimizer: optim.SGD, images: Tensor, labels: Any,
+               rates: optim.Rates | None = None) -> tuple[float, int]:
     """One update of all parameters on one batch: images (n,c,h,w), labels (n,) -> (mean loss, count right).
 
-    Raises FloatingPointError where the loss is not finite; the parameters are then as they were.
+    rates: as `optim.SGD.step` takes them. Raises FloatingPointError where the loss is not finite; the parameters are
+    then as they were.
     """
     optimizer.zero_grad()
     logits = model(images)
     loss = ops.cross_entropy(logits, labels)
     value = float(loss)
     if not math.isfinite(value):
-        raise FloatingPointError(f"training: the loss is {value} (learning rate {optimizer.lr:g}); use a smaller "
-                                 "learning rate")
+        lr = optimizer.lr if rates is None else rates.table.numpy()[0, int(rates.position.numpy()[0])]
+        raise FloatingPointError(f"training: the loss is {value} (learning rate {lr:g}); use a smaller learning rate")
     loss.backward()
-    optimizer.step()
+    optimizer.step(rates)
     return value, right_answers(logits, labels)
 
 
@@ -72,36 +74,31 @@ def _means(metrics: RunningMetrics | None, count: int) -> tuple[float, float]:
     return total / count, right / count
 
 
-def fit(model: nn.Module, optimizer: optim.SGD, train: Any, test: Any, *, epochs: int,
+def fit(model: nn.Module, optimizer: optim.SGD, train: data.DataLoader, test: data.DataLoader, *, epochs: int,
         schedule: optim.Schedule | None = None, progress: bool = False, compiled: bool | None = None,
         on_epoch: Callable[[Metrics], None] | None = None) -> list[Metrics]:
     """Train for a number of epochs and evaluate on the test set after each.
 
     train, test: `data.DataLoader`s. schedule: step -> factor of the learning rate that each of the optimizer's
-    groups has on entry. compiled: replay the step, and that of the evaluation, with `minidl.compile`, with batches,
-    rates and metrics on the device, so that an epoch runs without waiting for the host; a loss that is not finite is
-    then seen at the epoch's end. None: on a CUDA device alone, and with loaders that do not make their batches in a way
-    of their own (another `__iter__`), which compiled=True refuses. on_epoch: called with each epoch's metrics: epoch,
-    step, lr, train_loss, train_accuracy, test_loss, test_accuracy (shares in [0, 1]), seconds (training and evaluation)
-    and images_per_second (training alone). Returns all of them.
+    groups has at the start of the step's epoch; fit does not set it. compiled: replay the step, and that of the
+    evaluation, with `minidl.compile`, with batches, rates and metrics on the device, so that an epoch runs without
+    waiting for the host; a loss that is not finite is then seen at the epoch's end. None: on a CUDA device alone, and
+    with loaders that do not make their batches in a way of their own (another `__iter__`), which compiled=True refuses.
+    on_epoch: called with each epoch's metrics: epoch, step, lr, train_loss, train_accuracy, test_loss, test_accuracy
+    (shares in [0, 1]), seconds (training and evaluation) and images_per_second (training alone). Returns all of them.
 
     Raises ValueError for a negative number of epochs; FloatingPointError, naming epoch and step, where the
     loss is not finite; TypeError for loaders, an optimizer or a schedule of another kind; CompileError for a model that
     cannot be compiled: pass compiled=False.
     """
     _check_fit(optimizer, train, test, epochs, schedule)
-    rates = [group["lr"] for group in optimizer.groups]
     if compiled is None:
         compiled = train.device == "cuda" and data.own_batches(train) is None
     kind = _Compiled if compiled else _Plain
-    try:
-        return _fit(model, kind(model, optimizer, rates, train, test), epochs, schedule or optim.constant(), progress,
-                    on_epoch)
-    finally:
-        _set_rates(optimizer, rates, 1.0)
+    return _fit(model, kind(model, optimizer, train, test), epochs, schedule or optim.constant(), progress, on_epoch)
 
 
-def _check_fit(optimizer: Any, train: Any, test: Any, epochs: Any, schedule: Any) -> None:
+def _check_fit(optimizer: object, train: object, test: object, epochs: object, schedule: object) -> None:
     """Refuse what fit cannot work with, and say what it can."""
     if not isinstance(epochs, int) or epochs < 0:
         raise ValueError(f"fit: epochs is {epochs!r} but must be an int of at least 0")
@@ -120,27 +117,39 @@ def _check_fit(optimizer: Any, train: Any, test: Any, epochs: Any, schedule: Any
 class _Plain:
     """Steps that are looked at one by one: what they have summed up to is known at any time."""
 
-    def __init__(self, model: nn.Module, optimizer: optim.SGD, rates: list[float], train: Any, test: Any):
-        self.model, self.optimizer, self.rates, self.train, self.test = model, optimizer, rates, train, test
+    def __init__(self, model: nn.Module, optimizer: optim.SGD, train: data.DataLoader, test: data.DataLoader):
+        self.model, self.optimizer, self.train, self.test = model, optimizer, train, test
+        self.rates = optim.Rates(Tensor(np.zeros((len(optimizer.groups), len(train))), device=train.device),
+                                 self.position())
+
+    def position(self) -> Tensor:
+        """The number of the step in its epoch, from 0."""
+        return Tensor(np.zeros(1, np.int64), device=self.train.device)
+
+    def begin(self, factors: list[float]) -> float:
+        """Make an epoch's rates known; returns the last of the first group."""
+        rates = np.outer([group["lr"] for group in self.optimizer.groups], factors)
+        self.rates.table.data[...] = to_device(rates, self.train.device)
+        return float(rates[0, -1])
 
     def evaluate(self) -> tuple[float, float]:
         """As the function, on the test set."""
         return evaluate(self.model, self.test)
 
-    def epoch(self, factors: list[float]) -> Iterator[tuple[int, float, int]]:
+    def epoch(self) -> Iterator[tuple[int, float, int]]:
         """After each step: (images so far, their summed loss, how many of them were right)."""
         count, total, right = 0, 0.0, 0
-        for (images, labels), factor in zip(self.train, factors, strict=True):
-            _set_rates(self.optimizer, self.rates, factor)
-            loss, hits = train_step(self.model, self.optimizer, Tensor(images), labels)
+        for step, (images, labels) in enumerate(self.train):
+            self.rates.position.data[...] = step
+            loss, hits = train_step(self.model, self.optimizer, Tensor(images), labels, self.rates)
             count, total, right = count + len(labels), total + loss * len(labels), right + hits
             yield count, total, right
 
 
 def compiled_step(model: nn.Module, optimizer: optim.SGD, batches: data.DeviceBatches, metrics: RunningMetrics,
-                  rates: Tensor) -> Callable[[int], None]:
-    """A compiled step(size): one update on the next of the batches, by the rate that `SGD.step` takes for it from the
-    table `rates`, counted by the metrics. It needs nothing from the host but to be started."""
+                  rates: optim.Rates) -> Callable[[int], None]:
+    """A compiled step(size): one update on the next of the batches, by its rate, counted by the metrics. It needs
+    nothing from the host but to be started."""
     @compile
     def step(size: int) -> None:
         images, labels = batches.next(size)
@@ -149,23 +158,22 @@ def compiled_step(model: nn.Module, optimizer: optim.SGD, batches: data.DeviceBa
         loss = ops.cross_entropy(logits, labels)
         loss.backward()
         metrics.update(loss, logits, labels)
-        optimizer.step(rates, batches.position)
+        optimizer.step(rates)
     return step
 
 
 class _Compiled(_Plain):
     """Compiled steps, which need nothing from the host but to be started, and are looked at together."""
 
-    def __init__(self, model: nn.Module, optimizer: optim.SGD, rates: list[float], train: Any, test: Any):
-        super().__init__(model, optimizer, rates, train, test)
+    def __init__(self, model: nn.Module, optimizer: optim.SGD, train: data.DataLoader, test: data.DataLoader):
         for what, loader in (("train", train), ("test", test)):
             if data.own_batches(loader) is not None:
                 raise CompileError(f"fit: {what} is a {type(loader).__name__} with a {data.own_batches(loader)} of its "
                                    "own, which compiled steps would not run; pass compiled=False")
         self.batches, tests = data.DeviceBatches(train), data.DeviceBatches(test)
+        super().__init__(model, optimizer, train, test)
         metrics = self.metrics = RunningMetrics(train.device)
-        self.table = Tensor(np.zeros((len(rates), 1 + len(train))), device=train.device)
-        self.step = compiled_step(model, optimizer, self.batches, metrics, self.table)
+        self.step = compiled_step(model, optimizer, self.batches, metrics, self.rates)
         self.tests = tests
 
         @compile
@@ -175,6 +183,9 @@ class _Compiled(_Plain):
             metrics.update(ops.cross_entropy(logits, labels), logits, labels)
         self.look = look
 
+    def position(self) -> Tensor:
+        return self.batches.position
+
     def evaluate(self) -> tuple[float, float]:
         """As the function, on the test set."""
         with _evaluating(self.model):
@@ -182,11 +193,8 @@ class _Compiled(_Plain):
                 self.look(size)
         return _means(self.metrics, self.test.images_per_epoch)
 
-    def epoch(self, factors: list[float]) -> Iterator[tuple[int, float, int]]:
+    def epoch(self) -> Iterator[tuple[int, float, int]]:
         """As of _Plain, but sums are read after the last step alone: until then they are NaN and 0."""
-        _set_rates(self.optimizer, self.rates, factors[-1])
-        rates = np.outer(self.rates, [0.0, *factors])          # position is 1 in the first step
-        self.table.data[...] = to_device(rates, self.train.device)
         count, images = 0, self.train.images_per_epoch
         for size in self.batches:
             self.step(size)
@@ -195,8 +203,9 @@ class _Compiled(_Plain):
                 yield count, math.nan, 0
         total, right = self.metrics.read()
         if not math.isfinite(total):
-            raise FloatingPointError(f"training: a loss of this epoch is not finite (learning rate now "
-                                     f"{self.optimizer.lr:g}); use a smaller learning rate")
+            lr = self.rates.table.numpy()[0, -1]
+            raise FloatingPointError(f"training: a loss of this epoch is not finite (learning rate now {lr:g}); use a "
+                                     "smaller learning rate")
         yield count, total, right
 
 
@@ -206,11 +215,11 @@ def _fit(model: nn.Module, run: _Plain, epochs: int, schedule: optim.Schedule, p
     for epoch in range(1, epochs + 1):
         model.train()
         train.set_epoch(epoch - 1)
-        factors = [schedule(step + i) for i in range(len(train))]
+        lr = run.begin([schedule(step + i) for i in range(len(train))])
         bar = Progress(f"epoch {epoch}/{epochs}", train.images_per_epoch, progress)
         count, start = 0, time.perf_counter()
         try:
-            for so_far, total, right in run.epoch(factors):
+            for so_far, total, right in run.epoch():
                 bar.update(so_far - count, total / so_far, right / so_far)
                 step, count = step + 1, so_far
         except FloatingPointError as error:
@@ -219,7 +228,7 @@ def _fit(model: nn.Module, run: _Plain, epochs: int, schedule: optim.Schedule, p
             bar.close()
         trained = time.perf_counter() - start
         test_loss, test_accuracy = run.evaluate()
-        metrics = {"epoch": epoch, "step": step, "lr": run.optimizer.lr,
+        metrics = {"epoch": epoch, "step": step, "lr": lr,
                    "train_loss": total / count, "train_accuracy": right / count,
                    "test_loss": test_loss, "test_accuracy": test_accuracy,
                    "seconds": time.perf_counter() - start, "images_per_second": count / trained}
@@ -227,9 +236,3 @@ def _fit(model: nn.Module, run: _Plain, epochs: int, schedule: optim.Schedule, p
         if on_epoch:
             on_epoch(metrics)
     return history
-
-
-def _set_rates(optimizer: optim.SGD, rates: list[float], factor: float) -> None:
-    """Give each parameter group its own rate times a factor."""
-    for group, rate in zip(optimizer.groups, rates, strict=True):
-        group["lr"] = rate * factor

@@ -1,0 +1,157 @@
+"""What is known of each primitive, and of each activation: one row.
+
+A backend (ops/cpu, ops/cuda) has a function for each row of PRIMITIVES, of the same name and signature as the other's.
+From the rows the compiler knows what a call does beside its result, and which calls can be one region. What is known of
+an activation serves both backends, the fused primitives that name it by their `act`, and the zoo.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+Array = np.ndarray                         # or a cupy.ndarray, which has its methods
+
+
+# ---------------------------------------------------------------- activations
+class Activation(NamedTuple):
+    """An activation y of x, elementwise, whose gradient is simplest in y, as NumPy and as CUDA C++ compute it."""
+
+    value: Callable[[Array, Array], Any]               # (y, x): fills y
+    grad: Callable[[Array, Array, Array], Any]         # (gx, gy, y): fills gx with gy * dy/dx
+    cuda_value: str                                    # of REAL x
+    cuda_grad: str                                     # of REAL gy, y
+
+
+def _sigmoid(y: Array, x: Array) -> None:
+    np.negative(x, out=y)
+    if np.max(y, initial=0) < np.log(np.finfo(x.dtype).max):
+        np.exp(y, out=y)
+    else:                                  # inf, or NaN
+        with np.errstate(over="ignore"):
+            np.exp(y, out=y)               # inf for very negative x: 1 / inf = 0 is the right answer
+    y += 1
+    np.divide(1, y, out=y)                 # np.reciprocal takes longer
+
+
+def _sigmoid_grad(gx: Array, gy: Array, y: Array) -> None:
+    np.subtract(1, y, out=gx)
+    gx *= y
+    gx *= gy
+
+
+def _tanh_grad(gx: Array, gy: Array, y: Array) -> None:
+    np.multiply(y, y, out=gx)
+    np.subtract(1, gx, out=gx)
+    gx *= gy
+
+
+def _relu_grad(gx: Array, gy: Array, y: Array) -> None:
+    gx[...] = gy
+    np.copyto(gx, 0, where=y <= 0)         # stored, not multiplied: an infinite gy times 0 would be NaN
+
+
+# relu passes NaN on, and where y is NaN it passes gy on, as PyTorch's does.
+ACTIVATIONS = {
+    "tanh": Activation(lambda y, x: np.tanh(x, out=y), _tanh_grad, "tanh(x)", "((REAL)1 - y * y) * gy"),
+    "sigmoid": Activation(_sigmoid, _sigmoid_grad, "reciprocal(exp(-x) + (REAL)1)", "((REAL)1 - y) * y * gy"),
+    "relu": Activation(lambda y, x: np.maximum(x, 0, out=y), _relu_grad, "x <= (REAL)0 ? (REAL)0 : x",
+                       "y <= (REAL)0 ? (REAL)0 : gy"),
+}
+
+
+Primitives = dict[str, Callable[..., Array]]
+
+
+def of_activations(value: Callable[[str, Array], Array],
+                   grad_x: Callable[[str, Array, Array], Array]) -> tuple[Primitives, Primitives]:
+    """A backend's primitives <act>(x), and <act>_grad_x(gy, y), of all activations; given functions take act first."""
+    def forward(act: str) -> Callable[[Array], Array]:
+        def primitive(x: Array) -> Array:
+            return value(act, x)
+        primitive.__name__ = act
+        return primitive
+
+    def backward(act: str) -> Callable[[Array, Array], Array]:
+        def primitive(gy: Array, y: Array) -> Array:
+            return grad_x(act, gy, y)
+        primitive.__name__ = f"{act}_grad_x"
+        return primitive
+    return {act: forward(act) for act in ACTIVATIONS}, {act: backward(act) for act in ACTIVATIONS}
+
+
+# ---------------------------------------------------------------- primitives
+class Primitive(NamedTuple):
+    """What a call of a primitive does beside its result, and what it is in a region."""
+
+    takes: str = ""                        # a letter for each argument: i: a value of each image; p: a parameter;
+    gives: str = ""                        # l: labels; c: a constant; and for each result: i, or s: a sum over images
+    line: str = ""                         # the function of ops/cuda/region/lines.py that writes it; "": in no region
+    changes: tuple[int, ...] = ()          # the arguments that it changes
+    effect: bool = False                   # it is called for more than its result
+    update: bool = False                   # it changes what other calls read: parameters
+    counter: bool = False                  # it only adds to its first argument, and may do so late
+    shares: bool = False                   # its result may lie in memory that others hold: its first argument's, or a
+    #                                        constant's
+    captured: bool = False                 # in a CUDA graph too, it reads numbers anew that change from step to step
+    indexed: bool = False                  # it may be given arrays of the host: an index
+
+
+def known(name: str) -> Primitive:
+    """The row of a primitive; a plain one where it has none, as one of a user's own."""
+    return PRIMITIVES.get(name, PLAIN)
+
+
+PLAIN = Primitive()
+PRIMITIVES: dict[str, Primitive] = {
+    # elementwise
+    **dict.fromkeys(("add", "sub", "mul", "div", "neg", "pow", "pow_grad_x", "pow_grad_p"), PLAIN),
+    **dict.fromkeys(("exp", "log", "sqrt", "gt", "ge", "lt", "le", "eq", "ne", "copy"), PLAIN),
+    "ones_like": Primitive(shares=True),
+    **dict.fromkeys(ACTIVATIONS, Primitive("i", "i", "activation")),
+    **dict.fromkeys((f"{act}_grad_x" for act in ACTIVATIONS), Primitive("ii", "i", "activation_grad_x")),
+    "dropout": PLAIN, "dropout_grad_x": PLAIN,
+    # along axes
+    **dict.fromkeys(("sum", "sum_to", "mean", "max", "max_grad_x", "argmax"), PLAIN),
+    **dict.fromkeys(("softmax", "softmax_grad_x", "log_softmax", "log_softmax_grad_x"), PLAIN),
+    "spread": Primitive(shares=True),
+    # shapes and indices
+    "reshape": Primitive("ic", "i", "reshape", shares=True),
+    "transpose": Primitive(shares=True),
+    "concatenate": PLAIN,
+    "getitem": Primitive(shares=True, indexed=True),
+    "getitem_grad_x": Primitive(indexed=True),
+    "setitem": Primitive(changes=(0,), effect=True, update=True, indexed=True),
+    # products
+    "matmul": PLAIN, "matmul_grad_x": PLAIN, "matmul_grad_y": PLAIN,
+    "linear": Primitive("ipp", "i", "linear"),
+    "linear_act": Primitive("ippc", "i", "linear"),
+    "linear_grad_x": Primitive("ip", "i", "linear_grad_x"),
+    "linear_grad_act": Primitive("ipic", "i", "linear_grad_x"),
+    "linear_grad_w": Primitive("ii", "s", "linear_grad_w"),
+    "linear_grad_b": Primitive("i", "s", "linear_grad_b"),
+    # convolution and pooling
+    "conv2d": Primitive("ippc", "i", "conv2d"),
+    "conv2d_act": Primitive("ippcc", "i", "conv2d"),
+    "conv2d_act_pool": Primitive("ippccc", "ii", "conv2d"),
+    "conv2d_act_pool_grad_wb": Primitive("iiiccc", "ss", "conv2d_act_pool_grad_wb"),
+    "conv2d_grad_x": Primitive("ipc", "i", "conv2d_grad_x"),
+    "conv2d_grad_w": Primitive("iic", "s", "conv2d_grad_w"),
+    "conv2d_grad_b": Primitive("i", "s", "conv2d_grad_b"),
+    "avg_pool2d": Primitive("ic", "i", "avg_pool2d"),
+    "avg_pool2d_grad_x": Primitive("ic", "i", "avg_pool2d_grad_x"),
+    "avg_pool2d_grad_act": Primitive("iicc", "i", "avg_pool2d_grad_x"),
+    "max_pool2d": PLAIN, "max_pool2d_grad_x": PLAIN,
+    # loss
+    "check_labels": Primitive(effect=True),
+    "cross_entropy": PLAIN, "cross_entropy_grad_x": PLAIN,
+    "cross_entropy_with_grad": Primitive("ilcc", "si", "cross_entropy"),
+    "update_metrics": Primitive(changes=(0,), effect=True, counter=True),
+    # batches, the update, and regions
+    "gather": PLAIN, "next_batch": PLAIN,
+    "advance": Primitive(changes=(0,), effect=True),
+    "sgd": Primitive(changes=(0, 2), effect=True, update=True, captured=True),
+    "region_step": PLAIN,
+}

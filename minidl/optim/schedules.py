@@ -1,0 +1,90 @@
+"""Learning-rate schedules: functions of the step that give a factor of the rate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+Schedule = Callable[[int], float]
+
+
+def constant() -> Schedule:
+    """1 at every step.
+
+    >>> constant()(17)
+    1.0
+    """
+    return lambda step: 1.0
+
+
+def step(every: int, gamma: float = 0.1) -> Schedule:
+    """gamma to the power floor(step / every).
+
+    >>> [step(2, 0.5)(i) for i in range(4)]
+    [1.0, 1.0, 0.5, 0.5]
+    """
+    _whole("step", "every", every)
+    return lambda i: float(gamma ** (i // every))
+
+
+def linear(total: int, end: float = 0.0) -> Schedule:
+    """A straight line from 1 at step 0 to `end` at step `total`, constant afterwards.
+
+    >>> [linear(4)(i) for i in range(6)]
+    [1.0, 0.75, 0.5, 0.25, 0.0, 0.0]
+    """
+    _whole("linear", "total", total)
+    return lambda i: 1.0 + (end - 1.0) * min(i / total, 1.0)
+
+
+def cosine(total: int, end: float = 0.0) -> Schedule:
+    """Half a cosine wave from 1 at step 0 to `end` at step `total` (Loshchilov and Hutter 2017, eq. 5).
+
+    >>> round(cosine(4)(2), 3)
+    0.5
+    """
+    _whole("cosine", "total", total)
+    return lambda i: end + (1.0 - end) * (1.0 + math.cos(math.pi * min(i / total, 1.0))) / 2.0
+
+
+def warmup(steps: int, after: Schedule) -> Schedule:
+    """Rise from 1/steps to 1 over the first `steps` steps, then follow `after`, counted from there.
+
+    >>> [warmup(2, constant())(i) for i in range(3)]
+    [0.5, 1.0, 1.0]
+    """
+    _whole("warmup", "steps", steps)
+    return lambda i: (i + 1) / steps if i < steps else after(i - steps)
+
+
+def _whole(name: str, what: str, value: int) -> None:
+    if not isinstance(value, int) or value < 1:
+        raise ValueError(f"{name}: {what} is {value!r} but must be an int of at least 1")
+
+
+def _warmup_cosine(total: int) -> Schedule:
+    steps = max(1, total // 20)
+    return warmup(steps, cosine(max(1, total - steps)))
+
+
+# What train.py offers: name -> the schedule of a training of `total` steps.
+SCHEDULES: dict[str, Callable[[int], Schedule]] = {
+    "constant": lambda total: constant(),
+    "step": lambda total: step(max(1, math.ceil(total / 3))),
+    "linear": linear,
+    "cosine": cosine,
+    "warmup-cosine": _warmup_cosine,
+}
+
+
+def schedule(name: str, total: int) -> Schedule:
+    """The named schedule over `total` steps. Raises ValueError for an unknown name.
+
+    "step" divides the rate by 10 after each third; "warmup-cosine" rises over the first twentieth.
+
+    >>> schedule("linear", 10)(5)
+    0.5
+    """
+    if name not in SCHEDULES:
+        raise ValueError(f"schedule: {name!r} is not one of {', '.join(SCHEDULES)}")
+    return SCHEDULES[name](max(1, total))

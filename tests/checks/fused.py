@@ -1,0 +1,108 @@
+"""Steps that a fused primitive serves, as data, and the check that they compute the same fused: on any device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from minidl import Tensor, ops
+from minidl.compiler.fuse import fuse
+from minidl.compiler.program import Program
+from minidl.compiler.record import record
+from minidl.compiler.replay import ByCalls
+from minidl.ops import ACTIVATIONS
+
+Step = Callable[..., Any]
+
+
+def backward(loss: Callable[..., Tensor]) -> Step:
+    """A step that computes a loss and its gradient by the first input."""
+    def step(x: Tensor, *others: Tensor) -> Tensor:
+        x.grad = None
+        value = loss(x, *others)
+        value.backward()
+        return value
+    return step
+
+
+def pooled(act: str, size: Any, stride: Any = None, padding: Any = 0) -> Step:
+    return backward(lambda x, w: (ops.avg_pool2d(getattr(ops, act)(x), size=size, stride=stride, padding=padding)
+                                  * w).sum())
+
+
+def classified(reduction: str, smoothing: float) -> Step:
+    return backward(lambda x, labels: ops.cross_entropy(x, labels, reduction=reduction, label_smoothing=smoothing))
+
+
+def convolved(act: str, size: int | None = None) -> Step:
+    def loss(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        y = getattr(ops, act)(ops.conv2d(x, w, b, padding=1))
+        y = ops.avg_pool2d(y, size=size) if size else y
+        return (y * y).sum()
+    return backward(loss)
+
+
+def convolved_weights(act: str, size: Any, stride: Any = None) -> Step:
+    """The filters' gradient, and through a bias that is made of them the bias's, but none of the images."""
+    def loss(w: Tensor, x: Tensor) -> Tensor:
+        y = getattr(ops, act)(ops.conv2d(x, w, w.sum(axis=(1, 2, 3)), padding=((1, 2), (2, 1))))
+        y = ops.avg_pool2d(y, size=size, stride=stride)
+        return (y * y).sum()
+    return backward(loss)
+
+
+def multiplied(act: str) -> Step:
+    return backward(lambda x, w: ops.linear(getattr(ops, act)(ops.linear(x, w)), w).sum())
+
+
+# a fused primitive that serves a step, the step, and its inputs; the first is a leaf whose gradient it computes
+STEPS: dict[str, tuple[str, Step, Callable[[], tuple[Any, ...]]]] = {
+    **{f"pooled {act}": ("avg_pool2d_grad_act", pooled(act, 2), lambda: (normal(3, 2, 6, 8), normal(3, 2, 3, 4)))
+       for act in ACTIVATIONS},
+    **{f"overlapping {act}": ("avg_pool2d_grad_act", pooled(act, 3, 2, 1),
+                              lambda: (normal(2, 3, 9, 7), normal(2, 3, 5, 4))) for act in ACTIVATIONS},
+    **{f"classified {reduction} {smoothing}": ("cross_entropy_with_grad", classified(reduction, smoothing),
+                                               lambda: (normal(5, 7), np.arange(5)))
+       for reduction in ("mean", "sum") for smoothing in (0.0, 0.1)},
+    **{f"convolved {act}": ("conv2d_act", convolved(act), lambda: (normal(3, 2, 7, 9), normal(5, 2, 3, 3), normal(5)))
+       for act in ACTIVATIONS},
+    **{f"convolved and pooled {act}, {size}": ("conv2d_act_pool", convolved(act, size), lambda: (
+        normal(3, 2, 8, 12), normal(5, 2, 3, 3), normal(5))) for act in ACTIVATIONS for size in (2, 3, 4)},
+    **{f"gradients of convolved and pooled {act}, {size}": ("conv2d_act_pool_grad_wb", convolved_weights(act, *size),
+       lambda: (normal(5, 2, 4, 4), normal(3, 2, 8, 12)))
+       for act in ACTIVATIONS for size in ((2,), (4,), ((4, 2),), (3, 2))},
+    **{f"{name} {act}": (name, multiplied(act), lambda: (normal(5, 7), normal(7, 7)))
+       for name in ("linear_act", "linear_grad_act") for act in ACTIVATIONS},
+    "classified one": ("cross_entropy_with_grad", classified("none", 0.1), lambda: (normal(1, 4), np.array([2]))),
+}
+
+
+def normal(*shape: int, dtype: Any = np.float64, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+def recorded(name: str, dtype: Any = np.float32,
+             there: Callable[[np.ndarray], Tensor] = Tensor) -> tuple[Program, Tensor, list[Tensor]]:
+    """(the program of a step, the leaf, what it ran on)"""
+    _, step, given = STEPS[name]
+    tensors = [there(a.astype(dtype) if a.dtype.kind == "f" else a) for a in given()]
+    tensors[0].requires_grad = True
+    return record(step, tuple(tensors), {})[0], tensors[0], tensors
+
+
+def results(found: Program, leaf: Tensor, given: list[Tensor]) -> list[np.ndarray]:
+    """What a replay returns, and the leaf's gradient."""
+    value = ByCalls(found).run(given)
+    assert leaf.grad is not None
+    return [value.numpy(), leaf.grad.numpy()]
+
+
+def assert_fused_agrees(name: str, dtype: type, there: Callable[[np.ndarray], Tensor]) -> None:
+    found, *run = recorded(name, dtype, there)
+    fused = fuse(found)
+    assert STEPS[name][0] in {call.name for call in fused.calls}
+    for got, want in zip(results(fused, *run), results(found, *run), strict=True):
+        scale = max(1.0, float(np.abs(want).max()))            # sums of up to a few hundred terms
+        np.testing.assert_allclose(got, want, rtol=0, atol=64 * np.finfo(dtype).eps * scale)

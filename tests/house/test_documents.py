@@ -1,0 +1,66 @@
+"""The documents: their examples run as printed, their links lead somewhere, and those with a limit keep to it."""
+
+from __future__ import annotations
+
+import doctest
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = next(folder for folder in Path(__file__).resolve().parents if (folder / "setup.cfg").exists())
+DOCUMENTS = [file for pattern in ("*.md", "docs/**/*.md", "minidl/**/*.md") for file in sorted(ROOT.glob(pattern))]
+MAX_LINES = {"README.md": 130, "docs/architecture.md": 150}
+LINK = re.compile(r"\]\((?!https?:)([^)#]*)(#[^)]*)?\)")
+FILE = re.compile(r"`((?:minidl|tests|zoo|benchmarks|docs)/[\w./-]+\.(?:py|cu|cuh|md))`")
+EXAMPLES = {"minidl/ops/cuda/conv/product/pointwise.cu", "minidl/ops/cuda/conv/product/pointwise.py"}     # to be added
+
+
+def names(document: Path) -> str:
+    return document.relative_to(ROOT).as_posix()
+
+
+def anchor(heading: str) -> str:
+    """As GitHub makes it of a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def test_the_readmes_example_runs_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    assert len(example.splitlines()) <= 13
+    exec(compile(example, "README.md", "exec"), {})
+    assert [file.name for file in tmp_path.iterdir()] == ["digits.h5"]
+
+
+@pytest.mark.parametrize("document", [file for file in DOCUMENTS if ">>> " in file.read_text(encoding="utf-8")],
+                         ids=names)
+def test_sessions_print_what_they_say(document: Path) -> None:
+    found = doctest.testfile(str(document), module_relative=False, encoding="utf-8")
+    assert found.attempted > 0
+    assert found.failed == 0
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=names)
+def test_links_lead_somewhere(document: Path) -> None:
+    broken = []
+    for target, place in LINK.findall(document.read_text(encoding="utf-8")):
+        file = (document.parent / target).resolve() if target else document
+        if not file.exists():
+            broken.append(target)
+        elif place:
+            headings = re.findall(r"^#+ (.+)$", file.read_text(encoding="utf-8"), re.MULTILINE)
+            broken += [] if place[1:] in map(anchor, headings) else [target + place]
+    assert broken == []
+
+
+@pytest.mark.parametrize("document", [file for file in DOCUMENTS if "notebook" not in file.parts
+                                      and file.name != "CHANGELOG.md"], ids=names)
+def test_files_that_are_named_are_there(document: Path) -> None:
+    named = set(FILE.findall(document.read_text(encoding="utf-8"))) - EXAMPLES
+    assert {file for file in named if not (ROOT / file).exists()} == set()
+
+
+@pytest.mark.parametrize("document", MAX_LINES)
+def test_documents_that_are_to_be_short_are(document: str) -> None:
+    assert len((ROOT / document).read_text(encoding="utf-8").splitlines()) <= MAX_LINES[document]
