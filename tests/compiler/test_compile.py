@@ -24,10 +24,11 @@ import zoo
 from minidl import Tensor, init, nn, no_grad, ops, optim
 from minidl.compiler import passes
 from minidl.compiler.facts import Facts
+from minidl.compiler.graph import Aside
 from minidl.compiler.plan import calls_aside
 from minidl.compiler.program import Call, Dynamic, Program, Slot
 from minidl.compiler.record import CompileError
-from minidl.compiler.replay import Aside, ByCalls
+from minidl.compiler.replay import ByCalls
 from minidl.mode import mode
 from minidl.ops import cpu
 from minidl.ops.primitives import PRIMITIVES

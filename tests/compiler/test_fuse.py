@@ -12,10 +12,9 @@ import pytest
 from fused_steps import STEPS, normal
 
 from minidl import Tensor, device, ops
-from minidl.compiler import fuse as fusion
 from minidl.compiler.facts import Facts
-from minidl.compiler.fuse import RULES, Line, Name, Rule, fuse, line, rule
-from minidl.compiler.passes import optimised
+from minidl.compiler.passes import fusion, optimised
+from minidl.compiler.passes.fusion import RULES, Line, Name, Rule, fuse, line, rule
 from minidl.compiler.program import Call, Program, Slot
 from minidl.compiler.record import record
 from minidl.compiler.replay import ByCalls
