@@ -259,7 +259,7 @@ def undocumented() -> Iterator[str]:
             continue
         for node in tree.body:
             if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name[0] != "_" \
-                    and not ast.get_docstring(node):
+                    and not ast.get_docstring(node) and "overload" not in map(ast.unparse, node.decorator_list):
                 yield f"{module}:{node.name}"
 
 
