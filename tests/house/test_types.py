@@ -39,7 +39,7 @@ def test_the_script_uses_every_public_name() -> None:
 
 def test_a_users_script_is_strictly_typed(tmp_path: Path) -> None:
     pytest.importorskip("mypy", reason="mypy is not installed")
-    root = SCRIPT.parents[1]
+    root = SCRIPT.parents[2]
     done = subprocess.run(
         [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--follow-imports=silent", "--cache-dir",
          str(tmp_path), str(SCRIPT)], cwd=root, capture_output=True, text=True, check=False)

@@ -75,7 +75,9 @@ stored: data.DeviceBatches | None = None if data.own_batches(loader) else data.D
 sgd = optim.SGD(net.parameters(), recipe.lr, momentum=recipe.momentum)
 group: optim.Group = sgd.groups[0]
 rates: list[optim.Schedule] = [optim.constant(), optim.step(2), optim.linear(10), optim.cosine(10),
-                               optim.warmup(2, optim.cosine(8)), optim.schedule("cosine", 10)]
+                               optim.warmup(2, optim.cosine(8)), optim.schedule("cosine", 10),
+                               optim.SCHEDULES["linear"](10)]
+table = optim.Rates(Tensor([[0.1, 0.05]], dtype="float64"), Tensor([0]))
 
 
 @minidl.compile
@@ -83,7 +85,7 @@ def step(images: Tensor, labels: Tensor) -> Tensor:
     sgd.zero_grad()
     loss = ops.cross_entropy(net(images), labels)
     loss.backward()
-    sgd.step()
+    sgd.step(table if stored else None)
     return loss
 
 
