@@ -1,13 +1,9 @@
-"""Replaying a program: call by call on any device, or on a CUDA device as one captured graph."""
+"""Replaying a program call by call, on any device."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Collection
 from typing import Any
 
-from ..device import Array
-from ..ops.primitives import known
 from ..tensor import Tensor, mark_changed, wrap
 from .plan import plan
 from .program import Call, Dynamic, Place, Program, Slot, leaves, replace
@@ -96,161 +92,9 @@ def arrays_of(program: Program, given: list[Any]) -> list[Any]:
     return arrays
 
 
-class Aside:
-    """Streams beside the main one: `others` in turn for work that an update waits for, `last` for counters.
-
-    A call aside waits for all that the main stream was given before it; the call that waits for it, for all that its
-    stream was given up to it. No call aside reads what another made, but for counters, which stay in order.
-
-    So memory may serve again within a capture. A pool keeps what is let go of for the stream on which it was taken.
-    A value of the main stream that no call aside touches is made, read, and followed by its successor there, in order.
-    One that a call aside reads ends with the update that waits for that call, or not at all. What a call aside made is
-    read by updates on the main stream, and ends with one; whatever its stream is given later waits for the main stream.
-    """
-
-    def __init__(self, main: Any, others: list[Any], last: Any):
-        self.main, self.others, self.last = main, others, last
-        self.behind: dict[tuple[Any, int], Any] = {}   # a stream, and a call that waits for it: what is waited for
-
-    def run(self, number: int, waiting: int | None, primitive: Any, arguments: list[Any],
-            options: dict[str, Any]) -> Any:
-        """A call, by its number and that of the one that waits for it, as in Plan.aside."""
-        if waiting is None:
-            self.join(number)
-            return primitive(*arguments, **options)
-        if known(primitive.__name__).counter:
-            other = self.last
-        else:
-            other = self.others[0]
-            self.others.append(self.others.pop(0))     # in turn
-        other.wait_event(self.main.record())
-        with other:
-            result = primitive(*arguments, **options)
-        self.behind[other, waiting] = other.record()
-        return result
-
-    def join(self, number: int) -> None:
-        """The main stream waits for what is due at a call."""
-        for key in [key for key in self.behind if key[1] <= number]:
-            self.main.wait_event(self.behind.pop(key))
-
-
 def _template(call: Call) -> tuple[tuple[Any, ...], list[tuple[int, int]], list[int], dict[str, Any]]:
     """(arguments, where plain Slots go and their numbers, which arguments hold others, options)."""
     places = [(i, a.number) for i, a in enumerate(call.arguments) if isinstance(a, Slot)]
     nested = [i for i, a in enumerate(call.arguments)
               if not isinstance(a, Slot) and any(isinstance(v, (Slot, Dynamic)) for v in leaves(a))]
     return call.arguments, places, nested, call.options
-
-
-def _copied(array: Array) -> Any:
-    """A copy in other memory of the same device, by the driver: a quarter of the host's time of array.copy()."""
-    import cupy
-
-    if not array.flags.c_contiguous:                   # a view with gaps, or in another order
-        return array.copy()
-    copy = cupy.empty_like(array)
-    copy.data.copy_from_device_async(array.data, array.nbytes)
-    return copy
-
-
-def _pool(held: list[Any]) -> Any:
-    """A pool of device memory that is never given back while `held` lives: where memory runs out, CuPy's own pool gives
-    back what is free at the moment, and kernels that were captured before may write there at every replay."""
-    import cupy
-
-    def take(size: int) -> Any:
-        held.append(cupy.cuda.Memory(size))
-        return cupy.cuda.MemoryPointer(held[-1], 0)
-
-    return cupy.cuda.MemoryPool(take)
-
-
-class NotCaptured(Exception):
-    """A program with a call that no graph can hold: cuBLAS refuses to be captured, and so does what waits."""
-
-
-class AsGraph:
-    """One CUDA graph of all launches, with memory of its own that lives as long as it does. Values whose lifetimes do
-    not meet share it, see `Aside`.
-
-    Inputs are copied to where the graph reads them, and back where it changes them; those that are the same arrays at
-    each replay (`fixed`, by their places) are read where they lie. Learning rates are read from the device, and stored
-    there when they change, by a kernel: the host does not wait. Every replay writes its results to the same places:
-    what the step returns is copied, gradients are not.
-
-    Raises NotCaptured where a call cannot be part of a graph; nothing was computed then.
-    """
-
-    def __init__(self, program: Program, given: list[Any], fixed: Collection[int]):
-        import cupy
-
-        calls = ByCalls(program, streams=True)
-        self.program, self.calls = program, calls
-        self.memory: list[Any] = []
-        self.pool = _pool(self.memory)
-        self.numbers: list[Any] | None = None
-        stream = cupy.cuda.Stream(non_blocking=True)
-        cupy.cuda.Device().synchronize()
-        with cupy.cuda.using_allocator(self.pool.malloc), stream:
-            self.inputs = [array if i in fixed else cupy.empty_like(array)
-                           for i, array in enumerate(arrays_of(program, given))]
-            self.places = [cupy.zeros(1) for _ in program.dynamics]
-            stream.synchronize()
-            stream.begin_capture()
-            try:
-                *others, last = (cupy.cuda.Stream(non_blocking=True) for _ in range(3))
-                aside = Aside(stream, others, last)
-                values = calls.values(self.inputs, self.places, aside)
-                aside.join(len(program.calls))
-                self.graph = stream.end_capture()
-            except Exception as error:
-                if stream.is_capturing():
-                    with contextlib.suppress(cupy.cuda.runtime.CUDARuntimeError):
-                        stream.end_capture()           # of what cannot be, which is an error, too
-                raise NotCaptured(f"{type(error).__name__}: {error}") from error
-        self.read = sorted({value.number for call in program.calls for value in leaves((call.arguments, call.options))
-                            if isinstance(value, Dynamic)})
-        written = program.written()
-        self.copied = [i for i in range(len(self.inputs)) if i not in fixed]
-        self.back = [i for i in self.copied if calls.inputs[i] in written]
-        self.keep(values)
-
-    def keep(self, values: list[Any]) -> None:
-        """What replays leave behind: it is the same arrays each time, and gradients are the same Tensors."""
-        self.values = values
-        self.grads = [None if slot is None else (wrap(values[slot.number]), values[slot.number])
-                      for _, slot in self.program.grads]
-
-    @property
-    def bytes(self) -> int:
-        """Memory of the graph's values, inputs and workspaces."""
-        return sum(block.size for block in self.memory)
-
-    def run(self, given: list[Any]) -> Any:
-        arrays = arrays_of(self.program, given)
-        for i in self.copied:
-            mine, array = self.inputs[i], arrays[i]
-            if array.flags.c_contiguous:
-                mine.data.copy_from_device_async(array.data, array.nbytes)
-            else:
-                mine[...] = array
-        if self.program.dynamics:
-            numbers = [dynamic.read() for dynamic in self.program.dynamics]        # each draw counts, read or not
-            if numbers != self.numbers:
-                for i in self.read:
-                    self.places[i].fill(float(numbers[i]))
-                self.numbers = numbers
-        mark_changed(self.calls.changed.of(given))
-        self.graph.launch()
-        for i in self.back:
-            arrays[i][...] = self.inputs[i]
-        for leaf, (place, _), made in zip(self.calls.leaves.of(given), self.program.grads, self.grads, strict=True):
-            if made is None:
-                leaf._grad = None
-            elif isinstance(place, int):               # an argument's is its own
-                leaf._grad = wrap(_copied(made[1]))
-            else:
-                leaf._grad, made[0]._data = made
-        return replace(self.program.outputs,
-                       lambda v: wrap(_copied(self.values[v.number])) if isinstance(v, Slot) else v)

@@ -22,11 +22,12 @@ from ..mode import mode
 from ..tensor import Tensor
 from .agree import Difference, compare
 from .facts import INEXACT, PLAIN
+from .graph import AsGraph, NotCaptured
 from .passes import optimised
 from .plan import can_be_captured
 from .program import Program
 from .record import CompileError, line_of, record, values_of
-from .replay import AsGraph, ByCalls, NotCaptured
+from .replay import ByCalls
 
 MAX_PROGRAMS = 64                          # of one step, over all signatures; the least recently used go first
 MANY = 10                                  # recordings, at which it is said that a step is recorded again and again

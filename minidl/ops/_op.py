@@ -1,7 +1,8 @@
 """@op: from a body that knows arrays to a function that knows Tensors.
 
-A body reads `def name(k, x, w, b=None, *, option=...)`: `k` is the backend, the positional parameters are
-arrays (or None, or plain numbers), the keyword-only ones are options. It returns `(y, backward)`, and
+A body reads `def name(k, x: Tensor, w: Tensor, b: Tensor | None = None, *, option: int = 1)`: `k` is the backend, the
+positional parameters are given as arrays (or None, or plain numbers), the keyword-only ones are options. Its types are
+those of the function that a user calls: mypy and editors see that. It returns `(y, backward)`, and
 `backward(gy, need)` returns one gradient (or None) per input. Bodies and closures touch arrays only
 through `k` and look only at shapes and dtypes, so that the same text can be run, recorded and replayed.
 """
@@ -10,8 +11,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from functools import wraps
-from typing import Any
+from functools import partial, wraps
+from typing import Any, Concatenate, ParamSpec, overload
 
 import numpy as np
 
@@ -19,9 +20,15 @@ from ..mode import mode
 from ..tensor import Node, Tensor, wrap
 from ._backend import BACKENDS, primitives_of
 
+P = ParamSpec("P")
 OPS: dict[str, Callable[..., Tensor]] = {}     # every op by name; the tests demand a Case for each
 
 
+@overload
+def op(body: Callable[Concatenate[Any, P], Any]) -> Callable[P, Tensor]: ...
+@overload
+def op(*, index: tuple[str, ...] = (), numbers: bool = False, floating: bool = False,
+       view: bool = False) -> Callable[[Callable[Concatenate[Any, P], Any]], Callable[P, Tensor]]: ...
 def op(body: Callable[..., Any] | None = None, *, index: tuple[str, ...] = (), numbers: bool = False,
        floating: bool = False, view: bool = False) -> Any:
     """Make a public function of Tensors from a body, and enter it in OPS.
@@ -36,7 +43,7 @@ def op(body: Callable[..., Any] | None = None, *, index: tuple[str, ...] = (), n
     a Node when an input requires a gradient and the tape is on.
     """
     if body is None:
-        return lambda body: op(body, index=index, numbers=numbers, floating=floating, view=view)
+        return partial(op, index=index, numbers=numbers, floating=floating, view=view)
     name = body.__name__.strip("_")
     signature = inspect.signature(body)
     parameters = list(signature.parameters.values())[1:]
@@ -97,7 +104,8 @@ def op(body: Callable[..., Any] | None = None, *, index: tuple[str, ...] = (), n
         recorder.made(result)
         return result
 
-    call.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    call.__signature__ = signature.replace(parameters=parameters, return_annotation="Tensor")  # type: ignore[attr-defined]
+    call.__annotations__["return"] = "Tensor"
     OPS[name] = call
     return call
 
@@ -118,7 +126,7 @@ def _bind(name: str, inputs_of: list[inspect.Parameter], inputs: tuple[Any, ...]
     return tuple(filled)
 
 
-def _number(name: str, value: Any, numbers: bool) -> int | float | bool:
+def _number(name: str, value: object, numbers: bool) -> int | float | bool:
     """A Python number; NumPy's scalars become one, since theirs would decide the result's dtype."""
     if numbers and isinstance(value, (int, float, np.integer, np.floating, np.bool)):
         return value.item() if isinstance(value, np.generic) else value

@@ -11,7 +11,7 @@ __all__ = ["dropout", "log_softmax", "relu", "sigmoid", "softmax", "tanh"]
 
 
 @op(floating=True)
-def sigmoid(k, x):
+def sigmoid(k, x: Tensor):
     """The logistic function 1 / (1 + e^-x), elementwise (Krizhevsky 2009, section 3).
 
     >>> sigmoid(Tensor([0.0])).tolist()
@@ -22,14 +22,14 @@ def sigmoid(k, x):
 
 
 @op(floating=True)
-def tanh(k, x):
+def tanh(k, x: Tensor):
     """The hyperbolic tangent, elementwise."""
     y = k.tanh(x)
     return y, lambda gy, need: (k.tanh_grad_x(gy, y),)
 
 
 @op(floating=True)
-def relu(k, x):
+def relu(k, x: Tensor):
     """max(x, 0), elementwise; the gradient at 0 is 0; NaN is passed on, and at NaN so is the gradient.
 
     >>> relu(Tensor([-1.0, 2.0])).tolist()
@@ -48,7 +48,7 @@ def one_axis(name: str, shape: tuple[int, ...], axis: int) -> int:
 
 
 @op(floating=True)
-def softmax(k, x, *, axis=-1):
+def softmax(k, x: Tensor, *, axis: int = -1):
     """e^x over its sum along an axis, without overflow (Krizhevsky 2009, section 5).
 
     >>> softmax(Tensor([1000.0, 1000.0])).tolist()
@@ -60,7 +60,7 @@ def softmax(k, x, *, axis=-1):
 
 
 @op(floating=True)
-def log_softmax(k, x, *, axis=-1):
+def log_softmax(k, x: Tensor, *, axis: int = -1):
     """The logarithm of softmax along an axis, computed without forming it."""
     axis = one_axis("log_softmax", x.shape, axis)
     y = k.log_softmax(x, axis)
@@ -68,7 +68,7 @@ def log_softmax(k, x, *, axis=-1):
 
 
 @op(floating=True)
-def _dropout(k, x, *, p, key):
+def _dropout(k, x: Tensor, *, p: float, key: rng.Key):
     return k.dropout(x, p, key), lambda gy, need: (k.dropout_grad_x(gy, p, key),)
 
 

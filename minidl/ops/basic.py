@@ -19,10 +19,11 @@ __all__ = [
 ]
 
 Axis = int | tuple[int, ...] | None
+Number = Tensor | float | np.number        # of either: a Tensor, or a plain number
 
 
 # ---------------------------------------------------------------- geometry: shapes in, shapes or errors out
-def _shape(x: Any) -> tuple[int, ...]:
+def _shape(x: object) -> tuple[int, ...]:
     """The shape of an array; () for a plain number."""
     return getattr(x, "shape", ())
 
@@ -55,7 +56,7 @@ def _axes(name: str, shape: tuple[int, ...], axis: Axis) -> tuple[int, ...]:
 
 # ---------------------------------------------------------------- arithmetic
 @op(numbers=True)
-def add(k, x, y):
+def add(k, x: Number, y: Number):
     """x + y, broadcast.
 
     >>> add(Tensor([1.0, 2.0]), 1)
@@ -71,7 +72,7 @@ def add(k, x, y):
 
 
 @op(numbers=True)
-def sub(k, x, y):
+def sub(k, x: Number, y: Number):
     """x - y, broadcast."""
     xs, ys = _shape(x), _shape(y)
     _broadcast("sub", xs, ys)
@@ -83,7 +84,7 @@ def sub(k, x, y):
 
 
 @op(numbers=True)
-def mul(k, x, y):
+def mul(k, x: Number, y: Number):
     """x * y, elementwise, broadcast."""
     xs, ys = _shape(x), _shape(y)
     _broadcast("mul", xs, ys)
@@ -95,7 +96,7 @@ def mul(k, x, y):
 
 
 @op(numbers=True)
-def div(k, x, y):
+def div(k, x: Number, y: Number):
     """x / y, elementwise, broadcast."""
     xs, ys = _shape(x), _shape(y)
     _broadcast("div", xs, ys)
@@ -109,7 +110,7 @@ def div(k, x, y):
 
 
 @op(numbers=True)
-def pow(k, x, p):
+def pow(k, x: Number, p: Number):
     """x ** p, elementwise, broadcast. At x = 0 the gradient is p x^(p-1), and 0 for p = 0."""
     xs, ps = _shape(x), _shape(p)
     _broadcast("pow", xs, ps)
@@ -122,33 +123,33 @@ def pow(k, x, p):
 
 
 @op
-def neg(k, x):
+def neg(k, x: Tensor):
     """-x."""
     return k.neg(x), lambda gy, need: (k.neg(gy),)
 
 
 @op
-def exp(k, x):
+def exp(k, x: Tensor):
     """e to the power x."""
     y = k.exp(x)
     return y, lambda gy, need: (k.mul(gy, y),)
 
 
 @op
-def log(k, x):
+def log(k, x: Tensor):
     """The natural logarithm."""
     return k.log(x), lambda gy, need: (k.div(gy, x),)
 
 
 @op
-def sqrt(k, x):
+def sqrt(k, x: Tensor):
     """The square root; its gradient at 0 is infinite."""
     y = k.sqrt(x)
     return y, lambda gy, need: (k.div(gy, k.mul(y, 2)),)
 
 
 @op
-def matmul(k, x, y):
+def matmul(k, x: Tensor, y: Tensor):
     """Matrix product of x (..., i, j) and y (..., j, l) -> (..., i, l), leading axes broadcast.
 
     Raises ValueError where an input has fewer than 2 axes, the inner sizes differ or the leading axes
@@ -173,42 +174,42 @@ def matmul(k, x, y):
 
 # ---------------------------------------------------------------- comparison: no gradient
 @op(numbers=True)
-def gt(k, x, y):
+def gt(k, x: Number, y: Number):
     """x > y, elementwise, as a bool Tensor."""
     _broadcast("gt", _shape(x), _shape(y))
     return k.gt(x, y), None
 
 
 @op(numbers=True)
-def ge(k, x, y):
+def ge(k, x: Number, y: Number):
     """x >= y, elementwise, as a bool Tensor."""
     _broadcast("ge", _shape(x), _shape(y))
     return k.ge(x, y), None
 
 
 @op(numbers=True)
-def lt(k, x, y):
+def lt(k, x: Number, y: Number):
     """x < y, elementwise, as a bool Tensor."""
     _broadcast("lt", _shape(x), _shape(y))
     return k.lt(x, y), None
 
 
 @op(numbers=True)
-def le(k, x, y):
+def le(k, x: Number, y: Number):
     """x <= y, elementwise, as a bool Tensor."""
     _broadcast("le", _shape(x), _shape(y))
     return k.le(x, y), None
 
 
 @op(numbers=True)
-def eq(k, x, y):
+def eq(k, x: Number, y: Number):
     """x == y, elementwise, as a bool Tensor."""
     _broadcast("eq", _shape(x), _shape(y))
     return k.eq(x, y), None
 
 
 @op(numbers=True)
-def ne(k, x, y):
+def ne(k, x: Number, y: Number):
     """x != y, elementwise, as a bool Tensor."""
     _broadcast("ne", _shape(x), _shape(y))
     return k.ne(x, y), None
@@ -216,14 +217,14 @@ def ne(k, x, y):
 
 # ---------------------------------------------------------------- reductions
 @op
-def sum(k, x, *, axis=None, keepdims=False):
+def sum(k, x: Tensor, *, axis: Axis = None, keepdims: bool = False):
     """Sum over the given axes (all of them by default)."""
     shape, axes = x.shape, _axes("sum", x.shape, axis)
     return k.sum(x, axes, keepdims), lambda gy, need: (k.spread(gy, shape, axes, keepdims),)
 
 
 @op
-def mean(k, x, *, axis=None, keepdims=False):
+def mean(k, x: Tensor, *, axis: Axis = None, keepdims: bool = False):
     """Arithmetic mean over the given axes (all of them by default).
 
     >>> mean(Tensor([[1.0, 2.0], [3.0, 6.0]]), axis=1).tolist()
@@ -235,7 +236,7 @@ def mean(k, x, *, axis=None, keepdims=False):
 
 
 @op
-def max(k, x, *, axis=None, keepdims=False):
+def max(k, x: Tensor, *, axis: Axis = None, keepdims: bool = False):
     """Largest value over the given axes (all by default); equal maxima share the gradient equally.
 
     NaN counts as largest. Raises ValueError over an axis of size 0.
@@ -249,7 +250,7 @@ def max(k, x, *, axis=None, keepdims=False):
 
 
 @op
-def argmax(k, x, *, axis=None):
+def argmax(k, x: Tensor, *, axis: int | None = None):
     """Index (int64) of the first largest value along one axis, or in the flattened Tensor; no gradient."""
     if axis is not None:
         axis = one_axis("argmax", x.shape, axis)
@@ -261,7 +262,7 @@ def argmax(k, x, *, axis=None):
 
 # ---------------------------------------------------------------- shapes
 @op(view=True)
-def reshape(k, x, *, shape):
+def reshape(k, x: Tensor, *, shape: tuple[int, ...]):
     """The same values in another shape; one size may be -1. Raises ValueError where the counts differ."""
     before = x.shape
     sizes = all(hasattr(n, "__index__") and n >= -1 for n in shape)
@@ -275,7 +276,7 @@ def reshape(k, x, *, shape):
 
 
 @op(view=True)
-def transpose(k, x, *, axes=None):
+def transpose(k, x: Tensor, *, axes: tuple[int, ...] | None = None):
     """Permute the axes (reversed by default)."""
     ndim = len(x.shape)
     asked = range(ndim)[::-1] if axes is None else axes
@@ -287,12 +288,12 @@ def transpose(k, x, *, axes=None):
     return k.transpose(x, order), lambda gy, need: (k.transpose(gy, inverse),)
 
 
-def _is_mask(i: Any) -> bool:
+def _is_mask(i: object) -> bool:
     return hasattr(i, "dtype") and i.dtype.kind == "b"
 
 
 @op(view=True)
-def _getitem(k, x, *, index):
+def _getitem(k, x: Tensor, *, index: Any):
     shape = x.shape
     once = all(i is None or i is Ellipsis or isinstance(i, (int, slice)) or _is_mask(i)
                for i in (index if isinstance(index, tuple) else (index,)))
@@ -304,7 +305,7 @@ def _getitem(k, x, *, index):
 
 
 @op
-def _concatenate(k, *xs, axis):
+def _concatenate(k, *xs: Tensor, axis: int):
     first = xs[0].shape
     axis = one_axis("concatenate", first, axis)
     for x in xs[1:]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from ..tensor import Tensor
 from ._op import op
-from .geometry import conv_geometry
+from .geometry import Padding, Pair, conv_geometry
 
 __all__ = ["conv2d"]
 
 
 @op(floating=True)
-def conv2d(k, x, w, b=None, *, stride=1, padding=0, algorithm="auto"):
+def conv2d(k, x: Tensor, w: Tensor, b: Tensor | None = None, *, stride: Pair = 1, padding: Padding = 0,
+           algorithm: str = "auto"):
     """Cross-correlate images with filters: x (n,c,h,w), w (m,c,kh,kw), b (m,) -> (n,m,oh,ow).
 
     y[n,m,i,j] = b[m] + sum over c,p,q of x[n, c, i*sh + p, j*sw + q] * w[m,c,p,q], zeros outside x

@@ -64,7 +64,7 @@ class ConvGeometry(NamedTuple):
     algorithm: str
 
 
-def pair(name: str, what: str, value: Any, least: int) -> tuple[int, int]:
+def pair(name: str, what: str, value: Pair, least: int) -> tuple[int, int]:
     """An int, or a pair of ints (height, width), each at least `least`."""
     both = value if isinstance(value, tuple) else (value, value)
     if len(both) != 2 or not all(isinstance(v, int) and v >= least for v in both):
@@ -73,7 +73,7 @@ def pair(name: str, what: str, value: Any, least: int) -> tuple[int, int]:
     return both
 
 
-def edges(name: str, padding: Any) -> tuple[int, int, int, int]:
+def edges(name: str, padding: Padding) -> tuple[int, int, int, int]:
     """(top, bottom, left, right) from p, (ph, pw) or ((top, bottom), (left, right))."""
     sides = padding if isinstance(padding, tuple) else (padding, padding)
     flat = [s for side in sides for s in (side if isinstance(side, tuple) else (side, side))]

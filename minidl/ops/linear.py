@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from ..tensor import Tensor
 from ._op import op
 
 __all__ = ["linear"]
 
 
 @op(floating=True)
-def linear(k, x, w, b=None):
+def linear(k, x: Tensor, w: Tensor, b: Tensor | None = None):
     """x w^T + b: x (n,in), w (out,in), b (out,) -> (n,out).
 
     Raises ValueError where the shapes do not fit, naming both.

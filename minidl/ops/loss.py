@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from ..tensor import Tensor
@@ -16,7 +14,7 @@ REDUCTIONS = ("mean", "sum", "none")
 
 
 @op(index=("labels",), floating=True)
-def _cross_entropy(k, x, labels, *, reduction, smoothing):
+def _cross_entropy(k, x: Tensor, labels: Tensor, *, reduction: str, smoothing: float):
     loss, log_p = k.cross_entropy(x, labels, reduction, smoothing)
 
     def backward(gy, need):
@@ -47,7 +45,7 @@ def cross_entropy(logits: Tensor, labels: Tensor | np.ndarray | list[int], *, re
     return _cross_entropy(logits, labels, reduction=reduction, smoothing=float(label_smoothing))
 
 
-def _labels(logits: Tensor, labels: Any) -> Tensor:
+def _labels(logits: Tensor, labels: Tensor | np.ndarray | list[int]) -> Tensor:
     """Labels as an integer Tensor that was seen to fit the logits."""
     if not isinstance(logits, Tensor):
         raise TypeError(f"cross_entropy: logits is a {type(logits).__name__} but must be a Tensor (n, classes); of a "

@@ -13,6 +13,7 @@ from ._backend import backend_of
 from ._op import _check_same, _number
 from .activation import tanh
 from .basic import (
+    Number,
     _shape,
     add,
     argmax,
@@ -43,7 +44,7 @@ from .basic import (
 
 
 # ---------------------------------------------------------------- in place
-def setitem(x: Tensor, index: Any, value: Any) -> None:
+def setitem(x: Tensor, index: Any, value: Number) -> None:
     """x[index] = value, in x's memory: a Tensor that broadcasts to that place, or a number. Indices as of getitem.
 
     On no tape: raises ValueError where one records x or the value, for a shape that does not fit, and for a value on
@@ -70,9 +71,9 @@ def setitem(x: Tensor, index: Any, value: Any) -> None:
                           "fit the place") from None
 
 
-def _in_place(name: str, function: Callable[[Any, Any], Tensor]) -> Callable[[Tensor, Any], Tensor]:
+def _in_place(name: str, function: Callable[[Any, Any], Tensor]) -> Callable[[Tensor, Number], Tensor]:
     """x op= y: in x's memory where no tape records it; else x becomes the result, on the tape."""
-    def method(x: Tensor, y: Any) -> Tensor:
+    def method(x: Tensor, y: Number) -> Tensor:
         recorded = mode.grad and (x.requires_grad or (isinstance(y, Tensor) and y.requires_grad))
         if recorded and x.requires_grad and x.node is None:
             raise ValueError(f"{name}: the Tensor (shape {x.shape}) requires a gradient and the tape records, which a "

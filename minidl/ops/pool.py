@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from ..tensor import Tensor
 from ._op import op
-from .geometry import pool_geometry
+from .geometry import Padding, Pair, pool_geometry
 
 __all__ = ["avg_pool2d", "max_pool2d"]
 
 
 @op(floating=True)
-def avg_pool2d(k, x, *, size, stride=None, padding=0):
+def avg_pool2d(k, x: Tensor, *, size: Pair, stride: Pair | None = None, padding: Padding = 0):
     """Mean over windows: x (n,c,h,w) -> (n,c,oh,ow). Padding counts as zeros: the divisor is kh*kw.
 
     size: an int or (kh, kw). stride: the same, by default the window's size (no overlap). padding: p,
@@ -26,7 +27,7 @@ def avg_pool2d(k, x, *, size, stride=None, padding=0):
 
 
 @op(floating=True)
-def max_pool2d(k, x, *, size, stride=None, padding=0):
+def max_pool2d(k, x: Tensor, *, size: Pair, stride: Pair | None = None, padding: Padding = 0):
     """Largest value in each window: x (n,c,h,w) -> (n,c,oh,ow). Padding never wins.
 
     Of equal values the first in row-major order gets the gradient; NaN counts as largest, so that it is

@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
+from .primitives import Array
+
 __all__ = [
     "add", "argmax", "concatenate", "copy", "div", "eq", "exp", "ge", "getitem", "getitem_grad_x", "gt", "le",
     "log", "lt", "matmul", "matmul_grad_x", "matmul_grad_y", "max", "max_grad_x", "mean", "mul", "ne", "neg",
     "ones_like", "pow", "pow_grad_p", "pow_grad_x", "reshape", "setitem", "spread", "sqrt", "sub", "sum", "sum_to",
     "transpose",
 ]
-
-Array = Any
 
 # ---------------------------------------------------------------- elementwise, as NumPy names them
 add = np.add
@@ -63,7 +63,7 @@ def max(x: Array, axis: tuple[int, ...], keepdims: bool = False) -> Array:
     return np.max(x, axis=axis, keepdims=keepdims)
 
 
-def argmax(x: Array, axis: int | None) -> Array:
+def argmax(x: Array, axis: int | None) -> Array | np.integer:
     return np.argmax(x, axis=axis)
 
 

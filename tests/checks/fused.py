@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from minidl import Tensor, ops
-from minidl.compiler.fuse import fuse
+from minidl.compiler.passes.fusion import fuse
 from minidl.compiler.program import Program
 from minidl.compiler.record import record
 from minidl.compiler.replay import ByCalls

@@ -10,11 +10,11 @@ import numpy as np
 import minidl
 import zoo
 from minidl import Tensor, nn, ops, optim
-from minidl.compiler.fuse import fuse
 from minidl.compiler.passes import common_subexpressions, dead_code
+from minidl.compiler.passes.fusion import fuse
+from minidl.compiler.passes.regions import join_regions
 from minidl.compiler.program import Program
 from minidl.compiler.record import record
-from minidl.compiler.regions import join_regions
 from minidl.ops import cpu
 from minidl.ops.region import by_steps
 

@@ -11,10 +11,9 @@ import pytest
 from checks.fused import STEPS, assert_fused_agrees, recorded, results
 
 from minidl import Tensor, device, ops
-from minidl.compiler import fuse as fusion
 from minidl.compiler.facts import Facts
-from minidl.compiler.fuse import RULES, Line, Name, Rule, fuse, line, rule
-from minidl.compiler.passes import optimised
+from minidl.compiler.passes import fusion, optimised
+from minidl.compiler.passes.fusion import RULES, Line, Name, Rule, fuse, line, rule
 from minidl.compiler.program import Call, Program, Slot
 from minidl.ops import ACTIVATIONS, cpu
 

@@ -12,14 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 from cases import CASES
-from test_compile import OPTIONS, Maker, Training, batch, bits, dense, names, numbers, vectors, zoo_model
+from checks.steps import OPTIONS, Maker, Training, batch, bits, dense, names, numbers, vectors, zoo_model
 
 import minidl
 from minidl import Tensor, nn, no_grad, ops
 from minidl.compiler import replay
+from minidl.compiler.graph import AsGraph, Aside
 from minidl.compiler.plan import ALIGNMENT, Plan, _peak, can_be_captured, plan
 from minidl.compiler.program import Program, Slot, leaves, replace
-from minidl.compiler.replay import AsGraph, Aside, ByCalls
+from minidl.compiler.replay import ByCalls
 from minidl.ops import cpu
 from minidl.ops.primitives import PRIMITIVES
 from minidl.training import RunningMetrics

@@ -12,11 +12,11 @@ from checks.regions import NETS, krizhevsky, lenet, outputs_are_those_of_the_ste
 
 import minidl
 from minidl import Tensor, nn, ops, optim
-from minidl.compiler.fuse import fuse
 from minidl.compiler.passes import dead_code
+from minidl.compiler.passes.fusion import fuse
+from minidl.compiler.passes.regions import MOST_PRODUCTS, join_regions
 from minidl.compiler.program import Program
 from minidl.compiler.record import record
-from minidl.compiler.regions import MOST_PRODUCTS, join_regions
 from minidl.compiler.replay import ByCalls
 from minidl.ops import cpu
 from minidl.ops.primitives import PRIMITIVES

@@ -16,7 +16,7 @@ from minidl import Tensor, data, nn, ops, optim
 from minidl.compiler import step as compiled_steps
 from minidl.compiler.plan import calls_aside
 from minidl.compiler.record import CompileError, record
-from minidl.compiler.replay import AsGraph
+from minidl.compiler.graph import AsGraph
 from minidl.training import RunningMetrics, fit
 from minidl.training.loop import _Compiled
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
+
+from ..primitives import Array
 
 __all__ = ["advance", "gather", "next_batch"]
 
-Array = np.ndarray
 
-
-def gather(images: Array, indices: Array, scale: Any, shift: Any, padding: int, dtype: Any) -> Array:
+def gather(images: Array, indices: Array, scale: ArrayLike, shift: ArrayLike, padding: int, dtype: DTypeLike) -> Array:
     """images[indices] * scale + shift, one scale and shift a channel: uint8 (N,c,h,w) -> dtype (n,c,h',w').
 
     A border of `padding` zero bytes is put around each image first, so that it is scaled and shifted too.
@@ -28,7 +27,8 @@ def gather(images: Array, indices: Array, scale: Any, shift: Any, padding: int, 
 
 
 def next_batch(images: Array, labels: Array, order: Array, position: Array, batch: int, n: int,
-               scale: tuple[float, ...], shift: tuple[float, ...], padding: int, dtype: Any) -> tuple[Array, Array]:
+               scale: tuple[float, ...], shift: tuple[float, ...], padding: int,
+               dtype: DTypeLike) -> tuple[Array, Array]:
     """(gather(...), labels) of the batch after number position[0] of an epoch.
 
     order: the indices (N,) of the epoch's images in their order. n: how many images that batch has; batch: how many all

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from ..primitives import Array
 from .activation import GRADIENTS, VALUES
 from .parallel import parallel_for
 from .reduce import sum
@@ -14,8 +15,6 @@ __all__ = [
     "linear", "linear_act", "linear_grad_act", "linear_grad_b", "linear_grad_w", "linear_grad_x", "matmul",
     "matmul_grad_x", "matmul_grad_y",
 ]
-
-Array = np.ndarray
 
 ROWS = 64                                  # of the result that make a chunk
 SMALL = 1 << 12                            # multiplications that OpenBLAS never shares

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..primitives import Array
 from .activation import log_softmax
 
 __all__ = ["check_labels", "cross_entropy", "cross_entropy_grad_x", "cross_entropy_with_grad", "update_metrics"]
-
-Array = np.ndarray
 
 
 UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}

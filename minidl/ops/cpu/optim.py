@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
+from ..primitives import Array, Rate
 
 __all__ = ["sgd"]
 
-Array = np.ndarray
 
-
-def sgd(params: list[Array], grads: list[Array], velocities: list[Array] | None, lr: Any, momentum: float,
+def sgd(params: list[Array], grads: list[Array], velocities: list[Array] | None, lr: Rate, momentum: float,
         weight_decay: float, nesterov: bool) -> None:
     """g += weight_decay * p; v = momentum * v + g; p -= lr * v, or lr * (g + momentum * v) with nesterov.
 

@@ -20,6 +20,7 @@ from queue import SimpleQueue
 from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 T = TypeVar("T")
 
@@ -190,7 +191,7 @@ def _references(arrays: list[Any]) -> int:
 _UNUSED = min(_references(_kept), sys.getrefcount(_kept[0]) + 1)
 
 
-def empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+def empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     """np.empty, but large arrays lie where earlier ones of the same size lay that nobody refers to any more.
 
     Memory fresh from the system costs more than filling it: its pages are mapped and cleared one by one.
@@ -236,7 +237,7 @@ class _Scratch(threading.local):
 _scratch = _Scratch()
 
 
-def scratch(name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+def scratch(name: str, shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
     """This thread's buffer of a name, with whatever it last held; it grows to the largest request.
 
     While somebody refers to what this gave, it belongs to him: a signal handler that comes between gets another one.

@@ -8,39 +8,38 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import reduce
-from typing import Any
 
 import numpy as np
 
+from ..geometry import PoolGeometry
+from ..primitives import Array
 from .activation import GRADIENTS
 from .parallel import empty, images_a_chunk, parallel_for, scratch
 
 __all__ = ["avg_pool2d", "avg_pool2d_grad_act", "avg_pool2d_grad_x", "max_pool2d", "max_pool2d_grad_x"]
 
-Array = np.ndarray
 
-
-def _padded(x: Array, g: Any, fill: float) -> Array:
+def _padded(x: Array, g: PoolGeometry, fill: float) -> Array:
     """Images with their border; x itself where there is none."""
     if not _has_border(g):
         return x
     return np.pad(x, ((0, 0), (0, 0), (g.top, g.bottom), (g.left, g.right)), constant_values=fill)
 
 
-def _has_border(g: Any) -> bool:
+def _has_border(g: PoolGeometry) -> bool:
     return any((g.top, g.bottom, g.left, g.right))
 
 
-def _rows(p: int, g: Any) -> slice:
+def _rows(p: int, g: PoolGeometry) -> slice:
     """The rows of padded images that row p of the windows lies on."""
     return slice(p, p + g.sh * g.oh, g.sh)
 
 
-def _columns(q: int, g: Any) -> slice:
+def _columns(q: int, g: PoolGeometry) -> slice:
     return slice(q, q + g.sw * g.ow, g.sw)
 
 
-def _spread(dx: Array, g: Any, walk: Callable[[Array, Callable[[Array, Array], None]], None]) -> None:
+def _spread(dx: Array, g: PoolGeometry, walk: Callable[[Array, Callable[[Array, Array], None]], None]) -> None:
     """Let `walk` put the windows' gradients onto the padded images, and keep what lies inside.
 
     Windows that tile the image meet each element once, so that putting is storing; else it is adding to zeros.
@@ -55,7 +54,7 @@ def _spread(dx: Array, g: Any, walk: Callable[[Array, Callable[[Array, Array], N
     dx[...] = xp[:, :, g.top:g.top + g.h, g.left:g.left + g.w]
 
 
-def _by_images(g: Any, work: Any, itemsize: int) -> None:
+def _by_images(g: PoolGeometry, work: Callable[[int, int], None], itemsize: int) -> None:
     parallel_for(g.n, images_a_chunk(g.c * g.h * g.w * itemsize), work)
 
 
@@ -64,7 +63,7 @@ def _add_up(parts: list[Array], out: Array) -> Array:
     return reduce(lambda total, part: np.add(total, part, out=out), parts)
 
 
-def avg_pool2d(x: Array, g: Any) -> Array:
+def avg_pool2d(x: Array, g: PoolGeometry) -> Array:
     y = empty((g.n, g.c, g.oh, g.ow), x.dtype)
 
     def work(i: int, j: int) -> None:
@@ -78,7 +77,7 @@ def avg_pool2d(x: Array, g: Any) -> Array:
     return y
 
 
-def avg_pool2d_grad_x(gy: Array, g: Any) -> Array:
+def avg_pool2d_grad_x(gy: Array, g: PoolGeometry) -> Array:
     dx = empty((g.n, g.c, g.h, g.w), gy.dtype)
 
     def work(i: int, j: int) -> None:
@@ -98,12 +97,12 @@ def avg_pool2d_grad_x(gy: Array, g: Any) -> Array:
     return dx
 
 
-def avg_pool2d_grad_act(gy: Array, y: Array, g: Any, act: str) -> Array:
+def avg_pool2d_grad_act(gy: Array, y: Array, g: PoolGeometry, act: str) -> Array:
     """The gradient of avg_pool2d(act(x)) by x, from y = act(x)."""
     return GRADIENTS[act](avg_pool2d_grad_x(gy, g), y)
 
 
-def max_pool2d(x: Array, g: Any) -> tuple[Array, Array]:
+def max_pool2d(x: Array, g: PoolGeometry) -> tuple[Array, Array]:
     """(y, index): index p*kw + q says which element of the window won."""
     y = np.full((g.n, g.c, g.oh, g.ow), -np.inf, x.dtype)
     index = np.full(y.shape, -1, np.int32)
@@ -124,7 +123,7 @@ def max_pool2d(x: Array, g: Any) -> tuple[Array, Array]:
     return y, index
 
 
-def max_pool2d_grad_x(gy: Array, index: Array, g: Any) -> Array:
+def max_pool2d_grad_x(gy: Array, index: Array, g: PoolGeometry) -> Array:
     dx = empty((g.n, g.c, g.h, g.w), gy.dtype)
 
     def work(i: int, j: int) -> None:

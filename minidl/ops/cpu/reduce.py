@@ -10,11 +10,10 @@ import math
 
 import numpy as np
 
+from ..primitives import Array
 from ..shared import _grown
 
 __all__ = ["mean", "sum", "sum_to"]
-
-Array = np.ndarray
 
 FEW = 128                                  # terms, for which NumPy's way will do
 BLOCK = 32                                 # terms of more that are added one after the other

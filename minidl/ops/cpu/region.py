@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
 
+from ..primitives import Array
 from ..region import Region, by_steps
 
 __all__ = ["can_region_step", "region_step"]
-
-Array = Any
 
 
 def can_region_step(region: Region) -> bool:

@@ -7,10 +7,11 @@ unrolled buffer (unroll.py), and many images as one matrix product (gemm.py), wh
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
+from ...geometry import ConvGeometry, PoolGeometry
+from ...primitives import Array
 from ..activation import VALUES
 from ..parallel import images_a_chunk, parallel_for
 from ..pool import avg_pool2d, avg_pool2d_grad_act
@@ -21,8 +22,6 @@ __all__ = [
     "CONV_ALGORITHMS", "conv2d", "conv2d_act", "conv2d_act_pool", "conv2d_act_pool_grad_wb", "conv2d_grad_b",
     "conv2d_grad_w", "conv2d_grad_x",
 ]
-
-Array = np.ndarray
 
 LONG = 1 << 10                             # elements that einsum adds up in a few sums, one after the other
 READ_BYTES = 1 << 22                       # worth a second thread when they are only read and summed
@@ -37,21 +36,21 @@ ALGORITHMS["auto"] = ALGORITHMS["gemm"]
 CONV_ALGORITHMS = tuple(ALGORITHMS)
 
 
-def _algorithm(g: Any) -> tuple[Callable[..., Array], ...]:
+def _algorithm(g: ConvGeometry) -> tuple[Callable[..., Array], ...]:
     if g.algorithm not in ALGORITHMS:
         raise ValueError(f"conv2d: algorithm {g.algorithm!r} is not one of {', '.join(ALGORITHMS)} on the cpu")
     return ALGORITHMS[g.algorithm]
 
 
-def conv2d(x: Array, w: Array, b: Array | None, g: Any) -> Array:
+def conv2d(x: Array, w: Array, b: Array | None, g: ConvGeometry) -> Array:
     return _algorithm(g)[0](x, w, b, g)
 
 
-def conv2d_grad_x(gy: Array, w: Array, g: Any) -> Array:
+def conv2d_grad_x(gy: Array, w: Array, g: ConvGeometry) -> Array:
     return _algorithm(g)[1](gy, w, g)
 
 
-def conv2d_grad_w(gy: Array, x: Array, g: Any) -> Array:
+def conv2d_grad_w(gy: Array, x: Array, g: ConvGeometry) -> Array:
     return _algorithm(g)[2](gy, x, g)
 
 
@@ -72,18 +71,20 @@ def conv2d_grad_b(gy: Array) -> Array:
 
 
 # ---------------------------------------------------------------- fused with what follows
-def conv2d_act(x: Array, w: Array, b: Array | None, g: Any, act: str) -> Array:
+def conv2d_act(x: Array, w: Array, b: Array | None, g: ConvGeometry, act: str) -> Array:
     """act(conv2d(x))"""
     return VALUES[act](conv2d(x, w, b, g))
 
 
-def conv2d_act_pool(x: Array, w: Array, b: Array | None, g: Any, act: str, pooling: Any) -> tuple[Array, Array]:
+def conv2d_act_pool(x: Array, w: Array, b: Array | None, g: ConvGeometry, act: str,
+                    pooling: PoolGeometry) -> tuple[Array, Array]:
     """(y, its averages) of y = act(conv2d(x))"""
     y = conv2d_act(x, w, b, g, act)
     return y, avg_pool2d(y, pooling)
 
 
-def conv2d_act_pool_grad_wb(gp: Array, y: Array, x: Array, g: Any, act: str, pooling: Any) -> tuple[Array, Array]:
+def conv2d_act_pool_grad_wb(gp: Array, y: Array, x: Array, g: ConvGeometry, act: str,
+                            pooling: PoolGeometry) -> tuple[Array, Array]:
     """(dw, db) of avg_pool2d(y), y = act(conv2d(x)), from the averages' gradient gp; nobody is to want x's"""
     gz = avg_pool2d_grad_act(gp, y, pooling, act)
     return conv2d_grad_w(gz, x, g), conv2d_grad_b(gz)

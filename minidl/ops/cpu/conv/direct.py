@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-Array = np.ndarray
+from ...geometry import ConvGeometry
+from ...primitives import Array
 
 
-def pad(x: Array, g: Any) -> Array:
+def pad(x: Array, g: ConvGeometry) -> Array:
     return np.pad(x, ((0, 0), (0, 0), (g.top, g.bottom), (g.left, g.right)))
 
 
-def crop(xp: Array, g: Any) -> Array:
+def crop(xp: Array, g: ConvGeometry) -> Array:
     return np.ascontiguousarray(xp[:, :, g.top:g.top + g.h, g.left:g.left + g.w])
 
 
-def under(xp: Array, p: int, q: int, g: Any) -> Array:
+def under(xp: Array, p: int, q: int, g: ConvGeometry) -> Array:
     """The elements of padded images that filter element (p, q) meets, one an output: (n,c,oh,ow)."""
     return xp[:, :, p:p + g.sh * g.oh:g.sh, q:q + g.sw * g.ow:g.sw]
 
 
-def padded_zeros(n: int, dtype: Any, g: Any) -> Array:
+def padded_zeros(n: int, dtype: np.dtype, g: ConvGeometry) -> Array:
     return np.zeros((n, g.c, g.h + g.top + g.bottom, g.w + g.left + g.right), dtype)
 
 
-def y(x: Array, w: Array, b: Array | None, g: Any) -> Array:
+def y(x: Array, w: Array, b: Array | None, g: ConvGeometry) -> Array:
     """y[n,m,i,j] = b[m] + sum over c,p,q of x[n, c, i*sh + p, j*sw + q] * w[m,c,p,q]"""
     xp = pad(x, g)
     y = np.zeros((g.n, g.m, g.oh, g.ow), x.dtype)
@@ -38,7 +37,7 @@ def y(x: Array, w: Array, b: Array | None, g: Any) -> Array:
     return y
 
 
-def dx(gy: Array, w: Array, g: Any) -> Array:
+def dx(gy: Array, w: Array, g: ConvGeometry) -> Array:
     """dx[n, c, i*sh + p, j*sw + q] = sum over m,p,q of gy[n,m,i,j] * w[m,c,p,q]"""
     dxp = padded_zeros(g.n, gy.dtype, g)
     for p in range(g.kh):
@@ -47,7 +46,7 @@ def dx(gy: Array, w: Array, g: Any) -> Array:
     return crop(dxp, g)
 
 
-def dw(gy: Array, x: Array, g: Any) -> Array:
+def dw(gy: Array, x: Array, g: ConvGeometry) -> Array:
     """dw[m,c,p,q] = sum over n,i,j of gy[n,m,i,j] * x[n, c, i*sh + p, j*sw + q]"""
     xp = pad(x, g)
     dw = np.empty((g.m, g.c, g.kh, g.kw), gy.dtype)

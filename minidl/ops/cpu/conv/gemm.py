@@ -12,15 +12,13 @@ each direction, which costs less than keeping them: for all images they would no
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 import numpy as np
 
+from ...geometry import ConvGeometry
+from ...primitives import Array
 from ..linear import linear, linear_grad_w, linear_grad_x
 from ..parallel import empty, parallel_for, scratch
-
-Array = np.ndarray
-
 
 # ---------------------------------------------------------------- sizes
 MOST_IMAGES = 32                           # in a chunk, so that a batch of 128 keeps four cores busy
@@ -37,7 +35,7 @@ UNLOCKED = 512                             # elements: for a smaller result NumP
 
 
 # ---------------------------------------------------------------- the pieces
-def _chunk(g: Any, itemsize: int) -> int:
+def _chunk(g: ConvGeometry, itemsize: int) -> int:
     """How many images go through one buffer: it depends on sizes alone, so that results do not depend on the cores."""
     if g.m * g.c * g.kh * g.kw * g.ow >= ENOUGH:
         return 1
@@ -50,7 +48,7 @@ def _part(count: int, most: int) -> int:
     return max(i for i in range(1, count + 1) if count % i == 0 and i <= max(1, most))
 
 
-def _lines(name: str, shape: tuple[int, ...], columns: int, images: int, dtype: Any) -> tuple[Array, Array]:
+def _lines(name: str, shape: tuple[int, ...], columns: int, images: int, dtype: np.dtype) -> tuple[Array, Array]:
     """Scratch of lines, a row of each image: as (*shape, columns*images) and as (*shape, columns, images).
 
     In memory narrow rows lie with the images innermost, so that what is copied and added are long runs all the same;
@@ -62,7 +60,7 @@ def _lines(name: str, shape: tuple[int, ...], columns: int, images: int, dtype: 
     return flat, flat.reshape(*shape, images, columns).swapaxes(-1, -2)
 
 
-def _columns(x: Array, g: Any) -> Array:
+def _columns(x: Array, g: ConvGeometry) -> Array:
     """A view (hp,c,kw,ow,nb) of padded images (nb,c,h,w): element [r,c,q,j,b] is [b, c, r, j*sw + q] of them."""
     hp, wp = g.h + g.top + g.bottom, g.w + g.left + g.right
     flat, xp = _lines("padded", (hp, g.c), wp, len(x), x.dtype)
@@ -87,7 +85,7 @@ def _product(a: Array, b: Array, out: Array) -> None:
         np.matmul(a[i:i + step], b, out=out[:, i:i + step])
 
 
-def _chunk_y(x: Array, w: Array, b: Array | None, y: Array, g: Any) -> None:
+def _chunk_y(x: Array, w: Array, b: Array | None, y: Array, g: ConvGeometry) -> None:
     """For each output row: (m, kh*c*kw) @ (kh*c*kw, ow*nb) + b -> y (nb,m,oh,ow)"""
     nb, columns = len(x), _columns(x, g)
     rows, unrolled = _lines("rows", (len(columns), g.c, g.kw), g.ow, nb, x.dtype)
@@ -103,7 +101,7 @@ def _chunk_y(x: Array, w: Array, b: Array | None, y: Array, g: Any) -> None:
         y[...] = maps.transpose(3, 1, 0, 2)
 
 
-def _chunk_dx(gy: Array, w: Array, dx: Array, g: Any) -> None:
+def _chunk_dx(gy: Array, w: Array, dx: Array, g: ConvGeometry) -> None:
     """For each image row: (c*kw, kh*m) @ (kh*m, ow*nb), its kw shifts added up -> dx (nb,c,h,w)
 
     The kh output rows that an image row takes part in are neighbours as well, the lowest p with the last of them:
@@ -122,7 +120,7 @@ def _chunk_dx(gy: Array, w: Array, dx: Array, g: Any) -> None:
     dx[...] = dxp[:, :, g.left:g.left + g.w].transpose(3, 1, 0, 2)
 
 
-def _chunk_dw(gy: Array, x: Array, g: Any) -> Array:
+def _chunk_dw(gy: Array, x: Array, g: ConvGeometry) -> Array:
     """For each filter row p: (m, oh*ow*nb) @ (oh*ow*nb, c*kw) -> (kh,m,c*kw), the sum over these nb images
 
     Here each of the c*kw rows of the buffer runs through all image rows, so that what lies under `lines` output rows
@@ -147,12 +145,12 @@ def _chunk_dw(gy: Array, x: Array, g: Any) -> Array:
 
 
 # ---------------------------------------------------------------- the three directions
-def _is_linear(g: Any) -> bool:
+def _is_linear(g: ConvGeometry) -> bool:
     """The window is the whole image: each output is one product with it, a linear layer's."""
     return (g.kh, g.kw, g.oh, g.ow) == (g.h, g.w, 1, 1) and not (g.top or g.left)
 
 
-def y(x: Array, w: Array, b: Array | None, g: Any) -> Array:
+def y(x: Array, w: Array, b: Array | None, g: ConvGeometry) -> Array:
     if _is_linear(g):
         return linear(x.reshape(g.n, g.c * g.h * g.w), w.reshape(g.m, -1), b)[:, :, None, None]
     y = empty((g.n, g.m, g.oh, g.ow), x.dtype)
@@ -161,7 +159,7 @@ def y(x: Array, w: Array, b: Array | None, g: Any) -> Array:
     return y
 
 
-def dx(gy: Array, w: Array, g: Any) -> Array:
+def dx(gy: Array, w: Array, g: ConvGeometry) -> Array:
     if _is_linear(g):
         return linear_grad_x(gy.reshape(g.n, g.m), w.reshape(g.m, -1)).reshape(g.n, g.c, g.h, g.w)
     dx = empty((g.n, g.c, g.h, g.w), gy.dtype)
@@ -170,7 +168,7 @@ def dx(gy: Array, w: Array, g: Any) -> Array:
     return dx
 
 
-def dw(gy: Array, x: Array, g: Any) -> Array:
+def dw(gy: Array, x: Array, g: ConvGeometry) -> Array:
     if _is_linear(g):
         flat = linear_grad_w(gy.reshape(g.n, g.m), x.reshape(g.n, g.c * g.h * g.w))
         return flat.reshape(g.m, g.c, g.kh, g.kw)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
+from ...geometry import ConvGeometry
+from ...primitives import Array
 from ..parallel import on_one_blas_thread
 from .direct import crop, pad, padded_zeros, under
 
-Array = np.ndarray
 
-
-def _unrolled(x: Array, g: Any) -> Iterator[Array]:
+def _unrolled(x: Array, g: ConvGeometry) -> Iterator[Array]:
     """Each image as a matrix (c*kh*kw, oh*ow), all in one buffer."""
     buffer = np.empty((g.c, g.kh, g.kw, g.oh, g.ow), x.dtype)
     for xp in pad(x, g):
@@ -23,7 +22,7 @@ def _unrolled(x: Array, g: Any) -> Iterator[Array]:
         yield buffer.reshape(g.c * g.kh * g.kw, -1)
 
 
-def y(x: Array, w: Array, b: Array | None, g: Any) -> Array:
+def y(x: Array, w: Array, b: Array | None, g: ConvGeometry) -> Array:
     """(m, c*kh*kw) @ (c*kh*kw, oh*ow) + b, for each image"""
     y = np.empty((g.n, g.m, g.oh * g.ow), x.dtype)
 
@@ -37,7 +36,7 @@ def y(x: Array, w: Array, b: Array | None, g: Any) -> Array:
     return y.reshape(g.n, g.m, g.oh, g.ow)
 
 
-def dx(gy: Array, w: Array, g: Any) -> Array:
+def dx(gy: Array, w: Array, g: ConvGeometry) -> Array:
     """(c*kh*kw, m) @ (m, oh*ow) for each image, each row added back to where it was unrolled from"""
     dxp = padded_zeros(g.n, gy.dtype, g)
 
@@ -52,7 +51,7 @@ def dx(gy: Array, w: Array, g: Any) -> Array:
     return crop(dxp, g)
 
 
-def dw(gy: Array, x: Array, g: Any) -> Array:
+def dw(gy: Array, x: Array, g: ConvGeometry) -> Array:
     """(m, oh*ow) @ (oh*ow, c*kh*kw), summed over the images"""
     dw = np.zeros((g.m, g.c * g.kh * g.kw), gy.dtype)
 

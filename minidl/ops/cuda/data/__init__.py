@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import cupy
 import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
 
+from ...primitives import Array
 from .. import launch
 
 __all__ = ["advance", "gather", "next_batch"]
-
-Array = Any
 
 THREADS = 256
 
@@ -21,7 +20,7 @@ CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
 ]
 
 
-def gather(images: Array, indices: Array, scale: Any, shift: Any, padding: int, dtype: Any) -> Array:
+def gather(images: Array, indices: Array, scale: ArrayLike, shift: ArrayLike, padding: int, dtype: DTypeLike) -> Array:
     """images[indices] * scale + shift, one scale and shift a channel: uint8 (N,c,h,w) -> dtype (n,c,h',w').
 
     A border of `padding` zero bytes is put around each image first, so that it is scaled and shifted too.
@@ -36,7 +35,8 @@ def gather(images: Array, indices: Array, scale: Any, shift: Any, padding: int, 
 
 
 def next_batch(images: Array, labels: Array, order: Array, position: Array, batch: int, n: int,
-               scale: tuple[float, ...], shift: tuple[float, ...], padding: int, dtype: Any) -> tuple[Array, Array]:
+               scale: tuple[float, ...], shift: tuple[float, ...], padding: int,
+               dtype: DTypeLike) -> tuple[Array, Array]:
     """(gather(...), labels) of the batch after number position[0] of an epoch.
 
     order: the indices (N,) of the epoch's images in their order. n: how many images that batch has; batch: how many all
@@ -60,14 +60,15 @@ def _grid(planes: int) -> tuple[int]:
     return (min(max(1, planes), 16 * launch.multiprocessors()),)
 
 
-def _affine_and_batch(images: Array, n: int, scale: Any, shift: Any, padding: int, dtype: np.dtype) -> tuple[Any, Any]:
+def _affine_and_batch(images: cupy.ndarray, n: int, scale: ArrayLike, shift: ArrayLike, padding: int,
+                      dtype: np.dtype) -> tuple[Array, Array]:
     """Scales and shifts on the device, and memory for n of the images."""
     _, c, h, w = images.shape
     return (_affine(_bytes(scale), _bytes(shift), dtype, images.data.device_id),
             launch.empty((n, c, h + 2 * padding, w + 2 * padding), dtype))
 
 
-def _bytes(values: Any) -> bytes:
+def _bytes(values: ArrayLike) -> bytes:
     return np.asarray(values, np.float64).tobytes()
 
 

@@ -9,11 +9,10 @@ from typing import Any
 import cupy
 import numpy as np
 
+from ...primitives import Array
 from .. import launch
 
 __all__ = ["getitem_grad_x"]
-
-Array = Any
 
 THREADS = 256
 FILE = "indexing/scatter.cu"

@@ -7,18 +7,17 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import cupy
 import numpy as np
 
 from ....device import precision
+from ...primitives import Array
 from .. import launch
 from ..reduce import sum_first
 
 __all__ = ["linear", "linear_act", "linear_grad_act", "linear_grad_b", "linear_grad_w", "linear_grad_x"]
-
-Array = Any
 
 launch.struct("Matrices", "rows", "cols", "depth", "a_batch", "b_batch", "sum_batches", "splits", "bias_rows",
               "bias_cols", "accumulate")

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import numpy as np
 
+from ...primitives import Array
 from .. import launch
 from ..activation import THREADS, lanes_a_row
 
 __all__ = ["check_labels", "cross_entropy", "cross_entropy_grad_x", "cross_entropy_with_grad", "update_metrics"]
-
-Array = Any
 
 MOST_THREADS = 1024                        # of the one block that sums losses
 ONE_BLOCK = 16384                          # elements of x up to which one block does everything, in one launch

@@ -8,11 +8,10 @@ from typing import Any, NamedTuple
 import cupy
 import numpy as np
 
+from ...primitives import Rate
 from .. import launch
 
 __all__ = ["sgd"]
-
-Array = Any
 
 THREADS = 256
 BLOCK = 4 * THREADS                        # elements of a parameter that a block updates
@@ -40,8 +39,8 @@ class Launch(NamedTuple):
 _plans: dict[tuple[int, ...], tuple[list[Launch], list[weakref.ref]]] = {}
 
 
-def sgd(params: list[Array], grads: list[Array], velocities: list[Array] | None, lr: Any, momentum: float,
-        weight_decay: float, nesterov: bool) -> None:
+def sgd(params: list[cupy.ndarray], grads: list[cupy.ndarray], velocities: list[cupy.ndarray] | None, lr: Rate,
+        momentum: float, weight_decay: float, nesterov: bool) -> None:
     """g += weight_decay * p; v = momentum * v + g; p -= lr * v, or lr * (g + momentum * v) with nesterov.
 
     lr: a number, or (rates, position), arrays of float64 and int64: the rate is rates[position[0]]. Or an array of one
@@ -65,15 +64,15 @@ def sgd(params: list[Array], grads: list[Array], velocities: list[Array] | None,
             (blocks,), (THREADS,), table.tobytes(), *rate, momentum, weight_decay, nesterov)
 
 
-def _like(x: Array) -> tuple[Any, ...]:
+def _like(x: cupy.ndarray) -> tuple[Any, ...]:
     return x.shape, x.dtype, x.data.device_id
 
 
-def _words(x: Array) -> str:
+def _words(x: cupy.ndarray) -> str:
     return f"shape {x.shape} and dtype {x.dtype} on device {x.data.device_id}"
 
 
-def _plan(key: tuple[int, ...], params: list[Array], velocities: list[Array] | None) -> list[Launch]:
+def _plan(key: tuple[int, ...], params: list[cupy.ndarray], velocities: list[cupy.ndarray] | None) -> list[Launch]:
     """The launches for these arrays, remembered for as long as all of them live."""
     for i, p in enumerate(params):
         for what, x in (("parameter", p), *((("velocity", velocities[i]),) if velocities is not None else ())):
@@ -89,7 +88,7 @@ def _plan(key: tuple[int, ...], params: list[Array], velocities: list[Array] | N
     return launches
 
 
-def _launch(members: list[int], params: list[Array], velocities: list[Array] | None) -> Launch:
+def _launch(members: list[int], params: list[cupy.ndarray], velocities: list[cupy.ndarray] | None) -> Launch:
     table, count = np.zeros((), TABLE), len(members)
     own = [params[i] for i in members]
     ends = np.cumsum([-(-p.size // BLOCK) for p in own])

@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
 
 import cupy
+import numpy as np
 
 from .. import launch
 
@@ -18,7 +18,7 @@ CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
 
 
 @functools.lru_cache(maxsize=4096)
-def _plan(shape: tuple[int, ...], dtype: Any) -> tuple[Callable[..., None], int]:
+def _plan(shape: tuple[int, ...], dtype: np.dtype) -> tuple[Callable[..., None], int]:
     """The launch for parts of a shape, and how many columns it sums."""
     columns = math.prod(shape[1:])
     kernel = launch.kernel("reduce/reduce.cu", "sum_first", launch.real(dtype))

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import functools
 import sys
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+import cupy
 import numpy as np
 
+from ...primitives import Array
 from ...region import Region, by_steps
 from .. import launch
 from .emit import Emitted, emit
 
 __all__ = ["can_region_step", "region_step"]
-
-Array = Any
 
 THREADS = 640                              # of a block that has a multiprocessor to itself
 SUM_THREADS, SUM_TILES = 256, 6144         # of sums, and numbers in shared memory: as in sums.cuh
@@ -53,7 +53,7 @@ def can_region_step(region: Region) -> bool:
     return _plan(region) is not None
 
 
-def region_step(region: Region, *arrays: Array) -> tuple[Array, ...]:
+def region_step(region: Region, *arrays: cupy.ndarray) -> tuple[Array, ...]:
     """The outputs of a region, for its inputs."""
     plan = _plan(region)
     if plan is None or not all(array.flags.c_contiguous and array.data.ptr % 16 == 0 for array in arrays):

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from ...geometry import ConvGeometry
 from ...region import Region, Step, Value
 
 MAPS = 2                                   # maps whose filters' gradients a thread sums up
@@ -23,7 +24,7 @@ class Job(NamedTuple):
     """out = scale * a^T b, summed over the first axis; where a is None, scale * the sum of b."""
 
     out: Value
-    a: Any                                 # the name of an array, or None
+    a: str | None                          # the name of an array, or None
     b: str
     scale: float
 
@@ -178,12 +179,12 @@ def _array(value: Value | None) -> str:
 
 
 # ---------------------------------------------------------------- convolution
-def _whole(g: Any) -> bool:
+def _whole(g: ConvGeometry) -> bool:
     """Whether the filters cover the whole image: a linear layer."""
     return (g.oh, g.ow) == (1, 1) and (g.kh, g.kw) == (g.h, g.w)
 
 
-def _convolved(s: Source, x: Value, w: Value, b: Value | None, y: Value, act: str | None, g: Any,
+def _convolved(s: Source, x: Value, w: Value, b: Value | None, y: Value, act: str | None, g: ConvGeometry,
                mirror: bool) -> None:
     """y of x, or with mirror dx of gy: the same lines with the other padding."""
     if (g.sh, g.sw) != (1, 1) or g.kh * g.kw > MOST_TAPS or g.algorithm != "auto":
@@ -250,7 +251,7 @@ def conv2d_grad_w(s: Source, step: Step) -> None:
     _grad_w(s, *step.arguments, *step.results)
 
 
-def _grad_w(s: Source, gy: Value, x: Value, g: Any, out: Value) -> None:
+def _grad_w(s: Source, gy: Value, x: Value, g: ConvGeometry, out: Value) -> None:
     if _whole(g):
         return _product(s, gy, x, out)
     source, slopes = s.layout(x), s.layout(gy)
@@ -312,7 +313,7 @@ def linear_grad_b(s: Source, step: Step) -> None:
 
 
 # ---------------------------------------------------------------- pooling, activation, shape, loss
-def _pooled(s: Source, x: Value, g: Any, y: Value) -> None:
+def _pooled(s: Source, x: Value, g: ConvGeometry, y: Value) -> None:
     if g.top or g.bottom or g.left or g.right:
         raise Refused
     s.call("avg_pool", f"{g.kh}, {g.kw}, {g.sh}, {g.sw}", x, y, out=y)
@@ -327,7 +328,7 @@ def avg_pool2d_grad_x(s: Source, step: Step) -> None:
     _unpooled(s, gy, y[0] if y else None, g, act, step.results[0])
 
 
-def _unpooled(s: Source, gy: Value, y: Value | None, g: Any, act: str | None, out: Value) -> None:
+def _unpooled(s: Source, gy: Value, y: Value | None, g: ConvGeometry, act: str | None, out: Value) -> None:
     if (g.sh, g.sw) != (g.kh, g.kw) or g.top or g.bottom or g.left or g.right:
         raise Refused
     s.call("avg_pool_grad", f"{_act(act)}, {g.kh}, {g.kw}", gy, y or out, out, out=out)

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import replace as with_
 from typing import Any
 
-from .fuse import fuse
-from .plan import can_be_captured, plan
-from .program import Call, Dynamic, Program, Slot, leaves, replace
+from ..plan import can_be_captured, plan
+from ..program import Call, Dynamic, Program, Slot, leaves, replace
+from .fusion import fuse
 from .regions import join_regions
 
 

@@ -1,19 +1,16 @@
-"""Modules: Tensors and other Modules held as attributes, and a `forward` that uses them."""
+"""Module: its state is its attributes, Tensors and other Modules, also in lists, tuples and dicts."""
 
 from __future__ import annotations
 
-import math
 import reprlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, MutableSequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
-from . import init, ops
-from .device import DType, to_device
-from .mode import Watched, mode, note_change
-from .ops.geometry import Padding, Pair, edges, pair
-from .tensor import Tensor, mark_changed
+from ..device import DType, to_device
+from ..mode import Watched, mode, note_change
+from ..tensor import Tensor, mark_changed
 
 _MOST = 20                                 # of what does not fit, as many are named in a message
 _FLOATING = (np.dtype(np.float32), np.dtype(np.float64))
@@ -57,7 +54,7 @@ class Module(Watched):
 
     def __setattr__(self, name: str, value: object) -> None:
         if isinstance(value, _HOLDERS) and self._remember(_held(name, value)):
-            _require_name(f"{type(self).__name__}: the attribute", name)
+            require_name(f"{type(self).__name__}: the attribute", name)
         super().__setattr__(name, value)
 
     # ------------------------------------------------------------------ what it holds
@@ -275,16 +272,18 @@ def _held(path: str, value: Any, within: tuple[int, ...] = ()) -> Iterator[tuple
             if isinstance(each, _HOLDERS):
                 for name, held in _held(f"{path}.{key}", each, (*within, id(value))):
                     if isinstance(value, dict):
-                        _require_name(f"{path}: the key", key)
+                        require_name(f"{path}: the key", key)
                     yield name, held
 
 
-def _require_name(what: str, name: object) -> None:
+def require_name(what: str, name: object) -> None:
+    """Refuse a name that a path of names could not hold."""
     if not isinstance(name, str) or not name or "." in name:
         raise ValueError(f"{what} {name!r} names a Tensor or Module but must be a text without dots; rename it")
 
 
-def _require_module(owner: Module, name: object, value: object) -> None:
+def require_module(owner: Module, name: object, value: object) -> None:
+    """Refuse what is not a Module where a layer is expected."""
     if not isinstance(value, Module):
         raise TypeError(f"{type(owner).__name__}: layer {name} is a {type(value).__name__} but must be a Module; put "
                         "functions into a Module's forward")
@@ -292,277 +291,3 @@ def _require_module(owner: Module, name: object, value: object) -> None:
 
 def _refuse_recording(what: str) -> None:
     mode.recorder.refuse(what, "do it outside the step")
-
-
-class Sequential(Module):
-    """Modules one after the other, named "0", "1", ... or by keyword.
-
-    Raises TypeError for a layer that is no Module; ValueError for a name with a dot or one that is taken.
-
-    >>> net = Sequential(c1=Conv2d(1, 6, 5), act1=Tanh())
-    >>> [name for name, _ in net.named_parameters()]
-    ['c1.weight', 'c1.bias']
-    """
-
-    def __init__(self, *layers: Module, **named: Module):
-        super().__init__()
-        for name, layer in [*((str(i), layer) for i, layer in enumerate(layers)), *named.items()]:
-            _require_module(self, name, layer)
-            if "." in name or hasattr(self, name):
-                raise ValueError(f"Sequential: the layer name {name!r} has a dot or is taken; choose another")
-            setattr(self, name, layer)
-
-    def forward(self, x: Tensor) -> Tensor:
-        for layer in self:
-            x = layer(x)
-        return x
-
-    def __iter__(self) -> Iterator[Module]:
-        return (layer for layer in list(vars(self).values()) if isinstance(layer, Module))
-
-    def __len__(self) -> int:
-        return len(list(iter(self)))
-
-    def __getitem__(self, i: int) -> Module:
-        return list(self)[i]
-
-
-class ModuleList(Module, MutableSequence):
-    """Modules in a list, named "0", "1", ...; it does all that a list does, and has no forward of its own.
-
-    Raises TypeError for an entry that is no Module.
-
-    >>> layers = ModuleList([Linear(3, 2), ReLU()])
-    >>> layers.append(Linear(2, 1))
-    >>> len(layers), list(layers.state_dict())
-    (3, ['0.weight', '0.bias', '2.weight', '2.bias'])
-    """
-
-    def __init__(self, modules: Iterable[Module] = ()):
-        super().__init__()
-        self._items: list[Module] = []
-        self.extend(modules)
-
-    def _entries(self) -> Iterable[tuple[str, Any]]:
-        return [*((str(i), module) for i, module in enumerate(self._items)),
-                *((name, value) for name, value in super()._entries() if name != "_items")]
-
-    def _become(self, items: list[Any]) -> None:
-        for i, module in enumerate(items):
-            _require_module(self, i, module)
-        self._items = items                # a new list each time, so that the change is seen
-
-    def insert(self, i: int, module: Module) -> None:
-        items = list(self._items)
-        items.insert(i, module)
-        self._become(items)
-
-    def __getitem__(self, i: Any) -> Any:
-        return ModuleList(self._items[i]) if isinstance(i, slice) else self._items[i]
-
-    def __setitem__(self, i: Any, module: Any) -> None:
-        items = list(self._items)
-        items[i] = module
-        self._become(items)
-
-    def __delitem__(self, i: Any) -> None:
-        items = list(self._items)
-        del items[i]
-        self._become(items)
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-
-class ModuleDict(Module, MutableMapping):
-    """Modules by name; it does all that a dict does, and has no forward of its own.
-
-    Raises TypeError for an entry that is no Module, ValueError for a key that is no text or has a dot.
-
-    >>> heads = ModuleDict({"left": Linear(3, 2)})
-    >>> heads["right"] = Linear(3, 1, bias=False)
-    >>> list(heads), list(heads.state_dict())
-    (['left', 'right'], ['left.weight', 'left.bias', 'right.weight'])
-    """
-
-    def __init__(self, modules: Mapping[str, Module] | Iterable[tuple[str, Module]] = ()):
-        super().__init__()
-        self._items: dict[str, Module] = {}
-        self.update(modules)
-
-    __eq__ = object.__eq__                 # as every Module: it is equal to itself alone
-    __hash__ = object.__hash__
-
-    def _entries(self) -> Iterable[tuple[str, Any]]:
-        return [*self._items.items(), *((name, value) for name, value in super()._entries() if name != "_items")]
-
-    def __getitem__(self, name: str) -> Module:
-        return self._items[name]
-
-    def __setitem__(self, name: str, module: Module) -> None:
-        _require_name("ModuleDict: the key", name)
-        _require_module(self, name, module)
-        self._items = {**self._items, name: module}
-
-    def __delitem__(self, name: str) -> None:
-        items = dict(self._items)
-        del items[name]
-        self._items = items
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._items)
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-
-def _parameter(shape: tuple[int, ...], fan_in: int) -> Tensor:
-    """A parameter drawn from U(-1/sqrt(fan_in), 1/sqrt(fan_in)), the default of layers with weights."""
-    bound = 1 / math.sqrt(fan_in)
-    return init.uniform_(Tensor(np.zeros(shape, np.float32), requires_grad=True), -bound, bound)
-
-
-def _positive(name: str, **sizes: int) -> None:
-    for what, size in sizes.items():
-        if not isinstance(size, int) or size < 1:
-            raise ValueError(f"{name}: {what} is {size!r} but must be an int of at least 1")
-
-
-class Conv2d(Module):
-    """`ops.conv2d` with weight (out_channels, in_channels, kh, kw) and bias (out_channels,).
-
-    Parameters start uniform in +-1/sqrt(in_channels*kh*kw). Raises ValueError for sizes below 1 and for a
-    stride or padding that `ops.conv2d` would refuse.
-    """
-
-    def __init__(self, in_channels: int, out_channels: int, kernel_size: Pair, stride: Pair = 1,
-                 padding: Padding = 0, bias: bool = True, algorithm: str = "auto"):
-        super().__init__()
-        _positive("Conv2d", in_channels=in_channels, out_channels=out_channels)
-        kh, kw = pair("Conv2d", "kernel_size", kernel_size, 1)
-        pair("Conv2d", "stride", stride, 1)
-        edges("Conv2d", padding)
-        self.stride, self.padding, self.algorithm = stride, padding, algorithm
-        fan_in = in_channels * kh * kw
-        self.weight = _parameter((out_channels, in_channels, kh, kw), fan_in)
-        self.bias = _parameter((out_channels,), fan_in) if bias else None
-
-    def forward(self, x: Tensor) -> Tensor:
-        return ops.conv2d(x, self.weight, self.bias, stride=self.stride, padding=self.padding,
-                          algorithm=self.algorithm)
-
-    def extra_repr(self) -> str:
-        m, c, kh, kw = self.weight.shape
-        return (f"{c}, {m}, kernel_size=({kh}, {kw}), stride={self.stride}, padding={self.padding}"
-                + ", bias=False" * (self.bias is None))
-
-
-class Linear(Module):
-    """`ops.linear` with weight (out_features, in_features) and bias (out_features,).
-
-    Parameters start uniform in +-1/sqrt(in_features). Raises ValueError for sizes below 1.
-
-    >>> Linear(3, 2)(Tensor([[1.0, 2.0, 3.0]])).shape
-    (1, 2)
-    """
-
-    def __init__(self, in_features: int, out_features: int, bias: bool = True):
-        super().__init__()
-        _positive("Linear", in_features=in_features, out_features=out_features)
-        self.weight = _parameter((out_features, in_features), in_features)
-        self.bias = _parameter((out_features,), in_features) if bias else None
-
-    def forward(self, x: Tensor) -> Tensor:
-        return ops.linear(x, self.weight, self.bias)
-
-    def extra_repr(self) -> str:
-        out, in_ = self.weight.shape
-        return f"{in_}, {out}" + ", bias=False" * (self.bias is None)
-
-
-class _Pool2d(Module):
-    """What both poolings share: window, stride (the window's size by default) and padding."""
-
-    op: Callable[..., Tensor]
-
-    def __init__(self, kernel_size: Pair, stride: Pair | None = None, padding: Padding = 0):
-        super().__init__()
-        name = type(self).__name__
-        pair(name, "kernel_size", kernel_size, 1)
-        if stride is not None:
-            pair(name, "stride", stride, 1)
-        edges(name, padding)
-        self.kernel_size, self.stride, self.padding = kernel_size, stride, padding
-
-    def forward(self, x: Tensor) -> Tensor:
-        return type(self).op(x, size=self.kernel_size, stride=self.stride, padding=self.padding)
-
-    def extra_repr(self) -> str:
-        return f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"
-
-
-class AvgPool2d(_Pool2d):
-    """`ops.avg_pool2d` as a layer."""
-
-    op = staticmethod(ops.avg_pool2d)
-
-
-class MaxPool2d(_Pool2d):
-    """`ops.max_pool2d` as a layer."""
-
-    op = staticmethod(ops.max_pool2d)
-
-
-class Sigmoid(Module):
-    """`ops.sigmoid` as a layer."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return ops.sigmoid(x)
-
-
-class Tanh(Module):
-    """`ops.tanh` as a layer."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return ops.tanh(x)
-
-
-class ReLU(Module):
-    """`ops.relu` as a layer."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return ops.relu(x)
-
-
-class Softmax(Module):
-    """`ops.softmax` along an axis as a layer."""
-
-    def __init__(self, axis: int = -1):
-        super().__init__()
-        self.axis = axis
-
-    def forward(self, x: Tensor) -> Tensor:
-        return ops.softmax(x, axis=self.axis)
-
-
-class Flatten(Module):
-    """(n, ...) -> (n, all the rest)."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return ops.flatten(x, 1)
-
-
-class Dropout(Module):
-    """`ops.dropout` while training, nothing in evaluation. Raises ValueError where p is not in [0, 1)."""
-
-    def __init__(self, p: float = 0.5):
-        super().__init__()
-        if not 0 <= p < 1:
-            raise ValueError(f"Dropout: p is {p!r} but must be in [0, 1)")
-        self.p = p
-
-    def forward(self, x: Tensor) -> Tensor:
-        return ops.dropout(x, self.p) if self.training else x
-
-    def extra_repr(self) -> str:
-        return f"p={self.p}"

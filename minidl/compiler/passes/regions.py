@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import replace as with_
 from typing import Any
 
-from ..ops.primitives import PRIMITIVES
-from ..ops.region import Region, Step, Value
-from .program import Call, Program, Slot, replace
+from ...ops.primitives import PRIMITIVES
+from ...ops.region import Region, Step, Value
+from ..program import Call, Program, Slot, replace
 
 MOST_PRODUCTS = 512                        # images up to which the gradients of linear layers are part of it
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from dataclasses import replace as with_
 from typing import Any
 
-from ..ops.primitives import ACTIVATIONS
-from .program import Call, Program, Slot, leaves
+from ...ops.primitives import ACTIVATIONS
+from ..program import Call, Program, Slot, leaves
 
 
 class Name(str):

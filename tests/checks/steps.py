@@ -1,0 +1,145 @@
+"""Nets, batches and steps that tests of compiled steps share, and programs made by hand."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import re
+import tracemalloc
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+import minidl
+import zoo
+from minidl import Tensor, nn, ops, optim
+from minidl.compiler.facts import Facts
+from minidl.compiler.program import Call, Program, Slot
+from minidl.ops import cpu
+
+OPTIONS: dict[str, dict[str, Any]] = {"lenet5": {"in_channels": 1}, "krizhevsky2009": {"in_channels": 3},
+                                      "mlp": {"in_channels": 3, "hidden": 20}, "perceptron": {"in_channels": 1}}
+SETTINGS = [{}, {"momentum": 0.9}, {"momentum": 0.5, "nesterov": True}, {"weight_decay": 0.01},
+            {"momentum": 0.9, "nesterov": True, "weight_decay": 0.01}]
+FACTORS = optim.schedule("warmup-cosine", 300)
+
+
+class Training:
+    """A model with its optimizer and the step that trains it, plain or compiled, always from the same start."""
+
+    def __init__(self, net: Callable[[], nn.Module], compiled: bool, device: str = "cpu", **settings: Any):
+        minidl.manual_seed(3)
+        self.net = net().to(device)
+        self.sgd = optim.SGD(self.net.parameters(), **{"lr": 0.02, **settings})
+
+        def step(x: Tensor, labels: Tensor) -> Tensor:
+            self.sgd.zero_grad()
+            loss = ops.cross_entropy(self.net(x), labels)
+            loss.backward()
+            self.sgd.step()
+            return loss
+
+        self.step: Any = minidl.compile(step) if compiled else step
+
+    def arrays(self) -> dict[str, Any]:
+        """Copies of all parameters, gradients and velocities."""
+        found = {}
+        for name, p in self.net.named_parameters():
+            found |= {name: p.data.copy(), f"{name}.velocity": self.sgd._velocity(p).copy()}
+            if p.grad is not None:
+                found[f"{name}.grad"] = p.grad.data.copy()
+        return found
+
+
+def batch(name: str, n: int, seed: Any, device: str = "cpu") -> tuple[Tensor, Tensor]:
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((n, OPTIONS[name]["in_channels"], 32, 32), dtype=np.float32)
+    return Tensor(x, device=device), Tensor(rng.integers(0, 10, n), device=device)
+
+
+def zoo_model(name: str) -> Callable[[], nn.Module]:
+    return lambda: zoo.build(name, **OPTIONS[name])
+
+
+def dense(*middle: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
+    """A small net on vectors of 8 with 3 classes."""
+    return lambda: nn.Sequential(nn.Linear(8, 16), nn.Tanh(), *(layer() for layer in middle), nn.Linear(16, 3))
+
+
+def half() -> nn.Module:
+    return nn.Dropout(0.5)
+
+
+def two_dropouts() -> nn.Module:
+    return nn.Sequential(nn.Dropout(0.5), nn.Linear(16, 16), nn.Dropout(0.3))
+
+
+def vectors(n: int = 4, seed: Any = 0, device: str = "cpu") -> tuple[Tensor, Tensor]:
+    rng = np.random.default_rng(seed)
+    return Tensor(rng.standard_normal((n, 8), dtype=np.float32), device=device), Tensor(rng.integers(0, 3, n),
+                                                                                       device=device)
+
+
+def assert_same_bits(mine: Any, other: Any) -> None:
+    """Equal arrays by name, and both have gradients."""
+    assert mine.keys() == other.keys()
+    for name in mine:
+        assert mine[name].dtype == other[name].dtype
+        assert mine[name].tobytes() == other[name].tobytes(), name
+
+
+def bits(t: Tensor) -> bytes:
+    return t.numpy().tobytes()
+
+
+def numbers(*values: float, **options: Any) -> Tensor:
+    return Tensor(np.array(values, np.float32), **options)
+
+
+def names(program: Program) -> list[str]:
+    return [call.name for call in program.calls]
+
+
+class Maker:
+    """Programs by hand: values are float32 numbers in arrays of 2."""
+
+    def __init__(self) -> None:
+        self.count, self.calls = 0, list[Call]()
+
+    def slot(self, kind: str = "result") -> Slot:
+        self.count += 1
+        return Slot(self.count - 1, kind, np.zeros(2, np.float32))
+
+    def call(self, name: str, *arguments: Any, results: int = 1, **options: Any) -> Any:
+        slots = tuple(self.slot() for _ in range(results))
+        self.calls.append(Call(cpu, name, arguments, options, slots, results > 1))
+        return slots[0] if len(slots) == 1 else slots
+
+    def program(self, inputs: list[Slot], outputs: Any, grads: Any = ()) -> Program:
+        return Program(inputs, [], self.calls, outputs, list(grads), [], [], Facts())
+
+
+def alive() -> int:
+    """How many objects of minidl there are."""
+    return sum(isinstance(thing, (Tensor, Node, Slot, Call, Program, Dynamic)) for thing in gc.get_objects())
+
+
+@contextlib.contextmanager
+def no_collections() -> Iterator[None]:
+    """Memory is counted with the garbage collector off: flat by reference counts alone."""
+    gc.collect()
+    gc.disable()
+    try:
+        tracemalloc.start()
+        yield
+    finally:
+        tracemalloc.stop()
+        gc.enable()
+
+
+def placed(message: str, function: Callable[..., Any]) -> str:
+    """The message with this file and the line of a function of one line."""
+    code = function.__code__
+    lines = {line for _, _, line in code.co_lines() if line}
+    return message.replace("PLACE", rf"{re.escape(code.co_filename)}:({'|'.join(map(str, sorted(lines)))})")

@@ -1,0 +1,323 @@
+"""Streams beside the main one, and compiled steps on a GPU, where a program is captured as a graph.
+
+There a replay gives the plain function's bits where no call was fused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from checks.steps import (
+    FACTORS,
+    OPTIONS,
+    SETTINGS,
+    Training,
+    alive,
+    batch,
+    bits,
+    dense,
+    half,
+    names,
+    no_collections,
+    placed,
+    two_dropouts,
+    vectors,
+    zoo_model,
+)
+
+import minidl
+from minidl import Tensor, ops
+from minidl.compiler.graph import Aside
+from minidl.compiler.plan import calls_aside
+from minidl.compiler.record import CompileError
+
+
+# ---------------------------------------------------------------- streams
+class FakeStream:
+    """Notes what a stream is given: waits as (self, other), calls by name."""
+
+    log: list[Any] = []
+    current: list[str] = ["main"]
+
+    def __init__(self, name: str):
+        self.name = name
+
+    def record(self) -> str:
+        return self.name
+
+    def wait_event(self, event: str) -> None:
+        self.log.append((self.name, event))
+
+    def __enter__(self) -> None:
+        self.current.append(self.name)
+
+    def __exit__(self, *error: object) -> None:
+        self.current.pop()
+
+
+def test_gradients_that_only_the_update_reads_go_aside_and_are_waited_for() -> None:
+    each = Training(dense(half), True)
+    each.step(*vectors())
+    program = each.step.program
+    named = zip((call.name for call in program.calls), calls_aside(program), strict=True)
+    aside = {name for name, waiting in named if waiting is not None}
+    assert aside
+    assert aside <= {"linear_grad_w", "linear_grad_b"}
+
+    FakeStream.log = []
+    streams = Aside(FakeStream("main"), [FakeStream("a"), FakeStream("b")], FakeStream("last"))
+
+    def primitive(name: str) -> Callable[[], None]:
+        def call() -> None:
+            FakeStream.log.append(f"{name} on {FakeStream.current[-1]}")
+        call.__name__ = name
+        return call
+
+    for number, (name, waiting) in enumerate((("first", None), ("grad", 4), ("second", None), ("update_metrics", 6),
+                                              ("sgd", None), ("next", None))):
+        streams.run(number, waiting, primitive(name), [], {})
+    streams.join(6)
+    assert FakeStream.log == ["first on main", ("a", "main"), "grad on a", "second on main", ("last", "main"),
+                              "update_metrics on last", ("main", "a"), "sgd on main", "next on main",
+                              ("main", "last")]        # nobody waits for b, which had no work
+
+
+# ---------------------------------------------------------------- on a GPU
+def fused(step: Any) -> bool:
+    """Whether a pass put calls together into primitives that were not recorded."""
+    return not set(names(step.program)) <= set(names(step.recorded))
+
+
+def assert_near(step: Any, mine: Any, other: Any, rtol: float = 1e-3, atol: float = 1e-4) -> None:
+    """Equal bits where nothing was fused, else within what many steps make of float32's rounding."""
+    assert mine.keys() == other.keys()
+    for name in mine:
+        a, b = (np.asarray(value.get()) if hasattr(value, "get") else value for value in (mine[name], other[name]))
+        if fused(step):
+            np.testing.assert_allclose(a, b, rtol=rtol, atol=atol, err_msg=name)
+        else:
+            np.testing.assert_array_equal(a, b, err_msg=name)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", OPTIONS)
+def test_gpu_fifty_steps_of_a_zoo_model(name: str) -> None:
+    """Odd last batches among them, and a rate that changes at every step."""
+    batches = [batch(name, 5 if i == 3 else 16, i, "cuda") for i in range(4)]
+    pair = [Training(zoo_model(name), compiled, "cuda", momentum=0.9, weight_decay=5e-4) for compiled in (False, True)]
+    for i in range(50):
+        losses = []
+        for each in pair:
+            each.sgd.lr = 0.01 * FACTORS(i)
+            losses.append({"loss": each.step(*batches[i % 4]).data})
+        assert_near(pair[1].step, *losses)
+        if i % 10 == 9 or i < 3:
+            assert_near(pair[1].step, *(each.arrays() for each in pair))
+    assert pair[1].step.recordings == 4
+    assert all(p.device == "cuda" for p in pair[1].net.parameters())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", OPTIONS)
+def test_gpu_a_thousand_steps_of_a_zoo_model(name: str) -> None:
+    """Each from where the plain step starts, so that rounding does not build up; every eighth batch is an odd one."""
+    batches = [batch(name, 5 if i == 7 else 16, i, "cuda") for i in range(8)]
+    pair = [Training(zoo_model(name), compiled, "cuda", momentum=0.9, weight_decay=5e-4) for compiled in (False, True)]
+    both = list(zip(*(each.net.parameters() for each in pair), strict=True))
+    for i in range(1000):
+        for p, q in both:
+            q.data[...] = p.data
+            pair[1].sgd._velocity(q)[...] = pair[0].sgd._velocity(p)
+        for each in pair:
+            each.sgd.lr = 0.02 * FACTORS(i % 300)
+        assert_near(pair[1].step, *({"loss": each.step(*batches[i % 8]).data} for each in reversed(pair)))
+        if i % 50 < 2:
+            assert_near(pair[1].step, *(each.arrays() for each in pair))
+    assert pair[1].step.recordings == 4
+    assert np.isfinite(float(pair[1].step(*batches[0])))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_gpu_optimizer_settings(settings: dict[str, Any]) -> None:
+    pair = [Training(dense(), compiled, "cuda", **settings) for compiled in (False, True)]
+    for i in range(20):
+        for each in pair:
+            each.sgd.lr = 0.1 / (1 + i)
+            each.step(*vectors(3 + (i % 5 == 4), i, "cuda"))
+    assert_near(pair[1].step, *(each.arrays() for each in pair))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", OPTIONS)
+def test_gpu_a_hundred_replays_give_the_same_bits(name: str) -> None:
+    each = Training(zoo_model(name), True, "cuda", momentum=0.9)
+    given = batch(name, 16, 0, "cuda")
+    for _ in range(2):
+        each.step(*given)                                                # recorded; replays may round otherwise
+    state, seen = each.net.state_dict(), set()
+    for _ in range(100):
+        each.net.load_state_dict(state)
+        for p in each.net.parameters():
+            each.sgd._velocity(p)[...] = 0
+        loss = each.step(*given)
+        seen.add((bits(loss), *(array.get().tobytes() for array in each.arrays().values())))
+    assert len(seen) == 1
+    assert each.step.recordings == 2
+
+
+@pytest.mark.gpu
+def test_gpu_memory_of_replays_is_flat() -> None:
+    import cupy
+
+    each = Training(zoo_model("perceptron"), True, "cuda")
+    given = batch("perceptron", 128, 0, "cuda")
+    pool = cupy.get_default_memory_pool()
+
+    def steps(count: int) -> None:
+        for i in range(count):
+            each.sgd.lr = 0.1 / (1 + i)
+            each.step(*given)
+        cupy.cuda.Device().synchronize()
+
+    steps(100)
+    with no_collections():
+        objects = alive()
+        steps(6000)
+        traced = tracemalloc.get_traced_memory()[0]
+        used, held = pool.used_bytes(), pool.total_bytes()
+        steps(10_000)
+        after = tracemalloc.get_traced_memory()[0]
+        assert (pool.used_bytes(), pool.total_bytes()) == (used, held)
+        assert after - traced < 50_000
+        assert alive() == objects
+
+
+@pytest.mark.gpu
+def test_gpu_dropout() -> None:
+    """Its key comes from the host at each replay: such a program is not captured, and right all the same."""
+    pair = [Training(dense(two_dropouts), compiled, "cuda", momentum=0.9)
+            for compiled in (False, True)]
+    losses = []
+    for each in pair:
+        minidl.manual_seed(11)
+        losses.append({str(i): each.step(*vectors(8, 0, "cuda")).data for i in range(30)})
+    assert_near(pair[1].step, *losses)
+    assert_near(pair[1].step, *(each.arrays() for each in pair))
+    assert len({float(loss) for loss in losses[1].values()}) == 30
+    assert pair[1].step.recordings == 2
+
+
+@pytest.mark.gpu
+def test_gpu_train_and_eval() -> None:
+    pair = [Training(dense(half), compiled, "cuda") for compiled in (False, True)]
+    for each in pair:
+        minidl.manual_seed(4)
+        for i in range(12):
+            each.net.train(i % 4 < 2)
+            each.step(*vectors(seed=i, device="cuda"))
+    assert_near(pair[1].step, *(each.arrays() for each in pair))
+    assert pair[1].step.recordings == 4
+
+
+@pytest.mark.gpu
+def test_gpu_a_returned_loss_is_not_overwritten() -> None:
+    pair = [Training(dense(), compiled, "cuda") for compiled in (False, True)]
+    losses = [{str(i): each.step(*vectors(seed=i, device="cuda")) for i in range(10)} for each in pair]
+    read = [{name: loss.numpy() for name, loss in each.items()} for each in losses]
+    assert_near(pair[1].step, *read)
+    assert len({loss.item() for loss in read[1].values()}) == 10
+
+
+@pytest.mark.gpu
+def test_gpu_returned_views() -> None:
+    """A result with gaps between its values, or in another order, is returned as what it is."""
+    def step(x: Tensor) -> dict[str, Tensor]:
+        y = x * 2
+        return {"T": y.T, "steps": y[:, ::2], "back": y[::-1], "part": y[1:, 1:3], "input": x, "flat": y.reshape(-1)}
+
+    compiled = minidl.compile(step)
+    for i in range(4):
+        x = Tensor(np.random.default_rng(i).standard_normal((4, 6), dtype=np.float32), device="cuda")
+        for name, mine in compiled(x).items():
+            np.testing.assert_array_equal(mine.numpy(), step(x)[name].numpy(), err_msg=name)
+
+
+@pytest.mark.gpu
+def test_gpu_inputs_that_are_views() -> None:
+    import cupy
+
+    step = minidl.compile(lambda x: (x * 2, x.sum(axis=0)))
+    for i in range(6):
+        whole = cupy.asarray(np.random.default_rng(i).standard_normal((4, 6), dtype=np.float32))
+        x = Tensor((whole, whole[::-1], whole[:, ::-1])[i % 3])
+        for mine, other in zip(step(x), step.step(x), strict=True):
+            np.testing.assert_array_equal(mine.numpy(), other.numpy())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("move", [
+    pytest.param(lambda x, labels: Tensor(x, device="cuda") * 2, id="Tensor"),
+    pytest.param(lambda x, labels: Tensor(x).to("cuda") * 2, id="to"),
+    pytest.param(lambda x, labels: Tensor(labels).to("cuda"), id="labels")])
+def test_gpu_a_numpy_batch_moved_in_the_step_is_refused(move: Callable[..., Any]) -> None:
+    step = minidl.compile(move)
+    for _ in range(2):
+        with pytest.raises(CompileError, match=placed("at PLACE, which a replay could not repeat", move)):
+            step(np.ones((2, 3), np.float32), np.array([0, 1]))
+
+
+@pytest.mark.gpu
+def test_gpu_a_label_out_of_range_leaves_the_parameters_readable() -> None:
+    """Whether the replay says so at once or the labels were looked at before."""
+    each = Training(dense(), True, "cuda")
+    for i in range(3):
+        each.step(*vectors(seed=i, device="cuda"))
+    with contextlib.suppress(ValueError):
+        each.step(vectors(device="cuda")[0], Tensor(np.array([0, 1, 3, 2]), device="cuda"))
+    assert all(p.numpy().shape == p.shape for p in each.net.parameters())
+
+
+@pytest.mark.gpu
+def test_gpu_a_model_that_moves() -> None:
+    pair = [Training(dense(), compiled, "cuda", momentum=0.9) for compiled in (False, True)]
+    for i, device in enumerate(["cuda", "cuda", "cpu", "cpu", "cuda", "cuda"]):
+        for each in pair:
+            if each.net[0].weight.device != device:
+                each.net.to(device)
+            each.step(*vectors(seed=i, device=device))
+        assert_near(pair[1].step, *(each.arrays() for each in pair))
+
+
+@pytest.mark.gpu
+def test_gpu_what_no_graph_can_hold_is_replayed_call_by_call() -> None:
+    """cuBLAS refuses to be captured; the next step, which can be, is a graph again."""
+    x = Tensor(np.arange(6, dtype=np.float32).reshape(2, 3), device="cuda")
+    product, double = minidl.compile(lambda x: x.T @ x), minidl.compile(lambda x: x * 2)
+    for i in range(4):
+        for step in (product, double):
+            y = x * float(i)
+            np.testing.assert_allclose(step(y).numpy(), step.step(y).numpy(), rtol=1e-6)
+    assert (product.recordings, double.recordings) == (2, 2)
+    assert any(note.startswith("call by call, not as a graph: NotImplementedError") for note in product.program.notes)
+
+
+@pytest.mark.gpu
+def test_gpu_a_draw_that_nobody_reads_counts() -> None:
+    x = Tensor(np.ones(64, np.float32), device="cuda")
+
+    def step(x: Tensor) -> Tensor:
+        ops.dropout(x, 0.5)
+        return x * 2
+    found = []
+    for run in (step, minidl.compile(step)):
+        minidl.manual_seed(3)
+        for _ in range(5):
+            run(x)
+        found.append(bits(ops.dropout(x, 0.5)))
+    assert found[0] == found[1]

@@ -1,0 +1,631 @@
+"""Compiled steps are recorded anew when they must be, refuse what they cannot do, and what passes make of programs."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections import namedtuple
+from collections.abc import Callable
+from dataclasses import replace as with_
+from typing import Any
+
+import numpy as np
+import pytest
+from checks.steps import (
+    Maker,
+    Training,
+    assert_same_bits,
+    batch,
+    bits,
+    dense,
+    half,
+    names,
+    numbers,
+    placed,
+    vectors,
+    zoo_model,
+)
+
+import minidl
+from minidl import Tensor, init, nn, ops, optim
+from minidl.compiler import passes
+from minidl.compiler.program import Dynamic, Program, Slot
+from minidl.compiler.record import CompileError
+from minidl.compiler.replay import ByCalls
+from minidl.mode import mode
+from minidl.ops.primitives import PRIMITIVES
+
+
+# ---------------------------------------------------------------- recorded anew
+def test_train_and_eval() -> None:
+    """Each is recorded once; going back finds the program again."""
+    pair, losses = [Training(dense(half), compiled) for compiled in (False, True)], []
+    for each in pair:
+        minidl.manual_seed(4)
+        for i in range(12):
+            each.net.train(i % 4 < 2)
+            losses.append(bits(each.step(*vectors())))
+            assert each is pair[0] or ("dropout" in names(each.step.program)) == (i % 4 < 2)
+    assert losses[:12] == losses[12:]
+    assert_same_bits(*(each.arrays() for each in pair))
+    assert pair[1].step.recordings == 4
+
+
+@pytest.mark.usefixtures("fp32")
+def test_precision() -> None:
+    each = Training(dense(), True)
+    for i, precision in enumerate(["fp32", "fp32", "tf32", "tf32", "fp32", "tf32"]):
+        minidl.set_precision(precision)
+        each.step(*vectors())
+        assert each.step.recordings == (1, 2, 3, 4, 4, 4)[i]
+
+
+@pytest.mark.parametrize(("setting", "value"), [("momentum", 0.5), ("weight_decay", 0.3), ("nesterov", True)])
+def test_an_optimizers_setting(setting: str, value: Any) -> None:
+    pair = [Training(dense(), compiled, momentum=0.9) for compiled in (False, True)]
+    for i in range(9):
+        for each in pair:
+            if i == 3:
+                each.sgd.groups[0][setting] = value
+            each.step(*vectors(seed=i))
+    assert_same_bits(*(each.arrays() for each in pair))
+    assert pair[1].step.recordings == 4
+
+
+def test_a_model_that_is_converted() -> None:
+    pair = [Training(dense(), compiled, momentum=0.9) for compiled in (False, True)]
+    for i, dtype in enumerate(["float32", "float32", "float64", "float64", "float64", "float32", "float32"]):
+        x, labels = vectors(seed=i)
+        for each in pair:
+            if each.net[0].weight.dtype != dtype:
+                each.net.to(dtype=dtype)
+            each.step(x.to(dtype=dtype), labels)
+        assert_same_bits(*(each.arrays() for each in pair))
+    assert pair[1].step.recordings == 6
+
+
+def test_a_converted_constant() -> None:
+    """A Tensor from outside whose array is another now: nothing reads the old one."""
+    scale = numbers(2)
+    step = minidl.compile(lambda x: x * scale)
+    assert [step(numbers(3)).item(), step(numbers(4)).item()] == [6, 8]
+    scale.data = np.array([5], np.float32)
+    assert [step(numbers(3)).item(), step(numbers(4)).item()] == [15, 20]
+
+
+def test_a_state_that_is_loaded_is_used_and_not_recorded_anew() -> None:
+    pair = [Training(dense(), compiled, momentum=0.9) for compiled in (False, True)]
+    state = pair[0].net.state_dict()
+    for i in range(9):
+        for each in pair:
+            if i % 3 == 2:
+                each.net.load_state_dict(state)
+            each.step(*vectors(seed=i))
+    assert_same_bits(*(each.arrays() for each in pair))
+    assert pair[1].step.recordings == 2
+
+
+@pytest.mark.parametrize("other", [
+    lambda x: Tensor(np.ones((2, 2), np.float32)), lambda x: x.to(dtype="float64"),
+    lambda x: Tensor(x.data, requires_grad=True)], ids=["shape", "dtype", "requires_grad"])
+def test_signatures(other: Callable[[Tensor], Tensor]) -> None:
+    step = minidl.compile(lambda x: x * 2)
+    x = numbers(1, 2)
+    for _ in range(4):
+        step(x)
+    assert step.recordings == 2
+    y = other(x)
+    for _ in range(4):
+        assert step(y).tolist() == (y.data * 2).tolist()
+    assert step.recordings == 4
+
+
+# ---------------------------------------------------------------- what is refused
+W = numbers(1, 2, requires_grad=True)
+X = numbers(3, 4)
+HELD = numbers(1)
+Pair = namedtuple("Pair", "a b")
+
+REPEAT = r", which a replay could not repeat; "
+READS = rf"<lambda> reads a Tensor's values at PLACE{REPEAT}return the Tensor and read it outside the step$"
+MAKES = (rf"<lambda> makes a Tensor from data at PLACE{REPEAT}make it outside and use it here, or pass it as an "
+         "argument$")
+TAKES = rf"<lambda> takes a Tensor's array \(\.data\) at PLACE{REPEAT}compute with the Tensor$"
+MOVES = rf"<lambda> moves or converts a Tensor with \.to\(\) at PLACE{REPEAT}do it outside the step$"
+
+REFUSED: dict[str, tuple[Callable[[Tensor], Any], str]] = {
+    "item": (lambda x: x.sum().item(), READS),
+    "float": (lambda x: float((x * x).sum()), READS),
+    "int": (lambda x: int(x.sum()), READS),
+    "control flow": (lambda x: x * 2 if x.sum() > 0 else x, READS),
+    "a loop's bound": (lambda x: [x * 2 for _ in range(int(x.sum()))], READS),
+    "numpy": (lambda x: x * x.numpy().max(), READS),
+    "np.asarray": (lambda x: np.asarray(x), READS),
+    "tolist": (lambda x: x.tolist(), READS),
+    "print": (lambda x: print(x), READS),
+    "repr": (lambda x: repr(x * 2), READS),
+    "an f-string": (lambda x: f"{x}", READS),
+    "a weight": (lambda x: x * W.detach().numpy()[0].item(), READS),
+    "a Tensor of numbers": (lambda x: x * Tensor([1.0, 2.0]), MAKES),
+    "a Tensor of an array": (lambda x: x * Tensor(np.ones(2, np.float32)), MAKES),
+    "a Tensor of .data": (lambda x: x * Tensor(x.data + 1), TAKES),
+    "labels of numbers": (lambda x: ops.cross_entropy(x.reshape(1, 2), [0]), MAKES),
+    "a dtype": (lambda x: x.to(dtype="float64"), MOVES),
+    "an array of no primitive": (lambda x: np.ones(2), r"<lambda> returns an array of shape \(2,\) that no primitive "
+                                 r"made; return Tensors that it computed \(PLACE\)$"),
+    "a tuple with one": (lambda x: (x * 2, [np.ones(2)]), r"<lambda> returns an array of shape \(2,\) that no"),
+    "a named tuple": (lambda x: Pair(x * 2, x * 3), "<lambda> returns a Pair, which a replay could not make anew; "
+                      r"return Tensors and plain values, in tuples, lists and dicts \(PLACE\)$"),
+    "an object": (lambda x: [nn.ReLU()], "<lambda> returns a ReLU, which a replay could not make anew"),
+    "a Tensor's .data set": (lambda x: setattr(W, "data", HELD),
+                             rf"<lambda> sets a Tensor's array \(\.data\) at PLACE{REPEAT}"
+                             r"write t\[\.\.\.\] = value under minidl\.no_grad\(\)$"),
+    "an initialiser": (lambda x: init.zeros_(X),
+                       rf"<lambda> initialises a Tensor at PLACE{REPEAT}do it outside the step$"),
+    "velocities": (lambda x: SGD.forget(),
+                   rf"<lambda> forgets an optimizer's velocities at PLACE{REPEAT}do it outside the step$"),
+    "a rate": (lambda x: setattr(SGD, "lr", 0.5),
+               rf"<lambda> sets an optimizer's lr at PLACE{REPEAT}set it outside the step$"),
+    "an array in place": (lambda x: np.add(ARRAY, x, out=ARRAY), "<lambda> changes an array in place at PLACE"),
+    "a sum on the tape": (lambda x: X.__iadd__(W), r"<lambda> adds in place, on the tape, to a Tensor from outside "
+                          rf"\(shape \(2,\)\) at PLACE{REPEAT}write t = t \+ x, with another name$"),
+    "an iterator": (lambda x: next(ITERATOR), r"<lambda> reads the iterator 'ITERATOR', which a replay could not "
+                    r"advance; take from it outside, and pass what it gave as an argument \(PLACE\)$"),
+    "a Tensor that is kept": (lambda x: KEPT.append(x * 2), r"<lambda> makes a Tensor \(shape \(2,\)\) at PLACE that "
+                              "is kept after the step, where a replay would leave the old one; return it, or write "),
+}
+ARRAY, ITERATOR, KEPT = np.zeros(2, np.float32), (i for i in range(3)), list[Any]()
+SGD = optim.SGD([numbers(1, requires_grad=True)], lr=0.1)
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_refused(what: str) -> None:
+    """With the line that did it; nothing is left being recorded."""
+    function, message = REFUSED[what]
+    step = minidl.compile(function)
+    for _ in range(2):
+        with pytest.raises(CompileError, match=f"^compile: {placed(message, function)}"):
+            step(X)
+        assert not mode.recorder.recording
+        KEPT.clear()
+    assert step.program is None
+    assert W.grad is None
+    assert X.tolist() == [3, 4]
+    assert isinstance(CompileError("of ValueError"), ValueError)
+
+
+@pytest.mark.parametrize("convert", [
+    lambda x: Tensor(x, dtype="float64") * 2, lambda x: Tensor(x, requires_grad=True) * 2], ids=["dtype", "copied"])
+def test_an_input_converted_in_the_step_is_refused_or_right(convert: Callable[[Any], Tensor]) -> None:
+    """A new Tensor of an input must not be the first call's: today each call is refused."""
+    step = minidl.compile(convert)
+    for i in range(3):
+        with pytest.raises(CompileError, match=placed("at PLACE", convert)):
+            step(np.full(2, i, np.float32))
+
+
+def test_gradients_add_up_across_steps() -> None:
+    """Where there is one from before the step it is added to, as in the plain function."""
+    w = numbers(1, requires_grad=True)
+
+    @minidl.compile
+    def accumulate(x: Tensor) -> None:
+        (w * x).sum().backward()
+
+    for start in range(3):
+        w.grad = None
+        for i in range(6):
+            accumulate(numbers(3 + start))
+            assert w.grad.tolist() == [(3 + start) * (i + 1)]
+    assert accumulate.recordings == 4                                    # two with a gradient before, two without
+
+
+def test_an_update_before_the_gradient() -> None:
+    """step(); zero_grad(); backward(): each update takes the gradients of the call before."""
+    found = []
+    for compiled in (False, True):
+        w = numbers(1, 2, requires_grad=True)
+        sgd = optim.SGD([w], lr=0.1, momentum=0.9)
+
+        def step(x: Tensor, w: Tensor = w, sgd: optim.SGD = sgd) -> None:
+            sgd.step()
+            sgd.zero_grad()
+            (w * w * x).sum().backward()
+
+        run: Any = minidl.compile(step) if compiled else step
+        for i in range(7):
+            run(numbers(i, 1))
+        found.append((w.tolist(), w.grad.tolist()))
+        assert not compiled or run.recordings == 3
+    assert found[0] == found[1]
+
+
+def test_a_graph_from_before_the_step_is_refused() -> None:
+    w, v = numbers(2, requires_grad=True), numbers(3, requires_grad=True)
+
+    def through(h: Tensor) -> None:
+        (h * v).sum().backward()
+
+    step = minidl.compile(through)
+    for graph in (lambda: w * 1, lambda: w + 1):
+        w.grad = v.grad = None
+        with pytest.raises(CompileError, match="through goes backward through what was computed before the step"):
+            step(graph())
+    w.grad = v.grad = None
+    for _ in range(2):
+        v.grad = None
+        step((w * 1).detach())
+        assert v.grad.tolist() == [2]
+        assert w.grad is None
+
+
+@pytest.mark.parametrize("argument", [[X], {"x": X}, {1, 2}, bytearray(1)], ids=lambda value: type(value).__name__)
+def test_unhashable_arguments_are_refused(argument: Any) -> None:
+    step = minidl.compile(lambda x, option=None: X * 2)
+    message = (rf"^compile: an argument is a {type(argument).__name__}, which cannot be told from another; pass "
+               "Tensors, arrays and plain values, and use other objects from outside the step$")
+    with pytest.raises(TypeError, match=message):
+        step(argument)
+    with pytest.raises(TypeError, match=message):
+        step(X, option=argument)
+
+
+def test_outside_a_step_nothing_is_refused() -> None:
+    step = minidl.compile(lambda x: x * 2)
+    y = step(X)
+    assert (y.sum().item(), float(y[0]), y.to(dtype="float64").dtype) == (14, 6, np.float64)
+
+
+@pytest.mark.parametrize("wrong", [3, -1])
+def test_a_label_out_of_range(wrong: int) -> None:
+    """The plain function's error, also from a replay; parameters are as they were, and the next step works."""
+    pair = [Training(dense(), compiled, momentum=0.9) for compiled in (False, True)]
+    for each in pair:
+        for i in range(3):
+            each.step(*vectors(seed=i))
+    x, _ = vectors()
+    bad = Tensor(np.array([0, 1, wrong, 2]))
+    messages = []
+    before = [{name: array for name, array in each.arrays().items() if "grad" not in name} for each in pair]
+    for each in pair:
+        with pytest.raises(ValueError, match="label") as caught:
+            each.step(x, bad)
+        messages.append((type(caught.value), str(caught.value)))
+    assert messages[0] == messages[1]
+    for each, held in zip(pair, before, strict=True):
+        assert_same_bits({name: array for name, array in each.arrays().items() if "grad" not in name}, held)
+        each.step(*vectors(seed=9))
+    assert_same_bits(*(each.arrays() for each in pair))
+    assert pair[1].step.recordings == 2
+
+
+def test_an_error_of_the_function_passes_and_nothing_is_kept() -> None:
+    each = Training(dense(), True)
+    with pytest.raises(ValueError, match="label"):
+        each.step(vectors()[0], Tensor(np.array([0, 1, 7, 2])))
+    assert not mode.recorder.recording
+    assert each.step.program is None
+    plain = Training(dense(), False)
+    assert bits(each.step(*vectors())) == bits(plain.step(*vectors()))
+
+
+def test_a_refusal_that_the_step_catches_is_raised_all_the_same() -> None:
+    """The plain function meets no error there, and goes another way."""
+    def step(x: Tensor) -> Tensor:
+        try:
+            factor = float(x.sum())
+        except Exception:
+            factor = 100.0
+        return x * factor
+    compiled = minidl.compile(step)
+    for _ in range(3):
+        with pytest.raises(CompileError, match="reads a Tensor's values at"):
+            compiled(numbers(2))
+
+
+def test_an_error_that_was_caught_and_kept_holds_no_tensors() -> None:
+    """Its frames do, of functions that have ended: no step sees these again."""
+    errors = []
+
+    def fails(h: Tensor) -> None:
+        k = h * 2
+        raise ZeroDivisionError(f"{k.shape}")
+
+    def step(x: Tensor) -> Tensor:
+        h = x * 3
+        try:
+            fails(h)
+        except ZeroDivisionError as error:
+            if not errors:
+                errors.append(error)
+        return h + 1
+    compiled = minidl.compile(step)
+    for i in range(5):
+        assert compiled(numbers(i)).item() == 3 * i + 1
+
+
+# ---------------------------------------------------------------- passes
+def test_dead_code() -> None:
+    make = Maker()
+    x = make.slot("input")
+    y = make.call("mul", x, x)
+    make.call("add", make.call("neg", x), x)                             # neither of the two is read
+    z = make.call("exp", y)
+    g = make.call("tanh", x)
+    make.call("sgd", (x,), (y,), None, 0.1, 0.0, 0.0, False, results=0)
+    program = make.program([x], {"z": [z]}, [(W, g)])
+    small = passes.dead_code(program)
+    assert names(small) == ["mul", "exp", "tanh", "sgd"]
+    assert small.notes == ["dead code: 2 calls fewer"]
+    assert names(program) == ["mul", "neg", "add", "exp", "tanh", "sgd"]  # as it was
+    assert names(passes.dead_code(small)) == names(small)
+
+
+def test_dead_code_keeps_a_call_for_one_of_its_results() -> None:
+    make = Maker()
+    x = make.slot("input")
+    _, second = make.call("cross_entropy", x, x, results=2)
+    make.call("check_labels", x, 10, results=0)
+    assert names(passes.dead_code(make.program([x], second))) == ["cross_entropy", "check_labels"]
+
+
+def test_common_subexpressions() -> None:
+    make = Maker()
+    x, y = make.slot("input"), make.slot("input")
+    first, second = make.call("mul", x, x), make.call("mul", x, x)
+    other, deep = make.call("mul", x, y), [make.call("exp", first), make.call("exp", second)]
+    last = make.call("add", deep[1], other)
+    small = passes.common_subexpressions(make.program([x, y], (first, [last]), [(W, last), (X, None)]))
+    assert names(small) == ["mul", "mul", "exp", "add"]
+    assert small.outputs == (first, [last])
+    assert small.grads == [(W, last), (X, None)]
+    assert small.calls[-1].arguments == (deep[0], other)
+    assert small.notes == ["common subexpressions: 2 calls fewer"]
+
+
+def test_equal_gradients_are_computed_twice() -> None:
+    """Each leaf's gradient is an array of its own; so is each result of the step."""
+    make = Maker()
+    x = make.slot("input")
+    g, h, y, z = (make.call("exp", x) for _ in range(4))
+    make.call("tanh", make.call("exp", x))
+    small = passes.common_subexpressions(make.program([x], (y, z), [(W, g), (X, h)]))
+    assert names(small) == ["exp"] * 4 + ["tanh"]
+    assert (small.grads, small.outputs) == ([(W, g), (X, h)], (y, z))
+    assert small.calls[-1].arguments == (y,)
+
+
+# ---------------------------------------------------------------- copies
+def test_copy_elision() -> None:
+    """A copy of what has memory of its own, and which nobody else looks at: a gradient, and the update's."""
+    make = Maker()
+    x, w = make.slot("input"), make.slot("outside")
+    g, both = make.call("exp", x), make.call("cross_entropy", x, x, results=2)
+    copies = [make.call("copy", value) for value in (g, *both)]
+    again = make.call("copy", copies[1])
+    make.call("sgd", (w, w), (copies[0], again), None, 0.1, 0.0, 0.0, False, results=0)
+    program = make.program([x], {"y": [copies[2]]}, [(W, copies[0]), (X, again)])
+    small = passes.copy_elision(program)
+    assert names(small) == ["exp", "cross_entropy", "sgd"]
+    assert small.calls[-1].arguments[:2] == ((w, w), (g, both[0]))
+    assert small.outputs == {"y": [both[1]]}
+    assert small.grads == [(W, g), (X, both[0])]
+    assert small.notes == ["copy elision: 4 calls fewer"]
+    assert names(program).count("copy") == 4                             # as it was
+
+
+def a_view(make: Maker, x: Slot, name: str) -> Program:
+    """What others hold, of memory that others read."""
+    g = make.call("exp", x)
+    return make.program([x], make.call("neg", g), [(W, make.call("copy", make.call(name, g, (2,))))])
+
+
+def a_view_alone(make: Maker, x: Slot) -> Program:
+    """Of memory that nobody else reads: it could have gaps, or the same element in two places."""
+    return make.program([x], None, [(W, make.call("copy", make.call("spread", make.call("exp", x), (2,), (), False)))])
+
+
+def read_before(make: Maker, x: Slot) -> Program:
+    g = make.call("exp", x)
+    return make.program([x], make.call("reshape", g, (2, 1)), [(W, make.call("copy", g))])
+
+
+def read_after(make: Maker, x: Slot) -> Program:
+    g = make.call("exp", x)
+    c = make.call("copy", g)
+    return make.program([x], make.call("reshape", g, (2, 1)), [(W, c)])
+
+
+def copied_twice(make: Maker, x: Slot) -> Program:
+    g = make.call("exp", x)
+    return make.program([x], None, [(W, make.call("copy", g)), (X, make.call("copy", g))])
+
+
+def returned(make: Maker, x: Slot) -> Program:
+    g = make.call("exp", x)
+    return make.program([x], [g], [(W, make.call("copy", g))])
+
+
+def anothers_gradient(make: Maker, x: Slot) -> Program:
+    g = make.call("exp", x)
+    return make.program([x], None, [(W, g), (X, make.call("copy", g))])
+
+
+def an_input(make: Maker, x: Slot) -> Program:
+    return make.program([x], None, [(W, make.call("copy", x))])
+
+
+def an_array_from_outside(make: Maker, x: Slot) -> Program:
+    return make.program([x], None, [(W, make.call("copy", make.slot("outside")))])
+
+
+def an_input_given_back(make: Maker, x: Slot) -> Program:
+    make.call("sum_to", x, (2,))
+    make.calls[-1] = with_(make.calls[-1], results=(x,))
+    return make.program([], None, [(W, make.call("copy", x))])
+
+
+def given_back(make: Maker, x: Slot) -> Program:
+    g = make.call("exp", x)
+    make.call("sum_to", g, (2,))
+    make.calls[-1] = with_(make.calls[-1], results=(g,))
+    return make.program([x], None, [(W, make.call("copy", g))])
+
+
+@pytest.mark.parametrize("build", [
+    *(functools.partial(a_view, name=name) for name, known in PRIMITIVES.items() if known.shares),
+    a_view_alone, read_before, read_after, copied_twice, returned, anothers_gradient, an_input, an_array_from_outside,
+    an_input_given_back, given_back],
+    ids=lambda build: build.keywords["name"] if isinstance(build, functools.partial) else build.__name__)
+def test_copies_that_are_needed(build: Callable[..., Program]) -> None:
+    make = Maker()
+    program = build(make, make.slot("input"))
+    small = passes.copy_elision(program)
+    assert small.calls == program.calls
+    assert (small.outputs, small.grads) == (program.outputs, program.grads)
+
+
+def test_the_recorded_copies_of_lenet5_go_and_the_bits_stay() -> None:
+    each = Training(zoo_model("lenet5"), True, momentum=0.9)
+    x, labels = batch("lenet5", 3, 0)
+    state = each.net.state_dict()
+    each.step(x, labels)
+    recorded, found = each.step.recorded, []
+    small = passes.copy_elision(recorded)
+    assert "copy" in names(recorded)
+    assert "copy" not in names(small)
+    for program in (recorded, small):
+        each.net.load_state_dict(state)
+        for p in each.net.parameters():
+            each.sgd._velocity(p)[...] = 0
+        loss = ByCalls(program).run([x.data, labels.data])
+        found.append({"loss": loss.data, **each.arrays()})
+    assert_same_bits(*found)
+
+
+@pytest.mark.parametrize(("one", "two"), [
+    (((2,),), ((3,),)), ((1,), (True,)), ((1,), (1.0,)), ((((1,), 2),), (((1, 2),),)), (((1,), (2, 3)), ((1, 2), (3,))),
+    ((Dynamic(0, int),), (Dynamic(1, int),)), ((np.zeros(2),), (np.zeros(2),)), ((slice(1),), (slice(2),))], ids=repr)
+def test_calls_that_differ_are_two(one: tuple[Any, ...], two: tuple[Any, ...]) -> None:
+    make = Maker()
+    x = make.slot("input")
+    a, b, c = make.call("reshape", x, *one), make.call("reshape", x, *two), make.call("reshape", x, *one)
+    small = passes.common_subexpressions(make.program([x], make.call("concatenate", (a, b, c), 0)))
+    assert small.calls[-1].arguments[0] == (a, b, a)
+
+
+def test_options_and_names_count() -> None:
+    make = Maker()
+    x = make.slot("input")
+    made = (make.call("sum", x, axis=0), make.call("sum", x, axis=1), make.call("max", x, axis=0),
+            make.call("sum", x, axis=0), make.call("sum", x, keepdims=0))
+    last = make.call("concatenate", made, 0)
+    small = passes.common_subexpressions(make.program([x], last))
+    assert small.calls[-1].arguments[0] == (made[0], made[1], made[2], made[0], made[4])
+
+
+def test_not_across_an_update() -> None:
+    make = Maker()
+    x = make.slot("input")
+    before = make.call("mul", x, x)
+    for _ in range(2):
+        make.call("sgd", (x,), (before,), None, 0.1, 0.0, 0.0, False, results=0)
+    after, again = make.call("mul", x, x), make.call("mul", x, x)
+    last = make.call("add", after, again)
+    small = passes.common_subexpressions(make.program([x], (before, last)))
+    assert names(small) == ["mul", "sgd", "sgd", "mul", "add"]
+    assert small.calls[-1].arguments == (after, after)
+
+
+def test_what_is_changed_in_place_is_computed_by_itself() -> None:
+    """Two equal values of which one, or a view of one, is changed later are two."""
+    make = Maker()
+    x = make.slot("input")
+    first, second, third = (make.call("mul", x, x) for _ in range(3))
+    view = make.call("reshape", second, (2, 1))
+    make.call("setitem", view, ..., 0.0, results=0)
+    last = make.call("add", make.call("add", first, third), second)
+    small = passes.common_subexpressions(make.program([x], last))
+    assert names(small) == ["mul", "mul", "reshape", "setitem", "add", "add"]
+    assert small.calls[-1].arguments[1] is second
+
+
+def test_equal_results_of_a_step_are_two_arrays() -> None:
+    step = minidl.compile(lambda x: (x + 1, x + 1))
+    for _ in range(4):
+        a, b = step(numbers(1))
+        a.data[...] = 7
+        assert b.tolist() == [2]
+
+
+def test_a_recorded_square_is_computed_once() -> None:
+    step = minidl.compile(lambda x: (x * x, (x * x).exp(), (x + 1).sum() * 0 + x.sum()))
+    for i in range(3):
+        a, b, c = step(numbers(i, 2))
+        assert (a.tolist(), b.tolist(), c.item()) == ([i * i, 4], np.exp(np.float32([i * i, 4])).tolist(), i + 2)
+    assert names(step.recorded).count("mul") == 3
+    assert names(step.program).count("mul") == 2
+    assert names(passes.common_subexpressions(step.recorded)).count("mul") == 2
+
+
+def test_a_recorded_result_that_nobody_reads_is_dropped() -> None:
+    @minidl.compile
+    def step(x: Tensor) -> Tensor:
+        x.exp().log().tanh()
+        return x * 2
+
+    assert [step(numbers(i)).item() for i in range(3)] == [0, 2, 4]
+    assert names(step.recorded) == ["exp", "log", "tanh", "mul"]
+    assert names(step.program) == ["mul"]
+
+
+def test_the_gradient_of_what_needs_none_is_not_computed() -> None:
+    """And what was computed before an update is computed again after it."""
+    w = numbers(1, 2, requires_grad=True)
+    sgd = optim.SGD([w], lr=0.5)
+
+    def step(x: Tensor) -> tuple[Tensor, Tensor]:
+        sgd.zero_grad()
+        before = (w * x).sum()
+        before.backward()
+        sgd.step()
+        return before, (w * x).sum()
+
+    compiled = minidl.compile(step)
+    for _ in range(3):
+        state = w.numpy().copy()
+        expected = [t.item() for t in step(numbers(1, 3))]
+        w.data[...] = state
+        assert [t.item() for t in compiled(numbers(1, 3))] == expected
+    assert expected[0] != expected[1]
+    assert names(compiled.program).count("sgd") == 1
+
+
+# ---------------------------------------------------------------- how programs look
+def test_a_printed_program_shows_each_call() -> None:
+    each = Training(dense(half), True, momentum=0.9)
+    each.step(*vectors())
+    for program in (each.step.program, each.step.recorded):
+        lines = repr(program).splitlines()
+        assert lines[0] == f"program of {len(program.calls)} calls; inputs $0 float32[4, 8], $1 int64[4]"
+        for call, line in zip(program.calls, lines[1:], strict=False):
+            assert re.fullmatch(rf"  ((%\d+ \w+\[[\d, ]*\](, )?)+ = )?{call.name}\(.*\)", line), line
+        assert lines[1 + len(program.calls)].startswith("  return %")
+    assert re.search(r"sgd\(.*, \?\d+, 0\.9, 0\.0, False\)", repr(each.step.program))       # its rate is read anew
+    assert "dead code" in repr(each.step.program)
+    assert "dead code" not in repr(each.step.recorded)
+
+
+def test_a_drawn_program_names_each_call() -> None:
+    each = Training(dense(half), True, momentum=0.9)
+    each.step(*vectors())
+    program = each.step.program
+    lines = program.to_dot().splitlines()
+    assert (lines[0], lines[-1]) == ("digraph program {", "}")
+    labels = [re.fullmatch(r'  (\w+) \[label="([^"]*)"(, shape=ellipse)?\];', line) for line in lines]
+    nodes = {found[1]: found[2] for found in labels if found}
+    assert [nodes[f"c{i}"] for i in range(len(program.calls))] == names(program)
+    edges = [re.fullmatch(r'  (\w+) -> (\w+) \[label="\[[\d, ]*\]"\];', line) for line in lines]
+    assert all(found[1] in nodes and found[2] in nodes for found in edges if found)
+    assert sum(map(bool, edges)) == sum(len(list(call.reads())) for call in program.calls)
+    assert sum(map(bool, [*labels, *edges])) == len(lines) - 3

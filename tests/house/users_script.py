@@ -1,0 +1,100 @@
+"""What a user may write: every public name of minidl, with types. test_types.py holds it to `mypy --strict`."""
+
+from __future__ import annotations
+
+import numpy as np
+
+import minidl
+import zoo
+from minidl import Tensor, data, init, nn, ops, optim
+
+minidl.manual_seed(1)
+minidl.set_precision("fp32")
+minidl.set_workspace_limit(2**28)
+x: Tensor = Tensor(np.ones((2, 3, 8, 8), np.float32))
+w: Tensor = Tensor([[[[1.0]]] * 3], requires_grad=True)
+labels: list[int] = [0, 1]
+
+
+# ---------------------------------------------------------------- ops
+def arithmetic(a: Tensor, b: Tensor) -> Tensor:
+    c: Tensor = ops.add(a, 2) + ops.sub(1.0, b) * ops.mul(a, b) / ops.div(b, 3.0) - ops.neg(a) ** ops.pow(a, 2)
+    d: Tensor = ops.exp(c) + ops.log(c) + ops.sqrt(c)
+    masks: list[Tensor] = [ops.gt(a, b), ops.ge(a, 0), ops.lt(a, b), ops.le(0.0, b), ops.eq(a, b), ops.ne(a, b), a > b]
+    return ops.concatenate([d, *masks], axis=0) @ ops.matmul(d, ops.transpose(d, axes=(1, 0)))
+
+
+def shapes(a: Tensor) -> list[Tensor]:
+    return [ops.reshape(a, shape=(-1, 4)), ops.flatten(a, 1), ops.getitem(a, (slice(None), 0)), a[..., 1:], a.T,
+            ops.sum(a, axis=(0, 1), keepdims=True), ops.mean(a, axis=-1), ops.max(a), ops.argmax(a, axis=0)]
+
+
+def layers(a: Tensor, b: Tensor | None = None) -> Tensor:
+    y = ops.conv2d(a, w, b, stride=(1, 1), padding=((1, 0), (0, 1)), algorithm=ops.CONV_ALGORITHMS[0])
+    y = ops.avg_pool2d(ops.max_pool2d(y, size=2), size=(2, 1), stride=1, padding=0)
+    y = ops.tanh(ops.sigmoid(ops.relu(ops.dropout(ops.linear(ops.flatten(y, 1), Tensor(np.ones((2, 12))), b), 0.1))))
+    loss: Tensor = ops.cross_entropy(ops.log_softmax(ops.softmax(y, axis=1)), labels, label_smoothing=0.1)
+    return loss + ops.mse_loss(y, y, reduction="mean")
+
+
+ops.conv2d(x, w, stride="2")  # type: ignore[arg-type]
+ops.conv2d(x, w, strides=2)  # type: ignore[call-arg]
+ops.relu([1.0])  # type: ignore[arg-type]
+size: int = ops.relu(x)  # type: ignore[assignment]
+names: list[str] = [*ops.OPS, *ops.ACTIVATIONS]
+
+
+# ---------------------------------------------------------------- layers
+class Net(nn.Module):
+    def __init__(self, act: type[nn.Module] = nn.Tanh) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(3, 2, 3), act(), nn.AvgPool2d(2), nn.MaxPool2d(3), nn.Flatten(),
+                                  nn.Dropout(0.2), output=nn.Linear(2, 10))
+        self.acts = nn.ModuleList([nn.Sigmoid(), nn.ReLU()])
+        self.ends = nn.ModuleDict({"softmax": nn.Softmax(1)})
+        for parameter in self.parameters():
+            init.kaiming_uniform_(parameter)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.body(x)
+        return y
+
+
+net = Net().to("cpu", "float64").train()
+zoo_net: nn.Module = zoo.build("lenet5", activation="relu")
+model: zoo.Model = zoo.MODELS["lenet5"]
+recipe: zoo.Recipe = model.recipe
+state: dict[str, np.ndarray] = net.state_dict()
+
+# ---------------------------------------------------------------- data, training, weights
+digits: data.Dataset = data.load(data.DATASETS[-1], "train")
+train, test, origin = data.resolve("auto", "mnist")
+mean, std = data.channel_statistics(digits)
+loader = data.DataLoader(digits.first(100), 10, mean=mean, std=std, padding=2)
+stored: data.DeviceBatches | None = None if data.own_batches(loader) else data.DeviceBatches(loader)
+sgd = optim.SGD(net.parameters(), recipe.lr, momentum=recipe.momentum)
+group: optim.Group = sgd.groups[0]
+rates: list[optim.Schedule] = [optim.constant(), optim.step(2), optim.linear(10), optim.cosine(10),
+                               optim.warmup(2, optim.cosine(8)), optim.schedule("cosine", 10),
+                               optim.SCHEDULES["linear"](10)]
+table = optim.Rates(Tensor([[0.1, 0.05]], dtype="float64"), Tensor([0]))
+
+
+@minidl.compile
+def step(images: Tensor, labels: Tensor) -> Tensor:
+    sgd.zero_grad()
+    loss = ops.cross_entropy(net(images), labels)
+    loss.backward()
+    sgd.step(table if stored else None)
+    return loss
+
+
+try:
+    for images, answers in loader:
+        value: float = step(images, answers).item()
+except minidl.CompileError as error:
+    print(error, minidl.__version__)
+with minidl.no_grad():
+    minidl.save(net, "net.h5")
+    minidl.load(net, "net.h5")
+minidl.gradcheck(arithmetic, [x, x])
