@@ -15,8 +15,9 @@ import minidl
 import zoo
 from minidl import Tensor, nn, ops, optim
 from minidl.compiler.facts import Facts
-from minidl.compiler.program import Call, Program, Slot
+from minidl.compiler.program import Call, Dynamic, Program, Slot
 from minidl.ops import cpu
+from minidl.tensor import Node
 
 OPTIONS: dict[str, dict[str, Any]] = {"lenet5": {"in_channels": 1}, "krizhevsky2009": {"in_channels": 3},
                                       "mlp": {"in_channels": 3, "hidden": 20}, "perceptron": {"in_channels": 1}}
