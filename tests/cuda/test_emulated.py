@@ -104,7 +104,10 @@ def linear() -> None:
 
 
 def pooling(at: int) -> Check:
-    return lambda: primitives.pooling(*POOLINGS[at], FLOAT)
+    def check() -> None:
+        primitives.pooling(*POOLINGS[at], FLOAT)
+        primitives.avg_pool2d_grad_act(*POOLINGS[at], "relu", FLOAT)
+    return check
 
 
 # What is wrong -> (a piece of some source, what stands there instead, a check that runs it, what the failure says)
@@ -152,7 +155,7 @@ MUTATIONS: dict[str, tuple[str, str, Check, str]] = {
                        "tolerance"),
     "a window beyond the image": ("imin(g.kw, g.w - s)", "g.kw", pooling(2), "[Nn]ot equal"),
     "an update of each second element": (
-        "k < ELEMENTS_A_THREAD", "k < ELEMENTS_A_THREAD / 2", lambda: primitives.sgd(1, 0.9, 1e-2, True, FLOAT),
+        "k < ELEMENTS_A_THREAD", "k < ELEMENTS_A_THREAD / 2", primitives.sgd_changes_only_what_it_was_given,
         "[Nn]ot equal"),
     "a turn that nobody gives": (
         "if (group == 1) give_turn(0);", "", lambda: tensor_cores("wgmma"), "for ever"),
