@@ -10,3 +10,4 @@ from .linear import *
 from .loss import *
 from .pool import *
 from .primitives import ACTIVATIONS as ACTIVATIONS
+from .shapes import *

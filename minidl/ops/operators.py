@@ -20,9 +20,7 @@ from .basic import (
     div,
     eq,
     exp,
-    flatten,
     ge,
-    getitem,
     gt,
     le,
     log,
@@ -33,14 +31,12 @@ from .basic import (
     mul,
     ne,
     neg,
-    plain_index,
     pow,
-    reshape,
     sqrt,
     sub,
     sum,
-    transpose,
 )
+from .shapes import flatten, getitem, plain_index, reshape, transpose
 
 
 # ---------------------------------------------------------------- in place

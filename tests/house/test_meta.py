@@ -64,7 +64,7 @@ def test_facts_of_a_primitive_fit_each_other() -> None:
 
 # ---------------------------------------------------------------- rooms
 TOOLS = ("numpy", "minidl/mode", "minidl/tensor", "minidl/device", "minidl/rng", "minidl/ops")
-NAMES = ("basic", "operators", "conv", "pool", "linear", "activation", "loss")
+NAMES = ("basic", "shapes", "operators", "conv", "pool", "linear", "activation", "loss")
 FAMILIES = tuple(f"minidl/ops/{name}" for name in NAMES)
 # what all backends stand on
 FACTS = ("numpy", *(f"minidl/ops/{name}" for name in ("primitives", "shared", "geometry", "region")))
