@@ -1,4 +1,4 @@
-"""What a user may write: every public name of minidl, with types. test_types.py holds it to `mypy --strict`."""
+"""What a user may write, with types: test_types.py adds every public name, and holds it to `mypy --strict`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ def shapes(a: Tensor) -> list[Tensor]:
 def layers(a: Tensor, b: Tensor | None = None) -> Tensor:
     y = ops.conv2d(a, w, b, stride=(1, 1), padding=((1, 0), (0, 1)), algorithm=ops.CONV_ALGORITHMS[0])
     y = ops.avg_pool2d(ops.max_pool2d(y, size=2), size=(2, 1), stride=1, padding=0)
-    y = ops.tanh(ops.sigmoid(ops.relu(ops.dropout(ops.linear(ops.flatten(y, 1), Tensor(np.ones((2, 12))), b), 0.1))))
+    y = ops.linear(ops.flatten(y, 1), Tensor(np.ones((2, 12))), b)
+    for activation in (ops.tanh, ops.sigmoid, ops.relu):
+        y = ops.dropout(activation(y), 0.1)
     loss: Tensor = ops.cross_entropy(ops.log_softmax(ops.softmax(y, axis=1)), labels, label_smoothing=0.1)
     return loss + ops.mse_loss(y, y, reduction="mean")
 
