@@ -1,4 +1,4 @@
-"""What pytest does not collect: the CUDA backend without CuPy, which its doctests import; a script that only mypy reads."""
+"""Not collected: the CUDA backend where CuPy is not installed, and a script that only mypy reads."""
 
 import importlib.util
 

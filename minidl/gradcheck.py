@@ -111,7 +111,7 @@ class _Check:
         self.arrived.add(i)
         return grad.numpy().reshape(-1)
 
-    def slope(self, i: int, flat: Any, v: Any) -> np.ndarray:
+    def derivative(self, i: int, flat: Any, v: Any) -> np.ndarray:
         """Central difference of fn, flat, when the elements `flat` of input i move along v."""
         x = self.start[i].reshape(-1)[flat]
         h = self.eps * max(1.0, float(np.max(np.abs(x), initial=0.0)))
@@ -136,7 +136,7 @@ class _Check:
         worst, used, count = None, 0.0, 0
         for position, i in enumerate(self.checked):
             for j in range(self.start[i].size):
-                numeric = self.slope(i, j, 1.0)
+                numeric = self.derivative(i, j, 1.0)
                 analytic = np.array([row[position][j] for row in rows])
                 share = _share(analytic - numeric, self.tolerance(numeric))
                 count += share.size
@@ -161,7 +161,7 @@ class _Check:
             u /= np.linalg.norm(u)
             for i, g in zip(self.checked, self.gradients(u.reshape(self.y.shape)), strict=True):
                 v = draw(g.size)
-                analytic, numeric = float(g @ v), float(u @ self.slope(i, slice(None), v))
+                analytic, numeric = float(g @ v), float(u @ self.derivative(i, slice(None), v))
                 share = float(_share(analytic - numeric, self.tolerance(numeric)))
                 if share > 1:
                     j, a, n = self.worst_element(i, u, g, v)
@@ -181,9 +181,9 @@ class _Check:
         while end - begin > 1:
             middle = (begin + end) // 2
             halves = slice(begin, middle), slice(middle, end)
-            off = [_share(g[half] @ v[half] - u @ self.slope(i, half, v[half]), 1.0) for half in halves]
+            off = [_share(g[half] @ v[half] - u @ self.derivative(i, half, v[half]), 1.0) for half in halves]
             begin, end = (begin, middle) if off[0] >= off[1] else (middle, end)
-        return begin, float(g[begin]), float(u @ self.slope(i, begin, 1.0))
+        return begin, float(g[begin]), float(u @ self.derivative(i, begin, 1.0))
 
 
 def _refuse(inputs: Sequence[Tensor]) -> None:

@@ -40,8 +40,8 @@ _ABANDONED = 3600                          # seconds after which a temporary fil
 _TEXT = 2**20                              # the longest text among the root attributes, in bytes
 _OVERHEAD = 4 * 2**20                      # bytes that HDF5 may read beside values: for the root, and for each array
 _OVERHEAD_PER_ARRAY = 2**13
-_MOST = 20                                 # of what is wrong, as many are named in a message,
-_LONGEST = 3000                            # in as many characters,
+_MAX_NAMED = 20                            # of what is wrong, as many are named in a message,
+_MAX_CHARACTERS = 3000                     # in as many characters,
 _CUT = 80                                  # and as many of each text from the file
 
 
@@ -207,8 +207,8 @@ def _cut(text: str) -> str:
 def _listed(items: list[str], all_seen: bool = True) -> str:
     """The first of the items that are wrong, and how many there are beside."""
     told = items[:1]
-    for item in items[1:_MOST]:
-        if len("; ".join(told)) + len(item) > _LONGEST:
+    for item in items[1:_MAX_NAMED]:
+        if len("; ".join(told)) + len(item) > _MAX_CHARACTERS:
             break
         told.append(item)
     if len(told) < len(items) or not all_seen:
@@ -476,7 +476,7 @@ def _objects(file: Any, own: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
     found: dict[str, Any] = {}
     waiting: list[tuple[tuple[str, ...], bytes, Any]] = [(("/" + _part(link),), link, file.id)
                                                          for link in _links(file.id, len(own))]
-    while waiting and len(found.keys() - own.keys()) < _MOST:
+    while waiting and len(found.keys() - own.keys()) < _MAX_NAMED:
         parts, link, group = waiting.pop()
         name = ".".join(parts)
         parts = parts if parts != ("/model",) else ()
@@ -509,7 +509,7 @@ def _links(group: Any, expected: int) -> list[bytes]:
 
     def note(name: bytes) -> bool:
         names.append(name)
-        return len(names) > expected + _MOST
+        return len(names) > expected + _MAX_NAMED
 
     group.links.iterate(note, order=h5py.h5.ITER_NATIVE)       # in another order, HDF5 would read all names first
     return names

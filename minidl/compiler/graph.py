@@ -13,15 +13,16 @@ from .program import Dynamic, Program, Slot, leaves, replace
 from .replay import ByCalls, arrays_of
 
 
-class Aside:
+class SideStreams:
     """Streams beside the main one: `others` in turn for work that an update waits for, `last` for counters.
 
-    A call aside waits for all that the main stream was given before it; the call that waits for it, for all that its
-    stream was given up to it. No call aside reads what another made, but for counters, which stay in order.
+    A call on a side stream waits for all that the main stream was given before it. The call that waits for it waits for
+    all that its stream was given up to it. No call on a side stream reads what another one made, but for counters,
+    which stay in order.
 
     So memory may serve again within a capture. A pool keeps what is let go of for the stream on which it was taken.
-    A value of the main stream that no call aside touches is made, read, and followed by its successor there, in order.
-    One that a call aside reads ends with the update that waits for that call, or not at all. What a call aside made is
+    A value of the main stream that no side stream touches is made, read, and followed by its successor there, in order.
+    One that a side stream reads ends with the update that waits for it, or not at all. What a side stream made is
     read by updates on the main stream, and ends with one; whatever its stream is given later waits for the main stream.
     """
 
@@ -31,7 +32,7 @@ class Aside:
 
     def run(self, number: int, waiting: int | None, primitive: Any, arguments: list[Any],
             options: dict[str, Any]) -> Any:
-        """A call, by its number and that of the one that waits for it, as in Plan.aside."""
+        """A call, by its number and that of the one that waits for it, as in Plan.side."""
         if waiting is None:
             self.join(number)
             return primitive(*arguments, **options)
@@ -81,7 +82,7 @@ class NotCaptured(Exception):
 
 class AsGraph:
     """One CUDA graph of all launches, with memory of its own that lives as long as it does. Values whose lifetimes do
-    not meet share it, see `Aside`.
+    not meet share it, see `SideStreams`.
 
     Inputs are copied to where the graph reads them, and back where it changes them; those that are the same arrays at
     each replay (`fixed`, by their places) are read where they lie. Learning rates are read from the device, and stored
@@ -109,9 +110,9 @@ class AsGraph:
             stream.begin_capture()
             try:
                 *others, last = (cupy.cuda.Stream(non_blocking=True) for _ in range(3))
-                aside = Aside(stream, others, last)
-                values = calls.values(self.inputs, self.places, aside)
-                aside.join(len(program.calls))
+                side = SideStreams(stream, others, last)
+                values = calls.values(self.inputs, self.places, side)
+                side.join(len(program.calls))
                 self.graph = stream.end_capture()
             except Exception as error:
                 if stream.is_capturing():

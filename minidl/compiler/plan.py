@@ -1,4 +1,4 @@
-"""What is known of a program before it runs: which calls go aside, and how long each value is needed."""
+"""What is known of a program before it runs: which calls go to side streams, and how long each value is needed."""
 
 from __future__ import annotations
 
@@ -13,31 +13,32 @@ ALIGNMENT = 512                            # bytes of which each value's memory 
 
 
 class Plan(NamedTuple):
-    """aside: of each call, None on the main stream; of one that goes to another, the number of the call that waits for
+    """side: of each call, None on the main stream; of one that goes to another, the number of the call that waits for
     it, or that of all calls where the end alone does. ends: of each call, the values that nobody needs after it; peak:
     bytes of results that are needed at once, at most."""
 
-    aside: list[int | None]
+    side: list[int | None]
     ends: list[list[Slot]]
     peak: int
 
 
 def plan(program: Program, streams: bool) -> Plan:
-    """The plan for a replay with streams aside, or without.
+    """The plan for a replay with side streams, or without.
 
     peak leaves out inputs, what comes from outside, and what primitives need while they run. Of calls that may give
     back a part of their first argument it counts nothing: they are taken to do so.
     """
-    aside: list[int | None] = calls_aside(program) if streams else [None] * len(program.calls)
-    ends = _ends(program, aside)
-    return Plan(aside, ends, _peak(program, ends))
+    side: list[int | None] = side_streams_of(program) if streams else [None] * len(program.calls)
+    ends = _ends(program, side)
+    return Plan(side, ends, _peak(program, ends))
 
 
-def calls_aside(program: Program) -> list[int | None]:
-    """Plan.aside: what updates alone wait for, as for the gradients of filters and biases; and counters, for which only
+def side_streams_of(program: Program) -> list[int | None]:
+    """Plan.side: what updates alone wait for, as for the gradients of filters and biases; and counters, for which only
     those wait that read them.
 
-    `advance` is not one: aside it saved 1 us, but graphs of which it was the only part aside took 10 us more to launch.
+    `advance` is not one: on a side stream it saved 1 us, but graphs of which it was the only such part took 10 us more
+    to launch.
     """
     calls, readers = program.calls, dict[Slot, list[int]]()
     for i, call in enumerate(calls):
@@ -60,12 +61,12 @@ def calls_aside(program: Program) -> list[int | None]:
     return side
 
 
-def _ends(program: Program, aside: list[int | None]) -> list[list[Slot]]:
-    """A result that is not kept ends with the last call that makes or reads it; where that is a call aside, with the
-    one that waits for it, and not at all where none does."""
+def _ends(program: Program, side: list[int | None]) -> list[list[Slot]]:
+    """A result that is not kept ends with the last call that makes or reads it; where that is on a side stream, with
+    the one that waits for it, and not at all where none does."""
     calls, kept = program.calls, program.kept()
     last: dict[Slot, int] = {}
-    for i, (call, waiting) in enumerate(zip(calls, aside, strict=True)):
+    for i, (call, waiting) in enumerate(zip(calls, side, strict=True)):
         for slot in (*call.reads(), *call.results):
             last[slot] = max(last.get(slot, 0), i if waiting is None else waiting)
     ends: list[list[Slot]] = [[] for _ in calls]

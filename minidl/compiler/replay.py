@@ -13,7 +13,7 @@ class ByCalls:
     """Call the primitives one after the other, without tape, geometry or checks.
 
     Each value is let go of when its plan says so, and its memory serves a later one. streams: whether `values` is to be
-    given streams aside.
+    given side streams.
     """
 
     def __init__(self, program: Program, streams: bool = False):
@@ -28,10 +28,10 @@ class ByCalls:
                       for call, end in zip(program.calls, self.plan.ends, strict=True)]
         self.changed, self.leaves = Places(program.changed), Places([place for place, _ in program.grads])
 
-    def values(self, arrays: list[Any], numbers: list[Any], aside: Any = None) -> list[Any]:
+    def values(self, arrays: list[Any], numbers: list[Any], side: Any = None) -> list[Any]:
         """Run on input arrays and the dynamic numbers' values; all values that are kept, by their slots' numbers.
 
-        aside: what makes the calls, each on its stream, see `Aside`.
+        side: what makes the calls, each on its stream, see `SideStreams`.
         """
         values: list[Any] = [None] * self.size
         for slot, array in zip(self.inputs, arrays, strict=True):
@@ -50,10 +50,10 @@ class ByCalls:
             for i in nested:
                 given[i] = replace(arguments[i], now)
             options = replace(options, now) if options else options
-            if aside is None:
+            if side is None:
                 result = primitive(*given, **options)
             else:
-                result = aside.run(at, self.plan.aside[at], primitive, given, options)
+                result = side.run(at, self.plan.side[at], primitive, given, options)
             for i, number in enumerate(results):
                 values[number] = result[i] if several else result
             del given, result                          # or these would keep values beyond their end

@@ -30,7 +30,7 @@ from .record import CompileError, line_of, record, values_of
 from .replay import ByCalls
 
 MAX_PROGRAMS = 64                          # of one step, over all signatures; the least recently used go first
-MANY = 10                                  # recordings, at which it is said that a step is recorded again and again
+WARN_AT = 10                               # recordings, at which it is said that a step is recorded again and again
 
 
 def compile(step: Callable[..., Any]) -> CompiledStep:
@@ -115,7 +115,7 @@ class CompiledStep:
         before = [entry for entry in entries if entry.recorded.facts.changed() is None]
         recorded, returned = record(self.step, arguments, options)
         self.recordings += 1
-        if self.recordings == MANY:
+        if self.recordings == WARN_AT:
             warnings.warn(self._why(signature, entries, given), RuntimeWarning, stacklevel=2)
         self._last = self._keep(signature, before, recorded, given)
         return returned
@@ -155,7 +155,7 @@ class CompiledStep:
         """Why a step is recorded once more."""
         reasons = [reason for entry in entries if (reason := entry.changed(given)) is not None]
         why = f"{reasons[0]} changed" if reasons else "its arguments have other shapes, dtypes or plain values"
-        return (f"compile: {self.name} was recorded for the {MANY}th time, which takes longer than the plain "
+        return (f"compile: {self.name} was recorded for the {WARN_AT}th time, which takes longer than the plain "
                 f"function; this time since {why}. Pass what changes as a Tensor, or call the plain function")
 
 

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 from .catalog import Download, File, Spec
 
 SILENCE = 10.0                             # seconds that a mirror may be silent
-GRACE, LEAST_RATE = 20.0, 50_000           # it may take 20 s and what is left at 50 kB/s, in all and at any time
+GRACE, MIN_RATE = 20.0, 50_000           # it may take 20 s and what is left at 50 kB/s, in all and at any time
 DAY = 86_400.0                             # seconds that a failure is remembered
 BLOCK = 1 << 16
 
@@ -177,7 +177,7 @@ def _blocks(url: str, opener: Callable[[str], Any], size: int) -> Iterator[bytes
     start, got = time.monotonic(), 0
     try:
         while got <= size:
-            wait = GRACE + got / LEAST_RATE - (time.monotonic() - start)
+            wait = GRACE + got / MIN_RATE - (time.monotonic() - start)
             try:
                 block = sent.get(timeout=max(wait, 0.0))
             except queue.Empty:

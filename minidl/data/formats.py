@@ -294,14 +294,14 @@ def _read_sized(path: Path, least: int, most: int) -> bytes:
 
 
 # ---------------------------------------------------------------- Keras's archive
-MOST_ARCHIVE = 1 << 26                     # bytes of an archive; Keras's own has 11,490,434, uncompressed 54,951,000
-MOST_DIRECTORY = 1 << 17                   # bytes of its directory that are looked at
+MAX_ARCHIVE_BYTES = 1 << 26                # Keras's own has 11,490,434, uncompressed 54,951,000
+MAX_DIRECTORY_BYTES = 1 << 17              # bytes of its directory that are looked at
 
 
 class _Frugal(io.FileIO):
     """A file that gives no more than `left` bytes in all: what opening an archive may cost."""
 
-    left = MOST_DIRECTORY
+    left = MAX_DIRECTORY_BYTES
 
     def read(self, size: int | None = -1, /) -> bytes:
         wanted = self.left + 1 if size is None or size < 0 else size
@@ -325,8 +325,8 @@ def idx_from_npz(path: Path, file: File) -> Content:
     try:
         with _Frugal(path) as opened:
             size = os.fstat(opened.fileno()).st_size
-            if size > MOST_ARCHIVE:
-                raise ValueError(f"it has {size} bytes but must have at most {MOST_ARCHIVE}")
+            if size > MAX_ARCHIVE_BYTES:
+                raise ValueError(f"it has {size} bytes but must have at most {MAX_ARCHIVE_BYTES}")
             with zipfile.ZipFile(opened) as archive:
                 entry = archive.getinfo(f"{key}.npy")
                 if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):

@@ -12,7 +12,7 @@ from ..device import DType, to_device
 from ..mode import Watched, mode, note_change
 from ..tensor import Tensor, mark_changed
 
-_MOST = 20                                 # of what does not fit, as many are named in a message
+_MAX_NAMED = 20                            # of what does not fit, as many are named in a message
 _FLOATING = (np.dtype(np.float32), np.dtype(np.float64))
 
 
@@ -229,8 +229,8 @@ class Module(Watched):
                 wrong[name] = f"{name} and {first} are one Tensor in the model but differ in the state"
         wrong |= {name: f"{name} is missing" for name, t in own.items() if id(t) not in source}
         if wrong:
-            told = [wrong[name] for name in sorted(wrong)[:_MOST]]
-            told += [f"{len(wrong) - _MOST} more"] if len(wrong) > _MOST else []
+            told = [wrong[name] for name in sorted(wrong)[:_MAX_NAMED]]
+            told += [f"{len(wrong) - _MAX_NAMED} more"] if len(wrong) > _MAX_NAMED else []
             raise ValueError(f"load_state_dict: {len(wrong)} of {len(own.keys() | given.keys())} entries do not "
                              f"fit: {'; '.join(told)}; build the model that the state was saved from")
         tensors = {id(t): t for t in own.values()}

@@ -32,8 +32,8 @@ from checks.steps import (
 
 import minidl
 from minidl import Tensor, ops
-from minidl.compiler.graph import Aside
-from minidl.compiler.plan import calls_aside
+from minidl.compiler.graph import SideStreams
+from minidl.compiler.plan import side_streams_of
 from minidl.compiler.record import CompileError
 
 
@@ -64,13 +64,13 @@ def test_gradients_that_only_the_update_reads_go_aside_and_are_waited_for() -> N
     each = Training(dense(half), True)
     each.step(*vectors())
     program = each.step.program
-    named = zip((call.name for call in program.calls), calls_aside(program), strict=True)
-    aside = {name for name, waiting in named if waiting is not None}
-    assert aside
-    assert aside <= {"linear_grad_w", "linear_grad_b"}
+    named = zip((call.name for call in program.calls), side_streams_of(program), strict=True)
+    side = {name for name, waiting in named if waiting is not None}
+    assert side
+    assert side <= {"linear_grad_w", "linear_grad_b"}
 
     FakeStream.log = []
-    streams = Aside(FakeStream("main"), [FakeStream("a"), FakeStream("b")], FakeStream("last"))
+    streams = SideStreams(FakeStream("main"), [FakeStream("a"), FakeStream("b")], FakeStream("last"))
 
     def primitive(name: str) -> Callable[[], None]:
         def call() -> None:

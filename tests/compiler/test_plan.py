@@ -17,7 +17,7 @@ from checks.steps import OPTIONS, Maker, Training, batch, bits, dense, names, nu
 import minidl
 from minidl import Tensor, nn, no_grad, ops
 from minidl.compiler import replay
-from minidl.compiler.graph import AsGraph, Aside
+from minidl.compiler.graph import AsGraph, SideStreams
 from minidl.compiler.plan import ALIGNMENT, Plan, _peak, can_be_captured, plan
 from minidl.compiler.program import Program, Slot, leaves, replace
 from minidl.compiler.replay import ByCalls
@@ -62,11 +62,11 @@ def test_a_result_that_nobody_reads_ends_at_once() -> None:
 
 
 def updated() -> tuple[Program, dict[str, Slot]]:
-    """Two updates; da and db are made aside, db after the first one."""
+    """Two updates; da and db are made on side streams, db after the first one."""
     make = Maker()
     x, w = make.slot("input"), make.slot("outside")
     a = make.call("exp", x)
-    da = make.call("neg", a)                                             # aside: it reads a
+    da = make.call("neg", a)                                             # on a side stream: it reads a
     b = make.call("exp", a)
     c = make.call("exp", b)
     make.call("sgd", (w,), (da,), None, 0.1, 0.0, 0.0, False, results=0)
@@ -78,9 +78,9 @@ def updated() -> tuple[Program, dict[str, Slot]]:
 
 def test_what_a_call_aside_touches_ends_with_the_update_that_waits() -> None:
     program, v = updated()
-    assert plan(program, True).aside == [None, 4, None, None, None, 6, None, None]
+    assert plan(program, True).side == [None, 4, None, None, None, 6, None, None]
     assert ended(program, True) == [set(), set(), set(), {v["b"]}, {v["da"], v["a"]}, set(), {v["db"], v["c"]}, set()]
-    assert plan(program, False).aside == [None] * 8
+    assert plan(program, False).side == [None] * 8
     assert ended(program, False) == [set(), set(), {v["a"]}, {v["b"]}, {v["da"]}, {v["c"]}, {v["db"]}, set()]
     assert (plan(program, True).peak, plan(program, False).peak) == (4 * SIZE, 3 * SIZE)
 
@@ -296,7 +296,7 @@ def in_arena(each: Training, given: tuple[Tensor, Tensor], state: Any, streams: 
         if ends:
             calls.steps = [(*step[:-1], [slot.number for slot in end])
                            for step, end in zip(calls.steps, ends(program), strict=True)]
-        beside = Aside(queues["main"], [queues["a"], queues["b"]], queues["last"]) if streams else None
+        beside = SideStreams(queues["main"], [queues["a"], queues["b"]], queues["last"]) if streams else None
         values = calls.values(arrays, [each.sgd.lr] * len(program.dynamics), beside)
         if beside:
             beside.join(len(program.calls))
@@ -323,7 +323,7 @@ def trained(name: str) -> tuple[Training, tuple[Tensor, Tensor], Any]:
 
 @pytest.mark.parametrize("name", NETS)
 def test_memory_that_is_handed_out_again_is_missed_by_nobody(name: str) -> None:
-    """Work aside is done as late as it may be, when what it reads could have been overwritten."""
+    """Work on side streams is done as late as it may be, when what it reads could have been overwritten."""
     each, given, state = trained(name)
     expected = replayed(each, given, state, lambda program, arrays: ByCalls(program).values(
         arrays, [each.sgd.lr] * len(program.dynamics)))

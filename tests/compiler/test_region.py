@@ -14,7 +14,7 @@ import minidl
 from minidl import Tensor, nn, ops, optim
 from minidl.compiler.passes import dead_code
 from minidl.compiler.passes.fusion import fuse
-from minidl.compiler.passes.regions import MOST_PRODUCTS, join_regions
+from minidl.compiler.passes.regions import MAX_IMAGES, join_regions
 from minidl.compiler.program import Program
 from minidl.compiler.record import record
 from minidl.compiler.replay import ByCalls
@@ -113,12 +113,12 @@ def test_what_waits_for_a_stranger_is_not_of_the_region(monkeypatch: pytest.Monk
     assert calls[-1] == "sgd"
 
 
-@pytest.mark.parametrize("n", [MOST_PRODUCTS, MOST_PRODUCTS + 1])
+@pytest.mark.parametrize("n", [MAX_IMAGES, MAX_IMAGES + 1])
 def test_products_over_many_images_are_calls_of_their_own(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
     program, _ = recorded(small(nn.Flatten(), nn.Linear(4, 10)), n, (1, 2, 2))
     region = region_of(program, monkeypatch)
     assert region is not None
-    assert ("linear_grad_w" in [step.primitive for step in region.steps]) == (n == MOST_PRODUCTS)
+    assert ("linear_grad_w" in [step.primitive for step in region.steps]) == (n == MAX_IMAGES)
 
 
 def test_a_parameter_that_the_step_makes_is_not_of_the_region(monkeypatch: pytest.MonkeyPatch) -> None:

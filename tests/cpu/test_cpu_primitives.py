@@ -30,13 +30,13 @@ SHAPES: list[Any] = [
 # Constants of conv/gemm.py, so that small shapes take the paths of large ones.
 SETTINGS: list[dict[str, int]] = [
     {},
-    {"MOST_IMAGES": 2},                                        # several chunks, the last one smaller
-    {"ENOUGH": 1},                                             # chunks of one image, written in place
-    {"WIDE": 1}, {"WIDE": 10**9},                              # images outside rows, images innermost
-    {"SMALL_PRODUCT": 200, "FEW": 1, "UNLOCKED": 1},           # products in blocks of filters and of lines
-    {"SMALL_RESULT": 12, "FEW": 1},
-    {"UNLOCKED": 1},                                           # all output rows in one product, where stride allows
-    {"SMALL_PRODUCT": 1, "SMALL_RESULT": 1},                   # no block is small enough: undivided
+    {"MAX_IMAGES": 2},                                        # several chunks, the last one smaller
+    {"MIN_PRODUCTS_PER_IMAGE": 1},                                             # chunks of one image, written in place
+    {"MIN_WIDE_COLUMNS": 1}, {"MIN_WIDE_COLUMNS": 10**9},      # images outside rows, images innermost
+    {"MAX_SMALL_PRODUCT": 200, "MIN_ROWS": 1, "MIN_UNLOCKED": 1},           # products in blocks of filters and of lines
+    {"MAX_SMALL_RESULT": 12, "MIN_ROWS": 1},
+    {"MIN_UNLOCKED": 1},                                           # all output rows in one product, where stride allows
+    {"MAX_SMALL_PRODUCT": 1, "MAX_SMALL_RESULT": 1},                   # no block is small enough: undivided
 ]
 
 
@@ -94,7 +94,7 @@ def test_convolution_of_arrays_in_any_layout(algorithm: str) -> None:
 
 
 def test_bits_of_a_convolution_do_not_depend_on_the_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conv.gemm, "MOST_IMAGES", 2)
+    monkeypatch.setattr(conv.gemm, "MAX_IMAGES", 2)
     results = []
     for count in (1, 2, 5):
         monkeypatch.setattr(parallel, "threads", lambda count=count: count)
@@ -106,7 +106,7 @@ def test_bits_of_a_convolution_do_not_depend_on_the_threads(monkeypatch: pytest.
 
 
 def test_bias_gradient_of_several_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conv, "READ_BYTES", 1)
+    monkeypatch.setattr(conv, "MIN_READ_BYTES", 1)
     gy = np.random.default_rng(0).standard_normal((5, 3, 4, 7))
     close(k.conv2d_grad_b(gy), gy.sum((0, 2, 3)))
 
@@ -128,7 +128,7 @@ def test_average_pooling_and_its_gradient_are_one_matrix(x: Any, size: Any, stri
 
 def test_linear_in_several_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     module = sys.modules["minidl.ops.cpu.linear"]              # its name in the package is the function's
-    monkeypatch.setattr(module, "WORTH_SHARING", 0)
+    monkeypatch.setattr(module, "MIN_SHARED", 0)
     monkeypatch.setattr(module, "ROWS", 3)
     rng = np.random.default_rng(2)
     x, w, b, gy = (rng.standard_normal(s) for s in ((7, 5), (4, 5), (4,), (7, 4)))

@@ -207,4 +207,4 @@ def test_chunks_are_worked_on_at_the_same_time() -> None:
 
 
 def test_a_chunk_has_as_many_images_as_its_budget_holds_and_one_at_least() -> None:
-    assert [parallel.images_a_chunk(size, 350) for size in (100, 350, 351, 1000, 0)] == [3, 1, 1, 1, 350]
+    assert [parallel.images_per_chunk(size, 350) for size in (100, 350, 351, 1000, 0)] == [3, 1, 1, 1, 350]

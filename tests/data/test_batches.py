@@ -14,7 +14,7 @@ import minidl
 import zoo
 from minidl import Tensor, data, nn, ops, optim
 from minidl.compiler import step as compiled_steps
-from minidl.compiler.plan import calls_aside
+from minidl.compiler.plan import side_streams_of
 from minidl.compiler.record import CompileError, record
 from minidl.compiler.graph import AsGraph
 from minidl.training import RunningMetrics, fit
@@ -285,17 +285,17 @@ def test_metrics_go_aside_and_nothing_that_they_read_does() -> None:
     (size, *_) = run.batches
     run.step(size)
     program = run.step.program
-    named = list(zip((call.name for call in program.calls), calls_aside(program), strict=True))
-    aside = {name for name, waiting in named if waiting is not None}
-    assert {"linear_grad_w", "linear_grad_b", "update_metrics"} <= aside
-    assert not {"next_batch", "advance", "cross_entropy_with_grad", "sgd"} & aside
+    named = list(zip((call.name for call in program.calls), side_streams_of(program), strict=True))
+    side = {name for name, waiting in named if waiting is not None}
+    assert {"linear_grad_w", "linear_grad_b", "update_metrics"} <= side
+    assert not {"next_batch", "advance", "cross_entropy_with_grad", "sgd"} & side
     assert dict(named)["update_metrics"] == len(program.calls)             # beside the update, which does not wait
     assert program.calls[dict(named)["linear_grad_w"]].name == "sgd"
 
     x, labels = Tensor(np.ones((2, 3), np.float32)), Tensor(np.array([0, 1]))
     evaluate = minidl.compile(lambda x, labels: metrics.update(ops.cross_entropy(x * 2, labels), x, labels))
     evaluate(x, labels)
-    assert set(calls_aside(evaluate.program)) == {None}
+    assert set(side_streams_of(evaluate.program)) == {None}
 
 
 def test_metrics_may_come_before_the_backward_pass() -> None:
@@ -360,7 +360,7 @@ def test_metrics_stay_where_they_could_be_overtaken(case: str) -> None:
         return twice
 
     step()
-    waiting = dict(zip((call.name for call in step.program.calls), calls_aside(step.program), strict=True))
+    waiting = dict(zip((call.name for call in step.program.calls), side_streams_of(step.program), strict=True))
     assert waiting["update_metrics"] == (len(step.program.calls) if case == "alone" else None)
 
 

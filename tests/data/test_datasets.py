@@ -226,7 +226,7 @@ def test_truncated_keras_archive(given: None, tmp_path: Path) -> None:
     path.write_bytes(buffer.getvalue())
     with pytest.raises(ValueError, match="has no array x_train to read"):
         data.load("mnist", "train", tmp_path / "mine")
-    path.write_bytes(bytes(formats.MOST_ARCHIVE + 1))
+    path.write_bytes(bytes(formats.MAX_ARCHIVE_BYTES + 1))
     with pytest.raises(ValueError, match=r"has no array x_train to read .*: it has 67108865 bytes but must have at m"):
         data.load("mnist", "train", tmp_path / "mine")
     buffer = io.BytesIO()

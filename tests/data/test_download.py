@@ -251,9 +251,9 @@ def test_a_steady_server_has_the_time_that_its_least_rate_gives_it(monkeypatch: 
     plain = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     wanted = Download("a.gz", 1000, hashlib.sha256(held).hexdigest(), (f"http://{server.host}/a",))
     spec = Spec("tiny", (), {}, (), (wanted,), "", "idx")
-    monkeypatch.setattr(download, "LEAST_RATE", 500)
+    monkeypatch.setattr(download, "MIN_RATE", 500)
     install(spec, lambda url: plain.open(url, timeout=10))
-    monkeypatch.setattr(download, "LEAST_RATE", 5000)
+    monkeypatch.setattr(download, "MIN_RATE", 5000)
     with pytest.raises(OSError, match=r"it sent \d00 bytes in \d s"):
         install(spec, lambda url: plain.open(url, timeout=10))
 

@@ -13,7 +13,7 @@ from ...ops.primitives import PRIMITIVES
 from ...ops.region import Region, Step, Value
 from ..program import Call, Program, Slot, replace
 
-MOST_PRODUCTS = 512                        # images up to which the gradients of linear layers are part of it
+MAX_IMAGES = 512                           # images up to which the gradients of linear layers are part of it
 
 REGIONAL = [name for name, known in PRIMITIVES.items() if known.line]
 
@@ -76,7 +76,7 @@ def _members(program: Program, names: frozenset[str]) -> list[Call]:
 def _fits(call: Call, n: int, made: set[Slot]) -> bool:
     """Whether a call's arguments are as its primitive's roles say, for n images; no parameter is `made`."""
     roles = call.known.takes
-    if call.options or len(roles) != len(call.arguments) or (n > MOST_PRODUCTS and _is_product(call)):
+    if call.options or len(roles) != len(call.arguments) or (n > MAX_IMAGES and _is_product(call)):
         return False
     of_images = [a for a, role in zip(call.arguments, roles, strict=True) if role in "il"]
     if call.name == "reshape":             # of a value of the region: a region gives nothing in its inputs' memory

@@ -17,14 +17,14 @@ __all__ = [
 ]
 
 ROWS = 64                                  # of the result that make a chunk
-SMALL = 1 << 12                            # multiplications that OpenBLAS never shares
-WORTH_SHARING = 1 << 22                    # multiplications: fewer take less time than waking a second thread
+MAX_UNSHARED = 1 << 12                     # multiplications that OpenBLAS never shares
+MIN_SHARED = 1 << 22                       # multiplications: fewer take less time than waking a second thread
 
 
 def _by_rows(a: Array, b: Array, most: int = ROWS) -> Array:
     """a @ b, at most so many rows of the result at a time."""
     y = np.empty((len(a), b.shape[1]), a.dtype)
-    rows = most if a.size * b.shape[1] > WORTH_SHARING else max(1, len(a))
+    rows = most if a.size * b.shape[1] > MIN_SHARED else max(1, len(a))
     parallel_for(len(a), rows, lambda i, j: np.matmul(a[i:j], b, out=y[i:j]))
     return y
 
@@ -65,7 +65,7 @@ def _share(rows: int) -> int:
 
 
 def matmul(x: Array, y: Array) -> Array:
-    if x.dtype != y.dtype or x.dtype.kind != "f" or x.size * y.shape[-1] <= SMALL:
+    if x.dtype != y.dtype or x.dtype.kind != "f" or x.size * y.shape[-1] <= MAX_UNSHARED:
         return np.matmul(x, y)                         # on one thread whatever is set
     if y.ndim == 2:
         rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
@@ -74,8 +74,8 @@ def matmul(x: Array, y: Array) -> Array:
     count, (i, j), k = math.prod(lead), x.shape[-2:], y.shape[-1]
     z = np.empty((count, i, k), x.dtype)
     xs, ys = (np.broadcast_to(a, (*lead, *a.shape[-2:])).reshape(count, *a.shape[-2:]) for a in (x, y))
-    at_once = max(1, WORTH_SHARING // max(1, i * j * k))           # matrices in a chunk
-    rows_at_once = _share(i) if i * j * k > WORTH_SHARING else max(1, i)
+    at_once = max(1, MIN_SHARED // max(1, i * j * k))           # matrices in a chunk
+    rows_at_once = _share(i) if i * j * k > MIN_SHARED else max(1, i)
     parts = -(-i // rows_at_once)                                  # of a matrix
 
     def work(begin: int, end: int) -> None:

@@ -168,9 +168,9 @@ def parallel_for(count: int, chunk: int, work: Callable[[int, int], Any]) -> lis
     return results
 
 
-def images_a_chunk(bytes_an_image: int, budget: int = CHUNK_BYTES) -> int:
+def images_per_chunk(bytes_per_image: int, budget: int = CHUNK_BYTES) -> int:
     """How many images' data make a chunk of `budget` bytes; at least one."""
-    return max(1, budget // max(1, bytes_an_image))
+    return max(1, budget // max(1, bytes_per_image))
 
 
 # ---------------------------------------------------------------- memory

@@ -14,7 +14,7 @@ import numpy as np
 from ..geometry import PoolGeometry
 from ..primitives import Array
 from .activation import GRADIENTS
-from .parallel import empty, images_a_chunk, parallel_for, scratch
+from .parallel import empty, images_per_chunk, parallel_for, scratch
 
 __all__ = ["avg_pool2d", "avg_pool2d_grad_act", "avg_pool2d_grad_x", "max_pool2d", "max_pool2d_grad_x"]
 
@@ -55,7 +55,7 @@ def _spread(dx: Array, g: PoolGeometry, walk: Callable[[Array, Callable[[Array, 
 
 
 def _by_images(g: PoolGeometry, work: Callable[[int, int], None], itemsize: int) -> None:
-    parallel_for(g.n, images_a_chunk(g.c * g.h * g.w * itemsize), work)
+    parallel_for(g.n, images_per_chunk(g.c * g.h * g.w * itemsize), work)
 
 
 def _add_up(parts: list[Array], out: Array) -> Array:

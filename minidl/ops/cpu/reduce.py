@@ -15,13 +15,13 @@ from ..shared import _grown
 
 __all__ = ["mean", "sum", "sum_to"]
 
-FEW = 128                                  # terms, for which NumPy's way will do
+MAX_PLAIN_TERMS = 128                      # terms, for which NumPy's way will do
 BLOCK = 32                                 # terms of more that are added one after the other
 
 
 def sum(x: Array, axis: tuple[int, ...], keepdims: bool = False) -> Array:
     count = math.prod(x.shape[a] for a in axis)
-    if count <= FEW or x.size == 0 or x.dtype.kind != "f":
+    if count <= MAX_PLAIN_TERMS or x.size == 0 or x.dtype.kind != "f":
         return np.sum(x, axis=axis, keepdims=keepdims)
     y = x
     for first, last in _runs(axis):
@@ -31,7 +31,7 @@ def sum(x: Array, axis: tuple[int, ...], keepdims: bool = False) -> Array:
 
 def mean(x: Array, axis: tuple[int, ...], keepdims: bool = False) -> Array:
     count = math.prod(x.shape[a] for a in axis)
-    if count <= FEW or x.size == 0 or x.dtype.kind != "f":
+    if count <= MAX_PLAIN_TERMS or x.size == 0 or x.dtype.kind != "f":
         return np.mean(x, axis=axis, keepdims=keepdims)
     return np.true_divide(sum(x, axis, keepdims), count, dtype=x.dtype)
 

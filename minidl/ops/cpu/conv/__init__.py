@@ -13,7 +13,7 @@ import numpy as np
 from ...geometry import ConvGeometry, PoolGeometry
 from ...primitives import Array
 from ..activation import VALUES
-from ..parallel import images_a_chunk, parallel_for
+from ..parallel import images_per_chunk, parallel_for
 from ..pool import avg_pool2d, avg_pool2d_grad_act
 from ..reduce import sum
 from . import direct, gemm, unroll
@@ -23,8 +23,8 @@ __all__ = [
     "conv2d_grad_w", "conv2d_grad_x",
 ]
 
-LONG = 1 << 10                             # elements that einsum adds up in a few sums, one after the other
-READ_BYTES = 1 << 22                       # worth a second thread when they are only read and summed
+MAX_EINSUM_TERMS = 1 << 10                 # elements that einsum adds up in a few sums, one after the other
+MIN_READ_BYTES = 1 << 22                   # worth a second thread when they are only read and summed
 
 
 ALGORITHMS: dict[str, tuple[Callable[..., Array], ...]] = {       # name -> (y, dx, dw)
@@ -57,12 +57,12 @@ def conv2d_grad_w(gy: Array, x: Array, g: ConvGeometry) -> Array:
 def conv2d_grad_b(gy: Array) -> Array:
     n, m, oh, ow = gy.shape
     sums, maps = np.empty((n, m), gy.dtype), gy.reshape(n, m, oh * ow)
-    nb = images_a_chunk(m * oh * ow * gy.itemsize, READ_BYTES)
-    blocks = oh * ow // LONG
-    whole = maps[..., :blocks * LONG].reshape(n, m, blocks, LONG)
+    nb = images_per_chunk(m * oh * ow * gy.itemsize, MIN_READ_BYTES)
+    blocks = oh * ow // MAX_EINSUM_TERMS
+    whole = maps[..., :blocks * MAX_EINSUM_TERMS].reshape(n, m, blocks, MAX_EINSUM_TERMS)
 
     def work(i: int, j: int) -> None:      # np.sum takes twice as long
-        np.einsum("nml->nm", maps[i:j, :, blocks * LONG:], out=sums[i:j])
+        np.einsum("nml->nm", maps[i:j, :, blocks * MAX_EINSUM_TERMS:], out=sums[i:j])
         if blocks:
             sums[i:j] += np.einsum("nmbl->nmb", whole[i:j]).sum(axis=2)
 
@@ -85,6 +85,6 @@ def conv2d_act_pool(x: Array, w: Array, b: Array | None, g: ConvGeometry, act: s
 
 def conv2d_act_pool_grad_wb(gp: Array, y: Array, x: Array, g: ConvGeometry, act: str,
                             pooling: PoolGeometry) -> tuple[Array, Array]:
-    """(dw, db) of avg_pool2d(y), y = act(conv2d(x)), from the averages' gradient gp; nobody is to want x's"""
+    """(dw, db) of avg_pool2d(y), y = act(conv2d(x)), from the averages' gradient gp; x's gradient is not needed"""
     gz = avg_pool2d_grad_act(gp, y, pooling, act)
     return conv2d_grad_w(gz, x, g), conv2d_grad_b(gz)

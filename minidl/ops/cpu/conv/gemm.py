@@ -21,25 +21,25 @@ from ..linear import linear, linear_grad_w, linear_grad_x
 from ..parallel import empty, parallel_for, scratch
 
 # ---------------------------------------------------------------- sizes
-MOST_IMAGES = 32                           # in a chunk, so that a batch of 128 keeps four cores busy
+MAX_IMAGES = 32                            # in a chunk, so that a batch of 128 keeps four cores busy
 BUFFER_BYTES = 1 << 21                     # of an unrolled buffer: more leaves the cache, and less means calls so short
                                            # that threads wait for each other's interpreter lock
-ENOUGH = 1 << 18                           # multiplications for one output row of one image: then chunks of one image
-WIDE = 16                                  # columns that are a run worth copying on their own
+MIN_PRODUCTS_PER_IMAGE = 1 << 18           # for one output row of one image: then chunks are of one image
+MIN_WIDE_COLUMNS = 16                      # columns that are a run worth copying on their own
 
 # OpenBLAS multiplies small matrices as they lie, without packing them first: up to twice as fast.
-SMALL_PRODUCT = 1_000_000                  # multiplications up to which it does
-SMALL_RESULT = 1_200                       # elements of a @ b.T up to which it does
-FEW = 8                                    # rows of a: splitting into fewer to get there costs more than it gains
-UNLOCKED = 512                             # elements: for a smaller result NumPy keeps the interpreter locked
+MAX_SMALL_PRODUCT = 1_000_000              # multiplications up to which it does
+MAX_SMALL_RESULT = 1_200                   # elements of a @ b.T up to which it does
+MIN_ROWS = 8                               # rows of a: splitting into fewer to get there costs more than it gains
+MIN_UNLOCKED = 512                         # elements: for a smaller result NumPy keeps the interpreter locked
 
 
 # ---------------------------------------------------------------- the pieces
 def _chunk(g: ConvGeometry, itemsize: int) -> int:
     """How many images go through one buffer: it depends on sizes alone, so that results do not depend on the cores."""
-    if g.m * g.c * g.kh * g.kw * g.ow >= ENOUGH:
+    if g.m * g.c * g.kh * g.kw * g.ow >= MIN_PRODUCTS_PER_IMAGE:
         return 1
-    return max(1, min(MOST_IMAGES, BUFFER_BYTES // ((g.h + g.top + g.bottom) * g.c * g.kw * g.ow * itemsize)))
+    return max(1, min(MAX_IMAGES, BUFFER_BYTES // ((g.h + g.top + g.bottom) * g.c * g.kw * g.ow * itemsize)))
 
 
 @cache
@@ -55,7 +55,7 @@ def _lines(name: str, shape: tuple[int, ...], columns: int, images: int, dtype: 
     wide ones lie image by image, which spares transposing them.
     """
     flat = scratch(name, (*shape, columns * images), dtype)
-    if columns < WIDE:
+    if columns < MIN_WIDE_COLUMNS:
         return flat, flat.reshape(*shape, columns, images)
     return flat, flat.reshape(*shape, images, columns).swapaxes(-1, -2)
 
@@ -79,8 +79,8 @@ def _windows(rows: Array, first: int, count: int, step: int, size: int) -> Array
 
 def _product(a: Array, b: Array, out: Array) -> None:
     """out (r,m,l) = a (m,k) @ b (r,k,l)"""
-    most = SMALL_PRODUCT // (b.shape[1] * b.shape[2])
-    step = most if most >= FEW else len(a)
+    most = MAX_SMALL_PRODUCT // (b.shape[1] * b.shape[2])
+    step = most if most >= MIN_ROWS else len(a)
     for i in range(0, len(a), step):
         np.matmul(a[i:i + step], b, out=out[:, i:i + step])
 
@@ -134,8 +134,8 @@ def _chunk_dw(gy: Array, x: Array, g: ConvGeometry) -> Array:
     else:
         flat, maps = _lines("maps", (g.m, g.oh), g.ow, nb, gy.dtype)
         maps[...] = gy.transpose(1, 2, 3, 0)
-    filters = _part(g.m, SMALL_RESULT // k) if SMALL_RESULT // k >= FEW else g.m
-    lines = _part(g.oh, min(SMALL_PRODUCT // (filters * k * g.ow * nb), g.oh * g.kh * g.m * k // UNLOCKED))
+    filters = _part(g.m, MAX_SMALL_RESULT // k) if MAX_SMALL_RESULT // k >= MIN_ROWS else g.m
+    lines = _part(g.oh, min(MAX_SMALL_PRODUCT // (filters * k * g.ow * nb), g.oh * g.kh * g.m * k // MIN_UNLOCKED))
     lines = lines if g.sh == 1 else 1
     q, r, item = rows.strides[1:]
     under = np.ndarray((g.oh // lines, g.kh, lines * g.ow * nb, k), x.dtype, rows, 0, (lines * g.sh * r, r, item, q))

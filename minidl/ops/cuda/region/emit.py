@@ -12,9 +12,9 @@ from .lines import Line, Refused, Source
 
 TALL, WIDE = 16, 32                        # rows and columns of a block's tile, as in sums.cuh
 READS_ROWS = ("linear", "linear_grad_x")   # functions that read weights
-MOST_WEIGHTS = 80_000                      # numbers of all linear layers: each block reads them all
+MAX_WEIGHTS = 80_000                       # numbers of all linear layers: each block reads them all
 SHARED = ("extern __shared__ __align__(16) unsigned char bytes[];", "REAL* shared = (REAL*)bytes;")
-MOST_ARRAYS = 400                          # that a kernel takes, 8 bytes each of 4 KiB
+MAX_ARRAYS = 400                           # that a kernel takes, 8 bytes each of 4 KiB
 
 
 class Emitted(NamedTuple):
@@ -40,7 +40,7 @@ def emit(region: Region, blocks: int, threads: int, most: int) -> Emitted | None
             getattr(lines, PRIMITIVES[step.primitive].line)(source, step)
         summed = {job.out for job in source.jobs}
         results = tuple(f"s{v.number}" if v in summed else source.store(v) for v in region.outputs)
-        if sum(outputs * inputs for outputs, inputs in source.rows.values()) > MOST_WEIGHTS:
+        if sum(outputs * inputs for outputs, inputs in source.rows.values()) > MAX_WEIGHTS:
             return None
         first, shared, inputs, outputs = _step(source, blocks, most)
         second, last, terms = _sums(source, outputs)
@@ -50,7 +50,7 @@ def emit(region: Region, blocks: int, threads: int, most: int) -> Emitted | None
     made = {f"s{job.out.number}": region.shapes[job.out.number] for job in source.jobs}
     emitted = Emitted(text, shared, last, inputs, outputs, terms, made, results)
     arrays = max(len(inputs) + len(outputs), len(terms) + len(made))
-    return emitted if shared <= most and arrays <= MOST_ARRAYS else None
+    return emitted if shared <= most and arrays <= MAX_ARRAYS else None
 
 
 def _sums(s: Source, outputs: dict[str, tuple[int, ...]]) -> tuple[str, int, tuple[str, ...]]:

@@ -13,7 +13,7 @@ from ...geometry import ConvGeometry
 from ...region import Region, Step, Value
 
 MAPS = 2                                   # maps whose filters' gradients a thread sums up
-MOST_TAPS = 36                             # of a filter, which a thread keeps in registers
+MAX_TAPS = 36                              # of a filter, which a thread keeps in registers
 
 
 class Refused(Exception):
@@ -187,7 +187,7 @@ def _whole(g: ConvGeometry) -> bool:
 def _convolved(s: Source, x: Value, w: Value, b: Value | None, y: Value, act: str | None, g: ConvGeometry,
                mirror: bool) -> None:
     """y of x, or with mirror dx of gy: the same lines with the other padding."""
-    if (g.sh, g.sw) != (1, 1) or g.kh * g.kw > MOST_TAPS or g.algorithm != "auto":
+    if (g.sh, g.sw) != (1, 1) or g.kh * g.kw > MAX_TAPS or g.algorithm != "auto":
         raise Refused
     top, left = (g.kh - 1 - g.top, g.kw - 1 - g.left) if mirror else (g.top, g.left)
     if min(top, left) < 0:
