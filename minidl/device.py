@@ -139,7 +139,7 @@ def device_of(array: object) -> str:
         return "cpu"
     if is_cuda(array):
         return "cuda"
-    raise TypeError(f"device: a {type(array).__name__} is no array of a known device; pass a numpy.ndarray")
+    raise TypeError(f"device: a {type(array).__name__} is not an array of a known device; pass a numpy.ndarray")
 
 
 def is_array(value: object) -> bool:

@@ -453,7 +453,7 @@ def _aliases(file: Any) -> dict[str, str]:
         return {}
     text = _get(file, "ties")
     try:
-        found = json.loads(text)  # type: ignore[arg-type]  # what is no text is a TypeError
+        found = json.loads(text)  # type: ignore[arg-type]  # what is not a text is a TypeError
     except (TypeError, ValueError, RecursionError):
         found = None
     if not isinstance(found, dict) or not all(isinstance(name, str) and _NAME.fullmatch(name)

@@ -76,7 +76,7 @@ def load(name: str, split: str, data_dir: Folder | None = None, *, download: boo
     found is downloaded to the cache, unless download is False or $MINIDL_OFFLINE is set.
 
     Raises ValueError for an unknown name or split and for a damaged file; FileNotFoundError where the set
-    is neither on disk nor to be had, and for a data_dir or $MINIDL_DATA that is no folder.
+    is neither on disk nor to be had, and for a data_dir or $MINIDL_DATA that is not a folder.
 
     >>> load("synthetic-shapes", "test").images.shape
     (2000, 3, 32, 32)
@@ -129,7 +129,7 @@ def _roots(name: str, data_dir: Folder | None) -> list[Path]:
     named = [Path(os.path.expanduser(folder)) for folder in (data_dir, os.environ.get("MINIDL_DATA")) if folder]
     for folder in named:
         if not folder.is_dir():
-            raise FileNotFoundError(f"data: {folder} is no folder; name one that holds data sets")
+            raise FileNotFoundError(f"data: {folder} is not a folder; name one that holds data sets")
     return [*named, Path("data"), Path.home() / ".keras" / "datasets", cache_folder(name)]
 
 

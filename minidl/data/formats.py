@@ -280,7 +280,7 @@ def records_from_pickle(path: Path, file: File) -> Content:
         records[:, 1:] = np.frombuffer(pixels, np.uint8).reshape(shape, order="F" if by_columns else "C")
         return records.data.toreadonly().cast("B")
     except (UnpicklingError, LookupError, TypeError, ValueError, AttributeError) as error:
-        raise ValueError(f"data: {path} is no batch of CIFAR-10 ({_reason(error)}); remove it or get the file "
+        raise ValueError(f"data: {path} is not a batch of CIFAR-10 ({_reason(error)}); remove it or get the file "
                          "anew") from None
 
 

@@ -11,7 +11,7 @@ from .module import Module, require_module, require_name
 class ModuleList(Module, MutableSequence):
     """Modules in a list, named "0", "1", ...; it does all that a list does, and has no forward of its own.
 
-    Raises TypeError for an entry that is no Module.
+    Raises TypeError for an entry that is not a Module.
 
     >>> from minidl.nn import Linear, ReLU
     >>> layers = ModuleList([Linear(3, 2), ReLU()])
@@ -59,7 +59,7 @@ class ModuleList(Module, MutableSequence):
 class ModuleDict(Module, MutableMapping):
     """Modules by name; it does all that a dict does, and has no forward of its own.
 
-    Raises TypeError for an entry that is no Module, ValueError for a key that is no text or has a dot.
+    Raises TypeError for an entry that is not a Module, ValueError for a key that is not a text or has a dot.
 
     >>> from minidl.nn import Linear
     >>> heads = ModuleDict({"left": Linear(3, 2)})

@@ -16,7 +16,7 @@ from .module import Module, require_module
 class Sequential(Module):
     """Modules one after the other, named "0", "1", ... or by keyword.
 
-    Raises TypeError for a layer that is no Module; ValueError for a name with a dot or one that is taken.
+    Raises TypeError for a layer that is not a Module; ValueError for a name with a dot or one that is taken.
 
     >>> net = Sequential(c1=Conv2d(1, 6, 5), act1=Tanh())
     >>> [name for name, _ in net.named_parameters()]

@@ -116,7 +116,7 @@ class SGD(Watched):
             raise ValueError("SGD: nesterov=True needs a momentum but momentum is 0; set momentum above 0")
         for p in full["params"]:
             if not isinstance(p, Tensor) or not p.requires_grad or not p.is_leaf:
-                what = "a Tensor that is no leaf with requires_grad=True" if isinstance(p, Tensor) else \
+                what = "a Tensor that is not a leaf with requires_grad=True" if isinstance(p, Tensor) else \
                     f"a {type(p).__name__}"
                 raise TypeError(f"SGD: a parameter is {what}; pass model.parameters()")
         return full

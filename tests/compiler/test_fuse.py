@@ -109,7 +109,7 @@ def test_calls_with_options_or_on_another_backend_are_left(monkeypatch: pytest.M
 
 
 def test_a_line_that_is_none_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"fuse: 'f\(x\)' is no line of a rule; write it as"):
+    with pytest.raises(ValueError, match=r"fuse: 'f\(x\)' is not a line of a rule; write it as"):
         line("f(x)")
 
 

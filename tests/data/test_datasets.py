@@ -169,7 +169,7 @@ def test_a_home_folder_in_the_environment(served: Any, monkeypatch: pytest.Monke
     monkeypatch.setenv("MINIDL_DATA", "~/x")
     check(data.load("mnist", "test"), "mnist", "test", folder)
     monkeypatch.setenv("MINIDL_DATA", "~nobody-of-this-name/x")
-    with pytest.raises(FileNotFoundError, match="data: ~nobody-of-this-name/x is no folder"):
+    with pytest.raises(FileNotFoundError, match="data: ~nobody-of-this-name/x is not a folder"):
         data.load("mnist", "test")
 
 
@@ -306,7 +306,7 @@ def test_pickles_that_are_refused(served: Any, tmp_path: Path, held: bytes, said
     """Those that are too short for their size to be right have zeros after their end."""
     put(tmp_path, "cifar10", split="train")
     (tmp_path / "test_batch").write_bytes(held if "must have" in said else held.ljust(SIZE, b"\0"))
-    said = rf"is no batch of CIFAR-10 \((?:{said}).*\); remove it or get the file anew"
+    said = rf"is not a batch of CIFAR-10 \((?:{said}).*\); remove it or get the file anew"
     with pytest.raises(ValueError, match=f"^data: {tmp_path}/test_batch {said}$"):
         data.load("cifar10", "test", tmp_path)
     assert list(Path().iterdir()) == []        # where the command would have written
@@ -414,10 +414,10 @@ def test_a_folder_with_a_part_of_the_set_is_told(served: Any, tmp_path: Path) ->
 @pytest.mark.parametrize("name", ["mnist", "auto"])
 def test_a_named_folder_that_is_not_there(served: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
                                           name: str) -> None:
-    with pytest.raises(FileNotFoundError, match="data: nowhere is no folder; name one that holds data sets"):
+    with pytest.raises(FileNotFoundError, match="data: nowhere is not a folder; name one that holds data sets"):
         data.resolve(name, "mnist", "nowhere")
     monkeypatch.setenv("MINIDL_DATA", "elsewhere")
-    with pytest.raises(FileNotFoundError, match="data: elsewhere is no folder"):
+    with pytest.raises(FileNotFoundError, match="data: elsewhere is not a folder"):
         data.resolve(name, "mnist")
 
 

@@ -267,5 +267,5 @@ def test_as_array_leaves_arrays_of_cupy_where_they_are(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("data", [[1.0], None, FakeArray(np.ones(1))], ids=["list", "None", "alien"])
 def test_no_array_of_a_known_device(data: Any) -> None:
-    with pytest.raises(TypeError, match=f"^device: a {type(data).__name__} is no array of a known device; pass a "):
+    with pytest.raises(TypeError, match=f"^device: a {type(data).__name__} is not an array of a known device; pass a "):
         device.to_device(data, "cpu")

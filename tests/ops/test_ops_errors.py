@@ -169,7 +169,7 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "to cuda": (lambda: without_cuda(lambda: zeros(1).to("cuda")), ValueError, "device: 'cuda' was asked for"),
     "device": (lambda: Tensor([1.0], device="gpu"), ValueError, "device: 'gpu' is not one of auto, cpu, cuda"),
     "device_of": (lambda: device.device_of([1]), TypeError,
-                  "device: a list is no array of a known device; pass a numpy"),
+                  "device: a list is not an array of a known device; pass a numpy"),
     "precision": (lambda: minidl.set_precision("fp16"), ValueError,
                   "set_precision: precision 'fp16' is not one of fp32, 3xtf32, tf32, bf16"),
     "workspace": (lambda: minidl.set_workspace_limit(2**20 - 1), ValueError,

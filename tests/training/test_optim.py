@@ -200,8 +200,8 @@ GROUP_KEYS = "must have 'params' and may have lr, momentum, weight_decay, nester
     ([np.ones(1)], {}, TypeError, r"SGD: a parameter is a ndarray; pass model\.parameters\(\)$"),
     ([W, {"params": [W]}], {}, TypeError, "SGD: a parameter is a dict; pass"),
     ([{"params": [W]}, W], {}, TypeError, "SGD: a parameter is a dict; pass"),
-    ([Tensor([1.0])], {}, TypeError, "SGD: a parameter is a Tensor that is no leaf with requires_grad=True; pass"),
-    ([W * 2], {}, TypeError, "SGD: a parameter is a Tensor that is no leaf with requires_grad=True; pass"),
+    ([Tensor([1.0])], {}, TypeError, "SGD: a parameter is a Tensor that is not a leaf with requires_grad=True; pass"),
+    ([W * 2], {}, TypeError, "SGD: a parameter is a Tensor that is not a leaf with requires_grad=True; pass"),
     (nn.Sequential(nn.ReLU()), {}, TypeError, r"SGD: a parameter is a ReLU; pass model\.parameters\(\)$"),
 ])
 def test_sgd_refuses(params: Any, options: dict[str, Any], error: type[Exception], message: str) -> None:

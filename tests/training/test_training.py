@@ -177,7 +177,7 @@ def test_parameters_broken_by_the_last_step_are_no_success() -> None:
     model = zoo.build("perceptron")
     train, test = tiny_loaders(32)
     optimizer = optim.SGD(model.parameters(), 1e38)
-    with pytest.raises(FloatingPointError, match=r"evaluate: the test loss is (nan|inf); the parameters are no use"):
+    with pytest.raises(FloatingPointError, match=r"evaluate: the test loss is (nan|inf); the parameters are unusable"):
         fit(model, optimizer, train, test, epochs=1, schedule=optim.linear(2))
     assert optimizer.lr == 1e38
     assert model.training
@@ -381,7 +381,7 @@ BAD_INPUT = {
                     "error: conv2d: algorithm 'magic' is not one of direct, unroll, gemm, auto on the cpu$"),
     "no data": (lambda folder: ["--data", "mnist", "--epochs", "0"], "mnist"),
     "one step": (lambda folder: ["--model", "perceptron", *QUICK, "--limit-train", "128", "--lr", "1e38"],
-                 r"evaluate: the test loss is \S+; the parameters are no use"),
+                 r"evaluate: the test loss is \S+; the parameters are unusable"),
     "no folder": (lambda folder: ["--data-dir", "nowhere"], "nowhere"),
     "folder without the set": (_folder_without_the_set, "mnist is in none of empty, "),
     "truncated data": (_truncated_data, "train-images-idx3-ubyte"),

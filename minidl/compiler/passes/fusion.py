@@ -52,7 +52,7 @@ def line(text: str) -> Line:
     """
     found = re.fullmatch(r"(\w+(?:, \w+)*) = (\w+)\((.*)\)", text)
     if found is None:
-        raise ValueError(f"fuse: {text!r} is no line of a rule; write it as `a, b = primitive(c, 'd')`")
+        raise ValueError(f"fuse: {text!r} is not a line of a rule; write it as `a, b = primitive(c, 'd')`")
     return Line(tuple(map(Name, found[1].split(", "))), found[2], tuple(
         Name(word) if word.isidentifier() and not keyword.iskeyword(word) else ast.literal_eval(word)
         for word in found[3].split(", ")))

@@ -14,7 +14,7 @@ UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
 def check_labels(labels: Array, classes: int) -> None:
-    """Refuse a label that is no class."""
+    """Refuse a label that is not a class."""
     # read as unsigned, a negative label is larger than any class: one look instead of two
     if labels.size and labels.view(UNSIGNED[labels.itemsize]).max() >= classes:
         at = int(np.argmax((labels < 0) | (labels >= classes)))

@@ -32,7 +32,7 @@ def _one_block(n: int, classes: int) -> tuple[int, int] | None:
 
 
 def check_labels(labels: Array, classes: int) -> None:
-    """Nothing: to look would make the host wait. The kernels make NaN of a label that is no class."""
+    """Nothing: to look would make the host wait. The kernels make NaN of a label that is not a class."""
 
 
 def cross_entropy(x: Array, labels: Array, reduction: str, smoothing: float) -> tuple[Array, Array]:

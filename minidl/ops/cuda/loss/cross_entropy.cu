@@ -5,7 +5,7 @@
 // cross_entropy_all: one block owns everything, sums the losses too and writes the one number, total / divisor.
 // cross_entropy_sum: one block makes that number of losses in memory. cross_entropy_grad_x: a thread owns elements.
 // cross_entropy_with_grad: as cross_entropy_all, and the gradient of that number in the place of log_p.
-// The loss is -keep log_p[label] - smoothing * mean of log_p, where keep = 1 - smoothing. A label that is no class is
+// The loss is -keep log_p[label] - smoothing * mean of log_p, where keep = 1 - smoothing. A label that is not a class is
 // not read at: its image's loss and gradient are NaN.
 // Requires: blockDim.x a multiple of lanes and of 32; lanes a power of two up to 32, or blockDim.x (rows only).
 #include "include/common.cuh"

@@ -324,7 +324,7 @@ __device__ __forceinline__ int as_int(long long label) {
     return (unsigned long long)label <= 0x7fffffffu ? (int)label : -1;
 }
 
-// The image's loss, and (softmax - target) * scale. The first warp does it. A label that is no class makes both NaN.
+// The image's loss, and (softmax - target) * scale. The first warp does it. A label that is not a class makes both NaN.
 template <class X, class Y> __device__ __forceinline__ void cross_entropy(
         const X x, int label, REAL* loss, const Y gx, REAL smoothing, REAL scale) {
     constexpr int K = X::SIZE;
