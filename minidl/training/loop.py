@@ -69,8 +69,8 @@ def _means(metrics: RunningMetrics | None, count: int) -> tuple[float, float]:
         raise ValueError("evaluate: got 0 images but needs at least 1")
     total, right = metrics.read()
     if not math.isfinite(total):
-        raise FloatingPointError(f"evaluate: the test loss is {total / count}; the parameters are unusable, train with a "
-                                 "smaller learning rate")
+        raise FloatingPointError(f"evaluate: the test loss is {total / count}; the parameters are unusable, train with "
+                                 "a smaller learning rate")
     return total / count, right / count
 
 
