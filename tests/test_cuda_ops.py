@@ -19,7 +19,7 @@ import minidl
 import train as cli
 import zoo
 from minidl import Tensor, device, gradcheck, nn, ops, optim
-from minidl.ops.geometry import conv_geometry, pool_geometry
+from minidl.ops.geometry import PoolGeometry, conv_geometry, pool_geometry
 from minidl.tensor import wrap
 from minidl.training import train_step
 
@@ -538,7 +538,7 @@ def probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return launch.kernel("probe.cu", "probe", launch.real(np.dtype(np.float64)))
 
 
-G = tuple(range(14))
+G = PoolGeometry(*range(14))
 
 
 def test_numbers_and_structs_arrive(probe: Any) -> None:
@@ -558,8 +558,8 @@ KERNEL_ERRORS: dict[str, tuple[Callable[[Any, Any, Any], tuple[Any, ...]], type[
     "strides": (lambda x, y, g: (x, cupy.zeros((4, 4)).T, 0.1, 0.1, 7, g), ValueError,
                 r"probe: y has shape \(4, 4\) and strides \(8, 32\) but is written, in C order"),
     "host": (lambda x, y, g: (x.get(), y, 0.1, 0.1, 7, g), TypeError, "probe: x is a ndarray but must be a CuPy array"),
-    "struct": (lambda x, y, g: (x, y, 0.1, 0.1, 7, G), TypeError, "probe: g is a tuple but must be 56 bytes from by_v"),
-    "number": (lambda x, y, g: (x, y, "0.1x", 0.1, 7, g), TypeError, "probe: an argument is no number of its param"),
+    "struct": (lambda x, y, g: (x, y, 0.1, 0.1, 7, G), TypeError, "probe: g is a PoolGeometry but must be 56 bytes from by_v"),
+    "number": (lambda x, y, g: (x, y, "0.1x", 0.1, 7, g), TypeError, "probe: an argument is not a number of its param"),
 }
 
 

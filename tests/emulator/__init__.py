@@ -205,10 +205,11 @@ class Emulator:
             patch.setattr(cupy.cuda.runtime, "getDevice", lambda: 0)
             for name, fact in FACTS.items():
                 patch.setattr(launch, name, functools.partial(int, fact))
-            for name, value in {"_module": module, "_launch": self._launch, "_ndarray": Memory, "empty": memory.empty,
+            patch.setattr(launch, "empty", memory.empty)
+            for name, value in {"_module": module, "_launch": self._launch, "_ndarray": Memory,
                                 "_current_device": lambda: 0, "_current_stream": lambda: stream,
                                 "_make_ready": lambda device: None}.items():
-                patch.setattr(launch, name, value)
+                patch.setattr(launch.kernels, name, value)
             forget()
             try:
                 yield self

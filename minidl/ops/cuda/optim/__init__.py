@@ -14,9 +14,6 @@ Array = Any
 
 THREADS = 256
 BLOCK = 4 * THREADS                        # elements of a parameter that a block updates
-MOST = 64                                  # parameters of a launch
-TABLE = launch.TYPES["Parameters"] = np.dtype([(name, np.uint64, (MOST,)) for name in ("p", "g", "v")]
-                                              + [(name, np.int32, (MOST,)) for name in ("first", "size")])
 
 CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
     ("optim/sgd.cu", (launch.real(dtype),)) for dtype in launch.C_NAME
@@ -78,17 +75,17 @@ def _plan(key: tuple[int, ...], params: list[Array], velocities: list[Array] | N
             if not x.flags.c_contiguous or _like(x) != _like(p) or x.data.device_id != cupy.cuda.runtime.getDevice():
                 raise ValueError(f"sgd: {what} {i} has {_words(x)} and strides {x.strides} but must lie without gaps "
                                  f"on the current device, like its parameter of {_words(p)}; make it anew")
-    launches = []
+    launches, most = [], launch.struct("Parameters")["p"].shape[0]
     for dtype in dict.fromkeys(p.dtype for p in params):
         members = [i for i, p in enumerate(params) if p.dtype == dtype]
-        launches += [_launch(members[j:j + MOST], params, velocities) for j in range(0, len(members), MOST)]
+        launches += [_launch(members[j:j + most], params, velocities) for j in range(0, len(members), most)]
     arrays = [*params, *(velocities or ())]
     _plans[key] = launches, [weakref.ref(x, lambda _: _plans.pop(key, None)) for x in arrays]
     return launches
 
 
 def _launch(members: list[int], params: list[Array], velocities: list[Array] | None) -> Launch:
-    table, count = np.zeros((), TABLE), len(members)
+    table, count = np.zeros((), launch.struct("Parameters")), len(members)
     own = [params[i] for i in members]
     ends = np.cumsum([-(-p.size // BLOCK) for p in own])
     table["p"][:count] = [p.data.ptr for p in own]

@@ -12,9 +12,9 @@ from .. import launch
 
 Array = Any
 
-THREADS = 256
+THREADS = 256                              # per block
 BAND = 1024                                # columns of windows that a block of a tiled kernel should own
-SHARED = 48 * 1024                         # bytes of shared memory that every device gives a block
+MIN_SHARED = 48 * 1024                     # bytes of shared memory that every device gives a block
 
 ACTS = [(("ACT", act),) for act in ("tanh", "sigmoid", "relu")]
 
@@ -53,7 +53,7 @@ def _tiling(g: Any) -> Tiling | None:
         return None
     rows, band = g.n * g.c * g.oh, max(1, BAND // g.w)
     pitch = 32 * launch.blocks(band * g.ow, 32) + 32 // g.kw
-    if g.kw * pitch * np.dtype(np.float64).itemsize > SHARED:
+    if g.kw * pitch * np.dtype(np.float64).itemsize > MIN_SHARED:
         return None
     return Tiling((("KH", g.kh), ("KW", g.kw)), launch.blocks(rows, band), rows, band, pitch)
 

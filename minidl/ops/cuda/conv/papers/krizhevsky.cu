@@ -21,7 +21,7 @@ static_assert(Z >= 1, "a block of dw serves at least two filters");
 #define OUT 32                             // outputs of a block along each axis
 #define STEP 8                             // rows of outputs between two windows
 #define STEPS (OUT / STEP)
-#define LEAST 4                            // blocks a multiprocessor should hold; aiming higher, registers would spill
+#define MIN_BLOCKS 4                            // blocks a multiprocessor should hold; aiming higher, registers would spill
 #define WINDOW_H ((STEP - 1) * SH + KH)
 #define WINDOW_W ((OUT - 1) * SW + KW)
 
@@ -33,15 +33,14 @@ static_assert(OUT % STEP == 0, "the windows must cover the outputs");
 #define IMAGE_W ((OUT - 1) * SW + KW + 1)  // a column more keeps the rows of 8x8 filters in different banks
 #define FILTERS (2 * Z)
 #define WARPS ((KH * KW * Z + 31) / 32)
-#define LEAST_DW (WARPS < 2 ? 16 : 32 / WARPS)      // as LEAST
+#define MIN_BLOCKS_DW (WARPS < 2 ? 16 : 32 / WARPS)      // as MIN_BLOCKS
 
 static_assert(OUT % HALF == 0, "the chunks of gy must cover the outputs over a chunk of the image");
 
 // Loops over a whole filter are unrolled where it is small, and in pieces where the code would grow without gain.
-#define UNROLL_H (KH * KW <= 128 ? KH : 1)
-#define UNROLL_W (KW <= 32 ? KW : 8)
+constexpr int UNROLL_H = KH * KW <= 128 ? KH : 1, UNROLL_W = KW <= 32 ? KW : 8;
 
-extern "C" __global__ void __launch_bounds__(STEP * OUT, LEAST) conv2d_krizhevsky_y(
+extern "C" __global__ void __launch_bounds__(STEP * OUT, MIN_BLOCKS) conv2d_krizhevsky_y(
         const REAL* __restrict__ x, const REAL* __restrict__ w, const REAL* __restrict__ b, REAL* __restrict__ y,
         Geometry g) {
     extern __shared__ REAL shared[];
@@ -71,9 +70,9 @@ extern "C" __global__ void __launch_bounds__(STEP * OUT, LEAST) conv2d_krizhevsk
                     }
                 }
                 __syncthreads();
-#pragma unroll UNROLL_H
+#pragma unroll (UNROLL_H)
                 for (int p = 0; p < KH; p++) {
-#pragma unroll UNROLL_W
+#pragma unroll (UNROLL_W)
                     for (int q = 0; q < KW; q++) {
                         sum[step] += under[p * WINDOW_W + q] * filter[p * KW + q];
                     }
@@ -92,7 +91,7 @@ extern "C" __global__ void __launch_bounds__(STEP * OUT, LEAST) conv2d_krizhevsk
     }
 }
 
-extern "C" __global__ void __launch_bounds__(KH * KW * Z, LEAST_DW) conv2d_krizhevsky_dw(
+extern "C" __global__ void __launch_bounds__(KH * KW * Z, MIN_BLOCKS_DW) conv2d_krizhevsky_dw(
         const REAL* __restrict__ gy, const REAL* __restrict__ x, REAL* __restrict__ parts, Geometry g, int first) {
     extern __shared__ REAL shared[];
     const int groups = ceil_div(g.m, FILTERS);

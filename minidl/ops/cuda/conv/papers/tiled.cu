@@ -13,7 +13,7 @@
 #include "include/common.cuh"
 
 #define CONSTANT_BYTES 65536
-#define LEAST 4                            // blocks a multiprocessor should hold; aiming higher, registers would spill
+#define MIN_BLOCKS 4                            // blocks a multiprocessor should hold; aiming higher, registers would spill
 
 static_assert(TILE >= 1 && TILE * TILE <= 1024, "a block has TILE x TILE threads, at most 1024");
 
@@ -47,7 +47,7 @@ __device__ __forceinline__ const REAL* filter_of(const REAL* w, REAL* shared, in
 #endif
 }
 
-extern "C" __global__ void __launch_bounds__(TILE * TILE, LEAST) conv2d_tiled_y(
+extern "C" __global__ void __launch_bounds__(TILE * TILE, MIN_BLOCKS) conv2d_tiled_y(
         const REAL* __restrict__ x, const REAL* __restrict__ w, const REAL* __restrict__ b, REAL* __restrict__ y,
         Geometry g) {
     extern __shared__ REAL shared[];
@@ -78,7 +78,7 @@ extern "C" __global__ void __launch_bounds__(TILE * TILE, LEAST) conv2d_tiled_y(
     }
 }
 
-extern "C" __global__ void __launch_bounds__(TILE * TILE, LEAST) conv2d_tiled_dx(
+extern "C" __global__ void __launch_bounds__(TILE * TILE, MIN_BLOCKS) conv2d_tiled_dx(
         const REAL* __restrict__ gy, const REAL* __restrict__ w, REAL* __restrict__ dx, Geometry g) {
     extern __shared__ REAL shared[];
     const int across = ceil_div(g.w, TILE), tiles = ceil_div(g.h, TILE) * across;
@@ -113,7 +113,7 @@ extern "C" __global__ void __launch_bounds__(TILE * TILE, LEAST) conv2d_tiled_dx
     }
 }
 
-extern "C" __global__ void __launch_bounds__(TILE * TILE, LEAST) conv2d_tiled_dw(
+extern "C" __global__ void __launch_bounds__(TILE * TILE, MIN_BLOCKS) conv2d_tiled_dw(
         const REAL* __restrict__ gy, const REAL* __restrict__ x, REAL* __restrict__ parts, Geometry g, int images) {
     extern __shared__ REAL shared[];
     const int taps = g.kh * g.kw, own = imin(taps, TILE * TILE), groups = ceil_div(taps, own), shares = TILE * TILE / own;

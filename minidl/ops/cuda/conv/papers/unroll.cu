@@ -2,7 +2,7 @@
 //
 // unroll: x (nb,c,h,w) -> u (nb, c*kh*kw, oh*ow); row (c,p,q), column (i,j) holds x[c, i*sh + p - top, j*sw + q - left],
 // or zero where that is padding. A thread owns one column and one channel of an image, and writes its kh*kw elements;
-// neighbouring threads write neighbouring columns. roll_up: the reverse, du -> dx; a thread owns one pixel and sums,
+// neighbouring threads write neighbouring columns. col2im: the reverse, du -> dx; a thread owns one pixel and sums,
 // in a fixed order, the elements of du that came from it. No two threads write to one place.
 // Requires: one-dimensional grids that cover nb*c*oh*ow and nb*c*h*w; g.n is not read, nb may be 0.
 #include "include/common.cuh"
@@ -29,7 +29,7 @@ extern "C" __global__ void unroll(const REAL* __restrict__ x, REAL* __restrict__
     }
 }
 
-extern "C" __global__ void roll_up(const REAL* __restrict__ du, REAL* __restrict__ dx, Geometry g, int nb) {
+extern "C" __global__ void col2im(const REAL* __restrict__ du, REAL* __restrict__ dx, Geometry g, int nb) {
     const int pixels = g.h * g.w, outputs = g.oh * g.ow;
     const unsigned element = THREAD;
     if (element >= (unsigned)(nb * g.c * pixels)) {

@@ -11,7 +11,7 @@
 //   gradients are broadcast. `shares` teams of threads take the rows in turn; their sums are added in a fixed order.
 //   Rows of gy come in two buffers: while one is multiplied, the next is on its way.
 //
-// Requires: all of it fits shared memory (the launcher looks). -DKH -DKW -DSH -DSW -DTH -DTM -DTHREADS_A_BLOCK -DALIGNED:
+// Requires: all of it fits shared memory (the launcher looks). -DKH -DKW -DSH -DSW -DTH -DTM -DTHREADS_PER_BLOCK -DALIGNED:
 // rows of the result (dw: of gy) start on multiples of 4 elements.
 //
 // -DFUSED: the forward applies the activation -DACT to each output, and with -DPOOL=2 or 4 also averages windows of that
@@ -23,7 +23,7 @@ constexpr int TW = 4;
 constexpr int XW = ((TW - 1) * SW + KW + 3) / 4 * 4;     // image pixels under TW outputs of a filter row, whole fours
 // Filter rows are unrolled, so that the loads of one run beside the products of another, but only to about 1024 products:
 // more do not fit the instruction cache.
-constexpr int MOST = 1024 / (KW * TH * TW * TM), UNROLL = MOST < 1 ? 1 : MOST < KH ? MOST : KH;
+constexpr int MAX_ROWS = 1024 / (KW * TH * TW * TM), UNROLL = MAX_ROWS < 1 ? 1 : MAX_ROWS < KH ? MAX_ROWS : KH;
 static_assert(TH >= 1 && TM >= 1, "TH and TM are the rows and filters that a thread owns: at least 1 each");
 
 struct Whole {
@@ -35,12 +35,12 @@ struct Whole {
 };
 
 #ifndef GRADIENT
-extern "C" __global__ void __launch_bounds__(THREADS_A_BLOCK, 1)
+extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, 1)
 conv2d_whole_image(const REAL* x, const REAL* w, const REAL* b, REAL* y, REAL* pooled, Whole p) {
     extern __shared__ __align__(16) unsigned char memory[];
     REAL* filters = (REAL*)memory;                          // [c][p][q][ms]
-    REAL* pictures = filters + p.c * KH * KW * p.ms;        // [image][c][ph][pw]
-    for (int m = threadIdx.x / 32; m < p.ms; m += THREADS_A_BLOCK / 32)      // a warp takes a filter at a time
+    REAL* padded = filters + p.c * KH * KW * p.ms;        // [image][c][ph][pw]
+    for (int m = threadIdx.x / 32; m < p.ms; m += THREADS_PER_BLOCK / 32)      // a warp takes a filter at a time
         for (int k = threadIdx.x % 32; k < p.c * KH * KW; k += 32) {
             int c = k / (KH * KW), t = k - c * KH * KW, tap = c * p.w_in + (MIRROR ? KH * KW - 1 - t : t);
             start_copy(filters + k * p.ms + m, w + (m < p.m ? m * p.w_out + tap : 0), m < p.m);
@@ -48,17 +48,17 @@ conv2d_whole_image(const REAL* x, const REAL* w, const REAL* b, REAL* y, REAL* p
     int across = ceil_div(p.ow, TW), tiles = ceil_div(p.oh, TH) * across, groups = ceil_div(p.m, TM);
     for (int first = blockIdx.x * p.images; first < p.n; first += gridDim.x * p.images) {
         __syncthreads();                                    // everybody is done with the images before
-        load_images(pictures, x, first, p);
+        load_images(padded, x, first, p);
         end_copies();
         await_copies<0>();
         __syncthreads();
         int items = imin(p.images, p.n - first) * groups * tiles;
-        for (int item = threadIdx.x; item < items; item += THREADS_A_BLOCK) {
+        for (int item = threadIdx.x; item < items; item += THREADS_PER_BLOCK) {
             int tile = item % tiles, group = item / tiles % groups, image = item / (tiles * groups);
             int i0 = tile / across * TH, j0 = tile % across * TW;
             REAL sum[TM][TH][TW] = {};
             const REAL* weights = filters + group * TM;
-            const REAL* rows = pictures + (image * p.c * p.ph + i0 * SH) * p.pw + j0 * SW;
+            const REAL* rows = padded + (image * p.c * p.ph + i0 * SH) * p.pw + j0 * SW;
             for (int c = 0; c < p.c; ++c, rows += (p.ph - KH) * p.pw) {
 #pragma unroll (UNROLL)
                 for (int r = 0; r < KH; ++r, rows += p.pw, weights += KW * p.ms) {
@@ -103,9 +103,9 @@ constexpr int V = ALIGNED ? 16 / sizeof(REAL) : 1;           // elements that on
 template <class Visit> __device__ __forceinline__ void each_gradient(int first, int i0, int gw, const Whole& p,
                                                                      Visit visit) {
     int images = imin(p.images, p.n - first);
-    Odometer at(THREADS_A_BLOCK, p.rows, gw / V);            // map, row, column
+    Odometer at(THREADS_PER_BLOCK, p.rows, gw / V);            // map, row, column
     int image = 0, map = at.high;
-    for (int i = threadIdx.x; i < p.images * p.ms * p.rows * (gw / V); i += THREADS_A_BLOCK, at.next()) {
+    for (int i = threadIdx.x; i < p.images * p.ms * p.rows * (gw / V); i += THREADS_PER_BLOCK, at.next()) {
         for (map = at.high - image * p.ms; map >= p.ms; map -= p.ms) ++image;
         int row = i0 + at.middle, column = at.low * V;
         bool valid = column < p.ow && row < p.oh && map < p.m && image < images;
@@ -140,13 +140,13 @@ constexpr int SUMS = KW;
 #endif
 
 // parts (blocks, m*c*KH*KW, and m more where FUSED)
-extern "C" __global__ void __launch_bounds__(THREADS_A_BLOCK, 1)
+extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, 1)
 conv2d_whole_image_dw(const REAL* gy, const REAL* y, const REAL* x, REAL* parts, Whole p) {
     extern __shared__ __align__(16) unsigned char memory[];
     int gw = ceil_div(p.ow, 4) * 4;
-    int gradient_size = p.images * p.ms * p.rows * gw, picture_size = p.images * p.c * p.ph * p.pw;
+    int gradient_size = p.images * p.ms * p.rows * gw, padded_size = p.images * p.c * p.ph * p.pw;
     REAL* gradients = (REAL*)memory;                        // two of [image][ms][rows][gw]
-    REAL* pictures = gradients + 2 * gradient_size;         // two of [image][c][ph][pw]
+    REAL* padded = gradients + 2 * gradient_size;         // two of [image][c][ph][pw]
 
     int lines = p.c * KH, groups = ceil_div(p.m, TM), team = lines * groups;
     int share = threadIdx.x / team, member = threadIdx.x - share * team;
@@ -161,7 +161,7 @@ conv2d_whole_image_dw(const REAL* gy, const REAL* y, const REAL* x, REAL* parts,
     auto load = [&](int step) {
         int turn = step / chunks, chunk = step - turn * chunks, first = (blockIdx.x + turn * gridDim.x) * p.images;
         load_gradients(gradients + (step & 1) * gradient_size, y ? y : gy, first, chunk * p.rows, gw, p);
-        if (chunk == 0) load_images(pictures + (turn & 1) * picture_size, x, first, p);
+        if (chunk == 0) load_images(padded + (turn & 1) * padded_size, x, first, p);
         end_copies();
     };
     if (steps) load(0);
@@ -173,7 +173,7 @@ conv2d_whole_image_dw(const REAL* gy, const REAL* y, const REAL* x, REAL* parts,
             await_copies<0>();
         }
         int turn = step / chunks, i0 = (step - turn * chunks) * p.rows;
-        const REAL* planes = pictures + (turn & 1) * picture_size;
+        const REAL* planes = padded + (turn & 1) * padded_size;
         REAL* maps = gradients + (step & 1) * gradient_size;
 #ifdef FUSED
         turn_gradients(maps, gy, (blockIdx.x + turn * gridDim.x) * p.images, i0, gw, p);
