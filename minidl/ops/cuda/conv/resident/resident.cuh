@@ -99,6 +99,6 @@ __device__ __forceinline__ void load_parts(REAL* padded, int padded_size, const 
     await_copies<0>();
     __syncthreads();
     split(padded, padded_size);
-    if (image == blockIdx.x) split(filters, filter_size);
+    if (blockIdx.x == image) split(filters, filter_size);
 }
 #endif
