@@ -213,19 +213,20 @@ def test_by_value_fills_fields_by_name() -> None:
     packed = launch.by_value("PaddedImages", SIZES, images=70, pw=60, ph=50, h=30)
     fields = np.frombuffer(packed, launch.struct("PaddedImages"))[0]
     assert dict(zip(launch.struct("PaddedImages").names or (), fields)) == {
-        "n": 1, "c": 2, "h": 30, "w": 4, "m": 5, "oh": 8, "ow": 9, "top": 12, "left": 14, "ph": 50, "pw": 60, "images": 70}
+        "n": 1, "c": 2, "h": 30, "w": 4, "m": 5, "oh": 8, "ow": 9, "top": 12, "left": 14, "ph": 50, "pw": 60,
+        "images": 70}
 
 
 @pytest.mark.parametrize(("fields", "message"), [
     ({"ph": 1, "pw": 2}, "struct PaddedImages has the fields n, c, .*but got ph, pw and lacks images; give those"),
-    ({"ph": 1, "pw": 2, "images": 3, "deep": 4}, "but got ph, pw, images, deep and lacks none; give those that it has")])
+    ({"ph": 1, "pw": 2, "images": 3, "deep": 4}, "but got ph, pw, images, deep and lacks none; give those")])
 def test_by_value_refuses_other_fields(fields: dict[str, int], message: str) -> None:
     with pytest.raises(TypeError, match=message):
         launch.by_value("PaddedImages", SIZES, **fields)
 
 
 def test_a_struct_that_is_not_there() -> None:
-    with pytest.raises(ValueError, match=r"kernel: there is no struct Nothing \{\.\.\.\}; in the sources; correct the name"):
+    with pytest.raises(ValueError, match=r"kernel: there is no struct Nothing \{\.\.\.\}; in the sources; correct"):
         launch.struct("Nothing")
 
 

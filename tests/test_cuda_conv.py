@@ -141,10 +141,11 @@ REFUSED: Counter[tuple[str, str]] = Counter()      # (algorithm, direction) -> c
 WORST: dict[tuple[str, str], float] = {}
 
 
-def failures_of(problem: Problem, names: list[str], canaries: Any) -> Iterator[str]:
+def failures_of(problem: Problem, names: list[str], canaries: Any,
+                directions: tuple[str, ...] = DIRECTIONS) -> Iterator[str]:
     """Run algorithms on a problem, twice each, in the current precision; one line for each wrong result."""
     dtype = problem.x.dtype
-    for direction in DIRECTIONS:
+    for direction in directions:
         arrays = problem.on_cuda(direction)
         most = product_bound(device.precision(), problem.length(direction), problem.squares[direction],
                              problem.exact[direction], dtype.type)
@@ -321,7 +322,8 @@ def test_tensor_cores(precision: str, canaries: Any) -> None:
         failures += failures_of(drawn(g, at, np.float32), TENSOR_CORES, canaries)
     assert_none(failures)
     for name in TENSOR_CORES:
-        if precision == "bf16" and name != "tensor_core" or name == "wgmma" and launch.compute_capability() != 90:
+        if (precision == "bf16" and name != "tensor_core") or (
+                name == "wgmma" and launch.compute_capability() != 90):
             continue                       # which it cannot compute in, or on
         for direction, least in least_of(name).items():
             assert DONE[name, direction] - before[name, direction] >= least, f"{name} {direction}"
@@ -389,8 +391,7 @@ CANNOT = {
     "stride": ("tf32", (1, 3, 9, 9), (2, 3, 3, 3), (1, 2), "dw", "it needs stride 1 but it is 1x2"),
     "wide": ("tf32", (1, 3, 9, 9), (2, 3, 3, 9), 1, "y", "a filter row of 9 taps does not fit one step of a product"),
     "tall": ("tf32", (1, 3, 40, 9), (2, 3, 25, 3), 1, "dw", r"25 rows of taps do not fit the sums of a warp \(24 do\)"),
-    "deep": ("3xtf32", (1, 600, 9, 9), (600, 600, 3, 3), 1, "y", r"do not fit a block's \d+ KB of shared memory"),
-    "dx": ("tf32", (1, 3, 9, 9), (2, 3, 3, 3), 1, "dx", "it has no kernel for dx")}
+    "deep": ("3xtf32", (1, 600, 9, 9), (600, 600, 3, 3), 1, "y", r"do not fit a block's \d+ KB of shared memory")}
 
 
 @pytest.mark.usefixtures("tensor_cores")
@@ -406,6 +407,27 @@ def test_what_whole_images_on_tensor_cores_cannot_do(what: str) -> None:
         call()
 
 
+@pytest.mark.parametrize("name", [name for name, row in conv.ALGORITHMS.items() if None in (row.dx, row.dw)])
+def test_a_direction_without_a_kernel_is_left_to_auto(name: str, canaries: Any) -> None:
+    """It trains, and says so once per process."""
+    device.set_precision("3xtf32" if conv.ALGORITHMS[name].tensor_cores else "fp32")
+    problem = drawn(conv_geometry((5, 12, 14, 14), (9, 12, 4, 4), None, 1, 0, "gemm"), 1, np.float32)
+    directions = [direction for direction in ("dx", "dw") if getattr(conv.ALGORITHMS[name], direction) is None]
+    g = problem.g._replace(algorithm=name)
+    conv._warn.cache_clear()
+    conv._asked.cache_clear()
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for direction in [*directions, *directions]:
+            got = getattr(cuda, f"conv2d_grad_{direction[1]}")(*problem.on_cuda(direction), g).get()
+            most = product_bound(device.precision(), problem.length(direction), problem.squares[direction],
+                                 problem.exact[direction])
+            assert used(got, problem.exact[direction], most) <= 1
+    assert [str(warning.message) for warning in said] == [
+        f"conv2d: algorithm {name!r} has no kernel for {' and '.join(directions)}; 'auto' is used there"]
+    canaries.check()
+
+
 def test_an_algorithm_of_one_architecture_is_refused_by_others(monkeypatch: pytest.MonkeyPatch) -> None:
     device.set_precision("tf32")
     monkeypatch.setattr(launch, "compute_capability", lambda: 80)
@@ -413,6 +435,12 @@ def test_an_algorithm_of_one_architecture_is_refused_by_others(monkeypatch: pyte
     reason = "it needs compute capability 9.0 but the device has 8.0; use algorithm 'auto'"
     with pytest.raises(ValueError, match=f"'wgmma' cannot compute y of .*{reason}"):
         cuda.conv2d(cupy.zeros((1, 3, 9, 9), np.float32), cupy.zeros((2, 3, 3, 3), np.float32), None, g)
+    conv._asked.cache_clear()
+    monkeypatch.setattr(launch, "compute_capability", lambda: 90)
+    monkeypatch.setattr(launch, "compiler_version", lambda: (12, 8))
+    with pytest.raises(ValueError, match=r"'wgmma' .*: it needs NVRTC 12\.9 but the installed one is 12\.8; use"):
+        cuda.conv2d(cupy.zeros((1, 3, 9, 9), np.float32), cupy.zeros((2, 3, 3, 3), np.float32), None, g)
+    conv._asked.cache_clear()
 
 
 def test_arrays_that_start_anywhere(canaries: Any) -> None:

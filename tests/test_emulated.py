@@ -212,7 +212,8 @@ CONVOLUTIONS: list[tuple[Any, Any, Any, Any, list[str]]] = [
     ((2, 2, 11, 9), (3, 2, 3, 3), 2, 1, ["implicit_gemm", "direct", "krizhevsky", "gemm"]),
     ((1, 32, 4, 4), (3, 32, 3, 3), 1, 1, ["implicit_gemm"]),
     ((1, 45, 5, 12), (13, 45, 2, 6), 1, 0, ["winograd"]),
-    ((9, 3, 16, 16), (10, 3, 8, 8), 1, ((4, 3), (4, 3)), ["winograd", "whole_image"])]
+    ((9, 3, 16, 16), (10, 3, 8, 8), 1, ((4, 3), (4, 3)), ["winograd", "whole_image"]),
+    ((3, 5, 6, 7), (9, 5, 1, 1), 1, 0, [])]
 
 
 def convolve(x: Any, w: Any, stride: Any, padding: Any, names: list[str], emulated: Emulator,
@@ -223,9 +224,33 @@ def convolve(x: Any, w: Any, stride: Any, padding: Any, names: list[str], emulat
     assert {name for name, direction in conv_checks.DONE - before if direction == "y"} == set(names)
 
 
-@pytest.mark.parametrize("shape", CONVOLUTIONS, ids=str)
+@pytest.mark.parametrize("shape", [shape for shape in CONVOLUTIONS if shape[-1]], ids=str)
 def test_convolution(shape: tuple[Any, ...], emulated: Emulator) -> None:
     convolve(*shape, emulated)
+
+
+@pytest.mark.parametrize("name", cuda.conv.ALGORITHMS)
+def test_each_algorithm_of_the_table(name: str, emulated: Emulator) -> None:
+    """In each direction that it has, on the first shape above that it can do, in a precision that it computes in."""
+    row, dtype = cuda.conv.ALGORITHMS[name], np.dtype(FLOAT)
+    device.set_precision("3xtf32" if row.tensor_cores else "fp32")
+    for direction in conv_checks.DIRECTIONS:
+        if getattr(row, direction) is None:
+            continue
+        shapes = (conv_geometry(*shape[:2], None, *shape[2:4], "gemm") for shape in CONVOLUTIONS)
+        g = next((g for g in shapes if row.refuses(direction, g, dtype) is None), None)
+        assert g, f"{name} {direction}: it can do none of CONVOLUTIONS; add a shape that it can do"
+        before, problem = conv_checks.DONE[name, direction], conv_checks.drawn(g, 1, FLOAT)
+        conv_checks.assert_none(list(conv_checks.failures_of(problem, [name], emulated.memory, (direction,))))
+        assert conv_checks.DONE[name, direction] == before + 1
+
+
+@pytest.mark.parametrize("name", [name for name, row in cuda.conv.ALGORITHMS.items() if None in (row.dx, row.dw)])
+def test_a_direction_without_a_kernel_is_left_to_auto(name: str, emulated: Emulator,
+                                                      monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which measures nothing here."""
+    monkeypatch.setattr(cuda.conv, "fastest", lambda direction, g, dtype, arguments, able: "implicit_gemm")
+    conv_checks.test_a_direction_without_a_kernel_is_left_to_auto(name, emulated.memory)
 
 
 def test_convolution_of_doubles(emulated: Emulator) -> None:
@@ -238,10 +263,13 @@ def test_convolution_on_tensor_cores(precision: str, emulated: Emulator) -> None
     convolve(*CONVOLUTIONS[1][:4], ["tensor_core", "tensor_core_image", "wgmma"], emulated)
 
 
-@pytest.mark.parametrize(("name", "shape"), [("whole_image", ((3, 2, 12, 16), (5, 2, 5, 5), 0)),
-                                             ("winograd", ((2, 3, 15, 15), (9, 3, 8, 8), 0))], ids=str)
-def test_convolution_with_activation_and_pooling(name: str, shape: tuple[Any, ...], emulated: Emulator) -> None:
-    conv_checks.test_fused_with_activation_and_pooling(name, shape, FLOAT, emulated.memory)
+@pytest.mark.parametrize(("name", "precision"), [
+    (name, "tf32" if row.tensor_cores else "fp32") for name, row in cuda.conv.ALGORITHMS.items() if row.y_act_pool])
+def test_convolution_with_activation_and_pooling(name: str, precision: str, emulated: Emulator,
+                                                 monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conv_checks, "FUSABLE", [((3, 2, 12, 16), (5, 2, 5, 5), 0), ((2, 3, 15, 15), (9, 3, 8, 8), 0),
+                                                 ((1, 3, 9, 9), (3, 3, 8, 8), 1)])
+    conv_checks.test_fused_with_activation_and_pooling(name, precision, FLOAT, emulated.memory)
 
 
 FUSED = [((9, 3, 16, 16), (10, 3, 8, 8), ((4, 3), (4, 3)), 4), ((2, 1, 12, 12), (7, 1, 5, 5), 0, 4)]
@@ -336,7 +364,7 @@ MUTATIONS: dict[str, tuple[str, str, Check, str]] = {
                        "tolerance"),
     "a window beyond the image": ("imin(g.kw, g.w - s)", "g.kw", pooling(2), "[Nn]ot equal"),
     "an update of each second element": (
-        "k < ELEMENTS_A_THREAD", "k < ELEMENTS_A_THREAD / 2", lambda emulated: test_sgd(1), "[Nn]ot equal"),
+        "k < ELEMENTS_PER_THREAD", "k < ELEMENTS_PER_THREAD / 2", lambda emulated: test_sgd(1), "[Nn]ot equal"),
     "a turn that nobody gives": (
         "if (group == 1) give_turn(0);", "", lambda emulated: tensor_cores(emulated, "wgmma"), "for ever"),
     "a matrix's halves too near each other": (
