@@ -21,7 +21,13 @@
 static_assert(KW <= 8, "a row of taps must fit one step of a product, 8");
 
 #ifndef GRADIENT
-constexpr int UNROLL = KH < 8 ? KH : 8;                  // a multiple of ROWS, or all: then no registers are moved
+// A multiple of ROWS, or all: then no registers are moved. From 10.0 on, 8 rows would take more registers than there are.
+#if __CUDA_ARCH__ >= 1000
+constexpr int MAX_UNROLL = ROWS;
+#else
+constexpr int MAX_UNROLL = 8;
+#endif
+constexpr int UNROLL = KH < MAX_UNROLL ? KH : MAX_UNROLL;
 
 // [c][p][16 filters][lane][4]: what a lane takes of a row of taps of 16 filters lies together. A warp loads a filter at a
 // time, a lane always the same tap of its rows.
