@@ -127,7 +127,7 @@ def test_loops_are_unrolled_as_nvcc_takes_it_too(path: Path) -> None:
     """By a number, or by a constant of C++ in parentheses: nvcc expands no macros there, NVRTC does."""
     text = path.read_text(encoding="utf-8")
     counts = [count.strip() for count in re.findall(r"#pragma unroll(.*)", text) if count.strip()]
-    constants = "".join(re.findall(r"constexpr int ([^;]*);", text))
+    constants = "; ".join(re.findall(r"constexpr int ([^;]*);", text))
     wrong = [count for count in counts if not count.isdigit() and not (
         (name := re.fullmatch(r"\((\w+)\)", count)) and re.search(rf"\b{name[1]} =", constants))]
     assert not wrong
