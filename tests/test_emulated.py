@@ -331,7 +331,7 @@ MUTATIONS: dict[str, tuple[str, str, Check, str]] = {
     "no barrier between reading and loading again": (
         f"bs[k][threadIdx.x % TILE];\n        {BARRIER}", "bs[k][threadIdx.x % TILE];", linear, "tolerance"),
     "no barrier between uses of one array": (
-        f"    {BARRIER}                       // whoever reads the values of an earlier call is done", "",
+        f"    {BARRIER}  // whoever reads the values of an earlier call is done", "",
         lambda emulated: test_softmax((3, 1500)), "[Nn]ot equal"),
     "no barrier between steps of an image": (
         f"if (TEAMS == 1) return;\n    {BARRIER}", "if (TEAMS == 1) return;", region_step("lenet5"), "[Nn]ot equal"),
@@ -339,7 +339,7 @@ MUTATIONS: dict[str, tuple[str, str, Check, str]] = {
         f"await_copies<0>();\n        {BARRIER}\n        int items", f"{BARRIER}\n        int items",
         convolution(0, "whole_image"), "tolerance"),
     "one group of copies too few awaited": (
-        f"await_copies<0>();\n        {BARRIER}   ", f"await_copies<1>();\n        {BARRIER}   ",
+        f"await_copies<0>();\n        {BARRIER}  //", f"await_copies<1>();\n        {BARRIER}  //",
         convolution(0, "implicit_gemm"), "tolerance"),
     "a barrier that some threads pass by": (
         f"{BARRIER}\n    for (int i = threadIdx.x; i < live * ow", f"if (threadIdx.x < 99) {BARRIER}\n"

@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import cupy
 import numpy as np
+from cupy import ndarray as Array
 
 from ....device import precision
 from .. import launch
 from ..reduce import sum_first
 from .tile import BK, BN, MIN_SLABS_PER_SPLIT, MODES, TILES, rows_per_block
-
-Array = Any
 
 FILE = "linear/gemm.cu"
 TILE, DEPTH = 16, 64                       # of gemm_tiled
@@ -46,7 +45,7 @@ def gemm(a: Array, b: Array, out: Array, *, transpose_a: bool = False, transpose
     """out (batch,r,s) = a (batch,r,k) @ b (batch,k,s), plus bias (r,), plus what is in out if it accumulates.
 
     transpose_a: a is stored (batch,k,r); transpose_b: b is stored (batch,s,k). A batch of 1 serves all. An out of batch
-    1 for several a or b is the sum over the batch, in a fixed order. tiled: one output a thread instead of a register
+    1 for several a or b is the sum over the batch, in a fixed order. tiled: one output per thread instead of a register
     tile; by default where out is small. All arrays in C order.
     """
     depth = a.shape[1] if transpose_a else a.shape[2]
@@ -82,7 +81,7 @@ class Plan(NamedTuple):
 @functools.lru_cache(maxsize=4096)
 def _plan(sizes: tuple[int, ...], dtype: np.dtype, precision: str, transpose_a: bool, transpose_b: bool,
           tiled: bool | None, fused: tuple[launch.Constant, ...]) -> Plan:
-    """So many splits of the depth that about two blocks a multiprocessor have work.
+    """So many splits of the depth that about two blocks per multiprocessor have work.
 
     Where the depth is too short to be split, tiles are made lower instead.
     """

@@ -7,12 +7,13 @@ from typing import Any, NamedTuple
 
 import cupy
 import numpy as np
+from cupy import ndarray as Array
 
 from .. import launch
 
-Array = Any
+Like = tuple[tuple[int, ...], np.dtype, int]
 
-THREADS = 256
+THREADS = 256                              # per block
 BLOCK = 4 * THREADS                        # elements of a parameter that a block updates
 
 CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
@@ -24,7 +25,7 @@ class Launch(NamedTuple):
     """What is the same in every step for some parameters of one dtype: all of it but the gradients' addresses."""
 
     members: list[int]                     # their places in the lists that sgd is given
-    likes: list[tuple[Any, ...]]           # shape, dtype and device that the gradients must have
+    likes: list[Like]           # shape, dtype and device that the gradients must have
     constant: launch.Constant
     blocks: int
     table: np.ndarray
@@ -60,7 +61,7 @@ def sgd(params: list[Array], grads: list[Array], velocities: list[Array] | None,
             (blocks,), (THREADS,), table.tobytes(), *rate, momentum, weight_decay, nesterov)
 
 
-def _like(x: Array) -> tuple[Any, ...]:
+def _like(x: Array) -> Like:
     return x.shape, x.dtype, x.data.device_id
 
 

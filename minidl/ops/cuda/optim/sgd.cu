@@ -23,7 +23,7 @@ struct Parameters {
 extern "C" __global__ void sgd(const Parameters table, const double* rates, const long long* position, int last,
                                REAL lr, REAL momentum, REAL weight_decay, int nesterov) {
     if (rates) lr = (REAL)rates[position ? imin(*position, last) : 0];
-    int at = 0;                            // the last parameter whose first block is not after this one
+    int at = 0;  // the last parameter whose first block is not after this one
     for (int step = PARAMETERS / 2; step > 0; step /= 2)
         if (table.first[at + step] <= (int)blockIdx.x) at += step;
     REAL* params = (REAL*)table.p[at];

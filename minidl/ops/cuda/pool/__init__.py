@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from cupy import ndarray as Array
 
+from ...geometry import PoolGeometry
 from .. import launch
-
-Array = Any
 
 THREADS = 256                              # per block
 BAND = 1024                                # columns of windows that a block of a tiled kernel should own
@@ -26,7 +26,7 @@ CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
 
 
 class Tiling(NamedTuple):
-    """How krizhevsky.cu walks over a pooling: `band` rows of windows a block, columns of a window `pitch` apart."""
+    """How krizhevsky.cu walks over a pooling: `band` rows of windows per block, columns of a window `pitch` apart."""
 
     constants: tuple[launch.Constant, ...]
     blocks: int
@@ -35,19 +35,19 @@ class Tiling(NamedTuple):
     pitch: int
 
 
-def _tiles(g: Any) -> bool:
+def _tiles(g: PoolGeometry) -> bool:
     """Whether each element of the image is in one window."""
     return ((g.oh * g.kh, g.ow * g.kw, g.sh, g.sw) == (g.h, g.w, g.kh, g.kw)
             and not any((g.top, g.bottom, g.left, g.right)))
 
 
-def in_squares(g: Any) -> bool:
+def in_squares(g: PoolGeometry) -> bool:
     """Whether windows are squares of 2 or 4 that tile the image: those that convolutions can be fused with."""
     return g.kh == g.kw and g.kh in (2, 4) and _tiles(g)
 
 
 @functools.lru_cache(maxsize=4096)
-def _tiling(g: Any) -> Tiling | None:
+def _tiling(g: PoolGeometry) -> Tiling | None:
     """For windows that tile the image and whose rows fit shared memory; None for all others."""
     if not _tiles(g):
         return None
@@ -59,7 +59,8 @@ def _tiling(g: Any) -> Tiling | None:
 
 
 @functools.lru_cache(maxsize=4096)
-def _spread(name: str, g: Any, dtype: Any, size: int, *constants: launch.Constant) -> tuple[Callable[..., None], bytes]:
+def _spread(name: str, g: PoolGeometry, dtype: np.dtype, size: int,
+            *constants: launch.Constant) -> tuple[Callable[..., None], bytes]:
     """The launch of a kernel of pool.cu with the first result's elements spread over the grid, and the Window it takes
     last."""
     grid = min(launch.blocks(size, THREADS), 16 * launch.multiprocessors())
@@ -68,8 +69,8 @@ def _spread(name: str, g: Any, dtype: Any, size: int, *constants: launch.Constan
 
 
 @functools.lru_cache(maxsize=4096)
-def _average(suffix: str, g: Any, dtype: Any,
-             *constants: launch.Constant) -> tuple[Callable[..., None], tuple[Any, ...]]:
+def _average(suffix: str, g: PoolGeometry, dtype: np.dtype,
+             *constants: launch.Constant) -> tuple[Callable[..., None], tuple[int | bytes, ...]]:
     """The launch of avg_pool2d ("") or of a gradient of it ("_grad_..."), and the numbers it takes last."""
     tiling = _tiling(g)
     if tiling is None:
@@ -83,21 +84,21 @@ def _average(suffix: str, g: Any, dtype: Any,
             (tiling.rows, tiling.band, g.w, g.ow, *pitch))
 
 
-def avg_pool2d(x: Array, g: Any) -> Array:
+def avg_pool2d(x: Array, g: PoolGeometry) -> Array:
     y = launch.empty((g.n, g.c, g.oh, g.ow), x.dtype)
     start, numbers = _average("", g, x.dtype)
     start(x, y, *numbers)
     return y
 
 
-def avg_pool2d_grad_x(gy: Array, g: Any) -> Array:
+def avg_pool2d_grad_x(gy: Array, g: PoolGeometry) -> Array:
     dx = launch.empty((g.n, g.c, g.h, g.w), gy.dtype)
     start, numbers = _average("_grad_x", g, gy.dtype)
     start(gy, dx, *numbers)
     return dx
 
 
-def avg_pool2d_grad_act(gy: Array, y: Array, g: Any, act: str) -> Array:
+def avg_pool2d_grad_act(gy: Array, y: Array, g: PoolGeometry, act: str) -> Array:
     """The gradient of avg_pool2d(act(x)) by x, from y = act(x)."""
     dx = launch.empty((g.n, g.c, g.h, g.w), gy.dtype)
     start, numbers = _average("_grad_act", g, gy.dtype, ("ACT", act))
@@ -105,7 +106,7 @@ def avg_pool2d_grad_act(gy: Array, y: Array, g: Any, act: str) -> Array:
     return dx
 
 
-def max_pool2d(x: Array, g: Any) -> tuple[Array, Array]:
+def max_pool2d(x: Array, g: PoolGeometry) -> tuple[Array, Array]:
     """(y, index): index p*kw + q says which element of the window won."""
     y, index = launch.empty((g.n, g.c, g.oh, g.ow), x.dtype), launch.empty((g.n, g.c, g.oh, g.ow), np.int32)
     start, window = _spread("max_pool2d", g, x.dtype, y.size)
@@ -113,7 +114,7 @@ def max_pool2d(x: Array, g: Any) -> tuple[Array, Array]:
     return y, index
 
 
-def max_pool2d_grad_x(gy: Array, index: Array, g: Any) -> Array:
+def max_pool2d_grad_x(gy: Array, index: Array, g: PoolGeometry) -> Array:
     dx = launch.empty((g.n, g.c, g.h, g.w), gy.dtype)
     start, window = _spread("max_pool2d_grad_x", g, gy.dtype, dx.size)
     start(gy, index, dx, window)

@@ -38,8 +38,6 @@ def _elements(direction: str, g: ConvGeometry) -> int:
 
 def refuses(direction: str, g: ConvGeometry, dtype: np.dtype) -> str | None:
     """Why this algorithm cannot do a case, or None."""
-    if direction == "dx":
-        return "the report has no kernel for dx"
     if g.kh * g.kw > MAX_THREADS:
         return f"a {g.kh}x{g.kw} filter needs {g.kh * g.kw} threads but a block has {MAX_THREADS}"
     wanted, most = _elements(direction, g) * dtype.itemsize, launch.most_shared()

@@ -44,8 +44,6 @@ def refuses(direction: str, g: ConvGeometry, dtype: np.dtype) -> str | None:
 
 def constant_refuses(direction: str, g: ConvGeometry, dtype: np.dtype) -> str | None:
     """Why the variant with filters in constant memory cannot do a case, or None."""
-    if direction == "dw":
-        return "it keeps the filters in constant memory but dw reads no filters"
     filters = g.m * g.c * g.kh * g.kw * dtype.itemsize
     if filters > CONSTANT_BYTES:
         return f"the filters take {filters} bytes but constant memory has {CONSTANT_BYTES}"

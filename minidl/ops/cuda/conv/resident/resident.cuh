@@ -8,8 +8,8 @@
 #include "include/act.cuh"
 
 struct PaddedImages {
-    int n, c, h, w, m, oh, ow, top, left;    // source planes, result maps and planes, padding
-    int ph, pw, images;                      // a padded plane in shared memory; images there at a time
+    int n, c, h, w, m, oh, ow, top, left;  // source planes, result maps and planes, padding
+    int ph, pw, images;                    // a padded plane in shared memory; images there at a time
 };
 
 #ifndef POOL
@@ -20,11 +20,10 @@ struct PaddedImages {
 #endif
 
 // Padded images [image][c][ph][pw] from `first` on, zeros beyond the last one.
-template <class Sizes>
-__device__ __forceinline__ void load_images(REAL* to, const REAL* x, int first, const Sizes& p) {
+template <class Sizes> __device__ __forceinline__ void load_images(REAL* to, const REAL* x, int first, const Sizes& p) {
     int planes = imin(p.images, p.n - first) * p.c, wide = p.pw / WIDE;
     const REAL* from = x + first * p.c * p.h * p.w;
-    Odometer at(THREADS_PER_BLOCK, p.ph, wide);                // plane, row, columns
+    Odometer at(THREADS_PER_BLOCK, p.ph, wide);  // plane, row, columns
     for (int i = threadIdx.x; i < p.images * p.c * p.ph * wide; i += THREADS_PER_BLOCK, at.next()) {
         int r = at.middle - p.top, s = at.low * WIDE - p.left;
         bool valid = (unsigned)r < (unsigned)p.h && (unsigned)s < (unsigned)p.w && at.high < planes;
@@ -93,7 +92,7 @@ __device__ __forceinline__ void split(REAL* numbers, int size) {
 template <class Sizes>
 __device__ __forceinline__ void load_parts(REAL* padded, int padded_size, const REAL* x, int image, REAL* filters,
                                            int filter_size, const Sizes& p) {
-    __syncthreads();                         // everybody is done with the image before
+    __syncthreads();  // everybody is done with the image before
     load_images(padded, x, image, p);
     end_copies();
     await_copies<0>();

@@ -44,12 +44,12 @@ __device__ __forceinline__ void load_filters(REAL* to, const REAL* w, int tiles,
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, 1)
-conv2d_tensor_core_image(const REAL* x, const REAL* w, const REAL* b, REAL* y, REAL* pooled, PaddedImages p) {
+    conv2d_tensor_core_image(const REAL* x, const REAL* w, const REAL* b, REAL* y, REAL* pooled, PaddedImages p) {
     extern __shared__ __align__(16) unsigned char memory[];
     int sets = ceil_div(p.m, 16 * SETS), tiles = sets * SETS;
     int filter_size = p.c * KH * tiles * 128, padded_size = p.c * p.ph * p.pw;
-    REAL* filters = (REAL*)memory;                       // [part] as load_filters says
-    REAL* padded = filters + PARTS * filter_size;       // [part][c][ph][pw]
+    REAL* filters = (REAL*)memory;                 // [part] as load_filters says
+    REAL* padded = filters + PARTS * filter_size;  // [part][c][ph][pw]
     load_filters(filters, w, tiles, p);
 
     int lane = threadIdx.x % 32, group = lane / 4, within = lane % 4;
@@ -59,13 +59,13 @@ conv2d_tensor_core_image(const REAL* x, const REAL* w, const REAL* b, REAL* y, R
         __syncthreads();
         for (int item = threadIdx.x / 32; item < sets * places; item += THREADS_PER_BLOCK / 32) {
             int place = item % places, set = item / places, i0 = place / across * ROWS, j0 = place % across * 16;
-            __syncwarp();                                // products need all lanes, also those that had no outputs
+            __syncwarp();  // products need all lanes, also those that had no outputs
             // Column n of product `half` is output 4*(n/2) + 2*half + n%2: so that a lane gets 4 neighbours
             float sum[SETS][ROWS][2][4] = {};
             const REAL* row = padded + i0 * p.pw + j0 + group / 2 * 4 + group % 2 + within;
             const REAL* weights = filters + (set * SETS * 32 + lane) * 4;
             for (int c = 0; c < p.c; ++c, row += (p.ph - ROWS - KH + 1) * p.pw) {
-                unsigned pixel[ROWS][2][PARTS][2];       // the image row under each output row
+                unsigned pixel[ROWS][2][PARTS][2];  // the image row under each output row
                 auto take = [&](int i) {
 #pragma unroll
                     for (int part = 0; part < PARTS; ++part)
@@ -77,7 +77,7 @@ conv2d_tensor_core_image(const REAL* x, const REAL* w, const REAL* b, REAL* y, R
                 };
 #pragma unroll
                 for (int i = 1; i < ROWS; ++i) take(i);
-#pragma unroll (UNROLL)
+#pragma unroll(UNROLL)
                 for (int r = 0; r < KH; ++r, weights += tiles * 128) {
 #pragma unroll
                     for (int i = 1; i < ROWS; ++i)
@@ -122,7 +122,7 @@ constexpr int ROWS_OF_TAPS = CHANNELS * KH, COLUMNS = TILES * 32, MEANS = POOL ?
 
 // A lane's 2 neighbouring pixels in ROWS rows of two maps, as they come from memory.
 struct Slopes {
-    REAL value[ROWS][2][2], mean[MEANS][2];              // POOL: of y and of the windows' gradients; else of gy alone
+    REAL value[ROWS][2][2], mean[MEANS][2];  // POOL: of y and of the windows' gradients; else of gy alone
 
     __device__ __forceinline__ void fetch(const REAL* gy, const REAL* y, int image, int m0, int i0, int j,
                                           const PaddedImages& p) {
@@ -162,10 +162,10 @@ struct Slopes {
 
 // parts (blocks, m*c*KH*KW, and m more with POOL)
 extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, 1)
-conv2d_tensor_core_image_dw(const REAL* gy, const REAL* y, const REAL* x, REAL* parts, PaddedImages p) {
+    conv2d_tensor_core_image_dw(const REAL* gy, const REAL* y, const REAL* x, REAL* parts, PaddedImages p) {
     static_assert(THREADS_PER_BLOCK == SHARES * COLUMNS, "a warp for each tile of filters and share of the pixels");
     extern __shared__ __align__(16) unsigned char memory[];
-    REAL* padded = (REAL*)memory;                       // [part][c][PH][PW], c rounded up to CHANNELS
+    REAL* padded = (REAL*)memory;  // [part][c][PH][PW], c rounded up to CHANNELS
     int padded_size = ceil_div(p.c, CHANNELS) * CHANNELS * PH * PW;
     int lane = threadIdx.x % 32, group = lane / 4, within = lane % 4;
     int share = threadIdx.x / COLUMNS, tile = threadIdx.x / 32 % TILES;
@@ -173,7 +173,7 @@ conv2d_tensor_core_image_dw(const REAL* gy, const REAL* y, const REAL* x, REAL* 
     int across = ceil_div(p.ow, 8), steps = ceil_div(p.oh, ROWS) * across;
     float sum[ROWS_OF_TAPS][4] = {}, bias[2] = {};
     for (int image = blockIdx.x; image < p.n; image += gridDim.x) {
-        __syncthreads();                                 // everybody is done with the image before
+        __syncthreads();  // everybody is done with the image before
         load_images(padded, x, image, p);
         end_copies();
         Slopes next;
@@ -193,8 +193,7 @@ conv2d_tensor_core_image_dw(const REAL* gy, const REAL* y, const REAL* x, REAL* 
                 for (int part = 0; part < PARTS; ++part) slope[e / 4][part][e % 4] = part_of(value, part);
             }
             int after = step + SHARES;
-            if (after < steps)
-                next.fetch(gy, y, image, m0, after / across * ROWS, after % across * 8 + within * 2, p);
+            if (after < steps) next.fetch(gy, y, image, m0, after / across * ROWS, after % across * 8 + within * 2, p);
             const REAL* row = padded + (c0 * PH + step / across * ROWS) * PW + step % across * 8 + within * 2 + group;
 #pragma unroll
             for (int c = 0; c < CHANNELS; ++c)
@@ -212,7 +211,7 @@ conv2d_tensor_core_image_dw(const REAL* gy, const REAL* y, const REAL* x, REAL* 
     }
 
     // Shares add up in their order
-    REAL* sums = (REAL*)memory;                          // [4*ROWS_OF_TAPS + 2][COLUMNS]
+    REAL* sums = (REAL*)memory;  // [4*ROWS_OF_TAPS + 2][COLUMNS]
     auto each = [&](auto use) {
         REAL* at = sums + threadIdx.x % COLUMNS;
 #pragma unroll

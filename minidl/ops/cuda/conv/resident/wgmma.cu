@@ -14,16 +14,16 @@
 #include "conv/resident/resident.cuh"
 #include "include/wgmma.cuh"
 
-constexpr int FILTERS = COLUMNS, STEP = FILTERS * 8;    // STEP: numbers of a row of taps of 64 filters
-constexpr int STEPS = KH + ROWS - 1;                     // image rows under a warp's outputs
-constexpr int PERIOD = (STEPS + 3) / 4 * 4;              // of the four places that they take in turn
+constexpr int FILTERS = COLUMNS, STEP = FILTERS * 8;  // STEP: numbers of a row of taps of 64 filters
+constexpr int STEPS = KH + ROWS - 1;                  // image rows under a warp's outputs
+constexpr int PERIOD = (STEPS + 3) / 4 * 4;           // of the four places that they take in turn
 static_assert(KW <= 8, "a row of taps must fit one step of a product, 8");
 static_assert(THREADS_PER_BLOCK == 2 * GROUP, "two groups take turns");
 
 // [set of 64 filters][c][p][tap / 4][filter][tap % 4], zeros beyond the last filter and tap; neighbouring lanes copy
 // neighbours in memory.
 __device__ __forceinline__ void load_filters(REAL* to, const REAL* w, int sets, const PaddedImages& p) {
-    constexpr int V = KW % 4 ? 1 : 4, LANES = 8 / V;     // taps that a copy takes; copies in a row of taps
+    constexpr int V = KW % 4 ? 1 : 4, LANES = 8 / V;  // taps that a copy takes; copies in a row of taps
     int rows = p.c * KH, q = threadIdx.x % LANES * V;
     for (int f = threadIdx.x / LANES; f < sets * FILTERS; f += THREADS_PER_BLOCK / LANES) {
         bool valid = f < p.m && q < KW;
@@ -36,12 +36,12 @@ __device__ __forceinline__ void load_filters(REAL* to, const REAL* w, int sets, 
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, 1)
-conv2d_wgmma(const REAL* x, const REAL* w, const REAL* b, REAL* y, REAL* pooled, PaddedImages p) {
+    conv2d_wgmma(const REAL* x, const REAL* w, const REAL* b, REAL* y, REAL* pooled, PaddedImages p) {
     extern __shared__ __align__(128) unsigned char memory[];
     int sets = ceil_div(p.m, FILTERS), filter_size = sets * p.c * KH * STEP, padded_size = p.c * p.ph * p.pw;
-    REAL* filters = (REAL*)memory;                       // [part] as load_filters says
-    REAL* padded = filters + PARTS * filter_size;       // [part][c][ph][pw]
-    REAL* bias = padded + PARTS * padded_size;         // [filter]
+    REAL* filters = (REAL*)memory;                 // [part] as load_filters says
+    REAL* padded = filters + PARTS * filter_size;  // [part][c][ph][pw]
+    REAL* bias = padded + PARTS * padded_size;     // [filter]
     load_filters(filters, w, sets, p);
     for (int m = threadIdx.x; m < sets * FILTERS; m += THREADS_PER_BLOCK) bias[m] = b && m < p.m ? b[m] : (REAL)0;
 
@@ -61,7 +61,7 @@ conv2d_wgmma(const REAL* x, const REAL* w, const REAL* b, REAL* y, REAL* pooled,
             float sum[ROWS][FILTERS / 2] = {};
             const REAL* row = padded + i0 * p.pw + j0 + 2 * row8 + within;
             unsigned long long weights = matrix(filters + set * p.c * KH * STEP);
-            unsigned pixel[4][PARTS][4];                 // of the image row at work, the one before, and the next two
+            unsigned pixel[4][PARTS][4];  // of the image row at work, the one before, and the next two
             auto take = [&](int r) {
 #pragma unroll
                 for (int e = 0; e < 4 * PARTS; ++e)
@@ -90,7 +90,7 @@ conv2d_wgmma(const REAL* x, const REAL* w, const REAL* b, REAL* y, REAL* pooled,
                                 wgmma(sum[i], pixel[r % 4][0], weight);
                             }
                         end_products();
-                        await_products<1>();             // the row before is done with
+                        await_products<1>();  // the row before is done with
                     }
                 }
             }
@@ -116,5 +116,5 @@ conv2d_wgmma(const REAL* x, const REAL* w, const REAL* b, REAL* y, REAL* pooled,
             }
         }
     }
-    if (group == 0) await_turn(0);                       // the last one that was given
+    if (group == 0) await_turn(0);  // the last one that was given
 }

@@ -36,7 +36,7 @@ static_assert(KH % 2 == 0 && KW % 2 == 0, "filters fall into two phases: their h
 __device__ __forceinline__ void load_planes(REAL* to, const REAL* x, int first, const PaddedImages& p) {
     int sources = imin(p.images, p.n - first) * p.c, size = p.ph * p.pw;
     const REAL* from = x + first * p.c * p.h * p.w;
-    Odometer at(THREADS_PER_BLOCK, p.ph, p.pw);                // source plane, row, column
+    Odometer at(THREADS_PER_BLOCK, p.ph, p.pw);  // source plane, row, column
 #pragma unroll 3
     for (int i = threadIdx.x; i < p.images * p.c * size; i += THREADS_PER_BLOCK, at.next()) {
         bool there = at.high < sources;
@@ -52,7 +52,7 @@ __device__ __forceinline__ void load_planes(REAL* to, const REAL* x, int first, 
             line[r][1] = pixel[1];
             line[r][2] = pixel[2] - pixel[1];
         }
-        REAL* plane = to + at.high * 8 * size + i;           // [source plane][0][row][column]
+        REAL* plane = to + at.high * 8 * size + i;  // [source plane][0][row][column]
 #pragma unroll
         for (int s = 0; s < 3; ++s) {
             plane[s * size] = line[0][s] - line[1][s];
@@ -63,9 +63,9 @@ __device__ __forceinline__ void load_planes(REAL* to, const REAL* x, int first, 
 }
 
 #ifndef GRADIENT
-constexpr int P = KH / 2, Q = KW / 2;                        // a filter of one kind
-constexpr int SUMS = TM * TH * TW;                           // [filter][row][column]: what a thread owns of one kind
-constexpr int XW = (TW + Q - 2) / TW * TW + TW;              // positions under TW of a row of a kind, whole packs
+constexpr int P = KH / 2, Q = KW / 2;            // a filter of one kind
+constexpr int SUMS = TM * TH * TW;               // [filter][row][column]: what a thread owns of one kind
+constexpr int XW = (TW + Q - 2) / TW * TW + TW;  // positions under TW of a row of a kind, whole packs
 // As in whole_image.cu: rows of filters are unrolled to what fits the instruction cache.
 constexpr int MAX_ROWS = 1024 / (Q * TH * TW * TM), UNROLL = MAX_ROWS < 1 ? 1 : MAX_ROWS < P ? MAX_ROWS : P;
 static_assert(TW == 2 || TW == 4, "TW positions are loaded, and 2*TW outputs stored, in packs: 2 or 4");
@@ -73,7 +73,7 @@ static_assert(TW == 2 || TW == 4, "TW positions are loaded, and 2*TW outputs sto
 // All kinds of all filters, [group][kind][c][p][q][TM], zeros beyond filter m; groups lie `size` apart.
 __device__ __forceinline__ void load_filters(REAL* to, const REAL* w, int groups, int size, int c, int m) {
     int taps = c * P * Q;
-    Odometer at(THREADS_PER_BLOCK, taps, TM);                  // group, tap, filter of the group
+    Odometer at(THREADS_PER_BLOCK, taps, TM);  // group, tap, filter of the group
 #pragma unroll 6
     for (int i = threadIdx.x; i < groups * taps * TM; i += THREADS_PER_BLOCK, at.next()) {
         int f = at.high * TM + at.low, channel = at.middle / (P * Q), p = at.middle / Q % P, q = at.middle % Q;
@@ -96,7 +96,8 @@ __device__ __forceinline__ void load_filters(REAL* to, const REAL* w, int groups
 }
 
 // Add the products of one kind at a thread's positions, from `positions` on, over all channels; passes its weights by.
-__device__ __forceinline__ void convolve(REAL* product, const REAL*& weights, const REAL* positions, const PaddedImages& p) {
+__device__ __forceinline__ void convolve(REAL* product, const REAL*& weights, const REAL* positions,
+                                         const PaddedImages& p) {
 #pragma unroll 1
     for (int c = 0; c < p.c; ++c, positions += 9 * p.ph * p.pw) {
         REAL pixel[TH][XW];
@@ -106,10 +107,10 @@ __device__ __forceinline__ void convolve(REAL* product, const REAL*& weights, co
         };
 #pragma unroll
         for (int i = 1; i < TH; ++i) load_row(i - 1, pixel[i]);
-#pragma unroll (UNROLL)
+#pragma unroll(UNROLL)
         for (int r = 0; r < P; ++r, weights += Q * TM) {
 #pragma unroll
-            for (int i = 1; i < TH; ++i)                     // rows move up, and one is new
+            for (int i = 1; i < TH; ++i)  // rows move up, and one is new
 #pragma unroll
                 for (int s = 0; s < XW; ++s) pixel[i - 1][s] = pixel[i][s];
             load_row(r + TH - 1, pixel[TH - 1]);
@@ -125,7 +126,7 @@ __device__ __forceinline__ void convolve(REAL* product, const REAL*& weights, co
                     for (int j = 0; j < TW; ++j)
 #pragma unroll
                         for (int e = 0; e < TM; ++e) {
-                            int f = (i * TW + j) % 2 ? TM - 1 - e : e;      // there and back: the last one serves twice
+                            int f = (i * TW + j) % 2 ? TM - 1 - e : e;  // there and back: the last one serves twice
                             product[(f * TH + i) * TW + j] += weight[f] * pixel[i][j + q];
                         }
             }
@@ -139,18 +140,18 @@ __device__ __forceinline__ void add(REAL* to, const REAL* from) {
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, 1)
-conv2d_winograd(const REAL* x, const REAL* w, const REAL* b, REAL* y, REAL* pooled, PaddedImages p) {
+    conv2d_winograd(const REAL* x, const REAL* w, const REAL* b, REAL* y, REAL* pooled, PaddedImages p) {
 #if POOL
     static_assert(2 * TH % POOL == 0 && 2 * TW % POOL == 0, "windows must lie within a thread's outputs");
 #endif
     extern __shared__ __align__(16) unsigned char memory[];
     int groups = ceil_div(p.m, TM), filters_size = 9 * p.c * P * Q * TM, plane_size = p.ph * p.pw;
-    REAL* filters = (REAL*)memory;                           // [group][kind][c][p][q][TM]
-    REAL* planes = filters + ceil_div(groups * filters_size, 4) * 4;         // [image][c][kind][ph][pw], for packs
+    REAL* filters = (REAL*)memory;                                    // [group][kind][c][p][q][TM]
+    REAL* planes = filters + ceil_div(groups * filters_size, 4) * 4;  // [image][c][kind][ph][pw], for packs
     load_filters(filters, w, groups, filters_size, p.c, p.m);
     int across = ceil_div(p.ow, 2 * TW), tiles = ceil_div(p.oh, 2 * TH) * across;
     for (int first = blockIdx.x * p.images; first < p.n; first += gridDim.x * p.images) {
-        __syncthreads();                                     // everybody is done with the images before
+        __syncthreads();  // everybody is done with the images before
         load_planes(planes, x, first, p);
         __syncthreads();
         int items = imin(p.images, p.n - first) * groups * tiles;
@@ -222,12 +223,12 @@ conv2d_winograd(const REAL* x, const REAL* w, const REAL* b, REAL* y, REAL* pool
 }
 
 #else
-constexpr int A = KH / 2, B = KW / 2;                    // taps of a kind
-constexpr int XW = (B + 6) / 4 * 4;                      // positions under 4 of the gradients, whole fours
-constexpr int PW = 4 * FOURS - 4 + XW;                   // p.pw
-constexpr int MAPS = TM * GROUPS, PITCH = MAPS | 1;      // PITCH is odd: maps of neighbouring positions, in other banks
-constexpr int A_MAP = ROWS * FOURS;                      // items of one
-constexpr int KIND = A_MAP * PITCH * 4;                  // elements of a kind: [four][row][PITCH][4]
+constexpr int A = KH / 2, B = KW / 2;                // taps of a kind
+constexpr int XW = (B + 6) / 4 * 4;                  // positions under 4 of the gradients, whole fours
+constexpr int PW = 4 * FOURS - 4 + XW;               // p.pw
+constexpr int MAPS = TM * GROUPS, PITCH = MAPS | 1;  // PITCH is odd: maps of neighbouring positions, in other banks
+constexpr int A_MAP = ROWS * FOURS;                  // items of one
+constexpr int KIND = A_MAP * PITCH * 4;              // elements of a kind: [four][row][PITCH][4]
 #ifdef FUSED
 constexpr int WINDOWS = 8 / POOL, TOTAL = 1;
 static_assert(POOL == 2 || POOL == 4, "windows lie within an item's 8 columns, and its 2 rows within one: 2 or 4");
@@ -235,16 +236,16 @@ static_assert(POOL == 2 || POOL == 4, "windows lie within an item's 8 columns, a
 constexpr int WINDOWS = 0, TOTAL = 0;
 #endif
 // What is fetched for an item: 16 gradients (FUSED: of y), the averages' gradients; and the sum of all its gradients.
-constexpr int SLOT = ((19 + WINDOWS + TOTAL) / 4 | 1) * 4;      // an odd number of fours: neighbours in other banks
+constexpr int SLOT = ((19 + WINDOWS + TOTAL) / 4 | 1) * 4;  // an odd number of fours: neighbours in other banks
 static_assert(sizeof(REAL) == 4, "doubles have neither the registers nor the shared memory");
 
 // parts (blocks, m*c*KH*KW, and m more where FUSED)
 extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, 1)
-conv2d_winograd_dw(const REAL* gy, const REAL* y, const REAL* x, REAL* parts, PaddedImages p) {
+    conv2d_winograd_dw(const REAL* gy, const REAL* y, const REAL* x, REAL* parts, PaddedImages p) {
     extern __shared__ __align__(16) unsigned char memory[];
-    REAL* fetched = (REAL*)memory;                       // [item][SLOT]
-    REAL* kinds = fetched + MAPS * A_MAP * SLOT;         // two of [kind][four][row][PITCH][4]
-    REAL* planes = kinds + 2 * 9 * KIND;                 // [c][kind][ph][PW]
+    REAL* fetched = (REAL*)memory;                // [item][SLOT]
+    REAL* kinds = fetched + MAPS * A_MAP * SLOT;  // two of [kind][four][row][PITCH][4]
+    REAL* planes = kinds + 2 * 9 * KIND;          // [c][kind][ph][PW]
 
     int first_map = blockIdx.y * MAPS, live = imin(MAPS, p.m - first_map), items = live * A_MAP;
     int chunks = ceil_div(p.oh, 2 * ROWS), plane_size = p.ph * PW;
@@ -253,7 +254,8 @@ conv2d_winograd_dw(const REAL* gy, const REAL* y, const REAL* x, REAL* parts, Pa
     REAL sum[TM][A][B] = {};
 
     auto fetch = [&](int i, int image, int chunk) {
-        int map = image * p.m + first_map + i / A_MAP, row = 2 * (chunk * ROWS + i / FOURS % ROWS), column = i % FOURS * 8;
+        int map = image * p.m + first_map + i / A_MAP, row = 2 * (chunk * ROWS + i / FOURS % ROWS),
+            column = i % FOURS * 8;
         REAL* to = fetched + i * SLOT;
 #ifdef FUSED
         const REAL* from = y;
@@ -267,7 +269,7 @@ conv2d_winograd_dw(const REAL* gy, const REAL* y, const REAL* x, REAL* parts, Pa
         const REAL* from = gy;
 #endif
         const REAL* rows = from + (map * p.oh + row) * p.ow + column;
-        constexpr int V = ALIGNED ? 4 : 1;               // elements that one copy moves
+        constexpr int V = ALIGNED ? 4 : 1;  // elements that one copy moves
 #pragma unroll
         for (int s = 0; s < 16; s += V) {
             bool valid = row + s / 8 < p.oh && column + s % 8 < p.ow;
@@ -276,7 +278,7 @@ conv2d_winograd_dw(const REAL* gy, const REAL* y, const REAL* x, REAL* parts, Pa
     };
     auto prepare = [&](int i, int chunk) {
         REAL* from = fetched + i * SLOT;
-        REAL slope[3][8];                                // by kinds of rows
+        REAL slope[3][8];  // by kinds of rows
 #pragma unroll
         for (int s = 0; s < 16; s += 4) *(Pack<4>*)&slope[s / 8 * 2][s % 8] = *(const Pack<4>*)&from[s];
 #ifdef FUSED
@@ -336,8 +338,8 @@ conv2d_winograd_dw(const REAL* gy, const REAL* y, const REAL* x, REAL* parts, Pa
     };
 
     for (int i = threadIdx.x; i < MAPS * A_MAP; i += THREADS_PER_BLOCK) {
-        fetched[i * SLOT + SLOT - 1] = 0;                // totals
-        for (int k = 0; i >= items && k < 2 * 9; ++k)    // maps beyond the last
+        fetched[i * SLOT + SLOT - 1] = 0;              // totals
+        for (int k = 0; i >= items && k < 2 * 9; ++k)  // maps beyond the last
             *(Pack<4>*)&kinds[k * KIND + (i % A_MAP * PITCH + i / A_MAP) * 4] = Pack<4>{};
     }
     __syncthreads();
@@ -363,19 +365,20 @@ conv2d_winograd_dw(const REAL* gy, const REAL* y, const REAL* x, REAL* parts, Pa
                 }
                 end_copies();
             }
-            __syncthreads();                             // the buffers may be filled again
+            __syncthreads();  // the buffers may be filled again
         }
     }
 
-    REAL* sums = kinds;                                  // [kind][c][a][b][MAPS]
+    REAL* sums = kinds;  // [kind][c][a][b][MAPS]
     if (threadIdx.x < team)
 #pragma unroll
         for (int e = 0; e < TM * A * B; ++e)
-            sums[(line * A * B + e % (A * B)) * MAPS + e / (A * B) * GROUPS + group] = sum[e / (A * B)][e / B % A][e % B];
+            sums[(line * A * B + e % (A * B)) * MAPS + e / (A * B) * GROUPS + group] =
+                sum[e / (A * B)][e / B % A][e % B];
     __syncthreads();
     int taps = p.c * KH * KW, step = p.c * A * B * MAPS;
     REAL* part = parts + (size_t)blockIdx.x * p.m * (taps + TOTAL) + first_map * taps;
-    Odometer at(THREADS_PER_BLOCK, p.c * A, B);            // map, channel and row, column of the kinds
+    Odometer at(THREADS_PER_BLOCK, p.c * A, B);  // map, channel and row, column of the kinds
     for (int i = threadIdx.x; i < live * p.c * A * B; i += THREADS_PER_BLOCK, at.next()) {
         const REAL* of = sums + (at.middle * B + at.low) * MAPS + at.high;
         REAL row[3][2];
@@ -387,7 +390,7 @@ conv2d_winograd_dw(const REAL* gy, const REAL* y, const REAL* x, REAL* parts, Pa
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
             Pack<2> pair = {row[r][0] + row[r + 1][0], row[r][1] + row[r + 1][1]};
-            if (TOTAL && p.m % 2)                          // parts start anywhere
+            if (TOTAL && p.m % 2)  // parts start anywhere
                 to[r * KW] = pair.v[0], to[r * KW + 1] = pair.v[1];
             else
                 *(Pack<2>*)&to[r * KW] = pair;
