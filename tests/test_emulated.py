@@ -371,7 +371,7 @@ MUTATIONS: dict[str, tuple[str, str, Check, str]] = {
         "(unsigned long long)COLUMNS << 16", "(unsigned long long)(COLUMNS / 2) << 16",
         lambda emulated: tensor_cores(emulated, "wgmma"), "tolerance"),
     "an operand that is not rounded to tf32": (
-        "tf32(part ? x - __uint_as_float(tf32(x)) : x)", "__float_as_uint(x)", lambda emulated: tensor_cores(emulated),
+        "part ? lost_of(x, tf32(x)) : tf32(x)", "__float_as_uint(x)", lambda emulated: tensor_cores(emulated),
         "not rounded to tf32"),
 }
 

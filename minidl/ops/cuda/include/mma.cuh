@@ -24,7 +24,8 @@ __device__ __forceinline__ unsigned tf32(float x) {
 // A number as tensor cores take it. With TF32X3 it is split: part 0 is it rounded to tf32, part 1 what that has lost.
 constexpr int PARTS = PRECISION == TF32X3 ? 2 : 1;
 
-__device__ __forceinline__ unsigned part_of(float x, int part) { return tf32(part ? x - __uint_as_float(tf32(x)) : x); }
+__device__ __forceinline__ unsigned lost_of(float x, unsigned rounded) { return tf32(x - __uint_as_float(rounded)); }
+__device__ __forceinline__ unsigned part_of(float x, int part) { return part ? lost_of(x, tf32(x)) : tf32(x); }
 
 __device__ __forceinline__ unsigned bf16_pair(float low, float high) {
     unsigned bits = 0;

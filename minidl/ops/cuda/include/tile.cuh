@@ -136,7 +136,7 @@ struct Product {
 
     static __device__ __forceinline__ void low(const float* x, const unsigned* h, unsigned* l, int count) {
 #pragma unroll
-        for (int i = 0; i < count; ++i) l[i] = tf32(x[i] - __uint_as_float(h[i]));
+        for (int i = 0; i < count; ++i) l[i] = lost_of(x[i], h[i]);
     }
 #endif
 
