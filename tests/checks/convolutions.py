@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -19,10 +20,11 @@ from minidl.ops.geometry import ConvGeometry, conv_geometry, pool_geometry
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
 
+from minidl.ops import cuda  # noqa: E402
 from minidl.ops.cuda import conv, launch  # noqa: E402
 
 DIRECTIONS = ("y", "dx", "dw")
-TENSOR_CORES = ["tensor_core", "tensor_core_image", "wgmma"]
+TENSOR_CORES = [name for name, row in conv.ALGORITHMS.items() if row.tensor_cores]
 FP32 = [name for name in conv.ALGORITHMS if name not in TENSOR_CORES]
 
 
@@ -82,10 +84,11 @@ REFUSED: Counter[tuple[str, str]] = Counter()      # (algorithm, direction) -> c
 WORST: dict[tuple[str, str], float] = {}
 
 
-def failures_of(problem: Problem, names: list[str], canaries: Any) -> Iterator[str]:
+def failures_of(problem: Problem, names: list[str], canaries: Any,
+                directions: tuple[str, ...] = DIRECTIONS) -> Iterator[str]:
     """Run algorithms on a problem, twice each, in the current precision; one line for each wrong result."""
     dtype = problem.x.dtype
-    for direction in DIRECTIONS:
+    for direction in directions:
         arrays = problem.on_cuda(direction)
         most = product_bound(device.precision(), problem.length(direction), problem.squares[direction],
                              problem.exact[direction], dtype.type)
@@ -120,31 +123,61 @@ def assert_none(failures: list[str]) -> None:
     assert not failures, f"{len(failures)} failed:\n" + "\n".join(failures[:60])
 
 
-# ---------------------------------------------------------------- fused with what follows
-def fused_with_activation_and_pooling(name: str, shape: tuple[Any, ...], dtype: type, canaries: Any) -> None:
-    """As one after the other."""
-    (n, c, h, w), filters, padding = shape
-    g = conv_geometry((n, c, h, w), filters, (filters[0],), 1, padding, name)
-    reason = conv.refusal(name, "y", g, np.dtype(dtype))
-    if reason:
-        pytest.skip(f"{name}: {reason}")
-    problem = drawn(g._replace(algorithm="gemm"), 1, dtype)
-    arrays = problem.on_cuda("y")
-    y = conv.conv2d(*arrays, g).get()
-    tolerance = {"rtol": 0, "atol": 8 * np.finfo(dtype).eps}
-    for act in ACTIVATIONS:
-        want = getattr(cpu, act)(y.astype(float))
-        scale = max(1.0, float(np.abs(want).max()))
-        np.testing.assert_allclose(conv.conv2d_act(*arrays, g, act).get() / scale, want / scale, **tolerance)
-        for size in (2, 4):
-            pooling = pool_geometry("avg_pool2d", y.shape, size, None, 0)
-            can_pool = conv.ALGORITHMS[name].can_pool
-            assert can_pool is not None
-            assert can_pool(g, pooling, np.dtype(dtype))
-            both = conv.conv2d_act_pool(*arrays, g, act, pooling)
-            for got, exact in zip(both, (want, cpu.avg_pool2d(want, pooling)), strict=True):
-                np.testing.assert_allclose(got.get() / scale, exact / scale, **tolerance)
+def a_direction_without_a_kernel_is_left_to_auto(name: str, canaries: Any) -> None:
+    """It trains, and says so once per process."""
+    device.set_precision("3xtf32" if conv.ALGORITHMS[name].tensor_cores else "fp32")
+    problem = drawn(conv_geometry((5, 12, 14, 14), (9, 12, 4, 4), None, 1, 0, "gemm"), 1, np.float32)
+    directions = [direction for direction in ("dx", "dw") if getattr(conv.ALGORITHMS[name], direction) is None]
+    g = problem.g._replace(algorithm=name)
+    conv._warn.cache_clear()
+    conv._asked.cache_clear()
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for direction in [*directions, *directions]:
+            got = getattr(cuda, f"conv2d_grad_{direction[1]}")(*problem.on_cuda(direction), g).get()
+            most = product_bound(device.precision(), problem.length(direction), problem.squares[direction],
+                                 problem.exact[direction])
+            assert used(got, problem.exact[direction], most) <= 1
+    assert [str(warning.message) for warning in said] == [
+        f"conv2d: algorithm {name!r} has no kernel for {' and '.join(directions)}; 'auto' is used there"]
     canaries.check()
+
+
+# ---------------------------------------------------------------- fused with what follows
+FUSABLE = [((3, 3, 32, 32), (64, 3, 8, 8), ((4, 3), (4, 3))), ((2, 4, 11, 11), (9, 4, 8, 8), 0),
+           ((5, 12, 12, 12), (5, 12, 4, 4), ((1, 2), (2, 1)))]
+SMALL_FUSABLE = [((3, 2, 12, 16), (5, 2, 5, 5), 0), ((2, 3, 15, 15), (9, 3, 8, 8), 0), ((1, 3, 9, 9), (3, 3, 8, 8), 1)]
+
+
+def fused_with_activation_and_pooling(name: str, precision: str, dtype: type, canaries: Any,
+                                      shapes: list[Any] = FUSABLE) -> None:
+    """As one after the other, of at least two of the shapes."""
+    device.set_precision(precision)
+    if name == "wgmma" and launch.compute_capability() != 90:
+        pytest.skip("this GPU's compute capability is not 9.0")
+    compared = 0
+    for x_shape, filters, padding in shapes:
+        g = conv_geometry(x_shape, filters, (filters[0],), 1, padding, name)
+        if conv.refusal(name, "y", g, np.dtype(dtype)):
+            continue
+        compared += 1
+        arrays = drawn(g._replace(algorithm="gemm"), 1, dtype).on_cuda("y")
+        y = conv.conv2d(*arrays, g).get()
+        tolerance = {"rtol": 0, "atol": 8 * np.finfo(dtype).eps}
+        for act in ACTIVATIONS:
+            want = getattr(cpu, act)(y.astype(float))
+            scale = max(1.0, float(np.abs(want).max()))
+            np.testing.assert_allclose(conv.conv2d_act(*arrays, g, act).get() / scale, want / scale, **tolerance)
+            for size in (2, 4):
+                pooling = pool_geometry("avg_pool2d", y.shape, size, None, 0)
+                can_pool = conv.ALGORITHMS[name].can_pool
+                assert can_pool is not None
+                assert can_pool(g, pooling, np.dtype(dtype))
+                both = conv.conv2d_act_pool(*arrays, g, act, pooling)
+                for got, exact in zip(both, (want, cpu.avg_pool2d(want, pooling)), strict=True):
+                    np.testing.assert_allclose(got.get() / scale, exact / scale, **tolerance)
+        canaries.check()
+    assert compared >= 2
 
 
 def whole_images_on_tensor_cores(name: str, precision: str, act: str, shapes: list[Any], canaries: Any) -> None:

@@ -83,7 +83,8 @@ CONVOLUTIONS: list[tuple[Any, Any, Any, Any, tuple[str, ...]]] = [
     ((2, 2, 11, 9), (3, 2, 3, 3), 2, 1, ("implicit_gemm", "direct", "krizhevsky", "gemm")),
     ((1, 32, 4, 4), (3, 32, 3, 3), 1, 1, ("implicit_gemm",)),
     ((1, 45, 5, 12), (13, 45, 2, 6), 1, 0, ("winograd",)),
-    ((9, 3, 16, 16), (10, 3, 8, 8), 1, ((4, 3), (4, 3)), ("winograd", "whole_image"))]
+    ((9, 3, 16, 16), (10, 3, 8, 8), 1, ((4, 3), (4, 3)), ("winograd", "whole_image")),
+    ((3, 5, 6, 7), (9, 5, 1, 1), 1, 0, ())]
 MORE_CONVOLUTIONS: list[tuple[Any, ...]] = [               # one image, many maps, a window as large as the image, none
     ((2, 3, 9, 20), (17, 3, 3, 2), (2, 1), ((1, 0), (0, 1))), ((1, 3, 32, 32), (16, 3, 8, 8), 1, ((4, 3), (4, 3))),
     ((33, 1, 6, 6), (2, 1, 6, 6), 1, 0), ((2, 2, 5, 5), (3, 2, 1, 1), 2, 0), ((0, 2, 5, 5), (3, 2, 3, 3), 1, 1)]
@@ -125,8 +126,22 @@ def convolve_in_pieces(x: Any, w: Any, stride: Any, padding: Any, dtype: type) -
         device.set_workspace_limit(limit)
 
 
-def fused_with_activation_and_pooling(name: str, shape: Any, dtype: type) -> None:
-    convolutions.fused_with_activation_and_pooling(name, shape, dtype, UNSEEN)
+def fused_with_activation_and_pooling(name: str, precision: str, dtype: type, shapes: list[Any]) -> None:
+    convolutions.fused_with_activation_and_pooling(name, precision, dtype, UNSEEN, shapes)
+
+
+def algorithm(name: str) -> None:
+    """In each direction that it has, on the first of CONVOLUTIONS that it can do."""
+    for direction in convolutions.DIRECTIONS:
+        row = conv.ALGORITHMS[name]
+        if getattr(row, direction) is None:
+            continue
+        shapes = (conv_geometry(*shape[:2], None, *shape[2:4], "gemm") for shape in CONVOLUTIONS)
+        g = next((g for g in shapes if row.refuses(direction, g, np.dtype(FLOAT)) is None), None)
+        assert g, f"{name} {direction}: it can do none of CONVOLUTIONS; add a shape that it can do"
+        before, problem = convolutions.DONE[name, direction], convolutions.drawn(g, 1, FLOAT)
+        convolutions.assert_none(list(convolutions.failures_of(problem, [name], UNSEEN, (direction,))))
+        assert convolutions.DONE[name, direction] == before + 1
 
 
 def whole_images_on_tensor_cores(name: str, precision: str) -> None:
@@ -251,13 +266,13 @@ LAUNCHES: dict[str, list[Launch]] = {
         *each("data/gather.cu", primitives.next_batch, *with_dtype(BATCHES, FLOAT)),
         *on_device("data/gather.cu", primitives.next_batch, *with_dtype(BATCHES, DOUBLE))],
     "fused": [
-        *each("conv/resident/whole_image.cu", fused_with_activation_and_pooling,
-              ("whole_image", ((3, 2, 12, 16), (5, 2, 5, 5), 0), FLOAT)),
-        *each("conv/resident/winograd.cu", fused_with_activation_and_pooling,
-              ("winograd", ((2, 3, 15, 15), (9, 3, 8, 8), 0), FLOAT)),
-        *on_device("conv/resident/whole_image.cu", fused_with_activation_and_pooling, *[
-            ("whole_image", shape, dtype) for dtype in (FLOAT, DOUBLE)
-            for shape in (((2, 4, 11, 11), (9, 4, 8, 8), 0), ((5, 12, 12, 12), (5, 12, 4, 4), ((1, 2), (2, 1))))]),
+        *each("conv/", fused_with_activation_and_pooling, *[
+            (name, "tf32" if row.tensor_cores else "fp32", FLOAT, convolutions.SMALL_FUSABLE)
+            for name, row in conv.ALGORITHMS.items() if row.y_act_pool]),
+        *on_device("conv/", fused_with_activation_and_pooling, *[
+            (name, precision, dtype, convolutions.FUSABLE[1:]) for name, row in conv.ALGORITHMS.items()
+            if row.y_act_pool for precision, dtype in ([("tf32", FLOAT), ("3xtf32", FLOAT)] if row.tensor_cores else
+                                                       [("fp32", FLOAT), ("fp32", DOUBLE)])]),
         *each("conv/bias.cu", primitives.conv2d_act_pool_grad_wb, *[(*row, "tanh", FLOAT) for row in FUSED]),
         *on_device("conv/bias.cu", primitives.conv2d_act_pool_grad_wb, *[
             (*row, act, dtype) for row in FUSED for act in ACTIVATIONS for dtype in (FLOAT, DOUBLE)])],
@@ -279,7 +294,9 @@ LAUNCHES: dict[str, list[Launch]] = {
             (*row, dtype) for row in MORE_CONVOLUTIONS for dtype in (FLOAT, DOUBLE)]),
         *each("conv/product/implicit_gemm.cu", convolve, *CONVOLUTIONS[:4],
               (*CONVOLUTIONS[0][:4], ("whole_image", "implicit_gemm"), DOUBLE)),
-        *each("conv/resident/winograd.cu", convolve, *CONVOLUTIONS[4:]),
+        *each("conv/resident/winograd.cu", convolve, *CONVOLUTIONS[4:6]),
+        *[Launch("conv/", algorithm, (name,), "3xtf32" if row.tensor_cores else "fp32")
+          for name, row in conv.ALGORITHMS.items()],
         *[Launch("conv/product/implicit_gemm.cu", convolve, (*CONVOLUTIONS[1][:4], ON_TENSOR_CORES), precision)
           for precision in ("tf32", "3xtf32")],
         *[launch for precision, dtype in [("fp32", DOUBLE), *[(name, FLOAT) for name in device.PRECISIONS]]

@@ -92,7 +92,7 @@ NOT_OURS = {
     "empty": "", "half": "{", "a list": "[1]", "a name": '{"a": "gemm"}', "text": '"text"', "NaN": "NaN",
     "no UTF-8": b"\xff", "zeros": bytes(99),
     "brackets": "[" * 100_000, "nested names": '{"a":' * 50_000, "a huge number": "9" * 10_000,
-    "too large": " " * auto.MOST_BYTES + "{}", "20 MB": '{"a": [' + '"gemm",' * 3_000_000 + '"gemm"]}',
+    "too large": " " * auto.MAX_BYTES + "{}", "20 MB": '{"a": [' + '"gemm",' * 3_000_000 + '"gemm"]}',
     **{f"names {names}": json.dumps({ENTRY: names}) for names in (
         ["gemm", 1], [1, "gemm"], [["gemm"], "whole_image"], [{"gemm": 1}, "whole_image"], [None, None], [],
         ["gemm", "gemm"], [True, "gemm"], {"gemm": 1, "whole_image": 2}, "gemm", 5, None)},

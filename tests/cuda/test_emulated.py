@@ -16,10 +16,11 @@ pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot 
 from cases import CASES
 from checks import convolutions, primitives, regions
 from checks.fused import STEPS, assert_fused_agrees
-from checks.launches import CONVOLUTIONS, FUSED, LAUNCHES, POOLINGS, convolve, precision_of
+from checks.launches import CONVOLUTIONS, FUSED, LAUNCHES, POOLINGS, UNSEEN, convolve, precision_of
 from checks.sources import FILES, kernels
 from emulator import COMPILER, Emulator, cupy
 
+from minidl.ops.cuda import conv
 from minidl.tensor import wrap
 
 if COMPILER is None:
@@ -75,6 +76,14 @@ def test_launches(what: str, emulated: Emulator) -> None:
     assert not [key for key in convolutions.REFUSED - refused if key[1] == "y"]
 
 
+@pytest.mark.usefixtures("emulated")
+@pytest.mark.parametrize("name", [name for name, row in conv.ALGORITHMS.items() if None in (row.dx, row.dw)])
+def test_a_direction_without_a_kernel_is_left_to_auto(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which measures nothing here."""
+    monkeypatch.setattr(conv, "fastest", lambda direction, g, dtype, arguments, able: "implicit_gemm")
+    convolutions.a_direction_without_a_kernel_is_left_to_auto(name, UNSEEN)
+
+
 def test_launches_are_told_apart() -> None:
     assert len(EMULATED) == sum(each.emulated for rows in LAUNCHES.values() for each in rows)
 
@@ -122,7 +131,7 @@ MUTATIONS: dict[str, tuple[str, str, Check, str]] = {
     "no barrier between reading and loading again": (
         f"bs[k][threadIdx.x % TILE];\n        {BARRIER}", "bs[k][threadIdx.x % TILE];", linear, "tolerance"),
     "no barrier between uses of one array": (
-        f"    {BARRIER}                       // whoever reads the values of an earlier call is done", "",
+        f"    {BARRIER}  // whoever reads the values of an earlier call is done", "",
         lambda: primitives.softmax((3, 1500), np.float64), "[Nn]ot equal"),
     "no barrier between steps of an image": (
         f"if (TEAMS == 1) return;\n    {BARRIER}", "if (TEAMS == 1) return;", region_step("lenet5"), "[Nn]ot equal"),
@@ -130,7 +139,7 @@ MUTATIONS: dict[str, tuple[str, str, Check, str]] = {
         f"await_copies<0>();\n        {BARRIER}\n        int items", f"{BARRIER}\n        int items",
         convolution(0, "whole_image"), "tolerance"),
     "one group of copies too few awaited": (
-        f"await_copies<0>();\n        {BARRIER}   ", f"await_copies<1>();\n        {BARRIER}   ",
+        f"await_copies<0>();\n        {BARRIER}  //", f"await_copies<1>();\n        {BARRIER}  //",
         convolution(0, "implicit_gemm"), "tolerance"),
     "a barrier that some threads pass by": (
         f"{BARRIER}\n    for (int i = threadIdx.x; i < live * ow", f"if (threadIdx.x < 99) {BARRIER}\n"
@@ -155,7 +164,7 @@ MUTATIONS: dict[str, tuple[str, str, Check, str]] = {
                        "tolerance"),
     "a window beyond the image": ("imin(g.kw, g.w - s)", "g.kw", pooling(2), "[Nn]ot equal"),
     "an update of each second element": (
-        "k < ELEMENTS_A_THREAD", "k < ELEMENTS_A_THREAD / 2", primitives.sgd_changes_only_what_it_was_given,
+        "k < ELEMENTS_PER_THREAD", "k < ELEMENTS_PER_THREAD / 2", primitives.sgd_changes_only_what_it_was_given,
         "[Nn]ot equal"),
     "a turn that nobody gives": (
         "if (group == 1) give_turn(0);", "", lambda: tensor_cores("wgmma"), "for ever"),
@@ -163,7 +172,7 @@ MUTATIONS: dict[str, tuple[str, str, Check, str]] = {
         "(unsigned long long)COLUMNS << 16", "(unsigned long long)(COLUMNS / 2) << 16",
         lambda: tensor_cores("wgmma"), "tolerance"),
     "an operand that is not rounded to tf32": (
-        "tf32(part ? x - __uint_as_float(tf32(x)) : x)", "__float_as_uint(x)",
+        "part ? lost_of(x, tf32(x)) : tf32(x)", "__float_as_uint(x)",
         lambda: tensor_cores(), "not rounded to tf32"),
 }
 

@@ -108,6 +108,7 @@ def translated(text: str, name: str) -> str:
     text = re.sub(r"extern __shared__ (?:__align__\(\d+\) )?(\w+(?: \w+)?) (\w+)\[\];",
                   r"\1* \2 = (\1*)dynamic_shared;", text)
     text = re.sub(rf"(__forceinline__ \w+) ({'|'.join(REPLACED)})\(", r"\1 gpus_\2(", text)
+    text = re.sub(r"__constant__ ([^;]*);", r'} extern "C" { \1; } namespace {', text)        # get_global finds it
     text = re.sub(r"struct alignas\([^{]*\) Pack \{", "struct GpusPack {", text)
     declared = [f"{'const ' if kind == 'in' else ''}{c_type}{'' if kind == 'value' else '*'}"
                 for _, c_type, kind in parameters]
@@ -133,9 +134,18 @@ class Module:
 
     def __init__(self, emulator: Emulator, text: str, constants: tuple[launch.Constant, ...]):
         self._emulator, self._text, self._constants = emulator, text, constants
+        self._libraries: list[ctypes.CDLL] = []
 
     def get_function(self, name: str) -> Function:
-        return Function(name, self._emulator.compiled(translated(self._text, name), self._constants))
+        self._libraries.append(self._emulator.compiled(translated(self._text, name), self._constants))
+        return Function(name, self._libraries[-1].run)
+
+    def get_global(self, name: str) -> Any:
+        """Constant memory: each kernel has its own here, and all of them are filled."""
+        def fill(source: Any, size: int) -> None:
+            for library in self._libraries:
+                ctypes.memmove(ctypes.addressof(ctypes.c_char.in_dll(library, name)), source.ptr, size)
+        return types.SimpleNamespace(copy_from_device_async=fill)
 
 
 class Emulator:
@@ -162,12 +172,12 @@ class Emulator:
                 raise RuntimeError(f"the source does not compile with {options}:\n{done.stderr[:4000]}")
         return library
 
-    def compiled(self, text: str, constants: tuple[launch.Constant, ...]) -> Any:
-        """The function `run` of a translated source."""
+    def compiled(self, text: str, constants: tuple[launch.Constant, ...]) -> ctypes.CDLL:
+        """A translated source, whose function is `run`."""
         defined = [option for option in launch.options(constants) if option.startswith("-D")]
-        run = ctypes.CDLL(str(self._compiled(text, str(self._scheduler), *defined))).run
-        run.restype = ctypes.c_char_p
-        return run
+        library = ctypes.CDLL(str(self._compiled(text, str(self._scheduler), *defined)))
+        library.run.restype = ctypes.c_char_p
+        return library
 
     def _launch(self, function: Function, *numbers: Any) -> None:
         """cupy.cuda.driver.launchKernel: grid (3), block (3), shared memory, stream, arguments, extra."""

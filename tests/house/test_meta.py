@@ -69,6 +69,10 @@ FAMILIES = tuple(f"minidl/ops/{name}" for name in NAMES)
 # what all backends stand on
 FACTS = ("numpy", *(f"minidl/ops/{name}" for name in ("primitives", "shared", "geometry", "region")))
 
+CONV = "minidl/ops/cuda/conv"
+LAUNCHERS = (*FACTS, "cupy", "minidl/device", "minidl/ops/cuda/launch")
+SHELVES = (*LAUNCHERS, f"{CONV}/cost", "minidl/ops/cuda/linear", "minidl/ops/cuda/pool", "minidl/ops/cuda/reduce")
+
 # A room, and what it may import beside the standard library; a name allows everything below it. The first row
 # whose name a module has, or stands below, decides.
 ROOMS: list[tuple[str, tuple[str, ...]]] = [
@@ -83,6 +87,9 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
     ("minidl/ops/shared", ("numpy", "minidl/ops/primitives")),
     ("minidl/ops/cpu", (*FACTS, "minidl/ops/cpu")),
     ("minidl/ops/cuda/launch", ("numpy", "cupy", "minidl/device", "minidl/ops/cuda/launch")),
+    *((f"{CONV}/{shelf}", (*SHELVES, f"{CONV}/{shelf}")) for shelf in ("papers", "product", "resident")),
+    *((f"{CONV}/{common}", (*LAUNCHERS, "minidl/version", "minidl/ops/cuda/reduce"))
+      for common in ("auto", "bias", "cost")),
     ("minidl/ops/cuda", (*FACTS, "cupy", "minidl/device", "minidl/version", "minidl/ops/cuda")),
     ("minidl/ops/_backend", ("numpy", "minidl/mode", "minidl/device", "minidl/tensor", "minidl/ops/cpu",
                              "minidl/ops/cuda")),
@@ -152,6 +159,10 @@ def test_imports_keep_to_the_rooms(module: str) -> None:
     ("minidl/ops/conv", "from .cpu import pool", ["minidl/ops/cpu/pool"]),
     ("minidl/ops/conv", "from . import cpu", ["minidl/ops/cpu/__init__"]),
     ("minidl/ops/geometry", "import numpy as np", ["numpy"]),
+    ("minidl/ops/cuda/conv/resident/wgmma", "from ..product import implicit_gemm",
+     ["minidl/ops/cuda/conv/product/implicit_gemm"]),
+    ("minidl/ops/cuda/conv/product/implicit_gemm", "from ..cost import round_up", []),
+    ("minidl/ops/cuda/conv/cost", "from .resident import planned", ["minidl/ops/cuda/conv/resident/planned"]),
     ("minidl/device", "def f():\n    import torch", ["torch"]),
     ("zoo/mlp", "from minidl.ops._op import op", ["minidl/ops/_op"]),
     ("zoo/mlp", "from minidl import nn", []),

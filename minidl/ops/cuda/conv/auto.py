@@ -1,4 +1,4 @@
-"""`algorithm="auto"`: the fastest of those that can do a case, measured once a shape, direction, precision and device.
+"""`algorithm="auto"`: the fastest that can do a case, measured once per shape, direction, precision and device.
 
 What was measured is kept in a JSON file per device in the user's cache folder, so that other processes, and later
 runs, need not measure again and choose the same. An entry names all that took part, the fastest first: where others can
@@ -14,23 +14,27 @@ import secrets
 import statistics
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import cupy
 import numpy as np
+from cupy import ndarray as Array
 
 from ....device import precision
 from ....version import __version__
+from ...geometry import ConvGeometry
 
-MOST_BYTES = 1 << 20                       # of a file that is read: some 7,000 cases
+Launcher = Callable[..., Array]
+Key = tuple[str, ConvGeometry, np.dtype, str]          # direction, g, dtype, precision
+
+MAX_BYTES = 1 << 20                       # of a file that is read: some 7,000 cases
 REPEATS, IN_A_ROW = 5, 4                   # timed runs, after one that compiles and warms up; calls in each
 
-_chosen: dict[tuple[Any, ...], str] = {}   # what this process has looked up, or measured
+_chosen: dict[Key, str] = {}   # what this process has looked up, or measured
 _files: dict[Path, dict[str, list[str]]] = {}      # files as read
 
 
-def fastest(direction: str, g: Any, dtype: np.dtype, arguments: tuple[Any, ...],
-            able: Callable[[str, Any, np.dtype], Mapping[str, Callable[..., Any]]]) -> str:
+def fastest(direction: str, g: ConvGeometry, dtype: np.dtype, arguments: tuple[Array | None, ...],
+            able: Callable[[str, ConvGeometry, np.dtype], Mapping[str, Launcher]]) -> str:
     """The name of the fastest algorithm; `able` gives the launchers that can do a case, by name."""
     key = direction, g, dtype, precision()
     name = _chosen.get(key)
@@ -47,7 +51,7 @@ def cache_file() -> Path:
     return Path(folder) / f"convolutions-{'-'.join(device.split())}-{__version__}.json"
 
 
-def _remembered(key: tuple[Any, ...], arguments: tuple[Any, ...], able: Mapping[str, Callable[..., Any]]) -> str:
+def _remembered(key: Key, arguments: tuple[Array | None, ...], able: Mapping[str, Launcher]) -> str:
     direction, g, dtype, precision = key
     file, entry = cache_file(), f"{direction} {dtype} {precision} {' '.join(map(str, g[:-1]))}"
     if file not in _files:
@@ -60,7 +64,7 @@ def _remembered(key: tuple[Any, ...], arguments: tuple[Any, ...], able: Mapping[
     return names[0]
 
 
-def _measure(able: Mapping[str, Callable[..., Any]], arguments: tuple[Any, ...], g: Any) -> dict[str, float]:
+def _measure(able: Mapping[str, Launcher], arguments: tuple[Array | None, ...], g: ConvGeometry) -> dict[str, float]:
     """Median milliseconds of each launcher on these very arrays; one that runs out of memory takes for ever."""
     if len(able) == 1 or g.n == 0:
         return {next(iter(able)): 0.0}
@@ -73,7 +77,7 @@ def _measure(able: Mapping[str, Callable[..., Any]], arguments: tuple[Any, ...],
     return times
 
 
-def _time(launcher: Callable[..., Any], arguments: tuple[Any, ...], g: Any) -> float:
+def _time(launcher: Launcher, arguments: tuple[Array | None, ...], g: ConvGeometry) -> float:
     """Median milliseconds of a few calls in a row, replayed as a graph: the host's time for a call must not count."""
     launcher(*arguments, g)
     cupy.cuda.Device().synchronize()
@@ -100,8 +104,8 @@ def _read(file: Path) -> dict[str, list[str]]:
         if not file.is_file():             # opening a pipe would wait for a writer
             return {}
         with open(file, "rb") as opened:
-            held = opened.read(MOST_BYTES + 1)
-        entries = json.loads(held) if len(held) <= MOST_BYTES else {}
+            held = opened.read(MAX_BYTES + 1)
+        entries = json.loads(held) if len(held) <= MAX_BYTES else {}
     except (OSError, ValueError, RecursionError, MemoryError):
         return {}
     return {key: names for key, names in (entries.items() if isinstance(entries, dict) else ())

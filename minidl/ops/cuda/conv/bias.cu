@@ -7,13 +7,13 @@
 constexpr int LOADS = sizeof(REAL) == 4 ? 8 : 4;
 static_assert(WIDE == 1 || WIDE == 4, "WIDE is how many neighbouring elements one load brings: 1 or 4");
 
-extern "C" __global__ void __launch_bounds__(1024) conv2d_grad_b(const REAL* maps, REAL* parts, int n, int m, int l,
-                                                                int images) {
+extern "C" __global__ void __launch_bounds__(1024)
+    conv2d_grad_b(const REAL* maps, REAL* parts, int n, int m, int l, int images) {
     __shared__ REAL sums[1024];
     int first = blockIdx.y * images, count = (imin(n, first + images) - first) * (l / WIDE);
     const REAL* map = maps + ((size_t)first * m + blockIdx.x) * l;
     REAL sum[LOADS] = {};
-    Odometer at(1024, 1, imax(1, l / WIDE));                    // image, -, pixels
+    Odometer at(1024, 1, imax(1, l / WIDE));  // image, -, pixels
     for (int i = threadIdx.x; i < count;) {
         Pack<WIDE> value[LOADS];
 #pragma unroll

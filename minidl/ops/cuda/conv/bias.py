@@ -5,27 +5,25 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
+from cupy import ndarray as Array
 
 from .. import launch
 from ..reduce import sum_first
-
-Array = Any
 
 FILE = "conv/bias.cu"
 CONFIGURATIONS = [(FILE, (launch.real(np.dtype(dtype)), ("WIDE", wide)))
                   for dtype in ("float32", "float64") for wide in (1, 4)]
 ELEMENTS = 1 << 14                         # of a map that one block adds up, where all together make a second launch
-FEW = 1 << 17                              # worth it: up to this many one block does
+MAX_ALONE = 1 << 17                        # worth it: up to this many one block does
 
 
 @functools.lru_cache(maxsize=4096)
-def _plan(shape: tuple[int, ...], dtype: Any) -> tuple[Callable[..., None], tuple[int, ...], tuple[int, ...]]:
+def _plan(shape: tuple[int, ...], dtype: np.dtype) -> tuple[Callable[..., None], tuple[int, ...], tuple[int, ...]]:
     """The launch for maps of a shape, its result's shape, and the numbers it takes last."""
     n, m, length = shape[0], shape[1], math.prod(shape[2:])
-    images = max(1, n if n * length <= FEW else ELEMENTS // max(1, length))
+    images = max(1, n if n * length <= MAX_ALONE else ELEMENTS // max(1, length))
     shares = launch.blocks(n, images)
     kernel = launch.kernel(FILE, "conv2d_grad_b", launch.real(dtype), ("WIDE", 1 if length % 4 else 4))
     return kernel.sized((m, shares), (1024,)), (shares, m) if shares > 1 else (m,), (n, m, length, images)

@@ -4,10 +4,14 @@
 #endif
 
 // Sizes of a pooling: images n, channels c, input h w, window kh kw, output oh ow, stride, padding.
-struct Window { int n, c, h, w, kh, kw, oh, ow, sh, sw, top, bottom, left, right; };
+struct Window {
+    int n, c, h, w, kh, kw, oh, ow, sh, sw, top, bottom, left, right;
+};
 
 // Sizes of a convolution: as Window, with m filters.
-struct Geometry { int n, c, h, w, m, kh, kw, oh, ow, sh, sw, top, bottom, left, right; };
+struct Geometry {
+    int n, c, h, w, m, kh, kw, oh, ow, sh, sw, top, bottom, left, right;
+};
 
 // This thread's number in a one-dimensional grid, and how many there are: for loops over any number of elements.
 #define THREAD (blockIdx.x * blockDim.x + threadIdx.x)
@@ -23,8 +27,14 @@ __device__ __forceinline__ REAL inside(const REAL* plane, int r, int s, int h, i
     return (unsigned)r < (unsigned)h && (unsigned)s < (unsigned)w ? plane[r * w + s] : (REAL)0;
 }
 
+// The windows that meet padded position `at` of an axis: from first_meeting to last_meeting, for a filter of k taps.
+__device__ __forceinline__ int first_meeting(int at, int k, int stride) { return at < k ? 0 : (at - k) / stride + 1; }
+__device__ __forceinline__ int last_meeting(int at, int stride, int outputs) { return imin(outputs - 1, at / stride); }
+
 // V neighbours in memory, read and written with one instruction where they lie on a multiple of their size.
-template <int V> struct alignas(sizeof(REAL) * V) Pack { REAL v[V]; };
+template <int V> struct alignas(sizeof(REAL) * V) Pack {
+    REAL v[V];
+};
 
 // Start copying one T (4, 8 or 16 bytes) into shared memory, or zeros where it is not valid; the copies of a thread
 // have arrived once it has called await_copies, and those of its block after the barrier that follows.
@@ -32,7 +42,8 @@ template <class T> __device__ __forceinline__ void start_copy(T* to, const T* fr
 #if __CUDA_ARCH__ >= 800
     unsigned address = (unsigned)__cvta_generic_to_shared(to);
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(address), "l"(from), "n"(sizeof(T)),
-                 "r"(valid ? (int)sizeof(T) : 0) : "memory");
+                 "r"(valid ? (int)sizeof(T) : 0)
+                 : "memory");
 #else
     T zero = {};
     *to = valid ? *from : zero;

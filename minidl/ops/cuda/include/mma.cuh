@@ -21,6 +21,12 @@ __device__ __forceinline__ unsigned tf32(float x) {
     return bits;
 }
 
+// A number as tensor cores take it. With TF32X3 it is split: part 0 is it rounded to tf32, part 1 what that has lost.
+constexpr int PARTS = PRECISION == TF32X3 ? 2 : 1;
+
+__device__ __forceinline__ unsigned lost_of(float x, unsigned rounded) { return tf32(x - __uint_as_float(rounded)); }
+__device__ __forceinline__ unsigned part_of(float x, int part) { return part ? lost_of(x, tf32(x)) : tf32(x); }
+
 __device__ __forceinline__ unsigned bf16_pair(float low, float high) {
     unsigned bits = 0;
 #if __CUDA_ARCH__ >= 800
@@ -39,4 +45,13 @@ __device__ __forceinline__ void mma(float* c, const unsigned* a, const unsigned*
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 #endif
+}
+
+// c += a b: with TF32X3 all of (ah + al)(bh + bl) but al bl, the small terms first.
+__device__ __forceinline__ void products(float* c, const unsigned (&a)[PARTS][4], const unsigned (&b)[PARTS][2]) {
+    if (PARTS == 2) {
+        mma(c, a[PARTS - 1], b[0]);
+        mma(c, a[0], b[PARTS - 1]);
+    }
+    mma(c, a[0], b[0]);
 }

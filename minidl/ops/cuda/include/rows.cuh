@@ -12,7 +12,7 @@ __device__ __forceinline__ REAL reduce(REAL value, int lanes, bool largest) {
     }
     if (lanes <= 32) return value;
     __shared__ REAL warps[32];
-    __syncthreads();                       // whoever reads the values of an earlier call is done
+    __syncthreads();  // whoever reads the values of an earlier call is done
     if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = value;
     __syncthreads();
     value = warps[0];

@@ -8,9 +8,9 @@
 #include "include/mma.cuh"
 
 constexpr int BN = 128;
-constexpr int BK = sizeof(REAL) == 4 || BM <= 32 ? 16 : 8;   // two slabs of each matrix fit 48 KB
+constexpr int BK = sizeof(REAL) == 4 || BM <= 32 ? 16 : 8;  // two slabs of each matrix fit 48 KB
 constexpr int BLOCK = 256;
-constexpr int GAP = 8;                             // rows start 8 banks apart: no conflicts where a warp reads 4 x 8
+constexpr int GAP = 8;  // rows start 8 banks apart: no conflicts where a warp reads 4 x 8
 static_assert(BM == 16 || BM == 32 || BM == 64 || BM == 128, "BM must be 16, 32, 64 or 128: rows a block owns");
 
 struct Slab {
@@ -21,7 +21,7 @@ struct Slab {
 #if PRECISION == FP32
 // A thread owns BM/16 rows and two runs of 4 columns, 64 apart: then a warp's reads of b meet every bank once.
 struct Product {
-    static constexpr int ROWS = BM / 16, WIDTH = 4;
+    static constexpr int ROWS = BM / 16, WIDTH = 4, V = ROWS % 4 ? ROWS : 4;
     REAL sum[ROWS][8];
 
     __device__ Product() : sum{} {}
@@ -32,8 +32,7 @@ struct Product {
         for (int k = 0; k < BK; ++k) {
             REAL a[ROWS], b[8];
 #pragma unroll
-            for (int i = 0; i < ROWS; i += ROWS % 4 ? ROWS : 4)
-                *(Pack<ROWS % 4 ? ROWS : 4>*)&a[i] = *(const Pack<ROWS % 4 ? ROWS : 4>*)&slab.a[k][row + i];
+            for (int i = 0; i < ROWS; i += V) *(Pack<V>*)&a[i] = *(const Pack<V>*)&slab.a[k][row + i];
             *(Pack<4>*)&b[0] = *(const Pack<4>*)&slab.b[k][column];
             *(Pack<4>*)&b[4] = *(const Pack<4>*)&slab.b[k][column + 64];
 #pragma unroll
@@ -137,7 +136,7 @@ struct Product {
 
     static __device__ __forceinline__ void low(const float* x, const unsigned* h, unsigned* l, int count) {
 #pragma unroll
-        for (int i = 0; i < count; ++i) l[i] = tf32(x[i] - __uint_as_float(h[i]));
+        for (int i = 0; i < count; ++i) l[i] = lost_of(x[i], h[i]);
     }
 #endif
 
@@ -163,7 +162,7 @@ __device__ __forceinline__ void multiply_slabs(Slab (&slabs)[2], Product& produc
     for (int at = begin; at < end; ++at) {
         int now = (at - begin) & 1;
         await_copies<0>();
-        __syncthreads();                               // this slab is whole, and everybody is done with the other
+        __syncthreads();  // this slab is whole, and everybody is done with the other
         if (at + 1 < end) loader.fetch(slabs[now ^ 1], at + 1);
         end_copies();
         product.multiply(slabs[now]);

@@ -1,9 +1,9 @@
 // Products of tensor cores of compute capability 9.0 alone (PTX wgmma), and what goes with them: four warps, a group,
-// add A (64 x 8, tf32, 16 rows a warp) times B (8 x COLUMNS) to C, on the side: registers and shared memory that
+// add A (64 x 8, tf32, 16 rows per warp) times B (8 x COLUMNS) to C, asynchronously: registers and shared memory that
 // products read must stay as they are until these have been awaited.
 //
 // -DSM_90A, and compiled for it; elsewhere nothing is computed.
-constexpr int GROUP = 128, COLUMNS = 64;                 // threads that multiply together
+constexpr int GROUP = 128, COLUMNS = 64;  // threads that multiply together
 
 // B, 8 x 64 numbers that lie in shared memory as [row / 4][column][row % 4], as wgmma takes it: the address, the distance
 // of its halves, and that of 8 columns, each in units of 16 bytes.

@@ -7,13 +7,26 @@ another dtype, on another device or with strides, or a number of the wrong kind,
 CuPy keeps what was compiled on disk; a file's own includes are pasted into it, because they are not in CuPy's key.
 """
 
-from .device import blocks, compute_capability, most_shared, multiprocessors
-from .kernels import MAX_ELEMENTS, TYPES, Arguments, Kernel, by_value, generated, kernel, struct
+from .device import blocks, compiler_version, compute_capability, most_shared, multiprocessors
+from .kernels import MAX_ELEMENTS, Arguments, Kernel, by_value, generated, kernel
 from .memory import empty, ones_like
-from .sources import C_NAME, FOLDER, GENERATED, HOPPER, Constant, options, parameters, pasted, real, source
+from .sources import (
+    C_NAME,
+    FOLDER,
+    GENERATED,
+    HOPPER,
+    TYPES,
+    Constant,
+    options,
+    parameters,
+    pasted,
+    real,
+    source,
+    struct,
+)
 
 __all__ = [
     "C_NAME", "FOLDER", "GENERATED", "HOPPER", "MAX_ELEMENTS", "TYPES", "Arguments", "Constant", "Kernel", "blocks",
-    "by_value", "compute_capability", "empty", "generated", "kernel", "most_shared", "multiprocessors", "ones_like",
-    "options", "parameters", "pasted", "real", "source", "struct",
+    "by_value", "compiler_version", "compute_capability", "empty", "generated", "kernel", "most_shared",
+    "multiprocessors", "ones_like", "options", "parameters", "pasted", "real", "source", "struct",
 ]

@@ -19,6 +19,12 @@ def compute_capability() -> int:
 
 
 @functools.cache
+def compiler_version() -> tuple[int, int]:
+    """Of NVRTC."""
+    return cupy.cuda.nvrtc.getVersion()
+
+
+@functools.cache
 def most_shared() -> int:
     """Bytes of shared memory that one block may ask for."""
     return cupy.cuda.Device().attributes["MaxSharedMemoryPerBlockOptin"]

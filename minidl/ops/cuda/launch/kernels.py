@@ -12,34 +12,24 @@ from typing import Any
 import cupy
 import numpy as np
 
-from .sources import Constant, options, parameters, source
+from .sources import TYPES, Constant, options, parameters, source, struct
 
 MAX_ELEMENTS = 2**31 - 1                   # of an array: kernels index with 32-bit integers
 
-
-# C type of a parameter -> NumPy dtype. Structs are passed by value, from arrays of one element; common.cuh has both.
-TYPES: dict[str, np.dtype] = {
-    "int": np.dtype(np.int32), "unsigned": np.dtype(np.uint32), "long long": np.dtype(np.int64),
-    "unsigned long long": np.dtype(np.uint64), "unsigned char": np.dtype(np.uint8), "float": np.dtype(np.float32),
-    "double": np.dtype(np.float64), "int4": np.dtype([(v, np.int32) for v in "xyzw"]),
-}
-
-
-def struct(name: str, *fields: str) -> None:
-    """Let kernels take a struct of ints by value; its C definition stands in the .cu file."""
-    TYPES[name] = np.dtype([(field, np.int32) for field in fields])
-
-
-struct("Window", "n", "c", "h", "w", "kh", "kw", "oh", "ow", "sh", "sw", "top", "bottom", "left", "right")
-struct("Geometry", "n", "c", "h", "w", "m", "kh", "kw", "oh", "ow", "sh", "sw", "top", "bottom", "left", "right")
-
 CODES = {np.dtype(name): code for name, code in (     # of numbers, in the standard module struct
     ("int32", "i"), ("uint32", "I"), ("int64", "q"), ("uint64", "Q"), ("float32", "f"), ("float64", "d"))}
+
+
 @functools.lru_cache(maxsize=4096)
-def by_value(struct: str, fields: tuple[int, ...]) -> bytes:
-    """The numbers of a struct as what a kernel takes by value; a geometry's algorithm is left out."""
-    dtype = TYPES[struct]
-    return np.array(fields[:len(dtype.names or ())], dtype).tobytes()
+def by_value(name: str, like: tuple[Any, ...] = (), **fields: int) -> bytes:
+    """A struct as kernels take it: each of its fields by name, from those given or else from `like`, a geometry."""
+    dtype = struct(name)
+    names = dtype.names or ()
+    missing = [field for field in names if field not in fields and not hasattr(like, field)]
+    if missing or not fields.keys() <= set(names):
+        raise TypeError(f"by_value: struct {name} has the fields {', '.join(names)} but got {', '.join(fields)} and "
+                        f"lacks {', '.join(missing) or 'none'}; give those that it has")
+    return np.array(tuple(fields[f] if f in fields else getattr(like, f) for f in names), dtype).tobytes()
 
 
 _current_device = cupy.cuda.runtime.getDevice
@@ -121,6 +111,10 @@ class Kernel:
         del copies                         # they had to live until the launch was queued
 
 
+def _dtype(c_type: str) -> np.dtype:
+    return TYPES[c_type] if c_type in TYPES else struct(c_type)
+
+
 class Arguments:
     """A kernel's parameters as the driver's launch call takes them: packed into one buffer, with a pointer to each.
 
@@ -130,7 +124,7 @@ class Arguments:
 
     def __init__(self, name: str, declared: list[tuple[str, str, str]], constants: dict[str, Any]):
         self.name = name
-        self._takes = [(f"{name}: {parameter}", TYPES[constants.get(c_type, c_type)], kind)
+        self._takes = [(f"{name}: {parameter}", _dtype(constants.get(c_type, c_type)), kind)
                        for parameter, c_type, kind in declared]
         formats, places, size = ["="], [], 0
         for _, dtype, kind in self._takes:
@@ -176,8 +170,9 @@ class Arguments:
         try:
             self._pack(self._buffer, self._offset, *values)
         except (struct_module.error, OverflowError) as error:
-            raise TypeError(f"{self.name}: an argument is no number of its parameter's type ({error}); the parameters "
-                            f"are {', '.join(f'{what} ({dtype})' for what, dtype, _ in self._takes)}") from None
+            takes = ", ".join(f"{what} ({dtype})" for what, dtype, _ in self._takes)
+            raise TypeError(f"{self.name}: an argument is not a number of its parameter's type ({error}); the "
+                            f"parameters are {takes}") from None
         return copies
 
 

@@ -1,7 +1,8 @@
-"""A kernel's text: a .cu file with its includes, its constants and its parameters."""
+"""A kernel's text: a .cu file with its includes, its constants, its parameters and the structs that they are."""
 
 from __future__ import annotations
 
+import functools
 import re
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,14 @@ HOPPER: Constant = ("SM_90A", 1)           # of kernels for compute capability 9
 
 GENERATED: dict[str, str] = {}             # includes that no file holds, because a table does: their texts
 
-C_NAME = {np.dtype(np.float32): "float", np.dtype(np.float64): "double"}
+C_NAME: dict[np.dtype, str] = {np.dtype(np.float32): "float", np.dtype(np.float64): "double"}
+
+# C type of a parameter or of a struct's field -> NumPy dtype; int4 is CUDA's own
+TYPES: dict[str, np.dtype] = {
+    "int": np.dtype(np.int32), "unsigned": np.dtype(np.uint32), "long long": np.dtype(np.int64),
+    "unsigned long long": np.dtype(np.uint64), "unsigned char": np.dtype(np.uint8), "float": np.dtype(np.float32),
+    "double": np.dtype(np.float64), "int4": np.dtype([(v, np.int32) for v in "xyzw"]),
+}
 
 
 def real(dtype: Any) -> Constant:
@@ -60,6 +68,25 @@ def parameters(text: str, name: str) -> list[tuple[str, str, str]]:
         kind = "value" if "*" not in words else "in" if "const" in words else "out"
         result.append((words[-1], " ".join(word for word in words[:-1] if word not in ("*", "const")), kind))
     return result
+
+
+@functools.cache
+def struct(name: str) -> np.dtype:
+    """A struct that kernels take by value, as its definition in a source says: numbers, and arrays of them."""
+    for file in sorted(FOLDER.rglob("*.cu*")):
+        text = re.sub(r"//[^\n]*", "", file.read_text(encoding="utf-8"))
+        found = re.search(rf"^struct {name} {{(.*?)}};", text, re.DOTALL | re.MULTILINE)
+        if found:
+            return np.dtype([field for line in found[1].split(";")[:-1] for field in _fields(line, text)], align=True)
+    raise ValueError(f"kernel: there is no struct {name} {{...}}; in the sources; correct the name")
+
+
+def _fields(line: str, text: str) -> list[tuple[str, np.dtype, tuple[int, ...]]]:
+    """(name, dtype, shape) of each field of `int a, b[4]`; sizes may be names that the text defines."""
+    c_type, names = re.findall(rf"\s*({'|'.join(sorted(TYPES, key=len, reverse=True))})\s+(.*)", line, re.DOTALL)[0]
+    fields = re.findall(r"(\w+)(?:\[(\w+)\])?(?:,|$)", names)
+    defined = dict(re.findall(r"#define (\w+) (\d+)", text))
+    return [(field, TYPES[c_type], (int(defined.get(size, size)),) if size else ()) for field, size in fields]
 
 
 def options(constants: tuple[Constant, ...]) -> tuple[str, ...]:

@@ -11,25 +11,20 @@ from typing import NamedTuple
 
 import cupy
 import numpy as np
+from cupy import ndarray as Array
 
 from ....device import precision
-from ...primitives import Array
 from .. import launch
 from ..reduce import sum_first
+from .tile import BK, BN, MIN_SLABS_PER_SPLIT, MODES, TILES, rows_per_block
 
 __all__ = ["linear", "linear_act", "linear_grad_act", "linear_grad_b", "linear_grad_w", "linear_grad_x"]
 
-launch.struct("Matrices", "rows", "cols", "depth", "a_batch", "b_batch", "sum_batches", "splits", "bias_rows",
-              "bias_cols", "accumulate")
-
 FILE = "linear/gemm.cu"
-BN = 128                                   # columns a block of gemm_registers owns
 TILE, DEPTH = 16, 64                       # of gemm_tiled
-SMALL = 1 << 18                            # elements of C up to which blocks of 16x16 keep more multiprocessors busy,
-LITTLE = 1 << 26                           # if there are no more multiplications than this
-SLABS_A_SPLIT = 8                          # fewer are not worth another block
-CUBLAS_PAYS = 1 << 28                      # multiplications from which cuBLAS's better kernel beats its slower call
-MODES = {"fp32": "FP32", "tf32": "TF32", "3xtf32": "TF32X3", "bf16": "BF16"}
+MAX_TILED = 1 << 18                        # elements of C up to which blocks of 16x16 keep more multiprocessors busy,
+MAX_TILED_WORK = 1 << 26                   # if there are no more multiplications than this
+MIN_CUBLAS = 1 << 28                       # multiplications from which cuBLAS's better kernel beats its slower call
 
 
 def _mode(dtype: np.dtype, precision: str) -> str:
@@ -37,14 +32,6 @@ def _mode(dtype: np.dtype, precision: str) -> str:
     return MODES[precision] if dtype == np.float32 else "FP32"
 
 
-def rows_a_block(rows: int) -> int:
-    """BM: the smallest tile that covers the rows, at most 128."""
-    return next((bm for bm in (16, 32, 64) if rows <= bm), 128)
-
-
-# (dtype, PRECISION, BM) that are compiled without a GPU: all of fp32's, and the outermost of the others
-TILES = [("float32", "FP32", bm) for bm in (16, 32, 64, 128)] + [("float64", "FP32", bm) for bm in (16, 32, 64, 128)] \
-    + [("float32", how, bm) for how in ("TF32", "TF32X3", "BF16") for bm in (16, 128)]
 CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
     (FILE, (launch.real(np.dtype(dtype)), ("BM", bm), ("PRECISION", how), ("TA", ta), ("TB", tb)))
     for dtype, how, bm in TILES for ta, tb in ((0, 0), (0, 1), (1, 0))]
@@ -60,7 +47,7 @@ def gemm(a: Array, b: Array, out: Array, *, transpose_a: bool = False, transpose
     """out (batch,r,s) = a (batch,r,k) @ b (batch,k,s), plus bias (r,), plus what is in out if it accumulates.
 
     transpose_a: a is stored (batch,k,r); transpose_b: b is stored (batch,s,k). A batch of 1 serves all. An out of batch
-    1 for several a or b is the sum over the batch, in a fixed order. tiled: one output a thread instead of a register
+    1 for several a or b is the sum over the batch, in a fixed order. tiled: one output per thread instead of a register
     tile; by default where out is small. All arrays in C order.
     """
     depth = a.shape[1] if transpose_a else a.shape[2]
@@ -80,7 +67,7 @@ def _pays(dtype: np.dtype, multiplications: int) -> bool:
 
     The number is looked at first: small products are many, and each look costs the host.
     """
-    return (multiplications >= CUBLAS_PAYS and _mode(dtype, precision()) == "FP32"
+    return (multiplications >= MIN_CUBLAS and _mode(dtype, precision()) == "FP32"
             and not cupy.cuda.get_current_stream().is_capturing())
 
 
@@ -96,7 +83,7 @@ class Plan(NamedTuple):
 @functools.lru_cache(maxsize=4096)
 def _plan(sizes: tuple[int, ...], dtype: np.dtype, precision: str, transpose_a: bool, transpose_b: bool,
           tiled: bool | None, fused: tuple[launch.Constant, ...]) -> Plan:
-    """So many splits of the depth that about two blocks a multiprocessor have work.
+    """So many splits of the depth that about two blocks per multiprocessor have work.
 
     Where the depth is too short to be split, tiles are made lower instead.
     """
@@ -104,19 +91,20 @@ def _plan(sizes: tuple[int, ...], dtype: np.dtype, precision: str, transpose_a: 
     how, size = _mode(dtype, precision), batches * rows * cols
     if tiled is None:
         scale = 1 if how == "FP32" else 8  # tensor cores pay earlier; where they do not, exact products harm nobody
-        tiled = scale * size <= SMALL and scale * size * depth * max(a_batches, b_batches) <= LITTLE
+        tiled = scale * size <= MAX_TILED and scale * size * depth * max(a_batches, b_batches) <= MAX_TILED_WORK
     sum_batches = max(a_batches, b_batches) if batches == 1 else 1
-    bm, bn, bk, fewest = (TILE, TILE, DEPTH, 2) if tiled else (rows_a_block(rows), BN, 16, SLABS_A_SPLIT)
+    bm, bn, bk, min_slabs = (TILE, TILE, DEPTH, 2) if tiled else (rows_per_block(rows), BN, BK, MIN_SLABS_PER_SPLIT)
     slabs = sum_batches * -(-depth // bk)
-    while bm > 16 and slabs < 2 * fewest and \
+    while bm > 16 and slabs < 2 * min_slabs and \
             launch.blocks(rows, bm) * launch.blocks(cols, bn) * batches < launch.multiprocessors():
         bm //= 2
     tiles_m, tiles_n = launch.blocks(rows, bm), launch.blocks(cols, bn)
     wanted = 2 * launch.multiprocessors() // (tiles_m * tiles_n * batches)
-    splits = max(1, min(wanted, slabs // fewest))
-    matrices = launch.by_value("Matrices", (
-        rows, cols, depth, rows * depth if a_batches > 1 else 0, depth * cols if b_batches > 1 else 0, sum_batches,
-        splits, int(bias_axis == 0), int(bias_axis == 1), int(accumulate)))
+    splits = max(1, min(wanted, slabs // min_slabs))
+    matrices = launch.by_value(
+        "Matrices", rows=rows, cols=cols, depth=depth, a_batch=rows * depth if a_batches > 1 else 0,
+        b_batch=depth * cols if b_batches > 1 else 0, sum_batches=sum_batches, splits=splits,
+        bias_rows=int(bias_axis == 0), bias_cols=int(bias_axis == 1), accumulate=int(accumulate))
     constants = (launch.real(dtype), ("BM", 16 if tiled else bm), ("PRECISION", how), ("TA", int(transpose_a)),
                  ("TB", int(transpose_b)), *fused)
     product = launch.kernel(FILE, "gemm_tiled" if tiled else "gemm_registers", *constants)

@@ -22,10 +22,10 @@
 
 struct Matrices {
     int rows, cols, depth;
-    int a_batch, b_batch;             // elements from one matrix of the batch to the next; 0 where there is but one
+    int a_batch, b_batch;  // elements from one matrix of the batch to the next; 0 where there is but one
     int sum_batches, splits;
-    int bias_rows, bias_cols;         // bias[row * bias_rows + column * bias_cols]
-    int accumulate;                   // add to what is in C
+    int bias_rows, bias_cols;  // bias[row * bias_rows + column * bias_cols]
+    int accumulate;            // add to what is in C
 };
 
 // A sum that is complete, with what is fused to it; y is what the activation gave at the same place.
@@ -91,13 +91,17 @@ __device__ __forceinline__ void share(const Matrices& p, int all, int& begin, in
     end = imin(all, begin + each);
 }
 
-extern "C" __global__ void __launch_bounds__(256) gemm_registers(const REAL* a, const REAL* b, const REAL* bias,
-                                                                const REAL* y, REAL* c, Matrices p) {
+extern "C" __global__ void __launch_bounds__(256)
+    gemm_registers(const REAL* a, const REAL* b, const REAL* bias, const REAL* y, REAL* c, Matrices p) {
     __shared__ Slab slabs[2];
     int batch = blockIdx.z / p.splits, begin, end;
-    bool own = p.sum_batches == 1;    // each output has its own pair of matrices
-    MatrixLoader loader{own ? a + (size_t)batch * p.a_batch : a, own ? b + (size_t)batch * p.b_batch : b, p,
-                        (int)blockIdx.y * BM, (int)blockIdx.x * BN, ceil_div(p.depth, BK)};
+    bool own = p.sum_batches == 1;  // each output has its own pair of matrices
+    MatrixLoader loader{own ? a + (size_t)batch * p.a_batch : a,
+                        own ? b + (size_t)batch * p.b_batch : b,
+                        p,
+                        (int)blockIdx.y * BM,
+                        (int)blockIdx.x * BN,
+                        ceil_div(p.depth, BK)};
     share(p, p.sum_batches * loader.slabs, begin, end);
     Product product;
     multiply_slabs(slabs, product, loader, begin, end);
@@ -108,10 +112,10 @@ extern "C" __global__ void __launch_bounds__(256) gemm_registers(const REAL* a, 
     });
 }
 
-constexpr int TILE = 16, DEPTH = 64;       // of C; of a slab: few slabs, since each costs a wait for memory
+constexpr int TILE = 16, DEPTH = 64;  // of C; of a slab: few slabs, since each costs a wait for memory
 
-extern "C" __global__ void __launch_bounds__(256) gemm_tiled(const REAL* a, const REAL* b, const REAL* bias,
-                                                            const REAL* y, REAL* c, Matrices p) {
+extern "C" __global__ void __launch_bounds__(256)
+    gemm_tiled(const REAL* a, const REAL* b, const REAL* bias, const REAL* y, REAL* c, Matrices p) {
     __shared__ REAL as[TILE][DEPTH + 1], bs[DEPTH][TILE + 1];
     int row0 = blockIdx.y * TILE, column0 = blockIdx.x * TILE;
     int batch = blockIdx.z / p.splits, slabs = ceil_div(p.depth, DEPTH), begin, end;
@@ -122,7 +126,7 @@ extern "C" __global__ void __launch_bounds__(256) gemm_tiled(const REAL* a, cons
         const REAL *am = a + (size_t)of * p.a_batch, *bm = b + (size_t)of * p.b_batch;
         REAL ra[4], rb[4];
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {      // threads run along the axis that is contiguous in memory
+        for (int i = 0; i < 4; ++i) {  // threads run along the axis that is contiguous in memory
             int e = threadIdx.x + i * 256;
             int r = TA ? e % TILE : e / DEPTH, k = k0 + (TA ? e / TILE : e % DEPTH), at = row0 + r;
             ra[i] = at < p.rows && k < p.depth ? am[TA ? k * p.rows + at : at * p.depth + k] : (REAL)0;

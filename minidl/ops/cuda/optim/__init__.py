@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import cupy
 import numpy as np
+from cupy import ndarray as Array
 
 from ...primitives import Rate
 from .. import launch
 
 __all__ = ["sgd"]
 
-THREADS = 256
+Like = tuple[tuple[int, ...], np.dtype, int]
+
+THREADS = 256                              # per block
 BLOCK = 4 * THREADS                        # elements of a parameter that a block updates
-MOST = 64                                  # parameters of a launch
-TABLE = launch.TYPES["Parameters"] = np.dtype([(name, np.uint64, (MOST,)) for name in ("p", "g", "v")]
-                                              + [(name, np.int32, (MOST,)) for name in ("first", "size")])
 
 CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
     ("optim/sgd.cu", (launch.real(dtype),)) for dtype in launch.C_NAME
@@ -28,7 +28,7 @@ class Launch(NamedTuple):
     """What is the same in every step for some parameters of one dtype: all of it but the gradients' addresses."""
 
     members: list[int]                     # their places in the lists that sgd is given
-    likes: list[tuple[Any, ...]]           # shape, dtype and device that the gradients must have
+    likes: list[Like]           # shape, dtype and device that the gradients must have
     constant: launch.Constant
     blocks: int
     table: np.ndarray
@@ -64,7 +64,7 @@ def sgd(params: list[cupy.ndarray], grads: list[cupy.ndarray], velocities: list[
             (blocks,), (THREADS,), table.tobytes(), *rate, momentum, weight_decay, nesterov)
 
 
-def _like(x: cupy.ndarray) -> tuple[Any, ...]:
+def _like(x: Array) -> Like:
     return x.shape, x.dtype, x.data.device_id
 
 
@@ -79,17 +79,17 @@ def _plan(key: tuple[int, ...], params: list[cupy.ndarray], velocities: list[cup
             if not x.flags.c_contiguous or _like(x) != _like(p) or x.data.device_id != cupy.cuda.runtime.getDevice():
                 raise ValueError(f"sgd: {what} {i} has {_words(x)} and strides {x.strides} but must lie without gaps "
                                  f"on the current device, like its parameter of {_words(p)}; make it anew")
-    launches = []
+    launches, most = [], launch.struct("Parameters")["p"].shape[0]
     for dtype in dict.fromkeys(p.dtype for p in params):
         members = [i for i, p in enumerate(params) if p.dtype == dtype]
-        launches += [_launch(members[j:j + MOST], params, velocities) for j in range(0, len(members), MOST)]
+        launches += [_launch(members[j:j + most], params, velocities) for j in range(0, len(members), most)]
     arrays = [*params, *(velocities or ())]
     _plans[key] = launches, [weakref.ref(x, lambda _: _plans.pop(key, None)) for x in arrays]
     return launches
 
 
-def _launch(members: list[int], params: list[cupy.ndarray], velocities: list[cupy.ndarray] | None) -> Launch:
-    table, count = np.zeros((), TABLE), len(members)
+def _launch(members: list[int], params: list[Array], velocities: list[Array] | None) -> Launch:
+    table, count = np.zeros((), launch.struct("Parameters")), len(members)
     own = [params[i] for i in members]
     ends = np.cumsum([-(-p.size // BLOCK) for p in own])
     table["p"][:count] = [p.data.ptr for p in own]

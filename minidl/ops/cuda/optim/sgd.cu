@@ -11,8 +11,8 @@
 #include "include/common.cuh"
 
 #define PARAMETERS 64
-#define THREADS_A_BLOCK 256
-#define ELEMENTS_A_THREAD 4
+#define THREADS_PER_BLOCK 256
+#define ELEMENTS_PER_THREAD 4
 static_assert((PARAMETERS & (PARAMETERS - 1)) == 0, "the search in the table halves its step");
 
 struct Parameters {
@@ -23,16 +23,16 @@ struct Parameters {
 extern "C" __global__ void sgd(const Parameters table, const double* rates, const long long* position, int last,
                                REAL lr, REAL momentum, REAL weight_decay, int nesterov) {
     if (rates) lr = (REAL)rates[position ? imin(*position, last) : 0];
-    int at = 0;                            // the last parameter whose first block is not after this one
+    int at = 0;  // the last parameter whose first block is not after this one
     for (int step = PARAMETERS / 2; step > 0; step /= 2)
         if (table.first[at + step] <= (int)blockIdx.x) at += step;
     REAL* params = (REAL*)table.p[at];
     const REAL* grads = (const REAL*)table.g[at];
     REAL* velocities = (REAL*)table.v[at];
     unsigned size = table.size[at];
-    unsigned begin = (blockIdx.x - table.first[at]) * (THREADS_A_BLOCK * ELEMENTS_A_THREAD) + threadIdx.x;
-    for (int k = 0; k < ELEMENTS_A_THREAD; k++) {
-        unsigned i = begin + k * THREADS_A_BLOCK;
+    unsigned begin = (blockIdx.x - table.first[at]) * (THREADS_PER_BLOCK * ELEMENTS_PER_THREAD) + threadIdx.x;
+    for (int k = 0; k < ELEMENTS_PER_THREAD; k++) {
+        unsigned i = begin + k * THREADS_PER_BLOCK;
         if (i >= size) return;
         REAL p = params[i], g = grads[i];
         if (weight_decay != (REAL)0) g += weight_decay * p;

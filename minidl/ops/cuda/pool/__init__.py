@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from cupy import ndarray as Array
 
 from ...geometry import PoolGeometry
-from ...primitives import ACTIVATIONS, Array
+from ...primitives import ACTIVATIONS
 from .. import launch
 
 __all__ = ["avg_pool2d", "avg_pool2d_grad_act", "avg_pool2d_grad_x", "max_pool2d", "max_pool2d_grad_x"]
 
-THREADS = 256
+THREADS = 256                              # per block
 BAND = 1024                                # columns of windows that a block of a tiled kernel should own
-SHARED = 48 * 1024                         # bytes of shared memory that every device gives a block
+MIN_SHARED = 48 * 1024                     # bytes of shared memory that every device gives a block
 
 ACTS = [(("ACT", act),) for act in ACTIVATIONS]
 
@@ -28,7 +29,7 @@ CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
 
 
 class Tiling(NamedTuple):
-    """How krizhevsky.cu walks over a pooling: `band` rows of windows a block, columns of a window `pitch` apart."""
+    """How krizhevsky.cu walks over a pooling: `band` rows of windows per block, columns of a window `pitch` apart."""
 
     constants: tuple[launch.Constant, ...]
     blocks: int
@@ -55,7 +56,7 @@ def _tiling(g: PoolGeometry) -> Tiling | None:
         return None
     rows, band = g.n * g.c * g.oh, max(1, BAND // g.w)
     pitch = 32 * launch.blocks(band * g.ow, 32) + 32 // g.kw
-    if g.kw * pitch * np.dtype(np.float64).itemsize > SHARED:
+    if g.kw * pitch * np.dtype(np.float64).itemsize > MIN_SHARED:
         return None
     return Tiling((("KH", g.kh), ("KW", g.kw)), launch.blocks(rows, band), rows, band, pitch)
 
@@ -72,7 +73,7 @@ def _spread(name: str, g: PoolGeometry, dtype: np.dtype, size: int,
 
 @functools.lru_cache(maxsize=4096)
 def _average(suffix: str, g: PoolGeometry, dtype: np.dtype,
-             *constants: launch.Constant) -> tuple[Callable[..., None], tuple[Any, ...]]:
+             *constants: launch.Constant) -> tuple[Callable[..., None], tuple[int | bytes, ...]]:
     """The launch of avg_pool2d ("") or of a gradient of it ("_grad_..."), and the numbers it takes last."""
     tiling = _tiling(g)
     if tiling is None:

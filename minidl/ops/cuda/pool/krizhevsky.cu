@@ -20,7 +20,7 @@ static_assert(KH > 0 && KW > 0, "a window has at least one row and one column");
 #define SHARE ((REAL)(1.0 / (KH * KW)))
 
 // Each thread sums its column of a window into shared memory, which holds element (q, window) at q * pitch + window:
-// the KW column sums of one window lie below each other. Then a thread a window adds them up. With pitch = 32 / KW
+// the KW column sums of one window lie below each other. Then one thread per window adds them up. With pitch = 32 / KW
 // modulo 32 the KW rows that neighbouring threads write to start in different banks; the paper's 4 x 64 array with 8
 // columns of padding is this.
 extern "C" __global__ void avg_pool2d_tiled(const REAL* x, REAL* y, int rows, int band, int w, int ow, int pitch) {
@@ -46,9 +46,9 @@ extern "C" __global__ void avg_pool2d_tiled(const REAL* x, REAL* y, int rows, in
 // The block's part of gy goes to shared memory, already divided by KH * KW; then each thread reads the value of its
 // column's window, KW neighbours the same one, and writes it to the KH rows; with `through`, through the activation
 // before the pooling, which computed y (planes, oh * KH, w).
-template <bool through> __device__ __forceinline__ void spread(const REAL* __restrict__ gy, const REAL* __restrict__ y,
-                                                               REAL* __restrict__ dx, int rows, int band, int w,
-                                                               int ow) {
+template <bool through>
+__device__ __forceinline__ void spread(const REAL* __restrict__ gy, const REAL* __restrict__ y, REAL* __restrict__ dx,
+                                       int rows, int band, int w, int ow) {
     extern __shared__ __align__(8) unsigned char memory[];
     REAL* shares = (REAL*)memory;
     int first = blockIdx.x * band, live = imin(band, rows - first);

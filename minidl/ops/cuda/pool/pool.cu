@@ -8,10 +8,12 @@
 #include "include/act.cuh"
 
 // The windows [first, end) along one axis that hold position r.
-struct Range { int first, end; };
+struct Range {
+    int first, end;
+};
 
 __device__ __forceinline__ Range windows_on(int r, int before, int size, int stride, int count) {
-    int from_first = r + before;           // position in the padded input
+    int from_first = r + before;  // position in the padded input
     return {from_first < size ? 0 : (from_first - size) / stride + 1, imin(from_first / stride + 1, count)};
 }
 

@@ -6,17 +6,11 @@
 // images, any stride and padding. Terms that meet padding are left out by the bounds of the loops.
 #include "include/common.cuh"
 
-// The windows that meet padded position `at` of an axis: from first_meeting to last_meeting, for a filter of k taps.
-__device__ __forceinline__ int first_meeting(int at, int k, int stride) { return at < k ? 0 : (at - k) / stride + 1; }
-__device__ __forceinline__ int last_meeting(int at, int stride, int outputs) { return imin(outputs - 1, at / stride); }
-
 // y[n,m,i,j] = b[m] + sum over c,p,q of x[n, c, i*sh + p - top, j*sw + q - left] * w[m,c,p,q]
 extern "C" __global__ void conv2d_direct_y(const REAL* __restrict__ x, const REAL* __restrict__ w,
                                            const REAL* __restrict__ b, REAL* __restrict__ y, Geometry g) {
     const unsigned element = THREAD;
-    if (element >= (unsigned)(g.n * g.m * g.oh * g.ow)) {
-        return;
-    }
+    if (element >= (unsigned)(g.n * g.m * g.oh * g.ow)) return;
     const int j = element % g.ow, i = element / g.ow % g.oh, map = element / (g.oh * g.ow);
     const int m = map % g.m, n = map / g.m;
     const int row = i * g.sh - g.top, column = j * g.sw - g.left;
@@ -26,11 +20,8 @@ extern "C" __global__ void conv2d_direct_y(const REAL* __restrict__ x, const REA
     for (int c = 0; c < g.c; c++) {
         const REAL* plane = x + (n * g.c + c) * g.h * g.w;
         const REAL* filter = w + (m * g.c + c) * g.kh * g.kw;
-        for (int p = p0; p < p1; p++) {
-            for (int q = q0; q < q1; q++) {
-                sum += plane[(row + p) * g.w + column + q] * filter[p * g.kw + q];
-            }
-        }
+        for (int p = p0; p < p1; p++)
+            for (int q = q0; q < q1; q++) sum += plane[(row + p) * g.w + column + q] * filter[p * g.kw + q];
     }
     y[element] = b ? sum + b[m] : sum;
 }
@@ -39,9 +30,7 @@ extern "C" __global__ void conv2d_direct_y(const REAL* __restrict__ x, const REA
 extern "C" __global__ void conv2d_direct_dx(const REAL* __restrict__ gy, const REAL* __restrict__ w,
                                             REAL* __restrict__ dx, Geometry g) {
     const unsigned element = THREAD;
-    if (element >= (unsigned)(g.n * g.c * g.h * g.w)) {
-        return;
-    }
+    if (element >= (unsigned)(g.n * g.c * g.h * g.w)) return;
     const int column = element % g.w + g.left, row = element / g.w % g.h + g.top, map = element / (g.h * g.w);
     const int c = map % g.c, n = map / g.c;
     const int i0 = first_meeting(row, g.kh, g.sh), i1 = last_meeting(row, g.sh, g.oh);
@@ -50,11 +39,9 @@ extern "C" __global__ void conv2d_direct_dx(const REAL* __restrict__ gy, const R
     for (int m = 0; m < g.m; m++) {
         const REAL* plane = gy + (n * g.m + m) * g.oh * g.ow;
         const REAL* filter = w + (m * g.c + c) * g.kh * g.kw;
-        for (int i = i0; i <= i1; i++) {
-            for (int j = j0; j <= j1; j++) {
+        for (int i = i0; i <= i1; i++)
+            for (int j = j0; j <= j1; j++)
                 sum += plane[i * g.ow + j] * filter[(row - i * g.sh) * g.kw + column - j * g.sw];
-            }
-        }
     }
     dx[element] = sum;
 }
@@ -64,12 +51,10 @@ extern "C" __global__ void conv2d_direct_dx(const REAL* __restrict__ gy, const R
 extern "C" __global__ void conv2d_direct_dw(const REAL* __restrict__ gy, const REAL* __restrict__ x,
                                             REAL* __restrict__ dw, Geometry g) {
     const unsigned element = THREAD;
-    if (element >= (unsigned)(g.m * g.c * g.kh * g.kw)) {
-        return;
-    }
+    if (element >= (unsigned)(g.m * g.c * g.kh * g.kw)) return;
     const int q = element % g.kw, p = element / g.kw % g.kh, map = element / (g.kh * g.kw);
     const int c = map % g.c, m = map / g.c;
-    const int down = g.top - p, right = g.left - q;      // output row i reads image row i*sh - down
+    const int down = g.top - p, right = g.left - q;  // output row i reads image row i*sh - down
     const int i0 = down > 0 ? ceil_div(down, g.sh) : 0, i1 = imin(g.oh, ceil_div(imax(0, g.h + down), g.sh));
     const int j0 = right > 0 ? ceil_div(right, g.sw) : 0, j1 = imin(g.ow, ceil_div(imax(0, g.w + right), g.sw));
     REAL sum = 0;
@@ -77,11 +62,9 @@ extern "C" __global__ void conv2d_direct_dw(const REAL* __restrict__ gy, const R
         const REAL* maps = gy + (n * g.m + m) * g.oh * g.ow;
         const REAL* plane = x + (n * g.c + c) * g.h * g.w;
         REAL image = 0;
-        for (int i = i0; i < i1; i++) {
-            for (int j = j0; j < j1; j++) {
+        for (int i = i0; i < i1; i++)
+            for (int j = j0; j < j1; j++)
                 image += maps[i * g.ow + j] * plane[(i * g.sh - down) * g.w + j * g.sw - right];
-            }
-        }
         sum += image;
     }
     dw[element] = sum;

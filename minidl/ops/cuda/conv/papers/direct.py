@@ -1,11 +1,11 @@
-"""Convolution by its formula (PMPP Fig. 16.12, corrected): one thread an element of y, dx or dw."""
+"""Convolution by its formula (PMPP Fig. 16.12, corrected): one thread per element of y, dx or dw."""
 
 from __future__ import annotations
 
-from typing import Any
+import numpy as np
+from cupy import ndarray as Array
 
-import cupy
-
+from ....geometry import ConvGeometry
 from ... import launch
 
 BLOCK = 256                                # threads
@@ -14,27 +14,27 @@ CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
     ("conv/papers/direct.cu", (launch.real(dtype),)) for dtype in launch.C_NAME]
 
 
-def refuses(direction: str, g: Any, dtype: Any) -> str | None:
+def refuses(direction: str, g: ConvGeometry, dtype: np.dtype) -> str | None:
     """Why this algorithm cannot do a case: it can do them all."""
     return None
 
 
-def _fill(name: str, out: cupy.ndarray, *arguments: Any) -> cupy.ndarray:
+def _fill(name: str, out: Array, *arguments: Array | bytes | None) -> Array:
     launch.kernel("conv/papers/direct.cu", name, launch.real(out.dtype))(
         (launch.blocks(out.size, BLOCK),), (BLOCK,), *arguments)
     return out
 
 
-def y(x: cupy.ndarray, w: cupy.ndarray, b: cupy.ndarray | None, g: Any) -> cupy.ndarray:
+def y(x: Array, w: Array, b: Array | None, g: ConvGeometry) -> Array:
     out = launch.empty((g.n, g.m, g.oh, g.ow), x.dtype)
     return _fill("conv2d_direct_y", out, x, w, b, out, launch.by_value("Geometry", g))
 
 
-def dx(gy: cupy.ndarray, w: cupy.ndarray, g: Any) -> cupy.ndarray:
+def dx(gy: Array, w: Array, g: ConvGeometry) -> Array:
     out = launch.empty((g.n, g.c, g.h, g.w), gy.dtype)
     return _fill("conv2d_direct_dx", out, gy, w, out, launch.by_value("Geometry", g))
 
 
-def dw(gy: cupy.ndarray, x: cupy.ndarray, g: Any) -> cupy.ndarray:
+def dw(gy: Array, x: Array, g: ConvGeometry) -> Array:
     out = launch.empty((g.m, g.c, g.kh, g.kw), gy.dtype)
     return _fill("conv2d_direct_dw", out, gy, x, out, launch.by_value("Geometry", g))

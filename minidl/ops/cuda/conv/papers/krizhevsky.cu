@@ -18,43 +18,38 @@
 static_assert(KH * KW * Z <= 1024, "a block of dw has KH x KW x Z threads, at most 1024");
 static_assert(Z >= 1, "a block of dw serves at least two filters");
 
-#define OUT 32                             // outputs of a block along each axis
-#define STEP 8                             // rows of outputs between two windows
+#define OUT 32  // outputs of a block along each axis
+#define STEP 8  // rows of outputs between two windows
 #define STEPS (OUT / STEP)
-#define LEAST 4                            // blocks a multiprocessor should hold; aiming higher, registers would spill
+#define MIN_BLOCKS 4  // blocks per multiprocessor; aiming higher, registers would spill
 #define WINDOW_H ((STEP - 1) * SH + KH)
 #define WINDOW_W ((OUT - 1) * SW + KW)
 
 static_assert(OUT % STEP == 0, "the windows must cover the outputs");
 
-#define CHUNK 4                            // rows of gy in a chunk
-#define HALF 16                            // columns of gy in a chunk
+#define CHUNK 4  // rows of gy in a chunk
+#define HALF 16  // columns of gy in a chunk
 #define IMAGE_H ((CHUNK - 1) * SH + KH)
 #define IMAGE_W ((OUT - 1) * SW + KW + 1)  // a column more keeps the rows of 8x8 filters in different banks
 #define FILTERS (2 * Z)
 #define WARPS ((KH * KW * Z + 31) / 32)
-#define LEAST_DW (WARPS < 2 ? 16 : 32 / WARPS)      // as LEAST
+#define MIN_BLOCKS_DW (WARPS < 2 ? 16 : 32 / WARPS)  // as MIN_BLOCKS
 
 static_assert(OUT % HALF == 0, "the chunks of gy must cover the outputs over a chunk of the image");
 
 // Loops over a whole filter are unrolled where it is small, and in pieces where the code would grow without gain.
-#define UNROLL_H (KH * KW <= 128 ? KH : 1)
-#define UNROLL_W (KW <= 32 ? KW : 8)
+constexpr int UNROLL_H = KH * KW <= 128 ? KH : 1, UNROLL_W = KW <= 32 ? KW : 8;
 
-extern "C" __global__ void __launch_bounds__(STEP * OUT, LEAST) conv2d_krizhevsky_y(
-        const REAL* __restrict__ x, const REAL* __restrict__ w, const REAL* __restrict__ b, REAL* __restrict__ y,
-        Geometry g) {
+extern "C" __global__ void __launch_bounds__(STEP* OUT, MIN_BLOCKS)
+    conv2d_krizhevsky_y(const REAL* __restrict__ x, const REAL* __restrict__ w, const REAL* __restrict__ b,
+                        REAL* __restrict__ y, Geometry g) {
     extern __shared__ REAL shared[];
     const int across = ceil_div(g.ow, OUT), tiles = ceil_div(g.oh, OUT) * across;
     const int tile = blockIdx.x % tiles, m = blockIdx.x / tiles % g.m, n = blockIdx.x / tiles / g.m;
-    if (n >= g.n) {
-        return;
-    }
+    if (n >= g.n) return;
     const int i0 = tile / across * OUT, j0 = tile % across * OUT, ti = threadIdx.y, tj = threadIdx.x;
     REAL* window = shared + g.c * KH * KW;
-    for (int k = ti * OUT + tj; k < g.c * KH * KW; k += STEP * OUT) {
-        shared[k] = w[m * g.c * KH * KW + k];
-    }
+    for (int k = ti * OUT + tj; k < g.c * KH * KW; k += STEP * OUT) shared[k] = w[m * g.c * KH * KW + k];
     const REAL* under = window + ti * SH * WINDOW_W + tj * SW;
     REAL sum[STEPS] = {};
     for (int c = 0; c < g.c; c++) {
@@ -66,17 +61,15 @@ extern "C" __global__ void __launch_bounds__(STEP * OUT, LEAST) conv2d_krizhevsk
                 __syncthreads();
                 for (int i = ti; i < WINDOW_H; i += STEP) {
                     for (int j = tj; j < WINDOW_W; j += OUT) {
-                        window[i * WINDOW_W + j] = inside(plane, (i0 + step * STEP) * SH - g.top + i,
-                                                          j0 * SW - g.left + j, g.h, g.w);
+                        window[i * WINDOW_W + j] =
+                            inside(plane, (i0 + step * STEP) * SH - g.top + i, j0 * SW - g.left + j, g.h, g.w);
                     }
                 }
                 __syncthreads();
-#pragma unroll UNROLL_H
+#pragma unroll(UNROLL_H)
                 for (int p = 0; p < KH; p++) {
-#pragma unroll UNROLL_W
-                    for (int q = 0; q < KW; q++) {
-                        sum[step] += under[p * WINDOW_W + q] * filter[p * KW + q];
-                    }
+#pragma unroll(UNROLL_W)
+                    for (int q = 0; q < KW; q++) sum[step] += under[p * WINDOW_W + q] * filter[p * KW + q];
                 }
             }
         }
@@ -86,22 +79,19 @@ extern "C" __global__ void __launch_bounds__(STEP * OUT, LEAST) conv2d_krizhevsk
 #pragma unroll
     for (int step = 0; step < STEPS; step++) {
         const int i = i0 + step * STEP + ti, j = j0 + tj;
-        if (i < g.oh && j < g.ow) {
-            out[i * g.ow + j] = sum[step] + bias;
-        }
+        if (i < g.oh && j < g.ow) out[i * g.ow + j] = sum[step] + bias;
     }
 }
 
-extern "C" __global__ void __launch_bounds__(KH * KW * Z, LEAST_DW) conv2d_krizhevsky_dw(
-        const REAL* __restrict__ gy, const REAL* __restrict__ x, REAL* __restrict__ parts, Geometry g, int first) {
+extern "C" __global__ void __launch_bounds__(KH * KW * Z, MIN_BLOCKS_DW)
+    conv2d_krizhevsky_dw(const REAL* __restrict__ gy, const REAL* __restrict__ x, REAL* __restrict__ parts, Geometry g,
+                         int first) {
     extern __shared__ REAL shared[];
     const int groups = ceil_div(g.m, FILTERS);
     const int m0 = blockIdx.x % groups * FILTERS, image = blockIdx.x / groups, n = first + image;
-    if (n >= g.n) {
-        return;
-    }
+    if (n >= g.n) return;
     const int q = threadIdx.x, p = threadIdx.y, z = threadIdx.z, thread = (z * KH + p) * KW + q;
-    REAL* maps = shared + IMAGE_H * IMAGE_W;            // FILTERS x CHUNK x HALF
+    REAL* maps = shared + IMAGE_H * IMAGE_W;  // FILTERS x CHUNK x HALF
     const REAL* maps0 = maps + z * CHUNK * HALF;
     const REAL* maps1 = maps + (z + Z) * CHUNK * HALF;
     for (int c = 0; c < g.c; c++) {
@@ -113,8 +103,8 @@ extern "C" __global__ void __launch_bounds__(KH * KW * Z, LEAST_DW) conv2d_krizh
                     __syncthreads();
                     if (half == 0) {
                         for (int k = thread; k < IMAGE_H * IMAGE_W; k += KH * KW * Z) {
-                            shared[k] = inside(plane, i0 * SH - g.top + k / IMAGE_W, j0 * SW - g.left + k % IMAGE_W,
-                                               g.h, g.w);
+                            shared[k] =
+                                inside(plane, i0 * SH - g.top + k / IMAGE_W, j0 * SW - g.left + k % IMAGE_W, g.h, g.w);
                         }
                     }
                     for (int k = thread; k < FILTERS * CHUNK * HALF; k += KH * KW * Z) {
@@ -140,11 +130,7 @@ extern "C" __global__ void __launch_bounds__(KH * KW * Z, LEAST_DW) conv2d_krizh
             }
         }
         REAL* out = parts + ((image * g.m + m0 + z) * g.c + c) * KH * KW + p * KW + q;
-        if (m0 + z < g.m) {
-            *out = sum0;
-        }
-        if (m0 + z + Z < g.m) {
-            out[Z * g.c * KH * KW] = sum1;
-        }
+        if (m0 + z < g.m) *out = sum0;
+        if (m0 + z + Z < g.m) out[Z * g.c * KH * KW] = sum1;
     }
 }

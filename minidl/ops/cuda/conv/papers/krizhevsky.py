@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import cupy
+import numpy as np
+from cupy import ndarray as Array
 
 from ..... import device
+from ....geometry import ConvGeometry
 from ... import launch
 from ...reduce import sum_first
 
 OUT, STEP = 32, 8                          # outputs of a block along each axis, and rows of them between two windows
 CHUNK, HALF = 4, 16                        # rows and columns of gy in shared memory
 PAIRS = 8                                  # of filters in a block of dw, where its threads allow
-MOST_THREADS = 1024                        # in a block
+MAX_THREADS = 1024                        # in a block
 
 _EXAMPLES = ((8, 8, 1, 1), (5, 5, 1, 1), (3, 3, 1, 1), (3, 3, 2, 2), (1, 1, 1, 1), (11, 11, 4, 4), (1, 7, 1, 2),
              (32, 32, 1, 1))               # filters and strides to try the compiler with: any others come the same way
 
 
-def _constants(dtype: Any, kh: int, kw: int, sh: int, sw: int) -> tuple[launch.Constant, ...]:
-    pairs = min(PAIRS, MOST_THREADS // (kh * kw))
+def _constants(dtype: np.dtype, kh: int, kw: int, sh: int, sw: int) -> tuple[launch.Constant, ...]:
+    pairs = min(PAIRS, MAX_THREADS // (kh * kw))
     return launch.real(dtype), ("KH", kh), ("KW", kw), ("SH", sh), ("SW", sw), ("Z", pairs)
 
 
@@ -28,20 +28,18 @@ CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
     ("conv/papers/krizhevsky.cu", _constants(dtype, *example)) for dtype in launch.C_NAME for example in _EXAMPLES]
 
 
-def _elements(direction: str, g: Any) -> int:
+def _elements(direction: str, g: ConvGeometry) -> int:
     """Elements of a block's shared memory."""
     if direction == "y":
         return g.c * g.kh * g.kw + ((STEP - 1) * g.sh + g.kh) * ((OUT - 1) * g.sw + g.kw)
-    pairs = min(PAIRS, MOST_THREADS // (g.kh * g.kw))
+    pairs = min(PAIRS, MAX_THREADS // (g.kh * g.kw))
     return ((CHUNK - 1) * g.sh + g.kh) * ((OUT - 1) * g.sw + g.kw + 1) + 2 * pairs * CHUNK * HALF
 
 
-def refuses(direction: str, g: Any, dtype: Any) -> str | None:
+def refuses(direction: str, g: ConvGeometry, dtype: np.dtype) -> str | None:
     """Why this algorithm cannot do a case, or None."""
-    if direction == "dx":
-        return "the report has no kernel for dx"
-    if g.kh * g.kw > MOST_THREADS:
-        return f"a {g.kh}x{g.kw} filter needs {g.kh * g.kw} threads but a block has {MOST_THREADS}"
+    if g.kh * g.kw > MAX_THREADS:
+        return f"a {g.kh}x{g.kw} filter needs {g.kh * g.kw} threads but a block has {MAX_THREADS}"
     wanted, most = _elements(direction, g) * dtype.itemsize, launch.most_shared()
     if wanted > most:
         return (f"{direction} with {g.c} channels, a {g.kh}x{g.kw} filter and stride {g.sh}x{g.sw} takes {wanted} "
@@ -49,11 +47,11 @@ def refuses(direction: str, g: Any, dtype: Any) -> str | None:
     return None
 
 
-def _kernel(name: str, dtype: Any, g: Any) -> launch.Kernel:
+def _kernel(name: str, dtype: np.dtype, g: ConvGeometry) -> launch.Kernel:
     return launch.kernel("conv/papers/krizhevsky.cu", name, *_constants(dtype, g.kh, g.kw, g.sh, g.sw))
 
 
-def y(x: cupy.ndarray, w: cupy.ndarray, b: cupy.ndarray | None, g: Any) -> cupy.ndarray:
+def y(x: Array, w: Array, b: Array | None, g: ConvGeometry) -> Array:
     out = launch.empty((g.n, g.m, g.oh, g.ow), x.dtype)
     grid = max(1, g.n * g.m * -(-g.oh // OUT) * -(-g.ow // OUT))
     _kernel("conv2d_krizhevsky_y", x.dtype, g)((grid,), (OUT, STEP), x, w, b, out, launch.by_value("Geometry", g),
@@ -61,11 +59,11 @@ def y(x: cupy.ndarray, w: cupy.ndarray, b: cupy.ndarray | None, g: Any) -> cupy.
     return out
 
 
-def dw(gy: cupy.ndarray, x: cupy.ndarray, g: Any) -> cupy.ndarray:
+def dw(gy: Array, x: Array, g: ConvGeometry) -> Array:
     """The gradient of each image, for as many images at a time as the workspace holds, then their sum in order."""
     shape, size = (g.m, g.c, g.kh, g.kw), g.m * g.c * g.kh * g.kw
     images = max(1, min(g.n, device.workspace_limit() // (size * gy.itemsize), launch.MAX_ELEMENTS // size))
-    pairs = min(PAIRS, MOST_THREADS // (g.kh * g.kw))
+    pairs = min(PAIRS, MAX_THREADS // (g.kh * g.kw))
     kernel, geometry = _kernel("conv2d_krizhevsky_dw", gy.dtype, g), launch.by_value("Geometry", g)
     groups, shared = -(-g.m // (2 * pairs)), _elements("dw", g) * gy.itemsize
     parts = launch.empty((min(images, g.n), *shape), gy.dtype)

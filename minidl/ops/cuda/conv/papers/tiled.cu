@@ -13,7 +13,7 @@
 #include "include/common.cuh"
 
 #define CONSTANT_BYTES 65536
-#define LEAST 4                            // blocks a multiprocessor should hold; aiming higher, registers would spill
+#define MIN_BLOCKS 4  // blocks per multiprocessor; aiming higher, registers would spill
 
 static_assert(TILE >= 1 && TILE * TILE <= 1024, "a block has TILE x TILE threads, at most 1024");
 
@@ -21,17 +21,11 @@ static_assert(TILE >= 1 && TILE * TILE <= 1024, "a block has TILE x TILE threads
 __constant__ REAL FILTERS[CONSTANT_BYTES / sizeof(REAL)];
 #endif
 
-// The first window that meets padded position `at` of an axis, for a filter of k taps.
-__device__ __forceinline__ int first_meeting(int at, int k, int stride) { return at < k ? 0 : (at - k) / stride + 1; }
-
 // Fills a tile (rows x columns) with a plane (h x w) from its element (row, column) on; zeros outside the plane.
 __device__ __forceinline__ void load_tile(REAL* tile, int rows, int columns, const REAL* plane, int row, int column,
                                           int h, int w, int ti, int tj) {
-    for (int i = ti; i < rows; i += TILE) {
-        for (int j = tj; j < columns; j += TILE) {
-            tile[i * columns + j] = inside(plane, row + i, column + j, h, w);
-        }
-    }
+    for (int i = ti; i < rows; i += TILE)
+        for (int j = tj; j < columns; j += TILE) tile[i * columns + j] = inside(plane, row + i, column + j, h, w);
 }
 
 // The filter (m, c) for all threads of a block: in constant memory, or loaded into shared memory by them.
@@ -40,22 +34,18 @@ __device__ __forceinline__ const REAL* filter_of(const REAL* w, REAL* shared, in
     return FILTERS + (m * g.c + c) * g.kh * g.kw;
 #else
     const REAL* filter = w + (m * g.c + c) * g.kh * g.kw;
-    for (int k = threadIdx.y * TILE + threadIdx.x; k < g.kh * g.kw; k += TILE * TILE) {
-        shared[k] = filter[k];
-    }
+    for (int k = threadIdx.y * TILE + threadIdx.x; k < g.kh * g.kw; k += TILE * TILE) shared[k] = filter[k];
     return shared;
 #endif
 }
 
-extern "C" __global__ void __launch_bounds__(TILE * TILE, LEAST) conv2d_tiled_y(
-        const REAL* __restrict__ x, const REAL* __restrict__ w, const REAL* __restrict__ b, REAL* __restrict__ y,
-        Geometry g) {
+extern "C" __global__ void __launch_bounds__(TILE* TILE, MIN_BLOCKS)
+    conv2d_tiled_y(const REAL* __restrict__ x, const REAL* __restrict__ w, const REAL* __restrict__ b,
+                   REAL* __restrict__ y, Geometry g) {
     extern __shared__ REAL shared[];
     const int across = ceil_div(g.ow, TILE), tiles = ceil_div(g.oh, TILE) * across;
     const int tile = blockIdx.x % tiles, m = blockIdx.x / tiles % g.m, n = blockIdx.x / tiles / g.m;
-    if (n >= g.n) {
-        return;
-    }
+    if (n >= g.n) return;
     const int i0 = tile / across * TILE, j0 = tile % across * TILE, ti = threadIdx.y, tj = threadIdx.x;
     const int rows = (TILE - 1) * g.sh + g.kh, columns = (TILE - 1) * g.sw + g.kw;
     const REAL* under = shared + ti * g.sh * columns + tj * g.sw;
@@ -63,35 +53,28 @@ extern "C" __global__ void __launch_bounds__(TILE * TILE, LEAST) conv2d_tiled_y(
     for (int c = 0; c < g.c; c++) {
         __syncthreads();
         const REAL* filter = filter_of(w, shared + rows * columns, m, c, g);
-        load_tile(shared, rows, columns, x + (n * g.c + c) * g.h * g.w, i0 * g.sh - g.top, j0 * g.sw - g.left,
-                  g.h, g.w, ti, tj);
+        load_tile(shared, rows, columns, x + (n * g.c + c) * g.h * g.w, i0 * g.sh - g.top, j0 * g.sw - g.left, g.h, g.w,
+                  ti, tj);
         __syncthreads();
-        for (int p = 0; p < g.kh; p++) {
-            for (int q = 0; q < g.kw; q++) {
-                sum += under[p * columns + q] * filter[p * g.kw + q];
-            }
-        }
+        for (int p = 0; p < g.kh; p++)
+            for (int q = 0; q < g.kw; q++) sum += under[p * columns + q] * filter[p * g.kw + q];
     }
     const int i = i0 + ti, j = j0 + tj;
-    if (i < g.oh && j < g.ow) {
-        y[((n * g.m + m) * g.oh + i) * g.ow + j] = b ? sum + b[m] : sum;
-    }
+    if (i < g.oh && j < g.ow) y[((n * g.m + m) * g.oh + i) * g.ow + j] = b ? sum + b[m] : sum;
 }
 
-extern "C" __global__ void __launch_bounds__(TILE * TILE, LEAST) conv2d_tiled_dx(
-        const REAL* __restrict__ gy, const REAL* __restrict__ w, REAL* __restrict__ dx, Geometry g) {
+extern "C" __global__ void __launch_bounds__(TILE* TILE, MIN_BLOCKS)
+    conv2d_tiled_dx(const REAL* __restrict__ gy, const REAL* __restrict__ w, REAL* __restrict__ dx, Geometry g) {
     extern __shared__ REAL shared[];
     const int across = ceil_div(g.w, TILE), tiles = ceil_div(g.h, TILE) * across;
     const int tile = blockIdx.x % tiles, c = blockIdx.x / tiles % g.c, n = blockIdx.x / tiles / g.c;
-    if (n >= g.n) {
-        return;
-    }
+    if (n >= g.n) return;
     const int ti = threadIdx.y, tj = threadIdx.x;
-    const int top = tile / across * TILE + g.top, left = tile % across * TILE + g.left;    // of the patch, when padded
+    const int top = tile / across * TILE + g.top, left = tile % across * TILE + g.left;  // of the patch, when padded
     const int row = top + ti, column = left + tj;
     const int rows = (TILE + g.kh - 2) / g.sh + 1, columns = (TILE + g.kw - 2) / g.sw + 1;
     const int above = first_meeting(top, g.kh, g.sh), before = first_meeting(left, g.kw, g.sw);
-    const int i0 = first_meeting(row, g.kh, g.sh), i1 = imin(g.oh - 1, row / g.sh);        // the windows that meet it
+    const int i0 = first_meeting(row, g.kh, g.sh), i1 = imin(g.oh - 1, row / g.sh);  // the windows that meet it
     const int j0 = first_meeting(column, g.kw, g.sw), j1 = imin(g.ow - 1, column / g.sw);
     REAL sum = 0;
     for (int m = 0; m < g.m; m++) {
@@ -102,21 +85,19 @@ extern "C" __global__ void __launch_bounds__(TILE * TILE, LEAST) conv2d_tiled_dx
         for (int i = i0; i <= i1; i++) {
             const REAL* taps = filter + (row - i * g.sh) * g.kw + column;
             const REAL* maps = shared + (i - above) * columns - before;
-            for (int j = j0; j <= j1; j++) {
-                sum += maps[j] * taps[-j * g.sw];
-            }
+            for (int j = j0; j <= j1; j++) sum += maps[j] * taps[-j * g.sw];
         }
     }
     const int r = row - g.top, s = column - g.left;
-    if (r < g.h && s < g.w) {
-        dx[((n * g.c + c) * g.h + r) * g.w + s] = sum;
-    }
+    if (r < g.h && s < g.w) dx[((n * g.c + c) * g.h + r) * g.w + s] = sum;
 }
 
-extern "C" __global__ void __launch_bounds__(TILE * TILE, LEAST) conv2d_tiled_dw(
-        const REAL* __restrict__ gy, const REAL* __restrict__ x, REAL* __restrict__ parts, Geometry g, int images) {
+extern "C" __global__ void __launch_bounds__(TILE* TILE, MIN_BLOCKS)
+    conv2d_tiled_dw(const REAL* __restrict__ gy, const REAL* __restrict__ x, REAL* __restrict__ parts, Geometry g,
+                    int images) {
     extern __shared__ REAL shared[];
-    const int taps = g.kh * g.kw, own = imin(taps, TILE * TILE), groups = ceil_div(taps, own), shares = TILE * TILE / own;
+    const int taps = g.kh * g.kw, own = imin(taps, TILE * TILE), groups = ceil_div(taps, own),
+              shares = TILE * TILE / own;
     const int group = blockIdx.x % groups, map = blockIdx.x / groups;
     const int c = map % g.c, m = map / g.c % g.m, chunk = map / g.c / g.m;
     const int thread = threadIdx.x, ti = thread / TILE, tj = thread % TILE;
@@ -142,9 +123,7 @@ extern "C" __global__ void __launch_bounds__(TILE * TILE, LEAST) conv2d_tiled_dw
                     for (int i = share / width, j = share % width; i < height; i += down, j += right) {
                         if (j >= width) {
                             j -= width;
-                            if (++i >= height) {
-                                break;
-                            }
+                            if (++i >= height) break;
                         }
                         patch += maps[i * TILE + j] * under[i * g.sh * columns + j * g.sw];
                     }
@@ -158,9 +137,7 @@ extern "C" __global__ void __launch_bounds__(TILE * TILE, LEAST) conv2d_tiled_dw
     __syncthreads();
     if (thread < own && tap < taps) {
         REAL total = 0;
-        for (int k = 0; k < shares; k++) {
-            total += maps[k * own + thread];
-        }
+        for (int k = 0; k < shares; k++) total += maps[k * own + thread];
         parts[((chunk * g.m + m) * g.c + c) * taps + tap] = total;
     }
 }

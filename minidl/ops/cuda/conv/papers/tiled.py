@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import cupy
+import numpy as np
+from cupy import ndarray as Array
 
+from ....geometry import ConvGeometry
 from ... import launch
 from ...reduce import sum_first
 
@@ -19,7 +20,7 @@ CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
     for dtype in launch.C_NAME for constant in (0, 1)]
 
 
-def _elements(direction: str, g: Any) -> int:
+def _elements(direction: str, g: ConvGeometry) -> int:
     """Elements of a block's shared memory, the filter apart."""
     if direction == "dx":
         return ((TILE + g.kh - 2) // g.sh + 1) * ((TILE + g.kw - 2) // g.sw + 1)
@@ -27,7 +28,7 @@ def _elements(direction: str, g: Any) -> int:
     return under + TILE * TILE if direction == "dw" else under
 
 
-def _too_large(direction: str, elements: int, g: Any, dtype: Any) -> str | None:
+def _too_large(direction: str, elements: int, g: ConvGeometry, dtype: np.dtype) -> str | None:
     wanted, most = elements * dtype.itemsize, launch.most_shared()
     if wanted > most:
         return (f"its tile for {direction} with a {g.kh}x{g.kw} filter and stride {g.sh}x{g.sw} takes {wanted} bytes "
@@ -35,27 +36,25 @@ def _too_large(direction: str, elements: int, g: Any, dtype: Any) -> str | None:
     return None
 
 
-def refuses(direction: str, g: Any, dtype: Any) -> str | None:
+def refuses(direction: str, g: ConvGeometry, dtype: np.dtype) -> str | None:
     """Why this algorithm cannot do a case, or None."""
     taps = 0 if direction == "dw" else g.kh * g.kw
     return _too_large(direction, _elements(direction, g) + taps, g, dtype)
 
 
-def constant_refuses(direction: str, g: Any, dtype: Any) -> str | None:
+def constant_refuses(direction: str, g: ConvGeometry, dtype: np.dtype) -> str | None:
     """Why the variant with filters in constant memory cannot do a case, or None."""
-    if direction == "dw":
-        return "it keeps the filters in constant memory but dw reads no filters"
     filters = g.m * g.c * g.kh * g.kw * dtype.itemsize
     if filters > CONSTANT_BYTES:
         return f"the filters take {filters} bytes but constant memory has {CONSTANT_BYTES}"
     return _too_large(direction, _elements(direction, g), g, dtype)
 
 
-def _kernel(name: str, dtype: Any, constant: int) -> launch.Kernel:
+def _kernel(name: str, dtype: np.dtype, constant: int) -> launch.Kernel:
     return launch.kernel("conv/papers/tiled.cu", name, launch.real(dtype), ("TILE", TILE), ("CONSTANT", constant))
 
 
-def _constant_kernel(name: str, w: cupy.ndarray) -> launch.Kernel:
+def _constant_kernel(name: str, w: Array) -> launch.Kernel:
     """A kernel after its FILTERS were filled, both on the current stream: the next call there may refill them."""
     kernel, w = _kernel(name, w.dtype, 1), cupy.ascontiguousarray(w)
     kernel.module.get_global("FILTERS").copy_from_device_async(w.data, w.nbytes)
@@ -66,30 +65,30 @@ def _grid(maps: int, h: int, w: int) -> tuple[int]:
     return (max(1, maps * -(-h // TILE) * -(-w // TILE)),)
 
 
-def _y(kernel: launch.Kernel, x: cupy.ndarray, w: cupy.ndarray, b: cupy.ndarray | None, g: Any,
-       elements: int) -> cupy.ndarray:
+def _y(kernel: launch.Kernel, x: Array, w: Array, b: Array | None, g: ConvGeometry,
+       elements: int) -> Array:
     out = launch.empty((g.n, g.m, g.oh, g.ow), x.dtype)
     kernel(_grid(g.n * g.m, g.oh, g.ow), (TILE, TILE), x, w, b, out, launch.by_value("Geometry", g),
            shared=elements * x.itemsize)
     return out
 
 
-def _dx(kernel: launch.Kernel, gy: cupy.ndarray, w: cupy.ndarray, g: Any, elements: int) -> cupy.ndarray:
+def _dx(kernel: launch.Kernel, gy: Array, w: Array, g: ConvGeometry, elements: int) -> Array:
     out = launch.empty((g.n, g.c, g.h, g.w), gy.dtype)
     kernel(_grid(g.n * g.c, g.h, g.w), (TILE, TILE), gy, w, out, launch.by_value("Geometry", g),
            shared=elements * gy.itemsize)
     return out
 
 
-def y(x: cupy.ndarray, w: cupy.ndarray, b: cupy.ndarray | None, g: Any) -> cupy.ndarray:
+def y(x: Array, w: Array, b: Array | None, g: ConvGeometry) -> Array:
     return _y(_kernel("conv2d_tiled_y", x.dtype, 0), x, w, b, g, _elements("y", g) + g.kh * g.kw)
 
 
-def dx(gy: cupy.ndarray, w: cupy.ndarray, g: Any) -> cupy.ndarray:
+def dx(gy: Array, w: Array, g: ConvGeometry) -> Array:
     return _dx(_kernel("conv2d_tiled_dx", gy.dtype, 0), gy, w, g, _elements("dx", g) + g.kh * g.kw)
 
 
-def dw(gy: cupy.ndarray, x: cupy.ndarray, g: Any) -> cupy.ndarray:
+def dw(gy: Array, x: Array, g: ConvGeometry) -> Array:
     pairs = g.m * g.c * -(-g.kh * g.kw // (TILE * TILE))
     images = max(1, -(-g.n // -(-BLOCKS // pairs)))
     chunks = launch.blocks(g.n, images)
@@ -100,9 +99,9 @@ def dw(gy: cupy.ndarray, x: cupy.ndarray, g: Any) -> cupy.ndarray:
     return parts[0] if chunks == 1 else sum_first(parts)
 
 
-def constant_y(x: cupy.ndarray, w: cupy.ndarray, b: cupy.ndarray | None, g: Any) -> cupy.ndarray:
+def constant_y(x: Array, w: Array, b: Array | None, g: ConvGeometry) -> Array:
     return _y(_constant_kernel("conv2d_tiled_y", w), x, w, b, g, _elements("y", g))
 
 
-def constant_dx(gy: cupy.ndarray, w: cupy.ndarray, g: Any) -> cupy.ndarray:
+def constant_dx(gy: Array, w: Array, g: ConvGeometry) -> Array:
     return _dx(_constant_kernel("conv2d_tiled_dx", w), gy, w, g, _elements("dx", g))

@@ -14,18 +14,20 @@
 constexpr int RESIDENT = sizeof(REAL) == 8 || PRECISION == TF32X3 ? 1 : 2;
 
 struct Pixels {
-    int rows, depth, w_row, w_packed;        // sizes of the product; from one row's weights to the next's; rows packed
-    int images, gh, gw;                      // columns: images x gh x gw pixels
-    int h, w, image;                         // source planes; from one source image to the next
-    int sr, sc, r0, c0;                      // pixel (i, j) stands at source row i*sr + r0, column j*sc + c0
-    int y_image, y_row, y_r, y_c, y_first;   // result strides: image, row of the product, pixel row and column; start
-    int splits, size, bias_size;             // shares of the depth; elements of the result; of the bias
+    int rows, depth, w_row, w_packed;       // sizes of the product; from one row's weights to the next's; rows packed
+    int images, gh, gw;                     // columns: images x gh x gw pixels
+    int h, w, image;                        // source planes; from one source image to the next
+    int sr, sc, r0, c0;                     // pixel (i, j) stands at source row i*sr + r0, column j*sc + c0
+    int y_image, y_row, y_r, y_c, y_first;  // result strides: image, row of the product, pixel row and column; start
+    int splits, size, bias_size;            // shares of the depth; elements of the result; of the bias
 };
 
-constexpr int OUTSIDE = -(1 << 24);          // a row or column that is in no plane, also with a tap's own added
+constexpr int OUTSIDE = -(1 << 24);  // a row or column that is in no plane, also with a tap's own added
 
 // A pixel's place in the source images.
-struct Place { int base, row, column; };
+struct Place {
+    int base, row, column;
+};
 
 __device__ __forceinline__ Place place_of(int column, const Pixels& p) {
     int l = p.gh * p.gw, image = column / l, i = (column - image * l) / p.gw, j = column - image * l - i * p.gw;
@@ -36,11 +38,12 @@ __device__ __forceinline__ Place place_of(int column, const Pixels& p) {
 
 __device__ __forceinline__ void copy_tap(REAL* to, const REAL* x, const Place& at, int4 tap, const Pixels& p) {
     bool valid = (unsigned)(at.row + tap.y) < (unsigned)p.h && (unsigned)(at.column + tap.z) < (unsigned)p.w;
-    start_copy(to, x + at.base + tap.x, valid);              // nothing is read where it is not valid
+    start_copy(to, x + at.base + tap.x, valid);  // nothing is read where it is not valid
 }
 
 // w as the product reads it: packed[depth][row], in whole slabs and tiles, zeros beyond the last depth and row.
-extern "C" __global__ void conv2d_implicit_gemm_pack(const REAL* w, REAL* packed, const int4* taps, int size, Pixels p) {
+extern "C" __global__ void conv2d_implicit_gemm_pack(const REAL* w, REAL* packed, const int4* taps, int size,
+                                                     Pixels p) {
     for (int i = THREAD; i < size; i += THREADS) {
         int k = i / p.w_packed, row = i - k * p.w_packed;
         packed[i] = k < p.depth && row < p.rows ? w[taps[k].w + row * p.w_row] : (REAL)0;
@@ -49,8 +52,8 @@ extern "C" __global__ void conv2d_implicit_gemm_pack(const REAL* w, REAL* packed
 
 struct PixelLoader {
     static constexpr int V = 16 / sizeof(REAL), NA = BM * BK / V, NB = BN * BK / BLOCK;
-    const REAL *w, *x;                       // w from this block's first row on
-    const int4* taps;                        // in whole slabs: those beyond the last meet nothing
+    const REAL *w, *x;  // w from this block's first row on
+    const int4* taps;   // in whole slabs: those beyond the last meet nothing
     const Pixels& p;
     Place at;
 
@@ -69,7 +72,7 @@ struct PixelLoader {
 };
 
 extern "C" __global__ void __launch_bounds__(256, RESIDENT)
-conv2d_implicit_gemm(const REAL* x, const REAL* w, const REAL* b, REAL* y, const int4* taps, Pixels p) {
+    conv2d_implicit_gemm(const REAL* x, const REAL* w, const REAL* b, REAL* y, const int4* taps, Pixels p) {
     __shared__ Slab slabs[2];
     int columns = p.images * p.gh * p.gw, column0 = blockIdx.x * BN, column = column0 + threadIdx.x % BN;
     int row0 = blockIdx.y * BM;
@@ -124,7 +127,7 @@ extern "C" __global__ void conv2d_implicit_gemm_finish(const REAL* parts, const 
 struct TapLoader {
     static constexpr int NA = BM * BK / BLOCK, NB = BN * BK / BLOCK;
     const REAL *gy, *x;
-    const int4* tap;                         // of this block's columns, in shared memory
+    const int4* tap;  // of this block's columns, in shared memory
     const Pixels& p;
     int row0;
 
@@ -150,11 +153,11 @@ struct TapLoader {
 
 // dw (splits, m, c*kh*kw)
 extern "C" __global__ void __launch_bounds__(256, RESIDENT)
-conv2d_implicit_gemm_dw(const REAL* gy, const REAL* x, REAL* dw, const int4* taps, Pixels p) {
+    conv2d_implicit_gemm_dw(const REAL* gy, const REAL* x, REAL* dw, const int4* taps, Pixels p) {
     __shared__ Slab slabs[2];
     __shared__ int4 tap[BN];
     int column0 = blockIdx.x * BN;
-    for (int i = threadIdx.x; i < BN; i += BLOCK)                                // columns beyond the last meet nothing
+    for (int i = threadIdx.x; i < BN; i += BLOCK)  // columns beyond the last meet nothing
         tap[i] = column0 + i < p.depth ? taps[column0 + i] : make_int4(0, 2 * OUTSIDE, 0, 0);
     __syncthreads();
     TapLoader loader{gy, x, tap, p, (int)blockIdx.y * BM};

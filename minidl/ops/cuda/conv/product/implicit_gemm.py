@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import cupy
 import numpy as np
+from cupy import ndarray as Array
 
 from .....device import precision
+from ....geometry import ConvGeometry
 from ... import launch
-from ...linear import BN, MODES, TILES, rows_a_block
+from ...linear.tile import BK, BN, MIN_SLABS_PER_SPLIT, MODES, TILES, rows_per_block, tensor_cores_refuse
 from ...reduce import sum_first
 
-Array = Any
-
-launch.struct("Pixels", "rows", "depth", "w_row", "w_packed", "images", "gh", "gw", "h", "w", "image", "sr", "sc",
-              "r0", "c0", "y_image", "y_row", "y_r", "y_c", "y_first", "splits", "size", "bias_size")
-
 FILE = "conv/product/implicit_gemm.cu"
-BK = 16                                    # depth of a slab (of float64 it may be half of that)
 OUTSIDE = -(1 << 24)                       # as in implicit_gemm.cu
-SLABS_A_SPLIT = 8                          # of the depth; fewer are not worth another block
-MOST_SPLITS = 512
+MAX_SPLITS = 512                           # of the depth
 
 CONFIGURATIONS = [(FILE, (launch.real(np.dtype(dtype)), ("BM", bm), ("PRECISION", how), ("NEIGHBOURS", neighbours)))
                   for dtype, how, bm in TILES for neighbours in (0, 1)]
@@ -52,32 +47,31 @@ def _grid(a: int, b: int, c: int) -> np.ndarray:
     return np.indices((a, b, c)).reshape(3, -1)
 
 
-def _forward_taps(g: Any) -> np.ndarray:
+def _forward_taps(g: ConvGeometry) -> np.ndarray:
     c, p, q = _grid(g.c, g.kh, g.kw)
     return np.stack([(c * g.h + p) * g.w + q, p, q, np.arange(c.size)], 1)
 
 
 def _splits(tiles: int, slabs: int) -> int:
-    """Shares of the depth, so that about two blocks a multiprocessor have work."""
+    """Shares of the depth, so that about two blocks per multiprocessor have work."""
     wanted = 2 * launch.multiprocessors() // max(1, tiles)
-    return max(1, min(wanted, slabs // SLABS_A_SPLIT, MOST_SPLITS))
+    return max(1, min(wanted, slabs // MIN_SLABS_PER_SPLIT, MAX_SPLITS))
 
 
 def _launch(rows: int, columns: int, taps: np.ndarray, fields: dict[str, int], dtype: np.dtype, neighbours: bool,
             splits: int | None = None) -> Launch:
-    bm = rows_a_block(rows)
+    bm = rows_per_block(rows)
     tiles = launch.blocks(columns, BN), launch.blocks(rows, bm)
     if splits is None:
         splits = _splits(tiles[0] * tiles[1], -(-len(taps) // BK))
-    values = {"rows": rows, "depth": len(taps), "w_packed": tiles[1] * bm, "splits": splits, **fields}
-    names, table = launch.TYPES["Pixels"].names or (), _taps(taps)
-    pixels = launch.by_value("Pixels", tuple(values[name] for name in names))
+    table = _taps(taps)
+    pixels = launch.by_value("Pixels", rows=rows, depth=len(taps), w_packed=tiles[1] * bm, splits=splits, **fields)
     return Launch((*tiles, splits), (launch.real(dtype), ("BM", bm), ("NEIGHBOURS", int(neighbours))), pixels,
                   table, len(table) * tiles[1] * bm, splits)
 
 
 @functools.lru_cache(maxsize=1024)
-def _forward(g: Any, dtype: np.dtype) -> Launch:
+def _forward(g: ConvGeometry, dtype: np.dtype) -> Launch:
     plane = g.oh * g.ow
     fields = {"w_row": g.c * g.kh * g.kw, "images": g.n, "gh": g.oh, "gw": g.ow, "h": g.h, "w": g.w,
               "image": g.c * g.h * g.w, "sr": g.sh, "sc": g.sw, "r0": -g.top, "c0": -g.left, "y_image": g.m * plane,
@@ -86,7 +80,7 @@ def _forward(g: Any, dtype: np.dtype) -> Launch:
 
 
 @functools.lru_cache(maxsize=1024)
-def _input_gradient(g: Any, dtype: np.dtype) -> tuple[Launch, ...]:
+def _input_gradient(g: ConvGeometry, dtype: np.dtype) -> tuple[Launch, ...]:
     """A launch for each residue of row + top and column + left modulo the stride: its pixels meet the same taps."""
     launches = []
     phases = [(i, j) for i in range(g.sh) for j in range(g.sw)]
@@ -111,12 +105,12 @@ def _input_gradient(g: Any, dtype: np.dtype) -> tuple[Launch, ...]:
 
 
 @functools.lru_cache(maxsize=1024)
-def _filter_gradient(g: Any, dtype: np.dtype) -> Launch:
+def _filter_gradient(g: ConvGeometry, dtype: np.dtype) -> Launch:
     taps = _forward_taps(g)
     fields = {"w_row": 0, "images": g.n, "gh": g.oh, "gw": g.ow, "h": g.h, "w": g.w, "image": g.c * g.h * g.w,
               "sr": g.sh, "sc": g.sw, "r0": -g.top, "c0": -g.left, "y_image": 0, "y_row": 0, "y_r": 0, "y_c": 0,
               "y_first": 0, "size": 0, "bias_size": g.m}
-    tiles = launch.blocks(g.m, rows_a_block(g.m)) * launch.blocks(len(taps), BN)
+    tiles = launch.blocks(g.m, rows_per_block(g.m)) * launch.blocks(len(taps), BN)
     return _launch(g.m, len(taps), taps, fields, dtype, False, _splits(tiles, -(-g.n * g.oh * g.ow // BK)))
 
 
@@ -136,14 +130,14 @@ def _product(source: Array, w: Array, b: Array | None, out: Array, planned: Laun
     finish((launch.blocks(out.size, 256),), (256,), parts, b, out, out.shape[2] * out.shape[3], planned.pixels)
 
 
-def y(x: Array, w: Array, b: Array | None, g: Any, mode: str = "FP32") -> Array:
+def y(x: Array, w: Array, b: Array | None, g: ConvGeometry, mode: str = "FP32") -> Array:
     out = launch.empty((g.n, g.m, g.oh, g.ow), x.dtype)
     if out.size:
         _product(x, w, b, out, _forward(g, x.dtype), mode)
     return out
 
 
-def dx(gy: Array, w: Array, g: Any, mode: str = "FP32") -> Array:
+def dx(gy: Array, w: Array, g: ConvGeometry, mode: str = "FP32") -> Array:
     out = launch.empty((g.n, g.c, g.h, g.w), gy.dtype)
     if out.size:
         for planned in _input_gradient(g, gy.dtype):
@@ -151,7 +145,7 @@ def dx(gy: Array, w: Array, g: Any, mode: str = "FP32") -> Array:
     return out
 
 
-def dw(gy: Array, x: Array, g: Any, mode: str = "FP32") -> Array:
+def dw(gy: Array, x: Array, g: ConvGeometry, mode: str = "FP32") -> Array:
     planned = _filter_gradient(g, x.dtype)
     kernel = launch.kernel(FILE, "conv2d_implicit_gemm_dw", *planned.constants, ("PRECISION", mode))
     shape = g.m, g.c, g.kh, g.kw
@@ -160,27 +154,21 @@ def dw(gy: Array, x: Array, g: Any, mode: str = "FP32") -> Array:
     return sum_first(parts) if planned.splits > 1 else parts
 
 
-def refuses(direction: str, g: Any, dtype: np.dtype) -> str | None:
+def refuses(direction: str, g: ConvGeometry, dtype: np.dtype) -> str | None:
     return None
 
 
-def tensor_core_y(x: Array, w: Array, b: Array | None, g: Any) -> Array:
+def tensor_core_y(x: Array, w: Array, b: Array | None, g: ConvGeometry) -> Array:
     return y(x, w, b, g, MODES[precision()])
 
 
-def tensor_core_dx(gy: Array, w: Array, g: Any) -> Array:
+def tensor_core_dx(gy: Array, w: Array, g: ConvGeometry) -> Array:
     return dx(gy, w, g, MODES[precision()])
 
 
-def tensor_core_dw(gy: Array, x: Array, g: Any) -> Array:
+def tensor_core_dw(gy: Array, x: Array, g: ConvGeometry) -> Array:
     return dw(gy, x, g, MODES[precision()])
 
 
-def tensor_core_refuses(direction: str, g: Any, dtype: np.dtype) -> str | None:
-    if precision() == "fp32":
-        return "the precision is fp32 but tensor cores compute in 3xtf32, tf32 or bf16 (minidl.set_precision)"
-    if dtype != np.float32:
-        return f"the dtype is {dtype} but tensor cores take float32"
-    if launch.compute_capability() < 80:
-        return f"the GPU's compute capability is {launch.compute_capability() / 10} but tf32 and bf16 need 8.0"
-    return None
+def tensor_core_refuses(direction: str, g: ConvGeometry, dtype: np.dtype) -> str | None:
+    return tensor_cores_refuse(dtype)

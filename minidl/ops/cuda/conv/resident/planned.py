@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import numpy as np
+from cupy import ndarray as Array
 
 from .....device import precision
+from ....geometry import ConvGeometry, PoolGeometry
 from ... import launch
+from ...linear.tile import MODES, tensor_cores_refuse
 from ...pool import in_squares
 from ...reduce import sum_first
 
-Array = Any
+PARTS = {"TF32": 1, "TF32X3": 2}           # numbers that an operand on tensor cores is split into, by PRECISION
 
 
 class Plan(NamedTuple):
@@ -25,34 +30,40 @@ class Plan(NamedTuple):
     time: float = 0.0                                  # estimated, in cycles
 
 
+def best(candidates: Iterable[Plan | None]) -> Plan | None:
+    """The plan with the least estimated time, or None where none fits."""
+    return min(filter(None, candidates), key=lambda plan: plan.time, default=None)
+
+
 class Outputs(NamedTuple):
     """y of a convolution by a kernel (x, w, b, out, pooled, sizes); plan(g, dtype, window): for averages over windows
     of that size too, or 1."""
 
     file: str
     kernel: str
-    plan: Callable[[Any, Any, int], Plan | None]
+    plan: Callable[[ConvGeometry, np.dtype, int], Plan | None]
 
-    def run(self, x: Array, w: Array, b: Array | None, out: Array, g: Any, window: int = 1,
+    def run(self, x: Array, w: Array, b: Array | None, out: Array, g: ConvGeometry, window: int = 1,
             fused: tuple[launch.Constant, ...] = (), pooled: Array | None = None) -> Array:
         if out.size:
             start, plan = _planned(self, g, x.dtype, window, fused, precision())
             start(_on_16_bytes(x), _on_16_bytes(w), b, out, pooled, plan.sizes)
         return out
 
-    def y(self, x: Array, w: Array, b: Array | None, g: Any) -> Array:
+    def y(self, x: Array, w: Array, b: Array | None, g: ConvGeometry) -> Array:
         return self.run(x, w, b, _maps(g, x), g)
 
-    def y_act(self, x: Array, w: Array, b: Array | None, g: Any, act: str) -> Array:
+    def y_act(self, x: Array, w: Array, b: Array | None, g: ConvGeometry, act: str) -> Array:
         """act(y), in the same launch."""
         return self.run(x, w, b, _maps(g, x), g, 1, (("FUSED", 1), ("ACT", act)))
 
-    def y_act_pool(self, x: Array, w: Array, b: Array | None, g: Any, act: str, pooling: Any) -> tuple[Array, Array]:
+    def y_act_pool(self, x: Array, w: Array, b: Array | None, g: ConvGeometry, act: str,
+                   pooling: PoolGeometry) -> tuple[Array, Array]:
         """(act(y), its averages over windows), in the same launch."""
         pooled = launch.empty((g.n, g.m, pooling.oh, pooling.ow), x.dtype)
         return self.run(x, w, b, _maps(g, x), g, pooling.kh, _windows(act, pooling), pooled), pooled
 
-    def can_pool(self, g: Any, pooling: Any, dtype: Any) -> bool:
+    def can_pool(self, g: ConvGeometry, pooling: PoolGeometry, dtype: np.dtype) -> bool:
         """Whether y's launch can also average windows."""
         return in_squares(pooling) and self.plan(g, dtype, pooling.kh) is not None
 
@@ -63,9 +74,9 @@ class Gradients(NamedTuple):
 
     file: str
     kernel: str
-    plan: Callable[[Any, Any, int], Plan | None]
+    plan: Callable[[ConvGeometry, np.dtype, int], Plan | None]
 
-    def _parts(self, gy: Array, y: Array | None, x: Array, g: Any, length: int, window: int = 0,
+    def _parts(self, gy: Array, y: Array | None, x: Array, g: ConvGeometry, length: int, window: int = 0,
                fused: tuple[launch.Constant, ...] = ()) -> Array:
         """The blocks' parts, each of that length; they are still to be added up, in a fixed order."""
         start, plan = _planned(self, g, x.dtype, window, fused, precision())
@@ -73,12 +84,13 @@ class Gradients(NamedTuple):
         start(_on_16_bytes(gy), y, _on_16_bytes(x), parts, plan.sizes)
         return parts
 
-    def dw(self, gy: Array, x: Array, g: Any) -> Array:
+    def dw(self, gy: Array, x: Array, g: ConvGeometry) -> Array:
         """No view of anything, so that the tape takes it for a leaf's gradient as it is."""
         parts = self._parts(gy, None, x, g, g.m * g.c * g.kh * g.kw)
         return sum_first(parts, launch.empty((g.m, g.c, g.kh, g.kw), x.dtype))
 
-    def grad_wb(self, gp: Array, y: Array, x: Array, g: Any, act: str, pooling: Any) -> tuple[Array, Array]:
+    def grad_wb(self, gp: Array, y: Array, x: Array, g: ConvGeometry, act: str,
+                pooling: PoolGeometry) -> tuple[Array, Array]:
         """(dw, db) through the averages over windows and the activation, in the same launch."""
         taps = g.m * g.c * g.kh * g.kw
         parts = self._parts(gp, y, x, g, taps + g.m, pooling.kh, _windows(act, pooling))
@@ -87,7 +99,7 @@ class Gradients(NamedTuple):
 
 
 @functools.lru_cache(maxsize=4096)
-def _planned(of: Outputs | Gradients, g: Any, dtype: Any, window: int, fused: tuple[launch.Constant, ...],
+def _planned(of: Outputs | Gradients, g: ConvGeometry, dtype: np.dtype, window: int, fused: tuple[launch.Constant, ...],
              precision: str) -> tuple[Callable[..., None], Plan]:
     """The launch of a plan, which is of the current precision, and the plan."""
     plan = of.plan(g, dtype, window)
@@ -101,9 +113,41 @@ def _on_16_bytes(x: Array) -> Array:
     return x.copy() if x.data.ptr % 16 else x
 
 
-def _maps(g: Any, x: Array) -> Array:
+def _maps(g: ConvGeometry, x: Array) -> Array:
     return launch.empty((g.n, g.m, g.oh, g.ow), x.dtype)
 
 
-def _windows(act: str, pooling: Any) -> tuple[launch.Constant, ...]:
+def _windows(act: str, pooling: PoolGeometry) -> tuple[launch.Constant, ...]:
     return ("FUSED", 1), ("ACT", act), ("POOL", pooling.kh)
+
+
+# ---------------------------------------------------------------- on tensor cores
+def constants_of(kh: int, kw: int, mode: str, rows: int, threads: int, aligned: bool, wide: int,
+                 **more: int) -> tuple[launch.Constant, ...]:
+    return (launch.real(np.dtype(np.float32)), ("KH", kh), ("KW", kw), ("PRECISION", mode), ("ROWS", rows),
+            ("THREADS_PER_BLOCK", threads), ("ALIGNED", int(aligned)), ("WIDE", wide), *more.items())
+
+
+def pixels_per_copy(g: ConvGeometry) -> int:
+    """WIDE in the sources: 4 where each four of a padded row lie all inside the image or all outside."""
+    return 1 if g.w % 4 or g.left % 4 else 4
+
+
+def refuses_on_tensor_cores(g: ConvGeometry, dtype: np.dtype) -> str | None:
+    """What no kernel can do that takes rows of taps from whole images in shared memory."""
+    reason = tensor_cores_refuse(dtype)
+    if reason:
+        return reason
+    if MODES[precision()] not in PARTS:
+        return f"the precision is {precision()} but it computes in tf32 or 3xtf32 (minidl.set_precision)"
+    if (g.sh, g.sw) != (1, 1):
+        return f"it needs stride 1 but it is {g.sh}x{g.sw}"
+    if g.kw > 8:
+        return f"a filter row of {g.kw} taps does not fit one step of a product, 8"
+    return None
+
+
+def refuses_size(plan: Plan | None) -> str | None:
+    if plan is None:
+        return f"an image and the filters do not fit a block's {launch.most_shared() // 1024} KB of shared memory"
+    return None

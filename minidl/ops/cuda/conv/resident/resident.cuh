@@ -1,11 +1,16 @@
 // What the convolutions share whose blocks hold whole padded images: loading these, and what becomes of outputs.
 //
-// Sizes is the kernel's own struct of n, c, h, w, m, oh, ow, top, left, ph x pw (a padded plane), images (at a time).
-// -DTHREADS_A_BLOCK. -DWIDE=4: images are copied by 4 numbers, which lie all inside them or all in the padding, on
+// Sizes is PaddedImages, or a kernel's own struct that has its fields and more.
+// -DTHREADS_PER_BLOCK. -DWIDE=4: images are copied by 4 numbers, which lie all inside them or all in the padding, on
 // multiples of 4. -DALIGNED: rows of the result (dw: of gy) start on multiples of 4 elements. -DFUSED: the activation
 // -DACT is applied to each output; with -DPOOL=2 or 4 windows of that size are also averaged.
 #include "include/common.cuh"
 #include "include/act.cuh"
+
+struct PaddedImages {
+    int n, c, h, w, m, oh, ow, top, left;  // source planes, result maps and planes, padding
+    int ph, pw, images;                    // a padded plane in shared memory; images there at a time
+};
 
 #ifndef POOL
 #define POOL 0
@@ -15,12 +20,11 @@
 #endif
 
 // Padded images [image][c][ph][pw] from `first` on, zeros beyond the last one.
-template <class Sizes>
-__device__ __forceinline__ void load_images(REAL* to, const REAL* x, int first, const Sizes& p) {
+template <class Sizes> __device__ __forceinline__ void load_images(REAL* to, const REAL* x, int first, const Sizes& p) {
     int planes = imin(p.images, p.n - first) * p.c, wide = p.pw / WIDE;
     const REAL* from = x + first * p.c * p.h * p.w;
-    Odometer at(THREADS_A_BLOCK, p.ph, wide);                // plane, row, columns
-    for (int i = threadIdx.x; i < p.images * p.c * p.ph * wide; i += THREADS_A_BLOCK, at.next()) {
+    Odometer at(THREADS_PER_BLOCK, p.ph, wide);  // plane, row, columns
+    for (int i = threadIdx.x; i < p.images * p.c * p.ph * wide; i += THREADS_PER_BLOCK, at.next()) {
         int r = at.middle - p.top, s = at.low * WIDE - p.left;
         bool valid = (unsigned)r < (unsigned)p.h && (unsigned)s < (unsigned)p.w && at.high < planes;
         start_copy((Pack<WIDE>*)to + i, (const Pack<WIDE>*)(valid ? from + (at.high * p.h + r) * p.w + s : x), valid);
@@ -65,3 +69,35 @@ __device__ __forceinline__ void store_outputs(REAL (&sum)[TALL][4], REAL bias, R
         }
 #endif
 }
+
+// ---------------------------------------------------------------- on tensor cores: -DPRECISION=TF32 or TF32X3
+#ifdef PRECISION
+#include "include/mma.cuh"
+
+// Numbers in shared memory become part 0 of themselves; part 1 stands `size`, a multiple of 4, further on.
+__device__ __forceinline__ void split(REAL* numbers, int size) {
+#pragma unroll 4
+    for (int i = threadIdx.x * 4; i < size; i += THREADS_PER_BLOCK * 4) {
+        Pack<4> whole = *(Pack<4>*)&numbers[i], out;
+#pragma unroll
+        for (int part = 0; part < PARTS; ++part) {
+#pragma unroll
+            for (int e = 0; e < 4; ++e) out.v[e] = __uint_as_float(part_of(whole.v[e], part));
+            *(Pack<4>*)&numbers[part * size + i] = out;
+        }
+    }
+}
+
+// A whole padded image, rounded or split, and with a block's first one its filters too; all of them are there.
+template <class Sizes>
+__device__ __forceinline__ void load_parts(REAL* padded, int padded_size, const REAL* x, int image, REAL* filters,
+                                           int filter_size, const Sizes& p) {
+    __syncthreads();  // everybody is done with the image before
+    load_images(padded, x, image, p);
+    end_copies();
+    await_copies<0>();
+    __syncthreads();
+    split(padded, padded_size);
+    if (blockIdx.x == image) split(filters, filter_size);
+}
+#endif

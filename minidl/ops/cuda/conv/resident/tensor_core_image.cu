@@ -16,27 +16,24 @@
 // and three of the four products made. -DKH -DKW -DROWS and those of conv/resident/resident.cuh (for dw -DALIGNED says that rows of gy
 // and y start on multiples of 2 elements). y: -DSETS; dw: -DCHANNELS -DPH -DPW (a padded plane) -DTILES (warps side by
 // side over filters) -DSHARES.
-#include "conv/resident/picture.cuh"
+#include "conv/resident/resident.cuh"
 
 static_assert(KW <= 8, "a row of taps must fit one step of a product, 8");
 
-// What tensor cores take of a product c += a b: with TF32X3 all of (ah + al)(bh + bl) but al bl, the small terms first.
-__device__ __forceinline__ void products(float* c, const unsigned (&a)[PARTS][4], const unsigned (&b)[PARTS][2]) {
-    if (PARTS == 2) {
-        mma(c, a[PARTS - 1], b[0]);
-        mma(c, a[0], b[PARTS - 1]);
-    }
-    mma(c, a[0], b[0]);
-}
-
 #ifndef GRADIENT
-constexpr int UNROLL = KH < 8 ? KH : 8;                  // a multiple of ROWS, or all: then no registers are moved
+// A multiple of ROWS, or all: then no registers are moved. From 10.0 on, 8 rows would take more registers than there are.
+#if __CUDA_ARCH__ >= 1000
+constexpr int MAX_UNROLL = ROWS;
+#else
+constexpr int MAX_UNROLL = 8;
+#endif
+constexpr int UNROLL = KH < MAX_UNROLL ? KH : MAX_UNROLL;
 
 // [c][p][16 filters][lane][4]: what a lane takes of a row of taps of 16 filters lies together. A warp loads a filter at a
 // time, a lane always the same tap of its rows.
-__device__ __forceinline__ void load_filters(REAL* to, const REAL* w, int tiles, const Picture& p) {
+__device__ __forceinline__ void load_filters(REAL* to, const REAL* w, int tiles, const PaddedImages& p) {
     int rows = p.c * KH, q = threadIdx.x % 8;
-    for (int f = threadIdx.x / 32; f < tiles * 16; f += THREADS_A_BLOCK / 32) {
+    for (int f = threadIdx.x / 32; f < tiles * 16; f += THREADS_PER_BLOCK / 32) {
         bool valid = f < p.m && q < KW;
         REAL* tap = to + f / 16 * 128 + f % 8 * 16 + f % 16 / 8 + q % 4 * 4 + q / 4 * 2;
         const REAL* from = w + (valid ? f * rows * KW + q : 0);
@@ -46,47 +43,41 @@ __device__ __forceinline__ void load_filters(REAL* to, const REAL* w, int tiles,
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS_A_BLOCK, 1)
-conv2d_tensor_core_image(const REAL* x, const REAL* w, const REAL* b, REAL* y, REAL* pooled, Picture p) {
+extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, 1)
+    conv2d_tensor_core_image(const REAL* x, const REAL* w, const REAL* b, REAL* y, REAL* pooled, PaddedImages p) {
     extern __shared__ __align__(16) unsigned char memory[];
     int sets = ceil_div(p.m, 16 * SETS), tiles = sets * SETS;
-    int filter_size = p.c * KH * tiles * 128, picture_size = p.c * p.ph * p.pw;
-    REAL* filters = (REAL*)memory;                       // [part] as load_filters says
-    REAL* picture = filters + PARTS * filter_size;       // [part][c][ph][pw]
+    int filter_size = p.c * KH * tiles * 128, padded_size = p.c * p.ph * p.pw;
+    REAL* filters = (REAL*)memory;                 // [part] as load_filters says
+    REAL* padded = filters + PARTS * filter_size;  // [part][c][ph][pw]
     load_filters(filters, w, tiles, p);
 
     int lane = threadIdx.x % 32, group = lane / 4, within = lane % 4;
     int across = ceil_div(p.ow, 16), places = ceil_div(p.oh, ROWS) * across;
     for (int image = blockIdx.x; image < p.n; image += gridDim.x) {
-        __syncthreads();                                 // everybody is done with the image before
-        load_images(picture, x, image, p);
-        end_copies();
-        await_copies<0>();
+        load_parts(padded, padded_size, x, image, filters, filter_size, p);
         __syncthreads();
-        split(picture, picture_size);
-        if (image == blockIdx.x) split(filters, filter_size);
-        __syncthreads();
-        for (int item = threadIdx.x / 32; item < sets * places; item += THREADS_A_BLOCK / 32) {
+        for (int item = threadIdx.x / 32; item < sets * places; item += THREADS_PER_BLOCK / 32) {
             int place = item % places, set = item / places, i0 = place / across * ROWS, j0 = place % across * 16;
-            __syncwarp();                                // products need all lanes, also those that had no outputs
+            __syncwarp();  // products need all lanes, also those that had no outputs
             // Column n of product `half` is output 4*(n/2) + 2*half + n%2: so that a lane gets 4 neighbours
             float sum[SETS][ROWS][2][4] = {};
-            const REAL* row = picture + i0 * p.pw + j0 + group / 2 * 4 + group % 2 + within;
+            const REAL* row = padded + i0 * p.pw + j0 + group / 2 * 4 + group % 2 + within;
             const REAL* weights = filters + (set * SETS * 32 + lane) * 4;
             for (int c = 0; c < p.c; ++c, row += (p.ph - ROWS - KH + 1) * p.pw) {
-                unsigned pixel[ROWS][2][PARTS][2];       // the image row under each output row
+                unsigned pixel[ROWS][2][PARTS][2];  // the image row under each output row
                 auto take = [&](int i) {
 #pragma unroll
                     for (int part = 0; part < PARTS; ++part)
 #pragma unroll
                         for (int e = 0; e < 4; ++e)
                             pixel[i][e / 2][part][e % 2] =
-                                __float_as_uint(row[part * picture_size + e / 2 * 2 + e % 2 * 4]);
+                                __float_as_uint(row[part * padded_size + e / 2 * 2 + e % 2 * 4]);
                     row += p.pw;
                 };
 #pragma unroll
                 for (int i = 1; i < ROWS; ++i) take(i);
-#pragma unroll (UNROLL)
+#pragma unroll(UNROLL)
                 for (int r = 0; r < KH; ++r, weights += tiles * 128) {
 #pragma unroll
                     for (int i = 1; i < ROWS; ++i)
@@ -131,10 +122,10 @@ constexpr int ROWS_OF_TAPS = CHANNELS * KH, COLUMNS = TILES * 32, MEANS = POOL ?
 
 // A lane's 2 neighbouring pixels in ROWS rows of two maps, as they come from memory.
 struct Slopes {
-    REAL value[ROWS][2][2], mean[MEANS][2];              // POOL: of y and of the windows' gradients; else of gy alone
+    REAL value[ROWS][2][2], mean[MEANS][2];  // POOL: of y and of the windows' gradients; else of gy alone
 
     __device__ __forceinline__ void fetch(const REAL* gy, const REAL* y, int image, int m0, int i0, int j,
-                                          const Picture& p) {
+                                          const PaddedImages& p) {
 #pragma unroll
         for (int f = 0; f < 2; ++f) {
             int m = m0 + f * 8;
@@ -170,26 +161,26 @@ struct Slopes {
 };
 
 // parts (blocks, m*c*KH*KW, and m more with POOL)
-extern "C" __global__ void __launch_bounds__(THREADS_A_BLOCK, 1)
-conv2d_tensor_core_image_dw(const REAL* gy, const REAL* y, const REAL* x, REAL* parts, Picture p) {
-    static_assert(THREADS_A_BLOCK == SHARES * COLUMNS, "a warp for each tile of filters and share of the pixels");
+extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, 1)
+    conv2d_tensor_core_image_dw(const REAL* gy, const REAL* y, const REAL* x, REAL* parts, PaddedImages p) {
+    static_assert(THREADS_PER_BLOCK == SHARES * COLUMNS, "a warp for each tile of filters and share of the pixels");
     extern __shared__ __align__(16) unsigned char memory[];
-    REAL* picture = (REAL*)memory;                       // [part][c][PH][PW], c rounded up to CHANNELS
-    int picture_size = ceil_div(p.c, CHANNELS) * CHANNELS * PH * PW;
+    REAL* padded = (REAL*)memory;  // [part][c][PH][PW], c rounded up to CHANNELS
+    int padded_size = ceil_div(p.c, CHANNELS) * CHANNELS * PH * PW;
     int lane = threadIdx.x % 32, group = lane / 4, within = lane % 4;
     int share = threadIdx.x / COLUMNS, tile = threadIdx.x / 32 % TILES;
     int m0 = (blockIdx.z * TILES + tile) * 16 + group, c0 = blockIdx.y * CHANNELS;
     int across = ceil_div(p.ow, 8), steps = ceil_div(p.oh, ROWS) * across;
     float sum[ROWS_OF_TAPS][4] = {}, bias[2] = {};
     for (int image = blockIdx.x; image < p.n; image += gridDim.x) {
-        __syncthreads();                                 // everybody is done with the image before
-        load_images(picture, x, image, p);
+        __syncthreads();  // everybody is done with the image before
+        load_images(padded, x, image, p);
         end_copies();
         Slopes next;
         next.fetch(gy, y, image, m0, share / across * ROWS, share % across * 8 + within * 2, p);
         await_copies<0>();
         __syncthreads();
-        split(picture, picture_size);
+        split(padded, padded_size);
         __syncthreads();
         for (int step = share; step < steps; step += SHARES) {
             // Of the 8 pixels of a row a product's column k < 4 is pixel 2*k, k >= 4 is 2*(k - 4) + 1: neighbours in a lane
@@ -202,9 +193,8 @@ conv2d_tensor_core_image_dw(const REAL* gy, const REAL* y, const REAL* x, REAL* 
                 for (int part = 0; part < PARTS; ++part) slope[e / 4][part][e % 4] = part_of(value, part);
             }
             int after = step + SHARES;
-            if (after < steps)
-                next.fetch(gy, y, image, m0, after / across * ROWS, after % across * 8 + within * 2, p);
-            const REAL* row = picture + (c0 * PH + step / across * ROWS) * PW + step % across * 8 + within * 2 + group;
+            if (after < steps) next.fetch(gy, y, image, m0, after / across * ROWS, after % across * 8 + within * 2, p);
+            const REAL* row = padded + (c0 * PH + step / across * ROWS) * PW + step % across * 8 + within * 2 + group;
 #pragma unroll
             for (int c = 0; c < CHANNELS; ++c)
 #pragma unroll
@@ -212,7 +202,7 @@ conv2d_tensor_core_image_dw(const REAL* gy, const REAL* y, const REAL* x, REAL* 
                     unsigned pixel[PARTS][2];
 #pragma unroll
                     for (int e = 0; e < PARTS * 2; ++e)
-                        pixel[e / 2][e % 2] = __float_as_uint(row[e / 2 * picture_size + (c * PH + r) * PW + e % 2]);
+                        pixel[e / 2][e % 2] = __float_as_uint(row[e / 2 * padded_size + (c * PH + r) * PW + e % 2]);
 #pragma unroll
                     for (int i = 0; i < ROWS; ++i)
                         if (r >= i && r - i < KH) products(sum[c * KH + r - i], slope[i], pixel);
@@ -221,7 +211,7 @@ conv2d_tensor_core_image_dw(const REAL* gy, const REAL* y, const REAL* x, REAL* 
     }
 
     // Shares add up in their order
-    REAL* sums = (REAL*)memory;                          // [4*ROWS_OF_TAPS + 2][COLUMNS]
+    REAL* sums = (REAL*)memory;  // [4*ROWS_OF_TAPS + 2][COLUMNS]
     auto each = [&](auto use) {
         REAL* at = sums + threadIdx.x % COLUMNS;
 #pragma unroll

@@ -10,22 +10,22 @@
 //
 // Requires: compute capability 9.0 (-DSM_90A, else nothing is multiplied), and that all of it fits shared memory (the
 // launcher looks). -DPRECISION: TF32, or TF32X3: numbers are split in two, and three of the four products made. -DKH -DKW
-// -DROWS and those of conv/resident/picture.cuh.
-#include "conv/resident/picture.cuh"
+// -DROWS and those of conv/resident/resident.cuh.
+#include "conv/resident/resident.cuh"
 #include "include/wgmma.cuh"
 
-constexpr int FILTERS = COLUMNS, STEP = FILTERS * 8;    // STEP: numbers of a row of taps of 64 filters
-constexpr int STEPS = KH + ROWS - 1;                     // image rows under a warp's outputs
-constexpr int PERIOD = (STEPS + 3) / 4 * 4;              // of the four places that they take in turn
+constexpr int FILTERS = COLUMNS, STEP = FILTERS * 8;  // STEP: numbers of a row of taps of 64 filters
+constexpr int STEPS = KH + ROWS - 1;                  // image rows under a warp's outputs
+constexpr int PERIOD = (STEPS + 3) / 4 * 4;           // of the four places that they take in turn
 static_assert(KW <= 8, "a row of taps must fit one step of a product, 8");
-static_assert(THREADS_A_BLOCK == 2 * GROUP, "two groups take turns");
+static_assert(THREADS_PER_BLOCK == 2 * GROUP, "two groups take turns");
 
 // [set of 64 filters][c][p][tap / 4][filter][tap % 4], zeros beyond the last filter and tap; neighbouring lanes copy
 // neighbours in memory.
-__device__ __forceinline__ void load_filters(REAL* to, const REAL* w, int sets, const Picture& p) {
-    constexpr int V = KW % 4 ? 1 : 4, LANES = 8 / V;     // taps that a copy takes; copies in a row of taps
+__device__ __forceinline__ void load_filters(REAL* to, const REAL* w, int sets, const PaddedImages& p) {
+    constexpr int V = KW % 4 ? 1 : 4, LANES = 8 / V;  // taps that a copy takes; copies in a row of taps
     int rows = p.c * KH, q = threadIdx.x % LANES * V;
-    for (int f = threadIdx.x / LANES; f < sets * FILTERS; f += THREADS_A_BLOCK / LANES) {
+    for (int f = threadIdx.x / LANES; f < sets * FILTERS; f += THREADS_PER_BLOCK / LANES) {
         bool valid = f < p.m && q < KW;
         REAL* tap = to + f / FILTERS * rows * STEP + q / 4 * FILTERS * 4 + f % FILTERS * 4 + q % 4;
         const REAL* from = w + (valid ? f * rows * KW + q : 0);
@@ -35,27 +35,21 @@ __device__ __forceinline__ void load_filters(REAL* to, const REAL* w, int sets, 
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS_A_BLOCK, 1)
-conv2d_wgmma(const REAL* x, const REAL* w, const REAL* b, REAL* y, REAL* pooled, Picture p) {
+extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, 1)
+    conv2d_wgmma(const REAL* x, const REAL* w, const REAL* b, REAL* y, REAL* pooled, PaddedImages p) {
     extern __shared__ __align__(128) unsigned char memory[];
-    int sets = ceil_div(p.m, FILTERS), filter_size = sets * p.c * KH * STEP, picture_size = p.c * p.ph * p.pw;
-    REAL* filters = (REAL*)memory;                       // [part] as load_filters says
-    REAL* picture = filters + PARTS * filter_size;       // [part][c][ph][pw]
-    REAL* bias = picture + PARTS * picture_size;         // [filter]
+    int sets = ceil_div(p.m, FILTERS), filter_size = sets * p.c * KH * STEP, padded_size = p.c * p.ph * p.pw;
+    REAL* filters = (REAL*)memory;                 // [part] as load_filters says
+    REAL* padded = filters + PARTS * filter_size;  // [part][c][ph][pw]
+    REAL* bias = padded + PARTS * padded_size;     // [filter]
     load_filters(filters, w, sets, p);
-    for (int m = threadIdx.x; m < sets * FILTERS; m += THREADS_A_BLOCK) bias[m] = b && m < p.m ? b[m] : (REAL)0;
+    for (int m = threadIdx.x; m < sets * FILTERS; m += THREADS_PER_BLOCK) bias[m] = b && m < p.m ? b[m] : (REAL)0;
 
     int lane = threadIdx.x % 32, row8 = lane / 4, within = lane % 4, group = threadIdx.x / GROUP;
     int across = ceil_div(p.ow, 16), places = ceil_div(p.oh, ROWS) * across, fours = ceil_div(places, 4);
     if (group == 1) give_turn(0);
     for (int image = blockIdx.x; image < p.n; image += gridDim.x) {
-        __syncthreads();                                 // everybody is done with the image before
-        load_images(picture, x, image, p);
-        end_copies();
-        await_copies<0>();
-        __syncthreads();
-        split(picture, picture_size);
-        if (image == blockIdx.x) split(filters, filter_size);
+        load_parts(padded, padded_size, x, image, filters, filter_size, p);
         publish();
         __syncthreads();
         for (int item = group; item < ceil_div(sets * fours, 2) * 2; item += 2) {
@@ -65,14 +59,14 @@ conv2d_wgmma(const REAL* x, const REAL* w, const REAL* b, REAL* y, REAL* pooled,
             int i0 = place / across * ROWS, j0 = place % across * 16;
             // Row r < 8 of a warp is pixel 2*r, row r + 8 is pixel 2*r + 1
             float sum[ROWS][FILTERS / 2] = {};
-            const REAL* row = picture + i0 * p.pw + j0 + 2 * row8 + within;
+            const REAL* row = padded + i0 * p.pw + j0 + 2 * row8 + within;
             unsigned long long weights = matrix(filters + set * p.c * KH * STEP);
-            unsigned pixel[4][PARTS][4];                 // of the image row at work, the one before, and the next two
+            unsigned pixel[4][PARTS][4];  // of the image row at work, the one before, and the next two
             auto take = [&](int r) {
 #pragma unroll
                 for (int e = 0; e < 4 * PARTS; ++e)
                     pixel[r % 4][e / 4][e % 4] =
-                        __float_as_uint(row[e / 4 * picture_size + r * p.pw + e % 2 + e / 2 % 2 * 4]);
+                        __float_as_uint(row[e / 4 * padded_size + r * p.pw + e % 2 + e / 2 % 2 * 4]);
             };
             take(0);
             take(1);
@@ -96,7 +90,7 @@ conv2d_wgmma(const REAL* x, const REAL* w, const REAL* b, REAL* y, REAL* pooled,
                                 wgmma(sum[i], pixel[r % 4][0], weight);
                             }
                         end_products();
-                        await_products<1>();             // the row before is done with
+                        await_products<1>();  // the row before is done with
                     }
                 }
             }
@@ -122,5 +116,5 @@ conv2d_wgmma(const REAL* x, const REAL* w, const REAL* b, REAL* y, REAL* pooled,
             }
         }
     }
-    if (group == 0) await_turn(0);                       // the last one that was given
+    if (group == 0) await_turn(0);  // the last one that was given
 }

@@ -3,33 +3,26 @@
 from __future__ import annotations
 
 import functools
-import itertools
-from typing import Any, NamedTuple
+from itertools import product
+from typing import NamedTuple
 
 import numpy as np
+from cupy import ndarray as Array
 
+from ....geometry import ConvGeometry
 from ... import launch
-from .planned import Gradients, Outputs, Plan
-
-Array = Any
-
-launch.struct("Whole", "n", "c", "h", "w", "m", "oh", "ow", "top", "left", "ph", "pw", "ms", "images", "rows", "shares",
-              "w_out", "w_in")
+from .. import cost
+from ..cost import round_up
+from .planned import Gradients, Outputs, Plan, best
 
 FILE = "conv/resident/whole_image.cu"
 TW = 4                                     # outputs of a row that a thread owns
 ROWS, FILTERS = (1, 2, 4, 5), (1, 2, 3, 4, 6, 8)       # TH and TM to choose from
-THREADS = (64, 128, 256, 384, 512)
-SUMS = 128                                 # floats that a thread may keep as sums in y; half of that in dw
-NUMBERS = 190                              # floats that it may keep at all
-MOST_THREADS = 384                         # of dw, whose threads need up to 168 registers
+THREADS, IMAGES = (64, 128, 256, 384, 512), (1, 2, 4, 8)       # of a block
 CHUNKS = (1, 2, 3, 4, 6, 8, 16)            # parts of an image's output rows that a block of dw works through
-WIDEST = 16                                # KW: taps that fit a thread's registers
-
-
-def _constants(dtype: np.dtype, g: Any, th: int, tm: int, threads: int, aligned: bool, **more: int) -> tuple[Any, ...]:
-    return (launch.real(dtype), ("KH", g.kh), ("KW", g.kw), ("SH", g.sh), ("SW", g.sw), ("TH", th), ("TM", tm),
-            ("THREADS_A_BLOCK", threads), ("ALIGNED", int(aligned)), *more.items())
+GRADIENT_THREADS = (96, 160, 256, 384)     # of dw at most: they need up to 168 registers
+MAX_SUMS = 128                             # floats that a thread may keep as sums in y; half of that in dw
+MAX_KW = 16                                # taps that fit a thread's registers
 
 
 class Sum(NamedTuple):
@@ -53,16 +46,27 @@ class Sum(NamedTuple):
     mirror: int
 
 
-def _as_sum(direction: str, g: Any) -> Sum:
+class Filter(NamedTuple):
+    """What of a Sum the compiler wants to know."""
+
+    kh: int
+    kw: int
+    sh: int
+    sw: int
+
+
+def _constants(dtype: np.dtype, g: Sum | Filter | ConvGeometry, th: int, tm: int, threads: int, aligned: bool,
+               **more: int) -> tuple[launch.Constant, ...]:
+    return (launch.real(dtype), ("KH", g.kh), ("KW", g.kw), ("SH", g.sh), ("SW", g.sw), ("TH", th), ("TM", tm),
+            ("THREADS_PER_BLOCK", threads), ("ALIGNED", int(aligned)), *more.items())
+
+
+def _as_sum(direction: str, g: ConvGeometry) -> Sum:
     taps = g.kh * g.kw
     if direction == "y":
         return Sum(g.n, g.c, g.h, g.w, g.m, g.kh, g.kw, g.oh, g.ow, g.sh, g.sw, g.top, g.left, g.c * taps, taps, 0)
     return Sum(g.n, g.m, g.oh, g.ow, g.c, g.kh, g.kw, g.h, g.w, 1, 1, g.kh - 1 - g.top, g.kw - 1 - g.left, taps,
                g.c * taps, 1)
-
-
-def round_up(value: int, step: int) -> int:
-    return -(-value // step) * step
 
 
 def _pixels_wide(kw: int, sw: int) -> int:
@@ -71,14 +75,14 @@ def _pixels_wide(kw: int, sw: int) -> int:
 
 
 # ---------------------------------------------------------------- y and dx
-def _numbers(f: Any, dtype: np.dtype, th: int, tm: int) -> int:
+def _numbers(f: Sum | Filter, dtype: np.dtype, th: int, tm: int) -> int:
     """Registers that hold a thread's sums, pixels and weights; a double takes two."""
     return (4 * th * tm + th * _pixels_wide(f.kw, f.sw) + tm) * dtype.itemsize // 4
 
 
-def _fits_registers(f: Any, dtype: np.dtype, th: int, tm: int, threads: int) -> bool:
-    return (4 * th * tm * dtype.itemsize // 4 <= SUMS
-            and _numbers(f, dtype, th, tm) <= min(NUMBERS, 65536 // threads - 40))
+def _fits_registers(f: Sum | Filter, dtype: np.dtype, th: int, tm: int, threads: int) -> bool:
+    return (4 * th * tm * dtype.itemsize // 4 <= MAX_SUMS
+            and cost.fits_registers(_numbers(f, dtype, th, tm), threads))
 
 
 def _candidate(s: Sum, dtype: np.dtype, th: int, tm: int, threads: int, images: int) -> Plan | None:
@@ -92,115 +96,81 @@ def _candidate(s: Sum, dtype: np.dtype, th: int, tm: int, threads: int, images: 
     shared = (s.c * s.kh * s.kw * ms + images * s.c * ph * pw) * dtype.itemsize
     if shared > launch.most_shared():
         return None
-    resident = resident_blocks(threads, 46 + numbers, shared)
+    resident = cost.resident_blocks(threads, 46 + numbers, shared)
     blocks = max(1, min(launch.blocks(s.n, images), resident * launch.multiprocessors()))
-    whole = launch.by_value("Whole", (s.n, s.c, s.h, s.w, s.m, s.oh, s.ow, s.top, s.left, ph, pw, ms, images, 0, 0,
-                                      s.w_out, s.w_in))
+    whole = launch.by_value("Whole", s, ph=ph, pw=pw, ms=ms, images=images, rows=0, shares=0)
     constants = _constants(dtype, s, th, tm, threads, s.ow % 4 == 0, MIRROR=s.mirror)
     items = images * -(-s.oh // th) * -(-s.ow // TW) * -(-s.m // tm)
     passes = -(-items // threads)
-    multiply = passes * s.c * s.kh * (s.kw * 3.7 * th * tm + 0.8 * th * wide + 53) * dtype.itemsize / 4
-    used = 0.25 + 0.75 * items / (passes * threads)      # of the threads, in the last pass too
-    time = work_time(multiply, used, images * s.c * ph * pw * COPY / threads, threads, resident,
-                     launch.blocks(s.n, images))
-    return Plan((blocks,), threads, shared, constants, whole, time + s.c * s.kh * s.kw * ms * COPY / threads)
-
-
-def resident_blocks(threads: int, numbers: int, shared: int) -> int:
-    """Blocks that share a multiprocessor, by their registers and shared memory."""
-    registers = min(round_up(numbers, 8), 65536 // threads)
-    return max(1, min(launch.most_shared() // (shared + 1024), 65536 // (registers * threads), 2048 // threads, 16))
-
-
-COPY = 45                                  # cycles to find and start one copy into shared memory
-
-
-def work_time(multiply: float, used: float, copies: float, threads: int, resident: int, packs: int) -> float:
-    """Estimated cycles, up to what all candidates share, of a launch whose blocks do `packs` equal pieces of work.
-
-    multiply, copies: cycles that a warp issues for a piece. Warps hide each other's waiting: a scheduler with w of them
-    is as slow as w + 0.75. A piece alone takes some latency. Constants were fitted to the times of 700 tiles on an
-    H200, so that the chosen one is within 9 % of the fastest on the zoo's layers.
-    """
-    turns = -(-packs // launch.multiprocessors())
-    together = min(resident, turns)
-    busy = (multiply * used + copies) * (together * threads / 128 + 0.75)
-    alone = 1.6 * multiply + 2.6 * copies + 340
-    return -(-turns // together) * max(busy, alone)
+    row = s.kw * cost.FOUR_PRODUCTS * th * tm + cost.PIXEL * th * wide + cost.FILTER_ROW
+    time = cost.work_time(passes * s.c * s.kh * row * dtype.itemsize / 4, cost.used(items, passes * threads),
+                          images * s.c * ph * pw * cost.COPY / threads, threads, resident, launch.blocks(s.n, images))
+    return Plan((blocks,), threads, shared, constants, whole, time + s.c * s.kh * s.kw * ms * cost.COPY / threads)
 
 
 @functools.lru_cache(maxsize=1024)
-def _plan(direction: str, g: Any, dtype: np.dtype, pool: int = 1) -> Plan | None:
-    """The candidate with the least estimated time, or None where none fits; its rows are a multiple of `pool`."""
-    return min(_candidates(direction, g, dtype, pool), key=lambda plan: plan.time, default=None)
-
-
-def _candidates(direction: str, g: Any, dtype: np.dtype, pool: int = 1) -> list[Plan]:
+def _plan(direction: str, g: ConvGeometry, dtype: np.dtype, pool: int = 1) -> Plan | None:
+    """The best launch, or None where none fits; its rows are a multiple of `pool`."""
     s = _as_sum(direction, g)
-    rows = [th for th in ROWS if th <= s.oh and th % pool == 0]
-    return [plan for th, tm, threads, images in itertools.product(rows, FILTERS, THREADS, (1, 2, 4, 8))
-            if tm <= round_up(s.m, 2) and (plan := _candidate(s, dtype, th, tm, threads, images))]
+    return best(_candidate(s, dtype, *tile) for tile in product(ROWS, FILTERS, THREADS, IMAGES)
+                if tile[0] <= s.oh and tile[0] % pool == 0 and tile[1] <= round_up(s.m, 2))
 
 
 OUTPUTS = Outputs(FILE, "conv2d_whole_image", functools.partial(_plan, "y"))
 INPUTS = OUTPUTS._replace(plan=functools.partial(_plan, "dx"))         # dx, as what _as_sum makes of it
 
 
-def dx(gy: Array, w: Array, g: Any) -> Array:
+def dx(gy: Array, w: Array, g: ConvGeometry) -> Array:
     return INPUTS.run(gy, w, None, launch.empty((g.n, g.c, g.h, g.w), gy.dtype), g)
 
 
 # ---------------------------------------------------------------- dw
 @functools.lru_cache(maxsize=1024)
-def _gradient_plan(g: Any, dtype: np.dtype) -> Plan | None:
-    """The candidate with the least estimated time, or None where not even one output row fits shared memory."""
-    return min(_gradient_candidates(g, dtype), key=lambda plan: plan.time, default=None)
+def _gradient_plan(g: ConvGeometry, dtype: np.dtype) -> Plan | None:
+    """The best launch, or None where not even one output row fits shared memory."""
+    return best(_gradient_candidate(g, dtype, tm, -(-g.oh // chunks), threads, images)
+                for tm, chunks, threads, images in product(FILTERS, CHUNKS, GRADIENT_THREADS, IMAGES[:3])
+                if tm <= round_up(g.m, 2) and chunks <= g.oh)
 
 
-def _gradient_candidates(g: Any, dtype: np.dtype) -> list[Plan]:
-    return [plan for tm, chunks, threads, images in itertools.product(FILTERS, CHUNKS, (96, 160, 256, 384), (1, 2, 4))
-            if tm <= round_up(g.m, 2) and chunks <= g.oh
-            and (plan := _gradient_candidate(g, dtype, tm, -(-g.oh // chunks), threads, images))]
-
-
-def _gradient_candidate(g: Any, dtype: np.dtype, tm: int, rows: int, most_threads: int, images: int) -> Plan | None:
+def _gradient_candidate(g: ConvGeometry, dtype: np.dtype, tm: int, rows: int, max_threads: int,
+                        images: int) -> Plan | None:
     """The launch for rows of taps of tm filters, over so many output rows at a time, or None where it does not fit."""
     wide, size = _pixels_wide(g.kw, g.sw), dtype.itemsize
     team = g.c * g.kh * -(-g.m // tm)
-    if tm * g.kw * size > SUMS // 2 * 4 or team > most_threads or (images > 1 and rows < g.oh):
+    if tm * g.kw * size > MAX_SUMS // 2 * 4 or team > max_threads or (images > 1 and rows < g.oh):
         return None
     gw, ms = round_up(g.ow, 4), round_up(g.m, tm)
     ph, pw = (g.oh - 1) * g.sh + g.kh, (gw - TW) * g.sw + wide
     pw += 0 if pw // 4 % 2 else 4                      # lanes read neighbouring rows: these start in different banks
     shares = 1
-    while 2 * shares * team <= most_threads and 2 * shares <= images * rows:
+    while 2 * shares * team <= max_threads and 2 * shares <= images * rows:
         shares *= 2
     shared = max(2 * images * (g.c * ph * pw + ms * rows * gw), shares // 2 * tm * (g.kw + 1) * team) * size
     if shared > launch.most_shared():
         return None
     threads = round_up(team * shares, 32)
-    resident = resident_blocks(threads, (tm * g.kw + 100) * size // 4, shared)
+    resident = cost.resident_blocks(threads, (tm * g.kw + 100) * size // 4, shared)
     packs = launch.blocks(g.n, images)
     blocks = min(packs, resident * launch.multiprocessors())
-    whole = launch.by_value("Whole", (g.n, g.c, g.h, g.w, g.m, g.oh, g.ow, g.top, g.left, ph, pw, ms, images, rows,
-                                      shares, 0, 0))
+    whole = launch.by_value("Whole", g, ph=ph, pw=pw, ms=ms, images=images, rows=rows, shares=shares, w_out=0, w_in=0)
     constants = _constants(dtype, g, 1, tm, threads, g.ow % 4 == 0, GRADIENT=1)
     chunks = -(-g.oh // rows)
     lines = -(-images * rows // shares) * chunks       # output rows of a thread
-    multiply = lines * (gw // TW * (tm * (TW * g.kw + 1) + wide // 2 + 8) + 80) * size / 4 + 300 * chunks
+    multiply = lines * (gw // TW * (tm * (TW * g.kw + 1) + wide // 2 + cost.FOUR_PIXELS) + cost.LINE) * size / 4
     vector = 16 // size if g.ow % 4 == 0 else 1
-    copies = images * (ms * g.oh * gw / vector + g.c * ph * pw) * COPY / threads
-    finish = shares.bit_length() * tm * g.kw * 8 + blocks * 8
+    copies = images * (ms * g.oh * gw / vector + g.c * ph * pw) * cost.COPY / threads
+    time = cost.work_time(multiply + cost.CHUNK * chunks, team * shares / threads, copies, threads, resident, packs)
     return Plan((blocks,), threads, shared, constants, whole,
-                work_time(multiply, team * shares / threads, copies, threads, resident, packs) + finish)
+                time + shares.bit_length() * tm * g.kw * cost.TAP_SUM + blocks * cost.BLOCK_SUM)
 
 
 GRADIENTS = Gradients(FILE, "conv2d_whole_image_dw", lambda g, dtype, window: _gradient_plan(g, dtype))
 
 
-def refuses(direction: str, g: Any, dtype: np.dtype) -> str | None:
-    if g.kw > WIDEST:
-        return f"a filter row of {g.kw} taps does not fit a thread's registers ({WIDEST} do)"
+def refuses(direction: str, g: ConvGeometry, dtype: np.dtype) -> str | None:
+    if g.kw > MAX_KW:
+        return f"a filter row of {g.kw} taps does not fit a thread's registers ({MAX_KW} do)"
     if direction == "dx" and (g.sh, g.sw) != (1, 1):
         return f"dx needs stride 1 but it is {g.sh}x{g.sw}"
     if (_gradient_plan(g, dtype) if direction == "dw" else _plan(direction, g, dtype)) is None:
@@ -209,22 +179,15 @@ def refuses(direction: str, g: Any, dtype: np.dtype) -> str | None:
     return None
 
 
-class _Filter(NamedTuple):
-    kh: int
-    kw: int
-    sh: int
-    sw: int
-
-
 # The zoo's layers and a large stride, by the largest and the smallest tiles
 CONFIGURATIONS = [
     (FILE, _constants(np.dtype(dtype), f, th, tm, threads, aligned, MIRROR=mirror))
-    for dtype in ("float32", "float64") for f in (_Filter(8, 8, 1, 1), _Filter(5, 5, 1, 1), _Filter(7, 7, 2, 2))
+    for dtype in ("float32", "float64") for f in (Filter(8, 8, 1, 1), Filter(5, 5, 1, 1), Filter(7, 7, 2, 2))
     for th, tm, threads, aligned, mirror in ((4, 8, 256, True, 0), (4, 4, 384, True, 0), (2, 8, 512, True, 0),
                                              (2, 3, 128, False, 1), (1, 1, 64, False, 0))
     if _fits_registers(f, np.dtype(dtype), th, tm, threads)
 ] + [
-    (FILE, (*_constants(np.dtype(dtype), _Filter(k, k, 1, 1), th, tm, threads, True, MIRROR=0), ("FUSED", 1),
+    (FILE, (*_constants(np.dtype(dtype), Filter(k, k, 1, 1), th, tm, threads, True, MIRROR=0), ("FUSED", 1),
             ("ACT", act), ("POOL", pool)))
     for dtype, k, th, tm, threads, act, pool in (("float32", 8, 4, 4, 384, "sigmoid", 4),
                                                  ("float32", 5, 2, 6, 128, "tanh", 2),
@@ -232,12 +195,12 @@ CONFIGURATIONS = [
                                                  ("float64", 5, 2, 2, 128, "tanh", 2))
 ] + [
     (FILE, _constants(np.dtype(dtype), f, 1, tm, threads, aligned, GRADIENT=1))
-    for dtype, tm, threads, aligned in (("float32", 8, MOST_THREADS, True), ("float32", 3, 160, False),
-                                        ("float64", 4, MOST_THREADS, True), ("float64", 1, 96, False))
-    for f in (_Filter(8, 8, 1, 1), _Filter(5, 5, 1, 1), _Filter(7, 7, 2, 2))
+    for dtype, tm, threads, aligned in (("float32", 8, GRADIENT_THREADS[-1], True), ("float32", 3, 160, False),
+                                        ("float64", 4, GRADIENT_THREADS[-1], True), ("float64", 1, 96, False))
+    for f in (Filter(8, 8, 1, 1), Filter(5, 5, 1, 1), Filter(7, 7, 2, 2))
 ] + [
-    (FILE, (*_constants(np.dtype(dtype), _Filter(k, k, 1, 1), 1, tm, threads, aligned, GRADIENT=1), ("FUSED", 1),
+    (FILE, (*_constants(np.dtype(dtype), Filter(k, k, 1, 1), 1, tm, threads, aligned, GRADIENT=1), ("FUSED", 1),
             ("ACT", act), ("POOL", pool)))
     for dtype, k, tm, threads, aligned, act, pool in (
-        ("float32", 8, 8, MOST_THREADS, True, "sigmoid", 4), ("float32", 5, 2, 256, True, "tanh", 2),
-        ("float32", 5, 3, 160, False, "relu", 2), ("float64", 5, 4, MOST_THREADS, True, "tanh", 2))]
+        ("float32", 8, 8, GRADIENT_THREADS[-1], True, "sigmoid", 4), ("float32", 5, 2, 256, True, "tanh", 2),
+        ("float32", 5, 3, 160, False, "relu", 2), ("float64", 5, 4, GRADIENT_THREADS[-1], True, "tanh", 2))]
