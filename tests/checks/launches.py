@@ -126,22 +126,13 @@ def convolve_in_pieces(x: Any, w: Any, stride: Any, padding: Any, dtype: type) -
         device.set_workspace_limit(limit)
 
 
-def fused_with_activation_and_pooling(name: str, precision: str, dtype: type, shapes: list[Any]) -> None:
-    convolutions.fused_with_activation_and_pooling(name, precision, dtype, UNSEEN, shapes)
+def each_direction(name: str) -> None:
+    shapes = [conv_geometry(*row[:2], None, *row[2:4], "gemm") for row in CONVOLUTIONS]
+    convolutions.each_direction(name, shapes, UNSEEN)
 
 
-def algorithm(name: str) -> None:
-    """In each direction that it has, on the first of CONVOLUTIONS that it can do."""
-    for direction in convolutions.DIRECTIONS:
-        row = conv.ALGORITHMS[name]
-        if getattr(row, direction) is None:
-            continue
-        shapes = (conv_geometry(*shape[:2], None, *shape[2:4], "gemm") for shape in CONVOLUTIONS)
-        g = next((g for g in shapes if row.refuses(direction, g, np.dtype(FLOAT)) is None), None)
-        assert g, f"{name} {direction}: it can do none of CONVOLUTIONS; add a shape that it can do"
-        before, problem = convolutions.DONE[name, direction], convolutions.drawn(g, 1, FLOAT)
-        convolutions.assert_none(list(convolutions.failures_of(problem, [name], UNSEEN, (direction,))))
-        assert convolutions.DONE[name, direction] == before + 1
+def fused_with_activation_and_pooling(name: str, dtype: type, *shapes: Any) -> None:
+    convolutions.fused_with_activation_and_pooling(name, device.precision(), dtype, list(shapes), UNSEEN)
 
 
 def whole_images_on_tensor_cores(name: str, precision: str) -> None:
@@ -266,19 +257,18 @@ LAUNCHES: dict[str, list[Launch]] = {
         *each("data/gather.cu", primitives.next_batch, *with_dtype(BATCHES, FLOAT)),
         *on_device("data/gather.cu", primitives.next_batch, *with_dtype(BATCHES, DOUBLE))],
     "fused": [
-        *each("conv/", fused_with_activation_and_pooling, *[
-            (name, "tf32" if row.tensor_cores else "fp32", FLOAT, convolutions.SMALL_FUSABLE)
-            for name, row in conv.ALGORITHMS.items() if row.y_act_pool]),
-        *on_device("conv/", fused_with_activation_and_pooling, *[
-            (name, precision, dtype, convolutions.FUSABLE[1:]) for name, row in conv.ALGORITHMS.items()
-            if row.y_act_pool for precision, dtype in ([("tf32", FLOAT), ("3xtf32", FLOAT)] if row.tensor_cores else
-                                                       [("fp32", FLOAT), ("fp32", DOUBLE)])]),
+        *[Launch("conv/", fused_with_activation_and_pooling, (name, dtype, *shapes), precision, dtype is FLOAT)
+          for name, precision, dtype in convolutions.FUSABLE
+          for shapes in [[((3, 2, 12, 16), (5, 2, 5, 5), 0), ((2, 3, 15, 15), (9, 3, 8, 8), 0)]]],
+        *[Launch("conv/", fused_with_activation_and_pooling, (name, dtype, *shapes), precision, False)
+          for name, precision, dtype in convolutions.FUSABLE
+          for shapes in [[((2, 4, 11, 11), (9, 4, 8, 8), 0), ((5, 12, 12, 12), (5, 12, 4, 4), ((1, 2), (2, 1)))]]],
         *each("conv/bias.cu", primitives.conv2d_act_pool_grad_wb, *[(*row, "tanh", FLOAT) for row in FUSED]),
         *on_device("conv/bias.cu", primitives.conv2d_act_pool_grad_wb, *[
             (*row, act, dtype) for row in FUSED for act in ACTIVATIONS for dtype in (FLOAT, DOUBLE)])],
     "fused_on_tensor_cores": [
-        Launch(f"conv/resident/{name}.cu", whole_images_on_tensor_cores, (name, precision))
-        for name in ("tensor_core_image", "wgmma") for precision in ("tf32", "3xtf32")],
+        Launch("conv/", whole_images_on_tensor_cores, (name, precision)) for name, precision, _ in convolutions.FUSABLE
+        if precision != "fp32"],
     "regions": [
         *each("region_step.cu", regions.outputs_are_those_of_the_steps, *[
             (name, n) for name in regions.NETS for n in (1, 6)])],
@@ -289,14 +279,14 @@ LAUNCHES: dict[str, list[Launch]] = {
         *on_device("conv/product/implicit_gemm.cu", convolve_in_pieces, *[
             row for dtype in (FLOAT, DOUBLE) for row in with_dtype(SPLITTING, dtype)])],
     "convolutions": [
+        *[Launch("conv/", each_direction, (name,), "3xtf32" if row.tensor_cores else "fp32")
+          for name, row in conv.ALGORITHMS.items()],
         *each("conv/bias.cu", bias_gradient, (*CONVOLUTIONS[0][:4], FLOAT)),
         *on_device("conv/bias.cu", bias_gradient, *[
             (*row, dtype) for row in MORE_CONVOLUTIONS for dtype in (FLOAT, DOUBLE)]),
         *each("conv/product/implicit_gemm.cu", convolve, *CONVOLUTIONS[:4],
               (*CONVOLUTIONS[0][:4], ("whole_image", "implicit_gemm"), DOUBLE)),
         *each("conv/resident/winograd.cu", convolve, *CONVOLUTIONS[4:6]),
-        *[Launch("conv/", algorithm, (name,), "3xtf32" if row.tensor_cores else "fp32")
-          for name, row in conv.ALGORITHMS.items()],
         *[Launch("conv/product/implicit_gemm.cu", convolve, (*CONVOLUTIONS[1][:4], ON_TENSOR_CORES), precision)
           for precision in ("tf32", "3xtf32")],
         *[launch for precision, dtype in [("fp32", DOUBLE), *[(name, FLOAT) for name in device.PRECISIONS]]

@@ -31,15 +31,16 @@ from checks.convolutions import (  # noqa: E402
     DIRECTIONS,
     DONE,
     FP32,
+    FUSABLE,
     REFUSED,
     TENSOR_CORES,
     WORST,
     Problem,
-    a_direction_without_a_kernel_is_left_to_auto,
     assert_none,
     drawn,
     failures_of,
     fused_with_activation_and_pooling,
+    left_to_auto,
     solved,
     whole_images_on_tensor_cores,
 )
@@ -99,8 +100,6 @@ def random_shapes(seed: int, count: int, windows: list[tuple[int, ...]] = WINDOW
 
 
 # ---------------------------------------------------------------- the check
-
-
 def assert_right(problem: Problem, canaries: Any) -> None:
     """Every algorithm is right, in the problem's dtype."""
     assert_none(list(failures_of(problem, FP32, canaries)))
@@ -288,7 +287,7 @@ def test_what_whole_images_on_tensor_cores_cannot_do(what: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name, row in conv.ALGORITHMS.items() if None in (row.dx, row.dw)])
 def test_a_direction_without_a_kernel_is_left_to_auto(name: str, canaries: Any) -> None:
-    a_direction_without_a_kernel_is_left_to_auto(name, canaries)
+    left_to_auto(name, canaries)
 
 
 def test_an_algorithm_of_one_architecture_is_refused_by_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -355,13 +354,11 @@ def test_what_winograd_refuses(shape: tuple[Any, ...], reason: str) -> None:
 
 
 # ---------------------------------------------------------------- fused with what follows
-@pytest.mark.parametrize(("name", "precision", "dtype"), [
-    (name, precision, dtype) for name, row in conv.ALGORITHMS.items() if row.y_act_pool for precision, dtype in (
-        [("tf32", np.float32), ("3xtf32", np.float32)] if row.tensor_cores else
-        [("fp32", np.float32), ("fp32", np.float64)])])
+@pytest.mark.parametrize(("name", "precision", "dtype"), FUSABLE)
 def test_fused_with_activation_and_pooling(name: str, precision: str, dtype: type, canaries: Any) -> None:
-    """As one after the other, of at least two of the shapes, in the precisions that it computes in."""
-    fused_with_activation_and_pooling(name, precision, dtype, canaries)
+    fused_with_activation_and_pooling(name, precision, dtype, [
+        ((3, 3, 32, 32), (64, 3, 8, 8), ((4, 3), (4, 3))), ((2, 4, 11, 11), (9, 4, 8, 8), 0),
+        ((5, 12, 12, 12), (5, 12, 4, 4), ((1, 2), (2, 1)))], canaries)
 
 
 # ---------------------------------------------------------------- how much was seen

@@ -16,11 +16,11 @@ pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot 
 from cases import CASES
 from checks import convolutions, primitives, regions
 from checks.fused import STEPS, assert_fused_agrees
-from checks.launches import CONVOLUTIONS, FUSED, LAUNCHES, POOLINGS, UNSEEN, convolve, precision_of
+from checks.launches import CONVOLUTIONS, FUSED, LAUNCHES, POOLINGS, convolve, precision_of
 from checks.sources import FILES, kernels
 from emulator import COMPILER, Emulator, cupy
 
-from minidl.ops.cuda import conv
+from minidl.ops import cuda
 from minidl.tensor import wrap
 
 if COMPILER is None:
@@ -76,12 +76,12 @@ def test_launches(what: str, emulated: Emulator) -> None:
     assert not [key for key in convolutions.REFUSED - refused if key[1] == "y"]
 
 
-@pytest.mark.usefixtures("emulated")
-@pytest.mark.parametrize("name", [name for name, row in conv.ALGORITHMS.items() if None in (row.dx, row.dw)])
-def test_a_direction_without_a_kernel_is_left_to_auto(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", [name for name, row in cuda.conv.ALGORITHMS.items() if None in (row.dx, row.dw)])
+def test_a_direction_without_a_kernel_is_left_to_auto(name: str, emulated: Emulator,
+                                                      monkeypatch: pytest.MonkeyPatch) -> None:
     """Which measures nothing here."""
-    monkeypatch.setattr(conv, "fastest", lambda direction, g, dtype, arguments, able: "implicit_gemm")
-    convolutions.a_direction_without_a_kernel_is_left_to_auto(name, UNSEEN)
+    monkeypatch.setattr(cuda.conv, "fastest", lambda direction, g, dtype, arguments, able: "implicit_gemm")
+    convolutions.left_to_auto(name, emulated.memory)
 
 
 def test_launches_are_told_apart() -> None:

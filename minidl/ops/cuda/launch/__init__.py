@@ -26,7 +26,7 @@ from .sources import (
 )
 
 __all__ = [
-    "C_NAME", "FOLDER", "GENERATED", "HOPPER", "MAX_ELEMENTS", "TYPES", "Arguments", "Constant", "Kernel", "blocks",
-    "by_value", "compiler_version", "compute_capability", "empty", "generated", "kernel", "most_shared",
+    "C_NAME", "FOLDER", "GENERATED", "HOPPER", "MAX_ELEMENTS", "TYPES", "Arguments", "Constant", "Kernel",
+    "blocks", "by_value", "compiler_version", "compute_capability", "empty", "generated", "kernel", "most_shared",
     "multiprocessors", "ones_like", "options", "parameters", "pasted", "real", "source", "struct",
 ]
