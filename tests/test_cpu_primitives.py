@@ -14,6 +14,7 @@ from minidl.ops.cpu import conv, parallel
 from minidl.ops.window import conv_geometry, pool_geometry
 
 Array = np.ndarray
+linear_module = sys.modules["minidl.ops.cpu.linear"]           # its name in the package is the function's
 
 # n c h w, m kh kw, stride, padding: odd sizes, gaps at the far edges, strides beyond the window, one-sided borders
 SHAPES: list[Any] = [
@@ -105,6 +106,102 @@ def test_bits_of_a_convolution_do_not_depend_on_the_threads(monkeypatch: pytest.
             np.testing.assert_array_equal(one, five)
 
 
+# ---------------------------------------------------------------- how the work is split
+class Asked:
+    """Notes what a function is asked for, and lets it do it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> None:
+        self.calls: list[Any] = []
+        function = getattr(module, name)
+
+        def noted(*arguments: Any, **options: Any) -> Any:
+            self.calls.append(arguments)
+            return function(*arguments, **options)
+        monkeypatch.setattr(module, name, noted)
+
+
+@pytest.mark.parametrize("shape", SHAPES[:-1])
+def test_a_chunk_of_images_fills_its_buffer_and_no_more(shape: Any) -> None:
+    *_, g = problem(shape, "gemm")
+    for copies in (1, 50, 3000, 10**6):                        # of each channel
+        wide = g._replace(c=g.c * copies)
+        count = conv._chunk(wide, 4)
+        bytes_an_image = (g.h + g.top + g.bottom) * wide.c * g.kw * g.ow * 4
+        if wide.m * wide.c * g.kh * g.kw * g.ow >= conv.ENOUGH:
+            assert count == 1                                  # one has enough to do
+        else:
+            assert count == conv.MOST_IMAGES or count * bytes_an_image <= conv.BUFFER_BYTES < (
+                (count + 1) * bytes_an_image)
+
+
+def test_a_chunk_of_one_image_is_multiplied_where_it_lies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its outputs and their gradient are not copied to scratch; those of several images are."""
+    x, w, b, gy, g = problem(SHAPES[1], "gemm")
+    for most in (1, 2):
+        monkeypatch.setattr(conv, "MOST_IMAGES", most)
+        for run in (lambda: k.conv2d(x, w, b, g), lambda: k.conv2d_grad_w(gy, x, g)):
+            with monkeypatch.context() as patch:
+                asked = Asked(patch, conv, "scratch")
+                run()
+                assert any(name == "maps" for name, *_ in asked.calls) == (most > 1)
+
+
+def test_scratch_for_dx_is_gy_between_rows_of_zeros(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, w, _, gy, g = problem(SHAPES[1], "gemm")
+    asked = Asked(monkeypatch, conv, "scratch")
+    k.conv2d_grad_x(gy, w, g)
+    rows = {shape[0] for name, shape, _ in asked.calls if name == "maps"}
+    assert rows == {(g.kh - 1) + g.oh + (g.kh - 1)}
+
+
+def test_products_of_dw_are_small_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of as many filters as make no more than SMALL_RESULT elements."""
+    monkeypatch.setattr(conv, "SMALL_RESULT", 12)
+    monkeypatch.setattr(conv, "FEW", 1)
+    x, _, _, gy, g = problem(((5, 1, 9, 20), (12, 4, 3), 1, 0), "gemm")          # each filter row gives 3 elements
+    asked = Asked(monkeypatch, np, "matmul")
+    k.conv2d_grad_w(gy, x, g)
+    assert {over.shape[-2] for over, _ in asked.calls} == {4}
+
+
+LARGE = linear_module.WORTH_SHARING        # multiplications
+
+
+@pytest.mark.parametrize(("i", "j", "k_", "chunks"), [
+    (256, 1 << 10, 8, 1), (256, 8, 1 << 13, 4), (1 << 10, LARGE >> 16, 64, 1), (1 << 10, (LARGE >> 16) + 1, 64, 16),
+    (1 << 9, 1 << 3, 1 << 3, 1)])
+def test_large_products_are_shared_and_small_ones_are_not(i: int, j: int, k_: int, chunks: int,
+                                                          monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the number of multiplications says, the same for a layer and for one matrix of several."""
+    x, w = np.zeros((i, j), np.float32), np.zeros((k_, j), np.float32)
+    asked = Asked(monkeypatch, linear_module, "parallel_for")
+    k.linear(x, w, None)
+    k.matmul(x[None], w.T[None])
+    (rows, some, _), (matrices, parts, _) = asked.calls
+    assert -(-rows // some) == chunks
+    assert (-(-matrices // parts) > 1) == (chunks > 1)
+
+
+def test_large_arrays_are_walked_over_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = Asked(monkeypatch, parallel, "parallel_for")
+    for size, chunks in ((parallel.CHUNK_BYTES // 8, 0), (parallel.CHUNK_BYTES // 8 + 1, 2),
+                         (parallel.CHUNK_BYTES // 2, 4)):
+        asked.calls.clear()
+        np.testing.assert_array_equal(k.relu(np.arange(-1.0, size - 1)), [0.0, *range(size - 1)])
+        assert [-(-count // chunk) for count, chunk, _ in asked.calls] == ([chunks] if chunks else [])
+
+
+@pytest.mark.parametrize("axes", [axes for n in range(1, 6) for axes in itertools.combinations(range(5), n)], ids=str)
+def test_sums_over_any_axes(axes: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """In blocks from the first term on: neighbouring axes are summed as one, others one after the other."""
+    module = sys.modules["minidl.ops.cpu.reduce"]
+    monkeypatch.setattr(module, "FEW", 0)
+    monkeypatch.setattr(module, "BLOCK", 2)
+    x = np.random.default_rng(4).standard_normal((2, 3, 4, 5, 3))
+    close(k.sum(x, axes), x.sum(axes))
+    close(k.sum(x, axes, True), x.sum(axes, keepdims=True))
+
+
 def test_bias_gradient_of_several_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conv, "READ_BYTES", 1)
     gy = np.random.default_rng(0).standard_normal((5, 3, 4, 7))
@@ -127,9 +224,8 @@ def test_average_pooling_and_its_gradient_are_one_matrix(x: Any, size: Any, stri
 
 
 def test_linear_in_several_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = sys.modules["minidl.ops.cpu.linear"]              # its name in the package is the function's
-    monkeypatch.setattr(module, "WORTH_SHARING", 0)
-    monkeypatch.setattr(module, "ROWS", 3)
+    monkeypatch.setattr(linear_module, "WORTH_SHARING", 0)
+    monkeypatch.setattr(linear_module, "ROWS", 3)
     rng = np.random.default_rng(2)
     x, w, b, gy = (rng.standard_normal(s) for s in ((7, 5), (4, 5), (4,), (7, 4)))
     close(k.linear(x, w, b), x @ w.T + b)
