@@ -333,6 +333,14 @@ def compiled_fit(device: str) -> _Compiled:
     return _Compiled(model, optimizer_of(model), [0.2, 0.1], loader(device), loader(device, shuffle=False))
 
 
+def test_the_table_of_rates_is_zero_before_the_first_step() -> None:
+    """A row for each group, a column for each step; position 0 is before the first batch, where nothing is learned."""
+    run = compiled_fit("cpu")
+    factors = [1.0 / (i + 1) for i in range(len(run.train))]
+    list(run.epoch(factors))
+    np.testing.assert_array_equal(run.table.numpy(), [[0.0, *(rate * f for f in factors)] for rate in (0.2, 0.1)])
+
+
 def trained(device: str, compiled: bool | None) -> tuple[list[Any], dict[str, np.ndarray], int]:
     """(metrics, parameters, recordings) of four epochs with two groups and a changing rate."""
     count = 0

@@ -6,6 +6,7 @@ On the CPU a replay gives the plain function's bits. On a CUDA device it does so
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import gc
 import re
@@ -23,6 +24,7 @@ import minidl
 import zoo
 from minidl import Tensor, init, nn, no_grad, ops, optim
 from minidl.compile import passes
+from minidl.compile.agree import Difference, compare
 from minidl.compile.facts import Facts
 from minidl.compile.plan import calls_aside
 from minidl.compile.program import SHARING, Call, Dynamic, Program, Slot
@@ -36,6 +38,9 @@ OPTIONS: dict[str, dict[str, Any]] = {"lenet5": {"in_channels": 1}, "krizhevsky2
 SETTINGS = [{}, {"momentum": 0.9}, {"momentum": 0.5, "nesterov": True}, {"weight_decay": 0.01},
             {"momentum": 0.9, "nesterov": True, "weight_decay": 0.01}]
 FACTORS = optim.schedule("warmup-cosine", 300)
+
+
+GROUP = {"lr": 0.1}
 
 
 class Training:
@@ -493,6 +498,39 @@ def test_a_key_that_is_given_is_kept() -> None:
     step = minidl.compile(lambda x: ops.dropout(x, 0.5, key=(1, 2)))
     x = Tensor(np.ones(64, np.float32))
     assert len({bits(step(x)) for _ in range(5)}) == 1
+
+
+@pytest.mark.parametrize("index", [[2, 0], ([1, 1], [0, 2]), np.array([True, False, True])], ids=str)
+def test_an_index_that_is_made_in_the_step_may_be_another_array_of_the_same_values(index: Any) -> None:
+    step = minidl.compile(lambda x: x[copy.deepcopy(index)] * 2)
+    for i in range(4):
+        x = Tensor(np.arange(9.0).reshape(3, 3) + i)
+        np.testing.assert_array_equal(step(x).numpy(), x.numpy()[index] * 2)
+    assert step.recordings == 2
+
+
+def test_two_recordings_that_agree_are_one_program_which_nobody_changes() -> None:
+    step = minidl.compile(lambda x: x * 2)
+    for _ in range(3):
+        step(numbers(1))
+        assert [len(entries) for entries in step._programs.values()] == [1]
+    with pytest.raises(AttributeError, match="name"):
+        step.program.calls[0].name = "add"
+
+
+@pytest.mark.parametrize(("reads", "same"), [
+    ((GROUP.get, GROUP.get), True), ((GROUP.get, dict(GROUP).get), False), ((GROUP.keys, GROUP.get), False),
+    ((len, len), True), ((len, functools.partial(len)), False),
+    ((functools.partial(len, "lr"), functools.partial(len, "lr")), True),
+    ((functools.partial(len, "lr"), functools.partial(len, "rl")), False)])
+def test_a_number_that_is_read_elsewhere_is_another(reads: Any, same: bool) -> None:
+    programs = []
+    for read in reads:
+        make = Maker()
+        x = make.slot("input")
+        programs.append(make.program([x], make.call("mul", x, Dynamic(0, read))))
+    with contextlib.nullcontext() if same else pytest.raises(Difference, match="^it gave mul at"):
+        compare(*programs)
 
 
 # ---------------------------------------------------------------- recorded anew

@@ -83,6 +83,18 @@ def test_what_a_call_aside_touches_ends_with_the_update_that_waits() -> None:
     assert (plan(program, True).peak, plan(program, False).peak) == (4 * SIZE, 3 * SIZE)
 
 
+def test_a_counter_goes_aside_until_what_waits_for_it_writes() -> None:
+    """That update waits for the counter itself, so it may change what the counter reads; one in between may not."""
+    for between, expected in (("exp", 3), ("setitem", None)):
+        make = Maker()
+        x, total = make.slot("input"), make.slot("outside")
+        a = make.call("exp", x)
+        make.call("update_metrics", total, a, results=0)
+        make.call(between, a, results=int(between == "exp"))
+        make.call("setitem", total, a, results=0)
+        assert plan(make.program([x], a), True).aside == [None, expected, None, None]
+
+
 def test_a_view_needs_its_sources_memory_and_none_of_its_own() -> None:
     make = Maker()
     x = make.slot("input")
