@@ -529,7 +529,7 @@ def test_a_number_that_is_read_elsewhere_is_another(reads: Any, same: bool) -> N
         make = Maker()
         x = make.slot("input")
         programs.append(make.program([x], make.call("mul", x, Dynamic(0, read))))
-    with contextlib.nullcontext() if same else pytest.raises(Difference, match="^it gave mul at"):
+    with contextlib.nullcontext() if same else pytest.raises(Difference, match=r"^it gave mul at"):
         compare(*programs)
 
 

@@ -96,7 +96,7 @@ def test_groups_are_dicts_whose_entries_may_be_set_in_any_way() -> None:
     group |= {"lr": 0.2, "momentum": 0.5}
     assert group is sgd.groups[0]
     assert (sgd.lr, group["momentum"]) == (0.2, 0.5)
-    with pytest.raises(ValueError, match="^SGD: lr is -1 but must be"):
+    with pytest.raises(ValueError, match=r"^SGD: lr is -1 but must be"):
         group |= {"lr": -1}
 
 
