@@ -18,7 +18,7 @@ import minidl
 from minidl import Tensor, nn, no_grad, ops
 from minidl.compile import replay
 from minidl.compile.plan import ALIGNMENT, Plan, _peak, can_be_captured, plan
-from minidl.compile.program import COUNTERS, SHARING, Program, Slot, leaves, replace
+from minidl.compile.program import COUNTERS, EFFECTS, SHARING, WRITES, Program, Slot, leaves, replace
 from minidl.compile.replay import AsGraph, Aside, ByCalls
 from minidl.ops import cpu
 from minidl.training import RunningMetrics
@@ -185,6 +185,19 @@ def test_only_sharing_primitives_give_memory_that_others_hold(monkeypatch: pytes
     assert called >= SHARING
     assert public - called <= {"advance", "gather", "next_batch", "update_metrics", "image_step", "annotations",
                                "setitem"}
+
+
+def test_primitives_change_what_is_noted_and_nothing_else() -> None:
+    x, labels = np.array([[1.0, 2.0]]), np.array([1])
+    given: dict[str, list[Any]] = {
+        "sgd": [[x.copy()], [x.copy()], [x.copy()], 0.1, 0.9, 0.1, True], "setitem": [x.copy(), 0, 3 * x],
+        "advance": [labels.copy()], "update_metrics": [np.zeros(2), np.array(0.5), x.copy(), labels.copy()],
+        "check_labels": [labels.copy(), 2]}
+    assert given.keys() == EFFECTS
+    for name, arguments in given.items():
+        before = list(map(repr, arguments))
+        getattr(cpu, name)(*arguments)
+        assert tuple(i for i, a in enumerate(arguments) if repr(a) != before[i]) == WRITES.get(name, ())
 
 
 # ---------------------------------------------------------------- memory that is handed out again
