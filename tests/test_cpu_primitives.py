@@ -154,6 +154,15 @@ def test_scratch_for_dx_is_gy_between_rows_of_zeros(monkeypatch: pytest.MonkeyPa
     assert rows == {(g.kh - 1) + g.oh + (g.kh - 1)}
 
 
+@pytest.mark.parametrize(("columns", "innermost"), [(2, -1), (200, -2)])
+def test_scratch_has_long_runs(columns: int, innermost: int) -> None:
+    """Wide rows lie image by image; of narrow ones the images lie side by side."""
+    flat, lines = conv._lines("test", (3, 2), columns, 30, np.float32)
+    assert (flat.shape, lines.shape) == ((3, 2, columns * 30), (3, 2, columns, 30))
+    assert lines.strides[innermost] == 4
+    assert np.shares_memory(flat, lines)
+
+
 def test_products_of_dw_are_small_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of as many filters as make no more than SMALL_RESULT elements."""
     monkeypatch.setattr(conv, "SMALL_RESULT", 12)

@@ -36,6 +36,16 @@ def test_bits_do_not_depend_on_the_number_of_threads(monkeypatch: pytest.MonkeyP
     np.testing.assert_array_equal(results[0], results[2])
 
 
+def test_there_is_one_helper_fewer_than_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The caller is a thread as well."""
+    started: list[Any] = []
+    monkeypatch.setattr(parallel, "threads", lambda: 5)
+    monkeypatch.setattr(threading.Thread, "start", lambda thread: started.append(thread))
+    parallel._helpers.__wrapped__()
+    assert [thread.name for thread in started] == [f"minidl-{i}" for i in range(4)]
+    assert all(thread.daemon for thread in started)            # nobody waits for them at the end
+
+
 def test_an_error_in_a_chunk_reaches_the_caller() -> None:
     def work(begin: int, end: int) -> None:
         if begin == 4:
