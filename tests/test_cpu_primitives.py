@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from minidl.ops import cpu as k
+from minidl.ops import shared
 from minidl.ops.cpu import conv, parallel
 from minidl.ops.window import conv_geometry, pool_geometry
 
@@ -209,6 +210,20 @@ def test_sums_over_any_axes(axes: tuple[int, ...], monkeypatch: pytest.MonkeyPat
     x = np.random.default_rng(4).standard_normal((2, 3, 4, 5, 3))
     close(k.sum(x, axes), x.sum(axes))
     close(k.sum(x, axes, True), x.sum(axes, keepdims=True))
+
+
+X, Y = (np.random.default_rng(5).standard_normal(shape) for shape in ((3, 4, 50), (3, 50, 2)))
+GZ = X @ Y                                 # as a gradient of it
+
+
+@pytest.mark.parametrize(("name", "arguments"), [
+    ("matmul", (X, Y)), ("matmul_grad_x", (GZ, Y)), ("matmul_grad_y", (GZ, X)), ("sum", (X, (0, 2))),
+    ("sum", (X, (0, 2), True)), ("mean", (X, (0, 2))), ("mean", (X, (0, 2), True)), ("sum_to", (X, (4, 1))),
+    ("sum_to", (X, X.shape))])
+def test_where_the_cpu_has_a_form_of_its_own_it_computes_the_shared_one(name: str, arguments: tuple[Any, ...]) -> None:
+    """That is the one for CuPy's arrays."""
+    assert getattr(k, name) is not getattr(shared, name)
+    close(getattr(shared, name)(*arguments), getattr(k, name)(*arguments))
 
 
 def test_bias_gradient_of_several_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
