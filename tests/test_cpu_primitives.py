@@ -212,6 +212,13 @@ def test_sums_over_any_axes(axes: tuple[int, ...], monkeypatch: pytest.MonkeyPat
     close(k.sum(x, axes, True), x.sum(axes, keepdims=True))
 
 
+def test_a_bias_gradient_reads_chunks_of_a_few_megabytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = Asked(monkeypatch, conv, "parallel_for")
+    k.conv2d_grad_b(np.zeros((300, 4, 30, 30), np.float32))
+    (_, images, _), = asked.calls
+    assert images * 4 * 30 * 30 * 4 <= conv.READ_BYTES < (images + 1) * 4 * 30 * 30 * 4
+
+
 X, Y = (np.random.default_rng(5).standard_normal(shape) for shape in ((3, 4, 50), (3, 50, 2)))
 GZ = X @ Y                                 # as a gradient of it
 

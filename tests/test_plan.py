@@ -18,7 +18,7 @@ import minidl
 from minidl import Tensor, nn, no_grad, ops
 from minidl.compile import replay
 from minidl.compile.plan import ALIGNMENT, Plan, _peak, can_be_captured, plan
-from minidl.compile.program import COUNTERS, EFFECTS, SHARING, WRITES, Program, Slot, leaves, replace
+from minidl.compile.program import COUNTERS, EFFECTS, SHARING, Program, Slot, leaves, replace
 from minidl.compile.replay import AsGraph, Aside, ByCalls
 from minidl.ops import cpu
 from minidl.training import RunningMetrics
@@ -195,9 +195,13 @@ def test_primitives_change_what_is_noted_and_nothing_else() -> None:
         "check_labels": [labels.copy(), 2]}
     assert given.keys() == EFFECTS
     for name, arguments in given.items():
-        before = list(map(repr, arguments))
+        make, before = Maker(), list(map(repr, arguments))
+        slots = [replace(a, lambda v, make=make: make.slot("input") if isinstance(v, np.ndarray) else v)
+                 for a in arguments]
+        make.call(name, *slots, results=0)
         getattr(cpu, name)(*arguments)
-        assert tuple(i for i, a in enumerate(arguments) if repr(a) != before[i]) == WRITES.get(name, ())
+        changed = [slot for a, was, slot in zip(arguments, before, slots, strict=True) if repr(a) != was]
+        assert make.program([], None).written() == set(leaves(changed)), name
 
 
 # ---------------------------------------------------------------- memory that is handed out again
