@@ -8,9 +8,12 @@ arguments swapped, None returned. First the whole suite runs once, and notes whi
 fault is tried on the tests that reach it, the fastest first, up to the first failure; one in what an import defines, on
 those that reach a line with its name. A test that takes ten times as long as it did counts as a failure ("timeout").
 
-Faults that no test can notice, or should, stand in mutation_survivors.md with their reasons, by their text and not by
-their line; any other that survives makes the exit status 1. `--again` tries those once more that survived in an earlier
-run's JSON file. `--map` keeps the notes in a file, which serves as long as the code is the same.
+Where what is drawn cannot be noticed, another fault is drawn in its place: code that runs on a GPU alone, on a machine
+without one; and the few kinds of fault that are known to change nothing. How many they were is printed.
+
+Other faults that no test can notice, or should, stand in mutation_survivors.md with their reasons, by their text and
+not by their line; any other that survives makes the exit status 1. `--again` tries those once more that survived in an
+earlier run's JSON file. `--map` keeps the notes in a file, which serves as long as the code is the same.
 
 It needs a system that forks, git, and coverage (it comes with pytest-cov). CUDA kernels (.cu) are not changed.
 """
@@ -54,6 +57,9 @@ NOT_RUN = ("tests/house/*",                # of texts and scripts
            "tests/cuda/test_cuda_*.py", "tests/cuda/test_emulated.py",                  # of CUDA kernels, slowly
            "tests/training/test_interrupt.py", "tests/*/test_hostile_*.py",             # of instants, and of limits
            "tests/compiler/test_replay.py::test_memory_of_replays_is_flat")             # a minute each time
+NEEDS_GPU = (("minidl/compiler/graph.py", r"AsGraph\b|_pool\b|_copied\b"),)              # a file, and functions in it
+GPU = any(Path(place).exists() for place in ("/dev/nvidia0", "/dev/dxg"))
+EQUIVALENT = (("minidl/ops/cpu/*.py", r"(reshape\([^()]*)-2\b", r"\1-1"),)              # any negative number, to NumPy
 PRELOADED = ["pytest", "hypothesis", "numpy", "h5py", "tqdm", "torch", "coverage"]      # by all runs, once
 MEMORY = 8 << 30                           # bytes that a fault may take
 
@@ -228,6 +234,15 @@ def substituted(tree: Any, old: ast.AST, new: ast.AST) -> Any:
     if not isinstance(tree, ast.AST):
         return tree
     return changed(tree, **{name: substituted(value, old, new) for name, value in ast.iter_fields(tree)})
+
+
+def can_be_noticed(fault: Fault) -> bool:
+    """Whether it changes something, in code that runs on this machine."""
+    for file, functions in NEEDS_GPU:
+        if not GPU and fault.file == file and re.match(functions, fault.function):
+            return False
+    return not any(fnmatch.fnmatch(fault.file, file) and re.sub(pattern, same, fault.after) == fault.before
+                   for file, pattern, same in EQUIVALENT)
 
 
 def known() -> dict[tuple[str, str, str], str]:
@@ -406,13 +421,18 @@ def take_notes(copy: Copy, names: list[str], file: Path | None) -> Reach:
 
 
 # ---------------------------------------------------------------- the command line
-def sample(patterns: list[str], names: list[str], count: int, seed: int) -> tuple[list[Fault], int]:
-    """(so many faults, how many there are to draw from)"""
+def sample(patterns: list[str], names: list[str], count: int, seed: int) -> tuple[list[Fault], list[Fault], int]:
+    """(so many faults, those drawn first that some of them took the place of, how many there are to draw from)"""
     chosen = sorted(name for name in names if any(fnmatch.fnmatch(name, p) and name.count("/") == p.count("/")
                                                   for p in FILES))
     chosen = [name for name in chosen if any(fnmatch.fnmatch(name, p) for p in patterns)]
     every = [fault for name in chosen for fault in faults(name, (ROOT / name).read_text(encoding="utf-8"))]
-    return random.Random(seed).sample(every, min(count, len(every))), len(every)
+    generator = random.Random(seed)
+    drawn = generator.sample(every, min(count, len(every)))
+    chosen, replaced = [f for f in drawn if can_be_noticed(f)], [f for f in drawn if not can_be_noticed(f)]
+    gone = set(drawn)
+    others = [fault for fault in every if fault not in gone and can_be_noticed(fault)] if replaced else []
+    return [*chosen, *generator.sample(others, min(len(replaced), len(others)))], replaced, len(every)
 
 
 def main() -> int:
@@ -429,7 +449,8 @@ def main() -> int:
     listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True,
                             check=True).stdout.split("\n")
     names = sorted(name for name in listed if name and (ROOT / name).is_file())
-    chosen, total = sample(options.files or ["*"], names, 10**9 if options.again else options.count, options.seed)
+    count = 10**9 if options.again else options.count
+    chosen, replaced, total = sample(options.files or ["*"], names, count, options.seed)
     if options.again:
         earlier = [r for r in json.loads(options.again.read_text()) if r["outcome"] == "survived"]
         keys = {(f"{r['file']} {r['function']}".strip(), r["before"], r["after"]) for r in earlier}
@@ -444,6 +465,8 @@ def main() -> int:
         reach = take_notes(made[0], names, options.map)
         print(f"{len(chosen)} of {total:,} faults; {len(reach.seconds):,} tests, {sum(reach.seconds.values()):.0f} s; "
               f"{time.monotonic() - start:.0f} s to see which reach what", flush=True)
+        if replaced and not options.again:
+            print(f"{len(replaced)} of them in the place of others, which nothing here could notice")
         for test in reach.failed:
             print(f"left out, it fails without any fault: {test}")
         for copy_ in made:

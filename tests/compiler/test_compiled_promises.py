@@ -2851,6 +2851,7 @@ def test_the_tenth_recording_is_said_once() -> None:
     said = [str(w.message) for w in caught if "record" in str(w.message)]
     assert len(said) == 1, said
     assert "lambda" in said[0]
+    assert {w.filename for w in caught} == {__file__}  # where the step is called
 
 
 def test_a_difference_between_two_recordings_is_named() -> None:

@@ -85,6 +85,18 @@ def test_what_a_call_aside_touches_ends_with_the_update_that_waits() -> None:
     assert (plan(program, True).peak, plan(program, False).peak) == (4 * SIZE, 3 * SIZE)
 
 
+def test_a_counter_is_on_a_side_stream_until_what_waits_for_it_writes() -> None:
+    """That update waits for the counter itself, so it may change what the counter reads; one in between may not."""
+    for between, expected in (("exp", 3), ("setitem", None)):
+        make = Maker()
+        x, total = make.slot("input"), make.slot("outside")
+        a = make.call("exp", x)
+        make.call("update_metrics", total, a, results=0)
+        make.call(between, a, results=int(between == "exp"))
+        make.call("setitem", total, a, results=0)
+        assert plan(make.program([x], a), True).side == [None, expected, None, None]
+
+
 def test_a_view_needs_its_sources_memory_and_none_of_its_own() -> None:
     make = Maker()
     x = make.slot("input")
@@ -175,6 +187,23 @@ def test_only_sharing_primitives_give_memory_that_others_hold(monkeypatch: pytes
     assert called >= {name for name, known in PRIMITIVES.items() if known.shares}
     assert public - called <= {"advance", "gather", "next_batch", "update_metrics", "region_step", "annotations",
                                "setitem"}
+
+
+def test_primitives_change_what_their_rows_say_and_nothing_else() -> None:
+    x, labels = np.array([[1.0, 2.0]]), np.array([1])
+    given: dict[str, list[Any]] = {
+        "sgd": [[x.copy()], [x.copy()], [x.copy()], 0.1, 0.9, 0.1, True], "setitem": [x.copy(), 0, 3 * x],
+        "advance": [labels.copy()], "update_metrics": [np.zeros(2), np.array(0.5), x.copy(), labels.copy()],
+        "check_labels": [labels.copy(), 2]}
+    assert given.keys() == {name for name, known in PRIMITIVES.items() if known.effect or known.changes}
+    for name, arguments in given.items():
+        make, before = Maker(), list(map(repr, arguments))
+        slots = [replace(a, lambda v, make=make: make.slot("input") if isinstance(v, np.ndarray) else v)
+                 for a in arguments]
+        make.call(name, *slots, results=0)
+        getattr(cpu, name)(*arguments)
+        changed = [slot for a, was, slot in zip(arguments, before, slots, strict=True) if repr(a) != was]
+        assert make.program([], None).written() == set(leaves(changed)), name
 
 
 # ---------------------------------------------------------------- memory that is handed out again

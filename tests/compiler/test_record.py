@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import functools
 import re
 from collections import namedtuple
@@ -29,6 +31,7 @@ from checks.steps import (
 import minidl
 from minidl import Tensor, init, nn, ops, optim
 from minidl.compiler import passes
+from minidl.compiler.agree import Difference, compare
 from minidl.compiler.program import Dynamic, Program, Slot
 from minidl.compiler.record import CompileError
 from minidl.compiler.replay import ByCalls
@@ -118,6 +121,43 @@ def test_signatures(other: Callable[[Tensor], Tensor]) -> None:
     for _ in range(4):
         assert step(y).tolist() == (y.data * 2).tolist()
     assert step.recordings == 4
+
+
+# ---------------------------------------------------------------- recordings that agree
+GROUP = {"lr": 0.1}
+
+
+@pytest.mark.parametrize("index", [[2, 0], ([1, 1], [0, 2]), np.array([True, False, True])], ids=str)
+def test_an_index_that_is_made_in_the_step_may_be_another_array_of_the_same_values(index: Any) -> None:
+    step = minidl.compile(lambda x: x[copy.deepcopy(index)] * 2)
+    for i in range(4):
+        x = Tensor(np.arange(9.0).reshape(3, 3) + i)
+        np.testing.assert_array_equal(step(x).numpy(), x.numpy()[index] * 2)
+    assert step.recordings == 2
+
+
+def test_two_recordings_that_agree_are_one_program_which_nobody_changes() -> None:
+    step = minidl.compile(lambda x: x * 2)
+    for _ in range(3):
+        step(numbers(1))
+        assert [len(entries) for entries in step._programs.values()] == [1]
+    with pytest.raises(AttributeError, match="name"):
+        step.program.calls[0].name = "add"
+
+
+@pytest.mark.parametrize(("reads", "same"), [
+    ((GROUP.get, GROUP.get), True), ((GROUP.get, dict(GROUP).get), False), ((GROUP.keys, GROUP.get), False),
+    ((len, len), True), ((len, functools.partial(len)), False),
+    ((functools.partial(len, "lr"), functools.partial(len, "lr")), True),
+    ((functools.partial(len, "lr"), functools.partial(len, "rl")), False)])
+def test_a_number_that_is_read_elsewhere_is_another(reads: Any, same: bool) -> None:
+    programs = []
+    for read in reads:
+        make = Maker()
+        x = make.slot("input")
+        programs.append(make.program([x], make.call("mul", x, Dynamic(0, read))))
+    with contextlib.nullcontext() if same else pytest.raises(Difference, match=r"^it gave mul at"):
+        compare(*programs)
 
 
 # ---------------------------------------------------------------- what is refused

@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 
 from minidl.ops import cpu as k
+from minidl.ops import shared
 from minidl.ops.cpu import conv, parallel
 from minidl.ops.geometry import conv_geometry, pool_geometry
 
 Array = np.ndarray
+linear_module = sys.modules["minidl.ops.cpu.linear"]           # its name in the package is the function's
 
 # n c h w, m kh kw, stride, padding: odd sizes, gaps at the far edges, strides beyond the window, one-sided borders
 SHAPES: list[Any] = [
@@ -105,6 +107,132 @@ def test_bits_of_a_convolution_do_not_depend_on_the_threads(monkeypatch: pytest.
             np.testing.assert_array_equal(one, five)
 
 
+# ---------------------------------------------------------------- how the work is split
+class Asked:
+    """Notes what a function is asked for, and lets it do it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> None:
+        self.calls: list[Any] = []
+        function = getattr(module, name)
+
+        def noted(*arguments: Any, **options: Any) -> Any:
+            self.calls.append(arguments)
+            return function(*arguments, **options)
+        monkeypatch.setattr(module, name, noted)
+
+
+@pytest.mark.parametrize("shape", SHAPES[:-1])
+def test_a_chunk_of_images_fills_its_buffer_and_no_more(shape: Any) -> None:
+    *_, g = problem(shape, "gemm")
+    for copies in (1, 50, 3000, 10**6):                        # of each channel
+        wide = g._replace(c=g.c * copies)
+        count = conv.gemm._chunk(wide, 4)
+        bytes_per_image = (g.h + g.top + g.bottom) * wide.c * g.kw * g.ow * 4
+        if wide.m * wide.c * g.kh * g.kw * g.ow >= conv.gemm.MIN_PRODUCTS_PER_IMAGE:
+            assert count == 1                                  # one has enough to do
+        else:
+            assert count == conv.gemm.MAX_IMAGES or count * bytes_per_image <= conv.gemm.BUFFER_BYTES < (
+                (count + 1) * bytes_per_image)
+
+
+def test_a_chunk_of_one_image_is_multiplied_where_it_lies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its outputs and their gradient are not copied to scratch; those of several images are."""
+    x, w, b, gy, g = problem(SHAPES[1], "gemm")
+    for most in (1, 2):
+        monkeypatch.setattr(conv.gemm, "MAX_IMAGES", most)
+        for run in (lambda: k.conv2d(x, w, b, g), lambda: k.conv2d_grad_w(gy, x, g)):
+            with monkeypatch.context() as patch:
+                asked = Asked(patch, conv.gemm, "scratch")
+                run()
+                assert any(name == "maps" for name, *_ in asked.calls) == (most > 1)
+
+
+def test_scratch_for_dx_is_gy_between_rows_of_zeros(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, w, _, gy, g = problem(SHAPES[1], "gemm")
+    asked = Asked(monkeypatch, conv.gemm, "scratch")
+    k.conv2d_grad_x(gy, w, g)
+    rows = {shape[0] for name, shape, _ in asked.calls if name == "maps"}
+    assert rows == {(g.kh - 1) + g.oh + (g.kh - 1)}
+
+
+@pytest.mark.parametrize(("columns", "innermost"), [(2, -1), (200, -2)])
+def test_scratch_has_long_runs(columns: int, innermost: int) -> None:
+    """Wide rows lie image by image; of narrow ones the images lie side by side."""
+    flat, lines = conv.gemm._lines("test", (3, 2), columns, 30, np.float32)
+    assert (flat.shape, lines.shape) == ((3, 2, columns * 30), (3, 2, columns, 30))
+    assert lines.strides[innermost] == 4
+    assert np.shares_memory(flat, lines)
+
+
+def test_products_of_dw_are_small_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of as many filters as make no more than MAX_SMALL_RESULT elements."""
+    monkeypatch.setattr(conv.gemm, "MAX_SMALL_RESULT", 12)
+    monkeypatch.setattr(conv.gemm, "MIN_ROWS", 1)
+    x, _, _, gy, g = problem(((5, 1, 9, 20), (12, 4, 3), 1, 0), "gemm")          # each filter row gives 3 elements
+    asked = Asked(monkeypatch, np, "matmul")
+    k.conv2d_grad_w(gy, x, g)
+    assert {over.shape[-2] for over, _ in asked.calls} == {4}
+
+
+LARGE = linear_module.MIN_SHARED           # multiplications
+
+
+@pytest.mark.parametrize(("i", "j", "k_", "chunks"), [
+    (256, 1 << 10, 8, 1), (256, 8, 1 << 13, 4), (1 << 10, LARGE >> 16, 64, 1), (1 << 10, (LARGE >> 16) + 1, 64, 16),
+    (1 << 9, 1 << 3, 1 << 3, 1)])
+def test_large_products_are_shared_and_small_ones_are_not(i: int, j: int, k_: int, chunks: int,
+                                                          monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the number of multiplications says, the same for a layer and for one matrix of several."""
+    x, w = np.zeros((i, j), np.float32), np.zeros((k_, j), np.float32)
+    asked = Asked(monkeypatch, linear_module, "parallel_for")
+    k.linear(x, w, None)
+    k.matmul(x[None], w.T[None])
+    (rows, some, _), (matrices, parts, _) = asked.calls
+    assert -(-rows // some) == chunks
+    assert (-(-matrices // parts) > 1) == (chunks > 1)
+
+
+def test_large_arrays_are_walked_over_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = Asked(monkeypatch, parallel, "parallel_for")
+    for size, chunks in ((parallel.CHUNK_BYTES // 8, 0), (parallel.CHUNK_BYTES // 8 + 1, 2),
+                         (parallel.CHUNK_BYTES // 2, 4)):
+        asked.calls.clear()
+        np.testing.assert_array_equal(k.relu(np.arange(-1.0, size - 1)), [0.0, *range(size - 1)])
+        assert [-(-count // chunk) for count, chunk, _ in asked.calls] == ([chunks] if chunks else [])
+
+
+@pytest.mark.parametrize("axes", [axes for n in range(1, 6) for axes in itertools.combinations(range(5), n)], ids=str)
+def test_sums_over_any_axes(axes: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """In blocks from the first term on: neighbouring axes are summed as one, others one after the other."""
+    module = sys.modules["minidl.ops.cpu.reduce"]
+    monkeypatch.setattr(module, "MAX_PLAIN_TERMS", 0)
+    monkeypatch.setattr(module, "BLOCK", 2)
+    x = np.random.default_rng(4).standard_normal((2, 3, 4, 5, 3))
+    close(k.sum(x, axes), x.sum(axes))
+    close(k.sum(x, axes, True), x.sum(axes, keepdims=True))
+
+
+def test_a_bias_gradient_reads_chunks_of_a_few_megabytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = Asked(monkeypatch, conv, "parallel_for")
+    k.conv2d_grad_b(np.zeros((300, 4, 30, 30), np.float32))
+    (_, images, _), = asked.calls
+    assert images * 4 * 30 * 30 * 4 <= conv.MIN_READ_BYTES < (images + 1) * 4 * 30 * 30 * 4
+
+
+X, Y = (np.random.default_rng(5).standard_normal(shape) for shape in ((3, 4, 50), (3, 50, 2)))
+GZ = X @ Y                                 # as a gradient of it
+
+
+@pytest.mark.parametrize(("name", "arguments"), [
+    ("matmul", (X, Y)), ("matmul_grad_x", (GZ, Y)), ("matmul_grad_y", (GZ, X)), ("sum", (X, (0, 2))),
+    ("sum", (X, (0, 2), True)), ("mean", (X, (0, 2))), ("mean", (X, (0, 2), True)), ("sum_to", (X, (4, 1))),
+    ("sum_to", (X, X.shape))])
+def test_where_the_cpu_has_a_form_of_its_own_it_computes_the_shared_one(name: str, arguments: tuple[Any, ...]) -> None:
+    """That is the one for CuPy's arrays."""
+    assert getattr(k, name) is not getattr(shared, name)
+    close(getattr(shared, name)(*arguments), getattr(k, name)(*arguments))
+
+
 def test_bias_gradient_of_several_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conv, "MIN_READ_BYTES", 1)
     gy = np.random.default_rng(0).standard_normal((5, 3, 4, 7))
@@ -127,9 +255,8 @@ def test_average_pooling_and_its_gradient_are_one_matrix(x: Any, size: Any, stri
 
 
 def test_linear_in_several_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = sys.modules["minidl.ops.cpu.linear"]              # its name in the package is the function's
-    monkeypatch.setattr(module, "MIN_SHARED", 0)
-    monkeypatch.setattr(module, "ROWS", 3)
+    monkeypatch.setattr(linear_module, "MIN_SHARED", 0)
+    monkeypatch.setattr(linear_module, "ROWS", 3)
     rng = np.random.default_rng(2)
     x, w, b, gy = (rng.standard_normal(s) for s in ((7, 5), (4, 5), (4,), (7, 4)))
     close(k.linear(x, w, b), x @ w.T + b)

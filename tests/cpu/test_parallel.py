@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import itertools
 import os
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -34,6 +36,16 @@ def test_bits_do_not_depend_on_the_number_of_threads(monkeypatch: pytest.MonkeyP
     np.testing.assert_array_equal(results[0], results[2])
 
 
+def test_there_is_one_helper_fewer_than_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The caller is a thread as well."""
+    started: list[Any] = []
+    monkeypatch.setattr(parallel, "threads", lambda: 5)
+    monkeypatch.setattr(threading.Thread, "start", lambda thread: started.append(thread))
+    parallel._helpers.__wrapped__()
+    assert [thread.name for thread in started] == [f"minidl-{i}" for i in range(4)]
+    assert all(thread.daemon for thread in started)            # nobody waits for them at the end
+
+
 def test_an_error_in_a_chunk_reaches_the_caller() -> None:
     def work(begin: int, end: int) -> None:
         if begin == 4:
@@ -41,6 +53,39 @@ def test_an_error_in_a_chunk_reaches_the_caller() -> None:
 
     with pytest.raises(RuntimeError, match="chunk 4"):
         parallel.parallel_for(8, 2, work)
+
+
+def test_an_error_in_a_chunk_holds_no_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of a helper's too: once it is handled, what the chunks worked on is free, without waiting for a collection
+    of cycles."""
+    monkeypatch.setattr(parallel, "threads", lambda: 2)
+    parallel._helpers.cache_clear()
+    main, begun = threading.current_thread(), threading.Event()
+
+    def refused() -> weakref.ref[np.ndarray]:
+        array = np.zeros(1000)
+
+        def work(begin: int, end: int) -> None:
+            if threading.current_thread() is main:
+                begun.wait(20)
+            else:
+                begun.set()
+                raise RuntimeError(f"cannot use {array[begin:end]}")
+
+        with pytest.raises(RuntimeError, match="cannot use"):
+            parallel.parallel_for(20, 1, work)
+        return weakref.ref(array)
+
+    gc.disable()
+    try:
+        alive = refused()
+        deadline = time.monotonic() + 10
+        while alive() is not None and time.monotonic() < deadline:       # the helper lets go of its job in a moment
+            parallel.parallel_for(4, 1, lambda i, j: time.sleep(0.001))
+        assert alive() is None
+    finally:
+        gc.enable()
+        parallel._helpers.cache_clear()
 
 
 @pytest.fixture
@@ -76,6 +121,7 @@ def test_an_interrupt_leaves_no_section_open(call: int, blas: Callable[[], int],
     set_threads, get_threads = map(behind, functions)
     with monkeypatch.context() as patch:
         patch.setattr(parallel, "_openblas", lambda: (set_threads, get_threads))
+        patch.setattr(parallel, "_before", before % 2 + 1)     # what an earlier section found
         with pytest.raises(KeyboardInterrupt):
             parallel.on_one_blas_thread(behind(lambda: None))
     assert (parallel._inside, blas()) == (0, before)
@@ -174,6 +220,7 @@ def test_a_tracer_does_not_change_what_counts_as_unused(name: str) -> None:
                           text=True, check=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
     under_a_tracer, now = done.stdout.split()
     assert under_a_tracer == now
+    test_scratch_is_used_again_and_grows()                     # in this process, which may have a tracer of its own
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
@@ -186,6 +233,19 @@ def test_a_forked_child_works_on() -> None:
         signal.alarm(20)                                       # a child that hangs ends by this
         os._exit(0 if np.array_equal(linear(x, x[:50, :], None), expected) else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_child_that_is_forked_in_a_section_has_its_blas_threads_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And helpers of its own; a child that is forked outside of one has them as they are."""
+    given: list[int] = []
+    monkeypatch.setattr(parallel, "_openblas", lambda: (given.append, lambda: 1))
+    monkeypatch.setattr(parallel, "_before", 5)
+    for inside, expected in ((2, [5]), (0, [5])):
+        monkeypatch.setattr(parallel, "_inside", inside)
+        helpers = parallel._helpers()
+        parallel._after_fork()
+        assert (given, parallel._inside) == (expected, 0)
+        assert parallel._helpers() is not helpers
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system does not confine a process to cores")

@@ -18,7 +18,7 @@ from minidl.compiler.plan import side_streams_of
 from minidl.compiler.record import CompileError, record
 from minidl.compiler.graph import AsGraph
 from minidl.training import RunningMetrics, fit
-from minidl.training.loop import _Compiled
+from minidl.training.loop import _Compiled, _Plain
 
 LOADERS: dict[str, dict[str, Any]] = {
     "odd last": {}, "even": {"batch_size": 5}, "one batch": {"batch_size": 30}, "more than all": {"batch_size": 31},
@@ -379,6 +379,27 @@ def compiled_fit(device: str) -> _Compiled:
     model = small_net()
     model.to(device)
     return _Compiled(model, optimizer_of(model), loader(device), loader(device, shuffle=False))
+
+
+@pytest.mark.parametrize("kind", [_Plain, _Compiled])
+def test_each_step_takes_its_own_rate(kind: type[_Plain]) -> None:
+    """The table has a row for each group and a column for each step, the first at position 0; where its rate is 0 a
+    step leaves the parameters as they are."""
+    minidl.manual_seed(0)
+    model = small_net()
+    run = kind(model, optimizer_of(model), loader(), loader(shuffle=False))
+    for i in range(len(run.train)):
+        factors = [float(step == i) for step in range(len(run.train))]
+        assert run.begin(factors) == 0.2 * factors[-1]
+        np.testing.assert_array_equal(run.rates.table.numpy(), np.outer([0.2, 0.1], factors))
+        before, moved, places = model.state_dict(), [], []
+        for _ in run.epoch():
+            now = model.state_dict()
+            moved.append([not np.array_equal(now[name], array) for name, array in before.items()])
+            places += run.rates.position.tolist()
+            before = now
+        assert moved == [[step == i] * len(before) for step in range(len(factors))]
+        assert places == list(range(len(factors)))
 
 
 def trained(device: str, compiled: bool | None) -> tuple[list[Any], dict[str, np.ndarray], int]:

@@ -132,8 +132,10 @@ def test_items_of_another_dtype_are_refused() -> None:
 @pytest.mark.parametrize("change", [
     lambda c: init.constant_(c, 5.0), lambda c: c.__imul__(2.0), lambda c: c.__setitem__(0, 9.0),
     lambda c: c.detach().__iadd__(1.0), lambda c: c[:1].__iadd__(1.0), lambda c: c.reshape(1, 2).__iadd__(1.0),
+    lambda c: c.T.__iadd__(1.0), lambda c: c.flatten().__iadd__(1.0),
     lambda c: setattr(c, "data", np.ones(2, np.float32))],
-    ids=["init", "imul", "setitem", "detached", "view", "reshaped", "data"])
+    ids=["init", "imul", "setitem", "detached", "view", "reshaped", "transposed",
+         "flattened", "data"])
 def test_a_constant_changed_after_it_was_recorded_is_refused(change: Callable[[Tensor], Any]) -> None:
     x, c = leaf(1, 1), plain(2, 3)
     y = (x * c).sum()

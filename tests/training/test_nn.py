@@ -460,6 +460,13 @@ def test_train_and_eval_reach_every_module() -> None:
     assert all(module.training for _, module in net.named_modules())
 
 
+@pytest.mark.parametrize("layer", [
+    nn.Linear(2, 2), nn.Conv2d(1, 1, 1), nn.MaxPool2d(2), nn.AvgPool2d(2), nn.Dropout(0.5), nn.ReLU(), nn.Tanh(),
+    nn.Sigmoid(), nn.Softmax(), nn.Flatten(), nn.Sequential()], ids=lambda layer: type(layer).__name__)
+def test_a_layer_is_made_for_training(layer: nn.Module) -> None:
+    assert layer.training is True
+
+
 def test_dropout_only_in_training() -> None:
     dropout, x = nn.Dropout(0.25), Tensor(np.ones(10_000, np.float32))
     y = dropout(x).numpy()

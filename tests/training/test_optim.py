@@ -90,6 +90,16 @@ def test_groups_have_settings_of_their_own() -> None:
         np.testing.assert_allclose(p.numpy(), formula(begin, grads, **{**common, **settings}), rtol=1e-12)
 
 
+def test_groups_are_dicts_whose_entries_may_be_set_in_any_way() -> None:
+    sgd = optim.SGD(parameters(), lr=0.1)
+    group = sgd.groups[0]
+    group |= {"lr": 0.2, "momentum": 0.5}
+    assert group is sgd.groups[0]
+    assert (sgd.lr, group["momentum"]) == (0.2, 0.5)
+    with pytest.raises(ValueError, match=r"^SGD: lr is -1 but must be"):
+        group |= {"lr": -1}
+
+
 def test_lr_can_be_changed_between_steps() -> None:
     params = parameters()
     sgd = optim.SGD([{"params": params[:1], "lr": 0.3}, {"params": params[1:]}], lr=0.1)

@@ -527,11 +527,12 @@ class Bar:
     made: list[Bar] = []
 
     def __init__(self, **options: object) -> None:
-        self.options, self.images, self.shown, self.closed = options, [], [], False
+        self.options, self.images, self.shown, self.closed, self.redrawn = options, [], [], False, False
         self.made.append(self)
 
     def set_postfix(self, refresh: bool = True, **shown: str) -> None:
         self.shown.append(shown)
+        self.redrawn |= refresh
 
     def update(self, images: int) -> None:
         self.images.append(images)
@@ -554,6 +555,7 @@ def test_the_bar_counts_images_and_shows_means_so_far(compiled: bool, monkeypatc
         assert bar.options["disable"] is None                  # off where there is no terminal
         assert (bar.options["unit"], bar.options["unit_scale"], bar.options["leave"]) == ("image", True, False)
         assert bar.images == [4, 4, 2]
+        assert not bar.redrawn                                 # at each step: tqdm does it a few times per second
         means = []
         for end in (4, 8, 10):                                 # the rate is 0: the model is the same all the time
             picked = train.dataset.images[train.order(epoch)[:end]], train.dataset.labels[train.order(epoch)[:end]]

@@ -252,6 +252,16 @@ def test_untied_arrays_that_differ_are_no_tied_model(tmp_path):
     assert all(np.array_equal(array, before[name]) for name, array in model.state_dict().items())
 
 
+def test_a_model_is_given_all_its_names_whatever_the_file_ties(tmp_path):
+    """A model of one's own need not know that one name of an array is enough."""
+    save(Net(a=np.ones(2, "f4")), tmp_path / "w.h5")
+    array = np.zeros(2, "f4")
+    model = Net(a=array, b=array)
+    model.state_dict = lambda: dict(model.parameters)
+    load(model, tmp_path / "w.h5")
+    assert (model.loads, array.tolist()) == (1, [1, 1])
+
+
 def test_other_ties_than_the_models_are_no_matter(tmp_path):
     """Stored under the name that comes second in the model; and tied to one that the model does not tie."""
     twin = np.ones(2, "f4")
@@ -261,6 +271,12 @@ def test_other_ties_than_the_models_are_no_matter(tmp_path):
     model.state_dict = lambda: dict(model.parameters)
     load(model, tmp_path / "w.h5")
     assert model.parameters["a"].tolist() == model.parameters["c"].tolist() == [1, 1]
+
+
+@pytest.mark.parametrize(("length", "shown"), [(80, "n" * 80), (81, "n" * 77 + "..."), (500, "n" * 77 + "...")])
+def test_a_name_from_the_file_takes_80_characters_at_most(tmp_path, length, shown):
+    save(Net(**{"n" * length: np.ones(2, "f4")}), tmp_path / "w.h5")
+    assert_refused(tmp_path / "w.h5", f" {shown} is missing in the model but (2,) float32 in the file")
 
 
 @pytest.mark.parametrize(("ties", "message"), [
@@ -566,10 +582,10 @@ def test_every_truncation_is_noticed(path):
 
 def test_a_failing_read_is_told_in_one_line(path, monkeypatch):
     def fail(*_):
-        raise OSError("file read failed:\n  errno = 5")
+        raise OSError("file read failed:\n  errno = 5 in '\x1b[2J\x07'")
 
     monkeypatch.setattr(weights, "_read", fail)
-    assert_refused(path, "is truncated or damaged (file read failed: errno = 5); copy it again from where it came")
+    assert_refused(path, r"is truncated or damaged (file read failed: errno = 5 in '\x1b[2J\x07'); copy it again from")
 
 
 def test_every_flipped_byte_is_noticed(path):
