@@ -1,6 +1,7 @@
-"""Steps that a fused primitive serves, as data.
+"""What programs are fused from, as data: steps that a fused primitive serves, and nets that a region does.
 
-test_fuse.py runs each on the CPU and on CUDA, test_emulated.py on CUDA without a GPU, launch_all.py for the sanitizer.
+test_fuse.py and test_region.py run each on the CPU and on CUDA, test_emulated.py on CUDA without a GPU, launch_all.py
+for the sanitizer.
 """
 
 from __future__ import annotations
@@ -10,8 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from minidl import Tensor, ops
+import minidl
+import zoo
+from minidl import Tensor, nn, ops
 from minidl.ops import ACTIVATIONS
+from zoo.recipe import LAYERS
 
 Step = Callable[..., Any]
 
@@ -80,3 +84,50 @@ STEPS: dict[str, tuple[str, Step, Callable[[], tuple[Any, ...]]]] = {
 
 def normal(*shape: int, dtype: Any = np.float64, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+# ---------------------------------------------------------------- nets, whose images one by one are a region
+def small(*layers: nn.Module) -> nn.Sequential:
+    minidl.manual_seed(0)
+    return nn.Sequential(*layers)
+
+
+def lenet(**options: Any) -> nn.Module:
+    minidl.manual_seed(0)
+    return zoo.build("lenet5", **options)
+
+
+def krizhevsky() -> nn.Module:
+    minidl.manual_seed(0)
+    return zoo.build("krizhevsky2009")
+
+
+NETS: dict[str, tuple[Any, tuple[int, ...], dict[str, Any]]] = {       # layers, an image, options of `recorded`
+    "lenet5": (lenet, (1, 32, 32), {}),
+    "lenet5 of colours, relu": (lambda: lenet(in_channels=3, activation="relu"), (3, 32, 32), {}),
+    "lenet5, sigmoid, smoothed labels": (lambda: lenet(activation="sigmoid"), (1, 32, 32), {"smoothing": 0.1}),
+    "padded, odd sizes": (lambda: small(nn.Conv2d(2, 5, 3, padding=1), nn.Tanh(), nn.Conv2d(5, 3, (2, 4)), nn.Flatten(),
+                                        nn.Linear(3 * 8 * 8, 10)), (2, 9, 11), {}),
+    "asymmetric padding, no bias": (lambda: small(nn.Conv2d(1, 3, (4, 5), padding=((2, 1), (0, 3)), bias=False),
+                                                  nn.ReLU(), nn.AvgPool2d(3), nn.Flatten(), nn.Linear(3 * 9, 7)),
+                                    (1, 11, 10), {"classes": 7}),
+    "one by one filters": (lambda: small(nn.Conv2d(3, 4, 1), nn.Sigmoid(), nn.Conv2d(4, 2, 6), nn.Flatten(),
+                                         nn.Linear(2 * 2 * 4, 10)), (3, 7, 9), {}),
+    "windows that do not tile": (lambda: small(nn.Conv2d(1, 2, 3), nn.Tanh(), nn.AvgPool2d(2), nn.Flatten(),
+                                               nn.Linear(2 * 3 * 4, 10)), (1, 9, 11), {}),
+    "pooling and activations by themselves": (lambda: small(
+        nn.Conv2d(1, 2, 3), nn.AvgPool2d(2), nn.AvgPool2d(2), *(layer() for layer in (*LAYERS.values(),) * 2),
+        nn.Flatten(), nn.Linear(2 * 2 * 2, 10)), (1, 10, 10), {}),
+    "linear": (lambda: small(nn.Flatten(), nn.Linear(35, 50), nn.ReLU(), nn.Linear(50, 33)), (5, 7), {"classes": 33}),
+    "krizhevsky2009's end": (krizhevsky, (3, 32, 32), {}),
+}
+REFUSED: dict[str, tuple[Any, tuple[int, ...], dict[str, Any]]] = {
+    "doubles": (lenet, (1, 32, 32), {"dtype": "float64"}),
+    "a stride": (lambda: small(nn.Conv2d(1, 2, 3, stride=2), nn.Flatten(), nn.Linear(18, 10)), (1, 8, 8), {}),
+    "filters of many taps": (lambda: small(nn.Conv2d(1, 2, 7), nn.Flatten(), nn.Linear(18, 10)), (1, 9, 9), {}),
+    "windows that overlap": (lambda: small(nn.Conv2d(1, 2, 3), nn.AvgPool2d(2, stride=1), nn.Flatten(),
+                                           nn.Linear(50, 10)), (1, 8, 8), {}),
+    "an algorithm that was asked for": (lambda: small(nn.Conv2d(1, 2, 3, algorithm="direct"), nn.Flatten(),
+                                                      nn.Linear(72, 10)), (1, 8, 8), {}),
+    "more weights than a block should read": (lambda: small(nn.Flatten(), nn.Linear(1024, 100)), (1, 32, 32), {}),
+}

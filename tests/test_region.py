@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fused_steps import NETS, REFUSED, krizhevsky, lenet, small
 
 import minidl
-import zoo
 from minidl import Tensor, nn, ops, optim
 from minidl.compiler.fuse import fuse
 from minidl.compiler.passes import common_subexpressions, dead_code
 from minidl.compiler.program import Program
 from minidl.compiler.record import record
-from minidl.compiler.regions import MOST_PRODUCTS, join_regions
+from minidl.compiler.regions import MOST_PRODUCTS, REGIONAL, join_regions
 from minidl.compiler.replay import ByCalls
 from minidl.ops import cpu
 from minidl.ops.primitives import PRIMITIVES
@@ -47,21 +47,6 @@ def region_of(program: Program, monkeypatch: pytest.MonkeyPatch, takes: Any = la
     monkeypatch.setattr(cpu, "can_region_step", takes)
     found = [call for call in join_regions(program).calls if call.name == "region_step"]
     return found[0].arguments[0] if found else None
-
-
-def small(*layers: nn.Module) -> nn.Sequential:
-    minidl.manual_seed(0)
-    return nn.Sequential(*layers)
-
-
-def lenet(**options: Any) -> nn.Module:
-    minidl.manual_seed(0)
-    return zoo.build("lenet5", **options)
-
-
-def krizhevsky() -> nn.Module:
-    minidl.manual_seed(0)
-    return zoo.build("krizhevsky2009")
 
 
 def only_linear(region: Region) -> bool:
@@ -195,6 +180,11 @@ def test_equal_steps_are_equal_regions(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # ---------------------------------------------------------------- the kernel
+def test_every_primitive_of_regions_is_in_a_net(monkeypatch: pytest.MonkeyPatch) -> None:
+    regions = [region_of(recorded(net(), 3, shape, **options)[0], monkeypatch) for net, shape, options in NETS.values()]
+    assert {step.primitive for region in regions if region for step in region.steps} == set(REGIONAL)
+
+
 def test_every_primitive_of_regions_has_its_lines() -> None:
     pytest.importorskip("cupy", reason="CuPy is not installed: the generator cannot be imported")
     from minidl.ops.cuda.region import lines
@@ -202,34 +192,6 @@ def test_every_primitive_of_regions_has_its_lines() -> None:
     for name, known in PRIMITIVES.items():
         assert bool(known.line) == bool(known.takes) == bool(known.gives), name
         assert not known.line or inspect.signature(getattr(lines, known.line)), name
-
-
-NETS: dict[str, tuple[Any, tuple[int, ...], dict[str, Any]]] = {       # layers, an image, options of `recorded`
-    "lenet5": (lenet, (1, 32, 32), {}),
-    "lenet5 of colours, relu": (lambda: lenet(in_channels=3, activation="relu"), (3, 32, 32), {}),
-    "lenet5, sigmoid, smoothed labels": (lambda: lenet(activation="sigmoid"), (1, 32, 32), {"smoothing": 0.1}),
-    "padded, odd sizes": (lambda: small(nn.Conv2d(2, 5, 3, padding=1), nn.Tanh(), nn.Conv2d(5, 3, (2, 4)), nn.Flatten(),
-                                        nn.Linear(3 * 8 * 8, 10)), (2, 9, 11), {}),
-    "asymmetric padding, no bias": (lambda: small(nn.Conv2d(1, 3, (4, 5), padding=((2, 1), (0, 3)), bias=False),
-                                                  nn.ReLU(), nn.AvgPool2d(3), nn.Flatten(), nn.Linear(3 * 9, 7)),
-                                    (1, 11, 10), {"classes": 7}),
-    "one by one filters": (lambda: small(nn.Conv2d(3, 4, 1), nn.Sigmoid(), nn.Conv2d(4, 2, 6), nn.Flatten(),
-                                         nn.Linear(2 * 2 * 4, 10)), (3, 7, 9), {}),
-    "windows that do not tile": (lambda: small(nn.Conv2d(1, 2, 3), nn.Tanh(), nn.AvgPool2d(2), nn.Flatten(),
-                                               nn.Linear(2 * 3 * 4, 10)), (1, 9, 11), {}),
-    "linear": (lambda: small(nn.Flatten(), nn.Linear(35, 50), nn.ReLU(), nn.Linear(50, 33)), (5, 7), {"classes": 33}),
-    "krizhevsky2009's end": (krizhevsky, (3, 32, 32), {}),
-}
-REFUSED: dict[str, tuple[Any, tuple[int, ...], dict[str, Any]]] = {
-    "doubles": (lenet, (1, 32, 32), {"dtype": "float64"}),
-    "a stride": (lambda: small(nn.Conv2d(1, 2, 3, stride=2), nn.Flatten(), nn.Linear(18, 10)), (1, 8, 8), {}),
-    "filters of many taps": (lambda: small(nn.Conv2d(1, 2, 7), nn.Flatten(), nn.Linear(18, 10)), (1, 9, 9), {}),
-    "windows that overlap": (lambda: small(nn.Conv2d(1, 2, 3), nn.AvgPool2d(2, stride=1), nn.Flatten(),
-                                           nn.Linear(50, 10)), (1, 8, 8), {}),
-    "an algorithm that was asked for": (lambda: small(nn.Conv2d(1, 2, 3, algorithm="direct"), nn.Flatten(),
-                                                      nn.Linear(72, 10)), (1, 8, 8), {}),
-    "more weights than a block should read": (lambda: small(nn.Flatten(), nn.Linear(1024, 100)), (1, 32, 32), {}),
-}
 
 
 @pytest.mark.parametrize("name", NETS)
