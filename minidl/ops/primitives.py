@@ -94,8 +94,7 @@ class Primitive(NamedTuple):
     effect: bool = False                   # it is called for more than its result
     update: bool = False                   # it changes what other calls read: parameters
     counter: bool = False                  # it only adds to its first argument, and may do so late
-    shares: bool = False                   # its result may lie in memory that others hold: its first argument's, or a
-    #                                        constant's
+    shares: bool = False                   # its result may lie in its first argument's memory, or in a constant's
     captured: bool = False                 # in a CUDA graph too, it reads numbers anew that change from step to step
     indexed: bool = False                  # it may be given arrays of the host: an index
 

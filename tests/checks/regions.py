@@ -17,6 +17,7 @@ from minidl.compiler.program import Program
 from minidl.compiler.record import record
 from minidl.ops import cpu
 from minidl.ops.region import by_steps
+from zoo.recipe import LAYERS
 
 
 def recorded(net: nn.Module, n: int, shape: tuple[int, ...], classes: int = 10, dtype: str = "float32",
@@ -65,6 +66,9 @@ NETS: dict[str, tuple[Any, tuple[int, ...], dict[str, Any]]] = {       # layers,
                                          nn.Linear(2 * 2 * 4, 10)), (3, 7, 9), {}),
     "windows that do not tile": (lambda: small(nn.Conv2d(1, 2, 3), nn.Tanh(), nn.AvgPool2d(2), nn.Flatten(),
                                                nn.Linear(2 * 3 * 4, 10)), (1, 9, 11), {}),
+    "pooling and activations by themselves": (lambda: small(
+        nn.Conv2d(1, 2, 3), nn.AvgPool2d(2), nn.AvgPool2d(2), *(layer() for layer in (*LAYERS.values(),) * 2),
+        nn.Flatten(), nn.Linear(2 * 2 * 2, 10)), (1, 10, 10), {}),
     "linear": (lambda: small(nn.Flatten(), nn.Linear(35, 50), nn.ReLU(), nn.Linear(50, 33)), (5, 7), {"classes": 33}),
     "krizhevsky2009's end": (krizhevsky, (3, 32, 32), {}),
 }

@@ -14,7 +14,7 @@ import minidl
 from minidl import Tensor, nn, ops, optim
 from minidl.compiler.passes import dead_code
 from minidl.compiler.passes.fusion import fuse
-from minidl.compiler.passes.regions import MAX_IMAGES, join_regions
+from minidl.compiler.passes.regions import MAX_IMAGES, REGIONAL, join_regions
 from minidl.compiler.program import Program
 from minidl.compiler.record import record
 from minidl.compiler.replay import ByCalls
@@ -162,6 +162,11 @@ def test_equal_steps_are_equal_regions(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # ---------------------------------------------------------------- the kernel
+def test_every_primitive_of_regions_is_in_a_net(monkeypatch: pytest.MonkeyPatch) -> None:
+    regions = [region_of(recorded(net(), 3, shape, **options)[0], monkeypatch) for net, shape, options in NETS.values()]
+    assert {step.primitive for region in regions if region for step in region.steps} == set(REGIONAL)
+
+
 def test_every_primitive_of_regions_has_its_lines() -> None:
     pytest.importorskip("cupy", reason="CuPy is not installed: the generator cannot be imported")
     from minidl.ops.cuda.region import lines

@@ -8,9 +8,6 @@ import minidl
 import zoo
 from minidl import Tensor, data, init, nn, ops, optim
 
-minidl.manual_seed(1)
-minidl.set_precision("fp32")
-minidl.set_workspace_limit(2**28)
 x: Tensor = Tensor(np.ones((2, 3, 8, 8), np.float32))
 w: Tensor = Tensor([[[[1.0]]] * 3], requires_grad=True)
 labels: list[int] = [0, 1]
@@ -39,11 +36,12 @@ def layers(a: Tensor, b: Tensor | None = None) -> Tensor:
     return loss + ops.mse_loss(y, y, reduction="mean")
 
 
-ops.conv2d(x, w, stride="2")  # type: ignore[arg-type]
-ops.conv2d(x, w, strides=2)  # type: ignore[call-arg]
-ops.relu([1.0])  # type: ignore[arg-type]
-size: int = ops.relu(x)  # type: ignore[assignment]
-names: list[str] = [*ops.OPS, *ops.ACTIVATIONS]
+def mistakes() -> list[str]:
+    ops.conv2d(x, w, stride="2")  # type: ignore[arg-type]
+    ops.conv2d(x, w, strides=2)  # type: ignore[call-arg]
+    ops.relu([1.0])  # type: ignore[arg-type]
+    size: int = ops.relu(x)  # type: ignore[assignment]
+    return [*ops.OPS, *ops.ACTIVATIONS, str(size)]
 
 
 # ---------------------------------------------------------------- layers
@@ -62,41 +60,43 @@ class Net(nn.Module):
         return y
 
 
-net = Net().to("cpu", "float64").train()
-zoo_net: nn.Module = zoo.build("lenet5", activation="relu")
-model: zoo.Model = zoo.MODELS["lenet5"]
-recipe: zoo.Recipe = model.recipe
-state: dict[str, np.ndarray] = net.state_dict()
-
 # ---------------------------------------------------------------- data, training, weights
-digits: data.Dataset = data.load(data.DATASETS[-1], "train")
-train, test, origin = data.resolve("auto", "mnist")
-mean, std = data.channel_statistics(digits)
-loader = data.DataLoader(digits.first(100), 10, mean=mean, std=std, padding=2)
-stored: data.DeviceBatches | None = None if data.own_batches(loader) else data.DeviceBatches(loader)
-sgd = optim.SGD(net.parameters(), recipe.lr, momentum=recipe.momentum)
-group: optim.Group = sgd.groups[0]
-rates: list[optim.Schedule] = [optim.constant(), optim.step(2), optim.linear(10), optim.cosine(10),
-                               optim.warmup(2, optim.cosine(8)), optim.schedule("cosine", 10),
-                               optim.SCHEDULES["linear"](10)]
-table = optim.Rates(Tensor([[0.1, 0.05]], dtype="float64"), Tensor([0]))
+def train() -> None:
+    minidl.manual_seed(1)
+    minidl.set_precision("fp32")
+    minidl.set_workspace_limit(2**28)
+    net = Net().to("cpu", "float64").train()
+    zoo_net: nn.Module = zoo.build("lenet5", activation="relu")
+    model: zoo.Model = zoo.MODELS["lenet5"]
+    recipe: zoo.Recipe = model.recipe
+    state: dict[str, np.ndarray] = net.state_dict()
 
+    digits: data.Dataset = data.load(data.DATASETS[-1], "train")
+    known, unknown, note = data.resolve("auto", "mnist")
+    mean, std = data.channel_statistics(digits)
+    loader = data.DataLoader(digits.first(100), 10, mean=mean, std=std, padding=2)
+    stored: data.DeviceBatches | None = None if data.own_batches(loader) else data.DeviceBatches(loader)
+    sgd = optim.SGD(net.parameters(), recipe.lr, momentum=recipe.momentum)
+    group: optim.Group = sgd.groups[0]
+    rates: list[optim.Schedule] = [optim.constant(), optim.step(2), optim.linear(10), optim.cosine(10),
+                                   optim.warmup(2, optim.cosine(8)), optim.schedule("cosine", 10),
+                                   optim.SCHEDULES["linear"](10)]
+    table = optim.Rates(Tensor([[0.1, 0.05]], dtype="float64"), Tensor([0]))
 
-@minidl.compile
-def step(images: Tensor, labels: Tensor) -> Tensor:
-    sgd.zero_grad()
-    loss = ops.cross_entropy(net(images), labels)
-    loss.backward()
-    sgd.step(table if stored else None)
-    return loss
+    @minidl.compile
+    def step(images: Tensor, labels: Tensor) -> Tensor:
+        sgd.zero_grad()
+        loss = ops.cross_entropy(net(images), labels)
+        loss.backward()
+        sgd.step(table if stored else None)
+        return loss
 
-
-try:
-    for images, answers in loader:
-        value: float = step(images, answers).item()
-except minidl.CompileError as error:
-    print(error, minidl.__version__)
-with minidl.no_grad():
-    minidl.save(net, "net.h5")
-    minidl.load(net, "net.h5")
-minidl.gradcheck(arithmetic, [x, x])
+    try:
+        for images, answers in loader:
+            value: float = step(images, answers).item()
+    except minidl.CompileError as error:
+        print(error, minidl.__version__)
+    with minidl.no_grad():
+        minidl.save(net, "net.h5")
+        minidl.load(net, "net.h5")
+    minidl.gradcheck(arithmetic, [x, x])
