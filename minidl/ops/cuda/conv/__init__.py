@@ -11,10 +11,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from cupy import ndarray as Array
 
 from ....device import precision
 from ...geometry import ConvGeometry, PoolGeometry
+from ...primitives import Array
 from ..activation import VALUES
 from ..pool import avg_pool2d, avg_pool2d_grad_act, in_squares
 from .auto import Launcher, fastest

@@ -17,11 +17,11 @@ from pathlib import Path
 
 import cupy
 import numpy as np
-from cupy import ndarray as Array
 
 from ....device import precision
 from ....version import __version__
 from ...geometry import ConvGeometry
+from ...primitives import Array
 
 Launcher = Callable[..., Array]
 Key = tuple[str, ConvGeometry, np.dtype, str]          # direction, g, dtype, precision

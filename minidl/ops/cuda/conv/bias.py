@@ -7,8 +7,8 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-from cupy import ndarray as Array
 
+from ...primitives import Array
 from .. import launch
 from ..reduce import sum_first
 

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import cupy
 import numpy as np
-from cupy import ndarray as Array
 
 from ....device import precision
+from ...primitives import Array
 from .. import launch
 from ..reduce import sum_first
 from .tile import BK, BN, MIN_SLABS_PER_SPLIT, MODES, TILES, rows_per_block

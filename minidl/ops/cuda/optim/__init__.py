@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import cupy
 import numpy as np
-from cupy import ndarray as Array
 
 from ...primitives import Rate
 from .. import launch
@@ -64,7 +63,7 @@ def sgd(params: list[cupy.ndarray], grads: list[cupy.ndarray], velocities: list[
             (blocks,), (THREADS,), table.tobytes(), *rate, momentum, weight_decay, nesterov)
 
 
-def _like(x: Array) -> Like:
+def _like(x: cupy.ndarray) -> Like:
     return x.shape, x.dtype, x.data.device_id
 
 
@@ -88,7 +87,7 @@ def _plan(key: tuple[int, ...], params: list[cupy.ndarray], velocities: list[cup
     return launches
 
 
-def _launch(members: list[int], params: list[Array], velocities: list[Array] | None) -> Launch:
+def _launch(members: list[int], params: list[cupy.ndarray], velocities: list[cupy.ndarray] | None) -> Launch:
     table, count = np.zeros((), launch.struct("Parameters")), len(members)
     own = [params[i] for i in members]
     ends = np.cumsum([-(-p.size // BLOCK) for p in own])

@@ -7,10 +7,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from cupy import ndarray as Array
 
 from ...geometry import PoolGeometry
-from ...primitives import ACTIVATIONS
+from ...primitives import ACTIVATIONS, Array
 from .. import launch
 
 __all__ = ["avg_pool2d", "avg_pool2d_grad_act", "avg_pool2d_grad_x", "max_pool2d", "max_pool2d_grad_x"]

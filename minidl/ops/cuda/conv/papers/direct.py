@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from cupy import ndarray as Array
 
 from ....geometry import ConvGeometry
+from ....primitives import Array
 from ... import launch
 
 BLOCK = 256                                # threads

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from cupy import ndarray as Array
 
 from ..... import device
 from ....geometry import ConvGeometry
+from ....primitives import Array
 from ... import launch
 from ...reduce import sum_first
 

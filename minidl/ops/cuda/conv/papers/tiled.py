@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import cupy
 import numpy as np
-from cupy import ndarray as Array
 
 from ....geometry import ConvGeometry
+from ....primitives import Array
 from ... import launch
 from ...reduce import sum_first
 

@@ -7,10 +7,10 @@ Two algorithms, which differ in how many images go through the buffer of unrolle
 from __future__ import annotations
 
 import numpy as np
-from cupy import ndarray as Array
 
 from ..... import device
 from ....geometry import ConvGeometry
+from ....primitives import Array
 from ... import launch
 from ...linear import gemm, linear, linear_grad_x
 from ...reduce import sum_first

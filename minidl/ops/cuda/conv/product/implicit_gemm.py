@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import cupy
 import numpy as np
-from cupy import ndarray as Array
 
 from .....device import precision
 from ....geometry import ConvGeometry
+from ....primitives import Array
 from ... import launch
 from ...linear.tile import BK, BN, MIN_SLABS_PER_SPLIT, MODES, TILES, rows_per_block, tensor_cores_refuse
 from ...reduce import sum_first

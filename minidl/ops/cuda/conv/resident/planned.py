@@ -6,11 +6,12 @@ import functools
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+import cupy
 import numpy as np
-from cupy import ndarray as Array
 
 from .....device import precision
 from ....geometry import ConvGeometry, PoolGeometry
+from ....primitives import Array
 from ... import launch
 from ...linear.tile import MODES, tensor_cores_refuse
 from ...pool import in_squares
@@ -108,7 +109,7 @@ def _planned(of: Outputs | Gradients, g: ConvGeometry, dtype: np.dtype, window: 
     return kernel.sized(plan.grid, (plan.threads,), plan.shared), plan
 
 
-def _on_16_bytes(x: Array) -> Array:
+def _on_16_bytes(x: cupy.ndarray) -> cupy.ndarray:
     """x where kernels may copy it by 16 bytes: a copy where it does not start on a multiple of them."""
     return x.copy() if x.data.ptr % 16 else x
 

@@ -7,9 +7,9 @@ from itertools import product
 from typing import NamedTuple
 
 import numpy as np
-from cupy import ndarray as Array
 
 from ....geometry import ConvGeometry
+from ....primitives import Array
 from ... import launch
 from .. import cost
 from ..cost import round_up
