@@ -11,8 +11,8 @@ import json
 import re
 import subprocess
 import sys
-import types
 import threading
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
