@@ -4,7 +4,10 @@
 #include "include/common.cuh"
 #include "include/act.cuh"
 
-#define ELEMENTS unsigned i = THREAD; i < size; i += THREADS
+#define ELEMENTS                                                                                                       \
+    unsigned i = THREAD;                                                                                               \
+    i < size;                                                                                                          \
+    i += THREADS
 
 extern "C" __global__ void activation(const REAL* x, REAL* y, unsigned size) {
     for (ELEMENTS) y[i] = ACT_VALUE(x[i]);

@@ -8,7 +8,9 @@
 #include "include/common.cuh"
 #include "include/rows.cuh"
 
-struct Row { int at, lane, size; };        // first element, this thread's place, elements: 0 where there is no row
+struct Row {
+    int at, lane, size;
+};  // first element, this thread's place, elements: 0 where there is no row
 
 __device__ __forceinline__ Row my_row(int rows, int size, int inner, int lanes) {
     unsigned row = THREAD / lanes;

@@ -46,8 +46,9 @@ extern "C" __global__ void gather(const unsigned char* images, const long long* 
 }
 
 extern "C" __global__ void next_batch(const unsigned char* images, const long long* labels, const long long* order,
-                                      const long long* position, const REAL* affine, REAL* y, long long* picked, int stored,
-                                      int count, int batch, int n, int channels, int h, int w, int padding) {
+                                      const long long* position, const REAL* affine, REAL* y, long long* picked,
+                                      int stored, int count, int batch, int n, int channels, int h, int w,
+                                      int padding) {
     Images from{images, stored, channels, h, w, padding};
     long long first = (position[0] + 1) * batch;
     for (unsigned plane = blockIdx.x; plane < n * channels; plane += gridDim.x) {

@@ -12,7 +12,7 @@
 #include "include/rows.cuh"
 
 __device__ __forceinline__ bool is_class(long long label, int classes) {
-    return (unsigned long long)label < (unsigned)classes;     // a negative label is a very large unsigned one
+    return (unsigned long long)label < (unsigned)classes;  // a negative label is a very large unsigned one
 }
 
 // log_p of an image, and its loss: true in the row's first lane, and 0 where there is no such image.
@@ -30,7 +30,7 @@ __device__ __forceinline__ REAL loss_of(const REAL* x, const long long* labels, 
     if (!live) return (REAL)0;
     long long label = labels[row];
     if (!is_class(label, classes)) return __int_as_float(0x7fffffff);
-    REAL loss = -(x[at + label] - top - log_sum);              // log_p[label], which another lane may have written
+    REAL loss = -(x[at + label] - top - log_sum);  // log_p[label], which another lane may have written
     return smoothing != (REAL)0 ? keep * loss - smoothing * mean : loss;
 }
 
@@ -41,9 +41,9 @@ extern "C" __global__ void cross_entropy_rows(const REAL* x, const long long* la
     if (row < n && lane == 0) losses[row] = loss;
 }
 
-extern "C" __global__ void __launch_bounds__(1024) cross_entropy_all(
-        const REAL* x, const long long* labels, REAL* log_p, REAL* total, int n, int classes, int lanes,
-        REAL smoothing, REAL keep, int divisor) {
+extern "C" __global__ void __launch_bounds__(1024)
+    cross_entropy_all(const REAL* x, const long long* labels, REAL* log_p, REAL* total, int n, int classes, int lanes,
+                      REAL smoothing, REAL keep, int divisor) {
     int lane = threadIdx.x % lanes;
     REAL sum = 0;
     for (int first = 0; first < n; first += blockDim.x / lanes) {
@@ -51,11 +51,11 @@ extern "C" __global__ void __launch_bounds__(1024) cross_entropy_all(
         if (lane == 0) sum += loss;
     }
     sum = reduce(sum, blockDim.x, false);
-    if (threadIdx.x == 0) *total = sum / (REAL)divisor;        // the mean of no images: 0 / 0 is NaN, as it should be
+    if (threadIdx.x == 0) *total = sum / (REAL)divisor;  // the mean of no images: 0 / 0 is NaN, as it should be
 }
 
-extern "C" __global__ void __launch_bounds__(1024) cross_entropy_sum(const REAL* losses, REAL* total, int n,
-                                                                     int divisor) {
+extern "C" __global__ void __launch_bounds__(1024)
+    cross_entropy_sum(const REAL* losses, REAL* total, int n, int divisor) {
     REAL sum = 0;
     for (unsigned i = threadIdx.x; i < n; i += blockDim.x) sum += losses[i];
     sum = reduce(sum, blockDim.x, false);
@@ -79,9 +79,9 @@ extern "C" __global__ void cross_entropy_grad_x(const REAL* gy, const REAL* log_
 }
 
 // A lane turns the log_p that it wrote to gx into the gradient, which no other lane reads.
-extern "C" __global__ void __launch_bounds__(1024) cross_entropy_with_grad(
-        const REAL* x, const long long* labels, REAL* gx, REAL* total, int n, int classes, int lanes,
-        REAL smoothing, REAL keep, int divisor, REAL share) {
+extern "C" __global__ void __launch_bounds__(1024)
+    cross_entropy_with_grad(const REAL* x, const long long* labels, REAL* gx, REAL* total, int n, int classes,
+                            int lanes, REAL smoothing, REAL keep, int divisor, REAL share) {
     int lane = threadIdx.x % lanes;
     REAL sum = 0;
     for (int first = 0; first < n; first += blockDim.x / lanes) {

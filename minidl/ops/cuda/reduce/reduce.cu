@@ -8,8 +8,8 @@
 #define COLUMNS 32
 #define ROWS 8
 
-extern "C" __global__ void __launch_bounds__(COLUMNS * ROWS) sum_first(const REAL* __restrict__ parts,
-                                                                       REAL* __restrict__ out, int s, int columns) {
+extern "C" __global__ void __launch_bounds__(COLUMNS* ROWS)
+    sum_first(const REAL* __restrict__ parts, REAL* __restrict__ out, int s, int columns) {
     __shared__ REAL sums[ROWS][COLUMNS];
     const int column = blockIdx.x * COLUMNS + threadIdx.x;
     if (column < columns) {
@@ -18,22 +18,16 @@ extern "C" __global__ void __launch_bounds__(COLUMNS * ROWS) sum_first(const REA
         int row = threadIdx.y;
         for (; row < s - 3 * ROWS; row += 4 * ROWS) {
 #pragma unroll
-            for (int k = 0; k < 4; k++) {
-                sum[k] += at[(row + k * ROWS) * columns];
-            }
+            for (int k = 0; k < 4; k++) sum[k] += at[(row + k * ROWS) * columns];
         }
-        for (; row < s; row += ROWS) {
-            sum[0] += at[row * columns];
-        }
+        for (; row < s; row += ROWS) sum[0] += at[row * columns];
         sums[threadIdx.y][threadIdx.x] = (sum[0] + sum[1]) + (sum[2] + sum[3]);
     }
     __syncthreads();
     if (threadIdx.y == 0 && column < columns) {
         REAL sum = 0;
 #pragma unroll
-        for (int k = 0; k < ROWS; k++) {
-            sum += sums[k][threadIdx.x];
-        }
+        for (int k = 0; k < ROWS; k++) sum += sums[k][threadIdx.x];
         out[column] = sum;
     }
 }

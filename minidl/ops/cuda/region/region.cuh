@@ -4,12 +4,12 @@
 // next one. Sums run in a fixed order. Where a function has fewer outputs than the block has threads, TEAMS of threads
 // share out each sum, and meet in `scratch`.
 //
-// -DTHREADS_A_BLOCK: a multiple of 32.
+// -DTHREADS_PER_BLOCK: a multiple of 32.
 #include "include/common.cuh"
 #include "include/act.cuh"
 
-constexpr int T = THREADS_A_BLOCK, WARPS = T / 32;
-static_assert(T % 32 == 0, "THREADS_A_BLOCK must be a multiple of a warp's 32 threads");
+constexpr int T = THREADS_PER_BLOCK, WARPS = T / 32;
+static_assert(T % 32 == 0, "THREADS_PER_BLOCK must be a multiple of a warp's 32 threads");
 
 // C planes of H x W, each in PH rows of PW with TOP rows above and LEFT columns before it; all around there are zeros.
 template <int C_, int H_, int W_, int TOP_, int LEFT_, int PH_, int PW_> struct Planes {
@@ -20,7 +20,7 @@ template <int C_, int H_, int W_, int TOP_, int LEFT_, int PH_, int PW_> struct 
     __device__ __forceinline__ REAL* at(int c, int i, int j) const {
         return start + (c * PH + i + TOP) * PW + j + LEFT;
     }
-    __device__ __forceinline__ REAL& operator[](int k) const {     // by its place among the values alone
+    __device__ __forceinline__ REAL& operator[](int k) const {  // by its place among the values alone
         return DENSE ? start[k] : *at(k / (H * W), k / W % H, k % W);
     }
 };
@@ -60,15 +60,14 @@ template <class X, int LEFT> __host__ __device__ constexpr int together() {
 }
 
 // ---------------------------------------------------------------- in and out
-__device__ __forceinline__ void clear(REAL* memory, int size) {      // a multiple of 4
+__device__ __forceinline__ void clear(REAL* memory, int size) {  // a multiple of 4
     for (int i = threadIdx.x * 4; i < size; i += T * 4) *(Pack<4>*)&memory[i] = Pack<4>();
 }
 
 // Filters (maps, taps) from global memory, each on a multiple of 4 elements. They have arrived once each thread has
 // called end_copies and await_copies, and behind the next barrier.
 template <int MAPS, int TAPS> __device__ __forceinline__ void load_filters(REAL* to, const REAL* w) {
-    for (int i = threadIdx.x; i < MAPS * TAPS; i += T)
-        start_copy(&to[i / TAPS * up(TAPS, 4) + i % TAPS], &w[i], true);
+    for (int i = threadIdx.x; i < MAPS * TAPS; i += T) start_copy(&to[i / TAPS * up(TAPS, 4) + i % TAPS], &w[i], true);
 }
 
 template <class X> __device__ __forceinline__ void load_image(const X x, const REAL* from) {
@@ -115,11 +114,11 @@ __device__ __forceinline__ void conv(const X x, const REAL* filters, const REAL*
             }
         }
 #pragma unroll
-        for (int e = 0; e < 8; ++e) {
-            if (TEAMS > 1) scratch[(team * 8 + e) * ITEMS + item] = sum[e];
+        for (int e = 0; e < 8; ++e)
+            if (TEAMS > 1)
+                scratch[(team * 8 + e) * ITEMS + item] = sum[e];
             else if (i + e / 4 < Y::H && j + e % 4 < Y::W)
                 *y.at(m, i + e / 4, j + e % 4) = ACTIVATE::value(sum[e] + bias);
-        }
     }
     if (TEAMS == 1) return;
     __syncthreads();
@@ -137,7 +136,8 @@ __device__ __forceinline__ void conv(const X x, const REAL* filters, const REAL*
 // of KW taps of TM maps; teams share out the rows of gy, which end with zeros up to fours.
 template <int KH, int KW, int TOP, int LEFT, int TM, int TEAMS, class X, class G>
 __device__ __forceinline__ void conv_grad_w(const G gy, const X x, REAL* part, bool first, REAL* scratch) {
-    constexpr int LINES = X::C * KH, ITEMS = LINES * ((G::C + TM - 1) / TM), N = up(KW + 3, 4), SIZE = G::C * LINES * KW;
+    constexpr int LINES = X::C * KH, ITEMS = LINES * ((G::C + TM - 1) / TM), N = up(KW + 3, 4),
+                  SIZE = G::C * LINES * KW;
     for (int at = threadIdx.x; at < ITEMS * TEAMS; at += T) {
         int team = at / ITEMS, item = at - team * ITEMS;
         int group = item / LINES, line = item - group * LINES, c = line / KH, p = line % KH;
@@ -169,8 +169,10 @@ __device__ __forceinline__ void conv_grad_w(const G gy, const X x, REAL* part, b
 #pragma unroll
             for (int q = 0; q < KW; ++q) {
                 int k = ((group * TM + f) * LINES + line) * KW + q;
-                if (TEAMS > 1) scratch[team * SIZE + k] = sum[f][q];
-                else part[k] = first ? sum[f][q] : part[k] + sum[f][q];
+                if (TEAMS > 1)
+                    scratch[team * SIZE + k] = sum[f][q];
+                else
+                    part[k] = first ? sum[f][q] : part[k] + sum[f][q];
             }
         }
     }
@@ -185,8 +187,8 @@ __device__ __forceinline__ void conv_grad_w(const G gy, const X x, REAL* part, b
 }
 
 // part (maps of gy): as conv_grad_w. A warp owns a map; teams share out its numbers.
-template <int TEAMS, class G> __device__ __forceinline__ void conv_grad_b(const G gy, REAL* part, bool first,
-                                                                           REAL* scratch) {
+template <int TEAMS, class G>
+__device__ __forceinline__ void conv_grad_b(const G gy, REAL* part, bool first, REAL* scratch) {
     for (int at = threadIdx.x / 32; at < G::C * TEAMS; at += WARPS) {
         int m = at % G::C, team = at / G::C;
         REAL sum = 0;
@@ -194,8 +196,10 @@ template <int TEAMS, class G> __device__ __forceinline__ void conv_grad_b(const 
         for (int k = team * 32 + threadIdx.x % 32; k < G::H * G::W; k += TEAMS * 32) sum += gy[m * G::H * G::W + k];
         sum = warp_sum(sum);
         if (threadIdx.x % 32) continue;
-        if (TEAMS > 1) scratch[at] = sum;
-        else part[m] = first ? sum : part[m] + sum;
+        if (TEAMS > 1)
+            scratch[at] = sum;
+        else
+            part[m] = first ? sum : part[m] + sum;
     }
     if (TEAMS == 1) return;
     __syncthreads();
@@ -265,8 +269,8 @@ __device__ __forceinline__ void linear(const X x, const W w, const REAL* b, cons
     int lane = threadIdx.x % 32;
     for (int at = threadIdx.x / 32; at < GROUPS * TEAMS; at += WARPS) {
         int team = at / GROUPS, o = (at - team * GROUPS) * ROWS;
-        REAL sum[ROWS] = {}, mine = b && !team ? b[imin(o + lane, OUT - 1)] : (REAL)0;   // a lane ends with one output
-#pragma unroll (UNROLL)
+        REAL sum[ROWS] = {}, mine = b && !team ? b[imin(o + lane, OUT - 1)] : (REAL)0;  // a lane ends with one output
+#pragma unroll(UNROLL)
         for (int k = (team * 32 + lane) * V; k < IN; k += TEAMS * 32 * V) {
             Pack<V> given = *(const Pack<V>*)&x.start[k], weight[ROWS];
 #pragma unroll
@@ -282,8 +286,10 @@ __device__ __forceinline__ void linear(const X x, const W w, const REAL* b, cons
             if (lane == r) mine += total;
         }
         if (lane >= ROWS || o + lane >= OUT) continue;
-        if (TEAMS > 1) scratch[team * OUT + o + lane] = mine;
-        else y[o + lane] = ACTIVATE::value(mine);
+        if (TEAMS > 1)
+            scratch[team * OUT + o + lane] = mine;
+        else
+            y[o + lane] = ACTIVATE::value(mine);
     }
     if (TEAMS == 1) return;
     __syncthreads();
@@ -325,8 +331,9 @@ __device__ __forceinline__ int as_int(long long label) {
 }
 
 // The image's loss, and (softmax - target) * scale. The first warp does it. A label that is not a class makes both NaN.
-template <class X, class Y> __device__ __forceinline__ void cross_entropy(
-        const X x, int label, REAL* loss, const Y gx, REAL smoothing, REAL scale) {
+template <class X, class Y>
+__device__ __forceinline__ void cross_entropy(const X x, int label, REAL* loss, const Y gx, REAL smoothing,
+                                              REAL scale) {
     constexpr int K = X::SIZE;
     if (threadIdx.x >= 32) return;
     bool is_class = (unsigned)label < (unsigned)K;

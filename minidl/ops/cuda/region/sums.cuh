@@ -5,8 +5,8 @@
 // (TALL + WIDE) numbers. Sums run over the N images in one fixed order. Requires: blockDim.x SUM_THREADS.
 #include "include/common.cuh"
 
-constexpr int SUM_THREADS = 256, STEP = 128;                 // STEP: images of a product that are taken at once
-constexpr int TALL = 16, WIDE = 32;                          // rows and columns of a product's tile
+constexpr int SUM_THREADS = 256, STEP = 128;  // STEP: images of a product that are taken at once
+constexpr int TALL = 16, WIDE = 32;           // rows and columns of a product's tile
 static_assert(SUM_THREADS == 8 * WIDE && TALL == 16, "8 warps, in a product 2 teams of 4: a thread owns 4 rows");
 
 // Rows of a matrix (N, COLUMNS) from row k and column j on, zeros beyond it, as (STEP, ACROSS).
@@ -24,7 +24,7 @@ __device__ __forceinline__ void load_tile(REAL* to, const REAL* from, int k, int
 // 4 rows of a column for every other image.
 template <int N, int ROWS, int COLUMNS>
 __device__ __forceinline__ void product(REAL* memory, int block, const REAL* a, const REAL* b, REAL* out, REAL scale) {
-    constexpr int BLOCKS = (COLUMNS + WIDE - 1) / WIDE;      // side by side
+    constexpr int BLOCKS = (COLUMNS + WIDE - 1) / WIDE;  // side by side
     REAL *left = memory, *right = memory + STEP * TALL, sum[4] = {};
     int i0 = block / BLOCKS * TALL, j0 = block % BLOCKS * WIDE;
     int lane = threadIdx.x % WIDE, i = threadIdx.x / WIDE % 4 * 4, team = threadIdx.x / (4 * WIDE);
