@@ -22,7 +22,8 @@ def conv2d(k, x: Tensor, w: Tensor, b: Tensor | None = None, *, stride: Pair = 1
 
     NaN and infinity reach every output whose window holds them. Where an infinite or NaN filter element meets the zeros
     of padding (or, for the gradient by x, those around gy), some algorithms multiply, which gives NaN (0 * inf), and
-    others leave the zeros out: in minidl as in PyTorch, where it depends on the sizes.
+    others leave the zeros out: in minidl as in PyTorch, where it depends on the sizes. On CUDA the same holds where an
+    infinite or NaN pixel meets the zeros around gy, in the gradient by w.
 
     Raises ValueError where shapes, stride, padding or algorithm do not fit, naming both sizes.
 

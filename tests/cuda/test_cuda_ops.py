@@ -426,6 +426,7 @@ extern "C" __global__ void probe(const float* x, REAL* y, float single, double b
 
 @pytest.fixture
 def probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    (tmp_path / "include").mkdir()
     (tmp_path / "include/common.cuh").write_text((launch.FOLDER / "include/common.cuh").read_text(encoding="utf-8"))
     (tmp_path / "probe.cu").write_text('#include "include/common.cuh"\n' + PROBE)
     monkeypatch.setattr(launch.sources, "FOLDER", tmp_path)

@@ -511,7 +511,8 @@ def test_gpu_an_epoch_is_queued_without_waiting() -> None:
     """Nor does a plain compiled step wait where its rate changes."""
     run = compiled_fit("cuda")
     for _ in range(3):
-        assert len(list(run.epoch([1.0] * 4))) == 4            # records twice, then captures
+        run.begin([1.0] * 4)
+        assert len(list(run.epoch())) == 4                     # records twice, then captures
     for _ in range(3):
         run.evaluate()
     for compiled in (run.step, run.look):

@@ -81,11 +81,14 @@ def trials(name: str) -> Any:
         yield arrays[:-1], arrays[-1]
 
 
-def compare(name: str, arrays: list[Array], gy: Array, found: list[Array], wanted: list[Array]) -> None:
-    """But for x's gradient from special filters, where zeros may be met or left out."""
-    if "conv2d" in name and not np.isfinite(arrays[1]).all():
-        finite = np.isfinite(found[1]) & np.isfinite(wanted[1])
-        found[1], wanted[1] = (np.where(finite, a, 0) for a in (found[1], wanted[1]))
+def compare(name: str, arrays: list[Array], gy: Array, found: list[Array], wanted: list[Array],
+            device: str = "cpu") -> None:
+    """But for a gradient of a convolution where zeros may be met or left out: x's from special filters, and on CUDA the
+    filters' from special images."""
+    for special_one, gradient in ((1, 1), (0, 2)) if device == "cuda" else ((1, 1),):
+        if "conv2d" in name and not np.isfinite(arrays[special_one]).all():
+            finite = np.isfinite(found[gradient]) & np.isfinite(wanted[gradient])
+            found[gradient], wanted[gradient] = (np.where(finite, a, 0) for a in (found[gradient], wanted[gradient]))
     for got, want in zip(found, wanted, strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5, err_msg=f"{name} of {arrays}, gradient {gy}")
 
@@ -111,7 +114,7 @@ def test_special_values_on_cuda_as_on_the_cpu(name: str) -> None:
     for arrays, gy in trials(name):
         arrays, gy = ([np.where(np.abs(a) < 1e-38, 0, a) for a in (*given,)] for given in (arrays, (gy,)))
         wanted = minidls(OPS[name][1], arrays, gy[0])
-        compare(name, arrays, gy[0], minidls(OPS[name][1], arrays, gy[0], "cuda"), wanted)
+        compare(name, arrays, gy[0], minidls(OPS[name][1], arrays, gy[0], "cuda"), wanted, "cuda")
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
