@@ -111,7 +111,7 @@ class _Check:
         self.arrived.add(i)
         return grad.numpy().reshape(-1)
 
-    def derivative(self, i: int, flat: Any, v: Any) -> np.ndarray:
+    def derivative(self, i: int, flat: int | slice | np.ndarray, v: float | np.ndarray) -> np.ndarray:
         """Central difference of fn, flat, when the elements `flat` of input i move along v."""
         x = self.start[i].reshape(-1)[flat]
         h = self.eps * max(1.0, float(np.max(np.abs(x), initial=0.0)))
@@ -123,7 +123,7 @@ class _Check:
             values.append(self.value(moved).reshape(-1))
         return (values[0] - values[1]) / (2 * h)
 
-    def tolerance(self, numeric: Any) -> Any:
+    def tolerance(self, numeric: np.ndarray | float) -> np.ndarray | float:
         return self.atol + self.rtol * np.abs(numeric)
 
     def given(self, i: int, analytic: float) -> str:
@@ -199,7 +199,7 @@ def _refuse(inputs: Sequence[Tensor]) -> None:
                          "requires_grad=True on those to check")
 
 
-def _float64(y: Any) -> Tensor:
+def _float64(y: Tensor | float) -> Tensor:
     if not isinstance(y, Tensor) or y.dtype != np.float64:
         what = f"a {y.dtype} Tensor" if isinstance(y, Tensor) else f"a {type(y).__name__}"
         raise TypeError(f"gradcheck: fn returned {what} but must return a float64 Tensor; compute it from the "
@@ -212,5 +212,5 @@ def _share(difference: Any, tolerance: Any) -> Any:
     return np.nan_to_num(np.abs(difference) / tolerance, nan=math.inf, posinf=math.inf)
 
 
-def _at(x: Any, flat: int) -> Element:
+def _at(x: Tensor | np.ndarray, flat: int) -> Element:
     return tuple(int(n) for n in np.unravel_index(flat, x.shape))

@@ -6,6 +6,7 @@ import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ class Listener:
 
     recording = False
 
-    def through(self, backend: Any) -> Any:
+    def through(self, backend: ModuleType) -> Any:
         """The primitives that are to be called in the place of a backend's."""
         return backend
 
@@ -59,7 +60,8 @@ class Listener:
     def seen(self, tensors: Iterable[object]) -> None:
         """Tensors are given to an op."""
 
-    def run(self, name: str, body: Callable[..., Any], k: Any, arrays: list[Any], options: dict[str, Any]) -> Any:
+    def run(self, name: str, body: Callable[..., Any], k: ModuleType, arrays: list[Any],
+            options: dict[str, Any]) -> Any:
         """(the result, its backward closure) of an op's body."""
         return body(k, *arrays, **options)
 
@@ -96,7 +98,7 @@ class Listener:
     def holds_items(self, what: str, container: Iterable[object]) -> None:
         """What follows depends on what a container holds."""
 
-    def reads_entry(self, place: Any, name: str, value: object, noted: bool) -> None:
+    def reads_entry(self, place: dict[str, Any], name: str, value: object, noted: bool) -> None:
         """An entry of an optimizer's group is read. noted: its changes are, in `changes`."""
 
 

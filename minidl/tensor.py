@@ -12,6 +12,7 @@ Tensor knows no operation: `minidl.ops.operators` attaches the operators.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,7 +36,7 @@ class Node:
 
     __slots__ = ("backward", "changed", "inputs", "k", "name", "need", "number")
 
-    def __init__(self, name: str, k: Any, inputs: tuple[Any, ...], need: tuple[bool, ...],
+    def __init__(self, name: str, k: ModuleType, inputs: tuple[Any, ...], need: tuple[bool, ...],
                  backward: Backward):
         self.name = name
         self.k = k
@@ -317,7 +318,7 @@ class Tensor:
         seed = self._seed(gradient, k)
         _add_to_grads([(self, seed)], k, {id(seed)})
 
-    def _seed(self, gradient: Tensor | None, k: Any) -> Array:
+    def _seed(self, gradient: Tensor | None, k: ModuleType) -> Array:
         if gradient is None:
             if self.size != 1:
                 raise ValueError(f"backward: the Tensor has {self.size} values (shape {self.shape}), so its "
@@ -414,7 +415,7 @@ def _walk(root: Node, gy: Array, retain_graph: bool) -> None:
     _add_to_grads(list(leaves.values()), k, shared)
 
 
-def _add_to_grads(gradients: list[tuple[Tensor, Any]], k: Any, shared: Collection[int]) -> None:
+def _add_to_grads(gradients: list[tuple[Tensor, Array]], k: ModuleType, shared: Collection[int]) -> None:
     """Add to .grad of leaves. shared: ids of arrays that somebody else holds."""
     held = set(shared)
     for leaf, g in gradients:

@@ -21,11 +21,14 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 import numpy as np
 
 from .version import __version__
+
+if TYPE_CHECKING:
+    import h5py  # imported where a file is opened
 
 FORMAT = "minidl"
 FORMAT_VERSION = 1
@@ -286,7 +289,7 @@ def _image(state: Mapping[str, np.ndarray], attributes: Mapping[str, str | int])
     return image
 
 
-def _put(owner: Any, name: str, value: str | int) -> None:
+def _put(owner: h5py.Group, name: str, value: str | int) -> None:
     """Set an attribute. A text has fixed length, since HDF5 has no checksum over those of variable length."""
     import h5py
 
@@ -404,7 +407,7 @@ def _opened(path: str | os.PathLike[str], arrays: int = 0) -> Iterator[tuple[Any
                            "copy it again from where it came from") from error
 
 
-def _get(owner: Any, name: str) -> str | int | None:
+def _get(owner: h5py.Group, name: str) -> str | int | None:
     """An attribute that is one fixed-length text or whole number; None where it is missing or anything else.
 
     A text of variable length is not even read: one flipped bit in their heap and HDF5 (2.0) never returns.
@@ -424,7 +427,7 @@ def _get(owner: Any, name: str) -> str | int | None:
     return None
 
 
-def _metadata(file: Any) -> dict[str, Any]:
+def _metadata(file: h5py.File) -> dict[str, Any]:
     """The root attributes, checked, with model_args as a dict."""
     found: dict[str, Any] = {name: _get(file, name) for name in _ATTRIBUTES}
     if found["format"] != FORMAT:
@@ -447,7 +450,7 @@ def _metadata(file: Any) -> dict[str, Any]:
     return found
 
 
-def _aliases(file: Any) -> dict[str, str]:
+def _aliases(file: h5py.File) -> dict[str, str]:
     """The root attribute "ties": names of arrays that are stored under other names."""
     if "ties" not in file.attrs:
         return {}
@@ -463,7 +466,7 @@ def _aliases(file: Any) -> dict[str, str]:
     return found
 
 
-def _objects(file: Any, own: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
+def _objects(file: h5py.File, own: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
     """All that lies in the file, by the names of arrays: a dataset's id, or in words what is there instead.
 
     Stops at the 20th that the model does not have, which the second result then says with False.
@@ -501,7 +504,7 @@ def _objects(file: Any, own: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
     return found, not waiting
 
 
-def _links(group: Any, expected: int) -> list[bytes]:
+def _links(group: h5py.Group, expected: int) -> list[bytes]:
     """The names in a group, as many as matter."""
     import h5py
 
@@ -521,7 +524,7 @@ def _part(link: bytes) -> str:
     return text if text.isprintable() and "." not in text else ascii(text)
 
 
-def _describe_object(entry: Any) -> str:
+def _describe_object(entry: h5py.Dataset) -> str:
     """A dataset as `_describe` has it, or in words what keeps it from being a plain array."""
     import h5py
 
@@ -542,7 +545,7 @@ def _describe_object(entry: Any) -> str:
     return _describe(entry.shape, _type_name(entry.get_type()))
 
 
-def _type_name(kind: Any) -> str:
+def _type_name(kind: h5py.h5t.TypeID) -> str:
     """A type that may be stored by name, any other HDF5 type by class and size."""
     from h5py import h5t
 
@@ -554,7 +557,7 @@ def _type_name(kind: Any) -> str:
     return f"{names.get(kind.get_class(), 'unknown type')} of {kind.get_size()} bytes"
 
 
-def _read(dataset: Any, like: np.ndarray) -> tuple[np.ndarray, str | int | None]:
+def _read(dataset: h5py.Dataset, like: np.ndarray) -> tuple[np.ndarray, str | int | None]:
     """A dataset's values as an array of the model's shape and dtype, and the checksum noted beside them."""
     import h5py
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from operator import is_
+from types import CellType, FunctionType
 from typing import Any
 
 import numpy as np
@@ -66,7 +67,7 @@ class Facts:
             self._named.add((id(place), name))
             self.entries.append((place, name, value, what))
 
-    def cell(self, cell: Any, what: str) -> None:
+    def cell(self, cell: CellType, what: str) -> None:
         self.cells.append((cell, cell.cell_contents, what))
 
     def container(self, value: Iterable[object], what: str) -> None:
@@ -77,11 +78,11 @@ class Facts:
         self._more = True
         self.lengths.append((place, len(place), what))
 
-    def function(self, function: Any, what: str) -> None:
+    def function(self, function: FunctionType, what: str) -> None:
         self._more = True
         self.functions.append((function, _parts(function), what))
 
-    def state(self, value: Any, read: Callable[[Any], Any], what: str) -> None:
+    def state(self, value: object, read: Callable[[Any], Any], what: str) -> None:
         self._more = True
         self.states.append((value, read, read(value), what))
 
@@ -176,7 +177,7 @@ def _listed(container: Iterable[object]) -> list[Any]:
     return list(container)
 
 
-def _parts(function: Any) -> tuple[Any, ...]:
+def _parts(function: FunctionType) -> tuple[Any, ...]:
     return function.__code__, function.__defaults__, function.__kwdefaults__
 
 

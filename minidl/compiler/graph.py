@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection
-from typing import Any
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Any
 
 from ..device import Array
 from ..ops.primitives import known
 from ..tensor import mark_changed, wrap
 from .program import Dynamic, Program, Slot, leaves, replace
 from .replay import ByCalls, arrays_of
+
+if TYPE_CHECKING:
+    import cupy
 
 
 class SideStreams:
@@ -26,11 +29,11 @@ class SideStreams:
     read by updates on the main stream, and ends with one; whatever its stream is given later waits for the main stream.
     """
 
-    def __init__(self, main: Any, others: list[Any], last: Any):
+    def __init__(self, main: cupy.cuda.Stream, others: list[cupy.cuda.Stream], last: cupy.cuda.Stream):
         self.main, self.others, self.last = main, others, last
         self.behind: dict[tuple[Any, int], Any] = {}   # a stream, and a call that waits for it: what is waited for
 
-    def run(self, number: int, waiting: int | None, primitive: Any, arguments: list[Any],
+    def run(self, number: int, waiting: int | None, primitive: Callable[..., Any], arguments: list[Any],
             options: dict[str, Any]) -> Any:
         """A call, by its number and that of the one that waits for it, as in Plan.side."""
         if waiting is None:

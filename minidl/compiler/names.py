@@ -187,7 +187,7 @@ class Names:
         elif not is_array(value):
             self._object(value, what)
 
-    def _space(self, space: Any, what: str, module: str) -> None:
+    def _space(self, space: Mapping[str, Any], what: str, module: str) -> None:
         """Look words up in a dict of attributes of something that a module defines."""
         if _may_change(module):
             self._spaces.append((space, what, set(), not module.startswith("minidl")))
@@ -261,5 +261,5 @@ class _Slots(dict[str, Any]):
     def __getitem__(self, name: str) -> Any:
         return getattr(self.value, name)
 
-    def get(self, name: str, default: Any = None) -> Any:
+    def get(self, name: str, default: object = None) -> Any:
         return getattr(self.value, name, default)

@@ -133,7 +133,7 @@ class Program:
 
 
 # ---------------------------------------------------------------- nested arguments
-def leaves(value: Any) -> Iterator[Any]:
+def leaves(value: object) -> Iterator[Any]:
     """All that nested tuples, lists and dicts hold."""
     if isinstance(value, (tuple, list)):
         for item in value:
@@ -144,7 +144,7 @@ def leaves(value: Any) -> Iterator[Any]:
         yield value
 
 
-def replace(value: Any, change: Callable[[Any], Any]) -> Any:
+def replace(value: object, change: Callable[[Any], Any]) -> Any:
     """Nested tuples, lists and dicts with every leaf changed; named tuples (geometries) are leaves."""
     if isinstance(value, (tuple, list)) and not hasattr(value, "_fields"):
         return type(value)(replace(item, change) for item in value)

@@ -20,9 +20,9 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ..device import Array, is_array
-from ..mode import Listener, Watched, mode
+from ..mode import Listener, Watched, clock, mode
 from ..ops.primitives import known
-from ..tensor import Node, Tensor, wrap
+from ..tensor import Tensor, wrap
 from .facts import Facts
 from .names import Names, claim, is_users
 from .program import Call, Dynamic, Program, Slot, leaves, replace
@@ -68,7 +68,7 @@ for _name in ("array array_ufunc array_function bool int float complex index len
 Symbol.__hash__ = object.__hash__          # type: ignore[method-assign]  # __eq__ took it
 
 
-def _array_of(value: Any) -> Any:
+def _array_of(value: object) -> Any:
     return value._array if value.__class__ is Symbol else value
 
 
@@ -108,7 +108,7 @@ class Recorder(Listener):
         self.lines: dict[int, str] = {}                # that did so last
         self.changed: dict[int, Tensor] = {}
         self.own: dict[int, tuple[weakref.ref[Tensor], str]] = {}            # Tensors of this run, and the lines
-        self.start = Node("", None, (), (), lambda gy, need: ()).number      # Nodes of this run have higher ones
+        self.start = clock()               # Nodes of this run have higher ones
         self._backends: dict[tuple[str, bool], RecordingBackend] = {}
 
     # ------------------------------------------------------------------ what ops, tape and optimizers tell
@@ -119,7 +119,7 @@ class Recorder(Listener):
             self._backends[key] = RecordingBackend(self, backend, symbolic)
         return self._backends[key]
 
-    def run(self, name: str, body: Callable[..., Any], k: Any, arrays: list[Any], options: dict[str, Any]) -> Any:
+    def run(self, name: str, body: Callable[..., Any], k: Any, arrays: list[Array], options: dict[str, Any]) -> Any:
         """(the result, its backward closure) of an op's body, which sees Symbols in the place of arrays."""
         self.op, symbol = name, self._symbol
         y, backward = body(self.through(k.backend, symbolic=True), *map(symbol, arrays), **options)
@@ -127,7 +127,7 @@ class Recorder(Listener):
         if backward is None:
             return y, None
 
-        def watched(gy: Any, need: tuple[bool, ...]) -> tuple[Any, ...]:
+        def watched(gy: Array, need: tuple[bool, ...]) -> tuple[Any, ...]:
             self.op = name
             gradients = backward(symbol(gy), need)
             return tuple(None if g is None else self._made_by_k(f"{name}'s gradient", g) for g in gradients)
@@ -136,7 +136,7 @@ class Recorder(Listener):
     def _symbol(self, array: Array) -> Any:
         return Symbol(array, self) if is_array(array) else array
 
-    def _made_by_k(self, name: str, value: Any) -> Any:
+    def _made_by_k(self, name: str, value: object) -> Array:
         if value.__class__ is not Symbol:
             self.refuse(f"calls the op {name}, whose result did not come from a primitive of k",
                         "compute it with the primitives of k")
@@ -257,7 +257,7 @@ class Recorder(Listener):
         return self.slots[id(value)]
 
 
-def current(value: Any) -> Any:
+def current(value: object) -> Any:
     """A Dynamic's value in the run that is being recorded: read once, however many calls want it."""
     if isinstance(value, Dynamic):
         if value.first is None:
@@ -335,7 +335,7 @@ def values_of(arguments: tuple[Any, ...], options: dict[str, Any]) -> list[Any]:
     return [*arguments, *(options[name] for name in sorted(options))]
 
 
-def _output(recorder: Recorder, value: Any) -> Any:
+def _output(recorder: Recorder, value: object) -> Any:
     """A value that a step returned, as its program has it."""
     if isinstance(value, Tensor) or is_array(value):
         array = _of(value)
@@ -389,7 +389,7 @@ def _clear_frames(recorder: Recorder) -> None:
                     frame.clear()
 
 
-def _of(value: Any) -> Any:
+def _of(value: object) -> Any:
     """The array of a Tensor or array."""
     return value._data if isinstance(value, Tensor) else value
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..tensor import Tensor, mark_changed, wrap
 from .plan import plan
 from .program import Call, Dynamic, Place, Program, Slot, leaves, replace
+
+if TYPE_CHECKING:
+    from .graph import SideStreams
 
 
 class ByCalls:
@@ -28,7 +31,7 @@ class ByCalls:
                       for call, end in zip(program.calls, self.plan.ends, strict=True)]
         self.changed, self.leaves = Places(program.changed), Places([place for place, _ in program.grads])
 
-    def values(self, arrays: list[Any], numbers: list[Any], side: Any = None) -> list[Any]:
+    def values(self, arrays: list[Any], numbers: list[Any], side: SideStreams | None = None) -> list[Any]:
         """Run on input arrays and the dynamic numbers' values; all values that are kept, by their slots' numbers.
 
         side: what makes the calls, each on its stream, see `SideStreams`.
@@ -39,7 +42,7 @@ class ByCalls:
         for number, array in self.outside:
             values[number] = array
 
-        def now(value: Any) -> Any:
+        def now(value: object) -> Any:
             return (values[value.number] if isinstance(value, Slot) else
                     numbers[value.number] if isinstance(value, Dynamic) else value)
 

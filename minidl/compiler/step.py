@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ..device import device_of, is_array, precision
+from ..device import Array, device_of, is_array, precision
 from ..mode import mode
 from ..tensor import Tensor
 from .agree import Difference, compare
@@ -235,11 +235,11 @@ class _Outside:
         return id(value) in self.ids or id(_root(_array(value))) in self.ids
 
 
-def _array(value: Any) -> Any:
+def _array(value: object) -> Any:
     return value._data if isinstance(value, Tensor) else value
 
 
-def _root(array: Any) -> Any:
+def _root(array: Array) -> Array:
     """The array whose memory a view lies in."""
     return array if array.base is None else array.base
 

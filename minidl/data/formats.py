@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any, BinaryIO, NamedTuple
+from typing import IO, Any, BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -346,7 +346,7 @@ def idx_from_npz(path: Path, file: File) -> Content:
     return memoryview(content).toreadonly()
 
 
-def _npy_header(member: Any, shape: tuple[int, ...]) -> None:
+def _npy_header(member: IO[bytes], shape: tuple[int, ...]) -> None:
     """Read over the header of an array. Raises ValueError where it is not the one of bytes of this shape."""
     start = member.read(10)                # "\x93NUMPY", the version, the length of the rest
     if start[:8] != b"\x93NUMPY\1\0":

@@ -90,7 +90,8 @@ class DataLoader(Watched):
         self._epoch = 0
         self._ahead: tuple[Any, np.ndarray] = None, np.zeros(0, np.int64)      # an order, and what decided it
 
-    def _affine(self, mean: Any, std: Any) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    def _affine(self, mean: Sequence[float] | np.ndarray | None,
+                std: Sequence[float] | np.ndarray | None) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """(byte / 255 - mean) / std as byte * scale + shift."""
         channels = self.dataset.images.shape[1]
         mean = np.zeros(channels) if mean is None else np.asarray(mean, np.float64)

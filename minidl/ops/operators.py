@@ -36,11 +36,12 @@ from .basic import (
     sub,
     sum,
 )
+from .primitives import Index
 from .shapes import flatten, getitem, plain_index, reshape, transpose
 
 
 # ---------------------------------------------------------------- in place
-def setitem(x: Tensor, index: Any, value: Number) -> None:
+def setitem(x: Tensor, index: Index, value: Number) -> None:
     """x[index] = value, in x's memory: a Tensor that broadcasts to that place, or a number. Indices as of getitem.
 
     On no tape: raises ValueError where one records x or the value, for a shape that does not fit, and for a value on

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 Array = np.ndarray                         # or a cupy.ndarray, which has its methods
+Index = Any                                # ints, slices, None, Ellipsis, masks and integer arrays, as NumPy indexes
 Rate = float | Array | tuple[Array, Array]             # of sgd: a number, an array of one, or (rates, position)
 
 

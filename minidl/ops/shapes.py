@@ -11,6 +11,7 @@ from ..mode import mode
 from ..tensor import Tensor
 from ._op import op
 from .activation import one_axis
+from .primitives import Index
 
 __all__ = ["concatenate", "flatten", "getitem", "reshape", "transpose"]
 
@@ -47,7 +48,7 @@ def _is_mask(i: object) -> bool:
 
 
 @op(view=True)
-def _getitem(k, x: Tensor, *, index: Any):
+def _getitem(k, x: Tensor, *, index: Index):
     shape = x.shape
     once = all(i is None or i is Ellipsis or isinstance(i, (int, slice)) or _is_mask(i)
                for i in (index if isinstance(index, tuple) else (index,)))
@@ -76,7 +77,7 @@ def _concatenate(k, *xs: Tensor, axis: int):
     return k.concatenate(xs, axis), backward
 
 
-def plain_index(index: Any, own: bool = False) -> Any:
+def plain_index(index: Index, own: bool = False) -> Any:
     """An index with arrays in the place of Tensors and lists. own: copies, which nobody changes."""
     def plain(i: Any) -> Any:
         if isinstance(i, list):
@@ -87,7 +88,7 @@ def plain_index(index: Any, own: bool = False) -> Any:
     return tuple(map(plain, index)) if isinstance(index, tuple) else plain(index)
 
 
-def getitem(x: Tensor, index: Any) -> Tensor:
+def getitem(x: Tensor, index: Index) -> Tensor:
     """x[index]: ints, slices, None, Ellipsis, bool masks and integer arrays, as NumPy indexes.
 
     Elements taken several times receive the sum of their gradients. Raises IndexError out of range.

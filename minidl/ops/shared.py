@@ -6,11 +6,9 @@ Both backends re-export this module, so these are written once. Arguments are ar
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from .primitives import Array
+from .primitives import Array, Index
 
 __all__ = [
     "add", "argmax", "concatenate", "copy", "div", "eq", "exp", "ge", "getitem", "getitem_grad_x", "gt", "le",
@@ -108,18 +106,18 @@ def concatenate(xs: tuple[Array, ...], axis: int) -> Array:
     return np.concatenate(xs, axis=axis)
 
 
-def getitem(x: Array, index: Any) -> Array:
+def getitem(x: Array, index: Index) -> Array:
     return x[index]
 
 
-def setitem(x: Array, index: Any, value: Array) -> None:
+def setitem(x: Array, index: Index, value: Array) -> None:
     """x[index] = value: of shared primitives the one that changes what it is given."""
     if hasattr(value, "shape") and np.may_share_memory(x, value):
         value = np.copy(value)             # CuPy reads and writes at once
     x[index] = value
 
 
-def getitem_grad_x(gy: Array, index: Any, shape: tuple[int, ...], once: bool) -> Array:
+def getitem_grad_x(gy: Array, index: Index, shape: tuple[int, ...], once: bool) -> Array:
     """Put a gradient back where it was taken from. once: no element was taken twice, so a plain store does."""
     gx = np.zeros_like(gy, shape=shape)
     if once:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,7 +27,7 @@ class Group(dict[str, Any]):
         mode.recorder.reads_entry(self, name, value, noted=name not in self.restless)
         return value
 
-    def get(self, name: str, default: Any = None) -> Any:
+    def get(self, name: str, default: object = None) -> Any:
         try:
             return self[name]
         except KeyError:
@@ -37,7 +37,7 @@ class Group(dict[str, Any]):
         super().__init__()
         self.update(entries)
 
-    def __setitem__(self, name: str, value: Any) -> None:
+    def __setitem__(self, name: str, value: object) -> None:
         if name in _NUMBERS and not (isinstance(value, (int, float, np.integer, np.floating)) and value >= 0
                                      and math.isfinite(value)):
             raise ValueError(f"SGD: {name} is {value!r} but must be a finite number of at least 0")
@@ -46,11 +46,11 @@ class Group(dict[str, Any]):
         if name not in self.restless:
             note_change()
 
-    def update(self, *entries: Any, **named: Any) -> None:
+    def update(self, *entries: Any, **named: object) -> None:
         for name, value in dict(*entries, **named).items():
             self[name] = value
 
-    def __ior__(self, entries: Any) -> Group:  # type: ignore[override, misc]  # of dict's two forms the one in use
+    def __ior__(self, entries: Mapping[str, object]) -> Group:  # type: ignore[override, misc]  # of dict's two forms the one in use
         self.update(entries)
         return self
 

@@ -18,7 +18,7 @@ from ..tensor import Tensor
 from .metrics import Metrics, Progress, RunningMetrics, right_answers
 
 
-def train_step(model: nn.Module, optimizer: optim.SGD, images: Tensor, labels: Any,
+def train_step(model: nn.Module, optimizer: optim.SGD, images: Tensor, labels: Tensor | np.ndarray | list[int],
                rates: optim.Rates | None = None) -> tuple[float, int]:
     """One update of all parameters on one batch: images (n,c,h,w), labels (n,) -> (mean loss, count right).
 

@@ -40,7 +40,7 @@ class RunningMetrics:
         return loss, int(right)
 
 
-def right_answers(logits: Tensor, labels: Any) -> int:
+def right_answers(logits: Tensor, labels: Tensor | np.ndarray | list[int]) -> int:
     """How many of logits (n,classes) are largest at their label (n,)."""
     return int(np.sum(logits.argmax(axis=1).numpy() == Tensor(labels).numpy()))
 

@@ -48,7 +48,7 @@ def common_subexpressions(program: Program) -> Program:
     seen: dict[Any, tuple[Slot, ...]] = {}
     renamed: dict[Slot, Slot] = {}
 
-    def current(value: Any) -> Any:
+    def current(value: object) -> Any:
         return renamed.get(value, value) if isinstance(value, Slot) else value
 
     calls = []
@@ -69,7 +69,7 @@ def common_subexpressions(program: Program) -> Program:
 
 def _key(call: Call) -> Any:
     """Equal for calls that compute the same; values that cannot be compared are equal to themselves alone."""
-    def part(value: Any) -> Any:
+    def part(value: object) -> Any:
         if isinstance(value, (Slot, Dynamic)):
             return value
         try:
@@ -94,7 +94,7 @@ def copy_elision(program: Program) -> Program:
            if slot.kind == "result" and makers[slot] == uses[slot] == 1}
     renamed: dict[Slot, Slot] = {}
 
-    def current(value: Any) -> Any:
+    def current(value: object) -> Any:
         return renamed.get(value, value) if isinstance(value, Slot) else value
 
     calls = []

@@ -205,6 +205,6 @@ def _bind(wanted: Line, call: Call, bound: dict[Name, Any]) -> dict[Name, Any] |
     return bound
 
 
-def _same(a: Any, b: Any) -> bool:
+def _same(a: object, b: object) -> bool:
     """Whether two arguments are one: the same value of the program, or equal numbers, words and geometries."""
     return a is b or (type(a) is type(b) and not hasattr(a, "shape") and a == b)

@@ -97,7 +97,7 @@ def _region(program: Program, members: list[Call]) -> tuple[Region, list[Slot], 
     """(the region, what it is given, what it makes that others look at)"""
     numbers: dict[Slot, Value] = {}
 
-    def value(a: Any) -> Any:
+    def value(a: object) -> Any:
         return numbers.setdefault(a, Value(len(numbers))) if isinstance(a, Slot) else a
 
     steps = tuple(Step(call.name, replace(call.arguments, value), tuple(map(value, call.results))) for call in members)
