@@ -56,8 +56,9 @@ def test_facts_of_a_primitive_fit_each_other() -> None:
     for name, known in PRIMITIVES.items():
         assert known.effect or not (known.changes or known.update or known.counter or known.captured), name
         assert not known.effect or not known.line, f"{name}: a region has no effects"
-        if not isinstance(getattr(cpu, name), np.ufunc):
-            parameters = inspect.signature(getattr(cpu, name)).parameters
+        primitive = inspect.unwrap(getattr(cpu, name))
+        if not isinstance(primitive, np.ufunc):        # those have a signature from NumPy 2.3 on alone
+            parameters = inspect.signature(primitive).parameters
             assert max(known.changes, default=0) < len(parameters), name
             assert len(known.takes) in (0, len(parameters)), name
 
