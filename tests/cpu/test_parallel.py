@@ -197,6 +197,7 @@ def test_how_many_threads(wanted: str | None, count: int | None, monkeypatch: py
 
 
 TRACED = """if True:
+    import numpy                           # whose imports fail under such a tracer in CPython 3.12.1
     import sys
     def trace(frame, event, argument):
         frame.f_trace_opcodes = True
