@@ -27,7 +27,7 @@ import results  # noqa: E402
 from results import Result, digits  # noqa: E402
 from train_step import names, parser, positive, publish  # noqa: E402
 
-import zoo  # noqa: E402
+from minidl import zoo  # noqa: E402
 from minidl.training import read_metrics  # noqa: E402
 
 

@@ -84,8 +84,7 @@ class Peer(Protocol):
 class Ours:
     def __init__(self, model: str, recipe: Recipe, data: Data, device: str):
         import minidl
-        import zoo
-        from minidl import ops, optim
+        from minidl import ops, optim, zoo
         from minidl.data import DataLoader, DeviceBatches
 
         self.net = zoo.build(model).to(device)
@@ -204,7 +203,7 @@ def load(recipe: Recipe, folder: str | None) -> Data:
 
 def first_parameters(model: str, seed: int) -> dict[str, Any]:
     import minidl
-    import zoo
+    from minidl import zoo
 
     minidl.manual_seed(seed)
     return zoo.build(model).state_dict()

@@ -57,8 +57,7 @@ Steps = Callable[[int], None]                                  # so many steps, 
 # ---------------------------------------------------------------- peers: model, batches, device -> steps in a row
 def minidl_step(model: str, batches: Sequence[Batch], device: str, compiled: bool = False) -> Steps:
     import minidl
-    import zoo
-    from minidl import Tensor, ops, optim
+    from minidl import Tensor, ops, optim, zoo
 
     net = zoo.build(model).to(device)
     sgd = optim.SGD(net.parameters(), lr=LR, momentum=MOMENTUM)
@@ -75,8 +74,7 @@ def minidl_step(model: str, batches: Sequence[Batch], device: str, compiled: boo
 def fit_step(model: str, batches: Sequence[Batch], device: str) -> Steps:
     import numpy as np
 
-    import zoo
-    from minidl import Tensor, data, optim
+    from minidl import Tensor, data, optim, zoo
     from minidl.training import RunningMetrics, compiled_step
 
     rng, size, channels = np.random.default_rng(0), len(batches[0][1]), CHANNELS[model]
@@ -211,8 +209,7 @@ def take_turns(steps: dict[str, Steps], args: argparse.Namespace) -> dict[str, l
 def multiply_adds(model: str, size: int) -> int:
     """Of a batch's forward and backward pass: in the gradients each product of a weight comes back twice, but only once
     in the first layer, whose images need none."""
-    import zoo
-    from minidl import Tensor, no_grad
+    from minidl import Tensor, no_grad, zoo
 
     x = Tensor(random_batches(model, 1)[0][0])
     forward = []

@@ -17,10 +17,9 @@ import pytest
 from cases import CASES
 
 import minidl
-import zoo
 from checks import convolutions, primitives, regions
 from checks.fused import STEPS, normal
-from minidl import Tensor, device, ops, optim
+from minidl import Tensor, device, ops, optim, zoo
 from minidl.ops import ACTIVATIONS
 from minidl.ops.geometry import conv_geometry
 

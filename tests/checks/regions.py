@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 import minidl
-import zoo
-from minidl import Tensor, nn, ops, optim
+from minidl import Tensor, nn, ops, optim, zoo
 from minidl.compiler.passes import common_subexpressions, dead_code
 from minidl.compiler.passes.fusion import fuse
 from minidl.compiler.passes.regions import join_regions

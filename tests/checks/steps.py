@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 import minidl
-import zoo
-from minidl import Tensor, nn, ops, optim
+from minidl import Tensor, nn, ops, optim, zoo
 from minidl.compiler.facts import Facts
 from minidl.compiler.program import Call, Dynamic, Program, Slot
 from minidl.ops import cpu

@@ -30,8 +30,7 @@ from checks.steps import (
 )
 
 import minidl
-import zoo
-from minidl import Tensor, no_grad, ops, optim
+from minidl import Tensor, no_grad, ops, optim, zoo
 
 
 # ---------------------------------------------------------------- compiled equals plain

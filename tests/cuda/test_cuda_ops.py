@@ -15,9 +15,8 @@ import pytest
 from cases import CASES, LAYOUTS, Case, each_case, some_gy
 
 import minidl
-import train as cli
-import zoo
-from minidl import Tensor, device, gradcheck, nn, ops, optim
+from minidl import Tensor, device, gradcheck, nn, ops, optim, zoo
+from minidl.cli import train as cli
 from minidl.ops import ACTIVATIONS
 from minidl.ops.geometry import PoolGeometry, conv_geometry, pool_geometry
 from minidl.tensor import wrap

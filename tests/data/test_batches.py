@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import minidl
-import zoo
+from minidl import zoo
 from minidl import Tensor, data, nn, ops, optim
 from minidl.compiler import step as compiled_steps
 from minidl.compiler.plan import side_streams_of

@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import zoo
-from minidl import data, device
+from minidl import data, device, zoo
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))

@@ -108,9 +108,10 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
     ("minidl/weights", ("h5py", "minidl/version", *TOOLS)),
     ("minidl/plot", ("numpy", "matplotlib")),
     ("minidl/training", ("numpy", "tqdm", "minidl")),
+    ("minidl/cli", ("numpy", "minidl")),
     ("minidl/__init__", ("minidl",)),
     ("zoo", ("numpy", "zoo", "minidl/__init__", "minidl/init", "minidl/nn", "minidl/ops/__init__")),
-    ("train", ("numpy", "zoo", "minidl")),
+    ("train", ("minidl",)),
 ]
 
 

@@ -61,8 +61,7 @@ def ran_by(function: Callable[[], Any]) -> set[str]:
 
 def lenet5_step() -> Callable[..., Any]:
     """step(images, labels): one update of LeNet-5 by arrays or Tensors, as in the README."""
-    import zoo
-    from minidl import Tensor, ops, optim
+    from minidl import Tensor, ops, optim, zoo
 
     net = zoo.build("lenet5")
     sgd = optim.SGD(net.parameters(), lr=0.1, momentum=0.9)

@@ -12,8 +12,7 @@ from types import ModuleType
 import pytest
 
 import minidl
-import zoo
-from minidl import Tensor, data, nn, ops, optim
+from minidl import Tensor, data, nn, ops, optim, zoo
 
 SCRIPT = Path(__file__).with_name("users_script.py")
 TABLES = {"ACTIVATIONS", "CONV_ALGORITHMS", "OPS"}

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 import minidl
-import zoo
-from minidl import Tensor, data, init, nn, ops, optim
+from minidl import Tensor, data, init, nn, ops, optim, zoo
 
 x: Tensor = Tensor(np.ones((2, 3, 8, 8), np.float32))
 w: Tensor = Tensor([[[[1.0]]] * 3], requires_grad=True)

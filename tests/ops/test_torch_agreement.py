@@ -16,8 +16,7 @@ import pytest
 from cases import ALGORITHMS, edges
 
 import minidl
-import zoo
-from minidl import Tensor, ops, optim
+from minidl import Tensor, ops, optim, zoo
 
 torch = pytest.importorskip("torch")
 F = torch.nn.functional

@@ -16,9 +16,8 @@ import numpy as np
 import pytest
 
 import minidl
-import train as cli
-import zoo
-from minidl import Tensor, data, device, nn, optim
+from minidl import Tensor, data, device, nn, optim, zoo
+from minidl.cli import train as cli
 from minidl.training import RunFolder, evaluate, fit, read_metrics, train_step
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 import minidl
-import zoo
-from minidl import Tensor, nn, ops, optim
+from minidl import Tensor, nn, ops, optim, zoo
 from zoo.recipe import LAYERS
 
 COUNTS = {"lenet5": 61_706, "krizhevsky2009": 53_322, "mlp": 30_830_010, "perceptron": 10_250}
