@@ -12,7 +12,7 @@ from checks.regions import NETS, krizhevsky, lenet, outputs_are_those_of_the_ste
 
 import minidl
 from minidl import Tensor, nn, ops, optim
-from minidl.compiler.passes import dead_code
+from minidl.compiler.passes import dead_code, optimised
 from minidl.compiler.passes.fusion import fuse
 from minidl.compiler.passes.regions import MAX_IMAGES, REGIONAL, join_regions
 from minidl.compiler.program import Program
@@ -75,8 +75,16 @@ def test_the_program_computes_the_same(net: Any, shape: tuple[int, ...], takes: 
 
 def test_a_program_that_no_backend_takes_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     program, _ = recorded(lenet(), 2, (1, 32, 32))
-    assert join_regions(program) is program
     assert region_of(program, monkeypatch, lambda region: False) is None
+    assert join_regions(program) is program
+
+
+def test_no_region_is_built_for_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has no kernel for one; a backend that has is asked."""
+    program, _ = recorded(lenet(), 2, (1, 32, 32))
+    assert "region_step" not in {call.name for call in optimised(program).calls}
+    monkeypatch.setattr(cpu, "can_region_step", lambda region: True)
+    assert "region_step" in {call.name for call in optimised(program).calls}
 
 
 def test_without_a_loss_there_is_no_region(monkeypatch: pytest.MonkeyPatch) -> None:

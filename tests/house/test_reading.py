@@ -24,8 +24,8 @@ ROOT = next(folder for folder in Path(__file__).resolve().parents if (folder / "
 TEXT = (ROOT / "docs" / "reading.md").read_text(encoding="utf-8")
 
 # Lines of all files of a path. The second and the third are read after the first. A path that grows beyond its limit is
-# made shorter; the limit stays. Wanted are 3,600, 2,000 and 2,000: the second and the third are not there yet.
-BUDGETS = {"cpu": 3_600, "cuda": 3_150, "compiler": 2_150}
+# made shorter; the limit stays. Wanted are 3,600, 2,000 and 2,000: the second is not there yet.
+BUDGETS = {"cpu": 3_600, "cuda": 3_150, "compiler": 2_000}
 
 
 def path_of(way: str) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 
 from ..primitives import Array
 from ..region import Region, by_steps
@@ -10,9 +11,8 @@ from ..region import Region, by_steps
 __all__ = ["can_region_step", "region_step"]
 
 
-def can_region_step(region: Region) -> bool:
-    """Whether region_step is faster than the steps: never, here."""
-    return False
+# Whether `region_step` is faster than a region's steps: never here, so that nobody needs to build one to ask.
+can_region_step: Callable[[Region], bool] | None = None
 
 
 def region_step(region: Region, *arrays: Array) -> tuple[Array, ...]:
