@@ -31,7 +31,6 @@ import json
 import multiprocessing
 import os
 import queue
-import random
 import re
 import resource
 import shutil
@@ -342,7 +341,7 @@ class Copy:
         self.folder, self.stamp = folder, 0
         for name in names:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, folder / name)
+            shutil.copy2(ROOT / name, folder / name, follow_symlinks=False)
         for name in ("home", "tmp"):
             (folder / name).mkdir()
 
@@ -422,17 +421,20 @@ def take_notes(copy: Copy, names: list[str], file: Path | None) -> Reach:
 
 # ---------------------------------------------------------------- the command line
 def sample(patterns: list[str], names: list[str], count: int, seed: int) -> tuple[list[Fault], list[Fault], int]:
-    """(so many faults, those drawn first that some of them took the place of, how many there are to draw from)"""
+    """(so many faults, those drawn first that some of them took the place of, how many there are to draw from)
+
+    A fault's text and the seed decide its place in the draw: where code changes, the others stay.
+    """
     chosen = sorted(name for name in names if any(fnmatch.fnmatch(name, p) and name.count("/") == p.count("/")
                                                   for p in FILES))
     chosen = [name for name in chosen if any(fnmatch.fnmatch(name, p) for p in patterns)]
     every = [fault for name in chosen for fault in faults(name, (ROOT / name).read_text(encoding="utf-8"))]
-    generator = random.Random(seed)
-    drawn = generator.sample(every, min(count, len(every)))
-    chosen, replaced = [f for f in drawn if can_be_noticed(f)], [f for f in drawn if not can_be_noticed(f)]
-    gone = set(drawn)
-    others = [fault for fault in every if fault not in gone and can_be_noticed(fault)] if replaced else []
-    return [*chosen, *generator.sample(others, min(len(replaced), len(others)))], replaced, len(every)
+    def place(fault: Fault) -> bytes:
+        return hashlib.sha256(" ".join((str(seed), *fault.key)).encode()).digest()
+
+    count, drawn = min(count, len(every)), sorted(every, key=place)
+    chosen = [fault for fault in drawn if can_be_noticed(fault)][:count]
+    return chosen, [fault for fault in drawn[:count] if not can_be_noticed(fault)], len(every)
 
 
 def main() -> int:
@@ -448,7 +450,7 @@ def main() -> int:
 
     listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True,
                             check=True).stdout.split("\n")
-    names = sorted(name for name in listed if name and (ROOT / name).is_file())
+    names = sorted(name for name in listed if name and ((ROOT / name).is_file() or (ROOT / name).is_symlink()))
     count = 10**9 if options.again else options.count
     chosen, replaced, total = sample(options.files or ["*"], names, count, options.seed)
     if options.again:

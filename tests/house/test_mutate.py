@@ -71,6 +71,8 @@ def test_faults_of_the_library_are_programs_and_a_seed_repeats_them() -> None:
     assert (chosen, len(chosen), replaced) == (mutate.sample(["*optim/*.py"], names, 40, 1)[0], 40, [])
     assert chosen != mutate.sample(["*optim/*.py"], names, 40, 2)[0]
     assert total > 200
+    some = mutate.sample(["*optim/sgd.py"], names, 10**9, 1)[0]        # where there is less to draw from, the order stays
+    assert [fault for fault in mutate.sample(["*optim/*.py"], names, 10**9, 1)[0] if fault in some] == some
     for fault in chosen:
         text = (mutate.ROOT / fault.file).read_text(encoding="utf-8")
         assert ast.dump(ast.parse(applied(text, fault))) != ast.dump(ast.parse(text))
