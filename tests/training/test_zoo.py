@@ -10,7 +10,7 @@ import pytest
 
 import minidl
 from minidl import Tensor, nn, ops, optim, zoo
-from zoo.recipe import LAYERS
+from minidl.zoo.recipe import LAYERS
 
 COUNTS = {"lenet5": 61_706, "krizhevsky2009": 53_322, "mlp": 30_830_010, "perceptron": 10_250}
 CHANNELS = {"lenet5": 1, "krizhevsky2009": 3, "mlp": 3, "perceptron": 1}
