@@ -16,7 +16,7 @@ from minidl.compiler.program import Program
 from minidl.compiler.record import record
 from minidl.ops import cpu
 from minidl.ops.region import by_steps
-from zoo.recipe import LAYERS
+from minidl.zoo.recipe import LAYERS
 
 
 def recorded(net: nn.Module, n: int, shape: tuple[int, ...], classes: int = 10, dtype: str = "float32",

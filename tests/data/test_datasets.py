@@ -51,18 +51,18 @@ def put(folder: Path, name: str, suffix: str = "", split: str | None = None) -> 
 
 # ---------------------------------------------------------------- the catalog
 def test_names() -> None:
-    assert list(data.DATASETS) == [*REAL, "synthetic-digits", "synthetic-shapes"]
+    assert list(data.DATASETS) == [*catalog.SPECS, "synthetic-digits", "synthetic-shapes"]
     assert {spec.stand_in for spec in catalog.SPECS.values()} == {"synthetic-digits", "synthetic-shapes"}
 
 
 def test_catalog_is_pinned_and_https() -> None:
     for spec in catalog.SPECS.values():
-        assert len(spec.classes) == 10
+        assert len(set(spec.classes)) == len(spec.classes) >= 2
         pinned = [(file.size, file.sha256) for files in spec.splits.values() for file in files]
         pinned += [(wanted.size, wanted.sha256) for wanted in spec.downloads]
         for size, digest in pinned:
             assert re.fullmatch("[0-9a-f]{64}", digest)
-            assert size > 1000
+            assert size > 0
         for wanted in spec.downloads:
             assert len(wanted.mirrors) >= 2
             assert all(url.startswith("https://") and url.endswith(wanted.name) for url in wanted.mirrors)
@@ -387,7 +387,7 @@ def test_a_damaged_file_is_an_error_that_names_it(served: Any, monkeypatch: pyte
 
 # ---------------------------------------------------------------- refusals
 def test_unknown_names() -> None:
-    with pytest.raises(ValueError, match="data: 'imagenet' is not one of mnist, fashion-mnist, cifar10, synthetic-"):
+    with pytest.raises(ValueError, match=f"data: 'imagenet' is not one of {', '.join(catalog.SPECS)}, synthetic-"):
         data.load("imagenet", "train")
     with pytest.raises(ValueError, match="data: split 'dev' is not one of train, test"):
         data.load("mnist", "dev")

@@ -13,7 +13,7 @@ import pytest
 import minidl
 from minidl import Tensor, nn, ops
 from minidl.mode import changes
-from zoo.recipe import LAYERS as ACTIVATIONS
+from minidl.zoo.recipe import LAYERS as ACTIVATIONS
 
 
 class Block(nn.Module):
