@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import os
 import platform
-import sys
 import time
 import warnings
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
@@ -18,14 +16,9 @@ import minidl
 from minidl import data, device, nn, optim, zoo
 from minidl.training import RunFolder, evaluate, fit
 
+from .common import Parser, complain, say
+
 IMAGE_SIZE = 32                            # every zoo model reads 32x32; smaller images are padded to it
-
-
-class Parser(argparse.ArgumentParser):
-    """argparse, with one line instead of the whole usage for a wrong flag."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"train.py: error: {message}; see train.py --help\n")
 
 
 def number(kind: type, least: float, what: str) -> Any:
@@ -41,9 +34,9 @@ def number(kind: type, least: float, what: str) -> Any:
     return parse
 
 
-def parser() -> Parser:
+def parser(prog: str = "train.py") -> Parser:
     """The flags."""
-    p = Parser(prog="train.py", description="Train a model of the zoo and write a run folder.",
+    p = Parser(prog=prog, description="Train a model of the zoo and write a run folder.",
                epilog="Flags without a default take it from the model's recipe; see --list-models.")
     whole, positive = number(int, 0, "an int"), number(int, 1, "an int")
     real = number(float, 0, "a number")
@@ -77,21 +70,6 @@ def parser() -> Parser:
     return p
 
 
-def say(text: str, stream: Any = None) -> None:
-    """Print a line. What goes wrong with that, a closed pipe or a full disk, does not end a run."""
-    stream = stream or sys.stdout
-    try:
-        try:
-            print(text, file=stream, flush=True)
-        except UnicodeEncodeError:
-            print(text.encode("ascii", "backslashreplace").decode(), file=stream, flush=True)
-    except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())     # also what is still in its buffer goes there
-        if stream is sys.stdout:
-            say(f"train.py: warning: the output cannot be written ({error.strerror}); the run goes on without it",
-                sys.stderr)
-
-
 def list_models() -> None:
     """Print the zoo's models and their recipes."""
     for model in zoo.MODELS.values():
@@ -111,7 +89,7 @@ def load_data(args: argparse.Namespace) -> tuple[data.Dataset, data.Dataset, str
     """Both splits, and the warning where generated images stand in for the recipe's."""
     train, test, note = data.resolve(args.data, zoo.MODELS[args.model].recipe.data, args.data_dir)
     if note:
-        say(f"train.py: warning: {note}", sys.stderr)
+        complain(f"warning: {note}")
     return train.first(args.limit_train), test.first(args.limit_test), note
 
 
@@ -179,9 +157,9 @@ def run(args: argparse.Namespace) -> None:
         f"epoch{'' if args.epochs == 1 else 's'} in {time.perf_counter() - start:.1f} s ({where})")
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run with these arguments, else those of the process; returns the exit status."""
-    args = parser().parse_args(argv)
+def main(argv: list[str] | None = None, prog: str = "train.py") -> int:
+    """Run with these arguments, else those of the process; returns the exit status. Messages start with `prog`."""
+    args = parser(prog).parse_args(argv)
     if args.list_models:
         list_models()
         return 0
@@ -191,9 +169,9 @@ def main(argv: list[str] | None = None) -> int:
     except (ValueError, TypeError, OSError, FloatingPointError, MemoryError) as error:
         if args.debug:
             raise
-        say(f"train.py: error: {error}", sys.stderr)
+        complain(f"error: {error}")
         return 2
     except KeyboardInterrupt as stop:
-        say(f"train.py: interrupted; {str(stop) or 'there is no run folder yet'}", sys.stderr)
+        complain(f"interrupted; {str(stop) or 'there is no run folder yet'}")
         return 130
     return 0

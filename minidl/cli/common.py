@@ -1,0 +1,42 @@
+"""What the commands share: a parser whose errors are one line, and prints that end no run."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from typing import Any, NoReturn
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse, with one line instead of the whole usage for a wrong flag."""
+
+    running = "minidl"                     # the prog of the parser that read this process's flags: messages start so
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """What parse_args calls."""
+        Parser.running = self.prog
+        return super().parse_known_args(args, namespace)
+
+    def error(self, message: str) -> NoReturn:
+        """Print the line and exit with status 2."""
+        self.exit(2, f"{self.prog}: error: {message}; see {self.prog} --help\n")
+
+
+def say(text: str, stream: Any = None) -> None:
+    """Print a line. What goes wrong with that, a closed pipe or a full disk, does not end a run."""
+    stream = stream or sys.stdout
+    try:
+        try:
+            print(text, file=stream, flush=True)
+        except UnicodeEncodeError:
+            print(text.encode("ascii", "backslashreplace").decode(), file=stream, flush=True)
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())     # also what is still in its buffer goes there
+        if stream is sys.stdout:
+            complain(f"warning: the output cannot be written ({error.strerror}); the run goes on without it")
+
+
+def complain(text: str) -> None:
+    """Print a line on stderr that starts with the program's name."""
+    say(f"{Parser.running}: {text}", sys.stderr)
