@@ -24,7 +24,8 @@ class DeviceBatches:
 
     Iterating starts the loader's next epoch and gives the size of each batch; `next(size)`, in the step, gives the
     batch. The epoch's order and the place in it lie on the loader's device, where each batch is picked: a compiled step
-    is recorded for each size that batches have, and then replayed in all epochs.
+    is recorded for each size that batches have, and then replayed in all epochs. What `loader.skip` and
+    `loader.set_epoch` say is so for the next iteration here too.
 
     >>> import minidl
     >>> from minidl import data
@@ -53,11 +54,12 @@ class DeviceBatches:
 
     def __iter__(self) -> Iterator[int]:
         self._order[...] = to_device(self.loader.next_order(), self.loader.device)
-        self.position.data[...] = -1
-        return self._epoch()
+        start = self.loader.next_start()
+        self.position.data[...] = start - 1
+        return self._epoch(start)
 
-    def _epoch(self) -> Iterator[int]:
-        yield from self.sizes
+    def _epoch(self, start: int) -> Iterator[int]:
+        yield from self.sizes[start:]
         self.loader.draw_ahead()                       # the device has the last steps to do yet
 
     def next(self, size: int) -> tuple[Tensor, Tensor]:

@@ -68,7 +68,7 @@ class DataLoader(Watched):
     ((128, 1, 28, 28), (128,), 16)
     """
 
-    restless = frozenset({"_ahead", "_epoch", "seed", "shuffle"})        # what decides the order: no step reads it
+    restless = frozenset({"_ahead", "_epoch", "_skip", "seed", "shuffle"})       # decide the order: no step reads them
 
     def __init__(self, dataset: Dataset, batch_size: int, *, shuffle: bool = True, seed: int = 0,
                  drop_last: bool = False, mean: Sequence[float] | np.ndarray | None = None,
@@ -85,24 +85,34 @@ class DataLoader(Watched):
         self.dataset, self.batch_size, self.shuffle, self.seed = dataset, batch_size, shuffle, seed
         self.drop_last, self.padding, self.prefetch, self.dtype = drop_last, padding, prefetch, dtype
         self.device = resolve(device)
+        self.mean, self.std = self._statistics("mean", mean, 0.0), self._statistics("std", std, 1.0)
         self.stored = Stored(to_device(dataset.images, self.device),
-                             to_device(dataset.labels.astype(np.int64), self.device), *self._affine(mean, std))
-        self._epoch = 0
+                             to_device(dataset.labels.astype(np.int64), self.device),
+                             tuple((1 / (255 * np.array(self.std))).tolist()),     # (byte / 255 - mean) / std
+                             tuple((-np.array(self.mean) / self.std).tolist()))    # as byte * scale + shift
+        self._epoch = self._skip = 0
         self._ahead: tuple[Any, np.ndarray] = None, np.zeros(0, np.int64)      # an order, and what decided it
 
-    def _affine(self, mean: Sequence[float] | np.ndarray | None,
-                std: Sequence[float] | np.ndarray | None) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """(byte / 255 - mean) / std as byte * scale + shift."""
+    def _statistics(self, what: str, given: Sequence[float] | np.ndarray | None, default: float) -> tuple[float, ...]:
+        """One number for each channel."""
         channels = self.dataset.images.shape[1]
-        mean = np.zeros(channels) if mean is None else np.asarray(mean, np.float64)
-        std = np.ones(channels) if std is None else np.asarray(std, np.float64)
-        for what, values in (("mean", mean), ("std", std)):
-            if values.shape != (channels,):
-                raise ValueError(f"DataLoader: {what} has shape {values.shape} but {self.dataset.name} has "
-                                 f"{channels} channels; give one number a channel")
-        if not np.all(std > 0):
-            raise ValueError(f"DataLoader: std is {std.tolist()} but every channel's must be above 0")
-        return tuple((1 / (255 * std)).tolist()), tuple((-mean / std).tolist())
+        values = np.full(channels, default) if given is None else np.asarray(given, np.float64)
+        if values.shape != (channels,):
+            raise ValueError(f"DataLoader: {what} has shape {values.shape} but {self.dataset.name} has "
+                             f"{channels} channels; give one number a channel")
+        if what == "std" and not np.all(values > 0):
+            raise ValueError(f"DataLoader: std is {values.tolist()} but every channel's must be above 0")
+        return tuple(values.tolist())
+
+    @property
+    def preprocessing(self) -> dict[str, Any]:
+        """What pixels / 255 become, for a weights file: mean and std per channel, and zero pixels around, before that.
+
+        >>> from minidl import data
+        >>> DataLoader(data.load("synthetic-digits", "test"), 128, mean=[0.1], std=[0.3], padding=2).preprocessing
+        {'mean': [0.1], 'std': [0.3], 'padding': 2}
+        """
+        return {"mean": list(self.mean), "std": list(self.std), "padding": int(self.padding)}
 
     @property
     def images_per_epoch(self) -> int:
@@ -117,6 +127,30 @@ class DataLoader(Watched):
         """Which epoch the next iteration is, from 0."""
         _check_int("epoch", epoch, 0)
         self._epoch = epoch
+
+    def skip(self, batches: int) -> None:
+        """Leave out the first `batches` batches of the next iteration, as a training that was stopped after them does.
+
+        The rest is what a whole iteration of that epoch gives; iterations after it are whole again. Raises ValueError
+        for more batches than an epoch has.
+
+        >>> from minidl import data
+        >>> loader = DataLoader(data.load("synthetic-digits", "test"), 500)
+        >>> loader.set_epoch(3)
+        >>> loader.skip(1)
+        >>> len(list(loader)), len(list(loader))
+        (3, 4)
+        """
+        _check_int("batches", batches, 0)
+        if batches > len(self):
+            raise ValueError(f"DataLoader: batches to skip are {batches} but an epoch has {len(self)}; for a later "
+                             "epoch, call set_epoch")
+        self._skip = int(batches)
+
+    def next_start(self) -> int:
+        """The number of the batch that the next iteration starts at: 0 again once it has been asked for."""
+        start, self._skip = self._skip, 0
+        return start
 
     def order(self, epoch: int) -> np.ndarray:
         """The indices of all images in the order of an epoch."""
@@ -139,7 +173,8 @@ class DataLoader(Watched):
 
     def __iter__(self) -> Iterator[Batch]:
         order = to_device(self.next_order(), self.device)
-        parts = [order[i:i + self.batch_size] for i in range(0, len(order), self.batch_size)]
+        start = self.next_start() * self.batch_size
+        parts = [order[i:i + self.batch_size] for i in range(start, len(order), self.batch_size)]
         ahead = self.prefetch if self.device == "cpu" else 0           # a GPU is ahead of the host by itself
         return _ahead(self._batch, parts, ahead) if ahead else map(self._batch, parts)
 

@@ -78,6 +78,26 @@ def test_epochs_are_the_loaders_and_may_be_given_up() -> None:
     assert [len(labels) for _, labels in source] == batches.sizes      # the loader itself goes on behind them
 
 
+def assert_an_epoch_may_start_in_the_middle(device: str, compiled: bool) -> None:
+    """Of a loader that skips: what is left is taken by the same programs."""
+    source = loader(device)
+    batches = data.DeviceBatches(source)
+    step = taking(batches, compiled)
+    whole = [[step(size)[1].tolist() for size in batches] for _ in range(3)]
+    for epoch, skipped in ((2, 0), (0, 1), (1, 3), (2, 4)):
+        source.set_epoch(epoch)
+        source.skip(skipped)
+        assert [step(size)[1].tolist() for size in batches] == whole[epoch][skipped:]
+    assert list(batches) == [8, 8, 8, 6]
+    if compiled:
+        assert step.recordings == 4
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["plain", "compiled"])
+def test_an_epoch_may_start_in_the_middle(compiled: bool) -> None:
+    assert_an_epoch_may_start_in_the_middle("cpu", compiled)
+
+
 @pytest.mark.parametrize("compiled", [False, True], ids=["plain", "compiled"])
 def test_a_step_may_take_several(compiled: bool) -> None:
     """Calls that look the same are other batches."""
@@ -446,6 +466,12 @@ def test_gpu_batches_are_the_loaders(case: str, compiled: bool) -> None:
     for sizes in zip(on_cpu, on_cuda, strict=True):
         for mine, theirs in zip(on_cpu.next(sizes[0]), on_cuda.next(sizes[1]), strict=True):
             np.testing.assert_array_equal(theirs.numpy(), mine.numpy())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("compiled", [False, True], ids=["plain", "compiled"])
+def test_gpu_an_epoch_may_start_in_the_middle(compiled: bool) -> None:
+    assert_an_epoch_may_start_in_the_middle("cuda", compiled)
 
 
 @pytest.mark.gpu

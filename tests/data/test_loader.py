@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import threading
 import time
 from collections.abc import Iterator
@@ -93,6 +94,38 @@ def test_two_iterations_at_once_do_not_meet() -> None:
         np.testing.assert_array_equal(np.concatenate(seen), loader.order(epoch))
 
 
+# ---------------------------------------------------------------- from the middle
+@pytest.mark.parametrize("prefetch", [0, 2])
+@pytest.mark.parametrize("skipped", [0, 1, 3, 4])
+def test_an_iteration_may_start_in_the_middle(skipped: int, prefetch: int) -> None:
+    loader, reference = (DataLoader(dataset(10), 3, seed=1, prefetch=prefetch) for _ in range(2))
+    loader.skip(skipped)
+    loader.set_epoch(5)                        # in any order
+    reference.set_epoch(5)
+    rest, whole = list(loader), list(reference)
+    assert len(rest) == len(whole) - skipped
+    for one, other in zip(rest, whole[skipped:], strict=True):
+        for mine, theirs in zip(one, other, strict=True):
+            np.testing.assert_array_equal(mine, theirs)
+    assert labels(loader) == labels(reference) == loader.order(6).tolist()         # whole again
+
+
+def test_skipping_is_the_next_iterations_alone() -> None:
+    """One that was given up was one."""
+    loader = DataLoader(dataset(10), 3)
+    loader.skip(2)
+    next(iter(loader))
+    assert len(list(loader)) == 4
+
+
+@pytest.mark.parametrize(("batches", "said"), [
+    (5, "batches to skip are 5 but an epoch has 4; for a later epoch, call set_epoch"),
+    (-1, "batches is -1 but must be an int of at least 0"), (1.0, "batches is 1.0 but must be an int of at least 0")])
+def test_batches_that_cannot_be_skipped_are_refused(batches: Any, said: str) -> None:
+    with pytest.raises(ValueError, match=f"^DataLoader: {said}"):
+        DataLoader(dataset(10), 3).skip(batches)
+
+
 # ---------------------------------------------------------------- values
 def test_plain_arrays_of_the_asked_types() -> None:
     for dtype in (np.float32, np.float64, "float32"):
@@ -128,6 +161,18 @@ def test_statistics_normalise() -> None:
     (x, _), = DataLoader(source, 200, mean=mean, std=std)
     np.testing.assert_allclose(x.mean(axis=(0, 2, 3)), 0, atol=1e-5)
     np.testing.assert_allclose(x.std(axis=(0, 2, 3)), 1, atol=1e-5)
+
+
+def test_preprocessing_says_what_was_done_and_json_holds_it() -> None:
+    source = dataset(6, 3)
+    mean, std = channel_statistics(source)
+    loader = DataLoader(source, 6, shuffle=False, mean=mean, std=std, padding=np.int64(1), dtype=np.float64)
+    said = json.loads(json.dumps(loader.preprocessing))
+    assert said == {"mean": mean.tolist(), "std": std.tolist(), "padding": 1}
+    padded = np.pad(source.images, ((0, 0), (0, 0), (1, 1), (1, 1)))
+    (x, _), = loader
+    np.testing.assert_allclose(x, (padded / 255 - mean[:, None, None]) / std[:, None, None], rtol=0, atol=1e-12)
+    assert DataLoader(source, 6).preprocessing == {"mean": [0.0] * 3, "std": [1.0] * 3, "padding": 0}
 
 
 def test_statistics_of_many_white_images_are_exact() -> None:
