@@ -96,6 +96,7 @@ def train() -> None:
     except minidl.CompileError as error:
         print(error, minidl.__version__)
     with minidl.no_grad():
-        minidl.save(net, "net.h5")
+        minidl.save(net, "net.h5", preprocessing={"mean": [0.5], "std": [0.25], "padding": 2}, classes=["a", "b"])
         minidl.load(net, "net.h5")
+        built: nn.Module = minidl.load("net.h5")
     minidl.gradcheck(arithmetic, [x, x])
