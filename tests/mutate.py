@@ -57,7 +57,8 @@ NOT_RUN = ("tests/house/*",                # of texts and scripts
            "tests/training/test_interrupt.py", "tests/*/test_hostile_*.py",             # of instants, and of limits
            "tests/compiler/test_replay.py::test_memory_of_replays_is_flat")             # a minute each time
 NEEDS_GPU = (("minidl/compiler/graph.py", r"AsGraph\b|_pool\b|_copied\b"),)              # a file, and functions in it
-GPU = any(Path(place).exists() for place in ("/dev/nvidia0", "/dev/dxg"))
+GPU = (any(Path(place).exists() for place in ("/dev/nvidia0", "/dev/dxg"))
+       and os.environ.get("CUDA_VISIBLE_DEVICES") != "")
 EQUIVALENT = (("minidl/ops/cpu/*.py", r"(reshape\([^()]*)-2\b", r"\1-1"),)              # any negative number, to NumPy
 PRELOADED = ["pytest", "hypothesis", "numpy", "h5py", "tqdm", "torch", "coverage"]      # by all runs, once
 MEMORY = 8 << 30                           # bytes that a fault may take
