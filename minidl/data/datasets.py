@@ -8,6 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -58,6 +59,18 @@ class Dataset:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def __getitem__(self, index: Any) -> Any:
+        """(image uint8 (c,h,w), label) of an integer; else the Dataset of a slice, a mask or integers.
+
+        >>> digits = load("synthetic-digits", "test")
+        >>> image, label = digits[0]
+        >>> image.shape, label, len(digits[10:30])
+        ((1, 28, 28), 0, 20)
+        """
+        if isinstance(index, (int, np.integer)):
+            return self.images[index], int(self.labels[index])
+        return replace(self, images=self.images[index], labels=self.labels[index])
 
     def first(self, count: int | None) -> Dataset:
         """The first `count` images; all of them for None.

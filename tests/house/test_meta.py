@@ -104,6 +104,7 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
     ("minidl/init", TOOLS),
     ("minidl/optim", ("minidl/optim", *TOOLS)),
     ("minidl/gradcheck", TOOLS),
+    ("minidl/data/folder", ("numpy", "PIL", "minidl/data/datasets")),
     ("minidl/data", ("tqdm", "minidl/data", *TOOLS)),
     ("minidl/weights", ("h5py", "minidl/version", *TOOLS)),
     ("minidl/plot", ("numpy", "matplotlib")),
