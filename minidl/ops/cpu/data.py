@@ -55,7 +55,8 @@ def _words(seed: int, counter: int, count: int) -> Array:
 
 
 def _augmented(images: Array, words: Array, augment: Augment) -> tuple[Array, Array | None]:
-    """Images with a border of `crop` pixels, cropped and mirrored as words (n,4) say, and where they are cut out."""
+    """Images with a border of `crop` pixels, cropped and mirrored as words (n,4) say, and where they are cut out; the
+    memory of those that were given is used."""
     crop, flip, cutout = augment
 
     def below(size: int, bits: Array) -> Array:
@@ -72,7 +73,7 @@ def _augmented(images: Array, words: Array, augment: Augment) -> tuple[Array, Ar
         images = windows[np.arange(len(images)), :, down, right]
     if flip:
         mirrored = words[:, 1] % np.uint64(2) == 1
-        images = np.where(mirrored[:, None, None, None], images[:, :, :, ::-1], images)
+        images[mirrored] = images[mirrored, :, :, ::-1]
     if not cutout:
         return images, None
     top, left = (below(size, bits) - cutout // 2
