@@ -10,8 +10,8 @@
 
 // Which of the 8 numbers of block j are at least p: bit i for number i.
 __device__ __forceinline__ unsigned at_least(float p, Word j, Word key0, Word key1) {
-    Word word[4];
-    philox(j, key0, key1, word);
+    Word word[4] = {j + 1, 0, 0, 0};
+    philox(word, key0, key1);
     unsigned bits = 0;
     for (int i = 0; i < 8; i++) {
         unsigned number = (unsigned)(word[i / 2] >> 32 * (i % 2));

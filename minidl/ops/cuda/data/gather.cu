@@ -57,10 +57,10 @@ struct Views {
         int width = from.w + 2 * from.padding, height = from.h + 2 * from.padding;
         if (index < 0) index += from.stored;
         bool exists = 0 <= index && index < from.stored;
-        const unsigned char* image = from.bytes + (exists ? ((int)index * from.channels + channel) * from.h * from.w : 0);
+        int first = exists ? ((int)index * from.channels + channel) * from.h * from.w : 0;
         T scale = affine[channel], shift = exists ? affine[from.channels + channel] : (T)__int_as_float(0x7fffffff);
-        Word word[4];
-        philox(index, key[0], key[1], word);
+        Word word[4] = {(Word)index + 1, 0, 0, 0};
+        philox(word, key[0], key[1]);
         int down = below(2 * crop + 1, word[0]) - crop - from.padding;
         int right = below(2 * crop + 1, word[0] >> 32) - crop - from.padding;
         bool mirrored = flip && word[1] & 1;
@@ -69,8 +69,9 @@ struct Views {
             int row = i / width, column = i % width;
             int r = row + down, s = (mirrored ? width - 1 - column : column) + right;
             bool within = exists && (unsigned)r < (unsigned)from.h && (unsigned)s < (unsigned)from.w;
-            bool cut = exists && (unsigned)(row - top) < (unsigned)cutout && (unsigned)(column - left) < (unsigned)cutout;
-            y[i] = cut ? (T)0 : affine_of((T)(within ? image[r * from.w + s] : 0), scale, shift);
+            bool cut = (unsigned)(row - top) < (unsigned)cutout && (unsigned)(column - left) < (unsigned)cutout;
+            T pixel = affine_of((T)(within ? from.bytes[first + r * from.w + s] : 0), scale, shift);
+            y[i] = cut && exists ? (T)0 : pixel;
         }
     }
 

@@ -2,9 +2,8 @@
 
 typedef unsigned long long Word;
 
-// The four words of block j = 0, 1, ..., which NumPy computes from counter j + 1.
-__device__ __forceinline__ void philox(Word j, Word key0, Word key1, Word (&word)[4]) {
-    word[0] = j + 1, word[1] = word[2] = word[3] = 0;
+// A counter of four words becomes the block of four that it gives. NumPy's block j = 0, 1, ... is of {j + 1, 0, 0, 0}.
+__device__ __forceinline__ void philox(Word (&word)[4], Word key0, Word key1) {
     for (int round = 0; round < 10; round++) {
         Word high0 = __umul64hi(0xD2E7470EE14C6C93ull, word[0]), low0 = 0xD2E7470EE14C6C93ull * word[0];
         Word high1 = __umul64hi(0xCA5A826395121157ull, word[2]), low1 = 0xCA5A826395121157ull * word[2];
