@@ -37,13 +37,15 @@ def leaves(parts: Any) -> list[Any]:
 
 
 def arrays_of(source: Any, who: str) -> Any:
-    """Data that is an array or Tensor, or a tuple or dict with one, as arrays; None for data of another kind.
+    """Data that is an array, or a tuple or dict with one, as arrays; None for data of another kind. An array is what
+    has `__array__`: a Tensor, a table of pandas, a tensor of PyTorch too.
 
     Raises ValueError, in the name of `who`, for arrays that do not count the same items by their first axis, and
     TypeError for values that are no numbers.
     """
     parts = source.values() if isinstance(source, dict) else source if isinstance(source, tuple) else [source]
-    if not any(is_array(part) or isinstance(part, Tensor) for part in parts):
+    if not any(isinstance(part, Tensor) or (hasattr(part, "__array__") and not isinstance(part, np.generic))
+               for part in parts):
         return None
     arrays = mapped(lambda part: _numbers(part, who), source)
     shapes = [array.shape for array in leaves(arrays)]

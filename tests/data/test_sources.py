@@ -75,6 +75,21 @@ def test_arrays_on_the_cpu_are_not_copied() -> None:
     assert y is Y
 
 
+def test_what_numpy_makes_an_array_of_is_one() -> None:
+    """As tables of pandas and tensors of PyTorch."""
+    class Table:
+        def __len__(self) -> int:
+            return len(X)
+
+        def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
+            return np.array(X, dtype)
+    for given in (Table(), (Table(), np.arange(10))):
+        np.testing.assert_array_equal(parts(next(iter(DataLoader(given, 10, shuffle=False))))[0], X)
+    torch = pytest.importorskip("torch")
+    x, i = next(iter(DataLoader((torch.asarray(X), torch.arange(10)), 4)))
+    np.testing.assert_array_equal(x, X[i])
+
+
 def test_arrays_may_be_nested() -> None:
     given = {"x": X, "more": ({"y": Y}, np.arange(10))}
     loader = DataLoader(given, 4)
