@@ -38,7 +38,7 @@ def transpose(k, x: Tensor, *, axes: tuple[int, ...] | None = None):
     order = tuple(a % ndim for a in asked if isinstance(a, int) and -ndim <= a < ndim)
     if len(order) != len(asked) or sorted(order) != list(range(ndim)):
         raise ValueError(f"transpose: axes {axes} are not a permutation of the {ndim} axes of shape {x.shape}; "
-                         f"name each of 0 to {ndim - 1} once")
+                         f"name each of 0 to {ndim - 1} once; .swapaxes() swaps two")
     inverse = tuple(order.index(a) for a in range(ndim))
     return k.transpose(x, order), lambda gy, need: (k.transpose(gy, inverse),)
 

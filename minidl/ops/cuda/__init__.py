@@ -4,6 +4,7 @@ Elementwise arithmetic, reductions, shapes and products of ops.shared are CuPy's
 `update_metrics` change an input.
 """
 
+from ..choice import *
 from ..shared import *
 from .activation import *
 from .conv import *
