@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from . import rng
-from .device import DType
+from .device import DType, is_array
 from .tensor import Tensor
 
 
@@ -25,7 +25,7 @@ def tensor(data: Any, *, dtype: DType = None, device: str | None = None, require
     >>> tensor([1.0, 2.0]).shape
     (2,)
     """
-    return Tensor(data.copy() if hasattr(data, "dtype") else data, requires_grad, device, dtype)
+    return Tensor(data.copy() if is_array(data) else data, requires_grad, device, dtype)
 
 
 def from_numpy(array: np.ndarray) -> Tensor:

@@ -235,8 +235,8 @@ class Tensor(Methods):
         return alias
 
     def to(self, device: DType = None, dtype: DType = None) -> Tensor:
-        """This Tensor on another device or in another dtype, as a new leaf; itself where nothing changes. A dtype may be
-        given first.
+        """This Tensor on another device or in another dtype (which may come first), as a new leaf; itself where nothing
+        changes.
 
         Raises ValueError for a Tensor that is part of a recorded graph: no gradient would flow back.
         """

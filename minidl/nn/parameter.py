@@ -8,7 +8,7 @@ from ..tensor import Tensor
 
 
 def Parameter(data: Any, requires_grad: bool = True) -> Tensor:
-    """A leaf with a copy of the data, or of a Tensor's: any attribute of a Module that requires a gradient is a parameter.
+    """A leaf with a copy of the data, or of a Tensor's; a Module's attributes that require a gradient are parameters.
 
     >>> Parameter(Tensor([1.0, 2.0])).requires_grad
     True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from functools import partial, wraps
-from typing import Any, Concatenate, ParamSpec, overload
+from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from ..mode import mode
 from ..tensor import Node, Tensor, wrap
 from ._backend import BACKENDS, primitives_of
 
-P = ParamSpec("P")
+P, R = ParamSpec("P"), TypeVar("R")
 OPS: dict[str, Callable[..., Tensor]] = {}     # every op of minidl by name; the tests demand a Case for each
 ALSO = {"dim": "axis", "keepdim": "keepdims", "kernel_size": "size", "unbiased": "correction", "ddof": "correction",
         "start_dim": "start", "min": "low", "max": "high"}             # what others call an option, and its name here
@@ -119,6 +119,18 @@ def op(body: Callable[..., Any] | None = None, *, index: tuple[str, ...] = (), n
     call.__annotations__["return"] = "Tensor"
     if body.__module__.startswith("minidl."):
         OPS[name] = call
+    return call
+
+
+def also(function: Callable[P, R]) -> Callable[P, R]:
+    """A function whose options are also known by the names that others have for them."""
+    @wraps(function)
+    def call(*arguments: P.args, **options: P.kwargs) -> R:
+        if not options.keys() <= takes:
+            options = {ALSO.get(option, option): value for option, value in options.items()}  # type: ignore[assignment]
+        return function(*arguments, **options)
+
+    takes = inspect.signature(function).parameters.keys()
     return call
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
 
 from ..tensor import Tensor
-from ._op import op
+from ._op import also, op
 from .activation import one_axis
 from .basic import Axis, _axes
 from .shapes import concatenate, getitem, reshape
@@ -51,7 +52,7 @@ def pad(k, x: Tensor, *, widths: tuple[int, ...], value: float = 0.0):
     """
     shape = x.shape
     if (len(widths) % 2 or len(widths) > 2 * len(shape)
-            or not all(isinstance(n, (int, np.integer)) and n >= 0 for n in widths)):
+            or not all(hasattr(n, "__index__") and n >= 0 for n in widths)):
         raise ValueError(f"pad: widths {widths!r} do not fit shape {shape}; give ints of at least 0, two for each axis "
                          "from the last on: (left, right, top, bottom)")
     pairs = tuple((int(a), int(b)) for a, b in zip(widths[::2], widths[1::2]))[::-1]
@@ -70,6 +71,7 @@ def argsort(k, x: Tensor, *, axis: int = -1):
     return k.argsort(x, one_axis("argsort", x.shape, axis)), None
 
 
+@also
 def gather(x: Tensor, axis: int, index: Tensor | np.ndarray) -> Tensor:
     """Values by their indices along one axis: y[i,j] = x[index[i,j], j] for axis 0, x[i, index[i,j]] for axis 1.
 
@@ -86,6 +88,7 @@ def gather(x: Tensor, axis: int, index: Tensor | np.ndarray) -> Tensor:
     return getitem(x, (*grids[:axis], index, *grids[axis + 1:]))
 
 
+@also
 def flip(x: Tensor, axis: Axis = None) -> Tensor:
     """The values in reverse order along the given axes (all by default).
 
@@ -96,6 +99,7 @@ def flip(x: Tensor, axis: Axis = None) -> Tensor:
     return getitem(x, tuple(slice(None, None, -1 if a in axes else None) for a in range(x.ndim)))
 
 
+@also
 def unsqueeze(x: Tensor, axis: int) -> Tensor:
     """A new axis of size 1, which will be number `axis`.
 
@@ -106,6 +110,7 @@ def unsqueeze(x: Tensor, axis: int) -> Tensor:
     return reshape(x, shape=(*x.shape[:axis], 1, *x.shape[axis:]))
 
 
+@also
 def squeeze(x: Tensor, axis: Axis = None) -> Tensor:
     """Without its axes of size 1, or without those of the given axes that have size 1.
 
@@ -116,6 +121,7 @@ def squeeze(x: Tensor, axis: Axis = None) -> Tensor:
     return reshape(x, shape=tuple(n for a, n in enumerate(x.shape) if n != 1 or a not in axes))
 
 
+@also
 def stack(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
     """Join Tensors of one shape along a new axis. Raises ValueError where shapes differ or none is given.
 
@@ -131,6 +137,7 @@ def stack(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
     return concatenate([unsqueeze(t, axis) for t in tensors], axis)
 
 
+@also
 def split(x: Tensor, sizes: int | Sequence[int], axis: int = 0) -> tuple[Tensor, ...]:
     """Parts along an axis: of one size, where the last may be smaller, or of the given sizes, which add up to its own.
 
@@ -149,4 +156,4 @@ def split(x: Tensor, sizes: int | Sequence[int], axis: int = 0) -> tuple[Tensor,
     if ends[-1] != n or min(sizes, default=0) < 0:
         raise ValueError(f"split: sizes {list(sizes)} do not add up to the {n} of axis {axis} (shape {x.shape})")
     head = (slice(None),) * axis
-    return tuple(getitem(x, (*head, slice(begin, end))) for begin, end in zip(ends, ends[1:]))
+    return tuple(getitem(x, (*head, slice(begin, end))) for begin, end in itertools.pairwise(ends))

@@ -20,10 +20,9 @@ maximum, minimum = np.maximum, np.minimum              # NaN where either is NaN
 
 def where(condition: Array, x: Array | float, y: Array | float) -> Array:
     """x where the condition holds, y elsewhere; of two plain floating numbers float32."""
-    if isinstance(x, float) and not hasattr(y, "dtype"):
+    plain = not hasattr(x, "dtype") and not hasattr(y, "dtype")
+    if plain and (isinstance(x, float) or isinstance(y, float)):
         x = np.float32(x)
-    elif isinstance(y, float) and not hasattr(x, "dtype"):
-        y = np.float32(y)
     return np.where(condition, x, y)
 
 

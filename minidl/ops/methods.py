@@ -11,20 +11,23 @@ import builtins
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..device import DType
 from ..mode import mode, note_change
 from ..tensor import Tensor
 from . import arrange, basic, select, statistics
-from ._op import ALSO
+from ._op import also
 from .activation import log_softmax, relu, sigmoid, softmax
 from .basic import Axis, Number
 from .operators import METHODS, UFUNCS, _matmul, _reduction, _sizes, attach, setitem
 from .shapes import getitem, reshape, transpose
 
+if TYPE_CHECKING:
+    from ..device import DType
+
+_IN_PLACE: dict[str, Any] = METHODS
 Sizes = int | tuple[int, ...] | list[int]
 
 
@@ -466,19 +469,19 @@ class Methods(Conversions):
 
     def add_(self: Any, other: Number) -> Tensor:
         """x += other."""
-        return METHODS["__iadd__"](self, other)
+        return _IN_PLACE["__iadd__"](self, other)
 
     def sub_(self: Any, other: Number) -> Tensor:
         """x -= other."""
-        return METHODS["__isub__"](self, other)
+        return _IN_PLACE["__isub__"](self, other)
 
     def mul_(self: Any, other: Number) -> Tensor:
         """x *= other."""
-        return METHODS["__imul__"](self, other)
+        return _IN_PLACE["__imul__"](self, other)
 
     def div_(self: Any, other: Number) -> Tensor:
         """x /= other."""
-        return METHODS["__itruediv__"](self, other)
+        return _IN_PLACE["__itruediv__"](self, other)
 
     def clamp_(self: Any, min: float | None = None, max: float | None = None) -> Tensor:
         """At least min and at most max, in place."""
@@ -526,11 +529,7 @@ def _method(name: str, method: Any) -> Any:
         return method
     if name in _OF_NUMPY:
         return functools.wraps(method)(_reduction(name, method, *names[1:]))
-
-    @functools.wraps(method)
-    def call(*arguments: Any, **options: Any) -> Any:
-        return method(*arguments, **{ALSO.get(option, option): value for option, value in options.items()})
-    return call
+    return also(method)
 
 
 attach({name: _method(name, value) for room in (Conversions, Methods) for name, value in vars(room).items()

@@ -172,9 +172,10 @@ METHODS = {
 def attach(methods: dict[str, Any]) -> None:
     """Make functions the methods of Tensor; those that are not ops are called so in Python's own messages."""
     for name, method in methods.items():
-        for function in (method, getattr(method, "__wrapped__", None)):
-            if getattr(function, "__module__", "").endswith((".operators", ".methods")):
-                function.__name__, function.__qualname__ = name, f"Tensor.{name}"
+        each: Any
+        for each in (method, getattr(method, "__wrapped__", None)):
+            if getattr(each, "__module__", "").endswith((".operators", ".methods")):
+                each.__name__, each.__qualname__ = name, f"Tensor.{name}"
         setattr(Tensor, name, method)
 
 
