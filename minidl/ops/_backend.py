@@ -15,7 +15,6 @@ from . import cpu
 
 CONV_ALGORITHMS = cpu.CONV_ALGORITHMS
 BACKENDS: dict[type, ModuleType] = {np.ndarray: cpu}       # and cupy.ndarray, once there is one
-OWN: dict[str, Any] = {}                                   # primitives that users gave CUDA, see minidl.primitive
 
 
 def backend_of(first: Tensor, *others: Tensor) -> ModuleType:
@@ -52,6 +51,5 @@ def _cuda(array_type: type) -> ModuleType:
     """The CUDA primitives, imported with the first CUDA array."""
     from . import cuda
 
-    vars(cuda).update(OWN)
     BACKENDS[array_type] = cuda
     return cuda

@@ -13,7 +13,8 @@ from ..mode import mode
 from ..tensor import Node, Tensor, wrap
 from ._backend import BACKENDS, primitives_of
 
-P, R = ParamSpec("P"), TypeVar("R")
+P = ParamSpec("P")
+R = TypeVar("R")
 OPS: dict[str, Callable[..., Tensor]] = {}     # every op of minidl by name; the tests demand a Case for each
 ALSO = {"dim": "axis", "keepdim": "keepdims", "kernel_size": "size", "unbiased": "correction", "ddof": "correction",
         "start_dim": "start", "min": "low", "max": "high"}             # what others call an option, and its name here

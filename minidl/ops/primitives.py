@@ -105,6 +105,7 @@ def known(name: str) -> Primitive:
     return PRIMITIVES.get(name, PLAIN)
 
 
+OWN: dict[str, Callable[..., Any]] = {}    # primitives of users for CUDA arrays, see minidl.primitive
 PLAIN = Primitive()
 PRIMITIVES: dict[str, Primitive] = {
     # elementwise

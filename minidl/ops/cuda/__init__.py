@@ -5,6 +5,7 @@ Elementwise arithmetic, reductions, shapes and products of ops.shared are CuPy's
 """
 
 from ..choice import *
+from ..primitives import OWN as _OWN
 from ..shared import *
 from .activation import *
 from .conv import *
@@ -16,3 +17,5 @@ from .loss import *
 from .optim import *
 from .pool import *
 from .region import *
+
+globals().update(_OWN)
