@@ -15,8 +15,9 @@ from .layers import (
     Tanh,
 )
 from .module import Module
+from .parameter import Parameter
 
 __all__ = [
-    "AvgPool2d", "Conv2d", "Dropout", "Flatten", "Linear", "MaxPool2d", "Module", "ModuleDict", "ModuleList", "ReLU",
-    "Sequential", "Sigmoid", "Softmax", "Tanh",
+    "AvgPool2d", "Conv2d", "Dropout", "Flatten", "Linear", "MaxPool2d", "Module", "ModuleDict", "ModuleList",
+    "Parameter", "ReLU", "Sequential", "Sigmoid", "Softmax", "Tanh",
 ]

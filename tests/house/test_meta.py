@@ -27,7 +27,7 @@ SOURCES["train"] = ast.parse((ROOT / "train.py").read_text(encoding="utf-8"))
 
 # ---------------------------------------------------------------- cases
 def test_every_op_has_cases() -> None:
-    public = {name for name, value in vars(ops).items() if callable(value)}
+    public = {name for name, value in vars(ops).items() if callable(value) and name[0] != "_"}
     assert {name for name in ops.OPS if not hasattr(ops, name)} == set(), "in no __all__ of its family"
     assert set(ops.OPS) | public == set(CASES)
 
@@ -65,10 +65,11 @@ def test_facts_of_a_primitive_fit_each_other() -> None:
 
 # ---------------------------------------------------------------- rooms
 TOOLS = ("numpy", "minidl/mode", "minidl/tensor", "minidl/device", "minidl/rng", "minidl/ops")
-NAMES = ("basic", "shapes", "operators", "conv", "pool", "linear", "activation", "loss")
+NAMES = ("basic", "shapes", "operators", "conv", "pool", "linear", "activation", "loss", "arrange", "select",
+         "statistics", "methods")
 FAMILIES = tuple(f"minidl/ops/{name}" for name in NAMES)
 # what all backends stand on
-FACTS = ("numpy", *(f"minidl/ops/{name}" for name in ("primitives", "shared", "geometry", "region")))
+FACTS = ("numpy", *(f"minidl/ops/{name}" for name in ("primitives", "shared", "choice", "geometry", "region")))
 
 CONV = "minidl/ops/cuda/conv"
 LAUNCHERS = (*FACTS, "cupy", "minidl/device", "minidl/ops/cuda/launch")
@@ -86,6 +87,7 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
     ("minidl/ops/region", ()),
     ("minidl/ops/primitives", ("numpy",)),
     ("minidl/ops/shared", ("numpy", "minidl/ops/primitives")),
+    ("minidl/ops/choice", ("numpy", "minidl/ops/primitives")),
     ("minidl/ops/cpu", (*FACTS, "minidl/ops/cpu")),
     ("minidl/ops/cuda/launch", ("numpy", "cupy", "minidl/device", "minidl/ops/cuda/launch")),
     *((f"{CONV}/{shelf}", (*SHELVES, f"{CONV}/{shelf}")) for shelf in ("papers", "product", "resident")),
@@ -102,6 +104,10 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
                          "minidl/ops/region", "minidl/compiler")),
     ("minidl/nn", ("minidl/init", "minidl/nn", *TOOLS)),
     ("minidl/init", TOOLS),
+    ("minidl/create", TOOLS),
+    ("minidl/own", ("minidl/compiler/passes", *TOOLS)),
+    ("minidl/habits", ("minidl/create", "minidl/data", "minidl/nn", "minidl/optim", *TOOLS)),
+    ("minidl/display", ("minidl/compiler", "minidl/data", "minidl/nn", "minidl/optim", *TOOLS)),
     ("minidl/optim", ("minidl/optim", *TOOLS)),
     ("minidl/gradcheck", TOOLS),
     ("minidl/data", ("tqdm", "minidl/data", *TOOLS)),
@@ -263,7 +269,7 @@ def test_a_touched_array_is_found(line: str) -> None:
 
 
 # ---------------------------------------------------------------- documentation and words
-BACKENDS = ("shared", "cpu", "cuda")                                   # their ops document them
+BACKENDS = ("shared", "choice", "cpu", "cuda")                                   # their ops document them
 
 
 def undocumented() -> Iterator[str]:
