@@ -100,3 +100,6 @@ def train() -> None:
         minidl.load(net, "net.h5")
         built: nn.Module = minidl.load("net.h5")
     minidl.gradcheck(arithmetic, [x, x])
+    shared: Tensor = minidl.from_dlpack(np.from_dlpack(minidl.from_dlpack(np.ones(2))))
+    where: tuple[int, int] = shared.__dlpack_device__()
+    facts: dict[str, object] = shared.__cuda_array_interface__

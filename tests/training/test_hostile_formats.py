@@ -163,7 +163,8 @@ NPZ: dict[str, Recipe] = {
     **{f"array {name}": put("c1.bias.npy", content) for name, content in {
         "pickle": npy(np.array([{"a": 1}, 2], object)), "a pickle alone": pickle.dumps([1]),
         "f8": npy(DATA.astype("f8")), "f2": npy(DATA.astype("f2")), "big-endian": npy(DATA.astype(">f4")),
-        "columns": npy(np.ones((2, 2), "f4").T), "text": npy(np.array(["a"])), "record": npy(np.zeros(2, [("a", "f4")])), "bool": npy(np.ones(2, bool)),
+        "columns": npy(np.ones((2, 2), "f4").T), "text": npy(np.array(["a"])),
+        "record": npy(np.zeros(2, [("a", "f4")])), "bool": npy(np.ones(2, bool)),
         "other values": npy(DATA), "other shape": npy(np.ones(3, "f4")), "scalar": npy(np.float32(1)),
         "empty": b"",
         "magic": b"\x93NUMPY", "version 2": header(version=b"\2\0"), "huge": header(shape=f"({2**50},)"),
