@@ -9,7 +9,7 @@ The framework can be read in an afternoon, its compiler and its kernels in one m
 [[2.0, 4.0]]
 """
 
-from . import data, init, nn, ops, optim
+from . import data, init, nn, onnx, ops, optim
 from .compiler import CompileError, compile
 from .device import set_precision, set_workspace_limit
 from .gradcheck import gradcheck
@@ -22,5 +22,5 @@ from .weights import load, save
 
 __all__ = [
     "CompileError", "Tensor", "__version__", "compile", "data", "from_dlpack", "gradcheck", "init", "load",
-    "manual_seed", "nn", "no_grad", "ops", "optim", "save", "set_precision", "set_workspace_limit",
+    "manual_seed", "nn", "no_grad", "onnx", "ops", "optim", "save", "set_precision", "set_workspace_limit",
 ]

@@ -75,6 +75,11 @@ def write(kind: Kind, op: str, path: Path_, state: Mapping[str, np.ndarray],
             raise ValueError(f"{op}: {name} of {shown(attributes.get('model'))} takes {length} bytes but may take "
                              f"{TEXT}; shorten it")
     image = _format(path).image(kind, {name: array for name, array in state.items() if name not in ties}, noted)
+    write_whole(op, path, image)
+
+
+def write_whole(op: str, path: Path_, content: Any) -> None:
+    """Write bytes to a file, whole or not at all. Raises OSError where it cannot be; an older file stays as it was."""
     target = Path(os.path.realpath(path))  # a symbolic link stays, and the file it names is replaced
     if os.path.exists(target):
         require_file(op, target)
@@ -82,7 +87,7 @@ def write(kind: Kind, op: str, path: Path_, state: Mapping[str, np.ndarray],
         raise FileNotFoundError(f"{op}: '{target.parent}' is not a folder; create it, or choose another for "
                                 f"'{target.name}'")
     try:
-        replace(target, image)
+        replace(target, content)
     except OSError as error:
         raise type(error)(f"{op}: '{target}' cannot be written ({error.strerror or error}); "
                           "choose a folder that is writable and has room") from error
@@ -90,7 +95,7 @@ def write(kind: Kind, op: str, path: Path_, state: Mapping[str, np.ndarray],
         sync_folder(target.parent)
     except OSError as error:
         warnings.warn(f"{op}: '{target}' was written, but its folder could not be synced ({error.strerror or error}); "
-                      "after a power failure the older file may be there", RuntimeWarning, stacklevel=3)
+                      "after a power failure the older file may be there", RuntimeWarning, stacklevel=4)
 
 
 def replace(target: Path, content: Any) -> None:
