@@ -9,7 +9,7 @@ The framework can be read in an afternoon, its compiler and its kernels in one m
 [[2.0, 4.0]]
 """
 
-from . import data, display, habits, init, nn, ops, optim
+from . import data, display, habits, init, nn, onnx, ops, optim
 from .compiler import CompileError, compile
 from .create import (
     arange,
@@ -31,6 +31,7 @@ from .create import (
 )
 from .device import set_precision, set_workspace_limit
 from .gradcheck import gradcheck
+from .interchange import from_dlpack
 from .mode import no_grad
 from .ops._op import op
 from .own import activation, kernel, primitive
@@ -40,10 +41,10 @@ from .version import __version__
 from .weights import load, save
 
 __all__ = [
-    "CompileError", "Tensor", "__version__", "activation", "arange", "compile", "data", "eye", "from_numpy", "full",
-    "full_like", "gradcheck", "init", "kernel", "linspace", "load", "manual_seed", "nn", "no_grad", "ones", "ones_like",
-    "op", "ops", "optim", "primitive", "rand", "rand_like", "randint", "randn", "randn_like", "randperm", "save",
-    "set_precision", "set_workspace_limit", "zeros", "zeros_like",
+    "CompileError", "Tensor", "__version__", "activation", "arange", "compile", "data", "eye", "from_dlpack",
+    "from_numpy", "full", "full_like", "gradcheck", "init", "kernel", "linspace", "load", "manual_seed", "nn",
+    "no_grad", "ones", "ones_like", "onnx", "op", "ops", "optim", "primitive", "rand", "rand_like", "randint", "randn",
+    "randn_like", "randperm", "save", "set_precision", "set_workspace_limit", "zeros", "zeros_like",
 ]
 
 habits.attach()

@@ -110,9 +110,11 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
     ("minidl/display", ("minidl/compiler", "minidl/data", "minidl/nn", "minidl/optim", *TOOLS)),
     ("minidl/optim", ("minidl/optim", *TOOLS)),
     ("minidl/gradcheck", TOOLS),
+    ("minidl/interchange", ("cupy", *TOOLS)),
+    ("minidl/onnx", ("onnx", "minidl/version", "minidl/weights/files", *TOOLS)),
     ("minidl/data", ("tqdm", "minidl/data", *TOOLS)),
     # the model of a file is built by the zoo, which lies outside
-    *((f"minidl/weights{file}", ("h5py", "minidl/version", "minidl/weights", *more, *TOOLS))
+    *((f"minidl/weights{file}", ("h5py", "safetensors", "minidl/version", "minidl/weights", *more, *TOOLS))
       for file, more in (("/__init__", ("minidl/init", "minidl/__init__")), ("", ()))),
     ("minidl/plot", ("numpy", "matplotlib")),
     ("minidl/training", ("numpy", "tqdm", "minidl")),

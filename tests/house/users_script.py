@@ -100,3 +100,8 @@ def train() -> None:
         minidl.load(net, "net.h5")
         built: nn.Module = minidl.load("net.h5")
     minidl.gradcheck(arithmetic, [x, x])
+    shared: Tensor = minidl.from_dlpack(np.from_dlpack(minidl.from_dlpack(np.ones(2))))
+    minidl.onnx.export(Net().eval(), "net.onnx", np.ones((1, 3, 32, 32), np.float32))
+    minidl.onnx.ROWS["tanh"] = lambda graph, ndim, x: graph.node("Tanh", x)
+    where: tuple[int, int] = shared.__dlpack_device__()
+    facts: dict[str, object] = shared.__cuda_array_interface__
