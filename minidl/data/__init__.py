@@ -1,8 +1,10 @@
-"""Images to train on: data sets by name, and batches of them."""
+"""Data to train on: data sets by name, data of one's own, and batches of either."""
 
 from .batches import DeviceBatches, own_batches
 from .datasets import DATASETS, Dataset, load, resolve
-from .loader import DataLoader, channel_statistics
+from .folder import from_folder
+from .loader import Augment, DataLoader, channel_statistics
+from .sources import Subset, random_split
 
-__all__ = ["DATASETS", "DataLoader", "Dataset", "DeviceBatches", "channel_statistics", "load",
-           "own_batches", "resolve"]
+__all__ = ["DATASETS", "Augment", "DataLoader", "Dataset", "DeviceBatches", "Subset", "channel_statistics",
+           "from_folder", "load", "own_batches", "random_split", "resolve"]

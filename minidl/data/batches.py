@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -10,17 +11,22 @@ from ..device import to_device
 from ..mode import mode
 from ..ops._backend import backend_of
 from ..tensor import Tensor, wrap
-from .loader import DataLoader
+from .loader import DataLoader, Stored
+from .sources import leaves, mapped
 
 
 def own_batches(loader: object) -> str | None:
-    """The method by which a loader makes its batches in a way of its own; None where it does as a DataLoader."""
-    return next((name for name in ("__iter__", "_batch", "next_order")
-                 if getattr(type(loader), name, None) is not getattr(DataLoader, name) or name in vars(loader)), None)
+    """By what a loader makes its batches in a way that no device can follow: a method of its own, a transform, or the
+    __getitem__ of data that is no array; None where it does as a DataLoader of images or arrays."""
+    for name in ("__iter__", "_batch", "next_order"):
+        if getattr(type(loader), name, None) is not getattr(DataLoader, name) or name in vars(loader):
+            return name
+    assert isinstance(loader, DataLoader)
+    return None if loader.stored is not None else "transform" if loader.transform else "__getitem__"
 
 
 class DeviceBatches:
-    """A DataLoader's batches, the same images in the same order, for steps that take them themselves.
+    """A DataLoader's batches, the same items in the same order, for steps that take them themselves.
 
     Iterating starts the loader's next epoch and gives the size of each batch; `next(size)`, in the step, gives the
     batch. The epoch's order and the place in it lie on the loader's device, where each batch is picked: a compiled step
@@ -37,7 +43,8 @@ class DeviceBatches:
     >>> [step(size).shape for size in batches], list(batches)
     ([(), (), ()], [128, 128, 44])
 
-    Raises TypeError for a loader that makes its batches in a way of its own (a subclass with another `__iter__`).
+    Raises TypeError for a loader that makes its batches in a way of its own: a subclass with another `__iter__`, a
+    transform, or data that is neither images nor arrays.
     """
 
     def __init__(self, loader: DataLoader):
@@ -49,10 +56,13 @@ class DeviceBatches:
         count = loader.images_per_epoch
         self.sizes = [min(loader.batch_size, count - i) for i in range(0, count, loader.batch_size)]
         self._order = to_device(np.zeros(count, np.int64), loader.device)
+        self._key = to_device(np.zeros(2, np.uint64), loader.device)           # of the epoch's augmentation
         # The number of the batch that was last taken, from 0: before the first epoch that of the last there is.
         self.position = Tensor(to_device(np.array([len(self.sizes) - 1]), loader.device))
 
     def __iter__(self) -> Iterator[int]:
+        if self.loader.augment is not None:
+            self._key[...] = to_device(self.loader.next_key(), self.loader.device)
         self._order[...] = to_device(self.loader.next_order(), self.loader.device)
         start = self.loader.next_start()
         self.position.data[...] = start - 1
@@ -62,23 +72,29 @@ class DeviceBatches:
         yield from self.sizes[start:]
         self.loader.draw_ahead()                       # the device has the last steps to do yet
 
-    def next(self, size: int) -> tuple[Tensor, Tensor]:
-        """The epoch's next batch, of a size that iterating gave: images (size,c,h,w), labels int64 (size,).
+    def next(self, size: int) -> Any:
+        """The epoch's next batch, of a size that iterating gave: as the loader's, of Tensors.
 
-        Beyond the epoch's end there is none: on the CPU a ValueError, on CUDA, which nobody waits for, images of NaN
-        and labels of -1, and so a loss of NaN. Raises ValueError for a size that is none of the loader's.
+        Of a Dataset: images (size,c,h,w), labels int64 (size,). Beyond the epoch's end there is none: on the CPU a
+        ValueError, on CUDA, which nobody waits for, images of NaN and labels of -1, and so a loss of NaN (of arrays
+        each byte is 0xFF, which is the same). Raises ValueError for a size that is none of the loader's.
         """
         if size not in self.sizes:
             raise ValueError(f"DeviceBatches: size is {size!r} but must be {self.loader.batch_size}, or "
                              f"{self.sizes[-1]} for the last batch; pass what iterating over the batches gives")
-        loader = self.loader
-        images, labels, scale, shift = loader.stored
+        loader, order, position = self.loader, self._order, self.position._data
+        stored: Any = loader.stored
         k = backend_of(self.position)
-        mode.recorder.outside(images, labels, self._order)
         mode.recorder.watch(loader)
-        picked = k.next_batch(images, labels, self._order, self.position._data, loader.batch_size, size, scale, shift,
-                              loader.padding, loader.dtype)
-        k.advance(self.position._data)
-        batch = wrap(picked[0]), wrap(picked[1])
-        mode.recorder.made(*batch)
+        if isinstance(stored, Stored):
+            how = () if loader.augment is None else (loader.augment, self._key)
+            mode.recorder.outside(stored.images, stored.labels, order, *how[1:])
+            picked = k.next_batch(stored.images, stored.labels, order, position, loader.batch_size, size, stored.scale,
+                                  stored.shift, loader.padding, loader.dtype, *how)
+        else:
+            mode.recorder.outside(*leaves(stored), order)
+            picked = mapped(lambda rows: k.next_rows(rows, order, position, loader.batch_size, size), stored)
+        k.advance(position)
+        batch = mapped(wrap, picked)
+        mode.recorder.made(*leaves(batch))
         return batch

@@ -6,8 +6,9 @@ import hashlib
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -30,7 +31,7 @@ SYNTHETIC_SIZES = {"train": 10_000, "test": 2_000}
 DATASETS: tuple[str, ...] = (*SPECS, *SYNTHETIC)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
     """Images uint8 (n,c,h,w) with labels (n,), integers: name, split, class names, and where they came from.
 
@@ -38,13 +39,13 @@ class Dataset:
 
     >>> import numpy as np
     >>> Dataset("mine", "train", np.zeros((5, 3, 8, 8), np.uint8), np.arange(5))
-    Dataset(name='mine', split='train', classes=(), source='')
+    Dataset('mine', 'train', 5 images (3, 8, 8), 0 named classes)
     """
 
     name: str
     split: str
-    images: np.ndarray = field(repr=False)
-    labels: np.ndarray = field(repr=False)
+    images: np.ndarray
+    labels: np.ndarray
     classes: tuple[str, ...] = ()
     source: str = ""
 
@@ -58,6 +59,22 @@ class Dataset:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def __repr__(self) -> str:
+        return (f"Dataset({self.name!r}, {self.split!r}, {len(self)} images {self.images.shape[1:]}, "
+                f"{len(self.classes)} named classes{f', from {self.source}' if self.source else ''})")
+
+    def __getitem__(self, index: Any) -> Any:
+        """(image uint8 (c,h,w), label) of an integer; else the Dataset of a slice, a mask or integers.
+
+        >>> digits = load("synthetic-digits", "test")
+        >>> image, label = digits[0]
+        >>> image.shape, label, len(digits[10:30])
+        ((1, 28, 28), 0, 20)
+        """
+        if isinstance(index, (int, np.integer)):
+            return self.images[index], int(self.labels[index])
+        return replace(self, images=self.images[index], labels=self.labels[index])
 
     def first(self, count: int | None) -> Dataset:
         """The first `count` images; all of them for None.

@@ -1,21 +1,23 @@
-"""Batches of a data set, in an order that seed and epoch decide."""
+"""Batches of any data, in an order that seed and epoch decide."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from .. import rng
-from ..device import Array, DType, resolve, to_device
+from ..device import Array, DType, resolve, to_device, to_numpy
 from ..mode import Watched
 from ..ops._backend import primitives_of
 from .datasets import Dataset
+from .sources import arrays_of, collated, item_of, leaves, mapped
 
-Batch = tuple[Any, Any]                    # arrays on the loader's device
+Batch = Any                                # arrays on the loader's device: one, or a tuple or dict of them
 
 
 def channel_statistics(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
@@ -47,51 +49,130 @@ class Stored(NamedTuple):
     shift: tuple[float, ...]
 
 
-class DataLoader(Watched):
-    """Iterate over a data set in batches: (images float (n,c,h,w), labels int64 (n,)), arrays of the device.
+class Augment(NamedTuple):
+    """How a DataLoader shows the images of a Dataset, another way in each epoch, where it picks them.
 
-    batch_size: images a batch; the last may be smaller, or is dropped with drop_last.
+    crop: each image is moved by up to so many pixels in each direction, zero pixels coming in. flip: it is mirrored
+    from left to right with probability 1/2. cutout: a square of so many pixels a side, around a pixel at random, is 0
+    after normalising, which is the mean. Seed, epoch and the image's index in the data set decide alone.
+
+    >>> from minidl import data
+    >>> shapes = data.load("synthetic-shapes", "test")
+    >>> images, labels = next(iter(DataLoader(shapes, 128, augment=Augment(crop=4, flip=True, cutout=8))))
+    >>> images.shape
+    (128, 3, 32, 32)
+    """
+
+    crop: int = 0
+    flip: bool = False
+    cutout: int = 0
+
+
+class DataLoader(Watched):
+    """Iterate over data in batches: arrays of the device.
+
+    dataset: a `data.Dataset` of images: a batch is (images float (n,c,h,w), labels int64 (n,)). Or arrays whose first
+    axis counts items, one or a tuple or a dict of them, of any shape and dtype: a batch is the same of n items, values
+    as they are (bytes are not scaled). Or any object with len() and [i]: items (numbers, arrays, tuples and dicts of
+    them) are stacked.
+    batch_size: items a batch; the last may be smaller, or is dropped with drop_last.
     shuffle: in a new order each epoch, the permutation of Philox(seed, epoch); else as stored. Each
     iteration is the next epoch, from 0; `set_epoch` names one.
-    mean, std: one number a channel: pixels become (pixel / 255 - mean) / std. padding: zero pixels around
-    each image, before that. dtype: float32 or float64.
+    mean, std, padding, augment: of a Dataset. One number a channel: pixels become (pixel / 255 - mean) / std. Zero
+    pixels around each image, before that. An `Augment`.
+    transform: a function of one item, which is stacked as the function gives it: of a tuple's parts, `transform(x, y)`,
+    else of the item. Of a Dataset's (image, label), uint8 (c,h,w) and an integer, it gives such, of any one size.
+    dtype: float32 or float64: of images, float32 unless told; of other floating numbers, as they are unless told.
     prefetch: batches made ahead on a thread of their own; 0 makes each when it is asked for. device: "cpu", or
-    "cuda": then the whole set is kept on the device, as bytes, and batches are made there when they are asked for.
+    "cuda": then a Dataset's bytes, and arrays, are kept on the device, and batches are made there when they are asked
+    for; batches of items that are stacked on the host are moved there.
 
-    Raises ValueError for an empty data set, numbers out of their range, a number of means that is not the
-    number of channels, a std of 0, another dtype, or drop_last where nothing would be left.
+    Raises ValueError for no data, numbers out of their range, arrays of several lengths, a number of means that is not
+    the number of channels, a std of 0, another dtype, or drop_last where nothing would be left; TypeError for data of
+    another kind.
 
+    >>> import numpy as np
     >>> from minidl import data
     >>> loader = DataLoader(data.load("synthetic-digits", "test"), 128, seed=1)
     >>> images, labels = next(iter(loader))
     >>> images.shape, labels.shape, len(loader)
     ((128, 1, 28, 28), (128,), 16)
+    >>> x, y = next(iter(DataLoader((np.ones((100, 7)), np.arange(100.0)), 32)))
+    >>> x.shape, y.shape
+    ((32, 7), (32,))
     """
 
     restless = frozenset({"_ahead", "_epoch", "_skip", "seed", "shuffle"})       # decide the order: no step reads them
 
-    def __init__(self, dataset: Dataset, batch_size: int, *, shuffle: bool = True, seed: int = 0,
+    def __init__(self, dataset: Any, batch_size: int, *, shuffle: bool = True, seed: int = 0,
                  drop_last: bool = False, mean: Sequence[float] | np.ndarray | None = None,
-                 std: Sequence[float] | np.ndarray | None = None, padding: int = 0, prefetch: int = 2,
-                 dtype: DType = np.float32, device: str = "cpu"):
+                 std: Sequence[float] | np.ndarray | None = None, padding: int = 0, augment: Augment | None = None,
+                 transform: Callable[..., Any] | None = None, prefetch: int = 2, dtype: DType = None,
+                 device: str = "cpu"):
         for what, value, least in (("batch_size", batch_size, 1), ("padding", padding, 0),
                                    ("prefetch", prefetch, 0), ("seed", seed, 0)):
             _check_int(what, value, least)
-        if np.dtype(dtype) not in (np.float32, np.float64):
+        if dtype is not None and np.dtype(dtype) not in (np.float32, np.float64):
             raise ValueError(f"DataLoader: dtype is {np.dtype(dtype)} but must be float32 or float64")
-        if len(dataset) < (batch_size if drop_last else 1):
-            raise ValueError(f"DataLoader: {dataset.name} has {len(dataset)} images but a batch needs "
-                             f"{batch_size if drop_last else 1}; use more images or a smaller batch")
         self.dataset, self.batch_size, self.shuffle, self.seed = dataset, batch_size, shuffle, seed
-        self.drop_last, self.padding, self.prefetch, self.dtype = drop_last, padding, prefetch, dtype
-        self.device = resolve(device)
-        self.mean, self.std = self._statistics("mean", mean, 0.0), self._statistics("std", std, 1.0)
-        self.stored = Stored(to_device(dataset.images, self.device),
-                             to_device(dataset.labels.astype(np.int64), self.device),
-                             tuple((1 / (255 * np.array(self.std))).tolist()),     # (byte / 255 - mean) / std
-                             tuple((-np.array(self.mean) / self.std).tolist()))    # as byte * scale + shift
+        self.drop_last, self.padding, self.prefetch, self.transform = drop_last, padding, prefetch, transform
+        self.augment, self.device = augment, resolve(device)
+        self.dtype = None if dtype is None else np.dtype(dtype)
+        self.mean: tuple[float, ...] | None = None
+        self.std: tuple[float, ...] | None = None
+        self._item: Callable[[int], Any]
+        self.stored: Any = None            # on the device, for it to pick from; None: items are stacked on the host
+        if isinstance(dataset, Dataset):
+            self._store_images(dataset, mean, std)
+        else:
+            self._store_arrays(mean=mean, std=std, padding=padding or None, augment=augment)
+        if self.count < (batch_size if drop_last else 1):
+            name, what = (dataset.name, "images") if isinstance(dataset, Dataset) else (type(dataset).__name__, "items")
+            raise ValueError(f"DataLoader: {name} has {self.count} {what} but a batch needs "
+                             f"{batch_size if drop_last else 1}; use more {what} or a smaller batch")
         self._epoch = self._skip = 0
         self._ahead: tuple[Any, np.ndarray] = None, np.zeros(0, np.int64)      # an order, and what decided it
+
+    def _store_images(self, dataset: Dataset, mean: Sequence[float] | np.ndarray | None,
+                      std: Sequence[float] | np.ndarray | None) -> None:
+        self.count, self._item, self.dtype = len(dataset), dataset.__getitem__, self.dtype or np.dtype(np.float32)
+        self.mean, self.std = self._statistics("mean", mean, 0.0), self._statistics("std", std, 1.0)
+        self._scale = tuple((1 / (255 * np.array(self.std))).tolist())         # (byte / 255 - mean) / std as
+        self._shift = tuple((-np.array(self.mean) / self.std).tolist())        # byte * scale + shift
+        if self.augment is not None:
+            _check_augment(self.augment)
+            if self.transform is not None:
+                raise ValueError("DataLoader: augment and transform are both given but images are augmented where they "
+                                 "are picked from memory; do all of it in the transform")
+        if self.transform is None:
+            self.stored = Stored(to_device(dataset.images, self.device),
+                                 to_device(dataset.labels.astype(np.int64), self.device), self._scale, self._shift)
+
+    def _store_arrays(self, **of_images: Any) -> None:
+        for what, given in of_images.items():
+            if given is not None:
+                raise ValueError(f"DataLoader: {what} is {given!r} but is for a data.Dataset of images, and this is a "
+                                 f"{type(self.dataset).__name__}; change the data itself, or in a transform")
+        arrays = arrays_of(self.dataset, "DataLoader")
+        if arrays is not None:
+            self.count = len(leaves(arrays)[0])
+            if self.transform is None:
+                self.stored = mapped(self._kept, arrays)
+            else:
+                self._item = partial(item_of, mapped(to_numpy, arrays))
+        elif hasattr(self.dataset, "__len__") and hasattr(self.dataset, "__getitem__"):
+            self.count, self._item = len(self.dataset), self.dataset.__getitem__
+        else:
+            raise TypeError(f"DataLoader: a {type(self.dataset).__name__} lacks len() or [i], by which batches are "
+                            "made; pass arrays, or an object that has both")
+
+    def _kept(self, array: Array) -> Array:
+        array = self._cast(array)
+        return to_device(array if self.device == "cpu" else np.ascontiguousarray(array), self.device)
+
+    def _cast(self, array: Array) -> Array:
+        """Floating numbers as the dtype that was asked for; others as they are."""
+        return array if self.dtype is None or array.dtype.kind != "f" else array.astype(self.dtype, copy=False)
 
     def _statistics(self, what: str, given: Sequence[float] | np.ndarray | None, default: float) -> tuple[float, ...]:
         """One number for each channel."""
@@ -105,23 +186,26 @@ class DataLoader(Watched):
         return tuple(values.tolist())
 
     @property
-    def preprocessing(self) -> dict[str, Any]:
-        """What pixels / 255 become, for a weights file: mean and std per channel, and zero pixels around, before that.
+    def preprocessing(self) -> dict[str, Any] | None:
+        """What pixels / 255 become, for a weights file: mean and std per channel, and zero pixels around, before that;
+        None where the data is no `data.Dataset`.
 
         >>> from minidl import data
         >>> DataLoader(data.load("synthetic-digits", "test"), 128, mean=[0.1], std=[0.3], padding=2).preprocessing
         {'mean': [0.1], 'std': [0.3], 'padding': 2}
         """
+        if self.mean is None or self.std is None:
+            return None
         return {"mean": list(self.mean), "std": list(self.std), "padding": int(self.padding)}
 
     @property
     def images_per_epoch(self) -> int:
-        """How many images one iteration yields."""
-        return len(self) * self.batch_size if self.drop_last else len(self.dataset)
+        """How many images, or items of other data, one iteration yields."""
+        return len(self) * self.batch_size if self.drop_last else self.count
 
     def __len__(self) -> int:
         """Batches an epoch."""
-        return (len(self.dataset) + (0 if self.drop_last else self.batch_size - 1)) // self.batch_size
+        return (self.count + (0 if self.drop_last else self.batch_size - 1)) // self.batch_size
 
     def set_epoch(self, epoch: int) -> None:
         """Which epoch the next iteration is, from 0."""
@@ -153,13 +237,13 @@ class DataLoader(Watched):
         return start
 
     def order(self, epoch: int) -> np.ndarray:
-        """The indices of all images in the order of an epoch."""
+        """The indices of all images or items in the order of an epoch."""
         if not self.shuffle:
-            return np.arange(len(self.dataset))
-        return rng.generator((self.seed, ORDER | epoch)).permutation(len(self.dataset))
+            return np.arange(self.count)
+        return rng.generator((self.seed, ORDER | epoch)).permutation(self.count)
 
     def next_order(self) -> np.ndarray:
-        """The indices of the next epoch's images in its order, which counts as an iteration."""
+        """The indices of the next epoch's items in its order, which counts as an iteration."""
         self.draw_ahead()
         _, order = self._ahead
         self._epoch += 1
@@ -171,21 +255,77 @@ class DataLoader(Watched):
         if self._ahead[0] != decides:
             self._ahead = decides, self.order(self._epoch)
 
+    def next_key(self) -> np.ndarray:
+        """What decides how the next epoch's images are augmented: a key of Philox, uint64 (2,)."""
+        return np.array([self.seed, VIEWS | self._epoch], np.uint64)
+
     def __iter__(self) -> Iterator[Batch]:
-        order = to_device(self.next_order(), self.device)
+        make: Callable[[Array], Batch] = self._batch
+        if self.augment is not None:
+            make = partial(self._batch, key=to_device(self.next_key(), self.device))
+        order, ahead = self.next_order(), self.prefetch
+        if self.device != "cpu" and self.stored is not None:           # a GPU is ahead of the host by itself
+            order, ahead = to_device(order, self.device), 0
         start = self.next_start() * self.batch_size
         parts = [order[i:i + self.batch_size] for i in range(start, len(order), self.batch_size)]
-        ahead = self.prefetch if self.device == "cpu" else 0           # a GPU is ahead of the host by itself
-        return _ahead(self._batch, parts, ahead) if ahead else map(self._batch, parts)
+        batches = _ahead(make, parts, ahead) if ahead else map(make, parts)
+        return batches if self.device == "cpu" or self.stored is not None else map(self._moved, batches)
 
-    def _batch(self, indices: Array) -> Batch:
+    def _moved(self, batch: Batch) -> Batch:
+        return mapped(lambda array: to_device(array, self.device), batch)
+
+    def _batch(self, indices: Array, key: Array | None = None) -> Batch:
         stored = self.stored
+        if stored is None:
+            return self._stacked(indices)
+        if not isinstance(stored, Stored):
+            return mapped(lambda array: primitives_of(array).getitem(array, indices), stored)
         k = primitives_of(stored.images)
-        images = k.gather(stored.images, indices, stored.scale, stored.shift, self.padding, self.dtype)
+        how = () if key is None else (self.augment, key)
+        images = k.gather(stored.images, indices, stored.scale, stored.shift, self.padding, self.dtype, *how)
         return images, k.getitem(stored.labels, indices)
+
+    def _stacked(self, indices: Array) -> Batch:
+        """A batch of items that are taken one by one, on the host."""
+        items = list(map(self._item, indices.tolist()))
+        if self.transform is not None:
+            change = self.transform
+            items = [change(*each) if isinstance(each, tuple) else change(each) for each in items]
+        batch = collated(items, "DataLoader")
+        if not isinstance(self.dataset, Dataset):
+            return mapped(self._cast, batch)
+        found = [(part.dtype.kind, part.itemsize, part.ndim) for part in leaves(batch)]
+        if len(found) != 2 or found[0] != ("u", 1, 4) or found[1][0] not in "iu" or found[1][2] != 1:
+            gives = " and ".join(f"{part.dtype} {part.shape[1:]}" for part in leaves(batch))
+            raise TypeError(f"DataLoader: the transform of {self.dataset.name} gives {gives} but must give uint8 "
+                            "(c,h,w) and an integer, as it is given; pixels are scaled and normalised afterwards")
+        (images, labels), k = batch, primitives_of(batch[0])
+        return (k.gather(images, np.arange(len(images)), self._scale, self._shift, self.padding, self.dtype),
+                labels.astype(np.int64))
+
+    def __repr__(self) -> str:
+        """What is batched, and how.
+
+        >>> import numpy as np
+        >>> DataLoader((np.ones((100, 7)), np.arange(100)), 32)
+        DataLoader(tuple of 100, 4 batches of 32, shuffled from seed 0, device='cpu')
+        """
+        what = self.dataset.name if isinstance(self.dataset, Dataset) else type(self.dataset).__name__
+        order = f"shuffled from seed {self.seed}" if self.shuffle else "in order"
+        return (f"DataLoader({what} of {self.count}, {len(self)} batches of {self.batch_size}, {order}, "
+                f"device={self.device!r})")
 
 
 ORDER = 1 << 63                            # apart from the counters of `rng.next_key`, which start at 0
+VIEWS = 3 << 62                            # and from orders
+
+
+def _check_augment(augment: Augment) -> None:
+    if not isinstance(augment, Augment):
+        raise TypeError(f"DataLoader: augment is a {type(augment).__name__} but must be a data.Augment(crop=, flip=, "
+                        "cutout=)")
+    for what in ("crop", "cutout"):
+        _check_int(f"augment's {what}", getattr(augment, what), 0)
 
 
 def _check_int(what: str, value: object, least: int) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 
 Array = np.ndarray                         # or a cupy.ndarray, which has its methods
 Index = Any                                # ints, slices, None, Ellipsis, masks and integer arrays, as NumPy indexes
+Augment = tuple[int, bool, int]            # of gather: crop, flip and cutout, as data.Augment has them
 Rate = float | Array | tuple[Array, Array]             # of sgd: a number, an array of one, or (rates, position)
 
 
@@ -154,7 +155,7 @@ PRIMITIVES: dict[str, Primitive] = {
     "cross_entropy_with_grad": Primitive("ilcc", "si", "cross_entropy"),
     "update_metrics": Primitive(changes=(0,), effect=True, counter=True),
     # batches, the update, and regions
-    "gather": PLAIN, "next_batch": PLAIN,
+    "gather": PLAIN, "next_batch": PLAIN, "next_rows": PLAIN,
     "advance": Primitive(changes=(0,), effect=True),
     "sgd": Primitive(changes=(0, 2), effect=True, update=True, captured=True),
     "region_step": PLAIN,

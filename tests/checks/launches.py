@@ -184,6 +184,12 @@ SOFTMAXES: list[tuple[Any, ...]] = [((5, 7),), ((3, 1500),), ((2, 33, 3),)]
 DROPOUTS: list[tuple[Any, ...]] = [((),), ((3,),), ((5, 131),)]
 COUNTED = [(1, 1), (130, 3), (1500, 20), (0, 4)]                           # images, classes
 BATCHES = [((23, 1, 12, 9), 8, 2), ((7, 3, 4, 5), 7, 0), ((3, 2, 1, 1), 1, 1)]     # stored, batch, padding
+VIEWS: list[tuple[Any, ...]] = [           # images, crop, flip and cutout, padding
+    ((5, 2, 9, 11), (4, True, 5), 0), ((4, 3, 6, 5), (0, True, 0), 2), ((3, 1, 4, 4), (1, False, 0), 1),
+    ((4, 1, 5, 7), (0, False, 4), 0), ((2, 1, 3, 3), (9, True, 9), 0), ((6, 1, 1, 1), (0, True, 1), 0)]
+ROWS: list[tuple[Any, ...]] = [            # stored, batch, dtype
+    ((23, 3), 8, np.float32), ((7,), 7, np.int64), ((5, 2, 3), 2, np.uint8), ((9, 5), 4, bool), ((6, 3), 4, np.float16),
+    ((4, 1100), 3, np.float64), ((3, 0), 2, np.float32)]
 LABELLED = [(37, 10), (1030, 3)]           # images, classes
 PRODUCTS = [(r, c, k, t) for r, c, k in ((17, 130, 37), (70, 5, 300))
             for t in ((False, True), (False, False), (True, False))]
@@ -254,7 +260,13 @@ LAUNCHES: dict[str, list[Launch]] = {
         *on_device("data/gather.cu", primitives.gather, *[
             ((4, 3, 5, 7), n, padding, dtype) for n in (5, 0) for padding in (0, 2) for dtype in (FLOAT, DOUBLE)]),
         *each("data/gather.cu", primitives.next_batch, *with_dtype(BATCHES, FLOAT)),
-        *on_device("data/gather.cu", primitives.next_batch, *with_dtype(BATCHES, DOUBLE))],
+        *on_device("data/gather.cu", primitives.next_batch, *with_dtype(BATCHES, DOUBLE)),
+        *each("data/gather.cu", primitives.augmented_gather, *with_dtype(VIEWS, FLOAT)),
+        *on_device("data/gather.cu", primitives.augmented_gather, *with_dtype(VIEWS, DOUBLE)),
+        *each("data/gather.cu", primitives.next_batch, *[(*row, FLOAT, (3, True, 4)) for row in BATCHES]),
+        *on_device("data/gather.cu", primitives.next_batch, *[(*row, DOUBLE, (3, True, 4)) for row in BATCHES]),
+        *each("data/rows.cu", primitives.next_rows, *ROWS[:5]),
+        *on_device("data/rows.cu", primitives.next_rows, *ROWS[5:])],
     "fused": [
         *[Launch("conv/", fused_with_activation_and_pooling, (name, dtype, *shapes), precision, dtype is FLOAT)
           for name, precision, dtype in convolutions.FUSABLE

@@ -198,6 +198,22 @@ def gather(shape: tuple[int, ...], picked: int, padding: int, dtype: type) -> No
     np.testing.assert_allclose(got.get(), want, rtol=0, atol=32 * np.finfo(dtype).eps)
 
 
+def key_of(seed: int) -> np.ndarray:
+    return np.array([seed, 2**64 - 3], np.uint64)
+
+
+def augmented_gather(shape: tuple[int, ...], augment: tuple[int, bool, int], padding: int, dtype: type) -> None:
+    """The same choices and the same bits, of any epoch; of indices from the end too."""
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, shape).astype(np.uint8)
+    indices = rng.integers(-shape[0], shape[0], 9)
+    scale, shift = rng.uniform(0.001, 0.1, shape[1]), rng.standard_normal(shape[1])
+    for seed in (0, 7):
+        how = scale, shift, padding, np.dtype(dtype), augment
+        got = cuda.gather(cupy.asarray(images), indices, *how, cupy.asarray(key_of(seed)))
+        np.testing.assert_array_equal(got.get(), cpu.gather(images, indices, *how, key_of(seed)), strict=True)
+
+
 def activation(name: str, shape: tuple[int, ...], dtype: type) -> None:
     def both_ways(k: Any, x: Any, gy: Any) -> Any:
         y = getattr(k, name)(x)
@@ -224,24 +240,43 @@ def dropout(shape: tuple[int, ...], dtype: type) -> None:
         np.testing.assert_allclose(got, want, rtol=2 * np.finfo(dtype).eps)
 
 
-def next_batch(stored: tuple[int, ...], batch: int, padding: int, dtype: type) -> None:
+def next_batch(stored: tuple[int, ...], batch: int, padding: int, dtype: type,
+               augment: tuple[int, bool, int] | None = None) -> None:
     """Two epochs; beyond the end the pixels are NaN."""
     rng = np.random.default_rng(0)
     images, labels = rng.integers(0, 256, stored).astype(np.uint8), rng.integers(0, 10, stored[0])
     affine = tuple(rng.uniform(0.001, 0.1, stored[1])), tuple(rng.standard_normal(stored[1]))
-    for _ in range(2):
+    for epoch in range(2):
         kept = [images, labels, rng.permutation(stored[0]), np.zeros(1, np.int64)]
         there = [cupy.asarray(array) for array in kept]
         for taken, first in enumerate(range(0, stored[0], batch)):
             kept[3][0], there[3] = taken - 1, cupy.asarray(np.array([taken - 1]))
             n = min(batch, stored[0] - first)
-            how = batch, n, *affine, padding, np.dtype(dtype)
-            for got, want in zip(cuda.next_batch(*there, *how), cpu.next_batch(*kept, *how), strict=True):
+            how = batch, n, *affine, padding, np.dtype(dtype), augment
+            here = cpu.next_batch(*kept, *how, key_of(epoch))
+            for got, want in zip(cuda.next_batch(*there, *how, cupy.asarray(key_of(epoch))), here, strict=True):
                 np.testing.assert_array_equal(got.get(), want, strict=True)
         there[3] = cupy.asarray(np.array([taken]))
-        pixels, picked = cuda.next_batch(*there, batch, 3, *affine, padding, np.dtype(dtype))
+        pixels, picked = cuda.next_batch(*there, batch, 3, *affine, padding, np.dtype(dtype), augment,
+                                         cupy.asarray(key_of(epoch)))
         assert np.isnan(pixels).all()
         assert (picked == -1).all()
+
+
+def next_rows(shape: tuple[int, ...], batch: int, dtype: Any) -> None:
+    """Any bits; beyond the end all of them are set."""
+    rng = np.random.default_rng(0)
+    rows = rng.integers(0, 256, (*shape, np.dtype(dtype).itemsize), np.uint8).view(dtype)[..., 0]
+    order = rng.permutation(shape[0])
+    there = cupy.asarray(rows), cupy.asarray(order)
+    for taken, first in enumerate(range(0, shape[0], batch)):
+        n, position = min(batch, shape[0] - first), np.array([taken - 1])
+        got = cuda.next_rows(*there, cupy.asarray(position), batch, n).get()
+        assert (got.shape, got.dtype) == ((n, *shape[1:]), np.dtype(dtype))
+        want = cpu.next_rows(rows, order, position, batch, n)
+        np.testing.assert_array_equal(*(np.frombuffer(array.tobytes(), np.uint8) for array in (got, want)))
+    beyond = cuda.next_rows(*there, cupy.asarray(np.array([taken])), batch, 3).get()
+    assert set(beyond.tobytes()) <= {0xFF}
 
 
 def metrics(n: int, classes: int, dtype: type) -> None:

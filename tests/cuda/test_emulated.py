@@ -171,6 +171,14 @@ MUTATIONS: dict[str, tuple[str, str, Check, str]] = {
     "an update of each second element": (
         "k < ELEMENTS_PER_THREAD", "k < ELEMENTS_PER_THREAD / 2", primitives.sgd_changes_only_what_it_was_given,
         "[Nn]ot equal"),
+    "an image that another bit mirrors": (
+        "flip && word[1] & 1", "flip && word[1] & 2",
+        lambda: primitives.augmented_gather((5, 2, 9, 11), (0, True, 0), 0, FLOAT), "[Nn]ot equal"),
+    "an image that is moved further the more channels there are": (
+        "row + down, s", "row + down + channel, s",
+        lambda: primitives.augmented_gather((5, 2, 9, 11), (4, False, 0), 0, FLOAT), "[Nn]ot equal"),
+    "an epoch without its last row": (
+        "at < count ?", "at < count - 1 ?", lambda: primitives.next_rows((7, 3), 7, FLOAT), "[Nn]ot equal"),
     "a turn that nobody gives": (
         "if (group == 1) give_turn(0);", "", lambda: tensor_cores("wgmma"), "for ever"),
     "a matrix's halves too near each other": (

@@ -452,6 +452,16 @@ def test_fit_is_the_same_compiled() -> None:
         np.testing.assert_array_equal(state[name], expected[name])
 
 
+@pytest.mark.parametrize("which", ["train", "test"])
+def test_fit_compiled_refuses_batches_that_no_device_can_pick(which: str) -> None:
+    own = loader(transform=lambda image, label: (image, label))
+    model, loaders = small_net(), {"train": loader(), "test": loader()} | {which: own}
+    assert fit(model, optimizer_of(model), **loaders, epochs=1)[0]["step"] == 4
+    said = f"^fit: {which} is a DataLoader with a transform of its own, which compiled steps would not run; pass c"
+    with pytest.raises(CompileError, match=said):
+        fit(model, optimizer_of(model), **loaders, epochs=1, compiled=True)
+
+
 def test_fit_compiles_on_a_gpu_alone_unless_told() -> None:
     assert trained("cpu", None)[2] == 0
 
@@ -513,6 +523,19 @@ def test_gpu_fit_is_the_same_compiled() -> None:
                                    rtol=1e-4)
     for name in expected:
         np.testing.assert_allclose(state[name], expected[name], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.gpu
+def test_gpu_fit_is_plain_where_no_device_can_pick_the_batches() -> None:
+    """Of one of the two."""
+    plain, own = loader("cuda"), loader("cuda", transform=lambda image, label: (image, label))
+    for train, test in ((plain, own), (own, plain)):
+        model = small_net()
+        model.to("cuda")
+        (metrics,) = fit(model, optimizer_of(model), train, test, epochs=1)
+        assert metrics["step"] == 4
+        with pytest.raises(CompileError, match=r"a DataLoader with a transform of its own, which compiled steps"):
+            fit(model, optimizer_of(model), train, test, epochs=1, compiled=True)
 
 
 @contextlib.contextmanager

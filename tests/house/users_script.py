@@ -73,7 +73,17 @@ def train() -> None:
     digits: data.Dataset = data.load(data.DATASETS[-1], "train")
     known, unknown, note = data.resolve("auto", "mnist")
     mean, std = data.channel_statistics(digits)
-    loader = data.DataLoader(digits.first(100), 10, mean=mean, std=std, padding=2)
+    augment: data.Augment = data.Augment(crop=4, flip=True, cutout=8)
+    loader = data.DataLoader(digits.first(100), 10, mean=mean, std=std, padding=2, augment=augment)
+    loader.set_epoch(2)
+    loader.skip(3)
+    known_as: dict[str, object] | None = loader.preprocessing
+    rows = (np.ones((10, 7)), np.ones(10))
+    parts = [data.DataLoader(part, 4, dtype="float32") for part in data.random_split(rows, [0.5, 0.5], seed=1)]
+    tables: list[data.DataLoader] = [*parts, data.DataLoader({"x": np.ones(3)}, 2, transform=lambda item: item["x"]),
+                                     data.DataLoader(data.Subset(range(9), [1, 2]), 2)]
+    pictures: data.Dataset = data.from_folder("pictures", (32, 32), channels=1)
+    print(tables, pictures[0], known_as)
     stored: data.DeviceBatches | None = None if data.own_batches(loader) else data.DeviceBatches(loader)
     sgd = optim.SGD(net.parameters(), recipe.lr, momentum=recipe.momentum)
     group: optim.Group = sgd.groups[0]

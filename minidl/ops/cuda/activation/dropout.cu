@@ -1,24 +1,17 @@
 // Dropout with the mask that the CPU draws: y = x / (1 - p) where the i-th float32 of Philox(key) is at least p, else 0.
 //
-// NumPy's Philox4x64-10 (Salmon et al., SC 2011) gives block j = 0, 1, ... of four 64-bit words from counter j + 1. A
-// word is two 32-bit numbers, low half first, and a float32 is the upper 24 bits of one: block j decides elements
-// 8j to 8j + 7. A thread computes one block and keeps 8 bits of it; a warp owns 256 elements, which its lanes then
-// handle side by side, each asking the lane that holds the bit: reads and writes are coalesced.
+// NumPy's Philox gives blocks j = 0, 1, ... of four 64-bit words. A word is two 32-bit numbers, low half first, and a
+// float32 is the upper 24 bits of one: block j decides elements 8j to 8j + 7. A thread computes one block and keeps 8
+// bits of it; a warp owns 256 elements, which its lanes then handle side by side, each asking the lane that holds the
+// bit: reads and writes are coalesced.
 // Requires: blockDim.x a multiple of 32, and a thread for every 8 elements.
 #include "include/common.cuh"
-
-typedef unsigned long long Word;
+#include "include/philox.cuh"
 
 // Which of the 8 numbers of block j are at least p: bit i for number i.
 __device__ __forceinline__ unsigned at_least(float p, Word j, Word key0, Word key1) {
     Word word[4] = {j + 1, 0, 0, 0};
-    for (int round = 0; round < 10; round++) {
-        Word high0 = __umul64hi(0xD2E7470EE14C6C93ull, word[0]), low0 = 0xD2E7470EE14C6C93ull * word[0];
-        Word high1 = __umul64hi(0xCA5A826395121157ull, word[2]), low1 = 0xCA5A826395121157ull * word[2];
-        word[0] = high1 ^ word[1] ^ key0, word[1] = low1;
-        word[2] = high0 ^ word[3] ^ key1, word[3] = low0;
-        key0 += 0x9E3779B97F4A7C15ull, key1 += 0xBB67AE8584CAA73Bull;
-    }
+    philox(word, key0, key1);
     unsigned bits = 0;
     for (int i = 0; i < 8; i++) {
         unsigned number = (unsigned)(word[i / 2] >> 32 * (i % 2));

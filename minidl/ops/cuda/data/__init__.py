@@ -3,40 +3,46 @@
 from __future__ import annotations
 
 import functools
+import math
+from typing import Any
 
 import cupy
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
-from ...primitives import Array
+from ...primitives import Array, Augment
 from .. import launch
 
-__all__ = ["advance", "gather", "next_batch"]
+__all__ = ["advance", "gather", "next_batch", "next_rows"]
 
 THREADS = 256
+WORDS: dict[np.dtype, launch.Constant] = {         # what rows are copied as
+    np.dtype(np.int32): ("WORD", "int"), np.dtype(np.uint8): ("WORD", "unsigned char")}
 
 CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
-    ("data/gather.cu", (launch.real(dtype),)) for dtype in launch.C_NAME
+    *(("data/gather.cu", (launch.real(dtype),)) for dtype in launch.C_NAME),
+    *(("data/rows.cu", (word,)) for word in WORDS.values())
 ]
 
 
-def gather(images: Array, indices: Array, scale: ArrayLike, shift: ArrayLike, padding: int, dtype: DTypeLike) -> Array:
+def gather(images: Array, indices: Array, scale: ArrayLike, shift: ArrayLike, padding: int, dtype: DTypeLike,
+           augment: Augment | None = None, key: Array | None = None) -> Array:
     """images[indices] * scale + shift, one scale and shift a channel: uint8 (N,c,h,w) -> dtype (n,c,h',w').
 
     A border of `padding` zero bytes is put around each image first, so that it is scaled and shifted too.
-    images are on the device; indices may be NumPy's, and are moved to it.
+    images are on the device; indices may be NumPy's, and are moved to it. augment, and key on the device: as the CPU's.
     """
     indices = cupy.asarray(indices, np.int64)
     n, (stored, c, h, w) = len(indices), images.shape
     affine, y = _affine_and_batch(images, n, scale, shift, padding, np.dtype(dtype))
-    launch.kernel("data/gather.cu", "gather", launch.real(y.dtype))(
-        _grid(n * c), (THREADS,), images, indices, affine, y, stored, n, c, h, w, padding)
+    given = images, indices, affine, y, stored, n, c, h, w, padding
+    _start("gather", y, n * c, given, augment, key)
     return y
 
 
 def next_batch(images: Array, labels: Array, order: Array, position: Array, batch: int, n: int,
-               scale: tuple[float, ...], shift: tuple[float, ...], padding: int,
-               dtype: DTypeLike) -> tuple[Array, Array]:
+               scale: tuple[float, ...], shift: tuple[float, ...], padding: int, dtype: DTypeLike,
+               augment: Augment | None = None, key: Array | None = None) -> tuple[Array, Array]:
     """(gather(...), labels) of the batch after number position[0] of an epoch.
 
     order: the indices (N,) of the epoch's images in their order. n: how many images that batch has; batch: how many all
@@ -45,15 +51,47 @@ def next_batch(images: Array, labels: Array, order: Array, position: Array, batc
     stored, c, h, w = images.shape
     affine, y = _affine_and_batch(images, n, scale, shift, padding, np.dtype(dtype))
     picked = launch.empty((n,), labels.dtype)
-    launch.kernel("data/gather.cu", "next_batch", launch.real(y.dtype))(
-        _grid(n * c), (THREADS,), images, labels, order, position, affine, y, picked, stored, len(order), batch, n, c,
-        h, w, padding)
+    given = images, labels, order, position, affine, y, picked, stored, len(order), batch, n, c, h, w, padding
+    _start("next_batch", y, n * c, given, augment, key)
     return y, picked
+
+
+def next_rows(rows: Array, order: Array, position: Array, batch: int, n: int) -> Array:
+    """rows[order[...]] of the batch after number position[0] of an epoch: any dtype (N,...) -> (n,...).
+
+    order, batch, n: as of next_batch. Of rows beyond the order's end each byte is 0xFF: NaN, or -1.
+    """
+    y = launch.empty((n, *rows.shape[1:]), rows.dtype)
+    size = math.prod(rows.shape[1:]) * rows.dtype.itemsize
+    word = _word(rows, size)
+    if y.size:
+        launch.kernel("data/rows.cu", "next_rows", WORDS[word])(
+            _grid(launch.blocks(y.nbytes, THREADS * word.itemsize)), (THREADS,), _flat(rows, word), order, position,
+            _flat(y, word), len(order), batch, n, size // word.itemsize)
+    return y
+
+
+def _word(rows: cupy.ndarray, size: int) -> np.dtype:
+    """The largest that rows of so many bytes are made of, and lie on a multiple of."""
+    return np.dtype("uint8" if size % 4 or rows.data.ptr % 4 else "int32")
+
+
+def _flat(rows: Array, word: np.dtype) -> Array:
+    return rows.reshape(-1).view(word)
 
 
 def advance(position: Array) -> None:
     """position += 1, where it lies."""
     cupy.add(position, 1, position)
+
+
+def _start(name: str, y: Array, planes: int, given: tuple[Any, ...], augment: Augment | None,
+            key: Array | None) -> None:
+    """A kernel of gather.cu, or where images are augmented the one that does so too."""
+    if augment is not None:
+        crop, flip, cutout = augment
+        name, given = f"augmented_{name}", (*given, key, crop, int(flip), cutout)
+    launch.kernel("data/gather.cu", name, launch.real(y.dtype))(_grid(planes), (THREADS,), *given)
 
 
 def _grid(planes: int) -> tuple[int]:

@@ -6,7 +6,12 @@
 // one that names no image is not read at: its pixels are NaN.
 // gather: the index of image i is indices[i]. next_batch: it is order[(position[0] + 1) * batch + i], or no image's where the
 // order of `count` images has ended, and picked[i] is that image's label, or -1.
+// augmented_gather, augmented_next_batch: the same of images that are seen at random, each decided by block `index` of
+// Philox(key), whatever batch it is in: moved by up to `crop` pixels in each direction, zero bytes coming in; where
+// flip, mirrored from left to right with probability 1/2; and 0, which is the mean of what is normalised, in a square
+// of `cutout` pixels a side around one of the pixels.
 #include "include/common.cuh"
+#include "include/philox.cuh"
 
 // Rounded twice, as on the CPU, so that both give the same bits.
 __device__ __forceinline__ float affine_of(float byte, float scale, float shift) {
@@ -38,18 +43,52 @@ struct Images {
     __device__ __forceinline__ unsigned pixels() const { return (h + 2 * padding) * (w + 2 * padding); }
 };
 
-extern "C" __global__ void gather(const unsigned char* images, const long long* indices, const REAL* affine, REAL* y,
-                                  int stored, int n, int channels, int h, int w, int padding) {
-    Images from{images, stored, channels, h, w, padding};
+// How images are seen at random.
+struct Views {
+    Images from;
+    const Word* key;
+    int crop, flip, cutout;
+
+    // A number in [0, size) from 32 random bits.
+    static __device__ __forceinline__ int below(int size, Word bits) { return (int)((bits & 0xffffffff) * size >> 32); }
+
+    template <class T>
+    __device__ __forceinline__ void plane(long long index, int channel, const T* affine, T* y) const {
+        int width = from.w + 2 * from.padding, height = from.h + 2 * from.padding;
+        if (index < 0) index += from.stored;
+        bool exists = 0 <= index && index < from.stored;
+        int first = exists ? ((int)index * from.channels + channel) * from.h * from.w : 0;
+        T scale = affine[channel], shift = exists ? affine[from.channels + channel] : (T)__int_as_float(0x7fffffff);
+        Word word[4] = {(Word)index + 1, 0, 0, 0};
+        philox(word, key[0], key[1]);
+        int down = below(2 * crop + 1, word[0]) - crop - from.padding;
+        int right = below(2 * crop + 1, word[0] >> 32) - crop - from.padding;
+        bool mirrored = flip && word[1] & 1;
+        int top = below(height, word[2]) - cutout / 2, left = below(width, word[2] >> 32) - cutout / 2;
+        for (int i = threadIdx.x; i < height * width; i += blockDim.x) {
+            int row = i / width, column = i % width;
+            int r = row + down, s = (mirrored ? width - 1 - column : column) + right;
+            bool within = exists && (unsigned)r < (unsigned)from.h && (unsigned)s < (unsigned)from.w;
+            bool cut = (unsigned)(row - top) < (unsigned)cutout && (unsigned)(column - left) < (unsigned)cutout;
+            T pixel = affine_of((T)(within ? from.bytes[first + r * from.w + s] : 0), scale, shift);
+            y[i] = cut && exists ? (T)0 : pixel;
+        }
+    }
+
+    __device__ __forceinline__ unsigned pixels() const { return from.pixels(); }
+};
+
+template <class Source>
+__device__ __forceinline__ void pick(const Source& from, const long long* indices, const REAL* affine, REAL* y, int n,
+                                     int channels) {
     for (unsigned plane = blockIdx.x; plane < n * channels; plane += gridDim.x)
         from.plane(indices[plane / channels], plane % channels, affine, y + plane * from.pixels());
 }
 
-extern "C" __global__ void next_batch(const unsigned char* images, const long long* labels, const long long* order,
-                                      const long long* position, const REAL* affine, REAL* y, long long* picked,
-                                      int stored, int count, int batch, int n, int channels, int h, int w,
-                                      int padding) {
-    Images from{images, stored, channels, h, w, padding};
+template <class Source>
+__device__ __forceinline__ void pick_next(const Source& from, const long long* labels, const long long* order,
+                                          const long long* position, const REAL* affine, REAL* y, long long* picked,
+                                          int stored, int count, int batch, int n, int channels) {
     long long first = (position[0] + 1) * batch;
     for (unsigned plane = blockIdx.x; plane < n * channels; plane += gridDim.x) {
         int i = plane / channels, channel = plane % channels;
@@ -57,4 +96,33 @@ extern "C" __global__ void next_batch(const unsigned char* images, const long lo
         from.plane(index, channel, affine, y + plane * from.pixels());
         if (channel == 0 && threadIdx.x == 0) picked[i] = index < stored ? labels[index] : -1;
     }
+}
+
+extern "C" __global__ void gather(const unsigned char* images, const long long* indices, const REAL* affine, REAL* y,
+                                  int stored, int n, int channels, int h, int w, int padding) {
+    pick(Images{images, stored, channels, h, w, padding}, indices, affine, y, n, channels);
+}
+
+extern "C" __global__ void augmented_gather(const unsigned char* images, const long long* indices, const REAL* affine,
+                                            REAL* y, int stored, int n, int channels, int h, int w, int padding,
+                                            const unsigned long long* key, int crop, int flip, int cutout) {
+    Views from{{images, stored, channels, h, w, padding}, key, crop, flip, cutout};
+    pick(from, indices, affine, y, n, channels);
+}
+
+extern "C" __global__ void next_batch(const unsigned char* images, const long long* labels, const long long* order,
+                                      const long long* position, const REAL* affine, REAL* y, long long* picked,
+                                      int stored, int count, int batch, int n, int channels, int h, int w,
+                                      int padding) {
+    Images from{images, stored, channels, h, w, padding};
+    pick_next(from, labels, order, position, affine, y, picked, stored, count, batch, n, channels);
+}
+
+extern "C" __global__ void augmented_next_batch(const unsigned char* images, const long long* labels,
+                                                const long long* order, const long long* position, const REAL* affine,
+                                                REAL* y, long long* picked, int stored, int count, int batch, int n,
+                                                int channels, int h, int w, int padding, const unsigned long long* key,
+                                                int crop, int flip, int cutout) {
+    Views from{{images, stored, channels, h, w, padding}, key, crop, flip, cutout};
+    pick_next(from, labels, order, position, affine, y, picked, stored, count, batch, n, channels);
 }

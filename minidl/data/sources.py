@@ -1,0 +1,143 @@
+"""What a DataLoader takes beside images: arrays, and items that are stacked; and parts of it all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+
+from .. import rng
+from ..device import Array, is_array, to_numpy
+from ..tensor import Tensor
+from .datasets import Dataset
+
+
+def mapped(function: Callable[[Any], Any], parts: Any) -> Any:
+    """function of one thing, or of each in tuples and dicts.
+
+    >>> mapped(len, {"x": "abc", "y": ("", "ab")})
+    {'x': 3, 'y': (0, 2)}
+    """
+    if isinstance(parts, dict):
+        return {name: mapped(function, part) for name, part in parts.items()}
+    return tuple(mapped(function, part) for part in parts) if isinstance(parts, tuple) else function(parts)
+
+
+def leaves(parts: Any) -> list[Any]:
+    """The same things in a list.
+
+    >>> leaves({"x": "abc", "y": ("", "ab")})
+    ['abc', '', 'ab']
+    """
+    found: list[Any] = []
+    mapped(found.append, parts)
+    return found
+
+
+def arrays_of(source: Any, who: str) -> Any:
+    """Data that is an array, or a tuple or dict with one, as arrays; None for data of another kind. An array is what
+    has `__array__`: a Tensor, a table of pandas, a tensor of PyTorch too.
+
+    Raises ValueError, in the name of `who`, for arrays that do not count the same items by their first axis, and
+    TypeError for values that are no numbers.
+    """
+    parts = source.values() if isinstance(source, dict) else source if isinstance(source, tuple) else [source]
+    if not any(isinstance(part, Tensor) or (hasattr(part, "__array__") and not isinstance(part, np.generic))
+               for part in parts):
+        return None
+    arrays = mapped(lambda part: _numbers(part, who), source)
+    shapes = [array.shape for array in leaves(arrays)]
+    if len({shape[:1] for shape in shapes}) > 1 or () in shapes:
+        raise ValueError(f"{who}: the arrays have shapes {', '.join(map(str, shapes))} but their first axes must count "
+                         "the same items; reshape or cut them")
+    return arrays
+
+
+def item_of(arrays: Any, index: int) -> Any:
+    """arrays[index], and of a tuple or dict of them the same of each."""
+    return mapped(itemgetter(index), arrays)
+
+
+def collated(items: Sequence[Any], who: str) -> Any:
+    """Items as a batch: numbers and arrays are stacked, and of tuples and dicts each part.
+
+    >>> collated([(np.zeros(2), 1), (np.ones(2), 3)], "mine")
+    (array([[0., 0.],
+           [1., 1.]]), array([1, 3]))
+    """
+    first = items[0]
+    if not isinstance(first, (dict, tuple)):
+        items = [to_numpy(_numbers(each, who)) for each in items]
+    forms = list(dict.fromkeys(map(_form, items)))
+    if len(forms) > 1:
+        raise ValueError(f"{who}: items have {forms[0]} and {forms[1]} but a batch stacks equal ones; make them equal, "
+                         "in a transform for instance")
+    if isinstance(first, dict):
+        return {name: collated([each[name] for each in items], who) for name in first}
+    if isinstance(first, tuple):
+        return tuple(collated(parts, who) for parts in zip(*items, strict=True))
+    return np.stack(items)
+
+
+def _form(item: Any) -> str:
+    """What items of a batch have in common, in words."""
+    if isinstance(item, dict):
+        return f"keys {', '.join(sorted(map(str, item)))}"
+    return f"{len(item)} parts" if isinstance(item, tuple) else f"shape {np.shape(item)}"
+
+
+def _numbers(value: Any, who: str) -> Array:
+    array = value._data if isinstance(value, Tensor) else value if is_array(value) else np.asarray(value)
+    if array.dtype.kind not in "biufc":
+        raise TypeError(f"{who}: a {type(value).__name__} of the data has dtype {array.dtype} but must hold numbers; "
+                        "convert it, in a transform for instance")
+    return array
+
+
+# ---------------------------------------------------------------- parts of data
+class Subset:
+    """Some items of an object with len() and [i], in this order.
+
+    >>> letters = Subset("abcdef", [5, 0, 0])
+    >>> len(letters), letters[0]
+    (3, 'f')
+    """
+
+    def __init__(self, source: Any, indices: Sequence[int] | np.ndarray):
+        self.source, self.indices = source, indices
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.source[int(self.indices[index])]
+
+
+def random_split(source: Any, sizes: Sequence[float], *, seed: int = 0) -> list[Any]:
+    """Data in parts at random, each item in one: numbers of items, or shares that add up to 1.
+
+    source: what a DataLoader takes. A part of a `data.Dataset` is one, a part of arrays is arrays, copied; of other
+    objects it is a `Subset`. The same seed gives the same parts. Raises ValueError for sizes that do not add up.
+
+    >>> from minidl import data
+    >>> train, test = random_split(data.load("synthetic-digits", "test"), [0.9, 0.1])
+    >>> len(train), len(test)
+    (1800, 200)
+    """
+    arrays = None if isinstance(source, Dataset) else arrays_of(source, "random_split")
+    count = len(source) if arrays is None else len(leaves(arrays)[0])
+    shares = any(isinstance(size, (float, np.floating)) for size in sizes)
+    ends = np.cumsum(sizes)
+    if not len(sizes) or min(sizes) < 0 or (abs(ends[-1] - 1) > 1e-6 if shares else ends[-1] != count):
+        raise ValueError(f"random_split: sizes are {list(sizes)} but must add up to {'1' if shares else count}; give "
+                         "shares, or numbers of items")
+    order = rng.generator((seed, SPLIT)).permutation(count)
+    parts = np.split(order, np.rint(ends[:-1] * count if shares else ends[:-1]).astype(int))
+    if isinstance(source, Dataset):
+        return [source[part] for part in parts]
+    return [Subset(source, part) if arrays is None else mapped(itemgetter(part), arrays) for part in parts]
+
+
+SPLIT = 1 << 62                            # apart from the counters of `rng.next_key`, and from a loader's

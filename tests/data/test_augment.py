@@ -1,0 +1,204 @@
+"""Augmentation: what it does to an image, that seed, epoch and image alone decide, and that nothing else changes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import minidl
+from minidl import data
+from minidl.data import Augment, DataLoader, Dataset, DeviceBatches
+from minidl.ops import cpu
+
+HOW = Augment(crop=2, flip=True, cutout=3)
+SINGLE = [Augment(crop=2), Augment(flip=True), Augment(cutout=3), HOW, Augment(crop=9, cutout=20), Augment()]
+
+
+def dataset(count: int = 30, c: int = 3, h: int = 5, w: int = 4) -> Dataset:
+    """Image i has label i, and no pixel is 0."""
+    images = np.random.default_rng(0).integers(1, 256, (count, c, h, w), np.uint8)
+    return Dataset("mine", "train", images, np.arange(count))
+
+
+def loader(augment: Augment | None = HOW, **options: Any) -> DataLoader:
+    return DataLoader(dataset(), **{"batch_size": 8, "seed": 3, "padding": 1, "mean": [0.1, 0.2, 0.3],
+                                    "std": [0.5, 0.6, 0.7], "augment": augment, **options})
+
+
+def seen(image: np.ndarray, index: int, augment: Augment, padding: int, key: tuple[int, int]) -> tuple[Any, Any]:
+    """(pixels, where they are cut out) by the definition, with one generator for the image: block `index` of Philox."""
+    block = np.random.Philox(key=np.array(key, np.uint64), counter=[index, 0, 0, 0]).random_raw(4)
+    words = [(int(word) & 0xFFFFFFFF, int(word) >> 32) for word in block]
+    c, h, w = image.shape[0], image.shape[1] + 2 * padding, image.shape[2] + 2 * padding
+    down, right = (number * (2 * augment.crop + 1) // 2**32 - augment.crop - padding for number in words[0])
+    top, left = (number * size // 2**32 - augment.cutout // 2 for number, size in zip(words[2], (h, w), strict=True))
+    y, cut = np.zeros((c, h, w), np.uint8), np.zeros((h, w), bool)
+    for row in range(h):
+        for column in range(w):
+            r, s = row + down, column + right
+            if 0 <= r < image.shape[1] and 0 <= s < image.shape[2]:
+                at = w - 1 - column if augment.flip and words[1][0] % 2 else column
+                y[:, row, at] = image[:, r, s]
+            cut[row, column] = top <= row < top + augment.cutout and left <= column < left + augment.cutout
+    return y, cut
+
+
+def batches_by_label(batches: Any) -> dict[int, bytes]:
+    """Of each label its image's bits."""
+    def on_host(part: Any) -> np.ndarray:
+        return (part if isinstance(part, minidl.Tensor) else minidl.Tensor(part)).numpy()
+    return {int(label): image.tobytes() for images, labels in batches
+            for image, label in zip(on_host(images), on_host(labels), strict=True)}
+
+
+# ---------------------------------------------------------------- what it does
+@pytest.mark.parametrize("padding", [0, 1])
+@pytest.mark.parametrize("augment", SINGLE)
+def test_an_image_is_seen_as_its_block_decides(augment: Augment, padding: int) -> None:
+    source, epochs = dataset(), 3
+    mean, std = np.array([0.1, 0.2, 0.3]), np.array([0.5, 0.6, 0.7])
+    batches = loader(augment, padding=padding, dtype=np.float64)
+    for epoch in range(epochs):
+        for images, labels in batches:
+            for x, label in zip(images, labels, strict=True):
+                pixels, cut = seen(source.images[label], int(label), augment, padding, (3, (3 << 62) + epoch))
+                wanted = (pixels / 255 - mean[:, None, None]) / std[:, None, None]
+                np.testing.assert_allclose(x, np.where(cut, 0, wanted), rtol=0, atol=1e-12)
+
+
+def test_choices_are_spread_evenly() -> None:
+    """Of one white pixel: where it comes to lie, and how often; and of a flip."""
+    count = 20_000
+    image = np.zeros((1, 1, 7, 7), np.uint8)
+    image[..., 3, 3] = 255
+    places = cpu.gather(image.repeat(count, 0), np.arange(count), [1 / 255], [0.0], 0, np.float32, (2, False, 0),
+                        np.array([1, 2], np.uint64)).mean(0)[0]
+    assert places.sum() == pytest.approx(1)
+    np.testing.assert_allclose(places[1:6, 1:6], 1 / 25, atol=6 * np.sqrt(0.04 / count))
+    side = np.zeros((count, 1, 1, 2), np.uint8)
+    side[..., 0] = 255
+    flipped = cpu.gather(side, np.arange(count), [1 / 255], [0.0], 0, np.float32, (0, True, 0),
+                         np.array([1, 2], np.uint64)).mean(0).ravel()
+    np.testing.assert_allclose(flipped, 0.5, atol=6 * np.sqrt(0.25 / count))
+    white = np.full((count, 1, 4, 5), 255, np.uint8)
+    holes = 1 - cpu.gather(white, np.arange(count), [1 / 255], [0.0], 0, np.float32, (0, False, 1),
+                           np.array([1, 2], np.uint64)).mean(0)[0]
+    np.testing.assert_allclose(holes, 1 / 20, atol=6 * np.sqrt(0.05 / count))
+
+
+# ---------------------------------------------------------------- who decides
+def test_seed_epoch_and_image_alone_decide() -> None:
+    first, second = (batches_by_label(batches) for batches in [loader()] for _ in range(2))
+    assert first.keys() == second.keys() == set(range(30))
+    assert sum(first[label] == second[label] for label in first) <= 3
+    for other in (loader(batch_size=7, prefetch=0), loader(shuffle=False), loader(batch_size=30)):
+        assert [batches_by_label(other), batches_by_label(other)] == [first, second]
+    again = loader()
+    again.set_epoch(1)
+    again.skip(2)
+    rest = batches_by_label(again)
+    assert len(rest) == 14
+    assert rest.items() <= second.items()
+    assert batches_by_label(loader(seed=4)) != first
+
+
+def test_two_iterations_at_once_keep_their_epochs() -> None:
+    batches, both = loader(), loader()
+    wanted = [batches_by_label(batches), batches_by_label(batches)]
+    pairs = list(zip(both, both, strict=True))
+    assert [batches_by_label(pair[i] for pair in pairs) for i in range(2)] == wanted
+
+
+def test_labels_and_order_are_those_without() -> None:
+    for (_, labels), (_, plain) in zip(loader(), loader(None), strict=True):
+        np.testing.assert_array_equal(labels, plain)
+
+
+def test_without_augmentation_primitives_are_called_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[str, int]] = []
+    for name in ("gather", "next_batch"):
+        primitive = getattr(cpu, name)
+        monkeypatch.setattr(cpu, name, lambda *given, name=name, primitive=primitive: (
+            calls.append((name, len(given))), primitive(*given))[1])
+    for augment in (None, HOW):
+        next(iter(loader(augment, prefetch=0)))
+        batches = DeviceBatches(loader(augment))
+        batches.next(next(iter(batches)))
+    assert calls == [("gather", 6), ("next_batch", 10), ("gather", 8), ("next_batch", 12)]
+
+
+# ---------------------------------------------------------------- a device's batches
+def assert_batches_are_the_loaders(device: str, compiled: bool) -> None:
+    """And a program takes each epoch's choices from a key that lies on the device."""
+    batches, plain = DeviceBatches(loader(device=device)), loader()
+
+    def step(size: int) -> Any:
+        return batches.next(size)
+    run: Any = minidl.compile(step) if compiled else step
+    for _ in range(4):
+        assert batches_by_label(run(size) for size in batches) == batches_by_label(plain)
+    if compiled:
+        assert run.recordings == 4
+        assert [call.name for call in run.program.calls] == ["next_batch", "advance"]
+        assert run.program.inputs == []
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["plain", "compiled"])
+def test_batches_are_the_loaders(compiled: bool) -> None:
+    assert_batches_are_the_loaders("cpu", compiled)
+
+
+def test_another_augmentation_is_recorded_anew() -> None:
+    batches = DeviceBatches(loader())
+    step = minidl.compile(batches.next)
+    for _ in range(3):
+        batches_by_label(step(size) for size in batches)
+    batches.loader.augment = None
+    batches.loader.set_epoch(0)
+    assert batches_by_label(step(size) for size in batches) == batches_by_label(loader(None))
+
+
+# ---------------------------------------------------------------- refusals
+@pytest.mark.parametrize(("augment", "error", "said"), [
+    (4, TypeError, r"augment is a int but must be a data.Augment\(crop=, flip=, cutout=\)$"),
+    (True, TypeError, "augment is a bool but must be a data.Augment"),
+    (Augment(crop=-1), ValueError, "augment's crop is -1 but must be an int of at least 0"),
+    (Augment(crop=1.5), ValueError, "augment's crop is 1.5 but must be an int of at least 0"),  # type: ignore[arg-type]
+    (Augment(cutout=-2), ValueError, "augment's cutout is -2 but must be an int of at least 0")])
+def test_refused(augment: Any, error: type[Exception], said: str) -> None:
+    with pytest.raises(error, match=f"^DataLoader: {said}"):
+        loader(augment)
+
+
+def test_beside_a_transform_it_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"^DataLoader: augment and transform are both given but images are augmented "
+                                         r"where they are picked from memory; do all of it in the transform$"):
+        loader(transform=lambda image, label: (image, label))
+
+
+# ---------------------------------------------------------------- on a GPU
+@pytest.mark.gpu
+@pytest.mark.parametrize("compiled", [False, True], ids=["plain", "compiled"])
+def test_gpu_batches_are_the_cpus(compiled: bool) -> None:
+    assert_batches_are_the_loaders("cuda", compiled)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("augment", SINGLE)
+def test_gpu_images_are_the_cpus(augment: Augment) -> None:
+    on_cpu, on_cuda = loader(augment), loader(augment, device="cuda")
+    for _ in range(2):
+        assert batches_by_label(on_cuda) == batches_by_label(on_cpu)
+
+
+@pytest.mark.gpu
+def test_gpu_beyond_the_epochs_end_is_nan() -> None:
+    """Nothing is cut out of what is not there."""
+    batches = data.DeviceBatches(loader(Augment(cutout=20), device="cuda"))
+    for size in batches:
+        batches.next(size)
+    images, labels = batches.next(8)
+    assert np.isnan(images.numpy()).all()
+    assert (labels.numpy() == -1).all()
