@@ -15,8 +15,9 @@ from .layers import (
     Tanh,
 )
 from .module import Module
+from .table import Summary, summary
 
 __all__ = [
     "AvgPool2d", "Conv2d", "Dropout", "Flatten", "Linear", "MaxPool2d", "Module", "ModuleDict", "ModuleList", "ReLU",
-    "Sequential", "Sigmoid", "Softmax", "Tanh",
+    "Sequential", "Sigmoid", "Softmax", "Summary", "Tanh", "summary",
 ]
