@@ -18,9 +18,9 @@ def main(argv: list[str] | None = None, prog: str = "minidl plot") -> int:
 
 def command(args: argparse.Namespace) -> None:
     """Draw, and name the files."""
-    from minidl import plot
-
     if not Path(args.run).is_dir():
         raise FileNotFoundError(f"{args.run} is not a folder; name a run folder, such as runs/lenet5-mnist")
+    from minidl import plot
+
     for path in plot.pictures(args.run):
         say(str(path))

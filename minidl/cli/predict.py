@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import minidl
-from minidl import device, ops
+from minidl import data, device, ops
 
 from .common import Parser, complain, run, say
 from .train import IMAGE_SIZE
@@ -43,23 +43,25 @@ def command(args: argparse.Namespace) -> None:
                          "train does")
     if args.top < 1:
         raise ValueError(f"--top is {args.top} but must be at least 1")
-    mean, std = (np.array(preprocessing[name], np.float32).reshape(-1, 1, 1) for name in ("mean", "std"))
-    padding = preprocessing["padding"]
-    read = [picture(path, len(mean), IMAGE_SIZE - 2 * padding) for path in args.pictures]
+    channels, size = len(preprocessing["mean"]), IMAGE_SIZE - 2 * preprocessing["padding"]
+    read = [picture(path, channels, size) for path in args.pictures]
     pixels = np.stack([255 - image if args.invert else image for image, _ in read])
-    images = np.pad((pixels / np.float32(255) - mean) / std, ((0, 0), (0, 0), (padding, padding), (padding, padding)))
-    net = minidl.load(args.weights).eval().to(device.resolve(args.device))
+    where = device.resolve(args.device)
+    ((images, _),) = data.DataLoader(data.Dataset("pictures", "test", pixels, np.zeros(len(pixels), np.int64)),
+                                     len(pixels), shuffle=False, device=where, **preprocessing)
+    net = minidl.load(args.weights).eval().to(where)
     with minidl.no_grad():
-        probabilities = ops.softmax(net(minidl.Tensor(images, device=args.device)), axis=1).numpy()
+        probabilities = ops.softmax(net(minidl.Tensor(images)), axis=1).numpy()
     classes = metadata["classes"] or [str(i) for i in range(probabilities.shape[1])]
     for path, (_, done), image, row in zip(args.pictures, read, pixels, probabilities, strict=True):
         order = np.argsort(-row, kind="stable")[:args.top]
         say(f"{path}: {', '.join(f'{classes[i]} {100 * row[i]:.1f} %' for i in order)}  ({done}"
             f"{', inverted' if args.invert else ''})")
         border = np.concatenate([image[:, [0, -1]].ravel(), image[:, :, [0, -1]].ravel()]).mean()
-        if len(mean) == 1 and border > 255 * mean.item() + BRIGHT:
+        mean = 255 * preprocessing["mean"][0]
+        if channels == 1 and border > mean + BRIGHT:
             complain(f"warning: {path} has a bright border ({border:.0f} of 255), but the net was trained on dark "
-                     f"images (mean {255 * mean.item():.0f}); "
+                     f"images (mean {mean:.0f}); "
                      + ("try it without --invert" if args.invert else "if it is dark on white, use --invert"))
 
 
