@@ -99,3 +99,5 @@ def train() -> None:
         minidl.save(net, "net.h5")
         minidl.load(net, "net.h5")
     minidl.gradcheck(arithmetic, [x, x])
+    table_of_layers: nn.Summary = nn.summary(net, (3, 8, 8))
+    print(table_of_layers, table_of_layers.multiply_adds, nn.summary(net, x).rows[0].shapes)
