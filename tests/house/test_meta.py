@@ -21,7 +21,8 @@ from minidl.ops.primitives import PRIMITIVES
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = {path.relative_to(ROOT).with_suffix("").as_posix(): ast.parse(path.read_text(encoding="utf-8"))
-           for folder in ("minidl", "zoo") for path in sorted((ROOT / folder).rglob("*.py"))}
+           for folder in ("minidl", "zoo") for path in sorted((ROOT / folder).rglob("*.py"))
+           if ROOT / "minidl" / "zoo" not in path.parents}     # in a checkout a link to zoo, in an sdist a copy
 SOURCES["train"] = ast.parse((ROOT / "train.py").read_text(encoding="utf-8"))
 
 
