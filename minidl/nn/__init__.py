@@ -16,8 +16,9 @@ from .layers import (
 )
 from .module import Module
 from .parameter import Parameter
+from .table import Summary, summary
 
 __all__ = [
     "AvgPool2d", "Conv2d", "Dropout", "Flatten", "Linear", "MaxPool2d", "Module", "ModuleDict", "ModuleList",
-    "Parameter", "ReLU", "Sequential", "Sigmoid", "Softmax", "Tanh",
+    "Parameter", "ReLU", "Sequential", "Sigmoid", "Softmax", "Summary", "Tanh", "summary",
 ]

@@ -21,7 +21,8 @@ from minidl.ops.primitives import PRIMITIVES
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = {path.relative_to(ROOT).with_suffix("").as_posix(): ast.parse(path.read_text(encoding="utf-8"))
-           for folder in ("minidl", "zoo") for path in sorted((ROOT / folder).rglob("*.py"))}
+           for folder in ("minidl", "zoo") for path in sorted((ROOT / folder).rglob("*.py"))
+           if ROOT / "minidl" / "zoo" not in path.parents}     # in a checkout a link to zoo, in an sdist a copy
 SOURCES["train"] = ast.parse((ROOT / "train.py").read_text(encoding="utf-8"))
 
 
@@ -85,11 +86,12 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
     ("minidl/tensor", ("numpy", "minidl/mode", "minidl/device")),
     ("minidl/ops/geometry", ()),
     ("minidl/ops/region", ()),
+    ("minidl/ops/sources", ("numpy",)),
     ("minidl/ops/primitives", ("numpy",)),
     ("minidl/ops/shared", ("numpy", "minidl/ops/primitives")),
     ("minidl/ops/choice", ("numpy", "minidl/ops/primitives")),
     ("minidl/ops/cpu", (*FACTS, "minidl/ops/cpu")),
-    ("minidl/ops/cuda/launch", ("numpy", "cupy", "minidl/device", "minidl/ops/cuda/launch")),
+    ("minidl/ops/cuda/launch", ("numpy", "cupy", "minidl/device", "minidl/ops/sources", "minidl/ops/cuda/launch")),
     *((f"{CONV}/{shelf}", (*SHELVES, f"{CONV}/{shelf}")) for shelf in ("papers", "product", "resident")),
     *((f"{CONV}/{common}", (*LAUNCHERS, "minidl/version", "minidl/ops/cuda/reduce"))
       for common in ("auto", "bias", "cost")),
@@ -118,8 +120,10 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
     *((f"minidl/weights{file}", ("h5py", "safetensors", "minidl/version", "minidl/weights", *more, *TOOLS))
       for file, more in (("/__init__", ("minidl/init", "minidl/__init__")), ("", ()))),
     ("minidl/plot", ("numpy", "matplotlib")),
+    ("minidl/emulator", ("numpy", "minidl/emulator", "minidl/ops/sources")),
     ("minidl/training", ("numpy", "tqdm", "minidl")),
-    ("minidl/cli", ("numpy", "minidl")),
+    ("minidl/cli", ("numpy", "cupy", "PIL", "minidl")),
+    ("minidl/__main__", ("minidl/cli",)),
     ("minidl/__init__", ("minidl",)),
     ("zoo", ("numpy", "zoo", "minidl/__init__", "minidl/init", "minidl/nn", "minidl/ops/__init__")),
     ("train", ("minidl",)),

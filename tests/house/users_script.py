@@ -115,3 +115,5 @@ def train() -> None:
     minidl.onnx.ROWS["tanh"] = lambda graph, ndim, x: graph.node("Tanh", x)
     where: tuple[int, int] = shared.__dlpack_device__()
     facts: dict[str, object] = shared.__cuda_array_interface__
+    table_of_layers: nn.Summary = nn.summary(net, (3, 8, 8))
+    print(table_of_layers, table_of_layers.multiply_adds, nn.summary(net, x).rows[0].shapes)
