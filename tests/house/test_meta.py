@@ -106,7 +106,7 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
     ("minidl/gradcheck", TOOLS),
     ("minidl/data", ("tqdm", "minidl/data", *TOOLS)),
     ("minidl/weights", ("h5py", "minidl/version", *TOOLS)),
-    ("minidl/plot", ("numpy", "matplotlib")),
+    ("minidl/plot", ("numpy", "matplotlib", "tensorboardX", "minidl")),
     ("minidl/training", ("numpy", "tqdm", "minidl")),
     ("minidl/cli", ("numpy", "minidl")),
     ("minidl/__init__", ("minidl",)),
