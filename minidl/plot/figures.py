@@ -190,15 +190,15 @@ def curves_figure(metrics: Sequence[Metrics], theme: Theme) -> Figure:
         percent = 100 if name.endswith("accuracy") else 1
         for which, values in series.items():
             finite = np.isfinite(values)
-            last = f"{percent * values[finite][-1]:.4g}" if finite.any() else "no number"
-            left_out = f" ({np.sum(~finite)} not finite)" if not finite.all() else ""
+            last = f"last {percent * values[finite][-1]:.4g}" if finite.any() else ""
+            left_out = "" if finite.all() else f"{np.sum(~finite)} not finite"
             axes.plot(epochs, percent * values, color=theme.series[which], marker=MARKERS[which], linewidth=1.6,
                       markersize=4 if len(epochs) <= 40 else 0 if finite.all() else 2,
-                      label=", ".join(filter(None, [which, f"last {last}{left_out}"])))
+                      label=", ".join(filter(None, [which, last, left_out])))
         axes.set_ylabel(LABELS.get(name, short(name.replace("_", " "), 24)))
         axes.grid(color=theme.line, linewidth=0.6, alpha=0.7)
         axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, frameon=False, borderaxespad=0, fontsize=9,
-                    labelcolor=theme.ink)
+                    labelcolor=theme.ink, handlelength=1.5, handletextpad=0.5, columnspacing=1)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         style(axes, theme)
     axes.set_xlim(epochs.min() - 0.5, epochs.max() + 0.5)

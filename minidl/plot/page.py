@@ -128,8 +128,9 @@ def page(run: Run, drawn: Mapping[str, Picture]) -> str:
                     f"{name}wrong": theme.series["test"]}
     title = f"{config['model']} on {config['data']}" if {"model", "data"} <= config.keys() else run.folder.name
     machine = config.get("machine")
-    about = {"device": config.get("device"), **(machine if isinstance(machine, dict) else {"machine": machine}),
-             **{name: config[name] for name in VERSIONS if name in config}}
+    about: dict[str, Any] = {"device": config.get("device"),
+                             **(machine if isinstance(machine, dict) else {"machine": machine}),
+                             **{name: config[name] for name in VERSIONS if name in config}}
     settings = {name: value for name, value in config.items() if name not in {"machine", "data_note", *about}}
     no_answers = "No test set was given, or no net."
     sections = [
@@ -231,8 +232,8 @@ def _image(image: np.ndarray | None) -> str:
         return ""
     from matplotlib.image import imsave
 
-    file = io.BytesIO()
-    imsave(file, image, format="png", metadata={"Software": None})
+    file, nothing = io.BytesIO(), dict[str, Any](Software=None)
+    imsave(file, image, format="png", metadata=nothing)
     return f'<img src="{_data(file.getvalue())}" alt="test image">'
 
 

@@ -30,8 +30,9 @@ def pictures(folder: str | os.PathLike[str], model: nn.Module | None = None,
     model: the trained net; None for the one in weights.h5, if the zoo can build it. test: a `data.DataLoader` of the
     test set, or other batches of (images, labels); None for the set that config.json names, if it lies on this machine.
     What is lacking is left out, and the report says why: a run that is not finished has its curves. Filters are those
-    of the first convolution, or those of the first linear layer where they have the shape of the images. Raises FileNotFoundError where there is no run folder, ValueError for a
-    damaged file, OSError where the pictures cannot be written, ImportError without matplotlib.
+    of the first convolution, or those of the first linear layer where they have the shape of the images. Raises
+    FileNotFoundError where there is no run folder, ValueError for a damaged file, OSError where the pictures cannot be
+    written, ImportError without matplotlib.
     """
     run, drawn = _drawn(folder, model, test)
     return [*(write(run.folder / f"{name}.png", picture.light) for name, picture in drawn.items()),
@@ -95,7 +96,7 @@ def _stored_model(path: Path, notes: list[str]) -> nn.Module | None:
     """The zoo's model with a file's weights; None, with a note, where the zoo does not have it."""
     known = weights.read_metadata(path)
     if known["model"] not in zoo.MODELS:
-        notes.append(f"weights.h5 was saved from {known['model']}, which the zoo does not have, and no model was given.")
+        notes.append(f"weights.h5 was saved from {known['model']}, which is not in the zoo, and no model was given.")
         return None
     model = zoo.build(known["model"], **known["model_args"])
     weights.load(model, path)

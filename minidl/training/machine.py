@@ -26,5 +26,6 @@ def machine() -> dict[str, Any]:
         runtime = cupy.cuda.runtime
         with suppress(runtime.CUDARuntimeError):       # CuPy is there, and no GPU
             found |= {"gpu": runtime.getDeviceProperties(runtime.getDevice())["name"].decode(),
-                      "cupy": cupy.__version__, "cuda": runtime.runtimeGetVersion(), "driver": runtime.driverGetVersion()}
+                      "cupy": cupy.__version__, "cuda": runtime.runtimeGetVersion(),
+                      "driver": runtime.driverGetVersion()}
     return found
