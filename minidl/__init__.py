@@ -9,17 +9,43 @@ The framework can be read in an afternoon, its compiler and its kernels in one m
 [[2.0, 4.0]]
 """
 
-from . import data, init, nn, ops, optim
+from . import data, display, habits, init, nn, onnx, ops, optim
 from .compiler import CompileError, compile
+from .create import (
+    arange,
+    eye,
+    from_numpy,
+    full,
+    full_like,
+    linspace,
+    ones,
+    ones_like,
+    rand,
+    rand_like,
+    randint,
+    randn,
+    randn_like,
+    randperm,
+    zeros,
+    zeros_like,
+)
 from .device import set_precision, set_workspace_limit
 from .gradcheck import gradcheck
+from .interchange import from_dlpack
 from .mode import no_grad
+from .ops._op import op
+from .own import activation, kernel, primitive
 from .rng import manual_seed
 from .tensor import Tensor
 from .version import __version__
 from .weights import load, save
 
 __all__ = [
-    "CompileError", "Tensor", "__version__", "compile", "data", "gradcheck", "init", "load", "manual_seed", "nn",
-    "no_grad", "ops", "optim", "save", "set_precision", "set_workspace_limit",
+    "CompileError", "Tensor", "__version__", "activation", "arange", "compile", "data", "eye", "from_dlpack",
+    "from_numpy", "full", "full_like", "gradcheck", "init", "kernel", "linspace", "load", "manual_seed", "nn",
+    "no_grad", "ones", "ones_like", "onnx", "op", "ops", "optim", "primitive", "rand", "rand_like", "randint", "randn",
+    "randn_like", "randperm", "save", "set_precision", "set_workspace_limit", "zeros", "zeros_like",
 ]
+
+habits.attach()
+display.attach()

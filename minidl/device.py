@@ -72,7 +72,7 @@ def resolve(device: str) -> str:
     """Turn what a user asked for ("auto", "cpu", "cuda") into the device that serves.
 
     "auto" is "cuda" where a GPU and CuPy are at hand, else "cpu". Raises ValueError for an unknown name, and for
-    "cuda" where it cannot serve: the message says what is missing.
+    "cuda" where it cannot serve: the message says what is missing. "cuda:0" is "cuda".
 
     >>> resolve("cpu")
     'cpu'
@@ -81,7 +81,7 @@ def resolve(device: str) -> str:
         return "cpu"
     if device == "auto":
         return "cpu" if _missing() else "cuda"
-    if device != "cuda":
+    if device not in ("cuda", "cuda:0"):
         raise ValueError(f"device: {device!r} is not one of {', '.join(DEVICES)}")
     missing = _missing()
     if missing:
@@ -140,6 +140,21 @@ def device_of(array: object) -> str:
     if is_cuda(array):
         return "cuda"
     raise TypeError(f"device: a {type(array).__name__} is not an array of a known device; pass a numpy.ndarray")
+
+
+def destination(device: DType, dtype: DType) -> tuple[str | None, DType]:
+    """(device, dtype) of `to`, whose first argument may be either.
+
+    >>> destination("cpu", None), destination("float64", None)
+    (('cpu', None), (None, 'float64'))
+    """
+    if dtype is None and device is not None and not (isinstance(device, str) and device.split(":")[0] in DEVICES):
+        try:
+            np.dtype(device)
+            return None, device
+        except TypeError:                  # neither: resolve says what it may be
+            pass
+    return device, dtype  # type: ignore[return-value]  # a device is a text, or is refused
 
 
 def is_array(value: object) -> bool:

@@ -21,6 +21,11 @@ from . import device as _device
 from .device import Array, DType
 from .mode import clock, mode
 
+if TYPE_CHECKING:
+    from .ops.methods import Methods
+else:
+    Methods = object                       # minidl.ops.methods attaches what they have
+
 Backward = Callable[[Any, tuple[bool, ...]], tuple[Any, ...]]
 
 backend_of: Callable[[Any], Any] = type    # Tensors -> their primitives: ops/_backend, which knows them, sets this
@@ -47,7 +52,7 @@ class Node:
         self.changed = [0]
 
 
-class Tensor:
+class Tensor(Methods):
     """An n-dimensional array on a device that can remember how it was computed.
 
     data: an array, or nested sequences of numbers. Python floats become float32; a NumPy array keeps its
@@ -229,12 +234,14 @@ class Tensor:
         mode.recorder.made(alias)
         return alias
 
-    def to(self, device: str | None = None, dtype: DType = None) -> Tensor:
-        """This Tensor on another device or in another dtype, as a new leaf; itself where nothing changes.
+    def to(self, device: DType = None, dtype: DType = None) -> Tensor:
+        """This Tensor on another device or in another dtype (which may come first), as a new leaf; itself where nothing
+        changes.
 
         Raises ValueError for a Tensor that is part of a recorded graph: no gradient would flow back.
         """
         array = self._data
+        device, dtype = _device.destination(device, dtype)
         if device is not None:
             array = _device.to_device(array, device)
         if dtype is not None:
@@ -248,6 +255,11 @@ class Tensor:
         return Tensor(array, requires_grad=self.requires_grad)
 
     if TYPE_CHECKING:                      # attached by minidl.ops.operators; declared here for type checkers
+        def __dlpack__(self, *, stream: Any = ..., max_version: Any = ..., dl_device: Any = ...,
+                       copy: bool | None = ...) -> Any: ...          # the first three, by minidl.interchange
+        def __dlpack_device__(self) -> tuple[int, int]: ...
+        @property
+        def __cuda_array_interface__(self) -> dict[str, Any]: ...
         def __add__(self, other: Tensor | complex) -> Tensor: ...
         def __radd__(self, other: Tensor | complex) -> Tensor: ...
         def __sub__(self, other: Tensor | complex) -> Tensor: ...

@@ -188,6 +188,65 @@ def axes(empty_axis: bool = True) -> Iterable[Problem]:
                 yield (shape,), {"axis": axis}
 
 
+def frames() -> Iterable[Problem]:
+    """Widths for none to all of the axes, from the last on."""
+    rng = np.random.default_rng(8)
+    for shape in SHAPES:
+        axes = int(rng.integers(0, len(shape) + 1))
+        yield (shape,), {"widths": tuple(int(n) for n in rng.integers(0, 3, 2 * axes)), "value": float(axes)}
+
+
+def expansions() -> Iterable[Problem]:
+    """Axes of size 1 repeated, new axes in front, sizes left as they are by -1."""
+    rng = np.random.default_rng(9)
+    for at, full in enumerate(SHAPES * 6):
+        shape = tuple(1 if rng.random() < 0.4 else n for n in full[int(rng.integers(0, len(full) + 1)):])
+        kept = tuple(-1 if at % 3 == 0 and n == m else m for n, m in zip(shape, full[len(full) - len(shape):]))
+        yield (shape,), {"shape": full[:len(full) - len(shape)] + kept}
+
+
+def conditions() -> Iterable[Problem]:
+    """Two values that broadcast, and a condition of the whole shape, of one row, or of one element."""
+    rng = np.random.default_rng(10)
+    for at, (shapes_of, _) in enumerate(BROADCASTS):
+        whole = np.broadcast_shapes(*shapes_of)
+        yield shapes_of, {"condition": rng.random((whole, whole[-1:], ())[at % 3]) < 0.5}
+
+
+def picks() -> Iterable[Problem]:
+    """Along an axis as many, fewer, more or no values, some of them twice."""
+    rng = np.random.default_rng(11)
+    for at, ((shape,), options) in enumerate(axes(empty_axis=False)):
+        axis = options["axis"]
+        wanted = [n if a != axis % len(shape) else (n, 1, n + 2, 0)[at % 4] for a, n in enumerate(shape)]
+        yield (shape,), {"axis": axis, "index": rng.integers(0, shape[axis], wanted)}
+
+
+def stacks() -> Iterable[Problem]:
+    for shape, count in itertools.product([*SHAPES[:14], (2, 1, 3), (3, 0, 2)], (1, 2, 3)):
+        for axis in {0, -1, len(shape)}:
+            yield (shape,) * count, {"axis": axis}
+
+
+def parts() -> Iterable[Problem]:
+    """Of one size, and of sizes that add up."""
+    for at, ((shape,), options) in enumerate(axes()):
+        n, axis = shape[options["axis"]], options["axis"]
+        yield (shape,), {"sizes": (1 + at % 3) if at % 2 else (n // 2, 0, n - n // 2), "axis": axis}
+
+
+def variances() -> Iterable[Problem]:
+    for shape_and_options in reductions(empty=False):
+        (shape,), options = shape_and_options
+        kept = np.zeros(shape)
+        count = kept.size // max(1, kept.sum(axis=options["axis"]).size)
+        for correction in (0, 1):
+            if count > correction and kept.size:
+                yield (shape,), {**options, "correction": correction}
+    for n in range(2, 20):
+        yield ((n, 0, 2), ), {"axis": 0, "keepdims": bool(n % 2)}
+
+
 def with_labels() -> Iterable[Problem]:
     """Logits with every way of reducing; no images have no mean."""
     rng = np.random.default_rng(4)
@@ -349,6 +408,35 @@ def integer_labels(x: Tensor, *, labels: np.ndarray, **options: Any) -> Tensor:
     return ops.cross_entropy(x, labels, **options)
 
 
+def parts_joined(x: Tensor, *, sizes: Any, axis: int) -> Tensor:
+    """The parts in reverse order, so that each counts."""
+    return ops.concatenate(ops.split(x, sizes, axis)[::-1], axis)
+
+
+def split_reference(x, *, sizes, axis):
+    ends = range(sizes, x.shape[axis], sizes) if isinstance(sizes, int) else np.cumsum(sizes)[:-1]
+    return np.concatenate(np.split(x, ends, axis)[::-1], axis)
+
+
+def pad_reference(x, *, widths, value):
+    pairs = [(0, 0)] * (x.ndim - len(widths) // 2) + list(zip(widths[::2], widths[1::2], strict=True))[::-1]
+    return np.pad(x, pairs, constant_values=value) if pairs else x
+
+
+def expand_reference(x, *, shape):
+    more = len(shape) - x.ndim
+    return np.broadcast_to(x, [x.shape[i - more] if n == -1 else n for i, n in enumerate(shape)])
+
+
+def choice(x: Tensor, y: Tensor, *, condition: np.ndarray) -> Tensor:
+    return ops.where(Tensor(condition, device=x.device), x, y)
+
+
+def bounds() -> Iterable[Problem]:
+    options = itertools.cycle([{"low": -0.3, "high": 0.5}, {"low": 0.1}, {"high": 0.1}, {"low": 0.31, "high": 0.1}])
+    return ((shape, next(options)) for shape, _ in UNARY)
+
+
 # ---------------------------------------------------------------- the table
 BROADCASTS = list(broadcasts())
 
@@ -381,6 +469,28 @@ TABLE: dict[str, tuple[Callable[..., Tensor], Callable[..., Any], Iterable[Probl
     "relu": (ops.relu, lambda x: np.where(x > 0, x, 0), UNARY, apart),
     "softmax": (ops.softmax, softmax, axes(), normal),
     "log_softmax": (ops.log_softmax, lambda x, axis: np.log(softmax(x, axis=axis)), axes(), normal),
+    "abs": (ops.abs, np.abs, UNARY, apart),
+    "maximum": (ops.maximum, np.maximum, BROADCASTS, normal),
+    "minimum": (ops.minimum, np.minimum, BROADCASTS, normal),
+    "where": (choice, lambda x, y, condition: np.where(condition, x, y), conditions(), normal),
+    "clip": (ops.clip, lambda x, low=None, high=None: np.clip(x, low, high), bounds(), apart),
+    "min": (ops.min, np.min, reductions(empty=False), apart),
+    "var": (ops.var, lambda x, correction=1, **options: np.var(x, ddof=correction, **options), variances(), normal),
+    "std": (ops.std, lambda x, correction=1, **options: np.std(x, ddof=correction, **options), variances(), normal),
+    "norm": (ops.norm, lambda x, **options: np.sqrt(np.sum(x * x, **options)), reductions(empty=True), normal),
+    "cumsum": (ops.cumsum, np.cumsum, axes(), normal),
+    "clone": (ops.clone, np.copy, UNARY, normal),
+    "expand": (ops.expand, expand_reference, expansions(), normal),
+    "flip": (ops.flip, np.flip, [(shape, {"axis": options["axis"]}) for shape, options in reductions(empty=True)],
+             normal),
+    "gather": (ops.gather, lambda x, axis, index: np.take_along_axis(x, index, axis), picks(), normal),
+    "pad": (ops.pad, pad_reference, frames(), normal),
+    "split": (parts_joined, split_reference, parts(), normal),
+    "squeeze": (ops.squeeze, lambda x, axis=None: np.squeeze(x, axis), [
+        *UNARY, *((shape, options) for shape, options in axes() if shape[0][options["axis"]] == 1)], normal),
+    "unsqueeze": (ops.unsqueeze, np.expand_dims, [
+        ((shape,), {"axis": axis}) for shape in SHAPES for axis in {0, -1, len(shape)}], normal),
+    "stack": (lambda *xs, axis: ops.stack(xs, axis), lambda *xs, axis: np.stack(xs, axis), stacks(), normal),
     "dropout": (ops.dropout, dropout, keys(), normal),
     "linear": (ops.linear, linear, layers(), normal),
     "conv2d": (ops.conv2d, conv2d, convolutions(), normal),
@@ -411,6 +521,9 @@ def _cases() -> Iterable[Case]:
             yield Case(name, call, reference, *problem, few_values, differentiable=False)
     for problem in axes(empty_axis=False):
         yield Case("argmax", ops.argmax, np.argmax, *problem, apart, differentiable=False)
+        yield Case("argmin", ops.argmin, np.argmin, *problem, apart, differentiable=False)
+    for problem in axes():
+        yield Case("argsort", ops.argsort, np.argsort, *problem, apart, differentiable=False)
 
 
 CASES: dict[str, list[Case]] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 
@@ -37,6 +38,22 @@ def say(text: str, stream: Any = None) -> None:
             complain(f"warning: the output cannot be written ({error.strerror}); the run goes on without it")
 
 
-def complain(text: str) -> None:
+def complain(text: str, prog: str = "") -> None:
     """Print a line on stderr that starts with the program's name."""
-    say(f"{Parser.running}: {text}", sys.stderr)
+    say(f"{prog or Parser.running}: {text}", sys.stderr)
+
+
+def run(parser: Parser, argv: list[str] | None, command: Callable[[argparse.Namespace], int | None]) -> int:
+    """A command's main: parse its flags, and an error of any foreseen kind is one line and status 2."""
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    args = parser.parse_args(argv)
+    try:
+        return command(args) or 0
+    except (ValueError, TypeError, OSError, RuntimeError, ImportError, AssertionError, MemoryError) as error:
+        if args.debug:
+            raise
+        complain(f"error: {' '.join(str(error).split()) or type(error).__name__}")
+        return 2
+    except KeyboardInterrupt:
+        complain("interrupted")
+        return 130

@@ -15,8 +15,10 @@ from .layers import (
     Tanh,
 )
 from .module import Module
+from .parameter import Parameter
+from .table import Summary, summary
 
 __all__ = [
-    "AvgPool2d", "Conv2d", "Dropout", "Flatten", "Linear", "MaxPool2d", "Module", "ModuleDict", "ModuleList", "ReLU",
-    "Sequential", "Sigmoid", "Softmax", "Tanh",
+    "AvgPool2d", "Conv2d", "Dropout", "Flatten", "Linear", "MaxPool2d", "Module", "ModuleDict", "ModuleList",
+    "Parameter", "ReLU", "Sequential", "Sigmoid", "Softmax", "Summary", "Tanh", "summary",
 ]

@@ -163,21 +163,25 @@ class ReLU(Module):
 
 
 class Softmax(Module):
-    """`ops.softmax` along an axis as a layer."""
+    """`ops.softmax` along an axis, which PyTorch calls dim, as a layer."""
 
-    def __init__(self, axis: int = -1):
+    def __init__(self, axis: int = -1, *, dim: int | None = None):
         super().__init__()
-        self.axis = axis
+        self.axis = axis if dim is None else dim
 
     def forward(self, x: Tensor) -> Tensor:
         return ops.softmax(x, axis=self.axis)
 
 
 class Flatten(Module):
-    """(n, ...) -> (n, all the rest)."""
+    """(n, ...) -> (n, all the rest); all axes from `start` on become one."""
+
+    def __init__(self, start: int = 1):
+        super().__init__()
+        self.start = start
 
     def forward(self, x: Tensor) -> Tensor:
-        return ops.flatten(x, 1)
+        return ops.flatten(x, self.start)
 
 
 class Dropout(Module):

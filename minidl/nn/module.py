@@ -8,15 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from ..device import DType, to_device
+from ..device import DType, destination, to_device
 from ..mode import Watched, mode, note_change
 from ..tensor import Tensor, mark_changed
+from .habits import Habits
 
 _MAX_NAMED = 20                            # of what does not fit, as many are named in a message
 _FLOATING = (np.dtype(np.float32), np.dtype(np.float64))
 
 
-class Module(Watched):
+class Module(Habits, Watched):
     """Base class of all layers and nets.
 
     A Module holds every Tensor and every other Module (its child) among its attributes, in lists, tuples and dicts
@@ -176,13 +177,14 @@ class Module(Watched):
         note_change()
         return self
 
-    def to(self, device: str | None = None, dtype: DType = None) -> Module:
-        """Move all Tensors to a device; a dtype (float32 or float64) converts the floating ones.
+    def to(self, device: DType = None, dtype: DType = None) -> Module:
+        """Move all Tensors to a device; a dtype (float32 or float64), which may come first, converts the floating ones.
 
         They stay the same Tensors and lose their gradients. Raises ValueError or TypeError for a device or dtype that
         cannot be; then nothing has changed.
         """
         _refuse_recording("moves or converts a Module with .to()")
+        device, dtype = destination(device, dtype)
         if dtype is not None and np.dtype(dtype) not in _FLOATING:
             raise TypeError(f"to: dtype {np.dtype(dtype)} cannot require a gradient, only float32 and float64 can; "
                             "choose one of these")
@@ -202,7 +204,7 @@ class Module(Watched):
         copies = {id(t): np.array(t.numpy()) for t in named.values()}
         return {name: copies[id(t)] for name, t in named.items()}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> None:
         """Set all parameters and buffers from arrays or Tensors by path.
 
         Names, shapes and dtypes must be exactly the model's; of a Tensor with several paths one is enough, and if more
@@ -212,6 +214,9 @@ class Module(Watched):
         Raises ValueError that lists what does not fit, at most 20 entries; then nothing has changed.
         """
         _refuse_recording("loads a state with .load_state_dict()")
+        if not strict:
+            raise TypeError("load_state_dict: strict=False would leave names out unseen; name what is to be taken: "
+                            "net.load_state_dict(net.state_dict() | {name: value})")
         if not isinstance(state, Mapping):
             raise TypeError(f"load_state_dict: the state is a {type(state).__name__} but must map names to arrays; a "
                             "file is loaded by minidl.load(model, path)")

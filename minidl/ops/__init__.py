@@ -1,13 +1,16 @@
 """All operations on Tensors. Each is one function: its forward and, beside it, its gradient."""
 
-from . import operators  # noqa: F401  attaches Tensor's operators and methods
+from . import methods, operators  # noqa: F401  attach Tensor's operators and methods
 from ._backend import CONV_ALGORITHMS as CONV_ALGORITHMS
 from ._op import OPS as OPS
 from .activation import *
+from .arrange import *
 from .basic import *
 from .conv import *
 from .linear import *
 from .loss import *
 from .pool import *
 from .primitives import ACTIVATIONS as ACTIVATIONS
+from .select import *
 from .shapes import *
+from .statistics import *

@@ -1,18 +1,11 @@
-"""@op: from a body that knows arrays to a function that knows Tensors.
-
-A body reads `def name(k, x: Tensor, w: Tensor, b: Tensor | None = None, *, option: int = 1)`: `k` is the backend, the
-positional parameters are given as arrays (or None, or plain numbers), the keyword-only ones are options. Its types are
-those of the function that a user calls: mypy and editors see that. It returns `(y, backward)`, and
-`backward(gy, need)` returns one gradient (or None) per input. Bodies and closures touch arrays only
-through `k` and look only at shapes and dtypes, so that the same text can be run, recorded and replayed.
-"""
+"""@op: from a body that knows arrays to a function that knows Tensors."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
 from functools import partial, wraps
-from typing import Any, Concatenate, ParamSpec, overload
+from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
 import numpy as np
 
@@ -21,7 +14,10 @@ from ..tensor import Node, Tensor, wrap
 from ._backend import BACKENDS, primitives_of
 
 P = ParamSpec("P")
-OPS: dict[str, Callable[..., Tensor]] = {}     # every op by name; the tests demand a Case for each
+R = TypeVar("R")
+OPS: dict[str, Callable[..., Tensor]] = {}     # every op of minidl by name; the tests demand a Case for each
+ALSO = {"dim": "axis", "keepdim": "keepdims", "kernel_size": "size", "unbiased": "correction", "ddof": "correction",
+        "start_dim": "start", "min": "low", "max": "high"}             # what others call an option, and its name here
 
 
 @overload
@@ -31,16 +27,27 @@ def op(*, index: tuple[str, ...] = (), numbers: bool = False, floating: bool = F
        view: bool = False) -> Callable[[Callable[Concatenate[Any, P], Any]], Callable[P, Tensor]]: ...
 def op(body: Callable[..., Any] | None = None, *, index: tuple[str, ...] = (), numbers: bool = False,
        floating: bool = False, view: bool = False) -> Any:
-    """Make a public function of Tensors from a body, and enter it in OPS.
+    """Make a function of Tensors from a body: an op, on every device, on the tape and in compiled steps.
+
+    A body reads `def name(k, x: Tensor, w: Tensor, b: Tensor | None = None, *, option: int = 1)`. `k` holds the
+    primitives of the device; positional parameters are given as arrays (or None, or plain numbers), keyword-only ones
+    are options. It returns `(y, backward)`: `backward(gy, need)` returns one gradient (or None) per input, and `need`
+    says which are wanted; backward is None where there is no gradient. Bodies and closures touch arrays only through
+    `k.<primitive>(...)` and look only at shapes and dtypes: so the same text can be run, recorded and replayed.
 
     index: names of the inputs that hold integers (labels); they take no part in the dtype comparison.
-    numbers: whether plain numbers may stand for Tensors; they leave the result's dtype alone.
+    numbers: whether plain numbers may stand for Tensors; they leave the dtype of floating Tensors alone.
     floating: whether the first input must hold floating numbers, because integers would wrap or not fit.
-
     view: whether the result lies, as a rule, in the first input's memory; a change of either in place is one of both.
 
-    The function refuses inputs that are no Tensors, and Tensors whose dtypes or devices differ. It records
-    a Node when an input requires a gradient and the tape is on.
+    Raises TypeError and ValueError, when it is called, for inputs that are not Tensors and for Tensors whose dtypes or
+    devices differ. Options may follow the inputs by position too. Floating results of integers are float32.
+
+    >>> @op
+    ... def cube(k, x: Tensor):
+    ...     return k.pow(x, 3), lambda gy, need: (k.mul(gy, k.mul(k.mul(x, x), 3)),)
+    >>> x = Tensor([2.0], requires_grad=True); cube(x).backward(); x.grad.tolist()
+    [12.0]
     """
     if body is None:
         return partial(op, index=index, numbers=numbers, floating=floating, view=view)
@@ -50,14 +57,14 @@ def op(body: Callable[..., Any] | None = None, *, index: tuple[str, ...] = (), n
     inputs_of = [p for p in parameters if p.kind is not p.KEYWORD_ONLY]
     variadic = any(p.kind is p.VAR_POSITIONAL for p in inputs_of)
     arity = len(inputs_of)
-    named = frozenset(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
+    named = {p.name: p for p in parameters if p.kind is p.KEYWORD_ONLY}
     optional = frozenset(i for i, p in enumerate(inputs_of) if p.default is None)
     integer = frozenset(i for i, p in enumerate(inputs_of) if p.name in index)
 
     @wraps(body)
     def call(*inputs: Any, **options: Any) -> Tensor:
         if len(inputs) != arity and not variadic:
-            inputs = _bind(name, inputs_of, inputs, options)
+            inputs = _bind(name, inputs_of, inputs, options, [*named])
         arrays: list[Any] = []
         sources: list[Node | Tensor | None] = []
         need: list[bool] = []
@@ -77,9 +84,11 @@ def op(body: Callable[..., Any] | None = None, *, index: tuple[str, ...] = (), n
                 arrays.append(None if t is None and len(arrays) in optional else _number(name, t, numbers))
                 sources.append(None)
                 need.append(False)
-        if options and not options.keys() <= named:
-            raise TypeError(f"{name}: does not take {', '.join(sorted(options.keys() - named))}; it takes "
-                            f"{', '.join(p.name for p in parameters)}")
+        if options and not options.keys() <= named.keys():
+            options = {option if option in named else ALSO.get(option, option): v for option, v in options.items()}
+            if not options.keys() <= named.keys():
+                raise TypeError(f"{name}: does not take {', '.join(sorted(options.keys() - named.keys()))}; it takes "
+                                f"{', '.join(p.name for p in parameters)}")
         if first is None:
             raise TypeError(f"{name}: got no Tensor but needs at least one; wrap an input in minidl.Tensor(...)")
         if floating and first.dtype.kind != "f":
@@ -93,6 +102,9 @@ def op(body: Callable[..., Any] | None = None, *, index: tuple[str, ...] = (), n
             recorder.seen(inputs)
             k = primitives_of(first)
             y, backward = recorder.run(name, body, k, arrays, options)
+        if first.dtype.kind != "f" and y.dtype.kind == "f" and all(
+                getattr(array, "dtype", first.dtype).kind != "f" for array in arrays):
+            y = k.cast(y, "float32")       # of integers, as PyTorch has it: float64 would fit no layer
         node = None
         if backward is not None and mode.grad and True in need:
             node = Node(name, k, tuple(sources), tuple(need), backward)
@@ -106,16 +118,33 @@ def op(body: Callable[..., Any] | None = None, *, index: tuple[str, ...] = (), n
 
     call.__signature__ = signature.replace(parameters=parameters, return_annotation="Tensor")  # type: ignore[attr-defined]
     call.__annotations__["return"] = "Tensor"
-    OPS[name] = call
+    if body.__module__.startswith("minidl."):
+        OPS[name] = call
     return call
 
 
-def _bind(name: str, inputs_of: list[inspect.Parameter], inputs: tuple[Any, ...],
-          options: dict[str, Any]) -> tuple[Any, ...]:
-    """Fill the inputs that were given by name or left to their default."""
-    if len(inputs) > len(inputs_of):
-        raise TypeError(f"{name}: got {len(inputs)} positional inputs but takes "
-                        f"{len(inputs_of)} ({', '.join(p.name for p in inputs_of)}); pass options by name")
+def also(function: Callable[P, R]) -> Callable[P, R]:
+    """A function whose options are also known by the names that others have for them."""
+    @wraps(function)
+    def call(*arguments: P.args, **options: P.kwargs) -> R:
+        if not options.keys() <= takes:
+            options = {ALSO.get(option, option): value for option, value in options.items()}  # type: ignore[assignment]
+        return function(*arguments, **options)
+
+    takes = inspect.signature(function).parameters.keys()
+    return call
+
+
+def _bind(name: str, inputs_of: list[inspect.Parameter], inputs: tuple[Any, ...], options: dict[str, Any],
+          named: list[str]) -> tuple[Any, ...]:
+    """Fill the inputs that were given by name or left to their default; what follows the inputs are options."""
+    more = inputs[len(inputs_of):]
+    if len(more) > len(named) or options.keys() & set(named[:len(more)]):
+        takes = ", ".join([p.name for p in inputs_of] + named)
+        raise TypeError(f"{name}: got {len(inputs)} positional arguments and {', '.join(options) or 'none'} by name, "
+                        f"but takes {takes}; give each once")
+    options.update(zip(named, more, strict=False))
+    inputs = inputs[:len(inputs_of)]
     filled = list(inputs)
     for p in inputs_of[len(inputs):]:
         value = options.pop(p.name, p.default)

@@ -10,7 +10,7 @@ import numpy as np
 from ..mode import mode
 from ..tensor import Tensor, mark_changed
 from ._backend import backend_of
-from ._op import _check_same, _number
+from ._op import ALSO, _check_same, _number
 from .activation import tanh
 from .basic import (
     Number,
@@ -108,21 +108,27 @@ def _sizes(args: tuple[Any, ...]) -> tuple[int, ...]:
 def _reduction(name: str, function: Callable[..., Tensor], *names: str) -> Callable[..., Tensor]:
     """The method of a reduction, also as NumPy's functions call it: np.sum(t) is t.sum(axis=None, out=None)."""
     def method(x: Tensor, axis: Any = None, *positional: Any, **options: Any) -> Tensor:
+        options = {ALSO.get(k, k): v for k, v in options.items() if not (k in ("dtype", "out") and v is None)}
         options |= dict(zip(names, positional, strict=False))
-        options = {k: v for k, v in options.items() if not (k in ("dtype", "out") and v is None)}
+        axis = options.pop("axis", axis)
         wrong = [k for k in options if k not in names] + list(map(repr, positional[len(names):]))
         if wrong:
             raise TypeError(f"{name}: does not take {', '.join(wrong)}; it takes {', '.join(('axis', *names))}, as in "
-                            f"t.{name}(axis=1) (dim and keepdim are called axis and keepdims here)")
+                            f"t.{name}(axis=1)")
         return function(x, axis=axis, **options)
-    method.__name__ = name
     return method
+
+
+def _reshape(x: Tensor, *shape: Any, order: str = "C") -> Tensor:
+    if order != "C":
+        raise ValueError(f"reshape: order {order!r} is not 'C', in which values are read here; transpose first")
+    return reshape(x, shape=_sizes(shape))
 
 
 # NumPy's functions by the operators that they stand for, and by the ops that compute the same
 UFUNCS: dict[str, Callable[..., Any]] = {
     "add": add, "subtract": sub, "multiply": mul, "divide": div, "true_divide": div, "power": pow, "float_power": pow,
-    "matmul": lambda x, y: _matmul(x, y), "negative": neg, "exp": exp, "log": log, "sqrt": sqrt, "tanh": tanh,
+    "matmul": _matmul, "negative": neg, "exp": exp, "log": log, "sqrt": sqrt, "tanh": tanh,
     "greater": gt, "greater_equal": ge, "less": lt, "less_equal": le, "equal": eq, "not_equal": ne,
 }
 
@@ -156,10 +162,21 @@ METHODS = {
     "exp": exp, "log": log, "sqrt": sqrt, "tanh": tanh,
     "sum": _reduction("sum", sum, "keepdims"), "mean": _reduction("mean", mean, "keepdims"),
     "max": _reduction("max", max, "keepdims"), "argmax": _reduction("argmax", argmax),
-    "reshape": lambda x, *shape: reshape(x, shape=_sizes(shape)),
+    "reshape": _reshape,
     "transpose": lambda x, *axes: transpose(x, axes=None if axes == (None,) else _sizes(axes) or None),
     "T": property(lambda x: transpose(x)),
     "flatten": flatten,
 }
-for _name, _method in METHODS.items():
-    setattr(Tensor, _name, _method)
+
+
+def attach(methods: dict[str, Any]) -> None:
+    """Make functions the methods of Tensor; those that are not ops are called so in Python's own messages."""
+    for name, method in methods.items():
+        each: Any
+        for each in (method, getattr(method, "__wrapped__", None)):
+            if getattr(each, "__module__", "").endswith((".operators", ".methods")):
+                each.__name__, each.__qualname__ = name, f"Tensor.{name}"
+        setattr(Tensor, name, method)
+
+
+attach(METHODS)

@@ -106,23 +106,26 @@ def known(name: str) -> Primitive:
     return PRIMITIVES.get(name, PLAIN)
 
 
+OWN: dict[str, Callable[..., Any]] = {}    # primitives of users for CUDA arrays, see minidl.primitive
 PLAIN = Primitive()
 PRIMITIVES: dict[str, Primitive] = {
     # elementwise
     **dict.fromkeys(("add", "sub", "mul", "div", "neg", "pow", "pow_grad_x", "pow_grad_p"), PLAIN),
     **dict.fromkeys(("exp", "log", "sqrt", "gt", "ge", "lt", "le", "eq", "ne", "copy"), PLAIN),
+    **dict.fromkeys(("abs", "sign", "maximum", "minimum", "where", "cast"), PLAIN),
     "ones_like": Primitive(shares=True),
     **dict.fromkeys(ACTIVATIONS, Primitive("i", "i", "activation")),
     **dict.fromkeys((f"{act}_grad_x" for act in ACTIVATIONS), Primitive("ii", "i", "activation_grad_x")),
     "dropout": PLAIN, "dropout_grad_x": PLAIN,
     # along axes
-    **dict.fromkeys(("sum", "sum_to", "mean", "max", "max_grad_x", "argmax"), PLAIN),
+    **dict.fromkeys(("sum", "sum_to", "mean", "max", "max_grad_x", "argmax", "min", "argmin", "argsort"), PLAIN),
+    "cumsum": PLAIN,
     **dict.fromkeys(("softmax", "softmax_grad_x", "log_softmax", "log_softmax_grad_x"), PLAIN),
     "spread": Primitive(shares=True),
     # shapes and indices
     "reshape": Primitive("ic", "i", "reshape", shares=True),
     "transpose": Primitive(shares=True),
-    "concatenate": PLAIN,
+    "concatenate": PLAIN, "pad": PLAIN,
     "getitem": Primitive(shares=True, indexed=True),
     "getitem_grad_x": Primitive(indexed=True),
     "setitem": Primitive(changes=(0,), effect=True, update=True, indexed=True),

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..mode import mode
 from ..tensor import Tensor
-from ._op import op
+from ._op import also, op
 from .activation import one_axis
 from .primitives import Index
 
@@ -38,7 +38,7 @@ def transpose(k, x: Tensor, *, axes: tuple[int, ...] | None = None):
     order = tuple(a % ndim for a in asked if isinstance(a, int) and -ndim <= a < ndim)
     if len(order) != len(asked) or sorted(order) != list(range(ndim)):
         raise ValueError(f"transpose: axes {axes} are not a permutation of the {ndim} axes of shape {x.shape}; "
-                         f"name each of 0 to {ndim - 1} once")
+                         f"name each of 0 to {ndim - 1} once; .swapaxes() swaps two")
     inverse = tuple(order.index(a) for a in range(ndim))
     return k.transpose(x, order), lambda gy, need: (k.transpose(gy, inverse),)
 
@@ -101,6 +101,7 @@ def getitem(x: Tensor, index: Index) -> Tensor:
     return _getitem(x, index=plain_index(index, own))
 
 
+@also
 def concatenate(tensors: list[Tensor] | tuple[Tensor, ...], axis: int = 0) -> Tensor:
     """Join Tensors along an existing axis. Raises ValueError where another size differs or none is given.
 
@@ -113,6 +114,7 @@ def concatenate(tensors: list[Tensor] | tuple[Tensor, ...], axis: int = 0) -> Te
     return _concatenate(*tensors, axis=axis)
 
 
+@also
 def flatten(x: Tensor, start: int = 0) -> Tensor:
     """All axes from `start` on as one: (n, c, h, w) with start=1 -> (n, c*h*w).
 

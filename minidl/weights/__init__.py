@@ -1,4 +1,4 @@
-"""A model's weights in a file. In HDF5 the dataset /model/c1/weight is the parameter (or buffer) "c1.weight".
+"""A model's weights in a file: HDF5, .npz or .safetensors, as the path's ending says.
 
 An array that the model has under several names (tied) is stored under the first; the attribute "ties" then maps the
 others to it. A file is data from a stranger: the model alone says which arrays there are and how large.
@@ -51,7 +51,9 @@ class Model(Protocol):
 
 def save(model: Model, path: Path_, *, preprocessing: dict[str, Any] | None = None,
          classes: list[str] | None = None) -> None:
-    """Write a model's weights to an HDF5 file, whole or not at all; an older file at `path` is replaced.
+    """Write a model's weights to a file, whole or not at all; an older file at `path` is replaced.
+
+    The path's ending says the format: .npz, .safetensors (extra `safetensors`), and HDF5 for all else.
 
     preprocessing: how images were made what the model takes, as `DataLoader.preprocessing` gives it: "mean" and "std"
     per channel of pixels/255, and "padding", the zero pixels around. classes: the names of the model's outputs.

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import io
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, BinaryIO, NamedTuple, Protocol
 
 import numpy as np
 
@@ -54,6 +56,85 @@ class File(Protocol):
     def read(self, name: str, like: np.ndarray) -> tuple[np.ndarray, str | int | None]: ...
 
 
+def choose_another(kind: Kind) -> str:
+    """The way out that most refusals name."""
+    return f"choose a file that {kind.writer} wrote"
+
+
+def too_much(kind: Kind) -> str:
+    """What is said of a file that hides work."""
+    return f"has more beside its weights than {kind.writer} writes; {choose_another(kind)}"
+
+
+class Meter(io.RawIOBase):
+    """A file of which a format may read so many bytes: it would take whatever length a file claims for anything."""
+
+    def __init__(self, raw: BinaryIO, left: int, verdict: str):
+        self.raw, self.left, self.verdict = raw, left, verdict
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return self.raw.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self.raw.tell()
+
+    def read(self, size: int = -1) -> bytes:
+        content = self.raw.read(self.left + 1 if size < 0 else min(size, self.left + 1))
+        self._count(len(content))
+        return content
+
+    def readinto(self, buffer: Any) -> int:
+        self._count(len(buffer))
+        return self.raw.readinto(buffer)  # type: ignore[attr-defined]
+
+    def _count(self, read: int) -> None:
+        self.left -= read
+        if self.left < 0:
+            raise WeightsError(self.verdict)
+
+
+class Noted:
+    """The attributes of a format that has no place for them but one text: a JSON object, with the checksums of all
+    arrays. `text` makes it; the methods are those of File."""
+
+    def __init__(self, kind: Kind, text: str):
+        try:
+            found = json.loads(text)
+        except (ValueError, RecursionError):
+            found = None
+        if not isinstance(found, dict) or not isinstance(found.get("sha256"), dict):
+            raise WeightsError(f"has metadata {shown(text)} but must have a JSON object with checksums; "
+                               f"{choose_another(kind)}")
+        self.attributes: dict[str, Any] = found
+        self.sums: dict[str, Any] = found.pop("sha256")
+
+    @staticmethod
+    def text(state: Mapping[str, np.ndarray], attributes: Mapping[str, str | int]) -> str:
+        return json.dumps({**attributes, "sha256": {name: digest(array) for name, array in state.items()}})
+
+    def has(self, attribute: str) -> bool:
+        return attribute in self.attributes
+
+    def attribute(self, name: str) -> str | int | None:
+        return _plain(self.attributes.get(name))
+
+    def checksum(self, name: str) -> str | int | None:
+        return _plain(self.sums.get(name))
+
+
+def _plain(value: object) -> str | int | None:
+    """A value as it is where it is a text that may be, or a whole number."""
+    if isinstance(value, str):
+        return value if len(value) <= TEXT else None
+    return value if type(value) is int else None
+
+
 def describe(shape: tuple[int, ...], dtype: str) -> str:
     """All that must be equal of two arrays, as it is shown: "(6,1,5,5) float32"."""
     return f"{str(shape).replace(' ', '')} {dtype}"
@@ -88,7 +169,12 @@ def listed(items: list[str], all_seen: bool = True) -> str:
 
 def part(text: str) -> str:
     """A name in a file as a part of an array's; quoted where it would read as two parts or two lines."""
-    return text if text.isprintable() and "." not in text else ascii(text)
+    return text if text and text.isprintable() and "." not in text else ascii(text)
+
+
+def quoted(name: str) -> str:
+    """A name from a file as it is shown: its parts between the dots, quoted where they need it."""
+    return ".".join(map(part, name.split(".")))
 
 
 def require_file(op: str, path: Path) -> None:

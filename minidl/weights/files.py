@@ -22,14 +22,20 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from . import hdf5
+from . import hdf5, npz, safetensors
 from .common import DTYPES, NAME, TEXT, File, Kind, WeightsError, cut, describe, digest, listed, require_file, shown
 
 T = TypeVar("T")
 Path_ = str | os.PathLike[str]
 
+_FORMATS: dict[str, Any] = {".npz": npz, ".safetensors": safetensors}      # by a path's ending; all else is HDF5
+
 _TEMPORARY = re.compile(r"\.minidl-[0-9a-f]{16}\.tmp")
 _ABANDONED = 3600                          # seconds after which a temporary file is what a killed save left
+
+
+def _format(path: Path_) -> Any:
+    return _FORMATS.get(Path(path).suffix.lower(), hdf5)
 
 
 # ---------------------------------------------------------------------- arrays by name
@@ -68,7 +74,12 @@ def write(kind: Kind, op: str, path: Path_, state: Mapping[str, np.ndarray],
         if (length := len(str(value).encode())) > TEXT:
             raise ValueError(f"{op}: {name} of {shown(attributes.get('model'))} takes {length} bytes but may take "
                              f"{TEXT}; shorten it")
-    image = hdf5.image(kind, {name: array for name, array in state.items() if name not in ties}, noted)
+    image = _format(path).image(kind, {name: array for name, array in state.items() if name not in ties}, noted)
+    write_whole(op, path, image)
+
+
+def write_whole(op: str, path: Path_, content: Any) -> None:
+    """Write bytes to a file, whole or not at all. Raises OSError where it cannot be; an older file stays as it was."""
     target = Path(os.path.realpath(path))  # a symbolic link stays, and the file it names is replaced
     if os.path.exists(target):
         require_file(op, target)
@@ -76,7 +87,7 @@ def write(kind: Kind, op: str, path: Path_, state: Mapping[str, np.ndarray],
         raise FileNotFoundError(f"{op}: '{target.parent}' is not a folder; create it, or choose another for "
                                 f"'{target.name}'")
     try:
-        replace(target, image)
+        replace(target, content)
     except OSError as error:
         raise type(error)(f"{op}: '{target}' cannot be written ({error.strerror or error}); "
                           "choose a folder that is writable and has room") from error
@@ -84,7 +95,7 @@ def write(kind: Kind, op: str, path: Path_, state: Mapping[str, np.ndarray],
         sync_folder(target.parent)
     except OSError as error:
         warnings.warn(f"{op}: '{target}' was written, but its folder could not be synced ({error.strerror or error}); "
-                      "after a power failure the older file may be there", RuntimeWarning, stacklevel=3)
+                      "after a power failure the older file may be there", RuntimeWarning, stacklevel=4)
 
 
 def replace(target: Path, content: Any) -> None:
@@ -136,7 +147,7 @@ def opened(kind: Kind, path: Path_, arrays: int = 0) -> Iterator[File]:
     require_file(op, Path(path))
     try:
         # A format is given an open file: HDF5 would lock a path, which some shared file systems refuse.
-        with open(path, "rb") as raw, hdf5.opened(kind, raw, arrays) as file:
+        with open(path, "rb") as raw, _format(path).opened(kind, raw, arrays) as file:
             yield file
     except WeightsError as verdict:
         raise WeightsError(f"{op}: '{path}' {verdict}") from None

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
-from .common import DTYPES, MAX_NAMED, TEXT, Kind, WeightsError, describe, digest, part
+from .common import DTYPES, MAX_NAMED, TEXT, Kind, Meter, WeightsError, choose_another, describe, digest, part, too_much
 
 if TYPE_CHECKING:
     import h5py  # imported where a file is opened
@@ -54,45 +54,19 @@ def _put(owner: h5py.Group, name: str, value: str | int) -> None:
 
 
 # ---------------------------------------------------------------------- reading
-class _Meter(io.RawIOBase):
-    """A file of which HDF5 may read so many bytes: it would take whatever length a file claims for anything."""
-
-    def __init__(self, raw: BinaryIO, left: int, verdict: str):
-        self.raw, self.left, self.verdict = raw, left, verdict
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        return self.raw.seek(offset, whence)
-
-    def tell(self) -> int:
-        return self.raw.tell()
-
-    def readinto(self, buffer: Any) -> int:
-        self.left -= len(buffer)
-        if self.left < 0:
-            raise WeightsError(self.verdict)
-        return self.raw.readinto(buffer)  # type: ignore[attr-defined]
-
-
 @contextmanager
 def opened(kind: Kind, raw: BinaryIO, arrays: int) -> Iterator[File]:
     """An open file as HDF5, of which as much is read as so many arrays need."""
     import h5py
 
-    choose = f"choose a file that {kind.writer} wrote"
+    choose = choose_another(kind)
     header = raw.read(48)
     if (start := header[:len(_SIGNATURE)]) != _SIGNATURE:
         raise WeightsError(f"is not an HDF5 file (it starts with {start!r} instead of {_SIGNATURE!r}); {choose}")
     # Superblock 2, addresses of 8 bytes, none of them relative, no extension: as `image` writes it.
     if len(header) == 48 and (header[8:11] != b"\x02\x08\x08" or header[12:28] != bytes(8) + b"\xff" * 8):
         raise WeightsError(f"is HDF5 of another layout (its superblock is {header[8:28].hex()}); {choose}")
-    meter = _Meter(raw, _OVERHEAD + arrays * _OVERHEAD_PER_ARRAY,
-                   f"has more beside its weights than {kind.writer} writes; {choose}")
+    meter = Meter(raw, _OVERHEAD + arrays * _OVERHEAD_PER_ARRAY, too_much(kind))
     try:
         with h5py.File(meter, "r") as file:
             size, end = raw.seek(0, os.SEEK_END), int.from_bytes(header[28:36], "little")
@@ -110,7 +84,7 @@ def opened(kind: Kind, raw: BinaryIO, arrays: int) -> Iterator[File]:
 class File:
     """An open HDF5 file; its methods are those of common.File."""
 
-    def __init__(self, file: h5py.File, meter: _Meter, group: str):
+    def __init__(self, file: h5py.File, meter: Meter, group: str):
         self.file, self.meter, self.group = file, meter, group
         self.stored: dict[str, Any] = {}
 

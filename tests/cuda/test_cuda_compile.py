@@ -131,7 +131,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of small sources in the place of ops/cuda."""
     for file, text in BROKEN.items():
         (tmp_path / file).write_text(text)
-    monkeypatch.setattr(launch.sources, "FOLDER", tmp_path)
+    monkeypatch.setattr("minidl.ops.sources.FOLDER", tmp_path)
     return tmp_path
 
 

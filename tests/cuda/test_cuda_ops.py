@@ -428,7 +428,7 @@ def probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     (tmp_path / "include").mkdir()
     (tmp_path / "include/common.cuh").write_text((launch.FOLDER / "include/common.cuh").read_text(encoding="utf-8"))
     (tmp_path / "probe.cu").write_text('#include "include/common.cuh"\n' + PROBE)
-    monkeypatch.setattr(launch.sources, "FOLDER", tmp_path)
+    monkeypatch.setattr("minidl.ops.sources.FOLDER", tmp_path)
     return launch.kernel("probe.cu", "probe", launch.real(np.dtype(np.float64)))
 
 

@@ -1,4 +1,4 @@
-"""CUDA kernels without a GPU: compiled by g++ as C++, launched by the backend's own launchers on NumPy arrays.
+"""minidl's CUDA kernels without a GPU, launched by the backend's own launchers on minidl.emulator's arrays.
 
 `Emulator(folder).running()` is a context in which `minidl.ops.cuda` computes on `Memory`, which `cupy.asarray` makes
 there, and which has the few things of a CuPy array that launchers and tests ask for. launch.Kernel is the real one, but
@@ -11,16 +11,9 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
-import hashlib
 import importlib
-import math
 import pkgutil
-import re
-import shutil
-import subprocess
-import sys
 import types
-import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -30,94 +23,15 @@ import pytest
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
 
+from minidl.emulator import COMPILER, Compiler, Guarded, Memory, translated  # noqa: E402
 from minidl.ops import cuda  # noqa: E402
 from minidl.ops._backend import BACKENDS  # noqa: E402
 from minidl.ops.cuda import launch  # noqa: E402
 
-HERE = Path(__file__).parent
-COMPILER = shutil.which("g++") or shutil.which("c++") if sys.platform == "linux" else None
-OPTIONS = ("-O1", "-w", "-std=c++17", "-shared", "-fPIC", "-fno-strict-aliasing", f"-I{HERE}")
-EDGE, ALIGNMENT = 4096, 256                # bytes around an array; what CuPy's memory starts on a multiple of
-UNTOUCHED = 0xFF                           # in every byte that was never written: NaN, or -1
+__all__ = ["COMPILER", "Emulator", "cupy", "forget"]
+
 # What the GPU has and a CPU has not: multiprocessors (few, so that blocks take several turns), an H200's other facts.
 FACTS = {"multiprocessors": 4, "compute_capability": 90, "most_shared": 232448}
-# Functions that hold a GPU's instructions, and for which emulator.h has others
-REPLACED = ("start_copy", "end_copies", "await_copies", "tf32", "bf16_pair", "mma", "wgmma", "await_turn",
-            "give_turn")
-
-
-# ---------------------------------------------------------------- arrays
-class Memory(np.ndarray):
-    """In place of a CuPy array."""
-
-    @property
-    def data(self) -> Any:
-        return types.SimpleNamespace(ptr=self.ctypes.data, device_id=0)
-
-    @property
-    def _c_contiguous(self) -> bool:
-        return self.flags.c_contiguous
-
-    def get(self) -> np.ndarray:
-        return np.array(self, subok=False)
-
-
-class Guarded:
-    """Makes Memory whose edges are seen to stay as they are."""
-
-    def __init__(self) -> None:
-        self._buffers: list[weakref.ref[np.ndarray]] = []
-
-    def empty(self, shape: Any, dtype: Any = float, order: Any = "C") -> Memory:
-        dtype = np.dtype(dtype)
-        size = math.prod(shape) * dtype.itemsize
-        buffer = np.full(size + 2 * EDGE + ALIGNMENT, UNTOUCHED, np.uint8)
-        start = EDGE + -(buffer.ctypes.data + EDGE) % ALIGNMENT
-        self._buffers.append(weakref.ref(buffer))
-        return np.ndarray(shape, dtype, buffer[start:start + size], order=order).view(Memory)
-
-    def asarray(self, array: Any, dtype: Any = None) -> Memory:
-        if isinstance(array, Memory) and dtype in (None, array.dtype):
-            return array
-        array = np.asarray(array, dtype)
-        there = self.empty(array.shape, array.dtype, "F" if array.flags.fnc else "C")
-        there[...] = array
-        return there
-
-    def made(self, function: Any, *arguments: Any, **options: Any) -> Memory:
-        return self.asarray(function(*arguments, **options))
-
-    def ascontiguousarray(self, array: Memory) -> Memory:
-        return array if array.flags.c_contiguous else self.made(np.ascontiguousarray, array)
-
-    def check(self) -> None:
-        """Raises AssertionError where an edge of an array that is still there was written."""
-        alive = [(reference, buffer) for reference in self._buffers if (buffer := reference()) is not None]
-        self._buffers = [reference for reference, _ in alive]
-        for _, buffer in alive:
-            start = EDGE + -(buffer.ctypes.data + EDGE) % ALIGNMENT
-            end = start + buffer.size - 2 * EDGE - ALIGNMENT
-            for where, edge in (("before", buffer[:start]), ("behind", buffer[end:])):
-                assert (edge == UNTOUCHED).all(), f"memory {where} an array of {end - start} bytes is written"
-
-
-# ---------------------------------------------------------------- kernels
-def translated(text: str, name: str) -> str:
-    """A kernel's source, includes pasted in, as C++ with a function `run` that launches it."""
-    parameters = launch.parameters(text, name)
-    text = re.sub(r"extern __shared__ (?:__align__\(\d+\) )?(\w+(?: \w+)?) (\w+)\[\];",
-                  r"\1* \2 = (\1*)dynamic_shared;", text)
-    text = re.sub(rf"(__forceinline__ \w+) ({'|'.join(REPLACED)})\(", r"\1 gpus_\2(", text)
-    text = re.sub(r"__constant__ ([^;]*);", r'} extern "C" { \1; } namespace {', text)        # get_global finds it
-    text = re.sub(r"struct alignas\([^{]*\) Pack \{", "struct GpusPack {", text)
-    declared = [f"{'const ' if kind == 'in' else ''}{c_type}{'' if kind == 'value' else '*'}"
-                for _, c_type, kind in parameters]
-    values = ", ".join(f"*({c_type}*)arguments[{i}]" for i, c_type in enumerate(declared))
-    return "\n".join([
-        '#include "emulator.h"', text, "}",
-        'extern "C" const char* run(const int* sizes, void** arguments) {',
-        "    return run_grid(sizes, __start_block_shared, __stop_block_shared,",
-        f"                    [](void** arguments) {{ {name}({values}); }}, arguments);", "}", ""])
 
 
 class Function:
@@ -148,36 +62,17 @@ class Module:
         return types.SimpleNamespace(copy_from_device_async=fill)
 
 
-class Emulator:
+class Emulator(Compiler):
     """What is compiled lies in a folder, once for all contexts."""
 
     def __init__(self, folder: Path):
-        assert COMPILER, "a test asks for a C++ compiler first"
-        self._folder = folder
+        super().__init__(folder)
         self.memory, self._launches = Guarded(), 0
         self.launched: set[str] = set()    # names of kernels
 
-    @functools.cached_property
-    def _scheduler(self) -> Path:
-        return self._compiled((HERE / "scheduler.cpp").read_text(encoding="utf-8"))
-
-    def _compiled(self, text: str, *options: str) -> Path:
-        key = hashlib.sha256("\n".join([text, *options]).encode()).hexdigest()[:32]
-        source, library = self._folder / f"{key}.cpp", self._folder / f"{key}.so"
-        if not library.exists():
-            source.write_text(text, encoding="utf-8")
-            done = subprocess.run([str(COMPILER), *OPTIONS, "-o", str(library), str(source), *options],
-                                  capture_output=True, text=True, check=False)
-            if done.returncode:
-                raise RuntimeError(f"the source does not compile with {options}:\n{done.stderr[:4000]}")
-        return library
-
     def compiled(self, text: str, constants: tuple[launch.Constant, ...]) -> ctypes.CDLL:
-        """A translated source, whose function is `run`."""
-        defined = [option for option in launch.options(constants) if option.startswith("-D")]
-        library = ctypes.CDLL(str(self._compiled(text, str(self._scheduler), *defined)))
-        library.run.restype = ctypes.c_char_p
-        return library
+        """A translated source, with the constants that its launcher asks for."""
+        return self.kernel(text, *(option for option in launch.options(constants) if option.startswith("-D")))
 
     def _launch(self, function: Function, *numbers: Any) -> None:
         """cupy.cuda.driver.launchKernel: grid (3), block (3), shared memory, stream, arguments, extra."""

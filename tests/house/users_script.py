@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 import minidl
-from minidl import Tensor, data, init, nn, ops, optim, zoo
+from minidl import Tensor, data, init, nn, ops, optim, plot, training, zoo
 
 x: Tensor = Tensor(np.ones((2, 3, 8, 8), np.float32))
 w: Tensor = Tensor([[[[1.0]]] * 3], requires_grad=True)
@@ -110,3 +110,22 @@ def train() -> None:
         minidl.load(net, "net.h5")
         built: nn.Module = minidl.load("net.h5")
     minidl.gradcheck(arithmetic, [x, x])
+    shared: Tensor = minidl.from_dlpack(np.from_dlpack(minidl.from_dlpack(np.ones(2))))
+    minidl.onnx.export(Net().eval(), "net.onnx", np.ones((1, 3, 32, 32), np.float32))
+    minidl.onnx.ROWS["tanh"] = lambda graph, ndim, x: graph.node("Tanh", x)
+    where: tuple[int, int] = shared.__dlpack_device__()
+    facts: dict[str, object] = shared.__cuda_array_interface__
+    table_of_layers: nn.Summary = nn.summary(net, (3, 8, 8))
+    print(table_of_layers, table_of_layers.multiply_adds, nn.summary(net, x).rows[0].shapes)
+
+
+# ---------------------------------------------------------------- pictures
+def draw(net: nn.Module, test: data.DataLoader, weights: np.ndarray) -> str:
+    plot.curves(training.read_metrics("run"), "curves.png")
+    plot.filters(weights, "filters.svg")
+    plot.confusion(labels, np.array([1, 0]), ["cat", "dog"], "confusion.pdf")
+    paths = plot.pictures("run", net, test)
+    board = plot.TensorBoard("run")
+    board(training.machine())
+    board.close()
+    return f"{plot.report('run').name} {paths[0].name}"

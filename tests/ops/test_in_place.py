@@ -342,5 +342,5 @@ def test_an_index_changed_after_the_forward_is_the_old_one(index: np.ndarray) ->
 
 
 def test_an_option_that_an_op_does_not_take_is_named() -> None:
-    with pytest.raises(TypeError, match=r"^sum: does not take dim; it takes x, axis, keepdims$"):
-        ops.sum(plain(1), dim=0)
+    with pytest.raises(TypeError, match=r"^sum: does not take order; it takes x, axis, keepdims$"):
+        ops.sum(plain(1), order=0)

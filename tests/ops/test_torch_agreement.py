@@ -217,6 +217,82 @@ def mse_loss(rng: Rng) -> Trial:
                  lambda x, y: F.mse_loss(x, y, reduction=reduction), {"reduction": reduction})
 
 
+def few(rng: Rng, sizes: Shape) -> np.ndarray:
+    """Values of which some are equal."""
+    return np.array(rng.integers(0, 3, sizes), float)
+
+
+def choice(rng: Rng) -> Trial:
+    x, y = (normal(rng, (size(rng, 4), size(rng, 3))) for _ in range(2))
+    y = y[:1, :1]
+    condition = rng.random(x.shape) < 0.5
+    return Trial((x, y), lambda x, y: ops.where(Tensor(condition), x, y),
+                 lambda x, y: torch.where(torch.tensor(condition), x, y))
+
+
+def clip(rng: Rng) -> Trial:
+    """Bounds that are values too: they are included."""
+    low, high = pick(rng, [(-1.0, 1.0), (None, 1.0), (0.0, None), (1.0, -1.0)])
+    return Trial((rng.integers(-2, 3, shape(rng)).astype(float),), lambda x: ops.clip(x, low, high),
+                 lambda x: torch.clamp(x, low, high), {"low": low, "high": high})
+
+
+def variance(ours: Callable[..., Tensor], theirs: Callable[..., Any]) -> Callable[[Rng], Trial]:
+    def trial(rng: Rng) -> Trial:
+        sizes = shape(rng, 1)
+        axis, keepdims, correction = some_axes(rng, len(sizes)), bool(rng.integers(2)), int(rng.integers(2))
+        x = normal(rng, tuple(n + 1 for n in sizes))
+        if rng.random() < 0.2:
+            x[...] = 1.5                                         # no variance: the root has no slope
+        return Trial((x,), lambda x: ours(x, axis=axis, keepdims=keepdims, correction=correction),
+                     lambda x: theirs(x, dim=axis, keepdim=keepdims, correction=correction), {"axis": axis})
+    return trial
+
+
+def pad(rng: Rng) -> Trial:
+    sizes = shape(rng, 1)
+    widths = tuple(size(rng, 3, 0) for _ in range(2 * size(rng, len(sizes))))
+    return Trial((normal(rng, sizes),), lambda x: ops.pad(x, widths, 0.5), lambda x: F.pad(x, widths, value=0.5),
+                 {"widths": widths})
+
+
+def expand(rng: Rng) -> Trial:
+    full = shape(rng, 1)
+    sizes = tuple(1 if rng.random() < 0.5 else n for n in full)[size(rng, len(full) - 1, 0):]
+    return Trial((normal(rng, sizes),), lambda x: x.expand(*full), lambda x: x.expand(*full), {"to": full})
+
+
+def gather(rng: Rng) -> Trial:
+    sizes = shape(rng, 1)
+    axis = size(rng, len(sizes) - 1, 0)
+    index = rng.integers(0, sizes[axis], tuple(size(rng, 4) if a == axis else n for a, n in enumerate(sizes)))
+    return Trial((normal(rng, sizes),), lambda x: x.gather(axis, Tensor(index)),
+                 lambda x: x.gather(axis, torch.tensor(index)), {"axis": axis})
+
+
+def order(rng: Rng) -> Trial:
+    sizes = shape(rng, 1)
+    axis, down = size(rng, len(sizes) - 1, 0), bool(rng.integers(2))
+    return Trial((normal(rng, sizes),), lambda x: x.sort(axis, down)[0], lambda x: x.sort(axis, down)[0])
+
+
+def parts(rng: Rng) -> Trial:
+    sizes = shape(rng, 1)
+    axis, part = size(rng, len(sizes) - 1, 0), size(rng, 3)
+    return Trial((normal(rng, sizes),), lambda x: ops.split(x, part, axis)[-1], lambda x: x.split(part, axis)[-1])
+
+
+def methods(rng: Rng) -> Trial:
+    """What is composed of ops."""
+    x = normal(rng, (size(rng, 4), size(rng, 4), size(rng, 3)))
+    call = pick(rng, [
+        lambda x: x.repeat(2, 1, 2, 1), lambda x: x.flip(0, 2), lambda x: x.swapaxes(0, 2), lambda x: x.movedim(0, -1),
+        lambda x: x.permute(2, 0, 1), lambda x: x.squeeze(1), lambda x: x.unsqueeze(-2), lambda x: x.logsumexp((0, 2)),
+        lambda x: x.topk(1, 2)[0], lambda x: x.narrow(1, 0, 1), lambda x: x.select(0, -1), lambda x: x.unbind(1)[0],
+        lambda x: x.chunk(2, 2)[0], lambda x: x.mT, lambda x: x.clone(), lambda x: x.flatten(1), lambda x: x.square()])
+    return Trial((x,), call, call)
+
+
 # ---------------------------------------------------------------- sliding windows
 def window(rng: Rng, most_padding: Callable[[int], int]) -> tuple[tuple[int, int], Shape, dict[str, Any]]:
     """A window, images that it fits into, and its stride and padding in one of the ways to write them."""
@@ -290,6 +366,23 @@ TRIALS: dict[str, tuple[int, Callable[[Rng], Trial]]] = {
     "sum": (60, reduction(ops.sum, torch.sum)),
     "mean": (60, reduction(ops.mean, torch.mean)),
     "max": (60, reduction(ops.max, torch.amax)),
+    "min": (60, reduction(ops.min, torch.amin)),
+    "var": (60, variance(ops.var, torch.var)),
+    "std": (60, variance(ops.std, torch.std)),
+    "norm": (60, reduction(ops.norm, torch.linalg.vector_norm)),
+    "cumsum": (60, along_axis(ops.cumsum, torch.cumsum)),
+    "abs": (60, elementwise(ops.abs, torch.abs)),
+    "clone": (60, elementwise(ops.clone, torch.clone)),
+    "maximum": (60, arithmetic(ops.maximum, torch.maximum, few)),
+    "minimum": (60, arithmetic(ops.minimum, torch.minimum, few)),
+    "where": (60, choice),
+    "clip": (60, clip),
+    "pad": (60, pad),
+    "expand": (60, expand),
+    "gather": (60, gather),
+    "sort": (60, order),
+    "split": (60, parts),
+    "methods": (120, methods),
     "all axes": (60, whole),
     "reshape": (60, reshape),
     "flatten": (60, flatten),
@@ -308,7 +401,7 @@ TRIALS: dict[str, tuple[int, Callable[[Rng], Trial]]] = {
 }
 
 RANDOM_BY_DESIGN = {"dropout"}             # its mask is minidl's own
-NO_GRADIENT = {"gt", "ge", "lt", "le", "eq", "ne", "argmax"}
+NO_GRADIENT = {"gt", "ge", "lt", "le", "eq", "ne", "argmax", "argmin", "argsort"}
 
 
 def assert_close(ours: np.ndarray, theirs: np.ndarray, bound: float = 1e-10) -> None:

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from .. import shared
+from .. import choice, shared
+from ..choice import *
 from ..primitives import PRIMITIVES
 from ..shared import *
 from .activation import *
@@ -38,6 +39,6 @@ def _quiet(primitive: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-_OWN = {name for name in PRIMITIVES if globals()[name] is not getattr(shared, name, None)}
+_OWN = {name for name in PRIMITIVES if globals()[name] not in (getattr(shared, name, 0), getattr(choice, name, 0))}
 for _name in _OWN | {"div", "exp", "max_grad_x", "mul", "pow", "pow_grad_p", "pow_grad_x"}:
     globals()[_name] = _quiet(globals()[_name])

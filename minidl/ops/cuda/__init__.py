@@ -4,6 +4,8 @@ Elementwise arithmetic, reductions, shapes and products of ops.shared are CuPy's
 `update_metrics` change an input.
 """
 
+from ..choice import *
+from ..primitives import OWN as _OWN
 from ..shared import *
 from .activation import *
 from .conv import *
@@ -15,3 +17,5 @@ from .loss import *
 from .optim import *
 from .pool import *
 from .region import *
+
+globals().update(_OWN)

@@ -21,10 +21,13 @@ CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
 ]
 
 # What act.cuh includes: the activations as C++
-launch.GENERATED["include/activations.cuh"] = "\n".join(f"""struct act_{act} {{
-    static __device__ __forceinline__ REAL value(REAL x) {{ return {row.cuda_value}; }}
-    static __device__ __forceinline__ REAL grad(REAL gy, REAL y) {{ return {row.cuda_grad}; }}
-}};""" for act, row in ACTIVATIONS.items())
+STRUCT = """struct act_{} {{
+    static __device__ __forceinline__ REAL value(REAL x) {{ return {}; }}
+    static __device__ __forceinline__ REAL grad(REAL gy, REAL y) {{ return {}; }}
+}};
+"""
+launch.GENERATED["include/activations.cuh"] = "".join(STRUCT.format(act, row.cuda_value, row.cuda_grad)
+                                                      for act, row in ACTIVATIONS.items())
 
 
 # ---------------------------------------------------------------- elementwise

@@ -1,4 +1,4 @@
-"""How kernels run: the text of a .cu file (sources.py), the function compiled from it and its launch (kernels.py),
+"""How kernels run: the text of a .cu file (ops/sources.py), the function compiled from it and its launch (kernels.py),
 memory for its results (memory.py), and facts about the device (device.py).
 
 `kernel("pool/pool.cu", "avg_pool2d", real(x.dtype))` gives the function compiled with those constants (`-D`), the
@@ -7,10 +7,7 @@ another dtype, on another device or with strides, or a number of the wrong kind,
 CuPy keeps what was compiled on disk; a file's own includes are pasted into it, because they are not in CuPy's key.
 """
 
-from .device import blocks, compiler_version, compute_capability, most_shared, multiprocessors
-from .kernels import MAX_ELEMENTS, Arguments, Kernel, by_value, generated, kernel
-from .memory import empty, ones_like
-from .sources import (
+from ...sources import (
     C_NAME,
     FOLDER,
     GENERATED,
@@ -24,6 +21,9 @@ from .sources import (
     source,
     struct,
 )
+from .device import blocks, compiler_version, compute_capability, most_shared, multiprocessors
+from .kernels import MAX_ELEMENTS, Arguments, Kernel, by_value, generated, kernel
+from .memory import empty, ones_like
 
 __all__ = [
     "C_NAME", "FOLDER", "GENERATED", "HOPPER", "MAX_ELEMENTS", "TYPES", "Arguments", "Constant", "Kernel",

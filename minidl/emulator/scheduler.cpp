@@ -17,7 +17,7 @@ struct Place { unsigned x, y, z; };
 
 namespace {
 constexpr int MOST_THREADS = 1024, WARP = 32, EXCHANGED = 32, BARRIERS = 16;
-constexpr size_t STACK = 1 << 16, MOST_SHARED = 232448, EDGE = 1 << 14;
+constexpr size_t STACK = 1 << 18, MOST_SHARED = 232448, EDGE = 1 << 14;
 enum State : char { READY, AT_WARP, AT_BLOCK, AT_BARRIER, DONE };
 
 struct Copy { void* to; const void* from; size_t size; bool valid; };
@@ -36,6 +36,7 @@ alignas(1024) unsigned char store[EDGE + MOST_SHARED + EDGE];
 alignas(16) unsigned char exchanged[2][MOST_THREADS][EXCHANGED];
 ucontext_t scheduler;
 int current, arrived[BARRIERS];                          // the thread that runs; how many came to a numbered barrier
+int block_turn, warp_turns[MOST_THREADS / WARP];         // raised by each barrier: what is apart in them is in order
 void (*body)(void**);
 void** given;
 char message[256];
@@ -143,8 +144,10 @@ void run_warp(std::vector<int>& warp, std::mt19937& random) {
             swapcontext(&scheduler, &threads[i].context);
             ran = true;
         }
-        if (all_of(warp, AT_WARP))
+        if (all_of(warp, AT_WARP)) {
+            ++warp_turns[warp[0] / WARP];
             for (int i : warp) threads[i].state = READY;
+        }
     }
 }
 
@@ -166,6 +169,7 @@ void run_block(int count, std::mt19937& random) {
         if (done == count) return;
         if (waiting + done < count) return see(false, "threads wait for each other for ever");
         if (done) return see(false, "some threads of the block have ended while others wait at a barrier");
+        ++block_turn;
         for (int i = 0; i < count; ++i) threads[i].state = READY;
     }
 }
@@ -190,6 +194,7 @@ extern "C" const char* run_grid(const int* sizes, unsigned char* shared, unsigne
         for (unsigned y = 0; y < gridDim.y; ++y)
             for (unsigned x = 0; x < gridDim.x; ++x) {
                 blockIdx = {x, y, z};
+                ++block_turn;
                 memset(store, 0xff, EDGE + bytes + EDGE);
                 memset(shared, 0xff, shared_end - shared);
                 for (int i = 0; i < count; ++i) start(i);

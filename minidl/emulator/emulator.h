@@ -62,12 +62,6 @@ static inline float __int_as_float(int x) { return with_bits_of<float>(x); }
 static inline float __uint_as_float(unsigned x) { return with_bits_of<float>(x); }
 static inline unsigned __float_as_uint(float x) { return with_bits_of<unsigned>(x); }
 static inline uint64_t __umul64hi(uint64_t a, uint64_t b) { return (unsigned __int128)a * b >> 64; }
-static inline unsigned atomicInc(unsigned* at, unsigned most) {
-    unsigned old = *at;
-    *at = old >= most ? 0 : old + 1;
-    return old;
-}
-static inline void __threadfence() {}
 static inline void __syncthreads() { block_barrier(); }
 static inline void __syncwarp(unsigned = ~0u) { warp_barrier(); }
 
@@ -79,6 +73,8 @@ template <class T> static inline T __shfl_sync(unsigned, T value, int from) {
 template <class T> static inline T __shfl_xor_sync(unsigned mask, T value, int step) {
     return __shfl_sync(mask, value, lane() ^ step);
 }
+
+#include "names.h"
 
 // Everything below has internal linkage: what a kernel does not need is not compiled, and its shared arrays lie in one
 // section. The loader closes the namespace.

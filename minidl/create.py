@@ -1,0 +1,144 @@
+"""Tensors of zeros, ones, numbers in a row and random numbers, by the names that PyTorch has for them.
+
+Shapes are ints or one tuple: `zeros(2, 3)`, `zeros((2, 3))`. Random numbers come from minidl's counter-based generator.
+A compiled step refuses all of these, as any Tensor that is made from data: make it outside.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from . import rng
+from .device import DType, is_array
+from .tensor import Tensor
+
+
+def _shape(shape: tuple[Any, ...]) -> tuple[int, ...]:
+    return tuple(shape[0]) if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
+
+
+def tensor(data: Any, *, dtype: DType = None, device: str | None = None, requires_grad: bool = False) -> Tensor:
+    """A Tensor with a copy of the data; `Tensor(array)` shares an array's memory.
+
+    >>> tensor([1.0, 2.0]).shape
+    (2,)
+    """
+    return Tensor(data.copy() if is_array(data) else data, requires_grad, device, dtype)
+
+
+def from_numpy(array: np.ndarray) -> Tensor:
+    """A Tensor that shares an array's memory, as `Tensor(array)`.
+
+    >>> from_numpy(np.ones(2)).dtype
+    dtype('float64')
+    """
+    return Tensor(array)
+
+
+def full(shape: int | tuple[int, ...], value: float, *, dtype: DType = None, device: str | None = None,
+         requires_grad: bool = False) -> Tensor:
+    """One value everywhere; float32 for a floating number, int64 for an int, bool for a bool.
+
+    >>> full((2, 2), 0.5).tolist()
+    [[0.5, 0.5], [0.5, 0.5]]
+    """
+    chosen = dtype or (np.float32 if isinstance(value, float) else None)
+    return Tensor(np.full(shape, value, chosen), requires_grad, device)
+
+
+def zeros(*shape: int | tuple[int, ...], dtype: DType = np.float32, device: str | None = None,
+          requires_grad: bool = False) -> Tensor:
+    """Zeros of a shape.
+
+    >>> zeros(2, 3).shape
+    (2, 3)
+    """
+    return Tensor(np.zeros(_shape(shape), dtype), requires_grad, device)
+
+
+def ones(*shape: int | tuple[int, ...], dtype: DType = np.float32, device: str | None = None,
+         requires_grad: bool = False) -> Tensor:
+    """Ones of a shape."""
+    return Tensor(np.ones(_shape(shape), dtype), requires_grad, device)
+
+
+def eye(rows: int, columns: int | None = None, *, dtype: DType = np.float32, device: str | None = None) -> Tensor:
+    """Ones on the diagonal, zeros beside it."""
+    return Tensor(np.eye(rows, columns, dtype=dtype), device=device)
+
+
+def arange(start: float, end: float | None = None, step: float = 1, *, dtype: DType = None,
+           device: str | None = None) -> Tensor:
+    """start, start + step, ... up to, and without, end; arange(n) counts from 0. int64, or float32 for floats.
+
+    >>> arange(3).tolist(), arange(1, 2, 0.5).tolist()
+    ([0, 1, 2], [1.0, 1.5])
+    """
+    values = np.arange(start, step=step) if end is None else np.arange(start, end, step)
+    return Tensor(values.astype(dtype or (np.float32 if values.dtype.kind == "f" else np.int64)), device=device)
+
+
+def linspace(start: float, end: float, steps: int, *, dtype: DType = np.float32, device: str | None = None) -> Tensor:
+    """A number of values from start to end, both included, at equal distances."""
+    return Tensor(np.linspace(start, end, steps, dtype=dtype), device=device)
+
+
+def rand(*shape: int | tuple[int, ...], dtype: DType = np.float32, device: str | None = None,
+         requires_grad: bool = False) -> Tensor:
+    """Uniform in [0, 1).
+
+    >>> bool((rand(100) < 1).all())
+    True
+    """
+    return Tensor(rng.generator().random(_shape(shape), np.dtype(dtype).type), requires_grad, device)
+
+
+def randn(*shape: int | tuple[int, ...], dtype: DType = np.float32, device: str | None = None,
+          requires_grad: bool = False) -> Tensor:
+    """Normal with mean 0 and variance 1.
+
+    >>> randn(2, 3, requires_grad=True).shape
+    (2, 3)
+    """
+    return Tensor(rng.generator().standard_normal(_shape(shape), np.dtype(dtype).type), requires_grad, device)
+
+
+def randint(low: int, high: int, shape: int | tuple[int, ...], *, device: str | None = None) -> Tensor:
+    """Integers (int64) from low up to, and without, high."""
+    return Tensor(rng.generator().integers(low, high, shape), device=device)
+
+
+def randperm(n: int, *, device: str | None = None) -> Tensor:
+    """0 to n - 1 (int64) in random order."""
+    return Tensor(rng.generator().permutation(n), device=device)
+
+
+def zeros_like(t: Tensor) -> Tensor:
+    """Zeros of a Tensor's shape, dtype and device.
+
+    >>> zeros_like(Tensor([1.0, 2.0])).tolist()
+    [0.0, 0.0]
+    """
+    return zeros(t.shape, dtype=t.dtype, device=t.device)
+
+
+def ones_like(t: Tensor) -> Tensor:
+    """Ones of a Tensor's shape, dtype and device."""
+    return ones(t.shape, dtype=t.dtype, device=t.device)
+
+
+def full_like(t: Tensor, value: float) -> Tensor:
+    """One value everywhere, in a Tensor's shape, dtype and device."""
+    return full(t.shape, value, dtype=t.dtype, device=t.device)
+
+
+def rand_like(t: Tensor) -> Tensor:
+    """Uniform in [0, 1), in a Tensor's shape, dtype and device."""
+    return rand(t.shape, dtype=t.dtype, device=t.device)
+
+
+def randn_like(t: Tensor) -> Tensor:
+    """Normal with mean 0 and variance 1, in a Tensor's shape, dtype and device."""
+    return randn(t.shape, dtype=t.dtype, device=t.device)

@@ -1,0 +1,108 @@
+// More of CUDA's names, most of which only kernels of users ask for: atomics, fences, votes, vectors, mathematics.
+#include <cassert>
+#include <cstdio>
+#include <type_traits>
+
+// Not looked at as plain accesses (watch.cpp), and never part of the kernel's own code.
+#define UNWATCHED __attribute__((noinline, no_sanitize("thread")))
+
+#define GUARD(NAME) static unsigned char NAME[1024] __attribute__((section("block_shared"), used))
+#ifdef WATCH
+GUARD(guard_before);
+extern "C" void watch_launch(const unsigned char* shared, const unsigned char* shared_end, int dynamic, void* kernel);
+extern "C" void watch_atomic(const void* at, int size, void* from);
+extern "C" void watch_fence();
+#else
+static inline void watch_launch(const unsigned char*, const unsigned char*, int, void*) {}
+static inline void watch_atomic(const void*, int, void*) {}
+static inline void watch_fence() {}
+#endif
+
+// ---------------------------------------------------------------- atomics: no other thread runs within one
+#define ATOMIC(NAME, NEW)                                                                                   \
+    template <class T> UNWATCHED static T NAME(T* at, std::common_type_t<T> value) {                        \
+        watch_atomic(at, sizeof(T), __builtin_return_address(0));                                           \
+        T old = *at;                                                                                        \
+        *at = NEW;                                                                                          \
+        return old;                                                                                         \
+    }
+ATOMIC(atomicAdd, old + value)
+ATOMIC(atomicSub, old - value)
+ATOMIC(atomicExch, value)
+ATOMIC(atomicMin, value < old ? value : old)
+ATOMIC(atomicMax, value > old ? value : old)
+ATOMIC(atomicAnd, old & value)
+ATOMIC(atomicOr, old | value)
+ATOMIC(atomicXor, old ^ value)
+ATOMIC(atomicInc, old >= value ? 0 : old + 1)
+ATOMIC(atomicDec, old == 0 || old > value ? value : old - 1)
+template <class T> UNWATCHED static T atomicCAS(T* at, std::common_type_t<T> compare, std::common_type_t<T> value) {
+    watch_atomic(at, sizeof(T), __builtin_return_address(0));
+    T old = *at;
+    if (old == compare) *at = value;
+    return old;
+}
+static inline void __threadfence() { watch_fence(); }
+static inline void __threadfence_block() { watch_fence(); }
+static inline void __threadfence_system() { watch_fence(); }
+
+// ---------------------------------------------------------------- warps and blocks
+constexpr int warpSize = 32;
+
+template <class T> static inline T __shfl_down_sync(unsigned mask, T value, unsigned step, int width = 32) {
+    int to = lane() + (int)step;
+    return __shfl_sync(mask, value, to / width == lane() / width ? to : lane());
+}
+template <class T> static inline T __shfl_up_sync(unsigned mask, T value, unsigned step, int width = 32) {
+    int to = lane() - (int)step;
+    return __shfl_sync(mask, value, to >= 0 && to / width == lane() / width ? to : lane());
+}
+UNWATCHED static unsigned __ballot_sync(unsigned, int vote) {
+    int threads = blockDim.x * blockDim.y * blockDim.z;
+    int me = threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
+    int live = threads - me / 32 * 32 < 32 ? threads % 32 : 32;
+    const unsigned char* lanes = exchange(&vote, sizeof vote);
+    unsigned votes = 0;
+    for (int i = 0; i < live; ++i) {
+        int theirs;
+        memcpy(&theirs, lanes + i * EXCHANGED, sizeof theirs);
+        votes |= (unsigned)(theirs != 0) << i;
+    }
+    return votes;
+}
+static inline int __any_sync(unsigned mask, int vote) { return __ballot_sync(mask, vote) != 0; }
+static inline int __all_sync(unsigned mask, int vote) { return __ballot_sync(mask, !vote) == 0; }
+UNWATCHED static int __syncthreads_count(int vote) {
+    static int votes;
+    block_barrier();
+    votes = 0;
+    block_barrier();
+    votes += vote != 0;
+    block_barrier();
+    return votes;
+}
+static inline int __syncthreads_or(int vote) { return __syncthreads_count(vote) != 0; }
+static inline int __syncthreads_and(int vote) { return __syncthreads_count(!vote) == 0; }
+
+// ---------------------------------------------------------------- vectors and mathematics
+#define VECTORS(T)                                           \
+    struct alignas(2 * sizeof(T)) T##2 { T x, y; };          \
+    struct T##3 { T x, y, z; };                              \
+    static inline T##2 make_##T##2(T x, T y) { return {x, y}; } \
+    static inline T##3 make_##T##3(T x, T y, T z) { return {x, y, z}; }
+VECTORS(float) VECTORS(double) VECTORS(int)
+struct alignas(16) float4 { float x, y, z, w; };
+static inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+
+template <class T> static inline T __ldg(const T* at) { return *at; }
+static inline float rsqrtf(float x) { return 1 / sqrtf(x); }
+#define __expf expf                                      // the C library has functions of these names
+#define __logf logf
+#define __powf powf
+#define __sinf sinf
+#define __cosf cosf
+static inline float __saturatef(float x) { return x > 0 ? x < 1 ? x : 1 : 0; }
+static inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
+static inline int __popc(unsigned x) { return __builtin_popcount(x); }
+static inline int __ffs(int x) { return __builtin_ffs(x); }
+static inline int __clz(int x) { return x ? __builtin_clz((unsigned)x) : 32; }

@@ -1,0 +1,186 @@
+// Looks at each access to memory of a kernel that g++ has compiled with -fsanitize=thread, which calls the functions
+// __tsan_* before it. No library of a sanitizer is linked: these here take its place.
+//
+// An access outside of all arrays ends its thread. Two accesses are a race if different threads make them to the same
+// number, one of them writes, not both are atomic, and no barrier lies between. Blocks run one after the other here but
+// at the same time on a GPU: between them only a __threadfence() and an atomic of the first, and then an atomic of the
+// second, make an order.
+#include <dlfcn.h>
+#include <link.h>
+
+#include "scheduler.cpp"
+
+namespace {
+constexpr int MOST_FINDINGS = 32, GUARD = 1024;
+enum What : int { OUTSIDE, RACE, UNSET };
+enum Kind { ARRAY, SHARED, IMAGE, FORBIDDEN };
+
+struct Access {
+    void* from;                                          // the instruction behind it; null for none
+    int thread, block, block_turn, warp_turn;
+    bool atomic;
+};
+struct Number { Access write, reads[2]; };               // the last write, and reads since by two different threads
+struct Region {
+    const unsigned char *start, *end;
+    Kind kind;
+    int unit;                                            // bytes of a number
+    bool set;                                            // it has values before the kernel writes any
+    std::vector<Number> numbers;
+};
+struct Finding {                                         // as watch.py reads it
+    int what, size, writes, other_writes, thread, other_thread;
+    unsigned block[3], other_block[3];
+    const void* at;
+    size_t line, other_line;                             // of the instructions: offsets in their library
+};
+
+Finding findings[MOST_FINDINGS];
+int found, block;
+std::vector<Region> regions;
+std::vector<Place> blocks;                               // where each lies in the grid
+std::vector<char> fenced, released;                      // of each block: it made a fence; and after it an atomic
+bool acquired;                                           // this block made an atomic
+
+size_t offset(void* instruction) {
+    Dl_info info;
+    return instruction && dladdr(instruction, &info) ? (char*)instruction - (char*)info.dli_fbase - 1 : 0;
+}
+
+void report(What what, const void* at, int size, bool writes, const Access& now, bool other_writes, const Access& other) {
+    size_t line = offset(now.from), other_line = offset(other.from);
+    for (int i = 0; i < found; ++i)                      // one of each pair of instructions is enough
+        if (findings[i].what == what && findings[i].line == line && findings[i].other_line == other_line) return;
+    if (found == MOST_FINDINGS) return;
+    Place here = blocks[now.block], there = blocks[other.block];
+    findings[found++] = {what, size, writes, other_writes, now.thread, other.thread, {here.x, here.y, here.z},
+                         {there.x, there.y, there.z}, at, line, other_line};
+}
+
+void follow_block() {
+    if (!blocks.empty() && !memcmp(&blocks.back(), &blockIdx, sizeof blockIdx)) return;
+    blocks.push_back(blockIdx);
+    block = (int)blocks.size() - 1;
+    fenced.push_back(0), released.push_back(0);
+    acquired = false;
+}
+
+// Whether an earlier access is known to be over when this one is made.
+bool in_order(const Access& before, const Access& now) {
+    if (before.block != now.block) return released[before.block] && acquired;
+    if (before.thread == now.thread || before.block_turn != now.block_turn) return true;
+    return before.thread / WARP == now.thread / WARP && before.warp_turn != now.warp_turn;
+}
+
+bool race(const Access& before, const Access& now) {
+    return before.from && !(before.atomic && now.atomic) && !in_order(before, now);
+}
+
+void look(const void* address, int size, bool writes, bool atomic, void* from) {
+    auto at = (const unsigned char*)address;
+    auto mine = stacks.get() + (size_t)current * STACK;
+    if (at >= mine && at + size <= mine + STACK) return;                       // a variable of its own
+    follow_block();
+    Access now = {from, current, block, block_turn, warp_turns[current / WARP], atomic};
+    auto region = std::find_if(regions.begin(), regions.end(),
+                               [=](const Region& r) { return at >= r.start && at + size <= r.end; });
+    if (region == regions.end() || region->kind == FORBIDDEN) {
+        report(OUTSIDE, at, size, writes, now, false, {});
+        see(false, "memory outside of all arrays is accessed");
+        wait(DONE);                                      // nothing continues this thread
+    }
+    if (region->kind == IMAGE) return;
+    for (size_t i = (at - region->start) / region->unit; i <= (at + size - 1 - region->start) / region->unit; ++i) {
+        Number& number = region->numbers[i];
+        if (region->kind == SHARED && number.write.from && number.write.block != block) number.write = {};
+        for (Access& read : number.reads)
+            if (region->kind == SHARED && read.block != block) read = {};
+        if (!writes && !number.write.from && !region->set) report(UNSET, at, size, false, now, false, {});
+        if (race(number.write, now)) report(RACE, at, size, writes, now, true, number.write);
+        if (writes) {
+            for (const Access& read : number.reads)
+                if (race(read, now)) report(RACE, at, size, true, now, false, read);
+            number = {now, {}};
+        } else {
+            for (Access& read : number.reads)
+                if (!read.from || in_order(read, now)) {
+                    read = now;
+                    break;
+                }
+        }
+    }
+}
+
+void add(const unsigned char* start, const unsigned char* end, Kind kind, int unit = 1, bool set = false) {
+    regions.push_back({start, end, kind, unit, set, {}});
+    if (kind < IMAGE) regions.back().numbers.resize((end - start + unit - 1) / unit);
+}
+
+// The parts of a library in memory, if this is the one that has an address.
+int add_image(dl_phdr_info* info, size_t, void* within) {
+    auto each = [=](auto act) {
+        for (int i = 0; i < info->dlpi_phnum; ++i)
+            if (info->dlpi_phdr[i].p_type == PT_LOAD) {
+                auto start = (const unsigned char*)info->dlpi_addr + info->dlpi_phdr[i].p_vaddr;
+                act(start, start + info->dlpi_phdr[i].p_memsz);
+            }
+    };
+    bool its = false;
+    each([&](auto start, auto end) { its |= within >= start && within < end; });
+    if (its) each([](auto start, auto end) { add(start, end, IMAGE); });
+    return its;
+}
+}  // namespace
+
+extern "C" {
+// A launch: all is forgotten, then each array is named, then `watch_launch` names what the kernel itself has.
+void watch_start() {
+    found = 0;
+    acquired = false;
+    regions.clear(), blocks.clear(), fenced.clear(), released.clear();
+}
+
+void watch_array(const unsigned char* start, size_t size, int unit, int set) { add(start, start + size, ARRAY, unit, set); }
+
+// Its own shared arrays lie between two guards; kernel: any address in its library.
+void watch_launch(const unsigned char* shared, const unsigned char* shared_end, int dynamic, void* kernel) {
+    add(shared + GUARD, shared_end - GUARD, SHARED);
+    add(shared, shared_end, FORBIDDEN);
+    add(dynamic_shared, dynamic_shared + dynamic, SHARED);
+    add(store, store + sizeof store, FORBIDDEN);
+    dl_iterate_phdr(add_image, kernel);                  // its constants
+    dl_iterate_phdr(add_image, (void*)store);            // threadIdx and the like
+}
+
+const Finding* watch_findings(int* count) {
+    *count = found;
+    return findings;
+}
+
+void watch_atomic(const void* at, int size, void* from) {
+    follow_block();
+    acquired = true;
+    if (fenced[block]) released[block] = 1;
+    look(at, size, true, true, from);
+}
+
+void watch_fence() {
+    follow_block();
+    fenced[block] = 1;
+}
+
+void __tsan_init() {}
+void __tsan_func_entry(void*) {}
+void __tsan_func_exit() {}
+void __tsan_vptr_update(void**, void*) {}
+void __tsan_vptr_read(void**) {}
+#define HERE __builtin_return_address(0)
+#define ACCESSES(SIZE)                                                                \
+    void __tsan_read##SIZE(void* at) { look(at, SIZE, false, false, HERE); }           \
+    void __tsan_write##SIZE(void* at) { look(at, SIZE, true, false, HERE); }           \
+    void __tsan_unaligned_read##SIZE(void* at) { look(at, SIZE, false, false, HERE); } \
+    void __tsan_unaligned_write##SIZE(void* at) { look(at, SIZE, true, false, HERE); }
+ACCESSES(1) ACCESSES(2) ACCESSES(4) ACCESSES(8) ACCESSES(16)
+void __tsan_read_range(void* at, size_t size) { look(at, (int)size, false, false, HERE); }
+void __tsan_write_range(void* at, size_t size) { look(at, (int)size, true, false, HERE); }
+}

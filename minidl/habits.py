@@ -1,0 +1,295 @@
+"""What users of PyTorch write that has another name here: one table, told by AttributeErrors and by a page.
+
+`ADVICE` says, for each name that somebody may look for in a place, what to write instead. A name that is there stands
+in no row: a test looks. docs/from-pytorch.md is rendered from it, and from the methods that work (ops/methods.py,
+nn/habits.py), by docs/render.py.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import Any, NoReturn
+
+from . import nn, ops, optim
+from .create import tensor
+from .data import DataLoader
+from .device import resolve
+from .tensor import Tensor
+
+_ON_NO_TAPE = (
+    "sin cos tan asin acos atan sinh cosh erf floor ceil round trunc frac fmod remainder sign isnan isinf isfinite "
+    "median mode quantile unique bincount histc nonzero cumprod kthvalue roll diagonal tril triu einsum det inverse"
+)
+_NUMPY = "compute with t.numpy(), or write an op of your own: docs/own-op.md"
+
+ADVICE: dict[str, dict[str, str]] = {
+    "Tensor": {
+        **dict.fromkeys(_ON_NO_TAPE.split(), _NUMPY),
+        "prod": "t.log().sum().exp() for positive values, or compute with t.numpy()",
+        "log1p": "(t + 1).log()",
+        "expm1": "t.exp() - 1",
+        "log2": "t.log() / math.log(2)",
+        "log10": "t.log() / math.log(10)",
+        "exp2": "2 ** t",
+        "count_nonzero": "(t != 0).sum()",
+        "lerp": "x + (y - x) * weight",
+        "addmm": "b + x @ y",
+        "isclose": "(x - y).abs() < tolerance",
+        "allclose": "numpy.allclose(x, y)",
+        "equal": "bool((x == y).all())",
+        "take": "t.flatten()[index]",
+        "scatter_": "t[index] = value, under minidl.no_grad()",
+        "scatter": "t[index] = value, under minidl.no_grad()",
+        "scatter_add_": "t[index] += value for indices that are named once, under minidl.no_grad()",
+        "index_add_": "t[index] += value for indices that are named once, under minidl.no_grad()",
+        "masked_fill_": "t[mask] = value, under minidl.no_grad()",
+        "index_fill_": "t[index] = value, under no_grad()",
+        "index_copy_": "t[index] = values, under minidl.no_grad()",
+        "put_": "t[index] = values, under no_grad()",
+        "cat": "ops.concatenate([x, y], axis)",
+        "stack": "ops.stack([x, y], axis)",
+        "unfold": "ops.conv2d and the poolings slide windows",
+        "repeat_interleave": "t[numpy.arange(n).repeat(times)]",
+        "grad_fn": "t.node, the Node that made it, or None",
+        "register_hook": "read t.grad after backward(); the gradient "
+        "between is what an op of your own sees: docs/own-op.md",
+        "retain_grad": "t.grad is kept for leaves: make x.detach() a leaf with requires_grad=True",
+        "detach_": "t = t.detach()",
+        "data_ptr": "t.numpy().ctypes.data on the CPU",
+        "is_contiguous": "t.numpy().flags.c_contiguous",
+        "stride": "t.numpy().strides, in bytes",
+        "storage": "t.numpy(), which shares the memory on the CPU",
+        "half": "minidl.set_precision('bf16') for products; Tensors that require a gradient are float32 or float64",
+        "bfloat16": "minidl.set_precision('bf16')",
+        "short": "t.to(dtype='int16')",
+        "pin_memory": "leave it out: loaders see to that",
+        "share_memory_": "leave it out: threads share memory already",
+        "names": "shapes have no names here",
+        "new_zeros": "minidl.zeros(shape, dtype=t.dtype, device=t.device)",
+        "new_ones": "minidl.ones(shape, dtype=t.dtype, device=t.device)",
+        "new_full": "minidl.full(shape, value, dtype=t.dtype)",
+        "new_tensor": "minidl.Tensor(data, dtype=t.dtype)",
+        "uniform_": "minidl.init.uniform_(t, low, high)",
+        "normal_": "minidl.init.normal_(t, mean, std)",
+        "random_": "minidl.randint(low, high, shape)",
+        "exp_": "t[...] = t.exp(), under minidl.no_grad()",
+        "sqrt_": "t[...] = t.sqrt(), under minidl.no_grad()",
+        "relu_": "t[...] = t.relu(), under minidl.no_grad()",
+        "layout": "arrays are dense here",
+        "conj": "numbers are real here",
+        "imag": "numbers are real here",
+    },
+    "minidl": {
+        **{
+            name: f"numpy.{name}, or {name!r}"
+            for name in ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8")
+        },
+        "long": "numpy.int64, or 'int64'",
+        "float": "numpy.float32, or 'float32'",
+        "double": "numpy.float64, or 'float64'",
+        "int": "numpy.int32, or 'int32'",
+        "bool": "numpy.bool, or 'bool'",
+        "half": "minidl.set_precision('bf16')",
+        "bfloat16": "minidl.set_precision('bf16')",
+        "nan": "math.nan",
+        "inf": "math.inf",
+        "pi": "math.pi",
+        "cat": "minidl.ops.concatenate(tensors, axis)",
+        "as_tensor": "minidl.Tensor(data), which shares an array's memory",
+        "empty": "minidl.zeros(shape)",
+        "empty_like": "minidl.zeros_like(t)",
+        "normal": "mean + std * minidl.randn(shape)",
+        "autograd": "t.backward() and t.grad; minidl.gradcheck checks",
+        "grad": "t.backward() and t.grad",
+        "enable_grad": "leave minidl.no_grad() before it",
+        "set_grad_enabled": "with minidl.no_grad(): where it is off",
+        "inference_mode": "minidl.no_grad()",
+        "is_grad_enabled": "with minidl.no_grad(): says so in the code",
+        "FloatTensor": "minidl.Tensor(data)",
+        "LongTensor": "minidl.Tensor(data, dtype='int64')",
+        "is_tensor": "isinstance(t, minidl.Tensor)",
+        "numel": "t.numel()",
+        "jit": "minidl.compile",
+        "Generator": "minidl.manual_seed(seed)",
+        "seed": "minidl.manual_seed(seed)",
+        "cuda": "device='cuda', or 'auto' for the best there is",
+        "backends": "minidl.set_precision('fp32' | 'tf32' | '3xtf32' | 'bf16')",
+        "utils": "minidl.data",
+        "set_default_dtype": "net.to(dtype=...), Tensor(data, dtype=...)",
+        "set_default_device": "device= where Tensors are made, net.to(device)",
+        "amp": "minidl.set_precision('bf16')",
+        "set_float32_matmul_precision": "minidl.set_precision('tf32')",
+        "allclose": "numpy.allclose(x, y)",
+        "meshgrid": "numpy.meshgrid, then minidl.Tensor",
+        "einsum": "x @ y after .permute() and .reshape()",
+        "bernoulli": "minidl.rand(shape) < p",
+        "multinomial": "numpy.random.choice",
+        "Size": "a tuple",
+        "set_num_threads": "the environment variable MINIDL_NUM_THREADS, before the import",
+        "functional": "minidl.ops",
+    },
+    "minidl.ops": {
+        "cat": "ops.concatenate(tensors, axis)",
+        "gelu": "x * ops.sigmoid(1.702 * x), nearly",
+        "leaky_relu": "ops.maximum(x, 0.01 * x)",
+        "elu": "ops.where(x > 0, x, x.exp() - 1)",
+        "silu": "x * ops.sigmoid(x)",
+        "softplus": "(x.exp() + 1).log()",
+        "hardtanh": "ops.clip(x, -1, 1)",
+        "relu6": "ops.clip(x, 0, 6)",
+        "l1_loss": "(x - y).abs().mean()",
+        "smooth_l1_loss": "ops.where(d < 1, d * d / 2, d - 0.5).mean(), d the absolute difference",
+        "nll_loss": "ops.cross_entropy(logits, labels), which takes the logits",
+        "binary_cross_entropy": "-(y * p.log() + (1 - y) * (1 - p).log()).mean()",
+        "binary_cross_entropy_with_logits": "(x.relu() - x * y + ((-x.abs()).exp() + 1).log()).mean()",
+        "one_hot": "Tensor(numpy.eye(classes, dtype='float32')[labels])",
+        "embedding": "weight[ids]",
+        "batch_norm": "(x - mean) / (var + eps).sqrt() * weight + bias, with x.mean and x.var(correction=0)",
+        "layer_norm": "(x - x.mean(-1, True)) / (x.var(-1, True, 0) + eps).sqrt() * weight + bias",
+        "interpolate": "x[:, :, ::2, ::2], or rows and columns by x[:, :, i][:, :, :, j]",
+        "adaptive_avg_pool2d": "x.mean(axis=(2, 3), keepdims=True) for size 1",
+        "unfold": "ops.conv2d slides windows",
+        "conv1d": "ops.conv2d with filters (m, c, 1, k) on x.unsqueeze(2)",
+        "normalize": "x / x.norm(1, True)",
+        "conv_transpose2d": "the gradient of ops.conv2d by x; there is no op of it",
+        "bmm": "ops.matmul(x, y)",
+        "mm": "ops.matmul(x, y)",
+        "cosine_similarity": "(x * y).sum(1) / (x.norm(1) * y.norm(1))",
+        "logsigmoid": "-((-x).exp() + 1).log()",
+        "einsum": "x @ y after .permute() and .reshape()",
+        "kl_div": "(p * (p.log() - q.log())).sum()",
+        "permute": "ops.transpose(x, axes)",
+        "clamp": "ops.clip(x, low, high)",
+        "chunk": "t.chunk(count, axis)",
+        "amax": "ops.max(x, axis)",
+        "amin": "ops.min(x, axis)",
+    },
+    "minidl.nn": {
+        "functional": "minidl.ops",
+        "utils": "for p in net.parameters(): p.grad *= scale, under minidl.no_grad()",
+        "init": "minidl.init",
+        "Identity": "nn.Sequential(), which passes x on",
+        "ParameterList": "a list of Tensors",
+        "ParameterDict": "a dict of Tensors",
+        "LogSoftmax": "ops.log_softmax(x, axis) in forward",
+        "GELU": "x * ops.sigmoid(1.702 * x) in forward, nearly",
+        "LeakyReLU": "ops.maximum(x, 0.01 * x) in forward",
+        "ELU": "ops.where(x > 0, x, x.exp() - 1) in forward",
+        "SiLU": "x * ops.sigmoid(x) in forward",
+        "Softplus": "(x.exp() + 1).log() in forward",
+        "Hardtanh": "ops.clip(x, -1, 1) in forward",
+        "CrossEntropyLoss": "ops.cross_entropy(logits, labels)",
+        "MSELoss": "ops.mse_loss(x, target)",
+        "L1Loss": "(x - y).abs().mean()",
+        "NLLLoss": "ops.cross_entropy(logits, labels), which takes the logits",
+        "BCELoss": "-(y * p.log() + (1 - y) * (1 - p).log()).mean()",
+        "BCEWithLogitsLoss": "(x.relu() - x * y + ((-x.abs()).exp() + 1).log()).mean()",
+        "BatchNorm1d": "a Module of your own: (x - mean) / (var + eps).sqrt() * weight + bias, running values buffers",
+        "BatchNorm2d": "a Module of your own: (x - mean) / (var + eps).sqrt() * weight + bias, running values buffers",
+        "LayerNorm": "a Module of your own: (x - x.mean(-1, True)) / (x.var(-1, True, 0) + eps).sqrt() * weight + bias",
+        "GroupNorm": "a Module of your own: reshape to groups, then as LayerNorm",
+        "Embedding": "a parameter w, and w[ids]",
+        "Conv1d": "nn.Conv2d with kernel_size (1, k) on x.unsqueeze(2)",
+        "Conv3d": "there are no three-dimensional images",
+        "ConvTranspose2d": "there is no such layer",
+        "AdaptiveAvgPool2d": "x.mean(axis=(2, 3)) in forward",
+        "Upsample": "index rows and columns: x[:, :, i][:, :, :, j]",
+        "ZeroPad2d": "ops.pad(x, widths) in forward",
+        "Dropout2d": "ops.dropout in forward, with a mask of shape (n, c, 1, 1)",
+        "LSTM": "there are no recurrent layers",
+        "GRU": "there are no recurrent layers",
+        "RNN": "there are no recurrent layers",
+        "MultiheadAttention": "matmul and softmax in a Module of your own",
+        "Transformer": "matmul and softmax in a Module of your own",
+        "DataParallel": "one process on one device",
+        "Bilinear": "matmul in forward",
+        "Unflatten": "x.reshape(shape) in forward",
+    },
+    "minidl.optim": {
+        **dict.fromkeys(
+            ("Adam", "AdamW", "RMSprop", "Adagrad"),
+            "optim.SGD(params, lr, momentum=0.9), or a class of your own that updates under minidl.no_grad()",
+        ),
+        "lr_scheduler": "fit(schedule=optim.cosine(epochs)), or sgd.lr = rate between epochs",
+        "LBFGS": "optim.SGD(params, lr, momentum=0.9)",
+        "Optimizer": "a class of your own with step and zero_grad",
+    },
+    "minidl.data": {
+        "TensorDataset": "data.Dataset(name, split, images, labels)",
+        "random_split": "dataset.first(n), or two Datasets",
+        "Subset": "dataset.first(n), or a Dataset of images[indices]",
+        "ConcatDataset": "one Dataset of numpy.concatenate(images)",
+        "RandomSampler": "DataLoader(shuffle=True, seed=...)",
+        "WeightedRandomSampler": "DataLoader(shuffle=True, seed=...)",
+        "default_collate": "a loader yields arrays",
+    },
+    "Module": {
+        "half": "minidl.set_precision('bf16')",
+        "bfloat16": "minidl.set_precision('bf16')",
+        "register_forward_hook": "call the layer in your own forward, and look at its result there",
+        "register_full_backward_hook": "read .grad after backward()",
+        "share_memory": "threads share memory already",
+        "register_module": "net.name = module",
+        "get_parameter": "dict(net.named_parameters())[path]",
+        "type": "net.to(dtype=...)",
+        "compile": "minidl.compile(step), of the whole training step",
+    },
+    "SGD": {
+        "param_groups": "sgd.groups, or sgd.lr for one group",
+        "add_param_group": "optim.SGD([*groups, group], lr)",
+        "defaults": "sgd.groups[0]",
+        "state": "velocities are the optimizer's own",
+    },
+    "DataLoader": {
+        "num_workers": "prefetch=, batches made ahead on a thread",
+        "sampler": "shuffle= and seed=",
+        "batch_sampler": "batch_size= and shuffle=",
+        "collate_fn": "a loader yields arrays",
+        "pin_memory": "device='cuda'",
+        "generator": "seed=",
+    },
+}
+_MODULES = ("minidl", "minidl.ops", "minidl.nn", "minidl.optim", "minidl.data")
+
+
+def _missing(place: str, name: str) -> NoReturn:
+    """Raise AttributeError that says what to write in place of a name."""
+    advice = ADVICE[place].get(name)
+    if advice is None and place != "minidl.ops" and callable(vars(ops).get(name)):
+        advice = f"minidl.ops.{name}"
+    if advice is None and place in ("minidl", "minidl.ops") and name[:1] != "_" and hasattr(Tensor, name):
+        advice = f"t.{name}(...)"
+    if advice is None:
+        what = f"module {place!r}" if place in _MODULES else f"{place!r} object"
+        raise AttributeError(f"{what} has no attribute {name!r}")
+    raise AttributeError(f"{place}.{name}: is not here; in its place: {advice}")
+
+
+def _asked_of(place: str) -> Any:
+    def __getattr__(self: object, name: str) -> NoReturn:
+        if place != "Tensor" and name not in ADVICE[place]:  # a subclass says what it is
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        _missing(place, name)
+
+    return __getattr__
+
+
+class _Callable(ModuleType):
+    """A module that is called as PyTorch's function of its name is."""
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        return _CALLED[self.__name__](*arguments, **options)
+
+
+_CALLED: dict[str, Any] = {"minidl.tensor": tensor, "minidl.device": resolve}
+
+
+def attach() -> None:
+    """Make modules and classes say what to write for a name that they do not have."""
+    for place, owner in {"Tensor": Tensor, "Module": nn.Module, "SGD": optim.SGD, "DataLoader": DataLoader}.items():
+        setattr(owner, "__getattr__", _asked_of(place))  # noqa: B010  # type checkers shall not see it
+    for place in _MODULES:
+        vars(sys.modules[place])["__getattr__"] = lambda name, place=place: _missing(place, name)
+    for name in _CALLED:
+        sys.modules[name].__class__ = _Callable

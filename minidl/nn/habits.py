@@ -1,0 +1,74 @@
+"""What users of PyTorch call on a Module beside its own methods; Module inherits it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from ..tensor import Tensor
+
+
+class Habits:
+    """Methods of a Module by PyTorch's names, each in terms of Module's own."""
+
+    def children(self: Any) -> Iterator[Any]:
+        """The direct child Modules."""
+        return (child for _, child in self.named_children())
+
+    def modules(self: Any) -> Iterator[Any]:
+        """This Module and all below it, each once."""
+        return (module for _, module in self.named_modules())
+
+    def apply(self: Any, function: Callable[[Any], object]) -> Any:
+        """Call a function with each Module below this one, then with this one."""
+        for module in reversed(list(self.modules())):
+            function(module)
+        return self
+
+    def zero_grad(self: Any) -> None:
+        """Set all parameters' gradients to None."""
+        for parameter in self.parameters():
+            parameter.grad = None
+
+    def add_module(self: Any, name: str, module: Any) -> None:
+        """Set a child by its name."""
+        setattr(self, name, module)
+
+    def register_buffer(self: Any, name: str, tensor: Tensor) -> None:
+        """Set a buffer by its name: any Tensor attribute that requires no gradient is one."""
+        if tensor is not None and tensor.requires_grad:
+            raise ValueError(f"register_buffer: {name} requires a gradient, so it would be a parameter; pass "
+                             ".detach()")
+        setattr(self, name, tensor)
+
+    def register_parameter(self: Any, name: str, tensor: Tensor) -> None:
+        """Set a parameter by its name: any Tensor attribute that requires a gradient is one."""
+        if tensor is not None and not tensor.requires_grad:
+            raise ValueError(f"register_parameter: {name} requires no gradient, so it would be a buffer; make it with "
+                             "requires_grad=True")
+        setattr(self, name, tensor)
+
+    def get_submodule(self: Any, path: str) -> Any:
+        """The Module at a path, as "features.0"."""
+        found = dict(self.named_modules())
+        if path not in found:
+            raise ValueError(f"get_submodule: there is no {path!r}; there are {', '.join(filter(None, found))}")
+        return found[path]
+
+    def float(self: Any) -> Any:
+        """All floating Tensors as float32."""
+        return self.to(dtype=np.float32)
+
+    def double(self: Any) -> Any:
+        """All floating Tensors as float64."""
+        return self.to(dtype=np.float64)
+
+    def cpu(self: Any) -> Any:
+        """All Tensors on the CPU."""
+        return self.to("cpu")
+
+    def cuda(self: Any) -> Any:
+        """All Tensors on the GPU."""
+        return self.to("cuda")

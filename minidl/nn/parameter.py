@@ -1,0 +1,16 @@
+"""Parameter: a Tensor that requires a gradient, by PyTorch's name for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..tensor import Tensor
+
+
+def Parameter(data: Any, requires_grad: bool = True) -> Tensor:
+    """A leaf with a copy of the data, or of a Tensor's; a Module's attributes that require a gradient are parameters.
+
+    >>> Parameter(Tensor([1.0, 2.0])).requires_grad
+    True
+    """
+    return Tensor(data.detach()._data if isinstance(data, Tensor) else data, requires_grad)

@@ -1,0 +1,235 @@
+"""What a net is made of: its layers in the order they run, with shapes, parameters and multiply-adds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..mode import Listener, mode, no_grad
+from ..tensor import Tensor
+from .module import Module
+
+MULTIPLY_ADDS: dict[str, Callable[..., int]] = {       # of an op, from the shapes of its result and its inputs
+    "conv2d": lambda y, x, w, *_: math.prod(y) * math.prod(w[1:]),
+    "linear": lambda y, x, w, *_: math.prod(y) * x[-1],
+    "matmul": lambda y, a, b: math.prod(y) * a[-1],
+}
+_NAME_WIDTH = 26                           # characters of a layer's path and of its kind: a longer one is cut
+
+
+@dataclass(frozen=True)
+class Row:
+    """One call of a Module: its path and depth, its kind with its facts, the shapes of its result, the numbers that it
+    holds itself (not its children), and the multiply-adds of ops that it calls itself, for one image."""
+
+    path: str
+    depth: int
+    kind: str
+    shapes: tuple[tuple[int, ...], ...]
+    parameters: int
+    buffers: int
+    multiply_adds: int
+    again: bool                            # it ran before, with the same parameters
+
+
+@dataclass(frozen=True, repr=False)
+class Summary:
+    """What `summary` found; printed as a table. Bytes and multiply-adds are those of one image."""
+
+    rows: tuple[Row, ...]
+    input_shapes: tuple[tuple[int, ...], ...]
+    parameters: int                        # that require a gradient
+    buffers: int                           # numbers that require none: running means, frozen parameters
+    multiply_adds: int
+    parameter_bytes: int
+    value_bytes: int                       # of all results of ops that are not views
+
+    def __repr__(self) -> str:
+        lines = [("layer", "kind", "output", "parameters", "multiply-adds")]
+        for row in self.rows:
+            own = [f"{row.parameters:,}"] * (row.parameters > 0) + [f"({row.buffers:,} fixed)"] * (row.buffers > 0)
+            lines.append(("  " * row.depth + (row.path.rpartition(".")[2] or "net"), row.kind,
+                          ", ".join(map(_shape, row.shapes)), "as above" if row.again else " ".join(own),
+                          f"{row.multiply_adds:,}" if row.multiply_adds else ""))
+        widths = [max(len(line[i]) for line in lines) for i in range(5)]
+        widths[0] = min(widths[0], _NAME_WIDTH)
+        widths[1] = min(widths[1], _NAME_WIDTH)
+        table = ["  ".join([_cut(line[0], widths[0]), _cut(line[1], widths[1]), line[2].ljust(widths[2]),
+                            line[3].rjust(widths[3]), line[4].rjust(widths[4])]).rstrip() for line in lines]
+        rule = "-" * max(map(len, table))
+        return "\n".join([
+            table[0], rule, *table[1:], rule,
+            f"input           {', '.join(map(_shape, self.input_shapes))}, n images",
+            f"parameters      {self.parameters:,}" + (f" and {self.buffers:,} fixed" if self.buffers else ""),
+            f"multiply-adds   {self.multiply_adds:,} per image",
+            f"memory          {_size(self.parameter_bytes)} for parameters, as much again for gradients, and for "
+            "velocities",
+            f"                {_size(self.value_bytes)} per image for results of layers, and training as much for "
+            "their gradients"])
+
+
+def summary(net: Module, *inputs: tuple[int, ...] | Tensor) -> Summary:
+    """Run a net on one image of zeros and say what ran: a table of its layers.
+
+    inputs: the shape of one input without the axis of images, (c,h,w), one for each argument of forward; or Tensors
+    that hold exactly one image. The net runs in evaluation, off the tape, on its own device; it is left as it was.
+
+    Raises TypeError for what is neither a shape nor a Tensor, ValueError where there is no input, and whatever the net
+    raises for a shape that does not fit.
+
+    >>> from minidl import nn
+    >>> nn.summary(nn.Sequential(hidden=nn.Linear(3, 4), act=nn.Tanh(), output=nn.Linear(4, 2)), (3,))
+    layer     kind          output  parameters  multiply-adds
+    ---------------------------------------------------------
+    net       Sequential    (n, 2)
+      hidden  Linear (4,3)  (n, 4)          16             12
+      act     Tanh          (n, 4)
+      output  Linear (2,4)  (n, 2)          10              8
+    ---------------------------------------------------------
+    input           (n, 3), n images
+    parameters      26
+    multiply-adds   20 per image
+    memory          104 B for parameters, as much again for gradients, and for velocities
+                    40 B per image for results of layers, and training as much for their gradients
+    """
+    if not inputs:
+        raise ValueError("summary: got no input but needs the shape of one, without the axis of images: "
+                         "summary(net, (3, 32, 32))")
+    tensors = list(net.named_tensors())
+    examples = [_example(each, tensors[0][1] if tensors else None) for each in inputs]
+    watcher, paths = _Watcher(), {id(module): path for path, module in net.named_modules()}
+    modules = dict(net.named_modules())
+    training = {path: module.training for path, module in modules.items()}
+    own = {path: vars(module).get("forward") for path, module in modules.items()}
+    before = mode.recorder
+    try:
+        for module in modules.values():
+            module.training = False
+            vars(module)["forward"] = watcher.watched(module, module.forward)      # unseen by compiled steps
+        mode.recorder = watcher
+        with no_grad():
+            net(*examples)
+    finally:
+        mode.recorder = before
+        for path, module in modules.items():
+            if own[path] is None:
+                vars(module).pop("forward", None)
+            else:
+                vars(module)["forward"] = own[path]
+            module.training = training[path]
+    rows, seen = [], set[int]()
+    for call in watcher.calls:
+        module = call.module
+        held = _own_tensors(module)
+        rows.append(Row(paths[id(module)], call.depth, _kind(module), call.shapes,
+                        sum(t.size for t in held if t.requires_grad), sum(t.size for t in held if not t.requires_grad),
+                        call.multiply_adds, bool(held) and id(module) in seen))
+        seen.add(id(module))
+    return Summary(tuple(rows), tuple(example.shape for example in examples),
+                   sum(t.size for _, t in tensors if t.requires_grad),
+                   sum(t.size for _, t in tensors if not t.requires_grad),
+                   sum(call.multiply_adds for call in watcher.calls),
+                   sum(t.size * t.dtype.itemsize for _, t in tensors if t.requires_grad), watcher.value_bytes)
+
+
+def _example(given: Any, like: Tensor | None) -> Tensor:
+    """One image of zeros, of the net's dtype and on its device."""
+    if isinstance(given, Tensor):
+        if given.ndim < 1 or given.shape[0] != 1:
+            raise ValueError(f"summary: the input has shape {given.shape} but must hold one image, (1, ...); pass "
+                             "x[:1]")
+        return given
+    shape = tuple(given) if isinstance(given, (tuple, list)) else None
+    if shape is None or not all(isinstance(n, (int, np.integer)) and n > 0 for n in shape):
+        raise TypeError(f"summary: the input is {given!r} but must be a shape without the axis of images, such as "
+                        "(3, 32, 32), or a Tensor of one image")
+    dtype = like.dtype if like is not None and like.dtype.kind == "f" else np.dtype(np.float32)
+    return Tensor(np.zeros((1, *shape), dtype), device=like.device if like is not None else "cpu")
+
+
+@dataclass
+class _Call:
+    module: Module
+    depth: int
+    shapes: tuple[tuple[int, ...], ...] = ()
+    multiply_adds: int = 0
+
+
+class _Watcher(Listener):
+    """Is told of each op, and of each call of a Module by its `watched` forward."""
+
+    recording = True
+
+    def __init__(self) -> None:
+        self.calls: list[_Call] = []
+        self.open: list[_Call] = []
+        self.value_bytes = 0
+
+    def watched(self, module: Module, forward: Callable[..., Any]) -> Callable[..., Any]:
+        """A Module's forward, between two notes."""
+        def call(*args: Any, **kwargs: Any) -> Any:
+            noted = _Call(module, len(self.open))
+            self.calls.append(noted)
+            self.open.append(noted)
+            try:
+                result = forward(*args, **kwargs)
+            finally:
+                self.open.pop()
+            noted.shapes = tuple(_tensor_shapes(result))
+            return result
+        return call
+
+    def run(self, name: str, body: Callable[..., Any], k: Any, arrays: list[Any], options: dict[str, Any]) -> Any:
+        y, backward = body(k, *arrays, **options)
+        if name in MULTIPLY_ADDS:
+            self.open[-1].multiply_adds += MULTIPLY_ADDS[name](
+                y.shape, *(None if a is None else a.shape for a in arrays))
+        if not any(y is a or getattr(y, "base", None) is a for a in arrays):
+            self.value_bytes += y.nbytes
+        return y, backward
+
+
+def _tensor_shapes(result: Any) -> list[tuple[int, ...]]:
+    """Those of all Tensors in a result."""
+    if isinstance(result, Tensor):
+        return [result.shape]
+    values = result.values() if isinstance(result, dict) else result if isinstance(result, (tuple, list)) else ()
+    return [shape for each in values for shape in _tensor_shapes(each)]
+
+
+def _kind(module: Module) -> str:
+    """A Module's class, and the shapes of the Tensors that it holds itself but for vectors: filters, weights."""
+    held = [t.shape for t in _own_tensors(module) if t.ndim > 1]
+    return " ".join([type(module).__name__, *(f"({','.join(map(str, shape))})" for shape in held)])
+
+
+def _own_tensors(module: Module) -> list[Tensor]:
+    """Those that no child holds."""
+    below = {id(t) for _, child in module.named_children() for _, t in child.named_tensors()}
+    return [t for _, t in module.named_tensors() if id(t) not in below]
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return f"({', '.join(['n', *map(str, shape[1:])])})" if shape else "()"
+
+
+def _cut(text: str, width: int) -> str:
+    return (text if len(text) <= width else text[:width - 3] + "...").ljust(width)
+
+
+def _size(count: int) -> str:
+    """Bytes, in a unit that leaves few digits.
+
+    >>> _size(640), _size(58_408), _size(3 * 2**30)
+    ('640 B', '57.0 KiB', '3.0 GiB')
+    """
+    size = float(count)
+    for unit in ("B", "KiB", "MiB"):
+        if size < 1024:
+            return f"{count} B" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} GiB"

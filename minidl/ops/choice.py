@@ -1,0 +1,54 @@
+"""Primitives that choose, order and convert, as NumPy's own functions express them for every array type.
+
+Both backends re-export this module, as they do `shared`, which holds those that a plain training step runs.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .primitives import Array
+
+__all__ = [
+    "abs", "argmin", "argsort", "cast", "cumsum", "maximum", "min", "minimum", "pad", "sign", "where",
+]
+
+abs = np.abs
+sign = np.sign
+maximum, minimum = np.maximum, np.minimum              # NaN where either is NaN
+
+
+def where(condition: Array, x: Array | float, y: Array | float) -> Array:
+    """x where the condition holds, y elsewhere; of two plain floating numbers float32."""
+    plain = not hasattr(x, "dtype") and not hasattr(y, "dtype")
+    if plain and (isinstance(x, float) or isinstance(y, float)):
+        x = np.float32(x)
+    return np.where(condition, x, y)
+
+
+def min(x: Array, axis: tuple[int, ...], keepdims: bool = False) -> Array:
+    return np.min(x, axis=axis, keepdims=keepdims)
+
+
+def argmin(x: Array, axis: int | None) -> Array | np.integer:
+    return np.argmin(x, axis=axis)
+
+
+def argsort(x: Array, axis: int) -> Array:
+    """The order of rising values along an axis; equal ones stay in theirs, NaN comes last."""
+    return np.argsort(x, axis=axis, kind="stable")
+
+
+def cumsum(x: Array, axis: int) -> Array:
+    return np.cumsum(x, axis=axis)
+
+
+def cast(x: Array, dtype: str) -> Array:
+    return x.astype(dtype)
+
+
+def pad(x: Array, widths: tuple[tuple[int, int], ...], value: float) -> Array:
+    """x within a frame of one value: (before, after) of each axis."""
+    y = np.full_like(x, value, shape=tuple(n + before + after for n, (before, after) in zip(x.shape, widths)))
+    y[tuple(slice(before, before + n) for n, (before, _) in zip(x.shape, widths))] = x
+    return y

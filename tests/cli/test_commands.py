@@ -1,0 +1,360 @@
+"""`minidl` and its commands. minidl train is train.py, whose flags tests/training/test_training.py checks."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import minidl
+from minidl import cli, data, nn, zoo
+from minidl.cli import doctor
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+# ---------------------------------------------------------------- the command
+@pytest.mark.parametrize("command", cli.COMMANDS)
+def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        cli.main([command, "--help"])
+    assert stop.value.code == 0
+    assert capsys.readouterr().out.startswith(f"usage: minidl {command} ")
+
+
+def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--help"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert all(any(line.split()[:1] == [command] for line in lines) for command in cli.COMMANDS)
+    assert max(map(len, lines)) <= 100
+
+
+@pytest.mark.parametrize(("argv", "message"), [
+    ([], "minidl: error: no command is given; it must be one of train, predict,"),
+    (["tarin"], "minidl: error: 'tarin' is not a command; it must be one of train, predict,"),
+    (["summary"], "minidl summary: error: one of --model and --weights must be given"),
+    (["summary", "--model", "mlp", "--input", "1,28,28"], "minidl summary: error: linear: x has 784 features but w"),
+    (["data", "fetch"], "minidl data: error: fetch: no data set is named; name some of mnist"),
+    (["data", "list", "minst"], "minidl data: error: 'minst' is not a data set; it must be one of mnist,"),
+    (["plot", "nowhere"], "minidl plot: error: nowhere is not a folder; name a run folder"),
+    (["train", "--load", "no.h5", "--data", "synthetic-digits", "--device", "cpu"], "minidl train: error: "),
+])
+def test_an_error_is_one_line(argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(argv) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(message)
+
+
+@pytest.mark.parametrize(("argv", "message"), [
+    (["summary", "--model", "lenet5", "--input", "3,x"],
+     "minidl summary: error: argument --input: '3,x' is not a shape, ints of at least 1 such as 3,32,32; see minidl "
+     "summary --help\n"),
+    (["models", "--all"], "minidl models: error: unrecognized arguments: --all; see minidl models --help\n"),
+    (["train", "--epochs", "-1"],
+     "minidl train: error: argument --epochs: '-1' is not an int of at least 0; see minidl train --help\n"),
+])
+def test_a_wrong_flag_is_one_line(argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        cli.main(argv)
+    assert stop.value.code == 2
+    assert capsys.readouterr().err == message
+
+
+def test_python_m_minidl_is_the_command(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-m", "minidl", "--version"], cwd=ROOT, capture_output=True, text=True,
+                          check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"minidl {minidl.__version__}\n", "")
+
+
+def test_help_is_quick_because_no_command_is_imported() -> None:
+    code = ("from minidl import cli; cli.main(['--help']); import sys; "
+            "print([name for name in sys.modules if name.startswith('minidl.cli.') or name in ('h5py', 'tqdm')])")
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "['minidl.cli.common']"
+
+
+def test_debug_shows_the_traceback() -> None:
+    with pytest.raises(FileNotFoundError, match="nowhere is not a folder"):
+        cli.main(["plot", "nowhere", "--debug"])
+
+
+def test_an_interrupt_is_a_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+    monkeypatch.setattr("minidl.cli.models.list_models", interrupted)
+    assert cli.main(["models"]) == 130
+    assert capsys.readouterr().err == "minidl models: interrupted\n"
+
+
+def test_models_names_every_model_with_its_recipe(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["models"]) == 0
+    out = capsys.readouterr().out
+    assert all(f"{name:15} " in out for name in zoo.MODELS)
+    assert "data cifar10, epochs 20, batch_size 128" in out
+
+
+# ---------------------------------------------------------------- summary
+LENET5 = """\
+layer      kind                 output           parameters  multiply-adds
+--------------------------------------------------------------------------
+net        Sequential           (n, 10)
+  c1       Conv2d (6,1,5,5)     (n, 6, 28, 28)          156        117,600
+  act1     Tanh                 (n, 6, 28, 28)
+  s2       AvgPool2d            (n, 6, 14, 14)
+  c3       Conv2d (16,6,5,5)    (n, 16, 10, 10)       2,416        240,000
+  act3     Tanh                 (n, 16, 10, 10)
+  s4       AvgPool2d            (n, 16, 5, 5)
+  c5       Conv2d (120,16,5,5)  (n, 120, 1, 1)       48,120         48,000
+  act5     Tanh                 (n, 120, 1, 1)
+  flatten  Flatten              (n, 120)
+  f6       Linear (84,120)      (n, 84)              10,164         10,080
+  act6     Tanh                 (n, 84)
+  output   Linear (10,84)       (n, 10)                 850            840
+--------------------------------------------------------------------------
+input           (n, 1, 32, 32), n images
+parameters      61,706
+multiply-adds   416,520 per image
+memory          241.0 KiB for parameters, as much again for gradients, and for velocities
+                57.0 KiB per image for results of layers, and training as much for their gradients
+"""
+
+
+def test_lenet5_as_computed_by_hand(capsys: pytest.CaptureFixture[str]) -> None:
+    """C1: 6*28*28 outputs of 25 products each; C3: 16*10*10 of 150; C5: 120 of 400; F6: 84 of 120; output: 10 of 84."""
+    found = nn.summary(zoo.build("lenet5"), (1, 32, 32))
+    convolutions = 6 * 28 * 28 * 25 + 16 * 10 * 10 * 6 * 25 + 120 * 16 * 25
+    assert found.multiply_adds == convolutions + 84 * 120 + 10 * 84 == 416_520
+    assert found.parameters == 156 + 2_416 + 48_120 + 10_164 + 850 == 61_706
+    values = 2 * 6 * 28 * 28 + 6 * 14 * 14 + 2 * 16 * 10 * 10 + 16 * 5 * 5 + 2 * 120 + 2 * 84 + 10
+    assert (found.parameter_bytes, found.value_bytes) == (4 * 61_706, 4 * values)
+    assert cli.main(["summary", "--model", "lenet5"]) == 0
+    assert capsys.readouterr().out == LENET5
+
+
+def test_krizhevsky2009_as_computed_by_hand(capsys: pytest.CaptureFixture[str]) -> None:
+    """64 filters 8x8 over 3 channels at 32x32 places, and 4096 -> 10."""
+    found = nn.summary(zoo.build("krizhevsky2009"), (3, 32, 32))
+    assert found.multiply_adds == 64 * 32 * 32 * 3 * 64 + 10 * 4096 == 12_623_872
+    assert found.parameters == 64 * 3 * 64 + 64 + 40_970 == 53_322
+    assert found.value_bytes == 4 * (2 * 64 * 32 * 32 + 64 * 8 * 8 + 10)
+    assert cli.main(["summary", "--model", "krizhevsky2009", "--input", "3,32,32"]) == 0
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 100
+
+
+def test_other_channels_are_an_option_of_the_model(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["summary", "--model", "lenet5", "--input", "3,32,32"]) == 0
+    assert "Conv2d (6,3,5,5)" in capsys.readouterr().out
+
+
+def test_a_net_that_calls_ops_shares_layers_and_has_buffers() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+            self.scale = minidl.Tensor(np.ones((4, 4), np.float32), requires_grad=True)
+            self.mean = minidl.Tensor(np.zeros(4, np.float32))
+            self.drop = nn.Dropout(0.5)
+
+        def forward(self, x: minidl.Tensor) -> tuple[minidl.Tensor, minidl.Tensor]:
+            x = (x - self.mean) @ self.scale
+            return self.drop(self.layer(self.layer(x))), x
+
+    net = Net()
+    net.drop.training = False
+    found = nn.summary(net, (4,))
+    assert [(row.path, row.parameters, row.buffers, row.multiply_adds, row.again) for row in found.rows] == [
+        ("", 16, 4, 16, False), ("layer", 20, 0, 16, False), ("layer", 20, 0, 16, True), ("drop", 0, 0, 0, False)]
+    assert (found.parameters, found.buffers, found.multiply_adds) == (36, 4, 48)
+    assert found.rows[0].shapes == ((1, 4), (1, 4))
+    assert "as above" in str(found)
+    assert "16 (4 fixed)" in str(found)
+    assert "36 and 4 fixed" in str(found)
+    assert net.training
+    assert net.layer.training
+    assert not net.drop.training
+    assert all("forward" not in vars(module) for _, module in net.named_modules())
+
+
+def test_a_net_is_left_as_it_was_where_it_fails() -> None:
+    net = zoo.build("lenet5")
+    with pytest.raises(ValueError, match="conv2d: x has 3 channels but w expects 1"):
+        nn.summary(net, (3, 32, 32))
+    assert net.training
+    assert all("forward" not in vars(module) for _, module in net.named_modules())
+    assert net(minidl.Tensor(np.zeros((2, 1, 32, 32), np.float32))).shape == (2, 10)
+
+
+@pytest.mark.parametrize(("inputs", "error", "message"), [
+    ((), ValueError, "summary: got no input but needs the shape of one"),
+    ((32,), TypeError, "summary: the input is 32 but must be a shape without the axis of images"),
+    (((1, 0, 3),), TypeError, r"summary: the input is \(1, 0, 3\) but must be a shape"),
+    ((minidl.Tensor(np.zeros((2, 1, 32, 32), np.float32)),), ValueError, "but must hold one image"),
+])
+def test_what_is_not_an_input_is_refused(inputs: tuple[Any, ...], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        nn.summary(zoo.build("lenet5"), *inputs)
+
+
+def test_a_tensor_is_an_input() -> None:
+    x = minidl.Tensor(np.zeros((1, 1, 32, 32), np.float32))
+    assert nn.summary(zoo.build("lenet5"), x).multiply_adds == 416_520
+
+
+def test_long_names_keep_to_100_columns() -> None:
+    net = nn.Sequential(a_layer_with_a_very_long_name_that_nobody_reads_to_its_end=nn.Conv2d(128, 1024, 3))
+    lines = str(nn.summary(net, (128, 224, 224))).splitlines()
+    assert max(map(len, lines)) <= 100
+
+
+# ---------------------------------------------------------------- data
+def test_data_says_what_is_there_and_what_fetches_the_rest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["data"]) == 0
+    lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert lines.keys() == set(data.DATASETS)
+    assert lines["mnist"] == "not found; minidl data fetch mnist downloads it (11.6 MB)"
+    assert lines["synthetic-shapes"] == "12,000 images (3,32,32), 10 classes, generated"
+
+
+def test_a_set_that_is_asked_for_and_not_there_is_status_1(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["data", "list", "cifar10"]) == 1
+    assert cli.main(["data", "list", "synthetic-digits"]) == 0
+    capsys.readouterr()
+    assert cli.main(["data", "fetch", "mnist"]) == 1
+    assert "downloading is off" in capsys.readouterr().err
+
+
+def test_a_damaged_file_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "sets").mkdir()
+    for name in ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"):
+        (tmp_path / "sets" / name).write_bytes(b"\0" * 100)
+    assert cli.main(["data", "list", "mnist", "--data-dir", str(tmp_path / "sets")]) == 1
+    out = capsys.readouterr().out
+    assert "damaged: data: " in out
+    assert "train-images-idx3-ubyte" in out
+
+
+# ---------------------------------------------------------------- doctor
+def doctored(capsys: pytest.CaptureFixture[str], *flags: str) -> tuple[int, str]:
+    status = cli.main(["doctor", *flags])
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    assert "Traceback" not in captured.out
+    return status, captured.out
+
+
+def test_doctor_reports_each_part(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out = doctored(capsys, "--offline")
+    assert status == 0
+    assert [line for line in out.splitlines() if line[:1] != " "] == [
+        *(title for title in doctor.LOOKS if title != "network"), "minidl works here"]
+    assert f"numpy {np.__version__}" in out
+    assert f"minidl {minidl.__version__}" in out
+
+
+@pytest.mark.parametrize("name", ["h5py", "tqdm"])
+def test_a_core_package_that_is_lacking_fails(name: str, without: Callable[..., None],
+                                              capsys: pytest.CaptureFixture[str]) -> None:
+    without(name)
+    status, out = doctored(capsys, "--offline")
+    assert status == 1
+    assert f"FAILS {name} is not installed\n        -> pip install '{name}>=" in out
+    assert out.endswith("minidl cannot work here: 1 of the above must be cured\n")
+
+
+def test_a_package_that_cannot_be_imported_or_is_old_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                           capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "h5py.py").write_text("raise OSError('libhdf5.so: cannot open\\nshared object file')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "h5py", raising=False)
+    monkeypatch.setattr(np, "__version__", "1.26.4")
+    status, out = doctored(capsys, "--offline")
+    assert status == 1
+    assert "FAILS numpy 1.26.4, but minidl needs 2\n" in out
+    assert "FAILS h5py cannot be imported (OSError: libhdf5.so: cannot open shared object file)\n" in out
+    assert "-> pip install --force-reinstall 'h5py>=" in out
+
+
+def test_extras_that_are_lacking_have_their_command(without: Callable[..., None],
+                                                    capsys: pytest.CaptureFixture[str]) -> None:
+    without(*doctor.EXTRAS)
+    status, out = doctored(capsys, "--offline")
+    assert status == 0
+    for name, (_, extra) in doctor.EXTRAS.items():
+        assert any(line.startswith(f"  lacks {name}, ") for line in out.splitlines())
+        assert f"-> pip install 'minidl[{extra}]'" in out
+
+
+def test_a_gpu_without_cupy_has_its_command(monkeypatch: pytest.MonkeyPatch, without: Callable[..., None],
+                                            capsys: pytest.CaptureFixture[str]) -> None:
+    without("cupy")
+    monkeypatch.setattr("minidl.device.has_nvidia_gpu", lambda: True)
+    monkeypatch.setattr(doctor, "_nvidia_smi", lambda: ["NVIDIA H200, driver 580.1, compute capability 9.0, 141 GB"])
+    minidl.device._missing.cache_clear()
+    status, out = doctored(capsys, "--offline")
+    minidl.device._missing.cache_clear()
+    assert status == 0
+    assert "ok    GPU NVIDIA H200, driver 580.1" in out
+    assert "lacks CuPy is not installed: nets run on the CPU\n        -> pip install 'minidl[cuda13]'" in out
+
+
+def test_no_network_is_a_lack(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def refused(*_: Any, **__: Any) -> None:
+        raise OSError("Network is unreachable")
+    monkeypatch.delenv("MINIDL_OFFLINE")
+    monkeypatch.setattr(socket, "create_connection", refused)
+    status, out = doctored(capsys)
+    assert status == 0
+    assert "lacks no answer from " in out
+    assert "(Network is unreachable)" in out
+
+
+def test_a_network_that_is_silent_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    import threading
+
+    release = threading.Event()
+
+    def silent(*_: Any, **__: Any) -> Any:
+        release.wait(60)
+        return contextlib.ExitStack()      # which can be closed, too
+
+    monkeypatch.delenv("MINIDL_OFFLINE")
+    monkeypatch.setattr(doctor, "SECONDS", 0.05)
+    monkeypatch.setattr(socket, "create_connection",  silent)
+    (finding,) = doctor.network()
+    release.set()
+    assert finding.state == "lacks"
+    assert "silent for" in finding.text
+
+
+def failing(*_: Any, **__: Any) -> Any:
+    raise RuntimeError("this machine\nis odd")
+
+
+@pytest.mark.parametrize("broken", ["minidl.data.download.cache_folder", "minidl.device.resolve", "shutil.which",
+                                    "minidl.ops.cpu.parallel.threads", "os.access", "shutil.disk_usage"])
+def test_whatever_fails_is_a_line(broken: str, monkeypatch: pytest.MonkeyPatch,
+                                  capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(broken, failing)
+    status, out = doctored(capsys, "--offline")
+    assert status == 0
+    assert "this cannot be looked at: RuntimeError: this machine is odd" in out
+    assert out.endswith("minidl works here\n")
+
+
+def test_a_wrong_number_of_threads_is_a_line(monkeypatch: pytest.MonkeyPatch,
+                                             capsys: pytest.CaptureFixture[str]) -> None:
+    from minidl.ops.cpu import parallel
+
+    monkeypatch.setenv("MINIDL_NUM_THREADS", "many")
+    parallel.threads.cache_clear()
+    _status, out = doctored(capsys, "--offline")
+    monkeypatch.delenv("MINIDL_NUM_THREADS")
+    parallel.threads.cache_clear()
+    assert "'many' is not an int of at least 1; unset it" in out

@@ -1,0 +1,294 @@
+"""`minidl emulate`: results of a user's kernels, and what is said of their faults. Needs Linux and g++."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from minidl import cli
+from minidl.cli.emulate import filled, sizes, value
+from minidl.emulator import COMPILER
+from minidl.emulator.watch import Kernel, Parameter
+
+if COMPILER is None:
+    pytest.skip("the emulator needs Linux and a C++ compiler, g++ or c++", allow_module_level=True)
+
+HEAD = """\
+#include <cuda_runtime.h>
+#include <cstdio>
+#include "helper.cuh"
+#define WIDTH 32
+"""
+HELPER = "__device__ __forceinline__ float twice(float x) { return 2 * x; }  // 1\n"
+X = np.arange(64, dtype=np.float32)
+UNSET = (64,)
+
+# What -> (source, grid, block, arguments, what y is, and bytes of dynamic shared memory)
+RIGHT: dict[str, tuple[str, Any, Any, dict[str, Any], Any, int]] = {
+    "an element per thread": ("""
+        __global__ void k(const float *x, float *y, float a, int n) {   // a comment, with a comma
+            int i = blockIdx.x * blockDim.x + threadIdx.x;
+            if (i < n) y[i] = twice(a * x[i]) + __expf(0.0f);
+        }""", 3, 32, {"x": X, "y": UNSET, "a": 0.5, "n": 64}, X + 1, 0),
+    "a sum in shared memory, and atomics": ("""
+        extern "C" __global__ void k(const float* x, float* y) {
+            __shared__ float part[WIDTH];
+            part[threadIdx.x] = x[blockIdx.x * WIDTH + threadIdx.x];
+            for (int step = WIDTH / 2; step > 0; step /= 2) {
+                __syncthreads();
+                if (threadIdx.x < step) part[threadIdx.x] += part[threadIdx.x + step];
+            }
+            if (threadIdx.x == 0) atomicAdd(y, part[0]);
+        }""", 2, 32, {"x": X, "y": np.zeros(1, np.float32)}, [2016], 0),
+    "a sum by shuffles": ("""
+        __global__ void __launch_bounds__(64) k(const float* x, float* y) {
+            float sum = x[threadIdx.x];
+            for (int step = 16; step > 0; step /= 2) sum += __shfl_down_sync(0xffffffff, sum, step);
+            if (threadIdx.x % warpSize == 0) y[threadIdx.x / warpSize] = sum;
+        }""", 1, 64, {"x": X, "y": (2,)}, [496, 1520], 0),
+    "dynamic shared memory, in two dimensions": ("""
+        __global__ void k(const float* x, float* y) {
+            extern __shared__ float tile[];
+            tile[threadIdx.y * 8 + threadIdx.x] = x[threadIdx.y * 8 + threadIdx.x];
+            __syncthreads();
+            y[threadIdx.y * 8 + threadIdx.x] = tile[threadIdx.x * 8 + threadIdx.y];
+        }""", 1, (8, 8), {"x": X, "y": UNSET}, X.reshape(8, 8).T.ravel(), 256),
+    "votes, vectors and constants": ("""
+        __constant__ float TABLE[2] = {1.0f, 3.0f};
+        __global__ void k(const float* x, float* y) {
+            unsigned odd = __ballot_sync(~0u, threadIdx.x % 2);
+            float4 v = make_float4(TABLE[0], TABLE[1], __popc(odd), __syncthreads_count(threadIdx.x < 5));
+            y[threadIdx.x] = v.x + v.y + v.z + v.w;
+        }""", 1, 20, {"x": X, "y": (20,)}, np.full(20, 1 + 3 + 10 + 5), 0),
+    "the last block sums what the others wrote": ("""
+        __device__ unsigned arrived = 0;
+        __global__ void k(const float* x, float* part, float* y) {
+            part[blockIdx.x] = x[blockIdx.x];
+            __threadfence();
+            if (atomicInc(&arrived, gridDim.x - 1) == gridDim.x - 1) {
+                float sum = 0;
+                for (int i = 0; i < gridDim.x; ++i) sum += part[i];
+                y[0] = sum;
+            }
+        }""", 8, 1, {"x": X, "part": (8,), "y": (1,)}, [28], 0),
+    "a warp in step": ("""
+        __global__ void k(const float* x, float* y) {
+            __shared__ float s[WIDTH];
+            s[threadIdx.x] = x[threadIdx.x];
+            __syncwarp();
+            y[threadIdx.x] = s[31 - threadIdx.x];
+        }""", 1, 32, {"x": X[:32].copy(), "y": (32,)}, X[31::-1], 0),
+}
+
+# What -> (source, grid, block, arguments, dynamic shared memory, what is said)
+WRONG: dict[str, tuple[str, Any, Any, dict[str, Any], int, str]] = {
+    "a write behind an array": ("""
+        __global__ void k(float* y) { y[blockIdx.x * blockDim.x + threadIdx.x] = 1; }""", 3, 32, {"y": UNSET}, 0,
+        r"kernel.cu:6: thread \(\d+, 0, 0\) of block \(2, 0, 0\) writes y\[\d+\] of 64 elements, outside of all"),
+    "a read before an array": ("""
+        __global__ void k(const float* x, float* y) { y[threadIdx.x] = x[(int)threadIdx.x - 1]; }""", 1, 32,
+        {"x": X, "y": UNSET}, 0, r"kernel.cu:6: thread \(0, 0, 0\) of .* reads x\[-1\] of 64 elements, outside"),
+    "a wild pointer": ("""
+        __global__ void k(float* y, int n) { *(y + n * 10000000ll) = 1; y[0] = 1; }""", 1, 1, {"y": (1,), "n": 7}, 0,
+        "kernel.cu:6: .* outside of all arrays"),
+    "more threads than a block takes": ("""
+        __global__ void k(float* y) { y[0] = 1; }""", 1, 2048, {"y": (1,)}, 0, "larger than a GPU takes"),
+    "a write behind a shared array": ("""
+        __global__ void k(float* y) {
+            __shared__ float s[32];
+            s[threadIdx.x + 1] = 1;
+            y[threadIdx.x] = s[threadIdx.x + 1];
+        }""", 1, 32, {"y": UNSET}, 0, r"kernel.cu:8: thread \(31, 0, 0\) .* outside of all arrays"),
+    "a write behind dynamic shared memory": ("""
+        __global__ void k(float* y) {
+            extern __shared__ float s[];
+            s[threadIdx.x] = 1;
+            y[threadIdx.x] = s[threadIdx.x];
+        }""", 1, 32, {"y": UNSET}, 64, r"kernel.cu:8: .* outside of all arrays"),
+    "a value that nobody set": ("""
+        __global__ void k(float* y) { y[threadIdx.x] += 1; }""", 1, 32, {"y": UNSET}, 0,
+        r"kernel.cu:6: .* reads y\[\d+\] before anything wrote it"),
+    "a shared value that nobody set": ("""
+        __global__ void k(float* y) {
+            __shared__ float s[64];
+            s[threadIdx.x] = 1;
+            y[threadIdx.x] = s[threadIdx.x + 1];
+        }""", 1, 32, {"y": UNSET}, 0, r"kernel.cu:9: .* reads s\[\d+\] before anything wrote it"),
+    "no barrier": ("""
+        __global__ void k(const float* x, float* y) {
+            __shared__ float s[64];
+            s[threadIdx.x] = x[threadIdx.x];
+            y[threadIdx.x] = s[63 - threadIdx.x];
+        }""", 1, 64, {"x": X, "y": UNSET}, 0,
+        r"kernel.cu:\d: .* s\[\d+\], which thread .* of the same block .* in kernel.cu:\d: a race, with no barrier"),
+    "no barrier before shared memory is used again": ("""
+        __global__ void k(const float* x, float* y) {
+            __shared__ float s[64];
+            for (int i = 0; i < 2; ++i) {
+                s[threadIdx.x] = x[threadIdx.x] + i;
+                __syncthreads();
+                y[threadIdx.x] = s[63 - threadIdx.x];
+            }
+        }""", 1, 64, {"x": X, "y": UNSET}, 0, r"kernel.cu:\d+: .* s\[\d+\], which .* a race, with no barrier"),
+    "a sum without an atomic": ("""
+        __global__ void k(const float* x, float* y) { y[0] += x[threadIdx.x]; }""", 1, 64,
+        {"x": X, "y": np.zeros(1, np.float32)}, 0,
+        r"kernel.cu:6: .* y\[0\], which thread .* in kernel.cu:6: a race, with no barrier"),
+    "a sum of blocks without an atomic": ("""
+        __global__ void k(const float* x, float* y) { y[0] += x[blockIdx.x]; }""", 64, 1,
+        {"x": X, "y": np.zeros(1, np.float32)}, 0, r"kernel.cu:6: .* of block .* a race, with no order between blocks"),
+    "the last block without a fence": ("""
+        __device__ unsigned arrived = 0;
+        __global__ void k(float* part, float* y) {
+            part[blockIdx.x] = 1;
+            if (atomicInc(&arrived, gridDim.x - 1) == gridDim.x - 1) y[0] = part[0];
+        }""", 8, 1, {"part": (8,), "y": (1,)}, 0, r"reads part\[0\], which .* a race, with no order between blocks"),
+    "a barrier that some pass by": ("""
+        __global__ void k(float* y) {
+            if (threadIdx.x < 16) __syncthreads();
+            y[threadIdx.x] = 1;
+        }""", 1, 64, {"y": UNSET}, 0, "kernel.cu: some threads of the block have ended while others wait at a barrier"),
+    "an exchange without half of a warp": ("""
+        __global__ void k(float* y) {
+            float v = threadIdx.x;
+            if (threadIdx.x < 16) v = __shfl_xor_sync(~0u, v, 1);
+            else __syncthreads();
+            y[threadIdx.x] = v;
+        }""", 1, 32, {"y": UNSET}, 0, "kernel.cu: threads wait for each other for ever"),
+    "a result by the order of atomics": ("""
+        __global__ void k(int* at, float* y) { y[atomicAdd(at, 1)] = threadIdx.x; }""", 1, 64,
+        {"at": np.zeros(1, np.int32), "y": UNSET}, 0, r"y depends on the order of the threads: \d+ of 64 elements"),
+}
+
+
+@pytest.fixture(autouse=True)
+def helper(tmp_path: Path) -> None:
+    (tmp_path / "helper.cuh").write_text(HELPER)
+
+
+def kernel(source: str) -> Kernel:
+    Path("kernel.cu").write_text(HEAD + source.strip("\n").replace("\n        ", "\n") + "\n")
+    return Kernel("kernel.cu")
+
+
+@pytest.mark.parametrize("what", RIGHT)
+def test_a_right_kernel_has_its_results_and_no_fault(what: str) -> None:
+    source, grid, block, arguments, expected, shared = RIGHT[what]
+    done = kernel(source).run(grid, block, arguments, shared=shared)
+    assert done.faults == []
+    np.testing.assert_allclose(done.arrays["y"], expected, rtol=1e-6)
+    assert (arguments["x"] == X[:arguments["x"].size]).all()
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_fault_is_reported_with_its_line(what: str) -> None:
+    source, grid, block, arguments, shared, message = WRONG[what]
+    Path("kernel.cu").write_text(f"{HEAD}{source}\n")       # the source starts with an empty line, so in line 6
+    done = Kernel("kernel.cu").run(grid, block, arguments, shared=shared)
+    assert any(re.search(message, fault) for fault in done.faults), done.faults
+
+
+def test_each_fault_is_said_once() -> None:
+    source, grid, block, arguments, _, _ = WRONG["a sum without an atomic"]
+    assert len(kernel(source).run(grid, block, arguments).faults) == 1
+
+
+# ---------------------------------------------------------------- what cannot be run
+ADD = "__global__ void add(const float* x, float* y, int n) { if (threadIdx.x < n) y[threadIdx.x] += x[threadIdx.x]; }"
+
+
+@pytest.mark.parametrize(("source", "name", "error", "message"), [
+    ("int f() { return 1; }", None, ValueError, "kernel.cu has 0 kernels; name one"),
+    (ADD + ADD.replace("add", "add2"), None, ValueError, r"has 2 kernels \(add, add2\); name one"),
+    (ADD, "sub", ValueError, r"has no kernel 'sub' \(it has add\)"),
+    ("struct P { int n; }; __global__ void k(P p) {}", None, ValueError, "k takes p of type 'P', which is not one of"),
+    ("__global__ void k(float* y) { y[0] = undefined; }", None, RuntimeError,
+     "does not compile: kernel.cu:1:.*undefined"),
+    (ADD + "\nint main() { add<<<1, 1>>>(0, 0, 1); }", None, RuntimeError, "leave out host code"),
+])
+def test_a_source_that_cannot_be_run_is_refused(source: str, name: str | None, error: type[Exception],
+                                                message: str) -> None:
+    Path("kernel.cu").write_text(source)
+    with pytest.raises(error, match=message):
+        Kernel("kernel.cu", name)
+
+
+@pytest.fixture
+def add() -> Kernel:
+    Path("add.cu").write_text(ADD)
+    return Kernel("add.cu")
+
+
+@pytest.mark.parametrize(("changed", "error", "message"), [
+    ({"n": None}, ValueError, r"add has the parameters x \(float32\[\]\), y .*, but n is missing"),
+    ({"m": 1}, ValueError, "but m is not one of them"),
+    ({"n": 1.5}, ValueError, "add takes n as int32, which 1.5 is not"),
+    ({"n": X}, TypeError, "add takes n as a number"),
+    ({"x": 1.0}, TypeError, "add takes x as an array of float32, but it is given as 1.0"),
+    ({"x": X.astype(float)}, TypeError, r"add takes x as an array of float32, but it is given one of float64; convert"),
+    ({"grid": 0}, ValueError, "grid is 0 but must be 1 to 3 ints"),
+])
+def test_arguments_that_do_not_fit_are_refused(changed: dict[str, Any], error: type[Exception], message: str,
+                                               add: Kernel) -> None:
+    given = {"x": X, "y": X, "n": 64, **changed}
+    sizes = given.pop("grid", 1), given.pop("block", 64)
+    given = {name: each for name, each in given.items() if each is not None}
+    with pytest.raises(error, match=message):
+        add.run(*sizes, given)
+
+
+# ---------------------------------------------------------------- the command
+def test_the_command_prints_results_and_faults(add: Kernel, capfd: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["emulate", "add.cu", "--block", "4", "--args", "x=4:arange", "y=4:ones", "n=4"]) == 0
+    assert capfd.readouterr() == ("y float32 (4,)\n[1. 2. 3. 4.]\nadd: no fault was found\n", "")
+    assert cli.main(["emulate", "add.cu", "--block", "5", "--args", "x=4:arange", "y=[1,1,1,1]", "n=5"]) == 1
+    (line,) = capfd.readouterr().err.splitlines()
+    assert re.fullmatch(r"minidl emulate: add.cu:1: thread \(4, 0, 0\) of block \(0, 0, 0\) reads [xy]\[4\] of 4 "
+                        "elements, outside of all arrays", line)
+
+
+def test_what_a_kernel_prints_comes_first(capfd: pytest.CaptureFixture[str]) -> None:
+    Path("hello.cu").write_text('#include <stdio.h>\n__global__ void hello(int* y) { printf("%d\\n", N); y[0] = N; }')
+    assert cli.main(["emulate", "hello.cu", "--block", "1", "--args", "y=1", "--define", "N=7"]) == 0
+    assert capfd.readouterr().out == "7\n7\n7\n7\ny int32 (1,)\n[7]\nhello: no fault was found\n"
+
+
+@pytest.mark.parametrize(("flags", "message"), [
+    (["no.cu"], "no.cu is not a file; name a .cu file"),
+    (["add.cu", "--args", "x"], "'x' is not NAME=VALUE, such as n=64"),
+    (["add.cu", "--args", "x=four"], r"x=four is not an array (float32): sizes and a filling, 64:arange, numbers,"),
+    (["add.cu", "--args", "n=4.5"], "n=4.5 is not a number (int32): such as n=64"),
+    (["add.cu", "--args", "z=1"], "z is not one of them"),
+])
+def test_a_wrong_argument_is_one_line(flags: list[str], message: str, add: Kernel,
+                                      capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["emulate", *flags]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("minidl emulate: error: ")
+    assert message in line
+
+
+def test_without_a_compiler_it_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    from minidl.emulator import watch
+
+    Path("add.cu").write_text(ADD)
+    watch._watcher.cache_clear()
+    monkeypatch.setattr("minidl.emulator.COMPILER", None)
+    assert cli.main(["emulate", "add.cu"]) == 2
+    assert "there is no C++ compiler, which it needs, and it needs Linux; install g++" in capsys.readouterr().err
+
+
+def test_what_an_argument_means() -> None:
+    x = Parameter("x", np.dtype(np.float32), True, False)
+    np.save("x.npy", np.ones(3, np.float32))
+    assert value(x, "x.npy", 1).tolist() == [1, 1, 1]
+    assert value(x, "2x3", 1) == (2, 3)
+    assert value(x, "2:0.5", 1).tolist() == [0.5, 0.5]
+    assert filled((4,), "random", np.dtype(np.float32), 1).tolist() == filled(
+        (4,), "random", np.dtype(np.float32), 1).tolist()
+    assert value(Parameter("n", np.dtype(np.int64), False, False), "0x10", 1) == 16
+    assert sizes("4x2") == (4, 2)

@@ -1,0 +1,106 @@
+"""The sdist and the wheel that is built from it: what they hold, and that the wheel works away from the checkout."""
+
+from __future__ import annotations
+
+import configparser
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = next(folder for folder in Path(__file__).resolve().parents if (folder / "setup.cfg").exists())
+LEFT = {".git", ".venv", "venv", "build", "dist", "runs", "data"}      # at the top of a checkout, of no package
+NOT_SHIPPED = ("__pycache__", ".pyc", ".so", ".o")
+IN_AN_SDIST = ["setup.cfg", "pyproject.toml", "MANIFEST.in", "train.py", "conftest.py", "LICENSE", "README.md",
+               "CHANGELOG.md", "CONTRIBUTING.md", "PKG-INFO", "docs/architecture.md", "docs/roofline.png",
+               "tests/conftest.py", "tests/cases.py", "benchmarks/render.py", "zoo/lenet5.py", "minidl/zoo/lenet5.py",
+               ".ci/run", ".ci/coverage.cfg", "minidl/ops/cuda/conv/README.md"]
+
+
+def build(what: str, source: Path, target: Path) -> Path:
+    """By the build backend itself: no network, and no copy of setuptools but the one here."""
+    code = f"import sys; from setuptools import build_meta; print(build_meta.build_{what}(sys.argv[1]))"
+    done = subprocess.run([sys.executable, "-c", code, str(target)], cwd=source, capture_output=True, text=True,
+                          check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return target / done.stdout.split()[-1]
+
+
+@pytest.fixture(scope="module")
+def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The unpacked sdist of a copy of this checkout: building writes beside the sources."""
+    setuptools = pytest.importorskip("setuptools", reason="setuptools is not installed: nothing can be built")
+    if int(setuptools.__version__.split(".")[0]) < 77:
+        pytest.skip(f"setuptools is {setuptools.__version__}, and 77 is needed to build")
+    folder = tmp_path_factory.mktemp("packages")
+    copy = folder / "copy"
+    copy.mkdir()
+    unwanted = shutil.ignore_patterns("__pycache__", "*.egg-info", ".*_cache")
+    for entry in ROOT.iterdir():
+        if entry.is_dir() and entry.name not in LEFT and not entry.name.endswith((".egg-info", "_cache")):
+            shutil.copytree(entry, copy / entry.name, symlinks=True, ignore=unwanted)
+        elif entry.is_file() and entry.name != ".git":
+            shutil.copy(entry, copy)
+    with tarfile.open(build("sdist", copy, folder)) as tar:
+        if hasattr(tarfile, "data_filter"):
+            tar.extractall(folder / "unpacked", filter="data")
+        else:
+            tar.extractall(folder / "unpacked")
+    (only,) = (folder / "unpacked").iterdir()
+    return only
+
+
+@pytest.fixture(scope="module")
+def wheel(sdist: Path) -> Path:
+    return build("wheel", sdist, sdist.parents[1])
+
+
+def shipped(folder: Path) -> set[str]:
+    """The sources under a folder of the checkout, as a package would hold them."""
+    return {path.relative_to(ROOT).as_posix() for path in (ROOT / folder).rglob("*")
+            if path.is_file() and not any(part in path.as_posix() for part in NOT_SHIPPED)}
+
+
+def test_an_sdist_is_complete(sdist: Path) -> None:
+    held = {path.relative_to(sdist).as_posix() for path in sdist.rglob("*") if path.is_file()}
+    wanted = {*IN_AN_SDIST, *(name for top in ("minidl", "zoo", "tests", "docs", "benchmarks")
+                              for name in shipped(Path(top)) if "_cache" not in name and ".egg-info" not in name)}
+    assert wanted - held == set()
+
+
+def test_a_wheel_holds_minidl_alone_and_all_of_it(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as file:
+        held = set(file.namelist())
+    assert {name.split("/")[0] for name in held if ".dist-info" not in name} == {"minidl"}
+    code = {name for name in shipped(Path("minidl")) if not name.endswith(".md")}
+    zoo = {f"minidl/{name}" for name in shipped(Path("zoo"))}
+    assert len(zoo) > 4
+    assert {name for name in held if ".dist-info" not in name} == code | zoo
+
+
+def test_a_wheel_has_the_command_and_the_extras(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as file:
+        (points,) = [name for name in file.namelist() if name.endswith("entry_points.txt")]
+        entry = configparser.ConfigParser()
+        entry.read_string(file.read(points).decode())
+        metadata = file.read(points.replace("entry_points.txt", "METADATA")).decode()
+    assert dict(entry["console_scripts"]) == {"minidl": "minidl.cli:main"}
+    for extra in ("cuda12", "cuda13", "plot", "image", "safetensors", "onnx", "tensorboard", "test", "dev"):
+        assert f"Provides-Extra: {extra}\n" in metadata
+
+
+def test_an_unpacked_wheel_works_away_from_the_checkout(wheel: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(wheel) as file:
+        file.extractall(tmp_path / "site")
+    code = ("import sys; sys.path.insert(0, sys.argv.pop(1)); import runpy, minidl.zoo; print(minidl.zoo.__file__); "
+            "sys.argv[0] = 'minidl'; runpy.run_module('minidl', run_name='__main__')")
+    done = subprocess.run([sys.executable, "-I", "-c", code, str(tmp_path / "site"), "models"], cwd=tmp_path,
+                          capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    first, *lines = done.stdout.splitlines()
+    assert first == str(tmp_path / "site" / "minidl" / "zoo" / "__init__.py")
+    assert any(line.startswith("lenet5 ") for line in lines)

@@ -1,0 +1,131 @@
+"""`minidl predict`: pictures of any kind, prepared as in training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import minidl
+from minidl import cli, data, nn
+from minidl.cli.predict import picture
+
+Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed: pictures cannot be read")
+
+
+@pytest.mark.parametrize(("draw", "channels", "done", "expected"), [
+    (lambda: Image.new("L", (28, 28), 200), 1, "L 28x28, grey", 200),
+    (lambda: Image.new("RGB", (60, 40), (10, 10, 10)), 1, "RGB 60x40, stretched to 28x28, grey", 10),
+    (lambda: Image.new("RGB", (56, 56), (7, 7, 7)), 3, "RGB 56x56, resized to 28x28, RGB", 7),
+    (lambda: Image.new("1", (28, 28), 1), 1, "1 28x28, grey", 255),
+    (lambda: Image.new("P", (28, 28), 0), 3, "P 28x28, RGB", 0),
+    (lambda: Image.new("RGBA", (28, 28), (0, 0, 0, 0)), 1, "RGBA 28x28, on white, grey", 255),
+    (lambda: Image.new("LA", (28, 28), (0, 255)), 1, "LA 28x28, on white, grey", 0),
+    (lambda: Image.fromarray(np.full((28, 28), 200 * 257, np.uint16)), 1, "I;16 28x28, grey", 200),
+])
+def test_a_picture_of_any_mode_and_size(draw: Callable[[], Any], channels: int, done: str, expected: int) -> None:
+    draw().save("one.png")
+    image, told = picture("one.png", channels, 28)
+    assert image.shape == (channels, 28, 28)
+    assert image.dtype == np.uint8
+    assert (image == expected).all()
+    assert told == done
+
+
+def test_a_picture_is_turned_as_its_camera_says() -> None:
+    drawn = np.zeros((28, 28), np.uint8)
+    drawn[0] = 255                                         # its first row
+    exif = Image.Exif()
+    exif[0x0112] = 6                                       # is to be its right side
+    Image.fromarray(drawn).save("turned.png", exif=exif)
+    image, _ = picture("turned.png", 1, 28)
+    assert (image[0, :, -1] == 255).all()
+    assert image[0, :, :-1].max() == 0
+
+
+class Watching(nn.Module):
+    """A net that says 1 where the picture is bright, and keeps what it was given."""
+
+    def forward(self, x: minidl.Tensor) -> minidl.Tensor:
+        self.given = x.numpy()
+        mean = self.given[:, :, 2:-2, 2:-2].mean((1, 2, 3))
+        return minidl.Tensor(np.stack([0 * mean, 4 * mean], 1).astype(np.float32))
+
+
+@pytest.fixture
+def watching(monkeypatch: pytest.MonkeyPatch) -> Watching:
+    """In place of the net in a file W.h5."""
+    net = Watching()
+    metadata = {"preprocessing": {"mean": [0.25], "std": [0.5], "padding": 2}, "classes": ["dark", "bright"]}
+    monkeypatch.setattr(minidl, "load", lambda path: net)
+    monkeypatch.setattr(minidl.weights, "read_metadata", lambda path: metadata)
+    return net
+
+
+def test_a_picture_is_normalised_and_padded_as_in_training(watching: Watching,
+                                                           capsys: pytest.CaptureFixture[str]) -> None:
+    Image.new("L", (28, 28), 51).save("one.png")
+    Image.new("L", (56, 56), 255).save("two.png")
+    assert cli.main(["predict", "--weights", "W.h5", "one.png", "two.png", "--device", "cpu"]) == 0
+    assert watching.given.shape == (2, 1, 32, 32)
+    assert watching.given.dtype == np.float32
+    np.testing.assert_allclose(watching.given[0, 0, 2:-2, 2:-2], (51 / 255 - 0.25) / 0.5, rtol=1e-6)
+    assert (watching.given[:, :, :2] == -0.5).all()
+    assert (watching.given[:, :, :, -2:] == -0.5).all()
+    captured = capsys.readouterr()
+    first, second = captured.out.splitlines()
+    assert first == "one.png: dark 59.9 %, bright 40.1 %  (L 28x28, grey)"
+    assert second.startswith("two.png: bright 9")
+    assert captured.err == ("minidl predict: warning: two.png has a bright border (255 of 255), but the net was "
+                            "trained on dark images (mean 64); if it is dark on white, use --invert\n")
+    assert not watching.training
+
+
+def test_pixels_are_those_of_the_loader(watching: Watching) -> None:
+    """The same bits through a DataLoader as in training and through predict."""
+    digits = data.load("synthetic-digits", "test").first(3)
+    ((images, _),) = data.DataLoader(digits, 3, shuffle=False, mean=[0.25], std=[0.5], padding=2)
+    for i in range(3):
+        Image.fromarray(digits.images[i, 0]).save(f"{i}.png")
+    assert cli.main(["predict", "--weights", "W.h5", "0.png", "1.png", "2.png", "--device", "cpu"]) == 0
+    np.testing.assert_array_equal(watching.given, images)
+
+
+def test_invert_is_asked_for_and_never_guessed(watching: Watching, capsys: pytest.CaptureFixture[str]) -> None:
+    Image.new("L", (28, 28), 255).save("paper.png")
+    assert cli.main(["predict", "--weights", "W.h5", "paper.png", "--invert", "--top", "1"]) == 0
+    assert (watching.given[0, 0, 2:-2, 2:-2] == -0.5).all()
+    assert capsys.readouterr() == ("paper.png: dark 88.1 %  (L 28x28, grey, inverted)\n", "")
+
+
+@pytest.mark.parametrize(("write", "message"), [
+    (lambda path: None, "No such file or directory"),
+    (lambda path: path.write_text("no picture"), "is not a picture that Pillow knows; convert it to PNG"),
+    (lambda path: path.write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(40)), "convert it to PNG"),
+    (lambda path: Image.fromarray(np.full((4, 4), 0.5, np.float32)).save(path, "TIFF"), "convert it to 8 or 16 bits"),
+])
+def test_what_is_no_picture_is_one_line(write: Callable[[Path], Any], message: str, tmp_path: Path, watching: Watching,
+                                        capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path / "one.png")
+    assert cli.main(["predict", "--weights", "W.h5", "one.png"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("minidl predict: error: ")
+    assert "one.png" in line
+    assert message in line
+
+
+def test_a_file_without_preprocessing_is_refused(watching: Watching, monkeypatch: pytest.MonkeyPatch,
+                                                 capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(minidl.weights, "read_metadata", lambda path: {"preprocessing": None, "classes": None})
+    assert cli.main(["predict", "--weights", "W.h5", "one.png"]) == 2
+    assert "W.h5 does not say how pictures are normalised; save the net by minidl.save(" in capsys.readouterr().err
+
+
+def test_without_pillow_the_extra_is_named(watching: Watching, without: Callable[..., None],
+                                           capsys: pytest.CaptureFixture[str]) -> None:
+    without("PIL")
+    assert cli.main(["predict", "--weights", "W.h5", "one.png"]) == 2
+    assert "reading pictures needs Pillow; run: pip install 'minidl[image]'" in capsys.readouterr().err

@@ -1,0 +1,43 @@
+"""The examples: short, named in their README, and each prints the result it is there for, at its small size."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = next(folder for folder in Path(__file__).resolve().parents if (folder / "setup.cfg").exists())
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+# What a script prints last, and what its numbers must be.
+RESULTS = {
+    "adversarial_pair": (r"radius of generated points ([\d.]+) \+- ([\d.]+)", lambda mean, spread:
+                         1.8 < mean < 2.2 and spread < 0.5),
+    "autoencoder": (r"test error ([\d.]+); of the mean image ([\d.]+)", lambda own, mean: own < 0.6 * mean),
+    "fashion_mnist": (r"test accuracy ([\d.]+)", lambda accuracy: accuracy > 0.3),
+    "fine_tuning": (r"from scratch: test accuracy ([\d.]+)\n(?s:.*)frozen: test accuracy ([\d.]+)", lambda fresh, tuned:
+                    tuned > fresh + 0.1),
+    "learning_rate_search": (r"best rate ([\d.]+)", lambda rate: rate == 0.3),
+}
+
+
+@pytest.mark.parametrize("script", EXAMPLES, ids=lambda script: script.stem)
+def test_an_example_prints_its_result(script: Path, tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, str(script), "--small"], cwd=tmp_path, capture_output=True, text=True,
+                          timeout=300, env={**os.environ, "MINIDL_OFFLINE": "1", "PYTHONPATH": str(ROOT)})
+    assert done.returncode == 0, done.stderr
+    pattern, right = RESULTS[script.stem]
+    found = re.search(pattern, done.stdout)
+    assert found, done.stdout
+    assert right(*map(float, found.groups())), done.stdout
+
+
+@pytest.mark.parametrize("script", EXAMPLES, ids=lambda script: script.stem)
+def test_an_example_is_short_and_says_how_to_run_it(script: Path) -> None:
+    text = script.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 60
+    assert f"python examples/{script.name}" in text.split('"""')[1]
+    assert f"({script.name})" in (ROOT / "examples/README.md").read_text(encoding="utf-8")

@@ -1,0 +1,261 @@
+"""What users of PyTorch type: idioms of which most work here as they stand, and the rest name what does.
+
+A row is code, in which `torch` stands for minidl, `ops` for minidl.ops and `F` for minidl.ops; PyTorch runs the same
+text with its own modules, and results and gradients must be equal. Where PyTorch's text is another, or where minidl
+names another way, the row says so.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import importlib.util
+import pickle
+import re
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import minidl
+from minidl import data, nn, ops, optim
+
+
+class Row(NamedTuple):
+    """code: as it is typed. theirs: what PyTorch runs, if that is another text; "" if it has none.
+    error: the words that name the other way, where there is one."""
+
+    area: str
+    code: str
+    theirs: str | None = None
+    error: str = ""
+
+
+def same(area: str, *codes: str) -> list[Row]:
+    return [Row(area, code) for code in codes]
+
+
+def names(area: str, *pairs: tuple[str, str]) -> list[Row]:
+    """Idioms that name their other way."""
+    return [Row(area, code, None, error) for code, error in pairs]
+
+
+NUMPY = r"in its place: compute with t\.numpy\(\)"
+ROWS: list[Row] = [
+    *same("create",
+          "torch.tensor([1.0, 2.0])", "torch.tensor([[1, 2], [3, 4]])", "torch.tensor(3.5)", "torch.tensor(A)",
+          "torch.tensor([1.0], requires_grad=True).requires_grad", "torch.from_numpy(A)", "torch.zeros(2, 3)",
+          "torch.zeros((2, 3))", "torch.ones(2)", "torch.full((2, 2), 0.5)", "torch.full((2,), 7)", "torch.arange(5)",
+          "torch.arange(1, 2, 0.25)", "torch.arange(2, 8, 2)", "torch.linspace(0, 1, 5)", "torch.eye(3)",
+          "torch.zeros_like(y)", "torch.ones_like(y)", "torch.full_like(y, 2.0)", "torch.rand(2, 3).shape",
+          "torch.randn(2, 3).dtype", "torch.rand_like(y).shape", "torch.randn_like(y).shape",
+          "torch.randint(0, 5, (4,)).dtype", "sorted(torch.randperm(5).tolist())", "torch.manual_seed(0)\n0",
+          "nn.Parameter(torch.ones(2)).requires_grad"),
+    *names("create", ("torch.empty(2)", r"minidl\.empty: is not here; in its place: minidl\.zeros\(shape\)"),
+           ("torch.as_tensor(A)", r"minidl\.Tensor\(data\), which shares an array's memory")),
+    *same("shape",
+          "y.shape", "y.size()", "y.size(0)", "y.dim()", "y.ndim", "y.numel()", "len(y)", "x.view(3, 2)", "x.view(-1)",
+          "x.reshape(3, 2)", "x.reshape(-1)", "x.reshape((6, 1))", "x.view_as(x.t())", "x.flatten()",
+          "images.flatten(1)", "images.flatten(start_dim=1)", "ops.flatten(images, start_dim=1)", "s.squeeze()",
+          "s.squeeze(1)", "s.squeeze(dim=2)", "x.unsqueeze(0)", "x.unsqueeze(-1)", "x.unsqueeze(dim=1)",
+          "ops.squeeze(s)", "ops.unsqueeze(x, 0)", "x[None]", "x[:, None]", "v.expand(2, 3)", "v.expand(2, -1)",
+          "v.expand_as(x)", "x.repeat(2, 1)", "x.t()", "x.T", "images.mT", "images.permute(0, 2, 3, 1)",
+          "images.swapaxes(1, 2)", "images.movedim(1, -1)", "x.contiguous()", "x.clone()", "ops.stack([x, y])",
+          "ops.stack([x, y], dim=1)", "x.split(1)", "x.split([1, 2], dim=1)", "x.chunk(3, dim=1)", "ops.split(x, 1)",
+          "x.unbind(0)", "x.flip(0)", "ops.flip(x, (0, 1))", "x.ravel()", "x.broadcast_to((4, 2, 3))",
+          "x.narrow(1, 0, 2)", "x.select(1, 0)", "ops.concatenate([x, y], 1)", "ops.concatenate([x, y], dim=0)"),
+    *names("shape", ("ops.cat([x, y], 1)", r"in its place: ops\.concatenate\(tensors, axis\)"),
+           ("images.transpose(1, 2)", r"transpose: .* are not a permutation .*; \.swapaxes\(\) swaps two$"),
+           ("y.roll(1, 0)", NUMPY), ("y.is_contiguous()", r"t\.numpy\(\)\.flags\.c_contiguous"),
+           ("y.stride()", r"t\.numpy\(\)\.strides")),
+    *same("arithmetic",
+          "x + y", "x - y", "x * y", "x / m", "x ** 2", "2 ** x", "1 / m", "-x", "x @ w", "x @ v", "x + 1", "1 - x",
+          "x / 2", "x.add(1)", "x.sub(y)", "x.mul(2)", "x.div(2)", "x.pow(2)", "x.neg()", "x.abs()", "abs(x)",
+          "ops.abs(x)", "m.log()", "m.sqrt()", "m.rsqrt()", "x.exp()", "x.square()", "m.reciprocal()", "x.tanh()",
+          "x.sigmoid()", "x.relu()", "x.clamp(-1, 1)", "x.clamp(min=0)", "x.clip(0, 1)", "ops.clip(x, 0, 1)",
+          "ops.clip(x, min=-0.5, max=0.5)", "x.maximum(y)", "ops.maximum(x, y)", "ops.minimum(x, y)", "x.matmul(w)",
+          "x.mm(w)", "images[0].bmm(images[0])", "v.dot(v)", "v.outer(v)",
+          "ops.matmul(x, w)", "ops.exp(x)", "ops.pow(x, 2)"),
+    *names("arithmetic", ("ops.clamp(x, 0, 1)", r"in its place: ops\.clip\(x, low, high\)"),
+           ("y // 2", r"floordiv: is not computed on Tensors; write t\.numpy\(\) // y"),
+           ("y % 2", r"mod: is not computed on Tensors; write t\.numpy\(\) % y"), ("y.floor()", NUMPY),
+           ("y.sin()", NUMPY), ("m.log1p()", r"in its place: \(t \+ 1\)\.log\(\)"), ("y.sign()", NUMPY),
+           ("torch.exp(x)", r"minidl\.exp: is not here; in its place: minidl\.ops\.exp"),
+           ("ops.einsum('ij,jk', x, w)", r"x @ y after"), ("m.prod()", r"t\.log\(\)\.sum\(\)\.exp\(\) for positive")),
+    *same("reduce",
+          "x.sum()", "x.sum(1)", "x.sum(dim=1)", "x.sum(dim=(0, 1))", "x.sum(1, keepdim=True)", "x.sum(0, True)",
+          "ops.sum(x, 1)", "ops.sum(x, dim=1, keepdim=True)", "x.mean()", "x.mean(1)", "x.mean(dim=0, keepdim=True)",
+          "images.mean((0, 2, 3))", "ops.mean(x, 1)", "x.max()", "x.amax(1)", "x.min()", "x.amin(dim=1)", "y.argmax()",
+          "y.argmax(1)", "y.argmax(dim=1)", "y.argmin(1)", "ops.argmax(y, 1)", "x.var()", "x.var(1)",
+          "x.var(dim=1, unbiased=False)", "x.std()", "x.std(1)", "x.norm()", "x.norm(dim=1)", "x.cumsum(0)",
+          "x.cumsum(dim=1)", "ops.cumsum(x, 1)", "x.logsumexp(1)", "b.any()", "b.all()", "b.any(1)", "x.sort(1)",
+          "x.sort(dim=1, descending=True)", "y.argsort(1)", "x.topk(2)", "x.topk(1, dim=0)"),
+    *[Row("reduce", code, theirs) for code, theirs in (
+        ("x.max(1)", "x.max(1).values"), ("x.min(dim=1)", "x.min(dim=1).values"), ("np.mean(y)", "y.mean()"),
+        ("np.sum(y, 1)", "y.sum(1)"), ("np.var(y)", "y.var(unbiased=False)"))],
+    *names("reduce", ("y.median()", NUMPY), ("y.unique()", NUMPY),
+           ("y.count_nonzero()", r"in its place: \(t != 0\)\.sum\(\)")),
+    *same("compare",
+          "y > 0", "y >= v", "y < 0", "y <= 0", "y == v", "y != 0", "y.eq(v)", "y.ne(0)", "y.gt(0)", "y.lt(v)",
+          "(y > 0) & (y < 1)", "(y > 0) | b", "~(y > 0)", "b ^ (y > 0)", "ops.eq(y, v)", "bool((y > -100).all())"),
+    *names("compare", ("torch.allclose(y, y)", r"numpy\.allclose"), ("y.equal(y)", r"bool\(\(x == y\)\.all\(\)\)"),
+           ("y.isnan()", NUMPY)),
+    *same("index",
+          "x[0]", "x[-1]", "x[0, 1]", "x[:, 1]", "x[..., 0]", "x[0:1]", "x[:, ::2]", "x[b]", "x[i]", "x[:, [0, 2]]",
+          "x[i, i]", "x.gather(1, g)", "x.index_select(1, i)", "x.masked_fill(b, 0.0)", "x.masked_select(b)",
+          "x.where(b, y)", "ops.where(b, x, y)", "ops.where(b, x, 0.0)", "y[0] = 1.0\ny", "y[:, 1] = 0\ny",
+          "y[y > 0] = 0\ny", "y.fill_(2.0)", "y.zero_()", "y.add_(1)", "y.mul_(2)", "y.clamp_(0, 1)",
+          "y.copy_(y * 2)"),
+    *names("index", ("y.scatter_(1, g, 1.0)", r"t\[index\] = value, under minidl\.no_grad\(\)"),
+           ("y.nonzero()", NUMPY), ("y.take(i)", r"in its place: t\.flatten\(\)\[index\]")),
+    *same("functional",
+          "F.relu(x)", "F.sigmoid(x)", "F.tanh(x)", "F.softmax(x, 1)", "F.softmax(x, dim=1)",
+          "F.log_softmax(x, dim=-1)", "F.cross_entropy(x, i)", "F.cross_entropy(x, i, reduction='sum')",
+          "F.cross_entropy(x, i, label_smoothing=0.1)", "F.mse_loss(x, y)", "F.linear(x, w.t())",
+          "F.linear(x, w.t(), torch.ones(4))", "F.conv2d(images, filters)", "F.conv2d(images, filters, v[:2])",
+          "F.conv2d(images, filters, None, 2, 1)", "F.conv2d(images, filters, stride=2, padding=1)",
+          "F.max_pool2d(images, 2)", "F.max_pool2d(images, 2, 1)", "F.max_pool2d(images, kernel_size=2, stride=2)",
+          "F.avg_pool2d(images, 2)", "F.dropout(x).dtype", "F.dropout(x, p=0.5).shape", "F.pad(x, (1, 1))",
+          "F.pad(images, (1, 1, 2, 2))", "F.pad(x, (0, 1), value=3.0)"),
+    *names("functional", ("F.gelu(x)", r"x \* ops\.sigmoid\(1\.702 \* x\)"),
+           ("F.leaky_relu(x)", r"ops\.maximum\(x, 0\.01 \* x\)"), ("F.l1_loss(x, y)", r"\(x - y\)\.abs\(\)\.mean\(\)"),
+           ("F.nll_loss(x, i)", r"ops\.cross_entropy\(logits, labels\)"), ("F.one_hot(i)", r"numpy\.eye"),
+           ("F.interpolate(images)", r"x\[:, :, ::2, ::2\]"), ("F.embedding(i, w)", r"in its place: weight\[ids\]"),
+           ("F.conv2d(images, filters, padding='same')", r"conv2d: padding")),
+    *same("nn",
+          "nn.Linear(3, 4)(x).shape", "net(x)", "nn.Conv2d(3, 4, 3)(images).shape", "nn.MaxPool2d(2)(images)",
+          "nn.Conv2d(3, 4, kernel_size=3, stride=2, padding=1)(images).shape", "nn.AvgPool2d(2)(images)",
+          "nn.ReLU()(x)", "nn.Sigmoid()(x)", "nn.Tanh()(x)", "nn.Softmax(dim=1)(x)", "nn.Softmax(1)(x)",
+          "nn.Flatten()(images)", "nn.Flatten(1)(images)", "nn.Dropout(0.5).eval()(x)", "len(net)",
+          "net[0].weight.shape", "[name for name, _ in net.named_parameters()]", "len(list(net.parameters()))",
+          "list(net.state_dict())", "len(list(net.children()))", "len(list(net.modules()))", "net.eval().training",
+          "net.zero_grad()\n[p.grad for p in net.parameters()]", "net.apply(lambda m: None)(x)",
+          "net.requires_grad_(False)\nnet(y).requires_grad", "sum(p.numel() for p in net.parameters())",
+          "net.to('cpu')(x)", "net.double()[0].weight.dtype", "net.float()(x)", "copy.deepcopy(net)(x)",
+          "net.load_state_dict(net.state_dict())\nnet(x)", "len(nn.ModuleList([nn.ReLU(), nn.Tanh()]))",
+          "net.register_buffer('mean', torch.ones(2))\nlen(list(net.buffers()))", "pickle.loads(pickle.dumps(net))(x)"),
+    *names("nn", ("nn.BatchNorm2d(3)", "a Module of your own"), ("nn.Embedding(3, 4)", r"a parameter w, and w\[ids\]"),
+           ("nn.CrossEntropyLoss()", r"ops\.cross_entropy\(logits, labels\)"), ("nn.MSELoss()", r"ops\.mse_loss"),
+           ("nn.Identity()", r"nn\.Sequential\(\), which passes x on"), ("nn.functional.relu(x)", r"minidl\.ops"),
+           ("net.register_forward_hook(print)", r"call the layer in your own forward"),
+           ("net.load_state_dict(net.state_dict(), strict=False)", r"load_state_dict: strict=False would leave names")),
+    *same("optim",
+          "optim.SGD(net.parameters(), 0.1)\n0", "optim.SGD(net.parameters(), lr=0.1, momentum=0.9, nesterov=True)\n0",
+          "sgd = optim.SGD(net.parameters(), lr=0.1)\nnet(y).sum().backward()\nsgd.step()\nnet[0].weight.detach()",
+          "sgd = optim.SGD(net.parameters(), lr=0.1)\nsgd.zero_grad()\n[p.grad for p in net.parameters()]"),
+    *names("optim", ("optim.Adam(net.parameters())", r"optim\.SGD\(params, lr, momentum=0\.9\)"),
+           ("optim.SGD(net.parameters(), 0.1).param_groups", r"sgd\.groups, or sgd\.lr"),
+           ("optim.lr_scheduler.StepLR", r"fit\(schedule=optim\.cosine\(epochs\)\)"),
+           ("nn.utils.clip_grad_norm_(net.parameters(), 1)", r"p\.grad \*= scale, under")),
+    *same("autograd",
+          "(x * x).sum().backward()\nx.grad", "x.grad is None", "x.requires_grad",
+          "with torch.no_grad():\n    z = x * 2\nz.requires_grad", "x.detach().requires_grad", "x.is_leaf",
+          "y.requires_grad_().requires_grad", "with torch.no_grad():\n    x -= 0.1\nx.detach()",
+          "(x * x).sum().backward()\nx.grad.zero_()", "z = (x * x).sum()\nz.backward(retain_graph=True)\n"
+          "z.backward()\nx.grad", "(x * 2).backward(torch.ones_like(x))\nx.grad"),
+    *names("autograd", ("x.grad_fn", r"t\.node, the Node"), ("x.register_hook(print)", r"read t\.grad after backward"),
+           ("torch.autograd.grad(x.sum(), x)", r"t\.backward\(\) and t\.grad"),
+           ("torch.inference_mode()", r"minidl\.no_grad\(\)")),
+    *same("dtype and device",
+          "y.dtype", "y.float().dtype", "y.double().dtype", "y.long()", "y.int()", "b.float()", "y.type_as(m).dtype",
+          "y.bool()", "y.to('cpu')", "y.cpu()", "y.is_cuda", "v.sum().item()", "y.tolist()", "float(v.sum())",
+          "f'{v.sum():.3f}'", "y.element_size()", "torch.tensor(A8) / 255", "torch.tensor([1, 2]) + 1.5",
+          "torch.tensor([1, 4]).sqrt()", "str(y.device)", "str(torch.device('cpu'))"),
+    *names("dtype and device", ("torch.float32", r"numpy\.float32, or 'float32'"), ("y.half()", "set_precision"),
+           ("torch.cuda.is_available()", r"device='cuda', or 'auto'")),
+    *[Row("data", code, "") for code in (
+        "len(loader)", "[len(labels) for _, labels in loader]", "len(loader.dataset)",
+        "next(iter(loader))[0].shape", "[i for i, (images, labels) in enumerate(loader)]")],
+    *names("data", ("data.TensorDataset(x, y)", r"data\.Dataset\(name, split, images, labels\)"),
+           ("data.random_split(x, [1, 1])", r"dataset\.first\(n\)")),
+]
+
+
+def test_most_of_them_work() -> None:
+    assert len({row.code for row in ROWS}) == len(ROWS) >= 261
+    assert sum(not row.error for row in ROWS) / len(ROWS) >= 0.85
+
+
+# ---------------------------------------------------------------- running one
+A = np.arange(6.0).reshape(2, 3)
+A8 = np.arange(4, dtype=np.uint8)
+LOADER = data.DataLoader(data.load("synthetic-digits", "test").first(20), 8)
+RNG = np.random.default_rng(0)
+IMAGES = RNG.standard_normal((2, 3, 6, 6), np.float32)
+X, Y, W, V = (RNG.standard_normal(shape, np.float32) for shape in ((2, 3), (2, 3), (3, 4), (3,)))
+ARRAYS = {"y": Y, "w": W, "v": V, "m": np.abs(X) + 1, "s": X.reshape(2, 1, 3, 1)[:, :, :1], "b": X > 0,
+          "i": np.array([1, 0]), "g": np.array([[1], [0]]), "filters": RNG.standard_normal((2, 3, 3, 3), np.float32)}
+
+
+def world(torch: Any, ops: Any, functional: Any, nn: Any, optim: Any, data: Any) -> dict[str, Any]:
+    net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter.copy_(torch.linspace(-1, 1, parameter.numel()).reshape(parameter.shape))
+    leaves = {name: torch.tensor(array, requires_grad=True) for name, array in (("x", X), ("images", IMAGES))}
+    return {"torch": torch, "ops": ops, "F": functional, "nn": nn, "optim": optim, "data": data, "net": net, "np": np,
+            "A": A, "A8": A8, "copy": copy, "pickle": pickle, "loader": LOADER, **leaves,
+            "leaves": [*leaves.values(), *net.parameters()],
+            **{name: torch.tensor(array) for name, array in ARRAYS.items()}}
+
+
+def ours() -> dict[str, Any]:
+    return world(minidl, ops, ops, nn, optim, data)
+
+
+def run(code: str, names: dict[str, Any]) -> Any:
+    """The value of the last expression."""
+    tree = ast.parse(code)
+    last = tree.body.pop()
+    assert isinstance(last, ast.Expr), code
+    exec(compile(tree, code, "exec"), names)
+    return eval(compile(ast.Expression(last.value), code, "eval"), names)
+
+
+def plain(value: Any) -> Iterator[Any]:
+    """What a result holds: arrays, and plain values."""
+    if hasattr(value, "detach"):
+        yield value.detach().numpy()
+    elif isinstance(value, (tuple, list)):
+        for each in value:
+            yield from plain(each)
+    else:
+        yield str(value).removeprefix("torch.") if not isinstance(value, (bool, int, float, str)) else value
+
+
+def backward(value: Any, names: dict[str, Any]) -> list[Any]:
+    """The gradients of what a result was computed from."""
+    for each in value if isinstance(value, (tuple, list)) else [value]:
+        if getattr(each, "requires_grad", False) and not each.is_leaf:
+            weights = np.arange(1, each.numel() + 1, dtype=np.float32).reshape(tuple(each.shape))
+            (each * names["torch"].tensor(weights)).sum().backward()
+    return [None if leaf.grad is None else leaf.grad.numpy() for leaf in names["leaves"]]
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if not row.error], ids=lambda row: f"{row.area}: {row.code}")
+def test_works(row: Row) -> None:
+    mine = ours()
+    value = run(row.code, mine)
+    grads = backward(value, mine)
+    if row.theirs == "" or importlib.util.find_spec("torch") is None:
+        return
+    torch = importlib.import_module("torch")
+    theirs = world(torch, torch, torch.nn.functional, torch.nn, torch.optim, SimpleNamespace())
+    expected = run(row.theirs or row.code, theirs)
+    for got, want in zip([*plain(value), *grads], [*plain(expected), *backward(expected, theirs)], strict=True):
+        if isinstance(want, np.ndarray):
+            assert (got.shape, got.dtype) == (want.shape, want.dtype)
+            np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+        elif isinstance(want, float):
+            assert got == pytest.approx(want, rel=1e-6)
+        else:
+            assert got == want
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row.error], ids=lambda row: f"{row.area}: {row.code}")
+def test_names_the_other_way(row: Row) -> None:
+    with pytest.raises((AttributeError, TypeError, ValueError)) as caught:
+        run(row.code, ours())
+    assert re.search(row.error, str(caught.value)), str(caught.value)
