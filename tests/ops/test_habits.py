@@ -141,7 +141,8 @@ RECORDED: list[Callable[[Tensor], Any]] = [
     lambda x: x.clip(-0.5, 0.5), lambda x: ops.where(x > 0, x, 0.0), lambda x: x.masked_fill(x > 0, 1.0),
     lambda x: x.sort(1)[0], lambda x: x.topk(1)[1], lambda x: x.gather(1, x.argsort(1)), lambda x: x.std(1),
     lambda x: x.norm(), lambda x: x.cumsum(1), lambda x: x.logsumexp(1), lambda x: (x > 0).any(1),
-    lambda x: x.chunk(3, 1), lambda x: ops.pad(x, (1, 1)), lambda x: x.flip(0), lambda x: ops.stack([x, x]), lambda x: x.clone(), lambda x: x.mT,
+    lambda x: x.chunk(3, 1), lambda x: ops.pad(x, (1, 1)), lambda x: x.flip(0), lambda x: ops.stack([x, x]),
+    lambda x: x.clone(), lambda x: x.mT,
     lambda x: (x > 0) & ~(x > 1), lambda x: ops.maximum(x, x * x), lambda x: abs(x), lambda x: x.min(dim=1),
     lambda x: x.var(unbiased=False)]
 
