@@ -9,10 +9,11 @@ The framework can be read in an afternoon, its compiler and its kernels in one m
 [[2.0, 4.0]]
 """
 
-from . import data, init, nn, ops, optim
+from . import data, init, nn, onnx, ops, optim
 from .compiler import CompileError, compile
 from .device import set_precision, set_workspace_limit
 from .gradcheck import gradcheck
+from .interchange import from_dlpack
 from .mode import no_grad
 from .rng import manual_seed
 from .tensor import Tensor
@@ -20,6 +21,6 @@ from .version import __version__
 from .weights import load, save
 
 __all__ = [
-    "CompileError", "Tensor", "__version__", "compile", "data", "gradcheck", "init", "load", "manual_seed", "nn",
-    "no_grad", "ops", "optim", "save", "set_precision", "set_workspace_limit",
+    "CompileError", "Tensor", "__version__", "compile", "data", "from_dlpack", "gradcheck", "init", "load",
+    "manual_seed", "nn", "no_grad", "onnx", "ops", "optim", "save", "set_precision", "set_workspace_limit",
 ]

@@ -6,11 +6,45 @@ Fans of a weight (out, in) or (m, c, kh, kw): fan_in = in or c*kh*kw, fan_out = 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+import numpy as np
 
 from . import rng
 from .device import to_device
 from .mode import mode
 from .tensor import Tensor
+
+_left: ContextVar[int | None] = ContextVar("left", default=None)       # bytes that new parameters may take yet
+
+
+@contextmanager
+def at_most(limit: int) -> Iterator[None]:
+    """Within, all new parameters of layers together take at most so many bytes: what a stranger's file asks to build.
+
+    >>> with at_most(11):
+    ...     parameter((3,))
+    Traceback (most recent call last):
+    ValueError: init: a parameter of shape (3,) takes 12 bytes but only 11 are left; build a smaller model
+    """
+    before = _left.set(limit)
+    try:
+        yield
+    finally:
+        _left.reset(before)
+
+
+def parameter(shape: tuple[int, ...]) -> Tensor:
+    """A new float32 parameter of zeros, for a layer to fill. Raises ValueError for more bytes than `at_most` leaves."""
+    left, bytes_ = _left.get(), 4 * math.prod(shape)
+    if left is not None:
+        if bytes_ > left:
+            raise ValueError(f"init: a parameter of shape {shape} takes {bytes_} bytes but only {left} are left; "
+                             "build a smaller model")
+        _left.set(left - bytes_)
+    return Tensor(np.zeros(shape, np.float32), requires_grad=True)
 
 
 def fans(shape: tuple[int, ...]) -> tuple[int, int]:

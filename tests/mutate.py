@@ -52,7 +52,7 @@ ROOT = Path(__file__).resolve().parents[1]
 KNOWN = Path(__file__).with_name("mutation_survivors.md")
 FILES = ("minidl/ops/*.py", "minidl/ops/cpu/*.py", "minidl/ops/cpu/conv/*.py", "minidl/compiler/*.py",
          "minidl/compiler/passes/*.py", "minidl/optim/*.py", "minidl/training/*.py", "minidl/data/loader.py",
-         "minidl/data/batches.py", "minidl/weights.py", "minidl/tensor.py", "minidl/nn/*.py")
+         "minidl/data/batches.py", "minidl/weights/*.py", "minidl/tensor.py", "minidl/nn/*.py")
 NOT_RUN = ("tests/house/*",                # of texts and scripts
            "tests/cuda/test_cuda_*.py", "tests/cuda/test_emulated.py",                  # of CUDA kernels, slowly
            "tests/training/test_interrupt.py", "tests/*/test_hostile_*.py",             # of instants, and of limits

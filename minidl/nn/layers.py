@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 
-import numpy as np
-
 from .. import init, ops
 from ..ops.geometry import Padding, Pair, edges, pair
 from ..tensor import Tensor
@@ -49,7 +47,7 @@ class Sequential(Module):
 def _parameter(shape: tuple[int, ...], fan_in: int) -> Tensor:
     """A parameter drawn from U(-1/sqrt(fan_in), 1/sqrt(fan_in)), the default of layers with weights."""
     bound = 1 / math.sqrt(fan_in)
-    return init.uniform_(Tensor(np.zeros(shape, np.float32), requires_grad=True), -bound, bound)
+    return init.uniform_(init.parameter(shape), -bound, bound)
 
 
 def _positive(name: str, **sizes: int) -> None:

@@ -96,8 +96,14 @@ def train() -> None:
     except minidl.CompileError as error:
         print(error, minidl.__version__)
     with minidl.no_grad():
-        minidl.save(net, "net.h5")
+        minidl.save(net, "net.h5", preprocessing={"mean": [0.5], "std": [0.25], "padding": 2}, classes=["a", "b"])
         minidl.load(net, "net.h5")
+        built: nn.Module = minidl.load("net.h5")
     minidl.gradcheck(arithmetic, [x, x])
     table_of_layers: nn.Summary = nn.summary(net, (3, 8, 8))
     print(table_of_layers, table_of_layers.multiply_adds, nn.summary(net, x).rows[0].shapes)
+    shared: Tensor = minidl.from_dlpack(np.from_dlpack(minidl.from_dlpack(np.ones(2))))
+    minidl.onnx.export(Net().eval(), "net.onnx", np.ones((1, 3, 32, 32), np.float32))
+    minidl.onnx.ROWS["tanh"] = lambda graph, ndim, x: graph.node("Tanh", x)
+    where: tuple[int, int] = shared.__dlpack_device__()
+    facts: dict[str, object] = shared.__cuda_array_interface__

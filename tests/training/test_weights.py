@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 import minidl
-from minidl import Tensor, weights
-from minidl.weights import WeightsError, load, read_metadata, save
+from minidl import Tensor, zoo
+from minidl.weights import WeightsError, hdf5, load, read_metadata, save
 
 
 class Net:
@@ -162,7 +162,8 @@ def test_equal_weights_give_equal_bytes(path, tmp_path):
 
 def test_metadata_says_how_to_build_the_model_again(path):
     assert read_metadata(path) == {"format": "minidl", "format_version": 1, "minidl_version": minidl.__version__,
-                                   "model": "tiny", "model_args": {"padding": [4, 3], "activation": "tanh"}}
+                                   "model": "tiny", "model_args": {"padding": [4, 3], "activation": "tanh"},
+                                   "preprocessing": None, "classes": None}
 
 
 # What minidl 0.1.0 wrote before there were buffers and ties: Sequential(a=Linear(2, 1), b=Linear(1, 1, bias=False)).
@@ -584,7 +585,7 @@ def test_a_failing_read_is_told_in_one_line(path, monkeypatch):
     def fail(*_):
         raise OSError("file read failed:\n  errno = 5 in '\x1b[2J\x07'")
 
-    monkeypatch.setattr(weights, "_read", fail)
+    monkeypatch.setattr(hdf5, "_read", fail)
     assert_refused(path, r"is truncated or damaged (file read failed: errno = 5 in '\x1b[2J\x07'); copy it again from")
 
 
@@ -661,7 +662,7 @@ def test_all_mismatches_are_listed_at_once(tmp_path):
 
 
 def test_nothing_is_allocated_or_read_before_all_fits(path, monkeypatch):
-    monkeypatch.setattr(weights, "_read", lambda *_: pytest.fail("a parameter was read"))
+    monkeypatch.setattr(hdf5, "_read", lambda *_: pytest.fail("a parameter was read"))
     smaller = net()
     smaller.parameters["features.0.weight"] = np.ones((3, 5), "f4")
     assert_refused(path, "features.0.weight is (3,5) float32 in the model but (3,4) float32 in the file", smaller)
@@ -772,6 +773,117 @@ def test_a_slash_in_a_link_name_is_not_a_path(path):
         file["model/bias_x"] = DATA
     path.write_bytes(path.read_bytes().replace(b"bias_x", b"bias/x"))
     with h5py.File(path, "r") as file:
-        found, all_seen = weights._objects(file, {"bias": DATA})
+        found, all_seen = hdf5._objects(file, {"bias": DATA}, "model")
     assert found == {"bias": "an external link", "bias/x": "an unknown link"}
     assert all_seen
+
+
+# ---------------------------------------------------------------------- what a model takes and gives
+PREPROCESSING = {"mean": [0.5, 0.25], "std": [0.125, 1], "padding": 2}
+
+
+def test_preprocessing_and_classes_are_kept(tmp_path):
+    save(net(), tmp_path / "w.h5", preprocessing=PREPROCESSING, classes=["T-shirt/top", "\u6f22"])
+    found = read_metadata(tmp_path / "w.h5")
+    assert (found["preprocessing"], found["classes"]) == (PREPROCESSING, ["T-shirt/top", "\u6f22"])
+    load(net(), tmp_path / "w.h5")
+
+
+BAD_PREPROCESSING = {
+    "a list": [1], "a text": "x", "no padding": {"mean": [0], "std": [1]}, "more": {**PREPROCESSING, "size": 3},
+    "no channel": {"mean": [], "std": [], "padding": 0}, "other lengths": {"mean": [0, 1], "std": [1], "padding": 0},
+    "a number": {"mean": 0, "std": 1, "padding": 0}, "a bool": {"mean": [True], "std": [1], "padding": 0},
+    "words": {"mean": ["0"], "std": [1], "padding": 0}, "zero": {"mean": [0], "std": [0], "padding": 0},
+    "negative": {"mean": [0], "std": [1], "padding": -1}, "a half": {"mean": [0], "std": [1], "padding": 0.5},
+    "true": {"mean": [0], "std": [1], "padding": True}, "wide": {"mean": [0], "std": [1], "padding": 1025},
+    "infinite": {"mean": [float("inf")], "std": [1], "padding": 0}, "digits": {
+        "mean": [10**400], "std": [1], "padding": 0},
+    "nan": {"mean": [0], "std": [float("nan")], "padding": 0},
+    "channels": {"mean": [0] * 1025, "std": [1] * 1025, "padding": 0}}
+BAD_CLASSES = {"a text": "x", "an object": {"a": 1}, "none": [], "numbers": [1], "an empty text": ["a", ""],
+               "long": ["x" * 201], "escape": ["\x1b[31m"], "two lines": ["a\nb"], "many": ["x"] * (2**16 + 1)}
+
+
+@pytest.mark.parametrize(("name", "value"), [
+    *(pytest.param("preprocessing", value, id=f"preprocessing {kind}") for kind, value in BAD_PREPROCESSING.items()),
+    *(pytest.param("classes", value, id=f"classes {kind}") for kind, value in BAD_CLASSES.items())])
+def test_false_preprocessing_and_classes_are_neither_written_nor_read(path, name, value):
+    must = {"preprocessing": 'must be a JSON object {"mean": [...], "std": [...], "padding": n}, with finite',
+            "classes": "must be a JSON list of 1 to 65536 printable texts of 1 to 200 characters"}[name]
+    before = path.read_bytes()
+    with pytest.raises(ValueError, match=f"^save: {name} is .* but {re.escape(must)}.*; pass ") as caught:
+        save(net(), path, **{name: value})
+    assert len(str(caught.value)) < 500
+    assert path.read_bytes() == before
+    with h5py.File(path, "r+") as file:
+        file.attrs[name] = np.bytes_(json.dumps(value))
+    assert_refused(path, must.replace("must be", "but must have"))
+    with pytest.raises(WeightsError, match=re.escape(f"has {name} ")):
+        read_metadata(path)
+
+
+# ---------------------------------------------------------------------- the zoo's model of a file
+@pytest.mark.parametrize(("name", "options"), [
+    ("lenet5", {"activation": "relu", "classes": 3}), ("krizhevsky2009", {"filters": 2}),
+    ("mlp", {"hidden": 5, "in_channels": 1}), ("perceptron", {})])
+def test_load_builds_the_zoos_model_by_itself(tmp_path, name, options):
+    model = zoo.build(name, **options)
+    save(model, tmp_path / "w.h5")
+    built = load(tmp_path / "w.h5")
+    assert (built.model_name, built.model_args, repr(built)) == (name, model.model_args, repr(model))
+    assert equal(model, built)
+    assert load(str(tmp_path / "w.h5")).training
+
+
+def edited(path, **attributes):
+    with h5py.File(path, "r+") as file:
+        for name, value in attributes.items():
+            file.attrs[name] = np.bytes_(value if isinstance(value, str) else json.dumps(value))
+    return path
+
+
+@pytest.mark.parametrize(("attributes", "message"), [
+    ({"model": "resnet"}, "was saved from 'resnet', which is not one of the zoo's lenet5, krizhevsky2009, mlp, "
+                          "perceptron; build its model and call minidl.load(model, path)"),
+    ({"model": "__class__"}, "was saved from '__class__', which is not one of the zoo's"),
+    ({"model": "mlp", "model_args": {"hidden": 9, "in_channels": 1}},
+     "was saved from 'mlp' and does not fit 'mlp': hidden.weight is (9,1024) float32 in the model but missing"),
+    ({"model_args": {"hidden": 3}}, "was saved from 'perceptron' with the option 'hidden': 3, but its options are like "
+                                    "in_channels=1, classes=10; build its model and call minidl.load(model, path)"),
+    ({"model_args": {"classes": "10"}}, "with the option 'classes': '10', but its options are like"),
+    ({"model_args": {"classes": [10] * 1000}}, "with the option 'classes': [10, 10, "),
+    ({"model_args": {"classes": True}}, "with the option 'classes': True, but its options"),
+    ({"model_args": {"classes": None}}, "with the option 'classes': None, but its options"),
+    ({"model_args": {"classes": 3.0}}, "with the option 'classes': 3.0, but its options"),
+    ({"model_args": {"classes": 2**40}}, "with the option 'classes': 1099511627776, but its options"),
+    ({"model_args": {"classes": -1}}, "with the option 'classes': -1, but its options"),
+    ({"model_args": {"\x1b[2J": 1}}, "with the option '\\x1b[2J': 1, but its options"),
+    ({"model_args": {"classes": 0}}, "which cannot be built as it says (Linear: out_features is 0 but must be an int"),
+    ({"model_args": {"classes": 2**31}}, "which cannot be built as it says (init: a parameter of shape (2147483648, "
+                                         "1024) takes 8796093022208 bytes but only "),
+    ({"model_args": {"classes": 9}}, "output.weight is (9,1024) float32 in the model but (10,1024) float32 in the f"),
+    ({"model": "lenet5", "model_args": {"activation": "\x07" * 80}},
+     "which cannot be built as it says (zoo: activation '\\x07"),
+    ({"model": "lenet5", "model_args": {"activation": "x" * 81}}, "with the option 'activation': 'xxx"),
+])
+def test_load_builds_no_model_that_a_file_makes_up(tmp_path, attributes, message):
+    save(zoo.build("perceptron"), tmp_path / "w.h5")
+    with pytest.raises(WeightsError, match=re.escape(message)) as caught:
+        load(edited(tmp_path / "w.h5", **attributes))
+    assert str(caught.value).startswith(f"load: '{tmp_path}/w.h5' ")
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 1000
+
+
+def test_load_alone_wants_a_path(tmp_path):
+    with pytest.raises(TypeError, match=r"^load: got a Linear alone; call minidl.load\(model, path\), or minidl.load"):
+        load(minidl.nn.Linear(1, 1))
+    with pytest.raises(FileNotFoundError, match=f"^load: '{tmp_path}/w.h5' does not exist; check the path"):
+        load(tmp_path / "w.h5")
+
+
+def test_what_load_may_build_bounds_no_model_of_ones_own(tmp_path):
+    save(zoo.build("perceptron"), edited_path := tmp_path / "w.h5")
+    with pytest.raises(WeightsError, match="cannot be built"):
+        load(edited(edited_path, model_args={"classes": 10**6}))
+    assert minidl.nn.Linear(1000, 1000).weight.size == 10**6

@@ -1,0 +1,221 @@
+"""Arrays in an HDF5 file: in the group "model", the dataset /model/c1/weight is the array "c1.weight".
+
+A plain file alone is read: links, virtual and external storage, filters and types of other kinds are refused before a
+value is read. HDF5 is given no more bytes than such a file needs.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import numpy as np
+
+from .common import DTYPES, MAX_NAMED, TEXT, Kind, Meter, WeightsError, choose_another, describe, digest, part, too_much
+
+if TYPE_CHECKING:
+    import h5py  # imported where a file is opened
+
+_SIGNATURE = b"\x89HDF\r\n\x1a\n"
+_OVERHEAD = 4 * 2**20                      # bytes that HDF5 may read beside values: for the root, and for each array
+_OVERHEAD_PER_ARRAY = 2**13
+
+
+# ---------------------------------------------------------------------- writing
+def image(kind: Kind, state: Mapping[str, np.ndarray], attributes: Mapping[str, str | int]) -> memoryview:
+    """The file's bytes, made in memory: HDF5 cannot close a file cleanly once the disk is full."""
+    import h5py
+
+    written = io.BytesIO()
+    # v108 is the oldest layout with checksums over the metadata. No times are recorded, so the bytes are fixed.
+    with h5py.File(written, "w", libver=("v108", "v108")) as file:
+        for name, value in attributes.items():
+            _put(file, name, value)
+        group = file.create_group(kind.group)
+        for name, array in state.items():
+            dataset = group.create_dataset(name.replace(".", "/"), data=array, track_times=False,
+                                           dtype=array.dtype.newbyteorder("<"))
+            _put(dataset, "sha256", digest(array))
+    return written.getbuffer()
+
+
+def _put(owner: h5py.Group, name: str, value: str | int) -> None:
+    """Set an attribute. A text has fixed length, since HDF5 has no checksum over those of variable length."""
+    import h5py
+
+    if isinstance(value, str):
+        encoded = value.encode()
+        owner.attrs.create(name, encoded, dtype=h5py.string_dtype("utf-8", len(encoded) or 1))
+    else:
+        owner.attrs.create(name, value, dtype="<i8")
+
+
+# ---------------------------------------------------------------------- reading
+@contextmanager
+def opened(kind: Kind, raw: BinaryIO, arrays: int) -> Iterator[File]:
+    """An open file as HDF5, of which as much is read as so many arrays need."""
+    import h5py
+
+    choose = choose_another(kind)
+    header = raw.read(48)
+    if (start := header[:len(_SIGNATURE)]) != _SIGNATURE:
+        raise WeightsError(f"is not an HDF5 file (it starts with {start!r} instead of {_SIGNATURE!r}); {choose}")
+    # Superblock 2, addresses of 8 bytes, none of them relative, no extension: as `image` writes it.
+    if len(header) == 48 and (header[8:11] != b"\x02\x08\x08" or header[12:28] != bytes(8) + b"\xff" * 8):
+        raise WeightsError(f"is HDF5 of another layout (its superblock is {header[8:28].hex()}); {choose}")
+    meter = Meter(raw, _OVERHEAD + arrays * _OVERHEAD_PER_ARRAY, too_much(kind))
+    try:
+        with h5py.File(meter, "r") as file:
+            size, end = raw.seek(0, os.SEEK_END), int.from_bytes(header[28:36], "little")
+            if size > end:
+                raise WeightsError(f"has {size - end} bytes after its end; {choose}")
+            yield File(file, meter, kind.group)
+    except WeightsError:
+        raise
+    except Exception:
+        if meter.left < 0:                 # HDF5 has made an error of its own of the meter's
+            raise WeightsError(meter.verdict) from None
+        raise
+
+
+class File:
+    """An open HDF5 file; its methods are those of common.File."""
+
+    def __init__(self, file: h5py.File, meter: Meter, group: str):
+        self.file, self.meter, self.group = file, meter, group
+        self.stored: dict[str, Any] = {}
+
+    def has(self, attribute: str) -> bool:
+        return attribute in self.file.attrs
+
+    def attribute(self, name: str) -> str | int | None:
+        return _get(self.file, name)
+
+    def entries(self, own: Mapping[str, np.ndarray]) -> tuple[dict[str, str], bool]:
+        self.stored, all_seen = _objects(self.file, own, self.group)
+        return {name: _describe(entry) for name, entry in self.stored.items()}, all_seen
+
+    def read(self, name: str, like: np.ndarray) -> tuple[np.ndarray, str | int | None]:
+        self.meter.left += like.nbytes
+        return _read(self.stored[name], like)
+
+
+def _get(owner: h5py.Group, name: str) -> str | int | None:
+    """An attribute that is one fixed-length text or whole number; None where it is missing or anything else.
+
+    A text of variable length is not even read: one flipped bit in their heap and HDF5 (2.0) never returns.
+    """
+    from h5py import h5t
+
+    if name not in owner.attrs:
+        return None
+    attribute = owner.attrs.get_id(name)
+    kind = attribute.get_type()
+    if attribute.get_storage_size() > TEXT:
+        return None
+    if attribute.shape == () and kind.get_class() == h5t.INTEGER:
+        return int(owner.attrs[name])
+    if attribute.shape == () and kind.get_class() == h5t.STRING and not kind.is_variable_str():
+        return owner.attrs[name].decode("utf-8", "backslashreplace")
+    return None
+
+
+def _objects(file: h5py.File, own: Mapping[str, Any], root: str) -> tuple[dict[str, Any], bool]:
+    """All that lies in the file, by the names of arrays: a dataset's id, or in words what is there instead.
+
+    Stops at the 20th that the model does not have, which the second result then says with False.
+    """
+    import h5py
+
+    links = {h5py.h5l.TYPE_SOFT: "a soft link", h5py.h5l.TYPE_EXTERNAL: "an external link"}
+    deepest = 1 + max(name.count(".") for name in own)
+    seen: set[int] = set()
+    found: dict[str, Any] = {}
+    waiting: list[tuple[tuple[str, ...], bytes, Any]] = [(("/" + _part(link),), link, file.id)
+                                                         for link in _links(file.id, len(own))]
+    while waiting and len(found.keys() - own.keys()) < MAX_NAMED:
+        parts, link, group = waiting.pop()
+        name = ".".join(parts)
+        parts = parts if parts != ("/" + root,) else ()
+        # HDF5 would take a "/" within a link's name for a path, and follow every link along it.
+        kind = None if b"/" in link else group.links.get_info(link).type
+        if kind != h5py.h5l.TYPE_HARD:
+            found[name] = links.get(kind, "an unknown link")
+            continue
+        entry = h5py.h5o.open(group, link)
+        address = h5py.h5o.get_info(entry).addr
+        if address in seen:
+            found[name] = "a second link to another entry"
+        elif not isinstance(entry, h5py.h5g.GroupID):
+            found[name] = entry if isinstance(entry, h5py.h5d.DatasetID) else "a named type"
+        elif name != "/" + root and (name.startswith("/") or len(parts) >= deepest):
+            found[name] = "a group"
+        elif below := _links(entry, len(own)):
+            waiting += [((*parts, _part(child)), child, entry) for child in reversed(below)]
+        else:
+            found[name] = "an empty group"
+        seen.add(address)
+    return found, not waiting
+
+
+def _links(group: h5py.Group, expected: int) -> list[bytes]:
+    """The names in a group, as many as matter."""
+    import h5py
+
+    names: list[bytes] = []
+
+    def note(name: bytes) -> bool:
+        names.append(name)
+        return len(names) > expected + MAX_NAMED
+
+    group.links.iterate(note, order=h5py.h5.ITER_NATIVE)       # in another order, HDF5 would read all names first
+    return names
+
+
+def _part(link: bytes) -> str:
+    return part(link.decode("utf-8", "backslashreplace"))
+
+
+def _describe(entry: h5py.Dataset) -> str:
+    """A dataset as `describe` has it, or in words what keeps it from being a plain array."""
+    import h5py
+
+    if isinstance(entry, str):
+        return entry
+    storage = entry.get_create_plist()
+    layout = storage.get_layout()
+    # Asked before the shape: to find a virtual dataset's, HDF5 may open the files it is made of.
+    refused = {"a virtual dataset": layout == h5py.h5d.VIRTUAL,
+               "kept in another file": storage.get_external_count() > 0,
+               "compressed or filtered": storage.get_nfilters() > 0,
+               "chunked or compact": layout != h5py.h5d.CONTIGUOUS}
+    for reason, applies in refused.items():
+        if applies:
+            return reason
+    if entry.get_space().get_simple_extent_type() == h5py.h5s.NULL:
+        return "empty"
+    return describe(entry.shape, _type_name(entry.get_type()))
+
+
+def _type_name(kind: h5py.h5t.TypeID) -> str:
+    """A type that may be stored by name, any other HDF5 type by class and size."""
+    from h5py import h5t
+
+    for name in DTYPES:
+        if kind == h5t.py_create(np.dtype(name).newbyteorder("<"), logical=True):
+            return name
+    names = {getattr(h5t, name): name.lower() for name in ("INTEGER", "FLOAT", "STRING", "COMPOUND", "VLEN",
+                                                           "REFERENCE", "ENUM", "ARRAY", "OPAQUE", "BITFIELD")}
+    return f"{names.get(kind.get_class(), 'unknown type')} of {kind.get_size()} bytes"
+
+
+def _read(dataset: h5py.Dataset, like: np.ndarray) -> tuple[np.ndarray, str | int | None]:
+    """A dataset's values as an array of the model's shape and dtype, and the checksum noted beside them."""
+    import h5py
+
+    array = np.empty(like.shape, like.dtype)
+    dataset.read(h5py.h5s.ALL, h5py.h5s.ALL, array)
+    return array, _get(h5py.Dataset(dataset), "sha256")

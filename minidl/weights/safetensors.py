@@ -1,0 +1,78 @@
+"""Arrays in a .safetensors file, by the package of that name; the attributes are a text under "minidl" in its metadata.
+
+Others read it too: names and layouts are PyTorch's. The package maps the file into memory and refuses headers whose
+arrays overlap, leave gaps or end elsewhere than the file; how long a header may be is looked at before.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from .common import DTYPES, MAX_NAMED, Kind, Noted, WeightsError, choose_another, describe, quoted, too_much
+
+_LIMIT = 2**21                             # bytes of the header; more for each array
+_LIMIT_PER_ARRAY = 2**10
+_CODES = dict(zip(("F32", "F64", "BOOL", "U8", "I8", "I16", "I32", "I64"), DTYPES, strict=True))
+
+
+def _package(op: str) -> ModuleType:
+    try:
+        import safetensors.numpy
+    except ImportError:
+        raise ImportError(f"{op}: a .safetensors file needs the package safetensors; run pip install "
+                          "'minidl[safetensors]'") from None
+    return safetensors
+
+
+def image(kind: Kind, state: Mapping[str, np.ndarray], attributes: Mapping[str, str | int]) -> bytes:
+    """The file's bytes. One text of metadata: the package writes several in any order."""
+    plain = {name: np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(array.shape)
+             for name, array in state.items()}
+    return _package("save").numpy.save(plain, {"minidl": Noted.text(state, attributes)})
+
+
+@contextmanager
+def opened(kind: Kind, raw: BinaryIO, arrays: int) -> Iterator[File]:
+    """An open file as .safetensors, whose header is no longer than that of so many arrays."""
+    package = _package(kind.reader)
+    length, size = int.from_bytes(raw.read(8), "little"), raw.seek(0, os.SEEK_END)
+    if not 2 <= length <= size - 8:
+        raise WeightsError(f"is not a .safetensors file (its header would have {length} of its {size} bytes); "
+                           f"{choose_another(kind)}")
+    if length > _LIMIT + arrays * _LIMIT_PER_ARRAY:
+        raise WeightsError(too_much(kind))
+    try:
+        with package.safe_open(raw.name, framework="np") as file:
+            yield File(kind, file)
+    except package.SafetensorError as error:
+        raise OSError(str(error)) from error
+
+
+class File(Noted):
+    """An open .safetensors file; its methods are those of common.File."""
+
+    def __init__(self, kind: Kind, file: Any):
+        self.file = file
+        super().__init__(kind, (file.metadata() or {}).get("minidl", ""))
+
+    def entries(self, own: Mapping[str, np.ndarray]) -> tuple[dict[str, str], bool]:
+        found: dict[str, str] = {}
+        strange = 0
+        for name in self.file.keys():  # noqa: SIM118     it is no dict
+            if strange >= MAX_NAMED:
+                return found, False
+            strange += name not in own
+            values = self.file.get_slice(name)
+            kind = values.get_dtype()
+            found[name if name in own else quoted(name)] = describe(tuple(values.get_shape()),
+                                                                    _CODES.get(kind, f"of type {kind}"))
+        return found, True
+
+    def read(self, name: str, like: np.ndarray) -> tuple[np.ndarray, str | int | None]:
+        return self.file.get_tensor(name).astype(like.dtype, copy=False), self.checksum(name)

@@ -1,0 +1,243 @@
+"""Nets as ONNX files: onnxruntime gives what the net gives, and what a file cannot say is refused by name."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import minidl
+from minidl import Tensor, nn, ops, zoo
+from minidl import onnx as exporter
+
+onnx = pytest.importorskip("onnx", reason="the package onnx is not installed")
+onnxruntime = pytest.importorskip("onnxruntime", reason="the package onnxruntime is not installed")
+
+CLOSE = 1e-5                                   # of logits, of which the largest are about 1
+
+
+def images(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def run(path: Path, *inputs: np.ndarray) -> list[np.ndarray]:
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    return session.run(None, {each.name: array for each, array in zip(session.get_inputs(), inputs, strict=True)})
+
+
+def furthest(net: Callable[..., Any], path: Path, example: tuple[np.ndarray, ...], batches: tuple[int, ...]) -> float:
+    """Export a net, and the largest difference of its results from onnxruntime's, for batches of several sizes."""
+    exporter.export(net, path, example)
+    onnx.checker.check_model(onnx.load(path), full_check=True)
+    worst = 0.0
+    for n in batches:
+        inputs = tuple(images(n, *x.shape[1:], seed=n).astype(x.dtype) for x in example)
+        results = net(*map(Tensor, inputs))
+        theirs = run(path, *inputs)
+        for mine, other in zip(results if isinstance(results, tuple) else (results,), theirs, strict=True):
+            assert (mine.shape, mine.dtype) == (other.shape, other.dtype)
+            worst = max(worst, float(abs(mine.numpy().astype("f8") - other).max(initial=0)))
+    return worst
+
+
+@pytest.mark.parametrize(("name", "channels", "options"), [
+    ("lenet5", 1, {}), ("lenet5", 3, {"activation": "relu"}), ("krizhevsky2009", 3, {}), ("perceptron", 1, {}),
+    ("mlp", 3, {"hidden": 100})])
+def test_the_zoos_nets(tmp_path: Path, name: str, channels: int, options: dict[str, Any]) -> None:
+    net = zoo.build(name, in_channels=channels, **options)
+    for parameter in net.parameters():         # or the mlp's outputs are 0
+        parameter.data[...] += 0.01
+    assert furthest(net, tmp_path / "net.onnx", (images(2, channels, 32, 32),), (1, 2, 7)) <= CLOSE
+    model = onnx.load(tmp_path / "net.onnx")
+    assert {each.name for each in model.graph.initializer} >= {path for path, _ in net.named_parameters()}
+    assert model.graph.input[0].type.tensor_type.shape.dim[0].dim_param == "batch"
+    assert (model.graph.name, model.producer_name, model.producer_version) == (name, "minidl", minidl.__version__)
+
+
+class Own(nn.Module):
+    """What a user may write: pads, pools, dropout, a residual sum, a product, a buffer, branches that are joined."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.c1 = nn.Conv2d(3, 4, (3, 2), stride=(2, 1), padding=((1, 0), (2, 1)))
+        self.c2 = nn.Conv2d(4, 4, 3, padding=1, bias=False)
+        self.drop = nn.Dropout(0.5)
+        self.mean = Tensor(images(1, 3, 1, 1))
+        self.output = nn.Linear(8, 5)
+        self.mix = Tensor(images(4, 4), requires_grad=True)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        x = ops.relu(self.c1((x - self.mean) / 2.0))
+        x = x + ops.tanh(self.c2(x))
+        one = ops.avg_pool2d(x, size=3, stride=2, padding=((1, 0), (2, 1)))
+        two = ops.max_pool2d(x, size=(3, 2), stride=(1, 2), padding=((0, 2), (1, 0)))
+        one = ops.matmul(self.mix, one.reshape(one.shape[0], 4, -1)).max(axis=2)
+        two = self.drop(two.transpose(0, 2, 3, 1)).mean(axis=(1, -2))
+        joined = ops.concatenate([one, two], axis=1)
+        return self.output(joined), ops.softmax(1.0 - joined[:, 1::2] ** 2, axis=1)
+
+
+def test_a_users_net(tmp_path: Path) -> None:
+    net = Own().eval()
+    assert furthest(net, tmp_path / "net.onnx", (images(3, 3, 9, 8),), (1, 3, 4)) <= CLOSE
+
+
+PAIR = images(2, 4, 6), images(2, 4, 6)
+FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
+    "arithmetic": (lambda x, y: (x + y, x - 2, 3 * y, x / (y * y + 1.0), -x, (x * x) ** 1.5), PAIR),
+    "functions": (lambda x, y: (ops.exp(x), ops.log(x * x + 1.0), ops.sqrt(x * x), ops.sigmoid(y)), PAIR),
+    "comparisons": (lambda x, y: (x > y, x >= 0, x < y, x <= 0.5, ops.eq(x, y), ops.ne(x, y)), PAIR),
+    "reductions": (lambda x, y: (x.sum(axis=1), y.mean(axis=(1, 2), keepdims=True), x.max(axis=-1), x.argmax(axis=1),
+                                 x.sum(axis=0), x.mean()), PAIR),
+    "all": (lambda x, y: (x.sum(), x.argmax(), y.max(), x.sum() + y.mean()), PAIR),
+    "softmax": (lambda x, y: (ops.softmax(x, axis=1), ops.log_softmax(y)), PAIR),
+    "shapes": (lambda x, y: (x.flatten(1), x.reshape(-1, 3), x.reshape(x.shape[0], 2, 2, -1), y.T,
+                             y.transpose(0, -1, 1), x.flatten()), PAIR),
+    "indices": (lambda x, y: (x[:, 1], x[:, -1, ::2], x[..., None, 1:-1], y[:, ::-1], y[:, None, 3:1:-1], x[0],
+                              x[-1:, :2, 0], x[...], x[1:]), (images(3, 4, 6), images(3, 4, 6))),
+    "products": (lambda x, y: (ops.matmul(x, y.transpose(0, 2, 1)), x @ y[0].T), PAIR),
+    "joined": (lambda x, y: ops.concatenate([x, y[:, :2], x], axis=-2), PAIR),
+    "an input": (lambda x, y: (y, x, x.detach()), PAIR),
+    "a constant": (lambda x, y: (x + Tensor(np.arange(6.0, dtype=np.float32)), Tensor([1.0])), PAIR),
+    "integers": (lambda x: (x + 1, x * x, x.max(axis=1)), (np.arange(8).reshape(2, 4),)),
+    "pools": (lambda x: (ops.avg_pool2d(x, size=(2, 3), stride=(1, 2), padding=((1, 0), (0, 2))),
+                         ops.avg_pool2d(x, size=3, padding=1), ops.max_pool2d(x, size=2, stride=3, padding=1)),
+              (images(2, 3, 7, 8),)),
+    "convolutions": (lambda x: ops.conv2d(x, Tensor(images(5, 3, 3, 2)), Tensor(images(5)), stride=(1, 2),
+                                          padding=((2, 0), (1, 3)), algorithm="direct"), (images(2, 3, 7, 8),)),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_each_row(tmp_path: Path, name: str) -> None:
+    function, example = FUNCTIONS[name]
+    assert furthest(function, tmp_path / "net.onnx", example, (len(example[0]), 5)) <= CLOSE
+
+
+def test_every_row_is_tried() -> None:
+    seen: set[str] = set()
+
+    class Seen(exporter._Trace):
+        def run(self, name: str, *rest: Any) -> Any:
+            seen.add(name)
+            return super().run(name, *rest)
+
+    for function, example in [*FUNCTIONS.values(), (Own().eval(), (images(1, 3, 9, 8),))]:
+        Seen(function, tuple(map(Tensor, example)))
+    assert seen == set(exporter.ROWS)
+    assert set(exporter.ROWS) <= set(ops.OPS)
+
+
+class Drops(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.dropout(x, 0.5)
+
+
+def in_place(x: Tensor) -> Tensor:
+    y = x * 2.0
+    y += 1.0
+    return y
+
+
+REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
+    "no row": (lambda x: ops.cross_entropy(x, [0] * x.shape[0]), "op 'cross_entropy' has no row in minidl.onnx.ROWS, wh"
+               "ich has add, sub, mul,"),
+    "dropout": (nn.Sequential(nn.Dropout(0.5)), "the net drops values at random; call net.eval() first"),
+    "a value": (lambda x: x * float(x.max()), "the net reads a Tensor's values, which a file cannot repeat; return"),
+    "an array": (lambda x: Tensor(x.data * 2), "the net takes a Tensor's array (.data), which a file cannot repeat"),
+    "in place": (in_place, "the net changes a Tensor in place, which a file cannot repeat; compute a new one"),
+    "a count": (lambda x: x / float(x.shape[0]), "the net does something else for another number of images; make its"),
+    "another op": (lambda x: x if x.shape[0] > 2 else x * 2.0, "does something else for another number of images"),
+    "a constant": (lambda x: x + Tensor(np.ones((x.shape[0], 1), np.float32)), "a constant has shape (2, 1) for one "
+                   "batch and (3, 1), or other values, for another"),
+    "options": (lambda x: x[:x.shape[0] - 1], "getitem has the options {'index': slice(None, 1, None)} for one batch"),
+    "a mask": (lambda x: x[np.array([True, False, True, True])[:x.shape[0]]] if False else x[:, np.array([0, 2])],
+               "getitem with an array of indices or a mask has no row"),
+    "two sizes": (lambda x: ops.matmul(x, x.T).reshape(x.shape[0], 1, x.shape[0]), "reshape to (2, 1, 2) has 2 sizes "
+                  "that depend on the batch but may have 1"),
+    "no Tensor": (lambda x: [x], "the net returned a list but must return a Tensor or a tuple of Tensors"),
+    "a product of ints": (lambda x: Tensor([1, 2]).mean() * 2, "mean makes float64 of int64, which ONNX does not"),
+    "backward": (lambda x: x.grad, "the net looks at a gradient, which a file cannot repeat"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_a_file_cannot_say_is_refused(tmp_path: Path, name: str) -> None:
+    net, message = REFUSED[name]
+    with pytest.raises(ValueError, match=f"^onnx.export: .*{re.escape(message)}"):
+        exporter.export(net, tmp_path / "net.onnx", images(2, 4))
+    assert not list(tmp_path.iterdir())
+    ops.exp(Tensor([1.0])).numpy()             # nobody listens any more
+
+
+def test_an_example_has_a_batch(tmp_path: Path) -> None:
+    for example in (np.float32(1), np.zeros((0, 3), np.float32), (images(2, 3), images(3, 3))):
+        with pytest.raises(ValueError, match=r"^onnx.export: an example has shape \(.*\) but axis 0 must be the batch"):
+            exporter.export(lambda *x: x[0], tmp_path / "net.onnx", example)  # type: ignore[arg-type]
+
+
+def test_names_of_parameters_do_not_collide(tmp_path: Path) -> None:
+    class Named(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.input, self.output = Tensor([2.0]), Tensor([3.0], requires_grad=True)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x * self.input + self.output
+
+    assert furthest(Named(), tmp_path / "net.onnx", (images(2, 4),), (1, 3)) <= CLOSE
+
+
+def test_a_row_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(exporter.ROWS, "tanh")
+    with pytest.raises(ValueError, match="op 'tanh' has no row"):
+        exporter.export(ops.tanh, tmp_path / "net.onnx", images(2, 4))
+    monkeypatch.setitem(exporter.ROWS, "tanh", lambda graph, ndim, x: graph.node("Tanh", x))
+    assert furthest(ops.tanh, tmp_path / "net.onnx", (images(2, 4),), (1, 3)) <= CLOSE
+
+
+def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(ImportError, match=r"^onnx.export: needs the package onnx; run pip install 'minidl\[onnx\]'$"):
+        exporter.export(ops.tanh, tmp_path / "net.onnx", images(2, 4))
+
+
+def test_a_file_is_whole_or_not_there(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"^onnx.export: '.*no' is not a folder; create it"):
+        exporter.export(ops.tanh, tmp_path / "no" / "net.onnx", images(2, 4))
+
+
+# ---------------------------------------------------------------- PyTorch -> minidl -> ONNX -> onnxruntime
+def torch_nets() -> dict[str, tuple[Any, nn.Module, int]]:
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    from torch.nn import AvgPool2d, Conv2d, Flatten, Linear, Sequential, Sigmoid, Tanh, ZeroPad2d
+
+    torch.manual_seed(0)
+    lenet5 = Sequential(Conv2d(1, 6, 5), Tanh(), AvgPool2d(2), Conv2d(6, 16, 5), Tanh(), AvgPool2d(2),
+                        Conv2d(16, 120, 5), Tanh(), Flatten(), Linear(120, 84), Tanh(), Linear(84, 10))
+    krizhevsky = Sequential(ZeroPad2d((4, 3, 4, 3)), Conv2d(3, 64, 8), Sigmoid(), AvgPool2d(4), Flatten(),
+                            Linear(4096, 10))
+    return {"lenet5": (lenet5, zoo.build("lenet5"), 1), "krizhevsky2009": (krizhevsky, zoo.build("krizhevsky2009"), 3)}
+
+
+@pytest.mark.parametrize("name", ["lenet5", "krizhevsky2009"])
+def test_from_pytorch_to_onnxruntime(tmp_path: Path, name: str) -> None:
+    theirs, mine, channels = torch_nets()[name]
+    state = zip(mine.state_dict(), theirs.state_dict().values(), strict=True)     # the same order and layouts
+    mine.load_state_dict({path: values.numpy() for path, values in state})
+    exporter.export(mine, tmp_path / "net.onnx", images(1, channels, 32, 32))
+    import torch
+
+    x = images(16, channels, 32, 32)
+    with torch.no_grad():
+        expected = theirs(torch.from_numpy(x)).numpy()
+    ours, again = mine(Tensor(x)).numpy(), run(tmp_path / "net.onnx", x)[0]
+    assert abs(expected).max() > 0.1
+    assert abs(expected - ours).max() <= CLOSE
+    assert abs(ours - again).max() <= CLOSE
+    assert abs(expected - again).max() <= CLOSE
