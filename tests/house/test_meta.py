@@ -112,7 +112,7 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
     # the model of a file is built by the zoo, which lies outside
     *((f"minidl/weights{file}", ("h5py", "safetensors", "minidl/version", "minidl/weights", *more, *TOOLS))
       for file, more in (("/__init__", ("minidl/init", "minidl/__init__")), ("", ()))),
-    ("minidl/plot", ("numpy", "matplotlib")),
+    ("minidl/plot", ("numpy", "matplotlib", "tensorboardX", "minidl")),
     ("minidl/emulator", ("numpy", "minidl/emulator", "minidl/ops/sources")),
     ("minidl/training", ("numpy", "tqdm", "minidl")),
     ("minidl/cli", ("numpy", "cupy", "PIL", "minidl")),

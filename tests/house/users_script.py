@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 import minidl
-from minidl import Tensor, data, init, nn, ops, optim, zoo
+from minidl import Tensor, data, init, nn, ops, optim, plot, training, zoo
 
 x: Tensor = Tensor(np.ones((2, 3, 8, 8), np.float32))
 w: Tensor = Tensor([[[[1.0]]] * 3], requires_grad=True)
@@ -107,3 +107,15 @@ def train() -> None:
     minidl.onnx.ROWS["tanh"] = lambda graph, ndim, x: graph.node("Tanh", x)
     where: tuple[int, int] = shared.__dlpack_device__()
     facts: dict[str, object] = shared.__cuda_array_interface__
+
+
+# ---------------------------------------------------------------- pictures
+def draw(net: nn.Module, test: data.DataLoader, weights: np.ndarray) -> str:
+    plot.curves(training.read_metrics("run"), "curves.png")
+    plot.filters(weights, "filters.svg")
+    plot.confusion(labels, np.array([1, 0]), ["cat", "dog"], "confusion.pdf")
+    paths = plot.pictures("run", net, test)
+    board = plot.TensorBoard("run")
+    board(training.machine())
+    board.close()
+    return f"{plot.report('run').name} {paths[0].name}"
