@@ -79,23 +79,7 @@ def save(model: Model, path: str | os.PathLike[str]) -> None:
     state = _state("save", model)
     ties = _ties(state)
     image = _image({name: array for name, array in state.items() if name not in ties}, _attributes(model, ties))
-    target = Path(os.path.realpath(path))  # a symbolic link stays, and the file it names is replaced
-    if os.path.exists(target):
-        _require_file("save", target)
-    if not os.path.isdir(target.parent):
-        raise FileNotFoundError(f"save: '{target.parent}' is not a folder; create it, or choose another for "
-                                f"'{target.name}'")
-    try:
-        _replace(target, image)
-    except OSError as error:
-        raise type(error)(f"save: '{target}' cannot be written ({error.strerror or error}); "
-                          "choose a folder that is writable and has room") from error
-    try:
-        _sync_folder(target.parent)
-    except OSError as error:
-        warnings.warn(f"save: '{target}' was written, but its folder could not be synced ({error.strerror or error}); "
-                      "after a power failure the older file may be there", RuntimeWarning, stacklevel=2)
-    _warn_of_nonfinite("save", target, state)
+    _warn_of_nonfinite("save", _write("save", path, image), state)
 
 
 def load(model: Model, path: str | os.PathLike[str]) -> None:
@@ -116,9 +100,8 @@ def load(model: Model, path: str | os.PathLike[str]) -> None:
     own = _state("load", model)
     ties = _ties(own)
     expected = {name: _describe(array.shape, array.dtype.name) for name, array in own.items()}
-    state: dict[str, np.ndarray] = {}
     source: dict[str, str] = {}
-    damaged, apart = [], []
+    apart = []
     with _opened(path, len(own)) as (file, meter):
         saved_from = _metadata(file)["model"]
         aliases = _aliases(file)
@@ -135,13 +118,7 @@ def load(model: Model, path: str | os.PathLike[str]) -> None:
             raise WeightsError(f"was saved from {_shown(saved_from)} and does not fit {_shown(_model_name(model))}: "
                                f"{_listed(wrong, all_seen)}; build the model that it was saved from, or write it anew "
                                "with minidl.save")
-        for name in (name for name in own if name in stored):
-            meter.left += own[name].nbytes
-            state[name], noted = _read(stored[name], own[name])
-            if (digest := _digest(state[name])) != noted:
-                damaged.append(f"{name} has sha256 {digest} but its attribute says {_shown(noted)}")
-            elif state[name].dtype == bool and state[name].view(np.uint8).max(initial=0) > 1:
-                damaged.append(f"{name} has values other than False and True")
+        state, damaged = _values(stored, own, meter)
         state |= {alias: state[name] for alias, name in aliases.items()}
         for name in own:                   # of several names of an array in the model, the first that is given counts
             first = source.setdefault(ties.get(name, name), name) if name in state else None
@@ -272,8 +249,11 @@ def _attributes(model: Model, ties: dict[str, str]) -> dict[str, str | int]:
 
 
 # ---------------------------------------------------------------------- writing
-def _image(state: Mapping[str, np.ndarray], attributes: Mapping[str, str | int]) -> io.BytesIO:
-    """The file's bytes, made in memory: HDF5 cannot close a file cleanly once the disk is full."""
+def _image(state: Mapping[str, np.ndarray], attributes: Mapping[str, str | int], top: str = "model") -> io.BytesIO:
+    """The file's bytes, made in memory: HDF5 cannot close a file cleanly once the disk is full.
+
+    top: the group that holds the arrays; "" for the root.
+    """
     import h5py
 
     image = io.BytesIO()
@@ -281,7 +261,7 @@ def _image(state: Mapping[str, np.ndarray], attributes: Mapping[str, str | int])
     with h5py.File(image, "w", libver=("v108", "v108")) as file:
         for name, value in attributes.items():
             _put(file, name, value)
-        group = file.create_group("model")
+        group = file.create_group(top) if top else file
         for name, array in state.items():
             dataset = group.create_dataset(name.replace(".", "/"), data=array, track_times=False,
                                            dtype=array.dtype.newbyteorder("<"))
@@ -298,6 +278,27 @@ def _put(owner: h5py.Group, name: str, value: str | int) -> None:
         owner.attrs.create(name, encoded, dtype=h5py.string_dtype("utf-8", len(encoded) or 1))
     else:
         owner.attrs.create(name, value, dtype="<i8")
+
+
+def _write(op: str, path: str | os.PathLike[str], image: io.BytesIO) -> Path:
+    """Make a file of these bytes, whole or not at all, and make it last; returns where it lies."""
+    target = Path(os.path.realpath(path))  # a symbolic link stays, and the file it names is replaced
+    if os.path.exists(target):
+        _require_file(op, target)
+    if not os.path.isdir(target.parent):
+        raise FileNotFoundError(f"{op}: '{target.parent}' is not a folder; create it, or choose another for "
+                                f"'{target.name}'")
+    try:
+        _replace(target, image)
+    except OSError as error:
+        raise type(error)(f"{op}: '{target}' cannot be written ({error.strerror or error}); "
+                          "choose a folder that is writable and has room") from error
+    try:
+        _sync_folder(target.parent)
+    except OSError as error:
+        warnings.warn(f"{op}: '{target}' was written, but its folder could not be synced ({error.strerror or error}); "
+                      "after a power failure the older file may be there", RuntimeWarning, stacklevel=3)
+    return target
 
 
 def _replace(target: Path, image: io.BytesIO) -> None:
@@ -342,8 +343,9 @@ def _sync_folder(path: Path) -> None:
 class _Meter(io.RawIOBase):
     """A file of which HDF5 may read so many bytes: it would take whatever length a file claims for anything."""
 
-    def __init__(self, raw: BinaryIO, left: int):
+    def __init__(self, raw: BinaryIO, left: int, writer: str):
         self.raw, self.left = raw, left
+        self.verdict = f"has more beside its arrays than {writer} writes; choose a file that {writer} wrote"
 
     def readable(self) -> bool:
         return True
@@ -360,22 +362,20 @@ class _Meter(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         self.left -= len(buffer)
         if self.left < 0:
-            raise WeightsError(_TOO_MUCH)
+            raise WeightsError(self.verdict)
         return self.raw.readinto(buffer)  # type: ignore[attr-defined]
 
 
-_TOO_MUCH = "has more beside its weights than minidl.save writes; choose a file that minidl.save wrote"
-
-
 @contextmanager
-def _opened(path: str | os.PathLike[str], arrays: int = 0) -> Iterator[tuple[Any, _Meter]]:
+def _opened(path: str | os.PathLike[str], arrays: int = 0, op: str = "load",
+            writer: str = "minidl.save") -> Iterator[tuple[Any, _Meter]]:
     """The h5py.File at `path`, and what counts its reads; a WeightsError from within is a sentence about the file,
-    which gets its subject."""
+    which gets its subject. writer: what writes such files, for messages."""
     import h5py
 
     if not os.path.exists(path):
-        raise FileNotFoundError(f"load: '{path}' does not exist; check the path, or write it with minidl.save")
-    _require_file("load", Path(path))
+        raise FileNotFoundError(f"{op}: '{path}' does not exist; check the path, or write it with {writer}")
+    _require_file(op, Path(path))
     meter = None
     try:
         # HDF5 is given an open file: it would lock a path, which some shared file systems refuse.
@@ -383,27 +383,27 @@ def _opened(path: str | os.PathLike[str], arrays: int = 0) -> Iterator[tuple[Any
             header = raw.read(48)
             if (start := header[:len(_SIGNATURE)]) != _SIGNATURE:
                 raise WeightsError(f"is not an HDF5 file (it starts with {start!r} instead of {_SIGNATURE!r}); "
-                                   "choose a file that minidl.save wrote")
+                                   f"choose a file that {writer} wrote")
             # Superblock 2, addresses of 8 bytes, none of them relative, no extension: as `_image` writes it.
             if len(header) == 48 and (header[8:11] != b"\x02\x08\x08" or header[12:28] != bytes(8) + b"\xff" * 8):
                 raise WeightsError(f"is HDF5 of another layout (its superblock is {header[8:28].hex()}); choose a file "
-                                   "that minidl.save wrote")
-            meter = _Meter(raw, _OVERHEAD + arrays * _OVERHEAD_PER_ARRAY)
+                                   f"that {writer} wrote")
+            meter = _Meter(raw, _OVERHEAD + arrays * _OVERHEAD_PER_ARRAY, writer)
             with h5py.File(meter, "r") as file:
                 size, end = raw.seek(0, os.SEEK_END), int.from_bytes(header[28:36], "little")
                 if size > end:
-                    raise WeightsError(f"has {size - end} bytes after its end; choose a file that minidl.save wrote")
+                    raise WeightsError(f"has {size - end} bytes after its end; choose a file that {writer} wrote")
                 yield file, meter
     except WeightsError as verdict:
-        raise WeightsError(f"load: '{path}' {verdict}") from None
+        raise WeightsError(f"{op}: '{path}' {verdict}") from None
     except PermissionError as error:
-        raise PermissionError(f"load: '{path}' cannot be read ({error.strerror}); "
+        raise PermissionError(f"{op}: '{path}' cannot be read ({error.strerror}); "
                               "change its permissions") from error
     except (OSError, RuntimeError, KeyError, TypeError, ValueError) as error:  # all of them seen on damaged bytes
         if meter is not None and meter.left < 0:
-            raise WeightsError(f"load: '{path}' {_TOO_MUCH}") from None
+            raise WeightsError(f"{op}: '{path}' {meter.verdict}") from None
         said = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(str(error).split())[:200])
-        raise WeightsError(f"load: '{path}' is truncated or damaged ({said}); "
+        raise WeightsError(f"{op}: '{path}' is truncated or damaged ({said}); "
                            "copy it again from where it came from") from error
 
 
@@ -466,10 +466,10 @@ def _aliases(file: h5py.File) -> dict[str, str]:
     return found
 
 
-def _objects(file: h5py.File, own: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
+def _objects(file: h5py.File, own: Mapping[str, Any], top: str = "model") -> tuple[dict[str, Any], bool]:
     """All that lies in the file, by the names of arrays: a dataset's id, or in words what is there instead.
 
-    Stops at the 20th that the model does not have, which the second result then says with False.
+    top: the group that holds the arrays; "" for the root. Stops at the 20th that the model does not have, which the second result then says with False.
     """
     import h5py
 
@@ -477,12 +477,12 @@ def _objects(file: h5py.File, own: Mapping[str, Any]) -> tuple[dict[str, Any], b
     deepest = 1 + max(name.count(".") for name in own)
     seen: set[int] = set()
     found: dict[str, Any] = {}
-    waiting: list[tuple[tuple[str, ...], bytes, Any]] = [(("/" + _part(link),), link, file.id)
-                                                         for link in _links(file.id, len(own))]
+    waiting: list[tuple[tuple[str, ...], bytes, Any]] = [((f"/{_part(link)}" if top else _part(link),), link,
+                                                          file.id) for link in _links(file.id, len(own))]
     while waiting and len(found.keys() - own.keys()) < _MAX_NAMED:
         parts, link, group = waiting.pop()
         name = ".".join(parts)
-        parts = parts if parts != ("/model",) else ()
+        parts = parts if parts != (f"/{top}",) else ()
         # HDF5 would take a "/" within a link's name for a path, and follow every link along it.
         kind = None if b"/" in link else group.links.get_info(link).type
         if kind != h5py.h5l.TYPE_HARD:
@@ -494,7 +494,7 @@ def _objects(file: h5py.File, own: Mapping[str, Any]) -> tuple[dict[str, Any], b
             found[name] = "a second link to another entry"
         elif not isinstance(entry, h5py.h5g.GroupID):
             found[name] = entry if isinstance(entry, h5py.h5d.DatasetID) else "a named type"
-        elif name != "/model" and (name.startswith("/") or len(parts) >= deepest):
+        elif name != f"/{top}" and (name.startswith("/") or len(parts) >= deepest):
             found[name] = "a group"
         elif below := _links(entry, len(own)):
             waiting += [((*parts, _part(child)), child, entry) for child in reversed(below)]
@@ -555,6 +555,21 @@ def _type_name(kind: h5py.h5t.TypeID) -> str:
     names = {getattr(h5t, name): name.lower() for name in ("INTEGER", "FLOAT", "STRING", "COMPOUND", "VLEN",
                                                            "REFERENCE", "ENUM", "ARRAY", "OPAQUE", "BITFIELD")}
     return f"{names.get(kind.get_class(), 'unknown type')} of {kind.get_size()} bytes"
+
+
+def _values(stored: Mapping[str, Any], own: Mapping[str, np.ndarray],
+            meter: _Meter) -> tuple[dict[str, np.ndarray], list[str]]:
+    """The values of all datasets that there are for `own`'s arrays, which they fit; and in words what is damaged."""
+    state: dict[str, np.ndarray] = {}
+    damaged = []
+    for name in (name for name in own if name in stored):
+        meter.left += own[name].nbytes
+        state[name], noted = _read(stored[name], own[name])
+        if (digest := _digest(state[name])) != noted:
+            damaged.append(f"{name} has sha256 {digest} but its attribute says {_shown(noted)}")
+        elif state[name].dtype == bool and state[name].view(np.uint8).max(initial=0) > 1:
+            damaged.append(f"{name} has values other than False and True")
+    return state, damaged
 
 
 def _read(dataset: h5py.Dataset, like: np.ndarray) -> tuple[np.ndarray, str | int | None]:
