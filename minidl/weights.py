@@ -469,7 +469,8 @@ def _aliases(file: h5py.File) -> dict[str, str]:
 def _objects(file: h5py.File, own: Mapping[str, Any], top: str = "model") -> tuple[dict[str, Any], bool]:
     """All that lies in the file, by the names of arrays: a dataset's id, or in words what is there instead.
 
-    top: the group that holds the arrays; "" for the root. Stops at the 20th that the model does not have, which the second result then says with False.
+    top: the group that holds the arrays; "" for the root. Stops at the 20th that the model does not have, which the
+    second result then says with False.
     """
     import h5py
 
