@@ -31,7 +31,8 @@ def load_state(sgd: SGD, state: Mapping[str, Any]) -> None:
     mode.recorder.refuse("loads an optimizer's state", "do it outside the step")
     groups = state.get("groups") if isinstance(state, Mapping) else None
     if not isinstance(groups, list) or not all(isinstance(group, Mapping) and {*NUMBERS, "velocities"} == group.keys()
-                                               and isinstance(group["velocities"], list) for group in groups):
+                                               and isinstance(group["velocities"], list)
+                                               and isinstance(group["nesterov"], bool) for group in groups):
         raise ValueError(f"SGD.load_state_dict: the state is a {type(state).__name__} but must be what state_dict gave")
     mine, theirs = ([len(group[name]) for group in those]
                     for those, name in ((sgd.groups, "params"), (groups, "velocities")))

@@ -264,10 +264,10 @@ def test_metrics_are_the_sums(compiled: bool) -> None:
     assert_metrics_are_the_sums("cpu", compiled)
 
 
-@pytest.mark.parametrize(("loss", "logits", "labels"), [((2,), (2, 3), (2,)), ((), (2,), (2,)), ((), (2, 3), (3,))])
+@pytest.mark.parametrize(("loss", "logits", "labels"), [((2,), (2, 3), (2,)), ((), (), (2,)), ((), (2, 3), (3,))])
 def test_metrics_of_other_shapes_are_refused(loss: Any, logits: Any, labels: Any) -> None:
-    said = re.escape(f"RunningMetrics: loss, logits and labels have shapes {loss}, {logits} and {labels} but must be "
-                     "(), (n, classes) and (n,); pass a batch's mean loss")
+    said = re.escape(f"RunningMetrics: loss, outputs and targets have shapes {loss}, {logits} and {labels} but must be "
+                     "(), (n, ...) and (n, ...); pass a batch's mean loss")
     with pytest.raises(ValueError, match=f"^{said}$"):
         RunningMetrics("cpu").update(*(Tensor(np.zeros(shape)) for shape in (loss, logits, labels)))
 
