@@ -1,8 +1,8 @@
 """Checkpoints: all that a training needs to go on as if nothing had happened, in an HDF5 file.
 
 The file is as weights are (weights.py): arrays by their paths, /model/c1/weight and /optimizer/groups/0/velocities/0,
-and beside them /state, the rest as JSON, in which {"__array__": path} stands for an array. It is written whole or not
-at all, and read with the names, shapes and dtypes that the running training has; anything else is refused.
+and beside them /state, the rest as JSON, in which {"__array__": true} stands for the array of that path. It is written
+whole or not at all, and read with the names, shapes and dtypes that the running training has; anything else is refused.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ FORMAT, FORMAT_VERSION = "minidl-checkpoint", 1
 MAX_STATE = 2**26                          # bytes of JSON
 WRITER = "training.fit"
 NAMES = "checkpoint.h5", "checkpoint-previous.h5"
+
+ARRAY = {"__array__": True}
 
 State = dict[str, Any]
 
@@ -101,7 +103,7 @@ def read_state(path: str | os.PathLike[str], like: Mapping[str, Any], optional: 
         if damaged:
             raise WeightsError(f"is damaged: {_listed(damaged)}; take the checkpoint before it")
         try:
-            state = _together(json.loads(arrays.pop("state").tobytes()), arrays)
+            state = _together(json.loads(arrays.pop("state").tobytes()), "", arrays)
         except (ValueError, KeyError, TypeError, RecursionError):
             state = None
         if not isinstance(state, dict):
@@ -119,22 +121,28 @@ def _apart(value: Any, path: str, arrays: dict[str, np.ndarray]) -> Any:
             raise ValueError(f"checkpoint: {path!r} names {'two arrays' if path in arrays else 'an array'} but must be "
                              "letters, digits, '_' and '-' with single dots in between, once; rename the key")
         arrays[path] = value
-        return {"__array__": path}
+        return ARRAY
     if isinstance(value, (list, tuple)):
         value = dict(enumerate(value))
         return list(_apart(value, path, arrays).values())
     if isinstance(value, Mapping):
-        return {key: _apart(each, f"{path}.{key}" if path else str(key), arrays) for key, each in value.items()}
+        return {key: _apart(each, _join(path, key), arrays) for key, each in value.items()}
     return value
 
 
-def _together(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
+def _together(value: Any, path: str, arrays: Mapping[str, np.ndarray]) -> Any:
     """The inverse of `_apart`."""
+    if value == ARRAY:
+        return arrays[path]
+    if isinstance(value, list):
+        return list(_together(dict(enumerate(value)), path, arrays).values())
     if isinstance(value, dict):
-        if value.keys() == {"__array__"}:
-            return arrays[value["__array__"]]
-        return {key: _together(each, arrays) for key, each in value.items()}
-    return [_together(each, arrays) for each in value] if isinstance(value, list) else value
+        return {key: _together(each, _join(path, key), arrays) for key, each in value.items()}
+    return value
+
+
+def _join(path: str, key: object) -> str:
+    return f"{path}.{key}" if path else str(key)
 
 
 def _number(value: object) -> Any:

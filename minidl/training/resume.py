@@ -87,8 +87,10 @@ def restore(path: str | os.PathLike[str], run: _Plain, callbacks: Callbacks, epo
         raise ValueError(f"fit: the checkpoint in '{path}' is from other batches: {'; '.join(wrong)}; make the loader "
                          "as it was")
     callbacks.check(state["callbacks"])
+    drawn = rng.get_state()
+    rng.set_state(state["rng"])            # refuses what cannot be,
+    rng.set_state(drawn)                   # as does
     run.optimizer.load_state_dict(state["optimizer"])
-    rng.set_state(state["rng"])
     run.model.load_state_dict(state["model"])
     run.warm_up(place)
     tensors = dict(run.model.named_tensors())
@@ -107,6 +109,8 @@ def _place(state: State, run: _Plain, path: object) -> Place:
     kinds = {each.name: type(getattr(Place(), each.name)) for each in fields(Place)}
     found, keys = state.get("place"), {"place", "rng", "data", "model", "optimizer", "callbacks", "best_accuracy"}
     if (state.keys() == keys and isinstance(found, dict) and isinstance(state["data"], dict)
+            and isinstance(state["model"], dict) and state["model"].keys() == _tensors(run).keys()
+            and all(isinstance(array, np.ndarray) for array in state["model"].values())
             and {name: type(value) for name, value in found.items()} == kinds):
         place = Place(**found)
         if (all(0 <= value < 2**63 for value in (place.epoch, place.batch, place.images, place.step))
