@@ -148,6 +148,8 @@ def fit(model: nn.Module, optimizer: optim.SGD, train: data.DataLoader, test: da
         place = restore(saved.folder, run, called, epochs)
     elif resume is not True and resume:
         place = restore(resume, run, called, epochs)
+    if place.step and say and (place.epoch < epochs):
+        say(f"goes on in epoch {place.epoch + 1}/{epochs}, after step {place.step}")
     return _Fit(run, place, epochs, schedule or optim.constant(), called, saved, progress, say).run()
 
 

@@ -21,7 +21,8 @@ from .metrics import Metrics
 if TYPE_CHECKING:
     from .loop import _Plain
 
-DATA = ("images_per_epoch", "batch_size", "seed", "shuffle", "drop_last", "preprocessing")     # decide an order
+# What a loader has that decides which numbers a step is given.
+DATA = ("images_per_epoch", "batch_size", "seed", "shuffle", "drop_last", "preprocessing", "augment")
 
 
 @dataclass

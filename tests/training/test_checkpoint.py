@@ -1,7 +1,8 @@
 """Checkpoints: a training that was stopped, killed or out of room ends in the bits of one that was not.
 
 The runs that are killed are child processes. `MINIDL_RESUMES=20 python -m pytest -s -k killed
-tests/training/test_checkpoint.py` kills each kind of run at 20 instants in each of the three ways, and prints how many ended in the right bits.
+tests/training/test_checkpoint.py` kills each kind of run at 20 instants in each of the three ways, and prints how many
+ended in the right bits.
 """
 
 from __future__ import annotations
@@ -312,8 +313,8 @@ def test_resume_names_a_file_or_a_folder(tmp_path: Path) -> None:
     first = training.fit(checkpoints=tmp_path / "a", epochs=1)
     for source in (tmp_path / "a", tmp_path / "a" / "checkpoint.h5"):
         assert Training("mixed", False).fit(resume=source, epochs=1) == first
-    with pytest.raises(FileNotFoundError, match=r"^resume: '.*nowhere' does not exist; check the path, or write it with "
-                                                r"training.fit"):
+    with pytest.raises(FileNotFoundError, match=r"^resume: '.*nowhere' does not exist; check the path, or write it "
+                                                r"with training.fit"):
         Training("mixed", False).fit(resume=tmp_path / "nowhere")
 
 
@@ -418,7 +419,8 @@ def test_a_checkpoint_of_broken_numbers_is_not_written(tmp_path: Path) -> None:
 
 # ---------------------------------------------------------------- the file
 STATE = {"a": {"w": np.arange(6, dtype=np.float32).reshape(2, 3), "n": np.array(5)},
-         "list": [np.ones(3), None, 1.5, "x"], "numbers": {"i": np.int64(3), "f": float("inf"), "b": True}, "empty": np.zeros((0, 2))}
+         "list": [np.ones(3), None, 1.5, "x"], "numbers": {"i": np.int64(3), "f": float("inf"), "b": True},
+         "empty": np.zeros((0, 2))}
 
 
 def test_a_state_comes_back(tmp_path: Path) -> None:
