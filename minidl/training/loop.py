@@ -119,8 +119,8 @@ def fit(model: nn.Module, optimizer: optim.SGD, train: data.DataLoader, test: da
 
     compiled: replay the step, and that of the evaluation, with `minidl.compile`, with batches, rates and metrics on the
     device, so that an epoch runs without waiting for the host; a loss that is not finite is then seen at the epoch's
-    end. None: on a CUDA device alone, and with loaders that do not make their batches in a way of their own (another
-    `__iter__`), which compiled=True refuses. progress: a bar in a terminal or notebook. say: is given a line per epoch.
+    end. None: on a CUDA device alone, and with loaders that do not make their batches in a way of their own
+    (`data.own_batches`), which compiled=True refuses. progress: a bar in a terminal or notebook. say: is given a line per epoch.
 
     checkpoints: a folder for checkpoint.h5 and the one before it, checkpoint-previous.h5: one after each epoch, each
     `save_every` steps, and upon Ctrl-C and SIGTERM, which then stop the training between two steps (`Interrupted`, a
@@ -140,7 +140,7 @@ def fit(model: nn.Module, optimizer: optim.SGD, train: data.DataLoader, test: da
         raise ValueError(f"fit: '{saved.folder}' holds a checkpoint already; pass resume=True to go on from it, or "
                          "name another folder")
     if compiled is None:
-        compiled = train.device == "cuda" and data.own_batches(train) is None
+        compiled = train.device == "cuda" and not (data.own_batches(train) or data.own_batches(test))
     kind = _Compiled if compiled else _Plain
     run = kind(model, optimizer, train, test, loss, metrics)
     place = Place()
