@@ -19,7 +19,7 @@ from ..mode import mode, no_grad
 from ..tensor import Tensor
 from .callbacks import Callback, Callbacks, Step
 from .checkpoint import Checkpoints, Interrupted
-from .metrics import Function, Metrics, Progress, RunningMetrics, line_of, means_of, right_answers
+from .metrics import Function, Metrics, Progress, RunningMetrics, line_of, means_of, require_loss, right_answers
 from .resume import Place, restore, state_of
 
 
@@ -41,6 +41,7 @@ def _update(model: nn.Module, optimizer: optim.SGD, inputs: Any, targets: Any, r
     optimizer.zero_grad()
     outputs = model(inputs)
     value = loss(outputs, targets)
+    require_loss(value)
     if look and not math.isfinite(float(value)):
         lr = optimizer.lr if rates is None else rates.table.numpy()[0, int(rates.position.numpy()[0])]
         raise FloatingPointError(f"training: the loss is {float(value)} (learning rate {lr:g}); use a smaller learning "
@@ -120,7 +121,8 @@ def fit(model: nn.Module, optimizer: optim.SGD, train: data.DataLoader, test: da
     compiled: replay the step, and that of the evaluation, with `minidl.compile`, with batches, rates and metrics on the
     device, so that an epoch runs without waiting for the host; a loss that is not finite is then seen at the epoch's
     end. None: on a CUDA device alone, and with loaders that do not make their batches in a way of their own
-    (`data.own_batches`), which compiled=True refuses. progress: a bar in a terminal or notebook. say: is given a line per epoch.
+    (`data.own_batches`), which compiled=True refuses. progress: a bar in a terminal or notebook. say: is given a line
+    per epoch.
 
     checkpoints: a folder for checkpoint.h5 and the one before it, checkpoint-previous.h5: one after each epoch, each
     `save_every` steps, and upon Ctrl-C and SIGTERM, which then stop the training between two steps (`Interrupted`, a

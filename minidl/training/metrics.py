@@ -35,15 +35,12 @@ class RunningMetrics:
         """Count a batch in: its mean loss (one number), outputs, targets (n, ...). Returns whether right answers were
         counted: where outputs are logits (n,classes) and targets integers (n,).
 
-        Raises ValueError for shapes that do not fit, TypeError for a loss that is not a Tensor.
+        Raises TypeError for a loss that is not one number, ValueError for outputs of other images than the targets'.
         """
-        if not isinstance(loss, Tensor):
-            raise TypeError(f"RunningMetrics: the loss is a {type(loss).__name__} but must be a Tensor of one number; "
-                            "pass a batch's mean loss")
-        if loss.size != 1 or (isinstance(outputs, Tensor) and outputs.shape[:1] != targets.shape[:1]):
-            given = outputs.shape if isinstance(outputs, Tensor) else type(outputs).__name__
-            raise ValueError(f"RunningMetrics: loss, outputs and targets have shapes {loss.shape}, {given} and "
-                             f"{targets.shape} but must be (), (n, ...) and (n, ...); pass a batch's mean loss")
+        require_loss(loss)
+        if isinstance(outputs, Tensor) and outputs.shape[:1] != targets.shape[:1]:
+            raise ValueError(f"RunningMetrics: outputs and targets have shapes {outputs.shape} and {targets.shape} but "
+                             "must be (n, ...) and (n, ...); give one target per image")
         classes = are_classes(outputs, targets)
         if classes:
             k = backend_of(outputs, self.sums, loss, targets)
@@ -86,6 +83,14 @@ class RunningMetrics:
     def means(self, count: int, classes: bool = True) -> dict[str, float]:
         """Of so many images: loss, accuracy (a share in [0, 1]) where right answers were counted, each function's."""
         return means_of(self.totals(), count, classes, self.functions)
+
+
+def require_loss(loss: object) -> None:
+    """Refuse a loss that is not a Tensor of one number."""
+    if not isinstance(loss, Tensor) or loss.size != 1:
+        given = f"Tensor of shape {loss.shape}" if isinstance(loss, Tensor) else type(loss).__name__
+        raise TypeError(f"training: the loss is a {given} but must be a Tensor of one number, a batch's mean; compute "
+                        "it with minidl's ops, and .mean()")
 
 
 def means_of(totals: list[float], count: int, classes: bool, names: Mapping[str, Any]) -> dict[str, float]:
