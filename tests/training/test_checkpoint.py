@@ -28,6 +28,8 @@ import pytest
 
 import minidl
 from minidl import Tensor, data, nn, optim, rng, zoo
+from minidl.compiler import step as compiled_steps
+from minidl.compiler.record import record
 from minidl.training import Interrupted, SaveBest, Step, fit
 from minidl.training.checkpoint import read_newest, read_state, write_state
 
@@ -57,7 +59,7 @@ class Average:
 class Training:
     """A training of one of three nets, with all that it depends on."""
 
-    def __init__(self, net: str, compiled: bool):
+    def __init__(self, net: str, compiled: bool, device: str = "cpu"):
         minidl.manual_seed(3)
         random_ = np.random.default_rng(3)
         c, side, batch = {"lenet5": (1, 32, 16), "krizhevsky2009": (3, 32, 4), "mixed": (2, 8, 8)}[net]
@@ -72,13 +74,14 @@ class Training:
         else:
             self.model = zoo.build(net)
             groups = self.model.parameters()
+        self.model.to(device)
         self.average = Average(self.model)
         self.optimizer = optim.SGD(groups, 0.05, momentum=0.9, weight_decay=1e-3)
 
         def loader(split: str, count: int, shuffle: bool) -> data.DataLoader:
             images = random_.integers(0, 256, (count, c, side, side), np.uint8)
             return data.DataLoader(data.Dataset("mine", split, images, random_.integers(0, 10, count)), batch,
-                                   shuffle=shuffle, seed=5, mean=[0.5] * c, std=[0.25] * c)
+                                   shuffle=shuffle, seed=5, mean=[0.5] * c, std=[0.25] * c, device=device)
         self.train, self.test = loader("train", 11 * batch - 2, True), loader("test", 3 * batch - 1, False)
         self.compiled = compiled
 
@@ -209,16 +212,55 @@ def whole(request: pytest.FixtureRequest) -> tuple[bool, dict[str, Any]]:
 @pytest.mark.parametrize("step", [1, 10, 11, 12, 21, 22, 33])
 def test_a_stopped_run_ends_in_the_same_bits(step: int, whole: tuple[bool, Any], tmp_path: Path) -> None:
     compiled, expected = whole
-    training = Training("mixed", compiled)
+    stop_and_go_on("mixed", compiled, "cpu", step, expected, tmp_path)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("compiled", [False, True], ids=["plain", "compiled"])
+@pytest.mark.parametrize("net", ["lenet5", "krizhevsky2009", "mixed"])
+def test_a_stopped_run_ends_in_the_same_bits_on_cuda(net: str, compiled: bool, tmp_path: Path) -> None:
+    """Also where the first steps after it would be recorded if the ones before it had not been."""
+    training = Training(net, compiled, "cuda")
+    expected = training.result(training.fit())
+    for step in (1, 2, 3, 10, 11, 12, 13, 21, 22, 30, 33):
+        stop_and_go_on(net, compiled, "cuda", step, expected, tmp_path / str(step))
+
+
+def stop_and_go_on(net: str, compiled: bool, device: str, step: int, expected: dict[str, Any], tmp_path: Path) -> None:
+    training = Training(net, compiled, device)
     with pytest.raises(Interrupted, match=rf"^training: SIGTERM stopped it after step {step}; fit\(..., checkpoints="
                                           rf"'{tmp_path}', resume=True\) goes on$") as stop:
         training.fit([stopping(step)], checkpoints=tmp_path)
     assert stop.value.signum == signal.SIGTERM
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    again = Training("mixed", compiled)
+    again = Training(net, compiled, device)
     history = again.fit([stopping(-1)], checkpoints=tmp_path, resume=True)
     assert_same(again.result(history), expected)
+
+
+def test_a_compiled_run_that_goes_on_records_what_it_had_recorded(tmp_path: Path) -> None:
+    """The steps after a checkpoint are recorded where they would have been, and replayed where they would have been:
+    on a GPU the two do not give the same bits."""
+    recorded: list[int] = []
+
+    def counted(*arguments: Any) -> Any:
+        recorded[-1] += 1
+        return record(*arguments)
+
+    for stop, during in ((-1, 8), (1, 8), (2, 8), (11, 8), (12, 8), (22, 8), (23, 8)):
+        recorded.append(0)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(compiled_steps, "record", counted)
+            training = Training("mixed", True)
+            if stop < 0:
+                training.fit()
+            else:
+                with pytest.raises(Interrupted):
+                    training.fit([stopping(stop)], checkpoints=tmp_path / str(stop))
+                recorded[-1] = 0
+                Training("mixed", True).fit([stopping(-1)], checkpoints=tmp_path / str(stop), resume=True)
+        assert recorded[-1] == during, stop
 
 
 def test_plain_and_compiled_runs_continue_each_other(whole: tuple[bool, Any], tmp_path: Path) -> None:

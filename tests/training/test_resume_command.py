@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import json
 import os
 import signal
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from minidl import data
 from minidl.cli import train as cli
 from minidl.ops.cpu import parallel
 from minidl.training import RunFolder, read_config, read_metrics
@@ -19,9 +21,13 @@ QUICK = ["--model", "perceptron", "--data", "synthetic-digits", "--limit-train",
          "--device", "cpu", "--no-progress", "--lr", "0.05"]
 
 
+resolve = functools.cache(data.resolve)   # the same generated images for all tests
+
+
 @pytest.fixture(autouse=True)
 def _here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("MINIDL_OFFLINE", "1")
+    monkeypatch.setattr(data, "resolve", resolve)
     monkeypatch.chdir(tmp_path)
 
 
