@@ -182,13 +182,21 @@ class Checkpoints:
         if not isinstance(every, int) or every < 0:
             raise ValueError(f"checkpoints: every is {every!r} but must be an int of at least 0 (steps)")
         self.folder, self.every = Path(folder), every
-        self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise type(error)(f"checkpoints: '{self.folder}' cannot be made ({error.strerror}); name a folder that can "
+                              "be written") from None
         self.newest, self.previous = (self.folder / name for name in NAMES)
         self.signum: int | None = None
 
     def exist(self) -> bool:
         """Whether there is one to go on from."""
         return self.newest.exists() or self.previous.exists()
+
+    def holds(self, path: str | os.PathLike[str]) -> bool:
+        """Whether a path is this folder or one of its checkpoints."""
+        return Path(path) in (self.folder, self.newest, self.previous)
 
     def save(self, state: State) -> bool:
         """Write the newest; the one before it stays. What goes wrong is a warning, and both stay."""

@@ -138,7 +138,7 @@ def fit(model: nn.Module, optimizer: optim.SGD, train: data.DataLoader, test: da
     saved = None if checkpoints is None else Checkpoints(checkpoints, save_every)
     if resume is True and saved is None:
         raise ValueError("fit: resume is True but no folder is named; pass checkpoints=folder, or resume=file")
-    if saved is not None and not resume and saved.exist():
+    if saved is not None and saved.exist() and resume is not True and not (resume and saved.holds(resume)):
         raise ValueError(f"fit: '{saved.folder}' holds a checkpoint already; pass resume=True to go on from it, or "
                          "name another folder")
     if compiled is None:

@@ -8,6 +8,7 @@ import json
 import math
 import os
 import time
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -62,6 +63,7 @@ class RunFolder:
 
     def _take(self) -> None:
         """Keep other processes out for as long as this object lives, where the system has locks."""
+        weakref.finalize(self, self._lock.close)
         with suppress(ImportError):
             import fcntl
 

@@ -355,6 +355,13 @@ def test_resume_names_a_file_or_a_folder(tmp_path: Path) -> None:
     first = training.fit(checkpoints=tmp_path / "a", epochs=1)
     for source in (tmp_path / "a", tmp_path / "a" / "checkpoint.h5"):
         assert Training("mixed", False).fit(resume=source, epochs=1) == first
+    assert Training("mixed", False).fit(resume=tmp_path / "a", checkpoints=tmp_path / "a", epochs=1) == first
+    Training("mixed", False).fit(resume=tmp_path / "a", checkpoints=tmp_path / "b", epochs=2)
+    with pytest.raises(ValueError, match=r"^fit: '.*b' holds a checkpoint already; pass resume=True to go on from it"):
+        Training("mixed", False).fit(resume=tmp_path / "a", checkpoints=tmp_path / "b", epochs=2)
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match=r"^checkpoints: '.*' cannot be made \(Not a directory\); name a folder that can"):
+        Training("mixed", False).fit(checkpoints=tmp_path / "file" / "folder")
     with pytest.raises(FileNotFoundError, match=r"^resume: '.*nowhere' does not exist; check the path, or write it "
                                                 r"with training.fit"):
         Training("mixed", False).fit(resume=tmp_path / "nowhere")
