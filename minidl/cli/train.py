@@ -84,8 +84,8 @@ def parser(prog: str = "train.py") -> Parser:
                    "that after each epoch")
     p.add_argument("--threads", type=positive, metavar="N", help="CPU threads (default: $MINIDL_NUM_THREADS, or all "
                    "cores)")
-    p.add_argument("--tensorboard", action="store_true", help="write the metrics for TensorBoard, too (extra "
-                   "tensorboard)")
+    p.add_argument("--tensorboard", action=argparse.BooleanOptionalAction, default=False,
+                   help="write the metrics for TensorBoard, too (extra tensorboard)")
     p.add_argument("--list-models", action="store_true", help="name the models and their recipes, and stop")
     p.add_argument("--no-progress", action="store_true", help="no progress bar")
     p.add_argument("--debug", action="store_true", help="show the traceback of an error")
