@@ -537,7 +537,7 @@ def test_hostile_checkpoints_are_refused_as_weights_are(tmp_path: Path) -> None:
         finally:
             faulthandler.cancel_dump_traceback_later()
     assert tried >= 0.8 * len(RECIPES)
-    assert refused >= 0.75 * tried         # others change attributes that a checkpoint does not have
+    assert refused >= 0.7 * tried         # others change attributes that a checkpoint does not have
 
 
 @pytest.mark.parametrize(("name", "value"), [
