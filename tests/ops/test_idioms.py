@@ -168,8 +168,8 @@ ROWS: list[Row] = [
     *[Row("data", code, "") for code in (
         "len(loader)", "[len(labels) for _, labels in loader]", "len(loader.dataset)",
         "next(iter(loader))[0].shape", "[i for i, (images, labels) in enumerate(loader)]")],
-    *names("data", ("data.TensorDataset(x, y)", r"data\.Dataset\(name, split, images, labels\)"),
-           ("data.random_split(x, [1, 1])", r"dataset\.first\(n\)")),
+    *names("data", ("data.TensorDataset(x, y)", r"data\.DataLoader\(\(x, y\), batch_size\)"),
+           ("data.ConcatDataset([x, y])", r"numpy\.concatenate"), ("loader.num_workers", "prefetch=, batches made")),
 ]
 
 
