@@ -9,7 +9,10 @@ The framework can be read in an afternoon, its compiler and its kernels in one m
 [[2.0, 4.0]]
 """
 
-from . import data, init, nn, onnx, ops, optim
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from . import data, init, nn, ops, optim
 from .compiler import CompileError, compile
 from .device import set_precision, set_workspace_limit
 from .gradcheck import gradcheck
@@ -22,5 +25,16 @@ from .weights import load, save
 
 __all__ = [
     "CompileError", "Tensor", "__version__", "compile", "data", "from_dlpack", "gradcheck", "init", "load",
-    "manual_seed", "nn", "no_grad", "onnx", "ops", "optim", "save", "set_precision", "set_workspace_limit",
+    "manual_seed", "nn", "no_grad", "ops", "optim", "save", "set_precision", "set_workspace_limit",
 ]
+
+if TYPE_CHECKING:
+    from . import onnx as onnx
+    from . import zoo as zoo
+
+
+def __getattr__(name: str) -> Any:
+    """minidl.onnx and minidl.zoo, imported when they are named: a program that needs neither starts sooner."""
+    if name not in ("onnx", "zoo"):
+        raise AttributeError(f"minidl has no {name!r}; it has {', '.join(__all__)}, onnx and zoo")
+    return importlib.import_module(f".{name}", __name__)
