@@ -31,6 +31,8 @@ def test_arrays_come_back_from_other_libraries(name: str, array: np.ndarray) -> 
     xp = library(name)
     if name == "jax.numpy" and array.dtype.itemsize == 8:
         pytest.skip("JAX has 32 bits")
+    if name == "jax.numpy" and not array.flags.c_contiguous:
+        pytest.skip("JAX takes memory without gaps alone")
     t = Tensor(array)
     there = xp.from_dlpack(t)
     assert np.array_equal(np.asarray(there), array)
