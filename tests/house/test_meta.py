@@ -319,5 +319,5 @@ def test_late_modules_are_there_when_they_are_named() -> None:
     code = "import minidl; print(minidl.onnx.__name__, minidl.zoo.__name__, hasattr(minidl, 'nothing'))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "minidl.onnx minidl.zoo False"
-    with pytest.raises(AttributeError, match=r"^minidl has no 'nothing'; it has CompileError, .*, onnx and zoo$"):
+    with pytest.raises(AttributeError, match=r"^module 'minidl' has no attribute 'nothing'$"):
         importlib.import_module("minidl").nothing  # noqa: B018
