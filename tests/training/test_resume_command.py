@@ -158,7 +158,7 @@ def test_weights_are_evaluated(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_full_disk_is_a_warning_of_one_line(monkeypatch: pytest.MonkeyPatch,
                                               capsys: pytest.CaptureFixture[str]) -> None:
     """For a checkpoint. For the metrics, and for the weights at the end, it is an error that says how to go on."""
-    def full(*_: Any) -> None:
+    def full(*_: Any, **__: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
