@@ -138,7 +138,7 @@ def test_the_cuda_interface_is_for_cuda() -> None:
     t = Tensor([1.0])
     assert not hasattr(t, "__cuda_array_interface__")
     with pytest.raises(AttributeError, match=r"the Tensor is on cpu; move it by .to\('cuda'\), or share it by DLPack"):
-        _ = t.__cuda_array_interface__
+        Tensor.__cuda_array_interface__.fget(t)  # type: ignore[attr-defined]     hasattr asks a property
     assert t.__dlpack_device__() == (1, 0)
 
 
