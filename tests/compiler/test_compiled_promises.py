@@ -3151,7 +3151,7 @@ def test_a_large_array_of_the_host_is_refused(more: int) -> None:
     """Of more than a megabyte, that is; one of so much is looked at."""
     table = np.zeros((1 << 20) + more, np.uint8)
     step = minidl.compile(lambda x: x * float(table[0]))
-    with pytest.raises(CompileError, match=rf"reads the array 'table' of {len(table):,} bytes beside Tensors, of which"):
+    with pytest.raises(CompileError, match=rf"reads the array 'table' of {len(table):,} bytes beside Tensors, of wh"):
         step(pair(0))
     table = np.zeros(1 << 20, np.uint8)
     for value in (1, 1, 1, 2, 2, 2):
