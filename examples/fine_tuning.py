@@ -14,7 +14,8 @@ from minidl import data, nn, optim, training
 
 def body():
     """Images (n,1,28,28) -> 64 numbers each."""
-    return nn.Sequential(nn.Conv2d(1, 8, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(8, 16, 5), nn.ReLU(), nn.MaxPool2d(2),
+    return nn.Sequential(nn.Conv2d(1, 8, 5), nn.ReLU(), nn.MaxPool2d(2),
+                         nn.Conv2d(8, 16, 5), nn.ReLU(), nn.MaxPool2d(2),
                          nn.Flatten(), nn.Linear(256, 64), nn.ReLU())
 
 
