@@ -1,4 +1,4 @@
-"""How things look in a terminal and in a notebook: reprs of loaders, optimizers and compiled steps, and HTML."""
+"""How things look in a terminal and in a notebook: reprs of optimizers and compiled steps, and HTML."""
 
 from __future__ import annotations
 
@@ -9,19 +9,11 @@ import numpy as np
 
 from .compiler.program import Program
 from .compiler.step import CompiledStep
-from .data import DataLoader
 from .nn import Module
 from .optim import SGD
 from .tensor import Tensor
 
 MAX_CELLS = 400                            # of a Tensor that is shown as a table
-
-
-def loader(self: Any) -> str:
-    """DataLoader(mnist train, 60,000 in 469 batches of 128, shuffle=True, seed=0, device=cpu)"""
-    name = f"{getattr(self.dataset, 'name', type(self.dataset).__name__)} {getattr(self.dataset, 'split', '')}".rstrip()
-    return (f"{type(self).__name__}({name}, {len(self.dataset):,} in {len(self):,} batches of {self.batch_size}, "
-            f"shuffle={self.shuffle}, seed={self.seed}, device={self.device})")
 
 
 def optimizer(self: Any) -> str:
@@ -78,7 +70,7 @@ def program_html(self: Program) -> str:
 
 def attach() -> None:
     """Give the classes their reprs."""
-    for owner, name, function in ((DataLoader, "__repr__", loader), (SGD, "__repr__", optimizer),
-                                  (CompiledStep, "__repr__", step), (Tensor, "_repr_html_", tensor_html),
+    for owner, name, function in ((SGD, "__repr__", optimizer), (CompiledStep, "__repr__", step),
+                                  (Tensor, "_repr_html_", tensor_html),
                                   (Module, "_repr_html_", module_html), (Program, "_repr_html_", program_html)):
         setattr(owner, name, function)

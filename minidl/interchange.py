@@ -84,6 +84,6 @@ def _cuda_array_interface(self: Tensor) -> dict[str, Any]:
     return _require_shared(self).__cuda_array_interface__
 
 
-Tensor.__dlpack__ = _dlpack                            # type: ignore[method-assign]
-Tensor.__dlpack_device__ = _dlpack_device              # type: ignore[method-assign]
+Tensor.__dlpack__ = _dlpack                            # type: ignore[assignment,method-assign]
+Tensor.__dlpack_device__ = _dlpack_device              # type: ignore[assignment,method-assign]
 Tensor.__cuda_array_interface__ = property(_cuda_array_interface)      # type: ignore[assignment,method-assign]

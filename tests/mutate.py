@@ -57,7 +57,8 @@ NOT_RUN = ("tests/house/*",                # of texts and scripts
            "tests/training/test_interrupt.py", "tests/*/test_hostile_*.py",             # of instants, and of limits
            "tests/compiler/test_replay.py::test_memory_of_replays_is_flat")             # a minute each time
 NEEDS_GPU = (("minidl/compiler/graph.py", r"AsGraph\b|_pool\b|_copied\b"),)              # a file, and functions in it
-GPU = any(Path(place).exists() for place in ("/dev/nvidia0", "/dev/dxg"))
+GPU = (any(Path(place).exists() for place in ("/dev/nvidia0", "/dev/dxg"))
+       and os.environ.get("CUDA_VISIBLE_DEVICES") != "")
 EQUIVALENT = (("minidl/ops/cpu/*.py", r"(reshape\([^()]*)-2\b", r"\1-1"),)              # any negative number, to NumPy
 PRELOADED = ["pytest", "hypothesis", "numpy", "h5py", "tqdm", "torch", "coverage"]      # by all runs, once
 MEMORY = 8 << 30                           # bytes that a fault may take
@@ -253,11 +254,12 @@ def known() -> dict[tuple[str, str, str], str]:
 
 # ---------------------------------------------------------------- runs, each in a process of its own
 class Notes:
-    """A pytest plugin: which test reaches which line, how long each takes, and which fail."""
+    """A pytest plugin: which test reaches which line, how long each takes, and which fail; of one part of the files."""
 
-    def __init__(self) -> None:
+    def __init__(self, part: tuple[int, int]) -> None:
         import coverage
 
+        self.part = part                   # its number, from 0, and that of all parts
         self.coverage = coverage.Coverage(data_file=None, config_file=False, source=["minidl"])
         self.seconds: dict[str, float] = defaultdict(float)
         self.failed: list[str] = []
@@ -265,6 +267,11 @@ class Notes:
 
     def pytest_collectstart(self, collector: Any) -> None:
         self.coverage.switch_context(collector.nodeid.partition("::")[0])      # a test file's own import reaches lines
+
+    def pytest_collection_modifyitems(self, items: list[Any]) -> None:
+        number, parts = self.part          # file by file, the many of one folder to different parts
+        own = set(sorted({item.nodeid.partition("::")[0] for item in items})[number::parts])
+        items[:] = [item for item in items if item.nodeid.partition("::")[0] in own]
 
     def pytest_collection_finish(self) -> None:
         ours = (c for c in gc.get_objects() if isinstance(c, functools._lru_cache_wrapper))
@@ -304,8 +311,8 @@ class Only:
             self.failed.write_text(report.nodeid)
 
 
-def in_copy(folder: str, limits: dict[str, float] | None, notes: str | None) -> None:
-    """Run tests in a copy of the tree and exit as pytest does: those with limits, or all of them and take notes."""
+def in_copy(folder: str, limits: dict[str, float] | None, notes: str | None, part: tuple[int, int]) -> None:
+    """Run tests in a copy of the tree and exit as pytest does: those with limits, or a part of all and take notes."""
     os.setsid()                            # whatever the tests start ends with this process
     os.chdir(folder)
     sys.path[:] = [folder, *(path for path in sys.path if not path.startswith(str(ROOT)))]
@@ -322,7 +329,7 @@ def in_copy(folder: str, limits: dict[str, float] | None, notes: str | None) -> 
     common = ["-q", "-p", "no:cacheprovider", "-p", "no:cov", "--tb=short",
               *(f"--{'deselect' if '::' in name else 'ignore-glob'}={name}" for name in NOT_RUN)]
     if limits is None:
-        noted = Notes()
+        noted = Notes(part)
         code = pytest.main(common, plugins=[noted])
         noted.write(str(notes))
     else:
@@ -345,9 +352,10 @@ class Copy:
         for name in ("home", "tmp"):
             (folder / name).mkdir()
 
-    def run(self, limits: dict[str, float] | None = None, notes: Path | None = None) -> int:
+    def run(self, limits: dict[str, float] | None = None, notes: Path | None = None,
+            part: tuple[int, int] = (0, 1)) -> int:
         """The exit status; below 0 the signal that ended it."""
-        process = self.context.Process(target=in_copy, args=(str(self.folder), limits, notes and str(notes)))
+        process = self.context.Process(target=in_copy, args=(str(self.folder), limits, notes and str(notes), part))
         process.start()
         process.join()
         assert process.pid
@@ -400,8 +408,8 @@ class Reach:
         return {context for n in lines for context in self.reach.get(file, {}).get(str(n), ())}
 
 
-def take_notes(copy: Copy, names: list[str], file: Path | None) -> Reach:
-    """Read them from the file if they are of this tree; else run the suite, and write them there."""
+def take_notes(copies: list[Copy], names: list[str], file: Path | None) -> Reach:
+    """Read them from the file where they are of this tree; else run the suite, a part in each copy."""
     code = b"".join(name.encode() + (ROOT / name).read_bytes() for name in names
                     if name.endswith(".py") and ROOT / name != Path(__file__).resolve())
     digest = hashlib.sha256(code).hexdigest()
@@ -409,11 +417,24 @@ def take_notes(copy: Copy, names: list[str], file: Path | None) -> Reach:
         notes = json.loads(file.read_text())
         if notes["digest"] == digest:
             return Reach(notes)
-    made = copy.folder / "notes.json"
-    status = copy.run(notes=made)
-    if status not in (0, 1) or not made.exists():      # or what notes was ended
-        sys.exit(f"mutate: the suite itself ended with {status}: {(copy.folder / 'output').read_text()[-2000:]}")
-    notes = {"digest": digest, **json.loads(made.read_text())}
+
+    def part(number: int) -> dict[str, Any]:
+        made = copies[number].folder / "notes.json"
+        status = copies[number].run(notes=made, part=(number, len(copies)))
+        if status not in (0, 1, 5) or not made.exists():       # or what notes was ended
+            sys.exit(f"mutate: the suite itself ended with {status}: "
+                     f"{(copies[number].folder / 'output').read_text()[-2000:]}")
+        return json.loads(made.read_text())
+
+    with ThreadPoolExecutor(len(copies)) as pool:
+        parts = list(pool.map(part, range(len(copies))))
+    notes = {"digest": digest, "seconds": {}, "failed": [], "reach": defaultdict(lambda: defaultdict(list))}
+    for each in parts:
+        notes["seconds"] |= each["seconds"]
+        notes["failed"] += each["failed"]
+        for path, lines in each["reach"].items():
+            for line, contexts in lines.items():
+                notes["reach"][path][line] += contexts
     if file:
         file.write_text(json.dumps(notes))
     return Reach(notes)
@@ -464,7 +485,7 @@ def main() -> int:
         made = [Copy(Path(folder, str(i)), names) for i in range(options.processes)]
         Copy.context.set_forkserver_preload(PRELOADED)
         os.environ["PYTHONWARNINGS"] = "ignore:resource_tracker"       # who is ended cleans up nothing
-        reach = take_notes(made[0], names, options.map)
+        reach = take_notes(made, names, options.map)
         print(f"{len(chosen)} of {total:,} faults; {len(reach.seconds):,} tests, {sum(reach.seconds.values()):.0f} s; "
               f"{time.monotonic() - start:.0f} s to see which reach what", flush=True)
         if replaced and not options.again:

@@ -76,7 +76,7 @@ def _same_read(a: object, b: object) -> bool:
 
 def _is_slice(a: object, b: object) -> bool:
     """Whether two indices are equal slices (or the Ellipsis), or equal named tuples, dtypes and modes."""
-    return type(a) is type(b) and (isinstance(a, (slice, np.dtype, type)) or hasattr(a, "_fields")
+    return type(a) is type(b) and (isinstance(a, (slice, np.dtype, type)) or hasattr(type(a), "_fields")
                                    or a is Ellipsis) and a == b
 
 

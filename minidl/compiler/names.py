@@ -162,7 +162,7 @@ class Names:
             self.facts.state(value, state, what)
         elif isinstance(value, Watched):
             # minidl's own optimizers and loaders tell the recorder what counts; Modules and the user's do not.
-            if hasattr(value, "forward") or not _module(type(value)).startswith("minidl."):
+            if hasattr(type(value), "forward") or not _module(type(value)).startswith("minidl."):
                 _claim(getattr(sys.modules.get(_module(type(value))), "__file__", None))
                 self.facts.watch(value)
                 self._waiting += [(attribute, f"{what}.{name}") for name, attribute in vars(value).items()

@@ -3,7 +3,8 @@
 from .batches import DeviceBatches, own_batches
 from .datasets import DATASETS, Dataset, load, resolve
 from .folder import from_folder
-from .loader import Augment, DataLoader, channel_statistics
+from .images import Augment, channel_statistics
+from .loader import DataLoader
 from .sources import Subset, random_split
 
 __all__ = ["DATASETS", "Augment", "DataLoader", "Dataset", "DeviceBatches", "Subset", "channel_statistics",

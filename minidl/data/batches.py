@@ -11,7 +11,8 @@ from ..device import to_device
 from ..mode import mode
 from ..ops._backend import backend_of
 from ..tensor import Tensor, wrap
-from .loader import DataLoader, Stored
+from .images import Stored
+from .loader import DataLoader
 from .sources import leaves, mapped
 
 

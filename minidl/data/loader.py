@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -15,57 +15,10 @@ from ..device import Array, DType, resolve, to_device, to_numpy
 from ..mode import Watched
 from ..ops._backend import primitives_of
 from .datasets import Dataset
+from .images import Augment, Stored
 from .sources import arrays_of, collated, item_of, leaves, mapped
 
 Batch = Any                                # arrays on the loader's device: one, or a tuple or dict of them
-
-
-def channel_statistics(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
-    """(mean, standard deviation) of each channel's pixels / 255, over all images: two arrays (c,).
-
-    >>> import numpy as np
-    >>> two = Dataset("mine", "train", np.array([0, 255], np.uint8).reshape(2, 1, 1, 1), np.array([0, 1]))
-    >>> [float(v[0]) for v in channel_statistics(two)]
-    [0.5, 0.5]
-    """
-    images, block = dataset.images, 1024
-    total = squares = np.zeros(images.shape[1], np.uint64)
-    for i in range(0, len(images), block):             # integers: the sums are exact
-        part = images[i:i + block]
-        total = total + part.sum(axis=(0, 2, 3), dtype=np.uint64)
-        squares = squares + np.square(part, dtype=np.uint16).sum(axis=(0, 2, 3), dtype=np.uint64)
-    count = max(1, images[:, 0].size)
-    mean = total / (255 * count)
-    return mean, np.sqrt(np.maximum(squares / (255**2 * count) - mean**2, 0))
-
-
-class Stored(NamedTuple):
-    """A whole data set on a device: images uint8 (n,c,h,w), labels int64 (n,), and what makes pixels of bytes: byte *
-    scale + shift, one number per channel."""
-
-    images: Array
-    labels: Array
-    scale: tuple[float, ...]
-    shift: tuple[float, ...]
-
-
-class Augment(NamedTuple):
-    """How a DataLoader shows the images of a Dataset, another way in each epoch, where it picks them.
-
-    crop: each image is moved by up to so many pixels in each direction, zero pixels coming in. flip: it is mirrored
-    from left to right with probability 1/2. cutout: a square of so many pixels a side, around a pixel at random, is 0
-    after normalising, which is the mean. Seed, epoch and the image's index in the data set decide alone.
-
-    >>> from minidl import data
-    >>> shapes = data.load("synthetic-shapes", "test")
-    >>> images, labels = next(iter(DataLoader(shapes, 128, augment=Augment(crop=4, flip=True, cutout=8))))
-    >>> images.shape
-    (128, 3, 32, 32)
-    """
-
-    crop: int = 0
-    flip: bool = False
-    cutout: int = 0
 
 
 class DataLoader(Watched):

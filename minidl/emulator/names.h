@@ -1,4 +1,7 @@
 // More of CUDA's names, most of which only kernels of users ask for: atomics, fences, votes, vectors, mathematics.
+#include <math.h>
+#include <stdlib.h>
+
 #include <cassert>
 #include <cstdio>
 #include <type_traits>
@@ -94,6 +97,8 @@ VECTORS(float) VECTORS(double) VECTORS(int)
 struct alignas(16) float4 { float x, y, z, w; };
 static inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 
+template <class A, class B> static inline std::common_type_t<A, B> min(A a, B b) { return b < a ? b : a; }
+template <class A, class B> static inline std::common_type_t<A, B> max(A a, B b) { return a < b ? b : a; }
 template <class T> static inline T __ldg(const T* at) { return *at; }
 static inline float rsqrtf(float x) { return 1 / sqrtf(x); }
 #define __expf expf                                      // the C library has functions of these names

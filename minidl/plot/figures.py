@@ -44,7 +44,7 @@ LIGHT = Theme("#1f2328", "#59636e", "#d1d9e0", "#ffffff", {"train": "#0072b2", "
 DARK = Theme("#e6edf3", "#a3adb8", "#3d444d", "#151b23", {"train": "#56b4e9", "test": "#f0a13a", "": "#3fc79a"})
 
 MARKERS = {"train": "o", "test": "s", "": "^"}
-LABELS = {"loss": "loss (mean per image)", "accuracy": "accuracy (%)", "lr": "learning rate"}
+LABELS = {"loss": "loss per image", "lr": "learning rate"}
 NOT_DRAWN = {"epoch", "step", "seconds", "images_per_second"}
 
 
@@ -168,7 +168,8 @@ def panels(metrics: Sequence[Metrics]) -> dict[str, dict[str, np.ndarray]]:
             values: list[Any] = [epoch.get(key) for epoch in metrics]
             found.setdefault(name, {})[which] = np.array(
                 [value if is_number(value) and math.isfinite(value) else math.nan for value in values], np.float64)
-    return dict(sorted(found.items(), key=lambda panel: "" in panel[1]))
+    return {name: dict(sorted(series.items(), reverse=True))           # training before test
+            for name, series in sorted(found.items(), key=lambda panel: "" in panel[1])}
 
 
 def is_number(value: Any) -> bool:
@@ -188,6 +189,7 @@ def curves_figure(metrics: Sequence[Metrics], theme: Theme) -> Figure:
 
     for axes, (name, series) in zip(figure.subplots(len(found), sharex=True, squeeze=False)[:, 0], found.items()):
         percent = 100 if name.endswith("accuracy") else 1
+        complete = all(np.isfinite(values).all() for values in series.values())
         for which, values in series.items():
             finite = np.isfinite(values)
             last = f"last {percent * values[finite][-1]:.4g}" if finite.any() else ""
@@ -195,10 +197,11 @@ def curves_figure(metrics: Sequence[Metrics], theme: Theme) -> Figure:
             axes.plot(epochs, percent * values, color=theme.series[which], marker=MARKERS[which], linewidth=1.6,
                       markersize=4 if len(epochs) <= 40 else 0 if finite.all() else 2,
                       label=", ".join(filter(None, [which, last, left_out])))
-        axes.set_ylabel(LABELS.get(name, short(name.replace("_", " "), 24)))
+        axes.set_ylabel(LABELS.get(name, short(name.replace("_", " "))) + (" (%)" if percent == 100 else ""))
         axes.grid(color=theme.line, linewidth=0.6, alpha=0.7)
-        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, frameon=False, borderaxespad=0, fontsize=9,
-                    labelcolor=theme.ink, handlelength=1.5, handletextpad=0.5, columnspacing=1)
+        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2 if complete else 1, frameon=False,
+                    borderaxespad=0, fontsize=9, labelcolor=theme.ink, handlelength=1.5, handletextpad=0.5,
+                    columnspacing=1)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         style(axes, theme)
     axes.set_xlim(epochs.min() - 0.5, epochs.max() + 0.5)
@@ -231,7 +234,7 @@ def filters_figure(weights: np.ndarray, theme: Theme) -> Figure:
         mosaic[y:y + height, x:x + width, 3] = 1
 
     inches = min((WIDTH - 0.7) / columns, 1.0, width / height)                          # width of a tile
-    figure = new_figure(theme, max(1.2 + inches * rows * (height + gap) / (width + gap), 2.4))
+    figure = new_figure(theme, max(1.3 + inches * rows * (height + gap) / (width + gap), 2.4))
     figure.suptitle(_filters_caption(weights, shown), x=0.02, ha="left", fontsize=9, color=theme.ink)
     axes = figure.subplots()
     axes.imshow(mosaic[:-gap, :-gap], interpolation="nearest")
@@ -245,6 +248,7 @@ def filters_figure(weights: np.ndarray, theme: Theme) -> Figure:
     style(axes, theme)
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
+    axes.set_anchor("N")
     return figure
 
 

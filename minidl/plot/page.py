@@ -16,6 +16,7 @@ import numpy as np
 from .figures import DARK, LIGHT, Metrics, is_number, short
 
 MAX_PAIRS = 10                             # of classes that are most often mistaken
+MAX_SHOWN = 200                            # characters of a setting
 VERSIONS = ("minidl", "python", "numpy", "cupy", "cuda", "driver")
 
 
@@ -97,8 +98,9 @@ picture img { display: block; width: 100%; max-width: 480px; height: auto; margi
 .wrong { color: var(--wrong) }
 .scroll { overflow-x: auto }
 table { border-collapse: collapse; font-size: 14px; width: 100% }
+td { overflow-wrap: anywhere }
 th, td { text-align: left; vertical-align: top; padding: 4px 8px 4px 0; border-top: 1px solid var(--line) }
-.facts td { overflow-wrap: anywhere }
+.facts { table-layout: fixed; overflow-wrap: anywhere }
 .facts th { font-weight: normal; color: var(--faint); width: 40% }
 .numbers th, .numbers td { text-align: right; white-space: nowrap; padding: 4px 8px }
 </style>
@@ -127,11 +129,13 @@ def page(run: Run, drawn: Mapping[str, Picture]) -> str:
                     f"{name}paper": theme.paper, f"{name}right": theme.series["train"],
                     f"{name}wrong": theme.series["test"]}
     title = f"{config['model']} on {config['data']}" if {"model", "data"} <= config.keys() else run.folder.name
+    title = short(title, MAX_SHOWN)
     machine = config.get("machine")
     about: dict[str, Any] = {"device": config.get("device"),
                              **(machine if isinstance(machine, dict) else {"machine": machine}),
                              **{name: config[name] for name in VERSIONS if name in config}}
-    settings = {name: value for name, value in config.items() if name not in {"machine", "data_note", *about}}
+    elsewhere = {"machine", "device", "data_note", *VERSIONS}
+    settings = {name: value for name, value in config.items() if name not in elsewhere}
     no_answers = "No test set was given, or no net."
     sections = [
         _section("Curves", _picture(drawn.get("curves"), "Curves over the epochs"), "No epoch is finished yet."),
@@ -192,7 +196,7 @@ def _shown(value: Any) -> str:
     """A value of config.json, as a reader writes it."""
     if isinstance(value, bool) or value is None:
         return "not given" if value is None else "yes" if value else "no"
-    return short(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False), 300)
+    return short(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False), MAX_SHOWN)
 
 
 def _pairs(answers: Answers | None) -> str:

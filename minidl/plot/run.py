@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from .. import data, nn, ops, weights, zoo
-from ..device import to_numpy
 from ..mode import no_grad
 from ..tensor import Tensor
 from ..training import read_metrics
@@ -144,13 +143,15 @@ def answer(model: nn.Module, test: Batches, notes: list[str]) -> Answers | None:
     """What a classifier answers on batches of (images, labels), in evaluation mode, off the tape; None, with a note,
     where outputs are not (n,classes) or labels not integers (n,). Raises ValueError where there is no image, or a label
     has no output."""
-    counts, shape, worst = None, (), list[Mistake]()
+    counts, worst = None, list[Mistake]()
+    shape: tuple[int, ...] = ()
     was_training = model.training
     model.eval()
     try:
         with no_grad():
-            for images, targets in test:
-                outputs, labels = model(Tensor(images)), Tensor(targets).numpy()
+            for batch in test:
+                images, targets = (part if isinstance(part, Tensor) else Tensor(part) for part in batch)
+                outputs, labels = model(images), targets.numpy()
                 if outputs.ndim != 2 or labels.ndim != 1 or labels.dtype.kind not in "iu":
                     notes.append("The net is not a classifier: its outputs are not (n, classes), or targets not (n,).")
                     return None
@@ -160,7 +161,7 @@ def answer(model: nn.Module, test: Batches, notes: list[str]) -> Answers | None:
                 counts = found if counts is None else counts + found
                 of_labels = sure[np.arange(len(labels)), labels]
                 wrong = np.flatnonzero(predictions != labels)
-                worst += [Mistake(as_picture(to_numpy(images[i]), getattr(test, "preprocessing", None)),
+                worst += [Mistake(as_picture(images[i].numpy(), getattr(test, "preprocessing", None)),
                                   *(labels[i], predictions[i], of_labels[i], sure[i, predictions[i]]))
                           for i in wrong[np.argsort(of_labels[wrong], kind="stable")][:MAX_MISTAKES].tolist()]
                 worst = sorted(worst, key=lambda mistake: mistake.of_label)[:MAX_MISTAKES]

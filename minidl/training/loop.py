@@ -83,7 +83,7 @@ def fit(model: nn.Module, optimizer: optim.SGD, train: data.DataLoader, test: da
     groups has at the start of the step's epoch; fit does not set it. compiled: replay the step, and that of the
     evaluation, with `minidl.compile`, with batches, rates and metrics on the device, so that an epoch runs without
     waiting for the host; a loss that is not finite is then seen at the epoch's end. None: on a CUDA device alone, and
-    with loaders that do not make their batches in a way of their own (`data.own_batches`), which compiled=True refuses.
+    with loaders that do not make their batches in a way of their own (another `__iter__`), which compiled=True refuses.
     on_epoch: called with each epoch's metrics: epoch, step, lr, train_loss, train_accuracy, test_loss, test_accuracy
     (shares in [0, 1]), seconds (training and evaluation) and images_per_second (training alone). Returns all of them.
 
@@ -93,7 +93,7 @@ def fit(model: nn.Module, optimizer: optim.SGD, train: data.DataLoader, test: da
     """
     _check_fit(optimizer, train, test, epochs, schedule)
     if compiled is None:
-        compiled = train.device == "cuda" and not (data.own_batches(train) or data.own_batches(test))
+        compiled = train.device == "cuda" and data.own_batches(train) is None
     kind = _Compiled if compiled else _Plain
     return _fit(model, kind(model, optimizer, train, test), epochs, schedule or optim.constant(), progress, on_epoch)
 

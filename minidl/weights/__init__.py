@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol, overload
 import numpy as np
 
 from ..version import __version__
+from . import keras
 from .common import File, Kind, WeightsError, listed, shown
 from .files import opened, parsed, read, require_format, require_storable, ties_of, write
 
@@ -86,6 +87,7 @@ def load(model: Any, path: Path_ | None = None) -> Module | None:
     Names, shapes and dtypes must be exactly the model's and every checksum must agree; otherwise a ValueError lists
     what is wrong, at most 20 entries, and the model is unchanged. Arrays that are tied in the model may be apart in the
     file where they are equal, and the other way round.
+    A file of Keras 3, net.weights.h5, is read into an nn.Sequential of the same layers, and turned to our layouts.
     Raises OSError when there is no file that can be read. Warns of weights that are NaN or infinite (RuntimeWarning).
 
     >>> import minidl, tempfile
@@ -108,7 +110,10 @@ def load(model: Any, path: Path_ | None = None) -> Module | None:
     else:
         built = False
     own = _state("load", model)
-    state, _ = read(WEIGHTS, path, own, _model_name(model), _metadata)
+    if _is_keras(path):
+        state = _from_keras(model, path, own)
+    else:
+        state, _ = read(WEIGHTS, path, own, _model_name(model), _metadata)
     model.load_state_dict(state)
     _warn_of_nonfinite("load", path, state)
     return model if built else None
@@ -217,6 +222,24 @@ def _metadata(file: File) -> dict[str, Any]:
     for each, must, good in (("preprocessing", PREPROCESSING, _is_preprocessing), ("classes", CLASSES, _is_classes)):
         found[each] = parsed(WEIGHTS, file, each, must, good) if file.has(each) else None
     return found
+
+
+# ---------------------------------------------------------------------- Keras's files
+def _is_keras(path: Path_) -> bool:
+    if not os.fspath(path).endswith(keras.ENDING) or not os.path.isfile(path):
+        return False
+    with open(path, "rb") as file:
+        return file.read(9) == keras.OLD[:9]   # minidl.save writes a later layout of HDF5
+
+
+def _from_keras(model: Model, path: Path_, own: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The model's state from a file of Keras 3."""
+    try:
+        places, expected = keras.schema(model, own)
+    except WeightsError as verdict:
+        raise WeightsError(f"load: '{path}' {verdict}") from None
+    stored, _ = read(keras.KERAS, path, expected, _model_name(model), lambda file: None, keras)
+    return {name: np.ascontiguousarray(place.turned(stored[place.key])) for name, place in places.items()}
 
 
 # ---------------------------------------------------------------------- the zoo's model of a file

@@ -138,16 +138,16 @@ def sync_folder(path: Path) -> None:
 
 # ---------------------------------------------------------------------- reading
 @contextmanager
-def opened(kind: Kind, path: Path_, arrays: int = 0) -> Iterator[File]:
+def opened(kind: Kind, path: Path_, arrays: int = 0, form: Any = None) -> Iterator[File]:
     """The open file at `path`, of which no more is read than so many arrays need; a WeightsError from within is a
-    sentence about the file, which gets its subject."""
+    sentence about the file, which gets its subject. form: the format's module, by default as the path's ending says."""
     op = kind.reader
     if not os.path.exists(path):
         raise FileNotFoundError(f"{op}: '{path}' does not exist; check the path, or write it with {kind.writer}")
     require_file(op, Path(path))
     try:
         # A format is given an open file: HDF5 would lock a path, which some shared file systems refuse.
-        with open(path, "rb") as raw, _format(path).opened(kind, raw, arrays) as file:
+        with open(path, "rb") as raw, (form or _format(path)).opened(kind, raw, arrays) as file:
             yield file
     except WeightsError as verdict:
         raise WeightsError(f"{op}: '{path}' {verdict}") from None
@@ -161,7 +161,7 @@ def opened(kind: Kind, path: Path_, arrays: int = 0) -> Iterator[File]:
 
 
 def read(kind: Kind, path: Path_, own: Mapping[str, np.ndarray], fits: str,
-         look: Callable[[File], T]) -> tuple[dict[str, np.ndarray], T]:
+         look: Callable[[File], T], form: Any = None) -> tuple[dict[str, np.ndarray], T]:
     """The arrays of a file by the names, shapes and dtypes of `own`, and what `look` made of its attributes.
 
     `fits` is what messages call the owner of `own`. Names, shapes and dtypes must be exactly `own`'s and every checksum
@@ -173,7 +173,7 @@ def read(kind: Kind, path: Path_, own: Mapping[str, np.ndarray], fits: str,
     state: dict[str, np.ndarray] = {}
     source: dict[str, str] = {}
     damaged, apart = [], []
-    with opened(kind, path, len(own)) as file:
+    with opened(kind, path, len(own), form) as file:
         looked = look(file)
         aliases = _aliases(kind, file)
         stored, all_seen = file.entries(own)

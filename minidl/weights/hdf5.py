@@ -66,17 +66,26 @@ def opened(kind: Kind, raw: BinaryIO, arrays: int) -> Iterator[File]:
     # Superblock 2, addresses of 8 bytes, none of them relative, no extension: as `image` writes it.
     if len(header) == 48 and (header[8:11] != b"\x02\x08\x08" or header[12:28] != bytes(8) + b"\xff" * 8):
         raise WeightsError(f"is HDF5 of another layout (its superblock is {header[8:28].hex()}); {choose}")
-    meter = Meter(raw, _OVERHEAD + arrays * _OVERHEAD_PER_ARRAY, too_much(kind))
+    meter = Meter(raw, overhead(arrays), too_much(kind))
+    with metered(meter), h5py.File(meter, "r") as file:
+        size, end = raw.seek(0, os.SEEK_END), int.from_bytes(header[28:36], "little")
+        if size > end:
+            raise WeightsError(f"has {size - end} bytes after its end; {choose}")
+        yield File(file, meter, kind.group)
+
+
+def overhead(arrays: int) -> int:
+    """How many bytes HDF5 may read beside the values of so many arrays."""
+    return _OVERHEAD + arrays * _OVERHEAD_PER_ARRAY
+
+
+@contextmanager
+def metered(meter: Meter) -> Iterator[None]:
+    """Within, HDF5 reads through a meter, of whose refusal it makes an error of its own."""
     try:
-        with h5py.File(meter, "r") as file:
-            size, end = raw.seek(0, os.SEEK_END), int.from_bytes(header[28:36], "little")
-            if size > end:
-                raise WeightsError(f"has {size - end} bytes after its end; {choose}")
-            yield File(file, meter, kind.group)
-    except WeightsError:
-        raise
+        yield
     except Exception:
-        if meter.left < 0:                 # HDF5 has made an error of its own of the meter's
+        if meter.left < 0:
             raise WeightsError(meter.verdict) from None
         raise
 
@@ -94,8 +103,8 @@ class File:
     def attribute(self, name: str) -> str | int | None:
         return _get(self.file, name)
 
-    def entries(self, own: Mapping[str, np.ndarray]) -> tuple[dict[str, str], bool]:
-        self.stored, all_seen = _objects(self.file, own, self.group)
+    def entries(self, own: Mapping[str, np.ndarray], most: int = MAX_NAMED) -> tuple[dict[str, str], bool]:
+        self.stored, all_seen = _objects(self.file, own, self.group, most)
         return {name: _describe(entry) for name, entry in self.stored.items()}, all_seen
 
     def read(self, name: str, like: np.ndarray) -> tuple[np.ndarray, str | int | None]:
@@ -123,10 +132,11 @@ def _get(owner: h5py.Group, name: str) -> str | int | None:
     return None
 
 
-def _objects(file: h5py.File, own: Mapping[str, Any], root: str) -> tuple[dict[str, Any], bool]:
+def _objects(file: h5py.File, own: Mapping[str, Any], root: str,
+             most: int = MAX_NAMED) -> tuple[dict[str, Any], bool]:
     """All that lies in the file, by the names of arrays: a dataset's id, or in words what is there instead.
 
-    Stops at the 20th that the model does not have, which the second result then says with False.
+    Stops at the 20th (`most`) that is not among `own`, which the second result then says with False.
     """
     import h5py
 
@@ -135,8 +145,8 @@ def _objects(file: h5py.File, own: Mapping[str, Any], root: str) -> tuple[dict[s
     seen: set[int] = set()
     found: dict[str, Any] = {}
     waiting: list[tuple[tuple[str, ...], bytes, Any]] = [(("/" + _part(link),), link, file.id)
-                                                         for link in _links(file.id, len(own))]
-    while waiting and len(found.keys() - own.keys()) < MAX_NAMED:
+                                                         for link in _links(file.id, len(own) + most)]
+    while waiting and len(found.keys() - own.keys()) < most:
         parts, link, group = waiting.pop()
         name = ".".join(parts)
         parts = parts if parts != ("/" + root,) else ()
@@ -153,7 +163,7 @@ def _objects(file: h5py.File, own: Mapping[str, Any], root: str) -> tuple[dict[s
             found[name] = entry if isinstance(entry, h5py.h5d.DatasetID) else "a named type"
         elif name != "/" + root and (name.startswith("/") or len(parts) >= deepest):
             found[name] = "a group"
-        elif below := _links(entry, len(own)):
+        elif below := _links(entry, len(own) + most):
             waiting += [((*parts, _part(child)), child, entry) for child in reversed(below)]
         else:
             found[name] = "an empty group"
@@ -161,7 +171,7 @@ def _objects(file: h5py.File, own: Mapping[str, Any], root: str) -> tuple[dict[s
     return found, not waiting
 
 
-def _links(group: h5py.Group, expected: int) -> list[bytes]:
+def _links(group: h5py.Group, most: int) -> list[bytes]:
     """The names in a group, as many as matter."""
     import h5py
 
@@ -169,7 +179,7 @@ def _links(group: h5py.Group, expected: int) -> list[bytes]:
 
     def note(name: bytes) -> bool:
         names.append(name)
-        return len(names) > expected + MAX_NAMED
+        return len(names) > most
 
     group.links.iterate(note, order=h5py.h5.ITER_NATIVE)       # in another order, HDF5 would read all names first
     return names

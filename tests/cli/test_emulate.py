@@ -62,7 +62,7 @@ RIGHT: dict[str, tuple[str, Any, Any, dict[str, Any], Any, int]] = {
         __global__ void k(const float* x, float* y) {
             unsigned odd = __ballot_sync(~0u, threadIdx.x % 2);
             float4 v = make_float4(TABLE[0], TABLE[1], __popc(odd), __syncthreads_count(threadIdx.x < 5));
-            y[threadIdx.x] = v.x + v.y + v.z + v.w;
+            y[threadIdx.x] = min(v.x, 9.0f) + max(v.y, -1.0f) + v.z + v.w + abs(-0.5f) - 0.5f;
         }""", 1, 20, {"x": X, "y": (20,)}, np.full(20, 1 + 3 + 10 + 5), 0),
     "the last block sums what the others wrote": ("""
         __device__ unsigned arrived = 0;

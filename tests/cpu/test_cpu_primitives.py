@@ -192,6 +192,21 @@ def test_large_products_are_shared_and_small_ones_are_not(i: int, j: int, k_: in
     assert (-(-matrices // parts) > 1) == (chunks > 1)
 
 
+@pytest.mark.parametrize("most", [120, 240, 360, 840, 12000])
+def test_products_of_y_and_dx_are_small_ones(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of as many filters as make no more than MAX_SMALL_PRODUCT multiplications with one block; undivided where that
+    would be too few."""
+    monkeypatch.setattr(conv.gemm, "MAX_SMALL_PRODUCT", most)
+    monkeypatch.setattr(conv.gemm, "MIN_ROWS", 2)
+    a, b = (np.random.default_rng(7).standard_normal(shape) for shape in ((12, 6), (3, 6, 20)))
+    out = np.full((3, 12, 20), np.nan)
+    asked = Asked(monkeypatch, np, "matmul")
+    conv.gemm._product(a, b, out)
+    close(out, a @ b)
+    assert [len(some) for some, _ in asked.calls] == {
+        120: [12], 240: [2] * 6, 360: [3] * 4, 840: [7, 5], 12000: [12]}[most]
+
+
 def test_large_arrays_are_walked_over_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = Asked(monkeypatch, parallel, "parallel_for")
     for size, chunks in ((parallel.CHUNK_BYTES // 8, 0), (parallel.CHUNK_BYTES // 8 + 1, 2),
@@ -210,6 +225,12 @@ def test_sums_over_any_axes(axes: tuple[int, ...], monkeypatch: pytest.MonkeyPat
     x = np.random.default_rng(4).standard_normal((2, 3, 4, 5, 3))
     close(k.sum(x, axes), x.sum(axes))
     close(k.sum(x, axes, True), x.sum(axes, keepdims=True))
+
+
+def test_neighbouring_axes_are_summed_as_one() -> None:
+    runs = sys.modules["minidl.ops.cpu.reduce"]._runs
+    assert [runs(axes) for axes in ((), (1,), (0, 1, 2), (0, 2, 3), (0, 1, 3, 4, 6), (0, 2, 4))] == [
+        [], [(1, 1)], [(0, 2)], [(2, 3), (0, 0)], [(6, 6), (3, 4), (0, 1)], [(4, 4), (2, 2), (0, 0)]]
 
 
 def test_a_bias_gradient_reads_chunks_of_a_few_megabytes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,6 +252,36 @@ def test_where_the_cpu_has_a_form_of_its_own_it_computes_the_shared_one(name: st
     """That is the one for CuPy's arrays."""
     assert getattr(k, name) is not getattr(shared, name)
     close(getattr(shared, name)(*arguments), getattr(k, name)(*arguments))
+
+
+@pytest.mark.parametrize("module", [k, shared], ids=["cpu", "shared"])
+@pytest.mark.parametrize("name", ["sum", "mean", "max"])
+def test_a_reduced_axis_is_gone_unless_told(name: str, module: Any) -> None:
+    assert getattr(module, name)(X, (0, 2)).shape == (4,)
+    assert getattr(module, name)(X, (0, 2), True).shape == (1, 4, 1)
+
+
+def test_what_is_stored_is_copied_only_where_it_lies_in_the_same_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = Asked(monkeypatch, np, "copy")
+    x = np.arange(6.0)
+    shared.setitem(x, slice(0, 2), np.array([7.0, 8.0]))
+    shared.setitem(x, 5, 9.0)
+    assert asked.calls == []
+    shared.setitem(x, slice(1, 6), x[:5])
+    assert len(asked.calls) == 1
+    np.testing.assert_array_equal(x, [7, 7, 8, 2, 3, 4])
+
+
+def test_the_first_of_several_positions_counts() -> None:
+    """Of a schedule's rates, and of an epoch's batches."""
+    p, place = np.array([1.0]), np.array([1, 2])
+    k.sgd([p], [np.array([1.0])], None, (np.array([0.5, 0.25, 0.125]), place), 0.0, 0.0, False)
+    assert p[0] == 0.75
+    images = np.arange(12, dtype=np.uint8).reshape(12, 1, 1, 1)
+    _, labels = k.next_batch(images, np.arange(12), np.arange(12), place, 3, 3, (1.0,), (0.0,), 0, np.float32)
+    assert labels.tolist() == [6, 7, 8]
+    k.advance(place)
+    assert place.tolist() == [2, 3]
 
 
 def test_bias_gradient_of_several_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -294,6 +345,18 @@ def test_memory_is_reused_once_nobody_refers_to_it(kept: list[Array]) -> None:
     assert (address(again), again.shape, again.dtype, len(kept)) == (place, (10,), np.float64, 1)
 
 
+@pytest.mark.skipif(sys.implementation.name != "cpython", reason="references are counted by CPython alone")
+def test_large_results_lie_where_earlier_ones_lay() -> None:
+    """With the limits as they are: a few megabytes are kept, a few kilobytes are not."""
+    for size, reused in ((5 << 20, True), (5 << 10, False)):
+        count = len(parallel._kept)
+        first = parallel.empty((size,), np.uint8)
+        place = address(first)
+        del first
+        assert any(address(buffer) == place for buffer in parallel._kept) == reused
+        assert len(parallel._kept) <= count + reused
+
+
 @pytest.mark.parametrize("hold", [lambda x: x, lambda x: x[1:2, ::2], lambda x: x.reshape(-1).view(np.int32),
                                   memoryview, lambda x: np.frombuffer(x, np.uint8)])
 def test_memory_that_any_view_refers_to_is_left_alone(kept: list[Array], hold: Any) -> None:
@@ -305,13 +368,16 @@ def test_memory_that_any_view_refers_to_is_left_alone(kept: list[Array], hold: A
 
 
 def test_memory_kept_has_a_limit(kept: list[Array], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parallel, "KEPT_BYTES", 100)
+    monkeypatch.setattr(parallel, "KEPT_BYTES", 80)
     held = [parallel.empty((40,), np.uint8) for _ in range(5)]
     assert len({address(x) for x in held}) == 5
     assert len(kept) == 2
     del held
     parallel.empty((80,), np.uint8)
     assert [buffer.nbytes for buffer in kept] == [80]          # the unused ones made room
+    for size in (30, 50):
+        parallel.empty((size,), np.uint8)
+    assert [buffer.nbytes for buffer in kept] == [30, 50]      # and where there is room, they stay
 
 
 def test_a_maximum_is_never_in_the_border() -> None:

@@ -103,6 +103,30 @@ def test_blas_threads_are_as_before_outside(blas: Callable[[], int]) -> None:
     assert blas() == before
 
 
+@pytest.mark.skipif(np.show_config("dicts")["Build Dependencies"]["blas"]["name"] != "scipy-openblas",
+                    reason="NumPy is not one of its own wheels with OpenBLAS")
+def test_the_number_of_blas_threads_is_read_and_set() -> None:
+    """Looked up anew: which library, and which names its functions have."""
+    found = parallel._openblas.__wrapped__()
+    assert found is not None
+    set_threads, get_threads = found
+    before = get_threads()
+    try:
+        for count in (1, 2, 1):
+            set_threads(count)
+            assert get_threads() == count
+    finally:
+        set_threads(before)
+
+
+def test_a_section_that_a_forked_child_finds_closed_stays_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A child that a handler forks within a section has left it; the section's own end counts no further."""
+    given: list[int] = []
+    monkeypatch.setattr(parallel, "_openblas", lambda: (given.append, lambda: 5))
+    parallel.on_one_blas_thread(parallel._after_fork)
+    assert (parallel._inside, given) == (0, [1, 5, 5])
+
+
 @pytest.mark.parametrize("call", range(4))
 def test_an_interrupt_leaves_no_section_open(call: int, blas: Callable[[], int],
                                              monkeypatch: pytest.MonkeyPatch) -> None:

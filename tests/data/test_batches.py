@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 
 import minidl
-from minidl import zoo
-from minidl import Tensor, data, nn, ops, optim
+from minidl import Tensor, data, nn, ops, optim, zoo
 from minidl.compiler import step as compiled_steps
+from minidl.compiler.graph import AsGraph
 from minidl.compiler.plan import side_streams_of
 from minidl.compiler.record import CompileError, record
-from minidl.compiler.graph import AsGraph
 from minidl.training import RunningMetrics, fit
 from minidl.training.loop import _Compiled, _Plain
 
@@ -165,6 +164,16 @@ def test_beyond_the_epochs_end_there_is_no_batch(compiled: bool) -> None:
     assert [step(size)[0].shape[0] for size in batches] == [8, 8, 8, 6]
 
 
+def test_the_position_is_the_batch_that_was_last_taken() -> None:
+    """Before the first epoch, that of the last there is."""
+    batches = data.DeviceBatches(loader())
+    seen = batches.position.tolist()
+    for size in batches:
+        seen += batches.position.tolist()
+        batches.next(size)
+    assert seen + batches.position.tolist() == [3, -1, 0, 1, 2, 3]
+
+
 @pytest.mark.parametrize("size", [0, -1, 9, 7, 8.5, None])
 def test_a_size_that_is_no_batchs_is_refused(size: Any) -> None:
     batches = data.DeviceBatches(loader())
@@ -223,6 +232,13 @@ def test_other_rates_are_recorded_anew() -> None:
         step()
         seen.append(w.item())
     assert seen == [-1, -2, -3, -13, -23, -123]
+
+
+def test_of_several_positions_the_first_says_the_rate() -> None:
+    w = Tensor([0.0], requires_grad=True)
+    w.grad = Tensor([1.0])
+    optim.SGD([w], lr=9).step(optim.Rates(Tensor(np.array([[1.0, 10.0, 100.0]])), Tensor(np.array([1, 2]))))
+    assert w.item() == -10
 
 
 TABLE, PLACE = Tensor(np.ones((1, 3))), Tensor(np.array([1]))

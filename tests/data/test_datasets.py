@@ -6,7 +6,6 @@ The official sets are large, so their catalog entries are pinned here to three i
 from __future__ import annotations
 
 import gzip
-import hashlib
 import http.server
 import io
 import lzma
@@ -15,7 +14,6 @@ import pickle
 import re
 import signal
 import sys
-import tarfile
 import threading
 import time
 import urllib.request
@@ -30,7 +28,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checks.downloads import COUNT, REAL, _alone, check, content, idx, python2_pickle, python3_pickle, served, sha256, tar  # noqa: F401  fixtures
+from checks.downloads import (  # noqa: F401  fixtures
+    COUNT,
+    REAL,
+    _alone,
+    check,
+    content,
+    idx,
+    python2_pickle,
+    python3_pickle,
+    served,
+    sha256,
+    tar,
+)
 
 from minidl import data
 from minidl.data import catalog, datasets, download, formats

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hostile_files import MB, ROOMS, damaged
 from checks.downloads import _alone, check, content, python2_pickle, python3_pickle, served  # noqa: F401  fixtures
+from hostile_files import MB, ROOMS, damaged
 
 from minidl import data
 

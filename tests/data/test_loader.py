@@ -180,6 +180,20 @@ def test_statistics_of_many_white_images_are_exact() -> None:
     assert [value.tolist() for value in channel_statistics(white)] == [[1.0, 1.0], [0.0, 0.0]]
 
 
+@pytest.mark.parametrize("count", [1, 1023, 1024, 1025, 2049])
+def test_statistics_count_each_image_once(count: int) -> None:
+    """A single pixel too, and what lies at the end of a block."""
+    images = np.random.default_rng(1).integers(0, 256, (count, 2, 1, 1), np.uint8)
+    mean, std = channel_statistics(Dataset("mine", "train", images, np.zeros(count, np.uint8)))
+    np.testing.assert_allclose(mean, images.mean(axis=(0, 2, 3)) / 255, rtol=1e-13)
+    np.testing.assert_allclose(std, images.std(axis=(0, 2, 3)) / 255, rtol=1e-9)
+
+
+def test_statistics_of_nothing_are_zeros() -> None:
+    with np.errstate(all="raise"):
+        assert [value.tolist() for value in channel_statistics(dataset(4, 2).first(0))] == [[0, 0], [0, 0]]
+
+
 @pytest.mark.parametrize("shape", [(7, 1, 28, 28), (7, 3, 32, 32), (7, 2, 1, 3), (1, 1, 1, 1)])
 @pytest.mark.parametrize("picked", [[0], [], [6, 0, 6, 3]])
 def test_gather_is_its_formula(shape: tuple[int, ...], picked: list[int]) -> None:
@@ -248,6 +262,16 @@ def test_prefetch_stays_that_far_ahead(prefetch: int) -> None:
 
 def test_without_prefetch_no_thread_is_made() -> None:
     loader = watched(0)
+    for used, _ in enumerate(loader, 1):
+        assert len(loader.made) == used
+    assert set(loader.made) == {threading.current_thread().name}
+
+
+def test_on_a_gpu_nothing_is_made_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is ahead of the host by itself. Its arrays are NumPy's here."""
+    monkeypatch.setattr("minidl.data.loader.to_device", lambda array, name: array)
+    loader = watched(2)
+    loader.device = "cuda"
     for used, _ in enumerate(loader, 1):
         assert len(loader.made) == used
     assert set(loader.made) == {threading.current_thread().name}
@@ -345,6 +369,14 @@ def test_on_the_cpu_the_set_is_not_copied_and_batches_are_numpys(name: str, monk
 def test_refused(arguments: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=f"^DataLoader: {said}"):
         DataLoader(dataset(10, 3), **{"batch_size": 4, **arguments})
+
+
+def test_the_largest_seed_and_epoch_are_taken() -> None:
+    loader = DataLoader(dataset(4), 4, seed=2**64 - 1)
+    loader.set_epoch(2**63 - 1)
+    assert sorted(labels(loader)) == [0, 1, 2, 3]
+    with pytest.raises(ValueError, match=r"^DataLoader: epoch is 18446744073709551616 but must be an int of at least"):
+        loader.set_epoch(2**64)
 
 
 def test_an_empty_data_set_is_refused() -> None:

@@ -118,7 +118,7 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
     ("minidl/data", ("tqdm", "minidl/data", *TOOLS)),
     # the model of a file is built by the zoo, which lies outside
     *((f"minidl/weights{file}", ("h5py", "safetensors", "minidl/version", "minidl/weights", *more, *TOOLS))
-      for file, more in (("/__init__", ("minidl/init", "minidl/__init__")), ("", ()))),
+      for file, more in (("/__init__", ("minidl/init", "minidl/__init__")), ("/keras", ("minidl/nn",)), ("", ()))),
     ("minidl/plot", ("numpy", "matplotlib", "tensorboardX", "minidl")),
     ("minidl/emulator", ("numpy", "minidl/emulator", "minidl/ops/sources")),
     ("minidl/training", ("numpy", "tqdm", "minidl")),

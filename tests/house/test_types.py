@@ -16,6 +16,7 @@ from minidl import Tensor, data, nn, ops, optim, plot, zoo
 
 SCRIPT = Path(__file__).with_name("users_script.py")
 TABLES = {"ACTIVATIONS", "CONV_ALGORITHMS", "OPS"}
+SEVERAL = {"split"}                        # ops that give several Tensors
 
 
 def public(module: ModuleType) -> set[str]:
@@ -31,7 +32,7 @@ def every_public_name() -> str:
     for module in (minidl, data, nn, optim, plot, zoo):
         name = module.__name__.removeprefix("minidl.")
         lines.append(f"{name}s: list[Any] = [{', '.join(f'{name}.{each}' for each in sorted(public(module)))}]")
-    calls = sorted(public(ops) - TABLES)
+    calls = sorted(public(ops) - TABLES - SEVERAL)
     return "\n".join([*lines, f"calls: list[Callable[..., Tensor]] = [{', '.join(f'ops.{each}' for each in calls)}]\n"])
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 import minidl
@@ -25,6 +27,33 @@ def shapes(a: Tensor) -> list[Tensor]:
             ops.sum(a, axis=(0, 1), keepdims=True), ops.mean(a, axis=-1), ops.max(a), ops.argmax(a, axis=0)]
 
 
+def by_pytorchs_names(a: Tensor, mask: Tensor) -> list[Tensor]:
+    values, order = a.sort(1, descending=True)
+    first, *others = ops.split(a, [1, 2], axis=1)
+    more: tuple[Tensor, ...] = a.chunk(2)
+    kept: Tensor = ops.where(mask & ~(a > 0), a, 0.0) + ops.clip(a, low=0.0) + ops.maximum(a, 0) - ops.minimum(a, a)
+    made = [minidl.zeros(2, 3), minidl.randn((2, 3), requires_grad=True), minidl.arange(5), minidl.full((2,), 0.5)]
+    count: int = a.numel() + a.dim() + a.size
+    return [values, order, first, kept, *made, a.view(-1).unsqueeze(0).squeeze(), a.permute(1, 0).float(), a.mT,
+            ops.var(a, axis=1) + ops.std(a, correction=0), a.norm().detach().fill_(1.0), a.to(np.float64), a.cpu(),
+            nn.Parameter([1.0]), ops.stack([a, a], axis=1), ops.pad(a, widths=(1, 1)), a.masked_fill(mask, 0.0)]
+
+
+@minidl.op
+def shifted(k: Any, x: Tensor, *, by: float = 1.0) -> Any:
+    return k.add(x, by), lambda gy, need: (gy,)
+
+
+@minidl.primitive
+def swapped(x: np.ndarray) -> np.ndarray:
+    return x[::-1]
+
+
+def own(a: Tensor) -> Tensor:
+    hat = minidl.activation("hat", np.abs, np.multiply, "fabs(x)", "gy")
+    return hat(shifted(a, by=2.0))
+
+
 def layers(a: Tensor, b: Tensor | None = None) -> Tensor:
     y = ops.conv2d(a, w, b, stride=(1, 1), padding=((1, 0), (0, 1)), algorithm=ops.CONV_ALGORITHMS[0])
     y = ops.avg_pool2d(ops.max_pool2d(y, size=2), size=(2, 1), stride=1, padding=0)
@@ -38,6 +67,7 @@ def layers(a: Tensor, b: Tensor | None = None) -> Tensor:
 def mistakes() -> list[str]:
     ops.conv2d(x, w, stride="2")  # type: ignore[arg-type]
     ops.conv2d(x, w, strides=2)  # type: ignore[call-arg]
+    shifted(x, to=2.0)  # type: ignore[call-arg]
     ops.relu([1.0])  # type: ignore[arg-type]
     size: int = ops.relu(x)  # type: ignore[assignment]
     return [*ops.OPS, *ops.ACTIVATIONS, str(size)]
@@ -65,6 +95,7 @@ def train() -> None:
     minidl.set_precision("fp32")
     minidl.set_workspace_limit(2**28)
     net = Net().to("cpu", "float64").train()
+    net.zero_grad()
     zoo_net: nn.Module = zoo.build("lenet5", activation="relu")
     model: zoo.Model = zoo.MODELS["lenet5"]
     recipe: zoo.Recipe = model.recipe

@@ -122,6 +122,27 @@ def test_matmul_takes_vectors(x: tuple[int, ...], y: tuple[int, ...]) -> None:
     gradcheck(lambda a, b: a @ b, [Tensor(a, requires_grad=True), Tensor(b, requires_grad=True)])
 
 
+@pytest.mark.parametrize(("x", "y"), [((2, 3), (3, 2)), ((4, 2, 3), (3, 2)), ((2, 3), (4, 3, 2))])
+def test_the_product_of_matrices_is_one_op(x: tuple[int, ...], y: tuple[int, ...]) -> None:
+    """Of vectors alone the shape changes before and after it."""
+    a, b = (Tensor(np.ones(shape), requires_grad=True) for shape in (x, y))
+    product = a @ b
+    assert product.node is not None
+    assert (product.node.name, product.node.inputs) == ("matmul", (a, b))
+
+
+@pytest.mark.parametrize("name", ["sum", "mean", "max", "argmax"])
+def test_a_reductions_method_has_its_name(name: str) -> None:
+    assert getattr(Tensor, name).__name__ == name
+
+
+@pytest.mark.parametrize("function", [ops.softmax, ops.log_softmax, nn.Softmax()], ids=["softmax", "log", "layer"])
+def test_softmax_goes_along_the_last_axis_unless_told(function: Any) -> None:
+    x = np.random.default_rng(0).standard_normal((2, 3, 4))
+    np.testing.assert_array_equal(function(Tensor(x)).numpy(), function(Tensor(x.reshape(6, 4))).numpy().reshape(x.shape))
+    assert function(Tensor(x[0, 0])).shape == (4,)
+
+
 @pytest.mark.parametrize("number", [2, 2.5, True, np.float64(2.5), np.float32(2.5), np.int64(2)])
 @pytest.mark.parametrize("op", [lambda x, n: x + n, lambda x, n: n - x, lambda x, n: x * n, lambda x, n: n / x,
                                 lambda x, n: x ** n, lambda x, n: n ** x])

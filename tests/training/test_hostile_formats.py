@@ -13,10 +13,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 from hostile_files import archive, entry
 from test_hostile_weights import BIG, ESCAPE, Recipe, trial
+from test_keras_weights import keras_file
+
+import minidl
+from minidl import nn
 
 pytestmark = pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="needs a process's peak memory")
 
@@ -280,6 +285,82 @@ SAFETENSORS: dict[str, Recipe] = {
         b'{"a": {"dtype": "F32", "shape": [' + b"1," * 900_000 + b'1], "data_offsets": [0, 4]}}')},
     **{f"length {length}": says(b"{}", length) for length in (0, 1, 3, 10**6, 2**31, 2**40, 2**63, 2**64 - 1)},
 }
+
+
+# ---------------------------------------------------------------- Keras's .weights.h5
+def keras_net() -> nn.Module:
+    minidl.manual_seed(1)
+    return nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(8, 3))
+
+
+def write_keras(_: Any, path: Path) -> None:
+    state = keras_net().state_dict()
+    keras_file(path, {"conv2d": [state["0.weight"].transpose(2, 3, 1, 0), state["0.bias"]], "flatten": [],
+                      "dense": [state["2.weight"].reshape(3, 2, 4).transpose(2, 1, 0).reshape(8, 3), state["2.bias"]]})
+
+
+def kept(change: Callable[[Any], Any]) -> Recipe:
+    def recipe(path: Path) -> None:
+        with h5py.File(path, "r+", libver="earliest") as file:
+            change(file)
+
+    return recipe
+
+
+def turned(place: str, **options: Any) -> Recipe:
+    def change(file: Any) -> None:
+        if place in file:
+            del file[place]
+        file.create_dataset(place, **options)
+
+    return kept(change)
+
+
+def linked(place: str, target: Any) -> Recipe:
+    def change(file: Any) -> None:
+        made = file[target] if isinstance(target, str) else target
+        if place in file:
+            del file[place]
+        file[place] = made
+
+    return kept(change)
+
+
+def any_bytes(seed: int) -> Recipe:
+    def change(content: bytes) -> bytes:
+        rng, changed = np.random.default_rng(seed), bytearray(content)
+        for _ in range(rng.integers(1, 6)):
+            at = int(rng.integers(len(changed)))
+            changed[at] = rng.choice([0, 1, 0xFF, int(rng.integers(256))])
+        return bytes(changed)
+
+    return written(change)
+
+
+BIAS = "layers/conv2d/vars/1"
+KERAS: dict[str, Recipe] = {
+    **{f"bytes {seed}": any_bytes(seed) for seed in range(400)}, **damage(40),
+    **{f"link {place} {target}": linked(place, target)
+       for place in ("layers", "layers/conv2d", BIAS, "layers/x", "vars") for target in ("/", "layers/dense", "layers/dense/vars/1", h5py.SoftLink("/layers/dense/vars/1"),
+                      h5py.ExternalLink("/dev/zero", "/"), np.dtype("f4"))},
+    **{f"storage {name}": turned(BIAS, **options) for name, options in {
+        "f8": {"data": np.ones(2)}, "chunks": {"data": DATA, "chunks": (1,)}, "gzip": {
+            "data": DATA, "compression": "gzip"}, "huge": {"shape": (2**50,), "dtype": "f4"}, "text": {
+            "shape": (2,), "dtype": h5py.string_dtype()}, "reference": {"shape": (2,), "dtype": h5py.ref_dtype},
+        "external": {"shape": (2,), "dtype": "f4", "external": [("/dev/zero", 0, 8)]}, "scalar": {"data": 1.0},
+        "bomb": {"shape": (2**34,), "dtype": "f4", "chunks": (2**25,), "compression": "gzip"}}.items()},
+    **{f"{count} {what}": kept(lambda file, count=count, what=what: [file.create_group(f"layers/{what}{i}/vars")
+                                                                     for i in range(count)])
+       for count in (900, 5000) for what in ("pool", "n" * 300)},
+    "an array more": turned("layers/dense_1/vars/0", data=DATA), "a net's own": turned("vars/0", data=DATA),
+    "a name": turned(f"layers/{ESCAPE}/vars/0", data=DATA), "no group": kept(lambda file: file.pop("layers")),
+    "deep": kept(lambda file: file.create_group("layers/" + "n/" * 300)),
+    "many attributes": kept(lambda file: [file.attrs.create(f"a{i}", "x" * 1000) for i in range(1000)]),
+}
+
+
+def test_hostile_files_of_keras(tmp_path: Path) -> None:
+    trial(tmp_path, ".weights.h5", KERAS, write_keras, "test_hostile_formats", least=0.3)      # without checksums
 
 
 @pytest.mark.parametrize(("ending", "recipes"), [(".npz", NPZ), (".safetensors", SAFETENSORS)])

@@ -145,7 +145,7 @@ def test_texts_of_files_are_escaped(finished: Path) -> None:
     report = Parsed(html)
     assert "<script" not in html
     assert set(report.tags) <= harmless
-    assert HOSTILE in report.text                              # the title, as it is
+    assert figures.short(HOSTILE + " on " + HOSTILE, page.MAX_SHOWN) in report.text           # the title
     assert html.count("<table") == html.count("</table>")
 
 
@@ -213,6 +213,7 @@ LONG = ["the class whose name is as long as a sentence " + str(i) for i in range
 NAN = math.nan
 CURVES: dict[str, list[dict[str, Any]]] = {
     "one epoch": [EPOCH], "two": epochs(2), "two hundred": epochs(200), "all NaN": epochs(3, test_loss=NAN),
+    "nearly all NaN": [EPOCH, *epochs(1000, test_loss=NAN, train_loss=NAN)],
     "some infinite": [*epochs(2), {**EPOCH, "epoch": 3, "train_loss": math.inf, "test_accuracy": NAN}],
     "null": epochs(2, test_loss=None), "huge": epochs(3, train_loss=1e30, lr=1e-30), "a late metric":
     [EPOCH, {**EPOCH, "epoch": 2, "test_top5_accuracy": 0.9, "a_metric_with_quite_a_long_name_of_its_own": 3.0}],
@@ -278,7 +279,7 @@ def test_colours_are_read_on_the_paper(theme: figures.Theme) -> None:
 # ---------------------------------------------------------------- curves
 def test_curves_pair_training_and_test() -> None:
     figure = figures.curves_figure([*epochs(2), {**EPOCH, "epoch": 3, "test_loss": NAN}], LIGHT)
-    assert [axes.get_ylabel() for axes in figure.axes] == ["loss (mean per image)", "accuracy (%)", "learning rate"]
+    assert [axes.get_ylabel() for axes in figure.axes] == ["loss per image", "accuracy (%)", "learning rate"]
     loss, accuracy, _ = figure.axes
     assert [line.get_label() for line in loss.lines] == ["train, last 2", "test, last 1.5, 1 not finite"]
     assert [line.get_label() for line in accuracy.lines] == ["train, last 25", "test, last 50"]
@@ -395,7 +396,7 @@ class Known(nn.Module):
 
 def test_mistakes_are_sorted_by_the_probability_of_the_true_class() -> None:
     logits = np.log(np.array([[0.7, 0.2, 0.1], [0.9, 0.06, 0.04], [0.1, 0.1, 0.8], [0.6, 0.3, 0.1]]))
-    batches = [(logits[i:i + 2, :, None, None], np.array([1, 2, 2, 1])[i:i + 2]) for i in (0, 2)]
+    batches = [(Tensor(logits[i:i + 2, :, None, None]), [1, 2, 2, 1][i:i + 2]) for i in (0, 2)]
     net = Known()
     found = run.answer(net, batches, [])
     assert net.training
@@ -457,7 +458,7 @@ def test_without_matplotlib_the_extra_is_named(draw: Any, tmp_path: Path, monkey
     for name in ("matplotlib", "matplotlib.figure"):
         monkeypatch.setitem(sys.modules, name, None)
     (tmp_path / "metrics.jsonl").write_text(json.dumps(EPOCH) + "\n")
-    with pytest.raises(ImportError, match=r"plot: matplotlib cannot be imported \(.*\); run: pip install 'minidl\[plot"):
+    with pytest.raises(ImportError, match=r"plot: matplotlib cannot be imported \(.*\); run: pip install 'minidl\[pl"):
         draw(tmp_path / "curves.png")
 
 
