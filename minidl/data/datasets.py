@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from ..cache import cache_folder
 from .catalog import OWNERS, SPECS, File, Spec
-from .download import cache_folder, install
+from .download import install
 from .formats import FORMATS, SUFFIXES, Content, parse_idx, read
 from .synthetic import SHAPE_CLASSES, synthetic_digits, synthetic_shapes
 
@@ -147,7 +148,7 @@ def _roots(name: str, data_dir: Folder | None) -> list[Path]:
     for folder in named:
         if not folder.is_dir():
             raise FileNotFoundError(f"data: {folder} is not a folder; name one that holds data sets")
-    return [*named, Path("data"), Path.home() / ".keras" / "datasets", cache_folder(name)]
+    return [*named, Path("data"), Path.home() / ".keras" / "datasets", cache_folder() / name]
 
 
 def _folders(spec: Spec, roots: list[Path]) -> list[Path]:

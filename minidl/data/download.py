@@ -16,17 +16,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from ..cache import cache_folder
 from .catalog import Download, File, Spec
 
 SILENCE = 10.0                             # seconds that a mirror may be silent
 GRACE, MIN_RATE = 20.0, 50_000           # it may take 20 s and what is left at 50 kB/s, in all and at any time
 DAY = 86_400.0                             # seconds that a failure is remembered
 BLOCK = 1 << 16
-
-
-def cache_folder(name: str) -> Path:
-    """Where a data set is kept for this user: $XDG_CACHE_HOME/minidl/<name>, by default under ~/.cache."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "minidl" / name
 
 
 def _open(url: str) -> Any:
@@ -49,7 +45,7 @@ def install(spec: Spec, opener: Callable[[str], Any] = _open) -> Path:
     be written; the cache is then as before. What could not be had is not asked for again for a day: a file in the
     cache remembers it.
     """
-    folder, size = cache_folder(spec.name), sum(download.size for download in spec.downloads)
+    folder, size = cache_folder() / spec.name, sum(download.size for download in spec.downloads)
     failed = folder / ".failed"
     _refuse_for_a_day(failed)
     try:
@@ -72,7 +68,7 @@ def install(spec: Spec, opener: Callable[[str], Any] = _open) -> Path:
             failed.touch()
         raise
     except OSError as error:
-        raise OSError(f"the cache folder {folder} cannot be written ({error.strerror}; $XDG_CACHE_HOME names "
+        raise OSError(f"the cache folder {folder} cannot be written ({error.strerror}; $MINIDL_CACHE names "
                       "another)") from None
     return folder
 

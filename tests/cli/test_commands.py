@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -302,6 +303,19 @@ def test_a_gpu_without_cupy_has_its_command(monkeypatch: pytest.MonkeyPatch, wit
     assert status == 0
     assert "ok    GPU NVIDIA H200, driver 580.1" in out
     assert "lacks CuPy is not installed: nets run on the CPU\n        -> pip install 'minidl[cuda13]'" in out
+
+
+def test_a_gpu_is_described(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """By a CuPy that is made up, on which no kernel runs."""
+    properties = {"name": b"NVIDIA H200", "major": 9, "minor": 0, "totalGlobalMem": 140 * 2**30}
+    runtime = SimpleNamespace(getDeviceProperties=lambda number: properties, driverGetVersion=lambda: 13010)
+    cuda = SimpleNamespace(runtime=runtime, nvrtc=SimpleNamespace(getVersion=lambda: (13, 0)))
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(__version__="14.2.0", cuda=cuda, ndarray=type(None)))
+    monkeypatch.setattr("minidl.device.resolve", lambda device: device)
+    status, out = doctored(capsys, "--offline")
+    assert status == 0
+    assert "ok    CuPy 14.2.0, NVIDIA H200, compute capability 9.0, 140 GiB, driver for CUDA 13.1\n" in out
+    assert "ok    NVRTC 13.0\n  lacks this cannot be looked at: " in out
 
 
 def test_no_network_is_a_lack(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import minidl
-from minidl import cli, data, nn
+from minidl import cli, data, nn, ops, zoo
 from minidl.cli.predict import picture
 
 Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed: pictures cannot be read")
@@ -129,3 +129,18 @@ def test_without_pillow_the_extra_is_named(watching: Watching, without: Callable
     without("PIL")
     assert cli.main(["predict", "--weights", "W.h5", "one.png"]) == 2
     assert "reading pictures needs Pillow; run: pip install 'minidl[image]'" in capsys.readouterr().err
+
+
+def test_a_weights_file_alone_is_enough(capsys: pytest.CaptureFixture[str]) -> None:
+    """It builds the net, and says how pictures are prepared and what the classes are called."""
+    minidl.manual_seed(3)
+    net = zoo.build("lenet5")
+    preprocessing, classes = {"mean": [0.25], "std": [0.5], "padding": 2}, [f"digit {i}" for i in range(10)]
+    minidl.save(net, "W.h5", preprocessing=preprocessing, classes=classes)
+    digits = data.load("synthetic-digits", "test").first(1)
+    Image.fromarray(digits.images[0, 0]).save("one.png")
+    assert cli.main(["predict", "--weights", "W.h5", "one.png", "--top", "1", "--device", "cpu"]) == 0
+    ((images, _),) = data.DataLoader(digits, 1, shuffle=False, **preprocessing)
+    row = ops.softmax(net(minidl.Tensor(images)), axis=1).numpy()[0]
+    best = int(row.argmax())
+    assert capsys.readouterr().out == f"one.png: digit {best} {100 * row[best]:.1f} %  (L 28x28, grey)\n"

@@ -43,6 +43,7 @@ from checks.downloads import (  # noqa: F401  fixtures
 )
 
 from minidl import data
+from minidl.cache import cache_folder
 from minidl.data import catalog, datasets, download, formats
 
 # Read before the tests clear it: all of them but those on real images run without.
@@ -149,7 +150,9 @@ def test_a_data_dir_without_the_set_is_searched_first_and_the_rest_then(served: 
 
 def test_without_a_home_cache_setting_the_cache_is_below_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("XDG_CACHE_HOME")
-    assert download.cache_folder("mnist") == tmp_path / "home" / ".cache" / "minidl" / "mnist"
+    assert cache_folder() == tmp_path / "home" / ".cache" / "minidl"
+    monkeypatch.setenv("MINIDL_CACHE", str(tmp_path / "own"))
+    assert cache_folder() == tmp_path / "own"
 
 
 @pytest.mark.parametrize(("name", "other"), [("mnist", "fashion-mnist"), ("fashion-mnist", "mnist")])
@@ -695,7 +698,7 @@ def test_an_archive_without_a_file(served: Any, tmp_path: Path) -> None:
 def test_a_cache_that_cannot_be_written(mirrors: Mirrors, tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file where the folder should be")
     with pytest.raises(FileNotFoundError, match=r"mnist is in none of .* failed: the cache folder .* cannot be written "
-                                                r"\(.* directory; \$XDG_CACHE_HOME names another\); put its"):
+                                                r"\(.* directory; \$MINIDL_CACHE names another\); put its"):
         data.load("mnist", "train")
     assert mirrors.asked == []
 

@@ -36,6 +36,7 @@ Opener = Callable[[str], Any]
 def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """The cache folder of the set "tiny", with one file in it that is no business of the installer."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("MINIDL_CACHE", raising=False)
     folder = tmp_path / "minidl" / "tiny"
     folder.mkdir(parents=True)
     (folder / "notes").write_text("mine")
@@ -104,7 +105,7 @@ def test_all_reasons_in_one_line_and_the_cache_as_before(folder: Path) -> None:
 
 def test_a_cache_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "notes"))
-    said = (f"the cache folder {folder}/notes/minidl/tiny cannot be written (Not a directory; $XDG_CACHE_HOME names "
+    said = (f"the cache folder {folder}/notes/minidl/tiny cannot be written (Not a directory; $MINIDL_CACHE names "
             "another)")
     with pytest.raises(OSError, match=f"^{re.escape(said)}$"):
         install(tiny({"a.gz": HELD}), serving({}))
@@ -115,7 +116,7 @@ def test_a_disk_that_is_full_is_no_mirrors_fault(monkeypatch: pytest.MonkeyPatch
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(download, "_to_disk", full)
-    said = f"the cache folder {folder} cannot be written (No space left on device; $XDG_CACHE_HOME names another)"
+    said = f"the cache folder {folder} cannot be written (No space left on device; $MINIDL_CACHE names another)"
     with pytest.raises(OSError, match=f"^{re.escape(said)}$"):
         install(tiny({"a.gz": HELD}), serving({MIRRORS[0] + "a.gz": HELD}))       # the second mirror is not asked
     assert everything(folder) == {"notes": b"mine"}

@@ -37,7 +37,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     done = subprocess.run([sys.executable, TESTS / "hostile_files.py", folder, *rooms], capture_output=True, text=True,
                           timeout=500, cwd=folder, env={
                               **os.environ, "PYTHONPATH": str(TESTS.parent), "MINIDL_OFFLINE": "1", "MINIDL_DATA": "",
-                              "HOME": str(folder / "home"), "XDG_CACHE_HOME": str(folder / "cache"),
+                              "HOME": str(folder / "home"), "MINIDL_CACHE": str(folder / "cache"),
                               "OPENBLAS_NUM_THREADS": "1"})
     assert (done.returncode, done.stderr) == (0, "")
     return [json.loads(line) for line in done.stdout.splitlines()]

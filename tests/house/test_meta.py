@@ -81,6 +81,7 @@ SHELVES = (*LAUNCHERS, f"{CONV}/cost", "minidl/ops/cuda/linear", "minidl/ops/cud
 ROOMS: list[tuple[str, tuple[str, ...]]] = [
     ("minidl/mode", ()),
     ("minidl/version", ()),
+    ("minidl/cache", ()),
     ("minidl/rng", ("numpy",)),
     ("minidl/device", ("numpy", "cupy")),
     ("minidl/tensor", ("numpy", "minidl/mode", "minidl/device")),
@@ -93,7 +94,7 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
     ("minidl/ops/cpu", (*FACTS, "minidl/ops/cpu")),
     ("minidl/ops/cuda/launch", ("numpy", "cupy", "minidl/device", "minidl/ops/sources", "minidl/ops/cuda/launch")),
     *((f"{CONV}/{shelf}", (*SHELVES, f"{CONV}/{shelf}")) for shelf in ("papers", "product", "resident")),
-    *((f"{CONV}/{common}", (*LAUNCHERS, "minidl/version", "minidl/ops/cuda/reduce"))
+    *((f"{CONV}/{common}", (*LAUNCHERS, "minidl/cache", "minidl/version", "minidl/ops/cuda/reduce"))
       for common in ("auto", "bias", "cost")),
     ("minidl/ops/cuda", (*FACTS, "cupy", "minidl/device", "minidl/version", "minidl/ops/cuda")),
     ("minidl/ops/_backend", ("numpy", "minidl/mode", "minidl/device", "minidl/tensor", "minidl/ops/cpu",
@@ -115,7 +116,7 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
     ("minidl/interchange", ("cupy", *TOOLS)),
     ("minidl/onnx", ("onnx", "minidl/version", "minidl/weights/files", *TOOLS)),
     ("minidl/data/folder", ("numpy", "PIL", "minidl/data/datasets")),
-    ("minidl/data", ("tqdm", "minidl/data", *TOOLS)),
+    ("minidl/data", ("tqdm", "minidl/cache", "minidl/data", *TOOLS)),
     # the model of a file is built by the zoo, which lies outside
     *((f"minidl/weights{file}", ("h5py", "safetensors", "minidl/version", "minidl/weights", *more, *TOOLS))
       for file, more in (("/__init__", ("minidl/init", "minidl/__init__")), ("/keras", ("minidl/nn",)), ("", ()))),

@@ -341,7 +341,8 @@ BIAS = "layers/conv2d/vars/1"
 KERAS: dict[str, Recipe] = {
     **{f"bytes {seed}": any_bytes(seed) for seed in range(400)}, **damage(40),
     **{f"link {place} {target}": linked(place, target)
-       for place in ("layers", "layers/conv2d", BIAS, "layers/x", "vars") for target in ("/", "layers/dense", "layers/dense/vars/1", h5py.SoftLink("/layers/dense/vars/1"),
+       for place in ("layers", "layers/conv2d", BIAS, "layers/x", "vars")
+       for target in ("/", "layers/dense", "layers/dense/vars/1", h5py.SoftLink("/layers/dense/vars/1"),
                       h5py.ExternalLink("/dev/zero", "/"), np.dtype("f4"))},
     **{f"storage {name}": turned(BIAS, **options) for name, options in {
         "f8": {"data": np.ones(2)}, "chunks": {"data": DATA, "chunks": (1,)}, "gzip": {

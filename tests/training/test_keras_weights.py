@@ -96,7 +96,7 @@ class Own(nn.Module):
 
 REFUSED: dict[str, tuple[nn.Module, str]] = {
     "a net of one's own": (Own(), "is of Keras, whose weights are read into an nn.Sequential alone, but the model is a "
-                           "Own: in another net, the order of layers is not known; set its parameters by hand, with h5py"),
+                           "Own: in another net, the order of layers is not known; set its parameters by hand, with"),
     "a layer of one's own": (nn.Sequential(Own()), "is of Keras, but the model's layer 0 is a Own and none of minidl"),
     "unknown channels": (nn.Sequential(nn.Flatten(), nn.Linear(36, 6)), "which flattens pixel by pixel, but how many "
                          "channels the 36 inputs of 1.weight have is not known; let a Conv2d come before the Flatten"),

@@ -38,6 +38,7 @@ def _offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("MINIDL_OFFLINE", "1")
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("MINIDL_CACHE", raising=False)
     monkeypatch.delenv("MINIDL_DATA", raising=False)
     monkeypatch.chdir(tmp_path)
 

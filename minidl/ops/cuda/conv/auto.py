@@ -18,6 +18,7 @@ from pathlib import Path
 import cupy
 import numpy as np
 
+from ....cache import cache_folder
 from ....device import precision
 from ....version import __version__
 from ...geometry import ConvGeometry
@@ -44,11 +45,9 @@ def fastest(direction: str, g: ConvGeometry, dtype: np.dtype, arguments: tuple[A
 
 
 def cache_file() -> Path:
-    """Where choices for the current device are kept: $MINIDL_CACHE, or minidl in the user's cache folder."""
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    folder = os.environ.get("MINIDL_CACHE") or Path(home) / "minidl"
+    """Where choices for the current device are kept."""
     device = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.runtime.getDevice())["name"].decode()
-    return Path(folder) / f"convolutions-{'-'.join(device.split())}-{__version__}.json"
+    return cache_folder() / f"convolutions-{'-'.join(device.split())}-{__version__}.json"
 
 
 def _remembered(key: Key, arguments: tuple[Array | None, ...], able: Mapping[str, Launcher]) -> str:
