@@ -125,7 +125,7 @@ def jax_step(model: str, batches: Sequence[Batch], device: str) -> Steps:
     return jax_nets.steps(model, [jax.device_put(batch) for batch in batches], LR, MOMENTUM)
 
 
-def repeated(step: Callable[[], None]) -> Steps:
+def repeated(step: Callable[[], object]) -> Steps:
     """Steps in a row from a single one."""
     def run(count: int) -> None:
         for _ in range(count):

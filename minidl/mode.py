@@ -89,8 +89,8 @@ class Listener:
     def write_grad(self, leaf: Tensor) -> None:
         """A backward pass is about to add to leaf.grad."""
 
-    def module(self, module: Watched) -> None:
-        """A Module is about to be called."""
+    def module(self, module: Any) -> None:
+        """A Module, or a function that somebody else wrote, is about to be called."""
 
     def watch(self, value: Watched) -> None:
         """What follows depends on the attributes of something."""

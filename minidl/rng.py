@@ -38,13 +38,37 @@ def manual_seed(seed: int) -> None:
     >>> manual_seed(7); a == generator().random()
     True
     """
-    global _shared
     if not isinstance(seed, int) or not 0 <= seed < 2**64:
         raise ValueError(f"manual_seed: seed is {seed!r} but must be an int in [0, 2**64)")
+    set_state((int(seed), 0))
+
+
+def get_state() -> Key:
+    """(seed, counter) of the key that this thread draws next; drawing none.
+
+    >>> manual_seed(7); a = generator().random(); state = get_state(); b = generator().random()
+    >>> set_state(state); b == generator().random()
+    True
+    """
+    seed, counter = _own.stream or _shared
+    return seed, int(repr(counter)[len("count("):-1])          # the one way to look at it without drawing
+
+
+def set_state(state: Key) -> None:
+    """Go on from where `get_state` was called: of the process or of this thread alone, as `manual_seed` has it.
+
+    Raises ValueError for anything but two ints in [0, 2**64) and [0, 2**63).
+    """
+    global _shared
+    if not (isinstance(state, (tuple, list)) and list(map(type, state)) == [int, int]
+            and 0 <= state[0] < 2**64 and 0 <= state[1] < 2**63):
+        raise ValueError(f"set_state: state is {state!r} but must be (seed, counter), ints in [0, 2**64) and "
+                         "[0, 2**63); pass what get_state gave")
+    stream = state[0], itertools.count(state[1])
     if threading.current_thread() is threading.main_thread():
-        _shared = seed, itertools.count()
+        _shared = stream
     else:
-        _own.stream = seed, itertools.count()
+        _own.stream = stream
 
 
 def next_key() -> Key:

@@ -177,11 +177,9 @@ def extras() -> Iterator[Finding]:
 
 def caches() -> Iterator[Finding]:
     """The folders that minidl and CuPy keep things in, with their sizes."""
-    from ..data.download import cache_folder
+    from ..cache import cache_folder
 
-    kept = {Path(os.environ.get("MINIDL_CACHE") or cache_folder("")): "choices of algorithms",
-            cache_folder(""): "data sets and choices of algorithms" if not os.environ.get("MINIDL_CACHE") else
-            "data sets",
+    kept = {cache_folder(): "data sets and choices of algorithms",
             Path(os.environ.get("CUPY_CACHE_DIR") or Path.home() / ".cupy" / "kernel_cache"): "CuPy's kernels"}
     for folder, what in kept.items():
         there = next(each for each in (folder, *folder.absolute().parents) if each.exists())

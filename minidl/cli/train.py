@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import os
 import platform
+import shlex
+import signal
+import sys
 import time
 import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +21,15 @@ import numpy as np
 
 import minidl
 from minidl import data, device, nn, optim, zoo
-from minidl.training import RunFolder, evaluate, fit
+from minidl.ops.cpu import parallel
+from minidl.training import Interrupted, RunFolder, evaluate, fit, machine, read_config
+from minidl.weights import read_metadata
 
 from .common import Parser, complain, say
 
 IMAGE_SIZE = 32                            # every zoo model reads 32x32; smaller images are padded to it
+OF_ONE_CALL = ("config", "debug", "eval", "list_models", "no_progress", "output_dir", "resume")      # no settings
+FREE = ("data_dir", "save_every", "tensorboard", "threads")           # decide no bits: may differ when a run goes on
 
 
 def number(kind: type, least: float, what: str) -> Any:
@@ -64,6 +75,17 @@ def parser(prog: str = "train.py") -> Parser:
     p.add_argument("--load", metavar="FILE", help="start from these weights (HDF5)")
     p.add_argument("--limit-train", type=positive, metavar="N", help="only the first N training images")
     p.add_argument("--limit-test", type=positive, metavar="N", help="only the first N test images")
+    p.add_argument("--resume", metavar="RUN", help="go on with the run of this folder, by its own settings; --epochs "
+                   "may grow")
+    p.add_argument("--eval", metavar="RUN", nargs="?", const="", help="only evaluate: the weights of this run's "
+                   "folder, or --load FILE")
+    p.add_argument("--config", metavar="FILE", help="take the flags that are left out from a run's config.json")
+    p.add_argument("--save-every", type=whole, default=0, metavar="N", help="write a checkpoint each N steps, beside "
+                   "that after each epoch")
+    p.add_argument("--threads", type=positive, metavar="N", help="CPU threads (default: $MINIDL_NUM_THREADS, or all "
+                   "cores)")
+    p.add_argument("--tensorboard", action=argparse.BooleanOptionalAction, default=False,
+                   help="write the metrics for TensorBoard, too (extra tensorboard)")
     p.add_argument("--list-models", action="store_true", help="name the models and their recipes, and stop")
     p.add_argument("--no-progress", action="store_true", help="no progress bar")
     p.add_argument("--debug", action="store_true", help="show the traceback of an error")
@@ -75,6 +97,35 @@ def list_models() -> None:
     for model in zoo.MODELS.values():
         settings = ", ".join(f"{name} {value}" for name, value in asdict(model.recipe).items())
         say(f"{model.name:15} {model.summary}\n{'':15} {settings}")
+
+
+def settings(argv: list[str] | None, prog: str) -> argparse.Namespace:
+    """The flags; those left out come from the run that --resume, --eval or --config names, else from the recipe.
+
+    Raises ValueError, which names it, for a flag that contradicts the run that is to go on.
+    """
+    argv = sys.argv[1:] if argv is None else argv
+    args = parser(prog).parse_args(argv)
+    run = args.resume or args.eval
+    if not (run or args.config):
+        return with_recipe(args)
+    config = read_config(Path(run) / "config.json" if run else args.config)
+    of_run = [_flag(name, config[name]) for name in vars(args)
+              if name not in OF_ONE_CALL and config.get(name) is not None]
+    before, both = (with_recipe(parser(prog).parse_args(flags)) for flags in (of_run, [*of_run, *argv]))
+    for name, value in vars(before).items():
+        asked = getattr(both, name)
+        if asked == "auto":                # the run knows what that was
+            setattr(both, name, value)
+        elif args.resume and asked != value and name not in (*OF_ONE_CALL, *FREE) and (
+                name != "epochs" or asked < value):
+            raise ValueError(f"{_flag(name, asked)} contradicts the run in {run}, which has {value}; leave it out")
+    return both
+
+
+def _flag(name: str, value: object) -> str:
+    flag = name.replace("_", "-")
+    return f"--{'' if value else 'no-'}{flag}" if isinstance(value, bool) else f"--{flag}={value}"
 
 
 def with_recipe(args: argparse.Namespace) -> argparse.Namespace:
@@ -93,25 +144,28 @@ def load_data(args: argparse.Namespace) -> tuple[data.Dataset, data.Dataset, str
     return train.first(args.limit_train), test.first(args.limit_test), note
 
 
-def loaders(args: argparse.Namespace, train: data.Dataset, test: data.Dataset,
-            where: str) -> tuple[data.DataLoader, data.DataLoader]:
-    """Both sets in batches, normalised by the training set's statistics and padded to the zoo's size."""
+def preprocessing_of(train: data.Dataset) -> dict[str, Any]:
+    """How images become what a net reads: normalised by the training set's statistics, padded to the zoo's size."""
     mean, std = data.channel_statistics(train)
-    common: dict[str, Any] = {"mean": mean, "std": std, "padding": (IMAGE_SIZE - train.images.shape[2]) // 2,
-                              "device": where}
-    return (data.DataLoader(train, args.batch_size, seed=args.seed, **common),
-            data.DataLoader(test, 500, shuffle=False, **common))
+    return {"mean": mean.tolist(), "std": std.tolist(), "padding": (IMAGE_SIZE - train.images.shape[2]) // 2}
 
 
-def build(args: argparse.Namespace, train: data.Dataset, where: str) -> nn.Module:
+def loaders(args: argparse.Namespace, train: data.Dataset, test: data.Dataset, where: str,
+            preprocessing: dict[str, Any]) -> tuple[data.DataLoader, data.DataLoader]:
+    """Both sets in batches."""
+    return (data.DataLoader(train, args.batch_size, seed=args.seed, device=where, **preprocessing),
+            data.DataLoader(test, 500, shuffle=False, device=where, **preprocessing))
+
+
+def build(args: argparse.Namespace, train: data.Dataset, where: str, weights: str | Path | None) -> nn.Module:
     """The model on its device with its first parameters, seen to run on one image of this data set."""
     minidl.manual_seed(args.seed)
     model = zoo.build(args.model, in_channels=train.images.shape[1], classes=len(train.classes))
     for _, module in model.named_modules():
         if isinstance(module, nn.Conv2d):
             module.algorithm = args.conv_algorithm
-    if args.load:
-        minidl.load(model, args.load)
+    if weights:
+        minidl.load(model, weights)
     model.to(where)
     with minidl.no_grad():
         model(minidl.Tensor(np.zeros((1, train.images.shape[1], IMAGE_SIZE, IMAGE_SIZE), np.float32), device=where))
@@ -119,59 +173,123 @@ def build(args: argparse.Namespace, train: data.Dataset, where: str) -> nn.Modul
 
 
 def run(args: argparse.Namespace) -> None:
-    """Train, and leave the run folder."""
+    """Train, and leave the run folder; with --eval only evaluate."""
+    if args.eval == "" and not args.load:
+        raise ValueError("--eval needs weights; name a run's folder, --eval RUN, or a file, --load FILE")
+    if args.threads:
+        os.environ["MINIDL_NUM_THREADS"] = str(args.threads)
+        parallel.threads.cache_clear()
     where = device.resolve(args.device)
     args.compile = where == "cuda" if args.compile is None else args.compile
     minidl.set_precision(args.precision)
     train, test, note = load_data(args)
-    model = build(args, train, where)
-    train_loader, test_loader = loaders(args, train, test, where)
-    folder = (RunFolder(args.output_dir) if args.output_dir else
-              RunFolder.beside(Path("runs") / f"{args.model}-{train.name}"))
+    if args.eval is not None:
+        look(args, train, test, where)
+        return
+    if args.resume:                        # weights to start from are in the checkpoint; without one, it starts again
+        folder = RunFolder.again(args.resume)
+        weights = None if folder.has_checkpoint() else args.load
+    else:
+        folder, weights = None, args.load
+    model = build(args, train, where, weights)
+    preprocessing = preprocessing_of(train)
+    train_loader, test_loader = loaders(args, train, test, where, preprocessing)
+    if folder is None:
+        folder = (RunFolder(args.output_dir) if args.output_dir else
+                  RunFolder.beside(Path("runs") / f"{args.model}-{train.name}"))
+    facts = {key: value for key, value in vars(args).items() if key not in OF_ONE_CALL or key == "output_dir"}
+    before = read_config(folder.path / "config.json") if args.resume else {}
     folder.write_config({
-        **{key: value for key, value in vars(args).items() if key not in ("list_models", "no_progress", "debug")},
-        "data": train.name, "data_asked": args.data, "data_source": train.source, "data_note": note,
+        **facts, "data": train.name, "data_asked": args.data, "data_source": train.source, "data_note": note,
         "device": where, "train_images": len(train.labels), "test_images": len(test.labels),
-        "minidl": minidl.__version__, "numpy": np.__version__, "python": platform.python_version()})
+        "minidl": minidl.__version__, "numpy": np.__version__, "python": platform.python_version(),
+        "machine": machine(),
+        **{key: before[key] for key in ("data_asked", "data_note", "output_dir") if key in before}})
     optimizer = optim.SGD(model.parameters(), args.lr, args.momentum, args.weight_decay)
     schedule = optim.schedule(args.lr_schedule, args.epochs * len(train_loader))
     say(f"{args.model} on {train.name} ({train.source}): {len(train.labels)} training and {len(test.labels)} "
         f"test images, {where}, run folder {folder.path}")
 
+    board = _board(folder) if args.tensorboard else None
+
     def report(metrics: dict[str, Any]) -> None:
         folder.append_metrics({"model": args.model, "data": train.name, **metrics})
-        say(f"epoch {metrics['epoch']:2}/{args.epochs}: loss {metrics['train_loss']:.4f}, "
-            f"accuracy {100 * metrics['train_accuracy']:.2f} %, test loss {metrics['test_loss']:.4f}, "
-            f"test accuracy {100 * metrics['test_accuracy']:.2f} %, lr {metrics['lr']:.3g}, "
-            f"{metrics['seconds']:.1f} s, {metrics['images_per_second']:.0f} images/s")
+        if board:
+            board(metrics)
 
     start = time.perf_counter()
-    try:
+    with going_on(folder):
         history = fit(model, optimizer, train_loader, test_loader, epochs=args.epochs, schedule=schedule,
-                      progress=not args.no_progress, on_epoch=report, compiled=args.compile)
+                      progress=not args.no_progress, say=say, callbacks=report, compiled=args.compile,
+                      checkpoints=folder.path, save_every=args.save_every, resume=bool(args.resume))
         accuracy = history[-1]["test_accuracy"] if history else evaluate(model, test_loader)[1]
-        minidl.save(model, folder.weights)
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"the epochs so far are in {folder.path / 'metrics.jsonl'}") from None
+        minidl.save(model, folder.weights, preprocessing=preprocessing, classes=train.classes)
+        _pictures(folder, model, test_loader)
     say(f"{args.model} on {train.name}: test accuracy {100 * accuracy:.2f} % after {args.epochs} "
         f"epoch{'' if args.epochs == 1 else 's'} in {time.perf_counter() - start:.1f} s ({where})")
 
 
+def look(args: argparse.Namespace, train: data.Dataset, test: data.Dataset, where: str) -> None:
+    """Print how good weights are on the test set: those of --load, or of the run of --eval."""
+    weights = Path(args.load if args.load else Path(args.eval) / "weights.h5")
+    model = build(args, train, where, weights)
+    preprocessing = read_metadata(weights).get("preprocessing") or preprocessing_of(train)
+    loss, accuracy = evaluate(model, loaders(args, train, test, where, preprocessing)[1])
+    say(f"{args.model} on {test.name}: test accuracy {100 * accuracy:.2f} %, test loss {loss:.4f}, "
+        f"{len(test.labels)} images, weights {weights} ({where})")
+
+
+@contextmanager
+def going_on(folder: RunFolder) -> Iterator[None]:
+    """What ends a run early says where it is and how it goes on."""
+    program = f"python {Parser.running}" if Parser.running.endswith(".py") else Parser.running
+    command = f"the run is in {folder.path}, go on with: {program} --resume {shlex.quote(str(folder.path))}"
+    try:
+        yield
+    except Interrupted as stop:
+        raise Interrupted(f"by {signal.Signals(stop.signum).name}; {command}", stop.signum) from None
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(command) from None
+    except (OSError, MemoryError) as error:
+        raise type(error)(f"{error}; {command}") from None
+
+
+def _board(folder: RunFolder) -> Callable[[dict[str, Any]], None]:
+    from minidl import plot
+
+    return plot.TensorBoard(folder.path)
+
+
+def _pictures(folder: RunFolder, model: nn.Module, test_loader: data.DataLoader) -> None:
+    """Curves, filters, confusion matrix and report of a finished run, where the extra `plot` is installed."""
+    if find_spec("matplotlib") is None:
+        return
+    from minidl import plot
+
+    try:
+        say(f"pictures: {', '.join(path.name for path in plot.pictures(folder.path, model, test_loader))}")
+    except (ValueError, OSError) as error:
+        complain(f"warning: no pictures of this run: {error}")
+
+
 def main(argv: list[str] | None = None, prog: str = "train.py") -> int:
     """Run with these arguments, else those of the process; returns the exit status. Messages start with `prog`."""
-    args = parser(prog).parse_args(argv)
-    if args.list_models:
+    flags = parser(prog).parse_args(argv)
+    if flags.list_models:
         list_models()
         return 0
-    warnings.simplefilter("ignore", RuntimeWarning)    # overflow on the way to a loss that fit() refuses
-    try:
-        run(with_recipe(args))
-    except (ValueError, TypeError, OSError, FloatingPointError, MemoryError) as error:
-        if args.debug:
-            raise
-        complain(f"error: {error}")
-        return 2
-    except KeyboardInterrupt as stop:
-        complain(f"interrupted; {str(stop) or 'there is no run folder yet'}")
-        return 130
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)    # overflow on the way to a loss that fit() refuses
+        warnings.showwarning = lambda message, *_, **__: complain(f"warning: {message}")
+        try:
+            run(settings(argv, prog))
+        except (ValueError, TypeError, OSError, FloatingPointError, MemoryError) as error:
+            if flags.debug:
+                raise
+            complain(f"error: {error}")
+            return 2
+        except KeyboardInterrupt as stop:
+            complain(f"interrupted{' ' if isinstance(stop, Interrupted) else '; '}"
+                     f"{str(stop) or 'there is no run folder yet'}")
+            return 128 + (stop.signum if isinstance(stop, Interrupted) else signal.SIGINT)
     return 0

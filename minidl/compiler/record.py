@@ -174,8 +174,8 @@ class Recorder(Listener):
         entry = self.own.get(id(t))
         return entry is not None and entry[0]() is t
 
-    def module(self, module: Watched) -> None:
-        """A Module is about to be called: its attributes are facts, and what can be reached from them."""
+    def module(self, module: Any) -> None:
+        """A Module or a function is about to be called: its attributes are facts, and what can be reached from them."""
         self.names.follow(module, type(module).__name__)
 
     def watch(self, value: Watched) -> None:

@@ -13,6 +13,7 @@ from ..device import to_device
 from ..mode import Watched, mode, note_change
 from ..ops._backend import backend_of
 from ..tensor import Tensor, mark_changed
+from .state import load_state, state_of
 
 _NUMBERS = ("lr", "momentum", "weight_decay")
 
@@ -212,6 +213,16 @@ class SGD(Watched):
             raise ValueError(f"SGD: a parameter has shape {p.shape} but its velocity {velocity.shape}; build another "
                              "SGD after a parameter's array was replaced by one of another shape")
         return velocity
+
+    def state_dict(self) -> dict[str, Any]:
+        """{"groups": [{"lr": ..., "velocities": [...]}, ...]}: copies, velocities by place; None before the first step.
+        """
+        return state_of(self)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on with what `state_dict` gave: velocities change in place. Raises ValueError for what does not fit; then
+        nothing has changed."""
+        load_state(self, state)
 
     def __getstate__(self) -> dict[str, Any]:
         """Velocities go by their parameters' places: copies of these are other objects."""

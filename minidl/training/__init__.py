@@ -1,11 +1,13 @@
 """The loop behind train.py, usable from Python: fit, evaluate, and the folder that a run leaves behind."""
 
+from .callbacks import SaveBest, Step
+from .checkpoint import Interrupted
 from .loop import compiled_step, evaluate, fit, train_step
 from .machine import machine
 from .metrics import Metrics, Progress, RunningMetrics
-from .run_folder import RunFolder, read_metrics
+from .run_folder import RunFolder, read_config, read_metrics
 
 __all__ = [
-    "Metrics", "Progress", "RunFolder", "RunningMetrics", "compiled_step", "evaluate", "fit", "machine",
-    "read_metrics", "train_step",
+    "Interrupted", "Metrics", "Progress", "RunFolder", "RunningMetrics", "SaveBest", "Step", "compiled_step",
+    "evaluate", "fit", "machine", "read_config", "read_metrics", "train_step",
 ]

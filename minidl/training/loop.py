@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import math
+import os
+import signal
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
 
-from .. import data, nn, ops, optim
+from .. import data, nn, ops, optim, rng
 from ..compiler import CompileError, compile
 from ..device import to_device
-from ..mode import no_grad
+from ..mode import mode, no_grad
 from ..tensor import Tensor
-from .metrics import Metrics, Progress, RunningMetrics, right_answers
+from .callbacks import Callback, Callbacks, Step
+from .checkpoint import Checkpoints, Interrupted
+from .metrics import Function, Metrics, Progress, RunningMetrics, line_of, means_of, require_loss, right_answers
+from .resume import Place, restore, state_of
 
 
 def train_step(model: nn.Module, optimizer: optim.SGD, images: Tensor, labels: Tensor | np.ndarray | list[int],
@@ -25,31 +30,51 @@ def train_step(model: nn.Module, optimizer: optim.SGD, images: Tensor, labels: T
     rates: as `optim.SGD.step` takes them. Raises FloatingPointError where the loss is not finite; the parameters are
     then as they were.
     """
+    loss, logits, _ = _update(model, optimizer, images, labels, rates, ops.cross_entropy, None, look=True)
+    return float(loss), right_answers(logits, labels)
+
+
+def _update(model: nn.Module, optimizer: optim.SGD, inputs: Any, targets: Any, rates: optim.Rates | None,
+            loss: Function, metrics: RunningMetrics | None, look: bool) -> tuple[Tensor, Any, bool]:
+    """One update of all parameters: (the loss, the outputs, whether metrics counted right answers). look: refuse a loss
+    that is not finite."""
     optimizer.zero_grad()
-    logits = model(images)
-    loss = ops.cross_entropy(logits, labels)
-    value = float(loss)
-    if not math.isfinite(value):
+    outputs = model(inputs)
+    value = loss(outputs, targets)
+    require_loss(value)
+    if look and not math.isfinite(float(value)):
         lr = optimizer.lr if rates is None else rates.table.numpy()[0, int(rates.position.numpy()[0])]
-        raise FloatingPointError(f"training: the loss is {value} (learning rate {lr:g}); use a smaller learning rate")
-    loss.backward()
+        raise FloatingPointError(f"training: the loss is {float(value)} (learning rate {lr:g}); use a smaller learning "
+                                 "rate")
+    value.backward()
+    classes = metrics is not None and metrics.update(value, outputs, targets)
     optimizer.step(rates)
-    return value, right_answers(logits, labels)
+    return value, outputs, classes
 
 
-def evaluate(model: nn.Module, batches: Iterable[tuple[Any, Any]]) -> tuple[float, float]:
+def evaluate(model: nn.Module, batches: Iterable[tuple[Any, Any]], *,
+             loss: Function = ops.cross_entropy) -> tuple[float, float]:
     """(mean loss, share right in [0, 1]) over batches of (images, labels), in evaluation mode, off the tape.
+
+    The share is NaN where the targets are not the integer classes of logits (n,classes).
 
     Raises ValueError where there is no image; FloatingPointError where the loss is not finite.
     """
-    metrics, count = None, 0
+    means = _evaluated(model, batches, loss, {})
+    return means["loss"], means.get("accuracy", math.nan)
+
+
+def _evaluated(model: nn.Module, batches: Iterable[tuple[Any, Any]], loss: Function,
+               functions: Mapping[str, Function]) -> dict[str, float]:
+    metrics, count, classes = None, 0, True
     with _evaluating(model):
-        for images, labels in batches:
-            logits, labels = model(Tensor(images)), Tensor(labels)
-            metrics = metrics or RunningMetrics(logits.device)
-            metrics.update(ops.cross_entropy(logits, labels), logits, labels)
-            count += len(labels)
-    return _means(metrics, count)
+        for inputs, targets in batches:
+            x, targets = Tensor(inputs), Tensor(targets)
+            metrics = metrics or RunningMetrics(x.device, functions)
+            outputs = model(x)
+            classes &= metrics.update(loss(outputs, targets), outputs, targets)
+            count += len(targets)
+    return _means(metrics, count, classes)
 
 
 @contextmanager
@@ -63,39 +88,71 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
         model.train(was_training)
 
 
-def _means(metrics: RunningMetrics | None, count: int) -> tuple[float, float]:
-    """(mean loss, share right) of so many images."""
+def _means(metrics: RunningMetrics | None, count: int, classes: bool) -> dict[str, float]:
+    """Of so many images of a test set."""
     if metrics is None or not count:
         raise ValueError("evaluate: got 0 images but needs at least 1")
-    total, right = metrics.read()
-    if not math.isfinite(total):
-        raise FloatingPointError(f"evaluate: the test loss is {total / count}; the parameters are unusable, train with "
+    means = metrics.means(count, classes)
+    if not math.isfinite(means["loss"]):
+        raise FloatingPointError(f"evaluate: the test loss is {means['loss']}; the parameters are unusable, train with "
                                  "a smaller learning rate")
-    return total / count, right / count
+    return means
 
 
 def fit(model: nn.Module, optimizer: optim.SGD, train: data.DataLoader, test: data.DataLoader, *, epochs: int,
-        schedule: optim.Schedule | None = None, progress: bool = False, compiled: bool | None = None,
-        on_epoch: Callable[[Metrics], None] | None = None) -> list[Metrics]:
+        schedule: optim.Schedule | None = None, loss: Function = ops.cross_entropy,
+        metrics: Mapping[str, Function] | None = None, callbacks: Callback | Sequence[Callback] = (),
+        compiled: bool | None = None, progress: bool = True, say: Callable[[str], object] | None = print,
+        checkpoints: str | os.PathLike[str] | None = None, save_every: int = 0,
+        resume: bool | str | os.PathLike[str] = False) -> list[Metrics]:
     """Train for a number of epochs and evaluate on the test set after each.
 
     train, test: `data.DataLoader`s. schedule: step -> factor of the learning rate that each of the optimizer's
-    groups has at the start of the step's epoch; fit does not set it. compiled: replay the step, and that of the
-    evaluation, with `minidl.compile`, with batches, rates and metrics on the device, so that an epoch runs without
-    waiting for the host; a loss that is not finite is then seen at the epoch's end. None: on a CUDA device alone, and
-    with loaders that do not make their batches in a way of their own (another `__iter__`), which compiled=True refuses.
-    on_epoch: called with each epoch's metrics: epoch, step, lr, train_loss, train_accuracy, test_loss, test_accuracy
-    (shares in [0, 1]), seconds (training and evaluation) and images_per_second (training alone). Returns all of them.
+    groups has at the start of the step's epoch; fit does not set it. loss(outputs, targets) -> the batch's mean, a
+    Tensor of one number. metrics: by name, what else is measured: function(outputs, targets) -> the batch's mean.
 
-    Raises ValueError for a negative number of epochs; FloatingPointError, naming epoch and step, where the
-    loss is not finite; TypeError for loaders, an optimizer or a schedule of another kind; CompileError for a model that
-    cannot be compiled: pass compiled=False.
+    callbacks: functions of an epoch's metrics, and objects with `on_step_end(step)` (a `Step`), `on_epoch_end(metrics)`
+    or both, called in this order. They may set the optimizer's rates, which holds from the next step on; one that
+    returns True ends the training after that step or epoch. What is to go on with a checkpoint is in their `state_dict`
+    and taken back by `load_state_dict`. Metrics of an epoch: epoch, step, lr, train_loss, train_accuracy (where the
+    targets are integer classes), the same for test_, and for each of `metrics`; seconds (training and evaluation) and
+    images_per_second (training alone). Returns all of them.
+
+    compiled: replay the step, and that of the evaluation, with `minidl.compile`, with batches, rates and metrics on the
+    device, so that an epoch runs without waiting for the host; a loss that is not finite is then seen at the epoch's
+    end. None: on a CUDA device alone, and with loaders that do not make their batches in a way of their own
+    (`data.own_batches`), which compiled=True refuses. progress: a bar in a terminal or notebook. say: is given a line
+    per epoch.
+
+    checkpoints: a folder for checkpoint.h5 and the one before it, checkpoint-previous.h5: one after each epoch, each
+    `save_every` steps, and upon Ctrl-C and SIGTERM, which then stop the training between two steps (`Interrupted`, a
+    KeyboardInterrupt). resume: go on from the newest in that folder, if there is one, or from the file or folder named;
+    the training ends in the bits of one that was not interrupted.
+
+    Raises ValueError for a negative number of epochs, a checkpoint that does not fit, or one that would be overwritten;
+    FloatingPointError, naming epoch and step, where the loss is not finite; TypeError for loaders, an optimizer,
+    a schedule or callbacks of another kind; CompileError for a model that cannot be compiled: pass compiled=False.
     """
     _check_fit(optimizer, train, test, epochs, schedule)
+    called = Callbacks(callbacks)
+    saved = None if checkpoints is None else Checkpoints(checkpoints, save_every)
+    if resume is True and saved is None:
+        raise ValueError("fit: resume is True but no folder is named; pass checkpoints=folder, or resume=file")
+    if saved is not None and saved.exist() and resume is not True and not (resume and saved.holds(resume)):
+        raise ValueError(f"fit: '{saved.folder}' holds a checkpoint already; pass resume=True to go on from it, or "
+                         "name another folder")
     if compiled is None:
-        compiled = train.device == "cuda" and data.own_batches(train) is None
+        compiled = train.device == "cuda" and not (data.own_batches(train) or data.own_batches(test))
     kind = _Compiled if compiled else _Plain
-    return _fit(model, kind(model, optimizer, train, test), epochs, schedule or optim.constant(), progress, on_epoch)
+    run = kind(model, optimizer, train, test, loss, metrics)
+    place = Place()
+    if resume is True and saved is not None and saved.exist():
+        place = restore(saved.folder, run, called, epochs)
+    elif resume is not True and resume:
+        place = restore(resume, run, called, epochs)
+    if place.step and say and (place.epoch < epochs):
+        say(f"goes on in epoch {place.epoch + 1}/{epochs}, after step {place.step}")
+    return _Fit(run, place, epochs, schedule or optim.constant(), called, saved, progress, say).run()
 
 
 def _check_fit(optimizer: object, train: object, test: object, epochs: object, schedule: object) -> None:
@@ -117,8 +174,13 @@ def _check_fit(optimizer: object, train: object, test: object, epochs: object, s
 class _Plain:
     """Steps that are looked at one by one: what they have summed up to is known at any time."""
 
-    def __init__(self, model: nn.Module, optimizer: optim.SGD, train: data.DataLoader, test: data.DataLoader):
+    known = True
+
+    def __init__(self, model: nn.Module, optimizer: optim.SGD, train: data.DataLoader, test: data.DataLoader,
+                 loss: Function = ops.cross_entropy, functions: Mapping[str, Function] | None = None):
         self.model, self.optimizer, self.train, self.test = model, optimizer, train, test
+        self.loss, self.functions, self.classes = loss, dict(functions or {}), True
+        self.metrics = RunningMetrics(train.device, functions)
         self.rates = optim.Rates(Tensor(np.zeros((len(optimizer.groups), len(train))), device=train.device),
                                  self.position())
 
@@ -126,113 +188,215 @@ class _Plain:
         """The number of the step in its epoch, from 0."""
         return Tensor(np.zeros(1, np.int64), device=self.train.device)
 
+    def own_rates(self) -> list[float]:
+        """The learning rate of each group."""
+        return [group["lr"] for group in self.optimizer.groups]
+
     def begin(self, factors: list[float]) -> float:
         """Make an epoch's rates known; returns the last of the first group."""
-        rates = np.outer([group["lr"] for group in self.optimizer.groups], factors)
+        rates = np.outer(self.own_rates(), factors)
         self.rates.table.data[...] = to_device(rates, self.train.device)
         return float(rates[0, -1])
 
-    def evaluate(self) -> tuple[float, float]:
-        """As the function, on the test set."""
-        return evaluate(self.model, self.test)
+    def evaluate(self, look: Callable[[], None] = lambda: None) -> dict[str, float]:
+        """As the function, on the test set; look is called before each batch."""
+        def looking() -> Iterator[Any]:
+            for batch in self.test:
+                look()
+                yield batch
+        return _evaluated(self.model, looking(), self.loss, self.functions)
 
-    def epoch(self) -> Iterator[tuple[int, float, int]]:
-        """After each step: (images so far, their summed loss, how many of them were right)."""
-        count, total, right = 0, 0.0, 0
-        for step, (images, labels) in enumerate(self.train):
-            self.rates.position.data[...] = step
-            loss, hits = train_step(self.model, self.optimizer, Tensor(images), labels, self.rates)
-            count, total, right = count + len(labels), total + loss * len(labels), right + hits
-            yield count, total, right
+    def epoch(self, done: int = 0) -> Iterator[int]:
+        """An epoch's steps but for the first so many; after each, how many images it had."""
+        for step, (inputs, targets) in enumerate(self.train):
+            if step >= done:
+                self.rates.position.data[...] = step
+                inputs, targets = Tensor(inputs), Tensor(targets)
+                *_, self.classes = _update(self.model, self.optimizer, inputs, targets, self.rates, self.loss,
+                                           self.metrics, look=True)
+                yield len(targets)
+
+    def warm_up(self, place: Place) -> None:
+        """Do what steps before a checkpoint have left behind, apart from numbers: nothing."""
 
 
 def compiled_step(model: nn.Module, optimizer: optim.SGD, batches: data.DeviceBatches, metrics: RunningMetrics,
-                  rates: optim.Rates) -> Callable[[int], None]:
+                  rates: optim.Rates, loss: Function = ops.cross_entropy) -> Callable[[int], bool]:
     """A compiled step(size): one update on the next of the batches, by its rate, counted by the metrics. It needs
-    nothing from the host but to be started."""
+    nothing from the host but to be started. Returns whether right answers are counted."""
     @compile
-    def step(size: int) -> None:
-        images, labels = batches.next(size)
-        optimizer.zero_grad()
-        logits = model(images)
-        loss = ops.cross_entropy(logits, labels)
-        loss.backward()
-        metrics.update(loss, logits, labels)
-        optimizer.step(rates)
+    def step(size: int) -> bool:
+        inputs, targets = batches.next(size)
+        mode.recorder.module(loss)         # what its code reads counts, as of a Module
+        *_, classes = _update(model, optimizer, inputs, targets, rates, loss, metrics, look=False)
+        return classes
     return step
 
 
 class _Compiled(_Plain):
     """Compiled steps, which need nothing from the host but to be started, and are looked at together."""
 
-    def __init__(self, model: nn.Module, optimizer: optim.SGD, train: data.DataLoader, test: data.DataLoader):
+    known = False
+
+    def __init__(self, model: nn.Module, optimizer: optim.SGD, train: data.DataLoader, test: data.DataLoader,
+                 loss: Function = ops.cross_entropy, functions: Mapping[str, Function] | None = None):
         for what, loader in (("train", train), ("test", test)):
             if data.own_batches(loader) is not None:
                 raise CompileError(f"fit: {what} is a {type(loader).__name__} with a {data.own_batches(loader)} of its "
                                    "own, which compiled steps would not run; pass compiled=False")
         self.batches, tests = data.DeviceBatches(train), data.DeviceBatches(test)
-        super().__init__(model, optimizer, train, test)
-        metrics = self.metrics = RunningMetrics(train.device)
-        self.step = compiled_step(model, optimizer, self.batches, metrics, self.rates)
+        super().__init__(model, optimizer, train, test, loss, functions)
+        self.step = compiled_step(model, optimizer, self.batches, self.metrics, self.rates, loss)
+        metrics = self.test_metrics = RunningMetrics(test.device, functions)
         self.tests = tests
 
         @compile
-        def look(size: int) -> None:
-            images, labels = tests.next(size)
-            logits = model(images)
-            metrics.update(ops.cross_entropy(logits, labels), logits, labels)
+        def look(size: int) -> bool:
+            inputs, targets = tests.next(size)
+            mode.recorder.module(loss)
+            outputs = model(inputs)
+            return metrics.update(loss(outputs, targets), outputs, targets)
         self.look = look
 
     def position(self) -> Tensor:
         return self.batches.position
 
-    def evaluate(self) -> tuple[float, float]:
-        """As the function, on the test set."""
+    def evaluate(self, look: Callable[[], None] = lambda: None) -> dict[str, float]:
+        classes = True
+        self.test_metrics.reset()
         with _evaluating(self.model):
             for size in self.tests:
-                self.look(size)
-        return _means(self.metrics, self.test.images_per_epoch)
+                look()
+                classes &= self.look(size)
+        return _means(self.test_metrics, self.test.images_per_epoch, classes)
 
-    def epoch(self) -> Iterator[tuple[int, float, int]]:
-        """As of _Plain, but sums are read after the last step alone: until then they are NaN and 0."""
-        count, images = 0, self.train.images_per_epoch
-        for size in self.batches:
-            self.step(size)
-            count += size
-            if count < images:
-                yield count, math.nan, 0
-        total, right = self.metrics.read()
-        if not math.isfinite(total):
-            lr = self.rates.table.numpy()[0, -1]
-            raise FloatingPointError(f"training: a loss of this epoch is not finite (learning rate now {lr:g}); use a "
-                                     "smaller learning rate")
-        yield count, total, right
+    def epoch(self, done: int = 0) -> Iterator[int]:
+        for number, size in enumerate(self.batches):
+            if number >= done:
+                if number == done:
+                    self.batches.position.data[...] = done - 1
+                self.classes = self.step(size)
+                yield size
+
+    def warm_up(self, place: Place) -> None:
+        """Record what was recorded before the checkpoint: the steps after it are then replayed where they were, which
+        on a GPU gives other bits than recording them does."""
+        sizes = [*self.batches.sizes * min(2, place.epoch), *self.batches.sizes[:place.batch]]
+        for size in set(sizes):
+            iter(self.batches)
+            for _ in range(min(2, sizes.count(size))):
+                self.batches.position.data[...] = self.batches.sizes.index(size) - 1
+                self.step(size)
+        with _evaluating(self.model):
+            for size in set(self.tests.sizes) if place.epoch else ():
+                iter(self.tests)
+                for _ in range(min(2, place.epoch * self.tests.sizes.count(size))):
+                    self.tests.position.data[...] = self.tests.sizes.index(size) - 1
+                    self.look(size)
 
 
-def _fit(model: nn.Module, run: _Plain, epochs: int, schedule: optim.Schedule, progress: bool,
-         on_epoch: Callable[[Metrics], None] | None) -> list[Metrics]:
-    train, step, history = run.train, 0, []
-    for epoch in range(1, epochs + 1):
-        model.train()
-        train.set_epoch(epoch - 1)
-        lr = run.begin([schedule(step + i) for i in range(len(train))])
-        bar = Progress(f"epoch {epoch}/{epochs}", train.images_per_epoch, progress)
-        count, start = 0, time.perf_counter()
+class _Fit:
+    """The loop over epochs and steps, from a place on."""
+
+    def __init__(self, run: _Plain, place: Place, epochs: int, schedule: optim.Schedule, callbacks: Callbacks,
+                 checkpoints: Checkpoints | None, progress: bool, say: Callable[[str], object] | None):
+        self.steps, self.place, self.epochs, self.schedule = run, place, epochs, schedule
+        self.callbacks, self.checkpoints, self.progress, self.say = callbacks, checkpoints, progress, say
+
+    def run(self) -> list[Metrics]:
+        """All epochs that are left; returns the metrics of all that there are."""
+        place = self.place
+        with self.checkpoints.signals() if self.checkpoints else nullcontext():
+            while place.epoch < self.epochs and not (place.stopped and not place.ended):
+                begin = time.perf_counter()
+                seen = self.train()
+                trained = time.perf_counter() - begin
+                self.finish(begin, seen / max(trained, 1e-9))
+            self.obey()
+        return place.history
+
+    def train(self) -> int:
+        """The steps that are left of an epoch; returns how many images they had."""
+        run, place, before = self.steps, self.place, self.place.images
+        if place.ended:
+            return 0
+        epoch = place.epoch + 1
+        run.model.train()
+        run.train.set_epoch(place.epoch)
+        rates = self.begin()
+        bar = Progress(f"epoch {epoch}/{self.epochs}", run.train.images_per_epoch, self.progress, place.images)
         try:
-            for so_far, total, right in run.epoch():
-                bar.update(so_far - count, total / so_far, right / so_far)
-                step, count = step + 1, so_far
+            for size in run.epoch(place.batch):
+                place.batch, place.step, place.images = place.batch + 1, place.step + 1, place.images + size
+                place.ended = place.batch == len(run.train)
+                bar.update(size, self.means() if run.known or place.ended else {})
+                if self.callbacks.steps:
+                    place.stopped = self.callbacks.on_step_end(Step(epoch, place.step, place.batch, self.means))
+                    place.ended |= place.stopped
+                    if run.own_rates() != rates and not place.ended:
+                        rates = self.begin()
+                if place.ended:
+                    break
+                self.look(due=True)
+            place.totals = run.metrics.totals()
+            if not math.isfinite(place.totals[0]):
+                lr = float(run.rates.table.numpy()[0, place.batch - 1])
+                raise FloatingPointError(f"training: a loss of this epoch is not finite (learning rate now {lr:g}); "
+                                         "use a smaller learning rate")
         except FloatingPointError as error:
-            raise FloatingPointError(f"{error} (epoch {epoch}, step {step + 1})") from None
+            raise FloatingPointError(f"{error} (epoch {epoch}, step {place.step + run.known})") from None
         finally:
             bar.close()
-        trained = time.perf_counter() - start
-        test_loss, test_accuracy = run.evaluate()
-        metrics = {"epoch": epoch, "step": step, "lr": lr,
-                   "train_loss": total / count, "train_accuracy": right / count,
-                   "test_loss": test_loss, "test_accuracy": test_accuracy,
-                   "seconds": time.perf_counter() - start, "images_per_second": count / trained}
-        history.append(metrics)
-        if on_epoch:
-            on_epoch(metrics)
-    return history
+        place.classes, place.lr = run.classes, float(run.rates.table.numpy()[0, place.batch - 1])
+        place.key = list(rng.get_state())
+        return place.images - before
+
+    def begin(self) -> list[float]:
+        """Make the rates of this epoch known; returns what the groups' own are."""
+        first = self.place.step - self.place.batch
+        self.steps.begin([self.schedule(first + i) for i in range(len(self.steps.train))])
+        return self.steps.own_rates()
+
+    def means(self) -> dict[str, float]:
+        """Of the epoch so far."""
+        return self.steps.metrics.means(self.place.images, self.steps.classes)
+
+    def finish(self, begin: float, images_per_second: float) -> None:
+        """An epoch's evaluation, what is called and written after it."""
+        run, place = self.steps, self.place
+        trained = means_of(place.totals, place.images, place.classes, run.functions)
+        run.test.set_epoch(place.epoch)
+        tested = run.evaluate(self.look)
+        metrics = {"epoch": place.epoch + 1, "step": place.step, "lr": place.lr,
+                   **{f"train_{name}": mean for name, mean in trained.items()},
+                   **{f"test_{name}": mean for name, mean in tested.items()},
+                   "seconds": time.perf_counter() - begin, "images_per_second": images_per_second}
+        place.next_epoch(metrics)
+        run.metrics.reset()
+        if self.say:
+            self.say(line_of(metrics, self.epochs))
+        place.stopped |= self.callbacks.on_epoch_end(metrics)
+        self.save()
+        self.obey()
+
+    def look(self, due: bool = False) -> None:
+        """Between two batches: obey a signal, and save where that is due."""
+        if self.checkpoints is None:
+            return
+        every = self.checkpoints.every
+        if self.checkpoints.signum is not None or (due and every and self.place.step % every == 0):
+            self.save()
+        self.obey()
+
+    def save(self) -> None:
+        """Write a checkpoint; none of numbers that are not finite, for which the epoch will end in an error."""
+        if self.checkpoints is not None and (state := state_of(self.steps, self.place, self.callbacks)) is not None:
+            self.checkpoints.save(state)
+
+    def obey(self) -> None:
+        """Stop if a signal asks for it."""
+        if self.checkpoints is not None and self.checkpoints.signum is not None:
+            name, folder = signal.Signals(self.checkpoints.signum).name, self.checkpoints.folder
+            raise Interrupted(f"training: {name} stopped it after step {self.place.step}; "
+                              + (f"fit(..., checkpoints='{folder}', resume=True) goes on" if self.checkpoints.exist()
+                                 else f"there is no checkpoint in '{folder}'"), self.checkpoints.signum)

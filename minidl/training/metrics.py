@@ -2,42 +2,107 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
+from ..device import to_device
+from ..mode import mode, no_grad
 from ..ops._backend import backend_of
 from ..tensor import Tensor
 
 Metrics = dict[str, Any]
+Function = Callable[[Any, Any], Any]       # of outputs and targets: a loss, or what is measured beside it
 
 
 class RunningMetrics:
-    """The loss and the right answers of many steps, summed where they are computed: no step makes the host wait.
+    """Losses, right answers and other numbers of many steps, summed where they are computed: no step makes the host
+    wait.
 
     Call `update` in a step, compiled or not, and `read` when the numbers are wanted. device: "cpu" or "cuda".
+    functions: by name, what else is measured: function(outputs, targets) -> the batch's mean, one number; in a compiled
+    step a Tensor.
     """
 
-    def __init__(self, device: str):
+    def __init__(self, device: str, functions: Mapping[str, Function] | None = None):
+        self.functions = dict(functions or {})
         self.sums = Tensor(np.zeros(2), device=device)
+        self._others = {name: Tensor(np.zeros(2), device=device) for name in self.functions}
+        self._class = Tensor(np.zeros(1, np.int64), device=device)
 
-    def update(self, loss: Tensor, logits: Tensor, labels: Tensor) -> None:
-        """Count a batch in: its mean loss (one number), logits (n,classes), labels (n,).
+    def update(self, loss: Tensor, outputs: Any, targets: Tensor) -> bool:
+        """Count a batch in: its mean loss (one number), outputs, targets (n, ...). Returns whether right answers were
+        counted: where outputs are logits (n,classes) and targets integers (n,).
 
-        Raises ValueError for shapes that do not fit.
+        Raises TypeError for a loss that is not one number, ValueError for outputs of other images than the targets'.
         """
-        if loss.size != 1 or logits.ndim != 2 or labels.shape != logits.shape[:1]:
-            raise ValueError(f"RunningMetrics: loss, logits and labels have shapes {loss.shape}, {logits.shape} and "
-                             f"{labels.shape} but must be (), (n, classes) and (n,); pass a batch's mean loss")
-        k = backend_of(logits, self.sums, loss, labels)
-        k.update_metrics(self.sums._data, loss._data, logits._data, labels._data)
+        require_loss(loss)
+        if isinstance(outputs, Tensor) and outputs.shape[:1] != targets.shape[:1]:
+            raise ValueError(f"RunningMetrics: outputs and targets have shapes {outputs.shape} and {targets.shape} but "
+                             "must be (n, ...) and (n, ...); give one target per image")
+        classes = are_classes(outputs, targets)
+        if classes:
+            k = backend_of(outputs, self.sums, loss, targets)
+            k.update_metrics(self.sums._data, loss._data, outputs._data, targets._data)
+        else:
+            self._add(self.sums, loss, targets.shape[0])
+        if self.functions:
+            with no_grad():
+                for name, function in self.functions.items():
+                    mode.recorder.module(function)     # what its code reads counts, as of a Module
+                    self._add(self._others[name], function(outputs, targets), targets.shape[0])
+        return classes
+
+    def _add(self, sums: Tensor, mean: Any, n: int) -> None:
+        """sums[0] += mean * n, as the sum of losses has it: by a batch of one image, which counts in sums[1]."""
+        mean = mean if isinstance(mean, Tensor) else Tensor(float(mean), device=sums.device)
+        with no_grad():
+            total = mean.reshape(()) * n
+            logits = total.reshape(1, 1)
+        k = backend_of(logits, sums, total, self._class)
+        k.update_metrics(sums._data, total._data, logits._data, self._class._data)
+
+    def totals(self) -> list[float]:
+        """Summed over images since the last `read` or `reset`: the loss, how many were right, and each function's."""
+        return [*self.sums.tolist(), *(t.tolist()[0] for t in self._others.values())]
+
+    def reset(self, totals: list[float] | None = None) -> None:
+        """Begin at 0, or at what `totals` gave."""
+        given = totals or [0.0] * (2 + len(self._others))
+        starts = [given[:2], *([total, 0.0] for total in given[2:])]
+        for sums, start in zip((self.sums, *self._others.values()), starts, strict=True):
+            sums.data[...] = to_device(np.array(start), sums.device)
 
     def read(self) -> tuple[float, int]:
         """(loss summed over images, count right) since the last look."""
-        loss, right = self.sums.tolist()
-        self.sums.data[...] = 0
+        loss, right, *_ = self.totals()
+        self.reset()
         return loss, int(right)
+
+    def means(self, count: int, classes: bool = True) -> dict[str, float]:
+        """Of so many images: loss, accuracy (a share in [0, 1]) where right answers were counted, each function's."""
+        return means_of(self.totals(), count, classes, self.functions)
+
+
+def require_loss(loss: object) -> None:
+    """Refuse a loss that is not a Tensor of one number."""
+    if not isinstance(loss, Tensor) or loss.size != 1:
+        given = f"Tensor of shape {loss.shape}" if isinstance(loss, Tensor) else type(loss).__name__
+        raise TypeError(f"training: the loss is a {given} but must be a Tensor of one number, a batch's mean; compute "
+                        "it with minidl's ops, and .mean()")
+
+
+def means_of(totals: list[float], count: int, classes: bool, names: Mapping[str, Any]) -> dict[str, float]:
+    """Totals as `RunningMetrics.totals` has them, over so many images, by name."""
+    loss, right, *others = (total / count for total in totals)
+    return {"loss": loss, **({"accuracy": right} if classes else {}), **dict(zip(names, others, strict=True))}
+
+
+def are_classes(outputs: object, targets: object) -> bool:
+    """Whether outputs are logits (n,classes) of several classes, and targets one integer each."""
+    return (isinstance(outputs, Tensor) and isinstance(targets, Tensor) and outputs.ndim == 2 and outputs.shape[1] > 1
+            and targets.shape == outputs.shape[:1] and targets.dtype.kind in "iu")
 
 
 def right_answers(logits: Tensor, labels: Tensor | np.ndarray | list[int]) -> int:
@@ -45,20 +110,38 @@ def right_answers(logits: Tensor, labels: Tensor | np.ndarray | list[int]) -> in
     return int(np.sum(logits.argmax(axis=1).numpy() == Tensor(labels).numpy()))
 
 
+def line_of(metrics: Metrics, epochs: int) -> str:
+    """An epoch's metrics as a line to print."""
+    def shown(name: str) -> str:
+        value, title = metrics[name], name.removeprefix("train_").replace("_", " ")
+        return f"{title} {100 * value:.2f} %" if name.endswith("accuracy") else f"{title} {value:.4f}"
+
+    facts = [shown(name) for name in metrics if name.startswith(("train_", "test_"))]
+    return (f"epoch {metrics['epoch']:2}/{epochs}: {', '.join(facts)}, lr {metrics['lr']:.3g}, "
+            f"{metrics['seconds']:.1f} s, {metrics['images_per_second']:.0f} images/s")
+
+
 class Progress:
-    """A tqdm bar an epoch on stderr with loss, accuracy, images/s and time left; silent off a terminal."""
+    """A tqdm bar an epoch with loss, accuracy, images/s and time left: on stderr in a terminal, or in a notebook;
+    silent elsewhere. done: how many images were seen before."""
 
-    def __init__(self, title: str, images: int, enabled: bool):
-        from tqdm import tqdm
+    def __init__(self, title: str, images: int, enabled: bool, done: int = 0):
+        self.bar: Any = None
+        if enabled:
+            from tqdm.auto import tqdm
 
-        self.bar = tqdm(total=images, desc=title, unit="image", unit_scale=True, leave=False,
-                        disable=None if enabled else True)
+            self.bar = tqdm(total=images, initial=done, desc=title, unit="image", unit_scale=True, leave=False,
+                            disable=None)
 
-    def update(self, images: int, loss: float, accuracy: float) -> None:
-        """Count images in, and show loss and accuracy so far, where the loss is known (no NaN)."""
-        if not math.isnan(loss):
-            self.bar.set_postfix(loss=f"{loss:.4f}", accuracy=f"{100 * accuracy:.2f} %", refresh=False)
-        self.bar.update(images)
+    def update(self, images: int, means: Mapping[str, float]) -> None:
+        """Count images in, and show the means so far, where they are known."""
+        if self.bar is not None:
+            if means:
+                self.bar.set_postfix(refresh=False, **{
+                    name: f"{100 * value:.2f} %" if name == "accuracy" else f"{value:.4f}"
+                    for name, value in means.items()})
+            self.bar.update(images)
 
     def close(self) -> None:
-        self.bar.close()
+        if self.bar is not None:
+            self.bar.close()

@@ -5,21 +5,24 @@ from __future__ import annotations
 import errno
 import itertools
 import json
+import math
 import os
 import time
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from .checkpoint import NAMES
 from .metrics import Metrics
 
 
 class RunFolder:
-    """The folder of one run: config.json at its start, a line of metrics.jsonl per epoch, weights.h5.
+    """The folder of one run: config.json at its start, a line of metrics.jsonl per epoch, checkpoints, weights.h5.
 
-    Two runs never share one: it belongs to whoever makes its metrics.jsonl. Raises OSError where the folder cannot be
-    made or written, and ValueError where it holds a run already.
+    Two runs never share one: it belongs to whoever makes its metrics.jsonl, and to one process at a time. Raises
+    OSError where the folder cannot be made or written, and ValueError where it holds a run already.
     """
 
     def __init__(self, path: str | os.PathLike[str]):
@@ -31,8 +34,9 @@ class RunFolder:
             try:
                 if any((self.path / name).exists() for name in ("config.json", "weights.h5")):
                     raise FileExistsError
-                open(self.path / "metrics.jsonl", "x").close()
+                self._lock = open(self.path / "metrics.jsonl", "xb")  # noqa: SIM115  # held open, for its lock
                 self._mine = True
+                self._take()
             except FileExistsError:
                 raise ValueError(f"run folder: {self.path} holds an earlier run already; name another folder or "
                                  "remove that one") from None
@@ -45,6 +49,31 @@ class RunFolder:
         while True:
             with suppress(ValueError):     # another run, begun in the same second, has that name
                 return cls(next(names))
+
+    @classmethod
+    def again(cls, path: str | os.PathLike[str]) -> RunFolder:
+        """That of a run which is to go on. Raises ValueError where there is none, or where another process is at it."""
+        folder = cls.__new__(cls)
+        folder.path, folder._made, folder._mine = Path(path), [], False
+        read_config(folder.path / "config.json")
+        with folder._writing():
+            folder._lock = open(folder.path / "metrics.jsonl", "ab")      # noqa: SIM115
+        folder._take()
+        return folder
+
+    def _take(self) -> None:
+        """Keep other processes out for as long as this object lives, where the system has locks."""
+        weakref.finalize(self, self._lock.close)
+        with suppress(ImportError):
+            import fcntl
+
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ValueError(f"run folder: another process is at the run in {self.path}; wait for its end, or stop "
+                                 "it") from None
+            except OSError:                # some shared file systems have no locks
+                pass
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -73,6 +102,10 @@ class RunFolder:
     def weights(self) -> Path:
         return self.path / "weights.h5"
 
+    def has_checkpoint(self) -> bool:
+        """Whether there is one to go on from."""
+        return any((self.path / name).exists() for name in NAMES)
+
     def write_config(self, config: dict[str, Any]) -> None:
         """Write config.json, whole or not at all."""
         part = self.path / ".config.json.part"
@@ -81,11 +114,16 @@ class RunFolder:
             os.replace(part, self.path / "config.json")
 
     def append_metrics(self, metrics: Metrics) -> None:
-        """Add one line to metrics.jsonl, whole or not at all; half a line that a full disk left at its end goes."""
+        """Add one line to metrics.jsonl, whole or not at all; half a line that a full disk left at its end goes, and so
+        do lines of the same epoch and later ones, which a run left that goes on from an earlier checkpoint."""
         line = (json.dumps(metrics, allow_nan=False) + "\n").encode()
         with self._writing(), open(self.path / "metrics.jsonl", "a+b", buffering=0) as file:
             file.seek(0)
-            end = file.read().rfind(b"\n") + 1
+            held = file.read()
+            end = held.rfind(b"\n") + 1
+            while end and (start := held.rfind(b"\n", 0, end - 1) + 1) < end and _epoch(held[start:end]) >= metrics.get(
+                    "epoch", math.inf):
+                end = start
             file.truncate(end)
             try:
                 if file.write(line) != len(line):
@@ -94,6 +132,29 @@ class RunFolder:
             except OSError:
                 file.truncate(end)
                 raise
+
+
+def read_config(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """What a run's config.json holds. Raises ValueError where there is none, or none that can be read."""
+    try:
+        config = json.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ValueError(f"run folder: '{path}' does not exist, so no run is there; name the folder that train.py "
+                         "made") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(f"run folder: '{path}' cannot be read ({error}); name a file that train.py wrote") from None
+    if not isinstance(config, dict):
+        raise ValueError(f"run folder: '{path}' holds a {type(config).__name__} but must hold an object of JSON")
+    return config
+
+
+def _epoch(line: bytes) -> float:
+    """Of a line of metrics.jsonl; -1 of another one."""
+    try:
+        epoch = json.loads(line)["epoch"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        epoch = None
+    return epoch if isinstance(epoch, int) else -1
 
 
 def read_metrics(folder: str | os.PathLike[str]) -> list[Metrics]:

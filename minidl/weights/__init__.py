@@ -13,7 +13,7 @@ import inspect
 import json
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, overload
 
 import numpy as np
@@ -51,7 +51,7 @@ class Model(Protocol):
 
 
 def save(model: Model, path: Path_, *, preprocessing: dict[str, Any] | None = None,
-         classes: list[str] | None = None) -> None:
+         classes: Sequence[str] | None = None) -> None:
     """Write a model's weights to a file, whole or not at all; an older file at `path` is replaced.
 
     The path's ending says the format: .npz, .safetensors (extra `safetensors`), and HDF5 for all else.
@@ -202,6 +202,7 @@ def _attributes(model: Model, preprocessing: object, classes: object) -> dict[st
                              "DataLoader.preprocessing")
         attributes["preprocessing"] = json.dumps(preprocessing, sort_keys=True)
     if classes is not None:
+        classes = list(classes) if isinstance(classes, tuple) else classes     # as a Dataset has them
         if not _is_classes(classes):
             raise ValueError(f"save: classes is {shown(classes)} but must be {CLASSES}; pass the names of the model's "
                              "outputs")

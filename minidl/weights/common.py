@@ -63,7 +63,7 @@ def choose_another(kind: Kind) -> str:
 
 def too_much(kind: Kind) -> str:
     """What is said of a file that hides work."""
-    return f"has more beside its weights than {kind.writer} writes; {choose_another(kind)}"
+    return f"has more beside its arrays than {kind.writer} writes; {choose_another(kind)}"
 
 
 class Meter(io.RawIOBase):

@@ -2655,7 +2655,7 @@ def fitted(name: str, loader: Callable[[], Any], *, verdict: str = "equal", mode
         try:
             history = fit(net, sgd, loader(), data.DataLoader(dataset(), 8), epochs=3, schedule=schedule,
                           compiled=w.compiled,
-                          on_epoch=(lambda m: on_epoch(net, sgd)) if on_epoch else None)
+                          callbacks=(lambda m: on_epoch(net, sgd)) if on_epoch else ())
         except (ValueError, TypeError) as error:
             if not w.compiled:
                 raise

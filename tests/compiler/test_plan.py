@@ -178,6 +178,7 @@ def test_only_sharing_primitives_give_memory_that_others_hold(monkeypatch: pytes
         y = case.call(*xs, **case.options)
         if y.requires_grad:
             y.backward(Tensor(np.ones(y.shape, y.dtype)))
+    assert (Tensor([1, 2]) / 2).dtype == np.float32                          # by a cast
     for name in OPTIONS:
         each = Training(zoo_model(name), True, momentum=0.9)
         for _ in range(3):

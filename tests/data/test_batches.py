@@ -300,11 +300,15 @@ def test_metrics_are_the_sums(compiled: bool) -> None:
     assert_metrics_are_the_sums("cpu", compiled)
 
 
-@pytest.mark.parametrize(("loss", "logits", "labels"), [((2,), (2, 3), (2,)), ((), (2,), (2,)), ((), (2, 3), (3,))])
-def test_metrics_of_other_shapes_are_refused(loss: Any, logits: Any, labels: Any) -> None:
-    said = re.escape(f"RunningMetrics: loss, logits and labels have shapes {loss}, {logits} and {labels} but must be "
-                     "(), (n, classes) and (n,); pass a batch's mean loss")
-    with pytest.raises(ValueError, match=f"^{said}$"):
+@pytest.mark.parametrize(("loss", "logits", "labels", "kind", "said"), [
+    ((2,), (2, 3), (2,), TypeError, "training: the loss is a Tensor of shape (2,) but must be a Tensor of one number, "
+                                    "a batch's mean; compute it with minidl's ops, and .mean()"),
+    ((), (), (2,), ValueError, "RunningMetrics: outputs and targets have shapes () and (2,) but must be (n, ...) and "
+                               "(n, ...); give one target per image"),
+    ((), (2, 3), (3,), ValueError, "RunningMetrics: outputs and targets have shapes (2, 3) and (3,) but must be (n, "
+                                   "...) and (n, ...); give one target per image")])
+def test_metrics_of_other_shapes_are_refused(loss: Any, logits: Any, labels: Any, kind: Any, said: str) -> None:
+    with pytest.raises(kind, match=f"^{re.escape(said)}$"):
         RunningMetrics("cpu").update(*(Tensor(np.zeros(shape)) for shape in (loss, logits, labels)))
 
 

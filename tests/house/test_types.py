@@ -12,7 +12,7 @@ from types import ModuleType
 import pytest
 
 import minidl
-from minidl import Tensor, data, nn, ops, optim, plot, zoo
+from minidl import Tensor, data, nn, ops, optim, plot, training, zoo
 
 SCRIPT = Path(__file__).with_name("users_script.py")
 TABLES = {"ACTIVATIONS", "CONV_ALGORITHMS", "OPS"}
@@ -29,7 +29,7 @@ def public(module: ModuleType) -> set[str]:
 def every_public_name() -> str:
     """Lines that use each; of ops, as functions to a Tensor."""
     lines = ["from collections.abc import Callable", "from typing import Any"]
-    for module in (minidl, data, nn, optim, plot, zoo):
+    for module in (minidl, data, nn, optim, plot, training, zoo):
         name = module.__name__.removeprefix("minidl.")
         lines.append(f"{name}s: list[Any] = [{', '.join(f'{name}.{each}' for each in sorted(public(module)))}]")
     calls = sorted(public(ops) - TABLES - SEVERAL)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 import minidl
-from minidl import Tensor, data, init, nn, ops, optim, plot, training, zoo
+from minidl import Tensor, data, init, nn, ops, optim, plot, rng, training, zoo
 
 x: Tensor = Tensor(np.ones((2, 3, 8, 8), np.float32))
 w: Tensor = Tensor([[[[1.0]]] * 3], requires_grad=True)
@@ -130,6 +130,22 @@ def train() -> None:
         loss.backward()
         sgd.step(table if stored else None)
         return loss
+
+    held: dict[str, object] = sgd.state_dict()
+    sgd.load_state_dict(held)
+    rng.set_state(rng.get_state())
+
+    class Halved:
+        def on_step_end(self, step: training.Step) -> bool:
+            sgd.lr *= 0.5
+            return step.means()["loss"] < 0.1
+
+    history: list[training.Metrics] = training.fit(
+        net, sgd, loader, loader, epochs=1, schedule=optim.cosine(10), loss=ops.cross_entropy,
+        metrics={"largest": lambda outputs, targets: outputs.max()}, say=print, checkpoints="run", save_every=10,
+        resume=True, callbacks=[Halved(), training.SaveBest(net, "best.h5"), lambda metrics: print(metrics["epoch"])])
+    shares: tuple[float, float] = training.evaluate(net, loader)
+    print(history, shares)
 
     try:
         for images, answers in loader:

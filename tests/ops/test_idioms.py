@@ -168,14 +168,14 @@ ROWS: list[Row] = [
     *[Row("data", code, "") for code in (
         "len(loader)", "[len(labels) for _, labels in loader]", "len(loader.dataset)",
         "next(iter(loader))[0].shape", "[i for i, (images, labels) in enumerate(loader)]")],
-    *names("data", ("data.TensorDataset(x, y)", r"data\.Dataset\(name, split, images, labels\)"),
-           ("data.random_split(x, [1, 1])", r"dataset\.first\(n\)")),
+    *names("data", ("data.TensorDataset(x, y)", r"data\.DataLoader\(\(x, y\), batch_size\)"),
+           ("data.ConcatDataset([x, y])", r"numpy\.concatenate"), ("loader.num_workers", "prefetch=, batches made")),
 ]
 
 
 def test_most_of_them_work() -> None:
     assert len({row.code for row in ROWS}) == len(ROWS) >= 261
-    assert sum(not row.error for row in ROWS) / len(ROWS) >= 0.85
+    assert sum(not row.error for row in ROWS) >= 300
 
 
 # ---------------------------------------------------------------- running one

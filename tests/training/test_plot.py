@@ -58,7 +58,7 @@ def finished(tmp_path: Path) -> Path:
                          "load": None, "machine": machine(), "minidl": minidl.__version__, "data_dir": None})
     model = zoo.build("lenet5")
     train = loader(count=64)
-    fit(model, optim.SGD(model.parameters(), 0.1), train, train, epochs=2, on_epoch=folder.append_metrics)
+    fit(model, optim.SGD(model.parameters(), 0.1), train, train, epochs=2, callbacks=folder.append_metrics)
     minidl.save(model, folder.weights)
     return folder.path
 
@@ -499,7 +499,7 @@ def test_tensorboard_has_each_epochs_metrics(tmp_path: Path) -> None:
     board = plot.TensorBoard(tmp_path)
     train = loader(count=32)
     model = zoo.build("perceptron")
-    history = fit(model, optim.SGD(model.parameters(), 0.1), train, train, epochs=2, on_epoch=board)
+    history = fit(model, optim.SGD(model.parameters(), 0.1), train, train, epochs=2, callbacks=board)
     found = events(tmp_path)                                   # on disk before it is closed
     board.close()
     assert [(step, value) for step, tag, value in found if tag == "loss/test"] == [

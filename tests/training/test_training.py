@@ -50,7 +50,7 @@ def test_fit_reports_every_epoch_and_follows_the_schedule() -> None:
     train, test = tiny_loaders()
     optimizer = optim.SGD(model.parameters(), 0.1, momentum=0.9)
     seen: list[dict] = []
-    history = fit(model, optimizer, train, test, epochs=2, schedule=optim.linear(4), on_epoch=seen.append)
+    history = fit(model, optimizer, train, test, epochs=2, schedule=optim.linear(4), callbacks=seen.append)
     assert history == seen
     assert [m["epoch"] for m in history] == [1, 2]
     assert [m["step"] for m in history] == [2, 4]
@@ -76,7 +76,7 @@ def test_fit_scales_each_groups_own_rate_and_does_not_set_it(compiled: bool) -> 
             if metrics["epoch"] == 2:
                 optimizer.lr = 0.4
         if by_fit:
-            fit(model, optimizer, train, test, epochs=3, schedule=optim.step(1, 0.5), on_epoch=on_epoch,
+            fit(model, optimizer, train, test, epochs=3, schedule=optim.step(1, 0.5), callbacks=on_epoch,
                 compiled=compiled)
             assert seen == [([0.2, 0.1], 0.2), ([0.2, 0.1], 0.1), ([0.4, 0.4], 0.1)]
         else:
@@ -446,7 +446,8 @@ def test_an_interrupt_names_the_folder(monkeypatch: pytest.MonkeyPatch, capsys: 
     with monkeypatch.context() as patch:
         patch.setattr(RunFolder, "append_metrics", stop)
         assert cli.main(flags) == 130
-    assert capsys.readouterr().err == "train.py: interrupted; the epochs so far are in out/metrics.jsonl\n"
+    assert capsys.readouterr().err == ("train.py: interrupted; the run is in out, go on with: python train.py --resume "
+                                       "out\n")
     monkeypatch.setattr(cli, "load_data", stop)
     assert cli.main(flags) == 130
     assert capsys.readouterr().err == "train.py: interrupted; there is no run folder yet\n"
@@ -544,7 +545,7 @@ class Bar:
 @pytest.mark.parametrize("compiled", [False, True])
 def test_the_bar_counts_images_and_shows_means_so_far(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Compiled, the loss is known at the epoch's end alone."""
-    monkeypatch.setattr("tqdm.tqdm", Bar)
+    monkeypatch.setattr("tqdm.auto.tqdm", Bar)
     monkeypatch.setattr(Bar, "made", [])
     model = nn.Sequential(nn.Flatten(), nn.Linear(4, 10))
     history = fit(model, optim.SGD(model.parameters(), 0.0), *numbered_loaders(), epochs=2, progress=True,
@@ -566,11 +567,11 @@ def test_the_bar_counts_images_and_shows_means_so_far(compiled: bool, monkeypatc
 
 
 def test_no_bar_without_progress(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tqdm.tqdm", Bar)
+    monkeypatch.setattr("tqdm.auto.tqdm", Bar)
     monkeypatch.setattr(Bar, "made", [])
     model = nn.Sequential(nn.Flatten(), nn.Linear(4, 10))
-    fit(model, optim.SGD(model.parameters(), 0.1), *numbered_loaders(), epochs=1)
-    assert [bar.options["disable"] for bar in Bar.made] == [True]
+    fit(model, optim.SGD(model.parameters(), 0.1), *numbered_loaders(), epochs=1, progress=False)
+    assert Bar.made == []
 
 
 def test_seconds_are_of_training_and_evaluation_and_images_per_second_of_training_alone(

@@ -1,0 +1,97 @@
+"""What a training calls after its steps and epochs."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from .. import nn
+from ..weights import save
+from .metrics import Metrics
+
+Callback = Any                             # a function of an epoch's metrics, or an object with the methods below
+METHODS = ("on_step_end", "on_epoch_end")
+
+
+class Step(NamedTuple):
+    """A step that was just done: numbers from 1, of the epoch, of the step in all epochs and in this one.
+
+    means(): loss, accuracy and other metrics of this epoch so far; where the steps are compiled, that waits for the
+    device.
+    """
+
+    epoch: int
+    step: int
+    batch: int
+    means: Callable[[], dict[str, float]]
+
+
+class SaveBest:
+    """A callback that saves a model's weights after each epoch that is better than all before.
+
+    metric: which of an epoch's metrics decides; a loss is better the lower it is, others the higher.
+
+    >>> SaveBest(nn.Linear(3, 2), "best.h5", "test_loss").best
+    inf
+    """
+
+    def __init__(self, model: nn.Module, path: str | os.PathLike[str], metric: str = "test_accuracy"):
+        self.model, self.path, self.metric = model, path, metric
+        self.sign = 1.0 if metric.endswith("loss") else -1.0
+        self.best = self.sign * math.inf
+
+    def on_epoch_end(self, metrics: Metrics) -> None:
+        """Save if this epoch is the best. Raises ValueError for a metric that an epoch does not have."""
+        if self.metric not in metrics:
+            raise ValueError(f"SaveBest: metric is {self.metric!r} but an epoch has {', '.join(metrics)}")
+        if self.sign * metrics[self.metric] < self.sign * self.best:
+            self.best = metrics[self.metric]
+            save(self.model, self.path)
+
+    def state_dict(self) -> dict[str, Any]:
+        """For a checkpoint."""
+        return {"best": self.best}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """From a checkpoint."""
+        self.best = float(state["best"])
+
+
+class Callbacks:
+    """Functions and objects in the order in which they are called. Raises TypeError for what is neither."""
+
+    def __init__(self, callbacks: Sequence[Callback] | Callback):
+        self.all: list[Callback] = list(callbacks) if isinstance(callbacks, (list, tuple)) else [callbacks]
+        for each in self.all:
+            if not callable(each) and not any(hasattr(each, name) for name in METHODS):
+                raise TypeError(f"fit: a callback is a {type(each).__name__} but must be a function of an epoch's "
+                                f"metrics, or have a method {' or '.join(METHODS)}")
+        self.steps = [each.on_step_end for each in self.all if hasattr(each, "on_step_end")]
+        self.epochs = [each.on_epoch_end if hasattr(each, "on_epoch_end") else each for each in self.all
+                       if hasattr(each, "on_epoch_end") or not hasattr(each, "on_step_end")]
+
+    def on_step_end(self, step: Step) -> bool:
+        """Whether one of them wants to stop."""
+        return True in [callback(step) is True for callback in self.steps]     # each is called
+
+    def on_epoch_end(self, metrics: Metrics) -> bool:
+        """Whether one of them wants to stop."""
+        return True in [callback(metrics) is True for callback in self.epochs]
+
+    def state_dict(self) -> list[Any]:
+        """The state of each that has one, None of the others."""
+        return [each.state_dict() if hasattr(each, "state_dict") else None for each in self.all]
+
+    def check(self, states: object) -> None:
+        """Raises ValueError for the states of other callbacks."""
+        if not isinstance(states, list) or [s is None for s in states] != [s is None for s in self.state_dict()]:
+            raise ValueError(f"fit: the checkpoint has the states of other callbacks than these {len(self.all)}; pass "
+                             "callbacks in the order of the run that it is from")
+
+    def load_state_dict(self, states: list[Any]) -> None:
+        """Give each its own."""
+        for each, state in zip(self.all, states, strict=True):
+            if state is not None:
+                each.load_state_dict(state)

@@ -1,0 +1,228 @@
+"""Checkpoints: all that a training needs to go on as if nothing had happened, in an HDF5 file.
+
+The file is as weights are (weights/hdf5.py), with arrays by their paths, /training/model/c1/weight and
+/training/optimizer/groups/0/velocities/0, and beside them /training/state, the rest as JSON, in which
+{"__array__": true} stands for the array of that path. It is written whole or not at all, and read with the names,
+shapes and dtypes that the running training has; anything else is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import threading
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+
+from ..version import __version__
+from ..weights.common import DTYPES, NAME, Kind, WeightsError, describe, digest, listed, shown
+from ..weights.files import File, opened, require_format, write
+
+CHECKPOINT = Kind("minidl-checkpoint", 1, "training", "resume", "training.fit")
+MAX_STATE = 2**26                          # bytes of JSON
+NAMES = "checkpoint.h5", "checkpoint-previous.h5"
+
+ARRAY = {"__array__": True}
+
+State = dict[str, Any]
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C or SIGTERM stopped a training between two steps; what was to be saved is. signum: which it was."""
+
+    def __init__(self, message: str, signum: int):
+        super().__init__(message)
+        self.signum = signum
+
+
+# ---------------------------------------------------------------------- a file
+def write_state(path: str | os.PathLike[str], state: Mapping[str, Any]) -> None:
+    """Write a state (dicts and lists of arrays, texts and numbers) to a file, whole or not at all.
+
+    Raises OSError when it cannot be written, TypeError or ValueError for what a file cannot hold.
+    """
+    arrays: dict[str, np.ndarray] = {}
+    text = json.dumps(_apart(state, "", arrays), default=_number).encode()
+    if "state" in arrays or len(text) > MAX_STATE:
+        raise ValueError(f"checkpoint: the state takes {len(text)} bytes beside its arrays but may take {MAX_STATE}; "
+                         "hold large parts as arrays")
+    arrays["state"] = np.frombuffer(text, np.uint8)
+    write(CHECKPOINT, "checkpoint", path, arrays, {
+        "format": CHECKPOINT.format, "format_version": CHECKPOINT.version, "minidl_version": __version__,
+        "state_bytes": len(text)})
+
+
+def read_state(path: str | os.PathLike[str], like: Mapping[str, Any], optional: str = "-") -> State:
+    """The state that `write_state` wrote.
+
+    like: a state that has its arrays, by path, shape and dtype; those whose path begins with `optional` may be missing.
+    Raises ValueError for a file that holds anything else, which lists what does not fit; OSError if it cannot be read.
+    """
+    own: dict[str, np.ndarray] = {}
+    _apart(like, "", own)
+    with opened(CHECKPOINT, path, len(own) + 1) as file:
+        require_format(CHECKPOINT, file, __version__)
+        size = file.attribute("state_bytes")
+        if not isinstance(size, int) or not 2 <= size <= MAX_STATE:
+            raise WeightsError(f"has state_bytes {shown(size)} but must have a number up to {MAX_STATE}; choose a "
+                               f"file that {CHECKPOINT.writer} wrote")
+        own["state"] = np.empty(size, np.uint8)
+        there, all_seen = file.entries(own)
+        expected = {name: describe(array.shape, array.dtype.name) for name, array in own.items()}
+        wrong = [f"{shown(name)} is {expected.get(name, 'missing')} here but {there.get(name, 'missing')} in the file"
+                 for name in {**expected, **there} if expected.get(name) != there.get(name)
+                 and (name in there or (all_seen and not name.startswith(optional)))]
+        if wrong:
+            raise WeightsError(f"does not fit this training: {listed(wrong, all_seen)}; build the model, optimizer "
+                               "and callbacks that it was saved from")
+        arrays = _sound(file, {name: array for name, array in own.items() if name in there})
+        try:
+            state = _together(json.loads(arrays.pop("state").tobytes()), "", arrays)
+        except (ValueError, KeyError, TypeError, RecursionError):
+            state = None
+        if not isinstance(state, dict):
+            raise WeightsError(f"has a state that is not what {CHECKPOINT.writer} writes; take the checkpoint before "
+                               "it")
+    return state
+
+
+def _sound(file: File, own: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The arrays that the file has, as their checksums say."""
+    read = {name: file.read(name, like) for name, like in own.items()}
+    damaged = [f"{name} has sha256 {digest(array)} but its attribute says {shown(noted)}"
+               for name, (array, noted) in read.items() if digest(array) != noted]
+    if damaged:
+        raise WeightsError(f"is damaged: {listed(damaged)}; take the checkpoint before it")
+    return {name: array for name, (array, _) in read.items()}
+
+
+def _apart(value: Any, path: str, arrays: dict[str, np.ndarray]) -> Any:
+    """A state without its arrays, which are put into `arrays`."""
+    if isinstance(value, np.ndarray):
+        if value.dtype.name not in DTYPES:
+            raise TypeError(f"checkpoint: {path} is {value.dtype} but must be {', '.join(DTYPES[:-1])} or "
+                            f"{DTYPES[-1]}; convert it")
+        if not NAME.fullmatch(path) or path in arrays:
+            raise ValueError(f"checkpoint: {path!r} names {'two arrays' if path in arrays else 'an array'} but must be "
+                             "letters, digits, '_' and '-' with single dots in between, once; rename the key")
+        arrays[path] = value
+        return ARRAY
+    if isinstance(value, (list, tuple)):
+        value = dict(enumerate(value))
+        return list(_apart(value, path, arrays).values())
+    if isinstance(value, Mapping):
+        return {key: _apart(each, _join(path, key), arrays) for key, each in value.items()}
+    return value
+
+
+def _together(value: Any, path: str, arrays: Mapping[str, np.ndarray]) -> Any:
+    """The inverse of `_apart`."""
+    if value == ARRAY:
+        return arrays[path]
+    if isinstance(value, list):
+        return list(_together(dict(enumerate(value)), path, arrays).values())
+    if isinstance(value, dict):
+        return {key: _together(each, _join(path, key), arrays) for key, each in value.items()}
+    return value
+
+
+def _join(path: str, key: object) -> str:
+    return f"{path}.{key}" if path else str(key)
+
+
+def _number(value: object) -> Any:
+    """NumPy's numbers as Python's."""
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"checkpoint: a state holds a {type(value).__name__} but may hold arrays, numbers, texts, lists "
+                    "and dicts; let state_dict give these")
+
+
+# ---------------------------------------------------------------------- a run's
+def read_newest(path: str | os.PathLike[str], like: Mapping[str, Any], optional: str) -> State:
+    """`read_state` of a file, or of the newest of a folder that can be read; a warning says why it is not the last that
+    was written."""
+    if not os.path.isdir(path):
+        return read_state(path, like, optional)
+    newest, previous = (Path(path) / name for name in NAMES)
+    try:
+        return read_state(newest, like, optional)
+    except (OSError, WeightsError) as error:
+        if not previous.exists():
+            raise
+        state = read_state(previous, like, optional)
+        if newest.exists():
+            warnings.warn(f"{error}; goes on from '{previous}'", UserWarning, stacklevel=2)
+        return state
+
+
+class Checkpoints:
+    """The last two checkpoints of a training, checkpoint.h5 and checkpoint-previous.h5 in its folder, and the signals
+    upon which one is written.
+
+    folder: made where it is missing. every: steps between checkpoints, beside the one after each epoch; 0: none.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], every: int = 0):
+        if not isinstance(every, int) or every < 0:
+            raise ValueError(f"checkpoints: every is {every!r} but must be an int of at least 0 (steps)")
+        self.folder, self.every = Path(folder), every
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise type(error)(f"checkpoints: '{self.folder}' cannot be made ({error.strerror}); name a folder that can "
+                              "be written") from None
+        self.newest, self.previous = (self.folder / name for name in NAMES)
+        self.signum: int | None = None
+
+    def exist(self) -> bool:
+        """Whether there is one to go on from."""
+        return self.newest.exists() or self.previous.exists()
+
+    def holds(self, path: str | os.PathLike[str]) -> bool:
+        """Whether a path is this folder or one of its checkpoints."""
+        return Path(path) in (self.folder, self.newest, self.previous)
+
+    def save(self, state: State) -> bool:
+        """Write the newest; the one before it stays. What goes wrong is a warning, and both stay."""
+        following = self.folder / ".checkpoint-next.h5"
+        try:
+            write_state(following, state)
+            with contextlib.suppress(FileNotFoundError):
+                os.replace(self.newest, self.previous)
+            os.replace(following, self.newest)         # a kill in between leaves the previous one
+        except (OSError, MemoryError) as error:
+            with contextlib.suppress(OSError):
+                following.unlink(missing_ok=True)
+            warnings.warn(f"no checkpoint could be written to '{self.folder}' after step {state['place']['step']} "
+                          f"({getattr(error, 'strerror', None) or error}); the training goes on, and the older ones "
+                          "stay", UserWarning, stacklevel=2)
+            return False
+        return True
+
+    @contextlib.contextmanager
+    def signals(self) -> Iterator[None]:
+        """Within this, Ctrl-C and SIGTERM are noted in `signum`, to be obeyed between two steps; the second raises
+        KeyboardInterrupt at once. On the main thread alone, and unless somebody else already handles them."""
+        def note(signum: int, frame: FrameType | None) -> None:
+            if self.signum is not None:
+                raise KeyboardInterrupt
+            self.signum = signum
+
+        self.signum, before = None, {}
+        if threading.current_thread() is threading.main_thread():
+            for number, default in ((signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.SIG_DFL)):
+                if signal.getsignal(number) is default:
+                    before[number] = signal.signal(number, note)
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)

@@ -1,0 +1,124 @@
+"""Where a training is, as data, and how it is taken up again."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from dataclasses import asdict, dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .. import rng
+from ..device import to_device
+from ..tensor import mark_changed
+from ..weights import WeightsError
+from .callbacks import Callbacks
+from .checkpoint import State, read_newest
+from .metrics import Metrics
+
+if TYPE_CHECKING:
+    from .loop import _Plain
+
+# What a loader has that decides which numbers a step is given.
+DATA = ("images_per_epoch", "batch_size", "seed", "shuffle", "drop_last", "preprocessing", "augment")
+
+
+@dataclass
+class Place:
+    """How far a training is."""
+
+    epoch: int = 0                         # epochs that are finished, with their evaluation
+    batch: int = 0                         # steps done of the epoch under way,
+    images: int = 0                        # with so many images
+    step: int = 0                          # of all epochs
+    ended: bool = False                    # the epoch under way has no more steps: its evaluation is next
+    stopped: bool = False                  # a callback asked for the end
+    classes: bool = True                   # right answers are counted
+    lr: float = 0.0                        # of the last step of an epoch that ended
+    totals: list[float] = field(default_factory=list)      # of an epoch that ended, as RunningMetrics.totals
+    history: list[Metrics] = field(default_factory=list)
+    key: list[int] = field(default_factory=list)           # of the random stream when the epoch ended
+
+    def next_epoch(self, metrics: Metrics) -> None:
+        """An epoch is finished."""
+        self.history.append(metrics)
+        self.epoch, self.batch, self.images, self.ended, self.totals, self.key = self.epoch + 1, 0, 0, False, [], []
+
+
+def _facts(run: _Plain) -> dict[str, Any]:
+    """What decides which images a step is given."""
+    return json.loads(json.dumps({name: getattr(run.train, name, None) for name in DATA}))
+
+
+def _tensors(run: _Plain) -> dict[str, np.ndarray]:
+    return {name: t.numpy() for name, t in run.model.named_tensors()}
+
+
+def state_of(run: _Plain, place: Place, callbacks: Callbacks) -> State | None:
+    """All that a training depends on from here; None where its loss is not finite."""
+    if not place.ended:
+        place.totals = run.metrics.totals()
+    if not math.isfinite(place.totals[0]):
+        return None
+    accuracies = [metrics["test_accuracy"] for metrics in place.history if "test_accuracy" in metrics]
+    return {"place": asdict(place), "rng": place.key or list(rng.get_state()), "data": _facts(run),
+            "best_accuracy": max(accuracies, default=None), "model": _tensors(run),
+            "optimizer": run.optimizer.state_dict(), "callbacks": callbacks.state_dict()}
+
+
+def restore(path: str | os.PathLike[str], run: _Plain, callbacks: Callbacks, epochs: int) -> Place:
+    """Set model, optimizer, metrics, random stream and callbacks from a checkpoint (a file, or a folder's newest).
+
+    Nothing has changed where it is refused (ValueError; OSError if it cannot be read).
+    """
+    like = {"model": _tensors(run), "callbacks": callbacks.state_dict(), "optimizer": {"groups": [
+        {"velocities": [np.broadcast_to(np.empty((), p.dtype), p.shape) for p in group["params"]]}
+        for group in run.optimizer.groups]}}
+    state = read_newest(path, like, optional="optimizer.")
+    place = _place(state, run, path)
+    if place.epoch > epochs or (place.epoch == epochs and place.step and (place.batch or place.ended)):
+        raise ValueError(f"fit: epochs is {epochs} but the checkpoint in '{path}' is of epoch {place.epoch + 1}; ask "
+                         "for more epochs")
+    there, here = state["data"], _facts(run)
+    wrong = [f"{name} is {here[name]!r} here but {there.get(name)!r} there" for name in DATA
+             if here[name] != there.get(name)]
+    if wrong:
+        raise ValueError(f"fit: the checkpoint in '{path}' is from other batches: {'; '.join(wrong)}; make the loader "
+                         "as it was")
+    callbacks.check(state["callbacks"])
+    drawn = rng.get_state()
+    rng.set_state(state["rng"])            # refuses what cannot be,
+    rng.set_state(drawn)                   # as does
+    run.optimizer.load_state_dict(state["optimizer"])
+    run.model.load_state_dict(state["model"])
+    run.warm_up(place)
+    tensors = dict(run.model.named_tensors())
+    mark_changed(tensors.values())
+    for name, t in tensors.items():        # in place: what was recorded reads it there
+        t.data[...] = to_device(state["model"][name], t.device)
+    run.optimizer.load_state_dict(state["optimizer"])
+    run.metrics.reset(place.totals)
+    rng.set_state(state["rng"])
+    callbacks.load_state_dict(state["callbacks"])
+    return place
+
+
+def _place(state: State, run: _Plain, path: object) -> Place:
+    """The Place that a file holds, whose numbers can be."""
+    kinds = {each.name: type(getattr(Place(), each.name)) for each in fields(Place)}
+    found, keys = state.get("place"), {"place", "rng", "data", "model", "optimizer", "callbacks", "best_accuracy"}
+    if (state.keys() == keys and isinstance(found, dict) and isinstance(state["data"], dict)
+            and isinstance(state["model"], dict) and state["model"].keys() == _tensors(run).keys()
+            and all(isinstance(array, np.ndarray) for array in state["model"].values())
+            and {name: type(value) for name, value in found.items()} == kinds):
+        place = Place(**found)
+        if (all(0 <= value < 2**63 for value in (place.epoch, place.batch, place.images, place.step))
+                and place.batch <= len(run.train) and len(place.history) == place.epoch
+                and len(place.totals) == len(run.metrics.totals())
+                and all(isinstance(total, float) and math.isfinite(total) for total in place.totals)
+                and all(isinstance(metrics, dict) for metrics in place.history)):
+            return place
+    raise WeightsError(f"resume: '{path}' has a state that is not what training.fit writes here; take the checkpoint "
+                       "before it, and the metrics of the run that it is from")

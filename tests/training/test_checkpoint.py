@@ -1,0 +1,661 @@
+"""Checkpoints: a training that was stopped, killed or out of room ends in the bits of one that was not.
+
+The runs that are killed are child processes. `MINIDL_RESUMES=20 python -m pytest -s -k killed
+tests/training/test_checkpoint.py` kills each kind of run at 20 instants in each of the three ways, and prints how many
+ended in the right bits.
+"""
+
+from __future__ import annotations
+
+import errno
+import faulthandler
+import itertools
+import json
+import os
+import pickle
+import random
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import minidl
+from minidl import Tensor, data, nn, optim, rng, zoo
+from minidl.compiler import step as compiled_steps
+from minidl.compiler.record import record
+from minidl.training import Interrupted, SaveBest, Step, fit
+from minidl.training.checkpoint import read_newest, read_state, write_state
+
+RESUMES = int(os.environ.get("MINIDL_RESUMES", "1"))
+WAYS = ("SIGTERM", "kill -9", "inside a save")
+TIMES = ("seconds", "images_per_second")
+
+
+# ---------------------------------------------------------------- what is trained
+class Average:
+    """A callback that holds a running average of the weights."""
+
+    def __init__(self, model: nn.Module):
+        self.model, self.weights = model, model.state_dict()
+
+    def on_step_end(self, step: Step) -> None:
+        for name, array in self.model.state_dict().items():
+            self.weights[name] += np.float32(0.1) * (array - self.weights[name])
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"weights": self.weights}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.weights = state["weights"]
+
+
+class Training:
+    """A training of one of three nets, with all that it depends on."""
+
+    def __init__(self, net: str, compiled: bool, device: str = "cpu"):
+        minidl.manual_seed(3)
+        random_ = np.random.default_rng(3)
+        c, side, batch = {"lenet5": (1, 32, 16), "krizhevsky2009": (3, 32, 4), "mixed": (2, 8, 8)}[net]
+        if net == "mixed":                 # a frozen layer, dropout, two groups and an average
+            self.model: nn.Module = nn.Sequential(
+                nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Flatten(), nn.Dropout(0.3), nn.Linear(144, 16), nn.Tanh(),
+                nn.Dropout(0.1), nn.Linear(16, 10))
+            layers: Any = self.model
+            layers[0].requires_grad_(False)
+            groups: Any = [{"params": list(layers[4].parameters()), "lr": 0.2, "nesterov": True},
+                           {"params": list(layers[7].parameters()), "momentum": 0.0}]
+        else:
+            self.model = zoo.build(net)
+            groups = self.model.parameters()
+        self.model.to(device)
+        self.average = Average(self.model)
+        self.optimizer = optim.SGD(groups, 0.05, momentum=0.9, weight_decay=1e-3)
+
+        def loader(split: str, count: int, shuffle: bool) -> data.DataLoader:
+            images = random_.integers(0, 256, (count, c, side, side), np.uint8)
+            return data.DataLoader(data.Dataset("mine", split, images, random_.integers(0, 10, count)), batch,
+                                   shuffle=shuffle, seed=5, mean=[0.5] * c, std=[0.25] * c, device=device)
+        self.train, self.test = loader("train", 11 * batch - 2, True), loader("test", 3 * batch - 1, False)
+        self.compiled = compiled
+
+    def fit(self, callbacks: Any = (), epochs: int = 3, **options: Any) -> list[Any]:
+        return fit(self.model, self.optimizer, self.train, self.test, epochs=epochs, schedule=optim.cosine(40),
+                   metrics={"largest": lambda outputs, targets: outputs.max(axis=1).mean()}, compiled=self.compiled,
+                   callbacks=[self.average, *callbacks], **{"progress": False, "say": None, **options})
+
+    def result(self, history: list[Any]) -> dict[str, Any]:
+        """All that must be the same bits."""
+        lines = [{name: value for name, value in metrics.items() if name not in TIMES} for metrics in history]
+        velocities = [v for group in self.optimizer.state_dict()["groups"] for v in group["velocities"]]
+        return {"history": json.dumps(lines), "random": rng.get_state(), "weights": self.model.state_dict(),
+                "average": self.average.weights, "velocities": dict(enumerate(velocities))}
+
+
+def assert_same(result: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert result["history"] == expected["history"]
+    assert result["random"] == expected["random"]
+    for what in ("weights", "average", "velocities"):
+        assert result[what].keys() == expected[what].keys()
+        for name, array in expected[what].items():
+            other = result[what][name]
+            assert (array is None) == (other is None), (what, name)
+            assert array is None or array.tobytes() == other.tobytes(), (what, name)
+
+
+def stopping(at: int, signum: int = signal.SIGTERM) -> Any:
+    """A callback that sends this process a signal after a step."""
+    class Stop:
+        def on_step_end(self, step: Step) -> None:
+            if step.step == at:
+                os.kill(os.getpid(), signum)
+    return Stop()
+
+
+# ---------------------------------------------------------------- killed in a child process
+def child(net: str, compiled: str, folder: str, save_fault: str) -> None:
+    """Train, or go on; leave a result. save_fault: in which call of os.fsync and os.replace it dies, and how."""
+    number, how = save_fault.split(",")
+    calls, begun = itertools.count(1), False
+    sync, replace = os.fsync, os.replace
+
+    def dying(call: Callable[..., Any], *arguments: Any) -> None:
+        if begun and next(calls) == int(number):
+            if how == "half" and call is sync:
+                os.ftruncate(arguments[0], os.fstat(arguments[0]).st_size // 2)
+            elif how == "after":
+                call(*arguments)
+            os._exit(9)
+        call(*arguments)
+
+    training, here = Training(net, compiled == "compiled"), Path(folder)
+    os.fsync, os.replace = lambda *a: dying(sync, *a), lambda *a: dying(replace, *a)  # type: ignore[assignment]
+    begun = True
+    print("begins", flush=True)
+    try:
+        history = training.fit(checkpoints=folder, save_every=3, resume=True)
+    except Interrupted as stop:
+        sys.exit(128 + stop.signum)
+    begun = False
+    part = here / "result.part"
+    part.write_bytes(pickle.dumps(training.result(history)))
+    os.replace(part, here / "result")
+
+
+def run_child(net: str, compiled: str, folder: Path, way: str, instant: float) -> bool:
+    """Whether it was killed, by this way at this instant, in [0, 1); way "": let it finish."""
+    fault = f"{1 + int(instant * 60)},{['half', 'before', 'after'][int(instant * 1e6) % 3]}"
+    command = [sys.executable, __file__, net, compiled, str(folder), fault if way == WAYS[2] else "0,no"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(minidl.__file__).parents[1]), "MINIDL_NUM_THREADS": "2"}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        said = process.stdout.readline()
+        if way in WAYS[:2]:
+            time.sleep(instant * SECONDS[net])
+            process.send_signal(signal.SIGTERM if way == "SIGTERM" else signal.SIGKILL)
+        error, status = process.stderr.read(), process.wait(100)
+    assert said == "begins\n", error
+    assert status in {"": [0], WAYS[0]: [0, 143, -15], WAYS[1]: [0, -9], WAYS[2]: [0, 9]}[way], error
+    return status != 0
+
+
+SECONDS: dict[str, float] = {}             # that a child takes from "begins" to its end
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs signals")
+@pytest.mark.parametrize("compiled", ["plain", "compiled"])
+@pytest.mark.parametrize("net", ["lenet5", "krizhevsky2009", "mixed"])
+def test_a_killed_run_ends_in_the_same_bits(net: str, compiled: str, tmp_path: Path) -> None:
+    begin = time.perf_counter()
+    assert not run_child(net, compiled, tmp_path / "whole", "", 0)
+    SECONDS[net] = max(0.05, time.perf_counter() - begin - 0.6)
+    expected = pickle.loads((tmp_path / "whole" / "result").read_bytes())
+    random_, runs, killed = random.Random(f"{net} {compiled}"), 0, dict.fromkeys(WAYS, 0)
+    folder = tmp_path / "0"
+
+    def compare() -> None:
+        nonlocal runs, folder
+        assert_same(pickle.loads((folder / "result").read_bytes()), expected)
+        runs += 1
+        folder = tmp_path / str(runs)
+
+    for attempt in range(40 * RESUMES):
+        way = WAYS[attempt % 3]
+        if killed[way] < RESUMES:
+            if run_child(net, compiled, folder, way, random_.random()):
+                killed[way] += 1
+            else:
+                compare()
+    if folder.exists():
+        assert not run_child(net, compiled, folder, "", 0)
+        compare()
+    print(f"\n{net:15} {compiled:9} killed: {killed}; {runs} runs ended in the same bits")
+    assert min(killed.values()) >= RESUMES
+
+
+# ---------------------------------------------------------------- stopped at each kind of instant
+@pytest.fixture(scope="module", params=[False, True], ids=["plain", "compiled"])
+def whole(request: pytest.FixtureRequest) -> tuple[bool, dict[str, Any]]:
+    """(compiled, the result of a training that nobody stops)."""
+    training = Training("mixed", request.param)
+    return request.param, training.result(training.fit())
+
+
+@pytest.mark.parametrize("step", [1, 10, 11, 12, 21, 22, 33])
+def test_a_stopped_run_ends_in_the_same_bits(step: int, whole: tuple[bool, Any], tmp_path: Path) -> None:
+    compiled, expected = whole
+    stop_and_go_on("mixed", compiled, "cpu", step, expected, tmp_path)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("compiled", [False, True], ids=["plain", "compiled"])
+@pytest.mark.parametrize("net", ["lenet5", "krizhevsky2009", "mixed"])
+def test_a_stopped_run_ends_in_the_same_bits_on_cuda(net: str, compiled: bool, tmp_path: Path) -> None:
+    """Also where the first steps after it would be recorded if the ones before it had not been."""
+    training = Training(net, compiled, "cuda")
+    expected = training.result(training.fit())
+    for step in (1, 2, 3, 10, 11, 12, 13, 21, 22, 30, 33):
+        stop_and_go_on(net, compiled, "cuda", step, expected, tmp_path / str(step))
+
+
+def stop_and_go_on(net: str, compiled: bool, device: str, step: int, expected: dict[str, Any], tmp_path: Path) -> None:
+    training = Training(net, compiled, device)
+    with pytest.raises(Interrupted, match=rf"^training: SIGTERM stopped it after step {step}; fit\(..., checkpoints="
+                                          rf"'{tmp_path}', resume=True\) goes on$") as stop:
+        training.fit([stopping(step)], checkpoints=tmp_path)
+    assert stop.value.signum == signal.SIGTERM
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    again = Training(net, compiled, device)
+    history = again.fit([stopping(-1)], checkpoints=tmp_path, resume=True)
+    assert_same(again.result(history), expected)
+
+
+def test_a_compiled_run_that_goes_on_records_what_it_had_recorded(tmp_path: Path) -> None:
+    """The steps after a checkpoint are recorded where they would have been, and replayed where they would have been:
+    on a GPU the two do not give the same bits."""
+    recorded: list[int] = []
+
+    def counted(*arguments: Any) -> Any:
+        recorded[-1] += 1
+        return record(*arguments)
+
+    for stop, during in ((-1, 8), (1, 8), (2, 8), (11, 8), (12, 8), (22, 8), (23, 8)):
+        recorded.append(0)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(compiled_steps, "record", counted)
+            training = Training("mixed", True)
+            if stop < 0:
+                training.fit()
+            else:
+                with pytest.raises(Interrupted):
+                    training.fit([stopping(stop)], checkpoints=tmp_path / str(stop))
+                recorded[-1] = 0
+                Training("mixed", True).fit([stopping(-1)], checkpoints=tmp_path / str(stop), resume=True)
+        assert recorded[-1] == during, stop
+
+
+def test_plain_and_compiled_runs_continue_each_other(whole: tuple[bool, Any], tmp_path: Path) -> None:
+    """On the CPU."""
+    compiled, expected = whole
+    with pytest.raises(Interrupted):
+        Training("mixed", not compiled).fit([stopping(15)], checkpoints=tmp_path)
+    again = Training("mixed", compiled)
+    assert_same(again.result(again.fit([stopping(-1)], checkpoints=tmp_path, resume=True)), expected)
+
+
+def test_a_signal_during_the_evaluation_is_obeyed_there(tmp_path: Path) -> None:
+    expected = Training("mixed", False)
+    lines = expected.result(expected.fit())
+    seen = []
+
+    class Evaluated(nn.Module):
+        def __init__(self, inner: nn.Module):
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, x: Tensor) -> Tensor:
+            if not self.training and not seen:
+                seen.append(1)
+                os.kill(os.getpid(), signal.SIGINT)
+            return self.inner(x)
+
+    training = Training("mixed", False)
+    inner, training.model = training.model, Evaluated(training.model)
+    with pytest.raises(Interrupted, match="SIGINT stopped it after step 11"):
+        training.fit(checkpoints=tmp_path)
+    assert seen == [1]
+    assert inner.training
+    state = read_newest(tmp_path, like_of(tmp_path / "checkpoint.h5"), "-")
+    assert (state["place"]["ended"], state["place"]["epoch"], state["place"]["batch"]) == (True, 0, 11)
+    again = Training("mixed", False)
+    again.model = Evaluated(again.model)
+    found = again.result(again.fit(checkpoints=tmp_path, resume=True))
+    assert found["history"] == lines["history"]
+    assert found["random"] == lines["random"]
+
+
+def like_of(path: Path) -> dict[str, Any]:
+    """The arrays that a checkpoint holds, as a state."""
+    import h5py
+
+    found: dict[str, Any] = {}
+    with h5py.File(path) as file:
+        file.visititems(lambda name, item: found.update({name.replace("/", "."): item[()]})
+                        if isinstance(item, h5py.Dataset) and name != "state" else None)
+    return found
+
+
+def test_the_second_signal_stops_at_once_and_saves_nothing(tmp_path: Path) -> None:
+    training = Training("mixed", False)
+
+    class Twice:
+        def on_step_end(self, step: Step) -> None:
+            if step.step == 15:
+                os.kill(os.getpid(), signal.SIGINT)
+                os.kill(os.getpid(), signal.SIGINT)
+                raise AssertionError("unreachable")
+
+    with pytest.raises(KeyboardInterrupt) as stop:
+        training.fit([Twice()], checkpoints=tmp_path)
+    assert stop.type is KeyboardInterrupt
+    state = read_state(tmp_path / "checkpoint.h5", like_of(tmp_path / "checkpoint.h5"))
+    assert (state["place"]["epoch"], state["place"]["step"]) == (1, 11)
+
+
+def test_signals_that_somebody_handles_are_theirs(tmp_path: Path) -> None:
+    seen: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: seen.append(number))
+    try:
+        assert len(Training("mixed", False).fit([stopping(5)], checkpoints=tmp_path, epochs=1)) == 1
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert seen == [signal.SIGTERM]
+
+
+def test_a_run_that_is_finished_does_nothing_and_may_get_more_epochs(whole: tuple[bool, Any], tmp_path: Path) -> None:
+    compiled, expected = whole
+    for epochs in (2, 2, 3):
+        training = Training("mixed", compiled)
+        history = training.fit(checkpoints=tmp_path, resume=True, epochs=epochs)
+        assert len(history) == epochs
+    assert_same(training.result(history), expected)
+
+
+def test_resume_names_a_file_or_a_folder(tmp_path: Path) -> None:
+    training = Training("mixed", False)
+    first = training.fit(checkpoints=tmp_path / "a", epochs=1)
+    for source in (tmp_path / "a", tmp_path / "a" / "checkpoint.h5"):
+        assert Training("mixed", False).fit(resume=source, epochs=1) == first
+    assert Training("mixed", False).fit(resume=tmp_path / "a", checkpoints=tmp_path / "a", epochs=1) == first
+    Training("mixed", False).fit(resume=tmp_path / "a", checkpoints=tmp_path / "b", epochs=2)
+    with pytest.raises(ValueError, match=r"^fit: '.*b' holds a checkpoint already; pass resume=True to go on from it"):
+        Training("mixed", False).fit(resume=tmp_path / "a", checkpoints=tmp_path / "b", epochs=2)
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match=r"^checkpoints: '.*' cannot be made \(Not a directory\); name a folder that can"):
+        Training("mixed", False).fit(checkpoints=tmp_path / "file" / "folder")
+    with pytest.raises(FileNotFoundError, match=r"^resume: '.*nowhere' does not exist; check the path, or write it "
+                                                r"with training.fit"):
+        Training("mixed", False).fit(resume=tmp_path / "nowhere")
+
+
+# ---------------------------------------------------------------- what goes wrong
+def full_disk(monkeypatch: pytest.MonkeyPatch, number: int, times: int = 1) -> None:
+    """The disk is full when the checkpoint with this number is written."""
+    sync, calls = os.fsync, itertools.count(1)
+
+    def fsync(descriptor: int) -> None:
+        if number <= (next(calls) + 1) // 2 < number + times:          # one for the file, one for its folder
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        sync(descriptor)
+    monkeypatch.setattr(os, "fsync", fsync)
+
+
+def test_a_full_disk_is_a_warning_and_the_older_checkpoints_stay(tmp_path: Path,
+                                                                 monkeypatch: pytest.MonkeyPatch) -> None:
+    full_disk(monkeypatch, 2, times=99)
+    training = Training("mixed", False)
+    with pytest.warns(UserWarning, match=rf"^no checkpoint could be written to '{tmp_path}' after step 22 \(.*No space "
+                                         r"left on device.*\); the training goes on, and the older ones stay$"):
+        assert len(training.fit(checkpoints=tmp_path)) == 3
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint.h5"]
+    state = read_state(tmp_path / "checkpoint.h5", like_of(tmp_path / "checkpoint.h5"))
+    assert state["place"]["step"] == 11
+
+
+def test_a_file_that_may_not_grow_is_a_warning(tmp_path: Path) -> None:
+    """As on a full disk, by the system's own limit, in a process of its own."""
+    resource = pytest.importorskip("resource", reason="this system has no limits of resources")
+    code = (f"import sys, resource, signal; sys.path[:0] = {[str(Path(__file__).parent)]!r}\n"
+            "from test_checkpoint import Training\n"
+            "training = Training('mixed', False)\n"
+            "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+            "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
+            f"print(len(training.fit(checkpoints={str(tmp_path)!r})))")
+    assert resource
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False,
+                          env={**os.environ, "PYTHONPATH": str(Path(minidl.__file__).parents[1])})
+    assert (done.stdout, list(tmp_path.iterdir())) == ("3\n", []), done.stderr
+    assert "UserWarning: no checkpoint could be written to" in done.stderr
+    assert "File too large" in done.stderr
+
+
+@pytest.mark.parametrize("damage", ["missing", "empty", "cut", "flipped"])
+def test_the_checkpoint_before_is_taken_where_the_newest_cannot_be_read(damage: str, whole: tuple[bool, Any],
+                                                                        tmp_path: Path) -> None:
+    compiled, expected = whole
+    Training("mixed", compiled).fit(checkpoints=tmp_path, epochs=2)
+    newest = tmp_path / "checkpoint.h5"
+    content = bytearray(newest.read_bytes())
+    content[content.index(b'{"place"')] ^= 1
+    if damage == "missing":
+        newest.unlink()
+    else:
+        newest.write_bytes({"empty": b"", "cut": content[:5000], "flipped": content}[damage])
+    again = Training("mixed", compiled)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        history = again.fit(checkpoints=tmp_path, resume=True)
+    assert_same(again.result(history), expected)
+    if damage != "missing":
+        assert f"goes on from '{tmp_path / 'checkpoint-previous.h5'}'" in str(said[0].message)
+
+
+def test_what_a_checkpoint_does_not_fit_changes_nothing(tmp_path: Path) -> None:
+    Training("mixed", False).fit(checkpoints=tmp_path, epochs=1)
+
+    def refused(message: str, kind: type[Exception] = ValueError, net: str = "mixed",
+                change: Callable[[Training], Any] = lambda training: None, **options: Any) -> None:
+        training = Training(net, False)
+        change(training)
+        before = training.result([])
+        with pytest.raises(kind, match=message):
+            training.fit(**{"checkpoints": tmp_path, "resume": True, **options})
+        assert_same(training.result([]), before)
+
+    refused(r"^resume: '.*' does not fit this training: .*is .* here but missing in the file; .*build the model",
+            net="lenet5")
+    refused(r"from other batches: seed is 6 here but 5 there; make the loader as it was$",
+            change=lambda t: setattr(t.train, "seed", 6))
+    refused(r"^fit: the checkpoint has the states of other callbacks than these 2; pass",
+            callbacks=[SaveBest(nn.Linear(1, 1), "x")])
+    refused(r"^SGD.load_state_dict: the groups have \[4\] parameters but the state's have \[2, 2\]; build the opt",
+            change=lambda t: setattr(t, "optimizer", optim.SGD(t.model.parameters(), 0.1)))
+    refused(rf"^fit: '{tmp_path}' holds a checkpoint already; pass resume=True to go on from it, or name another",
+            resume=False)
+    refused(r"^fit: resume is True but no folder is named; pass checkpoints=folder, or resume=file$", checkpoints=None)
+    Training("mixed", False).fit(checkpoints=tmp_path, resume=True, epochs=2)
+    refused(r"^fit: epochs is 1 but the checkpoint in '.*' is of epoch 3; ask for more epochs$", epochs=1)
+
+
+def test_a_checkpoint_of_broken_numbers_is_not_written(tmp_path: Path) -> None:
+    training = Training("mixed", True)
+    training.optimizer.lr = 1e38
+    with np.errstate(all="ignore"), pytest.raises(FloatingPointError, match="not finite"):
+        training.fit(checkpoints=tmp_path, save_every=1)
+    for path in tmp_path.iterdir():
+        state = read_state(path, like_of(path))
+        assert np.isfinite(state["place"]["totals"][0])
+
+
+# ---------------------------------------------------------------- the file
+STATE = {"a": {"w": np.arange(6, dtype=np.float32).reshape(2, 3), "n": np.array(5)},
+         "list": [np.ones(3), None, 1.5, "x"], "numbers": {"i": np.int64(3), "f": float("inf"), "b": True},
+         "empty": np.zeros((0, 2))}
+
+
+def test_a_state_comes_back(tmp_path: Path) -> None:
+    write_state(tmp_path / "c.h5", STATE)
+    back = read_state(tmp_path / "c.h5", STATE)
+    assert back["numbers"] == {"i": 3, "f": float("inf"), "b": True}
+    assert back["list"][1:] == [None, 1.5, "x"]
+    for mine, theirs in ((STATE["a"]["w"], back["a"]["w"]), (STATE["a"]["n"], back["a"]["n"]),  # type: ignore[index]
+                         (STATE["list"][0], back["list"][0]), (STATE["empty"], back["empty"])):  # type: ignore[index]
+        assert (mine.dtype, mine.shape, mine.tobytes()) == (theirs.dtype, theirs.shape, theirs.tobytes())
+    first = (tmp_path / "c.h5").read_bytes()
+    write_state(tmp_path / "c.h5", STATE)
+    assert (tmp_path / "c.h5").read_bytes() == first                   # equal states give equal bytes
+
+
+@pytest.mark.parametrize(("state", "kind", "message"), [
+    ({"a": object()}, TypeError, "checkpoint: a state holds a object but may hold arrays, numbers, texts, lists and"),
+    ({"a": np.array([1j])}, TypeError, "checkpoint: a is complex128 but must be float32, "),
+    ({"a b": np.ones(1)}, ValueError, "checkpoint: 'a b' names an array but must be letters"),
+    ({"a": {"b": np.ones(1)}, "a.b": np.ones(1)}, ValueError, "checkpoint: 'a.b' names two arrays but must be"),
+    ({"state": np.ones(1)}, ValueError, "checkpoint: "),
+])
+def test_a_state_that_no_file_can_hold(state: Any, kind: type[Exception], message: str, tmp_path: Path) -> None:
+    with pytest.raises(kind, match=f"^{message}"):
+        write_state(tmp_path / "c.h5", state)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_weights_are_not_a_checkpoint(tmp_path: Path) -> None:
+    minidl.save(nn.Linear(2, 1), tmp_path / "w.h5")
+    with pytest.raises(ValueError, match=r"^resume: '.*w.h5' has format 'minidl' 1 but must have 'minidl-checkpoint' "
+                                         r"1; choose a file that training.fit wrote$"):
+        read_state(tmp_path / "w.h5", {})
+    write_state(tmp_path / "c.h5", STATE)
+    with pytest.raises(ValueError, match=r"^load: '.*c.h5' has format 'minidl-checkpoint' but must have"):
+        minidl.load(nn.Linear(2, 1), tmp_path / "c.h5")
+
+
+def test_hostile_checkpoints_are_refused_as_weights_are(tmp_path: Path) -> None:
+    """By the recipes for weights, on a checkpoint of the same net."""
+    from test_hostile_weights import RECIPES, net
+
+    good, path = {"model": dict(net().state_dict()), "place": {"step": 1}}, tmp_path / "hostile.h5"
+    good["model"] = {name: np.array(array) for name, array in good["model"].items()}
+    write_state(path, good)
+    content, refused, tried = path.read_bytes(), 0, 0
+    for name, recipe in RECIPES.items():
+        path.write_bytes(content)
+        try:
+            recipe(path)
+        except (KeyError, ValueError, AssertionError, TypeError, IndexError):
+            continue                       # it looks for what weights alone have
+        tried += 1
+        faulthandler.dump_traceback_later(60, exit=True)               # of what never ends
+        try:
+            state = read_state(path, good)
+            assert state["place"] == good["place"], name
+            assert all(np.array_equal(state["model"][n], array) for n, array in good["model"].items()), name
+        except ValueError as error:
+            said = str(error)
+            assert said.startswith(f"resume: '{path}' "), name
+            assert said.isprintable(), name
+            assert len(said.encode()) <= 4000, name
+            refused += 1
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+    assert tried >= 0.8 * len(RECIPES)
+    assert refused >= 0.7 * tried         # others change attributes that a checkpoint does not have
+
+
+@pytest.mark.parametrize(("name", "value"), [
+    ("place", None), ("rng", [1]), ("rng", [-1, 0]), ("rng", "x"), ("data", []), ("callbacks", None), ("optimizer", 3),
+    ("optimizer", {"groups": []}), ("model", {}), ("more", 1), ("place.epoch", -1), ("place.epoch", 1.0),
+    ("place.epoch", 2**70), ("place.batch", 99), ("place.totals", [1.0]), ("place.totals", ["x", "y", "z"]),
+    ("place.history", [1]), ("place.more", 1), ("place.classes", 1), ("optimizer.groups.0.lr", "x"),
+    ("optimizer.groups.0.nesterov", "x"), ("optimizer.groups.1.velocities", []), ("model.4.weight", 1),
+])
+def test_a_state_that_is_not_a_trainings_is_refused(name: str, value: Any, tmp_path: Path) -> None:
+    Training("mixed", False).fit(checkpoints=tmp_path, epochs=1)
+    path = tmp_path / "checkpoint.h5"
+    state = read_state(path, like_of(path))
+    owner, (*parts, last) = state, [name] if name == "model.4.weight" else name.split(".")
+    if name == "model.4.weight":
+        owner, last = state["model"], "4.weight"
+    for part in parts:
+        owner = owner[int(part)] if isinstance(owner, list) else owner[part]
+    owner[last] = value
+    write_state(path, state)
+    training = Training("mixed", False)
+    before = training.result([])
+    with pytest.raises(ValueError, match=r"^(resume|set_state|fit|SGD|SGD.load_state_dict): "):
+        training.fit(checkpoints=tmp_path, resume=True)
+    assert_same(training.result([]), before)
+
+
+# ---------------------------------------------------------------- the random stream and the optimizer
+def test_the_random_stream_goes_on() -> None:
+    rng.manual_seed(9)
+    rng.next_key()
+    state = rng.get_state()
+    assert state == (9, 1)
+    drawn = [rng.next_key() for _ in range(3)]
+    rng.set_state(state)
+    assert [rng.next_key() for _ in range(3)] == drawn
+    for wrong in (None, (1,), (1, 2, 3), (-1, 0), (2**64, 0), (0, -1), (0, 2**63), (1.0, 0), ("1", 0)):
+        with pytest.raises(ValueError, match=r"^set_state: state is .* but must be .*; pass what get_state gave$"):
+            rng.set_state(wrong)  # type: ignore[arg-type]
+
+
+def test_a_thread_has_its_own_stream() -> None:
+    import threading
+
+    rng.manual_seed(1)
+    found: list[Any] = []
+
+    def work() -> None:
+        found.append(rng.get_state())
+        rng.set_state((7, 3))
+        found.append(rng.next_key())
+        found.append(rng.get_state())
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert found == [(1, 0), (7, 3), (7, 4)]
+    assert rng.get_state() == (1, 0)
+
+
+def test_an_optimizers_state_goes_on() -> None:
+    def parts() -> tuple[list[Tensor], optim.SGD]:
+        ps = [Tensor(np.full(n, 1.0, np.float32), requires_grad=True) for n in (2, 3)]
+        return ps, optim.SGD([{"params": ps[:1], "lr": 0.5}, {"params": ps[1:], "momentum": 0.0}], 0.1, momentum=0.9)
+
+    def step(ps: list[Tensor], sgd: optim.SGD) -> None:
+        sgd.zero_grad()
+        sum(((p * p).sum() for p in ps), Tensor(np.float32(0))).backward()
+        sgd.step()
+
+    ps, sgd = parts()
+    assert [group["velocities"] for group in sgd.state_dict()["groups"]] == [[None], [None]]
+    step(ps, sgd)
+    state = sgd.state_dict()
+    assert [v is None for group in state["groups"] for v in group["velocities"]] == [False, True]
+    weights = [p.numpy().copy() for p in ps]
+    sgd.groups[0]["lr"] = 0.25
+    step(ps, sgd)
+    expected = [p.tolist() for p in ps]
+
+    fresh, other = parts()
+    for p, w in zip(fresh, weights, strict=True):
+        p.data[...] = w
+    other.load_state_dict(state)
+    other.groups[0]["lr"] = 0.25
+    step(fresh, other)
+    assert [p.tolist() for p in fresh] == expected
+    velocity = other._velocities[id(fresh[0])]
+    other.load_state_dict(state)
+    assert other._velocities[id(fresh[0])] is velocity                 # in place: compiled steps read it there
+    assert other.groups[0]["lr"] == 0.5
+    other.load_state_dict(parts()[1].state_dict())
+    assert velocity.tolist() == [0, 0]
+
+
+@pytest.mark.parametrize(("change", "message"), [
+    (lambda s: None, "SGD.load_state_dict: the state is a NoneType but must be what state_dict gave"),
+    (lambda s: {"groups": s["groups"] * 2}, r"SGD.load_state_dict: the groups have \[1\] parameters but the state's "
+                                            r"have \[1, 1\]; build the optimizer that the state was saved from"),
+    (lambda s: s["groups"][0].update(velocities=[np.ones((3,), np.float32)]) or s,
+     r"SGD.load_state_dict: velocity 0 of group 0 is \(3,\) float32 but its parameter is \(2,\) float32; build"),
+    (lambda s: s["groups"][0].update(velocities=[np.ones(2)]) or s,
+     r"SGD.load_state_dict: velocity 0 of group 0 is \(2,\) float64 but its parameter is \(2,\) float32; build"),
+    (lambda s: s["groups"][0].update(lr=float("nan")) or s, "SGD: lr is nan but must be a finite number of at least 0"),
+    (lambda s: {"groups": [{"lr": 0.1}]}, "SGD.load_state_dict: the state is a dict but must be what state_dict gave"),
+])
+def test_an_optimizers_state_that_does_not_fit_changes_nothing(change: Any, message: str) -> None:
+    w = Tensor(np.ones(2, np.float32), requires_grad=True)
+    sgd = optim.SGD([w], 0.1, momentum=0.9)
+    (w * w).sum().backward()
+    sgd.step()
+    before = sgd.state_dict()
+    with pytest.raises(ValueError, match=f"^{message}"):
+        sgd.load_state_dict(change({**sgd.state_dict(), }))
+    after = sgd.state_dict()
+    assert after["groups"][0].pop("velocities")[0].tolist() == before["groups"][0].pop("velocities")[0].tolist()
+    assert after == before
+
+
+if __name__ == "__main__":
+    faulthandler.enable()
+    child(*sys.argv[1:5])

@@ -1,0 +1,303 @@
+"""What fit is told: losses, metrics and callbacks; plain steps and compiled ones do the same."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import minidl
+from minidl import Tensor, data, nn, ops, optim
+from minidl.training import RunningMetrics, SaveBest, Step, evaluate, fit, train_step
+
+both = pytest.mark.parametrize("compiled", [False, True], ids=["plain", "compiled"])
+QUIET: dict[str, Any] = {"progress": False, "say": None}
+
+
+def loader(count: int, targets: Any = None, **options: Any) -> data.DataLoader:
+    """Batches of 8 images (1,3,3), with other targets than their classes if these are given."""
+    random = np.random.default_rng(count)
+    images = random.integers(0, 256, (count, 1, 3, 3), np.uint8)
+    made = data.DataLoader(data.Dataset("mine", "train", images, random.integers(0, 4, count)), 8, **options)
+    if targets is not None:
+        made.stored = made.stored._replace(labels=targets)
+    return made
+
+
+def net(outputs: int = 4) -> nn.Module:
+    minidl.manual_seed(2)
+    return nn.Sequential(nn.Flatten(), nn.Linear(9, 6), nn.Tanh(), nn.Linear(6, outputs))
+
+
+def numbers(history: list[Any]) -> list[Any]:
+    return [{name: value for name, value in metrics.items() if name not in ("seconds", "images_per_second")}
+            for metrics in history]
+
+
+def weights(model: nn.Module) -> list[bytes]:
+    return [array.tobytes() for array in model.state_dict().values()]
+
+
+# ---------------------------------------------------------------- losses and metrics
+@both
+def test_the_loss_is_what_is_trained_and_reported(compiled: bool) -> None:
+    loss = functools.partial(ops.cross_entropy, label_smoothing=0.2)
+    model, hand = net(), net()
+    history = fit(model, optim.SGD(model.parameters(), 0.1), loader(20), loader(9, shuffle=False), epochs=2, loss=loss,
+                  compiled=compiled, **QUIET)
+    sgd, total = optim.SGD(hand.parameters(), 0.1), 0.0
+    for images, labels in [*(batches := loader(20)), *batches]:
+        sgd.zero_grad()
+        value = loss(hand(Tensor(images)), labels)
+        value.backward()
+        sgd.step()
+        total += value.item() * len(labels)
+    assert weights(model) == weights(hand)
+    assert (history[0]["train_loss"] + history[1]["train_loss"]) * 20 == pytest.approx(total)
+    assert (history[1]["test_loss"], history[1]["test_accuracy"]) == evaluate(hand, loader(9, shuffle=False), loss=loss)
+
+
+def regression(compiled: bool) -> tuple[list[Any], list[bytes], nn.Module]:
+    """A net of two outputs with targets that are numbers, and two metrics."""
+    random = np.random.default_rng(0)
+    train, test = loader(20, random.random((20, 2), np.float32)), loader(9, random.random((9, 2), np.float32))
+    model = net(2)
+
+    def absolute(outputs: Tensor, targets: Tensor) -> Tensor:
+        difference = outputs - targets
+        return ops.sqrt(difference * difference).mean()
+    history = fit(model, optim.SGD(model.parameters(), 0.1, momentum=0.5), train, test, epochs=3, loss=ops.mse_loss,
+                  metrics={"absolute": absolute, "largest": lambda outputs, _: outputs.max()}, compiled=compiled,
+                  **QUIET)
+    return numbers(history), weights(model), model
+
+
+def test_targets_may_be_numbers_and_metrics_are_means_over_images() -> None:
+    history, _, model = regression(False)
+    assert list(history[0]) == ["epoch", "step", "lr", "train_loss", "train_absolute", "train_largest", "test_loss",
+                                "test_absolute", "test_largest"]
+    random = np.random.default_rng(0)
+    random.random((20, 2), np.float32)
+    targets = random.random((9, 2), np.float32)
+    batches = loader(9, targets)
+    batches.set_epoch(2)                   # the order of a test set is its epoch's, too
+    (x, y), (x1, y1) = batches
+    model.eval()
+    outputs = [model(Tensor(each)).numpy().astype(float) for each in (x, x1)]
+    absolute = np.abs(np.concatenate(outputs) - np.concatenate([y, y1])).mean()
+    assert history[-1]["test_absolute"] == pytest.approx(absolute, rel=1e-5)
+    assert history[-1]["test_largest"] == pytest.approx((outputs[0].max() * 8 + outputs[1].max()) / 9, rel=1e-5)
+    assert history[-1]["train_loss"] < history[0]["train_loss"]
+    loss, share = evaluate(model, loader(9, targets, shuffle=False), loss=ops.mse_loss)
+    assert loss == pytest.approx(history[-1]["test_loss"], rel=1e-6)
+    assert math.isnan(share)
+
+
+def test_a_regression_is_the_same_compiled() -> None:
+    assert regression(True)[:2] == regression(False)[:2]
+
+
+class Batches:
+    """Batches of one's own: no DataLoader."""
+
+    device, images_per_epoch = "cpu", 12
+
+    def __len__(self) -> int:
+        return 3
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        for i in range(3):
+            x = np.random.default_rng((self.epoch, i)).random((4, 9), np.float32)
+            yield x, x.sum(axis=1, keepdims=True)
+
+
+def test_loaders_of_ones_own_go_on_too(tmp_path: Path) -> None:
+    def run(epochs: int, stop: int = 0, **options: Any) -> tuple[list[Any], list[bytes]]:
+        minidl.manual_seed(0)
+        model = nn.Linear(9, 1)
+        history = fit(model, optim.SGD(model.parameters(), 0.05), Batches(), Batches(), epochs=epochs,  # type: ignore[arg-type]
+                      loss=ops.mse_loss, callbacks=lambda metrics: metrics["epoch"] == stop, **QUIET, **options)
+        return numbers(history), weights(model)
+    expected = run(4)
+    run(2, checkpoints=tmp_path)
+    assert run(4, checkpoints=tmp_path, resume=True) == expected
+
+
+@pytest.mark.filterwarnings("ignore:compile. .* was recorded for the 10th time:RuntimeWarning")
+def test_compiled_steps_see_what_a_loss_reads() -> None:
+    """A loss that a callback changes: neither the first nor the last of them is replayed for the others."""
+    def run(compiled: bool) -> tuple[list[Any], list[bytes]]:
+        model, scale = net(), [1.0]
+
+        def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+            return ops.cross_entropy(outputs, targets) * scale[0]
+
+        def change(metrics: Any) -> None:
+            scale[0] *= 0.5
+        history = fit(model, optim.SGD(model.parameters(), 0.1), loader(20), loader(9, shuffle=False), epochs=4,
+                      loss=loss, metrics={"scale": lambda o, t: o.mean() * scale[0]}, callbacks=change,
+                      compiled=compiled, **QUIET)
+        return numbers(history), weights(model)
+    assert run(True) == run(False)
+
+
+@both
+@pytest.mark.parametrize(("loss", "given"), [
+    (lambda o, t: 1.0, "float"),
+    (lambda o, t: ops.cross_entropy(o, t, reduction="none"), r"Tensor of shape \(8,\)")])
+def test_a_loss_that_is_not_one_number_is_named(loss: Any, given: str, compiled: bool) -> None:
+    model = net()
+    with pytest.raises(TypeError, match=rf"^training: the loss is a {given} but must be a Tensor of one number, a batch"
+                                        r"'s mean; compute it with minidl's ops, and \.mean\(\)"):
+        fit(model, optim.SGD(model.parameters(), 0.1), loader(20), loader(9), epochs=1, loss=loss, compiled=compiled,
+            **QUIET)
+
+
+def test_running_metrics_come_back() -> None:
+    metrics = RunningMetrics("cpu", {"mean": lambda outputs, _: outputs.mean(), "one": lambda *_: 1})
+    x, labels = Tensor([[1.0, 2.0], [3.0, 0.0]]), Tensor([1, 1])
+    assert metrics.update(ops.cross_entropy(x, labels), x, labels)
+    totals = metrics.totals()
+    assert totals[1:] == [1.0, 3.0, 2.0]
+    assert metrics.means(2) == {"loss": totals[0] / 2, "accuracy": 0.5, "mean": 1.5, "one": 1.0}
+    metrics.reset()
+    assert metrics.totals() == [0.0] * 4
+    metrics.reset(totals)
+    assert metrics.totals() == totals
+
+
+# ---------------------------------------------------------------- callbacks
+class Noted:
+    """Notes what it is told; sets the rate after some steps, and stops after one."""
+
+    def __init__(self, sgd: optim.SGD, rates: dict[int, float] | None = None, stop: int = 0):
+        self.sgd, self.rates, self.stop, self.seen = sgd, rates or {}, stop, list[Any]()
+
+    def on_step_end(self, step: Step) -> bool | None:
+        self.seen.append((step.epoch, step.step, step.batch, step.means()))
+        if step.step in self.rates:
+            self.sgd.lr = self.rates[step.step]
+        return True if step.step == self.stop else None
+
+    def on_epoch_end(self, metrics: Any) -> None:
+        self.seen.append(metrics["epoch"])
+
+
+@both
+def test_callbacks_are_told_of_steps_and_epochs_in_order(compiled: bool) -> None:
+    model = net()
+    sgd = optim.SGD(model.parameters(), 0.1)
+    first, second = Noted(sgd), []
+    history = fit(model, sgd, loader(20), loader(9), epochs=2, callbacks=[first, lambda m: second.append(m) or 1],
+                  compiled=compiled, **QUIET)
+    assert [seen if isinstance(seen, int) else seen[:3] for seen in first.seen] == [
+        (1, 1, 1), (1, 2, 2), (1, 3, 3), 1, (2, 4, 1), (2, 5, 2), (2, 6, 3), 2]
+    assert second == history
+    assert first.seen[6][3] == {"loss": history[1]["train_loss"], "accuracy": history[1]["train_accuracy"]}
+
+
+@both
+def test_a_rate_that_is_set_after_a_step_holds_from_the_next(compiled: bool) -> None:
+    model, hand = net(), net()
+    sgd = optim.SGD(model.parameters(), 0.2)
+    history = fit(model, sgd, loader(20), loader(9), epochs=2, schedule=optim.linear(6),
+                  callbacks=Noted(sgd, {2: 0.5, 3: 0.25, 5: 0.1}), compiled=compiled, **QUIET)
+    own = optim.SGD(hand.parameters(), 0.2)
+    batches = loader(20)
+    for i, (images, labels) in enumerate([*batches, *batches]):
+        own.lr = [0.2, 0.2, 0.5, 0.25, 0.25, 0.1][i] * (1 - i / 6)
+        train_step(hand, own, Tensor(images), labels)
+    assert weights(model) == weights(hand)
+    assert [metrics["lr"] for metrics in history] == [0.5 * (1 - 2 / 6), pytest.approx(0.1 / 6)]
+
+
+@both
+def test_a_callback_that_returns_true_ends_the_training(compiled: bool) -> None:
+    """After a step: its epoch is evaluated and reported as far as it went. After an epoch: there."""
+    model = net()
+    sgd = optim.SGD(model.parameters(), 0.1)
+    history = fit(model, sgd, loader(20), loader(9), epochs=9, callbacks=Noted(sgd, stop=5), compiled=compiled, **QUIET)
+    assert [(metrics["epoch"], metrics["step"]) for metrics in history] == [(1, 3), (2, 5)]
+    assert history[1]["lr"] == 0.1
+    assert history[1]["test_loss"] == evaluate(model, loader(9))[0]
+    assert len(fit(model, sgd, loader(20), loader(9), epochs=9, callbacks=lambda metrics: metrics["epoch"] == 3,
+                   compiled=compiled, **QUIET)) == 3
+
+
+def test_a_run_that_a_callback_ended_is_over_for_a_checkpoint_too(tmp_path: Path) -> None:
+    lengths = []
+    for _ in range(2):
+        model = net()
+        lengths.append(len(fit(model, optim.SGD(model.parameters(), 0.1), loader(20), loader(9), epochs=5, resume=True,
+                               callbacks=lambda metrics: metrics["epoch"] == 2, checkpoints=tmp_path, **QUIET)))
+    assert lengths == [2, 2]
+
+
+def test_the_best_weights_are_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As often as an epoch is better than all before; a loss is better the lower it is."""
+    model, path = net(), tmp_path / "best.h5"
+    for metric, values, kept in (("test_accuracy", [0.5, 0.4, 0.5, 0.7], [0, 0, 0, 3]),
+                                 ("test_loss", [0.5, 0.4, 0.6, 0.4], [0, 1, 1, 1])):
+        best = SaveBest(model, path, metric)
+        for epoch, value in enumerate(values):
+            for parameter in model.parameters():
+                parameter.data[...] = epoch
+            best.on_epoch_end({metric: value})
+            other = net()
+            minidl.load(other, path)
+            assert {float(p.numpy().min()) for p in other.parameters()} == {kept[epoch]}
+        again = SaveBest(model, path, metric)
+        again.load_state_dict(best.state_dict())
+        assert again.best == best.best == values[kept[-1]]
+    with pytest.raises(ValueError, match=r"^SaveBest: metric is 'accuracy' but an epoch has epoch, test_loss$"):
+        SaveBest(model, path, "accuracy").on_epoch_end({"epoch": 1, "test_loss": 1.0})
+
+
+@pytest.mark.parametrize("wrong", [3, "best.h5", object()])
+def test_what_is_no_callback_is_named(wrong: Any) -> None:
+    model = net()
+    with pytest.raises(TypeError, match=f"^fit: a callback is a {type(wrong).__name__} but must be a function of an "
+                                        "epoch's metrics, or have a method on_step_end or on_epoch_end$"):
+        fit(model, optim.SGD(model.parameters(), 0.1), loader(20), loader(9), epochs=1, callbacks=wrong, **QUIET)
+
+
+def test_a_number_of_steps_between_checkpoints_that_cannot_be(tmp_path: Path) -> None:
+    model = net()
+    with pytest.raises(ValueError, match=r"^checkpoints: every is -1 but must be an int of at least 0"):
+        fit(model, optim.SGD(model.parameters(), 0.1), loader(20), loader(9), epochs=1, checkpoints=tmp_path,
+            save_every=-1)
+
+
+# ---------------------------------------------------------------- what is said
+def test_a_line_per_epoch_is_printed_unless_told(capsys: pytest.CaptureFixture[str]) -> None:
+    def run(**options: Any) -> str:
+        model = net()
+        fit(model, optim.SGD(model.parameters(), 0.1), loader(20), loader(9), epochs=2, **options)
+        return capsys.readouterr().out
+    first, second = run(metrics={"top": lambda outputs, targets: outputs.max()}).splitlines()
+    assert first.startswith("epoch  1/2: loss ")
+    for part in (", accuracy ", " %, top ", ", test loss ", ", test accuracy ", ", test top ", ", lr 0.1, "):
+        assert part in second
+    assert run(say=None) == ""
+    said: list[str] = []
+    assert run(say=said.append) == ""
+    assert len(said) == 2
+
+
+def test_a_run_that_goes_on_says_from_where(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def run(epochs: int) -> str:
+        model = net()
+        fit(model, optim.SGD(model.parameters(), 0.1), loader(20), loader(9), epochs=epochs, checkpoints=tmp_path,
+            resume=True)
+        return capsys.readouterr().out
+    assert run(1).startswith("epoch  1/1: ")
+    assert run(3).startswith("goes on in epoch 2/3, after step 3\nepoch  2/3: ")
+    assert run(3) == ""

@@ -1,0 +1,201 @@
+"""train.py goes on with a run, evaluates one, and repeats one from its file."""
+
+from __future__ import annotations
+
+import errno
+import functools
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from minidl import data
+from minidl.cli import train as cli
+from minidl.ops.cpu import parallel
+from minidl.training import RunFolder, read_config, read_metrics
+
+QUICK = ["--model", "perceptron", "--data", "synthetic-digits", "--limit-train", "256", "--limit-test", "128",
+         "--device", "cpu", "--no-progress", "--lr", "0.05"]
+
+
+resolve = functools.cache(data.resolve)   # the same generated images for all tests
+
+
+@pytest.fixture(autouse=True)
+def _here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("MINIDL_OFFLINE", "1")
+    monkeypatch.setattr(data, "resolve", resolve)
+    monkeypatch.chdir(tmp_path)
+
+
+def lines(folder: str) -> list[Any]:
+    return [{name: value for name, value in metrics.items() if name not in ("seconds", "images_per_second")}
+            for metrics in read_metrics(folder)]
+
+
+def stop_after(monkeypatch: pytest.MonkeyPatch, epoch: int, signum: int = signal.SIGTERM) -> None:
+    """A signal comes when an epoch's line is written."""
+    append = RunFolder.append_metrics
+
+    def stopping(self: RunFolder, metrics: Any) -> None:
+        append(self, metrics)
+        if metrics["epoch"] == epoch:
+            os.kill(os.getpid(), signum)
+    monkeypatch.setattr(RunFolder, "append_metrics", stopping)
+
+
+@pytest.mark.parametrize(("signum", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_run_that_was_stopped_goes_on_by_its_own_settings(signum: int, status: int, monkeypatch: pytest.MonkeyPatch,
+                                                            capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([*QUICK, "--epochs", "3", "--seed", "4", "--output-dir", "whole"]) == 0
+    with monkeypatch.context() as patch:
+        stop_after(patch, 1, signum)
+        assert cli.main([*QUICK, "--epochs", "3", "--seed", "4", "--output-dir", "a run"]) == status
+    assert capsys.readouterr().err == (f"train.py: interrupted by {signal.Signals(signum).name}; the run is in a run, "
+                                       "go on with: python train.py --resume 'a run'\n")
+    with open("a run/metrics.jsonl", "a") as file:     # of an epoch after which no checkpoint was written
+        file.write('{"epoch": 2, "train_loss": 5.0}\n{"epo')
+    assert cli.main(["--resume", "a run", "--no-progress"]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out[1] == "goes on in epoch 2/3, after step 2"
+    assert out[-1].startswith("perceptron on synthetic-digits: test accuracy ")
+    assert lines("a run") == lines("whole")
+    assert Path("a run/weights.h5").read_bytes() == Path("whole/weights.h5").read_bytes()
+    before, after = read_config("whole/config.json"), read_config("a run/config.json")
+    assert {**before, "output_dir": "a run"} == after
+    assert cli.main(["--resume", "a run", "--no-progress"]) == 0       # nothing is left to do
+    assert lines("a run") == lines("whole")
+
+
+def test_epochs_may_grow() -> None:
+    assert cli.main([*QUICK, "--epochs", "1", "--lr-schedule", "constant", "--output-dir", "run"]) == 0
+    assert cli.main(["--resume", "run", "--epochs", "3", "--threads", "1", "--no-progress"]) == 0
+    assert [metrics["epoch"] for metrics in lines("run")] == [1, 2, 3]
+    assert (read_config("run/config.json")["epochs"], read_config("run/config.json")["lr"]) == (3, 0.05)
+    assert cli.main([*QUICK, "--epochs", "3", "--lr-schedule", "constant", "--output-dir", "whole"]) == 0
+    assert lines("run") == lines("whole")
+
+
+@pytest.mark.parametrize(("flags", "said"), [
+    (["--lr", "0.3"], "--lr=0.3 contradicts the run in run, which has 0.05; leave it out"),
+    (["--model", "lenet5"], "--model=lenet5 contradicts the run in run, which has perceptron; leave it out"),
+    (["--epochs", "1"], "--epochs=1 contradicts the run in run, which has 2; leave it out"),
+    (["--compile"], "--compile contradicts the run in run, which has False; leave it out"),
+    (["--seed", "1"], "--seed=1 contradicts the run in run, which has 0; leave it out"),
+])
+def test_flags_that_contradict_a_run_are_refused_by_name(flags: list[str], said: str,
+                                                         capsys: pytest.CaptureFixture[str]) -> None:
+    Path("run").mkdir()
+    config = {"model": "perceptron", "data": "synthetic-digits", "device": "cpu", "epochs": 2, "lr": 0.05, "seed": 0,
+              "compile": False, "limit_train": 64, "data_note": None}
+    Path("run/config.json").write_text(json.dumps(config))
+    assert cli.main(["--resume", "run", *flags]) == 2
+    assert capsys.readouterr().err == f"train.py: error: {said}\n"
+    assert [path.name for path in Path("run").iterdir()] == ["config.json"]
+
+
+def test_a_run_without_a_checkpoint_starts_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was killed before the first was written."""
+    assert cli.main([*QUICK, "--epochs", "1", "--output-dir", "whole"]) == 0
+    assert cli.main([*QUICK, "--epochs", "1", "--output-dir", "run"]) == 0
+    for path in Path("run").glob("*.h5"):
+        path.unlink()
+    assert cli.main(["--resume", "run", "--no-progress"]) == 0
+    assert lines("run") == lines("whole")
+
+
+@pytest.mark.parametrize(("held", "said"), [
+    (None, "run folder: 'run/config.json' does not exist, so no run is there; name the folder that train.py made"),
+    ("{", "run folder: 'run/config.json' cannot be read (Expecting property name"),
+    ("[1]", "run folder: 'run/config.json' holds a list but must hold an object of JSON"),
+])
+def test_what_is_no_run_is_named(held: str | None, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    if held is not None:
+        Path("run").mkdir()
+        Path("run/config.json").write_text(held)
+    for flags in (["--resume", "run"], ["--eval", "run"], ["--config", "run/config.json"]):
+        assert cli.main(flags) == 2
+        assert capsys.readouterr().err.startswith(f"train.py: error: {said}")
+
+
+def test_a_setting_of_a_file_that_cannot_be_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("c.json").write_text('{"model": "perceptron", "batch_size": "many"}')
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["--config", "c.json"])
+    assert stop.value.code == 2
+    assert "argument --batch-size: 'many' is not an int of at least 1" in capsys.readouterr().err
+
+
+def test_a_run_is_repeated_from_its_own_file() -> None:
+    assert cli.main([*QUICK, "--epochs", "2", "--seed", "7", "--output-dir", "first"]) == 0
+    assert cli.main(["--config", "first/config.json", "--output-dir", "second", "--no-progress"]) == 0
+    assert lines("first") == lines("second")
+    assert Path("first/weights.h5").read_bytes() == Path("second/weights.h5").read_bytes()
+    assert cli.main(["--config", "first/config.json", "--seed", "8", "--output-dir", "third", "--no-progress"]) == 0
+    assert lines("first") != lines("third")
+    assert {**read_config("first/config.json"), "output_dir": "third", "seed": 8} == read_config("third/config.json")
+
+
+def test_weights_are_evaluated(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([*QUICK, "--epochs", "1", "--output-dir", "run"]) == 0
+    accuracy = 100 * lines("run")[0]["test_accuracy"]
+    capsys.readouterr()
+    for flags in (["--eval", "run"], [*QUICK, "--eval", "--load", "run/weights.h5"]):
+        before = sorted(Path().rglob("*"))
+        assert cli.main(flags) == 0
+        (line,) = capsys.readouterr().out.splitlines()
+        assert line.startswith(f"perceptron on synthetic-digits: test accuracy {accuracy:.2f} %, test loss ")
+        assert line.endswith(f"128 images, weights {Path('run/weights.h5')} (cpu)")
+        assert sorted(Path().rglob("*")) == before                     # nothing is left
+    assert cli.main([*QUICK, "--eval"]) == 2
+    assert capsys.readouterr().err == ("train.py: error: --eval needs weights; name a run's folder, --eval RUN, or a "
+                                       "file, --load FILE\n")
+
+
+def test_a_full_disk_is_a_warning_of_one_line(monkeypatch: pytest.MonkeyPatch,
+                                              capsys: pytest.CaptureFixture[str]) -> None:
+    """For a checkpoint. For the metrics, and for the weights at the end, it is an error that says how to go on."""
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("minidl.training.checkpoint.write_state", full)
+        assert cli.main([*QUICK, "--epochs", "2", "--output-dir", "run"]) == 0
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == ("train.py: warning: no checkpoint could be written to 'run' after step 2 (No space left on device)"
+                     "; the training goes on, and the older ones stay")
+    assert "after step 4" in second
+    for name in ("minidl.cli.train.RunFolder.append_metrics", "minidl.cli.train.minidl.save"):
+        with monkeypatch.context() as patch:
+            patch.setattr(name, full)
+            assert cli.main([*QUICK, "--epochs", "1", "--output-dir", name]) == 2
+        assert capsys.readouterr().err.endswith(
+            f"; the run is in {name}, go on with: python train.py --resume {name}\n")
+
+
+def test_two_processes_are_never_at_one_run() -> None:
+    folder = RunFolder("run")
+    folder.write_config({"model": "perceptron"})
+    with pytest.raises(ValueError, match=r"^run folder: another process is at the run in run; wait for its end"):
+        RunFolder.again("run")
+    del folder
+    RunFolder.again("run")
+
+
+def test_threads_are_those_that_were_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINIDL_NUM_THREADS", "2")
+    try:
+        assert cli.main([*QUICK, "--epochs", "1", "--threads", "3", "--output-dir", "run"]) == 0
+        assert parallel.threads() == 3
+        assert read_config("run/config.json")["threads"] == 3
+    finally:
+        parallel.threads.cache_clear()
+
+
+def test_checkpoints_between_epochs() -> None:
+    assert cli.main([*QUICK, "--epochs", "1", "--batch-size", "32", "--save-every", "3", "--output-dir", "run"]) == 0
+    names = sorted(path.name for path in Path("run").iterdir())
+    assert names == ["checkpoint-previous.h5", "checkpoint.h5", "config.json", "metrics.jsonl", "weights.h5"]
