@@ -18,7 +18,7 @@ def accuracy(few, test, epochs, augment):
     net = nn.Sequential(nn.Conv2d(1, 8, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(8, 16, 5), nn.ReLU(), nn.MaxPool2d(2),
                         nn.Flatten(), nn.Linear(256, 10))
     sgd = optim.SGD(net.parameters(), lr=0.02, momentum=0.9)
-    last = training.fit(net, sgd, train, tests, epochs=epochs)[-1]
+    last = training.fit(net, sgd, train, tests, epochs=epochs, say=None)[-1]
     print(f"{augment}: training accuracy {last['train_accuracy']:.3f}, test accuracy {last['test_accuracy']:.3f}")
     return last["test_accuracy"]
 

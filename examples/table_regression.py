@@ -12,7 +12,7 @@ from minidl import data, nn, ops, optim, training
 
 
 def table(rows, random):
-    """Ten columns, of which five matter (Friedman 1991, eq. 61), and the target with noise of standard deviation 1."""
+    """Ten columns, of which five matter (Friedman 1991), and the target with noise of standard deviation 1."""
     x = random.uniform(size=(rows, 10))
     y = 10 * np.sin(np.pi * x[:, 0] * x[:, 1]) + 20 * (x[:, 2] - 0.5)**2 + 10 * x[:, 3] + 5 * x[:, 4]
     return x, y[:, None] + random.standard_normal((rows, 1))
