@@ -26,10 +26,15 @@ PAGE = ROOT / "docs" / "from-pytorch.md"
 BLOCK = re.compile(r"<!-- habits: (?P<name>[\w.]+) -->\n(?P<text>.*?)<!-- /habits -->", re.DOTALL)
 
 
+def plain(text: str) -> str:
+    """Plain text in a cell: two indices in a row are not a link."""
+    return text.replace("|", "\\|").replace("][", "]\\[")
+
+
 def first_line(value: Any) -> str:
     """What a docstring says first, up to its first full stop or colon."""
     text = (value.__doc__ or "").strip().splitlines()[0] if value.__doc__ else ""
-    return text.replace("|", "\\|")
+    return plain(text)
 
 
 def works(*rooms: type) -> list[str]:
@@ -55,7 +60,7 @@ def advice(place: str) -> list[str]:
     """A row per name that is not there; names with one answer share it."""
     rows: dict[str, list[str]] = {}
     for name, instead in ADVICE[place].items():
-        rows.setdefault(instead.replace("|", "\\|"), []).append(f"`{name}`")
+        rows.setdefault(plain(instead), []).append(f"`{name}`")
     return ["| PyTorch | here |", "|---|---|", *(f"| {', '.join(names)} | {says} |" for says, names in rows.items())]
 
 

@@ -1,6 +1,6 @@
-"""A generator and a discriminator that train against each other (Goodfellow et al. 2014): points of a ring.
+"""A generator and a discriminator that train against each other (Goodfellow et al. 2014), on points of a ring.
 
-The generator makes points of noise; the discriminator tells them from real ones; each learns from the other's mistakes.
+The generator makes points of noise. The discriminator tells them from real ones. Each learns from the other's mistakes.
 
     python examples/adversarial_pair.py [--small]
 """

@@ -15,7 +15,8 @@ from minidl import data, nn, optim, training
 def body():
     """Images (n,1,28,28) -> 64 numbers each."""
     return nn.Sequential(nn.Conv2d(1, 8, 5), nn.ReLU(), nn.MaxPool2d(2),
-                         nn.Conv2d(8, 16, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(256, 64), nn.ReLU())
+                         nn.Conv2d(8, 16, 5), nn.ReLU(), nn.MaxPool2d(2),
+                         nn.Flatten(), nn.Linear(256, 64), nn.ReLU())
 
 
 def some(digits, lowest, limit=None):
@@ -28,7 +29,7 @@ def fit(net, train, test, epochs):
     """Trains what is not frozen; returns the test accuracy."""
     sgd = optim.SGD([p for p in net.parameters() if p.requires_grad], lr=0.02, momentum=0.9)
     batches = data.DataLoader(train, 25, seed=1), data.DataLoader(test, 500, shuffle=False)
-    return training.fit(net, sgd, *batches, epochs=epochs)[-1]["test_accuracy"]
+    return training.fit(net, sgd, *batches, epochs=epochs, say=None)[-1]["test_accuracy"]
 
 
 def main(small):

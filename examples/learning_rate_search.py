@@ -23,7 +23,7 @@ def main(small):
         sgd = optim.SGD(net.parameters(), lr=rate, momentum=0.9)
         try:
             with np.errstate(over="ignore", invalid="ignore"):         # on the way to a loss that is not finite
-                last = training.fit(net, sgd, batches, tests, epochs=2)[-1]
+                last = training.fit(net, sgd, batches, tests, epochs=2, say=None)[-1]
         except FloatingPointError as error:                # fit and evaluate refuse such a loss
             print(f"rate {rate:8.4f}: {error}")
             continue

@@ -16,11 +16,16 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 RESULTS = {
     "adversarial_pair": (r"radius of generated points ([\d.]+) \+- ([\d.]+)", lambda mean, spread:
                          1.8 < mean < 2.2 and spread < 0.5),
+    "augmentation": (r"epochs: test accuracy ([\d.]+), augmented ([\d.]+)", lambda plain, augmented:
+                     augmented > plain + 0.03),
     "autoencoder": (r"test error ([\d.]+); of the mean image ([\d.]+)", lambda own, mean: own < 0.6 * mean),
     "fashion_mnist": (r"test accuracy ([\d.]+)", lambda accuracy: accuracy > 0.3),
     "fine_tuning": (r"from scratch: test accuracy ([\d.]+)\n(?s:.*)frozen: test accuracy ([\d.]+)", lambda fresh, tuned:
                     tuned > fresh + 0.1),
     "learning_rate_search": (r"best rate ([\d.]+)", lambda rate: rate == 0.3),
+    "resume": (r"the weights are the same, bit by bit$", lambda: True),
+    "table_regression": (r"square error ([\d.]+); of a straight line ([\d.]+)", lambda net, line:
+                         0.9 < net < 0.7 * line),
 }
 
 
@@ -30,7 +35,7 @@ def test_an_example_prints_its_result(script: Path, tmp_path: Path) -> None:
                           timeout=300, env={**os.environ, "MINIDL_OFFLINE": "1", "PYTHONPATH": str(ROOT)})
     assert done.returncode == 0, done.stderr
     pattern, right = RESULTS[script.stem]
-    found = re.search(pattern, done.stdout)
+    found = re.search(pattern, done.stdout.rstrip())
     assert found, done.stdout
     assert right(*map(float, found.groups())), done.stdout
 

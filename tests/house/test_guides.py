@@ -1,0 +1,158 @@
+"""The guides: the Python of each page runs in order, and each command has flags that its program knows."""
+
+from __future__ import annotations
+
+import argparse
+import configparser
+import doctest
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from minidl import cli
+
+ROOT = next(folder for folder in Path(__file__).resolve().parents if (folder / "setup.cfg").exists())
+PAGES = [file for pattern in ("*.md", "docs/*.md", "examples/*.md") for file in sorted(ROOT.glob(pattern))]
+BLOCK = re.compile(r"^( *)```(python|cuda|sh)\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)
+EXTRAS = configparser.ConfigParser(interpolation=None)
+EXTRAS.read(ROOT / "setup.cfg", encoding="utf-8")
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    """CONTRIBUTING's are parts of files to be added; tests of their own follow them."""
+    found = [] if page.name == "CONTRIBUTING.md" else BLOCK.findall(page.read_text(encoding="utf-8"))
+    return [text for _, kind, text in found if kind == language]
+
+
+def python(block: str) -> str:
+    """A block as a program: of a session, what is typed, but for what raises."""
+    if ">>> " not in block:
+        return block
+    return "".join(example.source for example in doctest.DocTestParser().get_examples(block) if not example.exc_msg)
+
+
+def page_name(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """With the pictures that a page reads."""
+    try:
+        from PIL import Image
+    except ImportError:
+        return tmp_path
+    for kind in ("cat", "dog"):
+        (tmp_path / "pets" / kind).mkdir(parents=True)
+        for i in range(10):
+            Image.fromarray(np.full((40, 48, 3), 10 * i, np.uint8)).save(tmp_path / "pets" / kind / f"{i}.png")
+    return tmp_path
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=page_name)
+def test_the_python_of_a_page_runs_in_order(page: Path, folder: Path) -> None:
+    """In a process of its own, since what a page registers stays. Its kernels lie beside it. A page that needs an extra
+    is left out without it."""
+    for kernel in blocks(page, "cuda"):
+        (folder / kernel.split()[1].rstrip(".")).with_suffix(".cu").write_text(kernel, encoding="utf-8")
+    file = folder / "page.py"
+    file.write_text("\n".join(map(python, blocks(page, "python"))), encoding="utf-8")
+    done = subprocess.run([sys.executable, str(file)], cwd=folder, capture_output=True, text=True, timeout=300,
+                          env={**os.environ, "MINIDL_OFFLINE": "1", "PYTHONPATH": str(ROOT)})
+    last = done.stderr.strip().rpartition("\n")[2]
+    if last.startswith("ImportError") and "pip install 'minidl[" in last:
+        pytest.skip(last)
+    assert done.returncode == 0, done.stderr
+
+
+# ---------------------------------------------------------------- commands
+PROGRAMS = ("minidl", "python", "python3", "pip", "pre-commit", "ruff", "mypy", "mkdocs", "bash", "compute-sanitizer")
+WORDS = {"<model>": "lenet5", "<folder>": "folder", "<seed>": "1"}
+
+
+def commands(text: str) -> list[list[str]]:
+    """Those in blocks of sh, and indented lines that begin with a program's name."""
+    lines = [line for _, kind, block in BLOCK.findall(text) if kind == "sh" for line in block.splitlines()]
+    lines += re.findall(rf"^    ((?:[A-Z_]+=\S+ )?(?:{'|'.join(PROGRAMS)}) .*)$", text, re.MULTILINE)
+    found = []
+    for line in lines:
+        for name, value in WORDS.items():
+            line = line.replace(name, value)
+        words = shlex.split(line.replace(".venv/bin/", ""), comments=True)
+        while words:
+            end = words.index("&&") if "&&" in words else len(words)
+            found.append([word for word in words[:end] if not re.fullmatch(r"[A-Z_]+=\S+", word)])
+            words = words[end + 1:]
+    return found
+
+
+def declared(script: Path) -> str:
+    """The text that declares a script's flags: its own, and that of the scripts beside it that it imports."""
+    text = script.read_text(encoding="utf-8")
+    beside = [script.with_name(f"{name}.py") for name in re.findall(r"^(?:from|import) (\w+)", text, re.MULTILINE)]
+    return text + "".join(file.read_text(encoding="utf-8") for file in beside if file.exists())
+
+
+class Parsed(BaseException):
+    """A program has taken its flags, and would begin."""
+
+
+def fault(command: list[str], monkeypatch: pytest.MonkeyPatch) -> str | None:
+    """What is wrong with a command, as far as its program says without running."""
+    program, *rest = command
+    if program == ".":
+        return None
+    if program not in PROGRAMS:
+        return "unknown program"
+    if program == "pip":
+        extras = [name for found in re.findall(r"\[(.*?)\]", rest[-1]) for name in found.split(",")]
+        return None if set(extras) <= set(EXTRAS["options.extras_require"]) else "unknown extra"
+    if program == "compute-sanitizer":
+        return None if (ROOT / rest[-1]).exists() else "no such file"
+    if program == "bash" or (program.startswith("python") and rest[0] != "-m"):
+        if not (ROOT / rest[0]).exists():
+            return "no such file"
+        if rest[0] != "train.py":
+            known = re.findall(r'"(--[\w-]+)"', declared(ROOT / rest[0]))
+            return next((f"unknown flag {word}" for word in rest if word[:2] == "--" and word not in known), None)
+        program, rest = "minidl", ["train", *rest[1:]]
+    if program.startswith("python") and rest[1] == "minidl":
+        program, rest = "minidl", rest[2:]
+    if program != "minidl":
+        return None
+
+    def parsed(self: argparse.ArgumentParser, args: list[str]) -> None:
+        _, unknown = self.parse_known_args(args)
+        raise Parsed(f"unknown {unknown}" if unknown else "")
+
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parsed)
+    try:
+        cli.main(rest)
+    except Parsed as done:
+        return str(done) or None
+    except SystemExit:
+        return "refused"
+    return "not a command"
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if commands(page.read_text(encoding="utf-8"))
+                                  and page.name != "CHANGELOG.md"], ids=page_name)
+def test_the_commands_of_a_page_have_flags_that_exist(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {" ".join(command): fault(command, monkeypatch) for command in commands(page.read_text(encoding="utf-8"))}
+    assert {command: wrong for command, wrong in found.items() if wrong} == {}
+
+
+@pytest.mark.parametrize(("command", "wrong"), [
+    ("minidl train --modle lenet5", "unknown ['--modle', 'lenet5']"), ("minidl train --model lenet9", "refused"),
+    ("minidl fly", "not a command"), ("pip install -e '.[cuda14]'", "unknown extra"), ("nvcc x.cu", "unknown program"),
+    ("python benchmarks/overhaed.py", "no such file"), ("python benchmarks/conv.py --jsno x", "unknown flag --jsno"),
+    ("python train.py --model lenet5", None), ("python -m minidl doctor", None), ("python3 -m venv .venv", None),
+])
+def test_a_wrong_command_is_found(command: str, wrong: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert fault(shlex.split(command), monkeypatch) == wrong
