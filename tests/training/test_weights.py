@@ -17,7 +17,8 @@ import pytest
 
 import minidl
 from minidl import Tensor, zoo
-from minidl.weights import WeightsError, hdf5, load, read_metadata, save
+from minidl.weights import WEIGHTS, WeightsError, files, hdf5, load, read_metadata, save
+from minidl.weights.common import Meter
 
 
 class Net:
@@ -344,14 +345,14 @@ def test_no_more_than_20_names_that_the_model_does_not_have_are_told(tmp_path, e
 
 
 def stumble(path, left):
-    with weights._opened(path) as (_, meter):
-        meter.left = left
+    with files.opened(WEIGHTS, path) as file:
+        file.meter.left = left
         raise OSError("stumbled")
 
 
 def test_what_was_read_beyond_what_a_file_needs_is_the_reason_of_an_error(path):
     """HDF5 then stumbles over what it did not get; whatever else it stumbles over is damage."""
-    for left, said in ((-1, "has more beside its weights than"), (0, "is truncated or damaged (stumbled)")):
+    for left, said in ((-1, "has more beside its arrays than"), (0, "is truncated or damaged (stumbled)")):
         with pytest.raises(WeightsError, match=re.escape(f"load: '{path}' {said}")):
             stumble(path, left)
 
@@ -360,11 +361,11 @@ def test_reading_has_a_limit_which_may_be_reached(path):
     size = 100
     for limit in (size, size - 1):
         with open(path, "rb") as raw:
-            meter = weights._Meter(raw, limit)
+            meter = Meter(raw, limit, "is too much")
             if limit == size:
                 assert meter.readinto(bytearray(size)) == size
             else:
-                with pytest.raises(WeightsError, match="has more beside its weights"):
+                with pytest.raises(WeightsError, match="is too much"):
                     meter.readinto(bytearray(size))
 
 
