@@ -80,8 +80,8 @@ def parser() -> Parser:
     p.add_argument("--limit-train", type=positive, metavar="N", help="only the first N training images")
     p.add_argument("--limit-test", type=positive, metavar="N", help="only the first N test images")
     other = p.add_mutually_exclusive_group()
-    other.add_argument("--resume", metavar="RUN", help="go on with the run of this folder, by its own settings; --epochs "
-                   "may grow")
+    other.add_argument("--resume", metavar="RUN", help="go on with the run of this folder, by its own settings; "
+                       "--epochs may grow")
     other.add_argument("--eval", metavar="RUN", nargs="?", const="", help="only evaluate: the weights of this run's "
                    "folder, or --load FILE")
     other.add_argument("--config", metavar="FILE", help="take the flags that are left out from a run's config.json")
