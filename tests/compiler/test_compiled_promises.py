@@ -2974,6 +2974,22 @@ def test_the_tenth_recording_is_said_once() -> None:
     assert {w.filename for w in caught} == {__file__}  # where the step is called
 
 
+@pytest.mark.parametrize("change", ["a number", "a shape"])
+def test_why_a_step_is_recorded_again_is_said(change: str) -> None:
+    config, x = types.SimpleNamespace(by=0.0), pair(0)
+    step = minidl.compile(lambda x: x * config.by)
+    why = (r"this time since config\.by \(from 8\.0 to 9\.0\) changed" if change == "a number" else
+           "this time since its arguments have other shapes, dtypes or plain values")
+
+    def call(i: int) -> None:
+        config.by = float(i) if change == "a number" else 1.0
+        step(numbers(*range(i + 1)) if change == "a shape" else x)
+    for i in range(9):
+        call(i)
+    with pytest.warns(RuntimeWarning, match=rf"<lambda> was recorded for the 10th time, .*; {why}\. Pass what changes"):
+        call(9)
+
+
 def test_a_difference_between_two_recordings_is_named() -> None:
     """By the step's name and the line that differs."""
     count = itertools.count(1)

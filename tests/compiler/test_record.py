@@ -215,9 +215,8 @@ REFUSED: dict[str, tuple[Callable[[Tensor], Any], str]] = {
             r"freezes or unfreezes parameters with \.requires_grad_\(\)"),
            ("state", lambda x: NET.load_state_dict({}), r"loads a state with \.load_state_dict\(\)"))},
     "a Tensor around an array of its own": (
-        lambda x: wrap(np.ones(2, np.float32), (x * W).node) * 2,
-        r"<lambda> gives an op a Tensor of shape \(2,\) whose "
-        rf"array it made itself at PLACE{REPEAT}compute it with minidl's ops$"),
+        lambda x: wrap(np.ones(2, np.float32), (x * W).node) * 2, r"<lambda> gives an op a Tensor of shape \(2,\) "
+        rf"whose array it made itself at PLACE{REPEAT}compute it with minidl's ops$"),
     "an array in place": (lambda x: np.add(ARRAY, x, out=ARRAY), "<lambda> changes an array in place at PLACE"),
     "a sum on the tape": (lambda x: X.__iadd__(W), r"<lambda> adds in place, on the tape, to a Tensor from outside "
                           rf"\(shape \(2,\)\) at PLACE{REPEAT}write t = t \+ x, with another name$"),
