@@ -367,6 +367,18 @@ def test_a_run_that_is_finished_does_nothing_and_may_get_more_epochs(whole: tupl
     assert_same(training.result(history), expected)
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_buffers_array_that_is_somebody_elses_stays(compiled: bool, tmp_path: Path) -> None:
+    Training("mixed", compiled).fit(checkpoints=tmp_path, epochs=1)
+    training = Training("mixed", compiled)
+    mine: np.ndarray = training.model.state_dict()["1.mean"]
+    model: Any = training.model
+    model[1].mean.data = mine
+    training.fit(checkpoints=tmp_path, resume=True, epochs=2)
+    assert not mine.any()
+    assert model[1].mean.numpy().any()
+
+
 def test_resume_names_a_file_or_a_folder(tmp_path: Path) -> None:
     training = Training("mixed", False)
     first = training.fit(checkpoints=tmp_path / "a", epochs=1)
