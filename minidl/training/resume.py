@@ -92,7 +92,7 @@ def restore(path: str | os.PathLike[str], run: _Plain, callbacks: Callbacks, epo
     rng.set_state(state["rng"])            # refuses what cannot be,
     rng.set_state(drawn)                   # as does
     run.optimizer.load_state_dict(state["optimizer"])
-    run.model.load_state_dict(state["model"])
+    run.model.load_state_dict(state["model"])          # which gives buffers arrays of their own
     run.warm_up(place)
     tensors = dict(run.model.named_tensors())
     mark_changed(tensors.values())

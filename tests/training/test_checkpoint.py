@@ -27,7 +27,7 @@ import numpy as np
 import pytest
 
 import minidl
-from minidl import Tensor, data, nn, optim, rng, zoo
+from minidl import Tensor, data, nn, ops, optim, rng, zoo
 from minidl.compiler import step as compiled_steps
 from minidl.compiler.record import record
 from minidl.training import Interrupted, SaveBest, Step, fit
@@ -56,6 +56,20 @@ class Average:
         self.weights = state["weights"]
 
 
+class Centred(nn.Module):
+    """Subtracts a running mean, a buffer that each training step changes in place."""
+
+    def __init__(self, channels: int):
+        super().__init__()
+        self.mean = Tensor(np.zeros((1, channels, 1, 1), np.float32))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            with minidl.no_grad():
+                self.mean += (x.mean(axis=(0, 2, 3), keepdims=True) - self.mean) * 0.1
+        return x - self.mean
+
+
 class Training:
     """A training of one of three nets, with all that it depends on."""
 
@@ -63,14 +77,14 @@ class Training:
         minidl.manual_seed(3)
         random_ = np.random.default_rng(3)
         c, side, batch = {"lenet5": (1, 32, 16), "krizhevsky2009": (3, 32, 4), "mixed": (2, 8, 8)}[net]
-        if net == "mixed":                 # a frozen layer, dropout, two groups and an average
+        if net == "mixed":                 # a frozen layer, a running mean, dropout, two groups and an average
             self.model: nn.Module = nn.Sequential(
-                nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Flatten(), nn.Dropout(0.3), nn.Linear(144, 16), nn.Tanh(),
+                nn.Conv2d(2, 4, 3), Centred(4), nn.ReLU(), nn.Flatten(), nn.Dropout(0.3), nn.Linear(144, 16), nn.Tanh(),
                 nn.Dropout(0.1), nn.Linear(16, 10))
             layers: Any = self.model
             layers[0].requires_grad_(False)
-            groups: Any = [{"params": list(layers[4].parameters()), "lr": 0.2, "nesterov": True},
-                           {"params": list(layers[7].parameters()), "momentum": 0.0}]
+            groups: Any = [{"params": list(layers[5].parameters()), "lr": 0.2, "nesterov": True},
+                           {"params": list(layers[8].parameters()), "momentum": 0.0}]
         else:
             self.model = zoo.build(net)
             groups = self.model.parameters()
@@ -273,9 +287,7 @@ def test_plain_and_compiled_runs_continue_each_other(whole: tuple[bool, Any], tm
 
 
 def test_a_signal_during_the_evaluation_is_obeyed_there(tmp_path: Path) -> None:
-    expected = Training("mixed", False)
-    lines = expected.result(expected.fit())
-    seen = []
+    seen, sending = [], False
 
     class Evaluated(nn.Module):
         def __init__(self, inner: nn.Module):
@@ -283,11 +295,16 @@ def test_a_signal_during_the_evaluation_is_obeyed_there(tmp_path: Path) -> None:
             self.inner = inner
 
         def forward(self, x: Tensor) -> Tensor:
-            if not self.training and not seen:
+            if self.training:
+                return self.inner(x)
+            if sending and not seen:
                 seen.append(1)
                 os.kill(os.getpid(), signal.SIGINT)
-            return self.inner(x)
+            return self.inner(ops.dropout(x, 0.1))     # draws in evaluation, too
 
+    whole = Training("mixed", False)
+    whole.model = Evaluated(whole.model)
+    lines, sending = whole.result(whole.fit()), True
     training = Training("mixed", False)
     inner, training.model = training.model, Evaluated(training.model)
     with pytest.raises(Interrupted, match="SIGINT stopped it after step 11"):
@@ -348,6 +365,18 @@ def test_a_run_that_is_finished_does_nothing_and_may_get_more_epochs(whole: tupl
         history = training.fit(checkpoints=tmp_path, resume=True, epochs=epochs)
         assert len(history) == epochs
     assert_same(training.result(history), expected)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_buffers_array_that_is_somebody_elses_stays(compiled: bool, tmp_path: Path) -> None:
+    Training("mixed", compiled).fit(checkpoints=tmp_path, epochs=1)
+    training = Training("mixed", compiled)
+    mine: np.ndarray = training.model.state_dict()["1.mean"]
+    model: Any = training.model
+    model[1].mean.data = mine
+    training.fit(checkpoints=tmp_path, resume=True, epochs=2)
+    assert not mine.any()
+    assert model[1].mean.numpy().any()
 
 
 def test_resume_names_a_file_or_a_folder(tmp_path: Path) -> None:
@@ -545,15 +574,15 @@ def test_hostile_checkpoints_are_refused_as_weights_are(tmp_path: Path) -> None:
     ("optimizer", {"groups": []}), ("model", {}), ("more", 1), ("place.epoch", -1), ("place.epoch", 1.0),
     ("place.epoch", 2**70), ("place.batch", 99), ("place.totals", [1.0]), ("place.totals", ["x", "y", "z"]),
     ("place.history", [1]), ("place.more", 1), ("place.classes", 1), ("optimizer.groups.0.lr", "x"),
-    ("optimizer.groups.0.nesterov", "x"), ("optimizer.groups.1.velocities", []), ("model.4.weight", 1),
+    ("optimizer.groups.0.nesterov", "x"), ("optimizer.groups.1.velocities", []), ("model.5.weight", 1),
 ])
 def test_a_state_that_is_not_a_trainings_is_refused(name: str, value: Any, tmp_path: Path) -> None:
     Training("mixed", False).fit(checkpoints=tmp_path, epochs=1)
     path = tmp_path / "checkpoint.h5"
     state = read_state(path, like_of(path))
-    owner, (*parts, last) = state, [name] if name == "model.4.weight" else name.split(".")
-    if name == "model.4.weight":
-        owner, last = state["model"], "4.weight"
+    owner, (*parts, last) = state, [name] if name == "model.5.weight" else name.split(".")
+    if name == "model.5.weight":
+        owner, last = state["model"], "5.weight"
     for part in parts:
         owner = owner[int(part)] if isinstance(owner, list) else owner[part]
     owner[last] = value

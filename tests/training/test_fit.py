@@ -132,19 +132,19 @@ def test_loaders_of_ones_own_go_on_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:compile. .* was recorded for the 10th time:RuntimeWarning")
-def test_compiled_steps_see_what_a_loss_reads() -> None:
-    """A loss that a callback changes: neither the first nor the last of them is replayed for the others."""
+@pytest.mark.parametrize("what", ["loss", "metric"])
+def test_compiled_steps_see_what_a_function_reads(what: str) -> None:
+    """A loss or metric that a callback changes: neither the first nor the last of them is replayed for the others."""
     def run(compiled: bool) -> tuple[list[Any], list[bytes]]:
         model, scale = net(), [1.0]
-
-        def loss(outputs: Tensor, targets: Tensor) -> Tensor:
-            return ops.cross_entropy(outputs, targets) * scale[0]
+        scaled: dict[str, Any] = {
+            "loss": {"loss": lambda o, t: ops.cross_entropy(o, t) * scale[0]},
+            "metric": {"metrics": {"scale": lambda o, t: o.mean() * scale[0]}}}[what]
 
         def change(metrics: Any) -> None:
             scale[0] *= 0.5
         history = fit(model, optim.SGD(model.parameters(), 0.1), loader(20), loader(9, shuffle=False), epochs=4,
-                      loss=loss, metrics={"scale": lambda o, t: o.mean() * scale[0]}, callbacks=change,
-                      compiled=compiled, **QUIET)
+                      callbacks=change, compiled=compiled, **scaled, **QUIET)
         return numbers(history), weights(model)
     assert run(True) == run(False)
 
