@@ -305,6 +305,23 @@ def test_average_pooling_and_its_gradient_are_one_matrix(x: Any, size: Any, stri
     assert np.vdot(gy, expected) == pytest.approx(np.vdot(k.avg_pool2d_grad_x(gy, g), image), rel=1e-11)
 
 
+@pytest.mark.parametrize(("size", "stride", "padding"), [(2, None, 0), (3, 2, ((1, 0), (2, 1)))])
+def test_pooling_in_several_chunks(size: Any, stride: Any, padding: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same bits as in one."""
+    rng, results = np.random.default_rng(6), []
+    x = rng.standard_normal((5, 2, 8, 8))
+    average, largest = (pool_geometry(name, x.shape, size, stride, padding) for name in ("avg_pool2d", "max_pool2d"))
+    gy = rng.standard_normal((5, 2, average.oh, average.ow))
+    for images in (5, 2, 1):
+        monkeypatch.setattr(sys.modules["minidl.ops.cpu.pool"], "images_per_chunk", lambda size, images=images: images)
+        y, index = k.max_pool2d(x, largest)
+        results.append([y, index, k.max_pool2d_grad_x(gy, index, largest), k.avg_pool2d(x, average),
+                        k.avg_pool2d_grad_x(gy, average)])
+    for one, two, three in zip(*results, strict=True):
+        np.testing.assert_array_equal(one, two)
+        np.testing.assert_array_equal(one, three)
+
+
 def test_linear_in_several_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(linear_module, "MIN_SHARED", 0)
     monkeypatch.setattr(linear_module, "ROWS", 3)

@@ -286,7 +286,7 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
                 r"reshape: 6 values of shape \(2, 3\) do not fill shape \(4,\); the products of the sizes"),
     **{f"reshape {shape}": (lambda shape=shape: zeros(2, 3).reshape(shape), ValueError,  # type: ignore[misc]
                             "reshape: 6 values of shape")
-       for shape in [(-1, -1), (-1, 4), (-1, 0), (-2, -3), (6.0,), (None,)]},
+       for shape in [(-1, -1), (-1, -2), (-1, 4), (-1, 0), (-2, -3), (6.0,), (None,)]},
     "transpose": (lambda: zeros(2, 3).transpose(0, 0), ValueError,
                   r"transpose: axes \(0, 0\) are not a permutation of the 2 axes of shape "
                   r"\(2, 3\); name each of 0 to 1"),

@@ -344,6 +344,16 @@ def test_no_more_than_20_names_that_the_model_does_not_have_are_told(tmp_path, e
     assert ("; more; build" in str(caught.value)) == (extra > 20)
 
 
+@pytest.mark.parametrize(("lengths", "told", "more"), [
+    ([5000], 1, ""), ([1000, 2000], 2, ""), ([1000, 2001], 1, "; 1 more"), ([2000, 2000, 1], 1, "; 2 more"),
+    ([1] * 20, 20, ""), ([1] * 21, 20, "; 1 more")])
+def test_the_first_of_what_is_wrong_are_told(lengths, told, more):
+    """Up to 20, in 3,000 characters, but one at least; none of those behind one that is left out."""
+    items = [letter * length for letter, length in zip("abcdefghijklmnopqrstu", lengths)]
+    assert weights._listed(items) == "; ".join(items[:told]) + more
+    assert weights._listed(items, False) == "; ".join(items[:told]) + "; more"
+
+
 def stumble(path, left):
     with files.opened(WEIGHTS, path) as file:
         file.meter.left = left
