@@ -9,7 +9,10 @@ The framework can be read in an afternoon, its compiler and its kernels in one m
 [[2.0, 4.0]]
 """
 
-from . import data, display, habits, init, nn, onnx, ops, optim
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from . import data, display, habits, init, nn, ops, optim
 from .compiler import CompileError, compile
 from .create import (
     arange,
@@ -43,9 +46,23 @@ from .weights import load, save
 __all__ = [
     "CompileError", "Tensor", "__version__", "activation", "arange", "compile", "data", "eye", "from_dlpack",
     "from_numpy", "full", "full_like", "gradcheck", "init", "kernel", "linspace", "load", "manual_seed", "nn",
-    "no_grad", "ones", "ones_like", "onnx", "op", "ops", "optim", "primitive", "rand", "rand_like", "randint", "randn",
+    "no_grad", "ones", "ones_like", "op", "ops", "optim", "primitive", "rand", "rand_like", "randint", "randn",
     "randn_like", "randperm", "save", "set_precision", "set_workspace_limit", "zeros", "zeros_like",
 ]
+
+if TYPE_CHECKING:
+    from . import onnx as onnx
+    from . import plot as plot
+    from . import training as training
+    from . import zoo as zoo
+
+
+def __getattr__(name: str) -> Any:
+    """What is imported when it is named: a program that needs none of these starts sooner."""
+    if name in ("onnx", "plot", "training", "zoo"):
+        return importlib.import_module(f".{name}", __name__)
+    habits.missing("minidl", name)
+
 
 habits.attach()
 display.attach()

@@ -251,7 +251,7 @@ ADVICE: dict[str, dict[str, str]] = {
 _MODULES = ("minidl", "minidl.ops", "minidl.nn", "minidl.optim", "minidl.data")
 
 
-def _missing(place: str, name: str) -> NoReturn:
+def missing(place: str, name: str) -> NoReturn:
     """Raise AttributeError that says what to write in place of a name."""
     advice = ADVICE[place].get(name)
     if advice is None and place != "minidl.ops" and callable(vars(ops).get(name)):
@@ -268,7 +268,7 @@ def _asked_of(place: str) -> Any:
     def __getattr__(self: object, name: str) -> NoReturn:
         if place != "Tensor" and name not in ADVICE[place]:  # a subclass says what it is
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        _missing(place, name)
+        missing(place, name)
 
     return __getattr__
 
@@ -287,7 +287,7 @@ def attach() -> None:
     """Make modules and classes say what to write for a name that they do not have."""
     for place, owner in {"Tensor": Tensor, "Module": nn.Module, "SGD": optim.SGD, "DataLoader": DataLoader}.items():
         setattr(owner, "__getattr__", _asked_of(place))  # noqa: B010  # type checkers shall not see it
-    for place in _MODULES:
-        vars(sys.modules[place])["__getattr__"] = lambda name, place=place: _missing(place, name)
+    for place in _MODULES[1:]:             # minidl itself asks from its own __getattr__
+        vars(sys.modules[place])["__getattr__"] = lambda name, place=place: missing(place, name)
     for name in _CALLED:
         sys.modules[name].__class__ = _Callable

@@ -7,6 +7,7 @@ made of minidl's ops can be exported, Module or function.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from types import ModuleType
@@ -148,7 +149,8 @@ class _Graph:
         self.nodes: list[Any] = []
         self.constants: dict[str, np.ndarray] = {}
         self.names: dict[int, str] = {}
-        self.dtype: Any = None                 # of the call at hand: its first input's
+        self.dtype: Any = None                 # of the call at hand: of the numbers among its inputs
+        self.taken: tuple[int, ...] = ()       # its first input's shape, -1 where that depends on the batch
         self.sizes: tuple[int, ...] = ()       # and its result's shape, -1 where that depends on the batch
 
     def node(self, kind: str, *inputs: str, **attributes: Any) -> str:
@@ -158,7 +160,7 @@ class _Graph:
         return name
 
     def constant(self, value: Any, dtype: Any = None, name: str | None = None) -> str:
-        """Add a constant, of the dtype of the call's first input where none is given; gives its name."""
+        """Add a constant, of the dtype of the call's numbers where none is given; gives its name."""
         if name is None or (name.startswith(("input", "output")) and "." not in name):
             name = f"constant/{len(self.constants)}"
         self.constants[name] = to_numpy(value) if is_array(value) else np.array(value, dtype or self.dtype)
@@ -216,18 +218,25 @@ class _Graph:
     def _add(self, call: _Call, other: _Call) -> None:
         """The nodes of a call."""
         result, again = self.first.arrays[call.result], self.second.arrays[other.result]
-        self.dtype = next(self.first.arrays[each.at].dtype for each in call.inputs if isinstance(each, _Value))
-        if result.dtype != self.dtype and call.name not in OTHER_DTYPE:
-            raise ValueError(f"onnx.export: {call.name} makes {result.dtype} of {self.dtype}, which ONNX does not; "
+        given = [each.at for each in call.inputs if isinstance(each, _Value)]
+        dtypes = [self.first.arrays[i].dtype for i in given]
+        if result.dtype not in dtypes and call.name not in OTHER_DTYPE:
+            raise ValueError(f"onnx.export: {call.name} makes {result.dtype} of {dtypes[0]}, which ONNX does not; "
                              "convert the net's inputs to floating numbers")
-        self.sizes = tuple(n if n == m else -1 for n, m in zip(result.shape, again.shape, strict=True))
+        self.dtype = dtypes[0] if call.name in OTHER_DTYPE else result.dtype
+        self.sizes = _sizes(result, again)
+        self.taken = _sizes(self.first.arrays[given[0]], self.second.arrays[given[0]])
         if call.name != "reshape" and repr(call.options) != repr(other.options):
             raise ValueError(f"onnx.export: {call.name} has the options {call.options} for one batch and "
                              f"{other.options} for another; make them independent of the batch's size")
         inputs = ["" if each is None else self.names[each.at] if isinstance(each, _Value) else self.constant(each)
                   for each in call.inputs]
-        ndims = [len(self.first.arrays[each.at].shape) for each in call.inputs if isinstance(each, _Value)]
-        self.names[call.result] = ROWS[call.name](self, ndims[0], *inputs, **call.options)
+        self.names[call.result] = ROWS[call.name](self, len(self.taken), *inputs, **call.options)
+
+
+def _sizes(array: Any, other: Any) -> tuple[int, ...]:
+    """A shape, with -1 for what depends on the batch."""
+    return tuple(n if n == m else -1 for n, m in zip(array.shape, other.shape, strict=True))
 
 
 def _numbered(name: str, count: int) -> list[str]:
@@ -276,10 +285,44 @@ def _reduce(kind: str) -> Callable[..., str]:
     return row
 
 
-def _argmax(graph: _Graph, ndim: int, x: str, *, axis: int | None = None) -> str:
-    if axis is None:
-        x, axis = graph.node("Reshape", x, graph.constant([-1], np.int64)), 0
-    return graph.node("ArgMax", x, axis=axis, keepdims=0)
+def _place(kind: str) -> Callable[..., str]:
+    def row(graph: _Graph, ndim: int, x: str, *, axis: int | None = None) -> str:
+        if axis is None:
+            x, axis = graph.node("Reshape", x, graph.constant([-1], np.int64)), 0
+        return graph.node(kind, x, axis=axis, keepdims=0)
+    return row
+
+
+def _var(graph: _Graph, ndim: int, x: str, *, axis: Any = None, keepdims: bool = False, correction: float = 1) -> str:
+    axes = range(ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+    sizes = [graph.taken[a] for a in axes]
+    if correction and -1 in sizes:
+        raise ValueError("onnx.export: var over the batch divides by its size, which a file does not know; pass "
+                         "correction=0")
+    mean = _reduce("ReduceMean")
+    apart = graph.node("Sub", x, mean(graph, ndim, x, axis=axis, keepdims=True))
+    y = mean(graph, ndim, graph.node("Mul", apart, apart), axis=axis, keepdims=keepdims)
+    count = math.prod(sizes)
+    return graph.node("Mul", y, graph.constant(count / (count - correction))) if correction else y
+
+
+def _clip(graph: _Graph, ndim: int, x: str, *, low: float | None = None, high: float | None = None) -> str:
+    return graph.node("Clip", x, *("" if bound is None else graph.constant(bound) for bound in (low, high)))
+
+
+def _expand(graph: _Graph, ndim: int, x: str, *, shape: tuple[int, ...]) -> str:
+    taken = (1,) * (len(graph.sizes) - ndim) + graph.taken
+    sizes = [1 if n == m else n for n, m in zip(graph.sizes, taken, strict=True)]      # 1 leaves a size as it is
+    if -1 in sizes:
+        raise ValueError(f"onnx.export: expand to {shape} makes a size of the batch's, which a file does not know; let "
+                         "it broadcast where it is used")
+    return graph.node("Expand", x, graph.constant(sizes, np.int64))
+
+
+def _pad(graph: _Graph, ndim: int, x: str, *, widths: tuple[int, ...], value: float = 0.0) -> str:
+    none = [0] * (ndim - len(widths) // 2)
+    pads = [*none, *widths[::2][::-1], *none, *widths[1::2][::-1]]
+    return graph.node("Pad", x, graph.constant(pads, np.int64), graph.constant(value))
 
 
 def _reshape(graph: _Graph, ndim: int, x: str, *, shape: tuple[int, ...]) -> str:
@@ -327,13 +370,18 @@ def _concatenate(graph: _Graph, ndim: int, *xs: str, axis: int) -> str:
 ROWS: dict[str, Callable[..., str]] = {
     **{name: _plain(kind) for name, kind in {
         "add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "pow": "Pow", "neg": "Neg", "exp": "Exp", "log": "Log",
-        "sqrt": "Sqrt", "matmul": "MatMul", "tanh": "Tanh", "sigmoid": "Sigmoid", "relu": "Relu", "gt": "Greater",
+        "sqrt": "Sqrt", "matmul": "MatMul", "tanh": "Tanh", "sigmoid": "Sigmoid", "relu": "Relu", "abs": "Abs",
+        "maximum": "Max", "minimum": "Min", "where": "Where", "clone": "Identity", "gt": "Greater",
         "ge": "GreaterOrEqual", "lt": "Less", "le": "LessOrEqual", "eq": "Equal"}.items()},
     "ne": lambda graph, ndim, x, y: graph.node("Not", graph.node("Equal", x, y)),
-    "sum": _reduce("ReduceSum"), "mean": _reduce("ReduceMean"), "max": _reduce("ReduceMax"), "argmax": _argmax,
+    "sum": _reduce("ReduceSum"), "mean": _reduce("ReduceMean"), "max": _reduce("ReduceMax"),
+    "min": _reduce("ReduceMin"), "norm": _reduce("ReduceL2"), "var": _var,
+    "std": lambda graph, *given, **options: graph.node("Sqrt", _var(graph, *given, **options)),
+    "argmax": _place("ArgMax"), "argmin": _place("ArgMin"), "clip": _clip, "expand": _expand, "pad": _pad,
+    "cumsum": lambda graph, ndim, x, *, axis: graph.node("CumSum", x, graph.constant(axis, np.int64)),
     "softmax": _along("Softmax"), "log_softmax": _along("LogSoftmax"),
     "conv2d": _conv2d, "linear": _linear, "avg_pool2d": _pool("AveragePool", count_include_pad=1),
     "max_pool2d": _pool("MaxPool"), "reshape": _reshape, "transpose": _transpose, "getitem": _getitem,
     "concatenate": _concatenate,
 }
-OTHER_DTYPE = {"gt", "ge", "lt", "le", "eq", "ne", "argmax"}   # whose result has a dtype of its own, in ONNX too
+OTHER_DTYPE = {"gt", "ge", "lt", "le", "eq", "ne", "argmax", "argmin"}      # whose result has one of its own in ONNX

@@ -108,6 +108,10 @@ def changed(node: Any, **fields: Any) -> Any:
     return node
 
 
+def same(a: ast.AST, b: ast.AST) -> bool:
+    return ast.dump(a) == ast.dump(b)
+
+
 def is_text(node: ast.AST) -> bool:
     return isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, (str, bytes)))
 
@@ -136,8 +140,9 @@ def variants(node: Any) -> Iterator[tuple[Any, Any]]:
         case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)) if name in EITHER_WAY:
             return
         case ast.Call(args=[first, second, *others]):
-            yield node, changed(node, args=[second, first, *others])
-            if others:
+            if not same(first, second):
+                yield node, changed(node, args=[second, first, *others])
+            if others and not same(second, others[0]):
                 yield node, changed(node, args=[first, others[0], second, *others[1:]])
         case ast.Slice(lower=lower, upper=upper):
             for bound in (lower, upper):

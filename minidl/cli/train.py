@@ -75,11 +75,12 @@ def parser(prog: str = "train.py") -> Parser:
     p.add_argument("--load", metavar="FILE", help="start from these weights (HDF5)")
     p.add_argument("--limit-train", type=positive, metavar="N", help="only the first N training images")
     p.add_argument("--limit-test", type=positive, metavar="N", help="only the first N test images")
-    p.add_argument("--resume", metavar="RUN", help="go on with the run of this folder, by its own settings; --epochs "
-                   "may grow")
-    p.add_argument("--eval", metavar="RUN", nargs="?", const="", help="only evaluate: the weights of this run's "
+    other = p.add_mutually_exclusive_group()
+    other.add_argument("--resume", metavar="RUN", help="go on with the run of this folder, by its own settings; "
+                       "--epochs may grow")
+    other.add_argument("--eval", metavar="RUN", nargs="?", const="", help="only evaluate: the weights of this run's "
                    "folder, or --load FILE")
-    p.add_argument("--config", metavar="FILE", help="take the flags that are left out from a run's config.json")
+    other.add_argument("--config", metavar="FILE", help="take the flags that are left out from a run's config.json")
     p.add_argument("--save-every", type=whole, default=0, metavar="N", help="write a checkpoint each N steps, beside "
                    "that after each epoch")
     p.add_argument("--threads", type=positive, metavar="N", help="CPU threads (default: $MINIDL_NUM_THREADS, or all "
@@ -107,6 +108,9 @@ def settings(argv: list[str] | None, prog: str) -> argparse.Namespace:
     argv = sys.argv[1:] if argv is None else argv
     args = parser(prog).parse_args(argv)
     run = args.resume or args.eval
+    if args.resume and args.output_dir:
+        raise ValueError(f"--output-dir={args.output_dir} contradicts --resume={run}, which goes on in its own folder; "
+                         "leave it out")
     if not (run or args.config):
         return with_recipe(args)
     config = read_config(Path(run) / "config.json" if run else args.config)

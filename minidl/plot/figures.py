@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
 from numbers import Real
@@ -26,6 +27,7 @@ MAX_FILTERS = 256                          # more are too small to be seen
 MAX_ROWS, MAX_CHANNELS = 32, 16            # of filters that are not grey or colour images
 MAX_NAMED_CLASSES = 20                     # of more, some are named
 MAX_COUNTED_CLASSES = 12                   # of more, the counts do not fit their cells
+MAX_FLOAT = sys.float_info.max
 MAX_NAME = 16                              # characters
 
 
@@ -173,8 +175,11 @@ def panels(metrics: Sequence[Metrics]) -> dict[str, dict[str, np.ndarray]]:
 
 
 def is_number(value: Any) -> bool:
-    """Whether a metric can be drawn."""
-    return isinstance(value, Real) and not isinstance(value, bool)
+    """Whether a metric is a number that a float can be, NaN and infinity among them."""
+    if not isinstance(value, Real) or isinstance(value, bool):
+        return False
+    size: Any = abs(value)
+    return not MAX_FLOAT < size < math.inf
 
 
 def curves_figure(metrics: Sequence[Metrics], theme: Theme) -> Figure:
@@ -183,7 +188,8 @@ def curves_figure(metrics: Sequence[Metrics], theme: Theme) -> Figure:
     if not found:
         raise ValueError(f"curves: metrics has {len(metrics)} epochs with no number to draw but needs at least 1; "
                          "train for an epoch")
-    epochs = np.array([m["epoch"] if is_number(m.get("epoch")) else i for i, m in enumerate(metrics, 1)])
+    known = all(is_number(m.get("epoch")) and math.isfinite(m["epoch"]) for m in metrics)
+    epochs = np.array([m["epoch"] if known else i for i, m in enumerate(metrics, 1)], np.float64)
     figure = new_figure(theme, 0.5 + 1.5 * len(found))
     from matplotlib.ticker import MaxNLocator
 

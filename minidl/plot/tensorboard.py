@@ -11,7 +11,9 @@ from .figures import is_number
 
 
 class TensorBoard:
-    """Write each epoch's metrics to a folder that `tensorboard --logdir` reads: fit(..., callbacks=TensorBoard(folder)).
+    """Write each epoch's metrics to a folder that `tensorboard --logdir` reads.
+
+    It is a callback of `training.fit`: fit(..., callbacks=TensorBoard(folder)).
 
     `train_loss` and `test_loss` become loss/train and loss/test, at the number of the step; what is not a number is
     left out. When a call returns, its epoch is in the file. The folder is made. Raises ImportError without

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Protocol, overload
 import numpy as np
 
 from ..version import __version__
-from . import keras
 from .common import File, Kind, WeightsError, listed, shown
 from .files import opened, parsed, read, require_format, require_storable, ties_of, write
 
@@ -227,14 +226,16 @@ def _metadata(file: File) -> dict[str, Any]:
 
 # ---------------------------------------------------------------------- Keras's files
 def _is_keras(path: Path_) -> bool:
-    if not os.fspath(path).endswith(keras.ENDING) or not os.path.isfile(path):
+    if not os.fspath(path).endswith(".weights.h5") or not os.path.isfile(path):
         return False
     with open(path, "rb") as file:
-        return file.read(9) == keras.OLD[:9]   # minidl.save writes a later layout of HDF5
+        return file.read(9) == b"\x89HDF\r\n\x1a\n\0"     # minidl.save writes a later layout of HDF5
 
 
 def _from_keras(model: Model, path: Path_, own: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The model's state from a file of Keras 3."""
+    from . import keras
+
     try:
         places, expected = keras.schema(model, own)
     except WeightsError as verdict:

@@ -22,20 +22,20 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from . import hdf5, npz, safetensors
 from .common import DTYPES, NAME, TEXT, File, Kind, WeightsError, cut, describe, digest, listed, require_file, shown
 
 T = TypeVar("T")
 Path_ = str | os.PathLike[str]
-
-_FORMATS: dict[str, Any] = {".npz": npz, ".safetensors": safetensors}      # by a path's ending; all else is HDF5
 
 _TEMPORARY = re.compile(r"\.minidl-[0-9a-f]{16}\.tmp")
 _ABANDONED = 3600                          # seconds after which a temporary file is what a killed save left
 
 
 def _format(path: Path_) -> Any:
-    return _FORMATS.get(Path(path).suffix.lower(), hdf5)
+    """The module of a path's format; `import minidl` reads none of them."""
+    from . import hdf5, npz, safetensors
+
+    return {".npz": npz, ".safetensors": safetensors}.get(Path(path).suffix.lower(), hdf5)
 
 
 # ---------------------------------------------------------------------- arrays by name

@@ -22,9 +22,8 @@ if TYPE_CHECKING:
     from ..nn import Module
 
 KERAS = Kind("keras", 3, "layers", "load", "Keras 3")
-ENDING = ".weights.h5"
 
-OLD = b"\x89HDF\r\n\x1a\n" + bytes(5) + b"\x08\x08\x00"       # superblock 0, addresses of 8 bytes
+_OLD = b"\x89HDF\r\n\x1a\n" + bytes(5) + b"\x08\x08\x00"       # superblock 0, addresses of 8 bytes
 _SPARE = 1000                              # entries beside the weights: layers without any have groups, too
 
 
@@ -98,7 +97,7 @@ def opened(kind: Kind, raw: BinaryIO, arrays: int) -> Iterator[File]:
     import h5py
 
     header, size = raw.read(56), raw.seek(0, 2)
-    if header[:16] != OLD or header[24:40] != bytes(8) + b"\xff" * 8 or header[48:] != b"\xff" * 8:
+    if header[:16] != _OLD or header[24:40] != bytes(8) + b"\xff" * 8 or header[48:] != b"\xff" * 8:
         raise WeightsError(f"is HDF5 of another layout (its superblock is {header[8:].hex()}); {choose_another(kind)}")
     if size != (end := int.from_bytes(header[40:48], "little")):
         raise WeightsError(f"has {size} bytes but says {end}; copy it again from where it came from")

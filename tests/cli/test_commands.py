@@ -101,6 +101,17 @@ def test_models_names_every_model_with_its_recipe(capsys: pytest.CaptureFixture[
     assert "data cifar10, epochs 20, batch_size 128" in out
 
 
+def test_plot_draws_what_train_left(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed: nothing can be drawn")
+    assert cli.main(["train", "--model", "perceptron", "--data", "synthetic-digits", "--epochs", "1", "--device", "cpu",
+                     "--limit-train", "200", "--limit-test", "50", "--no-progress", "--output-dir", "out"]) == 0
+    capsys.readouterr()
+    assert cli.main(["plot", "out"]) == 0
+    drawn = capsys.readouterr().out.splitlines()
+    assert {str(Path("out") / name) for name in ("curves.png", "report.html")} <= set(drawn)
+    assert all(Path(each).stat().st_size > 1000 for each in drawn)
+
+
 # ---------------------------------------------------------------- summary
 LENET5 = """\
 layer      kind                 output           parameters  multiply-adds
@@ -351,7 +362,7 @@ def failing(*_: Any, **__: Any) -> Any:
     raise RuntimeError("this machine\nis odd")
 
 
-@pytest.mark.parametrize("broken", ["minidl.data.download.cache_folder", "minidl.device.resolve", "shutil.which",
+@pytest.mark.parametrize("broken", ["minidl.cache.cache_folder", "minidl.device.resolve", "shutil.which",
                                     "minidl.ops.cpu.parallel.threads", "os.access", "shutil.disk_usage"])
 def test_whatever_fails_is_a_line(broken: str, monkeypatch: pytest.MonkeyPatch,
                                   capsys: pytest.CaptureFixture[str]) -> None:

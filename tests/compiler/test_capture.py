@@ -87,6 +87,26 @@ def test_gradients_that_only_the_update_reads_go_aside_and_are_waited_for() -> N
                               ("main", "last")]        # nobody waits for b, which had no work
 
 
+def test_side_streams_take_turns() -> None:
+    FakeStream.log = []
+    streams = SideStreams(FakeStream("main"), [FakeStream(name) for name in "abc"], FakeStream("last"))
+
+    def grad() -> None:
+        FakeStream.log.append(FakeStream.current[-1])
+
+    def update_metrics() -> None:
+        grad()
+
+    for number, primitive in enumerate((grad, grad, update_metrics, grad, grad, grad)):
+        streams.run(number, 10, primitive, [], {})
+    assert [entry for entry in FakeStream.log if isinstance(entry, str)] == ["a", "b", "last", "c", "a", "b"]
+    FakeStream.log = []
+    streams.join(9)
+    assert FakeStream.log == []
+    streams.join(10)
+    assert sorted(FakeStream.log) == [("main", name) for name in ("a", "b", "c", "last")]
+
+
 # ---------------------------------------------------------------- on a GPU
 def fused(step: Any) -> bool:
     """Whether a pass put calls together into primitives that were not recorded."""

@@ -21,6 +21,7 @@ import sys
 import types
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ from twins import CompileError, Refused, Verdict, World, compare, notes_of
 
 import minidl
 from minidl import Tensor, data, init, nn, no_grad, ops, optim
+from minidl.compiler import facts
 from minidl.ops._op import OPS, op
 from minidl.training import RunningMetrics, fit
 
@@ -426,6 +428,77 @@ def set_slots(held: Any, value: float) -> None:
     held.by = value
 
 
+def set_first(held: Any, value: float) -> None:
+    held.by[0] = value
+
+
+class Special:
+    """What Python calls by itself reads what no step mentions."""
+
+    def __init__(self) -> None:
+        self.by = 1.0
+
+    def __float__(self) -> float:
+        return self.by
+
+    def __len__(self) -> int:
+        return int(self.by)
+
+    def __getitem__(self, name: object) -> float:
+        return self.by
+
+    def __call__(self) -> float:
+        return self.by
+
+    def __iter__(self) -> Iterator[float]:
+        yield self.by
+
+    def __contains__(self, value: object) -> bool:
+        return self.by > 1
+
+    def __neg__(self) -> float:
+        return -self.by
+
+
+class Table(list[float]):
+    """Items, and an attribute beside them."""
+
+    by = 1.0
+
+
+class Words(dict[str, float]):
+    by = 1.0
+
+
+class Bag(set[float]):
+    by = 1.0
+
+
+class Row(tuple[float, ...]):
+    by = 1.0
+
+
+class Methods:
+    values = [1.0]
+
+    @staticmethod
+    def static() -> float:
+        return Methods.values[0]
+
+    @classmethod
+    def of_class(cls) -> float:
+        return cls.values[0]
+
+
+def set_method(held: Any, value: float) -> None:
+    Methods.values = [value]
+
+
+def fresh_methods() -> Any:
+    Methods.values = [1.0]
+    return Methods()
+
+
 CONFIGS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any], Callable[[Any, float], None]]] = {
     # what holds a number, how a step reads it, how it is changed between calls
     "namespace": (lambda: types.SimpleNamespace(by=1.0), lambda c: c.by, set_slots),
@@ -437,6 +510,23 @@ CONFIGS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any], Callable[[Any,
     "class attribute by an object": (lambda: type("C", (), {"by": 1.0})(), lambda c: c.by,
                                      lambda c, v: setattr(type(c), "by", v)),
     "slots": (lambda: [s := Slots(), set_slots(s, 1.0)][0], lambda c: c.by, set_slots),
+    "list in slots": (lambda: [s := Slots(), set_slots(s, [1.0])][0], lambda c: c.by[0], set_first),
+    "list of a class": (lambda: type("C", (), {"by": [1.0]}), lambda c: c.by[0], set_first),
+    "list of a class by an object": (lambda: type("C", (), {"by": [1.0]})(), lambda c: c.by[0], set_first),
+    "list in a module": (lambda: [m := types.ModuleType("m"), set_slots(m, [1.0])][0], lambda c: c.by[0], set_first),
+    "list in a namespace": (lambda: types.SimpleNamespace(by=[1.0]), lambda c: c.by[0], set_first),
+    **{f"{kind.__name__}'s attribute": (kind, lambda c: c.by, set_slots) for kind in (Table, Words, Bag, Row)},
+    **{f"{kind.__name__}'s attribute in a list": (lambda kind=kind: [kind()], lambda c: c[0].by,
+                                                  lambda c, v: set_slots(c[0], v)) for kind in (Table, Row)},
+    "float of an object": (Special, float, set_slots),
+    "length of an object": (Special, lambda c: float(len(c)), set_slots),
+    "item of an object": (Special, lambda c: c[0], set_slots),
+    "call of an object": (Special, lambda c: c(), set_slots),
+    "loop over an object": (Special, sum, set_slots),
+    "membership in an object": (Special, lambda c: 2.0 if 0 in c else 1.0, set_slots),
+    "negative of an object": (Special, operator.neg, set_slots),
+    "static method": (fresh_methods, lambda c: c.static(), set_method),
+    "class method": (fresh_methods, lambda c: c.of_class(), set_method),
     "property": (Property, lambda c: c.by, lambda c, v: setattr(c, "log_by", v)),
     "getattr hook": (Dynamic, lambda c: c.by, lambda c, v: c.values.update(by=v)),
     "list": (lambda: [1.0], lambda c: c[0], lambda c, v: operator.setitem(c, 0, v)),
@@ -884,6 +974,36 @@ indexed("a slice by an outside array", lambda rng, held: slice(int(held[0])), la
 indexed("an int of an outside array", lambda rng, held: int(held[0]), lambda held: held.sort())
 indexed("a NumPy int", lambda rng, held: held[0], lambda held: held.sort())
 indexed("a tuple with an outside array", lambda rng, held: (held,), lambda held: held.sort())
+
+
+def by_tensor(name: str, change: Callable[[Tensor], Any], use: Callable[..., Any]) -> None:
+    """An index that is a Tensor from outside, which is changed between calls."""
+    def run(w: World) -> None:
+        held, kept, factor = Tensor(np.array([2, 0, 1])), numbers(0, 0, 0, 0), weight(1, 2, 3, 4)
+
+        def step(x: Tensor) -> Any:
+            factor.grad = None
+            return use(x, held, kept, factor)
+        w.watch(kept, factor)
+        call = w.compile(step)
+        for i in range(CALLS):
+            if i in (1, 4):
+                change(held)
+            call(numbers(1, 2, 3, 4 + i))
+    SCENARIOS[f"an index Tensor {name}"] = Scenario(run, "equal")
+
+
+for used, use in {
+        "that reads": lambda x, at, kept, factor: x[at],
+        "in a tuple": lambda x, at, kept, factor: x.reshape(4, 1)[at, 0],
+        "in a tuple of one": lambda x, at, kept, factor: x[(at,)],
+        "used twice": lambda x, at, kept, factor: (x[at], x.reshape(4, 1)[at]),
+        "that writes": lambda x, at, kept, factor: put_item(kept, at, x[:3]),
+        "that writes a number": lambda x, at, kept, factor: put_item(kept, (at,), 7.0),
+        "of a gradient": lambda x, at, kept, factor: (x * factor)[at].sum().backward()}.items():
+    by_tensor(f"{used}, written", lambda at: put_item(at, ..., Tensor(np.array([3, 3, 0]))), use)
+    by_tensor(f"{used}, reversed", lambda at: setattr(at, "data", at.data[::-1].copy()), use)
+    by_tensor(f"{used}, bound to other data", lambda at: setattr(at, "data", np.array([3, 1, 1])), use)
 
 
 @scenario
@@ -2854,6 +2974,22 @@ def test_the_tenth_recording_is_said_once() -> None:
     assert {w.filename for w in caught} == {__file__}  # where the step is called
 
 
+@pytest.mark.parametrize("change", ["a number", "a shape"])
+def test_why_a_step_is_recorded_again_is_said(change: str) -> None:
+    config, x = types.SimpleNamespace(by=0.0), pair(0)
+    step = minidl.compile(lambda x: x * config.by)
+    why = (r"this time since config\.by \(from 8\.0 to 9\.0\) changed" if change == "a number" else
+           "this time since its arguments have other shapes, dtypes or plain values")
+
+    def call(i: int) -> None:
+        config.by = float(i) if change == "a number" else 1.0
+        step(numbers(*range(i + 1)) if change == "a shape" else x)
+    for i in range(9):
+        call(i)
+    with pytest.warns(RuntimeWarning, match=rf"<lambda> was recorded for the 10th time, .*; {why}\. Pass what changes"):
+        call(9)
+
+
 def test_a_difference_between_two_recordings_is_named() -> None:
     """By the step's name and the line that differs."""
     count = itertools.count(1)
@@ -3026,8 +3162,69 @@ def test_a_compiled_method() -> None:
         assert twin(x).tolist() == twin.layer(x).tolist()
 
 
-def test_a_large_array_of_the_host_is_refused() -> None:
-    table = np.zeros(1 << 19)
-    step = minidl.compile(lambda x: x * float(len(table)))
-    with pytest.raises(CompileError, match=r"reads the array 'table' of 4,194,304 bytes beside Tensors, of which each"):
+@pytest.mark.parametrize("more", [1, 3 << 20])
+def test_a_large_array_of_the_host_is_refused(more: int) -> None:
+    """Of more than a megabyte, that is; one of so much is looked at."""
+    table = np.zeros((1 << 20) + more, np.uint8)
+    step = minidl.compile(lambda x: x * float(table[0]))
+    with pytest.raises(CompileError, match=rf"reads the array 'table' of {len(table):,} bytes beside Tensors, of wh"):
         step(pair(0))
+    table = np.zeros(1 << 20, np.uint8)
+    for value in (1, 1, 1, 2, 2, 2):
+        table[0] = value
+        assert step(numbers(1)).item() == value
+
+
+def test_attributes_are_looked_at_again_only_after_a_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of anything: which thing it was, the first look tells, and each Tensor is noted once."""
+    net, looks, look = dense(), [], facts._attributes
+    step = minidl.compile(lambda x: net(net[0](x)[:, :4]))
+    for i in range(3):
+        step(vectors(i)[0])
+    noted = [id(t) for t, *_ in step.program.facts.tensors]
+    assert len(noted) == len(set(noted)) == 4
+    monkeypatch.setattr(facts, "_attributes", lambda value: looks.append(value) or look(value))
+    for expected in (False, False, True, False, False):
+        if expected:
+            nn.Tanh().eval()
+        looks.clear()
+        step(vectors(0)[0])
+        assert bool(looks) == expected
+    assert step.recordings == 2
+
+
+def test_the_program_that_was_not_used_for_longest_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of all signatures, and of the programs that one signature has."""
+    monkeypatch.setattr("minidl.compiler.step.MAX_PROGRAMS", 3)
+    config = types.SimpleNamespace(by=1.0)
+
+    def is_recorded(number: float, by: float) -> bool:
+        config.by, before = by, step.recordings
+        assert step(numbers(3), number).item() == 3 * number * by
+        return step.recordings > before
+
+    step = minidl.compile(lambda x, number: x * number * config.by)
+    assert all(is_recorded(number, 1) for number in (1, 2, 3) for _ in range(2))
+    assert not is_recorded(1, 1)           # which the second was not, and so it goes
+    assert is_recorded(4, 1)
+    assert [is_recorded(number, 1) for number in (3, 1, 2, 5)] == [False, False, True, True]
+    step = minidl.compile(lambda x, number: x * number * config.by)
+    assert all(is_recorded(number, 1) for number in (1, 2, 3) for _ in range(2))
+    assert [is_recorded(1, 2) for _ in range(3)] == [True, True, False]
+    assert [is_recorded(number, 1) for number in (1, 3, 2)] == [False, False, True]
+    step = minidl.compile(lambda x, number: x * number * config.by)
+    assert all(is_recorded(1, by) for by in (1, 2, 3, 4) for _ in range(2))
+    assert [is_recorded(1, by) for by in (2, 3, 4, 1)] == [False, False, False, True]
+
+
+def test_after_a_difference_a_step_starts_anew(tmp_path: Path) -> None:
+    """What the first of the two recordings did counts no more."""
+    file = tmp_path / "by"
+    step = minidl.compile(lambda x: x * float(file.read_text()))
+    file.write_text("1")
+    assert step(numbers(3)).item() == 3
+    file.write_text("2")
+    with pytest.raises(CompileError, match="did not do the same in two runs"):
+        step(numbers(3))
+    assert [step(numbers(i)).item() for i in range(4)] == [0, 2, 4, 6]
+    assert step.recordings == 4

@@ -19,7 +19,7 @@ from minidl import Tensor, nn, no_grad, ops
 from minidl.compiler import replay
 from minidl.compiler.graph import AsGraph, SideStreams
 from minidl.compiler.plan import ALIGNMENT, Plan, _peak, can_be_captured, plan
-from minidl.compiler.program import Program, Slot, leaves, replace
+from minidl.compiler.program import Dynamic, Program, Slot, leaves, replace
 from minidl.compiler.replay import ByCalls
 from minidl.ops import cpu
 from minidl.ops.primitives import PRIMITIVES
@@ -30,6 +30,34 @@ SIZE = ALIGNMENT                           # of the values of a Maker
 
 def ended(program: Program, streams: bool) -> list[set[Slot]]:
     return list(map(set, plan(program, streams).ends))
+
+
+# ---------------------------------------------------------------- what a graph can hold
+class Elsewhere:
+    """As an array of a CUDA device, of which only the type is looked at."""
+
+    shape, dtype = (2,), np.dtype(np.float32)
+
+
+def test_a_program_can_be_captured_where_all_is_on_a_cuda_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("minidl.compiler.plan.is_cuda", lambda array: isinstance(array, Elsewhere))
+    cuda = SimpleNamespace(__name__="minidl.ops.cuda")
+
+    def captured(outside: Any, backend: Any = cuda, name: str = "sgd", rate: Any = 0.1, calls: int = 2) -> bool:
+        make = Maker()
+        x, w = make.slot("input"), Slot(100, "outside", outside)
+        y = make.call("mul", x, w)
+        make.call(name, (w,), (y,), None, rate, 0.0, 0.0, False, results=0)
+        program = make.program([x], y)
+        last = with_(program.calls[1], backend=backend)
+        return can_be_captured(with_(program, calls=[with_(program.calls[0], backend=cuda), last][:calls]))
+
+    assert captured(Elsewhere())
+    assert captured(Elsewhere(), rate=Dynamic(0, lambda: 0.1))           # which sgd reads there
+    assert not captured(Elsewhere(), name="dropout", rate=Dynamic(0, lambda: 0.1))
+    assert not captured(np.zeros(2, np.float32))
+    assert not captured(Elsewhere(), backend=cpu)
+    assert not captured(Elsewhere(), calls=0)
 
 
 # ---------------------------------------------------------------- lifetimes

@@ -36,7 +36,9 @@ from minidl.compiler.program import Dynamic, Program, Slot
 from minidl.compiler.record import CompileError
 from minidl.compiler.replay import ByCalls
 from minidl.mode import mode
+from minidl.ops._op import OPS, op
 from minidl.ops.primitives import PRIMITIVES
+from minidl.tensor import wrap
 
 
 # ---------------------------------------------------------------- recorded anew
@@ -206,6 +208,15 @@ REFUSED: dict[str, tuple[Callable[[Tensor], Any], str]] = {
                    rf"<lambda> forgets an optimizer's velocities at PLACE{REPEAT}do it outside the step$"),
     "a rate": (lambda x: setattr(SGD, "lr", 0.5),
                rf"<lambda> sets an optimizer's lr at PLACE{REPEAT}set it outside the step$"),
+    **{f"a Module's {name}": (change, rf"<lambda> {does} at PLACE{REPEAT}do it outside the step$")
+       for name, change, does in (
+           ("dtype", lambda x: NET.to(dtype="float64"), r"moves or converts a Module with \.to\(\)"),
+           ("flags", lambda x: NET.requires_grad_(False),
+            r"freezes or unfreezes parameters with \.requires_grad_\(\)"),
+           ("state", lambda x: NET.load_state_dict({}), r"loads a state with \.load_state_dict\(\)"))},
+    "a Tensor around an array of its own": (
+        lambda x: wrap(np.ones(2, np.float32), (x * W).node) * 2, r"<lambda> gives an op a Tensor of shape \(2,\) "
+        rf"whose array it made itself at PLACE{REPEAT}compute it with minidl's ops$"),
     "an array in place": (lambda x: np.add(ARRAY, x, out=ARRAY), "<lambda> changes an array in place at PLACE"),
     "a sum on the tape": (lambda x: X.__iadd__(W), r"<lambda> adds in place, on the tape, to a Tensor from outside "
                           rf"\(shape \(2,\)\) at PLACE{REPEAT}write t = t \+ x, with another name$"),
@@ -214,6 +225,7 @@ REFUSED: dict[str, tuple[Callable[[Tensor], Any], str]] = {
     "a Tensor that is kept": (lambda x: KEPT.append(x * 2), r"<lambda> makes a Tensor \(shape \(2,\)\) at PLACE that "
                               "is kept after the step, where a replay would leave the old one; return it, or write "),
 }
+NET = nn.Linear(2, 2)
 ARRAY, ITERATOR, KEPT = np.zeros(2, np.float32), (i for i in range(3)), list[Any]()
 SGD = optim.SGD([numbers(1, requires_grad=True)], lr=0.1)
 
@@ -232,6 +244,31 @@ def test_refused(what: str) -> None:
     assert W.grad is None
     assert X.tolist() == [3, 4]
     assert isinstance(CompileError("of ValueError"), ValueError)
+
+
+OUTSIDE_K = ("calls the op body{}, whose result did not come from a primitive of k",
+             "compute it with the primitives of k")
+LOOKS = ("reads {} of an array in the body of the op 'body'",
+         "compute with the primitives of k, and look at shapes and dtypes alone")
+
+
+@pytest.mark.parametrize(("compute", "gradient", "said", "way_out"), [
+    (lambda k, x: k.mul(x, x.sum()), None, LOOKS[0].format("sum"), LOOKS[1]),
+    (lambda k, x: k.mul(x, float(x)), None, LOOKS[0].format("__float__"), LOOKS[1]),
+    (lambda k, x: np.ones(2, np.float32), None, OUTSIDE_K[0].format(""), OUTSIDE_K[1]),
+    (lambda k, x: k.exp(x), lambda gy: np.ones(2, np.float32), OUTSIDE_K[0].format("'s gradient"), OUTSIDE_K[1]),
+    (lambda k, x: k.add(x, np.ones(2, np.float32)), None, "gives add an array of shape (2,) that it made itself",
+     "make it outside, as a Tensor")])
+def test_an_op_of_ones_own_is_refused_where_it_leaves_the_primitives(compute: Any, gradient: Any, said: str,
+                                                                     way_out: str) -> None:
+    def body(k, x):
+        return compute(k, x), lambda gy, need: (gradient(gy),)
+    function, w = op(body), numbers(1, 2, requires_grad=True)
+    OPS.pop("body", None)
+    step = minidl.compile(lambda x: function(x * w).sum().backward())
+    with pytest.raises(CompileError, match=rf"^compile: .*<lambda> {re.escape(said)} at {re.escape(__file__)}:\d+"
+                                           rf"{REPEAT}{re.escape(way_out)}$"):
+        step(X)
 
 
 @pytest.mark.parametrize("convert", [
@@ -289,7 +326,8 @@ def test_a_graph_from_before_the_step_is_refused() -> None:
     step = minidl.compile(through)
     for graph in (lambda: w * 1, lambda: w + 1):
         w.grad = v.grad = None
-        with pytest.raises(CompileError, match="through goes backward through what was computed before the step"):
+        with pytest.raises(CompileError, match=r"through goes backward through what was computed before the step"
+                                               rf".* at .*:\d+{REPEAT}compute it in the step, or pass x\.detach\(\)$"):
             step(graph())
     w.grad = v.grad = None
     for _ in range(2):

@@ -129,6 +129,17 @@ def test_products_over_many_images_are_calls_of_their_own(n: int, monkeypatch: p
     assert ("linear_grad_w" in [step.primitive for step in region.steps]) == (n == MAX_IMAGES)
 
 
+@pytest.mark.parametrize("n", [MAX_IMAGES, MAX_IMAGES + 1])
+@pytest.mark.parametrize(("size", "product"), [(2, True), (3, False)])
+def test_so_are_gradients_of_filters_as_large_as_the_image(size: int, product: bool, n: int,
+                                                           monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those are products over images too, any others not."""
+    net = small(nn.Conv2d(1, 3, 2), nn.Flatten(), nn.Linear(3 * (size - 1)**2, 10))
+    region = region_of(recorded(net, n, (1, size, size))[0], monkeypatch)
+    assert region is not None
+    assert ("conv2d_grad_w" in [step.primitive for step in region.steps]) == (n == MAX_IMAGES or not product)
+
+
 def test_a_parameter_that_the_step_makes_is_not_of_the_region(monkeypatch: pytest.MonkeyPatch) -> None:
     """Though it has as many rows as there are images: a block would find one of them, and read all."""
     w, rng = Tensor(np.ones((3, 4), np.float32), requires_grad=True), np.random.default_rng(0)

@@ -90,7 +90,8 @@ def test_a_picture_of_too_many_pixels_is_refused(tmp_path: Path, monkeypatch: py
 
 def test_a_folder_without_pictures_is_refused(tmp_path: Path) -> None:
     picture(tmp_path / "x.png")
-    said = f"from_folder: {re.escape(str(tmp_path))} has no folder with pictures \\(.png, .jpg, .* into a folder of its own"
+    said = (f"from_folder: {re.escape(str(tmp_path))} has no folder with pictures \\(.png, .jpg, .* into a folder "
+            "of its own")
     with pytest.raises(ValueError, match=f"^{said}"):
         from_folder(tmp_path, 8)
     with pytest.raises(FileNotFoundError, match=r"^from_folder: .*nowhere is not a folder; name one that holds a f"):

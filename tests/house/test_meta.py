@@ -308,7 +308,16 @@ def test_no_file_names_a_folder_of_somebodys_machine() -> None:
 
 # ---------------------------------------------------------------- start
 def test_import_is_light() -> None:
-    heavy = "cupy", "matplotlib", "h5py", "torch", "tqdm", "zoo"
+    heavy = ("cupy", "matplotlib", "h5py", "torch", "tqdm", "zoo", "onnx", "safetensors", "minidl.zoo", "minidl.onnx",
+             "minidl.weights.hdf5")
     code = f"import minidl, sys; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_late_modules_are_there_when_they_are_named() -> None:
+    code = "import minidl; print(minidl.onnx.__name__, minidl.zoo.__name__, hasattr(minidl, 'nothing'))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "minidl.onnx minidl.zoo False"
+    with pytest.raises(AttributeError, match=r"^module 'minidl' has no attribute 'nothing'$"):
+        importlib.import_module("minidl").nothing  # noqa: B018

@@ -28,6 +28,7 @@ class Row:
         self.last = i      # kept
         work(self.items,
              i)
+        work(i, i)
         return self.items[:i]
 '''
 FAULTS = [
@@ -44,9 +45,10 @@ FAULTS = [
     (12, "Row.cut", "self.last = i", "pass"),
     (13, "Row.cut", "work(self.items, i)", "pass"),
     (13, "Row.cut", "work(self.items, i)", "work(i, self.items)"),
-    (15, "Row.cut", "return self.items[:i]", "return None"),
-    (15, "Row.cut", "return self.items[:i]", "return self.items[:i + 1]"),
-    (15, "Row.cut", "return self.items[:i]", "return self.items[:i - 1]"),
+    (15, "Row.cut", "work(i, i)", "pass"),
+    (16, "Row.cut", "return self.items[:i]", "return None"),
+    (16, "Row.cut", "return self.items[:i]", "return self.items[:i + 1]"),
+    (16, "Row.cut", "return self.items[:i]", "return self.items[:i - 1]"),
 ]
 
 

@@ -31,6 +31,8 @@ def test_arrays_come_back_from_other_libraries(name: str, array: np.ndarray) -> 
     xp = library(name)
     if name == "jax.numpy" and array.dtype.itemsize == 8:
         pytest.skip("JAX has 32 bits")
+    if name == "jax.numpy" and not array.flags.c_contiguous:
+        pytest.skip("JAX takes memory without gaps alone")
     t = Tensor(array)
     there = xp.from_dlpack(t)
     assert np.array_equal(np.asarray(there), array)
@@ -136,7 +138,7 @@ def test_the_cuda_interface_is_for_cuda() -> None:
     t = Tensor([1.0])
     assert not hasattr(t, "__cuda_array_interface__")
     with pytest.raises(AttributeError, match=r"the Tensor is on cpu; move it by .to\('cuda'\), or share it by DLPack"):
-        _ = t.__cuda_array_interface__
+        Tensor.__cuda_array_interface__.fget(t)  # type: ignore[attr-defined]     hasattr asks a property
     assert t.__dlpack_device__() == (1, 0)
 
 

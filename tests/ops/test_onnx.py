@@ -95,6 +95,15 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
     "reductions": (lambda x, y: (x.sum(axis=1), y.mean(axis=(1, 2), keepdims=True), x.max(axis=-1), x.argmax(axis=1),
                                  x.sum(axis=0), x.mean()), PAIR),
     "all": (lambda x, y: (x.sum(), x.argmax(), y.max(), x.sum() + y.mean()), PAIR),
+    "choices": (lambda x, y: (ops.abs(x), ops.maximum(x, y), ops.minimum(x, 0.25), ops.clip(x, -0.5, 0.5),
+                              ops.clip(y, low=0.0), ops.where(x > y, x, 0.0), ops.where(y > 0, 1.0, x)), PAIR),
+    "statistics": (lambda x, y: (x.min(axis=1), ops.argmin(x, axis=2), ops.argmin(y), ops.var(x, axis=(1, 2)),
+                                 ops.var(x, axis=0, correction=0), ops.std(y, axis=-1, keepdims=True),
+                                 ops.norm(x, axis=1), ops.norm(y), ops.cumsum(x, axis=1)), PAIR),
+    "arranged": (
+        lambda x, y: (ops.clone(x), ops.pad(x, (1, 2, 0, 3), value=2.0), ops.expand(x[:, :1], (-1, 3, 6)),
+                      ops.flip(x, 1), ops.unsqueeze(x, 1), ops.squeeze(x[:, :1], 1), ops.stack([x, y], 1),
+                      *ops.split(x, 2, 1)), PAIR),
     "softmax": (lambda x, y: (ops.softmax(x, axis=1), ops.log_softmax(y)), PAIR),
     "shapes": (lambda x, y: (x.flatten(1), x.reshape(-1, 3), x.reshape(x.shape[0], 2, 2, -1), y.T,
                              y.transpose(0, -1, 1), x.flatten()), PAIR),
@@ -161,7 +170,9 @@ REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
     "two sizes": (lambda x: ops.matmul(x, x.T).reshape(x.shape[0], 1, x.shape[0]), "reshape to (2, 1, 2) has 2 sizes "
                   "that depend on the batch but may have 1"),
     "no Tensor": (lambda x: [x], "the net returned a list but must return a Tensor or a tuple of Tensors"),
-    "a product of ints": (lambda x: Tensor([1, 2]).mean() * 2, "mean makes float64 of int64, which ONNX does not"),
+    "a product of ints": (lambda x: Tensor([1, 2]).mean() * 2, " of int64, which ONNX does not; convert the net"),
+    "a variance": (lambda x: ops.var(x, axis=0), "var over the batch divides by its size, which a file"),
+    "a batch's size": (lambda x: ops.expand(x[:1], (x.shape[0], 4)) + x, "for another; make them independent of the"),
     "backward": (lambda x: x.grad, "the net looks at a gradient, which a file cannot repeat"),
 }
 

@@ -364,6 +364,7 @@ def test_hostile_files_of_keras(tmp_path: Path) -> None:
     trial(tmp_path, ".weights.h5", KERAS, write_keras, "test_hostile_formats", least=0.3)      # without checksums
 
 
+@pytest.mark.filterwarnings("ignore:Duplicate name")
 @pytest.mark.parametrize(("ending", "recipes"), [(".npz", NPZ), (".safetensors", SAFETENSORS)])
 def test_hostile_files_of_other_formats(tmp_path: Path, ending: str, recipes: dict[str, Recipe]) -> None:
     if ending == ".safetensors":

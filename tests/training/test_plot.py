@@ -217,7 +217,8 @@ CURVES: dict[str, list[dict[str, Any]]] = {
     "some infinite": [*epochs(2), {**EPOCH, "epoch": 3, "train_loss": math.inf, "test_accuracy": NAN}],
     "null": epochs(2, test_loss=None), "huge": epochs(3, train_loss=1e30, lr=1e-30), "a late metric":
     [EPOCH, {**EPOCH, "epoch": 2, "test_top5_accuracy": 0.9, "a_metric_with_quite_a_long_name_of_its_own": 3.0}],
-    "hostile": epochs(2, **{HOSTILE: 1.0}), "no epoch's number": [{"train_loss": 1.0}, {"train_loss": 0.5}]}
+    "hostile": epochs(2, **{HOSTILE: 1.0}), "no epoch's number": [{"train_loss": 1.0}, {"train_loss": 0.5}],
+    "not all numbers": [EPOCH, {"epoch": NAN, "train_loss": 10**400, "test_loss": "low", "lr": True, "step": None}]}
 FILTERS = [(64, 3, 8, 8), (1, 1, 1, 1), (6, 1, 5, 5), (10, 1, 32, 32), (16, 6, 5, 5), (500, 3, 3, 3), (64, 64, 3, 3),
            (2, 3, 1, 9), (2, 3, 9, 1), (1000, 1, 2, 2), (1, 2, 3, 3), (3, 4, 1, 1)]
 CLASSES = [["only"], ["no", "yes"], list("0123456789"), LONG[:2], LONG[:10], LONG[:12], LONG[:13], LONG[:20], LONG[:21],

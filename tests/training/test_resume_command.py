@@ -84,6 +84,7 @@ def test_epochs_may_grow() -> None:
     (["--model", "lenet5"], "--model=lenet5 contradicts the run in run, which has perceptron; leave it out"),
     (["--epochs", "1"], "--epochs=1 contradicts the run in run, which has 2; leave it out"),
     (["--compile"], "--compile contradicts the run in run, which has False; leave it out"),
+    (["--output-dir", "x"], "--output-dir=x contradicts --resume=run, which goes on in its own folder; leave it out"),
     (["--seed", "1"], "--seed=1 contradicts the run in run, which has 0; leave it out"),
 ])
 def test_flags_that_contradict_a_run_are_refused_by_name(flags: list[str], said: str,
@@ -129,6 +130,12 @@ def test_a_setting_of_a_file_that_cannot_be_is_named(capsys: pytest.CaptureFixtu
     assert "argument --batch-size: 'many' is not an int of at least 1" in capsys.readouterr().err
 
 
+def test_flags_that_name_a_run_exclude_each_other(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["--resume", "run", "--config", "c.json"])
+    assert "argument --config: not allowed with argument --resume" in capsys.readouterr().err
+
+
 def test_a_run_is_repeated_from_its_own_file() -> None:
     assert cli.main([*QUICK, "--epochs", "2", "--seed", "7", "--output-dir", "first"]) == 0
     assert cli.main(["--config", "first/config.json", "--output-dir", "second", "--no-progress"]) == 0
@@ -158,7 +165,7 @@ def test_weights_are_evaluated(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_full_disk_is_a_warning_of_one_line(monkeypatch: pytest.MonkeyPatch,
                                               capsys: pytest.CaptureFixture[str]) -> None:
     """For a checkpoint. For the metrics, and for the weights at the end, it is an error that says how to go on."""
-    def full(*_: Any) -> None:
+    def full(*_: Any, **__: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:

@@ -252,6 +252,22 @@ def test_half_a_line_of_metrics_is_repaired(tmp_path: Path, held: str) -> None:
     assert read_metrics(tmp_path / "run") == ([{"epoch": 1}] if held else []) + [{"epoch": 2}]
 
 
+def test_a_line_of_metrics_is_written_when_it_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole: what a disk refuses is refused there, and a power failure behind it loses nothing."""
+    folder, synced = RunFolder(tmp_path / "run"), []
+    monkeypatch.setattr("minidl.training.run_folder.os.fsync", lambda file: synced.append(
+        (tmp_path / "run" / "metrics.jsonl").read_text()))
+    for epoch in (1, 2):
+        folder.append_metrics({"epoch": epoch})
+    assert synced == ['{"epoch": 1}\n', '{"epoch": 1}\n{"epoch": 2}\n']
+
+
+def test_runs_of_one_second_are_numbered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("minidl.training.run_folder.time.strftime", lambda form: "20261122-120000")
+    assert [RunFolder.beside(tmp_path / "run").path.name for _ in range(3)] == [
+        "run-20261122-120000", "run-20261122-120000-1", "run-20261122-120000-2"]
+
+
 def test_a_full_disk_leaves_no_half_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = RunFolder(tmp_path / "run")
     folder.append_metrics({"epoch": 1})

@@ -17,7 +17,8 @@ import pytest
 
 import minidl
 from minidl import Tensor, zoo
-from minidl.weights import WeightsError, hdf5, load, read_metadata, save
+from minidl.weights import WEIGHTS, WeightsError, files, hdf5, load, read_metadata, save
+from minidl.weights.common import Meter
 
 
 class Net:
@@ -329,6 +330,45 @@ def test_few_of_many_mismatches_are_told(tmp_path):
     assert_refused(tmp_path / "w.h5", "; 281 more; build the model that it was saved from", Net(**many))
 
 
+@pytest.mark.parametrize("group", ["", "x."])
+@pytest.mark.parametrize("extra", [1, 19, 21, 22, 60])
+def test_no_more_than_20_names_that_the_model_does_not_have_are_told(tmp_path, extra, group):
+    """And that there are more, where there are."""
+    names = [f"{group}n{i:02}" for i in range(extra)]
+    own = {group + name: DATA for name in "abc"}
+    save(Net(**own, **dict.fromkeys(names, DATA)), tmp_path / "w.h5")
+    with pytest.raises(WeightsError) as caught:
+        load(Net(**own), tmp_path / "w.h5")
+    told = str(caught.value).count("is missing in the model but (6,) float32 in the file")
+    assert told == min(extra, 20)
+    assert ("; more; build" in str(caught.value)) == (extra > 20)
+
+
+def stumble(path, left):
+    with files.opened(WEIGHTS, path) as file:
+        file.meter.left = left
+        raise OSError("stumbled")
+
+
+def test_what_was_read_beyond_what_a_file_needs_is_the_reason_of_an_error(path):
+    """HDF5 then stumbles over what it did not get; whatever else it stumbles over is damage."""
+    for left, said in ((-1, "has more beside its arrays than"), (0, "is truncated or damaged (stumbled)")):
+        with pytest.raises(WeightsError, match=re.escape(f"load: '{path}' {said}")):
+            stumble(path, left)
+
+
+def test_reading_has_a_limit_which_may_be_reached(path):
+    size = 100
+    for limit in (size, size - 1):
+        with open(path, "rb") as raw:
+            meter = Meter(raw, limit, "is too much")
+            if limit == size:
+                assert meter.readinto(bytearray(size)) == size
+            else:
+                with pytest.raises(WeightsError, match="is too much"):
+                    meter.readinto(bytearray(size))
+
+
 def test_what_is_no_truth_value_is_damage(tmp_path):
     save(Net(a=np.array([True, False])), tmp_path / "w.h5")
     with h5py.File(tmp_path / "w.h5", "r+") as file:
@@ -378,10 +418,11 @@ def test_save_refuses_texts_that_load_would_not_read(path):
     model.model_args = {"words": "x" * 2**20}
     with pytest.raises(ValueError, match=r"^save: model_args of 'tiny' takes 1048589 bytes but may take 1048576;"):
         save(model, path)
-    model.model_args = {"words": "x" * (2**20 - 100)}
-    save(model, path)
-    load(model, path)
-    assert read_metadata(path)["model_args"] == model.model_args
+    for length in (2**20 - 100, 2**20 - len('{"words": ""}')):           # the longest that there may be
+        model.model_args = {"words": "x" * length}
+        save(model, path)
+        load(model, path)
+        assert read_metadata(path)["model_args"] == model.model_args
 
 
 @pytest.mark.parametrize("dtype", ["float16", "uint32", "object"])
