@@ -27,7 +27,7 @@ def some(digits, lowest, limit=None):
 
 def fit(net, train, test, epochs):
     """Trains what is not frozen; returns the test accuracy."""
-    sgd = optim.SGD([p for p in net.parameters() if p.requires_grad], lr=0.02, momentum=0.9)
+    sgd = optim.SGD(net.parameters(), lr=0.02, momentum=0.9)      # a frozen layer has no parameters
     batches = data.DataLoader(train, 25, seed=1), data.DataLoader(test, 500, shuffle=False)
     return training.fit(net, sgd, *batches, epochs=epochs, say=None)[-1]["test_accuracy"]
 

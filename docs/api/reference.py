@@ -15,7 +15,7 @@ import griffe
 def markdown(text: str, arguments: Collection[str]) -> str:
     """A docstring as Markdown.
 
-    >>> markdown("Doubled: 2 * x.\\n\\nx: a number. y: another.", {"x", "y"}).splitlines()
+    >>> markdown("Doubled: 2 * x. x: a number. y: another.", {"x", "y"}).splitlines()
     ['Doubled: 2 &#42; x.', '', '- `x`: a number.', '- `y`: another.']
     >>> markdown(">" ">> 1 + 1\\n2", set()).splitlines()
     ['```pycon', '>>> 1 + 1', '2', '```']
@@ -27,6 +27,7 @@ def markdown(text: str, arguments: Collection[str]) -> str:
         elif not part.startswith("    "):
             part = re.sub(r"(`[^`]*`)|([*<\[])", lambda found: found[1] or f"&#{ord(found[2])};", part)
             part = re.sub(r"(?:^|\n|(?<=[.;)]) )(\w+(?:, \w+)*): ", lambda found: listed(found, arguments), part)
+            part = part.replace("\n- ", "\n\n- ", 1)         # a list begins after an empty line
         parts.append(part.strip("\n"))
     return "\n\n".join(parts)
 

@@ -71,6 +71,42 @@ def test_the_python_of_a_page_runs_in_order(page: Path, folder: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+EMULATED = """
+from unittest import mock
+
+from emulator import Emulator, cupy
+from minidl.tensor import wrap
+
+emulator = Emulator(Path(__file__).parent)
+a = np.random.default_rng(0).standard_normal(1000).astype(np.float32)
+with emulator.running() as running, mock.patch.object(cupy, "empty", running.memory.empty):
+    there = wrap(cupy.asarray(a))
+    there.requires_grad = True
+    here, y = Tensor(a, requires_grad=True), leaky_relu(there)
+    y.backward(wrap(cupy.asarray(a)))
+    leaky_relu(here).backward(Tensor(a))
+    assert np.array_equal(np.array(y.data), leaky(a, 0.1))
+    assert np.array_equal(np.array(there.grad.data), here.grad.numpy())
+assert emulator.launched == {"leaky", "leaky_grad"}, emulator.launched
+"""
+
+
+def test_the_kernel_of_the_page_agrees_with_its_numpy(folder: Path) -> None:
+    """docs/own-kernel.md up to its training, on the emulated GPU."""
+    pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
+    from emulator import COMPILER
+
+    if COMPILER is None:
+        pytest.skip("the emulator needs Linux and a C++ compiler, g++ or c++")
+    page = ROOT / "docs" / "own-kernel.md"
+    (folder / "leaky.cu").write_text(*blocks(page, "cuda"), encoding="utf-8")
+    file = folder / "page.py"
+    file.write_text("\n".join([*blocks(page, "python")[:2], EMULATED]), encoding="utf-8")
+    done = subprocess.run([sys.executable, str(file)], cwd=folder, capture_output=True, text=True, timeout=300,
+                          env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"})
+    assert done.returncode == 0, done.stderr
+
+
 # ---------------------------------------------------------------- commands
 PROGRAMS = ("minidl", "python", "python3", "pip", "pre-commit", "ruff", "mypy", "mkdocs", "bash", "compute-sanitizer")
 WORDS = {"<model>": "lenet5", "<folder>": "folder", "<seed>": "1"}

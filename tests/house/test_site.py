@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import importlib
 import importlib.util
 import inspect
@@ -50,6 +51,18 @@ def test_the_reference_has_every_room(room: str) -> None:
 def test_the_reference_has_every_op() -> None:
     functions = {name: value for name, value in vars(ops).items() if inspect.isfunction(value) and name[0] != "_"}
     assert {name for name, value in functions.items() if not is_shown(value)} == set()
+
+
+def test_docstrings_become_markdown() -> None:
+    pytest.importorskip("griffe", reason="the site's tools are not installed: pip install -e '.[docs]'")
+    spec = importlib.util.spec_from_file_location("reference", ROOT / "docs" / "api" / "reference.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    done = doctest.testmod(module)
+    assert done.attempted > 0
+    assert done.failed == 0
 
 
 def test_the_site_builds_and_fetches_nothing(tmp_path: Path) -> None:
