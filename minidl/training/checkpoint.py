@@ -1,9 +1,9 @@
 """Checkpoints: all that a training needs to go on as if nothing had happened, in an HDF5 file.
 
-The file is as weights are (weights/hdf5.py), with arrays by their paths, /training/model/c1/weight and
-/training/optimizer/groups/0/velocities/0, and beside them /training/state, the rest as JSON, in which
-{"__array__": true} stands for the array of that path. It is written whole or not at all, and read with the names,
-shapes and dtypes that the running training has; anything else is refused.
+The file is as weights are: in the group "checkpoint" arrays by their paths, model/c1/weight and
+optimizer/groups/0/velocities/0, and beside them "state", the rest as JSON, in which {"__array__": true} stands for the
+array of that path. It is written whole or not at all, and read with the names, shapes and dtypes that the running
+training has; anything else is refused.
 """
 
 from __future__ import annotations
@@ -22,13 +22,12 @@ from typing import Any
 import numpy as np
 
 from ..version import __version__
-from ..weights.common import DTYPES, NAME, Kind, WeightsError, describe, digest, listed, shown
-from ..weights.files import File, opened, require_format, write
+from ..weights.common import Kind, WeightsError, choose_another, describe, listed, shown
+from ..weights.files import opened, require_format, values, write
 
-CHECKPOINT = Kind("minidl-checkpoint", 1, "training", "resume", "training.fit")
+KIND = Kind("minidl-checkpoint", 1, "checkpoint", "resume", "training.fit")
 MAX_STATE = 2**26                          # bytes of JSON
 NAMES = "checkpoint.h5", "checkpoint-previous.h5"
-
 ARRAY = {"__array__": True}
 
 State = dict[str, Any]
@@ -53,9 +52,8 @@ def write_state(path: str | os.PathLike[str], state: Mapping[str, Any]) -> None:
     if "state" in arrays or len(text) > MAX_STATE:
         raise ValueError(f"checkpoint: the state takes {len(text)} bytes beside its arrays but may take {MAX_STATE}; "
                          "hold large parts as arrays")
-    arrays["state"] = np.frombuffer(text, np.uint8)
-    write(CHECKPOINT, "checkpoint", path, arrays, {
-        "format": CHECKPOINT.format, "format_version": CHECKPOINT.version, "minidl_version": __version__,
+    write(KIND, "checkpoint", path, {**arrays, "state": np.frombuffer(text, np.uint8)}, {
+        "format": KIND.format, "format_version": KIND.version, "minidl_version": __version__,
         "state_bytes": len(text)})
 
 
@@ -67,12 +65,12 @@ def read_state(path: str | os.PathLike[str], like: Mapping[str, Any], optional: 
     """
     own: dict[str, np.ndarray] = {}
     _apart(like, "", own)
-    with opened(CHECKPOINT, path, len(own) + 1) as file:
-        require_format(CHECKPOINT, file, __version__)
+    with opened(KIND, path, len(own) + 1) as file:
+        require_format(KIND, file, __version__)
         size = file.attribute("state_bytes")
         if not isinstance(size, int) or not 2 <= size <= MAX_STATE:
-            raise WeightsError(f"has state_bytes {shown(size)} but must have a number up to {MAX_STATE}; choose a "
-                               f"file that {CHECKPOINT.writer} wrote")
+            raise WeightsError(f"has state_bytes {shown(size)} but must have a number up to {MAX_STATE}; "
+                               f"{choose_another(KIND)}")
         own["state"] = np.empty(size, np.uint8)
         there, all_seen = file.entries(own)
         expected = {name: describe(array.shape, array.dtype.name) for name, array in own.items()}
@@ -82,36 +80,23 @@ def read_state(path: str | os.PathLike[str], like: Mapping[str, Any], optional: 
         if wrong:
             raise WeightsError(f"does not fit this training: {listed(wrong, all_seen)}; build the model, optimizer "
                                "and callbacks that it was saved from")
-        arrays = _sound(file, {name: array for name, array in own.items() if name in there})
+        arrays, damaged = values(file, {name: own[name] for name in own if name in there})
+        if damaged:
+            raise WeightsError(f"is damaged: {listed(damaged)}; take the checkpoint before it")
         try:
             state = _together(json.loads(arrays.pop("state").tobytes()), "", arrays)
         except (ValueError, KeyError, TypeError, RecursionError):
             state = None
         if not isinstance(state, dict):
-            raise WeightsError(f"has a state that is not what {CHECKPOINT.writer} writes; take the checkpoint before "
-                               "it")
+            raise WeightsError(f"has a state that is not what {KIND.writer} writes; take the checkpoint before it")
     return state
-
-
-def _sound(file: File, own: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The arrays that the file has, as their checksums say."""
-    read = {name: file.read(name, like) for name, like in own.items()}
-    damaged = [f"{name} has sha256 {digest(array)} but its attribute says {shown(noted)}"
-               for name, (array, noted) in read.items() if digest(array) != noted]
-    if damaged:
-        raise WeightsError(f"is damaged: {listed(damaged)}; take the checkpoint before it")
-    return {name: array for name, (array, _) in read.items()}
 
 
 def _apart(value: Any, path: str, arrays: dict[str, np.ndarray]) -> Any:
     """A state without its arrays, which are put into `arrays`."""
     if isinstance(value, np.ndarray):
-        if value.dtype.name not in DTYPES:
-            raise TypeError(f"checkpoint: {path} is {value.dtype} but must be {', '.join(DTYPES[:-1])} or "
-                            f"{DTYPES[-1]}; convert it")
-        if not NAME.fullmatch(path) or path in arrays:
-            raise ValueError(f"checkpoint: {path!r} names {'two arrays' if path in arrays else 'an array'} but must be "
-                             "letters, digits, '_' and '-' with single dots in between, once; rename the key")
+        if path in arrays:
+            raise ValueError(f"checkpoint: {path!r} names two arrays; rename a key")
         arrays[path] = value
         return ARRAY
     if isinstance(value, (list, tuple)):

@@ -208,7 +208,10 @@ class _Plain:
 
     def epoch(self, done: int = 0) -> Iterator[int]:
         """An epoch's steps but for the first so many; after each, how many images it had."""
-        for step, (inputs, targets) in enumerate(self.train):
+        skipped = 0 if data.own_batches(self.train) == "__iter__" else done
+        if skipped:
+            self.train.skip(skipped)
+        for step, (inputs, targets) in enumerate(self.train, skipped):
             if step >= done:
                 self.rates.position.data[...] = step
                 inputs, targets = Tensor(inputs), Tensor(targets)
@@ -271,12 +274,10 @@ class _Compiled(_Plain):
         return _means(self.test_metrics, self.test.images_per_epoch, classes)
 
     def epoch(self, done: int = 0) -> Iterator[int]:
-        for number, size in enumerate(self.batches):
-            if number >= done:
-                if number == done:
-                    self.batches.position.data[...] = done - 1
-                self.classes = self.step(size)
-                yield size
+        self.train.skip(done)
+        for size in self.batches:
+            self.classes = self.step(size)
+            yield size
 
     def warm_up(self, place: Place) -> None:
         """Record what was recorded before the checkpoint: the steps after it are then replayed where they were, which

@@ -170,9 +170,8 @@ def read(kind: Kind, path: Path_, own: Mapping[str, np.ndarray], fits: str,
     """
     ties = ties_of(own)
     expected = {name: describe(array.shape, array.dtype.name) for name, array in own.items()}
-    state: dict[str, np.ndarray] = {}
     source: dict[str, str] = {}
-    damaged, apart = [], []
+    apart = []
     with opened(kind, path, len(own), form) as file:
         looked = look(file)
         aliases = _aliases(kind, file)
@@ -188,12 +187,7 @@ def read(kind: Kind, path: Path_, own: Mapping[str, np.ndarray], fits: str,
             raise WeightsError(f"was saved from {shown(file.attribute('model'))} and does not fit {shown(fits)}: "
                                f"{listed(wrong, all_seen)}; build the model that it was saved from, or write it anew "
                                f"with {kind.writer}")
-        for name in (name for name in own if name in stored):
-            state[name], noted = file.read(name, own[name])
-            if (sum_ := digest(state[name])) != noted:
-                damaged.append(f"{name} has sha256 {sum_} but its attribute says {shown(noted)}")
-            elif state[name].dtype == bool and state[name].view(np.uint8).max(initial=0) > 1:
-                damaged.append(f"{name} has values other than False and True")
+        state, damaged = values(file, {name: own[name] for name in own if name in stored})
         state |= {alias: state[name] for alias, name in aliases.items()}
         for name in own:                   # of several names of an array in the model, the first that is given counts
             first = source.setdefault(ties.get(name, name), name) if name in state else None
@@ -205,6 +199,19 @@ def read(kind: Kind, path: Path_, own: Mapping[str, np.ndarray], fits: str,
             raise WeightsError(f"does not fit {shown(fits)}: {listed(apart)} are one array in the "
                                "model but differ in the file; untie them in the model")
     return state | {name: state[source[ties.get(name, name)]] for name in own}, looked
+
+
+def values(file: File, like: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], list[str]]:
+    """The arrays of a file that are as `like` has them, and in words what of them is damaged."""
+    state: dict[str, np.ndarray] = {}
+    damaged = []
+    for name, array in like.items():
+        state[name], noted = file.read(name, array)
+        if (sum_ := digest(state[name])) != noted:
+            damaged.append(f"{name} has sha256 {sum_} but its attribute says {shown(noted)}")
+        elif state[name].dtype == bool and state[name].view(np.uint8).max(initial=0) > 1:
+            damaged.append(f"{name} has values other than False and True")
+    return state, damaged
 
 
 def require_format(kind: Kind, file: File, version: str) -> None:

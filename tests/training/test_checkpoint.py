@@ -30,7 +30,7 @@ import minidl
 from minidl import Tensor, data, nn, ops, optim, rng, zoo
 from minidl.compiler import step as compiled_steps
 from minidl.compiler.record import record
-from minidl.training import Interrupted, SaveBest, Step, fit
+from minidl.training import Interrupted, SaveBest, Step, checkpoint, fit
 from minidl.training.checkpoint import read_newest, read_state, write_state
 
 RESUMES = int(os.environ.get("MINIDL_RESUMES", "1"))
@@ -77,7 +77,8 @@ class Training:
         minidl.manual_seed(3)
         random_ = np.random.default_rng(3)
         c, side, batch = {"lenet5": (1, 32, 16), "krizhevsky2009": (3, 32, 4), "mixed": (2, 8, 8)}[net]
-        if net == "mixed":                 # a frozen layer, a running mean, dropout, two groups and an average
+        augment = data.Augment(crop=1, flip=True, cutout=2) if net == "mixed" else None
+        if net == "mixed":                 # frozen, running mean, dropout, two groups, augmented, averaged
             self.model: nn.Module = nn.Sequential(
                 nn.Conv2d(2, 4, 3), Centred(4), nn.ReLU(), nn.Flatten(), nn.Dropout(0.3), nn.Linear(144, 16), nn.Tanh(),
                 nn.Dropout(0.1), nn.Linear(16, 10))
@@ -95,7 +96,8 @@ class Training:
         def loader(split: str, count: int, shuffle: bool) -> data.DataLoader:
             images = random_.integers(0, 256, (count, c, side, side), np.uint8)
             return data.DataLoader(data.Dataset("mine", split, images, random_.integers(0, 10, count)), batch,
-                                   shuffle=shuffle, seed=5, mean=[0.5] * c, std=[0.25] * c, device=device)
+                                   shuffle=shuffle, seed=5, mean=[0.5] * c, std=[0.25] * c, device=device,
+                                   augment=augment if shuffle else None)
         self.train, self.test = loader("train", 11 * batch - 2, True), loader("test", 3 * batch - 1, False)
         self.compiled = compiled
 
@@ -326,8 +328,8 @@ def like_of(path: Path) -> dict[str, Any]:
 
     found: dict[str, Any] = {}
     with h5py.File(path) as file:
-        file.visititems(lambda name, item: found.update({name.replace("/", "."): item[()]})
-                        if isinstance(item, h5py.Dataset) and name != "state" else None)
+        file["checkpoint"].visititems(lambda name, item: found.update({name.replace("/", "."): item[()]})
+                                      if isinstance(item, h5py.Dataset) and name != "state" else None)
     return found
 
 
@@ -516,9 +518,9 @@ def test_a_state_comes_back(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("state", "kind", "message"), [
     ({"a": object()}, TypeError, "checkpoint: a state holds a object but may hold arrays, numbers, texts, lists and"),
-    ({"a": np.array([1j])}, TypeError, "checkpoint: a is complex128 but must be float32, "),
-    ({"a b": np.ones(1)}, ValueError, "checkpoint: 'a b' names an array but must be letters"),
-    ({"a": {"b": np.ones(1)}, "a.b": np.ones(1)}, ValueError, "checkpoint: 'a.b' names two arrays but must be"),
+    ({"a": np.array([1j])}, TypeError, "checkpoint: a is complex128 but must be float32, float64, "),
+    ({"a b": np.ones(1)}, ValueError, "checkpoint: parameter name 'a b' must be letters, digits"),
+    ({"a": {"b": np.ones(1)}, "a.b": np.ones(1)}, ValueError, "checkpoint: 'a.b' names two arrays; rename a key"),
     ({"state": np.ones(1)}, ValueError, "checkpoint: "),
 ])
 def test_a_state_that_no_file_can_hold(state: Any, kind: type[Exception], message: str, tmp_path: Path) -> None:
@@ -529,21 +531,22 @@ def test_a_state_that_no_file_can_hold(state: Any, kind: type[Exception], messag
 
 def test_weights_are_not_a_checkpoint(tmp_path: Path) -> None:
     minidl.save(nn.Linear(2, 1), tmp_path / "w.h5")
-    with pytest.raises(ValueError, match=r"^resume: '.*w.h5' has format 'minidl' 1 but must have 'minidl-checkpoint' "
-                                         r"1; choose a file that training.fit wrote$"):
+    with pytest.raises(ValueError, match=r"^resume: '.*w.h5' has format 'minidl' but must have the fixed-length text "
+                                         r"'minidl-checkpoint'; choose a file that training.fit wrote$"):
         read_state(tmp_path / "w.h5", {})
     write_state(tmp_path / "c.h5", STATE)
     with pytest.raises(ValueError, match=r"^load: '.*c.h5' has format 'minidl-checkpoint' but must have"):
         minidl.load(nn.Linear(2, 1), tmp_path / "c.h5")
 
 
-def test_hostile_checkpoints_are_refused_as_weights_are(tmp_path: Path) -> None:
+def test_hostile_checkpoints_are_refused_as_weights_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the recipes for weights, on a checkpoint of the same net."""
     from test_hostile_weights import RECIPES, net
 
-    good, path = {"model": dict(net().state_dict()), "place": {"step": 1}}, tmp_path / "hostile.h5"
-    good["model"] = {name: np.array(array) for name, array in good["model"].items()}
-    write_state(path, good)
+    monkeypatch.setattr(checkpoint, "KIND", checkpoint.KIND._replace(group="model"))       # where they look
+    good: dict[str, Any] = {name: np.array(array) for name, array in net().state_dict().items()}
+    path = tmp_path / "hostile.h5"
+    write_state(path, {**good, "place": 1})
     content, refused, tried = path.read_bytes(), 0, 0
     for name, recipe in RECIPES.items():
         path.write_bytes(content)
@@ -555,8 +558,8 @@ def test_hostile_checkpoints_are_refused_as_weights_are(tmp_path: Path) -> None:
         faulthandler.dump_traceback_later(60, exit=True)               # of what never ends
         try:
             state = read_state(path, good)
-            assert state["place"] == good["place"], name
-            assert all(np.array_equal(state["model"][n], array) for n, array in good["model"].items()), name
+            assert state["place"] == 1, name
+            assert all(np.array_equal(state[n], array) for n, array in good.items()), name
         except ValueError as error:
             said = str(error)
             assert said.startswith(f"resume: '{path}' "), name

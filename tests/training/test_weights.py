@@ -18,7 +18,7 @@ import pytest
 import minidl
 from minidl import Tensor, zoo
 from minidl.weights import WEIGHTS, WeightsError, files, hdf5, load, read_metadata, save
-from minidl.weights.common import Meter
+from minidl.weights.common import Meter, listed
 
 
 class Net:
@@ -350,8 +350,8 @@ def test_no_more_than_20_names_that_the_model_does_not_have_are_told(tmp_path, e
 def test_the_first_of_what_is_wrong_are_told(lengths, told, more):
     """Up to 20, in 3,000 characters, but one at least; none of those behind one that is left out."""
     items = [letter * length for letter, length in zip("abcdefghijklmnopqrstu", lengths)]
-    assert weights._listed(items) == "; ".join(items[:told]) + more
-    assert weights._listed(items, False) == "; ".join(items[:told]) + "; more"
+    assert listed(items) == "; ".join(items[:told]) + more
+    assert listed(items, False) == "; ".join(items[:told]) + "; more"
 
 
 def stumble(path, left):
