@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import minidl
-from minidl import Tensor, zoo
+from minidl import Tensor, weights, zoo
 from minidl.weights import WEIGHTS, WeightsError, files, hdf5, load, read_metadata, save
 from minidl.weights.common import Meter, listed
 
@@ -179,7 +179,9 @@ OLD = zlib.decompress(base64.b85decode(
     'Q8u$(Wk;^V8Q~7~B@RMNu#hgnN)X|3B8eT)h`Wjtg(r*Yx6ccAbWH2N0fj#te*'))
 
 
-def test_a_file_without_buffers_and_ties_is_as_it_was(tmp_path):
+def test_a_file_without_buffers_and_ties_is_as_it_was(tmp_path, monkeypatch):
+    """As version 0.1.0 wrote it, but for the version."""
+    monkeypatch.setattr(weights, "__version__", "0.1.0")
     (tmp_path / "w.h5").write_bytes(OLD)
     model = minidl.nn.Sequential(a=minidl.nn.Linear(2, 1), b=minidl.nn.Linear(1, 1, bias=False))
     load(model, tmp_path / "w.h5")
