@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -88,3 +90,26 @@ def canaries(monkeypatch: pytest.MonkeyPatch) -> Iterator[Canaries]:
     monkeypatch.setattr(launch, "empty", found.empty)
     yield found
     found.check()
+
+
+# ---------------------------------------------------------------- of commands
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In an empty folder, with an empty cache and no network."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MINIDL_CACHE", str(tmp_path / "cache" / "minidl"))
+    monkeypatch.setenv("MINIDL_OFFLINE", "1")
+    monkeypatch.delenv("MINIDL_DATA", raising=False)
+
+
+@pytest.fixture
+def without(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """without(*names): as if packages were not installed."""
+    found = importlib.util.find_spec
+
+    def hide(*names: str) -> None:
+        monkeypatch.setattr(importlib.util, "find_spec",
+                            lambda name, *rest: None if name in names else found(name, *rest))
+        for name in names:
+            monkeypatch.setitem(sys.modules, name, None)   # an import of it is a ModuleNotFoundError
+    return hide

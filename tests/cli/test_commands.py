@@ -18,6 +18,8 @@ import minidl
 from minidl import cli, data, nn, zoo
 from minidl.cli import doctor
 
+pytestmark = pytest.mark.usefixtures("elsewhere")
+
 ROOT = Path(__file__).resolve().parents[2]
 
 

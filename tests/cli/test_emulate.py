@@ -14,6 +14,8 @@ from minidl.cli.emulate import filled, sizes, value
 from minidl.emulator import COMPILER
 from minidl.emulator.watch import Kernel, Parameter
 
+pytestmark = pytest.mark.usefixtures("elsewhere")
+
 if COMPILER is None:
     pytest.skip("the emulator needs Linux and a C++ compiler, g++ or c++", allow_module_level=True)
 

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.usefixtures("elsewhere")
+
 ROOT = next(folder for folder in Path(__file__).resolve().parents if (folder / "setup.cfg").exists())
 LEFT = {".git", ".venv", "venv", "build", "dist", "runs", "data"}      # at the top of a checkout, of no package
 NOT_SHIPPED = ("__pycache__", ".pyc", ".so", ".o")

@@ -13,6 +13,8 @@ import minidl
 from minidl import cli, data, nn, ops, zoo
 from minidl.cli.predict import picture
 
+pytestmark = pytest.mark.usefixtures("elsewhere")
+
 Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed: pictures cannot be read")
 
 

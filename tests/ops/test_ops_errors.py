@@ -16,6 +16,7 @@ import pytest
 import minidl
 from minidl import Tensor, device, ops, optim
 from minidl.mode import no_grad
+from minidl.ops import sources
 from minidl.ops._backend import primitives_of
 from minidl.ops.cpu import parallel
 
@@ -182,6 +183,12 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
                       "add: got no Tensor but needs at least one; wrap an input in minidl.Tensor"),
     "seed": (lambda: minidl.manual_seed(-1), ValueError,
              r"manual_seed: seed is -1 but must be an int in \[0, 2\*\*64\)"),
+    "state of the stream": (lambda: minidl.rng.set_state((0, -1)), ValueError,
+                            r"set_state: state is \(0, -1\) but must be \(seed, counter\), ints in "),
+    "no such kernel": (lambda: sources.parameters("", "scale"), ValueError,
+                       r"kernel: there is no __global__ void scale\(...\) in the source; correct the name"),
+    "no such struct": (lambda: sources.struct("Nothing"), ValueError,
+                       r"kernel: there is no struct Nothing \{...\}; in the sources; correct the name"),
     "seed 1.5": (lambda: minidl.manual_seed(1.5), ValueError,  # type: ignore[arg-type]
                  "manual_seed: seed is 1.5 but must be an int"),
     **{f"threads {wanted!r}": (lambda wanted=wanted: cores(wanted), ValueError,  # type: ignore[misc]

@@ -290,7 +290,7 @@ def test_one_command_does_the_whole_job(tmp_path: Path, capsys: pytest.CaptureFi
     lines = capsys.readouterr().out.strip().splitlines()
     assert re.fullmatch(r"lenet5 on synthetic-digits: test accuracy \d+\.\d\d % after 1 epoch in \d+\.\d s \(cpu\)",
                         lines[-1])
-    assert lines[-2].startswith("epoch  1/1: loss ")
+    assert lines[1].startswith("epoch  1/1: loss ")
     config = json.loads((tmp_path / "out/config.json").read_text())
     assert (config["model"], config["data"], config["device"]) == ("lenet5", "synthetic-digits", "cpu")
     assert config["train_images"] == 256
