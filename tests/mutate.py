@@ -429,8 +429,10 @@ def take_notes(copies: list[Copy], names: list[str], file: Path | None) -> Reach
         made = copies[number].folder / "notes.json"
         status = copies[number].run(notes=made, part=(number, len(copies)))
         if status not in (0, 1, 5) or not made.exists():       # or what notes was ended
+            said = (copies[number].folder / "output").read_text(errors="replace")
+            fatal = said.find("Fatal Python error")
             sys.exit(f"mutate: the suite itself ended with {status}: "
-                     f"{(copies[number].folder / 'output').read_text()[-2000:]}")
+                     f"{said[fatal:][:2000] if fatal >= 0 else said[-2000:]}")
         return json.loads(made.read_text())
 
     with ThreadPoolExecutor(len(copies)) as pool:
