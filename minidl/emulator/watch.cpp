@@ -77,6 +77,7 @@ bool race(const Access& before, const Access& now) {
 }
 
 void look(const void* address, int size, bool writes, bool atomic, void* from) {
+    if (regions.empty()) return;                         // no launch: a library sets its own values as it is loaded
     auto at = (const unsigned char*)address;
     auto mine = stacks.get() + (size_t)current * STACK;
     if (at >= mine && at + size <= mine + STACK) return;                       // a variable of its own
@@ -133,7 +134,8 @@ int add_image(dl_phdr_info* info, size_t, void* within) {
 }  // namespace
 
 extern "C" {
-// A launch: all is forgotten, then each array is named, then `watch_launch` names what the kernel itself has.
+// A launch: all is forgotten, then each array is named, then `watch_launch` names what the kernel itself has. After it
+// all is forgotten again.
 void watch_start() {
     found = 0;
     acquired = false;

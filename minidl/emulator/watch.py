@@ -161,6 +161,7 @@ class Kernel:
         faults = self._faults(arrays, block)
         if message and not any(what == OUTSIDE for what, _ in faults):
             faults[message, frozenset()] = f"{self.file.name}: {message.decode()}"
+        self._watch.watch_start()
         return {name: array.get() for name, array in arrays.items()}, faults
 
     # ---------------------------------------------------------------- what is said of a fault

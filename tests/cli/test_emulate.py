@@ -219,6 +219,18 @@ def test_a_source_that_cannot_be_run_is_refused(source: str, name: str | None, e
         Kernel("kernel.cu", name)
 
 
+def test_what_a_library_sets_as_it_is_loaded_is_no_access_of_a_kernel() -> None:
+    """Twice: the second is loaded after a launch of the first."""
+    Path("table.cu").write_text("""
+        struct Table { int n; Table(int k) { volatile int v = k; n = v; } };
+        static Table table(5);
+        extern "C" __global__ void fill(float* y, int n) { if (threadIdx.x < n) y[threadIdx.x] = table.n; }
+    """)
+    for _ in range(2):
+        run = Kernel("table.cu").run(1, 4, {"y": np.zeros(3, np.float32), "n": 3})
+        assert (run.arrays["y"].tolist(), run.faults) == ([5.0, 5.0, 5.0], [])
+
+
 @pytest.fixture
 def add() -> Kernel:
     Path("add.cu").write_text(ADD)
