@@ -222,7 +222,7 @@ def run(args: argparse.Namespace) -> None:
             board(metrics)
 
     start = time.perf_counter()
-    with going_on(folder):
+    with folder, going_on(folder):
         history = fit(model, optimizer, train_loader, test_loader, epochs=args.epochs, schedule=schedule,
                       progress=not args.no_progress, say=say, callbacks=report, compiled=args.compile,
                       checkpoints=folder.path, save_every=args.save_every, resume=bool(args.resume))

@@ -61,8 +61,18 @@ class RunFolder:
         folder._take()
         return folder
 
+    def close(self) -> None:
+        """The run has ended: another process may go on with it. It is also the end of `with RunFolder(...)`."""
+        self._lock.close()
+
+    def __enter__(self) -> RunFolder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def _take(self) -> None:
-        """Keep other processes out for as long as this object lives, where the system has locks."""
+        """Keep other processes out until `close`, or for as long as this object lives, where the system has locks."""
         weakref.finalize(self, self._lock.close)
         with suppress(ImportError):
             import fcntl

@@ -189,7 +189,10 @@ def test_two_processes_are_never_at_one_run() -> None:
     with pytest.raises(ValueError, match=r"^run folder: another process is at the run in run; wait for its end"):
         RunFolder.again("run")
     del folder
-    RunFolder.again("run")
+    with RunFolder.again("run") as folder:
+        pass
+    RunFolder.again("run").close()                     # although the one before lives
+    assert folder.path == Path("run")
 
 
 def test_threads_are_those_that_were_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
