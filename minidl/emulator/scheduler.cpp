@@ -31,7 +31,7 @@ struct Thread {
 };
 
 Thread threads[MOST_THREADS];
-std::unique_ptr<unsigned char[]> stacks(new unsigned char[MOST_THREADS * STACK]);
+std::unique_ptr<unsigned char[]> stacks;                  // of all threads, while a kernel runs
 alignas(1024) unsigned char store[EDGE + MOST_SHARED + EDGE];
 alignas(16) unsigned char exchanged[2][MOST_THREADS][EXCHANGED];
 ucontext_t scheduler;
@@ -173,16 +173,9 @@ void run_block(int count, std::mt19937& random) {
         for (int i = 0; i < count; ++i) threads[i].state = READY;
     }
 }
-}  // namespace
 
-// sizes: of the grid (3), of a block (3), bytes of dynamic shared memory, and a seed for
-// the order of threads. shared to shared_end: the kernel's own shared arrays. Empty where all went well.
-extern "C" const char* run_grid(const int* sizes, unsigned char* shared, unsigned char* shared_end,
-                                void (*thread)(void**), void** arguments) {
+const char* run_blocks(const int* sizes, unsigned char* shared, unsigned char* shared_end) {
     std::mt19937 random(sizes[7]);
-    body = thread;
-    given = arguments;
-    *message = 0;
     gridDim = {(unsigned)sizes[0], (unsigned)sizes[1], (unsigned)sizes[2]};
     blockDim = {(unsigned)sizes[3], (unsigned)sizes[4], (unsigned)sizes[5]};
     size_t bytes = sizes[6];
@@ -208,4 +201,18 @@ extern "C" const char* run_grid(const int* sizes, unsigned char* shared, unsigne
                 if (*message) return message;
             }
     return message;
+}
+}  // namespace
+
+// sizes: of the grid (3), of a block (3), bytes of dynamic shared memory, and a seed for
+// the order of threads. shared to shared_end: the kernel's own shared arrays. Empty where all went well.
+extern "C" const char* run_grid(const int* sizes, unsigned char* shared, unsigned char* shared_end,
+                                void (*thread)(void**), void** arguments) {
+    body = thread;
+    given = arguments;
+    *message = 0;
+    stacks.reset(new unsigned char[MOST_THREADS * STACK]);
+    const char* result = run_blocks(sizes, shared, shared_end);
+    stacks.reset();                                      // a process may hold many kernels
+    return result;
 }
