@@ -18,7 +18,7 @@ import pytest
 import minidl
 from minidl import Tensor, data, device, nn, optim, zoo
 from minidl.cli import train as cli
-from minidl.training import RunFolder, evaluate, fit, read_metrics, train_step
+from minidl.training import RunFolder, evaluate, fit, machine, read_metrics, train_step
 
 ROOT = Path(__file__).resolve().parents[2]
 QUICK = ["--data", "synthetic-digits", "--limit-train", "256", "--limit-test", "128", "--epochs", "1",
@@ -282,6 +282,15 @@ def test_a_line_that_is_no_metrics_is_named(tmp_path: Path, line: str) -> None:
     (tmp_path / "metrics.jsonl").write_text('{"epoch": 1}\n' + line + '\n{"epoch": 2}\n')
     with pytest.raises(ValueError, match=rf"^metrics: line 2 of {tmp_path}/metrics.jsonl is b.* but must be an object"):
         read_metrics(tmp_path)
+
+
+def test_the_processor_is_told_by_its_model() -> None:
+    facts = Path("/proc/cpuinfo")
+    models = [line.partition(":")[2].strip() for line in facts.read_text().splitlines()
+              if line.startswith("model name")] if facts.exists() else []
+    if not models:
+        pytest.skip("this system does not tell its processor's model")
+    assert machine()["processor"] == models[0]
 
 
 # ------------------------------------------------------------------ the command line
