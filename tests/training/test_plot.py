@@ -172,6 +172,7 @@ def test_the_test_set_is_found_by_what_the_run_says(finished: Path, monkeypatch:
     (finished / "config.json").write_text(json.dumps({**config, "data": "cifar10"}))
     for name in ("HOME", "XDG_CACHE_HOME", "MINIDL_CACHE"):
         monkeypatch.setenv(name, str(finished))
+    monkeypatch.delenv("MINIDL_DATA", raising=False)
     monkeypatch.chdir(finished)
     assert "The test set is not on this machine" in plot.report(finished).read_text(encoding="utf-8")
 
