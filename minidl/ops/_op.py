@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial, wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
@@ -63,6 +63,8 @@ def op(body: Callable[..., Any] | None = None, *, index: tuple[str, ...] = (), n
 
     @wraps(body)
     def call(*inputs: Any, **options: Any) -> Tensor:
+        if options and not options.keys() <= named.keys():
+            options = renamed(name, options, named)
         if len(inputs) != arity and not variadic:
             inputs = _bind(name, inputs_of, inputs, options, [*named])
         arrays: list[Any] = []
@@ -85,10 +87,8 @@ def op(body: Callable[..., Any] | None = None, *, index: tuple[str, ...] = (), n
                 sources.append(None)
                 need.append(False)
         if options and not options.keys() <= named.keys():
-            options = {option if option in named else ALSO.get(option, option): v for option, v in options.items()}
-            if not options.keys() <= named.keys():
-                raise TypeError(f"{name}: does not take {', '.join(sorted(options.keys() - named.keys()))}; it takes "
-                                f"{', '.join(p.name for p in parameters)}")
+            raise TypeError(f"{name}: does not take {', '.join(sorted(options.keys() - named.keys()))}; it takes "
+                            f"{', '.join(p.name for p in parameters)}")
         if first is None:
             raise TypeError(f"{name}: got no Tensor but needs at least one; wrap an input in minidl.Tensor(...)")
         if floating and first.dtype.kind != "f":
@@ -123,12 +123,23 @@ def op(body: Callable[..., Any] | None = None, *, index: tuple[str, ...] = (), n
     return call
 
 
+def renamed(name: str, options: dict[str, Any], own: Collection[str] = ()) -> dict[str, Any]:
+    """Options by the names that they have here. Raises TypeError for one that is given by two names."""
+    found: dict[str, Any] = {}
+    for option, value in options.items():
+        here = option if option in own else ALSO.get(option, option)
+        if here in found:
+            raise TypeError(f"{name}: {here} is given twice, as {found[here]!r} and {value!r}; give it once")
+        found[here] = value
+    return found
+
+
 def also(function: Callable[P, R]) -> Callable[P, R]:
     """A function whose options are also known by the names that others have for them."""
     @wraps(function)
     def call(*arguments: P.args, **options: P.kwargs) -> R:
         if not options.keys() <= takes:
-            options = {ALSO.get(option, option): value for option, value in options.items()}  # type: ignore[assignment]
+            options = renamed(function.__name__, options, takes)  # type: ignore[assignment]
         return function(*arguments, **options)
 
     takes = inspect.signature(function).parameters.keys()

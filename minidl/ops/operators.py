@@ -10,7 +10,7 @@ import numpy as np
 from ..mode import mode
 from ..tensor import Tensor, mark_changed
 from ._backend import backend_of
-from ._op import ALSO, _check_same, _number
+from ._op import _check_same, _number, renamed
 from .activation import tanh
 from .basic import (
     Number,
@@ -108,9 +108,13 @@ def _sizes(args: tuple[Any, ...]) -> tuple[int, ...]:
 def _reduction(name: str, function: Callable[..., Tensor], *names: str) -> Callable[..., Tensor]:
     """The method of a reduction, also as NumPy's functions call it: np.sum(t) is t.sum(axis=None, out=None)."""
     def method(x: Tensor, axis: Any = None, *positional: Any, **options: Any) -> Tensor:
-        options = {ALSO.get(k, k): v for k, v in options.items() if not (k in ("dtype", "out") and v is None)}
-        options |= dict(zip(names, positional, strict=False))
-        axis = options.pop("axis", axis)
+        given = [("axis", axis)] * (axis is not None) + list(zip(names, positional, strict=False))
+        options = renamed(name, {k: v for k, v in options.items() if not (k in ("dtype", "out") and v is None)})
+        for option, value in given:
+            if option in options:
+                raise TypeError(f"{name}: {option} is given twice, as {value!r} and {options[option]!r}; give it once")
+            options[option] = value
+        axis = options.pop("axis", None)
         wrong = [k for k in options if k not in names] + list(map(repr, positional[len(names):]))
         if wrong:
             raise TypeError(f"{name}: does not take {', '.join(wrong)}; it takes {', '.join(('axis', *names))}, as in "
