@@ -110,7 +110,7 @@ def activation(name: str, value: Elementwise, grad: Callable[[Array, Array], Arr
     _enter(cpu, cpu_activation, name, cpu._quiet(lambda x: elementwise(row.value, x)),
            cpu._quiet(lambda gy, y: elementwise(row.grad, gy, y)))
     if there := _cuda():
-        room = sys.modules["minidl.ops.cuda.activation"]
+        room = sys.modules["minidl.ops.cuda.activation.elementwise"]
         room.launch.GENERATED["include/activations.cuh"] += room.STRUCT.format(name, cuda_value, cuda_grad)
         _enter(there, room, name, functools.partial(room._elementwise, "activation", name),
                functools.partial(room._elementwise, "activation_grad_x", name))

@@ -114,7 +114,7 @@ class Emulator(Compiler):
             for name, value in {"_module": module, "_launch": self._launch, "_ndarray": Memory, "empty": memory.empty,
                                 "_current_device": lambda: 0, "_current_stream": lambda: stream,
                                 "_make_ready": lambda device: None, **facts}.items():
-                for room in (launch, launch.device, launch.kernels, launch.memory):
+                for room in (launch, launch.device, launch.grid, launch.kernels, launch.memory):
                     if hasattr(room, name):
                         patch.setattr(room, name, value)
             patch.setitem(BACKENDS, Memory, cuda)

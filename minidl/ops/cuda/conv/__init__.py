@@ -15,11 +15,12 @@ import numpy as np
 from ....device import precision
 from ...geometry import ConvGeometry, PoolGeometry
 from ...primitives import Array
-from ..activation import VALUES
-from ..pool import avg_pool2d, avg_pool2d_grad_act, in_squares
+from ..activation.elementwise import VALUES
+from ..pool import avg_pool2d, avg_pool2d_grad_act
+from ..pool.average import in_squares
 from .auto import Launcher, fastest
 from .bias import sum_maps
-from .papers import direct, krizhevsky, tiled, unroll
+from .papers import direct, gemm, krizhevsky, tiled, unroll
 from .product import implicit_gemm
 from .resident import tensor_core_image, wgmma, whole_image, winograd
 from .resident.planned import Gradients, Outputs
@@ -66,8 +67,8 @@ ALGORITHMS: dict[str, Algorithm] = {
     "tiled": Algorithm(tiled.y, tiled.dx, tiled.dw, tiled.refuses),
     "tiled_constant": Algorithm(tiled.constant_y, tiled.constant_dx, None, tiled.constant_refuses),
     "krizhevsky": Algorithm(krizhevsky.y, None, krizhevsky.dw, krizhevsky.refuses),
-    "unroll": Algorithm(unroll.unroll_y, unroll.unroll_dx, unroll.unroll_dw, unroll.refuses),
-    "gemm": Algorithm(unroll.gemm_y, unroll.gemm_dx, unroll.gemm_dw, unroll.refuses, tried=True),
+    "unroll": Algorithm(unroll.y, unroll.dx, unroll.dw, unroll.refuses),
+    "gemm": Algorithm(gemm.y, gemm.dx, gemm.dw, gemm.refuses, tried=True),
     "implicit_gemm": Algorithm(implicit_gemm.y, implicit_gemm.dx, implicit_gemm.dw, implicit_gemm.refuses, tried=True),
     "whole_image": _one_launch(whole_image.OUTPUTS, whole_image.dx, whole_image.GRADIENTS, whole_image.refuses),
     "winograd": _one_launch(winograd.OUTPUTS, None, winograd.GRADIENTS, winograd.refuses),

@@ -15,7 +15,6 @@ from .. import launch
 
 __all__ = ["advance", "gather", "next_batch", "next_rows"]
 
-THREADS = 256
 WORDS: dict[np.dtype, launch.Constant] = {         # what rows are copied as
     np.dtype(np.int32): ("WORD", "int"), np.dtype(np.uint8): ("WORD", "unsigned char")}
 
@@ -66,8 +65,8 @@ def next_rows(rows: Array, order: Array, position: Array, batch: int, n: int) ->
     word = _word(rows, size)
     if y.size:
         launch.kernel("data/rows.cu", "next_rows", WORDS[word])(
-            _grid(launch.blocks(y.nbytes, THREADS * word.itemsize)), (THREADS,), _flat(rows, word), order, position,
-            _flat(y, word), len(order), batch, n, size // word.itemsize)
+            _grid(launch.blocks(y.nbytes, launch.THREADS * word.itemsize)), (launch.THREADS,), _flat(rows, word), order,
+            position, _flat(y, word), len(order), batch, n, size // word.itemsize)
     return y
 
 
@@ -91,7 +90,7 @@ def _start(name: str, y: Array, planes: int, given: tuple[Any, ...], augment: Au
     if augment is not None:
         crop, flip, cutout = augment
         name, given = f"augmented_{name}", (*given, key, crop, int(flip), cutout)
-    launch.kernel("data/gather.cu", name, launch.real(y.dtype))(_grid(planes), (THREADS,), *given)
+    launch.kernel("data/gather.cu", name, launch.real(y.dtype))(_grid(planes), (launch.THREADS,), *given)
 
 
 def _grid(planes: int) -> tuple[int]:

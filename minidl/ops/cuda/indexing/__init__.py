@@ -14,7 +14,6 @@ from .. import launch
 
 __all__ = ["getitem_grad_x"]
 
-THREADS = 256
 FILE = "indexing/scatter.cu"
 CONFIGURATIONS = [(FILE, (launch.real(dtype),)) for dtype in launch.C_NAME]
 
@@ -28,6 +27,6 @@ def getitem_grad_x(gy: Array, index: Any, shape: tuple[int, ...], once: bool) ->
     taken = cupy.arange(math.prod(shape), dtype=np.int64).reshape(shape)[index].ravel()
     order = cupy.argsort(taken)            # stable: equal elements stay in the order in which they were taken
     launch.kernel(FILE, "scatter", launch.real(gy.dtype))(
-        (launch.blocks(gy.size, THREADS),), (THREADS,), gy, taken[order],
+        (launch.blocks(gy.size, launch.THREADS),), (launch.THREADS,), gy, taken[order],
         order, gx, gy.size)
     return gx

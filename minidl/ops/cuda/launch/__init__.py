@@ -1,5 +1,6 @@
 """How kernels run: the text of a .cu file (ops/sources.py), the function compiled from it and its launch (kernels.py),
-memory for its results (memory.py), and facts about the device (device.py).
+how work is shared among blocks and threads (grid.py), memory for results (memory.py), and facts about the device
+(device.py).
 
 `kernel("pool/pool.cu", "avg_pool2d", real(x.dtype))` gives the function compiled with those constants (`-D`), the
 same object each time. What it takes is read off its parameter list in the source, so that a call with an array of
@@ -21,12 +22,14 @@ from ...sources import (
     source,
     struct,
 )
-from .device import blocks, compiler_version, compute_capability, most_shared, multiprocessors
+from .device import compiler_version, compute_capability, most_shared, multiprocessors
+from .grid import THREADS, blocks, lanes_per_row, spread
 from .kernels import MAX_ELEMENTS, Arguments, Kernel, by_value, generated, kernel
 from .memory import empty, ones_like
 
 __all__ = [
-    "C_NAME", "FOLDER", "GENERATED", "HOPPER", "MAX_ELEMENTS", "TYPES", "Arguments", "Constant", "Kernel",
-    "blocks", "by_value", "compiler_version", "compute_capability", "empty", "generated", "kernel", "most_shared",
-    "multiprocessors", "ones_like", "options", "parameters", "pasted", "real", "source", "struct",
+    "C_NAME", "FOLDER", "GENERATED", "HOPPER", "MAX_ELEMENTS", "THREADS", "TYPES", "Arguments", "Constant", "Kernel",
+    "blocks", "by_value", "compiler_version", "compute_capability", "empty", "generated", "kernel", "lanes_per_row",
+    "most_shared", "multiprocessors", "ones_like", "options", "parameters", "pasted", "real", "source", "spread",
+    "struct",
 ]

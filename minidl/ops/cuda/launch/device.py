@@ -28,8 +28,3 @@ def compiler_version() -> tuple[int, int]:
 def most_shared() -> int:
     """Bytes of shared memory that one block may ask for."""
     return cupy.cuda.Device().attributes["MaxSharedMemoryPerBlockOptin"]
-
-
-def blocks(count: int, threads: int) -> int:
-    """How many blocks of some threads cover a count; at least one, since a grid is never empty."""
-    return max(1, -(-count // threads))

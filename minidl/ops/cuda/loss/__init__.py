@@ -8,7 +8,6 @@ import numpy as np
 
 from ...primitives import Array
 from .. import launch
-from ..activation import THREADS, lanes_a_row
 
 __all__ = ["check_labels", "cross_entropy", "cross_entropy_grad_x", "cross_entropy_with_grad", "update_metrics"]
 
@@ -25,7 +24,7 @@ def _one_block(n: int, classes: int) -> tuple[int, int] | None:
     """(threads, lanes a row) for one block to do all rows, at once if it can; None where they are too many."""
     if n > MOST_THREADS or n * classes > ONE_BLOCK:
         return None
-    lanes = min(32, lanes_a_row(classes))
+    lanes = min(32, launch.lanes_per_row(classes))
     while lanes > 1 and n * lanes > MOST_THREADS:
         lanes //= 2
     return min(MOST_THREADS, 32 * launch.blocks(n * lanes, 32)), lanes
@@ -47,10 +46,10 @@ def cross_entropy(x: Array, labels: Array, reduction: str, smoothing: float) -> 
         launch.kernel("loss/cross_entropy.cu", "cross_entropy_all", real)(
             (1,), (threads,), x, labels, log_p, total, n, classes, lanes, smoothing, 1 - smoothing, divisor)
         return total, log_p
-    losses, lanes = launch.empty((n,), x.dtype), lanes_a_row(classes)
+    losses, lanes = launch.empty((n,), x.dtype), launch.lanes_per_row(classes)
     launch.kernel("loss/cross_entropy.cu", "cross_entropy_rows", real)(
-        (launch.blocks(n * lanes, THREADS),), (THREADS,), x, labels, log_p, losses, n, classes, lanes, smoothing,
-        1 - smoothing)
+        (launch.blocks(n * lanes, launch.THREADS),), (launch.THREADS,), x, labels, log_p, losses, n, classes, lanes,
+        smoothing, 1 - smoothing)
     if reduction == "none":
         return losses, log_p
     total = launch.empty((), x.dtype)
@@ -63,9 +62,8 @@ def cross_entropy_grad_x(gy: Array, log_p: Array, labels: Array, reduction: str,
     """(softmax - target) * gy, with gy a number an image or one for all."""
     n, classes = log_p.shape
     gx = launch.empty(log_p.shape, log_p.dtype)
-    grid = min(launch.blocks(gx.size, THREADS), 16 * launch.multiprocessors())
     launch.kernel("loss/cross_entropy.cu", "cross_entropy_grad_x", launch.real(log_p.dtype))(
-        (grid,), (THREADS,), gy, log_p, _wide(labels), gx, gx.size, classes,
+        (launch.spread(gx.size),), (launch.THREADS,), gy, log_p, _wide(labels), gx, gx.size, classes,
         1 if reduction == "none" else 0, n if reduction == "mean" else 1, smoothing / max(1, classes), 1 - smoothing)
     return gx
 

@@ -13,11 +13,8 @@ from .....device import precision
 from ....geometry import ConvGeometry, PoolGeometry
 from ....primitives import Array
 from ... import launch
-from ...linear.tile import MODES, tensor_cores_refuse
-from ...pool import in_squares
+from ...pool.average import in_squares
 from ...reduce import sum_first
-
-PARTS = {"TF32": 1, "TF32X3": 2}           # numbers that an operand on tensor cores is split into, by PRECISION
 
 
 class Plan(NamedTuple):
@@ -120,35 +117,3 @@ def _maps(g: ConvGeometry, x: Array) -> Array:
 
 def _windows(act: str, pooling: PoolGeometry) -> tuple[launch.Constant, ...]:
     return ("FUSED", 1), ("ACT", act), ("POOL", pooling.kh)
-
-
-# ---------------------------------------------------------------- on tensor cores
-def constants_of(kh: int, kw: int, mode: str, rows: int, threads: int, aligned: bool, wide: int,
-                 **more: int) -> tuple[launch.Constant, ...]:
-    return (launch.real(np.dtype(np.float32)), ("KH", kh), ("KW", kw), ("PRECISION", mode), ("ROWS", rows),
-            ("THREADS_PER_BLOCK", threads), ("ALIGNED", int(aligned)), ("WIDE", wide), *more.items())
-
-
-def pixels_per_copy(g: ConvGeometry) -> int:
-    """WIDE in the sources: 4 where each four of a padded row lie all inside the image or all outside."""
-    return 1 if g.w % 4 or g.left % 4 else 4
-
-
-def refuses_on_tensor_cores(g: ConvGeometry, dtype: np.dtype) -> str | None:
-    """What no kernel can do that takes rows of taps from whole images in shared memory."""
-    reason = tensor_cores_refuse(dtype)
-    if reason:
-        return reason
-    if MODES[precision()] not in PARTS:
-        return f"the precision is {precision()} but it computes in tf32 or 3xtf32 (minidl.set_precision)"
-    if (g.sh, g.sw) != (1, 1):
-        return f"it needs stride 1 but it is {g.sh}x{g.sw}"
-    if g.kw > 8:
-        return f"a filter row of {g.kw} taps does not fit one step of a product, 8"
-    return None
-
-
-def refuses_size(plan: Plan | None) -> str | None:
-    if plan is None:
-        return f"an image and the filters do not fit a block's {launch.most_shared() // 1024} KB of shared memory"
-    return None

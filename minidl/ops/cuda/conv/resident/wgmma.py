@@ -11,7 +11,7 @@ from ....geometry import ConvGeometry
 from ... import launch
 from ...linear.tile import MODES
 from ..cost import round_up
-from . import planned
+from . import tensor_cores
 from .planned import Outputs, Plan
 
 FILE = "conv/resident/wgmma.cu"
@@ -24,10 +24,11 @@ def _plan(g: ConvGeometry, mode: str) -> Plan | None:
     """The launch, or None where image and filters do not fit shared memory."""
     ph, pw = round_up(g.oh, ROWS) + g.kh - 1, round_up(g.ow, 16) + 8
     filters = round_up(g.m, FILTERS)
-    shared = (planned.PARTS[mode] * g.c * (g.kh * filters * 8 + ph * pw) + filters) * 4
+    shared = (tensor_cores.PARTS[mode] * g.c * (g.kh * filters * 8 + ph * pw) + filters) * 4
     if shared > launch.most_shared():
         return None
-    constants = planned.constants_of(g.kh, g.kw, mode, ROWS, THREADS, g.ow % 4 == 0, planned.pixels_per_copy(g))
+    constants = tensor_cores.constants_of(g.kh, g.kw, mode, ROWS, THREADS, g.ow % 4 == 0,
+                                          tensor_cores.pixels_per_copy(g))
     return Plan((max(1, min(g.n, launch.multiprocessors())), 1, 1), THREADS, shared, (launch.HOPPER, *constants),
                 launch.by_value("PaddedImages", g, ph=ph, pw=pw, images=1))
 
@@ -40,11 +41,11 @@ def refuses(direction: str, g: ConvGeometry, dtype: np.dtype) -> str | None:
         return f"it needs compute capability 9.0 but the device has {launch.compute_capability() / 10}"
     if launch.compiler_version() < MIN_COMPILER:
         return f"it needs NVRTC 12.9 but the installed one is {'.'.join(map(str, launch.compiler_version()))}"
-    return planned.refuses_on_tensor_cores(g, dtype) or planned.refuses_size(_plan(g, MODES[precision()]))
+    return tensor_cores.refuses_on_tensor_cores(g, dtype) or tensor_cores.refuses_size(_plan(g, MODES[precision()]))
 
 
 CONFIGURATIONS = [
-    (FILE, (launch.HOPPER, *planned.constants_of(kh, kw, mode, ROWS, THREADS, aligned, wide), *fused))
-    for mode in planned.PARTS for kh, kw, aligned, wide, fused in (
+    (FILE, (launch.HOPPER, *tensor_cores.constants_of(kh, kw, mode, ROWS, THREADS, aligned, wide), *fused))
+    for mode in tensor_cores.PARTS for kh, kw, aligned, wide, fused in (
         (8, 8, True, 4, (("FUSED", 1), ("ACT", "sigmoid"), ("POOL", 4))),
         (5, 5, False, 1, (("FUSED", 1), ("ACT", "tanh"))), (11, 3, False, 1, ()), (1, 1, True, 4, ()))]
