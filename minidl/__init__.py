@@ -12,9 +12,11 @@ The framework can be read in an afternoon, its compiler and its kernels in one m
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from . import data, display, habits, init, nn, ops, optim
+from . import data, init, nn, ops, optim
 from .compiler import CompileError, compile
-from .create import (
+from .device import set_precision, set_workspace_limit
+from .frontend import display, habits
+from .frontend.create import (
     arange,
     eye,
     from_numpy,
@@ -32,12 +34,11 @@ from .create import (
     zeros,
     zeros_like,
 )
-from .device import set_precision, set_workspace_limit
+from .frontend.interchange import from_dlpack
+from .frontend.own import activation, kernel, primitive
 from .gradcheck import gradcheck
-from .interchange import from_dlpack
 from .mode import no_grad
 from .ops._op import op
-from .own import activation, kernel, primitive
 from .rng import manual_seed
 from .tensor import Tensor
 from .version import __version__

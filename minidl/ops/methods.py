@@ -132,7 +132,7 @@ class Methods(Conversions):
 
     if TYPE_CHECKING:                      # minidl.ops.operators attaches them
         def __dlpack__(self, *, stream: Any = ..., max_version: Any = ..., dl_device: Any = ...,
-                       copy: builtins.bool | None = ...) -> Any: ...     # the first three, by minidl.interchange
+                       copy: builtins.bool | None = ...) -> Any: ...     # these three by frontend/interchange.py
         def __dlpack_device__(self) -> tuple[builtins.int, builtins.int]: ...
         @property
         def __cuda_array_interface__(self) -> dict[str, Any]: ...

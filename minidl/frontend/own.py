@@ -16,14 +16,14 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from .compiler.passes import fusion, regions
-from .device import Array, DType
-from .ops import cpu
-from .ops._op import op
-from .ops.cpu import activation as cpu_activation
-from .ops.cpu.parallel import elementwise
-from .ops.primitives import ACTIVATIONS, OWN, PRIMITIVES, Activation, Primitive
-from .tensor import Tensor
+from ..compiler.passes import fusion, regions
+from ..device import Array, DType
+from ..ops import cpu
+from ..ops._op import op
+from ..ops.cpu import activation as cpu_activation
+from ..ops.cpu.parallel import elementwise
+from ..ops.primitives import ACTIVATIONS, OWN, PRIMITIVES, Activation, Primitive
+from ..tensor import Tensor
 
 F = TypeVar("F", bound=Callable[..., Any])
 Elementwise = Callable[[Array], Array]
@@ -151,7 +151,7 @@ def kernel(file: str | Path, name: str, dtype: DType = None, **constants: Any) -
 
     Raises ValueError for a kernel that the file does not have, RuntimeError with the compiler's words.
     """
-    from .ops.cuda import launch
+    from ..ops.cuda import launch
 
     if dtype is not None and np.dtype(dtype) not in launch.C_NAME:
         raise ValueError(f"kernel: dtype {np.dtype(dtype)} is not float32 or float64, what REAL may be")

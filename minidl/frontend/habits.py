@@ -11,11 +11,11 @@ import sys
 from types import ModuleType
 from typing import Any, NoReturn
 
-from . import nn, ops, optim
+from .. import nn, ops, optim
+from ..data import DataLoader
+from ..device import resolve
+from ..tensor import Tensor
 from .create import tensor
-from .data import DataLoader
-from .device import resolve
-from .tensor import Tensor
 
 _ON_NO_TAPE = (
     "sin cos tan asin acos atan sinh cosh erf floor ceil round trunc frac fmod remainder sign isnan isinf isfinite "

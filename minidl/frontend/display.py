@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from .compiler.program import Program
-from .compiler.step import CompiledStep
-from .nn import Module
-from .optim import SGD
-from .tensor import Tensor
+from ..compiler.program import Program
+from ..compiler.step import CompiledStep
+from ..nn import Module
+from ..optim import SGD
+from ..tensor import Tensor
 
 MAX_CELLS = 400                            # of a Tensor that is shown as a table
 
