@@ -2,6 +2,8 @@
 
     compute-sanitizer --tool memcheck python tests/launch_all.py               (racecheck, initcheck, synccheck too)
 
+A tool that takes long is shared out among processes: --part 2/8 runs every eighth, from the second on.
+
 It runs the table of checks/launches.py, each with its check, prints each kernel's name and how often it was launched,
 and ends with status 1 where one in any .cu file was not, but for what is not made for this GPU.
 """
@@ -46,17 +48,19 @@ def counted() -> Iterator[Counter[str]]:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("families", nargs="*", metavar="FAMILY", help=f"only these, of {', '.join(LAUNCHES)}")
-    chosen = parser.parse_args(arguments).families
+    parser.add_argument("--part", default="1/1", metavar="K/N", help="only the K-th of N parts of the launches")
+    given = parser.parse_args(arguments)
+    first, step = map(int, given.part.split("/"))
     device.resolve("cuda")
+    chosen = [each for family in given.families or LAUNCHES for each in LAUNCHES[family]][first - 1::step]
     with counted() as launched:
-        for family in chosen or LAUNCHES:
-            for each in LAUNCHES[family]:
-                try:
-                    each.run()
-                except pytest.skip.Exception as reason:
-                    print(f"left out: {each}: {reason}")
+        for each in chosen:
+            try:
+                each.run()
+            except pytest.skip.Exception as reason:
+                print(f"left out: {each}: {reason}")
         cupy.cuda.Device().synchronize()
-    if chosen:
+    if given.families or step > 1:
         print(f"{launched.total()} launches of {len(launched)} kernels")
         return 0
     missing = 0

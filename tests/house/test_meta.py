@@ -107,6 +107,7 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
                          "minidl/ops/region", "minidl/compiler")),
     ("minidl/nn", ("minidl/init", "minidl/nn", *TOOLS)),
     ("minidl/init", TOOLS),
+    ("minidl/frontend/__init__", ()),
     ("minidl/frontend/create", TOOLS),
     ("minidl/frontend/own", ("minidl/compiler/passes", *TOOLS)),
     ("minidl/frontend/habits", ("minidl/frontend/create", "minidl/data", "minidl/nn", "minidl/optim", *TOOLS)),
