@@ -3,7 +3,7 @@
 import numpy as np
 
 import minidl
-from minidl import Tensor, nn, optim
+from minidl import Tensor, nn, ops, optim
 
 random, n = np.random.default_rng(1), 128
 generator = nn.Sequential(nn.Linear(4, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 2))
@@ -14,7 +14,7 @@ of_judge = optim.SGD(judge.parameters(), lr=0.1, momentum=0.5)
 
 def taken_for(real, x):
     """The binary cross-entropy of the judge's logits."""
-    return (x.relu() - x * real + ((-x.abs()).exp() + 1).log()).mean()
+    return (ops.maximum(x, 0) - x * real + ((-x.abs()).exp() + 1).log()).mean()
 
 
 @minidl.compile
