@@ -77,7 +77,7 @@ def parser(prog: str = "train.py") -> Parser:
     p.add_argument("--limit-test", type=positive, metavar="N", help="only the first N test images")
     other = p.add_mutually_exclusive_group()
     other.add_argument("--resume", metavar="RUN", help="go on with the run of this folder, by its own settings; "
-                       "--epochs may grow")
+                       "--epochs may grow, which changes any schedule but constant")
     other.add_argument("--eval", metavar="RUN", nargs="?", const="", help="only evaluate: the weights of this run's "
                    "folder, or --load FILE")
     other.add_argument("--config", metavar="FILE", help="take the flags that are left out from a run's config.json")
@@ -201,8 +201,9 @@ def run(args: argparse.Namespace) -> None:
     if folder is None:
         folder = (RunFolder(args.output_dir) if args.output_dir else
                   RunFolder.beside(Path("runs") / f"{args.model}-{train.name}"))
-    facts = {key: value for key, value in vars(args).items() if key not in OF_ONE_CALL or key == "output_dir"}
     before = read_config(folder.path / "config.json") if args.resume else {}
+    _warn_of_stretching(args, before.get("epochs", 0), folder)
+    facts = {key: value for key, value in vars(args).items() if key not in OF_ONE_CALL or key == "output_dir"}
     folder.write_config({
         **facts, "data": train.name, "data_asked": args.data, "data_source": train.source, "data_note": note,
         "device": where, "train_images": len(train.labels), "test_images": len(test.labels),
@@ -231,6 +232,14 @@ def run(args: argparse.Namespace) -> None:
         _pictures(folder, model, test_loader)
     say(f"{args.model} on {train.name}: test accuracy {100 * accuracy:.2f} % after {args.epochs} "
         f"epoch{'' if args.epochs == 1 else 's'} in {time.perf_counter() - start:.1f} s ({where})")
+
+
+def _warn_of_stretching(args: argparse.Namespace, epochs: int, folder: RunFolder) -> None:
+    """Say so where a run that was to have so many epochs goes on by the rates of a longer one."""
+    if args.resume and folder.has_checkpoint() and 0 < epochs < args.epochs and args.lr_schedule != "constant":
+        complain(f"warning: --epochs grows from {epochs} to {args.epochs}, and the {args.lr_schedule} schedule with "
+                 "it: the run goes on at the rates of the longer one, and is not what "
+                 f"{args.epochs} epochs from the start give")
 
 
 def look(args: argparse.Namespace, train: data.Dataset, test: data.Dataset, where: str) -> None:

@@ -7,6 +7,8 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from .. import nn
 from ..weights import save
 from .metrics import Metrics
@@ -59,6 +61,11 @@ class SaveBest:
         self.best = float(state["best"])
 
 
+def _true(returned: object) -> bool:
+    """Whether it is True, or NumPy's, which a comparison of NumPy's numbers gives; not what else counts as true."""
+    return isinstance(returned, (bool, np.bool_)) and bool(returned)
+
+
 class Callbacks:
     """Functions and objects in the order in which they are called. Raises TypeError for what is neither."""
 
@@ -74,11 +81,11 @@ class Callbacks:
 
     def on_step_end(self, step: Step) -> bool:
         """Whether one of them wants to stop."""
-        return True in [callback(step) is True for callback in self.steps]     # each is called
+        return True in [_true(callback(step)) for callback in self.steps]     # each is called
 
     def on_epoch_end(self, metrics: Metrics) -> bool:
         """Whether one of them wants to stop."""
-        return True in [callback(metrics) is True for callback in self.epochs]
+        return True in [_true(callback(metrics)) for callback in self.epochs]
 
     def state_dict(self) -> list[Any]:
         """The state of each that has one, None of the others."""

@@ -42,6 +42,30 @@ def test_each_name_that_is_not_there_says_what_is(place: str) -> None:
         assert str(caught.value) == f"{place}.{name}: is not here; in its place: {instead}"
 
 
+FORMULAS = {                               # what the advice computes: values, and slopes
+    "softplus": (lambda x: np.logaddexp(0, x), lambda x: 1 / (1 + np.exp(-x))),
+    "logsigmoid": (lambda x: -np.logaddexp(0, -x), lambda x: 1 / (1 + np.exp(x))),
+    "elu": (lambda x: np.where(x > 0, x, np.expm1(x)), lambda x: np.where(x > 0, 1, np.exp(x))),
+    "binary_cross_entropy_with_logits": (lambda x: np.logaddexp(0, x) - 0.25 * x,
+                                         lambda x: 1 / (1 + np.exp(-x)) - 0.25),
+}
+
+
+@pytest.mark.parametrize("name", [*FORMULAS, "Softplus", "ELU", "BCEWithLogitsLoss"])
+@pytest.mark.filterwarnings("ignore:overflow encountered")             # of the expected values
+def test_formulas_of_the_advice_hold_for_large_numbers_and_at_0(name: str) -> None:
+    names = {"BCEWithLogitsLoss": "binary_cross_entropy_with_logits"}
+    value, slope = FORMULAS[names.get(name, name.lower())]
+    text = ADVICE["minidl.ops" if name in FORMULAS else "minidl.nn"][name].removesuffix(" in forward")
+    for number in (-1000.0, -1.0, 0.0, 1.0, 1000.0):
+        x = Tensor([number], dtype="float64", requires_grad=True)
+        with np.errstate(over="raise"):
+            y = eval(text, {"x": x, "y": 0.25, "ops": ops})
+            y.sum().backward()
+        assert y.item() == pytest.approx(float(value(np.float64(number))), abs=1e-12)
+        assert x.grad.item() == pytest.approx(float(slope(np.float64(number))), abs=1e-12)
+
+
 def test_any_other_name_is_pythons() -> None:
     for owner, words in ((minidl, "module 'minidl' has no"), (nn, "module 'minidl.nn' has no"),
                          (Tensor([1.0]), "'Tensor' object has no"), (nn.ReLU(), "'ReLU' object has no"),

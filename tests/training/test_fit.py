@@ -232,6 +232,14 @@ def test_a_callback_that_returns_true_ends_the_training(compiled: bool) -> None:
                    compiled=compiled, **QUIET)) == 3
 
 
+@pytest.mark.parametrize(("returned", "epochs"), [(np.True_, 1), (np.False_, 3), (1, 3), ("yes", 3)])
+def test_a_true_of_numpy_ends_the_training_too(returned: Any, epochs: int) -> None:
+    """A comparison of NumPy's numbers gives one. What else a function happens to return does not."""
+    model = net()
+    assert len(fit(model, optim.SGD(model.parameters(), 0.1), loader(20), loader(9), epochs=3,
+                   callbacks=lambda metrics: returned, **QUIET)) == epochs
+
+
 def test_a_run_that_a_callback_ended_is_over_for_a_checkpoint_too(tmp_path: Path) -> None:
     lengths = []
     for _ in range(2):

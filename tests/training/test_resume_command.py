@@ -79,6 +79,18 @@ def test_epochs_may_grow() -> None:
     assert lines("run") == lines("whole")
 
 
+def test_more_epochs_change_a_schedule_that_stretches_over_them(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([*QUICK, "--epochs", "1", "--lr-schedule", "cosine", "--output-dir", "run"]) == 0
+    assert cli.main(["--resume", "run", "--no-progress"]) == 0
+    assert capsys.readouterr().err == ""
+    assert cli.main(["--resume", "run", "--epochs", "2", "--no-progress"]) == 0
+    assert capsys.readouterr().err == (
+        "train.py: warning: --epochs grows from 1 to 2, and the cosine schedule with it: the run goes on at the rates "
+        "of the longer one, and is not what 2 epochs from the start give\n")
+    assert cli.main(["--resume", "run", "--epochs", "2", "--no-progress"]) == 0
+    assert capsys.readouterr().err == ""
+
+
 @pytest.mark.parametrize(("flags", "said"), [
     (["--lr", "0.3"], "--lr=0.3 contradicts the run in run, which has 0.05; leave it out"),
     (["--model", "lenet5"], "--model=lenet5 contradicts the run in run, which has perceptron; leave it out"),
