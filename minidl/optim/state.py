@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +18,14 @@ NUMBERS = ("lr", "momentum", "weight_decay", "nesterov")
 
 
 def state_of(sgd: SGD) -> dict[str, Any]:
-    """As `SGD.state_dict`."""
+    """As `SGD.state_dict`. Raises TypeError for a subclass that keeps more than SGD does, without a state_dict."""
+    kind = type(sgd)
+    more = [name for name, value in vars(sgd).items() if name not in ("groups", "_velocities")
+            and not isinstance(value, (bool, int, float, str, np.generic, NoneType))]
+    if more and kind.state_dict.__module__ == f"{__package__}.sgd":
+        raise TypeError(f"{kind.__name__}.state_dict: holds what SGD keeps but not {', '.join(more)}; define "
+                        "state_dict and load_state_dict that hold them too")
+
     def velocity(p: object) -> np.ndarray | None:
         held = sgd._velocities.get(id(p))
         return None if held is None else np.array(to_numpy(held))

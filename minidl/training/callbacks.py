@@ -87,18 +87,24 @@ class Callbacks:
         """Whether one of them wants to stop."""
         return True in [_true(callback(metrics)) for callback in self.epochs]
 
-    def state_dict(self) -> list[Any]:
-        """The state of each that has one, None of the others."""
-        return [each.state_dict() if hasattr(each, "state_dict") else None for each in self.all]
+    def with_state(self) -> list[Callback]:
+        """Those of which a checkpoint holds a state."""
+        return [each for each in self.all if hasattr(each, "state_dict")]
+
+    def state_dict(self) -> list[dict[str, Any]]:
+        """The states of those that have one, beside their kinds."""
+        return [{"kind": type(each).__name__, "state": each.state_dict()} for each in self.with_state()]
 
     def check(self, states: object) -> None:
         """Raises ValueError for the states of other callbacks."""
-        if not isinstance(states, list) or [s is None for s in states] != [s is None for s in self.state_dict()]:
-            raise ValueError(f"fit: the checkpoint has the states of other callbacks than these {len(self.all)}; pass "
-                             "callbacks in the order of the run that it is from")
+        here = [type(each).__name__ for each in self.with_state()]
+        there = [state.get("kind") if isinstance(state, dict) and state.keys() == {"kind", "state"} else None
+                 for state in (states if isinstance(states, list) else [])]
+        if there != here:
+            raise ValueError(f"fit: the checkpoint has states of callbacks {there} but here are {here}; pass the "
+                             "callbacks of the run that it is from, in their order")
 
-    def load_state_dict(self, states: list[Any]) -> None:
+    def load_state_dict(self, states: list[dict[str, Any]]) -> None:
         """Give each its own."""
-        for each, state in zip(self.all, states, strict=True):
-            if state is not None:
-                each.load_state_dict(state)
+        for each, state in zip(self.with_state(), states, strict=True):
+            each.load_state_dict(state["state"])

@@ -142,7 +142,10 @@ def read_newest(path: str | os.PathLike[str], like: Mapping[str, Any], optional:
     except (OSError, WeightsError) as error:
         if not previous.exists():
             raise
-        state = read_state(previous, like, optional)
+        try:
+            state = read_state(previous, like, optional)
+        except (OSError, WeightsError):
+            raise error from None          # of the newest, which is what was asked for
         if newest.exists():
             warnings.warn(f"{error}; goes on from '{previous}'", UserWarning, stacklevel=2)
         return state

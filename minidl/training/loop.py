@@ -52,6 +52,16 @@ def _update(model: nn.Module, optimizer: optim.SGD, inputs: Any, targets: Any, r
     return value, outputs, classes
 
 
+def _pair(batch: Any) -> tuple[Any, Any]:
+    """(inputs, targets). Raises TypeError for another batch: that of an array alone could be unpacked image by image.
+    """
+    if isinstance(batch, (tuple, list)) and len(batch) == 2:
+        return batch[0], batch[1]
+    found = f"{len(batch)} things" if isinstance(batch, (tuple, list)) else f"a {type(batch).__name__}"
+    raise TypeError(f"training: a batch is {found} but must be (inputs, targets); make the loader of both, as in "
+                    "DataLoader((inputs, targets), 128)")
+
+
 def evaluate(model: nn.Module, batches: Iterable[tuple[Any, Any]], *,
              loss: Function = ops.cross_entropy) -> tuple[float, float]:
     """(mean loss, share right in [0, 1]) over batches of (images, labels), in evaluation mode, off the tape.
@@ -68,7 +78,8 @@ def _evaluated(model: nn.Module, batches: Iterable[tuple[Any, Any]], loss: Funct
                functions: Mapping[str, Function]) -> dict[str, float]:
     metrics, count, classes = None, 0, True
     with _evaluating(model):
-        for inputs, targets in batches:
+        for batch in batches:
+            inputs, targets = _pair(batch)
             x, targets = Tensor(inputs), Tensor(targets)
             metrics = metrics or RunningMetrics(x.device, functions)
             outputs = model(x)
@@ -211,8 +222,9 @@ class _Plain:
         skipped = 0 if data.own_batches(self.train) == "__iter__" else done
         if skipped:
             self.train.skip(skipped)
-        for step, (inputs, targets) in enumerate(self.train, skipped):
+        for step, batch in enumerate(self.train, skipped):
             if step >= done:
+                inputs, targets = _pair(batch)
                 self.rates.position.data[...] = step
                 inputs, targets = Tensor(inputs), Tensor(targets)
                 *_, self.classes = _update(self.model, self.optimizer, inputs, targets, self.rates, self.loss,
@@ -229,7 +241,7 @@ def compiled_step(model: nn.Module, optimizer: optim.SGD, batches: data.DeviceBa
     nothing from the host but to be started. Returns whether right answers are counted."""
     @compile
     def step(size: int) -> bool:
-        inputs, targets = batches.next(size)
+        inputs, targets = _pair(batches.next(size))
         mode.recorder.module(loss)         # what its code reads counts, as of a Module
         *_, classes = _update(model, optimizer, inputs, targets, rates, loss, metrics, look=False)
         return classes
@@ -255,7 +267,7 @@ class _Compiled(_Plain):
 
         @compile
         def look(size: int) -> bool:
-            inputs, targets = tests.next(size)
+            inputs, targets = _pair(tests.next(size))
             mode.recorder.module(loss)
             outputs = model(inputs)
             return metrics.update(loss(outputs, targets), outputs, targets)

@@ -14,7 +14,7 @@ import json
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, overload
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
 
 import numpy as np
 
@@ -49,6 +49,9 @@ class Model(Protocol):
     def load_state_dict(self, state: Mapping[str, np.ndarray]) -> None: ...
 
 
+M = TypeVar("M", bound=Model)
+
+
 def save(model: Model, path: Path_, *, preprocessing: dict[str, Any] | None = None,
          classes: Sequence[str] | None = None) -> None:
     """Write a model's weights to a file, whole or not at all; an older file at `path` is replaced.
@@ -67,6 +70,7 @@ def save(model: Model, path: Path_, *, preprocessing: dict[str, Any] | None = No
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     minidl.save(net, f"{folder}/weights.h5", classes=["cat", "dog"])
     ...     minidl.load(net, f"{folder}/weights.h5")
+    Linear(3, 2)
     """
     state = _state("save", model)
     write(WEIGHTS, "save", path, state, _attributes(model, preprocessing, classes))
@@ -74,13 +78,13 @@ def save(model: Model, path: Path_, *, preprocessing: dict[str, Any] | None = No
 
 
 @overload
-def load(model: Model, path: Path_) -> None: ...
+def load(model: M, path: Path_) -> M: ...
 @overload
 def load(model: Path_) -> Module: ...
-def load(model: Any, path: Path_ | None = None) -> Module | None:
-    """Set a model's weights from a file that `save` wrote.
+def load(model: Any, path: Path_ | None = None) -> Any:
+    """Set a model's weights from a file that `save` wrote, and return the model.
 
-    load(path) builds the zoo's model that the file was saved from and returns it. A model of one's own, or one of more
+    load(path) builds the zoo's model that the file was saved from. A model of one's own, or one of more
     than 1 GiB, is built before: load(model, path).
 
     Names, shapes and dtypes must be exactly the model's and every checksum must agree; otherwise a ValueError lists
@@ -105,9 +109,7 @@ def load(model: Any, path: Path_ | None = None) -> Module | None:
         if not isinstance(model, (str, os.PathLike)):
             raise TypeError(f"load: got a {type(model).__name__} alone; call minidl.load(model, path), or "
                             "minidl.load(path) for a model of the zoo")
-        model, path, built = _built(model), model, True
-    else:
-        built = False
+        model, path = _built(model), model
     own = _state("load", model)
     if _is_keras(path):
         state = _from_keras(model, path, own)
@@ -115,7 +117,7 @@ def load(model: Any, path: Path_ | None = None) -> Module | None:
         state, _ = read(WEIGHTS, path, own, _model_name(model), _metadata)
     model.load_state_dict(state)
     _warn_of_nonfinite("load", path, state)
-    return model if built else None
+    return model
 
 
 def read_metadata(path: Path_) -> dict[str, Any]:

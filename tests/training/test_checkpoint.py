@@ -472,11 +472,11 @@ def test_what_a_checkpoint_does_not_fit_changes_nothing(tmp_path: Path) -> None:
             training.fit(**{"checkpoints": tmp_path, "resume": True, **options})
         assert_same(training.result([]), before)
 
-    refused(r"^resume: '.*' does not fit this training: .*is .* here but missing in the file; .*build the model",
-            net="lenet5")
+    refused(r"^resume: '.*checkpoint.h5' does not fit this training: .*is .* here but missing in the file; .*build the "
+            "model", net="lenet5")
     refused(r"from other batches: seed is 6 here but 5 there; make the loader as it was$",
             change=lambda t: setattr(t.train, "seed", 6))
-    refused(r"^fit: the checkpoint has the states of other callbacks than these 2; pass",
+    refused(r"^fit: the checkpoint has states of callbacks \['(.*)'\] but here are \['\1', 'SaveBest'\]; pass the call",
             callbacks=[SaveBest(nn.Linear(1, 1), "x")])
     refused(r"^SGD.load_state_dict: the groups have \[4\] parameters but the state's have \[2, 2\]; build the opt",
             change=lambda t: setattr(t, "optimizer", optim.SGD(t.model.parameters(), 0.1)))
@@ -485,6 +485,34 @@ def test_what_a_checkpoint_does_not_fit_changes_nothing(tmp_path: Path) -> None:
     refused(r"^fit: resume is True but no folder is named; pass checkpoints=folder, or resume=file$", checkpoints=None)
     Training("mixed", False).fit(checkpoints=tmp_path, resume=True, epochs=2)
     refused(r"^fit: epochs is 1 but the checkpoint in '.*' is of epoch 3; ask for more epochs$", epochs=1)
+
+
+def test_the_newest_is_named_where_none_of_two_fits(tmp_path: Path) -> None:
+    Training("mixed", False).fit(checkpoints=tmp_path, epochs=2)
+    assert (tmp_path / "checkpoint-previous.h5").exists()
+    with pytest.raises(ValueError, match=r"^resume: '.*checkpoint.h5' does not fit this training"):
+        Training("lenet5", False).fit(checkpoints=tmp_path, resume=True)
+
+
+def test_callbacks_without_a_state_may_differ(tmp_path: Path) -> None:
+    Training("mixed", False).fit(checkpoints=tmp_path, epochs=1, callbacks=[lambda metrics: None])
+    assert len(Training("mixed", False).fit(checkpoints=tmp_path, resume=True, epochs=2)) == 2
+
+
+def test_an_optimizer_that_keeps_more_than_it_saves_is_refused() -> None:
+    class Averaged(optim.SGD):
+        def __init__(self, *arguments: Any, **options: Any):
+            super().__init__(*arguments, **options)
+            self.limit, self.means = 1.0, [np.zeros(2)]
+
+    class Saved(Averaged):
+        def state_dict(self) -> dict[str, Any]:
+            return {**super().state_dict(), "means": self.means}
+
+    net = nn.Linear(2, 2)
+    with pytest.raises(TypeError, match=r"^Averaged.state_dict: holds what SGD keeps but not means; define state_dict"):
+        Averaged(net.parameters(), 0.1).state_dict()
+    assert Saved(net.parameters(), 0.1).state_dict().keys() == {"groups", "means"}
 
 
 def test_a_checkpoint_of_broken_numbers_is_not_written(tmp_path: Path) -> None:

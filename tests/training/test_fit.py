@@ -43,6 +43,22 @@ def weights(model: nn.Module) -> list[bytes]:
     return [array.tobytes() for array in model.state_dict().values()]
 
 
+# ---------------------------------------------------------------- batches
+@both
+@pytest.mark.parametrize(("source", "found"), [
+    (np.zeros((200, 5, 3), np.float32), r"an? \w+"),
+    ({"x": np.zeros((4, 3), np.float32), "y": np.zeros(4)}, "a dict"),
+    ((np.zeros((4, 3), np.float32),) * 3, "3 things")], ids=["array", "dict", "three"])
+def test_batches_that_are_no_pairs_are_refused(source: Any, found: str, compiled: bool) -> None:
+    """A batch of two items of one array could be unpacked, and trained on."""
+    batches, model = data.DataLoader(source, 2), nn.Linear(3, 3)
+    with pytest.raises(TypeError, match=rf"^training: a batch is {found} but must be \(inputs, targets\); make the lo"):
+        fit(model, optim.SGD(model.parameters(), 0.1), batches, batches, epochs=1, loss=ops.mse_loss,
+            compiled=compiled, **QUIET)
+    with pytest.raises(TypeError, match=rf"^training: a batch is {found} but must be"):
+        evaluate(model, batches)
+
+
 # ---------------------------------------------------------------- losses and metrics
 @both
 def test_the_loss_is_what_is_trained_and_reported(compiled: bool) -> None:

@@ -61,7 +61,7 @@ def as_keras(x: np.ndarray) -> np.ndarray:
 def test_a_net_of_keras_gives_the_same_here(tmp_path: Path) -> None:
     keras_file(tmp_path / "net.weights.h5", LAYERS)
     model = net()
-    assert minidl.load(model, tmp_path / "net.weights.h5") is None
+    assert minidl.load(model, tmp_path / "net.weights.h5") is model
     x = random(3, 10, 11, 2)
     theirs = as_keras(x)
     mine = model(Tensor(np.ascontiguousarray(x.transpose(0, 3, 1, 2)))).numpy()
