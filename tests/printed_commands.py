@@ -19,6 +19,7 @@ MINIDL_DATA names a folder, otherwise they are downloaded. Exit status: 1 if any
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import re
@@ -36,7 +37,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "house")]
-from test_guides import BLOCK, PAGES, PROGRAMS, WORDS, bring, page_name, printed  # noqa: E402
+from test_guides import BLOCK, PAGES, PROGRAMS, WORDS, bring, page_name, printed  # type: ignore[import-not-found]  # noqa: E402
 
 NOT_TYPED = {"CHANGELOG.md"}
 ALONE = {"README.md", "CONTRIBUTING.md"}               # pages that begin with nothing
@@ -52,6 +53,7 @@ OF_THE_CHECKOUT = re.compile(r"examples/|benchmarks/|tests/|docs/|pytest|ruff|my
                              r"|\[docs|cuda13,dev")
 MAY_BE_REFUSED = re.compile(r"cuda|gpu|benchmarks/")
 REASON = re.compile(r"GPU|CUDA|CuPy|torch|jax")
+TRAINING, PROGRESS = re.compile(r"\btrain\b"), re.compile(r"epoch +\d+/\d+")
 RUN_FOLDER = re.compile(r"the run is in (\S+), go on with: ")
 
 SESSIONS = """
@@ -131,24 +133,32 @@ class Newcomer:
     def shell(self, command: str, limit: float) -> tuple[int, str, bool]:
         """(exit status, output, whether it was stopped by Ctrl-C, which reaches all processes as in a terminal)"""
         line = f". .venv/bin/activate && {command}" if self.active else command
-        process = subprocess.Popen(["bash", "-c", line], cwd=self.place, env=self.environment, text=True,
-                                   stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                   errors="replace", start_new_session=True)
-        try:
-            return (*self._waited(process, limit), False)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGINT)
-        try:
-            return (*self._waited(process, 60), True)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            status, said = self._waited(process, 60)
-            return status, f"{said}\nit did not end within 60 s of a Ctrl-C", True
+        said = self.base / "said"
+        with open(said, "wb") as file:
+            process = subprocess.Popen(["bash", "-c", line], cwd=self.place, env=self.environment,
+                                       stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT,
+                                       start_new_session=True)
 
-    @staticmethod
-    def _waited(process: subprocess.Popen[str], limit: float) -> tuple[int, str]:
-        said, _ = process.communicate(timeout=limit)
-        return process.returncode, said
+        def output() -> str:
+            return said.read_text(encoding="utf-8", errors="replace")
+
+        def ends_within(seconds: float) -> bool:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(seconds)
+            return process.returncode is not None
+
+        begun = time.monotonic()
+        ended = ends_within(limit)
+        while TRAINING.search(command) and not (ended or PROGRESS.search(output()) or time.monotonic() - begun > 300):
+            ended = ends_within(1)
+        if ended:
+            return process.returncode, output(), False
+        os.killpg(process.pid, signal.SIGINT)
+        if not ends_within(60):
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            return process.returncode, f"{output()}\nit did not end within 60 s of a Ctrl-C", True
+        return process.returncode, output(), True
 
     def typed(self, command: str) -> str:
         """What stands for a printed command: names for <name>, the newest run for `...`, the wheel for the checkout."""
@@ -181,7 +191,7 @@ class Newcomer:
         if command.endswith("bin/activate"):
             self.active = True
         outcome, note = judged(command, status, output, stopped)
-        if stopped and outcome == "stopped" and "train" in command:
+        if outcome == "stopped" and TRAINING.search(command):
             note += self.put_weights(output)
         return result(outcome, note, time.monotonic() - start, f"$ {command}\n{output}")
 
@@ -214,13 +224,13 @@ def judged(command: str, status: int, output: str, stopped: bool) -> tuple[str, 
     """(outcome, why)"""
     lines = [line.strip() for line in re.split(r"[\r\n]+", output) if line.strip()]
     last = lines[-1] if lines else ""
-    if stopped and re.search(r"\btrain\b", command):
-        progress = re.search(r"epoch +\d+/\d+", output)
-        right = status == 130 and progress and RUN_FOLDER.search(last)
-        return ("stopped", last) if right else ("WRONG", f"Ctrl-C: status {status}, progress {bool(progress)}: {last}")
+    if stopped and TRAINING.search(command):
+        progress = bool(PROGRESS.search(output))
+        right = status == 130 and progress and bool(RUN_FOLDER.search(last))
+        return ("stopped", last) if right else ("WRONG", f"Ctrl-C: status {status}, progress {progress}: {last}")
     if stopped and "pytest" in command:
         counts = next((line for line in reversed(lines) if re.search(r"\d+ passed", line)), "")
-        right = counts and not re.search(r"\d+ (?:failed|error)", counts)
+        right = bool(counts) and not re.search(r"\d+ (?:failed|error)", counts)
         return ("stopped", f"not the whole suite: {counts.strip('= ')}") if right else ("WRONG", counts or last)
     if stopped:
         right = "benchmarks/" in command and "Error" not in output
