@@ -43,17 +43,18 @@ NOT_TYPED = {"CHANGELOG.md"}
 ALONE = {"README.md", "CONTRIBUTING.md"}               # pages that begin with nothing
 SPAN = re.compile(rf"(?<!`)`((?:{'|'.join(PROGRAMS)}) [^`]+)`")
 NAME_OF_A_COMMAND = re.compile(r"minidl (?:train|emulate|plot|predict|summary)")
-NO_LIMIT = re.compile(r"(?:\S*/)?(?:pip|mkdocs|mypy|python3 -m venv) ")        # these take the time that they take
+TAKES_ITS_TIME = re.compile(r"(?:\S*/)?(?:pip|mkdocs|mypy|python3 -m venv|python -m pytest -m gpu)\b")
 LEFT_OUT = {
     r"\.ci/run": "all of the page again, with PyTorch",
     r"mutate\.py|random_steps\.py|MINIDL_INTERRUPTS|MINIDL_RESUMES": "a test that is run by hand, for half an hour",
-    r"accuracy\.py": "runs train.py many times",
+    r"/accuracy\.py": "runs train.py many times",
 }
 OF_THE_CHECKOUT = re.compile(r"examples/|benchmarks/|tests/|docs/|pytest|ruff|mypy|mkdocs|pre-commit|\.ci/|\[dev|\[test"
                              r"|\[docs|cuda13,dev")
 MAY_BE_REFUSED = re.compile(r"cuda|gpu|benchmarks/")
 REASON = re.compile(r"GPU|CUDA|CuPy|torch|jax")
-TRAINING, PROGRESS = re.compile(r"\btrain\b"), re.compile(r"epoch +\d+/\d+")
+TRAINING = re.compile(r"\btrain(?:\.py)?\b")
+PROGRESS = ((TRAINING, re.compile(r"epoch +\d+/\d+: ")), (re.compile("pytest"), re.compile(r"\.py \.")))
 RUN_FOLDER = re.compile(r"the run is in (\S+), go on with: ")
 
 SESSIONS = """
@@ -124,6 +125,7 @@ class Newcomer:
         self.environment = {name: value for name, value in os.environ.items()
                             if not name.startswith(dropped) or name in ("MINIDL_DATA", "MINIDL_OFFLINE")}
         self.environment["PATH"] = f"{Path(python).parent}{os.pathsep}{os.environ['PATH']}"
+        self.environment["PYTHONUNBUFFERED"] = "1"     # as in a terminal
         self.environment["MINIDL_CACHE"] = str(base / "cache")
         if wheel:
             self.place.mkdir(parents=True)
@@ -149,7 +151,7 @@ class Newcomer:
 
         begun = time.monotonic()
         ended = ends_within(limit)
-        while TRAINING.search(command) and not (ended or PROGRESS.search(output()) or time.monotonic() - begun > 300):
+        while not (ended or begins(command, output()) or time.monotonic() - begun > 300):
             ended = ends_within(1)
         if ended:
             return process.returncode, output(), False
@@ -187,7 +189,8 @@ class Newcomer:
             return result("left out", f"{program} is not on this machine")
         start = time.monotonic()
         command = self.python(page, step.blocks) if step.blocks else self.typed(step.text)
-        status, output, stopped = self.shell(command, 900 if NO_LIMIT.match(command) or step.blocks else self.seconds)
+        whole = step.blocks or TAKES_ITS_TIME.match(command)
+        status, output, stopped = self.shell(command, 900 if whole else self.seconds)
         if command.endswith("bin/activate"):
             self.active = True
         outcome, note = judged(command, status, output, stopped)
@@ -220,12 +223,17 @@ class Newcomer:
         return "; weights of a short run are put in"
 
 
+def begins(command: str, output: str) -> bool:
+    """Whether a command is past its preparations, as its output shows."""
+    return all(sign.search(output) for kind, sign in PROGRESS if kind.search(command))
+
+
 def judged(command: str, status: int, output: str, stopped: bool) -> tuple[str, str]:
     """(outcome, why)"""
     lines = [line.strip() for line in re.split(r"[\r\n]+", output) if line.strip()]
     last = lines[-1] if lines else ""
     if stopped and TRAINING.search(command):
-        progress = bool(PROGRESS.search(output))
+        progress = begins(command, output)
         right = status == 130 and progress and bool(RUN_FOLDER.search(last))
         return ("stopped", last) if right else ("WRONG", f"Ctrl-C: status {status}, progress {progress}: {last}")
     if stopped and "pytest" in command:
