@@ -8,9 +8,10 @@ that the pages' own commands make and fill. README and CONTRIBUTING begin with n
 in the folder and the environment that it leaves. Sessions must print what the page says.
 
 With the wheel, `minidl train` stands for `python train.py` and the wheel for `-e .`; what needs a file of the checkout
-is left out. A command that still runs after --seconds gets a Ctrl-C, as `stopped` says: a training must have shown
-progress, and must name the command that goes on. Where a later command needs the weights of such a run, those of a
-short one are put in. What needs a GPU or another framework is right if it is refused in one line, which is printed.
+is left out. A command that trains, tests or measures for longer than --seconds gets a Ctrl-C, as `stopped` says: a
+training must have begun, and must name the command that goes on. Where a later command needs the weights of such a run,
+those of a short one are put in. What needs a GPU or another framework is right if it is refused in one line, which is
+printed.
 
 It needs bash, git, the extra `test`, Pillow, and a package index or pip's cache. Data sets are found as always:
 MINIDL_DATA names a folder, otherwise they are downloaded. Exit status: 1 if anything is wrong.
@@ -43,10 +44,11 @@ NOT_TYPED = {"CHANGELOG.md"}
 ALONE = {"README.md", "CONTRIBUTING.md"}               # pages that begin with nothing
 SPAN = re.compile(rf"(?<!`)`((?:{'|'.join(PROGRAMS)}) [^`]+)`")
 NAME_OF_A_COMMAND = re.compile(r"minidl (?:train|emulate|plot|predict|summary)")
-TAKES_ITS_TIME = re.compile(r"(?:\S*/)?(?:pip|mkdocs|mypy|python3 -m venv|python -m pytest -m gpu)\b")
+STOPPED = re.compile(r"\btrain(?:\.py)?\b|pytest|benchmarks/")        # others take the time that they take
 LEFT_OUT = {
     r"\.ci/run": "all of the page again, with PyTorch",
     r"mutate\.py|random_steps\.py|MINIDL_INTERRUPTS|MINIDL_RESUMES": "a test that is run by hand, for half an hour",
+    r"pytest -m gpu": "needs a GPU; without one it skips all",
     r"/accuracy\.py": "runs train.py many times",
 }
 OF_THE_CHECKOUT = re.compile(r"examples/|benchmarks/|tests/|docs/|pytest|ruff|mypy|mkdocs|pre-commit|\.ci/|\[dev|\[test"
@@ -54,7 +56,7 @@ OF_THE_CHECKOUT = re.compile(r"examples/|benchmarks/|tests/|docs/|pytest|ruff|my
 MAY_BE_REFUSED = re.compile(r"cuda|gpu|benchmarks/")
 REASON = re.compile(r"GPU|CUDA|CuPy|torch|jax")
 TRAINING = re.compile(r"\btrain(?:\.py)?\b")
-PROGRESS = ((TRAINING, re.compile(r"epoch +\d+/\d+: ")), (re.compile("pytest"), re.compile(r"\.py \.")))
+PROGRESS = ((TRAINING, re.compile(r"epoch +\d+/\d+: |, run folder ")), (re.compile("pytest"), re.compile(r"\.py \.")))
 RUN_FOLDER = re.compile(r"the run is in (\S+), go on with: ")
 
 SESSIONS = """
@@ -189,8 +191,7 @@ class Newcomer:
             return result("left out", f"{program} is not on this machine")
         start = time.monotonic()
         command = self.python(page, step.blocks) if step.blocks else self.typed(step.text)
-        whole = step.blocks or TAKES_ITS_TIME.match(command)
-        status, output, stopped = self.shell(command, 900 if whole else self.seconds)
+        status, output, stopped = self.shell(command, self.seconds if STOPPED.search(step.text) else 900)
         if command.endswith("bin/activate"):
             self.active = True
         outcome, note = judged(command, status, output, stopped)
