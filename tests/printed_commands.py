@@ -47,7 +47,7 @@ NAME_OF_A_COMMAND = re.compile(r"minidl (?:train|emulate|plot|predict|summary)")
 STOPPED = re.compile(r"\btrain(?:\.py)?\b|pytest|benchmarks/")        # others take the time that they take
 LEFT_OUT = {
     r"\.ci/run": "all of the page again, with PyTorch",
-    r"mutate\.py|random_steps\.py|MINIDL_INTERRUPTS|MINIDL_RESUMES": "a test that is run by hand, for half an hour",
+    r"(?:mutate|random_steps|printed_commands)\.py|MINIDL_(?:INTERRUPTS|RESUMES)": "a test that runs long, by hand",
     r"pytest -m gpu": "needs a GPU; without one it skips all",
     r"/accuracy\.py": "runs train.py many times",
 }

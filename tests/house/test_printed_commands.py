@@ -1,0 +1,54 @@
+"""tests/printed_commands.py: it types every command that is printed, and knows right from wrong."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+if sys.platform == "win32":
+    pytest.skip("printed_commands.py needs bash", allow_module_level=True)
+
+import printed_commands as tool
+from test_guides import PAGES, page_name, printed
+
+GO_ON = "interrupted by SIGINT; the run is in runs/a, go on with: minidl train --resume runs/a"
+REFUSED = "x.py: error: device: 'cuda' was asked for but there is no NVIDIA GPU that CUDA can use here"
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name not in tool.NOT_TYPED], ids=page_name)
+def test_every_printed_command_is_a_step(page: Path) -> None:
+    found = [step.text for step in tool.steps(page)]
+    lines = [re.sub(r"\s+#.*", "", line) for _, line in printed(page.read_text(encoding="utf-8"))]
+    assert {command for line in lines for command in line.split(" && ")} <= set(found)
+
+
+def test_steps_come_in_the_order_of_the_page(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("    pip install x       # why\n`minidl data` and `minidl train`\n```python\n1\n```\n```sh\n"
+                    "pip install y && minidl models\n```\n```pycon\n>>> 2\n2\n```\n`minidl data`\n", encoding="utf-8")
+    assert [step.text for step in tool.steps(page)] == [
+        "pip install x", "minidl data", "2 blocks of Python", "pip install y", "minidl models"]
+    assert [step.blocks for step in tool.steps(page) if step.blocks] == [("1\n", ">>> 2\n2\n")]
+
+
+@pytest.mark.parametrize(("command", "status", "output", "stopped", "outcome"), [
+    ("minidl models", 0, "lenet5", False, "ok"),
+    ("minidl models", 2, "minidl: error: no", False, "WRONG"),
+    ("minidl models", 0, "Traceback (most recent call last):\n  X\nlenet5", False, "WRONG"),
+    ("minidl models", 130, "interrupted", True, "WRONG"),
+    ("minidl train", 130, f"epoch  1/2: loss 1\n{GO_ON}", True, "stopped"),
+    ("minidl train", 130, GO_ON, True, "WRONG"),                       # nothing was shown
+    ("minidl train", 130, "epoch  1/2: loss 1\ninterrupted", True, "WRONG"),
+    ("minidl train", -9, f"epoch  1/2: loss 1\n{GO_ON}", True, "WRONG"),
+    ("python train.py --device cuda", 2, REFUSED, False, "refused"),
+    ("python train.py", 2, REFUSED, False, "WRONG"),                   # it did not ask for a GPU
+    ("python train.py --device cuda", 1, f"Traceback (most recent call last):\n{REFUSED}", False, "WRONG"),
+    ("python -m pytest", 2, "=== 35 passed, 26 skipped in 9 s ===", True, "stopped"),
+    ("python -m pytest", 2, "=== 1 failed, 35 passed in 9 s ===", True, "WRONG"),
+    ("python -m pytest", 2, "=== 26 skipped in 9 s ===", True, "WRONG"),
+])
+def test_an_outcome_is_judged(command: str, status: int, output: str, stopped: bool, outcome: str) -> None:
+    assert tool.judged(command, status, output, stopped)[0] == outcome
