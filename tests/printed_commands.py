@@ -42,7 +42,7 @@ from test_guides import BLOCK, PAGES, PROGRAMS, WORDS, bring, page_name, printed
 
 NOT_TYPED = {"CHANGELOG.md"}
 ALONE = {"README.md", "CONTRIBUTING.md"}               # pages that begin with nothing
-SPAN = re.compile(rf"(?<!`)`((?:{'|'.join(PROGRAMS)}) [^`]+)`")
+SPAN = re.compile(rf"(?<!`)`((?:\.venv/bin/)?(?:{'|'.join(PROGRAMS)}) [^`]+)`")
 NAME_OF_A_COMMAND = re.compile(r"minidl (?:train|emulate|plot|predict|summary)")
 STOPPED = re.compile(r"\btrain(?:\.py)?\b|pytest|benchmarks/")        # others take the time that they take
 LEFT_OUT = {
