@@ -27,7 +27,7 @@ def test_every_printed_command_is_a_step(page: Path) -> None:
 
 def test_steps_come_in_the_order_of_the_page(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    page.write_text("    pip install x       # why\n`.venv/bin/minidl data` and `minidl train`\n```python\n1\n```\n```sh\n"
+    page.write_text("    pip install x   # why\n`.venv/bin/minidl data` and `minidl train`\n```python\n1\n```\n```sh\n"
                     "pip install y && minidl models\n```\n```pycon\n>>> 2\n2\n```\n`minidl data`\n", encoding="utf-8")
     assert [step.text for step in tool.steps(page)] == [
         "pip install x", ".venv/bin/minidl data", "2 blocks of Python", "pip install y", "minidl models", "minidl data"]
