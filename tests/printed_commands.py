@@ -230,7 +230,7 @@ def judged(command: str, status: int, output: str, stopped: bool) -> tuple[str, 
     lines = [line.strip() for line in re.split(r"[\r\n]+", output) if line.strip()]
     last = lines[-1] if lines else ""
     if stopped and TRAINING.search(command):
-        right = status == 130 and BEGUN.search(output) and RUN_FOLDER.search(last)
+        right = status == 130 and bool(BEGUN.search(output) and RUN_FOLDER.search(last))
         return ("stopped", last) if right else ("WRONG", f"status {status} after a Ctrl-C: {last}")
     if stopped:
         right = "benchmarks/" in command and "Error" not in output
