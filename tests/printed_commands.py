@@ -174,7 +174,7 @@ class Newcomer:
             command = re.sub(r"runs/[\w-]*\.\.\.|RUN$", newest, command)
         command = re.sub(r"-m pytest$", "-m pytest --collect-only -q", command)
         if self.wheel:
-            command = re.sub(r"install -e '?\.(\[[\w,]+\])?'?", rf"install '{self.wheel}\1'", command)
+            command = re.sub(r"install( -q)? -e '?\.(\[[\w,]+\])?'?", rf"install\1 '{self.wheel}\2'", command)
             command = re.sub(r"python train\.py", "minidl train", command)
         return command
 

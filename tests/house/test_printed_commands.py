@@ -52,3 +52,13 @@ def test_steps_come_in_the_order_of_the_page(tmp_path: Path) -> None:
 ])
 def test_an_outcome_is_judged(command: str, status: int, output: str, stopped: bool, outcome: str) -> None:
     assert tool.judged(command, status, output, stopped)[0] == outcome
+
+
+def test_the_wheel_stands_for_the_checkout(tmp_path: Path) -> None:
+    who = tool.Newcomer(sys.executable, "3.x wheel", tmp_path, Path("/w/minidl.whl"), 1)
+    assert [who.typed(command) for command in (
+        "pip install -e .", ".venv/bin/pip install -q -e '.[plot,image]'", ".venv/bin/python train.py --model lenet5",
+        "pip install 'minidl[plot]'", ".venv/bin/python -m pytest")] == [
+        "pip install '/w/minidl.whl'", ".venv/bin/pip install -q '/w/minidl.whl[plot,image]'",
+        ".venv/bin/minidl train --model lenet5", "pip install 'minidl[plot]'",
+        ".venv/bin/python -m pytest --collect-only -q"]
