@@ -220,8 +220,7 @@ def _fetched(spec: Spec, split: str, roots: list[Path], refused: list[str], down
     lacks = [f"{folder} lacks {', '.join(names)}" for folder, names in absent.items() if 0 < len(names) < len(files)]
     told = "".join(f" ({fault})" for fault in [*refused, *lacks])
     missing = f"data: {spec.name} is in none of {', '.join(map(str, roots))}{told}"
-    way_out = f"put its files into one of these folders, or name their folder with --data-dir (see {spec.name} in " \
-              "the README)"
+    way_out = "put its files into one of these folders, or name their folder with --data-dir (docs/data.md names them)"
     if not download or os.environ.get("MINIDL_OFFLINE", "0") not in ("", "0"):
         raise FileNotFoundError(f"{missing}, and downloading is off; {way_out}")
     try:

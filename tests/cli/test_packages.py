@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import os
 import shutil
 import subprocess
 import sys
@@ -106,3 +107,15 @@ def test_an_unpacked_wheel_works_away_from_the_checkout(wheel: Path, tmp_path: P
     first, *lines = done.stdout.splitlines()
     assert first == str(tmp_path / "site" / "minidl" / "zoo" / "__init__.py")
     assert any(line.startswith("lenet5 ") for line in lines)
+
+
+def test_an_editable_install_is_found_by_a_script_beside_the_checkout(sdist: Path, tmp_path: Path) -> None:
+    """Python finds the folder `minidl` of the checkout first, which has no __init__.py and is not the package."""
+    checkout = tmp_path / "minidl"
+    shutil.copytree(sdist, checkout, symlinks=True)
+    with zipfile.ZipFile(build("editable", checkout, tmp_path)) as file:
+        file.extractall(tmp_path / "site")
+    code = "import site; site.addsitedir('site'); import minidl; print(minidl.__file__)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False,
+                          env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"})
+    assert done.stdout.strip() == str(checkout / "minidl" / "__init__.py"), done.stderr

@@ -411,8 +411,8 @@ def test_not_to_be_had(served: Any, tmp_path: Path) -> None:
         data.load("mnist", "train", tmp_path)
     assert str(caught.value) == (
         f"data: mnist is in none of {tmp_path}, data, {Path.home()}/.keras/datasets, {tmp_path}/cache/minidl/mnist, "
-        "and downloading is off; put its files into one of these folders, or name their folder with --data-dir (see "
-        "mnist in the README)")
+        "and downloading is off; put its files into one of these folders, or name their folder with --data-dir "
+        "(docs/data.md names them)")
 
 
 def test_a_folder_with_a_part_of_the_set_is_told(served: Any, tmp_path: Path) -> None:

@@ -35,7 +35,8 @@ def test_the_readmes_example_runs_as_printed(tmp_path: Path, monkeypatch: pytest
 
 @pytest.mark.parametrize("document", [file for file in DOCUMENTS if ">>> " in file.read_text(encoding="utf-8")],
                          ids=names)
-def test_sessions_print_what_they_say(document: Path) -> None:
+def test_sessions_print_what_they_say(document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)            # some write files
     found = doctest.testfile(str(document), module_relative=False, encoding="utf-8")
     assert found.attempted > 0
     assert found.failed == 0

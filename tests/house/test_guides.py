@@ -19,7 +19,7 @@ from minidl import cli
 
 ROOT = next(folder for folder in Path(__file__).resolve().parents if (folder / "setup.cfg").exists())
 PAGES = [file for pattern in ("*.md", "docs/*.md", "examples/*.md") for file in sorted(ROOT.glob(pattern))]
-BLOCK = re.compile(r"^( *)```(python|cuda|sh)\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)
+BLOCK = re.compile(r"^( *)```(python|pycon|cuda|sh)\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)
 EXTRAS = configparser.ConfigParser(interpolation=None)
 EXTRAS.read(ROOT / "setup.cfg", encoding="utf-8")
 
@@ -41,32 +41,30 @@ def page_name(page: Path) -> str:
     return page.relative_to(ROOT).as_posix()
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """With the pictures that a page reads; without Pillow they are empty files."""
+def bring(page: Path, folder: Path) -> None:
+    """Lay into the folder what a reader of the page brings: pictures (without Pillow, empty files), and its kernels."""
     try:
         from PIL import Image
     except ImportError:
         Image = None
-    for kind in ("cat", "dog"):
-        (tmp_path / "pets" / kind).mkdir(parents=True)
-        for i in range(10):
-            file = tmp_path / "pets" / kind / f"{i}.png"
-            file.touch()
-            if Image:
-                Image.fromarray(np.full((40, 48, 3), 10 * i, np.uint8)).save(file)
-    return tmp_path
+    pets = {f"pets/{kind}/{i}.png": 10 * i for kind in ("cat", "dog") for i in range(10)}
+    for name, value in {"cat.png": 50, "dog.jpg": 200, **pets}.items():
+        file = folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+        if Image:
+            Image.fromarray(np.full((40, 48, 3), value, np.uint8)).save(file)
+    for kernel in blocks(page, "cuda"):
+        (folder / kernel.split()[1].rstrip(".")).with_suffix(".cu").write_text(kernel, encoding="utf-8")
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=page_name)
-def test_the_python_of_a_page_runs_in_order(page: Path, folder: Path) -> None:
-    """In a process of its own, since what a page registers stays. Its kernels lie beside it. A page that needs an extra
-    is left out without it."""
-    for kernel in blocks(page, "cuda"):
-        (folder / kernel.split()[1].rstrip(".")).with_suffix(".cu").write_text(kernel, encoding="utf-8")
-    file = folder / "page.py"
+def test_the_python_of_a_page_runs_in_order(page: Path, tmp_path: Path) -> None:
+    """In a process of its own, since what a page registers stays. A page that needs an extra is left out without it."""
+    bring(page, tmp_path)
+    file = tmp_path / "page.py"
     file.write_text("\n".join(map(python, blocks(page, "python"))), encoding="utf-8")
-    done = subprocess.run([sys.executable, str(file)], cwd=folder, capture_output=True, text=True, timeout=300,
+    done = subprocess.run([sys.executable, str(file)], cwd=tmp_path, capture_output=True, text=True, timeout=300,
                           env={**os.environ, "MINIDL_OFFLINE": "1", "PYTHONPATH": str(ROOT)})
     last = done.stderr.strip().rpartition("\n")[2]
     if last.startswith("ImportError") and "pip install 'minidl[" in last:
@@ -94,7 +92,7 @@ assert emulator.launched == {"leaky", "leaky_grad"}, emulator.launched
 """
 
 
-def test_the_kernel_of_the_page_agrees_with_its_numpy(folder: Path) -> None:
+def test_the_kernel_of_the_page_agrees_with_its_numpy(tmp_path: Path) -> None:
     """docs/own-kernel.md up to its training, on the emulated GPU."""
     pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
     from emulator import COMPILER
@@ -102,10 +100,10 @@ def test_the_kernel_of_the_page_agrees_with_its_numpy(folder: Path) -> None:
     if COMPILER is None:
         pytest.skip("the emulator needs Linux and a C++ compiler, g++ or c++")
     page = ROOT / "docs" / "own-kernel.md"
-    (folder / "leaky.cu").write_text(*blocks(page, "cuda"), encoding="utf-8")
-    file = folder / "page.py"
+    bring(page, tmp_path)
+    file = tmp_path / "page.py"
     file.write_text("\n".join([*blocks(page, "python")[:2], EMULATED]), encoding="utf-8")
-    done = subprocess.run([sys.executable, str(file)], cwd=folder, capture_output=True, text=True, timeout=300,
+    done = subprocess.run([sys.executable, str(file)], cwd=tmp_path, capture_output=True, text=True, timeout=300,
                           env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"})
     assert done.returncode == 0, done.stderr
 
@@ -115,12 +113,20 @@ PROGRAMS = ("minidl", "python", "python3", "pip", "pre-commit", "ruff", "mypy", 
 WORDS = {"<model>": "lenet5", "<folder>": "folder", "<seed>": "1"}
 
 
+INDENTED = re.compile(rf"^    ((?:[A-Z_]+=\S+ )?(?:{'|'.join(PROGRAMS)}) .*)$", re.MULTILINE)
+
+
+def printed(text: str) -> list[tuple[int, str]]:
+    """(place, line) of each line of commands: those in blocks of sh, and indented ones that begin with a program."""
+    found = [(match.start(), line) for match in BLOCK.finditer(text) if match[2] == "sh"
+             for line in match[3].splitlines()]
+    return found + [(match.start(), match[1]) for match in INDENTED.finditer(text)]
+
+
 def commands(text: str) -> list[list[str]]:
-    """Those in blocks of sh, and indented lines that begin with a program's name."""
-    lines = [line for _, kind, block in BLOCK.findall(text) if kind == "sh" for line in block.splitlines()]
-    lines += re.findall(rf"^    ((?:[A-Z_]+=\S+ )?(?:{'|'.join(PROGRAMS)}) .*)$", text, re.MULTILINE)
+    """The commands of a page, in words."""
     found = []
-    for line in lines:
+    for _, line in printed(text):
         for name, value in WORDS.items():
             line = line.replace(name, value)
         words = shlex.split(line.replace(".venv/bin/", ""), comments=True)

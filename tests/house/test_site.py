@@ -71,7 +71,7 @@ def test_the_site_builds_and_fetches_nothing(tmp_path: Path) -> None:
         pytest.skip("the site's tools are not installed: pip install -e '.[docs]'")
     for link in (ROOT / "pages").iterdir():
         assert link.resolve() == ROOT / link.name
-    done = subprocess.run([sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)],
+    done = subprocess.run([sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)],
                           cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     pages = sorted(tmp_path.rglob("*.html"))
