@@ -102,6 +102,14 @@ def tiled_table(result: Result) -> list[str]:
                          "`direct` of the limit, `tiled` of the limit", body, 1)
 
 
+def share_table(result: Result) -> list[str]:
+    """What the report's layer takes of the arithmetic in fp32, algorithm by algorithm."""
+    rows = done(result["rows"], label="krizhevsky", direction="y", precision="fp32")
+    return results.table("algorithm, us, of the limit", [
+        [f"`{row['algorithm']}`", number(row["us"]), percent(share(result, row))] for row in rows
+        if row["algorithm"] in ("direct", "tiled", "krizhevsky", "implicit_gemm", "whole_image")], 1)
+
+
 def core_table(result: Result) -> list[str]:
     """The report's layer over one CPU core, and what the report says of its own."""
     body = []

@@ -193,6 +193,7 @@ BLOCKS: dict[str, Callable[[], list[str]]] = {
     "conv beside cuDNN": convolutions(conv_report.best_table),
     "conv beside one core": convolutions(conv_report.core_table),
     "tiled beside direct": convolutions(conv_report.tiled_table),
+    "registers": convolutions(conv_report.share_table),
     "tile widths": tile_widths,
     "balance": balance,
     "conv entries": convolutions(lambda result: list(conv_report.shape_tables(result))),

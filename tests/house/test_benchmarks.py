@@ -333,6 +333,7 @@ def test_tiled_beside_direct() -> None:
            "rows": [conv_row(), conv_row(algorithm="tiled", us=250.0), conv_row(direction="dx"),
                     conv_row(algorithm="tiled", direction="dw", us=None, why="too large")]}
     assert conv_report.tiled_table(run)[2:] == ["| krizhevsky | 200 | 250 | - | 0.80 | 20.0% | 16.0% |", ""]
+    assert conv_report.share_table(run)[2:] == ["| `direct` | 200 | 20.0% |", "| `tiled` | 250 | 16.0% |", ""]
 
 
 # ---------------------------------------------------------------- widths of tiles
