@@ -2,7 +2,7 @@
 
     python benchmarks/tiles.py --json benchmarks/results/tiles.json
 
-The layers have 3 channels, 64 filters of K x K and 96 x 96 outputs, which all widths divide, and the last one is that of
+The layers have 3 channels, 64 filters of K x K and 96 x 96 outputs, which all widths divide; the last one is that of
 the 2009 report. Forward, fp32; an entry is measured as in conv.py.
 """
 

@@ -344,18 +344,33 @@ def test_reuse_is_what_the_formula_says() -> None:
     assert tiles.reuse(16, 1) == 1
 
 
-def test_a_width_is_compiled_in_and_taken_back() -> None:
+def test_a_width_is_compiled_in_and_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
     from minidl.ops.cuda.conv.papers import tiled
 
-    g, before = tiles.LAYERS[0].geometry(), tiled.TILE
+    case, before = tiles.LAYERS[0], tiled.TILE
     assert before in tiles.WIDTHS
     with tiles.width(8):
-        assert tiled._elements("y", g) == 10 * 10              # what its launchers ask for
+        assert tiled._elements("y", case.geometry()) == 10 * 10                # what its launchers ask for
         with tiles.width(None):
             assert tiled.TILE == 8
-    assert tiled.TILE == before
+    assert before == tiled.TILE
     assert all(case.geometry().oh % width == 0 for case in tiles.LAYERS[:-1] for width in tiles.WIDTHS)
+
+    y = np.ones(3)
+    timing = conv.Timing(5.0, 4.0, 6.0, True, 1, 2, 3)
+    operands = SimpleNamespace(float64=lambda direction: y, our_call=lambda *of: of, count=1, flop=2, bytes=4)
+    monkeypatch.setattr(tiles, "Operands", lambda case: operands)
+    monkeypatch.setattr(tiles, "measure_ours", lambda call, sets: (timing._replace(us=tiled.TILE), 0, y * off[0]))
+    monkeypatch.setattr(results, "about", lambda *of: {"benchmark": of[0]})
+    off = [1.0]
+    rows = tiles.measure([case], [8, 24])["rows"]
+    assert [(row["algorithm"], row["tile"], row["us"]) for row in rows] == [
+        ("direct", None, before), ("tiled", 8, 8), ("tiled_constant", 8, 8), ("tiled", 24, 24),
+        ("tiled_constant", 24, 24)]
+    off = [1.1]
+    with pytest.raises(ArithmeticError, match=r"K = 3: y by 'direct' with TILE None is wrong by 1\.0e-01; correct the"):
+        tiles.measure([case], [8])
 
 
 def test_widths_as_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
