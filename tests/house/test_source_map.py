@@ -7,7 +7,10 @@ import functools
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+from minidl.ops.geometry import conv_geometry
 
 ROOT = next(folder for folder in Path(__file__).resolve().parents if (folder / "setup.cfg").exists())
 PAGE = ROOT / "docs" / "sources.md"
@@ -93,3 +96,20 @@ def test_tests_are_named_by_file_and_function() -> None:
     loose = [row["test"] for row in ROWS if row["test"] and not all(
         re.fullmatch(r"`test_\w+\.py::test_\w+`", part) for part in row["test"].split(", "))]
     assert loose == []
+
+
+# ---------------------------------------------------------------- a page of the map
+def test_the_tile_that_a_page_names_is_the_launchers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """docs/registers.md: what whole_image gives a thread of the report's layer on an H200."""
+    pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
+    from minidl.ops.cuda import launch
+    from minidl.ops.cuda.conv.resident import whole_image
+
+    for name, fact in {"multiprocessors": 132, "most_shared": 232448}.items():
+        monkeypatch.setattr(launch, name, lambda fact=fact: fact)
+    (named,) = re.findall(r"with\s+TH = (\d+) and TM = (\d+)", (ROOT / "docs" / "registers.md").read_text())
+    plan = whole_image._plan.__wrapped__("y", conv_geometry((128, 3, 39, 39), (64, 3, 8, 8), None, 1, 0, "auto"),
+                                         np.dtype(np.float32))
+    assert plan is not None
+    tile = dict(plan.constants)
+    assert (str(tile["TH"]), str(tile["TM"])) == named
