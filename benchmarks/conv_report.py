@@ -87,6 +87,29 @@ def ladder_table(result: Result) -> list[str]:
     return results.table(", ".join(["algorithm", "precision", *(f"{label} {d} us" for label, d in columns)]), body, 2)
 
 
+def tiled_table(result: Result) -> list[str]:
+    """What tiles in shared memory give to y: `tiled` beside `direct`."""
+    body = []
+    for label in labels(result["rows"]):
+        of = {row["algorithm"]: row for row in done(result["rows"], label=label, direction="y")}
+        direct, tiled = (of.get(name) for name in ("direct", "tiled"))
+        if direct and tiled:
+            constant = of.get("tiled_constant", {}).get("us")
+            body.append([label, *(number(us) for us in (direct["us"], tiled["us"], constant)),
+                         f"{direct['us'] / tiled['us']:.2f}", percent(share(result, direct)),
+                         percent(share(result, tiled))])
+    return results.table("shape, `direct` us, `tiled` us, `tiled_constant` us, speed of `tiled` / `direct`, "
+                         "`direct` of the limit, `tiled` of the limit", body, 1)
+
+
+def share_table(result: Result) -> list[str]:
+    """What the report's layer takes of the arithmetic in fp32, algorithm by algorithm."""
+    rows = done(result["rows"], label="krizhevsky", direction="y", precision="fp32")
+    return results.table("algorithm, us, of the limit", [
+        [f"`{row['algorithm']}`", number(row["us"]), percent(share(result, row))] for row in rows
+        if row["algorithm"] in ("direct", "tiled", "krizhevsky", "implicit_gemm", "whole_image")], 1)
+
+
 def core_table(result: Result) -> list[str]:
     """The report's layer over one CPU core, and what the report says of its own."""
     body = []

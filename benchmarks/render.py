@@ -33,6 +33,7 @@ import conv_report  # noqa: E402
 import machine  # noqa: E402
 import overhead  # noqa: E402
 import results  # noqa: E402
+import tiles  # noqa: E402
 import time_to_accuracy  # noqa: E402
 import train_step  # noqa: E402
 from results import load, source, time_of  # noqa: E402
@@ -130,6 +131,20 @@ def ladder(result: results.Result) -> list[str]:
     return [*conv_report.ladder_table(result), *results.facts([result])]
 
 
+def balance() -> list[str]:
+    """FLOP per byte from which on a GPU's arithmetic is the limit, and no longer its memory."""
+    limits = machine.PUBLISHED["NVIDIA H200"]
+    return [f"{limits['fp32'] / limits['bytes']:.0f}"]
+
+
+def tile_widths() -> list[str]:
+    """The sweep over TILE, or how to make it."""
+    if not (results.FOLDER / "tiles.json").exists():
+        return ["Nobody has measured it yet. On a GPU this does:", "",
+                "    python benchmarks/tiles.py --json benchmarks/results/tiles.json", ""]
+    return runs(tiles.report, "tiles")()
+
+
 def report2009() -> list[str]:
     """The report's own figures beside what they are here."""
     conv = load("conv_cuda")
@@ -177,6 +192,10 @@ BLOCKS: dict[str, Callable[[], list[str]]] = {
     "conv facts": convolutions(conv_facts),
     "conv beside cuDNN": convolutions(conv_report.best_table),
     "conv beside one core": convolutions(conv_report.core_table),
+    "tiled beside direct": convolutions(conv_report.tiled_table),
+    "registers": convolutions(conv_report.share_table),
+    "tile widths": tile_widths,
+    "balance": balance,
     "conv entries": convolutions(lambda result: list(conv_report.shape_tables(result))),
     "ladder": convolutions(ladder),
     "ladder wgmma": convolutions(ladder, "conv_cuda_wgmma"),

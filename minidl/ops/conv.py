@@ -1,4 +1,4 @@
-"""Convolution: PMPP chapter 16 (forward Fig. 16.4, gradients Figs. 16.10 and 16.11 with their corrections)."""
+"""Convolution: PMPP chapter 16 (forward Fig. 16.4, gradients Figs. 16.8 and 16.9 with their corrections)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pooling (subsampling): PMPP Fig. 16.6, Krizhevsky 2009 sections 6.3 and 6.5."""
+"""Pooling (subsampling): PMPP Fig. 16.5, Krizhevsky 2009 sections 6.3 and 6.5."""
 
 from __future__ import annotations
 

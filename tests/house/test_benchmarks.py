@@ -28,6 +28,7 @@ import conv_report  # noqa: E402
 import machine  # noqa: E402
 import overhead  # noqa: E402
 import results  # noqa: E402
+import tiles  # noqa: E402
 import time_to_accuracy  # noqa: E402
 import train_step  # noqa: E402
 
@@ -210,6 +211,12 @@ def test_a_graph_wants_a_gpu(main: Any) -> None:
         main(["--peers", "torch-graph"])
 
 
+@pytest.mark.skipif(not device._missing(), reason="there is a GPU here")
+def test_widths_want_a_gpu() -> None:
+    with pytest.raises(SystemExit, match="error: device: 'cuda' was asked for but"):
+        tiles.main([])
+
+
 @pytest.mark.parametrize("main", [train_step.main, cold_start.main, time_to_accuracy.main])
 @pytest.mark.skipif(not device._missing(), reason="there is a GPU here")
 def test_a_missing_gpu_is_one_line(main: Any) -> None:
@@ -319,6 +326,58 @@ def test_tables_of_convolutions() -> None:
     assert "| y | `direct` | fp32 | 200 | 10.00 | 20.0% | 0.0 | 1.0e-07 | 20 x 2, 1 sets |" in entries
     assert "| y | `gemm` | fp32 | 400 | 5.00 | 10.0% | 0.0 (cuBLAS) | 1.0e-07 (cuBLAS) | 20 x 2, 1 sets |" in entries
     assert "- `wgmma`: it has no kernel for y (y)" in entries
+
+
+def test_tiled_beside_direct() -> None:
+    run = {"limits": {"fp32": 50e12, "tf32": None, "bytes": 4e12},
+           "rows": [conv_row(), conv_row(algorithm="tiled", us=250.0), conv_row(direction="dx"),
+                    conv_row(algorithm="tiled", direction="dw", us=None, why="too large")]}
+    assert conv_report.tiled_table(run)[2:] == ["| krizhevsky | 200 | 250 | - | 0.80 | 20.0% | 16.0% |", ""]
+    assert conv_report.share_table(run)[2:] == ["| `direct` | 200 | 20.0% |", "| `tiled` | 250 | 16.0% |", ""]
+
+
+# ---------------------------------------------------------------- widths of tiles
+def test_reuse_is_what_the_formula_says() -> None:
+    tile = np.arange((8 + 2) ** 2).reshape(10, 10)             # K = 3
+    reads = sum(tile[i:i + 3, j:j + 3].size for i in range(8) for j in range(8))
+    assert tiles.reuse(8, 3) == pytest.approx(reads / tile.size)
+    assert tiles.reuse(16, 1) == 1
+
+
+def test_a_width_is_compiled_in_and_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
+    from minidl.ops.cuda.conv.papers import tiled
+
+    case, before = tiles.LAYERS[0], tiled.TILE
+    assert before in tiles.WIDTHS
+    with tiles.width(8):
+        assert tiled._elements("y", case.geometry()) == 10 * 10                # what its launchers ask for
+        with tiles.width(None):
+            assert tiled.TILE == 8
+    assert before == tiled.TILE
+    assert all(case.geometry().oh % width == 0 for case in tiles.LAYERS[:-1] for width in tiles.WIDTHS)
+
+    y = np.ones(3)
+    timing = conv.Timing(5.0, 4.0, 6.0, True, 1, 2, 3)
+    operands = SimpleNamespace(float64=lambda direction: y, our_call=lambda *of: of, count=1, flop=2, bytes=4)
+    monkeypatch.setattr(tiles, "Operands", lambda case: operands)
+    monkeypatch.setattr(tiles, "measure_ours", lambda call, sets: (timing._replace(us=tiled.TILE), 0, y * off[0]))
+    monkeypatch.setattr(results, "about", lambda *of: {"benchmark": of[0]})
+    off = [1.0]
+    rows = tiles.measure([case], [8, 24])["rows"]
+    assert [(row["algorithm"], row["tile"], row["us"]) for row in rows] == [
+        ("direct", None, before), ("tiled", 8, 8), ("tiled_constant", 8, 8), ("tiled", 24, 24),
+        ("tiled_constant", 24, 24)]
+    off = [1.1]
+    with pytest.raises(ArithmeticError, match=r"K = 3: y by 'direct' with TILE None is wrong by 1\.0e-01; correct the"):
+        tiles.measure([case], [8])
+
+
+def test_widths_as_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(results, "facts", lambda several: [])
+    rows = [conv_row(tile=None), conv_row(algorithm="tiled", tile=8, us=400.0),
+            conv_row(algorithm="tiled_constant", tile=8, us=250.0)]
+    assert tiles.report([{"rows": rows}])[2] == "| krizhevsky | 8 | 18.2 | 200 | 400 | 250 | 0.50 |"
 
 
 # ---------------------------------------------------------------- time to an accuracy

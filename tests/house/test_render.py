@@ -93,6 +93,17 @@ def test_a_block_that_is_not_closed_swallows_nothing(house: Path) -> None:
     assert "Kept." in (house / "README.md").read_text()
 
 
+def test_what_nobody_measured_has_no_figures(house: Path) -> None:
+    (house / "results" / "tiles.json").unlink(missing_ok=True)
+    (line, *_) = render.BLOCKS["tile widths"]()
+    assert line == "Nobody has measured it yet. On a GPU this does:"
+    result = results.load("conv_cuda")
+    rows = [{"label": "K = 3", "shape": [16, 3, 98, 98, 64, 3, 1, 0], "algorithm": name, "tile": tile, "us": 10.0}
+            for name, tile in (("direct", None), ("tiled", 8), ("tiled_constant", 8))]
+    results.save({**result, "rows": rows}, house / "results" / "tiles.json")
+    assert "| K = 3 | 8 | 5.8 | 10 | 10 | 10 | 1.00 |" in render.BLOCKS["tile widths"]()
+
+
 # ---------------------------------------------------------------- figures
 @pytest.mark.parametrize("figure", [
     "5 us", "5us", "0.44 ms", "36.0 s", "20 seconds", "3 minutes", "1,234.5 images/s", "12 TFLOP/s", "4.8 TB/s",

@@ -1,4 +1,4 @@
-"""Convolution as the formula: PMPP Figs. 16.4, 16.10 and 16.11 (with their corrections), a filter element at a time."""
+"""Convolution as the formula: PMPP Figs. 16.4, 16.8 and 16.9 (with their corrections), a filter element at a time."""
 
 from __future__ import annotations
 

@@ -1,0 +1,115 @@
+"""docs/sources.md: whatever it refers to is there, and each row says where a thing is or why it is not."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from minidl.ops.geometry import conv_geometry
+
+ROOT = next(folder for folder in Path(__file__).resolve().parents if (folder / "setup.cfg").exists())
+PAGE = ROOT / "docs" / "sources.md"
+SPAN = re.compile(r"`([^`]+)`")
+ENDINGS = {".py", ".cu", ".cuh", ".md"}
+NOT_HERE = re.compile(r"(not built: .{15,}|planned: not built yet)")
+
+
+def tables() -> list[list[dict[str, str]]]:
+    """The page's tables, a row by its columns' heads."""
+    found: list[list[dict[str, str]]] = []
+    head: list[str] = []
+    for line in PAGE.read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")] if line.startswith("|") else []
+        if not cells:
+            head = []
+        elif not head:
+            head = cells
+            found.append([])
+        elif set(line) - set("|-: "):
+            found[-1].append(dict(zip(head, cells, strict=True)))
+    return found
+
+
+ROWS = [row for table in tables() for row in table]
+
+
+@functools.cache
+def names(file: Path) -> set[str]:
+    """What a Python file defines, methods as Class.method; what a CUDA file defines or calls."""
+    text = file.read_text(encoding="utf-8")
+    if file.suffix != ".py":
+        return set(re.findall(r"\b(\w+)\(", re.sub(r"//[^\n]*", "", text)))
+    found = set()
+    for node in ast.parse(text).body:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            found.add(node.name)
+        if isinstance(node, ast.ClassDef):
+            found |= {f"{node.name}.{inner.name}" for inner in node.body if isinstance(inner, ast.FunctionDef)}
+    return found
+
+
+def fault(reference: str) -> str | None:
+    """What is wrong with a reference `file`, `file::name` or, of a test, `test_file.py::test_name`."""
+    place, _, name = reference.partition("::")
+    files = list((ROOT / "tests").rglob(place)) if place.startswith("test_") else [ROOT / place]
+    if len(files) != 1 or not files[0].is_file():
+        return "no such file" if len(files) < 2 else "several files of that name"
+    return None if not name or name in names(files[0]) else "no such name in it"
+
+
+def references(text: str) -> list[str]:
+    return [span for span in SPAN.findall(text) if Path(span.partition("::")[0]).suffix in ENDINGS]
+
+
+def test_every_reference_is_there() -> None:
+    found = references(PAGE.read_text(encoding="utf-8"))
+    assert len(found) > 150
+    assert {reference: wrong for reference in found for wrong in [fault(reference)] if wrong} == {}
+
+
+@pytest.mark.parametrize(("reference", "wrong"), [
+    ("minidl/ops/conv.py::conv2d", None), ("minidl/tensor.py::Tensor.backward", None), ("train.py", None),
+    ("minidl/ops/cuda/conv/papers/tiled.cu::conv2d_tiled_y", None), ("test_zoo.py::test_parameters", None),
+    ("minidl/ops/conv.py::conv3d", "no such name in it"), ("minidl/ops/convolution.py", "no such file"),
+    ("minidl/ops/cuda/conv/papers/tiled.cu::conv2d_tiled_z", "no such name in it"),
+    ("minidl/tensor.py::Tensor.forward", "no such name in it"), ("test_zoo.py::test_nothing", "no such name in it"),
+    ("test_zoos.py::test_parameters", "no such file")])
+def test_a_wrong_reference_is_found(reference: str, wrong: str | None) -> None:
+    assert fault(reference) == wrong
+
+
+def test_every_row_says_where_it_is_or_why_it_is_not() -> None:
+    """A row without a test has no code, or says what is planned instead."""
+    assert len(ROWS) >= 100
+    silent = [row for row in ROWS
+              if not (references(row["here"]) or NOT_HERE.search(row["here"]) or "](" in row["shown"])
+              or not (row["test"] or NOT_HERE.search(row["here"]))]
+    assert silent == []
+
+
+def test_tests_are_named_by_file_and_function() -> None:
+    loose = [row["test"] for row in ROWS if row["test"] and not all(
+        re.fullmatch(r"`test_\w+\.py::test_\w+`", part) for part in row["test"].split(", "))]
+    assert loose == []
+
+
+# ---------------------------------------------------------------- a page of the map
+def test_the_tile_that_a_page_names_is_the_launchers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """docs/registers.md: what whole_image gives a thread of the report's layer on an H200."""
+    pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
+    from minidl.ops.cuda import launch
+    from minidl.ops.cuda.conv.resident import whole_image
+
+    for name, fact in {"multiprocessors": 132, "most_shared": 232448}.items():
+        monkeypatch.setattr(launch, name, lambda fact=fact: fact)
+    (named,) = re.findall(r"with\s+TH = (\d+) and TM = (\d+)", (ROOT / "docs" / "registers.md").read_text())
+    plan = whole_image._plan.__wrapped__("y", conv_geometry((128, 3, 39, 39), (64, 3, 8, 8), None, 1, 0, "auto"),
+                                         np.dtype(np.float32))
+    assert plan is not None
+    tile = dict(plan.constants)
+    assert (str(tile["TH"]), str(tile["TM"])) == named
