@@ -83,11 +83,13 @@ CONVOLUTIONS: list[tuple[Any, Any, Any, Any, tuple[str, ...]]] = [
     ((1, 32, 4, 4), (3, 32, 3, 3), 1, 1, ("implicit_gemm",)),
     ((1, 45, 5, 12), (13, 45, 2, 6), 1, 0, ("winograd",)),
     ((9, 3, 16, 16), (10, 3, 8, 8), 1, ((4, 3), (4, 3)), ("winograd", "whole_image")),
-    ((3, 5, 6, 7), (9, 5, 1, 1), 1, 0, ())]
+    ((3, 5, 6, 7), (9, 5, 1, 1), 1, 0, ()),
+    ((4, 22, 7, 8), (23, 22, 3, 3), 1, 1, ("winograd_2x2", "winograd_4x4"))]
 MORE_CONVOLUTIONS: list[tuple[Any, ...]] = [               # one image, many maps, a window as large as the image, none
     ((2, 3, 9, 20), (17, 3, 3, 2), (2, 1), ((1, 0), (0, 1))), ((1, 3, 32, 32), (16, 3, 8, 8), 1, ((4, 3), (4, 3))),
     ((33, 1, 6, 6), (2, 1, 6, 6), 1, 0), ((2, 2, 5, 5), (3, 2, 1, 1), 2, 0), ((0, 2, 5, 5), (3, 2, 3, 3), 1, 1)]
-SPLITTING = [((64, 1, 20, 20), (2, 1, 3, 3), 1, 0), ((2, 300, 3, 3), (4, 300, 3, 3), 1, 0)]
+SPLITTING = [((64, 1, 20, 20), (2, 1, 3, 3), 1, 0), ((2, 300, 3, 3), (4, 300, 3, 3), 1, 0),
+             ((20, 30, 19, 18), (40, 30, 3, 3), 1, 2)]
 ON_TENSOR_CORES = tuple(convolutions.TENSOR_CORES)
 FUSED = [((9, 3, 16, 16), (10, 3, 8, 8), ((4, 3), (4, 3)), 4), ((2, 1, 12, 12), (7, 1, 5, 5), 0, 4)]
 FUSED_ON_TENSOR_CORES = [((2, 6, 14, 14), 34, 5, 0, 2), ((3, 2, 9, 16), 37, (3, 4), ((1, 0), (2, 3)), 2)]
@@ -298,6 +300,8 @@ LAUNCHES: dict[str, list[Launch]] = {
         *each("conv/product/implicit_gemm.cu", convolve, *CONVOLUTIONS[:4],
               (*CONVOLUTIONS[0][:4], ("whole_image", "implicit_gemm"), DOUBLE)),
         *each("conv/resident/winograd.cu", convolve, *CONVOLUTIONS[4:6]),
+        *each("conv/product/winograd_tiles.cu", convolve, CONVOLUTIONS[-1], *[
+            (*CONVOLUTIONS[-1][:4], (name,), DOUBLE) for name in CONVOLUTIONS[-1][4]]),
         *[Launch("conv/product/implicit_gemm.cu", convolve, (*CONVOLUTIONS[1][:4], ON_TENSOR_CORES), precision)
           for precision in ("tf32", "3xtf32")],
         *[launch for precision, dtype in [("fp32", DOUBLE), *[(name, FLOAT) for name in device.PRECISIONS]]

@@ -334,6 +334,19 @@ def test_even_filters(dtype: type, canaries: Any) -> None:
                  for failure in failures_of(drawn(g, at, dtype), ["winograd"], canaries)])
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("name", ["winograd_2x2", "winograd_4x4"])
+def test_filters_of_3x3(name: str, dtype: type, canaries: Any) -> None:
+    """Few of the shapes above have so many channels."""
+    shapes = [g for g in random_shapes(1200, 500, [(3, 3, 1, 1)])
+              if not conv.refusal(name, "y", g, np.dtype(dtype)) or not conv.refusal(name, "dw", g, np.dtype(dtype))]
+    before = DONE.copy()
+    assert_none([failure for at, g in enumerate(shapes)
+                 for failure in failures_of(drawn(g, at, dtype), [name], canaries)])
+    for direction in DIRECTIONS:
+        assert DONE[name, direction] - before[name, direction] >= 100
+
+
 REFUSED_BY_WINOGRAD = [(((2, 3, 8, 8), (4, 3, 8, 8), 2, 0), "it needs stride 1 but it is 2x2"),
                        (((2, 3, 8, 8), (4, 3, 8, 7), 1, 0),
                         "it needs filters of even height and width but they are 8x7"),
@@ -367,7 +380,8 @@ LEAST: dict[str, tuple[int, int, int]] = {
     "direct": (2048, 2048, 2048), "tiled": (2300, 2300, 2300), "tiled_constant": (2000, 2000, 0),
     "krizhevsky": (2300, 0, 2300), "unroll": (2048, 2048, 2048), "gemm": (2048, 2048, 2048),
     "implicit_gemm": (2048, 2048, 2048), "whole_image": (1500, 700, 1500),
-    "winograd": (80, 0, 80), "tensor_core": (100, 100, 100), "tensor_core_image": (30, 0, 30), "wgmma": (30, 0, 0),
+    "winograd": (80, 0, 80), "winograd_2x2": (30, 40, 80), "winograd_4x4": (30, 40, 80),
+    "tensor_core": (100, 100, 100), "tensor_core_image": (30, 0, 30), "wgmma": (30, 0, 0),
 }
 
 

@@ -9,6 +9,7 @@ from ..primitives import OWN as _OWN
 from ..shared import *
 from .activation import *
 from .conv import *
+from .conv.fused import *
 from .data import *
 from .indexing import *
 from .launch import ones_like as ones_like

@@ -15,27 +15,23 @@ import numpy as np
 from ....device import precision
 from ...geometry import ConvGeometry, PoolGeometry
 from ...primitives import Array
-from ..activation.elementwise import VALUES
-from ..pool import avg_pool2d, avg_pool2d_grad_act
-from ..pool.average import in_squares
 from .auto import Launcher, fastest
 from .bias import sum_maps
 from .papers import direct, gemm, krizhevsky, tiled, unroll
 from .product import implicit_gemm
+from .product.winograd_tiles import F2, F4
 from .resident import tensor_core_image, wgmma, whole_image, winograd
 from .resident.planned import Gradients, Outputs
 
-__all__ = [
-    "CONV_ALGORITHMS", "conv2d", "conv2d_act", "conv2d_act_pool", "conv2d_act_pool_grad_wb", "conv2d_grad_b",
-    "conv2d_grad_w", "conv2d_grad_x",
-]
+__all__ = ["CONV_ALGORITHMS", "conv2d", "conv2d_grad_b", "conv2d_grad_w", "conv2d_grad_x"]
 
 Refuses = Callable[[str, ConvGeometry, np.dtype], str | None]
 
 
 class Algorithm(NamedTuple):
     """y(x, w, b, g), dx(gy, w, g), dw(gy, x, g), each None where there is none; refuses(direction, g, dtype), which
-    says why a case cannot be done, or None; whether `auto` tries it, and whether it multiplies on tensor cores.
+    says why a case cannot be done, or None; whether `auto` tries it, whether it multiplies on tensor cores, and by
+    how much more it may round than the plain sum.
 
     What computes y may go on in the same launch: y_act(x, w, b, g, act), and y_act_pool(x, w, b, g, act, pooling) where
     can_pool(g, pooling, dtype). Before dw may go grad_wb(gp, y, x, g, act, pooling), the fused form of
@@ -48,6 +44,7 @@ class Algorithm(NamedTuple):
     refuses: Refuses
     tried: bool = False
     tensor_cores: bool = False
+    rounding: float = 1.0
     y_act: Launcher | None = None
     y_act_pool: Callable[..., tuple[Array, Array]] | None = None
     can_pool: Callable[[ConvGeometry, PoolGeometry, np.dtype], bool] | None = None
@@ -57,7 +54,7 @@ class Algorithm(NamedTuple):
 def _one_launch(outputs: Outputs, dx: Launcher | None, gradients: Gradients | None, refuses: Refuses,
                 tensor_cores: bool = False) -> Algorithm:
     dw, grad_wb = (gradients.dw, gradients.grad_wb) if gradients else (None, None)
-    return Algorithm(outputs.y, dx, dw, refuses, True, tensor_cores, outputs.y_act, outputs.y_act_pool,
+    return Algorithm(outputs.y, dx, dw, refuses, True, tensor_cores, 1.0, outputs.y_act, outputs.y_act_pool,
                      outputs.can_pool, grad_wb)
 
 
@@ -72,6 +69,8 @@ ALGORITHMS: dict[str, Algorithm] = {
     "implicit_gemm": Algorithm(implicit_gemm.y, implicit_gemm.dx, implicit_gemm.dw, implicit_gemm.refuses, tried=True),
     "whole_image": _one_launch(whole_image.OUTPUTS, whole_image.dx, whole_image.GRADIENTS, whole_image.refuses),
     "winograd": _one_launch(winograd.OUTPUTS, None, winograd.GRADIENTS, winograd.refuses),
+    "winograd_2x2": Algorithm(F2.y, F2.dx, F2.dw, F2.refuses, tried=True),
+    "winograd_4x4": Algorithm(F4.y, F4.dx, F4.dw, F4.refuses, tried=True, rounding=4.0),
     "tensor_core": Algorithm(implicit_gemm.tensor_core_y, implicit_gemm.tensor_core_dx, implicit_gemm.tensor_core_dw,
                              implicit_gemm.tensor_core_refuses, tried=True, tensor_cores=True),
     "tensor_core_image": _one_launch(tensor_core_image.OUTPUTS, None, tensor_core_image.GRADIENTS,
@@ -90,11 +89,11 @@ def refusal(name: str, direction: str, g: ConvGeometry, dtype: np.dtype) -> str 
 
 
 def _run(direction: str, g: ConvGeometry, *arguments: Array | None) -> Array:
-    """Call the algorithm that was asked for, or the fastest."""
-    return getattr(ALGORITHMS[_name(direction, g, arguments)], direction)(*arguments, g)
+    return getattr(ALGORITHMS[chosen(direction, g, arguments)], direction)(*arguments, g)
 
 
-def _name(direction: str, g: ConvGeometry, arguments: tuple[Array | None, ...]) -> str:
+def chosen(direction: str, g: ConvGeometry, arguments: tuple[Array | None, ...]) -> str:
+    """The algorithm that was asked for, or the fastest."""
     dtype = arguments[0].dtype             # type: ignore[union-attr]
     name = g.algorithm if g.algorithm == "auto" else _asked(direction, g, dtype, precision())
     return fastest(direction, g, dtype, arguments, _able) if name == "auto" else name
@@ -144,30 +143,3 @@ def conv2d_grad_w(gy: Array, x: Array, g: ConvGeometry) -> Array:
 def conv2d_grad_b(gy: Array) -> Array:
     """The sum over images and pixels of each map."""
     return sum_maps(gy)
-
-
-# ---------------------------------------------------------------- fused with what follows
-def conv2d_act(x: Array, w: Array, b: Array | None, g: ConvGeometry, act: str) -> Array:
-    """act(conv2d(x))"""
-    y_act = ALGORITHMS[_name("y", g, (x, w, b))].y_act
-    return y_act(x, w, b, g, act) if y_act else VALUES[act](conv2d(x, w, b, g))
-
-
-def conv2d_act_pool(x: Array, w: Array, b: Array | None, g: ConvGeometry, act: str,
-                    pooling: PoolGeometry) -> tuple[Array, Array]:
-    """(y, its averages) of y = act(conv2d(x))"""
-    row = ALGORITHMS[_name("y", g, (x, w, b))]
-    if row.y_act_pool and row.can_pool and row.can_pool(g, pooling, x.dtype):
-        return row.y_act_pool(x, w, b, g, act, pooling)
-    y = conv2d_act(x, w, b, g, act)
-    return y, avg_pool2d(y, pooling)
-
-
-def conv2d_act_pool_grad_wb(gp: Array, y: Array, x: Array, g: ConvGeometry, act: str,
-                            pooling: PoolGeometry) -> tuple[Array, Array]:
-    """(dw, db) of avg_pool2d(y), y = act(conv2d(x)), from the averages' gradient gp; x's gradient is not needed."""
-    fused = ALGORITHMS[_name("dw", g, (y, x))].grad_wb    # y has the gradient's shape: `auto` may measure on it
-    if fused and in_squares(pooling):
-        return fused(gp, y, x, g, act, pooling)
-    gz = avg_pool2d_grad_act(gp, y, pooling, act)
-    return conv2d_grad_w(gz, x, g), conv2d_grad_b(gz)

@@ -13,7 +13,7 @@ constexpr int BLOCK = 256;
 constexpr int GAP = 8;  // rows start 8 banks apart: no conflicts where a warp reads 4 x 8
 static_assert(BM == 16 || BM == 32 || BM == 64 || BM == 128, "BM must be 16, 32, 64 or 128: rows a block owns");
 
-struct Slab {
+struct alignas(16) Slab {
     REAL a[BK][BM + GAP];
     REAL b[BK][BN + GAP];
 };

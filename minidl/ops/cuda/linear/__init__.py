@@ -24,6 +24,8 @@ FILE = "linear/gemm.cu"
 TILE, DEPTH = 16, 64                       # of gemm_tiled
 MAX_TILED = 1 << 18                        # elements of C up to which blocks of 16x16 keep more multiprocessors busy,
 MAX_TILED_WORK = 1 << 26                   # if there are no more multiplications than this
+SLABS_PER_BLOCK, SLABS_PER_FINISH = 3, 4   # what it costs to begin and end a block; to add up splits, a launch more
+MAX_TURNS = 6                              # of the multiprocessors for split tiles, which take memory
 MIN_CUBLAS = 1 << 28                       # multiplications from which cuBLAS's better kernel beats its slower call
 
 
@@ -35,6 +37,9 @@ def _mode(dtype: np.dtype, precision: str) -> str:
 CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
     (FILE, (launch.real(np.dtype(dtype)), ("BM", bm), ("PRECISION", how), ("TA", ta), ("TB", tb)))
     for dtype, how, bm in TILES for ta, tb in ((0, 0), (0, 1), (1, 0))]
+CONFIGURATIONS += [
+    (FILE, (launch.real(np.dtype(dtype)), ("BM", bm), ("PRECISION", how), ("TA", ta), ("TB", tb), ("WIDE", 1)))
+    for dtype, how, bm in TILES if bm in (16, 128) for ta, tb in ((0, 1), (1, 0))]
 CONFIGURATIONS += [
     (FILE, (launch.real(np.dtype(dtype)), ("BM", bm), ("PRECISION", "FP32"), ("TA", 0), ("TB", tb), ("FUSED", fused),
             ("ACT", act)))
@@ -71,6 +76,16 @@ def _pays(dtype: np.dtype, multiplications: int) -> bool:
             and not cupy.cuda.get_current_stream().is_capturing())
 
 
+def _splits(tiles: int, slabs: int, min_slabs: int) -> int:
+    """Of the depth: those with which all tiles take the least time, in slabs, on two blocks per multiprocessor."""
+    at_a_time = 2 * launch.multiprocessors()
+
+    def time(splits: int) -> int:
+        turns = -(-tiles * splits // at_a_time)
+        return turns * (-(-slabs // splits) + SLABS_PER_BLOCK) + (SLABS_PER_FINISH if splits > 1 else 0)
+    return min(range(1, max(1, min(slabs // min_slabs, MAX_TURNS * at_a_time // max(1, tiles))) + 1), key=time)
+
+
 class Plan(NamedTuple):
     """The launches of a product."""
 
@@ -82,11 +97,8 @@ class Plan(NamedTuple):
 
 @functools.lru_cache(maxsize=4096)
 def _plan(sizes: tuple[int, ...], dtype: np.dtype, precision: str, transpose_a: bool, transpose_b: bool,
-          tiled: bool | None, fused: tuple[launch.Constant, ...]) -> Plan:
-    """So many splits of the depth that about two blocks per multiprocessor have work.
-
-    Where the depth is too short to be split, tiles are made lower instead.
-    """
+          tiled: bool | None, fused: tuple[launch.Constant, ...], aligned: bool) -> Plan:
+    """Where the depth is too short to be split, and the tiles are few, they are made lower instead."""
     batches, rows, cols, depth, a_batches, b_batches, accumulate, bias_axis = sizes
     how, size = _mode(dtype, precision), batches * rows * cols
     if tiled is None:
@@ -99,14 +111,14 @@ def _plan(sizes: tuple[int, ...], dtype: np.dtype, precision: str, transpose_a: 
             launch.blocks(rows, bm) * launch.blocks(cols, bn) * batches < launch.multiprocessors():
         bm //= 2
     tiles_m, tiles_n = launch.blocks(rows, bm), launch.blocks(cols, bn)
-    wanted = 2 * launch.multiprocessors() // (tiles_m * tiles_n * batches)
-    splits = max(1, min(wanted, slabs // min_slabs))
+    splits = _splits(tiles_m * tiles_n * batches, slabs, min_slabs)
     matrices = launch.by_value(
         "Matrices", rows=rows, cols=cols, depth=depth, a_batch=rows * depth if a_batches > 1 else 0,
         b_batch=depth * cols if b_batches > 1 else 0, sum_batches=sum_batches, splits=splits,
         bias_rows=int(bias_axis == 0), bias_cols=int(bias_axis == 1), accumulate=int(accumulate))
+    wide = aligned and not tiled and cols % 4 == 0 and not (transpose_a and rows % 4)
     constants = (launch.real(dtype), ("BM", 16 if tiled else bm), ("PRECISION", how), ("TA", int(transpose_a)),
-                 ("TB", int(transpose_b)), *fused)
+                 ("TB", int(transpose_b)), *fused, *((("WIDE", 1),) if wide else ()))
     product = launch.kernel(FILE, "gemm_tiled" if tiled else "gemm_registers", *constants)
     finish = None if splits == 1 else launch.kernel(FILE, "gemm_finish", *constants).sized(
         (launch.blocks(size, 256),), (256,))
@@ -114,13 +126,15 @@ def _plan(sizes: tuple[int, ...], dtype: np.dtype, precision: str, transpose_a: 
                 finish)
 
 
-def _product(a: Array, b: Array, bias: Array | None, out: Array, sizes: tuple[int, ...], transpose_a: bool,
-             transpose_b: bool, tiled: bool | None = None, fused: tuple[launch.Constant, ...] = (),
+def _product(a: cupy.ndarray, b: cupy.ndarray, bias: Array | None, out: cupy.ndarray, sizes: tuple[int, ...],
+             transpose_a: bool, transpose_b: bool, tiled: bool | None = None, fused: tuple[launch.Constant, ...] = (),
              y: Array | None = None) -> Array:
     """Our own kernels; sizes (batches, rows, cols, depth, batches of a, batches of b, accumulate, axis of the bias)."""
     if not out.size:
         return out
-    product, matrices, shape, finish = _plan(sizes, out.dtype, precision(), transpose_a, transpose_b, tiled, fused)
+    aligned = not (a.data.ptr | b.data.ptr | out.data.ptr) % 16
+    product, matrices, shape, finish = _plan(sizes, out.dtype, precision(), transpose_a, transpose_b, tiled, fused,
+                                             aligned)
     if finish is None:
         product(a, b, bias, y, out, matrices)
         return out

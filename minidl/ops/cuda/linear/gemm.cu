@@ -10,6 +10,9 @@
 //
 // -DFUSED=VALUE: each sum, with its bias, goes through the activation -DACT. -DFUSED=SLOPE: it is a gradient, and is
 // multiplied by the activation's slope, which `y`, what the activation gave, tells.
+//
+// -DWIDE: what lies side by side is copied and stored by 16 bytes. It needs arrays that start on a multiple of 16 bytes,
+// cols % 4 == 0, and with TA rows % 4 == 0.
 #include "include/tile.cuh"
 #include "include/act.cuh"
 
@@ -19,6 +22,10 @@
 #ifndef FUSED
 #define FUSED PLAIN
 #endif
+#ifndef WIDE
+#define WIDE 0
+#endif
+constexpr int LINE = 16 / sizeof(REAL);  // elements in 16 bytes
 
 struct Matrices {
     int rows, cols, depth;
@@ -39,47 +46,58 @@ __device__ __forceinline__ REAL finished(REAL value, const REAL* y) {
 #endif
 }
 
+template <int V>
 __device__ __forceinline__ void store(REAL* c, const REAL* bias, const REAL* y, const Matrices& p, int row, int column,
-                                      REAL value) {
+                                      const REAL* values) {
     if (row >= p.rows || column >= p.cols) return;
     size_t at = (size_t)blockIdx.z * p.rows * p.cols + row * p.cols + column;
-    if (p.splits == 1) {
-        if (bias) value += bias[row * p.bias_rows + column * p.bias_cols];
-        if (p.accumulate) value += c[at];
-        value = finished(value, y + at);
+    Pack<V> out;
+#pragma unroll
+    for (int j = 0; j < V; ++j) {
+        out.v[j] = values[j];
+        if (p.splits == 1) {
+            if (bias) out.v[j] += bias[row * p.bias_rows + (column + j) * p.bias_cols];
+            if (p.accumulate) out.v[j] += c[at + j];
+            out.v[j] = finished(out.v[j], y + at + j);
+        }
     }
-    c[at] = value;
+    *(Pack<V>*)(c + at) = out;
+}
+
+template <int V> __device__ __forceinline__ void copy(REAL* to, const REAL* from, bool valid) {
+    start_copy((Pack<V>*)to, (const Pack<V>*)from, valid);
 }
 
 // This thread's elements of a slab: lanes run along the axis that is contiguous in memory.
 struct MatrixLoader {
-    static constexpr int NA = BM * BK / BLOCK, NB = BN * BK / BLOCK;
+    static constexpr int VA = WIDE && TA ? LINE : 1, VB = WIDE && !TB ? LINE : 1;  // elements of a copy
+    static constexpr int ALL_A = BM * BK / VA, ALL_B = BN * BK / VB;               // copies of a slab
     const REAL *a, *b;
     const Matrices& p;
     int row0, column0, slabs;
 
-    static __device__ __forceinline__ void place(int i, bool along_k, int size, int& k, int& r) {
-        int e = threadIdx.x + i * BLOCK;
-        k = along_k ? e % BK : e / size;
-        r = along_k ? e / BK : e % size;
+    static __device__ __forceinline__ void place(int e, bool along_k, int size, int v, int& k, int& r) {
+        k = along_k ? e % BK : e / (size / v);
+        r = along_k ? e / BK : e % (size / v) * v;
     }
 
     __device__ __forceinline__ void fetch(Slab& slab, int number) {
         int batch = number / slabs, k0 = (number - batch * slabs) * BK, k, r;
         const REAL *am = a + (size_t)batch * p.a_batch, *bm = b + (size_t)batch * p.b_batch;
 #pragma unroll
-        for (int i = 0; i < NA; ++i) {
-            place(i, !TA, BM, k, r);
+        for (int i = 0; i < ALL_A; i += BLOCK) {
+            if (ALL_A < BLOCK && threadIdx.x >= ALL_A) break;
+            place(i + threadIdx.x, !TA, BM, VA, k, r);
             int row = row0 + r, at = k0 + k;
             bool valid = row < p.rows && at < p.depth;
-            start_copy(&slab.a[k][r], am + (valid ? TA ? at * p.rows + row : row * p.depth + at : 0), valid);
+            copy<VA>(&slab.a[k][r], am + (valid ? TA ? at * p.rows + row : row * p.depth + at : 0), valid);
         }
 #pragma unroll
-        for (int i = 0; i < NB; ++i) {
-            place(i, TB, BN, k, r);
+        for (int i = 0; i < ALL_B; i += BLOCK) {
+            place(i + threadIdx.x, TB, BN, VB, k, r);
             int column = column0 + r, at = k0 + k;
             bool valid = column < p.cols && at < p.depth;
-            start_copy(&slab.b[k][r], bm + (valid ? TB ? column * p.depth + at : at * p.cols + column : 0), valid);
+            copy<VB>(&slab.b[k][r], bm + (valid ? TB ? column * p.depth + at : at * p.cols + column : 0), valid);
         }
     }
 };
@@ -106,9 +124,10 @@ extern "C" __global__ void __launch_bounds__(256)
     Product product;
     multiply_slabs(slabs, product, loader, begin, end);
     product.each([&](int row, int column, const REAL* values) {
+        constexpr int V = !WIDE ? 1 : Product::WIDTH < LINE ? Product::WIDTH : LINE;
 #pragma unroll
-        for (int j = 0; j < Product::WIDTH; ++j)
-            store(c, bias, y, p, loader.row0 + row, loader.column0 + column + j, values[j]);
+        for (int j = 0; j < Product::WIDTH; j += V)
+            store<V>(c, bias, y, p, loader.row0 + row, loader.column0 + column + j, values + j);
     });
 }
 
@@ -146,7 +165,7 @@ extern "C" __global__ void __launch_bounds__(256)
         for (int k = 0; k < DEPTH; ++k) sum += as[threadIdx.x / TILE][k] * bs[k][threadIdx.x % TILE];
         __syncthreads();
     }
-    store(c, bias, y, p, row0 + threadIdx.x / TILE, column0 + threadIdx.x % TILE, sum);
+    store<1>(c, bias, y, p, row0 + threadIdx.x / TILE, column0 + threadIdx.x % TILE, &sum);
 }
 
 // parts (batches, splits, rows, cols) -> c (batches, rows, cols), one thread an element

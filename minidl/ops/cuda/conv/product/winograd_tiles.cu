@@ -1,0 +1,239 @@
+// Winograd's minimal filtering for filters of 3x3 (Lavin & Gray, arXiv 1509.09308, section 4.1), as products of matrices.
+//
+// An image is cut into squares of TILE x TILE outputs (-DTILE=2 or 4), each with the SIDE x SIDE pixels under them,
+// SIDE = TILE + 2. Pixels, filters and gradients of a square are transformed into SIDE * SIDE numbers. For each of
+// these there is one product of matrices (linear/gemm.cu), which sums over channels, or for dw over squares:
+//   y   u (e,c,m)^T @ v (e,c,squares);   dx the same with gy for x and mirrored filters;   dw  g (e,m,squares) @ v^T
+// where e counts the SIDE * SIDE numbers, and a square of image i is column i * squares of an image + its number.
+//
+// A thread owns one square of one channel (or one filter of one channel), in registers; neighbouring threads own
+// neighbouring squares, so that what they write lies side by side. Sums are made in a fixed order.
+// Requires: 3x3 filters, stride 1, one-dimensional grids that cover channels * columns, or m * c.
+#include "include/common.cuh"
+
+#ifndef TILE
+#define TILE 4
+#endif
+constexpr int SIDE = TILE + 2, ALL = SIDE * SIDE;
+
+// Each transforms SIDE, or fewer, numbers in place; they lie S apart. With points 0, 1, -1, infinity of F(2,3), and
+// 0, 1, -1, 1/2, -2, infinity of F(4,3), which round less than those with 2 in place of 1/2.
+#if TILE == 2
+template <int S> __device__ __forceinline__ void of_pixels(REAL* d) {  // B^T
+    const REAL d1 = d[S], d2 = d[2 * S];
+    d[0] -= d2;
+    d[S] = d1 + d2;
+    d[2 * S] = d2 - d1;
+    d[3 * S] -= d1;
+}
+
+template <int S> __device__ __forceinline__ void of_filter(REAL* w) {  // G, of 3 numbers
+    const REAL even = w[0] + w[2 * S], odd = w[S];
+    w[3 * S] = w[2 * S];
+    w[S] = (REAL)0.5 * (even + odd);
+    w[2 * S] = (REAL)0.5 * (even - odd);
+}
+
+template <int S> __device__ __forceinline__ void to_outputs(REAL* y) {  // A^T, to TILE numbers
+    const REAL y1 = y[S], y2 = y[2 * S];
+    y[0] += y1 + y2;
+    y[S] = y1 - y2 + y[3 * S];
+}
+
+template <int S> __device__ __forceinline__ void of_gradients(REAL* g) {  // A, of TILE numbers
+    const REAL g0 = g[0], g1 = g[S];
+    g[S] = g0 + g1;
+    g[2 * S] = g0 - g1;
+    g[3 * S] = g1;
+}
+
+template <int S> __device__ __forceinline__ void to_filter(REAL* w) {  // G^T, to 3 numbers
+    const REAL w1 = w[S], w2 = w[2 * S], even = (REAL)0.5 * (w1 + w2);
+    w[0] += even;
+    w[S] = (REAL)0.5 * (w1 - w2);
+    w[2 * S] = even + w[3 * S];
+}
+#else
+constexpr REAL THIRD = (REAL)1 / 3, FIFTEENTH = (REAL)1 / 15;
+
+template <int S> __device__ __forceinline__ void of_pixels(REAL* d) {
+    const REAL d0 = d[0], d1 = d[S], d2 = d[2 * S], d3 = d[3 * S], d4 = d[4 * S], d5 = d[5 * S];
+    d[0] = d0 + (REAL)1.5 * (d3 - d1) - 2 * d2 + d4;
+    d[S] = d4 - d1 + (REAL)0.5 * d2 + (REAL)2.5 * d3;
+    d[2 * S] = d4 + d1 - (REAL)2.5 * d2 + (REAL)0.5 * d3;
+    d[3 * S] = d4 - d2 + 2 * (d3 - d1);
+    d[4 * S] = d4 - d2 + (REAL)0.5 * (d1 - d3);
+    d[5 * S] = d1 + (REAL)1.5 * (d4 - d2) - 2 * d3 + d5;
+}
+
+template <int S> __device__ __forceinline__ void of_filter(REAL* w) {
+    const REAL w0 = w[0], w1 = w[S], w2 = w[2 * S];
+    w[S] = THIRD * (w0 + w2 + w1);
+    w[2 * S] = -THIRD * (w0 + w2 - w1);
+    w[3 * S] = -FIFTEENTH * (16 * w0 + 8 * w1 + 4 * w2);
+    w[4 * S] = FIFTEENTH * (w0 - 2 * w1 + 4 * w2);
+    w[5 * S] = w2;
+}
+
+template <int S> __device__ __forceinline__ void to_outputs(REAL* y) {
+    const REAL even = y[S] + y[2 * S], odd = y[S] - y[2 * S], y3 = y[3 * S], y4 = y[4 * S];
+    y[0] += even + y3 + y4;
+    y[S] = odd + (REAL)0.5 * y3 - 2 * y4;
+    y[2 * S] = even + (REAL)0.25 * y3 + 4 * y4;
+    y[3 * S] = odd + (REAL)0.125 * y3 - 8 * y4 + y[5 * S];
+}
+
+template <int S> __device__ __forceinline__ void of_gradients(REAL* g) {
+    const REAL g0 = g[0], g1 = g[S], g2 = g[2 * S], g3 = g[3 * S];
+    g[S] = g0 + g2 + (g1 + g3);
+    g[2 * S] = g0 + g2 - (g1 + g3);
+    g[3 * S] = g0 + (REAL)0.5 * g1 + (REAL)0.25 * g2 + (REAL)0.125 * g3;
+    g[4 * S] = g0 - 2 * g1 + 4 * g2 - 8 * g3;
+    g[5 * S] = g3;
+}
+
+template <int S> __device__ __forceinline__ void to_filter(REAL* w) {
+    const REAL sum = THIRD * (w[S] + w[2 * S]), difference = THIRD * (w[S] - w[2 * S]);
+    const REAL w3 = FIFTEENTH * w[3 * S], w4 = FIFTEENTH * w[4 * S];
+    w[0] += difference - 16 * w3 + w4;
+    w[S] = sum - 8 * w3 - 2 * w4;
+    w[2 * S] = difference - 4 * w3 + 4 * w4 + w[5 * S];
+}
+#endif
+
+// Where a thread's square lies: element = channel * columns + column, column = image * squares + square.
+struct Square {
+    int channel, image, row, column;  // of its first output
+    bool exists;
+
+    __device__ __forceinline__ Square(const Geometry& g, int channels, int images) {
+        const int wide = ceil_div(g.ow, TILE), squares = ceil_div(g.oh, TILE) * wide;
+        const unsigned element = THREAD, columns = images * squares;
+        channel = element / columns;
+        const int at = element - channel * columns, square = at % squares;
+        image = at / squares;
+        row = square / wide * TILE;
+        column = square % wide * TILE;
+        exists = channel < channels;
+    }
+};
+
+// x (images,c,h,w) -> v (ALL, c, columns)
+extern "C" __global__ void __launch_bounds__(256)
+    winograd_pixels(const REAL* __restrict__ x, REAL* __restrict__ v, Geometry g, int images) {
+    const Square s(g, g.c, images);
+    if (!s.exists) return;
+    const REAL* plane = x + (size_t)(s.image * g.c + s.channel) * g.h * g.w;
+    REAL d[ALL];
+#pragma unroll
+    for (int i = 0; i < SIDE; ++i)
+#pragma unroll
+        for (int j = 0; j < SIDE; ++j)
+            d[i * SIDE + j] = inside(plane, s.row + i - g.top, s.column + j - g.left, g.h, g.w);
+#pragma unroll
+    for (int j = 0; j < SIDE; ++j) of_pixels<SIDE>(d + j);
+#pragma unroll
+    for (int i = 0; i < SIDE; ++i) of_pixels<1>(d + i * SIDE);
+    const size_t apart = (size_t)g.c * images * ceil_div(g.oh, TILE) * ceil_div(g.ow, TILE);
+#pragma unroll
+    for (int e = 0; e < ALL; ++e) v[e * apart + THREAD] = d[e];
+}
+
+// gy (images,m,oh,ow) -> v (ALL, m, columns)
+extern "C" __global__ void __launch_bounds__(256)
+    winograd_gradients(const REAL* __restrict__ gy, REAL* __restrict__ v, Geometry g, int images) {
+    const Square s(g, g.m, images);
+    if (!s.exists) return;
+    const REAL* plane = gy + (size_t)(s.image * g.m + s.channel) * g.oh * g.ow;
+    REAL d[ALL];
+#pragma unroll
+    for (int i = 0; i < TILE; ++i)
+#pragma unroll
+        for (int j = 0; j < TILE; ++j) d[i * SIDE + j] = inside(plane, s.row + i, s.column + j, g.oh, g.ow);
+#pragma unroll
+    for (int j = 0; j < TILE; ++j) of_gradients<SIDE>(d + j);
+#pragma unroll
+    for (int i = 0; i < SIDE; ++i) of_gradients<1>(d + i * SIDE);
+    const size_t apart = (size_t)g.m * images * ceil_div(g.oh, TILE) * ceil_div(g.ow, TILE);
+#pragma unroll
+    for (int e = 0; e < ALL; ++e) v[e * apart + THREAD] = d[e];
+}
+
+// w (m,c,3,3) -> u (ALL, c, m); mirrored: w (c,m,3,3), turned by 180 degrees, -> u (ALL, c, m)
+extern "C" __global__ void __launch_bounds__(256)
+    winograd_filters(const REAL* __restrict__ w, REAL* __restrict__ u, int m, int c, int mirrored) {
+    const int element = THREAD;
+    if (element >= m * c) return;
+    const REAL* taps = w + 9 * (mirrored ? element : element % m * c + element / m);
+    REAL d[ALL];
+#pragma unroll
+    for (int i = 0; i < 3; ++i)
+#pragma unroll
+        for (int j = 0; j < 3; ++j) d[i * SIDE + j] = taps[mirrored ? 8 - 3 * i - j : 3 * i + j];
+#pragma unroll
+    for (int j = 0; j < 3; ++j) of_filter<SIDE>(d + j);
+#pragma unroll
+    for (int i = 0; i < SIDE; ++i) of_filter<1>(d + i * SIDE);
+#pragma unroll
+    for (int e = 0; e < ALL; ++e) u[(size_t)e * m * c + element] = d[e];
+}
+
+// As many of a square's row as the image has, V at a time: rows start on a multiple of V.
+template <int V> __device__ __forceinline__ void store_row(REAL* to, const REAL* row, int left) {
+#pragma unroll
+    for (int j = 0; j < TILE; j += V)
+        if (j < left) {
+            Pack<V> some;
+#pragma unroll
+            for (int k = 0; k < V; ++k) some.v[k] = row[j + k];
+            *(Pack<V>*)(to + j) = some;
+        }
+}
+
+// sums (ALL, m, columns) -> y (images,m,oh,ow), with the bias
+extern "C" __global__ void __launch_bounds__(256)
+    winograd_outputs(const REAL* __restrict__ sums, const REAL* __restrict__ b, REAL* __restrict__ y, Geometry g,
+                     int images) {
+    const Square s(g, g.m, images);
+    if (!s.exists) return;
+    const size_t apart = (size_t)g.m * images * ceil_div(g.oh, TILE) * ceil_div(g.ow, TILE);
+    REAL d[ALL];
+#pragma unroll
+    for (int e = 0; e < ALL; ++e) d[e] = sums[e * apart + THREAD];
+#pragma unroll
+    for (int j = 0; j < SIDE; ++j) to_outputs<SIDE>(d + j);
+#pragma unroll
+    for (int i = 0; i < TILE; ++i) to_outputs<1>(d + i * SIDE);
+    const REAL bias = b ? b[s.channel] : (REAL)0;
+#pragma unroll
+    for (int e = 0; e < ALL; ++e) d[e] += bias;
+    REAL* out = y + (size_t)(s.image * g.m + s.channel) * g.oh * g.ow + s.row * g.ow + s.column;
+#pragma unroll
+    for (int i = 0; i < TILE; ++i) {
+        if (s.row + i >= g.oh) break;
+        if (g.ow % TILE == 0)
+            store_row<TILE>(out + i * g.ow, d + i * SIDE, TILE);
+        else if (g.ow % 2 == 0)
+            store_row<2>(out + i * g.ow, d + i * SIDE, g.ow - s.column);
+        else
+            store_row<1>(out + i * g.ow, d + i * SIDE, g.ow - s.column);
+    }
+}
+
+// sums (ALL, m, c) -> dw (m,c,3,3)
+extern "C" __global__ void __launch_bounds__(256)
+    winograd_taps(const REAL* __restrict__ sums, REAL* __restrict__ dw, int filters) {
+    const int element = THREAD;
+    if (element >= filters) return;
+    REAL d[ALL];
+#pragma unroll
+    for (int e = 0; e < ALL; ++e) d[e] = sums[(size_t)e * filters + element];
+#pragma unroll
+    for (int j = 0; j < SIDE; ++j) to_filter<SIDE>(d + j);
+#pragma unroll
+    for (int i = 0; i < 3; ++i) to_filter<1>(d + i * SIDE);
+#pragma unroll
+    for (int i = 0; i < 3; ++i)
+#pragma unroll
+        for (int j = 0; j < 3; ++j) dw[9 * element + 3 * i + j] = d[i * SIDE + j];
+}

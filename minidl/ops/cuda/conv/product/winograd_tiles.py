@@ -1,0 +1,110 @@
+"""Launchers of winograd_tiles.cu: filters of 3x3 by F(2x2,3x3) or F(4x4,3x3) of Lavin & Gray, any number of channels.
+
+A product of F(2x2) replaces 2.25 of the plain sum, one of F(4x4) four. As many images go through at a time as the
+workspace limit allows.
+
+Rounding. What is summed are products of sums of pixels and sums of weights, and outputs are differences of such sums.
+For operands of random signs F(2x2) rounds less than the plain sum (root of the mean square 0.8 of it at 64 channels).
+F(4x4) rounds about three times as much, at a square's last row and column more: `rounding` of its row in ALGORITHMS is
+what tests allow it over the plain sum's bound. Where an output sums few products they may cancel: fewer than
+MIN_PRODUCTS are refused. An infinite pixel or weight makes outputs NaN that would be infinite.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from ..... import device
+from ....geometry import ConvGeometry
+from ....primitives import Array
+from ... import launch
+from ...linear import gemm
+
+FILE = "conv/product/winograd_tiles.cu"
+MIN_PRODUCTS = 192                         # of an output
+
+CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
+    (FILE, (launch.real(dtype), ("TILE", tile))) for dtype in launch.C_NAME for tile in (2, 4)]
+
+
+class Winograd(NamedTuple):
+    """The algorithm with squares of tile x tile outputs."""
+
+    tile: int
+
+    def _run(self, name: str, threads: int, *arguments: Array | bytes | int | None) -> None:
+        dtype = arguments[0].dtype         # type: ignore[union-attr]
+        launch.kernel(FILE, name, launch.real(dtype), ("TILE", self.tile))(
+            (launch.blocks(threads, launch.THREADS),), (launch.THREADS,), *arguments)
+
+    def _squares(self, g: ConvGeometry) -> int:
+        """Of an image."""
+        return -(-g.oh // self.tile) * -(-g.ow // self.tile)
+
+    def _part(self, g: ConvGeometry, dtype: np.dtype) -> int:
+        """How many images go through at a time; at least one."""
+        size = (self.tile + 2) ** 2 * (g.c + g.m) * self._squares(g)
+        limit = device.workspace_limit() // dtype.itemsize
+        return max(1, min(g.n, limit // size))
+
+    def _transformed(self, name: str, images: Array, channels: int, g: ConvGeometry) -> Array:
+        """The squares of some images, or of their gradients: (sides, channels, columns)."""
+        columns = len(images) * self._squares(g)
+        v = launch.empty(((self.tile + 2) ** 2, channels, columns), images.dtype)
+        self._run(name, channels * columns, images, v, launch.by_value("Geometry", g), len(images))
+        return v
+
+    def _sum(self, x: Array, w: Array, b: Array | None, g: ConvGeometry, mirrored: bool) -> Array:
+        """y of a convolution; with mirrored filters of (c,m,3,3), dx as one of gy."""
+        out = launch.empty((g.n, g.m, g.oh, g.ow), x.dtype)
+        if not out.size:
+            return out
+        u = launch.empty(((self.tile + 2) ** 2, g.c, g.m), x.dtype)
+        self._run("winograd_filters", g.m * g.c, w, u, g.m, g.c, int(mirrored))
+        part = self._part(g, x.dtype)
+        for i in range(0, g.n, part):
+            v = self._transformed("winograd_pixels", x[i:i + part], g.c, g)
+            sums = gemm(u, v, launch.empty((len(u), g.m, v.shape[2]), x.dtype), transpose_a=True)
+            maps = out[i:i + part]
+            self._run("winograd_outputs", sums[0].size, sums, b, maps, launch.by_value("Geometry", g), len(maps))
+        return out
+
+    def y(self, x: Array, w: Array, b: Array | None, g: ConvGeometry) -> Array:
+        return self._sum(x, w, b, g, False)
+
+    def dx(self, gy: Array, w: Array, g: ConvGeometry) -> Array:
+        return self._sum(gy, w, None, _of_gradients(g), True)
+
+    def dw(self, gy: Array, x: Array, g: ConvGeometry) -> Array:
+        out = launch.empty((g.m, g.c, 3, 3), x.dtype)
+        sums, part = launch.empty(((self.tile + 2) ** 2, g.m, g.c), x.dtype), self._part(g, x.dtype)
+        for i in range(0, g.n, part):
+            gemm(self._transformed("winograd_gradients", gy[i:i + part], g.m, g),
+                 self._transformed("winograd_pixels", x[i:i + part], g.c, g), sums, transpose_b=True, accumulate=i > 0)
+        self._run("winograd_taps", g.m * g.c, sums, out, g.m * g.c)
+        return out
+
+    def refuses(self, direction: str, g: ConvGeometry, dtype: np.dtype) -> str | None:
+        if (g.kh, g.kw, g.sh, g.sw) != (3, 3, 1, 1):
+            return f"it needs filters of 3x3 and stride 1 but they are {g.kh}x{g.kw} and {g.sh}x{g.sw}"
+        if device.precision() != "fp32" and dtype == np.float32:
+            return f"the precision is {device.precision()} but it computes in fp32 (minidl.set_precision)"
+        if direction != "dx" and max(g.top, g.bottom, g.left, g.right) > 2:
+            return "an output whose window meets no pixel would be rounded, and is zero"
+        products = {"y": 9 * g.c, "dx": 9 * g.m, "dw": g.n * g.oh * g.ow}[direction]
+        if products < MIN_PRODUCTS:
+            return f"a sum of {products} products may round badly (it takes {MIN_PRODUCTS})"
+        size = (self.tile + 2) ** 2 * max(g.c, g.m) * self._squares(_of_gradients(g) if direction == "dx" else g)
+        if size > launch.MAX_ELEMENTS:
+            return f"one transformed image has {size} elements but kernels count to {launch.MAX_ELEMENTS}"
+        return None
+
+
+F2, F4 = Winograd(2), Winograd(4)
+
+
+def _of_gradients(g: ConvGeometry) -> ConvGeometry:
+    """The convolution of gy with mirrored filters that dx is."""
+    return g._replace(c=g.m, h=g.oh, w=g.ow, m=g.c, oh=g.h, ow=g.w, top=2 - g.top, left=2 - g.left)
