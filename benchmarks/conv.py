@@ -70,6 +70,8 @@ SHAPES = {
               for case in (Case(f"lenet C1 n={n}", n, 1, 32, 32, 6, 5), Case(f"lenet C3 n={n}", n, 6, 14, 14, 16, 5))],
     "pmpp": [Case("pmpp", 5000, 4, 40, 40, 16, 7)],
     "modern": [Case("modern", 128, 128, 28, 28, 128, 3, 1, 1)],
+    "3x3": [Case(f"{c} channels, {n} of {size}x{size}", n, c, size, size, c, 3, 1, 1) for n, c, size in (
+        (128, 64, 56), (128, 64, 32), (128, 128, 28), (512, 128, 16), (128, 256, 14), (128, 256, 16), (2000, 256, 7))],
 }
 
 

@@ -10,7 +10,8 @@
 constexpr int BN = 128;
 constexpr int BK = sizeof(REAL) == 4 || BM <= 32 ? 16 : 8;  // two slabs of each matrix fit 48 KB
 constexpr int BLOCK = 256;
-constexpr int GAP = 8;  // rows start 8 banks apart: no conflicts where a warp reads 4 x 8
+// Tensor cores read 4 x 8 elements: rows start 8 banks apart. Elsewhere copies go along the depth.
+constexpr int GAP = PRECISION == FP32 ? 4 : 8;
 static_assert(BM == 16 || BM == 32 || BM == 64 || BM == 128, "BM must be 16, 32, 64 or 128: rows a block owns");
 
 struct alignas(16) Slab {
