@@ -25,11 +25,14 @@ def usage() -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run a command with these arguments, else those of the process; returns the exit status."""
-    from .common import complain, say
+    """Run a command with these arguments, else those of the process; returns the exit status.
 
-    argv = sys.argv[1:] if argv is None else argv
-    name = argv[0] if argv else ""
+    Ctrl-C is a line and status 130 if the arguments are the process's, and KeyboardInterrupt if a program gives them.
+    """
+    from .common import complain, interrupted, say
+
+    flags = sys.argv[1:] if argv is None else argv
+    name = flags[0] if flags else ""
     if name in ("-h", "--help", "help"):
         say(usage())
         return 0
@@ -42,5 +45,7 @@ def main(argv: list[str] | None = None) -> int:
         complain(f"error: {f'{name!r} is not a command' if name else 'no command is given'}; it must be one of "
                  f"{', '.join(COMMANDS)}; see minidl --help", prog="minidl")
         return 2
-    command = importlib.import_module(f".{name}", __name__)
-    return command.main(argv[1:], prog=f"minidl {name}")
+    try:
+        return importlib.import_module(f".{name}", __name__).main(flags[1:], prog=f"minidl {name}")
+    except KeyboardInterrupt as stop:
+        return interrupted(stop, argv)

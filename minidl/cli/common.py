@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
+import shutil
+import signal
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NoReturn
 
 
@@ -54,6 +58,30 @@ def run(parser: Parser, argv: list[str] | None, command: Callable[[argparse.Name
             raise
         complain(f"error: {' '.join(str(error).split()) or type(error).__name__}")
         return 2
-    except KeyboardInterrupt:
-        complain("interrupted")
-        return 130
+
+
+def interrupted(stop: KeyboardInterrupt, argv: list[str] | None) -> int:
+    """A main's end by Ctrl-C or SIGTERM: a line, and status 130 or 143.
+
+    A main that got its arguments from Python raises it: a loop over trainings would otherwise go on with the next.
+    """
+    if argv is not None:
+        raise stop
+    signum = getattr(stop, "signum", None)             # of training.Interrupted, whose text begins with its name
+    complain(f"interrupted{'' if not stop.args else ' ' if signum else '; '}{stop}")
+    return 128 + (signum or signal.SIGINT)
+
+
+def typed(prog: str) -> str:
+    """What the user types for `prog`, "minidl train" or "train.py", to start it as this process was started."""
+    name, *command = prog.split()
+    script, flags = Path(*sys.argv[:1]), sys.argv[1:]
+    start = sys.orig_argv[:len(sys.orig_argv) - len(flags)]
+    ours = script.name == name or script.parts[-2:] == (name, "__main__.py")
+    if ours and [*start, *flags] == sys.orig_argv:
+        if script.name == "minidl":        # the console script: the system found the Python of its first line
+            found = shutil.which("minidl")
+            start = ["minidl" if found and os.path.realpath(found) == os.path.realpath(script) else sys.argv[0]]
+    else:                                  # called from another program
+        start = ["python", name] if name.endswith(".py") else [name]
+    return shlex.join([*start, *command])

@@ -25,7 +25,7 @@ from minidl.ops.cpu import parallel
 from minidl.training import Interrupted, RunFolder, evaluate, fit, machine, read_config
 from minidl.weights import read_metadata
 
-from .common import Parser, complain, say
+from .common import Parser, complain, interrupted, say, typed
 
 IMAGE_SIZE = 32                            # every zoo model reads 32x32; smaller images are padded to it
 OF_ONE_CALL = ("config", "debug", "eval", "list_models", "no_progress", "output_dir", "resume")      # no settings
@@ -255,8 +255,8 @@ def look(args: argparse.Namespace, train: data.Dataset, test: data.Dataset, wher
 @contextmanager
 def going_on(folder: RunFolder) -> Iterator[None]:
     """What ends a run early says where it is and how it goes on."""
-    program = f"python {Parser.running}" if Parser.running.endswith(".py") else Parser.running
-    command = f"the run is in {folder.path}, go on with: {program} --resume {shlex.quote(str(folder.path))}"
+    again = f"{typed(Parser.running)} --resume {shlex.quote(str(folder.path))}"
+    command = f"the run is in {folder.path}, go on with: {again}"
     try:
         yield
     except Interrupted as stop:
@@ -286,7 +286,10 @@ def _pictures(folder: RunFolder, model: nn.Module, test_loader: data.DataLoader)
 
 
 def main(argv: list[str] | None = None, prog: str = "train.py") -> int:
-    """Run with these arguments, else those of the process; returns the exit status. Messages start with `prog`."""
+    """Run with these arguments, else those of the process; returns the exit status. Messages start with `prog`.
+
+    Ctrl-C is a line and status 130 if the arguments are the process's, and KeyboardInterrupt if a program gives them.
+    """
     flags = parser(prog).parse_args(argv)
     if flags.list_models:
         list_models()
@@ -302,7 +305,6 @@ def main(argv: list[str] | None = None, prog: str = "train.py") -> int:
             complain(f"error: {error}")
             return 2
         except KeyboardInterrupt as stop:
-            complain(f"interrupted{' ' if isinstance(stop, Interrupted) else '; '}"
-                     f"{str(stop) or 'there is no run folder yet'}")
-            return 128 + (stop.signum if isinstance(stop, Interrupted) else signal.SIGINT)
+            stop.args = stop.args or ("there is no run folder yet",)
+            return interrupted(stop, argv)
     return 0

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .primitives import Array
+from .primitives import Array, Flag
 
 __all__ = [
     "abs", "argmin", "argsort", "cast", "cumsum", "maximum", "min", "minimum", "pad", "sign", "where",
@@ -22,11 +22,11 @@ def where(condition: Array, x: Array | float, y: Array | float) -> Array:
     """x where the condition holds, y elsewhere; of two plain floating numbers float32."""
     plain = not hasattr(x, "dtype") and not hasattr(y, "dtype")
     if plain and (isinstance(x, float) or isinstance(y, float)):
-        x = np.float32(x)
+        return np.where(condition, np.float32(x), y)
     return np.where(condition, x, y)
 
 
-def min(x: Array, axis: tuple[int, ...], keepdims: bool = False) -> Array:
+def min(x: Array, axis: tuple[int, ...], keepdims: Flag = False) -> Array:
     return np.min(x, axis=axis, keepdims=keepdims)
 
 

@@ -8,12 +8,13 @@ an activation serves both backends, the fused primitives that name it by their `
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 Array = np.ndarray                         # or a cupy.ndarray, which has its methods
 Index = Any                                # ints, slices, None, Ellipsis, masks and integer arrays, as NumPy indexes
+Flag = Literal[False, True]                # a bool: of keepdims, whose two values NumPy types apart
 Augment = tuple[int, bool, int]            # of gather: crop, flip and cutout, as data.Augment has them
 Rate = float | Array | tuple[Array, Array]             # of sgd: a number, an array of one, or (rates, position)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .primitives import Array, Index
+from .primitives import Array, Flag, Index
 
 __all__ = [
     "add", "argmax", "concatenate", "copy", "div", "eq", "exp", "ge", "getitem", "getitem_grad_x", "gt", "le",
@@ -28,7 +28,6 @@ exp = np.exp
 log = np.log
 sqrt = np.sqrt
 gt, ge, lt, le, eq, ne = np.greater, np.greater_equal, np.less, np.less_equal, np.equal, np.not_equal
-
 copy = np.copy
 
 
@@ -49,15 +48,15 @@ def pow_grad_p(gy: Array, x: Array, y: Array) -> Array:
 
 
 # ---------------------------------------------------------------- reductions
-def sum(x: Array, axis: tuple[int, ...], keepdims: bool = False) -> Array:
+def sum(x: Array, axis: tuple[int, ...], keepdims: Flag = False) -> Array:
     return np.sum(x, axis=axis, keepdims=keepdims)
 
 
-def mean(x: Array, axis: tuple[int, ...], keepdims: bool = False) -> Array:
+def mean(x: Array, axis: tuple[int, ...], keepdims: Flag = False) -> Array:
     return np.mean(x, axis=axis, keepdims=keepdims)
 
 
-def max(x: Array, axis: tuple[int, ...], keepdims: bool = False) -> Array:
+def max(x: Array, axis: tuple[int, ...], keepdims: Flag = False) -> Array:
     return np.max(x, axis=axis, keepdims=keepdims)
 
 

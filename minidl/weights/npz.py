@@ -126,7 +126,7 @@ class File(Noted):
             values = member.read(like.nbytes)
             if len(values) < like.nbytes or member.read(1):        # at its end, the archive's own checksum is compared
                 raise EOFError(f"{name} does not hold the values that its header promises")
-        array = np.ndarray(like.shape, like.dtype.newbyteorder("<"), values)
+        array: np.ndarray = np.ndarray(like.shape, like.dtype.newbyteorder("<"), values)
         return array.astype(like.dtype), self.checksum(name)
 
 

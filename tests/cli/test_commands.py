@@ -17,6 +17,7 @@ import pytest
 import minidl
 from minidl import cli, data, nn, zoo
 from minidl.cli import doctor
+from minidl.cli.common import typed
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
 
@@ -92,8 +93,47 @@ def test_an_interrupt_is_a_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     def interrupted(*_: Any) -> None:
         raise KeyboardInterrupt
     monkeypatch.setattr("minidl.cli.models.list_models", interrupted)
-    assert cli.main(["models"]) == 130
+    monkeypatch.setattr(sys, "argv", ["minidl", "models"])
+    assert cli.main() == 130
     assert capsys.readouterr().err == "minidl models: interrupted\n"
+
+
+def test_an_interrupt_ends_the_program_that_calls_a_command(monkeypatch: pytest.MonkeyPatch,
+                                                            capsys: pytest.CaptureFixture[str]) -> None:
+    """A loop over trainings, or a suite of tests, would otherwise go on with the next."""
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+    monkeypatch.setattr("minidl.cli.models.list_models", interrupted)
+    monkeypatch.setattr("minidl.cli.train.load_data", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        cli.main(["models"])
+    with pytest.raises(KeyboardInterrupt, match="there is no run folder yet"):
+        cli.main(["train"])
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="paths and quotes of POSIX")
+@pytest.mark.parametrize(("prog", "argv", "before", "expected"), [
+    ("minidl train", "bin/minidl", "/v/bin/python3", "minidl train"),              # the one that is on the path
+    ("minidl train", "./minidl", "/v/bin/python3", "./minidl train"),
+    ("minidl train", ".venv/bin/minidl", "/v/bin/python3", ".venv/bin/minidl train"),
+    ("minidl train", "/lib/minidl/__main__.py", ".venv/bin/python -m minidl", ".venv/bin/python -m minidl train"),
+    ("train.py", "train.py", "python -u train.py", "python -u train.py"),
+    ("train.py", "../train.py", "python3 ../train.py", "python3 ../train.py"),
+    ("minidl train", "sweep.py", "python sweep.py", "minidl train"),               # which calls minidl.cli.main
+    ("minidl train", "train.py", "python train.py", "minidl train"),
+    ("train.py", "/lib/pytest/__main__.py", "python -m pytest", "python train.py"),
+    ("train.py", "train.py", "", "python train.py"),                               # in a notebook, by %run
+])
+def test_a_command_is_printed_as_it_was_typed(prog: str, argv: str, before: str, expected: str,
+                                              monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", [argv, "--epochs", "3"])
+    monkeypatch.setattr(sys, "orig_argv", [*before.split(), *([argv] if argv.endswith("minidl") else []),
+                                           *(["--epochs", "3"] if before else ["-f", "kernel.json"])])
+    Path("bin").mkdir()
+    Path("bin/minidl").touch(0o755)
+    monkeypatch.setenv("PATH", str(Path("bin").resolve()))
+    assert typed(prog) == expected
 
 
 def test_models_names_every_model_with_its_recipe(capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 import minidl
 from minidl import Tensor, data, init, nn, ops, optim, plot, rng, training, zoo
@@ -45,7 +46,7 @@ def shifted(k: Any, x: Tensor, *, by: float = 1.0) -> Any:
 
 
 @minidl.primitive
-def swapped(x: np.ndarray) -> np.ndarray:
+def swapped(x: NDArray[Any]) -> NDArray[Any]:
     return x[::-1]
 
 
@@ -99,7 +100,7 @@ def train() -> None:
     zoo_net: nn.Module = zoo.build("lenet5", activation="relu")
     model: zoo.Model = zoo.MODELS["lenet5"]
     recipe: zoo.Recipe = model.recipe
-    state: dict[str, np.ndarray] = net.state_dict()
+    state: dict[str, NDArray[Any]] = net.state_dict()
 
     digits: data.Dataset = data.load(data.DATASETS[-1], "train")
     known, unknown, note = data.resolve("auto", "mnist")
@@ -167,7 +168,7 @@ def train() -> None:
 
 
 # ---------------------------------------------------------------- pictures
-def draw(net: nn.Module, test: data.DataLoader, weights: np.ndarray) -> str:
+def draw(net: nn.Module, test: data.DataLoader, weights: NDArray[Any]) -> str:
     plot.curves(training.read_metrics("run"), "curves.png")
     plot.filters(weights, "filters.svg")
     plot.confusion(labels, np.array([1, 0]), ["cat", "dog"], "confusion.pdf")

@@ -7,15 +7,18 @@ import functools
 import json
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import minidl
 from minidl import data
 from minidl.cli import train as cli
 from minidl.ops.cpu import parallel
-from minidl.training import RunFolder, read_config, read_metrics
+from minidl.training import Interrupted, RunFolder, read_config, read_metrics
 
 QUICK = ["--model", "perceptron", "--data", "synthetic-digits", "--limit-train", "256", "--limit-test", "128",
          "--device", "cpu", "--no-progress", "--lr", "0.05"]
@@ -53,7 +56,8 @@ def test_a_run_that_was_stopped_goes_on_by_its_own_settings(signum: int, status:
     assert cli.main([*QUICK, "--epochs", "3", "--seed", "4", "--output-dir", "whole"]) == 0
     with monkeypatch.context() as patch:
         stop_after(patch, 1, signum)
-        assert cli.main([*QUICK, "--epochs", "3", "--seed", "4", "--output-dir", "a run"]) == status
+        patch.setattr(sys, "argv", ["train.py", *QUICK, "--epochs", "3", "--seed", "4", "--output-dir", "a run"])
+        assert cli.main() == status
     assert capsys.readouterr().err == (f"train.py: interrupted by {signal.Signals(signum).name}; the run is in a run, "
                                        "go on with: python train.py --resume 'a run'\n")
     with open("a run/metrics.jsonl", "a") as file:     # of an epoch after which no checkpoint was written
@@ -68,6 +72,35 @@ def test_a_run_that_was_stopped_goes_on_by_its_own_settings(signum: int, status:
     assert {**before, "output_dir": "a run"} == after
     assert cli.main(["--resume", "a run", "--no-progress"]) == 0       # nothing is left to do
     assert lines("a run") == lines("whole")
+
+
+def test_a_run_that_was_stopped_stops_the_program_that_called_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    stop_after(monkeypatch, 1)
+    with pytest.raises(Interrupted, match=r"^by SIGTERM; the run is in run, go on with: python train\.py"):
+        cli.main([*QUICK, "--epochs", "3", "--output-dir", "run"])
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="SIGTERM is not sent there")
+@pytest.mark.parametrize("start", ["bin/minidl train", "python -m minidl train", "python train.py"])
+def test_the_command_that_goes_on_can_be_typed_as_printed(start: str, tmp_path: Path) -> None:
+    root = Path(minidl.__file__).parents[1]
+    start = start.replace("python", sys.executable).replace("train.py", os.path.relpath(root / "train.py"))
+    script = tmp_path / "bin" / "minidl"
+    script.parent.mkdir()
+    script.write_text(f"#!{sys.executable}\nfrom minidl.cli import main\nraise SystemExit(main())")
+    script.chmod(0o755)
+    options: dict[str, Any] = {"env": {**os.environ, "PYTHONPATH": str(root)}, "stdout": subprocess.PIPE,
+                               "stderr": subprocess.PIPE, "text": True}
+    flags = [*QUICK, "--epochs", "999999", "--output-dir", "a run"]
+    with subprocess.Popen([*start.split(), *flags], **options) as run:
+        assert run.stdout is not None
+        assert any(line.startswith("epoch") for line in run.stdout)
+        run.terminate()
+        _, said = run.communicate(timeout=60)
+    command = said.splitlines()[-1].partition("go on with: ")[2]
+    assert (run.returncode, command) == (143, f"{start} --resume 'a run'")
+    done = subprocess.run(f"{command} --epochs 1", shell=True, check=False, **options)
+    assert done.stderr.endswith("error: --epochs=1 contradicts the run in a run, which has 999999; leave it out\n")
 
 
 def test_epochs_may_grow() -> None:

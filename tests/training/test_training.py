@@ -467,14 +467,14 @@ def test_an_interrupt_names_the_folder(monkeypatch: pytest.MonkeyPatch, capsys: 
     def stop(*args: object, **options: object) -> None:
         raise KeyboardInterrupt
 
-    flags = ["--model", "perceptron", *QUICK, "--output-dir", "out"]
+    monkeypatch.setattr(sys, "argv", ["train.py", "--model", "perceptron", *QUICK, "--output-dir", "out"])
     with monkeypatch.context() as patch:
         patch.setattr(RunFolder, "append_metrics", stop)
-        assert cli.main(flags) == 130
+        assert cli.main() == 130
     assert capsys.readouterr().err == ("train.py: interrupted; the run is in out, go on with: python train.py --resume "
                                        "out\n")
     monkeypatch.setattr(cli, "load_data", stop)
-    assert cli.main(flags) == 130
+    assert cli.main() == 130
     assert capsys.readouterr().err == "train.py: interrupted; there is no run folder yet\n"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -69,7 +69,8 @@ def _augmented(images: Array, words: Array, augment: Augment) -> tuple[Array, Ar
     height, width = images.shape[2] - 2 * crop, images.shape[3] - 2 * crop
     if crop:
         down, right = (below(2 * crop + 1, bits) for bits in low_and_high(words[:, 0]))
-        windows = np.lib.stride_tricks.sliding_window_view(images, (height, width), axis=(2, 3))
+        axes: Any = 2, 3                   # NumPy 2.2 and 2.3 allow more than one, and have types for one only
+        windows = np.lib.stride_tricks.sliding_window_view(images, (height, width), axis=axes)
         images = windows[np.arange(len(images)), :, down, right]
     if flip:
         mirrored = words[:, 1] % np.uint64(2) == 1

@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from ..primitives import Array
+from ..primitives import Array, Flag
 from ..shared import _grown
 
 __all__ = ["mean", "sum", "sum_to"]
@@ -19,7 +19,7 @@ MAX_PLAIN_TERMS = 128                      # terms, for which NumPy's way will d
 BLOCK = 32                                 # terms of more that are added one after the other
 
 
-def sum(x: Array, axis: tuple[int, ...], keepdims: bool = False) -> Array:
+def sum(x: Array, axis: tuple[int, ...], keepdims: Flag = False) -> Array:
     count = math.prod(x.shape[a] for a in axis)
     if count <= MAX_PLAIN_TERMS or x.size == 0 or x.dtype.kind != "f":
         return np.sum(x, axis=axis, keepdims=keepdims)
@@ -29,7 +29,7 @@ def sum(x: Array, axis: tuple[int, ...], keepdims: bool = False) -> Array:
     return np.expand_dims(y, axis) if keepdims else y
 
 
-def mean(x: Array, axis: tuple[int, ...], keepdims: bool = False) -> Array:
+def mean(x: Array, axis: tuple[int, ...], keepdims: Flag = False) -> Array:
     count = math.prod(x.shape[a] for a in axis)
     if count <= MAX_PLAIN_TERMS or x.size == 0 or x.dtype.kind != "f":
         return np.mean(x, axis=axis, keepdims=keepdims)
