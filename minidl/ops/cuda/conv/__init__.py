@@ -20,7 +20,7 @@ from ..pool import avg_pool2d, avg_pool2d_grad_act
 from ..pool.average import in_squares
 from .auto import Launcher, fastest
 from .bias import sum_maps
-from .papers import direct, gemm, krizhevsky, tiled, unroll
+from .papers import direct, gemm, gemm_tiled, krizhevsky, tiled, unroll
 from .product import implicit_gemm
 from .resident import tensor_core_image, wgmma, whole_image, winograd
 from .resident.planned import Gradients, Outputs
@@ -65,9 +65,10 @@ def _one_launch(outputs: Outputs, dx: Launcher | None, gradients: Gradients | No
 ALGORITHMS: dict[str, Algorithm] = {
     "direct": Algorithm(direct.y, direct.dx, direct.dw, direct.refuses),
     "tiled": Algorithm(tiled.y, tiled.dx, tiled.dw, tiled.refuses),
-    "tiled_constant": Algorithm(tiled.constant_y, tiled.constant_dx, None, tiled.constant_refuses),
+    "tiled_constant": Algorithm(tiled.constant_y, tiled.constant_dx, tiled.dw, tiled.constant_refuses),
     "krizhevsky": Algorithm(krizhevsky.y, None, krizhevsky.dw, krizhevsky.refuses),
     "unroll": Algorithm(unroll.y, unroll.dx, unroll.dw, unroll.refuses),
+    "gemm_tiled": Algorithm(gemm_tiled.y, gemm_tiled.dx, gemm_tiled.dw, unroll.refuses),
     "gemm": Algorithm(gemm.y, gemm.dx, gemm.dw, gemm.refuses, tried=True),
     "implicit_gemm": Algorithm(implicit_gemm.y, implicit_gemm.dx, implicit_gemm.dw, implicit_gemm.refuses, tried=True),
     "whole_image": _one_launch(whole_image.OUTPUTS, whole_image.dx, whole_image.GRADIENTS, whole_image.refuses),
