@@ -14,10 +14,12 @@ import numpy as np
 
 from ....device import precision
 from ...geometry import ConvGeometry, PoolGeometry
+from ...own_conv import OWN, Refuses
 from ...primitives import Array
 from ..activation.elementwise import VALUES
 from ..pool import avg_pool2d, avg_pool2d_grad_act
 from ..pool.average import in_squares
+from . import own
 from .auto import Launcher, fastest
 from .bias import sum_maps
 from .papers import direct, gemm, gemm_tiled, krizhevsky, tiled, unroll
@@ -29,8 +31,6 @@ __all__ = [
     "CONV_ALGORITHMS", "conv2d", "conv2d_act", "conv2d_act_pool", "conv2d_act_pool_grad_wb", "conv2d_grad_b",
     "conv2d_grad_w", "conv2d_grad_x",
 ]
-
-Refuses = Callable[[str, ConvGeometry, np.dtype], str | None]
 
 
 class Algorithm(NamedTuple):
@@ -80,6 +80,7 @@ ALGORITHMS: dict[str, Algorithm] = {
     "wgmma": _one_launch(wgmma.OUTPUTS, None, None, wgmma.refuses, tensor_cores=True),
 }
 CONV_ALGORITHMS = (*ALGORITHMS, "auto")
+ALGORITHMS |= {name: Algorithm(*own.row(each)) for name, each in OWN.items()}        # of users, minidl.register_conv
 
 
 def refusal(name: str, direction: str, g: ConvGeometry, dtype: np.dtype) -> str | None:
@@ -112,7 +113,7 @@ def _asked(direction: str, g: ConvGeometry, dtype: np.dtype, precision: str) -> 
     """The algorithm that was asked for; 'auto' in directions for which it has no kernel, which is said once."""
     name = g.algorithm
     if name not in ALGORITHMS:
-        raise ValueError(f"conv2d: algorithm {name!r} is not one of {', '.join(CONV_ALGORITHMS)} on cuda")
+        raise ValueError(f"conv2d: algorithm {name!r} is not one of {', '.join((*ALGORITHMS, 'auto'))} on cuda")
     if getattr(ALGORITHMS[name], direction) is None:
         _warn(name)
         return "auto"
