@@ -14,6 +14,8 @@ from results import Result, digits
 DIRECTIONS, PRECISIONS = ("y", "dx", "dw"), ("fp32", "tf32", "3xtf32", "bf16")
 PEERS = {"cudnn": ("fp32", "tf32")}                            # and the precisions that they are measured in
 
+LADDER = ("krizhevsky", "modern")                              # shapes: the report's, and a modern one
+
 Row = dict[str, Any]
 
 
@@ -73,10 +75,10 @@ def best_table(result: Result) -> list[str]:
     return results.table(f"shape, direction, {head}", body, 2)
 
 
-def ladder_table(result: Result) -> list[str]:
-    """One step of the ladder per line: microseconds of the report's shape and of a modern one."""
+def ladder_table(result: Result, of: Sequence[str] = LADDER) -> list[str]:
+    """One step of the ladder per line: microseconds of some shapes."""
     rows = result["rows"]
-    columns = [(label, direction) for label in ("krizhevsky", "modern") if label in labels(rows)
+    columns = [(label, direction) for label in of if label in labels(rows)
                for direction in DIRECTIONS if done(rows, label=label, direction=direction)]
     body = []
     for algorithm, precision in dict.fromkeys((row["algorithm"], row["precision"]) for row in done(rows)):

@@ -83,8 +83,8 @@ def _takes(what: str, function: Callable[..., Any], parameters: tuple[str, ...])
     try:
         inspect.signature(function).bind(*parameters)
     except TypeError:
-        raise ValueError(f"register_conv: {what} takes {inspect.signature(function)} but is called with "
-                         f"({', '.join(parameters)}); give it these parameters") from None
+        raise ValueError(f"register_conv: {what} takes ({', '.join(inspect.signature(function).parameters)}) but is "
+                         f"called with ({', '.join(parameters)}); give it these parameters") from None
 
 
 def _left_to_auto(name: str) -> tuple[Callable[..., Any], ...]:
