@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,19 @@ def ladder_table(result: Result, of: Sequence[str] = LADDER) -> list[str]:
         name = "cuDNN" if algorithm == "cudnn" else f"`{algorithm}`"
         body.append([name, precision, *(number(row["us"] if row else None) for row in found)])
     return results.table(", ".join(["algorithm", "precision", *(f"{label} {d} us" for label, d in columns)]), body, 2)
+
+
+def slower_table(result: Result) -> list[str]:
+    """Where a step of the ladder, in its fastest precision, is slower than the step before it that does the case."""
+    rows, body = done(ours(result["rows"])), []
+    for label, direction in ((label, direction) for label in LADDER for direction in DIRECTIONS):
+        of = [row for row in rows if (row["label"], row["direction"]) == (label, direction)]
+        steps = [fastest(done(of, algorithm=name)) for name in dict.fromkeys(row["algorithm"] for row in of)]
+        for before, step in itertools.pairwise(filter(None, steps)):
+            if step["us"] > before["us"]:
+                body.append([f"{label} {direction}", f"`{step['algorithm']}`", number(step["us"]),
+                             f"`{before['algorithm']}`", number(before["us"]), f"{step['us'] / before['us']:.2f}"])
+    return results.table("case, step, us, the step before, us, times as long", body, 2)
 
 
 def core_table(result: Result) -> list[str]:

@@ -179,6 +179,7 @@ BLOCKS: dict[str, Callable[[], list[str]]] = {
     "conv beside one core": convolutions(conv_report.core_table),
     "conv entries": convolutions(lambda result: list(conv_report.shape_tables(result))),
     "ladder": convolutions(ladder),
+    "ladder slower": convolutions(conv_report.slower_table),
     "ladder wgmma": convolutions(ladder, "conv_cuda_wgmma"),
 }
 
