@@ -35,8 +35,8 @@ def register_conv(name: str, source: str | Path, *, y: Launcher | None = None, d
     "auto"; so are all on the CPU, which is said once. `minidl.check_conv` compares the kernels with the formula, on
     the CPU or on a GPU. A program that registers a name again replaces what it has registered.
 
-    Raises ValueError for a name that is taken or not a word, a source that is neither, no launcher, and one of other
-    parameters.
+    Raises ValueError for a name that is taken or not a word, a source that is neither or has no extern "C", no
+    launcher, and one of other parameters.
 
         minidl.register_conv("mine", "mine.cu", y=lambda launch, x, w, b, y, g: launch(
             "mine_y", -(-y.size // 256), 256, x, w, b, y, g))
@@ -48,6 +48,9 @@ def register_conv(name: str, source: str | Path, *, y: Launcher | None = None, d
         by = f"by {OWN[name].module}" if name in OWN else "by one of minidl's own"
         raise ValueError(f"register_conv: the name {name!r} is taken {by}; give yours another name")
     file, text = _source(name, source)
+    if 'extern "C"' not in text:
+        raise ValueError(f"register_conv: {file} has no extern \"C\", without which CUDA changes a kernel's name; "
+                         "write extern \"C\" __global__ void ...")
     given = {direction: each for direction, each in (("y", y), ("dx", dx), ("dw", dw)) if each is not None}
     if not given:
         raise ValueError(f"register_conv: {name!r} has no launcher; give y=, dx= or dw=")

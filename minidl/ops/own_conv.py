@@ -6,6 +6,7 @@ own Launch.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -16,6 +17,8 @@ from .geometry import ConvGeometry
 Launcher = Callable[..., None]
 Refuses = Callable[[str, ConvGeometry, np.dtype], str | None]
 Size = int | tuple[int, ...]
+
+MAX_THREADS, MAX_GRID = 1024, 65535        # per block; blocks along a grid's second and third axis, on every GPU
 
 # What a launcher is called with, by direction; the array before g is the one to be written
 TAKES = {"y": ("launch", "x", "w", "b", "y", "g"), "dx": ("launch", "gy", "w", "dx", "g"),
@@ -66,13 +69,16 @@ class Launch:
 
         grid, block: ints, or up to three of them. shared: bytes of dynamic shared memory. constants: become -D.
         """
-        for what, size in (("grid", grid), ("block", block)):
-            sizes = size if isinstance(size, tuple) else (size,)
+        grid, block = (size if isinstance(size, tuple) else (size,) for size in (grid, block))
+        for what, sizes in (("grid", grid), ("block", block)):
             if not 1 <= len(sizes) <= 3 or not all(isinstance(n, int) and n > 0 for n in sizes):
-                raise ValueError(f"{self.own.name}: the {what} of {kernel} is {size!r} but must be 1 to 3 ints of at "
+                raise ValueError(f"{self.own.name}: the {what} of {kernel} is {sizes} but must be 1 to 3 ints of at "
                                  "least 1; -(-count // threads) rounds up")
-        self._start(kernel, grid if isinstance(grid, tuple) else (grid,), block if isinstance(block, tuple) else
-                    (block,), arguments, shared, constants)
+        if math.prod(block) > MAX_THREADS or max(grid[1:], default=1) > MAX_GRID:
+            raise ValueError(f"{self.own.name}: {kernel} has the grid {grid} and the block {block}, but a block has at "
+                             f"most {MAX_THREADS} threads, and a grid's second and third axis {MAX_GRID} blocks; "
+                             "spread the work otherwise")
+        self._start(kernel, grid, block, arguments, shared, constants)
 
     def empty(self, shape: tuple[int, ...]) -> Any:
         """An array of the convolution's dtype for sums in parts and the like, which is not set."""

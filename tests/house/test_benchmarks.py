@@ -332,7 +332,7 @@ def test_an_algorithm_of_ones_own_gets_its_row(monkeypatch: pytest.MonkeyPatch,
     from minidl.ops.cuda.conv import ALGORITHMS
     from minidl.ops.own_conv import OWN
 
-    Path("my_conv.py").write_text("import minidl\nminidl.register_conv('mine', '__global__ void k() {}', "
+    Path("my_conv.py").write_text("import minidl\nminidl.register_conv('mine', 'extern \"C\" __global__ void k() {}', "
                                   "y=lambda launch, x, w, b, y, g: None)\n")
     monkeypatch.setattr(machine, "require", lambda *needs: None)
     monkeypatch.setattr(results, "facts", lambda several: [])

@@ -82,6 +82,19 @@ def test_the_page_takes_few_lines() -> None:
     assert sum(len(block.splitlines()) for block in (*CUDA, *PYTHON)) < 60
 
 
+@pytest.mark.parametrize("architecture", [75, 90])
+def test_the_pages_kernels_compile_for_gpus(architecture: int) -> None:
+    pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
+    from checks.sources import compiled, spilled
+
+    from minidl.ops.sources import pasted
+
+    for real in ("float", "double"):
+        constants = (("REAL", real), ("RUN", 4), ("BLOCK", 128))
+        found = spilled(compiled(pasted("mine.cu", CUDA[0], set()), constants, architecture))
+        assert found == {"mine_y": 0, "mine_dw": 0}
+
+
 @emulating
 def test_the_page_is_checked_without_a_gpu(plugin: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["check-conv", str(plugin), "--shapes", "8"]) == 0
@@ -278,6 +291,8 @@ KERNEL = 'extern "C" __global__ void k(const float* x) {}'
     (lambda: minidl.register_conv("auto", KERNEL, y=launcher), "the name 'auto' is taken"),
     (lambda: minidl.register_conv("mine", "nowhere.cu", y=launcher),
      "the source of 'mine', 'nowhere.cu', is not a file, and not the text of one, which has a __global__ function; "),
+    (lambda: minidl.register_conv("mine", "__global__ void k() {}", y=launcher),
+     'mine.cu has no extern "C", without which CUDA changes a kernel\'s name; write extern "C" __global__ void'),
     (lambda: minidl.register_conv("mine", KERNEL), "'mine' has no launcher; give y=, dx= or dw="),
     (lambda: minidl.register_conv("mine", KERNEL, dx=launcher),
      r"dx of 'mine' takes \(launch, x, w, b, y, g\) but is called with \(launch, gy, w, dx, g\); give it these"),
@@ -324,8 +339,11 @@ def test_kernels_of_float_alone_are_for_float32() -> None:
 @emulating
 @pytest.mark.parametrize(("arguments", "kind", "words"), [
     (lambda x: ("k", 0, 32, x), ValueError,
-     r"mine: the grid of k is 0 but must be 1 to 3 ints of at least 1; -\(-count // threads\) rounds up"),
+     r"mine: the grid of k is \(0,\) but must be 1 to 3 ints of at least 1; -\(-count // threads\) rounds up"),
     (lambda x: ("k", 1, (8, 8, 8, 8), x), ValueError, r"mine: the block of k is \(8, 8, 8, 8\) but must be 1 to 3"),
+    (lambda x: ("k", 1, (64, 32), x), ValueError,
+     r"mine: k has the grid \(1,\) and the block \(64, 32\), but a block has at most 1024 threads, and a grid's"),
+    (lambda x: ("k", (1, 65536), 32, x), ValueError, r"mine: k has the grid \(1, 65536\) and .* 65535 blocks; spread"),
     (lambda x: ("k", 1, 32), TypeError, "k: got 0 arguments but takes 1, x; pass each"),
     (lambda x: ("other", 1, 32, x), ValueError, r"emulator: mine.cu has no kernel 'other' \(it has k\)"),
 ])
@@ -339,7 +357,7 @@ def test_a_wrong_launch(arguments: Callable[[Any], Any], kind: type[Exception], 
 def test_a_launcher_may_take_several_steps() -> None:
     """Sums in parts: memory that only a kernel sets, constants, and a block of two axes."""
     text = """
-    __global__ void parts(const REAL* gy, const REAL* x, REAL* out, Geometry g) {
+    extern "C" __global__ void parts(const REAL* gy, const REAL* x, REAL* out, Geometry g) {
         const int c = blockIdx.x % g.c, m = blockIdx.x / g.c, tap = threadIdx.y * blockDim.x + threadIdx.x;
         REAL sum = 0;
         for (int i = 0; i < g.oh * g.ow; i++) {
@@ -349,7 +367,7 @@ def test_a_launcher_may_take_several_steps() -> None:
         }
         out[(blockIdx.y * g.m * g.c + blockIdx.x) * g.kh * g.kw + tap] = sum;
     }
-    __global__ void sums(const REAL* in, REAL* out, int size, int parts) {
+    extern "C" __global__ void sums(const REAL* in, REAL* out, int size, int parts) {
         extern __shared__ REAL mine[];
         const int at = blockIdx.x * WIDTH + threadIdx.x;
         mine[threadIdx.x] = 0;
@@ -371,7 +389,7 @@ def test_a_launcher_may_take_several_steps() -> None:
 @emulating
 def test_a_kernel_that_writes_into_its_input() -> None:
     minidl.register_conv("mine", """
-        __global__ void k(float* x, float* y, int n) {
+        extern "C" __global__ void k(float* x, float* y, int n) {
             for (int i = 0; i < n; i++) y[i] = 0;
             x[0] = 1;
         }""", y=lambda launch, x, w, b, y, g: launch("k", 1, 1, x, y, y.size))
