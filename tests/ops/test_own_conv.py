@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -253,6 +254,15 @@ def test_the_check_on_a_device(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> Non
     minidl.register_conv("lazy", DIRECT, y=lambda launch, x, w, b, y, g: None)
     with pytest.raises(AssertionError, match=r"lazy y float32 .*: 1 of 1 elements are not written, or NaN"):
         minidl.check_conv("lazy", shapes=0, device="cuda")
+
+
+@on_cuda
+def test_what_is_registered_first_is_there_when_cuda_is_imported() -> None:
+    code = ("import minidl; minidl.register_conv('mine', 'extern \"C\" __global__ void k() {}', "
+            "dx=lambda launch, gy, w, dx, g: None); from minidl.ops.cuda.conv import ALGORITHMS as rows; "
+            "print(list(rows)[-1], rows['mine'].y, rows['mine'].dx is None, rows['mine'].tried)")
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "mine None False False\n"
 
 
 @on_cuda
