@@ -1,6 +1,7 @@
 """Every CUDA convolution algorithm, measured beside the machine's limit, cuDNN and one CPU core.
 
     python benchmarks/conv.py --json benchmarks/results/conv_cuda.json
+    python benchmarks/conv.py --plugin my_conv.py              # beside them one of your own (docs/your-own-kernel.md)
 
 An entry is one algorithm, direction (y, dx, dw) and precision on one shape. After warm-up its calls are recorded in
 a CUDA graph, so that Python is not measured, and the graph is replayed between two events; what cannot be recorded
@@ -396,19 +397,25 @@ def main(argv: Sequence[str] | None = None) -> None:
     for flag, known in (("directions", DIRECTIONS), ("precisions", PRECISIONS), ("peers", PEERS)):
         parser.add_argument(f"--{flag}", type=names(dict.fromkeys(known)), default=",".join(known),
                             help="separated by commas; %(default)s by default")
+    parser.add_argument("--plugin", action="append", default=[], metavar="FILE.py", help="import this file first: it "
+                        "registers an algorithm of your own (minidl.register_conv); may be given several times")
     parser.add_argument("--json", type=Path, metavar="FILE", help="keep what was measured, for render.py")
     args = parser.parse_args(argv)
     machine.set_threads(1)
     machine.require([], "cuda")
+    from minidl.cli.common import plugin
     from minidl.ops.cuda.conv import ALGORITHMS
 
+    for file in args.plugin:
+        plugin(file)
     args.algorithms = args.algorithms or list(ALGORITHMS)
     for name in args.algorithms:
         if name not in ALGORITHMS:
             parser.error(f"argument --algorithms: {name!r} is not one of {', '.join(ALGORITHMS)}")
     sets = list(SHAPES) if args.shapes is None and not args.shape else args.shapes or []
     result = run([case for name in sets for case in SHAPES[name]] + (args.shape or []), args)
-    print("\n".join(["", *tables.best_table(result), *tables.core_table(result), *results.facts([result])]))
+    ladder = tables.ladder_table(result, (*tables.LADDER, *(case.label for case in args.shape or ())))
+    print("\n".join(["", *ladder, *tables.best_table(result), *tables.core_table(result), *results.facts([result])]))
     failed = [row for row in result["rows"] if row.get("failed")]
     if failed:
         sys.exit("\n".join(f"{row['label']} {row['direction']} {row['algorithm']}: {row['why']}" for row in failed))

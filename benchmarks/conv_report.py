@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from results import Result, digits
 
 DIRECTIONS, PRECISIONS = ("y", "dx", "dw"), ("fp32", "tf32", "3xtf32", "bf16")
 PEERS = {"cudnn": ("fp32", "tf32")}                            # and the precisions that they are measured in
+
+LADDER = ("krizhevsky", "modern")                              # shapes: the report's, and a modern one
 
 Row = dict[str, Any]
 
@@ -88,10 +91,10 @@ def side_by_side(result: Result) -> list[str]:
     return results.table(", ".join(["shape", "direction", *heads, "speed of the fastest / cuDNN"]), body, 2)
 
 
-def ladder_table(result: Result) -> list[str]:
-    """One step of the ladder per line: microseconds of the report's shape and of a modern one."""
+def ladder_table(result: Result, of: Sequence[str] = LADDER) -> list[str]:
+    """One step of the ladder per line: microseconds of some shapes."""
     rows = result["rows"]
-    columns = [(label, direction) for label in ("krizhevsky", "modern") if label in labels(rows)
+    columns = [(label, direction) for label in of if label in labels(rows)
                for direction in DIRECTIONS if done(rows, label=label, direction=direction)]
     body = []
     for algorithm, precision in dict.fromkeys((row["algorithm"], row["precision"]) for row in done(rows)):
@@ -123,6 +126,19 @@ def share_table(result: Result) -> list[str]:
     return results.table("algorithm, us, of the limit", [
         [f"`{row['algorithm']}`", number(row["us"]), percent(share(result, row))] for row in rows
         if row["algorithm"] in ("direct", "tiled", "krizhevsky", "implicit_gemm", "whole_image")], 1)
+
+
+def slower_table(result: Result) -> list[str]:
+    """Where a step of the ladder, in its fastest precision, is slower than the step before it that does the case."""
+    rows, body = done(ours(result["rows"])), []
+    for label, direction in ((label, direction) for label in LADDER for direction in DIRECTIONS):
+        of = [row for row in rows if (row["label"], row["direction"]) == (label, direction)]
+        steps = [fastest(done(of, algorithm=name)) for name in dict.fromkeys(row["algorithm"] for row in of)]
+        for before, step in itertools.pairwise(filter(None, steps)):
+            if step["us"] > before["us"]:
+                body.append([f"{label} {direction}", f"`{step['algorithm']}`", number(step["us"]),
+                             f"`{before['algorithm']}`", number(before["us"]), f"{step['us'] / before['us']:.2f}"])
+    return results.table("case, step, us, the step before, us, times as long", body, 2)
 
 
 def core_table(result: Result) -> list[str]:

@@ -200,6 +200,7 @@ BLOCKS: dict[str, Callable[[], list[str]]] = {
     "conv 3x3": convolutions(lambda result: [*conv_report.side_by_side(result), *results.facts([result])],
                              "conv_cuda_3x3"),
     "ladder": convolutions(ladder),
+    "ladder slower": convolutions(conv_report.slower_table),
     "ladder wgmma": convolutions(ladder, "conv_cuda_wgmma"),
 }
 

@@ -13,6 +13,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from . import data, init, nn, ops, optim
+from .check_conv import check_conv
 from .compiler import CompileError, compile
 from .device import set_precision, set_workspace_limit
 from .frontend import display, habits
@@ -36,6 +37,7 @@ from .frontend.create import (
 )
 from .frontend.interchange import from_dlpack
 from .frontend.own import activation, kernel, primitive
+from .frontend.own_conv import register_conv
 from .gradcheck import gradcheck
 from .mode import no_grad
 from .ops._op import op
@@ -45,10 +47,10 @@ from .version import __version__
 from .weights import load, save
 
 __all__ = [
-    "CompileError", "Tensor", "__version__", "activation", "arange", "compile", "data", "eye", "from_dlpack",
-    "from_numpy", "full", "full_like", "gradcheck", "init", "kernel", "linspace", "load", "manual_seed", "nn",
-    "no_grad", "ones", "ones_like", "op", "ops", "optim", "primitive", "rand", "rand_like", "randint", "randn",
-    "randn_like", "randperm", "save", "set_precision", "set_workspace_limit", "zeros", "zeros_like",
+    "CompileError", "Tensor", "__version__", "activation", "arange", "check_conv", "compile", "data", "eye",
+    "from_dlpack", "from_numpy", "full", "full_like", "gradcheck", "init", "kernel", "linspace", "load", "manual_seed",
+    "nn", "no_grad", "ones", "ones_like", "op", "ops", "optim", "primitive", "rand", "rand_like", "randint", "randn",
+    "randn_like", "randperm", "register_conv", "save", "set_precision", "set_workspace_limit", "zeros", "zeros_like",
 ]
 
 if TYPE_CHECKING:

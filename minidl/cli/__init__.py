@@ -14,12 +14,13 @@ COMMANDS: dict[str, str] = {               # each is a module of this package wi
     "data": "the data sets: where they are found, or fetch them",
     "doctor": "what this machine has and lacks, and what cures it",
     "emulate": "run a CUDA kernel of your own on the CPU, and see what is wrong with it",
+    "check-conv": "compare a convolution algorithm of your own with the formula, with a GPU or without",
 }
 
 
 def usage() -> str:
     """What `minidl --help` prints."""
-    rows = "\n".join(f"  {name:10}{what}" for name, what in COMMANDS.items())
+    rows = "\n".join(f"  {name:12}{what}" for name, what in COMMANDS.items())
     return ("usage: minidl COMMAND [flags]\n\nA minimal deep-learning framework.\n\n"
             f"{rows}\n\nminidl COMMAND --help says more; minidl --version names the version.")
 
@@ -45,7 +46,8 @@ def main(argv: list[str] | None = None) -> int:
         complain(f"error: {f'{name!r} is not a command' if name else 'no command is given'}; it must be one of "
                  f"{', '.join(COMMANDS)}; see minidl --help", prog="minidl")
         return 2
+    command = importlib.import_module(f".{name.replace('-', '_')}", __name__)
     try:
-        return importlib.import_module(f".{name}", __name__).main(flags[1:], prog=f"minidl {name}")
+        return command.main(flags[1:], prog=f"minidl {name}")
     except KeyboardInterrupt as stop:
         return interrupted(stop, argv)

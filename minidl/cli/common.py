@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import shlex
 import shutil
@@ -45,6 +46,29 @@ def say(text: str, stream: Any = None) -> None:
 def complain(text: str, prog: str = "") -> None:
     """Print a line on stderr that starts with the program's name."""
     say(f"{prog or Parser.running}: {text}", sys.stderr)
+
+
+def plugin(file: str) -> str:
+    """Import a Python file, once: what it registers is there afterwards. Returns the module's name.
+
+    Raises FileNotFoundError for a file that is not there, ValueError with what went wrong in it.
+    """
+    path = Path(file).resolve()
+    if not path.is_file():
+        raise FileNotFoundError(f"{file} is not a file; name a Python file that registers something of yours")
+    name = f"plugin_{path.stem}"
+    if getattr(sys.modules.get(name), "__file__", "") == str(path):
+        return name
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ValueError(f"{file} is not a Python file; name one that ends in .py")
+    sys.modules[name] = module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:             # whatever a user's file may raise
+        del sys.modules[name]
+        raise ValueError(f"{file}: {type(error).__name__}: {error}") from error
+    return name
 
 
 def run(parser: Parser, argv: list[str] | None, command: Callable[[argparse.Namespace], int | None]) -> int:

@@ -25,11 +25,11 @@ from minidl.ops.cpu import parallel
 from minidl.training import Interrupted, RunFolder, evaluate, fit, machine, read_config
 from minidl.weights import read_metadata
 
-from .common import Parser, complain, interrupted, say, typed
+from .common import Parser, complain, interrupted, plugin, say, typed
 
 IMAGE_SIZE = 32                            # every zoo model reads 32x32; smaller images are padded to it
 OF_ONE_CALL = ("config", "debug", "eval", "list_models", "no_progress", "output_dir", "resume")      # no settings
-FREE = ("data_dir", "save_every", "tensorboard", "threads")           # decide no bits: may differ when a run goes on
+FREE = ("data_dir", "plugin", "save_every", "tensorboard", "threads")      # may differ when a run goes on
 
 
 def number(kind: type, least: float, what: str) -> Any:
@@ -66,6 +66,8 @@ def parser(prog: str = "train.py") -> Parser:
     p.add_argument("--lr-schedule", choices=optim.SCHEDULES)
     p.add_argument("--conv-algorithm", default="auto", metavar="NAME",
                    help="how convolutions are computed; a wrong name lists the device's (default: %(default)s)")
+    p.add_argument("--plugin", action="append", metavar="FILE.py", help="import this file first: it registers a "
+                   "convolution algorithm of your own (minidl.register_conv); may be given several times")
     p.add_argument("--precision", default="fp32", choices=device.PRECISIONS,
                    help="of products on a GPU (default: %(default)s)")
     p.add_argument("--compile", action=argparse.BooleanOptionalAction, default=None,
@@ -114,8 +116,9 @@ def settings(argv: list[str] | None, prog: str) -> argparse.Namespace:
     if not (run or args.config):
         return with_recipe(args)
     config = read_config(Path(run) / "config.json" if run else args.config)
-    of_run = [_flag(name, config[name]) for name in vars(args)
-              if name not in OF_ONE_CALL and config.get(name) is not None]
+    config["plugin"] = args.plugin or config.get("plugin")             # its file may have moved
+    of_run = [_flag(name, value) for name in vars(args) if name not in OF_ONE_CALL and config.get(name) is not None
+              for value in (config[name] if name == "plugin" else [config[name]])]
     before, both = (with_recipe(parser(prog).parse_args(flags)) for flags in (of_run, [*of_run, *argv]))
     for name, value in vars(before).items():
         asked = getattr(both, name)
@@ -183,6 +186,8 @@ def run(args: argparse.Namespace) -> None:
     if args.threads:
         os.environ["MINIDL_NUM_THREADS"] = str(args.threads)
         parallel.threads.cache_clear()
+    for file in args.plugin or ():
+        plugin(file)
     where = device.resolve(args.device)
     args.compile = where == "cuda" if args.compile is None else args.compile
     minidl.set_precision(args.precision)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import functools
 import os
@@ -18,11 +19,12 @@ from typing import Any
 
 import numpy as np
 
-from ..ops.sources import FOLDER, parameters
+from ..ops.sources import FOLDER, parameters, struct
 from . import COMPILER, EDGE, HERE, Compiler, Guarded, Memory, translated
 
 ORDERS = 4                                 # launches, each with another order of the threads
 OUTSIDE, RACE, UNSET = range(3)            # as in watch.cpp
+NULL_PAGE = 1 << 16                        # addresses below are elements of an array that is not there
 
 C_TYPES: dict[str, np.dtype] = {name: np.dtype(dtype) for names, dtype in (
     ("bool", np.bool_), ("char|signed char|int8_t", np.int8), ("unsigned char|uint8_t", np.uint8),
@@ -80,7 +82,9 @@ class Kernel:
             raise ValueError(f"emulator: {self.file} has no kernel {name!r}{_listed(names, 'it has')}; a kernel is "
                              "__global__ void and not a template")
         self.name = name or names[0]
-        self.parameters = [_parameter(self.name, *each) for each in parameters(text, self.name) if each[0]]
+        given = constants or {}            # a type may be one of them, as REAL
+        self.parameters = [_parameter(self.name, name, str(given.get(c_type, c_type)), kind)
+                           for name, c_type, kind in parameters(text, self.name) if name]
         self._folder = tempfile.TemporaryDirectory(prefix="minidl-emulator-")
         self._library = self._compiled(text, headers, [f"-D{k}={v}" for k, v in (constants or {}).items()])
         self._shared = self._shared_arrays()
@@ -113,7 +117,8 @@ class Kernel:
         """Launch it on copies of the arguments, once for each of some orders of threads.
 
         grid, block: ints, or up to three of them. arguments: by parameter a number, an array, or for an array whose
-        values are not set its shape. shared: bytes of dynamic shared memory. The results are those of the first order.
+        values are not set its shape, or None for a null pointer. shared: bytes of dynamic shared memory. The results
+        are those of the first order.
 
         Raises TypeError and ValueError for arguments that are not the kernel's.
         """
@@ -144,7 +149,10 @@ class Kernel:
         for each in self.parameters:
             given = arguments[each.name]
             if not each.array:
-                values.append(_number(self.name, each, given).ctypes)
+                values.append((_struct if each.dtype.names else _number)(self.name, each, given).ctypes)
+                continue
+            if given is None:
+                values.append(np.zeros(1, np.uint64).ctypes)
                 continue
             if isinstance(given, tuple):
                 array = memory.empty(given, each.dtype)
@@ -171,7 +179,7 @@ class Kernel:
         lines = self._lines({offset for each in found for offset in (each.line, each.other_line)})
         told: dict[Any, str] = {}
         for each in found:
-            what = f"{'writes' if each.writes else 'reads'} {self._place(arrays, each.at, each.size)}"
+            what = f"{'writes' if each.writes else 'reads'} {self._place(arrays, each.at or 0, each.size)}"
             who = f"{lines[each.line]}: thread {_thread(each.thread, block)} of block {tuple(each.block)}"
             key = each.what, frozenset((lines[each.line], lines.get(each.other_line)))
             if each.what == OUTSIDE:
@@ -189,6 +197,8 @@ class Kernel:
 
     def _place(self, arrays: Mapping[str, Memory], at: int, size: int) -> str:
         """An address, by the array that it is in or near: "y[64]"."""
+        if at < NULL_PAGE:
+            return "through a null pointer"
         for name, array in arrays.items():
             start, end = array.ctypes.data, array.ctypes.data + array.nbytes
             if start - EDGE <= at < end + EDGE:
@@ -261,6 +271,9 @@ def _included(path: Path, headers: dict[str, None], seen: set[str]) -> str:
 
 
 def _parameter(kernel: str, name: str, c_type: str, kind: str) -> Parameter:
+    if kind == "value" and c_type not in C_TYPES:
+        with contextlib.suppress(ValueError):
+            return Parameter(name, struct(c_type), False, False)
     if c_type not in C_TYPES:
         raise ValueError(f"emulator: {kernel} takes {name} of type {c_type!r}, which is not one of "
                          f"{', '.join(C_TYPES)}; use one of these, or an array of them")
@@ -279,6 +292,14 @@ def _number(kernel: str, parameter: Parameter, given: Any) -> np.ndarray:
         raise ValueError(f"emulator: {kernel} takes {parameter.name} as {parameter.dtype}, which {given!r} is "
                          "not") from None
     return value
+
+
+def _struct(kernel: str, parameter: Parameter, given: Any) -> np.ndarray:
+    if not isinstance(given, np.ndarray) or given.dtype != parameter.dtype:
+        raise TypeError(f"emulator: {kernel} takes {parameter.name} as a struct of "
+                        f"{', '.join(parameter.dtype.names or ())}, but it is given as {given!r}; launch it by "
+                        "minidl.register_conv and minidl check-conv")
+    return given
 
 
 def _array(kernel: str, parameter: Parameter, given: Any) -> np.ndarray:

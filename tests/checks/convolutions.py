@@ -8,13 +8,13 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
 
-from checks.primitives import product_bound
 from minidl import device
+from minidl.check_conv import DIRECTIONS, Problem, drawn, product_bound, used
 from minidl.ops import ACTIVATIONS, cpu
 from minidl.ops.geometry import ConvGeometry, conv_geometry, pool_geometry
 
@@ -23,59 +23,8 @@ cupy = pytest.importorskip("cupy", reason="CuPy is not installed: the launchers 
 from minidl.ops import cuda  # noqa: E402
 from minidl.ops.cuda import conv, launch  # noqa: E402
 
-DIRECTIONS = ("y", "dx", "dw")
 TENSOR_CORES = [name for name, row in conv.ALGORITHMS.items() if row.tensor_cores]
 FP32 = [name for name in conv.ALGORITHMS if name not in TENSOR_CORES]
-
-
-# ---------------------------------------------------------------- what is right, and how nearly
-class Problem(NamedTuple):
-    """A shape's arrays; the exact result of each direction, and the sum of the squares of its products."""
-
-    g: ConvGeometry
-    x: np.ndarray
-    w: np.ndarray
-    b: np.ndarray | None
-    gy: np.ndarray
-    exact: dict[str, np.ndarray]
-    squares: dict[str, np.ndarray]
-
-    def length(self, direction: str) -> int:
-        """The number of products in one sum."""
-        g = self.g
-        return {"y": g.c * g.kh * g.kw + 1, "dx": g.m * g.kh * g.kw, "dw": g.n * g.oh * g.ow}[direction]
-
-    def inputs(self, direction: str) -> tuple[np.ndarray | None, ...]:
-        return {"y": (self.x, self.w, self.b), "dx": (self.gy, self.w), "dw": (self.gy, self.x)}[direction]
-
-    def on_cuda(self, direction: str) -> list[Any]:
-        return [None if a is None else cupy.asarray(a) for a in self.inputs(direction)]
-
-
-def solved(g: ConvGeometry, x: np.ndarray, w: np.ndarray, b: np.ndarray | None, gy: np.ndarray) -> Problem:
-    problem = Problem(g, x, w, b, gy, {}, {})
-    for direction, call in (("y", cpu.conv2d), ("dx", cpu.conv2d_grad_x), ("dw", cpu.conv2d_grad_w)):
-        inputs = [None if a is None else a.astype(float) for a in problem.inputs(direction)]
-        problem.exact[direction] = call(*inputs, g)
-        problem.squares[direction] = call(*[None if a is None else a * a for a in inputs], g)
-    return problem
-
-
-def drawn(g: ConvGeometry, seed: int, dtype: type) -> Problem:
-    rng = np.random.default_rng(seed)
-    x, w, b, gy = (rng.standard_normal(shape, dtype) for shape in
-                   ((g.n, g.c, g.h, g.w), (g.m, g.c, g.kh, g.kw), (g.m,), (g.n, g.m, g.oh, g.ow)))
-    return solved(g, x, w, b if seed % 2 else None, gy)
-
-
-def used(got: np.ndarray, exact: np.ndarray, most: np.ndarray) -> float:
-    """The largest error as a share of its tolerance; infinite for a NaN and for an error where none may be."""
-    if not exact.size:
-        return 0.0
-    error = np.abs(got - exact)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        share = np.where(error == 0, 0.0, error / most)
-    return float(np.nan_to_num(share, nan=np.inf).max())
 
 
 # ---------------------------------------------------------------- the check
@@ -90,8 +39,7 @@ def failures_of(problem: Problem, names: list[str], canaries: Any,
     dtype = problem.x.dtype
     for direction in directions:
         arrays = problem.on_cuda(direction)
-        most = product_bound(device.precision(), problem.length(direction), problem.squares[direction],
-                             problem.exact[direction], dtype.type)
+        most = problem.bound(direction, device.precision())
         for name in names:
             g = problem.g._replace(algorithm=name)
             if conv.refusal(name, direction, g, dtype):
@@ -147,8 +95,7 @@ def left_to_auto(name: str, canaries: Any) -> None:
         warnings.simplefilter("always")
         for direction in [*directions, *directions]:
             got = getattr(conv, f"conv2d_grad_{direction[1]}")(*problem.on_cuda(direction), g).get()
-            most = product_bound(device.precision(), problem.length(direction), problem.squares[direction],
-                                 problem.exact[direction])
+            most = problem.bound(direction, device.precision())
             assert used(got, problem.exact[direction], most) <= 1
     assert [str(warning.message) for warning in said] == [
         f"conv2d: algorithm {name!r} has no kernel for {' and '.join(directions)}; 'auto' is used there"]

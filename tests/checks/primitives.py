@@ -15,6 +15,7 @@ from cases import Case, some_gy
 
 from checks.fused import normal
 from minidl import device
+from minidl.check_conv import product_bound
 from minidl.ops.geometry import conv_geometry, pool_geometry
 from minidl.tensor import wrap
 
@@ -47,28 +48,6 @@ def bound(expected: np.ndarray, arrays: list[np.ndarray], dtype: type) -> float:
     scale = max(1.0, float(np.max(np.abs(expected), initial=0)))
     factor = 8 if dtype is np.float32 else 64      # in float64 the expected values are rounded as well
     return factor * float(np.finfo(dtype).eps) * scale * terms ** 0.5
-
-
-# Relative error of a rounded operand; of 3xtf32 the products and remainders that it leaves away.
-ROUNDING = {"fp32": 0.0, "3xtf32": 2.0**-22, "tf32": 2.0**-11, "bf16": 2.0**-8}
-
-
-def product_bound(precision: str, length: int, squares: np.ndarray, exact: np.ndarray,
-                  dtype: type = np.float32) -> np.ndarray:
-    """How far a sum of K = `length` products of operands of random signs may be from the exact one.
-
-    Q is the root of the sum of the products' squares. A sum of k of the products is about Q sqrt(k/K) + |exact| k/K,
-    and rounding it errs by at most eps/2 of that, with random sign: all K roundings, in whatever order, by about
-    eps/4 sqrt(K) (Q + |exact|). Eight times that is no chance; and it still shows a single product that is missing or
-    doubled, about Q/sqrt(K), for any K below a million. Where no product goes, nothing may err.
-
-    Rounding operands to u changes a product by at most 2 u of it, with random sign: the sum by about u Q, and again
-    the bound is eight times that. Tensor cores round toward zero after every 8 products, in 3xtf32 thrice: such errors
-    have one sign, at most eps (Q + |exact|) each.
-    """
-    eps, spread = float(np.finfo(dtype).eps), np.sqrt(squares)
-    steps = 0.0 if precision == "fp32" else 3 / 8 * length
-    return 8 * ROUNDING[precision] * spread + eps * (2 * length ** 0.5 + steps) * (spread + np.abs(exact))
 
 
 def assert_product(got: np.ndarray, precision: str, length: int, exactly: Callable[..., np.ndarray],

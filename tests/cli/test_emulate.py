@@ -13,6 +13,7 @@ from minidl import cli
 from minidl.cli.emulate import filled, sizes, value
 from minidl.emulator import COMPILER
 from minidl.emulator.watch import Kernel, Parameter
+from minidl.ops.sources import struct
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
 
@@ -253,6 +254,38 @@ def test_arguments_that_do_not_fit_are_refused(changed: dict[str, Any], error: t
     given = {name: each for name, each in given.items() if each is not None}
     with pytest.raises(error, match=message):
         add.run(*sizes, given)
+
+
+GEOMETRY = """
+    #include "include/common.cuh"
+    __global__ void width(const REAL* b, REAL* y, Geometry g) { y[0] = b ? b[0] : g.ow; }
+"""
+
+
+def test_structs_of_minidl_null_pointers_and_types_that_are_constants() -> None:
+    """As launchers of minidl.register_conv give them."""
+    Path("width.cu").write_text(GEOMETRY)
+    kernel = Kernel("width.cu", constants={"REAL": "double"})
+    g = np.zeros((), struct("Geometry"))
+    g["ow"] = 7
+    for b, y in ((None, 7.0), (np.full(1, 2.5), 2.5)):
+        run = kernel.run(1, 1, {"b": b, "y": (1,), "g": g})
+        assert (run.arrays["y"].tolist(), run.arrays["y"].dtype, run.faults) == ([y], np.float64, [])
+
+
+def test_what_is_read_through_a_null_pointer() -> None:
+    Path("width.cu").write_text(GEOMETRY.replace("b ? b[0] : g.ow", "b[3]"))
+    run = Kernel("width.cu", constants={"REAL": "float"}).run(
+        1, 1, {"b": None, "y": (1,), "g": np.zeros((), struct("Geometry"))})
+    assert run.faults == ["width.cu:3: thread (0, 0, 0) of block (0, 0, 0) reads through a null pointer, outside of "
+                          "all arrays"]
+
+
+def test_a_struct_is_not_given_by_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("width.cu").write_text(GEOMETRY)
+    assert cli.main(["emulate", "width.cu", "--define", "REAL=float", "--args", "b=1:ones", "y=1", "g=3"]) == 2
+    assert re.search(r"width takes g as a struct of n, c, .*, but it is given as 3.0; launch it by "
+                     "minidl.register_conv and minidl check-conv", capsys.readouterr().err)
 
 
 # ---------------------------------------------------------------- the command

@@ -13,7 +13,7 @@ import multiprocessing
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -22,29 +22,34 @@ import numpy as np
 import pytest
 
 from minidl import device
+from minidl.check_conv import (
+    DIRECTIONS,
+    LAYERS,
+    ROUNDING,
+    Problem,
+    drawn,
+    product_bound,
+    random_shapes,
+    solved,
+)
 from minidl.ops import ACTIVATIONS, cpu
 from minidl.ops.geometry import ConvGeometry, conv_geometry, pool_geometry
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
 
 from checks.convolutions import (  # noqa: E402
-    DIRECTIONS,
     DONE,
     FP32,
     FUSABLE,
     REFUSED,
     TENSOR_CORES,
     WORST,
-    Problem,
     assert_none,
-    drawn,
     failures_of,
     fused_with_activation_and_pooling,
     left_to_auto,
-    solved,
     whole_images_on_tensor_cores,
 )
-from checks.primitives import ROUNDING, product_bound  # noqa: E402
 from emulator import forget  # noqa: E402
 
 from minidl.ops import cuda  # noqa: E402
@@ -53,50 +58,8 @@ from minidl.ops.cuda import conv, launch  # noqa: E402
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("fp32")]
 
 CHUNKS, SHAPES_A_CHUNK = 20, 105
-MULTIPLICATIONS = 3e8                      # of a shape at most, so that the CPU is quick
-ELEMENTS = 4_000_000                       # of an array at most
 
-# (kh, kw, sh, sw): few, because some algorithms compile a kernel for each
-WINDOWS = [(1, 1, 1, 1), (1, 1, 2, 2), (2, 3, 1, 1), (3, 3, 1, 1), (3, 3, 2, 2), (4, 2, 3, 1), (3, 5, 1, 2),
-           (5, 5, 1, 1), (5, 5, 2, 3), (7, 7, 3, 3), (8, 8, 1, 1), (8, 8, 2, 2), (1, 6, 1, 1)]
 EVEN = [(2, 2, 1, 1), (4, 4, 1, 1), (2, 6, 1, 1), (8, 4, 1, 1), (6, 8, 1, 1)]        # which winograd takes
-
-# The papers' layers, (c, h, w), m, (kh, kw), padding: LeNet-5's C1, C3 and C5, and the 2009 report's
-LAYERS = [((1, 32, 32), 6, (5, 5), 0), ((6, 14, 14), 16, (5, 5), 0), ((16, 5, 5), 120, (5, 5), 0),
-          ((3, 32, 32), 64, (8, 8), ((4, 3), (4, 3)))]
-
-
-# ---------------------------------------------------------------- shapes
-def random_shape(rng: np.random.Generator, windows: list[tuple[int, ...]]) -> ConvGeometry | None:
-    """Odd sizes, few and many channels and filters, asymmetric padding; None where it is too large or nothing fits."""
-    def log_uniform(least: int, most: int) -> int:
-        return int(least * ((most + 1) / least) ** rng.random())
-
-    n = int(rng.choice([1, 2, 127, 129, log_uniform(3, 70)]))
-    if rng.random() < 0.12:
-        (c, h, w), m, (kh, kw), padding = LAYERS[rng.integers(len(LAYERS))]
-        n, m = log_uniform(1, 130), log_uniform(1, m)
-        sh = sw = 1
-    else:
-        kh, kw, sh, sw = windows[rng.integers(len(windows))]
-        c, m, h, w = log_uniform(1, 70), log_uniform(1, 130), log_uniform(1, 48), log_uniform(1, 48)
-        top, left = int(rng.integers(0, kh)), int(rng.integers(0, kw))
-        padding = [0, ((top, int(rng.integers(0, kh))), (left, int(rng.integers(0, kw)))), (top, left)][rng.integers(3)]
-    try:
-        g = conv_geometry((n, c, h, w), (m, c, kh, kw), None, (sh, sw), padding, "gemm")
-    except ValueError:                     # the window is larger than the padded image
-        return None
-    largest = max(n * c * h * w, m * c * kh * kw, n * m * g.oh * g.ow)
-    return g if n * m * c * g.oh * g.ow * kh * kw <= MULTIPLICATIONS and largest <= ELEMENTS else None
-
-
-def random_shapes(seed: int, count: int, windows: list[tuple[int, ...]] = WINDOWS) -> Iterator[ConvGeometry]:
-    rng = np.random.default_rng(seed)
-    while count:
-        g = random_shape(rng, windows)
-        if g is not None:
-            yield g
-            count -= 1
 
 
 # ---------------------------------------------------------------- the check
@@ -377,8 +340,9 @@ def test_fused_with_activation_and_pooling(name: str, precision: str, dtype: typ
 # ---------------------------------------------------------------- how much was seen
 # algorithm -> the least number of cases in y, dx and dw; 0 where there is no kernel
 LEAST: dict[str, tuple[int, int, int]] = {
-    "direct": (2048, 2048, 2048), "tiled": (2300, 2300, 2300), "tiled_constant": (2000, 2000, 0),
-    "krizhevsky": (2300, 0, 2300), "unroll": (2048, 2048, 2048), "gemm": (2048, 2048, 2048),
+    "direct": (2048, 2048, 2048), "tiled": (2300, 2300, 2300), "tiled_constant": (2000, 2000, 2300),
+    "krizhevsky": (2300, 0, 2300), "unroll": (2048, 2048, 2048),
+    "gemm_tiled": (2048, 2048, 2048), "gemm": (2048, 2048, 2048),
     "implicit_gemm": (2048, 2048, 2048), "whole_image": (1500, 700, 1500),
     "winograd": (80, 0, 80), "winograd_2x2": (30, 40, 80), "winograd_4x4": (30, 40, 80),
     "tensor_core": (100, 100, 100), "tensor_core_image": (30, 0, 30), "wgmma": (30, 0, 0),

@@ -21,6 +21,7 @@ from checks.sources import FILES, kernels
 from emulator import COMPILER, Emulator, cupy
 
 from minidl.ops import cuda
+from minidl.ops.geometry import conv_geometry
 from minidl.tensor import wrap
 
 if COMPILER is None:
@@ -86,6 +87,24 @@ def test_a_direction_without_a_kernel_is_left_to_auto(name: str, emulated: Emula
     """Which measures nothing here."""
     monkeypatch.setattr(cuda.conv, "fastest", lambda direction, g, dtype, arguments, able: "implicit_gemm")
     convolutions.left_to_auto(name, emulated.memory)
+
+
+def test_gemm_tiled_multiplies_without_register_tiles(emulated: Emulator) -> None:
+    emulated.launched.clear()
+    convolve(*CONVOLUTIONS[2][:4], ("gemm_tiled",))
+    assert {name for name in emulated.launched if name.startswith("gemm_")} <= {"gemm_tiled", "gemm_finish"}
+    assert "gemm_tiled" in emulated.launched
+
+
+def test_tiled_constant_trains(emulated: Emulator) -> None:
+    """Its gradient of the filters is that of `tiled`: they are no operand of it, so constant memory has no part."""
+    problem = convolutions.drawn(conv_geometry(*CONVOLUTIONS[0][:2], None, 1, 0, "gemm"), 1, FLOAT)
+    dw, tiled = (cuda.conv.ALGORITHMS[name].dw for name in ("tiled_constant", "tiled"))
+    arrays = problem.on_cuda("dw")
+    assert dw(*arrays, problem.g).tobytes() == tiled(*arrays, problem.g).tobytes()
+    large = problem.g._replace(c=400, m=400)               # its filters exceed constant memory
+    assert cuda.conv.refusal("tiled_constant", "y", large, np.dtype(FLOAT))
+    assert cuda.conv.refusal("tiled_constant", "dw", large, np.dtype(FLOAT)) is None
 
 
 def test_launches_are_told_apart() -> None:

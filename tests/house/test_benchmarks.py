@@ -319,6 +319,9 @@ def test_tables_of_convolutions() -> None:
     assert (best["fp32: fastest us"], best["fp32: speed / cuDNN"]) == ("`krizhevsky` 100", "0.50")
     ladder = table("\n".join(conv_report.ladder_table(run)))
     assert [row["krizhevsky y us"] for row in ladder] == ["200", "100", "50", "400"]
+    slower = table("\n".join(conv_report.slower_table(run)))
+    assert [(row["step"], row["the step before"], row["times as long"]) for row in slower] == [
+        ("`gemm`", "`krizhevsky`", "4.00")]
     core = conv_report.core_table(run)
     assert "| y | `krizhevsky` | 100 | 5 | 50 | 2 | 20 | 125 times |" in core
     assert len(core) == 4
@@ -378,6 +381,40 @@ def test_widths_as_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [conv_row(tile=None), conv_row(algorithm="tiled", tile=8, us=400.0),
             conv_row(algorithm="tiled_constant", tile=8, us=250.0)]
     assert tiles.report([{"rows": rows}])[2] == "| krizhevsky | 8 | 18.2 | 200 | 400 | 250 | 0.50 |"
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_an_algorithm_of_ones_own_gets_its_row(monkeypatch: pytest.MonkeyPatch,
+                                               capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
+    from minidl.ops import cpu
+    from minidl.ops.cuda.conv import ALGORITHMS
+    from minidl.ops.own_conv import OWN
+
+    Path("my_conv.py").write_text("import minidl\nminidl.register_conv('mine', 'extern \"C\" __global__ void k() {}', "
+                                  "y=lambda launch, x, w, b, y, g: None)\n")
+    monkeypatch.setattr(machine, "require", lambda *needs: None)
+    monkeypatch.setattr(results, "facts", lambda several: [])
+
+    def run(cases: Any, args: argparse.Namespace) -> results.Result:
+        assert [case.label for case in cases] == ["krizhevsky", "2,1,8,8,3,3"]
+        return {"limits": {"fp32": 50e12, "tf32": None, "bytes": 4e12}, "cpu": [],
+                "rows": [conv_row(algorithm=name, label=case.label) for name in args.algorithms for case in cases]}
+    monkeypatch.setattr(conv, "run", run)
+    given = ["--plugin", "my_conv.py", "--shapes", "krizhevsky", "--shape", "2,1,8,8,3,3"]
+    try:
+        conv.main([*given, "--algorithms", "direct,mine"])
+        out = capsys.readouterr().out
+        assert "| `mine` | fp32 | 200 | 200 |" in out
+        assert "2,1,8,8,3,3 y us" in out
+        with pytest.raises(SystemExit):
+            conv.main([*given, "--algorithms", "yours"])
+        assert "'yours' is not one of direct, " in (said := capsys.readouterr().err)
+        assert ", mine" in said
+    finally:
+        for rows in (OWN, ALGORITHMS, cpu.conv.ALGORITHMS):
+            rows.pop("mine", None)                     # type: ignore[attr-defined]
+        sys.modules.pop("plugin_my_conv", None)
 
 
 # ---------------------------------------------------------------- time to an accuracy

@@ -70,7 +70,8 @@ NAMES = ("basic", "shapes", "operators", "conv", "pool", "linear", "activation",
          "statistics", "methods")
 FAMILIES = tuple(f"minidl/ops/{name}" for name in NAMES)
 # what all backends stand on
-FACTS = ("numpy", *(f"minidl/ops/{name}" for name in ("primitives", "shared", "choice", "geometry", "region")))
+FACTS = ("numpy", *(f"minidl/ops/{name}" for name in ("primitives", "shared", "choice", "geometry", "own_conv",
+                                                         "region")))
 
 CONV = "minidl/ops/cuda/conv"
 LAUNCHERS = (*FACTS, "cupy", "minidl/device", "minidl/ops/cuda/launch")
@@ -86,6 +87,7 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
     ("minidl/device", ("numpy", "cupy")),
     ("minidl/tensor", ("numpy", "minidl/mode", "minidl/device")),
     ("minidl/ops/geometry", ()),
+    ("minidl/ops/own_conv", ("numpy", "minidl/ops/geometry")),
     ("minidl/ops/region", ()),
     ("minidl/ops/sources", ("numpy",)),
     ("minidl/ops/primitives", ("numpy",)),
@@ -110,11 +112,13 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
     ("minidl/frontend/__init__", ()),
     ("minidl/frontend/create", TOOLS),
     ("minidl/frontend/own", ("minidl/compiler/passes", *TOOLS)),
+    ("minidl/frontend/own_conv", TOOLS),
     ("minidl/frontend/habits", ("minidl/frontend/create", "minidl/data", "minidl/nn", "minidl/optim", *TOOLS)),
     ("minidl/frontend/display", ("minidl/compiler", "minidl/data", "minidl/nn", "minidl/optim", *TOOLS)),
     ("minidl/frontend/interchange", ("cupy", *TOOLS)),
     ("minidl/optim", ("minidl/optim", *TOOLS)),
     ("minidl/gradcheck", TOOLS),
+    ("minidl/check_conv", ("cupy", "minidl/emulator", *TOOLS)),
     ("minidl/onnx", ("onnx", "minidl/version", "minidl/weights/files", *TOOLS)),
     ("minidl/data/folder", ("numpy", "PIL", "minidl/data/datasets")),
     ("minidl/data", ("tqdm", "minidl/cache", "minidl/data", *TOOLS)),
@@ -122,7 +126,8 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
     *((f"minidl/weights{file}", ("h5py", "safetensors", "minidl/version", "minidl/weights", *more, *TOOLS))
       for file, more in (("/__init__", ("minidl/init", "minidl/__init__")), ("/keras", ("minidl/nn",)), ("", ()))),
     ("minidl/plot", ("numpy", "matplotlib", "tensorboardX", "minidl")),
-    ("minidl/emulator", ("numpy", "minidl/emulator", "minidl/ops/sources")),
+    ("minidl/emulator", ("numpy", "minidl/emulator", "minidl/ops/sources", "minidl/ops/own_conv",
+                         "minidl/ops/geometry")),
     ("minidl/training", ("numpy", "tqdm", "minidl")),
     ("minidl/cli", ("numpy", "cupy", "PIL", "minidl")),
     ("minidl/__main__", ("minidl/cli",)),

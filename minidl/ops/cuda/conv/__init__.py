@@ -14,18 +14,18 @@ import numpy as np
 
 from ....device import precision
 from ...geometry import ConvGeometry, PoolGeometry
+from ...own_conv import OWN, Refuses
 from ...primitives import Array
+from . import own
 from .auto import Launcher, fastest
 from .bias import sum_maps
-from .papers import direct, gemm, krizhevsky, tiled, unroll
+from .papers import direct, gemm, gemm_tiled, krizhevsky, tiled, unroll
 from .product import implicit_gemm
 from .product.winograd_tiles import F2, F4
 from .resident import tensor_core_image, wgmma, whole_image, winograd
 from .resident.planned import Gradients, Outputs
 
 __all__ = ["CONV_ALGORITHMS", "conv2d", "conv2d_grad_b", "conv2d_grad_w", "conv2d_grad_x"]
-
-Refuses = Callable[[str, ConvGeometry, np.dtype], str | None]
 
 
 class Algorithm(NamedTuple):
@@ -62,9 +62,10 @@ def _one_launch(outputs: Outputs, dx: Launcher | None, gradients: Gradients | No
 ALGORITHMS: dict[str, Algorithm] = {
     "direct": Algorithm(direct.y, direct.dx, direct.dw, direct.refuses),
     "tiled": Algorithm(tiled.y, tiled.dx, tiled.dw, tiled.refuses),
-    "tiled_constant": Algorithm(tiled.constant_y, tiled.constant_dx, None, tiled.constant_refuses),
+    "tiled_constant": Algorithm(tiled.constant_y, tiled.constant_dx, tiled.dw, tiled.constant_refuses),
     "krizhevsky": Algorithm(krizhevsky.y, None, krizhevsky.dw, krizhevsky.refuses),
     "unroll": Algorithm(unroll.y, unroll.dx, unroll.dw, unroll.refuses),
+    "gemm_tiled": Algorithm(gemm_tiled.y, gemm_tiled.dx, gemm_tiled.dw, unroll.refuses),
     "gemm": Algorithm(gemm.y, gemm.dx, gemm.dw, gemm.refuses, tried=True),
     "implicit_gemm": Algorithm(implicit_gemm.y, implicit_gemm.dx, implicit_gemm.dw, implicit_gemm.refuses, tried=True),
     "whole_image": _one_launch(whole_image.OUTPUTS, whole_image.dx, whole_image.GRADIENTS, whole_image.refuses),
@@ -78,6 +79,7 @@ ALGORITHMS: dict[str, Algorithm] = {
     "wgmma": _one_launch(wgmma.OUTPUTS, None, None, wgmma.refuses, tensor_cores=True),
 }
 CONV_ALGORITHMS = (*ALGORITHMS, "auto")
+ALGORITHMS |= {name: Algorithm(*own.row(each)) for name, each in OWN.items()}        # of users, minidl.register_conv
 
 
 def refusal(name: str, direction: str, g: ConvGeometry, dtype: np.dtype) -> str | None:
@@ -110,7 +112,7 @@ def _asked(direction: str, g: ConvGeometry, dtype: np.dtype, precision: str) -> 
     """The algorithm that was asked for; 'auto' in directions for which it has no kernel, which is said once."""
     name = g.algorithm
     if name not in ALGORITHMS:
-        raise ValueError(f"conv2d: algorithm {name!r} is not one of {', '.join(CONV_ALGORITHMS)} on cuda")
+        raise ValueError(f"conv2d: algorithm {name!r} is not one of {', '.join((*ALGORITHMS, 'auto'))} on cuda")
     if getattr(ALGORITHMS[name], direction) is None:
         _warn(name)
         return "auto"

@@ -14,7 +14,7 @@ from . import unroll
 MAX_IMAGES = 65535                         # matrices of one product: they lie along the grid's third axis
 
 
-def _images(g: ConvGeometry, dtype: np.dtype) -> int:
+def images(g: ConvGeometry, dtype: np.dtype) -> int:
     """How many unrolled images fit the workspace; at least one."""
     size = g.c * g.kh * g.kw * g.oh * g.ow
     fit = min(device.workspace_limit() // (size * dtype.itemsize), launch.MAX_ELEMENTS // size)
@@ -29,13 +29,13 @@ def _is_linear(g: ConvGeometry) -> bool:
 def y(x: Array, w: Array, b: Array | None, g: ConvGeometry) -> Array:
     if _is_linear(g):
         return linear(x.reshape(g.n, g.c * g.h * g.w), w.reshape(g.m, -1), b).reshape(g.n, g.m, 1, 1)
-    return unroll.y(x, w, b, g, _images(g, x.dtype))
+    return unroll.y(x, w, b, g, images(g, x.dtype))
 
 
 def dx(gy: Array, w: Array, g: ConvGeometry) -> Array:
     if _is_linear(g):
         return linear_grad_x(gy.reshape(g.n, g.m), w.reshape(g.m, -1)).reshape(g.n, g.c, g.h, g.w)
-    return unroll.dx(gy, w, g, _images(g, gy.dtype))
+    return unroll.dx(gy, w, g, images(g, gy.dtype))
 
 
 def dw(gy: Array, x: Array, g: ConvGeometry) -> Array:
@@ -43,7 +43,7 @@ def dw(gy: Array, x: Array, g: ConvGeometry) -> Array:
         out = launch.empty((g.m, g.c, g.kh, g.kw), gy.dtype)
         gemm(gy.reshape(1, g.n, g.m), x.reshape(1, g.n, g.c * g.h * g.w), out.reshape(1, g.m, -1), transpose_a=True)
         return out
-    return unroll.dw(gy, x, g, _images(g, x.dtype))
+    return unroll.dw(gy, x, g, images(g, x.dtype))
 
 
 def refuses(direction: str, g: ConvGeometry, dtype: np.dtype) -> str | None:

@@ -43,7 +43,9 @@ def refuses(direction: str, g: ConvGeometry, dtype: np.dtype) -> str | None:
 
 
 def constant_refuses(direction: str, g: ConvGeometry, dtype: np.dtype) -> str | None:
-    """Why the variant with filters in constant memory cannot do a case, or None."""
+    """Why the variant with filters in constant memory cannot do a case, or None; its dw is that of `tiled`."""
+    if direction == "dw":
+        return refuses(direction, g, dtype)
     filters = g.m * g.c * g.kh * g.kw * dtype.itemsize
     if filters > CONSTANT_BYTES:
         return f"the filters take {filters} bytes but constant memory has {CONSTANT_BYTES}"

@@ -1,6 +1,7 @@
 """Convolution as a matrix product (PMPP Figs. 16.15 and 16.18): images unrolled into columns, then our own gemm.
 
-One image goes through the buffer of unrolled columns at a time; gemm.py takes several.
+One image goes through the buffer of unrolled columns at a time; gemm.py and gemm_tiled.py take several. tiled: how the
+product is computed, as `gemm` in ../../linear says.
 """
 
 from __future__ import annotations
@@ -44,33 +45,33 @@ def _col2im(du: Array, dx: Array, g: ConvGeometry) -> None:
 
 
 # ---------------------------------------------------------------- nb images at a time
-def y(x: Array, w: Array, b: Array | None, g: ConvGeometry, nb: int = 1) -> Array:
+def y(x: Array, w: Array, b: Array | None, g: ConvGeometry, nb: int = 1, tiled: bool | None = None) -> Array:
     """(m, c*kh*kw) @ (c*kh*kw, oh*ow) + b, for each image"""
     out = launch.empty((g.n, g.m, g.oh, g.ow), x.dtype)
     filters, maps, buffer = w.reshape(1, g.m, -1), out.reshape(g.n, g.m, g.oh * g.ow), _buffer(g, nb, x.dtype)
     for i in range(0, g.n, nb):
-        gemm(filters, _unroll(x[i:i + nb], buffer, g), maps[i:i + nb], bias=b)
+        gemm(filters, _unroll(x[i:i + nb], buffer, g), maps[i:i + nb], bias=b, tiled=tiled)
     return out
 
 
-def dx(gy: Array, w: Array, g: ConvGeometry, nb: int = 1) -> Array:
+def dx(gy: Array, w: Array, g: ConvGeometry, nb: int = 1, tiled: bool | None = None) -> Array:
     """(c*kh*kw, m) @ (m, oh*ow) for each image, each element added back to where it was unrolled from"""
     out = launch.empty((g.n, g.c, g.h, g.w), gy.dtype)
     filters, maps, buffer = w.reshape(1, g.m, -1), gy.reshape(g.n, g.m, g.oh * g.ow), _buffer(g, nb, gy.dtype)
     for i in range(0, g.n, nb):
         dx = out[i:i + nb]
         du = buffer[:len(dx)]
-        gemm(filters, maps[i:i + nb], du, transpose_a=True)
+        gemm(filters, maps[i:i + nb], du, transpose_a=True, tiled=tiled)
         _col2im(du, dx, g)
     return out
 
 
-def dw(gy: Array, x: Array, g: ConvGeometry, nb: int = 1) -> Array:
+def dw(gy: Array, x: Array, g: ConvGeometry, nb: int = 1, tiled: bool | None = None) -> Array:
     """(m, oh*ow) @ (oh*ow, c*kh*kw), summed over the images"""
     if g.n == 0:
         return sum_first(launch.empty((0, g.m, g.c, g.kh, g.kw), gy.dtype))
     out = launch.empty((g.m, g.c, g.kh, g.kw), gy.dtype)
     filters, maps, buffer = out.reshape(1, g.m, -1), gy.reshape(g.n, g.m, g.oh * g.ow), _buffer(g, nb, gy.dtype)
     for i in range(0, g.n, nb):
-        gemm(maps[i:i + nb], _unroll(x[i:i + nb], buffer, g), filters, transpose_b=True, accumulate=i > 0)
+        gemm(maps[i:i + nb], _unroll(x[i:i + nb], buffer, g), filters, transpose_b=True, accumulate=i > 0, tiled=tiled)
     return out
