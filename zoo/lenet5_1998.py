@@ -2,9 +2,10 @@
 `zoo.build("lenet5", original=True)` builds.
 
 Each layer up to F6 squashes by 1.7159 tanh(2x/3). S2 and S4 add up 2x2 windows and have a coefficient and a bias per
-map. C3's maps read 3, 4 or 6 of S2's, by Table I. The output units measure the squared distance of F6 to a fixed code
-per class, a stylised picture of the character of 7x12 pixels, and `loss` is equation 9. The paper prints its pictures
-only as pictures, in Fig. 3; those below were drawn for minidl.
+map. C3's maps read 3, 4 or 6 of S2's, by Table I. An output is less the squared distance of F6 to the fixed code of its
+class, a stylised picture of 7x12 pixels, and `loss` is equation 9. The paper prints its codes as pictures alone (Fig.
+3); those below were drawn for minidl. It trains by single images and second derivatives, from weights within 2.4 /
+fan_in; here it is batches with momentum, from the layers' own first weights, in as many passes: 20.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from minidl import Tensor, nn
 
 from .recipe import Recipe
 
-J = 10.0                                   # the squared distance to a code from which on a character is rather none
+J = 10.0                                   # the squared distance to all codes from which on an image is none of them
 RECIPE = Recipe(data="mnist", epochs=20, batch_size=64, lr=0.003, momentum=0.9, lr_schedule="warmup-cosine")
 
 # Table I: the maps of S2 that each of C3's maps reads.
