@@ -17,7 +17,8 @@ from minidl import Tensor, nn
 from .recipe import Recipe
 
 J = 10.0                                   # the squared distance to all codes from which on an image is none of them
-RECIPE = Recipe(data="mnist", epochs=20, batch_size=64, lr=0.003, momentum=0.9, lr_schedule="warmup-cosine")
+RECIPE = Recipe(data="mnist", epochs=20, batch_size=64, lr=0.003, momentum=0.9, weight_decay=1e-3,
+                lr_schedule="warmup-cosine")
 
 # Table I: the maps of S2 that each of C3's maps reads.
 TABLE = [(0, 1, 2), (1, 2, 3), (2, 3, 4), (3, 4, 5), (4, 5, 0), (5, 0, 1),

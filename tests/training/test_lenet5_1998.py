@@ -203,6 +203,20 @@ def test_compiled_it_trains_to_the_same_bits() -> None:
     assert len(ours) == 14
 
 
+@pytest.mark.gpu
+@both
+def test_gpu_it_trains_as_on_the_cpu(compiled: bool) -> None:
+    found = {}
+    for where in ("cpu", "cuda"):
+        net = build().to(where)
+        loaders = [digits(500, device=where), digits(300, "test", device=where)]
+        found[where] = fit(net, optim.SGD(net.parameters(), 0.001, momentum=0.9), *loaders, epochs=2, loss=net.loss,
+                           compiled=compiled, **QUIET)
+    for ours, theirs in zip(found["cpu"], found["cuda"], strict=True):
+        assert theirs["train_loss"] == pytest.approx(ours["train_loss"], rel=0.02)
+        assert theirs["test_accuracy"] == pytest.approx(ours["test_accuracy"], abs=0.05)
+
+
 def test_noise_is_rejected_and_digits_are_not() -> None:
     net, _ = trained(False)
     noise = Tensor(np.random.default_rng(0).uniform(-0.5, 2.3, (100, 1, 32, 32)).astype(np.float32))
