@@ -203,6 +203,20 @@ def test_compiled_it_trains_to_the_same_bits() -> None:
     assert len(ours) == 14
 
 
+def test_eight_images_are_learnt_by_heart_by_its_recipe() -> None:
+    """The loss falls to a third within 40 steps."""
+    net, recipe, x, labels = build(), zoo.MODELS["lenet5"].recipe_for(original=True), images(8), np.arange(8)
+    assert recipe.lr_schedule in optim.SCHEDULES
+    sgd, losses = optim.SGD(net.parameters(), recipe.lr, recipe.momentum, recipe.weight_decay), []
+    for _ in range(40):
+        sgd.zero_grad()
+        loss = net.loss(net(x), labels)
+        loss.backward()
+        sgd.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0] / 3
+
+
 @pytest.mark.gpu
 @both
 def test_gpu_it_trains_as_on_the_cpu(compiled: bool) -> None:
