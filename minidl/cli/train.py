@@ -98,12 +98,12 @@ def parser(prog: str = "train.py") -> Parser:
 def list_models() -> None:
     """Print the zoo's models and their recipes."""
     for model in zoo.MODELS.values():
-        say(f"{model.name:15} {model.summary}\n{'':15} {_settings(model.recipe)}")
+        say(f"{model.name:15} {model.summary}\n{'':15} {_listed(model.recipe)}")
         for option, recipe in model.of_options.items():
-            say(f"{'':15} with --option {option}=true: {_settings(recipe)}")
+            say(f"{'':15} with --option {option}=true: {_listed(recipe)}")
 
 
-def _settings(recipe: zoo.Recipe) -> str:
+def _listed(recipe: zoo.Recipe) -> str:
     return ", ".join(f"{name} {value}" for name, value in asdict(recipe).items())
 
 

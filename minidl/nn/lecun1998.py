@@ -15,7 +15,7 @@ from .module import Module
 
 
 class ScaledTanh(Module):
-    """1.7159 tanh(2x/3): 1 at 1 and -1 at -1, where its curvature is largest (LeCun et al. 1998, appendix A).
+    """1.7159 tanh(2x/3): 1 at 1 and -1 at -1, where its second derivative is largest (LeCun et al. 1998, appendix A).
 
     >>> ScaledTanh()(Tensor([-1.0, 0.0, 1.0])).numpy().round(4).tolist()
     [-1.0, 0.0, 1.0]
@@ -101,7 +101,8 @@ class RBF(Module):
 
     The outputs are the log densities, but for a constant, of Gaussians of variance 1/2 around the codes, which are
     fixed: a buffer (classes,features). j: the squared distance beyond which an input is rather none of the classes; in
-    `loss` the constant of the competing term. Raises ValueError for codes of another shape or a j that is not positive.
+    `loss` the constant of the competing term. Raises ValueError for codes or x of another shape and a j that is not
+    positive.
 
     >>> layer = RBF([[1.0, 1.0], [-1.0, 1.0]], j=2.0)
     >>> outputs = layer(Tensor([[1.0, 0.5], [0.0, 9.0]])); outputs.tolist()
@@ -120,6 +121,9 @@ class RBF(Module):
         self.codes, self.j = Tensor(codes), float(j)
 
     def forward(self, x: Tensor) -> Tensor:
+        if x.ndim != 2 or x.shape[1] != self.codes.shape[1]:
+            raise ValueError(f"RBF: x has shape {x.shape} but must be (n,{self.codes.shape[1]}), as long as the codes "
+                             f"{self.codes.shape}")
         apart = ops.unsqueeze(x, 1) - self.codes
         return -(apart * apart).sum(axis=2)
 

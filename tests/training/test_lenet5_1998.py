@@ -380,6 +380,8 @@ def test_summary_takes_options(capsys: pytest.CaptureFixture[str]) -> None:
     (lambda: nn.TableConv2d(3, [(1, 1)], 5), r"TableConv2d: map 0 reads the channels \(1, 1\) but must "),
     (lambda: nn.RBF(np.ones(3), j=1.0),
      r"RBF: codes have shape \(3,\) but must be \(classes,features\), none of them 0$"),
+    (lambda: nn.RBF(np.ones((2, 3)), j=1.0)(images(4, 1)),
+     r"RBF: x has shape \(4, 1\) but must be \(n,3\), as long as the codes \(2, 3\)$"),
     (lambda: nn.RBF(np.ones((2, 3)), j=0.0), "RBF: j is 0.0 but must be a positive number, a squared distance$"),
 ])
 def test_refuses(refused: Callable[[], Any], message: str) -> None:
