@@ -1,20 +1,22 @@
 """LeNet-5 (LeCun, Bottou, Bengio, Haffner 1998; PMPP section 16.2, Fig. 16.2).
 
-C1 6@5x5 -> average 2x2 -> C3 16@5x5 -> average 2x2 -> C5 120@5x5 -> F6 84 -> 10. C3 reads all maps of its
-input, as PMPP draws it, instead of the 1998 paper's connection table; the average pools have no weights
-of their own, and the output is linear under softmax instead of radial basis functions. Weights start as the paper's
-authors advise (variance 1 / fan_in). The recipe is tanh's; of the other activations, relu wants a rate of 0.05, and
-sigmoid a rate of 0.5 without weight decay.
+C1 6@5x5 -> average 2x2 -> C3 16@5x5 -> average 2x2 -> C5 120@5x5 -> F6 84 -> 10, as PMPP draws it: C3 reads all maps of
+its input, the average pools have no weights of their own, and the output is linear under softmax. original=True is the
+net of the 1998 paper instead, in lenet5_1998.py. Weights start as the paper's authors advise (variance 1 / fan_in). The
+recipe is tanh's; of the other activations, relu wants a rate of 0.05, and sigmoid a rate of 0.5 without weight decay.
 """
 
 from __future__ import annotations
 
 from minidl import nn
 
+from . import lenet5_1998
 from .recipe import Model, Recipe, activation_layer, start
 
 
-def layers(in_channels: int = 1, classes: int = 10, activation: str = "tanh") -> nn.Sequential:
+def layers(in_channels: int = 1, classes: int = 10, activation: str = "tanh", original: bool = False) -> nn.Sequential:
+    if original:
+        return lenet5_1998.layers(in_channels, classes, activation)
     act = activation_layer(activation)
     return start(nn.Sequential(
         c1=nn.Conv2d(in_channels, 6, 5), act1=act(), s2=nn.AvgPool2d(2),       # (n, c, 32, 32) -> (n, 6, 14, 14)
@@ -26,4 +28,4 @@ def layers(in_channels: int = 1, classes: int = 10, activation: str = "tanh") ->
 
 MODEL = Model("lenet5", "LeNet-5 (LeCun et al. 1998), 61,706 parameters", layers,
               Recipe(data="mnist", epochs=10, batch_size=128, lr=0.1, momentum=0.9, weight_decay=5e-4,
-                     lr_schedule="warmup-cosine"))
+                     lr_schedule="warmup-cosine"), {"original": lenet5_1998.RECIPE})

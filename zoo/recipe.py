@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from minidl import init, nn, ops
@@ -28,19 +28,30 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Model:
-    """A zoo entry: name, one line about it, its layers as a function of options, and its recipe."""
+    """A zoo entry: name, one line about it, its layers as a function of options, and its recipe.
+
+    of_options: recipes that replace it where the option of their name is True.
+    """
 
     name: str
     summary: str
     layers: Callable[..., nn.Module]
     recipe: Recipe
+    of_options: Mapping[str, Recipe] = field(default_factory=dict)
+
+    def recipe_for(self, **options: Any) -> Recipe:
+        """The recipe of the model that `build` makes of these options."""
+        return next((recipe for option, recipe in self.of_options.items() if options.get(option)), self.recipe)
 
     def build(self, **options: Any) -> nn.Module:
         """Build the model and write its name and options on it, for the weights file."""
         known = inspect.signature(self.layers).parameters
-        for option in options:
+        for option, value in options.items():
             if option not in known:
                 raise ValueError(f"zoo: model {self.name!r} has no option {option!r}; it has {', '.join(known)}")
+            if isinstance(known[option].default, bool) and not isinstance(value, bool):
+                raise ValueError(f"zoo: the option {option} of model {self.name!r} is {value!r} but must be True or "
+                                 "False")
         model = self.layers(**options)
         model.model_name = self.name
         model.model_args = {option: options.get(option, known[option].default) for option in known}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import json
 import os
 import shlex
 import shutil
@@ -27,6 +28,26 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Print the line and exit with status 2."""
         self.exit(2, f"{self.prog}: error: {message}; see {self.prog} --help\n")
+
+
+class _Option(argparse.Action):
+    """NAME=VALUE, several times, as a dict: true, false and numbers as JSON has them, all else as a text."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        name, equals, text = values.partition("=")
+        if not (name and equals):
+            parser.error(f"argument {option_string}: {values!r} is not NAME=VALUE")
+        try:
+            value = json.loads(text)
+        except ValueError:
+            value = text
+        setattr(namespace, self.dest, {**getattr(namespace, self.dest), name: value})
+
+
+def add_option(parser: argparse.ArgumentParser) -> None:
+    """The flag --option of the commands that build a model of the zoo."""
+    parser.add_argument("--option", action=_Option, default={}, metavar="NAME=VALUE",
+                        help="an option of the model, such as activation=relu or original=true; may be repeated")
 
 
 def say(text: str, stream: Any = None) -> None:

@@ -51,8 +51,10 @@ def command(args: argparse.Namespace) -> None:
                                      len(pixels), shuffle=False, device=where, **preprocessing)
     net = minidl.load(args.weights).eval().to(where)
     with minidl.no_grad():
-        probabilities = ops.softmax(net(minidl.Tensor(images)), axis=1).numpy()
-    classes = metadata["classes"] or [str(i) for i in range(probabilities.shape[1])]
+        outputs = net(minidl.Tensor(images))
+        logits = net.or_none(outputs) if hasattr(net, "or_none") else outputs
+        probabilities = ops.softmax(logits, axis=1).numpy()
+    classes = [*(metadata["classes"] or map(str, range(outputs.shape[1]))), "none of them"]
     for path, (_, done), image, row in zip(args.pictures, read, pixels, probabilities, strict=True):
         order = np.argsort(-row, kind="stable")[:args.top]
         say(f"{path}: {', '.join(f'{classes[i]} {100 * row[i]:.1f} %' for i in order)}  ({done}"

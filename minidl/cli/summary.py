@@ -7,7 +7,7 @@ import argparse
 import minidl
 from minidl import nn, zoo
 
-from .common import Parser, run, say
+from .common import Parser, add_option, run, say
 from .train import IMAGE_SIZE
 
 
@@ -28,6 +28,7 @@ def main(argv: list[str] | None = None, prog: str = "minidl summary") -> int:
     parser = Parser(prog=prog, description="Print a net's layers: output shapes, parameters, multiply-adds, memory.",
                     epilog="In Python: minidl.nn.summary(net, (3, 32, 32)).")
     parser.add_argument("--model", choices=zoo.MODELS, help="a model of the zoo")
+    add_option(parser)
     parser.add_argument("--weights", metavar="FILE", help="the net that a weights file holds, in place of --model")
     parser.add_argument("--input", type=shape, metavar="C,H,W", help="shape of one image (default: the model's own)")
     return run(parser, argv, command)
@@ -40,5 +41,5 @@ def command(args: argparse.Namespace) -> None:
     if args.weights is not None:
         net = minidl.load(args.weights)
     else:
-        net = zoo.build(args.model, **({"in_channels": args.input[0]} if args.input else {}))
+        net = zoo.build(args.model, **{**({"in_channels": args.input[0]} if args.input else {}), **args.option})
     say(str(nn.summary(net, args.input or (net.model_args["in_channels"], IMAGE_SIZE, IMAGE_SIZE))))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import platform
 import shlex
@@ -20,12 +21,12 @@ from typing import Any
 import numpy as np
 
 import minidl
-from minidl import data, device, nn, optim, zoo
+from minidl import data, device, nn, ops, optim, zoo
 from minidl.ops.cpu import parallel
 from minidl.training import Interrupted, RunFolder, evaluate, fit, machine, read_config
 from minidl.weights import read_metadata
 
-from .common import Parser, complain, interrupted, plugin, say, typed
+from .common import Parser, add_option, complain, interrupted, plugin, say, typed
 
 IMAGE_SIZE = 32                            # every zoo model reads 32x32; smaller images are padded to it
 OF_ONE_CALL = ("config", "debug", "eval", "list_models", "no_progress", "output_dir", "resume")      # no settings
@@ -52,6 +53,7 @@ def parser(prog: str = "train.py") -> Parser:
     whole, positive = number(int, 0, "an int"), number(int, 1, "an int")
     real = number(float, 0, "a number")
     p.add_argument("--model", default="lenet5", choices=zoo.MODELS, help="which net (default: %(default)s)")
+    add_option(p)
     p.add_argument("--data", default="auto", choices=["auto", *data.DATASETS],
                    help="which images; auto: the recipe's, or without --data-dir generated ones where they "
                         "cannot be had")
@@ -98,8 +100,13 @@ def parser(prog: str = "train.py") -> Parser:
 def list_models() -> None:
     """Print the zoo's models and their recipes."""
     for model in zoo.MODELS.values():
-        settings = ", ".join(f"{name} {value}" for name, value in asdict(model.recipe).items())
-        say(f"{model.name:15} {model.summary}\n{'':15} {settings}")
+        say(f"{model.name:15} {model.summary}\n{'':15} {_listed(model.recipe)}")
+        for option, recipe in model.of_options.items():
+            say(f"{'':15} with --option {option}=true: {_listed(recipe)}")
+
+
+def _listed(recipe: zoo.Recipe) -> str:
+    return ", ".join(f"{name} {value}" for name, value in asdict(recipe).items())
 
 
 def settings(argv: list[str] | None, prog: str) -> argparse.Namespace:
@@ -117,8 +124,8 @@ def settings(argv: list[str] | None, prog: str) -> argparse.Namespace:
         return with_recipe(args)
     config = read_config(Path(run) / "config.json" if run else args.config)
     config["plugin"] = args.plugin or config.get("plugin")             # its file may have moved
-    of_run = [_flag(name, value) for name in vars(args) if name not in OF_ONE_CALL and config.get(name) is not None
-              for value in (config[name] if name == "plugin" else [config[name]])]
+    of_run = [flag for name in vars(args) if name not in OF_ONE_CALL and config.get(name) is not None
+              for flag in _flags(name, config[name])]
     before, both = (with_recipe(parser(prog).parse_args(flags)) for flags in (of_run, [*of_run, *argv]))
     for name, value in vars(before).items():
         asked = getattr(both, name)
@@ -126,18 +133,25 @@ def settings(argv: list[str] | None, prog: str) -> argparse.Namespace:
             setattr(both, name, value)
         elif args.resume and asked != value and name not in (*OF_ONE_CALL, *FREE) and (
                 name != "epochs" or asked < value):
-            raise ValueError(f"{_flag(name, asked)} contradicts the run in {run}, which has {value}; leave it out")
+            had = " ".join(_flags(name, value)) or "none" if isinstance(value, dict) else value
+            raise ValueError(f"{' '.join(_flags(name, asked))} contradicts the run in {run}, which has {had}; leave it "
+                             "out")
     return both
 
 
-def _flag(name: str, value: object) -> str:
+def _flags(name: str, value: object) -> list[str]:
+    """A setting as flags: those of a list, and of an option's dict, are several, or none."""
     flag = name.replace("_", "-")
-    return f"--{'' if value else 'no-'}{flag}" if isinstance(value, bool) else f"--{flag}={value}"
+    if isinstance(value, list):
+        return [flag for each in value for flag in _flags(name, each)]
+    if isinstance(value, dict):
+        return [f"--{flag}={key}={each if isinstance(each, str) else json.dumps(each)}" for key, each in value.items()]
+    return [f"--{'' if value else 'no-'}{flag}" if isinstance(value, bool) else f"--{flag}={value}"]
 
 
 def with_recipe(args: argparse.Namespace) -> argparse.Namespace:
     """Fill the flags that were left out from the model's recipe."""
-    for name, value in asdict(zoo.MODELS[args.model].recipe).items():
+    for name, value in asdict(zoo.MODELS[args.model].recipe_for(**args.option)).items():
         if name != "data" and getattr(args, name) is None:
             setattr(args, name, value)
     return args
@@ -145,7 +159,8 @@ def with_recipe(args: argparse.Namespace) -> argparse.Namespace:
 
 def load_data(args: argparse.Namespace) -> tuple[data.Dataset, data.Dataset, str | None]:
     """Both splits, and the warning where generated images stand in for the recipe's."""
-    train, test, note = data.resolve(args.data, zoo.MODELS[args.model].recipe.data, args.data_dir)
+    train, test, note = data.resolve(args.data, zoo.MODELS[args.model].recipe_for(**args.option).data,
+                                     args.data_dir)
     if note:
         complain(f"warning: {note}")
     return train.first(args.limit_train), test.first(args.limit_test), note
@@ -166,8 +181,12 @@ def loaders(args: argparse.Namespace, train: data.Dataset, test: data.Dataset, w
 
 def build(args: argparse.Namespace, train: data.Dataset, where: str, weights: str | Path | None) -> nn.Module:
     """The model on its device with its first parameters, seen to run on one image of this data set."""
+    of_data = {"in_channels": train.images.shape[1], "classes": len(train.classes)}
+    for name, value in of_data.items():
+        if name in args.option:
+            raise ValueError(f"--option {name}={args.option[name]}: {name} is {value} by the data set; leave it out")
     minidl.manual_seed(args.seed)
-    model = zoo.build(args.model, in_channels=train.images.shape[1], classes=len(train.classes))
+    model = zoo.build(args.model, **of_data, **args.option)
     for _, module in model.named_modules():
         if isinstance(module, nn.Conv2d):
             module.algorithm = args.conv_algorithm
@@ -177,6 +196,11 @@ def build(args: argparse.Namespace, train: data.Dataset, where: str, weights: st
     with minidl.no_grad():
         model(minidl.Tensor(np.zeros((1, train.images.shape[1], IMAGE_SIZE, IMAGE_SIZE), np.float32), device=where))
     return model
+
+
+def loss_of(model: nn.Module) -> Callable[..., minidl.Tensor]:
+    """The loss that a model brings, else the cross entropy."""
+    return getattr(model, "loss", ops.cross_entropy)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -231,8 +255,10 @@ def run(args: argparse.Namespace) -> None:
     with folder, going_on(folder):
         history = fit(model, optimizer, train_loader, test_loader, epochs=args.epochs, schedule=schedule,
                       progress=not args.no_progress, say=say, callbacks=report, compiled=args.compile,
-                      checkpoints=folder.path, save_every=args.save_every, resume=bool(args.resume))
-        accuracy = history[-1]["test_accuracy"] if history else evaluate(model, test_loader)[1]
+                      checkpoints=folder.path, save_every=args.save_every, resume=bool(args.resume),
+                      loss=loss_of(model))
+        accuracy = (history[-1]["test_accuracy"] if history else
+                    evaluate(model, test_loader, loss=loss_of(model))[1])
         minidl.save(model, folder.weights, preprocessing=preprocessing, classes=train.classes)
         _pictures(folder, model, test_loader)
     say(f"{args.model} on {train.name}: test accuracy {100 * accuracy:.2f} % after {args.epochs} "
@@ -252,7 +278,7 @@ def look(args: argparse.Namespace, train: data.Dataset, test: data.Dataset, wher
     weights = Path(args.load if args.load else Path(args.eval) / "weights.h5")
     model = build(args, train, where, weights)
     preprocessing = read_metadata(weights).get("preprocessing") or preprocessing_of(train)
-    loss, accuracy = evaluate(model, loaders(args, train, test, where, preprocessing)[1])
+    loss, accuracy = evaluate(model, loaders(args, train, test, where, preprocessing)[1], loss=loss_of(model))
     say(f"{args.model} on {test.name}: test accuracy {100 * accuracy:.2f} %, test loss {loss:.4f}, "
         f"{len(test.labels)} images, weights {weights} ({where})")
 

@@ -14,11 +14,13 @@ from .layers import (
     Softmax,
     Tanh,
 )
+from .lecun1998 import RBF, ScaledTanh, Subsample2d, TableConv2d
 from .module import Module
 from .parameter import Parameter
 from .table import Summary, summary
 
 __all__ = [
-    "AvgPool2d", "Conv2d", "Dropout", "Flatten", "Linear", "MaxPool2d", "Module", "ModuleDict", "ModuleList",
-    "Parameter", "ReLU", "Sequential", "Sigmoid", "Softmax", "Summary", "Tanh", "summary",
+    "RBF", "AvgPool2d", "Conv2d", "Dropout", "Flatten", "Linear", "MaxPool2d", "Module", "ModuleDict", "ModuleList",
+    "Parameter", "ReLU", "ScaledTanh", "Sequential", "Sigmoid", "Softmax", "Subsample2d", "Summary", "TableConv2d",
+    "Tanh", "summary",
 ]

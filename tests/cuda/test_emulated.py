@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +21,8 @@ from checks.launches import CONVOLUTIONS, FUSED, LAUNCHES, POOLINGS, convolve, p
 from checks.sources import FILES, kernels
 from emulator import COMPILER, Emulator, cupy
 
+import minidl
+from minidl import zoo
 from minidl.ops import cuda
 from minidl.ops.geometry import conv_geometry
 from minidl.tensor import wrap
@@ -105,6 +108,25 @@ def test_tiled_constant_trains(emulated: Emulator) -> None:
     large = problem.g._replace(c=400, m=400)               # its filters exceed constant memory
     assert cuda.conv.refusal("tiled_constant", "y", large, np.dtype(FLOAT))
     assert cuda.conv.refusal("tiled_constant", "dw", large, np.dtype(FLOAT)) is None
+
+
+def test_gradients_of_lenet5_as_in_1998(emulated: Emulator) -> None:
+    """A whole step of an image, beside the CPU's."""
+    def step(to: Callable[[np.ndarray], Any]) -> dict[str, Any]:
+        minidl.manual_seed(0)
+        net: Any = zoo.build("lenet5", original=True)
+        for layer in (net.c1, net.c3, net.c5):
+            layer.algorithm = "direct"
+        for _, t in net.named_tensors():
+            t._data = to(t._data)
+        x = np.random.default_rng(0).standard_normal((1, 1, 32, 32), dtype=np.float32)
+        net.loss(net(wrap(to(x))), wrap(to(np.array([3])))).backward()
+        return {name: p.grad._data for name, p in net.named_parameters()}
+
+    expected, found = step(np.asarray), step(cupy.asarray)
+    assert len(expected) == 12
+    for name, want in expected.items():
+        np.testing.assert_allclose(found[name], want, rtol=0, atol=1e-5 * np.abs(want).max(), err_msg=name)
 
 
 def test_launches_are_told_apart() -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 ROOT = next(folder for folder in Path(__file__).resolve().parents if (folder / "setup.cfg").exists())
@@ -23,9 +24,12 @@ RESULTS = {
     "fine_tuning": (r"from scratch: test accuracy ([\d.]+)\n(?s:.*)frozen: test accuracy ([\d.]+)", lambda fresh, tuned:
                     tuned > fresh + 0.1),
     "learning_rate_search": (r"best rate ([\d.]+)", lambda rate: rate == 0.3),
+    "perceptron": (r"after (\d+) passes (\d+) of 60 points are on the wrong side$", lambda passes, wrong:
+                   passes > 1 and not wrong),
     "resume": (r"the weights are the same, bit by bit$", lambda: True),
     "table_regression": (r"square error ([\d.]+); of a straight line ([\d.]+)", lambda net, line:
                          0.9 < net < 0.7 * line),
+    "xor": (r"test accuracy of one layer ([\d.]+), of two ([\d.]+)$", lambda one, two: one < 0.8 and two > 0.95),
 }
 
 
@@ -38,6 +42,24 @@ def test_an_example_prints_its_result(script: Path, tmp_path: Path) -> None:
     found = re.search(pattern, done.stdout.rstrip())
     assert found, done.stdout
     assert right(*map(float, found.groups())), done.stdout
+
+
+@pytest.mark.parametrize("name", ["perceptron", "xor"])
+def test_an_example_draws_a_picture_where_it_can(name: str, tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "examples" / f"{name}.py"), "--small"]
+    (tmp_path / "hidden").mkdir()
+    (tmp_path / "hidden/matplotlib.py").write_text("raise ImportError", encoding="utf-8")
+    hidden = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=True,
+                            env={**os.environ, "PYTHONPATH": f"{tmp_path / 'hidden'}{os.pathsep}{ROOT}"})
+    assert hidden.stdout.startswith("no picture: it needs matplotlib; run pip install 'minidl[plot]'\n")
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    from matplotlib.image import imread
+
+    subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=300, check=True,
+                   env={**os.environ, "PYTHONPATH": str(ROOT)})
+    pixels = imread(tmp_path / f"{name}.png")
+    assert pixels.shape[:2] > (500, 500)
+    assert len(np.unique(pixels.reshape(-1, pixels.shape[2]), axis=0)) > 50
 
 
 @pytest.mark.parametrize("script", EXAMPLES, ids=lambda script: script.stem)

@@ -94,7 +94,7 @@ def test_other_options() -> None:
 def test_a_model_carries_its_name_and_all_options() -> None:
     net = zoo.build("lenet5", classes=7)
     assert net.model_name == "lenet5"
-    assert net.model_args == {"in_channels": 1, "classes": 7, "activation": "tanh"}
+    assert net.model_args == {"in_channels": 1, "classes": 7, "activation": "tanh", "original": False}
     again = zoo.build(net.model_name, **net.model_args)
     assert repr(again) == repr(net)
 
@@ -146,7 +146,7 @@ def test_learns_by_its_recipe(name: str) -> None:
 @pytest.mark.parametrize(("refused", "message"), [
     (lambda: zoo.build("lenet"), f"zoo: model 'lenet' is not one of {', '.join(COUNTS)}$"),
     (lambda: zoo.build("lenet5", filters=3),
-     "zoo: model 'lenet5' has no option 'filters'; it has in_channels, classes, activation$"),
+     "zoo: model 'lenet5' has no option 'filters'; it has in_channels, classes, activation, original$"),
     (lambda: zoo.build("perceptron", activation="tanh"),
      "zoo: model 'perceptron' has no option 'activation'; it has in_channels, classes$"),
     (lambda: zoo.build("lenet5", activation="step"),
