@@ -22,7 +22,7 @@ WAYS = ("loads", "stores", "atomics", "shared_loads", "shared_stores", "shared_a
 @dataclass(frozen=True)
 class Global:
     """Accesses to global memory. requests: of warps, one per instruction; sectors: of 32 bytes that they touch, each
-    counted once per request; asked: bytes that the lanes asked for.
+    counted once per request; asked: bytes that the lanes asked for, of whom several may ask for the same.
 
     >>> copy = Global(requests=1, sectors=4, asked=128)
     >>> copy.per_request, copy.moved
@@ -95,7 +95,7 @@ class Table:
     >>> print(table)                                            # doctest: +NORMALIZE_WHITESPACE
     k.cu: k, 1 block
        global stores
-    requests sectors each
+    reqs  sectors  each
                                1  __global__ void k(float* y) {
            1       4  4.0      2      y[threadIdx.x] = 1;
                                3  }
@@ -133,7 +133,7 @@ class Table:
                                                          for column in columns))]
             title = way.replace("_", " ") if "_" in way or way == "barriers" else f"global {way}"
             blocks.append([text.center(max(len(title), len(lines[0]))) for text in (title, *lines)])
-        shown = ["    ".join([*each, text]).rstrip() for *each, text in zip(*blocks, beside)]
+        shown = ["   ".join([*each, text]).rstrip() for *each, text in zip(*blocks, beside)]
         gaps = [at for at in range(1, len(numbers)) if numbers[at] > numbers[at - 1] + 1]
         for at in reversed(gaps):
             shown.insert(at + 2, "...")
@@ -148,9 +148,9 @@ def _asked(each: Global | Shared | int) -> int:
 
 
 COLUMNS: dict[type, list[tuple[str, Callable[[Any], str]]]] = {
-    Global: [("requests", lambda each: f"{each.requests}"), ("sectors", lambda each: f"{each.sectors}"),
+    Global: [("reqs", lambda each: f"{each.requests}"), ("sectors", lambda each: f"{each.sectors}"),
              ("each", lambda each: f"{each.per_request:.1f}")],
-    Shared: [("requests", lambda each: f"{each.requests}"), ("conflicts", lambda each: f"{each.conflicts}")],
+    Shared: [("reqs", lambda each: f"{each.requests}"), ("conflicts", lambda each: f"{each.conflicts}")],
     int: [("", str)]}
 
 
@@ -177,11 +177,11 @@ class _Count(ctypes.Structure):
 
     def counts(self) -> Counts:
         name = WAYS[self.way]
-        if name == "barriers":
-            return Counts(barriers=self.requests)
-        if name.startswith("shared"):
-            return Counts(**{name: Shared(self.requests, self.parts, self.parts - self.least)})
-        return Counts(**{name: Global(self.requests, self.parts, self.asked)})
+        each: Any = self.requests
+        if name != "barriers":
+            each = Shared(self.requests, self.parts, self.parts - self.least) if name.startswith("shared") else \
+                Global(self.requests, self.parts, self.asked)
+        return Counts(**{name: each})
 
 
 def counted(watch: ctypes.CDLL, library: Path, file: str) -> dict[int, Counts]:

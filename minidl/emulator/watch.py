@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from ..ops.sources import FOLDER, parameters
-from . import EDGE, Guarded, Memory, translated, watched, watcher
+from . import EDGE, KERNELS, Guarded, Memory, translated, watched, watcher
 from .counts import Counts, Table, counted, frames
 
 ORDERS = 4                                 # launches, each with another order of the threads
@@ -77,7 +77,7 @@ class Kernel:
         self.file = Path(file)
         headers: dict[str, None] = {}
         text = _included(self.file, headers, set())
-        names = re.findall(r"__global__\s+void\s+(?:__launch_bounds__\([^{;]*?\)\s*)?(\w+)\s*\(", text)
+        names = re.findall(KERNELS, text)
         if name is None and len(names) != 1:
             raise ValueError(f"emulator: {self.file} has {len(names)} kernels{_listed(names)}; name one")
         if name is not None and name not in names:

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minidl import cli
 from minidl.emulator import COMPILER
-from minidl.emulator.counts import Counts, Global, Shared, Table
+from minidl.emulator.counts import Counts, Global, Shared
 from minidl.emulator.watch import Kernel
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
@@ -20,7 +19,7 @@ if COMPILER is None:
 
 X = np.arange(4096, dtype=np.float32)
 D = np.arange(256, dtype=np.float64)
-I = np.arange(32, dtype=np.int32)
+INTEGERS = np.arange(32, dtype=np.int32)
 Y, YD = (4096,), (256,)
 ONE_STORE = Global(1, 4, 128)
 HEAD = "__global__ void k(const float* x, float* y) {\n    int i = threadIdx.x;\n"
@@ -56,7 +55,7 @@ KNOWN: dict[str, tuple[str, Any, dict[str, Any], Counts]] = {
     "backwards": (HEAD + "y[i] = x[31 - i]; }", 32, {"x": X, "y": Y}, loads(1, 4)),
     "double": (HEAD_D + "y[i] = x[i]; }", 32, {"x": D, "y": YD}, loads(1, 8, 256, Global(1, 8, 256))),
     "bytes": ("__global__ void k(const unsigned char* x, unsigned char* y) { y[threadIdx.x] = x[threadIdx.x]; }", 32,
-              {"x": I.astype(np.uint8), "y": (32,)}, loads(1, 1, 32, Global(1, 1, 32))),
+              {"x": INTEGERS.astype(np.uint8), "y": (32,)}, loads(1, 1, 32, Global(1, 1, 32))),
     "four at once": (HEAD + "float4 v = ((const float4*)x)[i]; v.x = v.w; ((float4*)y)[i] = v; }", 32,
                      {"x": X, "y": Y}, loads(1, 16, 512, Global(1, 16, 512))),
     "a struct of three": (HEAD + "float3 v = ((const float3*)x)[i]; v.x = v.z; ((float3*)y)[i] = v; }", 32,
@@ -66,7 +65,7 @@ KNOWN: dict[str, tuple[str, Any, dict[str, Any], Counts]] = {
         y[threadIdx.y * 64 + threadIdx.x] = x[threadIdx.y * 64 + threadIdx.x]; }""", (16, 4), {"x": X, "y": Y},
                               loads(2, 8, 256, Global(2, 8, 256))),
     "a sum by atomics": ("__global__ void k(const int* x, int* y) { atomicAdd(y + threadIdx.x % 16, x[threadIdx.x]); }",
-                         32, {"x": I, "y": np.zeros(16, np.int32)},
+                         32, {"x": INTEGERS, "y": np.zeros(16, np.int32)},
                          Counts(Global(1, 4, 128), atomics=Global(1, 2, 128))),
     # ------------------------------------------------------------ branches and loops
     "half a warp": (HEAD + "if (i < 16) y[i] = x[i]; }", 32, {"x": X, "y": Y}, loads(1, 2, 64, Global(1, 2, 64))),
