@@ -59,32 +59,52 @@ int wavefronts(const std::vector<Event>& lanes) {
     return *std::max_element(of_bank, of_bank + BANKS);
 }
 
+// Whether in a part of a warp all neighbours, or all lanes with their neighbours but one, read from the same place.
+bool in_pairs(const std::vector<Event>& of_lane, int first, int lanes) {
+    for (int step : {1, 2}) {
+        bool same = true;
+        for (int lane = first; lane < first + lanes; ++lane) {
+            const Event &mine = of_lane[lane], &other = of_lane[lane ^ step];
+            same &= !mine.from || !other.from || mine.at == other.at;
+        }
+        if (same) return true;
+    }
+    return false;
+}
+
+// Of shared memory: adds the wavefronts in which the lanes' accesses of so many bytes are done. One moves 128 bytes at
+// most: a warp's, of wider accesses those of a half or a quarter of it. Two of these are read as one where in pairs.
+void add_wavefronts(const std::vector<Event>& of_lane, int bytes, bool reads, Count& count) {
+    int part = WARP * WORD / bytes;
+    for (int first = 0, lanes; first < WARP; first += lanes) {
+        lanes = reads && part < WARP && first % (2 * part) == 0 && in_pairs(of_lane, first, 2 * part) ? 2 * part : part;
+        std::vector<Event> together;
+        for (int lane = first; lane < first + lanes; ++lane)
+            if (of_lane[lane].from) together.push_back(of_lane[lane]);
+        if (together.empty()) continue;
+        count.parts += wavefronts(together);
+        ++count.least;
+    }
+}
+
 // What some lanes do at once; event: of each lane, or null.
 void request(const Event* const (&event)[WARP], Way way, int warp) {
-    std::vector<Event> lanes, together;
+    std::vector<Event> lanes, of_lane(WARP);
     const void* from = nullptr;
     int widest = WORD;
-    for (const Event* each : event)
-        if (each && each->way == way) {
-            lanes.push_back(*each);
-            from = each->from;
-            widest = std::max(widest, each->size);
+    for (int lane = 0; lane < WARP; ++lane)
+        if (event[lane] && event[lane]->way == way) {
+            lanes.push_back(*event[lane]);
+            of_lane[lane] = *event[lane];
+            from = event[lane]->from;
+            widest = std::max(widest, event[lane]->size);
         }
     if (lanes.empty() || (way == BARRIER && warp)) return;                     // of a block's barriers those of one warp
     Count& count = counted.insert({{from, way}, {0, way}}).first->second;
     ++count.requests;
     for (const Event& each : lanes) count.asked += each.size;
     if (way <= GLOBAL_ATOMIC) count.parts += sectors(lanes);
-    if (way < SHARED_LOAD || way > SHARED_ATOMIC) return;
-    int at_once = WARP * WORD / widest;                  // lanes that move 128 bytes: a warp, a half or a quarter of one
-    for (int first = 0; first < WARP; first += at_once) {
-        together.clear();
-        for (int lane = first; lane < first + at_once; ++lane)
-            if (event[lane] && event[lane]->way == way) together.push_back(*event[lane]);
-        if (together.empty()) continue;
-        count.parts += wavefronts(together);
-        ++count.least;
-    }
+    if (way >= SHARED_LOAD && way <= SHARED_ATOMIC) add_wavefronts(of_lane, widest, way == SHARED_LOAD, count);
 }
 
 // All lanes of a warp stand still.

@@ -259,7 +259,7 @@ LAUNCHES: dict[str, tuple[str, Callable[..., Any]]] = {
     "conv2d_.*|unroll|col2im": (f"{X4}, w (m,c,kh,kw)", _convolve),
     "avg_pool2d(_tiled)?(_grad_x)?": (X4, _pool(ops.avg_pool2d)),
     "max_pool2d(_grad_x)?": (X4, _pool(ops.max_pool2d)),
-    "activation(_grad_x)?": ("x", _op(lambda options, x: ops.tanh(x))),
+    "activation(_grad_x)?": ("x (...)", _op(lambda options, x: ops.tanh(x))),
     "softmax(_grad_x)?": (X2, _op(lambda options, x: ops.softmax(x))),
     "log_softmax(_grad_x)?": (X2, _op(lambda options, x: ops.log_softmax(x))),
     "gemm_.*": ("x (n,inputs), w (outputs,inputs)", _op(lambda options, x, w: ops.linear(x, w))),
