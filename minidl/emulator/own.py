@@ -271,15 +271,11 @@ def _launch(kernel: str) -> tuple[str, Callable[..., Any]] | None:
     return next((each for names, each in LAUNCHES.items() if re.fullmatch(names, kernel)), None)
 
 
-def count(kernel: str, shapes: Sequence[tuple[int, ...]], dtype: Any = "float32", stride: int = 1, padding: int = 0,
-          window: int = 2) -> Table:
-    """What the accesses of one of minidl's kernels cost, launched by its own launcher on random numbers.
+def start(kernel: str, shapes: Sequence[tuple[int, ...]], dtype: Any = "float32", stride: int = 1, padding: int = 0,
+          window: int = 2) -> str:
+    """Launch one of minidl's kernels by its own launcher, on random numbers; within `counting` on the emulated GPU.
 
-    shapes: of its inputs, such as x (n,c,h,w) and w (m,c,kh,kw) of a convolution; stride and padding are its; window:
-    of a pooling, whose stride is the window's size unless it is given.
-
-    Raises ValueError for a kernel that is not known, or that these shapes do not launch, and RuntimeError where there
-    is no C++ compiler.
+    Returns what shapes it takes. Raises ValueError for a kernel that is not known, and for shapes that are not its.
     """
     known = {name: _launch(name) for file in sorted(launch.FOLDER.rglob("*.cu"))
              for name in re.findall(KERNELS, file.read_text(encoding="utf-8"))}
@@ -292,9 +288,22 @@ def count(kernel: str, shapes: Sequence[tuple[int, ...]], dtype: Any = "float32"
     if len(shapes) != takes.count("("):
         raise ValueError(f"emulator: {kernel} takes {takes} but got the shapes {list(shapes)}; give one of each")
     rng = np.random.default_rng(1)
-    arrays = [rng.standard_normal(shape).astype(dtype) for shape in shapes]
+    run(kernel, Options(stride, padding, window), *(rng.standard_normal(shape).astype(dtype) for shape in shapes))
+    return takes
+
+
+def count(kernel: str, shapes: Sequence[tuple[int, ...]], dtype: Any = "float32", stride: int = 1, padding: int = 0,
+          window: int = 2) -> Table:
+    """What the accesses of one of minidl's kernels cost, launched by its own launcher on random numbers.
+
+    shapes: of its inputs, such as x (n,c,h,w) and w (m,c,kh,kw) of a convolution; stride and padding are its; window:
+    of a pooling, whose stride is the window's size unless it is given.
+
+    Raises ValueError for a kernel that is not known, or that these shapes do not launch, and RuntimeError where there
+    is no C++ compiler.
+    """
     with counting() as tables:
-        run(kernel, Options(stride, padding, window), *arrays)
+        takes = start(kernel, shapes, dtype, stride, padding, window)
     if kernel not in tables:
         raise ValueError(f"emulator: {kernel} is not launched for {takes} of the shapes {list(shapes)}, but "
                          f"{', '.join(tables) or 'none'}; give other shapes")

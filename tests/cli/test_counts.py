@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import doctest
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -334,3 +336,26 @@ def test_without_a_compiler_own_kernels_say_so(monkeypatch: pytest.MonkeyPatch,
     assert cli.main(["emulate", "softmax", "--shape", "2x8"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "there is no C++ compiler, which it needs, and it needs Linux; install g++" in line
+
+
+# ---------------------------------------------------------------- the page
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "memory.md"
+
+
+def test_the_page_prints_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its sessions, and the table of its first command."""
+    text = PAGE.read_text(encoding="utf-8")
+    (source,) = re.findall(r"```cuda\n(.*?)```", text, re.DOTALL)
+    Path("transpose.cu").write_text(source)
+    sessions = "\n".join(re.findall(r"```pycon\n(.*?)```", text, re.DOTALL))
+    session = doctest.DocTestParser().get_doctest(sessions, {}, PAGE.name, str(PAGE), 0)
+    assert len(session.examples) == 8
+    result = doctest.DocTestRunner().run(session)
+    assert (result.failed, result.attempted) == (0, 8)
+    capsys.readouterr()
+
+    command = shlex.split(re.findall(r"```sh\nminidl (.*?)\n```", text)[0])
+    assert cli.main(command) == 0
+    printed = [line.split() for line in capsys.readouterr().out.splitlines()]
+    (shown,) = re.findall(r"```text\n(.*?)\n```", text, re.DOTALL)
+    assert [line for line in shown.splitlines() if line.split() not in printed] == []
