@@ -27,7 +27,7 @@ sys.path.insert(0, str(ROOT))                                  # minidl as it li
 import numpy as np  # noqa: E402
 import results  # noqa: E402
 
-from minidl.emulator import own  # noqa: E402
+from minidl.emulator import COMPILER, own  # noqa: E402
 from minidl.emulator.counts import Counts  # noqa: E402
 from minidl.emulator.watch import Kernel  # noqa: E402
 
@@ -170,14 +170,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         launch()
         return 0
     multiprocessors, by_ncu = own.FACTS["multiprocessors"], dict[str, dict[str, int]]()
+    if COMPILER is None:
+        parser.error("there is no C++ compiler, which this needs, and it needs Linux; install g++")
     if not args.only_counted:
         ncu = shutil.which("ncu") or shutil.which("ncu", path="/usr/local/cuda/bin")
         if ncu is None:
             parser.error("there is no ncu (Nsight Compute), which this needs; or give --only-counted")
-        import cupy
-
-        multiprocessors = cupy.cuda.Device().attributes["MultiProcessorCount"]
-        by_ncu = measured(ncu)
+        multiprocessors, by_ncu = own.launch.multiprocessors(), measured(ncu)
     body, worst = [], {}
     for name, counts in counted(multiprocessors).items():
         for what, (metric, of) in METRICS.items():
