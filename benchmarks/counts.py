@@ -177,7 +177,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if ncu is None:
             parser.error("there is no ncu (Nsight Compute), which this needs; or give --only-counted")
         multiprocessors, by_ncu = own.launch.multiprocessors(), measured(ncu)
-    body, worst = [], {}
+    body, worst = list[list[str]](), dict[str, float]()
     for name, counts in counted(multiprocessors).items():
         for what, (metric, of) in METRICS.items():
             count, ncu_says = of(counts), by_ncu.get(name, {}).get(metric)

@@ -24,13 +24,21 @@ struct Count {                                           // as counts.py reads i
     long long requests, parts, least, asked;             // parts: sectors, or wavefronts, of which `least` must be
 };
 
-bool counting;
+constexpr size_t MOST_EVENTS = 1 << 23;                  // kept at once: 200 MB
+
+bool counting, too_many;
+size_t kept;
 std::vector<Event> events[WARP];                         // since the lanes of the warp that runs last stood still
 std::map<std::pair<const void*, Way>, Count> counted;
 std::vector<Count> told;
 
 void note(const void* from, const void* at, int size, Way way) {
-    if (counting) events[current % WARP].push_back({from, (uintptr_t)at, size, way});
+    if (!counting) return;
+    events[current % WARP].push_back({from, (uintptr_t)at, size, way});
+    if (++kept <= MOST_EVENTS) return;
+    counting = false;
+    too_many = true;
+    for (auto& each : events) std::vector<Event>().swap(each);
 }
 
 // unit: the most that one instruction moves, since bytes must start on a multiple of their number.
@@ -130,10 +138,13 @@ void merge(int warp) {
             if (ways >> way & 1) request(event, (Way)way, warp);
     }
     for (auto& each : events) each.clear();
+    kept = 0;
 }
 
 void start_counting(bool counts) {
     counting = counts;
+    too_many = false;
+    kept = 0;
     counted.clear();
     stood_still = counts ? merge : nullptr;
     for (auto& each : events) each.clear();
@@ -145,8 +156,11 @@ void __sanitizer_cov_trace_pc() { note(__builtin_return_address(0), nullptr, 0, 
 
 void watch_barrier(void* from) { note(from, nullptr, 0, BARRIER); }
 
+// count: -1 where the lanes of a warp do too much before they stand still.
 const Count* watch_counts(int* count) {
     told.clear();
+    *count = -1;
+    if (too_many) return nullptr;
     for (auto& [key, each] : counted) {
         told.push_back(each);
         told.back().line = offset((void*)key.first);

@@ -90,6 +90,9 @@ class Table:
     """The counts of a kernel's launches. lines: by the number of a line of its file; an access in a function of another
     file counts where this file calls it. `print(table)` shows the source with the counts of each line beside it.
 
+    Of a launch whose warps do more than some hundred thousand steps per thread between two barriers there is no count:
+    `complete` is False, and `lines` lacks it.
+
     >>> table = Table("k", "k.cu", "__global__ void k(float* y) {\\n    y[threadIdx.x] = 1;\\n}\\n", 1,
     ...               {2: Counts(stores=Global(1, 4, 128))})
     >>> print(table)                                            # doctest: +NORMALIZE_WHITESPACE
@@ -108,6 +111,7 @@ class Table:
     text: str = field(repr=False)
     blocks: int
     lines: Mapping[int, Counts]
+    complete: bool = True
 
     @property
     def total(self) -> Counts:
@@ -117,7 +121,8 @@ class Table:
         """Both launches of a kernel."""
         lines = {line: self.lines.get(line, Counts()) + other.lines.get(line, Counts())
                  for line in sorted({*self.lines, *other.lines})}
-        return Table(self.kernel, self.file, self.text, self.blocks + other.blocks, lines)
+        return Table(self.kernel, self.file, self.text, self.blocks + other.blocks, lines,
+                     self.complete and other.complete)
 
     def __str__(self) -> str:
         total, source = self.total, self.text.splitlines()
@@ -140,6 +145,8 @@ class Table:
         said = [f"global {way}: {each.asked:,} bytes asked for by the lanes, {each.moved:,} moved"
                 for way, each in ((way, getattr(total, way)) for way in WAYS[:3]) if each.requests]
         head = f"{self.file}: {self.kernel}, {self.blocks:,} block{'s' * (self.blocks != 1)}"
+        said += [] if self.complete else ["not all is counted: a warp does too much between two barriers; use smaller "
+                                          "sizes"]
         return "\n".join([head, *shown, *said])
 
 
@@ -184,11 +191,17 @@ class _Count(ctypes.Structure):
         return Counts(**{name: each})
 
 
-def counted(watch: ctypes.CDLL, library: Path, file: str) -> dict[int, Counts]:
-    """By line of a file, the counts of the last launch of a library's kernel. Line 0: where none is known."""
+def counted(watch: ctypes.CDLL, library: Path, file: str) -> dict[int, Counts] | None:
+    """By line of a file, the counts of the last launch of a library's kernel. Line 0: where none is known.
+
+    None where the lanes of a warp do too much between two barriers for all of it to be kept.
+    """
     watch.watch_counts.restype = ctypes.POINTER(_Count)
     count = ctypes.c_int()
-    found = watch.watch_counts(ctypes.byref(count))[:count.value]
+    start = watch.watch_counts(ctypes.byref(count))
+    if count.value < 0:
+        return None
+    found = start[:count.value]
     places = frames(library, {each.offset for each in found})
     lines: dict[int, Counts] = {}
     for each in found:

@@ -183,7 +183,8 @@ class Counter(Emulator):
         watch.watch_end()
         source = launch.FOLDER / function.file
         text = source.read_text(encoding="utf-8") if source.is_file() else function.text.partition("\n")[2]
-        table = Table(function.name, function.file, text, math.prod(map(int, numbers[:3])), lines)
+        table = Table(function.name, function.file, text, math.prod(map(int, numbers[:3])), lines or {},
+                      lines is not None)
         self.tables[function.name] = self.tables[function.name] + table if function.name in self.tables else table
 
 

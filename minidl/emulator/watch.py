@@ -19,7 +19,7 @@ import numpy as np
 
 from ..ops.sources import FOLDER, parameters
 from . import EDGE, KERNELS, Guarded, Memory, translated, watched, watcher
-from .counts import Counts, Table, counted, frames
+from .counts import Table, counted, frames
 
 ORDERS = 4                                 # launches, each with another order of the threads
 OUTSIDE, RACE, UNSET = range(3)            # as in watch.cpp
@@ -114,7 +114,7 @@ class Kernel:
 
         Raises TypeError and ValueError for arguments that are not the kernel's.
         """
-        launches, lines = [], dict[int, Counts]()
+        launches, lines = [], None
         for i in range(orders):
             launches.append(self._run(_three("grid", grid), _three("block", block), arguments, shared, seed + i, not i))
             lines = lines if i else counted(self._watch, self._path, self.file.name)
@@ -128,7 +128,8 @@ class Kernel:
                 faults.append(f"{name} depends on the order of the threads: {count} of {arrays[name].size} elements "
                               "differ; sums by floating-point atomics do, in their last digits")
         text = self.file.read_text(encoding="utf-8")
-        return Run(arrays, faults, Table(self.name, self.file.name, text, math.prod(_three("grid", grid)), lines))
+        return Run(arrays, faults, Table(self.name, self.file.name, text, math.prod(_three("grid", grid)), lines or {},
+                                        lines is not None))
 
     def _run(self, grid: tuple[int, int, int], block: tuple[int, int, int], arguments: Mapping[str, Any], shared: int,
              seed: int, counts: bool) -> tuple[dict[str, np.ndarray], dict[Any, str]]:

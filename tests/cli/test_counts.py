@@ -191,6 +191,25 @@ __global__ void k(const float* x, float* y) {
         "global stores: 128 bytes asked for by the lanes, 128 moved"]
 
 
+def test_a_warp_that_does_too_much_is_not_counted() -> None:
+    """What its lanes do until they stand still must be kept."""
+    done = kernel("__global__ void k(const float* x, float* y, int n) {\n"
+                  "    float s = 0;\n    for (int i = 0; i < n; ++i) s += x[i % 32];\n    y[0] = s;\n}\n")
+    for n, complete in (9_000_000, False), (1000, True):
+        counts = done.run(1, 1, {"x": X, "y": Y, "n": n}, orders=1).counts
+        assert (counts.complete, counts.total.loads.requests) == (complete, n if complete else 0)
+        assert ("not all is counted: a warp does too much between two barriers" in str(counts)) is not complete
+
+
+def test_without_binutils_the_total_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    source, block, arguments, expected = KNOWN["neighbours"]
+    compiled = kernel(source)
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    counts = compiled.run(1, block, arguments).counts
+    assert counts.lines == {0: expected}
+    assert "4.0      in no line" in str(counts)
+
+
 def test_counts_of_several_launches_add_up() -> None:
     one = Table("k", "k.cu", "", 2, {1: Counts(ONE_STORE), 3: Counts(barriers=1)})
     both = one + Table("k", "k.cu", "", 3, {3: Counts(barriers=2)})
