@@ -27,6 +27,7 @@ sys.path.insert(0, str(ROOT))                                  # minidl as it li
 import numpy as np  # noqa: E402
 import results  # noqa: E402
 
+from minidl import device  # noqa: E402
 from minidl.emulator import COMPILER, own  # noqa: E402
 from minidl.emulator.counts import Counts  # noqa: E402
 from minidl.emulator.watch import Kernel  # noqa: E402
@@ -129,6 +130,7 @@ def launch() -> None:
     """All of them on the GPU: what ncu looks at."""
     import cupy
 
+    device.resolve("cuda")
     for name, shapes, options in OWN:
         own.start(name, shapes, **options)
     x, y = cupy.asarray(np.zeros((2, ELEMENTS), np.float32))
