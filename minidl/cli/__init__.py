@@ -13,7 +13,7 @@ COMMANDS: dict[str, str] = {               # each is a module of this package wi
     "models": "the models of the zoo and their recipes",
     "data": "the data sets: where they are found, or fetch them",
     "doctor": "what this machine has and lacks, and what cures it",
-    "emulate": "run a CUDA kernel of your own on the CPU, and see what is wrong with it",
+    "emulate": "run a CUDA kernel on the CPU, see what is wrong with it and what its accesses cost",
     "check-conv": "compare a convolution algorithm of your own with the formula, with a GPU or without",
 }
 

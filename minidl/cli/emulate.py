@@ -1,4 +1,4 @@
-"""`minidl emulate`: a CUDA kernel of one's own, run on the CPU; its results, and each fault with its line."""
+"""`minidl emulate`: a CUDA kernel, one's own or minidl's, run on the CPU; its results, its faults, what it costs."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 from ..emulator.watch import Kernel, Parameter
 from .common import Parser, complain, run, say
 
+OPTIONS = {"stride": 1, "padding": 0, "window": 2}           # of launches of minidl's own kernels
 EXAMPLE = """\
 An argument is NAME=VALUE, with a parameter's name. Of a number the value: n=64, a=0.5. Of an array its
 sizes and what fills it: x=64:arange, x=8x8:random, y=64:zeros, y=64:2.5; without that it is not set, as
@@ -20,7 +21,13 @@ memory fresh from cudaMalloc: y=64. Or its numbers, x=[1,2,3], or a file: x=x.np
 
 Found are accesses outside of arrays, values that nobody set, races (no barrier, no atomic), and
 barriers that some threads do not reach. A kernel runs four times, each with another order of its
-threads. The memory model, half precision, textures and dynamic parallelism are not emulated."""
+threads. The memory model, half precision, textures and dynamic parallelism are not emulated.
+
+With --count the source is printed with what each line costs: requests of warps to memory, sectors of
+32 bytes that they touch, bank conflicts of shared memory, barriers. So it is for one of minidl's own
+kernels, by its name and the shapes of its inputs, launched on random numbers by its own launcher:
+
+  minidl emulate conv2d_tiled_y --shape 4x6x28x28,16x6x5x5"""
 
 
 def main(argv: list[str] | None = None, prog: str = "minidl emulate") -> int:
@@ -28,7 +35,8 @@ def main(argv: list[str] | None = None, prog: str = "minidl emulate") -> int:
     parser = Parser(prog=prog, description="Compile a CUDA kernel for the CPU (g++, Linux), run it, print the arrays "
                     "that it may write, and say what is wrong with it.", epilog=EXAMPLE,
                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("file", metavar="FILE.cu", help="its source: __global__ void name(...), no host code")
+    parser.add_argument("file", metavar="FILE.cu", help="its source: __global__ void name(...), no host code; or the "
+                        "name of one of minidl's kernels")
     parser.add_argument("--kernel", metavar="NAME", help="which one, if the file has several")
     parser.add_argument("--grid", type=sizes, default=(1,), metavar="X[,Y[,Z]]", help="blocks (default: 1)")
     parser.add_argument("--block", type=sizes, default=(32,), metavar="X[,Y[,Z]]", help="threads per block "
@@ -37,11 +45,23 @@ def main(argv: list[str] | None = None, prog: str = "minidl emulate") -> int:
     parser.add_argument("--shared", type=int, default=0, metavar="BYTES", help="of dynamic shared memory (default: 0)")
     parser.add_argument("--define", nargs="*", default=[], metavar="NAME=VALUE", help="constants, as nvcc's -D")
     parser.add_argument("--seed", type=int, default=1, help="of random values and orders (default: %(default)s)")
+    parser.add_argument("--count", action="store_true", help="print the source with what each line's accesses cost")
+    own = parser.add_argument_group("of minidl's own kernels")
+    own.add_argument("--shape", type=shapes, default=[], metavar="AxB,CxD", help="of each input: x and w of a "
+                     "convolution, 4x6x28x28,16x6x5x5")
+    own.add_argument("--dtype", choices=("float32", "float64"), default="float32")
+    for name, of in (("stride", "a convolution or pooling"), ("padding", "the same"), ("window", "a pooling")):
+        own.add_argument(f"--{name}", type=int, default=OPTIONS[name], metavar="N", help=f"of {of} (default: "
+                         "%(default)s)")
     return run(parser, argv, command)
 
 
 def command(args: argparse.Namespace) -> int:
     """Run it and print."""
+    if not args.file.endswith(".cu") and not Path(args.file).exists():
+        return own_kernel(args)
+    if args.shape:
+        raise ValueError(f"--shape is for minidl's own kernels, but {args.file} is a file; give --args and --grid")
     if not Path(args.file).is_file():
         raise FileNotFoundError(f"{args.file} is not a file; name a .cu file that holds a kernel")
     if args.shared < 0:
@@ -56,11 +76,36 @@ def command(args: argparse.Namespace) -> int:
         if parameters[name].written:
             with np.printoptions(threshold=64, edgeitems=4, linewidth=100, precision=6, suppress=True):
                 say(f"{name} {array.dtype} {array.shape}\n{array}")
+    if args.count:
+        say(f"{done.counts}\n")
     for fault in done.faults:
         complain(fault)
     if not done.faults:
         say(f"{kernel.name}: no fault was found")
     return 1 if done.faults else 0
+
+
+def own_kernel(args: argparse.Namespace) -> int:
+    """Print what one of minidl's kernels costs."""
+    if args.args or args.define or args.shared or args.kernel:
+        raise ValueError(f"{args.file} is not a file, and one of minidl's own kernels takes --shape, from which its "
+                         "launcher makes the rest; leave out --args, --define, --shared and --kernel")
+    from ..emulator.own import count
+
+    say(str(count(args.file, args.shape, args.dtype, **{name: getattr(args, name) for name in OPTIONS})))
+    return 0
+
+
+def shapes(text: str) -> list[tuple[int, ...]]:
+    """An argparse type: the shapes of some arrays.
+
+    >>> shapes("4x6x28x28,16x6x5x5")
+    [(4, 6, 28, 28), (16, 6, 5, 5)]
+    """
+    found = [tuple(int(n) if n.isdigit() else 0 for n in each.split("x")) for each in text.split(",")]
+    if min(map(min, found)) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of shapes, such as 4x6x28x28,16x6x5x5")
+    return found
 
 
 def sizes(text: str) -> tuple[int, ...]:

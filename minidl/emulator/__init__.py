@@ -7,6 +7,7 @@ tests run all of minidl's kernels by their own launchers in the same way (tests/
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import functools
 import hashlib
@@ -15,6 +16,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import types
 import weakref
 from pathlib import Path
@@ -27,8 +29,13 @@ from ..ops.sources import parameters
 HERE = Path(__file__).parent
 COMPILER = shutil.which("g++") or shutil.which("c++") if sys.platform == "linux" else None
 OPTIONS = ("-O1", "-w", "-std=c++17", "-shared", "-fPIC", "-fno-strict-aliasing", f"-I{HERE}")
+# What is added where each access is to be seen (watch.cpp): a function is called before it, and at each basic block.
+# Structs are copied whole, and blocks lie once, in the order of the source (counts.cpp).
+WATCHED = ("-g1", "-fno-toplevel-reorder", "-fsanitize=thread", "-fsanitize-coverage=trace-pc", "-fno-tree-sra",
+           "-fno-reorder-blocks", "-fno-thread-jumps", "-DWATCH")
 EDGE, ALIGNMENT = 4096, 256                # bytes around an array; what CuPy's memory starts on a multiple of
 UNTOUCHED = 0xFF                           # in every byte that was never written: NaN, or -1
+KERNELS = r"__global__\s+void\s+(?:__launch_bounds__\([^{;]*?\)\s*)?(\w+)\s*\("       # their names in a source
 # Functions that hold a GPU's instructions, and for which emulator.h has others
 REPLACED = ("start_copy", "end_copies", "await_copies", "tf32", "bf16_pair", "mma", "wgmma", "await_turn",
             "give_turn")
@@ -146,3 +153,25 @@ class Compiler:
         library = ctypes.CDLL(str(self.library(text, str(self.scheduler), *options)))
         library.run.restype = ctypes.c_char_p
         return library
+
+
+# ---------------------------------------------------------------- kernels whose accesses are seen
+@functools.cache
+def watcher() -> Path:
+    """The library that runs grids and looks at accesses, compiled once per process."""
+    folder = tempfile.TemporaryDirectory(prefix="minidl-emulator-")
+    atexit.register(folder.cleanup)
+    return Compiler(Path(folder.name)).library((HERE / "watch.cpp").read_text(encoding="utf-8"), "-ldl")
+
+
+def watched(folder: Path, text: str, *options: str) -> Path:
+    """A translated source as a library in a folder, whose accesses `watcher()` sees; no sanitizer's library is in it.
+
+    Raises subprocess.CalledProcessError, with the compiler's messages as `stderr`, if it does not compile.
+    """
+    name, watch = hashlib.sha256("\n".join([text, *options]).encode()).hexdigest()[:32], watcher()
+    (folder / f"{name}.cpp").write_text(text, encoding="utf-8")
+    for command in ([*OPTIONS, *WATCHED, *options, "-c", "-o", f"{name}.o", f"{name}.cpp"],
+                    ["-shared", "-o", f"{name}.so", f"{name}.o", str(watch)]):
+        subprocess.run([str(COMPILER), *command], cwd=folder, capture_output=True, text=True, check=True)
+    return folder / f"{name}.so"

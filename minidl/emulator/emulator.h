@@ -11,7 +11,11 @@
 #ifndef REAL
 #define REAL float
 #endif
+#ifdef WATCH
+#define __global__ __attribute__((flatten))              // one function, as nvcc makes it: counts.cpp goes by its order
+#else
 #define __global__
+#endif
 #define __device__
 #define __host__
 #define __constant__
@@ -62,7 +66,6 @@ static inline float __int_as_float(int x) { return with_bits_of<float>(x); }
 static inline float __uint_as_float(unsigned x) { return with_bits_of<float>(x); }
 static inline unsigned __float_as_uint(float x) { return with_bits_of<unsigned>(x); }
 static inline uint64_t __umul64hi(uint64_t a, uint64_t b) { return (unsigned __int128)a * b >> 64; }
-static inline void __syncthreads() { block_barrier(); }
 static inline void __syncwarp(unsigned = ~0u) { warp_barrier(); }
 
 template <class T> static inline T __shfl_sync(unsigned, T value, int from) {
@@ -89,10 +92,12 @@ template <int V> struct Pack {
     Pack() : v{} {}
     template <class... X> Pack(REAL first, X... rest) : v{first, (REAL)rest...} {}
     Pack(const Pack& from) { *this = from; }
+    UNWATCHED static void copy(REAL* to, const REAL* from) { memcpy(to, from, sizeof v); }
     Pack& operator=(const Pack& from) {
         see_aligned(&from, sizeof v, "a pack is read");
         see_aligned(this, sizeof v, "a pack is written");
-        memcpy(v, from.v, sizeof v);
+        watch_copy(this, &from, sizeof v, 1);
+        copy(v, from.v);
         return *this;
     }
 };
@@ -100,6 +105,7 @@ template <int V> struct Pack {
 template <class T> void start_copy(T* to, const T* from, bool valid) {
     see_aligned(to, sizeof(T), "a copy is started to");
     see_aligned(from, sizeof(T), "a copy is started from");
+    watch_copy(to, from, sizeof(T), valid);
     queue_copy(to, from, sizeof(T), valid);
 }
 void end_copies() { close_copies(); }
@@ -140,7 +146,7 @@ void mma(float* c, const unsigned* a, const unsigned* b) {
 template <int SIZE> void wgmma(float (&c)[SIZE], const unsigned (&a)[4], unsigned long long b) {
     const unsigned char* lanes = exchange(a, sizeof a);
     auto bytes = [=](int from) { return (size_t)(b >> from & 0x3fff) * 16; };
-    auto number = [](const unsigned char* at) {
+    auto number = [](const unsigned char* at) UNWATCHED {
         unsigned bits;
         memcpy(&bits, at, sizeof bits);
         see(!(bits & 0x1fff), "an operand of wgmma is not rounded to tf32");

@@ -7,17 +7,21 @@
 #include <type_traits>
 
 // Not looked at as plain accesses (watch.cpp), and never part of the kernel's own code.
-#define UNWATCHED __attribute__((noinline, no_sanitize("thread")))
+#define UNWATCHED __attribute__((noinline, no_sanitize("thread"), no_sanitize_coverage))
 
 #define GUARD(NAME) static unsigned char NAME[1024] __attribute__((section("block_shared"), used))
 #ifdef WATCH
 GUARD(guard_before);
 extern "C" void watch_launch(const unsigned char* shared, const unsigned char* shared_end, int dynamic, void* kernel);
 extern "C" void watch_atomic(const void* at, int size, void* from);
+extern "C" void watch_barrier(void* from);
+extern "C" void watch_copy(void* to, const void* from, size_t size, int reads);
 extern "C" void watch_fence();
 #else
 static inline void watch_launch(const unsigned char*, const unsigned char*, int, void*) {}
 static inline void watch_atomic(const void*, int, void*) {}
+static inline void watch_barrier(void*) {}
+static inline void watch_copy(void*, const void*, size_t, int) {}
 static inline void watch_fence() {}
 #endif
 
@@ -52,6 +56,11 @@ static inline void __threadfence_system() { watch_fence(); }
 // ---------------------------------------------------------------- warps and blocks
 constexpr int warpSize = 32;
 
+UNWATCHED static void __syncthreads() {
+    watch_barrier(__builtin_return_address(0));
+    block_barrier();
+}
+
 template <class T> static inline T __shfl_down_sync(unsigned mask, T value, unsigned step, int width = 32) {
     int to = lane() + (int)step;
     return __shfl_sync(mask, value, to / width == lane() / width ? to : lane());
@@ -77,6 +86,7 @@ static inline int __any_sync(unsigned mask, int vote) { return __ballot_sync(mas
 static inline int __all_sync(unsigned mask, int vote) { return __ballot_sync(mask, !vote) == 0; }
 UNWATCHED static int __syncthreads_count(int vote) {
     static int votes;
+    watch_barrier(__builtin_return_address(0));
     block_barrier();
     votes = 0;
     block_barrier();

@@ -39,6 +39,7 @@ int current, arrived[BARRIERS];                          // the thread that runs
 int block_turn, warp_turns[MOST_THREADS / WARP];         // raised by each barrier: what is apart in them is in order
 void (*body)(void**);
 void** given;
+void (*stood_still)(int warp);                           // if set, called whenever no thread of a warp can go on
 char message[256];
 
 void wait(State state) {
@@ -144,6 +145,7 @@ void run_warp(std::vector<int>& warp, std::mt19937& random) {
             swapcontext(&scheduler, &threads[i].context);
             ran = true;
         }
+        if (ran && stood_still) stood_still(warp[0] / WARP);
         if (all_of(warp, AT_WARP)) {
             ++warp_turns[warp[0] / WARP];
             for (int i : warp) threads[i].state = READY;

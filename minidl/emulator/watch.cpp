@@ -5,6 +5,8 @@
 // number, one of them writes, not both are atomic, and no barrier lies between. Blocks run one after the other here but
 // at the same time on a GPU: between them only a __threadfence() and an atomic of the first, and then an atomic of the
 // second, make an order.
+//
+// It also tells counts.cpp of each access; or that alone, of minidl's own kernels, whose arrays nobody names.
 #include <dlfcn.h>
 #include <link.h>
 
@@ -41,6 +43,7 @@ std::vector<Region> regions;
 std::vector<Place> blocks;                               // where each lies in the grid
 std::vector<char> fenced, released;                      // of each block: it made a fence; and after it an atomic
 bool acquired;                                           // this block made an atomic
+bool finding;                                            // faults are looked for
 
 size_t offset(void* instruction) {
     Dl_info info;
@@ -57,6 +60,11 @@ void report(What what, const void* at, int size, bool writes, const Access& now,
                          {there.x, there.y, there.z}, at, line, other_line};
 }
 
+}  // namespace
+
+#include "counts.cpp"
+
+namespace {
 void follow_block() {
     if (!blocks.empty() && !memcmp(&blocks.back(), &blockIdx, sizeof blockIdx)) return;
     blocks.push_back(blockIdx);
@@ -76,15 +84,20 @@ bool race(const Access& before, const Access& now) {
     return before.from && !(before.atomic && now.atomic) && !in_order(before, now);
 }
 
-void look(const void* address, int size, bool writes, bool atomic, void* from) {
+// unit: the most bytes that one instruction takes of it.
+void look(const void* address, int size, int unit, bool writes, bool atomic, void* from) {
     if (regions.empty()) return;                         // no launch: a library sets its own values as it is loaded
     auto at = (const unsigned char*)address;
     auto mine = stacks.get() + (size_t)current * STACK;
     if (at >= mine && at + size <= mine + STACK) return;                       // a variable of its own
-    follow_block();
-    Access now = {from, current, block, block_turn, warp_turns[current / WARP], atomic};
     auto region = std::find_if(regions.begin(), regions.end(),
                                [=](const Region& r) { return at >= r.start && at + size <= r.end; });
+    Kind kind = region == regions.end() ? ARRAY : region->kind;
+    if (kind != IMAGE)
+        note_access(from, at, size, unit, (Way)((kind == ARRAY ? GLOBAL_LOAD : SHARED_LOAD) + (atomic ? 2 : writes)));
+    if (!finding) return;
+    follow_block();
+    Access now = {from, current, block, block_turn, warp_turns[current / WARP], atomic};
     if (region == regions.end() || region->kind == FORBIDDEN) {
         report(OUTSIDE, at, size, writes, now, false, {});
         see(false, "memory outside of all arrays is accessed");
@@ -117,6 +130,9 @@ void add(const unsigned char* start, const unsigned char* end, Kind kind, int un
     if (kind < IMAGE) regions.back().numbers.resize((end - start + unit - 1) / unit);
 }
 
+// The unit of a struct, of which nothing says that it lies on a multiple of its size: numbers of four bytes.
+int apart(size_t size) { return size % WORD ? 1 : WORD; }
+
 // The parts of a library in memory, if this is the one that has an address.
 int add_image(dl_phdr_info* info, size_t, void* within) {
     auto each = [=](auto act) {
@@ -134,12 +150,18 @@ int add_image(dl_phdr_info* info, size_t, void* within) {
 }  // namespace
 
 extern "C" {
-// A launch: all is forgotten, then each array is named, then `watch_launch` names what the kernel itself has. After it
-// all is forgotten again.
-void watch_start() {
+// A launch: all is forgotten, then each array is named, if faults are to be found, then `watch_launch` names what the
+// kernel itself has. After it all but the counts is forgotten again by `watch_end`.
+void watch_end() {
     found = 0;
     acquired = false;
     regions.clear(), blocks.clear(), fenced.clear(), released.clear();
+}
+
+void watch_start(int finds, int counts) {
+    watch_end();
+    finding = finds;
+    start_counting(counts);
 }
 
 void watch_array(const unsigned char* start, size_t size, int unit, int set) { add(start, start + size, ARRAY, unit, set); }
@@ -163,7 +185,14 @@ void watch_atomic(const void* at, int size, void* from) {
     follow_block();
     acquired = true;
     if (fenced[block]) released[block] = 1;
-    look(at, size, true, true, from);
+    look(at, size, size, true, true, from);
+}
+
+// A copy that the kernel makes by instructions for up to 16 bytes.
+void watch_copy(void* to, const void* from, size_t size, int reads) {
+    int unit = std::min((int)size, 16);
+    if (reads) look(from, (int)size, unit, false, false, __builtin_return_address(0));
+    look(to, (int)size, unit, true, false, __builtin_return_address(0));
 }
 
 void watch_fence() {
@@ -177,12 +206,12 @@ void __tsan_func_exit() {}
 void __tsan_vptr_update(void**, void*) {}
 void __tsan_vptr_read(void**) {}
 #define HERE __builtin_return_address(0)
-#define ACCESSES(SIZE)                                                                \
-    void __tsan_read##SIZE(void* at) { look(at, SIZE, false, false, HERE); }           \
-    void __tsan_write##SIZE(void* at) { look(at, SIZE, true, false, HERE); }           \
-    void __tsan_unaligned_read##SIZE(void* at) { look(at, SIZE, false, false, HERE); } \
-    void __tsan_unaligned_write##SIZE(void* at) { look(at, SIZE, true, false, HERE); }
+#define ACCESSES(SIZE)                                                                                   \
+    void __tsan_read##SIZE(void* at) { look(at, SIZE, SIZE, false, false, HERE); }                        \
+    void __tsan_write##SIZE(void* at) { look(at, SIZE, SIZE, true, false, HERE); }                        \
+    void __tsan_unaligned_read##SIZE(void* at) { look(at, SIZE, apart(SIZE), false, false, HERE); }       \
+    void __tsan_unaligned_write##SIZE(void* at) { look(at, SIZE, apart(SIZE), true, false, HERE); }
 ACCESSES(1) ACCESSES(2) ACCESSES(4) ACCESSES(8) ACCESSES(16)
-void __tsan_read_range(void* at, size_t size) { look(at, (int)size, false, false, HERE); }
-void __tsan_write_range(void* at, size_t size) { look(at, (int)size, true, false, HERE); }
+void __tsan_read_range(void* at, size_t size) { look(at, (int)size, apart(size), false, false, HERE); }
+void __tsan_write_range(void* at, size_t size) { look(at, (int)size, apart(size), true, false, HERE); }
 }

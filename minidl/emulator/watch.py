@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import ctypes
-import functools
+import math
 import os
 import re
 import shutil
@@ -20,7 +19,8 @@ from typing import Any
 import numpy as np
 
 from ..ops.sources import FOLDER, parameters, struct
-from . import COMPILER, EDGE, HERE, Compiler, Guarded, Memory, translated
+from . import EDGE, KERNELS, Guarded, Memory, translated, watched, watcher
+from .counts import Table, counted, frames
 
 ORDERS = 4                                 # launches, each with another order of the threads
 OUTSIDE, RACE, UNSET = range(3)            # as in watch.cpp
@@ -47,10 +47,14 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Run:
-    """The arrays of a kernel after its launch, by parameter, and what was wrong; no faults: `faults` is empty."""
+    """The arrays of a kernel after its launch, by parameter, what was wrong, and what its accesses cost by line.
+
+    No faults: `faults` is empty.
+    """
 
     arrays: dict[str, np.ndarray]
     faults: list[str]
+    counts: Table
 
 
 class _Finding(ctypes.Structure):
@@ -75,7 +79,7 @@ class Kernel:
         self.file = Path(file)
         headers: dict[str, None] = {}
         text = _included(self.file, headers, set())
-        names = re.findall(r"__global__\s+void\s+(?:__launch_bounds__\([^{;]*?\)\s*)?(\w+)\s*\(", text)
+        names = re.findall(KERNELS, text)
         if name is None and len(names) != 1:
             raise ValueError(f"emulator: {self.file} has {len(names)} kernels{_listed(names)}; name one")
         if name is not None and name not in names:
@@ -91,21 +95,14 @@ class Kernel:
 
     def _compiled(self, text: str, headers: Mapping[str, None], constants: list[str]) -> ctypes.CDLL:
         """Compiled so that each access is looked at, and linked with what looks."""
-        folder = Path(self._folder.name)
         source = "\n".join([*(f"#include <{header}>" for header in headers), translated(text, self.name)])
-        (folder / "kernel.cpp").write_text(source, encoding="utf-8")
-        options = ["-O1", "-g1", "-w", "-std=c++17", "-fPIC", "-fno-strict-aliasing", "-fno-toplevel-reorder",
-                   "-fsanitize=thread", "-DWATCH", f"-I{HERE}", *constants]
-        watch = _watcher()                 # says what is missing where there is no compiler
-        done = subprocess.run([str(COMPILER), *options, "-c", "-o", "kernel.o", "kernel.cpp"], cwd=folder,
-                              capture_output=True, text=True, check=False)
-        if done.returncode:
-            lines = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines()
+        watch = watcher()                  # says what is missing where there is no compiler
+        try:
+            self._path = watched(Path(self._folder.name), source, *constants)
+        except subprocess.CalledProcessError as error:
+            lines = [line for line in error.stderr.splitlines() if "error" in line] or error.stderr.splitlines()
             hint = "; leave out host code: launches and cudaMalloc" if "<<<" in text or "cudaMalloc" in text else ""
-            raise RuntimeError(f"emulator: {self.file} does not compile: {'; '.join(lines[:4])}{hint}")
-        self._path = folder / "kernel.so"
-        subprocess.run([str(COMPILER), "-shared", "-o", str(self._path), "kernel.o", str(watch)], cwd=folder,
-                       check=True)
+            raise RuntimeError(f"emulator: {self.file} does not compile: {'; '.join(lines[:4])}{hint}") from None
         self._watch = ctypes.CDLL(str(watch))
         self._watch.watch_findings.restype = ctypes.POINTER(_Finding)
         library = ctypes.CDLL(str(self._path))
@@ -122,8 +119,10 @@ class Kernel:
 
         Raises TypeError and ValueError for arguments that are not the kernel's.
         """
-        launches = [self._run(_three("grid", grid), _three("block", block), arguments, shared, seed + i)
-                    for i in range(orders)]
+        launches, lines = [], None
+        for i in range(orders):
+            launches.append(self._run(_three("grid", grid), _three("block", block), arguments, shared, seed + i, not i))
+            lines = lines if i else counted(self._watch, self._path, self.file.name)
         arrays, faults = launches[0][0], list({key: told for _, found in reversed(launches)
                                                for key, told in found.items()}.values())
         for name in (each.name for each in self.parameters if each.written and not faults):
@@ -133,10 +132,12 @@ class Kernel:
                 count = int(np.sum(unlike[0] != arrays[name]))
                 faults.append(f"{name} depends on the order of the threads: {count} of {arrays[name].size} elements "
                               "differ; sums by floating-point atomics do, in their last digits")
-        return Run(arrays, faults)
+        text = self.file.read_text(encoding="utf-8")
+        return Run(arrays, faults, Table(self.name, self.file.name, text, math.prod(_three("grid", grid)), lines or {},
+                                        lines is not None))
 
     def _run(self, grid: tuple[int, int, int], block: tuple[int, int, int], arguments: Mapping[str, Any], shared: int,
-             seed: int) -> tuple[dict[str, np.ndarray], dict[Any, str]]:
+             seed: int, counts: bool) -> tuple[dict[str, np.ndarray], dict[Any, str]]:
         """The arrays after one launch, and its faults, one of each kind and place."""
         wrong = [*(f"{name} is missing" for name in (each.name for each in self.parameters) if name not in arguments),
                  *(f"{name} is not one of them" for name in arguments
@@ -145,7 +146,7 @@ class Kernel:
             told = ", ".join(f"{each.name} ({each.dtype}{'[]' if each.array else ''})" for each in self.parameters)
             raise ValueError(f"emulator: {self.name} has the parameters {told}, but {', '.join(wrong)}")
         memory, arrays, values = Guarded(), dict[str, Memory](), list[Any]()
-        self._watch.watch_start()
+        self._watch.watch_start(1, int(counts))
         for each in self.parameters:
             given = arguments[each.name]
             if not each.array:
@@ -169,7 +170,7 @@ class Kernel:
         faults = self._faults(arrays, block)
         if message and not any(what == OUTSIDE for what, _ in faults):
             faults[message, frozenset()] = f"{self.file.name}: {message.decode()}"
-        self._watch.watch_start()
+        self._watch.watch_end()
         return {name: array.get() for name, array in arrays.items()}, faults
 
     # ---------------------------------------------------------------- what is said of a fault
@@ -226,23 +227,8 @@ class Kernel:
 
     def _lines(self, offsets: set[int]) -> dict[int, str]:
         """Where in the sources instructions of the library come from: "saxpy.cu:3"."""
-        offsets = offsets - {0}
-        tool = shutil.which("addr2line")
-        if tool is None or not offsets:
-            return dict.fromkeys(offsets, self.file.name)
-        order = sorted(offsets)
-        done = subprocess.run([tool, "-e", str(self._path), *map(hex, order)], capture_output=True, text=True,
-                              check=False)
-        found = [re.sub(r" \(.*", "", Path(line).name) for line in done.stdout.splitlines()]
-        return dict(zip(order, found)) if len(found) == len(order) else dict.fromkeys(offsets, self.file.name)
-
-
-@functools.cache
-def _watcher() -> Path:
-    """The library that runs grids and looks at accesses, compiled once per process."""
-    folder = tempfile.TemporaryDirectory(prefix="minidl-emulator-")
-    atexit.register(folder.cleanup)
-    return Compiler(Path(folder.name)).library((HERE / "watch.cpp").read_text(encoding="utf-8"), "-ldl")
+        places = frames(self._path, offsets)
+        return {each: "{}:{}".format(*places[each][0]) if places.get(each) else self.file.name for each in offsets}
 
 
 def _included(path: Path, headers: dict[str, None], seen: set[str]) -> str:

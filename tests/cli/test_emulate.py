@@ -11,7 +11,7 @@ import pytest
 
 from minidl import cli
 from minidl.cli.emulate import filled, sizes, value
-from minidl.emulator import COMPILER
+from minidl.emulator import COMPILER, watcher
 from minidl.emulator.watch import Kernel, Parameter
 from minidl.ops.sources import struct
 
@@ -320,10 +320,8 @@ def test_a_wrong_argument_is_one_line(flags: list[str], message: str, add: Kerne
 
 
 def test_without_a_compiler_it_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    from minidl.emulator import watch
-
     Path("add.cu").write_text(ADD)
-    watch._watcher.cache_clear()
+    watcher.cache_clear()
     monkeypatch.setattr("minidl.emulator.COMPILER", None)
     assert cli.main(["emulate", "add.cu"]) == 2
     assert "there is no C++ compiler, which it needs, and it needs Linux; install g++" in capsys.readouterr().err

@@ -6,6 +6,7 @@ import argparse
 import importlib.util
 import itertools
 import json
+import os
 import subprocess
 import sys
 import time
@@ -25,6 +26,7 @@ import accuracy  # noqa: E402  # the folder first
 import cold_start  # noqa: E402
 import conv  # noqa: E402
 import conv_report  # noqa: E402
+import counts  # noqa: E402
 import machine  # noqa: E402
 import overhead  # noqa: E402
 import results  # noqa: E402
@@ -617,3 +619,45 @@ def test_four_digits(value: float, text: str) -> None:
 def test_times_have_a_unit() -> None:
     assert [results.time_of(s) for s in (2.5, 0.0891, 4.357e-5)] == ["2.5 s", "89.1 ms", "43.57 us"]
     assert [results.span(*ends) for ends in ((1.0, 2.0), (44.0, 44.0))] == ["1-2", "44"]
+
+
+# ---------------------------------------------------------------- counts beside ncu's
+NCU = """#!{python}
+import csv, sys
+assert "--launch" == sys.argv[-1] and "regex:^(softmax|neighbours|half_a_warp)$" in sys.argv
+print("==PROF== Connected to process 1")
+rows = csv.writer(sys.stdout, quoting=csv.QUOTE_ALL)
+rows.writerow(["ID", "Kernel Name", "Metric Name", "Metric Unit", "Metric Value"])
+for name, sectors in ("softmax", "1"), ("softmax", "2"), ("neighbours(const float *, float *)", "{sectors}"):
+    rows.writerow(["0", name, "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum", "sector", sectors])
+rows.writerow(["1", "half_a_warp", "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum", "sector", "1,000"])
+rows.writerow(["1", "half_a_warp", "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum", "", "n/a"])
+"""
+
+
+@pytest.mark.parametrize(("sectors", "said", "status"), [
+    (32, "Not: half_a_warp, 96.8% (its two branches become one load and one store)", 0),
+    (33, "Not: neighbours, 3.0% (not foreseen); half_a_warp, 96.8% (its two", 1)])
+def test_counts_are_compared_with_ncus(sectors: int, said: str, status: int, monkeypatch: pytest.MonkeyPatch,
+                                       tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    if counts.COMPILER is None:
+        pytest.skip("the emulator needs Linux and a C++ compiler, g++ or c++")
+    ncu = tmp_path / "ncu"
+    ncu.write_text(NCU.format(python=sys.executable, sectors=sectors), encoding="utf-8")
+    ncu.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(counts, "OWN", [("softmax", [(1, 8)], {})])
+    monkeypatch.setattr(counts, "KNOWN", {name: counts.KNOWN[name] for name in ("neighbours", "half_a_warp")})
+    monkeypatch.setattr(counts.own.launch, "multiprocessors", lambda: 132)
+    assert counts.main([]) == status
+    out = capsys.readouterr().out
+    (row,) = [each for each in table(out) if each["kernel"] == "softmax" and each["what"] == "global loads, sectors"]
+    assert (row["counted"], row["ncu"], row["difference"]) == ("3", "3", "0.0%")
+    assert said in out
+
+
+def test_counts_without_ncu_say_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("shutil.which", lambda *name, **where: None)
+    with pytest.raises(SystemExit):
+        counts.main([])
+    assert "there is no ncu (Nsight Compute), which this needs; or give --only-counted" in capsys.readouterr().err

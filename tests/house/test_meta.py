@@ -126,6 +126,8 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
     *((f"minidl/weights{file}", ("h5py", "safetensors", "minidl/version", "minidl/weights", *more, *TOOLS))
       for file, more in (("/__init__", ("minidl/init", "minidl/__init__")), ("/keras", ("minidl/nn",)), ("", ()))),
     ("minidl/plot", ("numpy", "matplotlib", "tensorboardX", "minidl")),
+    # minidl's own kernels are launched by their launchers
+    ("minidl/emulator/own", ("numpy", "cupy", "minidl/device", "minidl/tensor", "minidl/ops", "minidl/emulator")),
     ("minidl/emulator", ("numpy", "minidl/emulator", "minidl/ops/sources", "minidl/ops/own_conv",
                          "minidl/ops/geometry")),
     ("minidl/training", ("numpy", "tqdm", "minidl")),

@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 
 import minidl
 from minidl import Tensor, data, init, nn, ops, optim, plot, rng, training, zoo
+from minidl.emulator.counts import Counts, Global, Shared, Table
+from minidl.emulator.own import count, counting, there
+from minidl.emulator.watch import Kernel, Run
 
 x: Tensor = Tensor(np.ones((2, 3, 8, 8), np.float32))
 w: Tensor = Tensor([[[[1.0]]] * 3], requires_grad=True)
@@ -187,3 +190,16 @@ def draw(net: nn.Module, test: data.DataLoader, weights: NDArray[Any]) -> str:
     board(training.machine())
     board.close()
     return f"{plot.report('run').name} {paths[0].name}"
+
+
+# ---------------------------------------------------------------- what memory costs
+def costs() -> str:
+    run: Run = Kernel("copy.cu", constants={"N": 4}).run(1, (32, 8), {"x": np.ones(64, np.float32), "y": (64,)})
+    total: Counts = run.counts.total + run.counts.lines[3]
+    loads: Global = total.loads
+    shared: Shared = total.shared_loads
+    share: float = loads.per_request * loads.moved / loads.asked + shared.conflicts
+    table: Table = count("avg_pool2d", [(1, 1, 9, 9)], "float64", stride=2, window=3)
+    with counting(132) as tables:
+        ops.relu(there(np.ones(8, np.float32)))
+    return f"{table + tables['activation']} {share}"

@@ -35,11 +35,8 @@ def _mode(dtype: np.dtype, precision: str) -> str:
 
 
 CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
-    (FILE, (launch.real(np.dtype(dtype)), ("BM", bm), ("PRECISION", how), ("TA", ta), ("TB", tb)))
-    for dtype, how, bm in TILES for ta, tb in ((0, 0), (0, 1), (1, 0))]
-CONFIGURATIONS += [
-    (FILE, (launch.real(np.dtype(dtype)), ("BM", bm), ("PRECISION", how), ("TA", ta), ("TB", tb), ("WIDE", 1)))
-    for dtype, how, bm in TILES if bm in (16, 128) for ta, tb in ((0, 1), (1, 0))]
+    (FILE, (launch.real(np.dtype(dtype)), ("BM", bm), ("PRECISION", how), ("TA", ta), ("TB", tb), *wide))
+    for dtype, how, bm in TILES for ta, tb, *wide in ((0, 0), (0, 1), (1, 0), (0, 1, ("WIDE", 1)), (1, 0, ("WIDE", 1)))]
 CONFIGURATIONS += [
     (FILE, (launch.real(np.dtype(dtype)), ("BM", bm), ("PRECISION", "FP32"), ("TA", 0), ("TB", tb), ("FUSED", fused),
             ("ACT", act)))
@@ -132,9 +129,8 @@ def _product(a: cupy.ndarray, b: cupy.ndarray, bias: Array | None, out: cupy.nda
     """Our own kernels; sizes (batches, rows, cols, depth, batches of a, batches of b, accumulate, axis of the bias)."""
     if not out.size:
         return out
-    aligned = not (a.data.ptr | b.data.ptr | out.data.ptr) % 16
     product, matrices, shape, finish = _plan(sizes, out.dtype, precision(), transpose_a, transpose_b, tiled, fused,
-                                             aligned)
+                                             (a.data.ptr | b.data.ptr | out.data.ptr) % 16 == 0)
     if finish is None:
         product(a, b, bias, y, out, matrices)
         return out

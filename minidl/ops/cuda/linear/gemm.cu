@@ -10,9 +10,7 @@
 //
 // -DFUSED=VALUE: each sum, with its bias, goes through the activation -DACT. -DFUSED=SLOPE: it is a gradient, and is
 // multiplied by the activation's slope, which `y`, what the activation gave, tells.
-//
-// -DWIDE: what lies side by side is copied and stored by 16 bytes. It needs arrays that start on a multiple of 16 bytes,
-// cols % 4 == 0, and with TA rows % 4 == 0.
+// -DWIDE: copies and stores of 16 bytes: arrays start on a multiple of them, cols % 4 == 0, and with TA rows % 4 == 0.
 #include "include/tile.cuh"
 #include "include/act.cuh"
 

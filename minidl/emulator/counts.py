@@ -1,0 +1,231 @@
+"""What a kernel's accesses to memory cost, by line: what counts.cpp counts, added up and written beside the source."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import operator
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from . import HERE
+
+SECTOR = 32                                # bytes: what global memory moves at least
+WAYS = ("loads", "stores", "atomics", "shared_loads", "shared_stores", "shared_atomics", "barriers")   # as counts.cpp
+
+
+@dataclass(frozen=True)
+class Global:
+    """Accesses to global memory. requests: of warps, one per instruction; sectors: of 32 bytes that they touch, each
+    counted once per request; asked: bytes that the lanes asked for, of whom several may ask for the same.
+
+    >>> copy = Global(requests=1, sectors=4, asked=128)
+    >>> copy.per_request, copy.moved
+    (4.0, 128)
+    """
+
+    requests: int = 0
+    sectors: int = 0
+    asked: int = 0
+
+    @property
+    def per_request(self) -> float:
+        """Sectors per request: 4 where the lanes of a full warp read neighbouring floats."""
+        return self.sectors / self.requests if self.requests else 0.0
+
+    @property
+    def moved(self) -> int:
+        """Bytes of the sectors."""
+        return SECTOR * self.sectors
+
+    def __add__(self, other: Global) -> Global:
+        return Global(self.requests + other.requests, self.sectors + other.sectors, self.asked + other.asked)
+
+
+@dataclass(frozen=True)
+class Shared:
+    """Accesses to shared memory. requests: of warps, one per instruction; wavefronts: turns that they take, in each of
+    which a bank gives one word; conflicts: those beyond what so many bytes take without any conflict.
+
+    >>> Shared(requests=1, wavefronts=32, conflicts=31) + Shared(1, 1, 0)
+    Shared(requests=2, wavefronts=33, conflicts=31)
+    """
+
+    requests: int = 0
+    wavefronts: int = 0
+    conflicts: int = 0
+
+    def __add__(self, other: Shared) -> Shared:
+        return Shared(self.requests + other.requests, self.wavefronts + other.wavefronts,
+                      self.conflicts + other.conflicts)
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What a line, or a kernel, does to memory. barriers: summed over the blocks.
+
+    >>> (Counts(barriers=2) + Counts(Global(1, 4, 128))).loads.sectors
+    4
+    """
+
+    loads: Global = Global()
+    stores: Global = Global()
+    atomics: Global = Global()
+    shared_loads: Shared = Shared()
+    shared_stores: Shared = Shared()
+    shared_atomics: Shared = Shared()
+    barriers: int = 0
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(self)))
+
+
+@dataclass(frozen=True)
+class Table:
+    """The counts of a kernel's launches. lines: by the number of a line of its file; an access in a function of another
+    file counts where this file calls it. `print(table)` shows the source with the counts of each line beside it.
+
+    Of a launch whose warps do more than some hundred thousand steps per thread between two barriers there is no count:
+    `complete` is False, and `lines` lacks it.
+
+    >>> table = Table("k", "k.cu", "__global__ void k(float* y) {\\n    y[threadIdx.x] = 1;\\n}\\n", 1,
+    ...               {2: Counts(stores=Global(1, 4, 128))})
+    >>> print(table)                                            # doctest: +NORMALIZE_WHITESPACE
+    k.cu: k, 1 block
+       global stores
+    reqs  sectors  each
+                               1  __global__ void k(float* y) {
+           1       4  4.0      2      y[threadIdx.x] = 1;
+                               3  }
+           1       4  4.0         total
+    global stores: 128 bytes asked for by the lanes, 128 moved
+    """
+
+    kernel: str
+    file: str
+    text: str = field(repr=False)
+    blocks: int
+    lines: Mapping[int, Counts]
+    complete: bool = True
+
+    @property
+    def total(self) -> Counts:
+        return functools.reduce(operator.add, self.lines.values(), Counts())
+
+    def __add__(self, other: Table) -> Table:
+        """Both launches of a kernel."""
+        lines = {line: self.lines.get(line, Counts()) + other.lines.get(line, Counts())
+                 for line in sorted({*self.lines, *other.lines})}
+        return Table(self.kernel, self.file, self.text, self.blocks + other.blocks, lines,
+                     self.complete and other.complete)
+
+    def __str__(self) -> str:
+        total, source = self.total, self.text.splitlines()
+        numbers = sorted({*_extent(self.text, self.kernel), *self.lines})
+        rows = [*(self.lines.get(number, Counts()) for number in numbers), total]
+        beside = ["", "", *(f"{number:>4}  {source[number - 1]}" if 0 < number <= len(source) else "   in no line"
+                            for number in numbers), "      total"]
+        blocks = []
+        for way in (way for way in WAYS if _asked(getattr(total, way))):
+            columns = [[name, *(show(getattr(row, way)) if _asked(getattr(row, way)) else "" for row in rows)]
+                       for name, show in COLUMNS[type(getattr(total, way))]]
+            lines = ["  ".join(cells) for cells in zip(*([text.rjust(max(map(len, column))) for text in column]
+                                                         for column in columns))]
+            title = way.replace("_", " ") if "_" in way or way == "barriers" else f"global {way}"
+            blocks.append([text.center(max(len(title), len(lines[0]))) for text in (title, *lines)])
+        shown = ["   ".join([*each, text]).rstrip() for *each, text in zip(*blocks, beside)]
+        gaps = [at for at in range(1, len(numbers)) if numbers[at] > numbers[at - 1] + 1]
+        for at in reversed(gaps):
+            shown.insert(at + 2, "...")
+        said = [f"global {way}: {each.asked:,} bytes asked for by the lanes, {each.moved:,} moved"
+                for way, each in ((way, getattr(total, way)) for way in WAYS[:3]) if each.requests]
+        head = f"{self.file}: {self.kernel}, {self.blocks:,} block{'s' * (self.blocks != 1)}"
+        said += [] if self.complete else ["not all is counted: a warp does too much between two barriers; use smaller "
+                                          "sizes"]
+        return "\n".join([head, *shown, *said])
+
+
+def _asked(each: Global | Shared | int) -> int:
+    return each if isinstance(each, int) else each.requests
+
+
+COLUMNS: dict[type, list[tuple[str, Callable[[Any], str]]]] = {
+    Global: [("reqs", lambda each: f"{each.requests}"), ("sectors", lambda each: f"{each.sectors}"),
+             ("each", lambda each: f"{each.per_request:.1f}")],
+    Shared: [("reqs", lambda each: f"{each.requests}"), ("conflicts", lambda each: f"{each.conflicts}")],
+    int: [("", str)]}
+
+
+def _extent(text: str, kernel: str) -> range:
+    """The lines of a kernel, from `__global__` to its last brace."""
+    text = re.sub(r"//[^\n]*", lambda comment: " " * len(comment[0]), text)
+    text = re.sub(r"/\*.*?\*/", lambda comment: re.sub(r"[^\n]", " ", comment[0]), text, flags=re.DOTALL)
+    found = re.search(rf"^[^\n]*__global__[^;{{]*\b{kernel}\s*\([^)]*\)\s*{{", text, re.MULTILINE)
+    if found is None:
+        return range(0)
+    depth, end = 1, found.end()
+    while depth and end < len(text):
+        depth += {"{": 1, "}": -1}.get(text[end], 0)
+        end += 1
+    return range(text.count("\n", 0, found.start()) + 1, text.count("\n", 0, end) + 2)
+
+
+# ---------------------------------------------------------------- what counts.cpp has counted
+class _Count(ctypes.Structure):
+    """As counts.cpp writes it."""
+
+    _fields_ = [("offset", ctypes.c_size_t), ("way", ctypes.c_int), ("unused", ctypes.c_int),
+                *((name, ctypes.c_longlong) for name in ("requests", "parts", "least", "asked"))]
+
+    def counts(self) -> Counts:
+        name = WAYS[self.way]
+        each: Any = self.requests
+        if name != "barriers":
+            each = Shared(self.requests, self.parts, self.parts - self.least) if name.startswith("shared") else \
+                Global(self.requests, self.parts, self.asked)
+        return Counts(**{name: each})
+
+
+def counted(watch: ctypes.CDLL, library: Path, file: str) -> dict[int, Counts] | None:
+    """By line of a file, the counts of the last launch of a library's kernel. Line 0: where none is known.
+
+    None where the lanes of a warp do too much between two barriers for all of it to be kept.
+    """
+    watch.watch_counts.restype = ctypes.POINTER(_Count)
+    count = ctypes.c_int()
+    start = watch.watch_counts(ctypes.byref(count))
+    if count.value < 0:
+        return None
+    found = start[:count.value]
+    places = frames(library, {each.offset for each in found})
+    lines: dict[int, Counts] = {}
+    for each in found:
+        line = next((number for name, number in places.get(each.offset, ()) if name == file), 0)
+        lines[line] = lines.get(line, Counts()) + each.counts()
+    return dict(sorted(lines.items()))
+
+
+def frames(library: Path, offsets: Iterable[int]) -> dict[int, list[tuple[str, int]]]:
+    """Where in the sources instructions of a library come from: (file, line), then where that was called from.
+
+    Lines of the emulator's own headers are left out. Empty where binutils are not installed.
+    """
+    order, tool = sorted({*offsets} - {0}), shutil.which("addr2line")
+    if tool is None or not order:
+        return {}
+    done = subprocess.run([tool, "-a", "-i", "-e", str(library), *map(hex, order)], capture_output=True, text=True,
+                          check=False)
+    found: list[list[tuple[str, int]]] = []
+    for line in done.stdout.splitlines():
+        if line.startswith("0x"):
+            found.append([])
+            continue
+        path, _, number = re.sub(r" \(.*", "", line).rpartition(":")
+        if Path(path).parent != HERE:
+            found[-1].append((Path(path).name, int(number) if number.isdigit() else 0))
+    return dict(zip(order, found))
