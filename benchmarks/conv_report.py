@@ -76,21 +76,6 @@ def best_table(result: Result) -> list[str]:
     return results.table(f"shape, direction, {head}", body, 2)
 
 
-def side_by_side(result: Result) -> list[str]:
-    """Microseconds of a line per shape and direction, a column per algorithm, in fp32."""
-    rows = done(result["rows"], precision="fp32")
-    algorithms, body = list(dict.fromkeys(row["algorithm"] for row in rows)), []
-    for label in labels(rows):
-        for direction in DIRECTIONS:
-            of = done(rows, label=label, direction=direction)
-            by_name = {row["algorithm"]: row["us"] for row in of}
-            best, peer = fastest(ours(of)), by_name.get("cudnn")
-            body.append([label, direction, *(number(by_name.get(name)) for name in algorithms),
-                         f"{peer / best['us']:.2f}" if best and peer else "-"])
-    heads = ["cuDNN us" if name == "cudnn" else f"`{name}` us" for name in algorithms]
-    return results.table(", ".join(["shape", "direction", *heads, "speed of the fastest / cuDNN"]), body, 2)
-
-
 def ladder_table(result: Result, of: Sequence[str] = LADDER) -> list[str]:
     """One step of the ladder per line: microseconds of some shapes."""
     rows = result["rows"]

@@ -197,8 +197,6 @@ BLOCKS: dict[str, Callable[[], list[str]]] = {
     "tile widths": tile_widths,
     "balance": balance,
     "conv entries": convolutions(lambda result: list(conv_report.shape_tables(result))),
-    "conv 3x3": convolutions(lambda result: [*conv_report.side_by_side(result), *results.facts([result])],
-                             "conv_cuda_3x3"),
     "ladder": convolutions(ladder),
     "ladder slower": convolutions(conv_report.slower_table),
     "ladder wgmma": convolutions(ladder, "conv_cuda_wgmma"),

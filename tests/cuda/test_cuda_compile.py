@@ -306,6 +306,24 @@ def test_what_winograd_refuses(case: tuple[Any, ...], monkeypatch: pytest.Monkey
     assert (message in reason) if reason else not message
 
 
+@pytest.mark.parametrize(("direction", "x", "w", "stride", "padding", "message"), [
+    ("y", (2, 32, 8, 8), (4, 32, 3, 5), 1, 0, "it needs filters of 3x3 and stride 1 but they are 3x5 and 1x1"),
+    ("dx", (2, 32, 8, 8), (40, 32, 3, 3), 2, 0, "it needs filters of 3x3 and stride 1 but they are 3x3 and 2x2"),
+    ("y", (2, 32, 8, 8), (4, 32, 3, 3), 1, 3, "an output whose window meets no pixel would be rounded, and is zero"),
+    ("y", (2, 21, 8, 8), (4, 21, 3, 3), 1, 1, "a sum of 189 products may round badly (it takes 192)"),
+    ("dw", (99, 21, 8, 1), (4, 21, 3, 3), 1, 1, "a tap meets 0 of 792 outputs and would round as those that meet all"),
+    ("dw", (3, 4, 8, 8), (4, 4, 3, 3), 1, 1, "a sum of 147 products may round badly (it takes 192)"),
+    ("y", (1, 2**16, 199, 199), (1, 2**16, 3, 3), 1, 1,
+     "one transformed image has 5898240000 elements but kernels count to 2147483647"),
+    ("y", (2, 22, 8, 8), (4, 22, 3, 3), 1, 2, ""), ("dx", (2, 4, 8, 8), (22, 4, 3, 3), 1, 0, ""),
+    ("dw", (4, 4, 8, 8), (4, 4, 3, 3), 1, 1, "")])
+def test_what_winograd_by_products_refuses(direction: str, x: Any, w: Any, stride: int, padding: int,
+                                           message: str) -> None:
+    """The last three it can do."""
+    g = conv_geometry(x, w, None, stride, padding, "winograd_4x4")
+    assert (conv.refusal("winograd_4x4", direction, g, np.dtype(np.float32)) or "") == message
+
+
 # ---------------------------------------------------------------- one backend is as the other
 def call_of(primitive: Callable[..., Any]) -> Any:
     """How a primitive is called: names, kinds and defaults of its parameters; a ufunc's number of inputs."""

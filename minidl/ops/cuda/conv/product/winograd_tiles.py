@@ -6,8 +6,9 @@ workspace limit allows.
 Rounding. What is summed are products of sums of pixels and sums of weights, and outputs are differences of such sums.
 For operands of random signs F(2x2) rounds less than the plain sum (root of the mean square 0.8 of it at 64 channels).
 F(4x4) rounds about three times as much, at a square's last row and column more: `rounding` of its row in ALGORITHMS is
-what tests allow it over the plain sum's bound. Where an output sums few products they may cancel: fewer than
-MIN_PRODUCTS are refused. An infinite pixel or weight makes outputs NaN that would be infinite.
+what tests allow it over the plain sum's bound. Sums of few products may be small beside what cancels: fewer than
+MIN_PRODUCTS are refused, and so are gradients of filters of which a tap meets far fewer pixels than the others. An
+infinite pixel or weight makes outputs NaN that would be infinite.
 """
 
 from __future__ import annotations
@@ -93,7 +94,10 @@ class Winograd(NamedTuple):
             return f"the precision is {device.precision()} but it computes in fp32 (minidl.set_precision)"
         if direction != "dx" and max(g.top, g.bottom, g.left, g.right) > 2:
             return "an output whose window meets no pixel would be rounded, and is zero"
-        products = {"y": 9 * g.c, "dx": 9 * g.m, "dw": g.n * g.oh * g.ow}[direction]
+        met, outputs = g.n * _met(g.oh, g.h, g.top) * _met(g.ow, g.w, g.left), g.n * g.oh * g.ow
+        if direction == "dw" and 4 * met < outputs:
+            return f"a tap meets {met} of {outputs} outputs and would round as those that meet all"
+        products = {"y": 9 * g.c, "dx": 9 * g.m, "dw": met}[direction]
         if products < MIN_PRODUCTS:
             return f"a sum of {products} products may round badly (it takes {MIN_PRODUCTS})"
         size = (self.tile + 2) ** 2 * max(g.c, g.m) * self._squares(_of_gradients(g) if direction == "dx" else g)
@@ -103,6 +107,11 @@ class Winograd(NamedTuple):
 
 
 F2, F4 = Winograd(2), Winograd(4)
+
+
+def _met(outputs: int, pixels: int, before: int) -> int:
+    """The outputs along an axis whose pixel under a tap exists, for the tap that meets the fewest."""
+    return min(max(0, min(outputs, pixels + before - tap) - max(0, before - tap)) for tap in range(3))
 
 
 def _of_gradients(g: ConvGeometry) -> ConvGeometry:
