@@ -1,6 +1,10 @@
 """Not collected: a script that only mypy reads, and where CuPy is not installed what imports it."""
 
 import importlib.util
+import signal
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:          # as a shell leaves it to what runs in its background
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 CUDA = ["minidl/ops/cuda", "tests/launch_all.py"]
 

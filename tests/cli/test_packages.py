@@ -115,7 +115,9 @@ def test_an_editable_install_is_found_by_a_script_beside_the_checkout(sdist: Pat
     shutil.copytree(sdist, checkout, symlinks=True)
     with zipfile.ZipFile(build("editable", checkout, tmp_path)) as file:
         file.extractall(tmp_path / "site")
-    code = "import site; site.addsitedir('site'); import minidl; print(minidl.__file__)"
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False,
+    code = ("import importlib.util, site; site.addsitedir('site'); "
+            "print(importlib.util.find_spec('minidl').origin)")
+    # -S: without the packages that are installed beside pytest, of which minidl is one
+    done = subprocess.run([sys.executable, "-S", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False,
                           env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"})
     assert done.stdout.strip() == str(checkout / "minidl" / "__init__.py"), done.stderr

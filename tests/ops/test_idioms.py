@@ -147,7 +147,7 @@ ROWS: list[Row] = [
           "sgd = optim.SGD(net.parameters(), lr=0.1)\nsgd.zero_grad()\n[p.grad for p in net.parameters()]"),
     *names("optim", ("optim.Adam(net.parameters())", r"optim\.SGD\(params, lr, momentum=0\.9\)"),
            ("optim.SGD(net.parameters(), 0.1).param_groups", r"sgd\.groups, or sgd\.lr"),
-           ("optim.lr_scheduler.StepLR", r"fit\(schedule=optim\.cosine\(epochs\)\)"),
+           ("optim.lr_scheduler.StepLR", r"fit\(schedule=optim\.cosine\(epochs \* len\(loader\)\)\)"),
            ("nn.utils.clip_grad_norm_(net.parameters(), 1)", r"p\.grad \*= scale, under")),
     *same("autograd",
           "(x * x).sum().backward()\nx.grad", "x.grad is None", "x.requires_grad",

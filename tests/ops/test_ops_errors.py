@@ -16,11 +16,12 @@ import pytest
 import minidl
 from minidl import Tensor, device, ops, optim
 from minidl.mode import no_grad
-from minidl.ops import sources
+from minidl.ops import own_conv, sources
 from minidl.ops._backend import primitives_of
 from minidl.ops.cpu import parallel
 
 FOLDER = Path(minidl.__file__).parent
+LAUNCH = own_conv.Launch(own_conv.OwnConv("mine", "mine.cu", "", False, {}, None, ""), np.dtype(np.float32))
 
 
 def zeros(*shape: int, dtype: str = "float32", grad: bool = False) -> Tensor:
@@ -232,6 +233,11 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
                     "clip: low is given twice, as 1 and 3; give it once$"),
     "too few inputs": (lambda: ops.linear(zeros(1, 1)), TypeError,
                        r"linear: got 1 inputs but 'w' is missing; it takes x, w, b"),
+    # ---- launchers of one's own
+    "no blocks": (lambda: LAUNCH("k", 0, 32), ValueError,
+                  r"mine: the grid of k is \(0,\) but must be 1 to 3 ints of at least 1; -\(-count // threads\)"),
+    "too many threads": (lambda: LAUNCH("k", 1, (64, 32)), ValueError,
+                         r"mine: k has the grid \(1,\) and the block \(64, 32\), but a block has at most 1024 threads"),
     # ---- by PyTorch's names
     "reshape order": (lambda: zeros(2, 3).reshape(6, order="F"), ValueError,
                       "reshape: order 'F' is not 'C', in which values are read here; transpose first"),
