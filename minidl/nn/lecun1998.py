@@ -29,7 +29,7 @@ class Subsample2d(Module):
     """The sum of each window times a weight per map, plus a bias per map: x (n,c,h,w) -> (n,c,oh,ow).
 
     weight and bias have shape (channels,) and start uniform in +-1/sqrt(kh*kw). Windows do not overlap. Put the
-    squashing function behind it. Raises ValueError for sizes below 1.
+    squashing function behind it. Raises ValueError for sizes below 1, and for an x of other channels.
 
     >>> layer = Subsample2d(1)
     >>> sum(p.size for p in layer.parameters()), layer(Tensor([[[[1.0, 2.0], [3.0, 4.0]]]])).shape
@@ -44,6 +44,9 @@ class Subsample2d(Module):
         self.weight, self.bias = _parameter((channels,), self.area), _parameter((channels,), self.area)
 
     def forward(self, x: Tensor) -> Tensor:
+        if x.ndim != 4 or x.shape[1] != self.weight.size:      # one map's weight would serve any number
+            raise ValueError(f"Subsample2d: x has shape {x.shape} but must be (n,{self.weight.size},h,w); build "
+                             "the layer with x's channels")
         mean = ops.avg_pool2d(x, size=self.kernel_size)
         return mean * (self.weight * self.area).reshape(-1, 1, 1) + self.bias.reshape(-1, 1, 1)
 
@@ -72,13 +75,18 @@ class TableConv2d(Conv2d):
                 raise ValueError(f"TableConv2d: map {m} reads the channels {tuple(channels)} but must read at least 1 "
                                  f"of 0 to {in_channels - 1}, each once")
         super().__init__(1, sum(map(len, table)), kernel_size, stride, padding, bias=False, algorithm=algorithm)
-        self.in_channels, self.table = in_channels, tuple(map(tuple, table))
+        self.in_channels, self._table = in_channels, tuple(map(tuple, table))
         self.bias = _parameter((len(table),), math.prod(self.weight.shape[2:]))
         fans = np.sqrt([len(channels) for channels in table])          # less than what was drawn for one channel each
         self.bias.data[...] /= fans
         self.weight.data[...] /= np.repeat(fans, list(map(len, table))).reshape(-1, 1, 1, 1)
         places = [m * in_channels + c for m, channels in enumerate(table) for c in channels]
         self.places = Tensor(np.eye(len(table) * in_channels, dtype=np.float32)[:, places])
+
+    @property
+    def table(self) -> tuple[tuple[int, ...], ...]:
+        """The channels that each map reads; another table is another layer."""
+        return self._table
 
     def filters(self) -> Tensor:
         """The weights at their places among zeros: (maps,in_channels,kh,kw)."""

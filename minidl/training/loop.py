@@ -57,7 +57,7 @@ def _pair(batch: Any) -> tuple[Any, Any]:
     """
     if isinstance(batch, (tuple, list)) and len(batch) == 2:
         return batch[0], batch[1]
-    found = f"{len(batch)} things" if isinstance(batch, (tuple, list)) else f"a {type(batch).__name__}"
+    found = f"{len(batch)} things" if isinstance(batch, (tuple, list)) else f"of type {type(batch).__name__}"
     raise TypeError(f"training: a batch is {found} but must be (inputs, targets); make the loader of both, as in "
                     "DataLoader((inputs, targets), 128)")
 

@@ -46,8 +46,8 @@ def weights(model: nn.Module) -> list[bytes]:
 # ---------------------------------------------------------------- batches
 @both
 @pytest.mark.parametrize(("source", "found"), [
-    (np.zeros((200, 5, 3), np.float32), r"an? \w+"),
-    ({"x": np.zeros((4, 3), np.float32), "y": np.zeros(4)}, "a dict"),
+    (np.zeros((200, 5, 3), np.float32), r"of type \w+"),
+    ({"x": np.zeros((4, 3), np.float32), "y": np.zeros(4)}, "of type dict"),
     ((np.zeros((4, 3), np.float32),) * 3, "3 things")], ids=["array", "dict", "three"])
 def test_batches_that_are_no_pairs_are_refused(source: Any, found: str, compiled: bool) -> None:
     """A batch of two items of one array could be unpacked, and trained on."""

@@ -118,6 +118,13 @@ def test_absent_connections_have_no_weight_no_gradient_and_no_decay() -> None:
         assert layer.places.grad is None
 
 
+def test_the_table_of_a_layer_stays() -> None:
+    layer = nn.TableConv2d(3, [(0, 1), (1, 2)], 5)
+    with pytest.raises(AttributeError):
+        layer.table = [(0,), (1,)]
+    assert layer.table == ((0, 1), (1, 2))
+
+
 def test_first_weights_depend_on_how_many_channels_a_map_reads() -> None:
     layer = nn.TableConv2d(4, [(0,), (0, 1, 2, 3)] * 100, 5)
     weights, bias = np.abs(layer.weight.numpy()).reshape(100, 5, 25), np.abs(layer.bias.numpy()).reshape(100, 2)
@@ -372,6 +379,8 @@ def test_summary_takes_options(capsys: pytest.CaptureFixture[str]) -> None:
      "lenet5: classes is 11 but original=True has codes for 1 to 10 classes, the digits; leave one of them out$"),
     (lambda: nn.Subsample2d(0), "Subsample2d: channels is 0 but must be an int of at least 1$"),
     (lambda: nn.Subsample2d(3, 0), "Subsample2d: kernel_size is 0 but must be "),
+    (lambda: nn.Subsample2d(1)(Tensor(np.zeros((2, 3, 4, 4)))),
+     r"Subsample2d: x has shape \(2, 3, 4, 4\) but must be \(n,1,h,w\); build the layer with x's channels$"),
     (lambda: nn.TableConv2d(0, [(0,)], 5), "TableConv2d: in_channels is 0 but must be an int of at least 1$"),
     (lambda: nn.TableConv2d(3, [], 5), "TableConv2d: maps is 0 but must be an int of at least 1$"),
     (lambda: nn.TableConv2d(3, [(0,), ()], 5),
