@@ -412,7 +412,7 @@ def test_memory_of_a_training_loop_is_flat() -> None:
         tracemalloc.start()
         steps(500)                                                       # until the interpreter's own caches are full
         objects, growth = alive(), []
-        for _ in range(3):                                               # caches and other threads grow once, a leak always
+        for _ in range(3):                                               # other threads and caches grow once
             before = tracemalloc.get_traced_memory()[0]
             steps(1000)
             growth.append(tracemalloc.get_traced_memory()[0] - before)
