@@ -256,9 +256,9 @@ def _pads(name: str, padding: Padding) -> list[int]:
 
 
 def _conv2d(graph: _Graph, ndim: int, x: str, w: str, b: str = "", *, stride: Pair = 1, padding: Padding = 0,
-            algorithm: str = "auto") -> str:
+            algorithm: str = "auto", groups: int = 1) -> str:
     return graph.node("Conv", *filter(None, (x, w, b)), strides=pair("conv2d", "stride", stride, 1),
-                      pads=_pads("conv2d", padding))
+                      pads=_pads("conv2d", padding), group=groups)
 
 
 def _linear(graph: _Graph, ndim: int, x: str, w: str, b: str = "") -> str:

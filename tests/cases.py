@@ -304,6 +304,10 @@ def convolutions() -> Iterable[Problem]:
             (2, (1, 1, 32, 32), (5, 5), {}), (3, (2, 2, 14, 14), (5, 5), {}), (4, (2, 3, 5, 5), (5, 5), {}),
             (2, (1, 3, 12, 12), (8, 8), {"padding": ((4, 3), (4, 3))})]:
         yield (x, (m, x[1], *k), (m,)), {**options, "algorithm": next(algorithm)}
+    for (n, c, *size), window, options in windows(9, 40, pooling=False):
+        groups, m = int(rng.integers(2, 4)), int(rng.integers(1, 3))
+        yield (((n, c * groups, *size), (m * groups, c, *window), *[(m * groups,)] * int(rng.integers(2))),
+               {**options, "algorithm": next(algorithm), "groups": groups})
 
 
 def poolings() -> Iterable[Problem]:
@@ -356,8 +360,12 @@ def collect(pixels: Iterable[tuple[int, int, np.ndarray]]) -> np.ndarray:
     return y
 
 
-def conv2d(x, w, b=None, *, stride=1, padding=0, algorithm="auto"):
-    """PMPP Fig. 16.4: y[n,m,i,j] = b[m] + sum over c,p,q of x[n, c, i*sh+p, j*sw+q] * w[m,c,p,q]."""
+def conv2d(x, w, b=None, *, stride=1, padding=0, algorithm="auto", groups=1):
+    """PMPP Fig. 16.4: y[n,m,i,j] = b[m] + sum over c,p,q of x[n, c, i*sh+p, j*sw+q] * w[m,c,p,q]; of several groups,
+    with zeros where a filter reads no channel."""
+    if groups > 1:
+        own = np.kron(np.eye(groups), np.ones((len(w) // groups, w.shape[1])))
+        w = np.concatenate([w] * groups, axis=1) * own[:, :, None, None]
     def maps(window):
         return np.array([[np.sum(image * filter_) for filter_ in w] for image in window]).reshape(len(x), len(w))
     y = collect((i, j, maps(window)) for i, j, window in each_window(x, w.shape[2:], stride, padding, 0.0))
@@ -428,6 +436,22 @@ def expand_reference(x, *, shape):
     return np.broadcast_to(x, [x.shape[i - more] if n == -1 else n for i, n in enumerate(shape)])
 
 
+def local_response_norm(x, size, alpha, beta, k):
+    """KSH 2012, section 3.3, with the mean of the squares in place of their sum."""
+    y = np.zeros_like(x)
+    for c in range(x.shape[1]):
+        around = x[:, max(0, c - size // 2):c + (size + 1) // 2]
+        y[:, c] = x[:, c] / (k + alpha / size * np.sum(around ** 2, axis=1)) ** beta
+    return y
+
+
+def neighbourhoods() -> Iterable[Problem]:
+    rng = np.random.default_rng(12)
+    for shape in [(0, 3, 2, 2), (1, 1, 1), (2, 7, 3), *(tuple(rng.integers(1, 6, 3 + i % 3)) for i in range(40))]:
+        yield (tuple(map(int, shape)),), {"size": int(rng.integers(1, 7)), "alpha": float(rng.uniform(0.1, 2)),
+                                          "beta": float(rng.uniform(0.25, 1)), "k": float(rng.uniform(0.5, 2))}
+
+
 def choice(x: Tensor, y: Tensor, *, condition: np.ndarray) -> Tensor:
     return ops.where(Tensor(condition, device=x.device), x, y)
 
@@ -496,6 +520,7 @@ TABLE: dict[str, tuple[Callable[..., Tensor], Callable[..., Any], Iterable[Probl
     "conv2d": (ops.conv2d, conv2d, convolutions(), normal),
     "avg_pool2d": (ops.avg_pool2d, avg_pool2d, poolings(), normal),
     "max_pool2d": (ops.max_pool2d, max_pool2d, poolings(), apart),
+    "local_response_norm": (ops.local_response_norm, local_response_norm, neighbourhoods(), normal),
     "cross_entropy": (integer_labels, cross_entropy, with_labels(), normal),
     "mse_loss": (ops.mse_loss, lambda x, y, reduction: reduced((x - y) ** 2, reduction), pairs_of_one_shape(),
                  normal),

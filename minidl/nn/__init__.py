@@ -4,7 +4,6 @@ from .containers import ModuleDict, ModuleList
 from .layers import (
     AvgPool2d,
     Conv2d,
-    Dropout,
     Flatten,
     Linear,
     MaxPool2d,
@@ -17,10 +16,11 @@ from .layers import (
 from .lecun1998 import RBF, ScaledTanh, Subsample2d, TableConv2d
 from .module import Module
 from .parameter import Parameter
+from .regularization import Dropout, LocalResponseNorm
 from .table import Summary, summary
 
 __all__ = [
-    "RBF", "AvgPool2d", "Conv2d", "Dropout", "Flatten", "Linear", "MaxPool2d", "Module", "ModuleDict", "ModuleList",
-    "Parameter", "ReLU", "ScaledTanh", "Sequential", "Sigmoid", "Softmax", "Subsample2d", "Summary", "TableConv2d",
-    "Tanh", "summary",
+    "RBF", "AvgPool2d", "Conv2d", "Dropout", "Flatten", "Linear", "LocalResponseNorm", "MaxPool2d", "Module",
+    "ModuleDict", "ModuleList", "Parameter", "ReLU", "ScaledTanh", "Sequential", "Sigmoid", "Softmax", "Subsample2d", "Summary",
+    "TableConv2d", "Tanh", "summary",
 ]

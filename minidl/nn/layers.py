@@ -57,32 +57,35 @@ def _positive(name: str, **sizes: int) -> None:
 
 
 class Conv2d(Module):
-    """`ops.conv2d` with weight (out_channels, in_channels, kh, kw) and bias (out_channels,).
+    """`ops.conv2d` with weight (out_channels, in_channels/groups, kh, kw) and bias (out_channels,).
 
-    Parameters start uniform in +-1/sqrt(in_channels*kh*kw). Raises ValueError for sizes below 1 and for a
-    stride or padding that `ops.conv2d` would refuse.
+    Parameters start uniform in +-1/sqrt(in_channels/groups*kh*kw). Raises ValueError for sizes below 1, groups that do
+    not divide the channels, and for a stride or padding that `ops.conv2d` would refuse.
     """
 
     def __init__(self, in_channels: int, out_channels: int, kernel_size: Pair, stride: Pair = 1,
-                 padding: Padding = 0, bias: bool = True, algorithm: str = "auto"):
+                 padding: Padding = 0, bias: bool = True, algorithm: str = "auto", groups: int = 1):
         super().__init__()
-        _positive("Conv2d", in_channels=in_channels, out_channels=out_channels)
+        _positive("Conv2d", in_channels=in_channels, out_channels=out_channels, groups=groups)
+        if in_channels % groups or out_channels % groups:
+            raise ValueError(f"Conv2d: groups is {groups} but must divide in_channels {in_channels} and out_channels "
+                             f"{out_channels}")
         kh, kw = pair("Conv2d", "kernel_size", kernel_size, 1)
         pair("Conv2d", "stride", stride, 1)
         edges("Conv2d", padding)
-        self.stride, self.padding, self.algorithm = stride, padding, algorithm
-        fan_in = in_channels * kh * kw
-        self.weight = _parameter((out_channels, in_channels, kh, kw), fan_in)
+        self.stride, self.padding, self.algorithm, self.groups = stride, padding, algorithm, groups
+        fan_in = in_channels // groups * kh * kw
+        self.weight = _parameter((out_channels, in_channels // groups, kh, kw), fan_in)
         self.bias = _parameter((out_channels,), fan_in) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:
         return ops.conv2d(x, self.weight, self.bias, stride=self.stride, padding=self.padding,
-                          algorithm=self.algorithm)
+                          algorithm=self.algorithm, groups=self.groups)
 
     def extra_repr(self) -> str:
         m, c, kh, kw = self.weight.shape
-        return (f"{c}, {m}, kernel_size=({kh}, {kw}), stride={self.stride}, padding={self.padding}"
-                + ", bias=False" * (self.bias is None))
+        return (f"{c * self.groups}, {m}, kernel_size=({kh}, {kw}), stride={self.stride}, padding={self.padding}"
+                + f", groups={self.groups}" * (self.groups > 1) + ", bias=False" * (self.bias is None))
 
 
 class Linear(Module):
@@ -182,19 +185,3 @@ class Flatten(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return ops.flatten(x, self.start)
-
-
-class Dropout(Module):
-    """`ops.dropout` while training, nothing in evaluation. Raises ValueError where p is not in [0, 1)."""
-
-    def __init__(self, p: float = 0.5):
-        super().__init__()
-        if not 0 <= p < 1:
-            raise ValueError(f"Dropout: p is {p!r} but must be in [0, 1)")
-        self.p = p
-
-    def forward(self, x: Tensor) -> Tensor:
-        return ops.dropout(x, self.p) if self.training else x
-
-    def extra_repr(self) -> str:
-        return f"p={self.p}"

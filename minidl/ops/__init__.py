@@ -9,6 +9,7 @@ from .basic import *
 from .conv import *
 from .linear import *
 from .loss import *
+from .norm import *
 from .pool import *
 from .primitives import ACTIVATIONS as ACTIVATIONS
 from .select import *

@@ -66,7 +66,7 @@ def test_facts_of_a_primitive_fit_each_other() -> None:
 
 # ---------------------------------------------------------------- rooms
 TOOLS = ("numpy", "minidl/mode", "minidl/tensor", "minidl/device", "minidl/rng", "minidl/ops")
-NAMES = ("basic", "shapes", "operators", "conv", "pool", "linear", "activation", "loss", "arrange", "select",
+NAMES = ("basic", "shapes", "operators", "conv", "pool", "linear", "activation", "norm", "loss", "arrange", "select",
          "statistics", "methods")
 FAMILIES = tuple(f"minidl/ops/{name}" for name in NAMES)
 # what all backends stand on
@@ -87,6 +87,7 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
     ("minidl/device", ("numpy", "cupy")),
     ("minidl/tensor", ("numpy", "minidl/mode", "minidl/device")),
     ("minidl/ops/geometry", ()),
+    ("minidl/ops/grouped", ("minidl/ops/geometry", "minidl/ops/primitives")),
     ("minidl/ops/own_conv", ("numpy", "minidl/ops/geometry")),
     ("minidl/ops/region", ()),
     ("minidl/ops/sources", ("numpy",)),
@@ -103,7 +104,7 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
                              "minidl/ops/cuda")),
     ("minidl/ops/_op", ("numpy", "minidl/mode", "minidl/tensor", "minidl/ops/_backend")),
     *((family, ("numpy", "minidl/mode", "minidl/tensor", "minidl/rng", "minidl/ops/_op", "minidl/ops/_backend",
-                "minidl/ops/geometry", "minidl/ops/primitives", *FAMILIES)) for family in FAMILIES),
+                "minidl/ops/geometry", "minidl/ops/grouped", "minidl/ops/primitives", *FAMILIES)) for family in FAMILIES),
     ("minidl/ops/__init__", ("minidl/ops/_op", "minidl/ops/_backend", "minidl/ops/primitives", *FAMILIES)),
     ("minidl/compiler", ("numpy", "cupy", "minidl/mode", "minidl/device", "minidl/tensor", "minidl/ops/primitives",
                          "minidl/ops/region", "minidl/compiler")),
@@ -255,7 +256,8 @@ def touched(body: ast.FunctionDef) -> list[str]:
             operands = [node.left, *node.comparators]
         elif isinstance(node, ast.Subscript) and ast.unparse(node.value) != several:
             operands = [node.value]
-        elif isinstance(node, ast.Call) and not is_primitive(node) and ast.unparse(node.func) not in SHAPE_READERS:
+        elif (isinstance(node, ast.Call) and not is_primitive(node)
+              and ast.unparse(node.func) not in (*SHAPE_READERS, *SHARED_BODIES)):
             operands = [*node.args, *[keyword.value for keyword in node.keywords]]
         if any(map(array, operands)):
             found.append(ast.unparse(node))
@@ -263,10 +265,14 @@ def touched(body: ast.FunctionDef) -> list[str]:
 
 
 OP_BODIES = {f"{module}:{body.name}": body for module, tree in SOURCES.items() for body in op_bodies(tree)}
+SHARED_BODIES = {body.name: body for module, tree in SOURCES.items() if within(module, "minidl/ops/grouped")
+                 for body in ast.walk(tree) if isinstance(body, ast.FunctionDef) and body.args.args[0].arg == "k"}
+OP_BODIES |= SHARED_BODIES                 # parts of bodies, which are handed k and the arrays
 
 
 def test_all_op_bodies_were_read() -> None:
-    assert {name.rsplit(":", 1)[1].strip("_") for name in OP_BODIES} == set(ops.OPS)
+    assert {name.rsplit(":", 1)[-1].strip("_") for name in OP_BODIES} == {*ops.OPS, *SHARED_BODIES}
+    assert list(SHARED_BODIES) == ["grouped"]
 
 
 @pytest.mark.parametrize("name", OP_BODIES)

@@ -361,6 +361,26 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
        for padding in (-1, 0.5, (1, 2, 3), ((1, 2, 3), 1), [1, 1], ((0, -1), (0, 0)), "same")},
     "conv algorithm": (lambda: conv(algorithm="fast"), ValueError,
                        "conv2d: algorithm 'fast' is not one of direct, unroll, gemm, auto on the cpu"),
+    **{f"conv groups {groups}": (lambda groups=groups: conv(groups=groups), ValueError,  # type: ignore[misc]
+                                 f"conv2d: groups is {re.escape(repr(groups))} but must be an int of at least 1")
+       for groups in (0, -1, 2.0, "2", None)},
+    "conv groups axes": (lambda: ops.conv2d(zeros(3, 8, 8), zeros(2, 3, 3, 3), groups=3), ValueError,
+                         r"conv2d: x has shape \(3, 8, 8\) and w has shape \(2, 3, 3, 3\) but both must have 4 axes"),
+    **{f"conv groups of {c}, {m}, {own}": (
+        lambda c=c, m=m, own=own: ops.conv2d(zeros(1, c, 8, 8), zeros(m, own, 3, 3), groups=2),  # type: ignore[misc]
+        ValueError, rf"conv2d: groups is 2 but x \(1, {c}, 8, 8\) has {c} channels and w \({m}, {own}, 3, 3\) has {m} "
+        rf"filters of {own}; groups must divide channels and filters, and w must have the channels of one group")
+       for c, m, own in ((3, 4, 1), (4, 3, 2), (4, 4, 4))},
+    "conv groups bias": (lambda: ops.conv2d(zeros(1, 4, 8, 8), zeros(4, 2, 3, 3), zeros(6), groups=2), ValueError,
+                         r"conv2d: b has shape \(6,\) but w has 4 filters; b must have shape \(4,\)"),
+    "conv groups empty": (lambda: ops.conv2d(zeros(1, 0, 8, 8), zeros(4, 0, 3, 3), groups=2), ValueError,
+                          r"conv2d: x \(1, 0, 8, 8\) and w \(4, 0, 3, 3\) must have at least 1 channel"),
+    "response axes": (lambda: ops.local_response_norm(zeros(3, 8), 5), ValueError,
+                      r"local_response_norm: x has shape \(3, 8\) but must be \(n,c,...\), 3 axes or more; see "
+                      r".reshape\(\)"),
+    "response size": (lambda: ops.local_response_norm(zeros(1, 3, 8), 0), ValueError,
+                      r"local_response_norm: size is 0 but must be an int or a pair of ints \(height, width\), each at "
+                      r"least 1"),
     "pool axes": (lambda: ops.max_pool2d(zeros(8, 8), size=2), ValueError,
                   r"max_pool2d: x has shape \(8, 8\) but must have 4 axes \(n,c,h,w\); see .reshape\(\)"),
     "pool size": (lambda: ops.avg_pool2d(zeros(1, 1, 8, 8), size=0), ValueError,

@@ -327,6 +327,24 @@ def conv2d(algorithm: str) -> Callable[[Rng], Trial]:
     return trial
 
 
+def groups(rng: Rng) -> Trial:
+    """As many groups as channels at times: then each filter reads one."""
+    kernel, (n, c, h, w), options = window(rng, lambda k: 3)
+    count, m = int(rng.integers(2, 5)), size(rng, 3)
+    own = pick(rng, [1, c])
+    return Trial((normal(rng, (n, own * count, h, w)), normal(rng, (m * count, own, *kernel)), normal(rng, (m * count,))),
+                 lambda *xwb: ops.conv2d(*xwb, groups=count, **options),
+                 lambda x, *wb: F.conv2d(padded(x, options["padding"]), *wb, stride=options["stride"], groups=count),
+                 {"groups": count, **options})
+
+
+def responses(rng: Rng) -> Trial:
+    shape = tuple(size(rng, 5) for _ in range(int(rng.integers(3, 6))))
+    numbers = size(rng, 7), *(float(v) for v in rng.uniform(0.2, 2, 3))
+    return Trial((normal(rng, shape),), lambda x: ops.local_response_norm(x, *numbers),
+                 lambda x: F.local_response_norm(x, *numbers), {"numbers": numbers})
+
+
 def native_padding(padding: Any, kernel: tuple[int, int]) -> tuple[int, int] | None:
     """The padding as PyTorch's poolings take it, where they do."""
     top, bottom, left, right = edges(padding)
@@ -396,6 +414,8 @@ TRIALS: dict[str, tuple[int, Callable[[Rng], Trial]]] = {
     "cross_entropy": (60, cross_entropy),
     "mse_loss": (60, mse_loss),
     **{f"conv2d {algorithm}": (200, conv2d(algorithm)) for algorithm in ALGORITHMS},
+    "conv2d groups": (200, groups),
+    "local_response_norm": (100, responses),
     "avg_pool2d": (300, pooling(ops.avg_pool2d, F.avg_pool2d, 0.0)),
     "max_pool2d": (300, pooling(ops.max_pool2d, F.max_pool2d, -np.inf)),
 }
