@@ -21,6 +21,6 @@ from .table import Summary, summary
 
 __all__ = [
     "RBF", "AvgPool2d", "Conv2d", "Dropout", "Flatten", "Linear", "LocalResponseNorm", "MaxPool2d", "Module",
-    "ModuleDict", "ModuleList", "Parameter", "ReLU", "ScaledTanh", "Sequential", "Sigmoid", "Softmax", "Subsample2d", "Summary",
-    "TableConv2d", "Tanh", "summary",
+    "ModuleDict", "ModuleList", "Parameter", "ReLU", "ScaledTanh", "Sequential", "Sigmoid", "Softmax", "Subsample2d",
+    "Summary", "TableConv2d", "Tanh", "summary",
 ]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..tensor import Tensor
 from .geometry import Padding, Pair, conv_geometry
-from .primitives import Array
 
 
-def grouped(k: Any, x: Array, w: Array, b: Array | None, *, groups: int, stride: Pair, padding: Padding,
-            algorithm: str) -> tuple[Array, Any]:
+def grouped(k: Any, x: Tensor, w: Tensor, b: Tensor | None, *, groups: int, stride: Pair, padding: Padding,
+            algorithm: str) -> tuple[Tensor, Any]:
     """The body of conv2d for several groups: a convolution per group, whose maps are joined.
 
     Raises ValueError where groups divides the channels or the filters with a rest, or w has not a group's channels.
@@ -29,7 +29,7 @@ def grouped(k: Any, x: Array, w: Array, b: Array | None, *, groups: int, stride:
     xs, ws = [k.getitem(x, part) for part in channels], [k.getitem(w, part) for part in maps]
     bs = [None if b is None else k.getitem(b, part) for part in maps]
 
-    def backward(gy: Array, need: Any) -> tuple[Array | None, ...]:
+    def backward(gy: Tensor, need: tuple[bool, ...]) -> tuple[Tensor | None, ...]:
         gys = [k.getitem(gy, (slice(None), part)) for part in maps]
         return (k.concatenate(tuple(k.conv2d_grad_x(*both, g) for both in zip(gys, ws, strict=True)), 1)
                 if need[0] else None,

@@ -87,7 +87,7 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
     ("minidl/device", ("numpy", "cupy")),
     ("minidl/tensor", ("numpy", "minidl/mode", "minidl/device")),
     ("minidl/ops/geometry", ()),
-    ("minidl/ops/grouped", ("minidl/ops/geometry", "minidl/ops/primitives")),
+    ("minidl/ops/grouped", ("minidl/tensor", "minidl/ops/geometry")),
     ("minidl/ops/own_conv", ("numpy", "minidl/ops/geometry")),
     ("minidl/ops/region", ()),
     ("minidl/ops/sources", ("numpy",)),
@@ -104,7 +104,8 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
                              "minidl/ops/cuda")),
     ("minidl/ops/_op", ("numpy", "minidl/mode", "minidl/tensor", "minidl/ops/_backend")),
     *((family, ("numpy", "minidl/mode", "minidl/tensor", "minidl/rng", "minidl/ops/_op", "minidl/ops/_backend",
-                "minidl/ops/geometry", "minidl/ops/grouped", "minidl/ops/primitives", *FAMILIES)) for family in FAMILIES),
+                "minidl/ops/geometry", "minidl/ops/grouped", "minidl/ops/primitives", *FAMILIES))
+      for family in FAMILIES),
     ("minidl/ops/__init__", ("minidl/ops/_op", "minidl/ops/_backend", "minidl/ops/primitives", *FAMILIES)),
     ("minidl/compiler", ("numpy", "cupy", "minidl/mode", "minidl/device", "minidl/tensor", "minidl/ops/primitives",
                          "minidl/ops/region", "minidl/compiler")),

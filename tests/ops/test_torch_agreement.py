@@ -330,9 +330,9 @@ def conv2d(algorithm: str) -> Callable[[Rng], Trial]:
 def groups(rng: Rng) -> Trial:
     """As many groups as channels at times: then each filter reads one."""
     kernel, (n, c, h, w), options = window(rng, lambda k: 3)
-    count, m = int(rng.integers(2, 5)), size(rng, 3)
-    own = pick(rng, [1, c])
-    return Trial((normal(rng, (n, own * count, h, w)), normal(rng, (m * count, own, *kernel)), normal(rng, (m * count,))),
+    count, own = int(rng.integers(2, 5)), pick(rng, [1, c])
+    maps = size(rng, 3) * count
+    return Trial((normal(rng, (n, own * count, h, w)), normal(rng, (maps, own, *kernel)), normal(rng, (maps,))),
                  lambda *xwb: ops.conv2d(*xwb, groups=count, **options),
                  lambda x, *wb: F.conv2d(padded(x, options["padding"]), *wb, stride=options["stride"], groups=count),
                  {"groups": count, **options})
