@@ -32,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))   # minidl and zoo 
 import machine
 import results
 from results import Result
-from train_step import CHANNELS, PEERS, names, parser, positive, publish, random_batches, set_precision
+from train_step import MODELS, PEERS, names, parser, positive, publish, random_batches, set_precision
 
 FOLDERS = ("CUPY_CACHE_DIR", "MINIDL_CACHE", "CUDA_CACHE_PATH")
 CACHES = ("empty", "filled")
@@ -133,7 +133,7 @@ def report(several: Sequence[Result]) -> list[str]:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    flags = parser(__doc__, CHANNELS)
+    flags = parser(__doc__, MODELS)
     flags.add_argument("--peers", type=names(KINDS), default="", help="beside minidl, separated by commas")
     flags.add_argument("--batch-size", type=positive, default=128)
     flags.add_argument("--repeats", type=positive, default=5, help="counted rounds")

@@ -27,12 +27,26 @@ def krizhevsky2009() -> nn.Module:
         output=nn.Linear(64 * 8 * 8, 10)))
 
 
-NETS = {"lenet5": lenet5, "krizhevsky2009": krizhevsky2009}
+def alexnet(width: int = 96, hidden: int = 4096) -> nn.Module:
+    more, most = width * 8 // 3, width * 4
+    norm1, norm2 = (nn.LocalResponseNorm(5, alpha=5 * 1e-4, beta=0.75, k=2.0) for _ in range(2))
+    return nn.Sequential(OrderedDict(
+        conv1=nn.Conv2d(3, width, 11, stride=4, padding=2), act1=nn.ReLU(), norm1=norm1, pool1=nn.MaxPool2d(3, 2),
+        conv2=nn.Conv2d(width, more, 5, padding=2, groups=2), act2=nn.ReLU(), norm2=norm2, pool2=nn.MaxPool2d(3, 2),
+        conv3=nn.Conv2d(more, most, 3, padding=1), act3=nn.ReLU(),
+        conv4=nn.Conv2d(most, most, 3, padding=1, groups=2), act4=nn.ReLU(),
+        conv5=nn.Conv2d(most, more, 3, padding=1, groups=2), act5=nn.ReLU(), pool5=nn.MaxPool2d(3, 2),
+        flatten=nn.Flatten(), fc6=nn.Linear(more * 36, hidden), act6=nn.ReLU(), dropout6=nn.Dropout(),
+        fc7=nn.Linear(hidden, hidden), act7=nn.ReLU(), dropout7=nn.Dropout(),
+        output=nn.Linear(hidden, 10)))
 
 
-def build(name: str, state: dict | None = None, dtype: torch.dtype = torch.float32) -> nn.Module:
+NETS = {"lenet5": lenet5, "krizhevsky2009": krizhevsky2009, "alexnet": alexnet}
+
+
+def build(name: str, state: dict | None = None, dtype: torch.dtype = torch.float32, **options: int) -> nn.Module:
     """A net of NETS, with the parameters of a minidl `state_dict()` where one is given."""
-    net = NETS[name]().to(dtype)
+    net = NETS[name](**options).to(dtype)
     if state is not None:
         net.load_state_dict({path: torch.tensor(values) for path, values in state.items()})
     return net

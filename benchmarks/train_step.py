@@ -7,7 +7,8 @@ A step is zero_grad, forward, cross-entropy, backward and an update of SGD with 
 that are on the device already; tf32 is allowed to all peers or to none. Where ours is 3xtf32, which the peers do
 not have, theirs is fp32, and their rows say so. minidl-compiled is `minidl.compile`, minidl-fit the same as `fit`
 and train.py run it (the step itself picks its batch among bytes on the device, scales them, and adds up loss and
-right answers; after each 51,200 images an epoch ends), torch-graph a CUDA graph of PyTorch's whole step, jax a
+right answers; after each 51,200 images, or a GiB of them, an epoch ends), torch-graph a CUDA graph of PyTorch's whole
+step, jax a
 jitted `lax.scan` over the steps between two readings of the clock, which picks its batch on the device, too. The peers
 take turns (A B, then B A, ...), so that whatever else the machine does meets all of them; each turn starts with a
 step that is not counted. Reported are the median of all counted steps, the smallest and the largest median of a
@@ -41,10 +42,11 @@ import results
 from results import Result, digits
 
 LR, MOMENTUM = 0.01, 0.9
-CHANNELS = {"lenet5": 1, "krizhevsky2009": 3}                  # the models, and the channels of their images
+MODELS = {"lenet5": None, "krizhevsky2009": None, "alexnet": None}
 IN_A_ROW = {"cpu": 1, "cuda": 100}                             # steps between two readings of the clock
 BATCHES = 4                                                    # taken in turn: no step finds its images cached
 EPOCH = 51_200                                                 # images of an epoch of minidl-fit, at least 4 batches
+MAX_BYTES = 1 << 30                                            # of these images, which lie on the device
 
 PRECISIONS = {"fp32": "fp32", "tf32": "tf32", "3xtf32": "fp32"}    # ours, and what the peers use beside it
 TURNS = ("net", "batch", "beside")                             # rows alike in these took turns; beside: our precision
@@ -77,9 +79,9 @@ def fit_step(model: str, batches: Sequence[Batch], device: str) -> Steps:
     from minidl import Tensor, data, optim, zoo
     from minidl.training import RunningMetrics, compiled_step
 
-    rng, size, channels = np.random.default_rng(0), len(batches[0][1]), CHANNELS[model]
-    count = size * max(BATCHES, EPOCH // size)
-    source = data.Dataset("random", "train", rng.integers(0, 256, (count, channels, 32, 32), np.uint8),
+    rng, size, shape = np.random.default_rng(0), len(batches[0][1]), image_shape(model)
+    channels, count = shape[0], size * max(BATCHES, min(EPOCH, MAX_BYTES // math.prod(shape)) // size)
+    source = data.Dataset("random", "train", rng.integers(0, 256, (count, *shape), np.uint8),
                           rng.integers(0, 10, count))
     taken = data.DeviceBatches(data.DataLoader(source, size, mean=[0.5] * channels, std=[0.3] * channels,
                                                device=device))
@@ -161,8 +163,16 @@ def random_batches(model: str, size: int) -> list[Batch]:
     import numpy as np
 
     rng = np.random.default_rng(0)
-    return [(rng.standard_normal((size, CHANNELS[model], 32, 32), dtype=np.float32), rng.integers(0, 10, size))
+    return [(rng.standard_normal((size, *image_shape(model)), dtype=np.float32), rng.integers(0, 10, size))
             for _ in range(BATCHES)]
+
+
+def image_shape(model: str) -> tuple[int, int, int]:
+    """(c,h,w) of the images that a model of the zoo reads."""
+    from minidl import zoo
+
+    known = zoo.MODELS[model]
+    return known.in_channels, known.image_size, known.image_size
 
 
 def seconds(steps: Steps, device: str, in_a_row: int) -> float:
@@ -326,7 +336,7 @@ def parser(description: str | None, models: dict[str, Any]) -> argparse.Argument
     flags = argparse.ArgumentParser(description=(description or "").split("\n\n")[0],
                                     formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     flags.add_argument("--device", choices=list(IN_A_ROW), default="cpu")
-    flags.add_argument("--models", type=names(models), default=",".join(models))
+    flags.add_argument("--models", type=names(models), default="lenet5,krizhevsky2009")
     flags.add_argument("--threads", type=positive, default=os.cpu_count() or 1, help="for every peer")
     flags.add_argument("--json", type=Path, metavar="FILE", help="keep what was measured, for render.py")
     return flags
@@ -350,7 +360,7 @@ def publish(measure: Callable[[argparse.Namespace, list[str]], Result],
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    flags = parser(__doc__, CHANNELS)
+    flags = parser(__doc__, MODELS)
     add_precision(flags)
     flags.add_argument("--peers", type=names(PEERS), default="torch", help="beside minidl, separated by commas")
     flags.add_argument("--batch-size", type=sizes, default="128", help="one or more, separated by commas")

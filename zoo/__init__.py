@@ -1,6 +1,6 @@
 """The model zoo: one file a model with its layers and the recipe its paper trained it by.
 
-Every model takes images (n, c, 32, 32) and answers with logits (n, classes).
+Every model takes images (n, c, size, size), of its own `image_size`, and answers with logits (n, classes).
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from typing import Any
 
 from minidl import nn
 
-from . import krizhevsky2009, lenet5, mlp, perceptron
+from . import alexnet, krizhevsky2009, lenet5, mlp, perceptron
 from .recipe import Model, Recipe
 
 MODELS: dict[str, Model] = {model.name: model for model in
-                            (lenet5.MODEL, krizhevsky2009.MODEL, mlp.MODEL, perceptron.MODEL)}
+                            (lenet5.MODEL, krizhevsky2009.MODEL, alexnet.MODEL, mlp.MODEL, perceptron.MODEL)}
 
 
 def build(name: str, **options: Any) -> nn.Module:

@@ -30,7 +30,8 @@ class Recipe:
 class Model:
     """A zoo entry: name, one line about it, its layers as a function of options, and its recipe.
 
-    of_options: recipes that replace it where the option of their name is True.
+    of_options: recipes that replace it where the option of their name is True. image_size: rows and columns of the
+    images that it reads; smaller ones are padded.
     """
 
     name: str
@@ -38,6 +39,13 @@ class Model:
     layers: Callable[..., nn.Module]
     recipe: Recipe
     of_options: Mapping[str, Recipe] = field(default_factory=dict)
+    image_size: int = 32
+
+    @property
+    def in_channels(self) -> int:
+        """The channels of its images, if no option says otherwise: 3, or 1 for grey ones."""
+        default: int = inspect.signature(self.layers).parameters["in_channels"].default
+        return default
 
     def recipe_for(self, **options: Any) -> Recipe:
         """The recipe of the model that `build` makes of these options."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 
+import numpy as np
+
 from minidl.data import DATASETS, load
 from minidl.data.catalog import SPECS
-from minidl.data.datasets import SYNTHETIC_SIZES
+from minidl.data.datasets import SYNTHETIC
 
 from .common import Parser, complain, run, say
 
@@ -36,7 +38,7 @@ def command(args: argparse.Namespace) -> int:
         if args.action == "fetch" and not found:
             complain(f"error: {told}")
         else:
-            say(f"{name:17} {told}")
+            say(f"{name:20} {told}")
         status = status or int(bool(args.names) and not found)
     return status
 
@@ -47,8 +49,11 @@ def state(name: str, data_dir: str | None = None, download: bool = False) -> tup
     >>> state("synthetic-digits")
     (True, '12,000 images (1,28,28), 10 classes, generated')
     """
+    if name in SYNTHETIC:
+        draw, classes, sizes = SYNTHETIC[name]
+        return True, _told(sum(sizes.values()), draw("test", 1)[0], len(classes), "generated")
     try:
-        splits = [load(name, split, data_dir, download=download) for split in SYNTHETIC_SIZES]
+        splits = [load(name, split, data_dir, download=download) for split in ("train", "test")]
     except FileNotFoundError as error:
         if download or data_dir:
             return False, str(error)
@@ -56,6 +61,9 @@ def state(name: str, data_dir: str | None = None, download: bool = False) -> tup
         return False, f"not found; minidl data fetch {name} downloads it ({size / 1e6:.1f} MB)"
     except (ValueError, OSError) as error:
         return False, f"damaged: {error}"
-    shape = ",".join(map(str, splits[0].images.shape[1:]))
-    source = "generated" if name not in SPECS else f"checksums right, in {' and '.join({s.source: 0 for s in splits})}"
-    return True, f"{sum(map(len, splits)):,} images ({shape}), {len(splits[0].classes)} classes, {source}"
+    return True, _told(sum(map(len, splits)), splits[0].images, len(splits[0].classes),
+                       f"checksums right, in {' and '.join({s.source: 0 for s in splits})}")
+
+
+def _told(count: int, images: np.ndarray, classes: int, source: str) -> str:
+    return f"{count:,} images ({','.join(map(str, images.shape[1:]))}), {classes} classes, {source}"

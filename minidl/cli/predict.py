@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 
 import minidl
-from minidl import data, device, ops
+from minidl import data, device, ops, zoo
 
 from .common import Parser, complain, run, say
-from .train import IMAGE_SIZE
 
 COLOURS = {1: "L", 3: "RGB"}               # Pillow's names
 BRIGHT = 64                                # a border this much brighter than the training images' mean is pointed out
@@ -22,7 +21,8 @@ def main(argv: list[str] | None = None, prog: str = "minidl predict") -> int:
     """Run with these arguments; returns the exit status."""
     parser = Parser(prog=prog, description="Print the classes that a net gives to pictures, with their probabilities.",
                     epilog="Each picture is turned as its EXIF data say, put on white where it is transparent, made "
-                    "grey or RGB and resized as the net was trained, and normalised as the weights file says. "
+                    "grey or RGB, cut to its middle where it is not square and resized as the net was trained, and "
+                    "normalised as the weights file says. "
                     "Needs the extra image.")
     parser.add_argument("pictures", nargs="+", metavar="PICTURE", help="PNG, JPEG or what else Pillow reads")
     parser.add_argument("--weights", required=True, metavar="FILE", help="a weights.h5 of minidl train")
@@ -43,13 +43,15 @@ def command(args: argparse.Namespace) -> None:
                          "train does")
     if args.top < 1:
         raise ValueError(f"--top is {args.top} but must be at least 1")
-    channels, size = len(preprocessing["mean"]), IMAGE_SIZE - 2 * preprocessing["padding"]
+    net = minidl.load(args.weights)
+    channels = len(preprocessing["mean"])
+    size = zoo.MODELS[metadata["model"]].image_size - 2 * preprocessing["padding"]
     read = [picture(path, channels, size) for path in args.pictures]
     pixels = np.stack([255 - image if args.invert else image for image, _ in read])
     where = device.resolve(args.device)
     ((images, _),) = data.DataLoader(data.Dataset("pictures", "test", pixels, np.zeros(len(pixels), np.int64)),
                                      len(pixels), shuffle=False, device=where, **preprocessing)
-    net = minidl.load(args.weights).eval().to(where)
+    net.eval().to(where)
     with minidl.no_grad():
         outputs = net(minidl.Tensor(images))
         logits = net.or_none(outputs) if hasattr(net, "or_none") else outputs
@@ -99,8 +101,8 @@ def picture(path: str | Path, channels: int, size: int) -> tuple[np.ndarray, str
         whole = Image.alpha_composite(Image.new("RGBA", whole.size, "white"), whole)
         done.append("on white")
     whole = whole.convert(COLOURS[channels])
-    if whole.size != (size, size):
-        done.append(f"{'stretched' if whole.width != whole.height else 'resized'} to {size}x{size}")
-        whole = whole.resize((size, size), Image.Resampling.BILINEAR)
+    if whole.size != (size, size):         # as data.from_folder does it
+        done.append(f"{'cut to its middle and ' * (whole.width != whole.height)}resized to {size}x{size}")
+        whole = ImageOps.fit(whole, (size, size), Image.Resampling.BILINEAR)
     done.append("grey" if channels == 1 else "RGB")
     return np.asarray(whole).reshape(size, size, channels).transpose(2, 0, 1), ", ".join(done)

@@ -8,7 +8,6 @@ import minidl
 from minidl import nn, zoo
 
 from .common import Parser, add_option, run, say
-from .train import IMAGE_SIZE
 
 
 def shape(text: str) -> tuple[int, ...]:
@@ -42,4 +41,5 @@ def command(args: argparse.Namespace) -> None:
         net = minidl.load(args.weights)
     else:
         net = zoo.build(args.model, **{**({"in_channels": args.input[0]} if args.input else {}), **args.option})
-    say(str(nn.summary(net, args.input or (net.model_args["in_channels"], IMAGE_SIZE, IMAGE_SIZE))))
+    size = zoo.MODELS[net.model_name].image_size
+    say(str(nn.summary(net, args.input or (net.model_args["in_channels"], size, size))))

@@ -23,12 +23,11 @@ import numpy as np
 import minidl
 from minidl import data, device, nn, ops, optim, zoo
 from minidl.ops.cpu import parallel
-from minidl.training import Interrupted, RunFolder, evaluate, fit, machine, read_config
+from minidl.training import Interrupted, RunFolder, evaluate, fit, machine, read_config, top_k_accuracy
 from minidl.weights import read_metadata
 
 from .common import Parser, add_option, complain, interrupted, plugin, say, typed
 
-IMAGE_SIZE = 32                            # every zoo model reads 32x32; smaller images are padded to it
 OF_ONE_CALL = ("config", "debug", "eval", "list_models", "no_progress", "output_dir", "resume")      # no settings
 FREE = ("data_dir", "plugin", "save_every", "tensorboard", "threads")      # may differ when a run goes on
 
@@ -46,6 +45,15 @@ def number(kind: type, least: float, what: str) -> Any:
     return parse
 
 
+def source(text: str) -> str:
+    """An argparse type: "auto", a data set's name, or a folder's path, made absolute."""
+    if text in ("auto", *data.DATASETS):
+        return text
+    if not Path(text).expanduser().is_dir():
+        raise argparse.ArgumentTypeError(f"{text!r} is not one of auto, {', '.join(data.DATASETS)}, nor a folder")
+    return str(Path(text).expanduser().resolve())
+
+
 def parser(prog: str = "train.py") -> Parser:
     """The flags."""
     p = Parser(prog=prog, description="Train a model of the zoo and write a run folder.",
@@ -54,9 +62,10 @@ def parser(prog: str = "train.py") -> Parser:
     real = number(float, 0, "a number")
     p.add_argument("--model", default="lenet5", choices=zoo.MODELS, help="which net (default: %(default)s)")
     add_option(p)
-    p.add_argument("--data", default="auto", choices=["auto", *data.DATASETS],
-                   help="which images; auto: the recipe's, or without --data-dir generated ones where they "
-                        "cannot be had")
+    p.add_argument("--data", default="auto", type=source, metavar="NAME",
+                   help=f"which images: {', '.join(data.DATASETS)}, or a folder of pictures that has a folder for each "
+                        "class, or train and test (or val) with these (needs the extra image); auto: the recipe's, or "
+                        "without --data-dir generated ones where they cannot be had")
     p.add_argument("--data-dir", metavar="DIR", help="where data sets lie (default: $MINIDL_DATA, ./data, "
                    "torchvision's and Keras's folders, the user's cache; else they are downloaded)")
     p.add_argument("--device", default="auto", choices=device.DEVICES, help="(default: %(default)s)")
@@ -89,6 +98,8 @@ def parser(prog: str = "train.py") -> Parser:
                    "that after each epoch")
     p.add_argument("--threads", type=positive, metavar="N", help="CPU threads (default: $MINIDL_NUM_THREADS, or all "
                    "cores)")
+    p.add_argument("--top-k", type=positive, metavar="K", help="also tell how often the label is among the K likeliest "
+                   "classes")
     p.add_argument("--tensorboard", action=argparse.BooleanOptionalAction, default=False,
                    help="write the metrics for TensorBoard, too (extra tensorboard)")
     p.add_argument("--list-models", action="store_true", help="name the models and their recipes, and stop")
@@ -159,17 +170,25 @@ def with_recipe(args: argparse.Namespace) -> argparse.Namespace:
 
 def load_data(args: argparse.Namespace) -> tuple[data.Dataset, data.Dataset, str | None]:
     """Both splits, and the warning where generated images stand in for the recipe's."""
-    train, test, note = data.resolve(args.data, zoo.MODELS[args.model].recipe_for(**args.option).data,
-                                     args.data_dir)
+    model = zoo.MODELS[args.model]
+    if args.data in ("auto", *data.DATASETS):
+        train, test, note = data.resolve(args.data, model.recipe_for(**args.option).data, args.data_dir)
+    else:
+        train, test = data.train_and_test(args.data, model.image_size, channels=model.in_channels, seed=args.seed)
+        note = None
     if note:
         complain(f"warning: {note}")
+    if train.images.shape[2] > model.image_size:
+        raise ValueError(f"--data {train.name} has images of {train.images.shape[2]}x{train.images.shape[3]}, but "
+                         f"--model {args.model} reads {model.image_size}x{model.image_size}; use another of both")
     return train.first(args.limit_train), test.first(args.limit_test), note
 
 
-def preprocessing_of(train: data.Dataset) -> dict[str, Any]:
-    """How images become what a net reads: normalised by the training set's statistics, padded to the zoo's size."""
+def preprocessing_of(args: argparse.Namespace, train: data.Dataset) -> dict[str, Any]:
+    """How images become what a net reads: normalised by the training set's statistics, padded to the model's size."""
     mean, std = data.channel_statistics(train)
-    return {"mean": mean.tolist(), "std": std.tolist(), "padding": (IMAGE_SIZE - train.images.shape[2]) // 2}
+    return {"mean": mean.tolist(), "std": std.tolist(),
+            "padding": (zoo.MODELS[args.model].image_size - train.images.shape[2]) // 2}
 
 
 def loaders(args: argparse.Namespace, train: data.Dataset, test: data.Dataset, where: str,
@@ -194,13 +213,19 @@ def build(args: argparse.Namespace, train: data.Dataset, where: str, weights: st
         minidl.load(model, weights)
     model.to(where)
     with minidl.no_grad():
-        model(minidl.Tensor(np.zeros((1, train.images.shape[1], IMAGE_SIZE, IMAGE_SIZE), np.float32), device=where))
+        size = zoo.MODELS[args.model].image_size
+        model(minidl.Tensor(np.zeros((1, train.images.shape[1], size, size), np.float32), device=where))
     return model
 
 
 def loss_of(model: nn.Module) -> Callable[..., minidl.Tensor]:
     """The loss that a model brings, else the cross entropy."""
     return getattr(model, "loss", ops.cross_entropy)
+
+
+def metrics_of(args: argparse.Namespace) -> dict[str, Callable[..., minidl.Tensor]]:
+    """What is measured beside loss and accuracy."""
+    return {f"top{args.top_k}_accuracy": top_k_accuracy(args.top_k)} if args.top_k else {}
 
 
 def run(args: argparse.Namespace) -> None:
@@ -225,7 +250,7 @@ def run(args: argparse.Namespace) -> None:
     else:
         folder, weights = None, args.load
     model = build(args, train, where, weights)
-    preprocessing = preprocessing_of(train)
+    preprocessing = preprocessing_of(args, train)
     train_loader, test_loader = loaders(args, train, test, where, preprocessing)
     if folder is None:
         folder = (RunFolder(args.output_dir) if args.output_dir else
@@ -234,8 +259,9 @@ def run(args: argparse.Namespace) -> None:
     _warn_of_stretching(args, before.get("epochs", 0), folder)
     facts = {key: value for key, value in vars(args).items() if key not in OF_ONE_CALL or key == "output_dir"}
     folder.write_config({
-        **facts, "data": train.name, "data_asked": args.data, "data_source": train.source, "data_note": note,
-        "device": where, "train_images": len(train.labels), "test_images": len(test.labels),
+        **facts, "data": train.name if args.data == "auto" else args.data, "data_asked": args.data,
+        "data_source": train.source, "data_note": note, "device": where, "train_images": len(train.labels),
+        "test_images": len(test.labels),
         "minidl": minidl.__version__, "numpy": np.__version__, "python": platform.python_version(),
         "machine": machine(),
         **{key: before[key] for key in ("data_asked", "data_note", "output_dir") if key in before}})
@@ -256,7 +282,7 @@ def run(args: argparse.Namespace) -> None:
         history = fit(model, optimizer, train_loader, test_loader, epochs=args.epochs, schedule=schedule,
                       progress=not args.no_progress, say=say, callbacks=report, compiled=args.compile,
                       checkpoints=folder.path, save_every=args.save_every, resume=bool(args.resume),
-                      loss=loss_of(model))
+                      loss=loss_of(model), metrics=metrics_of(args))
         accuracy = (history[-1]["test_accuracy"] if history else
                     evaluate(model, test_loader, loss=loss_of(model))[1])
         minidl.save(model, folder.weights, preprocessing=preprocessing, classes=train.classes)
@@ -277,7 +303,7 @@ def look(args: argparse.Namespace, train: data.Dataset, test: data.Dataset, wher
     """Print how good weights are on the test set: those of --load, or of the run of --eval."""
     weights = Path(args.load if args.load else Path(args.eval) / "weights.h5")
     model = build(args, train, where, weights)
-    preprocessing = read_metadata(weights).get("preprocessing") or preprocessing_of(train)
+    preprocessing = read_metadata(weights).get("preprocessing") or preprocessing_of(args, train)
     loss, accuracy = evaluate(model, loaders(args, train, test, where, preprocessing)[1], loss=loss_of(model))
     say(f"{args.model} on {test.name}: test accuracy {100 * accuracy:.2f} %, test loss {loss:.4f}, "
         f"{len(test.labels)} images, weights {weights} ({where})")

@@ -2,10 +2,10 @@
 
 from .batches import DeviceBatches, own_batches
 from .datasets import DATASETS, Dataset, load, resolve
-from .folder import from_folder
+from .folder import from_folder, train_and_test
 from .images import Augment, channel_statistics
 from .loader import DataLoader
 from .sources import Subset, random_split
 
 __all__ = ["DATASETS", "Augment", "DataLoader", "Dataset", "DeviceBatches", "Subset", "channel_statistics",
-           "from_folder", "load", "own_batches", "random_split", "resolve"]
+           "from_folder", "load", "own_batches", "random_split", "resolve", "train_and_test"]

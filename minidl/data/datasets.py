@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,13 @@ Folder = str | os.PathLike[str]
 Source = tuple[Path, Callable[[Path, File], Content]]
 Generator = Callable[[str, int], tuple[np.ndarray, np.ndarray]]
 
-# Generated sets: how to draw a split, and its classes.
-SYNTHETIC: dict[str, tuple[Generator, tuple[str, ...]]] = {
-    "synthetic-digits": (synthetic_digits, tuple("0123456789")),
-    "synthetic-shapes": (synthetic_shapes, SHAPE_CLASSES),
-}
 SYNTHETIC_SIZES = {"train": 10_000, "test": 2_000}
+# Generated sets: how to draw a split, its classes, and how many images a split has.
+SYNTHETIC: dict[str, tuple[Generator, tuple[str, ...], dict[str, int]]] = {
+    "synthetic-digits": (synthetic_digits, tuple("0123456789"), SYNTHETIC_SIZES),
+    "synthetic-shapes": (synthetic_shapes, SHAPE_CLASSES, SYNTHETIC_SIZES),
+    "synthetic-shapes-224": (partial(synthetic_shapes, size=224), SHAPE_CLASSES, {"train": 2_000, "test": 400}),
+}
 
 DATASETS: tuple[str, ...] = (*SPECS, *SYNTHETIC)
 
@@ -105,8 +107,8 @@ def load(name: str, split: str, data_dir: Folder | None = None, *, download: boo
         raise ValueError(f"data: split {split!r} is not one of {', '.join(SYNTHETIC_SIZES)}")
     roots = _roots(name, data_dir)
     if name in SYNTHETIC:
-        draw, classes = SYNTHETIC[name]
-        return Dataset(name, split, *draw(split, SYNTHETIC_SIZES[split]), classes, "generated")
+        draw, classes, sizes = SYNTHETIC[name]
+        return Dataset(name, split, *draw(split, sizes[split]), classes, "generated")
     spec = SPECS[name]
     refused: list[str] = []
     found = _find(spec, split, roots, refused)

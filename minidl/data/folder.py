@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from .datasets import Dataset, Folder
+from .sources import random_split
 
 FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".bmp": "BMP", ".gif": "GIF", ".webp": "WEBP", ".ppm": "PPM",
            ".pgm": "PPM", ".tif": "TIFF", ".tiff": "TIFF"}
@@ -45,6 +47,37 @@ def from_folder(path: Folder, size: int | tuple[int, int], *, channels: int = 3,
             images[i] = image
     labels = np.repeat(np.arange(len(files)), [len(found) for found in files.values()])
     return Dataset(root.name, split, images, labels, tuple(files), str(root))
+
+
+def train_and_test(path: Folder, size: int | tuple[int, int], *, channels: int = 3,
+                   seed: int = 0) -> tuple[Dataset, Dataset]:
+    """(train, test) of pictures of one's own, both in an order that the seed decides.
+
+    They are path/train/<class>/ and path/test/<class>/ or path/val/<class>/, where there is a train; else one picture
+    of five of path/<class>/, picked by the seed, is for the test. size, channels: as `from_folder` has them.
+
+    Raises what `from_folder` raises; FileNotFoundError for a train without a test, ValueError where their classes
+    differ and where a split would be empty.
+    """
+    root = Path(path).expanduser()
+    if (root / "train").is_dir():
+        other = next((root / name for name in ("test", "val") if (root / name).is_dir()), None)
+        if other is None:
+            raise FileNotFoundError(f"train_and_test: {root} has a folder train but neither test nor val; make one, "
+                                    "with a folder for each class")
+        both = [from_folder(folder, size, channels=channels) for folder in (root / "train", other)]
+        if both[0].classes != both[1].classes:
+            odd = sorted({*both[0].classes} ^ {*both[1].classes})
+            raise ValueError(f"train_and_test: {root / 'train'} and {other} have not the same classes ({odd[0]} is in "
+                             "one alone); give both the same folders")
+        both = [each for part in both for each in random_split(part, [1.0], seed=seed)]
+    else:
+        both = random_split(from_folder(root, size, channels=channels), [0.8, 0.2], seed=seed)
+    if not all(map(len, both)):
+        raise ValueError(f"train_and_test: {root} has {len(both[0]) + len(both[1])} pictures, too few for two splits; "
+                         "add some")
+    name = root.resolve().name
+    return replace(both[0], name=name, source=str(root)), replace(both[1], name=name, split="test", source=str(root))
 
 
 def _read(file: Path, size: tuple[int, int], mode: str) -> np.ndarray:

@@ -49,8 +49,8 @@ def sample(ranges: dict[str, tuple[float, float, int]], stream: str, start: int,
 def pixel_noise(shape: tuple[int, int, int], stream: str, start: int, count: int) -> Array:
     """Return noise of triangular distribution in (-1, 1) for `count` images of `shape`."""
     size = 2 * shape[0] * shape[1] * shape[2]  # the difference of two random bytes for each pixel
-    words = np.ascontiguousarray(random_words(stream, start, count, size // 8), dtype="<u8")
-    pairs = words.view(np.uint8).reshape(count, 2, *shape)
+    words = np.ascontiguousarray(random_words(stream, start, count, -(-size // 8)), dtype="<u8")
+    pairs = words.view(np.uint8)[:, :size].reshape(count, 2, *shape)
     return np.subtract(pairs[:, 0], pairs[:, 1], dtype=np.float32) / np.float32(256)
 
 
@@ -258,7 +258,7 @@ SHAPES: dict[str, Callable[[Array, Array], Array]] = {
 }
 SHAPE_CLASSES = tuple(SHAPES)
 
-SHAPE_IMAGE = (3, 32, 32)
+SHAPE_SIZE = 32  # pixels a side, in which all below is given
 BLOBS = 3
 SHAPE_RANGES = {
     "turn": (-0.15, 0.15, 1),  # tangent of half the angle: up to 17 degrees
@@ -296,12 +296,13 @@ def shape_distance(labels: Array, draw: dict[str, Array], x: Array, y: Array) ->
     return distance
 
 
-def synthetic_shapes(split: str, count: int, seed: int = 0) -> tuple[Array, Array]:
+def synthetic_shapes(split: str, count: int, seed: int = 0, size: int = SHAPE_SIZE) -> tuple[Array, Array]:
     """Draw one of ten shapes and patterns in random colours on a cluttered ground, in the format of CIFAR-10.
 
-    Returns images, uint8 (count,3,32,32), and labels, uint8 (count,), that index SHAPE_CLASSES. Colours are drawn
-    without regard to the class; in a third of the images the shape is darker than its ground. Order, prefixes and
-    errors are those of `synthetic_digits`.
+    Returns images, uint8 (count,3,size,size), and labels, uint8 (count,), that index SHAPE_CLASSES. Colours are drawn
+    without regard to the class; in a third of the images the shape is darker than its ground. Another size shows the
+    same scenes in more pixels, or fewer. Order, prefixes and errors are those of `synthetic_digits`; ValueError also
+    for a size below 1.
 
     >>> images, labels = synthetic_shapes("test", 10)
     >>> images.shape, images.dtype.name, SHAPE_CLASSES[3]
@@ -309,10 +310,13 @@ def synthetic_shapes(split: str, count: int, seed: int = 0) -> tuple[Array, Arra
     """
     stream = checked_stream("synthetic_shapes", split, count, seed)
     labels = shuffled_labels(f"{stream}/labels", count)
-    images = np.empty((count, *SHAPE_IMAGE), np.uint8)
-    _, h, w = SHAPE_IMAGE
-    x = np.arange(w, dtype=np.float32) - np.float32((w - 1) / 2)
-    y = (np.arange(h, dtype=np.float32) - np.float32((h - 1) / 2))[:, None]
+    if size < 1:
+        raise ValueError(f"synthetic_shapes: size must be 1 or more, got {size}")
+    image = (3, size, size)
+    images = np.empty((count, *image), np.uint8)
+    pixel = np.float32(SHAPE_SIZE / size)  # of the small images: places and sizes are theirs
+    x = (np.arange(size, dtype=np.float32) - np.float32((size - 1) / 2)) * pixel
+    y = x[:, None]
     for start, stop in chunks(count):
         n = stop - start
         wide = sample(SHAPE_RANGES, f"{stream}/scene", start, n)
@@ -322,10 +326,10 @@ def synthetic_shapes(split: str, count: int, seed: int = 0) -> tuple[Array, Arra
         for blob in range(BLOBS):
             bx, by = (draw["blob_centre"][:, 2 * blob + axis, None, None] for axis in (0, 1))
             blob_distance = disc(x - bx, y - by, draw["blob_radius"][:, blob, None, None])
-            canvas = paint(canvas, blob_distance, draw["blob_colour"][:, 3 * blob : 3 * blob + 3])
+            canvas = paint(canvas, blob_distance / pixel, draw["blob_colour"][:, 3 * blob : 3 * blob + 3])
         colour = draw["paper"] + draw["contrast"]
-        canvas = paint(canvas, shape_distance(labels[start:stop], draw, x, y), colour)
+        canvas = paint(canvas, shape_distance(labels[start:stop], draw, x, y) / pixel, colour)
         canvas = np.where(draw["negative"][:, :, None, None] > 0, 255 - canvas, canvas)
-        noise = pixel_noise(SHAPE_IMAGE, f"{stream}/noise", start, n)
+        noise = pixel_noise(image, f"{stream}/noise", start, n)
         images[start:stop] = to_bytes(canvas + SHAPE_NOISE * noise)
     return images, labels

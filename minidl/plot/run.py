@@ -105,13 +105,18 @@ def _stored_model(path: Path, notes: list[str]) -> nn.Module | None:
 def _stored_test(settings: dict[str, Any], path: Path, device: str, notes: list[str]) -> data.DataLoader | None:
     """The test set that a run's settings name, in batches as its weights file says; None, with a note, where it does
     not lie on this machine."""
-    known = weights.read_metadata(path).get("preprocessing") if path.exists() else None
-    if known is None or settings.get("data") not in data.DATASETS:
+    metadata = weights.read_metadata(path) if path.exists() else {}
+    known, name = metadata.get("preprocessing"), str(settings.get("data"))
+    if known is None or not (name in data.DATASETS or Path(name).is_dir()):
         notes.append("No test set was given, and the run does not say which it was and how its images were normalised.")
         return None
     try:
-        test = data.load(settings["data"], "test", settings.get("data_dir"), download=False)
-    except FileNotFoundError as error:
+        if name in data.DATASETS:
+            test = data.load(name, "test", settings.get("data_dir"), download=False)
+        else:
+            size = zoo.MODELS[metadata["model"]].image_size if metadata["model"] in zoo.MODELS else 0
+            _, test = data.train_and_test(name, size, channels=len(known["mean"]), seed=settings.get("seed", 0))
+    except (FileNotFoundError, ValueError, ImportError) as error:
         notes.append(f"The test set is not on this machine: {error}")
         return None
     return data.DataLoader(test.first(settings.get("limit_test")), 500, shuffle=False, device=device, **known)

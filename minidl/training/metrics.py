@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import ops
 from ..device import to_device
 from ..mode import mode, no_grad
 from ..ops._backend import backend_of
@@ -108,6 +109,26 @@ def are_classes(outputs: object, targets: object) -> bool:
 def right_answers(logits: Tensor, labels: Tensor | np.ndarray | list[int]) -> int:
     """How many of logits (n,classes) are largest at their label (n,)."""
     return int(np.sum(logits.argmax(axis=1).numpy() == Tensor(labels).numpy()))
+
+
+def top_k_accuracy(k: int) -> Function:
+    """A metric for `fit`: function(logits (n,classes), labels (n,)) -> the share of images whose label is among the k
+    largest (KSH 2012, section 1: k = 5). Where others are as large as the label's, it counts as behind them.
+
+    Raises ValueError for a k that is not an int of 1 up to one less than the classes.
+
+    >>> logits, labels = Tensor([[3.0, 2.0, 1.0], [3.0, 2.0, 1.0]]), Tensor([1, 2])
+    >>> top_k_accuracy(1)(logits, labels).item(), top_k_accuracy(2)(logits, labels).item()
+    (0.0, 0.5)
+    """
+    def top_k(logits: Tensor, labels: Tensor) -> Tensor:
+        if not isinstance(k, int) or not 1 <= k < logits.shape[1]:
+            raise ValueError(f"top_k_accuracy: k is {k!r} but must be an int from 1 to {logits.shape[1] - 1}, less than "
+                             f"the {logits.shape[1]} classes")
+        own = ops.gather(logits, 1, labels.reshape(-1, 1))
+        reached = ops.where(logits < own, 0.0, 1.0).sum(axis=1)        # the label's own among them; NaN too
+        return ops.where(reached > k, 0.0, 1.0).mean()
+    return top_k
 
 
 def line_of(metrics: Metrics, epochs: int) -> str:

@@ -19,6 +19,7 @@ from minidl.ops import cpu
 from minidl.tensor import Node
 
 OPTIONS: dict[str, dict[str, Any]] = {"lenet5": {"in_channels": 1}, "krizhevsky2009": {"in_channels": 3},
+                                      "alexnet": {"in_channels": 3, "width": 6, "hidden": 20},
                                       "mlp": {"in_channels": 3, "hidden": 20}, "perceptron": {"in_channels": 1}}
 SETTINGS = [{}, {"momentum": 0.9}, {"momentum": 0.5, "nesterov": True}, {"weight_decay": 0.01},
             {"momentum": 0.9, "nesterov": True, "weight_decay": 0.01}]
@@ -54,7 +55,8 @@ class Training:
 
 def batch(name: str, n: int, seed: Any, device: str = "cpu") -> tuple[Tensor, Tensor]:
     rng = np.random.default_rng(seed)
-    x = rng.standard_normal((n, OPTIONS[name]["in_channels"], 32, 32), dtype=np.float32)
+    size = zoo.MODELS[name].image_size
+    x = rng.standard_normal((n, OPTIONS[name]["in_channels"], size, size), dtype=np.float32)
     return Tensor(x, device=device), Tensor(rng.integers(0, 10, n), device=device)
 
 

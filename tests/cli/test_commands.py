@@ -273,6 +273,7 @@ def test_data_says_what_is_there_and_what_fetches_the_rest(capsys: pytest.Captur
     lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
     assert lines.keys() == set(data.DATASETS)
     assert lines["mnist"] == "not found; minidl data fetch mnist downloads it (11.6 MB)"
+    assert lines["synthetic-shapes-224"] == "2,400 images (3,224,224), 10 classes, generated"
     assert lines["synthetic-shapes"] == "12,000 images (3,32,32), 10 classes, generated"
 
 

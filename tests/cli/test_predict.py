@@ -20,7 +20,8 @@ Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed: pictur
 
 @pytest.mark.parametrize(("draw", "channels", "done", "expected"), [
     (lambda: Image.new("L", (28, 28), 200), 1, "L 28x28, grey", 200),
-    (lambda: Image.new("RGB", (60, 40), (10, 10, 10)), 1, "RGB 60x40, stretched to 28x28, grey", 10),
+    (lambda: Image.new("RGB", (60, 40), (10, 10, 10)), 1, "RGB 60x40, cut to its middle and resized to 28x28, grey",
+     10),
     (lambda: Image.new("RGB", (56, 56), (7, 7, 7)), 3, "RGB 56x56, resized to 28x28, RGB", 7),
     (lambda: Image.new("1", (28, 28), 1), 1, "1 28x28, grey", 255),
     (lambda: Image.new("P", (28, 28), 0), 3, "P 28x28, RGB", 0),

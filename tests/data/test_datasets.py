@@ -62,7 +62,7 @@ def put(folder: Path, name: str, suffix: str = "", split: str | None = None) -> 
 
 # ---------------------------------------------------------------- the catalog
 def test_names() -> None:
-    assert list(data.DATASETS) == [*catalog.SPECS, "synthetic-digits", "synthetic-shapes"]
+    assert list(data.DATASETS) == [*catalog.SPECS, "synthetic-digits", "synthetic-shapes", "synthetic-shapes-224"]
     assert {spec.stand_in for spec in catalog.SPECS.values()} == {"synthetic-digits", "synthetic-shapes"}
 
 
@@ -467,6 +467,12 @@ def test_generated(name: str, shape: tuple[int, int, int]) -> None:
     assert len(train.classes) == 10
     assert set(np.unique(train.labels)) == set(range(10))
     assert not np.array_equal(train.images[:2000], test.images)
+
+
+def test_large_generated_images_are_fewer() -> None:
+    test = data.load("synthetic-shapes-224", "test")
+    assert test.images.shape == (400, 3, 224, 224)
+    assert sorted(np.bincount(test.labels)) == [40] * 10
 
 
 @pytest.mark.parametrize("name", REAL)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minidl.data import from_folder
+from minidl import cli
+from minidl.data import from_folder, train_and_test
 
 Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed: no picture can be read")
 
@@ -116,3 +118,77 @@ def test_without_pillow_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(ImportError, match=r"^from_folder: Pillow is not installed; run pip install 'minidl\[image\]'$"):
         from_folder(tmp_path, 8)
+
+
+# ---------------------------------------------------------------- both splits
+def shelf(root: Path, *classes: str, count: int = 10) -> Path:
+    """Pictures whose grey value tells class and number."""
+    for c, name in enumerate(classes):
+        for i in range(count):
+            picture(root / name / f"{i:02}.png", value=100 * c + i)
+    return root
+
+
+def values(dataset: Any) -> list[int]:
+    return list(dataset.images[:, 0, 0, 0])
+
+
+def test_one_picture_of_five_is_for_the_test(tmp_path: Path) -> None:
+    train, test = train_and_test(shelf(tmp_path / "pets", "cat", "dog"), 8)
+    assert (len(train), len(test), train.classes, test.classes) == (16, 4, ("cat", "dog"), ("cat", "dog"))
+    assert (train.name, train.split, test.name, test.split) == ("pets", "train", "pets", "test")
+    assert train.source == test.source == str(tmp_path / "pets")
+    assert sorted(values(train) + values(test)) == [*range(10), *range(100, 110)]
+    for part in (train, test):
+        assert [value // 100 for value in values(part)] == part.labels.tolist()
+    assert values(train) != sorted(values(train))          # so that the first of them are of all classes
+    again, other = (train_and_test(tmp_path / "pets", 8, seed=seed)[1] for seed in (0, 1))
+    assert values(again) == values(test) != values(other)
+
+
+@pytest.mark.parametrize("second", ["test", "val"])
+def test_splits_that_are_folders(tmp_path: Path, second: str) -> None:
+    shelf(tmp_path / "train", "cat", "dog", count=6)
+    shelf(tmp_path / second, "cat", "dog", count=3)
+    train, test = train_and_test(tmp_path, 8, channels=1)
+    assert (train.images.shape, test.images.shape, test.split) == ((12, 1, 8, 8), (6, 1, 8, 8), "test")
+    assert sorted(values(train)) == [*range(6), *range(100, 106)] != values(train)
+
+
+def test_splits_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    shelf(tmp_path / "train", "cat", "dog", count=2)
+    with pytest.raises(FileNotFoundError, match=r"^train_and_test: .* has a folder train but neither test nor val; "):
+        train_and_test(tmp_path, 8)
+    shelf(tmp_path / "val", "cat", "cow", count=2)
+    with pytest.raises(ValueError, match=r"^train_and_test: .*train and .*val have not the same classes \(cow is in "
+                                         r"one alone\); give both the same folders"):
+        train_and_test(tmp_path, 8)
+    with pytest.raises(ValueError, match=r"^train_and_test: .* has 2 pictures, too few for two splits; add some"):
+        train_and_test(shelf(tmp_path / "few", "cat", "dog", count=1), 8)
+
+
+def test_train_and_predict_by_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                       capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    shelf(tmp_path / "pets", "dark", "bright")
+    run = ["train", "--model", "lenet5", "--batch-size", "4", "--no-progress", "--output-dir", "run"]
+    assert cli.main([*run, "--data", "pets", "--epochs", "3"]) == 0
+    out = capsys.readouterr().out
+    assert f"lenet5 on pets ({tmp_path}/pets): 16 training and 4 test images" in out
+    assert "lenet5 on pets: test accuracy 100.00 %" in out
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["data"] == str(tmp_path / "pets")
+    monkeypatch.chdir(tmp_path / "pets")                   # a run goes on from anywhere
+    assert cli.main(["train", "--resume", "../run", "--epochs", "4"]) == 0
+    assert cli.main(["train", "--eval", "../run"]) == 0
+    capsys.readouterr()
+    assert cli.main(["predict", "--weights", "../run/weights.h5", "bright/00.png", "dark/00.png"]) == 0
+    bright, dark = capsys.readouterr().out.splitlines()
+    assert bright.startswith("bright/00.png: bright ")
+    assert dark.startswith("dark/00.png: dark ")
+    assert bright.endswith("(RGB 8x8, resized to 32x32, grey)")
+
+
+def test_images_larger_than_the_model_reads_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["train", "--model", "lenet5", "--data", "synthetic-shapes-224"]) == 2
+    assert ("--data synthetic-shapes-224 has images of 224x224, but --model lenet5 reads 32x32; use another of both"
+            ) in capsys.readouterr().err

@@ -40,6 +40,17 @@ def test_bits_are_pinned(generate, expected):
     assert digest(*generate("train", 200, seed=1)) == expected
 
 
+def test_more_pixels_of_the_same_scenes():
+    """Averages over blocks of 7x7 pixels are the small images, but for noise and edges."""
+    (small, labels), (large, same) = (synthetic_shapes("train", 20, size=size) for size in (32, 224))
+    np.testing.assert_array_equal(labels, same)
+    means = large.reshape(20, 3, 32, 7, 32, 7).mean((3, 5))
+    assert np.abs(means - small).mean() < 16
+    assert synthetic_shapes("test", 3, size=5)[0].shape == (3, 3, 5, 5)
+    with pytest.raises(ValueError, match="synthetic_shapes: size must be 1 or more, got 0"):
+        synthetic_shapes("test", 3, size=0)
+
+
 @both
 def test_the_same_request_gives_the_same_bits(generate, shape):
     assert digest(*generate("test", 50, seed=3)) == digest(*generate("test", 50, seed=np.int64(3)))

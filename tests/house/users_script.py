@@ -92,7 +92,7 @@ class Net(nn.Module):
     def __init__(self, act: type[nn.Module] = nn.Tanh) -> None:
         super().__init__()
         self.body = nn.Sequential(nn.Conv2d(3, 2, 3), act(), nn.AvgPool2d(2), nn.MaxPool2d(3), nn.Flatten(),
-                                  nn.Dropout(0.2), output=nn.Linear(2, 10))
+                                  nn.Dropout(0.2), nn.LocalResponseNorm(5, alpha=5e-4), output=nn.Linear(2, 10))
         self.acts = nn.ModuleList([nn.Sigmoid(), nn.ReLU()])
         self.ends = nn.ModuleDict({"softmax": nn.Softmax(1)})
         for parameter in self.parameters():
@@ -128,7 +128,8 @@ def train() -> None:
     tables: list[data.DataLoader] = [*parts, data.DataLoader({"x": np.ones(3)}, 2, transform=lambda item: item["x"]),
                                      data.DataLoader(data.Subset(range(9), [1, 2]), 2)]
     pictures: data.Dataset = data.from_folder("pictures", (32, 32), channels=1)
-    print(tables, pictures[0], known_as)
+    both: tuple[data.Dataset, data.Dataset] = data.train_and_test("pictures", 32)
+    print(tables, pictures[0], known_as, both)
     stored: data.DeviceBatches | None = None if data.own_batches(loader) else data.DeviceBatches(loader)
     sgd = optim.SGD(net.parameters(), recipe.lr, momentum=recipe.momentum)
     group: optim.Group = sgd.groups[0]
@@ -156,8 +157,8 @@ def train() -> None:
 
     history: list[training.Metrics] = training.fit(
         net, sgd, loader, loader, epochs=1, schedule=optim.cosine(10), loss=ops.cross_entropy,
-        metrics={"largest": lambda outputs, targets: outputs.max()}, say=print, checkpoints="run", save_every=10,
-        resume=True, callbacks=[Halved(), training.SaveBest(net, "best.h5"), lambda metrics: print(metrics["epoch"])])
+        metrics={"largest": lambda outputs, targets: outputs.max(), "top5": training.top_k_accuracy(5)}, say=print,
+        checkpoints="run", save_every=10, resume=True, callbacks=[Halved(), training.SaveBest(net, "best.h5"), lambda metrics: print(metrics["epoch"])])
     shares: tuple[float, float] = training.evaluate(net, loader)
     print(history, shares)
 

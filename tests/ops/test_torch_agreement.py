@@ -478,32 +478,39 @@ SETTINGS = {
     "nesterov": {"momentum": 0.9, "weight_decay": 5e-4, "nesterov": True},
     "plain": {},
 }
-CHANNELS = {"lenet5": 1, "krizhevsky2009": 3}
+NETS: dict[str, dict[str, int]] = {"lenet5": {}, "krizhevsky2009": {}, "alexnet": {"width": 6, "hidden": 20}}
+
+
+def images_of(model: str, count: int, rng: Rng) -> np.ndarray:
+    known = zoo.MODELS[model]
+    return normal(rng, (count, known.in_channels, known.image_size, known.image_size))
 
 
 def test_weights_of_pytorch_load_as_they_are() -> None:
-    for model in CHANNELS:
-        net, twin = zoo.build(model), torch_nets.build(model)
+    """Without dropout, whose masks are minidl's own."""
+    for model, options in NETS.items():
+        net, twin = zoo.build(model, **options).eval(), torch_nets.build(model, **options).eval()
         net.load_state_dict(twin.state_dict())
-        images = np.random.default_rng(3).standard_normal((4, CHANNELS[model], 32, 32), dtype=np.float32)
+        images = images_of(model, 4, np.random.default_rng(3)).astype(np.float32)
         np.testing.assert_allclose(net(Tensor(images)).numpy(), twin(torch.tensor(images)).detach().numpy(),
                                    rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
-@pytest.mark.parametrize("model", CHANNELS)
+@pytest.mark.parametrize("model", NETS)
 def test_ten_training_steps(model: str, setting: str) -> None:
     minidl.manual_seed(1)
-    net = zoo.build(model).to(dtype="float64")
-    twin = torch_nets.build(model, net.state_dict(), torch.float64)
+    net = zoo.build(model, **NETS[model]).to(dtype="float64").eval()
+    twin = torch_nets.build(model, net.state_dict(), torch.float64, **NETS[model]).eval()
     assert list(net.state_dict()) == list(twin.state_dict())
     before = net.state_dict()
-    sgd = optim.SGD(net.parameters(), lr=0.1, **SETTINGS[setting])
-    twin_sgd = torch.optim.SGD(twin.parameters(), lr=0.1, **SETTINGS[setting])
+    lr, count = (0.002, 2) if model == "alexnet" else (0.1, 16)
+    sgd = optim.SGD(net.parameters(), lr=lr, **SETTINGS[setting])
+    twin_sgd = torch.optim.SGD(twin.parameters(), lr=lr, **SETTINGS[setting])
     rng = np.random.default_rng(2)
     losses = []
     for _ in range(10):
-        images, labels = normal(rng, (16, CHANNELS[model], 32, 32)), rng.integers(0, 10, 16)
+        images, labels = images_of(model, count, rng), rng.integers(0, 10, count)
         sgd.zero_grad()
         loss = ops.cross_entropy(net(Tensor(images)), labels)
         loss.backward()

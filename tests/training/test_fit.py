@@ -13,7 +13,7 @@ import pytest
 
 import minidl
 from minidl import Tensor, data, nn, ops, optim
-from minidl.training import RunningMetrics, SaveBest, Step, evaluate, fit, train_step
+from minidl.training import RunningMetrics, SaveBest, Step, evaluate, fit, top_k_accuracy, train_step
 
 both = pytest.mark.parametrize("compiled", [False, True], ids=["plain", "compiled"])
 QUIET: dict[str, Any] = {"progress": False, "say": None}
@@ -325,3 +325,43 @@ def test_a_run_that_goes_on_says_from_where(tmp_path: Path, capsys: pytest.Captu
     assert run(1).startswith("epoch  1/1: ")
     assert run(3).startswith("goes on in epoch 2/3, after step 3\nepoch  2/3: ")
     assert run(3) == ""
+
+
+# ---------------------------------------------------------------- the k likeliest
+def test_top_k_accuracy_counts_labels_among_the_largest() -> None:
+    rng, compared = np.random.default_rng(0), 0
+    for classes in (2, 5, 30):
+        logits, labels = rng.standard_normal((40, classes)), rng.integers(0, classes, 40)
+        for k in {1, classes // 2, classes - 1}:
+            wanted = np.mean([label in np.argsort(-row)[:k] for row, label in zip(logits, labels, strict=True)])
+            assert top_k_accuracy(k)(Tensor(logits), Tensor(labels)).item() == pytest.approx(wanted, abs=1e-6)
+            compared += 1
+    assert compared == 7
+
+
+def test_top_k_accuracy_takes_no_tie_and_no_nan_for_right() -> None:
+    """A net that says the same of all classes knows nothing."""
+    for logits in ([1.0, 1.0, 1.0, 1.0], [np.nan] * 4, [0.0, np.nan, np.nan, 1.0], [np.nan, 0.0, 0.0, 0.0]):
+        assert top_k_accuracy(2)(Tensor([logits]), Tensor([0])).item() == 0, logits
+    assert top_k_accuracy(2)(Tensor([[1.0, np.nan, 0.0, 0.0]]), Tensor([0])).item() == 1
+
+
+@pytest.mark.parametrize("k", [0, 3, 5, 1.0, None])
+def test_top_k_accuracy_of_no_such_k_is_refused(k: Any) -> None:
+    with pytest.raises(ValueError, match=rf"^top_k_accuracy: k is {k} but must be an int from 1 to 2, less than the 3 "):
+        top_k_accuracy(k)(Tensor(np.ones((2, 3))), Tensor([0, 1]))
+
+
+def test_top_k_accuracy_is_measured_by_fit_compiled_and_not() -> None:
+    found = []
+    for compiled in (False, True):
+        minidl.manual_seed(1)
+        model = nn.Sequential(nn.Flatten(), nn.Linear(28 * 28, 10))
+        digits = data.load("synthetic-digits", "test")
+        train, test = (data.DataLoader(part, 50) for part in (digits.first(100), digits[100:230]))
+        history = fit(model, optim.SGD(model.parameters(), 0.05), train, test, epochs=2, compiled=compiled,
+                      metrics={"top1_accuracy": top_k_accuracy(1), "top3_accuracy": top_k_accuracy(3)}, **QUIET)
+        found.append(numbers(history))
+        assert history[1]["test_top1_accuracy"] == pytest.approx(history[1]["test_accuracy"], abs=1e-6)
+        assert history[1]["test_accuracy"] < history[1]["test_top3_accuracy"] < 1
+    assert found[0] == found[1]

@@ -12,13 +12,14 @@ import minidl
 from minidl import Tensor, nn, ops, optim, zoo
 from minidl.zoo.recipe import LAYERS
 
-COUNTS = {"lenet5": 61_706, "krizhevsky2009": 53_322, "mlp": 30_830_010, "perceptron": 10_250}
-CHANNELS = {"lenet5": 1, "krizhevsky2009": 3, "mlp": 3, "perceptron": 1}
-SMALL: dict[str, dict[str, Any]] = {"mlp": {"hidden": 20}}     # its 30 million parameters take their time
+COUNTS = {"lenet5": 61_706, "krizhevsky2009": 53_322, "alexnet": 56_909_194, "mlp": 30_830_010, "perceptron": 10_250}
+CHANNELS = {"lenet5": 1, "krizhevsky2009": 3, "alexnet": 3, "mlp": 3, "perceptron": 1}
+SMALL: dict[str, dict[str, Any]] = {                           # millions of parameters take their time
+    "alexnet": {"width": 12, "hidden": 64}, "mlp": {"hidden": 20}}
 
 
-def images(n: int, channels: int) -> Tensor:
-    return Tensor(np.random.default_rng(0).standard_normal((n, channels, 32, 32), dtype=np.float32))
+def images(n: int, channels: int, size: int = 32) -> Tensor:
+    return Tensor(np.random.default_rng(0).standard_normal((n, channels, size, size), dtype=np.float32))
 
 
 def build(name: str, **options: Any) -> nn.Module:
@@ -66,18 +67,41 @@ def test_sizes_of_krizhevskys_maps() -> None:
 @pytest.mark.parametrize("name", COUNTS)
 @pytest.mark.parametrize("n", [0, 1, 3])
 def test_logits(name: str, n: int) -> None:
-    net = build(name)
-    assert net(images(n, CHANNELS[name])).shape == (n, 10)
-    assert build(name, in_channels=2, classes=7)(images(n, 2)).shape == (n, 7)
+    net, size = build(name), zoo.MODELS[name].image_size
+    assert net(images(n, CHANNELS[name], size)).shape == (n, 10)
+    assert build(name, in_channels=2, classes=7)(images(n, 2, size)).shape == (n, 7)
 
 
 @pytest.mark.parametrize(("activation", "layer"), LAYERS.items())
-@pytest.mark.parametrize("name", ["lenet5", "krizhevsky2009", "mlp"])
+@pytest.mark.parametrize("name", ["lenet5", "krizhevsky2009", "alexnet", "mlp"])
 def test_activation(name: str, activation: str, layer: type[nn.Module]) -> None:
     net = build(name, activation=activation)
     kinds = {type(child) for child in net if type(child) in LAYERS.values()}
     assert kinds == {layer}
-    assert net(images(1, CHANNELS[name])).shape == (1, 10)
+    assert net(images(1, CHANNELS[name], zoo.MODELS[name].image_size)).shape == (1, 10)
+
+
+def test_alexnet_is_the_papers() -> None:
+    """KSH 2012, Fig. 2 and section 3.5; 60 million parameters with 1,000 classes."""
+    net, sizes = zoo.build("alexnet", classes=1000), {}
+    assert sum(p.size for p in net.parameters()) == 60_965_224
+    x = images(1, 3, 224)
+    for name, layer in net.named_children():
+        x = layer(x)
+        sizes[name] = x.shape[1:]
+    maps = [(96, 55, 55), (256, 27, 27), (384, 13, 13), (384, 13, 13), (256, 13, 13)]
+    assert [sizes[f"conv{i}"] for i in range(1, 6)] == maps
+    assert [sizes[name] for name in ("pool5", "fc6", "fc7", "output")] == [(256, 6, 6), (4096,), (4096,), (1000,)]
+
+
+def test_alexnets_own_start() -> None:
+    state = zoo.build("alexnet", width=12, hidden=64, paper_start=True).state_dict()
+    assert {name: set(values.tolist()) for name, values in state.items() if name.endswith("bias")} == {
+        f"{name}.bias": {float(name in ("conv2", "conv4", "conv5", "fc6", "fc7"))}
+        for name in ("conv1", "conv2", "conv3", "conv4", "conv5", "fc6", "fc7", "output")}
+    for name, values in state.items():
+        if name.endswith("weight"):
+            assert values.std() == pytest.approx(0.01, rel=0.1), name
 
 
 def test_default_activations_are_the_papers() -> None:
@@ -113,15 +137,14 @@ def test_recipe_fits_the_rest_of_minidl(name: str) -> None:
     model = zoo.MODELS[name]
     recipe = model.recipe
     assert recipe.lr_schedule in optim.SCHEDULES
-    assert recipe.data in ("mnist", "cifar10")
-    assert CHANNELS[name] == {"mnist": 1, "cifar10": 3}[recipe.data]
+    assert CHANNELS[name] == model.in_channels == {"mnist": 1, "cifar10": 3, "synthetic-shapes-224": 3}[recipe.data]
     assert recipe.batch_size >= 1 <= recipe.epochs
     optim.SGD([Tensor([1.0], requires_grad=True)], recipe.lr, recipe.momentum, recipe.weight_decay)
     assert model.summary
 
 
 def test_a_recipes_parameter_counts_are_true() -> None:
-    for name in ("lenet5", "krizhevsky2009"):
+    for name in ("lenet5", "krizhevsky2009", "alexnet"):
         assert f"{COUNTS[name]:,} parameters" in zoo.MODELS[name].summary
 
 
@@ -130,7 +153,7 @@ def test_learns_by_its_recipe(name: str) -> None:
     """Eight images by heart: the loss falls to a third within 40 steps."""
     net, recipe = build(name), zoo.MODELS[name].recipe
     sgd = optim.SGD(net.parameters(), recipe.lr, recipe.momentum, recipe.weight_decay)
-    x, labels = images(8, CHANNELS[name]), np.arange(8)
+    x, labels = images(8, CHANNELS[name], zoo.MODELS[name].image_size), np.arange(8)
     losses = []
     for _ in range(40):
         sgd.zero_grad()
@@ -154,6 +177,7 @@ def test_learns_by_its_recipe(name: str) -> None:
     (lambda: zoo.build("lenet5", classes=0), "Linear: out_features is 0 but must be an int of at least 1$"),
     (lambda: zoo.build("krizhevsky2009", in_channels="3"),
      "Conv2d: in_channels is '3' but must be an int of at least 1$"),
+    (lambda: zoo.build("alexnet", width=64), "zoo: width of model 'alexnet' is 64 but must be a multiple of 6, so "),
     (lambda: zoo.build("mlp", hidden=-1), "Linear: in_features is -1 but must be an int of at least 1$"),
     (lambda: zoo.build("lenet5")(images(1, 3)), "conv2d: x has 3 channels but w expects 1 "),
     (lambda: zoo.build("lenet5")(Tensor(np.zeros((1, 1, 28, 28), np.float32))),
