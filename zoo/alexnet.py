@@ -7,10 +7,11 @@ behind the first two full connections (4.2). With 1,000 classes it has 60,965,22
 224x224, but its sizes follow from 227x227: here the first convolution pads 2 pixels.
 
 Batches of 128, rate 0.01, momentum 0.9 and decay 0.0005 are the paper's (section 5), which divides the rate by 10 when
-the validation error stops falling; here it follows a cosine. Weights start with variance 2 / fan_in (He et al. 2015).
-The paper's own start, paper_start=True, has deviation 0.01, and biases of 1 in the second, fourth and fifth convolution
-and in the hidden full connections: it is for a million images. width and hidden make the net smaller: the first layer's
-filters, to which those of the others are in proportion, and the units of the hidden full connections.
+the validation error stops falling; here it follows a cosine. Weights start with variance 2 / fan_in (He et al. 2015),
+those of the output at 0. The paper's own start, paper_start=True, has deviation 0.01, and biases of 1 in the second,
+fourth and fifth convolution and in the hidden full connections: it is for a million images. width and hidden make the
+net smaller: the first layer's filters, to which those of the others are in proportion, and the units of the hidden full
+connections.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ def layers(in_channels: int = 3, classes: int = 10, width: int = 96, hidden: int
         fc7=nn.Linear(hidden, hidden), act7=act(), dropout7=nn.Dropout(0.5),
         output=nn.Linear(hidden, classes))
     if not paper_start:
-        return start(net, gain=math.sqrt(2))
+        init.zeros_(start(net, gain=math.sqrt(2)).output.weight)       # else the first steps go nowhere for long
+        return net
     for name, parameter in net.named_parameters():
         if name.endswith("weight"):
             init.normal_(parameter, std=0.01)

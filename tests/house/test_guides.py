@@ -188,7 +188,10 @@ def fault(command: list[str], monkeypatch: pytest.MonkeyPatch) -> str | None:
 
 @pytest.mark.parametrize("page", [page for page in PAGES if commands(page.read_text(encoding="utf-8"))
                                   and page.name != "CHANGELOG.md"], ids=page_name)
-def test_the_commands_of_a_page_have_flags_that_exist(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_commands_of_a_page_have_flags_that_exist(page: Path, tmp_path: Path,
+                                                      monkeypatch: pytest.MonkeyPatch) -> None:
+    bring(page, tmp_path)
+    monkeypatch.chdir(tmp_path)
     found = {" ".join(command): fault(command, monkeypatch) for command in commands(page.read_text(encoding="utf-8"))}
     assert {command: wrong for command, wrong in found.items() if wrong} == {}
 

@@ -158,7 +158,8 @@ def train() -> None:
     history: list[training.Metrics] = training.fit(
         net, sgd, loader, loader, epochs=1, schedule=optim.cosine(10), loss=ops.cross_entropy,
         metrics={"largest": lambda outputs, targets: outputs.max(), "top5": training.top_k_accuracy(5)}, say=print,
-        checkpoints="run", save_every=10, resume=True, callbacks=[Halved(), training.SaveBest(net, "best.h5"), lambda metrics: print(metrics["epoch"])])
+        checkpoints="run", save_every=10, resume=True,
+        callbacks=[Halved(), training.SaveBest(net, "best.h5"), lambda metrics: print(metrics["epoch"])])
     shares: tuple[float, float] = training.evaluate(net, loader)
     print(history, shares)
 

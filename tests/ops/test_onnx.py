@@ -117,8 +117,9 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
     "pools": (lambda x: (ops.avg_pool2d(x, size=(2, 3), stride=(1, 2), padding=((1, 0), (0, 2))),
                          ops.avg_pool2d(x, size=3, padding=1), ops.max_pool2d(x, size=2, stride=3, padding=1)),
               (images(2, 3, 7, 8),)),
-    "groups and responses": (lambda x: ops.local_response_norm(ops.conv2d(
-        x, Tensor(images(6, 2, 3, 3)), Tensor(images(6)), padding=1, groups=2), 4, 0.5, 0.75, 2.0), (images(2, 4, 7, 6),)),
+    "groups and responses": (lambda x: ops.local_response_norm(
+        ops.conv2d(x, Tensor(images(6, 2, 3, 3)), Tensor(images(6)), padding=1, groups=2), 4, 0.5, 0.75, 2.0),
+        (images(2, 4, 7, 6),)),
     "convolutions": (lambda x: ops.conv2d(x, Tensor(images(5, 3, 3, 2)), Tensor(images(5)), stride=(1, 2),
                                           padding=((2, 0), (1, 3)), algorithm="direct"), (images(2, 3, 7, 8),)),
 }
