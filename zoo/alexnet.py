@@ -30,6 +30,7 @@ def layers(in_channels: int = 3, classes: int = 10, width: int = 96, hidden: int
                          "8/3 as many filters are whole")
     act = activation_layer(activation)
     more, most = width * 8 // 3, width * 4
+    output = nn.Linear(hidden, classes)
     net = nn.Sequential(
         conv1=nn.Conv2d(in_channels, width, 11, stride=4, padding=2), act1=act(),              # (n, 96, 55, 55)
         norm1=_normalization(), pool1=nn.MaxPool2d(3, stride=2),                               # (n, 96, 27, 27)
@@ -41,9 +42,10 @@ def layers(in_channels: int = 3, classes: int = 10, width: int = 96, hidden: int
         pool5=nn.MaxPool2d(3, stride=2), flatten=nn.Flatten(),                                 # (n, 256 * 6 * 6)
         fc6=nn.Linear(more * 6 * 6, hidden), act6=act(), dropout6=nn.Dropout(0.5),
         fc7=nn.Linear(hidden, hidden), act7=act(), dropout7=nn.Dropout(0.5),
-        output=nn.Linear(hidden, classes))
+        output=output)
     if not paper_start:
-        init.zeros_(start(net, gain=math.sqrt(2)).output.weight)       # else the first steps go nowhere for long
+        start(net, gain=math.sqrt(2))
+        init.zeros_(output.weight)         # else the first hundred steps go nowhere
         return net
     for name, parameter in net.named_parameters():
         if name.endswith("weight"):

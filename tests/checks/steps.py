@@ -61,7 +61,8 @@ def batch(name: str, n: int, seed: Any, device: str = "cpu") -> tuple[Tensor, Te
 
 
 def zoo_model(name: str) -> Callable[[], nn.Module]:
-    return lambda: zoo.build(name, **OPTIONS[name])
+    """Without dropout: two that train in turns would draw from one generator."""
+    return lambda: zoo.build(name, **OPTIONS[name]).eval()
 
 
 def dense(*middle: Callable[[], nn.Module]) -> Callable[[], nn.Module]:

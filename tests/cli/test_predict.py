@@ -62,7 +62,8 @@ class Watching(nn.Module):
 def watching(monkeypatch: pytest.MonkeyPatch) -> Watching:
     """In place of the net in a file W.h5."""
     net = Watching()
-    metadata = {"preprocessing": {"mean": [0.25], "std": [0.5], "padding": 2}, "classes": ["dark", "bright"]}
+    metadata = {"model": "lenet5", "preprocessing": {"mean": [0.25], "std": [0.5], "padding": 2},
+                "classes": ["dark", "bright"]}
     monkeypatch.setattr(minidl, "load", lambda path: net)
     monkeypatch.setattr(minidl.weights, "read_metadata", lambda path: metadata)
     return net
