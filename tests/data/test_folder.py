@@ -188,6 +188,21 @@ def test_train_and_predict_by_a_folder(tmp_path: Path, monkeypatch: pytest.Monke
     assert bright.endswith("(RGB 8x8, resized to 32x32, grey)")
 
 
+def test_a_report_finds_the_test_pictures_by_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed: nothing can be drawn")
+    monkeypatch.chdir(tmp_path)
+    shelf(tmp_path / "pets", "dark", "bright")
+    flags = ["--data", "pets", "--epochs", "1", "--batch-size", "4", "--seed", "2", "--output-dir", "run"]
+    assert cli.main(["train", "--model", "lenet5", "--no-progress", *flags]) == 0
+    assert cli.main(["plot", "run"]) == 0
+    report = Path("run/report.html").read_text(encoding="utf-8")
+    assert "<h1>lenet5 on pets</h1>" in report
+    assert re.search(r"\d of 4 test images are right", report)
+    (tmp_path / "pets").rename(tmp_path / "moved")
+    assert cli.main(["plot", "run"]) == 0
+    assert "No test set was given" in Path("run/report.html").read_text(encoding="utf-8")
+
+
 def test_images_larger_than_the_model_reads_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["train", "--model", "lenet5", "--data", "synthetic-shapes-224"]) == 2
     assert ("--data synthetic-shapes-224 has images of 224x224, but --model lenet5 reads 32x32; use another of both"
