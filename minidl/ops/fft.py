@@ -30,7 +30,7 @@ from .primitives import Array
 
 TILES = 16, 32                             # sizes that are tried beside the whole image
 MAX_FREQUENCIES = 65535                    # of a tile: as many matrices are in one product on a GPU
-WORKING = 3                                # copies of a spectrum, at most, while it is made and used
+WORKING = 4                                # copies of a spectrum, at most, while it is made and used
 
 Work = Callable[[int, int], Any]
 
