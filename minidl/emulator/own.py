@@ -135,6 +135,7 @@ class Emulator(Compiler):
             replace(cupy, "lib", types.SimpleNamespace(stride_tricks=types.SimpleNamespace(
                 as_strided=functools.partial(np.lib.stride_tricks.as_strided, subok=True))))
             replace(cuda.conv.product.fft, "_library", lambda: transforms)
+            replace(cuda.conv.product.fft, "_plans", {})
             replace(np, "broadcast_to", functools.partial(np.broadcast_to, subok=True))     # as CuPy's
             replace(cupy.cuda, "get_current_stream", lambda: stream)
             replace(cupy.cuda, "Device", lambda *number: contextlib.nullcontext())

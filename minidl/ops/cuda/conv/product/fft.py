@@ -58,7 +58,7 @@ def refuses(direction: str, g: ConvGeometry, dtype: np.dtype) -> str | None:
 
 # ---------------------------------------------------------------- transforms
 def _plan(library: Any, kind: str, a: Array, size: tuple[int, int]) -> Any:
-    key = library, kind, len(a), size, a.dtype, cupy.cuda.runtime.getDevice()
+    key = kind, len(a), size, a.dtype, cupy.cuda.runtime.getDevice()
     capturing = cupy.cuda.get_current_stream().is_capturing()
     plan = _plans.pop(key, None)
     if plan is None:
@@ -98,10 +98,10 @@ def _inverse(x: Array, size: tuple[int, int]) -> Array:
 # ---------------------------------------------------------------- products of complex matrices
 def _product(a: Array, b: Array) -> Array:
     """(f,o,a) @ (f,a,l): both products in one, as rows side by side."""
-    pairs, o = a.real.dtype, a.shape[1]
-    both = launch.empty((len(a), 2 * o, 2 * b.shape[2]), pairs)
-    gemm(np.concatenate([a.real, a.imag], axis=1), b.view(pairs), both)
-    sums = both.view(b.dtype)
+    pairs, (f, o, inputs) = a.real.dtype, a.shape
+    parts = launch.empty((f, 2 * o, inputs), pairs)
+    parts[:, :o], parts[:, o:] = a.real, a.imag
+    sums = gemm(parts, b.view(pairs), launch.empty((f, 2 * o, 2 * b.shape[2]), pairs)).view(b.dtype)
     return sums[:, :o] + 1j * sums[:, o:]
 
 
