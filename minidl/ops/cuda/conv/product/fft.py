@@ -41,6 +41,10 @@ def _library() -> Any:
 
 
 def refuses(direction: str, g: ConvGeometry, dtype: np.dtype) -> str | None:
+    try:
+        _library()
+    except ImportError:
+        return "cuFFT is not installed; run pip install 'cuda-toolkit[cufft]'"
     if device.precision() != "fp32" and dtype == np.float32:
         return f"the precision is {device.precision()} but it computes in fp32 (minidl.set_precision)"
     t = fft.tiling(direction, g)
@@ -49,10 +53,6 @@ def refuses(direction: str, g: ConvGeometry, dtype: np.dtype) -> str | None:
     size = 2 * t.frequencies * t.count * max(2, g.m if direction == "dx" else g.c)
     if size > launch.MAX_ELEMENTS:
         return f"one transformed image has {size} elements but kernels count to {launch.MAX_ELEMENTS}"
-    try:
-        _library()
-    except ImportError:
-        return "cuFFT is not installed; run pip install 'cuda-toolkit[cufft]'"
     return None
 
 
@@ -71,8 +71,8 @@ def _plan(library: Any, kind: str, a: Array, size: tuple[int, int]) -> Any:
     _plans[key] = plan
     if capturing:
         if plan.work_area.mem.size:
-            raise NotImplementedError(f"fft: cuFFT takes {plan.work_area.mem.size} bytes of memory for {len(a)} tiles of "
-                                      f"{size[0]}x{size[1]}, which branches of a graph would share; run it eagerly")
+            raise NotImplementedError(f"fft: cuFFT takes {plan.work_area.mem.size} bytes of memory for {len(a)} tiles "
+                                      f"of {size[0]}x{size[1]}, which branches of a graph would share; run it eagerly")
         _captured.append(plan)
     return plan
 
