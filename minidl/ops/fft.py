@@ -69,8 +69,7 @@ class Tiling(NamedTuple):
         return self.th, self.tw
 
     @property
-    def count(self) -> int:
-        """Of an image."""
+    def per_image(self) -> int:
         return self.rows * self.columns
 
     @property
@@ -112,8 +111,8 @@ def tilings(direction: str, g: ConvGeometry) -> list[Tiling]:
 def multiplications(g: ConvGeometry, t: Tiling) -> int:
     """Of real numbers, in one direction: N log2 N in a transform of N points, 4 for a product of complex ones."""
     points = t.th * t.tw
-    transforms = (g.c + g.m) * g.n * t.count + g.m * g.c
-    return int(transforms * points * math.log2(points)) + 4 * t.frequencies * g.m * g.c * g.n * t.count
+    transforms = (g.c + g.m) * g.n * t.per_image + g.m * g.c
+    return int(transforms * points * math.log2(points)) + 4 * t.frequencies * g.m * g.c * g.n * t.per_image
 
 
 @functools.lru_cache(maxsize=4096)
@@ -164,45 +163,61 @@ def _chunks(k: Backend, t: Tiling, inputs: int, outputs: int, itemsize: int) -> 
     """How many outputs' filters, and how many images, go through at a time; at least one."""
     bytes_per_spectrum = WORKING * t.frequencies * 2 * itemsize
     filters = max(1, min(outputs, k.filter_bytes() // (bytes_per_spectrum * inputs)))
-    return filters, max(1, k.image_bytes() // (bytes_per_spectrum * t.count * (inputs + filters)))
+    return filters, max(1, k.image_bytes() // (bytes_per_spectrum * t.per_image * (inputs + filters)))
 
 
-def _maps(k: Backend, x: Array, w: Array, b: Array | None, out: Array, t: Tiling, first: tuple[int, int],
-          spread: tuple[int, int], skip: tuple[int, int], stride: tuple[int, int], conjugated: bool) -> Array:
-    """out (n,o,h,w) of images (n,a,...) and filters (o,a,kh,kw); of a tile's outputs the first `skip` are wrong."""
-    n, outputs, h, w_ = out.shape
-    filters, images = _chunks(k, t, w.shape[1], outputs, x.dtype.itemsize)
-    for o in range(0, outputs, filters):
+class Way(NamedTuple):
+    """Images are laid out from `first` on, `spread` apart; of what tiles give, `skip` are wrong; outputs are a `stride`
+    apart."""
+
+    first: tuple[int, int]
+    spread: tuple[int, int]
+    skip: tuple[int, int]
+    stride: tuple[int, int]
+
+
+def _maps(k: Backend, x: Array, w: Array, b: Array | None, out: Array, t: Tiling, way: Way,
+          conjugated: bool) -> Array:
+    """out (n,o,h,w) of images (n,a,...) and filters (o,a,kh,kw)"""
+    filters, images = _chunks(k, t, w.shape[1], len(w), x.dtype.itemsize)
+    for o in range(0, len(w), filters):
         spectrum = _spectrum(k, w[o:o + filters], t.size) * w.dtype.type(k.gain(t.th * t.tw))      # (f,o,a)
-        if conjugated:
-            spectrum = spectrum.conj()
-
-        def work(i: int, j: int) -> None:
-            some = out[i:j, o:o + filters]
-            sums = k.product(spectrum, _spectrum_of_images(k, x[i:j], first, spread, t, t.size))   # (f,o,(j-i)*tiles)
-            tiles = _pixels(k, sums, (some.shape[1], j - i, t.rows, t.columns), t)
-            tiles = tiles[..., skip[0]:skip[0] + t.down, skip[1]:skip[1] + t.right]
-            maps = tiles.transpose(1, 0, 2, 4, 3, 5).reshape(*some.shape[:2], t.rows * t.down, -1)
-            maps = maps[:, :, :(h - 1) * stride[0] + 1:stride[0], :(w_ - 1) * stride[1] + 1:stride[1]]
-            some[...] = maps if b is None else maps + b[o:o + filters, None, None]
-
-        for _ in k.each(n, images, work):
+        for _ in k.each(len(out), images, functools.partial(
+                _chunk_of_maps, k, x, spectrum.conj() if conjugated else spectrum,
+                None if b is None else b[o:o + filters], out[:, o:o + filters], t, way)):
             pass
     return out
+
+
+def _chunk_of_maps(k: Backend, x: Array, spectrum: Array, b: Array | None, out: Array, t: Tiling, way: Way, i: int,
+                   j: int) -> None:
+    some, (sh, sw) = out[i:j], way.stride
+    sums = k.product(spectrum, _spectrum_of_images(k, x[i:j], way.first, way.spread, t, t.size))   # (f,o,(j-i)*tiles)
+    tiles = _pixels(k, sums, (some.shape[1], j - i, t.rows, t.columns), t)
+    tiles = tiles[..., way.skip[0]:way.skip[0] + t.down, way.skip[1]:way.skip[1] + t.right]
+    maps = tiles.transpose(1, 0, 2, 4, 3, 5).reshape(*some.shape[:2], t.rows * t.down, t.columns * t.right)
+    maps = maps[:, :, :(some.shape[2] - 1) * sh + 1:sh, :(some.shape[3] - 1) * sw + 1:sw]
+    some[...] = maps if b is None else maps + b[:, None, None]
+
+
+def _chunk_of_taps(k: Backend, gy: Array, x: Array, g: ConvGeometry, t: Tiling, i: int, j: int) -> Array:
+    """(f,m,c), a sum over images i to j"""
+    gradients = _spectrum_of_images(k, gy[i:j], (0, 0), (g.sh, g.sw), t, (t.down, t.right))
+    return k.correlation(gradients, _spectrum_of_images(k, x[i:j], (g.top, g.left), (1, 1), t, t.size))
 
 
 # ---------------------------------------------------------------- the three directions
 def y(k: Backend, x: Array, w: Array, b: Array | None, g: ConvGeometry) -> Array:
     """A tile of x gives the outputs of windows that begin in it, but for those that reach beyond its end."""
     out = k.empty((g.n, g.m, g.oh, g.ow), x.dtype)
-    return _maps(k, x, w, b, out, tiling("y", g), (g.top, g.left), (1, 1), (0, 0), (g.sh, g.sw), True)
+    return _maps(k, x, w, b, out, tiling("y", g), Way((g.top, g.left), (1, 1), (0, 0), (g.sh, g.sw)), True)
 
 
 def dx(k: Backend, gy: Array, w: Array, g: ConvGeometry) -> Array:
     """A tile of gy gives the pixels of windows that end in it, but for those that begin before it."""
     out, before = k.empty((g.n, g.c, g.h, g.w), gy.dtype), (g.kh - 1, g.kw - 1)
-    return _maps(k, gy, w.swapaxes(0, 1), None, out, tiling("dx", g), (before[0] - g.top, before[1] - g.left),
-                 (g.sh, g.sw), before, (1, 1), False)
+    way = Way((before[0] - g.top, before[1] - g.left), (g.sh, g.sw), before, (1, 1))
+    return _maps(k, gy, w.swapaxes(0, 1), None, out, tiling("dx", g), way, False)
 
 
 def dw(k: Backend, gy: Array, x: Array, g: ConvGeometry) -> Array:
@@ -211,13 +226,7 @@ def dw(k: Backend, gy: Array, x: Array, g: ConvGeometry) -> Array:
     filters, images = _chunks(k, t, g.c, g.m, gy.dtype.itemsize)
     for m in range(0, g.m, filters):
         some = out[m:m + filters]
-
-        def work(i: int, j: int) -> Array:
-            pixels = _spectrum_of_images(k, x[i:j], (g.top, g.left), (1, 1), t, t.size)
-            return k.correlation(_spectrum_of_images(k, gy[i:j, m:m + filters], (0, 0), (g.sh, g.sw), t,
-                                                     (t.down, t.right)), pixels)
-
-        parts = iter(k.each(g.n, images, work))
+        parts = iter(k.each(g.n, images, functools.partial(_chunk_of_taps, k, gy[:, m:m + filters], x, g, t)))
         total = next(parts, None)
         if total is None:
             some[...] = 0                  # of no images

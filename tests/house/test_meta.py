@@ -96,6 +96,7 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
     ("minidl/ops/fft", ("minidl/ops/primitives", "minidl/ops/geometry")),
     ("minidl/ops/cpu", (*FACTS, "minidl/ops/cpu")),
     ("minidl/ops/cuda/launch", ("numpy", "cupy", "minidl/device", "minidl/ops/sources", "minidl/ops/cuda/launch")),
+    (f"{CONV}/product/fft", (*SHELVES, "cupyx")),
     *((f"{CONV}/{shelf}", (*SHELVES, f"{CONV}/{shelf}")) for shelf in ("papers", "product", "resident")),
     *((f"{CONV}/{common}", (*LAUNCHERS, "minidl/cache", "minidl/version", "minidl/ops/cuda/reduce"))
       for common in ("auto", "bias", "cost")),

@@ -50,7 +50,7 @@ def refuses(direction: str, g: ConvGeometry, dtype: np.dtype) -> str | None:
     t = fft.tiling(direction, g)
     if t.frequencies > fft.MAX_FREQUENCIES:
         return f"a tile has {t.frequencies} frequencies but a product has at most {fft.MAX_FREQUENCIES} matrices"
-    size = 2 * t.frequencies * t.count * max(2, g.m if direction == "dx" else g.c)
+    size = 2 * t.frequencies * t.per_image * max(2, g.m if direction == "dx" else g.c)
     if size > launch.MAX_ELEMENTS:
         return f"one transformed image has {size} elements but kernels count to {launch.MAX_ELEMENTS}"
     return None
