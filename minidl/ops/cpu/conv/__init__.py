@@ -1,7 +1,7 @@
 """Convolution on NumPy arrays: x (n,c,h,w), w (m,c,kh,kw), y (n,m,oh,ow); g is an ops.geometry.ConvGeometry.
 
-Three algorithms, each in the directions y (forward), dx and dw: the formula (direct.py), an image at a time through an
-unrolled buffer (unroll.py), and many images as one matrix product (gemm.py), which `auto` is.
+Four algorithms, each in the directions y (forward), dx and dw: the formula (direct.py), an image at a time through an
+unrolled buffer (unroll.py), many images as one matrix product (gemm.py), which `auto` is, and transforms (fft.py).
 """
 
 from __future__ import annotations
