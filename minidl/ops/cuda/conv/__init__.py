@@ -30,9 +30,8 @@ __all__ = ["CONV_ALGORITHMS", "conv2d", "conv2d_grad_b", "conv2d_grad_w", "conv2
 
 class Algorithm(NamedTuple):
     """y(x, w, b, g), dx(gy, w, g), dw(gy, x, g), each None where there is none; refuses(direction, g, dtype), which
-    says why a case cannot be done, or None; whether `auto` tries it, whether it multiplies on tensor cores, by how
-    much more it may round than the plain sum, and whether an element's error is not of its own products alone but
-    spread from its neighbours.
+    says why a case cannot be done, or None; whether `auto` tries it, whether it multiplies on tensor cores, and by how
+    much more it may round than the plain sum: infinitely, where what others sum up is spread over an element.
 
     What computes y may go on in the same launch: y_act(x, w, b, g, act), and y_act_pool(x, w, b, g, act, pooling) where
     can_pool(g, pooling, dtype). Before dw may go grad_wb(gp, y, x, g, act, pooling), the fused form of
@@ -46,7 +45,6 @@ class Algorithm(NamedTuple):
     tried: bool = False
     tensor_cores: bool = False
     rounding: float = 1.0
-    spread: bool = False
     y_act: Launcher | None = None
     y_act_pool: Callable[..., tuple[Array, Array]] | None = None
     can_pool: Callable[[ConvGeometry, PoolGeometry, np.dtype], bool] | None = None
@@ -74,8 +72,7 @@ ALGORITHMS: dict[str, Algorithm] = {
     "winograd": _one_launch(winograd.OUTPUTS, None, winograd.GRADIENTS, winograd.refuses),
     "winograd_2x2": Algorithm(F2.y, F2.dx, F2.dw, F2.refuses),
     "winograd_4x4": Algorithm(F4.y, F4.dx, F4.dw, F4.refuses, rounding=8.0),
-    # Not tried by `auto`, since nobody has measured yet where it wins (benchmarks/fft.py)
-    "fft": Algorithm(fft.y, fft.dx, fft.dw, fft.refuses, spread=True),
+    "fft": Algorithm(fft.y, fft.dx, fft.dw, fft.refuses, rounding=float("inf")),
     "tensor_core": Algorithm(implicit_gemm.tensor_core_y, implicit_gemm.tensor_core_dx, implicit_gemm.tensor_core_dw,
                              implicit_gemm.tensor_core_refuses, tried=True, tensor_cores=True),
     "tensor_core_image": _one_launch(tensor_core_image.OUTPUTS, None, tensor_core_image.GRADIENTS,
@@ -147,5 +144,4 @@ def conv2d_grad_w(gy: Array, x: Array, g: ConvGeometry) -> Array:
 
 
 def conv2d_grad_b(gy: Array) -> Array:
-    """The sum over images and pixels of each map."""
     return sum_maps(gy)
