@@ -360,7 +360,7 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
                                    f"conv2d: padding is {re.escape(repr(padding))} but must be p, ")
        for padding in (-1, 0.5, (1, 2, 3), ((1, 2, 3), 1), [1, 1], ((0, -1), (0, 0)), "same")},
     "conv algorithm": (lambda: conv(algorithm="fast"), ValueError,
-                       "conv2d: algorithm 'fast' is not one of direct, unroll, gemm, auto on the cpu"),
+                       "conv2d: algorithm 'fast' is not one of direct, unroll, gemm, fft, auto on the cpu"),
     "pool axes": (lambda: ops.max_pool2d(zeros(8, 8), size=2), ValueError,
                   r"max_pool2d: x has shape \(8, 8\) but must have 4 axes \(n,c,h,w\); see .reshape\(\)"),
     "pool size": (lambda: ops.avg_pool2d(zeros(1, 1, 8, 8), size=0), ValueError,

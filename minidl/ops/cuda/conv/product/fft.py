@@ -10,7 +10,7 @@ read a plan's tables. A plan with memory of its own is not captured: two of a gr
 `auto` does not try it yet (`tried` of its row in ALGORITHMS): on a GPU nobody has measured where it wins, which
 benchmarks/conv.py --shapes fft does.
 
-cuFFT is a library of its own, which CuPy does not bring: pip install 'cuda-toolkit[cufft]'.
+cuFFT is a library of its own, which CuPy does not bring, but minidl[cuda13] does.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def refuses(direction: str, g: ConvGeometry, dtype: np.dtype) -> str | None:
     try:
         _library()
     except ImportError:
-        return "cuFFT is not installed; run pip install 'cuda-toolkit[cufft]'"
+        return "cuFFT is not installed; run pip install 'minidl[cuda13]', or 'minidl[cuda12]' if CuPy is for CUDA 12"
     if device.precision() != "fp32" and dtype == np.float32:
         return f"the precision is {device.precision()} but it computes in fp32 (minidl.set_precision)"
     t = fft.tiling(direction, g)
