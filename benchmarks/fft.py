@@ -106,15 +106,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--peers", default="torch", choices=("torch", ""), help="%(default)s by default; '' for none")
     parser.add_argument("--threads", type=int, default=2, help="%(default)s by default")
-    parser.add_argument("--note", help="what a reader of the figures has to know besides")
     parser.add_argument("--json", type=Path, metavar="FILE", help="keep what was measured, for render.py")
     args = parser.parse_args(argv)
     peers = [args.peers] if args.peers else []
     machine.set_threads(args.threads)
     machine.require(peers, "cpu")
     result = measure([case._replace(n=IMAGES) for case in SHAPES["fft"]], peers, args.threads)
-    if args.note:
-        result["note"] = args.note
     if args.json:
         results.save(result, args.json)
     print("\n".join(report([result])))

@@ -149,8 +149,7 @@ def tile_widths() -> list[str]:
 def fft_on_cuda() -> list[str]:
     """Filters of 3x3 to 31x31 on a GPU, or how to measure them."""
     if not (results.FOLDER / "fft_cuda.json").exists():
-        return ["Nobody has measured it yet. On a GPU this does:", "", *textwrap.dedent(
-            (fft.__doc__ or "").split("GPU:")[1]).strip().splitlines(), ""]
+        return ["Nobody has measured it yet. On a GPU this does:", *(fft.__doc__ or "").split("GPU:\n")[1].splitlines()]
     return runs(fft.report, "fft_cuda")()
 
 
