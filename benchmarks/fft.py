@@ -1,12 +1,11 @@
-"""From which filter size on Fourier transforms pay: convolutions with filters of 3x3 to 31x31 on the CPU.
+"""From which filter size on Fourier transforms pay: convolutions with filters of 3x3 to 31x31.
 
     python benchmarks/fft.py --json benchmarks/results/fft_cpu.json
+    python benchmarks/fft.py --device cuda --json benchmarks/results/fft_cuda.json
 
-32 channels of 64x64 pixels, and as many filters. `gemm`, which is what `auto` is on the CPU, and `fft`, beside
-PyTorch's. They take turns, so that whatever else the machine does meets all alike. The same filters on a GPU:
-
-    python benchmarks/conv.py --shapes fft --algorithms gemm,implicit_gemm,winograd_2x2,winograd_4x4,fft \\
-        --precisions fp32 --json benchmarks/results/fft_cuda.json
+32 channels of 64x64 pixels, and as many filters; fp32. On the CPU `gemm`, which is what `auto` is there, and `fft`,
+beside PyTorch's; they take turns, so that whatever else the machine does meets all alike. On a GPU the algorithms that
+may be the fastest for some of them, beside cuDNN: conv.py measures its shapes called fft.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))   # minidl as it lies here, installed or not
 
+import conv
 import machine
 import results
 from conv import SHAPES, Case, arguments
@@ -29,6 +29,7 @@ from conv_report import DIRECTIONS, done, fastest, labels, number
 from results import Result
 
 ROUNDS = 5
+ON_CUDA = "gemm,implicit_gemm,winograd_2x2,winograd_4x4,fft"
 IMAGES = 4                                                     # conv.py's shapes with fewer of them
 
 
@@ -104,10 +105,16 @@ def report(several: Sequence[Result]) -> list[str]:
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--peers", default="torch", choices=("torch", ""), help="%(default)s by default; '' for none")
-    parser.add_argument("--threads", type=int, default=2, help="%(default)s by default")
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"), help="%(default)s by default")
+    parser.add_argument("--peers", default="torch", choices=("torch", ""),
+                        help="on the CPU; %(default)s by default, '' for none")
+    parser.add_argument("--threads", type=int, default=2, help="of the CPU; %(default)s by default")
     parser.add_argument("--json", type=Path, metavar="FILE", help="keep what was measured, for render.py")
     args = parser.parse_args(argv)
+    if args.device == "cuda":
+        conv.main(["--shapes", "fft", "--algorithms", ON_CUDA, "--precisions", "fp32",
+                   *(["--json", str(args.json)] if args.json else [])])
+        return
     peers = [args.peers] if args.peers else []
     machine.set_threads(args.threads)
     machine.require(peers, "cpu")

@@ -149,7 +149,8 @@ def tile_widths() -> list[str]:
 def fft_on_cuda() -> list[str]:
     """Filters of 3x3 to 31x31 on a GPU, or how to measure them."""
     if not (results.FOLDER / "fft_cuda.json").exists():
-        return ["Nobody has measured it yet. On a GPU this does:", *(fft.__doc__ or "").split("GPU:\n")[1].splitlines()]
+        return ["Nobody has measured it yet. On a GPU this does:", "",
+                "    python benchmarks/fft.py --device cuda --json benchmarks/results/fft_cuda.json", ""]
     return runs(fft.report, "fft_cuda")()
 
 

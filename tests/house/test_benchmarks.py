@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 from minidl import data, device, zoo
+from minidl.ops.own_conv import TAKEN
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
@@ -393,6 +394,16 @@ def test_filters_of_many_sizes_are_measured_where_they_are_asked_for() -> None:
     assert "fft" not in conv.BY_DEFAULT
     assert [case.k for case in conv.SHAPES["fft"]] == [3, 5, 7, 9, 11, 15, 19, 23, 27, 31]
     assert all((case.geometry().oh, case.geometry().ow) == (case.h, case.w) for case in conv.SHAPES["fft"])
+
+
+def test_on_a_gpu_conv_measures_the_filters(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    given: list[str] = []
+    monkeypatch.setattr(conv, "main", given.extend)
+    fft.main(["--device", "cuda", "--json", str(tmp_path / "x.json")])
+    assert given == ["--shapes", "fft", "--algorithms", fft.ON_CUDA, "--precisions", "fp32", "--json",
+                     str(tmp_path / "x.json")]
+    for name in fft.ON_CUDA.split(","):
+        assert name in TAKEN
 
 
 def test_transforms_beside_products(monkeypatch: pytest.MonkeyPatch) -> None:

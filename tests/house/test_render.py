@@ -108,7 +108,7 @@ def test_nobody_measured_transforms_on_a_gpu_or_here_is_the_table(house: Path) -
     (house / "results" / "fft_cuda.json").unlink(missing_ok=True)
     lines = render.BLOCKS["fft cuda"]()
     assert lines[0] == "Nobody has measured it yet. On a GPU this does:"
-    assert lines[2].startswith("    python benchmarks/conv.py --shapes fft --algorithms ")
+    assert lines[2] == "    python benchmarks/fft.py --device cuda --json benchmarks/results/fft_cuda.json"
     result = results.load("conv_cuda")
     rows = [{"label": "3x3", "direction": "y", "algorithm": name, "precision": "fp32", "us": us}
             for name, us in (("gemm", 10.0), ("fft", 20.0))]

@@ -8,7 +8,7 @@ eager run made serve the capture behind it, and what a graph was captured with i
 read a plan's tables. A plan with memory of its own is not captured: two of a graph's branches might run it at once.
 
 `auto` does not try it yet (`tried` of its row in ALGORITHMS): on a GPU nobody has measured where it wins, which
-benchmarks/conv.py --shapes fft does.
+benchmarks/fft.py does.
 
 cuFFT is a library of its own, which CuPy does not bring, but minidl[cuda13] does.
 """
