@@ -13,9 +13,9 @@ frequencies do.
 A stride costs what it saves elsewhere: outputs of a stride of 1 are computed, and those between are left away; in the
 gradients gy has zeros there. One text for NumPy and CuPy: `Backend` is what they do in ways of their own.
 
-Rounding: errors are spread over a tile. An output is about eps * log2(th*tw) of the root of the sum of all squares of
-the tile and the filters away from the exact one, be it itself small, or zero. NaN and infinity are spread, too: an
-image's make every output of their tiles NaN, in all maps; a filter's make its whole map NaN.
+Rounding: errors are spread over a tile. An output is a few eps of S away from the exact one, be it itself small, or
+zero; S is the root of the sum, over channels, of |tile|^2 |filter|^2 (check_conv.spread_bound, which allows 8 eps). NaN
+and infinity are spread, too: an image's make every output of their tiles NaN, in all maps; a filter's its whole map.
 """
 
 from __future__ import annotations
