@@ -120,8 +120,9 @@ class Emulator(Compiler):
             return Module(self, file, text.replace(old, new) if old else text, constants)
 
         self.memory, self._launches = (memory := Guarded()), 0
+        plan = types.SimpleNamespace(work_area=types.SimpleNamespace(mem=types.SimpleNamespace(size=0)))
         transforms = types.SimpleNamespace(            # cuFFT's are not emulated
-            get_fft_plan=lambda *sizes: None, rfftn=lambda a, axes, plan: memory.made(np.fft.rfftn, a, axes=axes),
+            get_fft_plan=lambda *sizes: plan, rfftn=lambda a, axes, plan: memory.made(np.fft.rfftn, a, axes=axes),
             irfftn=lambda a, size, axes, norm, overwrite_x, plan: memory.made(np.fft.irfftn, a, size, axes, norm))
         with contextlib.ExitStack() as replaced:
             def replace(where: Any, name: str, value: Any) -> None:

@@ -182,11 +182,17 @@ def on_cuda(monkeypatch: pytest.MonkeyPatch) -> Any:
     pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
     from minidl.ops.cuda.conv.product import fft as launchers
 
-    plan = types.SimpleNamespace(work_area=types.SimpleNamespace(mem=types.SimpleNamespace(size=0)))
-    library = types.SimpleNamespace(get_fft_plan=lambda *sizes: plan, plan=plan)
+    library = types.SimpleNamespace(made=[], size=0)
+
+    def get_fft_plan(*sizes: Any) -> Any:
+        memory = types.SimpleNamespace(mem=types.SimpleNamespace(size=library.size))
+        library.made.append(types.SimpleNamespace(work_area=memory))
+        return library.made[-1]
+
+    library.get_fft_plan = get_fft_plan
     monkeypatch.setattr(launchers, "_library", lambda: library)
     monkeypatch.setattr(launchers, "_plans", {})
-    monkeypatch.setattr(launchers, "_captured", [])
+    monkeypatch.setattr(launchers, "_captured", {})
     monkeypatch.setattr(launchers.cupy.cuda.runtime, "getDevice", lambda: 0)
     return launchers
 
@@ -224,11 +230,11 @@ def test_a_graph_takes_the_plans_of_an_eager_run_and_keeps_them(on_cuda: Any, mo
         on_cuda._plan(library, "R2C", tiles, (16, 16))
     capturing(on_cuda, monkeypatch, False)
     on_cuda._plan(library, "R2C", tiles, (16, 16))
-    assert on_cuda._captured == []
+    assert on_cuda._captured == {}
     capturing(on_cuda, monkeypatch, True)
-    assert on_cuda._plan(library, "R2C", tiles, (16, 16)) is library.plan
-    assert on_cuda._captured == [library.plan]
-    library.plan.work_area.mem.size = 4096
+    assert on_cuda._plan(library, "R2C", tiles, (16, 16)) is library.made[0]
+    assert [*on_cuda._captured.values()] == library.made
+    library.made[0].work_area.mem.size = 4096
     with pytest.raises(NotImplementedError, match=r"fft: cuFFT takes 4096 bytes .* for 7 tiles of 16x16, which br"):
         on_cuda._plan(library, "R2C", tiles, (16, 16))
 
@@ -239,6 +245,10 @@ def test_plans_are_let_go_of_in_turn(on_cuda: Any, monkeypatch: pytest.MonkeyPat
     for count in (1, 2, 1, 3):             # 2 is the one that was not asked for again
         on_cuda._plan(on_cuda._library(), "R2C", np.zeros((count, 16, 16), np.float32), (16, 16))
     assert [key[1] for key in on_cuda._plans] == [1, 3]
+    on_cuda._library().size = device.workspace_limit() // 2 + 1    # which two of have too much
+    for count in (4, 5):
+        on_cuda._plan(on_cuda._library(), "R2C", np.zeros((count, 16, 16), np.float32), (16, 16))
+    assert [key[1] for key in on_cuda._plans] == [5]
 
 
 @pytest.mark.gpu

@@ -29,10 +29,11 @@ from ....primitives import Array
 from ... import launch
 from ...linear import gemm
 
-MAX_PLANS = 256                            # that are kept, beside those of graphs
+MAX_PLANS = 256                            # that are kept, beside those of graphs; all their memory is within the limit
+ALIGNMENT = 16                             # bytes, of what cuFFT transforms
 
 _plans: dict[tuple[Any, ...], Any] = {}    # the one used last at the end
-_captured: list[Any] = []                  # plans of graphs
+_captured: dict[int, Any] = {}             # plans of graphs, by their id
 
 
 def _library() -> Any:
@@ -60,6 +61,11 @@ def refuses(direction: str, g: ConvGeometry, dtype: np.dtype) -> str | None:
 
 
 # ---------------------------------------------------------------- transforms
+def _held(*plans: Any) -> int:
+    """Bytes of memory of plans."""
+    return sum(plan.work_area.mem.size for plan in plans)
+
+
 def _plan(library: Any, kind: str, a: Array, size: tuple[int, int]) -> Any:
     key = kind, len(a), size, a.dtype, cupy.cuda.runtime.getDevice()
     capturing = cupy.cuda.get_current_stream().is_capturing()
@@ -69,20 +75,22 @@ def _plan(library: Any, kind: str, a: Array, size: tuple[int, int]) -> Any:
             raise NotImplementedError(f"fft: cuFFT makes no plan while a stream is captured, and has none for {len(a)} "
                                       f"tiles of {size[0]}x{size[1]}; run it before")
         plan = library.get_fft_plan(a, size, (1, 2), kind)
-        if len(_plans) >= MAX_PLANS:
+        while len(_plans) >= MAX_PLANS or (_plans and _held(plan, *_plans.values()) > device.workspace_limit()):
             del _plans[next(iter(_plans))]
     _plans[key] = plan
     if capturing:
-        if plan.work_area.mem.size:
-            raise NotImplementedError(f"fft: cuFFT takes {plan.work_area.mem.size} bytes of memory for {len(a)} tiles "
-                                      f"of {size[0]}x{size[1]}, which branches of a graph would share; run it eagerly")
-        _captured.append(plan)
+        if _held(plan):
+            raise NotImplementedError(f"fft: cuFFT takes {_held(plan)} bytes of memory for {len(a)} tiles of {size[0]}x"
+                                      f"{size[1]}, which branches of a graph would share; run it eagerly")
+        _captured[id(plan)] = plan
     return plan
 
 
 def _forward(x: Array, size: tuple[int, int]) -> Array:
     if x.shape[-2:] == size:
         tiles = cupy.ascontiguousarray(x)
+        if tiles.data.ptr % ALIGNMENT:     # a view that starts in between
+            tiles = tiles.copy()
     else:
         tiles = cupy.zeros((*x.shape[:-2], *size), x.dtype)
         tiles[..., :x.shape[-2], :x.shape[-1]] = x
@@ -116,6 +124,10 @@ def _correlation(a: Array, b: Array) -> Array:
     return real + 1j * imaginary
 
 
+def _empty(shape: tuple[int, ...], dtype: Any) -> Array:
+    return launch.empty(shape, dtype)      # looked up at each call: tests put memory with edges in its place
+
+
 def _each(count: int, chunk: int, work: fft.Work) -> Iterator[Any]:
     """One after the other, so that the memory of one serves the next."""
     for i in range(0, count, chunk):
@@ -127,7 +139,7 @@ def _bytes() -> int:
     return min(device.workspace_limit() // 2, 4 * launch.MAX_ELEMENTS)
 
 
-BACKEND = fft.Backend(cupy, launch.empty, _forward, _inverse, lambda points: 1 / points, _product, _correlation, _each,
+BACKEND = fft.Backend(cupy, _empty, _forward, _inverse, lambda points: 1 / points, _product, _correlation, _each,
                       _bytes, _bytes)
 
 y = functools.partial(fft.y, BACKEND)
