@@ -14,7 +14,7 @@ A stride costs what it saves elsewhere: outputs of a stride of 1 are computed, a
 gradients gy has zeros there. One text for NumPy and CuPy: `Backend` is what they do in ways of their own.
 
 Rounding: errors are spread over a tile. An output is a few eps of S away from the exact one, be it itself small, or
-zero; S is the root of the sum, over channels, of |tile|^2 |filter|^2 (check_conv.spread_bound, which allows 8 eps). NaN
+zero; S is the root of the sum, over channels, of |tile|^2 |filter|^2 (check_conv.spread_bound is what tests allow). NaN
 and infinity are spread, too: an image's make every output of their tiles NaN, in all maps; a filter's its whole map.
 """
 
