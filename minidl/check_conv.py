@@ -116,8 +116,8 @@ def spread_bound(direction: str, x: np.ndarray, w: np.ndarray, gy: np.ndarray) -
     A transform's error has the norm of what is transformed, and is spread over it evenly, about eps/2 of it for each of
     the three on the way (their sizes count by the root of a logarithm). So an element errs by a share of
     S = root of the sum, over channels (of dw: images), of |x|^2 |w|^2, whole maps and filters. Of 5,400 results of
-    random shapes the largest share was 10 eps; 16 are allowed. S is some thousands at most where a product is about 1:
-    one that is missing still shows.
+    random shapes the largest share was 10 eps; 16 are allowed. S is some ten thousands at most where a product is
+    about 1: one that is missing still shows.
     """
     of_x, of_w, of_gy = (np.square(a.astype(float)).sum((2, 3)) for a in (x, w, gy))        # (n,c), (m,c), (n,m)
     squares = {"y": lambda: of_x @ of_w.T, "dx": lambda: of_gy @ of_w, "dw": lambda: of_gy.T @ of_x}[direction]()
