@@ -30,6 +30,7 @@ sys.path.insert(0, str(ROOT))                                  # minidl and zoo 
 import accuracy  # noqa: E402
 import cold_start  # noqa: E402
 import conv_report  # noqa: E402
+import fft  # noqa: E402
 import machine  # noqa: E402
 import overhead  # noqa: E402
 import results  # noqa: E402
@@ -145,6 +146,14 @@ def tile_widths() -> list[str]:
     return runs(tiles.report, "tiles")()
 
 
+def fft_on_cuda() -> list[str]:
+    """Filters of 3x3 to 31x31 on a GPU, or how to measure them."""
+    if not (results.FOLDER / "fft_cuda.json").exists():
+        return ["Nobody has measured it yet. On a GPU this does:", "",
+                "    python benchmarks/fft.py --device cuda --json benchmarks/results/fft_cuda.json", ""]
+    return runs(fft.report, "fft_cuda")()
+
+
 def report2009() -> list[str]:
     """The report's own figures beside what they are here."""
     conv = load("conv_cuda")
@@ -195,6 +204,8 @@ BLOCKS: dict[str, Callable[[], list[str]]] = {
     "tiled beside direct": convolutions(conv_report.tiled_table),
     "registers": convolutions(conv_report.share_table),
     "tile widths": tile_widths,
+    "fft cpu": runs(fft.report, "fft_cpu"),
+    "fft cuda": fft_on_cuda,
     "balance": balance,
     "conv entries": convolutions(lambda result: list(conv_report.shape_tables(result))),
     "ladder": convolutions(ladder),

@@ -120,6 +120,10 @@ class Emulator(Compiler):
             return Module(self, file, text.replace(old, new) if old else text, constants)
 
         self.memory, self._launches = (memory := Guarded()), 0
+        plan = types.SimpleNamespace(work_area=types.SimpleNamespace(mem=types.SimpleNamespace(size=0)))
+        transforms = types.SimpleNamespace(            # cuFFT's are not emulated
+            get_fft_plan=lambda *sizes: plan, rfftn=lambda a, axes, plan: memory.made(np.fft.rfftn, a, axes=axes),
+            irfftn=lambda a, size, axes, norm, overwrite_x, plan: memory.made(np.fft.irfftn, a, size, axes, norm))
         with contextlib.ExitStack() as replaced:
             def replace(where: Any, name: str, value: Any) -> None:
                 replaced.enter_context(mock.patch.object(where, name, value, create=where is cupy))
@@ -129,6 +133,10 @@ class Emulator(Compiler):
             for name in ("asarray", "ascontiguousarray"):
                 replace(cupy, name, getattr(memory, name))
             replace(cupy, "ndarray", Memory)
+            replace(cupy, "lib", types.SimpleNamespace(stride_tricks=types.SimpleNamespace(
+                as_strided=functools.partial(np.lib.stride_tricks.as_strided, subok=True))))
+            replace(cuda.conv.product.fft, "_library", lambda: transforms)
+            replace(cuda.conv.product.fft, "_plans", {})
             replace(np, "broadcast_to", functools.partial(np.broadcast_to, subok=True))     # as CuPy's
             replace(cupy.cuda, "get_current_stream", lambda: stream)
             replace(cupy.cuda, "Device", lambda *number: contextlib.nullcontext())

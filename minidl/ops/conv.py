@@ -19,13 +19,13 @@ def conv2d(k, x: Tensor, w: Tensor, b: Tensor | None = None, *, stride: Pair = 1
     (PMPP ch. 16, Fig. 16.4; Krizhevsky 2009, section 6.2).
 
     stride: an int or (sh, sw). padding: p, (ph, pw) or ((top, bottom), (left, right)).
-    algorithm: "auto", or one of the backend's: "direct", "unroll" or "gemm" on the CPU. groups: channels and filters
-    in so many parts, each convolved for itself: w is then (m,c/groups,kh,kw) (KSH 2012, section 3.2).
+    algorithm: "auto", or one of the backend's: "direct", "unroll", "gemm" or "fft" on the CPU. groups: channels and
+    filters in so many parts, each convolved for itself: w is then (m,c/groups,kh,kw) (KSH 2012, section 3.2).
 
     NaN and infinity reach every output whose window holds them. Where an infinite or NaN filter element meets the zeros
     of padding (or, for the gradient by x, those around gy), some algorithms multiply, which gives NaN (0 * inf), and
     others leave the zeros out: in minidl as in PyTorch, where it depends on the sizes. On CUDA the same holds where an
-    infinite or NaN pixel meets the zeros around gy, in the gradient by w.
+    infinite or NaN pixel meets the zeros around gy, in the gradient by w. "fft" spreads them further: docs/fft.md.
 
     Raises ValueError where shapes, stride, padding, algorithm or groups do not fit, naming both sizes.
 

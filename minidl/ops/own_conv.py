@@ -25,7 +25,8 @@ TAKES = {"y": ("launch", "x", "w", "b", "y", "g"), "dx": ("launch", "gy", "w", "
          "dw": ("launch", "gy", "x", "dw", "g")}
 # The algorithms of the backends, which need not be there when another one is registered
 TAKEN = ("direct", "tiled", "tiled_constant", "krizhevsky", "unroll", "gemm_tiled", "gemm", "implicit_gemm",
-         "whole_image", "winograd", "winograd_2x2", "winograd_4x4", "tensor_core", "tensor_core_image", "wgmma", "auto")
+         "whole_image", "winograd", "winograd_2x2", "winograd_4x4", "fft", "tensor_core", "tensor_core_image", "wgmma",
+         "auto")
 
 
 class OwnConv(NamedTuple):

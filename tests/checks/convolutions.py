@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections import Counter
 from collections.abc import Iterator
@@ -39,7 +40,6 @@ def failures_of(problem: Problem, names: list[str], canaries: Any,
     dtype = problem.x.dtype
     for direction in directions:
         arrays = problem.on_cuda(direction)
-        most = problem.bound(direction, device.precision())
         for name in names:
             g = problem.g._replace(algorithm=name)
             if conv.refusal(name, direction, g, dtype):
@@ -59,7 +59,12 @@ def failures_of(problem: Problem, names: list[str], canaries: Any,
             if (first.shape, first.dtype) != (problem.exact[direction].shape, dtype):
                 yield f"{what}: shape {first.shape} {first.dtype} for {problem.exact[direction].shape}"
                 continue
-            share = used(first, problem.exact[direction], most * conv.ALGORITHMS[name].rounding)
+            rounding = conv.ALGORITHMS[name].rounding
+            if math.isinf(rounding):
+                most = problem.bound(direction, device.precision(), spread=True)
+            else:
+                most = problem.bound(direction, device.precision()) * rounding
+            share = used(first, problem.exact[direction], most)
             WORST[name, direction] = max(share, WORST.get((name, direction), 0.0))
             if share > 1:
                 yield f"{what}: used {share:.3g} of its tolerance"

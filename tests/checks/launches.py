@@ -79,7 +79,7 @@ def with_dtype(rows: Iterable[tuple[Any, ...]], dtype: type) -> list[tuple[Any, 
 CONVOLUTIONS: list[tuple[Any, Any, Any, Any, tuple[str, ...]]] = [
     ((5, 2, 9, 11), (9, 2, 5, 5), 1, 0, ("whole_image", "implicit_gemm", "direct", "tiled", "krizhevsky")),
     ((3, 3, 12, 12), (6, 3, 3, 5), 1, ((1, 2), (4, 0)), ("whole_image", "implicit_gemm")),
-    ((2, 2, 11, 9), (3, 2, 3, 3), 2, 1, ("implicit_gemm", "direct", "krizhevsky", "gemm")),
+    ((2, 2, 11, 9), (3, 2, 3, 3), 2, 1, ("implicit_gemm", "direct", "krizhevsky", "gemm", "fft")),
     ((1, 32, 4, 4), (3, 32, 3, 3), 1, 1, ("implicit_gemm",)),
     ((1, 45, 5, 12), (13, 45, 2, 6), 1, 0, ("winograd",)),
     ((9, 3, 16, 16), (10, 3, 8, 8), 1, ((4, 3), (4, 3)), ("winograd", "whole_image")),
@@ -91,6 +91,11 @@ MORE_CONVOLUTIONS: list[tuple[Any, ...]] = [               # one image, many map
 SPLITTING = [((64, 1, 20, 20), (2, 1, 3, 3), 1, 0), ((2, 300, 3, 3), (4, 300, 3, 3), 1, 0),
              ((20, 30, 19, 18), (40, 30, 3, 3), 1, 2)]
 ON_TENSOR_CORES = tuple(convolutions.TENSOR_CORES)
+# Tiles of 16 and one that is the image; filters wider than a tile; padding wider than filters; a stride; one channel
+BY_FFT: list[tuple[Any, ...]] = [
+    ((2, 2, 40, 18), (3, 2, 3, 5), 1, ((1, 2), (0, 1))), ((2, 3, 9, 30), (2, 3, 5, 20), 1, 2),
+    ((3, 2, 5, 4), (2, 2, 2, 3), 1, ((4, 3), (5, 6))), ((2, 2, 19, 21), (4, 2, 4, 3), (3, 2), 1),
+    ((5, 1, 12, 12), (1, 1, 5, 5), 1, 0), ((3, 2, 7, 6), (5, 2, 7, 6), (7, 5), 0)]
 FUSED = [((9, 3, 16, 16), (10, 3, 8, 8), ((4, 3), (4, 3)), 4), ((2, 1, 12, 12), (7, 1, 5, 5), 0, 4)]
 FUSED_ON_TENSOR_CORES = [((2, 6, 14, 14), 34, 5, 0, 2), ((3, 2, 9, 16), 37, (3, 4), ((1, 0), (2, 3)), 2)]
 
@@ -292,8 +297,10 @@ LAUNCHES: dict[str, list[Launch]] = {
         *on_device("conv/product/implicit_gemm.cu", convolve_in_pieces, *[
             row for dtype in (FLOAT, DOUBLE) for row in with_dtype(SPLITTING, dtype)])],
     "convolutions": [
-        *[Launch("conv/", each_direction, (name,), "3xtf32" if row.tensor_cores else "fp32")
-          for name, row in conv.ALGORITHMS.items()],
+        *[Launch("linear/gemm.cu" if name == "fft" else "conv/", each_direction, (name,),     # it has no other kernel
+                 "3xtf32" if row.tensor_cores else "fp32") for name, row in conv.ALGORITHMS.items()],
+        *each("linear/gemm.cu", convolve, *[
+            (*row, ("fft",), dtype) for row, dtype in zip(BY_FFT, (FLOAT, DOUBLE) * 3, strict=True)]),
         *each("conv/bias.cu", bias_gradient, (*CONVOLUTIONS[0][:4], FLOAT)),
         *on_device("conv/bias.cu", bias_gradient, *[
             (*row, dtype) for row in MORE_CONVOLUTIONS for dtype in (FLOAT, DOUBLE)]),

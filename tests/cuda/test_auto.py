@@ -162,6 +162,10 @@ def test_what_runs_out_of_memory_is_not_chosen(process: Process) -> None:
     assert process.fastest({"gemm": MemoryError(), "whole_image": 2.0}) == "whole_image"
 
 
+def test_what_cannot_be_captured_is_not_chosen(process: Process) -> None:
+    assert process.fastest({"gemm": NotImplementedError(), "whole_image": 2.0}) == "whole_image"
+
+
 def test_one_alone_is_not_measured(process: Process) -> None:
     assert process.fastest({"gemm": 1.0}) == "gemm"
     assert not process.measured

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 from minidl import data, device, zoo
+from minidl.ops.own_conv import TAKEN
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
@@ -27,6 +28,7 @@ import cold_start  # noqa: E402
 import conv  # noqa: E402
 import conv_report  # noqa: E402
 import counts  # noqa: E402
+import fft  # noqa: E402
 import machine  # noqa: E402
 import overhead  # noqa: E402
 import results  # noqa: E402
@@ -283,6 +285,9 @@ def test_who_is_on_tensor_cores_is_asked_of_the_algorithms(monkeypatch: pytest.M
     assert exact == {"direct": True, "gemm": True, "winograd": True, "tensor_core": False, "tensor_core_image": False,
                      "wgmma": False}
     assert conv.is_exact("wgmma", "dx", case.geometry(), np.dtype(np.float32))     # never there: one row says so
+    (case, *_) = conv.SHAPES["3x3"]
+    for name in ("winograd_2x2", "fft"):   # which have something against tf32 alone
+        assert conv.is_exact(name, "y", case.geometry(), np.dtype(np.float32))
 
 
 def test_a_result_is_that_of_the_graph() -> None:
@@ -383,6 +388,55 @@ def test_widths_as_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [conv_row(tile=None), conv_row(algorithm="tiled", tile=8, us=400.0),
             conv_row(algorithm="tiled_constant", tile=8, us=250.0)]
     assert tiles.report([{"rows": rows}])[2] == "| krizhevsky | 8 | 18.2 | 200 | 400 | 250 | 0.50 |"
+
+
+def test_filters_of_many_sizes_are_measured_where_they_are_asked_for() -> None:
+    assert "fft" not in conv.BY_DEFAULT
+    assert [case.k for case in conv.SHAPES["fft"]] == [3, 5, 7, 9, 11, 15, 19, 23, 27, 31]
+    assert all((case.geometry().oh, case.geometry().ow) == (case.h, case.w) for case in conv.SHAPES["fft"])
+
+
+def test_on_a_gpu_conv_measures_the_filters(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    given: list[str] = []
+    monkeypatch.setattr(conv, "main", given.extend)
+    fft.main(["--device", "cuda", "--json", str(tmp_path / "x.json")])
+    assert given == ["--shapes", "fft", "--algorithms", fft.ON_CUDA, "--precisions", "fp32", "--json",
+                     str(tmp_path / "x.json")]
+    for name in fft.ON_CUDA.split(","):
+        assert name in TAKEN
+
+
+def test_transforms_beside_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = conv.Case("5x5", 2, 3, 12, 12, 4, 5, 1, 2)
+    rows = fft.measure([case], [], 1, rounds=2)["rows"]
+    assert [(row["direction"], row["algorithm"]) for row in rows] == [
+        (direction, name) for direction in ("y", "dx", "dw") for name in ("gemm", "fft")]
+    assert all(row["us"] > 0 and row["difference"] < 1e-5 for row in rows)
+
+    made = fft.calls
+    monkeypatch.setattr(fft, "calls", lambda *of: {**made(*of), "fft": lambda: 1.1 * made(*of)["gemm"]()})
+    with pytest.raises(ArithmeticError, match=r"5x5 y: 'fft' differs from 'gemm' by 1\.0e-01; correct it"):
+        fft.measure([case], [], 1)
+
+
+def test_transforms_beside_pytorchs() -> None:
+    pytest.importorskip("torch")
+    case = conv.Case("5x5", 2, 3, 12, 12, 4, 5, 1, 2)
+    for direction in conv_report.DIRECTIONS:
+        run = fft.calls(case, direction, torch=True)
+        np.testing.assert_allclose(run["torch"](), run["gemm"](), rtol=0, atol=1e-3)
+
+
+def test_transforms_as_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(results, "facts", lambda several: [])
+    us = {"gemm": 300.0, "fft": 150.0, "cudnn": 60.0}
+    rows = [conv_row(label="5x5", algorithm=name, us=each) for name, each in us.items()]
+    rows += [conv_row(label="31x31", algorithm="fft", us=None, why="it is refused"),
+             conv_row(label="31x31", algorithm="gemm")]
+    assert fft.report([{"rows": rows}]) == [
+        "| filters | direction | `gemm` us | `fft` us | `cudnn` us | speed of `fft` / fastest other |",
+        "|---|---|---:|---:|---:|---:|",
+        "| 5x5 | y | 300 | 150 | 60 | 0.40 |", "| 31x31 | y | 200 | - | - | - |", ""]
 
 
 @pytest.mark.usefixtures("elsewhere")

@@ -71,7 +71,7 @@ NAMES = ("basic", "shapes", "operators", "conv", "pool", "linear", "activation",
 FAMILIES = tuple(f"minidl/ops/{name}" for name in NAMES)
 # what all backends stand on
 FACTS = ("numpy", *(f"minidl/ops/{name}" for name in ("primitives", "shared", "choice", "geometry", "own_conv",
-                                                         "region")))
+                                                         "region", "fft")))
 
 CONV = "minidl/ops/cuda/conv"
 LAUNCHERS = (*FACTS, "cupy", "minidl/device", "minidl/ops/cuda/launch")
@@ -94,8 +94,10 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
     ("minidl/ops/primitives", ("numpy",)),
     ("minidl/ops/shared", ("numpy", "minidl/ops/primitives")),
     ("minidl/ops/choice", ("numpy", "minidl/ops/primitives")),
+    ("minidl/ops/fft", ("minidl/ops/primitives", "minidl/ops/geometry")),
     ("minidl/ops/cpu", (*FACTS, "minidl/ops/cpu")),
     ("minidl/ops/cuda/launch", ("numpy", "cupy", "minidl/device", "minidl/ops/sources", "minidl/ops/cuda/launch")),
+    (f"{CONV}/product/fft", (*SHELVES, "cupyx")),
     *((f"{CONV}/{shelf}", (*SHELVES, f"{CONV}/{shelf}")) for shelf in ("papers", "product", "resident")),
     *((f"{CONV}/{common}", (*LAUNCHERS, "minidl/cache", "minidl/version", "minidl/ops/cuda/reduce"))
       for common in ("auto", "bias", "cost")),

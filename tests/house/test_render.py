@@ -104,6 +104,18 @@ def test_what_nobody_measured_has_no_figures(house: Path) -> None:
     assert "| K = 3 | 8 | 5.8 | 10 | 10 | 10 | 1.00 |" in render.BLOCKS["tile widths"]()
 
 
+def test_nobody_measured_transforms_on_a_gpu_or_here_is_the_table(house: Path) -> None:
+    (house / "results" / "fft_cuda.json").unlink(missing_ok=True)
+    lines = render.BLOCKS["fft cuda"]()
+    assert lines[0] == "Nobody has measured it yet. On a GPU this does:"
+    assert lines[2] == "    python benchmarks/fft.py --device cuda --json benchmarks/results/fft_cuda.json"
+    result = results.load("conv_cuda")
+    rows = [{"label": "3x3", "direction": "y", "algorithm": name, "precision": "fp32", "us": us}
+            for name, us in (("gemm", 10.0), ("fft", 20.0))]
+    results.save({**result, "rows": rows}, house / "results" / "fft_cuda.json")
+    assert "| 3x3 | y | 10 | 20 | 0.50 |" in render.BLOCKS["fft cuda"]()
+
+
 # ---------------------------------------------------------------- figures
 @pytest.mark.parametrize("figure", [
     "5 us", "5us", "0.44 ms", "36.0 s", "20 seconds", "3 minutes", "1,234.5 images/s", "12 TFLOP/s", "4.8 TB/s",

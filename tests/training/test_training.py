@@ -320,7 +320,7 @@ def test_loaded_weights_give_the_same_accuracy(tmp_path: Path, capsys: pytest.Ca
     assert " after 0 epochs in " in second
 
 
-@pytest.mark.parametrize("algorithm", ["direct", "unroll", "gemm"])
+@pytest.mark.parametrize("algorithm", ["direct", "unroll", "gemm", "fft"])
 def test_every_convolution_algorithm_trains(algorithm: str, capsys: pytest.CaptureFixture[str]) -> None:
     flags = [*QUICK, "--limit-train", "32", "--limit-test", "16", "--conv-algorithm", algorithm]
     assert cli.main(["--model", "lenet5", *flags, "--output-dir", "out"]) == 0
@@ -404,7 +404,7 @@ BAD_INPUT = {
     "cuda": (lambda folder: [*QUICK, "--device", "cuda"], "device: 'cuda' was asked for"),
     "convolution": (lambda folder: ["--model", "lenet5", *QUICK, "--limit-train", "32", "--limit-test", "16",
                                     "--conv-algorithm", "magic"],
-                    "error: conv2d: algorithm 'magic' is not one of direct, unroll, gemm, auto on the cpu$"),
+                    "error: conv2d: algorithm 'magic' is not one of direct, unroll, gemm, fft, auto on the cpu$"),
     "no data": (lambda folder: ["--data", "mnist", "--epochs", "0"], "mnist"),
     "one step": (lambda folder: ["--model", "perceptron", *QUICK, "--limit-train", "128", "--lr", "1e38"],
                  r"evaluate: the test loss is \S+; the parameters are unusable"),

@@ -1,7 +1,7 @@
 """Convolution on NumPy arrays: x (n,c,h,w), w (m,c,kh,kw), y (n,m,oh,ow); g is an ops.geometry.ConvGeometry.
 
-Three algorithms, each in the directions y (forward), dx and dw: the formula (direct.py), an image at a time through an
-unrolled buffer (unroll.py), and many images as one matrix product (gemm.py), which `auto` is.
+Four algorithms, each in the directions y (forward), dx and dw: the formula (direct.py), an image at a time through an
+unrolled buffer (unroll.py), many images as one matrix product (gemm.py), which `auto` is, and transforms (fft.py).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..activation import VALUES
 from ..parallel import images_per_chunk, parallel_for
 from ..pool import avg_pool2d, avg_pool2d_grad_act
 from ..reduce import sum
-from . import direct, gemm, unroll
+from . import direct, fft, gemm, unroll
 
 __all__ = [
     "CONV_ALGORITHMS", "conv2d", "conv2d_act", "conv2d_act_pool", "conv2d_act_pool_grad_wb", "conv2d_grad_b",
@@ -31,6 +31,7 @@ ALGORITHMS: dict[str, tuple[Callable[..., Array], ...]] = {       # name -> (y, 
     "direct": (direct.y, direct.dx, direct.dw),
     "unroll": (unroll.y, unroll.dx, unroll.dw),
     "gemm": (gemm.y, gemm.dx, gemm.dw),
+    "fft": (fft.y, fft.dx, fft.dw),
 }
 ALGORITHMS["auto"] = ALGORITHMS["gemm"]
 CONV_ALGORITHMS = tuple(ALGORITHMS)

@@ -20,7 +20,7 @@ from . import own
 from .auto import Launcher, fastest
 from .bias import sum_maps
 from .papers import direct, gemm, gemm_tiled, krizhevsky, tiled, unroll
-from .product import implicit_gemm
+from .product import fft, implicit_gemm
 from .product.winograd_tiles import F2, F4
 from .resident import tensor_core_image, wgmma, whole_image, winograd
 from .resident.planned import Gradients, Outputs
@@ -30,8 +30,8 @@ __all__ = ["CONV_ALGORITHMS", "conv2d", "conv2d_grad_b", "conv2d_grad_w", "conv2
 
 class Algorithm(NamedTuple):
     """y(x, w, b, g), dx(gy, w, g), dw(gy, x, g), each None where there is none; refuses(direction, g, dtype), which
-    says why a case cannot be done, or None; whether `auto` tries it, whether it multiplies on tensor cores, and by
-    how much more it may round than the plain sum.
+    says why a case cannot be done, or None; whether `auto` tries it, whether it multiplies on tensor cores, and by how
+    much more it may round than the plain sum: infinitely, where what others sum up is spread over an element.
 
     What computes y may go on in the same launch: y_act(x, w, b, g, act), and y_act_pool(x, w, b, g, act, pooling) where
     can_pool(g, pooling, dtype). Before dw may go grad_wb(gp, y, x, g, act, pooling), the fused form of
@@ -54,8 +54,8 @@ class Algorithm(NamedTuple):
 def _one_launch(outputs: Outputs, dx: Launcher | None, gradients: Gradients | None, refuses: Refuses,
                 tensor_cores: bool = False) -> Algorithm:
     dw, grad_wb = (gradients.dw, gradients.grad_wb) if gradients else (None, None)
-    return Algorithm(outputs.y, dx, dw, refuses, True, tensor_cores, 1.0, outputs.y_act, outputs.y_act_pool,
-                     outputs.can_pool, grad_wb)
+    return Algorithm(outputs.y, dx, dw, refuses, True, tensor_cores, y_act=outputs.y_act,
+                     y_act_pool=outputs.y_act_pool, can_pool=outputs.can_pool, grad_wb=grad_wb)
 
 
 # In the order of the ladder
@@ -72,6 +72,7 @@ ALGORITHMS: dict[str, Algorithm] = {
     "winograd": _one_launch(winograd.OUTPUTS, None, winograd.GRADIENTS, winograd.refuses),
     "winograd_2x2": Algorithm(F2.y, F2.dx, F2.dw, F2.refuses),
     "winograd_4x4": Algorithm(F4.y, F4.dx, F4.dw, F4.refuses, rounding=8.0),
+    "fft": Algorithm(fft.y, fft.dx, fft.dw, fft.refuses, rounding=float("inf")),
     "tensor_core": Algorithm(implicit_gemm.tensor_core_y, implicit_gemm.tensor_core_dx, implicit_gemm.tensor_core_dw,
                              implicit_gemm.tensor_core_refuses, tried=True, tensor_cores=True),
     "tensor_core_image": _one_launch(tensor_core_image.OUTPUTS, None, tensor_core_image.GRADIENTS,
@@ -143,5 +144,4 @@ def conv2d_grad_w(gy: Array, x: Array, g: ConvGeometry) -> Array:
 
 
 def conv2d_grad_b(gy: Array) -> Array:
-    """The sum over images and pixels of each map."""
     return sum_maps(gy)

@@ -64,14 +64,14 @@ def _remembered(key: Key, arguments: tuple[Array | None, ...], able: Mapping[str
 
 
 def _measure(able: Mapping[str, Launcher], arguments: tuple[Array | None, ...], g: ConvGeometry) -> dict[str, float]:
-    """Median milliseconds of each launcher on these very arrays; one that runs out of memory takes for ever."""
+    """Median milliseconds of each launcher on these very arrays; what a graph or memory cannot hold takes for ever."""
     if len(able) == 1 or g.n == 0:
         return {next(iter(able)): 0.0}
     times = {}
     for name, launcher in able.items():
         try:
             times[name] = _time(launcher, arguments, g)
-        except MemoryError:
+        except (MemoryError, NotImplementedError):     # the latter by CuPy, for what cannot be captured
             times[name] = float("inf")
     return times
 
