@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minidl import data, device, zoo
+import minidl
+from minidl import data, device, nn, ops, optim, zoo
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
@@ -32,6 +33,7 @@ import machine  # noqa: E402
 import overhead  # noqa: E402
 import report2009  # noqa: E402
 import results  # noqa: E402
+import step_profile  # noqa: E402
 import tiles  # noqa: E402
 import time_to_accuracy  # noqa: E402
 import train_step  # noqa: E402
@@ -170,6 +172,78 @@ def test_peaks_of_known_devices(multiprocessors: int, kilohertz: int, capability
                                 tf32: float | None) -> None:
     found = machine.peaks(multiprocessors, kilohertz, capability)
     assert found == {"fp32": pytest.approx(fp32, rel=2e-3), "tf32": tf32 and pytest.approx(tf32, rel=2e-3)}
+
+
+# ---------------------------------------------------------------- where a step's time goes
+PROFILE = ("--batch-size", "2", "--steps", "1", "--repeats", "2", "--warmup", "1")
+
+
+@pytest.mark.parametrize("program", ["recorded", "compiled"])
+@pytest.mark.parametrize("model", ["lenet5", "krizhevsky2009"])
+def test_a_profile_has_each_call_of_the_program(model: str, program: str, capsys: pytest.CaptureFixture[str],
+                                                tmp_path: Path) -> None:
+    """The FLOP of its products are the net's multiply-adds, counted by another way."""
+    kept = tmp_path / "profile.json"
+    rows = printed(train_step.main, capsys, *PROFILE, "--models", model, "--profile", program, "--json", str(kept))
+    kinds, calls = [row for row in rows if "kind" in row], [row for row in rows if "primitive" in row]
+    assert sum(int(row["calls"]) for row in kinds) == len(calls)
+    assert sum(float(row["share"].rstrip("%")) for row in calls) == pytest.approx(100, abs=0.05 * len(calls))
+    us = [float(row["us"].replace(",", "")) for row in calls]
+    assert us == sorted(us, reverse=True)
+    products = sum(row["flop"] for row in json.loads(kept.read_text())["rows"]
+                   if row["kind"] in ("convolution", "full connection") and not row["primitive"].endswith("_grad_b"))
+    assert products == 2 * train_step.multiply_adds(model, 2)
+
+
+def test_a_profile_takes_any_model_of_the_zoo(capsys: pytest.CaptureFixture[str]) -> None:
+    assert set(train_step.PROFILED) == set(zoo.MODELS)
+    rows = printed(train_step.main, capsys, *PROFILE, "--models", "perceptron", "--profile")
+    assert {row["kind"] for row in rows if "kind" in row} == {"full connection", "loss", "update", "other"}
+    with pytest.raises(SystemExit):
+        train_step.main([*PROFILE, "--models", "perceptron"])
+    assert ("argument --models: 'perceptron' has no peer, and is measured by --profile alone; leave it out"
+            in capsys.readouterr().err)
+
+
+def test_the_flop_of_a_region_are_those_of_its_steps(capsys: pytest.CaptureFixture[str], tmp_path: Path,
+                                                     monkeypatch: pytest.MonkeyPatch) -> None:
+    from minidl.ops import cpu
+
+    monkeypatch.setattr(cpu, "can_region_step", lambda region: True)
+    kept = tmp_path / "profile.json"
+    printed(train_step.main, capsys, *PROFILE, "--models", "lenet5", "--profile", "--json", str(kept))
+    region, = (row for row in json.loads(kept.read_text())["rows"] if row["kind"] == "region")
+    products = 2 * train_step.multiply_adds("lenet5", 2)
+    assert products < region["flop"] < 1.1 * products
+
+
+def test_bytes_and_flop_of_calls() -> None:
+    """By hand, of a small net."""
+    net = nn.Linear(3, 5)
+    sgd = optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+
+    @minidl.compile
+    def step(x: Any) -> None:
+        sgd.zero_grad()
+        ops.relu(net(x)).reshape(10).sum().backward()
+        sgd.step()
+    for seed in (0, 1):
+        step(minidl.Tensor(np.full((2, 3), seed, np.float32)))
+    found = {call.name: (step_profile.moved(call) // 4, step_profile.flop(call)) for call in step.recorded.calls}
+    assert {name: found[name] for name in ("linear", "linear_grad_w", "linear_grad_b", "relu", "reshape", "sgd")} == {
+        "linear": (6 + 15 + 5 + 10, 60), "linear_grad_w": (10 + 6 + 15, 60), "linear_grad_b": (10 + 5, 10),
+        "relu": (20, 10), "reshape": (0, 0), "sgd": (3 * 20 + 2 * 20, 2 * 20)}
+
+
+@pytest.mark.gpu
+def test_a_profile_of_a_gpu_is_less_than_the_eager_step(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its calls stand one after the other on the stream, without the host between them."""
+    rows = printed(train_step.main, capsys, "--device", "cuda", "--models", "krizhevsky2009", "--profile", "recorded",
+                   "--steps", "5", "--repeats", "2")
+    us = [float(row["us"].replace(",", "")) for row in rows if "primitive" in row]
+    print(f"{len(us)} calls, {sum(us):.0f} us")
+    assert min(us) > 0
+    assert 50 < sum(us) < 2000
 
 
 # ---------------------------------------------------------------- memory
@@ -492,6 +566,7 @@ def test_the_reports_kernels_with_variants_and_without_loads(capsys: pytest.Capt
         report2009.main(["--images", "1", "--filters", "3"])
     rows = table(capsys.readouterr().out)
     times, needs, variants = rows[:4], rows[4:8], rows[8:]
+    left_out = ("without the loads of images", "without the loads of filters", "without any loads")
     assert all(row["time"] == "50 us" and float(row["largest difference"]) < 1e-5 for row in times)
     assert [(row["threads"], row["registers"], row["shared bytes"], row["blocks per multiprocessor"], row["occupancy"])
             for row in needs] == [("256", "40", str(4 * (3 * 64 + 15 * 39) + 16), "6", "75%"),
@@ -501,9 +576,8 @@ def test_the_reports_kernels_with_variants_and_without_loads(capsys: pytest.Capt
     assert [(row["step"], row["variant"]) for row in variants] == [
         *(("forward", name) for name in (
             "2 filters per thread", "4 filters per thread", "512 threads, half an image",
-            "512 threads, the whole image", "without the loads of images", "without the loads of filters", "without any loads")),
-        *(("gradient", name) for name in (
-            "without the loads of images", "without the loads of filters", "without any loads"))]
+            "512 threads, the whole image", *left_out)),
+        *(("gradient", name) for name in left_out)]
     assert all(row["speed / the kernel itself"] == "1.00" for row in variants)
 
 
