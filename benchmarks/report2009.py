@@ -31,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))   # minidl as it li
 import machine
 import results
 from conv import measure_ours, repeated
-from results import Result, digits, time_of
+from results import Result, digits, source, time_of
 from train_step import positive
 
 SOURCE = Path(__file__).with_suffix(".c")
@@ -280,8 +280,8 @@ def said(step: str, what: str) -> str:
 def times_table(result: Result) -> list[str]:
     """The steps, beside what the report says of its own."""
     body = []
-    for row in (row for row in result["rows"] if not row["variant"]):
-        step, us = row["step"], row.get("us")
+    for step, row in whole_rows(result).items():
+        us = row.get("us")
 
         def over(name: str, us: float | None = us, row: Result = row) -> str:
             return f"{1e6 * row[name] / us:,.0f}" if us and row.get(name) else "-"
@@ -296,10 +296,11 @@ def times_table(result: Result) -> list[str]:
 def resources_table(result: Result) -> list[str]:
     """What of a multiprocessor they take."""
     body = []
-    for row in (row for row in result["rows"] if not row["variant"] and row.get("us")):
-        body.append([row["step"], f"`{STEPS[row['step']][2]}`", str(row["threads"]), said(row["step"], "registers"),
-                     str(row["registers"]), said(row["step"], "shared"), str(row["shared_bytes"]),
-                     str(row["local_bytes"]), said(row["step"], "occupancy"), *held(row)])
+    for step, row in whole_rows(result).items():
+        if row.get("us"):
+            body.append([step, f"`{STEPS[step][2]}`", str(row["threads"]), said(step, "registers"),
+                         str(row["registers"]), said(step, "shared"), str(row["shared_bytes"]),
+                         str(row["local_bytes"]), said(step, "occupancy"), *held(row)])
     return results.table("step, kernel, threads, the report: registers, registers, the report: shared bytes, "
                          "shared bytes, local bytes, the report: occupancy, blocks per multiprocessor, occupancy",
                          body, 2) if body else []
@@ -312,20 +313,35 @@ def held(row: Result) -> list[str]:
 
 
 def variants_table(result: Result) -> list[str]:
-    """The variants and the kernels without their loads, relative to the kernels themselves."""
-    body, whole = [], {row["step"]: row for row in result["rows"] if not row["variant"]}
+    """The variants and the kernels without their loads, beside the kernels themselves."""
+    body, whole = [], whole_rows(result)
     for row in (row for row in result["rows"] if row["variant"]):
-        us = whole[row["step"]]["us"]
-        body.append([row["step"], row["variant"], digits(row["us"]), f"{us / row['us']:.2f}", str(row["registers"]),
-                     str(row["shared_bytes"]), *held(row)])
-    return results.table("step, variant, us, speed / the kernel itself, registers, shared bytes, "
+        says = said(row["step"], "loads") if row["variant"] == "without any loads" else ""
+        body.append([row["step"], row["variant"], digits(row["us"]), says,
+                     f"{faster(row, whole[row['step']]):.0f} %", str(row["registers"]), str(row["shared_bytes"]),
+                     *held(row)])
+    return results.table("step, variant, us, the report: faster by, faster by, registers, shared bytes, "
                          "blocks per multiprocessor, occupancy", body, 2) if body else []
+
+
+def whole_rows(result: Result) -> dict[str, Result]:
+    """The rows of the kernels themselves, by their steps."""
+    return {row["step"]: row for row in result["rows"] if not row["variant"]}
+
+
+def faster(row: Result, other: Result) -> float:
+    """By how many percent a row is faster than another."""
+    return 100 * (float(other["us"]) / float(row["us"]) - 1)
 
 
 def report(several: Sequence[Result]) -> list[str]:
     (result,) = several
-    of = result["method"]
-    return [*times_table(result), *resources_table(result), *variants_table(result),
+    of, whole, apart = result["method"], whole_rows(result), list[str]()
+    if whole["forward"].get("us"):
+        by = faster(whole["gradient"], whole["forward"])
+        apart = [f"The gradient is faster than the forward convolution by {by:.0f} %; the report's by "
+                 f"{source('report dw over y')}.", ""]
+    return [*times_table(result), *apart, *resources_table(result), *variants_table(result),
             f"{of['images']} images, {of['filters']} filters.", "", *results.facts(several)]
 
 

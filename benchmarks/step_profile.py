@@ -6,7 +6,8 @@ profiled as it is replayed, `compiled`, or as it was before the passes, `recorde
 
 Bytes are those of the arrays that a call reads and makes, each once, and once more what it changes in place; views move
 none. FLOP are two for each multiply-add of convolutions and products, and one for each element of any other call's
-largest array, or of all that it changes. Both follow from shapes alone: caches, workspaces and the FLOP of an exponential are not in them.
+largest array, or of all that it changes. Both follow from shapes alone: caches, workspaces and the FLOP of an
+exponential are not in them.
 """
 
 from __future__ import annotations

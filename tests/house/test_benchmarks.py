@@ -564,8 +564,10 @@ def test_the_reports_kernels_with_variants_and_without_loads(capsys: pytest.Capt
         monkeypatch.setattr(results, "about", lambda *of, **method: {"method": method})
         monkeypatch.setattr(results, "facts", lambda several: [])
         report2009.main(["--images", "1", "--filters", "3"])
-    rows = table(capsys.readouterr().out)
+    out = capsys.readouterr().out
+    rows = table(out)
     times, needs, variants = rows[:4], rows[4:8], rows[8:]
+    assert "The gradient is faster than the forward convolution by 0 %; the report's by 25 %." in out
     left_out = ("without the loads of images", "without the loads of filters", "without any loads")
     assert all(row["time"] == "50 us" and float(row["largest difference"]) < 1e-5 for row in times)
     assert [(row["threads"], row["registers"], row["shared bytes"], row["blocks per multiprocessor"], row["occupancy"])
@@ -578,7 +580,9 @@ def test_the_reports_kernels_with_variants_and_without_loads(capsys: pytest.Capt
             "2 filters per thread", "4 filters per thread", "512 threads, half an image",
             "512 threads, the whole image", *left_out)),
         *(("gradient", name) for name in left_out)]
-    assert all(row["speed / the kernel itself"] == "1.00" for row in variants)
+    assert [row["the report: faster by"] for row in variants] == 6 * [""] + ["2 %", "", "", "5 %"]
+    assert {row["faster by"] for row in variants} == {"0 %"}
+    assert report2009.faster({"us": 40.0}, {"us": 50.0}) == 25
 
 
 @pytest.mark.usefixtures("elsewhere")
