@@ -125,6 +125,8 @@ class Clock:
 
 def times(program: Any, given: list[Any], device: str, warmup: int, repeats: int) -> list[list[float]]:
     """Seconds of each call of a program, as often as `repeats` says."""
+    import numpy as np
+
     from minidl.compiler.replay import ByCalls, arrays_of
 
     calls, clock, hold = ByCalls(program), Clock(device), None
@@ -135,7 +137,7 @@ def times(program: Any, given: list[Any], device: str, warmup: int, repeats: int
     found = []
     for _ in range(warmup + repeats):
         if hold is not None:
-            hold((1,), (1,), (CYCLES,))
+            hold((1,), (1,), (np.int64(CYCLES),))
         numbers = [dynamic.read() for dynamic in program.dynamics]
         calls.values(arrays_of(program, given), numbers, clock)  # type: ignore[arg-type]  # it makes calls as well
         found.append(clock.seconds())

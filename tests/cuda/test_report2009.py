@@ -1,4 +1,4 @@
-"""The 2009 report's kernels, beside what tests of every algorithm say: the variants that it names, and what it left out.
+"""The 2009 report's kernels, beside what all algorithms are tested for: its variants, and kernels without loads.
 
 Counts are the emulator's, and need g++; random shapes need a GPU.
 """
