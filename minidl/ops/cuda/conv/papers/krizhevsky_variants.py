@@ -30,10 +30,10 @@ def _constants(dtype: np.dtype, kh: int, kw: int, sh: int, sw: int, variant: str
 
 
 CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
-    *((FILE, _constants(dtype, *example, name)) for dtype in launch.C_NAME for name in VARIANTS
-      for example in ((8, 8, 1, 1), (5, 5, 1, 1), (3, 3, 2, 2))),
-    *(("conv/papers/krizhevsky.cu", (*krizhevsky._constants(dtype, 8, 8, 1, 1), *left_out))
-      for dtype in launch.C_NAME for left_out in ABLATIONS.values())]
+    *((FILE, _constants(dtype, 8, 8, 1, 1, name)) for dtype in launch.C_NAME for name in VARIANTS),
+    *((FILE, _constants(np.dtype(np.float32), 3, 3, 2, 2, name)) for name in VARIANTS),
+    *(("conv/papers/krizhevsky.cu", (*krizhevsky._constants(np.dtype(np.float32), 8, 8, 1, 1), *left_out))
+      for left_out in ABLATIONS.values())]
 
 
 def y(x: Array, w: Array, b: Array | None, g: ConvGeometry, variant: str) -> Array:
