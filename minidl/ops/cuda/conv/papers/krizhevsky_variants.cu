@@ -1,6 +1,6 @@
 // What Krizhevsky 2009 tried beside the kernel of section 6.2: a thread convolves EACH filters with the image, and a
-// block has STEP rows of threads and loads the image for WINDOW rows of outputs at once. krizhevsky.cu is EACH 1, STEP 8,
-// WINDOW 8. STEP 16, WINDOW 16: half of a 32x32 image by 512 threads; WINDOW 32: all of it.
+// block has STEP rows of threads and loads the image for WINDOW rows of outputs at once. krizhevsky.cu is EACH 1,
+// STEP 8, WINDOW 8. STEP 16, WINDOW 16: half of a 32x32 image by 512 threads; WINDOW 32: all of it.
 //
 // A block convolves one image with EACH filters, for 32 x 32 outputs. Their weights lie in shared memory; channel by
 // channel the window slides down in 32 / WINDOW steps. A thread keeps EACH * 32 / STEP sums, each in the order of
