@@ -2,6 +2,7 @@
 
     python benchmarks/accuracy.py --device cuda --seeds 5 --data-dir <folder>
     python benchmarks/accuracy.py --device cpu --models lenet5 --seeds 3 --data-dir <folder>
+    python benchmarks/accuracy.py --device cuda --models mlp --data-dir <folder>  # the 2009 report: 10,000 hidden units
 
 Each seed is a process of its own, one after the other. Accuracy is that of the last epoch; seconds are those of all
 epochs, with evaluation and whatever is compiled on the way. Images/s are of training alone, the median of all epochs

@@ -33,7 +33,9 @@ import conv_report  # noqa: E402
 import fft  # noqa: E402
 import machine  # noqa: E402
 import overhead  # noqa: E402
+import report2009  # noqa: E402
 import results  # noqa: E402
+import step_profile  # noqa: E402
 import tiles  # noqa: E402
 import time_to_accuracy  # noqa: E402
 import train_step  # noqa: E402
@@ -138,36 +140,26 @@ def balance() -> list[str]:
     return [f"{limits['fp32'] / limits['bytes']:.0f}"]
 
 
-def tile_widths() -> list[str]:
-    """The sweep over TILE, or how to make it."""
-    if not (results.FOLDER / "tiles.json").exists():
-        return ["Nobody has measured it yet. On a GPU this does:", "",
-                "    python benchmarks/tiles.py --json benchmarks/results/tiles.json", ""]
-    return runs(tiles.report, "tiles")()
+def once_measured(report: Callable[[list[results.Result]], list[str]], name: str,
+                  command: str) -> Callable[[], list[str]]:
+    """A block of one script's results, or how to make them."""
+    def block() -> list[str]:
+        if not (results.FOLDER / f"{name}.json").exists():
+            return ["Nobody has measured it yet. On a GPU this does:", "",
+                    f"    {command} --json benchmarks/results/{name}.json", ""]
+        return runs(report, name)()
+    return block
 
 
-def fft_on_cuda() -> list[str]:
-    """Filters of 3x3 to 31x31 on a GPU, or how to measure them."""
-    if not (results.FOLDER / "fft_cuda.json").exists():
-        return ["Nobody has measured it yet. On a GPU this does:", "",
-                "    python benchmarks/fft.py --device cuda --json benchmarks/results/fft_cuda.json", ""]
-    return runs(fft.report, "fft_cuda")()
-
-
-def report2009() -> list[str]:
-    """The report's own figures beside what they are here."""
-    conv = load("conv_cuda")
-    rows = {row["direction"]: row for row in conv["rows"]
-            if (row["label"], row["algorithm"]) == ("krizhevsky", "krizhevsky") and row.get("us")}
-    y, dw = rows["y"], rows["dw"]
+def report2009_net() -> list[str]:
+    """Section 7.2: what the report's nets reach, beside what they do here."""
+    of = [row for row in load("accuracy_cuda")["rows"] if row["model"] == "krizhevsky2009"]
     mark = next(row for row in load("time_to_accuracy_cuda")["rows"]
                 if (row["net"], row["peer"]) == ("krizhevsky2009", "minidl"))
-    body = [["forward convolution", "6.2", source("report y time"), time_of(y["us"] / 1e6), f"{y['error']:.1e}"],
-            ["gradient of the filters", "6.6", source("report dw time"), time_of(dw["us"] / 1e6), f"{dw['error']:.1e}"],
-            ["the latter, faster by", "6.6", source("report dw over y"), f"{100 * (y['us'] / dw['us'] - 1):.0f} %", ""],
-            [f"training to {source('report accuracy')}", "7.2", source("report training time"),
-             time_of(mark["mean_s"]), ""]]
-    return results.table("what, section, the report, here, largest error", body, 1)
+    body = [["test accuracy with one convolution", source("report accuracy"),
+             f"{accuracy.mean_accuracy(of):.2f} % (mean of {len(of)} seeds)"],
+            [f"training to {source('report accuracy')}", source("report training time"), time_of(mark["mean_s"])]]
+    return results.table("what, the report, here", body, 1)
 
 
 def checks() -> list[str]:
@@ -196,16 +188,22 @@ BLOCKS: dict[str, Callable[[], list[str]]] = {
     "time to accuracy": runs(time_to_accuracy.report, "time_to_accuracy_cuda"),
     "cold start": runs(cold_start.report, "cold_start_cuda"),
     "overhead": runs(overhead.report, "overhead_cpu"),
-    "report 2009": report2009,
+    "report 2009": once_measured(report2009.report, "report2009", "python benchmarks/report2009.py"),
+    "report 2009 net": report2009_net,
+    "report 2009 mlp": once_measured(accuracy.report, "accuracy_cuda_mlp", "python benchmarks/accuracy.py "
+                                     "--device cuda --models mlp --seeds 5 --data-dir <folder>"),
+    "profile cpu": runs(step_profile.report, "profile_cpu"),
+    "profile cuda": once_measured(step_profile.report, "profile_cuda", "python benchmarks/train_step.py --device cuda "
+                                  "--models krizhevsky2009 --profile recorded"),
     "checks": checks,
     "conv facts": convolutions(conv_facts),
     "conv beside cuDNN": convolutions(conv_report.best_table),
     "conv beside one core": convolutions(conv_report.core_table),
     "tiled beside direct": convolutions(conv_report.tiled_table),
     "registers": convolutions(conv_report.share_table),
-    "tile widths": tile_widths,
+    "tile widths": once_measured(tiles.report, "tiles", "python benchmarks/tiles.py"),
     "fft cpu": runs(fft.report, "fft_cpu"),
-    "fft cuda": fft_on_cuda,
+    "fft cuda": once_measured(fft.report, "fft_cuda", "python benchmarks/fft.py --device cuda"),
     "balance": balance,
     "conv entries": convolutions(lambda result: list(conv_report.shape_tables(result))),
     "ladder": convolutions(ladder),

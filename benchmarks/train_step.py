@@ -2,6 +2,7 @@
 
     python benchmarks/train_step.py --device cpu --peers torch
     python benchmarks/train_step.py --device cuda --peers minidl-compiled,minidl-fit,torch-graph,jax --precision tf32
+    python benchmarks/train_step.py --models krizhevsky2009 --profile        # minidl alone: where the time goes
 
 A step is zero_grad, forward, cross-entropy, backward and an update of SGD with momentum 0.9, float32, on batches
 that are on the device already; tf32 is allowed to all peers or to none. Where ours is 3xtf32, which the peers do
@@ -43,6 +44,7 @@ from results import Result, digits
 
 LR, MOMENTUM = 0.01, 0.9
 MODELS = {"lenet5": None, "krizhevsky2009": None, "alexnet": None}
+PROFILED = (*MODELS, "mlp", "perceptron")                      # of the zoo: what --profile takes, which has no peers
 IN_A_ROW = {"cpu": 1, "cuda": 100}                             # steps between two readings of the clock
 BATCHES = 4                                                    # taken in turn: no step finds its images cached
 EPOCH = 51_200                                                 # images of an epoch of minidl-fit, at least 4 batches
@@ -360,7 +362,7 @@ def publish(measure: Callable[[argparse.Namespace, list[str]], Result],
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    flags = parser(__doc__, MODELS)
+    flags = parser(__doc__, dict.fromkeys(PROFILED))
     add_precision(flags)
     flags.add_argument("--peers", type=names(PEERS), default="torch", help="beside minidl, separated by commas")
     flags.add_argument("--batch-size", type=sizes, default="128", help="one or more, separated by commas")
@@ -369,7 +371,18 @@ def main(argv: Sequence[str] | None = None) -> None:
     flags.add_argument("--repeats", type=positive, default=9, help="rounds")
     flags.add_argument("--in-a-row", type=positive, default=argparse.SUPPRESS,
                        help=f"steps between two readings of the clock (default: {IN_A_ROW})")
+    flags.add_argument("--profile", nargs="?", const="compiled", choices=("compiled", "recorded"),
+                       help="measure each call of minidl's program instead: as it is replayed, or as it was before the "
+                       "passes, where each op is a call")
     args = flags.parse_args(argv)
+    if args.profile:
+        import step_profile
+
+        args.peers = []
+        return publish(step_profile.measure, step_profile.report, args)
+    for model in args.models:
+        if model not in MODELS:
+            flags.error(f"argument --models: {model!r} has no peer, and is measured by --profile alone; leave it out")
     publish(measure, report, argparse.Namespace(**{"in_a_row": IN_A_ROW[args.device], **vars(args)}))
 
 

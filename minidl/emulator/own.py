@@ -265,7 +265,7 @@ X4, X2 = "x (n,c,h,w)", "x (n,classes)"
 # Kernels (a regular expression) -> the shapes that they are given, and a function that has them launched
 LAUNCHES: dict[str, tuple[str, Callable[..., Any]]] = {
     "conv2d_grad_b": ("gy (n,m,oh,ow)", lambda kernel, options, gy: cuda.conv2d_grad_b(cupy.asarray(gy))),
-    "conv2d_.*|unroll|col2im": (f"{X4}, w (m,c,kh,kw)", _convolve),
+    "conv2d_(?!krizhevsky_variant).*|unroll|col2im": (f"{X4}, w (m,c,kh,kw)", _convolve),
     "avg_pool2d(_tiled)?(_grad_x)?": (X4, _pool(ops.avg_pool2d)),
     "max_pool2d(_grad_x)?": (X4, _pool(ops.max_pool2d)),
     "activation(_grad_x)?": ("x (...)", _op(lambda options, x: ops.tanh(x))),

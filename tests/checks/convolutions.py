@@ -23,6 +23,7 @@ cupy = pytest.importorskip("cupy", reason="CuPy is not installed: the launchers 
 
 from minidl.ops import cuda  # noqa: E402
 from minidl.ops.cuda import conv, launch  # noqa: E402
+from minidl.ops.cuda.conv.papers import krizhevsky, krizhevsky_variants  # noqa: E402
 
 TENSOR_CORES = [name for name, row in conv.ALGORITHMS.items() if row.tensor_cores]
 FP32 = [name for name in conv.ALGORITHMS if name not in TENSOR_CORES]
@@ -105,6 +106,26 @@ def left_to_auto(name: str, canaries: Any) -> None:
     assert [str(warning.message) for warning in said] == [
         f"conv2d: algorithm {name!r} has no kernel for {' and '.join(directions)}; 'auto' is used there"]
     canaries.check()
+
+
+def variants_of_krizhevskys(g: ConvGeometry, seed: int, dtype: type, canaries: Any) -> int:
+    """Each has the bits of the kernel itself, which other checks compare; how many were compared."""
+    arrays = drawn(g, seed, dtype).on_cuda("y")
+    want = krizhevsky.y(*arrays, g).get()
+    for name in krizhevsky_variants.VARIANTS:
+        got = krizhevsky_variants.y(*arrays, g, name).get()
+        canaries.check()
+        assert got.tobytes() == want.tobytes(), f"{name}, {dtype}, {g[:-1]}: {np.abs(got - want).max()}"
+    return len(krizhevsky_variants.VARIANTS)
+
+
+def loads_left_out(g: ConvGeometry, dtype: type, canaries: Any) -> None:
+    """The report's kernels without loads give something."""
+    problem = drawn(g, 1, dtype)
+    for left_out in krizhevsky_variants.ABLATIONS.values():
+        for direction, launcher in (("y", krizhevsky.y), ("dw", krizhevsky.dw)):
+            assert launcher(*problem.on_cuda(direction), g, *left_out).shape == problem.exact[direction].shape
+            canaries.check()
 
 
 # ---------------------------------------------------------------- fused with what follows

@@ -141,6 +141,14 @@ def fused_with_activation_and_pooling(name: str, dtype: type, *shapes: Any) -> N
     convolutions.fused_with_activation_and_pooling(name, device.precision(), dtype, list(shapes), UNSEEN)
 
 
+def krizhevskys_variants(x: Any, w: Any, stride: Any, padding: Any, dtype: type) -> None:
+    convolutions.variants_of_krizhevskys(conv_geometry(x, w, None, stride, padding, "gemm"), 1, dtype, UNSEEN)
+
+
+def krizhevsky_without_loads(x: Any, w: Any, stride: Any, padding: Any, dtype: type) -> None:
+    convolutions.loads_left_out(conv_geometry(x, w, None, stride, padding, "gemm"), dtype, UNSEEN)
+
+
 def whole_images_on_tensor_cores(name: str, precision: str) -> None:
     convolutions.whole_images_on_tensor_cores(name, precision, "tanh", FUSED_ON_TENSOR_CORES, UNSEEN)
 
@@ -309,6 +317,9 @@ LAUNCHES: dict[str, list[Launch]] = {
         *each("conv/resident/winograd.cu", convolve, *CONVOLUTIONS[4:6]),
         *each("conv/product/winograd_tiles.cu", convolve, CONVOLUTIONS[-1], *[
             (*CONVOLUTIONS[-1][:4], (name,), DOUBLE) for name in CONVOLUTIONS[-1][4]]),
+        *each("conv/papers/krizhevsky_variants.cu", krizhevskys_variants, ((2, 2, 37, 40), (5, 2, 5, 5), 1, 0, FLOAT),
+              (*CONVOLUTIONS[2][:4], DOUBLE)),
+        *each("conv/papers/krizhevsky.cu", krizhevsky_without_loads, (*CONVOLUTIONS[0][:4], FLOAT)),
         *[Launch("conv/product/implicit_gemm.cu", convolve, (*CONVOLUTIONS[1][:4], ON_TENSOR_CORES), precision)
           for precision in ("tf32", "3xtf32")],
         *[launch for precision, dtype in [("fp32", DOUBLE), *[(name, FLOAT) for name in device.PRECISIONS]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib.util
 import itertools
 import json
@@ -18,7 +19,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minidl import data, device, zoo
+import minidl
+from minidl import data, device, nn, ops, optim, zoo
 from minidl.ops.own_conv import TAKEN
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
@@ -31,7 +33,9 @@ import counts  # noqa: E402
 import fft  # noqa: E402
 import machine  # noqa: E402
 import overhead  # noqa: E402
+import report2009  # noqa: E402
 import results  # noqa: E402
+import step_profile  # noqa: E402
 import tiles  # noqa: E402
 import time_to_accuracy  # noqa: E402
 import train_step  # noqa: E402
@@ -170,6 +174,77 @@ def test_peaks_of_known_devices(multiprocessors: int, kilohertz: int, capability
                                 tf32: float | None) -> None:
     found = machine.peaks(multiprocessors, kilohertz, capability)
     assert found == {"fp32": pytest.approx(fp32, rel=2e-3), "tf32": tf32 and pytest.approx(tf32, rel=2e-3)}
+
+
+# ---------------------------------------------------------------- where a step's time goes
+PROFILE = ("--batch-size", "2", "--steps", "1", "--repeats", "2", "--warmup", "1")
+
+
+@pytest.mark.parametrize("program", ["recorded", "compiled"])
+@pytest.mark.parametrize("model", ["lenet5", "krizhevsky2009"])
+def test_a_profile_has_each_call_of_the_program(model: str, program: str, capsys: pytest.CaptureFixture[str],
+                                                tmp_path: Path) -> None:
+    """The FLOP of its products are the net's multiply-adds, counted by another way."""
+    kept = tmp_path / "profile.json"
+    rows = printed(train_step.main, capsys, *PROFILE, "--models", model, "--profile", program, "--json", str(kept))
+    kinds, calls = [row for row in rows if "kind" in row], [row for row in rows if "primitive" in row]
+    assert sum(int(row["calls"]) for row in kinds) == len(calls)
+    assert sum(float(row["share"].rstrip("%")) for row in calls) == pytest.approx(100, abs=0.05 * len(calls))
+    us = [float(row["us"].replace(",", "")) for row in calls]
+    assert us == sorted(us, reverse=True)
+    products = sum(row["flop"] for row in json.loads(kept.read_text())["rows"]
+                   if row["kind"] in ("convolution", "full connection") and not row["primitive"].endswith("_grad_b"))
+    assert products == 2 * train_step.multiply_adds(model, 2)
+
+
+def test_a_profile_takes_any_model_of_the_zoo(capsys: pytest.CaptureFixture[str]) -> None:
+    assert set(train_step.PROFILED) == set(zoo.MODELS)
+    rows = printed(train_step.main, capsys, *PROFILE, "--models", "perceptron", "--profile")
+    assert {row["kind"] for row in rows if "kind" in row} == {"full connection", "loss", "update", "other"}
+    with pytest.raises(SystemExit):
+        train_step.main([*PROFILE, "--models", "perceptron"])
+    assert ("argument --models: 'perceptron' has no peer, and is measured by --profile alone; leave it out"
+            in capsys.readouterr().err)
+
+
+def test_the_flop_of_a_region_are_those_of_its_steps(capsys: pytest.CaptureFixture[str], tmp_path: Path,
+                                                     monkeypatch: pytest.MonkeyPatch) -> None:
+    from minidl.ops import cpu
+
+    monkeypatch.setattr(cpu, "can_region_step", lambda region: True)
+    kept = tmp_path / "profile.json"
+    printed(train_step.main, capsys, *PROFILE, "--models", "lenet5", "--profile", "--json", str(kept))
+    region, = (row for row in json.loads(kept.read_text())["rows"] if row["kind"] == "region")
+    products = 2 * train_step.multiply_adds("lenet5", 2)
+    assert products < region["flop"] < 1.1 * products
+
+
+def test_bytes_and_flop_of_calls() -> None:
+    """By hand, of a small net."""
+    net = nn.Linear(3, 5)
+    sgd = optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+
+    @minidl.compile
+    def step(x: Any) -> None:
+        sgd.zero_grad()
+        ops.relu(net(x)).reshape(10).sum().backward()
+        sgd.step()
+    for seed in (0, 1):
+        step(minidl.Tensor(np.full((2, 3), seed, np.float32)))
+    found = {call.name: (step_profile.moved(call) // 4, step_profile.flop(call)) for call in step.recorded.calls}
+    assert {name: found[name] for name in ("linear", "linear_grad_w", "linear_grad_b", "relu", "reshape", "sgd")} == {
+        "linear": (6 + 15 + 5 + 10, 60), "linear_grad_w": (10 + 6 + 15, 60), "linear_grad_b": (10 + 5, 10),
+        "relu": (20, 10), "reshape": (0, 0), "sgd": (3 * 20 + 2 * 20, 2 * 20)}
+
+
+@pytest.mark.gpu
+def test_a_profile_of_a_gpu_has_a_time_for_each_call(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = printed(train_step.main, capsys, "--device", "cuda", "--models", "krizhevsky2009", "--profile", "recorded",
+                   "--steps", "5", "--repeats", "2")
+    us = [float(row["us"].replace(",", "")) for row in rows if "primitive" in row]
+    print(f"{len(us)} calls, {sum(us):.0f} us")
+    assert len(us) == 18
+    assert min(us) > 0
 
 
 # ---------------------------------------------------------------- memory
@@ -437,6 +512,130 @@ def test_transforms_as_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
         "| filters | direction | `gemm` us | `fft` us | `cudnn` us | speed of `fft` / fastest other |",
         "|---|---|---:|---:|---:|---:|",
         "| 5x5 | y | 300 | 150 | 60 | 0.40 |", "| 31x31 | y | 200 | - | - | - |", ""]
+
+
+# ---------------------------------------------------------------- the 2009 report
+@pytest.mark.parametrize(("threads", "registers", "shared", "blocks", "limit"), [
+    (256, 32, 0, 8, "warps"), (1024, 32, 0, 2, "warps"), (32, 16, 0, 32, "blocks"), (64, 8, 0, 32, "blocks"),
+    (256, 33, 0, 6, "registers, in units of 8 per thread"), (256, 40, 0, 6, "registers"), (256, 64, 0, 4, "registers"),
+    (256, 128, 0, 2, "registers"), (256, 255, 0, 1, "registers"), (640, 96, 0, 1, "registers"),
+    (96, 168, 0, 4, "registers of a quarter, which holds 3 warps"), (32, 255, 0, 8, "registers"),
+    (128, 16, 48 * 1024, 4, "shared memory, with 1 KB for the system"), (128, 16, 227 * 1024, 1, "shared memory"),
+    (128, 16, 13 * 1024, 16, "warps and shared memory"), (256, 14, 3264, 8, "warps: the report's forward kernel"),
+    (512, 16, 5856, 4, "warps: its gradient of the filters")])
+def test_blocks_that_a_multiprocessor_holds(threads: int, registers: int, shared: int, blocks: int, limit: str) -> None:
+    """As NVIDIA's occupancy calculator has it for compute capability 9.0; by hand."""
+    assert report2009.blocks_per_multiprocessor(threads, registers, shared) == blocks
+
+
+@pytest.mark.parametrize(("threads", "blocks", "share"), [(256, 8, 1.0), (256, 6, 0.75), (640, 1, 0.3125)])
+def test_occupancy(threads: int, blocks: int, share: float) -> None:
+    assert report2009.occupancy(threads, blocks) == share
+
+
+@pytest.mark.gpu
+def test_blocks_that_the_driver_says_a_multiprocessor_holds() -> None:
+    import cupy
+    from cupy.cuda import driver
+
+    from minidl.ops.cuda import launch
+
+    if launch.compute_capability() != 90:
+        pytest.skip("this GPU's compute capability is not 9.0")
+    of = report2009.Batch(*map(cupy.asarray, report2009.batch(4, 16)))
+    for step in report2009.STEPS:
+        call = functools.partial(report2009.by_kernel, step, of)
+        handle, threads, dynamic = report2009.launched(call)[0]
+        found = report2009.resources(call)
+        assert (found["threads"], found["local_bytes"]) == (threads, 0)
+        assert found["blocks"] == driver.occupancyMaxActiveBlocksPerMultiprocessor(handle, threads, dynamic)
+    print(f"compared {len(report2009.STEPS)} kernels")
+
+
+def test_the_reports_steps_on_a_cpu(capsys: pytest.CaptureFixture[str], tmp_path: Path,
+                                    monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plain C, if it is there, agrees with NumPy, or this would end; and a line says what is lacking."""
+    monkeypatch.setattr(report2009, "lacking", lambda: "it is not there")
+    report2009.main(["--images", "2", "--filters", "3", "--json", str(tmp_path / "r.json")])
+    out = capsys.readouterr().out
+    assert out.startswith("report2009.py: only the CPU's columns, since there is no GPU: it is not there\n")
+    rows = table(out)
+    assert [(row["section"], row["time"], row["speed / NumPy"]) for row in rows] == [
+        (section, "-", "-") for section in ("6.2", "6.3", "6.5", "6.6")]
+    assert [row["the report: speed / CPU"] for row in rows] == ["125 times", "31 times", "58 times", "156 times"]
+    kept = json.loads((tmp_path / "r.json").read_text())
+    assert kept["method"] == {"images": 2, "filters": 3}
+    assert len(kept["rows"]) == 4
+    for row in kept["rows"]:
+        assert row["numpy_s"] > 0
+        assert ("c_s" in row) is (report2009.compiler() is not None)
+
+
+def test_a_missing_c_compiler_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report2009, "lacking", lambda: "it is not there")
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(results, "commit", lambda: None)
+    report2009.main(["--images", "1", "--filters", "1"])
+    said = capsys.readouterr().out
+    assert ("report2009.py: no column of plain C, since there is no C compiler (cc, gcc or clang); install one\n"
+            in said)
+    assert [row["plain C"] for row in table(said)] == ["-"] * 4
+
+
+@pytest.mark.skipif(report2009.compiler() is None, reason="there is no C compiler")
+def test_plain_loops_are_the_formulas(tmp_path: Path) -> None:
+    plain, of = report2009.loops(tmp_path), report2009.batch(3, 5)
+    assert plain is not None
+    for step in report2009.STEPS:
+        expected = report2009.by_numpy(step, report2009.Batch(*(a.astype(float) for a in of)))
+        np.testing.assert_allclose(plain(step, of), expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+
+
+def test_a_wrong_result_is_not_measured() -> None:
+    with pytest.raises(ArithmeticError, match=r"averages by plain C differs from NumPy's by 2\.0e\+00 .*; correct it"):
+        report2009.rows_of("averages", report2009.batch(1, 1),
+                           lambda step, of: report2009.by_numpy(step, of) + 2, False)
+
+
+def test_the_reports_kernels_with_variants_and_without_loads(capsys: pytest.CaptureFixture[str],
+                                                             monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """All that a GPU would run but for its clock: the kernels are emulated."""
+    pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
+    from minidl.emulator import COMPILER, own
+
+    if COMPILER is None:
+        pytest.skip("the emulator needs Linux and a C++ compiler, g++ or c++")
+    timing = conv.Timing(50.0, 40.0, 60.0, True, 1, 2, 3)
+    registers = {"CU_FUNC_ATTRIBUTE_NUM_REGS": 40, "CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES": 0,
+                 "CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES": 16}
+    driver = SimpleNamespace(funcGetAttribute=lambda attribute, handle: attribute, **registers)
+    with own.Emulator(tmp_path).running():
+        monkeypatch.setattr(own.cupy.cuda, "driver", driver)
+        monkeypatch.setattr(own.cupy.cuda, "Device", lambda: SimpleNamespace(attributes={"L2CacheSize": 1}))
+        monkeypatch.setattr(report2009, "lacking", lambda: None)
+        monkeypatch.setattr(report2009, "measure_ours", lambda call, sets: (timing, 0, call(sets - 1)))
+        monkeypatch.setattr(results, "about", lambda *of, **method: {"method": method})
+        monkeypatch.setattr(results, "facts", lambda several: [])
+        report2009.main(["--images", "1", "--filters", "3"])
+    out = capsys.readouterr().out
+    rows = table(out)
+    times, needs, variants = rows[:4], rows[4:8], rows[8:]
+    assert "The gradient is faster than the forward convolution by 0 %; the report's by 25 %." in out
+    left_out = ("without the loads of images", "without the loads of filters", "without any loads")
+    assert all(row["time"] == "50 us" and float(row["largest difference"]) < 1e-5 for row in times)
+    assert [(row["threads"], row["registers"], row["shared bytes"], row["blocks per multiprocessor"], row["occupancy"])
+            for row in needs] == [("256", "40", str(4 * (3 * 64 + 15 * 39) + 16), "6", "75%"),
+                                  ("256", "40", str(4 * 4 * (256 + 8) + 16), "6", "75%"),
+                                  ("256", "40", str(4 * 256 + 16), "6", "75%"),
+                                  ("512", "40", str(4 * (11 * 40 + 16 * 64) + 16), "3", "75%")]
+    assert [(row["step"], row["variant"]) for row in variants] == [
+        *(("forward", name) for name in (
+            "2 filters per thread", "4 filters per thread", "512 threads, half an image",
+            "512 threads, the whole image", *left_out)),
+        *(("gradient", name) for name in left_out)]
+    assert [row["the report: faster by"] for row in variants] == 6 * [""] + ["2 %", "", "", "5 %"]
+    assert {row["faster by"] for row in variants} == {"0 %"}
+    assert report2009.faster({"us": 40.0}, {"us": 50.0}) == 25
 
 
 @pytest.mark.usefixtures("elsewhere")

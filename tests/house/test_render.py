@@ -116,6 +116,33 @@ def test_nobody_measured_transforms_on_a_gpu_or_here_is_the_table(house: Path) -
     assert "| 3x3 | y | 10 | 20 | 0.50 |" in render.BLOCKS["fft cuda"]()
 
 
+@pytest.mark.parametrize(("name", "file"), [
+    ("tile widths", "tiles"), ("report 2009", "report2009"), ("report 2009 mlp", "accuracy_cuda_mlp"),
+    ("profile cuda", "profile_cuda")])
+def test_how_to_measure_what_nobody_did(house: Path, name: str, file: str) -> None:
+    (house / "results" / f"{file}.json").unlink(missing_ok=True)
+    first, _, command, _ = render.BLOCKS[name]()
+    assert first == "Nobody has measured it yet. On a GPU this does:"
+    assert command.startswith("    python benchmarks/")
+    assert command.endswith(f" --json benchmarks/results/{file}.json")
+
+
+def test_the_2009_reports_kernels_once_they_are_measured(house: Path) -> None:
+    times = {"difference": 1e-6, "c_s": 1.0, "numpy_s": 0.1, "threads": 256, "registers": 58, "local_bytes": 0,
+             "shared_bytes": 3108, "blocks": 4}
+    rows = [{"step": step, "variant": "", "us": us, **times} for step, us in (
+        ("forward", 400.0), ("averages", 10.0), ("supersampling", 20.0), ("gradient", 250.0))]
+    rows.append({"step": "forward", "variant": "without any loads", "us": 320.0, **times})
+    result = {**results.load("conv_cuda"), "method": {"images": 128, "filters": 64}, "rows": rows}
+    results.save(result, house / "results" / "report2009.json")
+    lines = render.BLOCKS["report 2009"]()
+    assert ("| forward | 6.2 | `conv2d_krizhevsky_y` | 13.18 ms | 400 us | 1.0e-06 | 1 s | 100 ms | 125 times | "
+            "2,500 | 250 |") in lines
+    assert ("| averages | `avg_pool2d_tiled` | 256 | 10 | 58 | 1152 | 3108 | 0 | 100 % | 4 | 50% |") in lines
+    assert "| forward | without any loads | 320 | 2 % | 25 % | 58 | 3108 | 4 | 50% |" in lines
+    assert "The gradient is faster than the forward convolution by 60 %; the report's by 25 %." in lines
+
+
 # ---------------------------------------------------------------- figures
 @pytest.mark.parametrize("figure", [
     "5 us", "5us", "0.44 ms", "36.0 s", "20 seconds", "3 minutes", "1,234.5 images/s", "12 TFLOP/s", "4.8 TB/s",

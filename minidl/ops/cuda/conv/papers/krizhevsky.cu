@@ -15,6 +15,15 @@
 // Requires: the constants KH, KW, SH, SW, Z, those block shapes and one-dimensional grids; any number of images.
 #include "include/common.cuh"
 
+// Sections 6.2 and 6.6 also time the kernels without their loads. A 0 here leaves them out, and results are wrong: for
+// measurements alone. In dw the filters are gy.
+#ifndef LOAD_IMAGES
+#define LOAD_IMAGES 1
+#endif
+#ifndef LOAD_FILTERS
+#define LOAD_FILTERS 1
+#endif
+
 static_assert(KH * KW * Z <= 1024, "a block of dw has KH x KW x Z threads, at most 1024");
 static_assert(Z >= 1, "a block of dw serves at least two filters");
 
@@ -49,7 +58,8 @@ extern "C" __global__ void __launch_bounds__(STEP* OUT, MIN_BLOCKS)
     if (n >= g.n) return;
     const int i0 = tile / across * OUT, j0 = tile % across * OUT, ti = threadIdx.y, tj = threadIdx.x;
     REAL* window = shared + g.c * KH * KW;
-    for (int k = ti * OUT + tj; k < g.c * KH * KW; k += STEP * OUT) shared[k] = w[m * g.c * KH * KW + k];
+    for (int k = ti * OUT + tj; LOAD_FILTERS && k < g.c * KH * KW; k += STEP * OUT)
+        shared[k] = w[m * g.c * KH * KW + k];
     const REAL* under = window + ti * SH * WINDOW_W + tj * SW;
     REAL sum[STEPS] = {};
     for (int c = 0; c < g.c; c++) {
@@ -59,7 +69,7 @@ extern "C" __global__ void __launch_bounds__(STEP* OUT, MIN_BLOCKS)
         for (int step = 0; step < STEPS; step++) {
             if (i0 + step * STEP < g.oh) {
                 __syncthreads();
-                for (int i = ti; i < WINDOW_H; i += STEP) {
+                for (int i = ti; LOAD_IMAGES && i < WINDOW_H; i += STEP) {
                     for (int j = tj; j < WINDOW_W; j += OUT) {
                         window[i * WINDOW_W + j] =
                             inside(plane, (i0 + step * STEP) * SH - g.top + i, j0 * SW - g.left + j, g.h, g.w);
@@ -101,13 +111,13 @@ extern "C" __global__ void __launch_bounds__(KH * KW * Z, MIN_BLOCKS_DW)
             for (int j0 = 0; j0 < g.ow; j0 += OUT) {
                 for (int half = 0; half < OUT && j0 + half < g.ow; half += HALF) {
                     __syncthreads();
-                    if (half == 0) {
+                    if (LOAD_IMAGES && half == 0) {
                         for (int k = thread; k < IMAGE_H * IMAGE_W; k += KH * KW * Z) {
                             shared[k] =
                                 inside(plane, i0 * SH - g.top + k / IMAGE_W, j0 * SW - g.left + k % IMAGE_W, g.h, g.w);
                         }
                     }
-                    for (int k = thread; k < FILTERS * CHUNK * HALF; k += KH * KW * Z) {
+                    for (int k = thread; LOAD_FILTERS && k < FILTERS * CHUNK * HALF; k += KH * KW * Z) {
                         const int m = m0 + k / (CHUNK * HALF);
                         const int i = i0 + k / HALF % CHUNK, j = j0 + half + k % HALF;
                         maps[k] = m < g.m ? inside(gy + (n * g.m + m) * g.oh * g.ow, i, j, g.oh, g.ow) : (REAL)0;

@@ -47,24 +47,25 @@ def refuses(direction: str, g: ConvGeometry, dtype: np.dtype) -> str | None:
     return None
 
 
-def _kernel(name: str, dtype: np.dtype, g: ConvGeometry) -> launch.Kernel:
-    return launch.kernel("conv/papers/krizhevsky.cu", name, *_constants(dtype, g.kh, g.kw, g.sh, g.sw))
+def _kernel(name: str, dtype: np.dtype, g: ConvGeometry, *more: launch.Constant) -> launch.Kernel:
+    return launch.kernel("conv/papers/krizhevsky.cu", name, *_constants(dtype, g.kh, g.kw, g.sh, g.sw), *more)
 
 
-def y(x: Array, w: Array, b: Array | None, g: ConvGeometry) -> Array:
+def y(x: Array, w: Array, b: Array | None, g: ConvGeometry, *left_out: launch.Constant) -> Array:
+    """left_out: of krizhevsky_variants.ABLATIONS, here and in dw: wrong results, for measurements."""
     out = launch.empty((g.n, g.m, g.oh, g.ow), x.dtype)
     grid = max(1, g.n * g.m * -(-g.oh // OUT) * -(-g.ow // OUT))
-    _kernel("conv2d_krizhevsky_y", x.dtype, g)((grid,), (OUT, STEP), x, w, b, out, launch.by_value("Geometry", g),
-                                               shared=_elements("y", g) * x.itemsize)
+    kernel = _kernel("conv2d_krizhevsky_y", x.dtype, g, *left_out)
+    kernel((grid,), (OUT, STEP), x, w, b, out, launch.by_value("Geometry", g), shared=_elements("y", g) * x.itemsize)
     return out
 
 
-def dw(gy: Array, x: Array, g: ConvGeometry) -> Array:
+def dw(gy: Array, x: Array, g: ConvGeometry, *left_out: launch.Constant) -> Array:
     """The gradient of each image, for as many images at a time as the workspace holds, then their sum in order."""
     shape, size = (g.m, g.c, g.kh, g.kw), g.m * g.c * g.kh * g.kw
     images = max(1, min(g.n, device.workspace_limit() // (size * gy.itemsize), launch.MAX_ELEMENTS // size))
     pairs = min(PAIRS, MAX_THREADS // (g.kh * g.kw))
-    kernel, geometry = _kernel("conv2d_krizhevsky_dw", gy.dtype, g), launch.by_value("Geometry", g)
+    kernel, geometry = _kernel("conv2d_krizhevsky_dw", gy.dtype, g, *left_out), launch.by_value("Geometry", g)
     groups, shared = -(-g.m // (2 * pairs)), _elements("dw", g) * gy.itemsize
     parts = launch.empty((min(images, g.n), *shape), gy.dtype)
     sums = launch.empty((-(-g.n // images), *shape), gy.dtype)
