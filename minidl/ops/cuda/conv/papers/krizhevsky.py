@@ -5,12 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from ..... import device
+from .... import layouts
 from ....geometry import ConvGeometry
 from ....primitives import Array
 from ... import launch
 from ...reduce import sum_first
 
-OUT, STEP = 32, 8                          # outputs of a block along each axis, and rows of them between two windows
+OUT = 32                                   # outputs of a block of dw along each axis
+# Layout -> rows and columns of outputs of a block of y, and rows of them between two windows
+BLOCK = {"NCHW": (32, 32, 8), "NHWC": (16, 4, 4), "CHWN": (16, 4, 4)}
 CHUNK, HALF = 4, 16                        # rows and columns of gy in shared memory
 PAIRS = 8                                  # of filters in a block of dw, where its threads allow
 MAX_THREADS = 1024                        # in a block
@@ -19,43 +22,51 @@ _EXAMPLES = ((8, 8, 1, 1), (5, 5, 1, 1), (3, 3, 1, 1), (3, 3, 2, 2), (1, 1, 1, 1
              (32, 32, 1, 1))               # filters and strides to try the compiler with: any others come the same way
 
 
-def _constants(dtype: np.dtype, kh: int, kw: int, sh: int, sw: int) -> tuple[launch.Constant, ...]:
+def _constants(dtype: np.dtype, kh: int, kw: int, sh: int, sw: int, layout: str = "NCHW",
+               channels: int = 1) -> tuple[launch.Constant, ...]:
     pairs = min(PAIRS, MAX_THREADS // (kh * kw))
-    return launch.real(dtype), ("KH", kh), ("KW", kw), ("SH", sh), ("SW", sw), ("Z", pairs)
+    return (launch.real(dtype), ("KH", kh), ("KW", kw), ("SH", sh), ("SW", sw), ("Z", pairs),
+            *layouts.constants(layout, channels))
 
 
 CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
-    ("conv/papers/krizhevsky.cu", _constants(dtype, *example)) for dtype in launch.C_NAME for example in _EXAMPLES]
+    ("conv/papers/krizhevsky.cu", _constants(dtype, *example, *order)) for dtype in launch.C_NAME
+    for order in ((), ("NHWC", 3), ("NHWC", 8), ("CHWN", 1)) for example in _EXAMPLES]
 
 
-def _elements(direction: str, g: ConvGeometry) -> int:
+def _elements(direction: str, g: ConvGeometry, layout: str = "NCHW") -> int:
     """Elements of a block's shared memory."""
     if direction == "y":
-        return g.c * g.kh * g.kw + ((STEP - 1) * g.sh + g.kh) * ((OUT - 1) * g.sw + g.kw)
+        _, columns, rows = BLOCK[layout]
+        window = ((rows - 1) * g.sh + g.kh) * ((columns - 1) * g.sw + g.kw)
+        return layouts.lanes(layout)[0] * g.c * g.kh * g.kw + layouts.deep(layout, g.c) * window
     pairs = min(PAIRS, MAX_THREADS // (g.kh * g.kw))
     return ((CHUNK - 1) * g.sh + g.kh) * ((OUT - 1) * g.sw + g.kw + 1) + 2 * pairs * CHUNK * HALF
 
 
-def refuses(direction: str, g: ConvGeometry, dtype: np.dtype) -> str | None:
+def refuses(direction: str, g: ConvGeometry, dtype: np.dtype, layout: str = "NCHW") -> str | None:
     """Why this algorithm cannot do a case, or None."""
     if g.kh * g.kw > MAX_THREADS:
         return f"a {g.kh}x{g.kw} filter needs {g.kh * g.kw} threads but a block has {MAX_THREADS}"
-    wanted, most = _elements(direction, g) * dtype.itemsize, launch.most_shared()
+    wanted, most = _elements(direction, g, layout) * dtype.itemsize, launch.most_shared()
     if wanted > most:
         return (f"{direction} with {g.c} channels, a {g.kh}x{g.kw} filter and stride {g.sh}x{g.sw} takes {wanted} "
                 f"bytes of shared memory but a block has {most}")
     return None
 
 
-def _kernel(name: str, dtype: np.dtype, g: ConvGeometry) -> launch.Kernel:
-    return launch.kernel("conv/papers/krizhevsky.cu", name, *_constants(dtype, g.kh, g.kw, g.sh, g.sw))
+def _kernel(name: str, dtype: np.dtype, g: ConvGeometry, layout: str = "NCHW") -> launch.Kernel:
+    return launch.kernel("conv/papers/krizhevsky.cu", name,
+                         *_constants(dtype, g.kh, g.kw, g.sh, g.sw, layout, g.c))
 
 
-def y(x: Array, w: Array, b: Array | None, g: ConvGeometry) -> Array:
-    out = launch.empty((g.n, g.m, g.oh, g.ow), x.dtype)
-    grid = max(1, g.n * g.m * -(-g.oh // OUT) * -(-g.ow // OUT))
-    _kernel("conv2d_krizhevsky_y", x.dtype, g)((grid,), (OUT, STEP), x, w, b, out, launch.by_value("Geometry", g),
-                                               shared=_elements("y", g) * x.itemsize)
+def y(x: Array, w: Array, b: Array | None, g: ConvGeometry, layout: str = "NCHW") -> Array:
+    out = launch.empty(layouts.ordered(layouts.IMAGES[layout], (g.n, g.m, g.oh, g.ow)), x.dtype)
+    (rows, columns, step), (maps, images, side) = BLOCK[layout], layouts.lanes(layout)
+    grid = max(1, -(-g.n // images) * -(-g.m // maps) * -(-g.oh // rows) * -(-g.ow // columns))
+    _kernel("conv2d_krizhevsky_y", x.dtype, g, layout)(
+        (grid,), (columns * side, step), x, w, b, out, launch.by_value("Geometry", g),
+        shared=_elements("y", g, layout) * x.itemsize)
     return out
 
 
