@@ -22,12 +22,12 @@
 static_assert(KH * KW * Z <= 1024, "a block of dw has KH x KW x Z threads, at most 1024");
 static_assert(Z >= 1, "a block of dw serves at least two filters");
 
-#define OUT 32  // columns of outputs of a block of dw, and in NCHW of y
+#define OUT 32                             // columns of outputs of a block of dw, and in NCHW of y
 #define ACROSS (LAYOUT == NCHW ? OUT : 4)  // columns of outputs of a block of y
-#define STEP (LAYOUT == NCHW ? 8 : 4)  // rows of outputs between two windows
+#define STEP (LAYOUT == NCHW ? 8 : 4)      // rows of outputs between two windows
 #define STEPS 4
 #define DOWN (STEPS * STEP)  // rows of outputs of a block of y
-#define MIN_BLOCKS 4  // blocks per multiprocessor; aiming higher, registers would spill
+#define MIN_BLOCKS 4         // blocks per multiprocessor; aiming higher, registers would spill
 #define WINDOW_H ((STEP - 1) * SH + KH)
 #define WINDOW_W ((ACROSS - 1) * SW + KW)
 
@@ -44,7 +44,7 @@ static_assert(OUT % HALF == 0, "the chunks of gy must cover the outputs over a c
 // Loops over a whole filter are unrolled where it is small, and in pieces where the code would grow without gain.
 constexpr int UNROLL_H = KH * KW <= 128 ? KH : 1, UNROLL_W = KW <= 32 ? KW : 8;
 
-extern "C" __global__ void __launch_bounds__(STEP* ACROSS* LANES, MIN_BLOCKS)
+extern "C" __global__ void __launch_bounds__(STEP * ACROSS * LANES, MIN_BLOCKS)
     conv2d_krizhevsky_y(const REAL* __restrict__ x, const REAL* __restrict__ w, const REAL* __restrict__ b,
                         REAL* __restrict__ y, Geometry g) {
     extern __shared__ REAL shared[];
@@ -73,8 +73,8 @@ extern "C" __global__ void __launch_bounds__(STEP* ACROSS* LANES, MIN_BLOCKS)
                 __syncthreads();
                 for (int i = ti; i < WINDOW_H; i += STEP) {
                     for (int j = threadIdx.x; j < WINDOW_W * DEEP; j += ACROSS * LANES) {
-                        window[i * WINDOW_W * DEEP + j] = inside_run(
-                            plane, (i0 + step * STEP) * SH - g.top + i, j0 * SW - g.left, j, live, in);
+                        window[i * WINDOW_W * DEEP + j] =
+                            inside_run(plane, (i0 + step * STEP) * SH - g.top + i, j0 * SW - g.left, j, live, in);
                     }
                 }
                 __syncthreads();
@@ -83,8 +83,8 @@ extern "C" __global__ void __launch_bounds__(STEP* ACROSS* LANES, MIN_BLOCKS)
                     for (int p = 0; p < KH; p++) {
 #pragma unroll(UNROLL_W)
                         for (int q = 0; q < KW; q++)
-                            sum[step] += under[(p * WINDOW_W + q) * DEEP + c] *
-                                         filter[(p * KW + q) * tap_step + c * MAPS];
+                            sum[step] +=
+                                under[(p * WINDOW_W + q) * DEEP + c] * filter[(p * KW + q) * tap_step + c * MAPS];
                     }
                 }
             }

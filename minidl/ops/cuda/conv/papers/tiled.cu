@@ -75,7 +75,8 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, MIN_BLOCKS)
         const int channels = channels_from(c0, g.c);
         __syncthreads();
         const REAL* filter = filter_of(w, shared + rows * columns * DEEP, m0, c0, g, channels, filters.channel_step(),
-                                       g.m - m0, filters.filter_step()) + lane % MAPS;
+                                       g.m - m0, filters.filter_step()) +
+                             lane % MAPS;
         load_tile(shared, rows, columns, x + in.plane(n0, c0), i0 * g.sh - g.top, j0 * g.sw - g.left, in,
                   live_from(n0, c0, in), ti, threadIdx.x);
         __syncthreads();
@@ -112,13 +113,15 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, MIN_BLOCKS)
         const int maps = channels_from(m0, g.m);
         __syncthreads();
         const REAL* filter = filter_of(w, shared + rows * columns * DEEP, m0, c0, g, maps, filters.filter_step(),
-                                       g.c - c0, filters.channel_step()) + lane % MAPS;
+                                       g.c - c0, filters.channel_step()) +
+                             lane % MAPS;
         load_tile(shared, rows, columns, gy + in.plane(n0, m0), above, before, in, live_from(n0, m0, in), ti,
                   threadIdx.x);
         __syncthreads();
         for (int m = 0; m < maps; m++)
             for (int i = i0; i <= i1; i++) {
-                const REAL* taps = filter + (row - i * g.sh) * g.kw * CHANNELS * MAPS + column * CHANNELS * MAPS + m * MAPS;
+                const REAL* taps =
+                    filter + (row - i * g.sh) * g.kw * CHANNELS * MAPS + column * CHANNELS * MAPS + m * MAPS;
                 const REAL* under = shared + (i - above) * columns * DEEP - before * DEEP + lane % IMAGES + m;
                 for (int j = j0; j <= j1; j++) sum += under[j * DEEP] * taps[-j * g.sw * CHANNELS * MAPS];
             }

@@ -22,7 +22,7 @@ CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
     for dtype in launch.C_NAME for constant in (0, 1)] + [
     ("conv/papers/tiled.cu", (launch.real(dtype), ("TILE", TILE_OF_LANES), ("CONSTANT", 0),
                               *layouts.constants(layout, channels)))
-    for dtype in launch.C_NAME for layout, channels in (("NHWC", 1), ("NHWC", 3), ("NHWC", 8), ("CHWN", 1))]
+    for dtype in launch.C_NAME for layout, channels in (("NHWC", 3), ("NHWC", layouts.CHANNELS), ("CHWN", 1))]
 
 
 def _tile(layout: str) -> int:

@@ -24,7 +24,8 @@ CONFIGURATIONS = [(FILE, (launch.real(np.dtype(dtype)), ("BM", bm), ("PRECISION"
                   for dtype, how, bm in TILES for neighbours in (0, 1)] + [
     (FILE, (launch.real(np.dtype(dtype)), ("BM", bm), ("NEIGHBOURS", neighbours), *layouts.constants(layout),
             ("PRECISION", how)))
-    for dtype, how, bm in TILES if how == "FP32" for neighbours in (0, 1) for layout in ("NHWC", "CHWN")]
+    for dtype, how, bm in TILES if how == "FP32" and (dtype == "float32" or bm in (16, 128))
+    for neighbours in (0, 1) for layout in ("NHWC", "CHWN")]
 
 
 class Launch(NamedTuple):
