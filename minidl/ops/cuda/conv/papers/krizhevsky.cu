@@ -27,7 +27,7 @@ static_assert(Z >= 1, "a block of dw serves at least two filters");
 #define STEP (LAYOUT == NCHW ? 8 : 4)      // rows of outputs between two windows
 #define STEPS 4
 #define DOWN (STEPS * STEP)  // rows of outputs of a block of y
-#define MIN_BLOCKS 4         // blocks per multiprocessor; aiming higher, registers would spill
+#define MIN_BLOCKS (LAYOUT == NHWC ? 3 : 4)  // blocks per multiprocessor; aiming higher, registers would spill
 #define WINDOW_H ((STEP - 1) * SH + KH)
 #define WINDOW_W ((ACROSS - 1) * SW + KW)
 
