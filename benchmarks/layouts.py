@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import argparse
 import functools
+import itertools
 import operator
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))   # minidl as it li
 
 import machine
 import results
-from conv import Operands, arguments, measure_ours
+from conv import Case, Operands, arguments, measure_ours
 from conv_report import DIRECTIONS, number
 from results import Result
 
@@ -32,111 +33,86 @@ from minidl.layouts import LAYOUTS, turned
 ALGORITHMS = ("direct", "tiled", "krizhevsky", "implicit_gemm")
 COUNTED = 16                                                   # images
 
-# label -> x, w, padding
-LAYERS: dict[str, tuple[Any, ...]] = {
-    "2009 report": ((128, 3, 32, 32), (64, 3, 8, 8), ((4, 3), (4, 3))),
-    "64 channels": ((128, 64, 14, 14), (64, 64, 3, 3), 1)}
-
-
-class Layer:
-    """What Operands asks of a case."""
-
-    def __init__(self, label: str, n: int | None = None):
-        x, w, self.pad = LAYERS[label]
-        self.label, self.x, self.w = label, (n or x[0], *x[1:]), w
-
-    def geometry(self, algorithm: str = "auto") -> Any:
-        from minidl.ops.geometry import conv_geometry
-
-        return conv_geometry(self.x, self.w, None, 1, self.pad, algorithm)
-
-    @property
-    def n(self) -> int:
-        return self.x[0]
-
-    def _replace(self, n: int) -> Layer:
-        return Layer(self.label, n)
-
-    def random(self, seed: int) -> list[Any]:
-        """x, w and gy as float32 in host memory."""
-        import numpy as np
-
-        g, rng = self.geometry(), np.random.default_rng(seed)
-        return [rng.standard_normal(shape, dtype=np.float32) for shape in (self.x, self.w, (g.n, g.m, g.oh, g.ow))]
+LAYERS = [
+    Case("2009 report", 128, 3, 32, 32, 64, 8, 1, ((4, 3), (4, 3))),
+    Case("64 channels", 128, 64, 14, 14, 64, 3, 1, 1)]
 
 
 def in_layout(layout: str, x: Any, w: Any, gy: Any) -> tuple[Any, Any, Any]:
     return turned(x, layout), turned(w, layout, filters=True), turned(gy, layout)
 
 
-def count(labels: Sequence[str], algorithms: Sequence[str], images: int) -> Result:
-    """On the emulator: y."""
+def count(layers: Sequence[Case], algorithms: Sequence[str], images: int) -> Result:
+    """y, on the emulator."""
     from minidl.emulator import own
+    from minidl.ops.cuda.conv import layouts
 
     result = results.about("layouts", ["minidl"], "cpu", 1, counted=images)
     result["rows"] = []
-    for label in labels:
-        layer = Layer(label, images)
-        for algorithm in algorithms:
-            for layout in LAYOUTS:
-                with own.counting() as tables:
-                    x, w, _ = in_layout(layout, *layer.random(1))
-                    from minidl.ops.cuda.conv import layouts
-
-                    layouts.run(algorithm, "y", layout, layer.geometry(), own.cupy.asarray(x), own.cupy.asarray(w),
-                                None)
-                if not all(table.complete for table in tables.values()):
-                    raise ArithmeticError(f"{label}: {algorithm} in {layout} is not counted whole; use fewer images")
-                total = functools.reduce(operator.add, (table.total for table in tables.values()))
-                row = {"label": label, "algorithm": algorithm, "direction": "y", "layout": layout, "images": images}
-                for way in ("loads", "stores"):
-                    each = getattr(total, way)
-                    row |= {f"{way}_requests": each.requests, f"{way}_sectors": each.sectors,
-                            f"{way}_asked": each.asked}
-                result["rows"].append(row)
-                print(f"{label:12} {algorithm:14} {layout} {total.loads.per_request:6.2f} sectors per load", flush=True)
+    for case, algorithm, layout in itertools.product(layers, algorithms, LAYOUTS):
+        few = case._replace(n=images)
+        with own.counting() as tables:
+            x, w, _ = map(own.cupy.asarray, in_layout(layout, *few.random(1)))
+            layouts.run(algorithm, "y", layout, few.geometry(), x, w, None)
+        if not all(table.complete for table in tables.values()):
+            raise ArithmeticError(f"{case.label}: {algorithm} in {layout} is not counted whole; use fewer images")
+        total = functools.reduce(operator.add, (table.total for table in tables.values()))
+        row = {"label": case.label, "algorithm": algorithm, "direction": "y", "layout": layout, "images": images}
+        for way in ("loads", "stores"):
+            each = getattr(total, way)
+            row |= {f"{way}_requests": each.requests, f"{way}_sectors": each.sectors, f"{way}_asked": each.asked}
+        result["rows"].append(row)
+        print(f"{case.label:12} {algorithm:14} {layout} {total.loads.per_request:6.2f} sectors per load", flush=True)
     return result
 
 
-def measure(labels: Sequence[str]) -> Result:
+def measure(layers: Sequence[Case]) -> Result:
     """On a GPU."""
-    from minidl.ops.cuda.conv import layouts
-
     result = results.about("layouts", ["minidl"], "cuda", 1)
     result["rows"] = []
-    for label in labels:
-        operands: Any = Operands(Layer(label))                 # type: ignore[arg-type]
-        g, sets = operands.case.geometry(), operands.count
+    for case in layers:
+        operands = Operands(case)
         expected = {direction: operands.float64(direction) for direction in DIRECTIONS}
         for layout in LAYOUTS:
-            given = [in_layout(layout, *each) for each in operands.sets]
-            for algorithm in ALGORITHMS:
-                for direction in layouts.LAUNCHERS[algorithm]:
-                    taken = [arguments(direction, *each) for each in given]
-
-                    def call(i: int, name: str = algorithm, what: str = direction, order: str = layout,
-                             taken: list[Any] = taken) -> Any:
-                        return layouts.run(name, what, order, g, *taken[i])
-                    timing, workspace, got = measure_ours(call, sets)
-                    exact = expected[direction]
-                    error = float(abs(turned(got, "NCHW", of=layout, filters=direction == "dw") - exact).max()
-                                  / abs(exact).max())
-                    if not error < 1e-4:
-                        raise ArithmeticError(f"{label}: {direction} by {algorithm!r} in {layout} is wrong by "
-                                              f"{error:.1e}; correct the kernel before measuring")
-                    result["rows"].append({"label": label, "algorithm": algorithm, "direction": direction,
-                                           "layout": layout, "flop": operands.flop, "bytes": operands.bytes,
-                                           "workspace": workspace, **timing._asdict(), "error": error})
-                    print(f"{label:12} {algorithm:14} {direction:2} {layout} {timing.us:10.1f} us", flush=True)
-            if layout != "NCHW":
-                for what, call in (("x", lambda i, order=layout: turned(operands.sets[i][0], order)),
-                                   ("y", lambda i, order=layout, given=given: turned(given[i][2], "NCHW", of=order))):
-                    timing, _, _ = measure_ours(call, sets)
-                    result["rows"].append({"label": label, "algorithm": "turned", "direction": what, "layout": layout,
-                                           "bytes": 8 * operands.sets[0][0 if what == "x" else 2].size,
-                                           **timing._asdict()})
-                    print(f"{label:12} turned         {what:2} {layout} {timing.us:10.1f} us", flush=True)
+            for row in measured(operands, expected, layout):
+                result["rows"].append({"label": case.label, "layout": layout, **row})
+                print(f"{case.label:12} {row['algorithm']:14} {row['direction']:2} {layout} {row['us']:10.1f} us",
+                      flush=True)
     return result
+
+
+def measured(operands: Operands, expected: dict[str, Any], layout: str) -> Iterator[Result]:
+    """Rows of a layout: each algorithm and direction, and turning x to it and y back."""
+    from minidl.ops.cuda.conv import layouts
+
+    g, given = operands.case.geometry(), [in_layout(layout, *each) for each in operands.sets]
+    for algorithm, directions in layouts.LAUNCHERS.items():
+        for direction in directions:
+            taken = [arguments(direction, *each) for each in given]
+            call = functools.partial(_run, algorithm, direction, layout, g, taken)
+            timing, workspace, got = measure_ours(call, operands.count)
+            exact = expected[direction]
+            error = abs(turned(got, "NCHW", of=layout, filters=direction == "dw") - exact).max() / abs(exact).max()
+            if not error < 1e-4:
+                raise ArithmeticError(f"{operands.case.label}: {direction} by {algorithm!r} in {layout} is wrong by "
+                                      f"{error:.1e}; correct the kernel before measuring")
+            yield {"algorithm": algorithm, "direction": direction, "flop": operands.flop, "bytes": operands.bytes,
+                   "workspace": workspace, **timing._asdict(), "error": float(error)}
+    if layout != "NCHW":
+        for what, there, to, of in (("x", [x for x, _, _ in operands.sets], layout, "NCHW"),
+                                    ("y", [gy for _, _, gy in given], "NCHW", layout)):
+            timing, _, _ = measure_ours(functools.partial(_turn, there, to, of), operands.count)
+            yield {"algorithm": "turned", "direction": what, "bytes": 2 * there[0].nbytes, **timing._asdict()}
+
+
+def _run(algorithm: str, direction: str, layout: str, g: Any, taken: list[Any], i: int) -> Any:
+    from minidl.ops.cuda.conv import layouts
+
+    return layouts.run(algorithm, direction, layout, g, *taken[i])
+
+
+def _turn(arrays: list[Any], to: str, of: str, i: int) -> Any:
+    return turned(arrays[i], to, of=of)
 
 
 # ---------------------------------------------------------------- text
@@ -183,10 +159,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parser.parse_args(argv)
     machine.set_threads(1)
     if args.count:
-        result = count(list(LAYERS), ALGORITHMS, args.images)
+        result = count(LAYERS, ALGORITHMS, args.images)
     else:
         machine.require([], "cuda")
-        result = measure(list(LAYERS))
+        result = measure(LAYERS)
     if args.json:
         results.save(result, args.json)
     print("\n".join(counted_table(result, None) if args.count else measured_tables(result)))

@@ -30,6 +30,7 @@ sys.path.insert(0, str(ROOT))                                  # minidl and zoo 
 import accuracy  # noqa: E402
 import cold_start  # noqa: E402
 import conv_report  # noqa: E402
+import layouts  # noqa: E402
 import machine  # noqa: E402
 import overhead  # noqa: E402
 import results  # noqa: E402
@@ -145,6 +146,12 @@ def tile_widths() -> list[str]:
     return runs(tiles.report, "tiles")()
 
 
+def in_layouts() -> list[str]:
+    """What is counted in each layout, beside times where there are some."""
+    times = load("layouts") if (results.FOLDER / "layouts.json").exists() else None
+    return layouts.report(load("layouts_counted"), times)
+
+
 def report2009() -> list[str]:
     """The report's own figures beside what they are here."""
     conv = load("conv_cuda")
@@ -195,6 +202,7 @@ BLOCKS: dict[str, Callable[[], list[str]]] = {
     "tiled beside direct": convolutions(conv_report.tiled_table),
     "registers": convolutions(conv_report.share_table),
     "tile widths": tile_widths,
+    "layouts": in_layouts,
     "balance": balance,
     "conv entries": convolutions(lambda result: list(conv_report.shape_tables(result))),
     "ladder": convolutions(ladder),

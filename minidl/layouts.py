@@ -27,7 +27,8 @@ LAYOUTS = tuple(orders.IMAGES)
 def turned(array: Any, to: str, of: str = "NCHW", filters: bool = False) -> Any:
     """A dense array with the same elements in another layout: a NumPy or CuPy array of 4 axes, in the order `of`.
 
-    Filters, (m,c,kh,kw) in NCHW, are (kh,kw,c,m) in NHWC, and in CHWN as in NCHW: what neighbouring threads multiply by.
+    filters: it holds filters, (m,c,kh,kw) in NCHW and in CHWN; in NHWC (kh,kw,c,m), where neighbouring threads have
+    neighbouring filters.
 
     Raises ValueError for another name than `LAYOUTS` has, and for an array that has not 4 axes.
 

@@ -289,15 +289,15 @@ def start(kernel: str, shapes: Sequence[tuple[int, ...]], dtype: Any = "float32"
     found = kernels.get(kernel)
     if found is None:
         raise ValueError(f"emulator: {kernel} is neither a file nor one of minidl's kernels that shapes alone launch: "
-                         f"{', '.join(name for name, each in kernels.items() if each)}; others are counted in Python, by "
-                         "minidl.emulator.own.counting()")
+                         f"{', '.join(name for name, each in kernels.items() if each)}; others are counted in Python, "
+                         "by minidl.emulator.own.counting()")
     takes, run = found
     if len(shapes) != takes.count("("):
         raise ValueError(f"emulator: {kernel} takes {takes} but got the shapes {list(shapes)}; give one of each")
     if known(f"emulator: {kernel}", layout) != "NCHW" and run is not _convolve:
         raise ValueError(f"emulator: {kernel} takes NCHW alone but got the layout {layout}; leave it out")
-    rng = np.random.default_rng(1)
-    run(kernel, Options(stride, padding, window, layout), *(rng.standard_normal(shape).astype(dtype) for shape in shapes))
+    rng, options = np.random.default_rng(1), Options(stride, padding, window, layout)
+    run(kernel, options, *(rng.standard_normal(shape).astype(dtype) for shape in shapes))
     return takes
 
 

@@ -211,7 +211,8 @@ MUTATIONS: dict[str, tuple[str, str, Check, str]] = {
     "a pixel's neighbour in another layout": (
         "LAYOUT == CHWN ? n : 1", "LAYOUT == CHWN ? c : 1", lambda: in_layouts("direct", FLOAT, 0), "CHWN .*tolerance"),
     "a map of another thread": (
-        "m = m0 + lane % MAPS", "m = m0 + (lane ^ 1) % MAPS", lambda: in_layouts("tiled", FLOAT, 0), "NHWC .*tolerance"),
+        "m = m0 + lane % MAPS", "m = m0 + (lane ^ 1) % MAPS", lambda: in_layouts("tiled", FLOAT, 0),
+        "NHWC .*tolerance"),
     "a window beyond the image": ("imin(g.kw, g.w - s)", "g.kw", pooling(2), "[Nn]ot equal"),
     "an update of each second element": (
         "k < ELEMENTS_PER_THREAD", "k < ELEMENTS_PER_THREAD / 2", primitives.sgd_changes_only_what_it_was_given,

@@ -78,7 +78,7 @@ def test_what_conv2d_refuses(what: str) -> None:
 def test_turned_refuses() -> None:
     with pytest.raises(ValueError, match="turned: layout is 'NCWH' but must be one of NCHW, NHWC, CHWN; write it so"):
         layouts.turned(X, "NCWH")
-    with pytest.raises(ValueError, match=r"turned: the array has shape \(2, 3, 3\) but must have 4 axes, those of NCHW"):
+    with pytest.raises(ValueError, match=r"turned: the array has shape \(2, 3, 3\) but must have 4 axes, those of NC"):
         layouts.turned(X[0], "NHWC")
 
 
