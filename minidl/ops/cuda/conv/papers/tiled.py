@@ -79,25 +79,28 @@ def _constant_kernel(name: str, w: Array) -> launch.Kernel:
     return kernel
 
 
-def _start(kernel: launch.Kernel, sizes: tuple[int, int, int, int], layout: str, elements: int, first: Array, w: Array,
-           *bias_and_g: Array | bytes | None) -> Array:
-    """y or dx of these sizes (n,maps,h,w), in a layout."""
-    n, maps, h, width = sizes
-    out = launch.empty(layouts.ordered(layouts.IMAGES[layout], sizes), first.dtype)
-    tile, (together, images, side) = _tile(layout), layouts.lanes(layout)
-    grid = max(1, -(-n // images) * -(-maps // together) * -(-h // tile) * -(-width // tile))
-    kernel((grid,), (tile * side, tile), first, w, *bias_and_g[:-1], out, bias_and_g[-1],
-           shared=elements * first.itemsize)
-    return out
+def _grid(layout: str, n: int, maps: int, h: int, w: int) -> tuple[int]:
+    tile, (together, images, _) = _tile(layout), layouts.lanes(layout)
+    return (max(1, -(-n // images) * -(-maps // together) * -(-h // tile) * -(-w // tile)),)
+
+
+def _block(layout: str) -> tuple[int, int]:
+    return _tile(layout) * layouts.lanes(layout)[2], _tile(layout)
 
 
 def _y(kernel: launch.Kernel, x: Array, w: Array, b: Array | None, g: ConvGeometry, elements: int,
        layout: str = "NCHW") -> Array:
-    return _start(kernel, (g.n, g.m, g.oh, g.ow), layout, elements, x, w, b, launch.by_value("Geometry", g))
+    out = launch.empty(layouts.ordered(layouts.IMAGES[layout], (g.n, g.m, g.oh, g.ow)), x.dtype)
+    kernel(_grid(layout, g.n, g.m, g.oh, g.ow), _block(layout), x, w, b, out, launch.by_value("Geometry", g),
+           shared=elements * x.itemsize)
+    return out
 
 
 def _dx(kernel: launch.Kernel, gy: Array, w: Array, g: ConvGeometry, elements: int, layout: str = "NCHW") -> Array:
-    return _start(kernel, (g.n, g.c, g.h, g.w), layout, elements, gy, w, launch.by_value("Geometry", g))
+    out = launch.empty(layouts.ordered(layouts.IMAGES[layout], (g.n, g.c, g.h, g.w)), gy.dtype)
+    kernel(_grid(layout, g.n, g.c, g.h, g.w), _block(layout), gy, w, out, launch.by_value("Geometry", g),
+           shared=elements * gy.itemsize)
+    return out
 
 
 def y(x: Array, w: Array, b: Array | None, g: ConvGeometry, layout: str = "NCHW") -> Array:
