@@ -4,8 +4,8 @@
     python benchmarks/layouts.py --json benchmarks/results/layouts.json                     # a GPU
 
 Counted are, on the emulator, the requests of warps to global memory, the sectors of 32 bytes that they touch and the
-bytes that they ask for, of all kernels of a launch, for so many of the images as `counted` says: bytes per image are
-those of all. Measured as in conv.py are the same launches, dx and dw too, and apart from them turning x from NCHW and y
+bytes that they ask for, of all kernels of a launch, for so many of the images as `counted` says, on as much smaller a
+GPU: bytes per image are those of all images. Measured as in conv.py are the same launches, dx and dw too, and apart from them turning x from NCHW and y
 back. Layers: the 2009 report's, and one of many channels. fp32.
 """
 
@@ -51,7 +51,7 @@ def count(layers: Sequence[Case], algorithms: Sequence[str], images: int) -> Res
     result["rows"] = []
     for case, algorithm, layout in itertools.product(layers, algorithms, LAYOUTS):
         few = case._replace(n=images)
-        with own.counting() as tables:
+        with own.counting(own.FACTS["multiprocessors"] * images // case.n) as tables:
             x, w, _ = map(own.cupy.asarray, in_layout(layout, *few.random(1)))
             layouts.run(algorithm, "y", layout, few.geometry(), x, w, None)
         if not all(table.complete for table in tables.values()):
