@@ -43,7 +43,7 @@ def turned(array: Any, to: str, of: str = "NCHW", filters: bool = False) -> Any:
     there, here = (axes[orders.known("turned", name)] for name in (to, of))
     if array.ndim != 4:
         raise ValueError(f"turned: the array has shape {array.shape} but must have 4 axes, those of {of}; see reshape")
-    return array.transpose([here.index(axis) for axis in there]).copy()
+    return array.transpose(*(here.index(axis) for axis in there)).copy()
 
 
 def conv2d(x: Any, w: Any, b: Any = None, *, layout: str, algorithm: str = "implicit_gemm", stride: Pair = 1,
