@@ -5,8 +5,8 @@
 
 Counted are, on the emulator, the requests of warps to global memory, the sectors of 32 bytes that they touch and the
 bytes that they ask for, of all kernels of a launch, for so many of the images as `counted` says, on as much smaller a
-GPU: bytes per image are those of all images. Measured as in conv.py are the same launches, dx and dw too, and apart from them turning x from NCHW and y
-back. Layers: the 2009 report's, and one of many channels. fp32.
+GPU: bytes per image are those of all images. Measured as in conv.py are the same launches, dx and dw too, and apart
+from them turning x from NCHW and y back. Layers: the 2009 report's, and one of many channels. fp32.
 """
 
 from __future__ import annotations

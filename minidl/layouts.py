@@ -56,12 +56,10 @@ def conv2d(x: Any, w: Any, b: Any = None, *, layout: str, algorithm: str = "impl
     Raises ValueError where the algorithm cannot do it, for sizes that do not fit each other, and without a GPU.
     """
     orders.known("conv2d", layout)
-    try:
-        from .ops.cuda.conv import layouts as launchers
-    except ImportError:
-        device.resolve("cuda")             # says what is missing
-        raise
     sizes, filters = (orders.restored(axes[layout], array.shape) if array.ndim == 4 else array.shape
                       for axes, array in ((orders.IMAGES, x), (orders.FILTERS, w)))
     g = conv_geometry(sizes, filters, None if b is None else b.shape, stride, padding, algorithm)
+    device.resolve("cuda")                 # says what is missing
+    from .ops.cuda.conv import layouts as launchers
+
     return launchers.run(algorithm, "y", layout, g, x, w, b)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minidl import layouts
+from minidl import device, layouts
 from minidl.ops import layouts as orders
 from minidl.ops.geometry import conv_geometry
 
@@ -60,10 +60,6 @@ def test_shapes_are_restored() -> None:
 X, W = np.zeros((1, 2, 3, 3), np.float32), np.zeros((1, 2, 2, 2), np.float32)
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "another name": ({"layout": "HWCN"}, "conv2d: layout is 'HWCN' but must be one of NCHW, NHWC, CHWN; write it so"),
-    "another algorithm": ({"layout": "NHWC", "x": np.zeros((1, 3, 3, 2), np.float32),
-                           "w": np.zeros((2, 2, 2, 1), np.float32), "algorithm": "winograd"},
-                          r"conv2d: algorithm 'winograd' cannot compute y of x \(1, 2, 3, 3\) and w \(1, 2, 2, 2\) in "
-                          "NHWC: only direct, tiled, krizhevsky, implicit_gemm take a layout; use another algorithm"),
     "sizes in another layout": ({"layout": "NHWC"}, r"conv2d: x has 3 channels but w expects 2 \(x \(1, 3, 2, 3\)"),
     "too few axes": ({"layout": "CHWN", "x": X[0]}, r"conv2d: x has shape \(2, 3, 3\) and w has shape .* 4 axes")}
 
@@ -73,6 +69,20 @@ def test_what_conv2d_refuses(what: str) -> None:
     options, message = REFUSED[what]
     with pytest.raises(ValueError, match=message):
         layouts.conv2d(**{"x": X, "w": W, **options})
+
+
+@pytest.mark.skipif(device.resolve("auto") == "cuda", reason="there is a GPU")
+def test_without_a_gpu_conv2d_says_what_is_missing() -> None:
+    with pytest.raises(ValueError, match="device: 'cuda' was asked for but "):
+        layouts.conv2d(X, W, layout="NCHW")
+
+
+def test_another_algorithm_takes_no_layout() -> None:
+    g = conv_geometry(X.shape, W.shape, None, 1, 0, "winograd")
+    with pytest.raises(ValueError, match=(
+            r"conv2d: algorithm 'winograd' cannot compute y of x \(1, 2, 3, 3\) and w \(1, 2, 2, 2\) in NHWC: only "
+            "direct, tiled, krizhevsky, implicit_gemm take a layout; use another algorithm")):
+        launchers.run("winograd", "y", "NHWC", g, X, W, None)
 
 
 def test_turned_refuses() -> None:

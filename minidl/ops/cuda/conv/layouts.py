@@ -13,8 +13,8 @@ from .. import launch
 from .papers import direct, krizhevsky, tiled
 from .product import implicit_gemm
 
-# What is not here has a kernel for NCHW alone: tiled's and krizhevsky's dw give a block one channel and let its threads
-# be taps, which no order of pixels makes neighbours.
+# What is not here has a kernel for NCHW alone: the threads of tiled's and krizhevsky's dw are taps of one channel,
+# which no order of pixels makes neighbours.
 LAUNCHERS: dict[str, dict[str, Callable[..., Array]]] = {
     "direct": {"y": direct.y, "dx": direct.dx, "dw": direct.dw},
     "tiled": {"y": tiled.y, "dx": tiled.dx},
