@@ -92,12 +92,13 @@ def measured(operands: Operands, expected: dict[str, Any], layout: str) -> Itera
             call = functools.partial(_run, algorithm, direction, layout, g, taken)
             timing, workspace, got = measure_ours(call, operands.count)
             exact = expected[direction]
-            error = abs(turned(got, "NCHW", of=layout, filters=direction == "dw") - exact).max() / abs(exact).max()
+            off = turned(got, "NCHW", of=layout, filters=direction == "dw") - exact
+            error = float(abs(off).max() / abs(exact).max())
             if not error < 1e-4:
                 raise ArithmeticError(f"{operands.case.label}: {direction} by {algorithm!r} in {layout} is wrong by "
                                       f"{error:.1e}; correct the kernel before measuring")
             yield {"algorithm": algorithm, "direction": direction, "flop": operands.flop, "bytes": operands.bytes,
-                   "workspace": workspace, **timing._asdict(), "error": float(error)}
+                   "workspace": workspace, **timing._asdict(), "error": error}
     if layout != "NCHW":
         for what, there, to, of in (("x", [x for x, _, _ in operands.sets], layout, "NCHW"),
                                     ("y", [gy for _, _, gy in given], "NCHW", layout)):
