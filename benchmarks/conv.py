@@ -48,7 +48,7 @@ class Case(NamedTuple):
     m: int
     k: int
     stride: int = 1
-    pad: int = 0
+    pad: Any = 0                                               # as ops.conv2d takes it
 
     def geometry(self, algorithm: str = "auto") -> Any:
         from minidl.ops.geometry import conv_geometry

@@ -31,6 +31,7 @@ import accuracy  # noqa: E402
 import cold_start  # noqa: E402
 import conv_report  # noqa: E402
 import fft  # noqa: E402
+import layouts  # noqa: E402
 import machine  # noqa: E402
 import overhead  # noqa: E402
 import report2009  # noqa: E402
@@ -151,6 +152,12 @@ def once_measured(report: Callable[[list[results.Result]], list[str]], name: str
     return block
 
 
+def in_layouts() -> list[str]:
+    """What is counted in each layout, beside times where there are some."""
+    times = load("layouts") if (results.FOLDER / "layouts.json").exists() else None
+    return layouts.report(load("layouts_counted"), times)
+
+
 def report2009_net() -> list[str]:
     """Section 7.2: what the report's nets reach, beside what they do here."""
     of = [row for row in load("accuracy_cuda")["rows"] if row["model"] == "krizhevsky2009"]
@@ -204,6 +211,7 @@ BLOCKS: dict[str, Callable[[], list[str]]] = {
     "tile widths": once_measured(tiles.report, "tiles", "python benchmarks/tiles.py"),
     "fft cpu": runs(fft.report, "fft_cpu"),
     "fft cuda": once_measured(fft.report, "fft_cuda", "python benchmarks/fft.py --device cuda"),
+    "layouts": in_layouts,
     "balance": balance,
     "conv entries": convolutions(lambda result: list(conv_report.shape_tables(result))),
     "ladder": convolutions(ladder),

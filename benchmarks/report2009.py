@@ -157,9 +157,9 @@ def by_kernel(step: str, of: Batch, variant: str = "") -> Any:
         return krizhevsky_variants.y(of.x, of.w, None, conv, variant)
     left_out = krizhevsky_variants.ABLATIONS.get(variant, ())
     steps: dict[str, Callable[..., Any]] = {
-        "forward": lambda x, w: krizhevsky.y(x, w, None, conv, *left_out),
+        "forward": lambda x, w: krizhevsky.y(x, w, None, conv, left_out=left_out),
         "averages": lambda y: cuda.avg_pool2d(y, pool), "supersampling": lambda gy: cuda.avg_pool2d_grad_x(gy, pool),
-        "gradient": lambda gy, x: krizhevsky.dw(gy, x, conv, *left_out)}
+        "gradient": lambda gy, x: krizhevsky.dw(gy, x, conv, left_out=left_out)}
     return steps[step](*taken(step, of))
 
 

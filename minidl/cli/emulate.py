@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..emulator.watch import Kernel, Parameter
+from ..ops.layouts import IMAGES
 from .common import Parser, complain, run, say
 
 OPTIONS = {"stride": 1, "padding": 0, "window": 2}           # of launches of minidl's own kernels
@@ -27,7 +28,8 @@ With --count the source is printed with what each line costs: requests of warps 
 32 bytes that they touch, bank conflicts of shared memory, barriers. So it is for one of minidl's own
 kernels, by its name and the shapes of its inputs, launched on random numbers by its own launcher:
 
-  minidl emulate conv2d_tiled_y --shape 4x6x28x28,16x6x5x5"""
+  minidl emulate conv2d_tiled_y --shape 4x6x28x28,16x6x5x5
+  minidl emulate conv2d_tiled_y --shape 16x6x28x28,16x6x5x5 --layout CHWN"""
 
 
 def main(argv: list[str] | None = None, prog: str = "minidl emulate") -> int:
@@ -53,6 +55,8 @@ def main(argv: list[str] | None = None, prog: str = "minidl emulate") -> int:
     for name, of in (("stride", "a convolution or pooling"), ("padding", "the same"), ("window", "a pooling")):
         own.add_argument(f"--{name}", type=int, default=OPTIONS[name], metavar="N", help=f"of {of} (default: "
                          "%(default)s)")
+    own.add_argument("--layout", choices=tuple(IMAGES), default="NCHW", help="in which a convolution's arrays lie; "
+                     "--shape is in NCHW all the same (default: %(default)s)")
     return run(parser, argv, command)
 
 
@@ -92,7 +96,8 @@ def own_kernel(args: argparse.Namespace) -> int:
                          "launcher makes the rest; leave out --args, --define, --shared and --kernel")
     from ..emulator.own import count
 
-    say(str(count(args.file, args.shape, args.dtype, **{name: getattr(args, name) for name in OPTIONS})))
+    say(str(count(args.file, args.shape, args.dtype, layout=args.layout,
+                  **{name: getattr(args, name) for name in OPTIONS})))
     return 0
 
 

@@ -44,8 +44,9 @@ from .. import device, ops
 from ..ops import cuda
 from ..ops._backend import BACKENDS
 from ..ops.cuda import launch
-from ..ops.cuda.conv import ALGORITHMS, refusal
+from ..ops.cuda.conv import ALGORITHMS, layouts, refusal
 from ..ops.geometry import conv_geometry
+from ..ops.layouts import FILTERS, IMAGES, known
 from ..tensor import Tensor, wrap
 
 # What the GPU has and a CPU has not, of an H200.
@@ -225,17 +226,21 @@ class Options(NamedTuple):
     stride: int = 1
     padding: int = 0
     window: int = 2
+    layout: str = "NCHW"
 
 
 def _convolve(kernel: str, options: Options, x: np.ndarray, w: np.ndarray) -> None:
     """The direction of the kernel's algorithm by which it is launched."""
-    known = [name for name in ALGORITHMS if kernel.startswith(f"conv2d_{name}")]
-    name = max(known, key=len) if known else "unroll"
+    named = [name for name in ALGORITHMS if kernel.startswith(f"conv2d_{name}")]
+    name = max(named, key=len) if named else "unroll"
     g = conv_geometry(x.shape, w.shape, None, options.stride, options.padding, name)
-    gy = cupy.asarray(np.ones((g.n, g.m, g.oh, g.ow), x.dtype))
-    x, w = cupy.asarray(x), cupy.asarray(w)
+    x, gy, w = (cupy.asarray(np.ascontiguousarray(array.transpose(axes[options.layout]))) for array, axes in (
+        (x, IMAGES), (np.ones((g.n, g.m, g.oh, g.ow), x.dtype), IMAGES), (w, FILTERS)))
     arguments = {"y": (x, w, None), "dx": (gy, w), "dw": (gy, x)}
     direction = "dx" if kernel == "col2im" else kernel[-2:] if kernel[-3:] in ("_dx", "_dw") else "y"
+    if options.layout != "NCHW":
+        layouts.run(name, direction, options.layout, g, *arguments[direction])
+        return
     before = device.precision()
     device.set_precision("tf32" if ALGORITHMS[name].tensor_cores else before)
     try:
@@ -281,38 +286,42 @@ def _launch(kernel: str) -> tuple[str, Callable[..., Any]] | None:
 
 
 def start(kernel: str, shapes: Sequence[tuple[int, ...]], dtype: Any = "float32", stride: int = 1, padding: int = 0,
-          window: int = 2) -> str:
+          window: int = 2, layout: str = "NCHW") -> str:
     """Launch one of minidl's kernels by its own launcher, on random numbers; within `counting` on the emulated GPU.
 
-    Returns what shapes it takes. Raises ValueError for a kernel that is not known, and for shapes that are not its.
+    Shapes are those in NCHW in every layout. Returns what shapes it takes. Raises ValueError for a kernel that is not
+    known, for shapes that are not its, and for a layout that it does not take.
     """
-    known = {name: _launch(name) for file in sorted(launch.FOLDER.rglob("*.cu"))
+    kernels = {name: _launch(name) for file in sorted(launch.FOLDER.rglob("*.cu"))
              for name in re.findall(KERNELS, file.read_text(encoding="utf-8"))}
-    found = known.get(kernel)
+    found = kernels.get(kernel)
     if found is None:
         raise ValueError(f"emulator: {kernel} is neither a file nor one of minidl's kernels that shapes alone launch: "
-                         f"{', '.join(name for name, each in known.items() if each)}; others are counted in Python, by "
-                         "minidl.emulator.own.counting()")
+                         f"{', '.join(name for name, each in kernels.items() if each)}; others are counted in Python, "
+                         "by minidl.emulator.own.counting()")
     takes, run = found
     if len(shapes) != takes.count("("):
         raise ValueError(f"emulator: {kernel} takes {takes} but got the shapes {list(shapes)}; give one of each")
-    rng = np.random.default_rng(1)
-    run(kernel, Options(stride, padding, window), *(rng.standard_normal(shape).astype(dtype) for shape in shapes))
+    if known(f"emulator: {kernel}", layout) != "NCHW" and run is not _convolve:
+        raise ValueError(f"emulator: {kernel} takes NCHW alone but got the layout {layout}; leave it out")
+    rng, options = np.random.default_rng(1), Options(stride, padding, window, layout)
+    run(kernel, options, *(rng.standard_normal(shape).astype(dtype) for shape in shapes))
     return takes
 
 
 def count(kernel: str, shapes: Sequence[tuple[int, ...]], dtype: Any = "float32", stride: int = 1, padding: int = 0,
-          window: int = 2) -> Table:
+          window: int = 2, layout: str = "NCHW") -> Table:
     """What the accesses of one of minidl's kernels cost, launched by its own launcher on random numbers.
 
     shapes: of its inputs, such as x (n,c,h,w) and w (m,c,kh,kw) of a convolution; stride and padding are its; window:
-    of a pooling, whose stride is the window's size unless it is given.
+    of a pooling, whose stride is the window's size unless it is given; layout: of a convolution's arrays, NCHW, NHWC or
+    CHWN, whose shapes are given as for NCHW.
 
     Raises ValueError for a kernel that is not known, or that these shapes do not launch, and RuntimeError where there
     is no C++ compiler.
     """
     with counting() as tables:
-        takes = start(kernel, shapes, dtype, stride, padding, window)
+        takes = start(kernel, shapes, dtype, stride, padding, window, layout)
     if kernel not in tables:
         raise ValueError(f"emulator: {kernel} is not launched for {takes} of the shapes {list(shapes)}, but "
                          f"{', '.join(tables) or 'none'}; give other shapes")

@@ -124,7 +124,7 @@ def loads_left_out(g: ConvGeometry, dtype: type, canaries: Any) -> None:
     problem = drawn(g, 1, dtype)
     for left_out in krizhevsky_variants.ABLATIONS.values():
         for direction, launcher in (("y", krizhevsky.y), ("dw", krizhevsky.dw)):
-            assert launcher(*problem.on_cuda(direction), g, *left_out).shape == problem.exact[direction].shape
+            assert launcher(*problem.on_cuda(direction), g, left_out=left_out).shape == problem.exact[direction].shape
             canaries.check()
 
 

@@ -17,7 +17,7 @@ import pytest
 from cases import CASES
 
 import minidl
-from checks import convolutions, primitives, regions
+from checks import convolutions, layouts, primitives, regions
 from checks.fused import STEPS, normal
 from minidl import Tensor, device, ops, optim, zoo
 from minidl.ops import ACTIVATIONS
@@ -151,6 +151,10 @@ def krizhevsky_without_loads(x: Any, w: Any, stride: Any, padding: Any, dtype: t
 
 def whole_images_on_tensor_cores(name: str, precision: str) -> None:
     convolutions.whole_images_on_tensor_cores(name, precision, "tanh", FUSED_ON_TENSOR_CORES, UNSEEN)
+
+
+def in_layouts(name: str, dtype: type, random: int) -> None:
+    layouts.agree(name, dtype, random, UNSEEN)
 
 
 # ---------------------------------------------------------------- ops and compiled steps
@@ -304,6 +308,9 @@ LAUNCHES: dict[str, list[Launch]] = {
     "splitting_convolutions": [
         *on_device("conv/product/implicit_gemm.cu", convolve_in_pieces, *[
             row for dtype in (FLOAT, DOUBLE) for row in with_dtype(SPLITTING, dtype)])],
+    "layouts": [
+        *each("conv/", in_layouts, *[(name, FLOAT, 6) for name in layouts.layouts.LAUNCHERS], ("direct", DOUBLE, 0)),
+        *on_device("conv/", in_layouts, *[(name, DOUBLE, 6) for name in layouts.layouts.LAUNCHERS])],
     "convolutions": [
         *[Launch("linear/gemm.cu" if name == "fft" else "conv/", each_direction, (name,),     # it has no other kernel
                  "3xtf32" if row.tensor_cores else "fp32") for name, row in conv.ALGORITHMS.items()],

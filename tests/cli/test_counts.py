@@ -312,6 +312,18 @@ def test_own_kernels_are_counted_without_cupy() -> None:
     assert (done.returncode, done.stdout) == (0, "Global(requests=2, sectors=4, asked=128)\n"), done.stderr
 
 
+@pytest.mark.parametrize(("layout", "pixels", "weights"), [("NCHW", 4, 1), ("NHWC", 8, 1), ("CHWN", 4, 1)])
+def test_a_layout_is_counted(layout: str, pixels: int, weights: int) -> None:
+    """32 threads: in NHWC neighbours are every second number, since there are two channels and one map."""
+    from minidl.emulator.own import count
+
+    total = count("conv2d_direct_y", [(32, 2, 4, 4), (1, 2, 1, 1)], layout=layout).total
+    warps, channels = 32 * 16 // 32, 2
+    assert total.loads.requests == 2 * warps * channels
+    assert total.loads.sectors == (pixels + weights) * warps * channels
+    assert total.stores.per_request == 4
+
+
 # ---------------------------------------------------------------- the command
 def test_the_command_prints_the_source_with_its_counts(capsys: pytest.CaptureFixture[str]) -> None:
     Path("k.cu").write_text(HEAD + "y[i] = x[2 * i]; }")
@@ -332,6 +344,11 @@ def test_the_command_prints_the_source_with_its_counts(capsys: pytest.CaptureFix
     (["avg_pool2d", "--shape", "1x1x4x4"], r"avg_pool2d is not launched for x \(n,c,h,w\) of the shapes .*, but "
                                            "avg_pool2d_tiled; give other shapes"),
     (["conv2d_winograd", "--shape", "1x1x6x6,1x1x1x1"], r"conv2d_winograd cannot take x .* and w .*: .*; use others"),
+    (["avg_pool2d", "--shape", "1x1x4x4", "--layout", "NHWC"], "avg_pool2d takes NCHW alone but got the layout NHWC; "
+                                                               "leave it out"),
+    (["conv2d_tiled_dw", "--shape", "1x1x6x6,1x1x3x3", "--layout", "CHWN"], "algorithm 'tiled' cannot compute dw .* in "
+                                                                          "CHWN: its kernel for dw takes NCHW alone"),
+    (["conv2d_unroll", "--shape", "1x1x6x6,1x1x3x3", "--layout", "CHWN"], "conv2d_unroll is neither a file nor one of"),
     (["conv2d_tiled_y", "--args", "n=1"], "conv2d_tiled_y is not a file, and one of minidl's own kernels"),
     (["k.cu", "--shape", "8"], "--shape is for minidl's own kernels, but k.cu is a file; give --args and --grid"),
 ])

@@ -17,7 +17,7 @@ pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot 
 from cases import CASES
 from checks import convolutions, primitives, regions
 from checks.fused import STEPS, assert_fused_agrees
-from checks.launches import CONVOLUTIONS, FUSED, LAUNCHES, POOLINGS, convolve, precision_of
+from checks.launches import CONVOLUTIONS, FUSED, LAUNCHES, POOLINGS, convolve, in_layouts, precision_of
 from checks.sources import FILES, kernels
 from emulator import COMPILER, Emulator, cupy
 
@@ -208,6 +208,11 @@ MUTATIONS: dict[str, tuple[str, str, Check, str]] = {
         lambda: primitives.product(70, 5, 300, (False, False), FLOAT), "tolerance"),
     "a wrong stride": ("(at.high * p.h + r) * p.w + s", "(at.high * p.h + r) * p.pw + s", convolution(0, "whole_image"),
                        "tolerance"),
+    "a pixel's neighbour in another layout": (
+        "LAYOUT == CHWN ? n : 1", "LAYOUT == CHWN ? c : 1", lambda: in_layouts("direct", FLOAT, 0), "CHWN .*tolerance"),
+    "a map of another thread": (
+        "m = m0 + lane % MAPS", "m = m0 + (lane ^ 1) % MAPS", lambda: in_layouts("tiled", FLOAT, 0),
+        "NHWC .*tolerance"),
     "a window beyond the image": ("imin(g.kw, g.w - s)", "g.kw", pooling(2), "[Nn]ot equal"),
     "an update of each second element": (
         "k < ELEMENTS_PER_THREAD", "k < ELEMENTS_PER_THREAD / 2", primitives.sgd_changes_only_what_it_was_given,

@@ -54,7 +54,7 @@ def counted(direction: str, left_out: str | None) -> Counts:
     launcher, constants = {"y": krizhevsky.y, "dw": krizhevsky.dw}[direction], ABLATIONS[left_out] if left_out else ()
     with own.counting() as tables:
         arrays = [None if a is None else own.cupy.asarray(a) for a in drawn(G, 2, np.float32).inputs(direction)]
-        launcher(*arrays, G, *constants)
+        launcher(*arrays, G, left_out=constants)
     table = tables[f"conv2d_krizhevsky_{direction}"]
     assert table.complete
     return table.total

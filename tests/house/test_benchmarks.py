@@ -31,6 +31,7 @@ import conv  # noqa: E402
 import conv_report  # noqa: E402
 import counts  # noqa: E402
 import fft  # noqa: E402
+import layouts  # noqa: E402
 import machine  # noqa: E402
 import overhead  # noqa: E402
 import report2009  # noqa: E402
@@ -636,6 +637,58 @@ def test_the_reports_kernels_with_variants_and_without_loads(capsys: pytest.Capt
     assert [row["the report: faster by"] for row in variants] == 6 * [""] + ["2 %", "", "", "5 %"]
     assert {row["faster by"] for row in variants} == {"0 %"}
     assert report2009.faster({"us": 40.0}, {"us": 50.0}) == 25
+
+
+# ---------------------------------------------------------------- layouts
+SMALL = conv.Case("small", 16, 3, 8, 8, 16, 3, 1, 1)
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_layouts_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All orders ask for the same bytes, and store whole sectors; which sectors they touch is their own."""
+    if counts.COMPILER is None:
+        pytest.skip("the emulator needs Linux and a C++ compiler, g++ or c++")
+    monkeypatch.setattr(results, "about", lambda *of, **method: {"command": "c"})
+    result = layouts.count([SMALL], ["direct"], 16)
+    rows = result["rows"]
+    assert [row["layout"] for row in rows] == ["NCHW", "NHWC", "CHWN"]
+    assert len({row["loads_asked"] for row in rows}) == 1
+    assert len({row["loads_sectors"] for row in rows}) == 3
+    assert {row["stores_sectors"] for row in rows} == {16 * 16 * 8 * 8 * 4 // 32}
+    text = layouts.report(result, None)
+    assert [(row["stores"], row["us"]) for row in table("\n".join(
+        line.replace("sectors per store", "stores") for line in text))] == [("4.00", "not measured yet")] * 3
+    assert "Nobody has measured the times yet. On a GPU this does:" in text
+
+
+def test_layouts_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Turning apart; a kernel that is wrong is not measured."""
+    pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
+    from minidl.ops.cuda.conv import layouts as launchers
+
+    off, timing = [1.0], conv.Timing(5.0, 4.0, 6.0, True, 1, 2, 3)
+    operands = SimpleNamespace(case=SMALL, count=1, sets=[SMALL.random(0)], flop=2, bytes=4,
+                               float64=lambda direction: np.ones((16, 16, 8, 8)))
+    monkeypatch.setattr(layouts, "Operands", lambda case: operands)
+    monkeypatch.setattr(layouts, "measure_ours", lambda call, sets: (timing, 0, call(0)))
+    monkeypatch.setattr(launchers, "run", lambda name, direction, layout, g, *arrays: layouts.turned(
+        np.full((16, 16, 8, 8), off[0]), layout, filters=direction == "dw"))
+    monkeypatch.setattr(results, "about", lambda *of: {"command": "c", "machine": {}})
+    monkeypatch.setattr(results, "facts", lambda several: [])
+    result = layouts.measure([SMALL])
+    measured = [row["algorithm"] for row in result["rows"]]
+    assert {name: measured.count(name) for name in measured} == {
+        "direct": 9, "tiled": 6, "krizhevsky": 3, "implicit_gemm": 9, "turned": 4}
+    counted = {"command": "c", "rows": [
+        {"label": "small", "algorithm": "direct", "layout": "CHWN", "images": 16, "loads_requests": 32,
+         "loads_sectors": 128, "stores_requests": 16, "stores_sectors": 64}]}
+    text = layouts.report(counted, result)
+    assert "| small | `direct` | CHWN | 4.00 | 4.00 | 2 | 0 | 0 | 5 |" in text
+    assert "| small | `direct` | dw | 5 | 5 | 5 |" in text
+    assert "| small | turning | x |  | 5 | 5 |" in text
+    off[0] = 1.1
+    with pytest.raises(ArithmeticError, match=r"small: y by 'direct' in NCHW is wrong by 1\.0e-01; correct the kernel"):
+        layouts.measure([SMALL])
 
 
 @pytest.mark.usefixtures("elsewhere")

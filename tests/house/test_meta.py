@@ -70,8 +70,8 @@ NAMES = ("basic", "shapes", "operators", "conv", "pool", "linear", "activation",
          "statistics", "methods")
 FAMILIES = tuple(f"minidl/ops/{name}" for name in NAMES)
 # what all backends stand on
-FACTS = ("numpy", *(f"minidl/ops/{name}" for name in ("primitives", "shared", "choice", "geometry", "own_conv",
-                                                         "region", "fft")))
+FACTS = ("numpy", *(f"minidl/ops/{name}" for name in ("primitives", "shared", "choice", "geometry", "layouts",
+                                                         "own_conv", "region", "fft")))
 
 CONV = "minidl/ops/cuda/conv"
 LAUNCHERS = (*FACTS, "cupy", "minidl/device", "minidl/ops/cuda/launch")
@@ -88,6 +88,7 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
     ("minidl/tensor", ("numpy", "minidl/mode", "minidl/device")),
     ("minidl/ops/geometry", ()),
     ("minidl/ops/grouped", ("minidl/tensor", "minidl/ops/geometry")),
+    ("minidl/ops/layouts", ()),
     ("minidl/ops/own_conv", ("numpy", "minidl/ops/geometry")),
     ("minidl/ops/region", ()),
     ("minidl/ops/sources", ("numpy",)),
@@ -123,6 +124,7 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
     ("minidl/optim", ("minidl/optim", *TOOLS)),
     ("minidl/gradcheck", TOOLS),
     ("minidl/check_conv", ("cupy", "minidl/emulator", *TOOLS)),
+    ("minidl/layouts", TOOLS),
     ("minidl/onnx", ("onnx", "minidl/version", "minidl/weights/files", *TOOLS)),
     ("minidl/data/folder", ("numpy", "PIL", "minidl/data/datasets", "minidl/data/sources")),
     ("minidl/data", ("tqdm", "minidl/cache", "minidl/data", *TOOLS)),

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import minidl
-from minidl import Tensor, data, init, nn, ops, optim, plot, rng, training, zoo
+from minidl import Tensor, data, init, layouts, nn, ops, optim, plot, rng, training, zoo
 from minidl.emulator.counts import Counts, Global, Shared, Table
 from minidl.emulator.own import count, counting, there
 from minidl.emulator.watch import Kernel, Run
@@ -56,6 +56,10 @@ def launched(launch: Any, x: Any, w: Any, b: Any, y: Any, g: Any) -> None:
 def own_convolution() -> int:
     minidl.register_conv("mine", Path("mine.cu"), y=launched, refuses=lambda direction, g, dtype: None)
     return minidl.check_conv("mine", shapes=3, device="cuda")["y"].compared
+
+
+def in_another_order(x: NDArray[Any], w: Any) -> Any:
+    return layouts.conv2d(layouts.turned(x, "NHWC"), w, layout=layouts.LAYOUTS[1], algorithm="direct", padding=1)
 
 
 @minidl.primitive

@@ -2,26 +2,31 @@
 //
 // One thread owns one element of the result and sums all its terms in a fixed order, straight from global memory:
 // an output of y, a pixel of dx, a filter element of dw (which loops over all images and output pixels).
-// A block owns a run of consecutive elements. Requires: a one-dimensional grid that covers the result; any number of
-// images, any stride and padding. Terms that meet padding are left out by the bounds of the loops.
-#include "include/common.cuh"
+// A block owns a run of elements that are neighbours in memory: neighbouring threads have neighbouring columns in NCHW,
+// channels (of y and of filters: maps) in NHWC, images in CHWN, where dw has columns of filters, too. Requires: a
+// one-dimensional grid that covers the result; any number of images, any stride and padding. Terms that meet padding are
+// left out by the bounds of the loops.
+#include "include/layout.cuh"
 
 // y[n,m,i,j] = b[m] + sum over c,p,q of x[n, c, i*sh + p - top, j*sw + q - left] * w[m,c,p,q]
 extern "C" __global__ void conv2d_direct_y(const REAL* __restrict__ x, const REAL* __restrict__ w,
                                            const REAL* __restrict__ b, REAL* __restrict__ y, Geometry g) {
     const unsigned element = THREAD;
     if (element >= (unsigned)(g.n * g.m * g.oh * g.ow)) return;
-    const int j = element % g.ow, i = element / g.ow % g.oh, map = element / (g.oh * g.ow);
-    const int m = map % g.m, n = map / g.m;
+    const Images in = images_x(g), out = images_y(g);
+    const Filters filters = filters_of(g);
+    const Element at = out.at(element);
+    const int n = at.n, m = at.c, i = at.r, j = at.s;
     const int row = i * g.sh - g.top, column = j * g.sw - g.left;
     const int p0 = imax(0, -row), p1 = imin(g.kh, g.h - row);
     const int q0 = imax(0, -column), q1 = imin(g.kw, g.w - column);
     REAL sum = 0;
     for (int c = 0; c < g.c; c++) {
-        const REAL* plane = x + (n * g.c + c) * g.h * g.w;
-        const REAL* filter = w + (m * g.c + c) * g.kh * g.kw;
+        const REAL* plane = x + in.plane(n, c);
+        const REAL* filter = w + filters.plane(m, c);
         for (int p = p0; p < p1; p++)
-            for (int q = q0; q < q1; q++) sum += plane[(row + p) * g.w + column + q] * filter[p * g.kw + q];
+            for (int q = q0; q < q1; q++)
+                sum += plane[((row + p) * g.w + column + q) * in.step()] * filter[(p * g.kw + q) * filters.tap_step()];
     }
     y[element] = b ? sum + b[m] : sum;
 }
@@ -31,17 +36,20 @@ extern "C" __global__ void conv2d_direct_dx(const REAL* __restrict__ gy, const R
                                             REAL* __restrict__ dx, Geometry g) {
     const unsigned element = THREAD;
     if (element >= (unsigned)(g.n * g.c * g.h * g.w)) return;
-    const int column = element % g.w + g.left, row = element / g.w % g.h + g.top, map = element / (g.h * g.w);
-    const int c = map % g.c, n = map / g.c;
+    const Images in = images_y(g), out = images_x(g);
+    const Filters filters = filters_of(g);
+    const Element at = out.at(element);
+    const int column = at.s + g.left, row = at.r + g.top, c = at.c, n = at.n;
     const int i0 = first_meeting(row, g.kh, g.sh), i1 = last_meeting(row, g.sh, g.oh);
     const int j0 = first_meeting(column, g.kw, g.sw), j1 = last_meeting(column, g.sw, g.ow);
     REAL sum = 0;
     for (int m = 0; m < g.m; m++) {
-        const REAL* plane = gy + (n * g.m + m) * g.oh * g.ow;
-        const REAL* filter = w + (m * g.c + c) * g.kh * g.kw;
+        const REAL* plane = gy + in.plane(n, m);
+        const REAL* filter = w + filters.plane(m, c);
         for (int i = i0; i <= i1; i++)
             for (int j = j0; j <= j1; j++)
-                sum += plane[i * g.ow + j] * filter[(row - i * g.sh) * g.kw + column - j * g.sw];
+                sum += plane[(i * g.ow + j) * in.step()] *
+                       filter[((row - i * g.sh) * g.kw + column - j * g.sw) * filters.tap_step()];
     }
     dx[element] = sum;
 }
@@ -52,19 +60,21 @@ extern "C" __global__ void conv2d_direct_dw(const REAL* __restrict__ gy, const R
                                             REAL* __restrict__ dw, Geometry g) {
     const unsigned element = THREAD;
     if (element >= (unsigned)(g.m * g.c * g.kh * g.kw)) return;
-    const int q = element % g.kw, p = element / g.kw % g.kh, map = element / (g.kh * g.kw);
-    const int c = map % g.c, m = map / g.c;
+    const Images of_y = images_y(g), of_x = images_x(g);
+    const Element at = filters_of(g).at(element);
+    const int m = at.n, c = at.c, p = at.r, q = at.s;
     const int down = g.top - p, right = g.left - q;  // output row i reads image row i*sh - down
     const int i0 = down > 0 ? ceil_div(down, g.sh) : 0, i1 = imin(g.oh, ceil_div(imax(0, g.h + down), g.sh));
     const int j0 = right > 0 ? ceil_div(right, g.sw) : 0, j1 = imin(g.ow, ceil_div(imax(0, g.w + right), g.sw));
     REAL sum = 0;
     for (int n = 0; n < g.n; n++) {
-        const REAL* maps = gy + (n * g.m + m) * g.oh * g.ow;
-        const REAL* plane = x + (n * g.c + c) * g.h * g.w;
+        const REAL* maps = gy + of_y.plane(n, m);
+        const REAL* plane = x + of_x.plane(n, c);
         REAL image = 0;
         for (int i = i0; i < i1; i++)
             for (int j = j0; j < j1; j++)
-                image += maps[i * g.ow + j] * plane[(i * g.sh - down) * g.w + j * g.sw - right];
+                image += maps[(i * g.ow + j) * of_y.step()] *
+                         plane[((i * g.sh - down) * g.w + j * g.sw - right) * of_x.step()];
         sum += image;
     }
     dw[element] = sum;

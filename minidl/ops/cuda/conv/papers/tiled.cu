@@ -7,69 +7,101 @@
 // dw: a block owns one filter m, one channel c, up to TILE*TILE taps and a chunk of images, a thread one tap and a share
 // of the pixels; the shares meet in shared memory in order. It writes parts (chunks, m, c, kh, kw).
 //
-// Requires: blocks of TILE x TILE threads (y, dx) or TILE*TILE threads (dw), a one-dimensional grid, any number of
+// In NHWC a block has LANES maps of its patch instead, and CHANNELS channels of the input at a time; in CHWN LANES images.
+// Neighbouring threads have those, and then columns. dw and CONSTANT are for NCHW alone.
+//
+// Requires: blocks of TILE*LANES x TILE threads (y, dx) or TILE*TILE threads (dw), a one-dimensional grid, any number of
 // images. Shared memory, in elements: for y and dw ((TILE-1)*sh + kh) * ((TILE-1)*sw + kw), for dx
-// ((TILE+kh-2)/sh + 1) * ((TILE+kw-2)/sw + 1), and to it kh*kw for y and dx without CONSTANT, TILE*TILE for dw.
-#include "include/common.cuh"
+// ((TILE+kh-2)/sh + 1) * ((TILE+kw-2)/sw + 1), both times DEEP (include/layout.cuh), and to it for y and dx without
+// CONSTANT kh*kw filter elements, CHANNELS*MAPS times, for dw TILE*TILE.
+#include "include/layout.cuh"
 
 #define CONSTANT_BYTES 65536
 #define MIN_BLOCKS 4  // blocks per multiprocessor; aiming higher, registers would spill
 
-static_assert(TILE >= 1 && TILE * TILE <= 1024, "a block has TILE x TILE threads, at most 1024");
+#define THREADS_PER_BLOCK (TILE * TILE * LANES)
+
+static_assert(TILE >= 1 && THREADS_PER_BLOCK <= 1024, "a block has TILE x TILE x LANES threads, at most 1024");
+static_assert(!CONSTANT || LAYOUT == NCHW, "filters in constant memory are for NCHW");
 
 #if CONSTANT
 __constant__ REAL FILTERS[CONSTANT_BYTES / sizeof(REAL)];
 #endif
 
-// Fills a tile (rows x columns) with a plane (h x w) from its element (row, column) on; zeros outside the plane.
+// Fills a tile (rows x columns, DEEP elements each) with a plane from its element (row, column) on; zeros outside.
 __device__ __forceinline__ void load_tile(REAL* tile, int rows, int columns, const REAL* plane, int row, int column,
-                                          int h, int w, int ti, int tj) {
+                                          const Images& of, int live, int ti, int tj) {
     for (int i = ti; i < rows; i += TILE)
-        for (int j = tj; j < columns; j += TILE) tile[i * columns + j] = inside(plane, row + i, column + j, h, w);
+        for (int j = tj; j < columns * DEEP; j += TILE * LANES)
+            tile[i * columns * DEEP + j] = inside_run(plane, row + i, column, j, live, of);
 }
 
-// The filter (m, c) for all threads of a block: in constant memory, or loaded into shared memory by them.
-__device__ __forceinline__ const REAL* filter_of(const REAL* w, REAL* shared, int m, int c, Geometry g) {
+// The filter (m, c) for all threads of a block: in constant memory, or loaded into shared memory by them. In NHWC those
+// of all maps of the block and all channels of the round, [tap][CHANNELS][MAPS]: of which `live` and `maps` are there,
+// from one to the next `step` and `map_step` (for dx channels are the maps, and maps the channels).
+__device__ __forceinline__ const REAL* filter_of(const REAL* w, REAL* shared, int m, int c, Geometry g, int live,
+                                                 int step, int maps, int map_step) {
+    const Filters filters = filters_of(g);
 #if CONSTANT
-    return FILTERS + (m * g.c + c) * g.kh * g.kw;
+    return FILTERS + filters.plane(m, c);
 #else
-    const REAL* filter = w + (m * g.c + c) * g.kh * g.kw;
-    for (int k = threadIdx.y * TILE + threadIdx.x; k < g.kh * g.kw; k += TILE * TILE) shared[k] = filter[k];
+    const REAL* filter = w + filters.plane(m, c);
+    for (int k = threadIdx.y * TILE * LANES + threadIdx.x; k < g.kh * g.kw * CHANNELS * MAPS; k += THREADS_PER_BLOCK) {
+        const int map = k % MAPS, channel = k / MAPS % CHANNELS, tap = k / MAPS / CHANNELS;
+        if (LAYOUT != NHWC || (map < maps && channel < live))
+            shared[k] = filter[tap * filters.tap_step() + channel * step + map * map_step];
+    }
     return shared;
 #endif
 }
 
-extern "C" __global__ void __launch_bounds__(TILE* TILE, MIN_BLOCKS)
+extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, MIN_BLOCKS)
     conv2d_tiled_y(const REAL* __restrict__ x, const REAL* __restrict__ w, const REAL* __restrict__ b,
                    REAL* __restrict__ y, Geometry g) {
     extern __shared__ REAL shared[];
     const int across = ceil_div(g.ow, TILE), tiles = ceil_div(g.oh, TILE) * across;
-    const int tile = blockIdx.x % tiles, m = blockIdx.x / tiles % g.m, n = blockIdx.x / tiles / g.m;
-    if (n >= g.n) return;
-    const int i0 = tile / across * TILE, j0 = tile % across * TILE, ti = threadIdx.y, tj = threadIdx.x;
+    const int groups = ceil_div(g.m, MAPS);
+    const int tile = blockIdx.x % tiles, m0 = blockIdx.x / tiles % groups * MAPS,
+              n0 = blockIdx.x / tiles / groups * IMAGES;
+    if (n0 >= g.n) return;
+    const int i0 = tile / across * TILE, j0 = tile % across * TILE, ti = threadIdx.y, tj = threadIdx.x / LANES;
+    const int lane = threadIdx.x % LANES, m = m0 + lane % MAPS, n = n0 + lane % IMAGES;
+    const Images in = images_x(g);
+    const Filters filters = filters_of(g);
     const int rows = (TILE - 1) * g.sh + g.kh, columns = (TILE - 1) * g.sw + g.kw;
-    const REAL* under = shared + ti * g.sh * columns + tj * g.sw;
+    const REAL* under = shared + (ti * g.sh * columns + tj * g.sw) * DEEP + lane % IMAGES;
     REAL sum = 0;
-    for (int c = 0; c < g.c; c++) {
+    for (int c0 = 0; c0 < g.c; c0 += CHANNELS) {
+        const int channels = channels_from(c0, g.c);
         __syncthreads();
-        const REAL* filter = filter_of(w, shared + rows * columns, m, c, g);
-        load_tile(shared, rows, columns, x + (n * g.c + c) * g.h * g.w, i0 * g.sh - g.top, j0 * g.sw - g.left, g.h, g.w,
-                  ti, tj);
+        const REAL* filter = filter_of(w, shared + rows * columns * DEEP, m0, c0, g, channels, filters.channel_step(),
+                                       g.m - m0, filters.filter_step()) +
+                             lane % MAPS;
+        load_tile(shared, rows, columns, x + in.plane(n0, c0), i0 * g.sh - g.top, j0 * g.sw - g.left, in,
+                  live_from(n0, c0, in), ti, threadIdx.x);
         __syncthreads();
-        for (int p = 0; p < g.kh; p++)
-            for (int q = 0; q < g.kw; q++) sum += under[p * columns + q] * filter[p * g.kw + q];
+        for (int c = 0; c < channels; c++)
+            for (int p = 0; p < g.kh; p++)
+                for (int q = 0; q < g.kw; q++)
+                    sum += under[(p * columns + q) * DEEP + c] * filter[((p * g.kw + q) * CHANNELS + c) * MAPS];
     }
     const int i = i0 + ti, j = j0 + tj;
-    if (i < g.oh && j < g.ow) y[((n * g.m + m) * g.oh + i) * g.ow + j] = b ? sum + b[m] : sum;
+    if (i < g.oh && j < g.ow && (MAPS == 1 || m < g.m) && (IMAGES == 1 || n < g.n))
+        y[images_y(g).offset(n, m, i, j)] = b ? sum + b[m] : sum;
 }
 
-extern "C" __global__ void __launch_bounds__(TILE* TILE, MIN_BLOCKS)
+extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, MIN_BLOCKS)
     conv2d_tiled_dx(const REAL* __restrict__ gy, const REAL* __restrict__ w, REAL* __restrict__ dx, Geometry g) {
     extern __shared__ REAL shared[];
     const int across = ceil_div(g.w, TILE), tiles = ceil_div(g.h, TILE) * across;
-    const int tile = blockIdx.x % tiles, c = blockIdx.x / tiles % g.c, n = blockIdx.x / tiles / g.c;
-    if (n >= g.n) return;
-    const int ti = threadIdx.y, tj = threadIdx.x;
+    const int groups = ceil_div(g.c, MAPS);
+    const int tile = blockIdx.x % tiles, c0 = blockIdx.x / tiles % groups * MAPS,
+              n0 = blockIdx.x / tiles / groups * IMAGES;
+    if (n0 >= g.n) return;
+    const int ti = threadIdx.y, tj = threadIdx.x / LANES;
+    const int lane = threadIdx.x % LANES, c = c0 + lane % MAPS, n = n0 + lane % IMAGES;
+    const Images in = images_y(g);
+    const Filters filters = filters_of(g);
     const int top = tile / across * TILE + g.top, left = tile % across * TILE + g.left;  // of the patch, when padded
     const int row = top + ti, column = left + tj;
     const int rows = (TILE + g.kh - 2) / g.sh + 1, columns = (TILE + g.kw - 2) / g.sw + 1;
@@ -77,21 +109,29 @@ extern "C" __global__ void __launch_bounds__(TILE* TILE, MIN_BLOCKS)
     const int i0 = first_meeting(row, g.kh, g.sh), i1 = imin(g.oh - 1, row / g.sh);  // the windows that meet it
     const int j0 = first_meeting(column, g.kw, g.sw), j1 = imin(g.ow - 1, column / g.sw);
     REAL sum = 0;
-    for (int m = 0; m < g.m; m++) {
+    for (int m0 = 0; m0 < g.m; m0 += CHANNELS) {
+        const int maps = channels_from(m0, g.m);
         __syncthreads();
-        const REAL* filter = filter_of(w, shared + rows * columns, m, c, g);
-        load_tile(shared, rows, columns, gy + (n * g.m + m) * g.oh * g.ow, above, before, g.oh, g.ow, ti, tj);
+        const REAL* filter = filter_of(w, shared + rows * columns * DEEP, m0, c0, g, maps, filters.filter_step(),
+                                       g.c - c0, filters.channel_step()) +
+                             lane % MAPS;
+        load_tile(shared, rows, columns, gy + in.plane(n0, m0), above, before, in, live_from(n0, m0, in), ti,
+                  threadIdx.x);
         __syncthreads();
-        for (int i = i0; i <= i1; i++) {
-            const REAL* taps = filter + (row - i * g.sh) * g.kw + column;
-            const REAL* maps = shared + (i - above) * columns - before;
-            for (int j = j0; j <= j1; j++) sum += maps[j] * taps[-j * g.sw];
-        }
+        for (int m = 0; m < maps; m++)
+            for (int i = i0; i <= i1; i++) {
+                const REAL* taps =
+                    filter + (row - i * g.sh) * g.kw * CHANNELS * MAPS + column * CHANNELS * MAPS + m * MAPS;
+                const REAL* under = shared + (i - above) * columns * DEEP - before * DEEP + lane % IMAGES + m;
+                for (int j = j0; j <= j1; j++) sum += under[j * DEEP] * taps[-j * g.sw * CHANNELS * MAPS];
+            }
     }
     const int r = row - g.top, s = column - g.left;
-    if (r < g.h && s < g.w) dx[((n * g.c + c) * g.h + r) * g.w + s] = sum;
+    if (r < g.h && s < g.w && (MAPS == 1 || c < g.c) && (IMAGES == 1 || n < g.n))
+        dx[images_x(g).offset(n, c, r, s)] = sum;
 }
 
+#if LAYOUT == NCHW
 extern "C" __global__ void __launch_bounds__(TILE* TILE, MIN_BLOCKS)
     conv2d_tiled_dw(const REAL* __restrict__ gy, const REAL* __restrict__ x, REAL* __restrict__ parts, Geometry g,
                     int images) {
@@ -104,6 +144,7 @@ extern "C" __global__ void __launch_bounds__(TILE* TILE, MIN_BLOCKS)
     const int tap = group * own + thread % own, share = thread / own;
     const bool works = tap < taps && share < shares;
     const int rows = (TILE - 1) * g.sh + g.kh, columns = (TILE - 1) * g.sw + g.kw;
+    const Images of_x = images_x(g), of_y = images_y(g);
     REAL* maps = shared + rows * columns;
     const REAL* under = shared + tap / g.kw * columns + tap % g.kw;
     REAL sum = 0;
@@ -111,9 +152,9 @@ extern "C" __global__ void __launch_bounds__(TILE* TILE, MIN_BLOCKS)
         for (int i0 = 0; i0 < g.oh; i0 += TILE) {
             for (int j0 = 0; j0 < g.ow; j0 += TILE) {
                 __syncthreads();
-                load_tile(shared, rows, columns, x + (n * g.c + c) * g.h * g.w, i0 * g.sh - g.top, j0 * g.sw - g.left,
-                          g.h, g.w, ti, tj);
-                load_tile(maps, TILE, TILE, gy + (n * g.m + m) * g.oh * g.ow, i0, j0, g.oh, g.ow, ti, tj);
+                load_tile(shared, rows, columns, x + of_x.plane(n, c), i0 * g.sh - g.top, j0 * g.sw - g.left, of_x, 1,
+                          ti, tj);
+                load_tile(maps, TILE, TILE, gy + of_y.plane(n, m), i0, j0, of_y, 1, ti, tj);
                 __syncthreads();
                 if (works) {
                     // pixels share, share + shares, ... of the patch, which may be cut short by the map's edges
@@ -141,3 +182,4 @@ extern "C" __global__ void __launch_bounds__(TILE* TILE, MIN_BLOCKS)
         parts[((chunk * g.m + m) * g.c + c) * taps + tap] = total;
     }
 }
+#endif

@@ -9,6 +9,7 @@ import cupy
 import numpy as np
 
 from .....device import precision
+from .... import layouts
 from ....geometry import ConvGeometry
 from ....primitives import Array
 from ... import launch
@@ -20,7 +21,11 @@ OUTSIDE = -(1 << 24)                       # as in implicit_gemm.cu
 MAX_SPLITS = 512                           # of the depth
 
 CONFIGURATIONS = [(FILE, (launch.real(np.dtype(dtype)), ("BM", bm), ("PRECISION", how), ("NEIGHBOURS", neighbours)))
-                  for dtype, how, bm in TILES for neighbours in (0, 1)]
+                  for dtype, how, bm in TILES for neighbours in (0, 1)] + [
+    (FILE, (launch.real(np.dtype(dtype)), ("BM", bm), ("NEIGHBOURS", neighbours), *layouts.constants(layout),
+            ("PRECISION", how)))
+    for dtype, how, bm in TILES if how == "FP32" and (dtype == "float32" or bm in (16, 128))
+    for neighbours in (0, 1) for layout in ("NHWC", "CHWN")]
 
 
 class Launch(NamedTuple):
@@ -47,9 +52,36 @@ def _grid(a: int, b: int, c: int) -> np.ndarray:
     return np.indices((a, b, c)).reshape(3, -1)
 
 
-def _forward_taps(g: ConvGeometry) -> np.ndarray:
-    c, p, q = _grid(g.c, g.kh, g.kw)
-    return np.stack([(c * g.h + p) * g.w + q, p, q, np.arange(c.size)], 1)
+def _depths(layout: str, maps: int, kh: int, kw: int) -> np.ndarray:
+    """Maps and taps (map, p, q) of the source in the order of the depth: (3, maps*kh*kw)."""
+    return np.roll(_grid(kh, kw, maps), 1, 0) if layout == "NHWC" else _grid(maps, kh, kw)
+
+
+class Steps(NamedTuple):
+    """From an image to the next in memory, a map, a row, a column."""
+
+    image: int
+    map: int
+    row: int
+    column: int
+
+
+def _steps(layout: str, n: int, maps: int, h: int, w: int) -> Steps:
+    if layout == "CHWN":
+        return Steps(1, h * w * n, w * n, n)
+    return Steps(h * w * maps, 1, w * maps, maps) if layout == "NHWC" else Steps(maps * h * w, h * w, w, 1)
+
+
+def _filter_steps(layout: str, g: ConvGeometry) -> tuple[int, int, int]:
+    """From a filter to the next in memory, a channel, a tap."""
+    taps = g.kh * g.kw
+    return (1, g.m, g.c * g.m) if layout == "NHWC" else (g.c * taps, taps, 1)
+
+
+def _forward_taps(g: ConvGeometry, layout: str) -> np.ndarray:
+    c, p, q = _depths(layout, g.c, g.kh, g.kw)
+    x, (_, channel, tap) = _steps(layout, g.n, g.c, g.h, g.w), _filter_steps(layout, g)
+    return np.stack([c * x.map + p * x.row + q * x.column, p, q, c * channel + (p * g.kw + q) * tap], 1)
 
 
 def _splits(tiles: int, slabs: int) -> int:
@@ -58,64 +90,77 @@ def _splits(tiles: int, slabs: int) -> int:
     return max(1, min(wanted, slabs // MIN_SLABS_PER_SPLIT, MAX_SPLITS))
 
 
-def _launch(rows: int, columns: int, taps: np.ndarray, fields: dict[str, int], dtype: np.dtype, neighbours: bool,
-            splits: int | None = None) -> Launch:
+def _launch(rows: int, columns: int, taps: np.ndarray, fields: dict[str, int], dtype: np.dtype, layout: str,
+            neighbours: bool, splits: int | None = None) -> Launch:
     bm = rows_per_block(rows)
     tiles = launch.blocks(columns, BN), launch.blocks(rows, bm)
     if splits is None:
         splits = _splits(tiles[0] * tiles[1], -(-len(taps) // BK))
     table = _taps(taps)
     pixels = launch.by_value("Pixels", rows=rows, depth=len(taps), w_packed=tiles[1] * bm, splits=splits, **fields)
-    return Launch((*tiles, splits), (launch.real(dtype), ("BM", bm), ("NEIGHBOURS", int(neighbours))), pixels,
-                  table, len(table) * tiles[1] * bm, splits)
+    return Launch((*tiles, splits), (launch.real(dtype), ("BM", bm), ("NEIGHBOURS", int(neighbours)),
+                                      *layouts.constants(layout)), pixels, table, len(table) * tiles[1] * bm, splits)
+
+
+def _neighbours(layout: str, plane: int, g: ConvGeometry, maps: int) -> bool:
+    """Whether what a thread stores at once are neighbours in memory: pixels of a plane, maps of a pixel, or images."""
+    return {"NCHW": plane, "NHWC": maps, "CHWN": g.n}[layout] % 4 == 0
+
+
+def _source(x: Steps, y: Steps, g: ConvGeometry) -> dict[str, int]:
+    """Fields of Pixels for the pixels of y in x."""
+    return {"images": g.n, "gh": g.oh, "gw": g.ow, "h": g.h, "w": g.w, "image": x.image, "step": x.column,
+            "sr": g.sh, "sc": g.sw, "r0": -g.top, "c0": -g.left, "y_image": y.image, "y_row": y.map, "y_r": y.row,
+            "y_c": y.column, "y_first": 0, "size": g.n * g.m * g.oh * g.ow, "bias_size": g.m}
 
 
 @functools.lru_cache(maxsize=1024)
-def _forward(g: ConvGeometry, dtype: np.dtype) -> Launch:
-    plane = g.oh * g.ow
-    fields = {"w_row": g.c * g.kh * g.kw, "images": g.n, "gh": g.oh, "gw": g.ow, "h": g.h, "w": g.w,
-              "image": g.c * g.h * g.w, "sr": g.sh, "sc": g.sw, "r0": -g.top, "c0": -g.left, "y_image": g.m * plane,
-              "y_row": plane, "y_r": g.ow, "y_c": 1, "y_first": 0, "size": g.n * g.m * plane, "bias_size": g.m}
-    return _launch(g.m, g.n * plane, _forward_taps(g), fields, dtype, plane % 4 == 0)
+def _forward(g: ConvGeometry, dtype: np.dtype, layout: str) -> Launch:
+    x, y = _steps(layout, g.n, g.c, g.h, g.w), _steps(layout, g.n, g.m, g.oh, g.ow)
+    fields = {"w_row": _filter_steps(layout, g)[0], **_source(x, y, g)}
+    return _launch(g.m, g.n * g.oh * g.ow, _forward_taps(g, layout), fields, dtype, layout,
+                   _neighbours(layout, g.oh * g.ow, g, g.m))
 
 
 @functools.lru_cache(maxsize=1024)
-def _input_gradient(g: ConvGeometry, dtype: np.dtype) -> tuple[Launch, ...]:
+def _input_gradient(g: ConvGeometry, dtype: np.dtype, layout: str) -> tuple[Launch, ...]:
     """A launch for each residue of row + top and column + left modulo the stride: its pixels meet the same taps."""
     launches = []
     phases = [(i, j) for i in range(g.sh) for j in range(g.sw)]
     firsts = [((i - g.top) % g.sh, (j - g.left) % g.sw) for i, j in phases]      # the first row and column of each
     whole = g.sh == g.sw == 1
+    x, y = _steps(layout, g.n, g.c, g.h, g.w), _steps(layout, g.n, g.m, g.oh, g.ow)
+    filter_step, channel_step, tap_step = _filter_steps(layout, g)
     for (i, j), (row, column) in zip(phases, firsts, strict=True):
         gh, gw = -(-(g.h - row) // g.sh), -(-(g.w - column) // g.sw)
         if gh <= 0 or gw <= 0:
             continue
-        m, p, q = _grid(g.m, g.kh, g.kw)
+        m, p, q = _depths(layout, g.m, g.kh, g.kw)
         meets = (p % g.sh == i) & (q % g.sw == j)
         m, p, q = m[meets], p[meets], q[meets]
         dp, dq = (row + g.top - p) // g.sh, (column + g.left - q) // g.sw
-        taps = np.stack([(m * g.oh + dp) * g.ow + dq, dp, dq, (m * g.c * g.kh + p) * g.kw + q], 1)
-        fields = {"w_row": g.kh * g.kw, "images": g.n, "gh": gh, "gw": gw, "h": g.oh, "w": g.ow,
-                  "image": g.m * g.oh * g.ow, "sr": 1, "sc": 1, "r0": 0, "c0": 0, "y_image": g.c * g.h * g.w,
-                  "y_row": g.h * g.w, "y_r": g.sh * g.w, "y_c": g.sw, "y_first": row * g.w + column,
+        taps = np.stack([m * y.map + dp * y.row + dq * y.column, dp, dq,
+                         m * filter_step + (p * g.kw + q) * tap_step], 1)
+        fields = {"w_row": channel_step, "images": g.n, "gh": gh, "gw": gw, "h": g.oh, "w": g.ow, "image": y.image,
+                  "step": y.column, "sr": 1, "sc": 1, "r0": 0, "c0": 0, "y_image": x.image, "y_row": x.map,
+                  "y_r": g.sh * x.row, "y_c": g.sw * x.column, "y_first": row * x.row + column * x.column,
                   "size": g.n * g.c * g.h * g.w, "bias_size": g.c}
-        launches.append(_launch(g.c, g.n * gh * gw, taps, fields, dtype, whole and g.h * g.w % 4 == 0,
-                                None if whole else 1))
+        neighbours = _neighbours(layout, g.h * g.w, g, g.c) and (whole or layout != "NCHW")
+        launches.append(_launch(g.c, g.n * gh * gw, taps, fields, dtype, layout, neighbours, None if whole else 1))
     return tuple(launches)
 
 
 @functools.lru_cache(maxsize=1024)
-def _filter_gradient(g: ConvGeometry, dtype: np.dtype) -> Launch:
-    taps = _forward_taps(g)
-    fields = {"w_row": 0, "images": g.n, "gh": g.oh, "gw": g.ow, "h": g.h, "w": g.w, "image": g.c * g.h * g.w,
-              "sr": g.sh, "sc": g.sw, "r0": -g.top, "c0": -g.left, "y_image": 0, "y_row": 0, "y_r": 0, "y_c": 0,
-              "y_first": 0, "size": 0, "bias_size": g.m}
+def _filter_gradient(g: ConvGeometry, dtype: np.dtype, layout: str) -> Launch:
+    taps = _forward_taps(g, layout)
+    fields = {"w_row": 0, **_source(_steps(layout, g.n, g.c, g.h, g.w), Steps(0, 0, 0, 0), g), "size": 0}
     tiles = launch.blocks(g.m, rows_per_block(g.m)) * launch.blocks(len(taps), BN)
-    return _launch(g.m, len(taps), taps, fields, dtype, False, _splits(tiles, -(-g.n * g.oh * g.ow // BK)))
+    return _launch(g.m, len(taps), taps, fields, dtype, layout, False, _splits(tiles, -(-g.n * g.oh * g.ow // BK)))
 
 
 # ---------------------------------------------------------------- the directions
-def _product(source: Array, w: Array, b: Array | None, out: Array, planned: Launch, mode: str) -> None:
+def _product(source: Array, w: Array, b: Array | None, out: Array, planned: Launch, mode: str, map_step: int) -> None:
+    """map_step: from a map of the result to the next."""
     constants = (*planned.constants, ("PRECISION", mode))
     packed = launch.empty((planned.packed,), w.dtype)
     launch.kernel(FILE, "conv2d_implicit_gemm_pack", *constants)(
@@ -127,28 +172,28 @@ def _product(source: Array, w: Array, b: Array | None, out: Array, planned: Laun
     parts = launch.empty((planned.splits, *out.shape), out.dtype)
     conv(planned.grid, (256,), source, packed, None, parts, planned.taps, planned.pixels)
     finish = launch.kernel(FILE, "conv2d_implicit_gemm_finish", *constants)
-    finish((launch.blocks(out.size, 256),), (256,), parts, b, out, out.shape[2] * out.shape[3], planned.pixels)
+    finish((launch.blocks(out.size, 256),), (256,), parts, b, out, map_step, planned.pixels)
 
 
-def y(x: Array, w: Array, b: Array | None, g: ConvGeometry, mode: str = "FP32") -> Array:
-    out = launch.empty((g.n, g.m, g.oh, g.ow), x.dtype)
+def y(x: Array, w: Array, b: Array | None, g: ConvGeometry, mode: str = "FP32", layout: str = "NCHW") -> Array:
+    out = launch.empty(layouts.ordered(layouts.IMAGES[layout], (g.n, g.m, g.oh, g.ow)), x.dtype)
     if out.size:
-        _product(x, w, b, out, _forward(g, x.dtype), mode)
+        _product(x, w, b, out, _forward(g, x.dtype, layout), mode, _steps(layout, g.n, g.m, g.oh, g.ow).map)
     return out
 
 
-def dx(gy: Array, w: Array, g: ConvGeometry, mode: str = "FP32") -> Array:
-    out = launch.empty((g.n, g.c, g.h, g.w), gy.dtype)
+def dx(gy: Array, w: Array, g: ConvGeometry, mode: str = "FP32", layout: str = "NCHW") -> Array:
+    out = launch.empty(layouts.ordered(layouts.IMAGES[layout], (g.n, g.c, g.h, g.w)), gy.dtype)
     if out.size:
-        for planned in _input_gradient(g, gy.dtype):
-            _product(gy, w, None, out, planned, mode)
+        for planned in _input_gradient(g, gy.dtype, layout):
+            _product(gy, w, None, out, planned, mode, _steps(layout, g.n, g.c, g.h, g.w).map)
     return out
 
 
-def dw(gy: Array, x: Array, g: ConvGeometry, mode: str = "FP32") -> Array:
-    planned = _filter_gradient(g, x.dtype)
+def dw(gy: Array, x: Array, g: ConvGeometry, mode: str = "FP32", layout: str = "NCHW") -> Array:
+    planned = _filter_gradient(g, x.dtype, layout)
     kernel = launch.kernel(FILE, "conv2d_implicit_gemm_dw", *planned.constants, ("PRECISION", mode))
-    shape = g.m, g.c, g.kh, g.kw
+    shape = layouts.ordered(layouts.FILTERS[layout], (g.m, g.c, g.kh, g.kw))
     parts = launch.empty((planned.splits, *shape) if planned.splits > 1 else shape, x.dtype)
     kernel(planned.grid, (256,), gy, x, parts, planned.taps, planned.pixels)
     return sum_first(parts) if planned.splits > 1 else parts
