@@ -177,7 +177,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not args.only_counted:
         ncu = shutil.which("ncu") or shutil.which("ncu", path="/usr/local/cuda/bin")
         if ncu is None:
-            parser.error("there is no ncu (Nsight Compute), which this needs; or give --only-counted")
+            parser.error("there is no ncu, of the CUDA toolkit, which this needs; or give --only-counted")
         multiprocessors, by_ncu = own.launch.multiprocessors(), measured(ncu)
     body, worst = list[list[str]](), dict[str, float]()
     for name, counts in counted(multiprocessors).items():

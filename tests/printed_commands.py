@@ -38,7 +38,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "house")]
-from test_guides import BLOCK, PAGES, PROGRAMS, WORDS, bring, page_name, printed  # type: ignore[import-not-found]  # noqa: E402
+from test_guides import BLOCK, MODULE, PAGES, PROGRAMS, WORDS, bring, page_name, printed  # type: ignore[import-not-found]  # noqa: E402
 
 NOT_TYPED = {"CHANGELOG.md"}
 ALONE = {"README.md", "CONTRIBUTING.md"}               # pages that begin with nothing
@@ -56,11 +56,13 @@ OF_THE_CHECKOUT = re.compile(r"examples/|benchmarks/|tests/|docs/|pytest|ruff|my
 MAY_BE_REFUSED = re.compile(r"cuda|gpu|benchmarks/")
 REASON = re.compile(r"GPU|CUDA|CuPy|torch|jax")
 TRAINING = re.compile(r"\btrain(?:\.py)?\b")
+DONE = re.compile(r"test accuracy [\d.]+ % after \d+ epochs? in ")
 BEGUN = re.compile(r"epoch +\d+/\d+: |, run folder ")
 RUN_FOLDER = re.compile(r"the run is in (\S+), go on with: ")
 
 SESSIONS = """
 import doctest, json, linecache, sys
+sys.path[0] = ""                           # as of a prompt
 page, *blocks = json.load(open(sys.argv[1], encoding="utf-8"))
 here, failed = {"__name__": "__main__", "__file__": "page.py"}, 0
 for number, block in enumerate(blocks, 1):
@@ -102,7 +104,8 @@ def steps(page: Path) -> Iterator[Step]:
     found += [(match.start(), " ".join(match[1].split())) for match in SPAN.finditer(text)
               if not any(begin <= match.start() < end for begin, end in fences)
               and not NAME_OF_A_COMMAND.fullmatch(match[1])]
-    python = [(match.start(), match[3]) for match in BLOCK.finditer(text) if match[2] in ("python", "pycon")]
+    python = [(match.start(), match[3]) for match in BLOCK.finditer(text)
+              if match[2] in ("python", "pycon") and not MODULE.match(match[3])]
     if python and page.name != "CONTRIBUTING.md":      # its blocks are parts of files to be added
         found.append((python[0][0], ""))
     seen = set()
@@ -229,6 +232,8 @@ def judged(command: str, status: int, output: str, stopped: bool) -> tuple[str, 
     """(outcome, why)"""
     lines = [line.strip() for line in re.split(r"[\r\n]+", output) if line.strip()]
     last = lines[-1] if lines else ""
+    if stopped and TRAINING.search(command) and DONE.search(last):
+        return "ok", last                  # the Ctrl-C came too late
     if stopped and TRAINING.search(command):
         right = status == 130 and bool(BEGUN.search(output) and RUN_FOLDER.search(last))
         return ("stopped", last) if right else ("WRONG", f"status {status} after a Ctrl-C: {last}")

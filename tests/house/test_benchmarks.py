@@ -966,4 +966,4 @@ def test_counts_without_ncu_say_so(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     monkeypatch.setattr("shutil.which", lambda *name, **where: None)
     with pytest.raises(SystemExit):
         counts.main([])
-    assert "there is no ncu (Nsight Compute), which this needs; or give --only-counted" in capsys.readouterr().err
+    assert "there is no ncu, of the CUDA toolkit, which this needs; or give --only-counted" in capsys.readouterr().err

@@ -41,8 +41,12 @@ def page_name(page: Path) -> str:
     return page.relative_to(ROOT).as_posix()
 
 
+MODULE = re.compile(r"# (\w+\.py)\b")              # the first line of a file that the reader writes
+
+
 def bring(page: Path, folder: Path) -> None:
-    """Lay into the folder what a reader of the page brings: pictures (without Pillow, empty files), and its kernels."""
+    """Lay into the folder what a reader of the page brings: pictures (without Pillow, empty files), and its kernels and
+    modules, whose first line names their file."""
     try:
         from PIL import Image
     except ImportError:
@@ -56,6 +60,9 @@ def bring(page: Path, folder: Path) -> None:
             Image.fromarray(np.full((40, 48, 3), value, np.uint8)).save(file)
     for kernel in blocks(page, "cuda"):
         (folder / kernel.split()[1].rstrip(".")).with_suffix(".cu").write_text(kernel, encoding="utf-8")
+    for module in blocks(page, "python"):
+        if name := MODULE.match(module):
+            (folder / name[1]).write_text(module, encoding="utf-8")
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=page_name)

@@ -49,6 +49,8 @@ def test_steps_come_in_the_order_of_the_page(tmp_path: Path) -> None:
     ("python -m pytest --collect-only -q", 0, "5264 tests collected in 9.12s", False, "stopped"),
     ("python -m pytest --collect-only -q", 2, "5000 tests collected, 1 error in 9.12s", False, "WRONG"),
     ("python benchmarks/overhead.py", -2, "KeyboardInterrupt", True, "stopped"),
+    ("minidl train", -2, "lenet5 on mnist: test accuracy 51.60 % after 1 epoch in 1.7 s (cpu)", True, "ok"),
+    ("minidl train", -2, "lenet5 on mnist (/data): 60000 training images, run folder runs/x", True, "WRONG"),
 ])
 def test_an_outcome_is_judged(command: str, status: int, output: str, stopped: bool, outcome: str) -> None:
     assert tool.judged(command, status, output, stopped)[0] == outcome

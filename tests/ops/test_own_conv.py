@@ -3,6 +3,7 @@ emulated GPU, and what is refused."""
 
 from __future__ import annotations
 
+import doctest
 import importlib.util
 import json
 import re
@@ -106,6 +107,17 @@ def test_the_page_is_checked_without_a_gpu(plugin: Path, capsys: pytest.CaptureF
         assert found, line
         assert int(found[1]) >= 14
     assert dx == "mine dx: there is no launcher; 'auto' computes it"
+
+
+@emulating
+def test_the_pages_counts_are_as_printed(plugin: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(Path.cwd())
+    try:
+        found = doctest.testfile(str(ROOT / "docs" / "your-own-kernel.md"), module_relative=False, encoding="utf-8")
+    finally:
+        sys.modules.pop("my_conv", None)
+    assert found.attempted > 0
+    assert found.failed == 0
 
 
 @emulating
