@@ -7,6 +7,7 @@ blocks take several turns and sums several parts.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -107,6 +108,19 @@ def convolve_by_all(x: Any, w: Any, stride: Any, padding: Any, dtype: type) -> N
     for seed in (1, 2):
         problem = convolutions.drawn(conv_geometry(x, w, None, stride, padding, "gemm"), seed, dtype)
         convolutions.assert_none(list(convolutions.failures_of(problem, list(names), UNSEEN)))
+
+
+def the_same_in_all_precisions(x: Any, w: Any, stride: Any, padding: Any, names: tuple[str, ...]) -> None:
+    """What computes in fp32 gives the same bits whatever the precision is; products too large for `gemm_tiled`."""
+    problem = convolutions.drawn(conv_geometry(x, w, None, stride, padding, "gemm"), 1, FLOAT)
+    for name, direction in itertools.product(names, convolutions.DIRECTIONS):
+        found = set()
+        for precision in ("fp32", "tf32", "3xtf32", "bf16"):
+            with precision_of(precision):
+                assert conv.refusal(name, direction, problem.g, np.dtype(FLOAT)) is None
+                run = getattr(conv.ALGORITHMS[name], direction)
+                found.add(run(*problem.on_cuda(direction), problem.g).get().tobytes())
+        assert len(found) == 1, f"{name} {direction}"
 
 
 def bias_gradient(x: Any, w: Any, stride: Any, padding: Any, dtype: type) -> None:
@@ -302,6 +316,8 @@ LAUNCHES: dict[str, list[Launch]] = {
         *each("conv/resident/winograd.cu", convolve, *CONVOLUTIONS[4:6]),
         *each("conv/product/winograd_tiles.cu", convolve, CONVOLUTIONS[-1], *[
             (*CONVOLUTIONS[-1][:4], (name,), DOUBLE) for name in CONVOLUTIONS[-1][4]]),
+        *each("conv/product/winograd_tiles.cu", the_same_in_all_precisions,
+              ((9, 22, 15, 16), (23, 22, 3, 3), 1, 1, CONVOLUTIONS[-1][4])),
         *[Launch("conv/product/implicit_gemm.cu", convolve, (*CONVOLUTIONS[1][:4], ON_TENSOR_CORES), precision)
           for precision in ("tf32", "3xtf32")],
         *[launch for precision, dtype in [("fp32", DOUBLE), *[(name, FLOAT) for name in device.PRECISIONS]]

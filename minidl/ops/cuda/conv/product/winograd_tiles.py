@@ -1,7 +1,7 @@
 """Launchers of winograd_tiles.cu: filters of 3x3 by F(2x2,3x3) or F(4x4,3x3) of Lavin & Gray, any number of channels.
 
 A product of F(2x2) replaces 2.25 of the plain sum, one of F(4x4) four. As many images go through at a time as the
-workspace limit allows.
+workspace limit allows. It computes in fp32 whatever `minidl.set_precision` says.
 
 Rounding. What is summed are products of sums of pixels and sums of weights, and outputs are differences of such sums.
 For operands of random signs F(2x2) rounds less than the plain sum (root of the mean square 0.8 of it at 64 channels).
@@ -67,7 +67,8 @@ class Winograd(NamedTuple):
         part = self._part(g, x.dtype)
         for i in range(0, g.n, part):
             v = self._transformed("winograd_pixels", x[i:i + part], g.c, g)
-            sums = gemm(u, v, launch.empty((len(u), g.m, v.shape[2]), x.dtype), transpose_a=True)
+            sums = gemm(u, v, launch.empty((len(u), g.m, v.shape[2]), x.dtype), transpose_a=True,
+                        exact=True)
             maps = out[i:i + part]
             self._run("winograd_outputs", sums[0].size, sums, b, maps, launch.by_value("Geometry", g), len(maps))
         return out
@@ -83,15 +84,14 @@ class Winograd(NamedTuple):
         sums, part = launch.empty(((self.tile + 2) ** 2, g.m, g.c), x.dtype), self._part(g, x.dtype)
         for i in range(0, g.n, part):
             gemm(self._transformed("winograd_gradients", gy[i:i + part], g.m, g),
-                 self._transformed("winograd_pixels", x[i:i + part], g.c, g), sums, transpose_b=True, accumulate=i > 0)
+                 self._transformed("winograd_pixels", x[i:i + part], g.c, g), sums, transpose_b=True, accumulate=i > 0,
+                 exact=True)
         self._run("winograd_taps", g.m * g.c, sums, out, g.m * g.c)
         return out
 
     def refuses(self, direction: str, g: ConvGeometry, dtype: np.dtype) -> str | None:
         if (g.kh, g.kw, g.sh, g.sw) != (3, 3, 1, 1):
             return f"it needs filters of 3x3 and stride 1 but they are {g.kh}x{g.kw} and {g.sh}x{g.sw}"
-        if device.precision() != "fp32" and dtype == np.float32:
-            return f"the precision is {device.precision()} but it computes in fp32 (minidl.set_precision)"
         if direction != "dx" and max(g.top, g.bottom, g.left, g.right) > 2:
             return "an output whose window meets no pixel would be rounded, and is zero"
         met, outputs = g.n * _met(g.oh, g.h, g.top) * _met(g.ow, g.w, g.left), g.n * g.oh * g.ow
