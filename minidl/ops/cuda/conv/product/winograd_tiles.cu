@@ -118,45 +118,40 @@ struct Square {
     }
 };
 
+// The squares' pixels, or the gradients of their outputs, of images (images,channels,h,w) -> v (ALL, channels, columns)
+template <bool PIXELS>
+__device__ __forceinline__ void transform(const REAL* __restrict__ x, REAL* __restrict__ v, const Geometry& g,
+                                          int images) {
+    constexpr int READ = PIXELS ? SIDE : TILE;
+    const int channels = PIXELS ? g.c : g.m, h = PIXELS ? g.h : g.oh, w = PIXELS ? g.w : g.ow;
+    const Square s(g, channels, images);
+    if (!s.exists) return;
+    const REAL* plane = x + (size_t)(s.image * channels + s.channel) * h * w;
+    const int row = s.row - (PIXELS ? g.top : 0), column = s.column - (PIXELS ? g.left : 0);
+    REAL d[ALL];
+#pragma unroll
+    for (int i = 0; i < READ; ++i)
+#pragma unroll
+        for (int j = 0; j < READ; ++j) d[i * SIDE + j] = inside(plane, row + i, column + j, h, w);
+#pragma unroll
+    for (int j = 0; j < READ; ++j) PIXELS ? of_pixels<SIDE>(d + j) : of_gradients<SIDE>(d + j);
+#pragma unroll
+    for (int i = 0; i < SIDE; ++i) PIXELS ? of_pixels<1>(d + i * SIDE) : of_gradients<1>(d + i * SIDE);
+    const size_t apart = (size_t)channels * images * ceil_div(g.oh, TILE) * ceil_div(g.ow, TILE);
+#pragma unroll
+    for (int e = 0; e < ALL; ++e) v[e * apart + THREAD] = d[e];
+}
+
 // x (images,c,h,w) -> v (ALL, c, columns)
 extern "C" __global__ void __launch_bounds__(256)
     winograd_pixels(const REAL* __restrict__ x, REAL* __restrict__ v, Geometry g, int images) {
-    const Square s(g, g.c, images);
-    if (!s.exists) return;
-    const REAL* plane = x + (size_t)(s.image * g.c + s.channel) * g.h * g.w;
-    REAL d[ALL];
-#pragma unroll
-    for (int i = 0; i < SIDE; ++i)
-#pragma unroll
-        for (int j = 0; j < SIDE; ++j)
-            d[i * SIDE + j] = inside(plane, s.row + i - g.top, s.column + j - g.left, g.h, g.w);
-#pragma unroll
-    for (int j = 0; j < SIDE; ++j) of_pixels<SIDE>(d + j);
-#pragma unroll
-    for (int i = 0; i < SIDE; ++i) of_pixels<1>(d + i * SIDE);
-    const size_t apart = (size_t)g.c * images * ceil_div(g.oh, TILE) * ceil_div(g.ow, TILE);
-#pragma unroll
-    for (int e = 0; e < ALL; ++e) v[e * apart + THREAD] = d[e];
+    transform<true>(x, v, g, images);
 }
 
 // gy (images,m,oh,ow) -> v (ALL, m, columns)
 extern "C" __global__ void __launch_bounds__(256)
     winograd_gradients(const REAL* __restrict__ gy, REAL* __restrict__ v, Geometry g, int images) {
-    const Square s(g, g.m, images);
-    if (!s.exists) return;
-    const REAL* plane = gy + (size_t)(s.image * g.m + s.channel) * g.oh * g.ow;
-    REAL d[ALL];
-#pragma unroll
-    for (int i = 0; i < TILE; ++i)
-#pragma unroll
-        for (int j = 0; j < TILE; ++j) d[i * SIDE + j] = inside(plane, s.row + i, s.column + j, g.oh, g.ow);
-#pragma unroll
-    for (int j = 0; j < TILE; ++j) of_gradients<SIDE>(d + j);
-#pragma unroll
-    for (int i = 0; i < SIDE; ++i) of_gradients<1>(d + i * SIDE);
-    const size_t apart = (size_t)g.m * images * ceil_div(g.oh, TILE) * ceil_div(g.ow, TILE);
-#pragma unroll
-    for (int e = 0; e < ALL; ++e) v[e * apart + THREAD] = d[e];
+    transform<false>(gy, v, g, images);
 }
 
 // w (m,c,3,3) -> u (ALL, c, m); mirrored: w (c,m,3,3), turned by 180 degrees, -> u (ALL, c, m)
