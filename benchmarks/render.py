@@ -137,12 +137,18 @@ def balance() -> list[str]:
     return [f"{limits['fp32'] / limits['bytes']:.0f}"]
 
 
-def tile_widths() -> list[str]:
-    """The sweep over TILE, or how to make it."""
-    if not (results.FOLDER / "tiles.json").exists():
+def or_how(name: str, command: str, block: Callable[[], list[str]]) -> Callable[[], list[str]]:
+    """A block of a results file, or where there is none the command that makes it."""
+    def lines() -> list[str]:
+        if (results.FOLDER / f"{name}.json").exists():
+            return block()
         return ["Nobody has measured it yet. On a GPU this does:", "",
-                "    python benchmarks/tiles.py --json benchmarks/results/tiles.json", ""]
-    return runs(tiles.report, "tiles")()
+                f"    {command} --json benchmarks/results/{name}.json", ""]
+    return lines
+
+
+def filters_of_3x3(result: results.Result) -> list[str]:
+    return [*results.commands([result]), *results.facts([result]), *conv_report.table_of_3x3(result)]
 
 
 def report2009() -> list[str]:
@@ -194,8 +200,10 @@ BLOCKS: dict[str, Callable[[], list[str]]] = {
     "conv beside one core": convolutions(conv_report.core_table),
     "tiled beside direct": convolutions(conv_report.tiled_table),
     "registers": convolutions(conv_report.share_table),
-    "tile widths": tile_widths,
+    "tile widths": or_how("tiles", "python benchmarks/tiles.py", runs(tiles.report, "tiles")),
     "balance": balance,
+    "conv 3x3": or_how("conv_3x3_cuda", "python benchmarks/conv.py --shapes 3x3",
+                       convolutions(filters_of_3x3, "conv_3x3_cuda")),
     "conv entries": convolutions(lambda result: list(conv_report.shape_tables(result))),
     "ladder": convolutions(ladder),
     "ladder slower": convolutions(conv_report.slower_table),
