@@ -314,7 +314,8 @@ LAUNCHES: dict[str, list[Launch]] = {
         *each("conv/product/implicit_gemm.cu", convolve, *CONVOLUTIONS[:4],
               (*CONVOLUTIONS[0][:4], ("whole_image", "implicit_gemm"), DOUBLE)),
         *each("conv/resident/winograd.cu", convolve, *CONVOLUTIONS[4:6]),
-        *each("conv/product/winograd_tiles.cu", convolve, CONVOLUTIONS[-1], *[
+        *each("conv/product/winograd_tiles.cu", convolve, CONVOLUTIONS[-1],  # and a product that copies 16 bytes
+              ((4, 36, 14, 14), (36, 36, 3, 3), 1, 1, ("winograd_4x4",)), *[
             (*CONVOLUTIONS[-1][:4], (name,), DOUBLE) for name in CONVOLUTIONS[-1][4]]),
         *each("conv/product/winograd_tiles.cu", the_same_in_all_precisions,
               ((9, 22, 15, 16), (23, 22, 3, 3), 1, 1, CONVOLUTIONS[-1][4])),
