@@ -59,6 +59,15 @@ def labels(rows: Sequence[Row]) -> list[str]:
     return list(dict.fromkeys(row["label"] for row in rows))
 
 
+BESIDE_CUDNN = ", ".join(f"{p}: fastest us, {p}: cuDNN us, {p}: speed / cuDNN" for p in PEERS["cudnn"])
+
+
+def beside(best: Row | None, peer: Row | None) -> list[str]:
+    """Ours, a peer's, and the speed of ours by that of the peer."""
+    return [f"`{best['algorithm']}` {number(best['us'])}" if best else "-", number(peer["us"]) if peer else "-",
+            f"{peer['us'] / best['us']:.2f}" if best and peer else "-"]
+
+
 def best_table(result: Result) -> list[str]:
     """Our fastest beside cuDNN, in fp32 and in tf32."""
     rows, body = result["rows"], []
@@ -67,13 +76,22 @@ def best_table(result: Result) -> list[str]:
             line = [label, direction]
             for precision in PEERS["cudnn"]:
                 of = done(rows, label=label, direction=direction, precision=precision)
-                best, peer = fastest(ours(of)), fastest(done(of, algorithm="cudnn"))
-                line += [f"`{best['algorithm']}` {number(best['us'])}" if best else "-",
-                         number(peer["us"]) if peer else "-",
-                         f"{peer['us'] / best['us']:.2f}" if best and peer else "-"]
+                line += beside(fastest(ours(of)), fastest(done(of, algorithm="cudnn")))
             body.append(line)
-    head = ", ".join(f"{p}: fastest us, {p}: cuDNN us, {p}: speed / cuDNN" for p in PEERS["cudnn"])
-    return results.table(f"shape, direction, {head}", body, 2)
+    return results.table(f"shape, direction, {BESIDE_CUDNN}", body, 2)
+
+
+def table_of_3x3(result: Result) -> list[str]:
+    """Winograd by products of matrices; and our fastest beside cuDNN, which in tf32 may be one that stays in fp32."""
+    rows, body = result["rows"], []
+    for label, direction in ((label, direction) for label in labels(rows) for direction in DIRECTIONS):
+        of = {precision: done(rows, label=label, direction=direction, precision=precision) for precision in PRECISIONS}
+        tiles = (fastest(done(of["fp32"], algorithm=name)) for name in ("winograd_2x2", "winograd_4x4"))
+        able = {"fp32": of["fp32"], "tf32": [*of["fp32"], *of["tf32"]]}
+        body.append([label, direction, *(number(row["us"] if row else None) for row in tiles), *(
+            text for precision in able
+            for text in beside(fastest(ours(able[precision])), fastest(done(of[precision], algorithm="cudnn"))))])
+    return results.table(f"shape, direction, `winograd_2x2` us, `winograd_4x4` us, {BESIDE_CUDNN}", body, 2)
 
 
 def ladder_table(result: Result, of: Sequence[str] = LADDER) -> list[str]:

@@ -141,15 +141,18 @@ def balance() -> list[str]:
     return [f"{limits['fp32'] / limits['bytes']:.0f}"]
 
 
-def once_measured(report: Callable[[list[results.Result]], list[str]], name: str,
-                  command: str) -> Callable[[], list[str]]:
-    """A block of one script's results, or how to make them."""
-    def block() -> list[str]:
-        if not (results.FOLDER / f"{name}.json").exists():
-            return ["Nobody has measured it yet. On a GPU this does:", "",
-                    f"    {command} --json benchmarks/results/{name}.json", ""]
-        return runs(report, name)()
-    return block
+def or_how(name: str, command: str, block: Callable[[], list[str]]) -> Callable[[], list[str]]:
+    """A block of a results file, or where there is none the command that makes it."""
+    def lines() -> list[str]:
+        if (results.FOLDER / f"{name}.json").exists():
+            return block()
+        return ["Nobody has measured it yet. On a GPU this does:", "",
+                f"    {command} --json benchmarks/results/{name}.json", ""]
+    return lines
+
+
+def filters_of_3x3(result: results.Result) -> list[str]:
+    return [*results.commands([result]), *results.facts([result]), *conv_report.table_of_3x3(result)]
 
 
 def in_layouts() -> list[str]:
@@ -195,24 +198,28 @@ BLOCKS: dict[str, Callable[[], list[str]]] = {
     "time to accuracy": runs(time_to_accuracy.report, "time_to_accuracy_cuda"),
     "cold start": runs(cold_start.report, "cold_start_cuda"),
     "overhead": runs(overhead.report, "overhead_cpu"),
-    "report 2009": once_measured(report2009.report, "report2009", "python benchmarks/report2009.py"),
+    "report 2009": or_how("report2009", "python benchmarks/report2009.py", runs(report2009.report, "report2009")),
     "report 2009 net": report2009_net,
-    "report 2009 mlp": once_measured(accuracy.report, "accuracy_cuda_mlp", "python benchmarks/accuracy.py "
-                                     "--device cuda --models mlp --seeds 5 --data-dir <folder>"),
+    "report 2009 mlp": or_how(
+        "accuracy_cuda_mlp", "python benchmarks/accuracy.py --device cuda --models mlp --seeds 5 --data-dir <folder>",
+        runs(accuracy.report, "accuracy_cuda_mlp")),
     "profile cpu": runs(step_profile.report, "profile_cpu"),
-    "profile cuda": once_measured(step_profile.report, "profile_cuda", "python benchmarks/train_step.py --device cuda "
-                                  "--models krizhevsky2009 --profile recorded"),
+    "profile cuda": or_how(
+        "profile_cuda", "python benchmarks/train_step.py --device cuda --models krizhevsky2009 --profile recorded",
+        runs(step_profile.report, "profile_cuda")),
     "checks": checks,
     "conv facts": convolutions(conv_facts),
     "conv beside cuDNN": convolutions(conv_report.best_table),
     "conv beside one core": convolutions(conv_report.core_table),
     "tiled beside direct": convolutions(conv_report.tiled_table),
     "registers": convolutions(conv_report.share_table),
-    "tile widths": once_measured(tiles.report, "tiles", "python benchmarks/tiles.py"),
+    "tile widths": or_how("tiles", "python benchmarks/tiles.py", runs(tiles.report, "tiles")),
     "fft cpu": runs(fft.report, "fft_cpu"),
-    "fft cuda": once_measured(fft.report, "fft_cuda", "python benchmarks/fft.py --device cuda"),
+    "fft cuda": or_how("fft_cuda", "python benchmarks/fft.py --device cuda", runs(fft.report, "fft_cuda")),
     "layouts": in_layouts,
     "balance": balance,
+    "conv 3x3": or_how("conv_3x3_cuda", "python benchmarks/conv.py --shapes 3x3",
+                       convolutions(filters_of_3x3, "conv_3x3_cuda")),
     "conv entries": convolutions(lambda result: list(conv_report.shape_tables(result))),
     "ladder": convolutions(ladder),
     "ladder slower": convolutions(conv_report.slower_table),

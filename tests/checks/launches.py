@@ -7,6 +7,7 @@ blocks take several turns and sums several parts.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -84,7 +85,7 @@ CONVOLUTIONS: list[tuple[Any, Any, Any, Any, tuple[str, ...]]] = [
     ((1, 45, 5, 12), (13, 45, 2, 6), 1, 0, ("winograd",)),
     ((9, 3, 16, 16), (10, 3, 8, 8), 1, ((4, 3), (4, 3)), ("winograd", "whole_image")),
     ((3, 5, 6, 7), (9, 5, 1, 1), 1, 0, ()),
-    ((5, 22, 7, 8), (23, 22, 3, 3), 1, 1, ("winograd_2x2", "winograd_4x4"))]
+    ((5, 22, 7, 8), (39, 22, 3, 3), 1, 1, ("winograd_2x2", "winograd_4x4"))]
 MORE_CONVOLUTIONS: list[tuple[Any, ...]] = [               # one image, many maps, a window as large as the image, none
     ((2, 3, 9, 20), (17, 3, 3, 2), (2, 1), ((1, 0), (0, 1))), ((1, 3, 32, 32), (16, 3, 8, 8), 1, ((4, 3), (4, 3))),
     ((33, 1, 6, 6), (2, 1, 6, 6), 1, 0), ((2, 2, 5, 5), (3, 2, 1, 1), 2, 0), ((0, 2, 5, 5), (3, 2, 3, 3), 1, 1)]
@@ -112,6 +113,19 @@ def convolve_by_all(x: Any, w: Any, stride: Any, padding: Any, dtype: type) -> N
     for seed in (1, 2):
         problem = convolutions.drawn(conv_geometry(x, w, None, stride, padding, "gemm"), seed, dtype)
         convolutions.assert_none(list(convolutions.failures_of(problem, list(names), UNSEEN)))
+
+
+def the_same_in_all_precisions(x: Any, w: Any, stride: Any, padding: Any, names: tuple[str, ...]) -> None:
+    """What computes in fp32 gives the same bits whatever the precision is; products too large for `gemm_tiled`."""
+    problem = convolutions.drawn(conv_geometry(x, w, None, stride, padding, "gemm"), 1, FLOAT)
+    for name, direction in itertools.product(names, convolutions.DIRECTIONS):
+        found = set()
+        for precision in ("fp32", "tf32", "3xtf32", "bf16"):
+            with precision_of(precision):
+                assert conv.refusal(name, direction, problem.g, np.dtype(FLOAT)) is None
+                run = getattr(conv.ALGORITHMS[name], direction)
+                found.add(run(*problem.on_cuda(direction), problem.g).get().tobytes())
+        assert len(found) == 1, f"{name} {direction}"
 
 
 def bias_gradient(x: Any, w: Any, stride: Any, padding: Any, dtype: type) -> None:
@@ -322,11 +336,14 @@ LAUNCHES: dict[str, list[Launch]] = {
         *each("conv/product/implicit_gemm.cu", convolve, *CONVOLUTIONS[:4],
               (*CONVOLUTIONS[0][:4], ("whole_image", "implicit_gemm"), DOUBLE)),
         *each("conv/resident/winograd.cu", convolve, *CONVOLUTIONS[4:6]),
-        *each("conv/product/winograd_tiles.cu", convolve, CONVOLUTIONS[-1], *[
+        *each("conv/product/winograd_tiles.cu", convolve, CONVOLUTIONS[-1],  # and a product that copies 16 bytes
+              ((4, 36, 14, 14), (36, 36, 3, 3), 1, 1, ("winograd_4x4",)), *[
             (*CONVOLUTIONS[-1][:4], (name,), DOUBLE) for name in CONVOLUTIONS[-1][4]]),
         *each("conv/papers/krizhevsky_variants.cu", krizhevskys_variants, ((2, 2, 37, 40), (5, 2, 5, 5), 1, 0, FLOAT),
               (*CONVOLUTIONS[2][:4], DOUBLE)),
         *each("conv/papers/krizhevsky.cu", krizhevsky_without_loads, (*CONVOLUTIONS[0][:4], FLOAT)),
+        *each("conv/product/winograd_tiles.cu", the_same_in_all_precisions,
+              ((9, 22, 15, 16), (23, 22, 3, 3), 1, 1, CONVOLUTIONS[-1][4])),
         *[Launch("conv/product/implicit_gemm.cu", convolve, (*CONVOLUTIONS[1][:4], ON_TENSOR_CORES), precision)
           for precision in ("tf32", "3xtf32")],
         *[launch for precision, dtype in [("fp32", DOUBLE), *[(name, FLOAT) for name in device.PRECISIONS]]

@@ -360,6 +360,8 @@ def test_who_is_on_tensor_cores_is_asked_of_the_algorithms(monkeypatch: pytest.M
         "direct", "gemm", "winograd", "tensor_core", "tensor_core_image", "wgmma")}
     assert exact == {"direct": True, "gemm": True, "winograd": True, "tensor_core": False, "tensor_core_image": False,
                      "wgmma": False}
+    for name, direction in itertools.product(("winograd_2x2", "winograd_4x4"), conv.DIRECTIONS):
+        assert conv.is_exact(name, direction, conv.SHAPES["3x3"][0].geometry(), np.dtype(np.float32))
     assert conv.is_exact("wgmma", "dx", case.geometry(), np.dtype(np.float32))     # never there: one row says so
     (case, *_) = conv.SHAPES["3x3"]
     for name in ("winograd_2x2", "fft"):   # which have something against tf32 alone

@@ -143,6 +143,20 @@ def test_the_2009_reports_kernels_once_they_are_measured(house: Path) -> None:
     assert "The gradient is faster than the forward convolution by 60 %; the report's by 25 %." in lines
 
 
+def test_filters_of_3x3_stay_in_fp32_where_that_is_faster(house: Path) -> None:
+    (house / "results" / "conv_3x3_cuda.json").unlink(missing_ok=True)
+    assert render.BLOCKS["conv 3x3"]()[2] == ("    python benchmarks/conv.py --shapes 3x3 --json benchmarks/results/"
+                                              "conv_3x3_cuda.json")
+    rows = [{"label": "64 channels", "direction": "y", "algorithm": name, "precision": precision, "us": us}
+            for name, precision, us in (("winograd_2x2", "fp32", 40.0), ("winograd_4x4", "fp32", 20.0),
+                                        ("tensor_core", "tf32", 25.0), ("cudnn", "fp32", 30.0),
+                                        ("cudnn", "tf32", 10.0))]
+    results.save({**results.load("conv_cuda"), "rows": rows}, house / "results" / "conv_3x3_cuda.json")
+    table = render.BLOCKS["conv 3x3"]()
+    assert "| 64 channels | y | 40 | 20 | `winograd_4x4` 20 | 30 | 1.50 | `winograd_4x4` 20 | 10 | 0.50 |" in table
+    assert "| 64 channels | dw | - | - | - | - | - | - | - | - |" in table
+
+
 # ---------------------------------------------------------------- figures
 @pytest.mark.parametrize("figure", [
     "5 us", "5us", "0.44 ms", "36.0 s", "20 seconds", "3 minutes", "1,234.5 images/s", "12 TFLOP/s", "4.8 TB/s",

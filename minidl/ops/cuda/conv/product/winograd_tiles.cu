@@ -3,12 +3,14 @@
 // An image is cut into squares of TILE x TILE outputs (-DTILE=2 or 4), each with the SIDE x SIDE pixels under them,
 // SIDE = TILE + 2. Pixels, filters and gradients of a square are transformed into SIDE * SIDE numbers. For each of
 // these there is one product of matrices (linear/gemm.cu), which sums over channels, or for dw over squares:
-//   y   u (e,c,m)^T @ v (e,c,squares);   dx the same with gy for x and mirrored filters;   dw  g (e,m,squares) @ v^T
-// where e counts the SIDE * SIDE numbers, and a square of image i is column i * squares of an image + its number.
+//   y   u (e,c,m)^T @ v (e,c,columns);   dx the same with gy for x and mirrored filters
+//   dw  g (e,columns,m)^T @ v (e,columns,c)
+// where e counts the SIDE * SIDE numbers, and a square of image i is column i * squares of an image + its number. What
+// is summed over comes before what is not, so that the products copy 16 bytes at a time: dw has squares before channels.
 //
-// A thread owns one square of one channel (or one filter of one channel), in registers; neighbouring threads own
-// neighbouring squares, so that what they write lies side by side. Sums are made in a fixed order.
-// Requires: 3x3 filters, stride 1, one-dimensional grids that cover channels * columns, or m * c.
+// A thread owns one square of one channel (or one filter of one channel), in registers. Neighbouring threads read
+// neighbouring squares, and write what lies side by side. Sums are made in a fixed order.
+// Requires: 3x3 filters, stride 1, one-dimensional grids of 256 threads that cover channels * columns, or m * c.
 #include "include/common.cuh"
 
 #ifndef TILE
@@ -101,62 +103,103 @@ template <int S> __device__ __forceinline__ void to_filter(REAL* w) {
 }
 #endif
 
-// Where a thread's square lies: element = channel * columns + column, column = image * squares + square.
+// A square of a channel; column = image * squares of an image + square.
 struct Square {
     int channel, image, row, column;  // of its first output
     bool exists;
 
-    __device__ __forceinline__ Square(const Geometry& g, int channels, int images) {
-        const int wide = ceil_div(g.ow, TILE), squares = ceil_div(g.oh, TILE) * wide;
-        const unsigned element = THREAD, columns = images * squares;
-        channel = element / columns;
-        const int at = element - channel * columns, square = at % squares;
+    __device__ __forceinline__ Square(const Geometry& g, int channel, int at, bool exists)
+        : channel(channel), exists(exists) {
+        const int wide = ceil_div(g.ow, TILE), squares = ceil_div(g.oh, TILE) * wide, square = at % squares;
         image = at / squares;
         row = square / wide * TILE;
         column = square % wide * TILE;
-        exists = channel < channels;
     }
 };
+
+__device__ __forceinline__ int columns_of(const Geometry& g, int images) {
+    return images * (ceil_div(g.oh, TILE) * ceil_div(g.ow, TILE));
+}
+
+// The square of this thread, where neighbouring threads own neighbouring squares: element channel * columns + column.
+__device__ __forceinline__ Square own_square(const Geometry& g, int channels, int images) {
+    const unsigned element = THREAD, columns = columns_of(g, images), channel = element / columns;
+    return Square(g, channel, element - channel * columns, channel < channels);
+}
+
+// A square's pixels, or the gradients of its outputs, of images x (images,channels,h,w), transformed along columns.
+template <bool PIXELS>
+__device__ __forceinline__ void read_square(const REAL* __restrict__ x, const Geometry& g, const Square& s, REAL* d) {
+    constexpr int READ = PIXELS ? SIDE : TILE;
+    const int channels = PIXELS ? g.c : g.m, h = PIXELS ? g.h : g.oh, w = PIXELS ? g.w : g.ow;
+    const REAL* plane = x + (size_t)(s.image * channels + s.channel) * h * w;
+    const int row = s.row - (PIXELS ? g.top : 0), column = s.column - (PIXELS ? g.left : 0);
+#pragma unroll
+    for (int i = 0; i < READ; ++i)
+#pragma unroll
+        for (int j = 0; j < READ; ++j)
+            d[i * SIDE + j] = inside(plane, row + i, column + j, s.exists ? h : 0, w);
+#pragma unroll
+    for (int j = 0; j < READ; ++j) PIXELS ? of_pixels<SIDE>(d + j) : of_gradients<SIDE>(d + j);
+}
 
 // x (images,c,h,w) -> v (ALL, c, columns)
 extern "C" __global__ void __launch_bounds__(256)
     winograd_pixels(const REAL* __restrict__ x, REAL* __restrict__ v, Geometry g, int images) {
-    const Square s(g, g.c, images);
+    const Square s = own_square(g, g.c, images);
     if (!s.exists) return;
-    const REAL* plane = x + (size_t)(s.image * g.c + s.channel) * g.h * g.w;
     REAL d[ALL];
-#pragma unroll
-    for (int i = 0; i < SIDE; ++i)
-#pragma unroll
-        for (int j = 0; j < SIDE; ++j)
-            d[i * SIDE + j] = inside(plane, s.row + i - g.top, s.column + j - g.left, g.h, g.w);
-#pragma unroll
-    for (int j = 0; j < SIDE; ++j) of_pixels<SIDE>(d + j);
+    read_square<true>(x, g, s, d);
 #pragma unroll
     for (int i = 0; i < SIDE; ++i) of_pixels<1>(d + i * SIDE);
-    const size_t apart = (size_t)g.c * images * ceil_div(g.oh, TILE) * ceil_div(g.ow, TILE);
+    const size_t apart = (size_t)g.c * columns_of(g, images);
 #pragma unroll
     for (int e = 0; e < ALL; ++e) v[e * apart + THREAD] = d[e];
 }
 
-// gy (images,m,oh,ow) -> v (ALL, m, columns)
+// What a product of dw takes: v (ALL, columns, channels). A block owns CHANNELS x SQUARES. Neighbouring threads read
+// neighbouring squares, and write neighbouring channels: each row of numbers changes hands in shared memory, two in turn.
+constexpr int CHANNELS = 32, SQUARES = 256 / CHANNELS;
+typedef REAL Row[SIDE][SQUARES][CHANNELS + 4];  // 4: a warp writes 8 squares of 4 channels, to all banks
+
+template <bool PIXELS>
+__device__ __forceinline__ void to_channels_last(const REAL* __restrict__ x, REAL* __restrict__ v, const Geometry& g,
+                                                 int images, Row (&rows)[2]) {
+    const int channels = PIXELS ? g.c : g.m, columns = columns_of(g, images), groups = ceil_div(channels, CHANNELS);
+    const int first = blockIdx.x % groups * CHANNELS, column0 = blockIdx.x / groups * SQUARES;
+    const int c = threadIdx.x / SQUARES, square = threadIdx.x % SQUARES;
+    REAL d[ALL];
+    const bool own = first + c < channels && column0 + square < columns;
+    read_square<PIXELS>(x, g, Square(g, first + c, column0 + square, own), d);
+    const int channel = threadIdx.x % CHANNELS, at = threadIdx.x / CHANNELS;
+    const bool exists = first + channel < channels && column0 + at < columns;
+    const size_t apart = (size_t)columns * channels;
+    v += (size_t)(column0 + at) * channels + first + channel;
+#pragma unroll
+    for (int i = 0; i < SIDE; ++i) {
+        REAL* row = d + i * SIDE;
+        PIXELS ? of_pixels<1>(row) : of_gradients<1>(row);
+#pragma unroll
+        for (int j = 0; j < SIDE; ++j) rows[i % 2][j][square][c] = row[j];
+        __syncthreads();  // everybody is also done with the row before
+#pragma unroll
+        for (int j = 0; j < SIDE; ++j)
+            if (exists) v[(i * SIDE + j) * apart] = rows[i % 2][j][at][channel];
+    }
+}
+
+// x (images,c,h,w) -> v (ALL, columns, c)
+extern "C" __global__ void __launch_bounds__(256)
+    winograd_pixels_channels_last(const REAL* __restrict__ x, REAL* __restrict__ v, Geometry g, int images) {
+    __shared__ Row rows[2];
+    to_channels_last<true>(x, v, g, images, rows);
+}
+
+// gy (images,m,oh,ow) -> v (ALL, columns, m)
 extern "C" __global__ void __launch_bounds__(256)
     winograd_gradients(const REAL* __restrict__ gy, REAL* __restrict__ v, Geometry g, int images) {
-    const Square s(g, g.m, images);
-    if (!s.exists) return;
-    const REAL* plane = gy + (size_t)(s.image * g.m + s.channel) * g.oh * g.ow;
-    REAL d[ALL];
-#pragma unroll
-    for (int i = 0; i < TILE; ++i)
-#pragma unroll
-        for (int j = 0; j < TILE; ++j) d[i * SIDE + j] = inside(plane, s.row + i, s.column + j, g.oh, g.ow);
-#pragma unroll
-    for (int j = 0; j < TILE; ++j) of_gradients<SIDE>(d + j);
-#pragma unroll
-    for (int i = 0; i < SIDE; ++i) of_gradients<1>(d + i * SIDE);
-    const size_t apart = (size_t)g.m * images * ceil_div(g.oh, TILE) * ceil_div(g.ow, TILE);
-#pragma unroll
-    for (int e = 0; e < ALL; ++e) v[e * apart + THREAD] = d[e];
+    __shared__ Row rows[2];
+    to_channels_last<false>(gy, v, g, images, rows);
 }
 
 // w (m,c,3,3) -> u (ALL, c, m); mirrored: w (c,m,3,3), turned by 180 degrees, -> u (ALL, c, m)
@@ -194,7 +237,7 @@ template <int V> __device__ __forceinline__ void store_row(REAL* to, const REAL*
 extern "C" __global__ void __launch_bounds__(256)
     winograd_outputs(const REAL* __restrict__ sums, const REAL* __restrict__ b, REAL* __restrict__ y, Geometry g,
                      int images) {
-    const Square s(g, g.m, images);
+    const Square s = own_square(g, g.m, images);
     if (!s.exists) return;
     const size_t apart = (size_t)g.m * images * ceil_div(g.oh, TILE) * ceil_div(g.ow, TILE);
     REAL d[ALL];

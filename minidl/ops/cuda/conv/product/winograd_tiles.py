@@ -1,7 +1,7 @@
 """Launchers of winograd_tiles.cu: filters of 3x3 by F(2x2,3x3) or F(4x4,3x3) of Lavin & Gray, any number of channels.
 
 A product of F(2x2) replaces 2.25 of the plain sum, one of F(4x4) four. As many images go through at a time as the
-workspace limit allows.
+workspace limit allows. It computes in fp32 whatever `minidl.set_precision` says.
 
 Rounding. What is summed are products of sums of pixels and sums of weights, and outputs are differences of such sums.
 For operands of random signs F(2x2) rounds less than the plain sum (root of the mean square 0.8 of it at 64 channels).
@@ -25,6 +25,7 @@ from ...linear import gemm
 
 FILE = "conv/product/winograd_tiles.cu"
 MIN_PRODUCTS = 192                         # of an output
+CHANNELS = 32                              # of a block whose threads write neighbouring channels, as in the source
 
 CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
     (FILE, (launch.real(dtype), ("TILE", tile))) for dtype in launch.C_NAME for tile in (2, 4)]
@@ -50,11 +51,19 @@ class Winograd(NamedTuple):
         limit = device.workspace_limit() // dtype.itemsize
         return max(1, min(g.n, limit // size))
 
-    def _transformed(self, name: str, images: Array, channels: int, g: ConvGeometry) -> Array:
-        """The squares of some images, or of their gradients: (sides, channels, columns)."""
-        columns = len(images) * self._squares(g)
+    def _transformed(self, name: str, images: Array, g: ConvGeometry) -> Array:
+        """The squares of some images: (sides, channels, columns)."""
+        channels, columns = images.shape[1], len(images) * self._squares(g)
         v = launch.empty(((self.tile + 2) ** 2, channels, columns), images.dtype)
         self._run(name, channels * columns, images, v, launch.by_value("Geometry", g), len(images))
+        return v
+
+    def _channels_last(self, name: str, images: Array, g: ConvGeometry) -> Array:
+        """The squares of some images, or of their gradients: (sides, columns, channels)."""
+        channels, columns = images.shape[1], len(images) * self._squares(g)
+        v = launch.empty(((self.tile + 2) ** 2, columns, channels), images.dtype)
+        blocks = launch.blocks(channels, CHANNELS) * launch.blocks(columns, launch.THREADS // CHANNELS)
+        self._run(name, blocks * launch.THREADS, images, v, launch.by_value("Geometry", g), len(images))
         return v
 
     def _sum(self, x: Array, w: Array, b: Array | None, g: ConvGeometry, mirrored: bool) -> Array:
@@ -66,8 +75,9 @@ class Winograd(NamedTuple):
         self._run("winograd_filters", g.m * g.c, w, u, g.m, g.c, int(mirrored))
         part = self._part(g, x.dtype)
         for i in range(0, g.n, part):
-            v = self._transformed("winograd_pixels", x[i:i + part], g.c, g)
-            sums = gemm(u, v, launch.empty((len(u), g.m, v.shape[2]), x.dtype), transpose_a=True)
+            v = self._transformed("winograd_pixels", x[i:i + part], g)
+            sums = gemm(u, v, launch.empty((len(u), g.m, v.shape[2]), x.dtype), transpose_a=True,
+                        exact=True)
             maps = out[i:i + part]
             self._run("winograd_outputs", sums[0].size, sums, b, maps, launch.by_value("Geometry", g), len(maps))
         return out
@@ -82,16 +92,15 @@ class Winograd(NamedTuple):
         out = launch.empty((g.m, g.c, 3, 3), x.dtype)
         sums, part = launch.empty(((self.tile + 2) ** 2, g.m, g.c), x.dtype), self._part(g, x.dtype)
         for i in range(0, g.n, part):
-            gemm(self._transformed("winograd_gradients", gy[i:i + part], g.m, g),
-                 self._transformed("winograd_pixels", x[i:i + part], g.c, g), sums, transpose_b=True, accumulate=i > 0)
+            gemm(self._channels_last("winograd_gradients", gy[i:i + part], g),
+                 self._channels_last("winograd_pixels_channels_last", x[i:i + part], g), sums, transpose_a=True,
+                 accumulate=i > 0, exact=True)
         self._run("winograd_taps", g.m * g.c, sums, out, g.m * g.c)
         return out
 
     def refuses(self, direction: str, g: ConvGeometry, dtype: np.dtype) -> str | None:
         if (g.kh, g.kw, g.sh, g.sw) != (3, 3, 1, 1):
             return f"it needs filters of 3x3 and stride 1 but they are {g.kh}x{g.kw} and {g.sh}x{g.sw}"
-        if device.precision() != "fp32" and dtype == np.float32:
-            return f"the precision is {device.precision()} but it computes in fp32 (minidl.set_precision)"
         if direction != "dx" and max(g.top, g.bottom, g.left, g.right) > 2:
             return "an output whose window meets no pixel would be rounded, and is zero"
         met, outputs = g.n * _met(g.oh, g.h, g.top) * _met(g.ow, g.w, g.left), g.n * g.oh * g.ow
