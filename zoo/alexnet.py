@@ -25,9 +25,9 @@ from .recipe import Model, Recipe, activation_layer, start
 
 def layers(in_channels: int = 3, classes: int = 10, width: int = 96, hidden: int = 4096,
            activation: str = "relu", paper_start: bool = False) -> nn.Sequential:
-    if width % 6:
-        raise ValueError(f"zoo: width of model 'alexnet' is {width} but must be a multiple of 6, so that two groups of "
-                         "8/3 as many filters are whole")
+    if not isinstance(width, int) or width % 6:
+        raise ValueError(f"zoo: width of model 'alexnet' is {width!r} but must be a multiple of 6, so that two groups "
+                         "of 8/3 as many filters are whole")
     act = activation_layer(activation)
     more, most = width * 8 // 3, width * 4
     output = nn.Linear(hidden, classes)

@@ -302,8 +302,12 @@ def _warn_of_stretching(args: argparse.Namespace, epochs: int, folder: RunFolder
 def look(args: argparse.Namespace, train: data.Dataset, test: data.Dataset, where: str) -> None:
     """Print how good weights are on the test set: those of --load, or of the run of --eval."""
     weights = Path(args.load if args.load else Path(args.eval) / "weights.h5")
+    known = read_metadata(weights)
+    if known["classes"] and tuple(known["classes"]) != tuple(test.classes):
+        raise ValueError(f"{weights} knows the classes {', '.join(known['classes'])}, but {test.name} has "
+                         f"{', '.join(test.classes)}; name the data that it was trained on")
     model = build(args, train, where, weights)
-    preprocessing = read_metadata(weights).get("preprocessing") or preprocessing_of(args, train)
+    preprocessing = known["preprocessing"] or preprocessing_of(args, train)
     loss, accuracy = evaluate(model, loaders(args, train, test, where, preprocessing)[1], loss=loss_of(model))
     say(f"{args.model} on {test.name}: test accuracy {100 * accuracy:.2f} %, test loss {loss:.4f}, "
         f"{len(test.labels)} images, weights {weights} ({where})")

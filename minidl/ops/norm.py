@@ -6,7 +6,6 @@ import math
 
 from ..tensor import Tensor
 from ._op import also
-from .geometry import pair
 from .pool import avg_pool2d
 from .shapes import reshape
 
@@ -29,7 +28,8 @@ def local_response_norm(x: Tensor, size: int, alpha: float = 1e-4, beta: float =
     if x.ndim < 3:
         raise ValueError(f"local_response_norm: x has shape {x.shape} but must be (n,c,...), 3 axes or more; see "
                          ".reshape()")
-    pair("local_response_norm", "size", size, 1)
+    if not isinstance(size, int) or size < 1:
+        raise ValueError(f"local_response_norm: size is {size!r} but must be an int of at least 1, a number of maps")
     n, c = x.shape[:2]
     squares = reshape(x * x, shape=(n, 1, c, math.prod(x.shape[2:])))
     means = avg_pool2d(squares, size=(size, 1), stride=1, padding=((size // 2, (size - 1) // 2), (0, 0)))

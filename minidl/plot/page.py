@@ -128,8 +128,9 @@ def page(run: Run, drawn: Mapping[str, Picture]) -> str:
         colours |= {f"{name}ink": theme.ink, f"{name}faint": theme.faint, f"{name}line": theme.line,
                     f"{name}paper": theme.paper, f"{name}right": theme.series["train"],
                     f"{name}wrong": theme.series["test"]}
-    of_run = {"model", "data"} <= config.keys()            # data: a set's name, or a folder's path
-    title = f"{config['model']} on {Path(str(config['data'])).name}" if of_run else run.folder.name
+    data = Path(str(config.get("data")))                   # a set's name, or a folder's path
+    title = (f"{config['model']} on {data.name if data.is_absolute() else config['data']}"
+             if {"model", "data"} <= config.keys() else run.folder.name)
     title = short(title, MAX_SHOWN)
     machine = config.get("machine")
     about: dict[str, Any] = {"device": config.get("device"),

@@ -125,9 +125,10 @@ def top_k_accuracy(k: int) -> Function:
         if not isinstance(k, int) or not 1 <= k < logits.shape[1]:
             raise ValueError(f"top_k_accuracy: k is {k!r} but must be an int from 1 to {logits.shape[1] - 1}, less "
                              f"than the {logits.shape[1]} classes")
-        own = ops.gather(logits, 1, labels.reshape(-1, 1))
+        known = ops.clip(labels, low=0, high=logits.shape[1] - 1)     # another label is no class, and never right
+        own = ops.gather(logits, 1, known.reshape(-1, 1))
         reached = ops.where(logits < own, 0.0, 1.0).sum(axis=1)        # the label's own among them; NaN too
-        return ops.where(reached > k, 0.0, 1.0).mean()
+        return ops.where(ops.eq(labels, known) & (reached <= k), 1.0, 0.0).mean()
     return top_k
 
 

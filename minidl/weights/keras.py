@@ -75,7 +75,8 @@ def _leaves(path: str, model: Any) -> Iterator[tuple[str, Any]]:
     for name, layer in model.named_children():
         if isinstance(layer, nn.Sequential):
             yield from _leaves(f"{path}{name}.", layer)
-        elif type(layer).__module__ != nn.Linear.__module__:
+        elif getattr(nn, type(layer).__name__, None) is not type(layer) or (
+                layer.state_dict() and not isinstance(layer, (nn.Conv2d, nn.Linear))):
             raise WeightsError(f"is of Keras, but the model's layer {path}{name} is a {type(layer).__name__} and none "
                                "of minidl.nn's: where its weights lie is not known; set its parameters by hand")
         else:

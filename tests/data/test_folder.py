@@ -188,6 +188,19 @@ def test_train_and_predict_by_a_folder(tmp_path: Path, monkeypatch: pytest.Monke
     assert bright.endswith("(RGB 8x8, resized to 32x32, grey)")
 
 
+def test_weights_of_other_classes_are_not_evaluated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                    capsys: pytest.CaptureFixture[str]) -> None:
+    """As many classes under other names would be counted as if they were the same."""
+    monkeypatch.chdir(tmp_path)
+    shelf(tmp_path / "pets", "dark", "bright")
+    flags = ["--data", "pets", "--epochs", "0", "--output-dir", "run"]
+    assert cli.main(["train", "--model", "lenet5", "--no-progress", *flags]) == 0
+    (tmp_path / "pets" / "dark").rename(tmp_path / "pets" / "night")
+    assert cli.main(["train", "--eval", "run"]) == 2
+    assert ("run/weights.h5 knows the classes bright, dark, but pets has bright, night; name the data that it was "
+            "trained on") in capsys.readouterr().err
+
+
 def test_a_report_finds_the_test_pictures_by_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib", reason="matplotlib is not installed: nothing can be drawn")
     monkeypatch.chdir(tmp_path)

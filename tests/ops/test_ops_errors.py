@@ -379,8 +379,9 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
                       r"local_response_norm: x has shape \(3, 8\) but must be \(n,c,...\), 3 axes or more; see "
                       r".reshape\(\)"),
     "response size": (lambda: ops.local_response_norm(zeros(1, 3, 8), 0), ValueError,
-                      r"local_response_norm: size is 0 but must be an int or a pair of ints \(height, width\), each at "
-                      r"least 1"),
+                      "local_response_norm: size is 0 but must be an int of at least 1, a number of maps"),
+    "response size of a pair": (lambda: ops.local_response_norm(zeros(1, 3, 8), (3, 3)), ValueError,  # type: ignore[arg-type]
+                                r"local_response_norm: size is \(3, 3\) but must be an int of at least 1"),
     "pool axes": (lambda: ops.max_pool2d(zeros(8, 8), size=2), ValueError,
                   r"max_pool2d: x has shape \(8, 8\) but must have 4 axes \(n,c,h,w\); see .reshape\(\)"),
     "pool size": (lambda: ops.avg_pool2d(zeros(1, 1, 8, 8), size=0), ValueError,

@@ -346,6 +346,12 @@ def test_top_k_accuracy_takes_no_tie_and_no_nan_for_right() -> None:
     assert top_k_accuracy(2)(Tensor([[1.0, np.nan, 0.0, 0.0]]), Tensor([0])).item() == 1
 
 
+def test_top_k_accuracy_takes_no_label_beyond_the_classes_for_right() -> None:
+    """As accuracy: -1 is not the last class."""
+    logits, labels = Tensor([[0.0, 1.0, 2.0]] * 3), Tensor([-1, 3, 2])
+    assert top_k_accuracy(2)(logits, labels).item() == pytest.approx(1 / 3)
+
+
 @pytest.mark.parametrize("k", [0, 3, 5, 1.0, None])
 def test_top_k_accuracy_of_no_such_k_is_refused(k: Any) -> None:
     with pytest.raises(ValueError, match=rf"^top_k_accuracy: k is {k} but must be an int from 1 to 2, less than the "):

@@ -896,8 +896,8 @@ def edited(path, **attributes):
 
 
 @pytest.mark.parametrize(("attributes", "message"), [
-    ({"model": "resnet"}, "was saved from 'resnet', which is not one of the zoo's lenet5, krizhevsky2009, mlp, "
-                          "perceptron; build its model and call minidl.load(model, path)"),
+    ({"model": "resnet"}, f"was saved from 'resnet', which is not one of the zoo's {', '.join(zoo.MODELS)}; build its "
+                          "model and call minidl.load(model, path)"),
     ({"model": "__class__"}, "was saved from '__class__', which is not one of the zoo's"),
     ({"model": "mlp", "model_args": {"hidden": 9, "in_channels": 1}},
      "was saved from 'mlp' and does not fit 'mlp': hidden.weight is (9,1024) float32 in the model but missing"),

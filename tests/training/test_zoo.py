@@ -179,6 +179,7 @@ def test_learns_by_its_recipe(name: str) -> None:
     (lambda: zoo.build("krizhevsky2009", in_channels="3"),
      "Conv2d: in_channels is '3' but must be an int of at least 1$"),
     (lambda: zoo.build("alexnet", width=64), "zoo: width of model 'alexnet' is 64 but must be a multiple of 6, so "),
+    (lambda: zoo.build("alexnet", width="a"), "zoo: width of model 'alexnet' is 'a' but must be a multiple of 6, so "),
     (lambda: zoo.build("mlp", hidden=-1), "Linear: in_features is -1 but must be an int of at least 1$"),
     (lambda: zoo.build("lenet5")(images(1, 3)), "conv2d: x has 3 channels but w expects 1 "),
     (lambda: zoo.build("lenet5")(Tensor(np.zeros((1, 1, 28, 28), np.float32))),
