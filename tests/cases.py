@@ -532,6 +532,16 @@ DISCRETE: dict[str, tuple[Callable[..., Tensor], Callable[..., Any]]] = {
     "le": (ops.le, np.less_equal), "eq": (ops.eq, np.equal), "ne": (ops.ne, np.not_equal),
 }
 
+#        what takes a plain number in place of either Tensor
+NUMBERS = ("add", "sub", "mul", "div", "pow", "maximum", "minimum")
+
+
+def with_a_number(call: Callable[..., Any]) -> Callable[..., Any]:
+    def called(x: Any, *, first: float | None = None, second: float | None = None) -> Any:
+        return call(x, second) if first is None else call(first, x)
+    return called
+
+
 def few_values(rng: np.random.Generator, shape: Shape) -> np.ndarray:
     """So that comparisons meet equal values."""
     return rng.integers(0, 3, shape).astype(float)
@@ -541,6 +551,10 @@ def _cases() -> Iterable[Case]:
     for name, (call, reference, problems, draw) in TABLE.items():
         for problem in problems:
             yield Case(name, call, reference, *problem, draw)
+    for name, place, number in itertools.product(NUMBERS, ("first", "second"), (0, 1, 2, 0.75, -1.5)):
+        if (name, place, number) != ("div", "second", 0) and (name != "pow" or place == "second" or number > 0):
+            call, reference, *_ = TABLE[name]
+            yield Case(name, with_a_number(call), with_a_number(reference), ((3, 4),), {place: number}, positive)
     for name, (call, reference) in DISCRETE.items():
         for problem in BROADCASTS:
             yield Case(name, call, reference, *problem, few_values, differentiable=False)
