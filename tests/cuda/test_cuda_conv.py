@@ -88,7 +88,8 @@ def compile_one(asked: tuple[str, tuple[launch.Constant, ...]]) -> None:
 def compile_for(shapes: Iterable[ConvGeometry], names: list[str], dtype: type) -> None:
     """Compile what the launchers will ask for, on all cores: some have kernels of their own for many shapes.
 
-    The launchers run with a `kernel` that notes what it is asked for and launches nothing.
+    The launchers run with a `kernel` that notes what it is asked for and launches nothing. Not `fft`'s: it has no
+    kernel of its own, and would make hundreds of cuFFT's plans, at some 20 ms each.
     """
     wanted: dict[tuple[Any, ...], None] = {}
 
@@ -103,7 +104,7 @@ def compile_for(shapes: Iterable[ConvGeometry], names: list[str], dtype: type) -
             for direction, arrays in (("y", (x, w, None)), ("dx", (gy, w)), ("dw", (gy, x))):
                 for name in names:
                     asked = g._replace(algorithm=name)
-                    if not conv.refusal(name, direction, asked, np.dtype(dtype)):
+                    if name != "fft" and not conv.refusal(name, direction, asked, np.dtype(dtype)):
                         getattr(conv.ALGORITHMS[name], direction)(*arrays, asked)
     forget()                               # launches are kept, and these were none
     compilers().map(compile_one, wanted, chunksize=1)
