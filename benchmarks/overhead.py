@@ -28,7 +28,7 @@ from train_step import positive  # noqa: E402
 
 from minidl import Tensor, no_grad, ops  # noqa: E402
 from minidl.ops import cpu  # noqa: E402
-from minidl.ops.geometry import conv_geometry, pool_geometry  # noqa: E402
+from minidl.ops.common.geometry import conv_geometry, pool_geometry  # noqa: E402
 
 CHAIN = 20_000
 HEAVY = ("cupy", "matplotlib", "h5py", "tqdm")                 # what `import minidl` should leave alone

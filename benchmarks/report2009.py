@@ -129,7 +129,7 @@ def taken(step: str, of: Batch) -> tuple[Any, ...]:
 
 def geometries(n: int, m: int) -> tuple[Any, Any]:
     """Of the convolution and of the averages."""
-    from minidl.ops.geometry import conv_geometry, pool_geometry
+    from minidl.ops.common.geometry import conv_geometry, pool_geometry
 
     return (conv_geometry((n, 3, 32, 32), (m, 3, 8, 8), None, 1, ((4, 3), (4, 3)), "auto"),
             pool_geometry("avg_pool2d", (n, m, 32, 32), 4, None, 0))

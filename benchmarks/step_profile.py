@@ -48,7 +48,7 @@ def kind(name: str) -> str:
 
 def flop_of(name: str, arguments: Iterable[Any], shapes: Sequence[Shape], made: Sequence[Shape]) -> int:
     """The FLOP of a primitive. shapes: of the arrays that it is given, in order; made: of those that it makes."""
-    from minidl.ops.geometry import ConvGeometry
+    from minidl.ops.common.geometry import ConvGeometry
 
     for g in arguments:
         if isinstance(g, ConvGeometry):
@@ -60,8 +60,8 @@ def flop_of(name: str, arguments: Iterable[Any], shapes: Sequence[Shape], made: 
 
 def flop(call: Any) -> int:
     """Of a call of a program, a region's too; none where it only looks at its argument in another shape."""
-    from minidl.ops.primitives import known
-    from minidl.ops.region import Region, Value
+    from minidl.ops.common.primitives import known
+    from minidl.ops.common.region import Region, Value
 
     region = next(iter(call.arguments), None)
     if isinstance(region, Region):

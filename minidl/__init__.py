@@ -40,7 +40,7 @@ from .frontend.own import activation, kernel, primitive
 from .frontend.own_conv import register_conv
 from .gradcheck import gradcheck
 from .mode import no_grad
-from .ops._op import op
+from .ops.common.op import op
 from .rng import manual_seed
 from .tensor import Tensor
 from .version import __version__

@@ -14,8 +14,8 @@ import numpy as np
 
 from . import device as devices
 from .ops import cpu
-from .ops.geometry import ConvGeometry, conv_geometry
-from .ops.own_conv import OWN, OwnConv
+from .ops.common.geometry import ConvGeometry, conv_geometry
+from .ops.common.own_conv import OWN, OwnConv
 
 DIRECTIONS = ("y", "dx", "dw")
 FEW_MULTIPLICATIONS, MULTIPLICATIONS = 2e4, 3e8    # of a random shape at most: for the emulator, and for a GPU

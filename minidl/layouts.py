@@ -16,8 +16,8 @@ from __future__ import annotations
 from typing import Any
 
 from . import device
-from .ops import layouts as orders
-from .ops.geometry import Padding, Pair, conv_geometry
+from .ops.common import layouts as orders
+from .ops.common.geometry import Padding, Pair, conv_geometry
 
 __all__ = ["LAYOUTS", "conv2d", "turned"]
 

@@ -18,8 +18,8 @@ import numpy as np
 from .device import is_array, to_device, to_numpy
 from .mode import Listener, mode, no_grad
 from .ops.activation import one_axis
-from .ops.geometry import Padding, Pair, edges, pair
-from .ops.primitives import Index
+from .ops.common.geometry import Padding, Pair, edges, pair
+from .ops.common.primitives import Index
 from .tensor import Tensor
 from .version import __version__
 from .weights.files import write_whole

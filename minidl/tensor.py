@@ -28,7 +28,7 @@ else:
 
 Backward = Callable[[Any, tuple[bool, ...]], tuple[Any, ...]]
 
-backend_of: Callable[[Any], Any] = type    # Tensors -> their primitives: ops/_backend, which knows them, sets this
+backend_of: Callable[[Any], Any] = type    # Tensors -> their primitives: ops/common/backend.py sets this
 
 
 class Node:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from minidl.check_conv import DIRECTIONS, check_conv
-from minidl.ops.own_conv import OWN
+from minidl.ops.common.own_conv import OWN
 
 from .common import Parser, complain, plugin, run, say
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..emulator.watch import Kernel, Parameter
-from ..ops.layouts import IMAGES
+from ..ops.common.layouts import IMAGES
 from .common import Parser, complain, run, say
 
 OPTIONS = {"stride": 1, "padding": 0, "window": 2}           # of launches of minidl's own kernels

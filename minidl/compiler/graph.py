@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
 from ..device import Array
-from ..ops.primitives import known
+from ..ops.common.primitives import known
 from ..tensor import mark_changed, wrap
 from .program import Dynamic, Program, Slot, leaves, replace
 from .replay import ByCalls, arrays_of

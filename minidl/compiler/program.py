@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..device import Array
-from ..ops.primitives import Primitive, known
+from ..ops.common.primitives import Primitive, known
 from ..tensor import Tensor
 from .facts import Facts
 

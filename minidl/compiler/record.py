@@ -21,7 +21,7 @@ import numpy as np
 
 from ..device import Array, is_array
 from ..mode import Listener, Watched, clock, mode
-from ..ops.primitives import known
+from ..ops.common.primitives import known
 from ..tensor import Tensor, wrap
 from .facts import Facts
 from .names import Names, claim, is_users

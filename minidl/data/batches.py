@@ -9,7 +9,7 @@ import numpy as np
 
 from ..device import to_device
 from ..mode import mode
-from ..ops._backend import backend_of
+from ..ops.common.backend import backend_of
 from ..tensor import Tensor, wrap
 from .images import Stored
 from .loader import DataLoader

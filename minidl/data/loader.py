@@ -13,7 +13,7 @@ import numpy as np
 from .. import rng
 from ..device import Array, DType, resolve, to_device, to_numpy
 from ..mode import Watched
-from ..ops._backend import primitives_of
+from ..ops.common.backend import primitives_of
 from .datasets import Dataset
 from .images import Augment, Stored
 from .sources import arrays_of, collated, item_of, leaves, mapped

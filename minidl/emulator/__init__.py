@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from ..ops.sources import parameters
+from ..ops.common.sources import parameters
 
 HERE = Path(__file__).parent
 COMPILER = shutil.which("g++") or shutil.which("c++") if sys.platform == "linux" else None

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from ..ops.geometry import ConvGeometry
-from ..ops.own_conv import Launch, OwnConv
-from ..ops.sources import real, struct
+from ..ops.common.geometry import ConvGeometry
+from ..ops.common.own_conv import Launch, OwnConv
+from ..ops.common.sources import real, struct
 from .watch import Kernel
 
 

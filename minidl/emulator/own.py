@@ -42,11 +42,11 @@ except ImportError:                        # the launchers import it, but what t
 
 from .. import device, ops
 from ..ops import cuda
-from ..ops._backend import BACKENDS
+from ..ops.common.backend import BACKENDS
+from ..ops.common.geometry import conv_geometry
+from ..ops.common.layouts import FILTERS, IMAGES, known
 from ..ops.cuda import launch
 from ..ops.cuda.conv import ALGORITHMS, layouts, refusal
-from ..ops.geometry import conv_geometry
-from ..ops.layouts import FILTERS, IMAGES, known
 from ..tensor import Tensor, wrap
 
 # What the GPU has and a CPU has not, of an H200.

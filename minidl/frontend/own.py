@@ -19,10 +19,10 @@ import numpy as np
 from ..compiler.passes import fusion, regions
 from ..device import Array, DType
 from ..ops import cpu
-from ..ops._op import op
+from ..ops.common.op import op
+from ..ops.common.primitives import ACTIVATIONS, OWN, PRIMITIVES, Activation, Primitive
 from ..ops.cpu import activation as cpu_activation
 from ..ops.cpu.parallel import elementwise
-from ..ops.primitives import ACTIVATIONS, OWN, PRIMITIVES, Activation, Primitive
 from ..tensor import Tensor
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ..ops.common.own_conv import OWN, TAKEN, TAKES, Launcher, OwnConv, Refuses
+from ..ops.common.sources import pasted
 from ..ops.cpu import conv as on_the_cpu
-from ..ops.own_conv import OWN, TAKEN, TAKES, Launcher, OwnConv, Refuses
-from ..ops.sources import pasted
 
 
 def register_conv(name: str, source: str | Path, *, y: Launcher | None = None, dx: Launcher | None = None,

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 
 from .. import init, ops
-from ..ops.geometry import Padding, Pair, edges, pair
+from ..ops.common.geometry import Padding, Pair, edges, pair
 from ..tensor import Tensor
 from .module import Module, require_module
 

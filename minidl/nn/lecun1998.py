@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from .. import ops
-from ..ops.geometry import Padding, Pair, pair
+from ..ops.common.geometry import Padding, Pair, pair
 from ..tensor import Tensor
 from .layers import Conv2d, _parameter, _positive
 from .module import Module

@@ -5,7 +5,7 @@ from __future__ import annotations
 from .. import rng
 from ..mode import mode
 from ..tensor import Tensor
-from ._op import op
+from .common.op import op
 
 __all__ = ["dropout", "log_softmax", "relu", "sigmoid", "softmax", "tanh"]
 

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..tensor import Tensor
-from ._op import also, op
 from .activation import one_axis
 from .basic import Axis, _axes
+from .common.op import also, op
 from .shapes import concatenate, getitem, reshape
 
 __all__ = [

@@ -7,9 +7,9 @@ import math
 import numpy as np
 
 from ..tensor import Tensor
-from ._op import op
 from .activation import one_axis
-from .geometry import cached
+from .common.geometry import cached
+from .common.op import op
 
 __all__ = [
     "add", "argmax", "div", "eq", "exp", "ge", "gt", "le", "log", "lt", "matmul", "max", "mean", "mul", "ne",

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ..tensor import Tensor
-from ._op import op
-from .geometry import Padding, Pair, conv_geometry
-from .grouped import grouped
+from .common.geometry import Padding, Pair, conv_geometry
+from .common.grouped import grouped
+from .common.op import op
 
 __all__ = ["conv2d"]
 

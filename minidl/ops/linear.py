@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..tensor import Tensor
-from ._op import op
+from .common.op import op
 
 __all__ = ["linear"]
 

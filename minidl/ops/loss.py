@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from ..tensor import Tensor
-from ._backend import backend_of
-from ._op import op
+from .common.backend import backend_of
+from .common.op import op
 
 __all__ = ["cross_entropy", "mse_loss"]
 

@@ -18,9 +18,9 @@ import numpy as np
 from ..mode import mode, note_change
 from ..tensor import Tensor
 from . import arrange, basic, select, statistics
-from ._op import also
 from .activation import log_softmax, relu, sigmoid, softmax
 from .basic import Axis, Number
+from .common.op import also
 from .operators import METHODS, UFUNCS, _matmul, _reduction, _sizes, attach, setitem
 from .shapes import getitem, reshape, transpose
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from ..tensor import Tensor
-from ._op import also
+from .common.op import also
 from .pool import avg_pool2d
 from .shapes import reshape
 

@@ -9,8 +9,6 @@ import numpy as np
 
 from ..mode import mode
 from ..tensor import Tensor, mark_changed
-from ._backend import backend_of
-from ._op import _check_same, _number, renamed
 from .activation import tanh
 from .basic import (
     Number,
@@ -36,7 +34,9 @@ from .basic import (
     sub,
     sum,
 )
-from .primitives import Index
+from .common.backend import backend_of
+from .common.op import _check_same, _number, renamed
+from .common.primitives import Index
 from .shapes import flatten, getitem, plain_index, reshape, transpose
 
 

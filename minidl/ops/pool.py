@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ..tensor import Tensor
-from ._op import op
-from .geometry import Padding, Pair, pool_geometry
+from .common.geometry import Padding, Pair, pool_geometry
+from .common.op import op
 
 __all__ = ["avg_pool2d", "max_pool2d"]
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ..tensor import Tensor
-from ._op import op
 from .basic import Number, _broadcast, _shape
+from .common.op import op
 
 __all__ = ["abs", "clip", "maximum", "minimum", "where"]
 

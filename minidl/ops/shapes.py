@@ -9,9 +9,9 @@ import numpy as np
 
 from ..mode import mode
 from ..tensor import Tensor
-from ._op import also, op
 from .activation import one_axis
-from .primitives import Index
+from .common.op import also, op
+from .common.primitives import Index
 
 __all__ = ["concatenate", "flatten", "getitem", "reshape", "transpose"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 from ..tensor import Tensor
-from ._op import op
 from .activation import one_axis
 from .basic import Axis, _axes
+from .common.op import op
 
 __all__ = ["argmin", "cumsum", "min", "norm", "std", "var"]
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..device import to_device
 from ..mode import Watched, mode, note_change
-from ..ops._backend import backend_of
+from ..ops.common.backend import backend_of
 from ..tensor import Tensor, mark_changed
 from .state import load_state, state_of
 

@@ -10,7 +10,7 @@ import numpy as np
 from .. import ops
 from ..device import to_device
 from ..mode import mode, no_grad
-from ..ops._backend import backend_of
+from ..ops.common.backend import backend_of
 from ..tensor import Tensor
 
 Metrics = dict[str, Any]

@@ -17,7 +17,7 @@ import pytest
 from minidl import device
 from minidl.check_conv import DIRECTIONS, Problem, drawn, product_bound, used
 from minidl.ops import ACTIVATIONS, cpu
-from minidl.ops.geometry import ConvGeometry, conv_geometry, pool_geometry
+from minidl.ops.common.geometry import ConvGeometry, conv_geometry, pool_geometry
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
 

@@ -22,7 +22,7 @@ from checks import convolutions, layouts, primitives, regions
 from checks.fused import STEPS, normal
 from minidl import Tensor, device, ops, optim, zoo
 from minidl.ops import ACTIVATIONS
-from minidl.ops.geometry import conv_geometry
+from minidl.ops.common.geometry import conv_geometry
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
 

@@ -10,7 +10,7 @@ import pytest
 
 from minidl.check_conv import FEW_MULTIPLICATIONS, Problem, drawn, random_shapes, used
 from minidl.layouts import turned
-from minidl.ops.geometry import ConvGeometry, conv_geometry
+from minidl.ops.common.geometry import ConvGeometry, conv_geometry
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
 

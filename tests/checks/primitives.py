@@ -16,7 +16,7 @@ from cases import Case, some_gy
 from checks.fused import normal
 from minidl import device
 from minidl.check_conv import product_bound
-from minidl.ops.geometry import conv_geometry, pool_geometry
+from minidl.ops.common.geometry import conv_geometry, pool_geometry
 from minidl.tensor import wrap
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")

@@ -15,7 +15,7 @@ from minidl.compiler.passes.regions import join_regions
 from minidl.compiler.program import Program
 from minidl.compiler.record import record
 from minidl.ops import cpu
-from minidl.ops.region import by_steps
+from minidl.ops.common.region import by_steps
 from minidl.zoo.recipe import LAYERS
 
 

@@ -13,7 +13,7 @@ from minidl import cli
 from minidl.cli.emulate import filled, sizes, value
 from minidl.emulator import COMPILER, watcher
 from minidl.emulator.watch import Kernel, Parameter
-from minidl.ops.sources import struct
+from minidl.ops.common.sources import struct
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
 

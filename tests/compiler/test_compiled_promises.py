@@ -31,7 +31,7 @@ from twins import CompileError, Refused, Verdict, World, compare, notes_of
 import minidl
 from minidl import Tensor, data, init, nn, no_grad, ops, optim
 from minidl.compiler import facts
-from minidl.ops._op import OPS, op
+from minidl.ops.common.op import OPS, op
 from minidl.training import RunningMetrics, fit
 
 
@@ -2402,7 +2402,7 @@ def a_buffer_filled_by_numpy(w: World) -> None:
 
 @scenario
 def a_primitive_called_by_hand(w: World) -> None:
-    from minidl.ops._backend import primitives_of
+    from minidl.ops.common.backend import primitives_of
     from minidl.tensor import wrap
     call = w.compile(lambda x: wrap(primitives_of(x.data).exp(x.data)) * 2)
     for i in range(CALLS):

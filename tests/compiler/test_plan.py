@@ -22,7 +22,7 @@ from minidl.compiler.plan import ALIGNMENT, Plan, _peak, can_be_captured, plan
 from minidl.compiler.program import Dynamic, Program, Slot, leaves, replace
 from minidl.compiler.replay import ByCalls
 from minidl.ops import cpu
-from minidl.ops.primitives import PRIMITIVES
+from minidl.ops.common.primitives import PRIMITIVES
 from minidl.training import RunningMetrics
 
 SIZE = ALIGNMENT                           # of the values of a Maker

@@ -36,8 +36,8 @@ from minidl.compiler.program import Dynamic, Program, Slot
 from minidl.compiler.record import CompileError
 from minidl.compiler.replay import ByCalls
 from minidl.mode import mode
-from minidl.ops._op import OPS, op
-from minidl.ops.primitives import PRIMITIVES
+from minidl.ops.common.op import OPS, op
+from minidl.ops.common.primitives import PRIMITIVES
 from minidl.tensor import wrap
 
 

@@ -19,8 +19,8 @@ from minidl.compiler.program import Program
 from minidl.compiler.record import record
 from minidl.compiler.replay import ByCalls
 from minidl.ops import cpu
-from minidl.ops.primitives import PRIMITIVES
-from minidl.ops.region import Region, by_steps
+from minidl.ops.common.primitives import PRIMITIVES
+from minidl.ops.common.region import Region, by_steps
 
 SHARED = 232448                            # bytes of shared memory that a block of an H200 may have
 

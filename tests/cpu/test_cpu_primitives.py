@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from minidl.ops import cpu as k
-from minidl.ops import shared
+from minidl.ops.common import shared
+from minidl.ops.common.geometry import conv_geometry, pool_geometry
 from minidl.ops.cpu import conv, parallel
-from minidl.ops.geometry import conv_geometry, pool_geometry
 
 Array = np.ndarray
 linear_module = sys.modules["minidl.ops.cpu.linear"]           # its name in the package is the function's

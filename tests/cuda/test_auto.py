@@ -14,8 +14,8 @@ import pytest
 
 pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
 
+from minidl.ops.common.geometry import conv_geometry
 from minidl.ops.cuda.conv import auto
-from minidl.ops.geometry import conv_geometry
 
 G = conv_geometry((2, 3, 9, 9), (4, 3, 3, 3), None, 1, 0, "auto")
 DTYPE = np.dtype(np.float32)

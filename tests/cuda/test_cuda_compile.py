@@ -21,9 +21,9 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: nothing com
 from checks.sources import FILES, compiled, kernels, spilled
 
 from minidl.ops import cpu, cuda
+from minidl.ops.common.geometry import ConvGeometry, PoolGeometry, conv_geometry
+from minidl.ops.common.primitives import PRIMITIVES
 from minidl.ops.cuda import conv, launch
-from minidl.ops.geometry import ConvGeometry, PoolGeometry, conv_geometry
-from minidl.ops.primitives import PRIMITIVES
 
 ARCHITECTURES = (75, 80, 86, 89, 90, 100, 120)
 SPILLS = {                                 # (file, architecture) -> bytes that a kernel may spill; else none
@@ -131,7 +131,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of small sources in the place of ops/cuda."""
     for file, text in BROKEN.items():
         (tmp_path / file).write_text(text)
-    monkeypatch.setattr("minidl.ops.sources.FOLDER", tmp_path)
+    monkeypatch.setattr("minidl.ops.common.sources.FOLDER", tmp_path)
     return tmp_path
 
 

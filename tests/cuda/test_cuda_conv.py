@@ -33,7 +33,7 @@ from minidl.check_conv import (
     solved,
 )
 from minidl.ops import ACTIVATIONS, cpu
-from minidl.ops.geometry import ConvGeometry, conv_geometry, pool_geometry
+from minidl.ops.common.geometry import ConvGeometry, conv_geometry, pool_geometry
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
 

@@ -18,7 +18,7 @@ import minidl
 from minidl import Tensor, device, gradcheck, nn, ops, optim, zoo
 from minidl.cli import train as cli
 from minidl.ops import ACTIVATIONS
-from minidl.ops.geometry import PoolGeometry, conv_geometry, pool_geometry
+from minidl.ops.common.geometry import PoolGeometry, conv_geometry, pool_geometry
 from minidl.tensor import wrap
 from minidl.training import train_step
 
@@ -431,7 +431,7 @@ def probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     (tmp_path / "include").mkdir()
     (tmp_path / "include/common.cuh").write_text((launch.FOLDER / "include/common.cuh").read_text(encoding="utf-8"))
     (tmp_path / "probe.cu").write_text('#include "include/common.cuh"\n' + PROBE)
-    monkeypatch.setattr("minidl.ops.sources.FOLDER", tmp_path)
+    monkeypatch.setattr("minidl.ops.common.sources.FOLDER", tmp_path)
     return launch.kernel("probe.cu", "probe", launch.real(np.dtype(np.float64)))
 
 

@@ -24,7 +24,7 @@ from emulator import COMPILER, Emulator, cupy
 import minidl
 from minidl import zoo
 from minidl.ops import cuda
-from minidl.ops.geometry import conv_geometry
+from minidl.ops.common.geometry import conv_geometry
 from minidl.tensor import wrap
 
 if COMPILER is None:

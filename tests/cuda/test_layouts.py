@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from minidl import device, layouts
-from minidl.ops import layouts as orders
-from minidl.ops.geometry import conv_geometry
+from minidl.ops.common import layouts as orders
+from minidl.ops.common.geometry import conv_geometry
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
 

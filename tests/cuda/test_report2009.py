@@ -17,9 +17,9 @@ from checks.convolutions import loads_left_out, variants_of_krizhevskys  # noqa:
 from minidl.check_conv import drawn, random_shapes  # noqa: E402
 from minidl.emulator import COMPILER  # noqa: E402
 from minidl.emulator.counts import Counts  # noqa: E402
+from minidl.ops.common.geometry import conv_geometry  # noqa: E402
 from minidl.ops.cuda.conv.papers import krizhevsky  # noqa: E402
 from minidl.ops.cuda.conv.papers.krizhevsky_variants import ABLATIONS, VARIANTS  # noqa: E402
-from minidl.ops.geometry import conv_geometry  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("fp32")
 

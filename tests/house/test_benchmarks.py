@@ -21,7 +21,7 @@ import pytest
 
 import minidl
 from minidl import data, device, nn, ops, optim, zoo
-from minidl.ops.own_conv import TAKEN
+from minidl.ops.common.own_conv import TAKEN
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
@@ -698,8 +698,8 @@ def test_an_algorithm_of_ones_own_gets_its_row(monkeypatch: pytest.MonkeyPatch,
                                                capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
     from minidl.ops import cpu
+    from minidl.ops.common.own_conv import OWN
     from minidl.ops.cuda.conv import ALGORITHMS
-    from minidl.ops.own_conv import OWN
 
     Path("my_conv.py").write_text("import minidl\nminidl.register_conv('mine', 'extern \"C\" __global__ void k() {}', "
                                   "y=lambda launch, x, w, b, y, g: None)\n")

@@ -17,7 +17,7 @@ from cases import CASES
 
 from minidl import ops
 from minidl.ops import cpu
-from minidl.ops.primitives import PRIMITIVES
+from minidl.ops.common.primitives import PRIMITIVES
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = {path.relative_to(ROOT).with_suffix("").as_posix(): ast.parse(path.read_text(encoding="utf-8"))
@@ -69,9 +69,10 @@ TOOLS = ("numpy", "minidl/mode", "minidl/tensor", "minidl/device", "minidl/rng",
 NAMES = ("basic", "shapes", "operators", "conv", "pool", "linear", "activation", "norm", "loss", "arrange", "select",
          "statistics", "methods")
 FAMILIES = tuple(f"minidl/ops/{name}" for name in NAMES)
+COMMON = "minidl/ops/common"
 # what all backends stand on
-FACTS = ("numpy", *(f"minidl/ops/{name}" for name in ("primitives", "shared", "choice", "geometry", "layouts",
-                                                         "own_conv", "region", "fft")))
+FACTS = ("numpy", *(f"{COMMON}/{name}" for name in ("primitives", "shared", "choice", "geometry", "layouts",
+                                                    "own_conv", "region", "fft")))
 
 CONV = "minidl/ops/cuda/conv"
 LAUNCHERS = (*FACTS, "cupy", "minidl/device", "minidl/ops/cuda/launch")
@@ -86,32 +87,33 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
     ("minidl/rng", ("numpy",)),
     ("minidl/device", ("numpy", "cupy")),
     ("minidl/tensor", ("numpy", "minidl/mode", "minidl/device")),
-    ("minidl/ops/geometry", ()),
-    ("minidl/ops/grouped", ("minidl/tensor", "minidl/ops/geometry")),
-    ("minidl/ops/layouts", ()),
-    ("minidl/ops/own_conv", ("numpy", "minidl/ops/geometry")),
-    ("minidl/ops/region", ()),
-    ("minidl/ops/sources", ("numpy",)),
-    ("minidl/ops/primitives", ("numpy",)),
-    ("minidl/ops/shared", ("numpy", "minidl/ops/primitives")),
-    ("minidl/ops/choice", ("numpy", "minidl/ops/primitives")),
-    ("minidl/ops/fft", ("minidl/ops/primitives", "minidl/ops/geometry")),
+    (f"{COMMON}/__init__", ()),
+    (f"{COMMON}/geometry", ()),
+    (f"{COMMON}/grouped", ("minidl/tensor", f"{COMMON}/geometry")),
+    (f"{COMMON}/layouts", ()),
+    (f"{COMMON}/own_conv", ("numpy", f"{COMMON}/geometry")),
+    (f"{COMMON}/region", ()),
+    (f"{COMMON}/sources", ("numpy",)),
+    (f"{COMMON}/primitives", ("numpy",)),
+    (f"{COMMON}/shared", ("numpy", f"{COMMON}/primitives")),
+    (f"{COMMON}/choice", ("numpy", f"{COMMON}/primitives")),
+    (f"{COMMON}/fft", (f"{COMMON}/primitives", f"{COMMON}/geometry")),
     ("minidl/ops/cpu", (*FACTS, "minidl/ops/cpu")),
-    ("minidl/ops/cuda/launch", ("numpy", "cupy", "minidl/device", "minidl/ops/sources", "minidl/ops/cuda/launch")),
+    ("minidl/ops/cuda/launch", ("numpy", "cupy", "minidl/device", f"{COMMON}/sources", "minidl/ops/cuda/launch")),
     (f"{CONV}/product/fft", (*SHELVES, "cupyx")),
     *((f"{CONV}/{shelf}", (*SHELVES, f"{CONV}/{shelf}")) for shelf in ("papers", "product", "resident")),
     *((f"{CONV}/{common}", (*LAUNCHERS, "minidl/cache", "minidl/version", "minidl/ops/cuda/reduce"))
       for common in ("auto", "bias", "cost")),
     ("minidl/ops/cuda", (*FACTS, "cupy", "minidl/device", "minidl/version", "minidl/ops/cuda")),
-    ("minidl/ops/_backend", ("numpy", "minidl/mode", "minidl/device", "minidl/tensor", "minidl/ops/cpu",
-                             "minidl/ops/cuda")),
-    ("minidl/ops/_op", ("numpy", "minidl/mode", "minidl/tensor", "minidl/ops/_backend")),
-    *((family, ("numpy", "minidl/mode", "minidl/tensor", "minidl/rng", "minidl/ops/_op", "minidl/ops/_backend",
-                "minidl/ops/geometry", "minidl/ops/grouped", "minidl/ops/primitives", *FAMILIES))
+    (f"{COMMON}/backend", ("numpy", "minidl/mode", "minidl/device", "minidl/tensor", "minidl/ops/cpu",
+                           "minidl/ops/cuda")),
+    (f"{COMMON}/op", ("numpy", "minidl/mode", "minidl/tensor", f"{COMMON}/backend")),
+    *((family, ("numpy", "minidl/mode", "minidl/tensor", "minidl/rng", f"{COMMON}/op", f"{COMMON}/backend",
+                f"{COMMON}/geometry", f"{COMMON}/grouped", f"{COMMON}/primitives", *FAMILIES))
       for family in FAMILIES),
-    ("minidl/ops/__init__", ("minidl/ops/_op", "minidl/ops/_backend", "minidl/ops/primitives", *FAMILIES)),
-    ("minidl/compiler", ("numpy", "cupy", "minidl/mode", "minidl/device", "minidl/tensor", "minidl/ops/primitives",
-                         "minidl/ops/region", "minidl/compiler")),
+    ("minidl/ops/__init__", (f"{COMMON}/op", f"{COMMON}/backend", f"{COMMON}/primitives", *FAMILIES)),
+    ("minidl/compiler", ("numpy", "cupy", "minidl/mode", "minidl/device", "minidl/tensor", f"{COMMON}/primitives",
+                         f"{COMMON}/region", "minidl/compiler")),
     ("minidl/nn", ("minidl/init", "minidl/nn", *TOOLS)),
     ("minidl/init", TOOLS),
     ("minidl/frontend/__init__", ()),
@@ -134,8 +136,8 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
     ("minidl/plot", ("numpy", "matplotlib", "tensorboardX", "minidl")),
     # minidl's own kernels are launched by their launchers
     ("minidl/emulator/own", ("numpy", "cupy", "minidl/device", "minidl/tensor", "minidl/ops", "minidl/emulator")),
-    ("minidl/emulator", ("numpy", "minidl/emulator", "minidl/ops/sources", "minidl/ops/own_conv",
-                         "minidl/ops/geometry")),
+    ("minidl/emulator", ("numpy", "minidl/emulator", f"{COMMON}/sources", f"{COMMON}/own_conv",
+                         f"{COMMON}/geometry")),
     ("minidl/training", ("numpy", "tqdm", "minidl")),
     ("minidl/cli", ("numpy", "cupy", "PIL", "minidl")),
     ("minidl/__main__", ("minidl/cli",)),
@@ -190,13 +192,13 @@ def test_imports_keep_to_the_rooms(module: str) -> None:
     ("minidl/tensor", "from . import device, nn", ["minidl/nn/__init__"]),
     ("minidl/ops/conv", "from .cpu import pool", ["minidl/ops/cpu/pool"]),
     ("minidl/ops/conv", "from . import cpu", ["minidl/ops/cpu/__init__"]),
-    ("minidl/ops/geometry", "import numpy as np", ["numpy"]),
+    ("minidl/ops/common/geometry", "import numpy as np", ["numpy"]),
     ("minidl/ops/cuda/conv/resident/wgmma", "from ..product import implicit_gemm",
      ["minidl/ops/cuda/conv/product/implicit_gemm"]),
     ("minidl/ops/cuda/conv/product/implicit_gemm", "from ..cost import round_up", []),
     ("minidl/ops/cuda/conv/cost", "from .resident import planned", ["minidl/ops/cuda/conv/resident/planned"]),
     ("minidl/device", "def f():\n    import torch", ["torch"]),
-    ("zoo/mlp", "from minidl.ops._op import op", ["minidl/ops/_op"]),
+    ("zoo/mlp", "from minidl.ops.common.op import op", ["minidl/ops/common/op"]),
     ("zoo/mlp", "from minidl import nn", []),
     ("minidl/weights/files", "from ..version import __version__", []),
 ])
@@ -270,7 +272,7 @@ def touched(body: ast.FunctionDef) -> list[str]:
 
 
 OP_BODIES = {f"{module}:{body.name}": body for module, tree in SOURCES.items() for body in op_bodies(tree)}
-SHARED_BODIES = {body.name: body for module, tree in SOURCES.items() if within(module, "minidl/ops/grouped")
+SHARED_BODIES = {body.name: body for module, tree in SOURCES.items() if within(module, "minidl/ops/common/grouped")
                  for body in ast.walk(tree) if isinstance(body, ast.FunctionDef) and body.args.args[0].arg == "k"}
 OP_BODIES |= SHARED_BODIES                 # parts of bodies, which are handed k and the arrays
 
@@ -296,7 +298,7 @@ def test_a_touched_array_is_found(line: str) -> None:
 
 
 # ---------------------------------------------------------------- documentation and words
-BACKENDS = ("shared", "choice", "cpu", "cuda")                                   # their ops document them
+BACKENDS = ("common/shared", "common/choice", "cpu", "cuda")                     # their ops document them
 
 
 def undocumented() -> Iterator[str]:

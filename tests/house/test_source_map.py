@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from minidl.ops.geometry import conv_geometry
+from minidl.ops.common.geometry import conv_geometry
 
 ROOT = next(folder for folder in Path(__file__).resolve().parents if (folder / "setup.cfg").exists())
 PAGE = ROOT / "docs" / "sources.md"

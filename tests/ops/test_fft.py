@@ -14,9 +14,9 @@ import pytest
 import minidl
 from minidl import Tensor, device, ops
 from minidl.check_conv import ALWAYS, DIRECTIONS, Problem, drawn, random_shapes, used
-from minidl.ops import fft
+from minidl.ops.common import fft
+from minidl.ops.common.geometry import ConvGeometry, conv_geometry
 from minidl.ops.cpu import conv, parallel
-from minidl.ops.geometry import ConvGeometry, conv_geometry
 
 
 def geometry(x: Any, w: Any, stride: Any = 1, padding: Any = 0) -> ConvGeometry:

@@ -14,7 +14,7 @@ from cases import CASES, LAYOUTS
 from minidl import Tensor, gradcheck, ops
 from minidl.gradcheck import GradcheckError
 from minidl.mode import mode
-from minidl.ops._backend import primitives_of
+from minidl.ops.common.backend import primitives_of
 from minidl.tensor import Node, wrap
 
 DIFFERENTIABLE = [name for name, cases in CASES.items() if cases[0].differentiable]

@@ -16,8 +16,8 @@ import pytest
 import minidl
 from minidl import Tensor, device, ops, optim
 from minidl.mode import no_grad
-from minidl.ops import own_conv, sources
-from minidl.ops._backend import primitives_of
+from minidl.ops.common import own_conv, sources
+from minidl.ops.common.backend import primitives_of
 from minidl.ops.cpu import parallel
 
 FOLDER = Path(minidl.__file__).parent

@@ -14,7 +14,7 @@ import pytest
 
 import minidl
 from minidl import Tensor
-from minidl.ops.primitives import ACTIVATIONS, PRIMITIVES
+from minidl.ops.common.primitives import ACTIVATIONS, PRIMITIVES
 
 ROOT = next(folder for folder in Path(__file__).resolve().parents if (folder / "setup.cfg").exists())
 PAGE = (ROOT / "docs" / "own-op.md").read_text(encoding="utf-8")

@@ -20,8 +20,8 @@ import minidl
 from minidl import Tensor, cli, nn, ops
 from minidl.cli import train
 from minidl.emulator import COMPILER
+from minidl.ops.common.own_conv import OWN, TAKEN
 from minidl.ops.cpu import conv as on_the_cpu
-from minidl.ops.own_conv import OWN, TAKEN
 
 ROOT = next(folder for folder in Path(__file__).resolve().parents if (folder / "setup.cfg").exists())
 PAGE = (ROOT / "docs" / "your-own-kernel.md").read_text(encoding="utf-8")
@@ -89,7 +89,7 @@ def test_the_pages_kernels_compile_for_gpus(architecture: int) -> None:
     pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
     from checks.sources import compiled, spilled
 
-    from minidl.ops.sources import pasted
+    from minidl.ops.common.sources import pasted
 
     for real in ("float", "double"):
         constants = (("REAL", real), ("RUN", 4), ("BLOCK", 128))
@@ -237,8 +237,8 @@ def test_a_registered_formula_is_the_formula(gpu: Any) -> None:
     """In all directions, by the checks of minidl's own algorithms; also on arrays with gaps, and in float64."""
     from checks import convolutions
 
+    from minidl.ops.common.geometry import conv_geometry
     from minidl.ops.cuda import conv
-    from minidl.ops.geometry import conv_geometry
 
     direct()
     before = convolutions.DONE.copy()

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from minidl import Tensor, gradcheck, nn, no_grad, ops, optim
-from minidl.ops import _backend
+from minidl.ops.common import backend as _backend
 from minidl.tensor import Node, wrap
 
 

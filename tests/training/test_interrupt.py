@@ -33,7 +33,7 @@ from minidl import Tensor, nn, ops, optim
 from minidl.device import to_device
 from minidl.mode import mode
 from minidl.ops import cpu
-from minidl.ops._backend import primitives_of
+from minidl.ops.common.backend import primitives_of
 from minidl.ops.cpu import parallel
 
 INTERRUPTS = int(os.environ.get("MINIDL_INTERRUPTS", "200"))

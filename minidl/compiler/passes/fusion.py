@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from dataclasses import replace as with_
 from typing import Any
 
-from ...ops.primitives import ACTIVATIONS
+from ...ops.common.primitives import ACTIVATIONS
 from ..program import Call, Program, Slot, leaves
 
 

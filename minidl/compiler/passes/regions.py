@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import replace as with_
 from typing import Any
 
-from ...ops.primitives import PRIMITIVES
-from ...ops.region import Region, Step, Value
+from ...ops.common.primitives import PRIMITIVES
+from ...ops.common.region import Region, Step, Value
 from ..program import Call, Program, Slot, replace
 
 MAX_IMAGES = 512                           # images up to which the gradients of linear layers are part of it

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from .. import choice, shared
-from ..choice import *
-from ..primitives import PRIMITIVES
-from ..shared import *
+from ..common import choice, shared
+from ..common.choice import *
+from ..common.primitives import PRIMITIVES
+from ..common.shared import *
 from .activation import *
 from .conv import *
 from .data import *

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..primitives import ACTIVATIONS, Array, of_activations
+from ..common.primitives import ACTIVATIONS, Array, of_activations
 from .parallel import elementwise
 from .reduce import sum
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..primitives import Array, Augment
+from ..common.primitives import Array, Augment
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, DTypeLike

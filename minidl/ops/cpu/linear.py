@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from ..primitives import Array
+from ..common.primitives import Array
 from .activation import GRADIENTS, VALUES
 from .parallel import parallel_for
 from .reduce import sum

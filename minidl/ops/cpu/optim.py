@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..primitives import Array, Rate
+from ..common.primitives import Array, Rate
 
 __all__ = ["sgd"]
 

@@ -11,8 +11,8 @@ from functools import reduce
 
 import numpy as np
 
-from ..geometry import PoolGeometry
-from ..primitives import Array
+from ..common.geometry import PoolGeometry
+from ..common.primitives import Array
 from .activation import GRADIENTS
 from .parallel import empty, images_per_chunk, parallel_for, scratch
 

@@ -10,8 +10,8 @@ import math
 
 import numpy as np
 
-from ..primitives import Array, Flag
-from ..shared import _grown
+from ..common.primitives import Array, Flag
+from ..common.shared import _grown
 
 __all__ = ["mean", "sum", "sum_to"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from ..primitives import Array
-from ..region import Region, by_steps
+from ..common.primitives import Array
+from ..common.region import Region, by_steps
 
 __all__ = ["can_region_step", "region_step"]
 

@@ -4,9 +4,9 @@ Elementwise arithmetic, reductions, shapes and products of ops.shared are CuPy's
 `update_metrics` change an input.
 """
 
-from ..choice import *
-from ..primitives import OWN as _OWN
-from ..shared import *
+from ..common.choice import *
+from ..common.primitives import OWN as _OWN
+from ..common.shared import *
 from .activation import *
 from .conv import *
 from .conv.fused import *

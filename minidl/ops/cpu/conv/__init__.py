@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ...geometry import ConvGeometry, PoolGeometry
-from ...primitives import Array
+from ...common.geometry import ConvGeometry, PoolGeometry
+from ...common.primitives import Array
 from ..activation import VALUES
 from ..parallel import images_per_chunk, parallel_for
 from ..pool import avg_pool2d, avg_pool2d_grad_act

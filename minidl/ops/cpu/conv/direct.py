@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...geometry import ConvGeometry
-from ...primitives import Array
+from ...common.geometry import ConvGeometry
+from ...common.primitives import Array
 
 
 def pad(x: Array, g: ConvGeometry) -> Array:

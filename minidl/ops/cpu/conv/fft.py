@@ -1,4 +1,4 @@
-"""Convolution by numpy.fft: ops/fft.py on NumPy arrays, chunks of images on all cores."""
+"""Convolution by numpy.fft: ops/common/fft.py on NumPy arrays, chunks of images on all cores."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ... import fft
-from ...primitives import Array
+from ...common import fft
+from ...common.primitives import Array
 from ..parallel import empty, parallel_for
 
 FILTER_BYTES = 1 << 28

@@ -15,8 +15,8 @@ from functools import cache
 
 import numpy as np
 
-from ...geometry import ConvGeometry
-from ...primitives import Array
+from ...common.geometry import ConvGeometry
+from ...common.primitives import Array
 from ..linear import linear, linear_grad_w, linear_grad_x
 from ..parallel import empty, parallel_for, scratch
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ...geometry import ConvGeometry
-from ...primitives import Array
+from ...common.geometry import ConvGeometry
+from ...common.primitives import Array
 from ..parallel import on_one_blas_thread
 from .direct import crop, pad, padded_zeros, under
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...primitives import Array
+from ...common.primitives import Array
 from .. import launch
 
 __all__ = ["dropout", "dropout_grad_x"]

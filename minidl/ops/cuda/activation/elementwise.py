@@ -1,4 +1,4 @@
-"""Activations on CuPy arrays: two kernels for all of them, compiled with the C++ of their row in ops/primitives.py."""
+"""Activations on CuPy arrays: two kernels for all, compiled with the C++ of their rows in common/primitives.py."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ...primitives import ACTIVATIONS, Array, of_activations
+from ...common.primitives import ACTIVATIONS, Array, of_activations
 from .. import launch
 
 FILE = "activation/activation.cu"

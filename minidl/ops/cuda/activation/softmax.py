@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 
-from ...primitives import Array
+from ...common.primitives import Array
 from .. import launch
 
 __all__ = ["log_softmax", "log_softmax_grad_x", "softmax", "softmax_grad_x"]

@@ -13,9 +13,9 @@ from typing import NamedTuple
 import numpy as np
 
 from ....device import precision
-from ...geometry import ConvGeometry, PoolGeometry
-from ...own_conv import OWN, Refuses
-from ...primitives import Array
+from ...common.geometry import ConvGeometry, PoolGeometry
+from ...common.own_conv import OWN, Refuses
+from ...common.primitives import Array
 from . import own
 from .auto import Launcher, fastest
 from .bias import sum_maps

@@ -21,8 +21,8 @@ import numpy as np
 from ....cache import cache_folder
 from ....device import precision
 from ....version import __version__
-from ...geometry import ConvGeometry
-from ...primitives import Array
+from ...common.geometry import ConvGeometry
+from ...common.primitives import Array
 
 Launcher = Callable[..., Array]
 Key = tuple[str, ConvGeometry, np.dtype, str]          # direction, g, dtype, precision

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ...primitives import Array
+from ...common.primitives import Array
 from .. import launch
 from ..reduce import sum_first
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ...geometry import ConvGeometry, PoolGeometry
-from ...primitives import Array
+from ...common.geometry import ConvGeometry, PoolGeometry
+from ...common.primitives import Array
 from ..activation.elementwise import VALUES
 from ..pool import avg_pool2d, avg_pool2d_grad_act
 from ..pool.average import in_squares

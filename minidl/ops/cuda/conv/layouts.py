@@ -1,4 +1,4 @@
-"""The launchers of convolutions that take `layout`, by algorithm and direction; the layouts are in ops/layouts.py."""
+"""The launchers of convolutions that take `layout`, by algorithm and direction; see also common/layouts.py."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ... import layouts
-from ...geometry import ConvGeometry
-from ...primitives import Array
+from ...common import layouts
+from ...common.geometry import ConvGeometry
+from ...common.primitives import Array
 from .. import launch
 from .papers import direct, krizhevsky, tiled
 from .product import implicit_gemm

@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from ...geometry import ConvGeometry
-from ...own_conv import Launch, OwnConv, Refuses
-from ...primitives import Array
+from ...common.geometry import ConvGeometry
+from ...common.own_conv import Launch, OwnConv, Refuses
+from ...common.primitives import Array
 from .. import launch
 from .auto import Launcher
 

@@ -10,7 +10,7 @@ import cupy
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
-from ...primitives import Array, Augment
+from ...common.primitives import Array, Augment
 from .. import launch
 
 __all__ = ["advance", "gather", "next_batch", "next_rows"]

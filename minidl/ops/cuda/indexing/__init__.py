@@ -9,7 +9,7 @@ from typing import Any
 import cupy
 import numpy as np
 
-from ...primitives import Array
+from ...common.primitives import Array
 from .. import launch
 
 __all__ = ["getitem_grad_x"]

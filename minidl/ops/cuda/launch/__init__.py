@@ -1,4 +1,4 @@
-"""How kernels run: the text of a .cu file (ops/sources.py), the function compiled from it and its launch (kernels.py),
+"""How kernels run: the text of a .cu file (common/sources.py), the function compiled from it and its run (kernels.py),
 how work is shared among blocks and threads (grid.py), memory for results (memory.py), and facts about the device
 (device.py).
 
@@ -8,7 +8,7 @@ another dtype, on another device or with strides, or a number of the wrong kind,
 CuPy keeps what was compiled on disk; a file's own includes are pasted into it, because they are not in CuPy's key.
 """
 
-from ...sources import (
+from ...common.sources import (
     C_NAME,
     FOLDER,
     GENERATED,

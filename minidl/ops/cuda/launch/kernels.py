@@ -12,7 +12,7 @@ from typing import Any
 import cupy
 import numpy as np
 
-from ...sources import TYPES, Constant, options, parameters, source, struct
+from ...common.sources import TYPES, Constant, options, parameters, source, struct
 
 MAX_ELEMENTS = 2**31 - 1                   # of an array: kernels index with 32-bit integers
 

@@ -13,7 +13,7 @@ import cupy
 import numpy as np
 
 from ....device import precision
-from ...primitives import Array
+from ...common.primitives import Array
 from .. import launch
 from ..reduce import sum_first
 from .tile import BK, BN, MIN_SLABS_PER_SPLIT, MODES, TILES, rows_per_block

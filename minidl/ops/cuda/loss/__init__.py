@@ -6,7 +6,7 @@ import functools
 
 import numpy as np
 
-from ...primitives import Array
+from ...common.primitives import Array
 from .. import launch
 
 __all__ = ["check_labels", "cross_entropy", "cross_entropy_grad_x", "cross_entropy_with_grad", "update_metrics"]

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import cupy
 import numpy as np
 
-from ...primitives import Rate
+from ...common.primitives import Rate
 from .. import launch
 
 __all__ = ["sgd"]

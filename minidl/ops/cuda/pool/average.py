@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...geometry import PoolGeometry
-from ...primitives import ACTIVATIONS, Array
+from ...common.geometry import PoolGeometry
+from ...common.primitives import ACTIVATIONS, Array
 from .. import launch
 from .windows import spread
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ...geometry import PoolGeometry
-from ...primitives import ACTIVATIONS, Array
+from ...common.geometry import PoolGeometry
+from ...common.primitives import ACTIVATIONS, Array
 from .. import launch
 
 __all__ = ["max_pool2d", "max_pool2d_grad_x"]

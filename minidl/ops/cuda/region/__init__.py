@@ -9,8 +9,8 @@ from typing import NamedTuple
 import cupy
 import numpy as np
 
-from ...primitives import Array
-from ...region import Region, by_steps
+from ...common.primitives import Array
+from ...common.region import Region, by_steps
 from .. import launch
 from .emit import Emitted, emit
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from ...primitives import PRIMITIVES
-from ...region import Region, Value
+from ...common.primitives import PRIMITIVES
+from ...common.region import Region, Value
 from . import lines
 from .lines import Line, Refused, Source
 

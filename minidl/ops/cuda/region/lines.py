@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ...geometry import ConvGeometry
-from ...region import Region, Step, Value
+from ...common.geometry import ConvGeometry
+from ...common.region import Region, Step, Value
 
 MAPS = 2                                   # maps whose filters' gradients a thread sums up
 MAX_TAPS = 36                              # of a filter, which a thread keeps in registers

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from ..... import device
-from ....geometry import ConvGeometry
-from ....primitives import Array
+from ....common.geometry import ConvGeometry
+from ....common.primitives import Array
 from ... import launch
 from ...linear import gemm, linear, linear_grad_x
 from . import unroll

@@ -6,8 +6,8 @@ numbers from there. gemm.py is the same with register tiles; what lies between t
 
 from __future__ import annotations
 
-from ....geometry import ConvGeometry
-from ....primitives import Array
+from ....common.geometry import ConvGeometry
+from ....common.primitives import Array
 from . import unroll
 from .gemm import images
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from ..... import device
-from .... import layouts
-from ....geometry import ConvGeometry
-from ....primitives import Array
+from ....common import layouts
+from ....common.geometry import ConvGeometry
+from ....common.primitives import Array
 from ... import launch
 from ...reduce import sum_first
 

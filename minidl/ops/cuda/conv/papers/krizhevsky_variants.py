@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ....geometry import ConvGeometry
-from ....primitives import Array
+from ....common.geometry import ConvGeometry
+from ....common.primitives import Array
 from ... import launch
 from . import krizhevsky
 from .krizhevsky import OUT

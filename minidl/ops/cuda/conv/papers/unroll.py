@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ....geometry import ConvGeometry
-from ....primitives import Array
+from ....common.geometry import ConvGeometry
+from ....common.primitives import Array
 from ... import launch
 from ...linear import gemm
 from ...reduce import sum_first

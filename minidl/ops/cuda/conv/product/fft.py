@@ -1,4 +1,4 @@
-"""Convolution by cuFFT: ops/fft.py on CuPy arrays, with our own matrix product at each frequency.
+"""Convolution by cuFFT: ops/common/fft.py on CuPy arrays, with our own matrix product at each frequency.
 
 Products of complex matrices are products of real ones: an array of complex numbers is one of pairs, so that
 (Re A + i Im A) @ B is two products with the pairs of B as columns. `gemm` takes cuBLAS where that pays.
@@ -23,9 +23,9 @@ import cupy
 import numpy as np
 
 from ..... import device
-from .... import fft
-from ....geometry import ConvGeometry
-from ....primitives import Array
+from ....common import fft
+from ....common.geometry import ConvGeometry
+from ....common.primitives import Array
 from ... import launch
 from ...linear import gemm
 

@@ -9,9 +9,9 @@ import cupy
 import numpy as np
 
 from .....device import precision
-from .... import layouts
-from ....geometry import ConvGeometry
-from ....primitives import Array
+from ....common import layouts
+from ....common.geometry import ConvGeometry
+from ....common.primitives import Array
 from ... import launch
 from ...linear.tile import BK, BN, MIN_SLABS_PER_SPLIT, MODES, TILES, rows_per_block, tensor_cores_refuse
 from ...reduce import sum_first

@@ -18,8 +18,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ..... import device
-from ....geometry import ConvGeometry
-from ....primitives import Array
+from ....common.geometry import ConvGeometry
+from ....common.primitives import Array
 from ... import launch
 from ...linear import gemm
 

@@ -10,8 +10,8 @@ import cupy
 import numpy as np
 
 from .....device import precision
-from ....geometry import ConvGeometry, PoolGeometry
-from ....primitives import Array
+from ....common.geometry import ConvGeometry, PoolGeometry
+from ....common.primitives import Array
 from ... import launch
 from ...pool.average import in_squares
 from ...reduce import sum_first

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from .....device import precision
-from ....geometry import ConvGeometry
+from ....common.geometry import ConvGeometry
 from ... import launch
 from ...linear.tile import MODES, tensor_cores_refuse
 from .planned import Plan

@@ -7,7 +7,7 @@ import functools
 import numpy as np
 
 from .....device import precision
-from ....geometry import ConvGeometry
+from ....common.geometry import ConvGeometry
 from ... import launch
 from ...linear.tile import MODES
 from ..cost import round_up

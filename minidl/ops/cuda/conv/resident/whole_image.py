@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ....geometry import ConvGeometry
-from ....primitives import Array
+from ....common.geometry import ConvGeometry
+from ....common.primitives import Array
 from ... import launch
 from .. import cost
 from ..cost import round_up

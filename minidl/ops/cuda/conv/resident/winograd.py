@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ....geometry import ConvGeometry
+from ....common.geometry import ConvGeometry
 from ... import launch
 from .. import cost
 from ..cost import round_up

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..tensor import Tensor
+from ...tensor import Tensor
 from .geometry import Padding, Pair, conv_geometry
 
 

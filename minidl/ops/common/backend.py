@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from .. import tensor
-from ..device import is_cuda
-from ..mode import mode
-from ..tensor import Tensor
-from . import cpu
+from ... import tensor
+from ...device import is_cuda
+from ...mode import mode
+from ...tensor import Tensor
+from .. import cpu
 
 CONV_ALGORITHMS = cpu.CONV_ALGORITHMS
 BACKENDS: dict[type, ModuleType] = {np.ndarray: cpu}       # and cupy.ndarray, once there is one
@@ -49,7 +49,7 @@ def _of(array: Any) -> ModuleType:
 
 def _cuda(array_type: type) -> ModuleType:
     """The CUDA primitives, imported with the first CUDA array."""
-    from . import cuda
+    from .. import cuda
 
     BACKENDS[array_type] = cuda
     return cuda

@@ -9,9 +9,9 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
 import numpy as np
 
-from ..mode import mode
-from ..tensor import Node, Tensor, wrap
-from ._backend import BACKENDS, primitives_of
+from ...mode import mode
+from ...tensor import Node, Tensor, wrap
+from .backend import BACKENDS, primitives_of
 
 P = ParamSpec("P")
 R = TypeVar("R")

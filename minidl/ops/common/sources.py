@@ -11,7 +11,7 @@ import numpy as np
 
 Constant = tuple[str, Any]                 # name and value, as -Dname=value
 
-FOLDER = Path(__file__).parent / "cuda"  # ops/cuda: files and includes are named from here
+FOLDER = Path(__file__).parents[1] / "cuda"  # ops/cuda: files and includes are named from here
 OPTIONS = ("--std=c++17",)
 HOPPER: Constant = ("SM_90A", 1)           # of kernels for compute capability 9.0 alone, with its own instructions
 
