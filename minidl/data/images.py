@@ -43,8 +43,12 @@ class Augment(NamedTuple):
     """How a DataLoader shows the images of a Dataset, another way in each epoch, where it picks them.
 
     crop: each image is moved by up to so many pixels in each direction, zero pixels coming in. flip: it is mirrored
-    from left to right with probability 1/2. cutout: a square of so many pixels a side, around a pixel at random, is 0
-    after normalising, which is the mean. Seed, epoch and the image's index in the data set decide alone.
+    from left to right with probability 1/2, or with flip="alternate" in every other epoch: half of the images in even
+    epochs, the others in odd ones (Jordan 2024, "94% on CIFAR-10 in 3.29 seconds", section 3.6). contrast: after
+    normalising, pixels are multiplied by a number in 1 +- contrast. brightness, color: then a number in +- brightness
+    is added, and another one in +- color for each channel; their unit is the standard deviation of normalised pixels.
+    cutout: a square of so many pixels a side, around a pixel at random, is 0 in the end, which is the mean. Seed, epoch
+    and the image's index in the data set decide alone.
 
     >>> from minidl import data
     >>> shapes = data.load("synthetic-shapes", "test")
@@ -54,5 +58,8 @@ class Augment(NamedTuple):
     """
 
     crop: int = 0
-    flip: bool = False
+    flip: bool | str = False
     cutout: int = 0
+    brightness: float = 0.0
+    contrast: float = 0.0
+    color: float = 0.0

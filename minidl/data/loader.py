@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -276,9 +277,15 @@ VIEWS = 3 << 62                            # and from orders
 def _check_augment(augment: Augment) -> None:
     if not isinstance(augment, Augment):
         raise TypeError(f"DataLoader: augment is a {type(augment).__name__} but must be a data.Augment(crop=, flip=, "
-                        "cutout=)")
+                        "cutout=, ...)")
     for what in ("crop", "cutout"):
         _check_int(f"augment's {what}", getattr(augment, what), 0)
+    if augment.flip not in (False, True, "alternate"):
+        raise ValueError(f"DataLoader: augment's flip is {augment.flip!r} but must be True, False or 'alternate'")
+    for what in ("brightness", "contrast", "color"):
+        value = getattr(augment, what)
+        if isinstance(value, bool) or not isinstance(value, (int, float, np.number)) or not 0 <= value < math.inf:
+            raise ValueError(f"DataLoader: augment's {what} is {value!r} but must be a finite number of at least 0")
 
 
 def _check_int(what: str, value: object, least: int) -> None:

@@ -21,6 +21,7 @@ import minidl
 from checks import convolutions, layouts, primitives, regions
 from checks.fused import STEPS, normal
 from minidl import Tensor, device, ops, optim, zoo
+from minidl.data import Augment
 from minidl.ops import ACTIVATIONS
 from minidl.ops.common.geometry import conv_geometry
 
@@ -217,9 +218,11 @@ SOFTMAXES: list[tuple[Any, ...]] = [((5, 7),), ((3, 1500),), ((2, 33, 3),)]
 DROPOUTS: list[tuple[Any, ...]] = [((),), ((3,),), ((5, 131),)]
 COUNTED = [(1, 1), (130, 3), (1500, 20), (0, 4)]                           # images, classes
 BATCHES = [((23, 1, 12, 9), 8, 2), ((7, 3, 4, 5), 7, 0), ((3, 2, 1, 1), 1, 1)]     # stored, batch, padding
-VIEWS: list[tuple[Any, ...]] = [           # images, crop, flip and cutout, padding
-    ((5, 2, 9, 11), (4, True, 5), 0), ((4, 3, 6, 5), (0, True, 0), 2), ((3, 1, 4, 4), (1, False, 0), 1),
-    ((4, 1, 5, 7), (0, False, 4), 0), ((2, 1, 3, 3), (9, True, 9), 0), ((6, 1, 1, 1), (0, True, 1), 0)]
+VIEWS: list[tuple[Any, ...]] = [           # images, how they are seen, padding
+    ((5, 2, 9, 11), Augment(4, True, 5), 0), ((4, 3, 6, 5), Augment(0, True), 2), ((3, 1, 4, 4), Augment(1), 1),
+    ((4, 1, 5, 7), Augment(cutout=4), 0), ((2, 1, 3, 3), Augment(9, True, 9), 0),
+    ((6, 1, 1, 1), Augment(0, True, 1), 0), ((3, 2, 4, 4), Augment(color=0.5), 0),
+    ((4, 3, 5, 6), Augment(1, "alternate", 2, 0.4, 0.3, 0.2), 1)]
 ROWS: list[tuple[Any, ...]] = [            # stored, batch, dtype
     ((23, 3), 8, np.float32), ((7,), 7, np.int64), ((5, 2, 3), 2, np.uint8), ((9, 5), 4, bool), ((6, 3), 4, np.float16),
     ((4, 1100), 3, np.float64), ((3, 0), 2, np.float32)]
@@ -296,8 +299,8 @@ LAUNCHES: dict[str, list[Launch]] = {
         *on_device("data/gather.cu", primitives.next_batch, *with_dtype(BATCHES, DOUBLE)),
         *each("data/gather.cu", primitives.augmented_gather, *with_dtype(VIEWS, FLOAT)),
         *on_device("data/gather.cu", primitives.augmented_gather, *with_dtype(VIEWS, DOUBLE)),
-        *each("data/gather.cu", primitives.next_batch, *[(*row, FLOAT, (3, True, 4)) for row in BATCHES]),
-        *on_device("data/gather.cu", primitives.next_batch, *[(*row, DOUBLE, (3, True, 4)) for row in BATCHES]),
+        *each("data/gather.cu", primitives.next_batch, *[(*row, FLOAT, Augment(3, True, 4)) for row in BATCHES]),
+        *on_device("data/gather.cu", primitives.next_batch, *[(*row, DOUBLE, Augment(3, True, 4)) for row in BATCHES]),
         *each("data/rows.cu", primitives.next_rows, *ROWS[:5]),
         *on_device("data/rows.cu", primitives.next_rows, *ROWS[5:])],
     "fused": [

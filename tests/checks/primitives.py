@@ -16,6 +16,7 @@ from cases import Case, some_gy
 from checks.fused import normal
 from minidl import device
 from minidl.check_conv import product_bound
+from minidl.data import Augment
 from minidl.ops.common.geometry import conv_geometry, pool_geometry
 from minidl.tensor import wrap
 
@@ -181,7 +182,7 @@ def key_of(seed: int) -> np.ndarray:
     return np.array([seed, 2**64 - 3], np.uint64)
 
 
-def augmented_gather(shape: tuple[int, ...], augment: tuple[int, bool, int], padding: int, dtype: type) -> None:
+def augmented_gather(shape: tuple[int, ...], augment: Augment, padding: int, dtype: type) -> None:
     """The same choices and the same bits, of any epoch; of indices from the end too."""
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, shape).astype(np.uint8)
@@ -220,7 +221,7 @@ def dropout(shape: tuple[int, ...], dtype: type) -> None:
 
 
 def next_batch(stored: tuple[int, ...], batch: int, padding: int, dtype: type,
-               augment: tuple[int, bool, int] | None = None) -> None:
+               augment: Augment | None = None) -> None:
     """Two epochs; beyond the end the pixels are NaN."""
     rng = np.random.default_rng(0)
     images, labels = rng.integers(0, 256, stored).astype(np.uint8), rng.integers(0, 10, stored[0])

@@ -23,6 +23,7 @@ from emulator import COMPILER, Emulator, cupy
 
 import minidl
 from minidl import zoo
+from minidl.data import Augment
 from minidl.ops import cuda
 from minidl.ops.common.geometry import conv_geometry
 from minidl.tensor import wrap
@@ -219,10 +220,13 @@ MUTATIONS: dict[str, tuple[str, str, Check, str]] = {
         "[Nn]ot equal"),
     "an image that another bit mirrors": (
         "flip && word[1] & 1", "flip && word[1] & 2",
-        lambda: primitives.augmented_gather((5, 2, 9, 11), (0, True, 0), 0, FLOAT), "[Nn]ot equal"),
+        lambda: primitives.augmented_gather((5, 2, 9, 11), Augment(flip=True), 0, FLOAT), "[Nn]ot equal"),
     "an image that is moved further the more channels there are": (
         "row + down, s", "row + down + channel, s",
-        lambda: primitives.augmented_gather((5, 2, 9, 11), (4, False, 0), 0, FLOAT), "[Nn]ot equal"),
+        lambda: primitives.augmented_gather((5, 2, 9, 11), Augment(4), 0, FLOAT), "[Nn]ot equal"),
+    "an image that another word brightens": (
+        "word[3] >> 32", "word[2] >> 32",
+        lambda: primitives.augmented_gather((5, 2, 9, 11), Augment(brightness=0.5), 0, FLOAT), "[Nn]ot equal"),
     "an epoch without its last row": (
         "at < count ?", "at < count - 1 ?", lambda: primitives.next_rows((7, 3), 7, FLOAT), "[Nn]ot equal"),
     "a turn that nobody gives": (

@@ -13,7 +13,9 @@ from minidl.data import Augment, DataLoader, Dataset, DeviceBatches
 from minidl.ops import cpu
 
 HOW = Augment(crop=2, flip=True, cutout=3)
-SINGLE = [Augment(crop=2), Augment(flip=True), Augment(cutout=3), HOW, Augment(crop=9, cutout=20), Augment()]
+EVERYTHING = Augment(crop=1, flip="alternate", cutout=2, brightness=0.4, contrast=0.3, color=0.2)
+SINGLE = [Augment(crop=2), Augment(flip=True), Augment(cutout=3), HOW, Augment(crop=9, cutout=20), Augment(),
+          Augment(flip="alternate"), Augment(brightness=0.5), Augment(contrast=0.5), Augment(color=0.5), EVERYTHING]
 
 
 def dataset(count: int = 30, c: int = 3, h: int = 5, w: int = 4) -> Dataset:
@@ -34,15 +36,28 @@ def seen(image: np.ndarray, index: int, augment: Augment, padding: int, key: tup
     c, h, w = image.shape[0], image.shape[1] + 2 * padding, image.shape[2] + 2 * padding
     down, right = (number * (2 * augment.crop + 1) // 2**32 - augment.crop - padding for number in words[0])
     top, left = (number * size // 2**32 - augment.cutout // 2 for number, size in zip(words[2], (h, w), strict=True))
+    mirrored = augment.flip and words[1][0] % 2
+    if augment.flip == "alternate":
+        first = np.random.Philox(key=np.array((key[0], 3 << 62), np.uint64), counter=[index, 0, 0, 0]).random_raw(4)
+        mirrored = (int(first[1]) + key[1]) % 2
     y, cut = np.zeros((c, h, w), np.uint8), np.zeros((h, w), bool)
     for row in range(h):
         for column in range(w):
             r, s = row + down, column + right
             if 0 <= r < image.shape[1] and 0 <= s < image.shape[2]:
-                at = w - 1 - column if augment.flip and words[1][0] % 2 else column
+                at = w - 1 - column if mirrored else column
                 y[:, row, at] = image[:, r, s]
             cut[row, column] = top <= row < top + augment.cutout and left <= column < left + augment.cutout
     return y, cut
+
+
+def jitter(index: int, augment: Augment, key: tuple[int, int], c: int) -> tuple[float, list[float]]:
+    """(gain, the offset of each channel)"""
+    def number(row: int, word: int, half: int) -> float:
+        block = np.random.Philox(key=np.array(key, np.uint64), counter=[index, row, 0, 0]).random_raw(4)
+        return (int(block[word]) >> 32 * half & 0xFFFFFFFF) / 2**31 - 1
+    return (1 + augment.contrast * number(0, 3, 0),
+            [augment.brightness * number(0, 3, 1) + augment.color * number(1 + i, 0, 0) for i in range(c)])
 
 
 def batches_by_label(batches: Any) -> dict[int, bytes]:
@@ -64,7 +79,9 @@ def test_an_image_is_seen_as_its_block_decides(augment: Augment, padding: int) -
         for images, labels in batches:
             for x, label in zip(images, labels, strict=True):
                 pixels, cut = seen(source.images[label], int(label), augment, padding, (3, (3 << 62) + epoch))
+                gain, offset = jitter(int(label), augment, (3, (3 << 62) + epoch), 3)
                 wanted = (pixels / 255 - mean[:, None, None]) / std[:, None, None]
+                wanted = wanted * gain + np.array(offset)[:, None, None]
                 np.testing.assert_allclose(x, np.where(cut, 0, wanted), rtol=0, atol=1e-12)
 
 
@@ -73,17 +90,17 @@ def test_choices_are_spread_evenly() -> None:
     count = 20_000
     image = np.zeros((1, 1, 7, 7), np.uint8)
     image[..., 3, 3] = 255
-    places = cpu.gather(image.repeat(count, 0), np.arange(count), [1 / 255], [0.0], 0, np.float32, (2, False, 0),
+    places = cpu.gather(image.repeat(count, 0), np.arange(count), [1 / 255], [0.0], 0, np.float32, Augment(crop=2),
                         np.array([1, 2], np.uint64)).mean(0)[0]
     assert places.sum() == pytest.approx(1)
     np.testing.assert_allclose(places[1:6, 1:6], 1 / 25, atol=6 * np.sqrt(0.04 / count))
     side = np.zeros((count, 1, 1, 2), np.uint8)
     side[..., 0] = 255
-    flipped = cpu.gather(side, np.arange(count), [1 / 255], [0.0], 0, np.float32, (0, True, 0),
+    flipped = cpu.gather(side, np.arange(count), [1 / 255], [0.0], 0, np.float32, Augment(flip=True),
                          np.array([1, 2], np.uint64)).mean(0).ravel()
     np.testing.assert_allclose(flipped, 0.5, atol=6 * np.sqrt(0.25 / count))
     white = np.full((count, 1, 4, 5), 255, np.uint8)
-    holes = 1 - cpu.gather(white, np.arange(count), [1 / 255], [0.0], 0, np.float32, (0, False, 1),
+    holes = 1 - cpu.gather(white, np.arange(count), [1 / 255], [0.0], 0, np.float32, Augment(cutout=1),
                            np.array([1, 2], np.uint64)).mean(0)[0]
     np.testing.assert_allclose(holes, 1 / 20, atol=6 * np.sqrt(0.05 / count))
 
@@ -102,6 +119,16 @@ def test_seed_epoch_and_image_alone_decide() -> None:
     assert len(rest) == 14
     assert rest.items() <= second.items()
     assert batches_by_label(loader(seed=4)) != first
+
+
+def test_alternating_flips_show_each_image_both_ways_in_two_epochs() -> None:
+    """And in the third as in the first."""
+    batches, plain = loader(Augment(flip="alternate")), batches_by_label(loader(None))
+    epochs = []
+    for _ in range(3):
+        epochs.append({label: image != plain[label] for label, image in batches_by_label(batches).items()})
+    assert epochs[0] == {i: not mirrored for i, mirrored in epochs[1].items()} == epochs[2]
+    assert 5 < sum(epochs[0].values()) < 25
 
 
 def test_two_iterations_at_once_keep_their_epochs() -> None:
@@ -162,11 +189,16 @@ def test_another_augmentation_is_recorded_anew() -> None:
 
 # ---------------------------------------------------------------- refusals
 @pytest.mark.parametrize(("augment", "error", "said"), [
-    (4, TypeError, r"augment is a int but must be a data.Augment\(crop=, flip=, cutout=\)$"),
+    (4, TypeError, r"augment is a int but must be a data.Augment\(crop=, flip=, cutout=, ...\)$"),
     (True, TypeError, "augment is a bool but must be a data.Augment"),
     (Augment(crop=-1), ValueError, "augment's crop is -1 but must be an int of at least 0"),
     (Augment(crop=1.5), ValueError, "augment's crop is 1.5 but must be an int of at least 0"),  # type: ignore[arg-type]
-    (Augment(cutout=-2), ValueError, "augment's cutout is -2 but must be an int of at least 0")])
+    (Augment(cutout=-2), ValueError, "augment's cutout is -2 but must be an int of at least 0"),
+    (Augment(flip="never"), ValueError, "augment's flip is 'never' but must be True, False or 'alternate'"),
+    (Augment(brightness=-1), ValueError, "augment's brightness is -1 but must be a finite number of at least 0"),
+    (Augment(color=np.inf), ValueError, "augment's color is inf but must be a finite number of at least 0"),
+    (Augment(contrast="x"), ValueError,  # type: ignore[arg-type]
+     "augment's contrast is 'x' but must be a finite number of at least 0")])
 def test_refused(augment: Any, error: type[Exception], said: str) -> None:
     with pytest.raises(error, match=f"^DataLoader: {said}"):
         loader(augment)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import functools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..common.primitives import Array, Augment
+from .augment import Views
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, DTypeLike
@@ -20,21 +20,17 @@ def gather(images: Array, indices: Array, scale: ArrayLike, shift: ArrayLike, pa
     """images[indices] * scale + shift, one scale and shift a channel: uint8 (N,c,h,w) -> dtype (n,c,h',w').
 
     A border of `padding` zero bytes is put around each image first, so that it is scaled and shifted too.
-    augment: (crop, flip, cutout). Image i is seen as block i of Philox(key), key uint64 (2,), decides: moved by up to
-    `crop` pixels in each direction, zero bytes coming in; if flip, mirrored from left to right with probability 1/2;
-    and 0, which is the mean of what is normalised, in a square of `cutout` pixels a side around one of the pixels.
+    augment, key: how images are seen at random (augment.py).
     """
-    picked, cut = images[indices], None
-    if augment is not None and key is not None:
-        words = _words(*key.tolist(), len(images))[indices]
-        picked, cut = _augmented(_bordered(picked, padding + augment[0]), words, augment)
-    else:
-        picked = _bordered(picked, padding)
+    views = None if augment is None or key is None else Views(augment, key.tolist(), len(images), indices)
+    picked = _bordered(images[indices], padding + (views.crop if views else 0))
+    if views:
+        picked = views.moved(picked)
     y = picked.astype(dtype)
     y *= np.asarray(scale, dtype)[:, None, None]
     y += np.asarray(shift, dtype)[:, None, None]
-    if cut is not None:
-        np.copyto(y, 0, where=cut)
+    if views:
+        views.finish(y)
     return y
 
 
@@ -46,42 +42,6 @@ def _bordered(images: Array, border: int) -> Array:
     y = np.zeros((n, c, h + 2 * border, w + 2 * border), images.dtype)
     y[:, :, border:border + h, border:border + w] = images
     return y
-
-
-@functools.lru_cache(maxsize=2)
-def _words(seed: int, counter: int, count: int) -> Array:
-    """The first blocks of Philox(seed, counter), four words each: drawn once for an epoch, as one by one takes long."""
-    return np.random.Philox(key=np.array([seed, counter], np.uint64)).random_raw(4 * count).reshape(count, 4)
-
-
-def _augmented(images: Array, words: Array, augment: Augment) -> tuple[Array, Array | None]:
-    """Images with a border of `crop` pixels, cropped and mirrored as words (n,4) say, and where they are cut out; the
-    memory of those that were given is used."""
-    crop, flip, cutout = augment
-
-    def below(size: int, bits: Array) -> Array:
-        """A number in [0, size) from 32 random bits."""
-        return ((bits & np.uint64(0xffffffff)) * np.uint64(size) >> np.uint64(32)).astype(np.int64)
-
-    def low_and_high(word: Array) -> tuple[Array, Array]:
-        return word, word >> np.uint64(32)
-
-    height, width = images.shape[2] - 2 * crop, images.shape[3] - 2 * crop
-    if crop:
-        down, right = (below(2 * crop + 1, bits) for bits in low_and_high(words[:, 0]))
-        axes: Any = 2, 3                   # NumPy 2.2 and 2.3 allow more than one, and have types for one only
-        windows = np.lib.stride_tricks.sliding_window_view(images, (height, width), axis=axes)
-        images = windows[np.arange(len(images)), :, down, right]
-    if flip:
-        mirrored = words[:, 1] % np.uint64(2) == 1
-        images[mirrored] = images[mirrored, :, :, ::-1]
-    if not cutout:
-        return images, None
-    top, left = (below(size, bits) - cutout // 2
-                 for size, bits in zip((height, width), low_and_high(words[:, 2]), strict=True))
-    rows, columns = ((np.arange(size) - first[:, None]).astype(np.uint64) < cutout            # not below 0 either
-                     for size, first in ((height, top), (width, left)))
-    return images, rows[:, None, :, None] & columns[:, None, None, :]
 
 
 def next_batch(images: Array, labels: Array, order: Array, position: Array, batch: int, n: int,

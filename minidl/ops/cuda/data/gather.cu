@@ -7,9 +7,11 @@
 // gather: the index of image i is indices[i]. next_batch: it is order[(position[0] + 1) * batch + i], or no image's where the
 // order of `count` images has ended, and picked[i] is that image's label, or -1.
 // augmented_gather, augmented_next_batch: the same of images that are seen at random, each decided by block `index` of
-// Philox(key), whatever batch it is in: moved by up to `crop` pixels in each direction, zero bytes coming in; where
-// flip, mirrored from left to right with probability 1/2; and 0, which is the mean of what is normalised, in a square
-// of `cutout` pixels a side around one of the pixels.
+// Philox(key), whatever batch it is in: moved by up to `crop` pixels in each direction, zero bytes coming in; if flip is
+// 1, mirrored from left to right with probability 1/2; if it is 2, by the block of epoch 0, and then in every other
+// epoch, which key[1] counts; multiplied by a number in 1 +- contrast, after which one in +- brightness is added, and one
+// in +- color for each channel; and 0, which is the mean of what is normalised, in a square of `cutout` pixels a side
+// around one of the pixels.
 #include "include/common.cuh"
 #include "include/philox.cuh"
 
@@ -19,6 +21,11 @@ __device__ __forceinline__ float affine_of(float byte, float scale, float shift)
 }
 __device__ __forceinline__ double affine_of(double byte, double scale, double shift) {
     return __dadd_rn(__dmul_rn(byte, scale), shift);
+}
+
+// A number in [-most, most) from 32 random bits, as on the CPU.
+__device__ __forceinline__ double spread(double most, Word bits) {
+    return __dmul_rn(most, (double)(unsigned)bits * 0x1p-31 - 1);
 }
 
 struct Images {
@@ -48,6 +55,7 @@ struct Views {
     Images from;
     const Word* key;
     int crop, flip, cutout;
+    double brightness, contrast, color;
 
     // A number in [0, size) from 32 random bits.
     static __device__ __forceinline__ int below(int size, Word bits) { return (int)((bits & 0xffffffff) * size >> 32); }
@@ -64,6 +72,16 @@ struct Views {
         int down = below(2 * crop + 1, word[0]) - crop - from.padding;
         int right = below(2 * crop + 1, word[0] >> 32) - crop - from.padding;
         bool mirrored = flip && word[1] & 1;
+        if (flip == 2) {
+            Word first_epoch[4] = {(Word)index + 1, 0, 0, 0};
+            philox(first_epoch, key[0], key[1] & 3ull << 62);
+            mirrored = (first_epoch[1] ^ key[1]) & 1;
+        }
+        bool jitters = brightness != 0 || contrast != 0 || color != 0;
+        Word of_channel[4] = {(Word)index + 1, (Word)channel + 1, 0, 0};
+        if (color != 0) philox(of_channel, key[0], key[1]);
+        T gain = (T)(1 + spread(contrast, word[3]));
+        T offset = (T)__dadd_rn(spread(brightness, word[3] >> 32), color != 0 ? spread(color, of_channel[0]) : 0);
         int top = below(height, word[2]) - cutout / 2, left = below(width, word[2] >> 32) - cutout / 2;
         for (int i = threadIdx.x; i < height * width; i += blockDim.x) {
             int row = i / width, column = i % width;
@@ -71,6 +89,7 @@ struct Views {
             bool within = exists && (unsigned)r < (unsigned)from.h && (unsigned)s < (unsigned)from.w;
             bool cut = (unsigned)(row - top) < (unsigned)cutout && (unsigned)(column - left) < (unsigned)cutout;
             T pixel = affine_of((T)(within ? from.bytes[first + r * from.w + s] : 0), scale, shift);
+            if (jitters) pixel = affine_of(pixel, gain, offset);
             y[i] = cut && exists ? (T)0 : pixel;
         }
     }
@@ -105,8 +124,9 @@ extern "C" __global__ void gather(const unsigned char* images, const long long* 
 
 extern "C" __global__ void augmented_gather(const unsigned char* images, const long long* indices, const REAL* affine,
                                             REAL* y, int stored, int n, int channels, int h, int w, int padding,
-                                            const unsigned long long* key, int crop, int flip, int cutout) {
-    Views from{{images, stored, channels, h, w, padding}, key, crop, flip, cutout};
+                                            const unsigned long long* key, int crop, int flip, int cutout,
+                                            double brightness, double contrast, double color) {
+    Views from{{images, stored, channels, h, w, padding}, key, crop, flip, cutout, brightness, contrast, color};
     pick(from, indices, affine, y, n, channels);
 }
 
@@ -122,7 +142,8 @@ extern "C" __global__ void augmented_next_batch(const unsigned char* images, con
                                                 const long long* order, const long long* position, const REAL* affine,
                                                 REAL* y, long long* picked, int stored, int count, int batch, int n,
                                                 int channels, int h, int w, int padding, const unsigned long long* key,
-                                                int crop, int flip, int cutout) {
-    Views from{{images, stored, channels, h, w, padding}, key, crop, flip, cutout};
+                                                int crop, int flip, int cutout,
+                                                double brightness, double contrast, double color) {
+    Views from{{images, stored, channels, h, w, padding}, key, crop, flip, cutout, brightness, contrast, color};
     pick_next(from, labels, order, position, affine, y, picked, stored, count, batch, n, channels);
 }
