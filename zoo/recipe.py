@@ -15,7 +15,8 @@ LAYERS: dict[str, type[nn.Module]] = {                 # the activations' layers
 
 @dataclass(frozen=True)
 class Recipe:
-    """The defaults of train.py: data set, passes over it, and stochastic gradient descent's settings."""
+    """The defaults of train.py: data set, passes over it, stochastic gradient descent's settings, and how images are
+    augmented, as its --augment says it."""
 
     data: str
     epochs: int
@@ -24,6 +25,7 @@ class Recipe:
     momentum: float = 0.0
     weight_decay: float = 0.0
     lr_schedule: str = "constant"
+    augment: str = "none"
 
 
 @dataclass(frozen=True)

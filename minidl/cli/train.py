@@ -45,6 +45,27 @@ def number(kind: type, least: float, what: str) -> Any:
     return parse
 
 
+def augmentation(text: str) -> data.Augment | None:
+    """What --augment says: "crop=4,flip,cutout=8", "flip=alternate,color=0.1", "none"."""
+    kinds: dict[str, Callable[[str], Any]] = {name: type(value) for name, value in data.Augment()._asdict().items()}
+    kinds["flip"] = {"": True, "alternate": "alternate"}.__getitem__
+    parts = [part.partition("=") for part in text.split(",") if text != "none"]
+    try:
+        given = {name: kinds[name](value) for name, _, value in parts}
+        data.loader.check_augment(data.Augment(**given))
+    except (KeyError, ValueError):
+        raise argparse.ArgumentTypeError(f"{text!r} is not none, nor some of crop=PIXELS, flip, flip=alternate, "
+                                         "cutout=PIXELS, brightness=X, contrast=X, color=X, separated by commas, "
+                                         "numbers of at least 0") from None
+    return data.Augment(**given) if given else None
+
+
+def augment(text: str) -> str:
+    """An argparse type: what `augmentation` understands."""
+    augmentation(text)
+    return text
+
+
 def source(text: str) -> str:
     """An argparse type: "auto", a data set's name, or a folder's path, made absolute."""
     if text in ("auto", *data.DATASETS):
@@ -75,6 +96,9 @@ def parser(prog: str = "train.py") -> Parser:
     p.add_argument("--momentum", type=real)
     p.add_argument("--weight-decay", type=real)
     p.add_argument("--lr-schedule", choices=optim.SCHEDULES)
+    p.add_argument("--augment", type=augment, metavar="HOW", help="how training images are seen at random: some of "
+                   "crop=PIXELS, flip, flip=alternate, cutout=PIXELS, brightness=X, contrast=X, color=X, separated by "
+                   "commas; or none")
     p.add_argument("--conv-algorithm", default="auto", metavar="NAME",
                    help="how convolutions are computed; a wrong name lists the device's (default: %(default)s)")
     p.add_argument("--plugin", action="append", metavar="FILE.py", help="import this file first: it registers a "
@@ -194,7 +218,8 @@ def preprocessing_of(args: argparse.Namespace, train: data.Dataset) -> dict[str,
 def loaders(args: argparse.Namespace, train: data.Dataset, test: data.Dataset, where: str,
             preprocessing: dict[str, Any]) -> tuple[data.DataLoader, data.DataLoader]:
     """Both sets in batches."""
-    return (data.DataLoader(train, args.batch_size, seed=args.seed, device=where, **preprocessing),
+    return (data.DataLoader(train, args.batch_size, seed=args.seed, device=where,
+                            augment=augmentation(args.augment), **preprocessing),
             data.DataLoader(test, 500, shuffle=False, device=where, **preprocessing))
 
 

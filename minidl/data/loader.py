@@ -94,7 +94,7 @@ class DataLoader(Watched):
         self._scale = tuple((1 / (255 * np.array(self.std))).tolist())         # (byte / 255 - mean) / std as
         self._shift = tuple((-np.array(self.mean) / self.std).tolist())        # byte * scale + shift
         if self.augment is not None:
-            _check_augment(self.augment)
+            check_augment(self.augment)
             if self.transform is not None:
                 raise ValueError("DataLoader: augment and transform are both given but images are augmented where they "
                                  "are picked from memory; do all of it in the transform")
@@ -274,7 +274,8 @@ ORDER = 1 << 63                            # apart from the counters of `rng.nex
 VIEWS = 3 << 62                            # and from orders
 
 
-def _check_augment(augment: Augment) -> None:
+def check_augment(augment: Augment) -> None:
+    """Raises TypeError or ValueError for what is not an Augment with numbers in their ranges."""
     if not isinstance(augment, Augment):
         raise TypeError(f"DataLoader: augment is a {type(augment).__name__} but must be a data.Augment(crop=, flip=, "
                         "cutout=, ...)")

@@ -342,6 +342,16 @@ def test_auto_falls_back_to_generated_images_loudly(model: str, tmp_path: Path,
     assert wanted in config["data_note"]
 
 
+@pytest.mark.parametrize(("text", "augment"), [
+    ("none", None), ("crop=4,flip,cutout=8", data.Augment(4, True, 8)), ("flip=alternate", data.Augment(0, "alternate")),
+    ("brightness=0.1,contrast=0.2,color=0.3", data.Augment(brightness=0.1, contrast=0.2, color=0.3))])
+def test_augment_says_how_training_images_are_seen(text: str, augment: data.Augment | None) -> None:
+    args = cli.settings(["--model", "perceptron", "--augment", text], "train.py")
+    images = data.load("synthetic-digits", "test").first(9)
+    train, test = cli.loaders(args, images, images, "cpu", {})
+    assert (train.augment, test.augment) == (augment, None)
+
+
 def test_list_models_names_each_with_its_recipe(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--list-models"]) == 0
     out = capsys.readouterr().out
@@ -359,6 +369,9 @@ BAD_FLAGS = [
     (["--lr", "fast"], "argument --lr: 'fast' is not a number of at least 0"),
     (["--precision", "fp16"], "argument --precision: invalid choice: 'fp16'"),
     (["--lr-schedule", "zigzag"], "argument --lr-schedule: invalid choice: 'zigzag'"),
+    (["--augment", "crop"], "argument --augment: 'crop' is not none, nor some of crop=PIXELS, flip, flip=alternate, "),
+    (["--augment", "flip,blur=2"], "argument --augment: 'flip,blur=2' is not none, nor some of crop=PIXELS, "),
+    (["--augment", "crop=-1"], "argument --augment: 'crop=-1' is not none, nor some of crop=PIXELS, "),
     (["--nonsense"], "unrecognized arguments: --nonsense"),
 ]
 
