@@ -27,6 +27,24 @@ def krizhevsky2009() -> nn.Module:
         output=nn.Linear(64 * 8 * 8, 10)))
 
 
+def cifar10_quick() -> nn.Module:
+    return nn.Sequential(OrderedDict(
+        conv1=nn.Conv2d(3, 32, 5, padding=2), pool1=nn.MaxPool2d(3, 2, 1), act1=nn.ReLU(),
+        conv2=nn.Conv2d(32, 32, 5, padding=2), act2=nn.ReLU(), pool2=nn.AvgPool2d(3, 2, 1),
+        conv3=nn.Conv2d(32, 64, 5, padding=2), act3=nn.ReLU(), pool3=nn.AvgPool2d(3, 2, 1),
+        flatten=nn.Flatten(), fc=nn.Linear(1024, 64), act4=nn.ReLU(), output=nn.Linear(64, 10)))
+
+
+def cifar10_18() -> nn.Module:
+    return nn.Sequential(OrderedDict(
+        conv1=nn.Conv2d(3, 32, 5, padding=2), pool1=nn.MaxPool2d(3, 2, 1), act1=nn.ReLU(),
+        norm1=nn.LocalResponseNorm(3, alpha=0.1),
+        conv2=nn.Conv2d(32, 32, 5, padding=2), act2=nn.ReLU(), pool2=nn.AvgPool2d(3, 2, 1),
+        norm2=nn.LocalResponseNorm(3, alpha=0.1),
+        conv3=nn.Conv2d(32, 64, 5, padding=2), act3=nn.ReLU(), pool3=nn.AvgPool2d(3, 2, 1),
+        flatten=nn.Flatten(), output=nn.Linear(1024, 10)))
+
+
 def alexnet(width: int = 96, hidden: int = 4096) -> nn.Module:
     more, most = width * 8 // 3, width * 4
     norm1, norm2 = (nn.LocalResponseNorm(5, alpha=5 * 1e-4, beta=0.75, k=2.0) for _ in range(2))
@@ -41,7 +59,8 @@ def alexnet(width: int = 96, hidden: int = 4096) -> nn.Module:
         output=nn.Linear(hidden, 10)))
 
 
-NETS = {"lenet5": lenet5, "krizhevsky2009": krizhevsky2009, "alexnet": alexnet}
+NETS = {"lenet5": lenet5, "krizhevsky2009": krizhevsky2009, "cifar10-quick": cifar10_quick,
+        "cifar10-18": cifar10_18, "alexnet": alexnet}
 
 
 def build(name: str, state: dict | None = None, dtype: torch.dtype = torch.float32, **options: int) -> nn.Module:

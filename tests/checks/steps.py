@@ -19,6 +19,7 @@ from minidl.ops import cpu
 from minidl.tensor import Node
 
 OPTIONS: dict[str, dict[str, Any]] = {"lenet5": {"in_channels": 1}, "krizhevsky2009": {"in_channels": 3},
+                                      "cifar10-quick": {"in_channels": 3}, "cifar10-18": {"in_channels": 3},
                                       "alexnet": {"in_channels": 3, "width": 6, "hidden": 20},
                                       "mlp": {"in_channels": 3, "hidden": 20}, "perceptron": {"in_channels": 1}}
 SETTINGS = [{}, {"momentum": 0.9}, {"momentum": 0.5, "nesterov": True}, {"weight_decay": 0.01},

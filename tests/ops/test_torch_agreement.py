@@ -478,7 +478,8 @@ SETTINGS = {
     "nesterov": {"momentum": 0.9, "weight_decay": 5e-4, "nesterov": True},
     "plain": {},
 }
-NETS: dict[str, dict[str, int]] = {"lenet5": {}, "krizhevsky2009": {}, "alexnet": {"width": 6, "hidden": 20}}
+NETS: dict[str, dict[str, int]] = {"lenet5": {}, "krizhevsky2009": {}, "cifar10-quick": {}, "cifar10-18": {},
+                                   "alexnet": {"width": 6, "hidden": 20}}
 
 
 def images_of(model: str, count: int, rng: Rng) -> np.ndarray:

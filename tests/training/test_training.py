@@ -343,7 +343,8 @@ def test_auto_falls_back_to_generated_images_loudly(model: str, tmp_path: Path,
 
 
 @pytest.mark.parametrize(("text", "augment"), [
-    ("none", None), ("crop=4,flip,cutout=8", data.Augment(4, True, 8)), ("flip=alternate", data.Augment(0, "alternate")),
+    ("none", None), ("crop=4,flip,cutout=8", data.Augment(4, True, 8)),
+    ("flip=alternate", data.Augment(flip="alternate")),
     ("brightness=0.1,contrast=0.2,color=0.3", data.Augment(brightness=0.1, contrast=0.2, color=0.3))])
 def test_augment_says_how_training_images_are_seen(text: str, augment: data.Augment | None) -> None:
     args = cli.settings(["--model", "perceptron", "--augment", text], "train.py")
