@@ -24,6 +24,8 @@ RESULTS = {
     "fine_tuning": (r"from scratch: test accuracy ([\d.]+)\n(?s:.*)frozen: test accuracy ([\d.]+)", lambda fresh, tuned:
                     tuned > fresh + 0.1),
     "learning_rate_search": (r"best rate ([\d.]+)", lambda rate: rate == 0.3),
+    "mixup": (r"test accuracy ([\d.]+), with mixup ([\d.]+)$", lambda plain, mixed: mixed > plain + 0.03),
+    "picture_folder": (r"test accuracy ([\d.]+)$", lambda accuracy: accuracy > 0.85),
     "perceptron": (r"after (\d+) passes (\d+) of 60 points are on the wrong side$", lambda passes, wrong:
                    passes > 1 and not wrong),
     "resume": (r"the weights are the same, bit by bit$", lambda: True),
@@ -35,6 +37,8 @@ RESULTS = {
 
 @pytest.mark.parametrize("script", EXAMPLES, ids=lambda script: script.stem)
 def test_an_example_prints_its_result(script: Path, tmp_path: Path) -> None:
+    if script.stem == "picture_folder":
+        pytest.importorskip("PIL", reason="Pillow is not installed")
     done = subprocess.run([sys.executable, str(script), "--small"], cwd=tmp_path, capture_output=True, text=True,
                           timeout=300, env={**os.environ, "MINIDL_OFFLINE": "1", "PYTHONPATH": str(ROOT)})
     assert done.returncode == 0, done.stderr

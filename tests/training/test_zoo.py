@@ -152,8 +152,8 @@ def test_a_recipes_parameter_counts_are_true() -> None:
 
 @pytest.mark.parametrize("name", COUNTS)
 def test_learns_by_its_recipe(name: str) -> None:
-    """Eight images by heart: the loss falls to a third within 40 steps, or 80 of a net with several convolutions, without
-    dropout: alexnet has few units here."""
+    """Eight images by heart: the loss falls to a third within 40 steps, or 80 of a deep net, without dropout: alexnet
+    has few units here."""
     net, recipe = build(name).eval(), zoo.MODELS[name].recipe
     sgd = optim.SGD(net.parameters(), recipe.lr, recipe.momentum, recipe.weight_decay)
     x, labels = images(8, CHANNELS[name], zoo.MODELS[name].image_size), np.arange(8)

@@ -1,0 +1,49 @@
+"""Mixup (Zhang et al. 2018): a net that sees blends of two images does not learn wrong labels by heart.
+
+    python examples/mixup.py [--small]
+"""
+
+import sys
+
+import numpy as np
+
+import minidl
+from minidl import Tensor, data, nn, ops, optim, training
+
+
+def accuracy(few, test, epochs, alpha):
+    """Of a net trained on few images; alpha: of the beta distribution that shares come from, or 0 for none."""
+    train, random = data.DataLoader(few, 50, seed=1, mean=[0.5], std=[0.5]), np.random.default_rng(1)
+    minidl.manual_seed(1)
+    net = nn.Sequential(nn.Conv2d(1, 16, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(16, 32, 5), nn.ReLU(),
+                        nn.MaxPool2d(2), nn.Flatten(), nn.Linear(512, 10))
+    sgd = optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
+
+    @minidl.compile                                    # the share is an argument: a number would be recorded as it is
+    def step(images, labels, share):
+        blended = share * images + (1 - share) * images.flip(0)                # each with its partner from the end
+        logits = net(blended)
+        loss = share * ops.cross_entropy(logits, labels) + (1 - share) * ops.cross_entropy(logits, labels.flip(0))
+        sgd.zero_grad()
+        loss.backward()
+        sgd.step()
+
+    for _ in range(epochs):
+        for images, labels in train:
+            share = random.beta(alpha, alpha) if alpha else 1.0
+            step(Tensor(images), Tensor(labels), Tensor(np.float32(share)))
+    return training.evaluate(net, data.DataLoader(test, 500, shuffle=False, mean=[0.5], std=[0.5]))[1]
+
+
+def main(small):
+    train, test = (data.load("synthetic-digits", split) for split in ("train", "test"))
+    few, epochs, random = train.first(500), 30 if small else 100, np.random.default_rng(0)
+    wrong = random.random(len(few)) < 0.4
+    labels = np.where(wrong, random.integers(0, 10, len(few)), few.labels)
+    few = data.Dataset("digits, 40 % of their labels drawn at random", "train", few.images, labels)
+    plain, mixed = (accuracy(few, test, epochs, alpha) for alpha in (0.0, 1.0))
+    print(f"{len(few)} {few.name}, {epochs} epochs: test accuracy {plain:.3f}, with mixup {mixed:.3f}")
+
+
+if __name__ == "__main__":
+    main("--small" in sys.argv)
