@@ -964,6 +964,15 @@ def test_counts_are_compared_with_ncus(sectors: int, said: str, status: int, mon
     assert said in out
 
 
+@pytest.mark.parametrize(("what", "count", "apart"), [
+    ("shared loads, wavefronts", 90, 0.1), ("shared loads, conflicts", 0, 0.03), ("global loads, sectors", 6, 5.0)])
+def test_conflicts_are_a_part_of_wavefronts(what: str, count: int, apart: float) -> None:
+    ncu = {"l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum": 100,
+           "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum": 3,
+           "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum": 1}
+    assert counts.difference(what, count, ncu) == pytest.approx(apart)
+
+
 def test_counts_without_ncu_say_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("shutil.which", lambda *name, **where: None)
     with pytest.raises(SystemExit):
