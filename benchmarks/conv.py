@@ -51,7 +51,7 @@ class Case(NamedTuple):
     pad: Any = 0                                               # as ops.conv2d takes it
 
     def geometry(self, algorithm: str = "auto") -> Any:
-        from minidl.ops.common.geometry import conv_geometry
+        from minidl.ops.geometry import conv_geometry
 
         return conv_geometry((self.n, self.c, self.h, self.w), (self.m, self.c, self.k, self.k), None, self.stride,
                              self.pad, algorithm)
