@@ -16,7 +16,7 @@ import pytest
 import minidl
 from minidl import Tensor, device, ops, optim
 from minidl.mode import no_grad
-from minidl.ops.common import own_conv, sources
+from minidl.ops.common import layouts, own_conv, sources
 from minidl.ops.common.backend import primitives_of
 from minidl.ops.cpu import parallel
 
@@ -364,6 +364,8 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     **{f"conv groups {groups}": (lambda groups=groups: conv(groups=groups), ValueError,  # type: ignore[misc]
                                  f"conv2d: groups is {re.escape(repr(groups))} but must be an int of at least 1")
        for groups in (0, -1, 2.0, "2", None)},
+    "layout": (lambda: layouts.known("conv2d", "NCWH"), ValueError,
+               "conv2d: layout is 'NCWH' but must be one of NCHW, NHWC, CHWN; write it so"),
     "conv groups axes": (lambda: ops.conv2d(zeros(3, 8, 8), zeros(2, 3, 3, 3), groups=3), ValueError,
                          r"conv2d: x has shape \(3, 8, 8\) and w has shape \(2, 3, 3, 3\) but both must have 4 axes"),
     **{f"conv groups of {c}, {m}, {own}": (
