@@ -99,8 +99,10 @@ def report(several: Sequence[Result]) -> list[str]:
             speed = f"{other['us'] / us['fft']:.2f}" if other and "fft" in us else "-"
             body.append([label, direction, *(number(us.get(name)) for name in names), speed])
     head = ", ".join(f"`{name}` us" for name in names)
-    return [*results.table(f"filters, direction, {head}, speed of `fft` / fastest other", body, 2),
-            *results.facts(several)]
+    broken = [f"- `{row['algorithm']}`, {row['label']} {row['direction']}: {row['why']}" for row in result["rows"]
+              if row.get("failed")]
+    return [*results.table(f"filters, direction, {head}, speed of `fft` / fastest other", body, 2), *broken,
+            *([""] if broken else []), *results.facts(several)]
 
 
 def main(argv: Sequence[str] | None = None) -> None:

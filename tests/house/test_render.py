@@ -112,8 +112,12 @@ def test_nobody_measured_transforms_on_a_gpu_or_here_is_the_table(house: Path) -
     result = results.load("conv_cuda")
     rows = [{"label": "3x3", "direction": "y", "algorithm": name, "precision": "fp32", "us": us}
             for name, us in (("gemm", 10.0), ("fft", 20.0))]
+    rows += [{**rows[0], "algorithm": "winograd_2x2", "us": None, "why": "it needs filters of 3x3"},
+             {**rows[0], "algorithm": "cudnn", "us": None, "why": "wrong by 2.6e-02", "failed": True}]
     results.save({**result, "rows": rows}, house / "results" / "fft_cuda.json")
-    assert "| 3x3 | y | 10 | 20 | 0.50 |" in render.BLOCKS["fft cuda"]()
+    lines = render.BLOCKS["fft cuda"]()
+    assert "| 3x3 | y | 10 | 20 | 0.50 |" in lines
+    assert [line for line in lines if line.startswith("- ")] == ["- `cudnn`, 3x3 y: wrong by 2.6e-02"]
 
 
 @pytest.mark.parametrize(("name", "file"), [

@@ -7,8 +7,7 @@ A compiled step is captured as a CUDA graph, in which cuFFT runs but makes no pl
 eager run made serve the capture behind it, and what a graph was captured with is never let go of, since its kernels
 read a plan's tables. A plan with memory of its own is not captured: two of a graph's branches might run it at once.
 
-`auto` does not try it yet (`tried` of its row in ALGORITHMS): on a GPU nobody has measured where it wins, which
-benchmarks/fft.py does.
+`auto` does not try it yet (`tried` of its row in ALGORITHMS): docs/fft.md shows where it wins.
 
 cuFFT is a library of its own, which CuPy does not bring, but minidl[cuda13] does.
 """
