@@ -12,7 +12,7 @@
 constexpr int LINE = 16 / sizeof(REAL);
 // Blocks of a multiprocessor, by its registers; before 8.0 copies take some, and shared memory holds few.
 #if __CUDA_ARCH__ >= 800
-constexpr int RESIDENT = sizeof(REAL) == 8 ? 1 : BM == 128 ? 2 : 3;
+constexpr int RESIDENT = sizeof(REAL) == 8 ? 1 : BM >= 64 ? 2 : 4;
 #else
 constexpr int RESIDENT = 1;
 #endif

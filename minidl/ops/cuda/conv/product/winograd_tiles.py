@@ -28,8 +28,7 @@ from ...linear.tile import BK, BN, MIN_SLABS_PER_SPLIT, rows_per_block
 FILE, PRODUCT = "conv/product/winograd_tiles.cu", "conv/product/winograd_product.cu"
 MIN_PRODUCTS = 192                         # of an output
 CHANNELS = 32                              # of a block whose threads write neighbouring channels, as in the source
-RESIDENT = {128: 2}                        # blocks of a multiprocessor for tiles of so many rows, as in the source
-MOST_RESIDENT = 3                          # ... of fewer rows
+RESIDENT = {16: 4, 32: 4, 64: 2, 128: 2}   # blocks of a multiprocessor, by the rows of their tiles, as in the source
 
 CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
     (FILE, (launch.real(dtype), ("TILE", tile))) for dtype in launch.C_NAME for tile in (2, 4)] + [
@@ -67,7 +66,7 @@ def _runs(products: int, rows: int, cols: int, depth: int, itemsize: int) -> Run
     high, across = rows_per_block(rows), launch.blocks(cols, BN)
     while True:
         slabs = launch.blocks(depth, BK if itemsize == 4 or high <= 32 else BK // 2)
-        down, at_a_time = launch.blocks(rows, high), RESIDENT.get(high, MOST_RESIDENT) * launch.multiprocessors()
+        down, at_a_time = launch.blocks(rows, high), RESIDENT[high] * launch.multiprocessors()
         total = products * down * across * slabs
         runs = Runs(rows, cols, depth, high, BN, down, across, slabs,
                     max(-(-total // at_a_time), min(slabs, MIN_SLABS_PER_SPLIT)), total)
@@ -119,7 +118,7 @@ class Winograd(NamedTuple):
         sides, squares, high = (self.tile + 2) ** 2, self._squares(g), rows_per_block(g.m)
         maps = launch.blocks(g.m, high) * high
         share = self._share(g, x.itemsize, sides * (g.c + maps) * squares, sides * (g.c * g.m + maps * BN)
-                            + MOST_RESIDENT * launch.multiprocessors() * high * BN)
+                            + RESIDENT[high] * launch.multiprocessors() * high * BN)
         runs = _runs(sides, g.m, share * squares, g.c, x.itemsize)
         u, v = launch.empty((sides, g.c, g.m), x.dtype), launch.empty((sides, g.c, share * squares), x.dtype)
         parts, geometry = launch.empty((runs.size,), x.dtype), launch.by_value("Geometry", g)
