@@ -239,6 +239,17 @@ def test_a_graph_takes_the_plans_of_an_eager_run_and_keeps_them(on_cuda: Any, mo
         on_cuda._plan(library, "R2C", tiles, (16, 16))
 
 
+def test_a_plan_that_cannot_be_made_is_want_of_memory(on_cuda: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which `auto` passes over."""
+    def refuse(*sizes: Any) -> None:
+        raise RuntimeError("CUFFT_ALLOC_FAILED")
+    capturing(on_cuda, monkeypatch, False)
+    monkeypatch.setattr(on_cuda._library(), "get_fft_plan", refuse)
+    with pytest.raises(MemoryError, match=r"^fft: cuFFT makes no plan for 7 tiles of 16x16: CUFFT_ALLOC_FAILED; use an"):
+        on_cuda._plan(on_cuda._library(), "R2C", np.zeros((7, 16, 16), np.float32), (16, 16))
+    assert not on_cuda._plans
+
+
 def test_plans_are_let_go_of_in_turn(on_cuda: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     capturing(on_cuda, monkeypatch, False)
     monkeypatch.setattr(on_cuda, "MAX_PLANS", 2)

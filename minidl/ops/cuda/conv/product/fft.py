@@ -73,7 +73,11 @@ def _plan(library: Any, kind: str, a: Array, size: tuple[int, int]) -> Any:
         if capturing:
             raise NotImplementedError(f"fft: cuFFT makes no plan while a stream is captured, and has none for {len(a)} "
                                       f"tiles of {size[0]}x{size[1]}; run it before")
-        plan = library.get_fft_plan(a, size, (1, 2), kind)
+        try:
+            plan = library.get_fft_plan(a, size, (1, 2), kind)
+        except RuntimeError as error:      # CuFFTError, for want of memory too: `auto` passes over it
+            raise MemoryError(f"fft: cuFFT makes no plan for {len(a)} tiles of {size[0]}x{size[1]}: {error}; use another "
+                              "algorithm, or a smaller minidl.set_workspace_limit") from None
         while len(_plans) >= MAX_PLANS or (_plans and _held(plan, *_plans.values()) > device.workspace_limit()):
             del _plans[next(iter(_plans))]
     _plans[key] = plan
