@@ -154,7 +154,7 @@ def in_shares_and_runs(x: Any, w: Any, names: tuple[str, ...], dtype: type) -> N
     limit = device.workspace_limit()
     multiply = mock.Mock(side_effect=winograd_tiles._multiply)
     for multiprocessors, mib in ((132, 5), (7, 4)):
-        with mock.patch.object(launch, "multiprocessors", lambda: multiprocessors), \
+        with mock.patch.object(launch, "multiprocessors", return_value=multiprocessors), \
                 mock.patch.object(winograd_tiles, "_multiply", multiply):
             winograd_tiles._runs.cache_clear()
             device.set_workspace_limit(mib * 2**20)

@@ -76,8 +76,8 @@ def _plan(library: Any, kind: str, a: Array, size: tuple[int, int]) -> Any:
         try:
             plan = library.get_fft_plan(a, size, (1, 2), kind)
         except RuntimeError as error:      # CuFFTError, for want of memory too: `auto` passes over it
-            raise MemoryError(f"fft: cuFFT makes no plan for {len(a)} tiles of {size[0]}x{size[1]}: {error}; use another "
-                              "algorithm, or a smaller minidl.set_workspace_limit") from None
+            raise MemoryError(f"fft: cuFFT makes no plan for {len(a)} tiles of {size[0]}x{size[1]}: {error}; use "
+                              "another algorithm, or a smaller minidl.set_workspace_limit") from None
         while len(_plans) >= MAX_PLANS or (_plans and _held(plan, *_plans.values()) > device.workspace_limit()):
             del _plans[next(iter(_plans))]
     _plans[key] = plan

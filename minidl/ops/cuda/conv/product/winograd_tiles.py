@@ -17,6 +17,7 @@ from __future__ import annotations
 import functools
 from typing import NamedTuple
 
+import cupy
 import numpy as np
 
 from ..... import device
@@ -75,7 +76,7 @@ def _runs(products: int, rows: int, cols: int, depth: int, itemsize: int) -> Run
         high //= 2
 
 
-def _multiply(a: Array, b: Array, parts: Array, runs: Runs, accumulate: bool = False) -> bytes:
+def _multiply(a: cupy.ndarray, b: cupy.ndarray, parts: Array, runs: Runs, accumulate: bool = False) -> bytes:
     """The parts of the products of a (e,depth,rows), transposed, and b (e,depth,cols); returns their struct."""
     line = 16 // a.itemsize
     wide = not (runs.rows % line or runs.cols % line or (a.data.ptr | b.data.ptr) % 16)
