@@ -397,8 +397,8 @@ def main(argv: Sequence[str] | None = None) -> None:
                         "by default")
     parser.add_argument("--shape", type=custom, action="append", help="n,c,h,w,m,k[,stride,pad]; may be repeated")
     parser.add_argument("--algorithms", type=lambda text: text.split(","), help="separated by commas; all by default")
-    for flag, known in (("directions", DIRECTIONS), ("precisions", PRECISIONS), ("peers", PEERS)):
-        parser.add_argument(f"--{flag}", type=names(dict.fromkeys(known)), default=",".join(known),
+    for flag, known in (("--directions", DIRECTIONS), ("--precisions", PRECISIONS), ("--peers", PEERS)):
+        parser.add_argument(flag, type=names(dict.fromkeys(known)), default=",".join(known),
                             help="separated by commas; %(default)s by default")
     parser.add_argument("--plugin", action="append", default=[], metavar="FILE.py", help="import this file first: it "
                         "registers an algorithm of your own (minidl.register_conv); may be given several times")
