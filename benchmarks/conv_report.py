@@ -94,6 +94,15 @@ def table_of_3x3(result: Result) -> list[str]:
     return results.table(f"shape, direction, `winograd_2x2` us, `winograd_4x4` us, {BESIDE_CUDNN}", body, 2)
 
 
+def errors_of_3x3(result: Result) -> list[str]:
+    """How far results of fp32 are from float64's, of the plain sum, of Winograd's and of cuDNN's."""
+    names, body = ("implicit_gemm", "winograd_2x2", "winograd_4x4", "cudnn"), []
+    for label, direction in ((label, direction) for label in labels(result["rows"]) for direction in DIRECTIONS):
+        of = {row["algorithm"]: row for row in done(result["rows"], label=label, direction=direction, precision="fp32")}
+        body.append([label, direction, *(f"{of[name]['error']:.1e}" if name in of else "-" for name in names)])
+    return results.table(f"shape, direction, {', '.join(f'`{name}`' for name in names)}", body, 2)
+
+
 def ladder_table(result: Result, of: Sequence[str] = LADDER) -> list[str]:
     """One step of the ladder per line: microseconds of some shapes."""
     rows = result["rows"]

@@ -220,6 +220,8 @@ BLOCKS: dict[str, Callable[[], list[str]]] = {
     "balance": balance,
     "conv 3x3": or_how("conv_3x3_cuda", "python benchmarks/conv.py --shapes 3x3",
                        convolutions(filters_of_3x3, "conv_3x3_cuda")),
+    "conv 3x3 errors": or_how("conv_3x3_cuda", "python benchmarks/conv.py --shapes 3x3",
+                              convolutions(conv_report.errors_of_3x3, "conv_3x3_cuda")),
     "conv entries": convolutions(lambda result: list(conv_report.shape_tables(result))),
     "ladder": convolutions(ladder),
     "ladder slower": convolutions(conv_report.slower_table),

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any, NamedTuple
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -28,7 +29,8 @@ from minidl.ops.common.geometry import conv_geometry
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
 
 from minidl.ops import cpu, cuda  # noqa: E402
-from minidl.ops.cuda import conv  # noqa: E402
+from minidl.ops.cuda import conv, launch  # noqa: E402
+from minidl.ops.cuda.conv.product import winograd_tiles  # noqa: E402
 
 FLOAT, DOUBLE = np.float32, np.float64
 UNSEEN = SimpleNamespace(check=lambda: None)       # the emulator, or compute-sanitizer, watches memory itself
@@ -145,6 +147,28 @@ def convolve_in_pieces(x: Any, w: Any, stride: Any, padding: Any, dtype: type) -
         convolve(x, w, stride, padding, tuple(conv.ALGORITHMS), dtype)
     finally:
         device.set_workspace_limit(limit)
+
+
+def in_shares_and_runs(x: Any, w: Any, names: tuple[str, ...], dtype: type) -> None:
+    """With little workspace images go through in shares, the last one smaller; on many multiprocessors, and on few, a
+    run ends within a tile, a tile has three parts, and a run several tiles."""
+    limit = device.workspace_limit()
+    multiply = mock.Mock(side_effect=winograd_tiles._multiply)
+    for multiprocessors, mib in ((132, 5), (7, 4)):
+        with mock.patch.object(launch, "multiprocessors", return_value=multiprocessors), \
+                mock.patch.object(winograd_tiles, "_multiply", multiply):
+            winograd_tiles._runs.cache_clear()
+            device.set_workspace_limit(mib * 2**20)
+            try:
+                convolve(x, w, 1, 1, names, dtype)
+            finally:
+                device.set_workspace_limit(limit)
+                winograd_tiles._runs.cache_clear()
+    seen = [call.args[3] for call in multiply.call_args_list]
+    assert any(runs.slabs - 1 > runs.each for runs in seen), "no tile has three parts"
+    assert any(runs.each > runs.slabs and runs.each % runs.slabs for runs in seen), "no run has several tiles"
+    assert any(runs.cols != seen[0].cols and runs.across == seen[0].across for runs in seen), "all shares are equal"
+    assert any(len(call.args) > 4 and call.args[4] for call in multiply.call_args_list), "no share is added to another"
 
 
 def each_direction(name: str) -> None:
@@ -342,6 +366,10 @@ LAUNCHES: dict[str, list[Launch]] = {
         *each("conv/product/winograd_tiles.cu", convolve, CONVOLUTIONS[-1],  # and a product that copies 16 bytes
               ((4, 36, 14, 14), (36, 36, 3, 3), 1, 1, ("winograd_4x4",)), *[
             (*CONVOLUTIONS[-1][:4], (name,), DOUBLE) for name in CONVOLUTIONS[-1][4]]),
+        *each("conv/product/winograd_product.cu", in_shares_and_runs,
+              ((7, 40, 30, 30), (24, 40, 3, 3), ("winograd_4x4",), FLOAT)),
+        *on_device("conv/product/winograd_product.cu", in_shares_and_runs, *[
+            ((7, 40, 30, 30), (24, 40, 3, 3), CONVOLUTIONS[-1][4], dtype) for dtype in (FLOAT, DOUBLE)]),
         *each("conv/papers/krizhevsky_variants.cu", krizhevskys_variants, ((2, 2, 37, 40), (5, 2, 5, 5), 1, 0, FLOAT),
               (*CONVOLUTIONS[2][:4], DOUBLE)),
         *each("conv/papers/krizhevsky.cu", krizhevsky_without_loads, (*CONVOLUTIONS[0][:4], FLOAT)),

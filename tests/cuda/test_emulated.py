@@ -17,7 +17,16 @@ pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot 
 from cases import CASES
 from checks import convolutions, primitives, regions
 from checks.fused import STEPS, assert_fused_agrees
-from checks.launches import CONVOLUTIONS, FUSED, LAUNCHES, POOLINGS, convolve, in_layouts, precision_of
+from checks.launches import (
+    CONVOLUTIONS,
+    FUSED,
+    LAUNCHES,
+    POOLINGS,
+    convolve,
+    in_layouts,
+    in_shares_and_runs,
+    precision_of,
+)
 from checks.sources import FILES, kernels
 from emulator import COMPILER, Emulator, cupy
 
@@ -207,6 +216,12 @@ MUTATIONS: dict[str, tuple[str, str, Check, str]] = {
     "a sum without its last part": (
         "s < p.splits;", "s < p.splits - 1;",
         lambda: primitives.product(70, 5, 300, (False, False), FLOAT), "tolerance"),
+    "a part of a tile that nobody adds": (
+        "if (k * p.each < slabs[j])", "if (k * p.each < slabs[j] - p.slabs)", convolution(-1, "winograd_4x4"),
+        "tolerance"),
+    "a run that begins with another tile": (
+        "across = tile / p.down - product * p.across;", "across = 0;",
+        lambda: in_shares_and_runs((7, 40, 30, 30), (24, 40, 3, 3), ("winograd_4x4",), FLOAT), "tolerance"),
     "a wrong stride": ("(at.high * p.h + r) * p.w + s", "(at.high * p.h + r) * p.pw + s", convolution(0, "whole_image"),
                        "tolerance"),
     "a pixel's neighbour in another layout": (

@@ -151,7 +151,8 @@ def test_filters_of_3x3_stay_in_fp32_where_that_is_faster(house: Path) -> None:
     (house / "results" / "conv_3x3_cuda.json").unlink(missing_ok=True)
     assert render.BLOCKS["conv 3x3"]()[2] == ("    python benchmarks/conv.py --shapes 3x3 --json benchmarks/results/"
                                               "conv_3x3_cuda.json")
-    rows = [{"label": "64 channels", "direction": "y", "algorithm": name, "precision": precision, "us": us}
+    rows = [{"label": "64 channels", "direction": "y", "algorithm": name, "precision": precision, "us": us,
+             "error": us * 1e-7}
             for name, precision, us in (("winograd_2x2", "fp32", 40.0), ("winograd_4x4", "fp32", 20.0),
                                         ("tensor_core", "tf32", 25.0), ("cudnn", "fp32", 30.0),
                                         ("cudnn", "tf32", 10.0))]
@@ -159,6 +160,7 @@ def test_filters_of_3x3_stay_in_fp32_where_that_is_faster(house: Path) -> None:
     table = render.BLOCKS["conv 3x3"]()
     assert "| 64 channels | y | 40 | 20 | `winograd_4x4` 20 | 30 | 1.50 | `winograd_4x4` 20 | 10 | 0.50 |" in table
     assert "| 64 channels | dw | - | - | - | - | - | - | - | - |" in table
+    assert "| 64 channels | y | - | 4.0e-06 | 2.0e-06 | 3.0e-06 |" in render.BLOCKS["conv 3x3 errors"]()
 
 
 # ---------------------------------------------------------------- figures

@@ -239,6 +239,17 @@ def test_a_graph_takes_the_plans_of_an_eager_run_and_keeps_them(on_cuda: Any, mo
         on_cuda._plan(library, "R2C", tiles, (16, 16))
 
 
+def test_a_plan_that_cannot_be_made_is_want_of_memory(on_cuda: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which `auto` passes over."""
+    def refuse(*sizes: Any) -> None:
+        raise RuntimeError("CUFFT_ALLOC_FAILED")
+    capturing(on_cuda, monkeypatch, False)
+    monkeypatch.setattr(on_cuda._library(), "get_fft_plan", refuse)
+    with pytest.raises(MemoryError, match=r"^fft: cuFFT makes no plan for 7 tiles of 16x16: CUFFT_ALLOC_FAILED; use"):
+        on_cuda._plan(on_cuda._library(), "R2C", np.zeros((7, 16, 16), np.float32), (16, 16))
+    assert not on_cuda._plans
+
+
 def test_plans_are_let_go_of_in_turn(on_cuda: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     capturing(on_cuda, monkeypatch, False)
     monkeypatch.setattr(on_cuda, "MAX_PLANS", 2)
@@ -252,13 +263,18 @@ def test_plans_are_let_go_of_in_turn(on_cuda: Any, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.gpu
-def test_a_compiled_step_computes_what_an_eager_one_does() -> None:
-    """Two layers of one shape: their gradients by w are branches of a graph, if there is one."""
+@pytest.mark.parametrize(("algorithm", "images", "channels", "k"), [
+    ("fft", 20, 4, 5), ("auto", 16, 32, 7), ("auto", 16, 64, 3)])
+def test_a_compiled_step_computes_what_an_eager_one_does(algorithm: str, images: int, channels: int, k: int) -> None:
+    """Two layers of one shape: their gradients by w are branches of a graph, if there is one. Of what `auto` chooses
+    there is one, also of transforms."""
     rng = np.random.default_rng(7)
-    x, *filters = (rng.standard_normal(shape, np.float32) for shape in ((20, 4, 24, 24), (4, 4, 5, 5), (4, 4, 5, 5)))
+    w_shape, scale = (channels, channels, k, k), np.float32(1 / channels**0.5 / k)
+    x, *filters = (rng.standard_normal(shape, np.float32) * by
+                   for shape, by in (((images, channels, 24, 24), 1), (w_shape, scale), (w_shape, scale)))
 
     def step(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
-        y = ops.conv2d(ops.conv2d(x, w, padding=2, algorithm="fft"), v, padding=2, algorithm="fft")
+        y = ops.conv2d(ops.conv2d(x, w, padding=k // 2, algorithm=algorithm), v, padding=k // 2, algorithm=algorithm)
         loss = (y * y).sum()
         loss.backward()
         return loss
@@ -267,19 +283,21 @@ def test_a_compiled_step_computes_what_an_eager_one_does() -> None:
     want = [Tensor(w, device="cuda", requires_grad=True) for w in filters]
     have = [Tensor(w, device="cuda", requires_grad=True) for w in filters]
     for _ in range(5):
-        images = Tensor(x, device="cuda")
+        batch = Tensor(x, device="cuda")
         for leaf in (*want, *have):
             leaf.grad = None
-        losses = step(images, *want).item(), compiled(images, *have).item()
+        losses = step(batch, *want).item(), compiled(batch, *have).item()
         assert losses[1] == pytest.approx(losses[0], rel=1e-4)
         for one, other in zip(want, have, strict=True):
             assert one.grad is not None
             assert other.grad is not None
-            scale = float(np.abs(one.grad.numpy()).max())
-            np.testing.assert_allclose(other.grad.numpy() / scale, one.grad.numpy() / scale, rtol=0, atol=1e-5)
+            most = 1e-5 * float(np.abs(one.grad.numpy()).max())
+            np.testing.assert_allclose(other.grad.numpy(), one.grad.numpy(), rtol=0, atol=most)
             compared += 1
         x = x[::-1].copy()
-    print(f"{compared} gradients compared; notes: {compiled.program.notes or 'captured as a graph'}")
+    notes = compiled.program.notes
+    print(f"{compared} gradients compared; notes: {notes or 'captured as a graph'}")
+    assert algorithm != "auto" or not any(note.startswith("call by call") for note in notes)
 
 
 @pytest.mark.gpu

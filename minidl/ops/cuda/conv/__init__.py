@@ -30,8 +30,8 @@ __all__ = ["CONV_ALGORITHMS", "conv2d", "conv2d_grad_b", "conv2d_grad_w", "conv2
 
 class Algorithm(NamedTuple):
     """y(x, w, b, g), dx(gy, w, g), dw(gy, x, g), each None where there is none; refuses(direction, g, dtype), which
-    says why a case cannot be done, or None; whether `auto` tries it, whether it multiplies on tensor cores, and by how
-    much more it may round than the plain sum: infinitely, where what others sum up is spread over an element.
+    says why a case cannot be done, or None; whether `auto` tries it, or tried(direction, g); whether it multiplies on
+    tensor cores; by how much more than the plain sum it may round: infinitely, where it spreads what others sum up.
 
     What computes y may go on in the same launch: y_act(x, w, b, g, act), and y_act_pool(x, w, b, g, act, pooling) where
     can_pool(g, pooling, dtype). Before dw may go grad_wb(gp, y, x, g, act, pooling), the fused form of
@@ -42,7 +42,7 @@ class Algorithm(NamedTuple):
     dx: Launcher | None
     dw: Launcher | None
     refuses: Refuses
-    tried: bool = False
+    tried: bool | Callable[[str, ConvGeometry], bool] = False
     tensor_cores: bool = False
     rounding: float = 1.0
     y_act: Launcher | None = None
@@ -70,9 +70,9 @@ ALGORITHMS: dict[str, Algorithm] = {
     "implicit_gemm": Algorithm(implicit_gemm.y, implicit_gemm.dx, implicit_gemm.dw, implicit_gemm.refuses, tried=True),
     "whole_image": _one_launch(whole_image.OUTPUTS, whole_image.dx, whole_image.GRADIENTS, whole_image.refuses),
     "winograd": _one_launch(winograd.OUTPUTS, None, winograd.GRADIENTS, winograd.refuses),
-    "winograd_2x2": Algorithm(F2.y, F2.dx, F2.dw, F2.refuses),
-    "winograd_4x4": Algorithm(F4.y, F4.dx, F4.dw, F4.refuses, rounding=8.0),
-    "fft": Algorithm(fft.y, fft.dx, fft.dw, fft.refuses, rounding=float("inf")),
+    "winograd_2x2": Algorithm(F2.y, F2.dx, F2.dw, F2.refuses, tried=True),
+    "winograd_4x4": Algorithm(F4.y, F4.dx, F4.dw, F4.refuses, tried=True, rounding=8.0),
+    "fft": Algorithm(fft.y, fft.dx, fft.dw, fft.refuses, tried=fft.pays, rounding=float("inf")),
     "tensor_core": Algorithm(implicit_gemm.tensor_core_y, implicit_gemm.tensor_core_dx, implicit_gemm.tensor_core_dw,
                              implicit_gemm.tensor_core_refuses, tried=True, tensor_cores=True),
     "tensor_core_image": _one_launch(tensor_core_image.OUTPUTS, None, tensor_core_image.GRADIENTS,
@@ -105,7 +105,8 @@ def chosen(direction: str, g: ConvGeometry, arguments: tuple[Array | None, ...])
 def _able(direction: str, g: ConvGeometry, dtype: np.dtype) -> dict[str, Launcher]:
     """The launchers that `auto` may try for a case."""
     return {name: getattr(row, direction) for name, row in ALGORITHMS.items()
-            if row.tried and refusal(name, direction, g, dtype) is None}
+            if (row.tried(direction, g) if callable(row.tried) else row.tried)
+            and refusal(name, direction, g, dtype) is None}
 
 
 @functools.lru_cache(maxsize=4096)

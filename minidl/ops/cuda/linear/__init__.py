@@ -45,29 +45,29 @@ CONFIGURATIONS += [
 
 
 def gemm(a: Array, b: Array, out: Array, *, transpose_a: bool = False, transpose_b: bool = False,
-         bias: Array | None = None, accumulate: bool = False, tiled: bool | None = None, exact: bool = False) -> Array:
+         bias: Array | None = None, accumulate: bool = False, tiled: bool | None = None) -> Array:
     """out (batch,r,s) = a (batch,r,k) @ b (batch,k,s), plus bias (r,), plus what is in out if it accumulates.
 
     transpose_a: a is stored (batch,k,r); transpose_b: b is stored (batch,s,k). A batch of 1 serves all. An out of batch
     1 for several a or b is the sum over the batch, in a fixed order. tiled: one output per thread instead of a register
-    tile; by default where out is small. exact: in fp32 whatever the precision is. All arrays in C order.
+    tile; by default where out is small. All arrays in C order.
     """
     depth = a.shape[1] if transpose_a else a.shape[2]
     batches, rows, cols = out.shape
-    if tiled is None and _pays(out.dtype, rows * cols * depth * batches, exact) and not accumulate \
+    if tiled is None and _pays(out.dtype, rows * cols * depth * batches) and not accumulate \
             and len(a) in (1, batches) and len(b) in (1, batches):
         cupy.matmul(a.swapaxes(1, 2) if transpose_a else a, b.swapaxes(1, 2) if transpose_b else b, out=out)
         return out if bias is None else out.__iadd__(bias[:, None])
     return _product(a, b, bias, out, (batches, rows, cols, depth, len(a), len(b), accumulate, 0), transpose_a,
-                    transpose_b, tiled, exact=exact)
+                    transpose_b, tiled)
 
 
-def _pays(dtype: np.dtype, multiplications: int, exact: bool = False) -> bool:
+def _pays(dtype: np.dtype, multiplications: int) -> bool:
     """Whether cuBLAS is the faster one, where it computes the same; it cannot be captured in a graph.
 
     The number is looked at first: small products are many, and each look costs the host.
     """
-    return (multiplications >= MIN_CUBLAS and (exact or _mode(dtype, precision()) == "FP32")
+    return (multiplications >= MIN_CUBLAS and _mode(dtype, precision()) == "FP32"
             and not cupy.cuda.get_current_stream().is_capturing())
 
 
@@ -123,11 +123,11 @@ def _plan(sizes: tuple[int, ...], dtype: np.dtype, precision: str, transpose_a: 
 
 def _product(a: cupy.ndarray, b: cupy.ndarray, bias: Array | None, out: cupy.ndarray, sizes: tuple[int, ...],
              transpose_a: bool, transpose_b: bool, tiled: bool | None = None, fused: tuple[launch.Constant, ...] = (),
-             y: Array | None = None, exact: bool = False) -> Array:
+             y: Array | None = None) -> Array:
     """Our own kernels; sizes (batches, rows, cols, depth, batches of a, batches of b, accumulate, axis of the bias)."""
     if not out.size:
         return out
-    product, matrices, shape, finish = _plan(sizes, out.dtype, "fp32" if exact else precision(), transpose_a,
+    product, matrices, shape, finish = _plan(sizes, out.dtype, precision(), transpose_a,
                                              transpose_b, tiled, fused,
                                              (a.data.ptr | b.data.ptr | out.data.ptr) % 16 == 0)
     if finish is None:

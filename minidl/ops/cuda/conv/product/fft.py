@@ -7,7 +7,8 @@ A compiled step is captured as a CUDA graph, in which cuFFT runs but makes no pl
 eager run made serve the capture behind it, and what a graph was captured with is never let go of, since its kernels
 read a plan's tables. A plan with memory of its own is not captured: two of a graph's branches might run it at once.
 
-`auto` does not try it yet (`tried` of its row in ALGORITHMS): docs/fft.md shows where it wins.
+`auto` tries it where its count of multiplications is far below the formula's. That measures in a graph, behind an eager
+call that makes the plans, so what it chooses runs in both: a step that is compiled runs eagerly before it is captured.
 
 cuFFT is a library of its own, which CuPy does not bring, but minidl[cuda13] does.
 """
@@ -28,6 +29,7 @@ from ....common.primitives import Array
 from ... import launch
 from ...linear import gemm
 
+MIN_SAVED = 8                              # multiplications of the formula for one of it: filters of 7x7 on 32 channels
 MAX_PLANS = 256                            # that are kept, beside those of graphs; all their memory is within the limit
 ALIGNMENT = 16                             # bytes, of what cuFFT transforms
 
@@ -59,6 +61,12 @@ def refuses(direction: str, g: ConvGeometry, dtype: np.dtype) -> str | None:
     return None
 
 
+def pays(direction: str, g: ConvGeometry) -> bool:
+    """Whether it may be the fastest. Loading cuFFT, making plans and measuring take too long to be tried everywhere."""
+    formula = g.n * g.m * g.c * g.oh * g.ow * g.kh * g.kw
+    return formula >= MIN_SAVED * fft.multiplications(g, fft.tiling(direction, g))
+
+
 # ---------------------------------------------------------------- transforms
 def _held(*plans: Any) -> int:
     """Bytes of memory of plans."""
@@ -73,7 +81,11 @@ def _plan(library: Any, kind: str, a: Array, size: tuple[int, int]) -> Any:
         if capturing:
             raise NotImplementedError(f"fft: cuFFT makes no plan while a stream is captured, and has none for {len(a)} "
                                       f"tiles of {size[0]}x{size[1]}; run it before")
-        plan = library.get_fft_plan(a, size, (1, 2), kind)
+        try:
+            plan = library.get_fft_plan(a, size, (1, 2), kind)
+        except RuntimeError as error:      # CuFFTError, for want of memory too: `auto` passes over it
+            raise MemoryError(f"fft: cuFFT makes no plan for {len(a)} tiles of {size[0]}x{size[1]}: {error}; use "
+                              "another algorithm, or a smaller minidl.set_workspace_limit") from None
         while len(_plans) >= MAX_PLANS or (_plans and _held(plan, *_plans.values()) > device.workspace_limit()):
             del _plans[next(iter(_plans))]
     _plans[key] = plan

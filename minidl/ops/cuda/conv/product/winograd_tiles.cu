@@ -2,7 +2,7 @@
 //
 // An image is cut into squares of TILE x TILE outputs (-DTILE=2 or 4), each with the SIDE x SIDE pixels under them,
 // SIDE = TILE + 2. Pixels, filters and gradients of a square are transformed into SIDE * SIDE numbers. For each of
-// these there is one product of matrices (linear/gemm.cu), which sums over channels, or for dw over squares:
+// these there is one product of matrices (winograd_product.cu), which sums over channels, or for dw over squares:
 //   y   u (e,c,m)^T @ v (e,c,columns);   dx the same with gy for x and mirrored filters
 //   dw  g (e,columns,m)^T @ v (e,columns,c)
 // where e counts the SIDE * SIDE numbers, and a square of image i is column i * squares of an image + its number. What
@@ -12,6 +12,7 @@
 // neighbouring squares, and write what lies side by side. Sums are made in a fixed order.
 // Requires: 3x3 filters, stride 1, one-dimensional grids of 256 threads that cover channels * columns, or m * c.
 #include "include/common.cuh"
+#include "include/runs.cuh"
 
 #ifndef TILE
 #define TILE 4
@@ -233,16 +234,44 @@ template <int V> __device__ __forceinline__ void store_row(REAL* to, const REAL*
         }
 }
 
-// sums (ALL, m, columns) -> y (images,m,oh,ow), with the bias
+// What was summed up of element (row, column) of each of the ALL products: the parts of its tile, SIDE products at a
+// time. A tile begins so many slabs behind the beginning of a run; its k-th part, from 0, is that of the k-th run from
+// this one, if the tile goes on until there.
+__device__ __forceinline__ void add_parts(const REAL* __restrict__ parts, const Runs& p, int row, int column, REAL* d) {
+    const int down = row / p.high, across = column / p.wide, tiles = p.down * p.across, tile = across * p.down + down;
+    const int first = tile * p.slabs / p.each, runs = tiles * p.slabs / p.each, rest = tiles * p.slabs - runs * p.each;
+    const size_t size = (size_t)p.high * p.wide;
+    parts += (size_t)(first + tile) * size + (row - down * p.high) * p.wide + column - across * p.wide;
+    int behind = tile * p.slabs - first * p.each;
+#pragma unroll
+    for (int i = 0; i < SIDE; ++i) {
+        const REAL* at[SIDE];
+        int slabs[SIDE];  // from the beginning of the run to the end of the tile
+#pragma unroll
+        for (int j = 0; j < SIDE; ++j) {
+            at[j] = parts;
+            slabs[j] = behind + p.slabs;
+            d[i * SIDE + j] = *parts;
+            const bool next = (behind += rest) >= p.each;
+            behind -= next ? p.each : 0;
+            parts += (runs + tiles + next) * size;
+        }
+#pragma unroll 1
+        for (int k = 1; k * p.each < p.slabs + p.each - 1; ++k)
+#pragma unroll
+            for (int j = 0; j < SIDE; ++j)
+                if (k * p.each < slabs[j]) d[i * SIDE + j] += at[j][k * size];
+    }
+}
+
+// sums, ALL products (m, columns) -> y (images,m,oh,ow), with the bias
 extern "C" __global__ void __launch_bounds__(256)
-    winograd_outputs(const REAL* __restrict__ sums, const REAL* __restrict__ b, REAL* __restrict__ y, Geometry g,
-                     int images) {
+    winograd_outputs(const REAL* __restrict__ parts, Runs p, const REAL* __restrict__ b, REAL* __restrict__ y,
+                     Geometry g, int images) {
     const Square s = own_square(g, g.m, images);
     if (!s.exists) return;
-    const size_t apart = (size_t)g.m * images * ceil_div(g.oh, TILE) * ceil_div(g.ow, TILE);
     REAL d[ALL];
-#pragma unroll
-    for (int e = 0; e < ALL; ++e) d[e] = sums[e * apart + THREAD];
+    add_parts(parts, p, s.channel, THREAD - s.channel * p.cols, d);
 #pragma unroll
     for (int j = 0; j < SIDE; ++j) to_outputs<SIDE>(d + j);
 #pragma unroll
@@ -263,14 +292,13 @@ extern "C" __global__ void __launch_bounds__(256)
     }
 }
 
-// sums (ALL, m, c) -> dw (m,c,3,3)
+// sums, ALL products (m, c) -> dw (m,c,3,3)
 extern "C" __global__ void __launch_bounds__(256)
-    winograd_taps(const REAL* __restrict__ sums, REAL* __restrict__ dw, int filters) {
+    winograd_taps(const REAL* __restrict__ parts, Runs p, REAL* __restrict__ dw) {
     const int element = THREAD;
-    if (element >= filters) return;
+    if (element >= p.rows * p.cols) return;
     REAL d[ALL];
-#pragma unroll
-    for (int e = 0; e < ALL; ++e) d[e] = sums[(size_t)e * filters + element];
+    add_parts(parts, p, element / p.cols, element % p.cols, d);
 #pragma unroll
     for (int j = 0; j < SIDE; ++j) to_filter<SIDE>(d + j);
 #pragma unroll
