@@ -1,4 +1,4 @@
-"""Pooling on NumPy arrays: x (n,c,h,w), y (n,c,oh,ow); g is an ops.geometry.PoolGeometry.
+"""Pooling on NumPy arrays: x (n,c,h,w), y (n,c,oh,ow); g is an ops.common.geometry.PoolGeometry.
 
 A window is walked offset by offset, each offset a strided slice of all windows at once; averages do their
 rows first and their columns then, so that the first and larger half of the additions runs over whole rows.

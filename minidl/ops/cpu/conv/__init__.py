@@ -1,4 +1,4 @@
-"""Convolution on NumPy arrays: x (n,c,h,w), w (m,c,kh,kw), y (n,m,oh,ow); g is an ops.geometry.ConvGeometry.
+"""Convolution on NumPy arrays: x (n,c,h,w), w (m,c,kh,kw), y (n,m,oh,ow); g is an ops.common.geometry.ConvGeometry.
 
 Four algorithms, each in the directions y (forward), dx and dw: the formula (direct.py), an image at a time through an
 unrolled buffer (unroll.py), many images as one matrix product (gemm.py), which `auto` is, and transforms (fft.py).

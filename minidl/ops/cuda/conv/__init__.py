@@ -1,6 +1,6 @@
 """Convolution on CUDA: the papers' algorithms as rows of one table, and the choice among them.
 
-x (n,c,h,w), w (m,c,kh,kw), y (n,m,oh,ow); g is an ops.geometry.ConvGeometry. README.md tells the ladder's story.
+x (n,c,h,w), w (m,c,kh,kw), y (n,m,oh,ow); g is an ops.common.geometry.ConvGeometry. README.md tells the ladder's story.
 """
 
 from __future__ import annotations

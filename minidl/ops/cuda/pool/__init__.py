@@ -1,4 +1,4 @@
-"""Pooling on CuPy arrays: x (n,c,h,w), y (n,c,oh,ow); g is an ops.geometry.PoolGeometry."""
+"""Pooling on CuPy arrays: x (n,c,h,w), y (n,c,oh,ow); g is an ops.common.geometry.PoolGeometry."""
 
 from .average import *
 from .windows import *
