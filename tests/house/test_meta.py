@@ -71,7 +71,7 @@ NAMES = ("basic", "shapes", "operators", "conv", "pool", "linear", "activation",
 FAMILIES = tuple(f"minidl/ops/{name}" for name in NAMES)
 # what all backends stand on
 FACTS = ("numpy", *(f"minidl/ops/{name}" for name in ("primitives", "shared", "choice", "geometry", "layouts",
-                                                         "own_conv", "region", "fft")))
+                                                         "own_conv", "region", "sets", "fft")))
 
 CONV = "minidl/ops/cuda/conv"
 LAUNCHERS = (*FACTS, "cupy", "minidl/device", "minidl/ops/cuda/launch")
@@ -91,6 +91,7 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
     ("minidl/ops/layouts", ()),
     ("minidl/ops/own_conv", ("numpy", "minidl/ops/geometry")),
     ("minidl/ops/region", ()),
+    ("minidl/ops/sets", ()),
     ("minidl/ops/sources", ("numpy",)),
     ("minidl/ops/primitives", ("numpy",)),
     ("minidl/ops/shared", ("numpy", "minidl/ops/primitives")),
@@ -107,7 +108,7 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
                              "minidl/ops/cuda")),
     ("minidl/ops/_op", ("numpy", "minidl/mode", "minidl/tensor", "minidl/ops/_backend")),
     *((family, ("numpy", "minidl/mode", "minidl/tensor", "minidl/rng", "minidl/ops/_op", "minidl/ops/_backend",
-                "minidl/ops/geometry", "minidl/ops/grouped", "minidl/ops/primitives", *FAMILIES))
+                "minidl/ops/geometry", "minidl/ops/grouped", "minidl/ops/primitives", "minidl/ops/sets", *FAMILIES))
       for family in FAMILIES),
     ("minidl/ops/__init__", ("minidl/ops/_op", "minidl/ops/_backend", "minidl/ops/primitives", *FAMILIES)),
     ("minidl/compiler", ("numpy", "cupy", "minidl/mode", "minidl/device", "minidl/tensor", "minidl/ops/primitives",
