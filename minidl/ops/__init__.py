@@ -4,6 +4,7 @@ from . import methods, operators  # noqa: F401  attach Tensor's operators and me
 from ._backend import CONV_ALGORITHMS as CONV_ALGORITHMS
 from ._op import OPS as OPS
 from .activation import *
+from .adaptive import *
 from .arrange import *
 from .basic import *
 from .conv import *

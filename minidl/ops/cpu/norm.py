@@ -156,5 +156,6 @@ def _gradients(gy: Array, x: Array, w: Array | None, mean: Array, rstd: Array, g
         part *= _of(scale, g, i, j)
 
     parallel_for(g.n, _chunk(x, g), apply)
-    gw, gb = (products, sums) if g.across else (sum(gws, (0,)), sum(gbs, (0,)))
-    return gx, gw.reshape(g.affine), gb.reshape(g.affine)
+    if g.across:                           # channels are the sets
+        return gx, products, sums
+    return gx, sum(gws, (0,)).reshape(g.affine), sum(gbs, (0,)).reshape(g.affine)
