@@ -54,6 +54,14 @@ class Training:
         return found
 
 
+    def set_back(self, state: dict[str, Any]) -> None:
+        """To a state, in place: a program stays good, which load_state_dict gives other buffers than its own."""
+        with minidl.no_grad():
+            for name, t in self.net.named_tensors():
+                t[...] = Tensor(state[name], device=t.device)
+        self.sgd.forget()
+
+
 def batch(name: str, n: int, seed: Any, device: str = "cpu") -> tuple[Tensor, Tensor]:
     rng = np.random.default_rng(seed)
     size = zoo.MODELS[name].image_size

@@ -148,11 +148,12 @@ def test_gpu_a_thousand_steps_of_a_zoo_model(name: str) -> None:
     """Each from where the plain step starts, so that rounding does not build up; every eighth batch is an odd one."""
     batches = [batch(name, 5 if i == 7 else 16, i, "cuda") for i in range(8)]
     pair = [Training(zoo_model(name), compiled, "cuda", momentum=0.9, weight_decay=5e-4) for compiled in (False, True)]
-    both = list(zip(*(each.net.parameters() for each in pair), strict=True))
+    both = [(p, q) for (_, p), (_, q) in zip(*(each.net.named_tensors() for each in pair), strict=True)]
     for i in range(1000):
         for p, q in both:
             q.data[...] = p.data
-            pair[1].sgd._velocity(q)[...] = pair[0].sgd._velocity(p)
+            if p.requires_grad:
+                pair[1].sgd._velocity(q)[...] = pair[0].sgd._velocity(p)
         for each in pair:
             each.sgd.lr = 0.02 * FACTORS(i % 300)
         assert_near(pair[1].step, *({"loss": each.step(*batches[i % 8]).data} for each in reversed(pair)))
@@ -182,9 +183,7 @@ def test_gpu_a_hundred_replays_give_the_same_bits(name: str) -> None:
         each.step(*given)                                                # recorded; replays may round otherwise
     state, seen = each.net.state_dict(), set()
     for _ in range(100):
-        each.net.load_state_dict(state)
-        for p in each.net.parameters():
-            each.sgd._velocity(p)[...] = 0
+        each.set_back(state)
         loss = each.step(*given)
         seen.add((bits(loss), *(array.get().tobytes() for array in each.arrays().values())))
     assert len(seen) == 1
