@@ -43,8 +43,8 @@ def alexnet(width: int = 96, hidden: int = 4096) -> nn.Module:
 
 
 class Block(nn.Module):
-    """Two convolutions with batch normalisation, and what they were given, every second pixel of it and zeros as further
-    maps where that is needed."""
+    """Two convolutions with batch normalisation, and what they were given: every second pixel of it, and zeros as
+    further maps, where that is needed."""
 
     def __init__(self, c: int, m: int, stride: int) -> None:
         super().__init__()

@@ -310,8 +310,8 @@ def _var(graph: _Graph, ndim: int, x: str, *, axis: Any = None, keepdims: bool =
 def _batch_norm(graph: _Graph, ndim: int, x: str, w: str = "", b: str = "", mean: str = "", var: str = "", *,
                 eps: float = 1e-5, **training: Any) -> str:
     if not mean:
-        raise ValueError("onnx.export: the net normalises by moments of the batch; call net.eval() first, with layers that "
-                         "keep running ones")
+        raise ValueError("onnx.export: the net normalises by moments of the batch; call net.eval() first, with layers "
+                         "that keep running ones")
     ones, zeros = (np.full(graph.taken[1], value, graph.dtype) for value in (1, 0))
     return graph.node("BatchNormalization", x, w or graph.constant(ones), b or graph.constant(zeros), mean, var,
                       epsilon=eps)

@@ -467,8 +467,7 @@ def normalized(x, axes, eps, moments=None):
 
 def batch_norm(x, w=1.0, b=0.0, eps=1e-5, moments=None):
     """Ioffe and Szegedy 2015, algorithm 1."""
-    c, *rest = x.shape[1:]
-    w, b, *moments = (np.reshape(a, (-1, *(1 for _ in rest))) for a in (w, b, *(moments or ())))
+    w, b, *moments = (np.reshape(a, (-1, *(1 for _ in x.shape[2:]))) for a in (w, b, *(moments or ())))
     return normalized(x, (0, *range(2, x.ndim)), eps, moments) * w + b
 
 
@@ -502,7 +501,7 @@ def rows_of_layers() -> Iterable[Problem]:
     rng = np.random.default_rng(14)
     for i in range(50):
         last = tuple(int(v) for v in rng.integers(2, 6, 1 + i % 2))
-        x = (*(int(v) for v in rng.integers(i % 10 > 0, 5, i % 3)), *last)
+        x = (*(int(v) if i % 10 else 0 for v in rng.integers(1, 5, i % 3)), *last)
         yield (x, *[last] * (i % 3)), {"normalized_shape": last if i % 2 else last[0], "eps": (1e-5, 0.1)[i // 2 % 2]}
     for x, last in (((2, 1300), 1300), ((3, 5, 17, 31), (17, 31)), ((90, 7), 7)):
         yield (x, *[last if isinstance(last, tuple) else (last,)] * 2), {"normalized_shape": last, "eps": 1e-5}
@@ -512,7 +511,7 @@ def groups_of_channels() -> Iterable[Problem]:
     rng = np.random.default_rng(15)
     for i in range(50):
         groups, own = (int(v) for v in rng.integers(1, 4, 2))
-        x = (int(rng.integers(i % 10 > 0, 4)), groups * own, *(int(v) for v in rng.integers(2, 5, 1 + i % 3)))
+        x = (int(rng.integers(1, 4)) if i % 10 else 0, groups * own, *(int(v) for v in rng.integers(2, 5, 1 + i % 3)))
         yield (x, *[(x[1],)] * (i % 3)), {"num_groups": groups, "eps": (1e-5, 0.1)[i % 2]}
     for x, groups in (((2, 6, 30, 31), 2), ((40, 4, 3), 4)):
         yield (x, (x[1],), (x[1],)), {"num_groups": groups, "eps": 1e-5}
@@ -539,8 +538,8 @@ def adaptive_avg_pool2d(x, output_size):
 def grids() -> Iterable[Problem]:
     rng = np.random.default_rng(16)
     for i in range(50):
-        n, c, h, w, oh, ow = (int(v) for v in (i % 7 and rng.integers(1, 4), rng.integers(1, 4), *rng.integers(1, 9, 4)))
-        yield ((n, c, h, w),), {"output_size": (1, oh, (oh, ow), (None, ow), (oh, None))[i % 5]}
+        n, c, h, w, oh, ow = (int(v) for v in (*rng.integers(1, 4, 2), *rng.integers(1, 9, 4)))
+        yield ((n if i % 7 else 0, c, h, w),), {"output_size": (1, oh, (oh, ow), (None, ow), (oh, None))[i % 5]}
 
 
 def choice(x: Tensor, y: Tensor, *, condition: np.ndarray) -> Tensor:

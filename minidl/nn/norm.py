@@ -52,7 +52,8 @@ class _BatchNorm(Module):
                               self.training or self.running_mean is None, self.momentum, self.eps)
 
     def extra_repr(self) -> str:
-        return (f"{self.num_features}, eps={self.eps}, momentum={self.momentum}" + ", affine=False" * (self.weight is None)
+        return (f"{self.num_features}, eps={self.eps}, momentum={self.momentum}"
+                + ", affine=False" * (self.weight is None)
                 + ", track_running_stats=False" * (self.running_mean is None))
 
 

@@ -61,7 +61,8 @@ def group_geometry(x: Shape, groups: int, weight: Shape | None, bias: Shape | No
                          "in each; see .reshape()")
     n, c = x[:2]
     if not isinstance(groups, int) or groups < 1 or c % groups:
-        raise ValueError(f"group_norm: num_groups is {groups!r} but x {x} has {c} channels; num_groups must divide them")
+        raise ValueError(f"group_norm: num_groups is {groups!r} but x {x} has {c} channels; num_groups must divide "
+                         "them")
     _affine("group_norm", x, (c,), weight=weight, bias=bias)
     inner = math.prod(x[2:])
     return NormGeometry(n, groups, c // groups * inner, c, inner, False, (c,))
@@ -105,8 +106,8 @@ def batch_norm(x: Tensor, running_mean: Tensor | None = None, running_var: Tenso
 
     y = (x - mean) / sqrt(var + eps) * weight + bias, with weight and bias (c,). In training mean and variance are those
     of the batch, over all axes but c (the variance that divides by the number of values); the running ones (c,), where
-    they are given, move in place by `momentum` of their way to the batch's mean and its unbiased variance. In evaluation
-    the running ones take their place. Of no images the running values stay.
+    they are given, move in place by `momentum` of their way to the batch's mean and its unbiased variance. In
+    evaluation the running ones take their place. Of no images the running values stay.
 
     Raises ValueError for shapes that do not fit, 1 value per channel in training, running values of which one is
     missing, which require a gradient, or which evaluation lacks, and a momentum beyond 0 to 1; TypeError for running
@@ -138,8 +139,8 @@ def batch_norm(x: Tensor, running_mean: Tensor | None = None, running_var: Tenso
     batch_geometry(x.shape, _shape(weight), _shape(bias), running_mean.shape, running_var.shape, True)
     for name, t in zip(("running_mean", "running_var"), (running_mean, running_var), strict=True):
         if (t.dtype, t.device) != (x.dtype, x.device):
-            raise TypeError(f"batch_norm: {name} is {t.dtype} on {t.device} but x is {x.dtype} on {x.device}; move both "
-                            "to one with .to()")
+            raise TypeError(f"batch_norm: {name} is {t.dtype} on {t.device} but x is {x.dtype} on {x.device}; move "
+                            "both to one with .to()")
     mode.recorder.seen((running_mean, running_var))
     mark_changed((running_mean, running_var))          # they are no inputs: no gradient depends on what they were
     return _batch_norm(x, weight, bias, None, None, running=(running_mean._data, running_var._data),

@@ -165,10 +165,10 @@ REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
     "no row": (lambda x: ops.cross_entropy(x, [0] * x.shape[0]), "op 'cross_entropy' has no row in minidl.onnx.ROWS, wh"
                "ich has add, sub, mul,"),
     "dropout": (nn.Sequential(nn.Dropout(0.5)), "the net drops values at random; call net.eval() first"),
-    "moments of the batch": (nn.BatchNorm1d(4, track_running_stats=False).eval(), "the net normalises by moments of the "
-                             "batch; call net.eval() first, with layers that keep running ones"),
-    "running values": (nn.BatchNorm1d(4), "the net changes a Tensor in place, which a file cannot repeat; compute a new "
-                       "one, or call net.eval() where that is a layer's"),
+    "moments of the batch": (nn.BatchNorm1d(4, track_running_stats=False).eval(), "the net normalises by moments of "
+                             "the batch; call net.eval() first, with layers that keep running ones"),
+    "running values": (nn.BatchNorm1d(4), "the net changes a Tensor in place, which a file cannot repeat; compute a "
+                       "new one, or call net.eval() where that is a layer's"),
     "a value": (lambda x: x * float(x.max()), "the net reads a Tensor's values, which a file cannot repeat; return"),
     "an array": (lambda x: Tensor(x.data * 2), "the net takes a Tensor's array (.data), which a file cannot repeat"),
     "in place": (in_place, "the net changes a Tensor in place, which a file cannot repeat; compute a new one"),

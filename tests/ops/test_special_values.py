@@ -2,8 +2,8 @@
 
 Documented differences: where a filter's NaN or infinity meets zeros around an image (conv2d: PyTorch's own choice
 depends on sizes), and max over some axes (of equal values, NaN among them, each gets its share, as in PyTorch's over
-all axes). Normalisation: which of NaN and the infinities it is, where it is one (PyTorch computes x * scale + shift, and
-so makes NaN of infinities of both signs). Not compared: an infinite gradient of cross_entropy, with which PyTorch
+all axes). Normalisation: which of NaN and the infinities it is, where it is one (PyTorch computes x * scale + shift,
+and so makes NaN of infinities of both signs). Not compared: an infinite gradient of cross_entropy, with which PyTorch
 subtracts infinities; here it stays.
 """
 

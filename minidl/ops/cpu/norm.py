@@ -1,4 +1,4 @@
-"""Normalisation on NumPy arrays: images in chunks that stay in cache, and sums of differences from one of the values."""
+"""Normalisation on NumPy arrays: chunks of images that stay in cache, and sums of differences from one value."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def _of(each: Array, g: NormGeometry, i: int, j: int) -> Array:
 
 def _affine(y: Array, w: Array | None, b: Array | None, g: NormGeometry) -> None:
     """y * w + b in place, by channels."""
-    channels = y.reshape(-1, g.count, g.spread)
+    channels = y.reshape(-1, g.channels, g.spread)
     if w is not None:
-        channels *= w.reshape(g.count, 1)
+        channels *= w.reshape(g.channels, 1)
     if b is not None:
-        channels += b.reshape(g.count, 1)
+        channels += b.reshape(g.channels, 1)
 
 
 def _moments(x: Array, g: NormGeometry) -> tuple[Array, Array]:
@@ -116,7 +116,7 @@ def _gradients(gy: Array, x: Array, w: Array | None, mean: Array, rstd: Array, g
     gx = empty(x.shape, x.dtype)
     values, gys, gxs = (a.reshape(g.n, g.groups, g.inner) for a in (x, gy, gx))
     sums, products = np.zeros((g.n, g.groups), x.dtype), np.zeros((g.n, g.groups), x.dtype)     # of gz, and of gz * z
-    gws, gbs = (np.zeros((g.n if affine and not g.across else 0, g.count), x.dtype) for _ in range(2))
+    gws, gbs = (np.zeros((g.n if affine and not g.across else 0, g.channels), x.dtype) for _ in range(2))
 
     def gz_of(i: int, j: int) -> Array:
         if w is None or g.across:
@@ -135,8 +135,8 @@ def _gradients(gy: Array, x: Array, w: Array | None, mean: Array, rstd: Array, g
         z = z_of(i, j, scratch("norm", (j - i, g.groups, g.inner), x.dtype))
         if len(gbs):
             product = gys[i:j] * z
-            np.sum(gys[i:j].reshape(-1, g.count, g.spread), axis=-1, out=gbs[i:j])
-            np.sum(product.reshape(-1, g.count, g.spread), axis=-1, out=gws[i:j])
+            np.sum(gys[i:j].reshape(-1, g.channels, g.spread), axis=-1, out=gbs[i:j])
+            np.sum(product.reshape(-1, g.channels, g.spread), axis=-1, out=gws[i:j])
         gz = gz_of(i, j)
         np.sum(gz, axis=-1, out=sums[i:j])
         z *= gz

@@ -31,8 +31,8 @@ def _plan(outer: int, sets: int, inner: int, g: NormGeometry) -> tuple[int, int,
     chunk = launch.blocks(size, splits)
     splits = launch.blocks(size, chunk)
     return launch.blocks(sets * splits * lanes, THREADS), splits, launch.by_value(
-        "Norm", outer=outer, sets=sets, inner=inner, count=g.count, spread=g.spread, own=int(g.across), splits=splits,
-        chunk=chunk, lanes=lanes)
+        "Norm", outer=outer, sets=sets, inner=inner, channels=g.channels, spread=g.spread, own=int(g.across),
+        splits=splits, chunk=chunk, lanes=lanes)
 
 
 def _of_sets(g: NormGeometry) -> tuple[int, int, bytes]:
@@ -89,8 +89,8 @@ def normalize_grad(gy: Array, x: Array, w: Array | None, mean: Array, rstd: Arra
     if g.across:                           # channels are the sets
         return _grad_x(gy, x, w, mean, rstd, g, gw, gb), gw, gb
     gx = _grad_x(gy, x, w, mean, rstd, g, None, None)
-    grid, splits, struct = _plan(gx.size // (g.count * g.spread), g.count, g.spread, g)
-    sums, totals = _parts(splits, g.count, x) if splits > 1 else (gb, gw)
+    grid, splits, struct = _plan(gx.size // (g.channels * g.spread), g.channels, g.spread, g)
+    sums, totals = _parts(splits, g.channels, x) if splits > 1 else (gb, gw)
     _run("norm_products", grid, x, gy, x, None, mean, rstd, sums, totals, g.inner, struct)
     if splits > 1:
         sum_first(sums, gb)

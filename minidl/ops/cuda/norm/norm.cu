@@ -2,7 +2,7 @@
 //
 // One form for three: the array is (outer, sets, inner), and set s is its elements (o, s, i) of all o and i. For batch
 // normalisation these are the images, the channels and the pixels; for layers and groups `outer` is 1 and `inner` a row.
-// Element e has channel e / spread % count, of which there are as many weights; where channels are the sets (`own`), a
+// Element e has channel e / spread % channels, of which there are as many weights; where channels are the sets (`own`), a
 // set has one weight.
 // A team of `lanes` threads (rows.cuh) owns a run of `chunk` of a set's outer * inner elements. Where a set has several
 // teams, moments or sums are left in `parts` (splits, sets) by one launch, and each team of the next adds up those of
@@ -14,7 +14,7 @@
 #include "include/rows.cuh"
 
 struct Norm {
-    int outer, sets, inner, count, spread, own, splits, chunk, lanes;
+    int outer, sets, inner, channels, spread, own, splits, chunk, lanes;
 };
 
 // This thread's team, and its walk over the team's elements, dividing once at the start.
@@ -124,7 +124,7 @@ extern "C" __global__ void normalize(const REAL* __restrict__ x, const REAL* w, 
     }
     const REAL scale = g.own && w && t.splits() ? rstd * w[t.set] : rstd;
     for (t.start(); t.more(); t.next()) {
-        const unsigned e = t.element(), channel = g.own ? t.set : e / g.spread % g.count;
+        const unsigned e = t.element(), channel = g.own ? t.set : e / g.spread % g.channels;
         REAL value = (x[e] - mean) * scale;
         if (w && !g.own) value *= w[channel];
         y[e] = b ? value + b[channel] : value;
@@ -138,7 +138,7 @@ extern "C" __global__ void normalize_by(const REAL* __restrict__ x, const REAL* 
     if (!t.splits()) return;
     const REAL scale = g.own && w ? rstd[t.set] * w[t.set] : rstd[t.set], center = mean[t.set];
     for (; t.more(); t.next()) {
-        const unsigned e = t.element(), channel = g.own ? t.set : e / g.spread % g.count;
+        const unsigned e = t.element(), channel = g.own ? t.set : e / g.spread % g.channels;
         REAL value = (x[e] - center) * scale;
         if (w && !g.own) value *= w[channel];
         y[e] = b ? value + b[channel] : value;
@@ -150,7 +150,7 @@ __device__ __forceinline__ void at_element(const Team& t, const REAL* __restrict
                                            const REAL* w, const REAL* mean, const REAL* rstd, int row, REAL& gz,
                                            REAL& z) {
     const unsigned e = t.element(), set = row ? e / row : t.set;
-    gz = w ? gy[e] * w[e / t.g.spread % t.g.count] : gy[e];
+    gz = w ? gy[e] * w[e / t.g.spread % t.g.channels] : gy[e];
     z = (x[e] - mean[set]) * rstd[set];
 }
 
