@@ -408,7 +408,7 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         "batch_norm: running_mean is a ndarray but must be a Tensor that requires none; pass a buffer"),
     "batch running parameter": (
         lambda: ops.batch_norm(zeros(2, 3), zeros(3), Tensor(np.ones(3), requires_grad=True)), ValueError,
-        "batch_norm: running_var requires a gradient but must be a Tensor that requires none; pass a buffer, see .deta"),
+        "batch_norm: running_var requires a gradient but must be a Tensor that requires none; pass a buffer"),
     "batch running dtype": (
         lambda: ops.batch_norm(zeros(2, 3), Tensor(np.zeros(3)), Tensor(np.ones(3)), training=True), TypeError,
         r"batch_norm: running_mean is float64 on cpu but x is float32 on cpu; move both to one with .to\(\)"),
