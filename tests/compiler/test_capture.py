@@ -24,6 +24,7 @@ from checks.steps import (
     half,
     names,
     no_collections,
+    normalising,
     placed,
     two_dropouts,
     vectors,
@@ -31,7 +32,7 @@ from checks.steps import (
 )
 
 import minidl
-from minidl import Tensor, ops
+from minidl import Tensor, no_grad, ops
 from minidl.compiler.graph import SideStreams
 from minidl.compiler.plan import side_streams_of
 from minidl.compiler.record import CompileError
@@ -161,6 +162,26 @@ def test_gpu_a_thousand_steps_of_a_zoo_model(name: str) -> None:
             assert_near(pair[1].step, *(each.arrays() for each in pair))
     assert pair[1].step.recordings == 4
     assert np.isfinite(float(pair[1].step(*batches[0])))
+
+
+@pytest.mark.gpu
+def test_gpu_normalisation() -> None:
+    """The captured graph moves the running values in place; odd batches, and evaluation between."""
+    pair = [Training(normalising, compiled, "cuda", momentum=0.9) for compiled in (False, True)]
+    look = minidl.compile(pair[1].net)
+    for i in range(200):
+        state = {name: t.data.get() for name, t in pair[0].net.named_tensors()}
+        pair[1].set_back(state)
+        pair[0].sgd.forget()
+        given = vectors(5 if i % 8 == 7 else 8, i, "cuda")
+        assert_near(pair[1].step, *({"loss": each.step(*given).data} for each in reversed(pair)))
+        if i % 20 < 2:
+            assert_near(pair[1].step, *(each.arrays() for each in pair))
+            pair[1].net.eval()
+            with no_grad():
+                np.testing.assert_array_equal(look(given[0]).numpy(), pair[1].net(given[0]).numpy())
+            pair[1].net.train()
+    assert pair[1].step.recordings == 4
 
 
 @pytest.mark.gpu
