@@ -21,8 +21,8 @@ def normal(*shape: int, seed: int = 0, dtype: Any = np.float32) -> np.ndarray:
 
 def net() -> nn.Sequential:
     return nn.Sequential(nn.Conv2d(2, 4, 3, bias=False), norm=nn.BatchNorm2d(4), act=nn.ReLU(),
-                         groups=nn.GroupNorm(2, 4), pool=nn.AdaptiveAvgPool2d(1), flatten=nn.Flatten(), output=nn.Linear(4, 3),
-                         vectors=nn.BatchNorm1d(3), rows=nn.LayerNorm(3))
+                         groups=nn.GroupNorm(2, 4), pool=nn.AdaptiveAvgPool2d(1), flatten=nn.Flatten(),
+                         output=nn.Linear(4, 3), vectors=nn.BatchNorm1d(3), rows=nn.LayerNorm(3))
 
 
 def trained() -> nn.Sequential:
