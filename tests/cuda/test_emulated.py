@@ -22,7 +22,7 @@ from checks.sources import FILES, kernels
 from emulator import COMPILER, Emulator, cupy
 
 import minidl
-from minidl import zoo
+from minidl import nn, ops, zoo
 from minidl.ops import cuda
 from minidl.ops.geometry import conv_geometry
 from minidl.tensor import wrap
@@ -127,6 +127,31 @@ def test_gradients_of_lenet5_as_in_1998(emulated: Emulator) -> None:
     assert len(expected) == 12
     for name, want in expected.items():
         np.testing.assert_allclose(found[name], want, rtol=0, atol=1e-5 * np.abs(want).max(), err_msg=name)
+
+
+def test_two_steps_of_a_residual_net(emulated: Emulator) -> None:
+    """Beside the CPU's: parameters, running values, and evaluation by them."""
+    def steps(to: Callable[[np.ndarray], Any]) -> dict[str, Any]:
+        minidl.manual_seed(0)
+        net = zoo.build("resnet", depth=8, width=2)
+        for layer in net.modules():
+            if isinstance(layer, nn.Conv2d):
+                layer.algorithm = "direct"
+        for _, t in net.named_tensors():
+            t._data = to(t._data)
+        for seed in range(2):
+            rng = np.random.default_rng(seed)
+            net.zero_grad()
+            x = wrap(to(rng.standard_normal((3, 3, 8, 8), np.float32)))
+            ops.cross_entropy(net(x), wrap(to(np.array([3, 0, 9])))).backward()
+            for p in net.parameters():         # by hand: NumPy's own functions give no array of the emulator's
+                p._data = to(np.asarray(p._data) - np.float32(0.05) * np.asarray(p.grad._data))
+        return {name: t._data for name, t in net.named_tensors()} | {"y": net.eval()(x)._data}
+
+    expected, found = steps(np.asarray), steps(cupy.asarray)
+    assert len(expected) == 38
+    for name, want in expected.items():
+        np.testing.assert_allclose(found[name], want, rtol=0, atol=2e-5 * max(1, np.abs(want).max()), err_msg=name)
 
 
 def test_launches_are_told_apart() -> None:
