@@ -78,15 +78,14 @@ def _batch_norm(k, x: Tensor, weight: Tensor | None = None, bias: Tensor | None 
                 var: Tensor | None = None, *, running: tuple = (), momentum: float = 0.1, eps: float = 1e-5):
     g = batch_geometry(x.shape, _shape(weight), _shape(bias), _shape(mean), _shape(var), mean is None)
     if mean is not None:                   # in evaluation: x times a number per channel, plus another
-        rstd = k.div(1, k.sqrt(k.add(var, eps)))
         column, axes = (-1, *(1,) * (len(x.shape) - 2)), (0, *range(2, len(x.shape)))
 
         def backward_by(gy, need):
-            scale = rstd if weight is None else k.mul(rstd, weight)
+            scale = k.div(1 if weight is None else weight, k.sqrt(k.add(var, eps)))
             return (k.mul(gy, k.reshape(scale, column)) if need[0] else None,
-                    k.sum(k.mul(gy, k.normalize_by(x, mean, rstd, None, None, g)), axes) if need[1] else None,
+                    k.sum(k.mul(gy, k.normalize_by(x, mean, var, None, None, eps, g)), axes) if need[1] else None,
                     k.sum(gy, axes) if need[2] else None, None, None)
-        return k.normalize_by(x, mean, rstd, weight, bias, g), backward_by
+        return k.normalize_by(x, mean, var, weight, bias, eps, g), backward_by
 
     if running:
         y, mean, rstd = k.batch_norm(x, weight, bias, *running, momentum, eps, g)

@@ -233,8 +233,8 @@ def normalization(g: NormGeometry, shape: tuple[int, ...], affine: bool, dtype: 
             w, b = (None if a is None else cupy.asarray(a) if there else a for a in (w, b))
             running = [cupy.asarray(a) if there else a for a in (np.full(g.groups, 3, dtype), np.ones(g.groups, dtype))]
             y, mean, rstd = k.normalize(x, w, b, 1e-5, g)
-            found = [y, mean, rstd, k.normalize_by(x, mean, rstd, w, b, g), k.normalize_grad_x(gy, x, w, mean, rstd, g),
-                     *k.normalize_grad(gy, x, w, mean, rstd, g)]
+            found = [y, mean, rstd, k.normalize_by(x, mean, rstd, w, b, 1e-5, g),
+                     k.normalize_grad_x(gy, x, w, mean, rstd, g), *k.normalize_grad(gy, x, w, mean, rstd, g)]
             return [*found, *k.batch_norm(x, w, b, *running, 0.25, 1e-5, g), *running] if g.across else found
         again = [a.tobytes() for a in all_of_them(cuda, cupy.asarray(x), cupy.asarray(gy))]
         rounding = 16 * np.finfo(dtype).eps * (1 + center)

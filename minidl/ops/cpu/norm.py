@@ -56,16 +56,16 @@ def _moments(x: Array, g: NormGeometry) -> tuple[Array, Array]:
     return whole, sum(squares + g.inner * (mean - whole) ** 2, (0,))
 
 
-def _rstd(squares: Array, eps: float, g: NormGeometry) -> Array:
-    return np.asarray(1 / np.sqrt(squares / max(1, g.size) + eps), squares.dtype)
+def _rstd(var: Array, eps: float) -> Array:
+    return 1 / np.sqrt(var + eps)
 
 
 def normalize(x: Array, w: Array | None, b: Array | None, eps: float,
               g: NormGeometry) -> tuple[Array, Array, Array]:
     """(y, mean, rstd): y = (x - mean) * rstd * w + b, with rstd = 1 / root of (variance + eps), both once per set."""
     mean, squares = _moments(x, g)
-    rstd = _rstd(squares, eps, g)
-    return normalize_by(x, mean, rstd, w, b, g), mean, rstd
+    rstd = _rstd(squares / max(1, g.size), eps)
+    return _normalized(x, mean, rstd, w, b, g), mean, rstd
 
 
 def batch_norm(x: Array, w: Array | None, b: Array | None, running_mean: Array, running_var: Array, momentum: float,
@@ -75,15 +75,20 @@ def batch_norm(x: Array, w: Array | None, b: Array | None, running_mean: Array, 
     There is no way where there are no values.
     """
     mean, squares = _moments(x, g)
-    rstd = _rstd(squares, eps, g)
+    rstd = _rstd(squares / max(1, g.size), eps)
     if g.size:
         running_mean += momentum * (mean - running_mean)
         running_var += momentum * (squares / (g.size - 1) - running_var)
-    return normalize_by(x, mean, rstd, w, b, g), mean, rstd
+    return _normalized(x, mean, rstd, w, b, g), mean, rstd
 
 
-def normalize_by(x: Array, mean: Array, rstd: Array, w: Array | None, b: Array | None, g: NormGeometry) -> Array:
-    """(x - mean) * rstd * w + b, by what is known of each set."""
+def normalize_by(x: Array, mean: Array, var: Array, w: Array | None, b: Array | None, eps: float,
+                 g: NormGeometry) -> Array:
+    """(x - mean) / root of (var + eps) * w + b, by what is known of each set."""
+    return _normalized(x, mean, _rstd(var, eps), w, b, g)
+
+
+def _normalized(x: Array, mean: Array, rstd: Array, w: Array | None, b: Array | None, g: NormGeometry) -> Array:
     y = empty(x.shape, x.dtype)
     images, normal = x.reshape(g.n, g.groups, g.inner), y.reshape(g.n, g.groups, g.inner)
     if g.across and w is not None:         # a set has one weight

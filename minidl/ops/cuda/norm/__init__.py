@@ -69,11 +69,12 @@ def batch_norm(x: Array, w: Array | None, b: Array | None, running_mean: Array, 
     return _normalized(x, w, b, (running_mean, running_var) if g.size else (None, None), momentum, eps, g)
 
 
-def normalize_by(x: Array, mean: Array, rstd: Array, w: Array | None, b: Array | None, g: NormGeometry) -> Array:
-    """(x - mean) * rstd * w + b, by what is known of each set."""
+def normalize_by(x: Array, mean: Array, var: Array, w: Array | None, b: Array | None, eps: float,
+                 g: NormGeometry) -> Array:
+    """(x - mean) / root of (var + eps) * w + b, by what is known of each set."""
     grid, _, struct = _of_sets(g)
     y = launch.empty(x.shape, x.dtype)
-    _run("normalize_by", grid, x, x, mean, rstd, w, b, y, struct)
+    _run("normalize_by", grid, x, x, mean, var, w, b, y, eps, struct)
     return y
 
 

@@ -132,11 +132,12 @@ extern "C" __global__ void normalize(const REAL* __restrict__ x, const REAL* w, 
 }
 
 // y by moments that are known: those that run along in training, in evaluation.
-extern "C" __global__ void normalize_by(const REAL* __restrict__ x, const REAL* mean, const REAL* rstd, const REAL* w,
-                                        const REAL* b, REAL* __restrict__ y, Norm g) {
+extern "C" __global__ void normalize_by(const REAL* __restrict__ x, const REAL* mean, const REAL* var, const REAL* w,
+                                        const REAL* b, REAL* __restrict__ y, REAL eps, Norm g) {
     Team t(g);
     if (!t.splits()) return;
-    const REAL scale = g.own && w ? rstd[t.set] * w[t.set] : rstd[t.set], center = mean[t.set];
+    const REAL rstd = (REAL)1 / sqrt(var[t.set] + eps), center = mean[t.set];
+    const REAL scale = g.own && w ? rstd * w[t.set] : rstd;
     for (; t.more(); t.next()) {
         const unsigned e = t.element(), channel = g.own ? t.set : e / g.spread % g.channels;
         REAL value = (x[e] - center) * scale;
