@@ -17,7 +17,7 @@ pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot 
 from cases import CASES
 from checks import convolutions, primitives, regions
 from checks.fused import STEPS, assert_fused_agrees
-from checks.launches import CONVOLUTIONS, FUSED, LAUNCHES, POOLINGS, convolve, in_layouts, precision_of
+from checks.launches import CONVOLUTIONS, FUSED, LAUNCHES, NORMS, POOLINGS, convolve, in_layouts, precision_of
 from checks.sources import FILES, kernels
 from emulator import COMPILER, Emulator, cupy
 
@@ -251,6 +251,12 @@ MUTATIONS: dict[str, tuple[str, str, Check, str]] = {
         lambda: primitives.augmented_gather((5, 2, 9, 11), (4, False, 0), 0, FLOAT), "[Nn]ot equal"),
     "an epoch without its last row": (
         "at < count ?", "at < count - 1 ?", lambda: primitives.next_rows((7, 3), 7, FLOAT), "[Nn]ot equal"),
+    "parts of a set that count alike": (
+        "return imin(g.chunk, size - split * g.chunk);", "return g.chunk;",
+        lambda: primitives.normalization(*NORMS[3], True, FLOAT), "[Nn]ot equal"),
+    "a channel's neighbour's weight": (
+        "/ t.g.spread % t.g.channels]", "/ t.g.spread % t.g.channels ^ 1]",
+        lambda: primitives.normalization(*NORMS[-3], True, FLOAT), "[Nn]ot equal"),
     "a turn that nobody gives": (
         "if (group == 1) give_turn(0);", "", lambda: tensor_cores("wgmma"), "for ever"),
     "a matrix's halves too near each other": (
