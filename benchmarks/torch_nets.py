@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 
 def lenet5() -> nn.Module:
@@ -59,8 +60,35 @@ def alexnet(width: int = 96, hidden: int = 4096) -> nn.Module:
         output=nn.Linear(hidden, 10)))
 
 
+class Block(nn.Module):
+    """Two convolutions with batch normalisation, and what they were given: every second pixel of it, and zeros as
+    further maps, where that is needed."""
+
+    def __init__(self, c: int, m: int, stride: int) -> None:
+        super().__init__()
+        self.stride, self.more = stride, m - c
+        self.conv1, self.norm1 = nn.Conv2d(c, m, 3, stride=stride, padding=1, bias=False), nn.BatchNorm2d(m)
+        self.conv2, self.norm2 = nn.Conv2d(m, m, 3, padding=1, bias=False), nn.BatchNorm2d(m)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.norm2(self.conv2(F.relu(self.norm1(self.conv1(x)))))
+        if self.more:
+            x = F.pad(x[:, :, ::self.stride, ::self.stride], (0, 0, 0, 0, 0, self.more))
+        return F.relu(y + x)
+
+
+def resnet(depth: int = 20, width: int = 16) -> nn.Module:
+    def stage(c: int, m: int) -> nn.Module:
+        return nn.Sequential(Block(c, m, 1 if c == m else 2), *(Block(m, m, 1) for _ in range(depth // 6 - 1)))
+
+    return nn.Sequential(OrderedDict(
+        conv=nn.Conv2d(3, width, 3, padding=1, bias=False), norm=nn.BatchNorm2d(width), act=nn.ReLU(),
+        stage1=stage(width, width), stage2=stage(width, 2 * width), stage3=stage(2 * width, 4 * width),
+        pool=nn.AdaptiveAvgPool2d(1), flatten=nn.Flatten(), output=nn.Linear(4 * width, 10)))
+
+
 NETS = {"lenet5": lenet5, "krizhevsky2009": krizhevsky2009, "cifar10-quick": cifar10_quick,
-        "cifar10-18": cifar10_18, "alexnet": alexnet}
+        "cifar10-18": cifar10_18, "alexnet": alexnet, "resnet": resnet}
 
 
 def build(name: str, state: dict | None = None, dtype: torch.dtype = torch.float32, **options: int) -> nn.Module:

@@ -43,7 +43,7 @@ import results
 from results import Result, digits
 
 LR, MOMENTUM = 0.01, 0.9
-MODELS = dict.fromkeys(("lenet5", "krizhevsky2009", "cifar10-quick", "cifar10-18", "alexnet"))
+MODELS = dict.fromkeys(("lenet5", "krizhevsky2009", "cifar10-quick", "cifar10-18", "alexnet", "resnet"))
 PROFILED = (*MODELS, "mlp", "perceptron")                      # of the zoo: what --profile takes, which has no peers
 IN_A_ROW = {"cpu": 1, "cuda": 100}                             # steps between two readings of the clock
 BATCHES = 4                                                    # taken in turn: no step finds its images cached
@@ -221,15 +221,9 @@ def take_turns(steps: dict[str, Steps], args: argparse.Namespace) -> dict[str, l
 def multiply_adds(model: str, size: int) -> int:
     """Of a batch's forward and backward pass: in the gradients each product of a weight comes back twice, but only once
     in the first layer, whose images need none."""
-    from minidl import Tensor, no_grad, zoo
+    from minidl import nn, zoo
 
-    x = Tensor(random_batches(model, 1)[0][0])
-    forward = []
-    with no_grad():
-        for _, layer in zoo.build(model).named_children():
-            x = layer(x)
-            if hasattr(layer, "weight"):
-                forward.append(layer.weight.size * math.prod(x.shape[2:]))
+    forward = [row.multiply_adds for row in nn.summary(zoo.build(model), image_shape(model)).rows if row.multiply_adds]
     return size * (3 * sum(forward) - forward[0])
 
 

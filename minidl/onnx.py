@@ -34,7 +34,8 @@ def export(net: Callable[..., Tensor | tuple[Tensor, ...]], path: str | os.PathL
            example: Tensor | np.ndarray | tuple[Tensor | np.ndarray, ...]) -> None:
     """Write a net as an ONNX file, whole or not at all; needs the extra `onnx`.
 
-    net: a Module or any function of Tensors made of minidl's ops; call net.eval() first where it has dropout.
+    net: a Module or any function of Tensors made of minidl's ops; call net.eval() first where it has dropout or batch
+    normalisation.
     example: what it is called with, one Tensor or array or a tuple of them; their axis 0 is the batch, which may have
     any size for the file. Inputs are named "input" (or "input_0", ...), outputs "output"; parameters keep their names.
 
@@ -128,10 +129,10 @@ class _Trace(Listener):
         raise ValueError(f"onnx.export: the net {what}, which a file cannot repeat; {way_out}")
 
     def change(self, t: Tensor) -> None:
-        self.refuse("changes a Tensor in place", "compute a new one")
+        self.refuse("changes a Tensor in place", "compute a new one, or call net.eval() where that is a layer's")
 
     def become(self, t: Tensor) -> None:
-        self.refuse("changes a Tensor in place", "compute a new one")
+        self.refuse("changes a Tensor in place", "compute a new one, or call net.eval() where that is a layer's")
 
     def look_at_grad(self, leaf: Tensor) -> None:
         self.refuse("looks at a gradient", "export what computes the outputs alone")
@@ -306,6 +307,36 @@ def _var(graph: _Graph, ndim: int, x: str, *, axis: Any = None, keepdims: bool =
     return graph.node("Mul", y, graph.constant(count / (count - correction))) if correction else y
 
 
+def _batch_norm(graph: _Graph, ndim: int, x: str, w: str = "", b: str = "", mean: str = "", var: str = "", *,
+                eps: float = 1e-5, **training: Any) -> str:
+    if not mean:
+        raise ValueError("onnx.export: the net normalises by moments of the batch; call net.eval() first, with layers "
+                         "that keep running ones")
+    ones, zeros = (np.full(graph.taken[1], value, graph.dtype) for value in (1, 0))
+    return graph.node("BatchNormalization", x, w or graph.constant(ones), b or graph.constant(zeros), mean, var,
+                      epsilon=eps)
+
+
+def _layer_norm(graph: _Graph, ndim: int, x: str, w: str = "", b: str = "", *, normalized_shape: Any,
+                eps: float = 1e-5) -> str:
+    last = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+    w = w or graph.constant(np.ones(last, graph.dtype))
+    return graph.node("LayerNormalization", *filter(None, (x, w, b)), axis=-len(last), epsilon=eps)
+
+
+def _group_norm(graph: _Graph, ndim: int, x: str, w: str = "", b: str = "", *, num_groups: int,
+                eps: float = 1e-5) -> str:
+    ones, zeros = (graph.constant(np.full(num_groups, value, graph.dtype)) for value in (1, 0))
+    groups = graph.node("Reshape", x, graph.constant([0, num_groups, -1], np.int64))       # a group is a map
+    y = graph.node("Reshape", graph.node("InstanceNormalization", groups, ones, zeros, epsilon=eps),
+                   graph.constant(graph.sizes, np.int64))
+    for kind, each in (("Mul", w), ("Add", b)):
+        if each:
+            column = graph.constant([-1, *[1] * (ndim - 2)], np.int64)
+            y = graph.node(kind, y, graph.node("Reshape", each, column))
+    return y
+
+
 def _clip(graph: _Graph, ndim: int, x: str, *, low: float | None = None, high: float | None = None) -> str:
     return graph.node("Clip", x, *("" if bound is None else graph.constant(bound) for bound in (low, high)))
 
@@ -382,6 +413,6 @@ ROWS: dict[str, Callable[..., str]] = {
     "softmax": _along("Softmax"), "log_softmax": _along("LogSoftmax"),
     "conv2d": _conv2d, "linear": _linear, "avg_pool2d": _pool("AveragePool", count_include_pad=1),
     "max_pool2d": _pool("MaxPool"), "reshape": _reshape, "transpose": _transpose, "getitem": _getitem,
-    "concatenate": _concatenate,
+    "concatenate": _concatenate, "batch_norm": _batch_norm, "layer_norm": _layer_norm, "group_norm": _group_norm,
 }
 OTHER_DTYPE = {"gt", "ge", "lt", "le", "eq", "ne", "argmax", "argmin"}      # whose result has one of its own in ONNX

@@ -452,6 +452,98 @@ def neighbourhoods() -> Iterable[Problem]:
                                           "beta": float(rng.uniform(0.25, 1)), "k": float(rng.uniform(0.5, 2))}
 
 
+def batch_normalized(x: Tensor, *affine: Tensor, eps: float = 1e-5, moments: Any = None) -> Tensor:
+    """By the batch's own moments, or by those that are given."""
+    if moments is None:
+        return ops.batch_norm(x, None, None, *affine, training=True, eps=eps)
+    mean, var = (Tensor(m, dtype=x.dtype, device=x.device) for m in moments)
+    return ops.batch_norm(x, mean, var, *affine, eps=eps)
+
+
+def normalized(x, axes, eps, moments=None):
+    mean, var = moments or (np.mean(x, axes, keepdims=True), np.var(x, axes, keepdims=True))
+    return (x - mean) / np.sqrt(var + eps)
+
+
+def batch_norm(x, w=1.0, b=0.0, eps=1e-5, moments=None):
+    """Ioffe and Szegedy 2015, algorithm 1."""
+    if x.size == 0:
+        return x                           # which has no mean
+    w, b, *moments = (np.reshape(a, (-1, *(1 for _ in x.shape[2:]))) for a in (w, b, *(moments or ())))
+    return normalized(x, (0, *range(2, x.ndim)), eps, moments) * w + b
+
+
+def layer_norm(x, w=1.0, b=0.0, *, normalized_shape, eps):
+    last = normalized_shape if isinstance(normalized_shape, tuple) else (normalized_shape,)
+    return normalized(x, tuple(range(x.ndim - len(last), x.ndim)), eps) * w + b
+
+
+def group_norm(x, w=1.0, b=0.0, *, num_groups, eps):
+    w, b = (np.reshape(a, (-1, *(1 for _ in x.shape[2:]))) for a in (w, b))
+    groups = [normalized(part, tuple(range(1, x.ndim)), eps) for part in np.split(x, num_groups, 1)]
+    return np.concatenate(groups, 1) * w + b
+
+
+def batches(training: bool) -> Iterable[Problem]:
+    """With weights and without, odd sizes; no images too."""
+    rng = np.random.default_rng(13)
+    for i in range(60):
+        x = tuple(int(v) for v in (rng.integers(1, 6), rng.integers(1, 5), *rng.integers(1, 6, i % 4)))
+        if training and x[0] * math.prod(x[2:]) < 3:             # of two values one is 1 and the other -1, nearly
+            x = (x[0] + 2, *x[1:])
+        moments = {} if training else {"moments": (rng.standard_normal(x[1]), rng.uniform(0.5, 2, x[1]))}
+        x = x if i % 10 else (0, *x[1:])
+        yield (x, *[(x[1],)] * (2 * (i % 3 > 0))), {"eps": (1e-5, 0.1)[i // 2 % 2], **moments}
+    if training:
+        for x in ((2, 3, 31, 33), (70, 2, 9), (300, 5), (3, 2, 1, 1100)):
+            yield (x, x[1:2], x[1:2]), {}
+
+
+def rows_of_layers() -> Iterable[Problem]:
+    rng = np.random.default_rng(14)
+    for i in range(50):
+        last = tuple(int(v) for v in rng.integers(2, 6, 1 + i % 2))
+        x = (*(int(v) if i % 10 else 0 for v in rng.integers(1, 5, i % 3)), *last)
+        yield (x, *[last] * (i % 3)), {"normalized_shape": last if i % 2 else last[0], "eps": (1e-5, 0.1)[i // 2 % 2]}
+    for x, last in (((2, 1300), 1300), ((3, 5, 17, 31), (17, 31)), ((90, 7), 7)):
+        yield (x, *[last if isinstance(last, tuple) else (last,)] * 2), {"normalized_shape": last, "eps": 1e-5}
+
+
+def groups_of_channels() -> Iterable[Problem]:
+    rng = np.random.default_rng(15)
+    for i in range(50):
+        groups, own = (int(v) for v in rng.integers(1, 4, 2))
+        x = (int(rng.integers(1, 4)) if i % 10 else 0, groups * own, *(int(v) for v in rng.integers(2, 5, 1 + i % 3)))
+        yield (x, *[(x[1],)] * (i % 3)), {"num_groups": groups, "eps": (1e-5, 0.1)[i % 2]}
+    for x, groups in (((2, 6, 30, 31), 2), ((40, 4, 3), 4)):
+        yield (x, (x[1],), (x[1],)), {"num_groups": groups, "eps": 1e-5}
+
+
+def layer_normalized(x: Tensor, *affine: Tensor, normalized_shape: Any, eps: float) -> Tensor:
+    return ops.layer_norm(x, normalized_shape, *affine, eps=eps)
+
+
+def group_normalized(x: Tensor, *affine: Tensor, num_groups: int, eps: float) -> Tensor:
+    return ops.group_norm(x, num_groups, *affine, eps=eps)
+
+
+def adaptive_avg_pool2d(x, output_size):
+    """Each mean of the rows and columns that its share of the image touches."""
+    oh, ow = output_size if isinstance(output_size, tuple) else (output_size, output_size)
+    oh, ow = x.shape[2] if oh is None else oh, x.shape[3] if ow is None else ow
+    def span(i, size, count):
+        return slice(math.floor(i * size / count), math.ceil((i + 1) * size / count))
+    return collect((i, j, np.mean(x[:, :, span(i, x.shape[2], oh), span(j, x.shape[3], ow)], (2, 3)))
+                   for i in range(oh) for j in range(ow))
+
+
+def grids() -> Iterable[Problem]:
+    rng = np.random.default_rng(16)
+    for i in range(50):
+        n, c, h, w, oh, ow = (int(v) for v in (*rng.integers(1, 4, 2), *rng.integers(1, 9, 4)))
+        yield ((n if i % 7 else 0, c, h, w),), {"output_size": (1, oh, (oh, ow), (None, ow), (oh, None))[i % 5]}
+
+
 def choice(x: Tensor, y: Tensor, *, condition: np.ndarray) -> Tensor:
     return ops.where(Tensor(condition, device=x.device), x, y)
 
@@ -521,6 +613,10 @@ TABLE: dict[str, tuple[Callable[..., Tensor], Callable[..., Any], Iterable[Probl
     "avg_pool2d": (ops.avg_pool2d, avg_pool2d, poolings(), normal),
     "max_pool2d": (ops.max_pool2d, max_pool2d, poolings(), apart),
     "local_response_norm": (ops.local_response_norm, local_response_norm, neighbourhoods(), normal),
+    "batch_norm": (batch_normalized, batch_norm, [*batches(training=True), *batches(training=False)], normal),
+    "layer_norm": (layer_normalized, layer_norm, rows_of_layers(), normal),
+    "group_norm": (group_normalized, group_norm, groups_of_channels(), normal),
+    "adaptive_avg_pool2d": (ops.adaptive_avg_pool2d, adaptive_avg_pool2d, grids(), normal),
     "cross_entropy": (integer_labels, cross_entropy, with_labels(), normal),
     "mse_loss": (ops.mse_loss, lambda x, y, reduction: reduced((x - y) ** 2, reduction), pairs_of_one_shape(),
                  normal),

@@ -9,12 +9,12 @@ from typing import Any
 
 from minidl import nn
 
-from . import alexnet, cuda_convnet, krizhevsky2009, lenet5, mlp, perceptron
+from . import alexnet, cuda_convnet, krizhevsky2009, lenet5, mlp, perceptron, resnet
 from .recipe import Model, Recipe
 
 MODELS: dict[str, Model] = {model.name: model for model in
                             (lenet5.MODEL, krizhevsky2009.MODEL, cuda_convnet.QUICK, cuda_convnet.NORMALIZED,
-                             alexnet.MODEL, mlp.MODEL, perceptron.MODEL)}
+                             alexnet.MODEL, resnet.MODEL, mlp.MODEL, perceptron.MODEL)}
 
 
 def build(name: str, **options: Any) -> nn.Module:

@@ -236,11 +236,11 @@ def build(args: argparse.Namespace, train: data.Dataset, where: str, weights: st
             module.algorithm = args.conv_algorithm
     if weights:
         minidl.load(model, weights)
-    model.to(where)
+    model.to(where).eval()                 # in training, running values would take the image in
     with minidl.no_grad():
         size = zoo.MODELS[args.model].image_size
         model(minidl.Tensor(np.zeros((1, train.images.shape[1], size, size), np.float32), device=where))
-    return model
+    return model.train()
 
 
 def loss_of(model: nn.Module) -> Callable[..., minidl.Tensor]:

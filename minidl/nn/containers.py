@@ -1,4 +1,4 @@
-"""Modules in lists and dicts."""
+"""Modules in lists and dicts, and the one that does nothing."""
 
 from __future__ import annotations
 
@@ -6,6 +6,20 @@ from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Mutable
 from typing import Any
 
 from .module import Module, require_module, require_name
+
+
+class Identity(Module):
+    """Gives what it is given; in the place of a layer that a net leaves out. Arguments are taken and not looked at.
+
+    >>> Identity(54)(3)
+    3
+    """
+
+    def __init__(self, *arguments: object, **options: object):
+        super().__init__()
+
+    def forward(self, x: Any) -> Any:
+        return x
 
 
 class ModuleList(Module, MutableSequence):

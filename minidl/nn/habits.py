@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from ..tensor import Tensor
+
+
+def without_counts(state: Mapping[str, Any], own: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A state without the counts of batches that PyTorch keeps beside running statistics: nothing here reads one."""
+    return {name: value for name, value in state.items()
+            if name in own or not name.endswith("num_batches_tracked")
+            or name.replace("num_batches_tracked", "running_mean") not in own}
 
 
 class Habits:

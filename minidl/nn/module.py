@@ -11,7 +11,7 @@ import numpy as np
 from ..device import DType, destination, to_device
 from ..mode import Watched, mode, note_change
 from ..tensor import Tensor, mark_changed
-from .habits import Habits
+from .habits import Habits, without_counts
 
 _MAX_NAMED = 20                            # of what does not fit, as many are named in a message
 _FLOATING = (np.dtype(np.float32), np.dtype(np.float64))
@@ -221,7 +221,7 @@ class Module(Habits, Watched):
             raise TypeError(f"load_state_dict: the state is a {type(state).__name__} but must map names to arrays; a "
                             "file is loaded by minidl.load(model, path)")
         own = self._named()
-        given = {name: np.asarray(value) for name, value in state.items()}
+        given = {name: np.asarray(value) for name, value in without_counts(state, own).items()}
         source: dict[int, str] = {}        # of each Tensor, the first of its names in the state
         wrong = {name: f"{name} is not in the model" for name in given.keys() - own.keys()}
         for name in (name for name in own if name in given):

@@ -1,10 +1,9 @@
-"""Layers against overfitting, and between layers: dropout, and the normalisation of KSH 2012."""
+"""A layer against overfitting: dropout."""
 
 from __future__ import annotations
 
 from .. import ops
 from ..tensor import Tensor
-from .layers import _positive
 from .module import Module
 
 
@@ -22,18 +21,3 @@ class Dropout(Module):
 
     def extra_repr(self) -> str:
         return f"p={self.p}"
-
-
-class LocalResponseNorm(Module):
-    """`ops.local_response_norm` as a layer. Raises ValueError for a size below 1."""
-
-    def __init__(self, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0):
-        super().__init__()
-        _positive("LocalResponseNorm", size=size)
-        self.size, self.alpha, self.beta, self.k = size, alpha, beta, k
-
-    def forward(self, x: Tensor) -> Tensor:
-        return ops.local_response_norm(x, self.size, self.alpha, self.beta, self.k)
-
-    def extra_repr(self) -> str:
-        return f"{self.size}, alpha={self.alpha}, beta={self.beta}, k={self.k}"

@@ -2,6 +2,7 @@
 
 from . import methods, operators  # noqa: F401  attach Tensor's operators and methods
 from .activation import *
+from .adaptive import *
 from .arrange import *
 from .basic import *
 from .common.backend import CONV_ALGORITHMS as CONV_ALGORITHMS

@@ -25,6 +25,7 @@ from minidl import Tensor, device, ops, optim, zoo
 from minidl.data import Augment
 from minidl.ops import ACTIVATIONS
 from minidl.ops.common.geometry import conv_geometry
+from minidl.ops.norm import batch_geometry, group_geometry, layer_geometry
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
 
@@ -258,6 +259,21 @@ MORE_PRODUCTS = [(r, c, k, t, dtype, tiled, 2, summed) for r, c, k in ((5, 3, 7)
                  for tiled in (False, True) for summed in (False, True)]
 SIZES = [(33, 65, 1), (7, 130, 19), (2, 700, 3), (0, 5, 4), (5, 0, 3)]     # images, inputs, outputs
 MORE_SIZES = [(3, 5, 2), (33, 70, 130), (2, 3000, 3), (600, 9, 600), (0, 3, 2), (4, 0, 3)]
+# A channel by one team and by several; rows by some threads of a warp, by a block and by several; columns by a thread
+NORMS: list[tuple[Any, ...]] = [
+    (batch_geometry(shape, None, None, None, None, True), shape) for shape in (
+        (3, 5, 4, 3), (6, 3, 41, 37), (70, 2, 9, 9), (50, 7), (2, 1, 3))]
+NORMS += [(layer_geometry(shape, last, None, None), shape) for shape, last in (
+    ((5, 7), 7), ((40, 3), 3), ((3, 2, 5, 270), (5, 270)), ((2, 5000), 5000), ((700, 2), 2))]
+NORMS += [(group_geometry(shape, groups, None, None), shape) for shape, groups in (
+    ((3, 6, 5), 3), ((5, 4, 40, 40), 2), ((2, 3), 1), ((1, 4, 33, 31), 4))]
+MORE_NORMS: list[tuple[Any, ...]] = [      # large ones, with as many teams as there may be, and none
+    *((batch_geometry(shape, None, None, None, None, True), shape) for shape in (
+        (0, 3, 4, 4), (128, 16, 32, 32), (100, 3, 63, 65), (4097, 33), (1, 2, 600, 600))),
+    *((layer_geometry(shape, last, None, None), shape) for shape, last in (
+        ((0, 4), 4), ((1030, 130), 130), ((2, 300_000), 300_000))),
+    (group_geometry((0, 4, 3), 2, None, None), (0, 4, 3)), (group_geometry((17, 12, 31, 33), 3, None, None),
+                                                            (17, 12, 31, 33))]
 INDICES = [(np.array([3, 0, 3, 3]), slice(None, None, 2)), (slice(None), np.array([1, 1])), np.array([3, 0, 3, 3])]
 
 LAUNCHES: dict[str, list[Launch]] = {
@@ -281,6 +297,12 @@ LAUNCHES: dict[str, list[Launch]] = {
         *each("indexing/scatter.cu", primitives.gradient_of_indexing, (INDICES[0], (5, 4), FLOAT)),
         *on_device("indexing/scatter.cu", primitives.gradient_of_indexing, *[
             (index, (5, 4), dtype) for index in INDICES for dtype in (FLOAT, DOUBLE)])],
+    "norms": [
+        *each("norm/norm.cu", primitives.normalization, *[(*row, True, FLOAT) for row in NORMS]),
+        *each("norm/norm.cu", primitives.normalization, *[(*row, False, DOUBLE) for row in NORMS[::3]]),
+        *on_device("norm/norm.cu", primitives.normalization, *[
+            (*row, affine, dtype) for row in (*NORMS, *MORE_NORMS) for affine in (False, True)
+            for dtype in (FLOAT, DOUBLE)])],
     "losses": [
         *each("loss/cross_entropy.cu", primitives.cross_entropy_of_any_size,
               (1, 1), (5, 10), (130, 10), (3, 1500), (1100, 20)),

@@ -18,6 +18,7 @@ from minidl import device
 from minidl.check_conv import product_bound
 from minidl.data import Augment
 from minidl.ops.common.geometry import conv_geometry, pool_geometry
+from minidl.ops.common.sets import NormGeometry
 from minidl.tensor import wrap
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
@@ -218,6 +219,30 @@ def dropout(shape: tuple[int, ...], dtype: type) -> None:
     for got, want in both(lambda k, x: k.dropout(x, 0.3, (7, 2**63)), np.ones(shape, dtype)):
         np.testing.assert_array_equal(got == 0, want == 0)
         np.testing.assert_allclose(got, want, rtol=2 * np.finfo(dtype).eps)
+
+
+def normalization(g: NormGeometry, shape: tuple[int, ...], affine: bool, dtype: type) -> None:
+    """All of its primitives, near 1000 too; twice the same bits, and nothing else than the running values changes."""
+    rng = np.random.default_rng(0)
+    for center in (0, 1000):
+        x, gy = (rng.standard_normal(shape).astype(dtype) for _ in range(2))
+        x += dtype(center)
+        w, b = (rng.standard_normal(g.affine).astype(dtype) if affine else None for _ in range(2))
+
+        def all_of_them(k: Any, x: Any, gy: Any, w: Any = w, b: Any = b) -> list[Any]:
+            there = k is cuda
+            w, b = (None if a is None else cupy.asarray(a) if there else a for a in (w, b))
+            running = [cupy.asarray(a) if there else a for a in (np.full(g.groups, 3, dtype), np.ones(g.groups, dtype))]
+            y, mean, rstd = k.normalize(x, w, b, 1e-5, g)
+            found = [y, mean, rstd, k.normalize_by(x, mean, rstd, w, b, 1e-5, g),
+                     k.normalize_grad_x(gy, x, w, mean, rstd, g), *k.normalize_grad(gy, x, w, mean, rstd, g)]
+            return [*found, *k.batch_norm(x, w, b, *running, 0.25, 1e-5, g), *running] if g.across else found
+        again = [a.tobytes() for a in all_of_them(cuda, cupy.asarray(x), cupy.asarray(gy))]
+        rounding = 16 * np.finfo(dtype).eps * (1 + center)
+        for i, (got, want) in enumerate(both(all_of_them, x, gy)):
+            scale = np.max(np.abs(want), initial=1)
+            np.testing.assert_allclose(got, want, rtol=0, atol=rounding * scale, err_msg=f"result {i}, near {center}")
+            assert got.tobytes() == again[i]
 
 
 def next_batch(stored: tuple[int, ...], batch: int, padding: int, dtype: type,

@@ -21,6 +21,7 @@ from minidl.tensor import Node
 OPTIONS: dict[str, dict[str, Any]] = {"lenet5": {"in_channels": 1}, "krizhevsky2009": {"in_channels": 3},
                                       "cifar10-quick": {"in_channels": 3}, "cifar10-18": {"in_channels": 3},
                                       "alexnet": {"in_channels": 3, "width": 6, "hidden": 20},
+                                      "resnet": {"in_channels": 3, "depth": 8, "width": 4},
                                       "mlp": {"in_channels": 3, "hidden": 20}, "perceptron": {"in_channels": 1}}
 SETTINGS = [{}, {"momentum": 0.9}, {"momentum": 0.5, "nesterov": True}, {"weight_decay": 0.01},
             {"momentum": 0.9, "nesterov": True, "weight_decay": 0.01}]
@@ -45,13 +46,21 @@ class Training:
         self.step: Any = minidl.compile(step) if compiled else step
 
     def arrays(self) -> dict[str, Any]:
-        """Copies of all parameters, gradients and velocities."""
-        found = {}
+        """Copies of all parameters, gradients, velocities and buffers."""
+        found = {name: t.data.copy() for name, t in self.net.named_buffers()}
         for name, p in self.net.named_parameters():
             found |= {name: p.data.copy(), f"{name}.velocity": self.sgd._velocity(p).copy()}
             if p.grad is not None:
                 found[f"{name}.grad"] = p.grad.data.copy()
         return found
+
+
+    def set_back(self, state: dict[str, Any]) -> None:
+        """To a state, in place: a program stays good, which load_state_dict gives other buffers than its own."""
+        with minidl.no_grad():
+            for name, t in self.net.named_tensors():
+                t[...] = Tensor(state[name], device=t.device)
+        self.sgd.forget()
 
 
 def batch(name: str, n: int, seed: Any, device: str = "cpu") -> tuple[Tensor, Tensor]:
@@ -63,7 +72,13 @@ def batch(name: str, n: int, seed: Any, device: str = "cpu") -> tuple[Tensor, Te
 
 def zoo_model(name: str) -> Callable[[], nn.Module]:
     """Without dropout: two that train in turns would draw from one generator."""
-    return lambda: zoo.build(name, **OPTIONS[name]).eval()
+    def build() -> nn.Module:
+        net = zoo.build(name, **OPTIONS[name])
+        for each in net.modules():
+            if isinstance(each, nn.Dropout):
+                each.eval()
+        return net
+    return build
 
 
 def dense(*middle: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
@@ -77,6 +92,22 @@ def half() -> nn.Module:
 
 def two_dropouts() -> nn.Module:
     return nn.Sequential(nn.Dropout(0.5), nn.Linear(16, 16), nn.Dropout(0.3))
+
+
+def normalising() -> nn.Module:
+    """All layers of normalisation, one of them twice, on the maps of vectors of 8; for 3 classes."""
+    class Maps(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.twice, self.groups = nn.Conv2d(2, 4, 3, padding=1), nn.BatchNorm2d(4), nn.GroupNorm(2, 4)
+            self.pool, self.output = nn.AdaptiveAvgPool2d(1), nn.Linear(4, 3)
+            self.rows, self.vectors = nn.LayerNorm(4), nn.BatchNorm1d(3, momentum=0.3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = ops.tanh(self.twice(self.conv(x.reshape(-1, 2, 2, 2))))
+            y = self.groups(y + self.twice(y * 2))
+            return self.vectors(self.output(self.rows(self.pool(y).flatten(1))))
+    return Maps()
 
 
 def vectors(n: int = 4, seed: Any = 0, device: str = "cpu") -> tuple[Tensor, Tensor]:

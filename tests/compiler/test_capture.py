@@ -24,6 +24,7 @@ from checks.steps import (
     half,
     names,
     no_collections,
+    normalising,
     placed,
     two_dropouts,
     vectors,
@@ -31,7 +32,7 @@ from checks.steps import (
 )
 
 import minidl
-from minidl import Tensor, ops
+from minidl import Tensor, no_grad, ops
 from minidl.compiler.graph import SideStreams
 from minidl.compiler.plan import side_streams_of
 from minidl.compiler.record import CompileError
@@ -148,11 +149,12 @@ def test_gpu_a_thousand_steps_of_a_zoo_model(name: str) -> None:
     """Each from where the plain step starts, so that rounding does not build up; every eighth batch is an odd one."""
     batches = [batch(name, 5 if i == 7 else 16, i, "cuda") for i in range(8)]
     pair = [Training(zoo_model(name), compiled, "cuda", momentum=0.9, weight_decay=5e-4) for compiled in (False, True)]
-    both = list(zip(*(each.net.parameters() for each in pair), strict=True))
+    both = [(p, q) for (_, p), (_, q) in zip(*(each.net.named_tensors() for each in pair), strict=True)]
     for i in range(1000):
         for p, q in both:
             q.data[...] = p.data
-            pair[1].sgd._velocity(q)[...] = pair[0].sgd._velocity(p)
+            if p.requires_grad:
+                pair[1].sgd._velocity(q)[...] = pair[0].sgd._velocity(p)
         for each in pair:
             each.sgd.lr = 0.02 * FACTORS(i % 300)
         assert_near(pair[1].step, *({"loss": each.step(*batches[i % 8]).data} for each in reversed(pair)))
@@ -160,6 +162,26 @@ def test_gpu_a_thousand_steps_of_a_zoo_model(name: str) -> None:
             assert_near(pair[1].step, *(each.arrays() for each in pair))
     assert pair[1].step.recordings == 4
     assert np.isfinite(float(pair[1].step(*batches[0])))
+
+
+@pytest.mark.gpu
+def test_gpu_normalisation() -> None:
+    """The captured graph moves the running values in place; odd batches, and evaluation between."""
+    pair = [Training(normalising, compiled, "cuda", momentum=0.9) for compiled in (False, True)]
+    look = minidl.compile(pair[1].net)
+    for i in range(200):
+        state = {name: t.data.get() for name, t in pair[0].net.named_tensors()}
+        pair[1].set_back(state)
+        pair[0].sgd.forget()
+        given = vectors(5 if i % 8 == 7 else 8, i, "cuda")
+        assert_near(pair[1].step, *({"loss": each.step(*given).data} for each in reversed(pair)))
+        if i % 20 < 2:
+            assert_near(pair[1].step, *(each.arrays() for each in pair))
+            pair[1].net.eval()
+            with no_grad():
+                np.testing.assert_array_equal(look(given[0]).numpy(), pair[1].net(given[0]).numpy())
+            pair[1].net.train()
+    assert pair[1].step.recordings == 4
 
 
 @pytest.mark.gpu
@@ -182,9 +204,7 @@ def test_gpu_a_hundred_replays_give_the_same_bits(name: str) -> None:
         each.step(*given)                                                # recorded; replays may round otherwise
     state, seen = each.net.state_dict(), set()
     for _ in range(100):
-        each.net.load_state_dict(state)
-        for p in each.net.parameters():
-            each.sgd._velocity(p)[...] = 0
+        each.set_back(state)
         loss = each.step(*given)
         seen.add((bits(loss), *(array.get().tobytes() for array in each.arrays().values())))
     assert len(seen) == 1

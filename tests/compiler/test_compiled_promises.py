@@ -267,6 +267,28 @@ changed("training again", lambda net, sgd, w: net.train(), lambda: dense(nn.Drop
         before=lambda net, sgd, w: net.eval())
 changed("training by hand", lambda net, sgd, w: setattr(net[1], "training", False), lambda: dense(nn.Dropout(0.5)))
 
+
+
+def with_norms() -> nn.Sequential:
+    return dense(nn.BatchNorm1d(5), nn.LayerNorm(5))
+
+
+changed("momentum of running values", put("1.momentum", lambda: 0.5), with_norms)
+changed("eps of a normalisation", put("1.eps", lambda: 0.3), with_norms)
+changed("eps of a row's normalisation", put("2.eps", lambda: 0.3), with_norms)
+changed("evaluation by running values", lambda net, sgd, w: net.eval(), with_norms)
+changed("training of running values again", lambda net, sgd, w: net.train(), with_norms,
+        before=lambda net, sgd, w: net.eval())
+changed("one normalisation frozen", lambda net, sgd, w: net[1].eval(), with_norms, momentum=0.9)
+changed("weight of a normalisation frozen", freeze("1.weight"), with_norms)
+changed("running values replaced", put("1.running_mean", lambda: numbers(5, 4, 3, 2, 1)), with_norms)
+changed("running values written", lambda net, sgd, w: put_item(net[1].running_var, ..., 3.0), with_norms)
+changed("running values no more", lambda net, sgd, w: (put("1.running_mean", lambda: None)(net, sgd, w),
+                                                       put("1.running_var", lambda: None)(net, sgd, w)), with_norms)
+changed("running values of two layers are one from now on", lambda net, sgd, w: setattr(
+    net[1], "running_mean", net[2].running_mean), lambda: dense(nn.BatchNorm1d(5), nn.BatchNorm1d(5)))
+changed("a state of running values is loaded", lambda net, sgd, w: net.load_state_dict(with_norms().state_dict()),
+        with_norms)
 changed("first layer frozen", freeze("0."))
 changed("last layer frozen", freeze("2."))
 changed("bias frozen", freeze("0.bias", "2.bias"))

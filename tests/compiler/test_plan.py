@@ -23,6 +23,7 @@ from minidl.compiler.program import Dynamic, Program, Slot, leaves, replace
 from minidl.compiler.replay import ByCalls
 from minidl.ops import cpu
 from minidl.ops.common.primitives import PRIMITIVES
+from minidl.ops.norm import batch_geometry
 from minidl.training import RunningMetrics
 
 SIZE = ALIGNMENT                           # of the values of a Maker
@@ -223,7 +224,9 @@ def test_primitives_change_what_their_rows_say_and_nothing_else() -> None:
     given: dict[str, list[Any]] = {
         "sgd": [[x.copy()], [x.copy()], [x.copy()], 0.1, 0.9, 0.1, True], "setitem": [x.copy(), 0, 3 * x],
         "advance": [labels.copy()], "update_metrics": [np.zeros(2), np.array(0.5), x.copy(), labels.copy()],
-        "check_labels": [labels.copy(), 2]}
+        "check_labels": [labels.copy(), 2],
+        "batch_norm": [np.array([[1.0], [2.0]]), None, None, np.zeros(1), np.ones(1), 0.1, 0.0,
+                       batch_geometry((2, 1), None, None, None, None, True)]}
     assert given.keys() == {name for name, known in PRIMITIVES.items() if known.effect or known.changes}
     for name, arguments in given.items():
         make, before = Maker(), list(map(repr, arguments))
@@ -333,9 +336,7 @@ class InArena:
 
 def replayed(each: Training, given: tuple[Tensor, Tensor], state: Any, run: Callable[[Program, list[Any]], Any]) -> Any:
     """All that a replay of the step's program leaves behind, as bytes."""
-    each.net.load_state_dict(state)
-    for p in each.net.parameters():
-        each.sgd._velocity(p)[...] = 0
+    each.set_back(state)
     program = each.step.program
     values = run(program, [t.data for t in given])
     kept = sorted(program.kept(), key=lambda slot: slot.number)

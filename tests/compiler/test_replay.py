@@ -23,6 +23,7 @@ from checks.steps import (
     half,
     names,
     no_collections,
+    normalising,
     numbers,
     two_dropouts,
     vectors,
@@ -51,6 +52,32 @@ def test_a_thousand_steps_of_a_zoo_model(name: str) -> None:
             assert_same_bits(*(each.arrays() for each in pair))
     assert pair[1].step.recordings == 4                                  # two for each signature
     assert np.isfinite(plain.item())
+
+
+def test_a_thousand_steps_of_normalisation() -> None:
+    """The running values are the program's, too: the same bits after each step, with odd batches, evaluation between,
+    and steps that train a frozen normalisation."""
+    pair = [Training(normalising, compiled, momentum=0.9, weight_decay=5e-4) for compiled in (False, True)]
+    looks = [minidl.compile(pair[1].net), pair[0].net]
+    for i in range(1000):
+        given = vectors(5 if i % 8 == 7 else 8, i)
+        frozen = i % 100 > 89              # by its running values, which stay
+        for each in pair:
+            each.sgd.lr = 0.02 * FACTORS(i % 300)
+            each.net.train()
+            each.net.twice.train(not frozen)
+        before = pair[1].net.twice.running_var.numpy().copy()
+        plain, compiled = (each.step(*given) for each in pair)
+        assert bits(plain) == bits(compiled), i
+        assert np.array_equal(before, pair[1].net.twice.running_var.numpy()) == frozen
+        assert_same_bits(*(each.arrays() for each in pair))
+        if i % 50 == 0:
+            for each in pair:
+                each.net.eval()
+            with no_grad():
+                assert bits(looks[0](given[0])) == bits(looks[1](given[0]))
+            assert_same_bits(*(each.arrays() for each in pair))
+    assert "batch_norm" in names(pair[1].step.program)
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
@@ -95,9 +122,7 @@ def test_a_hundred_replays_from_one_state_give_the_same_bits(name: str) -> None:
     state = each.net.state_dict()
     seen = set()
     for _ in range(100):
-        each.net.load_state_dict(state)
-        for p in each.net.parameters():
-            each.sgd._velocity(p)[...] = 0
+        each.set_back(state)
         loss = each.step(*given)
         seen.add((bits(loss), *(array.tobytes() for array in each.arrays().values())))
     assert len(seen) == 1

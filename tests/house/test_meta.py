@@ -66,13 +66,13 @@ def test_facts_of_a_primitive_fit_each_other() -> None:
 
 # ---------------------------------------------------------------- rooms
 TOOLS = ("numpy", "minidl/mode", "minidl/tensor", "minidl/device", "minidl/rng", "minidl/ops")
-NAMES = ("basic", "shapes", "operators", "conv", "pool", "linear", "activation", "norm", "loss", "arrange", "select",
-         "statistics", "methods")
+NAMES = ("basic", "shapes", "operators", "conv", "pool", "linear", "activation", "adaptive", "norm", "loss", "arrange",
+         "select", "statistics", "methods")
 FAMILIES = tuple(f"minidl/ops/{name}" for name in NAMES)
 COMMON = "minidl/ops/common"
 # what all backends stand on
 FACTS = ("numpy", *(f"{COMMON}/{name}" for name in ("primitives", "shared", "choice", "geometry", "layouts",
-                                                    "own_conv", "region", "fft")))
+                                                    "own_conv", "region", "sets", "fft")))
 
 CONV = "minidl/ops/cuda/conv"
 LAUNCHERS = (*FACTS, "cupy", "minidl/device", "minidl/ops/cuda/launch")
@@ -93,6 +93,7 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
     (f"{COMMON}/layouts", ()),
     (f"{COMMON}/own_conv", ("numpy", f"{COMMON}/geometry")),
     (f"{COMMON}/region", ()),
+    (f"{COMMON}/sets", ()),
     (f"{COMMON}/sources", ("numpy",)),
     (f"{COMMON}/primitives", ("numpy",)),
     (f"{COMMON}/shared", ("numpy", f"{COMMON}/primitives")),
@@ -109,9 +110,11 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
                            "minidl/ops/cuda")),
     (f"{COMMON}/op", ("numpy", "minidl/mode", "minidl/tensor", f"{COMMON}/backend")),
     *((family, ("numpy", "minidl/mode", "minidl/tensor", "minidl/rng", f"{COMMON}/op", f"{COMMON}/backend",
-                f"{COMMON}/geometry", f"{COMMON}/grouped", f"{COMMON}/primitives", *FAMILIES))
+                f"{COMMON}/geometry", f"{COMMON}/grouped", f"{COMMON}/primitives", f"{COMMON}/sets",
+                *FAMILIES))
       for family in FAMILIES),
-    ("minidl/ops/__init__", (f"{COMMON}/op", f"{COMMON}/backend", f"{COMMON}/primitives", *FAMILIES)),
+    ("minidl/ops/__init__", (f"{COMMON}/op", f"{COMMON}/backend", f"{COMMON}/primitives", f"{COMMON}/sets",
+                *FAMILIES)),
     ("minidl/compiler", ("numpy", "cupy", "minidl/mode", "minidl/device", "minidl/tensor", f"{COMMON}/primitives",
                          f"{COMMON}/region", "minidl/compiler")),
     ("minidl/nn", ("minidl/init", "minidl/nn", *TOOLS)),

@@ -75,6 +75,8 @@ def own(a: Tensor) -> Tensor:
 def layers(a: Tensor, b: Tensor | None = None) -> Tensor:
     y = ops.conv2d(a, w, b, stride=(1, 1), padding=((1, 0), (0, 1)), algorithm=ops.CONV_ALGORITHMS[0])
     y = ops.avg_pool2d(ops.max_pool2d(y, size=2), size=(2, 1), stride=1, padding=0)
+    y = ops.batch_norm(y, minidl.zeros(2), minidl.ones(2), b, eps=1e-3) + ops.batch_norm(y, training=True)
+    y = ops.group_norm(ops.layer_norm(y, y.shape[-1]), 1, weight=b) * ops.adaptive_avg_pool2d(y, (1, None))
     y = ops.linear(ops.flatten(y, 1), Tensor(np.ones((2, 12))), b)
     for activation in (ops.tanh, ops.sigmoid, ops.relu):
         y = ops.dropout(activation(y), 0.1)
@@ -97,6 +99,8 @@ class Net(nn.Module):
         super().__init__()
         self.body = nn.Sequential(nn.Conv2d(3, 2, 3), act(), nn.AvgPool2d(2), nn.MaxPool2d(3), nn.Flatten(),
                                   nn.Dropout(0.2), nn.LocalResponseNorm(5, alpha=5e-4), output=nn.Linear(2, 10))
+        self.norms = nn.ModuleList([nn.BatchNorm2d(3, momentum=0.2), nn.BatchNorm1d(2, affine=False), nn.Identity(),
+                                    nn.LayerNorm((2, 3), bias=False), nn.GroupNorm(1, 3), nn.AdaptiveAvgPool2d(1)])
         self.acts = nn.ModuleList([nn.Sigmoid(), nn.ReLU()])
         self.ends = nn.ModuleDict({"softmax": nn.Softmax(1)})
         for parameter in self.parameters():

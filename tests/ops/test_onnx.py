@@ -47,9 +47,9 @@ def furthest(net: Callable[..., Any], path: Path, example: tuple[np.ndarray, ...
 
 @pytest.mark.parametrize(("name", "channels", "options"), [
     ("lenet5", 1, {}), ("lenet5", 3, {"activation": "relu"}), ("krizhevsky2009", 3, {}), ("perceptron", 1, {}),
-    ("mlp", 3, {"hidden": 100})])
+    ("mlp", 3, {"hidden": 100}), ("resnet", 3, {"depth": 8, "width": 4})])
 def test_the_zoos_nets(tmp_path: Path, name: str, channels: int, options: dict[str, Any]) -> None:
-    net = zoo.build(name, in_channels=channels, **options)
+    net = zoo.build(name, in_channels=channels, **options).eval()
     for parameter in net.parameters():         # or the mlp's outputs are 0
         parameter.data[...] += 0.01
     assert furthest(net, tmp_path / "net.onnx", (images(2, channels, 32, 32),), (1, 2, 7)) <= CLOSE
@@ -120,6 +120,11 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
     "groups and responses": (lambda x: ops.local_response_norm(
         ops.conv2d(x, Tensor(images(6, 2, 3, 3)), Tensor(images(6)), padding=1, groups=2), 4, 0.5, 0.75, 2.0),
         (images(2, 4, 7, 6),)),
+    "normalisations": (lambda x: (
+        ops.batch_norm(x, Tensor(images(4)), Tensor(images(4) ** 2), Tensor(images(4)), Tensor(images(4))),
+        ops.batch_norm(x, Tensor(images(4)), Tensor(images(4) ** 2), eps=0.1), ops.layer_norm(x, 6),
+        ops.layer_norm(x, (7, 6), Tensor(images(7, 6)), Tensor(images(7, 6)), 0.1), ops.group_norm(x, 2),
+        ops.group_norm(x, 4, Tensor(images(4)), Tensor(images(4)), 0.1)), (images(2, 4, 7, 6),)),
     "convolutions": (lambda x: ops.conv2d(x, Tensor(images(5, 3, 3, 2)), Tensor(images(5)), stride=(1, 2),
                                           padding=((2, 0), (1, 3)), algorithm="direct"), (images(2, 3, 7, 8),)),
 }
@@ -160,6 +165,10 @@ REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
     "no row": (lambda x: ops.cross_entropy(x, [0] * x.shape[0]), "op 'cross_entropy' has no row in minidl.onnx.ROWS, wh"
                "ich has add, sub, mul,"),
     "dropout": (nn.Sequential(nn.Dropout(0.5)), "the net drops values at random; call net.eval() first"),
+    "moments of the batch": (nn.BatchNorm1d(4, track_running_stats=False).eval(), "the net normalises by moments of "
+                             "the batch; call net.eval() first, with layers that keep running ones"),
+    "running values": (nn.BatchNorm1d(4), "the net changes a Tensor in place, which a file cannot repeat; compute a "
+                       "new one, or call net.eval() where that is a layer's"),
     "a value": (lambda x: x * float(x.max()), "the net reads a Tensor's values, which a file cannot repeat; return"),
     "an array": (lambda x: Tensor(x.data * 2), "the net takes a Tensor's array (.data), which a file cannot repeat"),
     "in place": (in_place, "the net changes a Tensor in place, which a file cannot repeat; compute a new one"),

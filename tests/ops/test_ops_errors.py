@@ -384,6 +384,63 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
                       "local_response_norm: size is 0 but must be an int of at least 1, a number of maps"),
     "response size of a pair": (lambda: ops.local_response_norm(zeros(1, 3, 8), (3, 3)), ValueError,  # type: ignore[arg-type]
                                 r"local_response_norm: size is \(3, 3\) but must be an int of at least 1"),
+    **{f"{name} axes {x}": (call, ValueError, rf"{name}: x has shape {re.escape(str(x))} but must be \(n,c,...\), with "
+                            r"at least one channel and one value in each; see .reshape\(\)")
+       for x in ((3,), (2, 0), (2, 3, 0)) for name, call in (
+           ("batch_norm", lambda x=x: ops.batch_norm(zeros(*x), training=True)),  # type: ignore[misc]
+           ("group_norm", lambda x=x: ops.group_norm(zeros(*x), 1)))},  # type: ignore[misc]
+    "batch of one value": (lambda: ops.batch_norm(zeros(1, 3), training=True), ValueError,
+                           r"batch_norm: x \(1, 3\) has 1 value per channel, which is its own mean and has no "
+                           r"variance; train with more images per batch, or call .eval\(\)"),
+    "batch weight": (lambda: ops.batch_norm(zeros(2, 3), weight=zeros(2), training=True), ValueError,
+                     r"batch_norm: weight has shape \(2,\) but x \(2, 3\) wants \(3,\)"),
+    "batch bias": (lambda: ops.batch_norm(zeros(2, 3), bias=zeros(3, 1), training=True), ValueError,
+                   r"batch_norm: bias has shape \(3, 1\) but x \(2, 3\) wants \(3,\)"),
+    **{f"batch running, {training}": (
+        lambda training=training: ops.batch_norm(zeros(2, 3), zeros(3), zeros(4), training=training),  # type: ignore[misc]
+        ValueError, r"batch_norm: running_var has shape \(4,\) but x \(2, 3\) wants \(3,\)")
+       for training in (False, True)},
+    "batch running alone": (lambda: ops.batch_norm(zeros(2, 3), zeros(3)), ValueError,
+                            "batch_norm: running_mean is given and running_var is None; give both or none"),
+    "batch without running": (lambda: ops.batch_norm(zeros(2, 3)), ValueError,
+                              "batch_norm: running_mean and running_var are None but evaluation needs both; pass "
+                              "them, or training=True to take the batch's own"),
+    "batch running array": (
+        lambda: ops.batch_norm(zeros(2, 3), np.zeros(3), np.ones(3)), ValueError,  # type: ignore[arg-type]
+        "batch_norm: running_mean is a ndarray but must be a Tensor that requires none; pass a buffer"),
+    "batch running parameter": (
+        lambda: ops.batch_norm(zeros(2, 3), zeros(3), Tensor(np.ones(3), requires_grad=True)), ValueError,
+        "batch_norm: running_var requires a gradient but must be a Tensor that requires none; pass a buffer"),
+    "batch running dtype": (
+        lambda: ops.batch_norm(zeros(2, 3), Tensor(np.zeros(3)), Tensor(np.ones(3)), training=True), TypeError,
+        r"batch_norm: running_mean is float64 on cpu but x is float32 on cpu; move both to one with .to\(\)"),
+    "batch running dtype in evaluation": (
+        lambda: ops.batch_norm(zeros(2, 3), Tensor(np.zeros(3)), Tensor(np.ones(3))), TypeError,
+        "batch_norm: inputs have dtypes float32 and float64 and float64; convert them to one"),
+    **{f"batch momentum {momentum}": (
+        lambda momentum=momentum: ops.batch_norm(zeros(2, 3), zeros(3), zeros(3), None, None, True,  # type: ignore[misc]
+                                                 momentum), ValueError,
+        f"batch_norm: momentum is {momentum} but must be a number from 0 to 1, the share of the batch's values in the")
+       for momentum in (None, 1.5, -0.1)},
+    **{f"layer {normalized} of {x}": (
+        lambda x=x, normalized=normalized: ops.layer_norm(zeros(*x), normalized), ValueError,  # type: ignore[misc]
+        rf"layer_norm: normalized_shape is {re.escape(repr(normalized))} but the last axes of x are "
+        rf"{re.escape(str(x))}; name the sizes of its last axes, at least one and none of them 0")
+       for x, normalized in (((2, 3), 2), ((2, 3), (3, 2)), ((3,), (2, 3)), ((2, 3), ()), ((2, 0), 0))},
+    "layer weight": (lambda: ops.layer_norm(zeros(2, 3), 3, zeros(2)), ValueError,
+                     r"layer_norm: weight has shape \(2,\) but x \(2, 3\) wants \(3,\)"),
+    **{f"groups {groups}": (lambda groups=groups: ops.group_norm(zeros(2, 4), groups), ValueError,  # type: ignore[misc]
+                            rf"group_norm: num_groups is {groups!r} but x \(2, 4\) has 4 channels; num_groups must d")
+       for groups in (3, 0, -1, 2.0)},
+    "group bias": (lambda: ops.group_norm(zeros(2, 4), 2, zeros(4), zeros(2)), ValueError,
+                   r"group_norm: bias has shape \(2,\) but x \(2, 4\) wants \(4,\)"),
+    **{f"adaptive {x}": (lambda x=x: ops.adaptive_avg_pool2d(zeros(*x), 1), ValueError,  # type: ignore[misc]
+                         rf"adaptive_avg_pool2d: x has shape {re.escape(str(x))} but must be \(n,c,h,w\), with at l")
+       for x in ((3, 4, 4), (1, 3, 0, 4))},
+    **{f"adaptive to {to}": (
+        lambda to=to: ops.adaptive_avg_pool2d(zeros(1, 1, 4, 4), to), ValueError,  # type: ignore[misc]
+        rf"adaptive_avg_pool2d: output_size is {re.escape(repr(to))} but must be an int or a pair \(oh, ow\), each at")
+       for to in (0, (1, 2, 3), (1, -1), 2.0)},
     "pool axes": (lambda: ops.max_pool2d(zeros(8, 8), size=2), ValueError,
                   r"max_pool2d: x has shape \(8, 8\) but must have 4 axes \(n,c,h,w\); see .reshape\(\)"),
     "pool size": (lambda: ops.avg_pool2d(zeros(1, 1, 8, 8), size=0), ValueError,

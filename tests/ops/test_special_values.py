@@ -2,7 +2,9 @@
 
 Documented differences: where a filter's NaN or infinity meets zeros around an image (conv2d: PyTorch's own choice
 depends on sizes), and max over some axes (of equal values, NaN among them, each gets its share, as in PyTorch's over
-all axes). Not compared: an infinite gradient of cross_entropy, with which PyTorch subtracts infinities; here it stays.
+all axes). Normalisation: which of NaN and the infinities it is, where it is one (PyTorch computes x * scale + shift,
+and so makes NaN of infinities of both signs). Not compared: an infinite gradient of cross_entropy, with which PyTorch
+subtracts infinities; here it stays.
 """
 
 from __future__ import annotations
@@ -49,16 +51,33 @@ OPS: dict[str, tuple[tuple[tuple[int, ...], ...], Callable[..., Any], Callable[.
     "mean": (((3, 4),), lambda x: ops.mean(x, axis=1), lambda F, x: x.mean(1)),
     "softmax": (((3, 4),), ops.softmax, lambda F, x: F.softmax(x, -1)),
     "log_softmax": (((3, 4),), ops.log_softmax, lambda F, x: F.log_softmax(x, -1)),
+    "batch_norm": (((4, 2, 3), (2,), (2,)), lambda x, w, b: ops.batch_norm(x, None, None, w, b, True),
+                   lambda F, x, w, b: F.batch_norm(x, None, None, w, b, True)),
+    "batch_norm in evaluation": (
+        ((4, 2, 3), (2,), (2,)), lambda x, w, b: ops.batch_norm(x, *_moments(Tensor, x.device), w, b),
+        lambda F, x, w, b: F.batch_norm(x, *_moments(_torch().tensor, x.device), w, b)),
+    "layer_norm": (((4, 5), (5,), (5,)), lambda x, w, b: ops.layer_norm(x, 5, w, b),
+                   lambda F, x, w, b: F.layer_norm(x, (5,), w, b)),
+    "group_norm": (((3, 4, 3), (4,), (4,)), lambda x, w, b: ops.group_norm(x, 2, w, b),
+                   lambda F, x, w, b: F.group_norm(x, 2, w, b)),
     "cross_entropy": (((3, 4),), lambda x: ops.cross_entropy(x, Tensor(LABELS, device=x.device)),
                       lambda F, x: F.cross_entropy(x, _labels())),
 }
 TRIALS = 60
 
 
-def _labels() -> Any:
+def _torch() -> Any:
     import torch
 
-    return torch.from_numpy(LABELS)
+    return torch
+
+
+def _labels() -> Any:
+    return _torch().from_numpy(LABELS)
+
+
+def _moments(make: Callable[..., Any], device: Any) -> list[Any]:
+    return [make(np.array(m, np.float32), device=device) for m in ([0.5, -1.0], [2.0, 0.5])]
 
 
 def minidls(function: Callable[..., Any], arrays: list[Array], gy: Array, device: str = "cpu") -> list[Array]:
@@ -85,6 +104,10 @@ def compare(name: str, arrays: list[Array], gy: Array, found: list[Array], wante
             device: str = "cpu") -> None:
     """But for a gradient of a convolution where zeros may be met or left out: x's from special filters, and on CUDA the
     filters' from special images."""
+    if "_norm" in name:
+        for i, (got, want) in enumerate(zip(found, wanted, strict=True)):
+            neither = ~(np.isfinite(got) | np.isfinite(want))
+            found[i], wanted[i] = np.where(neither, 0, got), np.where(neither, 0, want)
     for special_one, gradient in ((1, 1), (0, 2)) if device == "cuda" else ((1, 1),):
         if "conv2d" in name and not np.isfinite(arrays[special_one]).all():
             finite = np.isfinite(found[gradient]) & np.isfinite(wanted[gradient])

@@ -16,7 +16,7 @@ import pytest
 from cases import ALGORITHMS, edges
 
 import minidl
-from minidl import Tensor, init, ops, optim, zoo
+from minidl import Tensor, init, nn, ops, optim, zoo
 
 torch = pytest.importorskip("torch")
 F = torch.nn.functional
@@ -345,6 +345,44 @@ def responses(rng: Rng) -> Trial:
                  lambda x: F.local_response_norm(x, *numbers), {"numbers": numbers})
 
 
+def weights(rng: Rng, sizes: Shape) -> list[np.ndarray]:
+    """Weight and bias, or none."""
+    return [normal(rng, sizes) for _ in range(pick(rng, (0, 2, 2)))]
+
+
+def batch_norm(rng: Rng) -> Trial:
+    """In training and in evaluation; means far from 0 at times."""
+    x = pick(rng, (1, 1, 1000)) + normal(rng, (size(rng, 6, 2), *shape(rng, 1, 4, 6)))
+    c, eps, training = x.shape[1], pick(rng, (1e-5, 0.1)), bool(rng.integers(2))
+    moments = normal(rng, (c,)), positive(rng, (c,))
+    def running(make: Callable[..., Any]) -> list[Any]:
+        return [make(m) for m in moments]
+    return Trial((x, *weights(rng, (c,))),
+                 lambda x, *wb: ops.batch_norm(x, *running(Tensor), *wb or (None, None), training, eps=eps),
+                 lambda x, *wb: F.batch_norm(x, *running(torch.tensor), *wb or (None, None), training, eps=eps),
+                 {"training": training, "eps": eps})
+
+
+def layer_norm(rng: Rng) -> Trial:
+    sizes = (*shape(rng, 0, 3), size(rng, 40, 2))
+    last, eps = sizes[-size(rng, len(sizes)):], pick(rng, (1e-5, 0.1))
+    return Trial((normal(rng, sizes), *weights(rng, last)), lambda x, *wb: ops.layer_norm(x, last, *wb, eps=eps),
+                 lambda x, *wb: F.layer_norm(x, last, *wb, eps=eps), {"last": last})
+
+
+def group_norm(rng: Rng) -> Trial:
+    count, eps = size(rng, 4), pick(rng, (1e-5, 0.1))
+    sizes = (size(rng, 4), count * size(rng, 3), *(n + 1 for n in shape(rng, 1, 3)))
+    return Trial((normal(rng, sizes), *weights(rng, sizes[1:2])), lambda x, *wb: ops.group_norm(x, count, *wb, eps=eps),
+                 lambda x, *wb: F.group_norm(x, count, *wb, eps=eps), {"groups": count})
+
+
+def adaptive_pooling(rng: Rng) -> Trial:
+    to = pick(rng, [1, size(rng, 7), (size(rng, 7), size(rng, 7)), (None, size(rng, 7))])
+    return Trial((normal(rng, shape(rng, 4, 4, 9)),), lambda x: ops.adaptive_avg_pool2d(x, to),
+                 lambda x: F.adaptive_avg_pool2d(x, to), {"to": to})
+
+
 def native_padding(padding: Any, kernel: tuple[int, int]) -> tuple[int, int] | None:
     """The padding as PyTorch's poolings take it, where they do."""
     top, bottom, left, right = edges(padding)
@@ -416,6 +454,10 @@ TRIALS: dict[str, tuple[int, Callable[[Rng], Trial]]] = {
     **{f"conv2d {algorithm}": (200, conv2d(algorithm)) for algorithm in ALGORITHMS},
     "conv2d groups": (200, groups),
     "local_response_norm": (100, responses),
+    "batch_norm": (100, batch_norm),
+    "layer_norm": (60, layer_norm),
+    "group_norm": (60, group_norm),
+    "adaptive pooling": (60, adaptive_pooling),
     "avg_pool2d": (300, pooling(ops.avg_pool2d, F.avg_pool2d, 0.0)),
     "max_pool2d": (300, pooling(ops.max_pool2d, F.max_pool2d, -np.inf)),
 }
@@ -472,6 +514,38 @@ def test_equal_values_in_a_pooling_window_send_the_gradient_to_the_first() -> No
                     lambda x, o=options: F.max_pool2d(x, 3, **o)), rng)
 
 
+# ---------------------------------------------------------------- running values
+@pytest.mark.parametrize(("ours", "theirs", "sizes"), [
+    ("BatchNorm2d", torch.nn.BatchNorm2d, (4, 3)), ("BatchNorm2d", torch.nn.BatchNorm2d, (1, 1)),
+    ("BatchNorm1d", torch.nn.BatchNorm1d, ()), ("BatchNorm1d", torch.nn.BatchNorm1d, (5,))])
+@pytest.mark.parametrize("momentum", [0.1, 0.0, 1.0])
+def test_running_values(ours: str, theirs: Any, sizes: Shape, momentum: float) -> None:
+    """After each of five steps, on batches of any size, and what evaluation makes of them."""
+    rng = np.random.default_rng(5)
+    layer = getattr(nn, ours)(3, momentum=momentum).to(dtype="float64")
+    twin = theirs(3, momentum=momentum, dtype=torch.float64)
+    layer.load_state_dict(twin.state_dict())
+    twin.load_state_dict({name: torch.tensor(values) for name, values in layer.state_dict().items()})
+    for n in (4, 2, 7, 3, 16):
+        x = 5 + 3 * normal(rng, (n, 3, *sizes))
+        assert_close(layer.train()(Tensor(x)).numpy(), twin.train()(torch.tensor(x)).detach().numpy())
+        for name in ("running_mean", "running_var"):
+            assert_close(getattr(layer, name).numpy(), getattr(twin, name).numpy())
+        assert_close(layer.eval()(Tensor(x)).numpy(), twin.eval()(torch.tensor(x)).detach().numpy())
+
+
+@pytest.mark.parametrize("make", [
+    lambda nn: nn.BatchNorm2d(4, affine=False), lambda nn: nn.BatchNorm2d(4, track_running_stats=False).eval(),
+    lambda nn: nn.GroupNorm(2, 4, affine=False), lambda nn: nn.LayerNorm((3, 5), elementwise_affine=False),
+    lambda nn: nn.LayerNorm(5, bias=False), lambda nn: nn.AdaptiveAvgPool2d((2, None)), lambda nn: nn.Identity(7)])
+def test_layers_of_either_library(make: Callable[[Any], Any]) -> None:
+    x, layer, twin = normal(np.random.default_rng(6), (2, 4, 3, 5)), make(nn), make(torch.nn)
+    state = {name: values for name, values in twin.state_dict().items() if not name.endswith(COUNTS)}
+    assert {name: values.shape for name, values in layer.state_dict().items()} == {
+        name: tuple(values.shape) for name, values in state.items()}
+    assert_close(layer.double()(Tensor(x)).numpy(), twin.double()(torch.tensor(x)).detach().numpy())
+
+
 # ---------------------------------------------------------------- training
 SETTINGS = {
     "momentum, weight decay": {"momentum": 0.9, "weight_decay": 5e-4},
@@ -479,7 +553,16 @@ SETTINGS = {
     "plain": {},
 }
 NETS: dict[str, dict[str, int]] = {"lenet5": {}, "krizhevsky2009": {}, "cifar10-quick": {}, "cifar10-18": {},
-                                   "alexnet": {"width": 6, "hidden": 20}}
+                                   "alexnet": {"width": 6, "hidden": 20}, "resnet": {"depth": 14, "width": 4}}
+COUNTS = "num_batches_tracked"             # which PyTorch keeps beside running values
+
+
+def without_dropout(net: Any) -> Any:
+    """Its masks are minidl's own. What normalises by the batch goes on doing so."""
+    for each in net.modules():
+        if type(each).__name__ == "Dropout":
+            each.eval()
+    return net
 
 
 def images_of(model: str, count: int, rng: Rng) -> np.ndarray:
@@ -488,7 +571,7 @@ def images_of(model: str, count: int, rng: Rng) -> np.ndarray:
 
 
 def test_weights_of_pytorch_load_as_they_are() -> None:
-    """Without dropout, whose masks are minidl's own."""
+    """In evaluation: without dropout, whose masks are minidl's own, and by running values."""
     for model, options in NETS.items():
         net, twin = zoo.build(model, **options).eval(), torch_nets.build(model, **options).eval()
         net.load_state_dict(twin.state_dict())
@@ -503,9 +586,9 @@ def test_ten_training_steps(model: str, setting: str) -> None:
     minidl.manual_seed(1)
     net = zoo.build(model, **NETS[model])
     init.kaiming_uniform_(net.output.weight)               # at 0, as one starts, the first layers would hardly move
-    net.to(dtype="float64").eval()
-    twin = torch_nets.build(model, net.state_dict(), torch.float64, **NETS[model]).eval()
-    assert list(net.state_dict()) == list(twin.state_dict())
+    without_dropout(net.to(dtype="float64"))
+    twin = without_dropout(torch_nets.build(model, net.state_dict(), torch.float64, **NETS[model]))
+    assert list(net.state_dict()) == [name for name in twin.state_dict() if not name.endswith(COUNTS)]
     before = net.state_dict()
     lr, count = (0.002, 2) if model == "alexnet" else (0.1, 16)
     sgd = optim.SGD(net.parameters(), lr=lr, **SETTINGS[setting])
@@ -524,7 +607,6 @@ def test_ten_training_steps(model: str, setting: str) -> None:
         twin_sgd.step()
         losses.append((loss.item(), twin_loss.item()))
     np.testing.assert_allclose(*np.array(losses).T, rtol=1e-8)
-    for name, values in twin.state_dict().items():
-        ours = net.state_dict()[name]
-        assert_close(ours, values.numpy(), 1e-8)
+    for name, ours in net.state_dict().items():
+        assert_close(ours, twin.state_dict()[name].numpy(), 1e-8)
         assert np.abs(ours - before[name]).max() > 1e-4, f"{name} did not move"

@@ -310,6 +310,20 @@ def test_one_command_does_the_whole_job(tmp_path: Path, capsys: pytest.CaptureFi
     assert f"{100 * metrics['test_accuracy']:.2f} %" in lines[-1]
 
 
+def test_running_values_are_those_of_training_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The image of zeros that a model is tried on, when it is built or loaded, is not among them."""
+    cli.main(["--model", "resnet", "--option", "depth=8", "--option", "width=2", *QUICK, "--output-dir", "first"])
+    (metrics,) = [json.loads(line) for line in (tmp_path / "first/metrics.jsonl").read_text().splitlines()]
+    capsys.readouterr()
+    assert cli.main(["--eval", "first"]) == 0
+    assert f"test accuracy {100 * metrics['test_accuracy']:.2f} %, test loss {metrics['test_loss']:.4f}, " in (
+        capsys.readouterr().out)
+    cli.main(["--model", "resnet", "--option", "depth=8", "--option", "width=2", *QUICK, "--epochs", "0",
+              "--output-dir", "none"])
+    state = minidl.load("none/weights.h5").state_dict()
+    assert all(set(values.tolist()) == {0} for name, values in state.items() if name.endswith("running_mean"))
+
+
 def test_loaded_weights_give_the_same_accuracy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cli.main(["--model", "perceptron", *QUICK, "--output-dir", "first"])
     first = capsys.readouterr().out.splitlines()[-1]

@@ -896,7 +896,7 @@ def edited(path, **attributes):
 
 
 @pytest.mark.parametrize(("attributes", "message"), [
-    ({"model": "resnet"}, f"was saved from 'resnet', which is not one of the zoo's {', '.join(zoo.MODELS)}; build its "
+    ({"model": "vgg"}, f"was saved from 'vgg', which is not one of the zoo's {', '.join(zoo.MODELS)}; build its "
                           "model and call minidl.load(model, path)"),
     ({"model": "__class__"}, "was saved from '__class__', which is not one of the zoo's"),
     ({"model": "mlp", "model_args": {"hidden": 9, "in_channels": 1}},

@@ -13,11 +13,11 @@ from minidl import Tensor, nn, ops, optim, zoo
 from minidl.zoo.recipe import LAYERS
 
 COUNTS = {"lenet5": 61_706, "krizhevsky2009": 53_322, "cifar10-quick": 145_578, "cifar10-18": 89_578,
-          "alexnet": 56_909_194, "mlp": 30_830_010, "perceptron": 10_250}
-CHANNELS = {"lenet5": 1, "krizhevsky2009": 3, "cifar10-quick": 3, "cifar10-18": 3, "alexnet": 3, "mlp": 3,
+          "alexnet": 56_909_194, "resnet": 269_722, "mlp": 30_830_010, "perceptron": 10_250}
+CHANNELS = {"lenet5": 1, "krizhevsky2009": 3, "cifar10-quick": 3, "cifar10-18": 3, "alexnet": 3, "resnet": 3, "mlp": 3,
             "perceptron": 1}
 SMALL: dict[str, dict[str, Any]] = {                           # millions of parameters take their time
-    "alexnet": {"width": 12, "hidden": 64}, "mlp": {"hidden": 20}}
+    "alexnet": {"width": 12, "hidden": 64}, "resnet": {"depth": 8, "width": 8}, "mlp": {"hidden": 20}}
 
 
 def images(n: int, channels: int, size: int = 32) -> Tensor:
@@ -106,6 +106,41 @@ def test_alexnets_own_start() -> None:
             assert values.std() == pytest.approx(0.01, rel=0.1), name
 
 
+def test_resnet_is_the_papers() -> None:
+    """Table 6's numbers of parameters, and its sizes of maps."""
+    for depth, millions in ((20, 0.27), (32, 0.46), (44, 0.66), (56, 0.85), (110, 1.7)):
+        net = zoo.build("resnet", depth=depth)
+        convolutions = [each for each in net.modules() if isinstance(each, nn.Conv2d)]
+        assert sum(p.size for p in net.parameters()) / 1e6 == pytest.approx(millions, abs=0.05 if depth > 56 else 0.005)
+        assert len(convolutions) + 1 == depth
+    x, sizes = images(2, 3), {}
+    for name, layer in zoo.build("resnet").named_children():
+        x = layer(x)
+        sizes[name] = x.shape[1:]
+    assert [sizes[name] for name in ("conv", "stage1", "stage2", "stage3", "pool", "flatten", "output")] == [
+        (16, 32, 32), (16, 32, 32), (32, 16, 16), (64, 8, 8), (64, 1, 1), (64,), (10,)]
+
+
+def test_a_shortcut_of_resnet() -> None:
+    """A block whose filters are 0 gives every second pixel, and zeros as further maps."""
+    block, x = zoo.build("resnet", depth=8, width=2).stage2[0], images(3, 2, 6)
+    for conv in (block.conv1, block.conv2):
+        conv.weight.data[...] = 0
+    y = block(x).numpy()
+    np.testing.assert_array_equal(y[:, :2], np.maximum(x.numpy()[:, :, ::2, ::2], 0))
+    np.testing.assert_array_equal(y[:, 2:], 0)
+    assert y.shape == (3, 4, 3, 3)
+
+
+def test_resnets_own_start() -> None:
+    """Variance 2 / fan_in (He et al. 2015); normalisation starts as nothing but normalisation."""
+    for name, values in zoo.build("resnet", width=32).state_dict().items():
+        if "conv" in name:
+            assert values.std() == pytest.approx((2 / values[0].size) ** 0.5, rel=0.1), name
+        elif "norm" in name:
+            assert set(values.tolist()) == {float(name.endswith(("weight", "running_var")))}, name
+
+
 def test_default_activations_are_the_papers() -> None:
     assert "Tanh" in repr(build("lenet5"))
     assert "Sigmoid" in repr(build("krizhevsky2009"))
@@ -146,7 +181,7 @@ def test_recipe_fits_the_rest_of_minidl(name: str) -> None:
 
 
 def test_a_recipes_parameter_counts_are_true() -> None:
-    for name in ("lenet5", "krizhevsky2009", "cifar10-quick", "cifar10-18", "alexnet"):
+    for name in ("lenet5", "krizhevsky2009", "cifar10-quick", "cifar10-18", "alexnet", "resnet"):
         assert f"{COUNTS[name]:,} parameters" in zoo.MODELS[name].summary
 
 
@@ -154,7 +189,8 @@ def test_a_recipes_parameter_counts_are_true() -> None:
 def test_learns_by_its_recipe(name: str) -> None:
     """Eight images by heart: the loss falls to a third within 40 steps, or 80 of a deep net, without dropout: alexnet
     has few units here."""
-    net, recipe = build(name).eval(), zoo.MODELS[name].recipe
+    net, recipe = build(name), zoo.MODELS[name].recipe
+    net.train(name == "resnet")            # without dropout, but by the batch's own moments
     sgd = optim.SGD(net.parameters(), recipe.lr, recipe.momentum, recipe.weight_decay)
     x, labels = images(8, CHANNELS[name], zoo.MODELS[name].image_size), np.arange(8)
     losses = []
@@ -182,6 +218,9 @@ def test_learns_by_its_recipe(name: str) -> None:
      "Conv2d: in_channels is '3' but must be an int of at least 1$"),
     (lambda: zoo.build("alexnet", width=64), "zoo: width of model 'alexnet' is 64 but must be a multiple of 6, so "),
     (lambda: zoo.build("alexnet", width="a"), "zoo: width of model 'alexnet' is 'a' but must be a multiple of 6, so "),
+    *((lambda depth=depth: zoo.build("resnet", depth=depth), rf"zoo: depth of model 'resnet' is {depth!r} but must be "
+       r"6n \+ 2 with n blocks per stage, from 8 on: 20, 32, 44, 56 or 110") for depth in (2, 18, 21, 20.0, "20")),
+    (lambda: zoo.build("resnet", width=0), "Conv2d: out_channels is 0 but must be an int of at least 1$"),
     (lambda: zoo.build("mlp", hidden=-1), "Linear: in_features is -1 but must be an int of at least 1$"),
     (lambda: zoo.build("lenet5")(images(1, 3)), "conv2d: x has 3 channels but w expects 1 "),
     (lambda: zoo.build("lenet5")(Tensor(np.zeros((1, 1, 28, 28), np.float32))),

@@ -123,6 +123,8 @@ PRIMITIVES: dict[str, Primitive] = {
     "cumsum": PLAIN,
     **dict.fromkeys(("softmax", "softmax_grad_x", "log_softmax", "log_softmax_grad_x"), PLAIN),
     "spread": Primitive(shares=True),
+    "normalize": PLAIN, "normalize_by": PLAIN, "normalize_grad": PLAIN, "normalize_grad_x": PLAIN,
+    "batch_norm": Primitive(changes=(3, 4), effect=True, update=True),
     # shapes and indices
     "reshape": Primitive("ic", "i", "reshape", shares=True),
     "transpose": Primitive(shares=True),

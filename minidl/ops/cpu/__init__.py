@@ -1,6 +1,6 @@
 """The primitives on NumPy arrays: pure functions of arrays and geometries.
 
-Only `sgd`, `setitem`, `advance` and `update_metrics` change what they are given.
+Only `sgd`, `setitem`, `advance`, `batch_norm` and `update_metrics` change what they are given.
 """
 
 import functools
@@ -18,6 +18,7 @@ from .conv import *
 from .data import *
 from .linear import *
 from .loss import *
+from .norm import *
 from .optim import *
 from .pool import *
 from .reduce import *

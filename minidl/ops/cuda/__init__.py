@@ -1,7 +1,7 @@
 """The primitives on CuPy arrays: the names and signatures of ops.cpu, by our own kernels.
 
-Elementwise arithmetic, reductions, shapes and products of ops.shared are CuPy's own. Only `sgd`, `advance` and
-`update_metrics` change an input.
+Elementwise arithmetic, reductions, shapes and products of ops.shared are CuPy's own. Only `sgd`, `advance`,
+`batch_norm` and `update_metrics` change an input.
 """
 
 from ..common.choice import *
@@ -15,6 +15,7 @@ from .indexing import *
 from .launch import ones_like as ones_like
 from .linear import *
 from .loss import *
+from .norm import *
 from .optim import *
 from .pool import *
 from .region import *

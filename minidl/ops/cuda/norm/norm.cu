@@ -1,0 +1,218 @@
+// Normalisation: a set of values less its mean, over its deviation, times weight plus bias; and the gradients.
+//
+// One form for three: the array is (outer, sets, inner), and set s is its elements (o, s, i) of all o and i. For batch
+// normalisation these are the images, the channels and the pixels; for layers and groups `outer` is 1 and `inner` a row.
+// Element e has channel e / spread % channels, of which there are as many weights; where channels are the sets (`own`), a
+// set has one weight.
+// A team of `lanes` threads (rows.cuh) owns a run of `chunk` of a set's outer * inner elements. Where a set has several
+// teams, moments or sums are left in `parts` (splits, sets) by one launch, and each team of the next adds up those of
+// its set again, in an order that sizes alone decide: two launches each way, and one where a team owns a whole set.
+// Sums are of differences: from the first element at hand for the mean, from the mean for the variance, so float32 keeps
+// the variance of values that differ by little. A team's elements are read anew for each sum: they lie in a cache then.
+// Requires: blockDim.x a multiple of lanes and of 32; lanes a power of two up to 32, or blockDim.x; chunk at least 1.
+#include "include/common.cuh"
+#include "include/rows.cuh"
+
+struct Norm {
+    int outer, sets, inner, channels, spread, own, splits, chunk, lanes;
+};
+
+// This thread's team, and its walk over the team's elements, dividing once at the start.
+struct Team {
+    const Norm& g;
+    unsigned set, split, lane, size, begin, end, at, o, i, step_o, step_i;
+
+    __device__ __forceinline__ Team(const Norm& g) : g(g) {
+        const unsigned team = THREAD / g.lanes, sets = imax(1, g.sets);
+        lane = THREAD % g.lanes;
+        set = team % sets;  // neighbouring teams at neighbouring sets: one thread each where inner is 1
+        split = g.sets ? team / sets : g.splits;
+        size = g.outer * g.inner;
+        begin = end = 0;
+        if (split < g.splits) {
+            begin = split * g.chunk;
+            end = begin + g.chunk < size ? begin + g.chunk : size;
+        }
+        step_o = g.lanes / g.inner;
+        step_i = g.lanes - step_o * g.inner;
+        start();
+    }
+
+    __device__ __forceinline__ bool is_first() const { return split == 0 && lane == 0; }
+    __device__ __forceinline__ int splits() const { return split < g.splits ? g.splits : 0; }
+    __device__ __forceinline__ int count_of(int split) const { return imin(g.chunk, size - split * g.chunk); }
+    __device__ __forceinline__ unsigned element() const { return (o * g.sets + set) * g.inner + i; }
+
+    __device__ __forceinline__ void start() {
+        at = begin + lane;
+        o = at / g.inner;
+        i = at - o * g.inner;
+    }
+    __device__ __forceinline__ bool more() const { return at < end; }
+    __device__ __forceinline__ void next() {
+        at += g.lanes;
+        o += step_o;
+        i += step_i;
+        if (i >= g.inner) {
+            i -= g.inner;
+            ++o;
+        }
+    }
+};
+
+// The mean of a team's elements, and the sum of squared differences from it.
+__device__ __forceinline__ void moments(Team& t, const REAL* __restrict__ x, REAL& mean, REAL& squares) {
+    const unsigned o = t.begin / t.g.inner;
+    const REAL first = t.begin < t.end ? x[(o * t.g.sets + t.set) * t.g.inner + t.begin - o * t.g.inner] : (REAL)0;
+    REAL sum = 0;
+    for (t.start(); t.more(); t.next()) sum += x[t.element()] - first;
+    mean = first + reduce(sum, t.g.lanes, false) / imax(1, t.end - t.begin);
+    squares = 0;
+    for (t.start(); t.more(); t.next()) {
+        const REAL d = x[t.element()] - mean;
+        squares += d * d;
+    }
+    squares = reduce(squares, t.g.lanes, false);
+}
+
+// The same of a whole set, from its parts: means (splits, sets) and squares (splits, sets).
+__device__ __forceinline__ void whole_moments(const Team& t, const REAL* __restrict__ parts, REAL& mean,
+                                              REAL& squares) {
+    const int sets = t.g.sets, splits = t.splits();
+    const REAL first = splits ? parts[t.set] : (REAL)0;
+    REAL sum = 0;
+    for (int s = t.lane; s < splits; s += t.g.lanes) sum += (parts[s * sets + t.set] - first) * t.count_of(s);
+    mean = first + reduce(sum, t.g.lanes, false) / t.size;
+    squares = 0;
+    for (int s = t.lane; s < splits; s += t.g.lanes) {
+        const REAL d = parts[s * sets + t.set] - mean;
+        squares += parts[(splits + s) * sets + t.set] + d * d * t.count_of(s);
+    }
+    squares = reduce(squares, t.g.lanes, false);
+}
+
+extern "C" __global__ void norm_moments(const REAL* __restrict__ x, REAL* __restrict__ parts, Norm g) {
+    Team t(g);
+    REAL mean, squares;
+    moments(t, x, mean, squares);
+    if (t.splits() && t.lane == 0) {
+        parts[t.split * g.sets + t.set] = mean;
+        parts[(g.splits + t.split) * g.sets + t.set] = squares;
+    }
+}
+
+// y, and each set's mean and rstd = 1 / sqrt(variance + eps). parts: as norm_moments leaves them, or none where a team
+// owns a set. The running values, where they are given, move by `momentum` of their way.
+extern "C" __global__ void normalize(const REAL* __restrict__ x, const REAL* w, const REAL* b, const REAL* parts,
+                                     REAL* __restrict__ y, REAL* means, REAL* rstds, REAL* running_mean,
+                                     REAL* running_var, REAL momentum, REAL eps, Norm g) {
+    Team t(g);
+    REAL mean, squares;
+    if (parts) {
+        whole_moments(t, parts, mean, squares);
+    } else {
+        moments(t, x, mean, squares);
+    }
+    const REAL rstd = (REAL)1 / sqrt(squares / imax(1, t.size) + eps);
+    if (t.splits() && t.is_first()) {
+        means[t.set] = mean;
+        rstds[t.set] = rstd;
+        if (running_mean) {
+            running_mean[t.set] += momentum * (mean - running_mean[t.set]);
+            running_var[t.set] += momentum * (squares / (t.size - 1) - running_var[t.set]);
+        }
+    }
+    const REAL scale = g.own && w && t.splits() ? rstd * w[t.set] : rstd;
+    for (t.start(); t.more(); t.next()) {
+        const unsigned e = t.element(), channel = g.own ? t.set : e / g.spread % g.channels;
+        REAL value = (x[e] - mean) * scale;
+        if (w && !g.own) value *= w[channel];
+        y[e] = b ? value + b[channel] : value;
+    }
+}
+
+// y by moments that are known: those that run along in training, in evaluation.
+extern "C" __global__ void normalize_by(const REAL* __restrict__ x, const REAL* mean, const REAL* var, const REAL* w,
+                                        const REAL* b, REAL* __restrict__ y, REAL eps, Norm g) {
+    Team t(g);
+    if (!t.splits()) return;
+    const REAL rstd = (REAL)1 / sqrt(var[t.set] + eps), center = mean[t.set];
+    const REAL scale = g.own && w ? rstd * w[t.set] : rstd;
+    for (; t.more(); t.next()) {
+        const unsigned e = t.element(), channel = g.own ? t.set : e / g.spread % g.channels;
+        REAL value = (x[e] - center) * scale;
+        if (w && !g.own) value *= w[channel];
+        y[e] = b ? value + b[channel] : value;
+    }
+}
+
+// Of a team's elements: gz = gy * w, where w is given, and z = (x - mean) * rstd; and which set's mean that is.
+__device__ __forceinline__ void at_element(const Team& t, const REAL* __restrict__ gy, const REAL* __restrict__ x,
+                                           const REAL* w, const REAL* mean, const REAL* rstd, int row, REAL& gz,
+                                           REAL& z) {
+    const unsigned e = t.element(), set = row ? e / row : t.set;
+    gz = w ? gy[e] * w[e / t.g.spread % t.g.channels] : gy[e];
+    z = (x[e] - mean[set]) * rstd[set];
+}
+
+// The sums of gz and of gz * z over a team's elements.
+__device__ __forceinline__ void products(Team& t, const REAL* __restrict__ gy, const REAL* __restrict__ x,
+                                         const REAL* w, const REAL* mean, const REAL* rstd, int row, REAL& sum,
+                                         REAL& product) {
+    sum = product = 0;
+    for (t.start(); t.more(); t.next()) {
+        REAL gz, z;
+        at_element(t, gy, x, w, mean, rstd, row, gz, z);
+        sum += gz;
+        product += gz * z;
+    }
+    sum = reduce(sum, t.g.lanes, false);
+    product = reduce(product, t.g.lanes, false);
+}
+
+// Both for each team: sums (splits, sets) and totals (splits, sets). row: 0, or the elements of a set where the sets that
+// are summed are channels, and those with a mean are rows.
+extern "C" __global__ void norm_products(const REAL* __restrict__ gy, const REAL* __restrict__ x, const REAL* w,
+                                         const REAL* mean, const REAL* rstd, REAL* sums, REAL* totals, int row,
+                                         Norm g) {
+    Team t(g);
+    REAL sum, product;
+    products(t, gy, x, w, mean, rstd, row, sum, product);
+    if (t.splits() && t.lane == 0) {
+        sums[t.split * g.sets + t.set] = sum;
+        totals[t.split * g.sets + t.set] = product;
+    }
+}
+
+// gx = rstd * (gz - mean of gz - z * mean of gz * z). sums, totals: as norm_products leaves them, or none where a team
+// owns a set. gw and gb, where they are given: those of a channel that is the set.
+extern "C" __global__ void normalize_grad(const REAL* __restrict__ gy, const REAL* __restrict__ x, const REAL* w,
+                                          const REAL* mean, const REAL* rstd, const REAL* sums, const REAL* totals,
+                                          REAL* __restrict__ gx, REAL* gw, REAL* gb, Norm g) {
+    Team t(g);
+    const REAL* each = g.own ? nullptr : w;  // a set's own weight is a factor of both sums
+    REAL sum = 0, product = 0;
+    if (sums) {
+        for (int s = t.lane; s < t.splits(); s += g.lanes) {
+            sum += sums[s * g.sets + t.set];
+            product += totals[s * g.sets + t.set];
+        }
+        sum = reduce(sum, g.lanes, false);
+        product = reduce(product, g.lanes, false);
+    } else {
+        products(t, gy, x, each, mean, rstd, 0, sum, product);
+    }
+    if (!t.splits()) return;
+    if (gw && t.is_first()) {
+        gw[t.set] = product;
+        gb[t.set] = sum;
+    }
+    const REAL scale = g.own && w ? rstd[t.set] * w[t.set] : rstd[t.set];
+    sum /= imax(1, t.size);
+    product /= imax(1, t.size);
+    for (t.start(); t.more(); t.next()) {
+        REAL gz, z;
+        at_element(t, gy, x, each, mean, rstd, 0, gz, z);
+        gx[t.element()] = (gz - sum - z * product) * scale;
+    }
+}
