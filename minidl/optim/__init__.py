@@ -1,8 +1,11 @@
 """Optimizers, and schedules of their learning rates."""
 
+from .optimizer import Group, Optimizer
+from .rates import Rates
 from .schedules import SCHEDULES, Schedule, constant, cosine, linear, schedule, step, warmup
-from .sgd import SGD, Group, Rates
+from .sgd import SGD
 
 __all__ = [
-    "SCHEDULES", "SGD", "Group", "Rates", "Schedule", "constant", "cosine", "linear", "schedule", "step", "warmup",
+    "SCHEDULES", "SGD", "Group", "Optimizer", "Rates", "Schedule", "constant", "cosine", "linear", "schedule", "step",
+    "warmup",
 ]

@@ -47,7 +47,7 @@ class Training:
         """Copies of all parameters, gradients and velocities."""
         found = {}
         for name, p in self.net.named_parameters():
-            found |= {name: p.data.copy(), f"{name}.velocity": self.sgd._velocity(p).copy()}
+            found |= {name: p.data.copy(), f"{name}.velocity": self.sgd._array("velocities", p).copy()}
             if p.grad is not None:
                 found[f"{name}.grad"] = p.grad.data.copy()
         return found

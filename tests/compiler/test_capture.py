@@ -152,7 +152,7 @@ def test_gpu_a_thousand_steps_of_a_zoo_model(name: str) -> None:
     for i in range(1000):
         for p, q in both:
             q.data[...] = p.data
-            pair[1].sgd._velocity(q)[...] = pair[0].sgd._velocity(p)
+            pair[1].sgd._array("velocities", q)[...] = pair[0].sgd._array("velocities", p)
         for each in pair:
             each.sgd.lr = 0.02 * FACTORS(i % 300)
         assert_near(pair[1].step, *({"loss": each.step(*batches[i % 8]).data} for each in reversed(pair)))
@@ -184,7 +184,7 @@ def test_gpu_a_hundred_replays_give_the_same_bits(name: str) -> None:
     for _ in range(100):
         each.net.load_state_dict(state)
         for p in each.net.parameters():
-            each.sgd._velocity(p)[...] = 0
+            each.sgd._array("velocities", p)[...] = 0
         loss = each.step(*given)
         seen.add((bits(loss), *(array.get().tobytes() for array in each.arrays().values())))
     assert len(seen) == 1

@@ -335,7 +335,7 @@ def replayed(each: Training, given: tuple[Tensor, Tensor], state: Any, run: Call
     """All that a replay of the step's program leaves behind, as bytes."""
     each.net.load_state_dict(state)
     for p in each.net.parameters():
-        each.sgd._velocity(p)[...] = 0
+        each.sgd._array("velocities", p)[...] = 0
     program = each.step.program
     values = run(program, [t.data for t in given])
     kept = sorted(program.kept(), key=lambda slot: slot.number)

@@ -97,7 +97,7 @@ def test_a_hundred_replays_from_one_state_give_the_same_bits(name: str) -> None:
     for _ in range(100):
         each.net.load_state_dict(state)
         for p in each.net.parameters():
-            each.sgd._velocity(p)[...] = 0
+            each.sgd._array("velocities", p)[...] = 0
         loss = each.step(*given)
         seen.add((bits(loss), *(array.tobytes() for array in each.arrays().values())))
     assert len(seen) == 1
