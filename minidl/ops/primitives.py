@@ -159,5 +159,7 @@ PRIMITIVES: dict[str, Primitive] = {
     "gather": PLAIN, "next_batch": PLAIN, "next_rows": PLAIN,
     "advance": Primitive(changes=(0,), effect=True),
     "sgd": Primitive(changes=(0, 2), effect=True, update=True, captured=True),
+    **dict.fromkeys(("adam", "rmsprop"), Primitive(changes=(0, 2, 3, 4), effect=True, update=True, captured=True)),
+    "ema": Primitive(changes=(0,), effect=True, update=True),
     "region_step": PLAIN,
 }

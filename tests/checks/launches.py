@@ -289,6 +289,12 @@ LAUNCHES: dict[str, list[Launch]] = {
         *on_device("optim/sgd.cu", primitives.sgd, *[
             (201, *how, dtype) for how in ((0.0, 0.0, False), (0.9, 0.1, False), (0.9, 0.1, True))
             for dtype in (FLOAT, DOUBLE)]),
+        *each("optim/updates.cu", primitives.updates, *[
+            (name, 3 + i % 3, kept, numbers, FLOAT) for i, (name, kept, numbers) in enumerate(primitives.UPDATES)]),
+        *each("optim/updates.cu", primitives.rates_of_updates, (FLOAT,), (DOUBLE,)),
+        *on_device("optim/updates.cu", primitives.updates, *[
+            (name, 201, kept, numbers, dtype) for name, kept, numbers in primitives.UPDATES
+            for dtype in (FLOAT, DOUBLE)]),
         *each("data/gather.cu", primitives.gather, *[((20, 3, 8, 9), 7, padding, FLOAT) for padding in (0, 2)]),
         *on_device("data/gather.cu", primitives.gather, *[
             ((4, 3, 5, 7), n, padding, dtype) for n in (5, 0) for padding in (0, 2) for dtype in (FLOAT, DOUBLE)]),

@@ -143,9 +143,8 @@ def linear_in_a_precision(sizes: tuple[int, int, int], precision: str) -> None:
 
 def sgd(count: int, momentum: float, weight_decay: float, nesterov: bool, dtype: type) -> None:
     rng = np.random.default_rng(count)
-    sizes = [(), (0,), (1,), (3, 5), (1025,), (64, 3, 8, 8), (100_003,), (10, 4096)]
     params, grads, velocities = (
-        [rng.standard_normal(sizes[i % 8] if count < 100 else (1 + i,)).astype(dtype) for i in range(count)]
+        [rng.standard_normal(SIZES[i % 8] if count < 100 else (1 + i,)).astype(dtype) for i in range(count)]
         for _ in range(3))
     there = [[cupy.asarray(a) for a in arrays] for arrays in (params, grads, velocities)]
     for _ in range(3):
@@ -154,6 +153,51 @@ def sgd(count: int, momentum: float, weight_decay: float, nesterov: bool, dtype:
     for mine, theirs in zip((params, grads, velocities), there, strict=True):
         for want, got in zip(mine, theirs, strict=True):
             np.testing.assert_allclose(got.get(), want, rtol=0, atol=64 * np.finfo(dtype).eps)
+
+
+SIZES = [(), (0,), (1,), (3, 5), (1025,), (64, 3, 8, 8), (100_003,), (10, 4096)]
+
+
+def updates(name: str, count: int, kept: tuple[str | None, ...], numbers: tuple[Any, ...], dtype: type) -> None:
+    """Three updates of so many parameters: adam, rmsprop or ema. kept: "signed", "positive", "steps" or None."""
+    rng = np.random.default_rng(count)
+    shapes = [SIZES[i % 8] if count < 100 else (1 + i,) for i in range(count)]
+    first = {None: None, "steps": [np.array([i % 7]) for i in range(count)]}
+    lists = [first[kind] if kind in first else [
+        np.array(getattr(np, "abs" if kind == "positive" else "positive")(rng.standard_normal(shape)), dtype)
+        for shape in shapes] for kind in ("signed", "signed", *kept)]
+    there = [None if arrays is None else [cupy.asarray(a) for a in arrays] for arrays in lists]
+    for _ in range(3):
+        getattr(cpu, name)(*lists, *numbers)
+        getattr(cuda, name)(*there, *numbers)
+    for mine, theirs in zip(lists, there, strict=True):
+        for want, got in zip(mine or (), theirs or (), strict=True):
+            np.testing.assert_allclose(got.get(), want, rtol=0 if mine is first["steps"] else 256 * np.finfo(dtype).eps,
+                                       atol=64 * np.finfo(dtype).eps)
+
+
+ADAM, RMSPROP = ("signed", "positive", "steps"), (("positive", None, None), ("positive", "signed", "signed"))
+UPDATES: list[tuple[Any, ...]] = [         # a primitive, what it is given beside parameters and gradients, its numbers
+    ("adam", ADAM, (0.1, (0.9, 0.999), 1e-8, 0.0, False)), ("adam", ADAM, (0.1, (0.5, 0.9), 1e-3, 0.1, False)),
+    ("adam", ADAM, (0.1, (0.9, 0.999), 1e-8, 0.1, True)), ("adam", ADAM, (0.1, (0.0, 0.0), 1e-3, 0.0, True)),
+    *(("rmsprop", kept, (0.1, 0.9, 1e-3, decay, momentum))
+      for kept, momentum in zip(RMSPROP, (0.0, 0.9)) for decay in (0.0, 0.1)),
+    ("ema", (), (0.9,)), ("ema", (), (0.0,))]
+
+
+def rates_of_updates(dtype: type) -> None:
+    """A rate from a table by a position, and from an array of one, is that number."""
+    for name, numbers in (("adam", ((0.9, 0.99), 1e-8, 0.1, True)), ("rmsprop", (0.9, 1e-8, 0.0, 0.9))):
+        found = []
+        table, position = cupy.asarray(np.array([7.0, 0.25, 9.0])), cupy.asarray(np.array([1]))
+        for lr in (0.25, (table, position), cupy.asarray(np.array([0.25])), (table[:2], cupy.asarray(np.array([5])))):
+            arrays = [[cupy.asarray(np.full(3, value, dtype))] for value in (1, 2, 0, 0, 0)]
+            if name == "adam":
+                arrays[4] = [cupy.asarray(np.array([4]))]
+            getattr(cuda, name)(*arrays, lr, *numbers)
+            found.append(arrays[0][0].get().tobytes())
+        assert len(set(found)) == 1
+        assert found[0] != np.full(3, 1, dtype).tobytes()
 
 
 def sgd_changes_only_what_it_was_given() -> None:

@@ -1,6 +1,6 @@
 """The primitives on NumPy arrays: pure functions of arrays and geometries.
 
-Only `sgd`, `setitem`, `advance` and `update_metrics` change what they are given.
+Only `setitem`, `advance`, `update_metrics` and the updates of parameters change what they are given.
 """
 
 import functools
@@ -22,6 +22,7 @@ from .optim import *
 from .pool import *
 from .reduce import *
 from .region import *
+from .updates import *
 
 
 def _quiet(primitive: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,7 +1,7 @@
 """The primitives on CuPy arrays: the names and signatures of ops.cpu, by our own kernels.
 
-Elementwise arithmetic, reductions, shapes and products of ops.shared are CuPy's own. Only `sgd`, `advance` and
-`update_metrics` change an input.
+Elementwise arithmetic, reductions, shapes and products of ops.shared are CuPy's own. Only `setitem`, `advance`,
+`update_metrics` and the updates of parameters change an input.
 """
 
 from ..choice import *
