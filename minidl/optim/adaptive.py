@@ -26,7 +26,7 @@ class Adam(Optimizer):
     >>> w = Tensor([1.0], requires_grad=True)
     >>> adam = Adam([w], lr=0.1)
     >>> (w * w).sum().backward(); adam.step(); w.tolist()  # doctest: +ELLIPSIS
-    [0.89...]
+    [0.90...]
     """
 
     kept = {"means": "mean", "squares": "square", "steps": "step"}
@@ -50,7 +50,7 @@ class AdamW(Adam):
     >>> w = Tensor([1.0], requires_grad=True)
     >>> adam = AdamW([w], lr=0.1, weight_decay=0.5)
     >>> (w * w).sum().backward(); adam.step(); w.tolist()  # doctest: +ELLIPSIS
-    [0.84...]
+    [0.85...]
     """
 
     _decoupled = True

@@ -73,6 +73,9 @@ def load_state(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
             and all(isinstance(group[name], bool) for name in flags) for group in groups):
         raise ValueError(f"{title}.load_state_dict: the state is a {type(state).__name__} but must be what state_dict "
                          "gave")
+    # JSON has lists where numbers come in tuples.
+    groups = [{**group, **{name: tuple(group[name]) for name in numbers if isinstance(group[name], list)}}
+              for group in groups]
     mine = [len(group["params"]) for group in optimizer.groups]
     for theirs in ([len(group[name]) for group in groups] for name in kept):
         if mine != theirs:

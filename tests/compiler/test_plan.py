@@ -222,8 +222,8 @@ def test_primitives_change_what_their_rows_say_and_nothing_else() -> None:
     x, labels = np.array([[1.0, 2.0]]), np.array([1])
     given: dict[str, list[Any]] = {
         "sgd": [[x.copy()], [x.copy()], [x.copy()], 0.1, 0.9, 0.1, True],
-        "adam": [*([each.copy()] for each in (x, x, x, x, labels)), 0.1, (0.9, 0.9), 1e-8, 0.0, False],
-        "rmsprop": [*([x.copy()] for _ in range(5)), 0.1, 0.9, 1e-8, 0.0, 0.9],
+        "adam": [*([each.copy()] for each in (x, x, 2 * x, x, labels)), 0.1, (0.9, 0.9), 1e-8, 0.0, False],
+        "rmsprop": [*([i * x] for i in range(1, 6)), 0.1, 0.9, 1e-8, 0.0, 0.9],
         "ema": [[x.copy()], [2 * x], 0.9], "setitem": [x.copy(), 0, 3 * x],
         "advance": [labels.copy()], "update_metrics": [np.zeros(2), np.array(0.5), x.copy(), labels.copy()],
         "check_labels": [labels.copy(), 2]}

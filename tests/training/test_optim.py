@@ -256,7 +256,7 @@ def test_named_schedules_stay_between_0_and_1(name: str, total: int) -> None:
     (lambda: optim.cosine(1.5), r"cosine: total is 1\.5 but must be an int of at least 1$"),
     (lambda: optim.warmup(0, optim.constant()), "warmup: steps is 0 but must be an int of at least 1$"),
     (lambda: optim.schedule("exponential", 10),
-     "schedule: 'exponential' is not one of constant, step, linear, cosine, warmup-cosine$"),
+     "schedule: 'exponential' is not one of constant, step, linear, cosine, warmup-cosine, one-cycle$"),
 ])
 def test_schedules_refuse(build: Any, message: str) -> None:
     with pytest.raises(ValueError, match=f"^{message}"):

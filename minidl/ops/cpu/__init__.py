@@ -14,6 +14,7 @@ from ..choice import *
 from ..primitives import PRIMITIVES
 from ..shared import *
 from .activation import *
+from .batched import *
 from .conv import *
 from .data import *
 from .linear import *

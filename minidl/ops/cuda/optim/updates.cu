@@ -6,14 +6,21 @@
 // scales[at] = {lr / (1 - beta1^t), sqrt(1 - beta2^t), what is left of p by decoupled decay}.
 #include "include/parameters.cuh"
 
+__device__ __forceinline__ double power(double x, long long n) {
+    double y = 1;
+    for (; n > 0; n >>= 1, x *= x)
+        if (n & 1) y *= x;
+    return y;
+}
+
 extern "C" __global__ void adam_begin(const Parameters table, const double* rates, const long long* position, int last,
                                       double lr, double beta1, double beta2, double decay, double* scales) {
     long long* steps = (long long*)table.t[threadIdx.x];
     if (steps) {
-        const double t = (double)++*steps;
+        const long long t = ++*steps;
         lr = rate_of(rates, position, last, lr);
-        scales[3 * threadIdx.x] = lr / (1 - pow(beta1, t));
-        scales[3 * threadIdx.x + 1] = sqrt(1 - pow(beta2, t));
+        scales[3 * threadIdx.x] = lr / (1 - power(beta1, t));
+        scales[3 * threadIdx.x + 1] = sqrt(1 - power(beta2, t));
         scales[3 * threadIdx.x + 2] = 1 - lr * decay;
     }
 }
