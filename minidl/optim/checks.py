@@ -11,7 +11,7 @@ import numpy as np
 from ..tensor import Tensor
 
 # Entries of a group that are numbers: what each must be, how many there are, and what they are below.
-NUMBERS = {name: ("a finite number of at least 0", 1, math.inf) for name in ("lr", "momentum", "weight_decay", "eps")}
+NUMBERS = dict.fromkeys(("lr", "momentum", "weight_decay", "eps"), ("a finite number of at least 0", 1, math.inf))
 NUMBERS |= {"alpha": ("a number from 0 to below 1", 1, 1), "betas": ("two numbers from 0 to below 1", 2, 1)}
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 
 import numpy as np
 
-from .. import ops
-from ..mode import mode, no_grad
-from ..tensor import Tensor
+from ..device import Array
+from ..mode import mode
+from ..ops._backend import backend_of
+from ..tensor import Tensor, wrap
 
 EPS = 1e-6                                 # as in PyTorch: a norm of 0 divides nothing
 
@@ -29,15 +31,13 @@ def clip_grad_norm(params: Iterable[Tensor] | Tensor, max_norm: float) -> Tensor
     [0.6, 0.8]
     """
     live = _with_gradients("clip_grad_norm", params, "max_norm", max_norm)
-    with no_grad():
-        gradients = [p.grad for p in live]
-        widest = max((g.dtype for g in gradients), key=lambda dtype: dtype.itemsize)  # type: ignore[union-attr]
-        squares = [_as((g * g).sum(), widest) for g in gradients]  # type: ignore[operator]  # live: there is one
-        norm = sum(squares[1:], squares[0]).sqrt()
-        factor = ops.minimum(max_norm / (norm + EPS), 1.0)
-        for p, g in zip(live, gradients, strict=True):
-            p.grad = g * _as(factor, p.dtype)  # type: ignore[operator]
-    return norm
+    k = backend_of(*live)
+    gradients = [p._grad._data for p in live]  # type: ignore[union-attr]  # live: there is one
+    norm = k.sqrt(functools.reduce(k.add, (k.sum(k.mul(g, g), tuple(range(g.ndim))) for g in gradients)))
+    factor = k.minimum(k.div(max_norm, k.add(norm, EPS)), 1.0)
+    for p, g in zip(live, gradients, strict=True):
+        p.grad = _tensor(k.mul(g, factor if factor.dtype == g.dtype else k.cast(factor, g.dtype.name)))
+    return _tensor(norm)
 
 
 def clip_grad_value(params: Iterable[Tensor] | Tensor, value: float) -> None:
@@ -49,13 +49,17 @@ def clip_grad_value(params: Iterable[Tensor] | Tensor, value: float) -> None:
     >>> (w * w).sum().backward(); clip_grad_value([w], 1.0); [round(g, 3) for g in w.grad.tolist()]
     [1.0, -0.2]
     """
-    with no_grad():
-        for p in _with_gradients("clip_grad_value", params, "value", value):
-            p.grad = ops.clip(p.grad, -value, value)
+    live = _with_gradients("clip_grad_value", params, "value", value)
+    k = backend_of(*live)
+    for p in live:
+        p.grad = _tensor(k.minimum(k.maximum(p._grad._data, -value), value))  # type: ignore[union-attr]
 
 
-def _as(t: Tensor, dtype: np.dtype) -> Tensor:
-    return t if t.dtype == dtype else t.to(dtype=dtype)
+def _tensor(array: Array) -> Tensor:
+    """A Tensor around what a primitive made."""
+    t = wrap(array)
+    mode.recorder.made(t)
+    return t
 
 
 def _with_gradients(name: str, params: Iterable[Tensor] | Tensor, what: str, limit: float) -> list[Tensor]:

@@ -17,6 +17,7 @@ from .checks import check_number, entries_of
 from .rates import Rates, check_rates
 from .state import by_identity, by_place, load_state, state_of
 
+
 class Group(dict[str, Any]):
     """Parameters and the numbers that hold for them. A number that no update can use is refused wherever it is set."""
 

@@ -17,6 +17,7 @@ from checks.fused import normal
 from minidl import device
 from minidl.check_conv import product_bound
 from minidl.ops.geometry import conv_geometry, pool_geometry
+from minidl.optim.muon import orthogonal
 from minidl.tensor import wrap
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
@@ -183,6 +184,41 @@ UPDATES: list[tuple[Any, ...]] = [         # a primitive, what it is given besid
     *(("rmsprop", kept, (0.1, 0.9, 1e-3, decay, momentum))
       for kept, momentum in zip(RMSPROP, (0.0, 0.9)) for decay in (0.0, 0.1)),
     ("ema", (), (0.9,)), ("ema", (), (0.0,))]
+
+
+def products(n: int, rows: int, columns: int, depth: int, dtype: type) -> None:
+    """bmm, by either memory order of both; and Muon's iterations on the same sizes."""
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((n, rows, depth)).astype(dtype), rng.standard_normal((n, depth, columns)).astype(dtype)
+    for tx in (False, True):
+        for ty in (False, True):
+            given = [np.ascontiguousarray(a.swapaxes(1, 2)) if t else a for a, t in ((x, tx), (y, ty))]
+            got = cuda.bmm(*map(cupy.asarray, given), tx, ty)
+            np.testing.assert_allclose(got.get(), cpu.bmm(*given, tx, ty), rtol=0,
+                                       atol=32 * depth * np.finfo(dtype).eps)
+    got, want = (orthogonal(k, a) for k, a in ((cuda, cupy.asarray(x)), (cpu, x)))
+    np.testing.assert_allclose(got.get(), want, rtol=0, atol=1e4 * np.finfo(dtype).eps)
+
+
+PRODUCTS_OF_MANY = [(3, 17, 9, 33), (1, 5, 40, 2), (4, 1, 1, 1)]
+
+
+def refused_updates() -> None:
+    """What does not fit is refused by name, before anything is launched."""
+    p, g = cupy.ones(4, np.float32), cupy.ones(4, np.float32)
+    steps = cupy.asarray(np.array([0]))
+    for call, message in (
+            (lambda: cuda.sgd([p], [], None, 0.1, 0.0, 0.0, False), "sgd: got 1 parameters but 0 gradients; give one"),
+            (lambda: cuda.sgd([p], [cupy.ones(3, np.float32)], None, 0.1, 0.0, 0.0, False),
+             r"sgd: gradient 0 has shape \(3,\) and dtype float32 on device 0 and strides .* but must lie without"),
+            (lambda: cuda.adam([p], [g], [p], [cupy.ones(4, np.float64)], [steps], 0.1, (0.9, 0.9), 0.0, 0.0, False),
+             r"adam: square 0 has shape \(4,\) and dtype float64 .* like its parameter of shape \(4,\) and dtype"),
+            (lambda: cuda.adam([p], [g], [p], [g], [g], 0.1, (0.9, 0.9), 0.0, 0.0, False),
+             r"adam: step 0 has shape \(4,\) and dtype float32"),
+            (lambda: cuda.ema([cupy.ones((4, 4), np.float32)[:, 1]], [g], 0.5),
+             r"ema: parameter 0 has shape \(4,\) .* strides \(16,\) but must lie without gaps on the current device")):
+        with pytest.raises(ValueError, match=f"^{message}"):
+            call()
 
 
 def rates_of_updates(dtype: type) -> None:

@@ -259,6 +259,16 @@ def test_rates_of_updates_are_read_on_the_device(dtype: type) -> None:
     checks.rates_of_updates(dtype)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("sizes", checks.PRODUCTS_OF_MANY)
+def test_bmm_is_the_cpus(sizes: tuple[int, ...], dtype: type) -> None:
+    checks.products(*sizes, dtype)
+
+
+def test_updates_refuse_what_does_not_fit() -> None:
+    checks.refused_updates()
+
+
 def test_sgd_changes_only_what_it_was_given() -> None:
     """A parameter in the middle of a larger buffer: what lies around it stays."""
     checks.sgd_changes_only_what_it_was_given()

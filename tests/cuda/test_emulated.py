@@ -92,6 +92,10 @@ def test_a_direction_without_a_kernel_is_left_to_auto(name: str, emulated: Emula
     convolutions.left_to_auto(name, emulated.memory)
 
 
+def test_updates_refuse_what_does_not_fit(emulated: Emulator) -> None:
+    primitives.refused_updates()
+
+
 def test_gemm_tiled_multiplies_without_register_tiles(emulated: Emulator) -> None:
     emulated.launched.clear()
     convolve(*CONVOLUTIONS[2][:4], ("gemm_tiled",))

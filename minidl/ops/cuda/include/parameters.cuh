@@ -2,8 +2,7 @@
 //
 // The table, passed by value, holds the addresses of each parameter p, its gradient g and what else is kept of it (0:
 // there is none), its size, and the number of the first block that works on it. A block owns 1024 elements of one
-// parameter, the last block of a parameter fewer; a thread owns 4 of them, blockDim.x apart. Blocks never share elements:
-// no parameter may be in the table twice.
+// parameter, or what is left of it; a thread owns 4 of them, blockDim.x apart. No parameter may be in the table twice.
 // Requires: blockDim.x 256; `first` ascending, from 0, and beyond every block where there is no parameter.
 #include "include/common.cuh"
 

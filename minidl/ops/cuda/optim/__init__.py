@@ -17,11 +17,7 @@ CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
 
 def sgd(params: list[cupy.ndarray], grads: list[cupy.ndarray], velocities: list[cupy.ndarray] | None, lr: Rate,
         momentum: float, weight_decay: float, nesterov: bool) -> None:
-    """g += weight_decay * p; v = momentum * v + g; p -= lr * v, or lr * (g + momentum * v) with nesterov.
-
-    lr: a number, or (rates, position), arrays of float64 and int64: the rate is rates[position[0]]. Or an array of one
-    float64. Arrays are read when the kernel runs.
-    """
+    """As in ops.cpu.optim. lr may be an array of one float64, too; arrays are read when the kernel runs."""
     for constant, blocks, table in launches("sgd", params, grads, velocity=velocities):
         launch.kernel("optim/sgd.cu", "sgd", constant)(
             (blocks,), (THREADS,), table, *rate(lr), momentum, weight_decay, nesterov)

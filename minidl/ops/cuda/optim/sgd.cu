@@ -1,5 +1,5 @@
-// Stochastic gradient descent: g += weight_decay * p; v = momentum * v + g; p -= lr * v, or lr * (g + momentum * v) with
-// nesterov. Threads, blocks and what is required: include/parameters.cuh.
+// Stochastic gradient descent: g += weight_decay * p; v = momentum * v + g; p -= lr * v, or with nesterov
+// lr * (g + momentum * v). What a thread and a block own, and what is required: include/parameters.cuh.
 #include "include/parameters.cuh"
 
 extern "C" __global__ void sgd(const Parameters table, const double* rates, const long long* position, int last,

@@ -42,8 +42,8 @@ extern "C" __global__ void adam(const Parameters table, const double* scales, do
     });
 }
 
-// g += weight_decay * p; s = alpha * s + (1 - alpha) * g^2; g /= sqrt(s) + eps; v = momentum * v + g; p -= lr * v, by the
-// table's s and v. With means t also m += (1 - alpha) * (g - m), and s - m^2 under the root.
+// g += weight_decay * p; s = alpha * s + (1 - alpha) * g^2; g /= sqrt(s) + eps; v = momentum * v + g; p -= lr * v,
+// with the table's s and v. With means t also m += (1 - alpha) * (g - m), and s - m^2 under the root.
 extern "C" __global__ void rmsprop(const Parameters table, const double* rates, const long long* position, int last,
                                    REAL lr, double alpha, REAL eps, REAL weight_decay, REAL momentum) {
     const int at = parameter_of_block(table);
@@ -75,6 +75,9 @@ extern "C" __global__ void rmsprop(const Parameters table, const double* rates, 
 extern "C" __global__ void ema(const Parameters table, double decay) {
     const int at = parameter_of_block(table);
     REAL* averages = (REAL*)table.p[at];
-    const REAL *values = (const REAL*)table.g[at], newer = (REAL)(1 - decay);
-    each_element(table.first[at], table.size[at], [&](unsigned i) { averages[i] += newer * (values[i] - averages[i]); });
+    const REAL* values = (const REAL*)table.g[at];
+    const REAL newer = (REAL)(1 - decay);
+    each_element(table.first[at], table.size[at], [&](unsigned i) {
+        averages[i] += newer * (values[i] - averages[i]);
+    });
 }
