@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from importlib.util import find_spec
@@ -31,6 +31,14 @@ from .common import Parser, add_option, complain, interrupted, plugin, say, type
 OF_ONE_CALL = ("config", "debug", "eval", "list_models", "no_progress", "output_dir", "resume")      # no settings
 FREE = ("data_dir", "plugin", "save_every", "tensorboard", "threads")      # may differ when a run goes on
 
+
+def muon(params: Iterable[minidl.Tensor], lr: float, momentum: float, weight_decay: float) -> optim.Optimizer:
+    """Muon for matrices and filters, and AdamW at a twentieth of its rate for biases and scales."""
+    params = list(params)
+    return optim.Together(optim.Muon([p for p in params if p.ndim > 1], lr, weight_decay, momentum),
+                          optim.AdamW([p for p in params if p.ndim < 2], lr / 20, weight_decay=0.0))
+
+
 # What --optimizer names, and what flags that were left out are for it in place of the recipe's, which is SGD's; None:
 # it has no such number.
 OPTIMIZERS: dict[str, tuple[Callable[..., optim.Optimizer], dict[str, float | None]]] = {
@@ -38,6 +46,7 @@ OPTIMIZERS: dict[str, tuple[Callable[..., optim.Optimizer], dict[str, float | No
     "adam": (optim.Adam, {"lr": 1e-3, "momentum": None, "weight_decay": 0.0}),
     "adamw": (optim.AdamW, {"lr": 1e-3, "momentum": None, "weight_decay": 1e-2}),
     "rmsprop": (optim.RMSprop, {"lr": 1e-3, "momentum": 0.0, "weight_decay": 0.0}),
+    "muon": (muon, {"lr": 0.02, "momentum": 0.95, "weight_decay": 1e-2}),
 }
 
 

@@ -9,8 +9,10 @@ from .plateau import Plateau
 from .rates import Rates
 from .schedules import SCHEDULES, Schedule, constant, cosine, linear, one_cycle, schedule, step, warmup
 from .sgd import SGD
+from .together import Together
 
 __all__ = [
     "EMA", "SCHEDULES", "SGD", "Adam", "AdamW", "Group", "Muon", "Optimizer", "Plateau", "RMSprop", "Rates", "Schedule",
-    "clip_grad_norm", "clip_grad_value", "constant", "cosine", "linear", "one_cycle", "schedule", "step", "warmup",
+    "Together", "clip_grad_norm", "clip_grad_value", "constant", "cosine", "linear", "one_cycle", "schedule", "step",
+    "warmup",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import NoneType
 from typing import TYPE_CHECKING, Any
 
@@ -37,8 +37,8 @@ def like(name: str, p: Tensor) -> tuple[tuple[int, ...], np.dtype]:
 def examples(optimizer: Optimizer) -> dict[str, Any]:
     """A state as `state_of` gives it, of all arrays that there can be, and no numbers; they take no memory."""
     return {"groups": [{name: [np.broadcast_to(np.empty((), dtype), shape)
-                               for shape, dtype in (like(name, p) for p in group["params"])]
-                        for name in optimizer.kept} for group in optimizer.groups]}
+                               for shape, dtype in (like(name, p) for p in group["params"])] for name in each.kept}
+                       for each in getattr(optimizer, "optimizers", (optimizer,)) for group in each.groups]}
 
 
 def state_of(optimizer: Optimizer) -> dict[str, Any]:
@@ -62,7 +62,12 @@ def state_of(optimizer: Optimizer) -> dict[str, Any]:
 
 
 def load_state(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
-    """As `Optimizer.load_state_dict`: everything is looked at before the first write."""
+    """As `Optimizer.load_state_dict`."""
+    writer_of(optimizer, state)()
+
+
+def writer_of(optimizer: Optimizer, state: Mapping[str, Any]) -> Callable[[], None]:
+    """What writes a state, once everything in it has been looked at."""
     mode.recorder.refuse("loads an optimizer's state", "do it outside the step")
     title, numbers, kept = type(optimizer).__name__, optimizer.numbers, tuple(optimizer.kept)
     flags = [name for name in numbers if isinstance(optimizer.groups[0][name], bool)]
@@ -92,15 +97,18 @@ def load_state(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
                                      f"{array.shape} {array.dtype} but its parameter is {shape} {dtype}; build the "
                                      "optimizer that the state was saved from")
                 arrays.append((name, p, array))
-    for group, saved in zip(optimizer.groups, groups, strict=True):
-        for name in numbers:
-            if group[name] != saved[name]:
-                group[name] = saved[name]
-    for name, p, array in arrays:
-        held = optimizer._kept[name].get(id(p))
-        if held is not None and (held.shape, held.dtype, is_cuda(held)) == (*like(name, p), p.device == "cuda"):
-            held[...] = 0 if array is None else to_device(array, p.device)
-        elif array is None:
-            optimizer._kept[name].pop(id(p), None)
-        else:
-            optimizer._kept[name][id(p)] = to_device(np.array(array), p.device)
+
+    def write() -> None:
+        for group, saved in zip(optimizer.groups, groups, strict=True):
+            for name in numbers:
+                if group[name] != saved[name]:
+                    group[name] = saved[name]
+        for name, p, array in arrays:
+            held = optimizer._kept[name].get(id(p))
+            if held is not None and (held.shape, held.dtype, is_cuda(held)) == (*like(name, p), p.device == "cuda"):
+                held[...] = 0 if array is None else to_device(array, p.device)
+            elif array is None:
+                optimizer._kept[name].pop(id(p), None)
+            else:
+                optimizer._kept[name][id(p)] = to_device(np.array(array), p.device)
+    return write

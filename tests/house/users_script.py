@@ -144,7 +144,7 @@ def train() -> None:
         optim.Adam(net.parameters(), betas=(0.9, 0.99)), optim.RMSprop(net.parameters(), centered=True),
         optim.AdamW([{"params": net.parameters(), "name": "all", "weight_decay": 0.1}], lr=0.01),
         optim.Muon(p for p in net.parameters() if p.ndim > 1)]
-    print(others[2].group("all")["lr"])
+    print(others[2].group("all")["lr"], optim.Together(*others[1:]).groups)
     ema, plateau = optim.EMA(net, 0.99), optim.Plateau(sgd, patience=3)
     lower: bool = plateau.observe(0.5)
     with ema.applied():

@@ -344,6 +344,81 @@ def test_a_rate_and_numbers_that_change_are_seen() -> None:
     assert pair[1][0].recordings == 4
 
 
+# ---------------------------------------------------------------- several as one
+def together(net: nn.Module) -> optim.Together:
+    first, *others = net.parameters()
+    return optim.Together(optim.Muon([first], lr=0.02), optim.AdamW([{"params": others[:1], "name": "bias"},
+                                                                   {"params": others[1:], "lr": 0.01}]))
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_several_optimizers_step_as_each_of_them(compiled: bool) -> None:
+    """By rates of their own, and by those of a schedule, a row per group."""
+    nets = [dense()() for _ in range(2)]
+    nets[1].load_state_dict(nets[0].state_dict())
+    both, apart = together(nets[0]), together(nets[1]).optimizers
+    rates = optim.Rates(Tensor(np.array([[0.1, 0.2], [0.3, 0.4], [0.5, 0.6]])), Tensor(np.array([1])))
+
+    def one(x: Tensor, labels: Tensor, scheduled: bool) -> None:
+        both.zero_grad()
+        ops.cross_entropy(nets[0](x), labels).backward()
+        both.step(rates if scheduled else None)
+    step = minidl.compile(one) if compiled else one
+    for i in range(8):
+        x, labels = vectors(seed=i)
+        step(x, labels, i >= 4)
+        if i >= 4:
+            apart[0].lr, apart[1].groups[0]["lr"], apart[1].groups[1]["lr"] = 0.2, 0.4, 0.6
+        for each in apart:
+            each.zero_grad()
+        ops.cross_entropy(nets[1](x), labels).backward()
+        for each in apart:
+            each.step()
+    assert_same_bits(*(net.state_dict() for net in nets))
+    assert both.group("bias") is both.groups[1]
+
+
+def test_a_state_of_several_goes_on() -> None:
+    net = dense()()
+    both = together(net)
+    for p in net.parameters():
+        p.grad = Tensor(np.ones(p.shape, np.float32))
+    both.step()
+    twin_net, twin = pickle.loads(pickle.dumps((net, both)))
+    other_net = dense()()
+    other_net.load_state_dict(net.state_dict())
+    other = together(other_net)
+    other.load_state_dict(both.state_dict())
+    for model, optimizer in ((net, both), (twin_net, twin), (other_net, other)):
+        for p in model.parameters():
+            p.grad = Tensor(np.full(p.shape, 0.5, np.float32))
+        optimizer.step()
+        assert_same_bits(net.state_dict(), model.state_dict())
+    state = both.state_dict()
+    state["groups"][2]["lr"] = -1.0
+    state["groups"][0]["lr"] = 7.0
+    with pytest.raises(ValueError, match=r"^AdamW: lr is -1\.0"):
+        both.load_state_dict(state)
+    assert both.lr == 0.02                                              # nothing has changed
+    with pytest.raises(ValueError, match=r"^Together\.load_state_dict: the state is a dict but must .* with 3 groups"):
+        both.load_state_dict({"groups": []})
+    both.forget()
+    assert not any(array.any() for group in both.state_dict()["groups"] for name in ("means", "steps")
+                   for array in group.get(name, []))
+
+
+@pytest.mark.parametrize(("make", "error", "message"), [
+    (lambda: optim.Together(), ValueError, r"Together: got 0 optimizers but needs at least 1; pass each as an"),
+    (lambda: optim.Together([optim.SGD([W], 0.1)]), TypeError,  # type: ignore[arg-type]
+     r"Together: an optimizer is a list but must be one of minidl\.optim$"),
+    (lambda: optim.Together(optim.SGD([W], 0.1), optim.Adam([W])), ValueError,
+     r"Together: the optimizers have 2 parameters but only 1 are different; give each to one optimizer$"),
+])
+def test_together_refuses(make: Callable[[], Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=f"^{message}"):
+        make()
+
+
 # ---------------------------------------------------------------- clipped gradients
 @pytest.mark.parametrize("limit", [0.1, 2.0, 1e3])
 def test_clipping_is_pytorchs(limit: float) -> None:

@@ -104,7 +104,8 @@ def test_the_command_that_goes_on_can_be_typed_as_printed(start: str, tmp_path: 
 
 
 @pytest.mark.parametrize(("name", "numbers"), [
-    ("adam", (0.001, None, 0.0)), ("adamw", (0.001, None, 0.01)), ("rmsprop", (0.001, 0.0, 0.0))])
+    ("adam", (0.001, None, 0.0)), ("adamw", (0.001, None, 0.01)), ("rmsprop", (0.001, 0.0, 0.0)),
+    ("muon", (0.02, 0.95, 0.01))])
 def test_an_optimizer_is_recorded_and_goes_on(name: str, numbers: tuple[float | None, ...]) -> None:
     flags = ["--lr-schedule", "constant", "--optimizer", name, *QUICK[:QUICK.index("--lr")]]
     assert cli.main([*flags, "--epochs", "1", "--output-dir", "run"]) == 0

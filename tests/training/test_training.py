@@ -631,7 +631,7 @@ WRONG_FOR_FIT: dict[str, tuple[dict[str, Any], str]] = {
     "no test set": ({"test": None}, r"fit: test is a NoneType but must be a data\.DataLoader"),
     "a name of a schedule": ({"schedule": "cosine"}, r"fit: schedule is 'cosine' but must be a function of the step; "
                              r"pass optim\.schedule\(name, total\)"),
-    "another optimizer": ({"optimizer": object()}, r"fit: optimizer is a object but must be one of minidl\.optim; with"),
+    "another optimizer": ({"optimizer": object()}, r"fit: optimizer is a object but must be one of minidl\.optim; "),
 }
 
 

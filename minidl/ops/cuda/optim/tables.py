@@ -71,8 +71,8 @@ def _plan(name: str, key: tuple[int, ...], params: list[cupy.ndarray],
         places = [i for i, p in enumerate(params) if p.dtype == real]
         for members in (places[j:j + most] for j in range(0, len(places), most)):
             table, count, sizes = np.zeros((), dtype), len(members), [params[i].size for i in members]
-            for row, arrays in zip("pvst", (params, *kept.values())):
-                table[row][:count] = [arrays[i].data.ptr for i in members] if arrays is not None else 0
+            for row, held in zip("pvst", (params, *kept.values())):
+                table[row][:count] = [held[i].data.ptr for i in members] if held is not None else 0
             ends = np.cumsum([-(-size // BLOCK) for size in sizes])
             table["size"][:count], table["first"] = sizes, np.iinfo(np.int32).max
             table["first"][:count] = [0, *ends[:-1]]
