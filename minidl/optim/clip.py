@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable
 
 import numpy as np
@@ -18,8 +17,9 @@ EPS = 1e-6                                 # as in PyTorch: a norm of 0 divides 
 def clip_grad_norm(params: Iterable[Tensor] | Tensor, max_norm: float) -> Tensor:
     """Scale all gradients so that their norm, that of one vector of them all, is at most max_norm; returns what it was.
 
-    The norm is a Tensor of shape () on the parameters' device: the host does not wait for it, and a compiled step may
-    do this. Each p.grad is a new Tensor. Parameters without a gradient are left out (Pascanu et al. 2013, algorithm 1).
+    The norm is a Tensor of shape (), float64, on the parameters' device: the host does not wait for it, and a compiled
+    step may do this. Each p.grad is a new Tensor. Parameters without a gradient are left out (Pascanu et al. 2013,
+    algorithm 1).
 
     Raises ValueError for a max_norm that is not above 0, or where no parameter has a gradient; TypeError for anything
     that is not a Tensor.
@@ -33,10 +33,10 @@ def clip_grad_norm(params: Iterable[Tensor] | Tensor, max_norm: float) -> Tensor
     live = _with_gradients("clip_grad_norm", params, "max_norm", max_norm)
     k = backend_of(*live)
     gradients = [p._grad._data for p in live]  # type: ignore[union-attr]  # live: there is one
-    norm = k.sqrt(functools.reduce(k.add, (k.sum(k.mul(g, g), tuple(range(g.ndim))) for g in gradients)))
+    norm = k.sqrt(k.square_sum(gradients))
     factor = k.minimum(k.div(max_norm, k.add(norm, EPS)), 1.0)
-    for p, g in zip(live, gradients, strict=True):
-        p.grad = _tensor(k.mul(g, factor if factor.dtype == g.dtype else k.cast(factor, g.dtype.name)))
+    for p, g in zip(live, k.scaled(gradients, factor), strict=True):
+        p.grad = _tensor(g)
     return _tensor(norm)
 
 

@@ -203,6 +203,22 @@ def products(n: int, rows: int, columns: int, depth: int, dtype: type) -> None:
 PRODUCTS_OF_MANY = [(3, 17, 9, 33), (1, 5, 40, 2), (4, 1, 1, 1)]
 
 
+def clipped(count: int, dtype: type) -> None:
+    """Many arrays as one vector; some of another dtype among them."""
+    rng = np.random.default_rng(count)
+    arrays = [np.array(rng.standard_normal(SIZES[i % 6] if count < 100 else (1 + i,)),
+                       np.float64 if i % 9 == 5 else dtype) for i in range(count)]
+    there = [cupy.asarray(a) for a in arrays]
+    there[-1], arrays[-1] = there[-1][::-2], arrays[-1][::-2]            # a gradient with gaps
+    got, want = cuda.square_sum(there), cpu.square_sum(arrays)
+    assert (got.shape, got.dtype, np.shape(want)) == ((), np.float64, ())
+    np.testing.assert_allclose(got.get(), want, rtol=1e-12)
+    for mine, other in zip(cuda.scaled(there, cupy.asarray(np.array(0.3))), cpu.scaled(arrays, np.array(0.3)),
+                           strict=True):
+        assert (mine.shape, mine.dtype) == (other.shape, other.dtype)
+        np.testing.assert_array_equal(mine.get(), other)
+
+
 def refused_updates() -> None:
     """What does not fit is refused by name, before anything is launched."""
     p, g = cupy.ones(4, np.float32), cupy.ones(4, np.float32)

@@ -15,7 +15,7 @@ from cases import CASES
 from checks.steps import OPTIONS, Maker, Training, batch, bits, dense, names, numbers, vectors, zoo_model
 
 import minidl
-from minidl import Tensor, nn, no_grad, ops
+from minidl import Tensor, nn, no_grad, ops, optim
 from minidl.compiler import replay
 from minidl.compiler.graph import AsGraph, SideStreams
 from minidl.compiler.plan import ALIGNMENT, Plan, _peak, can_be_captured, plan
@@ -198,7 +198,7 @@ def checked_primitives(monkeypatch: pytest.MonkeyPatch, called: set[str]) -> Non
 
 
 def test_only_sharing_primitives_give_memory_that_others_hold(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In every op's cases, forward and backward, and in the steps of the zoo's models as they are fused."""
+    """In every op's cases, forward and backward, in the steps of the zoo's models as they are fused, and in updates."""
     called: set[str] = set()
     checked_primitives(monkeypatch, called)
     for case in (case for cases in CASES.values() for case in cases):
@@ -211,6 +211,11 @@ def test_only_sharing_primitives_give_memory_that_others_hold(monkeypatch: pytes
         each = Training(zoo_model(name), True, momentum=0.9)
         for _ in range(3):
             each.step(*batch(name, 3, 0))
+    w = Tensor(np.ones((2, 3)), requires_grad=True)
+    for optimizer in (optim.Adam, optim.RMSprop, optim.Muon):
+        w.grad = Tensor(np.ones((2, 3)))
+        optim.clip_grad_norm([w], 1.0)
+        optimizer([w]).step()
     public = {name for name, value in vars(cpu).items() if isinstance(value, FunctionType)
               and not name.startswith(("_", "can_"))}
     assert called >= {name for name, known in PRIMITIVES.items() if known.shares}

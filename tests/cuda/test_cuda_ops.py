@@ -265,6 +265,12 @@ def test_bmm_is_the_cpus(sizes: tuple[int, ...], dtype: type) -> None:
     checks.products(*sizes, dtype)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("count", [4, 6, 130])
+def test_clipping_is_the_cpus(count: int, dtype: type) -> None:
+    checks.clipped(count, dtype)
+
+
 def test_updates_refuse_what_does_not_fit() -> None:
     checks.refused_updates()
 

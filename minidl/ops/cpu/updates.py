@@ -1,4 +1,4 @@
-"""Updates by running averages, on NumPy arrays, in place."""
+"""Updates by running averages, on NumPy arrays, in place; and many arrays as one vector."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from ..primitives import Array, Rate
 
-__all__ = ["adam", "ema", "rmsprop"]
+__all__ = ["adam", "ema", "rmsprop", "scaled", "square_sum"]
 
 
 def adam(params: list[Array], grads: list[Array], means: list[Array], squares: list[Array], steps: list[Array],
@@ -66,6 +66,16 @@ def ema(averages: list[Array], values: list[Array], decay: float) -> None:
     """averages += (1 - decay) * (values - averages), each in place."""
     for average, value in zip(averages, values, strict=True):
         average += (1 - decay) * (value - average)
+
+
+def square_sum(arrays: list[Array]) -> Array:
+    """The sum of all squares, in float64, of shape ()."""
+    return sum((np.sum(np.square(x, dtype=np.float64)) for x in arrays), np.zeros(()))
+
+
+def scaled(arrays: list[Array], factor: Array) -> tuple[Array, ...]:
+    """Each times a float64 of shape (), in its own dtype."""
+    return tuple(x * factor.astype(x.dtype) for x in arrays)
 
 
 def number(lr: Rate) -> float:

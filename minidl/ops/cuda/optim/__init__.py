@@ -6,13 +6,14 @@ import cupy
 
 from ...primitives import Rate
 from .. import launch
+from .clip import scaled, square_sum
 from .tables import THREADS, launches, rate
 from .updates import adam, ema, rmsprop
 
-__all__ = ["adam", "ema", "rmsprop", "sgd"]
+__all__ = ["adam", "ema", "rmsprop", "scaled", "sgd", "square_sum"]
 
 CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
-    (f"optim/{name}.cu", (launch.real(dtype),)) for name in ("sgd", "updates") for dtype in launch.C_NAME]
+    (f"optim/{name}.cu", (launch.real(dtype),)) for name in ("sgd", "updates", "clip") for dtype in launch.C_NAME]
 
 
 def sgd(params: list[cupy.ndarray], grads: list[cupy.ndarray], velocities: list[cupy.ndarray] | None, lr: Rate,
