@@ -39,9 +39,8 @@ def launches(name: str, params: list[cupy.ndarray], grads: list[cupy.ndarray],
         if _like(g) != _like(p):
             launch.refuse(name, "gradient", i, g, p)
     key = len(params), *map(id, params), *(number for arrays in kept.values() for number in map(id, arrays or (None,)))
-    plan = _plans.get(key) or _plan(name, key, params, kept)
     grads = [g if g._c_contiguous else cupy.ascontiguousarray(g) for g in grads]           # they live until the launch
-    for members, constant, blocks, table in plan[0]:
+    for members, constant, blocks, table in (_plans.get(key) or _plan(name, key, params, kept))[0]:
         table["g"][:len(members)] = [grads[i].data.ptr for i in members]
         yield constant, blocks, table.tobytes()
 
