@@ -21,6 +21,7 @@ class Launch(NamedTuple):
     """What is the same in every step for some parameters of one dtype: all of it but the gradients' addresses."""
 
     members: list[int]                     # their places in the lists that an update is given
+    likes: list[tuple[Any, ...]]           # shape, dtype and device that the gradients must have
     constant: launch.Constant
     blocks: int
     table: np.ndarray
@@ -35,12 +36,12 @@ def launches(name: str, params: list[cupy.ndarray], grads: list[cupy.ndarray],
     """(REAL, blocks, the table) of each launch of an update. kept: what its rows v, s and t hold, as a word for one."""
     if len(grads) != len(params):
         raise ValueError(f"{name}: got {len(params)} parameters but {len(grads)} gradients; give one to each")
-    for i, (p, g) in enumerate(zip(params, grads)):
-        if _like(g) != _like(p):
-            launch.refuse(name, "gradient", i, g, p)
     key = len(params), *map(id, params), *(number for arrays in kept.values() for number in map(id, arrays or (None,)))
     grads = [g if g._c_contiguous else cupy.ascontiguousarray(g) for g in grads]           # they live until the launch
-    for members, constant, blocks, table in (_plans.get(key) or _plan(name, key, params, kept))[0]:
+    for members, likes, constant, blocks, table in (_plans.get(key) or _plan(name, key, params, kept))[0]:
+        for i, like in zip(members, likes):
+            if like != ((g := grads[i]).shape, g.dtype, g.data.device_id):             # what _like(g) is
+                launch.refuse(name, "gradient", i, g, params[i])
         table["g"][:len(members)] = [grads[i].data.ptr for i in members]
         yield constant, blocks, table.tobytes()
 
@@ -64,17 +65,16 @@ def _plan(name: str, key: tuple[int, ...], params: list[cupy.ndarray],
             like = ((1,), np.int64, p.data.device_id) if word == "step" else _like(p)
             if not x.flags.c_contiguous or _like(x) != like or x.data.device_id != cupy.cuda.runtime.getDevice():
                 launch.refuse(name, word, i, x, p)
-    found, dtype = list[Launch](), launch.struct("Parameters")
-    most = dtype["p"].shape[0]
+    found, dtype, most = list[Launch](), launch.struct("Parameters"), launch.struct("Parameters")["p"].shape[0]
     for real in dict.fromkeys(p.dtype for p in params):
         places = [i for i, p in enumerate(params) if p.dtype == real]
         for members in (places[j:j + most] for j in range(0, len(places), most)):
-            table, count, sizes = np.zeros((), dtype), len(members), [params[i].size for i in members]
+            table, count, own = np.zeros((), dtype), len(members), [params[i] for i in members]
             for row, held in zip("pvst", (params, *kept.values())):
                 table[row][:count] = [held[i].data.ptr for i in members] if held is not None else 0
-            ends = np.cumsum([-(-size // BLOCK) for size in sizes])
-            table["size"][:count], table["first"] = sizes, np.iinfo(np.int32).max
+            ends = np.cumsum([-(-p.size // BLOCK) for p in own])
+            table["size"][:count], table["first"] = [p.size for p in own], np.iinfo(np.int32).max
             table["first"][:count] = [0, *ends[:-1]]
-            found.append(Launch(members, launch.real(real), max(1, int(ends[-1])), table))
+            found.append(Launch(members, list(map(_like, own)), launch.real(real), max(1, int(ends[-1])), table))
     _plans[key] = found, [weakref.ref(x, lambda _: _plans.pop(key, None)) for arrays in given.values() for x in arrays]
     return _plans[key]
