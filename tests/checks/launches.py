@@ -199,7 +199,7 @@ def captured_updates(name: str, dtype: type) -> None:
 
     @minidl.compile
     def step(x: Tensor, labels: Tensor) -> Tensor:
-        optimizer.zero_grad()
+        net.zero_grad()
         ops.cross_entropy(net(x), labels).backward()
         norm = optim.clip_grad_norm(net.parameters(), 0.1)
         optimizer.step()
