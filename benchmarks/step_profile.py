@@ -24,8 +24,9 @@ import results
 from results import Result, digits
 from train_step import LR, MOMENTUM, random_batches, set_precision
 
-KINDS = {"convolution": ("conv2d",), "pooling": ("avg_pool2d", "max_pool2d"), "full connection": ("linear", "matmul"),
-         "activation": ("sigmoid", "tanh", "relu"), "update": ("sgd",), "region": ("region_step",),
+KINDS = {"convolution": ("conv2d",), "pooling": ("avg_pool2d", "max_pool2d"),
+         "full connection": ("linear", "matmul", "bmm"), "activation": ("sigmoid", "tanh", "relu"),
+         "update": ("sgd", "adam", "rmsprop", "ema", "square_sum", "scaled"), "region": ("region_step",),
          "loss": ("cross_entropy", "check_labels", "softmax", "log_softmax")}      # by how a primitive's name starts
 HOLD = """
 extern "C" __global__ void hold(long long cycles) {

@@ -77,7 +77,7 @@ PLANTS: dict[str, Plant] = {
     "a plain argument's value ignored": Plant("minidl.compiler.step:_part",
                                               "return type(value), repr(value)", "return type(value), None"),
     # replay
-    "rate frozen": Plant("minidl.optim.sgd:SGD.step",
+    "rate frozen": Plant("minidl.optim.optimizer:Optimizer.step",
                          "mode.recorder.dynamic(functools.partial(dict.__getitem__, group, \"lr\"))",
                          "dict.__getitem__(group, \"lr\")"),
     "random key frozen": Plant("minidl.compiler.replay:ByCalls.run", "[dynamic.read() for",

@@ -61,12 +61,13 @@ def _note(value: Any, path: str, state: bool, found: Notes, depth: int) -> None:
             found[f"{path}.grad"] = None if value.grad is None else _copied(value.grad.data)
     elif hasattr(value, "dtype") and hasattr(value, "shape"):
         found[path] = _copied(value)
-    elif isinstance(value, optim.SGD):
+    elif isinstance(value, optim.Optimizer):
         for g, group in enumerate(value.groups):
             for name, entry in group.items():
                 _note(entry, f"{path}.groups[{g}].{name}", state, found, depth + 1)
             for i, p in enumerate(group["params"]):
-                found[f"{path}.velocity[{g}][{i}]"] = _velocity(value, p)
+                found |= {f"{path}.{value.kept[name]}[{g}][{i}]": _kept(arrays.get(id(p)))
+                          for name, arrays in value._kept.items()}
     elif isinstance(value, nn.Module):
         for name, entry in vars(value).items():
             _note(entry, f"{path}.{name}", state, found, depth + 1)
@@ -86,16 +87,9 @@ def _note(value: Any, path: str, state: bool, found: Notes, depth: int) -> None:
         found[path] = type(value).__name__
 
 
-def _velocity(sgd: optim.SGD, p: Tensor) -> Any:
-    """A copy of a parameter's velocity, whichever of the optimizer's tables holds it; None for none, and for zeros."""
-    for table in vars(sgd).values():
-        if isinstance(table, dict):
-            for key in (id(p), p):
-                if key in table:
-                    held = table[key]
-                    array = _copied(held.data if isinstance(held, Tensor) else held)
-                    return array if array.any() else None
-    return None
+def _kept(array: Any) -> Any:
+    """A copy of what an optimizer keeps of a parameter; None for nothing, and for zeros."""
+    return _copied(array) if array is not None and array.any() else None
 
 
 def _copied(array: Any) -> np.ndarray:

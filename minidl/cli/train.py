@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from importlib.util import find_spec
@@ -30,6 +30,24 @@ from .common import Parser, add_option, complain, interrupted, plugin, say, type
 
 OF_ONE_CALL = ("config", "debug", "eval", "list_models", "no_progress", "output_dir", "resume")      # no settings
 FREE = ("data_dir", "plugin", "save_every", "tensorboard", "threads")      # may differ when a run goes on
+
+
+def muon(params: Iterable[minidl.Tensor], lr: float, momentum: float, weight_decay: float) -> optim.Optimizer:
+    """Muon for matrices and filters, and AdamW at a twentieth of its rate for biases and scales."""
+    params = list(params)
+    return optim.Together(optim.Muon([p for p in params if p.ndim > 1], lr, weight_decay, momentum),
+                          optim.AdamW([p for p in params if p.ndim < 2], lr / 20, weight_decay=0.0))
+
+
+# What --optimizer names, and what flags that were left out are for it in place of the recipe's, which is SGD's; None:
+# it has no such number.
+OPTIMIZERS: dict[str, tuple[Callable[..., optim.Optimizer], dict[str, float | None]]] = {
+    "sgd": (optim.SGD, {}),
+    "adam": (optim.Adam, {"lr": 1e-3, "momentum": None, "weight_decay": 0.0}),
+    "adamw": (optim.AdamW, {"lr": 1e-3, "momentum": None, "weight_decay": 1e-2}),
+    "rmsprop": (optim.RMSprop, {"lr": 1e-3, "momentum": 0.0, "weight_decay": 0.0}),
+    "muon": (muon, {"lr": 0.02, "momentum": 0.95, "weight_decay": 1e-2}),
+}
 
 
 def number(kind: type, least: float, what: str) -> Any:
@@ -92,6 +110,8 @@ def parser(prog: str = "train.py") -> Parser:
     p.add_argument("--device", default="auto", choices=device.DEVICES, help="(default: %(default)s)")
     p.add_argument("--epochs", type=whole, help="passes over the training set; 0 only evaluates")
     p.add_argument("--batch-size", type=positive, help="images a step")
+    p.add_argument("--optimizer", default="sgd", choices=OPTIMIZERS, help="what updates parameters (default: "
+                   "%(default)s, as in the recipes; of others, rate and decay have defaults of their own)")
     p.add_argument("--lr", type=real, help="learning rate")
     p.add_argument("--momentum", type=real)
     p.add_argument("--weight-decay", type=real)
@@ -186,7 +206,8 @@ def _flags(name: str, value: object) -> list[str]:
 
 def with_recipe(args: argparse.Namespace) -> argparse.Namespace:
     """Fill the flags that were left out from the model's recipe."""
-    for name, value in asdict(zoo.MODELS[args.model].recipe_for(**args.option)).items():
+    recipe = asdict(zoo.MODELS[args.model].recipe_for(**args.option))
+    for name, value in {**recipe, **OPTIMIZERS[args.optimizer][1]}.items():
         if name != "data" and getattr(args, name) is None:
             setattr(args, name, value)
     return args
@@ -257,6 +278,9 @@ def run(args: argparse.Namespace) -> None:
     """Train, and leave the run folder; with --eval only evaluate."""
     if args.eval == "" and not args.load:
         raise ValueError("--eval needs weights; name a run's folder, --eval RUN, or a file, --load FILE")
+    kind, own = OPTIMIZERS[args.optimizer]
+    if args.momentum is not None and own.get("momentum", 0.0) is None:
+        raise ValueError(f"--momentum={args.momentum} has no meaning for --optimizer={args.optimizer}; leave it out")
     if args.threads:
         os.environ["MINIDL_NUM_THREADS"] = str(args.threads)
         parallel.threads.cache_clear()
@@ -290,7 +314,8 @@ def run(args: argparse.Namespace) -> None:
         "minidl": minidl.__version__, "numpy": np.__version__, "python": platform.python_version(),
         "machine": machine(),
         **{key: before[key] for key in ("data_asked", "data_note", "output_dir") if key in before}})
-    optimizer = optim.SGD(model.parameters(), args.lr, args.momentum, args.weight_decay)
+    numbers = {name: getattr(args, name) for name in ("lr", "momentum", "weight_decay")}
+    optimizer = kind(model.parameters(), **{name: value for name, value in numbers.items() if value is not None})
     schedule = optim.schedule(args.lr_schedule, args.epochs * len(train_loader))
     say(f"{args.model} on {train.name} ({train.source}): {len(train.labels)} training and {len(test.labels)} "
         f"test images, {where}, run folder {folder.path}")

@@ -10,7 +10,7 @@ import numpy as np
 from ..compiler.program import Program
 from ..compiler.step import CompiledStep
 from ..nn import Module
-from ..optim import SGD
+from ..optim import Optimizer
 from ..tensor import Tensor
 
 MAX_CELLS = 400                            # of a Tensor that is shown as a table
@@ -70,7 +70,7 @@ def program_html(self: Program) -> str:
 
 def attach() -> None:
     """Give the classes their reprs."""
-    for owner, name, function in ((SGD, "__repr__", optimizer), (CompiledStep, "__repr__", step),
+    for owner, name, function in ((Optimizer, "__repr__", optimizer), (CompiledStep, "__repr__", step),
                                   (Tensor, "_repr_html_", tensor_html),
                                   (Module, "_repr_html_", module_html), (Program, "_repr_html_", program_html)):
         setattr(owner, name, function)

@@ -164,7 +164,7 @@ ADVICE: dict[str, dict[str, str]] = {
     },
     "minidl.nn": {
         "functional": "minidl.ops",
-        "utils": "for p in net.parameters(): p.grad *= scale, under minidl.no_grad()",
+        "utils": "optim.clip_grad_norm(params, max_norm) and optim.clip_grad_value(params, value)",
         "init": "minidl.init",
         "ParameterList": "a list of Tensors",
         "ParameterDict": "a dict of Tensors",
@@ -198,13 +198,14 @@ ADVICE: dict[str, dict[str, str]] = {
         "Unflatten": "x.reshape(shape) in forward",
     },
     "minidl.optim": {
-        **dict.fromkeys(
-            ("Adam", "AdamW", "RMSprop", "Adagrad"),
-            "optim.SGD(params, lr, momentum=0.9), or a class of your own that updates under minidl.no_grad()",
-        ),
-        "lr_scheduler": "fit(schedule=optim.cosine(epochs * len(loader))), or sgd.lr = rate between epochs",
+        "Adagrad": "optim.RMSprop(params), whose sum of squares forgets",
+        "NAdam": "optim.AdamW(params)",
+        "swa_utils": "optim.EMA(model), whose averages `with ema.applied()` puts in place",
+        "clip_grad_norm_": "optim.clip_grad_norm(params, max_norm)",
+        "clip_grad_value_": "optim.clip_grad_value(params, value)",
+        "lr_scheduler": "fit(schedule=optim.cosine(epochs * len(loader))), optim.Plateau(sgd) among its callbacks, or "
+                        "sgd.lr = rate between epochs",
         "LBFGS": "optim.SGD(params, lr, momentum=0.9)",
-        "Optimizer": "a class of your own with step and zero_grad",
     },
     "minidl.data": {
         "TensorDataset": "data.DataLoader((x, y), batch_size), which takes arrays as they are",
@@ -224,11 +225,11 @@ ADVICE: dict[str, dict[str, str]] = {
         "type": "net.to(dtype=...)",
         "compile": "minidl.compile(step), of the whole training step",
     },
-    "SGD": {
-        "param_groups": "sgd.groups, or sgd.lr for one group",
+    "Optimizer": {
+        "param_groups": "sgd.groups, sgd.group(name), or sgd.lr for one group",
         "add_param_group": "optim.SGD([*groups, group], lr)",
         "defaults": "sgd.groups[0]",
-        "state": "velocities are the optimizer's own",
+        "state": "sgd.state_dict()",
     },
     "DataLoader": {
         "num_workers": "prefetch=, batches made ahead on a thread",
@@ -276,7 +277,8 @@ _CALLED: dict[str, Any] = {"minidl.tensor": tensor, "minidl.device": resolve}
 
 def attach() -> None:
     """Make modules and classes say what to write for a name that they do not have."""
-    for place, owner in {"Tensor": Tensor, "Module": nn.Module, "SGD": optim.SGD, "DataLoader": DataLoader}.items():
+    for place, owner in {"Tensor": Tensor, "Module": nn.Module, "Optimizer": optim.Optimizer,
+                         "DataLoader": DataLoader}.items():
         setattr(owner, "__getattr__", _asked_of(place))  # noqa: B010  # type checkers shall not see it
     for place in _MODULES[1:]:             # minidl itself asks from its own __getattr__
         vars(sys.modules[place])["__getattr__"] = lambda name, place=place: missing(place, name)

@@ -1,8 +1,18 @@
-"""Optimizers, and schedules of their learning rates."""
+"""Optimizers, schedules of their learning rates, clipped gradients and averaged weights."""
 
-from .schedules import SCHEDULES, Schedule, constant, cosine, linear, schedule, step, warmup
-from .sgd import SGD, Group, Rates
+from .adaptive import Adam, AdamW, RMSprop
+from .averages import EMA
+from .clip import clip_grad_norm, clip_grad_value
+from .muon import Muon
+from .optimizer import Group, Optimizer
+from .plateau import Plateau
+from .rates import Rates
+from .schedules import SCHEDULES, Schedule, constant, cosine, linear, one_cycle, schedule, step, warmup
+from .sgd import SGD
+from .together import Together
 
 __all__ = [
-    "SCHEDULES", "SGD", "Group", "Rates", "Schedule", "constant", "cosine", "linear", "schedule", "step", "warmup",
+    "EMA", "SCHEDULES", "SGD", "Adam", "AdamW", "Group", "Muon", "Optimizer", "Plateau", "RMSprop", "Rates", "Schedule",
+    "Together", "clip_grad_norm", "clip_grad_value", "constant", "cosine", "linear", "one_cycle", "schedule", "step",
+    "warmup",
 ]

@@ -1,71 +1,114 @@
-"""An optimizer's numbers and velocities as plain data, and back."""
+"""An optimizer's numbers, and what it keeps of its parameters, as plain data, and back."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..device import is_cuda, to_device, to_numpy
+from ..device import Array, is_cuda, to_device, to_numpy
 from ..mode import mode
 
 if TYPE_CHECKING:
-    from .sgd import SGD
+    from ..tensor import Tensor
+    from .optimizer import Optimizer
 
-NUMBERS = ("lr", "momentum", "weight_decay", "nesterov")
+
+def by_place(optimizer: Optimizer) -> dict[str, list[Any]]:
+    """What is kept, by the places of the parameters: copies of these are other objects."""
+    return {name: [arrays.get(id(p)) for group in optimizer.groups for p in group["params"]]
+            for name, arrays in optimizer._kept.items()}
 
 
-def state_of(sgd: SGD) -> dict[str, Any]:
-    """As `SGD.state_dict`. Raises TypeError for a subclass that keeps more than SGD does, without a state_dict."""
-    kind = type(sgd)
-    more = [name for name, value in vars(sgd).items() if name not in ("groups", "_velocities")
+def by_identity(optimizer: Optimizer) -> dict[str, dict[int, Array]]:
+    """The inverse of `by_place`."""
+    everything = [p for group in optimizer.groups for p in group["params"]]
+    return {name: {id(p): array for p, array in zip(everything, arrays, strict=True) if array is not None}
+            for name, arrays in optimizer._kept.items()}
+
+
+def like(name: str, p: Tensor) -> tuple[tuple[int, ...], np.dtype]:
+    """(shape, dtype) of what is kept of a parameter by this name."""
+    return ((1,), np.dtype(np.int64)) if name == "steps" else (p.shape, p.dtype)
+
+
+def examples(optimizer: Optimizer) -> dict[str, Any]:
+    """A state as `state_of` gives it, of all arrays that there can be, and no numbers; they take no memory."""
+    return {"groups": [{name: [np.broadcast_to(np.empty((), dtype), shape)
+                               for shape, dtype in (like(name, p) for p in group["params"])] for name in each.kept}
+                       for each in getattr(optimizer, "optimizers", (optimizer,)) for group in each.groups]}
+
+
+def state_of(optimizer: Optimizer) -> dict[str, Any]:
+    """As `Optimizer.state_dict`. Raises TypeError for a subclass that keeps more than its base, without a state_dict.
+    """
+    kind = type(optimizer)
+    more = [name for name, value in vars(optimizer).items() if name not in ("groups", "numbers", "_kept")
             and not isinstance(value, (bool, int, float, str, np.generic, NoneType))]
-    if more and kind.state_dict.__module__ == f"{__package__}.sgd":
-        raise TypeError(f"{kind.__name__}.state_dict: holds what SGD keeps but not {', '.join(more)}; define "
-                        "state_dict and load_state_dict that hold them too")
+    if more and kind.state_dict.__module__ == f"{__package__}.optimizer":
+        base = next(each for each in kind.__mro__ if each.__module__.startswith(f"{__package__}."))
+        raise TypeError(f"{kind.__name__}.state_dict: holds what {base.__name__} keeps but not {', '.join(more)}; "
+                        "define state_dict and load_state_dict that hold them too")
 
-    def velocity(p: object) -> np.ndarray | None:
-        held = sgd._velocities.get(id(p))
+    def copy(name: str, p: Tensor) -> np.ndarray | None:
+        held = optimizer._kept[name].get(id(p))
         return None if held is None else np.array(to_numpy(held))
 
-    return {"groups": [{**{name: group[name] for name in NUMBERS}, "velocities": [velocity(p) for p in group["params"]]}
-                       for group in sgd.groups]}
+    return {"groups": [{**{name: group[name] for name in optimizer.numbers},
+                        **{name: [copy(name, p) for p in group["params"]] for name in optimizer.kept}}
+                       for group in optimizer.groups]}
 
 
-def load_state(sgd: SGD, state: Mapping[str, Any]) -> None:
-    """As `SGD.load_state_dict`: everything is looked at before the first write."""
+def load_state(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
+    """As `Optimizer.load_state_dict`."""
+    writer_of(optimizer, state)()
+
+
+def writer_of(optimizer: Optimizer, state: Mapping[str, Any]) -> Callable[[], None]:
+    """What writes a state, once everything in it has been looked at."""
     mode.recorder.refuse("loads an optimizer's state", "do it outside the step")
+    title, numbers, kept = type(optimizer).__name__, optimizer.numbers, tuple(optimizer.kept)
+    flags = [name for name in numbers if isinstance(optimizer.groups[0][name], bool)]
     groups = state.get("groups") if isinstance(state, Mapping) else None
-    if not isinstance(groups, list) or not all(isinstance(group, Mapping) and {*NUMBERS, "velocities"} == group.keys()
-                                               and isinstance(group["velocities"], list)
-                                               and isinstance(group["nesterov"], bool) for group in groups):
-        raise ValueError(f"SGD.load_state_dict: the state is a {type(state).__name__} but must be what state_dict gave")
-    mine, theirs = ([len(group[name]) for group in those]
-                    for those, name in ((sgd.groups, "params"), (groups, "velocities")))
-    if mine != theirs:
-        raise ValueError(f"SGD.load_state_dict: the groups have {mine} parameters but the state's have {theirs}; build "
-                         "the optimizer that the state was saved from")
-    velocities = []
-    for number, (group, saved) in enumerate(zip(sgd.groups, groups, strict=True)):
-        type(group)({**group, **{name: saved[name] for name in NUMBERS}})          # refuses a number that cannot be
-        for place, (p, velocity) in enumerate(zip(group["params"], saved["velocities"], strict=True)):
-            array = None if velocity is None else np.asarray(velocity)
-            if array is not None and (array.shape, array.dtype) != (p.shape, p.dtype):
-                raise ValueError(f"SGD.load_state_dict: velocity {place} of group {number} is {array.shape} "
-                                 f"{array.dtype} but its parameter is {p.shape} {p.dtype}; build the optimizer that "
-                                 "the state was saved from")
-            velocities.append((p, array))
-    for group, saved in zip(sgd.groups, groups, strict=True):
-        for name in NUMBERS:
-            if group[name] != saved[name]:
-                group[name] = saved[name]
-    for p, array in velocities:
-        held = sgd._velocities.get(id(p))
-        if held is not None and (held.shape, held.dtype, is_cuda(held)) == (p.shape, p.dtype, p.device == "cuda"):
-            held[...] = 0 if array is None else to_device(array, p.device)
-        elif array is None:
-            sgd._velocities.pop(id(p), None)
-        else:
-            sgd._velocities[id(p)] = to_device(np.array(array), p.device)
+    if not isinstance(groups, list) or not all(
+            isinstance(group, Mapping) and {*numbers, *kept} == group.keys()
+            and all(isinstance(group[name], list) for name in kept)
+            and all(isinstance(group[name], bool) for name in flags) for group in groups):
+        raise ValueError(f"{title}.load_state_dict: the state is a {type(state).__name__} but must be what state_dict "
+                         "gave")
+    # JSON has lists where numbers come in tuples.
+    groups = [{**group, **{name: tuple(group[name]) for name in numbers if isinstance(group[name], list)}}
+              for group in groups]
+    mine = [len(group["params"]) for group in optimizer.groups]
+    for theirs in ([len(group[name]) for group in groups] for name in kept):
+        if mine != theirs:
+            raise ValueError(f"{title}.load_state_dict: the groups have {mine} parameters but the state's have "
+                             f"{theirs}; build the optimizer that the state was saved from")
+    arrays = []
+    for number, (group, saved) in enumerate(zip(optimizer.groups, groups, strict=True)):
+        type(group)({**group, **{name: saved[name] for name in numbers}}, title)     # refuses a number that cannot be
+        for name in kept:
+            for place, (p, given) in enumerate(zip(group["params"], saved[name], strict=True)):
+                array, (shape, dtype) = None if given is None else np.asarray(given), like(name, p)
+                if array is not None and (array.shape, array.dtype) != (shape, dtype):
+                    raise ValueError(f"{title}.load_state_dict: {optimizer.kept[name]} {place} of group {number} is "
+                                     f"{array.shape} {array.dtype} but its parameter is {shape} {dtype}; build the "
+                                     "optimizer that the state was saved from")
+                arrays.append((name, p, array))
+
+    def write() -> None:
+        for group, saved in zip(optimizer.groups, groups, strict=True):
+            for name in numbers:
+                if group[name] != saved[name]:
+                    group[name] = saved[name]
+        for name, p, array in arrays:
+            held = optimizer._kept[name].get(id(p))
+            if held is not None and (held.shape, held.dtype, is_cuda(held)) == (*like(name, p), p.device == "cuda"):
+                held[...] = 0 if array is None else to_device(array, p.device)
+            elif array is None:
+                optimizer._kept[name].pop(id(p), None)
+            else:
+                optimizer._kept[name][id(p)] = to_device(np.array(array), p.device)
+    return write

@@ -23,18 +23,18 @@ from .metrics import Function, Metrics, Progress, RunningMetrics, line_of, means
 from .resume import Place, restore, state_of
 
 
-def train_step(model: nn.Module, optimizer: optim.SGD, images: Tensor, labels: Tensor | np.ndarray | list[int],
-               rates: optim.Rates | None = None) -> tuple[float, int]:
+def train_step(model: nn.Module, optimizer: optim.Optimizer, images: Tensor,
+               labels: Tensor | np.ndarray | list[int], rates: optim.Rates | None = None) -> tuple[float, int]:
     """One update of all parameters on one batch: images (n,c,h,w), labels (n,) -> (mean loss, count right).
 
-    rates: as `optim.SGD.step` takes them. Raises FloatingPointError where the loss is not finite; the parameters are
-    then as they were.
+    rates: as `optim.Optimizer.step` takes them. Raises FloatingPointError where the loss is not finite; the parameters
+    are then as they were.
     """
     loss, logits, _ = _update(model, optimizer, images, labels, rates, ops.cross_entropy, None, look=True)
     return float(loss), right_answers(logits, labels)
 
 
-def _update(model: nn.Module, optimizer: optim.SGD, inputs: Any, targets: Any, rates: optim.Rates | None,
+def _update(model: nn.Module, optimizer: optim.Optimizer, inputs: Any, targets: Any, rates: optim.Rates | None,
             loss: Function, metrics: RunningMetrics | None, look: bool) -> tuple[Tensor, Any, bool]:
     """One update of all parameters: (the loss, the outputs, whether metrics counted right answers). look: refuse a loss
     that is not finite."""
@@ -110,7 +110,7 @@ def _means(metrics: RunningMetrics | None, count: int, classes: bool) -> dict[st
     return means
 
 
-def fit(model: nn.Module, optimizer: optim.SGD, train: data.DataLoader, test: data.DataLoader, *, epochs: int,
+def fit(model: nn.Module, optimizer: optim.Optimizer, train: data.DataLoader, test: data.DataLoader, *, epochs: int,
         schedule: optim.Schedule | None = None, loss: Function = ops.cross_entropy,
         metrics: Mapping[str, Function] | None = None, callbacks: Callback | Sequence[Callback] = (),
         compiled: bool | None = None, progress: bool = True, say: Callable[[str], object] | None = print,
@@ -171,8 +171,8 @@ def _check_fit(optimizer: object, train: object, test: object, epochs: object, s
     if not isinstance(epochs, int) or epochs < 0:
         raise ValueError(f"fit: epochs is {epochs!r} but must be an int of at least 0")
     if not hasattr(optimizer, "groups"):
-        raise TypeError(f"fit: optimizer is a {type(optimizer).__name__} but must be an optim.SGD; with one of your "
-                        "own, write the loop: loss.backward(), your update")
+        raise TypeError(f"fit: optimizer is a {type(optimizer).__name__} but must be one of minidl.optim; with one of "
+                        "your own, write the loop: loss.backward(), your update")
     for what, loader in (("train", train), ("test", test)):
         if not all(hasattr(loader, name) for name in ("device", "images_per_epoch", "set_epoch")):
             raise TypeError(f"fit: {what} is a {type(loader).__name__} but must be a data.DataLoader; with other "
@@ -187,7 +187,7 @@ class _Plain:
 
     known = True
 
-    def __init__(self, model: nn.Module, optimizer: optim.SGD, train: data.DataLoader, test: data.DataLoader,
+    def __init__(self, model: nn.Module, optimizer: optim.Optimizer, train: data.DataLoader, test: data.DataLoader,
                  loss: Function = ops.cross_entropy, functions: Mapping[str, Function] | None = None):
         self.model, self.optimizer, self.train, self.test = model, optimizer, train, test
         self.loss, self.functions, self.classes = loss, dict(functions or {}), True
@@ -235,7 +235,7 @@ class _Plain:
         """Do what steps before a checkpoint have left behind, apart from numbers: nothing."""
 
 
-def compiled_step(model: nn.Module, optimizer: optim.SGD, batches: data.DeviceBatches, metrics: RunningMetrics,
+def compiled_step(model: nn.Module, optimizer: optim.Optimizer, batches: data.DeviceBatches, metrics: RunningMetrics,
                   rates: optim.Rates, loss: Function = ops.cross_entropy) -> Callable[[int], bool]:
     """A compiled step(size): one update on the next of the batches, by its rate, counted by the metrics. It needs
     nothing from the host but to be started. Returns whether right answers are counted."""
@@ -253,7 +253,7 @@ class _Compiled(_Plain):
 
     known = False
 
-    def __init__(self, model: nn.Module, optimizer: optim.SGD, train: data.DataLoader, test: data.DataLoader,
+    def __init__(self, model: nn.Module, optimizer: optim.Optimizer, train: data.DataLoader, test: data.DataLoader,
                  loss: Function = ops.cross_entropy, functions: Mapping[str, Function] | None = None):
         for what, loader in (("train", train), ("test", test)):
             if data.own_batches(loader) is not None:

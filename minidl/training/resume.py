@@ -12,6 +12,7 @@ import numpy as np
 
 from .. import rng
 from ..device import to_device
+from ..optim.state import examples
 from ..tensor import mark_changed
 from ..weights import WeightsError
 from .callbacks import Callbacks
@@ -73,9 +74,7 @@ def restore(path: str | os.PathLike[str], run: _Plain, callbacks: Callbacks, epo
 
     Nothing has changed where it is refused (ValueError; OSError if it cannot be read).
     """
-    like = {"model": _tensors(run), "callbacks": callbacks.state_dict(), "optimizer": {"groups": [
-        {"velocities": [np.broadcast_to(np.empty((), p.dtype), p.shape) for p in group["params"]]}
-        for group in run.optimizer.groups]}}
+    like = {"model": _tensors(run), "callbacks": callbacks.state_dict(), "optimizer": examples(run.optimizer)}
     state = read_newest(path, like, optional="optimizer.")
     place = _place(state, run, path)
     if place.epoch > epochs or (place.epoch == epochs and place.step and (place.batch or place.ended)):

@@ -217,6 +217,26 @@ def step(name: str, dtype: type) -> None:
         compiled(*tensors)
 
 
+def captured_updates(name: str, dtype: type) -> None:
+    """A compiled step with clipped gradients, an optimizer and averaged weights, replayed as a graph."""
+    net = zoo.build("mlp", in_channels=1, hidden=20).to("cuda", dtype)
+    optimizer = getattr(optim, name)([p for p in net.parameters() if p.ndim > 1])
+    ema = optim.EMA(net)
+
+    @minidl.compile
+    def step(x: Tensor, labels: Tensor) -> Tensor:
+        net.zero_grad()
+        ops.cross_entropy(net(x), labels).backward()
+        norm = optim.clip_grad_norm(net.parameters(), 0.1)
+        optimizer.step()
+        ema.update()
+        return norm
+    x = Tensor(cupy.asarray(normal(3, 1, 32, 32, dtype=dtype)))
+    labels = Tensor(cupy.asarray(np.array([1, 0, 9])))
+    assert all(np.isfinite(step(x, labels).item()) for _ in range(4))
+    assert not any("call by call" in note for note in step.program.notes)
+
+
 def captured(name: str, channels: int, dtype: type) -> None:
     """A compiled step of a net, replayed as a graph."""
     net = zoo.build(name).to("cuda", dtype)
@@ -338,6 +358,16 @@ LAUNCHES: dict[str, list[Launch]] = {
         *on_device("optim/sgd.cu", primitives.sgd, *[
             (201, *how, dtype) for how in ((0.0, 0.0, False), (0.9, 0.1, False), (0.9, 0.1, True))
             for dtype in (FLOAT, DOUBLE)]),
+        *each("optim/updates.cu", primitives.updates, *[
+            (name, 3 + i % 3, kept, numbers, FLOAT) for i, (name, kept, numbers) in enumerate(primitives.UPDATES)]),
+        *each("optim/clip.cu", primitives.clipped, (4, FLOAT), (130, FLOAT)),
+        *on_device("optim/clip.cu", primitives.clipped, (4, DOUBLE), (130, DOUBLE)),
+        *each("linear/gemm.cu", primitives.products, *with_dtype(primitives.PRODUCTS_OF_MANY, FLOAT)),
+        *on_device("linear/gemm.cu", primitives.products, *with_dtype(primitives.PRODUCTS_OF_MANY, DOUBLE)),
+        *each("optim/updates.cu", primitives.rates_of_updates, (FLOAT,), (DOUBLE,)),
+        *on_device("optim/updates.cu", primitives.updates, *[
+            (name, 201, kept, numbers, dtype) for name, kept, numbers in primitives.UPDATES
+            for dtype in (FLOAT, DOUBLE)]),
         *each("data/gather.cu", primitives.gather, *[((20, 3, 8, 9), 7, padding, FLOAT) for padding in (0, 2)]),
         *on_device("data/gather.cu", primitives.gather, *[
             ((4, 3, 5, 7), n, padding, dtype) for n in (5, 0) for padding in (0, 2) for dtype in (FLOAT, DOUBLE)]),
@@ -366,6 +396,8 @@ LAUNCHES: dict[str, list[Launch]] = {
         *each("region_step.cu", regions.outputs_are_those_of_the_steps, *[
             (name, n) for name in regions.NETS for n in (1, 6)])],
     "captured": [
+        *on_device("optim/updates.cu", captured_updates, *[
+            (name, dtype) for name in ("Adam", "AdamW", "RMSprop", "Muon") for dtype in (FLOAT, DOUBLE)]),
         *on_device("optim/sgd.cu", captured, *[
             (*net, dtype) for net in (("lenet5", 1), ("krizhevsky2009", 3)) for dtype in (FLOAT, DOUBLE)])],
     "splitting_convolutions": [

@@ -19,6 +19,7 @@ from minidl.check_conv import product_bound
 from minidl.data import Augment
 from minidl.ops.common.geometry import conv_geometry, pool_geometry
 from minidl.ops.common.sets import NormGeometry
+from minidl.optim.muon import orthogonal
 from minidl.tensor import wrap
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
@@ -145,9 +146,8 @@ def linear_in_a_precision(sizes: tuple[int, int, int], precision: str) -> None:
 
 def sgd(count: int, momentum: float, weight_decay: float, nesterov: bool, dtype: type) -> None:
     rng = np.random.default_rng(count)
-    sizes = [(), (0,), (1,), (3, 5), (1025,), (64, 3, 8, 8), (100_003,), (10, 4096)]
     params, grads, velocities = (
-        [rng.standard_normal(sizes[i % 8] if count < 100 else (1 + i,)).astype(dtype) for i in range(count)]
+        [rng.standard_normal(SIZES[i % 8] if count < 100 else (1 + i,)).astype(dtype) for i in range(count)]
         for _ in range(3))
     there = [[cupy.asarray(a) for a in arrays] for arrays in (params, grads, velocities)]
     for _ in range(3):
@@ -156,6 +156,102 @@ def sgd(count: int, momentum: float, weight_decay: float, nesterov: bool, dtype:
     for mine, theirs in zip((params, grads, velocities), there, strict=True):
         for want, got in zip(mine, theirs, strict=True):
             np.testing.assert_allclose(got.get(), want, rtol=0, atol=64 * np.finfo(dtype).eps)
+
+
+SIZES = [(), (0,), (1,), (3, 5), (1025,), (64, 3, 8, 8), (100_003,), (10, 4096)]
+
+
+def updates(name: str, count: int, kept: tuple[str | None, ...], numbers: tuple[Any, ...], dtype: type) -> None:
+    """Three updates of so many parameters: adam, rmsprop or ema. kept: "signed", "positive", "steps" or None."""
+    rng = np.random.default_rng(count)
+    shapes = [SIZES[i % 8] if count < 100 else (1 + i,) for i in range(count)]
+    first = {None: None, "steps": [np.array([i % 7]) for i in range(count)]}
+    lists = [first[kind] if kind in first else [
+        np.array(getattr(np, "abs" if kind == "positive" else "positive")(rng.standard_normal(shape)), dtype)
+        for shape in shapes] for kind in ("signed", "signed", *kept)]
+    there = [None if arrays is None else [cupy.asarray(a) for a in arrays] for arrays in lists]
+    for _ in range(3):
+        getattr(cpu, name)(*lists, *numbers)
+        getattr(cuda, name)(*there, *numbers)
+    for mine, theirs in zip(lists, there, strict=True):
+        for want, got in zip(mine or (), theirs or (), strict=True):
+            np.testing.assert_allclose(got.get(), want, rtol=0 if mine is first["steps"] else 256 * np.finfo(dtype).eps,
+                                       atol=64 * np.finfo(dtype).eps)
+
+
+ADAM, RMSPROP = ("signed", "positive", "steps"), (("positive", None, None), ("positive", "signed", "signed"))
+UPDATES: list[tuple[Any, ...]] = [         # a primitive, what it is given beside parameters and gradients, its numbers
+    ("adam", ADAM, (0.1, (0.9, 0.999), 1e-8, 0.0, False)), ("adam", ADAM, (0.1, (0.5, 0.9), 1e-3, 0.1, False)),
+    ("adam", ADAM, (0.1, (0.9, 0.999), 1e-8, 0.1, True)), ("adam", ADAM, (0.1, (0.0, 0.0), 1e-3, 0.0, True)),
+    *(("rmsprop", kept, (0.1, 0.9, 1e-3, decay, momentum))
+      for kept, momentum in zip(RMSPROP, (0.0, 0.9)) for decay in (0.0, 0.1)),
+    ("ema", (), (0.9,)), ("ema", (), (0.0,))]
+
+
+def products(n: int, rows: int, columns: int, depth: int, dtype: type) -> None:
+    """bmm, by either memory order of both; and Muon's iterations on the same sizes."""
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((n, rows, depth)).astype(dtype), rng.standard_normal((n, depth, columns)).astype(dtype)
+    for tx in (False, True):
+        for ty in (False, True):
+            given = [np.ascontiguousarray(a.swapaxes(1, 2)) if t else a for a, t in ((x, tx), (y, ty))]
+            got = cuda.bmm(*map(cupy.asarray, given), tx, ty)
+            np.testing.assert_allclose(got.get(), cpu.bmm(*given, tx, ty), rtol=0,
+                                       atol=32 * depth * np.finfo(dtype).eps)
+    got, want = (orthogonal(k, a) for k, a in ((cuda, cupy.asarray(x)), (cpu, x)))
+    np.testing.assert_allclose(got.get(), want, rtol=0, atol=1e4 * np.finfo(dtype).eps)
+
+
+PRODUCTS_OF_MANY = [(3, 17, 9, 33), (1, 5, 40, 2), (4, 1, 1, 1)]
+
+
+def clipped(count: int, dtype: type) -> None:
+    """Many arrays as one vector; some of another dtype among them."""
+    rng = np.random.default_rng(count)
+    arrays = [np.array(rng.standard_normal(SIZES[i % 6] if count < 100 else (1 + i,)),
+                       np.float64 if i % 9 == 5 else dtype) for i in range(count)]
+    there = [cupy.asarray(a) for a in arrays]
+    there[-1], arrays[-1] = there[-1][::-2], arrays[-1][::-2]            # a gradient with gaps
+    got, want = cuda.square_sum(there), cpu.square_sum(arrays)
+    assert (got.shape, got.dtype, np.shape(want)) == ((), np.float64, ())
+    np.testing.assert_allclose(got.get(), want, rtol=1e-12)
+    for mine, other in zip(cuda.scaled(there, cupy.asarray(np.array(0.3))), cpu.scaled(arrays, np.array(0.3)),
+                           strict=True):
+        assert (mine.shape, mine.dtype) == (other.shape, other.dtype)
+        np.testing.assert_array_equal(mine.get(), other)
+
+
+def refused_updates() -> None:
+    """What does not fit is refused by name, before anything is launched."""
+    p, g = cupy.ones(4, np.float32), cupy.ones(4, np.float32)
+    steps = cupy.asarray(np.array([0]))
+    for call, message in (
+            (lambda: cuda.sgd([p], [], None, 0.1, 0.0, 0.0, False), "sgd: got 1 parameters but 0 gradients; give one"),
+            (lambda: cuda.sgd([p], [cupy.ones(3, np.float32)], None, 0.1, 0.0, 0.0, False),
+             r"sgd: gradient 0 has shape \(3,\) and dtype float32 on device 0 and strides .* but must lie without"),
+            (lambda: cuda.adam([p], [g], [p], [cupy.ones(4, np.float64)], [steps], 0.1, (0.9, 0.9), 0.0, 0.0, False),
+             r"adam: square 0 has shape \(4,\) and dtype float64 .* like its parameter of shape \(4,\) and dtype"),
+            (lambda: cuda.adam([p], [g], [p], [g], [g], 0.1, (0.9, 0.9), 0.0, 0.0, False),
+             r"adam: step 0 has shape \(4,\) and dtype float32"),
+            (lambda: cuda.ema([cupy.ones((4, 4), np.float32)[:, 1]], [g], 0.5),
+             r"ema: parameter 0 has shape \(4,\) .* strides \(16,\) but must lie without gaps on the current device")):
+        with pytest.raises(ValueError, match=f"^{message}"):
+            call()
+
+
+def rates_of_updates(dtype: type) -> None:
+    """A rate from a table by a position, and from an array of one, is that number."""
+    for name, numbers in (("adam", ((0.9, 0.99), 1e-8, 0.1, True)), ("rmsprop", (0.9, 1e-8, 0.0, 0.9))):
+        found = []
+        table, position = cupy.asarray(np.array([7.0, 0.25, 9.0])), cupy.asarray(np.array([1]))
+        for lr in (0.25, (table, position), cupy.asarray(np.array([0.25])), (table[:2], cupy.asarray(np.array([5])))):
+            arrays = [[cupy.asarray(np.full(3, value, dtype))] for value in (1, 2, 0, 0, 0)]
+            if name == "adam":
+                arrays[4] = [cupy.asarray(np.array([4]))]
+            getattr(cuda, name)(*arrays, lr, *numbers)
+            found.append(arrays[0][0].get().tobytes())
+        assert len(set(found)) == 1
+        assert found[0] != np.full(3, 1, dtype).tobytes()
 
 
 def sgd_changes_only_what_it_was_given() -> None:

@@ -49,7 +49,7 @@ class Training:
         """Copies of all parameters, gradients, velocities and buffers."""
         found = {name: t.data.copy() for name, t in self.net.named_buffers()}
         for name, p in self.net.named_parameters():
-            found |= {name: p.data.copy(), f"{name}.velocity": self.sgd._velocity(p).copy()}
+            found |= {name: p.data.copy(), f"{name}.velocity": self.sgd._array("velocities", p).copy()}
             if p.grad is not None:
                 found[f"{name}.grad"] = p.grad.data.copy()
         return found

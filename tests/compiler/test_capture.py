@@ -154,7 +154,7 @@ def test_gpu_a_thousand_steps_of_a_zoo_model(name: str) -> None:
         for p, q in both:
             q.data[...] = p.data
             if p.requires_grad:
-                pair[1].sgd._velocity(q)[...] = pair[0].sgd._velocity(p)
+                pair[1].sgd._array("velocities", q)[...] = pair[0].sgd._array("velocities", p)
         for each in pair:
             each.sgd.lr = 0.02 * FACTORS(i % 300)
         assert_near(pair[1].step, *({"loss": each.step(*batches[i % 8]).data} for each in reversed(pair)))

@@ -15,7 +15,7 @@ from cases import CASES
 from checks.steps import OPTIONS, Maker, Training, batch, bits, dense, names, numbers, vectors, zoo_model
 
 import minidl
-from minidl import Tensor, nn, no_grad, ops
+from minidl import Tensor, nn, no_grad, ops, optim
 from minidl.compiler import replay
 from minidl.compiler.graph import AsGraph, SideStreams
 from minidl.compiler.plan import ALIGNMENT, Plan, _peak, can_be_captured, plan
@@ -199,7 +199,7 @@ def checked_primitives(monkeypatch: pytest.MonkeyPatch, called: set[str]) -> Non
 
 
 def test_only_sharing_primitives_give_memory_that_others_hold(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In every op's cases, forward and backward, and in the steps of the zoo's models as they are fused."""
+    """In every op's cases, forward and backward, in the steps of the zoo's models as they are fused, and in updates."""
     called: set[str] = set()
     checked_primitives(monkeypatch, called)
     for case in (case for cases in CASES.values() for case in cases):
@@ -212,6 +212,11 @@ def test_only_sharing_primitives_give_memory_that_others_hold(monkeypatch: pytes
         each = Training(zoo_model(name), True, momentum=0.9)
         for _ in range(3):
             each.step(*batch(name, 3, 0))
+    w = Tensor(np.ones((2, 3)), requires_grad=True)
+    for optimizer in (optim.Adam, optim.RMSprop, optim.Muon):
+        w.grad = Tensor(np.ones((2, 3)))
+        optim.clip_grad_norm([w], 1.0)
+        optimizer([w]).step()
     public = {name for name, value in vars(cpu).items() if isinstance(value, FunctionType)
               and not name.startswith(("_", "can_"))}
     assert called >= {name for name, known in PRIMITIVES.items() if known.shares}
@@ -222,7 +227,10 @@ def test_only_sharing_primitives_give_memory_that_others_hold(monkeypatch: pytes
 def test_primitives_change_what_their_rows_say_and_nothing_else() -> None:
     x, labels = np.array([[1.0, 2.0]]), np.array([1])
     given: dict[str, list[Any]] = {
-        "sgd": [[x.copy()], [x.copy()], [x.copy()], 0.1, 0.9, 0.1, True], "setitem": [x.copy(), 0, 3 * x],
+        "sgd": [[x.copy()], [x.copy()], [x.copy()], 0.1, 0.9, 0.1, True],
+        "adam": [*([each.copy()] for each in (x, x, 2 * x, x, labels)), 0.1, (0.9, 0.9), 1e-8, 0.0, False],
+        "rmsprop": [*([i * x] for i in range(1, 6)), 0.1, 0.9, 1e-8, 0.0, 0.9],
+        "ema": [[x.copy()], [2 * x], 0.9], "setitem": [x.copy(), 0, 3 * x],
         "advance": [labels.copy()], "update_metrics": [np.zeros(2), np.array(0.5), x.copy(), labels.copy()],
         "check_labels": [labels.copy(), 2],
         "batch_norm": [np.array([[1.0], [2.0]]), None, None, np.zeros(1), np.ones(1), 0.1, 0.0,

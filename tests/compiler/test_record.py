@@ -575,7 +575,7 @@ def test_the_recorded_copies_of_lenet5_go_and_the_bits_stay() -> None:
     for program in (recorded, small):
         each.net.load_state_dict(state)
         for p in each.net.parameters():
-            each.sgd._velocity(p)[...] = 0
+            each.sgd._array("velocities", p)[...] = 0
         loss = ByCalls(program).run([x.data, labels.data])
         found.append({"loss": loss.data, **each.arrays()})
     assert_same_bits(*found)

@@ -220,8 +220,8 @@ def test_a_struct_is_laid_out_as_in_c() -> None:
     """Of sgd's table: arrays of addresses, then of ints."""
     table = launch.struct("Parameters")
     assert {name: (field.subdtype, offset) for name, (field, offset, *_) in (table.fields or {}).items()} == {
-        **{name: ((np.dtype(np.uint64), (64,)), i * 512) for i, name in enumerate("pgv")},
-        **{name: ((np.dtype(np.int32), (64,)), 1536 + i * 256) for i, name in enumerate(("first", "size"))}}
+        **{name: ((np.dtype(np.uint64), (64,)), i * 512) for i, name in enumerate("pgvst")},
+        **{name: ((np.dtype(np.int32), (64,)), 2560 + i * 256) for i, name in enumerate(("first", "size"))}}
 
 
 def test_a_struct_that_kernels_take_is_declared_once() -> None:

@@ -247,6 +247,34 @@ def test_sgd_is_the_cpus(count: int, momentum: float, weight_decay: float, neste
     checks.sgd(count, momentum, weight_decay, nesterov, dtype)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("count", [1, 8, 201])
+@pytest.mark.parametrize(("name", "kept", "numbers"), checks.UPDATES, ids=str)
+def test_updates_are_the_cpus(name: str, kept: Any, numbers: Any, count: int, dtype: type) -> None:
+    checks.updates(name, count, kept, numbers, dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_rates_of_updates_are_read_on_the_device(dtype: type) -> None:
+    checks.rates_of_updates(dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("sizes", checks.PRODUCTS_OF_MANY)
+def test_bmm_is_the_cpus(sizes: tuple[int, ...], dtype: type) -> None:
+    checks.products(*sizes, dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("count", [4, 6, 130])
+def test_clipping_is_the_cpus(count: int, dtype: type) -> None:
+    checks.clipped(count, dtype)
+
+
+def test_updates_refuse_what_does_not_fit() -> None:
+    checks.refused_updates()
+
+
 def test_sgd_changes_only_what_it_was_given() -> None:
     """A parameter in the middle of a larger buffer: what lies around it stays."""
     checks.sgd_changes_only_what_it_was_given()

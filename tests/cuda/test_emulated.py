@@ -32,7 +32,7 @@ from checks.sources import FILES, kernels
 from emulator import COMPILER, Emulator, cupy
 
 import minidl
-from minidl import nn, ops, zoo
+from minidl import nn, ops, optim, zoo
 from minidl.data import Augment
 from minidl.ops import cuda
 from minidl.ops.common.geometry import conv_geometry
@@ -102,6 +102,34 @@ def test_a_direction_without_a_kernel_is_left_to_auto(name: str, emulated: Emula
     """Which measures nothing here."""
     monkeypatch.setattr(cuda.conv, "fastest", lambda direction, g, dtype, arguments, able: "implicit_gemm")
     convolutions.left_to_auto(name, emulated.memory)
+
+
+@pytest.mark.parametrize(("name", "settings"), [
+    ("SGD", {"lr": 0.1, "momentum": 0.9}), ("Adam", {}), ("AdamW", {}), ("RMSprop", {"centered": True})])
+def test_optimizers_clip_step_and_average(name: str, settings: dict[str, Any], emulated: Emulator) -> None:
+    """Three steps with gradients clipped by their norm, and averaged weights, beside the CPU's. Muon's are launched in
+    primitives.products."""
+    found = []
+    for to in (np.asarray, cupy.asarray):
+        rng = np.random.default_rng(0)
+        params = [wrap(to(rng.standard_normal(shape))) for shape in ((3, 4), (5, 2, 1, 2), (3, 4))]
+        for p in params:
+            p.requires_grad = True
+        optimizer, ema = getattr(optim, name)(params, **settings), optim.EMA(params, 0.9)
+        for _ in range(3):
+            for p in params:
+                p.grad = wrap(to(rng.standard_normal(p.shape)))
+            norm = optim.clip_grad_norm(params, 1.0)
+            optimizer.step()
+            ema.update()
+        arrays = [norm, *params, *map(wrap, ema._averages)]
+        found.append([np.asarray(t._data) for t in arrays])
+    for want, got in zip(*found, strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-12)
+
+
+def test_updates_refuse_what_does_not_fit(emulated: Emulator) -> None:
+    primitives.refused_updates()
 
 
 def test_gemm_tiled_multiplies_without_register_tiles(emulated: Emulator) -> None:

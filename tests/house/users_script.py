@@ -143,7 +143,16 @@ def train() -> None:
     group: optim.Group = sgd.groups[0]
     rates: list[optim.Schedule] = [optim.constant(), optim.step(2), optim.linear(10), optim.cosine(10),
                                    optim.warmup(2, optim.cosine(8)), optim.schedule("cosine", 10),
-                                   optim.SCHEDULES["linear"](10)]
+                                   optim.SCHEDULES["linear"](10), optim.one_cycle(10)]
+    others: list[optim.Optimizer] = [
+        optim.Adam(net.parameters(), betas=(0.9, 0.99)), optim.RMSprop(net.parameters(), centered=True),
+        optim.AdamW([{"params": net.parameters(), "name": "all", "weight_decay": 0.1}], lr=0.01),
+        optim.Muon(p for p in net.parameters() if p.ndim > 1)]
+    print(others[2].group("all")["lr"], optim.Together(*others[1:]).groups)
+    ema, plateau = optim.EMA(net, 0.99), optim.Plateau(sgd, patience=3)
+    lower: bool = plateau.observe(0.5)
+    with ema.applied():
+        print(lower, ema.state_dict())
     table = optim.Rates(Tensor([[0.1, 0.05]], dtype="float64"), Tensor([0]))
 
     @minidl.compile
@@ -151,8 +160,11 @@ def train() -> None:
         sgd.zero_grad()
         loss = ops.cross_entropy(net(images), labels)
         loss.backward()
+        norm: Tensor = optim.clip_grad_norm(net.parameters(), 1.0)
+        optim.clip_grad_value(net.parameters(), 0.5)
         sgd.step(table if stored else None)
-        return loss
+        ema.update()
+        return loss + norm
 
     held: dict[str, object] = sgd.state_dict()
     sgd.load_state_dict(held)
@@ -167,7 +179,7 @@ def train() -> None:
         net, sgd, loader, loader, epochs=1, schedule=optim.cosine(10), loss=ops.cross_entropy,
         metrics={"largest": lambda outputs, targets: outputs.max(), "top5": training.top_k_accuracy(5)}, say=print,
         checkpoints="run", save_every=10, resume=True,
-        callbacks=[Halved(), training.SaveBest(net, "best.h5"), lambda metrics: print(metrics["epoch"])])
+        callbacks=[Halved(), ema, plateau, training.SaveBest(net, "best.h5"), lambda metrics: print(metrics["epoch"])])
     shares: tuple[float, float] = training.evaluate(net, loader)
     print(history, shares)
 

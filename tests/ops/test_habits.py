@@ -21,7 +21,8 @@ from minidl.frontend.habits import ADVICE
 from minidl.ops import methods
 
 ROOT = next(folder for folder in Path(__file__).resolve().parents if (folder / "setup.cfg").exists())
-PLACES: dict[str, Any] = {"Tensor": Tensor([1.0]), "Module": nn.ReLU(), "SGD": optim.SGD([nn.Parameter([1.0])], 0.1),
+PLACES: dict[str, Any] = {"Tensor": Tensor([1.0]), "Module": nn.ReLU(),
+                          "Optimizer": optim.SGD([nn.Parameter([1.0])], 0.1),
                           "DataLoader": data.DataLoader(data.load("synthetic-digits", "test").first(10), 4)}
 
 
@@ -69,7 +70,7 @@ def test_formulas_of_the_advice_hold_for_large_numbers_and_at_0(name: str) -> No
 def test_any_other_name_is_pythons() -> None:
     for owner, words in ((minidl, "module 'minidl' has no"), (nn, "module 'minidl.nn' has no"),
                          (Tensor([1.0]), "'Tensor' object has no"), (nn.ReLU(), "'ReLU' object has no"),
-                         (PLACES["SGD"], "'SGD' object has no")):
+                         (PLACES["Optimizer"], "'SGD' object has no")):
         with pytest.raises(AttributeError, match=f"^{words} attribute 'nothing'$"):
             _ = owner.nothing
         assert not hasattr(owner, "nothing")

@@ -155,7 +155,7 @@ def test_velocity_follows_a_model_that_is_converted() -> None:
         sgd.step()
     assert net.weight.dtype == np.float64
     np.testing.assert_allclose(net.weight.numpy(), formula(expected, grads, 0.1, 0.9), rtol=1e-6)
-    assert sgd._velocity(net.weight).dtype == np.float64
+    assert sgd._array("velocities", net.weight).dtype == np.float64
 
 
 def test_minimises() -> None:
@@ -175,7 +175,7 @@ def test_forget_is_as_before_the_first_step() -> None:
     one, other = parameters(), parameters()
     sgd, fresh = (optim.SGD(params, lr=0.1, momentum=0.9) for params in (one, other))
     take_step(sgd, one, gradients(0))
-    velocities = list(sgd._velocities.values())
+    velocities = list(sgd._kept["velocities"].values())
     sgd.forget()
     for p, q in zip(one, other, strict=True):
         p.data[...] = q.data
@@ -183,11 +183,11 @@ def test_forget_is_as_before_the_first_step() -> None:
         take_step(optimizer, params, gradients(1))
     for p, q in zip(one, other, strict=True):
         np.testing.assert_array_equal(p.numpy(), q.numpy())
-    assert all(now is before for now, before in zip(sgd._velocities.values(), velocities, strict=True))
+    assert all(now is before for now, before in zip(sgd._kept["velocities"].values(), velocities, strict=True))
 
 
 W = Tensor([1.0], requires_grad=True)
-GROUP_KEYS = "must have 'params' and may have lr, momentum, weight_decay, nesterov$"
+GROUP_KEYS = "must have 'params' and may have name, lr, momentum, weight_decay, nesterov$"
 
 
 @pytest.mark.parametrize(("params", "options", "error", "message"), [
@@ -256,7 +256,7 @@ def test_named_schedules_stay_between_0_and_1(name: str, total: int) -> None:
     (lambda: optim.cosine(1.5), r"cosine: total is 1\.5 but must be an int of at least 1$"),
     (lambda: optim.warmup(0, optim.constant()), "warmup: steps is 0 but must be an int of at least 1$"),
     (lambda: optim.schedule("exponential", 10),
-     "schedule: 'exponential' is not one of constant, step, linear, cosine, warmup-cosine$"),
+     "schedule: 'exponential' is not one of constant, step, linear, cosine, warmup-cosine, one-cycle$"),
 ])
 def test_schedules_refuse(build: Any, message: str) -> None:
     with pytest.raises(ValueError, match=f"^{message}"):

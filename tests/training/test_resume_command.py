@@ -103,6 +103,27 @@ def test_the_command_that_goes_on_can_be_typed_as_printed(start: str, tmp_path: 
     assert done.stderr.endswith("error: --epochs=1 contradicts the run in a run, which has 999999; leave it out\n")
 
 
+@pytest.mark.parametrize(("name", "numbers"), [
+    ("adam", (0.001, None, 0.0)), ("adamw", (0.001, None, 0.01)), ("rmsprop", (0.001, 0.0, 0.0)),
+    ("muon", (0.02, 0.95, 0.01))])
+def test_an_optimizer_is_recorded_and_goes_on(name: str, numbers: tuple[float | None, ...]) -> None:
+    flags = ["--lr-schedule", "constant", "--optimizer", name, *QUICK[:QUICK.index("--lr")]]
+    assert cli.main([*flags, "--epochs", "1", "--output-dir", "run"]) == 0
+    config = read_config("run/config.json")
+    assert tuple(config[each] for each in ("optimizer", "lr", "momentum", "weight_decay")) == (name, *numbers)
+    assert cli.main(["--resume", "run", "--epochs", "2", "--threads", "1", "--no-progress"]) == 0
+    assert cli.main([*flags, "--epochs", "2", "--output-dir", "whole"]) == 0
+    assert lines("run") == lines("whole")
+
+
+def test_an_optimizer_has_its_own_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([*QUICK, "--epochs", "1", "--output-dir", "run"]) == 0
+    assert cli.main(["--resume", "run", "--optimizer", "adam", "--epochs", "2"]) == 2
+    assert "--optimizer=adam contradicts the run in run, which has sgd; leave it out" in capsys.readouterr().err
+    assert cli.main(["--optimizer", "adamw", "--momentum", "0.9"]) == 2
+    assert "error: --momentum=0.9 has no meaning for --optimizer=adamw; leave it out" in capsys.readouterr().err
+
+
 def test_epochs_may_grow() -> None:
     assert cli.main([*QUICK, "--epochs", "1", "--lr-schedule", "constant", "--output-dir", "run"]) == 0
     assert cli.main(["--resume", "run", "--epochs", "3", "--threads", "1", "--no-progress"]) == 0

@@ -387,6 +387,7 @@ BAD_FLAGS = [
     (["--augment", "crop"], "argument --augment: 'crop' is not none, nor some of crop=PIXELS, flip, flip=alternate, "),
     (["--augment", "flip,blur=2"], "argument --augment: 'flip,blur=2' is not none, nor some of crop=PIXELS, "),
     (["--augment", "crop=-1"], "argument --augment: 'crop=-1' is not none, nor some of crop=PIXELS, "),
+    (["--optimizer", "lion"], "argument --optimizer: invalid choice: 'lion'"),
     (["--nonsense"], "unrecognized arguments: --nonsense"),
 ]
 
@@ -658,7 +659,7 @@ WRONG_FOR_FIT: dict[str, tuple[dict[str, Any], str]] = {
     "no test set": ({"test": None}, r"fit: test is a NoneType but must be a data\.DataLoader"),
     "a name of a schedule": ({"schedule": "cosine"}, r"fit: schedule is 'cosine' but must be a function of the step; "
                              r"pass optim\.schedule\(name, total\)"),
-    "another optimizer": ({"optimizer": object()}, r"fit: optimizer is a object but must be an optim\.SGD; with"),
+    "another optimizer": ({"optimizer": object()}, r"fit: optimizer is a object but must be one of minidl\.optim; "),
 }
 
 

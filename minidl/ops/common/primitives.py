@@ -133,7 +133,7 @@ PRIMITIVES: dict[str, Primitive] = {
     "getitem_grad_x": Primitive(indexed=True),
     "setitem": Primitive(changes=(0,), effect=True, update=True, indexed=True),
     # products
-    "matmul": PLAIN, "matmul_grad_x": PLAIN, "matmul_grad_y": PLAIN,
+    "matmul": PLAIN, "matmul_grad_x": PLAIN, "matmul_grad_y": PLAIN, "bmm": PLAIN,
     "linear": Primitive("ipp", "i", "linear"),
     "linear_act": Primitive("ippc", "i", "linear"),
     "linear_grad_x": Primitive("ip", "i", "linear_grad_x"),
@@ -161,5 +161,7 @@ PRIMITIVES: dict[str, Primitive] = {
     "gather": PLAIN, "next_batch": PLAIN, "next_rows": PLAIN,
     "advance": Primitive(changes=(0,), effect=True),
     "sgd": Primitive(changes=(0, 2), effect=True, update=True, captured=True),
+    **dict.fromkeys(("adam", "rmsprop"), Primitive(changes=(0, 2, 3, 4), effect=True, update=True, captured=True)),
+    "ema": Primitive(changes=(0,), effect=True, update=True), "square_sum": PLAIN, "scaled": PLAIN,
     "region_step": PLAIN,
 }

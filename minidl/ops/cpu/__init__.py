@@ -1,6 +1,6 @@
 """The primitives on NumPy arrays: pure functions of arrays and geometries.
 
-Only `sgd`, `setitem`, `advance`, `batch_norm` and `update_metrics` change what they are given.
+Only `setitem`, `advance`, `batch_norm`, `update_metrics` and the updates of parameters change what they are given.
 """
 
 import functools
@@ -14,6 +14,7 @@ from ..common.choice import *
 from ..common.primitives import PRIMITIVES
 from ..common.shared import *
 from .activation import *
+from .batched import *
 from .conv import *
 from .data import *
 from .linear import *
@@ -23,6 +24,7 @@ from .optim import *
 from .pool import *
 from .reduce import *
 from .region import *
+from .updates import *
 
 
 def _quiet(primitive: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,7 +1,7 @@
 """The primitives on CuPy arrays: the names and signatures of ops.cpu, by our own kernels.
 
-Elementwise arithmetic, reductions, shapes and products of ops.shared are CuPy's own. Only `sgd`, `advance`,
-`batch_norm` and `update_metrics` change an input.
+Elementwise arithmetic, reductions, shapes and products of ops.shared are CuPy's own. Only `setitem`, `advance`,
+`batch_norm`, `update_metrics` and the updates of parameters change an input.
 """
 
 from ..common.choice import *
@@ -14,6 +14,7 @@ from .data import *
 from .indexing import *
 from .launch import ones_like as ones_like
 from .linear import *
+from .linear.batched import *
 from .loss import *
 from .norm import *
 from .optim import *

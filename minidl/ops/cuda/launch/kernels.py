@@ -13,8 +13,7 @@ import cupy
 import numpy as np
 
 from ...common.sources import TYPES, Constant, options, parameters, source, struct
-
-MAX_ELEMENTS = 2**31 - 1                   # of an array: kernels index with 32-bit integers
+from .misfits import MAX_ELEMENTS, fitted
 
 CODES = {np.dtype(name): code for name, code in (     # of numbers, in the standard module struct
     ("int32", "i"), ("uint32", "I"), ("int64", "q"), ("uint64", "Q"), ("float32", "f"), ("float64", "d"))}
@@ -160,7 +159,7 @@ class Arguments:
                 continue
             # a.flags says the same as _c_contiguous, but is an object made at each look: a third of the time here
             if a.__class__ is not _ndarray or a.dtype is not dtype or not a._c_contiguous or a.size > MAX_ELEMENTS:
-                a = _checked(*self._takes[place], a)
+                a = fitted(*self._takes[place], a)
                 copies.append(a)
             memory = a.data
             if memory.device_id != device:
@@ -174,20 +173,6 @@ class Arguments:
             raise TypeError(f"{self.name}: an argument is not a number of its parameter's type ({error}); the "
                             f"parameters are {takes}") from None
         return copies
-
-
-def _checked(what: str, dtype: np.dtype, kind: str, x: Any) -> cupy.ndarray:
-    """An array that did not fit at first sight: a dense copy of it, if that is all it lacks."""
-    if not isinstance(x, cupy.ndarray):
-        raise TypeError(f"{what} is a {type(x).__name__} but must be a CuPy array; move it with .to('cuda')")
-    if x.dtype != dtype:
-        raise TypeError(f"{what} has dtype {x.dtype} but the kernel reads {dtype}; convert it first")
-    if x.size > MAX_ELEMENTS:
-        raise ValueError(f"{what} has {x.size} elements but kernels count to {MAX_ELEMENTS}; use smaller batches")
-    if kind == "out" and not x.flags.c_contiguous:
-        raise ValueError(f"{what} has shape {x.shape} and strides {x.strides} but is written, in C order without gaps; "
-                         "pass memory from empty()")
-    return cupy.ascontiguousarray(x)
 
 
 _ndarray = cupy.ndarray

@@ -1,0 +1,120 @@
+"""Averages of weights over the steps of a training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from ..device import Array, to_device, to_numpy
+from ..mode import Watched, mode
+from ..ops.common.backend import backend_of
+from ..tensor import Tensor, mark_changed
+
+
+class EMA(Watched):
+    """An exponential moving average of parameters: average <- decay * average + (1 - decay) * parameter.
+
+    params: a Module, or Tensors; of a Module its parameters, not its buffers. The averages begin as the parameters are
+    now. `update` belongs behind the optimizer's step; a compiled step may do it, in one launch. As a callback of
+    `training.fit` an EMA updates after each step, and its averages are part of checkpoints.
+
+    Raises ValueError for a decay that is not from 0 to below 1, or no parameters; TypeError for what is not a Tensor.
+
+    >>> w = Tensor([1.0], requires_grad=True)
+    >>> ema = EMA([w], decay=0.5)
+    >>> w.data[...] = 2.0; ema.update()
+    >>> with ema.applied():
+    ...     w.tolist()
+    [1.5]
+    >>> w.tolist()
+    [2.0]
+    """
+
+    restless = frozenset({"_averages"})
+
+    def __init__(self, params: Any, decay: float = 0.999):
+        self.params: list[Tensor] = list(params.parameters() if hasattr(params, "parameters") else params)
+        if not isinstance(decay, (int, float)) or not 0 <= decay < 1:
+            raise ValueError(f"EMA: decay is {decay!r} but must be a number from 0 to below 1")
+        for p in self.params:
+            if not isinstance(p, Tensor):
+                raise TypeError(f"EMA: a parameter is a {type(p).__name__}; pass a Module, or Tensors")
+        if not self.params:
+            raise ValueError("EMA: got 0 parameters but needs at least 1; pass a Module, or Tensors")
+        self.decay, self._applied = decay, False
+        self._averages: list[Array] = [p._data.copy() for p in self.params]
+
+    def update(self) -> None:
+        """Move all averages towards the parameters, by one primitive call."""
+        if self._applied:
+            raise ValueError("EMA.update: the averages are applied, in the parameters' place; call it outside of "
+                             "`with ema.applied()`")
+        mode.recorder.watch(self)
+        mode.recorder.holds_items("the parameters of an EMA", self.params)
+        averages = self._where_parameters_are()
+        mode.recorder.outside(*averages)
+        backend_of(*self.params).ema(averages, [p._data for p in self.params], self.decay)
+
+    def on_step_end(self, step: object) -> None:
+        """As a callback of `training.fit`: update."""
+        self.update()
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Within this context the parameters are the averages: to evaluate, or to save them. What is written to the
+        parameters there is lost."""
+        mode.recorder.refuse("applies averaged weights", "do it outside the step")
+        if self._applied:
+            raise ValueError("EMA.applied: the averages are applied already; leave that context first")
+        held = [p._data.copy() for p in self.params]
+        self._write(self._where_parameters_are())
+        self._applied = True
+        try:
+            yield
+        finally:
+            self._write([to_device(array, p.device).astype(p.dtype, copy=False)
+                         for p, array in zip(self.params, held, strict=True)])
+            self._applied = False
+
+    def state_dict(self) -> dict[str, Any]:
+        """{"decay": ..., "averages": [...]}: copies, by place."""
+        return {"decay": self.decay, "averages": [np.array(to_numpy(array)) for array in self._averages]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on with what `state_dict` gave; averages change in place. Raises ValueError for what does not fit; then
+        nothing has changed."""
+        mode.recorder.refuse("loads averaged weights", "do it outside the step")
+        if not isinstance(state, Mapping) or state.keys() != {"decay", "averages"}:
+            raise ValueError(f"EMA.load_state_dict: the state is a {type(state).__name__} but must be what state_dict "
+                             "gave")
+        there = [(np.shape(array), np.asarray(array).dtype) for array in state["averages"]]
+        here = [(p.shape, p.dtype) for p in self.params]
+        if there != here:
+            raise ValueError(f"EMA.load_state_dict: the averages are {_listed(there)} but the parameters are "
+                             f"{_listed(here)}; build the EMA that the state was saved from")
+        if self.decay != state["decay"]:
+            self.decay = state["decay"]
+        for p, average, array in zip(self.params, self._where_parameters_are(), state["averages"], strict=True):
+            average[...] = to_device(np.asarray(array), p.device)
+
+    def _where_parameters_are(self) -> list[Array]:
+        """The averages, which go where the parameters went since."""
+        for i, (p, average) in enumerate(zip(self.params, self._averages, strict=True)):
+            if average.shape != p.shape:
+                raise ValueError(f"EMA: a parameter has shape {p.shape} but its average {average.shape}; build another "
+                                 "EMA after a parameter's array was replaced by one of another shape")
+            if average.__class__ is not p._data.__class__ or average.dtype != p.dtype:
+                self._averages[i] = to_device(average, p.device).astype(p.dtype, copy=False)
+        return self._averages
+
+    def _write(self, arrays: list[Array]) -> None:
+        mark_changed(self.params)
+        for p, array in zip(self.params, arrays, strict=True):
+            p._data[...] = array
+
+
+def _listed(arrays: Iterable[tuple[tuple[int, ...], np.dtype]]) -> str:
+    return ", ".join(f"{shape} {dtype}" for shape, dtype in arrays)

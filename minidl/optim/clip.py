@@ -1,0 +1,79 @@
+"""Gradients that are kept from being large, between backward() and step()."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from ..device import Array
+from ..mode import mode
+from ..ops.common.backend import backend_of
+from ..tensor import Tensor, wrap
+
+EPS = 1e-6                                 # as in PyTorch: a norm of 0 divides nothing
+
+
+def clip_grad_norm(params: Iterable[Tensor] | Tensor, max_norm: float) -> Tensor:
+    """Scale all gradients so that their norm, that of one vector of them all, is at most max_norm; returns what it was.
+
+    The norm is a Tensor of shape (), float64, on the parameters' device: the host does not wait for it, and a compiled
+    step may do this. Each p.grad is a new Tensor. Parameters without a gradient are left out (Pascanu et al. 2013,
+    algorithm 1).
+
+    Raises ValueError for a max_norm that is not above 0, or where no parameter has a gradient; TypeError for anything
+    that is not a Tensor.
+
+    >>> w = Tensor([3.0, 4.0], requires_grad=True)
+    >>> (w * w).sum().backward(); clip_grad_norm([w], 1.0).item()
+    10.0
+    >>> [round(g, 3) for g in w.grad.tolist()]
+    [0.6, 0.8]
+    """
+    live = _with_gradients("clip_grad_norm", params, "max_norm", max_norm)
+    k = backend_of(*live)
+    gradients = [p._grad._data for p in live]  # type: ignore[union-attr]  # live: there is one
+    norm = k.sqrt(k.square_sum(gradients))
+    factor = k.minimum(k.div(max_norm, k.add(norm, EPS)), 1.0)
+    for p, g in zip(live, k.scaled(gradients, factor), strict=True):
+        p.grad = _tensor(g)
+    return _tensor(norm)
+
+
+def clip_grad_value(params: Iterable[Tensor] | Tensor, value: float) -> None:
+    """Keep each number of all gradients between -value and value. Each p.grad is a new Tensor; in a compiled step too.
+
+    Raises as `clip_grad_norm`.
+
+    >>> w = Tensor([3.0, -0.1], requires_grad=True)
+    >>> (w * w).sum().backward(); clip_grad_value([w], 1.0); [round(g, 3) for g in w.grad.tolist()]
+    [1.0, -0.2]
+    """
+    live = _with_gradients("clip_grad_value", params, "value", value)
+    k = backend_of(*live)
+    for p in live:
+        p.grad = _tensor(k.minimum(k.maximum(p._grad._data, -value), value))  # type: ignore[union-attr]
+
+
+def _tensor(array: Array) -> Tensor:
+    """A Tensor around what a primitive made."""
+    t = wrap(array)
+    mode.recorder.made(t)
+    return t
+
+
+def _with_gradients(name: str, params: Iterable[Tensor] | Tensor, what: str, limit: float) -> list[Tensor]:
+    """Those that have a gradient, once everything is seen to fit."""
+    if not isinstance(limit, (int, float, np.integer, np.floating)) or not limit > 0:
+        raise ValueError(f"{name}: {what} is {limit!r} but must be a number above 0")
+    given = [params] if isinstance(params, Tensor) else list(params)
+    for p in given:
+        if not isinstance(p, Tensor):
+            raise TypeError(f"{name}: a parameter is a {type(p).__name__}; pass model.parameters()")
+    if isinstance(params, list):
+        mode.recorder.holds_items(f"the list that {name} is given", params)
+    live = [p for p in given if p.grad is not None]
+    if not live:
+        raise ValueError(f"{name}: none of {len(given)} parameters has a gradient; call it between backward() and "
+                         "step()")
+    return live

@@ -1,0 +1,193 @@
+"""What all optimizers share: groups of parameters with their numbers, and arrays that are kept of each parameter."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ..device import to_device
+from ..mode import Watched, mode, note_change
+from ..ops.common.backend import backend_of
+from ..ops.common.primitives import Array, Rate
+from ..tensor import Tensor, mark_changed
+from .checks import check_number, entries_of
+from .rates import Rates, check_rates
+from .state import by_identity, by_place, load_state, state_of
+
+
+class Group(dict[str, Any]):
+    """Parameters and the numbers that hold for them. A number that no update can use is refused wherever it is set."""
+
+    restless = frozenset({"lr"})           # each replay's update reads it anew
+    optimizer = "Optimizer"                # whose name messages begin with; a copy learns it last
+
+    def __getitem__(self, name: str) -> Any:
+        value = super().__getitem__(name)
+        mode.recorder.reads_entry(self, name, value, noted=name not in self.restless)
+        return value
+
+    def get(self, name: str, default: object = None) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            return default
+
+    def __init__(self, entries: Mapping[str, Any], optimizer: str):
+        super().__init__()
+        self.optimizer = optimizer
+        self.update(entries)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        check_number(self.optimizer, name, value)
+        mode.recorder.refuse(f"sets an optimizer's {name}", "set it outside the step")
+        super().__setitem__(name, value)
+        if name not in self.restless:
+            note_change()
+
+    def update(self, *entries: Any, **named: object) -> None:
+        for name, value in dict(*entries, **named).items():
+            self[name] = value
+
+    def __ior__(self, entries: Mapping[str, object]) -> Group:  # type: ignore[override, misc]  # of dict's two forms the one in use
+        self.update(entries)
+        return self
+
+
+class Optimizer(Watched):
+    """What SGD, Adam and the others share. One of them says which arrays it keeps, and how it updates parameters.
+
+    kept: the arrays that are kept of each parameter: name -> the word for one of them. Each is like the parameter, but
+    for "steps", which counts its updates, int64 of shape (1,).
+    """
+
+    restless = frozenset({"_kept"})
+    kept: ClassVar[dict[str, str]] = {}
+
+    def __init__(self, params: Iterable[Any], common: dict[str, Any]):
+        name, self.numbers = type(self).__name__, tuple(common)        # the numbers' names
+        self.groups = [Group(entries, name) for entries in entries_of(name, params, common)]
+        for group in self.groups:
+            self._check(group)
+        self._kept: dict[str, dict[int, Array]] = {each: {} for each in self.kept}
+
+    def _check(self, group: Group) -> None:
+        """Refuse numbers or parameters that do not go together."""
+
+    def _uses(self, group: Group) -> Iterable[str]:
+        """Which of `kept` a group's update needs."""
+        return self.kept
+
+    def _update(self, k: Any, params: list[Array], grads: list[Array], kept: dict[str, list[Array]], lr: Rate,
+                group: Group) -> None:
+        """Change parameters and what is kept of them in place, by primitives of k."""
+        raise NotImplementedError
+
+    @property
+    def lr(self) -> float:
+        """The first group's learning rate. Setting it sets every group's."""
+        return self.groups[0]["lr"]
+
+    @lr.setter
+    def lr(self, value: float) -> None:
+        for group in self.groups:
+            group["lr"] = value
+
+    def group(self, name: str) -> Group:
+        """The group that was given with this name: {"params": ..., "name": name}."""
+        names = [group.get("name") for group in self.groups]
+        if name not in names:
+            raise ValueError(f"{type(self).__name__}.group: there is no {name!r} among the groups' names {names}; give "
+                             'it with the group, {"params": ..., "name": ...}')
+        return self.groups[names.index(name)]
+
+    def zero_grad(self) -> None:
+        """Forget all gradients."""
+        self._tell_lists()
+        for group in self.groups:
+            for p in group["params"]:
+                p.grad = None
+
+    def forget(self) -> None:
+        """Set all that is kept to 0, in place: as before the first step, and what was compiled stays good."""
+        mode.recorder.refuse("forgets an optimizer's velocities", "do it outside the step")
+        for arrays in self._kept.values():
+            for array in arrays.values():
+                array.fill(0)
+
+    def step(self, rates: Rates | None = None) -> None:
+        """Update every parameter that has a gradient, in place, group by group.
+
+        rates: in place of the groups' own learning rates, those of a schedule.
+
+        Raises TypeError for rates of another type; ValueError for rates of another shape or dtype, and for a gradient
+        that does not have its parameter's shape; then nothing has changed.
+        """
+        if rates is not None:
+            check_rates(type(self).__name__, rates, len(self.groups))
+        self._tell_lists()
+        updates = [(number, group, live, {name: [self._array(name, p) for p in live] for name in self._uses(group)})
+                   for number, group in enumerate(self.groups) if (live := self._live(group))]
+        for number, group, live, kept in updates:
+            k = backend_of(*live, *(rates or ()))
+            mode.recorder.outside(*(array for arrays in kept.values() for array in arrays))
+            if rates is None:
+                lr = mode.recorder.dynamic(functools.partial(dict.__getitem__, group, "lr"))
+            else:
+                lr = k.getitem(rates.table._data, number), rates.position._data
+            mark_changed(live)             # before the first write: an interrupted update is a change, too
+            gradients = [p._grad._data for p in live]  # type: ignore[union-attr]  # live: there is one
+            self._update(k, [p._data for p in live], gradients, kept, lr, group)
+
+    def _live(self, group: Group) -> list[Tensor]:
+        """The parameters that have a gradient, each of which is seen to fit."""
+        name = type(self).__name__
+        if group.__class__ is not Group:
+            raise TypeError(f"{name}: a group is a {type(group).__name__} but must be one that {name} made; change the "
+                            f"entries of a group, or build another {name} from all groups")
+        live = [p for p in group["params"] if p.grad is not None]
+        for p in live:
+            if p._grad._data.shape != p._data.shape:
+                raise ValueError(f"{name}: a parameter has shape {p.shape} but its gradient {p._grad.shape}; call "
+                                 "zero_grad() after a parameter's array was replaced")
+        return live
+
+    def _tell_lists(self) -> None:
+        """What a recorded step depends on that goes through all parameters."""
+        mode.recorder.watch(self)
+        mode.recorder.holds_items("the optimizer's groups", self.groups)
+        for group in self.groups:
+            mode.recorder.holds_items("the parameters of an optimizer's group", group["params"])
+
+    def _array(self, name: str, p: Tensor) -> Array:
+        """One of a parameter's arrays: zeros at first. It goes where the parameter goes."""
+        held, data, counts = self._kept[name].get(id(p)), p._data, name == "steps"
+        dtype = np.dtype(np.int64) if counts else data.dtype
+        if held is None:
+            held = self._kept[name][id(p)] = np.zeros_like(data, dtype, shape=(1,) if counts else None)
+        elif held.__class__ is not data.__class__ or held.dtype != dtype:      # .to() moved the model since
+            held = self._kept[name][id(p)] = to_device(held, p.device).astype(dtype, copy=False)
+        if held.shape != data.shape and not counts:
+            raise ValueError(f"{type(self).__name__}: a parameter has shape {p.shape} but its {self.kept[name]} "
+                             f"{held.shape}; build another {type(self).__name__} after a parameter's array was "
+                             "replaced by one of another shape")
+        return held
+
+    def state_dict(self) -> dict[str, Any]:
+        """{"groups": [{"lr": ..., "velocities": [...]}, ...]}: a group's numbers, and copies of what is kept of its
+        parameters, by place; None before the first step."""
+        return state_of(self)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on with what `state_dict` gave: arrays change in place. Raises ValueError for what does not fit; then
+        nothing has changed."""
+        load_state(self, state)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_kept": by_place(self)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._kept = by_identity(self)

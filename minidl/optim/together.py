@@ -1,0 +1,74 @@
+"""Several optimizers as one."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from typing import Any
+
+from .optimizer import Optimizer
+from .rates import Rates, check_rates
+from .state import state_of, writer_of
+
+
+class Together(Optimizer):
+    """Several optimizers, each with parameters of its own, that step one after the other: for `training.fit`.
+
+    Its groups are theirs, in their order; so are the rows of a schedule's rates, and the groups of its state.
+
+    Raises ValueError for no optimizers, and for a parameter that two of them have; TypeError for what is not one.
+
+    >>> from minidl import nn, optim
+    >>> net = nn.Linear(3, 2)
+    >>> both = Together(optim.Muon([net.weight]), optim.AdamW([net.bias]))
+    >>> [len(group["params"]) for group in both.groups]
+    [1, 1]
+    """
+
+    def __init__(self, *optimizers: Optimizer):
+        for each in optimizers:
+            if not isinstance(each, Optimizer):
+                raise TypeError(f"Together: an optimizer is a {type(each).__name__} but must be one of minidl.optim")
+        if not optimizers:
+            raise ValueError("Together: got 0 optimizers but needs at least 1; pass each as an argument")
+        self.optimizers = tuple(one for each in optimizers for one in getattr(each, "optimizers", (each,)))
+        self.groups = [group for each in self.optimizers for group in each.groups]
+        everything = [id(p) for group in self.groups for p in group["params"]]
+        if len(set(everything)) < len(everything):
+            raise ValueError(f"Together: the optimizers have {len(everything)} parameters but only "
+                             f"{len(set(everything))} are different; give each to one optimizer")
+
+    def forget(self) -> None:
+        """As each of them."""
+        for each in self.optimizers:
+            each.forget()
+
+    def step(self, rates: Rates | None = None) -> None:
+        """As each of them, in their order."""
+        if rates is not None:
+            check_rates("Together", rates, len(self.groups))
+        self._tell_lists()
+        ends = list(itertools.accumulate(len(each.groups) for each in self.optimizers))
+        for each, end in zip(self.optimizers, ends, strict=True):
+            each.step(rates and Rates(rates.table[end - len(each.groups):end], rates.position))
+
+    def state_dict(self) -> dict[str, Any]:
+        """{"groups": [...]}, those of each of them."""
+        return {"groups": [group for each in self.optimizers for group in state_of(each)["groups"]]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on with what `state_dict` gave. Raises ValueError for what does not fit; then nothing has changed."""
+        groups = state.get("groups") if isinstance(state, Mapping) else None
+        if not isinstance(groups, list) or len(groups) != len(self.groups):
+            raise ValueError(f"Together.load_state_dict: the state is a {type(state).__name__} but must be what "
+                             f"state_dict gave, with {len(self.groups)} groups")
+        left = iter(groups)
+        for write in [writer_of(each, {"groups": list(itertools.islice(left, len(each.groups)))})
+                      for each in self.optimizers]:
+            write()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)

@@ -1,0 +1,594 @@
+"""Adam, AdamW, RMSprop and Muon beside PyTorch's, plain and compiled; clipped gradients, averaged weights, plateaus."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from checks.steps import assert_same_bits, bits, dense, names, vectors
+
+import minidl
+from minidl import Tensor, data, nn, ops, optim, training
+from minidl.ops import cpu
+from minidl.optim.muon import orthogonal
+
+SHAPES = [(4, 3), (5,), (2, 3, 3, 2), ()]
+MATRICES = [(4, 3), (3, 7), (4, 3), (5, 2, 3, 1)]
+SETTINGS: dict[str, list[dict[str, Any]]] = {
+    "Adam": [{}, {"lr": 0.1, "betas": (0.5, 0.9), "eps": 1e-3}, {"weight_decay": 0.1}],
+    "AdamW": [{}, {"lr": 0.1, "weight_decay": 0.0}, {"weight_decay": 0.5, "betas": (0.0, 0.99)}],
+    "RMSprop": [{}, {"momentum": 0.9}, {"centered": True, "alpha": 0.9}, {"weight_decay": 0.1, "eps": 1e-3},
+                {"lr": 0.1, "momentum": 0.5, "centered": True, "weight_decay": 0.1}],
+    "Muon": [{}, {"lr": 0.1, "nesterov": False}, {"weight_decay": 0.0, "momentum": 0.5}]}
+EACH = [(name, settings) for name, several in SETTINGS.items() for settings in several]
+
+
+def parameters(name: str, dtype: Any = np.float64) -> list[Tensor]:
+    rng = np.random.default_rng(0)
+    return [Tensor(np.array(rng.standard_normal(shape), dtype), requires_grad=True)
+            for shape in (MATRICES if name == "Muon" else SHAPES)]
+
+
+def give_gradients(params: list[Tensor], step: int) -> list[np.ndarray | None]:
+    """One parameter has none each fifth step."""
+    rng = np.random.default_rng([1, step])
+    grads = [None if step % 5 == 3 and i == 1 else np.array(rng.standard_normal(p.shape)) for i, p in enumerate(params)]
+    for p, g in zip(params, grads, strict=True):
+        p.grad = None if g is None else Tensor(g.astype(p.dtype))
+    return grads
+
+
+# ---------------------------------------------------------------- beside PyTorch
+@pytest.mark.parametrize(("name", "settings"), EACH, ids=str)
+def test_a_hundred_steps_are_pytorchs(name: str, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """In float64, with a rate that changes. PyTorch's Muon knows matrices alone, and would round them to bfloat16."""
+    torch = pytest.importorskip("torch")
+    if not hasattr(torch.optim, name):
+        pytest.skip(f"this PyTorch has no {name}")
+    monkeypatch.setattr(torch.Tensor, "bfloat16", lambda self: self.clone())
+    params = parameters(name)
+    flat = [(len(p), -1) if name == "Muon" else p.shape for p in params]
+    twins = [torch.tensor(p.numpy().reshape(shape).copy(), requires_grad=True)
+             for p, shape in zip(params, flat, strict=True)]
+    ours, theirs = (getattr(place, name)(given, **settings) for place, given in ((optim, params),
+                                                                                (torch.optim, twins)))
+    lr = ours.lr
+    assert all(theirs.param_groups[0][each] == ours.groups[0][each] for each in ours.numbers)
+    for step in range(100):
+        for twin, g, shape in zip(twins, give_gradients(params, step), flat, strict=True):
+            twin.grad = None if g is None else torch.tensor(g.reshape(shape))
+        ours.lr = theirs.param_groups[0]["lr"] = lr / (1 + step % 7)
+        ours.step()
+        theirs.step()
+    for p, twin in zip(params, twins, strict=True):
+        np.testing.assert_allclose(p.numpy().ravel(), twin.detach().numpy().ravel(), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("shape", [(3, 4, 4), (2, 7, 3), (1, 3, 9), (1, 1, 1)])
+def test_orthogonal_keeps_the_singular_vectors(shape: tuple[int, ...]) -> None:
+    x = np.random.default_rng(0).standard_normal(shape)
+    y = orthogonal(cpu, x)
+    u, _, vt = np.linalg.svd(x, full_matrices=False)
+    values = u.swapaxes(1, 2) @ y @ vt.swapaxes(1, 2)
+    diagonal = np.diagonal(values, axis1=1, axis2=2)
+    np.testing.assert_allclose(values, diagonal[..., None] * np.eye(min(shape[1:])), atol=1e-10)
+    assert ((diagonal > 0.3) & (diagonal < 1.3)).all()
+
+
+def test_a_matrix_of_zeros_stays() -> None:
+    np.testing.assert_array_equal(orthogonal(cpu, np.zeros((2, 3, 4))), 0)
+
+
+def test_matrices_of_one_shape_go_together() -> None:
+    params = parameters("Muon", np.float32)
+    muon = optim.Muon(params)
+
+    def step() -> None:
+        muon.zero_grad()
+        sum((p * p).sum() for p in params).backward()       # type: ignore[union-attr]
+        muon.step()
+
+    compiled = minidl.compile(step)
+    for _ in range(2):
+        compiled()
+    counts = names(compiled.recorded)
+    assert counts.count("bmm") == 3 * 5 * 3                              # three shapes, five iterations
+    assert (counts.count("ema"), counts.count("sgd")) == (1, 1)
+
+
+# ---------------------------------------------------------------- what all of them share
+@pytest.mark.parametrize(("name", "settings"), EACH, ids=str)
+def test_float32_stays_float32_in_place(name: str, settings: dict[str, Any]) -> None:
+    params = parameters(name, np.float32)
+    arrays = [p.data for p in params]
+    optimizer = getattr(optim, name)(params, **settings)
+    for step in range(3):
+        give_gradients(params, step)
+        optimizer.step()
+    assert all(p.data is array and array.dtype == np.float32 for p, array in zip(params, arrays, strict=True))
+
+
+@pytest.mark.parametrize(("name", "settings"), EACH, ids=str)
+def test_a_state_goes_on_in_the_same_bits(name: str, settings: dict[str, Any]) -> None:
+    """By state_dict, by pickle, by deepcopy, and after the model was moved to float64 and back."""
+    def go(params: list[Tensor], optimizer: Any, steps: range) -> list[bytes]:
+        for step in steps:
+            give_gradients(params, step)
+            optimizer.step()
+        return [bits(p) for p in params]
+
+    params = parameters(name, np.float32)
+    optimizer = getattr(optim, name)(params, **settings)
+    go(params, optimizer, range(4))
+    twins = [copy.deepcopy((params, optimizer)), pickle.loads(pickle.dumps((params, optimizer)))]
+    fresh = [Tensor(p.numpy().copy(), requires_grad=True) for p in params]
+    other = type(optimizer)(fresh, lr=7.0)
+    other.load_state_dict(optimizer.state_dict())
+    expected = go(params, optimizer, range(4, 8))
+    for twin in (*twins, (fresh, other)):
+        assert go(*twin, range(4, 8)) == expected
+    assert other.groups[0] == {**optimizer.groups[0], "params": fresh}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_forget_is_as_before_the_first_step(name: str) -> None:
+    found = []
+    for forget in (False, True):
+        params = parameters(name)
+        optimizer = getattr(optim, name)(params, lr=0.1)
+        if forget:
+            before = [p.numpy().copy() for p in params]
+            give_gradients(params, 0)
+            optimizer.step()
+            optimizer.forget()
+            for p, values in zip(params, before, strict=True):
+                p.data[...] = values
+        give_gradients(params, 1)
+        optimizer.step()
+        found.append([bits(p) for p in params])
+    assert found[0] == found[1]
+
+
+def test_steps_are_counted_of_each_parameter() -> None:
+    params = parameters("Adam")
+    adam = optim.Adam(params)
+    for step in range(5):
+        give_gradients(params, step)
+        adam.step()
+    steps = adam.state_dict()["groups"][0]["steps"]
+    assert [each.tolist() for each in steps] == [[5], [4], [5], [5]]
+    assert {(each.dtype, each.shape) for each in steps} == {(np.dtype(np.int64), (1,))}
+
+
+def test_a_model_that_is_converted_keeps_its_averages() -> None:
+    net = nn.Linear(3, 2)
+    adam = optim.Adam(net.parameters())
+    for dtype in ("float32", "float64"):
+        net.to(dtype=dtype)
+        for p in net.parameters():
+            p.grad = Tensor(np.ones(p.shape, dtype))
+        adam.step()
+    state = adam.state_dict()["groups"][0]
+    assert {array.dtype.name for array in state["means"] + state["squares"]} == {"float64"}
+    assert [array.tolist() for array in state["steps"]] == [[2], [2]]
+
+
+def test_groups_are_found_by_their_names() -> None:
+    params = parameters("Adam")
+    adam = optim.AdamW([{"params": params[:2], "name": "decay", "weight_decay": 0.1},
+                        {"params": params[2:], "weight_decay": 0.0}], lr=0.1)
+    assert adam.group("decay") is adam.groups[0]
+    adam.group("decay")["lr"] = 0.5
+    assert [group["lr"] for group in adam.groups] == [0.5, 0.1]
+    with pytest.raises(ValueError, match=re.escape(
+            "AdamW.group: there is no 'bias' among the groups' names ['decay', None]; give it with the group, {")):
+        adam.group("bias")
+    assert "name" not in adam.state_dict()["groups"][0]
+
+
+W = Tensor([1.0], requires_grad=True)
+M = Tensor([[1.0]], requires_grad=True)
+
+
+@pytest.mark.parametrize(("make", "message"), [
+    (lambda: optim.Adam([W], lr=-1), r"Adam: lr is -1 but must be a finite number of at least 0$"),
+    (lambda: optim.Adam([W], betas=0.9), r"Adam: betas is 0\.9 but must be two numbers from 0 to below 1$"),  # type: ignore[arg-type]
+    (lambda: optim.Adam([W], betas=(0.9, 1.0)), r"Adam: betas is \(0\.9, 1\.0\) but must be two numbers from 0 to"),
+    (lambda: optim.AdamW([W], betas=(0.9,)), r"AdamW: betas is \(0\.9,\) but must be two numbers"),  # type: ignore[arg-type]
+    (lambda: optim.AdamW([W], eps=-1), r"AdamW: eps is -1 but must be a finite number of at least 0$"),
+    (lambda: optim.RMSprop([W], alpha=1), r"RMSprop: alpha is 1 but must be a number from 0 to below 1$"),
+    (lambda: optim.RMSprop([]), r"RMSprop: got 0 parameters but needs at least 1; pass model\.parameters\(\)$"),
+    (lambda: optim.Muon([W]), r"Muon: a parameter has shape \(1,\) but must be a matrix or filters; give biases and"),
+    (lambda: optim.Muon([M], momentum=1), r"Muon: momentum is 1 but must be below 1$"),
+    (lambda: optim.Adam([{"params": [W], "momentum": 1}]),
+     r"Adam: a parameter group has keys \['momentum', 'params'\] but must have 'params' and may have name, lr, betas,"),
+    (lambda: optim.clip_grad_norm([W], 0), r"clip_grad_norm: max_norm is 0 but must be a number above 0$"),
+    (lambda: optim.clip_grad_value([W], "1"), r"clip_grad_value: value is '1' but must be a number above 0$"),  # type: ignore[arg-type]
+    (lambda: optim.clip_grad_norm([M], 1), r"clip_grad_norm: none of 1 parameters has a gradient; call it between"),
+    (lambda: optim.EMA([W], decay=1.0), r"EMA: decay is 1\.0 but must be a number from 0 to below 1$"),
+    (lambda: optim.EMA([]), r"EMA: got 0 parameters but needs at least 1; pass a Module, or Tensors$"),
+    (lambda: optim.EMA([W]).load_state_dict({}), r"EMA\.load_state_dict: the state is a dict but must be what"),
+    (lambda: optim.EMA([W]).load_state_dict({"decay": 0.9, "averages": [np.ones(2)]}),
+     r"EMA\.load_state_dict: the averages are \(2,\) float64 but the parameters are \(1,\) float32; build the EMA"),
+    (lambda: optim.Plateau(optim.SGD([W], 0.1), factor=1.0),
+     r"Plateau: factor is 1\.0 but must be a number of at least 0 and below 1$"),
+    (lambda: optim.Plateau(optim.SGD([W], 0.1), min_lr=-1),
+     r"Plateau: min_lr is -1 but must be a number of at least 0$"),
+    (lambda: optim.Plateau(optim.SGD([W], 0.1), patience=1.5),  # type: ignore[arg-type]
+     r"Plateau: patience is 1\.5 but must be an int of at least 0$"),
+    (lambda: optim.Plateau(optim.SGD([W], 0.1), metric="loss").on_epoch_end({"epoch": 1}),
+     r"Plateau: metric is 'loss' but an epoch has epoch$"),
+    (lambda: optim.one_cycle(0), r"one_cycle: total is 0 but must be an int of at least 1$"),
+    (lambda: optim.one_cycle(9, rise=2), r"one_cycle: rise is 2 but must be a share from 0 to 1$"),
+])
+def test_refuses(make: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{message}"):
+        make()
+
+
+@pytest.mark.parametrize("make", [lambda: optim.clip_grad_norm([1.0], 1), lambda: optim.EMA([1.0])])  # type: ignore[list-item]
+def test_refuses_what_is_not_a_tensor(make: Callable[[], Any]) -> None:
+    with pytest.raises(TypeError, match=r"^(clip_grad_norm|EMA): a parameter is a float; pass "):
+        make()
+
+
+def test_another_state_is_refused() -> None:
+    adam, sgd = optim.Adam([W]), optim.SGD([W], 0.1)
+    with pytest.raises(ValueError, match=r"^Adam\.load_state_dict: the state is a dict but must be what state_dict"):
+        adam.load_state_dict(sgd.state_dict())
+    state = adam.state_dict()
+    state["groups"][0]["steps"] = [np.array([1.0])]
+    with pytest.raises(ValueError, match=r"^Adam\.load_state_dict: step 0 of group 0 is \(1,\) float64 but its"):
+        adam.load_state_dict(state)
+
+
+# ---------------------------------------------------------------- in a compiled step
+def both_kinds(name: str, settings: dict[str, Any], device: str = "cpu", clip: bool = True, average: bool = True,
+               dtype: str = "float32") -> list[Any]:
+    """Two trainings, plain and compiled: (step, the net, what else changes)."""
+    found = []
+    for kind in (lambda step: step, minidl.compile):
+        minidl.manual_seed(3)
+        net = dense()().to(device, dtype)
+        groups = [[p for p in net.parameters() if (p.ndim > 1) is matrix] for matrix in (True, False)]
+        optimizers = [getattr(optim, name)(groups[0] if name == "Muon" else list(net.parameters()), **settings)]
+        if name == "Muon":
+            optimizers.append(optim.AdamW(groups[1]))
+        ema = optim.EMA(net, 0.9)
+
+        def step(x: Tensor, labels: Tensor, net: nn.Module = net, optimizers: list[Any] = optimizers,
+                 ema: optim.EMA = ema) -> tuple[Tensor, Tensor]:
+            for optimizer in optimizers:
+                optimizer.zero_grad()
+            loss = ops.cross_entropy(net(x), labels)
+            loss.backward()
+            norm = optim.clip_grad_norm(net.parameters(), 0.5) if clip else loss
+            if clip:
+                optim.clip_grad_value(net.parameters(), 0.1)
+            for optimizer in optimizers:
+                optimizer.step()
+            if average:
+                ema.update()
+            return loss, norm
+        found.append((kind(step), net, optimizers, ema))
+    return found
+
+
+def state_of(net: nn.Module, optimizers: list[Any], ema: optim.EMA) -> dict[str, np.ndarray]:
+    kept = {f"{i} {name} {place}": array for i, each in enumerate(optimizers) for group in each.state_dict()["groups"]
+            for name in each.kept for place, array in enumerate(group[name]) if array is not None}
+    return {**net.state_dict(), **kept, **{f"average {i}": a for i, a in enumerate(ema.state_dict()["averages"])}}
+
+
+@pytest.mark.parametrize(("name", "settings"), EACH, ids=str)
+def test_a_hundred_compiled_steps_give_the_plain_bits(name: str, settings: dict[str, Any]) -> None:
+    pair = both_kinds(name, settings)
+    for i in range(100):
+        results = []
+        for step, _, optimizers, _ in pair:
+            optimizers[0].lr = 0.01 / (1 + i % 9)
+            results.append([bits(t) for t in step(*vectors(seed=i))])
+        assert results[0] == results[1], i
+    assert_same_bits(*(state_of(*rest) for _, *rest in pair))
+    assert pair[1][0].recordings == 2
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("clip", [False, True])
+@pytest.mark.parametrize(("name", "settings"), EACH, ids=str)
+def test_gpu_a_hundred_captured_steps(name: str, settings: dict[str, Any], clip: bool) -> None:
+    """One graph each; within rounding, because layers are fused."""
+    pair = both_kinds(name, settings, "cuda", clip, dtype="float64")
+    for i in range(100):
+        for step, _, optimizers, _ in pair:
+            optimizers[0].lr = 0.01 / (1 + i % 9)
+            x, labels = vectors(seed=i, device="cuda")
+            step(x.to(dtype="float64"), labels)
+    plain, compiled = (state_of(*rest) for _, *rest in pair)
+    for key, values in plain.items():
+        np.testing.assert_allclose(compiled[key], values, rtol=1e-6, atol=1e-8, err_msg=key)
+    assert pair[1][0].recordings == 2
+    assert not any("call by call" in note for note in pair[1][0].program.notes)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("name", "settings"), EACH, ids=str)
+def test_gpu_a_hundred_steps_are_the_cpus(name: str, settings: dict[str, Any]) -> None:
+    found = []
+    for device in ("cpu", "cuda"):
+        params = [Tensor(p.numpy(), requires_grad=True, device=device) for p in parameters(name)]
+        optimizer = getattr(optim, name)(params, **settings)
+        for step in range(100):
+            for p, g in zip(params, give_gradients(parameters(name), step), strict=True):
+                p.grad = None if g is None else Tensor(g, device=device)
+            optimizer.step()
+        found.append([p.numpy() for p in params])
+    for cpus, gpus in zip(*found, strict=True):
+        np.testing.assert_allclose(gpus, cpus, rtol=1e-10, atol=1e-10)
+
+
+def test_a_rate_and_numbers_that_change_are_seen() -> None:
+    pair = both_kinds("Adam", {}, clip=False, average=False)
+    for i in range(12):
+        for step, _, (adam,), _ in pair:
+            adam.groups[0]["betas"] = (0.9, 0.99) if i < 6 else (0.5, 0.9)
+            step(*vectors(seed=i))
+    assert_same_bits(*(state_of(*rest) for _, *rest in pair))
+    assert pair[1][0].recordings == 4
+
+
+# ---------------------------------------------------------------- several as one
+def together(net: nn.Module) -> optim.Together:
+    first, *others = net.parameters()
+    return optim.Together(optim.Muon([first], lr=0.02), optim.AdamW([{"params": others[:1], "name": "bias"},
+                                                                   {"params": others[1:], "lr": 0.01}]))
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_several_optimizers_step_as_each_of_them(compiled: bool) -> None:
+    """By rates of their own, and by those of a schedule, a row per group."""
+    nets = [dense()() for _ in range(2)]
+    nets[1].load_state_dict(nets[0].state_dict())
+    both, apart = together(nets[0]), together(nets[1]).optimizers
+    rates = optim.Rates(Tensor(np.array([[0.1, 0.2], [0.3, 0.4], [0.5, 0.6]])), Tensor(np.array([1])))
+
+    def one(x: Tensor, labels: Tensor, scheduled: bool) -> None:
+        both.zero_grad()
+        ops.cross_entropy(nets[0](x), labels).backward()
+        both.step(rates if scheduled else None)
+    step = minidl.compile(one) if compiled else one
+    for i in range(8):
+        x, labels = vectors(seed=i)
+        step(x, labels, i >= 4)
+        if i >= 4:
+            apart[0].lr, apart[1].groups[0]["lr"], apart[1].groups[1]["lr"] = 0.2, 0.4, 0.6
+        for each in apart:
+            each.zero_grad()
+        ops.cross_entropy(nets[1](x), labels).backward()
+        for each in apart:
+            each.step()
+    assert_same_bits(*(net.state_dict() for net in nets))
+    assert both.group("bias") is both.groups[1]
+
+
+def test_a_state_of_several_goes_on() -> None:
+    net = dense()()
+    both = together(net)
+    for p in net.parameters():
+        p.grad = Tensor(np.ones(p.shape, np.float32))
+    both.step()
+    twin_net, twin = pickle.loads(pickle.dumps((net, both)))
+    other_net = dense()()
+    other_net.load_state_dict(net.state_dict())
+    other = together(other_net)
+    other.load_state_dict(both.state_dict())
+    for model, optimizer in ((net, both), (twin_net, twin), (other_net, other)):
+        for p in model.parameters():
+            p.grad = Tensor(np.full(p.shape, 0.5, np.float32))
+        optimizer.step()
+        assert_same_bits(net.state_dict(), model.state_dict())
+    state = both.state_dict()
+    state["groups"][2]["lr"] = -1.0
+    state["groups"][0]["lr"] = 7.0
+    with pytest.raises(ValueError, match=r"^AdamW: lr is -1\.0"):
+        both.load_state_dict(state)
+    assert both.lr == 0.02                                              # nothing has changed
+    with pytest.raises(ValueError, match=r"^Together\.load_state_dict: the state is a dict but must .* with 3 groups"):
+        both.load_state_dict({"groups": []})
+    both.forget()
+    assert not any(array.any() for group in both.state_dict()["groups"] for name in ("means", "steps")
+                   for array in group.get(name, []))
+
+
+@pytest.mark.parametrize(("make", "error", "message"), [
+    (lambda: optim.Together(), ValueError, r"Together: got 0 optimizers but needs at least 1; pass each as an"),
+    (lambda: optim.Together([optim.SGD([W], 0.1)]), TypeError,  # type: ignore[arg-type]
+     r"Together: an optimizer is a list but must be one of minidl\.optim$"),
+    (lambda: optim.Together(optim.SGD([W], 0.1), optim.Adam([W])), ValueError,
+     r"Together: the optimizers have 2 parameters but only 1 are different; give each to one optimizer$"),
+])
+def test_together_refuses(make: Callable[[], Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=f"^{message}"):
+        make()
+
+
+# ---------------------------------------------------------------- clipped gradients
+@pytest.mark.parametrize("limit", [0.1, 2.0, 1e3])
+def test_clipping_is_pytorchs(limit: float) -> None:
+    torch = pytest.importorskip("torch")
+    params = parameters("Adam")
+    twins = [torch.tensor(p.numpy().copy(), requires_grad=True) for p in params]
+    for by_norm in (True, False):
+        for twin, g in zip(twins, give_gradients(params, 3), strict=True):
+            twin.grad = None if g is None else torch.tensor(g)
+        if by_norm:
+            ours = optim.clip_grad_norm(params, limit)
+            assert ours.shape == ()
+            np.testing.assert_allclose(ours.item(), torch.nn.utils.clip_grad_norm_(twins, limit).item(), rtol=1e-12)
+        else:
+            optim.clip_grad_value(params, limit)
+            torch.nn.utils.clip_grad_value_(twins, limit)
+        for p, twin in zip(params, twins, strict=True):
+            assert (p.grad is None) is (twin.grad is None)
+            if p.grad is not None:
+                np.testing.assert_allclose(p.grad.numpy(), twin.grad.numpy(), rtol=1e-12)
+
+
+def test_clipping_keeps_each_dtype_and_takes_one_tensor() -> None:
+    single, double = (Tensor(np.ones(2, dtype), requires_grad=True) for dtype in (np.float32, np.float64))
+    (single * 3.0).sum().backward()
+    (double * 4.0).sum().backward()
+    norm = optim.clip_grad_norm([single, double], 1.0)
+    np.testing.assert_allclose(norm.item(), 50 ** 0.5)
+    assert [(p.grad.dtype.name, p.grad.shape) for p in (single, double)] == [("float32", (2,)), ("float64", (2,))]
+    np.testing.assert_allclose(optim.clip_grad_norm(double, 1.0).item(), 32 ** 0.5 / 50 ** 0.5, rtol=1e-5)
+
+
+# ---------------------------------------------------------------- averaged weights
+def test_an_average_is_pytorchs() -> None:
+    torch = pytest.importorskip("torch")
+    swa = pytest.importorskip("torch.optim.swa_utils")
+    net = nn.Linear(3, 2).to(dtype="float64")
+    twin = torch.nn.Linear(3, 2).double()
+    twin.load_state_dict({name: torch.tensor(values) for name, values in net.state_dict().items()})
+    ema, theirs = optim.EMA(net, 0.9), swa.AveragedModel(twin, multi_avg_fn=swa.get_ema_multi_avg_fn(0.9))
+    theirs.update_parameters(twin)                                       # its first is a copy
+    for i in range(100):
+        values = np.random.default_rng(i).standard_normal((2, 3))
+        net.weight.data[...] = values
+        twin.weight.data[...] = torch.tensor(values)
+        ema.update()
+        theirs.update_parameters(twin)
+    with ema.applied():
+        np.testing.assert_allclose(net.weight.numpy(), theirs.module.weight.detach().numpy(), rtol=1e-10)
+    np.testing.assert_array_equal(net.weight.numpy(), values)
+
+
+def test_applied_averages_are_in_place_and_given_back() -> None:
+    net = nn.Linear(3, 2)
+    ema = optim.EMA(net, 0.5)
+    before, arrays = net.state_dict(), [p.data for p in net.parameters()]
+    look = minidl.compile(lambda x: net(x))
+    x = Tensor(np.ones((1, 3), np.float32))
+    for p in net.parameters():
+        p.data[...] += 1
+    ema.update()
+    changed = net.state_dict()
+    for _ in range(3):
+        outside = look(x).numpy()
+        with ema.applied():
+            np.testing.assert_allclose(net.weight.numpy(), before["weight"] + 0.5, rtol=1e-6)
+            assert not np.allclose(look(x).numpy(), outside)
+            with pytest.raises(ValueError, match=r"^EMA\.update: the averages are applied, in the parameters' place;"):
+                ema.update()
+            with pytest.raises(ValueError, match=r"^EMA\.applied: the averages are applied already; leave that"), \
+                    ema.applied():
+                pass
+    assert look.recordings == 2
+    with pytest.raises(KeyError), ema.applied():
+        raise KeyError
+    for name, values in net.state_dict().items():
+        np.testing.assert_array_equal(values, changed[name])
+    assert all(p.data is array for p, array in zip(net.parameters(), arrays, strict=True))
+
+
+def test_an_average_goes_on_and_follows_its_model() -> None:
+    net = nn.Linear(3, 2)
+    ema = optim.EMA(net, 0.5)
+    net.weight.data[...] += 1
+    ema.update()
+    other = optim.EMA(net, 0.7)
+    other.load_state_dict(ema.state_dict())
+    assert other.decay == 0.5
+    net.to(dtype="float64")
+    for each in (ema, other):
+        each.update()
+    for a, b in zip(ema.state_dict()["averages"], other.state_dict()["averages"], strict=True):
+        assert a.dtype == np.float64
+        np.testing.assert_array_equal(a, b)
+    net.weight.data = np.zeros((4, 4))
+    with pytest.raises(ValueError, match=r"^EMA: a parameter has shape \(4, 4\) but its average \(2, 3\); build"):
+        ema.update()
+
+
+@pytest.mark.parametrize("what", ["applied", "load_state_dict"])
+def test_what_a_step_may_not_do_with_averages(what: str) -> None:
+    ema = optim.EMA([W])
+
+    def step() -> None:
+        if what == "applied":
+            with ema.applied():
+                pass
+        else:
+            ema.load_state_dict(ema.state_dict())
+    with pytest.raises(minidl.CompileError, match=r"averaged weights at .*; do it outside the step"):
+        minidl.compile(step)()
+
+
+# ---------------------------------------------------------------- training.fit
+def fitted(folder: Path | None, epochs: int, compiled: bool, name: str, settings: dict[str, Any]) -> list[bytes]:
+    """What a training ends in: parameters, averages, what Plateau knows."""
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((40, 8)).astype(np.float32), rng.integers(0, 3, 40)
+    minidl.manual_seed(5)
+    net = nn.Sequential(nn.Linear(8, 3, bias=False))
+    loaders = data.DataLoader((x, y), 8), data.DataLoader((x, y), 20, shuffle=False)
+    optimizer = getattr(optim, name)(net.parameters(), **settings)
+    ema, plateau = optim.EMA(net, 0.9), optim.Plateau(optimizer, patience=0, threshold=0.5)
+    training.fit(net, optimizer, *loaders, epochs=epochs, schedule=optim.one_cycle(20), callbacks=[ema, plateau],
+                 compiled=compiled, say=None, checkpoints=folder, resume=folder is not None)
+    return [*(bits(p) for p in net.parameters()), *(a.tobytes() for a in ema.state_dict()["averages"]),
+            repr((plateau.state_dict(), optimizer.lr)).encode()]
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_training_goes_on_in_the_same_bits(name: str, compiled: bool, tmp_path: Path) -> None:
+    settings = SETTINGS[name][-1]
+    expected = fitted(None, 4, compiled, name, settings)
+    fitted(tmp_path, 2, compiled, name, settings)
+    assert fitted(tmp_path, 4, compiled, name, settings) == expected
+
+
+def test_a_checkpoint_of_another_optimizer_is_refused(tmp_path: Path) -> None:
+    fitted(tmp_path, 1, False, "Adam", {})
+    with pytest.raises(ValueError, match="does not fit this training"):
+        fitted(tmp_path, 2, False, "RMSprop", {})
+
+
+# ---------------------------------------------------------------- rates
+@pytest.mark.parametrize("total", [10, 50, 100, 1000])
+def test_one_cycle_is_pytorchs(total: int) -> None:
+    torch = pytest.importorskip("torch")
+    sgd = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    theirs = torch.optim.lr_scheduler.OneCycleLR(sgd, max_lr=1.0, total_steps=total, cycle_momentum=False)
+    schedule = optim.one_cycle(total)
+    for i in range(total):
+        assert schedule(i) == pytest.approx(theirs.get_last_lr()[0], rel=1e-10, abs=1e-12), i
+        sgd.step()
+        if i + 1 < total:
+            theirs.step()
+    assert schedule(total + 5) == schedule(total - 1)
+
+
+@pytest.mark.parametrize("metric", ["test_loss", "test_accuracy"])
+def test_a_plateau_is_pytorchs(metric: str) -> None:
+    torch = pytest.importorskip("torch")
+    theirs = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    ours = optim.SGD([W], lr=1.0)
+    twin = torch.optim.lr_scheduler.ReduceLROnPlateau(theirs, "min" if metric == "test_loss" else "max", factor=0.5,
+                                                      patience=2, threshold=0.05, min_lr=1e-3)
+    plateau = optim.Plateau(ours, factor=0.5, patience=2, threshold=0.05, min_lr=1e-3, metric=metric)
+    rng = np.random.default_rng(0)
+    for i in range(60):
+        value = float(rng.uniform(0.5, 1.5) + (1 / (i + 1) if i < 10 else 0))
+        plateau.on_epoch_end({metric: value})
+        twin.step(value)
+        assert ours.lr == theirs.param_groups[0]["lr"]
+    assert ours.lr < 0.1
