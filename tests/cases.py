@@ -412,6 +412,17 @@ def dropout(x, *, p, key):
     return x * mask
 
 
+def sometimes(**options: Any) -> list[Problem]:
+    """The plain problems, every second one with options."""
+    return [(shape, options if at % 2 else {}) for at, (shape, _) in enumerate(UNARY)]
+
+
+def gelu(x, approximate="none"):
+    if approximate == "tanh":
+        return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x ** 3)))
+    return x * 0.5 * (1 + np.vectorize(math.erf, otypes=[float])(x / math.sqrt(2)))
+
+
 def integer_labels(x: Tensor, *, labels: np.ndarray, **options: Any) -> Tensor:
     return ops.cross_entropy(x, labels, **options)
 
@@ -491,6 +502,13 @@ TABLE: dict[str, tuple[Callable[..., Tensor], Callable[..., Any], Iterable[Probl
     "sigmoid": (ops.sigmoid, lambda x: 1 / (1 + np.exp(-x)), UNARY, normal),
     "tanh": (ops.tanh, np.tanh, UNARY, normal),
     "relu": (ops.relu, lambda x: np.where(x > 0, x, 0), UNARY, apart),
+    "leaky_relu": (ops.leaky_relu, lambda x, negative_slope=0.01: np.where(x > 0, x, negative_slope * x),
+                   sometimes(negative_slope=0.3), apart),
+    "elu": (ops.elu, lambda x, alpha=1.0: np.where(x > 0, x, alpha * (np.exp(x) - 1)), sometimes(alpha=1.5), apart),
+    "softplus": (ops.softplus, lambda x: np.log(1 + np.exp(x)), UNARY, normal),
+    "hardsigmoid": (ops.hardsigmoid, lambda x: np.clip((x + 3) / 6, 0, 1), UNARY, apart),
+    "silu": (ops.silu, lambda x: x / (1 + np.exp(-x)), UNARY, normal),
+    "gelu": (ops.gelu, gelu, sometimes(approximate="tanh"), normal),
     "softmax": (ops.softmax, softmax, axes(), normal),
     "log_softmax": (ops.log_softmax, lambda x, axis: np.log(softmax(x, axis=axis)), axes(), normal),
     "abs": (ops.abs, np.abs, UNARY, apart),

@@ -42,6 +42,8 @@ from minidl.training import RunningMetrics
 CUDA_TOLERANCE = 2e-3                      # of an array's largest value: twelve steps whose sums round otherwise
 # There, what a step returns is a copy, also of a parameter, and tf32 rounds by algorithm.
 NOT_ON_CUDA = frozenset({"output written", "precision"})
+ACTIVATIONS = ("nn.Tanh()", "nn.ReLU()", "nn.Sigmoid()", "nn.GELU()", "nn.ELU()")
+UNITS = ("tanh", "relu", "sigmoid", "gelu", "silu", "softplus", "leaky_relu", "hardsigmoid")
 CALLS = 12
 Shape = tuple[Any, ...]                    # "n" stands for the images of a batch
 
@@ -249,7 +251,7 @@ class Writer:
         return name
 
     def activation(self) -> str:
-        return self.rng.choice(["nn.Tanh()", "nn.ReLU()", "nn.Sigmoid()"])
+        return self.rng.choice(ACTIVATIONS)
 
     def linear(self, stem: str, f: int, g: int) -> str:
         bias = "" if self.chance(0.8) else ", bias=False"
@@ -320,7 +322,7 @@ class Writer:
                 self.may("axis", f"{at}.axis = 0", f"{at}.axis = -1")
             elif layer == "Mod(5)":
                 self.module(at, 5)
-            elif layer in ("nn.Tanh()", "nn.ReLU()", "nn.Sigmoid()"):
+            elif layer in ACTIVATIONS:
                 self.may("activation replaced", lambda i=i: f"setattr({name}, '{i}', {self.activation()})")
         self.may("train and eval", f"{name}.eval()", f"{name}.train()")
         self.may("state loaded", f"{name}.load_state_dict({{k: v * 0.5 for k, v in {name}.state_dict().items()}})")
@@ -394,7 +396,7 @@ class Writer:
                 name = self.define("act", self.activation())
                 self.may("Module rebound", lambda: f"{name} = {self.activation()}")
                 return f"{name}({v})", same
-            return f"ops.{rng.choice(['tanh', 'relu', 'sigmoid'])}({v})", same
+            return f"ops.{rng.choice(UNITS)}({v})", same
 
         def softmax() -> tuple[str, Shape]:
             return f"ops.{rng.choice(['softmax', 'log_softmax'])}({v}, axis={rng.choice([-1, 0, 1])})", same

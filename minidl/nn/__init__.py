@@ -18,9 +18,36 @@ from .module import Module
 from .parameter import Parameter
 from .regularization import Dropout, LocalResponseNorm
 from .table import Summary, summary
+from .units import ELU, GELU, Hardsigmoid, Identity, LeakyReLU, SiLU, Softplus
 
 __all__ = [
-    "RBF", "AvgPool2d", "Conv2d", "Dropout", "Flatten", "Linear", "LocalResponseNorm", "MaxPool2d", "Module",
-    "ModuleDict", "ModuleList", "Parameter", "ReLU", "ScaledTanh", "Sequential", "Sigmoid", "Softmax", "Subsample2d",
-    "Summary", "TableConv2d", "Tanh", "summary",
+    "ELU",
+    "GELU",
+    "RBF",
+    "AvgPool2d",
+    "Conv2d",
+    "Dropout",
+    "Flatten",
+    "Hardsigmoid",
+    "Identity",
+    "LeakyReLU",
+    "Linear",
+    "LocalResponseNorm",
+    "MaxPool2d",
+    "Module",
+    "ModuleDict",
+    "ModuleList",
+    "Parameter",
+    "ReLU",
+    "ScaledTanh",
+    "Sequential",
+    "SiLU",
+    "Sigmoid",
+    "Softmax",
+    "Softplus",
+    "Subsample2d",
+    "Summary",
+    "TableConv2d",
+    "Tanh",
+    "summary",
 ]

@@ -15,3 +15,4 @@ from .primitives import ACTIVATIONS as ACTIVATIONS
 from .select import *
 from .shapes import *
 from .statistics import *
+from .units import *

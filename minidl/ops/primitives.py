@@ -12,6 +12,8 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from .curves import MORE, OF_X, Activation
+
 Array = np.ndarray                         # or a cupy.ndarray, which has its methods
 Index = Any                                # ints, slices, None, Ellipsis, masks and integer arrays, as NumPy indexes
 Flag = Literal[False, True]                # a bool: of keepdims, whose two values NumPy types apart
@@ -19,16 +21,7 @@ Augment = tuple[int, bool, int]            # of gather: crop, flip and cutout, a
 Rate = float | Array | tuple[Array, Array]             # of sgd: a number, an array of one, or (rates, position)
 
 
-# ---------------------------------------------------------------- activations
-class Activation(NamedTuple):
-    """An activation y of x, elementwise, whose gradient is simplest in y, as NumPy and as CUDA C++ compute it."""
-
-    value: Callable[[Array, Array], Any]               # (y, x): fills y
-    grad: Callable[[Array, Array, Array], Any]         # (gx, gy, y): fills gx with gy * dy/dx
-    cuda_value: str                                    # of REAL x
-    cuda_grad: str                                     # of REAL gy, y
-
-
+# ---------------------------------------------------------------- activations whose gradient is a function of y
 def _sigmoid(y: Array, x: Array) -> None:
     np.negative(x, out=y)
     if np.max(y, initial=0) < np.log(np.finfo(x.dtype).max):
@@ -63,15 +56,17 @@ ACTIVATIONS = {
     "sigmoid": Activation(_sigmoid, _sigmoid_grad, "reciprocal(exp(-x) + (REAL)1)", "((REAL)1 - y) * y * gy"),
     "relu": Activation(lambda y, x: np.maximum(x, 0, out=y), _relu_grad, "x <= (REAL)0 ? (REAL)0 : x",
                        "y <= (REAL)0 ? (REAL)0 : gy"),
+    **MORE,
 }
 
 
+ALL = ACTIVATIONS | OF_X                   # which have kernels of their own
 Primitives = dict[str, Callable[..., Array]]
 
 
 def of_activations(value: Callable[[str, Array], Array],
                    grad_x: Callable[[str, Array, Array], Array]) -> tuple[Primitives, Primitives]:
-    """A backend's primitives <act>(x), and <act>_grad_x(gy, y), of all activations; given functions take act first."""
+    """A backend's primitives <act>(x), and <act>_grad_x(gy, y) or (gy, x), of all; given functions take act first."""
     def forward(act: str) -> Callable[[Array], Array]:
         def primitive(x: Array) -> Array:
             return value(act, x)
@@ -83,7 +78,7 @@ def of_activations(value: Callable[[str, Array], Array],
             return grad_x(act, gy, y)
         primitive.__name__ = f"{act}_grad_x"
         return primitive
-    return {act: forward(act) for act in ACTIVATIONS}, {act: backward(act) for act in ACTIVATIONS}
+    return {act: forward(act) for act in ALL}, {act: backward(act) for act in ALL}
 
 
 # ---------------------------------------------------------------- primitives
@@ -115,8 +110,8 @@ PRIMITIVES: dict[str, Primitive] = {
     **dict.fromkeys(("exp", "log", "sqrt", "gt", "ge", "lt", "le", "eq", "ne", "copy"), PLAIN),
     **dict.fromkeys(("abs", "sign", "maximum", "minimum", "where", "cast"), PLAIN),
     "ones_like": Primitive(shares=True),
-    **dict.fromkeys(ACTIVATIONS, Primitive("i", "i", "activation")),
-    **dict.fromkeys((f"{act}_grad_x" for act in ACTIVATIONS), Primitive("ii", "i", "activation_grad_x")),
+    **dict.fromkeys(ALL, Primitive("i", "i", "activation")),
+    **dict.fromkeys((f"{act}_grad_x" for act in ALL), Primitive("ii", "i", "activation_grad_x")),
     "dropout": PLAIN, "dropout_grad_x": PLAIN,
     # along axes
     **dict.fromkeys(("sum", "sum_to", "mean", "max", "max_grad_x", "argmax", "min", "argmin", "argsort"), PLAIN),

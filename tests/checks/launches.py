@@ -23,6 +23,7 @@ from checks.fused import STEPS, normal
 from minidl import Tensor, device, ops, optim, zoo
 from minidl.ops import ACTIVATIONS
 from minidl.ops.geometry import conv_geometry
+from minidl.ops.primitives import ALL
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
 
@@ -239,11 +240,11 @@ LAUNCHES: dict[str, list[Launch]] = {
         *on_device("", step, *[(name, dtype) for name in STEPS for dtype in (FLOAT, DOUBLE)])],
     "activations": [
         *each("activation/activation.cu", primitives.activations_of_special_values,
-              *[(act, FLOAT) for act in ACTIVATIONS]),
+              *[(act, FLOAT) for act in ALL]),
         *on_device("activation/activation.cu", primitives.activations_of_special_values,
-                   *[(act, DOUBLE) for act in ACTIVATIONS]),
+                   *[(act, DOUBLE) for act in ALL]),
         *on_device("activation/activation.cu", primitives.activation, *[
-            (act, shape, dtype) for act in ACTIVATIONS for shape in ((), (0,), (7,), (3, 1001))
+            (act, shape, dtype) for act in ALL for shape in ((), (0,), (7,), (3, 1001))
             for dtype in (FLOAT, DOUBLE)]),
         *each("activation/softmax.cu", primitives.softmax, *with_dtype(SOFTMAXES, DOUBLE)),
         *on_device("activation/softmax.cu", primitives.softmax,

@@ -67,10 +67,10 @@ def test_facts_of_a_primitive_fit_each_other() -> None:
 # ---------------------------------------------------------------- rooms
 TOOLS = ("numpy", "minidl/mode", "minidl/tensor", "minidl/device", "minidl/rng", "minidl/ops")
 NAMES = ("basic", "shapes", "operators", "conv", "pool", "linear", "activation", "norm", "loss", "arrange", "select",
-         "statistics", "methods")
+         "statistics", "methods", "units")
 FAMILIES = tuple(f"minidl/ops/{name}" for name in NAMES)
 # what all backends stand on
-FACTS = ("numpy", *(f"minidl/ops/{name}" for name in ("primitives", "shared", "choice", "geometry", "layouts",
+FACTS = ("numpy", *(f"minidl/ops/{name}" for name in ("primitives", "curves", "shared", "choice", "geometry", "layouts",
                                                          "own_conv", "region", "fft")))
 
 CONV = "minidl/ops/cuda/conv"
@@ -92,7 +92,8 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
     ("minidl/ops/own_conv", ("numpy", "minidl/ops/geometry")),
     ("minidl/ops/region", ()),
     ("minidl/ops/sources", ("numpy",)),
-    ("minidl/ops/primitives", ("numpy",)),
+    ("minidl/ops/curves", ("numpy",)),
+    ("minidl/ops/primitives", ("numpy", "minidl/ops/curves")),
     ("minidl/ops/shared", ("numpy", "minidl/ops/primitives")),
     ("minidl/ops/choice", ("numpy", "minidl/ops/primitives")),
     ("minidl/ops/fft", ("minidl/ops/primitives", "minidl/ops/geometry")),
@@ -107,7 +108,7 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
                              "minidl/ops/cuda")),
     ("minidl/ops/_op", ("numpy", "minidl/mode", "minidl/tensor", "minidl/ops/_backend")),
     *((family, ("numpy", "minidl/mode", "minidl/tensor", "minidl/rng", "minidl/ops/_op", "minidl/ops/_backend",
-                "minidl/ops/geometry", "minidl/ops/grouped", "minidl/ops/primitives", *FAMILIES))
+                "minidl/ops/geometry", "minidl/ops/grouped", "minidl/ops/primitives", "minidl/ops/curves", *FAMILIES))
       for family in FAMILIES),
     ("minidl/ops/__init__", ("minidl/ops/_op", "minidl/ops/_backend", "minidl/ops/primitives", *FAMILIES)),
     ("minidl/compiler", ("numpy", "cupy", "minidl/mode", "minidl/device", "minidl/tensor", "minidl/ops/primitives",

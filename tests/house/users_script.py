@@ -76,8 +76,9 @@ def layers(a: Tensor, b: Tensor | None = None) -> Tensor:
     y = ops.conv2d(a, w, b, stride=(1, 1), padding=((1, 0), (0, 1)), algorithm=ops.CONV_ALGORITHMS[0])
     y = ops.avg_pool2d(ops.max_pool2d(y, size=2), size=(2, 1), stride=1, padding=0)
     y = ops.linear(ops.flatten(y, 1), Tensor(np.ones((2, 12))), b)
-    for activation in (ops.tanh, ops.sigmoid, ops.relu):
+    for activation in (ops.tanh, ops.sigmoid, ops.relu, ops.silu, ops.softplus, ops.hardsigmoid):
         y = ops.dropout(activation(y), 0.1)
+    y = ops.gelu(ops.leaky_relu(ops.elu(y, alpha=0.5), negative_slope=0.1), approximate="tanh")
     loss: Tensor = ops.cross_entropy(ops.log_softmax(ops.softmax(y, axis=1)), labels, label_smoothing=0.1)
     return loss + ops.mse_loss(y, y, reduction="mean")
 

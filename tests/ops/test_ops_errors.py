@@ -219,6 +219,8 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
                r"add: inputs have dtypes float32 and float64; convert them to one with .to\(dtype=...\)"),
     "devices": (lambda: zeros(1) + elsewhere(zeros(1)), ValueError,
                 r"add: inputs are on devices cpu and elsewhere; move them to one with .to\(\)"),
+    "a gelu that there is not": (lambda: ops.gelu(zeros(1), "sigmoid"), ValueError,
+                                 "gelu: approximate is 'sigmoid' but must be 'none' or 'tanh'"),
     "too many inputs": (lambda: ops.relu(zeros(1), zeros(1)), TypeError,
                         "relu: got 2 positional arguments and none by name, but takes x; give each once"),
     "an option twice": (lambda: ops.sum(zeros(2, 3), 1, axis=0), TypeError,

@@ -73,6 +73,11 @@ def some_axes(rng: Rng, ndim: int) -> tuple[int, ...]:
     return tuple(int(a) - ndim if rng.random() < 0.3 else int(a) for a in axes)
 
 
+def hardsigmoid(x: Any) -> Any:
+    """PyTorch's own has a gradient of 1/6 rounded to float32, of float64 values too."""
+    return F.relu6(x + 3) / 6
+
+
 # ---------------------------------------------------------------- problems, one function an op or a family
 def elementwise(ours: Callable[..., Tensor], theirs: Callable[..., Any],
                 draw: Callable[[Rng, Shape], np.ndarray] = normal) -> Callable[[Rng], Trial]:
@@ -380,7 +385,13 @@ TRIALS: dict[str, tuple[int, Callable[[Rng], Trial]]] = {
     "exp": (60, elementwise(ops.exp, torch.exp)),
     "log": (60, elementwise(ops.log, torch.log, positive)),
     "sqrt": (60, elementwise(ops.sqrt, torch.sqrt, positive)),
-    **{act: (60, elementwise(getattr(ops, act), getattr(F, act), large)) for act in ops.ACTIVATIONS},
+    **{act: (60, elementwise(getattr(ops, act), hardsigmoid if act == "hardsigmoid" else getattr(F, act), large))
+       for act in (*ops.ACTIVATIONS, "silu")},
+    "leaky_relu of a slope": (60, elementwise(lambda x: ops.leaky_relu(x, 0.2), lambda x: F.leaky_relu(x, 0.2), large)),
+    "elu of an alpha": (60, elementwise(lambda x: ops.elu(x, 1.7), lambda x: F.elu(x, 1.7), large)),
+    **{f"gelu {how}": (60, elementwise(lambda x, how=how: ops.gelu(x, approximate=how),
+                                       lambda x, how=how: F.gelu(x, approximate=how), large))
+       for how in ("none", "tanh")},
     "sum": (60, reduction(ops.sum, torch.sum)),
     "mean": (60, reduction(ops.mean, torch.mean)),
     "max": (60, reduction(ops.max, torch.amax)),
