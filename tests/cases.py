@@ -401,6 +401,53 @@ def cross_entropy(x, *, labels, reduction="mean", label_smoothing=0.0):
     return reduced(np.sum(-target * np.log(softmax(x, axis=1)), axis=1), reduction)
 
 
+def weighed_labels() -> Iterable[Problem]:
+    """Log probabilities and a weight for each class; every third label may be ignored, but not all of them."""
+    rng = np.random.default_rng(13)
+    ways = itertools.cycle([(r, i) for i in (None, 0, -100) for r in ("mean", "sum", "none")])
+    for n, classes in itertools.product((0, 1, 2, 3, 5, 8, 9), (1, 2, 3, 4, 5, 7, 10, 11)):
+        reduction, ignored = next(ways)
+        labels = rng.integers(0, classes, n)
+        if ignored is not None:
+            labels[1::3] = ignored
+        if (labels != (0 if ignored == 0 else -100)).any() or reduction != "mean":
+            yield (((n, classes),), {"labels": labels, "weight": rng.uniform(0.5, 2, classes), "reduction": reduction,
+                                     "ignore_index": ignored})
+
+
+def nll_loss(log_p, *, labels, weight, reduction, ignore_index):
+    """Image by image; the mean is over the weights."""
+    losses = np.array([0.0 if label == ignore_index else -weight[label] * row[label]
+                       for row, label in zip(log_p, labels, strict=True)])
+    total = sum(weight[label] for label in labels if label != ignore_index)
+    return np.sum(losses) / total if reduction == "mean" else reduced(losses, reduction)
+
+
+def weighed(x: Tensor, *, labels: np.ndarray, weight: np.ndarray, **options: Any) -> Tensor:
+    return ops.nll_loss(x, labels, Tensor(weight.astype(x.dtype), device=x.device), **options)
+
+
+def huber_loss(x, y, reduction, delta=0.7):
+    d = np.abs(x - y)
+    return reduced(np.where(d <= delta, d * d / 2, delta * (d - delta / 2)), reduction)
+
+
+def yes_or_no(x: Tensor, y: Tensor, *, reduction: str, positive: float | None) -> Tensor:
+    factor = None if positive is None else Tensor(np.full(x.shape[-1:], positive, x.dtype), device=x.device)
+    return ops.binary_cross_entropy_with_logits(x, y, reduction=reduction, pos_weight=factor)
+
+
+def binary_cross_entropy(x, y, reduction, positive):
+    p = 1 / (1 + np.exp(-x))
+    return reduced(-(1 if positive is None else positive) * y * np.log(p) - (1 - y) * np.log(1 - p), reduction)
+
+
+def pairs_with(name: str, *values: Any) -> list[Problem]:
+    """The pairs of one shape, with an option that takes turns."""
+    choices = itertools.cycle(values)
+    return [(both, {**options, name: next(choices)}) for both, options in pairs_of_one_shape()]
+
+
 def reduced(losses, reduction):
     return losses if reduction == "none" else getattr(np, reduction)(losses)
 
@@ -540,6 +587,10 @@ TABLE: dict[str, tuple[Callable[..., Tensor], Callable[..., Any], Iterable[Probl
     "max_pool2d": (ops.max_pool2d, max_pool2d, poolings(), apart),
     "local_response_norm": (ops.local_response_norm, local_response_norm, neighbourhoods(), normal),
     "cross_entropy": (integer_labels, cross_entropy, with_labels(), normal),
+    "nll_loss": (weighed, nll_loss, weighed_labels(), normal),
+    "l1_loss": (ops.l1_loss, lambda x, y, reduction: reduced(np.abs(x - y), reduction), pairs_of_one_shape(), normal),
+    "huber_loss": (ops.huber_loss, huber_loss, pairs_with("delta", 0.7, 1.0), normal),
+    "binary_cross_entropy_with_logits": (yes_or_no, binary_cross_entropy, pairs_with("positive", None, 1.5), normal),
     "mse_loss": (ops.mse_loss, lambda x, y, reduction: reduced((x - y) ** 2, reduction), pairs_of_one_shape(),
                  normal),
 }

@@ -503,7 +503,8 @@ class Writer:
         terms = []
         logits = self.pick(lambda s: s == ("n", 3))
         if logits and self.chance(0.6):
-            extra = rng.choice(["", "", ", reduction='sum'", ", label_smoothing=0.1"])
+            extra = rng.choice(["", "", ", reduction='sum'", ", label_smoothing=0.1", ", ignore_index=1",
+                                f", {self.constant(3)} * 0.1 + 1.0"])
             terms.append(f"ops.cross_entropy({logits[0]}, labels{extra})")
         for v, _ in rng.sample(self.values, min(len(self.values), rng.choice([1, 1, 2, 3]))):
             terms.append(rng.choice([f"({v} * {v}).mean()", f"ops.tanh({v}).sum()", f"{v}.mean()",
@@ -512,7 +513,7 @@ class Writer:
             terms.append("(net(x) * net(x)).mean()")
         same = self.pick(lambda s: s == ("n", 3))
         if same and self.chance(0.3):
-            terms.append(f"ops.mse_loss({same[0]}, target)")
+            terms.append(f"ops.{rng.choice(['mse_loss', 'mse_loss', 'l1_loss', 'huber_loss'])}({same[0]}, target)")
         self.body.append(Line(f"{name} = {' + '.join(terms)}"))
         return name
 

@@ -14,6 +14,7 @@ from .layers import (
     Tanh,
 )
 from .lecun1998 import RBF, ScaledTanh, Subsample2d, TableConv2d
+from .losses import BCEWithLogitsLoss, CrossEntropyLoss, HuberLoss, L1Loss, MSELoss, NLLLoss
 from .module import Module
 from .parameter import Parameter
 from .regularization import Dropout, LocalResponseNorm
@@ -25,18 +26,24 @@ __all__ = [
     "GELU",
     "RBF",
     "AvgPool2d",
+    "BCEWithLogitsLoss",
     "Conv2d",
+    "CrossEntropyLoss",
     "Dropout",
     "Flatten",
     "Hardsigmoid",
+    "HuberLoss",
     "Identity",
+    "L1Loss",
     "LeakyReLU",
     "Linear",
     "LocalResponseNorm",
+    "MSELoss",
     "MaxPool2d",
     "Module",
     "ModuleDict",
     "ModuleList",
+    "NLLLoss",
     "Parameter",
     "ReLU",
     "ScaledTanh",

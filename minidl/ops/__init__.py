@@ -7,6 +7,7 @@ from .activation import *
 from .arrange import *
 from .basic import *
 from .conv import *
+from .criteria import *
 from .linear import *
 from .loss import *
 from .norm import *

@@ -164,7 +164,7 @@ def _gelu_tanh_grad(gx: Array, gy: Array, x: Array) -> None:
 
 _CDF = f"(REAL)0.5 * erfc(x * (REAL){-math.sqrt(0.5)!r})"
 _TANH = f"tanh((REAL){RATE!r} * (x + (REAL){CUBIC} * x * x * x))"
-_SIGMOID = "reciprocal(exp(-x) + (REAL)1)"
+_SIGMOID = "(x < (REAL)0 ? exp(x) * reciprocal(exp(x) + (REAL)1) : reciprocal(exp(-x) + (REAL)1))"
 OF_X = {
     "silu": Activation(_silu, _silu_grad, f"x * {_SIGMOID}",
                        f"gy * {_SIGMOID} * ((REAL)1 + x * ((REAL)1 - {_SIGMOID}))"),
@@ -173,5 +173,5 @@ OF_X = {
     "gelu_tanh": Activation(
         _gelu_tanh, _gelu_tanh_grad, f"(REAL)0.5 * x * ((REAL)1 + {_TANH})",
         f"gy * ((REAL)0.5 * ((REAL)1 + {_TANH}) + (REAL)0.5 * x * ((REAL)1 - {_TANH} * {_TANH}) * "
-        f"((REAL){RATE!r} * ((REAL)1 + (REAL){3 * CUBIC!r} * x * x)))"),
+        f"((REAL){RATE!r} * ((REAL)1 + (REAL){3 * CUBIC!r} * fmin(x * x, (REAL)10000))))"),
 }

@@ -80,6 +80,8 @@ def layers(a: Tensor, b: Tensor | None = None) -> Tensor:
         y = ops.dropout(activation(y), 0.1)
     y = ops.gelu(ops.leaky_relu(ops.elu(y, alpha=0.5), negative_slope=0.1), approximate="tanh")
     loss: Tensor = ops.cross_entropy(ops.log_softmax(ops.softmax(y, axis=1)), labels, label_smoothing=0.1)
+    loss += nn.CrossEntropyLoss(weight=y, ignore_index=-1)(y, labels) + ops.nll_loss(y, labels, y, ignore_index=2)
+    loss += ops.l1_loss(y, y) + ops.huber_loss(y, y, delta=2.0) + ops.binary_cross_entropy_with_logits(y, y)
     return loss + ops.mse_loss(y, y, reduction="mean")
 
 

@@ -33,7 +33,8 @@ def special(shape: tuple[int, ...], trial: int) -> Array:
 LABELS = np.array([1, 0, 3])
 # name -> (shapes, in minidl, in PyTorch); each input in turn, and then the gradient, has the special values
 OPS: dict[str, tuple[tuple[tuple[int, ...], ...], Callable[..., Any], Callable[..., Any]]] = {
-    **{act: (((3, 4),), getattr(ops, act), lambda F, x, act=act: getattr(F, act)(x)) for act in (*ops.ACTIVATIONS, "silu")},
+    **{act: (((3, 4),), getattr(ops, act), lambda F, x, act=act: getattr(F, act)(x))
+       for act in (*ops.ACTIVATIONS, "silu")},
     "gelu tanh": (((3, 4),), lambda x: ops.gelu(x, "tanh"), lambda F, x: F.gelu(x, approximate="tanh")),
     "linear": (((3, 4), (2, 4), (2,)), ops.linear, lambda F, x, w, b: F.linear(x, w, b)),
     "conv2d": (((2, 2, 5, 5), (3, 2, 3, 3), (3,)), ops.conv2d, lambda F, x, w, b: F.conv2d(x, w, b)),

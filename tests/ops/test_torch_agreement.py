@@ -222,6 +222,53 @@ def mse_loss(rng: Rng) -> Trial:
                  lambda x, y: F.mse_loss(x, y, reduction=reduction), {"reduction": reduction})
 
 
+def weighed(rng: Rng) -> tuple[np.ndarray, dict[str, Any], dict[str, Any]]:
+    """Logits, and for both the labels, at times with weights, and one of them ignored."""
+    n, classes = size(rng, 9), size(rng, 12)
+    labels, ignored = rng.integers(0, classes, n), pick(rng, [None, -100, 0, 1])
+    weight = rng.uniform(0.1, 3, classes) if rng.random() < 0.7 or ignored is None else None
+    if ignored is not None:
+        labels[rng.random(n) < 0.3] = ignored
+        labels[0] = min(2, classes - 1)                          # the mean of none is NaN
+    reduction = pick(rng, ("mean", "sum", "none"))
+    if (labels == ignored).all():
+        reduction = "sum"
+    ours = {"labels": labels, "weight": None if weight is None else Tensor(weight), "ignore_index": ignored}
+    theirs = {"target": torch.tensor(labels), "weight": None if weight is None else torch.tensor(weight),
+              "ignore_index": -100 if ignored is None else ignored}
+    return pick(rng, (1, 10, 100)) * normal(rng, (n, classes)), ours | {"reduction": reduction}, theirs | {
+        "reduction": reduction}
+
+
+def weighed_cross_entropy(rng: Rng) -> Trial:
+    x, ours, theirs = weighed(rng)
+    smoothing = pick(rng, (0.0, 0.0, 0.1, 1.0))
+    return Trial((x,), lambda x: ops.cross_entropy(x, label_smoothing=smoothing, **ours),
+                 lambda x: F.cross_entropy(x, label_smoothing=smoothing, **theirs), {**ours, "smoothing": smoothing})
+
+
+def nll_loss(rng: Rng) -> Trial:
+    x, ours, theirs = weighed(rng)
+    return Trial((x,), lambda x: ops.nll_loss(x, **ours), lambda x: F.nll_loss(x, **theirs), ours)
+
+
+def of_two(name: str, **options: Any) -> Callable[[Rng], Trial]:
+    """A loss of x and a target, with a gradient by either."""
+    def trial(rng: Rng) -> Trial:
+        sizes, how = shape(rng), {"reduction": pick(rng, ("mean", "sum", "none")), **options}
+        return Trial((pick(rng, (1, 1, 100)) * normal(rng, sizes), normal(rng, sizes)),
+                     lambda x, y: getattr(ops, name)(x, y, **how), lambda x, y: getattr(F, name)(x, y, **how), how)
+    return trial
+
+
+def yes_or_no(rng: Rng) -> Trial:
+    sizes, how = shape(rng, 1), {"reduction": pick(rng, ("mean", "sum", "none"))}
+    factor, target = rng.uniform(0.5, 3, sizes[-1]), rng.uniform(0, 1, sizes)
+    return Trial((pick(rng, (1, 1, 100)) * normal(rng, sizes), target),
+                 lambda x, y: ops.binary_cross_entropy_with_logits(x, y, pos_weight=Tensor(factor), **how),
+                 lambda x, y: F.binary_cross_entropy_with_logits(x, y, pos_weight=torch.tensor(factor), **how), how)
+
+
 def few(rng: Rng, sizes: Shape) -> np.ndarray:
     """Values of which some are equal."""
     return np.array(rng.integers(0, 3, sizes), float)
@@ -424,6 +471,13 @@ TRIALS: dict[str, tuple[int, Callable[[Rng], Trial]]] = {
     "log_softmax": (60, along_axis(ops.log_softmax, torch.log_softmax)),
     "cross_entropy": (60, cross_entropy),
     "mse_loss": (60, mse_loss),
+    "cross_entropy with weights": (120, weighed_cross_entropy),
+    "nll_loss": (60, nll_loss),
+    "l1_loss": (60, of_two("l1_loss")),
+    "huber_loss": (60, of_two("huber_loss")),
+    "huber_loss of a delta": (60, of_two("huber_loss", delta=0.3)),
+    "binary_cross_entropy_with_logits": (60, of_two("binary_cross_entropy_with_logits")),
+    "binary_cross_entropy_with_logits weighed": (60, yes_or_no),
     **{f"conv2d {algorithm}": (200, conv2d(algorithm)) for algorithm in ALGORITHMS},
     "conv2d groups": (200, groups),
     "local_response_norm": (100, responses),

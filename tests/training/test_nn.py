@@ -699,3 +699,53 @@ def test_moving_makes_recorded_graphs_stale() -> None:
     with pytest.raises(ValueError, match="was changed in place after the operation was recorded"):
         loss.backward()
     assert [p.grad for p in net.parameters()] == [None, None]
+
+
+# ---------------------------------------------------------------- losses
+LOGITS, LABELS = images(4, 3), np.array([0, 2, 1, 0])
+TARGET = images(4, 3) * 0.5
+LOSSES = {
+    "CrossEntropyLoss": (nn.CrossEntropyLoss(), LABELS, lambda x, y: ops.cross_entropy(x, y)),
+    "CrossEntropyLoss with options": (
+        nn.CrossEntropyLoss(Tensor([1.0, 2.0, 3.0]), ignore_index=1, reduction="sum", label_smoothing=0.1), LABELS,
+        lambda x, y: ops.cross_entropy(x, y, Tensor([1.0, 2.0, 3.0]), ignore_index=1, reduction="sum",
+                                       label_smoothing=0.1)),
+    "NLLLoss": (nn.NLLLoss(ignore_index=2, reduction="none"), LABELS,
+                lambda x, y: ops.nll_loss(x, y, ignore_index=2, reduction="none")),
+    "MSELoss": (nn.MSELoss(reduction="sum"), TARGET, lambda x, y: ops.mse_loss(x, y, reduction="sum")),
+    "L1Loss": (nn.L1Loss(), TARGET, lambda x, y: ops.l1_loss(x, y)),
+    "HuberLoss": (nn.HuberLoss(delta=0.1), TARGET, lambda x, y: ops.huber_loss(x, y, delta=0.1)),
+    "BCEWithLogitsLoss": (nn.BCEWithLogitsLoss(pos_weight=Tensor([2.0, 1.0, 3.0])), TARGET,
+                          lambda x, y: ops.binary_cross_entropy_with_logits(x, y, pos_weight=Tensor([2.0, 1.0, 3.0]))),
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_loss_is_its_op(name: str) -> None:
+    layer, y, expected = LOSSES[name]
+    np.testing.assert_array_equal(layer(LOGITS, y).numpy(), expected(LOGITS, y).numpy())
+    assert f"reduction={layer.reduction!r}" in repr(layer)
+
+
+def test_weights_of_a_loss_are_buffers() -> None:
+    assert list(nn.CrossEntropyLoss(Tensor([1.0, 2.0])).state_dict()) == ["weight"]
+    assert list(nn.BCEWithLogitsLoss(pos_weight=Tensor([1.0])).state_dict()) == ["pos_weight"]
+
+
+@pytest.mark.parametrize(("make", "words"), [
+    (lambda: nn.MSELoss(reduction="avg"), "MSELoss: reduction 'avg' is not one of mean, sum, none"),
+    (lambda: nn.HuberLoss(delta=0), "HuberLoss: delta is 0 but must be above 0"),
+    (lambda: nn.GELU("sigmoid"), "GELU: approximate is 'sigmoid' but must be 'none' or 'tanh'")])
+def test_losses_and_units_refuse(make: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=f"^{words}"):
+        make()
+
+
+def test_the_mean_over_no_image_is_nan_and_an_ignored_label_has_no_gradient() -> None:
+    x = Tensor([[3.0, 1.0], [2.0, -np.inf]], requires_grad=True)           # which counts for nothing in its image
+    assert np.isnan(ops.cross_entropy(x, [1, 1], ignore_index=1).item())
+    loss = ops.cross_entropy(x, [1, 0], ignore_index=1)
+    loss.backward()
+    assert loss.item() == 0
+    assert x.grad is not None
+    assert x.grad.tolist() == [[0, 0], [0, 0]]
