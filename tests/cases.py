@@ -271,6 +271,8 @@ def layers() -> Iterable[Problem]:
         yield ((n, i), (o, i), *[(o,)] * bias), {}
     yield ((3, 0), (2, 0), (2,)), {}
     yield ((3, 2), (0, 2), (0,)), {}
+    for lead, bias in itertools.product([(), (2, 3), (1, 2, 1), (0, 3)], (False, True)):
+        yield ((*lead, 4), (3, 4), *[(3,)] * bias), {}
     yield ((40, 50), (30, 50), (30,)), {}
 
 
@@ -387,7 +389,8 @@ def max_pool2d(x, *, size, stride=None, padding=0):
 
 
 def linear(x, w, b=0.0):
-    return np.array([[np.sum(row * out) for out in w] for row in x]).reshape(len(x), len(w)) + b
+    rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+    return np.array([[np.sum(row * out) for out in w] for row in rows]).reshape(*x.shape[:-1], len(w)) + b
 
 
 def softmax(x, *, axis):
@@ -399,6 +402,40 @@ def cross_entropy(x, *, labels, reduction="mean", label_smoothing=0.0):
     classes = x.shape[1]
     target = (1 - label_smoothing) * np.eye(classes)[labels] + label_smoothing / classes
     return reduced(np.sum(-target * np.log(softmax(x, axis=1)), axis=1), reduction)
+
+
+def tables() -> Iterable[Problem]:
+    """Rows that are named several times, once, and never."""
+    rng = np.random.default_rng(14)
+    for rows, d, ids in itertools.product((1, 2, 3, 5, 9), (0, 1, 2, 3, 4, 6, 9, 33, 130), ((), (0,), (4,), (11, 5))):
+        yield ((rows, d),), {"ids": rng.integers(0, rows, ids)}
+
+
+def rows_of(w: Tensor, *, ids: np.ndarray) -> Tensor:
+    return ops.embedding(Tensor(ids, device=w.device), w)
+
+
+LETTERS = {"i": 2, "j": 3, "k": 4, "b": 2, "m": 1, "z": 0}, {"i": 5, "j": 1, "k": 2, "b": 3, "m": 4, "z": 2}
+EQUATIONS = [
+    "i->i", "ij->ji", "ij->i", "ij->", "ij", "ji", "bij->jb", "i,i->", "i,j->ij", "i,j", "ij,jk->ik", "ij,jk",
+    "ij,kj->ik",
+    "ji,jk->ki", "ij,ij->", "ij,ij->ij", "ij,ij->j", "ij,j->i", "ij,k->ijk", "ij,k->j", "bij,bjk->bik", "bij,jk->bik",
+    "bij,bkj->bki", "bi,bj->bij", "bij,bij->b", "bij,kj->bik", "bijk,bij->bk", "ijk,kjb->bi", "im,mj->ij",
+    "mij,mjk->ik",
+    "iz,zj->ij", "ij,jz->iz", "zij,zjk->zik", "ij,,j->i", ",->", "ij,jk,kb->ib", "ij,jk,kb", "i,j,k->kji",
+    "bi,ij,bj->b",
+    "ij,jk,ik->", "bij,bj,b->i", "i,i,i->i"]
+
+
+def equations() -> Iterable[Problem]:
+    for equation in EQUATIONS:
+        terms = equation.split("->")[0].split(",")
+        for sizes in LETTERS:
+            yield tuple(tuple(sizes[letter] for letter in term) for term in terms), {"equation": equation}
+
+
+def vectors() -> Iterable[Problem]:
+    return (((n,), (m,)) for n, m in itertools.product((0, 1, 2, 3, 5, 8, 13), repeat=2))
 
 
 def weighed_labels() -> Iterable[Problem]:
@@ -580,6 +617,11 @@ TABLE: dict[str, tuple[Callable[..., Tensor], Callable[..., Any], Iterable[Probl
     "unsqueeze": (ops.unsqueeze, np.expand_dims, [
         ((shape,), {"axis": axis}) for shape in SHAPES for axis in {0, -1, len(shape)}], normal),
     "stack": (lambda *xs, axis: ops.stack(xs, axis), lambda *xs, axis: np.stack(xs, axis), stacks(), normal),
+    "prod": (ops.prod, np.prod, reductions(empty=True), normal),
+    "outer": (ops.outer, np.outer, [(both, {}) for both in vectors()], normal),
+    "einsum": (lambda *xs, equation: ops.einsum(equation, *xs), lambda *xs, equation: np.einsum(equation, *xs),
+               equations(), normal),
+    "embedding": (rows_of, lambda w, ids: w[ids], tables(), normal),
     "dropout": (ops.dropout, dropout, keys(), normal),
     "linear": (ops.linear, linear, layers(), normal),
     "conv2d": (ops.conv2d, conv2d, convolutions(), normal),

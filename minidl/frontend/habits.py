@@ -19,14 +19,13 @@ from .create import tensor
 
 _ON_NO_TAPE = (
     "sin cos tan asin acos atan sinh cosh erf floor ceil round trunc frac fmod remainder sign isnan isinf isfinite "
-    "median mode quantile unique bincount histc nonzero cumprod kthvalue roll diagonal tril triu einsum det inverse"
+    "median mode quantile unique bincount histc nonzero cumprod kthvalue roll diagonal tril triu det inverse"
 )
 _NUMPY = "compute with t.numpy(), or write an op of your own: docs/own-op.md"
 
 ADVICE: dict[str, dict[str, str]] = {
     "Tensor": {
         **dict.fromkeys(_ON_NO_TAPE.split(), _NUMPY),
-        "prod": "t.log().sum().exp() for positive values, or compute with t.numpy()",
         "log1p": "(t + 1).log()",
         "expm1": "t.exp() - 1",
         "log2": "t.log() / math.log(2)",
@@ -122,7 +121,6 @@ ADVICE: dict[str, dict[str, str]] = {
         "set_float32_matmul_precision": "minidl.set_precision('tf32')",
         "allclose": "numpy.allclose(x, y)",
         "meshgrid": "numpy.meshgrid, then minidl.Tensor",
-        "einsum": "x @ y after .permute() and .reshape()",
         "bernoulli": "minidl.rand(shape) < p",
         "multinomial": "numpy.random.choice",
         "Size": "a tuple",
@@ -136,7 +134,6 @@ ADVICE: dict[str, dict[str, str]] = {
         "smooth_l1_loss": "ops.huber_loss(x, y, delta=beta) / beta",
         "binary_cross_entropy": "-(y * p.log() + (1 - y) * (1 - p).log()).mean()",
         "one_hot": "Tensor(numpy.eye(classes, dtype='float32')[labels])",
-        "embedding": "weight[ids]",
         "batch_norm": "(x - mean) / (var + eps).sqrt() * weight + bias, with x.mean and x.var(correction=0)",
         "layer_norm": "(x - x.mean(-1, True)) / (x.var(-1, True, 0) + eps).sqrt() * weight + bias",
         "interpolate": "x[:, :, ::2, ::2], or rows and columns by x[:, :, i][:, :, :, j]",
@@ -149,7 +146,6 @@ ADVICE: dict[str, dict[str, str]] = {
         "mm": "ops.matmul(x, y)",
         "cosine_similarity": "(x * y).sum(1) / (x.norm(1) * y.norm(1))",
         "logsigmoid": "ops.minimum(x, 0) - ((-x.abs()).exp() + 1).log()",
-        "einsum": "x @ y after .permute() and .reshape()",
         "kl_div": "(p * (p.log() - q.log())).sum()",
         "permute": "ops.transpose(x, axes)",
         "clamp": "ops.clip(x, low, high)",
@@ -171,7 +167,6 @@ ADVICE: dict[str, dict[str, str]] = {
         "BatchNorm2d": "a Module of your own: (x - mean) / (var + eps).sqrt() * weight + bias, running values buffers",
         "LayerNorm": "a Module of your own: (x - x.mean(-1, True)) / (x.var(-1, True, 0) + eps).sqrt() * weight + bias",
         "GroupNorm": "a Module of your own: reshape to groups, then as LayerNorm",
-        "Embedding": "a parameter w, and w[ids]",
         "Conv1d": "nn.Conv2d with kernel_size (1, k) on x.unsqueeze(2)",
         "Conv3d": "there are no three-dimensional images",
         "ConvTranspose2d": "there is no such layer",

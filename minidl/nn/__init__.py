@@ -14,6 +14,7 @@ from .layers import (
     Tanh,
 )
 from .lecun1998 import RBF, ScaledTanh, Subsample2d, TableConv2d
+from .lookup import Embedding
 from .losses import BCEWithLogitsLoss, CrossEntropyLoss, HuberLoss, L1Loss, MSELoss, NLLLoss
 from .module import Module
 from .parameter import Parameter
@@ -30,6 +31,7 @@ __all__ = [
     "Conv2d",
     "CrossEntropyLoss",
     "Dropout",
+    "Embedding",
     "Flatten",
     "Hardsigmoid",
     "HuberLoss",

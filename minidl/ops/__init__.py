@@ -6,9 +6,11 @@ from ._op import OPS as OPS
 from .activation import *
 from .arrange import *
 from .basic import *
+from .contraction import *
 from .conv import *
 from .criteria import *
 from .linear import *
+from .lookup import *
 from .loss import *
 from .norm import *
 from .pool import *

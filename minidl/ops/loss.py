@@ -8,7 +8,7 @@ from ..tensor import Tensor
 from ._backend import backend_of
 from ._op import op
 from .activation import log_softmax
-from .nll import _nll_loss
+from .nll import _nll_loss, counting
 
 __all__ = ["cross_entropy", "mse_loss"]
 
@@ -64,11 +64,8 @@ def _labels(logits: Tensor, labels: Tensor | np.ndarray | list[int], weight: Ten
     if labels.dtype.kind not in "iu":
         raise TypeError(f"{name}: labels have dtype {labels.dtype} but must be integers; convert them "
                         "with .to(dtype='int64')")
-    if weight is not None and weight.shape != logits.shape[1:]:
-        raise ValueError(f"{name}: weight has shape {weight.shape} but logits {logits.shape} have {logits.shape[1]} "
-                         "classes; give one weight for each")
-    looked_at = labels if ignored is None else labels.masked_fill(labels == ignored, 0)
-    backend_of(looked_at).check_labels(looked_at._data, logits.shape[1], name)
+    counted = labels if weight is ignored is None else counting(name, logits, labels, weight, ignored)
+    backend_of(counted).check_labels(counted._data, logits.shape[1], f"{name}: label", "classes")
     return labels if labels is given else labels.to(logits.device)
 
 

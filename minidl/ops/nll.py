@@ -6,6 +6,8 @@ import math
 
 from ..tensor import Tensor
 from ._op import op
+from .basic import eq
+from .select import where
 
 
 @op(index=("labels",), floating=True)
@@ -41,3 +43,11 @@ def _nll_loss(k, log_p: Tensor, labels: Tensor, weight: Tensor | None = None, *,
         each = k.reshape(gy, (n, 1)) if reduction == "none" else k.mul(gy, share) if reduction == "mean" else gy
         return k.neg(k.where(k.eq(target, 0), 0, k.mul(target, each))), None, None
     return loss, backward
+
+
+def counting(name: str, logits: Tensor, labels: Tensor, weight: Tensor | None, ignored: int | None) -> Tensor:
+    """The labels, with 0 for those that are ignored. Raises ValueError for weights that are not one for each class."""
+    if weight is not None and weight.shape != logits.shape[1:]:
+        raise ValueError(f"{name}: weight has shape {weight.shape} but logits {logits.shape} have {logits.shape[1]} "
+                         "classes; give one weight for each")
+    return labels if ignored is None else where(eq(labels, ignored), 0, labels)

@@ -115,7 +115,7 @@ PRIMITIVES: dict[str, Primitive] = {
     "dropout": PLAIN, "dropout_grad_x": PLAIN,
     # along axes
     **dict.fromkeys(("sum", "sum_to", "mean", "max", "max_grad_x", "argmax", "min", "argmin", "argsort"), PLAIN),
-    "cumsum": PLAIN,
+    "cumsum": PLAIN, "prod": PLAIN, "cumprod": PLAIN,
     **dict.fromkeys(("softmax", "softmax_grad_x", "log_softmax", "log_softmax_grad_x"), PLAIN),
     "spread": Primitive(shares=True),
     # shapes and indices
@@ -123,7 +123,7 @@ PRIMITIVES: dict[str, Primitive] = {
     "transpose": Primitive(shares=True),
     "concatenate": PLAIN, "pad": PLAIN,
     "getitem": Primitive(shares=True, indexed=True),
-    "getitem_grad_x": Primitive(indexed=True),
+    "getitem_grad_x": Primitive(indexed=True), "embedding_grad_w": PLAIN,
     "setitem": Primitive(changes=(0,), effect=True, update=True, indexed=True),
     # products
     "matmul": PLAIN, "matmul_grad_x": PLAIN, "matmul_grad_y": PLAIN,

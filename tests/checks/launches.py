@@ -230,6 +230,10 @@ PRODUCTS = [(r, c, k, t) for r, c, k in ((17, 130, 37), (70, 5, 300))
 MORE_PRODUCTS = [(r, c, k, t, dtype, tiled, 2, summed) for r, c, k in ((5, 3, 7), (40, 130, 33), (3, 5, 900))
                  for t in ((False, True), (False, False), (True, False)) for dtype in (FLOAT, DOUBLE)
                  for tiled in (False, True) for summed in (False, True)]
+TABLES: list[tuple[Any, ...]] = [(11, 5, (4, 9)), (3, 300, (70,)), (9, 129, ()), (20, 1, (33,)), (4, 3, (0,))]
+BATCHED: list[tuple[Any, ...]] = [         # each of its own, one of a side for all, some of both
+    ((3, 17, 20), (3, 20, 9)), ((2, 3, 5, 7), (7, 6)), ((5, 7), (4, 7, 6)), ((2, 1, 3, 4), (3, 4, 5)), ((7, 9), (9, 4)),
+    ((1, 3, 4), (5, 4, 2))]
 SIZES = [(33, 65, 1), (7, 130, 19), (2, 700, 3), (0, 5, 4), (5, 0, 3)]     # images, inputs, outputs
 MORE_SIZES = [(3, 5, 2), (33, 70, 130), (2, 3000, 3), (600, 9, 600), (0, 3, 2), (4, 0, 3)]
 INDICES = [(np.array([3, 0, 3, 3]), slice(None, None, 2)), (slice(None), np.array([1, 1])), np.array([3, 0, 3, 3])]
@@ -254,7 +258,9 @@ LAUNCHES: dict[str, list[Launch]] = {
     "indexing": [
         *each("indexing/scatter.cu", primitives.gradient_of_indexing, (INDICES[0], (5, 4), FLOAT)),
         *on_device("indexing/scatter.cu", primitives.gradient_of_indexing, *[
-            (index, (5, 4), dtype) for index in INDICES for dtype in (FLOAT, DOUBLE)])],
+            (index, (5, 4), dtype) for index in INDICES for dtype in (FLOAT, DOUBLE)]),
+        *each("indexing/embedding.cu", primitives.gradient_of_embedding, *with_dtype(TABLES, FLOAT)),
+        *on_device("indexing/embedding.cu", primitives.gradient_of_embedding, *with_dtype(TABLES, DOUBLE))],
     "losses": [
         *each("loss/cross_entropy.cu", primitives.cross_entropy_of_any_size,
               (1, 1), (5, 10), (130, 10), (3, 1500), (1100, 20)),
@@ -276,6 +282,9 @@ LAUNCHES: dict[str, list[Launch]] = {
         *each("linear/gemm.cu", primitives.linear, *[(sizes, dtype) for sizes in SIZES for dtype in (FLOAT, DOUBLE)]),
         *on_device("linear/gemm.cu", primitives.linear, *[
             (sizes, dtype) for sizes in MORE_SIZES for dtype in (FLOAT, DOUBLE)]),
+        *each("linear/gemm.cu", primitives.batched_product, *with_dtype(BATCHED, FLOAT)),
+        *on_device("linear/gemm.cu", primitives.batched_product, *with_dtype(BATCHED, DOUBLE),
+                   ((3, 70, 300), (3, 300, 130), FLOAT), ((40, 30), (5, 30, 20), FLOAT)),
         *each("linear/gemm.cu", primitives.product, *[(*row, FLOAT) for row in PRODUCTS]),
         *on_device("linear/gemm.cu", primitives.product, *MORE_PRODUCTS),
         *[launch for precision in device.PRECISIONS[1:] for launch in on_device(

@@ -67,7 +67,7 @@ def test_facts_of_a_primitive_fit_each_other() -> None:
 # ---------------------------------------------------------------- rooms
 TOOLS = ("numpy", "minidl/mode", "minidl/tensor", "minidl/device", "minidl/rng", "minidl/ops")
 NAMES = ("basic", "shapes", "operators", "conv", "pool", "linear", "activation", "norm", "loss", "arrange", "select",
-         "statistics", "methods", "units", "criteria", "nll")
+         "statistics", "methods", "units", "criteria", "nll", "contraction", "lookup")
 FAMILIES = tuple(f"minidl/ops/{name}" for name in NAMES)
 # what all backends stand on
 FACTS = ("numpy", *(f"minidl/ops/{name}" for name in ("primitives", "curves", "shared", "choice", "geometry", "layouts",

@@ -82,6 +82,8 @@ def layers(a: Tensor, b: Tensor | None = None) -> Tensor:
     loss: Tensor = ops.cross_entropy(ops.log_softmax(ops.softmax(y, axis=1)), labels, label_smoothing=0.1)
     loss += nn.CrossEntropyLoss(weight=y, ignore_index=-1)(y, labels) + ops.nll_loss(y, labels, y, ignore_index=2)
     loss += ops.l1_loss(y, y) + ops.huber_loss(y, y, delta=2.0) + ops.binary_cross_entropy_with_logits(y, y)
+    loss += ops.einsum("ij,j->i", y, ops.prod(y, axis=0)).sum() + ops.outer(y[0], y[0]).sum()
+    loss += nn.Embedding(3, 4, padding_idx=0)(labels).sum() + ops.embedding(labels, y).sum()
     return loss + ops.mse_loss(y, y, reduction="mean")
 
 

@@ -191,9 +191,42 @@ def matmul(rng: Rng) -> Trial:
 
 
 def linear(rng: Rng) -> Trial:
-    n, i, o = (size(rng, 9) for _ in range(3))
+    i, o = (size(rng, 9) for _ in range(2))
+    lead = pick(rng, [(size(rng, 9),), (size(rng, 9),), shape(rng, 0, 3)])
     bias = [normal(rng, (o,))] * size(rng, 1, 0)
-    return Trial((normal(rng, (n, i)), normal(rng, (o, i)), *bias), ops.linear, F.linear)
+    return Trial((normal(rng, (*lead, i)), normal(rng, (o, i)), *bias), ops.linear, F.linear)
+
+
+def embedding(rng: Rng) -> Trial:
+    rows = size(rng, 7)
+    ids, padding = rng.integers(0, rows, shape(rng, 0, 3)), pick(rng, [None, size(rng, rows) - 1])
+    return Trial((normal(rng, (rows, size(rng, 5))),), lambda w: ops.embedding(ids, w, padding_idx=padding),
+                 lambda w: F.embedding(torch.tensor(ids), w, padding), {"ids": ids, "padding": padding})
+
+
+def einsum(rng: Rng) -> Trial:
+    """One to three Tensors of some of four letters, in any order."""
+    sizes = {letter: size(rng, 4) for letter in "abcd"}
+    terms = ["".join(rng.permutation(list("abcd"))[:size(rng, 3, 0)]) for _ in range(size(rng, 3))]
+    known = sorted(set("".join(terms)))
+    result = "".join(rng.permutation(known)[:size(rng, len(known), 0)]) if known else ""
+    equation = ",".join(terms) + "->" + result
+    return Trial(tuple(normal(rng, tuple(sizes[letter] for letter in term)) for term in terms),
+                 lambda *xs: ops.einsum(equation, *xs), lambda *xs: torch.einsum(equation, *xs), {"equation": equation})
+
+
+def outer(rng: Rng) -> Trial:
+    return Trial((normal(rng, (size(rng, 9),)), normal(rng, (size(rng, 9),))), ops.outer, torch.outer)
+
+
+def prod(rng: Rng) -> Trial:
+    """Over one axis, with none, one or two zeros among the values, or over all."""
+    sizes = shape(rng, 1)
+    x, axis, keepdims = normal(rng, sizes), size(rng, len(sizes) - 1, -len(sizes)), bool(rng.integers(2))
+    x.reshape(-1)[rng.integers(0, x.size, size(rng, 3, 0))] = 0
+    if rng.random() < 0.3:
+        return Trial((x,), ops.prod, torch.prod)
+    return Trial((x,), lambda x: ops.prod(x, axis, keepdims), lambda x: torch.prod(x, axis, keepdims), {"axis": axis})
 
 
 def along_axis(ours: Callable[..., Tensor], theirs: Callable[..., Any]) -> Callable[[Rng], Trial]:
@@ -466,7 +499,11 @@ TRIALS: dict[str, tuple[int, Callable[[Rng], Trial]]] = {
     "getitem": (60, getitem),
     "concatenate": (60, concatenate),
     "matmul": (60, matmul),
-    "linear": (60, linear),
+    "linear": (90, linear),
+    "embedding": (60, embedding),
+    "einsum": (200, einsum),
+    "outer": (60, outer),
+    "prod": (60, prod),
     "softmax": (60, along_axis(ops.softmax, torch.softmax)),
     "log_softmax": (60, along_axis(ops.log_softmax, torch.log_softmax)),
     "cross_entropy": (60, cross_entropy),

@@ -734,6 +734,8 @@ def test_weights_of_a_loss_are_buffers() -> None:
 
 @pytest.mark.parametrize(("make", "words"), [
     (lambda: nn.MSELoss(reduction="avg"), "MSELoss: reduction 'avg' is not one of mean, sum, none"),
+    (lambda: nn.Embedding(0, 3), "Embedding: num_embeddings is 0 but must be an int of at least 1"),
+    (lambda: nn.Embedding(2, 3, padding_idx=2), "Embedding: padding_idx is 2 but must be a row, 0 to 1"),
     (lambda: nn.HuberLoss(delta=0), "HuberLoss: delta is 0 but must be above 0"),
     (lambda: nn.GELU("sigmoid"), "GELU: approximate is 'sigmoid' but must be 'none' or 'tanh'")])
 def test_losses_and_units_refuse(make: Any, words: str) -> None:
@@ -741,6 +743,7 @@ def test_losses_and_units_refuse(make: Any, words: str) -> None:
         make()
 
 
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
 def test_the_mean_over_no_image_is_nan_and_an_ignored_label_has_no_gradient() -> None:
     x = Tensor([[3.0, 1.0], [2.0, -np.inf]], requires_grad=True)           # which counts for nothing in its image
     assert np.isnan(ops.cross_entropy(x, [1, 1], ignore_index=1).item())

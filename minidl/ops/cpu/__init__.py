@@ -17,6 +17,7 @@ from .activation import *
 from .conv import *
 from .data import *
 from .linear import *
+from .lookup import *
 from .loss import *
 from .optim import *
 from .pool import *
