@@ -10,7 +10,6 @@ from .layers import (
     ReLU,
     Sequential,
     Sigmoid,
-    Softmax,
     Tanh,
 )
 from .lecun1998 import RBF, ScaledTanh, Subsample2d, TableConv2d
@@ -19,16 +18,20 @@ from .losses import BCEWithLogitsLoss, CrossEntropyLoss, HuberLoss, L1Loss, MSEL
 from .module import Module
 from .parameter import Parameter
 from .regularization import Dropout, LocalResponseNorm
+from .resample import AdaptiveAvgPool2d, Conv1d, ConvTranspose2d, PixelShuffle, Upsample
 from .table import Summary, summary
-from .units import ELU, GELU, Hardsigmoid, Identity, LeakyReLU, SiLU, Softplus
+from .units import ELU, GELU, Hardsigmoid, Identity, LeakyReLU, SiLU, Softmax, Softplus
 
 __all__ = [
     "ELU",
     "GELU",
     "RBF",
+    "AdaptiveAvgPool2d",
     "AvgPool2d",
     "BCEWithLogitsLoss",
+    "Conv1d",
     "Conv2d",
+    "ConvTranspose2d",
     "CrossEntropyLoss",
     "Dropout",
     "Embedding",
@@ -47,6 +50,7 @@ __all__ = [
     "ModuleList",
     "NLLLoss",
     "Parameter",
+    "PixelShuffle",
     "ReLU",
     "ScaledTanh",
     "Sequential",
@@ -58,5 +62,6 @@ __all__ = [
     "Summary",
     "TableConv2d",
     "Tanh",
+    "Upsample",
     "summary",
 ]

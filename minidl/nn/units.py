@@ -1,4 +1,4 @@
-"""Layers of the activations in minidl.ops.units, and the layer that does nothing."""
+"""Layers of the activations in minidl.ops.units, softmax, and the layer that does nothing."""
 
 from __future__ import annotations
 
@@ -72,6 +72,17 @@ class GELU(Module):
 
     def extra_repr(self) -> str:
         return f"approximate={self.approximate!r}"
+
+
+class Softmax(Module):
+    """`ops.softmax` along an axis, which PyTorch calls dim, as a layer."""
+
+    def __init__(self, axis: int = -1, *, dim: int | None = None):
+        super().__init__()
+        self.axis = axis if dim is None else dim
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.softmax(x, axis=self.axis)
 
 
 class Identity(Module):

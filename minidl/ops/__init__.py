@@ -15,6 +15,7 @@ from .loss import *
 from .norm import *
 from .pool import *
 from .primitives import ACTIVATIONS as ACTIVATIONS
+from .resample import *
 from .select import *
 from .shapes import *
 from .statistics import *

@@ -67,7 +67,8 @@ def test_facts_of_a_primitive_fit_each_other() -> None:
 # ---------------------------------------------------------------- rooms
 TOOLS = ("numpy", "minidl/mode", "minidl/tensor", "minidl/device", "minidl/rng", "minidl/ops")
 NAMES = ("basic", "shapes", "operators", "conv", "pool", "linear", "activation", "norm", "loss", "arrange", "select",
-         "statistics", "methods", "units", "criteria", "nll", "contraction", "lookup")
+         "statistics", "methods", "units", "criteria", "nll", "contraction", "lookup",
+         "resample")
 FAMILIES = tuple(f"minidl/ops/{name}" for name in NAMES)
 # what all backends stand on
 FACTS = ("numpy", *(f"minidl/ops/{name}" for name in ("primitives", "curves", "shared", "choice", "geometry", "layouts",
@@ -278,7 +279,7 @@ OP_BODIES |= SHARED_BODIES                 # parts of bodies, which are handed k
 
 def test_all_op_bodies_were_read() -> None:
     assert {name.rsplit(":", 1)[-1].strip("_") for name in OP_BODIES} == {*ops.OPS, *SHARED_BODIES}
-    assert list(SHARED_BODIES) == ["grouped"]
+    assert list(SHARED_BODIES) == ["grouped", "dilated", "plain"]
 
 
 @pytest.mark.parametrize("name", OP_BODIES)
