@@ -310,7 +310,58 @@ def convolutions() -> Iterable[Problem]:
         groups, m = int(rng.integers(2, 4)), int(rng.integers(1, 3))
         yield (((n, c * groups, *size), (m * groups, c, *window), *[(m * groups,)] * int(rng.integers(2))),
                {**options, "algorithm": next(algorithm), "groups": groups})
+    for (n, c, h, w), (kh, kw), options in windows(15, 40, pooling=False):
+        dh, dw, groups = (int(v) for v in (*rng.integers(1, 4, 2), rng.choice([1, 1, 2])))
+        size = h + (kh - 1) * (dh - 1), w + (kw - 1) * (dw - 1)
+        yield (((n, c * groups, *size), (2 * groups, c, kh, kw), *[(2 * groups,)] * int(rng.integers(2))),
+               {**options, "algorithm": next(algorithm), "groups": groups, "dilation": dh if dh == dw else (dh, dw)})
 
+
+def sequences() -> Iterable[Problem]:
+    rng = np.random.default_rng(16)
+    for (n, c, _, length), (_, window), options in windows(17, 50, pooling=False):
+        groups, dilation, m = (int(v) for v in (rng.choice([1, 1, 2]), rng.integers(1, 3), rng.integers(1, 4)))
+        sides = edges(options["padding"])[2:]
+        yield (((n, c * groups, length + (window - 1) * (dilation - 1)), (m * groups, c, window),
+                *[(m * groups,)] * int(rng.integers(2))),
+               {"stride": int(rng.integers(1, 4)), "padding": sides if sides[0] != sides[1] else sides[0],
+                "dilation": dilation, "groups": groups})
+
+
+def transposed_convolutions() -> Iterable[Problem]:
+    """Those of which something is left by the padding."""
+    rng = np.random.default_rng(18)
+    algorithm, count = itertools.cycle(ALGORITHMS), 0
+    while count < 50:
+        n, c, h, w, m, kh, kw, sh, sw = (int(v) for v in rng.integers(1, 5, 9))
+        top, bottom, left, right = edges(padding := PADDINGS[rng.integers(len(PADDINGS))])
+        more = int(rng.integers(0, sh)), int(rng.integers(0, sw))
+        if (h - 1) * sh + kh + more[0] > top + bottom and (w - 1) * sw + kw + more[1] > left + right:
+            yield ((n * (count % 7 > 0), c, h, w), (c, m, kh, kw), *[(m,)] * int(rng.integers(2))), {
+                "stride": (sh, sw), "padding": padding, "output_padding": more, "algorithm": next(algorithm)}
+            count += 1
+
+
+def image_shapes() -> Iterable[Shape]:
+    return itertools.product((0, 1, 2), (1, 3), (1, 2, 5), (1, 4, 7))
+
+
+def factors() -> Iterable[Problem]:
+    for at, shape in enumerate(image_shapes()):
+        fh, fw = 1 + at % 3, 1 + at // 3 % 2
+        ways = {"size": (shape[2] * fh, shape[3] * fw)}, {"scale_factor": (fh, fw)}, {"scale_factor": fh}
+        yield (shape,), ways[at % 3]
+
+
+def shuffles() -> Iterable[Problem]:
+    for at, (n, c, h, w) in enumerate(image_shapes()):
+        r = 1 + at % 3
+        yield ((n, c * r * r, h, w),), {"upscale_factor": r}
+
+
+def adaptive() -> Iterable[Problem]:
+    for at, shape in enumerate(image_shapes()):
+        yield (shape,), {"output_size": (1, (2, 1), 3, (shape[2], shape[3]))[at % 4]}
 
 def poolings() -> Iterable[Problem]:
     for x, (kh, kw), options in windows(7, 64, pooling=True):
@@ -362,9 +413,13 @@ def collect(pixels: Iterable[tuple[int, int, np.ndarray]]) -> np.ndarray:
     return y
 
 
-def conv2d(x, w, b=None, *, stride=1, padding=0, algorithm="auto", groups=1):
+def conv2d(x, w, b=None, *, stride=1, padding=0, algorithm="auto", groups=1, dilation=1):
     """PMPP Fig. 16.4: y[n,m,i,j] = b[m] + sum over c,p,q of x[n, c, i*sh+p, j*sw+q] * w[m,c,p,q]; of several groups,
-    with zeros where a filter reads no channel."""
+    with zeros where a filter reads no channel; with dilation, with zeros between its elements."""
+    dh, dw = dilation if isinstance(dilation, tuple) else (dilation, dilation)
+    wide = np.zeros((*w.shape[:2], (w.shape[2] - 1) * dh + 1, (w.shape[3] - 1) * dw + 1))
+    wide[:, :, ::dh, ::dw] = w
+    w = wide
     if groups > 1:
         own = np.kron(np.eye(groups), np.ones((len(w) // groups, w.shape[1])))
         w = np.concatenate([w] * groups, axis=1) * own[:, :, None, None]
@@ -372,6 +427,43 @@ def conv2d(x, w, b=None, *, stride=1, padding=0, algorithm="auto", groups=1):
         return np.array([[np.sum(image * filter_) for filter_ in w] for image in window]).reshape(len(x), len(w))
     y = collect((i, j, maps(window)) for i, j, window in each_window(x, w.shape[2:], stride, padding, 0.0))
     return y if b is None else y + b.reshape(1, -1, 1, 1)
+
+
+def conv1d(x, w, b=None, *, stride, padding, dilation, groups):
+    sides = padding if isinstance(padding, tuple) else (padding, padding)
+    return conv2d(x[:, :, None], w[:, :, None], b, stride=(1, stride), padding=((0, 0), sides), dilation=(1, dilation),
+                  groups=groups)[:, :, 0]
+
+
+def conv_transpose2d(x, w, b=None, *, stride, padding, output_padding, algorithm):
+    """Each pixel adds its multiple of the filter to a window of the result, of which the padding is cut off."""
+    (sh, sw), (n, _, h, wide), (_, m, kh, kw) = stride, x.shape, w.shape
+    top, bottom, left, right = edges(padding)
+    y = np.zeros((n, m, (h - 1) * sh + kh + output_padding[0], (wide - 1) * sw + kw + output_padding[1]))
+    for i, j in itertools.product(range(h), range(wide)):
+        y[:, :, i * sh:i * sh + kh, j * sw:j * sw + kw] += np.tensordot(x[:, :, i, j], w, 1)
+    y = y[:, :, top:y.shape[2] - bottom, left:y.shape[3] - right]
+    return y if b is None else y + b.reshape(1, -1, 1, 1)
+
+
+def interpolate(x, size=None, scale_factor=None):
+    fh, fw = (size[0] // x.shape[2], size[1] // x.shape[3]) if size else np.broadcast_to(scale_factor, 2)
+    return x.repeat(fh, axis=2).repeat(fw, axis=3)
+
+
+def pixel_shuffle(x, upscale_factor):
+    r, (n, c, h, w) = upscale_factor, x.shape
+    y = np.empty((n, c // (r * r), h * r, w * r))
+    for channel, i, j in np.ndindex(y.shape[1:]):
+        y[:, channel, i, j] = x[:, channel * r * r + i % r * r + j % r, i // r, j // r]
+    return y
+
+
+def adaptive_avg_pool2d(x, output_size):
+    oh, ow = np.broadcast_to(output_size, 2)
+    h, w = x.shape[2:]
+    return collect((i, j, x[:, :, i * h // oh:-(-(i + 1) * h // oh), j * w // ow:-(-(j + 1) * w // ow)].mean((2, 3)))
+                   for i, j in itertools.product(range(oh), range(ow)))
 
 
 def pool(x, size, stride, padding, fill, reduce):
@@ -625,6 +717,11 @@ TABLE: dict[str, tuple[Callable[..., Tensor], Callable[..., Any], Iterable[Probl
     "dropout": (ops.dropout, dropout, keys(), normal),
     "linear": (ops.linear, linear, layers(), normal),
     "conv2d": (ops.conv2d, conv2d, convolutions(), normal),
+    "conv1d": (ops.conv1d, conv1d, sequences(), normal),
+    "conv_transpose2d": (ops.conv_transpose2d, conv_transpose2d, transposed_convolutions(), normal),
+    "interpolate": (ops.interpolate, interpolate, factors(), normal),
+    "pixel_shuffle": (ops.pixel_shuffle, pixel_shuffle, shuffles(), normal),
+    "adaptive_avg_pool2d": (ops.adaptive_avg_pool2d, adaptive_avg_pool2d, adaptive(), normal),
     "avg_pool2d": (ops.avg_pool2d, avg_pool2d, poolings(), normal),
     "max_pool2d": (ops.max_pool2d, max_pool2d, poolings(), apart),
     "local_response_norm": (ops.local_response_norm, local_response_norm, neighbourhoods(), normal),

@@ -36,7 +36,8 @@ def conv2d(k, x: Tensor, w: Tensor, b: Tensor | None = None, *, stride: Pair = 1
     [[[[-1.0, -1.0]]]]
     """
     if (groups, dilation) != (1, 1):
-        return grouped(k, x, w, b, groups=groups, dilation=dilation, stride=stride, padding=padding, algorithm=algorithm)
+        return grouped(k, x, w, b, groups=groups, dilation=dilation, stride=stride, padding=padding,
+                       algorithm=algorithm)
     g = conv_geometry(x.shape, w.shape, None if b is None else b.shape, stride, padding, algorithm)
 
     def backward(gy, need):

@@ -7,6 +7,7 @@ an activation serves both backends, the fused primitives that name it by their `
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
@@ -60,7 +61,7 @@ ACTIVATIONS = {
 }
 
 
-ALL = ACTIVATIONS | OF_X                   # which have kernels of their own
+ALL = ChainMap(ACTIVATIONS, OF_X)          # and what users add to ACTIVATIONS
 Primitives = dict[str, Callable[..., Array]]
 
 

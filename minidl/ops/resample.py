@@ -27,8 +27,8 @@ def conv1d(x: Tensor, w: Tensor, b: Tensor | None = None, stride: int = 1, paddi
     [[[1.0, 2.0]]]
     """
     if x.ndim != 3 or w.ndim != 3:
-        raise ValueError(f"conv1d: x has shape {x.shape} and w has shape {w.shape} but both must have 3 axes, x (n,c,l) "
-                         "and w (m,c,size); see .reshape()")
+        raise ValueError(f"conv1d: x has shape {x.shape} and w has shape {w.shape} but both must have 3 axes, x "
+                         "(n,c,l) and w (m,c,size); see .reshape()")
     y = conv2d(reshape(x, shape=(*x.shape[:2], 1, x.shape[2])), reshape(w, shape=(*w.shape[:2], 1, w.shape[2])), b,
                stride=(1, stride), padding=((0, 0), padding if isinstance(padding, tuple) else (padding, padding)),
                dilation=(1, dilation), groups=groups, algorithm=algorithm)
@@ -52,7 +52,8 @@ def conv_transpose2d(k, x: Tensor, w: Tensor, b: Tensor | None = None, *, stride
     xs, ws = x.shape, w.shape
     name = "conv_transpose2d"
     if len(xs) != 4 or len(ws) != 4 or xs[1] != ws[0]:
-        raise ValueError(f"{name}: x has shape {xs} and w has shape {ws} but they must be x (n,c,h,w) and w (c,m,kh,kw)")
+        raise ValueError(f"{name}: x has shape {xs} and w has shape {ws} but they must be x (n,c,h,w) and w "
+                         "(c,m,kh,kw)")
     if b is not None and b.shape != ws[1:2]:
         raise ValueError(f"{name}: b has shape {b.shape} but w has {ws[1]} maps; b must have shape ({ws[1]},)")
     strides, edge = pair(name, "stride", stride, 1), edges(name, padding)

@@ -264,7 +264,7 @@ def touched(body: ast.FunctionDef) -> list[str]:
         elif isinstance(node, ast.Subscript) and ast.unparse(node.value) != several:
             operands = [node.value]
         elif (isinstance(node, ast.Call) and not is_primitive(node)
-              and ast.unparse(node.func) not in (*SHAPE_READERS, *SHARED_BODIES)):
+              and ast.unparse(node.func).removesuffix("_backward") not in (*SHAPE_READERS, *SHARED_BODIES)):
             operands = [*node.args, *[keyword.value for keyword in node.keywords]]
         if any(map(array, operands)):
             found.append(ast.unparse(node))

@@ -84,6 +84,12 @@ def layers(a: Tensor, b: Tensor | None = None) -> Tensor:
     loss += ops.l1_loss(y, y) + ops.huber_loss(y, y, delta=2.0) + ops.binary_cross_entropy_with_logits(y, y)
     loss += ops.einsum("ij,j->i", y, ops.prod(y, axis=0)).sum() + ops.outer(y[0], y[0]).sum()
     loss += nn.Embedding(3, 4, padding_idx=0)(labels).sum() + ops.embedding(labels, y).sum()
+    z = ops.conv_transpose2d(ops.interpolate(x, scale_factor=2), w, stride=2) + ops.adaptive_avg_pool2d(x, 1)
+    z += ops.pixel_shuffle(ops.conv2d(x, w, dilation=(2, 1)), 1) + ops.conv1d(x[0], w[0], padding=(1, 0), dilation=2)
+    more: list[nn.Module] = [nn.Conv1d(2, 4, 3, groups=2), nn.ConvTranspose2d(2, 3, (2, 3), stride=2),
+                             nn.PixelShuffle(2), nn.Upsample(scale_factor=(2, 1)), nn.AdaptiveAvgPool2d((1, 2)),
+                             nn.Identity(3, out=4)]
+    loss += z.sum() * len(more)
     return loss + ops.mse_loss(y, y, reduction="mean")
 
 

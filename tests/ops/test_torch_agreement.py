@@ -423,6 +423,61 @@ def groups(rng: Rng) -> Trial:
                  {"groups": count, **options})
 
 
+def dilated(rng: Rng) -> Trial:
+    kernel, (n, c, h, w), options = window(rng, lambda k: 3)
+    dh, dw, count = size(rng, 4), size(rng, 3), pick(rng, [1, 1, 2])
+    images = n, c * count, h + (kernel[0] - 1) * (dh - 1), w + (kernel[1] - 1) * (dw - 1)
+    maps, options["groups"] = size(rng, 3) * count, count
+    dilation = pick(rng, [(dh, dw), dh]) if dh == dw else (dh, dw)
+    return Trial((normal(rng, images), normal(rng, (maps, c, *kernel)), normal(rng, (maps,))),
+                 lambda *xwb: ops.conv2d(*xwb, dilation=dilation, **options),
+                 lambda x, *wb: F.conv2d(padded(x, options["padding"]), *wb, stride=options["stride"], groups=count,
+                                         dilation=dilation), {"dilation": dilation, **options})
+
+
+def sequences(rng: Rng) -> Trial:
+    window_size, dilation, groups = size(rng, 5), size(rng, 3), pick(rng, [1, 1, 2])
+    options = {"stride": size(rng, 3), "padding": size(rng, 3, 0), "dilation": dilation, "groups": groups}
+    length, c, maps = (window_size - 1) * dilation + size(rng, 9), size(rng, 3), size(rng, 3) * groups
+    return Trial((normal(rng, (size(rng, 4), c * groups, length)), normal(rng, (maps, c, window_size)),
+                  *[normal(rng, (maps,))] * size(rng, 1, 0)),
+                 lambda *xwb: ops.conv1d(*xwb, **options), lambda *xwb: F.conv1d(*xwb, **options), options)
+
+
+def transposed(rng: Rng) -> Trial:
+    c, m, kh, kw, h, w = (size(rng, 5) for _ in range(6))
+    stride, padding = (size(rng, 4), size(rng, 4)), (size(rng, kh, 1) - 1, size(rng, kw, 1) - 1)
+    h, w = h + 2 * padding[0], w + 2 * padding[1]
+    options = {"stride": stride, "padding": padding, "output_padding": tuple(size(rng, s) - 1 for s in stride)}
+    return Trial((normal(rng, (size(rng, 4), c, h, w)), normal(rng, (c, m, kh, kw)),
+                  *[normal(rng, (m,))] * size(rng, 1, 0)),
+                 lambda *xwb: ops.conv_transpose2d(*xwb, **options),
+                 lambda *xwb: F.conv_transpose2d(*xwb, **options), options)
+
+
+def images(rng: Rng) -> np.ndarray:
+    return normal(rng, tuple(size(rng, 6) for _ in range(4)))
+
+
+def larger(rng: Rng) -> Trial:
+    x, f = images(rng), (size(rng, 3), size(rng, 3))
+    how: dict[str, Any] = pick(rng, [{"scale_factor": f}, {"size": (x.shape[2] * f[0], x.shape[3] * f[1])},
+                                     {"scale_factor": f[0]}])
+    return Trial((x,), lambda x: ops.interpolate(x, **how), lambda x: F.interpolate(x, **how), how)
+
+
+def shuffled(rng: Rng) -> Trial:
+    r, (n, c, h, w) = size(rng, 3), (size(rng, 4) for _ in range(4))
+    return Trial((normal(rng, (n, c * r * r, h, w)),), lambda x: ops.pixel_shuffle(x, r),
+                 lambda x: F.pixel_shuffle(x, r), {"factor": r})
+
+
+def adaptive(rng: Rng) -> Trial:
+    to = pick(rng, [1, 2, (size(rng, 7), size(rng, 7))])
+    return Trial((images(rng),), lambda x: ops.adaptive_avg_pool2d(x, to),
+                 lambda x: F.adaptive_avg_pool2d(x, to), {"to": to})
+
+
 def responses(rng: Rng) -> Trial:
     shape = tuple(size(rng, 5) for _ in range(int(rng.integers(3, 6))))
     numbers = size(rng, 7), *(float(v) for v in rng.uniform(0.2, 2, 3))
@@ -517,6 +572,12 @@ TRIALS: dict[str, tuple[int, Callable[[Rng], Trial]]] = {
     "binary_cross_entropy_with_logits weighed": (60, yes_or_no),
     **{f"conv2d {algorithm}": (200, conv2d(algorithm)) for algorithm in ALGORITHMS},
     "conv2d groups": (200, groups),
+    "conv2d dilation": (200, dilated),
+    "conv1d": (100, sequences),
+    "conv_transpose2d": (200, transposed),
+    "interpolate": (60, larger),
+    "pixel_shuffle": (60, shuffled),
+    "adaptive_avg_pool2d": (100, adaptive),
     "local_response_norm": (100, responses),
     "avg_pool2d": (300, pooling(ops.avg_pool2d, F.avg_pool2d, 0.0)),
     "max_pool2d": (300, pooling(ops.max_pool2d, F.max_pool2d, -np.inf)),
@@ -562,7 +623,7 @@ def test_op(name: str) -> None:
 
 def test_every_differentiable_op_is_compared() -> None:
     assert {name.split()[0] for name in TRIALS} >= ops.OPS.keys() - NO_GRADIENT - RANDOM_BY_DESIGN
-    assert sum(count for name, (count, _) in TRIALS.items() if "2d" in name) == 1600
+    assert sum(count for name, (count, _) in TRIALS.items() if "2d" in name) == 2300
 
 
 def test_equal_values_in_a_pooling_window_send_the_gradient_to_the_first() -> None:

@@ -530,6 +530,18 @@ LAYERS = {
     "MaxPool2d with options": (lambda: nn.MaxPool2d(3, stride=(2, 1), padding=((1, 0), (0, 2))), X,
                                lambda x, net: ops.max_pool2d(x, size=3, stride=(2, 1), padding=((1, 0), (0, 2)))),
     **{layer.__name__: (layer, X, lambda x, net, act=act: getattr(ops, act)(x)) for act, layer in ACTIVATIONS.items()},
+    "Conv2d with dilation": (lambda: nn.Conv2d(2, 4, 2, dilation=(2, 3)), X,
+                             lambda x, net: ops.conv2d(x, net.weight, net.bias, dilation=(2, 3))),
+    "Conv1d": (lambda: nn.Conv1d(2, 4, 3, 2, 1, 2, 2), X[:, :, 0], lambda x, net: ops.conv1d(
+        x, net.weight, net.bias, stride=2, padding=1, dilation=2, groups=2)),
+    "Conv1d without bias": (lambda: nn.Conv1d(2, 4, 3, bias=False), X[:, :, 0],
+                            lambda x, net: ops.conv1d(x, net.weight)),
+    "ConvTranspose2d": (lambda: nn.ConvTranspose2d(2, 3, (2, 3), 2, 1, 1), X, lambda x, net: ops.conv_transpose2d(
+        x, net.weight, net.bias, stride=2, padding=1, output_padding=1)),
+    "Upsample": (lambda: nn.Upsample(scale_factor=2), X, lambda x, net: ops.interpolate(x, scale_factor=2)),
+    "Upsample to a size": (lambda: nn.Upsample((12, 14)), X, lambda x, net: ops.interpolate(x, size=(12, 14))),
+    "PixelShuffle": (lambda: nn.PixelShuffle(1), X, lambda x, net: x),
+    "AdaptiveAvgPool2d": (lambda: nn.AdaptiveAvgPool2d((1, 3)), X, lambda x, net: ops.adaptive_avg_pool2d(x, (1, 3))),
     "SiLU": (nn.SiLU, X, lambda x, net: ops.silu(x)),
     "GELU": (nn.GELU, X, lambda x, net: ops.gelu(x)),
     "GELU by tanh": (lambda: nn.GELU("tanh"), X, lambda x, net: ops.gelu(x, "tanh")),
@@ -736,6 +748,9 @@ def test_weights_of_a_loss_are_buffers() -> None:
     (lambda: nn.MSELoss(reduction="avg"), "MSELoss: reduction 'avg' is not one of mean, sum, none"),
     (lambda: nn.Embedding(0, 3), "Embedding: num_embeddings is 0 but must be an int of at least 1"),
     (lambda: nn.Embedding(2, 3, padding_idx=2), "Embedding: padding_idx is 2 but must be a row, 0 to 1"),
+    (lambda: nn.Conv1d(3, 4, 3, groups=2), "Conv1d: groups is 2 but must divide in_channels 3 and out_channels 4"),
+    (lambda: nn.Conv2d(3, 4, 3, dilation=0), "Conv2d: dilation is 0 but must be an int or a pair"),
+    (lambda: nn.Upsample(scale_factor=2, mode="bilinear"), "Upsample: mode 'bilinear' is not 'nearest', the only one"),
     (lambda: nn.HuberLoss(delta=0), "HuberLoss: delta is 0 but must be above 0"),
     (lambda: nn.GELU("sigmoid"), "GELU: approximate is 'sigmoid' but must be 'none' or 'tanh'")])
 def test_losses_and_units_refuse(make: Any, words: str) -> None:
