@@ -128,7 +128,7 @@ ROWS: list[Row] = [
           "F.softplus(x)", "F.hardsigmoid(x)", "F.l1_loss(x, y)", "F.huber_loss(x, y)",
           "F.conv1d(images[:, :, 0], filters[:, :, 0])", "F.conv1d(images[:, :, 0], filters[:, :, 0], None, 2, 1)",
           "F.conv1d(images[:, :, 0], filters[:, :, 0], padding=2, dilation=2)", "F.conv2d(images, filters, dilation=2)",
-          "F.conv_transpose2d(images[:, :2], filters)", "F.conv_transpose2d(images[:1, :2], filters, v, 2, 1, 1)",
+          "F.conv_transpose2d(images[:, :2], filters)", "F.conv_transpose2d(images[:, :2], filters, v, 2, 0, 1)",
           "F.interpolate(images, scale_factor=2)", "F.interpolate(images, size=(12, 6))",
           "F.pixel_shuffle(images.reshape(2, 12, 3, 3), 2)", "F.adaptive_avg_pool2d(images, 1)",
           "F.adaptive_avg_pool2d(images, (4, 5))", "F.embedding(i, w)", "F.embedding(i, w, padding_idx=0)",
