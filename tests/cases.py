@@ -318,14 +318,14 @@ def convolutions() -> Iterable[Problem]:
 
 
 def sequences() -> Iterable[Problem]:
-    rng = np.random.default_rng(16)
+    rng, algorithm = np.random.default_rng(16), itertools.cycle([name for name in ALGORITHMS if name != "auto"])
     for (n, c, _, length), (_, window), options in windows(17, 50, pooling=False):
         groups, dilation, m = (int(v) for v in (rng.choice([1, 1, 2]), rng.integers(1, 3), rng.integers(1, 4)))
         sides = edges(options["padding"])[2:]
         yield (((n, c * groups, length + (window - 1) * (dilation - 1)), (m * groups, c, window),
                 *[(m * groups,)] * int(rng.integers(2))),
                {"stride": int(rng.integers(1, 4)), "padding": sides if sides[0] != sides[1] else sides[0],
-                "dilation": dilation, "groups": groups})
+                "dilation": dilation, "groups": groups, "algorithm": next(algorithm)})
 
 
 def transposed_convolutions() -> Iterable[Problem]:
@@ -429,7 +429,7 @@ def conv2d(x, w, b=None, *, stride=1, padding=0, algorithm="auto", groups=1, dil
     return y if b is None else y + b.reshape(1, -1, 1, 1)
 
 
-def conv1d(x, w, b=None, *, stride, padding, dilation, groups):
+def conv1d(x, w, b=None, *, stride, padding, dilation, groups, algorithm):
     sides = padding if isinstance(padding, tuple) else (padding, padding)
     return conv2d(x[:, :, None], w[:, :, None], b, stride=(1, stride), padding=((0, 0), sides), dilation=(1, dilation),
                   groups=groups)[:, :, 0]

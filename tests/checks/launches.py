@@ -129,6 +129,14 @@ def the_same_in_all_precisions(x: Any, w: Any, stride: Any, padding: Any, names:
         assert len(found) == 1, f"{name} {direction}"
 
 
+def dilated(at: int) -> None:
+    """One of the cases with dilation, by its algorithm, as on the CPU."""
+    case = [case for case in CASES["conv2d"] if "dilation" in case.options
+            and case.options["algorithm"] in ("direct", "unroll", "gemm")][at]
+    for got, want in zip(primitives.computed(case, cupy.asarray), primitives.computed(case, np.asarray), strict=True):
+        np.testing.assert_allclose(got, want, rtol=0, atol=primitives.bound(want, case.arrays(), FLOAT), strict=True)
+
+
 def bias_gradient(x: Any, w: Any, stride: Any, padding: Any, dtype: type) -> None:
     g = conv_geometry(x, w, None, stride, padding, "gemm")
     gy = normal(g.n, g.m, g.oh, g.ow, dtype=dtype)
@@ -338,6 +346,7 @@ LAUNCHES: dict[str, list[Launch]] = {
     "convolutions": [
         *[Launch("linear/gemm.cu" if name == "fft" else "conv/", each_direction, (name,),     # it has no other kernel
                  "3xtf32" if row.tensor_cores else "fp32") for name, row in conv.ALGORITHMS.items()],
+        *each("", dilated, *[(at,) for at in range(0, 24, 4)]),
         *each("linear/gemm.cu", convolve, *[
             (*row, ("fft",), dtype) for row, dtype in zip(BY_FFT, (FLOAT, DOUBLE) * 3, strict=True)]),
         *each("conv/bias.cu", bias_gradient, (*CONVOLUTIONS[0][:4], FLOAT)),
