@@ -42,7 +42,8 @@ from minidl.training import RunningMetrics
 CUDA_TOLERANCE = 2e-3                      # of an array's largest value: twelve steps whose sums round otherwise
 # There, what a step returns is a copy, also of a parameter, and tf32 rounds by algorithm.
 NOT_ON_CUDA = frozenset({"output written", "precision"})
-ACTIVATIONS = ("nn.Tanh()", "nn.ReLU()", "nn.Sigmoid()", "nn.GELU()", "nn.ELU()")
+ACTIVATIONS = ("nn.Tanh()", "nn.ReLU()", "nn.Sigmoid()", "nn.GELU()", "nn.ELU()", "nn.SiLU()", "nn.LeakyReLU()",
+               "nn.Softplus()")
 UNITS = ("tanh", "relu", "sigmoid", "gelu", "silu", "softplus", "leaky_relu", "hardsigmoid")
 CALLS = 12
 Shape = tuple[Any, ...]                    # "n" stands for the images of a batch

@@ -103,7 +103,7 @@ def interpolate(x: Tensor, size: Pair | None = None, scale_factor: Pair | None =
         if (h * fh, w * fw) != (oh, ow):
             raise ValueError(f"interpolate: size {oh}x{ow} is not a multiple of {h}x{w}; name rows and columns by "
                              "x[:, :, i][:, :, :, j]")
-    apart = expand(reshape(x, shape=(n, c, h, 1, w, 1)), shape=(n, c, h, fh, w, fw))
+    apart = expand(reshape(x, shape=(n, c, h, 1, w, 1)), shape=(-1, -1, -1, fh, -1, fw))
     return reshape(apart, shape=(n, c, h * fh, w * fw))
 
 

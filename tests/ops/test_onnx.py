@@ -120,6 +120,18 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
     "groups and responses": (lambda x: ops.local_response_norm(
         ops.conv2d(x, Tensor(images(6, 2, 3, 3)), Tensor(images(6)), padding=1, groups=2), 4, 0.5, 0.75, 2.0),
         (images(2, 4, 7, 6),)),
+    "units": (lambda x, y: (ops.gelu(x), ops.gelu(y, "tanh"), ops.silu(x), ops.leaky_relu(x), ops.leaky_relu(y, 0.3),
+                            ops.elu(x), ops.elu(y, 0.7), ops.softplus(x), ops.hardsigmoid(3.0 * y),
+                            ops.prod(x, axis=1)), PAIR),
+    "embedding": (lambda i: ops.embedding(i, Tensor(images(7, 3))), (np.array([[1, 6, 0], [0, 2, 3]]),)),
+    "linear of many axes": (lambda x, y: (ops.linear(x, Tensor(np.ones((2, 6), np.float32)), Tensor([1.0, 2.0])),
+                                          ops.linear(y, Tensor(np.ones((3, 6), np.float32)))), PAIR),
+    "other convolutions": (lambda x: (
+        ops.conv2d(x, Tensor(images(5, 3, 3, 2)), padding=1, stride=(1, 2), dilation=(2, 3)),
+        ops.conv1d(x[:, :, 0], Tensor(images(5, 3, 3)), dilation=2),
+        ops.conv_transpose2d(x, Tensor(images(3, 2, 3, 2)), Tensor(images(2)), stride=2, padding=((1, 0), (0, 1)),
+                             output_padding=1), ops.interpolate(x, scale_factor=2), ops.pixel_shuffle(x[:, :1], 1),
+        ops.adaptive_avg_pool2d(x, 1), ops.adaptive_avg_pool2d(x, (2, 3))), (images(2, 3, 7, 8),)),
     "convolutions": (lambda x: ops.conv2d(x, Tensor(images(5, 3, 3, 2)), Tensor(images(5)), stride=(1, 2),
                                           padding=((2, 0), (1, 3)), algorithm="direct"), (images(2, 3, 7, 8),)),
 }
