@@ -65,7 +65,8 @@ def _labels(logits: Tensor, labels: Tensor | np.ndarray | list[int], weight: Ten
         raise TypeError(f"{name}: labels have dtype {labels.dtype} but must be integers; convert them "
                         "with .to(dtype='int64')")
     counted = labels if weight is ignored is None else counting(name, logits, labels, weight, ignored)
-    backend_of(counted).check_labels(counted._data, logits.shape[1], f"{name}: label", "classes")
+    words = () if name == "cross_entropy" else (f"{name}: label",)
+    backend_of(counted).check_labels(counted._data, logits.shape[1], *words)
     return labels if labels is given else labels.to(logits.device)
 
 

@@ -123,7 +123,8 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
     "units": (lambda x, y: (ops.gelu(x), ops.gelu(y, "tanh"), ops.silu(x), ops.leaky_relu(x), ops.leaky_relu(y, 0.3),
                             ops.elu(x), ops.elu(y, 0.7), ops.softplus(x), ops.hardsigmoid(3.0 * y),
                             ops.prod(x, axis=1)), PAIR),
-    "embedding": (lambda i: ops.embedding(i, Tensor(images(7, 3))), (np.array([[1, 6, 0], [0, 2, 3]]),)),
+    "embedding": (lambda i: ops.embedding(ops.minimum(ops.maximum(i, 0), 6), Tensor(images(7, 3))),
+                  (np.array([[1, 6, 0], [0, 2, 3]]),)),
     "linear of many axes": (lambda x, y: (ops.linear(x, Tensor(np.ones((2, 6), np.float32)), Tensor([1.0, 2.0])),
                                           ops.linear(y, Tensor(np.ones((3, 6), np.float32)))), PAIR),
     "other convolutions": (lambda x: (

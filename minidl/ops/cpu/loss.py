@@ -13,7 +13,7 @@ __all__ = ["check_labels", "cross_entropy", "cross_entropy_grad_x", "cross_entro
 UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
-def check_labels(labels: Array, classes: int, what: str, of: str) -> None:
+def check_labels(labels: Array, classes: int, what: str = "cross_entropy: label", of: str = "classes") -> None:
     """Refuse a label that is not a class."""
     # read as unsigned, a negative label is larger than any class: one look instead of two
     if labels.size and labels.view(UNSIGNED[labels.itemsize]).max() >= classes:
