@@ -111,8 +111,9 @@ PRIMITIVES: dict[str, Primitive] = {
     **dict.fromkeys(("exp", "log", "sqrt", "gt", "ge", "lt", "le", "eq", "ne", "copy"), PLAIN),
     **dict.fromkeys(("abs", "sign", "maximum", "minimum", "where", "cast"), PLAIN),
     "ones_like": Primitive(shares=True),
-    **dict.fromkeys(ALL, Primitive("i", "i", "activation")),
-    **dict.fromkeys((f"{act}_grad_x" for act in ALL), Primitive("ii", "i", "activation_grad_x")),
+    **dict.fromkeys(ACTIVATIONS, Primitive("i", "i", "activation")),
+    **dict.fromkeys((f"{act}_grad_x" for act in ACTIVATIONS), Primitive("ii", "i", "activation_grad_x")),
+    **dict.fromkeys((f"{act}{part}" for act in OF_X for part in ("", "_grad_x")), PLAIN),
     "dropout": PLAIN, "dropout_grad_x": PLAIN,
     # along axes
     **dict.fromkeys(("sum", "sum_to", "mean", "max", "max_grad_x", "argmax", "min", "argmin", "argsort"), PLAIN),
