@@ -18,6 +18,7 @@ import numpy as np
 from .device import is_array, to_device, to_numpy
 from .mode import Listener, mode, no_grad
 from .ops.activation import one_axis
+from .ops.common.curves import CUBIC, RATE, SLOPE
 from .ops.common.geometry import Padding, Pair, edges, pair
 from .ops.common.primitives import Index
 from .tensor import Tensor
@@ -257,13 +258,32 @@ def _pads(name: str, padding: Padding) -> list[int]:
 
 
 def _conv2d(graph: _Graph, ndim: int, x: str, w: str, b: str = "", *, stride: Pair = 1, padding: Padding = 0,
-            algorithm: str = "auto", groups: int = 1) -> str:
+            algorithm: str = "auto", groups: int = 1, dilation: Pair = 1) -> str:
     return graph.node("Conv", *filter(None, (x, w, b)), strides=pair("conv2d", "stride", stride, 1),
-                      pads=_pads("conv2d", padding), group=groups)
+                      pads=_pads("conv2d", padding), group=groups, dilations=pair("conv2d", "dilation", dilation, 1))
+
+
+def _conv_transpose2d(graph: _Graph, ndim: int, x: str, w: str, b: str = "", *, stride: Pair = 1, padding: Padding = 0,
+                      output_padding: Pair = 0, algorithm: str = "auto") -> str:
+    name = "conv_transpose2d"
+    return graph.node("ConvTranspose", *filter(None, (x, w, b)), strides=pair(name, "stride", stride, 1),
+                      pads=_pads(name, padding), output_padding=pair(name, "output_padding", output_padding, 0))
 
 
 def _linear(graph: _Graph, ndim: int, x: str, w: str, b: str = "") -> str:
-    return graph.node("Gemm", *filter(None, (x, w, b)), transB=1)
+    if ndim == 2:
+        return graph.node("Gemm", *filter(None, (x, w, b)), transB=1)
+    y = graph.node("MatMul", x, graph.node("Transpose", w, perm=[1, 0]))
+    return graph.node("Add", y, b) if b else y
+
+
+def _gelu(graph: _Graph, ndim: int, x: str, *, approximate: str = "none") -> str:
+    inner = graph.node("Mul", x, graph.constant(math.sqrt(0.5)))
+    if approximate == "tanh":
+        cube = graph.node("Mul", graph.node("Mul", x, graph.node("Mul", x, x)), graph.constant(CUBIC))
+        inner = graph.node("Mul", graph.node("Add", x, cube), graph.constant(RATE))
+    part = graph.node("Add", graph.node("Tanh" if approximate == "tanh" else "Erf", inner), graph.constant(1.0))
+    return graph.node("Mul", graph.node("Mul", x, graph.constant(0.5)), part)
 
 
 def _pool(kind: str, **attributes: Any) -> Callable[..., str]:
@@ -414,5 +434,11 @@ ROWS: dict[str, Callable[..., str]] = {
     "conv2d": _conv2d, "linear": _linear, "avg_pool2d": _pool("AveragePool", count_include_pad=1),
     "max_pool2d": _pool("MaxPool"), "reshape": _reshape, "transpose": _transpose, "getitem": _getitem,
     "concatenate": _concatenate, "batch_norm": _batch_norm, "layer_norm": _layer_norm, "group_norm": _group_norm,
+    "conv_transpose2d": _conv_transpose2d, "prod": _reduce("ReduceProd"),
+    "leaky_relu": lambda graph, ndim, x, *, negative_slope=SLOPE: graph.node("LeakyRelu", x, alpha=negative_slope),
+    "elu": lambda graph, ndim, x, *, alpha=1.0: graph.node("Elu", x, alpha=alpha), "softplus": _plain("Softplus"),
+    "hardsigmoid": lambda graph, ndim, x: graph.node("HardSigmoid", x, alpha=1 / 6, beta=0.5), "gelu": _gelu,
+    "silu": lambda graph, ndim, x: graph.node("Mul", x, graph.node("Sigmoid", x)),
+    "embedding": lambda graph, ndim, ids, w: graph.node("Gather", w, ids, axis=0),
 }
 OTHER_DTYPE = {"gt", "ge", "lt", "le", "eq", "ne", "argmax", "argmin"}      # whose result has one of its own in ONNX

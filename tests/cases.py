@@ -271,6 +271,8 @@ def layers() -> Iterable[Problem]:
         yield ((n, i), (o, i), *[(o,)] * bias), {}
     yield ((3, 0), (2, 0), (2,)), {}
     yield ((3, 2), (0, 2), (0,)), {}
+    for lead, bias in itertools.product([(), (2, 3), (1, 2, 1), (0, 3)], (False, True)):
+        yield ((*lead, 4), (3, 4), *[(3,)] * bias), {}
     yield ((40, 50), (30, 50), (30,)), {}
 
 
@@ -308,6 +310,53 @@ def convolutions() -> Iterable[Problem]:
         groups, m = int(rng.integers(2, 4)), int(rng.integers(1, 3))
         yield (((n, c * groups, *size), (m * groups, c, *window), *[(m * groups,)] * int(rng.integers(2))),
                {**options, "algorithm": next(algorithm), "groups": groups})
+    for (n, c, h, w), (kh, kw), options in windows(15, 40, pooling=False):
+        dh, dw, groups = (int(v) for v in (*rng.integers(1, 4, 2), rng.choice([1, 1, 2])))
+        size = h + (kh - 1) * (dh - 1), w + (kw - 1) * (dw - 1)
+        yield (((n, c * groups, *size), (2 * groups, c, kh, kw), *[(2 * groups,)] * int(rng.integers(2))),
+               {**options, "algorithm": next(algorithm), "groups": groups, "dilation": dh if dh == dw else (dh, dw)})
+
+
+def sequences() -> Iterable[Problem]:
+    rng, algorithm = np.random.default_rng(16), itertools.cycle([name for name in ALGORITHMS if name != "auto"])
+    for (n, c, _, length), (_, window), options in windows(17, 50, pooling=False):
+        groups, dilation, m = (int(v) for v in (rng.choice([1, 1, 2]), rng.integers(1, 3), rng.integers(1, 4)))
+        sides = edges(options["padding"])[2:]
+        yield (((n, c * groups, length + (window - 1) * (dilation - 1)), (m * groups, c, window),
+                *[(m * groups,)] * int(rng.integers(2))),
+               {"stride": int(rng.integers(1, 4)), "padding": sides if sides[0] != sides[1] else sides[0],
+                "dilation": dilation, "groups": groups, "algorithm": next(algorithm)})
+
+
+def transposed_convolutions() -> Iterable[Problem]:
+    """Those of which something is left by the padding."""
+    rng = np.random.default_rng(18)
+    algorithm, count = itertools.cycle(ALGORITHMS), 0
+    while count < 50:
+        n, c, h, w, m, kh, kw, sh, sw = (int(v) for v in rng.integers(1, 5, 9))
+        top, bottom, left, right = edges(padding := PADDINGS[rng.integers(len(PADDINGS))])
+        more = int(rng.integers(0, sh)), int(rng.integers(0, sw))
+        if (h - 1) * sh + kh + more[0] > top + bottom and (w - 1) * sw + kw + more[1] > left + right:
+            yield ((n * (count % 7 > 0), c, h, w), (c, m, kh, kw), *[(m,)] * int(rng.integers(2))), {
+                "stride": (sh, sw), "padding": padding, "output_padding": more, "algorithm": next(algorithm)}
+            count += 1
+
+
+def image_shapes() -> Iterable[Shape]:
+    return itertools.product((0, 1, 2), (1, 3), (1, 2, 5), (1, 4, 7))
+
+
+def factors() -> Iterable[Problem]:
+    for at, shape in enumerate(image_shapes()):
+        fh, fw = 1 + at % 3, 1 + at // 3 % 2
+        ways = {"size": (shape[2] * fh, shape[3] * fw)}, {"scale_factor": (fh, fw)}, {"scale_factor": fh}
+        yield (shape,), ways[at % 3]
+
+
+def shuffles() -> Iterable[Problem]:
+    for at, (n, c, h, w) in enumerate(image_shapes()):
+        r = 1 + at % 3
+        yield ((n, c * r * r, h, w),), {"upscale_factor": r}
 
 
 def poolings() -> Iterable[Problem]:
@@ -360,9 +409,13 @@ def collect(pixels: Iterable[tuple[int, int, np.ndarray]]) -> np.ndarray:
     return y
 
 
-def conv2d(x, w, b=None, *, stride=1, padding=0, algorithm="auto", groups=1):
+def conv2d(x, w, b=None, *, stride=1, padding=0, algorithm="auto", groups=1, dilation=1):
     """PMPP Fig. 16.4: y[n,m,i,j] = b[m] + sum over c,p,q of x[n, c, i*sh+p, j*sw+q] * w[m,c,p,q]; of several groups,
-    with zeros where a filter reads no channel."""
+    with zeros where a filter reads no channel; with dilation, with zeros between its elements."""
+    dh, dw = dilation if isinstance(dilation, tuple) else (dilation, dilation)
+    wide = np.zeros((*w.shape[:2], (w.shape[2] - 1) * dh + 1, (w.shape[3] - 1) * dw + 1))
+    wide[:, :, ::dh, ::dw] = w
+    w = wide
     if groups > 1:
         own = np.kron(np.eye(groups), np.ones((len(w) // groups, w.shape[1])))
         w = np.concatenate([w] * groups, axis=1) * own[:, :, None, None]
@@ -370,6 +423,36 @@ def conv2d(x, w, b=None, *, stride=1, padding=0, algorithm="auto", groups=1):
         return np.array([[np.sum(image * filter_) for filter_ in w] for image in window]).reshape(len(x), len(w))
     y = collect((i, j, maps(window)) for i, j, window in each_window(x, w.shape[2:], stride, padding, 0.0))
     return y if b is None else y + b.reshape(1, -1, 1, 1)
+
+
+def conv1d(x, w, b=None, *, stride, padding, dilation, groups, algorithm):
+    sides = padding if isinstance(padding, tuple) else (padding, padding)
+    return conv2d(x[:, :, None], w[:, :, None], b, stride=(1, stride), padding=((0, 0), sides), dilation=(1, dilation),
+                  groups=groups)[:, :, 0]
+
+
+def conv_transpose2d(x, w, b=None, *, stride, padding, output_padding, algorithm):
+    """Each pixel adds its multiple of the filter to a window of the result, of which the padding is cut off."""
+    (sh, sw), (n, _, h, wide), (_, m, kh, kw) = stride, x.shape, w.shape
+    top, bottom, left, right = edges(padding)
+    y = np.zeros((n, m, (h - 1) * sh + kh + output_padding[0], (wide - 1) * sw + kw + output_padding[1]))
+    for i, j in itertools.product(range(h), range(wide)):
+        y[:, :, i * sh:i * sh + kh, j * sw:j * sw + kw] += np.tensordot(x[:, :, i, j], w, 1)
+    y = y[:, :, top:y.shape[2] - bottom, left:y.shape[3] - right]
+    return y if b is None else y + b.reshape(1, -1, 1, 1)
+
+
+def interpolate(x, size=None, scale_factor=None):
+    fh, fw = (size[0] // x.shape[2], size[1] // x.shape[3]) if size else np.broadcast_to(scale_factor, 2)
+    return x.repeat(fh, axis=2).repeat(fw, axis=3)
+
+
+def pixel_shuffle(x, upscale_factor):
+    r, (n, c, h, w) = upscale_factor, x.shape
+    y = np.empty((n, c // (r * r), h * r, w * r))
+    for channel, i, j in np.ndindex(y.shape[1:]):
+        y[:, channel, i, j] = x[:, channel * r * r + i % r * r + j % r, i // r, j // r]
+    return y
 
 
 def pool(x, size, stride, padding, fill, reduce):
@@ -387,7 +470,8 @@ def max_pool2d(x, *, size, stride=None, padding=0):
 
 
 def linear(x, w, b=0.0):
-    return np.array([[np.sum(row * out) for out in w] for row in x]).reshape(len(x), len(w)) + b
+    rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+    return np.array([[np.sum(row * out) for out in w] for row in rows]).reshape(*x.shape[:-1], len(w)) + b
 
 
 def softmax(x, *, axis):
@@ -401,6 +485,87 @@ def cross_entropy(x, *, labels, reduction="mean", label_smoothing=0.0):
     return reduced(np.sum(-target * np.log(softmax(x, axis=1)), axis=1), reduction)
 
 
+def tables() -> Iterable[Problem]:
+    """Rows that are named several times, once, and never."""
+    rng = np.random.default_rng(14)
+    for rows, d, ids in itertools.product((1, 2, 3, 5, 9), (0, 1, 2, 3, 4, 6, 9, 33, 130), ((), (0,), (4,), (11, 5))):
+        yield ((rows, d),), {"ids": rng.integers(0, rows, ids)}
+
+
+def rows_of(w: Tensor, *, ids: np.ndarray) -> Tensor:
+    return ops.embedding(Tensor(ids, device=w.device), w)
+
+
+LETTERS = {"i": 2, "j": 3, "k": 4, "b": 2, "m": 1, "z": 0}, {"i": 5, "j": 1, "k": 2, "b": 3, "m": 4, "z": 2}
+EQUATIONS = [
+    "i->i", "ij->ji", "ij->i", "ij->", "ij", "ji", "bij->jb", "i,i->", "i,j->ij", "i,j", "ij,jk->ik", "ij,jk",
+    "ij,kj->ik",
+    "ji,jk->ki", "ij,ij->", "ij,ij->ij", "ij,ij->j", "ij,j->i", "ij,k->ijk", "ij,k->j", "bij,bjk->bik", "bij,jk->bik",
+    "bij,bkj->bki", "bi,bj->bij", "bij,bij->b", "bij,kj->bik", "bijk,bij->bk", "ijk,kjb->bi", "im,mj->ij",
+    "mij,mjk->ik",
+    "iz,zj->ij", "ij,jz->iz", "zij,zjk->zik", "ij,,j->i", ",->", "ij,jk,kb->ib", "ij,jk,kb", "i,j,k->kji",
+    "bi,ij,bj->b",
+    "ij,jk,ik->", "bij,bj,b->i", "i,i,i->i"]
+
+
+def equations() -> Iterable[Problem]:
+    for equation in EQUATIONS:
+        terms = equation.split("->")[0].split(",")
+        for sizes in LETTERS:
+            yield tuple(tuple(sizes[letter] for letter in term) for term in terms), {"equation": equation}
+
+
+def vectors() -> Iterable[Problem]:
+    return (((n,), (m,)) for n, m in itertools.product((0, 1, 2, 3, 5, 8, 13), repeat=2))
+
+
+def weighed_labels() -> Iterable[Problem]:
+    """Log probabilities and a weight for each class; every third label may be ignored, but not all of them."""
+    rng = np.random.default_rng(13)
+    ways = itertools.cycle([(r, i) for i in (None, 0, -100) for r in ("mean", "sum", "none")])
+    for n, classes in itertools.product((0, 1, 2, 3, 5, 8, 9), (1, 2, 3, 4, 5, 7, 10, 11)):
+        reduction, ignored = next(ways)
+        labels = rng.integers(0, classes, n)
+        if ignored is not None:
+            labels[1::3] = ignored
+        if (labels != (0 if ignored == 0 else -100)).any() or reduction != "mean":
+            yield (((n, classes),), {"labels": labels, "weight": rng.uniform(0.5, 2, classes), "reduction": reduction,
+                                     "ignore_index": ignored})
+
+
+def nll_loss(log_p, *, labels, weight, reduction, ignore_index):
+    """Image by image; the mean is over the weights."""
+    losses = np.array([0.0 if label == ignore_index else -weight[label] * row[label]
+                       for row, label in zip(log_p, labels, strict=True)])
+    total = sum(weight[label] for label in labels if label != ignore_index)
+    return np.sum(losses) / total if reduction == "mean" else reduced(losses, reduction)
+
+
+def weighed(x: Tensor, *, labels: np.ndarray, weight: np.ndarray, **options: Any) -> Tensor:
+    return ops.nll_loss(x, labels, Tensor(weight.astype(x.dtype), device=x.device), **options)
+
+
+def huber_loss(x, y, reduction, delta=0.7):
+    d = np.abs(x - y)
+    return reduced(np.where(d <= delta, d * d / 2, delta * (d - delta / 2)), reduction)
+
+
+def yes_or_no(x: Tensor, y: Tensor, *, reduction: str, positive: float | None) -> Tensor:
+    factor = None if positive is None else Tensor(np.full(x.shape[-1:], positive, x.dtype), device=x.device)
+    return ops.binary_cross_entropy_with_logits(x, y, reduction=reduction, pos_weight=factor)
+
+
+def binary_cross_entropy(x, y, reduction, positive):
+    p = 1 / (1 + np.exp(-x))
+    return reduced(-(1 if positive is None else positive) * y * np.log(p) - (1 - y) * np.log(1 - p), reduction)
+
+
+def pairs_with(name: str, *values: Any) -> list[Problem]:
+    """The pairs of one shape, with an option that takes turns."""
+    choices = itertools.cycle(values)
+    return [(both, {**options, name: next(choices)}) for both, options in pairs_of_one_shape()]
+
+
 def reduced(losses, reduction):
     return losses if reduction == "none" else getattr(np, reduction)(losses)
 
@@ -410,6 +575,17 @@ def dropout(x, *, p, key):
     mask = ops.dropout(Tensor(np.ones(x.shape)), p, key=key).numpy()
     assert np.isin(mask, (0, 1 / (1 - p))).all()
     return x * mask
+
+
+def sometimes(**options: Any) -> list[Problem]:
+    """The plain problems, every second one with options."""
+    return [(shape, options if at % 2 else {}) for at, (shape, _) in enumerate(UNARY)]
+
+
+def gelu(x, approximate="none"):
+    if approximate == "tanh":
+        return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x ** 3)))
+    return x * 0.5 * (1 + np.vectorize(math.erf, otypes=[float])(x / math.sqrt(2)))
 
 
 def integer_labels(x: Tensor, *, labels: np.ndarray, **options: Any) -> Tensor:
@@ -583,6 +759,13 @@ TABLE: dict[str, tuple[Callable[..., Tensor], Callable[..., Any], Iterable[Probl
     "sigmoid": (ops.sigmoid, lambda x: 1 / (1 + np.exp(-x)), UNARY, normal),
     "tanh": (ops.tanh, np.tanh, UNARY, normal),
     "relu": (ops.relu, lambda x: np.where(x > 0, x, 0), UNARY, apart),
+    "leaky_relu": (ops.leaky_relu, lambda x, negative_slope=0.01: np.where(x > 0, x, negative_slope * x),
+                   sometimes(negative_slope=0.3), apart),
+    "elu": (ops.elu, lambda x, alpha=1.0: np.where(x > 0, x, alpha * (np.exp(x) - 1)), sometimes(alpha=1.5), apart),
+    "softplus": (ops.softplus, lambda x: np.log(1 + np.exp(x)), UNARY, normal),
+    "hardsigmoid": (ops.hardsigmoid, lambda x: np.clip((x + 3) / 6, 0, 1), UNARY, apart),
+    "silu": (ops.silu, lambda x: x / (1 + np.exp(-x)), UNARY, normal),
+    "gelu": (ops.gelu, gelu, sometimes(approximate="tanh"), normal),
     "softmax": (ops.softmax, softmax, axes(), normal),
     "log_softmax": (ops.log_softmax, lambda x, axis: np.log(softmax(x, axis=axis)), axes(), normal),
     "abs": (ops.abs, np.abs, UNARY, apart),
@@ -607,9 +790,18 @@ TABLE: dict[str, tuple[Callable[..., Tensor], Callable[..., Any], Iterable[Probl
     "unsqueeze": (ops.unsqueeze, np.expand_dims, [
         ((shape,), {"axis": axis}) for shape in SHAPES for axis in {0, -1, len(shape)}], normal),
     "stack": (lambda *xs, axis: ops.stack(xs, axis), lambda *xs, axis: np.stack(xs, axis), stacks(), normal),
+    "prod": (ops.prod, np.prod, reductions(empty=True), normal),
+    "outer": (ops.outer, np.outer, [(both, {}) for both in vectors()], normal),
+    "einsum": (lambda *xs, equation: ops.einsum(equation, *xs), lambda *xs, equation: np.einsum(equation, *xs),
+               equations(), normal),
+    "embedding": (rows_of, lambda w, ids: w[ids], tables(), normal),
     "dropout": (ops.dropout, dropout, keys(), normal),
     "linear": (ops.linear, linear, layers(), normal),
     "conv2d": (ops.conv2d, conv2d, convolutions(), normal),
+    "conv1d": (ops.conv1d, conv1d, sequences(), normal),
+    "conv_transpose2d": (ops.conv_transpose2d, conv_transpose2d, transposed_convolutions(), normal),
+    "interpolate": (ops.interpolate, interpolate, factors(), normal),
+    "pixel_shuffle": (ops.pixel_shuffle, pixel_shuffle, shuffles(), normal),
     "avg_pool2d": (ops.avg_pool2d, avg_pool2d, poolings(), normal),
     "max_pool2d": (ops.max_pool2d, max_pool2d, poolings(), apart),
     "local_response_norm": (ops.local_response_norm, local_response_norm, neighbourhoods(), normal),
@@ -618,6 +810,10 @@ TABLE: dict[str, tuple[Callable[..., Tensor], Callable[..., Any], Iterable[Probl
     "group_norm": (group_normalized, group_norm, groups_of_channels(), normal),
     "adaptive_avg_pool2d": (ops.adaptive_avg_pool2d, adaptive_avg_pool2d, grids(), normal),
     "cross_entropy": (integer_labels, cross_entropy, with_labels(), normal),
+    "nll_loss": (weighed, nll_loss, weighed_labels(), normal),
+    "l1_loss": (ops.l1_loss, lambda x, y, reduction: reduced(np.abs(x - y), reduction), pairs_of_one_shape(), normal),
+    "huber_loss": (ops.huber_loss, huber_loss, pairs_with("delta", 0.7, 1.0), normal),
+    "binary_cross_entropy_with_logits": (yes_or_no, binary_cross_entropy, pairs_with("positive", None, 1.5), normal),
     "mse_loss": (ops.mse_loss, lambda x, y, reduction: reduced((x - y) ** 2, reduction), pairs_of_one_shape(),
                  normal),
 }

@@ -42,6 +42,13 @@ from minidl.training import RunningMetrics
 CUDA_TOLERANCE = 2e-3                      # of an array's largest value: twelve steps whose sums round otherwise
 # There, what a step returns is a copy, also of a parameter, and tf32 rounds by algorithm.
 NOT_ON_CUDA = frozenset({"output written", "precision"})
+# Of each family one is drawn, and which one the seeds decide that were given out: so more of them change no draw.
+ACTIVATIONS = (("nn.Tanh()", "nn.GELU()", "nn.SiLU()"), ("nn.ReLU()", "nn.ELU()", "nn.LeakyReLU()"),
+               ("nn.Sigmoid()", "nn.Softplus()", "nn.Hardsigmoid()"))
+UNITS = (("tanh", "gelu", "silu"), ("relu", "leaky_relu", "elu"), ("sigmoid", "softplus", "hardsigmoid"))
+LOSSES = ("mse_loss", "l1_loss", "huber_loss")
+OPTIONS_OF_LOSS = (("",), ("",), (", reduction='sum'", ", ignore_index=1"),
+                   (", label_smoothing=0.1", ", label_smoothing=0.1, ignore_index=2"))
 CALLS = 12
 Shape = tuple[Any, ...]                    # "n" stands for the images of a batch
 
@@ -204,6 +211,10 @@ class Writer:
         self.seeds += 1
         return self.seeds
 
+    def one(self, families: tuple[tuple[str, ...], ...]) -> str:
+        family = self.rng.choice(families)
+        return family[self.seeds % len(family)]
+
     def chance(self, p: float) -> bool:
         return self.rng.random() < p
 
@@ -249,7 +260,7 @@ class Writer:
         return name
 
     def activation(self) -> str:
-        return self.rng.choice(["nn.Tanh()", "nn.ReLU()", "nn.Sigmoid()"])
+        return self.one(ACTIVATIONS)
 
     def linear(self, stem: str, f: int, g: int) -> str:
         bias = "" if self.chance(0.8) else ", bias=False"
@@ -320,7 +331,7 @@ class Writer:
                 self.may("axis", f"{at}.axis = 0", f"{at}.axis = -1")
             elif layer == "Mod(5)":
                 self.module(at, 5)
-            elif layer in ("nn.Tanh()", "nn.ReLU()", "nn.Sigmoid()"):
+            elif any(layer in family for family in ACTIVATIONS):
                 self.may("activation replaced", lambda i=i: f"setattr({name}, '{i}', {self.activation()})")
         self.may("train and eval", f"{name}.eval()", f"{name}.train()")
         self.may("state loaded", f"{name}.load_state_dict({{k: v * 0.5 for k, v in {name}.state_dict().items()}})")
@@ -394,7 +405,7 @@ class Writer:
                 name = self.define("act", self.activation())
                 self.may("Module rebound", lambda: f"{name} = {self.activation()}")
                 return f"{name}({v})", same
-            return f"ops.{rng.choice(['tanh', 'relu', 'sigmoid'])}({v})", same
+            return f"ops.{self.one(UNITS)}({v})", same
 
         def softmax() -> tuple[str, Shape]:
             return f"ops.{rng.choice(['softmax', 'log_softmax'])}({v}, axis={rng.choice([-1, 0, 1])})", same
@@ -501,8 +512,7 @@ class Writer:
         terms = []
         logits = self.pick(lambda s: s == ("n", 3))
         if logits and self.chance(0.6):
-            extra = rng.choice(["", "", ", reduction='sum'", ", label_smoothing=0.1"])
-            terms.append(f"ops.cross_entropy({logits[0]}, labels{extra})")
+            terms.append(f"ops.cross_entropy({logits[0]}, labels{self.one(OPTIONS_OF_LOSS)})")
         for v, _ in rng.sample(self.values, min(len(self.values), rng.choice([1, 1, 2, 3]))):
             terms.append(rng.choice([f"({v} * {v}).mean()", f"ops.tanh({v}).sum()", f"{v}.mean()",
                                      f"({v} - {self.number()}).max()"]))
@@ -510,7 +520,7 @@ class Writer:
             terms.append("(net(x) * net(x)).mean()")
         same = self.pick(lambda s: s == ("n", 3))
         if same and self.chance(0.3):
-            terms.append(f"ops.mse_loss({same[0]}, target)")
+            terms.append(f"ops.{LOSSES[self.seeds % len(LOSSES)]}({same[0]}, target)")
         self.body.append(Line(f"{name} = {' + '.join(terms)}"))
         return name
 

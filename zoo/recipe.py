@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 from minidl import init, nn, ops
 
-LAYERS: dict[str, type[nn.Module]] = {                 # the activations' layers: Tanh is tanh's
-    act: layer for act in ops.ACTIVATIONS for name, layer in vars(nn).items() if name.lower() == act}
+LAYERS: dict[str, type[nn.Module]] = {                 # the activations' layers: LeakyReLU is leaky_relu's
+    act: layer for act in ops.ACTIVATIONS for name, layer in vars(nn).items() if name.lower() == act.replace("_", "")}
 
 
 @dataclass(frozen=True)

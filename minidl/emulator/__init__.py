@@ -56,6 +56,11 @@ class Memory(np.ndarray):
     def get(self) -> np.ndarray:
         return np.array(self, subok=False)
 
+    def __array_function__(self, function: Any, kinds: Any, arguments: Any, options: Any) -> Any:
+        """What gives a plain array for a subclass, as concatenate does, gives one of these."""
+        result = super().__array_function__(function, kinds, arguments, options)
+        return result.view(Memory) if type(result) is np.ndarray else result
+
 
 class Guarded:
     """Makes Memory whose edges are seen to stay as they are."""

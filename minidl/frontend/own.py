@@ -111,7 +111,7 @@ def activation(name: str, value: Elementwise, grad: Callable[[Array, Array], Arr
            cpu._quiet(lambda gy, y: elementwise(row.grad, gy, y)))
     if there := _cuda():
         room = sys.modules["minidl.ops.cuda.activation.elementwise"]
-        room.launch.GENERATED["include/activations.cuh"] += room.STRUCT.format(name, cuda_value, cuda_grad)
+        room.launch.GENERATED["include/activations.cuh"] += room.STRUCT.format(name, cuda_value, "y", cuda_grad)
         _enter(there, room, name, functools.partial(room._elementwise, "activation", name),
                functools.partial(room._elementwise, "activation_grad_x", name))
     fusion.RULES = (*fusion.RULES, *(_with_name(name, rule) for rule in fusion.RULES if "tanh" in str(rule)))

@@ -64,7 +64,8 @@ class Conv2d(Module):
     """
 
     def __init__(self, in_channels: int, out_channels: int, kernel_size: Pair, stride: Pair = 1,
-                 padding: Padding = 0, bias: bool = True, algorithm: str = "auto", groups: int = 1):
+                 padding: Padding = 0, bias: bool = True, algorithm: str = "auto", groups: int = 1,
+                 dilation: Pair = 1):
         super().__init__()
         _positive("Conv2d", in_channels=in_channels, out_channels=out_channels, groups=groups)
         if in_channels % groups or out_channels % groups:
@@ -72,19 +73,22 @@ class Conv2d(Module):
                              f"{out_channels}")
         kh, kw = pair("Conv2d", "kernel_size", kernel_size, 1)
         pair("Conv2d", "stride", stride, 1)
+        pair("Conv2d", "dilation", dilation, 1)
         edges("Conv2d", padding)
-        self.stride, self.padding, self.algorithm, self.groups = stride, padding, algorithm, groups
+        self.stride, self.padding, self.dilation, self.algorithm, self.groups = (
+            stride, padding, dilation, algorithm, groups)
         fan_in = in_channels // groups * kh * kw
         self.weight = _parameter((out_channels, in_channels // groups, kh, kw), fan_in)
         self.bias = _parameter((out_channels,), fan_in) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:
         return ops.conv2d(x, self.weight, self.bias, stride=self.stride, padding=self.padding,
-                          algorithm=self.algorithm, groups=self.groups)
+                          algorithm=self.algorithm, groups=self.groups, dilation=self.dilation)
 
     def extra_repr(self) -> str:
         m, c, kh, kw = self.weight.shape
         return (f"{c * self.groups}, {m}, kernel_size=({kh}, {kw}), stride={self.stride}, padding={self.padding}"
+                + f", dilation={self.dilation}" * (self.dilation != 1)
                 + f", groups={self.groups}" * (self.groups > 1) + ", bias=False" * (self.bias is None))
 
 
@@ -163,17 +167,6 @@ class ReLU(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return ops.relu(x)
-
-
-class Softmax(Module):
-    """`ops.softmax` along an axis, which PyTorch calls dim, as a layer."""
-
-    def __init__(self, axis: int = -1, *, dim: int | None = None):
-        super().__init__()
-        self.axis = axis if dim is None else dim
-
-    def forward(self, x: Tensor) -> Tensor:
-        return ops.softmax(x, axis=self.axis)
 
 
 class Flatten(Module):

@@ -12,7 +12,7 @@ __all__ = ["conv2d"]
 
 @op(floating=True)
 def conv2d(k, x: Tensor, w: Tensor, b: Tensor | None = None, *, stride: Pair = 1, padding: Padding = 0,
-           algorithm: str = "auto", groups: int = 1):
+           algorithm: str = "auto", groups: int = 1, dilation: Pair = 1):
     """Cross-correlate images with filters: x (n,c,h,w), w (m,c,kh,kw), b (m,) -> (n,m,oh,ow).
 
     y[n,m,i,j] = b[m] + sum over c,p,q of x[n, c, i*sh + p, j*sw + q] * w[m,c,p,q], zeros outside x
@@ -20,22 +20,24 @@ def conv2d(k, x: Tensor, w: Tensor, b: Tensor | None = None, *, stride: Pair = 1
 
     stride: an int or (sh, sw). padding: p, (ph, pw) or ((top, bottom), (left, right)).
     algorithm: "auto", or one of the backend's: "direct", "unroll", "gemm" or "fft" on the CPU. groups: channels and
-    filters in so many parts, each convolved for itself: w is then (m,c/groups,kh,kw) (KSH 2012, section 3.2).
+    filters in so many parts, each convolved for itself: w is then (m,c/groups,kh,kw) (KSH 2012, section 3.2). dilation:
+    an int or (dh, dw), the distance of the pixels that a filter reads.
 
     NaN and infinity reach every output whose window holds them. Where an infinite or NaN filter element meets the zeros
     of padding (or, for the gradient by x, those around gy), some algorithms multiply, which gives NaN (0 * inf), and
     others leave the zeros out: in minidl as in PyTorch, where it depends on the sizes. On CUDA the same holds where an
     infinite or NaN pixel meets the zeros around gy, in the gradient by w. "fft" spreads them further: docs/fft.md.
 
-    Raises ValueError where shapes, stride, padding, algorithm or groups do not fit, naming both sizes.
+    Raises ValueError where shapes, stride, padding, algorithm, groups or dilation do not fit, naming both sizes.
 
     >>> from minidl import Tensor
     >>> x, w = Tensor([[[[1.0, 2.0, 3.0]]]]), Tensor([[[[1.0, -1.0]]]])
     >>> conv2d(x, w).tolist()
     [[[[-1.0, -1.0]]]]
     """
-    if groups != 1:
-        return grouped(k, x, w, b, groups=groups, stride=stride, padding=padding, algorithm=algorithm)
+    if (groups, dilation) != (1, 1):
+        return grouped(k, x, w, b, groups=groups, dilation=dilation, stride=stride, padding=padding,
+                       algorithm=algorithm)
     g = conv_geometry(x.shape, w.shape, None if b is None else b.shape, stride, padding, algorithm)
 
     def backward(gy, need):

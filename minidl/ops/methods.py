@@ -17,7 +17,7 @@ import numpy as np
 
 from ..mode import mode, note_change
 from ..tensor import Tensor
-from . import arrange, basic, select, statistics
+from . import arrange, basic, contraction, select, statistics
 from .activation import log_softmax, relu, sigmoid, softmax
 from .basic import Axis, Number
 from .common.op import also
@@ -354,7 +354,7 @@ class Methods(Conversions):
 
     def outer(self: Any, other: Tensor) -> Tensor:
         """All products of two vectors' values."""
-        return basic.mul(reshape(self, shape=(-1, 1)), other)
+        return contraction.outer(self, other)
 
     __abs__ = abs
 
@@ -419,6 +419,10 @@ class Methods(Conversions):
     def all(self: Any, axis: Axis = None, keepdims: bool = False) -> Tensor:
         """Whether no value is 0."""
         return statistics.min(basic.ne(self, 0), axis=axis, keepdims=keepdims)
+
+    def prod(self: Any, axis: Axis = None, keepdims: bool = False) -> Tensor:
+        """The product."""
+        return statistics.prod(self, axis=axis, keepdims=keepdims)
 
     def cumsum(self: Any, axis: int) -> Tensor:
         """Sums up to each value along an axis."""
@@ -564,7 +568,7 @@ def _refused(name: str, sign: str) -> Callable[..., Any]:
     return operator
 
 
-_OF_NUMPY = {"min", "argmin", "amax", "amin", "var", "std", "any", "all", "cumsum"}    # functions that call methods
+_OF_NUMPY = {"min", "argmin", "amax", "amin", "var", "std", "any", "all", "prod", "cumsum"}     # functions of NumPy
 
 
 def _method(name: str, method: Any) -> Any:

@@ -25,6 +25,7 @@ from minidl import Tensor, device, ops, optim, zoo
 from minidl.data import Augment
 from minidl.ops import ACTIVATIONS
 from minidl.ops.common.geometry import conv_geometry
+from minidl.ops.common.primitives import ALL
 from minidl.ops.norm import batch_geometry, group_geometry, layer_geometry
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
@@ -130,6 +131,14 @@ def the_same_in_all_precisions(x: Any, w: Any, stride: Any, padding: Any, names:
                 run = getattr(conv.ALGORITHMS[name], direction)
                 found.add(run(*problem.on_cuda(direction), problem.g).get().tobytes())
         assert len(found) == 1, f"{name} {direction}"
+
+
+def dilated(at: int) -> None:
+    """One of the cases with dilation, by its algorithm, as on the CPU."""
+    case = [case for case in CASES["conv2d"] if "dilation" in case.options
+            and case.options["algorithm"] in ("direct", "unroll", "gemm")][at]
+    for got, want in zip(primitives.computed(case, cupy.asarray), primitives.computed(case, np.asarray), strict=True):
+        np.testing.assert_allclose(got, want, rtol=0, atol=primitives.bound(want, case.arrays(), FLOAT), strict=True)
 
 
 def bias_gradient(x: Any, w: Any, stride: Any, padding: Any, dtype: type) -> None:
@@ -277,6 +286,10 @@ PRODUCTS = [(r, c, k, t) for r, c, k in ((17, 130, 37), (70, 5, 300))
 MORE_PRODUCTS = [(r, c, k, t, dtype, tiled, 2, summed) for r, c, k in ((5, 3, 7), (40, 130, 33), (3, 5, 900))
                  for t in ((False, True), (False, False), (True, False)) for dtype in (FLOAT, DOUBLE)
                  for tiled in (False, True) for summed in (False, True)]
+TABLES: list[tuple[Any, ...]] = [(11, 5, (4, 9)), (3, 300, (70,)), (9, 129, ()), (20, 1, (33,)), (4, 3, (0,))]
+BATCHED: list[tuple[Any, ...]] = [         # each of its own, one of a side for all, some of both
+    ((3, 17, 20), (3, 20, 9)), ((2, 3, 5, 7), (7, 6)), ((5, 7), (4, 7, 6)), ((2, 1, 3, 4), (3, 4, 5)), ((7, 9), (9, 4)),
+    ((1, 3, 4), (5, 4, 2))]
 SIZES = [(33, 65, 1), (7, 130, 19), (2, 700, 3), (0, 5, 4), (5, 0, 3)]     # images, inputs, outputs
 MORE_SIZES = [(3, 5, 2), (33, 70, 130), (2, 3000, 3), (600, 9, 600), (0, 3, 2), (4, 0, 3)]
 # A channel by one team and by several; rows by some threads of a warp, by a block and by several; columns by a thread
@@ -302,11 +315,11 @@ LAUNCHES: dict[str, list[Launch]] = {
         *on_device("", step, *[(name, dtype) for name in STEPS for dtype in (FLOAT, DOUBLE)])],
     "activations": [
         *each("activation/activation.cu", primitives.activations_of_special_values,
-              *[(act, FLOAT) for act in ACTIVATIONS]),
+              *[(act, FLOAT) for act in ALL]),
         *on_device("activation/activation.cu", primitives.activations_of_special_values,
-                   *[(act, DOUBLE) for act in ACTIVATIONS]),
+                   *[(act, DOUBLE) for act in ALL]),
         *on_device("activation/activation.cu", primitives.activation, *[
-            (act, shape, dtype) for act in ACTIVATIONS for shape in ((), (0,), (7,), (3, 1001))
+            (act, shape, dtype) for act in ALL for shape in ((), (0,), (7,), (3, 1001))
             for dtype in (FLOAT, DOUBLE)]),
         *each("activation/softmax.cu", primitives.softmax, *with_dtype(SOFTMAXES, DOUBLE)),
         *on_device("activation/softmax.cu", primitives.softmax,
@@ -316,7 +329,9 @@ LAUNCHES: dict[str, list[Launch]] = {
     "indexing": [
         *each("indexing/scatter.cu", primitives.gradient_of_indexing, (INDICES[0], (5, 4), FLOAT)),
         *on_device("indexing/scatter.cu", primitives.gradient_of_indexing, *[
-            (index, (5, 4), dtype) for index in INDICES for dtype in (FLOAT, DOUBLE)])],
+            (index, (5, 4), dtype) for index in INDICES for dtype in (FLOAT, DOUBLE)]),
+        *each("indexing/embedding.cu", primitives.gradient_of_embedding, *with_dtype(TABLES, FLOAT)),
+        *on_device("indexing/embedding.cu", primitives.gradient_of_embedding, *with_dtype(TABLES, DOUBLE))],
     "norms": [
         *each("norm/norm.cu", primitives.normalization, *[(*row, True, FLOAT) for row in NORMS]),
         *each("norm/norm.cu", primitives.normalization, *[(*row, False, DOUBLE) for row in NORMS[::3]]),
@@ -344,6 +359,9 @@ LAUNCHES: dict[str, list[Launch]] = {
         *each("linear/gemm.cu", primitives.linear, *[(sizes, dtype) for sizes in SIZES for dtype in (FLOAT, DOUBLE)]),
         *on_device("linear/gemm.cu", primitives.linear, *[
             (sizes, dtype) for sizes in MORE_SIZES for dtype in (FLOAT, DOUBLE)]),
+        *each("linear/gemm.cu", primitives.batched_product, *with_dtype(BATCHED, FLOAT)),
+        *on_device("linear/gemm.cu", primitives.batched_product, *with_dtype(BATCHED, DOUBLE),
+                   ((3, 70, 300), (3, 300, 130), FLOAT), ((40, 30), (5, 30, 20), FLOAT)),
         *each("linear/gemm.cu", primitives.product, *[(*row, FLOAT) for row in PRODUCTS]),
         *on_device("linear/gemm.cu", primitives.product, *MORE_PRODUCTS),
         *[launch for precision in device.PRECISIONS[1:] for launch in on_device(
@@ -409,6 +427,7 @@ LAUNCHES: dict[str, list[Launch]] = {
     "convolutions": [
         *[Launch("linear/gemm.cu" if name == "fft" else "conv/", each_direction, (name,),     # it has no other kernel
                  "3xtf32" if row.tensor_cores else "fp32") for name, row in conv.ALGORITHMS.items()],
+        *each("", dilated, *[(at,) for at in range(0, 24, 4)]),
         *each("linear/gemm.cu", convolve, *[
             (*row, ("fft",), dtype) for row, dtype in zip(BY_FFT, (FLOAT, DOUBLE) * 3, strict=True)]),
         *each("conv/bias.cu", bias_gradient, (*CONVOLUTIONS[0][:4], FLOAT)),

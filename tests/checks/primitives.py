@@ -417,6 +417,31 @@ def gradient_of_indexing(index: Any, shape: tuple[int, ...], dtype: type) -> Non
         np.testing.assert_array_equal(got, want)
 
 
+def gradient_of_embedding(rows: int, d: int, ids: tuple[int, ...], dtype: type) -> None:
+    """Rows that are named often and never; the same bits each time, and of int32 ids."""
+    named = np.random.default_rng(rows).integers(0, max(1, rows // 2), ids)
+    gy = cupy.asarray(normal(*ids, d, dtype=dtype))
+    got = cuda.embedding_grad_w(gy, cupy.asarray(named), rows)
+    want = cpu.embedding_grad_w(gy.get().astype(float), named, rows)
+    assert (got.shape, got.dtype) == (want.shape, dtype)
+    np.testing.assert_allclose(got.get(), want, rtol=0, atol=np.finfo(dtype).eps * max(1, named.size))
+    assert got.tobytes() == cuda.embedding_grad_w(gy, cupy.asarray(named.astype(np.int32)), rows).tobytes()
+
+
+def batched_product(x: tuple[int, ...], y: tuple[int, ...], dtype: type) -> None:
+    """And its gradients; of matrices in any order of memory too."""
+    gy = normal(*np.broadcast_shapes(x[:-2], y[:-2]), x[-2], y[-1], dtype=dtype, seed=2)
+    a, b = normal(*x, dtype=dtype), normal(*y, dtype=dtype, seed=1)
+    for call, length, inputs in [
+            (lambda k, a, b: k.matmul(a, b), x[-1], [a, b]), (lambda k, g, b: k.matmul_grad_x(g, b), y[-1], [gy, b]),
+            (lambda k, g, a: k.matmul_grad_y(g, a), x[-2], [gy, a])]:
+        for turned in (False, True):
+            there = [cupy.asarray(v.swapaxes(-1, -2).copy()).swapaxes(-1, -2) if turned else cupy.asarray(v)
+                     for v in inputs]
+            got = call(cuda, *there).get()
+            assert_product(got, device.precision(), length, functools.partial(call, cpu), inputs)
+
+
 def product(rows: int, cols: int, depth: int, transposed: tuple[bool, bool], dtype: type, tiled: bool = False,
             batches: int = 1, summed: bool = False) -> None:
     """One of register tiles, which launchers choose for larger ones, or tiled; also split along the depth.

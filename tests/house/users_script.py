@@ -78,9 +78,20 @@ def layers(a: Tensor, b: Tensor | None = None) -> Tensor:
     y = ops.batch_norm(y, minidl.zeros(2), minidl.ones(2), b, eps=1e-3) + ops.batch_norm(y, training=True)
     y = ops.group_norm(ops.layer_norm(y, y.shape[-1]), 1, weight=b) * ops.adaptive_avg_pool2d(y, (1, None))
     y = ops.linear(ops.flatten(y, 1), Tensor(np.ones((2, 12))), b)
-    for activation in (ops.tanh, ops.sigmoid, ops.relu):
+    for activation in (ops.tanh, ops.sigmoid, ops.relu, ops.silu, ops.softplus, ops.hardsigmoid):
         y = ops.dropout(activation(y), 0.1)
+    y = ops.gelu(ops.leaky_relu(ops.elu(y, alpha=0.5), negative_slope=0.1), approximate="tanh")
     loss: Tensor = ops.cross_entropy(ops.log_softmax(ops.softmax(y, axis=1)), labels, label_smoothing=0.1)
+    loss += nn.CrossEntropyLoss(weight=y, ignore_index=-1)(y, labels) + ops.nll_loss(y, labels, y, ignore_index=2)
+    loss += ops.l1_loss(y, y) + ops.huber_loss(y, y, delta=2.0) + ops.binary_cross_entropy_with_logits(y, y)
+    loss += ops.einsum("ij,j->i", y, ops.prod(y, axis=0)).sum() + ops.outer(y[0], y[0]).sum()
+    loss += nn.Embedding(3, 4, padding_idx=0)(labels).sum() + ops.embedding(labels, y).sum()
+    z = ops.conv_transpose2d(ops.interpolate(x, scale_factor=2), w, stride=2) + ops.adaptive_avg_pool2d(x, 1)
+    z += ops.pixel_shuffle(ops.conv2d(x, w, dilation=(2, 1)), 1) + ops.conv1d(x[0], w[0], padding=(1, 0), dilation=2)
+    more: list[nn.Module] = [nn.Conv1d(2, 4, 3, groups=2), nn.ConvTranspose2d(2, 3, (2, 3), stride=2),
+                             nn.PixelShuffle(2), nn.Upsample(scale_factor=(2, 1)), nn.AdaptiveAvgPool2d((1, 2)),
+                             nn.Identity(3, out=4)]
+    loss += z.sum() * len(more)
     return loss + ops.mse_loss(y, y, reduction="mean")
 
 

@@ -35,7 +35,9 @@ def special(shape: tuple[int, ...], trial: int) -> Array:
 LABELS = np.array([1, 0, 3])
 # name -> (shapes, in minidl, in PyTorch); each input in turn, and then the gradient, has the special values
 OPS: dict[str, tuple[tuple[tuple[int, ...], ...], Callable[..., Any], Callable[..., Any]]] = {
-    **{act: (((3, 4),), getattr(ops, act), lambda F, x, act=act: getattr(F, act)(x)) for act in ops.ACTIVATIONS},
+    **{act: (((3, 4),), getattr(ops, act), lambda F, x, act=act: getattr(F, act)(x))
+       for act in (*ops.ACTIVATIONS, "silu")},
+    "gelu tanh": (((3, 4),), lambda x: ops.gelu(x, "tanh"), lambda F, x: F.gelu(x, approximate="tanh")),
     "linear": (((3, 4), (2, 4), (2,)), ops.linear, lambda F, x, w, b: F.linear(x, w, b)),
     "conv2d": (((2, 2, 5, 5), (3, 2, 3, 3), (3,)), ops.conv2d, lambda F, x, w, b: F.conv2d(x, w, b)),
     "conv2d stride": (((2, 2, 6, 5), (3, 2, 2, 3), (3,)), lambda x, w, b: ops.conv2d(x, w, b, stride=2),
@@ -158,6 +160,13 @@ def test_a_padded_convolution_passes_special_values_on(value: float, algorithm: 
     y = ops.conv2d(Tensor(x), Tensor(w), padding=1, algorithm=algorithm).numpy()
     assert np.isfinite(y[:, 0]).all()
     np.testing.assert_array_equal(y[:, 1], np.full((2, 5, 5), value))
+
+
+def test_gelu_of_infinity_is_infinite() -> None:
+    """PyTorch's own is that or NaN, depending on sizes."""
+    x = np.array([np.inf, 0.0, 1e38, -1e38], np.float32)
+    for how in ("none", "tanh"):
+        assert ops.gelu(Tensor(x), how).tolist() == [np.inf, 0, x[2], 0]
 
 
 def test_relus_gradient_at_nan_is_passed_on_and_at_zero_is_none() -> None:

@@ -73,6 +73,11 @@ def some_axes(rng: Rng, ndim: int) -> tuple[int, ...]:
     return tuple(int(a) - ndim if rng.random() < 0.3 else int(a) for a in axes)
 
 
+def hardsigmoid(x: Any) -> Any:
+    """PyTorch's own has a gradient of 1/6 rounded to float32, of float64 values too."""
+    return F.relu6(x + 3) / 6
+
+
 # ---------------------------------------------------------------- problems, one function an op or a family
 def elementwise(ours: Callable[..., Tensor], theirs: Callable[..., Any],
                 draw: Callable[[Rng, Shape], np.ndarray] = normal) -> Callable[[Rng], Trial]:
@@ -186,9 +191,42 @@ def matmul(rng: Rng) -> Trial:
 
 
 def linear(rng: Rng) -> Trial:
-    n, i, o = (size(rng, 9) for _ in range(3))
+    i, o = (size(rng, 9) for _ in range(2))
+    lead = pick(rng, [(size(rng, 9),), (size(rng, 9),), shape(rng, 0, 3)])
     bias = [normal(rng, (o,))] * size(rng, 1, 0)
-    return Trial((normal(rng, (n, i)), normal(rng, (o, i)), *bias), ops.linear, F.linear)
+    return Trial((normal(rng, (*lead, i)), normal(rng, (o, i)), *bias), ops.linear, F.linear)
+
+
+def embedding(rng: Rng) -> Trial:
+    rows = size(rng, 7)
+    ids, padding = rng.integers(0, rows, shape(rng, 0, 3)), pick(rng, [None, size(rng, rows) - 1])
+    return Trial((normal(rng, (rows, size(rng, 5))),), lambda w: ops.embedding(ids, w, padding_idx=padding),
+                 lambda w: F.embedding(torch.tensor(ids), w, padding), {"ids": ids, "padding": padding})
+
+
+def einsum(rng: Rng) -> Trial:
+    """One to three Tensors of some of four letters, in any order."""
+    sizes = {letter: size(rng, 4) for letter in "abcd"}
+    terms = ["".join(rng.permutation(list("abcd"))[:size(rng, 3, 0)]) for _ in range(size(rng, 3))]
+    known = sorted(set("".join(terms)))
+    result = "".join(rng.permutation(known)[:size(rng, len(known), 0)]) if known else ""
+    equation = ",".join(terms) + "->" + result
+    return Trial(tuple(normal(rng, tuple(sizes[letter] for letter in term)) for term in terms),
+                 lambda *xs: ops.einsum(equation, *xs), lambda *xs: torch.einsum(equation, *xs), {"equation": equation})
+
+
+def outer(rng: Rng) -> Trial:
+    return Trial((normal(rng, (size(rng, 9),)), normal(rng, (size(rng, 9),))), ops.outer, torch.outer)
+
+
+def prod(rng: Rng) -> Trial:
+    """Over one axis, with none, one or two zeros among the values, or over all."""
+    sizes = shape(rng, 1)
+    x, axis, keepdims = normal(rng, sizes), size(rng, len(sizes) - 1, -len(sizes)), bool(rng.integers(2))
+    x.reshape(-1)[rng.integers(0, x.size, size(rng, 3, 0))] = 0
+    if rng.random() < 0.3:
+        return Trial((x,), ops.prod, torch.prod)
+    return Trial((x,), lambda x: ops.prod(x, axis, keepdims), lambda x: torch.prod(x, axis, keepdims), {"axis": axis})
 
 
 def along_axis(ours: Callable[..., Tensor], theirs: Callable[..., Any]) -> Callable[[Rng], Trial]:
@@ -215,6 +253,53 @@ def mse_loss(rng: Rng) -> Trial:
     sizes, reduction = shape(rng), pick(rng, ("mean", "sum", "none"))
     return Trial((normal(rng, sizes), normal(rng, sizes)), lambda x, y: ops.mse_loss(x, y, reduction=reduction),
                  lambda x, y: F.mse_loss(x, y, reduction=reduction), {"reduction": reduction})
+
+
+def weighed(rng: Rng) -> tuple[np.ndarray, dict[str, Any], dict[str, Any]]:
+    """Logits, and for both the labels, at times with weights, and one of them ignored."""
+    n, classes = size(rng, 9), size(rng, 12)
+    labels, ignored = rng.integers(0, classes, n), pick(rng, [None, -100, 0, 1])
+    weight = rng.uniform(0.1, 3, classes) if rng.random() < 0.7 or ignored is None else None
+    if ignored is not None:
+        labels[rng.random(n) < 0.3] = ignored
+        labels[0] = min(2, classes - 1)                          # the mean of none is NaN
+    reduction = pick(rng, ("mean", "sum", "none"))
+    if (labels == ignored).all():
+        reduction = "sum"
+    ours = {"labels": labels, "weight": None if weight is None else Tensor(weight), "ignore_index": ignored}
+    theirs = {"target": torch.tensor(labels), "weight": None if weight is None else torch.tensor(weight),
+              "ignore_index": -100 if ignored is None else ignored}
+    return pick(rng, (1, 10, 100)) * normal(rng, (n, classes)), ours | {"reduction": reduction}, theirs | {
+        "reduction": reduction}
+
+
+def weighed_cross_entropy(rng: Rng) -> Trial:
+    x, ours, theirs = weighed(rng)
+    smoothing = pick(rng, (0.0, 0.0, 0.1, 1.0))
+    return Trial((x,), lambda x: ops.cross_entropy(x, label_smoothing=smoothing, **ours),
+                 lambda x: F.cross_entropy(x, label_smoothing=smoothing, **theirs), {**ours, "smoothing": smoothing})
+
+
+def nll_loss(rng: Rng) -> Trial:
+    x, ours, theirs = weighed(rng)
+    return Trial((x,), lambda x: ops.nll_loss(x, **ours), lambda x: F.nll_loss(x, **theirs), ours)
+
+
+def of_two(name: str, **options: Any) -> Callable[[Rng], Trial]:
+    """A loss of x and a target, with a gradient by either."""
+    def trial(rng: Rng) -> Trial:
+        sizes, how = shape(rng), {"reduction": pick(rng, ("mean", "sum", "none")), **options}
+        return Trial((pick(rng, (1, 1, 100)) * normal(rng, sizes), normal(rng, sizes)),
+                     lambda x, y: getattr(ops, name)(x, y, **how), lambda x, y: getattr(F, name)(x, y, **how), how)
+    return trial
+
+
+def yes_or_no(rng: Rng) -> Trial:
+    sizes, how = shape(rng, 1), {"reduction": pick(rng, ("mean", "sum", "none"))}
+    factor, target = rng.uniform(0.5, 3, sizes[-1]), rng.uniform(0, 1, sizes)
+    return Trial((pick(rng, (1, 1, 100)) * normal(rng, sizes), target),
+                 lambda x, y: ops.binary_cross_entropy_with_logits(x, y, pos_weight=Tensor(factor), **how),
+                 lambda x, y: F.binary_cross_entropy_with_logits(x, y, pos_weight=torch.tensor(factor), **how), how)
 
 
 def few(rng: Rng, sizes: Shape) -> np.ndarray:
@@ -338,6 +423,55 @@ def groups(rng: Rng) -> Trial:
                  {"groups": count, **options})
 
 
+def dilated(rng: Rng) -> Trial:
+    kernel, (n, c, h, w), options = window(rng, lambda k: 3)
+    dh, dw, count = size(rng, 4), size(rng, 3), pick(rng, [1, 1, 2])
+    images = n, c * count, h + (kernel[0] - 1) * (dh - 1), w + (kernel[1] - 1) * (dw - 1)
+    maps, options["groups"] = size(rng, 3) * count, count
+    dilation = pick(rng, [(dh, dw), dh]) if dh == dw else (dh, dw)
+    return Trial((normal(rng, images), normal(rng, (maps, c, *kernel)), normal(rng, (maps,))),
+                 lambda *xwb: ops.conv2d(*xwb, dilation=dilation, **options),
+                 lambda x, *wb: F.conv2d(padded(x, options["padding"]), *wb, stride=options["stride"], groups=count,
+                                         dilation=dilation), {"dilation": dilation, **options})
+
+
+def sequences(rng: Rng) -> Trial:
+    window_size, dilation, groups = size(rng, 5), size(rng, 3), pick(rng, [1, 1, 2])
+    options = {"stride": size(rng, 3), "padding": size(rng, 3, 0), "dilation": dilation, "groups": groups}
+    length, c, maps = (window_size - 1) * dilation + size(rng, 9), size(rng, 3), size(rng, 3) * groups
+    return Trial((normal(rng, (size(rng, 4), c * groups, length)), normal(rng, (maps, c, window_size)),
+                  *[normal(rng, (maps,))] * size(rng, 1, 0)),
+                 lambda *xwb: ops.conv1d(*xwb, **options), lambda *xwb: F.conv1d(*xwb, **options), options)
+
+
+def transposed(rng: Rng) -> Trial:
+    c, m, kh, kw, h, w = (size(rng, 5) for _ in range(6))
+    stride, padding = (size(rng, 4), size(rng, 4)), (size(rng, kh, 1) - 1, size(rng, kw, 1) - 1)
+    h, w = h + 2 * padding[0], w + 2 * padding[1]
+    options = {"stride": stride, "padding": padding, "output_padding": tuple(size(rng, s) - 1 for s in stride)}
+    return Trial((normal(rng, (size(rng, 4), c, h, w)), normal(rng, (c, m, kh, kw)),
+                  *[normal(rng, (m,))] * size(rng, 1, 0)),
+                 lambda *xwb: ops.conv_transpose2d(*xwb, **options),
+                 lambda *xwb: F.conv_transpose2d(*xwb, **options), options)
+
+
+def images(rng: Rng) -> np.ndarray:
+    return normal(rng, tuple(size(rng, 6) for _ in range(4)))
+
+
+def larger(rng: Rng) -> Trial:
+    x, f = images(rng), (size(rng, 3), size(rng, 3))
+    how: dict[str, Any] = pick(rng, [{"scale_factor": f}, {"size": (x.shape[2] * f[0], x.shape[3] * f[1])},
+                                     {"scale_factor": f[0]}])
+    return Trial((x,), lambda x: ops.interpolate(x, **how), lambda x: F.interpolate(x, **how), how)
+
+
+def shuffled(rng: Rng) -> Trial:
+    r, (n, c, h, w) = size(rng, 3), (size(rng, 4) for _ in range(4))
+    return Trial((normal(rng, (n, c * r * r, h, w)),), lambda x: ops.pixel_shuffle(x, r),
+                 lambda x: F.pixel_shuffle(x, r), {"factor": r})
+
+
 def responses(rng: Rng) -> Trial:
     shape = tuple(size(rng, 5) for _ in range(int(rng.integers(3, 6))))
     numbers = size(rng, 7), *(float(v) for v in rng.uniform(0.2, 2, 3))
@@ -418,7 +552,13 @@ TRIALS: dict[str, tuple[int, Callable[[Rng], Trial]]] = {
     "exp": (60, elementwise(ops.exp, torch.exp)),
     "log": (60, elementwise(ops.log, torch.log, positive)),
     "sqrt": (60, elementwise(ops.sqrt, torch.sqrt, positive)),
-    **{act: (60, elementwise(getattr(ops, act), getattr(F, act), large)) for act in ops.ACTIVATIONS},
+    **{act: (60, elementwise(getattr(ops, act), hardsigmoid if act == "hardsigmoid" else getattr(F, act), large))
+       for act in (*ops.ACTIVATIONS, "silu")},
+    "leaky_relu of a slope": (60, elementwise(lambda x: ops.leaky_relu(x, 0.2), lambda x: F.leaky_relu(x, 0.2), large)),
+    "elu of an alpha": (60, elementwise(lambda x: ops.elu(x, 1.7), lambda x: F.elu(x, 1.7), large)),
+    **{f"gelu {how}": (60, elementwise(lambda x, how=how: ops.gelu(x, approximate=how),
+                                       lambda x, how=how: F.gelu(x, approximate=how), large))
+       for how in ("none", "tanh")},
     "sum": (60, reduction(ops.sum, torch.sum)),
     "mean": (60, reduction(ops.mean, torch.mean)),
     "max": (60, reduction(ops.max, torch.amax)),
@@ -446,18 +586,34 @@ TRIALS: dict[str, tuple[int, Callable[[Rng], Trial]]] = {
     "getitem": (60, getitem),
     "concatenate": (60, concatenate),
     "matmul": (60, matmul),
-    "linear": (60, linear),
+    "linear": (90, linear),
+    "embedding": (60, embedding),
+    "einsum": (200, einsum),
+    "outer": (60, outer),
+    "prod": (60, prod),
     "softmax": (60, along_axis(ops.softmax, torch.softmax)),
     "log_softmax": (60, along_axis(ops.log_softmax, torch.log_softmax)),
     "cross_entropy": (60, cross_entropy),
     "mse_loss": (60, mse_loss),
+    "cross_entropy with weights": (120, weighed_cross_entropy),
+    "nll_loss": (60, nll_loss),
+    "l1_loss": (60, of_two("l1_loss")),
+    "huber_loss": (60, of_two("huber_loss")),
+    "huber_loss of a delta": (60, of_two("huber_loss", delta=0.3)),
+    "binary_cross_entropy_with_logits": (60, of_two("binary_cross_entropy_with_logits")),
+    "binary_cross_entropy_with_logits weighed": (60, yes_or_no),
     **{f"conv2d {algorithm}": (200, conv2d(algorithm)) for algorithm in ALGORITHMS},
     "conv2d groups": (200, groups),
+    "conv2d dilation": (200, dilated),
+    "conv1d": (100, sequences),
+    "conv_transpose2d": (200, transposed),
+    "interpolate": (60, larger),
+    "pixel_shuffle": (60, shuffled),
     "local_response_norm": (100, responses),
     "batch_norm": (100, batch_norm),
     "layer_norm": (60, layer_norm),
     "group_norm": (60, group_norm),
-    "adaptive pooling": (60, adaptive_pooling),
+    "adaptive_avg_pool2d": (100, adaptive_pooling),
     "avg_pool2d": (300, pooling(ops.avg_pool2d, F.avg_pool2d, 0.0)),
     "max_pool2d": (300, pooling(ops.max_pool2d, F.max_pool2d, -np.inf)),
 }
@@ -502,7 +658,7 @@ def test_op(name: str) -> None:
 
 def test_every_differentiable_op_is_compared() -> None:
     assert {name.split()[0] for name in TRIALS} >= ops.OPS.keys() - NO_GRADIENT - RANDOM_BY_DESIGN
-    assert sum(count for name, (count, _) in TRIALS.items() if "2d" in name) == 1800
+    assert sum(count for name, (count, _) in TRIALS.items() if "2d" in name) == 2300
 
 
 def test_equal_values_in_a_pooling_window_send_the_gradient_to_the_first() -> None:

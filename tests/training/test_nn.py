@@ -530,6 +530,24 @@ LAYERS = {
     "MaxPool2d with options": (lambda: nn.MaxPool2d(3, stride=(2, 1), padding=((1, 0), (0, 2))), X,
                                lambda x, net: ops.max_pool2d(x, size=3, stride=(2, 1), padding=((1, 0), (0, 2)))),
     **{layer.__name__: (layer, X, lambda x, net, act=act: getattr(ops, act)(x)) for act, layer in ACTIVATIONS.items()},
+    "Conv2d with dilation": (lambda: nn.Conv2d(2, 4, 2, dilation=(2, 3)), X,
+                             lambda x, net: ops.conv2d(x, net.weight, net.bias, dilation=(2, 3))),
+    "Conv1d": (lambda: nn.Conv1d(2, 4, 3, 2, 1, 2, 2), X[:, :, 0], lambda x, net: ops.conv1d(
+        x, net.weight, net.bias, stride=2, padding=1, dilation=2, groups=2)),
+    "Conv1d without bias": (lambda: nn.Conv1d(2, 4, 3, bias=False), X[:, :, 0],
+                            lambda x, net: ops.conv1d(x, net.weight)),
+    "ConvTranspose2d": (lambda: nn.ConvTranspose2d(2, 3, (2, 3), 2, 1, 1), X, lambda x, net: ops.conv_transpose2d(
+        x, net.weight, net.bias, stride=2, padding=1, output_padding=1)),
+    "Upsample": (lambda: nn.Upsample(scale_factor=2), X, lambda x, net: ops.interpolate(x, scale_factor=2)),
+    "Upsample to a size": (lambda: nn.Upsample((12, 14)), X, lambda x, net: ops.interpolate(x, size=(12, 14))),
+    "PixelShuffle": (lambda: nn.PixelShuffle(1), X, lambda x, net: x),
+    "AdaptiveAvgPool2d": (lambda: nn.AdaptiveAvgPool2d((1, 3)), X, lambda x, net: ops.adaptive_avg_pool2d(x, (1, 3))),
+    "SiLU": (nn.SiLU, X, lambda x, net: ops.silu(x)),
+    "GELU": (nn.GELU, X, lambda x, net: ops.gelu(x)),
+    "GELU by tanh": (lambda: nn.GELU("tanh"), X, lambda x, net: ops.gelu(x, "tanh")),
+    "LeakyReLU of a slope": (lambda: nn.LeakyReLU(0.2), X, lambda x, net: ops.leaky_relu(x, 0.2)),
+    "ELU of an alpha": (lambda: nn.ELU(0.5), X, lambda x, net: ops.elu(x, 0.5)),
+    "Identity": (lambda: nn.Identity(3), X, lambda x, net: x),
     "Softmax": (nn.Softmax, X, lambda x, net: ops.softmax(x)),
     "Softmax along an axis": (lambda: nn.Softmax(1), X, lambda x, net: ops.softmax(x, axis=1)),
     "Flatten": (nn.Flatten, X, lambda x, net: x.reshape(2, 84)),
@@ -693,3 +711,59 @@ def test_moving_makes_recorded_graphs_stale() -> None:
     with pytest.raises(ValueError, match="was changed in place after the operation was recorded"):
         loss.backward()
     assert [p.grad for p in net.parameters()] == [None, None]
+
+
+# ---------------------------------------------------------------- losses
+LOGITS, LABELS = images(4, 3), np.array([0, 2, 1, 0])
+TARGET = images(4, 3) * 0.5
+LOSSES = {
+    "CrossEntropyLoss": (nn.CrossEntropyLoss(), LABELS, lambda x, y: ops.cross_entropy(x, y)),
+    "CrossEntropyLoss with options": (
+        nn.CrossEntropyLoss(Tensor([1.0, 2.0, 3.0]), ignore_index=1, reduction="sum", label_smoothing=0.1), LABELS,
+        lambda x, y: ops.cross_entropy(x, y, Tensor([1.0, 2.0, 3.0]), ignore_index=1, reduction="sum",
+                                       label_smoothing=0.1)),
+    "NLLLoss": (nn.NLLLoss(ignore_index=2, reduction="none"), LABELS,
+                lambda x, y: ops.nll_loss(x, y, ignore_index=2, reduction="none")),
+    "MSELoss": (nn.MSELoss(reduction="sum"), TARGET, lambda x, y: ops.mse_loss(x, y, reduction="sum")),
+    "L1Loss": (nn.L1Loss(), TARGET, lambda x, y: ops.l1_loss(x, y)),
+    "HuberLoss": (nn.HuberLoss(delta=0.1), TARGET, lambda x, y: ops.huber_loss(x, y, delta=0.1)),
+    "BCEWithLogitsLoss": (nn.BCEWithLogitsLoss(pos_weight=Tensor([2.0, 1.0, 3.0])), TARGET,
+                          lambda x, y: ops.binary_cross_entropy_with_logits(x, y, pos_weight=Tensor([2.0, 1.0, 3.0]))),
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_loss_is_its_op(name: str) -> None:
+    layer, y, expected = LOSSES[name]
+    np.testing.assert_array_equal(layer(LOGITS, y).numpy(), expected(LOGITS, y).numpy())
+    assert f"reduction={layer.reduction!r}" in repr(layer)
+
+
+def test_weights_of_a_loss_are_buffers() -> None:
+    assert list(nn.CrossEntropyLoss(Tensor([1.0, 2.0])).state_dict()) == ["weight"]
+    assert list(nn.BCEWithLogitsLoss(pos_weight=Tensor([1.0])).state_dict()) == ["pos_weight"]
+
+
+@pytest.mark.parametrize(("make", "words"), [
+    (lambda: nn.MSELoss(reduction="avg"), "MSELoss: reduction 'avg' is not one of mean, sum, none"),
+    (lambda: nn.Embedding(0, 3), "Embedding: num_embeddings is 0 but must be an int of at least 1"),
+    (lambda: nn.Embedding(2, 3, padding_idx=2), "Embedding: padding_idx is 2 but must be a row, 0 to 1"),
+    (lambda: nn.Conv1d(3, 4, 3, groups=2), "Conv1d: groups is 2 but must divide in_channels 3 and out_channels 4"),
+    (lambda: nn.Conv2d(3, 4, 3, dilation=0), "Conv2d: dilation is 0 but must be an int or a pair"),
+    (lambda: nn.Upsample(scale_factor=2, mode="bilinear"), "Upsample: mode 'bilinear' is not 'nearest', the only one"),
+    (lambda: nn.HuberLoss(delta=0), "HuberLoss: delta is 0 but must be above 0"),
+    (lambda: nn.GELU("sigmoid"), "GELU: approximate is 'sigmoid' but must be 'none' or 'tanh'")])
+def test_losses_and_units_refuse(make: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=f"^{words}"):
+        make()
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+def test_the_mean_over_no_image_is_nan_and_an_ignored_label_has_no_gradient() -> None:
+    x = Tensor([[3.0, 1.0], [2.0, -np.inf]], requires_grad=True)           # which counts for nothing in its image
+    assert np.isnan(ops.cross_entropy(x, [1, 1], ignore_index=1).item())
+    loss = ops.cross_entropy(x, [1, 0], ignore_index=1)
+    loss.backward()
+    assert loss.item() == 0
+    assert x.grad is not None
+    assert x.grad.tolist() == [[0, 0], [0, 0]]

@@ -10,7 +10,8 @@ import numpy as np
 from .primitives import Array, Flag
 
 __all__ = [
-    "abs", "argmin", "argsort", "cast", "cumsum", "maximum", "min", "minimum", "pad", "sign", "where",
+    "abs", "argmin", "argsort", "cast", "cumprod", "cumsum", "maximum", "min", "minimum", "pad", "prod", "sign",
+    "where",
 ]
 
 abs = np.abs
@@ -37,6 +38,14 @@ def argmin(x: Array, axis: int | None) -> Array | np.integer:
 def argsort(x: Array, axis: int) -> Array:
     """The order of rising values along an axis; equal ones stay in theirs, NaN comes last."""
     return np.argsort(x, axis=axis, kind="stable")
+
+
+def prod(x: Array, axis: tuple[int, ...], keepdims: Flag = False) -> Array:
+    return np.prod(x, axis=axis, keepdims=keepdims)
+
+
+def cumprod(x: Array, axis: int) -> Array:
+    return np.cumprod(x, axis=axis)
 
 
 def cumsum(x: Array, axis: int) -> Array:

@@ -7,10 +7,13 @@ an activation serves both backends, the fused primitives that name it by their `
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+
+from .curves import MORE, OF_X, Activation
 
 Array = np.ndarray                         # or a cupy.ndarray, which has its methods
 Index = Any                                # ints, slices, None, Ellipsis, masks and integer arrays, as NumPy indexes
@@ -19,16 +22,7 @@ Augment = tuple[int, bool | str, int, float, float, float]     # of gather, as d
 Rate = float | Array | tuple[Array, Array]             # of sgd: a number, an array of one, or (rates, position)
 
 
-# ---------------------------------------------------------------- activations
-class Activation(NamedTuple):
-    """An activation y of x, elementwise, whose gradient is simplest in y, as NumPy and as CUDA C++ compute it."""
-
-    value: Callable[[Array, Array], Any]               # (y, x): fills y
-    grad: Callable[[Array, Array, Array], Any]         # (gx, gy, y): fills gx with gy * dy/dx
-    cuda_value: str                                    # of REAL x
-    cuda_grad: str                                     # of REAL gy, y
-
-
+# ---------------------------------------------------------------- activations whose gradient is a function of y
 def _sigmoid(y: Array, x: Array) -> None:
     np.negative(x, out=y)
     if np.max(y, initial=0) < np.log(np.finfo(x.dtype).max):
@@ -63,15 +57,17 @@ ACTIVATIONS = {
     "sigmoid": Activation(_sigmoid, _sigmoid_grad, "reciprocal(exp(-x) + (REAL)1)", "((REAL)1 - y) * y * gy"),
     "relu": Activation(lambda y, x: np.maximum(x, 0, out=y), _relu_grad, "x <= (REAL)0 ? (REAL)0 : x",
                        "y <= (REAL)0 ? (REAL)0 : gy"),
+    **MORE,
 }
 
 
+ALL = ChainMap(ACTIVATIONS, OF_X)          # and what users add to ACTIVATIONS
 Primitives = dict[str, Callable[..., Array]]
 
 
 def of_activations(value: Callable[[str, Array], Array],
                    grad_x: Callable[[str, Array, Array], Array]) -> tuple[Primitives, Primitives]:
-    """A backend's primitives <act>(x), and <act>_grad_x(gy, y), of all activations; given functions take act first."""
+    """A backend's primitives <act>(x), and <act>_grad_x(gy, y) or (gy, x), of all; given functions take act first."""
     def forward(act: str) -> Callable[[Array], Array]:
         def primitive(x: Array) -> Array:
             return value(act, x)
@@ -83,7 +79,7 @@ def of_activations(value: Callable[[str, Array], Array],
             return grad_x(act, gy, y)
         primitive.__name__ = f"{act}_grad_x"
         return primitive
-    return {act: forward(act) for act in ACTIVATIONS}, {act: backward(act) for act in ACTIVATIONS}
+    return {act: forward(act) for act in ALL}, {act: backward(act) for act in ALL}
 
 
 # ---------------------------------------------------------------- primitives
@@ -117,10 +113,11 @@ PRIMITIVES: dict[str, Primitive] = {
     "ones_like": Primitive(shares=True),
     **dict.fromkeys(ACTIVATIONS, Primitive("i", "i", "activation")),
     **dict.fromkeys((f"{act}_grad_x" for act in ACTIVATIONS), Primitive("ii", "i", "activation_grad_x")),
+    **dict.fromkeys((f"{act}{part}" for act in OF_X for part in ("", "_grad_x")), PLAIN),
     "dropout": PLAIN, "dropout_grad_x": PLAIN,
     # along axes
     **dict.fromkeys(("sum", "sum_to", "mean", "max", "max_grad_x", "argmax", "min", "argmin", "argsort"), PLAIN),
-    "cumsum": PLAIN,
+    "cumsum": PLAIN, "prod": PLAIN, "cumprod": PLAIN,
     **dict.fromkeys(("softmax", "softmax_grad_x", "log_softmax", "log_softmax_grad_x"), PLAIN),
     "spread": Primitive(shares=True),
     "normalize": PLAIN, "normalize_by": PLAIN, "normalize_grad": PLAIN, "normalize_grad_x": PLAIN,
@@ -130,7 +127,7 @@ PRIMITIVES: dict[str, Primitive] = {
     "transpose": Primitive(shares=True),
     "concatenate": PLAIN, "pad": PLAIN,
     "getitem": Primitive(shares=True, indexed=True),
-    "getitem_grad_x": Primitive(indexed=True),
+    "getitem_grad_x": Primitive(indexed=True), "embedding_grad_w": PLAIN,
     "setitem": Primitive(changes=(0,), effect=True, update=True, indexed=True),
     # products
     "matmul": PLAIN, "matmul_grad_x": PLAIN, "matmul_grad_y": PLAIN, "bmm": PLAIN,

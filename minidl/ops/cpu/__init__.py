@@ -18,6 +18,7 @@ from .batched import *
 from .conv import *
 from .data import *
 from .linear import *
+from .lookup import *
 from .loss import *
 from .norm import *
 from .optim import *

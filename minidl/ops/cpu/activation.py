@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..common.primitives import ACTIVATIONS, Array, of_activations
+from ..common.primitives import ALL, Array, of_activations
 from .parallel import elementwise
 from .reduce import sum
 
-VALUES, GRADIENTS = of_activations(lambda act, x: elementwise(ACTIVATIONS[act].value, x),
-                                   lambda act, gy, y: elementwise(ACTIVATIONS[act].grad, gy, y))
+VALUES, GRADIENTS = of_activations(lambda act, x: elementwise(ALL[act].value, x),
+                                   lambda act, gy, y: elementwise(ALL[act].grad, gy, y))
 _OWN = {primitive.__name__: primitive for primitive in (*VALUES.values(), *GRADIENTS.values())}
 globals().update(_OWN)
 

@@ -7,22 +7,22 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ...common.primitives import ACTIVATIONS, Array, of_activations
+from ...common.primitives import ALL, OF_X, Array, of_activations
 from .. import launch
 
 FILE = "activation/activation.cu"
 
 CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
-    (FILE, (launch.real(dtype), ("ACT", act))) for act in ACTIVATIONS for dtype in launch.C_NAME]
+    (FILE, (launch.real(dtype), ("ACT", act))) for act in ALL for dtype in launch.C_NAME]
 
 # What act.cuh includes: the activations as C++
 STRUCT = """struct act_{} {{
     static __device__ __forceinline__ REAL value(REAL x) {{ return {}; }}
-    static __device__ __forceinline__ REAL grad(REAL gy, REAL y) {{ return {}; }}
+    static __device__ __forceinline__ REAL grad(REAL gy, REAL {}) {{ return {}; }}
 }};
 """
-launch.GENERATED["include/activations.cuh"] = "".join(STRUCT.format(act, row.cuda_value, row.cuda_grad)
-                                                      for act, row in ACTIVATIONS.items())
+launch.GENERATED["include/activations.cuh"] = "".join(
+    STRUCT.format(act, row.cuda_value, "x" if act in OF_X else "y", row.cuda_grad) for act, row in ALL.items())
 
 
 @functools.lru_cache(maxsize=4096)

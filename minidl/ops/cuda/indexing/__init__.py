@@ -12,10 +12,11 @@ import numpy as np
 from ...common.primitives import Array
 from .. import launch
 
-__all__ = ["getitem_grad_x"]
+__all__ = ["embedding_grad_w", "getitem_grad_x"]
 
 FILE = "indexing/scatter.cu"
-CONFIGURATIONS = [(FILE, (launch.real(dtype),)) for dtype in launch.C_NAME]
+EMBEDDING, COLUMNS_PER_BLOCK = "indexing/embedding.cu", 128
+CONFIGURATIONS = [(file, (launch.real(dtype),)) for file in (FILE, EMBEDDING) for dtype in launch.C_NAME]
 
 
 def getitem_grad_x(gy: Array, index: Any, shape: tuple[int, ...], once: bool) -> Array:
@@ -30,3 +31,14 @@ def getitem_grad_x(gy: Array, index: Any, shape: tuple[int, ...], once: bool) ->
         (launch.blocks(gy.size, launch.THREADS),), (launch.THREADS,), gy, taken[order],
         order, gx, gy.size)
     return gx
+
+
+def embedding_grad_w(gy: Array, ids: Array, rows: int) -> Array:
+    """gw[r] = the sum of gy[i] over all i with ids[i] = r: gy (...,d), ids (...), gw (rows,d)."""
+    d = gy.shape[-1]
+    gw = launch.empty((rows, d), gy.dtype)
+    if gw.size:
+        launch.kernel(EMBEDDING, "embedding_grad_w", launch.real(gy.dtype))(
+            (launch.blocks(rows, launch.THREADS // 32), launch.blocks(d, COLUMNS_PER_BLOCK)), (launch.THREADS,),
+            gy, ids.astype(np.int64, copy=False), gw, ids.size, d, rows)
+    return gw

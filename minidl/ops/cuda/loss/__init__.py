@@ -30,7 +30,7 @@ def _one_block(n: int, classes: int) -> tuple[int, int] | None:
     return min(MOST_THREADS, 32 * launch.blocks(n * lanes, 32)), lanes
 
 
-def check_labels(labels: Array, classes: int) -> None:
+def check_labels(labels: Array, classes: int, what: str = "cross_entropy: label", of: str = "classes") -> None:
     """Nothing: to look would make the host wait. The kernels make NaN of a label that is not a class."""
 
 

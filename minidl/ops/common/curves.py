@@ -1,0 +1,177 @@
+"""Activations beyond those of the papers: their values and gradients, in NumPy and in CUDA C++, one row each.
+
+`MORE` are rows of ACTIVATIONS (primitives.py): their gradient is a function of the result y, so that kernels which
+compute y fuse them. `OF_X` have a gradient that needs x: both backends compute them by the same kernels, given x.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+Array = np.ndarray
+
+
+class Activation(NamedTuple):
+    """An activation y of x, elementwise, and its gradient, as NumPy and as CUDA C++ compute them."""
+
+    value: Callable[[Array, Array], Any]               # (y, x): fills y
+    grad: Callable[[Array, Array, Array], Any]         # (gx, gy, y): fills gx with gy * dy/dx; of OF_X it is given x
+    cuda_value: str                                    # of REAL x
+    cuda_grad: str                                     # of REAL gy, y; of OF_X of gy, x
+
+
+# ---------------------------------------------------------------- the gradient from y
+SLOPE = 0.01                               # of leaky_relu below 0, where it is a row
+STRAIGHT = 20.0                            # from here on softplus is x, as PyTorch has it
+
+
+def _leaky_relu(y: Array, x: Array) -> None:
+    np.multiply(x, SLOPE, out=y)
+    np.copyto(y, x, where=x > 0)
+
+
+def _leaky_relu_grad(gx: Array, gy: Array, y: Array) -> None:
+    np.multiply(gy, SLOPE, out=gx)
+    np.copyto(gx, gy, where=y > 0)
+
+
+def _elu(y: Array, x: Array) -> None:
+    np.expm1(np.minimum(x, 0), out=y)
+    np.copyto(y, x, where=x > 0)
+
+
+def _elu_grad(gx: Array, gy: Array, y: Array) -> None:
+    np.fmin(y, 0, out=gx)                  # where y is NaN it passes gy on, as PyTorch's does
+    gx += 1
+    gx *= gy
+
+
+def _softplus(y: Array, x: Array) -> None:
+    np.log1p(np.exp(np.minimum(x, STRAIGHT)), out=y)
+    np.copyto(y, x, where=x > STRAIGHT)
+
+
+def _softplus_grad(gx: Array, gy: Array, y: Array) -> None:
+    np.expm1(-y, out=gx)
+    np.negative(gx, out=gx)
+    np.copyto(gx, 1, where=y > STRAIGHT)
+    gx *= gy
+
+
+def _hardsigmoid(y: Array, x: Array) -> None:
+    np.add(x, 3, out=y)
+    y /= 6
+    np.clip(y, 0, 1, out=y)
+
+
+def _hardsigmoid_grad(gx: Array, gy: Array, y: Array) -> None:
+    np.divide(gy, 6, out=gx)
+    np.copyto(gx, 0, where=~((y > 0) & (y < 1)))       # stored, not multiplied: an infinite gy times 0 would be NaN
+
+
+MORE = {
+    "leaky_relu": Activation(_leaky_relu, _leaky_relu_grad, f"x > (REAL)0 ? x : x * (REAL){SLOPE}",
+                             f"y > (REAL)0 ? gy : gy * (REAL){SLOPE}"),
+    "elu": Activation(_elu, _elu_grad, "x > (REAL)0 ? x : expm1(x)", "y <= (REAL)0 ? (y + (REAL)1) * gy : gy"),
+    "softplus": Activation(_softplus, _softplus_grad, f"x > (REAL){STRAIGHT} ? x : log1p(exp(x))",
+                           f"y > (REAL){STRAIGHT} ? gy : -expm1(-y) * gy"),
+    "hardsigmoid": Activation(
+        _hardsigmoid, _hardsigmoid_grad, "x <= (REAL)-3 ? (REAL)0 : x >= (REAL)3 ? (REAL)1 : (x + (REAL)3) / (REAL)6",
+        "y > (REAL)0 && y < (REAL)1 ? gy / (REAL)6 : (REAL)0"),
+}
+
+
+# ---------------------------------------------------------------- the gradient from x
+def _sigmoid(x: Array) -> Array:
+    """Without overflow, at either end."""
+    e = np.exp(-np.abs(x))
+    return np.where(x > 0, 1, e) / (1 + e)
+
+
+def _silu(y: Array, x: Array) -> None:
+    np.multiply(x, _sigmoid(x), out=y)
+
+
+def _silu_grad(gx: Array, gy: Array, x: Array) -> None:
+    s = _sigmoid(x)
+    np.multiply(gy, s * (1 + x * (1 - s)), out=gx)
+
+
+# erf(z) = z T(z^2) / U(z^2) below 1, and erfc(z) = exp(-z^2) P(z) / Q(z) beyond, both within 2^-52 (the coefficients of
+# S. L. Moshier's Cephes, ndtr.c); the highest power first
+_T = (9.60497373987051638749e0, 9.00260197203842689217e1, 2.23200534594684319226e3, 7.00332514112805075473e3,
+      5.55923013010394962768e4)
+_U = (1.0, 3.35617141647503099647e1, 5.21357949780152679795e2, 4.59432382970980127987e3, 2.26290000613890934246e4,
+      4.92673942608635921086e4)
+_P = (2.46196981473530512524e-10, 5.64189564831068821977e-1, 7.46321056442269912687e0, 4.86371970985681366614e1,
+      1.96520832956077098242e2, 5.26445194995477358631e2, 9.34528527171957607540e2, 1.02755188689515710272e3,
+      5.57535335369399327526e2)
+_Q = (1.0, 1.32281951154744992508e1, 8.67072140885989742329e1, 3.54937778887819891062e2, 9.75708501743205489753e2,
+      1.82390916687909736289e3, 2.24633760818710981792e3, 1.65666309194161350182e3, 5.57535340817727675546e2)
+_FAR = 30.0                                # where exp(-z^2) is 0
+
+
+def _polynomial(x: Array, coefficients: tuple[float, ...]) -> Array:
+    y = np.full_like(x, coefficients[0])
+    for c in coefficients[1:]:
+        y *= x
+        y += c
+    return y
+
+
+def normal_cdf(x: Array) -> Array:
+    """The probability that a standard normal number is below x: (1 + erf(x / sqrt 2)) / 2, exact in its lower tail."""
+    z = np.asarray(x * math.sqrt(0.5))
+    near, far = np.clip(z, -1, 1), np.clip(np.abs(z), 1, _FAR)
+    square = near * near
+    middle = 0.5 + 0.5 * near * (_polynomial(square, _T) / _polynomial(square, _U))
+    tail = 0.5 * np.exp(-far * far) * (_polynomial(far, _P) / _polynomial(far, _Q))
+    return np.where(z < -1, tail, np.where(z > 1, 1 - tail, middle))
+
+
+def _gelu(y: Array, x: Array) -> None:
+    np.multiply(x, normal_cdf(x), out=y)
+
+
+def _gelu_grad(gx: Array, gy: Array, x: Array) -> None:
+    near = np.clip(x, -40, 40)                         # whose square does not overflow; the density beyond is 0
+    density = np.exp(near * near * -0.5) * math.sqrt(0.5 / math.pi)
+    np.multiply(gy, normal_cdf(x) + x * density, out=gx)
+
+
+CUBIC, RATE = 0.044715, math.sqrt(2 / math.pi)         # Hendrycks and Gimpel 2016, section 2
+
+
+def _inner(x: Array) -> Array:
+    """RATE (x + CUBIC x^3), of an x whose tanh is +-1 beyond."""
+    x = np.clip(x, -100, 100)
+    return RATE * (x + CUBIC * x * x * x)
+
+
+def _gelu_tanh(y: Array, x: Array) -> None:
+    np.multiply(0.5 * x, 1 + np.tanh(_inner(x)), out=y)
+
+
+def _gelu_tanh_grad(gx: Array, gy: Array, x: Array) -> None:
+    t, near = np.tanh(_inner(x)), np.clip(x, -100, 100)
+    slope = 0.5 * x * (1 - t * t) * (RATE * (1 + 3 * CUBIC * near * near))
+    np.multiply(gy, 0.5 * (1 + t) + slope, out=gx)
+
+
+_CDF = f"(REAL)0.5 * erfc(x * (REAL){-math.sqrt(0.5)!r})"
+_TANH = f"tanh((REAL){RATE!r} * (x + (REAL){CUBIC} * x * x * x))"
+_SIGMOID = "(x < (REAL)0 ? exp(x) * reciprocal(exp(x) + (REAL)1) : reciprocal(exp(-x) + (REAL)1))"
+OF_X = {
+    "silu": Activation(_silu, _silu_grad, f"x * {_SIGMOID}",
+                       f"gy * {_SIGMOID} * ((REAL)1 + x * ((REAL)1 - {_SIGMOID}))"),
+    "gelu": Activation(_gelu, _gelu_grad, f"x * {_CDF}",
+                       f"gy * ({_CDF} + x * (exp((REAL)-0.5 * x * x) * (REAL){math.sqrt(0.5 / math.pi)!r}))"),
+    "gelu_tanh": Activation(
+        _gelu_tanh, _gelu_tanh_grad, f"(REAL)0.5 * x * ((REAL)1 + {_TANH})",
+        f"gy * ((REAL)0.5 * ((REAL)1 + {_TANH}) + (REAL)0.5 * x * ((REAL)1 - {_TANH} * {_TANH}) * "
+        f"((REAL){RATE!r} * ((REAL)1 + (REAL){3 * CUBIC!r} * fmin(x * x, (REAL)10000))))"),
+}

@@ -1,0 +1,27 @@
+// The gradient of rows that were taken by number: gw[r] = the sum of gy[i] over all i with ids[i] = r, in their order.
+//
+// gy (n, d), ids (n,), gw (rows, d). A warp owns a row of gw and 128 of its columns, of which each lane has every 32nd.
+// It reads the ids 32 at a time, and a vote says which of them name its row: so nothing is sorted, no two warps write
+// the same place, and nothing waits for the host. Requires: a grid of (warps that cover rows, blocks of 128 that cover d).
+#include "include/common.cuh"
+
+constexpr int COLUMNS = 4;
+
+extern "C" __global__ void embedding_grad_w(const REAL* gy, const long long* ids, REAL* gw, int n, int d, int rows) {
+    int lane = threadIdx.x % 32, row = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
+    int column = blockIdx.y * (32 * COLUMNS) + lane;
+    if (row >= rows) return;               // a whole warp
+    REAL sum[COLUMNS] = {};
+    for (int i = 0; i < n; i += 32) {
+        unsigned found = __ballot_sync(~0u, i + lane < n && ids[i + lane] == row);
+        for (; found; found &= found - 1) {
+            const REAL* from = gy + (long long)(i + __ffs(found) - 1) * d;
+#pragma unroll
+            for (int c = 0; c < COLUMNS; c++)
+                if (column + 32 * c < d) sum[c] += from[column + 32 * c];
+        }
+    }
+#pragma unroll
+    for (int c = 0; c < COLUMNS; c++)
+        if (column + 32 * c < d) gw[(long long)row * d + column + 32 * c] = sum[c];
+}
