@@ -25,7 +25,7 @@ from results import Result, digits
 from train_step import LR, MOMENTUM, random_batches, set_precision
 
 KINDS = {"convolution": ("conv2d",), "pooling": ("avg_pool2d", "max_pool2d"),
-         "full connection": ("linear", "matmul", "bmm"), "activation": ("sigmoid", "tanh", "relu"),
+         "full connection": ("linear", "matmul"), "activation": ("sigmoid", "tanh", "relu"),
          "update": ("sgd", "adam", "rmsprop", "ema", "square_sum", "scaled"), "region": ("region_step",),
          "loss": ("cross_entropy", "check_labels", "softmax", "log_softmax")}      # by how a primitive's name starts
 HOLD = """

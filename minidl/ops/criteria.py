@@ -10,7 +10,7 @@ from .loss import REDUCTIONS, _labels
 from .nll import _nll_loss
 from .select import abs
 
-__all__ = ["binary_cross_entropy_with_logits", "huber_loss", "l1_loss", "nll_loss"]
+__all__ = ["binary_cross_entropy_with_logits", "huber_loss", "l1_loss", "mse_loss", "nll_loss"]
 
 
 def nll_loss(log_p: Tensor, labels: Tensor | np.ndarray | list[int], weight: Tensor | None = None, *,
@@ -39,6 +39,19 @@ def _alike(name: str, x: Tensor, target: Tensor, reduction: str) -> None:
 
 def _reduced(losses: Tensor, reduction: str) -> Tensor:
     return losses if reduction == "none" else losses.sum() if reduction == "sum" else losses.mean()
+
+
+def mse_loss(x: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
+    """(x - target)^2, elementwise: two Tensors of one shape -> one number, or their shape with "none".
+
+    Raises ValueError where the shapes differ (they are not broadcast) or for an unknown reduction.
+
+    >>> mse_loss(Tensor([1.0, 2.0]), Tensor([1.0, 4.0])).item()
+    2.0
+    """
+    _alike("mse_loss", x, target, reduction)
+    difference = x - target
+    return _reduced(difference * difference, reduction)
 
 
 def l1_loss(x: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:

@@ -10,7 +10,7 @@ from .common.backend import backend_of
 from .common.op import op
 from .nll import _nll_loss, counting
 
-__all__ = ["cross_entropy", "mse_loss"]
+__all__ = ["cross_entropy"]
 
 REDUCTIONS = ("mean", "sum", "none")
 
@@ -68,23 +68,3 @@ def _labels(logits: Tensor, labels: Tensor | np.ndarray | list[int], weight: Ten
     words = () if name == "cross_entropy" else (f"{name}: label",)
     backend_of(counted).check_labels(counted._data, logits.shape[1], *words)
     return labels if labels is given else labels.to(logits.device)
-
-
-def mse_loss(x: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
-    """(x - target)^2, elementwise: two Tensors of one shape -> one number, or their shape with "none".
-
-    Raises ValueError where the shapes differ (they are not broadcast) or for an unknown reduction.
-
-    >>> mse_loss(Tensor([1.0, 2.0]), Tensor([1.0, 4.0])).item()
-    2.0
-    """
-    if not (isinstance(x, Tensor) and isinstance(target, Tensor)):
-        raise TypeError(f"mse_loss: got a {type(x).__name__} and a {type(target).__name__} but both must be Tensors; "
-                        "wrap them in minidl.Tensor(...)")
-    if x.shape != target.shape:
-        raise ValueError(f"mse_loss: x has shape {x.shape} but target has shape {target.shape}; make them equal")
-    if reduction not in REDUCTIONS:
-        raise ValueError(f"mse_loss: reduction {reduction!r} is not one of {', '.join(REDUCTIONS)}")
-    difference = x - target
-    squares = difference * difference
-    return squares if reduction == "none" else squares.sum() if reduction == "sum" else squares.mean()

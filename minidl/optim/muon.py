@@ -74,7 +74,7 @@ def orthogonal(k: Any, x: Array) -> Array:
     tall = x.shape[1] > x.shape[2]         # the smaller of both products with itself
     x = k.div(x, k.maximum(k.sqrt(k.sum(k.mul(x, x), (1, 2), True)), EPS))
     for _ in range(ITERATIONS):
-        gram = k.bmm(x, x, tall, not tall)
-        polynomial = k.add(k.mul(gram, b), k.mul(k.bmm(gram, gram, False, False), c))
-        x = k.add(k.mul(x, a), k.bmm(*((x, polynomial) if tall else (polynomial, x)), False, False))
+        gram = k.matmul_grad_y(x, x) if tall else k.matmul_grad_x(x, x)        # x^T x, or x x^T
+        polynomial = k.add(k.mul(gram, b), k.mul(k.matmul(gram, gram), c))
+        x = k.add(k.mul(x, a), k.matmul(x, polynomial) if tall else k.matmul(polynomial, x))
     return x

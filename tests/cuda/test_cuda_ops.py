@@ -260,9 +260,9 @@ def test_rates_of_updates_are_read_on_the_device(dtype: type) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("sizes", checks.PRODUCTS_OF_MANY)
-def test_bmm_is_the_cpus(sizes: tuple[int, ...], dtype: type) -> None:
-    checks.products(*sizes, dtype)
+@pytest.mark.parametrize("sizes", checks.MATRICES)
+def test_muons_iterations_are_the_cpus(sizes: tuple[int, ...], dtype: type) -> None:
+    checks.orthogonalized(*sizes, dtype)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

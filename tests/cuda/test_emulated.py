@@ -108,7 +108,7 @@ def test_a_direction_without_a_kernel_is_left_to_auto(name: str, emulated: Emula
     ("SGD", {"lr": 0.1, "momentum": 0.9}), ("Adam", {}), ("AdamW", {}), ("RMSprop", {"centered": True})])
 def test_optimizers_clip_step_and_average(name: str, settings: dict[str, Any], emulated: Emulator) -> None:
     """Three steps with gradients clipped by their norm, and averaged weights, beside the CPU's. Muon's are launched in
-    primitives.products."""
+    primitives.orthogonalized."""
     found = []
     for to in (np.asarray, cupy.asarray):
         rng = np.random.default_rng(0)

@@ -98,7 +98,8 @@ def test_matrices_of_one_shape_go_together() -> None:
     for _ in range(2):
         compiled()
     counts = names(compiled.recorded)
-    assert counts.count("bmm") == 3 * 5 * 3                              # three shapes, five iterations
+    products = sum(name.startswith("matmul") for name in counts)
+    assert products == 3 * 5 * 3                                         # three shapes, five iterations
     assert (counts.count("ema"), counts.count("sgd")) == (1, 1)
 
 

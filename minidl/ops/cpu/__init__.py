@@ -14,7 +14,6 @@ from ..common.choice import *
 from ..common.primitives import PRIMITIVES
 from ..common.shared import *
 from .activation import *
-from .batched import *
 from .conv import *
 from .data import *
 from .linear import *

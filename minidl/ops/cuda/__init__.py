@@ -14,7 +14,6 @@ from .data import *
 from .indexing import *
 from .launch import ones_like as ones_like
 from .linear import *
-from .linear.batched import *
 from .linear.matmul import *
 from .loss import *
 from .norm import *

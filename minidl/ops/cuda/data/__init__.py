@@ -15,7 +15,6 @@ from .. import launch
 
 __all__ = ["advance", "gather", "next_batch", "next_rows"]
 
-FLIPS: dict[bool | str, int] = {False: 0, True: 1, "alternate": 2}
 WORDS: dict[np.dtype, launch.Constant] = {         # what rows are copied as
     np.dtype(np.int32): ("WORD", "int"), np.dtype(np.uint8): ("WORD", "unsigned char")}
 
@@ -90,7 +89,7 @@ def _start(name: str, y: Array, planes: int, given: tuple[Any, ...], augment: Au
     """A kernel of gather.cu, or where images are augmented the one that does so too."""
     if augment is not None:
         crop, flip, cutout, *jitter = augment
-        name, given = f"augmented_{name}", (*given, key, crop, FLIPS[flip], cutout, *jitter)
+        name, given = f"augmented_{name}", (*given, key, crop, 2 if flip == "alternate" else int(flip), cutout, *jitter)
     launch.kernel("data/gather.cu", name, launch.real(y.dtype))(_grid(planes), (launch.THREADS,), *given)
 
 
