@@ -118,8 +118,7 @@ def _asked(direction: str, g: ConvGeometry, dtype: np.dtype, precision: str) -> 
     if getattr(ALGORITHMS[name], direction) is None:
         _warn(name)
         return "auto"
-    reason = refusal(name, direction, g, dtype)
-    if reason:
+    if reason := refusal(name, direction, g, dtype):
         raise ValueError(f"conv2d: algorithm {name!r} cannot compute {direction} of x {g[:4]} and w "
                          f"{(g.m, g.c, g.kh, g.kw)}: {reason}; use algorithm 'auto'")
     return name
