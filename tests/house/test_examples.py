@@ -19,7 +19,10 @@ RESULTS = {
                          1.8 < mean < 2.2 and spread < 0.5),
     "augmentation": (r"epochs: test accuracy ([\d.]+), augmented ([\d.]+)", lambda plain, augmented:
                      augmented > plain + 0.03),
+    "averaged_weights": (r"test accuracy ([\d.]+), of the averaged weights ([\d.]+)$", lambda last, mean:
+                         mean > last + 0.02),
     "autoencoder": (r"test error ([\d.]+); of the mean image ([\d.]+)", lambda own, mean: own < 0.6 * mean),
+    "characters": (r"letters, ([\d.]+) of the next ones are right$", lambda share: share > 0.95),
     "fashion_mnist": (r"test accuracy ([\d.]+)", lambda accuracy: accuracy > 0.3),
     "fine_tuning": (r"from scratch: test accuracy ([\d.]+)\n(?s:.*)frozen: test accuracy ([\d.]+)", lambda fresh, tuned:
                     tuned > fresh + 0.1),
@@ -28,6 +31,7 @@ RESULTS = {
     "picture_folder": (r"test accuracy ([\d.]+)$", lambda accuracy: accuracy > 0.85),
     "perceptron": (r"after (\d+) passes (\d+) of 60 points are on the wrong side$", lambda passes, wrong:
                    passes > 1 and not wrong),
+    "residual_net": (r"test accuracy ([\d.]+)$", lambda accuracy: accuracy > 0.6),
     "resume": (r"the weights are the same, bit by bit$", lambda: True),
     "table_regression": (r"square error ([\d.]+); of a straight line ([\d.]+)", lambda net, line:
                          0.9 < net < 0.7 * line),

@@ -1,5 +1,5 @@
-"""A residual net with batch normalisation: trained by a compiled step, saved, and loaded with its running statistics.
-c_residual_net_with_adam.py trains the same net by Adam."""
+"""A residual net with batch normalisation: trained by Adam in a compiled step, saved, and loaded with its running
+statistics."""
 
 import minidl
 from minidl import data, nn, ops, optim, training
@@ -16,11 +16,8 @@ def residual_net():
 
 
 train, test = (data.DataLoader(data.load("synthetic-digits", kind).first(2000), 50) for kind in ("train", "test"))
-
-if __name__ == "__main__":
-    net, other = residual_net(), residual_net()
-    sgd = optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
-    last = training.fit(net, sgd, train, test, epochs=3, compiled=True)[-1]
-    minidl.save(net, "residual.h5")
-    minidl.load(other, "residual.h5")
-    assert training.evaluate(other, test)[1] == last["test_accuracy"] > 0.8, last
+net, other = residual_net(), residual_net()
+last = training.fit(net, optim.Adam(net.parameters(), lr=0.003), train, test, epochs=3, compiled=True)[-1]
+minidl.save(net, "residual.h5")
+minidl.load(other, "residual.h5")
+assert training.evaluate(other, test)[1] == last["test_accuracy"] > 0.8, last
