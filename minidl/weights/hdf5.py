@@ -39,7 +39,7 @@ def image(kind: Kind, state: Mapping[str, np.ndarray], attributes: Mapping[str, 
             dataset = group.create_dataset(name.replace(".", "/"), data=array, track_times=False,
                                            dtype=array.dtype.newbyteorder("<"))
             _put(dataset, "sha256", digest(array))
-    return written.getvalue()              # no view, which an interrupt would leave behind its BytesIO
+    return written.getvalue()              # not getbuffer(): Python complains where an interrupt drops a view
 
 
 def _put(owner: h5py.Group, name: str, value: str | int) -> None:

@@ -43,7 +43,7 @@ def image(kind: Kind, state: Mapping[str, np.ndarray], attributes: Mapping[str, 
             with archive.open(_entry(f"{name}.npy"), "w", force_zip64=array.nbytes >= 2**31) as member:
                 plain = np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(array.shape)
                 np.lib.format.write_array(member, plain, version=(1, 0), allow_pickle=False)
-    return written.getvalue()              # no view, which an interrupt would leave behind its BytesIO
+    return written.getvalue()              # not getbuffer(): Python complains where an interrupt drops a view
 
 
 def _entry(name: str) -> zipfile.ZipInfo:
