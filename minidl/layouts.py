@@ -18,6 +18,7 @@ from typing import Any
 from . import device
 from .ops.common import layouts as orders
 from .ops.common.geometry import Padding, Pair, conv_geometry
+from .tensor import Tensor
 
 __all__ = ["LAYOUTS", "conv2d", "turned"]
 
@@ -30,7 +31,8 @@ def turned(array: Any, to: str, of: str = "NCHW", filters: bool = False) -> Any:
     filters: it holds filters, (m,c,kh,kw) in NCHW and in CHWN; in NHWC (kh,kw,c,m), where neighbouring threads have
     neighbouring filters.
 
-    Raises ValueError for another name than `LAYOUTS` has, and for an array that has not 4 axes.
+    Raises ValueError for another name than `LAYOUTS` has, and for an array that has not 4 axes; TypeError for what is
+    not an array.
 
     >>> import numpy as np
     >>> x = np.arange(12).reshape(1, 3, 2, 2)            # (n,c,h,w): red 0 to 3, green 4 to 7, blue 8 to 11
@@ -41,6 +43,7 @@ def turned(array: Any, to: str, of: str = "NCHW", filters: bool = False) -> Any:
     """
     axes = orders.FILTERS if filters else orders.IMAGES
     there, here = (axes[orders.known("turned", name)] for name in (to, of))
+    _require_arrays("turned", array)
     if array.ndim != 4:
         raise ValueError(f"turned: the array has shape {array.shape} but must have 4 axes, those of {of}; see reshape")
     return array.transpose(*(here.index(axis) for axis in there)).copy()
@@ -53,9 +56,11 @@ def conv2d(x: Any, w: Any, b: Any = None, *, layout: str, algorithm: str = "impl
     x: NCHW (n,c,h,w), NHWC (n,h,w,c) or CHWN (c,h,w,n). w: (m,c,kh,kw), in NHWC (kh,kw,c,m); see `turned`. b: (m,).
     algorithm: direct, tiled, krizhevsky or implicit_gemm. Their gradients are in minidl.ops.cuda.conv.layouts.
 
-    Raises ValueError where the algorithm cannot do it, for sizes that do not fit each other, and without a GPU.
+    Raises ValueError where the algorithm cannot do it, for sizes that do not fit each other, and without a GPU;
+    TypeError for what is not an array.
     """
     orders.known("conv2d", layout)
+    _require_arrays("conv2d", x, w, *(() if b is None else (b,)))
     sizes, filters = (orders.restored(axes[layout], array.shape) if array.ndim == 4 else array.shape
                       for axes, array in ((orders.IMAGES, x), (orders.FILTERS, w)))
     g = conv_geometry(sizes, filters, None if b is None else b.shape, stride, padding, algorithm)
@@ -63,3 +68,10 @@ def conv2d(x: Any, w: Any, b: Any = None, *, layout: str, algorithm: str = "impl
     from .ops.cuda.conv import layouts as launchers
 
     return launchers.run(algorithm, "y", layout, g, x, w, b)
+
+
+def _require_arrays(function: str, *given: Any) -> None:
+    for array in given:
+        if isinstance(array, Tensor) or not hasattr(array, "transpose"):
+            raise TypeError(f"{function}: got a {type(array).__name__} but it must be a NumPy or CuPy array; of a "
+                            "Tensor pass .data")

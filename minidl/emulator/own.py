@@ -293,7 +293,7 @@ def start(kernel: str, shapes: Sequence[tuple[int, ...]], dtype: Any = "float32"
     known, for shapes that are not its, and for a layout that it does not take.
     """
     kernels = {name: _launch(name) for file in sorted(launch.FOLDER.rglob("*.cu"))
-             for name in re.findall(KERNELS, file.read_text(encoding="utf-8"))}
+               for name in re.findall(KERNELS, file.read_text(encoding="utf-8"))}
     found = kernels.get(kernel)
     if found is None:
         raise ValueError(f"emulator: {kernel} is neither a file nor one of minidl's kernels that shapes alone launch: "

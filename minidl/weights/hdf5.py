@@ -25,7 +25,7 @@ _OVERHEAD_PER_ARRAY = 2**13
 
 
 # ---------------------------------------------------------------------- writing
-def image(kind: Kind, state: Mapping[str, np.ndarray], attributes: Mapping[str, str | int]) -> memoryview:
+def image(kind: Kind, state: Mapping[str, np.ndarray], attributes: Mapping[str, str | int]) -> bytes:
     """The file's bytes, made in memory: HDF5 cannot close a file cleanly once the disk is full."""
     import h5py
 
@@ -39,7 +39,7 @@ def image(kind: Kind, state: Mapping[str, np.ndarray], attributes: Mapping[str, 
             dataset = group.create_dataset(name.replace(".", "/"), data=array, track_times=False,
                                            dtype=array.dtype.newbyteorder("<"))
             _put(dataset, "sha256", digest(array))
-    return written.getbuffer()
+    return written.getvalue()              # not getbuffer(): Python complains where an interrupt drops a view
 
 
 def _put(owner: h5py.Group, name: str, value: str | int) -> None:

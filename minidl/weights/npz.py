@@ -34,7 +34,7 @@ _DAMAGED = (zipfile.BadZipFile, struct.error, EOFError, LookupError, OverflowErr
 
 
 # ---------------------------------------------------------------------- writing
-def image(kind: Kind, state: Mapping[str, np.ndarray], attributes: Mapping[str, str | int]) -> memoryview:
+def image(kind: Kind, state: Mapping[str, np.ndarray], attributes: Mapping[str, str | int]) -> bytes:
     """The file's bytes."""
     written = io.BytesIO()
     with zipfile.ZipFile(written, "w") as archive:
@@ -43,7 +43,7 @@ def image(kind: Kind, state: Mapping[str, np.ndarray], attributes: Mapping[str, 
             with archive.open(_entry(f"{name}.npy"), "w", force_zip64=array.nbytes >= 2**31) as member:
                 plain = np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(array.shape)
                 np.lib.format.write_array(member, plain, version=(1, 0), allow_pickle=False)
-    return written.getbuffer()
+    return written.getvalue()              # not getbuffer(): Python complains where an interrupt drops a view
 
 
 def _entry(name: str) -> zipfile.ZipInfo:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import minidl
 from minidl import device, layouts
 from minidl.ops.common import layouts as orders
 from minidl.ops.common.geometry import conv_geometry
@@ -90,6 +91,15 @@ def test_turned_refuses() -> None:
         layouts.turned(X, "NCWH")
     with pytest.raises(ValueError, match=r"turned: the array has shape \(2, 3, 3\) but must have 4 axes, those of NC"):
         layouts.turned(X[0], "NHWC")
+
+
+@pytest.mark.parametrize(("given", "name"), [(minidl.Tensor(X), "Tensor"), ([[1.0]], "list")])
+def test_what_is_not_an_array_is_refused(given: Any, name: str) -> None:
+    with pytest.raises(TypeError, match=rf"^turned: got a {name} but it must be a NumPy or CuPy array; of a Te"):
+        layouts.turned(given, "NHWC")
+    for arrays in ((given, W), (X, given), (X, W, given)):
+        with pytest.raises(TypeError, match=f"^conv2d: got a {name} but it must be a NumPy or CuPy array"):
+            layouts.conv2d(*arrays, layout="NHWC")
 
 
 def test_directions_without_a_kernel_and_tiles_too_large_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

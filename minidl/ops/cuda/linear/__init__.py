@@ -57,7 +57,7 @@ def gemm(a: Array, b: Array, out: Array, *, transpose_a: bool = False, transpose
     if tiled is None and _pays(out.dtype, rows * cols * depth * batches) and not accumulate \
             and len(a) in (1, batches) and len(b) in (1, batches):
         cupy.matmul(a.swapaxes(1, 2) if transpose_a else a, b.swapaxes(1, 2) if transpose_b else b, out=out)
-        return out if bias is None else out.__iadd__(bias[:, None])
+        return out if bias is None else cupy.add(out, bias[:, None], out)
     return _product(a, b, bias, out, (batches, rows, cols, depth, len(a), len(b), accumulate, 0), transpose_a,
                     transpose_b, tiled)
 
@@ -145,7 +145,7 @@ def _two(a: Array, b: Array, bias: Array | None, rows: int, cols: int, depth: in
     """One product of matrices in any memory order, with a bias for each column."""
     if _pays(a.dtype, rows * cols * depth):
         out = cupy.matmul(a.T if transpose_a else a, b.T if transpose_b else b)
-        return out if bias is None else out.__iadd__(bias)
+        return out if bias is None else cupy.add(out, bias, out)
     out = launch.empty((rows, cols), a.dtype)
     return _product(a, b, bias, out, (1, rows, cols, depth, 1, 1, False, 1), transpose_a, transpose_b)
 
