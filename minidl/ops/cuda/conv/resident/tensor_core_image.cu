@@ -160,6 +160,19 @@ struct Slopes {
     }
 };
 
+// A thread's sums go to memory, or take in those that lie there
+template <bool TAKE_IN>
+__device__ __forceinline__ void hand_over(REAL* at, float (&sum)[ROWS_OF_TAPS][4], float (&bias)[2]) {
+#pragma unroll
+    for (int e = 0; e < ROWS_OF_TAPS * 4 + 2; ++e) {
+        float& mine = e < ROWS_OF_TAPS * 4 ? sum[e / 4][e % 4] : bias[e - ROWS_OF_TAPS * 4];
+        if (TAKE_IN)
+            mine += at[e * COLUMNS];
+        else
+            at[e * COLUMNS] = mine;
+    }
+}
+
 // parts (blocks, m*c*KH*KW, and m more with POOL)
 extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, 1)
     conv2d_tensor_core_image_dw(const REAL* gy, const REAL* y, const REAL* x, REAL* parts, PaddedImages p) {
@@ -212,18 +225,12 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, 1)
 
     // Shares add up in their order
     REAL* sums = (REAL*)memory;  // [4*ROWS_OF_TAPS + 2][COLUMNS]
-    auto each = [&](auto use) {
-        REAL* at = sums + threadIdx.x % COLUMNS;
-#pragma unroll
-        for (int e = 0; e < ROWS_OF_TAPS * 4; ++e) use(sum[e / 4][e % 4], at[e * COLUMNS]);
-#pragma unroll
-        for (int f = 0; f < 2; ++f) use(bias[f], at[(ROWS_OF_TAPS * 4 + f) * COLUMNS]);
-    };
+    REAL* at = sums + threadIdx.x % COLUMNS;
     for (int s = 1; s < SHARES; ++s) {
         __syncthreads();
-        if (share == s) each([](float mine, REAL& kept) { kept = mine; });
+        if (share == s) hand_over<false>(at, sum, bias);
         __syncthreads();
-        if (share == 0) each([](float& mine, REAL kept) { mine += kept; });
+        if (share == 0) hand_over<true>(at, sum, bias);
     }
     if (share) return;
     int taps = p.c * KH * KW;
