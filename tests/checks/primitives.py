@@ -82,11 +82,13 @@ SPECIAL = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-40, -1e-40, 1e4, -1e4
 
 
 def activations_of_special_values(name: str, dtype: type) -> None:
-    x = SPECIAL.astype(dtype)
-    x[np.abs(x) < np.finfo(dtype).tiny] = 0            # CuPy compiles with -ftz=true: float32 has no denormals there
+    def flushed(x: np.ndarray) -> np.ndarray:          # CuPy compiles with -ftz=true: float32 has no denormals there
+        return np.where(np.abs(x) < np.finfo(dtype).tiny, np.zeros_like(x), x)
+
+    x = flushed(SPECIAL.astype(dtype))
     for got, want in both(lambda k, x: getattr(k, name)(x), x):
         np.testing.assert_allclose(got, want, rtol=8 * np.finfo(dtype).eps, atol=np.finfo(dtype).tiny)
-    y = getattr(cpu, name)(x)
+    y = flushed(getattr(cpu, name)(x))
     for gy in (SPECIAL[::-1].astype(dtype), np.full_like(x, np.inf)):
         for got, want in both(lambda k, gy, y: getattr(k, f"{name}_grad_x")(gy, y), gy, y):
             np.testing.assert_allclose(got, want, rtol=8 * np.finfo(dtype).eps, atol=np.finfo(dtype).tiny)
@@ -162,13 +164,13 @@ SIZES = [(), (0,), (1,), (3, 5), (1025,), (64, 3, 8, 8), (100_003,), (10, 4096)]
 
 
 def updates(name: str, count: int, kept: tuple[str | None, ...], numbers: tuple[Any, ...], dtype: type) -> None:
-    """Three updates of so many parameters: adam, rmsprop or ema. kept: "signed", "positive", "steps" or None."""
+    """Three updates of so many parameters: adam, rmsprop or ema. kept: kinds of arrays, "steps" or None."""
     rng = np.random.default_rng(count)
     shapes = [SIZES[i % 8] if count < 100 else (1 + i,) for i in range(count)]
     first = {None: None, "steps": [np.array([i % 7]) for i in range(count)]}
-    lists = [first[kind] if kind in first else [
-        np.array(getattr(np, "abs" if kind == "positive" else "positive")(rng.standard_normal(shape)), dtype)
-        for shape in shapes] for kind in ("signed", "signed", *kept)]
+    of = {"signed": np.positive, "positive": np.abs, "large": lambda x: np.abs(x) + 30}     # than any square of signed
+    lists = [first[kind] if kind in first else [np.array(of[kind](rng.standard_normal(shape)), dtype)
+                                                for shape in shapes] for kind in ("signed", "signed", *kept)]
     there = [None if arrays is None else [cupy.asarray(a) for a in arrays] for arrays in lists]
     for _ in range(3):
         getattr(cpu, name)(*lists, *numbers)
@@ -179,7 +181,7 @@ def updates(name: str, count: int, kept: tuple[str | None, ...], numbers: tuple[
                                        atol=64 * np.finfo(dtype).eps)
 
 
-ADAM, RMSPROP = ("signed", "positive", "steps"), (("positive", None, None), ("positive", "signed", "signed"))
+ADAM, RMSPROP = ("signed", "positive", "steps"), (("positive", None, None), ("large", "signed", "signed"))
 UPDATES: list[tuple[Any, ...]] = [         # a primitive, what it is given beside parameters and gradients, its numbers
     ("adam", ADAM, (0.1, (0.9, 0.999), 1e-8, 0.0, False)), ("adam", ADAM, (0.1, (0.5, 0.9), 1e-3, 0.1, False)),
     ("adam", ADAM, (0.1, (0.9, 0.999), 1e-8, 0.1, True)), ("adam", ADAM, (0.1, (0.0, 0.0), 1e-3, 0.0, True)),

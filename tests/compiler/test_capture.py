@@ -125,12 +125,20 @@ def assert_near(step: Any, mine: Any, other: Any, rtol: float = 1e-3, atol: floa
             np.testing.assert_array_equal(a, b, err_msg=name)
 
 
+# Nets of relu and max pooling: of two runs that round otherwise one takes another maximum some day, and from there they
+# part. A start moved by 1e-6 moves cifar10-quick's velocities by 0.07 in 50 steps (float32, CPU).
+PARTING = ("alexnet", "cifar10-quick", "cifar10-18", "resnet")
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", OPTIONS)
 def test_gpu_fifty_steps_of_a_zoo_model(name: str) -> None:
-    """Odd last batches among them, and a rate that changes at every step."""
-    batches = [batch(name, 5 if i == 3 else 16, i, "cuda") for i in range(4)]
-    pair = [Training(zoo_model(name), compiled, "cuda", momentum=0.9, weight_decay=5e-4) for compiled in (False, True)]
+    """Odd last batches among them, and a rate that changes at every step; in float64 where float32's runs part."""
+    dtype = "float64" if name in PARTING else "float32"
+    batches = [(x.to(dtype=dtype), labels) for x, labels in (batch(name, 5 if i == 3 else 16, i, "cuda")
+                                                             for i in range(4))]
+    pair = [Training(lambda: zoo_model(name)().to(dtype=dtype), compiled, "cuda", momentum=0.9, weight_decay=5e-4)
+            for compiled in (False, True)]
     for i in range(50):
         losses = []
         for each in pair:
@@ -336,9 +344,18 @@ def test_gpu_a_model_that_moves() -> None:
 
 @pytest.mark.gpu
 def test_gpu_what_no_graph_can_hold_is_replayed_call_by_call() -> None:
-    """cuBLAS refuses to be captured; the next step, which can be, is a graph again."""
+    """CuPy lets no cuBLAS be captured, here in a primitive of one's own; the next step, which can be, is a graph."""
+    import cupy
+
+    @minidl.primitive(cuda=lambda x: cupy.matmul(x.T, x))
+    def gram(x: Any) -> Any:
+        return x.T @ x
+
+    @minidl.op
+    def gram_of(k: Any, x: Tensor) -> Any:
+        return k.gram(x), None
     x = Tensor(np.arange(6, dtype=np.float32).reshape(2, 3), device="cuda")
-    product, double = minidl.compile(lambda x: x.T @ x), minidl.compile(lambda x: x * 2)
+    product, double = minidl.compile(gram_of), minidl.compile(lambda x: x * 2)
     for i in range(4):
         for step in (product, double):
             y = x * float(i)

@@ -336,8 +336,9 @@ def test_precision_is_in_use() -> None:
 @pytest.mark.parametrize("op", DIFFERENTIABLE)
 def test_precision_touches_only_products_of_layers(op: str) -> None:
     """Other ops, and everything in float64, have the same bits in any precision."""
-    dtype = np.float64 if op in ("conv2d", "linear") else np.float32
-    options = {"algorithm": "implicit_gemm"} if op == "conv2d" else {}
+    of_convolution = op in ("conv1d", "conv2d", "conv_transpose2d")
+    dtype = np.float64 if of_convolution or op == "linear" else np.float32
+    options = {"algorithm": "implicit_gemm"} if of_convolution else {}
 
     def check(case: Case) -> None:
         arrays = [x.astype(dtype) for x in case.arrays()]
