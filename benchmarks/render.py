@@ -193,6 +193,7 @@ BLOCKS: dict[str, Callable[[], list[str]]] = {
     "step cpu": runs(train_step.report, *CPU_STEPS),
     "step cuda eager": runs(train_step.report, "step_cuda_eager_1", "step_cuda_eager_2"),
     "step cuda compiled": runs(train_step.report, *COMPILED_STEPS),
+    "step cuda nets": runs(train_step.report, "step_cuda_resnet", "step_cuda_cifar10", "step_cuda_alexnet"),
     "step cuda large": runs(train_step.report, "step_cuda_1024", "step_cuda_4096"),
     "recipes": lambda: time_to_accuracy.recipes(list(time_to_accuracy.RECIPES)),
     "time to accuracy": runs(time_to_accuracy.report, "time_to_accuracy_cuda"),

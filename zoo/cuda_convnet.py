@@ -44,5 +44,5 @@ QUICK = Model("cifar10-quick", "cuda-convnet's quick CIFAR-10 net (Krizhevsky 20
               Recipe(data="cifar10", epochs=20, batch_size=128, lr=0.01, momentum=0.9, weight_decay=1e-3,
                      lr_schedule="warmup-cosine"))
 NORMALIZED = Model("cifar10-18", "cuda-convnet's 18 % CIFAR-10 net (Krizhevsky 2011), 89,578 parameters", normalized,
-                   Recipe(data="cifar10", epochs=100, batch_size=128, lr=0.01, momentum=0.9, weight_decay=1e-3,
+                   Recipe(data="cifar10", epochs=100, batch_size=128, lr=0.02, momentum=0.9, weight_decay=1e-3,
                           lr_schedule="warmup-cosine", augment="crop=4,flip"))
