@@ -147,11 +147,13 @@ def times(program: Any, given: list[Any], device: str, warmup: int, repeats: int
 
 def rows(model: str, size: int, precision: str, args: argparse.Namespace) -> list[Result]:
     """A row for each call of a model's step, in their order."""
+    import measured_nets
+
     import minidl
-    from minidl import Tensor, ops, optim, zoo
+    from minidl import Tensor, ops, optim
 
     set_precision(precision, ["minidl"])
-    net = zoo.build(model).to(args.device)
+    net = measured_nets.build(model).to(args.device)
     sgd = optim.SGD(net.parameters(), lr=LR, momentum=MOMENTUM)
 
     @minidl.compile

@@ -87,8 +87,15 @@ def resnet(depth: int = 20, width: int = 16) -> nn.Module:
         pool=nn.AdaptiveAvgPool2d(1), flatten=nn.Flatten(), output=nn.Linear(4 * width, 10)))
 
 
+def vgg6() -> nn.Module:
+    layers: list[nn.Module] = []
+    for c, m in ((3, 64), (64, 128), (128, 256)):
+        layers += [nn.Conv2d(c, m, 3, padding=1), nn.ReLU(), nn.Conv2d(m, m, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(256 * 4 * 4, 10))
+
+
 NETS = {"lenet5": lenet5, "krizhevsky2009": krizhevsky2009, "cifar10-quick": cifar10_quick,
-        "cifar10-18": cifar10_18, "alexnet": alexnet, "resnet": resnet}
+        "cifar10-18": cifar10_18, "alexnet": alexnet, "resnet": resnet, "vgg6": vgg6}
 
 
 def build(name: str, state: dict | None = None, dtype: torch.dtype = torch.float32, **options: int) -> nn.Module:

@@ -43,8 +43,8 @@ import results
 from results import Result, digits
 
 LR, MOMENTUM = 0.01, 0.9
-MODELS = dict.fromkeys(("lenet5", "krizhevsky2009", "cifar10-quick", "cifar10-18", "alexnet", "resnet"))
-PROFILED = (*MODELS, "mlp", "perceptron")                      # of the zoo: what --profile takes, which has no peers
+MODELS = dict.fromkeys(("lenet5", "krizhevsky2009", "cifar10-quick", "cifar10-18", "alexnet", "resnet", "vgg6"))
+PROFILED = (*MODELS, "mlp", "perceptron")                      # what --profile takes, which has no peers
 IN_A_ROW = {"cpu": 1, "cuda": 100}                             # steps between two readings of the clock
 BATCHES = 4                                                    # taken in turn: no step finds its images cached
 EPOCH = 51_200                                                 # images of an epoch of minidl-fit, at least 4 batches
@@ -60,10 +60,12 @@ Steps = Callable[[int], None]                                  # so many steps, 
 
 # ---------------------------------------------------------------- peers: model, batches, device -> steps in a row
 def minidl_step(model: str, batches: Sequence[Batch], device: str, compiled: bool = False) -> Steps:
-    import minidl
-    from minidl import Tensor, ops, optim, zoo
+    import measured_nets
 
-    net = zoo.build(model).to(device)
+    import minidl
+    from minidl import Tensor, ops, optim
+
+    net = measured_nets.build(model).to(device)
     sgd = optim.SGD(net.parameters(), lr=LR, momentum=MOMENTUM)
     turn = itertools.cycle([(Tensor(x, device=device), Tensor(labels, device=device)) for x, labels in batches])
 
@@ -76,18 +78,19 @@ def minidl_step(model: str, batches: Sequence[Batch], device: str, compiled: boo
 
 
 def fit_step(model: str, batches: Sequence[Batch], device: str) -> Steps:
+    import measured_nets
     import numpy as np
 
-    from minidl import Tensor, data, optim, zoo
+    from minidl import Tensor, data, optim
     from minidl.training import RunningMetrics, compiled_step
 
-    rng, size, shape = np.random.default_rng(0), len(batches[0][1]), image_shape(model)
+    rng, size, shape = np.random.default_rng(0), len(batches[0][1]), measured_nets.image_shape(model)
     channels, count = shape[0], size * max(BATCHES, min(EPOCH, MAX_BYTES // math.prod(shape)) // size)
     source = data.Dataset("random", "train", rng.integers(0, 256, (count, *shape), np.uint8),
                           rng.integers(0, 10, count))
     taken = data.DeviceBatches(data.DataLoader(source, size, mean=[0.5] * channels, std=[0.3] * channels,
                                                device=device))
-    net = zoo.build(model).to(device)
+    net = measured_nets.build(model).to(device)
     rates = optim.Rates(Tensor(np.full((1, len(taken.sizes)), LR), device=device), taken.position)
     step = compiled_step(net, optim.SGD(net.parameters(), lr=LR, momentum=MOMENTUM), taken, RunningMetrics(device),
                          rates)
@@ -162,19 +165,12 @@ def set_precision(precision: str, peers: Sequence[str]) -> None:
 
 # ---------------------------------------------------------------- measuring
 def random_batches(model: str, size: int) -> list[Batch]:
+    import measured_nets
     import numpy as np
 
-    rng = np.random.default_rng(0)
-    return [(rng.standard_normal((size, *image_shape(model)), dtype=np.float32), rng.integers(0, 10, size))
+    rng, shape = np.random.default_rng(0), measured_nets.image_shape(model)
+    return [(rng.standard_normal((size, *shape), dtype=np.float32), rng.integers(0, 10, size))
             for _ in range(BATCHES)]
-
-
-def image_shape(model: str) -> tuple[int, int, int]:
-    """(c,h,w) of the images that a model of the zoo reads."""
-    from minidl import zoo
-
-    known = zoo.MODELS[model]
-    return known.in_channels, known.image_size, known.image_size
 
 
 def seconds(steps: Steps, device: str, in_a_row: int) -> float:
@@ -221,9 +217,12 @@ def take_turns(steps: dict[str, Steps], args: argparse.Namespace) -> dict[str, l
 def multiply_adds(model: str, size: int) -> int:
     """Of a batch's forward and backward pass: in the gradients each product of a weight comes back twice, but only once
     in the first layer, whose images need none."""
-    from minidl import nn, zoo
+    import measured_nets
 
-    forward = [row.multiply_adds for row in nn.summary(zoo.build(model), image_shape(model)).rows if row.multiply_adds]
+    from minidl import nn
+
+    summary = nn.summary(measured_nets.build(model), measured_nets.image_shape(model))
+    forward = [row.multiply_adds for row in summary.rows if row.multiply_adds]
     return size * (3 * sum(forward) - forward[0])
 
 

@@ -33,6 +33,7 @@ import counts  # noqa: E402
 import fft  # noqa: E402
 import layouts  # noqa: E402
 import machine  # noqa: E402
+import measured_nets  # noqa: E402
 import overhead  # noqa: E402
 import report2009  # noqa: E402
 import results  # noqa: E402
@@ -198,8 +199,8 @@ def test_a_profile_has_each_call_of_the_program(model: str, program: str, capsys
     assert products == 2 * train_step.multiply_adds(model, 2)
 
 
-def test_a_profile_takes_any_model_of_the_zoo(capsys: pytest.CaptureFixture[str]) -> None:
-    assert set(train_step.PROFILED) == set(zoo.MODELS)
+def test_a_profile_takes_any_model(capsys: pytest.CaptureFixture[str]) -> None:
+    assert set(train_step.PROFILED) == {*zoo.MODELS, *measured_nets.NETS}
     rows = printed(train_step.main, capsys, *PROFILE, "--models", "perceptron", "--profile")
     assert {row["kind"] for row in rows if "kind" in row} == {"full connection", "loss", "update", "other"}
     with pytest.raises(SystemExit):

@@ -1,0 +1,33 @@
+"""What the benchmarks measure: the zoo's nets, and nets in the style of others' that have no recipe.
+
+vgg6: six convolutions of 3x3 in the style of Simonyan and Zisserman, "Very Deep Convolutional Networks" (2015): 64, 64,
+128, 128, 256 and 256 filters, ReLU, and after each pair maxima of 2x2; one full connection. 1,186,378 parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from minidl import nn, zoo
+
+
+def vgg6() -> nn.Module:
+    layers: list[nn.Module] = []
+    for c, m in ((3, 64), (64, 128), (128, 256)):
+        layers += [nn.Conv2d(c, m, 3, padding=1), nn.ReLU(), nn.Conv2d(m, m, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(256 * 4 * 4, 10))
+
+
+NETS: dict[str, Callable[[], nn.Module]] = {"vgg6": vgg6}
+
+
+def build(name: str) -> nn.Module:
+    return NETS[name]() if name in NETS else zoo.build(name)
+
+
+def image_shape(name: str) -> tuple[int, int, int]:
+    """(c,h,w) of the images that it reads."""
+    if name in NETS:
+        return 3, 32, 32
+    known = zoo.MODELS[name]
+    return known.in_channels, known.image_size, known.image_size
