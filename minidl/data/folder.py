@@ -6,6 +6,7 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from hashlib import blake2b
 from pathlib import Path
 
 import numpy as np
@@ -34,9 +35,7 @@ def from_folder(path: Folder, size: int | tuple[int, int], *, channels: int = 3,
     root = Path(path).expanduser()
     if not root.is_dir():
         raise FileNotFoundError(f"from_folder: {root} is not a folder; name one that holds a folder for each class")
-    files = {below.name: sorted(file for file in below.iterdir() if file.suffix.lower() in FORMATS)
-             for below in sorted(root.iterdir()) if below.is_dir() and below.name[0] != "."}
-    files = {name: found for name, found in files.items() if found}
+    files = _pictures(root)
     if not files:
         raise ValueError(f"from_folder: {root} has no folder with pictures ({', '.join(FORMATS)}); put those of each "
                          "class into a folder of its own")
@@ -49,15 +48,23 @@ def from_folder(path: Folder, size: int | tuple[int, int], *, channels: int = 3,
     return Dataset(root.name, split, images, labels, tuple(files), str(root))
 
 
+def _pictures(root: Path) -> dict[str, list[Path]]:
+    """The pictures of each class that has some, both in the order of names."""
+    files = {below.name: sorted(file for file in below.iterdir() if file.suffix.lower() in FORMATS)
+             for below in sorted(root.iterdir()) if below.is_dir() and below.name[0] != "."}
+    return {name: found for name, found in files.items() if found}
+
+
 def train_and_test(path: Folder, size: int | tuple[int, int], *, channels: int = 3,
                    seed: int = 0) -> tuple[Dataset, Dataset]:
     """(train, test) of pictures of one's own, both in an order that the seed decides.
 
-    They are path/train/<class>/ and path/test/<class>/ or path/val/<class>/, where there is a train; else one picture
-    of five of path/<class>/, picked by the seed, is for the test. size, channels: as `from_folder` has them.
+    They are path/train/<class>/ and path/test/<class>/ or path/val/<class>/, where there is a train; else about one
+    picture of five of path/<class>/ is for the test, at least one. Which ones the seed and each picture's name decide:
+    more pictures change nothing for those that were there. size, channels: as `from_folder` has them.
 
     Raises what `from_folder` raises; FileNotFoundError for a train without a test, ValueError where their classes
-    differ and where a split would be empty.
+    differ and where a split would be empty; two pictures are not split.
     """
     root = Path(path).expanduser()
     if (root / "train").is_dir():
@@ -70,14 +77,23 @@ def train_and_test(path: Folder, size: int | tuple[int, int], *, channels: int =
             odd = sorted({*both[0].classes} ^ {*both[1].classes})
             raise ValueError(f"train_and_test: {root / 'train'} and {other} have not the same classes ({odd[0]} is in "
                              "one alone); give both the same folders")
-        both = [each for part in both for each in random_split(part, [1.0], seed=seed)]
     else:
-        both = random_split(from_folder(root, size, channels=channels), [0.8, 0.2], seed=seed)
+        every = from_folder(root, size, channels=channels)
+        chance = np.array([_chance(f"{name}/{file.name}", seed) for name, found in _pictures(root).items()
+                           for file in found])
+        tested = chance <= (max(0.2, chance.min()) if len(every) > 2 else -1)
+        both = [every[~tested], every[tested]]
+    both = [each for part in both for each in random_split(part, [1.0], seed=seed)]
     if not all(map(len, both)):
         raise ValueError(f"train_and_test: {root} has {len(both[0]) + len(both[1])} pictures, too few for two splits; "
                          "add some")
     name = root.resolve().name
     return replace(both[0], name=name, source=str(root)), replace(both[1], name=name, split="test", source=str(root))
+
+
+def _chance(name: str, seed: int) -> float:
+    """A number from 0 to 1, drawn by a picture's name."""
+    return int.from_bytes(blake2b(f"{seed} {name}".encode(), digest_size=8).digest(), "big") / 2**64
 
 
 def _read(file: Path, size: tuple[int, int], mode: str) -> np.ndarray:

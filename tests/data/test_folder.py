@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from minidl import cli
-from minidl.data import from_folder, train_and_test
+from minidl.data import folder, from_folder, train_and_test
 
 Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed: no picture can be read")
 
@@ -134,8 +134,10 @@ def values(dataset: Any) -> list[int]:
 
 
 def test_one_picture_of_five_is_for_the_test(tmp_path: Path) -> None:
+    share = np.mean([folder._chance(f"cat/{i:04}.png", seed=0) <= 0.2 for i in range(10_000)])
+    assert abs(share - 0.2) < 0.012                        # three deviations
     train, test = train_and_test(shelf(tmp_path / "pets", "cat", "dog"), 8)
-    assert (len(train), len(test), train.classes, test.classes) == (16, 4, ("cat", "dog"), ("cat", "dog"))
+    assert (train.classes, test.classes) == (("cat", "dog"), ("cat", "dog"))
     assert (train.name, train.split, test.name, test.split) == ("pets", "train", "pets", "test")
     assert train.source == test.source == str(tmp_path / "pets")
     assert sorted(values(train) + values(test)) == [*range(10), *range(100, 110)]
@@ -144,6 +146,16 @@ def test_one_picture_of_five_is_for_the_test(tmp_path: Path) -> None:
     assert values(train) != sorted(values(train))          # so that the first of them are of all classes
     again, other = (train_and_test(tmp_path / "pets", 8, seed=seed)[1] for seed in (0, 1))
     assert values(again) == values(test) != values(other)
+
+
+def test_a_folder_that_grows_keeps_its_splits(tmp_path: Path) -> None:
+    """Nothing that was trained on may be tested with later; the least folder has one picture for the test."""
+    trained: set[int] = set()
+    for count in (2, 3, 6, 20, 60):
+        train, test = train_and_test(shelf(tmp_path, "cat", "dog", count=count), 2, seed=3)
+        assert min(len(train), len(test)) > 0
+        assert trained <= {*values(train)}
+        trained = {*values(train)}
 
 
 @pytest.mark.parametrize("second", ["test", "val"])
@@ -210,7 +222,7 @@ def test_a_report_finds_the_test_pictures_by_the_folder(tmp_path: Path, monkeypa
     assert cli.main(["plot", "run"]) == 0
     report = Path("run/report.html").read_text(encoding="utf-8")
     assert "<h1>lenet5 on pets</h1>" in report
-    assert re.search(r"\d of 4 test images are right", report)
+    assert re.search(r"\d of 3 test images are right", report)
     (tmp_path / "pets").rename(tmp_path / "moved")
     assert cli.main(["plot", "run"]) == 0
     assert "No test set was given" in Path("run/report.html").read_text(encoding="utf-8")
