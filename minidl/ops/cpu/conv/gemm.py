@@ -24,8 +24,8 @@ from ..parallel import empty, parallel_for, scratch
 MAX_IMAGES = 32                            # in a chunk, so that a batch of 128 keeps four cores busy
 BUFFER_BYTES = 1 << 21                     # of an unrolled buffer: more leaves the cache, and less means calls so short
                                            # that threads wait for each other's interpreter lock
-MIN_PRODUCTS_PER_IMAGE = 1 << 18           # for one output row of one image: then chunks are of one image
-MIN_WIDE_COLUMNS = 16                      # columns that are a run worth copying on their own
+MIN_PRODUCTS_PER_IMAGE = 1 << 18           # for one wide output row of one image: then chunks are of one image
+MIN_WIDE_COLUMNS = 16                      # columns that are a run worth copying, and multiplying, on their own
 
 # OpenBLAS multiplies small matrices as they lie, without packing them first: up to twice as fast.
 MAX_SMALL_PRODUCT = 1_000_000              # multiplications up to which it does
@@ -37,7 +37,7 @@ MIN_UNLOCKED = 512                         # elements: for a smaller result NumP
 # ---------------------------------------------------------------- the pieces
 def _chunk(g: ConvGeometry, itemsize: int) -> int:
     """How many images go through one buffer: it depends on sizes alone, so that results do not depend on the cores."""
-    if g.m * g.c * g.kh * g.kw * g.ow >= MIN_PRODUCTS_PER_IMAGE:
+    if g.ow >= MIN_WIDE_COLUMNS and g.m * g.c * g.kh * g.kw * g.ow >= MIN_PRODUCTS_PER_IMAGE:
         return 1
     return max(1, min(MAX_IMAGES, BUFFER_BYTES // ((g.h + g.top + g.bottom) * g.c * g.kw * g.ow * itemsize)))
 
