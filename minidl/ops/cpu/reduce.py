@@ -44,12 +44,10 @@ def sum_to(gy: Array, shape: tuple[int, ...]) -> Array:
 
 def dots(x: Array, y: Array) -> Array:
     """The sum of x * y over the last axis; y (..., l) or (l,). It takes half the time of np.sum(x * y), or less."""
-    whole = x.shape[-1] // MAX_DOT_TERMS * MAX_DOT_TERMS
-    last: Array = np.vecdot(x[..., whole:], y[..., whole:])
-    if not whole:
-        return last
-    blocks = [a[..., :whole].reshape(*a.shape[:-1], -1, MAX_DOT_TERMS) for a in (x, y)]
-    return last + np.sum(np.vecdot(*blocks), axis=-1)
+    count = x.shape[-1] // MAX_DOT_TERMS
+    whole = count * MAX_DOT_TERMS
+    blocks = [a[..., :whole].reshape(*a.shape[:-1], count, MAX_DOT_TERMS) for a in (x, y)]
+    return np.vecdot(x[..., whole:], y[..., whole:]) + np.sum(np.vecdot(*blocks), axis=-1)
 
 
 def _runs(axis: tuple[int, ...]) -> list[tuple[int, int]]:
