@@ -135,13 +135,13 @@ def _chunk_dw(gy: Array, x: Array, g: ConvGeometry) -> Array:
         flat, maps = _lines("maps", (g.m, g.oh), g.ow, nb, gy.dtype)
         maps[...] = gy.transpose(1, 2, 3, 0)
     filters = _part(g.m, MAX_SMALL_RESULT // k) if MAX_SMALL_RESULT // k >= MIN_ROWS else g.m
-    lines = _part(g.oh, min(MAX_SMALL_PRODUCT // (filters * k * g.ow * nb), g.oh * g.kh * g.m * k // MIN_UNLOCKED))
-    lines = lines if g.sh == 1 else 1
-    (q, r, item), shape = rows.strides[1:], (g.oh // lines, g.kh, lines * g.ow * nb, k)
-    under: Array = np.ndarray(shape, x.dtype, rows, 0, (lines * g.sh * r, r, item, q))
-    over = flat.reshape(g.m // filters, filters, g.oh // lines, 1, -1).transpose(0, 2, 3, 1, 4)
-    dw = np.matmul(over, under).sum(axis=1)                               # (m/filters, kh, filters, k)
-    return dw.swapaxes(0, 1).reshape(g.kh, g.m, k)
+    small = MAX_SMALL_PRODUCT // (filters * k * g.ow * nb) or g.oh        # none: the fewer sums, the better
+    lines = _part(g.oh, min(small, g.oh * g.kh * g.m * k // MIN_UNLOCKED)) if g.sh == 1 else 1
+    (q, r, item), shape = rows.strides[1:], (g.oh // lines, g.kh, k, lines * g.ow * nb)
+    under: Array = np.ndarray(shape, x.dtype, rows, 0, (lines * g.sh * r, r, q, item))
+    over = flat.reshape(g.m // filters, filters, g.oh // lines, 1, -1).transpose(0, 2, 3, 4, 1)
+    dw = np.matmul(under, over).sum(axis=1)                               # (m/filters, kh, k, filters)
+    return dw.transpose(1, 0, 3, 2).reshape(g.kh, g.m, k)
 
 
 # ---------------------------------------------------------------- the three directions
