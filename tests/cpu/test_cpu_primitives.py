@@ -175,7 +175,7 @@ def test_products_of_dw_are_small_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     x, _, _, gy, g = problem(((5, 1, 9, 20), (12, 4, 3), 1, 0), "gemm")          # each filter row gives 3 elements
     asked = Asked(monkeypatch, np, "matmul")
     k.conv2d_grad_w(gy, x, g)
-    assert {over.shape[-2] for over, _ in asked.calls} == {4}
+    assert {(under.shape[-2], over.shape[-1]) for under, over in asked.calls} == {(3, 4)}
 
 
 LARGE = linear_module.MIN_SHARED           # multiplications

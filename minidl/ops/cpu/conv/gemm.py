@@ -121,7 +121,7 @@ def _chunk_dx(gy: Array, w: Array, dx: Array, g: ConvGeometry) -> None:
 
 
 def _chunk_dw(gy: Array, x: Array, g: ConvGeometry) -> Array:
-    """For each filter row p: (m, oh*ow*nb) @ (oh*ow*nb, c*kw) -> (kh,m,c*kw), the sum over these nb images
+    """For each filter row p: (c*kw, oh*ow*nb) @ (oh*ow*nb, m) -> (kh,m,c*kw), the sum over these nb images
 
     Here each of the c*kw rows of the buffer runs through all image rows, so that what lies under `lines` output rows
     is one long piece of it, from image row p on (at a stride there are gaps: then it is one output row).
