@@ -26,7 +26,7 @@ SHAPES: list[Any] = [
     ((3, 2, 5, 4), (6, 5, 4), 1, 0),
     ((2, 1, 6, 18), (9, 1, 1), 1, 0),
     ((1, 2, 4, 4), (1, 4, 1), 2, (0, 2)),
-    ((4, 5, 8, 7), (3, 3, 4), 1, ((2, 0), (1, 3))),           # at stride 1 and with few filters dx is a convolution, too,
+    ((4, 5, 8, 7), (3, 3, 4), 1, ((2, 0), (1, 3))),  # at stride 1 and with few filters dx is a convolution, too,
     ((3, 4, 5, 20), (4, 2, 2), 1, 0),
     ((2, 3, 4, 5), (2, 2, 3), 1, (2, 1)),                     # but where no window of it meets the image
     ((0, 2, 6, 6), (3, 3, 3), 1, 1),
