@@ -26,6 +26,9 @@ SHAPES: list[Any] = [
     ((3, 2, 5, 4), (6, 5, 4), 1, 0),
     ((2, 1, 6, 18), (9, 1, 1), 1, 0),
     ((1, 2, 4, 4), (1, 4, 1), 2, (0, 2)),
+    ((4, 5, 8, 7), (3, 3, 4), 1, ((2, 0), (1, 3))),  # at stride 1 and with few filters dx is a convolution, too,
+    ((3, 4, 5, 20), (4, 2, 2), 1, 0),
+    ((2, 3, 4, 5), (2, 2, 3), 1, (2, 1)),                     # but where no window of it meets the image
     ((0, 2, 6, 6), (3, 3, 3), 1, 1),
 ]
 
@@ -128,8 +131,9 @@ def test_a_chunk_of_images_fills_its_buffer_and_no_more(shape: Any) -> None:
         wide = g._replace(c=g.c * copies)
         count = conv.gemm._chunk(wide, 4)
         bytes_per_image = (g.h + g.top + g.bottom) * wide.c * g.kw * g.ow * 4
-        if wide.m * wide.c * g.kh * g.kw * g.ow >= conv.gemm.MIN_PRODUCTS_PER_IMAGE:
-            assert count == 1                                  # one has enough to do
+        enough = wide.m * wide.c * g.kh * g.kw * g.ow >= conv.gemm.MIN_PRODUCTS_PER_IMAGE
+        if (enough and g.ow >= conv.gemm.MIN_WIDE_COLUMNS) or bytes_per_image > conv.gemm.BUFFER_BYTES:
+            assert count == 1                                  # one has enough to do, or to hold
         else:
             assert count == conv.gemm.MAX_IMAGES or count * bytes_per_image <= conv.gemm.BUFFER_BYTES < (
                 (count + 1) * bytes_per_image)
@@ -171,7 +175,7 @@ def test_products_of_dw_are_small_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     x, _, _, gy, g = problem(((5, 1, 9, 20), (12, 4, 3), 1, 0), "gemm")          # each filter row gives 3 elements
     asked = Asked(monkeypatch, np, "matmul")
     k.conv2d_grad_w(gy, x, g)
-    assert {over.shape[-2] for over, _ in asked.calls} == {4}
+    assert {(under.shape[-2], over.shape[-1]) for under, over in asked.calls} == {(3, 4)}
 
 
 LARGE = linear_module.MIN_SHARED           # multiplications

@@ -55,6 +55,26 @@ def test_an_error_in_a_chunk_reaches_the_caller() -> None:
         parallel.parallel_for(8, 2, work)
 
 
+def test_a_helper_that_is_slow_to_return_holds_no_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs: list[Any] = []
+
+    class Kept:
+        def put(self, job: Callable[[], None]) -> None:
+            jobs.append(job)
+            threading.Thread(target=job).start()
+
+    monkeypatch.setattr(parallel, "threads", lambda: 2)
+    monkeypatch.setattr(parallel, "_helpers", Kept)
+
+    def filled() -> weakref.ref[np.ndarray]:
+        array = np.zeros(4)
+        parallel.parallel_for(4, 1, lambda i, j: array.__setitem__(slice(i, j), 1.0))
+        return weakref.ref(array)
+
+    assert filled()() is None
+    assert jobs
+
+
 def test_an_error_in_a_chunk_holds_no_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
     """One of a helper's too: once it is handled, what the chunks worked on is free, without waiting for a collection
     of cycles."""

@@ -47,8 +47,8 @@ def _tanh_grad(gx: Array, gy: Array, y: Array) -> None:
 
 
 def _relu_grad(gx: Array, gy: Array, y: Array) -> None:
-    gx[...] = gy
-    np.copyto(gx, 0, where=y <= 0)         # stored, not multiplied: an infinite gy times 0 would be NaN
+    bits = f"i{y.itemsize}"                # times 0 or 1, as ints: an infinite gy times 0 would be NaN
+    np.multiply(gy.view(bits), ~(y <= 0), out=gx.view(bits))           # to store by a mask takes ten times as long
 
 
 # relu passes NaN on, and where y is NaN it passes gy on, as PyTorch's does.

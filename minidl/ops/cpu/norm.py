@@ -1,4 +1,4 @@
-"""Normalisation on NumPy arrays: chunks of images that stay in cache, and sums of differences from one value."""
+"""Normalisation on NumPy arrays: chunks of images that stay in cache, and sums of differences from the mean."""
 
 from __future__ import annotations
 
@@ -7,18 +7,24 @@ import numpy as np
 from ..common.primitives import Array
 from ..common.sets import NormGeometry
 from .parallel import empty, images_per_chunk, parallel_for, scratch
-from .reduce import sum
+from .reduce import dots, sum
 
 __all__ = ["batch_norm", "normalize", "normalize_by", "normalize_grad", "normalize_grad_x"]
+
+MAX_BESIDE = 1 << 16                       # numbers
 
 
 def _chunk(x: Array, g: NormGeometry) -> int:
     return images_per_chunk(x.nbytes // max(1, g.n))
 
 
-def _of(each: Array, g: NormGeometry, i: int, j: int) -> Array:
-    """What there is once per set, beside the values of images i to j."""
-    return (each if g.across else each[i:j])[..., None]
+def _beside(each: Array, g: NormGeometry) -> Array:
+    """What there is once per set as (n, groups, inner or 1), beside the values.
+
+    One number for many values takes NumPy's loops twice as long as a number each, so channels get those.
+    """
+    each = np.repeat(each[:, None], g.inner, 1) if g.across and each.size * g.inner <= MAX_BESIDE else each[..., None]
+    return np.broadcast_to(each, (g.n, *each.shape[-2:]))
 
 
 def _affine(y: Array, w: Array | None, b: Array | None, g: NormGeometry) -> None:
@@ -33,19 +39,18 @@ def _affine(y: Array, w: Array | None, b: Array | None, g: NormGeometry) -> None
 def _moments(x: Array, g: NormGeometry) -> tuple[Array, Array]:
     """The mean of each set, and the sum of squared differences from it; zeros where there are no values.
 
-    Near 1e6 a sum of float32 is off by more than its terms may differ: what is added up is their difference from one.
+    Near 1e6 a mean of float32 is off by more than its terms may differ: so their differences from it are added up, too.
     """
     images = x.reshape(g.n, g.groups, g.inner)
-    mean, squares = np.zeros((g.n, g.groups), x.dtype), np.zeros((g.n, g.groups), x.dtype)
+    mean, squares, ones = *(np.zeros((g.n, g.groups), x.dtype) for _ in range(2)), np.ones(g.inner, x.dtype)
 
     def of_images(i: int, j: int) -> None:
         part = images[i:j]
-        d = scratch("norm", part.shape, x.dtype)
-        np.subtract(part, part[..., :1], out=d)
-        mean[i:j] = part[..., 0] + np.sum(d, axis=-1) / g.inner
-        np.subtract(part, mean[i:j, :, None], out=d)
-        d *= d
-        np.sum(d, axis=-1, out=squares[i:j])
+        near = dots(part, ones) / g.inner
+        d = np.subtract(part, near[..., None], out=scratch("norm", part.shape, x.dtype))
+        off = dots(d, ones) / g.inner
+        mean[i:j] = near + off
+        squares[i:j] = np.maximum(dots(d, d) - g.inner * off * off, 0)
 
     parallel_for(g.n, _chunk(x, g), of_images)
     if not g.across:
@@ -93,11 +98,11 @@ def _normalized(x: Array, mean: Array, rstd: Array, w: Array | None, b: Array | 
     images, normal = x.reshape(g.n, g.groups, g.inner), y.reshape(g.n, g.groups, g.inner)
     if g.across and w is not None:         # a set has one weight
         rstd, w = rstd * w, None
+    means, rstds = _beside(mean, g), _beside(rstd, g)
 
     def of_images(i: int, j: int) -> None:
-        part = normal[i:j]
-        np.subtract(images[i:j], _of(mean, g, i, j), out=part)
-        part *= _of(rstd, g, i, j)
+        part = np.subtract(images[i:j], means[i:j], out=normal[i:j])
+        part *= rstds[i:j]
         _affine(part, w, b, g)
 
     parallel_for(g.n, _chunk(x, g), of_images)
@@ -122,6 +127,7 @@ def _gradients(gy: Array, x: Array, w: Array | None, mean: Array, rstd: Array, g
     values, gys, gxs = (a.reshape(g.n, g.groups, g.inner) for a in (x, gy, gx))
     sums, products = np.zeros((g.n, g.groups), x.dtype), np.zeros((g.n, g.groups), x.dtype)     # of gz, and of gz * z
     gws, gbs = (np.zeros((g.n if affine and not g.across else 0, g.channels), x.dtype) for _ in range(2))
+    means, ones = _beside(mean, g), np.ones(g.inner, x.dtype)
 
     def gz_of(i: int, j: int) -> Array:
         if w is None or g.across:
@@ -131,34 +137,29 @@ def _gradients(gy: Array, x: Array, w: Array | None, mean: Array, rstd: Array, g
         _affine(gz, w, None, g)
         return gz
 
-    def z_of(i: int, j: int, out: Array) -> Array:
-        np.subtract(values[i:j], _of(mean, g, i, j), out=out)
-        out *= _of(rstd, g, i, j)
-        return out
-
     def add_up(i: int, j: int) -> None:
-        z = z_of(i, j, scratch("norm", (j - i, g.groups, g.inner), x.dtype))
+        d = np.subtract(values[i:j], means[i:j], out=scratch("norm", (j - i, g.groups, g.inner), x.dtype))
         if len(gbs):
-            product = gys[i:j] * z
+            product = gys[i:j] * d * rstd[i:j, :, None]
             np.sum(gys[i:j].reshape(-1, g.channels, g.spread), axis=-1, out=gbs[i:j])
             np.sum(product.reshape(-1, g.channels, g.spread), axis=-1, out=gws[i:j])
         gz = gz_of(i, j)
-        np.sum(gz, axis=-1, out=sums[i:j])
-        z *= gz
-        np.sum(z, axis=-1, out=products[i:j])
+        sums[i:j], products[i:j] = dots(gz, ones), dots(gz, d)
 
     parallel_for(g.n, _chunk(x, g), add_up)
     if g.across:
         sums, products = sum(sums, (0,)), sum(products, (0,))
+    products *= rstd
     scale = rstd if w is None or not g.across else rstd * w
-    mean_gz, mean_product = sums / max(1, g.size), products / max(1, g.size)
+    mean_gz, slopes, scales = (_beside(each, g) for each in (
+        sums / max(1, g.size), products / -max(1, g.size) * rstd, scale))
 
     def apply(i: int, j: int) -> None:
-        part = z_of(i, j, gxs[i:j])
-        part *= _of(-mean_product, g, i, j)
+        part = np.subtract(values[i:j], means[i:j], out=gxs[i:j])
+        part *= slopes[i:j]
         part += gz_of(i, j)
-        part -= _of(mean_gz, g, i, j)
-        part *= _of(scale, g, i, j)
+        part -= mean_gz[i:j]
+        part *= scales[i:j]
 
     parallel_for(g.n, _chunk(x, g), apply)
     if g.across:                           # channels are the sets

@@ -127,7 +127,7 @@ def parallel_for(count: int, chunk: int, work: Callable[[int, int], Any]) -> lis
     if 0 < count <= chunk:                 # nothing to share: half the time for small products
         return [on_one_blas_thread(partial(work, 0, count))]
     begins = range(0, count, chunk)
-    results: list[Any] = [None] * len(begins)
+    results, todo = [None] * len(begins), [work]
     left = list(range(len(begins)))
     numbers = iter(left)                   # one for all threads: who is free takes the next chunk
     errors: list[BaseException] = []
@@ -135,7 +135,7 @@ def parallel_for(count: int, chunk: int, work: Callable[[int, int], Any]) -> lis
 
     def run() -> None:
         for i in numbers:
-            results[i] = work(begins[i], min(begins[i] + chunk, count))
+            results[i] = todo[0](begins[i], min(begins[i] + chunk, count))
 
     def help_(working: threading.Lock) -> None:
         with working:
@@ -161,6 +161,7 @@ def parallel_for(count: int, chunk: int, work: Callable[[int, int], Any]) -> lis
             wait()
 
     on_one_blas_thread(together)
+    todo.clear()                           # its arrays are the caller's, and a helper holds these names a moment longer
     if errors:
         error = errors.pop()
         try:

@@ -17,6 +17,7 @@ __all__ = ["mean", "sum", "sum_to"]
 
 MAX_PLAIN_TERMS = 128                      # terms, for which NumPy's way will do
 BLOCK = 32                                 # terms of more that are added one after the other
+MAX_DOT_TERMS = 1 << 10                    # that BLAS adds up, in some sums at a time
 
 
 def sum(x: Array, axis: tuple[int, ...], keepdims: Flag = False) -> Array:
@@ -39,6 +40,14 @@ def mean(x: Array, axis: tuple[int, ...], keepdims: Flag = False) -> Array:
 def sum_to(gy: Array, shape: tuple[int, ...]) -> Array:
     """Sum a gradient back to the shape that broadcasting grew from."""
     return gy if gy.shape == shape else np.reshape(sum(gy, _grown(gy.shape, shape)), shape)
+
+
+def dots(x: Array, y: Array) -> Array:
+    """The sum of x * y over the last axis; y (..., l) or (l,). It takes half the time of np.sum(x * y), or less."""
+    count = x.shape[-1] // MAX_DOT_TERMS
+    whole = count * MAX_DOT_TERMS
+    blocks = [a[..., :whole].reshape(*a.shape[:-1], count, MAX_DOT_TERMS) for a in (x, y)]
+    return np.vecdot(x[..., whole:], y[..., whole:]) + np.sum(np.vecdot(*blocks), axis=-1)
 
 
 def _runs(axis: tuple[int, ...]) -> list[tuple[int, int]]:

@@ -15,7 +15,7 @@ from ...common.primitives import Array
 from ..activation import VALUES
 from ..parallel import images_per_chunk, parallel_for
 from ..pool import avg_pool2d, avg_pool2d_grad_act
-from ..reduce import sum
+from ..reduce import dots, sum
 from . import direct, fft, gemm, unroll
 
 __all__ = [
@@ -23,7 +23,6 @@ __all__ = [
     "conv2d_grad_w", "conv2d_grad_x",
 ]
 
-MAX_EINSUM_TERMS = 1 << 10                 # elements that einsum adds up in a few sums, one after the other
 MIN_READ_BYTES = 1 << 22                   # worth a second thread when they are only read and summed
 
 
@@ -57,15 +56,11 @@ def conv2d_grad_w(gy: Array, x: Array, g: ConvGeometry) -> Array:
 
 def conv2d_grad_b(gy: Array) -> Array:
     n, m, oh, ow = gy.shape
-    sums, maps = np.empty((n, m), gy.dtype), gy.reshape(n, m, oh * ow)
+    sums, maps, ones = np.empty((n, m), gy.dtype), gy.reshape(n, m, oh * ow), np.ones(oh * ow, gy.dtype)
     nb = images_per_chunk(m * oh * ow * gy.itemsize, MIN_READ_BYTES)
-    blocks = oh * ow // MAX_EINSUM_TERMS
-    whole = maps[..., :blocks * MAX_EINSUM_TERMS].reshape(n, m, blocks, MAX_EINSUM_TERMS)
 
-    def work(i: int, j: int) -> None:      # np.sum takes twice as long
-        np.einsum("nml->nm", maps[i:j, :, blocks * MAX_EINSUM_TERMS:], out=sums[i:j])
-        if blocks:
-            sums[i:j] += np.einsum("nmbl->nmb", whole[i:j]).sum(axis=2)
+    def work(i: int, j: int) -> None:
+        sums[i:j] = dots(maps[i:j], ones)
 
     parallel_for(n, nb, work)
     return sum(sums, (0,))

@@ -24,8 +24,8 @@ from ..parallel import empty, parallel_for, scratch
 MAX_IMAGES = 32                            # in a chunk, so that a batch of 128 keeps four cores busy
 BUFFER_BYTES = 1 << 21                     # of an unrolled buffer: more leaves the cache, and less means calls so short
                                            # that threads wait for each other's interpreter lock
-MIN_PRODUCTS_PER_IMAGE = 1 << 18           # for one output row of one image: then chunks are of one image
-MIN_WIDE_COLUMNS = 16                      # columns that are a run worth copying on their own
+MIN_PRODUCTS_PER_IMAGE = 1 << 18           # for one wide output row of one image: then chunks are of one image
+MIN_WIDE_COLUMNS = 16                      # columns that are a run worth copying, and multiplying, on their own
 
 # OpenBLAS multiplies small matrices as they lie, without packing them first: up to twice as fast.
 MAX_SMALL_PRODUCT = 1_000_000              # multiplications up to which it does
@@ -37,7 +37,7 @@ MIN_UNLOCKED = 512                         # elements: for a smaller result NumP
 # ---------------------------------------------------------------- the pieces
 def _chunk(g: ConvGeometry, itemsize: int) -> int:
     """How many images go through one buffer: it depends on sizes alone, so that results do not depend on the cores."""
-    if g.m * g.c * g.kh * g.kw * g.ow >= MIN_PRODUCTS_PER_IMAGE:
+    if g.ow >= MIN_WIDE_COLUMNS and g.m * g.c * g.kh * g.kw * g.ow >= MIN_PRODUCTS_PER_IMAGE:
         return 1
     return max(1, min(MAX_IMAGES, BUFFER_BYTES // ((g.h + g.top + g.bottom) * g.c * g.kw * g.ow * itemsize)))
 
@@ -121,7 +121,7 @@ def _chunk_dx(gy: Array, w: Array, dx: Array, g: ConvGeometry) -> None:
 
 
 def _chunk_dw(gy: Array, x: Array, g: ConvGeometry) -> Array:
-    """For each filter row p: (m, oh*ow*nb) @ (oh*ow*nb, c*kw) -> (kh,m,c*kw), the sum over these nb images
+    """For each filter row p: (c*kw, oh*ow*nb) @ (oh*ow*nb, m) -> (kh,m,c*kw), the sum over these nb images
 
     Here each of the c*kw rows of the buffer runs through all image rows, so that what lies under `lines` output rows
     is one long piece of it, from image row p on (at a stride there are gaps: then it is one output row).
@@ -135,13 +135,13 @@ def _chunk_dw(gy: Array, x: Array, g: ConvGeometry) -> Array:
         flat, maps = _lines("maps", (g.m, g.oh), g.ow, nb, gy.dtype)
         maps[...] = gy.transpose(1, 2, 3, 0)
     filters = _part(g.m, MAX_SMALL_RESULT // k) if MAX_SMALL_RESULT // k >= MIN_ROWS else g.m
-    lines = _part(g.oh, min(MAX_SMALL_PRODUCT // (filters * k * g.ow * nb), g.oh * g.kh * g.m * k // MIN_UNLOCKED))
-    lines = lines if g.sh == 1 else 1
-    (q, r, item), shape = rows.strides[1:], (g.oh // lines, g.kh, lines * g.ow * nb, k)
-    under: Array = np.ndarray(shape, x.dtype, rows, 0, (lines * g.sh * r, r, item, q))
-    over = flat.reshape(g.m // filters, filters, g.oh // lines, 1, -1).transpose(0, 2, 3, 1, 4)
-    dw = np.matmul(over, under).sum(axis=1)                               # (m/filters, kh, filters, k)
-    return dw.swapaxes(0, 1).reshape(g.kh, g.m, k)
+    small = MAX_SMALL_PRODUCT // (filters * k * g.ow * nb) or g.oh        # none: the fewer sums, the better
+    lines = _part(g.oh, min(small, g.oh * g.kh * g.m * k // MIN_UNLOCKED)) if g.sh == 1 else 1
+    (q, r, item), shape = rows.strides[1:], (g.oh // lines, g.kh, k, lines * g.ow * nb)
+    under: Array = np.ndarray(shape, x.dtype, rows, 0, (lines * g.sh * r, r, q, item))
+    over = flat.reshape(g.m // filters, filters, g.oh // lines, 1, -1).transpose(0, 2, 3, 4, 1)
+    dw = np.matmul(under, over).sum(axis=1)                               # (m/filters, kh, k, filters)
+    return dw.transpose(1, 0, 3, 2).reshape(g.kh, g.m, k)
 
 
 # ---------------------------------------------------------------- the three directions
@@ -162,6 +162,10 @@ def y(x: Array, w: Array, b: Array | None, g: ConvGeometry) -> Array:
 def dx(gy: Array, w: Array, g: ConvGeometry) -> Array:
     if _is_linear(g):
         return linear_grad_x(gy.reshape(g.n, g.m), w.reshape(g.m, -1)).reshape(g.n, g.c, g.h, g.w)
+    ends = g.kh - 1 - g.top, g.kh - 1 - g.bottom, g.kw - 1 - g.left, g.kw - 1 - g.right
+    if (g.sh, g.sw) == (1, 1) and g.m <= g.c and min(ends) >= 0:          # less to unroll than there would be to add up
+        back = ConvGeometry(g.n, g.m, g.oh, g.ow, g.c, g.kh, g.kw, g.h, g.w, 1, 1, *ends, g.algorithm)
+        return y(gy, w[:, :, ::-1, ::-1].swapaxes(0, 1), None, back)
     dx = empty((g.n, g.c, g.h, g.w), gy.dtype)
     w = w[:, :, ::-1].transpose(1, 3, 2, 0).reshape(g.c * g.kw, -1)       # (c*kw, kh*m)
     parallel_for(g.n, _chunk(g, gy.itemsize), lambda i, j: _chunk_dx(gy[i:j], w, dx[i:j], g))
