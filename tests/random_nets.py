@@ -32,7 +32,7 @@ from minidl import Tensor, nn, no_grad, ops, optim
 CLASSES = 3
 PERTURBATION = 2.0 ** -17                  # 64 times float32's rounding
 FLOOR = 2.0 ** -13                         # of the largest value of its kind in the net: what is 0 but for rounding
-EPS = 0.05                                 # of normalisations that stand anywhere: without variance, rounding would grow
+EPS = 0.05                                 # of normalisations that stand anywhere: of equal values, rounding would grow
 SIZE = 400                                 # elements of an image between layers, at most
 BATCHES = (6, 6, 6, 5, 5, 6)               # with an odd one; the third of a size is replayed
 ACTIVATIONS = ("nn.ReLU()", "nn.ReLU()", "nn.Tanh()", "nn.Sigmoid()", "nn.GELU()", "nn.GELU('tanh')", "nn.SiLU()",
@@ -134,8 +134,8 @@ class Drawer:
         batch = f"nn.BatchNorm{2 if rank == 3 else 1}d({c}"
         kinds = [f"{batch}, eps={EPS})", f"{batch}, eps={EPS}, momentum=0.3)", f"{batch}, eps={EPS}, affine=False)",
                  f"{batch}, eps={EPS}, track_running_stats=False)"]
-        kinds += [f"nn.LayerNorm({last if len(last) > 1 else last[0]}, eps={EPS}{self.one('', ', elementwise_affine=False')})"
-                  ] if math.prod(last) > 2 else []
+        affine = self.one("", ", elementwise_affine=False")
+        kinds += [f"nn.LayerNorm({last if len(last) > 1 else last[0]}, eps={EPS}{affine})"] * (math.prod(last) > 2)
         kinds += [f"nn.GroupNorm({groups}, {c}, eps={EPS})"] if c // groups * math.prod(shape[1:]) > 2 else []
         kinds += [f"nn.LocalResponseNorm({self.one(1, 2, 3)}, 0.5, 0.75, 1.5)"] * 2 if rank == 3 else []
         return self.rng.choice(kinds)
@@ -216,8 +216,8 @@ class Drawer:
 
     def as_it_was(self, *shape: int) -> tuple[int, ...]:
         self.layers.append(self.one(
-            self.activation(), self.activation(), self.norm(shape), self.norm(shape), "nn.Dropout(0.3)", "nn.Identity()",
-            f"nn.Softmax(dim={self.one(1, -1)})"))
+            self.activation(), self.activation(), self.norm(shape), self.norm(shape), "nn.Dropout(0.3)",
+            "nn.Identity()", f"nn.Softmax(dim={self.one(1, -1)})"))
         return shape
 
     def lecun(self, c: int, h: int, w: int) -> tuple[int, ...] | None:
