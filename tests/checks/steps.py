@@ -54,13 +54,20 @@ class Training:
                 found[f"{name}.grad"] = p.grad.data.copy()
         return found
 
-
     def set_back(self, state: dict[str, Any]) -> None:
         """To a state, in place: a program stays good, which load_state_dict gives other buffers than its own."""
         with minidl.no_grad():
             for name, t in self.net.named_tensors():
                 t[...] = Tensor(state[name], device=t.device)
         self.sgd.forget()
+
+    def follow(self, other: Training) -> None:
+        """Go on from where another one is: parameters, buffers and velocities, in place."""
+        with minidl.no_grad():
+            for mine, its in zip(self.net.named_tensors(), other.net.named_tensors(), strict=True):
+                mine[1][...] = its[1]
+        for p, q in zip(self.net.parameters(), other.net.parameters(), strict=True):
+            self.sgd._array("velocities", p)[...] = other.sgd._array("velocities", q)
 
 
 def batch(name: str, n: int, seed: Any, device: str = "cpu") -> tuple[Tensor, Tensor]:
@@ -108,6 +115,12 @@ def normalising() -> nn.Module:
             y = self.groups(y + self.twice(y * 2))
             return self.vectors(self.output(self.rows(self.pool(y).flatten(1))))
     return Maps()
+
+
+def regularised() -> nn.Module:
+    """Normalisation of every kind, and dropout."""
+    return nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Tanh(), nn.Dropout(0.3), nn.Linear(16, 8),
+                         normalising())
 
 
 def vectors(n: int = 4, seed: Any = 0, device: str = "cpu") -> tuple[Tensor, Tensor]:
