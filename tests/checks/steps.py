@@ -22,7 +22,9 @@ OPTIONS: dict[str, dict[str, Any]] = {"lenet5": {"in_channels": 1}, "krizhevsky2
                                       "cifar10-quick": {"in_channels": 3}, "cifar10-18": {"in_channels": 3},
                                       "alexnet": {"in_channels": 3, "width": 6, "hidden": 20},
                                       "resnet": {"in_channels": 3, "depth": 8, "width": 4},
-                                      "mlp": {"in_channels": 3, "hidden": 20}, "perceptron": {"in_channels": 1}}
+                                      "resnet-224": {"in_channels": 3, "width": 4},
+                                      "mlp": {"in_channels": 3, "hidden": 20}, "perceptron": {"in_channels": 1},
+                                      "autoencoder": {"in_channels": 1, "width": 4, "code": 8}}
 SETTINGS = [{}, {"momentum": 0.9}, {"momentum": 0.5, "nesterov": True}, {"weight_decay": 0.01},
             {"momentum": 0.9, "nesterov": True, "weight_decay": 0.01}]
 FACTORS = optim.schedule("warmup-cosine", 300)
@@ -35,10 +37,12 @@ class Training:
         minidl.manual_seed(3)
         self.net = net().to(device)
         self.sgd = optim.SGD(self.net.parameters(), **{"lr": 0.02, **settings})
+        to_itself = getattr(self.net, "model_name", None) == "autoencoder"     # its target is the image
 
         def step(x: Tensor, labels: Tensor) -> Tensor:
             self.sgd.zero_grad()
-            loss = ops.cross_entropy(self.net(x), labels)
+            outputs = self.net(x)
+            loss = self.net.loss(outputs, x) if to_itself else ops.cross_entropy(outputs, labels)
             loss.backward()
             self.sgd.step()
             return loss

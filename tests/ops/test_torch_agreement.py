@@ -715,7 +715,8 @@ SETTINGS = {
     "plain": {},
 }
 NETS: dict[str, dict[str, int]] = {"lenet5": {}, "krizhevsky2009": {}, "cifar10-quick": {}, "cifar10-18": {},
-                                   "alexnet": {"width": 6, "hidden": 20}, "resnet": {"depth": 14, "width": 4}}
+                                   "alexnet": {"width": 6, "hidden": 20}, "resnet": {"depth": 14, "width": 4},
+                                   "resnet-224": {"width": 4}, "autoencoder": {"width": 4, "code": 8}}
 COUNTS = "num_batches_tracked"             # which PyTorch keeps beside running values
 
 
@@ -747,12 +748,14 @@ def test_weights_of_pytorch_load_as_they_are() -> None:
 def test_ten_training_steps(model: str, setting: str) -> None:
     minidl.manual_seed(1)
     net = zoo.build(model, **NETS[model])
-    init.kaiming_uniform_(net.output.weight)               # at 0, as one starts, the first layers would hardly move
+    to_itself = zoo.MODELS[model].target == "image"
+    if not to_itself:
+        init.kaiming_uniform_(net.output.weight)           # at 0, as one starts, the first layers would hardly move
     without_dropout(net.to(dtype="float64"))
     twin = without_dropout(torch_nets.build(model, net.state_dict(), torch.float64, **NETS[model]))
     assert list(net.state_dict()) == [name for name in twin.state_dict() if not name.endswith(COUNTS)]
     before = net.state_dict()
-    lr, count = (0.002, 2) if model == "alexnet" else (0.1, 16)
+    lr, count = (0.002, 2) if model == "alexnet" else (0.05, 3) if model == "resnet-224" else (0.1, 16)
     sgd = optim.SGD(net.parameters(), lr=lr, **SETTINGS[setting])
     twin_sgd = torch.optim.SGD(twin.parameters(), lr=lr, **SETTINGS[setting])
     rng = np.random.default_rng(2)
@@ -760,11 +763,13 @@ def test_ten_training_steps(model: str, setting: str) -> None:
     for _ in range(10):
         images, labels = images_of(model, count, rng), rng.integers(0, 10, count)
         sgd.zero_grad()
-        loss = ops.cross_entropy(net(Tensor(images)), labels)
+        x, twin_x = Tensor(images), torch.tensor(images)
+        loss = net.loss(net(x), x) if to_itself else ops.cross_entropy(net(x), labels)
         loss.backward()
         sgd.step()
         twin_sgd.zero_grad()
-        twin_loss = F.cross_entropy(twin(torch.tensor(images)), torch.tensor(labels))
+        twin_loss = (F.mse_loss(twin(twin_x), twin_x) if to_itself else
+                     F.cross_entropy(twin(twin_x), torch.tensor(labels)))
         twin_loss.backward()
         twin_sgd.step()
         losses.append((loss.item(), twin_loss.item()))
