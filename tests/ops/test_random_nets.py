@@ -70,8 +70,8 @@ def test_a_wrong_bit_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("hundred", range(NETS // 100))
 def test_gpu_nets_are_the_cpus(hundred: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plain and compiled, in float32, as near to the CPU's float64 as float32's rounding explains. Convolutions of every
-    fifth net are by the fastest algorithm: for each of many shapes, `auto` would compile and measure all of them."""
+    """Plain and compiled, in float32, as near to the CPU's float64 as float32's rounding explains. Only every fifth net
+    has the fastest convolutions: for each of many shapes, `auto` compiles and measures all algorithms."""
     from minidl.ops.cuda import conv
 
     wrong, fastest = [], conv.fastest
