@@ -167,6 +167,7 @@ def without_dropout(net: Net) -> Net:
 def test_nets_are_pytorchs() -> None:
     """Losses and logits of six steps and of evaluation, then parameters and running values: float64, to 1e-9."""
     torch = pytest.importorskip("torch")
+    torch.set_num_threads(1)               # its threads would wait for each other on tiny arrays
     names = twins_layers(torch)
     assert NAMES.keys() == names.keys()
     for i in range(NETS):
