@@ -87,6 +87,37 @@ def resnet(depth: int = 20, width: int = 16) -> nn.Module:
         pool=nn.AdaptiveAvgPool2d(1), flatten=nn.Flatten(), output=nn.Linear(4 * width, 10)))
 
 
+def resnet_224(depth: int = 18, width: int = 64) -> nn.Module:
+    blocks = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3)}[depth]
+    maps = width, width, 2 * width, 4 * width, 8 * width
+    stages = {f"stage{i + 1}": nn.Sequential(Block(maps[i], maps[i + 1], 2 if i else 1),
+                                             *(Block(maps[i + 1], maps[i + 1], 1) for _ in range(blocks[i] - 1)))
+              for i in range(4)}
+    return nn.Sequential(OrderedDict(
+        conv=nn.Conv2d(3, width, 7, stride=2, padding=3, bias=False), norm=nn.BatchNorm2d(width), act=nn.ReLU(),
+        first=nn.MaxPool2d(3, 2, 1), **stages,
+        pool=nn.AdaptiveAvgPool2d(1), flatten=nn.Flatten(), output=nn.Linear(8 * width, 10)))
+
+
+def autoencoder(width: int = 16, code: int = 30) -> nn.Module:
+    most = 4 * width
+    return nn.Sequential(OrderedDict(
+        encoder=nn.Sequential(OrderedDict(
+            conv1=nn.Conv2d(1, width, 3, stride=2, padding=1, bias=False), norm1=nn.BatchNorm2d(width), act1=nn.ReLU(),
+            conv2=nn.Conv2d(width, 2 * width, 3, stride=2, padding=1, bias=False), norm2=nn.BatchNorm2d(2 * width),
+            act2=nn.ReLU(),
+            conv3=nn.Conv2d(2 * width, most, 3, stride=2, padding=1, bias=False), norm3=nn.BatchNorm2d(most),
+            act3=nn.ReLU(), flatten=nn.Flatten(), output=nn.Linear(16 * most, code))),
+        decoder=nn.Sequential(OrderedDict(
+            fc=nn.Linear(code, 16 * most), act3=nn.ReLU(),
+            maps=nn.Unflatten(1, (most, 4, 4)),
+            conv3=nn.ConvTranspose2d(most, 2 * width, 4, stride=2, padding=1, bias=False),
+            norm2=nn.BatchNorm2d(2 * width), act2=nn.ReLU(),
+            conv2=nn.ConvTranspose2d(2 * width, width, 4, stride=2, padding=1, bias=False),
+            norm1=nn.BatchNorm2d(width), act1=nn.ReLU(),
+            conv1=nn.ConvTranspose2d(width, 1, 4, stride=2, padding=1)))))
+
+
 def vgg6() -> nn.Module:
     layers: list[nn.Module] = []
     for c, m in ((3, 64), (64, 128), (128, 256)):
@@ -95,7 +126,8 @@ def vgg6() -> nn.Module:
 
 
 NETS = {"lenet5": lenet5, "krizhevsky2009": krizhevsky2009, "cifar10-quick": cifar10_quick,
-        "cifar10-18": cifar10_18, "alexnet": alexnet, "resnet": resnet, "vgg6": vgg6}
+        "cifar10-18": cifar10_18, "alexnet": alexnet, "resnet": resnet, "resnet-224": resnet_224,
+        "autoencoder": autoencoder, "vgg6": vgg6}
 
 
 def build(name: str, state: dict | None = None, dtype: torch.dtype = torch.float32, **options: int) -> nn.Module:

@@ -108,6 +108,8 @@ def matmuls() -> Iterable[Problem]:
             batches, [(1, 1, 1), (2, 3, 4), (3, 1, 2), (0, 2, 3), (2, 0, 3), (5, 2, 1), (1, 7, 2)]):
         yield ((*left, i, j), (*right, j, k)), {}
     yield ((30, 40), (40, 20)), {}
+    for b, j in itertools.product((1, 3, 4), (1, 4)):
+        yield ((b, 2, j), (b, j, 3)), {}
 
 
 def reductions(empty: bool) -> Iterable[Problem]:
@@ -275,6 +277,8 @@ def layers() -> Iterable[Problem]:
     for lead, bias in itertools.product([(), (2, 3), (1, 2, 1), (0, 3)], (False, True)):
         yield ((*lead, 4), (3, 4), *[(3,)] * bias), {}
     yield ((40, 50), (30, 50), (30,)), {}
+    for lead, i, bias in itertools.product([(), (1, 1), (3, 2), (2, 0), (2, 1, 3)], (1, 2, 5, 6), (False, True)):
+        yield ((*lead, i), (2, i), *[(2,)] * bias), {}
 
 
 PADDINGS = [0, 1, (1, 0), (0, 2), ((1, 0), (0, 1)), ((0, 2), (1, 0)), ((2, 1), (0, 0)), 2]
@@ -316,6 +320,13 @@ def convolutions() -> Iterable[Problem]:
         size = h + (kh - 1) * (dh - 1), w + (kw - 1) * (dw - 1)
         yield (((n, c * groups, *size), (2 * groups, c, kh, kw), *[(2 * groups,)] * int(rng.integers(2))),
                {**options, "algorithm": next(algorithm), "groups": groups, "dilation": dh if dh == dw else (dh, dw)})
+    for (n, c, *size), window, options in windows(19, 40, pooling=False):            # each filter reads one channel
+        maps = (c + 1) * int(rng.integers(1, 3))
+        yield (((n, c + 1, *size), (maps, 1, *window), *[(maps,)] * int(rng.integers(2))),
+               {**options, "algorithm": next(algorithm), "groups": c + 1})
+    for (n, c, h, w), (kh, kw), options in windows(20, 20, pooling=False):
+        yield (((n, c, h + 2 * (kh - 1), w + kw - 1), (3, c, kh, kw)),
+               {**options, "algorithm": next(algorithm), "dilation": (3, 2)})
 
 
 def sequences() -> Iterable[Problem]:
@@ -479,11 +490,14 @@ def softmax(x, *, axis):
     return np.exp(x) / np.sum(np.exp(x), axis=axis, keepdims=True)
 
 
-def cross_entropy(x, *, labels, reduction="mean", label_smoothing=0.0):
-    """Each image's sum over classes of -target log p, target (1-s) on the label plus s/classes everywhere."""
-    classes = x.shape[1]
+def cross_entropy(x, *, labels, reduction="mean", label_smoothing=0.0, weight=1.0, ignore_index=None):
+    """Each image's sum over classes of -weight target log p, target (1-s) on the label plus s/classes everywhere; the
+    mean is over the weights of the labels."""
+    classes, counted = x.shape[1], labels != ignore_index
+    labels, weight = np.where(counted, labels, 0), weight * np.ones(classes)
     target = (1 - label_smoothing) * np.eye(classes)[labels] + label_smoothing / classes
-    return reduced(np.sum(-target * np.log(softmax(x, axis=1)), axis=1), reduction)
+    losses = counted * np.sum(-weight * target * np.log(softmax(x, axis=1)), axis=1)
+    return np.sum(losses) / np.sum(weight[labels] * counted) if reduction == "mean" else reduced(losses, reduction)
 
 
 def tables() -> Iterable[Problem]:
@@ -583,14 +597,25 @@ def sometimes(**options: Any) -> list[Problem]:
     return [(shape, options if at % 2 else {}) for at, (shape, _) in enumerate(UNARY)]
 
 
+def each_way(**options: tuple[Any, ...]) -> list[Problem]:
+    """The plain problems, with each value of an option."""
+    return [(shape, {name: value}) for name, values in options.items() for value in values for shape, _ in UNARY]
+
+
 def gelu(x, approximate="none"):
     if approximate == "tanh":
         return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x ** 3)))
     return x * 0.5 * (1 + np.vectorize(math.erf, otypes=[float])(x / math.sqrt(2)))
 
 
-def integer_labels(x: Tensor, *, labels: np.ndarray, **options: Any) -> Tensor:
-    return ops.cross_entropy(x, labels, **options)
+def integer_labels(x: Tensor, *, labels: np.ndarray, weight: np.ndarray | None = None, **options: Any) -> Tensor:
+    factors = None if weight is None else Tensor(weight.astype(x.dtype), device=x.device)
+    return ops.cross_entropy(x, labels, factors, **options)
+
+
+def smoothed_and_weighed() -> Iterable[Problem]:
+    smoothing = itertools.cycle((0.1, 0.0, 0.2))
+    return ((shape, {**options, "label_smoothing": next(smoothing)}) for shape, options in weighed_labels())
 
 
 def parts_joined(x: Tensor, *, sizes: Any, axis: int) -> Tensor:
@@ -725,6 +750,8 @@ def grids() -> Iterable[Problem]:
     for i in range(50):
         n, c, h, w, oh, ow = (int(v) for v in (*rng.integers(1, 4, 2), *rng.integers(1, 9, 4)))
         yield ((n if i % 7 else 0, c, h, w),), {"output_size": (1, oh, (oh, ow), (None, ow), (oh, None))[i % 5]}
+    for n, c, h, w in itertools.product((1, 2), (1, 3), (1, 4, 5), (2, 3, 9)):
+        yield ((n, c, h, w),), {"output_size": 1}
 
 
 def choice(x: Tensor, y: Tensor, *, condition: np.ndarray) -> Tensor:
@@ -772,7 +799,7 @@ TABLE: dict[str, tuple[Callable[..., Tensor], Callable[..., Any], Iterable[Probl
     "softplus": (ops.softplus, lambda x: np.log(1 + np.exp(x)), UNARY, normal),
     "hardsigmoid": (ops.hardsigmoid, lambda x: np.clip((x + 3) / 6, 0, 1), UNARY, apart),
     "silu": (ops.silu, lambda x: x / (1 + np.exp(-x)), UNARY, normal),
-    "gelu": (ops.gelu, gelu, sometimes(approximate="tanh"), normal),
+    "gelu": (ops.gelu, gelu, each_way(approximate=("none", "tanh")), normal),
     "softmax": (ops.softmax, softmax, axes(), normal),
     "log_softmax": (ops.log_softmax, lambda x, axis: np.log(softmax(x, axis=axis)), axes(), normal),
     "abs": (ops.abs, np.abs, UNARY, apart),
@@ -816,7 +843,7 @@ TABLE: dict[str, tuple[Callable[..., Tensor], Callable[..., Any], Iterable[Probl
     "layer_norm": (layer_normalized, layer_norm, rows_of_layers(), normal),
     "group_norm": (group_normalized, group_norm, groups_of_channels(), normal),
     "adaptive_avg_pool2d": (ops.adaptive_avg_pool2d, adaptive_avg_pool2d, grids(), normal),
-    "cross_entropy": (integer_labels, cross_entropy, with_labels(), normal),
+    "cross_entropy": (integer_labels, cross_entropy, [*with_labels(), *smoothed_and_weighed()], normal),
     "nll_loss": (weighed, nll_loss, weighed_labels(), normal),
     "l1_loss": (ops.l1_loss, lambda x, y, reduction: reduced(np.abs(x - y), reduction), pairs_of_one_shape(), normal),
     "huber_loss": (ops.huber_loss, huber_loss, pairs_with("delta", 0.7, 1.0), normal),

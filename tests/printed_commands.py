@@ -47,7 +47,7 @@ NAME_OF_A_COMMAND = re.compile(r"minidl (?:train|emulate|plot|predict|summary)")
 STOPPED = re.compile(r"\btrain(?:\.py)?\b|benchmarks/")               # others take the time that they take
 LEFT_OUT = {
     r"\.ci/run": "all of the page again, with PyTorch",
-    r"(?:mutate|random_steps|printed_commands)\.py|MINIDL_(?:INTERRUPTS|RESUMES)": "a test that runs long, by hand",
+    r"(?:mutate|random_\w+|printed_commands)\.py|MINIDL_(?:INTERRUPTS|RESUMES)": "a test that runs long, by hand",
     r"pytest -m gpu": "needs a GPU; without one it skips all",
     r"/accuracy\.py": "runs train.py many times",
 }

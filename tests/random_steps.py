@@ -46,6 +46,18 @@ NOT_ON_CUDA = frozenset({"output written", "precision"})
 ACTIVATIONS = (("nn.Tanh()", "nn.GELU()", "nn.SiLU()"), ("nn.ReLU()", "nn.ELU()", "nn.LeakyReLU()"),
                ("nn.Sigmoid()", "nn.Softplus()", "nn.Hardsigmoid()"))
 UNITS = (("tanh", "gelu", "silu"), ("relu", "leaky_relu", "elu"), ("sigmoid", "softplus", "hardsigmoid"))
+# Layers within a net, of two channels or five features: drawn by a generator of their own, for MORE of the programs, so
+# that all others stay what they were. Where eps is small, a batch of two images would make rounding large.
+MORE = 0.35
+NORMS = ("nn.BatchNorm{}d({}, eps=0.1)", "nn.BatchNorm{}d({}, eps=0.1, momentum=0.5)", "nn.BatchNorm{}d({}, eps=0.1)",
+         "nn.BatchNorm{}d({}, eps=0.1, affine=False)", "nn.BatchNorm{}d({}, eps=0.1, track_running_stats=False)",
+         "nn.GroupNorm(1, {1}, eps=0.1)")
+OF_VECTORS = ("nn.LayerNorm(5, eps=0.1)", "nn.LayerNorm(5, eps=0.1, elementwise_affine=False)", "nn.Identity()",
+              "Series(nn.Conv1d(1, 1, 3, padding=1))", "Series(nn.Conv1d(1, 1, 2, padding=2, dilation=4))")
+OF_IMAGES = ("nn.GroupNorm(2, 2, eps=0.1)", "nn.LocalResponseNorm(2, 0.5)", "nn.Conv2d(2, 2, 3, padding=1, groups=2)")
+OF_ANY_SIZE = ("nn.ConvTranspose2d(2, 2, 2, stride=2)", "nn.ConvTranspose2d(2, 2, 3, padding=1, bias=False)",
+               "nn.Upsample(scale_factor=2)", "nn.AdaptiveAvgPool2d((2, 3))", "nn.AdaptiveAvgPool2d(1)",
+               "nn.Conv2d(2, 2, 2, padding=1, dilation=2)", "nn.Conv2d(2, 8, 1); nn.PixelShuffle(2)")
 LOSSES = ("mse_loss", "l1_loss", "huber_loss")
 OPTIONS_OF_LOSS = (("",), ("",), (", reduction='sum'", ", ignore_index=1"),
                    (", label_smoothing=0.1", ", label_smoothing=0.1, ignore_index=2"))
@@ -59,6 +71,17 @@ class Means(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return x.mean(axis=(2, 3))
+
+
+class Series(nn.Module):
+    """A layer of series, of vectors: (n, f) -> (n, f)."""
+
+    def __init__(self, layer: nn.Module):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x.reshape(x.shape[0], 1, x.shape[1])).flatten(1)
 
 
 class Mod(nn.Module):
@@ -122,7 +145,7 @@ def helpers(w: World) -> dict[str, Any]:
 
     return {
         "minidl": minidl, "nn": nn, "ops": ops, "optim": optim, "init": init, "no_grad": no_grad, "np": np, "w": w,
-        "Tensor": Tensor, "Means": Means, "Mod": Mod, "SimpleNamespace": types.SimpleNamespace,
+        "Tensor": Tensor, "Means": Means, "Mod": Mod, "Series": Series, "SimpleNamespace": types.SimpleNamespace,
         "R": lambda seed, *shape: made(seed, shape, False), "RG": lambda seed, *shape: made(seed, shape, True),
         "L": lambda seed, n: Tensor(np.random.default_rng(seed).integers(0, 3, n), device=w.device),
         "N": there, "I": index, "put": put, "write": write, "attempt": attempt,
@@ -186,8 +209,8 @@ class Program:
 class Writer:
     """Writes a program, by a random generator. Kinds in `without` are left out."""
 
-    def __init__(self, rng: random.Random, without: frozenset[str]):
-        self.rng, self.without = rng, without
+    def __init__(self, rng: random.Random, more: random.Random, without: frozenset[str]):
+        self.rng, self.more, self.without = rng, more, without
         self.world: list[Line] = []
         self.values: list[tuple[str, Shape]] = []
         self.body: list[Line] = []
@@ -304,6 +327,7 @@ class Writer:
         else:
             layers = [f"nn.Conv2d(1, 2, 2{rng.choice(['', ', bias=False'])})", self.activation(),
                       rng.choice(["nn.MaxPool2d(2)", "nn.AvgPool2d(2)"]), "nn.Flatten()", "nn.Linear(8, 3)"]
+        layers = self.with_more(layers, images)
         self.world.append(Line(f"{name} = N(nn.Sequential({', '.join(layers)}))"))
         self.watched.append(name)
         self.trained.append(f"*{name}.parameters()")
@@ -327,6 +351,10 @@ class Writer:
                 self.may("layer replaced", f"setattr({name}, '{i}', nn.AvgPool2d(2))")
             elif layer.startswith("nn.Dropout"):
                 self.dropout(at)
+            elif "Norm" in layer:
+                self.norm(at, layer)
+            elif layer.startswith(("Series", "nn.ConvTranspose")):
+                self.leaf(f"{at}{'.layer' if layer[0] == 'S' else ''}.weight")
             elif layer == "nn.Softmax()":
                 self.may("axis", f"{at}.axis = 0", f"{at}.axis = -1")
             elif layer == "Mod(5)":
@@ -336,6 +364,29 @@ class Writer:
         self.may("train and eval", f"{name}.eval()", f"{name}.train()")
         self.may("state loaded", f"{name}.load_state_dict({{k: v * 0.5 for k, v in {name}.state_dict().items()}})")
         return name
+
+    def with_more(self, layers: list[str], images: bool) -> list[str]:
+        """Some programs' layers with one or two more behind the first."""
+        if self.more.random() >= MORE:
+            return layers
+        norms = [text.format(2 if images else 1, 2 if images else 5) for text in NORMS]
+        fit = [norms, OF_VECTORS] if not images else [norms, OF_IMAGES, *[OF_ANY_SIZE] * ("Means()" in layers)]
+        added = [self.more.choice(self.more.choice(fit)) for _ in range(self.more.choice((1, 1, 2)))]
+        return [layers[0], *"; ".join(added).split("; "), *layers[1:]]
+
+    def norm(self, at: str, layer: str) -> None:
+        """What may be done to a layer that normalises."""
+        if not any(word in layer for word in ("affine=False", "Local")):
+            self.leaf(f"{at}.weight")
+            self.leaf(f"{at}.bias")
+        self.may("number of a Module", f"{at}.eps = 0.2")
+        if "Batch" in layer:
+            self.may("number of a Module", f"{at}.momentum = 0.25", f"{at}.momentum = 0.0")
+            self.may("train and eval", f"{at}.eval()", f"{at}.train()")
+            if "track" not in layer:
+                self.may("constant written", f"{at}.running_mean.data[...] += 0.5",
+                         f"{at}.running_var.data[...] *= 0.5")
+                self.may("Tensor of a Module", lambda: f"{at}.running_mean = {at}.running_mean * 0.5")
 
     def module(self, path: str, f: int) -> None:
         self.leaf(f"{path}.gain")
@@ -675,6 +726,13 @@ class Writer:
             self.values.append(("x1", ("n", 25 if images else 4)))
             if not images and self.chance(0.5):
                 self.add("x0 * x1", ("n", 4))
+        if self.more.random() < MORE / 2:
+            name = self.define("table", f"N(nn.Embedding(3, 4{self.more.choice(('', ', padding_idx=1'))}))")
+            self.leaf(f"{name}.weight")
+            self.watched.append(name)
+            self.trained.append(f"*{name}.parameters()")
+            self.add(f"{name}(labels)", ("n", 4))
+            self.live.add(self.values[-1][0])
         self.instructions(rng.randrange(2, 8))
         self.train()
         if self.chance(0.15) and self.pick(lambda s: s == ("n", 3)):
@@ -828,7 +886,7 @@ class Writer:
 
 def program(seed: int, number: int, without: frozenset[str] = frozenset()) -> Program:
     """The program of that number."""
-    return Writer(random.Random(f"{seed}/{number}"), without).write()
+    return Writer(random.Random(f"{seed}/{number}"), random.Random(f"{seed}/{number}/more"), without).write()
 
 
 # ---------------------------------------------------------------- shrinking

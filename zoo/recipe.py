@@ -33,7 +33,8 @@ class Model:
     """A zoo entry: name, one line about it, its layers as a function of options, and its recipe.
 
     of_options: recipes that replace it where the option of their name is True. image_size: rows and columns of the
-    images that it reads; smaller ones are padded.
+    images that it reads; smaller ones are padded. target: what its outputs are to be: "label", logits of the class,
+    or "image", what it is given; its method `loss` compares them.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Model:
     recipe: Recipe
     of_options: Mapping[str, Recipe] = field(default_factory=dict)
     image_size: int = 32
+    target: str = "label"
 
     @property
     def in_channels(self) -> int:

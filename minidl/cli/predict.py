@@ -44,6 +44,9 @@ def command(args: argparse.Namespace) -> None:
     if args.top < 1:
         raise ValueError(f"--top is {args.top} but must be at least 1")
     net = minidl.load(args.weights)
+    if zoo.MODELS[metadata["model"]].target != "label":
+        raise ValueError(f"{args.weights} is of {metadata['model']}, which answers with images, not classes; use it in "
+                         "Python: minidl.load(path)")
     channels = len(preprocessing["mean"])
     size = zoo.MODELS[metadata["model"]].image_size - 2 * preprocessing["padding"]
     read = [picture(path, channels, size) for path in args.pictures]

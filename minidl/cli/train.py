@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import platform
 import shlex
@@ -246,7 +247,8 @@ def loaders(args: argparse.Namespace, train: data.Dataset, test: data.Dataset, w
 
 def build(args: argparse.Namespace, train: data.Dataset, where: str, weights: str | Path | None) -> nn.Module:
     """The model on its device with its first parameters, seen to run on one image of this data set."""
-    of_data = {"in_channels": train.images.shape[1], "classes": len(train.classes)}
+    of_data = {"in_channels": train.images.shape[1]}
+    of_data |= {"classes": len(train.classes)} if zoo.MODELS[args.model].target == "label" else {}
     for name, value in of_data.items():
         if name in args.option:
             raise ValueError(f"--option {name}={args.option[name]}: {name} is {value} by the data set; leave it out")
@@ -262,6 +264,38 @@ def build(args: argparse.Namespace, train: data.Dataset, where: str, weights: st
         size = zoo.MODELS[args.model].image_size
         model(minidl.Tensor(np.zeros((1, train.images.shape[1], size, size), np.float32), device=where))
     return model.train()
+
+
+class WithImages(nn.Module):
+    """A net whose target is its input, for `fit`: images -> (what the net makes of them, images)."""
+
+    def __init__(self, net: nn.Module):
+        super().__init__()
+        self.net = net
+
+    def forward(self, images: minidl.Tensor) -> tuple[minidl.Tensor, minidl.Tensor]:
+        return self.net(images), images
+
+    def loss(self, both: tuple[minidl.Tensor, minidl.Tensor], labels: object) -> minidl.Tensor:
+        """The net's own, whatever the labels."""
+        loss: minidl.Tensor = loss_of(self.net)(*both)
+        return loss
+
+
+def as_trained(args: argparse.Namespace, model: nn.Module) -> nn.Module:
+    """A model in the form that `fit` and `evaluate` take."""
+    if zoo.MODELS[args.model].target == "label":
+        return model
+    if args.top_k:
+        raise ValueError(f"--top-k={args.top_k} has no meaning for --model={args.model}, which answers with images; "
+                         "leave it out")
+    return WithImages(model)
+
+
+def result(metrics: dict[str, Any]) -> str:
+    """How good it is on the test set, in words: the accuracy, where there is one."""
+    accuracy = metrics.get("test_accuracy", math.nan)
+    return f"test loss {metrics['test_loss']:.4f}" if math.isnan(accuracy) else f"test accuracy {100 * accuracy:.2f} %"
 
 
 def loss_of(model: nn.Module) -> Callable[..., minidl.Tensor]:
@@ -299,6 +333,7 @@ def run(args: argparse.Namespace) -> None:
     else:
         folder, weights = None, args.load
     model = build(args, train, where, weights)
+    trained = as_trained(args, model)
     preprocessing = preprocessing_of(args, train)
     train_loader, test_loader = loaders(args, train, test, where, preprocessing)
     if folder is None:
@@ -329,15 +364,15 @@ def run(args: argparse.Namespace) -> None:
 
     start = time.perf_counter()
     with folder, going_on(folder):
-        history = fit(model, optimizer, train_loader, test_loader, epochs=args.epochs, schedule=schedule,
+        history = fit(trained, optimizer, train_loader, test_loader, epochs=args.epochs, schedule=schedule,
                       progress=not args.no_progress, say=say, callbacks=report, compiled=args.compile,
                       checkpoints=folder.path, save_every=args.save_every, resume=bool(args.resume),
-                      loss=loss_of(model), metrics=metrics_of(args))
-        accuracy = (history[-1]["test_accuracy"] if history else
-                    evaluate(model, test_loader, loss=loss_of(model))[1])
+                      loss=loss_of(trained), metrics=metrics_of(args))
+        last = history[-1] if history else dict(zip(
+            ("test_loss", "test_accuracy"), evaluate(trained, test_loader, loss=loss_of(trained)), strict=True))
         minidl.save(model, folder.weights, preprocessing=preprocessing, classes=train.classes)
         _pictures(folder, model, test_loader)
-    say(f"{args.model} on {train.name}: test accuracy {100 * accuracy:.2f} % after {args.epochs} "
+    say(f"{args.model} on {train.name}: {result(last)} after {args.epochs} "
         f"epoch{'' if args.epochs == 1 else 's'} in {time.perf_counter() - start:.1f} s ({where})")
 
 
@@ -358,9 +393,11 @@ def look(args: argparse.Namespace, train: data.Dataset, test: data.Dataset, wher
                          f"{', '.join(test.classes)}; name the data that it was trained on")
     model = build(args, train, where, weights)
     preprocessing = known["preprocessing"] or preprocessing_of(args, train)
+    model = as_trained(args, model)
     loss, accuracy = evaluate(model, loaders(args, train, test, where, preprocessing)[1], loss=loss_of(model))
-    say(f"{args.model} on {test.name}: test accuracy {100 * accuracy:.2f} %, test loss {loss:.4f}, "
-        f"{len(test.labels)} images, weights {weights} ({where})")
+    shown = "" if math.isnan(accuracy) else f"test accuracy {100 * accuracy:.2f} %, "
+    say(f"{args.model} on {test.name}: {shown}test loss {loss:.4f}, {len(test.labels)} images, weights {weights} "
+        f"({where})")
 
 
 @contextmanager

@@ -5,7 +5,8 @@ from .datasets import DATASETS, Dataset, load, resolve
 from .folder import from_folder, train_and_test
 from .images import Augment, channel_statistics
 from .loader import DataLoader
+from .mixing import mixup
 from .sources import Subset, random_split
 
 __all__ = ["DATASETS", "Augment", "DataLoader", "Dataset", "DeviceBatches", "Subset", "channel_statistics",
-           "from_folder", "load", "own_batches", "random_split", "resolve", "train_and_test"]
+           "from_folder", "load", "mixup", "own_batches", "random_split", "resolve", "train_and_test"]

@@ -22,7 +22,9 @@ OPTIONS: dict[str, dict[str, Any]] = {"lenet5": {"in_channels": 1}, "krizhevsky2
                                       "cifar10-quick": {"in_channels": 3}, "cifar10-18": {"in_channels": 3},
                                       "alexnet": {"in_channels": 3, "width": 6, "hidden": 20},
                                       "resnet": {"in_channels": 3, "depth": 8, "width": 4},
-                                      "mlp": {"in_channels": 3, "hidden": 20}, "perceptron": {"in_channels": 1}}
+                                      "resnet-224": {"in_channels": 3, "width": 4},
+                                      "mlp": {"in_channels": 3, "hidden": 20}, "perceptron": {"in_channels": 1},
+                                      "autoencoder": {"in_channels": 1, "width": 4, "code": 8}}
 SETTINGS = [{}, {"momentum": 0.9}, {"momentum": 0.5, "nesterov": True}, {"weight_decay": 0.01},
             {"momentum": 0.9, "nesterov": True, "weight_decay": 0.01}]
 FACTORS = optim.schedule("warmup-cosine", 300)
@@ -35,10 +37,12 @@ class Training:
         minidl.manual_seed(3)
         self.net = net().to(device)
         self.sgd = optim.SGD(self.net.parameters(), **{"lr": 0.02, **settings})
+        to_itself = getattr(self.net, "model_name", None) == "autoencoder"     # its target is the image
 
         def step(x: Tensor, labels: Tensor) -> Tensor:
             self.sgd.zero_grad()
-            loss = ops.cross_entropy(self.net(x), labels)
+            outputs = self.net(x)
+            loss = self.net.loss(outputs, x) if to_itself else ops.cross_entropy(outputs, labels)
             loss.backward()
             self.sgd.step()
             return loss
@@ -54,13 +58,20 @@ class Training:
                 found[f"{name}.grad"] = p.grad.data.copy()
         return found
 
-
     def set_back(self, state: dict[str, Any]) -> None:
         """To a state, in place: a program stays good, which load_state_dict gives other buffers than its own."""
         with minidl.no_grad():
             for name, t in self.net.named_tensors():
                 t[...] = Tensor(state[name], device=t.device)
         self.sgd.forget()
+
+    def follow(self, other: Training) -> None:
+        """Go on from where another one is: parameters, buffers and velocities, in place."""
+        with minidl.no_grad():
+            for mine, its in zip(self.net.named_tensors(), other.net.named_tensors(), strict=True):
+                mine[1][...] = its[1]
+        for p, q in zip(self.net.parameters(), other.net.parameters(), strict=True):
+            self.sgd._array("velocities", p)[...] = other.sgd._array("velocities", q)
 
 
 def batch(name: str, n: int, seed: Any, device: str = "cpu") -> tuple[Tensor, Tensor]:
@@ -108,6 +119,12 @@ def normalising() -> nn.Module:
             y = self.groups(y + self.twice(y * 2))
             return self.vectors(self.output(self.rows(self.pool(y).flatten(1))))
     return Maps()
+
+
+def regularised() -> nn.Module:
+    """Normalisation of every kind, and dropout."""
+    return nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Tanh(), nn.Dropout(0.3), nn.Linear(16, 8),
+                         normalising())
 
 
 def vectors(n: int = 4, seed: Any = 0, device: str = "cpu") -> tuple[Tensor, Tensor]:

@@ -128,6 +128,14 @@ def test_a_file_without_preprocessing_is_refused(watching: Watching, monkeypatch
     assert "W.h5 does not say how pictures are normalised; save the net by minidl.save(" in capsys.readouterr().err
 
 
+def test_a_net_that_answers_with_images_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    how = {"mean": [0.1], "std": [0.3], "padding": 2}
+    minidl.save(zoo.build("autoencoder", width=4), "images.h5", preprocessing=how)
+    assert cli.main(["predict", "--weights", "images.h5", "one.png"]) == 2
+    assert ("error: images.h5 is of autoencoder, which answers with images, not classes; use it in Python: "
+            "minidl.load(path)" in capsys.readouterr().err)
+
+
 def test_without_pillow_the_extra_is_named(watching: Watching, without: Callable[..., None],
                                            capsys: pytest.CaptureFixture[str]) -> None:
     without("PIL")

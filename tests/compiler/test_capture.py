@@ -26,6 +26,7 @@ from checks.steps import (
     no_collections,
     normalising,
     placed,
+    regularised,
     two_dropouts,
     vectors,
     zoo_model,
@@ -189,6 +190,24 @@ def test_gpu_normalisation() -> None:
             with no_grad():
                 np.testing.assert_array_equal(look(given[0]).numpy(), pair[1].net(given[0]).numpy())
             pair[1].net.train()
+    assert pair[1].step.recordings == 4
+
+
+@pytest.mark.gpu
+def test_gpu_a_thousand_steps_of_normalisation_and_dropout() -> None:
+    """Odd batches among them. Each five steps the compiled one goes on from where the plain one is: on the CPU, where
+    every parameter moves by its last bit at each step, five steps make 0.02 of the tolerance, and twenty all of it."""
+    pair = [Training(regularised, compiled, "cuda", momentum=0.9, weight_decay=5e-4) for compiled in (False, True)]
+    for i in range(1000):
+        if i % 5 == 0:
+            pair[1].follow(pair[0])
+        given, losses = vectors(5 if i % 8 == 7 else 8, i, "cuda"), []
+        for each in pair:
+            minidl.manual_seed(i)          # both draw from one generator
+            each.sgd.lr = 0.02 * FACTORS(i % 300)
+            losses.append({"loss": each.step(*given).data})
+        assert_near(pair[1].step, *losses)
+        assert_near(pair[1].step, *(each.arrays() for each in pair))
     assert pair[1].step.recordings == 4
 
 

@@ -25,6 +25,7 @@ from checks.steps import (
     no_collections,
     normalising,
     numbers,
+    regularised,
     two_dropouts,
     vectors,
     zoo_model,
@@ -402,6 +403,23 @@ def test_dropout_draws_anew_and_as_the_plain_function() -> None:
     assert losses[0] == losses[1]
     assert_same_bits(*(each.arrays() for each in pair))
     assert pair[1].step.recordings == 2
+
+
+def test_a_thousand_steps_of_normalisation_and_dropout() -> None:
+    """Masks, losses and running values: the same bits after each step, with an odd batch at the end of each eight."""
+    pair, runs = [Training(regularised, compiled, momentum=0.9, weight_decay=5e-4) for compiled in (False, True)], []
+    for each in pair:                      # one after the other: both draw from one generator
+        minidl.manual_seed(11)
+        runs.append([])
+        for i in range(1000):
+            each.sgd.lr = 0.02 * FACTORS(i % 300)
+            loss = each.step(*vectors(5 if i % 8 == 7 else 8, i))
+            runs[-1].append((bits(loss), {name: hash(array.tobytes()) for name, array in each.arrays().items()}))
+    for i, (plain, compiled) in enumerate(zip(*runs, strict=True)):
+        assert plain == compiled, i
+    assert_same_bits(*(each.arrays() for each in pair))
+    assert {"batch_norm", "dropout"} <= {*names(pair[1].step.program)}
+    assert pair[1].step.recordings == 4    # two for each size of a batch
 
 
 def test_each_replay_draws_another_mask() -> None:

@@ -14,6 +14,7 @@ import pytest
 
 pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
 
+import random_nets
 from cases import CASES
 from checks import convolutions, primitives, regions
 from checks.fused import STEPS, assert_fused_agrees
@@ -32,7 +33,7 @@ from checks.sources import FILES, kernels
 from emulator import COMPILER, Emulator, cupy
 
 import minidl
-from minidl import nn, ops, optim, zoo
+from minidl import device, nn, ops, optim, zoo
 from minidl.data import Augment
 from minidl.ops import cuda
 from minidl.ops.common.geometry import conv_geometry
@@ -80,6 +81,19 @@ def test_fused_steps(name: str, emulated: Emulator) -> None:
     emulated.launched.clear()
     assert_fused_agrees(name, FLOAT, lambda a: wrap(cupy.asarray(a)))
     LAUNCHED[name] = emulated.launched.copy()
+
+
+def test_random_nets(emulated: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dozen nets of all layers in training, as near to the CPU's float64 as float32's rounding explains. Convolutions
+    are `direct`: nothing is measured here."""
+    monkeypatch.setattr(device, "_missing", lambda: "")
+    monkeypatch.setattr(cuda.conv, "fastest", lambda *_: "direct")
+    for number in range(12):
+        net = random_nets.net(number)
+        reference = random_nets.notes(net)
+        share, where = random_nets.worst(net, "cuda", False, reference, random_nets.allowed(net, reference))
+        assert share < 0.1, f"{share:.3g} of its limit: {where}\n{net}"
+    assert len(emulated.launched) > 20
 
 
 # ---------------------------------------------------------------- the launches

@@ -8,12 +8,12 @@ import inspect
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-from cases import CASES
+from cases import CASES, Case
 
 from minidl import ops
 from minidl.ops import cpu
@@ -40,6 +40,29 @@ def test_at_least_40_shapes_an_op_with_size_0_and_1(op: str) -> None:
     sizes = {n for shape in shapes for sides in shape for n in sides}
     assert {0, 1} <= sizes
     assert any(n > 1 and n % 2 for n in sizes)
+
+
+FEATURES: dict[str, tuple[str, Callable[[Case], bool]]] = {
+    "convolution in groups": ("conv2d", lambda case: case.options.get("groups", 1) > 1),
+    "depthwise convolution": ("conv2d", lambda case: case.options.get("groups", 1) == case.shapes[0][1] > 1),
+    "dilated convolution": ("conv2d", lambda case: case.options.get("dilation", 1) not in (1, (1, 1))),
+    "fully connected, not of vectors in rows": ("linear", lambda case: len(case.shapes[0]) != 2),
+    "matrices in batches": ("matmul", lambda case: max(map(len, case.shapes)) > 2),
+    "batch normalisation in training": ("batch_norm", lambda case: "moments" not in case.options),
+    "batch normalisation in evaluation": ("batch_norm", lambda case: "moments" in case.options),
+    "global average pooling": ("adaptive_avg_pool2d", lambda case: case.options["output_size"] == 1),
+    "exact GELU": ("gelu", lambda case: case.options["approximate"] == "none"),
+    "GELU by tanh": ("gelu", lambda case: case.options["approximate"] == "tanh"),
+    "cross entropy with weights": ("cross_entropy", lambda case: "weight" in case.options),
+    "cross entropy that smooths": ("cross_entropy", lambda case: case.options.get("label_smoothing", 0) > 0),
+}
+
+
+@pytest.mark.parametrize("feature", FEATURES)
+def test_at_least_40_shapes_a_feature(feature: str) -> None:
+    """What is an option of an op, but an op of its own to its users."""
+    op, has_it = FEATURES[feature]
+    assert len({case.shapes for case in CASES[op] if has_it(case)}) >= 40
 
 
 @pytest.mark.parametrize("backend", ["cpu", "cuda"])

@@ -138,6 +138,7 @@ def train() -> None:
     known, unknown, note = data.resolve("auto", "mnist")
     mean, std = data.channel_statistics(digits)
     augment: data.Augment = data.Augment(crop=4, flip=True, cutout=8)
+    blends, targets = data.mixup(np.zeros((2, 3), np.float32), [0, 1], 2, alpha=0.2, key=(1, 2))
     loader = data.DataLoader(digits.first(100), 10, mean=mean, std=std, padding=2, augment=augment)
     loader.set_epoch(2)
     loader.skip(3)

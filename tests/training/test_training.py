@@ -20,6 +20,7 @@ from minidl import Tensor, data, device, nn, optim, zoo
 from minidl.cli import train as cli
 from minidl.data.catalog import SPECS
 from minidl.training import RunFolder, evaluate, fit, machine, read_metrics, train_step
+from minidl.weights import read_metadata
 
 ROOT = Path(__file__).resolve().parents[2]
 QUICK = ["--data", "synthetic-digits", "--limit-train", "256", "--limit-test", "128", "--epochs", "1",
@@ -338,6 +339,31 @@ def test_loaded_weights_give_the_same_accuracy(tmp_path: Path, capsys: pytest.Ca
 def test_every_convolution_algorithm_trains(algorithm: str, capsys: pytest.CaptureFixture[str]) -> None:
     flags = [*QUICK, "--limit-train", "32", "--limit-test", "16", "--conv-algorithm", algorithm]
     assert cli.main(["--model", "lenet5", *flags, "--output-dir", "out"]) == 0
+
+
+@pytest.mark.parametrize("compiled", ["--compile", "--no-compile"])
+def test_the_target_may_be_the_image(compiled: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Then there is a loss, and no accuracy: in the metrics, in what is told, and where it is evaluated or goes on."""
+    flags = ["--model", "autoencoder", "--option", "width=4", "--option", "code=8", *QUICK, compiled]
+    assert cli.main([*flags, "--output-dir", "out"]) == 0
+    (metrics,) = [json.loads(line) for line in (tmp_path / "out/metrics.jsonl").read_text().splitlines()]
+    assert not any("accuracy" in name for name in metrics)
+    told = capsys.readouterr().out.strip().splitlines()[-1]
+    assert told.startswith(f"autoencoder on synthetic-digits: test loss {metrics['test_loss']:.4f} after 1 epoch")
+    assert cli.main(["--eval", "out"]) == 0
+    assert (f"autoencoder on synthetic-digits: test loss {metrics['test_loss']:.4f}, 128 images, weights out/weights.h5"
+            in capsys.readouterr().out)
+    net = minidl.load("out/weights.h5").eval()
+    test = data.load("synthetic-digits", "test").first(128)
+    ((images, _),) = data.DataLoader(test, 128, shuffle=False, **read_metadata("out/weights.h5")["preprocessing"])
+    with minidl.no_grad():
+        assert np.mean((net(Tensor(images)).numpy() - images)**2) == pytest.approx(metrics["test_loss"], rel=1e-5)
+    assert cli.main(["--resume", "out", "--epochs", "2"]) == 0
+    assert len((tmp_path / "out/metrics.jsonl").read_text().splitlines()) == 2
+    capsys.readouterr()
+    assert cli.main([*flags, "--top-k", "3"]) == 2
+    assert ("--top-k=3 has no meaning for --model=autoencoder, which answers with images; leave it out"
+            in capsys.readouterr().err)
 
 
 @pytest.mark.parametrize("model", [name for name, model in zoo.MODELS.items() if model.recipe.data in SPECS])

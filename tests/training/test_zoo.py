@@ -13,11 +13,14 @@ from minidl import Tensor, nn, ops, optim, zoo
 from minidl.zoo.recipe import LAYERS
 
 COUNTS = {"lenet5": 61_706, "krizhevsky2009": 53_322, "cifar10-quick": 145_578, "cifar10-18": 89_578,
-          "alexnet": 56_909_194, "resnet": 269_722, "mlp": 30_830_010, "perceptron": 10_250}
-CHANNELS = {"lenet5": 1, "krizhevsky2009": 3, "cifar10-quick": 3, "cifar10-18": 3, "alexnet": 3, "resnet": 3, "mlp": 3,
-            "perceptron": 1}
+          "alexnet": 56_909_194, "resnet": 269_722, "resnet-224": 11_007_818, "mlp": 30_830_010, "perceptron": 10_250,
+          "autoencoder": 127_215}
+CHANNELS = {"lenet5": 1, "krizhevsky2009": 3, "cifar10-quick": 3, "cifar10-18": 3, "alexnet": 3, "resnet": 3,
+            "resnet-224": 3, "mlp": 3, "perceptron": 1, "autoencoder": 1}
+CLASSIFIERS = [name for name, model in zoo.MODELS.items() if model.target == "label"]
 SMALL: dict[str, dict[str, Any]] = {                           # millions of parameters take their time
-    "alexnet": {"width": 12, "hidden": 64}, "resnet": {"depth": 8, "width": 8}, "mlp": {"hidden": 20}}
+    "alexnet": {"width": 12, "hidden": 64}, "resnet": {"depth": 8, "width": 8}, "resnet-224": {"width": 4},
+    "mlp": {"hidden": 20}}
 
 
 def images(n: int, channels: int, size: int = 32) -> Tensor:
@@ -66,7 +69,7 @@ def test_sizes_of_krizhevskys_maps() -> None:
     assert net.conv.padding == ((4, 3), (4, 3))
 
 
-@pytest.mark.parametrize("name", COUNTS)
+@pytest.mark.parametrize("name", CLASSIFIERS)
 @pytest.mark.parametrize("n", [0, 1, 3])
 def test_logits(name: str, n: int) -> None:
     net, size = build(name), zoo.MODELS[name].image_size
@@ -141,6 +144,31 @@ def test_resnets_own_start() -> None:
             assert set(values.tolist()) == {float(name.endswith(("weight", "running_var")))}, name
 
 
+def test_resnet_of_large_images_is_the_papers() -> None:
+    """Table 1: layers, sizes of maps, and multiply-adds; option A has the parameters of the layers alone."""
+    for depth, parameters, billions in ((18, 11_515_688, 1.8), (34, 21_623_848, 3.6)):
+        net = zoo.build("resnet-224", depth=depth, classes=1000)
+        assert sum(isinstance(each, nn.Conv2d) for each in net.modules()) + 1 == depth
+        assert sum(p.size for p in net.parameters()) == parameters
+        if depth == 18:
+            assert nn.summary(net, (3, 224, 224)).multiply_adds / 1e9 == pytest.approx(billions, abs=0.05)
+    x, sizes = images(1, 3, 224), {}
+    for name, layer in build("resnet-224", width=8).named_children():
+        x = layer(x)
+        sizes[name] = x.shape[1:]
+    assert [sizes[name] for name in ("conv", "first", "stage1", "stage2", "stage3", "stage4", "pool")] == [
+        (8, 112, 112), (8, 56, 56), (8, 56, 56), (16, 28, 28), (32, 14, 14), (64, 7, 7), (64, 1, 1)]
+
+
+@pytest.mark.parametrize("n", [0, 1, 3])
+def test_the_autoencoder_gives_images_by_way_of_its_code(n: int) -> None:
+    net, x = build("autoencoder").eval(), images(n, 1)
+    assert (net.encoder(x).shape, net(x).shape) == ((n, 30), (n, 1, 32, 32))
+    assert build("autoencoder", in_channels=3, code=5, width=4).eval()(images(n, 3)).shape == (n, 3, 32, 32)
+    if n:
+        np.testing.assert_allclose(net.loss(net(x), x).item(), np.mean((net(x).numpy() - x.numpy())**2), rtol=1e-5)
+
+
 def test_default_activations_are_the_papers() -> None:
     assert "Tanh" in repr(build("lenet5"))
     assert "Sigmoid" in repr(build("krizhevsky2009"))
@@ -181,7 +209,8 @@ def test_recipe_fits_the_rest_of_minidl(name: str) -> None:
 
 
 def test_a_recipes_parameter_counts_are_true() -> None:
-    for name in ("lenet5", "krizhevsky2009", "cifar10-quick", "cifar10-18", "alexnet", "resnet"):
+    for name in ("lenet5", "krizhevsky2009", "cifar10-quick", "cifar10-18", "alexnet", "resnet", "resnet-224",
+                 "autoencoder"):
         assert f"{COUNTS[name]:,} parameters" in zoo.MODELS[name].summary
 
 
@@ -190,17 +219,20 @@ def test_learns_by_its_recipe(name: str) -> None:
     """Eight images by heart: the loss falls to a third within 40 steps, or 80 of a deep net, without dropout: alexnet
     has few units here."""
     net, recipe = build(name), zoo.MODELS[name].recipe
-    net.train(name == "resnet")            # without dropout, but by the batch's own moments
+    batch_norm = name in ("resnet", "resnet-224", "autoencoder")
+    net.train(batch_norm)                  # without dropout, but by the batch's own moments
     sgd = optim.SGD(net.parameters(), recipe.lr, recipe.momentum, recipe.weight_decay)
     x, labels = images(8, CHANNELS[name], zoo.MODELS[name].image_size), np.arange(8)
+    if name == "autoencoder":              # noise has no code
+        x = Tensor(np.kron(x.numpy()[:, :, :4, :4], np.ones((8, 8), np.float32)))
     losses = []
     for _ in range(80 if name in ("alexnet", "cifar10-quick", "cifar10-18") else 40):
         sgd.zero_grad()
-        loss = ops.cross_entropy(net(x), labels)
+        loss = net.loss(net(x), x) if name == "autoencoder" else ops.cross_entropy(net(x), labels)
         loss.backward()
         sgd.step()
         losses.append(loss.item())
-    assert losses[0] > 2
+    assert losses[0] > (0.9 if name == "autoencoder" else 2)
     assert losses[-1] < losses[0] / 3
 
 
@@ -220,6 +252,7 @@ def test_learns_by_its_recipe(name: str) -> None:
     (lambda: zoo.build("alexnet", width="a"), "zoo: width of model 'alexnet' is 'a' but must be a multiple of 6, so "),
     *((lambda depth=depth: zoo.build("resnet", depth=depth), rf"zoo: depth of model 'resnet' is {depth!r} but must be "
        r"6n \+ 2 with n blocks per stage, from 8 on: 20, 32, 44, 56 or 110") for depth in (2, 18, 21, 20.0, "20")),
+    (lambda: zoo.build("resnet-224", depth=20), "zoo: depth of model 'resnet-224' is 20 but must be 18 or 34$"),
     (lambda: zoo.build("resnet", width=0), "Conv2d: out_channels is 0 but must be an int of at least 1$"),
     (lambda: zoo.build("mlp", hidden=-1), "Linear: in_features is -1 but must be an int of at least 1$"),
     (lambda: zoo.build("lenet5")(images(1, 3)), "conv2d: x has 3 channels but w expects 1 "),

@@ -1,0 +1,56 @@
+"""Blends of a batch's images, with targets to match: mixup."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from .. import rng
+from ..device import Array, is_cuda, to_device
+from ..ops.common.backend import primitives_of
+from ..rng import Key
+from ..tensor import Tensor, wrap
+
+
+def mixup(images: Any, labels: Any, classes: int, alpha: float = 0.2, *, key: Key | None = None) -> tuple[Any, Any]:
+    """share * images + (1 - share) * others, and the targets of both in these shares (Zhang et al. 2018): images
+    (n,...) floating and labels, n integers in [0, classes) -> (blends (n,...), targets (n,classes)).
+
+    The others are the batch itself in another order; the share is one number per batch, drawn from Beta(alpha, alpha):
+    0.1 to 0.4 blend little, 1 evenly, and 0 not at all. Order and share come from minidl's counter-based generator, by
+    `minidl.manual_seed`, or by a key: the same on the CPU and on a GPU. Arrays give arrays, of images' dtype and where
+    they are; Tensors give Tensors. The loss of logits is `-(targets * ops.log_softmax(logits)).sum(axis=1).mean()`.
+    Call it outside of a compiled step, which takes what it gives as arguments.
+
+    Raises TypeError for images that are not floating and labels that are not integers; ValueError for labels of another
+    shape than (n,) and, where they are on the CPU, beyond the classes; and for an alpha that is not a finite number of
+    at least 0, or classes below 1.
+
+    >>> blends, targets = mixup(np.array([[0.0], [1.0]]), [0, 2], 3, 1.0, key=(0, 1))
+    >>> blends.round(2).tolist(), targets.round(2).tolist()
+    ([[0.28], [0.72]], [[0.72, 0.0, 0.28], [0.28, 0.0, 0.72]])
+    """
+    tensors = isinstance(images, Tensor)
+    x, given = (each._data if isinstance(each, Tensor) else each for each in (images, labels))
+    y: Array = given if is_cuda(given) else np.asarray(given)
+    if isinstance(alpha, bool) or not isinstance(alpha, (int, float)) or not 0 <= alpha < math.inf:
+        raise ValueError(f"mixup: alpha is {alpha!r} but must be a finite number of at least 0")
+    if not isinstance(classes, int) or classes < 1:
+        raise ValueError(f"mixup: classes is {classes!r} but must be an int of at least 1")
+    if x.dtype.kind != "f" or y.dtype.kind not in "iu":
+        raise TypeError(f"mixup: images have dtype {x.dtype} and labels {y.dtype} but must be floating numbers and "
+                        "integers; pass what a data.DataLoader gives")
+    if y.shape != x.shape[:1]:
+        raise ValueError(f"mixup: images have shape {x.shape} and labels {y.shape} but must be (n,...) and (n,)")
+    if not is_cuda(y) and y.size and not 0 <= y.min() <= y.max() < classes:
+        raise ValueError(f"mixup: labels go from {y.min()} to {y.max()} but must be in [0, {classes}); name all "
+                         "classes")
+    where, draw, k = "cuda" if is_cuda(x) else "cpu", rng.generator(key), primitives_of(x)
+    share = float(draw.beta(alpha, alpha)) if alpha else 1.0
+    others = to_device(draw.permutation(len(x)), where)
+    targets = k.getitem(to_device(np.eye(classes, dtype=x.dtype), where), to_device(y, where))
+    mixed = (k.add(k.mul(each, share), k.mul(k.getitem(each, others), 1 - share)) for each in (x, targets))
+    blends, targets = map(wrap, mixed) if tensors else mixed
+    return blends, targets
