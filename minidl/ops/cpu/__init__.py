@@ -23,6 +23,7 @@ from .norm import *
 from .optim import *
 from .pool import *
 from .reduce import *
+from .ranks import *
 from .region import *
 from .updates import *
 
