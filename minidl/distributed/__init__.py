@@ -5,8 +5,10 @@ asks `start()` for the ranks, gives each its part, and calls `average` between b
 docs/distributed.md says how.
 """
 
+from .failure import OtherRank
+from .first import by_first
 from .gradients import average
 from .launch import Launch, launched
-from .world import One, World, current, part_of, start
+from .world import One, World, current, start
 
-__all__ = ["Launch", "One", "World", "average", "current", "launched", "part_of", "start"]
+__all__ = ["Launch", "One", "OtherRank", "World", "average", "by_first", "current", "launched", "start"]

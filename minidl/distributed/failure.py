@@ -26,7 +26,11 @@ JOINING = 60                               # s that MPI may take to join the ran
 def complain(text: str) -> None:
     """A line on stderr that begins with the program's name."""
     with suppress(OSError):
-        print(f"{Path(sys.argv[0]).name or 'minidl'}: error: {text}", file=sys.stderr, flush=True)
+        print(f"{Path(sys.argv[0]).name or 'minidl'}: error: {text}", file=sys.__stderr__, flush=True)
+
+
+class OtherRank(RuntimeError):
+    """Another rank could not do what this one needs; that one says why."""
 
 
 @contextmanager
@@ -60,11 +64,7 @@ class Ends:
         atexit.register(self.at_exit)
 
     def end(self, error: str = "", status: int = 2, tell: Callable[[str], Any] = complain) -> int:
-        """This rank is done, by an error if there is one; returns the exit status, 0 if no rank had one.
-
-        It waits for all others; with an error only for a moment, and then ends them. tell: prints a message, which is
-        done on one rank alone.
-        """
+        """As World.end. It waits for all others; with an error only for a moment, and then ends them."""
         if self.done:
             return status if error else 0
         self.done, world = True, self.world
@@ -82,11 +82,11 @@ class Ends:
 
     def uncaught(self, kind: type[BaseException], error: BaseException, trace: Any) -> None:
         """In the place of sys.excepthook: the traceback is printed by the first rank that has one, and all end."""
-        text = "".join(traceback.format_exception(kind, error, trace)).rstrip()
+        text = "" if isinstance(error, OtherRank) else "".join(traceback.format_exception(kind, error, trace)).rstrip()
         status = 128 + getattr(error, "signum", 2) if isinstance(error, KeyboardInterrupt) else 1
 
         def tell(told: str) -> None:
-            print(told, file=sys.stderr, flush=True)
+            print(told, file=sys.__stderr__, flush=True)
 
         _leave(self.end(text, status, tell))
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from .. import rng
 from ..device import Array, is_cuda
 from ..ops.cpu import parallel
 from . import witness
@@ -109,6 +111,10 @@ class Mpi:
         return self.gpus
 
     # ------------------------------------------------------------------ the end
+    def end(self, error: str = "", status: int = 2, tell: Callable[[str], Any] = print) -> int:
+        """As World.end."""
+        return self.ends.end(error, status, tell)
+
     def watch(self) -> None:
         """Be seen by the witness of this machine, and end with the others."""
         os.environ.setdefault("MPIR_CVAR_SUPPRESS_ABORT_MESSAGE", "1")
@@ -120,6 +126,7 @@ class Mpi:
         if self.place == 0:
             witness.remove(path)
         self.ends = Ends(self)
+        rng.set_rank(self.rank)
 
     def meet(self, word: str, patience: float | None) -> list[str] | None:
         """Each rank's word, cut to 1,000 bytes, once all have come here; None where they do not within `patience`

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
 from ..device import Array
@@ -44,6 +45,13 @@ class World(Protocol):
     def prepare(self, device: str) -> None:
         """Be ready for arrays of a device, "cpu" or "cuda". Raises ValueError where two ranks have one GPU."""
 
+    def end(self, error: str = "", status: int = 2, tell: Callable[[str], Any] = print) -> int:
+        """This rank is done, by an error if there is one. Returns the exit status of all: 0 if no rank had an error.
+
+        tell: prints an error, on one rank alone, with the rank's name before it if not all ranks have that error. Ranks
+        that cannot come here because this one is missed elsewhere are ended.
+        """
+
 
 class One:
     """The world of a process that is alone."""
@@ -72,6 +80,12 @@ class One:
 
     def prepare(self, device: str) -> None:
         """Nothing is needed."""
+
+    def end(self, error: str = "", status: int = 2, tell: Callable[[str], Any] = print) -> int:
+        """Tell, and give the status back."""
+        if error:
+            tell(error)
+        return status if error else 0
 
     def __repr__(self) -> str:
         return "rank 0 of 1"
@@ -111,14 +125,3 @@ def start() -> World:
             _current = world = Mpi(together(found))
         world.watch()
     return _current
-
-
-def part_of(count: int, rank: int, size: int) -> tuple[int, int]:
-    """(begin, end) of a rank's part of so many images: all but the first count % size ranks have one fewer.
-
-    >>> [part_of(7, rank, 3) for rank in range(3)]
-    [(0, 3), (3, 5), (5, 7)]
-    """
-    each, more = divmod(count, size)
-    begin = rank * each + min(rank, more)
-    return begin, begin + each + (rank < more)
