@@ -94,8 +94,6 @@ def _evaluated(model: nn.Module, batches: Iterable[tuple[Any, Any]], loss: Funct
             inputs, targets = _pair(batch)
             x, targets = Tensor(inputs), Tensor(targets)
             metrics = metrics or RunningMetrics(x.device, functions)
-            if not len(targets):
-                continue
             outputs = model(x)
             classes &= metrics.update(loss(outputs, targets), outputs, targets)
             count += len(targets)
@@ -311,7 +309,7 @@ class _Compiled(_Plain):
         with _evaluating(self.model):
             for size in self.tests:
                 look()
-                classes &= not size or self.look(size)
+                classes &= self.look(size)
         totals = ranks.added_up(self.test_metrics.totals())
         return _means(totals, self.test.images_per_epoch, classes, self.functions)
 
@@ -332,7 +330,7 @@ class _Compiled(_Plain):
                 self.batches.position.data[...] = steps.index(step) - 1
                 self.step(*step)
         with _evaluating(self.model):
-            for size in {*self.tests.sizes} - {0} if place.epoch else ():
+            for size in set(self.tests.sizes) if place.epoch else ():
                 iter(self.tests)
                 for _ in range(min(2, place.epoch * self.tests.sizes.count(size))):
                     self.tests.position.data[...] = self.tests.sizes.index(size) - 1
