@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .. import rng
@@ -41,6 +42,14 @@ def together(found: Launch) -> MPI.Comm:
     return comm
 
 
+def _take_a_gpu(place: int) -> None:
+    """Of a machine's GPUs this process sees one from here on, if CUDA has not begun yet and no one has chosen it."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    gpus = [str(i) for i, _ in enumerate(Path("/dev").glob("nvidia[0-9]*"))] if visible is None else visible.split(",")
+    if len(gpus) > 1:
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpus[place % len(gpus)]
+
+
 class Mpi:
     """The world of ranks that MPI joins. Arrays of GPUs go by NCCL, see `Nccl`."""
 
@@ -53,6 +62,7 @@ class Mpi:
         others: list[Any] = self.gather((host, cores))
         self.host, self.place = host, sum(there == host for there, _ in others[:self.rank])    # among those of the host
         self.here = sum(there == host for there, _ in others)
+        _take_a_gpu(self.place)
         if "MINIDL_NUM_THREADS" not in os.environ:     # ranks that may use the same cores share them out
             os.environ["MINIDL_NUM_THREADS"] = str(max(1, parallel.threads() // others.count((host, cores))))
             parallel.threads.cache_clear()

@@ -30,8 +30,9 @@ class Nccl:
             if (first := places.index(place)) < rank:
                 gpus = len({gpu for host, gpu in places if host == place[0]})
                 raise ValueError(f"distributed: ranks {first} and {rank} are both on GPU {bus_of(place)}, but NCCL takes "
-                                 f"one rank per GPU, and the ranks there see {gpus}; start at most {gpus} on that "
-                                 "machine, or train with --device cpu")
+                                 f"one rank per GPU, and the ranks there use {gpus}; start no more ranks than a "
+                                 "machine has GPUs, call distributed.start() before an array goes to one, or train on "
+                                 "the CPU")
         nccl = _nccl()
         self.types = {"f": nccl.NCCL_FLOAT32, "d": nccl.NCCL_FLOAT64, "l": nccl.NCCL_INT64, "b": nccl.NCCL_INT8,
                       "B": nccl.NCCL_UINT8, "?": nccl.NCCL_UINT8, "i": nccl.NCCL_INT32, "L": nccl.NCCL_UINT64}
