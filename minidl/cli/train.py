@@ -392,7 +392,8 @@ def look(args: argparse.Namespace, train: data.Dataset, test: data.Dataset, wher
 @contextmanager
 def going_on(folder: RunFolder) -> Iterator[None]:
     """What ends a run early says where it is and how it goes on."""
-    again = f"{typed(Parser.running)} --resume {shlex.quote(str(folder.path))}"
+    ranks = f"mpiexec -n {distributed.current().size} " if distributed.current().size > 1 else ""
+    again = f"{ranks}{typed(Parser.running)} --resume {shlex.quote(str(folder.path))}"
     command = f"the run is in {folder.path}, go on with: {again}"
     try:
         yield

@@ -43,6 +43,7 @@ def ends_all(found: Launch) -> Iterator[None]:
     except (ImportError, ValueError, RuntimeError, OSError) as error:
         time.sleep(APART * min(found.rank, 50))
         complain(f"rank {found.rank}: {error}")
+        time.sleep(APART)                  # for the launcher to pass it on
         with suppress(KeyError, ValueError, OSError):  # what the process manager of MPICH understands
             os.write(int(os.environ["PMI_FD"]), b"cmd=abort exitcode=2\n")
             time.sleep(PATIENCE)

@@ -13,7 +13,7 @@ from .. import rng
 from ..device import Array, is_cuda
 from ..ops.cpu import parallel
 from . import witness
-from .failure import Ends
+from .failure import APART, Ends
 from .launch import Launch
 
 if TYPE_CHECKING:
@@ -153,6 +153,7 @@ class Mpi:
 
     def abort(self, status: int) -> None:
         """End all ranks at once, with an exit status. What MPI says of it goes nowhere."""
+        time.sleep(APART)                  # for the launcher to pass on what was said
         self.connection.sendall(witness.END)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
         self.comm.Abort(status)

@@ -72,7 +72,7 @@ FAMILIES = tuple(f"minidl/ops/{name}" for name in NAMES)
 COMMON = "minidl/ops/common"
 # what all backends stand on
 FACTS = ("numpy", *(f"{COMMON}/{name}" for name in ("primitives", "curves", "shared", "choice", "geometry", "layouts",
-                                                    "own_conv", "region", "sets", "fft")))
+                                                    "own_conv", "ranks", "region", "sets", "fft")))
 
 CONV = "minidl/ops/cuda/conv"
 LAUNCHERS = (*FACTS, "cupy", "minidl/device", "minidl/ops/cuda/launch")
@@ -92,6 +92,7 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
     (f"{COMMON}/grouped", ("minidl/tensor", f"{COMMON}/geometry")),
     (f"{COMMON}/layouts", ()),
     (f"{COMMON}/own_conv", ("numpy", f"{COMMON}/geometry")),
+    (f"{COMMON}/ranks", ()),
     (f"{COMMON}/region", ()),
     (f"{COMMON}/sets", ()),
     (f"{COMMON}/sources", ("numpy",)),
@@ -118,6 +119,10 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
                 f"{COMMON}/sets", *FAMILIES)),
     ("minidl/compiler", ("numpy", "cupy", "minidl/mode", "minidl/device", "minidl/tensor", f"{COMMON}/primitives",
                          f"{COMMON}/region", "minidl/compiler")),
+    ("minidl/distributed/nccl", ("cupy", "minidl/device", "minidl/distributed")),
+    ("minidl/distributed/witness", ()),
+    ("minidl/distributed", ("mpi4py", "minidl/distributed", *TOOLS)),
+    ("minidl/nn/norm", ("minidl/distributed/world", "minidl/init", "minidl/nn", *TOOLS)),
     ("minidl/nn", ("minidl/init", "minidl/nn", *TOOLS)),
     ("minidl/init", TOOLS),
     ("minidl/frontend/__init__", ()),
