@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import cupy
 
@@ -29,10 +29,10 @@ class Nccl:
         for rank, place in enumerate(places):
             if (first := places.index(place)) < rank:
                 gpus = len({gpu for host, gpu in places if host == place[0]})
-                raise ValueError(f"distributed: ranks {first} and {rank} are both on GPU {bus_of(place)}, but NCCL takes "
-                                 f"one rank per GPU, and the ranks there use {gpus}; start no more ranks than a "
-                                 "machine has GPUs, call distributed.start() before an array goes to one, or train on "
-                                 "the CPU")
+                raise ValueError(f"distributed: ranks {first} and {rank} are both on GPU {place[1]} of {place[0]}, but "
+                                 f"NCCL takes one rank per GPU, and the ranks there use {gpus}; start no more ranks "
+                                 "than a machine has GPUs, call distributed.start() before an array goes to one, or "
+                                 "train on the CPU")
         nccl = _nccl()
         self.types = {"f": nccl.NCCL_FLOAT32, "d": nccl.NCCL_FLOAT64, "l": nccl.NCCL_INT64, "b": nccl.NCCL_INT8,
                       "B": nccl.NCCL_UINT8, "?": nccl.NCCL_UINT8, "i": nccl.NCCL_INT32, "L": nccl.NCCL_UINT64}
@@ -66,7 +66,7 @@ def _stream() -> int:
     return cupy.cuda.get_current_stream().ptr
 
 
-def _nccl():  # type: ignore[no-untyped-def]
+def _nccl() -> Any:
     try:
         from cupy.cuda import nccl
     except ImportError as error:
@@ -76,9 +76,3 @@ def _nccl():  # type: ignore[no-untyped-def]
         raise ImportError("distributed: CuPy finds no NCCL; run pip install 'minidl[nccl13]', or 'minidl[nccl12]' "
                           "beside CUDA 12")
     return nccl
-
-
-def bus_of(place: tuple[str, str]) -> str:
-    """A GPU in words: its address, and its machine."""
-    host, bus = place
-    return f"{bus} of {host}"

@@ -21,7 +21,8 @@ class World(Protocol):
     size: int
 
     def sum(self, flat: Array) -> None:
-        """A flat array (n,), in place, becomes its sum over the ranks: the same bits on each, and in each run on as many."""
+        """A flat array (n,), in place, becomes its sum over the ranks: the same bits on each, and in each run on as
+        many."""
 
     def mean(self, flat: Array, share: float | None = None) -> None:
         """A flat array (n,) of floating numbers, in place, becomes its mean over the ranks.

@@ -66,7 +66,7 @@ class RunFolder:
     def of_first(cls, make: Callable[[], RunFolder]) -> RunFolder:
         """The folder that rank 0 makes; the other ranks of a run know its path, and write nothing there."""
         folder = cls.__new__(cls)
-        folder._made, folder._mine, folder._lock = [], False, open(os.devnull, "rb")           # noqa: SIM115
+        folder._made, folder._mine, folder._lock = [], False, open(os.devnull, "ab")           # noqa: SIM115
 
         def path() -> Path:
             nonlocal folder

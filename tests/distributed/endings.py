@@ -1,4 +1,4 @@
-"""`train.py` on several ranks, of which one comes to a bad end: `python endings.py HOW [FLAGS]`, as a script for mpiexec.
+"""`train.py` on several ranks, of which one comes to a bad end: a script for mpiexec, `python endings.py HOW [FLAGS]`.
 
 The rank that it happens to is told from the launcher's environment, before minidl is imported.
 """

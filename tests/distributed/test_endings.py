@@ -14,8 +14,8 @@ import pytest
 from test_ranks import HERE, MPIEXEC, ROOT, needs_mpi, surroundings
 
 from minidl.training import read_config, read_metrics
-from minidl.weights.files import opened
 from minidl.training.checkpoint import KIND
+from minidl.weights.files import opened
 
 pytestmark = needs_mpi
 SOON = 10.0                                # s
@@ -37,7 +37,8 @@ class Run:
         """Wait until two checkpoints have been written."""
         until = time.monotonic() + 60
         while not (self.folder / "checkpoint-previous.h5").exists():
-            assert self.process.poll() is None and time.monotonic() < until, self.process.communicate()
+            assert self.process.poll() is None, self.process.communicate()
+            assert time.monotonic() < until
             time.sleep(0.05)
 
     def processes(self) -> dict[int, int]:
@@ -98,7 +99,8 @@ class TestLost:
         run.begun()
         os.kill(run.processes()[1], signal.SIGTERM)
         line, = run.end(128 + signal.SIGTERM)
-        assert line.startswith(f"endings.py: interrupted by SIGTERM; the run is in {run.folder}, go on with: mpiexec -n 2 ")
+        assert line.startswith(f"endings.py: interrupted by SIGTERM; the run is in {run.folder}, go on with: mpiexec "
+                               "-n 2 ")
         run.intact()
 
 

@@ -22,8 +22,8 @@ from .loss import *
 from .norm import *
 from .optim import *
 from .pool import *
-from .reduce import *
 from .ranks import *
+from .reduce import *
 from .region import *
 from .updates import *
 

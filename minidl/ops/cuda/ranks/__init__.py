@@ -20,7 +20,7 @@ def rank_mean(arrays: list[Array], share: float, world: Any) -> tuple[Array, ...
 
     share: this rank's; where it is 0 its arrays are not looked at. Captured in a graph, too.
     """
-    results: list[Array] = [None] * len(arrays)
+    results: list[Any] = [None] * len(arrays)
     for dtype in dict.fromkeys(x.dtype for x in arrays):
         places = [i for i, x in enumerate(arrays) if x.dtype == dtype]
         flat, views = laid_out(launch.empty, [arrays[i].shape for i in places], dtype)
