@@ -159,11 +159,12 @@ class Mpi:
         self.comm.Abort(status)
 
     def close(self, clean: bool) -> None:
-        """Let go of all that keeps the process from ending; a clean end waits for what the GPU has to do yet."""
+        """Let go of all that keeps the process from ending. A clean end waits for what the GPU has to do yet; another
+        leaves it to the system: it may wait for a rank that does not come."""
         from mpi4py import MPI
 
-        if self.gpus is not None:
-            (self.gpus.close if clean else self.gpus.abort)()
+        if self.gpus is not None and clean:
+            self.gpus.close()
         self.connection.sendall(witness.GOODBYE)
         MPI.Finalize()
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import cupy
 
+from ..compiler import graph
 from ..device import Array
 
 if TYPE_CHECKING:
@@ -53,13 +54,10 @@ class Nccl:
         self.comm.broadcast(at, at, flat.size, self.types[flat.dtype.char], 0, _stream())
 
     def close(self) -> None:
-        """Let go of the communicator, once the device has done all that it was given."""
+        """Let go of the communicator, once the device has done all that it was given, and of the graphs that use it."""
         cupy.cuda.Device().synchronize()
+        graph.let_go()
         self.comm.destroy()
-
-    def abort(self) -> None:
-        """Let go of it at once: another rank is lost, whose part would be waited for."""
-        self.comm.abort()
 
 
 def _stream() -> int:

@@ -179,3 +179,18 @@ def test_a_world_of_one() -> None:
     assert (x.tolist(), world.rank, world.size, world.tell("a"), world.gather(3)) == ([1, 2], 0, 1, "a", [3])
     told: list[str] = []
     assert (world.end(), world.end("lost", 3, told.append), told) == (0, 3, ["lost"])
+
+
+@needs_mpi
+def test_an_error_in_a_script_of_ones_own(tmp_path: Path) -> None:
+    """An image that one rank cannot read, in the second epoch; the other waits for its gradients."""
+    done = started(2, HERE / "trainings.py", "broken", tmp_path / "none.npz", tmp_path / "run")
+    assert done.returncode == 1
+    assert done.stderr.count("Traceback") == done.stderr.count("ValueError: image 3 is no image") == 1
+    assert done.stderr.startswith("rank 1: Traceback")
+    assert (tmp_path / "run" / "checkpoint.h5").exists()
+
+
+@needs_mpi
+def test_many_replays_give_the_same_bits_on_all_ranks(tmp_path: Path) -> None:
+    assert np.isfinite(result_of(2, "replays", tmp_path, 20)["loss"])

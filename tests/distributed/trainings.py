@@ -5,6 +5,7 @@ Imported by the tests, the same functions run in one process.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ import minidl
 from minidl import Tensor, data, distributed, nn, ops, optim, training, zoo
 
 STEPS = 50
+DEVICE = os.environ.get("RANKS_DEVICE", "cpu")
 
 
 def net(name: str) -> nn.Module:
@@ -26,7 +28,7 @@ def net(name: str) -> nn.Module:
         made = zoo.build(name)
     for _, t in made.named_tensors():
         t.data = t.data.astype(np.float64)
-    return made
+    return made.to(DEVICE)
 
 
 def loaders(name: str, steps: int, batch: int = 7) -> tuple[data.DataLoader, data.DataLoader]:
@@ -37,7 +39,7 @@ def loaders(name: str, steps: int, batch: int = 7) -> tuple[data.DataLoader, dat
     def loader(split: str, count: int, size: int) -> data.DataLoader:
         images, labels = random.integers(0, 256, (count, c, side, side), np.uint8), random.integers(0, 10, count)
         return data.DataLoader(data.Dataset("noise", split, images, labels), size, shuffle=split == "train", seed=5,
-                               mean=[0.5] * c, std=[0.25] * c, dtype="float64",
+                               mean=[0.5] * c, std=[0.25] * c, dtype="float64", device=DEVICE,
                                augment=data.Augment(crop=2, flip=True) if split == "train" else None)
     return loader("train", (steps - 1) * batch + 1, batch), loader("test", 23, 10)
 
@@ -137,9 +139,9 @@ def broken(folder: str) -> dict[str, np.ndarray]:
         def set_epoch(self, number: int) -> None:      # on every rank, after each epoch
             epoch[0] += 1
     train, test = loaders("lenet5", 10)
-    train = data.DataLoader(train.dataset, 7, transform=transform)
-    test = Test(test.dataset, 7)
-    model = zoo.build("lenet5")
+    train = data.DataLoader(train.dataset, 7, transform=transform, device=DEVICE)
+    test = Test(test.dataset, 7, device=DEVICE)
+    model = zoo.build("lenet5").to(DEVICE)
     training.fit(model, optim.SGD(model.parameters(), 0.01), train, test, epochs=3, progress=False, checkpoints=folder)
     return {}
 
@@ -152,8 +154,23 @@ def only_statistics() -> dict[str, np.ndarray]:
     return {"y": y.numpy(), "mean": layer.running_mean.numpy() if layer.running_mean is not None else y.numpy()}
 
 
+def replays(steps: str) -> dict[str, np.ndarray]:
+    """Captured steps of LeNet-5 in float32; all ranks end with the same bits."""
+    minidl.manual_seed(1)
+    random, model = np.random.default_rng(1), zoo.build("lenet5").to(DEVICE)
+    images, labels = random.integers(0, 256, (2560, 1, 32, 32), np.uint8), random.integers(0, 10, 2560)
+    train = data.DataLoader(data.Dataset("noise", "train", images, labels), 256, mean=[0.5], std=[0.25], device=DEVICE)
+    test = data.DataLoader(data.Dataset("noise", "test", images, labels), 500, shuffle=False, device=DEVICE)
+    history = training.fit(model, optim.SGD(model.parameters(), 0.01, momentum=0.9), train, test, compiled=True,
+                           epochs=int(steps) // 10, progress=False, say=None)
+    weights = distributed.current().gather(model.state_dict())
+    assert all(np.array_equal(weights[0][name], other[name]) for other in weights for name in weights[0])
+    return {**weights[0], "loss": np.array(history[-1]["train_loss"])}
+
+
 WHAT: dict[str, Callable[..., dict[str, np.ndarray]]] = {
-    each.__name__: each for each in (all_kinds, first_part, second_part, by_hand, called, broken, only_statistics)}
+    each.__name__: each for each in (all_kinds, first_part, second_part, by_hand, called, broken, only_statistics,
+                                     replays)}
 
 if __name__ == "__main__":
     distributed.start()
