@@ -6,8 +6,8 @@
 A step is that of train_step.py, with --batch-size images on each rank, whose gradients are averaged; on the CPU the
 images of one process are those of all ranks together, and so are its threads. minidl is the compiled step as `fit` runs
 it, on ranks that mpiexec starts; torch is DistributedDataParallel, in a CUDA graph where it is on a GPU; jax is `pmap`
-over a `lax.scan`, in one process. All are float32. Each measurement is a fresh start of all processes, which take
-turns, the first counts as well; --in-a-row steps are timed on all ranks together, until the last has ended, --steps
+over a `lax.scan`, in one process. All are float32. Each measurement is a fresh start of all processes; peers take
+turns; --in-a-row steps are timed on all ranks together, until the last has ended, --steps
 times. Reported are the median of all, and the smallest and largest median of a start.
 """
 
@@ -81,7 +81,7 @@ def torch_steps(model: str, size: int, ranks: int, device: str, rank: int) -> St
         torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
     os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "0"        # as the guide on captured steps asks
     ranks_of.init_process_group("nccl" if on_gpu else "gloo", rank=rank, world_size=ranks,
-                                **({"device_id": where} if on_gpu else {}))
+                                device_id=where if on_gpu else None)
     batches = [(torch.tensor(x, device=where), torch.tensor(y, device=where)) for x, y in random_batches(model, size)]
     aside = torch.cuda.Stream() if on_gpu else None
     if aside:
