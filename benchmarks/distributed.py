@@ -207,9 +207,9 @@ def inside(args: argparse.Namespace) -> None:
 
 # ---------------------------------------------------------------- from outside
 def mpiexec() -> str:
-    """That of this Python's environment, else the system's."""
+    """The one that MPIEXEC names, else that of this Python's environment, else the system's."""
     beside = Path(sys.executable).parent / "mpiexec"
-    found = str(beside) if beside.exists() else shutil.which("mpiexec")
+    found = os.environ.get("MPIEXEC") or (str(beside) if beside.exists() else shutil.which("mpiexec"))
     if found is None:
         sys.exit("distributed.py: error: there is no mpiexec; run pip install 'minidl[mpi]'")
     return found

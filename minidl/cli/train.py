@@ -181,7 +181,7 @@ def settings(argv: list[str] | None, prog: str) -> argparse.Namespace:
                          "leave it out")
     if not (run or args.config):
         return with_recipe(args)
-    config = read_config(Path(run) / "config.json" if run else args.config)
+    config = by_first(lambda: read_config(Path(run) / "config.json" if run else args.config))
     config["plugin"] = args.plugin or config.get("plugin")             # its file may have moved
     of_run = [flag for name in vars(args) if name not in OF_ONE_CALL and config.get(name) is not None
               for flag in _flags(name, config[name])]
@@ -278,7 +278,7 @@ def build(args: argparse.Namespace, train: data.Dataset, where: str, weights: st
     for _, module in model.named_modules():
         if isinstance(module, nn.Conv2d):
             module.algorithm = args.conv_algorithm
-    if weights:
+    if weights and distributed.current().rank == 0:    # the others are sent the parameters
         minidl.load(model, weights)
     model.to(where).eval()                 # in training, running values would take the image in
     with minidl.no_grad():

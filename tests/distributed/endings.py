@@ -9,7 +9,7 @@ import os
 import sys
 from typing import Any
 
-RANK = int(os.environ.get("PMI_RANK", "0"))
+RANK = int(os.environ.get("PMI_RANK") or os.environ.get("OMPI_COMM_WORLD_RANK") or 0)
 how, *flags = sys.argv[1:]
 
 if how == "no mpi4py" and RANK == 1:

@@ -1,6 +1,6 @@
 """Several ranks on the CPU: the numbers of one process, on any number of them.
 
-Needs mpi4py and an mpiexec of the same MPI: pip install 'minidl[mpi]' brings both.
+Needs mpi4py and an mpiexec of the same MPI: pip install 'minidl[mpi]' brings both. MPIEXEC names another one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from minidl import Tensor, data, distributed, nn
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 BESIDE = Path(sys.executable).parent / "mpiexec"
-MPIEXEC = str(BESIDE) if BESIDE.exists() else shutil.which("mpiexec")
+MPIEXEC = os.environ.get("MPIEXEC") or (str(BESIDE) if BESIDE.exists() else shutil.which("mpiexec"))
 needs_mpi = pytest.mark.skipif(find_spec("mpi4py") is None or MPIEXEC is None,
                                reason="mpi4py or mpiexec is missing: pip install 'minidl[mpi]'")
 TINY = 1e-12
@@ -36,7 +36,10 @@ def started(ranks: int, *command: object, **environment: str) -> subprocess.Comp
 
 
 def surroundings(**more: str) -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(ROOT), "MINIDL_OFFLINE": "1", **more}
+    """Open MPI has to be asked for more ranks than cores, and by root twice."""
+    asked = dict.fromkeys(("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM",
+                           "OMPI_MCA_rmaps_base_oversubscribe"), "1")
+    return {**asked, **os.environ, "PYTHONPATH": str(ROOT), "MINIDL_OFFLINE": "1", **more}
 
 
 def result_of(ranks: int, what: str, folder: Path, *given: object) -> dict[str, np.ndarray]:
