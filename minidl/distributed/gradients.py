@@ -28,10 +28,12 @@ def average(params: Iterable[Tensor], share: float | None = None, world: World |
     if not isinstance(share, (int, float)) or not 0 <= share <= 1:
         raise ValueError(f"average: share is {share!r} but must be a number from 0 to 1, this rank's images by those "
                          "of all ranks")
+    if world.size == 1:
+        return
     if isinstance(params, list):
         mode.recorder.holds_items("the list that average is given", params)
     live = [p for p in params if p.grad is not None]
-    if world.size == 1 or not live:
+    if not live:
         return
     k = backend_of(*live)
     gradients = [p._grad._data for p in live]  # type: ignore[union-attr]  # live: there is one

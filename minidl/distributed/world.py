@@ -123,6 +123,7 @@ def start() -> World:
         from .mpi import Mpi, together
 
         with ends_all(found):
-            _current = world = Mpi(together(found))
-        world.watch()
+            world = Mpi(together(found))
+            world.watch()
+            _current = world
     return _current

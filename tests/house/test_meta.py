@@ -148,7 +148,7 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
     ("minidl/emulator", ("numpy", "minidl/emulator", f"{COMMON}/sources", f"{COMMON}/own_conv",
                          f"{COMMON}/geometry")),
     ("minidl/training", ("numpy", "tqdm", "minidl")),
-    ("minidl/cli", ("numpy", "cupy", "PIL", "minidl")),
+    ("minidl/cli", ("numpy", "cupy", "PIL", "mpi4py", "minidl")),
     ("minidl/__main__", ("minidl/cli",)),
     ("minidl/__init__", ("minidl",)),
     ("zoo", ("numpy", "zoo", "minidl/__init__", "minidl/init", "minidl/nn", "minidl/ops/__init__")),
