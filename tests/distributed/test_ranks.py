@@ -123,6 +123,25 @@ def test_own_statistics_if_asked_for(tmp_path: Path) -> None:
     assert "across_ranks=False" in repr(nn.BatchNorm1d(2, across_ranks=False))
 
 
+@needs_mpi
+def test_ranks_draw_the_same_parameters_and_drop_other_values(tmp_path: Path) -> None:
+    got, alone = result_of(2, "draws", tmp_path), trainings.draws()
+    np.testing.assert_array_equal(got["weights"], np.repeat(alone["weights"], 2, axis=0))
+    np.testing.assert_array_equal(got["kept"][0], alone["kept"][0])
+    assert 400 < np.count_nonzero(got["kept"][0] != got["kept"][1]) < 600
+    assert got["state"].tolist() == alone["state"].tolist()
+
+
+@needs_mpi
+def test_the_benchmark_has_a_row_for_one_and_for_several() -> None:
+    done = subprocess.run([sys.executable, "benchmarks/distributed.py", "--models", "lenet5", "--batch-size", "2",
+                           "--repeats", "1", "--steps", "1", "--in-a-row", "1"], capture_output=True, text=True,
+                          timeout=120, cwd=ROOT, check=False, env=surroundings())
+    assert done.returncode == 0, done.stderr
+    rows = [line.split(" | ")[:3] for line in done.stdout.splitlines() if line.startswith("| lenet5")]
+    assert rows == [["| lenet5", "minidl", "1"], ["| lenet5", "minidl", "2"]]
+
+
 # ---------------------------------------------------------------- parts of batches
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 20])
 @pytest.mark.parametrize("of_items", [False, True])

@@ -154,6 +154,14 @@ def only_statistics() -> dict[str, np.ndarray]:
     return {"y": y.numpy(), "mean": layer.running_mean.numpy() if layer.running_mean is not None else y.numpy()}
 
 
+def draws() -> dict[str, np.ndarray]:
+    """What each rank draws from one seed: for parameters, and in dropout."""
+    minidl.manual_seed(1)
+    weight, kept = minidl.randn(5).numpy(), ops.dropout(minidl.ones(1000)).numpy()
+    return {"weights": np.array(distributed.current().gather(weight)),
+            "kept": np.array(distributed.current().gather(kept)), "state": np.array(minidl.rng.get_state())}
+
+
 def replays(steps: str) -> dict[str, np.ndarray]:
     """Captured steps of LeNet-5 in float32; all ranks end with the same bits."""
     minidl.manual_seed(1)
@@ -170,7 +178,7 @@ def replays(steps: str) -> dict[str, np.ndarray]:
 
 WHAT: dict[str, Callable[..., dict[str, np.ndarray]]] = {
     each.__name__: each for each in (all_kinds, first_part, second_part, by_hand, called, broken, only_statistics,
-                                     replays)}
+                                     draws, replays)}
 
 if __name__ == "__main__":
     distributed.start()
