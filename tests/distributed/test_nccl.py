@@ -42,7 +42,7 @@ def _on_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_losses_and_weights_of_one_gpu(what: str, tmp_path: Path) -> None:
     alone = tmp_path / "alone.npz"
     subprocess.run([sys.executable, str(HERE / "trainings.py"), what, str(alone)], check=True, cwd=ROOT,
-                   env=surroundings(), timeout=300)
+                   env=surroundings(), timeout=600)
     got = result_of(2, what, tmp_path)
     with np.load(alone) as want:
         for name in want.files:

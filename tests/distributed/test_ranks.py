@@ -31,7 +31,7 @@ TINY = 1e-12
 
 def started(ranks: int, *command: object, **environment: str) -> subprocess.CompletedProcess[str]:
     """A command on so many ranks."""
-    return subprocess.run([str(MPIEXEC), "-n", str(ranks), sys.executable, *map(str, command)], timeout=120, text=True,
+    return subprocess.run([str(MPIEXEC), "-n", str(ranks), sys.executable, *map(str, command)], timeout=600, text=True,
                           capture_output=True, cwd=ROOT, check=False, env=surroundings(**environment))
 
 
