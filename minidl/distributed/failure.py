@@ -25,8 +25,9 @@ JOINING = 60                               # s that MPI may take to join the ran
 
 def complain(text: str) -> None:
     """A line on stderr that begins with the program's name."""
+    script = Path(sys.argv[0]).name
     with suppress(OSError):
-        print(f"{Path(sys.argv[0]).name or 'minidl'}: error: {text}", file=sys.__stderr__, flush=True)
+        print(f"{script if script[:1] not in ('', '-') else 'minidl'}: error: {text}", file=sys.__stderr__, flush=True)
 
 
 class OtherRank(RuntimeError):

@@ -204,6 +204,18 @@ def test_a_world_of_one() -> None:
 
 
 @needs_mpi
+def test_a_launcher_of_another_mpi_is_told_apart() -> None:
+    """As where Open MPI's mpirun starts a Python whose mpi4py has MPICH: each process would be alone."""
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", "import minidl; minidl.distributed.start()"],
+                          capture_output=True, text=True, timeout=120, cwd=ROOT, check=False,
+                          env=surroundings(SLURM_PROCID="1", SLURM_STEP_NUM_TASKS="3"))
+    assert done.returncode == 2
+    assert re.fullmatch(r"minidl: error: rank 1: distributed: srun says that this is rank 1 of 3 but MPI \(.*\) finds "
+                        r"rank 0 of 1; start with the mpiexec of that MPI, which pip install 'minidl\[mpi\]' brings, or "
+                        r"build mpi4py with yours\n", done.stderr)
+
+
+@needs_mpi
 def test_an_error_in_a_script_of_ones_own(tmp_path: Path) -> None:
     """An image that one rank cannot read, in the second epoch; the other waits for its gradients."""
     done = started(2, HERE / "trainings.py", "broken", tmp_path / "none.npz", tmp_path / "run")
