@@ -68,7 +68,7 @@ def test_a_run_ends(tmp_path: Path) -> None:
 def test_an_error_on_a_gpu_ends_all(tmp_path: Path) -> None:
     begin = time.monotonic()
     done = started(2, HERE / "trainings.py", "broken", tmp_path / "none.npz", tmp_path / "run")
-    assert done.returncode == 1
+    assert done.returncode != 0
     assert time.monotonic() - begin < 60   # with the start
     assert done.stderr.count("Traceback") == done.stderr.count("ValueError: image 3 is no image") == 1
     assert done.stderr.startswith("rank 1: Traceback")
@@ -77,6 +77,6 @@ def test_an_error_on_a_gpu_ends_all(tmp_path: Path) -> None:
 @pytest.mark.skipif(gpus() < 1, reason="no GPU is here")
 def test_two_ranks_on_one_gpu_are_refused(tmp_path: Path) -> None:
     done = started(2, HERE / "trainings.py", "replays", tmp_path / "none.npz", 10, CUDA_VISIBLE_DEVICES="0")
-    assert done.returncode == 1
+    assert done.returncode != 0
     assert "ValueError: distributed: ranks 0 and 1 are both on GPU " in done.stderr
     assert "start no more ranks than a machine has GPUs" in done.stderr

@@ -211,15 +211,15 @@ def test_a_launcher_of_another_mpi_is_told_apart() -> None:
                           env=surroundings(SLURM_PROCID="1", SLURM_STEP_NUM_TASKS="3"))
     assert done.returncode == 2
     assert re.fullmatch(r"minidl: error: rank 1: distributed: srun says that this is rank 1 of 3 but MPI \(.*\) finds "
-                        r"rank 0 of 1; start with the mpiexec of that MPI, which pip install 'minidl\[mpi\]' brings, or "
-                        r"build mpi4py with yours\n", done.stderr)
+                        r"rank 0 of 1; start with the mpiexec of that MPI, which pip install 'minidl\[mpi\]' brings, "
+                        r"or build mpi4py with yours\n", done.stderr)
 
 
 @needs_mpi
 def test_an_error_in_a_script_of_ones_own(tmp_path: Path) -> None:
     """An image that one rank cannot read, in the second epoch; the other waits for its gradients."""
     done = started(2, HERE / "trainings.py", "broken", tmp_path / "none.npz", tmp_path / "run")
-    assert done.returncode == 1
+    assert done.returncode != 0
     assert done.stderr.count("Traceback") == done.stderr.count("ValueError: image 3 is no image") == 1
     assert done.stderr.startswith("rank 1: Traceback")
     assert (tmp_path / "run" / "checkpoint.h5").exists()
