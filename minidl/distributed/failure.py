@@ -61,7 +61,6 @@ class Ends:
 
     def __init__(self, world: Mpi):
         self.world, self.done = world, False
-        self.before = sys.excepthook
         sys.excepthook = self.uncaught
         atexit.register(self.at_exit)
 

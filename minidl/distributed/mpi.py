@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +20,9 @@ if TYPE_CHECKING:
 
     from .nccl import Nccl
 
+STDERR = 2
 T = TypeVar("T")
+
 
 def together(found: Launch) -> MPI.Comm:
     """MPI's communicator of all processes that a launcher has started.
@@ -127,7 +128,6 @@ class Mpi:
 
     def watch(self) -> None:
         """Be seen by the witness of this machine, and end with the others."""
-        os.environ.setdefault("MPIR_CVAR_SUPPRESS_ABORT_MESSAGE", "1")
         path = witness.begin(self.here) if self.place == 0 else ""
         paths = self.gather((self.host, path))
         path = next(there for host, there in paths if there and host == self.host)
@@ -155,7 +155,7 @@ class Mpi:
         """End all ranks at once, with an exit status. What MPI says of it goes nowhere."""
         time.sleep(APART)                  # for the launcher to pass on what was said
         self.connection.sendall(witness.END)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), STDERR)
         self.comm.Abort(status)
 
     def close(self, clean: bool) -> None:

@@ -445,6 +445,7 @@ class _Fit:
         """Write a checkpoint; none of numbers that are not finite, for which the epoch will end in an error."""
         if self.checkpoints is not None and (state := state_of(self.steps, self.place, self.callbacks)) is not None:
             self.checkpoints.save(state)
+            ranks.current().barrier()      # others do not go on, or end, while rank 0 writes
 
     def agree(self, now: bool = True) -> None:
         """A signal that came is obeyed from here on; one that came to any rank, by all of them, if they ask each other
