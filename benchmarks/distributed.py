@@ -134,8 +134,9 @@ def jax_steps(model: str, size: int, ranks: int, device: str) -> Steps:
     batches = random_batches(model, size)
 
     def each(x: Any) -> Any:
-        """The same on all devices."""
-        return jax.tree.map(lambda a: jnp.broadcast_to(a, (ranks, *a.shape)), x)
+        """The same on all devices, where it stays."""
+        alike = jax.tree.map(lambda a: jnp.broadcast_to(a, (ranks, *a.shape)), x)
+        return jax.pmap(lambda x: x, devices=devices)(alike)
     params = init(jax.random.key(0))
     state, given = each((params, jax.tree.map(jnp.zeros_like, params))), each([
         jnp.stack([batch[i] for batch in batches]) for i in range(2)])
