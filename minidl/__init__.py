@@ -12,7 +12,7 @@ The framework can be read in an afternoon, its compiler and its kernels in one m
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from . import data, init, nn, ops, optim
+from . import data, distributed, init, nn, ops, optim
 from .check_conv import check_conv
 from .compiler import CompileError, compile
 from .device import set_precision, set_workspace_limit
@@ -47,10 +47,11 @@ from .version import __version__
 from .weights import load, save
 
 __all__ = [
-    "CompileError", "Tensor", "__version__", "activation", "arange", "check_conv", "compile", "data", "eye",
-    "from_dlpack", "from_numpy", "full", "full_like", "gradcheck", "init", "kernel", "linspace", "load", "manual_seed",
-    "nn", "no_grad", "ones", "ones_like", "op", "ops", "optim", "primitive", "rand", "rand_like", "randint", "randn",
-    "randn_like", "randperm", "register_conv", "save", "set_precision", "set_workspace_limit", "zeros", "zeros_like",
+    "CompileError", "Tensor", "__version__", "activation", "arange", "check_conv", "compile", "data", "distributed",
+    "eye", "from_dlpack", "from_numpy", "full", "full_like", "gradcheck", "init", "kernel", "linspace", "load",
+    "manual_seed", "nn", "no_grad", "ones", "ones_like", "op", "ops", "optim", "primitive", "rand", "rand_like",
+    "randint", "randn", "randn_like", "randperm", "register_conv", "save", "set_precision", "set_workspace_limit",
+    "zeros", "zeros_like",
 ]
 
 if TYPE_CHECKING:

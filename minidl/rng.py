@@ -19,6 +19,7 @@ import numpy as np
 Key = tuple[int, int]
 
 _shared: tuple[int, Iterator[int]] = 0, itertools.count()     # seed and counter of the process
+_apart = 0                                 # what `set_rank` adds to the seeds of draws
 
 
 class _Own(threading.local):
@@ -71,10 +72,17 @@ def set_state(state: Key) -> None:
         _own.stream = stream
 
 
+def set_rank(rank: int) -> None:
+    """Make the keys of `next_key` those of one of several processes that have the same seed: what dropout leaves out is
+    another thing on each, while initialisers draw the same."""
+    global _apart
+    _apart = rank * 0x9E3779B97F4A7C15
+
+
 def next_key() -> Key:
     """This thread's next (seed, counter) pair; no two calls after one `manual_seed` give the same."""
     seed, counter = _own.stream or _shared
-    return seed, next(counter)
+    return (seed + _apart) % 2**64, next(counter)
 
 
 def generator(key: Key | None = None) -> np.random.Generator:
@@ -83,4 +91,6 @@ def generator(key: Key | None = None) -> np.random.Generator:
     >>> bool(generator((1, 2)).random() == generator((1, 2)).random())
     True
     """
-    return np.random.Generator(np.random.Philox(key=np.array(next_key() if key is None else key, np.uint64)))
+    seed, counter = _own.stream or _shared
+    key = (seed, next(counter)) if key is None else key
+    return np.random.Generator(np.random.Philox(key=np.array(key, np.uint64)))

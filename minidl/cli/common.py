@@ -14,6 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
+from minidl import distributed
+
 
 class Parser(argparse.ArgumentParser):
     """argparse, with one line instead of the whole usage for a wrong flag."""
@@ -105,6 +107,22 @@ def run(parser: Parser, argv: list[str] | None, command: Callable[[argparse.Name
         return 2
 
 
+def quiet() -> None:
+    """Of several ranks only the first prints; what ends a run is printed by the rank that it happened to."""
+    if distributed.current().rank:
+        sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")      # noqa: SIM115  # until the end
+
+
+def ended(text: str, status: int, kind: str = "error: ") -> int:
+    """The end by an error, printed once by the ranks of a run; returns the exit status."""
+    def tell(told: str) -> None:
+        if distributed.current().rank:
+            sys.stderr = sys.__stderr__
+        complain(kind + told)
+
+    return distributed.current().end(text, status, tell)
+
+
 def interrupted(stop: KeyboardInterrupt, argv: list[str] | None) -> int:
     """A main's end by Ctrl-C or SIGTERM: a line, and status 130 or 143.
 
@@ -113,8 +131,8 @@ def interrupted(stop: KeyboardInterrupt, argv: list[str] | None) -> int:
     if argv is not None:
         raise stop
     signum = getattr(stop, "signum", None)             # of training.Interrupted, whose text begins with its name
-    complain(f"interrupted{'' if not stop.args else ' ' if signum else '; '}{stop}")
-    return 128 + (signum or signal.SIGINT)
+    text = f"interrupted{'' if not stop.args else ' ' if signum else '; '}{stop}"
+    return ended(text, 128 + (signum or signal.SIGINT), "")
 
 
 def typed(prog: str) -> str:

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -154,6 +155,35 @@ def gpu() -> Iterator[Finding]:
                   else "a kernel gives a wrong result", "" if abs(right - 1) < 1e-5 else "update the driver and CuPy")
 
 
+def ranks() -> Iterator[Finding]:
+    """MPI and NCCL, by which several processes train together."""
+    mpi, nccl = "pip install 'minidl[mpi]'", "pip install 'minidl[nccl13]' (or 'minidl[nccl12]' beside CUDA 12)"
+    try:
+        import mpi4py
+
+        mpi4py.rc.initialize = False       # only to be asked what it is
+        from mpi4py import MPI
+
+        library = " ".join(MPI.Get_library_version().replace("Version:", "").split()[:2])
+        yield Finding("ok", f"mpi4py {mpi4py.__version__} on {library}")
+    except (ImportError, RuntimeError) as error:
+        yield Finding("lacks", f"mpi4py: one process trains ({' '.join(str(error).split())})", mpi)
+    beside = Path(sys.executable).parent / "mpiexec"
+    found = str(beside) if beside.exists() else shutil.which("mpiexec")
+    yield Finding("ok", f"{found}, which starts them") if found else Finding("lacks", "no mpiexec, which starts them",
+                                                                            mpi)
+    if importlib.util.find_spec("cupy") is None:
+        return                             # what is said of the GPU comes first
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")    # CuPy's, of several lines
+        from cupy.cuda import nccl as of_cupy
+    if getattr(of_cupy, "available", False):
+        version = of_cupy.get_version()
+        yield Finding("ok", f"NCCL {version // 10000}.{version // 100 % 100}.{version % 100}, between GPUs")
+    else:
+        yield Finding("lacks", "NCCL, by which GPUs train together", nccl)
+
+
 def compiler() -> Iterator[Finding]:
     """The C++ compiler by which kernels are emulated."""
     found = shutil.which("g++") or shutil.which("c++")
@@ -236,7 +266,7 @@ def network() -> Iterator[Finding]:
 
 
 LOOKS: dict[str, Callable[[], Iterator[Finding]]] = {
-    "machine": interpreter, "packages": core, "CPU": products, "GPU": gpu, "emulator": compiler,
+    "machine": interpreter, "packages": core, "CPU": products, "GPU": gpu, "ranks": ranks, "emulator": compiler,
     "extras": extras, "caches": caches, "data sets": datasets, "network": network}
 
 

@@ -22,12 +22,13 @@ from typing import Any
 import numpy as np
 
 import minidl
-from minidl import data, device, nn, ops, optim, zoo
+from minidl import data, device, distributed, nn, ops, optim, zoo
+from minidl.distributed import by_first
 from minidl.ops.cpu import parallel
 from minidl.training import Interrupted, RunFolder, evaluate, fit, machine, read_config, top_k_accuracy
 from minidl.weights import read_metadata
 
-from .common import Parser, add_option, complain, interrupted, plugin, say, typed
+from .common import Parser, add_option, complain, ended, interrupted, plugin, quiet, say, typed
 
 OF_ONE_CALL = ("config", "debug", "eval", "list_models", "no_progress", "output_dir", "resume")      # no settings
 FREE = ("data_dir", "plugin", "save_every", "tensorboard", "threads")      # may differ when a run goes on
@@ -110,7 +111,10 @@ def parser(prog: str = "train.py") -> Parser:
                    "torchvision's and Keras's folders, the user's cache; else they are downloaded)")
     p.add_argument("--device", default="auto", choices=device.DEVICES, help="(default: %(default)s)")
     p.add_argument("--epochs", type=whole, help="passes over the training set; 0 only evaluates")
-    p.add_argument("--batch-size", type=positive, help="images a step")
+    sizes = p.add_mutually_exclusive_group()
+    sizes.add_argument("--batch-size", type=positive, help="images a step, of all ranks together (mpiexec -n)")
+    sizes.add_argument("--batch-size-per-rank", dest="batch_size", metavar="N", help="the same said by the images of a "
+                       "rank", type=lambda text: positive(text) * distributed.current().size)
     p.add_argument("--optimizer", default="sgd", choices=OPTIMIZERS, help="what updates parameters (default: "
                    "%(default)s, as in the recipes; of others, rate and decay have defaults of their own)")
     p.add_argument("--lr", type=real, help="learning rate")
@@ -178,7 +182,7 @@ def settings(argv: list[str] | None, prog: str) -> argparse.Namespace:
                          "leave it out")
     if not (run or args.config):
         return with_recipe(args)
-    config = read_config(Path(run) / "config.json" if run else args.config)
+    config = by_first(lambda: read_config(Path(run) / "config.json" if run else args.config))
     config["plugin"] = args.plugin or config.get("plugin")             # its file may have moved
     of_run = [flag for name in vars(args) if name not in OF_ONE_CALL and config.get(name) is not None
               for flag in _flags(name, config[name])]
@@ -230,6 +234,25 @@ def load_data(args: argparse.Namespace) -> tuple[data.Dataset, data.Dataset, str
     return train.first(args.limit_train), test.first(args.limit_test), note
 
 
+def same_data(args: argparse.Namespace) -> tuple[data.Dataset, data.Dataset, str | None]:
+    """`load_data` of each rank; the first goes ahead, since it may have to download. Raises ValueError where the ranks
+    found different data."""
+    world, found = distributed.current(), None
+
+    def load() -> None:
+        nonlocal found
+        found = load_data(args)
+
+    by_first(load)
+    train, test, note = found or load_data(args)
+    seen = world.gather(f"{train.name} ({train.source}), {len(train.labels)} and {len(test.labels)} images")
+    if len(set(seen)) > 1:
+        other = next(rank for rank, each in enumerate(seen) if each != seen[0])
+        raise ValueError(f"--data {args.data} is {seen[0]} for rank 0 but {seen[other]} for rank {other}; put the same "
+                         "data where each rank finds it, and name its place with --data-dir")
+    return train, test, note
+
+
 def preprocessing_of(args: argparse.Namespace, train: data.Dataset) -> dict[str, Any]:
     """How images become what a net reads: normalised by the training set's statistics, padded to the model's size."""
     mean, std = data.channel_statistics(train)
@@ -257,7 +280,7 @@ def build(args: argparse.Namespace, train: data.Dataset, where: str, weights: st
     for _, module in model.named_modules():
         if isinstance(module, nn.Conv2d):
             module.algorithm = args.conv_algorithm
-    if weights:
+    if weights and distributed.current().rank == 0:    # the others are sent the parameters
         minidl.load(model, weights)
     model.to(where).eval()                 # in training, running values would take the image in
     with minidl.no_grad():
@@ -323,39 +346,41 @@ def run(args: argparse.Namespace) -> None:
     where = device.resolve(args.device)
     args.compile = where == "cuda" if args.compile is None else args.compile
     minidl.set_precision(args.precision)
-    train, test, note = load_data(args)
+    world = distributed.current()
+    train, test, note = same_data(args)
     if args.eval is not None:
-        look(args, train, test, where)
+        if world.rank == 0:
+            look(args, train, test, where)
         return
-    if args.resume:                        # weights to start from are in the checkpoint; without one, it starts again
-        folder = RunFolder.again(args.resume)
-        weights = None if folder.has_checkpoint() else args.load
-    else:
-        folder, weights = None, args.load
+    world.prepare(where)
+    folder = RunFolder.of_first(lambda: RunFolder.again(args.resume)) if args.resume else None
+    # Weights to start from are in the checkpoint; without one, it starts again.
+    weights = None if folder is not None and by_first(folder.has_checkpoint) else args.load
     model = build(args, train, where, weights)
     trained = as_trained(args, model)
     preprocessing = preprocessing_of(args, train)
     train_loader, test_loader = loaders(args, train, test, where, preprocessing)
+    world.barrier()                        # a rank that has come to its end above leaves no folder behind
     if folder is None:
-        folder = (RunFolder(args.output_dir) if args.output_dir else
-                  RunFolder.beside(Path("runs") / f"{args.model}-{train.name}"))
-    before = read_config(folder.path / "config.json") if args.resume else {}
+        folder = RunFolder.of_first(lambda: RunFolder(args.output_dir) if args.output_dir else
+                                    RunFolder.beside(Path("runs") / f"{args.model}-{train.name}"))
+    before = by_first(lambda: read_config(folder.path / "config.json")) if args.resume else {}
     _warn_of_stretching(args, before.get("epochs", 0), folder)
     facts = {key: value for key, value in vars(args).items() if key not in OF_ONE_CALL or key == "output_dir"}
-    folder.write_config({
+    by_first(lambda: folder.write_config({
         **facts, "data": train.name if args.data == "auto" else args.data, "data_asked": args.data,
         "data_source": train.source, "data_note": note, "device": where, "train_images": len(train.labels),
         "test_images": len(test.labels),
         "minidl": minidl.__version__, "numpy": np.__version__, "python": platform.python_version(),
-        "machine": machine(),
-        **{key: before[key] for key in ("data_asked", "data_note", "output_dir") if key in before}})
+        "machine": machine(), "ranks": world.size,
+        **{key: before[key] for key in ("data_asked", "data_note", "output_dir") if key in before}}))
     numbers = {name: getattr(args, name) for name in ("lr", "momentum", "weight_decay")}
     optimizer = kind(model.parameters(), **{name: value for name, value in numbers.items() if value is not None})
     schedule = optim.schedule(args.lr_schedule, args.epochs * len(train_loader))
     say(f"{args.model} on {train.name} ({train.source}): {len(train.labels)} training and {len(test.labels)} "
-        f"test images, {where}, run folder {folder.path}")
+        f"test images, {where}{f', {world.size} ranks' if world.size > 1 else ''}, run folder {folder.path}")
 
-    board = _board(folder) if args.tensorboard else None
+    board = _board(folder) if args.tensorboard and world.rank == 0 else None
 
     def report(metrics: dict[str, Any]) -> None:
         folder.append_metrics({"model": args.model, "data": train.name, **metrics})
@@ -370,8 +395,9 @@ def run(args: argparse.Namespace) -> None:
                       loss=loss_of(trained), metrics=metrics_of(args))
         last = history[-1] if history else dict(zip(
             ("test_loss", "test_accuracy"), evaluate(trained, test_loader, loss=loss_of(trained)), strict=True))
-        minidl.save(model, folder.weights, preprocessing=preprocessing, classes=train.classes)
-        _pictures(folder, model, test_loader)
+        by_first(lambda: minidl.save(model, folder.weights, preprocessing=preprocessing, classes=train.classes))
+        if world.rank == 0:
+            _pictures(folder, model, test_loader)
     say(f"{args.model} on {train.name}: {result(last)} after {args.epochs} "
         f"epoch{'' if args.epochs == 1 else 's'} in {time.perf_counter() - start:.1f} s ({where})")
 
@@ -403,7 +429,8 @@ def look(args: argparse.Namespace, train: data.Dataset, test: data.Dataset, wher
 @contextmanager
 def going_on(folder: RunFolder) -> Iterator[None]:
     """What ends a run early says where it is and how it goes on."""
-    again = f"{typed(Parser.running)} --resume {shlex.quote(str(folder.path))}"
+    ranks = f"mpiexec -n {distributed.current().size} " if distributed.current().size > 1 else ""
+    again = f"{ranks}{typed(Parser.running)} --resume {shlex.quote(str(folder.path))}"
     command = f"the run is in {folder.path}, go on with: {again}"
     try:
         yield
@@ -438,6 +465,8 @@ def main(argv: list[str] | None = None, prog: str = "train.py") -> int:
 
     Ctrl-C is a line and status 130 if the arguments are the process's, and KeyboardInterrupt if a program gives them.
     """
+    distributed.start()
+    quiet()
     flags = parser(prog).parse_args(argv)
     if flags.list_models:
         list_models()
@@ -450,9 +479,10 @@ def main(argv: list[str] | None = None, prog: str = "train.py") -> int:
         except (ValueError, TypeError, OSError, FloatingPointError, MemoryError) as error:
             if flags.debug:
                 raise
-            complain(f"error: {error}")
-            return 2
+            return ended(str(error), 2)
+        except distributed.OtherRank:
+            return ended("", 0)
         except KeyboardInterrupt as stop:
             stop.args = stop.args or ("there is no run folder yet",)
             return interrupted(stop, argv)
-    return 0
+    return distributed.current().end()

@@ -12,7 +12,7 @@ from ..mode import mode
 from ..ops.common.backend import backend_of
 from ..tensor import Tensor, wrap
 from .images import Stored
-from .loader import DataLoader
+from .loader import DataLoader, part_of
 from .sources import leaves, mapped
 
 
@@ -54,9 +54,8 @@ class DeviceBatches:
             raise TypeError(f"DeviceBatches: {type(loader).__name__} makes its batches by a {own} of its own, which is "
                             "not run where a device picks them; iterate over the loader")
         self.loader = loader
-        count = loader.images_per_epoch
-        self.sizes = [min(loader.batch_size, count - i) for i in range(0, count, loader.batch_size)]
-        self._order = to_device(np.zeros(count, np.int64), loader.device)
+        self.sizes = [end - begin for begin, end in (part_of(size, *loader.part) for size in loader.sizes)]
+        self._order = to_device(np.zeros(sum(self.sizes), np.int64), loader.device)
         self._key = to_device(np.zeros(2, np.uint64), loader.device)           # of the epoch's augmentation
         # The number of the batch that was last taken, from 0: before the first epoch that of the last there is.
         self.position = Tensor(to_device(np.array([len(self.sizes) - 1]), loader.device))
@@ -64,7 +63,8 @@ class DeviceBatches:
     def __iter__(self) -> Iterator[int]:
         if self.loader.augment is not None:
             self._key[...] = to_device(self.loader.next_key(), self.loader.device)
-        self._order[...] = to_device(self.loader.next_order(), self.loader.device)
+        own = np.concatenate(self.loader.parts(self.loader.next_order()))
+        self._order[...] = to_device(own, self.loader.device)
         start = self.loader.next_start()
         self.position.data[...] = start - 1
         return self._epoch(start)
@@ -81,7 +81,7 @@ class DeviceBatches:
         each byte is 0xFF, which is the same). Raises ValueError for a size that is none of the loader's.
         """
         if size not in self.sizes:
-            raise ValueError(f"DeviceBatches: size is {size!r} but must be {self.loader.batch_size}, or "
+            raise ValueError(f"DeviceBatches: size is {size!r} but must be {self.sizes[0]}, or "
                              f"{self.sizes[-1]} for the last batch; pass what iterating over the batches gives")
         loader, order, position = self.loader, self._order, self.position._data
         stored: Any = loader.stored
@@ -90,11 +90,11 @@ class DeviceBatches:
         if isinstance(stored, Stored):
             how = () if loader.augment is None else (loader.augment, self._key)
             mode.recorder.outside(stored.images, stored.labels, order, *how[1:])
-            picked = k.next_batch(stored.images, stored.labels, order, position, loader.batch_size, size, stored.scale,
+            picked = k.next_batch(stored.images, stored.labels, order, position, self.sizes[0], size, stored.scale,
                                   stored.shift, loader.padding, loader.dtype, *how)
         else:
             mode.recorder.outside(*leaves(stored), order)
-            picked = mapped(lambda rows: k.next_rows(rows, order, position, loader.batch_size, size), stored)
+            picked = mapped(lambda rows: k.next_rows(rows, order, position, self.sizes[0], size), stored)
         k.advance(position)
         batch = mapped(wrap, picked)
         mode.recorder.made(*leaves(batch))

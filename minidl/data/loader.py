@@ -40,6 +40,8 @@ class DataLoader(Watched):
     prefetch: batches made ahead on a thread of their own; 0 makes each when it is asked for. device: "cpu", or
     "cuda": then a Dataset's bytes, and arrays, are kept on the device, and batches are made there when they are asked
     for; batches of items that are stacked on the host are moved there.
+    part: (rank, size): of each batch, this process has the rank-th of so many parts, which differ by one item at most;
+    `training.fit` sets it for the ranks of a run.
 
     Raises ValueError for no data, numbers out of their range, arrays of several lengths, a number of means that is not
     the number of channels, a std of 0, another dtype, or drop_last where nothing would be left; TypeError for data of
@@ -56,13 +58,14 @@ class DataLoader(Watched):
     ((32, 7), (32,))
     """
 
-    restless = frozenset({"_ahead", "_epoch", "_skip", "seed", "shuffle"})       # decide the order: no step reads them
+    # What decides the order, or which part of it is read: no step looks at these.
+    restless = frozenset({"_ahead", "_epoch", "_skip", "part", "seed", "shuffle"})
 
     def __init__(self, dataset: Any, batch_size: int, *, shuffle: bool = True, seed: int = 0,
                  drop_last: bool = False, mean: Sequence[float] | np.ndarray | None = None,
                  std: Sequence[float] | np.ndarray | None = None, padding: int = 0, augment: Augment | None = None,
                  transform: Callable[..., Any] | None = None, prefetch: int = 2, dtype: DType = None,
-                 device: str = "cpu"):
+                 device: str = "cpu", part: tuple[int, int] = (0, 1)):
         for what, value, least in (("batch_size", batch_size, 1), ("padding", padding, 0),
                                    ("prefetch", prefetch, 0), ("seed", seed, 0)):
             _check_int(what, value, least)
@@ -70,7 +73,9 @@ class DataLoader(Watched):
             raise ValueError(f"DataLoader: dtype is {np.dtype(dtype)} but must be float32 or float64")
         self.dataset, self.batch_size, self.shuffle, self.seed = dataset, batch_size, shuffle, seed
         self.drop_last, self.padding, self.prefetch, self.transform = drop_last, padding, prefetch, transform
-        self.augment, self.device = augment, resolve(device)
+        self.augment, self.device, self.part = augment, resolve(device), part
+        if not (isinstance(part, tuple) and list(map(type, part)) == [int, int] and 0 <= part[0] < part[1]):
+            raise ValueError(f"DataLoader: part is {part!r} but must be (rank, size), ints from 0 to below size")
         self.dtype = None if dtype is None else np.dtype(dtype)
         self.mean: tuple[float, ...] | None = None
         self.std: tuple[float, ...] | None = None
@@ -161,6 +166,17 @@ class DataLoader(Watched):
         """Batches an epoch."""
         return (self.count + (0 if self.drop_last else self.batch_size - 1)) // self.batch_size
 
+    @property
+    def sizes(self) -> list[int]:
+        """How many items each batch has, whole."""
+        return [min(self.batch_size, self.images_per_epoch - i)
+                for i in range(0, self.images_per_epoch, self.batch_size)]
+
+    def parts(self, order: Array) -> list[Array]:
+        """This process's part of each batch of an epoch's order."""
+        whole = (order[i:i + self.batch_size] for i in range(0, len(order), self.batch_size))
+        return [batch[slice(*part_of(len(batch), *self.part))] for batch in whole]
+
     def set_epoch(self, epoch: int) -> None:
         """Which epoch the next iteration is, from 0."""
         _check_int("epoch", epoch, 0)
@@ -220,8 +236,7 @@ class DataLoader(Watched):
         order, ahead = self.next_order(), self.prefetch
         if self.device != "cpu" and self.stored is not None:           # a GPU is ahead of the host by itself
             order, ahead = to_device(order, self.device), 0
-        start = self.next_start() * self.batch_size
-        parts = [order[i:i + self.batch_size] for i in range(start, len(order), self.batch_size)]
+        parts = self.parts(order)[self.next_start():]
         batches = _ahead(make, parts, ahead) if ahead else map(make, parts)
         return batches if self.device == "cpu" or self.stored is not None else map(self._moved, batches)
 
@@ -241,11 +256,11 @@ class DataLoader(Watched):
 
     def _stacked(self, indices: Array) -> Batch:
         """A batch of items that are taken one by one, on the host."""
-        items = list(map(self._item, indices.tolist()))
+        items = list(map(self._item, indices.tolist() or [0]))         # a part without items has their shapes
         if self.transform is not None:
             change = self.transform
             items = [change(*each) if isinstance(each, tuple) else change(each) for each in items]
-        batch = collated(items, "DataLoader")
+        batch = mapped(lambda array: array[:len(indices)], collated(items, "DataLoader"))
         if not isinstance(self.dataset, Dataset):
             return mapped(self._cast, batch)
         found = [(part.dtype.kind, part.itemsize, part.ndim) for part in leaves(batch)]
@@ -272,6 +287,17 @@ class DataLoader(Watched):
 
 ORDER = 1 << 63                            # apart from the counters of `rng.next_key`, which start at 0
 VIEWS = 3 << 62                            # and from orders
+
+
+def part_of(count: int, rank: int, size: int) -> tuple[int, int]:
+    """(begin, end) of one of several parts of so many items: the first count % size parts have one more.
+
+    >>> [part_of(7, rank, 3) for rank in range(3)]
+    [(0, 3), (3, 5), (5, 7)]
+    """
+    each, more = divmod(count, size)
+    begin = rank * each + min(rank, more)
+    return begin, begin + each + (rank < more)
 
 
 def check_augment(augment: Augment) -> None:

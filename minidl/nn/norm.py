@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from .. import init, ops
+from ..distributed.world import current
 from ..tensor import Tensor
 from .layers import _positive
 from .module import Module
@@ -30,7 +31,7 @@ class _BatchNorm(Module):
     shape: str
 
     def __init__(self, num_features: int, eps: float = 1e-5, momentum: float = 0.1, affine: bool = True,
-                 track_running_stats: bool = True):
+                 track_running_stats: bool = True, across_ranks: bool = True):
         super().__init__()
         name = type(self).__name__
         _positive(name, num_features=num_features)
@@ -38,7 +39,7 @@ class _BatchNorm(Module):
         if not isinstance(momentum, (int, float)) or not 0 <= momentum <= 1:
             raise ValueError(f"{name}: momentum is {momentum!r} but must be a number from 0 to 1, the share of a "
                              "batch's moments in the running ones")
-        self.num_features, self.eps, self.momentum = num_features, eps, momentum
+        self.num_features, self.eps, self.momentum, self.across_ranks = num_features, eps, momentum, across_ranks
         self.weight, self.bias = _weight((num_features,), affine), _bias((num_features,), affine)
         tracked = bool(track_running_stats)
         self.running_mean = Tensor(np.zeros(num_features, np.float32)) if tracked else None
@@ -48,13 +49,15 @@ class _BatchNorm(Module):
         if x.ndim not in self.axes or x.shape[1] != self.num_features:
             raise ValueError(f"{type(self).__name__}: x has shape {x.shape} but must be {self.shape} with "
                              f"{self.num_features} channels; see .reshape()")
+        world = current() if self.training and self.across_ranks and current().size > 1 else None
         return ops.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias,
-                              self.training or self.running_mean is None, self.momentum, self.eps)
+                              self.training or self.running_mean is None, self.momentum, self.eps, world=world)
 
     def extra_repr(self) -> str:
         return (f"{self.num_features}, eps={self.eps}, momentum={self.momentum}"
                 + ", affine=False" * (self.weight is None)
-                + ", track_running_stats=False" * (self.running_mean is None))
+                + ", track_running_stats=False" * (self.running_mean is None)
+                + ", across_ranks=False" * (not self.across_ranks))
 
 
 class BatchNorm2d(_BatchNorm):
@@ -62,7 +65,9 @@ class BatchNorm2d(_BatchNorm):
 
     In training it takes the batch's moments, and the running ones move by `momentum` of their way; in evaluation it
     takes the running ones. These are buffers: saved and moved, and no optimizer's. affine=False leaves weight and bias
-    out, track_running_stats=False the running values: evaluation then takes the batch's, too.
+    out, track_running_stats=False the running values: evaluation then takes the batch's, too. On several ranks the
+    batch is in training that of all ranks, as in one process; with across_ranks=False that of each alone, which spares
+    three sums between them.
 
     Raises ValueError for num_features below 1, a negative eps, and a momentum beyond 0 to 1; and for images of another
     number of channels.

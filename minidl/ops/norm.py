@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from ..mode import mode
 from ..tensor import Tensor, mark_changed
@@ -75,17 +76,41 @@ def _shape(t: object) -> Shape | None:
 # ---------------------------------------------------------------- over the batch
 @op(floating=True)
 def _batch_norm(k, x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, mean: Tensor | None = None,
-                var: Tensor | None = None, *, running: tuple = (), momentum: float = 0.1, eps: float = 1e-5):
-    g = batch_geometry(x.shape, _shape(weight), _shape(bias), _shape(mean), _shape(var), mean is None)
+                var: Tensor | None = None, *, running: tuple = (), momentum: float = 0.1, eps: float = 1e-5,
+                world: Any = None):
+    g = batch_geometry(x.shape, _shape(weight), _shape(bias), _shape(mean), _shape(var), mean is world is None)
+    column, axes = (-1, *(1,) * (len(x.shape) - 2)), (0, *range(2, len(x.shape)))
     if mean is not None:                   # in evaluation: x times a number per channel, plus another
-        column, axes = (-1, *(1,) * (len(x.shape) - 2)), (0, *range(2, len(x.shape)))
-
         def backward_by(gy, need):
             scale = k.div(1 if weight is None else weight, k.sqrt(k.add(var, eps)))
             return (k.mul(gy, k.reshape(scale, column)) if need[0] else None,
                     k.sum(k.mul(gy, k.normalize_by(x, mean, var, None, None, eps, g)), axes) if need[1] else None,
                     k.sum(gy, axes) if need[2] else None, None, None)
         return k.normalize_by(x, mean, var, weight, bias, eps, g), backward_by
+
+    if world is not None:                  # over the images of all ranks
+        total = k.sum(x, axes)
+        total, count = k.rank_mean([total, k.mul(k.ones_like(total), g.size)], 1.0, world)
+        mean = k.div(total, count)
+        offset = k.sub(x, k.reshape(mean, column))
+        squares, = k.rank_mean([k.sum(k.mul(offset, offset), axes)], 1.0, world)
+        var = k.div(squares, count)
+        if running:
+            unbiased = k.div(squares, k.maximum(k.sub(count, 1), 1))
+            for held, now in zip(running, (mean, unbiased), strict=True):
+                k.setitem(held, ..., k.add(held, k.mul(k.sub(now, held), momentum)))
+
+        def backward_of_all(gy, need):
+            """The loss is the mean over all images, and gy the gradient of this rank's mean: of the sums those of each
+            rank count by its values, and the whole is over this rank's."""
+            z, own = k.normalize_by(x, mean, var, None, None, eps, g), max(1, g.size)
+            gw, gb = k.sum(k.mul(gy, z), axes), k.sum(gy, axes)
+            gws, gbs = k.rank_mean([k.mul(gw, own), k.mul(gb, own)], 1.0, world)
+            gws, gbs = (k.reshape(k.div(each, k.mul(count, own)), column) for each in (gws, gbs))
+            scale = k.div(1 if weight is None else weight, k.sqrt(k.add(var, eps)))
+            gx = k.mul(k.sub(k.sub(gy, gbs), k.mul(z, gws)), k.reshape(scale, column))
+            return gx, gw if need[1] else None, gb if need[2] else None, None, None
+        return k.normalize_by(x, mean, var, weight, bias, eps, g), backward_of_all
 
     if running:
         y, mean, rstd = k.batch_norm(x, weight, bias, *running, momentum, eps, g)
@@ -100,13 +125,14 @@ def _batch_norm(k, x: Tensor, weight: Tensor | None = None, bias: Tensor | None 
 
 def batch_norm(x: Tensor, running_mean: Tensor | None = None, running_var: Tensor | None = None,
                weight: Tensor | None = None, bias: Tensor | None = None, training: bool = False,
-               momentum: float = 0.1, eps: float = 1e-5) -> Tensor:
+               momentum: float = 0.1, eps: float = 1e-5, *, world: Any = None) -> Tensor:
     """Each channel less its mean, over its deviation: x (n,c,...) -> the same shape (Ioffe and Szegedy 2015).
 
     y = (x - mean) / sqrt(var + eps) * weight + bias, with weight and bias (c,). In training mean and variance are those
     of the batch, over all axes but c (the variance that divides by the number of values); the running ones (c,), where
     they are given, move in place by `momentum` of their way to the batch's mean and its unbiased variance. In
-    evaluation the running ones take their place. Of no images the running values stay.
+    evaluation the running ones take their place. Of no images the running values stay. world: a distributed.World, in
+    training: mean and variance are then those of the images of all its ranks, in sums that go between them.
 
     Raises ValueError for shapes that do not fit, 1 value per channel in training, running values of which one is
     missing, which require a gradient, or which evaluation lacks, and a momentum beyond 0 to 1; TypeError for running
@@ -131,11 +157,11 @@ def batch_norm(x: Tensor, running_mean: Tensor | None = None, running_var: Tenso
                              "or training=True to take the batch's own")
         return _batch_norm(x, weight, bias, *running, eps=eps)
     if running_mean is None or running_var is None:
-        return _batch_norm(x, weight, bias, None, None, eps=eps)
+        return _batch_norm(x, weight, bias, None, None, eps=eps, world=world)
     if not isinstance(momentum, (int, float)) or not 0 <= momentum <= 1:
         raise ValueError(f"batch_norm: momentum is {momentum!r} but must be a number from 0 to 1, the share of the "
                          "batch's values in the running ones")
-    batch_geometry(x.shape, _shape(weight), _shape(bias), running_mean.shape, running_var.shape, True)
+    batch_geometry(x.shape, _shape(weight), _shape(bias), running_mean.shape, running_var.shape, world is None)
     for name, t in zip(("running_mean", "running_var"), (running_mean, running_var), strict=True):
         if (t.dtype, t.device) != (x.dtype, x.device):
             raise TypeError(f"batch_norm: {name} is {t.dtype} on {t.device} but x is {x.dtype} on {x.device}; move "
@@ -143,7 +169,7 @@ def batch_norm(x: Tensor, running_mean: Tensor | None = None, running_var: Tenso
     mode.recorder.seen((running_mean, running_var))
     mark_changed((running_mean, running_var))          # they are no inputs: no gradient depends on what they were
     return _batch_norm(x, weight, bias, None, None, running=(running_mean._data, running_var._data),
-                       momentum=float(momentum), eps=eps)
+                       momentum=float(momentum), eps=eps, world=world)
 
 
 # ---------------------------------------------------------------- of each image

@@ -156,18 +156,21 @@ class Checkpoints:
     upon which one is written.
 
     folder: made where it is missing. every: steps between checkpoints, beside the one after each epoch; 0: none.
+    writes: False on the ranks of a run that leave that to the first.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], every: int = 0):
+    def __init__(self, folder: str | os.PathLike[str], every: int = 0, writes: bool = True):
         if not isinstance(every, int) or every < 0:
             raise ValueError(f"checkpoints: every is {every!r} but must be an int of at least 0 (steps)")
-        self.folder, self.every = Path(folder), every
+        self.folder, self.every, self.writes = Path(folder), every, writes
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            if writes:
+                self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise type(error)(f"checkpoints: '{self.folder}' cannot be made ({error.strerror}); name a folder that can "
                               "be written") from None
         self.newest, self.previous = (self.folder / name for name in NAMES)
+        self.noted: int | None = None      # the signal that came, and the one that is to be obeyed
         self.signum: int | None = None
 
     def exist(self) -> bool:
@@ -180,6 +183,8 @@ class Checkpoints:
 
     def save(self, state: State) -> bool:
         """Write the newest; the one before it stays. What goes wrong is a warning, and both stay."""
+        if not self.writes:
+            return False
         following = self.folder / ".checkpoint-next.h5"
         try:
             write_state(following, state)
@@ -197,14 +202,14 @@ class Checkpoints:
 
     @contextlib.contextmanager
     def signals(self) -> Iterator[None]:
-        """Within this, Ctrl-C and SIGTERM are noted in `signum`, to be obeyed between two steps; the second raises
+        """Within this, Ctrl-C and SIGTERM are `noted`, to be obeyed between two steps; the second raises
         KeyboardInterrupt at once. On the main thread alone, and unless somebody else already handles them."""
         def note(signum: int, frame: FrameType | None) -> None:
-            if self.signum is not None:
+            if self.noted is not None:
                 raise KeyboardInterrupt
-            self.signum = signum
+            self.noted = signum
 
-        self.signum, before = None, {}
+        self.noted, self.signum, before = None, None, {}
         if threading.current_thread() is threading.main_thread():
             for number, default in ((signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.SIG_DFL)):
                 if signal.getsignal(number) is default:

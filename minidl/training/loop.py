@@ -15,41 +15,52 @@ import numpy as np
 from .. import data, nn, ops, optim, rng
 from ..compiler import CompileError, compile
 from ..device import to_device
+from ..distributed import average
 from ..mode import mode, no_grad
 from ..tensor import Tensor
+from . import ranks
 from .callbacks import Callback, Callbacks, Step
 from .checkpoint import Checkpoints, Interrupted
 from .metrics import Function, Metrics, Progress, RunningMetrics, line_of, means_of, require_loss, right_answers
 from .resume import Place, restore, state_of
+
+SIGNALS = signal.SIGINT, signal.SIGTERM
+AGREE_EVERY = 16                           # steps that nobody looks at, between two questions whether all go on
 
 
 def train_step(model: nn.Module, optimizer: optim.Optimizer, images: Tensor,
                labels: Tensor | np.ndarray | list[int], rates: optim.Rates | None = None) -> tuple[float, int]:
     """One update of all parameters on one batch: images (n,c,h,w), labels (n,) -> (mean loss, count right).
 
-    rates: as `optim.Optimizer.step` takes them. Raises FloatingPointError where the loss is not finite; the parameters
-    are then as they were.
+    rates: as `optim.Optimizer.step` takes them. Of several ranks (`distributed.start`) each gives its part of the
+    images, and all get the whole's loss and count. Raises FloatingPointError where the loss is not finite; the
+    parameters are then as they were.
     """
-    loss, logits, _ = _update(model, optimizer, images, labels, rates, ops.cross_entropy, None, look=True)
-    return float(loss), right_answers(logits, labels)
+    loss, _, logits, _ = _update(model, optimizer, images, labels, rates, ops.cross_entropy, None)
+    return loss, int(ranks.added_up([right_answers(logits, labels)])[0])
 
 
 def _update(model: nn.Module, optimizer: optim.Optimizer, inputs: Any, targets: Any, rates: optim.Rates | None,
-            loss: Function, metrics: RunningMetrics | None, look: bool) -> tuple[Tensor, Any, bool]:
-    """One update of all parameters: (the loss, the outputs, whether metrics counted right answers). look: refuse a loss
-    that is not finite."""
+            loss: Function, metrics: RunningMetrics | None, images: int = 0) -> tuple[float, int, Any, bool]:
+    """One update of all parameters: (the loss, of how many images, the outputs, whether metrics counted right answers).
+
+    images: how many the whole step has, on all ranks; 0: they ask each other, and refuse a loss that is not finite.
+    """
     optimizer.zero_grad()
     outputs = model(inputs)
-    value = loss(outputs, targets)
+    value, mean = loss(outputs, targets), 0.0
     require_loss(value)
-    if look and not math.isfinite(float(value)):
-        lr = optimizer.lr if rates is None else rates.table.numpy()[0, int(rates.position.numpy()[0])]
-        raise FloatingPointError(f"training: the loss is {float(value)} (learning rate {lr:g}); use a smaller learning "
-                                 "rate")
+    if not images:
+        mean, images = ranks.whole_loss(value, len(targets))
+        if not math.isfinite(mean):
+            lr = optimizer.lr if rates is None else rates.table.numpy()[0, int(rates.position.numpy()[0])]
+            raise FloatingPointError(f"training: the loss is {mean} (learning rate {lr:g}); use a smaller learning "
+                                     "rate")
     value.backward()
+    average([p for group in optimizer.groups for p in group["params"]], len(targets) / max(1, images))
     classes = metrics is not None and metrics.update(value, outputs, targets)
     optimizer.step(rates)
-    return value, outputs, classes
+    return mean, images, outputs, classes
 
 
 def _pair(batch: Any) -> tuple[Any, Any]:
@@ -75,7 +86,8 @@ def evaluate(model: nn.Module, batches: Iterable[tuple[Any, Any]], *,
 
 
 def _evaluated(model: nn.Module, batches: Iterable[tuple[Any, Any]], loss: Function,
-               functions: Mapping[str, Function]) -> dict[str, float]:
+               functions: Mapping[str, Function], shared: bool = False) -> dict[str, float]:
+    """shared: each rank has its part of the batches."""
     metrics, count, classes = None, 0, True
     with _evaluating(model):
         for batch in batches:
@@ -85,7 +97,9 @@ def _evaluated(model: nn.Module, batches: Iterable[tuple[Any, Any]], loss: Funct
             outputs = model(x)
             classes &= metrics.update(loss(outputs, targets), outputs, targets)
             count += len(targets)
-    return _means(metrics, count, classes)
+    totals = metrics.totals() if metrics else []
+    *totals, images = ranks.added_up([*totals, count]) if shared else [*totals, count]
+    return _means(totals, int(images), classes, functions)
 
 
 @contextmanager
@@ -99,11 +113,11 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
         model.train(was_training)
 
 
-def _means(metrics: RunningMetrics | None, count: int, classes: bool) -> dict[str, float]:
+def _means(totals: list[float], count: int, classes: bool, functions: Mapping[str, Function]) -> dict[str, float]:
     """Of so many images of a test set."""
-    if metrics is None or not count:
+    if not count:
         raise ValueError("evaluate: got 0 images but needs at least 1")
-    means = metrics.means(count, classes)
+    means = means_of(totals, count, classes, functions)
     if not math.isfinite(means["loss"]):
         raise FloatingPointError(f"evaluate: the test loss is {means['loss']}; the parameters are unusable, train with "
                                  "a smaller learning rate")
@@ -140,30 +154,38 @@ def fit(model: nn.Module, optimizer: optim.Optimizer, train: data.DataLoader, te
     KeyboardInterrupt). resume: go on from the newest in that folder, if there is one, or from the file or folder named;
     the training ends in the bits of one that was not interrupted.
 
+    Processes that `mpiexec -n` has started together share out the images of each step and of the evaluation: losses and
+    weights are those of one process with the same batches, to rounding. Rank 0 alone calls the callbacks, says and
+    writes; the rates that callbacks set, and after an epoch the weights, are sent to the others (docs/distributed.md).
+
     Raises ValueError for a negative number of epochs, a checkpoint that does not fit, or one that would be overwritten;
     FloatingPointError, naming epoch and step, where the loss is not finite; TypeError for loaders, an optimizer,
     a schedule or callbacks of another kind; CompileError for a model that cannot be compiled: pass compiled=False.
     """
     _check_fit(optimizer, train, test, epochs, schedule)
     called = Callbacks(callbacks)
-    saved = None if checkpoints is None else Checkpoints(checkpoints, save_every)
-    if resume is True and saved is None:
-        raise ValueError("fit: resume is True but no folder is named; pass checkpoints=folder, or resume=file")
-    if saved is not None and saved.exist() and resume is not True and not (resume and saved.holds(resume)):
-        raise ValueError(f"fit: '{saved.folder}' holds a checkpoint already; pass resume=True to go on from it, or "
-                         "name another folder")
-    if compiled is None:
-        compiled = train.device == "cuda" and not (data.own_batches(train) or data.own_batches(test))
-    kind = _Compiled if compiled else _Plain
-    run = kind(model, optimizer, train, test, loss, metrics)
-    place = Place()
-    if resume is True and saved is not None and saved.exist():
-        place = restore(saved.folder, run, called, epochs)
-    elif resume is not True and resume:
-        place = restore(resume, run, called, epochs)
-    if place.step and say and (place.epoch < epochs):
-        say(f"goes on in epoch {place.epoch + 1}/{epochs}, after step {place.step}")
-    return _Fit(run, place, epochs, schedule or optim.constant(), called, saved, progress, say).run()
+    with ranks.joined(train, test) as world:
+        first = world.rank == 0
+        saved = None if checkpoints is None else Checkpoints(checkpoints, save_every, writes=first)
+        if resume is True and saved is None:
+            raise ValueError("fit: resume is True but no folder is named; pass checkpoints=folder, or resume=file")
+        there = saved is not None and ranks.by_first(saved.exist)
+        if saved is not None and there and resume is not True and not (resume and saved.holds(resume)):
+            raise ValueError(f"fit: '{saved.folder}' holds a checkpoint already; pass resume=True to go on from it, or "
+                             "name another folder")
+        if compiled is None:
+            compiled = train.device == "cuda" and not (data.own_batches(train) or data.own_batches(test))
+        kind = _Compiled if compiled else _Plain
+        ranks.send(model)
+        run = kind(model, optimizer, train, test, loss, metrics)
+        place, say = Place(), say if first else None
+        if resume is True and saved is not None and there:
+            place = restore(saved.folder, run, called, epochs)
+        elif resume is not True and resume:
+            place = restore(resume, run, called, epochs)
+        if place.step and say and (place.epoch < epochs):
+            say(f"goes on in epoch {place.epoch + 1}/{epochs}, after step {place.step}")
+        return _Fit(run, place, epochs, schedule or optim.constant(), called, saved, progress and first, say).run()
 
 
 def _check_fit(optimizer: object, train: object, test: object, epochs: object, schedule: object) -> None:
@@ -215,10 +237,14 @@ class _Plain:
             for batch in self.test:
                 look()
                 yield batch
-        return _evaluated(self.model, looking(), self.loss, self.functions)
+        return _evaluated(self.model, looking(), self.loss, self.functions, shared=True)
+
+    def totals(self) -> list[float]:
+        """Those of the metrics, of all ranks."""
+        return ranks.added_up(self.metrics.totals())
 
     def epoch(self, done: int = 0) -> Iterator[int]:
-        """An epoch's steps but for the first so many; after each, how many images it had."""
+        """An epoch's steps but for the first so many; after each, how many images it had, on all ranks."""
         skipped = 0 if data.own_batches(self.train) == "__iter__" else done
         if skipped:
             self.train.skip(skipped)
@@ -227,23 +253,24 @@ class _Plain:
                 inputs, targets = _pair(batch)
                 self.rates.position.data[...] = step
                 inputs, targets = Tensor(inputs), Tensor(targets)
-                *_, self.classes = _update(self.model, self.optimizer, inputs, targets, self.rates, self.loss,
-                                           self.metrics, look=True)
-                yield len(targets)
+                _, images, _, self.classes = _update(self.model, self.optimizer, inputs, targets, self.rates,
+                                                     self.loss, self.metrics)
+                yield images
 
     def warm_up(self, place: Place) -> None:
         """Do what steps before a checkpoint have left behind, apart from numbers: nothing."""
 
 
 def compiled_step(model: nn.Module, optimizer: optim.Optimizer, batches: data.DeviceBatches, metrics: RunningMetrics,
-                  rates: optim.Rates, loss: Function = ops.cross_entropy) -> Callable[[int], bool]:
+                  rates: optim.Rates, loss: Function = ops.cross_entropy) -> Callable[..., bool]:
     """A compiled step(size): one update on the next of the batches, by its rate, counted by the metrics. It needs
-    nothing from the host but to be started. Returns whether right answers are counted."""
+    nothing from the host but to be started. Returns whether right answers are counted. On several ranks it is
+    step(size, images), of which the whole step has so many."""
     @compile
-    def step(size: int) -> bool:
+    def step(size: int, images: int = 0) -> bool:
         inputs, targets = _pair(batches.next(size))
         mode.recorder.module(loss)         # what its code reads counts, as of a Module
-        *_, classes = _update(model, optimizer, inputs, targets, rates, loss, metrics, look=False)
+        *_, classes = _update(model, optimizer, inputs, targets, rates, loss, metrics, images or size)
         return classes
     return step
 
@@ -283,23 +310,25 @@ class _Compiled(_Plain):
             for size in self.tests:
                 look()
                 classes &= self.look(size)
-        return _means(self.test_metrics, self.test.images_per_epoch, classes)
+        totals = ranks.added_up(self.test_metrics.totals())
+        return _means(totals, self.test.images_per_epoch, classes, self.functions)
 
     def epoch(self, done: int = 0) -> Iterator[int]:
         self.train.skip(done)
-        for size in self.batches:
-            self.classes = self.step(size)
-            yield size
+        for size, images in zip(self.batches, self.train.sizes[done:], strict=True):
+            self.classes = self.step(size, images)
+            yield images
 
     def warm_up(self, place: Place) -> None:
         """Record what was recorded before the checkpoint: the steps after it are then replayed where they were, which
         on a GPU gives other bits than recording them does."""
-        sizes = [*self.batches.sizes * min(2, place.epoch), *self.batches.sizes[:place.batch]]
-        for size in set(sizes):
+        steps = list(zip(self.batches.sizes, self.train.sizes, strict=True))
+        done = [*steps * min(2, place.epoch), *steps[:place.batch]]
+        for step in dict.fromkeys(done):
             iter(self.batches)
-            for _ in range(min(2, sizes.count(size))):
-                self.batches.position.data[...] = self.batches.sizes.index(size) - 1
-                self.step(size)
+            for _ in range(min(2, done.count(step))):
+                self.batches.position.data[...] = steps.index(step) - 1
+                self.step(*step)
         with _evaluating(self.model):
             for size in set(self.tests.sizes) if place.epoch else ():
                 iter(self.tests)
@@ -325,6 +354,7 @@ class _Fit:
                 seen = self.train()
                 trained = time.perf_counter() - begin
                 self.finish(begin, seen / max(trained, 1e-9))
+            self.agree()
             self.obey()
         return place.history
 
@@ -344,14 +374,15 @@ class _Fit:
                 place.ended = place.batch == len(run.train)
                 bar.update(size, self.means() if run.known or place.ended else {})
                 if self.callbacks.steps:
-                    place.stopped = self.callbacks.on_step_end(Step(epoch, place.step, place.batch, self.means))
+                    given = Step(epoch, place.step, place.batch, self.asked)
+                    place.stopped = ranks.called(self.callbacks, "on_step_end", given, run.optimizer, self.means)
                     place.ended |= place.stopped
                     if run.own_rates() != rates and not place.ended:
                         rates = self.begin()
                 if place.ended:
                     break
                 self.look(due=True)
-            place.totals = run.metrics.totals()
+            place.totals = run.totals()
             if not math.isfinite(place.totals[0]):
                 lr = float(run.rates.table.numpy()[0, place.batch - 1])
                 raise FloatingPointError(f"training: a loss of this epoch is not finite (learning rate now {lr:g}); "
@@ -372,7 +403,12 @@ class _Fit:
 
     def means(self) -> dict[str, float]:
         """Of the epoch so far."""
-        return self.steps.metrics.means(self.place.images, self.steps.classes)
+        return means_of(self.steps.totals(), self.place.images, self.steps.classes, self.steps.functions)
+
+    def asked(self) -> dict[str, float]:
+        """The same for a callback, which only rank 0 calls."""
+        ranks.ask(ranks.current())
+        return self.means()
 
     def finish(self, begin: float, images_per_second: float) -> None:
         """An epoch's evaluation, what is called and written after it."""
@@ -384,12 +420,15 @@ class _Fit:
                    **{f"train_{name}": mean for name, mean in trained.items()},
                    **{f"test_{name}": mean for name, mean in tested.items()},
                    "seconds": time.perf_counter() - begin, "images_per_second": images_per_second}
+        metrics = ranks.current().tell(metrics)        # of rank 0's clock
         place.next_epoch(metrics)
         run.metrics.reset()
         if self.say:
             self.say(line_of(metrics, self.epochs))
-        place.stopped |= self.callbacks.on_epoch_end(metrics)
+        place.stopped |= ranks.called(self.callbacks, "on_epoch_end", metrics, run.optimizer, None)
+        ranks.send(run.model)              # which a callback may have changed
         self.save()
+        self.agree()
         self.obey()
 
     def look(self, due: bool = False) -> None:
@@ -397,6 +436,7 @@ class _Fit:
         if self.checkpoints is None:
             return
         every = self.checkpoints.every
+        self.agree(now=self.steps.known or self.place.step % AGREE_EVERY == 0)
         if self.checkpoints.signum is not None or (due and every and self.place.step % every == 0):
             self.save()
         self.obey()
@@ -405,6 +445,15 @@ class _Fit:
         """Write a checkpoint; none of numbers that are not finite, for which the epoch will end in an error."""
         if self.checkpoints is not None and (state := state_of(self.steps, self.place, self.callbacks)) is not None:
             self.checkpoints.save(state)
+            ranks.current().barrier()      # others do not go on, or end, while rank 0 writes
+
+    def agree(self, now: bool = True) -> None:
+        """A signal that came is obeyed from here on; one that came to any rank, by all of them, if they ask each other
+        now."""
+        saved = self.checkpoints
+        if saved is not None and (now or ranks.current().size == 1):
+            counts = ranks.added_up([float(saved.noted == each) for each in SIGNALS])
+            saved.signum = next((each for each, count in zip(SIGNALS, counts, strict=True) if count), None)
 
     def obey(self) -> None:
         """Stop if a signal asks for it."""

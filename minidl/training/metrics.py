@@ -43,6 +43,8 @@ class RunningMetrics:
             raise ValueError(f"RunningMetrics: outputs and targets have shapes {outputs.shape} and {targets.shape} but "
                              "must be (n, ...) and (n, ...); give one target per image")
         classes = are_classes(outputs, targets)
+        if not targets.shape[0]:           # the part of a rank without images: it has no mean
+            return classes
         if classes:
             k = backend_of(outputs, self.sums, loss, targets)
             k.update_metrics(self.sums._data, loss._data, outputs._data, targets._data)

@@ -12,6 +12,7 @@ import numpy as np
 
 from .. import rng
 from ..device import to_device
+from ..distributed import by_first, current
 from ..optim.state import examples
 from ..tensor import mark_changed
 from ..weights import WeightsError
@@ -60,7 +61,7 @@ def _tensors(run: _Plain) -> dict[str, np.ndarray]:
 def state_of(run: _Plain, place: Place, callbacks: Callbacks) -> State | None:
     """All that a training depends on from here; None where its loss is not finite."""
     if not place.ended:
-        place.totals = run.metrics.totals()
+        place.totals = run.totals()
     if not math.isfinite(place.totals[0]):
         return None
     accuracies = [metrics["test_accuracy"] for metrics in place.history if "test_accuracy" in metrics]
@@ -75,7 +76,7 @@ def restore(path: str | os.PathLike[str], run: _Plain, callbacks: Callbacks, epo
     Nothing has changed where it is refused (ValueError; OSError if it cannot be read).
     """
     like = {"model": _tensors(run), "callbacks": callbacks.state_dict(), "optimizer": examples(run.optimizer)}
-    state = read_newest(path, like, optional="optimizer.")
+    state = by_first(lambda: read_newest(path, like, optional="optimizer."))
     place = _place(state, run, path)
     if place.epoch > epochs or (place.epoch == epochs and place.step and (place.batch or place.ended)):
         raise ValueError(f"fit: epochs is {epochs} but the checkpoint in '{path}' is of epoch {place.epoch + 1}; ask "
@@ -98,7 +99,7 @@ def restore(path: str | os.PathLike[str], run: _Plain, callbacks: Callbacks, epo
     for name, t in tensors.items():        # in place: what was recorded reads it there
         t.data[...] = to_device(state["model"][name], t.device)
     run.optimizer.load_state_dict(state["optimizer"])
-    run.metrics.reset(place.totals)
+    run.metrics.reset(place.totals if current().rank == 0 else None)       # once, among all ranks
     rng.set_state(state["rng"])
     callbacks.load_state_dict(state["callbacks"])
     return place

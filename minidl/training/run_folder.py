@@ -9,11 +9,12 @@ import math
 import os
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from ..distributed import by_first
 from .checkpoint import NAMES
 from .metrics import Metrics
 
@@ -59,6 +60,20 @@ class RunFolder:
         with folder._writing():
             folder._lock = open(folder.path / "metrics.jsonl", "ab")      # noqa: SIM115
         folder._take()
+        return folder
+
+    @classmethod
+    def of_first(cls, make: Callable[[], RunFolder]) -> RunFolder:
+        """The folder that rank 0 makes; the other ranks of a run know its path, and write nothing there."""
+        folder = cls.__new__(cls)
+        folder._made, folder._mine, folder._lock = [], False, open(os.devnull, "ab")           # noqa: SIM115
+
+        def path() -> Path:
+            nonlocal folder
+            folder = make()
+            return folder.path
+
+        folder.path = by_first(path)
         return folder
 
     def close(self) -> None:

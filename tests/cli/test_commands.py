@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import socket
 import subprocess
 import sys
@@ -344,6 +345,19 @@ def test_extras_that_are_lacking_have_their_command(without: Callable[..., None]
     for name, (_, extra) in doctor.EXTRAS.items():
         assert any(line.startswith(f"  lacks {name}, ") for line in out.splitlines())
         assert f"-> pip install 'minidl[{extra}]'" in out
+
+
+def test_what_ranks_need_has_its_command(monkeypatch: pytest.MonkeyPatch, without: Callable[..., None],
+                                         tmp_path: Path) -> None:
+    without("mpi4py", "cupy")
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    mpi, launcher = doctor.ranks()
+    assert (mpi.state, launcher.state, launcher.text) == ("lacks", "lacks", "no mpiexec, which starts them")
+    assert mpi.text.startswith("mpi4py: one process trains (")
+    assert mpi.cure == launcher.cure == "pip install 'minidl[mpi]'"
+    (tmp_path / "mpiexec").touch()
+    assert list(doctor.ranks())[1] == ("ok", f"{tmp_path / 'mpiexec'}, which starts them", "")
 
 
 def test_a_gpu_without_cupy_has_its_command(monkeypatch: pytest.MonkeyPatch, without: Callable[..., None],

@@ -117,6 +117,7 @@ def test_the_kernel_of_the_page_agrees_with_its_numpy(tmp_path: Path) -> None:
 
 # ---------------------------------------------------------------- commands
 PROGRAMS = ("minidl", "python", "python3", "pip", "pre-commit", "ruff", "mypy", "mkdocs", "bash", "compute-sanitizer")
+LAUNCHERS = ("mpiexec", "srun")            # of several processes
 WORDS = {"<model>": "lenet5", "<folder>": "folder", "<seed>": "1"}
 
 
@@ -157,6 +158,8 @@ class Parsed(BaseException):
 
 def fault(command: list[str], monkeypatch: pytest.MonkeyPatch) -> str | None:
     """What is wrong with a command, as far as its program says without running."""
+    if command[0] in LAUNCHERS:            # flags of its own, and what it starts
+        command = command[next((i for i, word in enumerate(command) if word in PROGRAMS), 0):]
     program, *rest = command
     if program == ".":
         return None
@@ -207,6 +210,8 @@ def test_the_commands_of_a_page_have_flags_that_exist(page: Path, tmp_path: Path
     ("minidl train --modle lenet5", "unknown ['--modle', 'lenet5']"), ("minidl train --model lenet9", "refused"),
     ("minidl fly", "not a command"), ("pip install -e '.[cuda14]'", "unknown extra"), ("nvcc x.cu", "unknown program"),
     ("python benchmarks/overhaed.py", "no such file"), ("python benchmarks/conv.py --jsno x", "unknown flag --jsno"),
+    ("mpiexec -n 4 python train.py --modle lenet5", "unknown ['--modle', 'lenet5']"),
+    ("mpiexec -n 4", "unknown program"), ("srun --mpi=pmi2 minidl train --model lenet5", None),
     ("python train.py --model lenet5", None), ("python -m minidl doctor", None), ("python3 -m venv .venv", None),
 ])
 def test_a_wrong_command_is_found(command: str, wrong: str | None, monkeypatch: pytest.MonkeyPatch) -> None:

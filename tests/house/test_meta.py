@@ -95,7 +95,7 @@ FAMILIES = tuple(f"minidl/ops/{name}" for name in NAMES)
 COMMON = "minidl/ops/common"
 # what all backends stand on
 FACTS = ("numpy", *(f"{COMMON}/{name}" for name in ("primitives", "curves", "shared", "choice", "geometry", "layouts",
-                                                    "own_conv", "region", "sets", "fft")))
+                                                    "own_conv", "ranks", "region", "sets", "fft")))
 
 CONV = "minidl/ops/cuda/conv"
 LAUNCHERS = (*FACTS, "cupy", "minidl/device", "minidl/ops/cuda/launch")
@@ -115,6 +115,7 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
     (f"{COMMON}/grouped", ("minidl/tensor", f"{COMMON}/geometry")),
     (f"{COMMON}/layouts", ()),
     (f"{COMMON}/own_conv", ("numpy", f"{COMMON}/geometry")),
+    (f"{COMMON}/ranks", ()),
     (f"{COMMON}/region", ()),
     (f"{COMMON}/sets", ()),
     (f"{COMMON}/sources", ("numpy",)),
@@ -141,6 +142,10 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
                 f"{COMMON}/sets", *FAMILIES)),
     ("minidl/compiler", ("numpy", "cupy", "minidl/mode", "minidl/device", "minidl/tensor", f"{COMMON}/primitives",
                          f"{COMMON}/region", "minidl/compiler")),
+    ("minidl/distributed/nccl", ("cupy", "minidl/compiler/graph", "minidl/device", "minidl/distributed")),
+    ("minidl/distributed/witness", ()),
+    ("minidl/distributed", ("mpi4py", "minidl/distributed", *TOOLS)),
+    ("minidl/nn/norm", ("minidl/distributed/world", "minidl/init", "minidl/nn", *TOOLS)),
     ("minidl/nn", ("minidl/init", "minidl/nn", *TOOLS)),
     ("minidl/init", TOOLS),
     ("minidl/frontend/__init__", ()),
@@ -166,7 +171,7 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
     ("minidl/emulator", ("numpy", "minidl/emulator", f"{COMMON}/sources", f"{COMMON}/own_conv",
                          f"{COMMON}/geometry")),
     ("minidl/training", ("numpy", "tqdm", "minidl")),
-    ("minidl/cli", ("numpy", "cupy", "PIL", "minidl")),
+    ("minidl/cli", ("numpy", "cupy", "PIL", "mpi4py", "minidl")),
     ("minidl/__main__", ("minidl/cli",)),
     ("minidl/__init__", ("minidl",)),
     ("zoo", ("numpy", "zoo", "minidl/__init__", "minidl/init", "minidl/nn", "minidl/ops/__init__")),

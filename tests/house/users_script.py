@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import minidl
-from minidl import Tensor, data, init, layouts, nn, ops, optim, plot, rng, training, zoo
+from minidl import Tensor, data, distributed, init, layouts, nn, ops, optim, plot, rng, training, zoo
 from minidl.emulator.counts import Counts, Global, Shared, Table
 from minidl.emulator.own import count, counting, there
 from minidl.emulator.watch import Kernel, Run
@@ -193,6 +193,17 @@ def train() -> None:
         checkpoints="run", save_every=10, resume=True,
         callbacks=[Halved(), ema, plateau, training.SaveBest(net, "best.h5"), lambda metrics: print(metrics["epoch"])])
     shares: tuple[float, float] = training.evaluate(net, loader)
+    world: distributed.World = distributed.start()
+    part = data.DataLoader(np.ones((8, 3)), 4, part=(world.rank, world.size))
+    distributed.average(net.parameters(), share=2 / part.sizes[0])
+    flat = np.ones(3)
+    world.sum(flat)
+    world.mean(flat, 0.5)
+    world.broadcast(flat)
+    told: str = world.tell(distributed.by_first(lambda: "rank 0"))
+    names: list[str] = world.gather(told)
+    launch: distributed.Launch | None = distributed.launched({})
+    print(names, launch, distributed.current().size, world.end())
     print(history, shares)
 
     try:

@@ -160,5 +160,5 @@ PRIMITIVES: dict[str, Primitive] = {
     "sgd": Primitive(changes=(0, 2), effect=True, update=True, captured=True),
     **dict.fromkeys(("adam", "rmsprop"), Primitive(changes=(0, 2, 3, 4), effect=True, update=True, captured=True)),
     "ema": Primitive(changes=(0,), effect=True, update=True), "square_sum": PLAIN, "scaled": PLAIN,
-    "region_step": PLAIN,
+    "region_step": PLAIN, "rank_mean": Primitive(effect=True, update=True),
 }

@@ -22,6 +22,7 @@ from .loss import *
 from .norm import *
 from .optim import *
 from .pool import *
+from .ranks import *
 from .reduce import *
 from .region import *
 from .updates import *

@@ -1,0 +1,14 @@
+"""Data parallel training: several processes, the ranks, share out each step's images and average their gradients.
+
+`mpiexec -n 4 python train.py` is all that a user of the command line or of `training.fit` changes. A loop of one's own
+asks `start()` for the ranks, gives each its part, and calls `average` between backward() and step().
+docs/distributed.md says how.
+"""
+
+from .failure import OtherRank
+from .first import by_first
+from .gradients import average
+from .launch import Launch, launched
+from .world import One, World, current, start
+
+__all__ = ["Launch", "One", "OtherRank", "World", "average", "by_first", "current", "launched", "start"]

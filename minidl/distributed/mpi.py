@@ -1,0 +1,172 @@
+"""The ranks by MPI (mpi4py): it starts them, agrees between them, and moves what lies in the host's memory."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from .. import rng
+from ..device import Array, is_cuda
+from ..ops.cpu import parallel
+from . import witness
+from .failure import APART, Ends
+from .launch import Launch
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+    from .nccl import Nccl
+
+STDERR = 2
+T = TypeVar("T")
+
+
+def together(found: Launch) -> MPI.Comm:
+    """MPI's communicator of all processes that a launcher has started.
+
+    Raises ImportError without mpi4py, and ValueError where MPI finds other processes than the launcher says.
+    """
+    try:
+        from mpi4py import MPI
+    except ImportError as error:
+        raise ImportError(f"distributed: {found.by} has started {found.size} processes but mpi4py cannot be imported "
+                          f"({error}); run pip install 'minidl[mpi]', or start one process without it") from None
+    comm = MPI.COMM_WORLD.Dup()
+    if (comm.rank, comm.size) != (found.rank, found.size):
+        raise ValueError(f"distributed: {found.by} says that this is rank {found.rank} of {found.size} but MPI "
+                         f"({' '.join(MPI.Get_library_version().split()[:3])}) finds rank {comm.rank} of {comm.size}; "
+                         "start with the mpiexec of that MPI, which pip install 'minidl[mpi]' brings, or build mpi4py "
+                         "with yours")
+    return comm
+
+
+def _take_a_gpu(place: int) -> None:
+    """Of a machine's GPUs this process sees one from here on, if CUDA has not begun yet and no one has chosen it."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    gpus = [str(i) for i, _ in enumerate(Path("/dev").glob("nvidia[0-9]*"))] if visible is None else visible.split(",")
+    if len(gpus) > 1:
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpus[place % len(gpus)]
+
+
+class Mpi:
+    """The world of ranks that MPI joins. Arrays of GPUs go by NCCL, see `Nccl`."""
+
+    def __init__(self, comm: MPI.Comm):
+        self.comm, self.rank, self.size = comm, comm.rank, comm.size
+        self.words = comm.Dup()            # on which nothing else waits
+        self.gpus: Nccl | None = None
+        host = os.uname().nodename if hasattr(os, "uname") else ""
+        cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        others: list[Any] = self.gather((host, cores))
+        self.host, self.place = host, sum(there == host for there, _ in others[:self.rank])    # among those of the host
+        self.here = sum(there == host for there, _ in others)
+        _take_a_gpu(self.place)
+        if "MINIDL_NUM_THREADS" not in os.environ:     # ranks that may use the same cores share them out
+            os.environ["MINIDL_NUM_THREADS"] = str(max(1, parallel.threads() // others.count((host, cores))))
+            parallel.threads.cache_clear()
+
+    # ------------------------------------------------------------------ arrays
+    def sum(self, flat: Array) -> None:
+        """As World.sum. In which order MPI adds depends on the number of ranks and of numbers alone."""
+        if is_cuda(flat):
+            self.on_gpus().sum(flat)
+        else:
+            from mpi4py import MPI
+
+            self.comm.Allreduce(MPI.IN_PLACE, flat)
+
+    def mean(self, flat: Array, share: float | None = None) -> None:
+        """As World.mean."""
+        share = 1 / self.size if share is None else share
+        if share:
+            flat *= flat.dtype.type(share)
+        else:
+            flat.fill(0)
+        self.sum(flat)
+
+    def broadcast(self, flat: Array) -> None:
+        """As World.broadcast."""
+        if is_cuda(flat):
+            self.on_gpus().broadcast(flat)
+        else:
+            self.comm.Bcast(flat)
+
+    # ------------------------------------------------------------------ objects
+    def tell(self, value: T) -> T:
+        """As World.tell."""
+        return self.comm.bcast(value)
+
+    def gather(self, value: T) -> list[T]:
+        """As World.gather."""
+        return self.comm.allgather(value)
+
+    def barrier(self) -> None:
+        """As World.barrier."""
+        self.comm.Barrier()
+
+    # ------------------------------------------------------------------ devices
+    def prepare(self, device: str) -> None:
+        """As World.prepare."""
+        if device == "cuda":
+            self.on_gpus()
+
+    def on_gpus(self) -> Nccl:
+        """NCCL's communicator, made by all ranks when the first of their arrays is on a GPU."""
+        if self.gpus is None:
+            from .nccl import Nccl
+
+            self.gpus = Nccl(self)
+        return self.gpus
+
+    # ------------------------------------------------------------------ the end
+    def end(self, error: str = "", status: int = 2, tell: Callable[[str], Any] = print) -> int:
+        """As World.end."""
+        return self.ends.end(error, status, tell)
+
+    def watch(self) -> None:
+        """Be seen by the witness of this machine, and end with the others."""
+        path = witness.begin(self.here) if self.place == 0 else ""
+        paths = self.gather((self.host, path))
+        path = next(there for host, there in paths if there and host == self.host)
+        self.connection = witness.connect(path, self.rank, self.size)
+        self.barrier()
+        if self.place == 0:
+            witness.remove(path)
+        self.ends = Ends(self)
+        rng.set_rank(self.rank)
+
+    def meet(self, word: str, patience: float | None) -> list[str] | None:
+        """Each rank's word, cut to 1,000 bytes, once all have come here; None where they do not within `patience`
+        seconds."""
+        mine, all_ = bytearray(1000), bytearray(1000 * self.size)
+        cut = word.encode()[:1000]
+        mine[:len(cut)] = cut
+        request, begin = self.words.Iallgather(mine, all_), time.monotonic()
+        while not request.Test():
+            if patience is not None and time.monotonic() > begin + patience:
+                return None
+            time.sleep(0.01)
+        return [all_[i:i + 1000].rstrip(b"\0").decode(errors="replace") for i in range(0, len(all_), 1000)]
+
+    def abort(self, status: int) -> None:
+        """End all ranks at once, with an exit status. What MPI says of it goes nowhere."""
+        time.sleep(APART)                  # for the launcher to pass on what was said
+        self.connection.sendall(witness.END)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), STDERR)
+        self.comm.Abort(status)
+
+    def close(self, clean: bool) -> None:
+        """Let go of all that keeps the process from ending. A clean end waits for what the GPU has to do yet; another
+        leaves it to the system: it may wait for a rank that does not come."""
+        from mpi4py import MPI
+
+        if self.gpus is not None and clean:
+            self.gpus.close()
+        self.connection.sendall(witness.GOODBYE)
+        MPI.Finalize()
+
+    def __repr__(self) -> str:
+        return f"rank {self.rank} of {self.size}"

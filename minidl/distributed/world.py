@@ -1,0 +1,129 @@
+"""The ranks of a run, seen from one of them: one protocol, whatever moves the numbers between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+from ..device import Array
+from .launch import launched
+
+T = TypeVar("T")
+
+
+class World(Protocol):
+    """All processes of a run. What is called here is called by every rank, in one order.
+
+    rank: the number of this process, from 0. size: how many there are.
+    """
+
+    rank: int
+    size: int
+
+    def sum(self, flat: Array) -> None:
+        """A flat array (n,), in place, becomes its sum over the ranks: the same bits on each, and in each run on as
+        many."""
+
+    def mean(self, flat: Array, share: float | None = None) -> None:
+        """A flat array (n,) of floating numbers, in place, becomes its mean over the ranks.
+
+        share: this rank's weight; all of them add up to 1. Where it is 0 the array is not looked at. None: as all
+        others.
+        """
+
+    def broadcast(self, flat: Array) -> None:
+        """A flat array (n,), in place, becomes that of rank 0."""
+
+    def tell(self, value: T) -> T:
+        """Rank 0's value, an object that can be pickled."""
+
+    def gather(self, value: T) -> list[T]:
+        """Each rank's value, by rank."""
+
+    def barrier(self) -> None:
+        """Wait for all ranks."""
+
+    def prepare(self, device: str) -> None:
+        """Be ready for arrays of a device, "cpu" or "cuda". Raises ValueError where two ranks have one GPU."""
+
+    def end(self, error: str = "", status: int = 2, tell: Callable[[str], Any] = print) -> int:
+        """This rank is done, by an error if there is one. Returns the exit status of all: 0 if no rank had an error.
+
+        tell: prints an error, on one rank alone, with the rank's name before it if not all ranks have that error. Ranks
+        that cannot come here because this one is missed elsewhere are ended.
+        """
+
+
+class One:
+    """The world of a process that is alone."""
+
+    rank, size = 0, 1
+
+    def sum(self, flat: Array) -> None:
+        """It is its sum already."""
+
+    def mean(self, flat: Array, share: float | None = None) -> None:
+        """It is its mean already, where its share is all there is."""
+
+    def broadcast(self, flat: Array) -> None:
+        """It is rank 0's already."""
+
+    def tell(self, value: T) -> T:
+        """The value."""
+        return value
+
+    def gather(self, value: T) -> list[T]:
+        """The value alone."""
+        return [value]
+
+    def barrier(self) -> None:
+        """There is nobody to wait for."""
+
+    def prepare(self, device: str) -> None:
+        """Nothing is needed."""
+
+    def end(self, error: str = "", status: int = 2, tell: Callable[[str], Any] = print) -> int:
+        """Tell, and give the status back."""
+        if error:
+            tell(error)
+        return status if error else 0
+
+    def __repr__(self) -> str:
+        return "rank 0 of 1"
+
+
+_current: World = One()
+
+
+def current() -> World:
+    """The world that `start` has joined; that of one process before.
+
+    >>> current()
+    rank 0 of 1
+    """
+    return _current
+
+
+def start() -> World:
+    """Join the processes that a launcher has started together with this one; alone, that is one.
+
+    Every rank calls it, at its start; a second call gives the same world. From then on a rank that ends by an error
+    ends all of them.
+
+    Where mpi4py is missing (extra mpi), or MPI does not find the processes that the launcher names, a message says so
+    and all of them end, with status 2.
+
+    >>> start()
+    rank 0 of 1
+    """
+    global _current
+    found = launched()
+    if found is not None and _current.size == 1:
+        from .failure import ends_all
+        from .mpi import Mpi, together
+
+        with ends_all(found):
+            world = Mpi(together(found))
+            world.watch()
+            _current = world
+    return _current

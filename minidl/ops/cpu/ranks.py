@@ -1,0 +1,31 @@
+"""Sums over the processes of a run, on NumPy arrays. The world (minidl/distributed) does the sending."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..common.primitives import Array
+from ..common.ranks import laid_out
+
+__all__ = ["rank_mean"]
+
+
+def rank_mean(arrays: list[Array], share: float, world: Any) -> tuple[Array, ...]:
+    """The sum over all ranks of share * each array. Those of one dtype lie in one array, which is sent as one.
+
+    share: this rank's; where it is 0 its arrays are not looked at.
+    """
+    results: list[Array] = [np.empty(0)] * len(arrays)
+    for dtype in dict.fromkeys(x.dtype for x in arrays):
+        places = [i for i, x in enumerate(arrays) if x.dtype == dtype]
+        flat, views = laid_out(np.empty, [arrays[i].shape for i in places], dtype)
+        for i, view in zip(places, views, strict=True):
+            if share:
+                np.multiply(arrays[i], dtype.type(share), out=view)
+            else:
+                view.fill(0)
+            results[i] = view
+        world.sum(flat)
+    return tuple(results)

@@ -1,0 +1,93 @@
+"""What a training of several ranks does beside that of one: each has its part of the images, and all know the sums."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .. import data, nn, optim
+from ..distributed import World, by_first, current, start
+from ..distributed.first import ask
+from ..tensor import Tensor, mark_changed
+
+if TYPE_CHECKING:
+    from .callbacks import Callbacks
+
+__all__ = ["added_up", "ask", "by_first", "called", "current", "joined", "send", "whole_loss"]
+
+
+@contextmanager
+def joined(*loaders: data.DataLoader) -> Iterator[World]:
+    """The world that a launcher has started; within it, loaders give each rank its part of their batches."""
+    world = start()
+    if world.size == 1:
+        yield world
+        return
+    world.prepare(loaders[0].device)
+    for what, loader in zip(("train", "test"), loaders, strict=False):
+        if data.own_batches(loader) == "__iter__":
+            raise ValueError(f"fit: {what} is a {type(loader).__name__} with an __iter__ of its own, whose batches "
+                             f"cannot be shared out among {world.size} ranks; use a data.DataLoader, with a transform")
+    before = [loader.part for loader in loaders]
+    try:
+        for loader in loaders:
+            loader.part = world.rank, world.size
+        yield world
+    finally:
+        for loader, part in zip(loaders, before, strict=True):
+            loader.part = part
+
+
+def added_up(numbers: list[float]) -> list[float]:
+    """Each summed over the ranks."""
+    world = current()
+    if world.size == 1:
+        return numbers
+    sums = np.array(numbers, np.float64)
+    world.sum(sums)
+    return sums.tolist()
+
+
+def whole_loss(loss: Tensor, count: int) -> tuple[float, int]:
+    """(the mean loss of a whole step, how many images it has), of the mean over the `count` images of this rank."""
+    if current().size == 1:
+        return float(loss), count
+    total, images = added_up([float(loss) * count if count else 0.0, count])
+    return total / max(1.0, images), int(images)
+
+
+def send(model: nn.Module) -> None:
+    """Rank 0's parameters and buffers, to all ranks."""
+    world = current()
+    if world.size == 1:
+        return
+    tensors = [t for _, t in model.named_tensors()]
+    mark_changed(tensors)
+    for t in tensors:
+        flat = t.data.reshape(-1)          # a copy where it does not lie without gaps
+        world.broadcast(flat)
+        if not np.may_share_memory(flat, t.data):
+            t.data[...] = flat.reshape(t.shape)
+
+
+def called(callbacks: Callbacks, name: str, given: Any, optimizer: optim.Optimizer, means: Any) -> bool:
+    """Whether callbacks, which rank 0 calls, want to stop. The numbers that they have set in the optimizer's groups are
+    then those of all ranks. means: what the others do when a callback asks for a step's means."""
+    def work() -> tuple[bool, list[dict[str, Any]]]:
+        return getattr(callbacks, name)(given), [_numbers(group) for group in optimizer.groups]
+
+    if current().size == 1:
+        return work()[0]
+    stop, groups = by_first(work, help_=means)
+    for group, numbers in zip(optimizer.groups, groups, strict=True):
+        for number, value in numbers.items():
+            if dict.get(group, number) != value:
+                group[number] = value
+    return stop
+
+
+def _numbers(group: optim.optimizer.Group) -> dict[str, Any]:
+    return {name: value for name, value in group.items() if isinstance(value, (bool, int, float, tuple))}

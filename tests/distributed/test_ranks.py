@@ -1,0 +1,230 @@
+"""Several ranks on the CPU: the numbers of one process, on any number of them.
+
+Needs mpi4py and an mpiexec of the same MPI: pip install 'minidl[mpi]' brings both. MPIEXEC names another one.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import trainings
+
+from minidl import Tensor, data, distributed, nn
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+BESIDE = Path(sys.executable).parent / "mpiexec"
+MPIEXEC = os.environ.get("MPIEXEC") or (str(BESIDE) if BESIDE.exists() else shutil.which("mpiexec"))
+needs_mpi = pytest.mark.skipif(find_spec("mpi4py") is None or MPIEXEC is None,
+                               reason="mpi4py or mpiexec is missing: pip install 'minidl[mpi]'")
+TINY = 1e-12
+
+
+def started(ranks: int, *command: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A command on so many ranks."""
+    return subprocess.run([str(MPIEXEC), "-n", str(ranks), sys.executable, *map(str, command)], timeout=600, text=True,
+                          capture_output=True, cwd=ROOT, check=False, env=surroundings(**environment))
+
+
+def surroundings(**more: str) -> dict[str, str]:
+    """Open MPI has to be asked for more ranks than cores, and by root twice."""
+    asked = dict.fromkeys(("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM",
+                           "OMPI_MCA_rmaps_base_oversubscribe"), "1")
+    return {**asked, **os.environ, "PYTHONPATH": str(ROOT), "MINIDL_OFFLINE": "1", **more}
+
+
+def result_of(ranks: int, what: str, folder: Path, *given: object) -> dict[str, np.ndarray]:
+    output = folder / f"{what}{ranks}.npz"
+    done = started(ranks, HERE / "trainings.py", what, output, *given)
+    assert done.returncode == 0, done.stderr
+    with np.load(output) as arrays:
+        return dict(arrays)
+
+
+def assert_near(got: dict[str, np.ndarray], want: dict[str, np.ndarray]) -> None:
+    assert got.keys() == want.keys()
+    for name, array in want.items():
+        np.testing.assert_allclose(got[name], array, rtol=TINY, atol=TINY, err_msg=name)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("ranks")
+
+
+@pytest.fixture(scope="module")
+def alone() -> dict[str, np.ndarray]:
+    return trainings.all_kinds()
+
+
+@pytest.fixture(scope="module")
+def three(folder: Path) -> dict[str, np.ndarray]:
+    return result_of(3, "all_kinds", folder)
+
+
+# ---------------------------------------------------------------- the numbers of one process
+@needs_mpi
+def test_two_ranks_give_the_losses_and_weights_of_one(alone: dict[str, np.ndarray], folder: Path) -> None:
+    assert_near(result_of(2, "all_kinds", folder), alone)
+
+
+@needs_mpi
+def test_three_ranks_give_the_losses_and_weights_of_one(alone: dict[str, np.ndarray],
+                                                        three: dict[str, np.ndarray]) -> None:
+    """The last step of an epoch has one image: two ranks have none."""
+    assert_near(three, alone)
+
+
+@needs_mpi
+def test_two_runs_give_the_same_bits(three: dict[str, np.ndarray], tmp_path: Path) -> None:
+    again = result_of(3, "all_kinds", tmp_path)
+    for name, array in three.items():
+        np.testing.assert_array_equal(again[name], array, err_msg=name)
+
+
+@needs_mpi
+def test_a_checkpoint_of_three_ranks_goes_on_with_two(tmp_path: Path) -> None:
+    """In the middle of an epoch."""
+    checkpoints = tmp_path / "checkpoints"
+    stopped = result_of(3, "first_part", tmp_path, checkpoints)
+    assert len(stopped["metrics"]) == 2
+    middle = checkpoints / "checkpoint-previous.h5"    # the newest is after the callback's stop
+    assert_near(result_of(2, "second_part", tmp_path, middle), trainings.trained("normalised", True))
+
+
+@needs_mpi
+def test_a_loop_of_ones_own(tmp_path: Path) -> None:
+    assert_near(result_of(3, "by_hand", tmp_path), trainings.by_hand())
+
+
+@needs_mpi
+def test_callbacks_are_called_on_rank_0_and_hold_for_all(tmp_path: Path) -> None:
+    here, got = trainings.called(), result_of(3, "called", tmp_path)
+    assert got.pop("calls").tolist() == [13, 0, 0]
+    del here["calls"]
+    assert here["epochs"] == 2
+    assert_near({name: got[name].astype(np.float64) for name in here}, here)
+
+
+@needs_mpi
+def test_own_statistics_if_asked_for(tmp_path: Path) -> None:
+    got = result_of(2, "only_statistics", tmp_path)
+    np.testing.assert_allclose(got["y"], [[-1, -1], [1, 1]], rtol=1e-4)
+    np.testing.assert_allclose(got["mean"], [0.1, 0.25], rtol=1e-6)
+    assert "across_ranks=False" in repr(nn.BatchNorm1d(2, across_ranks=False))
+
+
+@needs_mpi
+def test_ranks_draw_the_same_parameters_and_drop_other_values(tmp_path: Path) -> None:
+    got, alone = result_of(2, "draws", tmp_path), trainings.draws()
+    np.testing.assert_array_equal(got["weights"], np.repeat(alone["weights"], 2, axis=0))
+    np.testing.assert_array_equal(got["kept"][0], alone["kept"][0])
+    assert 400 < np.count_nonzero(got["kept"][0] != got["kept"][1]) < 600
+    assert got["state"].tolist() == alone["state"].tolist()
+
+
+@needs_mpi
+def test_the_benchmark_has_a_row_for_one_and_for_several() -> None:
+    done = subprocess.run([sys.executable, "benchmarks/distributed.py", "--models", "lenet5", "--batch-size", "2",
+                           "--repeats", "1", "--steps", "1", "--in-a-row", "1"], capture_output=True, text=True,
+                          timeout=120, cwd=ROOT, check=False, env=surroundings())
+    assert done.returncode == 0, done.stderr
+    rows = [line.split(" | ")[:3] for line in done.stdout.splitlines() if line.startswith("| lenet5")]
+    assert rows == [["| lenet5", "minidl", "1"], ["| lenet5", "minidl", "2"]]
+
+
+# ---------------------------------------------------------------- parts of batches
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 20])
+@pytest.mark.parametrize("of_items", [False, True])
+def test_the_parts_of_a_batch_are_the_batch(size: int, of_items: bool) -> None:
+    x = np.arange(58.0).reshape(29, 2)
+
+    def batches(**part: Any) -> list[Any]:
+        how: Any = {"transform": lambda row: row} if of_items else {}
+        return list(data.DataLoader(x, 7, seed=1, **how, **part))
+    whole = batches()
+    parts = [batches(part=(rank, size)) for rank in range(size)]
+    for i, batch in enumerate(whole):
+        np.testing.assert_array_equal(np.concatenate([part[i] for part in parts]), batch)
+        counts = [len(part[i]) for part in parts]
+        assert max(counts) - min(counts) <= 1
+    loaders = [data.DataLoader(x, 7, seed=1, part=(rank, size)) for rank in range(size)]
+    for part, loader in zip(parts, map(data.DeviceBatches, loaders), strict=True):
+        for batch, n in zip(part, loader, strict=True):
+            np.testing.assert_array_equal(loader.next(n).numpy(), batch)
+
+
+@pytest.mark.parametrize("part", [(2, 2), (-1, 2), (0, 0), 1, (0.0, 2), [0, 1]])
+def test_a_part_that_is_none_is_refused(part: Any) -> None:
+    with pytest.raises(ValueError, match=re.escape(f"DataLoader: part is {part!r} but must be (rank, size), ints")):
+        data.DataLoader(np.ones(3), 2, part=part)
+
+
+# ---------------------------------------------------------------- what is refused
+@pytest.mark.parametrize("share", [-0.1, 1.5, "half"])
+def test_a_share_beyond_0_to_1_is_refused(share: Any) -> None:
+    with pytest.raises(ValueError, match=re.escape(f"average: share is {share!r} but must be a number from 0 to 1")):
+        distributed.average([Tensor([1.0], requires_grad=True)], share)
+
+
+@pytest.mark.parametrize(("rank", "size"), [("2", "2"), ("x", "2"), ("0", "-1")])
+def test_a_launcher_that_makes_no_sense_is_refused(rank: str, size: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(
+            f"distributed: mpiexec of MPICH sets PMI_RANK={rank} and PMI_SIZE={size} but they must be a rank, from 0")):
+        distributed.launched({"PMI_RANK": rank, "PMI_SIZE": size})
+
+
+def test_launchers_are_known() -> None:
+    for by, rank, size in (("mpirun of Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+                           ("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS")):
+        assert distributed.launched({rank: "1", size: "3"}) == (1, 3, by)
+    assert distributed.launched({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}) is None        # the script of sbatch
+
+
+def test_a_world_of_one() -> None:
+    world = distributed.start()
+    x = np.array([1.0, 2.0])
+    world.sum(x)
+    world.mean(x)
+    world.broadcast(x)
+    world.barrier()
+    world.prepare("cuda")
+    assert (x.tolist(), world.rank, world.size, world.tell("a"), world.gather(3)) == ([1, 2], 0, 1, "a", [3])
+    told: list[str] = []
+    assert (world.end(), world.end("lost", 3, told.append), told) == (0, 3, ["lost"])
+
+
+@needs_mpi
+def test_a_launcher_of_another_mpi_is_told_apart() -> None:
+    """As where Open MPI's mpirun starts a Python whose mpi4py has MPICH: each process would be alone."""
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", "import minidl; minidl.distributed.start()"],
+                          capture_output=True, text=True, timeout=120, cwd=ROOT, check=False,
+                          env=surroundings(SLURM_PROCID="1", SLURM_STEP_NUM_TASKS="3"))
+    assert done.returncode == 2
+    assert re.fullmatch(r"minidl: error: rank 1: distributed: srun says that this is rank 1 of 3 but MPI \(.*\) finds "
+                        r"rank 0 of 1; start with the mpiexec of that MPI, which pip install 'minidl\[mpi\]' brings, "
+                        r"or build mpi4py with yours\n", done.stderr)
+
+
+@needs_mpi
+def test_an_error_in_a_script_of_ones_own(tmp_path: Path) -> None:
+    """An image that one rank cannot read, in the second epoch; the other waits for its gradients."""
+    done = started(2, HERE / "trainings.py", "broken", tmp_path / "none.npz", tmp_path / "run")
+    assert done.returncode != 0
+    assert done.stderr.count("Traceback") == done.stderr.count("ValueError: image 3 is no image") == 1
+    assert done.stderr.startswith("rank 1: Traceback")
+    assert (tmp_path / "run" / "checkpoint.h5").exists()
+
+
+@needs_mpi
+def test_many_replays_give_the_same_bits_on_all_ranks(tmp_path: Path) -> None:
+    assert np.isfinite(result_of(2, "replays", tmp_path, 20)["loss"])

@@ -1,0 +1,188 @@
+"""Trainings that several ranks do, as a script for mpiexec: `python trainings.py WHAT OUTPUT [ARGUMENT]`.
+
+Imported by the tests, the same functions run in one process.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import minidl
+from minidl import Tensor, data, distributed, nn, ops, optim, training, zoo
+
+STEPS = 50
+DEVICE = os.environ.get("RANKS_DEVICE", "cpu")
+
+
+def net(name: str) -> nn.Module:
+    minidl.manual_seed(3 + distributed.current().rank)             # rank 0's parameters are those of all
+    made: nn.Module = nn.Sequential(nn.Conv2d(1, 3, 5, stride=2), nn.BatchNorm2d(3), nn.ReLU(), nn.Flatten(),
+                                    nn.Linear(108, 16), nn.Tanh(), nn.Linear(16, 10))
+    if name != "normalised":
+        made = zoo.build(name)
+    for _, t in made.named_tensors():
+        t.data = t.data.astype(np.float64)
+    return made.to(DEVICE)
+
+
+def loaders(name: str, steps: int, batch: int = 7) -> tuple[data.DataLoader, data.DataLoader]:
+    """Of odd sizes; the last step of an epoch has one image."""
+    c, side = {"lenet5": (1, 32), "krizhevsky2009": (3, 32), "normalised": (1, 16)}[name]
+    random = np.random.default_rng(1)
+
+    def loader(split: str, count: int, size: int) -> data.DataLoader:
+        images, labels = random.integers(0, 256, (count, c, side, side), np.uint8), random.integers(0, 10, count)
+        return data.DataLoader(data.Dataset("noise", split, images, labels), size, shuffle=split == "train", seed=5,
+                               mean=[0.5] * c, std=[0.25] * c, dtype="float64", device=DEVICE,
+                               augment=data.Augment(crop=2, flip=True) if split == "train" else None)
+    return loader("train", (steps - 1) * batch + 1, batch), loader("test", 23, 10)
+
+
+def trained(name: str, compiled: bool, epochs: int = 5, **options: Any) -> dict[str, np.ndarray]:
+    """Weights and metrics after 50 steps, in epochs of 10."""
+    model = net(name)
+    train, test = loaders(name, STEPS // 5)
+    rate = {"lenet5": 0.02, "krizhevsky2009": 0.001, "normalised": 0.05}[name]
+    history = training.fit(
+        model, optim.SGD(model.parameters(), rate, momentum=0.9, weight_decay=1e-3), train, test, epochs=epochs,
+        compiled=compiled, progress=False, say=None, schedule=optim.cosine(STEPS),
+        metrics={"top3": training.top_k_accuracy(3)}, **options)
+    assert train.part == (0, 1)
+    clocks = ("seconds", "images_per_second")
+    return {**{f"weights {key}": t.numpy() for key, t in model.named_tensors()},
+            "metrics": np.array([[value for key, value in line.items() if key not in clocks] for line in history])}
+
+
+KINDS = [(name, compiled) for name in ("lenet5", "krizhevsky2009", "normalised") for compiled in (False, True)]
+
+
+def all_kinds() -> dict[str, np.ndarray]:
+    return {f"{name} {'compiled' if compiled else 'eager'} {key}": value for name, compiled in KINDS
+            for key, value in trained(name, compiled).items()}
+
+
+def first_part(folder: str) -> dict[str, np.ndarray]:
+    """Stopped by a callback in the middle of the second epoch, after a checkpoint of step 14."""
+    class Stop:
+        def on_step_end(self, step: training.Step) -> bool:
+            return step.step == 15
+    return trained("normalised", True, checkpoints=folder, callbacks=Stop(), save_every=7)
+
+
+def second_part(file: str) -> dict[str, np.ndarray]:
+    return trained("normalised", True, resume=file)
+
+
+def by_hand() -> dict[str, np.ndarray]:
+    """A loop of one's own, by train_step, as docs/distributed.md has it."""
+    world = distributed.start()
+    model = net("lenet5")
+    train, _ = loaders("lenet5", 10)
+    train.part = world.rank, world.size
+    for _, t in model.named_tensors():
+        world.broadcast(t.data.reshape(-1))
+    optimizer = optim.SGD(model.parameters(), 0.02)
+    told = [training.train_step(model, optimizer, Tensor(images), labels) for images, labels in train]
+    images, labels = next(iter(train))
+    optimizer.zero_grad()
+    ops.cross_entropy(model(Tensor(images)), labels).backward()
+    distributed.average(model.parameters(), len(labels) / 7)
+    return {"told": np.array(told), **{f"gradient {i}": p.grad.numpy() for i, p in enumerate(model.parameters())
+                                       if p.grad is not None}}
+
+
+def called() -> dict[str, np.ndarray]:
+    """Callbacks are called on rank 0 alone; the means that they ask for are of all images, and their rates hold."""
+    class Watch:
+        def __init__(self) -> None:
+            self.means: list[float] = []
+
+        def on_step_end(self, step: training.Step) -> bool:
+            self.means.append(step.means()["loss"])
+            optimizer.groups[0]["lr"] = 0.02 / step.step
+            return step.step == 13
+
+        def on_epoch_end(self, metrics: dict[str, Any]) -> None:
+            with minidl.no_grad():
+                model[6].bias[...] = 0.25
+
+    watch, model = Watch(), net("normalised")
+    optimizer = optim.SGD(model.parameters(), 0.02)
+    train, test = loaders("normalised", 10)
+    history = training.fit(model, optimizer, train, test, epochs=5, callbacks=watch, progress=False, say=None)
+    calls = distributed.start().gather(len(watch.means))
+    weights = distributed.start().gather(model.state_dict())
+    assert all(np.array_equal(weights[0][name], other[name]) for other in weights for name in weights[0])
+    return {"calls": np.array(calls), "means": np.array(watch.means), "epochs": np.array(len(history)),
+            "rate": np.array(optimizer.lr), **weights[0]}
+
+
+def broken(folder: str) -> dict[str, np.ndarray]:
+    """An image that rank 1 cannot read, in the second epoch."""
+    epoch = [0]
+
+    def transform(image: np.ndarray, label: int) -> tuple[np.ndarray, int]:
+        if epoch[0] and distributed.current().rank == 1:
+            raise ValueError("image 3 is no image")
+        return image, label
+
+    def count(metrics: dict[str, Any]) -> None:
+        epoch[0] += 1
+
+    class Test(data.DataLoader):
+        def set_epoch(self, number: int) -> None:      # on every rank, after each epoch
+            epoch[0] += 1
+    train, test = loaders("lenet5", 10)
+    train = data.DataLoader(train.dataset, 7, transform=transform, device=DEVICE)
+    test = Test(test.dataset, 7, device=DEVICE)
+    model = zoo.build("lenet5").to(DEVICE)
+    training.fit(model, optim.SGD(model.parameters(), 0.01), train, test, epochs=3, progress=False, checkpoints=folder)
+    return {}
+
+
+def only_statistics() -> dict[str, np.ndarray]:
+    """One layer, of own statistics on each rank."""
+    world = distributed.start()
+    layer = nn.BatchNorm1d(2, across_ranks=False)
+    y = layer(Tensor(np.float32([[0, 1], [2, 4]]) + 10 * world.rank))
+    return {"y": y.numpy(), "mean": layer.running_mean.numpy() if layer.running_mean is not None else y.numpy()}
+
+
+def draws() -> dict[str, np.ndarray]:
+    """What each rank draws from one seed: for parameters, and in dropout."""
+    minidl.manual_seed(1)
+    weight, kept = minidl.randn(5).numpy(), ops.dropout(minidl.ones(1000)).numpy()
+    return {"weights": np.array(distributed.current().gather(weight)),
+            "kept": np.array(distributed.current().gather(kept)), "state": np.array(minidl.rng.get_state())}
+
+
+def replays(steps: str) -> dict[str, np.ndarray]:
+    """Captured steps of LeNet-5 in float32; all ranks end with the same bits."""
+    minidl.manual_seed(1)
+    random, model = np.random.default_rng(1), zoo.build("lenet5").to(DEVICE)
+    images, labels = random.integers(0, 256, (2560, 1, 32, 32), np.uint8), random.integers(0, 10, 2560)
+    train = data.DataLoader(data.Dataset("noise", "train", images, labels), 256, mean=[0.5], std=[0.25], device=DEVICE)
+    test = data.DataLoader(data.Dataset("noise", "test", images, labels), 500, shuffle=False, device=DEVICE)
+    history = training.fit(model, optim.SGD(model.parameters(), 0.01, momentum=0.9), train, test, compiled=True,
+                           epochs=int(steps) // 10, progress=False, say=None)
+    weights = distributed.current().gather(model.state_dict())
+    assert all(np.array_equal(weights[0][name], other[name]) for other in weights for name in weights[0])
+    return {**weights[0], "loss": np.array(history[-1]["train_loss"])}
+
+
+WHAT: dict[str, Callable[..., dict[str, np.ndarray]]] = {
+    each.__name__: each for each in (all_kinds, first_part, second_part, by_hand, called, broken, only_statistics,
+                                     draws, replays)}
+
+if __name__ == "__main__":
+    distributed.start()
+    what, output, *given = sys.argv[1:]
+    result = WHAT[what](*given)
+    if distributed.current().rank == 0:
+        np.savez(Path(output), **result)  # type: ignore[arg-type]  # its stub takes one of them for allow_pickle
