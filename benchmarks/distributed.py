@@ -1,14 +1,12 @@
-"""A training step on several GPUs, or on several processes of the CPU, beside one and beside peers.
+"""A training step on several processes, beside one and beside peers.
 
-    python benchmarks/distributed.py --device cuda --ranks 2 --peers torch,jax --json results.json
     python benchmarks/distributed.py --device cpu --ranks 2 --threads 2 --batch-size 64
 
-A step is that of train_step.py, with --batch-size images on each rank, whose gradients are averaged; on the CPU the
-images of one process are those of all ranks together, and so are its threads. minidl is the compiled step as `fit` runs
-it, on ranks that mpiexec starts; torch is DistributedDataParallel, in a CUDA graph where it is on a GPU; jax is `pmap`
-over a `lax.scan`, in one process. All are float32. Each measurement is a fresh start of all processes; peers take
-turns; --in-a-row steps are timed on all ranks together, until the last has ended, --steps
-times. Reported are the median of all, and the smallest and largest median of a start.
+A step is that of train_step.py, with --batch-size images on each rank, whose gradients are averaged; the images of one
+process are those of all ranks together, and so are its threads. minidl is the compiled step as `fit` runs it, on ranks
+that mpiexec starts; torch is DistributedDataParallel; jax is `pmap` over a `lax.scan`, in one process. All are float32. Each
+measurement is a fresh start of all processes; peers take turns; --in-a-row steps are timed on all ranks together, until
+the last has ended, --steps times. Reported are the median of all, and the smallest and largest median of a start.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))   # minidl and zoo 
 import machine
 import results
 from results import Result, digits
-from train_step import IN_A_ROW, LR, MOMENTUM, image_shape, names, parser, positive, publish, random_batches
+from train_step import IN_A_ROW, LR, MOMENTUM, names, parser, positive, publish, random_batches
 
 MODELS = dict.fromkeys(("lenet5", "krizhevsky2009"))
 Steps = Callable[[int], object]                                # so many steps, until all ranks have done them
@@ -39,6 +37,7 @@ Steps = Callable[[int], object]                                # so many steps, 
 # ---------------------------------------------------------------- within the processes that are measured
 def minidl_steps(model: str, size: int, ranks: int, device: str) -> tuple[Steps, bool]:
     """The compiled step of `training.fit`, on this rank's part; whether this rank prints."""
+    import measured_nets
     import numpy as np
 
     from minidl import Tensor, data, distributed, optim, zoo
@@ -46,7 +45,7 @@ def minidl_steps(model: str, size: int, ranks: int, device: str) -> tuple[Steps,
 
     world = distributed.start()
     world.prepare(device)
-    rng, shape, whole = np.random.default_rng(0), image_shape(model), size * ranks
+    rng, shape, whole = np.random.default_rng(0), measured_nets.image_shape(model), size * ranks
     count = whole * max(4, 51_200 // whole)
     source = data.Dataset("random", "train", rng.integers(0, 256, (count, *shape), np.uint8),
                           rng.integers(0, 10, count))
@@ -66,55 +65,23 @@ def minidl_steps(model: str, size: int, ranks: int, device: str) -> tuple[Steps,
     return run, world.rank == 0
 
 
-def torch_steps(model: str, size: int, ranks: int, device: str, rank: int) -> Steps:
-    """A step of DistributedDataParallel, captured on a GPU as PyTorch's guide has it."""
+def torch_steps(model: str, size: int, ranks: int, rank: int) -> Steps:
+    """A step of DistributedDataParallel."""
     import torch
     import torch_nets
     from torch import distributed as ranks_of
     from torch.nn.parallel import DistributedDataParallel
 
-    on_gpu = device == "cuda"
-    where = torch.device(device, rank) if on_gpu else torch.device(device)
-    if on_gpu:
-        torch.cuda.set_device(rank)
-        torch.backends.cudnn.benchmark = True
-        torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
-    os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "0"        # as the guide on captured steps asks
-    ranks_of.init_process_group("nccl" if on_gpu else "gloo", rank=rank, world_size=ranks,
-                                device_id=where if on_gpu else None)
-    batches = [(torch.tensor(x, device=where), torch.tensor(y, device=where)) for x, y in random_batches(model, size)]
-    aside = torch.cuda.Stream() if on_gpu else None
-    if aside:
-        with torch.cuda.stream(aside):
-            net: Any = DistributedDataParallel(torch_nets.build(model).to(where), device_ids=[rank])
-    else:
-        net = DistributedDataParallel(torch_nets.build(model))
+    ranks_of.init_process_group("gloo", rank=rank, world_size=ranks)
+    turn = itertools.cycle([(torch.tensor(x), torch.tensor(y)) for x, y in random_batches(model, size)])
+    net: Any = DistributedDataParallel(torch_nets.build(model))
     sgd = torch.optim.SGD(net.parameters(), lr=LR, momentum=MOMENTUM)
-    turn, inputs = itertools.cycle(batches), [t.clone() for t in batches[0]]
-
-    def step() -> None:
-        sgd.zero_grad()
-        torch.nn.functional.cross_entropy(net(inputs[0]), inputs[1]).backward()
-        sgd.step()
-    if aside:
-        aside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(aside):
-            for _ in range(11):                                # the guide's warm-up of DistributedDataParallel
-                step()
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        sgd.zero_grad()
-        with torch.cuda.graph(graph):
-            step()
-    once = graph.replay if aside else step
 
     def run(count: int) -> None:
-        for _ in range(count):
-            for mine, given in zip(inputs, next(turn), strict=True):
-                mine.copy_(given)
-            once()
-        if on_gpu:
-            torch.cuda.synchronize()
+        for images, labels in itertools.islice(turn, count):
+            sgd.zero_grad()
+            torch.nn.functional.cross_entropy(net(images), labels).backward()
+            sgd.step()
         ranks_of.barrier()
     return run
 
@@ -180,11 +147,10 @@ def torch_rank(rank: int, args: argparse.Namespace) -> None:
     """A process of PyTorch's."""
     from torch import distributed as ranks_of
 
-    taken = clocked(torch_steps(args.models[0], args.batch_size, args.ranks, args.device, rank), args)
+    taken = clocked(torch_steps(args.models[0], args.batch_size, args.ranks, rank), args)
     if rank == 0:
         print(*taken, flush=True)
-    ranks_of.barrier()
-    os._exit(0)                                                # a captured graph keeps NCCL from its end
+    ranks_of.destroy_process_group()
 
 
 def inside(args: argparse.Namespace) -> None:

@@ -14,7 +14,6 @@ import subprocess
 import sys
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -156,8 +155,8 @@ def gpu() -> Iterator[Finding]:
 
 
 def ranks() -> Iterator[Finding]:
-    """MPI and NCCL, by which several processes train together."""
-    mpi, nccl = "pip install 'minidl[mpi]'", "pip install 'minidl[nccl13]' (or 'minidl[nccl12]' beside CUDA 12)"
+    """MPI, by which several processes train together."""
+    mpi = "pip install 'minidl[mpi]'"
     try:
         import mpi4py
 
@@ -172,16 +171,6 @@ def ranks() -> Iterator[Finding]:
     found = str(beside) if beside.exists() else shutil.which("mpiexec")
     yield Finding("ok", f"{found}, which starts them") if found else Finding("lacks", "no mpiexec, which starts them",
                                                                             mpi)
-    if importlib.util.find_spec("cupy") is None:
-        return                             # what is said of the GPU comes first
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")    # CuPy's, of several lines
-        from cupy.cuda import nccl as of_cupy
-    if getattr(of_cupy, "available", False):
-        version = of_cupy.get_version()
-        yield Finding("ok", f"NCCL {version // 10000}.{version // 100 % 100}.{version % 100}, between GPUs")
-    else:
-        yield Finding("lacks", "NCCL, by which GPUs train together", nccl)
 
 
 def compiler() -> Iterator[Finding]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import weakref
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
@@ -80,15 +79,6 @@ def _pool(held: list[Any]) -> Any:
     return cupy.cuda.MemoryPool(take)
 
 
-alive: weakref.WeakSet[AsGraph] = weakref.WeakSet()
-
-
-def let_go() -> None:
-    """Give up the captured graphs of the process, at its end: NCCL waits for those that hold its sums."""
-    for each in list(alive):
-        each.graph = None
-
-
 class NotCaptured(Exception):
     """A program with a call that no graph can hold: cuBLAS refuses to be captured, and so does what waits."""
 
@@ -135,7 +125,6 @@ class AsGraph:
         self.read = sorted({value.number for call in program.calls for value in leaves((call.arguments, call.options))
                             if isinstance(value, Dynamic)})
         written = program.written()
-        alive.add(self)
         self.copied = [i for i in range(len(self.inputs)) if i not in fixed]
         self.back = [i for i in self.copied if calls.inputs[i] in written]
         self.keep(values)

@@ -78,11 +78,8 @@ class Ends:
         if failed and world.rank == failed[0]:
             same = len(failed) == world.size and len(set(words or ())) == 1
             tell(error if same else f"rank {world.rank}: {error}")
-        world.close(clean=not failed)
-        status = int((words or ())[failed[0]].split()[0]) if failed else 0
-        if failed and world.gpus is not None:
-            _leave(status)
-        return status
+        world.close()
+        return int((words or ())[failed[0]].split()[0]) if failed else 0
 
     def uncaught(self, kind: type[BaseException], error: BaseException, trace: Any) -> None:
         """In the place of sys.excepthook: the traceback is printed by the first rank that has one, and all end."""

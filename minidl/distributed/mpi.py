@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .. import rng
@@ -17,8 +16,6 @@ from .launch import Launch
 
 if TYPE_CHECKING:
     from mpi4py import MPI
-
-    from .nccl import Nccl
 
 STDERR = 2
 T = TypeVar("T")
@@ -43,27 +40,17 @@ def together(found: Launch) -> MPI.Comm:
     return comm
 
 
-def _take_a_gpu(place: int) -> None:
-    """Of a machine's GPUs this process sees one from here on, if CUDA has not begun yet and no one has chosen it."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    gpus = [str(i) for i, _ in enumerate(Path("/dev").glob("nvidia[0-9]*"))] if visible is None else visible.split(",")
-    if len(gpus) > 1:
-        os.environ["CUDA_VISIBLE_DEVICES"] = gpus[place % len(gpus)]
-
-
 class Mpi:
-    """The world of ranks that MPI joins. Arrays of GPUs go by NCCL, see `Nccl`."""
+    """The world of ranks that MPI joins, with arrays in the memory of the host."""
 
     def __init__(self, comm: MPI.Comm):
         self.comm, self.rank, self.size = comm, comm.rank, comm.size
         self.words = comm.Dup()            # on which nothing else waits
-        self.gpus: Nccl | None = None
         host = os.uname().nodename if hasattr(os, "uname") else ""
         cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
         others: list[Any] = self.gather((host, cores))
         self.host, self.place = host, sum(there == host for there, _ in others[:self.rank])    # among those of the host
         self.here = sum(there == host for there, _ in others)
-        _take_a_gpu(self.place)
         if "MINIDL_NUM_THREADS" not in os.environ:     # ranks that may use the same cores share them out
             os.environ["MINIDL_NUM_THREADS"] = str(max(1, parallel.threads() // others.count((host, cores))))
             parallel.threads.cache_clear()
@@ -71,12 +58,10 @@ class Mpi:
     # ------------------------------------------------------------------ arrays
     def sum(self, flat: Array) -> None:
         """As World.sum. In which order MPI adds depends on the number of ranks and of numbers alone."""
-        if is_cuda(flat):
-            self.on_gpus().sum(flat)
-        else:
-            from mpi4py import MPI
+        from mpi4py import MPI
 
-            self.comm.Allreduce(MPI.IN_PLACE, flat)
+        self.prepare("cuda" if is_cuda(flat) else "cpu")
+        self.comm.Allreduce(MPI.IN_PLACE, flat)
 
     def mean(self, flat: Array, share: float | None = None) -> None:
         """As World.mean."""
@@ -89,10 +74,8 @@ class Mpi:
 
     def broadcast(self, flat: Array) -> None:
         """As World.broadcast."""
-        if is_cuda(flat):
-            self.on_gpus().broadcast(flat)
-        else:
-            self.comm.Bcast(flat)
+        self.prepare("cuda" if is_cuda(flat) else "cpu")
+        self.comm.Bcast(flat)
 
     # ------------------------------------------------------------------ objects
     def tell(self, value: T) -> T:
@@ -111,15 +94,8 @@ class Mpi:
     def prepare(self, device: str) -> None:
         """As World.prepare."""
         if device == "cuda":
-            self.on_gpus()
-
-    def on_gpus(self) -> Nccl:
-        """NCCL's communicator, made by all ranks when the first of their arrays is on a GPU."""
-        if self.gpus is None:
-            from .nccl import Nccl
-
-            self.gpus = Nccl(self)
-        return self.gpus
+            raise ValueError(f"distributed: {self.size} ranks were started for device 'cuda' but several ranks compute "
+                             "on CPUs; use --device cpu, or start one process for the GPU")
 
     # ------------------------------------------------------------------ the end
     def end(self, error: str = "", status: int = 2, tell: Callable[[str], Any] = print) -> int:
@@ -158,13 +134,10 @@ class Mpi:
         os.dup2(os.open(os.devnull, os.O_WRONLY), STDERR)
         self.comm.Abort(status)
 
-    def close(self, clean: bool) -> None:
-        """Let go of all that keeps the process from ending. A clean end waits for what the GPU has to do yet; another
-        leaves it to the system: it may wait for a rank that does not come."""
+    def close(self) -> None:
+        """Let go of all that keeps the process from ending."""
         from mpi4py import MPI
 
-        if self.gpus is not None and clean:
-            self.gpus.close()
         self.connection.sendall(witness.GOODBYE)
         MPI.Finalize()
 

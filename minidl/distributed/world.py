@@ -44,7 +44,8 @@ class World(Protocol):
         """Wait for all ranks."""
 
     def prepare(self, device: str) -> None:
-        """Be ready for arrays of a device, "cpu" or "cuda". Raises ValueError where two ranks have one GPU."""
+        """Be ready for arrays of a device, "cpu" or "cuda". Raises ValueError where several ranks cannot compute on
+        it."""
 
     def end(self, error: str = "", status: int = 2, tell: Callable[[str], Any] = print) -> int:
         """This rank is done, by an error if there is one. Returns the exit status of all: 0 if no rank had an error.

@@ -216,28 +216,6 @@ def clipped(count: int, dtype: type) -> None:
         np.testing.assert_array_equal(mine.get(), other)
 
 
-def weighed_for_ranks(count: int, dtype: type) -> None:
-    """What goes to the other ranks: arrays of one dtype one behind the other, each times this rank's share."""
-    class World:
-        def sum(self, flat: Any) -> None:
-            self.sent.append(flat)
-
-        def __init__(self) -> None:
-            self.sent: list[Any] = []
-
-    rng = np.random.default_rng(count)
-    arrays = [np.array(rng.standard_normal(SIZES[i % 6] if count < 100 else (1 + i,)),
-                       np.float64 if i % 9 == 5 else dtype) for i in range(count)]
-    there = [cupy.asarray(a) for a in arrays]
-    there[-1], arrays[-1] = there[-1][::-2], arrays[-1][::-2]            # a gradient with gaps
-    for share in (0.3, 0.0):
-        ours, theirs = World(), World()
-        got, want = cuda.rank_mean(there, share, ours), cpu.rank_mean(arrays, share, theirs)
-        for mine, other in zip([*got, *ours.sent], [*want, *theirs.sent], strict=True):
-            assert (mine.shape, mine.dtype) == (other.shape, other.dtype)
-            np.testing.assert_array_equal(mine.get(), other)
-
-
 def refused_updates() -> None:
     """What does not fit is refused by name, before anything is launched."""
     p, g = cupy.ones(4, np.float32), cupy.ones(4, np.float32)

@@ -204,6 +204,16 @@ def test_a_world_of_one() -> None:
 
 
 @needs_mpi
+def test_ranks_on_a_gpu_are_refused(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("from minidl import distributed\ndistributed.start().prepare('cuda')\n")
+    done = started(2, script)
+    assert done.returncode != 0
+    assert ("ValueError: distributed: 2 ranks were started for device 'cuda' but several ranks compute on CPUs; "
+            "use --device cpu, or start one process for the GPU") in done.stderr
+
+
+@needs_mpi
 def test_a_launcher_of_another_mpi_is_told_apart() -> None:
     """As where Open MPI's mpirun starts a Python whose mpi4py has MPICH: each process would be alone."""
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", "import minidl; minidl.distributed.start()"],

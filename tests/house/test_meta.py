@@ -142,7 +142,6 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
                 f"{COMMON}/sets", *FAMILIES)),
     ("minidl/compiler", ("numpy", "cupy", "minidl/mode", "minidl/device", "minidl/tensor", f"{COMMON}/primitives",
                          f"{COMMON}/region", "minidl/compiler")),
-    ("minidl/distributed/nccl", ("cupy", "minidl/compiler/graph", "minidl/device", "minidl/distributed")),
     ("minidl/distributed/witness", ()),
     ("minidl/distributed", ("mpi4py", "minidl/distributed", *TOOLS)),
     ("minidl/nn/norm", ("minidl/distributed/world", "minidl/init", "minidl/nn", *TOOLS)),
