@@ -173,7 +173,10 @@ def batch_norm(x: Tensor, running_mean: Tensor | None = None, running_var: Tenso
 
 
 # ---------------------------------------------------------------- of each image
-def _by_own_moments(k, x, weight, bias, eps: float, g: NormGeometry):
+@op(floating=True)
+def _layer_norm(k, x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, *,
+                normalized_shape: int | Shape, eps: float = 1e-5):
+    g = layer_geometry(x.shape, normalized_shape, _shape(weight), _shape(bias))
     y, mean, rstd = k.normalize(x, weight, bias, eps, g)
 
     def backward(gy, need):
@@ -182,13 +185,6 @@ def _by_own_moments(k, x, weight, bias, eps: float, g: NormGeometry):
         gx, gw, gb = k.normalize_grad(gy, x, weight, mean, rstd, g)
         return gx, gw if need[1] else None, gb if need[2] else None
     return y, backward
-
-
-@op(floating=True)
-def _layer_norm(k, x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, *,
-                normalized_shape: int | Shape, eps: float = 1e-5):
-    return _by_own_moments(k, x, weight, bias, eps,
-                           layer_geometry(x.shape, normalized_shape, _shape(weight), _shape(bias)))
 
 
 def layer_norm(x: Tensor, normalized_shape: int | Shape, weight: Tensor | None = None, bias: Tensor | None = None,
@@ -207,7 +203,15 @@ def layer_norm(x: Tensor, normalized_shape: int | Shape, weight: Tensor | None =
 @op(floating=True)
 def _group_norm(k, x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, *, num_groups: int,
                 eps: float = 1e-5):
-    return _by_own_moments(k, x, weight, bias, eps, group_geometry(x.shape, num_groups, _shape(weight), _shape(bias)))
+    g = group_geometry(x.shape, num_groups, _shape(weight), _shape(bias))
+    y, mean, rstd = k.normalize(x, weight, bias, eps, g)
+
+    def backward(gy, need):
+        if not (need[1] or need[2]):
+            return k.normalize_grad_x(gy, x, weight, mean, rstd, g), None, None
+        gx, gw, gb = k.normalize_grad(gy, x, weight, mean, rstd, g)
+        return gx, gw if need[1] else None, gb if need[2] else None
+    return y, backward
 
 
 def group_norm(x: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None,
