@@ -4,9 +4,9 @@
 
 A step is that of train_step.py, with --batch-size images on each rank, whose gradients are averaged; the images of one
 process are those of all ranks together, and so are its threads. minidl is the compiled step as `fit` runs it, on ranks
-that mpiexec starts; torch is DistributedDataParallel; jax is `pmap` over a `lax.scan`, in one process. All are float32. Each
-measurement is a fresh start of all processes; peers take turns; --in-a-row steps are timed on all ranks together, until
-the last has ended, --steps times. Reported are the median of all, and the smallest and largest median of a start.
+that mpiexec starts; torch is DistributedDataParallel; jax is `pmap` over a `lax.scan`, in one process. All are float32.
+Each measurement is a fresh start of all processes; peers take turns; --in-a-row steps are timed on all ranks together,
+until the last has ended, --steps times. Reported are the median of all, and the smallest and largest median of a start.
 """
 
 from __future__ import annotations

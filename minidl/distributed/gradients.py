@@ -35,8 +35,6 @@ def average(params: Iterable[Tensor], share: float | None = None, world: World |
     live = [p for p in params if p.grad is not None]
     if not live:
         return
-    for device in {p.device for p in live}:
-        world.prepare(device)
     k = backend_of(*live)
     gradients = [p._grad._data for p in live]  # type: ignore[union-attr]  # live: there is one
     for p, g in zip(live, k.rank_mean(gradients, float(share), world), strict=True):

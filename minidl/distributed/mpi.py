@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from .. import rng
 from ..device import Array, is_cuda
+from ..ops.common.ranks import not_on_gpus
 from ..ops.cpu import parallel
 from . import witness
 from .failure import APART, Ends
@@ -94,8 +95,7 @@ class Mpi:
     def prepare(self, device: str) -> None:
         """As World.prepare."""
         if device == "cuda":
-            raise ValueError(f"distributed: {self.size} ranks were started for device 'cuda' but several ranks compute "
-                             "on CPUs; use --device cpu, or start one process for the GPU")
+            raise not_on_gpus(self.size)
 
     # ------------------------------------------------------------------ the end
     def end(self, error: str = "", status: int = 2, tell: Callable[[str], Any] = print) -> int:

@@ -21,6 +21,7 @@ from minidl.compiler.graph import AsGraph, SideStreams
 from minidl.compiler.plan import ALIGNMENT, Plan, _peak, can_be_captured, plan
 from minidl.compiler.program import Dynamic, Program, Slot, leaves, replace
 from minidl.compiler.replay import ByCalls
+from minidl.distributed.world import One
 from minidl.ops import cpu
 from minidl.ops.common.primitives import PRIMITIVES
 from minidl.ops.norm import batch_geometry
@@ -217,6 +218,7 @@ def test_only_sharing_primitives_give_memory_that_others_hold(monkeypatch: pytes
         w.grad = Tensor(np.ones((2, 3)))
         optim.clip_grad_norm([w], 1.0)
         optimizer([w]).step()
+    assert len(cpu.rank_mean([np.ones((2, 3)), np.ones(4)], 1.0, One())) == 2
     public = {name for name, value in vars(cpu).items() if isinstance(value, FunctionType)
               and not name.startswith(("_", "can_"))}
     assert called >= {name for name, known in PRIMITIVES.items() if known.shares}
@@ -232,7 +234,7 @@ def test_primitives_change_what_their_rows_say_and_nothing_else() -> None:
         "rmsprop": [*([i * x] for i in range(1, 6)), 0.1, 0.9, 1e-8, 0.0, 0.9],
         "ema": [[x.copy()], [2 * x], 0.9], "setitem": [x.copy(), 0, 3 * x],
         "advance": [labels.copy()], "update_metrics": [np.zeros(2), np.array(0.5), x.copy(), labels.copy()],
-        "check_labels": [labels.copy(), 2],
+        "check_labels": [labels.copy(), 2], "rank_mean": [[x.copy()], 1.0, One()],
         "batch_norm": [np.array([[1.0], [2.0]]), None, None, np.zeros(1), np.ones(1), 0.1, 0.0,
                        batch_geometry((2, 1), None, None, None, None, True)]}
     assert given.keys() == {name for name, known in PRIMITIVES.items() if known.effect or known.changes}

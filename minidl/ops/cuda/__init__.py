@@ -19,6 +19,7 @@ from .loss import *
 from .norm import *
 from .optim import *
 from .pool import *
+from .ranks import *
 from .region import *
 
 globals().update(_OWN)
