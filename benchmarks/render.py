@@ -190,6 +190,7 @@ BLOCKS: dict[str, Callable[[], list[str]]] = {
     "accuracies": accuracies,
     "accuracy cpu": runs(accuracy.report, "accuracy_cpu"),
     "accuracy cuda": runs(accuracy.report, "accuracy_cuda"),
+    "accuracy cuda nets": runs(accuracy.report, "accuracy_cuda_nets"),
     "step cpu": runs(train_step.report, *CPU_STEPS),
     "step cuda eager": runs(train_step.report, "step_cuda_eager_1", "step_cuda_eager_2"),
     "step cuda compiled": runs(train_step.report, *COMPILED_STEPS),
