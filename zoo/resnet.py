@@ -14,8 +14,8 @@ with a half of it. Batches of 128, momentum 0.9 and decay 0.0001 are the paper's
 divides by 10 after 32,000 and 48,000 of 64,000 steps, that is after a half and three quarters of 182 epochs of 45,000
 images; here it follows a cosine. The paper pads each image by 4 pixels, crops 32x32 at random and flips one half
 (`--augment crop=4,flip`), as here, and warms the net of depth 110 up at a rate of 0.01. Its errors on CIFAR-10's test
-images are 8.75 % at depth 20, 7.51 at 32, 7.17 at 44, 6.97 at 56 and 6.43 at 110. Here
-20 layers reach 8.06 % (mean of 3 seeds, on an H100); deeper ones have not been measured.
+images are 8.75 % at depth 20, 7.51 at 32, 7.17 at 44, 6.97 at 56 and 6.43 at 110. Here 20 layers reach 8.06 % (mean of
+3 seeds, on an H100); deeper nets have not been measured.
 
 `resnet-224`: a convolution 7x7 of 64 filters with stride 2 and a maximum over 3x3 with stride 2 leave maps of 56x56;
 then four stages with 64, 128, 256 and 512 filters, of 2, 2, 2 and 2 blocks at depth 18, or 3, 4, 6 and 3 at 34. The
