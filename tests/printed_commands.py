@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib.util
 import json
 import os
 import re
@@ -318,6 +319,8 @@ def main() -> int:
     parser.add_argument("--page", action="append", default=[], help="these alone, and docs/start.md before guides")
     parser.add_argument("--outputs", type=Path, metavar="FOLDER", help="keep what each command printed")
     options = parser.parse_args()
+    if importlib.util.find_spec("PIL") is None:
+        parser.error("Pillow is not installed, so the pages' pictures cannot be made; run pip install 'minidl[image]'")
     signal.signal(signal.SIGINT, signal.default_int_handler)      # else what a shell ignores in the background stays so
     results = []
     for python, version in map(full_path, options.python or [sys.executable]):
