@@ -147,7 +147,7 @@ def train() -> None:
     parts = [data.DataLoader(part, 4, dtype="float32") for part in data.random_split(rows, [0.5, 0.5], seed=1)]
     tables: list[data.DataLoader] = [*parts, data.DataLoader({"x": np.ones(3)}, 2, transform=lambda item: item["x"]),
                                      data.DataLoader(data.Subset(range(9), [1, 2]), 2)]
-    table: data.Table = data.load("synthetic-table", "test")
+    generated: data.Table = data.load("synthetic-table", "test")
     flowers: tuple[data.Table, data.Table] = data.from_csv("flowers.csv", "kind").train_and_test(seed=1)
     batches = data.DataLoader(flowers[0].first(9), 3, **flowers[0].preprocessing())
     ours: tuple[data.Data, data.Data] = data.own_splits("flowers.csv", model.shape, seed=1, label="kind")
