@@ -45,7 +45,7 @@ def minidl_steps(model: str, size: int, ranks: int, device: str) -> tuple[Steps,
 
     world = distributed.start()
     world.prepare(device)
-    rng, shape, whole = np.random.default_rng(0), measured_nets.image_shape(model), size * ranks
+    rng, shape, whole = np.random.default_rng(0), measured_nets.item_shape(model), size * ranks
     count = whole * max(4, 51_200 // whole)
     source = data.Dataset("random", "train", rng.integers(0, 256, (count, *shape), np.uint8),
                           rng.integers(0, 10, count))

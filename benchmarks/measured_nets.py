@@ -25,9 +25,6 @@ def build(name: str) -> nn.Module:
     return NETS[name]() if name in NETS else zoo.build(name)
 
 
-def image_shape(name: str) -> tuple[int, int, int]:
-    """(c,h,w) of the images that it reads."""
-    if name in NETS:
-        return 3, 32, 32
-    known = zoo.MODELS[name]
-    return known.in_channels, known.image_size, known.image_size
+def item_shape(name: str) -> tuple[int, ...]:
+    """(c,h,w) of the images that it reads, or (columns,) of a table's rows."""
+    return (3, 32, 32) if name in NETS else zoo.MODELS[name].shape

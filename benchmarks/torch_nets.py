@@ -118,6 +118,15 @@ def autoencoder(width: int = 16, code: int = 30) -> nn.Module:
             conv1=nn.ConvTranspose2d(width, 1, 4, stride=2, padding=1)))))
 
 
+def table_mlp(in_features: int = 10, classes: int = 4, hidden: int = 64, depth: int = 2,
+              dropout: float = 0.1) -> nn.Module:
+    blocks = OrderedDict[str, nn.Module]()
+    for i in range(1, depth + 1):
+        blocks |= {f"hidden{i}": nn.Linear(in_features if i == 1 else hidden, hidden), f"act{i}": nn.ReLU(),
+                   f"dropout{i}": nn.Dropout(dropout)}
+    return nn.Sequential(OrderedDict(blocks, output=nn.Linear(hidden if depth else in_features, classes)))
+
+
 def vgg6() -> nn.Module:
     layers: list[nn.Module] = []
     for c, m in ((3, 64), (64, 128), (128, 256)):
@@ -127,7 +136,7 @@ def vgg6() -> nn.Module:
 
 NETS = {"lenet5": lenet5, "krizhevsky2009": krizhevsky2009, "cifar10-quick": cifar10_quick,
         "cifar10-18": cifar10_18, "alexnet": alexnet, "resnet": resnet, "resnet-224": resnet_224,
-        "autoencoder": autoencoder, "vgg6": vgg6}
+        "autoencoder": autoencoder, "table-mlp": table_mlp, "vgg6": vgg6}
 
 
 def build(name: str, state: dict | None = None, dtype: torch.dtype = torch.float32, **options: int) -> nn.Module:

@@ -45,7 +45,7 @@ from results import Result, digits
 LR, MOMENTUM = 0.01, 0.9
 MODELS = dict.fromkeys(("lenet5", "krizhevsky2009", "cifar10-quick", "cifar10-18", "alexnet", "resnet", "resnet-224",
                         "vgg6"))
-PROFILED = (*MODELS, "mlp", "perceptron")                      # what --profile takes, which has no peers
+PROFILED = (*MODELS, "mlp", "perceptron", "table-mlp")         # what --profile takes, which has no peers
 IN_A_ROW = {"cpu": 1, "cuda": 100}                             # steps between two readings of the clock
 BATCHES = 4                                                    # taken in turn: no step finds its images cached
 EPOCH = 51_200                                                 # images of an epoch of minidl-fit, at least 4 batches
@@ -85,7 +85,7 @@ def fit_step(model: str, batches: Sequence[Batch], device: str) -> Steps:
     from minidl import Tensor, data, optim
     from minidl.training import RunningMetrics, compiled_step
 
-    rng, size, shape = np.random.default_rng(0), len(batches[0][1]), measured_nets.image_shape(model)
+    rng, size, shape = np.random.default_rng(0), len(batches[0][1]), measured_nets.item_shape(model)
     channels, count = shape[0], size * max(BATCHES, min(EPOCH, MAX_BYTES // math.prod(shape)) // size)
     source = data.Dataset("random", "train", rng.integers(0, 256, (count, *shape), np.uint8),
                           rng.integers(0, 10, count))
@@ -169,7 +169,7 @@ def random_batches(model: str, size: int) -> list[Batch]:
     import measured_nets
     import numpy as np
 
-    rng, shape = np.random.default_rng(0), measured_nets.image_shape(model)
+    rng, shape = np.random.default_rng(0), measured_nets.item_shape(model)
     return [(rng.standard_normal((size, *shape), dtype=np.float32), rng.integers(0, 10, size))
             for _ in range(BATCHES)]
 
@@ -222,7 +222,7 @@ def multiply_adds(model: str, size: int) -> int:
 
     from minidl import nn
 
-    summary = nn.summary(measured_nets.build(model), measured_nets.image_shape(model))
+    summary = nn.summary(measured_nets.build(model), measured_nets.item_shape(model))
     forward = [row.multiply_adds for row in summary.rows if row.multiply_adds]
     return size * (3 * sum(forward) - forward[0])
 

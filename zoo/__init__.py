@@ -1,7 +1,7 @@
 """The model zoo: one file a model with its layers and the recipe its paper trained it by.
 
-Every model takes images (n, c, size, size), of its own `image_size`, and answers with logits (n, classes), or where
-its target is the image with images.
+Every model takes images (n, c, size, size), of its own `image_size`, or the rows of a table (n, columns), and answers
+with logits (n, classes), or where its target is the image with images.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from typing import Any
 
 from minidl import nn
 
-from . import alexnet, autoencoder, cuda_convnet, krizhevsky2009, lenet5, mlp, perceptron, resnet
+from . import alexnet, autoencoder, cuda_convnet, krizhevsky2009, lenet5, mlp, perceptron, resnet, table_mlp
 from .recipe import Model, Recipe
 
 MODELS: dict[str, Model] = {model.name: model for model in
                             (lenet5.MODEL, krizhevsky2009.MODEL, cuda_convnet.QUICK, cuda_convnet.NORMALIZED,
                              alexnet.MODEL, resnet.MODEL, resnet.LARGE, mlp.MODEL, perceptron.MODEL,
-                             autoencoder.MODEL)}
+                             autoencoder.MODEL, table_mlp.MODEL)}
 
 
 def build(name: str, **options: Any) -> nn.Module:

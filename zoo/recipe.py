@@ -33,8 +33,8 @@ class Model:
     """A zoo entry: name, one line about it, its layers as a function of options, and its recipe.
 
     of_options: recipes that replace it where the option of their name is True. image_size: rows and columns of the
-    images that it reads; smaller ones are padded. target: what its outputs are to be: "label", logits of the class,
-    or "image", what it is given; its method `loss` compares them.
+    images that it reads, unless it reads tables; smaller ones are padded. target: what its outputs are to be: "label",
+    logits of the class, or "image", what it is given; its method `loss` compares them.
     """
 
     name: str
@@ -46,10 +46,16 @@ class Model:
     target: str = "label"
 
     @property
-    def in_channels(self) -> int:
-        """The channels of its images, if no option says otherwise: 3, or 1 for grey ones."""
-        default: int = inspect.signature(self.layers).parameters["in_channels"].default
-        return default
+    def reads(self) -> str:
+        """Its option that says what it reads: "in_channels", of images, or "in_features", of the rows of a table."""
+        return next(iter(inspect.signature(self.layers).parameters))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one item that it reads, if no option says otherwise: (in_channels, image_size, image_size) of an image,
+        (in_features,) of a row of a table."""
+        first: int = inspect.signature(self.layers).parameters[self.reads].default
+        return (first, self.image_size, self.image_size) if self.reads == "in_channels" else (first,)
 
     def recipe_for(self, **options: Any) -> Recipe:
         """The recipe of the model that `build` makes of these options."""
@@ -64,6 +70,8 @@ class Model:
             if isinstance(known[option].default, bool) and not isinstance(value, bool):
                 raise ValueError(f"zoo: the option {option} of model {self.name!r} is {value!r} but must be True or "
                                  "False")
+            if isinstance(known[option].default, float) and type(value) is int:
+                options[option] = float(value)
         model = self.layers(**options)
         model.model_name = self.name
         model.model_args = {option: options.get(option, known[option].default) for option in known}

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 
-import numpy as np
-
 from minidl.data import DATASETS, load
 from minidl.data.catalog import SPECS
 from minidl.data.datasets import SYNTHETIC
@@ -51,7 +49,7 @@ def state(name: str, data_dir: str | None = None, download: bool = False) -> tup
     """
     if name in SYNTHETIC:
         draw, classes, sizes = SYNTHETIC[name]
-        return True, _told(sum(sizes.values()), draw("test", 1)[0], len(classes), "generated")
+        return True, _told(sum(sizes.values()), draw("test", 1)[0].shape[1:], len(classes), "generated")
     try:
         splits = [load(name, split, data_dir, download=download) for split in ("train", "test")]
     except FileNotFoundError as error:
@@ -61,9 +59,10 @@ def state(name: str, data_dir: str | None = None, download: bool = False) -> tup
         return False, f"not found; minidl data fetch {name} downloads it ({size / 1e6:.1f} MB)"
     except (ValueError, OSError) as error:
         return False, f"damaged: {error}"
-    return True, _told(sum(map(len, splits)), splits[0].images, len(splits[0].classes),
+    return True, _told(sum(map(len, splits)), splits[0].shape, len(splits[0].classes),
                        f"checksums right, in {' and '.join({s.source: 0 for s in splits})}")
 
 
-def _told(count: int, images: np.ndarray, classes: int, source: str) -> str:
-    return f"{count:,} images ({','.join(map(str, images.shape[1:]))}), {classes} classes, {source}"
+def _told(count: int, shape: tuple[int, ...], classes: int, source: str) -> str:
+    items = "images" if len(shape) == 3 else "rows"
+    return f"{count:,} {items} ({','.join(map(str, shape))}), {classes} classes, {source}"

@@ -1,4 +1,4 @@
-"""`minidl predict`: classes and probabilities of pictures, by a net from a weights file."""
+"""`minidl predict`: classes and probabilities of pictures, or of the rows of tables, by a net from a weights file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 import minidl
-from minidl import data, device, ops, zoo
+from minidl import data, device, nn, ops, zoo
+from minidl.data.table import numbers, read_cells
 
 from .common import Parser, complain, run, say
 
@@ -19,22 +20,25 @@ BRIGHT = 64                                # a border this much brighter than th
 
 def main(argv: list[str] | None = None, prog: str = "minidl predict") -> int:
     """Run with these arguments; returns the exit status."""
-    parser = Parser(prog=prog, description="Print the classes that a net gives to pictures, with their probabilities.",
+    parser = Parser(prog=prog, description="Print the classes that a net gives to pictures, or to the rows of tables, "
+                    "with their probabilities.",
                     epilog="Each picture is turned as its EXIF data say, put on white where it is transparent, made "
                     "grey or RGB, cut to its middle where it is not square and resized as the net was trained, and "
                     "normalised as the weights file says. "
-                    "Needs the extra image.")
-    parser.add_argument("pictures", nargs="+", metavar="PICTURE", help="PNG, JPEG or what else Pillow reads")
+                    "Needs the extra image. Of a table the columns must be those of the training, in their order.")
+    parser.add_argument("files", nargs="+", metavar="FILE", help="PNG, JPEG or what else Pillow reads; for a net that "
+                        "reads tables, CSV files without the column of the label")
     parser.add_argument("--weights", required=True, metavar="FILE", help="a weights.h5 of minidl train")
     parser.add_argument("--invert", action="store_true", help="use the negative: for dark digits on white paper, where "
                         "the net was trained on white digits on black, as MNIST's are")
-    parser.add_argument("--top", type=int, default=3, metavar="N", help="classes per picture (default: %(default)s)")
+    parser.add_argument("--top", type=int, default=3, metavar="N",
+                        help="classes per picture or row (default: %(default)s)")
     parser.add_argument("--device", default="auto", choices=device.DEVICES, help="(default: %(default)s)")
     return run(parser, argv, command)
 
 
 def command(args: argparse.Namespace) -> None:
-    """Print a line per picture."""
+    """Print a line per picture, or per row."""
     metadata = minidl.weights.read_metadata(args.weights)
     preprocessing = metadata["preprocessing"]
     if preprocessing is None:
@@ -47,25 +51,53 @@ def command(args: argparse.Namespace) -> None:
     if zoo.MODELS[metadata["model"]].target != "label":
         raise ValueError(f"{args.weights} is of {metadata['model']}, which answers with images, not classes; use it in "
                          "Python: minidl.load(path)")
-    channels = len(preprocessing["mean"])
-    size = zoo.MODELS[metadata["model"]].image_size - 2 * preprocessing["padding"]
-    read = [picture(path, channels, size) for path in args.pictures]
-    pixels = np.stack([255 - image if args.invert else image for image, _ in read])
+    known = zoo.MODELS[metadata["model"]]
+    if known.reads == "in_features":
+        of_rows(args, net, metadata)
+    else:
+        of_pictures(args, net, metadata, known.image_size - 2 * preprocessing["padding"])
+
+
+def answers(args: argparse.Namespace, net: nn.Module, metadata: dict[str, Any], given: data.Data) -> list[str]:
+    """The likeliest classes of each item, with their probabilities."""
     where = device.resolve(args.device)
-    ((images, _),) = data.DataLoader(data.Dataset("pictures", "test", pixels, np.zeros(len(pixels), np.int64)),
-                                     len(pixels), shuffle=False, device=where, **preprocessing)
+    ((items, _),) = data.DataLoader(given, len(given), shuffle=False, device=where, **metadata["preprocessing"])
     net.eval().to(where)
     with minidl.no_grad():
-        outputs = net(minidl.Tensor(images))
+        outputs = net(minidl.Tensor(items))
         logits = net.or_none(outputs) if hasattr(net, "or_none") else outputs
         probabilities = ops.softmax(logits, axis=1).numpy()
     classes = [*(metadata["classes"] or map(str, range(outputs.shape[1]))), "none of them"]
-    for path, (_, done), image, row in zip(args.pictures, read, pixels, probabilities, strict=True):
-        order = np.argsort(-row, kind="stable")[:args.top]
-        say(f"{path}: {', '.join(f'{classes[i]} {100 * row[i]:.1f} %' for i in order)}  ({done}"
-            f"{', inverted' if args.invert else ''})")
+    return [", ".join(f"{classes[i]} {100 * row[i]:.1f} %" for i in np.argsort(-row, kind="stable")[:args.top])
+            for row in probabilities]
+
+
+def of_rows(args: argparse.Namespace, net: nn.Module, metadata: dict[str, Any]) -> None:
+    """Print a line per row of CSV files."""
+    if args.invert:
+        raise ValueError("--invert has no meaning for the rows of a table; leave it out")
+    wanted = len(metadata["preprocessing"]["mean"])
+    for path in args.files:
+        columns, lines = read_cells("predict", path)
+        if len(columns) != wanted:
+            raise ValueError(f"{path} has {len(columns)} columns but the net reads {wanted}; give it those that it was "
+                             "trained on, in their order, without the label")
+        rows = numbers("predict", path, columns, lines)
+        table = data.Table(str(path), "test", rows, np.zeros(len(rows), np.int64))
+        for (line, _), told in zip(lines, answers(args, net, metadata, table), strict=True):
+            say(f"{path}, line {line}: {told}")
+
+
+def of_pictures(args: argparse.Namespace, net: nn.Module, metadata: dict[str, Any], size: int) -> None:
+    """Print a line per picture."""
+    mean = 255 * metadata["preprocessing"]["mean"][0]
+    channels = len(metadata["preprocessing"]["mean"])
+    read = [picture(path, channels, size) for path in args.files]
+    pixels = np.stack([255 - image if args.invert else image for image, _ in read])
+    found = answers(args, net, metadata, data.Dataset("pictures", "test", pixels, np.zeros(len(pixels), np.int64)))
+    for path, (_, done), image, told in zip(args.files, read, pixels, found, strict=True):
+        say(f"{path}: {told}  ({done}{', inverted' if args.invert else ''})")
         border = np.concatenate([image[:, [0, -1]].ravel(), image[:, :, [0, -1]].ravel()]).mean()
-        mean = 255 * preprocessing["mean"][0]
         if channels == 1 and border > mean + BRIGHT:
             complain(f"warning: {path} has a bright border ({border:.0f} of 255), but the net was trained on dark "
                      f"images (mean {mean:.0f}); "

@@ -29,7 +29,8 @@ def main(argv: list[str] | None = None, prog: str = "minidl summary") -> int:
     parser.add_argument("--model", choices=zoo.MODELS, help="a model of the zoo")
     add_option(parser)
     parser.add_argument("--weights", metavar="FILE", help="the net that a weights file holds, in place of --model")
-    parser.add_argument("--input", type=shape, metavar="C,H,W", help="shape of one image (default: the model's own)")
+    parser.add_argument("--input", type=shape, metavar="C,H,W", help="shape of one image, or the columns of a "
+                        "table (default: the model's own)")
     return run(parser, argv, command)
 
 
@@ -40,6 +41,7 @@ def command(args: argparse.Namespace) -> None:
     if args.weights is not None:
         net = minidl.load(args.weights)
     else:
-        net = zoo.build(args.model, **{**({"in_channels": args.input[0]} if args.input else {}), **args.option})
-    size = zoo.MODELS[net.model_name].image_size
-    say(str(nn.summary(net, args.input or (net.model_args["in_channels"], size, size))))
+        of_input = {zoo.MODELS[args.model].reads: args.input[0]} if args.input else {}
+        net = zoo.build(args.model, **{**of_input, **args.option})
+    known = zoo.MODELS[net.model_name]
+    say(str(nn.summary(net, args.input or (net.model_args[known.reads], *known.shape[1:]))))

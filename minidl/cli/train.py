@@ -87,11 +87,12 @@ def augment(text: str) -> str:
 
 
 def source(text: str) -> str:
-    """An argparse type: "auto", a data set's name, or a folder's path, made absolute."""
+    """An argparse type: "auto", a data set's name, or the path of a folder or file, made absolute."""
     if text in ("auto", *data.DATASETS):
         return text
-    if not Path(text).expanduser().is_dir():
-        raise argparse.ArgumentTypeError(f"{text!r} is not one of auto, {', '.join(data.DATASETS)}, nor a folder")
+    if not Path(text).expanduser().exists():
+        raise argparse.ArgumentTypeError(f"{text!r} is not one of auto, {', '.join(data.DATASETS)}, nor a folder or a "
+                                         "CSV file")
     return str(Path(text).expanduser().resolve())
 
 
@@ -104,15 +105,17 @@ def parser(prog: str = "train.py") -> Parser:
     p.add_argument("--model", default="lenet5", choices=zoo.MODELS, help="which net (default: %(default)s)")
     add_option(p)
     p.add_argument("--data", default="auto", type=source, metavar="NAME",
-                   help=f"which images: {', '.join(data.DATASETS)}, or a folder of pictures that has a folder for each "
-                        "class, or train and test (or val) with these (needs the extra image); auto: the recipe's, or "
-                        "without --data-dir generated ones where they cannot be had")
+                   help=f"which data: {', '.join(data.DATASETS)}, or a folder of pictures that has a folder for each "
+                        "class, or train and test (or val) with these (needs the extra image), or a table: a CSV file, "
+                        "or a folder of train.csv and test.csv; auto: the recipe's, or without --data-dir generated "
+                        "ones where they cannot be had")
+    p.add_argument("--label", metavar="COLUMN", help="the column of a table's classes (default: the last)")
     p.add_argument("--data-dir", metavar="DIR", help="where data sets lie (default: $MINIDL_DATA, ./data, "
                    "torchvision's and Keras's folders, the user's cache; else they are downloaded)")
     p.add_argument("--device", default="auto", choices=device.DEVICES, help="(default: %(default)s)")
     p.add_argument("--epochs", type=whole, help="passes over the training set; 0 only evaluates")
     sizes = p.add_mutually_exclusive_group()
-    sizes.add_argument("--batch-size", type=positive, help="images a step, of all ranks together (mpiexec -n)")
+    sizes.add_argument("--batch-size", type=positive, help="images or rows a step, of all ranks together (mpiexec -n)")
     sizes.add_argument("--batch-size-per-rank", dest="batch_size", metavar="N", help="the same said by the images of a "
                        "rank", type=lambda text: positive(text) * distributed.current().size)
     p.add_argument("--optimizer", default="sgd", choices=OPTIMIZERS, help="what updates parameters (default: "
@@ -218,23 +221,37 @@ def with_recipe(args: argparse.Namespace) -> argparse.Namespace:
     return args
 
 
-def load_data(args: argparse.Namespace) -> tuple[data.Dataset, data.Dataset, str | None]:
+def load_data(args: argparse.Namespace) -> tuple[data.Data, data.Data, str | None]:
     """Both splits, and the warning where generated images stand in for the recipe's."""
+    train: data.Data
+    test: data.Data
     model = zoo.MODELS[args.model]
     if args.data in ("auto", *data.DATASETS):
+        if args.label is not None:
+            raise ValueError(f"--label={args.label} has no meaning for --data={args.data}, whose labels are known; "
+                             "leave it out")
         train, test, note = data.resolve(args.data, model.recipe_for(**args.option).data, args.data_dir)
     else:
-        train, test = data.train_and_test(args.data, model.image_size, channels=model.in_channels, seed=args.seed)
+        train, test = data.own_splits(args.data, model.shape, seed=args.seed, label=args.label)
         note = None
     if note:
         complain(f"warning: {note}")
-    if train.images.shape[2] > model.image_size:
-        raise ValueError(f"--data {train.name} has images of {train.images.shape[2]}x{train.images.shape[3]}, but "
-                         f"--model {args.model} reads {model.image_size}x{model.image_size}; use another of both")
+    if len(train.shape) != len(model.shape) or train.shape[1:] > model.shape[1:]:
+        raise ValueError(f"--data {train.name} has {items(train.shape)}, but --model {args.model} reads "
+                         f"{items(model.shape)}; use another of both")
     return train.first(args.limit_train), test.first(args.limit_test), note
 
 
-def same_data(args: argparse.Namespace) -> tuple[data.Dataset, data.Dataset, str | None]:
+def items(shape: tuple[int, ...]) -> str:
+    """What has this shape, in words.
+
+    >>> items((3, 32, 32)), items((7,))
+    ('images of 32x32', 'rows of a table')
+    """
+    return f"images of {shape[1]}x{shape[2]}" if len(shape) == 3 else "rows of a table"
+
+
+def same_data(args: argparse.Namespace) -> tuple[data.Data, data.Data, str | None]:
     """`load_data` of each rank; the first goes ahead, since it may have to download. Raises ValueError where the ranks
     found different data."""
     world, found = distributed.current(), None
@@ -245,7 +262,7 @@ def same_data(args: argparse.Namespace) -> tuple[data.Dataset, data.Dataset, str
 
     by_first(load)
     train, test, note = found or load_data(args)
-    seen = world.gather(f"{train.name} ({train.source}), {len(train.labels)} and {len(test.labels)} images")
+    seen = world.gather(f"{train.name} ({train.source}), {len(train.labels)} and {len(test.labels)} {train.items}")
     if len(set(seen)) > 1:
         other = next(rank for rank, each in enumerate(seen) if each != seen[0])
         raise ValueError(f"--data {args.data} is {seen[0]} for rank 0 but {seen[other]} for rank {other}; put the same "
@@ -253,14 +270,7 @@ def same_data(args: argparse.Namespace) -> tuple[data.Dataset, data.Dataset, str
     return train, test, note
 
 
-def preprocessing_of(args: argparse.Namespace, train: data.Dataset) -> dict[str, Any]:
-    """How images become what a net reads: normalised by the training set's statistics, padded to the model's size."""
-    mean, std = data.channel_statistics(train)
-    return {"mean": mean.tolist(), "std": std.tolist(),
-            "padding": (zoo.MODELS[args.model].image_size - train.images.shape[2]) // 2}
-
-
-def loaders(args: argparse.Namespace, train: data.Dataset, test: data.Dataset, where: str,
+def loaders(args: argparse.Namespace, train: data.Data, test: data.Data, where: str,
             preprocessing: dict[str, Any]) -> tuple[data.DataLoader, data.DataLoader]:
     """Both sets in batches."""
     return (data.DataLoader(train, args.batch_size, seed=args.seed, device=where,
@@ -268,9 +278,9 @@ def loaders(args: argparse.Namespace, train: data.Dataset, test: data.Dataset, w
             data.DataLoader(test, 500, shuffle=False, device=where, **preprocessing))
 
 
-def build(args: argparse.Namespace, train: data.Dataset, where: str, weights: str | Path | None) -> nn.Module:
+def build(args: argparse.Namespace, train: data.Data, where: str, weights: str | Path | None) -> nn.Module:
     """The model on its device with its first parameters, seen to run on one image of this data set."""
-    of_data = {"in_channels": train.images.shape[1]}
+    of_data = {zoo.MODELS[args.model].reads: train.shape[0]}
     of_data |= {"classes": len(train.classes)} if zoo.MODELS[args.model].target == "label" else {}
     for name, value in of_data.items():
         if name in args.option:
@@ -284,8 +294,8 @@ def build(args: argparse.Namespace, train: data.Dataset, where: str, weights: st
         minidl.load(model, weights)
     model.to(where).eval()                 # in training, running values would take the image in
     with minidl.no_grad():
-        size = zoo.MODELS[args.model].image_size
-        model(minidl.Tensor(np.zeros((1, train.images.shape[1], size, size), np.float32), device=where))
+        shape = train.shape[0], *zoo.MODELS[args.model].shape[1:]
+        model(minidl.Tensor(np.zeros((1, *shape), np.float32), device=where))
     return model.train()
 
 
@@ -358,7 +368,7 @@ def run(args: argparse.Namespace) -> None:
     weights = None if folder is not None and by_first(folder.has_checkpoint) else args.load
     model = build(args, train, where, weights)
     trained = as_trained(args, model)
-    preprocessing = preprocessing_of(args, train)
+    preprocessing = train.preprocessing(zoo.MODELS[args.model].shape)
     train_loader, test_loader = loaders(args, train, test, where, preprocessing)
     world.barrier()                        # a rank that has come to its end above leaves no folder behind
     if folder is None:
@@ -378,7 +388,7 @@ def run(args: argparse.Namespace) -> None:
     optimizer = kind(model.parameters(), **{name: value for name, value in numbers.items() if value is not None})
     schedule = optim.schedule(args.lr_schedule, args.epochs * len(train_loader))
     say(f"{args.model} on {train.name} ({train.source}): {len(train.labels)} training and {len(test.labels)} "
-        f"test images, {where}{f', {world.size} ranks' if world.size > 1 else ''}, run folder {folder.path}")
+        f"test {test.items}, {where}{f', {world.size} ranks' if world.size > 1 else ''}, run folder {folder.path}")
 
     board = _board(folder) if args.tensorboard and world.rank == 0 else None
 
@@ -410,7 +420,7 @@ def _warn_of_stretching(args: argparse.Namespace, epochs: int, folder: RunFolder
                  f"{args.epochs} epochs from the start give")
 
 
-def look(args: argparse.Namespace, train: data.Dataset, test: data.Dataset, where: str) -> None:
+def look(args: argparse.Namespace, train: data.Data, test: data.Data, where: str) -> None:
     """Print how good weights are on the test set: those of --load, or of the run of --eval."""
     weights = Path(args.load if args.load else Path(args.eval) / "weights.h5")
     known = read_metadata(weights)
@@ -418,11 +428,11 @@ def look(args: argparse.Namespace, train: data.Dataset, test: data.Dataset, wher
         raise ValueError(f"{weights} knows the classes {', '.join(known['classes'])}, but {test.name} has "
                          f"{', '.join(test.classes)}; name the data that it was trained on")
     model = build(args, train, where, weights)
-    preprocessing = known["preprocessing"] or preprocessing_of(args, train)
+    preprocessing = known["preprocessing"] or train.preprocessing(zoo.MODELS[args.model].shape)
     model = as_trained(args, model)
     loss, accuracy = evaluate(model, loaders(args, train, test, where, preprocessing)[1], loss=loss_of(model))
     shown = "" if math.isnan(accuracy) else f"test accuracy {100 * accuracy:.2f} %, "
-    say(f"{args.model} on {test.name}: {shown}test loss {loss:.4f}, {len(test.labels)} images, weights {weights} "
+    say(f"{args.model} on {test.name}: {shown}test loss {loss:.4f}, {len(test.labels)} {test.items}, weights {weights} "
         f"({where})")
 
 

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Literal, overload
 
 import numpy as np
 
@@ -17,18 +17,28 @@ from ..cache import cache_folder
 from .catalog import OWNERS, SPECS, File, Spec
 from .download import install
 from .formats import FORMATS, SUFFIXES, Content, parse_idx, read
-from .synthetic import SHAPE_CLASSES, synthetic_digits, synthetic_shapes
+from .images import channel_statistics
+from .synthetic import (
+    SHAPE_CLASSES,
+    TABLE_CLASSES,
+    TABLE_COLUMNS,
+    synthetic_digits,
+    synthetic_shapes,
+    synthetic_table,
+)
+from .table import Table
 
 Folder = str | os.PathLike[str]
 Source = tuple[Path, Callable[[Path, File], Content]]
 Generator = Callable[[str, int], tuple[np.ndarray, np.ndarray]]
 
 SYNTHETIC_SIZES = {"train": 10_000, "test": 2_000}
-# Generated sets: how to draw a split, its classes, and how many images a split has.
+# Generated sets: how to draw a split, its classes, and how many images, or rows of a table, a split has.
 SYNTHETIC: dict[str, tuple[Generator, tuple[str, ...], dict[str, int]]] = {
     "synthetic-digits": (synthetic_digits, tuple("0123456789"), SYNTHETIC_SIZES),
     "synthetic-shapes": (synthetic_shapes, SHAPE_CLASSES, SYNTHETIC_SIZES),
     "synthetic-shapes-224": (partial(synthetic_shapes, size=224), SHAPE_CLASSES, {"train": 2_000, "test": 400}),
+    "synthetic-table": (synthetic_table, TABLE_CLASSES, SYNTHETIC_SIZES),
 }
 
 DATASETS: tuple[str, ...] = (*SPECS, *SYNTHETIC)
@@ -44,6 +54,8 @@ class Dataset:
     >>> Dataset("mine", "train", np.zeros((5, 3, 8, 8), np.uint8), np.arange(5))
     Dataset('mine', 'train', 5 images (3, 8, 8), 0 named classes)
     """
+
+    items: ClassVar[str] = "images"
 
     name: str
     split: str
@@ -79,6 +91,22 @@ class Dataset:
             return self.images[index], int(self.labels[index])
         return replace(self, images=self.images[index], labels=self.labels[index])
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one image."""
+        return self.images.shape[1:]
+
+    def preprocessing(self, shape: tuple[int, ...]) -> dict[str, Any]:
+        """What a DataLoader is to do for a net that reads images of a shape (c,h,w): normalise by mean and std of each
+        channel, and pad.
+
+        >>> import numpy as np
+        >>> Dataset("mine", "train", np.full((5, 1, 28, 28), 51, np.uint8), np.arange(5)).preprocessing((1, 32, 32))
+        {'mean': [0.2], 'std': [0.0], 'padding': 2}
+        """
+        mean, std = channel_statistics(self)
+        return {"mean": mean.tolist(), "std": std.tolist(), "padding": (shape[1] - self.images.shape[2]) // 2}
+
     def first(self, count: int | None) -> Dataset:
         """The first `count` images; all of them for None.
 
@@ -88,8 +116,16 @@ class Dataset:
         return self if count is None else replace(self, images=self.images[:count], labels=self.labels[:count])
 
 
-def load(name: str, split: str, data_dir: Folder | None = None, *, download: bool = True) -> Dataset:
-    """A data set's "train" or "test" split.
+Data = Dataset | Table
+
+
+@overload
+def load(name: Literal["synthetic-table"], split: str,             # type: ignore[overload-overlap]
+         data_dir: Folder | None = None, *, download: bool = True) -> Table: ...
+@overload
+def load(name: str, split: str, data_dir: Folder | None = None, *, download: bool = True) -> Dataset: ...
+def load(name: str, split: str, data_dir: Folder | None = None, *, download: bool = True) -> Data:
+    """A data set's "train" or "test" split: images, or of "synthetic-table" a Table.
 
     Real sets are looked for in data_dir, $MINIDL_DATA, ./data, Keras's folder and the user's cache, in each
     also in the subfolders that minidl, torchvision and Keras use; files may be plain, .gz or .xz. What is not
@@ -108,6 +144,8 @@ def load(name: str, split: str, data_dir: Folder | None = None, *, download: boo
     roots = _roots(name, data_dir)
     if name in SYNTHETIC:
         draw, classes, sizes = SYNTHETIC[name]
+        if name == "synthetic-table":
+            return Table(name, split, *draw(split, sizes[split]), TABLE_COLUMNS, classes, "generated")
         return Dataset(name, split, *draw(split, sizes[split]), classes, "generated")
     spec = SPECS[name]
     refused: list[str] = []

@@ -6,11 +6,11 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from hashlib import blake2b
 from pathlib import Path
 
 import numpy as np
 
+from .chance import chances, for_the_test
 from .datasets import Dataset, Folder
 from .sources import random_split
 
@@ -79,21 +79,15 @@ def train_and_test(path: Folder, size: int | tuple[int, int], *, channels: int =
                              "one alone); give both the same folders")
     else:
         every = from_folder(root, size, channels=channels)
-        chance = np.array([_chance(f"{name}/{file.name}", seed) for name, found in _pictures(root).items()
-                           for file in found])
-        tested = chance <= (max(0.2, chance.min()) if len(every) > 2 else -1)
-        both = [every[~tested], every[tested]]
+        names = (f"{name}/{file.name}" for name, found in _pictures(root).items() for file in found)
+        chosen = for_the_test(chances(names, seed))
+        both = [every[~chosen], every[chosen]]
     both = [each for part in both for each in random_split(part, [1.0], seed=seed)]
     if not all(map(len, both)):
         raise ValueError(f"train_and_test: {root} has {len(both[0]) + len(both[1])} pictures, too few for two splits; "
                          "add some")
     name = root.resolve().name
     return replace(both[0], name=name, source=str(root)), replace(both[1], name=name, split="test", source=str(root))
-
-
-def _chance(name: str, seed: int) -> float:
-    """A number from 0 to 1, drawn by a picture's name."""
-    return int.from_bytes(blake2b(f"{seed} {name}".encode(), digest_size=8).digest(), "big") / 2**64
 
 
 def _read(file: Path, size: tuple[int, int], mode: str) -> np.ndarray:

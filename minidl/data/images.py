@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from ..device import Array
-from .datasets import Dataset
+
+if TYPE_CHECKING:
+    from .datasets import Dataset
 
 
 def channel_statistics(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
     """(mean, standard deviation) of each channel's pixels / 255, over all images: two arrays (c,).
 
-    >>> import numpy as np
-    >>> two = Dataset("mine", "train", np.array([0, 255], np.uint8).reshape(2, 1, 1, 1), np.array([0, 1]))
+    >>> from minidl import data
+    >>> two = data.Dataset("mine", "train", np.array([0, 255], np.uint8).reshape(2, 1, 1, 1), np.array([0, 1]))
     >>> [float(v[0]) for v in channel_statistics(two)]
     [0.5, 0.5]
     """

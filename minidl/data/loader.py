@@ -18,6 +18,7 @@ from ..ops.common.backend import primitives_of
 from .datasets import Dataset
 from .images import Augment, Stored
 from .sources import arrays_of, collated, item_of, leaves, mapped
+from .table import Table
 
 Batch = Any                                # arrays on the loader's device: one, or a tuple or dict of them
 
@@ -25,7 +26,8 @@ Batch = Any                                # arrays on the loader's device: one,
 class DataLoader(Watched):
     """Iterate over data in batches: arrays of the device.
 
-    dataset: a `data.Dataset` of images: a batch is (images float (n,c,h,w), labels int64 (n,)). Or arrays whose first
+    dataset: a `data.Dataset` of images: a batch is (images float (n,c,h,w), labels int64 (n,)). Or a `data.Table`: a
+    batch is (rows float (n,columns), labels int64 (n,)). Or arrays whose first
     axis counts items, one or a tuple or a dict of them, of any shape and dtype: a batch is the same of n items, values
     as they are (bytes are not scaled). Or any object with len() and [i]: items (numbers, arrays, tuples and dicts of
     them) are stacked.
@@ -33,10 +35,11 @@ class DataLoader(Watched):
     shuffle: in a new order each epoch, the permutation of Philox(seed, epoch); else as stored. Each
     iteration is the next epoch, from 0; `set_epoch` names one.
     mean, std, padding, augment: of a Dataset. One number a channel: pixels become (pixel / 255 - mean) / std. Zero
-    pixels around each image, before that. An `Augment`.
+    pixels around each image, before that. An `Augment`. Of a Table mean and std, one number a column.
     transform: a function of one item, which is stacked as the function gives it: of a tuple's parts, `transform(x, y)`,
     else of the item. Of a Dataset's (image, label), uint8 (c,h,w) and an integer, it gives such, of any one size.
-    dtype: float32 or float64: of images, float32 unless told; of other floating numbers, as they are unless told.
+    dtype: float32 or float64: of images and Tables, float32 unless told; of other floating numbers, as they are unless
+    told.
     prefetch: batches made ahead on a thread of their own; 0 makes each when it is asked for. device: "cpu", or
     "cuda": then a Dataset's bytes, and arrays, are kept on the device, and batches are made there when they are asked
     for; batches of items that are stacked on the host are moved there.
@@ -44,8 +47,8 @@ class DataLoader(Watched):
     `training.fit` sets it for the ranks of a run.
 
     Raises ValueError for no data, numbers out of their range, arrays of several lengths, a number of means that is not
-    the number of channels, a std of 0, another dtype, or drop_last where nothing would be left; TypeError for data of
-    another kind.
+    the number of channels or columns, a std of 0, another dtype, or drop_last where nothing would be left; TypeError
+    for data of another kind.
 
     >>> import numpy as np
     >>> from minidl import data
@@ -83,10 +86,13 @@ class DataLoader(Watched):
         self.stored: Any = None            # on the device, for it to pick from; None: items are stacked on the host
         if isinstance(dataset, Dataset):
             self._store_images(dataset, mean, std)
+        elif isinstance(dataset, Table):
+            self._store_arrays(self._normalised(dataset, mean, std), padding=padding or None, augment=augment)
         else:
-            self._store_arrays(mean=mean, std=std, padding=padding or None, augment=augment)
+            self._store_arrays(dataset, mean=mean, std=std, padding=padding or None, augment=augment)
         if self.count < (batch_size if drop_last else 1):
-            name, what = (dataset.name, "images") if isinstance(dataset, Dataset) else (type(dataset).__name__, "items")
+            name, what = ((dataset.name, dataset.items) if isinstance(dataset, (Dataset, Table)) else
+                          (type(dataset).__name__, "items"))
             raise ValueError(f"DataLoader: {name} has {self.count} {what} but a batch needs "
                              f"{batch_size if drop_last else 1}; use more {what} or a smaller batch")
         self._epoch = self._skip = 0
@@ -107,12 +113,19 @@ class DataLoader(Watched):
             self.stored = Stored(to_device(dataset.images, self.device),
                                  to_device(dataset.labels.astype(np.int64), self.device), self._scale, self._shift)
 
-    def _store_arrays(self, **of_images: Any) -> None:
+    def _normalised(self, table: Table, mean: Sequence[float] | np.ndarray | None,
+                    std: Sequence[float] | np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+        self.mean, self.std = self._statistics("mean", mean, 0.0), self._statistics("std", std, 1.0)
+        self.dtype = self.dtype or np.dtype(np.float32)
+        rows = (table.rows - np.array(self.mean)) / np.array(self.std)         # in float64: means may be large
+        return rows, table.labels.astype(np.int64)
+
+    def _store_arrays(self, source: Any, **of_images: Any) -> None:
         for what, given in of_images.items():
             if given is not None:
                 raise ValueError(f"DataLoader: {what} is {given!r} but is for a data.Dataset of images, and this is a "
                                  f"{type(self.dataset).__name__}; change the data itself, or in a transform")
-        arrays = arrays_of(self.dataset, "DataLoader")
+        arrays = arrays_of(source, "DataLoader")
         if arrays is not None:
             self.count = len(leaves(arrays)[0])
             if self.transform is None:
@@ -134,20 +147,20 @@ class DataLoader(Watched):
         return array if self.dtype is None or array.dtype.kind != "f" else array.astype(self.dtype, copy=False)
 
     def _statistics(self, what: str, given: Sequence[float] | np.ndarray | None, default: float) -> tuple[float, ...]:
-        """One number for each channel."""
-        channels = self.dataset.images.shape[1]
+        """One number for each channel, or column of a table."""
+        channels, kind = self.dataset.shape[0], "column" if isinstance(self.dataset, Table) else "channel"
         values = np.full(channels, default) if given is None else np.asarray(given, np.float64)
         if values.shape != (channels,):
             raise ValueError(f"DataLoader: {what} has shape {values.shape} but {self.dataset.name} has "
-                             f"{channels} channels; give one number a channel")
+                             f"{channels} {kind}s; give one number a {kind}")
         if what == "std" and not np.all(values > 0):
-            raise ValueError(f"DataLoader: std is {values.tolist()} but every channel's must be above 0")
+            raise ValueError(f"DataLoader: std is {values.tolist()} but every {kind}'s must be above 0")
         return tuple(values.tolist())
 
     @property
     def preprocessing(self) -> dict[str, Any] | None:
-        """What pixels / 255 become, for a weights file: mean and std per channel, and zero pixels around, before that;
-        None where the data is no `data.Dataset`.
+        """What pixels / 255, or the columns of a table, become, for a weights file: mean and std per channel or column,
+        and zero pixels around, before that; None where the data is neither a `data.Dataset` nor a `data.Table`.
 
         >>> from minidl import data
         >>> DataLoader(data.load("synthetic-digits", "test"), 128, mean=[0.1], std=[0.3], padding=2).preprocessing
@@ -279,7 +292,7 @@ class DataLoader(Watched):
         >>> DataLoader((np.ones((100, 7)), np.arange(100)), 32)
         DataLoader(tuple of 100, 4 batches of 32, shuffled from seed 0, device='cpu')
         """
-        what = self.dataset.name if isinstance(self.dataset, Dataset) else type(self.dataset).__name__
+        what = self.dataset.name if self.mean is not None else type(self.dataset).__name__
         order = f"shuffled from seed {self.seed}" if self.shuffle else "in order"
         return (f"DataLoader({what} of {self.count}, {len(self)} batches of {self.batch_size}, {order}, "
                 f"device={self.device!r})")

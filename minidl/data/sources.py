@@ -12,6 +12,7 @@ from .. import rng
 from ..device import Array, is_array, to_numpy
 from ..tensor import Tensor
 from .datasets import Dataset
+from .table import Table
 
 
 def mapped(function: Callable[[Any], Any], parts: Any) -> Any:
@@ -118,15 +119,16 @@ class Subset:
 def random_split(source: Any, sizes: Sequence[float], *, seed: int = 0) -> list[Any]:
     """Data in parts at random, each item in one: numbers of items, or shares that add up to 1.
 
-    source: what a DataLoader takes. A part of a `data.Dataset` is one, a part of arrays is arrays, copied; of other
-    objects it is a `Subset`. The same seed gives the same parts. Raises ValueError for sizes that do not add up.
+    source: what a DataLoader takes. A part of a `data.Dataset` or `data.Table` is one, a part of arrays is arrays,
+    copied; of other objects it is a `Subset`. The same seed gives the same parts. Raises ValueError for sizes that do
+    not add up.
 
     >>> from minidl import data
     >>> train, test = random_split(data.load("synthetic-digits", "test"), [0.9, 0.1])
     >>> len(train), len(test)
     (1800, 200)
     """
-    arrays = None if isinstance(source, Dataset) else arrays_of(source, "random_split")
+    arrays = None if isinstance(source, (Dataset, Table)) else arrays_of(source, "random_split")
     count = len(source) if arrays is None else len(leaves(arrays)[0])
     shares = any(isinstance(size, (float, np.floating)) for size in sizes)
     ends = np.cumsum(sizes)
@@ -135,7 +137,7 @@ def random_split(source: Any, sizes: Sequence[float], *, seed: int = 0) -> list[
                          "shares, or numbers of items")
     order = rng.generator((seed, SPLIT)).permutation(count)
     parts = np.split(order, np.rint(ends[:-1] * count if shares else ends[:-1]).astype(int))
-    if isinstance(source, Dataset):
+    if isinstance(source, (Dataset, Table)):
         return [source[part] for part in parts]
     return [Subset(source, part) if arrays is None else mapped(itemgetter(part), arrays) for part in parts]
 

@@ -1,8 +1,9 @@
-"""Two labelled image sets that are computed instead of downloaded: handwritten-like digits and coloured shapes.
+"""Labelled data that are computed instead of downloaded: images of handwritten-like digits and of coloured shapes,
+and a table of measurements.
 
-They stand in for MNIST and CIFAR-10 when neither is on disk nor reachable. Both have the real set's shapes and
-types, ten classes, and enough variation of position, size, slant and colour that a linear classifier stays far
-below a convolutional net.
+The images stand in for MNIST and CIFAR-10 when neither is on disk nor reachable. Both sets have the real set's
+shapes and types, ten classes, and enough variation of position, size, slant and colour that a linear classifier
+stays far below a convolutional net.
 
 Image i of a split is a function of (seed, split, i) alone: its random numbers are read from a Philox counter at a
 place that i decides, so a longer request starts with the images of a shorter one. The bytes are the same on every
@@ -18,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["SHAPE_CLASSES", "synthetic_digits", "synthetic_shapes"]
+__all__ = ["SHAPE_CLASSES", "TABLE_CLASSES", "TABLE_COLUMNS", "synthetic_digits", "synthetic_shapes", "synthetic_table"]
 
 Array = NDArray[Any]
 
@@ -54,10 +55,10 @@ def pixel_noise(shape: tuple[int, int, int], stream: str, start: int, count: int
     return np.subtract(pairs[:, 0], pairs[:, 1], dtype=np.float32) / np.float32(256)
 
 
-def shuffled_labels(stream: str, count: int) -> Array:
-    """Return labels in which each run of ten images holds every class once, in random order."""
-    runs = -(-count // CLASSES)
-    order = np.argsort(random_words(stream, 0, runs, CLASSES), axis=1, kind="stable")  # (runs, CLASSES)
+def shuffled_labels(stream: str, count: int, classes: int = CLASSES) -> Array:
+    """Return labels in which each run of as many images as there are classes holds each once, in random order."""
+    runs = -(-count // classes)
+    order = np.argsort(random_words(stream, 0, runs, classes), axis=1, kind="stable")  # (runs, classes)
     return order.astype(np.uint8).reshape(-1)[:count]
 
 
@@ -333,3 +334,56 @@ def synthetic_shapes(split: str, count: int, seed: int = 0, size: int = SHAPE_SI
         noise = pixel_noise(image, f"{stream}/noise", start, n)
         images[start:stop] = to_bytes(canvas + SHAPE_NOISE * noise)
     return images, labels
+
+
+TABLE_CLASSES = ("same near", "same far", "other near", "other far")
+TABLE_COLUMNS = ("left", "right", "x", "y", "trend", "echo", "large", "small", "whole", "idle")
+TABLE_RANGES = {
+    "side": (-1, 1, 1),  # the sign of left
+    "size": (0.2, 1.2, 2),  # of left and right
+    "turn": (-1, 1, 1),  # tangent of half the angle: up to a right angle
+    "half": (-1, 1, 1),  # the sign of the place, so that angles go round
+    "near": (0, 1, 1),  # distance from the middle
+    "far": (0.9, 1.6, 1),
+    "noise": (-1, 1, 2 * len(TABLE_COLUMNS)),
+    "whole": (0, 6, 1),
+}
+TABLE_NOISE = 0.25  # of left, right, x and y
+
+
+def synthetic_table(split: str, count: int, seed: int = 0) -> tuple[Array, Array]:
+    """Draw rows of ten measurements with one of four classes, which no plane tells apart.
+
+    Returns rows, float64 (count,10) in the order of TABLE_COLUMNS, and labels, uint8 (count,), that index
+    TABLE_CLASSES. Two facts make the class: whether left and right, of which the one is counted in hundreds, have the
+    same sign, and whether the place (x, y) is near the middle or far from it; both are blurred by noise. "trend" grows
+    a little with the class, "echo" is left with more noise, and "large", "small", "whole" and "idle", each of a scale
+    of its own, say nothing. Order, prefixes and errors are those of `synthetic_digits`, with runs of four.
+
+    >>> rows, labels = synthetic_table("train", 8)
+    >>> rows.shape, rows.dtype.name, sorted(labels[:4].tolist())
+    ((8, 10), 'float64', [0, 1, 2, 3])
+    """
+    stream = checked_stream("synthetic_table", split, count, seed)
+    labels = shuffled_labels(f"{stream}/labels", count, len(TABLE_CLASSES))
+    draw = sample(TABLE_RANGES, f"{stream}/rows", 0, count)
+    other, distant = labels // 2, labels % 2
+    noise = (draw["noise"][:, ::2] + draw["noise"][:, 1::2]) / 2  # triangular in (-1, 1)
+    side = np.where(draw["side"][:, 0] > 0, 1.0, -1.0)
+    left = side * draw["size"][:, 0]
+    right = np.where(other == 1, -side, side) * draw["size"][:, 1]
+    radius = np.where(distant == 1, draw["far"][:, 0], draw["near"][:, 0]) * np.where(draw["half"][:, 0] > 0, 1.0, -1.0)
+    cosine, sine = rotation(draw["turn"][:, 0])
+    columns = (
+        left + TABLE_NOISE * noise[:, 0],
+        100 * (right + TABLE_NOISE * noise[:, 1]),
+        radius * cosine + TABLE_NOISE * noise[:, 2],
+        radius * sine + TABLE_NOISE * noise[:, 3],
+        20 + 0.25 * labels + noise[:, 4],
+        left + 2 * noise[:, 5],
+        5000 + 2000 * noise[:, 6],
+        0.001 * noise[:, 7],
+        np.floor(draw["whole"][:, 0]),
+        noise[:, 9],
+    )
+    return np.stack(columns, axis=1), labels

@@ -148,7 +148,8 @@ def page(run: Run, drawn: Mapping[str, Picture]) -> str:
         _section("Most frequent mistakes", _pairs(run.answers), no_answers),
         _section("Machine and versions", _table({name: value for name, value in about.items() if value is not None}),
                  "config.json does not name them."),
-        _section("Test images that the net got most wrong", _mistakes(run.answers), no_answers, "wide"),
+        _section("Test rows" if _items(run.answers) == "rows" else "Test images that the net got most wrong",
+                 _mistakes(run.answers), no_answers, "wide"),
         _section("Epochs", _epochs(run.metrics), "No epoch is finished yet.", "wide")]
     return PAGE.substitute(
         colours, title=escape(title), sections="\n".join(sections),
@@ -201,6 +202,11 @@ def _shown(value: Any) -> str:
     return short(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False), MAX_SHOWN)
 
 
+def _items(answers: Answers | None) -> str:
+    """What the test set counts."""
+    return "rows" if answers and len(answers.shape) == 1 else "images"
+
+
 def _pairs(answers: Answers | None) -> str:
     """The classes that are most often mistaken, which a large matrix does not tell."""
     if answers is None:
@@ -211,7 +217,7 @@ def _pairs(answers: Answers | None) -> str:
     rows = [f'<tr><td>{name[label]}</td><td>{name[prediction]}</td><td>{wrong[label, prediction]}</td>'
             f'<td>{100 * wrong[label, prediction] / answers.counts[label].sum():.1f} %</td></tr>'
             for label, prediction in zip(*np.unravel_index(most, wrong.shape)) if wrong[label, prediction]]
-    return ('<table><tr><th>class</th><th>predicted</th><th>images</th>'
+    return (f'<table><tr><th>class</th><th>predicted</th><th>{_items(answers)}</th>'
             f'<th>of the class</th></tr>{"".join(rows)}</table>') if rows else "<p>There is no mistake.</p>"
 
 
@@ -219,11 +225,14 @@ def _mistakes(answers: Answers | None) -> str:
     if answers is None:
         return ""
     right, count = int(np.trace(answers.counts)), int(answers.counts.sum())
+    counted = f"{right:,} of {count:,} test {_items(answers)} are right, {count - right:,} are wrong."
+    if _items(answers) == "rows":          # which have no picture
+        return f'<p class="faint">{counted}</p>'
     name = [escape(short(name, 40)) for name in answers.classes]
     items = (f'<li>{_image(mistake.image)}<span>is <b class="right">{name[mistake.label]}</b> '
              f'{_percent(mistake.of_label)}</span><span>predicted <b class="wrong">{name[mistake.prediction]}</b> '
              f'{_percent(mistake.of_prediction)}</span></li>' for mistake in answers.worst)
-    return (f'<p class="faint">{right:,} of {count:,} test images are right, {count - right:,} are wrong. Here are the '
+    return (f'<p class="faint">{counted} Here are the '
             f'{len(answers.worst)} whose true class got the smallest probability, the smallest first. In brackets: the '
             f'probability of the class.</p><ul class="mistakes">{"".join(items)}</ul>')
 

@@ -107,15 +107,16 @@ def _stored_test(settings: dict[str, Any], path: Path, device: str, notes: list[
     not lie on this machine."""
     metadata = weights.read_metadata(path) if path.exists() else {}
     known, name = metadata.get("preprocessing"), str(settings.get("data"))
-    if known is None or not (name in data.DATASETS or Path(name).is_dir()):
+    if known is None or not (name in data.DATASETS or Path(name).exists()):
         notes.append("No test set was given, and the run does not say which it was and how its images were normalised.")
         return None
     try:
         if name in data.DATASETS:
-            test = data.load(name, "test", settings.get("data_dir"), download=False)
+            test: data.Data = data.load(name, "test", settings.get("data_dir"), download=False)
         else:
-            size = zoo.MODELS[metadata["model"]].image_size if metadata["model"] in zoo.MODELS else 0
-            _, test = data.train_and_test(name, size, channels=len(known["mean"]), seed=settings.get("seed", 0))
+            model = zoo.MODELS.get(metadata["model"])
+            shape = len(known["mean"]), *(model.shape[1:] if model else (0, 0))
+            _, test = data.own_splits(name, shape, seed=settings.get("seed", 0), label=settings.get("label"))
     except (FileNotFoundError, ValueError, ImportError) as error:
         notes.append(f"The test set is not on this machine: {error}")
         return None

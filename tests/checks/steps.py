@@ -18,13 +18,11 @@ from minidl.compiler.program import Call, Dynamic, Program, Slot
 from minidl.ops import cpu
 from minidl.tensor import Node
 
-OPTIONS: dict[str, dict[str, Any]] = {"lenet5": {"in_channels": 1}, "krizhevsky2009": {"in_channels": 3},
-                                      "cifar10-quick": {"in_channels": 3}, "cifar10-18": {"in_channels": 3},
-                                      "alexnet": {"in_channels": 3, "width": 6, "hidden": 20},
-                                      "resnet": {"in_channels": 3, "depth": 8, "width": 4},
-                                      "resnet-224": {"in_channels": 3, "width": 4},
-                                      "mlp": {"in_channels": 3, "hidden": 20}, "perceptron": {"in_channels": 1},
-                                      "autoencoder": {"in_channels": 1, "width": 4, "code": 8}}
+OPTIONS: dict[str, dict[str, Any]] = {"lenet5": {}, "krizhevsky2009": {}, "cifar10-quick": {}, "cifar10-18": {},
+                                      "alexnet": {"width": 6, "hidden": 20}, "resnet": {"depth": 8, "width": 4},
+                                      "resnet-224": {"width": 4}, "mlp": {"hidden": 20}, "perceptron": {},
+                                      "autoencoder": {"width": 4, "code": 8},
+                                      "table-mlp": {"classes": 10, "hidden": 20}}
 SETTINGS = [{}, {"momentum": 0.9}, {"momentum": 0.5, "nesterov": True}, {"weight_decay": 0.01},
             {"momentum": 0.9, "nesterov": True, "weight_decay": 0.01}]
 FACTORS = optim.schedule("warmup-cosine", 300)
@@ -76,8 +74,7 @@ class Training:
 
 def batch(name: str, n: int, seed: Any, device: str = "cpu") -> tuple[Tensor, Tensor]:
     rng = np.random.default_rng(seed)
-    size = zoo.MODELS[name].image_size
-    x = rng.standard_normal((n, OPTIONS[name]["in_channels"], size, size), dtype=np.float32)
+    x = rng.standard_normal((n, *zoo.MODELS[name].shape), dtype=np.float32)
     return Tensor(x, device=device), Tensor(rng.integers(0, 10, n), device=device)
 
 

@@ -62,7 +62,8 @@ def put(folder: Path, name: str, suffix: str = "", split: str | None = None) -> 
 
 # ---------------------------------------------------------------- the catalog
 def test_names() -> None:
-    assert list(data.DATASETS) == [*catalog.SPECS, "synthetic-digits", "synthetic-shapes", "synthetic-shapes-224"]
+    assert list(data.DATASETS) == [*catalog.SPECS, "synthetic-digits", "synthetic-shapes", "synthetic-shapes-224",
+                                   "synthetic-table"]
     assert {spec.stand_in for spec in catalog.SPECS.values()} == {"synthetic-digits", "synthetic-shapes"}
 
 

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from minidl import cli
-from minidl.data import folder, from_folder, train_and_test
+from minidl.data import from_folder, train_and_test
+from minidl.data.chance import chances, for_the_test
 
 Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed: no picture can be read")
 
@@ -134,7 +135,7 @@ def values(dataset: Any) -> list[int]:
 
 
 def test_one_picture_of_five_is_for_the_test(tmp_path: Path) -> None:
-    share = np.mean([folder._chance(f"cat/{i:04}.png", seed=0) <= 0.2 for i in range(10_000)])
+    share = np.mean(for_the_test(chances((f"cat/{i:04}.png" for i in range(10_000)), seed=0)))
     assert abs(share - 0.2) < 0.012                        # three deviations
     train, test = train_and_test(shelf(tmp_path / "pets", "cat", "dog"), 8)
     assert (train.classes, test.classes) == (("cat", "dog"), ("cat", "dog"))
@@ -230,5 +231,5 @@ def test_a_report_finds_the_test_pictures_by_the_folder(tmp_path: Path, monkeypa
 
 def test_images_larger_than_the_model_reads_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["train", "--model", "lenet5", "--data", "synthetic-shapes-224"]) == 2
-    assert ("--data synthetic-shapes-224 has images of 224x224, but --model lenet5 reads 32x32; use another of both"
-            ) in capsys.readouterr().err
+    assert ("--data synthetic-shapes-224 has images of 224x224, but --model lenet5 reads images of 32x32; "
+            "use another of both") in capsys.readouterr().err

@@ -7,10 +7,13 @@ import pytest
 
 from minidl.data.synthetic import (
     SHAPE_CLASSES,
+    TABLE_CLASSES,
+    TABLE_COLUMNS,
     random_words,
     rotation,
     synthetic_digits,
     synthetic_shapes,
+    synthetic_table,
 )
 
 GENERATORS = {"digits": (synthetic_digits, (1, 28, 28)), "shapes": (synthetic_shapes, (3, 32, 32))}
@@ -81,6 +84,43 @@ def test_labels_are_balanced_in_changing_order(generate, shape):
     assert (generate("train", 1000, seed=1)[1] != labels).any()
 
 
+def test_the_table():
+    rows, labels = synthetic_table("train", 200, seed=1)
+    assert (rows.shape, rows.dtype, labels.dtype) == ((200, len(TABLE_COLUMNS)), np.float64, np.uint8)
+    assert digest(rows.astype("<f8"), labels) == "7d767c75a59e5f31"
+    for count in (0, 1, 7, 200):
+        first, first_labels = synthetic_table("train", count, seed=1)
+        np.testing.assert_array_equal(first, rows[:count])
+        np.testing.assert_array_equal(first_labels, labels[:count])
+    assert (np.sort(labels.reshape(-1, 4), axis=1) == np.arange(len(TABLE_CLASSES))).all()
+    parts = [synthetic_table(split, 150, seed)[0] for split in ("train", "test") for seed in (0, 1, -1)]
+    assert len({row.tobytes() for part in parts for row in part}) == 6 * 150
+
+
+def test_what_the_columns_of_the_table_say():
+    rows, labels = synthetic_table("train", 4000)
+    column = dict(zip(TABLE_COLUMNS, rows.T, strict=True))
+    same = column["left"] * column["right"] > 0
+    far = np.hypot(column["x"], column["y"]) > 0.95
+    assert np.mean(same == (labels < 2)) > 0.95
+    assert np.mean(far == (labels % 2 == 1)) > 0.9
+    means = np.array([rows[labels == label].mean(axis=0) for label in range(4)])
+    gap = np.ptp(means, axis=0) / (rows.std(axis=0) / np.sqrt(1000))
+    assert (gap > 10).tolist() == [name == "trend" for name in TABLE_COLUMNS]
+    idle = [TABLE_COLUMNS.index(name) for name in ("large", "small", "whole", "idle")]
+    assert (gap[idle] < 6).all()
+    assert rows.std(axis=0).max() / rows.std(axis=0).min() > 1e6
+
+
+def test_a_linear_classifier_of_the_table_learns_something_but_not_much():
+    """Least squares."""
+    (rows, labels), (other, wanted) = synthetic_table("train", 4000), synthetic_table("test", 2000)
+    mean, std = rows.mean(axis=0), rows.std(axis=0)
+    x, y = (np.c_[(part - mean) / std, np.ones(len(part))] for part in (rows, other))
+    weights = np.linalg.lstsq(x, np.eye(4)[labels], rcond=None)[0]
+    assert 0.35 < np.mean((y @ weights).argmax(axis=1) == wanted) < 0.45
+
+
 def test_random_words_depend_on_the_place_alone():
     table = random_words("a", 0, 10, 6)
     np.testing.assert_array_equal(random_words("a", 7, 3, 6), table[7:])
@@ -129,7 +169,9 @@ def test_a_linear_classifier_learns_something_but_not_much(generate, low, high):
     assert low < accuracy < high
 
 
-@both
+@pytest.mark.parametrize(
+    ("generate", "shape"), [*GENERATORS.values(), (synthetic_table, (10,))], ids=[*GENERATORS, "table"]
+)
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [

@@ -45,8 +45,8 @@ MODULE = re.compile(r"# (\w+\.py)\b")              # the first line of a file th
 
 
 def bring(page: Path, folder: Path) -> None:
-    """Lay into the folder what a reader of the page brings: pictures (without Pillow, empty files), and its kernels and
-    modules, whose first line names their file."""
+    """Lay into the folder what a reader of the page brings: pictures (without Pillow, empty files), tables, and its
+    kernels and modules, whose first line names their file."""
     try:
         from PIL import Image
     except ImportError:
@@ -58,6 +58,10 @@ def bring(page: Path, folder: Path) -> None:
         file.touch()
         if Image:
             Image.fromarray(np.full((40, 48, 3), value, np.uint8)).save(file)
+    rows = [f"{i % 7},{3 * i % 11}" for i in range(40)]
+    (folder / "new.csv").write_text("\n".join(["width,height", *rows]), encoding="utf-8")
+    (folder / "flowers.csv").write_text("\n".join(["width,height,kind", *(
+        f"{row},{('rose', 'aster')[i % 2]}" for i, row in enumerate(rows))]), encoding="utf-8")
     for kernel in blocks(page, "cuda"):
         (folder / kernel.split()[1].rstrip(".")).with_suffix(".cu").write_text(kernel, encoding="utf-8")
     for module in blocks(page, "python"):

@@ -159,7 +159,9 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
     ("minidl/check_conv", ("cupy", "minidl/emulator", *TOOLS)),
     ("minidl/layouts", TOOLS),
     ("minidl/onnx", ("onnx", "minidl/version", "minidl/weights/files", *TOOLS)),
-    ("minidl/data/folder", ("numpy", "PIL", "minidl/data/datasets", "minidl/data/sources")),
+    ("minidl/data/chance", ("numpy",)),
+    ("minidl/data/table", ("numpy", "minidl/data/chance")),
+    ("minidl/data/folder", ("numpy", "PIL", "minidl/data/chance", "minidl/data/datasets", "minidl/data/sources")),
     ("minidl/data", ("tqdm", "minidl/cache", "minidl/data", *TOOLS)),
     # the model of a file is built by the zoo, which lies outside
     *((f"minidl/weights{file}", ("h5py", "safetensors", "minidl/version", "minidl/weights", *more, *TOOLS))

@@ -147,6 +147,11 @@ def train() -> None:
     parts = [data.DataLoader(part, 4, dtype="float32") for part in data.random_split(rows, [0.5, 0.5], seed=1)]
     tables: list[data.DataLoader] = [*parts, data.DataLoader({"x": np.ones(3)}, 2, transform=lambda item: item["x"]),
                                      data.DataLoader(data.Subset(range(9), [1, 2]), 2)]
+    generated: data.Table = data.load("synthetic-table", "test")
+    flowers: tuple[data.Table, data.Table] = data.from_csv("flowers.csv", "kind").train_and_test(seed=1)
+    batches = data.DataLoader(flowers[0].first(9), 3, **flowers[0].preprocessing())
+    ours: tuple[data.Data, data.Data] = data.own_splits("flowers.csv", model.shape, seed=1, label="kind")
+    sizes: list[int] = [len(each) for each in ours if each.shape == model.shape]
     pictures: data.Dataset = data.from_folder("pictures", (32, 32), channels=1)
     both: tuple[data.Dataset, data.Dataset] = data.train_and_test("pictures", 32)
     print(tables, pictures[0], known_as, both)

@@ -716,7 +716,8 @@ SETTINGS = {
 }
 NETS: dict[str, dict[str, int]] = {"lenet5": {}, "krizhevsky2009": {}, "cifar10-quick": {}, "cifar10-18": {},
                                    "alexnet": {"width": 6, "hidden": 20}, "resnet": {"depth": 14, "width": 4},
-                                   "resnet-224": {"width": 4}, "autoencoder": {"width": 4, "code": 8}}
+                                   "resnet-224": {"width": 4}, "autoencoder": {"width": 4, "code": 8},
+                                   "table-mlp": {"classes": 10}}
 COUNTS = "num_batches_tracked"             # which PyTorch keeps beside running values
 
 
@@ -728,9 +729,8 @@ def without_dropout(net: Any) -> Any:
     return net
 
 
-def images_of(model: str, count: int, rng: Rng) -> np.ndarray:
-    known = zoo.MODELS[model]
-    return normal(rng, (count, known.in_channels, known.image_size, known.image_size))
+def items_of(model: str, count: int, rng: Rng) -> np.ndarray:
+    return normal(rng, (count, *zoo.MODELS[model].shape))
 
 
 def test_weights_of_pytorch_load_as_they_are() -> None:
@@ -738,8 +738,8 @@ def test_weights_of_pytorch_load_as_they_are() -> None:
     for model, options in NETS.items():
         net, twin = zoo.build(model, **options).eval(), torch_nets.build(model, **options).eval()
         net.load_state_dict(twin.state_dict())
-        images = images_of(model, 4, np.random.default_rng(3)).astype(np.float32)
-        np.testing.assert_allclose(net(Tensor(images)).numpy(), twin(torch.tensor(images)).detach().numpy(),
+        items = items_of(model, 4, np.random.default_rng(3)).astype(np.float32)
+        np.testing.assert_allclose(net(Tensor(items)).numpy(), twin(torch.tensor(items)).detach().numpy(),
                                    rtol=1e-4, atol=1e-5)
 
 
@@ -761,9 +761,9 @@ def test_ten_training_steps(model: str, setting: str) -> None:
     rng = np.random.default_rng(2)
     losses = []
     for _ in range(10):
-        images, labels = images_of(model, count, rng), rng.integers(0, 10, count)
+        items, labels = items_of(model, count, rng), rng.integers(0, 10, count)
         sgd.zero_grad()
-        x, twin_x = Tensor(images), torch.tensor(images)
+        x, twin_x = Tensor(items), torch.tensor(items)
         loss = net.loss(net(x), x) if to_itself else ops.cross_entropy(net(x), labels)
         loss.backward()
         sgd.step()

@@ -14,17 +14,23 @@ from minidl.zoo.recipe import LAYERS
 
 COUNTS = {"lenet5": 61_706, "krizhevsky2009": 53_322, "cifar10-quick": 145_578, "cifar10-18": 89_578,
           "alexnet": 56_909_194, "resnet": 269_722, "resnet-224": 11_007_818, "mlp": 30_830_010, "perceptron": 10_250,
-          "autoencoder": 127_215}
+          "autoencoder": 127_215, "table-mlp": 5_124}
 CHANNELS = {"lenet5": 1, "krizhevsky2009": 3, "cifar10-quick": 3, "cifar10-18": 3, "alexnet": 3, "resnet": 3,
             "resnet-224": 3, "mlp": 3, "perceptron": 1, "autoencoder": 1}
+SHAPES = {**{name: (channels, *[224 if name in ("alexnet", "resnet-224") else 32] * 2)
+             for name, channels in CHANNELS.items()}, "table-mlp": (10,)}
 CLASSIFIERS = [name for name, model in zoo.MODELS.items() if model.target == "label"]
 SMALL: dict[str, dict[str, Any]] = {                           # millions of parameters take their time
     "alexnet": {"width": 12, "hidden": 64}, "resnet": {"depth": 8, "width": 8}, "resnet-224": {"width": 4},
-    "mlp": {"hidden": 20}}
+    "mlp": {"hidden": 20}, "table-mlp": {"classes": 10}}
 
 
 def images(n: int, channels: int, size: int = 32) -> Tensor:
-    return Tensor(np.random.default_rng(0).standard_normal((n, channels, size, size), dtype=np.float32))
+    return items(n, (channels, size, size))
+
+
+def items(n: int, shape: tuple[int, ...]) -> Tensor:
+    return Tensor(np.random.default_rng(0).standard_normal((n, *shape), dtype=np.float32))
 
 
 def build(name: str, **options: Any) -> nn.Module:
@@ -32,7 +38,7 @@ def build(name: str, **options: Any) -> nn.Module:
 
 
 def test_every_model_is_tested() -> None:
-    assert zoo.MODELS.keys() == COUNTS.keys() == CHANNELS.keys()
+    assert zoo.MODELS.keys() == COUNTS.keys() == SHAPES.keys()
     assert [model.name for model in zoo.MODELS.values()] == list(zoo.MODELS)
 
 
@@ -72,9 +78,10 @@ def test_sizes_of_krizhevskys_maps() -> None:
 @pytest.mark.parametrize("name", CLASSIFIERS)
 @pytest.mark.parametrize("n", [0, 1, 3])
 def test_logits(name: str, n: int) -> None:
-    net, size = build(name), zoo.MODELS[name].image_size
-    assert net(images(n, CHANNELS[name], size)).shape == (n, 10)
-    assert build(name, in_channels=2, classes=7)(images(n, 2, size)).shape == (n, 7)
+    net, model = build(name), zoo.MODELS[name]
+    assert net(items(n, SHAPES[name])).shape == (n, 10)
+    other: dict[str, Any] = {model.reads: 2, "classes": 7}
+    assert build(name, **other)(items(n, (2, *SHAPES[name][1:]))).shape == (n, 7)
 
 
 @pytest.mark.parametrize(("activation", "layer"), LAYERS.items())
@@ -169,6 +176,17 @@ def test_the_autoencoder_gives_images_by_way_of_its_code(n: int) -> None:
         np.testing.assert_allclose(net.loss(net(x), x).item(), np.mean((net(x).numpy() - x.numpy())**2), rtol=1e-5)
 
 
+def test_the_net_for_tables_is_the_papers() -> None:
+    """Blocks of Linear, ReLU and Dropout, and a last Linear (Gorishniy et al. 2021, section 3.1)."""
+    net = zoo.build("table-mlp", in_features=7, classes=3, hidden=5, depth=3, dropout=0)
+    assert [type(each).__name__ for each in net] == ["Linear", "ReLU", "Dropout"] * 3 + ["Linear"]
+    assert [layer.weight.shape for layer in net if isinstance(layer, nn.Linear)] == [(5, 7), (5, 5), (5, 5), (3, 5)]
+    assert net.model_args == {"in_features": 7, "classes": 3, "hidden": 5, "depth": 3, "dropout": 0.0}
+    assert type(net.model_args["dropout"]) is float        # or a weights file with it would be refused
+    (linear,) = zoo.build("table-mlp", depth=0)
+    assert linear.weight.shape == (4, 10)
+
+
 def test_default_activations_are_the_papers() -> None:
     assert "Tanh" in repr(build("lenet5"))
     assert "Sigmoid" in repr(build("krizhevsky2009"))
@@ -202,7 +220,8 @@ def test_recipe_fits_the_rest_of_minidl(name: str) -> None:
     model = zoo.MODELS[name]
     recipe = model.recipe
     assert recipe.lr_schedule in optim.SCHEDULES
-    assert CHANNELS[name] == model.in_channels == {"mnist": 1, "cifar10": 3, "synthetic-shapes-224": 3}[recipe.data]
+    assert SHAPES[name] == model.shape
+    assert model.shape[0] == {"mnist": 1, "cifar10": 3, "synthetic-shapes-224": 3, "synthetic-table": 10}[recipe.data]
     assert recipe.batch_size >= 1 <= recipe.epochs
     optim.SGD([Tensor([1.0], requires_grad=True)], recipe.lr, recipe.momentum, recipe.weight_decay)
     assert model.summary
@@ -210,7 +229,7 @@ def test_recipe_fits_the_rest_of_minidl(name: str) -> None:
 
 def test_a_recipes_parameter_counts_are_true() -> None:
     for name in ("lenet5", "krizhevsky2009", "cifar10-quick", "cifar10-18", "alexnet", "resnet", "resnet-224",
-                 "autoencoder"):
+                 "autoencoder", "table-mlp"):
         assert f"{COUNTS[name]:,} parameters" in zoo.MODELS[name].summary
 
 
@@ -222,7 +241,7 @@ def test_learns_by_its_recipe(name: str) -> None:
     batch_norm = name in ("resnet", "resnet-224", "autoencoder")
     net.train(batch_norm)                  # without dropout, but by the batch's own moments
     sgd = optim.SGD(net.parameters(), recipe.lr, recipe.momentum, recipe.weight_decay)
-    x, labels = images(8, CHANNELS[name], zoo.MODELS[name].image_size), np.arange(8)
+    x, labels = items(8, SHAPES[name]), np.arange(8)
     if name == "autoencoder":              # noise has no code
         x = Tensor(np.kron(x.numpy()[:, :, :4, :4], np.ones((8, 8), np.float32)))
     losses = []
@@ -254,6 +273,8 @@ def test_learns_by_its_recipe(name: str) -> None:
        r"6n \+ 2 with n blocks per stage, from 8 on: 20, 32, 44, 56 or 110") for depth in (2, 18, 21, 20.0, "20")),
     (lambda: zoo.build("resnet-224", depth=20), "zoo: depth of model 'resnet-224' is 20 but must be 18 or 34$"),
     (lambda: zoo.build("resnet", width=0), "Conv2d: out_channels is 0 but must be an int of at least 1$"),
+    *((lambda depth=depth: zoo.build("table-mlp", depth=depth), rf"zoo: depth of model 'table-mlp' is {depth!r} but "
+       "must be an int of at least 0; 0 is the linear model$") for depth in (-1, 1.5, "2")),
     (lambda: zoo.build("mlp", hidden=-1), "Linear: in_features is -1 but must be an int of at least 1$"),
     (lambda: zoo.build("lenet5")(images(1, 3)), "conv2d: x has 3 channels but w expects 1 "),
     (lambda: zoo.build("lenet5")(Tensor(np.zeros((1, 1, 28, 28), np.float32))),

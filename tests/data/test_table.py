@@ -1,0 +1,346 @@
+"""Tables: the reader of CSV files, splits, batches, and trainings by the command line."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import minidl
+from minidl import Tensor, cli, data
+from minidl.data import Table, from_csv, own_splits
+from minidl.data.chance import chances, for_the_test
+from minidl.weights import read_metadata
+
+pytestmark = pytest.mark.usefixtures("elsewhere")
+
+FLOWERS = "petal,sepal,kind\n1,2.5,rose\n-3e2, 4 ,aster\n\n5,6,rose\n"
+
+
+def write(path: Path, text: str = FLOWERS) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+# ---------------------------------------------------------------- the reader
+def test_a_file_with_names(tmp_path: Path) -> None:
+    path = write(tmp_path / "flowers.csv")
+    found = from_csv(path)
+    assert (found.name, found.split, found.source) == ("flowers", "train", str(path))
+    assert (found.columns, found.classes) == (("petal", "sepal"), ("aster", "rose"))
+    assert found.rows.tolist() == [[1, 2.5], [-300, 4], [5, 6]]
+    assert (found.rows.dtype, found.labels.tolist()) == (np.float64, [1, 0, 1])
+    assert (found.shape, len(found), len(found.first(2)), found[2][1]) == ((2,), 3, 2, 1)
+    assert repr(found) == f"Table('flowers', 'train', 3 rows of 2, 2 named classes, from {path})"
+
+
+@pytest.mark.parametrize(("text", "label", "columns", "classes", "labels"), [
+    ("1,2,rose\n3,4,aster\n", None, ("column 1", "column 2"), ("aster", "rose"), [1, 0]),
+    ("rose,1\naster,2\n", "column 1", ("column 2",), ("aster", "rose"), [1, 0]),
+    ("kind,a\n10,1\n9,2\n09,3\n2.0,4\n", "kind", ("a",), ("2", "9", "10"), [2, 1, 1, 0]),
+    ("a,kind\n1,10\n2,9\n3,x\n", None, ("a",), ("10", "9", "x"), [0, 1, 2]),
+    ("\ufeffa,kind\r\n1,\"x, y\"\r\n2,z\r\n", None, ("a",), ("x, y", "z"), [0, 1]),
+], ids=["without names", "first column", "integers by size", "texts by letters", "Excel's"])
+def test_names_and_labels(tmp_path: Path, text: str, label: str | None, columns: tuple[str, ...],
+                          classes: tuple[str, ...], labels: list[int]) -> None:
+    found = from_csv(write(tmp_path / "t.csv", text), label)
+    assert (found.columns, found.classes, found.labels.tolist()) == (columns, classes, labels)
+
+
+@pytest.mark.parametrize(("text", "label", "message"), [
+    ("", None, " has no rows; a table has a line for each row, under an optional one of names$"),
+    ("\n\n", None, " has no rows; "), ("a,b\n", None, " has no rows; "),
+    ("a\n1\n", None, " has one column, 'a', but needs numbers and the label; separate values by commas$"),
+    ("a;b\n1;2\n", None, " has one column, 'a;b', but needs numbers and the label; separate values by commas$"),
+    ("a,b\n1,x\n1,2,y\n", None, ", line 3 has 3 values but there are 2 columns; complete or remove it$"),
+    ("a,b\n1,x\n\n3\n", None, ", line 4 has 1 values but there are 2 columns; complete or remove it$"),
+    *((f"a,b\n1,x\n{value},y\n", None, f", line 3: 'a' is {value!r} but must be a number between -1e30 and 1e30; "
+       "correct or remove the line, or write numbers for the column's texts$")
+      for value in ("red", "", "nan", "inf", "-1e30", "1_000", "0x1")),
+    ("a,b\n1,x\n2,\n", None, ", line 3: the label 'b' is '' but must be a text or an integer; correct or remove the "
+                             "line, or name another column as the label$"),
+    ("a,b\n1,2\n2,2.5\n", None, ", line 3: the label 'b' is '2.5' but must be a text or an integer; "),
+    ("a,b\n1,2\n2,nan\n", None, ", line 3: the label 'b' is 'nan' but must be a text or an integer; "),
+    ("a,b\n1,2\n2,inf\n", None, ", line 3: the label 'b' is 'inf' but must be a text or an integer; "),
+    ("a,b\n1,2\n2,1e300\n", None, ", line 3: the label 'b' is '1e300' but must be a text or an integer; "),
+    (f"a,b\n1,2\n2,{'x' * 201}\n", None, ", line 3: the label 'b' is 'xxx.*x' but must be a text or an integer; "),
+    ("a,b\n1,x\n2,x\n", None, " has only the class 'x', by the column 'b', but needs two; add rows of others, or name "
+                              "another column as the label$"),
+    ("a,b\n1,x\n2,y\n", "c", " has no column 'c'; it has a, b$"),
+    (",a,b\n0,1,x\n", None, r" names its column 1 '', but each needs a name of its own; give it one, or remove it \(of "
+                            r"pandas: to_csv\(path, index=False\)\)$"),
+    ("a,a,b\n0,1,x\n", None, " names its column 2 'a', but each needs a name of its own; "),
+    (f"{'1,' * 1025}x\n", None, " has 1026 columns but may have at most 1024; remove some$"),
+])
+def test_what_is_no_table_is_refused(tmp_path: Path, text: str, label: str | None, message: str) -> None:
+    path = write(tmp_path / "t.csv", text)
+    with pytest.raises(ValueError, match=f"^from_csv: {re.escape(str(path))}{message}"):
+        from_csv(path, label)
+
+
+def test_what_is_no_text_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_bytes(b"a,b\n1,caf\xe9\n")
+    with pytest.raises(ValueError, match=r"t.csv is not a CSV file in UTF-8 \('utf-8' codec .*\); save it as one$"):
+        from_csv(path)
+    with pytest.raises(FileNotFoundError, match=r"none\.csv"):
+        from_csv(tmp_path / "none.csv")
+
+
+@pytest.mark.parametrize(("rows", "labels", "error", "message"), [
+    (np.zeros((2, 3), int), np.arange(2), TypeError, "Table: t has rows int64 and labels int64 but needs floating num"),
+    (np.zeros((2, 3)), np.zeros(2), TypeError, "Table: t has rows float64 and labels float64 but needs floating num"),
+    (np.zeros(2), np.arange(2), ValueError, r"Table: t has rows \(2,\) and labels \(2,\) but needs \(n,columns\) and "),
+    (np.zeros((2, 3)), np.arange(3), ValueError, r"Table: t has rows \(2, 3\) and labels \(3,\) but needs "),
+])
+def test_what_is_no_table_of_arrays(rows: Any, labels: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=f"^{message}"):
+        Table("t", "train", rows, labels)
+
+
+# ---------------------------------------------------------------- splits
+def numbered(count: int) -> Table:
+    return Table("t", "train", np.arange(2.0 * count).reshape(-1, 2), np.arange(count) % 3, classes=("a", "b", "c"))
+
+
+def test_one_row_of_five_is_for_the_test() -> None:
+    train, test = numbered(10_000).train_and_test()
+    assert abs(len(test) / 10_000 - 0.2) < 0.012           # three deviations
+    assert (train.split, test.split) == ("train", "test")
+    both = np.concatenate([train.rows, test.rows])
+    assert sorted(both[:, 0]) == [*range(0, 20_000, 2)]
+    np.testing.assert_array_equal(both[:, 0] / 2 % 3, np.concatenate([train.labels, test.labels]))
+    assert list(train.rows[:, 0]) != sorted(train.rows[:, 0])
+    again, other = (numbered(10_000).train_and_test(seed)[1].rows.tolist() for seed in (0, 1))
+    assert again == test.rows.tolist() != other
+
+
+def test_a_table_that_grows_keeps_its_splits() -> None:
+    """Nothing that was trained on is tested with later."""
+    trained: set[float] = set()
+    for count in (3, 4, 10, 50, 200):
+        train, test = numbered(count).train_and_test(seed=3)
+        assert min(len(train), len(test)) > 0
+        assert trained <= {*train.rows[:, 0]}
+        trained = {*train.rows[:, 0]}
+
+
+def test_equal_rows_are_on_one_side() -> None:
+    once = numbered(100)
+    for part in once[np.tile(np.arange(100), 3)].train_and_test():
+        assert set(np.unique(part.rows[:, 0], return_counts=True)[1]) == {3}
+
+
+def test_rows_that_are_too_few(tmp_path: Path) -> None:
+    for few in (numbered(0), numbered(1), numbered(2), numbered(30)[np.zeros(5, int)]):
+        with pytest.raises(ValueError, match=r"^train_and_test: t has \d rows, too few different ones for two "):
+            few.train_and_test()
+
+
+def test_chances() -> None:
+    share = np.mean(for_the_test(chances(map(str, range(10_000)), 0)))
+    assert abs(share - 0.2) < 0.012
+
+
+def test_splits_that_are_files(tmp_path: Path) -> None:
+    write(tmp_path / "own" / "train.csv", FLOWERS + "7,8,aster\n")
+    with pytest.raises(FileNotFoundError, match=r"^own_splits: .*own has a train.csv but no test.csv; make one, or"):
+        own_splits(tmp_path / "own", (2,))
+    write(tmp_path / "own" / "test.csv")
+    train, test = own_splits(tmp_path / "own", (2,))
+    assert isinstance(train, Table)
+    assert (train.name, train.split, test.name, test.split) == ("own", "train", "own", "test")
+    assert train.source == test.source == str(tmp_path / "own")
+    assert (sorted(train.rows[:, 0]), len(test)) == ([-300, 1, 5, 7], 3)
+    write(tmp_path / "own" / "test.csv", "petal,sepal,kind\n1,2,lily\n3,4,rose\n")
+    with pytest.raises(ValueError, match=r"^own_splits: train.csv in .*own has the classes aster, rose, but test.csv "
+                                         r"has lily, rose; give both the same$"):
+        own_splits(tmp_path / "own", (2,))
+    write(tmp_path / "own" / "test.csv", FLOWERS.replace("petal", "stem"))
+    with pytest.raises(ValueError, match=r"has the columns petal, sepal, but test\.csv has stem, sepal; give both "):
+        own_splits(tmp_path / "own", (2,))
+
+
+def test_a_folder_of_pictures_is_no_table(tmp_path: Path) -> None:
+    (tmp_path / "cats").mkdir()
+    with pytest.raises(ValueError, match=r"^own_splits: .* is a folder without a train.csv, and the net reads tables"):
+        own_splits(tmp_path, (2,))
+    with pytest.raises(ValueError, match=r"^own_splits: label is 'kind' but .* has pictures, whose classes are their"):
+        own_splits(tmp_path, (3, 32, 32), label="kind")
+
+
+# ---------------------------------------------------------------- batches
+def test_columns_are_normalised_in_float64() -> None:
+    """A date in seconds has more digits than float32; a constant column becomes 0."""
+    rows = np.stack([1.7e9 + np.arange(5.0), np.full(5, 0.1), np.arange(5.0)], axis=1)
+    table = Table("t", "train", rows, np.arange(5, dtype=np.uint8))
+    how = table.preprocessing()
+    assert (how["mean"], how["std"], how["padding"]) == ([1.7e9 + 2, 0.1, 2], [2**0.5, 1, 2**0.5], 0)
+    loader = data.DataLoader(table, 5, shuffle=False, **how)
+    ((found, labels),) = loader
+    assert (found.dtype, labels.dtype, loader.preprocessing) == (np.float32, np.int64, how)
+    np.testing.assert_allclose(found, [[(i - 2) / 2**0.5, 0, (i - 2) / 2**0.5] for i in range(5)], rtol=1e-6)
+    assert repr(loader) == "DataLoader(t of 5, 1 batches of 5, in order, device='cpu')"
+    changed = data.DataLoader(table, 5, shuffle=False, transform=lambda row, label: (2 * row, label), **how)
+    np.testing.assert_array_equal(next(iter(changed))[0], 2 * found)
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ({"mean": [1.0]}, r"mean has shape \(1,\) but t has 2 columns; give one number a column$"),
+    ({"std": [1.0, 0.0]}, r"std is \[1.0, 0.0\] but every column's must be above 0$"),
+    ({"padding": 2}, "padding is 2 but is for a data.Dataset of images, and this is a Table; change the data itself"),
+    ({"augment": data.Augment(flip=True)}, r"augment is Augment\(.*\) but is for a data.Dataset of images, and this "),
+    ({"batch_size": 40, "drop_last": True}, "t has 9 rows but a batch needs 40; use more rows or a smaller batch$"),
+])
+def test_what_is_for_images_alone(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=f"^DataLoader: {message}"):
+        data.DataLoader(numbered(9), **{"batch_size": 3, **options})
+
+
+def test_parts_of_a_table_are_tables() -> None:
+    parts = data.random_split(numbered(10), [0.8, 0.2])
+    assert [(type(part), len(part)) for part in parts] == [(Table, 8), (Table, 2)]
+
+
+def test_the_generated_table() -> None:
+    train = data.load("synthetic-table", "train")
+    assert (train.rows.shape, train.rows.dtype, train.source) == ((10_000, 10), np.float64, "generated")
+    assert len(train.columns) == 10
+    assert train.classes == ("same near", "same far", "other near", "other far")
+
+
+# ---------------------------------------------------------------- by the command line
+RUN = ["train", "--model", "table-mlp", "--no-progress", "--device", "cpu", "--output-dir", "run"]
+CLUSTERS = "width,height,depth,kind\n" + "".join(
+    f"{x + i % 5:.1f},{1000 * x + 10 * i},{i % 7},{name}\n"
+    for x, name in ((0, "small"), (30, "large")) for i in range(40))
+
+
+@pytest.mark.parametrize("compiled", ["--compile", "--no-compile"])
+def test_a_table_is_trained_resumed_and_evaluated(compiled: str, tmp_path: Path,
+                                                  capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path / "boxes.csv", CLUSTERS)
+    assert cli.main([*RUN, compiled, "--data", "boxes.csv", "--epochs", "3", "--batch-size", "8"]) == 0
+    out = capsys.readouterr().out
+    count = re.search(r"table-mlp on boxes \(.*boxes.csv\): (\d+) training and (\d+) test rows, cpu, run folder", out)
+    assert count is not None
+    assert int(count[1]) + int(count[2]) == 80
+    assert "table-mlp on boxes: test accuracy 100.00 % after 3 epochs" in out
+    config = json.loads(Path("run/config.json").read_text())
+    assert (config["train_images"], config["test_images"]) == tuple(map(int, count.groups()))
+    assert (config["data"], config["label"], config["compile"]) == (str(tmp_path / "boxes.csv"), None,
+                                                                    compiled == "--compile")
+    found = read_metadata("run/weights.h5")
+    assert (found["model_args"]["in_features"], found["model_args"]["classes"], found["classes"]) == (
+        3, 2, ["large", "small"])
+    train, test = from_csv("boxes.csv").train_and_test()
+    assert found["preprocessing"] == train.preprocessing()
+    assert cli.main(["train", "--resume", "run", "--epochs", "4"]) == 0
+    assert len(Path("run/metrics.jsonl").read_text().splitlines()) == 4
+    capsys.readouterr()
+    assert cli.main(["train", "--eval", "run"]) == 0
+    assert f"test loss {last_loss():.4f}, {len(test)} rows, weights run/weights.h5" in capsys.readouterr().out
+    net = minidl.load("run/weights.h5").eval()
+    ((rows, labels),) = data.DataLoader(test, len(test), shuffle=False, **found["preprocessing"])
+    assert (net(Tensor(rows)).numpy().argmax(1) == labels).all()
+
+
+def last_loss() -> float:
+    loss: float = json.loads(Path("run/metrics.jsonl").read_text().splitlines()[-1])["test_loss"]
+    return loss
+
+
+def test_a_run_that_goes_on_is_the_run_that_did_not_stop(tmp_path: Path) -> None:
+    """With dropout: to the bit, and by the settings of its own file."""
+    write(tmp_path / "boxes.csv", CLUSTERS.replace(",kind", ",what"))
+    common = [*RUN[:-1], "whole", "--data", "boxes.csv", "--lr-schedule", "constant", "--label", "what"]
+    assert cli.main([*common, "--epochs", "4"]) == 0
+    assert cli.main(["train", "--config", "whole/config.json", "--epochs", "2", "--output-dir", "run",
+                     "--no-progress"]) == 0
+    assert cli.main(["train", "--resume", "run", "--epochs", "4", "--no-progress"]) == 0
+    whole, again = (minidl.load(f"{run}/weights.h5").state_dict() for run in ("whole", "run"))
+    for name, values in whole.items():
+        np.testing.assert_array_equal(values, again[name])
+
+
+def test_the_label_may_be_any_column(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path / "boxes.csv", "\n".join(",".join(reversed(line.split(","))) for line in CLUSTERS.split()))
+    assert cli.main([*RUN, "--data", "boxes.csv", "--epochs", "1", "--label", "kind"]) == 0
+    assert read_metadata("run/weights.h5")["classes"] == ["large", "small"]
+    assert cli.main(["train", "--eval", "run"]) == 0
+    capsys.readouterr()
+    assert cli.main([*RUN, "--label", "kind"]) == 2
+    assert "--label=kind has no meaning for --data=auto, whose labels are known; leave it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("flags", "message"), [
+    (["--model", "lenet5", "--data", "boxes.csv"],
+     "--data boxes has rows of a table, but --model lenet5 reads images of 32x32; use another of both"),
+    (["--data", "synthetic-digits"],
+     "--data synthetic-digits has images of 28x28, but --model table-mlp reads rows of a table; use another of both"),
+    (["--data", "none.csv"], "'none.csv' is not one of auto, mnist, "),
+    (["--data", "boxes.csv", "--label", "colour"], "boxes.csv has no column 'colour'; it has width, height, depth, ki"),
+    (["--data", "boxes.csv", "--option", "in_features=3"],
+     "--option in_features=3: in_features is 3 by the data set; leave it out"),
+    (["--data", "boxes.csv", "--augment", "flip"], "is for a data.Dataset of images, and this is a Table; "),
+])
+def test_what_does_not_fit_is_one_line(flags: list[str], message: str, tmp_path: Path,
+                                       capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path / "boxes.csv", CLUSTERS)
+    try:
+        status = cli.main([*RUN, *flags])
+    except SystemExit as stop:
+        status = int(str(stop.code))
+    assert status == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line
+
+
+def test_without_data_the_table_is_generated(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([*RUN, "--epochs", "1", "--limit-train", "200", "--limit-test", "100"]) == 0
+    assert "table-mlp on synthetic-table (generated): 200 training and 100 test rows" in capsys.readouterr().out
+    assert cli.main(["summary", "--weights", "run/weights.h5"]) == 0
+    assert "parameters      5,124" in capsys.readouterr().out
+    assert cli.main(["summary", "--model", "table-mlp", "--input", "7"]) == 0
+    assert "hidden1   Linear (64,7)" in capsys.readouterr().out
+    assert cli.main(["data", "list", "synthetic-table"]) == 0
+    assert "12,000 rows (10), 4 classes, generated" in capsys.readouterr().out
+
+
+def test_predict_reads_tables_without_the_label(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path / "boxes.csv", CLUSTERS)
+    assert cli.main([*RUN, "--data", "boxes.csv", "--epochs", "5", "--batch-size", "8"]) == 0
+    capsys.readouterr()
+    write(tmp_path / "new.csv", "width,height,depth\n\n33,30000,2\n1,100,3\n")
+    assert cli.main(["predict", "--weights", "run/weights.h5", "new.csv", "--top", "1"]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"new.csv, line 3: large \d+\.\d %", first)
+    assert re.fullmatch(r"new.csv, line 4: small \d+\.\d %", second)
+    assert cli.main(["predict", "--weights", "run/weights.h5", "boxes.csv"]) == 2
+    assert ("boxes.csv has 4 columns but the net reads 3; give it those that it was trained on, in their order, "
+            "without the label") in capsys.readouterr().err
+    write(tmp_path / "new.csv", "1,2,\n")
+    assert cli.main(["predict", "--weights", "run/weights.h5", "new.csv"]) == 2
+    assert "predict: new.csv, line 1: 'column 3' is '' but must be a number" in capsys.readouterr().err
+    assert cli.main(["predict", "--weights", "run/weights.h5", "new.csv", "--invert"]) == 2
+    assert "--invert has no meaning for the rows of a table; leave it out" in capsys.readouterr().err
+
+
+def test_the_pictures_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Curves and the confusion matrix; filters and the worst images have no meaning."""
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed: nothing can be drawn")
+    write(tmp_path / "boxes.csv", CLUSTERS)
+    assert cli.main([*RUN, "--data", "boxes.csv", "--epochs", "2", "--label", "kind", "--seed", "4"]) == 0
+    assert "pictures: curves.png, confusion.png, report.html" in capsys.readouterr().out
+    assert cli.main(["plot", "run"]) == 0
+    report = Path("run/report.html").read_text(encoding="utf-8")
+    count = len(from_csv("boxes.csv").train_and_test(4)[1])
+    assert re.search(rf"\d+ of {count} test rows are right, \d+ are wrong\.</p>", report)
+    assert "<h2>Test rows</h2>" in report
+    assert "or its first layer does not read images" in report
+    assert "Test images that the net got most wrong" not in report
