@@ -51,6 +51,7 @@ LEFT_OUT = {
     r"(?:mutate|random_\w+|printed_commands)\.py|MINIDL_(?:INTERRUPTS|RESUMES)": "a test that runs long, by hand",
     r"pytest -m gpu": "needs a GPU; without one it skips all",
     r"/accuracy\.py": "runs train.py many times",
+    r"-hosts": "needs other machines",
 }
 OF_THE_CHECKOUT = re.compile(r"examples/|benchmarks/|tests/|docs/|pytest|ruff|mypy|mkdocs|pre-commit|\.ci/|\[dev|\[test"
                              r"|\[docs|cuda13,dev")

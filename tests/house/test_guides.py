@@ -129,9 +129,10 @@ INDENTED = re.compile(rf"^    ((?:[A-Z_]+=\S+ )?(?:{'|'.join(PROGRAMS)}) .*)$", 
 
 
 def printed(text: str) -> list[tuple[int, str]]:
-    """(place, line) of each line of commands: those in blocks of sh, and indented ones that begin with a program."""
+    """(place, line) of each line of commands: those in blocks of sh but for comments, and indented ones that begin with
+    a program."""
     found = [(match.start(), line) for match in BLOCK.finditer(text) if match[2] == "sh"
-             for line in match[3].splitlines()]
+             for line in match[3].splitlines() if not line.startswith("#")]
     return found + [(match.start(), match[1]) for match in INDENTED.finditer(text)]
 
 
