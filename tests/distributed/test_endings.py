@@ -35,7 +35,7 @@ class Run:
 
     def begun(self) -> None:
         """Wait until two checkpoints have been written."""
-        until = time.monotonic() + 60
+        until = time.monotonic() + 300                        # of a machine that is busy
         while not (self.folder / "checkpoint-previous.h5").exists():
             assert self.process.poll() is None, self.process.communicate()
             assert time.monotonic() < until
