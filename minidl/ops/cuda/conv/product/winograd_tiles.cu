@@ -236,7 +236,8 @@ template <int V> __device__ __forceinline__ void store_row(REAL* to, const REAL*
 
 // What was summed up of element (row, column) of each of the ALL products: the parts of its tile, SIDE products at a
 // time. A tile begins so many slabs behind the beginning of a run; its k-th part, from 0, is that of the k-th run from
-// this one, if the tile goes on until there.
+// this one, if the tile goes on until there. WHOLE: runs are of whole tiles, so a tile is one part.
+template <bool WHOLE>
 __device__ __forceinline__ void add_parts(const REAL* __restrict__ parts, const Runs& p, int row, int column, REAL* d) {
     const int down = row / p.high, across = column / p.wide, tiles = p.down * p.across, tile = across * p.down + down;
     const int first = tile * p.slabs / p.each, runs = tiles * p.slabs / p.each, rest = tiles * p.slabs - runs * p.each;
@@ -257,7 +258,7 @@ __device__ __forceinline__ void add_parts(const REAL* __restrict__ parts, const 
             parts += (runs + tiles + next) * size;
         }
 #pragma unroll 1
-        for (int k = 1; k * p.each < p.slabs + p.each - 1; ++k)
+        for (int k = 1; !WHOLE && k * p.each < p.slabs + p.each - 1; ++k)
 #pragma unroll
             for (int j = 0; j < SIDE; ++j)
                 if (k * p.each < slabs[j]) d[i * SIDE + j] += at[j][k * size];
@@ -265,13 +266,13 @@ __device__ __forceinline__ void add_parts(const REAL* __restrict__ parts, const 
 }
 
 // sums, ALL products (m, columns) -> y (images,m,oh,ow), with the bias
-extern "C" __global__ void __launch_bounds__(256)
-    winograd_outputs(const REAL* __restrict__ parts, Runs p, const REAL* __restrict__ b, REAL* __restrict__ y,
-                     Geometry g, int images) {
+template <bool WHOLE>
+__device__ __forceinline__ void outputs(const REAL* __restrict__ parts, const Runs& p, const REAL* __restrict__ b,
+                                        REAL* __restrict__ y, const Geometry& g, int images) {
     const Square s = own_square(g, g.m, images);
     if (!s.exists) return;
     REAL d[ALL];
-    add_parts(parts, p, s.channel, THREAD - s.channel * p.cols, d);
+    add_parts<WHOLE>(parts, p, s.channel, THREAD - s.channel * p.cols, d);
 #pragma unroll
     for (int j = 0; j < SIDE; ++j) to_outputs<SIDE>(d + j);
 #pragma unroll
@@ -292,13 +293,26 @@ extern "C" __global__ void __launch_bounds__(256)
     }
 }
 
+extern "C" __global__ void __launch_bounds__(256)
+    winograd_outputs(const REAL* __restrict__ parts, Runs p, const REAL* __restrict__ b, REAL* __restrict__ y,
+                     Geometry g, int images) {
+    outputs<false>(parts, p, b, y, g, images);
+}
+
+// The same of runs of whole tiles, in fewer registers.
+extern "C" __global__ void __launch_bounds__(256)
+    winograd_outputs_whole(const REAL* __restrict__ parts, Runs p, const REAL* __restrict__ b, REAL* __restrict__ y,
+                           Geometry g, int images) {
+    outputs<true>(parts, p, b, y, g, images);
+}
+
 // sums, ALL products (m, c) -> dw (m,c,3,3)
 extern "C" __global__ void __launch_bounds__(256)
     winograd_taps(const REAL* __restrict__ parts, Runs p, REAL* __restrict__ dw) {
     const int element = THREAD;
     if (element >= p.rows * p.cols) return;
     REAL d[ALL];
-    add_parts(parts, p, element / p.cols, element % p.cols, d);
+    add_parts<false>(parts, p, element / p.cols, element % p.cols, d);
 #pragma unroll
     for (int j = 0; j < SIDE; ++j) to_filter<SIDE>(d + j);
 #pragma unroll

@@ -29,6 +29,7 @@ from ...linear.tile import BK, BN, MIN_SLABS_PER_SPLIT, rows_per_block
 FILE, PRODUCT = "conv/product/winograd_tiles.cu", "conv/product/winograd_product.cu"
 MIN_PRODUCTS = 192                         # of an output
 CHANNELS = 32                              # of a block whose threads write neighbouring channels, as in the source
+MAX_LONGER = 1 / 16                        # that a run may get by ending where a tile does: then outputs read one part
 RESIDENT = {16: 4, 32: 4, 64: 2, 128: 2}   # blocks of a multiprocessor, by the rows of their tiles, as in the source
 
 CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
@@ -56,6 +57,11 @@ class Runs(NamedTuple):
         return launch.blocks(self.all, self.each)
 
     @property
+    def of_tiles(self) -> bool:
+        """Each tile is one part."""
+        return self.each % self.slabs == 0
+
+    @property
     def size(self) -> int:
         """Elements of all parts."""
         return (self.blocks + self.all // self.slabs) * self.high * self.wide
@@ -69,8 +75,10 @@ def _runs(products: int, rows: int, cols: int, depth: int, itemsize: int) -> Run
         slabs = launch.blocks(depth, BK if itemsize == 4 or high <= 32 else BK // 2)
         down, at_a_time = launch.blocks(rows, high), RESIDENT[high] * launch.multiprocessors()
         total = products * down * across * slabs
+        each = max(-(-total // at_a_time), min(slabs, MIN_SLABS_PER_SPLIT))
+        whole = -(-each // slabs) * slabs
         runs = Runs(rows, cols, depth, high, BN, down, across, slabs,
-                    max(-(-total // at_a_time), min(slabs, MIN_SLABS_PER_SPLIT)), total)
+                    whole if whole <= each * (1 + MAX_LONGER) else each, total)
         if high == 16 or runs.blocks >= launch.multiprocessors():
             return runs
         high //= 2
@@ -129,7 +137,7 @@ class Winograd(NamedTuple):
             these = runs._replace(cols=images * squares)
             self._run("winograd_pixels", g.c * these.cols, x[i:i + share], v, geometry, images)
             struct = _multiply(u, v, parts, these)
-            self._run("winograd_outputs", g.m * these.cols, parts, struct, b, out[i:i + share], geometry, images)
+            self._run("winograd_outputs_whole" if runs.of_tiles else "winograd_outputs", g.m * these.cols, parts, struct, b, out[i:i + share], geometry, images)
         return out
 
     def y(self, x: Array, w: Array, b: Array | None, g: ConvGeometry) -> Array:
