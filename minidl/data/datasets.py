@@ -6,7 +6,7 @@ import hashlib
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal, overload
@@ -18,6 +18,7 @@ from .catalog import OWNERS, SPECS, File, Spec
 from .download import install
 from .formats import FORMATS, SUFFIXES, Content, parse_idx, read
 from .images import channel_statistics
+from .items import Items
 from .synthetic import (
     SHAPE_CLASSES,
     TABLE_CLASSES,
@@ -45,7 +46,7 @@ DATASETS: tuple[str, ...] = (*SPECS, *SYNTHETIC)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Dataset:
+class Dataset(Items):
     """Images uint8 (n,c,h,w) with labels (n,), integers: name, split, class names, and where they came from.
 
     Raises TypeError for images that are no bytes or labels that are no integers, ValueError for other shapes.
@@ -72,29 +73,9 @@ class Dataset:
             raise ValueError(f"Dataset: {self.name} has images {self.images.shape} and labels {self.labels.shape} but "
                              "needs (n,c,h,w) and (n,); reshape them")
 
-    def __len__(self) -> int:
-        return len(self.labels)
-
     def __repr__(self) -> str:
         return (f"Dataset({self.name!r}, {self.split!r}, {len(self)} images {self.images.shape[1:]}, "
                 f"{len(self.classes)} named classes{f', from {self.source}' if self.source else ''})")
-
-    def __getitem__(self, index: Any) -> Any:
-        """(image uint8 (c,h,w), label) of an integer; else the Dataset of a slice, a mask or integers.
-
-        >>> digits = load("synthetic-digits", "test")
-        >>> image, label = digits[0]
-        >>> image.shape, label, len(digits[10:30])
-        ((1, 28, 28), 0, 20)
-        """
-        if isinstance(index, (int, np.integer)):
-            return self.images[index], int(self.labels[index])
-        return replace(self, images=self.images[index], labels=self.labels[index])
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Of one image."""
-        return self.images.shape[1:]
 
     def preprocessing(self, shape: tuple[int, ...]) -> dict[str, Any]:
         """What a DataLoader is to do for a net that reads images of a shape (c,h,w): normalise by mean and std of each
@@ -106,14 +87,6 @@ class Dataset:
         """
         mean, std = channel_statistics(self)
         return {"mean": mean.tolist(), "std": std.tolist(), "padding": (shape[1] - self.images.shape[2]) // 2}
-
-    def first(self, count: int | None) -> Dataset:
-        """The first `count` images; all of them for None.
-
-        >>> len(load("synthetic-digits", "test").first(10))
-        10
-        """
-        return self if count is None else replace(self, images=self.images[:count], labels=self.labels[:count])
 
 
 Data = Dataset | Table

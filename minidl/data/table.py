@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from .chance import chances, for_the_test
+from .items import Items
 
 Cells = list[tuple[int, list[str]]]        # the number of each line, and its values
 
@@ -20,7 +21,7 @@ LIMIT, MAX_COLUMNS, MAX_CLASS = 1e30, 2**10, 200
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Table:
+class Table(Items):
     """Rows of floating numbers (n,columns) with labels (n,), integers: name, split, the names of columns and classes,
     and where they came from.
 
@@ -49,27 +50,9 @@ class Table:
             raise ValueError(f"Table: {self.name} has rows {self.rows.shape} and labels {self.labels.shape} but needs "
                              "(n,columns) and (n,); reshape them")
 
-    def __len__(self) -> int:
-        return len(self.labels)
-
     def __repr__(self) -> str:
         return (f"Table({self.name!r}, {self.split!r}, {len(self)} rows of {self.rows.shape[1]}, {len(self.classes)} "
                 f"named classes{f', from {self.source}' if self.source else ''})")
-
-    def __getitem__(self, index: Any) -> Any:
-        """(row (columns,), label) of an integer; else the Table of a slice, a mask or integers."""
-        if isinstance(index, (int, np.integer)):
-            return self.rows[index], int(self.labels[index])
-        return replace(self, rows=self.rows[index], labels=self.labels[index])
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Of one row."""
-        return self.rows.shape[1:]
-
-    def first(self, count: int | None) -> Table:
-        """The first `count` rows; all of them for None."""
-        return self if count is None else replace(self, rows=self.rows[:count], labels=self.labels[:count])
 
     def preprocessing(self, shape: tuple[int, ...] = ()) -> dict[str, Any]:
         """What a DataLoader is to do: mean and std of each column. A column of equal values has the std 1, so that it

@@ -160,7 +160,8 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
     ("minidl/layouts", TOOLS),
     ("minidl/onnx", ("onnx", "minidl/version", "minidl/weights/files", *TOOLS)),
     ("minidl/data/chance", ("numpy",)),
-    ("minidl/data/table", ("numpy", "minidl/data/chance")),
+    ("minidl/data/items", ("numpy",)),
+    ("minidl/data/table", ("numpy", "minidl/data/chance", "minidl/data/items")),
     ("minidl/data/folder", ("numpy", "PIL", "minidl/data/chance", "minidl/data/datasets", "minidl/data/sources")),
     ("minidl/data", ("tqdm", "minidl/cache", "minidl/data", *TOOLS)),
     # the model of a file is built by the zoo, which lies outside

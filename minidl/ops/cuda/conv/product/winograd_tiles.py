@@ -137,7 +137,8 @@ class Winograd(NamedTuple):
             these = runs._replace(cols=images * squares)
             self._run("winograd_pixels", g.c * these.cols, x[i:i + share], v, geometry, images)
             struct = _multiply(u, v, parts, these)
-            self._run("winograd_outputs_whole" if runs.of_tiles else "winograd_outputs", g.m * these.cols, parts, struct, b, out[i:i + share], geometry, images)
+            self._run("winograd_outputs_whole" if runs.of_tiles else "winograd_outputs", g.m * these.cols,
+                      parts, struct, b, out[i:i + share], geometry, images)
         return out
 
     def y(self, x: Array, w: Array, b: Array | None, g: ConvGeometry) -> Array:

@@ -1,0 +1,50 @@
+"""What all data in memory have: items, of the field that `items` names, each with its label."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+
+Kind = TypeVar("Kind", bound="Items")
+
+
+class Items:
+    """The part that Dataset and Table, two dataclasses, share."""
+
+    items: ClassVar[str]                               # the field of the items: images, or rows
+    labels: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: Any) -> Any:
+        """(item, label) of an integer; else the same kind of data, of a slice, a mask or integers.
+
+        >>> from minidl import data
+        >>> digits = data.load("synthetic-digits", "test")
+        >>> image, label = digits[0]
+        >>> image.shape, label, len(digits[10:30])
+        ((1, 28, 28), 0, 20)
+        """
+        values = getattr(self, self.items)
+        if isinstance(index, (int, np.integer)):
+            return values[index], int(self.labels[index])
+        return replace(self, **{self.items: values[index], "labels": self.labels[index]})   # type: ignore[type-var]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one item."""
+        shape: tuple[int, ...] = getattr(self, self.items).shape[1:]
+        return shape
+
+    def first(self: Kind, count: int | None) -> Kind:
+        """The first `count` items; all of them for None.
+
+        >>> from minidl import data
+        >>> len(data.load("synthetic-digits", "test").first(10))
+        10
+        """
+        part: Kind = self if count is None else self[:count]
+        return part
