@@ -28,7 +28,8 @@ def set_precision(precision: str) -> None:
 
     "fp32": fused multiply-adds in float32 (the default). "tf32": tensor cores on operands rounded to 10 bits of
     mantissa. "3xtf32": each operand as the sum of two tf32 numbers, three products: nearly float32's accuracy.
-    "bf16": operands rounded to 7 bits of mantissa. Sums are always float32. The CPU and float64 take no notice.
+    "bf16": operands rounded to 7 bits of mantissa, or as for "tf32". Sums are always float32. The CPU and float64 take
+    no notice.
 
     Raises ValueError for another name.
 

@@ -202,9 +202,8 @@ def test_tensor_cores(precision: str, canaries: Any) -> None:
         failures += failures_of(drawn(g, at, np.float32), TENSOR_CORES, canaries)
     assert_none(failures)
     for name in TENSOR_CORES:
-        if (precision == "bf16" and name != "tensor_core") or (
-                name == "wgmma" and launch.compute_capability() != 90):
-            continue                       # which it cannot compute in, or on
+        if name == "wgmma" and launch.compute_capability() != 90:
+            continue                       # which it cannot compute on
         for direction, least in least_of(name).items():
             assert DONE[name, direction] - before[name, direction] >= least, f"{name} {direction}"
 
@@ -215,7 +214,7 @@ FUSED = [((7, 3, 32, 32), 64, 8, ((4, 3), (4, 3)), 4), ((300, 1, 28, 28), 6, 5, 
 
 @pytest.mark.usefixtures("tensor_cores")
 @pytest.mark.parametrize("act", ACTIVATIONS)
-@pytest.mark.parametrize("precision", ["tf32", "3xtf32"])
+@pytest.mark.parametrize("precision", ["tf32", "3xtf32", "bf16"])
 @pytest.mark.parametrize("name", [name for name in TENSOR_CORES if conv.ALGORITHMS[name].y_act_pool])
 def test_whole_images_on_tensor_cores_fused(name: str, precision: str, act: str, canaries: Any) -> None:
     """With activation and pooling, and the gradients through both: as the kernels one after another, but for rounding.
@@ -229,7 +228,6 @@ def test_whole_images_on_tensor_cores_fused(name: str, precision: str, act: str,
 # what -> (precision, x, w, stride, direction, what it says)
 CANNOT = {
     "fp32": ("fp32", (1, 3, 9, 9), (2, 3, 3, 3), 1, "y", "the precision is fp32 but tensor cores compute in"),
-    "bf16": ("bf16", (1, 3, 9, 9), (2, 3, 3, 3), 1, "y", "the precision is bf16 but it computes in tf32 or 3xtf32"),
     "stride": ("tf32", (1, 3, 9, 9), (2, 3, 3, 3), (1, 2), "dw", "it needs stride 1 but it is 1x2"),
     "wide": ("tf32", (1, 3, 9, 9), (2, 3, 3, 9), 1, "y", "a filter row of 9 taps does not fit one step of a product"),
     "tall": ("tf32", (1, 3, 40, 9), (2, 3, 25, 3), 1, "dw", r"25 rows of taps do not fit the sums of a warp \(24 do\)"),

@@ -6,10 +6,8 @@ import functools
 
 import numpy as np
 
-from .....device import precision
 from ....common.geometry import ConvGeometry
 from ... import launch
-from ...linear.tile import MODES
 from ..cost import round_up
 from . import tensor_cores
 from .planned import Gradients, Outputs, Plan
@@ -35,7 +33,7 @@ def _plan(g: ConvGeometry, mode: str) -> Plan | None:
     return Plan((blocks, 1, 1), THREADS, shared, constants, launch.by_value("PaddedImages", g, ph=ph, pw=pw, images=1))
 
 
-OUTPUTS = Outputs(FILE, "conv2d_tensor_core_image", lambda g, dtype, window: _plan(g, MODES[precision()]))
+OUTPUTS = Outputs(FILE, "conv2d_tensor_core_image", lambda g, dtype, window: _plan(g, tensor_cores.mode()))
 
 
 # ---------------------------------------------------------------- dw
@@ -62,7 +60,7 @@ def _gradient_plan(g: ConvGeometry, mode: str) -> Plan | None:
 
 
 GRADIENTS = Gradients(FILE, "conv2d_tensor_core_image_dw",
-                      lambda g, dtype, window: _gradient_plan(g, MODES[precision()]))
+                      lambda g, dtype, window: _gradient_plan(g, tensor_cores.mode()))
 
 
 # ---------------------------------------------------------------- what it cannot do
@@ -72,7 +70,7 @@ def refuses(direction: str, g: ConvGeometry, dtype: np.dtype) -> str | None:
         return reason
     if direction == "dw" and g.kh > MAX_TAPS:
         return f"{g.kh} rows of taps do not fit the sums of a warp ({MAX_TAPS} do)"
-    return tensor_cores.refuses_size((_gradient_plan if direction == "dw" else _plan)(g, MODES[precision()]))
+    return tensor_cores.refuses_size((_gradient_plan if direction == "dw" else _plan)(g, tensor_cores.mode()))
 
 
 CONFIGURATIONS = [

@@ -7,10 +7,15 @@ import numpy as np
 from .....device import precision
 from ....common.geometry import ConvGeometry
 from ... import launch
-from ...linear.tile import MODES, tensor_cores_refuse
+from ...linear.tile import tensor_cores_refuse
 from .planned import Plan
 
 PARTS = {"TF32": 1, "TF32X3": 2}           # numbers that an operand is split into, by PRECISION
+
+
+def mode() -> str:
+    """PRECISION of a kernel under the precision that is set. Where bf16 will do, so will tf32, which is more exact."""
+    return "TF32X3" if precision() == "3xtf32" else "TF32"
 
 
 def constants_of(kh: int, kw: int, mode: str, rows: int, threads: int, aligned: bool, wide: int,
@@ -29,8 +34,6 @@ def refuses_on_tensor_cores(g: ConvGeometry, dtype: np.dtype) -> str | None:
     reason = tensor_cores_refuse(dtype)
     if reason:
         return reason
-    if MODES[precision()] not in PARTS:
-        return f"the precision is {precision()} but it computes in tf32 or 3xtf32 (minidl.set_precision)"
     if (g.sh, g.sw) != (1, 1):
         return f"it needs stride 1 but it is {g.sh}x{g.sw}"
     if g.kw > 8:

@@ -6,10 +6,8 @@ import functools
 
 import numpy as np
 
-from .....device import precision
 from ....common.geometry import ConvGeometry
 from ... import launch
-from ...linear.tile import MODES
 from ..cost import round_up
 from . import tensor_cores
 from .planned import Outputs, Plan
@@ -33,7 +31,7 @@ def _plan(g: ConvGeometry, mode: str) -> Plan | None:
                 launch.by_value("PaddedImages", g, ph=ph, pw=pw, images=1))
 
 
-OUTPUTS = Outputs(FILE, "conv2d_wgmma", lambda g, dtype, window: _plan(g, MODES[precision()]))
+OUTPUTS = Outputs(FILE, "conv2d_wgmma", lambda g, dtype, window: _plan(g, tensor_cores.mode()))
 
 
 def refuses(direction: str, g: ConvGeometry, dtype: np.dtype) -> str | None:
@@ -41,7 +39,7 @@ def refuses(direction: str, g: ConvGeometry, dtype: np.dtype) -> str | None:
         return f"it needs compute capability 9.0 but the device has {launch.compute_capability() / 10}"
     if launch.compiler_version() < MIN_COMPILER:
         return f"it needs NVRTC 12.9 but the installed one is {'.'.join(map(str, launch.compiler_version()))}"
-    return tensor_cores.refuses_on_tensor_cores(g, dtype) or tensor_cores.refuses_size(_plan(g, MODES[precision()]))
+    return tensor_cores.refuses_on_tensor_cores(g, dtype) or tensor_cores.refuses_size(_plan(g, tensor_cores.mode()))
 
 
 CONFIGURATIONS = [
