@@ -73,7 +73,7 @@ def computed(case: Case, moved: Callable[[np.ndarray], Any]) -> list[np.ndarray]
     y = case.call(*inputs, **case.options)
     if case.differentiable:
         y.backward(wrap(moved(some_gy(y.shape).astype(np.float32))))
-    return [np.array(y.data), *(np.array(t.grad.data) for t in inputs if t.grad is not None)]
+    return [y.detach().numpy(), *(t.grad.numpy() for t in inputs if t.grad is not None)]
 
 
 # ---------------------------------------------------------------- primitives

@@ -29,7 +29,7 @@ from ...linear.tile import BK, BN, MIN_SLABS_PER_SPLIT, rows_per_block
 FILE, PRODUCT = "conv/product/winograd_tiles.cu", "conv/product/winograd_product.cu"
 MIN_PRODUCTS = 192                         # of an output
 CHANNELS = 32                              # of a block whose threads write neighbouring channels, as in the source
-MAX_LONGER = 1 / 16                        # that a run may get by ending where a tile does: then outputs read one part
+FEW_SLABS, MAX_LONGER = 8, 1 / 4           # of tiles of few slabs runs end with one, if they get no longer than that
 RESIDENT = {16: 4, 32: 4, 64: 2, 128: 2}   # blocks of a multiprocessor, by the rows of their tiles, as in the source
 
 CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
@@ -69,7 +69,8 @@ class Runs(NamedTuple):
 
 @functools.lru_cache(maxsize=4096)
 def _runs(products: int, rows: int, cols: int, depth: int, itemsize: int) -> Runs:
-    """Every multiprocessor has all its blocks; where work is too little for that, tiles are made lower."""
+    """Every multiprocessor has all its blocks; where work is too little for that, tiles are made lower. With few
+    slabs per tile outputs take as long as products do, and are faster where each tile is one part."""
     high, across = rows_per_block(rows), launch.blocks(cols, BN)
     while True:
         slabs = launch.blocks(depth, BK if itemsize == 4 or high <= 32 else BK // 2)
@@ -78,7 +79,7 @@ def _runs(products: int, rows: int, cols: int, depth: int, itemsize: int) -> Run
         each = max(-(-total // at_a_time), min(slabs, MIN_SLABS_PER_SPLIT))
         whole = -(-each // slabs) * slabs
         runs = Runs(rows, cols, depth, high, BN, down, across, slabs,
-                    whole if whole <= each * (1 + MAX_LONGER) else each, total)
+                    whole if slabs <= FEW_SLABS and whole <= each * (1 + MAX_LONGER) else each, total)
         if high == 16 or runs.blocks >= launch.multiprocessors():
             return runs
         high //= 2
