@@ -65,16 +65,20 @@ def minidl_steps(model: str, size: int, ranks: int, device: str) -> tuple[Steps,
     return run, world.rank == 0
 
 
-def torch_steps(model: str, size: int, ranks: int, rank: int) -> Steps:
-    """A step of DistributedDataParallel."""
+def torch_steps(model: str, size: int, ranks: int, rank: int, device: str) -> Steps:
+    """A step of DistributedDataParallel, by Gloo on CPUs and by NCCL on GPUs."""
     import torch
     import torch_nets
     from torch import distributed as ranks_of
     from torch.nn.parallel import DistributedDataParallel
 
-    ranks_of.init_process_group("gloo", rank=rank, world_size=ranks)
-    turn = itertools.cycle([(torch.tensor(x), torch.tensor(y)) for x, y in random_batches(model, size)])
-    net: Any = DistributedDataParallel(torch_nets.build(model))
+    where = torch.device(f"cuda:{rank}" if device == "cuda" else "cpu")
+    if device == "cuda":
+        torch.cuda.set_device(where)
+    ranks_of.init_process_group("nccl" if device == "cuda" else "gloo", rank=rank, world_size=ranks)
+    turn = itertools.cycle([(torch.tensor(x, device=where), torch.tensor(y, device=where))
+                            for x, y in random_batches(model, size)])
+    net: Any = DistributedDataParallel(torch_nets.build(model).to(where))
     sgd = torch.optim.SGD(net.parameters(), lr=LR, momentum=MOMENTUM)
 
     def run(count: int) -> None:
@@ -82,6 +86,7 @@ def torch_steps(model: str, size: int, ranks: int, rank: int) -> Steps:
             sgd.zero_grad()
             torch.nn.functional.cross_entropy(net(images), labels).backward()
             sgd.step()
+        machine.finish(device)
         ranks_of.barrier()
     return run
 
@@ -147,7 +152,7 @@ def torch_rank(rank: int, args: argparse.Namespace) -> None:
     """A process of PyTorch's."""
     from torch import distributed as ranks_of
 
-    taken = clocked(torch_steps(args.models[0], args.batch_size, args.ranks, rank), args)
+    taken = clocked(torch_steps(args.models[0], args.batch_size, args.ranks, rank, args.device), args)
     if rank == 0:
         print(*taken, flush=True)
     ranks_of.destroy_process_group()

@@ -155,7 +155,9 @@ def gpu() -> Iterator[Finding]:
 
 
 def ranks() -> Iterator[Finding]:
-    """MPI, by which several processes train together."""
+    """MPI, by which several processes train together, and NCCL between GPUs."""
+    from .. import device
+
     mpi = "pip install 'minidl[mpi]'"
     try:
         import mpi4py
@@ -171,6 +173,12 @@ def ranks() -> Iterator[Finding]:
     found = str(beside) if beside.exists() else shutil.which("mpiexec")
     yield Finding("ok", f"{found}, which starts them") if found else Finding("lacks", "no mpiexec, which starts them",
                                                                             mpi)
+    if device.resolve("auto") == "cuda":
+        from cupy.cuda import nccl
+
+        version = nccl.get_version() if nccl.available else 0
+        yield (Finding("ok", f"NCCL {version // 10000}.{version // 100 % 100}, between GPUs") if version else
+               Finding("lacks", "CuPy finds no NCCL: several ranks cannot use GPUs", "pip install 'minidl[nccl13]'"))
 
 
 def compiler() -> Iterator[Finding]:

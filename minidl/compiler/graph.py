@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
@@ -79,6 +80,15 @@ def _pool(held: list[Any]) -> Any:
     return cupy.cuda.MemoryPool(take)
 
 
+GRAPHS: weakref.WeakSet[AsGraph] = weakref.WeakSet()
+
+
+def give_up() -> None:
+    """All graphs are destroyed, at the end of a program: what they launch on may go then."""
+    for each in GRAPHS:
+        each.graph = None
+
+
 class NotCaptured(Exception):
     """A program with a call that no graph can hold: cuBLAS refuses to be captured, and so does what waits."""
 
@@ -116,7 +126,8 @@ class AsGraph:
                 side = SideStreams(stream, others, last)
                 values = calls.values(self.inputs, self.places, side)
                 side.join(len(program.calls))
-                self.graph = stream.end_capture()
+                self.graph: Any = stream.end_capture()
+                GRAPHS.add(self)
             except Exception as error:
                 if stream.is_capturing():
                     with contextlib.suppress(cupy.cuda.runtime.CUDARuntimeError):

@@ -60,7 +60,7 @@ class Ends:
     """
 
     def __init__(self, world: Mpi):
-        self.world, self.done = world, False
+        self.world, self.done, self.status = world, False, 0
         sys.excepthook = self.uncaught
         atexit.register(self.at_exit)
 
@@ -79,7 +79,8 @@ class Ends:
             same = len(failed) == world.size and len(set(words or ())) == 1
             tell(error if same else f"rank {world.rank}: {error}")
         world.close()
-        return int((words or ())[failed[0]].split()[0]) if failed else 0
+        self.status = int((words or ())[failed[0]].split()[0]) if failed else 0
+        return self.status
 
     def uncaught(self, kind: type[BaseException], error: BaseException, trace: Any) -> None:
         """In the place of sys.excepthook: the traceback is printed by the first rank that has one, and all end."""
@@ -92,9 +93,9 @@ class Ends:
         _leave(self.end(text, status, tell))
 
     def at_exit(self) -> None:
-        """The end of a program that did not say so itself."""
-        if status := self.end():
-            _leave(status)
+        """The end of a program that did not say so itself, and of one whose GPUs do not come apart."""
+        if self.end() or not self.world.apart:
+            _leave(self.status)
 
 
 def _leave(status: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 from collections.abc import Callable
@@ -9,11 +10,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from .. import rng
 from ..device import Array, is_cuda
-from ..ops.common.ranks import not_on_gpus
 from ..ops.cpu import parallel
 from . import witness
 from .failure import APART, Ends
 from .launch import Launch
+from .nccl import Nccl, choose
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -42,16 +43,18 @@ def together(found: Launch) -> MPI.Comm:
 
 
 class Mpi:
-    """The world of ranks that MPI joins, with arrays in the memory of the host."""
+    """The world of ranks that MPI joins; between GPUs NCCL moves the arrays."""
 
     def __init__(self, comm: MPI.Comm):
         self.comm, self.rank, self.size = comm, comm.rank, comm.size
         self.words = comm.Dup()            # on which nothing else waits
+        self.apart = True                  # nothing joins the GPUs, or nothing any more
         host = os.uname().nodename if hasattr(os, "uname") else ""
         cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
         others: list[Any] = self.gather((host, cores))
         self.host, self.place = host, sum(there == host for there, _ in others[:self.rank])    # among those of the host
         self.here = sum(there == host for there, _ in others)
+        choose(self.place, self.here)
         if "MINIDL_NUM_THREADS" not in os.environ:     # ranks that may use the same cores share them out
             os.environ["MINIDL_NUM_THREADS"] = str(max(1, parallel.threads() // others.count((host, cores))))
             parallel.threads.cache_clear()
@@ -59,9 +62,10 @@ class Mpi:
     # ------------------------------------------------------------------ arrays
     def sum(self, flat: Array) -> None:
         """As World.sum. In which order MPI adds depends on the number of ranks and of numbers alone."""
+        if is_cuda(flat):
+            return self.gpus.sum(flat)
         from mpi4py import MPI
 
-        self.prepare("cuda" if is_cuda(flat) else "cpu")
         self.comm.Allreduce(MPI.IN_PLACE, flat)
 
     def mean(self, flat: Array, share: float | None = None) -> None:
@@ -75,7 +79,8 @@ class Mpi:
 
     def broadcast(self, flat: Array) -> None:
         """As World.broadcast."""
-        self.prepare("cuda" if is_cuda(flat) else "cpu")
+        if is_cuda(flat):
+            return self.gpus.broadcast(flat)
         self.comm.Bcast(flat)
 
     # ------------------------------------------------------------------ objects
@@ -94,8 +99,17 @@ class Mpi:
     # ------------------------------------------------------------------ devices
     def prepare(self, device: str) -> None:
         """As World.prepare."""
+        asked = self.gather(device)
+        if len(set(asked)) > 1:
+            raise ValueError(f"distributed: the ranks compute on {', '.join(asked)} but must all compute on one "
+                             "kind of device; say --device cpu or --device cuda")
         if device == "cuda":
-            raise not_on_gpus(self.size)
+            self.gpus  # noqa: B018  # joins them, or says why not
+
+    @functools.cached_property
+    def gpus(self) -> Nccl:
+        """Arrays on GPUs, from the first on; all ranks ask for it together."""
+        return Nccl(self)
 
     # ------------------------------------------------------------------ the end
     def end(self, error: str = "", status: int = 2, tell: Callable[[str], Any] = print) -> int:
@@ -138,6 +152,8 @@ class Mpi:
         """Let go of all that keeps the process from ending."""
         from mpi4py import MPI
 
+        if "gpus" in vars(self):
+            self.apart = self.gpus.close()
         self.connection.sendall(witness.GOODBYE)
         MPI.Finalize()
 

@@ -380,6 +380,7 @@ LAUNCHES: dict[str, list[Launch]] = {
         *each("optim/updates.cu", primitives.updates, *[
             (name, 3 + i % 3, kept, numbers, FLOAT) for i, (name, kept, numbers) in enumerate(primitives.UPDATES)]),
         *each("optim/clip.cu", primitives.clipped, (4, FLOAT), (130, FLOAT)),
+        *each("optim/clip.cu", primitives.mean_of_ranks, (4, FLOAT), (130, DOUBLE)),
         *on_device("optim/clip.cu", primitives.clipped, (4, DOUBLE), (130, DOUBLE)),
         *each("linear/gemm.cu", primitives.orthogonalized, *with_dtype(primitives.MATRICES, FLOAT)),
         *on_device("linear/gemm.cu", primitives.orthogonalized, *with_dtype(primitives.MATRICES, DOUBLE)),

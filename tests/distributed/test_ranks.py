@@ -19,6 +19,7 @@ import pytest
 import trainings
 
 from minidl import Tensor, data, distributed, nn
+from minidl.distributed import nccl
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -27,6 +28,7 @@ MPIEXEC = os.environ.get("MPIEXEC") or (str(BESIDE) if BESIDE.exists() else shut
 needs_mpi = pytest.mark.skipif(find_spec("mpi4py") is None or MPIEXEC is None,
                                reason="mpi4py or mpiexec is missing: pip install 'minidl[mpi]'")
 TINY = 1e-12
+GPUS = len(list(Path("/dev").glob("nvidia[0-9]")))
 
 
 def started(ranks: int, *command: object, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -204,13 +206,56 @@ def test_a_world_of_one() -> None:
 
 
 @needs_mpi
-def test_ranks_on_a_gpu_are_refused(tmp_path: Path) -> None:
+@pytest.mark.skipif(GPUS > 1, reason="each rank has a GPU here")
+def test_ranks_without_a_gpu_each_are_refused(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text("from minidl import distributed\ndistributed.start().prepare('cuda')\n")
     done = started(2, script)
     assert done.returncode != 0
-    assert ("ValueError: distributed: 2 ranks were started for device 'cuda' but several ranks compute on CPUs; "
-            "use --device cpu, or start one process for the GPU") in done.stderr
+    assert re.search(r"ValueError: distributed: rank [01] of 2 cannot compute on a GPU: device: 'cuda' was asked for",
+                     done.stderr)
+
+
+@needs_mpi
+def test_ranks_on_different_devices_are_refused(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("from minidl import distributed\nworld = distributed.start()\n"
+                      "world.prepare('cuda' if world.rank else 'cpu')\n")
+    done = started(2, script)
+    assert done.returncode != 0
+    assert ("ValueError: distributed: the ranks compute on cpu, cuda but must all compute on one kind of device"
+            in done.stderr)
+
+
+@pytest.mark.parametrize(("visible", "here", "place", "left"), [
+    (None, 2, 1, "1"), (None, 1, 0, None), ("4,6", 2, 1, "6"), ("3", 2, 1, "3"), ("0,1,2", 2, 0, "0"), ("", 2, 0, "")])
+def test_each_rank_is_left_a_gpu_of_its_own(visible: str | None, here: int, place: int, left: str | None,
+                                            monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    nccl.choose(place, here)
+    assert os.environ.get("CUDA_VISIBLE_DEVICES") == left
+
+
+class Gathered:
+    """A world of which only this is asked: what each rank says of its GPU."""
+
+    rank, size = 0, 2
+
+    def __init__(self, *gpus: tuple[str, str]):
+        self.gpus = gpus
+
+    def gather(self, own: Any) -> Any:
+        return self.gpus
+
+
+@pytest.mark.parametrize(("gpus", "says"), [
+    ((("GPU 1 of a", ""), ("", "there is none")), "rank 1 of 2 cannot compute on a GPU: there is none"),
+    ((("GPU 1 of a", ""),) * 2, "ranks 0 and 1 would both use GPU 1 of a but each needs its own; start as many ranks")])
+def test_gpus_that_cannot_be_joined(gpus: Any, says: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(f"distributed: {says}")):
+        nccl.Nccl(Gathered(*gpus))  # type: ignore[arg-type]  # as much of a world as is asked
 
 
 @needs_mpi

@@ -143,6 +143,7 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
     ("minidl/compiler", ("numpy", "cupy", "minidl/mode", "minidl/device", "minidl/tensor", f"{COMMON}/primitives",
                          f"{COMMON}/region", "minidl/compiler")),
     ("minidl/distributed/witness", ()),
+    ("minidl/distributed/nccl", ("cupy", "minidl/compiler/graph", *TOOLS)),
     ("minidl/distributed", ("mpi4py", "minidl/distributed", *TOOLS)),
     ("minidl/nn/norm", ("minidl/distributed/world", "minidl/init", "minidl/nn", *TOOLS)),
     ("minidl/nn", ("minidl/init", "minidl/nn", *TOOLS)),

@@ -23,9 +23,3 @@ def laid_out(empty: Callable[[Any, Any], Any], shapes: Sequence[Shape], dtype: A
         views.append(flat[begin:begin + size].reshape(shape))
         begin += size
     return flat, views
-
-
-def not_on_gpus(size: int) -> ValueError:
-    """What to raise where so many ranks would compute on GPUs."""
-    return ValueError(f"distributed: {size} ranks were started for device 'cuda' but several ranks compute on CPUs; "
-                      "use --device cpu, or start one process for the GPU")

@@ -17,11 +17,11 @@ extern "C" __global__ void square_sums(const Parameters table, double* sums) {
     if (threadIdx.x == 0) sums[blockIdx.x] = of_threads[0];
 }
 
-// p = factor * g
-extern "C" __global__ void scaled(const Parameters table, const double* factor) {
+// p = by * factor * g, where there is a factor
+extern "C" __global__ void scaled(const Parameters table, const double* factor, double by) {
     const int at = parameter_of_block(table);
     REAL* results = (REAL*)table.p[at];
     const REAL* values = (const REAL*)table.g[at];
-    const REAL by = (REAL)*factor;
-    each_element(table.first[at], table.size[at], [&](unsigned i) { results[i] = by * values[i]; });
+    const REAL times = (REAL)(factor ? by * *factor : by);
+    each_element(table.first[at], table.size[at], [&](unsigned i) { results[i] = times * values[i]; });
 }

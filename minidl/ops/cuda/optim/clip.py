@@ -25,6 +25,11 @@ def square_sum(arrays: list[cupy.ndarray]) -> cupy.ndarray:
 
 def scaled(arrays: list[cupy.ndarray], factor: cupy.ndarray) -> tuple[cupy.ndarray, ...]:
     results = [launch.empty(x.shape, x.dtype) for x in arrays]
-    for constant, blocks, table in launches("scaled", results, arrays):
-        launch.kernel(FILE, "scaled", constant)((blocks,), (THREADS,), table, factor)
+    multiply(results, arrays, factor, 1.0)
     return tuple(results)
+
+
+def multiply(results: list[cupy.ndarray], arrays: list[cupy.ndarray], factor: cupy.ndarray | None, by: float) -> None:
+    """Each result becomes an array times `by`, and times the number that lies in `factor`."""
+    for constant, blocks, table in launches("scaled", results, arrays):
+        launch.kernel(FILE, "scaled", constant)((blocks,), (THREADS,), table, factor, by)
