@@ -68,15 +68,15 @@ def number(kind: type, least: float, what: str) -> Any:
 def augmentation(text: str) -> data.Augment | None:
     """What --augment says: "crop=4,flip,cutout=8", "flip=alternate,color=0.1", "none"."""
     kinds: dict[str, Callable[[str], Any]] = {name: type(value) for name, value in data.Augment()._asdict().items()}
-    kinds["flip"] = {"": True, "alternate": "alternate"}.__getitem__
+    kinds |= {"flip": {"": True, "alternate": "alternate"}.__getitem__, "reflect": {"": True}.__getitem__}
     parts = [part.partition("=") for part in text.split(",") if text != "none"]
     try:
         given = {name: kinds[name](value) for name, _, value in parts}
         data.loader.check_augment(data.Augment(**given))
     except (KeyError, ValueError):
-        raise argparse.ArgumentTypeError(f"{text!r} is not none, nor some of crop=PIXELS, flip, flip=alternate, "
-                                         "cutout=PIXELS, brightness=X, contrast=X, color=X, separated by commas, "
-                                         "numbers of at least 0") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not none, nor some of crop=PIXELS, reflect, flip, "
+                                         "flip=alternate, cutout=PIXELS, brightness=X, contrast=X, color=X, separated "
+                                         "by commas, numbers of at least 0") from None
     return data.Augment(**given) if given else None
 
 
@@ -125,8 +125,8 @@ def parser(prog: str = "train.py") -> Parser:
     p.add_argument("--weight-decay", type=real)
     p.add_argument("--lr-schedule", choices=optim.SCHEDULES)
     p.add_argument("--augment", type=augment, metavar="HOW", help="how training images are seen at random: some of "
-                   "crop=PIXELS, flip, flip=alternate, cutout=PIXELS, brightness=X, contrast=X, color=X, separated by "
-                   "commas; or none")
+                   "crop=PIXELS, reflect, flip, flip=alternate, cutout=PIXELS, brightness=X, contrast=X, color=X, "
+                   "separated by commas; or none")
     p.add_argument("--conv-algorithm", default="auto", metavar="NAME",
                    help="how convolutions are computed; a wrong name lists the device's (default: %(default)s)")
     p.add_argument("--plugin", action="append", metavar="FILE.py", help="import this file first: it registers a "
