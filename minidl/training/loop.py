@@ -134,7 +134,8 @@ def fit(model: nn.Module, optimizer: optim.Optimizer, train: data.DataLoader, te
 
     train, test: `data.DataLoader`s. schedule: step -> factor of the learning rate that each of the optimizer's
     groups has at the start of the step's epoch; fit does not set it; a list has one for each group. loss(outputs,
-    targets) -> the batch's mean, a Tensor of one number. metrics: by name, what else is measured: function(outputs, targets) -> the batch's mean.
+    targets) -> the batch's mean, a Tensor of one number. metrics: by name, what else is measured: function(outputs,
+    targets) -> the batch's mean.
 
     callbacks: functions of an epoch's metrics, and objects with `on_step_end(step)` (a `Step`), `on_epoch_end(metrics)`
     or both, called in this order. They may set the optimizer's rates, which holds from the next step on; one that

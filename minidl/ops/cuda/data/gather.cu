@@ -8,8 +8,8 @@
 // order of `count` images has ended, and picked[i] is that image's label, or -1.
 // augmented_gather, augmented_next_batch: the same of images that are seen at random, each decided by block `index` of
 // Philox(key), whatever batch it is in: moved by up to `crop` pixels in each direction, zero bytes coming in, or if
-// `reflect` what a mirror at the outermost pixels shows; if flip is 1, mirrored from left to right with probability 1/2;
-// if it is 2, by the block of epoch 0, and then in every other epoch, which key[1] counts; multiplied by a number in
+// `reflect` what a mirror at the outermost pixels shows; if flip is 1, mirrored from left to right with probability
+// 1/2; if it is 2, by the block of epoch 0, and then in every other epoch, which key[1] counts; multiplied by a number in
 // 1 +- contrast, after which one in +- brightness is added, and one in +- color for each channel; and 0, which is the
 // mean of what is normalised, in a square of `cutout` pixels a side around one of the pixels.
 #include "include/common.cuh"
