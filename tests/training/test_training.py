@@ -683,8 +683,8 @@ WRONG_FOR_FIT: dict[str, tuple[dict[str, Any], str]] = {
     "a list of batches": ({"train": [1, 2]}, r"fit: train is a list but must be a data\.DataLoader; with other "
                           r"batches, write the loop with training\.train_step and training\.evaluate"),
     "no test set": ({"test": None}, r"fit: test is a NoneType but must be a data\.DataLoader"),
-    "a name of a schedule": ({"schedule": "cosine"}, r"fit: schedule is 'cosine' but must be a function of the step; "
-                             r"pass optim\.schedule\(name, total\)"),
+    "a name of a schedule": ({"schedule": "cosine"}, r"fit: schedule is 'cosine' but must be a function of the step, or "
+                             r"a list of them; pass optim\.schedule\(name, total\)"),
     "another optimizer": ({"optimizer": object()}, r"fit: optimizer is a object but must be one of minidl\.optim; "),
 }
 
