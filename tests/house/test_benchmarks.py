@@ -834,7 +834,7 @@ def test_one_step_of_both_peers_is_the_same(shapes: speed_run.Data) -> None:
     signs = np.sign(np.sum(mine * other, axis=(1, 2, 3), keepdims=True))
     np.testing.assert_allclose(mine, signs * other, atol=2e-3)
     theirs.net.whiten.weight.copy_(torch.tensor(ours.net.whiten.weight.numpy()))
-    before = {name: t.numpy() for name, t in ours.net.named_parameters()}
+    before = {name: t.numpy().copy() for name, t in ours.net.named_parameters()}
     for step in range(2):
         x, y = few[50 * step:50 * step + 50], np.arange(50) % 10
         theirs.x.copy_(torch.tensor(x))
@@ -850,7 +850,7 @@ def test_one_step_of_both_peers_is_the_same(shapes: speed_run.Data) -> None:
     twins = dict(theirs.net.named_parameters())
     for name, t in ours.net.named_parameters():
         moved, twin = t.numpy() - before[name], twins[name].detach().numpy() - before[name]
-        np.testing.assert_allclose(moved, twin, rtol=0, atol=0.02 * np.abs(twin).max(), err_msg=name)
+        assert np.linalg.norm(moved - twin) < 0.1 * np.linalg.norm(twin) > 0, name      # small singular values
 
 
 def test_bf16_is_for_speed_runs() -> None:
