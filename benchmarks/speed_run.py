@@ -70,7 +70,8 @@ class Ours:
         self.epochs, self.device = settings.epochs, device
         self.net = zoo.build(MODEL, width=settings.width).to(device)
         how: dict[str, Any] = {"mean": data.mean, "std": data.std, "device": device}
-        self.loader = DataLoader(data.train, settings.batch, augment=augmentation(recipe.augment), drop_last=True, **how)
+        self.loader = DataLoader(data.train, settings.batch, drop_last=True, augment=augmentation(recipe.augment),
+                                 **how)
         few = data.train.first(IMAGES)
         self.few = DataLoader(few, len(few), shuffle=False, **how)
         self.labels = self.loader.stored.labels.copy()
@@ -154,8 +155,9 @@ class Torch:
                 each.to(self.dtype)
         self.mean, self.std = (torch.tensor(v, dtype=torch.float32, device=device)[:, None, None]
                                for v in (data.mean, data.std))
-        self.train, self.test = ((torch.tensor(split.images, device=device),
-                                  torch.tensor(split.labels, device=device).long()) for split in (data.train, data.test))
+        self.train, self.test = (
+            (torch.tensor(split.images, device=device), torch.tensor(split.labels, device=device).long())
+            for split in (data.train, data.test))
         self.labels = self.train[1].clone()
         recipe, airbench = zoo.MODELS[MODEL].recipe, zoo.airbench
         self.smoothing, decay = recipe.label_smoothing, recipe.weight_decay * settings.batch

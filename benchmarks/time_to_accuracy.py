@@ -2,7 +2,7 @@
 
     python benchmarks/time_to_accuracy.py --device cuda --peers torch-graph --data-dir <folder>
     python benchmarks/time_to_accuracy.py --device cpu --seeds 1 --data-dir <folder>
-    python benchmarks/time_to_accuracy.py --device cuda --models airbench --precision bf16 --peers torch-graph --seeds 40
+    python benchmarks/time_to_accuracy.py --device cuda --models airbench --precision bf16 --peers torch-graph
 
 The clock runs while steps run, until the device has finished them. It stands still while the test set is evaluated,
 twice per epoch and at the end; what counts is the first of these points at which the accuracy is at the mark or above.
@@ -274,8 +274,8 @@ def row(model: str, precision: str, peer: str, found: Sequence[Outcome]) -> Resu
 
 def speed_row(precision: str, peer: str, found: Sequence[speed_run.Outcome]) -> Result:
     seconds, right = ([outcome[i] for outcome in found] for i in (0, 1))
-    return {"net": speed_run.MODEL, "precision": precision if peer == "minidl" else speed_run.PEER_PRECISIONS[precision],
-            "peer": peer, "seeds": len(found), "mean_s": statistics.mean(seconds),
+    theirs = speed_run.PEER_PRECISIONS[precision]
+    return {"net": speed_run.MODEL, "precision": precision if peer == "minidl" else theirs, "peer": peer, "seeds": len(found), "mean_s": statistics.mean(seconds),
             "deviation_s": statistics.pstdev(seconds), "least_s": min(seconds), "largest_s": max(seconds),
             "seconds_s": seconds, "mean_accuracy": statistics.mean(right),
             "deviation_accuracy": statistics.pstdev(right), "accuracies": right}

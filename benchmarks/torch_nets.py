@@ -163,8 +163,8 @@ def vgg6() -> nn.Module:
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(256 * 4 * 4, 10))
 
 
-NETS: dict[str, Callable[..., nn.Module]] = {"lenet5": lenet5, "krizhevsky2009": krizhevsky2009, "cifar10-quick": cifar10_quick,
-        "cifar10-18": cifar10_18, "alexnet": alexnet, "resnet": resnet, "resnet-224": resnet_224,
+NETS: dict[str, Callable[..., nn.Module]] = {
+    "lenet5": lenet5, "krizhevsky2009": krizhevsky2009, "cifar10-quick": cifar10_quick, "cifar10-18": cifar10_18, "alexnet": alexnet, "resnet": resnet, "resnet-224": resnet_224,
         "autoencoder": autoencoder, "table-mlp": table_mlp, "airbench": Airbench, "vgg6": vgg6}
 
 

@@ -50,7 +50,7 @@ def convolution(c: int, m: int) -> nn.Conv2d:
     """Whose first filters give the maps as they are."""
     conv = nn.Conv2d(c, m, 3, padding=1, bias=False)
     first = min(c, m)
-    conv.weight.data[:first] = init.dirac_(init.parameter((first, c, 3, 3))).data
+    conv.weight.data[:first] = init.dirac_(Tensor(np.zeros((first, c, 3, 3)))).data
     return conv
 
 
@@ -105,7 +105,8 @@ def optimizer(net: nn.Module, schedule: str, steps: int, batch_size: int, lr: fl
     filters = [p for p in named.values() if p.ndim == 4]
     norms = [p for name, p in named.items() if "norm" in name]
     sum_of = batch_size * lr / MUON
-    groups = [{"params": params, "name": name, "lr": rate * sum_of, "weight_decay": decay(weight_decay, rate * lr / MUON)}
+    groups = [{"params": params, "name": name, "lr": rate * sum_of,
+               "weight_decay": decay(weight_decay, rate * lr / MUON)}
               for name, params, rate in (("whitening", [named["whiten.bias"]], BIASES), ("norms", norms, BIASES),
                                          ("output", [named["output.weight"]], HEAD))]
     both = optim.Together(optim.Muon([{"params": filters, "name": "filters"}], lr, 0.0, momentum, ns_steps=3,

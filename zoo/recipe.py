@@ -36,9 +36,9 @@ class Model:
     """A zoo entry: name, one line about it, its layers as a function of options, and its recipe.
 
     of_options: recipes that replace it where the option of their name is True. image_size: rows and columns of the
-    images that it reads, unless it reads tables; smaller ones are padded. optimizer: (net, schedule's name, steps, batch
-    size, lr, momentum, weight decay) -> (its own optimizer, a schedule for each group), where it has one. target: what its outputs are to be: "label",
-    logits of the class, or "image", what it is given; its method `loss` compares them.
+    images that it reads, unless it reads tables; smaller ones are padded. target: what its outputs are to be: "label",
+    logits of the class, or "image", what it is given; its method `loss` compares them. optimizer: where it brings one:
+    (net, schedule's name, steps, batch size, lr, momentum, weight decay) -> (optimizer, a schedule for each group).
     """
 
     name: str

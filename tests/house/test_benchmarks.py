@@ -784,7 +784,8 @@ def test_the_first_look_at_the_mark_counts_and_looking_does_not(accuracies: list
 # ---------------------------------------------------------------- a speed run
 @pytest.fixture(scope="module")
 def shapes() -> speed_run.Data:
-    train, test = (data.load("synthetic-shapes", split).first(count) for split, count in (("train", 600), ("test", 200)))
+    train, test = (data.load("synthetic-shapes", split).first(count)
+                   for split, count in (("train", 600), ("test", 200)))
     return speed_run.Data(train, test, *data.channel_statistics(train))
 
 

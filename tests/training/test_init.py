@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import minidl
-from minidl import Tensor, init
+from minidl import Tensor, init, ops
 
 CONV, LINEAR = (40, 10, 5, 6), (150, 80)                       # fans (300, 1200) and (80, 150); 12,000 values each
 FANS = {CONV: (300, 1200), LINEAR: (80, 150)}

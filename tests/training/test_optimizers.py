@@ -111,7 +111,8 @@ def test_normalized_parameters_have_the_length_of_their_rows_before_an_update(dt
     assert [float(np.linalg.norm(p.numpy())) for p in params] == pytest.approx([len(p) ** 0.5 for p in params])
 
 
-@pytest.mark.parametrize(("settings", "iterations", "updates"), [({}, 5, 1), ({"ns_steps": 3, "normalized": True}, 3, 2)])
+@pytest.mark.parametrize(("settings", "iterations", "updates"), [
+    ({}, 5, 1), ({"ns_steps": 3, "normalized": True}, 3, 2)])
 def test_matrices_of_one_shape_go_together(settings: dict[str, Any], iterations: int, updates: int) -> None:
     params = parameters("Muon", np.float32)
     muon = optim.Muon(params, **settings)
