@@ -275,9 +275,9 @@ def row(model: str, precision: str, peer: str, found: Sequence[Outcome]) -> Resu
 def speed_row(precision: str, peer: str, found: Sequence[speed_run.Outcome]) -> Result:
     seconds, right = ([outcome[i] for outcome in found] for i in (0, 1))
     theirs = speed_run.PEER_PRECISIONS[precision]
-    return {"net": speed_run.MODEL, "precision": precision if peer == "minidl" else theirs, "peer": peer, "seeds": len(found), "mean_s": statistics.mean(seconds),
-            "deviation_s": statistics.pstdev(seconds), "least_s": min(seconds), "largest_s": max(seconds),
-            "seconds_s": seconds, "mean_accuracy": statistics.mean(right),
+    return {"net": speed_run.MODEL, "precision": precision if peer == "minidl" else theirs, "peer": peer,
+            "seeds": len(found), "mean_s": statistics.mean(seconds), "deviation_s": statistics.pstdev(seconds),
+            "least_s": min(seconds), "largest_s": max(seconds), "seconds_s": seconds, "mean_accuracy": statistics.mean(right),
             "deviation_accuracy": statistics.pstdev(right), "accuracies": right}
 
 

@@ -164,8 +164,9 @@ def vgg6() -> nn.Module:
 
 
 NETS: dict[str, Callable[..., nn.Module]] = {
-    "lenet5": lenet5, "krizhevsky2009": krizhevsky2009, "cifar10-quick": cifar10_quick, "cifar10-18": cifar10_18, "alexnet": alexnet, "resnet": resnet, "resnet-224": resnet_224,
-        "autoencoder": autoencoder, "table-mlp": table_mlp, "airbench": Airbench, "vgg6": vgg6}
+    "lenet5": lenet5, "krizhevsky2009": krizhevsky2009, "cifar10-quick": cifar10_quick, "cifar10-18": cifar10_18,
+    "alexnet": alexnet, "resnet": resnet, "resnet-224": resnet_224, "autoencoder": autoencoder, "table-mlp": table_mlp,
+    "airbench": Airbench, "vgg6": vgg6}
 
 
 def build(name: str, state: dict | None = None, dtype: torch.dtype = torch.float32, **options: int) -> nn.Module:
