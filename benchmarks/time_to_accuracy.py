@@ -2,6 +2,7 @@
 
     python benchmarks/time_to_accuracy.py --device cuda --peers torch-graph --data-dir <folder>
     python benchmarks/time_to_accuracy.py --device cpu --seeds 1 --data-dir <folder>
+    python benchmarks/time_to_accuracy.py --device cuda --models airbench --precision bf16 --peers torch-graph
 
 The clock runs while steps run, until the device has finished them. It stands still while the test set is evaluated,
 twice per epoch and at the end; what counts is the first of these points at which the accuracy is at the mark or above.
@@ -11,6 +12,10 @@ peers train the zoo's net from the same first parameters, by the recipe below, o
 the seed decides, drawn anew each epoch within the counted time. minidl's step is `minidl.compile`'s, on batches of
 `data.DataLoader`; torch-graph replays one CUDA graph of the step and of gathering its batch; torch, for machines
 without a GPU, calls the same function. The peers take turns, seed by seed.
+
+airbench is trained to the end by the contract of the public speed runs instead (speed_run.py): seconds of all training,
+with whitening and one evaluation of six views, and the accuracy then; with --precision bf16, which the other nets do
+not have here, PyTorch's net is in half precision.
 """
 
 from __future__ import annotations
@@ -29,8 +34,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))   # minidl and zoo 
 
 import machine
 import results
+import speed_run
 from results import Result
-from train_step import PRECISIONS, add_precision, names, parser, positive, publish, set_precision
+from train_step import PRECISIONS, names, parser, positive, publish, set_precision
 
 
 class Recipe(NamedTuple):
@@ -266,16 +272,41 @@ def row(model: str, precision: str, peer: str, found: Sequence[Outcome]) -> Resu
             "mean_accuracy": statistics.mean(outcome.accuracy for outcome in found)}
 
 
+def speed_row(precision: str, peer: str, found: Sequence[speed_run.Outcome]) -> Result:
+    seconds, right = ([outcome[i] for outcome in found] for i in (0, 1))
+    theirs = speed_run.PEER_PRECISIONS[precision]
+    return {"net": speed_run.MODEL, "precision": precision if peer == "minidl" else theirs, "peer": peer,
+            "seeds": len(found), "mean_s": statistics.mean(seconds), "deviation_s": statistics.pstdev(seconds),
+            "least_s": min(seconds), "largest_s": max(seconds), "seconds_s": seconds, "mean_accuracy": statistics.mean(right),
+            "deviation_accuracy": statistics.pstdev(right), "accuracies": right}
+
+
 def measure(args: argparse.Namespace, peers: Sequence[str]) -> Result:
     rows = []
     result = results.about("time_to_accuracy", peers, args.device, args.threads, seeds=args.seeds)
     for model in args.models:
+        if model == speed_run.MODEL:
+            images = speed_run.load(args.data_dir, args.generated)
+            for precision in args.precision:
+                use(precision, peers)
+                runs = speed_run.outcomes(images, peers, args.seeds, args.device, precision)
+                rows += [speed_row(precision, peer, runs[peer]) for peer in peers]
+            continue
         data = load(RECIPES[model], args.data_dir)
         for precision in args.precision:
-            set_precision(precision, peers)
+            use(precision, peers)
             found = outcomes(model, RECIPES[model], data, peers, args.seeds, args.device)
             rows += [row(model, precision, peer, found[peer]) for peer in peers]
     return {**result, "rows": rows}
+
+
+def use(precision: str, peers: Sequence[str]) -> None:
+    """A precision of minidl, and what its peers have beside it."""
+    set_precision("tf32" if precision == "bf16" else precision, peers)
+    if precision == "bf16":
+        import minidl
+
+        minidl.set_precision("bf16")
 
 
 def recipes(models: Sequence[str]) -> list[str]:
@@ -291,23 +322,35 @@ def recipes(models: Sequence[str]) -> list[str]:
 
 
 def report(several: Sequence[Result]) -> list[str]:
-    body = []
+    body, runs = [], []
     for of in (row for result in several for row in result["rows"]):
+        if of["net"] == speed_run.MODEL:
+            runs.append([of["net"], of["precision"], of["peer"], str(of["seeds"]), f"{100 * of['mean_accuracy']:.2f} %",
+                         f"{100 * of['deviation_accuracy']:.2f} %", f"{of['mean_s']:.3f}", f"{of['deviation_s']:.3f}",
+                         f"{of['least_s']:.3f}-{of['largest_s']:.3f}"])
+            continue
         times = [f"{of['mean_s']:.3f}", f"{of['deviation_s']:.3f}", f"{of['least_s']:.3f}-{of['largest_s']:.3f}",
                  f"{of['mean_steps']:.0f}"] if of["reached"] else [""] * 4
         body.append([of["net"], of["precision"], of["peer"], f"{of['reached']} of {of['seeds']}", *times,
                      f"{100 * of['mean_accuracy']:.2f} %"])
-    return [*results.table("net, precision, peer, reached, mean s, deviation, least to largest, steps, accuracy then",
-                           body, 3), *results.facts(several)]
+    tables = (("net, precision, peer, reached, mean s, deviation, least to largest, steps, accuracy then", body),
+              ("net, precision, peer, seeds, mean accuracy, deviation, mean s, deviation of s, least to largest", runs))
+    return [*(line for head, lines in tables if lines for line in results.table(head, lines, 3)),
+            *results.facts(several)]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    flags = parser(__doc__, RECIPES)
-    add_precision(flags)
+    flags = parser(__doc__, {**RECIPES, speed_run.MODEL: None})
+    flags.add_argument("--precision", type=names(speed_run.PEER_PRECISIONS), default="fp32",
+                       help=f"on a GPU: one or more of {', '.join(PRECISIONS)}, and bf16 for {speed_run.MODEL}")
+    flags.add_argument("--generated", action="store_true", help=f"generated images in place of {speed_run.MODEL}'s")
     flags.add_argument("--peers", type=names(PEERS), default="", help="beside minidl, separated by commas")
     flags.add_argument("--seeds", type=positive, default=10, help="how many, from 0 on")
     flags.add_argument("--data-dir", metavar="DIR", help="where the data sets lie, as train.py has it")
-    publish(measure, report, flags.parse_args(argv))
+    args = flags.parse_args(argv)
+    if "bf16" in args.precision and any(model in RECIPES for model in args.models):
+        flags.error(f"--precision bf16 is for --models {speed_run.MODEL} alone")
+    publish(measure, report, args)
 
 
 if __name__ == "__main__":

@@ -127,6 +127,35 @@ def table_mlp(in_features: int = 10, classes: int = 4, hidden: int = 64, depth: 
     return nn.Sequential(OrderedDict(blocks, output=nn.Linear(hidden if depth else in_features, classes)))
 
 
+class SpeedBlock(nn.Module):
+    def __init__(self, c: int, m: int) -> None:
+        super().__init__()
+        self.conv1, self.norm1 = nn.Conv2d(c, m, 3, padding=1, bias=False), unscaled(m)
+        self.conv2, self.norm2 = nn.Conv2d(m, m, 3, padding=1, bias=False), unscaled(m)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.gelu(self.norm2(self.conv2(F.gelu(self.norm1(F.max_pool2d(self.conv1(x), 2))))))
+
+
+def unscaled(m: int) -> nn.Module:
+    norm = nn.BatchNorm2d(m, eps=1e-12, momentum=0.4)
+    norm.weight.requires_grad = False
+    return norm
+
+
+class Airbench(nn.Module):
+    def __init__(self, width: int = 64) -> None:
+        super().__init__()
+        self.whiten = nn.Conv2d(3, 24, 2)
+        self.whiten.weight.requires_grad = False
+        self.block1, self.block2 = SpeedBlock(24, width), SpeedBlock(width, 4 * width)
+        self.block3, self.output = SpeedBlock(4 * width, 4 * width), nn.Linear(4 * width, 10, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = F.max_pool2d(self.block3(self.block2(self.block1(F.gelu(self.whiten(x))))), 3).flatten(1)
+        return self.output(x) / x.shape[1]
+
+
 def vgg6() -> nn.Module:
     layers: list[nn.Module] = []
     for c, m in ((3, 64), (64, 128), (128, 256)):
@@ -134,9 +163,10 @@ def vgg6() -> nn.Module:
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(256 * 4 * 4, 10))
 
 
-NETS = {"lenet5": lenet5, "krizhevsky2009": krizhevsky2009, "cifar10-quick": cifar10_quick,
-        "cifar10-18": cifar10_18, "alexnet": alexnet, "resnet": resnet, "resnet-224": resnet_224,
-        "autoencoder": autoencoder, "table-mlp": table_mlp, "vgg6": vgg6}
+NETS: dict[str, Callable[..., nn.Module]] = {
+    "lenet5": lenet5, "krizhevsky2009": krizhevsky2009, "cifar10-quick": cifar10_quick, "cifar10-18": cifar10_18,
+    "alexnet": alexnet, "resnet": resnet, "resnet-224": resnet_224, "autoencoder": autoencoder, "table-mlp": table_mlp,
+    "airbench": Airbench, "vgg6": vgg6}
 
 
 def build(name: str, state: dict | None = None, dtype: torch.dtype = torch.float32, **options: int) -> nn.Module:

@@ -44,7 +44,7 @@ from results import Result, digits
 
 LR, MOMENTUM = 0.01, 0.9
 MODELS = dict.fromkeys(("lenet5", "krizhevsky2009", "cifar10-quick", "cifar10-18", "alexnet", "resnet", "resnet-224",
-                        "vgg6"))
+                        "airbench", "vgg6"))
 PROFILED = (*MODELS, "mlp", "perceptron", "table-mlp")         # what --profile takes, which has no peers
 IN_A_ROW = {"cpu": 1, "cuda": 100}                             # steps between two readings of the clock
 BATCHES = 4                                                    # taken in turn: no step finds its images cached

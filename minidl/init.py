@@ -84,6 +84,22 @@ def uniform_(tensor: Tensor, low: float = 0.0, high: float = 1.0) -> Tensor:
     return _fill(tensor, rng.generator().uniform(low, high, tensor.shape))
 
 
+def dirac_(tensor: Tensor) -> Tensor:
+    """Filters (m,c,kh,kw) that give the first min(m, c) maps as they are, and further ones of zeros. Raises ValueError
+    for fewer axes than 3.
+
+    >>> dirac_(Tensor([[[[5.0] * 3] * 3]])).tolist()
+    [[[[0.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 0.0]]]]
+    """
+    if tensor.ndim < 3:
+        raise ValueError(f"dirac_: the Tensor has shape {tensor.shape} but must be filters, of at least 3 axes; for a "
+                         "matrix assign an identity")
+    values = np.zeros(tensor.shape)
+    channels = np.arange(min(tensor.shape[:2]))
+    values[(channels, channels, *(size // 2 for size in tensor.shape[2:]))] = 1
+    return _fill(tensor, values)
+
+
 def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0) -> Tensor:
     """Normal with the given mean and standard deviation. Raises ValueError for a negative deviation."""
     if not std >= 0:

@@ -10,13 +10,13 @@ from typing import Any
 
 from minidl import nn
 
-from . import alexnet, autoencoder, cuda_convnet, krizhevsky2009, lenet5, mlp, perceptron, resnet, table_mlp
+from . import airbench, alexnet, autoencoder, cuda_convnet, krizhevsky2009, lenet5, mlp, perceptron, resnet, table_mlp
 from .recipe import Model, Recipe
 
 MODELS: dict[str, Model] = {model.name: model for model in
                             (lenet5.MODEL, krizhevsky2009.MODEL, cuda_convnet.QUICK, cuda_convnet.NORMALIZED,
                              alexnet.MODEL, resnet.MODEL, resnet.LARGE, mlp.MODEL, perceptron.MODEL,
-                             autoencoder.MODEL, table_mlp.MODEL)}
+                             autoencoder.MODEL, table_mlp.MODEL, airbench.MODEL)}
 
 
 def build(name: str, **options: Any) -> nn.Module:

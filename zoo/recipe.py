@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from minidl import init, nn, ops
+from minidl import init, nn, ops, optim
 
 LAYERS: dict[str, type[nn.Module]] = {                 # the activations' layers: LeakyReLU is leaky_relu's
     act: layer for act in ops.ACTIVATIONS for name, layer in vars(nn).items() if name.lower() == act.replace("_", "")}
@@ -15,8 +15,8 @@ LAYERS: dict[str, type[nn.Module]] = {                 # the activations' layers
 
 @dataclass(frozen=True)
 class Recipe:
-    """The defaults of train.py: data set, passes over it, stochastic gradient descent's settings, and how images are
-    augmented, as its --augment says it."""
+    """The defaults of train.py: data set, passes over it, the optimizer's settings, how images are augmented, as its
+    --augment says it, and how test images are seen, as its --tta does. optimizer: one that --optimizer names."""
 
     data: str
     epochs: int
@@ -26,6 +26,9 @@ class Recipe:
     weight_decay: float = 0.0
     lr_schedule: str = "constant"
     augment: str = "none"
+    optimizer: str = "sgd"
+    label_smoothing: float = 0.0
+    tta: str = "none"
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,8 @@ class Model:
 
     of_options: recipes that replace it where the option of their name is True. image_size: rows and columns of the
     images that it reads, unless it reads tables; smaller ones are padded. target: what its outputs are to be: "label",
-    logits of the class, or "image", what it is given; its method `loss` compares them.
+    logits of the class, or "image", what it is given; its method `loss` compares them. optimizer: where it brings one:
+    (net, schedule's name, steps, batch size, lr, momentum, weight decay) -> (optimizer, a schedule for each group).
     """
 
     name: str
@@ -44,6 +48,7 @@ class Model:
     of_options: Mapping[str, Recipe] = field(default_factory=dict)
     image_size: int = 32
     target: str = "label"
+    optimizer: Callable[..., tuple[optim.Optimizer, list[optim.Schedule]]] | None = None
 
     @property
     def reads(self) -> str:

@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ import minidl
 from minidl import data, device, distributed, nn, ops, optim, zoo
 from minidl.distributed import by_first
 from minidl.ops.cpu import parallel
-from minidl.training import Interrupted, RunFolder, evaluate, fit, machine, read_config, top_k_accuracy
+from minidl.training import Interrupted, RunFolder, Views, evaluate, fit, machine, read_config, top_k_accuracy
 from minidl.weights import read_metadata
 
 from .common import Parser, add_option, complain, ended, interrupted, plugin, quiet, say, typed
@@ -50,6 +51,9 @@ OPTIMIZERS: dict[str, tuple[Callable[..., optim.Optimizer], dict[str, float | No
     "rmsprop": (optim.RMSprop, {"lr": 1e-3, "momentum": 0.0, "weight_decay": 0.0}),
     "muon": (muon, {"lr": 0.02, "momentum": 0.95, "weight_decay": 1e-2}),
 }
+OWN = "own"                                # the optimizer that the model brings, with the recipe's numbers
+TTA: dict[str, dict[str, int]] = {"none": {}, "flip": {"shift": 0}, "flip-shift": {"shift": 1}}    # what --tta names
+WHITENED = 5000                            # images that a net which starts from images is given
 
 
 def number(kind: type, least: float, what: str) -> Any:
@@ -68,15 +72,15 @@ def number(kind: type, least: float, what: str) -> Any:
 def augmentation(text: str) -> data.Augment | None:
     """What --augment says: "crop=4,flip,cutout=8", "flip=alternate,color=0.1", "none"."""
     kinds: dict[str, Callable[[str], Any]] = {name: type(value) for name, value in data.Augment()._asdict().items()}
-    kinds["flip"] = {"": True, "alternate": "alternate"}.__getitem__
+    kinds |= {"flip": {"": True, "alternate": "alternate"}.__getitem__, "reflect": {"": True}.__getitem__}
     parts = [part.partition("=") for part in text.split(",") if text != "none"]
     try:
         given = {name: kinds[name](value) for name, _, value in parts}
         data.loader.check_augment(data.Augment(**given))
     except (KeyError, ValueError):
-        raise argparse.ArgumentTypeError(f"{text!r} is not none, nor some of crop=PIXELS, flip, flip=alternate, "
-                                         "cutout=PIXELS, brightness=X, contrast=X, color=X, separated by commas, "
-                                         "numbers of at least 0") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not none, nor some of crop=PIXELS, reflect, flip, "
+                                         "flip=alternate, cutout=PIXELS, brightness=X, contrast=X, color=X, separated "
+                                         "by commas, numbers of at least 0") from None
     return data.Augment(**given) if given else None
 
 
@@ -118,15 +122,19 @@ def parser(prog: str = "train.py") -> Parser:
     sizes.add_argument("--batch-size", type=positive, help="images or rows a step, of all ranks together (mpiexec -n)")
     sizes.add_argument("--batch-size-per-rank", dest="batch_size", metavar="N", help="the same said by the images of a "
                        "rank", type=lambda text: positive(text) * distributed.current().size)
-    p.add_argument("--optimizer", default="sgd", choices=OPTIMIZERS, help="what updates parameters (default: "
-                   "%(default)s, as in the recipes; of others, rate and decay have defaults of their own)")
+    p.add_argument("--optimizer", choices=(*OPTIMIZERS, OWN), help="what updates parameters (default: the recipe's, "
+                   "mostly sgd; of others, rate and decay have defaults of their own); own: the model's, as airbench's")
     p.add_argument("--lr", type=real, help="learning rate")
     p.add_argument("--momentum", type=real)
     p.add_argument("--weight-decay", type=real)
     p.add_argument("--lr-schedule", choices=optim.SCHEDULES)
     p.add_argument("--augment", type=augment, metavar="HOW", help="how training images are seen at random: some of "
-                   "crop=PIXELS, flip, flip=alternate, cutout=PIXELS, brightness=X, contrast=X, color=X, separated by "
-                   "commas; or none")
+                   "crop=PIXELS, reflect, flip, flip=alternate, cutout=PIXELS, brightness=X, contrast=X, color=X, "
+                   "separated by commas; or none")
+    p.add_argument("--label-smoothing", type=number(float, 0, "a number"), metavar="S", help="the share of each label "
+                   "that all classes get alike")
+    p.add_argument("--tta", choices=TTA, help="which views of each test image are averaged: flip: it and its mirror "
+                   "image; flip-shift: also both moved by a pixel")
     p.add_argument("--conv-algorithm", default="auto", metavar="NAME",
                    help="how convolutions are computed; a wrong name lists the device's (default: %(default)s)")
     p.add_argument("--plugin", action="append", metavar="FILE.py", help="import this file first: it registers a "
@@ -215,7 +223,8 @@ def _flags(name: str, value: object) -> list[str]:
 def with_recipe(args: argparse.Namespace) -> argparse.Namespace:
     """Fill the flags that were left out from the model's recipe."""
     recipe = asdict(zoo.MODELS[args.model].recipe_for(**args.option))
-    for name, value in {**recipe, **OPTIMIZERS[args.optimizer][1]}.items():
+    args.optimizer = args.optimizer or recipe["optimizer"]
+    for name, value in {**recipe, **OPTIMIZERS.get(args.optimizer, (None, {}))[1]}.items():
         if name != "data" and getattr(args, name) is None:
             setattr(args, name, value)
     return args
@@ -318,11 +327,32 @@ class WithImages(nn.Module):
 def as_trained(args: argparse.Namespace, model: nn.Module) -> nn.Module:
     """A model in the form that `fit` and `evaluate` take."""
     if zoo.MODELS[args.model].target == "label":
-        return model
-    if args.top_k:
-        raise ValueError(f"--top-k={args.top_k} has no meaning for --model={args.model}, which answers with images; "
-                         "leave it out")
+        return Views(model, **TTA[args.tta]) if TTA[args.tta] else model
+    for name, given in (("--top-k", args.top_k), ("--tta", TTA[args.tta] and args.tta)):
+        if given:
+            raise ValueError(f"{name}={given} has no meaning for --model={args.model}, which answers with images; "
+                             "leave it out")
     return WithImages(model)
+
+
+def optimizer_of(args: argparse.Namespace, model: nn.Module, steps: int) -> tuple[optim.Optimizer, Any]:
+    """What updates the model's parameters in so many steps, and its schedule, or one for each group."""
+    numbers = {name: getattr(args, name) for name in ("lr", "momentum", "weight_decay")}
+    numbers = {name: value for name, value in numbers.items() if value is not None}
+    own = zoo.MODELS[args.model].optimizer
+    if args.optimizer != OWN:
+        return OPTIMIZERS[args.optimizer][0](model.parameters(), **numbers), optim.schedule(args.lr_schedule, steps)
+    if own is None:
+        raise ValueError(f"--optimizer={OWN}: --model={args.model} brings none; use {', '.join(OPTIMIZERS)}")
+    return own(model, args.lr_schedule, max(1, steps), args.batch_size, **numbers)
+
+
+def start_from_images(model: nn.Module, train: data.Data, where: str, preprocessing: dict[str, Any]) -> None:
+    """Show a net that starts from images the first of them."""
+    if hasattr(model, "start_from"):
+        few = train.first(WHITENED)
+        images, _ = next(iter(data.DataLoader(few, len(few.labels), shuffle=False, device=where, **preprocessing)))
+        model.start_from(minidl.Tensor(images))
 
 
 def result(metrics: dict[str, Any]) -> str:
@@ -331,9 +361,12 @@ def result(metrics: dict[str, Any]) -> str:
     return f"test loss {metrics['test_loss']:.4f}" if math.isnan(accuracy) else f"test accuracy {100 * accuracy:.2f} %"
 
 
-def loss_of(model: nn.Module) -> Callable[..., minidl.Tensor]:
+def loss_of(model: nn.Module, smoothing: float = 0.0) -> Callable[..., minidl.Tensor]:
     """The loss that a model brings, else the cross entropy."""
-    return getattr(model, "loss", ops.cross_entropy)
+    if smoothing and hasattr(model, "loss"):
+        raise ValueError(f"--label-smoothing={smoothing} has no meaning for a model that brings its loss; leave it out")
+    return getattr(model, "loss", partial(ops.cross_entropy, label_smoothing=smoothing) if smoothing else
+                   ops.cross_entropy)
 
 
 def metrics_of(args: argparse.Namespace) -> dict[str, Callable[..., minidl.Tensor]]:
@@ -345,7 +378,9 @@ def run(args: argparse.Namespace) -> None:
     """Train, and leave the run folder; with --eval only evaluate."""
     if args.eval == "" and not args.load:
         raise ValueError("--eval needs weights; name a run's folder, --eval RUN, or a file, --load FILE")
-    kind, own = OPTIMIZERS[args.optimizer]
+    own = OPTIMIZERS.get(args.optimizer, (None, {}))[1]
+    if args.label_smoothing > 1:
+        raise ValueError(f"--label-smoothing={args.label_smoothing} must be in [0, 1]")
     if args.momentum is not None and own.get("momentum", 0.0) is None:
         raise ValueError(f"--momentum={args.momentum} has no meaning for --optimizer={args.optimizer}; leave it out")
     if args.threads:
@@ -384,9 +419,10 @@ def run(args: argparse.Namespace) -> None:
         "minidl": minidl.__version__, "numpy": np.__version__, "python": platform.python_version(),
         "machine": machine(), "ranks": world.size,
         **{key: before[key] for key in ("data_asked", "data_note", "output_dir") if key in before}}))
-    numbers = {name: getattr(args, name) for name in ("lr", "momentum", "weight_decay")}
-    optimizer = kind(model.parameters(), **{name: value for name, value in numbers.items() if value is not None})
-    schedule = optim.schedule(args.lr_schedule, args.epochs * len(train_loader))
+    optimizer, schedule = optimizer_of(args, model, args.epochs * len(train_loader))
+    loss = loss_of(trained, args.label_smoothing)
+    if weights is None:
+        start_from_images(model, train, where, preprocessing)
     say(f"{args.model} on {train.name} ({train.source}): {len(train.labels)} training and {len(test.labels)} "
         f"test {test.items}, {where}{f', {world.size} ranks' if world.size > 1 else ''}, run folder {folder.path}")
 
@@ -402,9 +438,9 @@ def run(args: argparse.Namespace) -> None:
         history = fit(trained, optimizer, train_loader, test_loader, epochs=args.epochs, schedule=schedule,
                       progress=not args.no_progress, say=say, callbacks=report, compiled=args.compile,
                       checkpoints=folder.path, save_every=args.save_every, resume=bool(args.resume),
-                      loss=loss_of(trained), metrics=metrics_of(args))
+                      loss=loss, metrics=metrics_of(args))
         last = history[-1] if history else dict(zip(
-            ("test_loss", "test_accuracy"), evaluate(trained, test_loader, loss=loss_of(trained)), strict=True))
+            ("test_loss", "test_accuracy"), evaluate(trained, test_loader, loss=loss), strict=True))
         by_first(lambda: minidl.save(model, folder.weights, preprocessing=preprocessing, classes=train.classes))
         if world.rank == 0:
             _pictures(folder, model, test_loader)
@@ -430,7 +466,8 @@ def look(args: argparse.Namespace, train: data.Data, test: data.Data, where: str
     model = build(args, train, where, weights)
     preprocessing = known["preprocessing"] or train.preprocessing(zoo.MODELS[args.model].shape)
     model = as_trained(args, model)
-    loss, accuracy = evaluate(model, loaders(args, train, test, where, preprocessing)[1], loss=loss_of(model))
+    loss, accuracy = evaluate(model, loaders(args, train, test, where, preprocessing)[1],
+                              loss=loss_of(model, args.label_smoothing))
     shown = "" if math.isnan(accuracy) else f"test accuracy {100 * accuracy:.2f} %, "
     say(f"{args.model} on {test.name}: {shown}test loss {loss:.4f}, {len(test.labels)} {test.items}, weights {weights} "
         f"({where})")

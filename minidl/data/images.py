@@ -44,7 +44,8 @@ class Stored(NamedTuple):
 class Augment(NamedTuple):
     """How a DataLoader shows the images of a Dataset, another way in each epoch, where it picks them.
 
-    crop: each image is moved by up to so many pixels in each direction, zero pixels coming in. flip: it is mirrored
+    crop: each image is moved by up to so many pixels in each direction, zero pixels coming in, or with reflect=True
+    what a mirror at the outermost pixels shows. flip: it is mirrored
     from left to right with probability 1/2, or with flip="alternate" in every other epoch: half of the images in even
     epochs, the others in odd ones (Jordan 2024, "94% on CIFAR-10 in 3.29 seconds", section 3.6). contrast: after
     normalising, pixels are multiplied by a number in 1 +- contrast. brightness, color: then a number in +- brightness
@@ -65,3 +66,4 @@ class Augment(NamedTuple):
     brightness: float = 0.0
     contrast: float = 0.0
     color: float = 0.0
+    reflect: bool = False

@@ -106,6 +106,10 @@ class DataLoader(Watched):
         self._shift = tuple((-np.array(self.mean) / self.std).tolist())        # byte * scale + shift
         if self.augment is not None:
             check_augment(self.augment)
+            sizes = [size + 2 * self.padding for size in dataset.images.shape[2:]]
+            if self.augment.reflect and self.augment.crop >= min(sizes):
+                raise ValueError(f"DataLoader: augment's crop is {self.augment.crop} but with reflect it must be below "
+                                 f"{min(sizes)}, as images are {sizes[0]}x{sizes[1]}; use a smaller crop")
             if self.transform is not None:
                 raise ValueError("DataLoader: augment and transform are both given but images are augmented where they "
                                  "are picked from memory; do all of it in the transform")
@@ -322,6 +326,8 @@ def check_augment(augment: Augment) -> None:
         _check_int(f"augment's {what}", getattr(augment, what), 0)
     if augment.flip not in (False, True, "alternate"):
         raise ValueError(f"DataLoader: augment's flip is {augment.flip!r} but must be True, False or 'alternate'")
+    if augment.reflect not in (False, True):
+        raise ValueError(f"DataLoader: augment's reflect is {augment.reflect!r} but must be True or False")
     for what in ("brightness", "contrast", "color"):
         value = getattr(augment, what)
         if isinstance(value, bool) or not isinstance(value, (int, float, np.number)) or not 0 <= value < math.inf:

@@ -10,7 +10,6 @@ from ..ops.common.primitives import Array, Rate
 from .optimizer import Group, Optimizer
 
 COEFFICIENTS = 3.4445, -4.7750, 2.0315     # of x, x^3 and x^5 in an iteration
-ITERATIONS = 5
 EPS = 1e-7
 
 
@@ -23,11 +22,13 @@ class Muon(Optimizer):
         m <- momentum * m + (1 - momentum) * g;   u <- m, or with nesterov momentum * m + (1 - momentum) * g
         p <- p - lr * weight_decay * p - lr * sqrt(max(1, rows / columns)) * orthogonal(u)
 
-    orthogonal(u) has u's singular vectors, and singular values from about 0.7 to 1.2 in place of its own: five
+    orthogonal(u) has u's singular vectors, and singular values from about 0.7 to 1.2 in place of its own: `ns_steps`
     Newton-Schulz iterations, a quintic polynomial of u / |u|. Matrices of one shape go through them together, in the
-    parameters' own dtype (PyTorch: in bfloat16).
+    parameters' own dtype (PyTorch: in bfloat16). normalized: before each update p is multiplied by sqrt(rows) / |p|, so
+    that its length stays (Jordan 2024, airbench94_muon); PyTorch's has no such option.
 
-    Raises ValueError for a parameter of fewer axes or no elements, and a momentum of 1 or more; else as `SGD`.
+    Raises ValueError for a parameter of fewer axes or no elements, a momentum of 1 or more, and iterations that are no
+    int of at least 1; else as `SGD`.
 
     >>> from minidl import Tensor
     >>> w = Tensor([[1.0, 0.0], [0.0, 1.0]], requires_grad=True)
@@ -39,12 +40,15 @@ class Muon(Optimizer):
     kept = {"means": "mean"}
 
     def __init__(self, params: Iterable[Any], lr: float = 1e-3, weight_decay: float = 0.1, momentum: float = 0.95,
-                 nesterov: bool = True):
-        super().__init__(params, {"lr": lr, "weight_decay": weight_decay, "momentum": momentum, "nesterov": nesterov})
+                 nesterov: bool = True, *, ns_steps: int = 5, normalized: bool = False):
+        super().__init__(params, {"lr": lr, "weight_decay": weight_decay, "momentum": momentum, "nesterov": nesterov,
+                                  "ns_steps": ns_steps, "normalized": normalized})
 
     def _check(self, group: Group) -> None:
         if group["momentum"] >= 1:
             raise ValueError(f"Muon: momentum is {group['momentum']} but must be below 1")
+        if not isinstance(group["ns_steps"], int) or group["ns_steps"] < 1:
+            raise ValueError(f"Muon: ns_steps is {group['ns_steps']!r} but must be an int of at least 1")
         for p in group["params"]:
             if p.ndim < 2 or p.size == 0:
                 raise ValueError(f"Muon: a parameter has shape {p.shape} but must be a matrix or filters; give biases "
@@ -59,21 +63,38 @@ class Muon(Optimizer):
         alike: dict[Any, list[int]] = {}
         for i, p in enumerate(params):
             alike.setdefault((p.dtype, len(p), p.size // len(p)), []).append(i)
-        updates = list(moved)
+        updates, excess = list(moved), list(params)    # excess: what is too long of each
         for (_, rows, columns), places in alike.items():
-            u = orthogonal(k, k.concatenate(tuple(k.reshape(moved[i], (1, rows, columns)) for i in places), 0))
-            u = k.mul(u, math.sqrt(max(1, rows / columns)))
-            for place, i in enumerate(places):
-                updates[i] = k.reshape(k.getitem(u, place), params[i].shape)
+            def put(values: Array, of: list[Array], places: list[int] = places) -> None:
+                for place, i in enumerate(places):
+                    of[i] = k.reshape(k.getitem(values, place), params[i].shape)
+
+            u = orthogonal(k, stacked(k, moved, places, rows, columns), group["ns_steps"])
+            put(k.mul(u, math.sqrt(max(1, rows / columns))), updates)
+            if group["normalized"]:
+                x = stacked(k, params, places, rows, columns)
+                put(k.add(x, k.mul(k.div(x, lengths(k, x)), -math.sqrt(rows))), excess)
+        if group["normalized"]:
+            k.sgd(params, excess, None, 1.0, 0.0, 0.0, False)
         k.sgd(params, updates, None, lr, 0.0, group["weight_decay"], False)
 
 
-def orthogonal(k: Any, x: Array) -> Array:
+def stacked(k: Any, arrays: list[Array], places: list[int], rows: int, columns: int) -> Array:
+    """Some of the arrays as matrices (n,rows,columns)."""
+    return k.concatenate(tuple(k.reshape(arrays[i], (1, rows, columns)) for i in places), 0)
+
+
+def lengths(k: Any, x: Array) -> Array:
+    """Of matrices (n,rows,columns) as vectors: (n,1,1)."""
+    return k.maximum(k.sqrt(k.sum(k.mul(x, x), (1, 2), True)), EPS)
+
+
+def orthogonal(k: Any, x: Array, iterations: int = 5) -> Array:
     """Of matrices (n,rows,columns), by primitives of k: their singular vectors with singular values of about 1."""
     a, b, c = COEFFICIENTS
     tall = x.shape[1] > x.shape[2]         # the smaller of both products with itself
-    x = k.div(x, k.maximum(k.sqrt(k.sum(k.mul(x, x), (1, 2), True)), EPS))
-    for _ in range(ITERATIONS):
+    x = k.div(x, lengths(k, x))
+    for _ in range(iterations):
         gram = k.matmul_grad_y(x, x) if tall else k.matmul_grad_x(x, x)        # x^T x, or x x^T
         polynomial = k.add(k.mul(gram, b), k.mul(k.matmul(gram, gram), c))
         x = k.add(k.mul(x, a), k.matmul(x, polynomial) if tall else k.matmul(polynomial, x))

@@ -6,8 +6,9 @@ from .loop import compiled_step, evaluate, fit, train_step
 from .machine import machine
 from .metrics import Metrics, Progress, RunningMetrics, top_k_accuracy
 from .run_folder import RunFolder, read_config, read_metrics
+from .views import Views
 
 __all__ = [
-    "Interrupted", "Metrics", "Progress", "RunFolder", "RunningMetrics", "SaveBest", "Step", "compiled_step",
-    "evaluate", "fit", "machine", "read_config", "read_metrics", "top_k_accuracy", "train_step",
+    "Interrupted", "Metrics", "Progress", "RunFolder", "RunningMetrics", "SaveBest", "Step", "Views",
+    "compiled_step", "evaluate", "fit", "machine", "read_config", "read_metrics", "top_k_accuracy", "train_step",
 ]

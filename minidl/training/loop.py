@@ -125,7 +125,7 @@ def _means(totals: list[float], count: int, classes: bool, functions: Mapping[st
 
 
 def fit(model: nn.Module, optimizer: optim.Optimizer, train: data.DataLoader, test: data.DataLoader, *, epochs: int,
-        schedule: optim.Schedule | None = None, loss: Function = ops.cross_entropy,
+        schedule: optim.Schedule | Sequence[optim.Schedule] | None = None, loss: Function = ops.cross_entropy,
         metrics: Mapping[str, Function] | None = None, callbacks: Callback | Sequence[Callback] = (),
         compiled: bool | None = None, progress: bool = True, say: Callable[[str], object] | None = print,
         checkpoints: str | os.PathLike[str] | None = None, save_every: int = 0,
@@ -133,8 +133,9 @@ def fit(model: nn.Module, optimizer: optim.Optimizer, train: data.DataLoader, te
     """Train for a number of epochs and evaluate on the test set after each.
 
     train, test: `data.DataLoader`s. schedule: step -> factor of the learning rate that each of the optimizer's
-    groups has at the start of the step's epoch; fit does not set it. loss(outputs, targets) -> the batch's mean, a
-    Tensor of one number. metrics: by name, what else is measured: function(outputs, targets) -> the batch's mean.
+    groups has at the start of the step's epoch; fit does not set it; a list has one for each group. loss(outputs,
+    targets) -> the batch's mean, a Tensor of one number. metrics: by name, what else is measured: function(outputs,
+    targets) -> the batch's mean.
 
     callbacks: functions of an epoch's metrics, and objects with `on_step_end(step)` (a `Step`), `on_epoch_end(metrics)`
     or both, called in this order. They may set the optimizer's rates, which holds from the next step on; one that
@@ -199,8 +200,12 @@ def _check_fit(optimizer: object, train: object, test: object, epochs: object, s
         if not all(hasattr(loader, name) for name in ("device", "images_per_epoch", "set_epoch")):
             raise TypeError(f"fit: {what} is a {type(loader).__name__} but must be a data.DataLoader; with other "
                             "batches, write the loop with training.train_step and training.evaluate")
-    if schedule is not None and not callable(schedule):
-        raise TypeError(f"fit: schedule is {schedule!r} but must be a function of the step; pass "
+    if isinstance(schedule, (list, tuple)) and all(map(callable, schedule)):
+        if len(schedule) != len(optimizer.groups):
+            raise ValueError(f"fit: schedule has {len(schedule)} functions but the optimizer has "
+                             f"{len(optimizer.groups)} groups; give one to each, or one function for all")
+    elif schedule is not None and not callable(schedule):
+        raise TypeError(f"fit: schedule is {schedule!r} but must be a function of the step, or a list of them; pass "
                         "optim.schedule(name, total)")
 
 
@@ -225,9 +230,9 @@ class _Plain:
         """The learning rate of each group."""
         return [group["lr"] for group in self.optimizer.groups]
 
-    def begin(self, factors: list[float]) -> float:
-        """Make an epoch's rates known; returns the last of the first group."""
-        rates = np.outer(self.own_rates(), factors)
+    def begin(self, factors: list[list[float]]) -> float:
+        """Make an epoch's rates known, by factors of each group's; returns the last of the first group."""
+        rates = np.array(self.own_rates())[:, None] * factors
         self.rates.table.data[...] = to_device(rates, self.train.device)
         return float(rates[0, -1])
 
@@ -340,9 +345,11 @@ class _Compiled(_Plain):
 class _Fit:
     """The loop over epochs and steps, from a place on."""
 
-    def __init__(self, run: _Plain, place: Place, epochs: int, schedule: optim.Schedule, callbacks: Callbacks,
-                 checkpoints: Checkpoints | None, progress: bool, say: Callable[[str], object] | None):
-        self.steps, self.place, self.epochs, self.schedule = run, place, epochs, schedule
+    def __init__(self, run: _Plain, place: Place, epochs: int, schedule: optim.Schedule | Sequence[optim.Schedule],
+                 callbacks: Callbacks, checkpoints: Checkpoints | None, progress: bool,
+                 say: Callable[[str], object] | None):
+        self.steps, self.place, self.epochs = run, place, epochs
+        self.schedules = [schedule] * len(run.optimizer.groups) if callable(schedule) else schedule
         self.callbacks, self.checkpoints, self.progress, self.say = callbacks, checkpoints, progress, say
 
     def run(self) -> list[Metrics]:
@@ -398,7 +405,8 @@ class _Fit:
     def begin(self) -> list[float]:
         """Make the rates of this epoch known; returns what the groups' own are."""
         first = self.place.step - self.place.batch
-        self.steps.begin([self.schedule(first + i) for i in range(len(self.steps.train))])
+        steps = range(first, first + len(self.steps.train))
+        self.steps.begin([[schedule(step) for step in steps] for schedule in self.schedules])
         return self.steps.own_rates()
 
     def means(self) -> dict[str, float]:

@@ -277,7 +277,8 @@ VIEWS: list[tuple[Any, ...]] = [           # images, how they are seen, padding
     ((5, 2, 9, 11), Augment(4, True, 5), 0), ((4, 3, 6, 5), Augment(0, True), 2), ((3, 1, 4, 4), Augment(1), 1),
     ((4, 1, 5, 7), Augment(cutout=4), 0), ((2, 1, 3, 3), Augment(9, True, 9), 0),
     ((6, 1, 1, 1), Augment(0, True, 1), 0), ((3, 2, 4, 4), Augment(color=0.5), 0),
-    ((4, 3, 5, 6), Augment(1, "alternate", 2, 0.4, 0.3, 0.2), 1)]
+    ((4, 3, 5, 6), Augment(1, "alternate", 2, 0.4, 0.3, 0.2), 1), ((4, 2, 3, 5), Augment(2, True, reflect=True), 0),
+    ((3, 1, 2, 4), Augment(3, reflect=True), 1)]
 ROWS: list[tuple[Any, ...]] = [            # stored, batch, dtype
     ((23, 3), 8, np.float32), ((7,), 7, np.int64), ((5, 2, 3), 2, np.uint8), ((9, 5), 4, bool), ((6, 3), 4, np.float16),
     ((4, 1100), 3, np.float64), ((3, 0), 2, np.float32)]

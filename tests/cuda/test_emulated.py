@@ -308,6 +308,9 @@ MUTATIONS: dict[str, tuple[str, str, Check, str]] = {
     "an image that is moved further the more channels there are": (
         "row + down, s", "row + down + channel, s",
         lambda: primitives.augmented_gather((5, 2, 9, 11), Augment(4), 0, FLOAT), "[Nn]ot equal"),
+    "a mirror that shows the outermost pixel twice": (
+        "2 * last - i", "2 * last + 1 - i",
+        lambda: primitives.augmented_gather((5, 2, 9, 11), Augment(4, reflect=True), 0, FLOAT), "[Nn]ot equal"),
     "an image that another word brightens": (
         "word[3] >> 32", "word[2] >> 32",
         lambda: primitives.augmented_gather((5, 2, 9, 11), Augment(brightness=0.5), 0, FLOAT), "[Nn]ot equal"),

@@ -15,7 +15,8 @@ from minidl.ops import cpu
 HOW = Augment(crop=2, flip=True, cutout=3)
 EVERYTHING = Augment(crop=1, flip="alternate", cutout=2, brightness=0.4, contrast=0.3, color=0.2)
 SINGLE = [Augment(crop=2), Augment(flip=True), Augment(cutout=3), HOW, Augment(crop=9, cutout=20), Augment(),
-          Augment(flip="alternate"), Augment(brightness=0.5), Augment(contrast=0.5), Augment(color=0.5), EVERYTHING]
+          Augment(flip="alternate"), Augment(brightness=0.5), Augment(contrast=0.5), Augment(color=0.5), EVERYTHING,
+          Augment(crop=3, reflect=True), EVERYTHING._replace(reflect=True)]
 
 
 def dataset(count: int = 30, c: int = 3, h: int = 5, w: int = 4) -> Dataset:
@@ -44,6 +45,10 @@ def seen(image: np.ndarray, index: int, augment: Augment, padding: int, key: tup
     for row in range(h):
         for column in range(w):
             r, s = row + down, column + right
+            if augment.reflect:
+                r, s = (abs(at + padding) if at + padding < size else 2 * (size - 1) - at - padding
+                        for at, size in ((r, h), (s, w)))
+                r, s = r - padding, s - padding
             if 0 <= r < image.shape[1] and 0 <= s < image.shape[2]:
                 at = w - 1 - column if mirrored else column
                 y[:, row, at] = image[:, r, s]
@@ -195,6 +200,10 @@ def test_another_augmentation_is_recorded_anew() -> None:
     (Augment(crop=1.5), ValueError, "augment's crop is 1.5 but must be an int of at least 0"),  # type: ignore[arg-type]
     (Augment(cutout=-2), ValueError, "augment's cutout is -2 but must be an int of at least 0"),
     (Augment(flip="never"), ValueError, "augment's flip is 'never' but must be True, False or 'alternate'"),
+    (Augment(reflect="yes"), ValueError,  # type: ignore[arg-type]
+     "augment's reflect is 'yes' but must be True or False$"),
+    (Augment(crop=6, reflect=True), ValueError,
+     "augment's crop is 6 but with reflect it must be below 6, as images are 7x6; use a smaller crop$"),
     (Augment(brightness=-1), ValueError, "augment's brightness is -1 but must be a finite number of at least 0"),
     (Augment(color=np.inf), ValueError, "augment's color is inf but must be a finite number of at least 0"),
     (Augment(contrast="x"), ValueError,  # type: ignore[arg-type]

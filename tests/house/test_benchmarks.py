@@ -37,6 +37,7 @@ import measured_nets  # noqa: E402
 import overhead  # noqa: E402
 import report2009  # noqa: E402
 import results  # noqa: E402
+import speed_run  # noqa: E402
 import step_profile  # noqa: E402
 import tiles  # noqa: E402
 import time_to_accuracy  # noqa: E402
@@ -778,6 +779,84 @@ def test_the_first_look_at_the_mark_counts_and_looking_does_not(accuracies: list
     assert (outcome.seconds is not None) is reached
     if outcome.seconds is not None:
         assert 0.01 * step / 2 <= outcome.seconds < 0.2
+
+
+# ---------------------------------------------------------------- a speed run
+@pytest.fixture(scope="module")
+def shapes() -> speed_run.Data:
+    train, test = (data.load("synthetic-shapes", split).first(count)
+                   for split, count in (("train", 600), ("test", 200)))
+    return speed_run.Data(train, test, *data.channel_statistics(train))
+
+
+SMALL_RUN = speed_run.Settings(batch=50, epochs=3, width=8)
+
+
+def test_both_peers_learn_generated_pictures(shapes: speed_run.Data) -> None:
+    """Trained, tested by six views, and timed; the second run of a seed ends where the first did."""
+    pytest.importorskip("torch")
+    found = speed_run.outcomes(shapes, ["minidl", "torch"], 1, "cpu", "fp32", SMALL_RUN)
+    for name in ("minidl", "torch"):
+        ((seconds, accuracy),) = found[name]
+        assert accuracy > 0.8, name
+        assert seconds > 0
+    rows = [time_to_accuracy.speed_row("bf16", name, found[name]) for name in found]
+    shown = table("\n".join(time_to_accuracy.report([{
+        **results.load("time_to_accuracy_cuda"), "rows": rows}])))
+    assert [(row["peer"], row["precision"], row["seeds"]) for row in shown] == [("minidl", "bf16", "1"),
+                                                                               ("torch", "fp16", "1")]
+
+
+def test_a_run_begins_anew_and_nothing_is_recorded_again(shapes: speed_run.Data) -> None:
+    """The runs of a seed end in the same bits, whatever was trained before; labels at random teach nothing."""
+    ours = speed_run.Ours(SMALL_RUN._replace(epochs=1), shapes, "cpu")
+    seen = []
+    for random_labels in (True, False, False):
+        ours.start(speed_run.first_parameters(SMALL_RUN, 1), 1, random_labels)
+        accuracy = ours.run()
+        seen.append((accuracy, [t.numpy().tobytes() for _, t in ours.net.named_tensors()]))
+    assert seen[1] == seen[2]
+    assert seen[0][0] < 0.3
+    assert (ours.step.recordings, ours.look.recordings) == (2, 2)
+
+
+def test_one_step_of_both_peers_is_the_same(shapes: speed_run.Data) -> None:
+    """From the same parameters and images: rates, decay, Muon and SGD of the sum of the loss, and whitening."""
+    torch = pytest.importorskip("torch")
+    one = SMALL_RUN._replace(epochs=1)
+    ours, theirs = speed_run.Ours(one, shapes, "cpu"), speed_run.Torch(one, shapes, "cpu")
+    state = speed_run.first_parameters(one, 2)
+    for peer in (ours, theirs):
+        peer.start(state, 0)
+    ((few, _),) = ours.few
+    ours.net.start_from(minidl.Tensor(few))
+    theirs._whiten(theirs._normalized(theirs.train[0][:speed_run.IMAGES]))
+    mine, other = ours.net.whiten.weight.numpy()[:12], theirs.net.whiten.weight.numpy()[:12]
+    signs = np.sign(np.sum(mine * other, axis=(1, 2, 3), keepdims=True))
+    np.testing.assert_allclose(mine, signs * other, atol=2e-3)
+    theirs.net.whiten.weight.copy_(torch.tensor(ours.net.whiten.weight.numpy()))
+    before = {name: t.numpy().copy() for name, t in ours.net.named_parameters()}
+    for step in range(2):
+        x, y = few[50 * step:50 * step + 50], np.arange(50) % 10
+        theirs.x.copy_(torch.tensor(x))
+        theirs.y.copy_(torch.tensor(y))
+        for rate, lr, steps in theirs.rates:
+            rate.fill_(lr * (1 - step / steps))
+        theirs._step()
+        ours.optimizer.zero_grad()
+        ops.cross_entropy(ours.net(minidl.Tensor(x)), y, label_smoothing=0.2).backward()
+        for group, rates in zip(ours.optimizer.groups, ours.all_rates.numpy(), strict=True):
+            group["lr"] = float(rates[0, step])
+        ours.optimizer.step()
+    twins = dict(theirs.net.named_parameters())
+    for name, t in ours.net.named_parameters():
+        moved, twin = t.numpy() - before[name], twins[name].detach().numpy() - before[name]
+        assert np.linalg.norm(moved - twin) < 0.1 * np.linalg.norm(twin) > 0, name      # small singular values
+
+
+def test_bf16_is_for_speed_runs() -> None:
+    with pytest.raises(SystemExit):
+        time_to_accuracy.main(["--precision", "bf16"])
 
 
 def test_means_are_of_the_seeds_that_got_there() -> None:

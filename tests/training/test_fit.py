@@ -13,7 +13,7 @@ import pytest
 
 import minidl
 from minidl import Tensor, data, nn, ops, optim
-from minidl.training import RunningMetrics, SaveBest, Step, evaluate, fit, top_k_accuracy, train_step
+from minidl.training import RunningMetrics, SaveBest, Step, Views, evaluate, fit, top_k_accuracy, train_step
 
 both = pytest.mark.parametrize("compiled", [False, True], ids=["plain", "compiled"])
 QUIET: dict[str, Any] = {"progress": False, "say": None}
@@ -233,6 +233,61 @@ def test_a_rate_that_is_set_after_a_step_holds_from_the_next(compiled: bool) -> 
         train_step(hand, own, Tensor(images), labels)
     assert weights(model) == weights(hand)
     assert [metrics["lr"] for metrics in history] == [0.5 * (1 - 2 / 6), pytest.approx(0.1 / 6)]
+
+
+@both
+def test_each_group_has_a_schedule(compiled: bool) -> None:
+    model, hand = net(), net()
+    first, second = ([{"params": [p for p in each.parameters() if p.ndim == axes]} for axes in (2, 1)]
+                     for each in (model, hand))
+    fit(model, optim.SGD(first, 0.2), loader(20), loader(9), epochs=2, compiled=compiled,
+        schedule=[optim.linear(6), optim.linear(3)], **QUIET)
+    own, batches = optim.SGD(second, 0.2), loader(20)
+    for i, (images, labels) in enumerate([*batches, *batches]):
+        own.groups[0]["lr"], own.groups[1]["lr"] = 0.2 * (1 - i / 6), 0.2 * (1 - min(i / 3, 1))
+        train_step(hand, own, Tensor(images), labels)
+    assert weights(model) == weights(hand)
+
+
+# ---------------------------------------------------------------- views
+class Told(nn.Module):
+    """Logits that tell the views apart: a weighted sum of each image's pixels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = Tensor(np.random.default_rng(0).standard_normal((2, 4, 5)), requires_grad=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x * self.weight).sum(axis=(2, 3)) ** 2
+
+
+@both
+@pytest.mark.parametrize(("flip", "shift"), [(False, 0), (True, 0), (True, 1), (False, 2), (True, 3)])
+def test_views_are_averaged_in_evaluation_alone(flip: bool, shift: int, compiled: bool) -> None:
+    """By NumPy's own reflection."""
+    net, x = Told(), np.random.default_rng(1).standard_normal((3, 2, 4, 5))
+    views = Views(net, flip, shift)
+    run: Any = minidl.compile(views) if compiled else views
+    padded = np.pad(x, ((0, 0), (0, 0), (shift, shift), (shift, shift)), "reflect")
+    seen = [(0.5, x), (0.25, padded[:, :, :4, :5]), (0.25, padded[:, :, 2 * shift:, 2 * shift:])] if shift else [(1, x)]
+    each = [(share / 2, view[..., ::step]) for share, view in seen for step in (1, -1)] if flip else seen
+    with minidl.no_grad():
+        for _ in range(3):
+            np.testing.assert_allclose(run(Tensor(x)).numpy(), net(Tensor(x)).numpy())
+        views.eval()
+        for _ in range(3):
+            np.testing.assert_allclose(run(Tensor(x)).numpy(), sum(
+                share * net(Tensor(view.copy())).numpy() for share, view in each))
+
+
+@pytest.mark.parametrize(("make", "error", "message"), [
+    (lambda: Views(4), TypeError, r"Views: net is a int but must be an nn\.Module$"),  # type: ignore[arg-type]
+    (lambda: Views(Told(), shift=-1), ValueError, "Views: shift is -1 but must be an int of at least 0$"),
+    (lambda: Views(Told(), shift=4).eval()(Tensor(np.zeros((3, 2, 4, 5)))), ValueError,
+     "Views: images are 4x5 but must be larger than shift 4$")])
+def test_views_refuse(make: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=f"^{message}"):
+        make()
 
 
 @both

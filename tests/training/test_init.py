@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import minidl
-from minidl import Tensor, init
+from minidl import Tensor, init, ops
 
 CONV, LINEAR = (40, 10, 5, 6), (150, 80)                       # fans (300, 1200) and (80, 150); 12,000 values each
 FANS = {CONV: (300, 1200), LINEAR: (80, 150)}
@@ -74,6 +74,18 @@ def test_constants() -> None:
     assert init.constant_(weight(()), 2).item() == 2
 
 
+@pytest.mark.parametrize("shape", [(4, 2, 3, 3), (2, 4, 3, 5), (3, 3, 4), (2, 2, 1, 2, 3)])
+def test_dirac_is_pytorchs(shape: tuple[int, ...]) -> None:
+    torch = pytest.importorskip("torch")
+    np.testing.assert_array_equal(init.dirac_(weight(shape)).numpy(), torch.nn.init.dirac_(torch.empty(shape)).numpy())
+
+
+def test_dirac_gives_the_maps_as_they_are() -> None:
+    x = Tensor(np.random.default_rng(0).standard_normal((2, 3, 5, 4)).astype(np.float32))
+    y = ops.conv2d(x, init.dirac_(weight((4, 3, 3, 3))), padding=1).numpy()
+    np.testing.assert_array_equal(y, np.pad(x.numpy(), ((0, 0), (0, 1), (0, 0), (0, 0))))
+
+
 @pytest.mark.parametrize("name", SCALED)
 def test_the_seed_decides(name: str) -> None:
     initialise = SCALED[name][0]
@@ -132,6 +144,7 @@ def test_no_fan(initialise: Callable[[Tensor], Tensor], shape: tuple[int, ...]) 
 @pytest.mark.parametrize(("initialise", "message"), [
     (lambda w: init.uniform_(w, 2, 1), "uniform_: low is 2 and high is 1 but low must not be above high$"),
     (lambda w: init.uniform_(w, math.nan, 1), "uniform_: low is nan and high is 1 but low must not be above"),
+    (init.dirac_, r"dirac_: the Tensor has shape \(2,\) but must be filters, of at least 3 axes; for a matrix assign"),
     (lambda w: init.normal_(w, 0, -1), "normal_: std is -1 but must be at least 0$"),
     (lambda w: init.normal_(w, 0, math.nan), "normal_: std is nan but must be at least 0$"),
 ])

@@ -25,7 +25,8 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
     "AdamW": [{}, {"lr": 0.1, "weight_decay": 0.0}, {"weight_decay": 0.5, "betas": (0.0, 0.99)}],
     "RMSprop": [{}, {"momentum": 0.9}, {"centered": True, "alpha": 0.9}, {"weight_decay": 0.1, "eps": 1e-3},
                 {"lr": 0.1, "momentum": 0.5, "centered": True, "weight_decay": 0.1}],
-    "Muon": [{}, {"lr": 0.1, "nesterov": False}, {"weight_decay": 0.0, "momentum": 0.5}]}
+    "Muon": [{}, {"lr": 0.1, "nesterov": False}, {"weight_decay": 0.0, "momentum": 0.5},
+             {"ns_steps": 3, "momentum": 0.6}]}
 EACH = [(name, settings) for name, several in SETTINGS.items() for settings in several]
 
 
@@ -59,7 +60,7 @@ def test_a_hundred_steps_are_pytorchs(name: str, settings: dict[str, Any], monke
     ours, theirs = (getattr(place, name)(given, **settings) for place, given in ((optim, params),
                                                                                 (torch.optim, twins)))
     lr = ours.lr
-    assert all(theirs.param_groups[0][each] == ours.groups[0][each] for each in ours.numbers)
+    assert all(theirs.param_groups[0][each] == ours.groups[0][each] for each in ours.numbers if each != "normalized")
     for step in range(100):
         for twin, g, shape in zip(twins, give_gradients(params, step), flat, strict=True):
             twin.grad = None if g is None else torch.tensor(g.reshape(shape))
@@ -85,9 +86,36 @@ def test_a_matrix_of_zeros_stays() -> None:
     np.testing.assert_array_equal(orthogonal(cpu, np.zeros((2, 3, 4))), 0)
 
 
-def test_matrices_of_one_shape_go_together() -> None:
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_normalized_parameters_have_the_length_of_their_rows_before_an_update(dtype: Any) -> None:
+    """By the definition of airbench94_muon: first the length, then the step; all by NumPy."""
+    params = parameters("Muon", dtype)
+    muon = optim.Muon(params, lr=0.1, weight_decay=0.0, momentum=0.6, ns_steps=3, normalized=True)
+    values, means = [p.numpy().astype(float) for p in params], [np.zeros(p.shape) for p in params]
+    for step in range(4):
+        grads = give_gradients(params, step)
+        muon.step()
+        for i, g in enumerate(grads):
+            if g is None:
+                continue
+            means[i] = 0.6 * means[i] + 0.4 * g
+            matrix = (0.4 * g + 0.6 * means[i]).reshape(1, len(g), -1)
+            update = max(1, matrix.shape[1] / matrix.shape[2]) ** 0.5 * orthogonal(cpu, matrix, 3)
+            values[i] = values[i] * (len(g) ** 0.5 / np.linalg.norm(values[i])) - 0.1 * update.reshape(g.shape)
+    for p, value in zip(params, values, strict=True):
+        np.testing.assert_allclose(p.numpy(), value, rtol=0, atol=100 * np.finfo(dtype).eps)
+    for p in params:
+        p.grad = Tensor(np.zeros(p.shape, dtype))
+        muon._array("means", p)[...] = 0
+    muon.step()
+    assert [float(np.linalg.norm(p.numpy())) for p in params] == pytest.approx([len(p) ** 0.5 for p in params])
+
+
+@pytest.mark.parametrize(("settings", "iterations", "updates"), [
+    ({}, 5, 1), ({"ns_steps": 3, "normalized": True}, 3, 2)])
+def test_matrices_of_one_shape_go_together(settings: dict[str, Any], iterations: int, updates: int) -> None:
     params = parameters("Muon", np.float32)
-    muon = optim.Muon(params)
+    muon = optim.Muon(params, **settings)
 
     def step() -> None:
         muon.zero_grad()
@@ -99,8 +127,8 @@ def test_matrices_of_one_shape_go_together() -> None:
         compiled()
     counts = names(compiled.recorded)
     products = sum(name.startswith("matmul") for name in counts)
-    assert products == 3 * 5 * 3                                         # three shapes, five iterations
-    assert (counts.count("ema"), counts.count("sgd")) == (1, 1)
+    assert products == 3 * iterations * 3                                # three shapes
+    assert (counts.count("ema"), counts.count("sgd")) == (1, updates)
 
 
 # ---------------------------------------------------------------- what all of them share
@@ -207,6 +235,7 @@ M = Tensor([[1.0]], requires_grad=True)
     (lambda: optim.RMSprop([]), r"RMSprop: got 0 parameters but needs at least 1; pass model\.parameters\(\)$"),
     (lambda: optim.Muon([W]), r"Muon: a parameter has shape \(1,\) but must be a matrix or filters; give biases and"),
     (lambda: optim.Muon([M], momentum=1), r"Muon: momentum is 1 but must be below 1$"),
+    (lambda: optim.Muon([M], ns_steps=0), r"Muon: ns_steps is 0 but must be an int of at least 1$"),
     (lambda: optim.Adam([{"params": [W], "momentum": 1}]),
      r"Adam: a parameter group has keys \['momentum', 'params'\] but must have 'params' and may have name, lr, betas,"),
     (lambda: optim.clip_grad_norm([W], 0), r"clip_grad_norm: max_norm is 0 but must be a number above 0$"),

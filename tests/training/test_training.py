@@ -311,6 +311,44 @@ def test_one_command_does_the_whole_job(tmp_path: Path, capsys: pytest.CaptureFi
     assert f"{100 * metrics['test_accuracy']:.2f} %" in lines[-1]
 
 
+SPEED = ["--model", "airbench", "--option", "width=4", "--data", "synthetic-shapes", "--limit-train", "200",
+         "--limit-test", "50", "--batch-size", "50", "--epochs", "2", "--no-progress", "--device", "cpu"]
+
+
+def test_a_model_is_trained_by_its_own_optimizer_from_images(tmp_path: Path,
+                                                             capsys: pytest.CaptureFixture[str]) -> None:
+    """By the recipe: whitened, smoothed, several views; stopped and resumed it comes to the same weights."""
+    cli.main([*SPEED, "--output-dir", "whole"])
+    config = json.loads((tmp_path / "whole/config.json").read_text())
+    assert [config[name] for name in ("optimizer", "label_smoothing", "tta", "augment")] == [
+        "own", 0.2, "flip-shift", "crop=2,reflect,flip=alternate"]
+    state = minidl.load("whole/weights.h5").state_dict()
+    np.testing.assert_array_equal(state["whiten.weight"][12:], -state["whiten.weight"][:12])
+    cli.main([*SPEED, "--lr-schedule", "constant", "--epochs", "1", "--output-dir", "parts"])
+    assert cli.main(["--resume", "parts", "--epochs", "2"]) == 0
+    cli.main([*SPEED, "--lr-schedule", "constant", "--output-dir", "constant"])
+    one, other = (minidl.load(f"{name}/weights.h5").state_dict() for name in ("parts", "constant"))
+    assert {name: values.tobytes() for name, values in one.items()} == {
+        name: values.tobytes() for name, values in other.items()}
+    capsys.readouterr()
+    assert cli.main(["--eval", "whole"]) == 0
+    last = json.loads((tmp_path / "whole/metrics.jsonl").read_text().splitlines()[-1])
+    assert f"test accuracy {100 * last['test_accuracy']:.2f} %, test loss {last['test_loss']:.4f}" in (
+        capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(("flags", "message"), [
+    (["--optimizer", "own"], "--optimizer=own: --model=lenet5 brings none; use sgd, adam, adamw, rmsprop, muon"),
+    (["--label-smoothing", "2"], r"--label-smoothing=2.0 must be in [0, 1]"),
+    (["--model", "autoencoder", "--tta", "flip"], "--tta=flip has no meaning for --model=autoencoder, which answers"),
+    (["--model", "autoencoder", "--label-smoothing", "0.1"],
+     "--label-smoothing=0.1 has no meaning for a model that brings its loss; leave it out")])
+def test_what_does_not_go_with_a_model_is_refused(flags: list[str], message: str,
+                                                  capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([*QUICK, *flags]) == 2
+    assert f"error: {message}" in capsys.readouterr().err
+
+
 def test_running_values_are_those_of_training_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The image of zeros that a model is tried on, when it is built or loaded, is not among them."""
     cli.main(["--model", "resnet", "--option", "depth=8", "--option", "width=2", *QUICK, "--output-dir", "first"])
@@ -410,9 +448,12 @@ BAD_FLAGS = [
     (["--lr", "fast"], "argument --lr: 'fast' is not a number of at least 0"),
     (["--precision", "fp16"], "argument --precision: invalid choice: 'fp16'"),
     (["--lr-schedule", "zigzag"], "argument --lr-schedule: invalid choice: 'zigzag'"),
-    (["--augment", "crop"], "argument --augment: 'crop' is not none, nor some of crop=PIXELS, flip, flip=alternate, "),
+    (["--augment", "crop"], "argument --augment: 'crop' is not none, nor some of crop=PIXELS, reflect, flip, "),
     (["--augment", "flip,blur=2"], "argument --augment: 'flip,blur=2' is not none, nor some of crop=PIXELS, "),
     (["--augment", "crop=-1"], "argument --augment: 'crop=-1' is not none, nor some of crop=PIXELS, "),
+    (["--augment", "reflect=2"], "argument --augment: 'reflect=2' is not none, nor some of crop=PIXELS, "),
+    (["--label-smoothing", "-1"], "argument --label-smoothing: '-1' is not a number of at least 0"),
+    (["--tta", "crops"], "argument --tta: invalid choice: 'crops'"),
     (["--optimizer", "lion"], "argument --optimizer: invalid choice: 'lion'"),
     (["--nonsense"], "unrecognized arguments: --nonsense"),
 ]
@@ -683,8 +724,10 @@ WRONG_FOR_FIT: dict[str, tuple[dict[str, Any], str]] = {
     "a list of batches": ({"train": [1, 2]}, r"fit: train is a list but must be a data\.DataLoader; with other "
                           r"batches, write the loop with training\.train_step and training\.evaluate"),
     "no test set": ({"test": None}, r"fit: test is a NoneType but must be a data\.DataLoader"),
-    "a name of a schedule": ({"schedule": "cosine"}, r"fit: schedule is 'cosine' but must be a function of the step; "
-                             r"pass optim\.schedule\(name, total\)"),
+    "a name of a schedule": ({"schedule": "cosine"}, r"fit: schedule is 'cosine' but must be a function of the step, "
+                             r"or a list of them; pass optim\.schedule\(name, total\)"),
+    "schedules of other groups": ({"schedule": [optim.constant()] * 2}, r"fit: schedule has 2 functions but the "
+                                  r"optimizer has 1 groups; give one to each, or one function for all"),
     "another optimizer": ({"optimizer": object()}, r"fit: optimizer is a object but must be one of minidl\.optim; "),
 }
 
@@ -696,7 +739,7 @@ def test_fit_says_what_it_can_work_with(what: str) -> None:
     loader = data.DataLoader(data.load("synthetic-digits", "test").first(20), 10)
     given: dict[str, Any] = {"optimizer": optim.SGD(net.parameters(), 0.1), "train": loader, "test": loader,
                              "schedule": None, **change}
-    with pytest.raises(TypeError, match=f"^{message}"):
+    with pytest.raises((TypeError, ValueError), match=f"^{message}"):
         fit(net, epochs=1, **given)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -9,20 +10,20 @@ import numpy as np
 import pytest
 
 import minidl
-from minidl import Tensor, nn, ops, optim, zoo
+from minidl import Tensor, data, nn, ops, optim, training, zoo
 from minidl.zoo.recipe import LAYERS
 
 COUNTS = {"lenet5": 61_706, "krizhevsky2009": 53_322, "cifar10-quick": 145_578, "cifar10-18": 89_578,
           "alexnet": 56_909_194, "resnet": 269_722, "resnet-224": 11_007_818, "mlp": 30_830_010, "perceptron": 10_250,
-          "autoencoder": 127_215, "table-mlp": 5_124}
+          "autoencoder": 127_215, "table-mlp": 5_124, "airbench": 1_971_352}
 CHANNELS = {"lenet5": 1, "krizhevsky2009": 3, "cifar10-quick": 3, "cifar10-18": 3, "alexnet": 3, "resnet": 3,
-            "resnet-224": 3, "mlp": 3, "perceptron": 1, "autoencoder": 1}
+            "resnet-224": 3, "mlp": 3, "perceptron": 1, "autoencoder": 1, "airbench": 3}
 SHAPES = {**{name: (channels, *[224 if name in ("alexnet", "resnet-224") else 32] * 2)
              for name, channels in CHANNELS.items()}, "table-mlp": (10,)}
 CLASSIFIERS = [name for name, model in zoo.MODELS.items() if model.target == "label"]
 SMALL: dict[str, dict[str, Any]] = {                           # millions of parameters take their time
     "alexnet": {"width": 12, "hidden": 64}, "resnet": {"depth": 8, "width": 8}, "resnet-224": {"width": 4},
-    "mlp": {"hidden": 20}, "table-mlp": {"classes": 10}}
+    "mlp": {"hidden": 20}, "table-mlp": {"classes": 10}, "airbench": {"width": 8}}
 
 
 def images(n: int, channels: int, size: int = 32) -> Tensor:
@@ -176,6 +177,67 @@ def test_the_autoencoder_gives_images_by_way_of_its_code(n: int) -> None:
         np.testing.assert_allclose(net.loss(net(x), x).item(), np.mean((net(x).numpy() - x.numpy())**2), rtol=1e-5)
 
 
+def test_airbench_is_the_papers() -> None:
+    """Sizes of its maps; what does not learn; filters that give maps as they are."""
+    net, x = zoo.build("airbench"), images(2, 3)
+    x, sizes = ops.gelu(net.whiten(x)), []
+    for block in (net.block1, net.block2, net.block3):
+        sizes.append(x.shape[1:])
+        np.testing.assert_array_equal(block.conv1(x).numpy()[:, :x.shape[1]], x.numpy())
+        x = block(x)
+    assert [*sizes, x.shape[1:]] == [(24, 31, 31), (64, 15, 15), (256, 7, 7), (256, 3, 3)]
+    frozen = [name for name, _ in net.named_buffers() if "running" not in name]
+    assert frozen == ["whiten.weight", *(f"block{i}.norm{j}.weight" for i in (1, 2, 3) for j in (1, 2))]
+    assert net.output.weight.numpy().std(ddof=1) == pytest.approx(1)
+    assert net.output.bias is None
+
+
+def test_airbench_whitens_the_images_that_it_starts_from() -> None:
+    """What its filters make of them has second moments of 1, less what EPS takes, and is not correlated."""
+    rng = np.random.default_rng(0)
+    few = Tensor(rng.standard_normal((40, 3, 9, 8)).cumsum(2).cumsum(1).astype(np.float32))
+    net = build("airbench")
+    net.start_from(few)
+    weight = net.whiten.weight.numpy()
+    assert weight.dtype == np.float32
+    np.testing.assert_array_equal(weight[12:], -weight[:12])
+    y = ops.conv2d(few, net.whiten.weight).numpy()[:, :12].astype(float)
+    moments = np.einsum("ncrs,ndrs->cd", y, y) / y[:, 0].size
+    np.testing.assert_allclose(moments, np.eye(12), atol=0.02)
+    assert (np.diff([np.linalg.norm(w) for w in weight[:12]]) > 0).all()       # the largest eigenvalue's first
+
+
+def test_airbenchs_own_optimizer_is_that_of_the_sum_of_the_loss() -> None:
+    """Rates and decay of airbench94_muon, which has the sum over the batch, for the mean; and the schedules."""
+    net = build("airbench")
+    both, schedules = zoo.MODELS["airbench"].optimizer(net, "linear", 200, 2000)
+    assert [group["name"] for group in both.groups] == ["filters", "whitening", "norms", "output"]
+    assert [len(group["params"]) for group in both.groups] == [6, 1, 6, 1]
+    assert [group["lr"] for group in both.groups] == pytest.approx([0.24, 0.053 * 2000, 0.053 * 2000, 0.67 * 2000])
+    assert [group["lr"] * group["weight_decay"] for group in both.groups] == pytest.approx([0, 0.004, 0.004, 0.004])
+    assert [[schedule(step) for step in (0, 60, 75, 150)] for schedule in schedules] == [
+        [1, 0.7, 0.625, 0.25], pytest.approx([1, 0.2, 0, 0]), [1, 0.7, 0.625, 0.25], [1, 0.7, 0.625, 0.25]]
+    slow, _ = zoo.MODELS["airbench"].optimizer(net, "linear", 200, 2000, lr=0.0)
+    assert {group["lr"] for group in slow.groups} == {0.0}
+
+
+def test_airbench_learns_by_its_own_recipe() -> None:
+    """Generated pictures, at an eighth of the width: whitened, augmented, smoothed, by a schedule for each group, and
+    tested by six views of each image."""
+    minidl.manual_seed(0)
+    train, test = (data.load("synthetic-shapes", split).first(count)
+                   for split, count in (("train", 800), ("test", 200)))
+    model = zoo.MODELS["airbench"]
+    net, batch, how = build("airbench"), 50, train.preprocessing(model.shape)
+    net.start_from(Tensor(next(iter(data.DataLoader(train, 200, **how)))[0]))
+    own, schedules = model.optimizer(net, model.recipe.lr_schedule, 4 * 16, batch)
+    augment = data.Augment(crop=2, reflect=True, flip="alternate")
+    history = training.fit(training.Views(net, shift=1), own, data.DataLoader(train, batch, augment=augment, **how),
+                           data.DataLoader(test, 100, shuffle=False, **how), epochs=4, schedule=schedules,
+                           loss=functools.partial(ops.cross_entropy, label_smoothing=0.2), progress=False, say=None)
+    assert history[-1]["test_accuracy"] > 0.8
+
+
 def test_the_net_for_tables_is_the_papers() -> None:
     """Blocks of Linear, ReLU and Dropout, and a last Linear (Gorishniy et al. 2021, section 3.1)."""
     net = zoo.build("table-mlp", in_features=7, classes=3, hidden=5, depth=3, dropout=0)
@@ -229,7 +291,7 @@ def test_recipe_fits_the_rest_of_minidl(name: str) -> None:
 
 def test_a_recipes_parameter_counts_are_true() -> None:
     for name in ("lenet5", "krizhevsky2009", "cifar10-quick", "cifar10-18", "alexnet", "resnet", "resnet-224",
-                 "autoencoder", "table-mlp"):
+                 "autoencoder", "table-mlp", "airbench"):
         assert f"{COUNTS[name]:,} parameters" in zoo.MODELS[name].summary
 
 
@@ -238,9 +300,10 @@ def test_learns_by_its_recipe(name: str) -> None:
     """Eight images by heart: the loss falls to a third within 40 steps, or 80 of a deep net, without dropout: alexnet
     has few units here."""
     net, recipe = build(name), zoo.MODELS[name].recipe
-    batch_norm = name in ("resnet", "resnet-224", "autoencoder")
+    batch_norm = name in ("resnet", "resnet-224", "autoencoder", "airbench")
     net.train(batch_norm)                  # without dropout, but by the batch's own moments
-    sgd = optim.SGD(net.parameters(), recipe.lr, recipe.momentum, recipe.weight_decay)
+    own, numbers = zoo.MODELS[name].optimizer, (recipe.lr, recipe.momentum, recipe.weight_decay)
+    sgd = own(net, "constant", 40, 8, *numbers)[0] if own else optim.SGD(net.parameters(), *numbers)
     x, labels = items(8, SHAPES[name]), np.arange(8)
     if name == "autoencoder":              # noise has no code
         x = Tensor(np.kron(x.numpy()[:, :, :4, :4], np.ones((8, 8), np.float32)))

@@ -18,7 +18,7 @@ from .curves import MORE, OF_X, Activation
 Array = np.ndarray                         # or a cupy.ndarray, which has its methods
 Index = Any                                # ints, slices, None, Ellipsis, masks and integer arrays, as NumPy indexes
 Flag = Literal[False, True]                # a bool: of keepdims, whose two values NumPy types apart
-Augment = tuple[int, bool | str, int, float, float, float]     # of gather, as data.Augment has them
+Augment = tuple[int, bool | str, int, float, float, float, bool]      # of gather, as data.Augment has them
 Rate = float | Array | tuple[Array, Array]             # of sgd: a number, an array of one, or (rates, position)
 
 

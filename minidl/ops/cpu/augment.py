@@ -16,16 +16,17 @@ LOW = np.uint64(0xffffffff)
 class Views:
     """How images[indices] of `count` are seen.
 
-    augment: (crop, flip, cutout, brightness, contrast, color). Block i of Philox(key), four words, decides for image i.
-    It is moved by up to `crop` pixels in each direction, zero bytes coming in. If flip, it is mirrored from left to
-    right with probability 1/2. If flip is "alternate", the block of epoch 0 decides whether it is mirrored in even
-    epochs or in odd ones; key[1] counts epochs. It is multiplied by a number in 1 +- contrast; one in +- brightness is
-    added, and for each channel one in +- color, from the first word of block {i + 1, 1 + channel, 0, 0}. It is 0, which
-    is the mean of what is normalised, in a square of `cutout` pixels a side around one of the pixels.
+    augment: (crop, flip, cutout, brightness, contrast, color, reflect). Block i of Philox(key), four words, decides for
+    image i. It is moved by up to `crop` pixels in each direction, zero bytes coming in, or if reflect what a mirror at
+    the outermost pixels shows. If flip, it is mirrored from left to right with probability 1/2. If flip is "alternate",
+    the block of epoch 0 decides whether it is mirrored in even epochs or in odd ones; key[1] counts epochs. It is
+    multiplied by a number in 1 +- contrast; one in +- brightness is added, and for each channel one in +- color, from
+    the first word of block {i + 1, 1 + channel, 0, 0}. It is 0, which is the mean of what is normalised, in a square of
+    `cutout` pixels a side around one of the pixels.
     """
 
     def __init__(self, augment: Augment, key: tuple[int, int], count: int, indices: Array):
-        self.crop, self.flip, self.cutout, self.brightness, self.contrast, self.color = augment
+        self.crop, self.flip, self.cutout, self.brightness, self.contrast, self.color, self.reflect = augment
         self.key, self.count, self.indices = key, count, indices
         self.words = self._words(*key)
 

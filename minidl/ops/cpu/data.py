@@ -23,8 +23,10 @@ def gather(images: Array, indices: Array, scale: ArrayLike, shift: ArrayLike, pa
     augment, key: how images are seen at random (augment.py).
     """
     views = None if augment is None or key is None else Views(augment, key.tolist(), len(images), indices)
-    picked = _bordered(images[indices], padding + (views.crop if views else 0))
+    picked = _bordered(images[indices], padding + (views.crop if views and not views.reflect else 0))
     if views:
+        if views.reflect:
+            picked = np.pad(picked, ((0, 0), (0, 0), *[(views.crop, views.crop)] * 2), "reflect")
         picked = views.moved(picked)
     y = picked.astype(dtype)
     y *= np.asarray(scale, dtype)[:, None, None]

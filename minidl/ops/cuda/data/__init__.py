@@ -88,8 +88,9 @@ def _start(name: str, y: Array, planes: int, given: tuple[Any, ...], augment: Au
             key: Array | None) -> None:
     """A kernel of gather.cu, or where images are augmented the one that does so too."""
     if augment is not None:
-        crop, flip, cutout, *jitter = augment
-        name, given = f"augmented_{name}", (*given, key, crop, 2 if flip == "alternate" else int(flip), cutout, *jitter)
+        crop, flip, cutout, *jitter, reflect = augment
+        turns = 2 if flip == "alternate" else int(flip)
+        name, given = f"augmented_{name}", (*given, key, crop, int(reflect), turns, cutout, *jitter)
     launch.kernel("data/gather.cu", name, launch.real(y.dtype))(_grid(planes), (launch.THREADS,), *given)
 
 

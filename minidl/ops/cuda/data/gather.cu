@@ -7,11 +7,11 @@
 // gather: the index of image i is indices[i]. next_batch: it is order[(position[0] + 1) * batch + i], or no image's where the
 // order of `count` images has ended, and picked[i] is that image's label, or -1.
 // augmented_gather, augmented_next_batch: the same of images that are seen at random, each decided by block `index` of
-// Philox(key), whatever batch it is in: moved by up to `crop` pixels in each direction, zero bytes coming in; if flip is
-// 1, mirrored from left to right with probability 1/2; if it is 2, by the block of epoch 0, and then in every other
-// epoch, which key[1] counts; multiplied by a number in 1 +- contrast, after which one in +- brightness is added, and one
-// in +- color for each channel; and 0, which is the mean of what is normalised, in a square of `cutout` pixels a side
-// around one of the pixels.
+// Philox(key), whatever batch it is in: moved by up to `crop` pixels in each direction, zero bytes coming in, or if
+// `reflect` what a mirror at the outermost pixels shows; if flip is 1, mirrored from left to right with probability
+// 1/2; if it is 2, by the block of epoch 0, and then in every other epoch, which key[1] counts; multiplied by a number in
+// 1 +- contrast, after which one in +- brightness is added, and one in +- color for each channel; and 0, which is the
+// mean of what is normalised, in a square of `cutout` pixels a side around one of the pixels.
 #include "include/common.cuh"
 #include "include/philox.cuh"
 
@@ -54,11 +54,17 @@ struct Images {
 struct Views {
     Images from;
     const Word* key;
-    int crop, flip, cutout;
+    int crop, reflect, flip, cutout;
     double brightness, contrast, color;
 
     // A number in [0, size) from 32 random bits.
     static __device__ __forceinline__ int below(int size, Word bits) { return (int)((bits & 0xffffffff) * size >> 32); }
+
+    // Pixel i of an axis of `size` with a border, where beyond the border it is seen in a mirror.
+    static __device__ __forceinline__ int mirror(int i, int border, int size) {
+        int last = size - 1 + border;
+        return i < -border ? -2 * border - i : i > last ? 2 * last - i : i;
+    }
 
     template <class T>
     __device__ __forceinline__ void plane(long long index, int channel, const T* affine, T* y) const {
@@ -86,6 +92,10 @@ struct Views {
         for (int i = threadIdx.x; i < height * width; i += blockDim.x) {
             int row = i / width, column = i % width;
             int r = row + down, s = (mirrored ? width - 1 - column : column) + right;
+            if (reflect) {
+                r = mirror(r, from.padding, from.h);
+                s = mirror(s, from.padding, from.w);
+            }
             bool within = exists && (unsigned)r < (unsigned)from.h && (unsigned)s < (unsigned)from.w;
             bool cut = (unsigned)(row - top) < (unsigned)cutout && (unsigned)(column - left) < (unsigned)cutout;
             T pixel = affine_of((T)(within ? from.bytes[first + r * from.w + s] : 0), scale, shift);
@@ -124,9 +134,10 @@ extern "C" __global__ void gather(const unsigned char* images, const long long* 
 
 extern "C" __global__ void augmented_gather(const unsigned char* images, const long long* indices, const REAL* affine,
                                             REAL* y, int stored, int n, int channels, int h, int w, int padding,
-                                            const unsigned long long* key, int crop, int flip, int cutout,
+                                            const unsigned long long* key, int crop, int reflect, int flip, int cutout,
                                             double brightness, double contrast, double color) {
-    Views from{{images, stored, channels, h, w, padding}, key, crop, flip, cutout, brightness, contrast, color};
+    Views from{{images, stored, channels, h, w, padding}, key, crop, reflect, flip, cutout,
+               brightness, contrast, color};
     pick(from, indices, affine, y, n, channels);
 }
 
@@ -142,8 +153,9 @@ extern "C" __global__ void augmented_next_batch(const unsigned char* images, con
                                                 const long long* order, const long long* position, const REAL* affine,
                                                 REAL* y, long long* picked, int stored, int count, int batch, int n,
                                                 int channels, int h, int w, int padding, const unsigned long long* key,
-                                                int crop, int flip, int cutout,
+                                                int crop, int reflect, int flip, int cutout,
                                                 double brightness, double contrast, double color) {
-    Views from{{images, stored, channels, h, w, padding}, key, crop, flip, cutout, brightness, contrast, color};
+    Views from{{images, stored, channels, h, w, padding}, key, crop, reflect, flip, cutout,
+               brightness, contrast, color};
     pick_next(from, labels, order, position, affine, y, picked, stored, count, batch, n, channels);
 }

@@ -1,0 +1,57 @@
+"""Several views of each image, whose logits are averaged: test-time augmentation."""
+
+from __future__ import annotations
+
+from .. import nn, ops
+from ..tensor import Tensor
+
+
+class Views(nn.Module):
+    """A net that in evaluation answers with the mean of what it says of several views of each image; in training it is
+    the net alone, so that `fit` and `evaluate` take it as it is.
+
+    The views of images (n,c,h,w): each as it is and, with flip, mirrored from left to right. With shift also moved by
+    so many pixels up and to the left, and down and to the right, where a mirror at the outermost pixels fills in: these
+    two count half together, the image where it was the other half (Jordan 2024, airbench94_muon: six views, shift 1).
+
+    Raises TypeError for what is not a Module; ValueError for a shift that is no int of at least 0, and where images are
+    no larger.
+
+    >>> import numpy as np
+    >>> net = Views(nn.Sequential(nn.Flatten(), nn.Linear(12, 2)), shift=1).eval()
+    >>> net(Tensor(np.zeros((5, 3, 2, 2), np.float32))).shape
+    (5, 2)
+    """
+
+    def __init__(self, net: nn.Module, flip: bool = True, shift: int = 0):
+        super().__init__()
+        if not isinstance(net, nn.Module):
+            raise TypeError(f"Views: net is a {type(net).__name__} but must be an nn.Module")
+        if not isinstance(shift, int) or shift < 0:
+            raise ValueError(f"Views: shift is {shift!r} but must be an int of at least 0")
+        self.net, self.flip, self.shift = net, flip, shift
+        self.train(net.training)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            return self.net(x)
+        logits = self._both_ways(x)
+        if not self.shift:
+            return logits
+        if min(x.shape[2:]) <= self.shift:
+            raise ValueError(f"Views: images are {x.shape[2]}x{x.shape[3]} but must be larger than shift {self.shift}")
+        moved = [self._both_ways(_moved(_moved(x, 2, step), 3, step)) for step in (self.shift, -self.shift)]
+        return logits * 0.5 + (moved[0] + moved[1]) * 0.25
+
+    def _both_ways(self, x: Tensor) -> Tensor:
+        return self.net(x) * 0.5 + self.net(ops.flip(x, 3)) * 0.5 if self.flip else self.net(x)
+
+
+def _moved(x: Tensor, axis: int, step: int) -> Tensor:
+    """Moved along an axis by a number of places, forwards or backwards; a mirror at the outermost fills in."""
+    def part(begin: int, end: int) -> Tensor:
+        return x[(slice(None),) * axis + (slice(begin, end),)]
+    size = x.shape[axis]
+    if step > 0:
+        return ops.concatenate([ops.flip(part(1, 1 + step), axis), part(0, size - step)], axis)
+    return ops.concatenate([part(-step, size), ops.flip(part(size - 1 + step, size - 1), axis)], axis)
