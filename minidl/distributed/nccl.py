@@ -14,6 +14,9 @@ from ..device import Array, resolve
 if TYPE_CHECKING:
     from .mpi import Mpi
 
+# Multicast needs rights that containers lack. Sums in graphs and others come one after the other here, which NCCL would
+# see to by more nodes in each graph.
+SETTINGS = "NCCL_NVLS_ENABLE", "NCCL_GRAPH_MIXING_SUPPORT"
 CLOSING = 5.0                              # s that NCCL has for letting go
 
 
@@ -44,7 +47,8 @@ class Nccl:
                 raise ValueError(f"distributed: ranks {gpus.index(gpu)} and {rank} would both use {gpu} but each needs "
                                  "its own; start as many ranks as there are GPUs, and call distributed.start() before "
                                  "anything uses CUDA")
-        os.environ.setdefault("NCCL_NVLS_ENABLE", "0")             # its multicast needs rights that containers lack
+        for name in SETTINGS:
+            os.environ.setdefault(name, "0")
         from cupy.cuda import nccl
 
         self.types = {np.dtype(np.float32): nccl.NCCL_FLOAT32, np.dtype(np.float64): nccl.NCCL_FLOAT64,
