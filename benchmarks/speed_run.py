@@ -68,7 +68,7 @@ class Ours:
         model = zoo.MODELS[MODEL]
         recipe = model.recipe
         self.epochs, self.device = settings.epochs, device
-        self.net = zoo.build(MODEL, width=settings.width).to(device)
+        self.net: Any = zoo.build(MODEL, width=settings.width).to(device)
         how: dict[str, Any] = {"mean": data.mean, "std": data.std, "device": device}
         self.loader = DataLoader(data.train, settings.batch, drop_last=True, augment=augmentation(recipe.augment),
                                  **how)
@@ -149,7 +149,8 @@ class Torch:
         self.torch, self.settings, self.device = torch, settings, device
         torch.backends.cudnn.benchmark = True
         self.dtype = torch.float16 if PEER_PRECISIONS[precision] == "fp16" and device == "cuda" else torch.float32
-        self.net = torch_nets.build(MODEL, width=settings.width).to(device, memory_format=torch.channels_last)
+        self.net: Any = torch_nets.build(MODEL, width=settings.width).to(device)
+        self.net.to(memory_format=torch.channels_last)
         for each in self.net.modules():
             if not isinstance(each, torch.nn.BatchNorm2d) and not list(each.children()):
                 each.to(self.dtype)
@@ -282,7 +283,7 @@ class Torch:
 
 PEERS: dict[str, Callable[..., Peer]] = {
     "minidl": Ours, "torch": Torch,
-    "torch-graph": lambda *given: Torch(*given, graph=True)}
+    "torch-graph": lambda settings, data, device, precision: Torch(settings, data, device, precision, graph=True)}
 
 
 # ---------------------------------------------------------------- measuring

@@ -42,7 +42,7 @@ class Block(nn.Module):
         self.conv2, self.norm2 = convolution(m, m), normalisation(m)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = ops.gelu(self.norm1(ops.max_pool2d(self.conv1(x), 2)))
+        x = ops.gelu(self.norm1(ops.max_pool2d(self.conv1(x), size=2)))
         return ops.gelu(self.norm2(self.conv2(x)))
 
 
@@ -55,8 +55,10 @@ def convolution(c: int, m: int) -> nn.Conv2d:
 
 
 def normalisation(m: int) -> nn.BatchNorm2d:
+    """Whose scale does not learn."""
     norm = nn.BatchNorm2d(m, eps=1e-12, momentum=0.4)
-    norm.weight.requires_grad = False
+    for name, parameter in norm.named_parameters():
+        parameter.requires_grad = name == "bias"
     return norm
 
 
@@ -74,7 +76,7 @@ class Airbench(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.block3(self.block2(self.block1(ops.gelu(self.whiten(x)))))
-        x = ops.max_pool2d(x, 3).flatten(1)
+        x = ops.max_pool2d(x, size=3).flatten(1)
         return self.output(x) * (1 / x.shape[1])
 
     def start_from(self, images: Tensor) -> None:

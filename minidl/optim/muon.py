@@ -96,6 +96,6 @@ def orthogonal(k: Any, x: Array, iterations: int = 5) -> Array:
     x = k.div(x, lengths(k, x))
     for _ in range(iterations):
         gram = k.matmul_grad_y(x, x) if tall else k.matmul_grad_x(x, x)        # x^T x, or x x^T
-        polynomial = k.add(k.mul(gram, b), k.mul(k.matmul(gram, gram), c))
-        x = k.add(k.mul(x, a), k.matmul(x, polynomial) if tall else k.matmul(polynomial, x))
+        polynomial = k.matmul_sum(gram, gram, gram, c, b)
+        x = k.matmul_sum(x, polynomial, x, 1.0, a) if tall else k.matmul_sum(polynomial, x, x, 1.0, a)
     return x

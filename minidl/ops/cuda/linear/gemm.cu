@@ -9,7 +9,8 @@
 // (one, or all of the batch); blockIdx.z = output batch * splits + split, and each split does its share of the slabs.
 //
 // -DFUSED=VALUE: each sum, with its bias, goes through the activation -DACT. -DFUSED=SLOPE: it is a gradient, and is
-// multiplied by the activation's slope, which `y`, what the activation gave, tells.
+// multiplied by the activation's slope, which `y`, what the activation gave, tells. -DFUSED=SUM: it becomes -DALPHA times
+// itself plus -DBETA times `y`.
 // -DWIDE: copies and stores of 16 bytes: arrays start on a multiple of them, cols % 4 == 0, and with TA rows % 4 == 0.
 #include "include/tile.cuh"
 #include "include/act.cuh"
@@ -17,6 +18,7 @@
 #define PLAIN 0
 #define VALUE 1
 #define SLOPE 2
+#define SUM 3
 #ifndef FUSED
 #define FUSED PLAIN
 #endif
@@ -39,6 +41,8 @@ __device__ __forceinline__ REAL finished(REAL value, const REAL* y) {
     return ACT_VALUE(value);
 #elif FUSED == SLOPE
     return ACT_GRAD(value, *y);
+#elif FUSED == SUM
+    return (REAL)(ALPHA) * value + (REAL)(BETA) * *y;
 #else
     return value;
 #endif

@@ -12,9 +12,9 @@ import numpy as np
 from ...common import shared
 from ...common.primitives import Array
 from .. import launch
-from . import gemm
+from . import gemm, gemm_sum
 
-__all__ = ["matmul", "matmul_grad_x", "matmul_grad_y"]
+__all__ = ["matmul", "matmul_grad_x", "matmul_grad_y", "matmul_sum"]
 
 
 def _product(x: Array, y: Array, transpose_x: bool, transpose_y: bool) -> Array | None:
@@ -55,3 +55,8 @@ def matmul_grad_x(gy: Array, y: Array) -> Array:
 def matmul_grad_y(gy: Array, x: Array) -> Array:
     gz = _product(x, gy, True, False)
     return shared.matmul_grad_y(gy, x) if gz is None else gz
+
+
+def matmul_sum(x: Array, y: Array, z: Array, alpha: float, beta: float) -> Array:
+    """alpha * x @ y + beta * z: x (n,i,j), y (n,j,k), z (n,i,k), floating"""
+    return gemm_sum(x, y, z, alpha, beta)
