@@ -150,7 +150,7 @@ class Torch:
         torch.backends.cudnn.benchmark = True
         self.dtype = torch.float16 if PEER_PRECISIONS[precision] == "fp16" and device == "cuda" else torch.float32
         self.net: Any = torch_nets.build(MODEL, width=settings.width).to(device)
-        self.net.to(memory_format=torch.channels_last)
+        self.net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch does not type it
         for each in self.net.modules():
             if not isinstance(each, torch.nn.BatchNorm2d) and not list(each.children()):
                 each.to(self.dtype)
@@ -163,7 +163,7 @@ class Torch:
         recipe, airbench = zoo.MODELS[MODEL].recipe, zoo.airbench
         self.smoothing, decay = recipe.label_smoothing, recipe.weight_decay * settings.batch
         named = {name: p for name, p in self.net.named_parameters() if p.requires_grad}
-        self.filters = [p for p in named.values() if p.ndim == 4]
+        self.filters: list[Any] = [p for p in named.values() if p.ndim == 4]
         self.means = [torch.zeros_like(p) for p in self.filters]
         self.muon_lr = torch.zeros((), device=device)
         of = ((airbench.BIASES, [named["whiten.bias"]]), (airbench.BIASES, [p for name, p in named.items()
