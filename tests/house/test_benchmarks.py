@@ -854,6 +854,27 @@ def test_one_step_of_both_peers_is_the_same(shapes: speed_run.Data) -> None:
         assert np.linalg.norm(moved - twin) < 0.1 * np.linalg.norm(twin) > 0, name      # small singular values
 
 
+def test_speed_runs_are_a_table_of_their_own(shapes: speed_run.Data, monkeypatch: pytest.MonkeyPatch,
+                                             capsys: pytest.CaptureFixture[str]) -> None:
+    """Each precision is set before its runs."""
+    seen = []
+
+    def outcomes(images: speed_run.Data, peers: Sequence[str], seeds: int, where: str, precision: str) -> Any:
+        seen.append((images, list(peers), seeds, where, precision, device.precision()))
+        return {name: [speed_run.Outcome(1.5, 0.94), speed_run.Outcome(2.5, 0.95)] for name in peers}
+    monkeypatch.setattr(speed_run, "load", lambda folder, generated: shapes)
+    monkeypatch.setattr(speed_run, "outcomes", outcomes)
+    rows = printed(time_to_accuracy.main, capsys, "--models", "airbench", "--precision", "tf32,bf16", "--seeds", "2")
+    assert seen == [(shapes, ["minidl"], 2, "cpu", each, each) for each in ("tf32", "bf16")]
+    assert [(row["net"], row["precision"], row["mean accuracy"], row["mean s"], row["least to largest"])
+            for row in rows] == [("airbench", each, "94.50 %", "2.000", "1.500-2.500") for each in ("tf32", "bf16")]
+
+
+def test_generated_images_are_as_many_as_cifars() -> None:
+    images = speed_run.load(None, generated=True)
+    assert (images.train.images.shape, images.test.images.shape) == ((50_000, 3, 32, 32), (10_000, 3, 32, 32))
+
+
 def test_bf16_is_for_speed_runs() -> None:
     with pytest.raises(SystemExit):
         time_to_accuracy.main(["--precision", "bf16"])

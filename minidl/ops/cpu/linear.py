@@ -13,7 +13,7 @@ from .reduce import sum
 
 __all__ = [
     "linear", "linear_act", "linear_grad_act", "linear_grad_b", "linear_grad_w", "linear_grad_x", "matmul",
-    "matmul_grad_x", "matmul_grad_y", "matmul_sum",
+    "matmul_grad_x", "matmul_grad_y",
 ]
 
 ROWS = 64                                  # of the result that make a chunk
@@ -96,11 +96,3 @@ def matmul_grad_x(gy: Array, y: Array) -> Array:
 
 def matmul_grad_y(gy: Array, x: Array) -> Array:
     return matmul(np.swapaxes(x, -1, -2), gy)
-
-
-def matmul_sum(x: Array, y: Array, z: Array, alpha: float, beta: float) -> Array:
-    """alpha * x @ y + beta * z: x (n,i,j), y (n,j,k), z (n,i,k), floating"""
-    result = matmul(x, y)
-    result *= alpha
-    result += beta * z
-    return result

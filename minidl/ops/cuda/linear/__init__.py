@@ -34,11 +34,6 @@ def _mode(dtype: np.dtype, precision: str) -> str:
     return MODES[precision] if dtype == np.float32 else "FP32"
 
 
-def plus_times(alpha: float, beta: float) -> tuple[launch.Constant, ...]:
-    """What makes of a product: alpha times it, plus beta times another matrix."""
-    return ("FUSED", "SUM"), ("ALPHA", repr(alpha)), ("BETA", repr(beta))
-
-
 CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
     (FILE, (launch.real(np.dtype(dtype)), ("BM", bm), ("PRECISION", how), ("TA", ta), ("TB", tb), *wide))
     for dtype, how, bm in TILES for ta, tb, *wide in ((0, 0), (0, 1), (1, 0), (0, 1, ("WIDE", 1)), (1, 0, ("WIDE", 1)))]
@@ -47,10 +42,6 @@ CONFIGURATIONS += [
             ("ACT", act)))
     for dtype in ("float32", "float64") for bm, fused, tb, act in (
         (16, "VALUE", 1, "tanh"), (128, "VALUE", 1, "sigmoid"), (16, "SLOPE", 0, "tanh"), (128, "SLOPE", 0, "relu"))]
-CONFIGURATIONS += [
-    (FILE, (launch.real(np.dtype(dtype)), ("BM", bm), ("PRECISION", how), ("TA", 0), ("TB", 0),
-            *plus_times(-1.5, 2.0), *wide))
-    for dtype, how, bm in TILES if bm in (16, 128) for wide in ((), (("WIDE", 1),))]
 
 
 def gemm(a: Array, b: Array, out: Array, *, transpose_a: bool = False, transpose_b: bool = False,
@@ -136,8 +127,7 @@ def _product(a: cupy.ndarray, b: cupy.ndarray, bias: Array | None, out: cupy.nda
     """Our own kernels; sizes (batches, rows, cols, depth, batches of a, batches of b, accumulate, axis of the bias)."""
     if not out.size:
         return out
-    product, matrices, shape, finish = _plan(sizes, out.dtype, precision(), transpose_a,
-                                             transpose_b, tiled, fused,
+    product, matrices, shape, finish = _plan(sizes, out.dtype, precision(), transpose_a, transpose_b, tiled, fused,
                                              (a.data.ptr | b.data.ptr | out.data.ptr) % 16 == 0)
     if finish is None:
         product(a, b, bias, y, out, matrices)
@@ -146,12 +136,6 @@ def _product(a: cupy.ndarray, b: cupy.ndarray, bias: Array | None, out: cupy.nda
     product(a, b, None, None, parts, matrices)
     finish(parts, bias, y, out, sizes[0], matrices)
     return out
-
-
-def gemm_sum(a: Array, b: Array, z: Array, alpha: float, beta: float) -> Array:
-    """alpha * a @ b + beta * z, in one launch: a (batch,r,k), b (batch,k,s), z (batch,r,s)."""
-    sizes = *z.shape, a.shape[2], len(a), len(b), False, 0
-    return _product(a, b, None, launch.empty(z.shape, z.dtype), sizes, False, False, fused=plus_times(alpha, beta), y=z)
 
 
 # ---------------------------------------------------------------- the primitives
