@@ -9,6 +9,7 @@ in between.
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -90,10 +91,12 @@ class Ours:
         self.views, self.metrics = training.Views(self.net, shift=1), training.RunningMetrics(device)
         self.count = len(data.test)
 
-        def step(size: int) -> None:
+        self.whitening = math.ceil(zoo.airbench.WHITENING * steps)
+
+        def step(size: int, whitening: bool) -> None:
             images, labels = batches.next(size)
             optimizer.zero_grad()
-            ops.cross_entropy(self.net(images), labels, label_smoothing=recipe.label_smoothing).backward()
+            ops.cross_entropy(self.net(images, whitening), labels, label_smoothing=recipe.label_smoothing).backward()
             optimizer.step(self.rates)
 
         def look(size: int) -> None:
@@ -125,8 +128,8 @@ class Ours:
         self.views.train()
         for epoch in range(self.epochs):
             self.rates.table.data[...] = self.all_rates.data[:, epoch]
-            for size in self.batches:
-                self.step(size)
+            for step, size in enumerate(self.batches, epoch * len(self.loader)):
+                self.step(size, step < self.whitening)
         self.views.eval()
         self.metrics.reset()
         with minidl.no_grad():
@@ -173,21 +176,22 @@ class Torch:
             [{"params": params, "lr": torch.zeros((), device=device), "weight_decay": decay / lr} for lr, params in of],
             momentum=airbench.MOMENTUM, nesterov=True, fused=True)
         self.steps = settings.epochs * (len(self.labels) // settings.batch)
-        whitening = math.ceil(airbench.WHITENING * self.steps)
+        self.whitening = math.ceil(airbench.WHITENING * self.steps)
         self.rates = [(self.muon_lr, recipe.lr, self.steps), *(
-            (group["lr"], lr, whitening if i == 0 else self.steps)
+            (group["lr"], lr, self.whitening if i == 0 else self.steps)
             for i, (group, (lr, _)) in enumerate(zip(self.sgd.param_groups, of, strict=True)))]
         shape = settings.batch, *self.train[0].shape[1:]
         self.x = torch.zeros(shape, dtype=self.dtype, device=device).contiguous(memory_format=torch.channels_last)
         self.y = torch.zeros(settings.batch, dtype=torch.long, device=device)
-        self.step: Callable[[], None] = self._step
+        ways = [functools.partial(self._step, whitening) for whitening in (False, True)]
+        self.ways: list[Callable[[], None]] = [*ways]
         if graph:
-            self.step = torch_nets.captured(self._step, self.sgd)
+            self.ways = [torch_nets.captured(step, self.sgd) for step in ways]
 
-    def _step(self) -> None:
+    def _step(self, whitening: bool) -> None:
         self.net.zero_grad(set_to_none=True)
-        self.torch.nn.functional.cross_entropy(self.net(self.x).float(), self.y, label_smoothing=self.smoothing,
-                                               reduction="sum").backward()
+        self.torch.nn.functional.cross_entropy(self.net(self.x, whitening).float(), self.y, reduction="sum",
+                                               label_smoothing=self.smoothing).backward()
         self.sgd.step()
         with self.torch.no_grad():
             self._muon()
@@ -236,7 +240,7 @@ class Torch:
                 rate.fill_(lr * max(0.0, 1 - step / steps))
             self.x.copy_(x)
             self.y.copy_(y)
-            self.step()
+            self.ways[step < self.whitening]()
         self.net.eval()
         with torch.no_grad():
             right = sum((self._views(self._normalized(x)).argmax(1) == y).sum()
