@@ -9,6 +9,7 @@ in between.
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -68,7 +69,7 @@ class Ours:
         model = zoo.MODELS[MODEL]
         recipe = model.recipe
         self.epochs, self.device = settings.epochs, device
-        self.net = zoo.build(MODEL, width=settings.width).to(device)
+        self.net: Any = zoo.build(MODEL, width=settings.width).to(device)
         how: dict[str, Any] = {"mean": data.mean, "std": data.std, "device": device}
         self.loader = DataLoader(data.train, settings.batch, drop_last=True, augment=augmentation(recipe.augment),
                                  **how)
@@ -90,10 +91,12 @@ class Ours:
         self.views, self.metrics = training.Views(self.net, shift=1), training.RunningMetrics(device)
         self.count = len(data.test)
 
-        def step(size: int) -> None:
+        self.whitening = math.ceil(zoo.airbench.WHITENING * steps)
+
+        def step(size: int, whitening: bool) -> None:
             images, labels = batches.next(size)
             optimizer.zero_grad()
-            ops.cross_entropy(self.net(images), labels, label_smoothing=recipe.label_smoothing).backward()
+            ops.cross_entropy(self.net(images, whitening), labels, label_smoothing=recipe.label_smoothing).backward()
             optimizer.step(self.rates)
 
         def look(size: int) -> None:
@@ -125,8 +128,8 @@ class Ours:
         self.views.train()
         for epoch in range(self.epochs):
             self.rates.table.data[...] = self.all_rates.data[:, epoch]
-            for size in self.batches:
-                self.step(size)
+            for step, size in enumerate(self.batches, epoch * len(self.loader)):
+                self.step(size, step < self.whitening)
         self.views.eval()
         self.metrics.reset()
         with minidl.no_grad():
@@ -149,7 +152,8 @@ class Torch:
         self.torch, self.settings, self.device = torch, settings, device
         torch.backends.cudnn.benchmark = True
         self.dtype = torch.float16 if PEER_PRECISIONS[precision] == "fp16" and device == "cuda" else torch.float32
-        self.net = torch_nets.build(MODEL, width=settings.width).to(device, memory_format=torch.channels_last)
+        self.net: Any = torch_nets.build(MODEL, width=settings.width).to(device)
+        self.net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch does not type it
         for each in self.net.modules():
             if not isinstance(each, torch.nn.BatchNorm2d) and not list(each.children()):
                 each.to(self.dtype)
@@ -162,7 +166,7 @@ class Torch:
         recipe, airbench = zoo.MODELS[MODEL].recipe, zoo.airbench
         self.smoothing, decay = recipe.label_smoothing, recipe.weight_decay * settings.batch
         named = {name: p for name, p in self.net.named_parameters() if p.requires_grad}
-        self.filters = [p for p in named.values() if p.ndim == 4]
+        self.filters: list[Any] = [p for p in named.values() if p.ndim == 4]
         self.means = [torch.zeros_like(p) for p in self.filters]
         self.muon_lr = torch.zeros((), device=device)
         of = ((airbench.BIASES, [named["whiten.bias"]]), (airbench.BIASES, [p for name, p in named.items()
@@ -172,21 +176,22 @@ class Torch:
             [{"params": params, "lr": torch.zeros((), device=device), "weight_decay": decay / lr} for lr, params in of],
             momentum=airbench.MOMENTUM, nesterov=True, fused=True)
         self.steps = settings.epochs * (len(self.labels) // settings.batch)
-        whitening = math.ceil(airbench.WHITENING * self.steps)
+        self.whitening = math.ceil(airbench.WHITENING * self.steps)
         self.rates = [(self.muon_lr, recipe.lr, self.steps), *(
-            (group["lr"], lr, whitening if i == 0 else self.steps)
+            (group["lr"], lr, self.whitening if i == 0 else self.steps)
             for i, (group, (lr, _)) in enumerate(zip(self.sgd.param_groups, of, strict=True)))]
         shape = settings.batch, *self.train[0].shape[1:]
         self.x = torch.zeros(shape, dtype=self.dtype, device=device).contiguous(memory_format=torch.channels_last)
         self.y = torch.zeros(settings.batch, dtype=torch.long, device=device)
-        self.step: Callable[[], None] = self._step
+        ways = [functools.partial(self._step, whitening) for whitening in (False, True)]
+        self.ways: list[Callable[[], None]] = [*ways]
         if graph:
-            self.step = torch_nets.captured(self._step, self.sgd)
+            self.ways = [torch_nets.captured(step, self.sgd) for step in ways]
 
-    def _step(self) -> None:
+    def _step(self, whitening: bool) -> None:
         self.net.zero_grad(set_to_none=True)
-        self.torch.nn.functional.cross_entropy(self.net(self.x).float(), self.y, label_smoothing=self.smoothing,
-                                               reduction="sum").backward()
+        self.torch.nn.functional.cross_entropy(self.net(self.x, whitening).float(), self.y, reduction="sum",
+                                               label_smoothing=self.smoothing).backward()
         self.sgd.step()
         with self.torch.no_grad():
             self._muon()
@@ -235,7 +240,7 @@ class Torch:
                 rate.fill_(lr * max(0.0, 1 - step / steps))
             self.x.copy_(x)
             self.y.copy_(y)
-            self.step()
+            self.ways[step < self.whitening]()
         self.net.eval()
         with torch.no_grad():
             right = sum((self._views(self._normalized(x)).argmax(1) == y).sum()
@@ -282,7 +287,7 @@ class Torch:
 
 PEERS: dict[str, Callable[..., Peer]] = {
     "minidl": Ours, "torch": Torch,
-    "torch-graph": lambda *given: Torch(*given, graph=True)}
+    "torch-graph": lambda settings, data, device, precision: Torch(settings, data, device, precision, graph=True)}
 
 
 # ---------------------------------------------------------------- measuring

@@ -277,7 +277,8 @@ def speed_row(precision: str, peer: str, found: Sequence[speed_run.Outcome]) -> 
     theirs = speed_run.PEER_PRECISIONS[precision]
     return {"net": speed_run.MODEL, "precision": precision if peer == "minidl" else theirs, "peer": peer,
             "seeds": len(found), "mean_s": statistics.mean(seconds), "deviation_s": statistics.pstdev(seconds),
-            "least_s": min(seconds), "largest_s": max(seconds), "seconds_s": seconds, "mean_accuracy": statistics.mean(right),
+            "least_s": min(seconds), "largest_s": max(seconds), "seconds_s": seconds,
+            "mean_accuracy": statistics.mean(right),
             "deviation_accuracy": statistics.pstdev(right), "accuracies": right}
 
 

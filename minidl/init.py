@@ -94,9 +94,9 @@ def dirac_(tensor: Tensor) -> Tensor:
     if tensor.ndim < 3:
         raise ValueError(f"dirac_: the Tensor has shape {tensor.shape} but must be filters, of at least 3 axes; for a "
                          "matrix assign an identity")
-    values = np.zeros(tensor.shape)
-    channels = np.arange(min(tensor.shape[:2]))
-    values[(channels, channels, *(size // 2 for size in tensor.shape[2:]))] = 1
+    values, middle = np.zeros(tensor.shape), tuple(size // 2 for size in tensor.shape[2:])
+    for channel in range(min(tensor.shape[:2])):
+        values[(channel, channel, *middle)] = 1
     return _fill(tensor, values)
 
 

@@ -42,7 +42,7 @@ class Block(nn.Module):
         self.conv2, self.norm2 = convolution(m, m), normalisation(m)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = ops.gelu(self.norm1(ops.max_pool2d(self.conv1(x), 2)))
+        x = ops.gelu(self.norm1(ops.max_pool2d(self.conv1(x), size=2)))
         return ops.gelu(self.norm2(self.conv2(x)))
 
 
@@ -55,13 +55,16 @@ def convolution(c: int, m: int) -> nn.Conv2d:
 
 
 def normalisation(m: int) -> nn.BatchNorm2d:
+    """Whose scale does not learn."""
     norm = nn.BatchNorm2d(m, eps=1e-12, momentum=0.4)
-    norm.weight.requires_grad = False
+    for name, parameter in norm.named_parameters():
+        parameter.requires_grad = name == "bias"
     return norm
 
 
 class Airbench(nn.Module):
-    """Images (n,c,32,32) -> logits (n,classes)."""
+    """Images (n,c,32,32) -> logits (n,classes). whitening=False: the first convolution's bias gets no gradient, which
+    spares the way back to it once it has stopped to learn."""
 
     def __init__(self, in_channels: int, classes: int, width: int):
         super().__init__()
@@ -72,9 +75,10 @@ class Airbench(nn.Module):
         self.output = nn.Linear(4 * width, classes, bias=False)
         self.output.weight.data /= self.output.weight.numpy().std(ddof=1)
 
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.block3(self.block2(self.block1(ops.gelu(self.whiten(x)))))
-        x = ops.max_pool2d(x, 3).flatten(1)
+    def forward(self, x: Tensor, whitening: bool = True) -> Tensor:
+        x = self.whiten(x) if whitening else self.whiten(x).detach()
+        x = self.block3(self.block2(self.block1(ops.gelu(x))))
+        x = ops.max_pool2d(x, size=3).flatten(1)
         return self.output(x) * (1 / x.shape[1])
 
     def start_from(self, images: Tensor) -> None:

@@ -52,7 +52,7 @@ OPTIMIZERS: dict[str, tuple[Callable[..., optim.Optimizer], dict[str, float | No
     "muon": (muon, {"lr": 0.02, "momentum": 0.95, "weight_decay": 1e-2}),
 }
 OWN = "own"                                # the optimizer that the model brings, with the recipe's numbers
-TTA: dict[str, dict[str, int]] = {"none": {}, "flip": {"shift": 0}, "flip-shift": {"shift": 1}}    # what --tta names
+TTA: dict[str, dict[str, Any]] = {"none": {}, "flip": {"shift": 0}, "flip-shift": {"shift": 1}}    # what --tta names
 WHITENED = 5000                            # images that a net which starts from images is given
 
 

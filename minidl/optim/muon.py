@@ -58,30 +58,34 @@ class Muon(Optimizer):
                 group: Group) -> None:
         means, momentum = kept["means"], group["momentum"]
         k.ema(means, grads, momentum)
-        moved = means if not group["nesterov"] else [
-            k.add(k.mul(g, 1 - momentum), k.mul(m, momentum)) for g, m in zip(grads, means, strict=True)]
         alike: dict[Any, list[int]] = {}
         for i, p in enumerate(params):
             alike.setdefault((p.dtype, len(p), p.size // len(p)), []).append(i)
-        updates, excess = list(moved), list(params)    # excess: what is too long of each
+        updates, excess = list(params), list(params)   # excess: what is too long of each parameter
         for (_, rows, columns), places in alike.items():
-            def put(values: Array, of: list[Array], places: list[int] = places) -> None:
-                for place, i in enumerate(places):
-                    of[i] = k.reshape(k.getitem(values, place), params[i].shape)
-
-            u = orthogonal(k, stacked(k, moved, places, rows, columns), group["ns_steps"])
-            put(k.mul(u, math.sqrt(max(1, rows / columns))), updates)
+            u = stacked(k, means, places, rows, columns)
+            if group["nesterov"]:
+                u = k.add(k.mul(stacked(k, grads, places, rows, columns), 1 - momentum), k.mul(u, momentum))
+            u = orthogonal(k, u, group["ns_steps"])
+            put(k, updates, places, u if rows <= columns else k.mul(u, math.sqrt(rows / columns)))
             if group["normalized"]:
                 x = stacked(k, params, places, rows, columns)
-                put(k.add(x, k.mul(k.div(x, lengths(k, x)), -math.sqrt(rows))), excess)
+                put(k, excess, places, k.add(x, k.mul(k.div(x, lengths(k, x)), -math.sqrt(rows))))
         if group["normalized"]:
             k.sgd(params, excess, None, 1.0, 0.0, 0.0, False)
         k.sgd(params, updates, None, lr, 0.0, group["weight_decay"], False)
 
 
 def stacked(k: Any, arrays: list[Array], places: list[int], rows: int, columns: int) -> Array:
-    """Some of the arrays as matrices (n,rows,columns)."""
-    return k.concatenate(tuple(k.reshape(arrays[i], (1, rows, columns)) for i in places), 0)
+    """Some of the arrays as matrices (n,rows,columns), to be read: one alone stays where it is."""
+    matrices = tuple(k.reshape(arrays[i], (1, rows, columns)) for i in places)
+    return k.concatenate(matrices, 0) if len(matrices) > 1 else matrices[0]
+
+
+def put(k: Any, arrays: list[Array], places: list[int], matrices: Array) -> None:
+    """The inverse of `stacked`: each matrix in the shape of the array in whose place it comes."""
+    for matrix, i in enumerate(places):
+        arrays[i] = k.reshape(k.getitem(matrices, matrix), arrays[i].shape)
 
 
 def lengths(k: Any, x: Array) -> Array:
@@ -96,6 +100,6 @@ def orthogonal(k: Any, x: Array, iterations: int = 5) -> Array:
     x = k.div(x, lengths(k, x))
     for _ in range(iterations):
         gram = k.matmul_grad_y(x, x) if tall else k.matmul_grad_x(x, x)        # x^T x, or x x^T
-        polynomial = k.add(k.mul(gram, b), k.mul(k.matmul(gram, gram), c))
-        x = k.add(k.mul(x, a), k.matmul(x, polynomial) if tall else k.matmul(polynomial, x))
+        polynomial = k.matmul_sum(gram, gram, gram, c, b)
+        x = k.matmul_sum(x, polynomial, x, 1.0, a) if tall else k.matmul_sum(polynomial, x, x, 1.0, a)
     return x

@@ -292,6 +292,8 @@ TABLES: list[tuple[Any, ...]] = [(11, 5, (4, 9)), (3, 300, (70,)), (9, 129, ()),
 BATCHED: list[tuple[Any, ...]] = [         # each of its own, one of a side for all, some of both
     ((3, 17, 20), (3, 20, 9)), ((2, 3, 5, 7), (7, 6)), ((5, 7), (4, 7, 6)), ((2, 1, 3, 4), (3, 4, 5)), ((7, 9), (9, 4)),
     ((1, 3, 4), (5, 4, 2))]
+SUMMED = [(2, 17, 20, 37), (3, 9, 12, 600), (1, 70, 300, 5)]               # matrices, rows, columns, depth
+MORE_SUMMED = [(3, 256, 256, 2304), (3, 256, 2304, 256), (1, 64, 216, 64), (2, 5, 7, 3000)]
 SIZES = [(33, 65, 1), (7, 130, 19), (2, 700, 3), (0, 5, 4), (5, 0, 3)]     # images, inputs, outputs
 MORE_SIZES = [(3, 5, 2), (33, 70, 130), (2, 3000, 3), (600, 9, 600), (0, 3, 2), (4, 0, 3)]
 # A channel by one team and by several; rows by some threads of a warp, by a block and by several; columns by a thread
@@ -375,6 +377,9 @@ LAUNCHES: dict[str, list[Launch]] = {
         *each("linear/gemm.cu", primitives.batched_product, *with_dtype(BATCHED, FLOAT)),
         *on_device("linear/gemm.cu", primitives.batched_product, *with_dtype(BATCHED, DOUBLE),
                    ((3, 70, 300), (3, 300, 130), FLOAT), ((40, 30), (5, 30, 20), FLOAT)),
+        *each("linear/gemm.cu", primitives.product_sum, *[(sizes, "fp32", FLOAT) for sizes in SUMMED]),
+        *on_device("linear/gemm.cu", primitives.product_sum, *[(sizes, "fp32", DOUBLE) for sizes in SUMMED], *[
+            (sizes, precision, FLOAT) for sizes in MORE_SUMMED for precision in device.PRECISIONS]),
         *each("linear/gemm.cu", primitives.product, *[(*row, FLOAT) for row in PRODUCTS]),
         *on_device("linear/gemm.cu", primitives.product, *MORE_PRODUCTS),
         *[launch for precision in device.PRECISIONS[1:] for launch in on_device(

@@ -521,6 +521,16 @@ def product(rows: int, cols: int, depth: int, transposed: tuple[bool, bool], dty
     assert_product(out.get(), device.precision(), depth * (batches if summed else 1) + 1, exactly, [a, b, bias])
 
 
+def product_sum(sizes: tuple[int, int, int, int], precision: str, dtype: type) -> None:
+    """With tiles of either kind; where the depth is split, the last launch adds."""
+    device.set_precision(precision)
+    n, rows, cols, depth = sizes
+    a, b = normal(n, rows, depth, dtype=dtype), normal(n, depth, cols, dtype=dtype, seed=1)
+    z = normal(n, rows, cols, dtype=dtype, seed=2)
+    got = cuda.matmul_sum(*map(cupy.asarray, (a, b, z)), 1.5, 2.0).get()
+    assert_product(got, precision, depth + 1, lambda a, b, z: cpu.matmul_sum(a, b, z, 1.5, 2.0), [a, b, z])
+
+
 # ---------------------------------------------------------------- fused primitives
 def avg_pool2d_grad_act(shape: tuple[int, ...], size: Any, stride: Any, padding: Any, act: str, dtype: type) -> None:
     """Tiled windows and others; relu at 0, and at an infinite gradient."""

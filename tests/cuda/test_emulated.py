@@ -119,10 +119,10 @@ def test_a_direction_without_a_kernel_is_left_to_auto(name: str, emulated: Emula
 
 
 @pytest.mark.parametrize(("name", "settings"), [
-    ("SGD", {"lr": 0.1, "momentum": 0.9}), ("Adam", {}), ("AdamW", {}), ("RMSprop", {"centered": True})])
+    ("SGD", {"lr": 0.1, "momentum": 0.9}), ("Adam", {}), ("AdamW", {}), ("RMSprop", {"centered": True}),
+    ("Muon", {"lr": 0.1}), ("Muon", {"lr": 0.1, "ns_steps": 2, "normalized": True})])
 def test_optimizers_clip_step_and_average(name: str, settings: dict[str, Any], emulated: Emulator) -> None:
-    """Three steps with gradients clipped by their norm, and averaged weights, beside the CPU's. Muon's are launched in
-    primitives.orthogonalized."""
+    """Three steps with gradients clipped by their norm, and averaged weights, beside the CPU's."""
     found = []
     for to in (np.asarray, cupy.asarray):
         rng = np.random.default_rng(0)

@@ -817,7 +817,7 @@ def test_a_run_begins_anew_and_nothing_is_recorded_again(shapes: speed_run.Data)
         seen.append((accuracy, [t.numpy().tobytes() for _, t in ours.net.named_tensors()]))
     assert seen[1] == seen[2]
     assert seen[0][0] < 0.3
-    assert (ours.step.recordings, ours.look.recordings) == (2, 2)
+    assert (ours.step.recordings, ours.look.recordings) == (4, 2)      # with and without the first bias
 
 
 def test_one_step_of_both_peers_is_the_same(shapes: speed_run.Data) -> None:
@@ -842,9 +842,9 @@ def test_one_step_of_both_peers_is_the_same(shapes: speed_run.Data) -> None:
         theirs.y.copy_(torch.tensor(y))
         for rate, lr, steps in theirs.rates:
             rate.fill_(lr * (1 - step / steps))
-        theirs._step()
+        theirs._step(step == 0)
         ours.optimizer.zero_grad()
-        ops.cross_entropy(ours.net(minidl.Tensor(x)), y, label_smoothing=0.2).backward()
+        ops.cross_entropy(ours.net(minidl.Tensor(x), step == 0), y, label_smoothing=0.2).backward()
         for group, rates in zip(ours.optimizer.groups, ours.all_rates.numpy(), strict=True):
             group["lr"] = float(rates[0, step])
         ours.optimizer.step()
@@ -852,6 +852,27 @@ def test_one_step_of_both_peers_is_the_same(shapes: speed_run.Data) -> None:
     for name, t in ours.net.named_parameters():
         moved, twin = t.numpy() - before[name], twins[name].detach().numpy() - before[name]
         assert np.linalg.norm(moved - twin) < 0.1 * np.linalg.norm(twin) > 0, name      # small singular values
+
+
+def test_speed_runs_are_a_table_of_their_own(shapes: speed_run.Data, monkeypatch: pytest.MonkeyPatch,
+                                             capsys: pytest.CaptureFixture[str]) -> None:
+    """Each precision is set before its runs."""
+    seen = []
+
+    def outcomes(images: speed_run.Data, peers: Sequence[str], seeds: int, where: str, precision: str) -> Any:
+        seen.append((images, list(peers), seeds, where, precision, device.precision()))
+        return {name: [speed_run.Outcome(1.5, 0.94), speed_run.Outcome(2.5, 0.95)] for name in peers}
+    monkeypatch.setattr(speed_run, "load", lambda folder, generated: shapes)
+    monkeypatch.setattr(speed_run, "outcomes", outcomes)
+    rows = printed(time_to_accuracy.main, capsys, "--models", "airbench", "--precision", "tf32,bf16", "--seeds", "2")
+    assert seen == [(shapes, ["minidl"], 2, "cpu", each, each) for each in ("tf32", "bf16")]
+    assert [(row["net"], row["precision"], row["mean accuracy"], row["mean s"], row["least to largest"])
+            for row in rows] == [("airbench", each, "94.50 %", "2.000", "1.500-2.500") for each in ("tf32", "bf16")]
+
+
+def test_generated_images_are_as_many_as_cifars() -> None:
+    images = speed_run.load(None, generated=True)
+    assert (images.train.images.shape, images.test.images.shape) == ((50_000, 3, 32, 32), (10_000, 3, 32, 32))
 
 
 def test_bf16_is_for_speed_runs() -> None:

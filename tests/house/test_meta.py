@@ -177,7 +177,7 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
     ("minidl/cli", ("numpy", "cupy", "PIL", "mpi4py", "minidl")),
     ("minidl/__main__", ("minidl/cli",)),
     ("minidl/__init__", ("minidl",)),
-    ("zoo", ("numpy", "zoo", "minidl/__init__", "minidl/init", "minidl/nn", "minidl/ops/__init__")),
+    ("zoo", ("numpy", "zoo", "minidl/__init__", "minidl/init", "minidl/nn", "minidl/ops/__init__", "minidl/optim")),
     ("train", ("minidl",)),
 ]
 

@@ -131,6 +131,25 @@ def test_matrices_of_one_shape_go_together(settings: dict[str, Any], iterations:
     assert (counts.count("ema"), counts.count("sgd")) == (1, updates)
 
 
+def launches_of(shapes: list[tuple[int, ...]]) -> int:
+    """Calls of a compiled step of airbench's Muon that compute something; on CUDA each is a launch, or two."""
+    params = [Tensor(np.ones(shape, np.float32), requires_grad=True) for shape in shapes]
+    muon = optim.Muon(params, weight_decay=0.0, momentum=0.6, ns_steps=3, normalized=True)
+    for p in params:
+        p.grad = Tensor(np.random.default_rng(0).standard_normal(p.shape).astype(np.float32))
+    step: Any = minidl.compile(muon.step)
+    for _ in range(3):
+        step()
+    return sum(not call.known.shares for call in step.program.calls)
+
+
+def test_launches_do_not_grow_with_the_number_of_filters() -> None:
+    """Nor is there more than one for each product of an iteration."""
+    assert launches_of([(4, 3, 3, 3)]) == 27
+    assert launches_of([(4, 3, 3, 3)] * 2) == launches_of([(4, 3, 3, 3)] * 5) == 30
+    assert launches_of([(4, 3, 3, 3)] * 2 + [(5, 7)] * 3) == 57
+
+
 # ---------------------------------------------------------------- what all of them share
 @pytest.mark.parametrize(("name", "settings"), EACH, ids=str)
 def test_float32_stays_float32_in_place(name: str, settings: dict[str, Any]) -> None:

@@ -207,6 +207,19 @@ def test_airbench_whitens_the_images_that_it_starts_from() -> None:
     assert (np.diff([np.linalg.norm(w) for w in weight[:12]]) > 0).all()       # the largest eigenvalue's first
 
 
+def test_airbenchs_first_bias_stops_to_learn() -> None:
+    grads: list[dict[str, Any]] = []
+    for whitening in (True, False):
+        minidl.manual_seed(1)
+        net = build("airbench")
+        ops.cross_entropy(net(images(4, 3), whitening), [1, 2, 3, 4]).backward()
+        grads.append({name: None if p.grad is None else p.grad.numpy() for name, p in net.named_parameters()})
+    assert [name for name, grad in grads[1].items() if grad is None] == ["whiten.bias"]
+    del grads[0]["whiten.bias"]
+    for name, grad in grads[0].items():
+        np.testing.assert_array_equal(grad, grads[1][name])
+
+
 def test_airbenchs_own_optimizer_is_that_of_the_sum_of_the_loss() -> None:
     """Rates and decay of airbench94_muon, which has the sum over the batch, for the mean; and the schedules."""
     net = build("airbench")

@@ -129,7 +129,7 @@ PRIMITIVES: dict[str, Primitive] = {
     "getitem_grad_x": Primitive(indexed=True), "embedding_grad_w": PLAIN,
     "setitem": Primitive(changes=(0,), effect=True, update=True, indexed=True),
     # products
-    "matmul": PLAIN, "matmul_grad_x": PLAIN, "matmul_grad_y": PLAIN, "linear_and_act": PLAIN,
+    **dict.fromkeys(("matmul", "matmul_grad_x", "matmul_grad_y", "matmul_sum", "linear_and_act"), PLAIN),
     "linear": Primitive("ipp", "i", "linear"),
     "linear_act": Primitive("ippc", "i", "linear"),
     "linear_grad_x": Primitive("ip", "i", "linear_grad_x"),

@@ -7,8 +7,9 @@ import math
 import numpy as np
 
 from ..common.primitives import Array, Rate
+from .linear import matmul
 
-__all__ = ["adam", "ema", "rmsprop", "scaled", "square_sum"]
+__all__ = ["adam", "ema", "matmul_sum", "rmsprop", "scaled", "square_sum"]
 
 
 def adam(params: list[Array], grads: list[Array], means: list[Array], squares: list[Array], steps: list[Array],
@@ -84,3 +85,11 @@ def number(lr: Rate) -> float:
         rates, position = lr
         lr = float(rates[position[0]])
     return float(lr)
+
+
+def matmul_sum(x: Array, y: Array, z: Array, alpha: float, beta: float) -> Array:
+    """alpha * x @ y + beta * z: x (n,i,j), y (n,j,k), z (n,i,k), floating"""
+    result = matmul(x, y)
+    result *= alpha
+    result += beta * z
+    return result

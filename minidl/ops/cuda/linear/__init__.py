@@ -122,8 +122,7 @@ def product_of(a: cupy.ndarray, b: cupy.ndarray, bias: Array | None, out: cupy.n
     """Our own kernels; sizes (batches, rows, cols, depth, batches of a, batches of b, accumulate, axis of the bias)."""
     if not out.size:
         return out
-    product, matrices, shape, finish = _plan(sizes, out.dtype, precision(), transpose_a,
-                                             transpose_b, tiled, fused,
+    product, matrices, shape, finish = _plan(sizes, out.dtype, precision(), transpose_a, transpose_b, tiled, fused,
                                              (a.data.ptr | b.data.ptr | out.data.ptr) % 16 == 0)
     if finish is None:
         product(a, b, bias, y, out, matrices)

@@ -9,19 +9,16 @@
 // (one, or all of the batch); blockIdx.z = output batch * splits + split, and each split does its share of the slabs.
 //
 // -DFUSED=VALUE: each sum, with its bias, goes through the activation -DACT. -DFUSED=SLOPE: it is a gradient, and is
-// multiplied by the activation's slope, which `y`, what the activation gave, tells. -DFUSED=BOTH: `y` takes the activation's
-// value of each sum.
+// multiplied by the activation's slope, which `y`, what the activation gave, tells. -DFUSED=BOTH: `y` takes the
+// activation's value of each sum. -DFUSED=SUM: it is multiplied by -DALPHA, and -DBETA times `y` is added.
 // -DWIDE: copies and stores of 16 bytes: arrays start on a multiple of them, cols % 4 == 0, and with TA rows % 4 == 0.
 #include "include/tile.cuh"
 #include "include/act.cuh"
 
-#define PLAIN 0
 #define VALUE 1
 #define SLOPE 2
 #define BOTH 3
-#ifndef FUSED
-#define FUSED PLAIN
-#endif
+#define SUM 4
 #ifndef WIDE
 #define WIDE 0
 #endif
@@ -41,6 +38,8 @@ __device__ __forceinline__ REAL finished(REAL value, REAL* y) {
     return ACT_VALUE(value);
 #elif FUSED == SLOPE
     return ACT_GRAD(value, *y);
+#elif FUSED == SUM
+    return (REAL)(ALPHA) * value + (REAL)(BETA) * *y;
 #else
 #if FUSED == BOTH
     *y = ACT_VALUE(value);

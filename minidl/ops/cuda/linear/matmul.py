@@ -12,9 +12,22 @@ import numpy as np
 from ...common import shared
 from ...common.primitives import Array
 from .. import launch
-from . import gemm
+from . import FILE, gemm
+from . import _product as fused_product
+from .tile import TILES
 
-__all__ = ["matmul", "matmul_grad_x", "matmul_grad_y"]
+__all__ = ["matmul", "matmul_grad_x", "matmul_grad_y", "matmul_sum"]
+
+
+def plus_times(alpha: float, beta: float) -> tuple[launch.Constant, ...]:
+    """What makes of a product: alpha times it, plus beta times another matrix."""
+    return ("FUSED", "SUM"), ("ALPHA", repr(alpha)), ("BETA", repr(beta))
+
+
+CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
+    (FILE, (launch.real(np.dtype(dtype)), ("BM", bm), ("PRECISION", how), ("TA", 0), ("TB", 0),
+            *plus_times(-1.5, 2.0), *wide))
+    for dtype, how, bm in TILES if bm in (16, 128) for wide in ((), (("WIDE", 1),))]
 
 
 def _product(x: Array, y: Array, transpose_x: bool, transpose_y: bool) -> Array | None:
@@ -55,3 +68,10 @@ def matmul_grad_x(gy: Array, y: Array) -> Array:
 def matmul_grad_y(gy: Array, x: Array) -> Array:
     gz = _product(x, gy, True, False)
     return shared.matmul_grad_y(gy, x) if gz is None else gz
+
+
+def matmul_sum(x: Array, y: Array, z: Array, alpha: float, beta: float) -> Array:
+    """alpha * x @ y + beta * z: x (n,i,j), y (n,j,k), z (n,i,k), floating"""
+    sizes = *z.shape, x.shape[2], len(x), len(y), False, 0
+    return fused_product(x, y, None, launch.empty(z.shape, z.dtype), sizes, False, False,
+                         fused=plus_times(alpha, beta), y=z)
