@@ -19,6 +19,7 @@ from .data import *
 from .linear import *
 from .lookup import *
 from .loss import *
+from .nhwc import *
 from .norm import *
 from .optim import *
 from .pool import *
