@@ -119,6 +119,14 @@ unsigned tf32(float x) {
     return (bits & 0x7f800000) == 0x7f800000 ? bits : (bits + 0x1000) & ~0x1fffu;
 }
 
+// Two numbers rounded to bfloat16, to nearest, ties to even, the first in the lower half: cvt.rn.bf16x2.
+unsigned bf16_pair(float low, float high) {
+    unsigned bits[] = {__float_as_uint(low), __float_as_uint(high)};
+    for (unsigned& each : bits)
+        each = (each & 0x7fffffff) > 0x7f800000 ? 0x7fff : (each + 0x7fff + (each >> 16 & 1)) >> 16;
+    return bits[0] | bits[1] << 16;
+}
+
 // mma.sync of tf32: exact products of 8, added once in double. Tensor cores drop bits that are not zero in operands.
 void mma(float* c, const unsigned* a, const unsigned* b) {
     struct Fragment { unsigned a[4], b[2]; } mine = {{a[0], a[1], a[2], a[3]}, {b[0], b[1]}}, of;

@@ -16,6 +16,7 @@ from .launch import ones_like as ones_like
 from .linear import *
 from .linear.matmul import *
 from .loss import *
+from .nhwc import *
 from .norm import *
 from .optim import *
 from .pool import *

@@ -1,0 +1,30 @@
+"""Convolution of images in NHWC by tensor cores: see conv.py and conv_grad_w.py."""
+
+from __future__ import annotations
+
+from ...common.geometry import ConvGeometry
+from ...common.primitives import Array
+from ..activation.elementwise import VALUES
+from ..conv import conv2d, conv2d_grad_w, conv2d_grad_x
+from .elementwise import to_nchw, to_nhwc
+
+__all__ = ["conv2d_grad_w_nhwc", "conv2d_grad_x_nhwc", "conv2d_nhwc"]
+
+
+def _store(x: Array) -> str:
+    return "float32" if x.dtype == "float32" else "bf16"
+
+
+def conv2d_nhwc(x: Array, w: Array, b: Array | None, g: ConvGeometry, act: str | None, precision: str) -> Array:
+    """act(conv2d(x)), or conv2d(x) where act is None"""
+    y = conv2d(to_nchw(x), w, b, g)
+    return to_nhwc(VALUES[act](y) if act else y, _store(x))
+
+
+def conv2d_grad_x_nhwc(gy: Array, w: Array, g: ConvGeometry, precision: str) -> Array:
+    return to_nhwc(conv2d_grad_x(to_nchw(gy), w, g), _store(gy))
+
+
+def conv2d_grad_w_nhwc(gy: Array, x: Array, g: ConvGeometry, precision: str) -> Array:
+    """(m,c,kh,kw) of float32"""
+    return conv2d_grad_w(to_nchw(gy), to_nchw(x), g)
