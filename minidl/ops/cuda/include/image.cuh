@@ -22,7 +22,7 @@ struct Run {
 
 // How a block of pixels is walked, where each thread keeps to a run of channels: `lanes` runs side by side, and `chunk`
 // rows, each a pixel, to a block along x; blocks along y take further channels.
-struct Pixels {
+struct PixelRuns {
     int rows, channels, lanes, chunk;
 };
 
@@ -73,7 +73,7 @@ __device__ __forceinline__ void store(unsigned short* at, const Run& run) {
 struct Walk {
     int channel, row, end, step;
 
-    __device__ __forceinline__ Walk(const Pixels& g) {
+    __device__ __forceinline__ Walk(const PixelRuns& g) {
         const int own = threadIdx.x / g.lanes;
         step = blockDim.x / g.lanes;
         channel = (blockIdx.y * g.lanes + threadIdx.x % g.lanes) * WIDE;
@@ -84,7 +84,7 @@ struct Walk {
 
 // parts[blockIdx.x][s][channel] = the sums of a block's rows, in an order that sizes alone decide. each(at, sum) adds the
 // run at element `at` of the image to sum[s].
-template <int SUMS, class Each> __device__ __forceinline__ void add_up(const Each& each, float* parts, const Pixels& g) {
+template <int SUMS, class Each> __device__ __forceinline__ void add_up(const Each& each, float* parts, const PixelRuns& g) {
     __shared__ float shared[256 * WIDE];
     const Walk walk(g);
     float sum[SUMS][WIDE] = {};

@@ -1,7 +1,7 @@
 // Images in NHWC, element by element: an activation, its gradient, a sum; and the gradient with its sum over each channel.
 //
 // The first three take arrays as rows of `size` elements: a thread owns the runs THREAD, THREAD + THREADS, ...; any grid
-// and block will do. Requires: WIDE divides size. The others walk Pixels (image.cuh) in blocks of up to 256 threads.
+// and block will do. Requires: WIDE divides size. The others walk PixelRuns (image.cuh) in blocks of up to 256 threads.
 #include "include/image.cuh"
 
 #define RUNS                                                                                                           \
@@ -51,7 +51,7 @@ struct Values {
 };
 
 extern "C" __global__ void __launch_bounds__(256)
-    conv2d_grad_b_nhwc(const STORE* __restrict__ gy, float* __restrict__ parts, Pixels g) {
+    conv2d_grad_b_nhwc(const STORE* __restrict__ gy, float* __restrict__ parts, PixelRuns g) {
     add_up<1>(Values{gy}, parts, g);
 }
 
@@ -73,6 +73,6 @@ struct Gradients {
 
 extern "C" __global__ void __launch_bounds__(256)
     act_grad_b_nhwc(const STORE* __restrict__ gy, const STORE* __restrict__ y, STORE* __restrict__ gx,
-                    float* __restrict__ parts, Pixels g) {
+                    float* __restrict__ parts, PixelRuns g) {
     add_up<1>(Gradients{gy, y, gx}, parts, g);
 }

@@ -1,12 +1,12 @@
 // Batch normalisation of images in NHWC, and its gradients; statistics and sums are of float32.
 //
 // Three launches each way: the sums over blocks of pixels (add_up in image.cuh), their sum (reduce.cu), and what follows
-// from it for each element. All walk Pixels in blocks of up to 256 threads, and a thread keeps to its channels. Moments are
+// from it for each element. All walk PixelRuns in blocks of up to 256 threads, and a thread keeps to its channels. Moments are
 // sums of differences from one pixel in the middle, so that float32 keeps the variance of values that differ by little.
 // With AFTER the activation ACT follows, and the gradient goes through it first: y is what it computed.
 #include "include/image.cuh"
 
-__device__ __forceinline__ const STORE* middle(const STORE* x, const Pixels& g, int channel) {
+__device__ __forceinline__ const STORE* middle(const STORE* x, const PixelRuns& g, int channel) {
     return x + g.rows / 2 * g.channels + channel;
 }
 
@@ -34,7 +34,7 @@ struct Moments {
 };
 
 extern "C" __global__ void __launch_bounds__(256)
-    batch_moments_nhwc(const STORE* __restrict__ x, float* __restrict__ parts, Pixels g) {
+    batch_moments_nhwc(const STORE* __restrict__ x, float* __restrict__ parts, PixelRuns g) {
     const Walk walk(g);
     Run near = {};
     if (walk.channel < g.channels) near = load(middle(x, g, walk.channel));
@@ -42,7 +42,7 @@ extern "C" __global__ void __launch_bounds__(256)
 }
 
 __device__ __forceinline__ void normalized(const STORE* __restrict__ x, STORE* __restrict__ y, const Walk& walk,
-                                           const Run& mean, const Run& scale, const Run& bias, const Pixels& g) {
+                                           const Run& mean, const Run& scale, const Run& bias, const PixelRuns& g) {
 #pragma unroll 4
     for (int row = walk.row; row < walk.end; row += walk.step) {
         const int at = row * g.channels + walk.channel;
@@ -57,7 +57,7 @@ __device__ __forceinline__ void normalized(const STORE* __restrict__ x, STORE* _
 extern "C" __global__ void __launch_bounds__(256)
     batch_norm_nhwc(const STORE* __restrict__ x, const float* w, const float* b, const float* sums,
                     STORE* __restrict__ y, float* mean, float* rstd, float* running_mean, float* running_var,
-                    float momentum, float eps, Pixels g) {
+                    float momentum, float eps, PixelRuns g) {
     const Walk walk(g);
     if (walk.channel >= g.channels) return;
     const Run near = load(middle(x, g, walk.channel));
@@ -83,7 +83,7 @@ extern "C" __global__ void __launch_bounds__(256)
 // By moments that are known: in evaluation.
 extern "C" __global__ void __launch_bounds__(256)
     normalize_by_nhwc(const STORE* __restrict__ x, const float* mean, const float* var, const float* w, const float* b,
-                      STORE* __restrict__ y, float eps, Pixels g) {
+                      STORE* __restrict__ y, float eps, PixelRuns g) {
     const Walk walk(g);
     if (walk.channel >= g.channels) return;
     Run scale = known(w, walk.channel, 1.0f);
@@ -121,7 +121,7 @@ struct Terms {
 
 extern "C" __global__ void __launch_bounds__(256)
     batch_products_nhwc(const STORE* __restrict__ gy, const STORE* __restrict__ x, const STORE* __restrict__ y,
-                        const float* mean, const float* rstd, float* __restrict__ parts, Pixels g) {
+                        const float* mean, const float* rstd, float* __restrict__ parts, PixelRuns g) {
     const Walk walk(g);
     Run center = {}, slope = {};
     if (walk.channel < g.channels) {
@@ -135,7 +135,7 @@ extern "C" __global__ void __launch_bounds__(256)
 extern "C" __global__ void __launch_bounds__(256)
     normalize_grad_nhwc(const STORE* __restrict__ gy, const STORE* __restrict__ x, const STORE* __restrict__ y,
                         const float* w, const float* mean, const float* rstd, const float* sums,
-                        STORE* __restrict__ gx, float* gw, float* gb, Pixels g) {
+                        STORE* __restrict__ gx, float* gw, float* gb, PixelRuns g) {
     const Walk walk(g);
     if (walk.channel >= g.channels) return;
     const Run center = known(mean, walk.channel, 0.0f), slope = known(rstd, walk.channel, 1.0f);

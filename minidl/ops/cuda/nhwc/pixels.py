@@ -1,4 +1,4 @@
-"""How kernels walk images in NHWC: constants, and the struct Pixels, for a thread that keeps to a run of channels."""
+"""How kernels walk images in NHWC: constants, and the struct PixelRuns, for a thread that keeps to a run of channels."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def configurations(file: str, *acts: str | None, after: bool = False) -> list[tu
 @functools.lru_cache(maxsize=4096)
 def walk(file: str, name: str, rows: int, channels: int, dtype: np.dtype, act: str | None = None,
          after: bool = False) -> tuple[Callable[..., None], int, bytes]:
-    """The launch of a kernel that walks Pixels, its blocks along the rows, and the struct. The sizes alone decide."""
+    """The launch of a kernel that walks PixelRuns, its blocks along the rows, and the struct. The sizes alone decide."""
     given = constants(dtype, channels, act, after)
     runs = channels // dict(given)["WIDE"]
     lanes = min(runs, MAX_LANES)
@@ -44,7 +44,7 @@ def walk(file: str, name: str, rows: int, channels: int, dtype: np.dtype, act: s
     chunk = side * max(MIN_ROWS, launch.blocks(rows, side * max(1, MAX_BLOCKS // beside)))
     grid = launch.blocks(rows, chunk)
     start = launch.kernel(file, name, *given).sized((grid, beside), (launch.THREADS,))
-    return start, grid, launch.by_value("Pixels", rows=rows, channels=channels, lanes=lanes, chunk=chunk)
+    return start, grid, launch.by_value("PixelRuns", rows=rows, channels=channels, lanes=lanes, chunk=chunk)
 
 
 def sums(count: int, blocks: int, channels: int) -> cupy.ndarray:

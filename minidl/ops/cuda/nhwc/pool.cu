@@ -2,7 +2,7 @@
 //
 // x and dx (n,h,w,c); y, gy and index (n,oh,ow,c), index = p * kw + q the element of the window that won. A thread owns
 // the runs of channels THREAD, THREAD + THREADS, ... of its result; gradients gather, in the order of the windows' rows
-// and columns. The last kernel, which also sums over each channel, walks Pixels (image.cuh) in blocks of up to 256.
+// and columns. The last kernel, which also sums over each channel, walks PixelRuns (image.cuh) in blocks of up to 256.
 #include "include/image.cuh"
 
 // Image, row, column and first channel of a run.
@@ -137,7 +137,7 @@ struct Summed {
 extern "C" __global__ void __launch_bounds__(256)
     max_pool2d_grad_relu_b_nhwc(const STORE* __restrict__ gy, const unsigned char* __restrict__ index,
                                 const STORE* __restrict__ y, STORE* __restrict__ dx, float* __restrict__ parts,
-                                Window window, Pixels g) {
+                                Window window, PixelRuns g) {
     const Maxima maxima{gy, index, y, window};
     add_up<1>(Summed{maxima, dx}, parts, g);
 }
