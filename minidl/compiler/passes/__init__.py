@@ -24,6 +24,12 @@ def dead_code(program: Program) -> Program:
     return _noted(program, calls[::-1], "dead code")
 
 
+def without_identities(program: Program) -> Program:
+    """Leave out calls that gave back what they were given, as a sum over no axes does."""
+    return with_(program, calls=[call for call in program.calls
+                                 if call.effect or not call.results or not set(call.results) <= set(call.reads())])
+
+
 def late_counters(program: Program) -> Program:
     """Move counters to where the next effect is, so that rules see the calls on both sides of them as neighbours.
 
@@ -40,7 +46,6 @@ def late_counters(program: Program) -> Program:
 
 def common_subexpressions(program: Program) -> Program:
     """Make each call once: a second one with the same arguments is the first one's results.
-
     Only between effects, which may change what an argument holds. What is changed in place stays apart, as do
     gradients and results of the step, each of which is its own.
     """
@@ -123,7 +128,7 @@ def _noted(program: Program, calls: list[Call], what: str) -> Program:
     return with_(program, calls=calls, notes=[*program.notes, f"{what}: {fewer} calls fewer"])
 
 
-PASSES = (late_counters, common_subexpressions, fuse, dead_code, copy_elision)
+PASSES = (without_identities, late_counters, common_subexpressions, fuse, dead_code, copy_elision)
 
 
 def optimised(program: Program) -> Program:

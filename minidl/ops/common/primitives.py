@@ -114,6 +114,7 @@ PRIMITIVES: dict[str, Primitive] = {
     **dict.fromkeys(ACTIVATIONS, Primitive("i", "i", "activation")),
     **dict.fromkeys((f"{act}_grad_x" for act in ACTIVATIONS), Primitive("ii", "i", "activation_grad_x")),
     **dict.fromkeys((f"{act}{part}" for act in OF_X for part in ("", "_grad_x")), PLAIN),
+    "add_act": PLAIN, "add_grad_act": PLAIN,
     "dropout": PLAIN, "dropout_grad_x": PLAIN,
     # along axes
     **dict.fromkeys(("sum", "sum_to", "mean", "max", "max_grad_x", "argmax", "min", "argmin", "argsort"), PLAIN),
@@ -122,6 +123,7 @@ PRIMITIVES: dict[str, Primitive] = {
     "spread": Primitive(shares=True),
     "normalize": PLAIN, "normalize_by": PLAIN, "normalize_grad": PLAIN, "normalize_grad_x": PLAIN,
     "batch_norm": Primitive(changes=(3, 4), effect=True, update=True),
+    "batch_norm_act": Primitive(changes=(4, 5), effect=True, update=True), "normalize_act_grad": PLAIN,
     # shapes and indices
     "reshape": Primitive("ic", "i", "reshape", shares=True),
     "transpose": Primitive(shares=True),
@@ -133,6 +135,7 @@ PRIMITIVES: dict[str, Primitive] = {
     "matmul": PLAIN, "matmul_grad_x": PLAIN, "matmul_grad_y": PLAIN,
     "linear": Primitive("ipp", "i", "linear"),
     "linear_act": Primitive("ippc", "i", "linear"),
+    "linear_and_act": PLAIN,
     "linear_grad_x": Primitive("ip", "i", "linear_grad_x"),
     "linear_grad_act": Primitive("ipic", "i", "linear_grad_x"),
     "linear_grad_w": Primitive("ii", "s", "linear_grad_w"),
@@ -140,6 +143,7 @@ PRIMITIVES: dict[str, Primitive] = {
     # convolution and pooling
     "conv2d": Primitive("ippc", "i", "conv2d"),
     "conv2d_act": Primitive("ippcc", "i", "conv2d"),
+    "conv2d_norm": PLAIN, "conv2d_norm_act": PLAIN,
     "conv2d_act_pool": Primitive("ippccc", "ii", "conv2d"),
     "conv2d_act_pool_grad_wb": Primitive("iiiccc", "ss", "conv2d_act_pool_grad_wb"),
     "conv2d_grad_x": Primitive("ipc", "i", "conv2d_grad_x"),

@@ -18,7 +18,9 @@ from .. import launch
 from ..reduce import sum_first
 from .tile import BK, BN, MIN_SLABS_PER_SPLIT, MODES, TILES, rows_per_block
 
-__all__ = ["linear", "linear_act", "linear_grad_act", "linear_grad_b", "linear_grad_w", "linear_grad_x"]
+__all__ = [
+    "linear", "linear_act", "linear_and_act", "linear_grad_act", "linear_grad_b", "linear_grad_w", "linear_grad_x",
+]
 
 FILE = "linear/gemm.cu"
 TILE, DEPTH = 16, 64                       # of gemm_tiled
@@ -41,7 +43,8 @@ CONFIGURATIONS += [
     (FILE, (launch.real(np.dtype(dtype)), ("BM", bm), ("PRECISION", "FP32"), ("TA", 0), ("TB", tb), ("FUSED", fused),
             ("ACT", act)))
     for dtype in ("float32", "float64") for bm, fused, tb, act in (
-        (16, "VALUE", 1, "tanh"), (128, "VALUE", 1, "sigmoid"), (16, "SLOPE", 0, "tanh"), (128, "SLOPE", 0, "relu"))]
+        (16, "VALUE", 1, "tanh"), (128, "VALUE", 1, "sigmoid"), (16, "SLOPE", 0, "tanh"), (128, "SLOPE", 0, "relu"),
+        (16, "BOTH", 1, "gelu"), (128, "BOTH", 1, "gelu_tanh"), (128, "VALUE", 1, "gelu"), (128, "SLOPE", 0, "gelu"))]
 
 
 def gemm(a: Array, b: Array, out: Array, *, transpose_a: bool = False, transpose_b: bool = False,
@@ -165,8 +168,16 @@ def linear_act(x: Array, w: Array, b: Array | None, act: str) -> Array:
                     fused=(("FUSED", "VALUE"), ("ACT", act)))
 
 
+def linear_and_act(x: Array, w: Array, b: Array | None, act: str) -> tuple[Array, Array]:
+    """(z, act(z)) of z = linear(x)"""
+    out = launch.empty((2, len(x), len(w)), x.dtype)
+    _product(x, w, b, out, (1, len(x), len(w), x.shape[1], 1, 1, False, 1), False, True,
+             fused=(("FUSED", "BOTH"), ("ACT", act)))
+    return out[0], out[1]
+
+
 def linear_grad_act(gy: Array, w: Array, y: Array, act: str) -> Array:
-    """The gradient of linear(act(z)) by z, from y = act(z)."""
+    """The gradient of linear(act(z)) by z, from y = act(z); for those of OF_X y is z."""
     out = launch.empty((len(gy), w.shape[1]), gy.dtype)
     return _product(gy, w, None, out, (1, len(gy), w.shape[1], len(w), 1, 1, False, 1), False, False,
                     fused=(("FUSED", "SLOPE"), ("ACT", act)), y=y)

@@ -9,7 +9,8 @@
 // (one, or all of the batch); blockIdx.z = output batch * splits + split, and each split does its share of the slabs.
 //
 // -DFUSED=VALUE: each sum, with its bias, goes through the activation -DACT. -DFUSED=SLOPE: it is a gradient, and is
-// multiplied by the activation's slope, which `y`, what the activation gave, tells.
+// multiplied by the activation's slope, which `y`, what the activation gave, tells. -DFUSED=BOTH: behind C stand the
+// activation's values of it, as many.
 // -DWIDE: copies and stores of 16 bytes: arrays start on a multiple of them, cols % 4 == 0, and with TA rows % 4 == 0.
 #include "include/tile.cuh"
 #include "include/act.cuh"
@@ -17,6 +18,7 @@
 #define PLAIN 0
 #define VALUE 1
 #define SLOPE 2
+#define BOTH 3
 #ifndef FUSED
 #define FUSED PLAIN
 #endif
@@ -60,6 +62,12 @@ __device__ __forceinline__ void store(REAL* c, const REAL* bias, const REAL* y, 
         }
     }
     *(Pack<V>*)(c + at) = out;
+#if FUSED == BOTH
+    if (p.splits > 1) return;
+#pragma unroll
+    for (int j = 0; j < V; ++j) out.v[j] = ACT_VALUE(out.v[j]);
+    *(Pack<V>*)(c + (size_t)p.rows * p.cols + at) = out;
+#endif
 }
 
 template <int V> __device__ __forceinline__ void copy(REAL* to, const REAL* from, bool valid) {
@@ -180,5 +188,8 @@ extern "C" __global__ void gemm_finish(const REAL* parts, const REAL* bias, cons
         for (int s = 0; s < p.splits; ++s) sum += part[(size_t)s * size];
         if (bias) sum += bias[at / p.cols * p.bias_rows + at % p.cols * p.bias_cols];
         c[i] = finished(sum, y + i);
+#if FUSED == BOTH
+        c[batches * size + i] = ACT_VALUE(sum);
+#endif
     }
 }
