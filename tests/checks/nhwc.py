@@ -29,6 +29,7 @@ def examples(name: str, shape: Shape, at: int) -> list[tuple[Any, ...]]:
     x, gy = normal(*shape, dtype=np.float32), normal(*shape, dtype=np.float32, seed=1)
     weight, bias, mean, var = (normal(c, dtype=np.float32, seed=seed) for seed in range(2, 6))
     var = np.abs(var) + 1
+    values = 3 + x * (1 + np.arange(c, dtype=np.float32).reshape(c, 1, 1) % 3)
     if name.startswith("conv2d"):
         if name == "conv2d_grad_b":
             return [(gy,)]
@@ -37,7 +38,11 @@ def examples(name: str, shape: Shape, at: int) -> list[tuple[Any, ...]]:
         filters = normal(m, c, kh, kw, dtype=np.float32, seed=6)
         g = conv_geometry(shape, filters.shape, None, stride, padding, "auto")
         out, b = normal(n, m, g.oh, g.ow, dtype=np.float32, seed=7), normal(m, dtype=np.float32, seed=8)
-        return {"conv2d": [(x, filters, b, g), (x, filters, None, g)],
+        norm = (*(normal(m, dtype=np.float32, seed=seed) for seed in range(9, 13)), 1e-5,
+                batch_geometry(out.shape, (m,), (m,), None, None, True))
+        norm = norm[0], np.abs(norm[1]) + 1, *norm[2:]
+        return {"conv2d_norm": [(x, filters, b, g, *norm)], "conv2d_norm_act": [(x, filters, None, g, *norm, "relu")],
+                "conv2d": [(x, filters, b, g), (x, filters, None, g)],
                 "conv2d_act": [(x, filters, b, g, "relu"), (x, filters, None, g, "tanh")],
                 "conv2d_grad_x": [(out, filters, g)], "conv2d_grad_w": [(out, x, g)]}[name]
     if "_pool2d" in name:
@@ -47,13 +52,16 @@ def examples(name: str, shape: Shape, at: int) -> list[tuple[Any, ...]]:
         if name == "max_pool2d_grad_x":
             return [(out, cpu.max_pool2d(x, g)[1], g)]
         return [{"avg_pool2d_grad_x": (out, g), "avg_pool2d_grad_act": (out, x, g, "relu")}.get(name, (x, g))]
-    if name in ("batch_norm", "normalize_by", "normalize_grad"):
+    if "norm" in name:
         g = batch_geometry(shape, (c,), (c,), None, None, True)
-        values = 3 + x * (1 + np.arange(c, dtype=np.float32).reshape(c, 1, 1) % 3)
         rstd = np.float32(1) / np.sqrt(var)
         return {"batch_norm": [(values, weight, bias, mean, var, 0.3, 1e-5, g),
                                (values, None, None, mean, var, 0.1, 1e-5, g)],
                 "normalize_by": [(values, mean, var, weight, bias, 1e-5, g), (values, mean, var, None, None, 0.1, g)],
+                "batch_norm_act": [(values, gy, weight, bias, mean, var, 0.3, 1e-5, g, "relu"),
+                                   (values, None, weight, bias, mean, var, 0.3, 1e-5, g, "tanh")],
+                "normalize_act_grad": [(gy, x, values - 3, values, weight, mean, rstd, g, "relu"),
+                                       (gy, None, np.tanh(values), values, None, mean, rstd, g, "tanh")],
                 "normalize_grad": [(gy, values, weight, mean, rstd, g), (gy, values, None, mean, rstd, g)]}[name]
     every, half = slice(None), slice(None, None, 2)
     if name == "getitem":
@@ -62,6 +70,10 @@ def examples(name: str, shape: Shape, at: int) -> list[tuple[Any, ...]]:
         return [(x[:, :, ::2, ::2].copy(), (every, every, half, half), shape, True)]
     if name == "pad":
         return [(x, ((0, 0), (0, 3), (1, 0), (0, 0)), 0.0)]
+    if name == "add_act":
+        return [(x, gy, "relu"), (x, gy, "gelu")]
+    if name == "add_grad_act":
+        return [(gy, values, x, "relu"), (gy, values, x, "gelu")]
     return [(x, gy)] if name == "add" or name.endswith("_grad_x") else [(x,)]
 
 
@@ -90,11 +102,11 @@ def form_agrees(name: str, shape: Shape, at: int, store: str, k: Any = cpu,
         want = getattr(cpu, name)(*[np.copy(a) if hasattr(a, "dtype") else a for a in plain])
         given = form.arguments(plain, precision)
         assert given is not None
-        roles = form.takes + "-" * (len(given) - len(form.takes))
+        images = {id(a): role for a, role in zip(plain, form.takes, strict=True) if role != "-"}
 
-        def run(given: Any = given, roles: str = roles) -> list[np.ndarray]:
-            arguments = [there(as_stored(a, role, store) if role != "-" else a) if hasattr(a, "dtype") else a
-                         for a, role in zip(given, roles, strict=True)]
+        def run(given: Any = given, images: Any = images) -> list[np.ndarray]:
+            arguments = [there(as_stored(a, images[id(a)], store) if id(a) in images else a) if hasattr(a, "dtype")
+                         else a for a in given]
             found = getattr(k, form.name)(*arguments)
             return [a.get() if hasattr(a, "get") else a for a in (found if isinstance(found, tuple) else (found,))]
         got = run()
@@ -118,20 +130,16 @@ def joined_agree(shape: Shape, at: int, store: str, k: Any, there: Callable[[Any
     n, c, h, w = shape
     size, stride, padding = WINDOWS[at % len(WINDOWS)]
     g = pool_geometry("max_pool2d", shape, size, stride, padding)
-    norm = batch_geometry(shape, (c,), (c,), None, None, True)
     x, gy, y = (as_stored(normal(*shape, dtype=np.float32, seed=seed), "i", store) for seed in range(3))
     positive = cpu.act_nhwc(x, "relu")
     pooled, index = cpu.max_pool2d_nhwc(positive, g)
     gp = as_stored(normal(n, c, g.oh, g.ow, dtype=np.float32, seed=3), "i", store)
-    weight, bias, mean = (normal(c, dtype=np.float32, seed=seed) for seed in range(4, 7))
-    rstd, act = np.abs(mean) + np.float32(0.5), list(ALL)[at % len(ALL)]
+    act = list(ALL)[at % len(ALL)]
     calls: list[tuple[str, tuple[Any, ...]]] = [
         ("to_nhwc", (normal(*shape, dtype=np.float32), store)), ("to_nchw", (x,)),
-        ("act_grad_b_nhwc", (gy, y, act)),
+        ("act_grad_b_nhwc", (gy, None, y, act)), ("act_grad_b_nhwc", (gy, x, y, "relu")),
         ("max_pool2d_grad_relu_nhwc", (gp, index, pooled, g)),
-        ("max_pool2d_grad_relu_b_nhwc", (gp, index, pooled, g)),
-        ("batch_norm_nhwc", (x, weight, bias, mean, rstd, 0.1, 1e-5, norm, "relu")),
-        ("normalize_grad_nhwc", (gy, x, weight, mean, rstd, norm, positive, "relu"))]
+        ("max_pool2d_grad_relu_b_nhwc", (gp, index, pooled, g))]
     for name, given in calls:
         want = getattr(cpu, name)(*[np.copy(a) if hasattr(a, "dtype") else a for a in given])
         found = getattr(k, name)(*[there(np.copy(a)) if hasattr(a, "dtype") else a for a in given])

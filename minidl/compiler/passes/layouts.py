@@ -25,9 +25,9 @@ CAPABILITY = 80                            # of a GPU whose tensor cores the con
 # What the forms in NHWC are joined to
 RULES: tuple[Rule, ...] = (
     rule("""
-        gz = act_grad_nhwc(gy, y, act)
+        gz = act_grad_nhwc(gy, other, y, act)
         db = conv2d_grad_b_nhwc(gz)
-        """, "gz, db = act_grad_b_nhwc(gy, y, act)"),
+        """, "gz, db = act_grad_b_nhwc(gy, other, y, act)"),
     rule("""
         gz = max_pool2d_grad_relu_nhwc(gp, index, p, g)
         db = conv2d_grad_b_nhwc(gz)
@@ -44,7 +44,7 @@ def applies(backend: ModuleType, precision: str) -> bool:
 def pays(call: Call) -> bool:
     """Whether a call is a convolution for whose sake images are converted: small filters, and enough channels for
     tensor cores. Those of LeNet-5 and of the report's net have kernels of their own that are faster."""
-    if call.name not in ("conv2d", "conv2d_act"):
+    if call.name not in ("conv2d", "conv2d_act", "conv2d_norm", "conv2d_norm_act"):
         return False
     g = call.arguments[3]
     return bool(g.c >= 8 and g.m >= 16 and g.kh * g.kw <= 9)
@@ -52,19 +52,37 @@ def pays(call: Call) -> bool:
 
 def in_nhwc(program: Program) -> Program:
     """The program with the calls around convolutions in NHWC, where that pays."""
-    program = with_(program, calls=[call for call in program.calls if not _is_identity(call)])
-    chosen = _Choice(program).calls
+    apart = _taken_apart(program)
+    chosen = _Choice(apart).calls
     if not chosen:
         return program
+    program = apart
     program, values, conversions = _rewritten(program, chosen)
     store = "bfloat16" if program.precision == "bf16" else "float32"
     note = f"layouts: {values} values in NHWC as {store}, {conversions} conversions"
     return fuse(_relus_at_maxima(with_(program, notes=[*program.notes, note])), RULES)
 
 
-def _is_identity(call: Call) -> bool:
-    """Whether a primitive gave back what it was given, as sum_to does of the same shape."""
-    return not call.effect and len(call.results) == 1 and call.results[0] is next(iter(call.arguments), None)
+def _taken_apart(program: Program) -> Program:
+    """Convolutions that were joined with the averages behind them, which have no form together."""
+    calls: list[Call] = []
+    number = 1 + max((slot.number for slot in _slots(program)), default=0)
+    for call in program.calls:
+        if call.name == "conv2d_act_pool":
+            *given, pooling = call.arguments
+            y, averages = call.results
+            calls += [with_(call, name="conv2d_act", arguments=tuple(given), results=(y,), several=False),
+                      with_(call, name="avg_pool2d", arguments=(y, pooling), results=(averages,), several=False)]
+        elif call.name == "conv2d_act_pool_grad_wb":
+            gp, y, x, g, act, pooling = call.arguments
+            gz = Slot(number, "result", y)
+            number += 1
+            calls += [with_(call, name=name, arguments=given, results=(made,), several=False) for name, given, made in (
+                ("avg_pool2d_grad_act", (gp, y, pooling, act), gz), ("conv2d_grad_w", (gz, x, g), call.results[0]),
+                ("conv2d_grad_b", (gz,), call.results[1]))]
+        else:
+            calls.append(call)
+    return with_(program, calls=calls)
 
 
 # ---------------------------------------------------------------- which calls
@@ -99,10 +117,12 @@ class _Choice:
         if form is None or call.options or (len(form.takes), len(form.gives)) != (
                 len(call.arguments), len(call.results)):
             return None
+        parameters = {value for value, role in zip(call.arguments, form.takes, strict=True)
+                      if role == "-" and isinstance(value, Slot)}
         for value, role in (*zip(call.arguments, form.takes, strict=True), *zip(call.results, form.gives, strict=True)):
-            if role != "-" and (not isinstance(value, Slot) or len(value.shape) != 4 or 0 in value.shape
+            if role != "-" and value is not None and (not isinstance(value, Slot) or len(value.shape) != 4 or 0 in value.shape
                                 or value.dtype != (np.float32 if role == "i" else np.int32) or value in written
-                                or len(self.makers[value]) > 1):
+                                or value in parameters or len(self.makers[value]) > 1):
                 return None
         return form.arguments(call.arguments, self.program.precision)
 
@@ -165,7 +185,7 @@ def _images(call: Call) -> Iterator[tuple[Slot, str]]:
     """The images, and winners of windows, that a call with a form reads and makes, with their letters in it."""
     form = FORMS[call.name]
     yield from ((slot, role) for slots, roles in ((call.arguments, form.takes), (call.results, form.gives))
-                for slot, role in zip(slots, roles, strict=True) if role != "-")
+                for slot, role in zip(slots, roles, strict=True) if role != "-" and slot is not None)
 
 
 def _images_of(call: Call) -> set[Slot]:
@@ -200,12 +220,12 @@ def _rewritten(program: Program, chosen: dict[int, Arguments]) -> tuple[Program,
             continue
         form: Form = FORMS[call.name]
         for slot, role in zip(call.arguments, form.takes, strict=True):
-            if role == "i" and slot not in there:
+            if role == "i" and slot is not None and slot not in there:
                 calls.append(with_(call, name="to_nhwc", arguments=(slot, store), results=(made(slot, STORES[store]),),
                                    several=False))
                 conversions += 1
-        arguments = tuple(there[value] if role != "-" else value for value, role in zip(
-            chosen[i], form.takes + "-" * (len(chosen[i]) - len(form.takes))))
+        images = {slot for slot, _ in _images(call)}
+        arguments = tuple(there[value] if isinstance(value, Slot) and value in images else value for value in chosen[i])
         results = tuple(slot if role == "-" else made(slot, STORES[store] if role == "i" else np.uint8)
                         for slot, role in zip(call.results, form.gives, strict=True))
         calls.append(with_(call, name=form.name, arguments=arguments, results=results))
@@ -235,10 +255,11 @@ def _relus_at_maxima(program: Program) -> Program:
     uses = Counter(slot for call in program.calls for slot in call.reads()) + Counter(program.kept())
     joined: dict[int, Call | None] = {}
     for call in program.calls:
-        if call.name == "act_grad_nhwc" and call.arguments[2] == "relu" and uses[call.arguments[0]] == 1:
+        if call.name == "act_grad_nhwc" and call.arguments[1:4:2] == (None, "relu") and uses[
+                call.arguments[0]] == 1:
             spread = spreads.get(call.arguments[0])
             pool = pools.get(spread.arguments[1]) if spread else None
-            if spread and pool and pool.arguments[0] is call.arguments[1]:
+            if spread and pool and pool.arguments[0] is call.arguments[2]:
                 gp, index, g = spread.arguments
                 joined[id(call)] = with_(call, name="max_pool2d_grad_relu_nhwc", arguments=(
                     gp, index, pool.results[0], g))

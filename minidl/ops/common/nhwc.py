@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .primitives import ACTIVATIONS, ALL, Array
+from .primitives import ALL, Array
 
 AXES = (0, 2, 3, 1)                        # which axis of (n,c,h,w) each axis of (n,h,w,c) is
 BACK = (0, 3, 1, 2)
@@ -45,8 +45,8 @@ def widened(x: Array) -> Array:
 # ---------------------------------------------------------------- the table
 class Form(NamedTuple):
     """A primitive's form in NHWC: its name; for each argument of the plain primitive, and for each result, i: an image,
-    x: the winners of windows, -: anything else; and what the form takes, from the plain arguments and the precision, or
-    None where it cannot do the case."""
+    or None; x: the winners of windows; -: anything else. And what the form takes, from the plain arguments and the
+    precision, or None where it cannot do the case."""
 
     name: str
     takes: str
@@ -71,14 +71,26 @@ def _pooling(given: Arguments, precision: str) -> Arguments | None:
     return given if g.kh * g.kw <= MAX_WINDOW else None
 
 
-def _norm(*more: object) -> Callable[[Arguments, str], Arguments | None]:
-    def arguments(given: Arguments, precision: str) -> Arguments | None:
-        return (*given, *more) if given[-1].across else None
-    return arguments
+def _norm(given: Arguments, precision: str) -> Arguments | None:
+    return given if next(value for value in given if hasattr(value, "across")).across else None
 
 
-def _added(given: Arguments, precision: str) -> Arguments | None:
-    return given if given[0].shape == given[1].shape else None
+def _added(*more: object) -> Callable[[Arguments, str], Arguments | None]:
+    """Of images of one shape: none is spread over another."""
+    return lambda given, _: (*given, *more) if given[0].shape == given[1].shape else None
+
+
+def _grad_of(act: str) -> Callable[[Arguments, str], Arguments | None]:
+    return lambda given, _: (given[0], None, given[1], act)
+
+
+def _of(act: str) -> Callable[[Arguments, str], Arguments | None]:
+    return lambda given, _: (*given, act)
+
+
+def _batch_norm(given: Arguments, precision: str) -> Arguments | None:
+    x, *others = given
+    return (x, None, *others, None) if given[-1].across else None
 
 
 def _sliced(given: Arguments, precision: str) -> Arguments | None:
@@ -101,25 +113,28 @@ def _padded(given: Arguments, precision: str) -> Arguments | None:
 FORMS: dict[str, Form] = {
     "conv2d": Form("conv2d_nhwc", "i---", "i", _convolution(None)),
     "conv2d_act": Form("conv2d_nhwc", "i----", "i", _convolution()),
+    "conv2d_norm": Form("conv2d_norm_nhwc", "i---------", "i", _convolution(None)),
+    "conv2d_norm_act": Form("conv2d_norm_nhwc", "i----------", "i", _convolution()),
     "conv2d_grad_x": Form("conv2d_grad_x_nhwc", "i--", "i", _convolution()),
     "conv2d_grad_w": Form("conv2d_grad_w_nhwc", "ii-", "-", _convolution()),
     "conv2d_grad_b": Form("conv2d_grad_b_nhwc", "i", "-"),
-    **{act: Form("act_nhwc", "i", "i", lambda given, _, act=act: (*given, act)) for act in ALL},  # type: ignore[misc]
-    **{f"{act}_grad_x": Form("act_grad_nhwc", "ii", "i", lambda given, _, act=act: (*given, act))  # type: ignore[misc]
-       for act in ALL},
-    "add": Form("add_nhwc", "ii", "i", _added),
+    **{act: Form("act_nhwc", "i", "i", _of(act)) for act in ALL},
+    **{f"{act}_grad_x": Form("act_grad_nhwc", "ii", "i", _grad_of(act)) for act in ALL},
+    "add": Form("add_nhwc", "ii", "i", _added(None)),
+    "add_act": Form("add_nhwc", "ii-", "i", _added()),
+    "add_grad_act": Form("act_grad_nhwc", "iii-", "i", _added()),
     "max_pool2d": Form("max_pool2d_nhwc", "i-", "ix", _pooling),
     "max_pool2d_grad_x": Form("max_pool2d_grad_x_nhwc", "ix-", "i", _pooling),
     "avg_pool2d": Form("avg_pool2d_nhwc", "i-", "i"),
     "avg_pool2d_grad_x": Form("avg_pool2d_grad_x_nhwc", "i-", "i"),
     "avg_pool2d_grad_act": Form("avg_pool2d_grad_act_nhwc", "ii--", "i"),
-    "batch_norm": Form("batch_norm_nhwc", "i-------", "i--", _norm(None)),
-    "normalize_by": Form("normalize_by_nhwc", "i------", "i", _norm()),
-    "normalize_grad": Form("normalize_grad_nhwc", "ii----", "i--", _norm(None, None)),
+    "batch_norm": Form("batch_norm_nhwc", "i-------", "i--", _batch_norm),
+    "batch_norm_act": Form("batch_norm_nhwc", "ii--------", "i--", _norm),
+    "normalize_by": Form("normalize_by_nhwc", "i------", "i", _norm),
+    "normalize_grad": Form("normalize_grad_nhwc", "ii----", "i--", _norm),
+    "normalize_act_grad": Form("normalize_act_grad_nhwc", "iiii-----", "ii--", _norm),
     # whose own code does for images in any order
     "getitem": Form("getitem", "i-", "i", _sliced),
     "getitem_grad_x": Form("getitem_grad_x", "i---", "i", _sliced),
     "pad": Form("pad", "i--", "i", _padded),
 }
-
-AFTER = (None, *ACTIVATIONS)               # what a form may do after its own work

@@ -20,8 +20,8 @@ from .pool import avg_pool2d, avg_pool2d_grad_act, avg_pool2d_grad_x, max_pool2d
 __all__ = [
     "act_grad_b_nhwc", "act_grad_nhwc", "act_nhwc", "add_nhwc", "avg_pool2d_grad_act_nhwc", "avg_pool2d_grad_x_nhwc",
     "avg_pool2d_nhwc", "batch_norm_nhwc", "conv2d_grad_b_nhwc", "conv2d_grad_w_nhwc", "conv2d_grad_x_nhwc",
-    "conv2d_nhwc", "max_pool2d_grad_relu_b_nhwc", "max_pool2d_grad_relu_nhwc", "max_pool2d_grad_x_nhwc",
-    "max_pool2d_nhwc", "normalize_by_nhwc", "normalize_grad_nhwc", "to_nchw", "to_nhwc",
+    "conv2d_nhwc", "conv2d_norm_nhwc", "max_pool2d_grad_relu_b_nhwc", "max_pool2d_grad_relu_nhwc", "max_pool2d_grad_x_nhwc",
+    "max_pool2d_nhwc", "normalize_act_grad_nhwc", "normalize_by_nhwc", "normalize_grad_nhwc", "to_nchw", "to_nhwc",
 ]
 
 
@@ -51,6 +51,14 @@ def conv2d_nhwc(x: Array, w: Array, b: Array | None, g: ConvGeometry, act: str |
     return _stored(VALUES[act](y) if act else y, x.dtype)
 
 
+def conv2d_norm_nhwc(x: Array, w: Array, b: Array | None, g: ConvGeometry, mean: Array, var: Array,
+                     weight: Array | None, bias: Array | None, eps: float, sets: NormGeometry, act: str | None,
+                     precision: str) -> Array:
+    """act(normalize_by(conv2d(x))), or without act"""
+    y = normalize_by(conv2d(to_nchw(x), _rounded(w, precision), b, g), mean, var, weight, bias, eps, sets)
+    return _stored(VALUES[act](y) if act else y, x.dtype)
+
+
 def conv2d_grad_x_nhwc(gy: Array, w: Array, g: ConvGeometry, precision: str) -> Array:
     return _stored(conv2d_grad_x(to_nchw(gy), _rounded(w, precision), g), gy.dtype)
 
@@ -70,19 +78,26 @@ def act_nhwc(x: Array, act: str) -> Array:
     return _stored(VALUES[act](to_nchw(x)), x.dtype)
 
 
-def act_grad_nhwc(gy: Array, y: Array, act: str) -> Array:
-    """The gradient of act(x) by x, from y = act(x); of activations of OF_X from x."""
-    return _stored(GRADIENTS[act](to_nchw(gy), to_nchw(y)), gy.dtype)
+def act_grad_nhwc(gy: Array, other: Array | None, y: Array, act: str) -> Array:
+    """The gradient of act(x) by x, from y = act(x), of activations of OF_X from x; gy plus other, where one is given,
+    is that by y."""
+    return _stored(GRADIENTS[act](_summed(gy, other), to_nchw(y)), gy.dtype)
 
 
-def act_grad_b_nhwc(gy: Array, y: Array, act: str) -> tuple[Array, Array]:
+def _summed(gy: Array, other: Array | None) -> Array:
+    return to_nchw(gy) if other is None else to_nchw(gy) + to_nchw(other)
+
+
+def act_grad_b_nhwc(gy: Array, other: Array | None, y: Array, act: str) -> tuple[Array, Array]:
     """(act_grad_nhwc, its sum over each channel)"""
-    gz = act_grad_nhwc(gy, y, act)
+    gz = act_grad_nhwc(gy, other, y, act)
     return gz, conv2d_grad_b_nhwc(gz)
 
 
-def add_nhwc(x: Array, y: Array) -> Array:
-    return _stored(to_nchw(x) + to_nchw(y), x.dtype)
+def add_nhwc(x: Array, other: Array, act: str | None) -> Array:
+    """x + other, and act of it where one is given"""
+    z = to_nchw(x) + to_nchw(other)
+    return _stored(VALUES[act](z) if act else z, x.dtype)
 
 
 # ---------------------------------------------------------------- pooling
@@ -98,7 +113,7 @@ def max_pool2d_grad_x_nhwc(gy: Array, index: Array, g: PoolGeometry) -> Array:
 
 def max_pool2d_grad_relu_nhwc(gy: Array, index: Array, y: Array, g: PoolGeometry) -> Array:
     """The gradient of y = max_pool2d(relu(x)) by x: relu lets pass what won where the winner is above 0."""
-    return max_pool2d_grad_x_nhwc(act_grad_nhwc(gy, y, "relu"), index, g)
+    return max_pool2d_grad_x_nhwc(act_grad_nhwc(gy, None, y, "relu"), index, g)
 
 
 def max_pool2d_grad_relu_b_nhwc(gy: Array, index: Array, y: Array, g: PoolGeometry) -> tuple[Array, Array]:
@@ -120,10 +135,12 @@ def avg_pool2d_grad_act_nhwc(gy: Array, y: Array, g: PoolGeometry, act: str) -> 
 
 
 # ---------------------------------------------------------------- normalisation
-def batch_norm_nhwc(x: Array, w: Array | None, b: Array | None, running_mean: Array, running_var: Array,
-                    momentum: float, eps: float, g: NormGeometry, act: str | None) -> tuple[Array, Array, Array]:
-    """batch_norm, and act of it where one is given; statistics are of float32."""
+def batch_norm_nhwc(x: Array, other: Array | None, w: Array | None, b: Array | None, running_mean: Array,
+                    running_var: Array, momentum: float, eps: float, g: NormGeometry,
+                    act: str | None) -> tuple[Array, Array, Array]:
+    """batch_norm, plus other where one is given, and act of it where one is; statistics are of float32."""
     y, mean, rstd = batch_norm(to_nchw(x), w, b, running_mean, running_var, momentum, eps, g)
+    y = y if other is None else y + to_nchw(other)
     return _stored(VALUES[act](y) if act else y, x.dtype), mean, rstd
 
 
@@ -132,9 +149,15 @@ def normalize_by_nhwc(x: Array, mean: Array, var: Array, w: Array | None, b: Arr
     return _stored(normalize_by(to_nchw(x), mean, var, w, b, eps, g), x.dtype)
 
 
-def normalize_grad_nhwc(gy: Array, x: Array, w: Array | None, mean: Array, rstd: Array, g: NormGeometry,
-                        y: Array | None, act: str | None) -> tuple[Array, Array, Array]:
-    """normalize_grad of gy, or of what act lets pass of it: y is what act computed then."""
-    gz = GRADIENTS[act](to_nchw(gy), to_nchw(y)) if act and y is not None else to_nchw(gy)
-    gx, gw, gb = normalize_grad(gz, to_nchw(x), w, mean, rstd, g)
+def normalize_grad_nhwc(gy: Array, x: Array, w: Array | None, mean: Array, rstd: Array,
+                        g: NormGeometry) -> tuple[Array, Array, Array]:
+    """normalize_grad: (gx, gw, gb)"""
+    gx, gw, gb = normalize_grad(to_nchw(gy), to_nchw(x), w, mean, rstd, g)
     return _stored(gx, gy.dtype), gw, gb
+
+
+def normalize_act_grad_nhwc(gy: Array, other: Array | None, y: Array, x: Array, w: Array | None, mean: Array,
+                            rstd: Array, g: NormGeometry, act: str) -> tuple[Array, Array, Array, Array]:
+    """normalize_act_grad: (gz, gx, gw, gb)"""
+    gz = act_grad_nhwc(gy, other, y, act)
+    return gz, *normalize_grad_nhwc(gz, x, w, mean, rstd, g)

@@ -68,6 +68,17 @@ __device__ __forceinline__ void store(unsigned short* at, const Run& run) {
 }
 #endif
 
+// The gradient that comes to an element: gy, and where two have read what the activation computed, also `other`.
+__device__ __forceinline__ Run summed(const STORE* gy, const STORE* other, int at) {
+    Run run = load(gy + at);
+    if (other) {
+        const Run more = load(other + at);
+#pragma unroll
+        for (int i = 0; i < WIDE; ++i) run.v[i] += more.v[i];
+    }
+    return run;
+}
+
 // This thread's run of channels, and the rows that it walks: from `row` to before `end`, `step` apart. None where the
 // block has more threads than its rows have runs, or the image no such channels.
 struct Walk {

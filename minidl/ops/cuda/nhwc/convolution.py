@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from ...common.geometry import ConvGeometry
 from ...common.primitives import Array
+from ...common.sets import NormGeometry
 from ..activation.elementwise import VALUES
 from ..conv import conv2d, conv2d_grad_w, conv2d_grad_x
+from ..norm.fused import folded
 from .elementwise import to_nchw, to_nhwc
 
-__all__ = ["conv2d_grad_w_nhwc", "conv2d_grad_x_nhwc", "conv2d_nhwc"]
+__all__ = ["conv2d_grad_w_nhwc", "conv2d_grad_x_nhwc", "conv2d_nhwc", "conv2d_norm_nhwc"]
 
 
 def _store(x: Array) -> str:
@@ -19,6 +21,13 @@ def conv2d_nhwc(x: Array, w: Array, b: Array | None, g: ConvGeometry, act: str |
     """act(conv2d(x)), or conv2d(x) where act is None"""
     y = conv2d(to_nchw(x), w, b, g)
     return to_nhwc(VALUES[act](y) if act else y, _store(x))
+
+
+def conv2d_norm_nhwc(x: Array, w: Array, b: Array | None, g: ConvGeometry, mean: Array, var: Array,
+                     weight: Array | None, bias: Array | None, eps: float, sets: NormGeometry, act: str | None,
+                     precision: str) -> Array:
+    """act(normalize_by(conv2d(x))), or without act, by filters that do both."""
+    return conv2d_nhwc(x, *folded(w, b, mean, var, weight, bias, eps), g, act, precision)
 
 
 def conv2d_grad_x_nhwc(gy: Array, w: Array, g: ConvGeometry, precision: str) -> Array:

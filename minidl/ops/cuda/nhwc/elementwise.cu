@@ -18,10 +18,10 @@ extern "C" __global__ void act_nhwc(const STORE* __restrict__ x, STORE* __restri
     }
 }
 
-extern "C" __global__ void act_grad_nhwc(const STORE* __restrict__ gy, const STORE* __restrict__ y,
-                                         STORE* __restrict__ gx, unsigned size) {
+extern "C" __global__ void act_grad_nhwc(const STORE* __restrict__ gy, const STORE* __restrict__ other,
+                                         const STORE* __restrict__ y, STORE* __restrict__ gx, unsigned size) {
     for (RUNS) {
-        Run run = load(gy + at);
+        Run run = summed(gy, other, at);
         const Run known = load(y + at);
 #pragma unroll
         for (int i = 0; i < WIDE; ++i) run.v[i] = ACT_GRAD(run.v[i], known.v[i]);
@@ -56,11 +56,11 @@ extern "C" __global__ void __launch_bounds__(256)
 }
 
 struct Gradients {
-    const STORE *__restrict__ gy, *__restrict__ y;
+    const STORE *__restrict__ gy, *__restrict__ other, *__restrict__ y;
     STORE* __restrict__ gx;
 
     __device__ __forceinline__ void operator()(int at, float (&sum)[1][WIDE]) const {
-        Run run = load(gy + at);
+        Run run = summed(gy, other, at);
         const Run known = load(y + at);
 #pragma unroll
         for (int i = 0; i < WIDE; ++i) {
@@ -72,7 +72,7 @@ struct Gradients {
 };
 
 extern "C" __global__ void __launch_bounds__(256)
-    act_grad_b_nhwc(const STORE* __restrict__ gy, const STORE* __restrict__ y, STORE* __restrict__ gx,
-                    float* __restrict__ parts, PixelRuns g) {
-    add_up<1>(Gradients{gy, y, gx}, parts, g);
+    act_grad_b_nhwc(const STORE* __restrict__ gy, const STORE* __restrict__ other, const STORE* __restrict__ y,
+                    STORE* __restrict__ gx, float* __restrict__ parts, PixelRuns g) {
+    add_up<1>(Gradients{gy, other, y, gx}, parts, g);
 }

@@ -18,7 +18,7 @@ FILE, CONVERT = "nhwc/elementwise.cu", "nhwc/convert.cu"
 FEW = 4                                    # channels up to which a tile has no more
 
 CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
-    *configurations(FILE, "relu", "gelu"),
+    *configurations(FILE, "relu", "gelu", after=True), *configurations(FILE, None),
     *((CONVERT, (("STORE", c_type), ("TILE", tile))) for c_type in C_TYPES.values() for tile in (FEW, 32))]
 
 
@@ -53,14 +53,14 @@ def to_nchw(x: Array) -> Array:
 @functools.lru_cache(maxsize=4096)
 def _spread(name: str, size: int, dtype: np.dtype, act: str | None) -> Callable[..., None]:
     """As one row of elements, of whose number WIDE depends."""
-    given = constants(dtype, size, act)
+    given = constants(dtype, size, act, True)
     kernel = launch.kernel(FILE, name, *given)
     return kernel.sized((launch.spread(size // dict(given)["WIDE"]),), (launch.THREADS,))
 
 
-def _elementwise(name: str, act: str | None, *arrays: Array) -> Array:
-    y = launch.empty(arrays[0].shape, arrays[0].dtype)
-    _spread(name, y.size, y.dtype, act)(*arrays, y, y.size)
+def _elementwise(name: str, act: str | None, x: Array, *others: Array | None) -> Array:
+    y = launch.empty(x.shape, x.dtype)
+    _spread(name, y.size, y.dtype, act)(x, *others, y, y.size)
     return y
 
 
@@ -68,13 +68,15 @@ def act_nhwc(x: Array, act: str) -> Array:
     return _elementwise("act_nhwc", act, x)
 
 
-def act_grad_nhwc(gy: Array, y: Array, act: str) -> Array:
-    """The gradient of act(x) by x, from y = act(x); of activations of OF_X from x."""
-    return _elementwise("act_grad_nhwc", act, gy, y)
+def act_grad_nhwc(gy: Array, other: Array | None, y: Array, act: str) -> Array:
+    """The gradient of act(x) by x, from y = act(x), of activations of OF_X from x; gy plus other, where one is given,
+    is that by y."""
+    return _elementwise("act_grad_nhwc", act, gy, other, y)
 
 
-def add_nhwc(x: Array, y: Array) -> Array:
-    return _elementwise("add_nhwc", None, x, y)
+def add_nhwc(x: Array, other: Array, act: str | None) -> Array:
+    """x + other, and act of it where one is given"""
+    return _elementwise("add_nhwc", act, x, other)
 
 
 # ---------------------------------------------------------------- with sums
@@ -86,9 +88,9 @@ def conv2d_grad_b_nhwc(gy: Array) -> Array:
     return sum_first(parts)
 
 
-def act_grad_b_nhwc(gy: Array, y: Array, act: str) -> tuple[Array, Array]:
+def act_grad_b_nhwc(gy: Array, other: Array | None, y: Array, act: str) -> tuple[Array, Array]:
     """(act_grad_nhwc, its sum over each channel)"""
-    start, blocks, pixels = walk(FILE, "act_grad_b_nhwc", rows_of(gy), gy.shape[3], gy.dtype, act)
+    start, blocks, pixels = walk(FILE, "act_grad_b_nhwc", rows_of(gy), gy.shape[3], gy.dtype, act, True)
     gx, parts = launch.empty(gy.shape, gy.dtype), sums(1, blocks, gy.shape[3])
-    start(gy, y, gx, parts, pixels)
+    start(gy, other, y, gx, parts, pixels)
     return gx, sum_first(parts)

@@ -3,7 +3,8 @@
 // Three launches each way: the sums over blocks of pixels (add_up in image.cuh), their sum (reduce.cu), and what follows
 // from it for each element. All walk PixelRuns in blocks of up to 256 threads, and a thread keeps to its channels. Moments are
 // sums of differences from one pixel in the middle, so that float32 keeps the variance of values that differ by little.
-// With AFTER the activation ACT follows, and the gradient goes through it first: y is what it computed.
+// With AFTER the activation ACT follows, of the sum with `other` where that is given. Its gradient is the first launch's
+// work: y is what it computed, and gz what comes through, which the third launch reads again.
 #include "include/image.cuh"
 
 __device__ __forceinline__ const STORE* middle(const STORE* x, const PixelRuns& g, int channel) {
@@ -41,23 +42,25 @@ extern "C" __global__ void __launch_bounds__(256)
     add_up<2>(Moments{x, near}, parts, g);
 }
 
-__device__ __forceinline__ void normalized(const STORE* __restrict__ x, STORE* __restrict__ y, const Walk& walk,
-                                           const Run& mean, const Run& scale, const Run& bias, const PixelRuns& g) {
+__device__ __forceinline__ void normalized(const STORE* __restrict__ x, const STORE* __restrict__ other,
+                                           STORE* __restrict__ y, const Walk& walk, const Run& mean, const Run& scale,
+                                           const Run& bias, const PixelRuns& g) {
 #pragma unroll 4
     for (int row = walk.row; row < walk.end; row += walk.step) {
         const int at = row * g.channels + walk.channel;
-        Run run = load(x + at);
+        Run run = load(x + at), more = {};
+        if (other) more = load(other + at);
 #pragma unroll
-        for (int i = 0; i < WIDE; ++i) run.v[i] = after((run.v[i] - mean.v[i]) * scale.v[i] + bias.v[i]);
+        for (int i = 0; i < WIDE; ++i) run.v[i] = after((run.v[i] - mean.v[i]) * scale.v[i] + bias.v[i] + more.v[i]);
         store(y + at, run);
     }
 }
 
 // sums (2, channels): of the differences from the pixel in the middle, and of their squares.
 extern "C" __global__ void __launch_bounds__(256)
-    batch_norm_nhwc(const STORE* __restrict__ x, const float* w, const float* b, const float* sums,
-                    STORE* __restrict__ y, float* mean, float* rstd, float* running_mean, float* running_var,
-                    float momentum, float eps, PixelRuns g) {
+    batch_norm_nhwc(const STORE* __restrict__ x, const STORE* __restrict__ other, const float* w, const float* b,
+                    const float* sums, STORE* __restrict__ y, float* mean, float* rstd, float* running_mean,
+                    float* running_var, float momentum, float eps, PixelRuns g) {
     const Walk walk(g);
     if (walk.channel >= g.channels) return;
     const Run near = load(middle(x, g, walk.channel));
@@ -77,7 +80,7 @@ extern "C" __global__ void __launch_bounds__(256)
             running_var[channel] += momentum * (squares / (g.rows - 1) - running_var[channel]);
         }
     }
-    normalized(x, y, walk, center, scale, known(b, walk.channel, 0.0f), g);
+    normalized(x, other, y, walk, center, scale, known(b, walk.channel, 0.0f), g);
 }
 
 // By moments that are known: in evaluation.
@@ -89,75 +92,75 @@ extern "C" __global__ void __launch_bounds__(256)
     Run scale = known(w, walk.channel, 1.0f);
 #pragma unroll
     for (int i = 0; i < WIDE; ++i) scale.v[i] /= sqrt(var[walk.channel + i] + eps);
-    normalized(x, y, walk, known(mean, walk.channel, 0.0f), scale, known(b, walk.channel, 0.0f), g);
+    normalized(x, nullptr, y, walk, known(mean, walk.channel, 0.0f), scale, known(b, walk.channel, 0.0f), g);
 }
 
-// gz, which has come through the activation, and z = (x - mean) * rstd, of a run.
-struct Terms {
-    const STORE *__restrict__ gy, *__restrict__ x, *__restrict__ y;
+// The terms of the sums: gz, which with AFTER comes through the activation and is kept, and z = (x - mean) * rstd.
+struct Products {
+    const STORE *__restrict__ gy, *__restrict__ other, *__restrict__ y, *__restrict__ x;
+    STORE* __restrict__ kept;
     const Run &mean, &rstd;
 
-    __device__ __forceinline__ void of(int at, Run& gz, Run& z) const {
-        Run made = {};
-        gz = load(gy + at);
-        z = load(x + at);
-        if (AFTER) made = load(y + at);
-#pragma unroll
-        for (int i = 0; i < WIDE; ++i) {
-            gz.v[i] = before(gz.v[i], made.v[i]);
-            z.v[i] = (z.v[i] - mean.v[i]) * rstd.v[i];
-        }
-    }
     __device__ __forceinline__ void operator()(int at, float (&sum)[2][WIDE]) const {
-        Run gz, z;
-        of(at, gz, z);
+        Run gz = summed(gy, other, at);
+        const Run values = load(x + at);
+        if (AFTER) {
+            const Run made = load(y + at);
+#pragma unroll
+            for (int i = 0; i < WIDE; ++i) gz.v[i] = ACT_GRAD(gz.v[i], made.v[i]);
+            store(kept + at, gz);
+        }
 #pragma unroll
         for (int i = 0; i < WIDE; ++i) {
             sum[0][i] += gz.v[i];
-            sum[1][i] += gz.v[i] * z.v[i];
+            sum[1][i] += gz.v[i] * (values.v[i] - mean.v[i]) * rstd.v[i];
         }
     }
 };
 
 extern "C" __global__ void __launch_bounds__(256)
-    batch_products_nhwc(const STORE* __restrict__ gy, const STORE* __restrict__ x, const STORE* __restrict__ y,
-                        const float* mean, const float* rstd, float* __restrict__ parts, PixelRuns g) {
+    batch_products_nhwc(const STORE* __restrict__ gy, const STORE* __restrict__ other, const STORE* __restrict__ y,
+                        const STORE* __restrict__ x, const float* mean, const float* rstd, STORE* __restrict__ gz,
+                        float* __restrict__ parts, PixelRuns g) {
     const Walk walk(g);
     Run center = {}, slope = {};
     if (walk.channel < g.channels) {
         center = known(mean, walk.channel, 0.0f);
         slope = known(rstd, walk.channel, 1.0f);
     }
-    add_up<2>(Terms{gy, x, y, center, slope}, parts, g);
+    add_up<2>(Products{gy, other, y, x, gz, center, slope}, parts, g);
 }
 
 // gx = rstd * w * (gz - mean of gz - z * mean of gz * z); sums (2, channels): of gz, and of gz * z.
 extern "C" __global__ void __launch_bounds__(256)
-    normalize_grad_nhwc(const STORE* __restrict__ gy, const STORE* __restrict__ x, const STORE* __restrict__ y,
-                        const float* w, const float* mean, const float* rstd, const float* sums,
-                        STORE* __restrict__ gx, float* gw, float* gb, PixelRuns g) {
+    normalize_grad_nhwc(const STORE* __restrict__ gz, const STORE* __restrict__ x, const float* w, const float* mean,
+                        const float* rstd, const float* sums, STORE* __restrict__ gx, float* gw, float* gb,
+                        PixelRuns g) {
     const Walk walk(g);
     if (walk.channel >= g.channels) return;
-    const Run center = known(mean, walk.channel, 0.0f), slope = known(rstd, walk.channel, 1.0f);
-    const Run sum = known(sums, walk.channel, 0.0f), product = known(sums + g.channels, walk.channel, 0.0f);
-    Run scale = known(w, walk.channel, 1.0f);
+    const Run center = known(mean, walk.channel, 0.0f);
+    Run off = known(sums, walk.channel, 0.0f), slope = known(sums + g.channels, walk.channel, 0.0f);
+    Run scale = known(rstd, walk.channel, 1.0f);
+    const float share = 1.0f / g.rows;
 #pragma unroll
     for (int i = 0; i < WIDE; ++i) {
-        scale.v[i] *= slope.v[i];
+        const int channel = walk.channel + i;
         if (blockIdx.x == 0 && threadIdx.x < g.lanes) {
-            gb[walk.channel + i] = sum.v[i];
-            gw[walk.channel + i] = product.v[i];
+            gb[channel] = off.v[i];
+            gw[channel] = slope.v[i];
         }
+        off.v[i] *= share;
+        slope.v[i] *= share * scale.v[i];
+        if (w) scale.v[i] *= w[channel];
     }
-    const Terms terms{gy, x, y, center, slope};
-    const float share = 1.0f / g.rows;
 #pragma unroll 2
     for (int row = walk.row; row < walk.end; row += walk.step) {
         const int at = row * g.channels + walk.channel;
-        Run gz, z;
-        terms.of(at, gz, z);
+        Run run = load(gz + at);
+        const Run values = load(x + at);
 #pragma unroll
-        for (int i = 0; i < WIDE; ++i) gz.v[i] = (gz.v[i] - sum.v[i] * share - z.v[i] * product.v[i] * share) * scale.v[i];
-        store(gx + at, gz);
+        for (int i = 0; i < WIDE; ++i)
+            run.v[i] = (run.v[i] - off.v[i] - (values.v[i] - center.v[i]) * slope.v[i]) * scale.v[i];
+        store(gx + at, run);
     }
 }
