@@ -337,6 +337,9 @@ LAUNCHES: dict[str, list[Launch]] = {
         *on_device("activation/activation.cu", primitives.activation, *[
             (act, shape, dtype) for act in ALL for shape in ((), (0,), (7,), (3, 1001))
             for dtype in (FLOAT, DOUBLE)]),
+        *each("activation/activation.cu", primitives.sum_with_an_activation, ("relu", (3, 1001), FLOAT)),
+        *on_device("activation/activation.cu", primitives.sum_with_an_activation, *[
+            (act, shape, dtype) for act in ALL for shape in ((1,), (3, 1001)) for dtype in (FLOAT, DOUBLE)]),
         *each("activation/softmax.cu", primitives.softmax, *with_dtype(SOFTMAXES, DOUBLE)),
         *on_device("activation/softmax.cu", primitives.softmax,
                    *with_dtype([*SOFTMAXES, ((130, 1),), ((0, 4),)], FLOAT)),
@@ -353,7 +356,15 @@ LAUNCHES: dict[str, list[Launch]] = {
         *each("norm/norm.cu", primitives.normalization, *[(*row, False, DOUBLE) for row in NORMS[::3]]),
         *on_device("norm/norm.cu", primitives.normalization, *[
             (*row, affine, dtype) for row in (*NORMS, *MORE_NORMS) for affine in (False, True)
-            for dtype in (FLOAT, DOUBLE)])],
+            for dtype in (FLOAT, DOUBLE)]),
+        *each("norm/norm.cu", primitives.normalization_with_an_activation, *[(*row, "relu", FLOAT) for row in NORMS[:5]],
+              (*NORMS[0], "tanh", DOUBLE)),
+        *on_device("norm/norm.cu", primitives.normalization_with_an_activation, *[
+            (*row, act, dtype) for row in (*NORMS[:5], *MORE_NORMS[:5]) for act in ACTIVATIONS
+            for dtype in (FLOAT, DOUBLE)]),
+        *each("norm/fold.cu", primitives.convolution_with_normalization, ("relu", False, FLOAT), ("tanh", True, FLOAT)),
+        *on_device("norm/fold.cu", primitives.convolution_with_normalization, *[
+            (act, affine, dtype) for act in ACTIVATIONS for affine in (False, True) for dtype in (FLOAT, DOUBLE)])],
     "losses": [
         *each("loss/cross_entropy.cu", primitives.cross_entropy_of_any_size,
               (1, 1), (5, 10), (130, 10), (3, 1500), (1100, 20)),
@@ -383,9 +394,9 @@ LAUNCHES: dict[str, list[Launch]] = {
         *[launch for precision in device.PRECISIONS[1:] for launch in on_device(
             "linear/gemm.cu", primitives.linear_in_a_precision, *[(sizes, precision) for sizes in MORE_SIZES])],
         *each("linear/gemm.cu", primitives.linear_with_an_activation, *[
-            (act, (19, 70, 21), FLOAT) for act in ACTIVATIONS]),
+            (act, (19, 70, 21), FLOAT) for act in ALL]),
         *on_device("linear/gemm.cu", primitives.linear_with_an_activation, *[
-            (act, sizes, dtype) for act in ACTIVATIONS for sizes in MORE_SIZES[:3] for dtype in (FLOAT, DOUBLE)])],
+            (act, sizes, dtype) for act in ALL for sizes in MORE_SIZES[:3] for dtype in (FLOAT, DOUBLE)])],
     "training": [
         *each("optim/sgd.cu", primitives.sgd, (1, 0.9, 1e-2, True, FLOAT), (201, 0.9, 1e-2, True, FLOAT)),
         *each("optim/sgd.cu", primitives.sgd_changes_only_what_it_was_given, ()),
