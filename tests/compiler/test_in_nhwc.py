@@ -15,8 +15,10 @@ from checks.steps import Training, assert_same_bits, names
 
 import minidl
 from minidl import Tensor, data, device, nn, ops, optim, zoo
+from minidl.compiler import passes
 from minidl.compiler.passes import layouts
 from minidl.compiler.program import Program
+from minidl.ops import cpu
 from minidl.ops.common.nhwc import FORMS, STORES, bf16, widened
 
 CONVERSIONS = ("to_nhwc", "to_nchw")
@@ -27,7 +29,7 @@ MOST = {"smooth": 4 * 2 ** -8, "vgg": 3 * 2 ** -4, "resnet": 3 * 2 ** -4, "odd":
 
 @pytest.fixture
 def pass_on_cpu(monkeypatch: pytest.MonkeyPatch, fp32: None) -> None:
-    monkeypatch.setattr(layouts, "applies", lambda backend, precision: precision != "fp32")
+    monkeypatch.setattr(cpu, "takes_nhwc", lambda precision: precision != "fp32")
 
 
 # ---------------------------------------------------------------- forms
@@ -66,7 +68,7 @@ def smooth() -> nn.Module:
 
 
 class Odd(nn.Module):
-    """Channels that nothing divides, a sum of two ways, averages, windows that overlap, and a value that is read twice."""
+    """Channels that nothing divides, a sum of two ways, averages, windows that overlap, and a value read twice."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -224,10 +226,13 @@ def test_in_fp32_programs_keep_to_nchw() -> None:
 def test_random_nets(monkeypatch: pytest.MonkeyPatch) -> None:
     """All convolutions in NHWC, whatever their channels."""
     monkeypatch.setattr(layouts, "pays", lambda call: call.name.startswith("conv2d"))
-    monkeypatch.setattr(layouts, "applies", lambda backend, precision: True)
+    monkeypatch.setattr(cpu, "takes_nhwc", lambda precision: True)
     seen: list[Program] = []
-    rewritten = layouts.in_nhwc
-    monkeypatch.setattr(layouts, "in_nhwc", lambda program: seen.append(rewritten(program)) or seen[-1])
+
+    def noted(program: Program) -> Program:
+        seen.append(layouts.in_nhwc(program))
+        return seen[-1]
+    monkeypatch.setattr(passes, "in_nhwc", noted)
     for number in range(60):
         net = random_nets.net(number)
         plain, compiled = (random_nets.notes(net, dtype="float32", compiled=how) for how in (False, True))

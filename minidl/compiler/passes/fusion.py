@@ -145,10 +145,10 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def fuse(program: Program, rules: Iterable[Rule] = RULES) -> Program:
-    """Apply the first rule that fits, at the first place where it does, until none fits anywhere."""
+def fuse(program: Program, rules: Iterable[Rule] | None = None) -> Program:
+    """Apply the first rule that fits, of RULES or others, at the first place where it does, until none fits anywhere."""
     saved: Counter[str] = Counter()
-    while found := next(_fusions(program, rules), None):
+    while found := next(_fusions(program, RULES if rules is None else rules), None):
         program, fused, fewer = found
         saved[fused] += fewer
     by = ", ".join(f"{count} by {name}" for name, count in saved.items())

@@ -11,7 +11,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import replace as with_
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,8 +19,6 @@ import numpy as np
 from ...ops.common.nhwc import FORMS, STORES, Arguments, Form, ordered
 from ..program import Call, Program, Slot, leaves
 from .fusion import Rule, fuse, rule
-
-CAPABILITY = 80                            # of a GPU whose tensor cores the convolutions are written for
 
 # What the forms in NHWC are joined to
 RULES: tuple[Rule, ...] = (
@@ -33,12 +31,6 @@ RULES: tuple[Rule, ...] = (
         db = conv2d_grad_b_nhwc(gz)
         """, "gz, db = max_pool2d_grad_relu_b_nhwc(gp, index, p, g)"),
 )
-
-
-def applies(backend: ModuleType, precision: str) -> bool:
-    """Whether a backend has kernels for NHWC that pay: by tensor cores, so not in fp32."""
-    return (precision != "fp32" and backend.__name__.endswith(".cuda")
-            and backend.launch.compute_capability() >= CAPABILITY)
 
 
 def pays(call: Call) -> bool:
@@ -120,9 +112,10 @@ class _Choice:
         parameters = {value for value, role in zip(call.arguments, form.takes, strict=True)
                       if role == "-" and isinstance(value, Slot)}
         for value, role in (*zip(call.arguments, form.takes, strict=True), *zip(call.results, form.gives, strict=True)):
-            if role != "-" and value is not None and (not isinstance(value, Slot) or len(value.shape) != 4 or 0 in value.shape
-                                or value.dtype != (np.float32 if role == "i" else np.int32) or value in written
-                                or value in parameters or len(self.makers[value]) > 1):
+            if role != "-" and value is not None and not (
+                    isinstance(value, Slot) and len(value.shape) == 4 and 0 not in value.shape
+                    and value.dtype == (np.float32 if role == "i" else np.int32)
+                    and value not in written | parameters and len(self.makers[value]) < 2):
                 return None
         return form.arguments(call.arguments, self.program.precision)
 
@@ -208,7 +201,7 @@ def _rewritten(program: Program, chosen: dict[int, Arguments]) -> tuple[Program,
               if i not in chosen} | program.kept()
 
     def made(slot: Slot, dtype: Any) -> Slot:
-        there[slot] = Slot(number + len(there), "result", SimpleNamespace(  # type: ignore[arg-type]  # all it looks at
+        there[slot] = Slot(number + len(there), "result", SimpleNamespace(
             shape=ordered(slot.shape), dtype=np.dtype(dtype)))
         return there[slot]
 

@@ -3,6 +3,7 @@
 The compiler (compiler/passes/layouts.py) puts these forms in the place of the plain primitives. An image in NHWC is an
 array (n,h,w,c) of float32, or of uint16, which holds the upper 16 bits of a float32: a bfloat16. Geometries, filters,
 biases, statistics and sums are as in the plain forms.
+The rows of these primitives are at the end.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .primitives import ALL, Array
+from .primitives import ALL, PLAIN, PRIMITIVES, Array, Primitive
 
 AXES = (0, 2, 3, 1)                        # which axis of (n,c,h,w) each axis of (n,h,w,c) is
 BACK = (0, 3, 1, 2)
-STORES = {"float32": np.dtype(np.float32), "bf16": np.dtype(np.uint16)}
+STORES: dict[str, np.dtype] = {"float32": np.dtype(np.float32), "bf16": np.dtype(np.uint16)}
 MAX_WINDOW = 255                           # elements of a window whose winner a byte can name
 Arguments = tuple[Any, ...]
 
@@ -137,4 +138,12 @@ FORMS: dict[str, Form] = {
     "getitem": Form("getitem", "i-", "i", _sliced),
     "getitem_grad_x": Form("getitem_grad_x", "i---", "i", _sliced),
     "pad": Form("pad", "i--", "i", _padded),
+}
+
+PRIMITIVES |= {
+    **dict.fromkeys(("to_nhwc", "to_nchw"), PLAIN),
+    **{form.name: PLAIN for form in FORMS.values() if form.name not in PRIMITIVES},
+    "batch_norm_nhwc": Primitive(changes=(4, 5), effect=True, update=True),
+    # what the rules of the pass join
+    **dict.fromkeys(("act_grad_b_nhwc", "max_pool2d_grad_relu_nhwc", "max_pool2d_grad_relu_b_nhwc"), PLAIN),
 }

@@ -153,14 +153,6 @@ PRIMITIVES: dict[str, Primitive] = {
     "avg_pool2d_grad_x": Primitive("ic", "i", "avg_pool2d_grad_x"),
     "avg_pool2d_grad_act": Primitive("iicc", "i", "avg_pool2d_grad_x"),
     "max_pool2d": PLAIN, "max_pool2d_grad_x": PLAIN,
-    # images in NHWC, see nhwc.py
-    **dict.fromkeys(("to_nhwc", "to_nchw", "conv2d_nhwc", "conv2d_grad_x_nhwc", "conv2d_grad_w_nhwc"), PLAIN),
-    **dict.fromkeys(("conv2d_grad_b_nhwc", "act_nhwc", "act_grad_nhwc", "act_grad_b_nhwc", "add_nhwc"), PLAIN),
-    **dict.fromkeys((f"max_pool2d{part}_nhwc" for part in ("", "_grad_x", "_grad_relu", "_grad_relu_b")), PLAIN),
-    **dict.fromkeys((f"avg_pool2d{part}_nhwc" for part in ("", "_grad_x", "_grad_act")), PLAIN),
-    "batch_norm_nhwc": Primitive(changes=(4, 5), effect=True, update=True),
-    "normalize_by_nhwc": PLAIN, "normalize_grad_nhwc": PLAIN, "normalize_act_grad_nhwc": PLAIN,
-    "conv2d_norm_nhwc": PLAIN,
     # loss
     "check_labels": Primitive(effect=True),
     "cross_entropy": PLAIN, "cross_entropy_grad_x": PLAIN,

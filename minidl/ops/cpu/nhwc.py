@@ -6,6 +6,8 @@ result once.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from ..common.geometry import ConvGeometry, PoolGeometry
@@ -21,8 +23,12 @@ __all__ = [
     "act_grad_b_nhwc", "act_grad_nhwc", "act_nhwc", "add_nhwc", "avg_pool2d_grad_act_nhwc", "avg_pool2d_grad_x_nhwc",
     "avg_pool2d_nhwc", "batch_norm_nhwc", "conv2d_grad_b_nhwc", "conv2d_grad_w_nhwc", "conv2d_grad_x_nhwc",
     "conv2d_nhwc", "conv2d_norm_nhwc", "max_pool2d_grad_relu_b_nhwc", "max_pool2d_grad_relu_nhwc", "max_pool2d_grad_x_nhwc",
-    "max_pool2d_nhwc", "normalize_act_grad_nhwc", "normalize_by_nhwc", "normalize_grad_nhwc", "to_nchw", "to_nhwc",
+    "max_pool2d_nhwc", "normalize_act_grad_nhwc", "normalize_by_nhwc", "normalize_grad_nhwc", "takes_nhwc", "to_nchw",
+    "to_nhwc",
 ]
+
+# Whether programs in a precision gain by images in NHWC: never here
+takes_nhwc: Callable[[str], bool] | None = None
 
 
 def to_nhwc(x: Array, store: str) -> Array:

@@ -16,7 +16,7 @@ from ..reduce import sum_first
 MAX_BLOCKS = 396                           # that leave partial sums: 3 for each multiprocessor of an H100
 MIN_ROWS = 8                               # pixels that a thread takes, where there are so many
 MAX_LANES = 32
-C_TYPES = {np.dtype(np.float32): "float", np.dtype(np.uint16): "unsigned short"}
+C_TYPES: dict[np.dtype, str] = {np.dtype(np.float32): "float", np.dtype(np.uint16): "unsigned short"}
 
 
 def constants(dtype: np.dtype, channels: int, act: str | None = None,
