@@ -337,8 +337,8 @@ LAUNCHES: dict[str, list[Launch]] = {
         *on_device("activation/activation.cu", primitives.activation, *[
             (act, shape, dtype) for act in ALL for shape in ((), (0,), (7,), (3, 1001))
             for dtype in (FLOAT, DOUBLE)]),
-        *each("activation/activation.cu", primitives.sum_with_an_activation, ("relu", (3, 1001), FLOAT)),
-        *on_device("activation/activation.cu", primitives.sum_with_an_activation, *[
+        *each("activation/sums.cu", primitives.sum_with_an_activation, ("relu", (3, 1001), FLOAT)),
+        *on_device("activation/sums.cu", primitives.sum_with_an_activation, *[
             (act, shape, dtype) for act in ALL for shape in ((1,), (3, 1001)) for dtype in (FLOAT, DOUBLE)]),
         *each("activation/softmax.cu", primitives.softmax, *with_dtype(SOFTMAXES, DOUBLE)),
         *on_device("activation/softmax.cu", primitives.softmax,
@@ -357,8 +357,8 @@ LAUNCHES: dict[str, list[Launch]] = {
         *on_device("norm/norm.cu", primitives.normalization, *[
             (*row, affine, dtype) for row in (*NORMS, *MORE_NORMS) for affine in (False, True)
             for dtype in (FLOAT, DOUBLE)]),
-        *each("norm/norm.cu", primitives.normalization_with_an_activation, *[(*row, "relu", FLOAT) for row in NORMS[:5]],
-              (*NORMS[0], "tanh", DOUBLE)),
+        *each("norm/norm.cu", primitives.normalization_with_an_activation, (*NORMS[0], "tanh", DOUBLE),
+              *[(*row, "relu", FLOAT) for row in NORMS[:5]]),
         *on_device("norm/norm.cu", primitives.normalization_with_an_activation, *[
             (*row, act, dtype) for row in (*NORMS[:5], *MORE_NORMS[:5]) for act in ACTIVATIONS
             for dtype in (FLOAT, DOUBLE)]),

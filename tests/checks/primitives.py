@@ -341,7 +341,7 @@ def normalization_with_an_activation(g: NormGeometry, shape: tuple[int, ...], ac
     """With a residual, without one, and with one that is broadcast: on the CPU it is one primitive after the other."""
     x, gy, full = (normal(*shape, dtype=dtype, seed=seed) for seed in range(3))
     w, b, mean, var = (normal(*g.affine, dtype=dtype, seed=seed) for seed in range(3, 7))
-    given = getattr(cpu, act)(normal(*shape, dtype=dtype, seed=7))     # of the gradient: one y, whose zeros are the same
+    given = getattr(cpu, act)(normal(*shape, dtype=dtype, seed=7))     # y, with the same zeros for both
     for other in (None, full, full[:1]):
         def all_of_them(k: Any, x: Any, gy: Any, other: Any = other) -> list[Any]:
             moved = cupy.asarray if k is cuda else np.array

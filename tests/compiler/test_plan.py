@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Callable
+from copy import copy
 from dataclasses import replace as with_
 from types import FunctionType, SimpleNamespace
 from typing import Any
@@ -12,12 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 from cases import CASES
+from checks.fused import STEPS, recorded, results
 from checks.steps import OPTIONS, Maker, Training, batch, bits, dense, names, numbers, vectors, zoo_model
 
 import minidl
 from minidl import Tensor, nn, no_grad, ops, optim
 from minidl.compiler import replay
 from minidl.compiler.graph import AsGraph, SideStreams
+from minidl.compiler.passes import fuse
 from minidl.compiler.plan import ALIGNMENT, Plan, _peak, can_be_captured, plan
 from minidl.compiler.program import Dynamic, Program, Slot, leaves, replace
 from minidl.compiler.replay import ByCalls
@@ -221,6 +224,9 @@ def test_only_sharing_primitives_give_memory_that_others_hold(monkeypatch: pytes
     assert len(cpu.rank_mean([np.ones((2, 3)), np.ones(4)], 1.0, One())) == 2
     public = {name for name, value in vars(cpu).items() if isinstance(value, FunctionType)
               and not name.startswith(("_", "can_"))}
+    for name in STEPS:
+        found, *run = recorded(name)
+        results(fuse(found), *run)
     assert called >= {name for name, known in PRIMITIVES.items() if known.shares}
     assert public - called <= {"advance", "gather", "next_batch", "next_rows", "update_metrics", "region_step",
                                "annotations", "setitem"}
@@ -237,6 +243,7 @@ def test_primitives_change_what_their_rows_say_and_nothing_else() -> None:
         "check_labels": [labels.copy(), 2], "rank_mean": [[x.copy()], 1.0, One()],
         "batch_norm": [np.array([[1.0], [2.0]]), None, None, np.zeros(1), np.ones(1), 0.1, 0.0,
                        batch_geometry((2, 1), None, None, None, None, True)]}
+    given["batch_norm_act"] = [*given["batch_norm"][:1], None, *map(copy, given["batch_norm"][1:]), "relu"]
     assert given.keys() == {name for name, known in PRIMITIVES.items() if known.effect or known.changes}
     for name, arguments in given.items():
         make, before = Maker(), list(map(repr, arguments))

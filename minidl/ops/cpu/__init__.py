@@ -1,7 +1,6 @@
 """The primitives on NumPy arrays: pure functions of arrays and geometries.
 
-Only `setitem`, `advance`, `batch_norm(_act)`, `update_metrics` and the updates of parameters change what they are
-given.
+Only `setitem`, `advance`, `batch_norm(_act)`, `update_metrics` and updates of parameters change what they are given.
 """
 
 import functools

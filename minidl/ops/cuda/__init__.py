@@ -14,6 +14,7 @@ from .data import *
 from .indexing import *
 from .launch import ones_like as ones_like
 from .linear import *
+from .linear.fused import *
 from .linear.matmul import *
 from .loss import *
 from .nhwc import *
