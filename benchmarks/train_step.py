@@ -52,7 +52,8 @@ BATCHES = 4                                                    # taken in turn: 
 EPOCH = 51_200                                                 # images of an epoch of minidl-fit, at least 4 batches
 MAX_BYTES = 1 << 30                                            # of these images, which lie on the device
 
-PRECISIONS = {"fp32": "fp32", "tf32": "tf32", "3xtf32": "fp32", "bf16": "bf16"}    # ours, and what the peers use beside it
+# Ours, and what the peers use beside it
+PRECISIONS = {"fp32": "fp32", "tf32": "tf32", "3xtf32": "fp32", "bf16": "bf16"}
 TURNS = ("net", "batch", "beside")                             # rows alike in these took turns; beside: our precision
 SEARCHING = ("minidl", "torch")                                # they borrow memory at first, to choose algorithms
 

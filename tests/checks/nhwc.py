@@ -25,7 +25,7 @@ PRODUCT = {"fp32": 2e-6, "3xtf32": 4e-6, "tf32": 4e-3, "bf16": 2.0 ** -7}
 
 def examples(name: str, shape: Shape, at: int) -> list[tuple[Any, ...]]:
     """Arguments of a plain primitive that has a form, for images (n,c,h,w)."""
-    n, c, h, w = shape
+    n, c = shape[:2]
     x, gy = normal(*shape, dtype=np.float32), normal(*shape, dtype=np.float32, seed=1)
     weight, bias, mean, var = (normal(c, dtype=np.float32, seed=seed) for seed in range(2, 6))
     var = np.abs(var) + 1
@@ -125,9 +125,9 @@ def near(got: np.ndarray, want: np.ndarray, rounding: float) -> None:
 
 
 # ---------------------------------------------------------------- what has no plain primitive
-def joined_agree(shape: Shape, at: int, store: str, k: Any, there: Callable[[Any], Any]) -> None:
+def joined_agree(shape: Shape, at: int, store: str, k: Any = cpu, there: Callable[[Any], Any] = np.array) -> None:
     """What rules and activations join, beside the reference on NumPy arrays."""
-    n, c, h, w = shape
+    n, c = shape[:2]
     size, stride, padding = WINDOWS[at % len(WINDOWS)]
     g = pool_geometry("max_pool2d", shape, size, stride, padding)
     x, gy, y = (as_stored(normal(*shape, dtype=np.float32, seed=seed), "i", store) for seed in range(3))
@@ -147,4 +147,5 @@ def joined_agree(shape: Shape, at: int, store: str, k: Any, there: Callable[[Any
         for mine, its in pairs:
             assert mine.dtype == its.dtype
             # sums are of what was not rounded yet
-            near(widened(mine.get()), widened(its), ROUNDING[store] * (2 if its.ndim == 1 else 1))
+            near(widened(mine.get() if hasattr(mine, "get") else mine), widened(its),
+                 ROUNDING[store] * (2 if its.ndim == 1 else 1))

@@ -121,7 +121,7 @@ RULES: tuple[Rule, ...] = (
 
 
 def fuse(program: Program, rules: Iterable[Rule] | None = None) -> Program:
-    """Apply the first rule that fits, of RULES or others, at the first place where it does, until none fits anywhere."""
+    """Apply the first of the rules that fits, at the first place where it does, until none fits anywhere."""
     saved: Counter[str] = Counter()
     while found := next(_fusions(program, RULES if rules is None else rules), None):
         program, fused, fewer = found

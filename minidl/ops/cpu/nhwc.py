@@ -22,9 +22,9 @@ from .pool import avg_pool2d, avg_pool2d_grad_act, avg_pool2d_grad_x, max_pool2d
 __all__ = [
     "act_grad_b_nhwc", "act_grad_nhwc", "act_nhwc", "add_nhwc", "avg_pool2d_grad_act_nhwc", "avg_pool2d_grad_x_nhwc",
     "avg_pool2d_nhwc", "batch_norm_nhwc", "conv2d_grad_b_nhwc", "conv2d_grad_w_nhwc", "conv2d_grad_x_nhwc",
-    "conv2d_nhwc", "conv2d_norm_nhwc", "max_pool2d_grad_relu_b_nhwc", "max_pool2d_grad_relu_nhwc", "max_pool2d_grad_x_nhwc",
-    "max_pool2d_nhwc", "normalize_act_grad_nhwc", "normalize_by_nhwc", "normalize_grad_nhwc", "takes_nhwc", "to_nchw",
-    "to_nhwc",
+    "conv2d_nhwc", "conv2d_norm_nhwc", "max_pool2d_grad_relu_b_nhwc", "max_pool2d_grad_relu_nhwc",
+    "max_pool2d_grad_x_nhwc", "max_pool2d_nhwc", "normalize_act_grad_nhwc", "normalize_by_nhwc",
+    "normalize_grad_nhwc", "takes_nhwc", "to_nchw", "to_nhwc",
 ]
 
 # Whether programs in a precision gain by images in NHWC: never here
@@ -38,11 +38,11 @@ def to_nhwc(x: Array, store: str) -> Array:
 
 def to_nchw(x: Array) -> Array:
     """(n,h,w,c) of either type -> (n,c,h,w) of float32"""
-    return np.ascontiguousarray(widened(x).transpose(BACK))
+    return np.array(widened(x).transpose(BACK), order="C")
 
 
 def _stored(y: Array, dtype: np.dtype) -> Array:
-    y = np.ascontiguousarray(y.transpose(AXES))
+    y = np.array(y.transpose(AXES), order="C")
     return bf16(y) if dtype == np.uint16 else y
 
 

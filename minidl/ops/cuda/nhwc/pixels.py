@@ -1,4 +1,4 @@
-"""How kernels walk images in NHWC: constants, and the struct PixelRuns, for a thread that keeps to a run of channels."""
+"""How kernels walk images in NHWC: constants, and the struct PixelRuns, by which a thread keeps to its channels."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ def constants(dtype: np.dtype, channels: int, act: str | None = None,
     return (*common, *((("ACT", act),) if act else ()), *((("AFTER", 1),) if act and after else ()))
 
 
-def configurations(file: str, *acts: str | None, after: bool = False) -> list[tuple[str, tuple[launch.Constant, ...]]]:
+def configurations(file: str, *acts: str | None,
+                   after: bool = False) -> list[tuple[str, tuple[launch.Constant, ...]]]:
     """What a file is compiled with, for the tests."""
     return [(file, constants(dtype, channels, act, after)) for dtype in C_TYPES for channels in (8, 1) for act in acts]
 
