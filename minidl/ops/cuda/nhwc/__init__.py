@@ -1,0 +1,1 @@
+"""Convolutions of images in NHWC on the tensor cores."""
