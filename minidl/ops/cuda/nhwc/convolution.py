@@ -6,8 +6,9 @@ from ...common.geometry import ConvGeometry
 from ...common.primitives import Array
 from ...common.sets import NormGeometry
 from ..activation.elementwise import VALUES
-from ..conv import conv2d, conv2d_grad_w, conv2d_grad_x
+from ..conv import conv2d, conv2d_grad_x
 from ..norm.fused import folded
+from .conv_grad_w import grad_w
 from .elementwise import to_nchw, to_nhwc
 
 __all__ = ["conv2d_grad_w_nhwc", "conv2d_grad_x_nhwc", "conv2d_nhwc", "conv2d_norm_nhwc"]
@@ -36,4 +37,4 @@ def conv2d_grad_x_nhwc(gy: Array, w: Array, g: ConvGeometry, precision: str) -> 
 
 def conv2d_grad_w_nhwc(gy: Array, x: Array, g: ConvGeometry, precision: str) -> Array:
     """(m,c,kh,kw) of float32"""
-    return conv2d_grad_w(to_nchw(gy), to_nchw(x), g)
+    return grad_w(gy, x, g, precision=precision)
