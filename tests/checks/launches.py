@@ -19,12 +19,13 @@ import pytest
 from cases import CASES
 
 import minidl
-from checks import convolutions, layouts, primitives, regions
+from checks import convolutions, layouts, nhwc, primitives, regions
 from checks.fused import STEPS, normal
 from minidl import Tensor, device, ops, optim, zoo
 from minidl.data import Augment
 from minidl.ops import ACTIVATIONS
 from minidl.ops.common.geometry import conv_geometry
+from minidl.ops.common.nhwc import FORMS, STORES
 from minidl.ops.common.primitives import ALL
 from minidl.ops.norm import batch_geometry, group_geometry, layer_geometry
 
@@ -78,6 +79,21 @@ def on_device(file: str, check: Callable[..., None], *arguments: tuple[Any, ...]
 
 def with_dtype(rows: Iterable[tuple[Any, ...]], dtype: type) -> list[tuple[Any, ...]]:
     return [(*row, dtype) for row in rows]
+
+
+# ---------------------------------------------------------------- images in NHWC
+# Forms with kernels in nhwc/ that the emulator runs: those of convolutions have families of their own
+OWN_FORMS = [name for name in FORMS if name == "conv2d_grad_b" or not (
+    name.startswith("conv2d") or name in ("getitem", "getitem_grad_x", "pad")
+    or name.removesuffix("_grad_x") in ALL.keys() - {"relu", "gelu"})]
+
+
+def nhwc_form(name: str, store: str, at: int, precision: str = "tf32") -> None:
+    nhwc.form_agrees(name, nhwc.SHAPES[at], at, store, cuda, cupy.asarray, precision)
+
+
+def nhwc_joined(store: str, at: int) -> None:
+    nhwc.joined_agree(nhwc.SHAPES[at], at, store, cuda, cupy.asarray)
 
 
 # ---------------------------------------------------------------- convolutions
@@ -437,6 +453,14 @@ LAUNCHES: dict[str, list[Launch]] = {
             (name, dtype) for name in ("Adam", "AdamW", "RMSprop", "Muon") for dtype in (FLOAT, DOUBLE)]),
         *on_device("optim/sgd.cu", captured, *[
             (*net, dtype) for net in (("lenet5", 1), ("krizhevsky2009", 3)) for dtype in (FLOAT, DOUBLE)])],
+    "nhwc": [
+        *each("nhwc/", nhwc_form, *[(name, store, at) for name in OWN_FORMS for store in STORES for at in (1, 2)]),
+        *each("nhwc/", nhwc_joined, *[(store, at) for store in STORES for at in (0, 2)]),
+        *on_device("nhwc/", nhwc_form, *[
+            (name, store, at) for name in FORMS for store in STORES for at in range(len(nhwc.SHAPES))]),
+        *on_device("nhwc/", nhwc_form, *[
+            (name, "float32", at, "3xtf32") for name in FORMS if name.startswith("conv2d") for at in (0, 2, 3)]),
+        *on_device("nhwc/", nhwc_joined, *[(store, at) for store in STORES for at in range(len(nhwc.SHAPES))])],
     "splitting_convolutions": [
         *on_device("conv/product/implicit_gemm.cu", convolve_in_pieces, *[
             row for dtype in (FLOAT, DOUBLE) for row in with_dtype(SPLITTING, dtype)])],

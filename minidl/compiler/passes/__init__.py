@@ -10,6 +10,7 @@ from typing import Any
 from ..plan import can_be_captured, plan
 from ..program import Call, Dynamic, Program, Slot, leaves, replace
 from .fusion import fuse
+from .layouts import in_nhwc
 from .regions import join_regions
 
 
@@ -137,5 +138,7 @@ def optimised(program: Program) -> Program:
     # After copies have gone: two results of a region may lie in the same memory.
     if program.calls and program.calls[0].backend.can_region_step:     # the CPU has no kernel for one
         program = join_regions(program)
+    if program.calls and (takes := program.calls[0].backend.takes_nhwc) and takes(program.precision):
+        program = in_nhwc(program)
     peak = plan(program, can_be_captured(program)).peak
     return with_(program, peak=peak, notes=[*program.notes, f"memory: {peak:,} bytes for results"])

@@ -120,10 +120,10 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def fuse(program: Program) -> Program:
-    """Apply the first rule that fits, at the first place where it does, until none fits anywhere."""
+def fuse(program: Program, rules: Iterable[Rule] | None = None) -> Program:
+    """Apply the first of the rules that fits, at the first place where it does, until none fits anywhere."""
     saved: Counter[str] = Counter()
-    while found := next(_fusions(program), None):
+    while found := next(_fusions(program, RULES if rules is None else rules), None):
         program, fused, fewer = found
         saved[fused] += fewer
     by = ", ".join(f"{count} by {name}" for name, count in saved.items())
@@ -131,10 +131,10 @@ def fuse(program: Program) -> Program:
     return with_(program, notes=[*program.notes, note])
 
 
-def _fusions(program: Program) -> Iterator[tuple[Program, str, int]]:
+def _fusions(program: Program, rules: Iterable[Rule]) -> Iterator[tuple[Program, str, int]]:
     """(the program with one rule applied once, the fused primitive, how many calls fewer) for all rules and places."""
     view = _View(program)
-    for each in RULES:
+    for each in rules:
         for places, bound in view.matches(each.pattern):
             at = view.place(each, places, bound)
             if at is None:

@@ -17,6 +17,7 @@ from .linear import *
 from .linear.fused import *
 from .linear.matmul import *
 from .loss import *
+from .nhwc import *
 from .norm import *
 from .norm.fused import *
 from .optim import *

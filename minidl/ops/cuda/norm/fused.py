@@ -46,7 +46,7 @@ def normalize_act_grad(gy: Array, other: Array | None, y: Array, x: Array, w: Ar
 
 
 # ---------------------------------------------------------------- in evaluation
-def _folded(w: Array, b: Array | None, mean: Array, var: Array, weight: Array | None, bias: Array | None,
+def folded(w: Array, b: Array | None, mean: Array, var: Array, weight: Array | None, bias: Array | None,
             eps: float) -> tuple[Array, Array]:
     """Filters and bias of a convolution that also does the normalisation behind it."""
     u, v = launch.empty(w.shape, w.dtype), launch.empty(mean.shape, w.dtype)
@@ -59,10 +59,10 @@ def _folded(w: Array, b: Array | None, mean: Array, var: Array, weight: Array | 
 def conv2d_norm(x: Array, w: Array, b: Array | None, g: ConvGeometry, mean: Array, var: Array, weight: Array | None,
                 bias: Array | None, eps: float, sets: NormGeometry) -> Array:
     """normalize_by(conv2d(x)), as one convolution by filters that do both."""
-    return conv2d(x, *_folded(w, b, mean, var, weight, bias, eps), g)
+    return conv2d(x, *folded(w, b, mean, var, weight, bias, eps), g)
 
 
 def conv2d_norm_act(x: Array, w: Array, b: Array | None, g: ConvGeometry, mean: Array, var: Array,
                     weight: Array | None, bias: Array | None, eps: float, sets: NormGeometry, act: str) -> Array:
     """act(normalize_by(conv2d(x)))"""
-    return conv2d_act(x, *_folded(w, b, mean, var, weight, bias, eps), g, act)
+    return conv2d_act(x, *folded(w, b, mean, var, weight, bias, eps), g, act)
