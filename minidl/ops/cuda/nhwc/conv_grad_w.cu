@@ -36,8 +36,8 @@ constexpr int DY_STAGE = HALF ? FILTERS / 8 * BLOCK8 : PIXELS * FILTERS * 4;
 constexpr int B_PART = PIXELS / PACK * FILTERS * 16, B_SIZE = HALF ? 0 : PARTS * B_PART;
 constexpr int PIECES = PIXELS / PACK * FILTERS / THREADS_PER_BLOCK;      // 16 bytes of B that a thread rounds
 constexpr bool WIDE = HALF && X_COPY == 16;                              // 8 channels of a pixel can be read at once
-// Operands of a group's products under way: float32 images leave registers for one step, and the other groups multiply
-constexpr int TURNS = HALF ? 2 : 1;
+// Steps whose operands a group keeps: gathering takes registers, and other groups multiply meanwhile
+constexpr int TURNS = WIDE ? 2 : 1;
 static_assert(STEPS % TURNS == 0, "steps of products take turns in a chunk");
 static_assert(HALF || PIECES * THREADS_PER_BLOCK * PACK == PIXELS * FILTERS, "threads round gradients alike");
 

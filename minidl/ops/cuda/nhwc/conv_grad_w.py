@@ -149,6 +149,11 @@ def plan(g: ConvGeometry, dtype: np.dtype, mode: str, copies: tuple[int, int], f
     return Plan(_constants(form, IMAGES[dtype], mode, copies, hopper), tiles, splits, form.groups * 128, shared, struct)
 
 
+def forms_of(dtype: np.dtype, precision: str) -> str:
+    """The row of FORMS."""
+    return "half" if dtype == np.uint16 else MODES[precision]
+
+
 def _bytes_at_once(array: cupy.ndarray) -> int:
     """The largest of 16, 8, 4 and 2 bytes in which the channels of a pixel can be copied."""
     size = array.shape[-1] * array.itemsize
