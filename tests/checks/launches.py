@@ -19,7 +19,7 @@ import pytest
 from cases import CASES
 
 import minidl
-from checks import convolutions, layouts, nhwc, primitives, regions
+from checks import convolutions, layouts, nhwc, nhwc_grad_w, primitives, regions
 from checks.fused import STEPS, normal
 from minidl import Tensor, device, ops, optim, zoo
 from minidl.data import Augment
@@ -445,6 +445,12 @@ LAUNCHES: dict[str, list[Launch]] = {
     "fused_on_tensor_cores": [
         Launch("conv/", whole_images_on_tensor_cores, (name, precision)) for name, precision, _ in convolutions.FUSABLE
         if precision != "fp32"],
+    "nhwc_grad_w": [
+        *each("nhwc/conv_grad_w.cu", nhwc_grad_w.is_right, *[
+            ((2, 5, 6, 7), (9, 5, 3, 3), (1, 2), 1, kind) for kind in nhwc_grad_w.KINDS]),
+        *on_device("nhwc/conv_grad_w.cu", nhwc_grad_w.is_right, *[
+            (*shape, kind, form, splits) for kind in nhwc_grad_w.KINDS for form in range(7) for splits in (None, 3)
+            for shape in (((3, 40, 9, 70), (70, 40, 3, 3), 1, 1), ((5, 136, 7, 7), (130, 136, 2, 3), 2, (0, 1)))])],
     "regions": [
         *each("region_step.cu", regions.outputs_are_those_of_the_steps, *[
             (name, n) for name in regions.NETS for n in (1, 6)])],

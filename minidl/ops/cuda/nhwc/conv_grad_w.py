@@ -14,7 +14,7 @@ from ..linear.tile import MODES
 
 FILE = "nhwc/conv_grad_w.cu"
 IMAGES = {np.dtype(np.float32): "float", np.dtype(np.uint16): "unsigned short"}        # uint16: the bits of bf16
-SUM_TILE = 32                              # filters, and numbers of one, that a block of conv2d_nhwc_dw_sum turns
+SUM_TILE, SUM_LINES = 32, 16               # filters, and numbers of one, that a block of conv2d_nhwc_dw_sum turns
 MIN_COMPILER = 12, 9                       # NVRTC: older ones refuse the architecture that has wgmma
 MOST_SPLITS = 512
 
@@ -40,7 +40,7 @@ class Form(NamedTuple):
 FORMS = {
     "half": (Form(2, 3, 128, 64, 4, 1, 1.0), Form(2, 2, 128, 64, 4, 1, 1.1), Form(3, 3, 64, 64, 4, 1, 1.15),
              Form(2, 3, 64, 64, 4, 1, 1.2), Form(2, 1, 128, 64, 4, 1, 1.4), Form(2, 1, 64, 64, 4, 2, 1.6),
-             Form(1, 1, 64, 64, 4, 3, 2.0)),
+             Form(1, 1, 64, 64, 4, 5, 2.0)),
     "TF32": (Form(2, 3, 128, 32, 4, 1, 1.0), Form(2, 2, 128, 32, 4, 1, 1.1), Form(2, 3, 64, 32, 4, 1, 1.2), Form(2, 1, 128, 32, 4, 1, 1.4), Form(2, 1, 64, 32, 4, 1, 1.6),
              Form(1, 1, 64, 32, 4, 3, 2.0)),
     "BF16": (Form(2, 3, 64, 32, 4, 1, 1.0), Form(2, 1, 64, 32, 4, 1, 1.4), Form(1, 1, 64, 32, 4, 2, 2.0)),
@@ -102,7 +102,8 @@ def _shared(form: Form, half: bool, mode: str, rows: int, filter_rows: int, widt
     gradients = form.filters // 8 * (form.pixels * 16 + 16) if half else form.pixels * form.filters * 4
     b = 0 if half else 3 * parts * form.pixels * form.filters * (2 if mode == "BF16" else 4)
     images = round_up(slots * pitch * size, 128)
-    return b + form.stages * (gradients + images) + 4 * (form.pixels + slots + 2 * rows * filter_rows)
+    return b + form.stages * (gradients + images) + 4 * (
+        form.pixels + 3 * slots + 2 * rows * filter_rows + form.groups * 128)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -143,10 +144,17 @@ def plan(g: ConvGeometry, dtype: np.dtype, mode: str, copies: tuple[int, int], f
     tiles *= -(-g.m // form.filters)
     splits = splits or _split(tiles, chunks, launch.multiprocessors() * form.blocks)
     hopper = launch.compute_capability() == 90 and launch.compiler_version() >= MIN_COMPILER
+    threads, per_pixel = form.groups * 128, -(-slab // each)
     struct = launch.by_value("GradW", g, slab=slab, slabs=-(-g.c // slab), taps=taps, runs=runs, rows=rows,
                              filter_rows=filter_rows, across=across, width=width, segments=segments, chunks=chunks,
-                             splits=splits, pitch=pitch)
-    return Plan(_constants(form, IMAGES[dtype], mode, copies, hopper), tiles, splits, form.groups * 128, shared, struct)
+                             splits=splits, pitch=pitch, copies=per_pixel, step_slot=threads // per_pixel,
+                             step_number=threads % per_pixel)
+    return Plan(_constants(form, IMAGES[dtype], mode, copies, hopper), tiles, splits, threads, shared, struct)
+
+
+def forms_of(dtype: np.dtype, precision: str) -> str:
+    """The row of FORMS."""
+    return "half" if dtype == np.uint16 else MODES[precision]
 
 
 def _bytes_at_once(array: cupy.ndarray) -> int:
@@ -181,7 +189,7 @@ def grad_w(dy: cupy.ndarray, x: cupy.ndarray, g: ConvGeometry, *, precision: str
     launch.kernel(FILE, "conv2d_nhwc_dw", *found.constants)(
         (found.tiles, found.splits), (found.threads,), dy, x, parts, found.struct, shared=found.shared)
     launch.kernel(FILE, "conv2d_nhwc_dw_sum", *found.constants)(
-        (launch.blocks(g.c * g.kh * g.kw, SUM_TILE), launch.blocks(g.m, SUM_TILE)), (8 * SUM_TILE,), parts, dw,
+        (launch.blocks(g.c * g.kh * g.kw, SUM_TILE), launch.blocks(g.m, SUM_TILE)), (SUM_LINES * SUM_TILE,), parts, dw,
         found.splits, g.m, g.c, g.kh * g.kw)
     return dw
 
