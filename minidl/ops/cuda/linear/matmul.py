@@ -12,8 +12,7 @@ import numpy as np
 from ...common import shared
 from ...common.primitives import Array
 from .. import launch
-from . import FILE, gemm
-from . import _product as fused_product
+from . import FILE, gemm, product_of
 from .tile import TILES
 
 __all__ = ["matmul", "matmul_grad_x", "matmul_grad_y", "matmul_sum"]
@@ -73,5 +72,5 @@ def matmul_grad_y(gy: Array, x: Array) -> Array:
 def matmul_sum(x: Array, y: Array, z: Array, alpha: float, beta: float) -> Array:
     """alpha * x @ y + beta * z: x (n,i,j), y (n,j,k), z (n,i,k), floating"""
     sizes = *z.shape, x.shape[2], len(x), len(y), False, 0
-    return fused_product(x, y, None, launch.empty(z.shape, z.dtype), sizes, False, False,
+    return product_of(x, y, None, launch.empty(z.shape, z.dtype), sizes, False, False,
                          fused=plus_times(alpha, beta), y=z)
