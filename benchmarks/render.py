@@ -30,6 +30,7 @@ sys.path.insert(0, str(ROOT))                                  # minidl and zoo 
 import accuracy  # noqa: E402
 import cold_start  # noqa: E402
 import conv_report  # noqa: E402
+import distributed  # noqa: E402
 import fft  # noqa: E402
 import layouts  # noqa: E402
 import machine  # noqa: E402
@@ -198,6 +199,7 @@ BLOCKS: dict[str, Callable[[], list[str]]] = {
     "step cuda large": runs(train_step.report, "step_cuda_1024", "step_cuda_4096"),
     "recipes": lambda: time_to_accuracy.recipes(list(time_to_accuracy.RECIPES)),
     "time to accuracy": runs(time_to_accuracy.report, "time_to_accuracy_cuda"),
+    "distributed cuda": runs(distributed.report, "distributed_cuda"),
     "cold start": runs(cold_start.report, "cold_start_cuda"),
     "overhead": runs(overhead.report, "overhead_cpu"),
     "report 2009": or_how("report2009", "python benchmarks/report2009.py", runs(report2009.report, "report2009")),
