@@ -49,12 +49,14 @@ class Nccl:
                                  "anything uses CUDA")
         for name in SETTINGS:
             os.environ.setdefault(name, "0")
+        import cupy
         from cupy.cuda import nccl
 
         self.types = {np.dtype(np.float32): nccl.NCCL_FLOAT32, np.dtype(np.float64): nccl.NCCL_FLOAT64,
                       np.dtype(np.int64): nccl.NCCL_INT64}
         self.add, self.bytes = nccl.NCCL_SUM, nccl.NCCL_UINT8
         number = world.tell(nccl.get_unique_id() if world.rank == 0 else None)
+        self.device = cupy.cuda.Device()
         self.communicator = nccl.NcclCommunicator(world.size, number, world.rank)
 
     def sum(self, flat: Array) -> None:
@@ -70,13 +72,14 @@ class Nccl:
         self.communicator.bcast(flat.data.ptr, flat.nbytes, self.bytes, 0, _stream())
 
     def close(self) -> bool:
-        """Let go of the other GPUs, once this one has done what it was asked to. Whether that came to an end: NCCL
-        waits for graphs that hold it."""
-        import cupy
-
-        cupy.cuda.Device().synchronize()
-        give_up()
-        closing = threading.Thread(target=self.communicator.destroy, daemon=True)
+        """Let go of the other GPUs, once this one has done what it was asked to. Whether that came to an end: a sum
+        waits for all ranks, and NCCL for graphs that hold it."""
+        def work() -> None:
+            with self.device:
+                self.device.synchronize()
+                give_up()
+                self.communicator.destroy()
+        closing = threading.Thread(target=work, daemon=True)
         closing.start()
         closing.join(CLOSING)
         return not closing.is_alive()

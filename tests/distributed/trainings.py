@@ -129,6 +129,7 @@ def broken(folder: str) -> dict[str, np.ndarray]:
 
     def transform(image: np.ndarray, label: int) -> tuple[np.ndarray, int]:
         if epoch[0] and distributed.current().rank == 1:
+            Path(folder, "failed").touch()
             raise ValueError("image 3 is no image")
         return image, label
 
@@ -162,6 +163,21 @@ def draws() -> dict[str, np.ndarray]:
             "kept": np.array(distributed.current().gather(kept)), "state": np.array(minidl.rng.get_state())}
 
 
+def leaves(file: str) -> dict[str, np.ndarray]:
+    """Rank 1 fails between two steps; rank 0 has given its GPU the next one, and comes to its end."""
+    world = distributed.start()
+    world.prepare(DEVICE)
+    w = Tensor(np.ones(1000, np.float32), requires_grad=True, device=DEVICE)
+    for step in range(2):
+        if step and world.rank:
+            Path(file).touch()
+            raise ValueError("a step that cannot be")
+        w.grad = None
+        (w * w).sum().backward()
+        distributed.average([w])
+    return {}
+
+
 def replays(steps: str) -> dict[str, np.ndarray]:
     """Captured steps of LeNet-5 in float32; all ranks end with the same bits."""
     minidl.manual_seed(1)
@@ -178,7 +194,7 @@ def replays(steps: str) -> dict[str, np.ndarray]:
 
 WHAT: dict[str, Callable[..., dict[str, np.ndarray]]] = {
     each.__name__: each for each in (all_kinds, first_part, second_part, by_hand, called, broken, only_statistics,
-                                     draws, replays)}
+                                     draws, leaves, replays)}
 
 if __name__ == "__main__":
     distributed.start()
