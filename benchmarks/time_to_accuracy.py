@@ -133,6 +133,7 @@ class Torch:
         torch.backends.cudnn.benchmark = True
         self.torch, self.batch = torch, recipe.batch
         self.net = torch_nets.build(model).to(device)
+        forward = torch_nets.forward(self.net)
         self.lr = torch.zeros((), device=device)               # the graph reads it anew
         self.sgd = torch.optim.SGD(self.net.parameters(), self.lr, recipe.momentum, weight_decay=recipe.weight_decay,
                                    nesterov=True, fused=True)
@@ -142,7 +143,7 @@ class Torch:
 
         def step() -> None:
             self.sgd.zero_grad()
-            logits = self.net(self.images[self.where])
+            logits = forward(self.images[self.where])
             torch.nn.functional.cross_entropy(logits, self.labels[self.where]).backward()
             self.sgd.step()
         self.step = torch_nets.captured(step, self.sgd) if graph else step

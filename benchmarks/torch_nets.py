@@ -147,6 +147,22 @@ def build(name: str, state: dict | None = None, dtype: torch.dtype = torch.float
     return net
 
 
+precision = "fp32"                         # how nets compute: train_step.set_precision sets it
+
+
+def forward(net: nn.Module) -> Callable[[torch.Tensor], torch.Tensor]:
+    """A net's call on a GPU as PyTorch's guides have it for tensor cores: images and filters channels last, and in bf16
+    under autocast. On the CPU, and in fp32, as it is."""
+    if precision == "fp32" or not next(net.parameters()).is_cuda:
+        return net
+    net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # its stub lacks it
+
+    def call(x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cuda", torch.bfloat16, enabled=precision == "bf16"):
+            return net(x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x)
+    return call
+
+
 def captured(step: Callable[[], None], sgd: torch.optim.SGD) -> Callable[[], None]:
     """A step's replay as a CUDA graph, made as PyTorch's guide has it: three steps before, on a stream aside."""
     aside = torch.cuda.Stream()

@@ -5,8 +5,9 @@
     python benchmarks/train_step.py --models krizhevsky2009 --profile        # minidl alone: where the time goes
 
 A step is zero_grad, forward, cross-entropy, backward and an update of SGD with momentum 0.9, float32, on batches
-that are on the device already; tf32 is allowed to all peers or to none. Where ours is 3xtf32, which the peers do
-not have, theirs is fp32, and their rows say so. minidl-compiled is `minidl.compile`, minidl-fit the same as `fit`
+that are on the device already; tf32 is allowed to all peers or to none, and with it, and with bf16, PyTorch has its
+images channels last, and in bf16 runs under autocast. Where ours is 3xtf32, which the peers do not have, theirs is
+fp32, and their rows say so. minidl-compiled is `minidl.compile`, minidl-fit the same as `fit`
 and train.py run it (the step itself picks its batch among bytes on the device, scales them, and adds up loss and
 right answers; after each 51,200 images, or a GiB of them, an epoch ends), torch-graph a CUDA graph of PyTorch's whole
 step, jax a
@@ -51,7 +52,8 @@ BATCHES = 4                                                    # taken in turn: 
 EPOCH = 51_200                                                 # images of an epoch of minidl-fit, at least 4 batches
 MAX_BYTES = 1 << 30                                            # of these images, which lie on the device
 
-PRECISIONS = {"fp32": "fp32", "tf32": "tf32", "3xtf32": "fp32"}    # ours, and what the peers use beside it
+# Ours, and what the peers use beside it
+PRECISIONS = {"fp32": "fp32", "tf32": "tf32", "3xtf32": "fp32", "bf16": "bf16"}
 TURNS = ("net", "batch", "beside")                             # rows alike in these took turns; beside: our precision
 SEARCHING = ("minidl", "torch")                                # they borrow memory at first, to choose algorithms
 
@@ -106,13 +108,14 @@ def torch_step(model: str, batches: Sequence[Batch], device: str, graph: bool = 
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     torch.backends.cudnn.benchmark = True
     net = torch_nets.build(model).to(device)
+    forward = torch_nets.forward(net)
     sgd = torch.optim.SGD(net.parameters(), lr=LR, momentum=MOMENTUM, fused=not graph)
     turn = itertools.cycle([(torch.tensor(x, device=device), torch.tensor(labels, device=device))
                             for x, labels in batches])
 
     def step(x: Any, labels: Any) -> None:
         sgd.zero_grad()
-        torch.nn.functional.cross_entropy(net(x), labels).backward()
+        torch.nn.functional.cross_entropy(forward(x), labels).backward()
         sgd.step()
     if not graph:
         return repeated(lambda: step(*next(turn)))
@@ -156,12 +159,15 @@ def set_precision(precision: str, peers: Sequence[str]) -> None:
         minidl.set_precision(precision)
     if "torch" in loaded:
         import torch
+        import torch_nets
 
-        torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = theirs == "tf32"
+        torch_nets.precision = theirs
+        torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = theirs != "fp32"
     if "jax" in loaded:
         import jax
 
-        jax.config.update("jax_default_matmul_precision", {"fp32": "highest", "tf32": "tensorfloat32"}[theirs])
+        jax.config.update("jax_default_matmul_precision", {
+            "fp32": "highest", "tf32": "tensorfloat32", "bf16": "bfloat16"}[theirs])
 
 
 # ---------------------------------------------------------------- measuring

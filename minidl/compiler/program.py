@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..device import Array
+from ..device import Array, precision
 from ..ops.common.primitives import Primitive, known
 from ..tensor import Tensor
 from .facts import Facts
@@ -89,6 +89,7 @@ class Program:
     facts: Facts                                       # what else was read
     notes: list[str] = field(default_factory=list)     # what the passes did
     peak: int | None = None                            # bytes of results that a replay needs at once, at most
+    precision: str = field(default_factory=precision)  # of products, as it was recorded
 
     def written(self) -> set[Slot]:
         """The values whose memory a call changes, and those that lie in the same memory."""

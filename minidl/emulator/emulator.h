@@ -119,12 +119,34 @@ unsigned tf32(float x) {
     return (bits & 0x7f800000) == 0x7f800000 ? bits : (bits + 0x1000) & ~0x1fffu;
 }
 
-// mma.sync of tf32: exact products of 8, added once in double. Tensor cores drop bits that are not zero in operands.
+// A bf16 of a pair, and a pair of two numbers rounded to nearest, ties to even: cvt.rn.bf16x2.
+float of_bf16_pair(unsigned pair, int which) { return __uint_as_float(which ? pair & 0xffff0000 : pair << 16); }
+unsigned bf16_pair(float low, float high) {
+    auto rounded = [](float x) {
+        unsigned bits = __float_as_uint(x);
+        return x != x ? 0x7fffu : (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+    };
+    return rounded(low) | rounded(high) << 16;
+}
+
+#define BF16 3                                           // as in mma.cuh
+#if PRECISION == BF16
+constexpr int NUMBERS = 2;                               // in a register of an operand
+#else
+constexpr int NUMBERS = 1;
+#endif
+
+// Number `which` of a register of an operand.
+double operand(unsigned bits, int which) {
+    if (NUMBERS == 2) return of_bf16_pair(bits, which);
+    see(!(bits & 0x1fff), "an operand of mma is not rounded to tf32");
+    return __uint_as_float(bits);
+}
+
+// mma.sync: exact products of 8, of bf16 16, added once in double. Tensor cores drop bits that are not zero in operands.
 void mma(float* c, const unsigned* a, const unsigned* b) {
     struct Fragment { unsigned a[4], b[2]; } mine = {{a[0], a[1], a[2], a[3]}, {b[0], b[1]}}, of;
     static_assert(sizeof mine <= EXCHANGED, "a lane's operands are exchanged at once");
-    for (unsigned bits : {a[0], a[1], a[2], a[3], b[0], b[1]})
-        see(!(bits & 0x1fff), "an operand of mma is not rounded to tf32");
     const unsigned char* lanes = exchange(&mine, sizeof mine);
     auto element = [&](int from) -> const Fragment& {
         memcpy(&of, lanes + from * EXCHANGED, sizeof of);
@@ -134,9 +156,54 @@ void mma(float* c, const unsigned* a, const unsigned* b) {
     for (int e = 0; e < 4; ++e) {
         int row = group + e / 2 * 8, column = 2 * within + e % 2;
         double sum = 0;
-        for (int k = 0; k < 8; ++k) {
-            float left = __uint_as_float(element(row % 8 * 4 + k % 4).a[row / 8 + k / 4 * 2]);
-            sum += (double)left * __uint_as_float(element(column * 4 + k % 4).b[k / 4]);
+        for (int k = 0; k < 8; ++k)
+            for (int which = 0; which < NUMBERS; ++which) {
+                double left = operand(element(row % 8 * 4 + k % 4).a[row / 8 + k / 4 * 2], which);
+                sum += left * operand(element(column * 4 + k % 4).b[k / 4], which);
+            }
+        c[e] = (float)(c[e] + sum);
+    }
+}
+
+// ldmatrix.x4.trans: four blocks of 8 rows of 16 bytes, whose addresses 8 lanes each give.
+void load_transposed(unsigned (&a)[4], const void* row) {
+    see_aligned(row, 16, "a row of ldmatrix is read");
+    unsigned char line[16];
+    memcpy(line, row, sizeof line);
+    const unsigned char* lanes = exchange(line, sizeof line);
+    for (int block = 0; block < 4; ++block) {
+        unsigned short both[2];
+        for (int e = 0; e < 2; ++e)
+            memcpy(&both[e], lanes + (block * 8 + lane() % 4 * 2 + e) * EXCHANGED + lane() / 4 * 2, 2);
+        a[block] = both[0] | (unsigned)both[1] << 16;
+    }
+}
+
+// wgmma with A in registers, at once: B lies in blocks of 8 columns by 16 bytes, or of 8 rows by 16 bytes.
+template <int transposed, int SIZE> void wgmma_rows(float (&c)[SIZE], const unsigned (&a)[4], unsigned long long b) {
+    const unsigned char* lanes = exchange(a, sizeof a);
+    auto bytes = [=](int from) { return (size_t)(b >> from & 0x3fff) * 16; };
+    auto number = [](const unsigned char* at, int which) UNWATCHED {
+        unsigned bits;
+        memcpy(&bits, at, sizeof bits);
+        return operand(bits, which);
+    };
+    int group = lane() / 4, within = lane() % 4;
+    for (int e = 0; e < SIZE; ++e) {
+        int row = group + e / 2 % 2 * 8, column = e / 4 * 8 + 2 * within + e % 2;
+        const unsigned char* columns = dynamic_shared + bytes(0) + column / 8 * bytes(32);
+        double sum = 0;
+        for (int k = 0; k < 8 * NUMBERS; ++k) {
+            int word = k / NUMBERS, which = k % NUMBERS;
+            double right;
+            if (transposed) {
+                unsigned short bits;
+                memcpy(&bits, columns + k / 8 * bytes(16) + k % 8 * 16 + column % 8 * 2, sizeof bits);
+                right = of_bf16_pair(bits, 0);
+            } else {
+                right = number(columns + word / 4 * bytes(16) + column % 8 * 16 + word % 4 * 4, which);
+            }
+            sum += number(lanes + (group * 4 + word % 4) * EXCHANGED + (row / 8 + word / 4 * 2) * 4, which) * right;
         }
         c[e] = (float)(c[e] + sum);
     }

@@ -7,12 +7,16 @@ from typing import Any
 
 import numpy as np
 
+import minidl
 from minidl import Tensor, ops
+from minidl.compiler.passes import without_identities
 from minidl.compiler.passes.fusion import fuse
 from minidl.compiler.program import Program
 from minidl.compiler.record import record
 from minidl.compiler.replay import ByCalls
 from minidl.ops import ACTIVATIONS
+from minidl.ops.common.primitives import ALL, OF_X
+from minidl.tensor import wrap
 
 Step = Callable[..., Any]
 
@@ -54,7 +58,56 @@ def convolved_weights(act: str, size: Any, stride: Any = None) -> Step:
 
 
 def multiplied(act: str) -> Step:
-    return backward(lambda x, w: ops.linear(getattr(ops, act)(ops.linear(x, w)), w).sum())
+    return backward(lambda x, w: ops.linear(activated(act, ops.linear(x, w)), w).sum())
+
+
+def activated(act: str, x: Tensor) -> Tensor:
+    return ops.gelu(x, approximate="tanh") if act == "gelu_tanh" else getattr(ops, act)(x)
+
+
+def alone(act: str, op: Callable[..., Tensor]) -> Step:
+    """An activation of what an op gives, without gradients: nothing but the result is read."""
+    def step(x: Tensor, *others: Tensor) -> Tensor:
+        x.grad = x * 1
+        with minidl.no_grad():
+            z = op(x, *others)
+            return activated(act, z) if act else z
+    return step
+
+
+def added(act: str) -> Step:
+    """What comes of a sum is read twice, so that two gradients of it are added up."""
+    def loss(x: Tensor, other: Tensor) -> Tensor:
+        y = activated(act, x + other)
+        return (y * y).sum() + y.mean()
+    return backward(loss)
+
+
+def normalized(act: str, way: str) -> Step:
+    """A block of a residual net."""
+    def loss(x: Tensor, w: Tensor, b: Tensor, mean: Tensor, var: Tensor) -> Tensor:
+        other = x * 2
+        z = ops.batch_norm(x, mean, var, w, b, training=True)
+        other = ops.pad(other[:, :, ::2], (0, 0, 0, x.shape[2] // 2)) if way == "padded" else other
+        y = activated(act, {"": lambda: z, "before": lambda: other + z}.get(way, lambda: z + other)())
+        return (y * x).sum() + ((y * y).sum() if way else 0.0)
+    return backward(loss)
+
+
+def in_groups(act: str) -> Step:
+    """Of each image's own values."""
+    return backward(lambda x, w, b: (activated(act, ops.group_norm(x, 2, w + x.sum(axis=(0, 2, 3)), b)) * x).sum())
+
+
+def folded(weight: bool) -> Callable[..., Tensor]:
+    def op(x: Tensor, w: Tensor, b: Tensor, mean: Tensor, var: Tensor) -> Tensor:
+        return ops.batch_norm(ops.conv2d(x, w, b, padding=1), mean, var * var, *((b, mean) if weight else ()))
+    return op
+
+
+def channels(*more: int) -> tuple[Any, ...]:
+    """Images of 4 channels, and their weight, bias, running mean and variance."""
+    return (normal(*more), *(normal(more[1], seed=seed) for seed in (1, 2, 3, 4)))
 
 
 # a fused primitive that serves a step, the step, and its inputs; the first is a leaf whose gradient it computes
@@ -75,6 +128,25 @@ STEPS: dict[str, tuple[str, Step, Callable[[], tuple[Any, ...]]]] = {
        for act in ACTIVATIONS for size in ((2,), (4,), ((4, 2),), (3, 2))},
     **{f"{name} {act}": (name, multiplied(act), lambda: (normal(5, 7), normal(7, 7)))
        for name in ("linear_act", "linear_grad_act") for act in ACTIVATIONS},
+    **{f"{name} {act}": (name, multiplied(act), lambda: (normal(5, 7), normal(7, 7)))
+       for name in ("linear_and_act", "linear_grad_act") for act in OF_X},
+    **{f"linear_act alone {act}": ("linear_act", alone(act, ops.linear), lambda: (normal(5, 7), normal(6, 7)))
+       for act in OF_X},
+    **{f"{name} {act} {shape}": (name, added(act), lambda shape=shape: (normal(3, 4, 5), normal(*shape, seed=1)))
+       for name in ("add_act", "add_grad_act") for act in (ACTIVATIONS if name == "add_act" else ALL)
+       for shape in ((3, 4, 5), (4, 1))[:1 + (act == "relu")]},
+    **{f"add_act alone {act}": ("add_act", alone(act, lambda x, other: x + other),
+                                lambda: (normal(3, 5), normal(3, 5, seed=1))) for act in OF_X},
+    **{f"normalized {act} {way}": ("batch_norm_act", normalized(act, way), lambda: channels(6, 4, 6, 5))
+       for act in ACTIVATIONS for way in ("", "before", "behind")},
+    "normalized relu padded": ("batch_norm_act", normalized("relu", "padded"), lambda: channels(6, 4, 6, 5)),
+    **{f"gradient of normalized {act} {way}": ("normalize_act_grad", normalized(act, way), lambda: channels(6, 4, 6, 5))
+       for act in ACTIVATIONS for way in ("", "behind")},
+    **{f"gradient of groups {act}": ("normalize_act_grad", in_groups(act), lambda: channels(3, 4, 3, 5)[:3])
+       for act in ("relu", "tanh")},
+    **{f"folded {act} {weight}": ("conv2d_norm_act" if act else "conv2d_norm", alone(act, folded(weight)), lambda: (
+        normal(3, 2, 7, 9), normal(5, 2, 3, 3), *(normal(5, seed=seed) for seed in (1, 2, 3))))
+       for act in (*ACTIVATIONS, "") for weight in (False, True)},
     "classified one": ("cross_entropy_with_grad", classified("none", 0.1), lambda: (normal(1, 4), np.array([2]))),
 }
 
@@ -89,14 +161,15 @@ def recorded(name: str, dtype: Any = np.float32,
     _, step, given = STEPS[name]
     tensors = [there(a.astype(dtype) if a.dtype.kind == "f" else a) for a in given()]
     tensors[0].requires_grad = True
-    return record(step, tuple(tensors), {})[0], tensors[0], tensors
+    return without_identities(record(step, tuple(tensors), {})[0]), tensors[0], tensors
 
 
 def results(found: Program, leaf: Tensor, given: list[Tensor]) -> list[np.ndarray]:
-    """What a replay returns, and the leaf's gradient."""
-    value = ByCalls(found).run(given)
+    """What a replay returns, the leaf's gradient, and what it made of copies of the other inputs."""
+    others = [wrap(t.data.copy()) for t in given[1:]]
+    value = ByCalls(found).run([leaf, *others])
     assert leaf.grad is not None
-    return [value.numpy(), leaf.grad.numpy()]
+    return [value.numpy(), leaf.grad.numpy(), *(t.numpy() for t in others)]
 
 
 def assert_fused_agrees(name: str, dtype: type, there: Callable[[np.ndarray], Tensor]) -> None:

@@ -19,12 +19,13 @@ import pytest
 from cases import CASES
 
 import minidl
-from checks import convolutions, layouts, primitives, regions
+from checks import convolutions, layouts, nhwc, primitives, regions
 from checks.fused import STEPS, normal
 from minidl import Tensor, device, ops, optim, zoo
 from minidl.data import Augment
 from minidl.ops import ACTIVATIONS
 from minidl.ops.common.geometry import conv_geometry
+from minidl.ops.common.nhwc import FORMS, STORES
 from minidl.ops.common.primitives import ALL
 from minidl.ops.norm import batch_geometry, group_geometry, layer_geometry
 
@@ -78,6 +79,21 @@ def on_device(file: str, check: Callable[..., None], *arguments: tuple[Any, ...]
 
 def with_dtype(rows: Iterable[tuple[Any, ...]], dtype: type) -> list[tuple[Any, ...]]:
     return [(*row, dtype) for row in rows]
+
+
+# ---------------------------------------------------------------- images in NHWC
+# Forms with kernels in nhwc/ that the emulator runs: those of convolutions have families of their own
+OWN_FORMS = [name for name in FORMS if name == "conv2d_grad_b" or not (
+    name.startswith("conv2d") or name in ("getitem", "getitem_grad_x", "pad")
+    or name.removesuffix("_grad_x") in ALL.keys() - {"relu", "gelu"})]
+
+
+def nhwc_form(name: str, store: str, at: int, precision: str = "tf32") -> None:
+    nhwc.form_agrees(name, nhwc.SHAPES[at], at, store, cuda, cupy.asarray, precision)
+
+
+def nhwc_joined(store: str, at: int) -> None:
+    nhwc.joined_agree(nhwc.SHAPES[at], at, store, cuda, cupy.asarray)
 
 
 # ---------------------------------------------------------------- convolutions
@@ -322,6 +338,9 @@ LAUNCHES: dict[str, list[Launch]] = {
         *on_device("activation/activation.cu", primitives.activation, *[
             (act, shape, dtype) for act in ALL for shape in ((), (0,), (7,), (3, 1001))
             for dtype in (FLOAT, DOUBLE)]),
+        *each("activation/sums.cu", primitives.sum_with_an_activation, ("relu", (3, 1001), FLOAT)),
+        *on_device("activation/sums.cu", primitives.sum_with_an_activation, *[
+            (act, shape, dtype) for act in ALL for shape in ((1,), (3, 1001)) for dtype in (FLOAT, DOUBLE)]),
         *each("activation/softmax.cu", primitives.softmax, *with_dtype(SOFTMAXES, DOUBLE)),
         *on_device("activation/softmax.cu", primitives.softmax,
                    *with_dtype([*SOFTMAXES, ((130, 1),), ((0, 4),)], FLOAT)),
@@ -338,7 +357,15 @@ LAUNCHES: dict[str, list[Launch]] = {
         *each("norm/norm.cu", primitives.normalization, *[(*row, False, DOUBLE) for row in NORMS[::3]]),
         *on_device("norm/norm.cu", primitives.normalization, *[
             (*row, affine, dtype) for row in (*NORMS, *MORE_NORMS) for affine in (False, True)
-            for dtype in (FLOAT, DOUBLE)])],
+            for dtype in (FLOAT, DOUBLE)]),
+        *each("norm/norm.cu", primitives.normalization_with_an_activation, (*NORMS[0], "tanh", DOUBLE),
+              *[(*row, "relu", FLOAT) for row in NORMS[:5]]),
+        *on_device("norm/norm.cu", primitives.normalization_with_an_activation, *[
+            (*row, act, dtype) for row in (*NORMS[:5], *MORE_NORMS[:5]) for act in ACTIVATIONS
+            for dtype in (FLOAT, DOUBLE)]),
+        *each("norm/fold.cu", primitives.convolution_with_normalization, ("relu", False, FLOAT), ("tanh", True, FLOAT)),
+        *on_device("norm/fold.cu", primitives.convolution_with_normalization, *[
+            (act, affine, dtype) for act in ACTIVATIONS for affine in (False, True) for dtype in (FLOAT, DOUBLE)])],
     "losses": [
         *each("loss/cross_entropy.cu", primitives.cross_entropy_of_any_size,
               (1, 1), (5, 10), (130, 10), (3, 1500), (1100, 20)),
@@ -368,9 +395,9 @@ LAUNCHES: dict[str, list[Launch]] = {
         *[launch for precision in device.PRECISIONS[1:] for launch in on_device(
             "linear/gemm.cu", primitives.linear_in_a_precision, *[(sizes, precision) for sizes in MORE_SIZES])],
         *each("linear/gemm.cu", primitives.linear_with_an_activation, *[
-            (act, (19, 70, 21), FLOAT) for act in ACTIVATIONS]),
+            (act, (19, 70, 21), FLOAT) for act in ALL]),
         *on_device("linear/gemm.cu", primitives.linear_with_an_activation, *[
-            (act, sizes, dtype) for act in ACTIVATIONS for sizes in MORE_SIZES[:3] for dtype in (FLOAT, DOUBLE)])],
+            (act, sizes, dtype) for act in ALL for sizes in MORE_SIZES[:3] for dtype in (FLOAT, DOUBLE)])],
     "training": [
         *each("optim/sgd.cu", primitives.sgd, (1, 0.9, 1e-2, True, FLOAT), (201, 0.9, 1e-2, True, FLOAT)),
         *each("optim/sgd.cu", primitives.sgd_changes_only_what_it_was_given, ()),
@@ -419,6 +446,14 @@ LAUNCHES: dict[str, list[Launch]] = {
             (name, dtype) for name in ("Adam", "AdamW", "RMSprop", "Muon") for dtype in (FLOAT, DOUBLE)]),
         *on_device("optim/sgd.cu", captured, *[
             (*net, dtype) for net in (("lenet5", 1), ("krizhevsky2009", 3)) for dtype in (FLOAT, DOUBLE)])],
+    "nhwc": [
+        *each("nhwc/", nhwc_form, *[(name, store, at) for name in OWN_FORMS for store in STORES for at in (1, 2)]),
+        *each("nhwc/", nhwc_joined, *[(store, at) for store in STORES for at in (0, 2)]),
+        *on_device("nhwc/", nhwc_form, *[
+            (name, store, at) for name in FORMS for store in STORES for at in range(len(nhwc.SHAPES))]),
+        *on_device("nhwc/", nhwc_form, *[
+            (name, "float32", at, "3xtf32") for name in FORMS if name.startswith("conv2d") for at in (0, 2, 3)]),
+        *on_device("nhwc/", nhwc_joined, *[(store, at) for store in STORES for at in range(len(nhwc.SHAPES))])],
     "splitting_convolutions": [
         *on_device("conv/product/implicit_gemm.cu", convolve_in_pieces, *[
             row for dtype in (FLOAT, DOUBLE) for row in with_dtype(SPLITTING, dtype)])],

@@ -19,6 +19,7 @@ from minidl.check_conv import product_bound
 from minidl.data import Augment
 from minidl.ops.common.geometry import conv_geometry, pool_geometry
 from minidl.ops.common.sets import NormGeometry
+from minidl.ops.norm import batch_geometry
 from minidl.optim.muon import orthogonal
 from minidl.tensor import wrap
 
@@ -336,6 +337,51 @@ def normalization(g: NormGeometry, shape: tuple[int, ...], affine: bool, dtype: 
             assert got.tobytes() == again[i]
 
 
+def normalization_with_an_activation(g: NormGeometry, shape: tuple[int, ...], act: str, dtype: type) -> None:
+    """With a residual, without one, and with one that is broadcast: on the CPU it is one primitive after the other."""
+    x, gy, full = (normal(*shape, dtype=dtype, seed=seed) for seed in range(3))
+    w, b, mean, var = (normal(*g.affine, dtype=dtype, seed=seed) for seed in range(3, 7))
+    given = getattr(cpu, act)(normal(*shape, dtype=dtype, seed=7))     # y, with the same zeros for both
+    for other in (None, full, full[:1]):
+        def all_of_them(k: Any, x: Any, gy: Any, other: Any = other) -> list[Any]:
+            moved = cupy.asarray if k is cuda else np.array
+            weight, bias, *running = map(moved, (w, b, mean, var))
+            other = None if other is None else moved(other)
+            y, means, rstd = k.batch_norm_act(x, other, weight, bias, *running, 0.25, 1e-5, g, act)
+            return [y, means, rstd, *running,
+                    *k.normalize_act_grad(gy, other, moved(given), x, weight, means, rstd, g, act)]
+        again = [a.tobytes() for a in all_of_them(cuda, cupy.asarray(x), cupy.asarray(gy))]
+        for i, (got, want) in enumerate(both(all_of_them, x, gy)):
+            atol = 64 * np.finfo(dtype).eps * np.max(np.abs(want), initial=1)
+            np.testing.assert_allclose(got, want, rtol=0, atol=atol, err_msg=f"result {i}")
+            assert got.tobytes() == again[i]
+
+
+def convolution_with_normalization(act: str, affine: bool, dtype: type) -> None:
+    """Folded into its filters."""
+    g = conv_geometry((3, 4, 7, 9), (5, 4, 3, 3), None, 1, 1, "direct")
+    sets = batch_geometry((g.n, g.m, g.oh, g.ow), None, None, None, None, False)
+    x, w, b, mean, var = (normal(*shape, dtype=dtype, seed=seed)
+                          for seed, shape in enumerate(((3, 4, 7, 9), (5, 4, 3, 3), (5,), (5,), (5,))))
+
+    def of(k: Any, *arrays: Any) -> list[Any]:
+        x, w, b, mean, var = arrays
+        bias, more = (b, (mean, var)) if affine else (None, (None, None))
+        return [k.conv2d_norm(x, w, bias, g, mean, var * var, *more, 1e-5, sets),
+                k.conv2d_norm_act(x, w, bias, g, mean, var * var, *more, 1e-5, sets, act)]
+    for got, want in both(of, x, w, b, mean, var):
+        np.testing.assert_allclose(got, want, rtol=0, atol=256 * np.finfo(dtype).eps * np.max(np.abs(want)))
+
+
+def sum_with_an_activation(act: str, shape: tuple[int, ...], dtype: type) -> None:
+    """And its gradient; of what is broadcast, too."""
+    x, gy, y, full = (normal(*shape, dtype=dtype, seed=seed) for seed in range(4))
+    for other in (full, full[:1]):
+        for got, want in both(lambda k, x, gy, y, other: [k.add_act(x, other, act), k.add_grad_act(gy, other, y, act)],
+                              x, gy, y, other):
+            np.testing.assert_allclose(got, want, rtol=16 * np.finfo(dtype).eps, atol=16 * np.finfo(dtype).eps)
+
+
 def next_batch(stored: tuple[int, ...], batch: int, padding: int, dtype: type,
                augment: Augment | None = None) -> None:
     """Two epochs; beyond the end the pixels are NaN."""
@@ -401,7 +447,10 @@ def linear_with_an_activation(act: str, sizes: tuple[int, int, int], dtype: type
     x, w, b, gy = (cupy.asarray(normal(*shape, dtype=dtype, seed=at))
                    for at, shape in enumerate(((n, i), (o, i), (o,), (n, o))))
     y = getattr(cuda, act)(cupy.asarray(normal(n, i, dtype=dtype, seed=4)))
-    close(cuda.linear_act(x, w, b, act), getattr(cuda, act)(cuda.linear(x, w, b)), dtype)
+    z = cuda.linear(x, w, b)
+    for got in (cuda.linear_act(x, w, b, act), cuda.linear_and_act(x, w, b, act)[1]):
+        close(got, getattr(cuda, act)(z), dtype)
+    close(cuda.linear_and_act(x, w, b, act)[0], z, dtype)
     close(cuda.linear_grad_act(gy, w, y, act), getattr(cuda, f"{act}_grad_x")(cuda.linear_grad_x(gy, w), y), dtype)
 
 

@@ -73,7 +73,7 @@ def test_every_primitive_has_a_row_and_every_row_a_primitive(backend: str) -> No
     room = importlib.import_module(f"minidl.ops.{backend}")
     found = {name for name, value in vars(room).items() if callable(value) and name[0] != "_"
              and not isinstance(value, type) and getattr(value, "__module__", "") != "typing"}
-    assert found - {"can_region_step"} == set(PRIMITIVES)
+    assert found - {"can_region_step", "takes_nhwc"} == set(PRIMITIVES)
 
 
 def test_facts_of_a_primitive_fit_each_other() -> None:
@@ -95,7 +95,7 @@ FAMILIES = tuple(f"minidl/ops/{name}" for name in NAMES)
 COMMON = "minidl/ops/common"
 # what all backends stand on
 FACTS = ("numpy", *(f"{COMMON}/{name}" for name in ("primitives", "curves", "shared", "choice", "geometry", "layouts",
-                                                    "own_conv", "ranks", "region", "sets", "fft")))
+                                                    "own_conv", "ranks", "region", "sets", "fft", "nhwc")))
 
 CONV = "minidl/ops/cuda/conv"
 LAUNCHERS = (*FACTS, "cupy", "minidl/device", "minidl/ops/cuda/launch")
@@ -114,6 +114,7 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
     (f"{COMMON}/geometry", ()),
     (f"{COMMON}/grouped", ("minidl/tensor", f"{COMMON}/geometry")),
     (f"{COMMON}/layouts", ()),
+    (f"{COMMON}/nhwc", ("numpy", f"{COMMON}/primitives")),
     (f"{COMMON}/own_conv", ("numpy", f"{COMMON}/geometry")),
     (f"{COMMON}/ranks", ()),
     (f"{COMMON}/region", ()),
@@ -141,7 +142,7 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
     ("minidl/ops/__init__", (f"{COMMON}/op", f"{COMMON}/backend", f"{COMMON}/primitives", f"{COMMON}/curves",
                 f"{COMMON}/sets", *FAMILIES)),
     ("minidl/compiler", ("numpy", "cupy", "minidl/mode", "minidl/device", "minidl/tensor", f"{COMMON}/primitives",
-                         f"{COMMON}/region", "minidl/compiler")),
+                         f"{COMMON}/region", f"{COMMON}/nhwc", "minidl/compiler")),
     ("minidl/distributed/witness", ()),
     ("minidl/distributed", ("mpi4py", "minidl/distributed", *TOOLS)),
     ("minidl/nn/norm", ("minidl/distributed/world", "minidl/init", "minidl/nn", *TOOLS)),

@@ -10,6 +10,7 @@ from typing import Any
 from ..plan import can_be_captured, plan
 from ..program import Call, Dynamic, Program, Slot, leaves, replace
 from .fusion import fuse
+from .layouts import in_nhwc
 from .regions import join_regions
 
 
@@ -21,6 +22,12 @@ def dead_code(program: Program) -> Program:
             calls.append(call)
             needed.update(call.reads())
     return _noted(program, calls[::-1], "dead code")
+
+
+def without_identities(program: Program) -> Program:
+    """Leave out calls that gave back what they were given, as a sum over no axes does."""
+    return with_(program, calls=[call for call in program.calls
+                                 if call.effect or not call.results or not set(call.results) <= set(call.reads())])
 
 
 def late_counters(program: Program) -> Program:
@@ -39,7 +46,6 @@ def late_counters(program: Program) -> Program:
 
 def common_subexpressions(program: Program) -> Program:
     """Make each call once: a second one with the same arguments is the first one's results.
-
     Only between effects, which may change what an argument holds. What is changed in place stays apart, as do
     gradients and results of the step, each of which is its own.
     """
@@ -122,7 +128,7 @@ def _noted(program: Program, calls: list[Call], what: str) -> Program:
     return with_(program, calls=calls, notes=[*program.notes, f"{what}: {fewer} calls fewer"])
 
 
-PASSES = (late_counters, common_subexpressions, fuse, dead_code, copy_elision)
+PASSES = (without_identities, late_counters, common_subexpressions, fuse, dead_code, copy_elision)
 
 
 def optimised(program: Program) -> Program:
@@ -132,5 +138,7 @@ def optimised(program: Program) -> Program:
     # After copies have gone: two results of a region may lie in the same memory.
     if program.calls and program.calls[0].backend.can_region_step:     # the CPU has no kernel for one
         program = join_regions(program)
+    if program.calls and (takes := program.calls[0].backend.takes_nhwc) and takes(program.precision):
+        program = in_nhwc(program)
     peak = plan(program, can_be_captured(program)).peak
     return with_(program, peak=peak, notes=[*program.notes, f"memory: {peak:,} bytes for results"])

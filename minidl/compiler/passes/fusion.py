@@ -12,12 +12,12 @@ import ast
 import keyword
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from dataclasses import replace as with_
 from typing import Any
 
-from ...ops.common.primitives import ACTIVATIONS
+from ...ops.common.primitives import ACTIVATIONS, ALL, OF_X
 from ..program import Call, Program, Slot, leaves
 
 
@@ -63,52 +63,67 @@ def rule(pattern: str, fused: str) -> Rule:
     return Rule(tuple(line(text.strip()) for text in pattern.strip().splitlines()), line(fused))
 
 
-def each_act(pattern: str, fused: str) -> list[Rule]:
+def each_act(pattern: str, fused: str, acts: Iterable[str] = ACTIVATIONS) -> list[Rule]:
     """A rule for each activation, in the place of ACT."""
-    return [rule(pattern.replace("ACT", act), fused.replace("ACT", repr(act))) for act in ACTIVATIONS]
+    return [rule(pattern.replace("ACT", act), fused.replace("ACT", repr(act))) for act in acts]
 
 
-# In this order: a rule whose pattern is part of another's stands behind it.
+# In this order: a rule whose pattern is part of another's stands behind it. Where no gradient reads it, what an
+# activation of OF_X is of need not be made either.
 RULES: tuple[Rule, ...] = (
-    *each_act("""
-        z = conv2d(x, w, b, g)
-        y = ACT(z)
-        p = avg_pool2d(y, pooling)
-        """, "y, p = conv2d_act_pool(x, w, b, g, ACT, pooling)"),
-    *each_act("""
-        z = conv2d(x, w, b, g)
-        y = ACT(z)
-        """, "y = conv2d_act(x, w, b, g, ACT)"),
-    *each_act("""
-        z = linear(x, w, b)
-        y = ACT(z)
-        """, "y = linear_act(x, w, b, ACT)"),
-    *each_act("""
-        gx = linear_grad_x(gy, w)
-        gz = ACT_grad_x(gx, y)
-        """, "gz = linear_grad_act(gy, w, y, ACT)"),
-    *each_act("""
-        gy = avg_pool2d_grad_x(gp, pooling)
-        gz = ACT_grad_x(gy, y)
-        dw = conv2d_grad_w(gz, x, g)
-        db = conv2d_grad_b(gz)
-        """, "dw, db = conv2d_act_pool_grad_wb(gp, y, x, g, ACT, pooling)"),
-    *each_act("""
-        dx = avg_pool2d_grad_x(gy, g)
-        gx = ACT_grad_x(dx, y)
-        """, "gx = avg_pool2d_grad_act(gy, y, g, ACT)"),
-    rule("""
-        loss, log_p = cross_entropy(x, labels, reduction, smoothing)
-        one = ones_like(loss)
-        gx = cross_entropy_grad_x(one, log_p, labels, reduction, smoothing)
-        """, "loss, gx = cross_entropy_with_grad(x, labels, reduction, smoothing)"),
+    *each_act("""z = conv2d(x, w, b, g)
+                 y = ACT(z)
+                 p = avg_pool2d(y, pooling)""", "y, p = conv2d_act_pool(x, w, b, g, ACT, pooling)"),
+    *each_act("""z = conv2d(x, w, b, g)
+                 y = ACT(z)""", "y = conv2d_act(x, w, b, g, ACT)"),
+    *each_act("""v = conv2d(x, w, b, g)
+                 z = normalize_by(v, mean, var, weight, bias, eps, sets)
+                 y = ACT(z)""", "y = conv2d_norm_act(x, w, b, g, mean, var, weight, bias, eps, sets, ACT)"),
+    rule("""v = conv2d(x, w, b, g)
+            z = normalize_by(v, mean, var, weight, bias, eps, sets)""",
+         "z = conv2d_norm(x, w, b, g, mean, var, weight, bias, eps, sets)"),
+    *[each for terms in ("z, other", "other, z") for each in each_act(f"""
+        z, mean, rstd = batch_norm(x, w, b, running_mean, running_var, momentum, eps, g)
+        v = add({terms})
+        y = ACT(v)
+        """, "y, mean, rstd = batch_norm_act(x, other, w, b, running_mean, running_var, momentum, eps, g, ACT)")],
+    *each_act("""z, mean, rstd = batch_norm(x, w, b, running_mean, running_var, momentum, eps, g)
+                 y = ACT(z)""",
+              "y, mean, rstd = batch_norm_act(x, None, w, b, running_mean, running_var, momentum, eps, g, ACT)"),
+    *each_act("""v = add(gy, other)
+                 gz = ACT_grad_x(v, y)
+                 gx, gw, gb = normalize_grad(gz, x, w, mean, rstd, g)""",
+              "gz, gx, gw, gb = normalize_act_grad(gy, other, y, x, w, mean, rstd, g, ACT)"),
+    *each_act("""gz = ACT_grad_x(gy, y)
+                 gx, gw, gb = normalize_grad(gz, x, w, mean, rstd, g)""",
+              "gz, gx, gw, gb = normalize_act_grad(gy, None, y, x, w, mean, rstd, g, ACT)"),
+    *each_act("""z = linear(x, w, b)
+                 y = ACT(z)""", "y = linear_act(x, w, b, ACT)", ALL),
+    *each_act("""z = linear(x, w, b)
+                 y = ACT(z)""", "z, y = linear_and_act(x, w, b, ACT)", OF_X),
+    *each_act("""gx = linear_grad_x(gy, w)
+                 gz = ACT_grad_x(gx, y)""", "gz = linear_grad_act(gy, w, y, ACT)", ALL),
+    *each_act("""z = add(x, other)
+                 y = ACT(z)""", "y = add_act(x, other, ACT)", ALL),
+    *each_act("""v = add(gy, other)
+                 gz = ACT_grad_x(v, y)""", "gz = add_grad_act(gy, other, y, ACT)", ALL),
+    *each_act("""gy = avg_pool2d_grad_x(gp, pooling)
+                 gz = ACT_grad_x(gy, y)
+                 dw = conv2d_grad_w(gz, x, g)
+                 db = conv2d_grad_b(gz)""", "dw, db = conv2d_act_pool_grad_wb(gp, y, x, g, ACT, pooling)"),
+    *each_act("""dx = avg_pool2d_grad_x(gy, g)
+                 gx = ACT_grad_x(dx, y)""", "gx = avg_pool2d_grad_act(gy, y, g, ACT)"),
+    rule("""loss, log_p = cross_entropy(x, labels, reduction, smoothing)
+            one = ones_like(loss)
+            gx = cross_entropy_grad_x(one, log_p, labels, reduction, smoothing)""",
+         "loss, gx = cross_entropy_with_grad(x, labels, reduction, smoothing)"),
 )
 
 
-def fuse(program: Program) -> Program:
-    """Apply the first rule that fits, at the first place where it does, until none fits anywhere."""
+def fuse(program: Program, rules: Iterable[Rule] | None = None) -> Program:
+    """Apply the first of the rules that fits, at the first place where it does, until none fits anywhere."""
     saved: Counter[str] = Counter()
-    while found := next(_fusions(program), None):
+    while found := next(_fusions(program, RULES if rules is None else rules), None):
         program, fused, fewer = found
         saved[fused] += fewer
     by = ", ".join(f"{count} by {name}" for name, count in saved.items())
@@ -116,10 +131,10 @@ def fuse(program: Program) -> Program:
     return with_(program, notes=[*program.notes, note])
 
 
-def _fusions(program: Program) -> Iterator[tuple[Program, str, int]]:
+def _fusions(program: Program, rules: Iterable[Rule]) -> Iterator[tuple[Program, str, int]]:
     """(the program with one rule applied once, the fused primitive, how many calls fewer) for all rules and places."""
     view = _View(program)
-    for each in RULES:
+    for each in rules:
         for places, bound in view.matches(each.pattern):
             at = view.place(each, places, bound)
             if at is None:
@@ -137,7 +152,7 @@ class _View:
     """A program's calls by name, and by the values that they make and read; calls go by their place."""
 
     def __init__(self, program: Program):
-        self.calls, self.kept = program.calls, program.kept()
+        self.calls, self.kept, self.source = program.calls, program.kept(), program.sources()
         self.named: dict[str, list[int]] = defaultdict(list)
         self.makers: dict[Any, list[int]] = defaultdict(list)
         self.readers: dict[Any, list[int]] = defaultdict(list)
@@ -171,11 +186,16 @@ class _View:
     def place(self, rule: Rule, places: Collection[int], bound: dict[Name, Any]) -> int | None:
         """Where the fused call may stand: the last place before others read its results; None where it may not.
 
-        Nothing moves across an effect, which may change what an argument holds.
+        Nothing moves across an effect, which may change what an argument holds. An effect of the pattern's own moves
+        across what reads nothing but results, which it cannot change: arrays from outside may share memory.
         """
         first, last = min(places), max(places)
         calls = [self.calls[i] for i in places]
-        if any(call.effect for call in self.calls[first:last + 1]):
+        between = [self.calls[i] for i in range(first, last) if i not in places]
+        if any(call.effect for call in between):
+            return None
+        if any(call.effect for call in calls) and any(
+                self.source.get(slot, slot).kind != "result" for call in between for slot in call.reads()):
             return None
         if len({call.backend.__name__ for call in calls}) > 1:
             return None
@@ -190,7 +210,7 @@ class _View:
             at = min([at, *others])
         inputs = leaves([bound.get(name) for name in rule.fused.arguments if isinstance(name, Name)])
         made = [i for slot in inputs if isinstance(slot, Slot) for i in self.makers[slot][:1]]
-        return at if all(i < at for i in made) else None
+        return at if all(i < at and i not in places for i in made) else None
 
 
 def _bind(wanted: Line, call: Call, bound: dict[Name, Any]) -> dict[Name, Any] | None:

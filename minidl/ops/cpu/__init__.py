@@ -1,6 +1,6 @@
 """The primitives on NumPy arrays: pure functions of arrays and geometries.
 
-Only `setitem`, `advance`, `batch_norm`, `update_metrics` and the updates of parameters change what they are given.
+Only `setitem`, `advance`, `batch_norm(_act)`, `update_metrics` and updates of parameters change what they are given.
 """
 
 import functools
@@ -16,9 +16,11 @@ from ..common.shared import *
 from .activation import *
 from .conv import *
 from .data import *
+from .fused import *
 from .linear import *
 from .lookup import *
 from .loss import *
+from .nhwc import *
 from .norm import *
 from .optim import *
 from .pool import *

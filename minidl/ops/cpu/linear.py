@@ -46,7 +46,7 @@ def linear_act(x: Array, w: Array, b: Array | None, act: str) -> Array:
 
 
 def linear_grad_act(gy: Array, w: Array, y: Array, act: str) -> Array:
-    """The gradient of linear(act(z)) by z, from y = act(z)."""
+    """The gradient of linear(act(z)) by z, from y = act(z); for those of OF_X y is z."""
     return GRADIENTS[act](linear_grad_x(gy, w), y)
 
 

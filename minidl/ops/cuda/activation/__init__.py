@@ -3,3 +3,4 @@
 from .dropout import *
 from .elementwise import *
 from .softmax import *
+from .sums import *

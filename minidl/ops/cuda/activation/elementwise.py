@@ -26,18 +26,18 @@ launch.GENERATED["include/activations.cuh"] = "".join(
 
 
 @functools.lru_cache(maxsize=4096)
-def _spread(name: str, act: str, size: int, dtype: np.dtype) -> Callable[..., None]:
+def _spread(file: str, name: str, act: str, size: int, dtype: np.dtype) -> Callable[..., None]:
     """The launch of an elementwise kernel."""
-    kernel = launch.kernel(FILE, name, launch.real(dtype), ("ACT", act))
+    kernel = launch.kernel(file, name, launch.real(dtype), ("ACT", act))
     return kernel.sized((launch.spread(size),), (launch.THREADS,))
 
 
-def _elementwise(name: str, act: str, *arrays: Array) -> Array:
+def _elementwise(name: str, act: str, *arrays: Array, file: str = FILE) -> Array:
     """A new array from arrays of one shape, by a kernel that takes them, the result and its size."""
     first = arrays[0]
     size, dtype = first.size, first.dtype
     y = launch.empty(first.shape, dtype)
-    _spread(name, act, size, dtype)(*arrays, y, size)
+    _spread(file, name, act, size, dtype)(*arrays, y, size)
     return y
 
 

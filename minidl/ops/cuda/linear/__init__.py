@@ -18,7 +18,7 @@ from .. import launch
 from ..reduce import sum_first
 from .tile import BK, BN, MIN_SLABS_PER_SPLIT, MODES, TILES, rows_per_block
 
-__all__ = ["linear", "linear_act", "linear_grad_act", "linear_grad_b", "linear_grad_w", "linear_grad_x"]
+__all__ = ["linear", "linear_grad_b", "linear_grad_w", "linear_grad_x"]
 
 FILE = "linear/gemm.cu"
 TILE, DEPTH = 16, 64                       # of gemm_tiled
@@ -37,11 +37,6 @@ def _mode(dtype: np.dtype, precision: str) -> str:
 CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
     (FILE, (launch.real(np.dtype(dtype)), ("BM", bm), ("PRECISION", how), ("TA", ta), ("TB", tb), *wide))
     for dtype, how, bm in TILES for ta, tb, *wide in ((0, 0), (0, 1), (1, 0), (0, 1, ("WIDE", 1)), (1, 0, ("WIDE", 1)))]
-CONFIGURATIONS += [
-    (FILE, (launch.real(np.dtype(dtype)), ("BM", bm), ("PRECISION", "FP32"), ("TA", 0), ("TB", tb), ("FUSED", fused),
-            ("ACT", act)))
-    for dtype in ("float32", "float64") for bm, fused, tb, act in (
-        (16, "VALUE", 1, "tanh"), (128, "VALUE", 1, "sigmoid"), (16, "SLOPE", 0, "tanh"), (128, "SLOPE", 0, "relu"))]
 
 
 def gemm(a: Array, b: Array, out: Array, *, transpose_a: bool = False, transpose_b: bool = False,
@@ -58,7 +53,7 @@ def gemm(a: Array, b: Array, out: Array, *, transpose_a: bool = False, transpose
             and len(a) in (1, batches) and len(b) in (1, batches):
         cupy.matmul(a.swapaxes(1, 2) if transpose_a else a, b.swapaxes(1, 2) if transpose_b else b, out=out)
         return out if bias is None else cupy.add(out, bias[:, None], out)
-    return _product(a, b, bias, out, (batches, rows, cols, depth, len(a), len(b), accumulate, 0), transpose_a,
+    return product_of(a, b, bias, out, (batches, rows, cols, depth, len(a), len(b), accumulate, 0), transpose_a,
                     transpose_b, tiled)
 
 
@@ -121,7 +116,7 @@ def _plan(sizes: tuple[int, ...], dtype: np.dtype, precision: str, transpose_a: 
                 finish)
 
 
-def _product(a: cupy.ndarray, b: cupy.ndarray, bias: Array | None, out: cupy.ndarray, sizes: tuple[int, ...],
+def product_of(a: cupy.ndarray, b: cupy.ndarray, bias: Array | None, out: cupy.ndarray, sizes: tuple[int, ...],
              transpose_a: bool, transpose_b: bool, tiled: bool | None = None, fused: tuple[launch.Constant, ...] = (),
              y: Array | None = None) -> Array:
     """Our own kernels; sizes (batches, rows, cols, depth, batches of a, batches of b, accumulate, axis of the bias)."""
@@ -147,7 +142,7 @@ def _two(a: Array, b: Array, bias: Array | None, rows: int, cols: int, depth: in
         out = cupy.matmul(a.T if transpose_a else a, b.T if transpose_b else b)
         return out if bias is None else cupy.add(out, bias, out)
     out = launch.empty((rows, cols), a.dtype)
-    return _product(a, b, bias, out, (1, rows, cols, depth, 1, 1, False, 1), transpose_a, transpose_b)
+    return product_of(a, b, bias, out, (1, rows, cols, depth, 1, 1, False, 1), transpose_a, transpose_b)
 
 
 def linear(x: Array, w: Array, b: Array | None) -> Array:
@@ -156,20 +151,6 @@ def linear(x: Array, w: Array, b: Array | None) -> Array:
 
 def linear_grad_x(gy: Array, w: Array) -> Array:
     return _two(gy, w, None, len(gy), w.shape[1], len(w), False, False)
-
-
-def linear_act(x: Array, w: Array, b: Array | None, act: str) -> Array:
-    """act(linear(x))"""
-    out = launch.empty((len(x), len(w)), x.dtype)
-    return _product(x, w, b, out, (1, len(x), len(w), x.shape[1], 1, 1, False, 1), False, True,
-                    fused=(("FUSED", "VALUE"), ("ACT", act)))
-
-
-def linear_grad_act(gy: Array, w: Array, y: Array, act: str) -> Array:
-    """The gradient of linear(act(z)) by z, from y = act(z)."""
-    out = launch.empty((len(gy), w.shape[1]), gy.dtype)
-    return _product(gy, w, None, out, (1, len(gy), w.shape[1], len(w), 1, 1, False, 1), False, False,
-                    fused=(("FUSED", "SLOPE"), ("ACT", act)), y=y)
 
 
 def linear_grad_w(gy: Array, x: Array) -> Array:

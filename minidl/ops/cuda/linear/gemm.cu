@@ -9,7 +9,8 @@
 // (one, or all of the batch); blockIdx.z = output batch * splits + split, and each split does its share of the slabs.
 //
 // -DFUSED=VALUE: each sum, with its bias, goes through the activation -DACT. -DFUSED=SLOPE: it is a gradient, and is
-// multiplied by the activation's slope, which `y`, what the activation gave, tells.
+// multiplied by the activation's slope, which `y`, what the activation gave, tells. -DFUSED=BOTH: `y` takes the activation's
+// value of each sum.
 // -DWIDE: copies and stores of 16 bytes: arrays start on a multiple of them, cols % 4 == 0, and with TA rows % 4 == 0.
 #include "include/tile.cuh"
 #include "include/act.cuh"
@@ -17,6 +18,7 @@
 #define PLAIN 0
 #define VALUE 1
 #define SLOPE 2
+#define BOTH 3
 #ifndef FUSED
 #define FUSED PLAIN
 #endif
@@ -34,18 +36,21 @@ struct Matrices {
 };
 
 // A sum that is complete, with what is fused to it; y is what the activation gave at the same place.
-__device__ __forceinline__ REAL finished(REAL value, const REAL* y) {
+__device__ __forceinline__ REAL finished(REAL value, REAL* y) {
 #if FUSED == VALUE
     return ACT_VALUE(value);
 #elif FUSED == SLOPE
     return ACT_GRAD(value, *y);
 #else
+#if FUSED == BOTH
+    *y = ACT_VALUE(value);
+#endif
     return value;
 #endif
 }
 
 template <int V>
-__device__ __forceinline__ void store(REAL* c, const REAL* bias, const REAL* y, const Matrices& p, int row, int column,
+__device__ __forceinline__ void store(REAL* c, const REAL* bias, REAL* y, const Matrices& p, int row, int column,
                                       const REAL* values) {
     if (row >= p.rows || column >= p.cols) return;
     size_t at = (size_t)blockIdx.z * p.rows * p.cols + row * p.cols + column;
@@ -111,7 +116,7 @@ __device__ __forceinline__ void share(const Matrices& p, int all, int& begin, in
 }
 
 extern "C" __global__ void __launch_bounds__(256)
-    gemm_registers(const REAL* a, const REAL* b, const REAL* bias, const REAL* y, REAL* c, Matrices p) {
+    gemm_registers(const REAL* a, const REAL* b, const REAL* bias, REAL* y, REAL* c, Matrices p) {
     __shared__ Slab slabs[2];
     int batch = blockIdx.z / p.splits, begin, end;
     bool own = p.sum_batches == 1;  // each output has its own pair of matrices
@@ -135,7 +140,7 @@ extern "C" __global__ void __launch_bounds__(256)
 constexpr int TILE = 16, DEPTH = 64;  // of C; of a slab: few slabs, since each costs a wait for memory
 
 extern "C" __global__ void __launch_bounds__(256)
-    gemm_tiled(const REAL* a, const REAL* b, const REAL* bias, const REAL* y, REAL* c, Matrices p) {
+    gemm_tiled(const REAL* a, const REAL* b, const REAL* bias, REAL* y, REAL* c, Matrices p) {
     __shared__ REAL as[TILE][DEPTH + 1], bs[DEPTH][TILE + 1];
     int row0 = blockIdx.y * TILE, column0 = blockIdx.x * TILE;
     int batch = blockIdx.z / p.splits, slabs = ceil_div(p.depth, DEPTH), begin, end;
@@ -170,7 +175,7 @@ extern "C" __global__ void __launch_bounds__(256)
 }
 
 // parts (batches, splits, rows, cols) -> c (batches, rows, cols), one thread an element
-extern "C" __global__ void gemm_finish(const REAL* parts, const REAL* bias, const REAL* y, REAL* c, int batches,
+extern "C" __global__ void gemm_finish(const REAL* parts, const REAL* bias, REAL* y, REAL* c, int batches,
                                        Matrices p) {
     int size = p.rows * p.cols;
     for (int i = THREAD; i < batches * size; i += THREADS) {

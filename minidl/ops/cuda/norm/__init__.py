@@ -19,7 +19,8 @@ ELEMENTS_PER_THREAD = 16                   # up to which a set's values have mor
 MAX_SPLITS = 64                            # and so many teams at most
 
 CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
-    (FILE, (launch.real(dtype),)) for dtype in launch.C_NAME]
+    (FILE, (launch.real(dtype), *fused)) for dtype in launch.C_NAME
+    for fused in ((), *((("FUSED", 1), ("ACT", act)) for act in ("relu", "tanh", "softplus")))]
 
 
 @functools.lru_cache(maxsize=4096)
@@ -35,29 +36,32 @@ def _plan(outer: int, sets: int, inner: int, g: NormGeometry) -> tuple[int, int,
         splits=splits, chunk=chunk, lanes=lanes)
 
 
-def _of_sets(g: NormGeometry) -> tuple[int, int, bytes]:
+def of_sets(g: NormGeometry) -> tuple[int, int, bytes]:
     return _plan(g.n, g.groups, g.inner, g) if g.across else _plan(1, g.n * g.groups, g.inner, g)
 
 
-def _run(name: str, grid: int, x: Array, *arguments: Any) -> None:
-    launch.kernel(FILE, name, launch.real(x.dtype))((grid,), (THREADS,), *arguments)
+def run(name: str, grid: int, x: Array, *arguments: Any, fused: tuple[launch.Constant, ...] = ()) -> None:
+    launch.kernel(FILE, name, launch.real(x.dtype), *fused)((grid,), (THREADS,), *arguments)
 
 
-def _normalized(x: Array, w: Array | None, b: Array | None, running: tuple[Array | None, Array | None],
-                momentum: float, eps: float, g: NormGeometry) -> tuple[Array, Array, Array]:
-    grid, splits, struct = _of_sets(g)
+def normalized(x: Array, w: Array | None, b: Array | None, running: tuple[Array | None, Array | None],
+               momentum: float, eps: float, g: NormGeometry, other: Array | None = None,
+               fused: tuple[launch.Constant, ...] = ()) -> tuple[Array, Array, Array]:
+    """(y, mean, rstd), with what is fused to y."""
+    running = running if g.size else (None, None)      # without values there is nowhere to move
+    grid, splits, struct = of_sets(g)
     y, mean, rstd = (launch.empty(shape, x.dtype) for shape in (x.shape, g.sets, g.sets))
     parts = launch.empty((2, splits, mean.size), x.dtype) if splits > 1 else None
     if parts is not None:
-        _run("norm_moments", grid, x, x, parts, struct)
-    _run("normalize", grid, x, x, w, b, parts, y, mean, rstd, *running, momentum, eps, struct)
+        run("norm_moments", grid, x, x, parts, struct)
+    run("normalize", grid, x, x, other, w, b, parts, y, mean, rstd, *running, momentum, eps, struct, fused=fused)
     return y, mean, rstd
 
 
 def normalize(x: Array, w: Array | None, b: Array | None, eps: float,
               g: NormGeometry) -> tuple[Array, Array, Array]:
     """(y, mean, rstd): y = (x - mean) * rstd * w + b, with rstd = 1 / root of (variance + eps), both once per set."""
-    return _normalized(x, w, b, (None, None), 0.0, eps, g)
+    return normalized(x, w, b, (None, None), 0.0, eps, g)
 
 
 def batch_norm(x: Array, w: Array | None, b: Array | None, running_mean: Array, running_var: Array, momentum: float,
@@ -66,21 +70,21 @@ def batch_norm(x: Array, w: Array | None, b: Array | None, running_mean: Array, 
 
     There is no way where there are no values.
     """
-    return _normalized(x, w, b, (running_mean, running_var) if g.size else (None, None), momentum, eps, g)
+    return normalized(x, w, b, (running_mean, running_var), momentum, eps, g)
 
 
 def normalize_by(x: Array, mean: Array, var: Array, w: Array | None, b: Array | None, eps: float,
                  g: NormGeometry) -> Array:
     """(x - mean) / root of (var + eps) * w + b, by what is known of each set."""
-    grid, _, struct = _of_sets(g)
+    grid, _, struct = of_sets(g)
     y = launch.empty(x.shape, x.dtype)
-    _run("normalize_by", grid, x, x, mean, var, w, b, y, eps, struct)
+    run("normalize_by", grid, x, x, mean, var, w, b, y, eps, struct)
     return y
 
 
 def normalize_grad_x(gy: Array, x: Array, w: Array | None, mean: Array, rstd: Array, g: NormGeometry) -> Array:
     """rstd * (gz - mean of gz - z * mean of (gz * z)) over each set, with gz = gy * w, z = (x - mean) * rstd."""
-    return _grad_x(gy, x, w, mean, rstd, g, None, None)
+    return gradient(gy, x, w, mean, rstd, g, None, None)
 
 
 def normalize_grad(gy: Array, x: Array, w: Array | None, mean: Array, rstd: Array,
@@ -88,27 +92,28 @@ def normalize_grad(gy: Array, x: Array, w: Array | None, mean: Array, rstd: Arra
     """The gradients by x, weight (the sum of gy * z over each channel) and bias (the sum of gy)."""
     gw, gb = launch.empty(g.affine, x.dtype), launch.empty(g.affine, x.dtype)
     if g.across:                           # channels are the sets
-        return _grad_x(gy, x, w, mean, rstd, g, gw, gb), gw, gb
-    gx = _grad_x(gy, x, w, mean, rstd, g, None, None)
+        return gradient(gy, x, w, mean, rstd, g, gw, gb), gw, gb
+    gx = gradient(gy, x, w, mean, rstd, g, None, None)
     grid, splits, struct = _plan(gx.size // (g.channels * g.spread), g.channels, g.spread, g)
-    sums, totals = _parts(splits, g.channels, x) if splits > 1 else (gb, gw)
-    _run("norm_products", grid, x, gy, x, None, mean, rstd, sums, totals, g.inner, struct)
+    sums, totals = parts_of(splits, g.channels, x) if splits > 1 else (gb, gw)
+    run("norm_products", grid, x, gy, x, None, mean, rstd, sums, totals, g.inner, struct)
     if splits > 1:
         sum_first(sums, gb)
         sum_first(totals, gw)
     return gx, gw, gb
 
 
-def _parts(splits: int, sets: int, x: Array) -> tuple[cupy.ndarray, cupy.ndarray]:
+def parts_of(splits: int, sets: int, x: Array) -> tuple[cupy.ndarray, cupy.ndarray]:
     return launch.empty((splits, sets), x.dtype), launch.empty((splits, sets), x.dtype)
 
 
-def _grad_x(gy: Array, x: Array, w: Array | None, mean: Array, rstd: Array, g: NormGeometry, gw: Array | None,
-            gb: Array | None) -> Array:
-    grid, splits, struct = _of_sets(g)
+def gradient(gy: Array, x: Array, w: Array | None, mean: Array, rstd: Array, g: NormGeometry, gw: Array | None,
+             gb: Array | None, sums: Array | None = None, totals: Array | None = None) -> Array:
+    """By x. gw, gb: where they are given, they are filled. sums, totals: as norm_products leaves them, if it has."""
+    grid, splits, struct = of_sets(g)
     gx = launch.empty(x.shape, x.dtype)
-    sums, totals = _parts(splits, mean.size, x) if splits > 1 else (None, None)
-    if splits > 1:
-        _run("norm_products", grid, x, gy, x, None if g.across else w, mean, rstd, sums, totals, 0, struct)
-    _run("normalize_grad", grid, x, gy, x, w, mean, rstd, sums, totals, gx, gw, gb, struct)
+    if splits > 1 and sums is None:
+        sums, totals = parts_of(splits, mean.size, x)
+        run("norm_products", grid, x, gy, x, None if g.across else w, mean, rstd, sums, totals, 0, struct)
+    run("normalize_grad", grid, x, gy, x, w, mean, rstd, sums, totals, gx, gw, gb, struct)
     return gx

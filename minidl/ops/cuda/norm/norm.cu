@@ -9,9 +9,11 @@
 // its set again, in an order that sizes alone decide: two launches each way, and one where a team owns a whole set.
 // Sums are of differences: from the first element at hand for the mean, from the mean for the variance, so float32 keeps
 // the variance of values that differ by little. A team's elements are read anew for each sum: they lie in a cache then.
+// -DFUSED: `normalize` adds `other`, where it is given, and applies the activation -DACT.
 // Requires: blockDim.x a multiple of lanes and of 32; lanes a power of two up to 32, or blockDim.x; chunk at least 1.
 #include "include/common.cuh"
 #include "include/rows.cuh"
+#include "include/act.cuh"
 
 struct Norm {
     int outer, sets, inner, channels, spread, own, splits, chunk, lanes;
@@ -103,9 +105,9 @@ extern "C" __global__ void norm_moments(const REAL* __restrict__ x, REAL* __rest
 
 // y, and each set's mean and rstd = 1 / sqrt(variance + eps). parts: as norm_moments leaves them, or none where a team
 // owns a set. The running values, where they are given, move by `momentum` of their way.
-extern "C" __global__ void normalize(const REAL* __restrict__ x, const REAL* w, const REAL* b, const REAL* parts,
-                                     REAL* __restrict__ y, REAL* means, REAL* rstds, REAL* running_mean,
-                                     REAL* running_var, REAL momentum, REAL eps, Norm g) {
+extern "C" __global__ void normalize(const REAL* __restrict__ x, const REAL* __restrict__ other, const REAL* w,
+                                     const REAL* b, const REAL* parts, REAL* __restrict__ y, REAL* means, REAL* rstds,
+                                     REAL* running_mean, REAL* running_var, REAL momentum, REAL eps, Norm g) {
     Team t(g);
     REAL mean, squares;
     if (parts) {
@@ -127,7 +129,11 @@ extern "C" __global__ void normalize(const REAL* __restrict__ x, const REAL* w, 
         const unsigned e = t.element(), channel = g.own ? t.set : e / g.spread % g.channels;
         REAL value = (x[e] - mean) * scale;
         if (w && !g.own) value *= w[channel];
-        y[e] = b ? value + b[channel] : value;
+        if (b) value += b[channel];
+#ifdef FUSED
+        value = ACT_VALUE(other ? value + other[e] : value);
+#endif
+        y[e] = value;
     }
 }
 
@@ -178,6 +184,29 @@ extern "C" __global__ void norm_products(const REAL* __restrict__ gy, const REAL
     Team t(g);
     REAL sum, product;
     products(t, gy, x, w, mean, rstd, row, sum, product);
+    if (t.splits() && t.lane == 0) {
+        sums[t.split * g.sets + t.set] = sum;
+        totals[t.split * g.sets + t.set] = product;
+    }
+}
+
+// The same of a set's gz = act's gradient of gy, plus `other` where it is given, by y = act(z); and gz.
+extern "C" __global__ void norm_act_products(const REAL* __restrict__ gy, const REAL* __restrict__ other,
+                                             const REAL* __restrict__ y, const REAL* __restrict__ x, const REAL* mean,
+                                             const REAL* rstd, REAL* __restrict__ gz, REAL* sums, REAL* totals,
+                                             Norm g) {
+    Team t(g);
+    const REAL center = t.splits() ? mean[t.set] : (REAL)0, scale = t.splits() ? rstd[t.set] : (REAL)0;
+    REAL sum = 0, product = 0;
+    for (; t.more(); t.next()) {
+        const unsigned e = t.element();
+        const REAL value = ACT_GRAD(other ? gy[e] + other[e] : gy[e], y[e]);
+        gz[e] = value;
+        sum += value;
+        product += value * ((x[e] - center) * scale);
+    }
+    sum = reduce(sum, g.lanes, false);
+    product = reduce(product, g.lanes, false);
     if (t.splits() && t.lane == 0) {
         sums[t.split * g.sets + t.set] = sum;
         totals[t.split * g.sets + t.set] = product;

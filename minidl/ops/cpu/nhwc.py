@@ -1,0 +1,169 @@
+"""Images in NHWC on NumPy arrays: what the CUDA kernels of this name are held against, by the plain primitives.
+
+A compiled step on the CPU keeps to NCHW. Where images are stored in bfloat16, filters are rounded to it too, and each
+result once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from ..common.geometry import ConvGeometry, PoolGeometry
+from ..common.nhwc import AXES, BACK, STORES, bf16, widened
+from ..common.primitives import Array
+from ..common.sets import NormGeometry
+from .activation import GRADIENTS, VALUES
+from .conv import conv2d, conv2d_grad_b, conv2d_grad_w, conv2d_grad_x
+from .norm import batch_norm, normalize_by, normalize_grad
+from .pool import avg_pool2d, avg_pool2d_grad_act, avg_pool2d_grad_x, max_pool2d, max_pool2d_grad_x
+
+__all__ = [
+    "act_grad_b_nhwc", "act_grad_nhwc", "act_nhwc", "add_nhwc", "avg_pool2d_grad_act_nhwc", "avg_pool2d_grad_x_nhwc",
+    "avg_pool2d_nhwc", "batch_norm_nhwc", "conv2d_grad_b_nhwc", "conv2d_grad_w_nhwc", "conv2d_grad_x_nhwc",
+    "conv2d_nhwc", "conv2d_norm_nhwc", "max_pool2d_grad_relu_b_nhwc", "max_pool2d_grad_relu_nhwc",
+    "max_pool2d_grad_x_nhwc", "max_pool2d_nhwc", "normalize_act_grad_nhwc", "normalize_by_nhwc",
+    "normalize_grad_nhwc", "takes_nhwc", "to_nchw", "to_nhwc",
+]
+
+# Whether programs in a precision gain by images in NHWC: never here
+takes_nhwc: Callable[[str], bool] | None = None
+
+
+def to_nhwc(x: Array, store: str) -> Array:
+    """(n,c,h,w) of float32 -> (n,h,w,c) of STORES[store]"""
+    return _stored(x, STORES[store])
+
+
+def to_nchw(x: Array) -> Array:
+    """(n,h,w,c) of either type -> (n,c,h,w) of float32"""
+    return np.array(widened(x).transpose(BACK), order="C")
+
+
+def _stored(y: Array, dtype: np.dtype) -> Array:
+    y = np.array(y.transpose(AXES), order="C")
+    return bf16(y) if dtype == np.uint16 else y
+
+
+def _rounded(w: Array, precision: str) -> Array:
+    return widened(bf16(w)) if precision == "bf16" else w
+
+
+# ---------------------------------------------------------------- convolution
+def conv2d_nhwc(x: Array, w: Array, b: Array | None, g: ConvGeometry, act: str | None, precision: str) -> Array:
+    """act(conv2d(x)), or conv2d(x) where act is None"""
+    y = conv2d(to_nchw(x), _rounded(w, precision), b, g)
+    return _stored(VALUES[act](y) if act else y, x.dtype)
+
+
+def conv2d_norm_nhwc(x: Array, w: Array, b: Array | None, g: ConvGeometry, mean: Array, var: Array,
+                     weight: Array | None, bias: Array | None, eps: float, sets: NormGeometry, act: str | None,
+                     precision: str) -> Array:
+    """act(normalize_by(conv2d(x))), or without act"""
+    y = normalize_by(conv2d(to_nchw(x), _rounded(w, precision), b, g), mean, var, weight, bias, eps, sets)
+    return _stored(VALUES[act](y) if act else y, x.dtype)
+
+
+def conv2d_grad_x_nhwc(gy: Array, w: Array, g: ConvGeometry, precision: str) -> Array:
+    return _stored(conv2d_grad_x(to_nchw(gy), _rounded(w, precision), g), gy.dtype)
+
+
+def conv2d_grad_w_nhwc(gy: Array, x: Array, g: ConvGeometry, precision: str) -> Array:
+    """(m,c,kh,kw) of float32"""
+    return conv2d_grad_w(to_nchw(gy), to_nchw(x), g)
+
+
+def conv2d_grad_b_nhwc(gy: Array) -> Array:
+    """(m,) of float32"""
+    return conv2d_grad_b(to_nchw(gy))
+
+
+# ---------------------------------------------------------------- element by element
+def act_nhwc(x: Array, act: str) -> Array:
+    return _stored(VALUES[act](to_nchw(x)), x.dtype)
+
+
+def act_grad_nhwc(gy: Array, other: Array | None, y: Array, act: str) -> Array:
+    """The gradient of act(x) by x, from y = act(x), of activations of OF_X from x; gy plus other, where one is given,
+    is that by y."""
+    return _stored(GRADIENTS[act](_summed(gy, other), to_nchw(y)), gy.dtype)
+
+
+def _summed(gy: Array, other: Array | None) -> Array:
+    return to_nchw(gy) if other is None else to_nchw(gy) + to_nchw(other)
+
+
+def act_grad_b_nhwc(gy: Array, other: Array | None, y: Array, act: str) -> tuple[Array, Array]:
+    """(act_grad_nhwc, its sum over each channel)"""
+    gz = act_grad_nhwc(gy, other, y, act)
+    return gz, conv2d_grad_b_nhwc(gz)
+
+
+def add_nhwc(x: Array, other: Array, act: str | None) -> Array:
+    """x + other, and act of it where one is given"""
+    z = to_nchw(x) + to_nchw(other)
+    return _stored(VALUES[act](z) if act else z, x.dtype)
+
+
+# ---------------------------------------------------------------- pooling
+def max_pool2d_nhwc(x: Array, g: PoolGeometry) -> tuple[Array, Array]:
+    """(y, index) as max_pool2d, the index as bytes."""
+    y, index = max_pool2d(to_nchw(x), g)
+    return _stored(y, x.dtype), np.ascontiguousarray(index.transpose(AXES)).astype(np.uint8)
+
+
+def max_pool2d_grad_x_nhwc(gy: Array, index: Array, g: PoolGeometry) -> Array:
+    return _stored(max_pool2d_grad_x(to_nchw(gy), index.transpose(BACK), g), gy.dtype)
+
+
+def max_pool2d_grad_relu_nhwc(gy: Array, index: Array, y: Array, g: PoolGeometry) -> Array:
+    """The gradient of y = max_pool2d(relu(x)) by x: relu lets pass what won where the winner is above 0."""
+    return max_pool2d_grad_x_nhwc(act_grad_nhwc(gy, None, y, "relu"), index, g)
+
+
+def max_pool2d_grad_relu_b_nhwc(gy: Array, index: Array, y: Array, g: PoolGeometry) -> tuple[Array, Array]:
+    """(max_pool2d_grad_relu_nhwc, its sum over each channel)"""
+    gz = max_pool2d_grad_relu_nhwc(gy, index, y, g)
+    return gz, conv2d_grad_b_nhwc(gz)
+
+
+def avg_pool2d_nhwc(x: Array, g: PoolGeometry) -> Array:
+    return _stored(avg_pool2d(to_nchw(x), g), x.dtype)
+
+
+def avg_pool2d_grad_x_nhwc(gy: Array, g: PoolGeometry) -> Array:
+    return _stored(avg_pool2d_grad_x(to_nchw(gy), g), gy.dtype)
+
+
+def avg_pool2d_grad_act_nhwc(gy: Array, y: Array, g: PoolGeometry, act: str) -> Array:
+    return _stored(avg_pool2d_grad_act(to_nchw(gy), to_nchw(y), g, act), gy.dtype)
+
+
+# ---------------------------------------------------------------- normalisation
+def batch_norm_nhwc(x: Array, other: Array | None, w: Array | None, b: Array | None, running_mean: Array,
+                    running_var: Array, momentum: float, eps: float, g: NormGeometry,
+                    act: str | None) -> tuple[Array, Array, Array]:
+    """batch_norm, plus other where one is given, and act of it where one is; statistics are of float32."""
+    y, mean, rstd = batch_norm(to_nchw(x), w, b, running_mean, running_var, momentum, eps, g)
+    y = y if other is None else y + to_nchw(other)
+    return _stored(VALUES[act](y) if act else y, x.dtype), mean, rstd
+
+
+def normalize_by_nhwc(x: Array, mean: Array, var: Array, w: Array | None, b: Array | None, eps: float,
+                      g: NormGeometry) -> Array:
+    return _stored(normalize_by(to_nchw(x), mean, var, w, b, eps, g), x.dtype)
+
+
+def normalize_grad_nhwc(gy: Array, x: Array, w: Array | None, mean: Array, rstd: Array,
+                        g: NormGeometry) -> tuple[Array, Array, Array]:
+    """normalize_grad: (gx, gw, gb)"""
+    gx, gw, gb = normalize_grad(to_nchw(gy), to_nchw(x), w, mean, rstd, g)
+    return _stored(gx, gy.dtype), gw, gb
+
+
+def normalize_act_grad_nhwc(gy: Array, other: Array | None, y: Array, x: Array, w: Array | None, mean: Array,
+                            rstd: Array, g: NormGeometry, act: str) -> tuple[Array, Array, Array, Array]:
+    """normalize_act_grad: (gz, gx, gw, gb)"""
+    gz = act_grad_nhwc(gy, other, y, act)
+    return gz, *normalize_grad_nhwc(gz, x, w, mean, rstd, g)

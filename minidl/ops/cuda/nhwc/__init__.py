@@ -1,0 +1,16 @@
+"""Images in NHWC on CuPy arrays, (n,h,w,c) of float32 or of bfloat16 in uint16: see ops/common/nhwc.py."""
+
+from ..launch import compute_capability
+from . import convolution, elementwise, norm, pool
+from .convolution import *
+from .elementwise import *
+from .norm import *
+from .pool import *
+
+# Not its files, which have names that those of the backend's other rooms have, too
+__all__ = ["takes_nhwc", *convolution.__all__, *elementwise.__all__, *norm.__all__, *pool.__all__]
+
+
+def takes_nhwc(precision: str) -> bool:
+    """Whether programs in a precision gain by images in NHWC: on tensor cores, and not in fp32."""
+    return precision != "fp32" and compute_capability() >= 80

@@ -1,0 +1,78 @@
+// Images in NHWC, element by element: an activation, its gradient, a sum; and the gradient with its sum over each channel.
+//
+// The first three take arrays as rows of `size` elements: a thread owns the runs THREAD, THREAD + THREADS, ...; any grid
+// and block will do. Requires: WIDE divides size. The others walk PixelRuns (image.cuh) in blocks of up to 256 threads.
+#include "include/image.cuh"
+
+#define RUNS                                                                                                           \
+    unsigned at = THREAD * WIDE;                                                                                       \
+    at < size;                                                                                                         \
+    at += THREADS * WIDE
+
+extern "C" __global__ void act_nhwc(const STORE* __restrict__ x, STORE* __restrict__ y, unsigned size) {
+    for (RUNS) {
+        Run run = load(x + at);
+#pragma unroll
+        for (int i = 0; i < WIDE; ++i) run.v[i] = ACT_VALUE(run.v[i]);
+        store(y + at, run);
+    }
+}
+
+extern "C" __global__ void act_grad_nhwc(const STORE* __restrict__ gy, const STORE* __restrict__ other,
+                                         const STORE* __restrict__ y, STORE* __restrict__ gx, unsigned size) {
+    for (RUNS) {
+        Run run = summed(gy, other, at);
+        const Run known = load(y + at);
+#pragma unroll
+        for (int i = 0; i < WIDE; ++i) run.v[i] = ACT_GRAD(run.v[i], known.v[i]);
+        store(gx + at, run);
+    }
+}
+
+extern "C" __global__ void add_nhwc(const STORE* __restrict__ x, const STORE* __restrict__ y, STORE* __restrict__ z,
+                                    unsigned size) {
+    for (RUNS) {
+        Run run = load(x + at);
+        const Run other = load(y + at);
+#pragma unroll
+        for (int i = 0; i < WIDE; ++i) run.v[i] = after(run.v[i] + other.v[i]);
+        store(z + at, run);
+    }
+}
+
+struct Values {
+    const STORE* __restrict__ gy;
+
+    __device__ __forceinline__ void operator()(int at, float (&sum)[1][WIDE]) const {
+        const Run run = load(gy + at);
+#pragma unroll
+        for (int i = 0; i < WIDE; ++i) sum[0][i] += run.v[i];
+    }
+};
+
+extern "C" __global__ void __launch_bounds__(256)
+    conv2d_grad_b_nhwc(const STORE* __restrict__ gy, float* __restrict__ parts, PixelRuns g) {
+    add_up<1>(Values{gy}, parts, g);
+}
+
+struct Gradients {
+    const STORE *__restrict__ gy, *__restrict__ other, *__restrict__ y;
+    STORE* __restrict__ gx;
+
+    __device__ __forceinline__ void operator()(int at, float (&sum)[1][WIDE]) const {
+        Run run = summed(gy, other, at);
+        const Run known = load(y + at);
+#pragma unroll
+        for (int i = 0; i < WIDE; ++i) {
+            run.v[i] = ACT_GRAD(run.v[i], known.v[i]);
+            sum[0][i] += run.v[i];
+        }
+        store(gx + at, run);
+    }
+};
+
+extern "C" __global__ void __launch_bounds__(256)
+    act_grad_b_nhwc(const STORE* __restrict__ gy, const STORE* __restrict__ other, const STORE* __restrict__ y,
+                    STORE* __restrict__ gx, float* __restrict__ parts, PixelRuns g) {
+    add_up<1>(Gradients{gy, other, y, gx}, parts, g);
+}

@@ -1,0 +1,96 @@
+"""Conversions of images to NHWC and back, activations, sums, and gradients by biases."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import numpy as np
+
+from ...common.nhwc import STORES, ordered
+from ...common.primitives import Array
+from .. import launch
+from .pixels import C_TYPES, configurations, constants, rows_of, sum_first, sums, walk
+
+__all__ = ["act_grad_b_nhwc", "act_grad_nhwc", "act_nhwc", "add_nhwc", "conv2d_grad_b_nhwc", "to_nchw", "to_nhwc"]
+
+FILE, CONVERT = "nhwc/elementwise.cu", "nhwc/convert.cu"
+FEW = 4                                    # channels up to which a tile has no more
+
+CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
+    *configurations(FILE, "relu", "gelu", after=True), *configurations(FILE, None),
+    *((CONVERT, (("STORE", c_type), ("TILE", tile))) for c_type in C_TYPES.values() for tile in (FEW, 32))]
+
+
+# ---------------------------------------------------------------- conversions
+@functools.lru_cache(maxsize=4096)
+def _tiles(name: str, n: int, channels: int, pixels: int, dtype: np.dtype) -> tuple[Callable[..., None], int]:
+    tile = FEW if channels <= FEW else 32
+    tiles = launch.blocks(pixels, 1024 // tile)
+    kernel = launch.kernel(CONVERT, name, ("STORE", C_TYPES[dtype]), ("TILE", tile))
+    return kernel.sized((n * tiles, launch.blocks(channels, tile)), (launch.THREADS,)), tiles
+
+
+def to_nhwc(x: Array, store: str) -> Array:
+    """(n,c,h,w) of float32 -> (n,h,w,c) of STORES[store]"""
+    n, c, h, w = x.shape
+    y = launch.empty(ordered(x.shape), STORES[store])
+    start, tiles = _tiles("to_nhwc", n, c, h * w, y.dtype)
+    start(x, y, c, h * w, tiles)
+    return y
+
+
+def to_nchw(x: Array) -> Array:
+    """(n,h,w,c) of either type -> (n,c,h,w) of float32"""
+    n, h, w, c = x.shape
+    y = launch.empty((n, c, h, w), np.dtype(np.float32))
+    start, tiles = _tiles("to_nchw", n, c, h * w, x.dtype)
+    start(x, y, c, h * w, tiles)
+    return y
+
+
+# ---------------------------------------------------------------- element by element
+@functools.lru_cache(maxsize=4096)
+def _spread(name: str, size: int, dtype: np.dtype, act: str | None) -> Callable[..., None]:
+    """As one row of elements, of whose number WIDE depends."""
+    given = constants(dtype, size, act, True)
+    kernel = launch.kernel(FILE, name, *given)
+    return kernel.sized((launch.spread(size // dict(given)["WIDE"]),), (launch.THREADS,))
+
+
+def _elementwise(name: str, act: str | None, x: Array, *others: Array | None) -> Array:
+    y = launch.empty(x.shape, x.dtype)
+    _spread(name, y.size, y.dtype, act)(x, *others, y, y.size)
+    return y
+
+
+def act_nhwc(x: Array, act: str) -> Array:
+    return _elementwise("act_nhwc", act, x)
+
+
+def act_grad_nhwc(gy: Array, other: Array | None, y: Array, act: str) -> Array:
+    """The gradient of act(x) by x, from y = act(x), of activations of OF_X from x; gy plus other, where one is given,
+    is that by y."""
+    return _elementwise("act_grad_nhwc", act, gy, other, y)
+
+
+def add_nhwc(x: Array, other: Array, act: str | None) -> Array:
+    """x + other, and act of it where one is given"""
+    return _elementwise("add_nhwc", act, x, other)
+
+
+# ---------------------------------------------------------------- with sums
+def conv2d_grad_b_nhwc(gy: Array) -> Array:
+    """(m,) of float32"""
+    start, blocks, pixels = walk(FILE, "conv2d_grad_b_nhwc", rows_of(gy), gy.shape[3], gy.dtype)
+    parts = sums(1, blocks, gy.shape[3])
+    start(gy, parts, pixels)
+    return sum_first(parts)
+
+
+def act_grad_b_nhwc(gy: Array, other: Array | None, y: Array, act: str) -> tuple[Array, Array]:
+    """(act_grad_nhwc, its sum over each channel)"""
+    start, blocks, pixels = walk(FILE, "act_grad_b_nhwc", rows_of(gy), gy.shape[3], gy.dtype, act, True)
+    gx, parts = launch.empty(gy.shape, gy.dtype), sums(1, blocks, gy.shape[3])
+    start(gy, other, y, gx, parts, pixels)
+    return gx, sum_first(parts)

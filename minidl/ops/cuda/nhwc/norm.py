@@ -1,0 +1,62 @@
+"""Batch normalisation of images in NHWC: three launches each way."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...common.primitives import Array
+from ...common.sets import NormGeometry
+from .. import launch
+from .pixels import configurations, rows_of, sum_first, sums, walk
+
+__all__ = ["batch_norm_nhwc", "normalize_act_grad_nhwc", "normalize_by_nhwc", "normalize_grad_nhwc"]
+
+FILE, FLOAT = "nhwc/norm.cu", np.dtype(np.float32)
+CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
+    *configurations(FILE, None), *configurations(FILE, "relu", "tanh", after=True)]
+
+
+def batch_norm_nhwc(x: Array, other: Array | None, w: Array | None, b: Array | None, running_mean: Array,
+                    running_var: Array, momentum: float, eps: float, g: NormGeometry,
+                    act: str | None) -> tuple[Array, Array, Array]:
+    """batch_norm, plus other where one is given, and act of it where one is; statistics are of float32."""
+    rows, c = rows_of(x), g.channels
+    start, blocks, pixels = walk(FILE, "batch_moments_nhwc", rows, c, x.dtype)
+    parts = sums(2, blocks, c)
+    start(x, parts, pixels)
+    y, mean, rstd = launch.empty(x.shape, x.dtype), launch.empty((c,), FLOAT), launch.empty((c,), FLOAT)
+    start, _, pixels = walk(FILE, "batch_norm_nhwc", rows, c, x.dtype, act, True)
+    start(x, other, w, b, sum_first(parts), y, mean, rstd, running_mean, running_var, momentum, eps, pixels)
+    return y, mean, rstd
+
+
+def normalize_by_nhwc(x: Array, mean: Array, var: Array, w: Array | None, b: Array | None, eps: float,
+                      g: NormGeometry) -> Array:
+    y = launch.empty(x.shape, x.dtype)
+    start, _, pixels = walk(FILE, "normalize_by_nhwc", rows_of(x), g.channels, x.dtype)
+    start(x, mean, var, w, b, y, eps, pixels)
+    return y
+
+
+def normalize_grad_nhwc(gy: Array, x: Array, w: Array | None, mean: Array, rstd: Array,
+                        g: NormGeometry) -> tuple[Array, Array, Array]:
+    """normalize_grad: (gx, gw, gb)"""
+    return _gradients(gy, None, None, x, w, mean, rstd, None)[1:]
+
+
+def normalize_act_grad_nhwc(gy: Array, other: Array | None, y: Array, x: Array, w: Array | None, mean: Array,
+                            rstd: Array, g: NormGeometry, act: str) -> tuple[Array, Array, Array, Array]:
+    """normalize_act_grad: (gz, gx, gw, gb)"""
+    return _gradients(gy, other, y, x, w, mean, rstd, act)
+
+
+def _gradients(gy: Array, other: Array | None, y: Array | None, x: Array, w: Array | None, mean: Array, rstd: Array,
+               act: str | None) -> tuple[Array, Array, Array, Array]:
+    rows, c = rows_of(x), x.shape[3]
+    start, blocks, pixels = walk(FILE, "batch_products_nhwc", rows, c, x.dtype, act, True)
+    gz, parts = launch.empty(x.shape, x.dtype) if act else gy, sums(2, blocks, c)
+    start(gy, other, y, x, mean, rstd, gz if act else None, parts, pixels)
+    gx, gw, gb = launch.empty(x.shape, x.dtype), launch.empty((c,), FLOAT), launch.empty((c,), FLOAT)
+    start, _, pixels = walk(FILE, "normalize_grad_nhwc", rows, c, x.dtype)
+    start(gz, x, w, mean, rstd, sum_first(parts), gx, gw, gb, pixels)
+    return gz, gx, gw, gb

@@ -1,0 +1,60 @@
+"""How kernels walk images in NHWC: constants, and the struct PixelRuns, by which a thread keeps to its channels."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+
+import cupy
+import numpy as np
+
+from ...common.primitives import Array
+from .. import launch
+from ..reduce import sum_first
+
+MAX_BLOCKS = 396                           # that leave partial sums: 3 for each multiprocessor of an H100
+MIN_ROWS = 8                               # pixels that a thread takes, where there are so many
+MAX_LANES = 32
+C_TYPES: dict[np.dtype, str] = {np.dtype(np.float32): "float", np.dtype(np.uint16): "unsigned short"}
+
+
+def constants(dtype: np.dtype, channels: int, act: str | None = None,
+              after: bool = False) -> tuple[launch.Constant, ...]:
+    """What kernels are compiled with for images of a type. after: whether act follows their own work."""
+    wide = 16 // dtype.itemsize
+    common = ("STORE", C_TYPES[dtype]), ("WIDE", 1 if channels % wide else wide)
+    return (*common, *((("ACT", act),) if act else ()), *((("AFTER", 1),) if act and after else ()))
+
+
+def configurations(file: str, *acts: str | None,
+                   after: bool = False) -> list[tuple[str, tuple[launch.Constant, ...]]]:
+    """What a file is compiled with, for the tests."""
+    return [(file, constants(dtype, channels, act, after)) for dtype in C_TYPES for channels in (8, 1) for act in acts]
+
+
+@functools.lru_cache(maxsize=4096)
+def walk(file: str, name: str, rows: int, channels: int, dtype: np.dtype, act: str | None = None,
+         after: bool = False) -> tuple[Callable[..., None], int, bytes]:
+    """The launch of a kernel that walks PixelRuns, its blocks along the rows, and the struct. The sizes alone decide."""
+    given = constants(dtype, channels, act, after)
+    runs = channels // dict(given)["WIDE"]
+    lanes = min(runs, MAX_LANES)
+    side = launch.THREADS // lanes
+    beside = launch.blocks(runs, lanes)
+    chunk = side * max(MIN_ROWS, launch.blocks(rows, side * max(1, MAX_BLOCKS // beside)))
+    grid = launch.blocks(rows, chunk)
+    start = launch.kernel(file, name, *given).sized((grid, beside), (launch.THREADS,))
+    return start, grid, launch.by_value("PixelRuns", rows=rows, channels=channels, lanes=lanes, chunk=chunk)
+
+
+def sums(count: int, blocks: int, channels: int) -> cupy.ndarray:
+    """Where blocks leave `count` sums for each channel."""
+    return launch.empty((blocks, count, channels) if count > 1 else (blocks, channels), np.dtype(np.float32))
+
+
+def rows_of(x: Array) -> int:
+    return math.prod(x.shape[:-1])
+
+
+__all__ = ["configurations", "constants", "rows_of", "sum_first", "sums", "walk"]

@@ -1,0 +1,186 @@
+// Pooling of images in NHWC, and its gradients: any window, stride and padding.
+//
+// x and dx (n,h,w,c); y, gy and index (n,oh,ow,c), index = p * kw + q the element of the window that won. A thread owns
+// the runs of channels THREAD, THREAD + THREADS, ... of its result; gradients gather, in the order of the windows' rows
+// and columns. The last kernel, which also sums over each channel, walks PixelRuns (image.cuh) in blocks of up to 256.
+#include "include/image.cuh"
+
+// Image, row, column and first channel of a run.
+struct At {
+    int image, row, column, channel;
+
+    __device__ __forceinline__ At(unsigned element, int height, int width, int channels) {
+        const unsigned pixel = element / channels, line = pixel / width;
+        channel = element - pixel * channels;
+        column = pixel - line * width;
+        image = line / height;
+        row = line - image * height;
+    }
+};
+
+// The winners of a run's windows, a byte each.
+struct Winners {
+    int v[WIDE];
+};
+
+__device__ __forceinline__ void store(unsigned char* at, const Winners& winners) {
+#if WIDE % 4
+#pragma unroll
+    for (int e = 0; e < WIDE; ++e) at[e] = winners.v[e];
+#else
+    Pack<WIDE / 4> pack;
+#pragma unroll
+    for (int i = 0; i < WIDE / 4; ++i) {
+        const int* v = winners.v + 4 * i;
+        pack.v[i] = __uint_as_float((unsigned)v[0] | (unsigned)v[1] << 8 | (unsigned)v[2] << 16 | (unsigned)v[3] << 24);
+    }
+    *(Pack<WIDE / 4>*)at = pack;
+#endif
+}
+
+__device__ __forceinline__ Winners load(const unsigned char* at) {
+    Winners winners;
+#if WIDE % 4
+#pragma unroll
+    for (int e = 0; e < WIDE; ++e) winners.v[e] = at[e];
+#else
+    Pack<WIDE / 4> pack = *(const Pack<WIDE / 4>*)at;
+#pragma unroll
+    for (int e = 0; e < WIDE; ++e) winners.v[e] = __float_as_uint(pack.v[e / 4]) >> e % 4 * 8 & 0xff;
+#endif
+    return winners;
+}
+
+// The windows [first, end) along one axis that hold position r.
+struct Range {
+    int first, end;
+
+    __device__ __forceinline__ Range(int r, int before, int size, int stride, int count)
+        : first(first_meeting(r + before, size, stride)), end(imin((r + before) / stride + 1, count)) {}
+};
+
+extern "C" __global__ void max_pool2d_nhwc(const STORE* __restrict__ x, STORE* __restrict__ y,
+                                           unsigned char* __restrict__ index, Window g) {
+    const unsigned size = g.n * g.oh * g.ow * g.c;
+    for (unsigned i = THREAD * WIDE; i < size; i += THREADS * WIDE) {
+        const At at(i, g.oh, g.ow, g.c);
+        const int s = at.column * g.sw - g.left, r = at.row * g.sh - g.top;
+        const STORE* image = x + at.image * g.h * g.w * g.c + at.channel;
+        Run best;
+        Winners where;
+#pragma unroll
+        for (int e = 0; e < WIDE; ++e) {
+            best.v[e] = -__int_as_float(0x7f800000);
+            where.v[e] = -1;
+        }
+        for (int p = imax(0, -r); p < imin(g.kh, g.h - r); p++)
+            for (int q = imax(0, -s); q < imin(g.kw, g.w - s); q++) {
+                const Run run = load(image + ((r + p) * g.w + s + q) * g.c);
+                // the first element stands until a larger one, or a NaN, the last of which wins
+#pragma unroll
+                for (int e = 0; e < WIDE; ++e)
+                    if (where.v[e] < 0 || run.v[e] > best.v[e] || run.v[e] != run.v[e])
+                        best.v[e] = run.v[e], where.v[e] = p * g.kw + q;
+            }
+        store(y + i, best);
+        store(index + i, where);
+    }
+}
+
+// What the windows that hold a run of the image give back to it. y, where it is given, is what they computed: only what is
+// above 0 passes.
+struct Maxima {
+    const STORE* __restrict__ gy;
+    const unsigned char* __restrict__ index;
+    const STORE* __restrict__ y;
+    const Window& g;
+
+    __device__ __forceinline__ Run operator()(unsigned element) const {
+        const At at(element, g.h, g.w, g.c);
+        const Range rows(at.row, g.top, g.kh, g.sh, g.oh), columns(at.column, g.left, g.kw, g.sw, g.ow);
+        Run sum = {};
+        for (int a = rows.first; a < rows.end; a++)
+            for (int b = columns.first; b < columns.end; b++) {
+                const int p = at.row + g.top - a * g.sh, q = at.column + g.left - b * g.sw;
+                const unsigned from = ((at.image * g.oh + a) * g.ow + b) * g.c + at.channel;
+                const Run run = load(gy + from);
+                const Winners winners = load(index + from);
+                Run known = {};
+                if (y) known = load(y + from);
+#pragma unroll
+                for (int e = 0; e < WIDE; ++e)
+                    if (winners.v[e] == p * g.kw + q && !(y && known.v[e] <= 0)) sum.v[e] += run.v[e];
+            }
+        return sum;
+    }
+};
+
+extern "C" __global__ void max_pool2d_grad_x_nhwc(const STORE* __restrict__ gy, const unsigned char* __restrict__ index,
+                                                  const STORE* __restrict__ y, STORE* __restrict__ dx, Window g) {
+    const Maxima maxima{gy, index, y, g};
+    const unsigned size = g.n * g.h * g.w * g.c;
+    for (unsigned i = THREAD * WIDE; i < size; i += THREADS * WIDE) store(dx + i, maxima(i));
+}
+
+struct Summed {
+    const Maxima& maxima;
+    STORE* __restrict__ dx;
+
+    __device__ __forceinline__ void operator()(int at, float (&sum)[1][WIDE]) const {
+        const Run run = maxima(at);
+#pragma unroll
+        for (int i = 0; i < WIDE; ++i) sum[0][i] += run.v[i];
+        store(dx + at, run);
+    }
+};
+
+extern "C" __global__ void __launch_bounds__(256)
+    max_pool2d_grad_relu_b_nhwc(const STORE* __restrict__ gy, const unsigned char* __restrict__ index,
+                                const STORE* __restrict__ y, STORE* __restrict__ dx, float* __restrict__ parts,
+                                Window window, PixelRuns g) {
+    const Maxima maxima{gy, index, y, window};
+    add_up<1>(Summed{maxima, dx}, parts, g);
+}
+
+extern "C" __global__ void avg_pool2d_nhwc(const STORE* __restrict__ x, STORE* __restrict__ y, Window g) {
+    const unsigned size = g.n * g.oh * g.ow * g.c;
+    const float share = 1.0f / (float)(g.kh * g.kw);
+    for (unsigned i = THREAD * WIDE; i < size; i += THREADS * WIDE) {
+        const At at(i, g.oh, g.ow, g.c);
+        const int s = at.column * g.sw - g.left, r = at.row * g.sh - g.top;
+        const STORE* image = x + at.image * g.h * g.w * g.c + at.channel;
+        Run sum = {};
+        for (int p = imax(0, -r); p < imin(g.kh, g.h - r); p++)
+#pragma unroll 4
+            for (int q = imax(0, -s); q < imin(g.kw, g.w - s); q++) {
+                const Run run = load(image + ((r + p) * g.w + s + q) * g.c);
+#pragma unroll
+                for (int e = 0; e < WIDE; ++e) sum.v[e] += run.v[e];
+            }
+#pragma unroll
+        for (int e = 0; e < WIDE; ++e) sum.v[e] *= share;
+        store(y + i, sum);
+    }
+}
+
+// y: what the activation before the pooling computed, where AFTER says that there is one
+extern "C" __global__ void avg_pool2d_grad_x_nhwc(const STORE* __restrict__ gy, const STORE* __restrict__ y,
+                                                  STORE* __restrict__ dx, Window g) {
+    const unsigned size = g.n * g.h * g.w * g.c;
+    const float share = 1.0f / (float)(g.kh * g.kw);
+    for (unsigned i = THREAD * WIDE; i < size; i += THREADS * WIDE) {
+        const At at(i, g.h, g.w, g.c);
+        const Range rows(at.row, g.top, g.kh, g.sh, g.oh), columns(at.column, g.left, g.kw, g.sw, g.ow);
+        Run sum = {}, known = {};
+        for (int a = rows.first; a < rows.end; a++)
+            for (int b = columns.first; b < columns.end; b++) {
+                const Run run = load(gy + ((at.image * g.oh + a) * g.ow + b) * g.c + at.channel);
+#pragma unroll
+                for (int e = 0; e < WIDE; ++e) sum.v[e] += run.v[e];
+            }
+        if (AFTER) known = load(y + i);
+#pragma unroll
+        for (int e = 0; e < WIDE; ++e) sum.v[e] = before(sum.v[e] * share, known.v[e]);
+        store(dx + i, sum);
+    }
+}

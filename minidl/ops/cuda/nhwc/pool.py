@@ -1,0 +1,87 @@
+"""Pooling of images in NHWC."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import numpy as np
+
+from ...common.geometry import PoolGeometry
+from ...common.primitives import Array
+from .. import launch
+from .pixels import configurations, constants, sum_first, sums, walk
+
+__all__ = [
+    "avg_pool2d_grad_act_nhwc", "avg_pool2d_grad_x_nhwc", "avg_pool2d_nhwc", "max_pool2d_grad_relu_b_nhwc",
+    "max_pool2d_grad_relu_nhwc", "max_pool2d_grad_x_nhwc", "max_pool2d_nhwc",
+]
+
+FILE = "nhwc/pool.cu"
+CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
+    *configurations(FILE, None), *configurations(FILE, "relu", after=True)]
+
+
+@functools.lru_cache(maxsize=4096)
+def _spread(name: str, g: PoolGeometry, pixels: int, dtype: np.dtype,
+            act: str | None = None) -> tuple[Callable[..., None], bytes]:
+    """The launch for results of so many pixels, and the struct Window."""
+    given = constants(dtype, g.c, act, True)
+    runs = g.n * pixels * g.c // dict(given)["WIDE"]
+    start = launch.kernel(FILE, name, *given).sized((launch.spread(runs),), (launch.THREADS,))
+    return start, launch.by_value("Window", g)
+
+
+def max_pool2d_nhwc(x: Array, g: PoolGeometry) -> tuple[Array, Array]:
+    """(y, index) as max_pool2d, the index as bytes."""
+    shape = g.n, g.oh, g.ow, g.c
+    y, index = launch.empty(shape, x.dtype), launch.empty(shape, np.dtype(np.uint8))
+    start, window = _spread("max_pool2d_nhwc", g, g.oh * g.ow, x.dtype)
+    start(x, y, index, window)
+    return y, index
+
+
+def max_pool2d_grad_x_nhwc(gy: Array, index: Array, g: PoolGeometry) -> Array:
+    return _maxima(gy, index, None, g)
+
+
+def max_pool2d_grad_relu_nhwc(gy: Array, index: Array, y: Array, g: PoolGeometry) -> Array:
+    """The gradient of y = max_pool2d(relu(x)) by x: relu lets pass what won where the winner is above 0."""
+    return _maxima(gy, index, y, g)
+
+
+def _maxima(gy: Array, index: Array, y: Array | None, g: PoolGeometry) -> Array:
+    dx = launch.empty((g.n, g.h, g.w, g.c), gy.dtype)
+    start, window = _spread("max_pool2d_grad_x_nhwc", g, g.h * g.w, gy.dtype)
+    start(gy, index, y, dx, window)
+    return dx
+
+
+def max_pool2d_grad_relu_b_nhwc(gy: Array, index: Array, y: Array, g: PoolGeometry) -> tuple[Array, Array]:
+    """(max_pool2d_grad_relu_nhwc, its sum over each channel)"""
+    start, blocks, pixels = walk(FILE, "max_pool2d_grad_relu_b_nhwc", g.n * g.h * g.w, g.c, gy.dtype)
+    dx, parts = launch.empty((g.n, g.h, g.w, g.c), gy.dtype), sums(1, blocks, g.c)
+    start(gy, index, y, dx, parts, launch.by_value("Window", g), pixels)
+    return dx, sum_first(parts)
+
+
+def avg_pool2d_nhwc(x: Array, g: PoolGeometry) -> Array:
+    y = launch.empty((g.n, g.oh, g.ow, g.c), x.dtype)
+    start, window = _spread("avg_pool2d_nhwc", g, g.oh * g.ow, x.dtype)
+    start(x, y, window)
+    return y
+
+
+def avg_pool2d_grad_x_nhwc(gy: Array, g: PoolGeometry) -> Array:
+    return _averages(gy, None, g, None)
+
+
+def avg_pool2d_grad_act_nhwc(gy: Array, y: Array, g: PoolGeometry, act: str) -> Array:
+    return _averages(gy, y, g, act)
+
+
+def _averages(gy: Array, y: Array | None, g: PoolGeometry, act: str | None) -> Array:
+    dx = launch.empty((g.n, g.h, g.w, g.c), gy.dtype)
+    start, window = _spread("avg_pool2d_grad_x_nhwc", g, g.h * g.w, gy.dtype, act)
+    start(gy, y, dx, window)
+    return dx

@@ -1,0 +1,151 @@
+"""Forms in NHWC, as data: each beside the plain primitive, on any backend, with images in float32 and in bfloat16."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from checks.fused import normal
+from minidl.ops import cpu
+from minidl.ops.common.geometry import conv_geometry, pool_geometry
+from minidl.ops.common.nhwc import AXES, BACK, FORMS, STORES, bf16, widened
+from minidl.ops.common.primitives import ALL
+from minidl.ops.norm import batch_geometry
+
+Shape = tuple[int, int, int, int]
+SHAPES: list[Shape] = [(2, 8, 5, 6), (3, 24, 4, 4), (2, 5, 7, 3), (1, 64, 9, 8), (9, 16, 12, 12), (2, 264, 3, 2)]
+WINDOWS: list[tuple[Any, Any, Any]] = [(2, None, 0), (3, 2, 1), ((3, 2), (1, 2), ((1, 0), (0, 1)))]
+FILTERS: list[tuple[Any, ...]] = [(16, 3, 1, 1), (9, 3, 2, 1), (8, (1, 2), (2, 1), 0)]
+# of results, as a part of their largest: bfloat16 has 8 bits, and results near the middle between two may go either way
+ROUNDING = {"float32": 4e-6, "bf16": 2.0 ** -7}
+PRODUCT = {"fp32": 2e-6, "3xtf32": 4e-6, "tf32": 4e-3, "bf16": 2.0 ** -7}
+
+
+def examples(name: str, shape: Shape, at: int) -> list[tuple[Any, ...]]:
+    """Arguments of a plain primitive that has a form, for images (n,c,h,w)."""
+    n, c = shape[:2]
+    x, gy = normal(*shape, dtype=np.float32), normal(*shape, dtype=np.float32, seed=1)
+    weight, bias, mean, var = (normal(c, dtype=np.float32, seed=seed) for seed in range(2, 6))
+    var = np.abs(var) + 1
+    values = 3 + x * (1 + np.arange(c, dtype=np.float32).reshape(c, 1, 1) % 3)
+    if name.startswith("conv2d"):
+        if name == "conv2d_grad_b":
+            return [(gy,)]
+        m, size, stride, padding = FILTERS[at % len(FILTERS)]
+        kh, kw = size if isinstance(size, tuple) else (size, size)
+        filters = normal(m, c, kh, kw, dtype=np.float32, seed=6)
+        g = conv_geometry(shape, filters.shape, None, stride, padding, "auto")
+        out, b = normal(n, m, g.oh, g.ow, dtype=np.float32, seed=7), normal(m, dtype=np.float32, seed=8)
+        norm = (*(normal(m, dtype=np.float32, seed=seed) for seed in range(9, 13)), 1e-5,
+                batch_geometry(out.shape, (m,), (m,), None, None, True))
+        norm = norm[0], np.abs(norm[1]) + 1, *norm[2:]
+        return {"conv2d_norm": [(x, filters, b, g, *norm)], "conv2d_norm_act": [(x, filters, None, g, *norm, "relu")],
+                "conv2d": [(x, filters, b, g), (x, filters, None, g)],
+                "conv2d_act": [(x, filters, b, g, "relu"), (x, filters, None, g, "tanh")],
+                "conv2d_grad_x": [(out, filters, g)], "conv2d_grad_w": [(out, x, g)]}[name]
+    if "_pool2d" in name:
+        size, stride, padding = WINDOWS[at % len(WINDOWS)]
+        g = pool_geometry("max_pool2d", shape, size, stride, padding)
+        out = normal(n, c, g.oh, g.ow, dtype=np.float32, seed=1)
+        if name == "max_pool2d_grad_x":
+            return [(out, cpu.max_pool2d(x, g)[1], g)]
+        return [{"avg_pool2d_grad_x": (out, g), "avg_pool2d_grad_act": (out, x, g, "relu")}.get(name, (x, g))]
+    if "norm" in name:
+        g = batch_geometry(shape, (c,), (c,), None, None, True)
+        rstd = np.float32(1) / np.sqrt(var)
+        return {"batch_norm": [(values, weight, bias, mean, var, 0.3, 1e-5, g),
+                               (values, None, None, mean, var, 0.1, 1e-5, g)],
+                "normalize_by": [(values, mean, var, weight, bias, 1e-5, g), (values, mean, var, None, None, 0.1, g)],
+                "batch_norm_act": [(values, gy, weight, bias, mean, var, 0.3, 1e-5, g, "relu"),
+                                   (values, None, weight, bias, mean, var, 0.3, 1e-5, g, "tanh")],
+                "normalize_act_grad": [(gy, x, values - 3, values, weight, mean, rstd, g, "relu"),
+                                       (gy, None, np.tanh(values), values, None, mean, rstd, g, "tanh")],
+                "normalize_grad": [(gy, values, weight, mean, rstd, g), (gy, values, None, mean, rstd, g)]}[name]
+    every, half = slice(None), slice(None, None, 2)
+    if name == "getitem":
+        return [(x, (every, every, half, half)), (x, (slice(0, n), slice(0, c // 2), every, every))]
+    if name == "getitem_grad_x":
+        return [(x[:, :, ::2, ::2].copy(), (every, every, half, half), shape, True)]
+    if name == "pad":
+        return [(x, ((0, 0), (0, 3), (1, 0), (0, 0)), 0.0)]
+    if name == "add_act":
+        return [(x, gy, "relu"), (x, gy, "gelu")]
+    if name == "add_grad_act":
+        return [(gy, values, x, "relu"), (gy, values, x, "gelu")]
+    return [(x, gy)] if name == "add" or name.endswith("_grad_x") else [(x,)]
+
+
+def as_stored(value: np.ndarray, role: str, store: str) -> np.ndarray:
+    """An argument in NHWC: an image, or winners of windows."""
+    turned = np.ascontiguousarray(value.transpose(AXES))
+    return turned.astype(np.uint8) if role == "x" else bf16(turned) if store == "bf16" else turned
+
+
+def back(value: np.ndarray, role: str) -> np.ndarray:
+    """A result of a form, as the plain primitive's."""
+    return value if role == "-" else widened(value).transpose(BACK)
+
+
+def form_agrees(name: str, shape: Shape, at: int, store: str, k: Any = cpu,
+                there: Callable[[Any], Any] = np.array, precision: str = "tf32") -> None:
+    """A form gives what the plain primitive gives for the same values, which bfloat16 can hold where that is asked
+    for; and the same bits twice."""
+    form = FORMS[name]
+    precision = "bf16" if store == "bf16" else precision
+    rounding = max(ROUNDING[store], PRODUCT[precision] if name.startswith("conv2d") and name != "conv2d_grad_b" else 0)
+    for plain in examples(name, shape, at):
+        if store == "bf16":
+            plain = tuple(widened(bf16(a)) if getattr(a, "ndim", 0) == 4 and role != "x" else a for a, role in zip(
+                plain, form.takes, strict=True))   # filters, too, which products round
+        want = getattr(cpu, name)(*[np.copy(a) if hasattr(a, "dtype") else a for a in plain])
+        given = form.arguments(plain, precision)
+        assert given is not None
+        images = {id(a): role for a, role in zip(plain, form.takes, strict=True) if role != "-"}
+
+        def run(given: Any = given, images: Any = images) -> list[np.ndarray]:
+            arguments = [there(as_stored(a, images[id(a)], store) if id(a) in images else a) if hasattr(a, "dtype")
+                         else a for a in given]
+            found = getattr(k, form.name)(*arguments)
+            return [a.get() if hasattr(a, "get") else a for a in (found if isinstance(found, tuple) else (found,))]
+        got = run()
+        assert [a.tobytes() for a in got] == [a.tobytes() for a in run()]
+        wants = want if isinstance(want, tuple) else (want,)
+        for mine, its, role in zip(got, wants, form.gives, strict=True):
+            assert mine.dtype == (np.dtype(np.uint8) if role == "x" else STORES[store] if role == "i" else np.float32)
+            near(back(mine, role), its, rounding)
+
+
+def near(got: np.ndarray, want: np.ndarray, rounding: float) -> None:
+    """Within a part of the largest."""
+    assert got.shape == want.shape
+    scale = max(1.0, float(np.abs(want).max(initial=0)))
+    np.testing.assert_allclose(got.astype(np.float64), want, rtol=0, atol=rounding * scale)
+
+
+# ---------------------------------------------------------------- what has no plain primitive
+def joined_agree(shape: Shape, at: int, store: str, k: Any = cpu, there: Callable[[Any], Any] = np.array) -> None:
+    """What rules and activations join, beside the reference on NumPy arrays."""
+    n, c = shape[:2]
+    size, stride, padding = WINDOWS[at % len(WINDOWS)]
+    g = pool_geometry("max_pool2d", shape, size, stride, padding)
+    x, gy, y = (as_stored(normal(*shape, dtype=np.float32, seed=seed), "i", store) for seed in range(3))
+    positive = cpu.act_nhwc(x, "relu")
+    pooled, index = cpu.max_pool2d_nhwc(positive, g)
+    gp = as_stored(normal(n, c, g.oh, g.ow, dtype=np.float32, seed=3), "i", store)
+    act = list(ALL)[at % len(ALL)]
+    calls: list[tuple[str, tuple[Any, ...]]] = [
+        ("to_nhwc", (normal(*shape, dtype=np.float32), store)), ("to_nchw", (x,)),
+        ("act_grad_b_nhwc", (gy, None, y, act)), ("act_grad_b_nhwc", (gy, x, y, "relu")),
+        ("max_pool2d_grad_relu_nhwc", (gp, index, pooled, g)),
+        ("max_pool2d_grad_relu_b_nhwc", (gp, index, pooled, g))]
+    for name, given in calls:
+        want = getattr(cpu, name)(*[np.copy(a) if hasattr(a, "dtype") else a for a in given])
+        found = getattr(k, name)(*[there(np.copy(a)) if hasattr(a, "dtype") else a for a in given])
+        pairs = zip(found, want, strict=True) if isinstance(want, tuple) else [(found, want)]
+        for mine, its in pairs:
+            assert mine.dtype == its.dtype
+            # sums are of what was not rounded yet
+            near(widened(mine.get() if hasattr(mine, "get") else mine), widened(its),
+                 ROUNDING[store] * (2 if its.ndim == 1 else 1))

@@ -1,0 +1,274 @@
+"""Values of a compiled program in NHWC: the forms, the pass, and what bfloat16 costs.
+
+On the CPU, where no program is in NHWC by itself, `pass_on_cpu` has the pass at work by the reference primitives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import random_nets
+from checks.nhwc import SHAPES, form_agrees
+from checks.steps import Training, assert_same_bits, names
+
+import minidl
+from minidl import Tensor, data, device, nn, ops, optim, zoo
+from minidl.compiler import passes
+from minidl.compiler.passes import layouts
+from minidl.compiler.program import Program
+from minidl.ops import cpu
+from minidl.ops.common.nhwc import FORMS, STORES, bf16, widened
+
+CONVERSIONS = ("to_nhwc", "to_nchw")
+# Relative error of a gradient in bf16, by net, see docs/compiler.md: of smooth layers a few roundings; relu and maxima
+# of what is rounded decide otherwise near 0, and near a draw
+MOST = {"smooth": 4 * 2 ** -8, "vgg": 3 * 2 ** -4, "resnet": 3 * 2 ** -4, "odd": 3 * 2 ** -4}
+
+
+@pytest.fixture
+def pass_on_cpu(monkeypatch: pytest.MonkeyPatch, fp32: None) -> None:
+    monkeypatch.setattr(cpu, "takes_nhwc", lambda precision: precision != "fp32")
+
+
+# ---------------------------------------------------------------- forms
+@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize("name", FORMS)
+def test_a_form_gives_what_the_plain_primitive_gives(name: str, store: str) -> None:
+    for at, shape in enumerate(SHAPES):
+        form_agrees(name, shape, at, store)
+
+
+def test_bfloat16_is_the_nearest_with_8_bits() -> None:
+    rng = np.random.default_rng(0)
+    x = (rng.standard_normal(2000) * 10.0 ** rng.integers(-30, 30, 2000)).astype(np.float32)
+    found = widened(bf16(x))
+    assert (np.abs(found - x) <= np.abs(x) * 2.0 ** -8).all()
+    down, up = ((bf16(x).astype(np.int64) + step).astype(np.uint16) for step in (-1, 1))
+    for other in (down, up):
+        assert (np.abs(found - x) <= np.abs(widened(other) - x)).all()
+    special = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1e-40, 3.4e38], np.float32)
+    np.testing.assert_array_equal(widened(bf16(special))[:5], special[:5])
+    assert widened(bf16(special))[6] == np.inf         # rounds to 2^128
+
+
+# ---------------------------------------------------------------- nets
+def vgg(c: int = 3, m: int = 16) -> nn.Module:
+    layers: list[nn.Module] = []
+    for a, b in ((c, m), (m, 2 * m)):
+        layers += [nn.Conv2d(a, b, 3, padding=1), nn.ReLU(), nn.Conv2d(b, b, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(2 * m * 4, 10))
+
+
+def smooth() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), nn.Tanh(), nn.AvgPool2d(2), nn.Conv2d(16, 16, 3, padding=1),
+                         nn.BatchNorm2d(16), nn.Tanh(), nn.Conv2d(16, 24, 3), nn.Tanh(), nn.AvgPool2d(2), nn.Flatten(),
+                         nn.Linear(24, 10))
+
+
+class Odd(nn.Module):
+    """Channels that nothing divides, a sum of two ways, averages, windows that overlap, and a value read twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 17, 3, padding=1), nn.Conv2d(17, 17, 3, padding=1)
+        self.third, self.norm = nn.Conv2d(17, 19, 3, stride=2), nn.BatchNorm2d(19)
+        self.output = nn.Linear(19, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        a = ops.tanh(self.first(x))
+        b = ops.relu(self.second(a) + a)
+        b = ops.max_pool2d(b, size=3, stride=1, padding=1)
+        c = ops.gelu(self.norm(self.third(b)))
+        return self.output(ops.avg_pool2d(c, size=c.shape[2:]).flatten(1)) + (b * b).mean()
+
+
+def resnet() -> nn.Module:
+    return zoo.build("resnet", depth=8)
+
+
+NETS: dict[str, Callable[[], nn.Module]] = {"vgg": vgg, "smooth": smooth, "resnet": resnet, "odd": Odd}
+
+
+def batch(n: int = 6, size: int = 8) -> tuple[Tensor, Tensor]:
+    rng = np.random.default_rng(5)
+    return Tensor(rng.standard_normal((n, 3, size, size), dtype=np.float32)), Tensor(rng.integers(0, 10, n))
+
+
+def trained(name: str, precision: str, steps: int = 4, compiled: bool = True) -> Training:
+    device.set_precision(precision)
+    training = Training(NETS[name], compiled, momentum=0.9)
+    for _ in range(steps):
+        training.step(*batch())
+    return training
+
+
+def conversions(program: Program) -> list[str]:
+    return [name for name in names(program) if name in CONVERSIONS]
+
+
+@pytest.mark.usefixtures("pass_on_cpu")
+@pytest.mark.parametrize("name", NETS)
+def test_in_float32_the_bits_are_the_plain_steps(name: str) -> None:
+    plain, compiled = (trained(name, "tf32", compiled=how) for how in (False, True))
+    assert "conv2d_nhwc" in names(compiled.step.program)
+    assert not any(each in ("conv2d", "conv2d_act", "conv2d_grad_x") for each in names(compiled.step.program))
+    assert_same_bits(compiled.arrays(), plain.arrays())
+
+
+@pytest.mark.usefixtures("pass_on_cpu")
+@pytest.mark.parametrize(("name", "count"), [("vgg", 3), ("smooth", 3), ("resnet", 3), ("odd", 5)])
+def test_conversions_stand_at_the_borders_alone(name: str, count: int) -> None:
+    """Of a net's images, of what its linear layer reads, and of that one's gradient. `odd` multiplies an image by
+    itself, which has no form."""
+    program = trained(name, "bf16", 3).step.program
+    assert len(conversions(program)) == count
+    made = {call.results[0]: call.arguments[0] for call in program.calls if call.name in CONVERSIONS}
+    assert not made.keys() & set(made.values()), "there and back"
+    assert any(f"as bfloat16, {count} conversions" in note for note in program.notes)
+
+
+@pytest.mark.usefixtures("pass_on_cpu")
+@pytest.mark.parametrize("name", NETS)
+def test_gradients_in_bfloat16(name: str) -> None:
+    """Of one step, beside those in fp32: as docs/compiler.md says."""
+    wide, short = (trained(name, precision, 1, compiled=False) for precision in ("fp32", "bf16"))
+    for training in (wide, short):
+        training.step = minidl.compile(training.step)
+        training.step(*batch())
+        training.step(*batch())
+    short.follow(wide)
+    device.set_precision("fp32")
+    wide.step(*batch())
+    device.set_precision("bf16")
+    short.step(*batch())
+    assert "bf16" in repr(short.step.program)
+    mine, its = short.arrays(), wide.arrays()
+    errors = {key: float(np.linalg.norm(mine[key] - its[key]) / np.linalg.norm(its[key]))
+              for key in its if key.endswith("grad") and np.linalg.norm(its[key]) > 1e-6}
+    assert len(errors) > 5
+    assert max(errors.values()) <= MOST[name]
+
+
+@pytest.mark.usefixtures("pass_on_cpu")
+@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+def test_what_a_step_returns_is_in_nchw(precision: str) -> None:
+    """Also what lies between convolutions, and the gradient of the images."""
+    device.set_precision(precision)
+    minidl.manual_seed(0)
+    first, second = nn.Conv2d(3, 16, 3, padding=1), nn.Conv2d(16, 16, 3)
+    x, _ = batch()
+    x.requires_grad = True
+
+    def step(x: Tensor) -> tuple[Tensor, Tensor]:
+        x.grad = None
+        y = first(x)
+        z = ops.tanh(second(ops.tanh(y)))
+        (z * z).sum().backward()
+        return y, z
+    want = [t.numpy().copy() for t in (*step(x), x.grad)]          # type: ignore[misc]
+    compiled = minidl.compile(step)
+    for _ in range(3):
+        got = [t.numpy() for t in (*compiled(x), x.grad)]
+    assert {"to_nchw", "conv2d_nhwc"} <= set(names(compiled.program))
+    for mine, its in zip(got, want, strict=True):
+        assert (mine.shape, mine.dtype) == (its.shape, np.float32)
+        rounding = 0 if precision == "tf32" else 2 ** -8 * 4 * np.abs(its).max()
+        np.testing.assert_allclose(mine, its, rtol=0, atol=rounding)
+
+
+@pytest.mark.usefixtures("pass_on_cpu")
+def test_images_that_are_written_in_place_keep_to_nchw() -> None:
+    device.set_precision("tf32")
+    minidl.manual_seed(0)
+    conv = nn.Conv2d(16, 16, 3, padding=1)
+    x = Tensor(np.random.default_rng(0).standard_normal((2, 16, 5, 5), dtype=np.float32))
+
+    @minidl.compile
+    def step(x: Tensor) -> tuple[Tensor, Tensor]:
+        with minidl.no_grad():
+            first = conv(x)
+            x[0] = 1.0
+            return first, conv(ops.relu(conv(x)))
+    start = x.numpy().copy()
+    found = []
+    for _ in range(3):
+        x.data[...] = start
+        found.append([t.numpy().copy() for t in step(x)])
+    assert "conv2d_nhwc" in names(step.program)
+    for a, b in zip(found[0], found[2], strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.usefixtures("pass_on_cpu")
+@pytest.mark.parametrize("name", ["lenet5", "krizhevsky2009"])
+def test_nets_with_kernels_of_their_own_keep_to_nchw(name: str) -> None:
+    device.set_precision("tf32")
+    training = Training(lambda: zoo.build(name), True)
+    rng = np.random.default_rng(0)
+    x = Tensor(rng.standard_normal((2, *zoo.MODELS[name].shape), dtype=np.float32))
+    for _ in range(3):
+        training.step(x, Tensor(np.array([0, 1])))
+    assert not [each for each in names(training.step.program) if each.endswith("_nhwc")]
+
+
+def test_on_the_cpu_programs_keep_to_nchw(fp32: None) -> None:
+    assert not conversions(trained("vgg", "tf32", 3).step.program)
+
+
+@pytest.mark.usefixtures("pass_on_cpu")
+def test_in_fp32_programs_keep_to_nchw() -> None:
+    assert not conversions(trained("vgg", "fp32", 3).step.program)
+
+
+@pytest.mark.usefixtures("pass_on_cpu")
+def test_random_nets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All convolutions in NHWC, whatever their channels."""
+    monkeypatch.setattr(layouts, "pays", lambda call: call.name.startswith("conv2d"))
+    monkeypatch.setattr(cpu, "takes_nhwc", lambda precision: True)
+    seen: list[Program] = []
+
+    def noted(program: Program) -> Program:
+        seen.append(layouts.in_nhwc(program))
+        return seen[-1]
+    monkeypatch.setattr(passes, "in_nhwc", noted)
+    for number in range(60):
+        net = random_nets.net(number)
+        plain, compiled = (random_nets.notes(net, dtype="float32", compiled=how) for how in (False, True))
+        apart = random_nets.apart(plain, compiled)
+        assert max(apart.values(), default=0) <= 1e-6, net     # some sums are made in the order of memory
+    assert sum(bool(conversions(program)) for program in seen) > 10
+
+
+@pytest.mark.usefixtures("pass_on_cpu")
+def test_a_net_learns_as_well_in_bfloat16() -> None:
+    """Generated digits, by a net of two convolutions."""
+    found = {}
+    for precision in ("fp32", "bf16"):
+        device.set_precision(precision)
+        minidl.manual_seed(1)
+        net = nn.Sequential(nn.AvgPool2d(2), nn.Conv2d(1, 16, 3), nn.ReLU(), nn.Conv2d(16, 16, 3), nn.BatchNorm2d(16),
+                            nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(16 * 25, 10))
+        sgd = optim.SGD(net.parameters(), lr=0.03, momentum=0.9)
+
+        @minidl.compile
+        def step(x: Tensor, labels: Tensor, net: nn.Module = net, sgd: optim.SGD = sgd) -> Tensor:
+            sgd.zero_grad()
+            loss = ops.cross_entropy(net(x), labels)
+            loss.backward()
+            sgd.step()
+            return loss
+        digits, test = (data.load("synthetic-digits", split) for split in ("train", "test"))
+        for _ in range(3):
+            for x, labels in data.DataLoader(digits.first(2000), batch_size=50):
+                step(Tensor(x), Tensor(labels))
+        assert ("conv2d_nhwc" in names(step.program)) == (precision == "bf16")
+        net.eval()
+        right = total = 0
+        for x, labels in data.DataLoader(test.first(500), batch_size=100):
+            right += int((net(Tensor(x)).numpy().argmax(1) == labels).sum())
+            total += len(labels)
+        found[precision] = right / total
+    assert found["fp32"] > 0.8
+    assert abs(found["fp32"] - found["bf16"]) < 0.03, found
