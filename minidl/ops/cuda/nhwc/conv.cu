@@ -1,0 +1,267 @@
+// Convolution of images in NHWC on the tensor cores of compute capability 9.0: y[pixel][filter] is a product whose sums run
+// over (tap, channel). The gradient of the image is the same product of the gradient of y, whose filters are turned over
+// and whose positions a stride divides.
+//
+// conv_nhwc_pack: filters as B, [part][filter][tap, channel], rounded, and zero up to whole tiles.
+// conv_nhwc: a block owns TALL x 128 pixels by FILTERS filters, and a group of four warps TALL x 64 of these pixels. It
+//   walks over slabs of the sum, 128 bytes of a row each; all threads copy, each the same 16 bytes of some rows of every
+//   slab, STAGES - 2 slabs ahead of the products, which run while the next copies start.
+//
+// Requires: sum = DEPTH numbers times the slabs. -DIMAGE: float, or unsigned short, the bits of bf16. -DPRECISION
+// (include/mma.cuh), BF16 with images of it alone. -DFILTERS 64, 128 or 256; -DTALL; -DSTAGES; -DBLOCKS, at least so many
+// on a multiprocessor. -DWIDE: 16 bytes hold channels of one pixel, read; -DWIDE_Y: written. -DDIVIDED: positions are
+// divided. -DACT, -DAFTER: as in include/image.cuh. -DSM_90A; elsewhere nothing is computed.
+#include "include/common.cuh"
+#include "include/mma.cuh"
+#include "include/act.cuh"
+#include "include/wgmma.cuh"
+#include "include/wgmma_smem.cuh"
+
+#ifndef AFTER
+#define AFTER 0
+#endif
+
+// n images read, c x h x w, and written, m x oh x ow; taps. Row `at` of what is written meets, at tap r, row
+// (at * sh - top + r) / divided_h of what is read, where that has no remainder. sum: numbers of a padded row of filters,
+// of which there are `filters` rows.
+struct ConvNhwc {
+    int n, c, h, w, m, kh, kw, oh, ow, sh, sw, top, left, divided_h, divided_w, sum, filters;
+};
+
+constexpr int THREADS_PER_BLOCK = 2 * GROUP, ROWS = 128 * TALL;
+constexpr int EACH = 16 / (int)sizeof(IMAGE), DEPTH = 8 * EACH;          // numbers of a piece of 16 bytes, and of a slab
+constexpr int APART = THREADS_PER_BLOCK / 8;                             // rows from one piece of a thread to its next
+constexpr int A_SIZE = ROWS * 128, B_SIZE = FILTERS * 128, STAGE = PARTS * (A_SIZE + B_SIZE);
+constexpr int AHEAD = STAGES - 2, PAIRS = FILTERS / 2;
+
+struct alignas(16) Piece {
+    IMAGE v[EACH];
+};
+
+extern "C" __global__ void conv_nhwc_pack(const float* __restrict__ w, IMAGE* __restrict__ packed, ConvNhwc g, int back) {
+    const int taps = g.kh * g.kw, width = g.c + g.sum - taps * g.c;      // channels, and the rest of a row
+    for (int i = THREAD; i < g.filters * width; i += THREADS) {
+        const int filter = i / width, c = i - filter * width, rest = c - g.c;
+        const bool there = filter < g.m && rest < 0;
+        const float* from = w + (back ? c * g.m + filter : filter * g.c + c) * taps;
+        IMAGE* to = packed + filter * g.sum + (rest < 0 ? c : taps * g.c + rest);
+        for (int tap = 0; tap < (rest < 0 ? taps : 1); ++tap) {
+            const float v = there ? from[back ? taps - 1 - tap : tap] : 0.0f;
+#pragma unroll
+            for (int part = 0; part < PARTS; ++part)
+                if constexpr (PRECISION == BF16)
+                    to[tap * g.c] = bf16_pair(v, 0.0f) & 0xffff;
+                else
+                    to[part * g.filters * g.sum + tap * g.c] = __uint_as_float(part_of(v, part));
+        }
+    }
+}
+
+// What a thread copies: of each slab the same piece of rows APART apart.
+struct Copies {
+    ConvNhwc g;
+    const IMAGE *x, *b;
+    unsigned char* memory;
+    int place;                               // in a stage
+    int k, c, r, s;                          // next in the sum: channel, and tap
+    int start[ROWS / APART], row[ROWS / APART], column[ROWS / APART];    // of a pixel, at its first tap
+
+    __device__ __forceinline__ Copies(const ConvNhwc& g, const IMAGE* x, const IMAGE* filters, unsigned char* memory,
+                                      int pixel, int filter)
+        : g(g), x(x), memory(memory) {
+        const int own = threadIdx.x / 8;
+        k = threadIdx.x % 8 * EACH;
+        place = swizzled(own * 128 + threadIdx.x % 8 * 16);
+        b = filters + (filter + own) * g.sum + k;
+        const int tap = k / g.c;
+        c = k - tap * g.c;
+        r = tap / g.kw;
+        s = tap - r * g.kw;
+#pragma unroll
+        for (int i = 0; i < ROWS / APART; ++i) {
+            const int at = pixel + own + i * APART, line = at / g.ow, image = line / g.oh;
+            column[i] = (at - line * g.ow) * g.sw - g.left;
+            row[i] = (line - image * g.oh) * g.sh - g.top;
+            start[i] = DIVIDED ? image * g.h * g.w * g.c : ((image * g.h + row[i]) * g.w + column[i]) * g.c;
+            if (image >= g.n) row[i] = -(1 << 24);
+        }
+    }
+
+    // Where the i-th pixel meets tap (r, s), or -1.
+    __device__ __forceinline__ int meets(int i, int r, int s, int c) const {
+        int h = row[i] + r, w = column[i] + s;
+        if constexpr (DIVIDED) {
+            const int up = h / g.divided_h, left = w / g.divided_w;
+            const bool valid = r < g.kh && h >= 0 && w >= 0 && up < g.h && left < g.w && up * g.divided_h == h &&
+                               left * g.divided_w == w;
+            return valid ? start[i] + (up * g.w + left) * g.c + c : -1;
+        }
+        return r < g.kh && (unsigned)h < (unsigned)g.h && (unsigned)w < (unsigned)g.w ? start[i] + (r * g.w + s) * g.c + c
+                                                                                      : -1;
+    }
+
+    __device__ __forceinline__ void of(int slab) {
+        unsigned char* to = memory + slab % STAGES * STAGE + place;
+        if constexpr (WIDE) {
+#pragma unroll
+            for (int i = 0; i < ROWS / APART; ++i) {
+                const int at = meets(i, r, s, c);
+                start_copy((Piece*)(to + i * APART * 128), (const Piece*)(at < 0 ? x : x + at), at >= 0);
+            }
+            c += DEPTH;
+            while (c >= g.c) {
+                c -= g.c;
+                if (++s == g.kw) {
+                    s = 0;
+                    ++r;
+                }
+            }
+        } else {
+            int channel[EACH], up[EACH], left[EACH];
+#pragma unroll
+            for (int e = 0; e < EACH; ++e) {
+                const int tap = (k + e) / g.c;
+                channel[e] = k + e - tap * g.c;
+                up[e] = tap / g.kw;
+                left[e] = tap - up[e] * g.kw;
+            }
+            k += DEPTH;
+#pragma unroll
+            for (int i = 0; i < ROWS / APART; ++i) {
+                Piece piece;
+#pragma unroll
+                for (int e = 0; e < EACH; ++e) {
+                    const int at = meets(i, up[e], left[e], channel[e]);
+                    piece.v[e] = at < 0 ? (IMAGE)0 : x[at];
+                }
+                *(Piece*)(to + i * APART * 128) = piece;
+            }
+        }
+#pragma unroll
+        for (int part = 0; part < PARTS; ++part)
+#pragma unroll
+            for (int i = 0; i < FILTERS / APART; ++i)
+                start_copy((Piece*)(to + PARTS * A_SIZE + part * B_SIZE + i * APART * 128),
+                           (const Piece*)(b + (part * g.filters + i * APART) * g.sum), true);
+        b += DEPTH;
+    }
+
+    // With TF32X3, what tf32 cuts off of the numbers that this thread has copied.
+    __device__ __forceinline__ void split(int slab) const {
+        if constexpr (PARTS == 2) {
+            unsigned char* at = memory + slab % STAGES * STAGE + place;
+#pragma unroll
+            for (int i = 0; i < ROWS / APART; ++i) {
+                Piece piece = *(const Piece*)(at + i * APART * 128);
+#pragma unroll
+                for (int e = 0; e < EACH; ++e)
+                    piece.v[e] -= __uint_as_float(__float_as_uint(piece.v[e]) & 0xffffe000u);
+                *(Piece*)(at + A_SIZE + i * APART * 128) = piece;
+            }
+        }
+    }
+};
+
+// Four lanes that hold one number each of four blocks hold four numbers of one block instead.
+__device__ __forceinline__ void exchange_blocks(unsigned (&v)[4]) {
+#pragma unroll
+    for (int step = 1; step < 4; step *= 2) {
+        const bool upper = threadIdx.x & step;
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            const int low = step == 1 ? 2 * i : i, high = low + step;
+            const unsigned other = __shfl_xor_sync(~0u, upper ? v[low] : v[high], step);
+            (upper ? v[low] : v[high]) = other;
+        }
+    }
+}
+
+__device__ __forceinline__ void store_numbers(float* to, float low, float high, bool both) {
+    if (WIDE_Y) {
+        *(Pack<2>*)to = {low, high};
+        return;
+    }
+    to[0] = low;
+    if (both) to[1] = high;
+}
+
+__device__ __forceinline__ void store_numbers(unsigned short* to, float low, float high, bool both) {
+    const unsigned bits = bf16_pair(low, high);
+    to[0] = bits & 0xffff;
+    if (both) to[1] = bits >> 16;
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, BLOCKS)
+    conv_nhwc(const IMAGE* __restrict__ x, const IMAGE* __restrict__ filters, const float* __restrict__ b,
+              IMAGE* __restrict__ y, ConvNhwc g) {
+    extern __shared__ __align__(1024) unsigned char memory[];
+    const int across = g.filters / FILTERS, pixel = blockIdx.x / across * ROWS, filter = blockIdx.x % across * FILTERS;
+    const int slabs = g.sum / DEPTH, group = threadIdx.x / GROUP;
+    Copies copies(g, x, filters, memory, pixel, filter);
+    float sums[TALL][PAIRS] = {};
+#pragma unroll 1
+    for (int slab = 0; slab < AHEAD; ++slab) {
+        if (slab < slabs) copies.of(slab);
+        end_copies();
+    }
+#pragma unroll 1
+    for (int slab = 0; slab < slabs; ++slab) {
+        await_copies<AHEAD - 1>();
+        copies.split(slab);
+        publish();
+        __syncthreads();
+        const unsigned char* at = memory + slab % STAGES * STAGE;
+        begin_products();
+#pragma unroll
+        for (int turn = PARTS == 2 ? 0 : 2; turn < 3; ++turn)            // the small terms first
+#pragma unroll
+            for (int step = 0; step < 4; ++step)
+#pragma unroll
+                for (int t = 0; t < TALL; ++t)
+                    wgmma_both(sums[t],
+                               factor(at + (turn == 0) * A_SIZE + (group * TALL + t) * 64 * 128 + step * 32),
+                               factor(at + PARTS * A_SIZE + (turn == 1) * B_SIZE + step * 32));
+        end_products();
+        if (slab + AHEAD < slabs) copies.of(slab + AHEAD);
+        end_copies();
+        await_products<1>();
+    }
+    await_products<0>();
+
+    const int within = threadIdx.x % 4, pixels = g.n * g.oh * g.ow;
+    const int first = pixel + group * TALL * 64 + threadIdx.x % GROUP / 32 * 16 + threadIdx.x % 32 / 4;
+#pragma unroll
+    for (int block = 0; block < FILTERS / 8; block += 4) {
+        float bias[8];
+#pragma unroll
+        for (int e = 0; e < 8; ++e) {
+            const int f = filter + (block + e / 2) * 8 + 2 * within + e % 2;
+            bias[e] = b && f < g.m ? b[f] : 0.0f;
+        }
+#pragma unroll
+        for (int t = 0; t < 2 * TALL; ++t) {
+            const int at = first + t / 2 * 64 + t % 2 * 8;
+            float v[8];
+#pragma unroll
+            for (int e = 0; e < 8; ++e) {
+                const float sum = sums[t / 2][(block + e / 2) * 4 + t % 2 * 2 + e % 2] + bias[e];
+                v[e] = AFTER ? ACT_VALUE(sum) : sum;
+            }
+            if constexpr (WIDE_Y && PRECISION == BF16) {
+                unsigned bits[4];
+#pragma unroll
+                for (int e = 0; e < 4; ++e) bits[e] = bf16_pair(v[2 * e], v[2 * e + 1]);
+                exchange_blocks(bits);
+                const int f = filter + (block + within) * 8;
+                if (at < pixels && f < g.m)
+                    *(int4*)(y + at * g.m + f) = make_int4(bits[0], bits[1], bits[2], bits[3]);
+            } else {
+#pragma unroll
+                for (int e = 0; e < 4; ++e) {
+                    const int f = filter + (block + e) * 8 + 2 * within;
+                    if (at < pixels && f < g.m) store_numbers(y + at * g.m + f, v[2 * e], v[2 * e + 1], f + 1 < g.m);
+                }
+            }
+        }
+    }
+}

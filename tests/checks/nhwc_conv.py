@@ -1,0 +1,108 @@
+"""Convolution of images in NHWC and the gradient of its image, beside sums in float64 of what the products are given."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
+
+import cupy
+
+from minidl.ops import cpu
+from minidl.ops.common.geometry import ConvGeometry, conv_geometry
+from minidl.ops.common.nhwc import AXES, BACK, bf16, widened
+from minidl.ops.cuda.nhwc import conv
+
+KINDS = {"tf32": ("float32", "tf32"), "3xtf32": ("float32", "3xtf32"), "bf16": ("bf16", "bf16")}
+DIRECTIONS = ("y", "dx")
+# Of an error, per sum of the magnitudes of its terms: what 3xtf32 loses, and what float32 does each time tensor cores
+# add some terms; of a result in bf16
+SPLIT, CUT, HALF = 2.0**-20, 2.0**-23, 2.0**-8
+
+
+def filters_of(w: np.ndarray, kind: str) -> np.ndarray:
+    """As products take them: rounded to nearest."""
+    if kind == "bf16":
+        return widened(bf16(w))
+    return ((w.view(np.uint32) + 0x1000) & 0xffffe000).view(np.float32) if kind == "tf32" else w
+
+
+def images_of(x: np.ndarray, kind: str) -> np.ndarray:
+    """As products take them: cut off in tf32."""
+    return (x.view(np.uint32) & 0xffffe000).view(np.float32) if kind == "tf32" else x
+
+
+def computed(direction: str, x: np.ndarray, w: np.ndarray, b: np.ndarray | None, g: ConvGeometry) -> np.ndarray:
+    """In float64, of images in NHWC."""
+    if direction == "y":
+        image = np.ascontiguousarray(x.transpose(BACK), np.float64)
+        return cpu.conv2d(image, w.astype(np.float64), None if b is None else b.astype(np.float64), g).transpose(AXES)
+    gy = np.ascontiguousarray(x.transpose(BACK), np.float64)
+    return cpu.conv2d_grad_x(gy, w.astype(np.float64), g).transpose(AXES)
+
+
+def error(direction: str, kind: str, g: ConvGeometry, seed: int, act: str | None = None,
+          form: conv.Form | None = None) -> float:
+    """The largest error of an element, relative to its bound; two runs must give the same bits."""
+    rng = np.random.default_rng(seed)
+    shape = (g.n, g.h, g.w, g.c) if direction == "y" else (g.n, g.oh, g.ow, g.m)
+    x, w = (rng.standard_normal(each, np.float32) for each in (shape, (g.m, g.c, g.kh, g.kw)))
+    b = rng.standard_normal(g.m, np.float32) if direction == "y" and seed % 2 else None
+    image, precision = KINDS[kind]
+    given = cupy.asarray(bf16(x) if image == "bf16" else x)
+
+    def run() -> np.ndarray:
+        if direction == "dx":
+            return conv.grad_x(given, cupy.asarray(w), g, precision=precision, form=form).get()
+        bias = None if b is None else cupy.asarray(b)
+        return conv.y(given, cupy.asarray(w), bias, g, act, precision=precision, form=form).get()
+
+    first, second = run(), run()
+    assert first.tobytes() == second.tobytes(), f"{direction} {kind} {g}: two runs differ"
+    assert first.dtype == given.dtype
+    x, w = images_of(widened(given.get()), kind), filters_of(w, kind)
+    exact = computed(direction, x, w, b, g)
+    magnitudes = computed(direction, abs(x), abs(w), None if b is None else abs(b), g)
+    length = g.kh * g.kw * (g.c if direction == "y" else g.m)
+    bound = magnitudes * (SPLIT * (kind == "3xtf32") + CUT * (3 + length / 8)) + 1e-30
+    if act == "relu":
+        exact = np.maximum(exact, 0)
+    if kind == "bf16":
+        bound = bound + abs(exact) * HALF
+    assert first.shape == exact.shape
+    return float((abs(widened(first) - exact) / bound).max(initial=0))
+
+
+def is_right(direction: str, kind: str, x: Any, w: Any, stride: Any, padding: Any, form: int | None = None,
+             act: str | None = None) -> None:
+    """form: which of the precision's, in place of the one that the launcher finds cheapest."""
+    g = conv_geometry(x, w, None, stride, padding, "gemm")
+    forms = conv.FORMS[{"tf32": "TF32", "3xtf32": "TF32X3", "bf16": "BF16"}[kind]]
+    found = error(direction, kind, g, 1, act, None if form is None else forms[form % len(forms)])
+    assert found < 1, f"{direction} {kind} {g}: the error is {found:.3g} of its bound"
+
+
+def drawn(seed: int, most_pixels: int, most_channels: int) -> ConvGeometry:
+    """A random shape: channels odd and even, wider than a tile too, kernels to 5, stride to 3, padding to 2."""
+    draw = random.Random(seed)
+    while True:
+        channels = [draw.choice((draw.randint(1, 9), 8 * draw.randint(1, most_channels // 8),
+                                 draw.randint(1, most_channels))) for _ in range(2)]
+        kernel, stride, padding = ([draw.randint(*ends) for _ in range(2)] for ends in ((1, 5), (1, 3), (0, 2)))
+        image = [draw.randint(1, 20) for _ in range(2)]
+        out = [(image[i] + 2 * padding[i] - kernel[i]) // stride[i] + 1 for i in range(2)]
+        n = draw.randint(1, 6)
+        if min(out) >= 1 and min(image[i] + 2 * padding[i] - kernel[i] for i in range(2)) >= 0 and \
+                n * max(out[0] * out[1], image[0] * image[1]) <= most_pixels:
+            return conv_geometry((n, channels[0], *image), (channels[1], channels[0], *kernel), None, tuple(stride),
+                                 tuple(padding), "gemm")
+
+
+def drawn_is_right(direction: str, kind: str, seed: int, most_pixels: int = 4000, most_channels: int = 300) -> None:
+    g = drawn(seed, most_pixels, most_channels)
+    found = error(direction, kind, g, seed)
+    assert found < 1, f"{direction} {kind} {g}: the error is {found:.3g} of its bound"
