@@ -124,6 +124,13 @@ struct Job {
         }
     }
 
+    // While a chunk is multiplied: start the copies of one that comes later, and look where the next one's rows are.
+    __device__ __forceinline__ void advance(int chunk, int last) const {
+        if (chunk + AHEAD < last) start_copies(chunk + AHEAD);
+        end_copies();
+        find_lines(chunk + AHEAD + 1);
+    }
+
     // A piece of a chunk's gradients of float32 as B: [part][pixel / 4][filter][pixel % 4].
     __device__ __forceinline__ void round_gradients(int chunk, int piece) const {
         const float* from = (const float*)(gradients + chunk % STAGES * DY_STAGE);
@@ -251,9 +258,7 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, BLOCKS)
         await_copies<STAGES - 3>();  // this chunk's, and the next one's where its gradients are to be rounded
         publish();
         __syncthreads();
-        if (chunk + AHEAD < last) job.start_copies(chunk + AHEAD);
-        end_copies();
-        job.find_lines(chunk + AHEAD + 1);
+        if constexpr (TURNS == 2) job.advance(chunk, last);  // while the last step's products are under way
         const IMAGE* images = (const IMAGE*)(job.images + chunk % STAGES * job.image_stage);
         const unsigned char* b = HALF ? job.gradients + chunk % STAGES * DY_STAGE : job.b + chunk % 3 * B_SIZE;
         unsigned a[TURNS][TILES][PARTS][4];
@@ -280,6 +285,7 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, BLOCKS)
                 multiply(sum[t], now[0], columns);
             }
             end_products();
+            if (TURNS == 1 && k == 0) job.advance(chunk, last);
             if constexpr (!HALF)  // beyond the last chunk too: a branch here would have products wait for each other
 #pragma unroll
                 for (int i = k * PIECES / STEPS; i < (k + 1) * PIECES / STEPS; ++i) job.round_gradients(chunk + 1, i);
