@@ -84,7 +84,8 @@ def failure(g: ConvGeometry, kind: str, precision: str, seed: int, **options: An
     problem = drawn(g, kind, seed)
     dy, x = cupy.asarray(problem.dy), cupy.asarray(problem.x)
     got = conv_grad_w.grad_w(dy, x, g, precision=precision, **options).get()
-    assert got.shape == (g.m, g.c, g.kh, g.kw) and got.dtype == np.float32
+    assert got.shape == (g.m, g.c, g.kh, g.kw)
+    assert got.dtype == np.float32
     want = gradient(g, *problem.wide)
     share = np.abs(got - want) / bound(problem, kind, precision)
     if not share.max() <= 1:

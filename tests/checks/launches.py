@@ -19,7 +19,7 @@ import pytest
 from cases import CASES
 
 import minidl
-from checks import convolutions, layouts, nhwc, primitives, regions
+from checks import convolutions, grad_w, layouts, nhwc, primitives, regions
 from checks.fused import STEPS, normal
 from minidl import Tensor, device, ops, optim, zoo
 from minidl.data import Augment
@@ -90,6 +90,10 @@ OWN_FORMS = [name for name in FORMS if name == "conv2d_grad_b" or not (
 
 def nhwc_form(name: str, store: str, at: int, precision: str = "tf32") -> None:
     nhwc.form_agrees(name, nhwc.SHAPES[at], at, store, cuda, cupy.asarray, precision)
+
+
+def nhwc_grad_w(number: int, store: str, precision: str) -> None:
+    assert grad_w.failure(grad_w.random_geometry(number, 200_000), store, precision, number) is None
 
 
 def nhwc_joined(store: str, at: int) -> None:
@@ -454,6 +458,10 @@ LAUNCHES: dict[str, list[Launch]] = {
         *on_device("nhwc/", nhwc_form, *[
             (name, "float32", at, "3xtf32") for name in FORMS if name.startswith("conv2d") for at in (0, 2, 3)]),
         *on_device("nhwc/", nhwc_joined, *[(store, at) for store in STORES for at in range(len(nhwc.SHAPES))])],
+    "nhwc_grad_w": [
+        *each("nhwc/conv_grad_w.cu", nhwc_grad_w, *[(number, *kind) for number, kind in enumerate(grad_w.KINDS)]),
+        *on_device("nhwc/conv_grad_w.cu", nhwc_grad_w, *[
+            (number, *kind) for number in range(4, 20) for kind in grad_w.KINDS])],
     "splitting_convolutions": [
         *on_device("conv/product/implicit_gemm.cu", convolve_in_pieces, *[
             row for dtype in (FLOAT, DOUBLE) for row in with_dtype(SPLITTING, dtype)])],

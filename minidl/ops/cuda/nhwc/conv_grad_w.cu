@@ -323,7 +323,8 @@ constexpr int SIDE = 32;  // filters that a block adds up at once
 // A block owns SIDE filters, SIDE / teams numbers of each, and teams of a number's parts: each adds every teams-th part.
 extern "C" __global__ void __launch_bounds__(SIDE* SIDE)
     conv2d_nhwc_dw_sum(const float* parts, float* dw, int splits, int m, int c, int taps, int teams) {
-    __shared__ float sums[SIDE][SIDE + 1];
+    extern __shared__ __align__(128) unsigned char memory[];
+    auto sums = (float (*)[SIDE + 1])memory;
     int lane = threadIdx.x % SIDE, line = threadIdx.x / SIDE, size = c * taps, numbers = SIDE / teams;
     int filter = blockIdx.y * SIDE + lane, number = blockIdx.x * numbers + line % numbers, channel = number / taps;
     bool valid = number < size && filter < m;

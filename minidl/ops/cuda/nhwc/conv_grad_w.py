@@ -13,7 +13,7 @@ from .. import launch
 
 FILE = "nhwc/conv_grad_w.cu"
 IMAGES = {np.dtype(np.float32): "float", np.dtype(np.uint16): "unsigned short"}        # uint16: the bits of bf16
-MODES = {"tf32": "TF32", "3xtf32": "TF32X3", "bf16": "TF32"}       # PRECISION for float32 images; BF16 for those of bf16
+MODES = {"tf32": "TF32", "3xtf32": "TF32X3", "bf16": "TF32"}       # PRECISION of float32 images; BF16 is bf16's
 MIN_COMPILER = 12, 9                       # NVRTC: older ones refuse the architecture that has wgmma
 MOST_SPLITS = 512
 SIDE = 32                                  # as in conv_grad_w.cu
@@ -84,7 +84,8 @@ def round_up(a: int, b: int) -> int:
     return -(-a // b) * b
 
 
-def _constants(form: Form, mode: str, whole: bool, copies: tuple[int, int], hopper: bool) -> tuple[launch.Constant, ...]:
+def _constants(form: Form, mode: str, whole: bool, copies: tuple[int, int],
+               hopper: bool) -> tuple[launch.Constant, ...]:
     image = IMAGES[np.dtype(np.uint16 if mode == "BF16" else np.float32)]
     return (*[launch.HOPPER][:hopper], ("IMAGE", image), ("PRECISION", mode), ("GROUPS", form.groups),
             ("TILES", form.tiles), ("FILTERS", form.filters), ("PIXELS", form.pixels), ("STAGES", form.stages),
@@ -139,6 +140,34 @@ def _shared(form: Form, mode: str, lines: int, width: int, rows: Rows) -> int:
     return b + form.stages * (gradients + images) + 4 * (form.pixels + 2 * lines + (0 if rows.whole else lines * width))
 
 
+class Chunk(NamedTuple):
+    """Pixels of a chunk: rows of outputs, or of one row one of so many segments, `across` outputs, which read `width`
+    pixels of a row of the image."""
+
+    rows: int
+    segments: int
+    across: int
+    width: int
+    way: Rows
+    shared: int
+
+
+def _chunk(form: Form, mode: str, g: ConvGeometry, slab: int, filter_rows: int, aligned: int) -> Chunk:
+    """As many pixels as a form has room for, or where they do not fit shared memory, as fit."""
+    segments, rows = -(-g.ow // form.pixels), max(1, min(form.pixels // g.ow, g.n * g.oh))
+    while True:
+        across = -(-g.ow // segments)
+        width = (across - 1) * g.sw + g.kw
+        for way in _rows(g, slab, width, 2 if mode == "BF16" else 4, aligned):
+            shared = _shared(form, mode, rows * filter_rows, width, way)
+            if shared <= launch.most_shared() and not (way.whole and segments > 1):
+                return Chunk(rows, -(-g.ow // across), across, width, way, shared)
+        if rows == 1 and across == 1:
+            raise ValueError(f"conv2d_nhwc_dw: images of {g.c} channels and filters of {g.kh}x{g.kw} take {shared} "
+                             f"bytes of shared memory but a block has {launch.most_shared()}; use another algorithm")
+        rows, segments = (rows // 2, segments) if rows > 1 else (1, min(g.ow, segments * 2))
+
+
 def _split(tiles: int, chunks: int, at_once: int) -> int:
     """How many parts the chunks are split into: turns of blocks that take the least time."""
     def cost(splits: int) -> float:
@@ -152,30 +181,13 @@ def plan(g: ConvGeometry, mode: str, aligned: tuple[int, int], form: Form | None
     """The launch of a shape, in the cheapest form or a given one. aligned: what the addresses of x and dy divide by, up
     to 16 bytes."""
     size = 2 if mode == "BF16" else 4
-    grain = 8 if g.c % 8 == 0 else 1
+    grain = max(_widest(g.c * size, aligned[0]) // size, min(8, g.c))
     form = form or min(FORMS[mode], key=lambda form: (
         _tiles(form, g, grain).blocks * -(-g.m // form.filters) * form.rows * form.filters * form.cost))
     tiles = _tiles(form, g, grain)
     taps = g.kh * g.kw
     filter_rows = max((min(t + tiles.taps, taps) - 1) // g.kw - t // g.kw + 1 for t in range(0, taps, tiles.taps))
-    segments, rows = -(-g.ow // form.pixels), max(1, min(form.pixels // g.ow, g.n * g.oh))
-    while True:
-        across = -(-g.ow // segments)
-        width = (across - 1) * g.sw + g.kw
-        for way in _rows(g, tiles.slab, width, size, aligned[0]):
-            if way.whole and segments > 1:
-                continue
-            shared = _shared(form, mode, rows * filter_rows, width, way)
-            if shared <= launch.most_shared():
-                break
-        else:
-            if rows == 1 and across == 1:
-                raise ValueError(f"conv2d_nhwc_dw: images of {g.c} channels and filters of {g.kh}x{g.kw} take {shared} "
-                                 f"bytes of shared memory but a block has {launch.most_shared()}; use another algorithm")
-            rows, segments = (rows // 2, segments) if rows > 1 else (1, min(g.ow, segments * 2))
-            continue
-        break
-    segments = -(-g.ow // across)
+    rows, segments, across, width, way, shared = _chunk(form, mode, g, tiles.slab, filter_rows, aligned[0])
     chunks = -(-g.n * g.oh // rows) * segments
     blocks = tiles.blocks * -(-g.m // form.filters)
     splits = splits or _split(blocks, chunks, launch.multiprocessors() * form.blocks)
@@ -227,7 +239,7 @@ def grad_w(dy: cupy.ndarray, x: cupy.ndarray, g: ConvGeometry, *, precision: str
     teams = _teams(found.splits, size * g.m)
     launch.kernel(FILE, "conv2d_nhwc_dw_sum", *found.constants)(
         (launch.blocks(size * teams, SIDE), launch.blocks(g.m, SIDE)), (SIDE * SIDE,), parts, dw, found.splits, g.m,
-        g.c, g.kh * g.kw, teams)
+        g.c, g.kh * g.kw, teams, shared=SIDE * (SIDE + 1) * 4)
     return dw
 
 
