@@ -230,3 +230,22 @@ template <int SIZE> void wgmma(float (&c)[SIZE], const unsigned (&a)[4], unsigne
         c[e] = (float)(c[e] + sum);
     }
 }
+
+// wgmma of two factors in shared memory (wgmma_smem.cuh), at once.
+template <int SIZE> void wgmma_both(float (&c)[SIZE], unsigned long long a, unsigned long long b) {
+    constexpr int size = PRECISION == BF16 ? 2 : 4, depth = 32 / size;
+    auto number = [](unsigned long long factor, int row, int k) UNWATCHED {
+        size_t at = (factor & 0x3fff) * 16 + row / 8 * (factor >> 32 & 0x3fff) * 16 + row % 8 * 128 + k * size;
+        unsigned bits = 0;
+        memcpy((char*)&bits + 4 - size, dynamic_shared + (at ^ (at >> 3 & 0x70)), size);
+        return (double)__uint_as_float(size == 4 ? bits & ~0x1fffu : bits);
+    };
+    see(a >> 62 == 1 && b >> 62 == 1, "a factor of wgmma is not swizzled by 128 bytes");
+    int group = lane() / 4, within = lane() % 4, warp = threadIdx.x / 32 % 4;
+    for (int e = 0; e < SIZE; ++e) {
+        double sum = 0;
+        for (int k = 0; k < depth; ++k)
+            sum += number(a, warp * 16 + group + e / 2 % 2 * 8, k) * number(b, e / 4 * 8 + 2 * within + e % 2, k);
+        c[e] = (float)(c[e] + sum);
+    }
+}
