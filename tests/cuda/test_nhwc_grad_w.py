@@ -1,37 +1,33 @@
-"""The gradient of the filters of images in NHWC: emulated on the CPU, and on a device, on random shapes."""
+"""The gradient of the filters of images in NHWC: against float64, on a GPU and in the emulator; and its compiled form."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pytest
 
-pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
+cupy = pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
 
-from checks import grad_w
+from checks import nhwc_grad_w as checks
 from checks.sources import compiled, spilled
-from emulator import COMPILER, Emulator, cupy
 
-from minidl.ops.common.geometry import ConvGeometry, conv_geometry
+from minidl.emulator import COMPILER
+from minidl.emulator.own import FACTS, Emulator
+from minidl.ops.common.geometry import conv_geometry
 from minidl.ops.cuda import launch
 from minidl.ops.cuda.nhwc import conv_grad_w
 
-EMULATED, ON_DEVICE = 60, 2000             # random shapes; on a device for each of KINDS
-# Shapes of their own: no images; one pixel; rows in parts; rows of few channels whole; more channels than a slab has
-OWN = [((0, 3, 5, 5), (4, 3, 3, 3), 1, 1), ((1, 1, 1, 1), (1, 1, 1, 1), 1, 0), ((1, 8, 2, 150), (9, 8, 2, 3), 1, 1),
-       ((3, 3, 16, 16), (64, 3, 3, 3), 1, 1), ((2, 200, 5, 6), (12, 200, 3, 3), 1, 1),
-       ((2, 5, 4, 300), (8, 5, 2, 5), (1, 3), 2), ((5, 136, 7, 7), (136, 136, 3, 3), 1, 1)]
+SHAPES = 2000                              # of a kind, on a GPU
+EMULATED = 15
 
 
 @pytest.fixture(scope="module")
 def compiler(tmp_path_factory: pytest.TempPathFactory) -> Emulator:
     if COMPILER is None:
-        pytest.skip("the emulator needs Linux and a C++ compiler, g++ or c++")
-    return Emulator(tmp_path_factory.mktemp("emulated"))
+        pytest.skip("there is no g++ on Linux: nothing is emulated")
+    return Emulator(tmp_path_factory.mktemp("emulator"))
 
 
 @pytest.fixture
@@ -40,115 +36,108 @@ def emulated(compiler: Emulator) -> Iterator[Emulator]:
         yield running
 
 
-def geometry(x: Any, w: Any, stride: Any, padding: Any) -> ConvGeometry:
-    return conv_geometry(x, w, None, stride, padding, "auto")
+@pytest.mark.parametrize("kind", checks.KINDS)
+def test_random_shapes_emulated(kind: str, emulated: Emulator) -> None:
+    """Each is given a form in turn: forms differ in what they compute, and few are compiled."""
+    forms = conv_grad_w.FORMS[conv_grad_w.forms_of(*checks.arguments_of(kind))]
+    for seed in range(EMULATED):
+        g = checks.drawn(seed, 150, 40)
+        found = checks.error(kind, g, seed, form=forms[seed % len(forms)], splits=seed % 3 or None)
+        assert found < 1, f"{kind} {g}: the error is {found:.3g} of its bound"
 
 
-@pytest.mark.usefixtures("emulated")
-@pytest.mark.parametrize("number", range(EMULATED))
-def test_random_shapes(number: int) -> None:
-    assert grad_w.failure(grad_w.random_geometry(number, 300_000), *grad_w.KINDS[number % 4], number) is None
-
-
-@pytest.mark.usefixtures("emulated")
-@pytest.mark.parametrize("row", OWN, ids=str)
-@pytest.mark.parametrize("kind", [("float32", "tf32"), ("bf16", "bf16")], ids=str)
-def test_shapes_of_their_own(row: tuple[Any, ...], kind: tuple[str, str]) -> None:
-    assert grad_w.failure(geometry(*row), *kind, 1) is None
-
-
-@pytest.mark.usefixtures("emulated")
-@pytest.mark.parametrize("kind", grad_w.KINDS, ids=str)
-def test_by_mma(kind: tuple[str, str]) -> None:
-    """As on a GPU that has no wgmma."""
-    with mock.patch.object(launch, "compute_capability", return_value=80):
-        conv_grad_w.plan.cache_clear()
-        try:
-            for row in OWN[2:5]:
-                assert grad_w.failure(geometry(*row), *kind, 2) is None
-        finally:
-            conv_grad_w.plan.cache_clear()
-
-
-@pytest.mark.usefixtures("emulated")
-@pytest.mark.parametrize("mode", conv_grad_w.FORMS)
-def test_every_form(mode: str) -> None:
-    kind = ("bf16", "bf16") if mode == "BF16" else ("float32", {"TF32": "tf32", "TF32X3": "3xtf32"}[mode])
-    for form in conv_grad_w.FORMS[mode]:
-        for splits in (1, 3):
-            failure = grad_w.failure(geometry((3, 72, 4, 6), (80, 72, 2, 3), 1, 1), *kind, 3, form=form, splits=splits)
-            assert failure is None, form
-
-
-def test_the_check_sees_errors() -> None:
-    """A gradient with one pixel left out is outside of the bound."""
-    problem = grad_w.drawn(geometry(*OWN[-1]), "bf16", 1)
-    dy, x = problem.wide
-    less = dy.copy()
-    less[0, 0, 0] = 0
-    errors = np.abs(grad_w.gradient(problem.g, less, x) - grad_w.gradient(problem.g, dy, x))
-    assert (errors > 10 * grad_w.bound(problem, "bf16", "bf16")).mean() > 0.1
-
-
-REFUSED: dict[str, tuple[Callable[[Any, Any, ConvGeometry], Any], type[Exception], str]] = {
-    "another dtype": (lambda dy, x, g: conv_grad_w.grad_w(dy.astype(float), x, g, precision="tf32"), TypeError,
-                      "conv2d_nhwc_dw: dy is float64 and x is float32 but both must be float32, or bf16 as uint16"),
-    "another shape": (lambda dy, x, g: conv_grad_w.grad_w(dy, x[1:], g, precision="tf32"), ValueError,
-                      r"conv2d_nhwc_dw: x has shape \(2, 5, 6, 8\) and dy .*; pass images in NHWC"),
-    "fp32": (lambda dy, x, g: conv_grad_w.grad_w(dy, x, g, precision="fp32"), ValueError,
-             "conv2d_nhwc_dw: the precision is 'fp32' but it must be tf32, 3xtf32 or bf16"),
-    "bf16 in tf32": (lambda dy, x, g: conv_grad_w.grad_w(*(a.astype("u2") for a in (dy, x)), g, precision="tf32"),
-                     ValueError, ".*precision is 'tf32' but .*, and bf16 for those of bf16; set another"),
-}
-
-
-@pytest.mark.usefixtures("emulated")
-@pytest.mark.parametrize("what", REFUSED)
-def test_arguments_are_refused(what: str) -> None:
-    call, error, message = REFUSED[what]
-    g = geometry((3, 8, 5, 6), (4, 8, 3, 3), 1, 1)
-    dy, x = cupy.asarray(np.zeros((3, 5, 6, 4), np.float32)), cupy.asarray(np.zeros((3, 5, 6, 8), np.float32))
-    with pytest.raises(error, match=message):
-        call(dy, x, g)
-
-
-@pytest.mark.usefixtures("emulated")
-def test_a_device_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch, "compute_capability", lambda: 75)
-    with pytest.raises(ValueError, match=r"the GPU's compute capability is 7.5 but tf32 and bf16 need 8.0; use"):
-        conv_grad_w.grad_w(
-            cupy.asarray(np.zeros((1, 1, 1, 1), np.float32)), cupy.asarray(np.zeros((1, 1, 1, 1), np.float32)),
-            geometry((1, 1, 1, 1), (1, 1, 1, 1), 1, 0), precision="tf32")
-
-
-@pytest.mark.usefixtures("emulated")
-def test_filters_too_large_for_shared_memory_are_refused() -> None:
-    g = geometry((1, 120, 64, 2000), (4, 120, 64, 2000), 1, 0)
-    with pytest.raises(ValueError, match=r"filters of 64x2000 take \d+ bytes of shared memory but a block has 232448"):
-        conv_grad_w.plan(g, "TF32", (16, 16))
-
-
-def test_products_are_not_serialized() -> None:
-    """Nor do kernels for Hopper spill registers."""
-    pytest.importorskip("cuda.core", reason="cuda.core is not installed: nothing compiles CUDA without a GPU")
-    text = launch.source(conv_grad_w.FILE)
-
-    def check(constants: tuple[launch.Constant, ...]) -> str | None:
-        log = compiled(text, constants, 90)
-        found = [line for line in log.splitlines() if "serialized" in line]
-        spills = sum(spilled(log).values())
-        return f"{dict(constants)}: {found[:1]}, {spills} bytes spilled" if found or spills else None
-
-    rows = [constants for _, constants in conv_grad_w.CONFIGURATIONS if launch.HOPPER in constants]
-    with ThreadPoolExecutor(2) as pool:
-        failures = list(filter(None, pool.map(check, rows)))
-    assert len(rows) > 15
-    assert not failures, "\n".join(failures)
+@pytest.mark.parametrize("kind", checks.KINDS)
+def test_mma_in_place_of_wgmma_emulated(kind: str, emulated: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU of compute capability 8.0."""
+    monkeypatch.setattr(launch, "compute_capability", lambda: 80)
+    for seed in range(3):
+        g = checks.drawn(seed, 150, 40)
+        found = checks.error(kind, g, seed)
+        assert found < 1, f"{kind} {g}: the error is {found:.3g} of its bound"
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("kind", grad_w.KINDS, ids=str)
-def test_random_shapes_on_a_device(kind: tuple[str, str]) -> None:
-    failures = [grad_w.failure(grad_w.random_geometry(number, 4_000_000), *kind, number) for number in range(ON_DEVICE)]
-    found = [failure for failure in failures if failure]
-    assert not found, f"{len(found)} of {ON_DEVICE} failed:\n" + "\n".join(found[:10])
+@pytest.mark.parametrize("kind", checks.KINDS)
+def test_random_shapes(kind: str) -> None:
+    worst = 0.0
+    for seed in range(SHAPES):
+        g = checks.drawn(seed, 3000, 280)
+        found = checks.error(kind, g, seed)
+        assert found < 1, f"{kind}, seed {seed}, {g}: the error is {found:.3g} of its bound"
+        worst = max(worst, found)
+    assert worst > 0
+
+
+@pytest.mark.parametrize("constants", [
+    constants for _, constants in conv_grad_w.CONFIGURATIONS if launch.HOPPER in constants],
+    ids=lambda constants: " ".join(str(value) for _, value in constants[1:]))
+def test_products_overlap(constants: tuple[launch.Constant, ...]) -> None:
+    """The assembler keeps sums in registers, and says of no wgmma that it has to wait for the one before."""
+    log = compiled(launch.source(conv_grad_w.FILE), constants, 90)
+    assert spilled(log) == {"conv2d_nhwc_dw": 0, "conv2d_nhwc_dw_sum": 0}
+    assert "serialized" not in log
+
+
+G = conv_geometry((2, 3, 5, 5), (4, 3, 3, 3), None, 1, 1, "gemm")
+
+
+def images(dtype: Any = np.float32, channels: int = 3, of_dy: Any = None) -> tuple[Any, Any]:
+    return (cupy.asarray(np.zeros((2, 5, 5, 4), of_dy or dtype)), cupy.asarray(np.zeros((2, 5, 5, channels), dtype)))
+
+
+REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
+    "float64": (lambda: conv_grad_w.grad_w(*images(np.float64), G, precision="tf32"), TypeError,
+                "conv2d_nhwc_dw: dy is float64 and x is float64 but both must be float32, or bf16 as uint16; convert"),
+    "two dtypes": (lambda: conv_grad_w.grad_w(*images(of_dy=np.uint16), G, precision="bf16"), TypeError,
+                   "conv2d_nhwc_dw: dy is uint16 and x is float32 but both must be"),
+    "another shape": (lambda: conv_grad_w.grad_w(*images(channels=4), G, precision="tf32"), ValueError,
+                      r"conv2d_nhwc_dw: x has shape \(2, 5, 5, 4\) and dy \(2, 5, 5, 4\) but the geometry says "),
+    "fp32": (lambda: conv_grad_w.grad_w(*images(), G, precision="fp32"), ValueError,
+             "conv2d_nhwc_dw: the precision is 'fp32' but it must be tf32, 3xtf32 or bf16 for images of float32"),
+    "tf32 of bf16": (lambda: conv_grad_w.grad_w(*images(np.uint16), G, precision="tf32"), ValueError,
+                     "conv2d_nhwc_dw: the precision is 'tf32' but it must be .*, and bf16 for those of bf16; set"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+@pytest.mark.usefixtures("emulated")
+def test_refused(what: str) -> None:
+    call, error, message = REFUSED[what]
+    with pytest.raises(error, match=message):
+        call()
+
+
+@pytest.mark.usefixtures("emulated")
+def test_refused_before_8_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "compute_capability", lambda: 75)
+    with pytest.raises(ValueError, match=r"conv2d_nhwc_dw: the GPU's compute capability is 7\.5 but .* need 8\.0; use"):
+        conv_grad_w.grad_w(*images(), G, precision="tf32")
+
+
+@pytest.mark.usefixtures("emulated")
+def test_refused_beyond_shared_memory() -> None:
+    g = conv_geometry((1, 2, 2000, 2000), (2, 2, 2000, 2000), None, 1, 0, "gemm")
+    with pytest.raises(ValueError, match=r"conv2d_nhwc_dw: images of 2 channels and filters of 2000x2000 take \d+ bytes"):
+        conv_grad_w.plan(g, np.dtype(np.float32), "TF32", (8, 8))
+
+
+@pytest.mark.parametrize("capability", [80, 90])
+def test_plans_fit_a_multiprocessor(capability: int, emulated: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the shared memory of each, splits that leave no block without a chunk, and slabs that hold all channels."""
+    monkeypatch.setattr(launch, "compute_capability", lambda: capability)
+    monkeypatch.setattr(launch, "most_shared", lambda: {80: 163 << 10, 90: FACTS["most_shared"]}[capability])
+    for seed in range(200):
+        g = checks.drawn(seed, 3000, 280)
+        for kind in checks.KINDS:
+            dtype, precision = checks.arguments_of(kind)
+            found = conv_grad_w.plan(g, dtype, conv_grad_w.MODES[precision], (2 * dtype.itemsize, dtype.itemsize)
+                                     if g.c % 2 == 0 else (dtype.itemsize, dtype.itemsize))
+            p = np.frombuffer(found.struct, launch.struct("GradW"))[0]
+            constants = dict(found.constants)
+            assert found.shared <= launch.most_shared()
+            assert 1 <= p["splits"] <= p["chunks"]
+            assert p["slab"] * p["slabs"] >= g.c
+            assert p["taps"] * p["runs"] >= g.kh * g.kw
+            assert p["slab"] * p["taps"] <= constants["GROUPS"] * constants["TILES"] * 64
+            assert p["rows"] * p["across"] <= constants["PIXELS"]
+            assert p["across"] * p["segments"] >= g.ow

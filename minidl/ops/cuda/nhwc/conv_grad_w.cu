@@ -6,43 +6,42 @@
 //   the chunk's gradients, and its image rows with their borders, which serve all the block's taps: a lane gathers A,
 //   pixels by rows, from where its pixel and its tap are. B, pixels by filters, is read from shared memory by wgmma
 //   itself: gradients of bf16 as they lie in memory, float32 ones rounded and moved to where pixels are neighbours.
-//   Copies are ahead by some chunks.
+//   Copies are ahead by some chunks, and started while products are under way.
 // conv2d_nhwc_dw_sum: adds what the blocks found, in their order, and turns it to (m, c, kh, kw).
 //
 // Requires: PIXELS positions of a chunk; slab <= TILES * 64 * GROUPS. -DIMAGE: float, or unsigned short, the bits of bf16.
-// -DPRECISION (include/mma.cuh): BF16 with images of it, and no others. -DSM_90A for wgmma, else mma. -DGROUPS -DTILES
-// -DFILTERS -DPIXELS -DSTAGES -DBLOCKS, at least so many on a multiprocessor, -DX_COPY -DDY_COPY, bytes that are copied at
-// once. -DWHOLE_ROWS: rows of the image are copied whole, not pixel by pixel, and lie there without gaps: for few channels.
+// -DPRECISION (include/mma.cuh), BF16 with images of it. -DSM_90A for wgmma, else mma. -DGROUPS -DTILES -DFILTERS -DPIXELS
+// -DSTAGES -DBLOCKS, at least so many on a multiprocessor, -DX_COPY -DDY_COPY, bytes that are copied at once.
 #include "include/common.cuh"
 #include "include/mma.cuh"
 #include "include/wgmma.cuh"
 #include "include/wgmma_registers.cuh"
 
-// Geometry of a convolution, and: channels of a slab; taps of a block, runs of taps; rows of the image and filter
+// Geometry of a convolution, and: channels of a slab, slabs; taps of a block, runs of taps; rows of the image and filter
 // that a chunk has, columns of outputs, pixels of a row of the image with its border; parts of a row of outputs; chunks
-// of pixels, and the parts they are split into; elements from one pixel in shared memory to the next, and from one row;
-// and those before a row's first pixel.
+// of pixels, and the parts they are split into; elements from one pixel in shared memory to the next; copies of a pixel,
+// and the block's threads as pixels and copies.
 struct GradW {
     int n, c, h, w, m, kh, kw, oh, ow, sh, sw, top, left;
-    int slab, taps, runs, rows, filter_rows, across, width, segments, chunks, splits, pitch, line, before;
+    int slab, slabs, taps, runs, rows, filter_rows, across, width, segments, chunks, splits, pitch, copies,
+        step_slot, step_number;
 };
 
 constexpr int THREADS_PER_BLOCK = GROUPS * GROUP;
 constexpr bool HALF = sizeof(IMAGE) == 2;                                // gradients are B as they are
-constexpr int STEP = HALF ? 16 : 8;                                      // pixels of a product
+constexpr int STEP = PRECISION == BF16 ? 16 : 8, PACK = STEP / 2;        // pixels of a product; numbers in 16 bytes
 constexpr int STEPS = PIXELS / STEP;                                     // products of a chunk
 constexpr int AHEAD = HALF ? STAGES - 2 : STAGES - 1;                    // chunks that copies are ahead
 constexpr int DY_COPIES = FILTERS * (int)sizeof(IMAGE) / DY_COPY;        // of a pixel
 constexpr int BLOCK8 = PIXELS * 16 + 16;                                 // bytes of 8 filters' gradients of bf16
 constexpr int DY_STAGE = HALF ? FILTERS / 8 * BLOCK8 : PIXELS * FILTERS * 4;
-constexpr int B_PART = PIXELS * FILTERS * 4, B_SIZE = HALF ? 0 : PARTS * B_PART;
-constexpr int PIECES = PIXELS / 4 * FILTERS / THREADS_PER_BLOCK;         // 16 bytes of B that a thread rounds
-constexpr bool WIDE = HALF && X_COPY == 16 && !WHOLE_ROWS;               // 8 channels of a pixel can be read at once
-// Operands of a group's products under way: where they are gathered there are registers for one step
+constexpr int B_PART = PIXELS / PACK * FILTERS * 16, B_SIZE = HALF ? 0 : PARTS * B_PART;
+constexpr int PIECES = PIXELS / PACK * FILTERS / THREADS_PER_BLOCK;      // 16 bytes of B that a thread rounds
+constexpr bool WIDE = HALF && X_COPY == 16;                              // 8 channels of a pixel can be read at once
+// Steps whose operands a group keeps: gathering takes registers, and other groups multiply meanwhile
 constexpr int TURNS = WIDE ? 2 : 1;
 static_assert(STEPS % TURNS == 0, "steps of products take turns in a chunk");
-static_assert(HALF == (PRECISION == BF16), "products of bf16 are for images of it");
-static_assert(HALF || PIECES * THREADS_PER_BLOCK * 4 == PIXELS * FILTERS, "threads round gradients alike");
+static_assert(HALF || PIECES * THREADS_PER_BLOCK * PACK == PIXELS * FILTERS, "threads round gradients alike");
 
 template <int BYTES> __device__ __forceinline__ void copy_bytes(void* to, const void* from, bool valid) {
     if constexpr (BYTES == 2)
@@ -61,90 +60,89 @@ __device__ __forceinline__ void load_transposed(unsigned (&a)[4], const void* ro
 #endif
 }
 
-// What a block works with.
+// What a block works with. Where a chunk's image lies is found two chunks ahead, line by line and then pixel by pixel.
 struct Job {
     GradW p;
     const IMAGE *dy, *x;
     unsigned char *images, *gradients, *b;  // [stage], [stage], [of three]
-    int *places, *slots, *lines;            // of a pixel; of a pixel of the image; [of two][line]
-    int channel, channels, tap, filter, lines_in_chunk, image_stage;
+    int *places, *slots;                    // of a chunk's pixel; line and column of a pixel of the image
+    int *lines, *pixels;                    // [of two][line] and [of two][slot]: what is there in x, or -1
+    int *firsts;                            // [thread]: its first slot and copy
+    int channel, channels, tap, filter, lines_in_chunk, slots_in_chunk, image_stage;
 
-    // Where each line of a chunk's image starts in x, or -1.
     __device__ __forceinline__ void find_lines(int chunk) const {
-        int row0 = chunk / p.segments * p.rows, r0 = tap / p.kw;
         for (int i = threadIdx.x; i < lines_in_chunk; i += THREADS_PER_BLOCK) {
-            int row = row0 + i / p.filter_rows, image = row / p.oh;
-            int r = r0 + i % p.filter_rows, at = (row - image * p.oh) * p.sh - p.top + r;
+            int row = chunk / p.segments * p.rows + i / p.filter_rows, image = row / p.oh;
+            int r = tap / p.kw + i % p.filter_rows, at = (row - image * p.oh) * p.sh - p.top + r;
             bool valid = image < p.n && r < p.kh && (unsigned)at < (unsigned)p.h;
             lines[chunk % 2 * lines_in_chunk + i] = valid ? (image * p.h + at) * p.w : -1;
         }
     }
 
-    // The image's rows of a chunk whose outputs start in a column.
-    __device__ __forceinline__ void copy_image(IMAGE* to, const int* starts, int column0) const {
-        constexpr int EACH = X_COPY / (int)sizeof(IMAGE);
-#if WHOLE_ROWS
-        int in_row = p.w * p.c / EACH, inside = p.before + p.left * p.c;  // what is beside a row stays zero
-        for (int i = threadIdx.x; i < lines_in_chunk * in_row; i += THREADS_PER_BLOCK) {
-            int row = i / in_row, at = (i - row * in_row) * EACH, start = starts[row];
-            copy_bytes<X_COPY>(to + row * p.line + inside + at, start < 0 ? x : x + start * p.c + at, start >= 0);
+    __device__ __forceinline__ void find_pixels(int chunk) const {
+        int left = (p.segments > 1 ? chunk % p.segments * p.across * p.sw : 0) - p.left;
+        for (int i = threadIdx.x; i < slots_in_chunk; i += THREADS_PER_BLOCK) {
+            int where = slots[i], start = lines[chunk % 2 * lines_in_chunk + (where >> 16)];
+            int column = left + (where & 0xffff);
+            bool valid = start >= 0 && (unsigned)column < (unsigned)p.w;
+            pixels[chunk % 2 * slots_in_chunk + i] = valid ? start + column : -1;
         }
-#else
-        int per_pixel = (p.slab + EACH - 1) / EACH, slot = threadIdx.x / per_pixel;
-        int number = threadIdx.x - slot * per_pixel;
-        int step_slot = THREADS_PER_BLOCK / per_pixel, step_number = THREADS_PER_BLOCK - step_slot * per_pixel;
-        while (slot < lines_in_chunk * p.width) {
-            int where = slots[slot], start = starts[where >> 16];
-            int column = column0 * p.sw - p.left + (where & 0xffff), c = number * EACH;
-            bool valid = start >= 0 && (unsigned)column < (unsigned)p.w && c < channels;
-            copy_bytes<X_COPY>(to + slot * p.pitch + c, valid ? x + (start + column) * p.c + channel + c : x, valid);
-            number += step_number;
-            slot += step_slot;
-            if (number >= per_pixel) {
-                number -= per_pixel;
+    }
+
+    __device__ __forceinline__ void copy_image(int chunk) const {
+        constexpr int EACH = X_COPY / (int)sizeof(IMAGE);
+        int first = firsts[threadIdx.x], slot = first >> 16, number = first & 0xffff;
+        const int* pixels = this->pixels + chunk % 2 * slots_in_chunk;
+        IMAGE* images = (IMAGE*)(this->images + chunk % STAGES * image_stage);
+        while (slot < slots_in_chunk) {
+            int pixel = pixels[slot], c = number * EACH;
+            bool valid = pixel >= 0 && c < channels;
+            copy_bytes<X_COPY>(images + slot * p.pitch + c, valid ? x + pixel * p.c + channel + c : x, valid);
+            number += p.step_number;
+            slot += p.step_slot;
+            if (number >= p.copies) {
+                number -= p.copies;
                 ++slot;
             }
         }
-#endif
     }
 
-    __device__ __forceinline__ void start_copies(int chunk) const {
-        int row0 = chunk / p.segments * p.rows, column0 = chunk % p.segments * p.across, stage = chunk % STAGES;
-        constexpr int OF_DY = DY_COPY / (int)sizeof(IMAGE);
-        copy_image((IMAGE*)(images + stage * image_stage), lines + chunk % 2 * lines_in_chunk, column0);
-        int live = p.segments > 1 ? imin(p.across, p.ow - column0) : imin(p.rows, p.n * p.oh - row0) * p.across;
-        int first = row0 * p.ow + column0;
-        unsigned char* gradients = this->gradients + stage * DY_STAGE;
-#pragma unroll 4
-        for (int i = threadIdx.x; i < PIXELS * DY_COPIES; i += THREADS_PER_BLOCK) {
-            int pixel = i / DY_COPIES, f = i % DY_COPIES * OF_DY;
+    __device__ __forceinline__ void copy_gradients(int chunk) const {
+        constexpr int EACH = DY_COPY / (int)sizeof(IMAGE), COPIES = PIXELS * DY_COPIES;
+        int row = chunk * p.rows, column = 0, live = imin(p.rows, p.n * p.oh - row) * p.across;
+        if (p.segments > 1) {
+            row = chunk / p.segments;
+            column = chunk % p.segments * p.across;
+            live = imin(p.across, p.ow - column);
+        }
+        const IMAGE* from = dy + (row * p.ow + column) * p.m + filter;
+        unsigned char* gradients = this->gradients + chunk % STAGES * DY_STAGE;
+#pragma unroll 2
+        for (int first = 0; first < COPIES; first += THREADS_PER_BLOCK) {
+            int i = first + threadIdx.x, pixel = i / DY_COPIES, f = i % DY_COPIES * EACH;
             bool valid = pixel < live && filter + f < p.m;
             unsigned char* to = gradients + (HALF ? f / 8 * BLOCK8 + pixel * 16 + f % 8 * 2 : (pixel * FILTERS + f) * 4);
-            copy_bytes<DY_COPY>(to, valid ? dy + (first + pixel) * p.m + filter + f : dy, valid);
+            if (COPIES % THREADS_PER_BLOCK == 0 || i < COPIES)
+                copy_bytes<DY_COPY>(to, valid ? from + pixel * p.m + f : dy, valid);
         }
     }
 
-    // While a chunk is multiplied: start the copies of one that comes later, and look where the next one's rows are.
-    __device__ __forceinline__ void advance(int chunk, int last) const {
-        if (chunk + AHEAD < last) start_copies(chunk + AHEAD);
-        end_copies();
-        find_lines(chunk + AHEAD + 1);
-    }
-
-    // A piece of a chunk's gradients of float32 as B: [part][pixel / 4][filter][pixel % 4].
+    // A piece of a chunk's gradients of float32 as B: [part][pixel / PACK][filter][pixel % PACK].
     __device__ __forceinline__ void round_gradients(int chunk, int piece) const {
         const float* from = (const float*)(gradients + chunk % STAGES * DY_STAGE);
         unsigned char* to = b + chunk % 3 * B_SIZE;
         int i = piece * THREADS_PER_BLOCK + threadIdx.x, block = i / FILTERS, f = i % FILTERS;
-        float v[4];
+        float v[PACK];
 #pragma unroll
-        for (int e = 0; e < 4; ++e) v[e] = from[(block * 4 + e) * FILTERS + f];
+        for (int e = 0; e < PACK; ++e) v[e] = from[(block * PACK + e) * FILTERS + f];
 #pragma unroll
         for (int part = 0; part < PARTS; ++part) {
             Pack<4> packed;
 #pragma unroll
-            for (int e = 0; e < 4; ++e) packed.v[e] = __uint_as_float(part_of(v[e], part));
-            *(Pack<4>*)(to + part * B_PART + i * 16) = packed;
+            for (int e = 0; e < 4; ++e)
+                packed.v[e] = __uint_as_float(PRECISION == BF16 ? bf16_pair(v[2 * e % PACK], v[(2 * e + 1) % PACK])
+                                                                : part_of(v[e], part));
+            *(Pack<4>*)(to + part * B_PART + (block * FILTERS + f) * 16) = packed;
         }
     }
 };
@@ -155,11 +153,15 @@ __device__ __forceinline__ void load_a(unsigned (&a)[PARTS][4], const IMAGE* ima
                                        int next) {
     if constexpr (WIDE) {
         load_transposed(a[0], images + place[0] + row);
-    } else if constexpr (HALF) {
+    } else if constexpr (PRECISION == BF16) {
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
             const IMAGE* at = images + (e % 2 ? next : row);
-            a[0][e] = (unsigned)at[place[e / 2 * 2 % COUNT]] | (unsigned)at[place[(e / 2 * 2 + 1) % COUNT]] << 16;
+            IMAGE low = at[place[e / 2 * 2 % COUNT]], high = at[place[(e / 2 * 2 + 1) % COUNT]];
+            if constexpr (HALF)
+                a[0][e] = (unsigned)low | (unsigned)high << 16;
+            else
+                a[0][e] = bf16_pair((float)low, (float)high);
         }
     } else {
 #pragma unroll
@@ -206,24 +208,24 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, BLOCKS)
     job.channel = tile / p.runs * p.slab;
     job.channels = imin(p.slab, p.c - job.channel);
     job.lines_in_chunk = p.rows * p.filter_rows;
-    job.image_stage = ceil_div(job.lines_in_chunk * p.line * (int)sizeof(IMAGE), 128) * 128;
+    job.slots_in_chunk = job.lines_in_chunk * p.width;
+    job.image_stage = ceil_div(job.slots_in_chunk * p.pitch * (int)sizeof(IMAGE), 128) * 128;
     job.b = memory;
     job.gradients = job.b + 3 * B_SIZE;
     job.images = job.gradients + STAGES * DY_STAGE;
     job.places = (int*)(job.images + STAGES * job.image_stage);
     job.slots = job.places + PIXELS;
-    job.lines = job.slots + (WHOLE_ROWS ? 0 : job.lines_in_chunk * p.width);
+    job.firsts = job.slots + job.slots_in_chunk;
+    job.lines = job.firsts + THREADS_PER_BLOCK;
+    job.pixels = job.lines + 2 * job.lines_in_chunk;
 
     for (int i = threadIdx.x; i < PIXELS; i += THREADS_PER_BLOCK) {  // pixels beyond the last have gradients of zero
         int row = i / p.across, column = i - row * p.across;
-        job.places[i] = row < p.rows ? p.before + row * p.filter_rows * p.line + column * p.sw * p.pitch : 0;
+        job.places[i] = row < p.rows ? (row * p.filter_rows * p.width + column * p.sw) * p.pitch : 0;
     }
-#if WHOLE_ROWS
-    for (int i = threadIdx.x; i < STAGES * job.image_stage / 4; i += THREADS_PER_BLOCK) ((int*)job.images)[i] = 0;
-#else
-    for (int i = threadIdx.x; i < job.lines_in_chunk * p.width; i += THREADS_PER_BLOCK)
+    for (int i = threadIdx.x; i < job.slots_in_chunk; i += THREADS_PER_BLOCK)
         job.slots[i] = i / p.width << 16 | i % p.width;
-#endif
+    job.firsts[threadIdx.x] = threadIdx.x / p.copies << 16 | threadIdx.x % p.copies;
 
     // Where a lane's rows are, from a pixel's place on: two neighbouring blocks of 8, of which WIDE knows one
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, group = threadIdx.x / GROUP;
@@ -235,17 +237,24 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, BLOCKS)
             int row = (t * GROUPS + group) * 64 + warp * 16 + (WIDE ? lane / 8 % 2 * 8 : lane / 4 + e * 8);
             int tap = job.tap + row / p.slab, r = tap / p.kw;
             bool valid = row < p.taps * p.slab && tap < p.kh * p.kw;
-            rows[t][e] = valid ? (r - job.tap / p.kw) * p.line + (tap - r * p.kw) * p.pitch + row % p.slab : 0;
+            rows[t][e] = valid ? ((r - job.tap / p.kw) * p.width + tap - r * p.kw) * p.pitch + row % p.slab : 0;
         }
 
     int first = (long long)p.chunks * split / p.splits, last = (long long)p.chunks * (split + 1) / p.splits;
+    job.find_lines(first);
+    __syncthreads();
+    job.find_pixels(first);
+    job.find_lines(first + 1);
     for (int chunk = first; chunk < first + AHEAD; ++chunk) {
-        job.find_lines(chunk);
         __syncthreads();
-        if (chunk < last) job.start_copies(chunk);
+        if (chunk < last) {
+            job.copy_image(chunk);
+            job.copy_gradients(chunk);
+        }
         end_copies();
+        job.find_pixels(chunk + 1);
+        job.find_lines(chunk + 2);
     }
-    job.find_lines(first + AHEAD);
     if constexpr (!HALF) {
         await_copies<AHEAD - 1>();
         __syncthreads();
@@ -258,19 +267,19 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, BLOCKS)
         await_copies<STAGES - 3>();  // this chunk's, and the next one's where its gradients are to be rounded
         publish();
         __syncthreads();
-        if constexpr (TURNS == 2) job.advance(chunk, last);  // while the last step's products are under way
+        int next = chunk + AHEAD;
         const IMAGE* images = (const IMAGE*)(job.images + chunk % STAGES * job.image_stage);
         const unsigned char* b = HALF ? job.gradients + chunk % STAGES * DY_STAGE : job.b + chunk % 3 * B_SIZE;
         unsigned a[TURNS][TILES][PARTS][4];
 #pragma unroll
         for (int k = 0; k < STEPS; ++k) {
-            constexpr int PLACES = WIDE ? 1 : HALF ? 4 : 2;
+            constexpr int PLACES = WIDE ? 1 : PRECISION == BF16 ? 4 : 2;
             int place[PLACES];
 #pragma unroll
             for (int e = 0; e < PLACES; ++e)
-                place[e] = job.places[k * STEP + (WIDE   ? lane / 16 * 8 + lane % 8
-                                                  : HALF ? e / 2 * 8 + e % 2 + lane % 4 * 2
-                                                         : e * 4 + lane % 4)];
+                place[e] = job.places[k * STEP + (WIDE                ? lane / 16 * 8 + lane % 8
+                                                  : PRECISION == BF16 ? e / 2 * 8 + e % 2 + lane % 4 * 2
+                                                                      : e * 4 + lane % 4)];
 #pragma unroll
             for (int t = 0; t < TILES; ++t) load_a(a[k % TURNS][t], images, place, rows[t][0], rows[t][1]);
             const unsigned char* columns = b + (HALF ? k * 256 : 2 * k * FILTERS * 16);
@@ -285,10 +294,16 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, BLOCKS)
                 multiply(sum[t], now[0], columns);
             }
             end_products();
-            if (TURNS == 1 && k == 0) job.advance(chunk, last);
             if constexpr (!HALF)  // beyond the last chunk too: a branch here would have products wait for each other
 #pragma unroll
                 for (int i = k * PIECES / STEPS; i < (k + 1) * PIECES / STEPS; ++i) job.round_gradients(chunk + 1, i);
+            if (k == 0 && next < last) job.copy_image(next);
+            if (k == STEPS / 2) {
+                if (next < last) job.copy_gradients(next);
+                end_copies();
+                job.find_pixels(next + 1);
+                job.find_lines(next + 2);
+            }
             await_products<TURNS - 1>();  // operands of this step, or of the one before, are free
         }
     }
@@ -318,28 +333,31 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, BLOCKS)
         }
 }
 
-constexpr int SIDE = 32;  // filters that a block adds up at once
+constexpr int SIDE = 32, LINES = 16;  // of a tile of sums, and lines of it at a time
 
-// A block owns SIDE filters, SIDE / teams numbers of each, and teams of a number's parts: each adds every teams-th part.
-extern "C" __global__ void __launch_bounds__(SIDE* SIDE)
-    conv2d_nhwc_dw_sum(const float* parts, float* dw, int splits, int m, int c, int taps, int teams) {
-    extern __shared__ __align__(128) unsigned char memory[];
-    auto sums = (float (*)[SIDE + 1])memory;
-    int lane = threadIdx.x % SIDE, line = threadIdx.x / SIDE, size = c * taps, numbers = SIDE / teams;
-    int filter = blockIdx.y * SIDE + lane, number = blockIdx.x * numbers + line % numbers, channel = number / taps;
-    bool valid = number < size && filter < m;
-    const float* from = parts + (valid ? ((number - channel * taps) * c + channel) * m + filter : 0);
-    long long step = (long long)size * m;
-    float sum = 0;
-    if (valid)
+extern "C" __global__ void __launch_bounds__(SIDE* LINES)
+    conv2d_nhwc_dw_sum(const float* parts, float* dw, int splits, int m, int c, int taps) {
+    __shared__ float turned[SIDE][SIDE + 1];
+    int lane = threadIdx.x % SIDE, line = threadIdx.x / SIDE, size = c * taps;
+    int filter = blockIdx.y * SIDE + lane;
+    float sum[SIDE / LINES] = {};
+    int from[SIDE / LINES];
+#pragma unroll
+    for (int i = 0; i < SIDE / LINES; ++i) {
+        int to = blockIdx.x * SIDE + line + i * LINES, channel = to / taps;
+        from[i] = to < size && filter < m ? ((to - channel * taps) * c + channel) * m + filter : -1;
+    }
 #pragma unroll 8
-        for (int split = line / numbers; split < splits; split += teams) sum += from[split * step];
-    sums[line][lane] = sum;
+    for (int split = 0; split < splits; ++split, parts += (long long)size * m)
+#pragma unroll
+        for (int i = 0; i < SIDE / LINES; ++i)
+            if (from[i] >= 0) sum[i] += parts[from[i]];
+#pragma unroll
+    for (int i = 0; i < SIDE / LINES; ++i) turned[line + i * LINES][lane] = sum[i];
     __syncthreads();
-    int to = blockIdx.x * numbers + threadIdx.x % numbers, of = threadIdx.x / numbers;
-    if (of >= SIDE) return;
-    sum = sums[threadIdx.x % numbers][of];
-    for (int team = 1; team < teams; ++team) sum += sums[team * numbers + threadIdx.x % numbers][of];
-    of += blockIdx.y * SIDE;
-    if (of < m && to < size) dw[of * size + to] = sum;
+#pragma unroll
+    for (int i = 0; i < SIDE / LINES; ++i) {
+        int of = blockIdx.y * SIDE + line + i * LINES, to = blockIdx.x * SIDE + lane;
+        if (of < m && to < size) dw[of * size + to] = turned[lane][line + i * LINES];
+    }
 }
