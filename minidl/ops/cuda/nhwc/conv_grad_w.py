@@ -18,6 +18,7 @@ SUM_TILE, SUM_LINES = 32, 16               # filters, and lines of them, of a bl
 PARTS_IN_TURN = 24                         # that one of its threads adds, if others can take the rest
 MIN_COMPILER = 12, 9                       # NVRTC: older ones refuse the architecture that has wgmma
 MOST_SPLITS = 1024
+SYSTEM = 1024                              # bytes of shared memory that each block takes beside its own
 
 
 class Form(NamedTuple):
@@ -45,7 +46,8 @@ FORMS = {
     "TF32": (Form(2, 3, 128, 32, 4, 1, 1.0), Form(2, 2, 128, 32, 4, 1, 1.1), Form(2, 3, 64, 32, 4, 1, 1.2),
              Form(2, 1, 128, 32, 4, 1, 1.4), Form(2, 1, 64, 32, 4, 1, 1.6), Form(1, 1, 64, 32, 4, 3, 2.0)),
     "BF16": (Form(2, 3, 64, 32, 4, 1, 1.0), Form(2, 1, 64, 32, 4, 1, 1.4), Form(1, 1, 64, 32, 4, 2, 2.0)),
-    "TF32X3": (Form(2, 2, 64, 32, 3, 1, 1.0), Form(2, 1, 64, 32, 3, 1, 1.4), Form(1, 1, 64, 32, 3, 2, 2.0)),
+    "TF32X3": (Form(2, 3, 64, 32, 4, 1, 1.0), Form(2, 2, 64, 32, 4, 1, 1.1), Form(2, 1, 64, 32, 4, 1, 1.4),
+               Form(1, 1, 64, 32, 4, 2, 2.0)),
 }
 # What a block costs beside its chunks, and to write and add one of its sums, in chunks of it
 START, SUMS = 6, 0.08 / (384 * 128)
@@ -91,9 +93,10 @@ def _slab(form: Form, g: ConvGeometry, each: int) -> tuple[int, int, int, int]:
     return min(found, key=lambda row: (row[0], -row[1]))
 
 
-def _split(form: Form, tiles: int, chunks: int) -> int:
+def _split(form: Form, tiles: int, chunks: int, shared: int) -> int:
     """How many parts the chunks are split into: turns of blocks that take the least time."""
-    at_once = launch.multiprocessors() * form.blocks
+    fit = (launch.most_shared() + SYSTEM) // (shared + SYSTEM)
+    at_once = launch.multiprocessors() * min(form.blocks, fit)
 
     def cost(splits: int) -> float:
         return -(-tiles * splits // at_once) * (-(-chunks // splits) + START) \
@@ -154,7 +157,7 @@ def plan(g: ConvGeometry, dtype: np.dtype, mode: str, copies: tuple[int, int, in
     segments = -(-g.ow // across)
     chunks = -(-g.n * g.oh // rows) * segments
     tiles *= -(-g.m // form.filters)
-    splits = splits or _split(form, tiles, chunks)
+    splits = splits or _split(form, tiles, chunks, shared)
     hopper = launch.compute_capability() == 90 and launch.compiler_version() >= MIN_COMPILER
     x_copy, threads = of_line if whole else of_x, form.groups * 128
     per_slot = -(-(g.w * g.c if whole else slab) * size // x_copy)
