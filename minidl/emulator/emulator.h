@@ -233,7 +233,7 @@ template <int SIZE> void wgmma(float (&c)[SIZE], const unsigned (&a)[4], unsigne
 
 // wgmma of two factors in shared memory (wgmma_smem.cuh), at once.
 template <int SIZE> void wgmma_both(float (&c)[SIZE], unsigned long long a, unsigned long long b) {
-    constexpr int size = PRECISION == BF16 ? 2 : 4, depth = 32 / size;
+    constexpr int size = 4 / NUMBERS, depth = 32 / size;
     auto number = [](unsigned long long factor, int row, int k) UNWATCHED {
         size_t at = (factor & 0x3fff) * 16 + row / 8 * (factor >> 32 & 0x3fff) * 16 + row % 8 * 128 + k * size;
         unsigned bits = 0;
