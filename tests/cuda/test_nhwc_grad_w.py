@@ -120,21 +120,22 @@ def test_refused_beyond_shared_memory() -> None:
     g = conv_geometry((1, 2, 1, 20000), (2, 2, 1, 20000), None, 1, 0, "gemm")
     message = r"conv2d_nhwc_dw: images of 2 channels and filters of 1x20000 take \d+ bytes of shared memory but a block"
     with pytest.raises(ValueError, match=message):
-        conv_grad_w.plan(g, np.dtype(np.float32), "TF32", (8, 8, 16))
+        conv_grad_w.plan(g, np.dtype(np.float32), "TF32", conv_grad_w.Copies(8, 8, 16))
 
 
-@pytest.mark.parametrize("capability", [80, 90])
+@pytest.mark.parametrize("capability", [80, 86, 90])
 def test_plans_fit_a_multiprocessor(capability: int, emulated: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the shared memory of each, splits that leave no block without a chunk, and slabs that hold all channels."""
     monkeypatch.setattr(launch, "compute_capability", lambda: capability)
-    monkeypatch.setattr(launch, "most_shared", lambda: {80: 163 << 10, 90: FACTS["most_shared"]}[capability])
+    shared = {80: 163 << 10, 86: 99 << 10, 90: FACTS["most_shared"]}[capability]
+    monkeypatch.setattr(launch, "most_shared", lambda: shared)
     for seed in range(200):
         g = checks.drawn(seed, 3000, 280)
         for kind in checks.KINDS:
             dtype, precision = checks.arguments_of(kind)
             copies = [next(b for b in (16, 8, 4, 2) if elements * dtype.itemsize % b == 0)
                       for elements in (g.m, g.c, g.w * g.c)]
-            found = conv_grad_w.plan(g, dtype, conv_grad_w.MODES[precision], tuple(copies))
+            found = conv_grad_w.plan(g, dtype, conv_grad_w.MODES[precision], conv_grad_w.Copies(*copies))
             p = np.frombuffer(found.struct, launch.struct("GradW"))[0]
             constants = dict(found.constants)
             assert found.shared <= launch.most_shared()
