@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-cupy = pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
+pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
 
-from minidl.ops.common.geometry import ConvGeometry, conv_geometry  # noqa: E402
-from minidl.ops.cuda.nhwc import conv_grad_w  # noqa: E402
+import cupy
+
+from minidl.ops.common.geometry import ConvGeometry, conv_geometry
+from minidl.ops.cuda.nhwc import conv_grad_w
 
 # How images lie in memory, and the precision of products
 KINDS = {"tf32": ("float32", "tf32"), "3xtf32": ("float32", "3xtf32"), "bf16": ("float32", "bf16"),

@@ -11,20 +11,23 @@
 //
 // Requires: PIXELS positions of a chunk; slab <= TILES * 64 * GROUPS. -DIMAGE: float, or unsigned short, the bits of bf16.
 // -DPRECISION (include/mma.cuh), BF16 with images of it. -DSM_90A for wgmma, else mma. -DGROUPS -DTILES -DFILTERS -DPIXELS
-// -DSTAGES -DBLOCKS, at least so many on a multiprocessor, -DX_COPY -DDY_COPY, bytes that are copied at once.
+// -DSTAGES -DBLOCKS, at least so many on a multiprocessor, -DX_COPY -DDY_COPY, bytes that are
+// copied at once. -DWIDE: slabs of bf16 are of multiples of 8 channels, which 16 bytes of shared memory hold.
 #include "include/common.cuh"
 #include "include/mma.cuh"
 #include "include/wgmma.cuh"
 #include "include/wgmma_registers.cuh"
 
-// Geometry of a convolution, and: channels of a slab, slabs; taps of a block, runs of taps; rows of the image and filter
-// that a chunk has, columns of outputs, pixels of a row of the image with its border; parts of a row of outputs; chunks
-// of pixels, and the parts they are split into; elements from one pixel in shared memory to the next; copies of a pixel,
-// and the block's threads as pixels and copies.
+// Geometry of a convolution, and: channels of a slab, slabs; taps of a block, runs of taps; rows of outputs of a chunk and
+// of the filter, which are its lines of the image; columns of outputs, pixels of a line with its border; parts of a row of
+// outputs; chunks of pixels, and the parts they are split into. Elements of shared memory from a pixel to the next, and
+// from a line; where the first one lies. A line is copied by slots, pixels one by one, or `whole`, without its border, as
+// one: slots of a line, the first one's column, elements from one to the next, where the first one lies; copies of a slot,
+// and the block's threads as slots and copies.
 struct GradW {
     int n, c, h, w, m, kh, kw, oh, ow, sh, sw, top, left;
-    int slab, slabs, taps, runs, rows, filter_rows, across, width, segments, chunks, splits, pitch, copies,
-        step_slot, step_number;
+    int slab, slabs, taps, runs, rows, filter_rows, across, width, segments, chunks, splits;
+    int pitch, line, lead, whole, slots, column, slot, offset, copies, step_slot, step_number;
 };
 
 constexpr int THREADS_PER_BLOCK = GROUPS * GROUP;
@@ -37,9 +40,9 @@ constexpr int BLOCK8 = PIXELS * 16 + 16;                                 // byte
 constexpr int DY_STAGE = HALF ? FILTERS / 8 * BLOCK8 : PIXELS * FILTERS * 4;
 constexpr int B_PART = PIXELS / PACK * FILTERS * 16, B_SIZE = HALF ? 0 : PARTS * B_PART;
 constexpr int PIECES = PIXELS / PACK * FILTERS / THREADS_PER_BLOCK;      // 16 bytes of B that a thread rounds
-constexpr bool WIDE = HALF && X_COPY == 16;                              // 8 channels of a pixel can be read at once
 // Steps whose operands a group keeps: gathering takes registers, and other groups multiply meanwhile
 constexpr int TURNS = WIDE ? 2 : 1;
+static_assert(!WIDE || HALF, "numbers of 16 bits");
 static_assert(STEPS % TURNS == 0, "steps of products take turns in a chunk");
 static_assert(HALF || PIECES * THREADS_PER_BLOCK * PACK == PIXELS * FILTERS, "threads round gradients alike");
 
@@ -93,11 +96,12 @@ struct Job {
         constexpr int EACH = X_COPY / (int)sizeof(IMAGE);
         int first = firsts[threadIdx.x], slot = first >> 16, number = first & 0xffff;
         const int* pixels = this->pixels + chunk % 2 * slots_in_chunk;
-        IMAGE* images = (IMAGE*)(this->images + chunk % STAGES * image_stage);
+        int limit = p.whole ? p.w * p.c : channels;
+        IMAGE* images = (IMAGE*)(this->images + chunk % STAGES * image_stage) + p.offset;
         while (slot < slots_in_chunk) {
             int pixel = pixels[slot], c = number * EACH;
-            bool valid = pixel >= 0 && c < channels;
-            copy_bytes<X_COPY>(images + slot * p.pitch + c, valid ? x + pixel * p.c + channel + c : x, valid);
+            bool valid = pixel >= 0 && c < limit;
+            copy_bytes<X_COPY>(images + slot * p.slot + c, valid ? x + pixel * p.c + channel + c : x, valid);
             number += p.step_number;
             slot += p.step_slot;
             if (number >= p.copies) {
@@ -208,8 +212,8 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, BLOCKS)
     job.channel = tile / p.runs * p.slab;
     job.channels = imin(p.slab, p.c - job.channel);
     job.lines_in_chunk = p.rows * p.filter_rows;
-    job.slots_in_chunk = job.lines_in_chunk * p.width;
-    job.image_stage = ceil_div(job.slots_in_chunk * p.pitch * (int)sizeof(IMAGE), 128) * 128;
+    job.slots_in_chunk = job.lines_in_chunk * p.slots;
+    job.image_stage = ceil_div(job.lines_in_chunk * p.line * (int)sizeof(IMAGE), 128) * 128;
     job.b = memory;
     job.gradients = job.b + 3 * B_SIZE;
     job.images = job.gradients + STAGES * DY_STAGE;
@@ -221,10 +225,12 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, BLOCKS)
 
     for (int i = threadIdx.x; i < PIXELS; i += THREADS_PER_BLOCK) {  // pixels beyond the last have gradients of zero
         int row = i / p.across, column = i - row * p.across;
-        job.places[i] = row < p.rows ? (row * p.filter_rows * p.width + column * p.sw) * p.pitch : 0;
+        job.places[i] = (row < p.rows ? row * p.filter_rows * p.line + column * p.sw * p.pitch : 0) + p.lead;
     }
     for (int i = threadIdx.x; i < job.slots_in_chunk; i += THREADS_PER_BLOCK)
-        job.slots[i] = i / p.width << 16 | i % p.width;
+        job.slots[i] = i / p.slots << 16 | (i % p.slots + p.column);
+    if (p.whole)  // borders stay zero
+        for (int i = threadIdx.x; i < STAGES * job.image_stage / 4; i += THREADS_PER_BLOCK) ((int*)job.images)[i] = 0;
     job.firsts[threadIdx.x] = threadIdx.x / p.copies << 16 | threadIdx.x % p.copies;
 
     // Where a lane's rows are, from a pixel's place on: two neighbouring blocks of 8, of which WIDE knows one
@@ -237,7 +243,7 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, BLOCKS)
             int row = (t * GROUPS + group) * 64 + warp * 16 + (WIDE ? lane / 8 % 2 * 8 : lane / 4 + e * 8);
             int tap = job.tap + row / p.slab, r = tap / p.kw;
             bool valid = row < p.taps * p.slab && tap < p.kh * p.kw;
-            rows[t][e] = valid ? ((r - job.tap / p.kw) * p.width + tap - r * p.kw) * p.pitch + row % p.slab : 0;
+            rows[t][e] = valid ? (r - job.tap / p.kw) * p.line + (tap - r * p.kw) * p.pitch + row % p.slab : 0;
         }
 
     int first = (long long)p.chunks * split / p.splits, last = (long long)p.chunks * (split + 1) / p.splits;
@@ -333,31 +339,31 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, BLOCKS)
         }
 }
 
-constexpr int SIDE = 32, LINES = 16;  // of a tile of sums, and lines of it at a time
+constexpr int SIDE = 32, LINES = 16, EACH_LINE = SIDE / LINES;  // of a tile of sums; lines of it at a time
 
+// A block adds SIDE / share numbers of SIDE filters: `share` lines take turns at the parts of one.
 extern "C" __global__ void __launch_bounds__(SIDE* LINES)
-    conv2d_nhwc_dw_sum(const float* parts, float* dw, int splits, int m, int c, int taps) {
+    conv2d_nhwc_dw_sum(const float* parts, float* dw, int splits, int share, int m, int c, int taps) {
     __shared__ float turned[SIDE][SIDE + 1];
-    int lane = threadIdx.x % SIDE, line = threadIdx.x / SIDE, size = c * taps;
+    int lane = threadIdx.x % SIDE, line = threadIdx.x / SIDE, size = c * taps, numbers = SIDE / share;
     int filter = blockIdx.y * SIDE + lane;
-    float sum[SIDE / LINES] = {};
-    int from[SIDE / LINES];
+    long long part = (long long)size * m;
 #pragma unroll
-    for (int i = 0; i < SIDE / LINES; ++i) {
-        int to = blockIdx.x * SIDE + line + i * LINES, channel = to / taps;
-        from[i] = to < size && filter < m ? ((to - channel * taps) * c + channel) * m + filter : -1;
-    }
+    for (int i = 0; i < EACH_LINE; ++i) {
+        int at = line + i * LINES, to = blockIdx.x * numbers + at / share, channel = to / taps;
+        bool valid = to < size && filter < m;
+        const float* from = valid ? parts + at % share * part + ((to - channel * taps) * c + channel) * m + filter : parts;
+        float sum = 0;
+        int own = valid ? splits - at % share : 0;
 #pragma unroll 8
-    for (int split = 0; split < splits; ++split, parts += (long long)size * m)
-#pragma unroll
-        for (int i = 0; i < SIDE / LINES; ++i)
-            if (from[i] >= 0) sum[i] += parts[from[i]];
-#pragma unroll
-    for (int i = 0; i < SIDE / LINES; ++i) turned[line + i * LINES][lane] = sum[i];
+        for (int split = 0; split < own; split += share, from += share * part) sum += *from;
+        turned[at][lane] = sum;
+    }
     __syncthreads();
-#pragma unroll
-    for (int i = 0; i < SIDE / LINES; ++i) {
-        int of = blockIdx.y * SIDE + line + i * LINES, to = blockIdx.x * SIDE + lane;
-        if (of < m && to < size) dw[of * size + to] = turned[lane][line + i * LINES];
+    for (int i = threadIdx.x; i < numbers * SIDE; i += SIDE * LINES) {
+        int number = i % numbers, of = i / numbers, to = blockIdx.x * numbers + number;
+        float all = 0;
+        for (int k = 0; k < share; ++k) all += turned[number * share + k][of];
+        if (blockIdx.y * SIDE + of < m && to < size) dw[(blockIdx.y * SIDE + of) * size + to] = all;
     }
 }
