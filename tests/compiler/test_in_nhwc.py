@@ -19,6 +19,7 @@ from minidl.compiler import passes
 from minidl.compiler.passes import layouts
 from minidl.compiler.program import Program
 from minidl.ops import cpu
+from minidl.ops.common.geometry import pool_geometry
 from minidl.ops.common.nhwc import FORMS, STORES, bf16, widened
 
 CONVERSIONS = ("to_nhwc", "to_nchw")
@@ -176,6 +177,37 @@ def test_what_a_step_returns_is_in_nchw(precision: str) -> None:
         assert (mine.shape, mine.dtype) == (its.shape, np.float32)
         rounding = 0 if precision == "tf32" else 2 ** -8 * 4 * np.abs(its).max()
         np.testing.assert_allclose(mine, its, rtol=0, atol=rounding)
+
+
+@pytest.mark.usefixtures("pass_on_cpu")
+def test_windows_whose_winners_somebody_else_reads_keep_to_nchw() -> None:
+    """An op of a user's own adds their numbers to the maxima."""
+    @minidl.op
+    def numbered(k, x):  # type: ignore[no-untyped-def]
+        g = pool_geometry("numbered", x.shape, 2, None, 0)
+        y, index = k.max_pool2d(x, g)
+
+        def backward(gy, need):  # type: ignore[no-untyped-def]
+            return (k.max_pool2d_grad_x(gy, index, g),)
+        return k.add(y, k.cast(index, "float32")), backward
+
+    device.set_precision("tf32")
+    minidl.manual_seed(0)
+    first, second = nn.Conv2d(3, 16, 3, padding=1), nn.Conv2d(16, 16, 3, padding=1)
+
+    def step(x: Tensor) -> Tensor:
+        first.weight.grad = None
+        y = second(numbered(second(ops.tanh(first(x)))))
+        (y * y).sum().backward()
+        return y
+    x, _ = batch()
+    plain, weight = step(x).numpy().copy(), first.weight.grad.numpy().copy()
+    compiled = minidl.compile(step)
+    for _ in range(3):
+        got = compiled(x)
+    assert {"conv2d_nhwc", "max_pool2d", "max_pool2d_grad_x"} <= set(names(compiled.program))
+    np.testing.assert_array_equal(got.numpy(), plain)
+    np.testing.assert_array_equal(first.weight.grad.numpy(), weight)
 
 
 @pytest.mark.usefixtures("pass_on_cpu")

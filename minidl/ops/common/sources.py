@@ -21,9 +21,9 @@ C_NAME: dict[np.dtype, str] = {np.dtype(np.float32): "float", np.dtype(np.float6
 
 # C type of a parameter or of a struct's field -> NumPy dtype; int4 is CUDA's own
 TYPES: dict[str, np.dtype] = {
-    "int": np.dtype(np.int32), "unsigned": np.dtype(np.uint32), "long long": np.dtype(np.int64),
-    "unsigned long long": np.dtype(np.uint64), "unsigned char": np.dtype(np.uint8), "float": np.dtype(np.float32),
-    "unsigned short": np.dtype(np.uint16), "double": np.dtype(np.float64), "int4": np.dtype([(v, "i4") for v in "xyzw"])
+    "int": np.dtype(np.int32), "unsigned": np.dtype(np.uint32), "unsigned char": np.dtype(np.uint8),
+    "unsigned short": np.dtype(np.uint16), "long long": np.dtype(np.int64), "unsigned long long": np.dtype(np.uint64),
+    "float": np.dtype(np.float32), "double": np.dtype(np.float64), "int4": np.dtype([(v, np.int32) for v in "xyzw"]),
 }
 
 
