@@ -123,12 +123,14 @@ def test_refused_beyond_shared_memory() -> None:
         conv_grad_w.plan(g, np.dtype(np.float32), "TF32", conv_grad_w.Copies(8, 8, 16))
 
 
-@pytest.mark.parametrize("capability", [80, 86, 90])
+SHARED = {80: 163 << 10, 86: 99 << 10, 90: FACTS["most_shared"]}         # bytes, by compute capability
+
+
+@pytest.mark.parametrize("capability", SHARED)
 def test_plans_fit_a_multiprocessor(capability: int, emulated: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the shared memory of each, splits that leave no block without a chunk, and slabs that hold all channels."""
     monkeypatch.setattr(launch, "compute_capability", lambda: capability)
-    shared = {80: 163 << 10, 86: 99 << 10, 90: FACTS["most_shared"]}[capability]
-    monkeypatch.setattr(launch, "most_shared", lambda: shared)
+    monkeypatch.setattr(launch, "most_shared", lambda: SHARED[capability])
     for seed in range(200):
         g = checks.drawn(seed, 3000, 280)
         for kind in checks.KINDS:
