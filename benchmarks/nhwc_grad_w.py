@@ -41,15 +41,15 @@ def calls(case: Case, precision: str) -> dict[str, Callable[[int], Any]]:
     x, gy = (a.to(torch.bfloat16 if precision == "bf16" else torch.float32, memory_format=torch.channels_last)
              for a in (x, gy))
     w = torch.empty((g.m, g.c, g.kh, g.kw), device="cuda", dtype=x.dtype, memory_format=torch.channels_last)
-    ours = [cupy.asarray(a.permute(0, 2, 3, 1).view(torch.uint16) if precision == "bf16" else a.permute(0, 2, 3, 1))
-            for a in (gy, x)]
+    dy, images = (cupy.asarray(a.permute(0, 2, 3, 1).view(torch.uint16 if precision == "bf16" else torch.float32))
+                  for a in (gy, x))
 
     def cudnn(_: int) -> Any:
         dw = torch.ops.aten.convolution_backward(gy, x, w, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1,
                                                  [False, True, False])[1]
         return dw.view(torch.uint16) if precision == "bf16" else dw
 
-    return {"minidl": lambda _: conv_grad_w.grad_w(*ours, g, precision=precision), "torch": cudnn}
+    return {"minidl": lambda _: conv_grad_w.grad_w(dy, images, g, precision=precision), "torch": cudnn}
 
 
 def numbers(dw: Any) -> Any:
