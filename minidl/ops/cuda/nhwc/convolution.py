@@ -6,12 +6,8 @@ from ...common.geometry import ConvGeometry
 from ...common.primitives import Array
 from ...common.sets import NormGeometry
 from ..norm.fused import folded
+from .conv import grad_x, y
 from .conv_grad_w import grad_w
-
-try:
-    from .conv import grad_x, y
-except ImportError:                        # by images in NCHW, until there is conv.py
-    from .through_nchw import grad_x, y
 
 __all__ = ["conv2d_grad_w_nhwc", "conv2d_grad_x_nhwc", "conv2d_nhwc", "conv2d_norm_nhwc"]
 
