@@ -57,8 +57,8 @@ def error(kind: str, g: ConvGeometry, seed: int, **how: Any) -> float:
     images, precision = KINDS[kind]
     rng = np.random.default_rng(seed)
     dy, x = (rng.standard_normal(shape, np.float32) for shape in ((g.n, g.oh, g.ow, g.m), (g.n, g.h, g.w, g.c)))
-    given = [cupy.asarray(bits_of(a) if images == "bf16" else a) for a in (dy, x)]
-    first, second = (conv_grad_w.grad_w(*given, g, precision=precision, **how).get() for _ in range(2))
+    of_dy, of_x = (cupy.asarray(bits_of(a) if images == "bf16" else a) for a in (dy, x))
+    first, second = (conv_grad_w.grad_w(of_dy, of_x, g, precision=precision, **how).get() for _ in range(2))
     assert first.tobytes() == second.tobytes(), f"{kind} {g}: two runs differ"
     assert first.dtype == np.float32
     dy, x = rounded(dy, precision), rounded(x, precision)
