@@ -1,4 +1,4 @@
-// Convolution of images in NHWC on the tensor cores of compute capability 9.0: y[pixel][filter] is a product whose sums run
+// Convolution of images in NHWC on the tensor cores: y[pixel][filter] is a product whose sums run
 // over (tap, channel). The gradient of the image is the same product of the gradient of y, whose filters are turned over
 // and whose positions a stride divides.
 //
@@ -10,7 +10,7 @@
 // Requires: sum = DEPTH numbers times the slabs. -DIMAGE: float, or unsigned short, the bits of bf16. -DPRECISION
 // (include/mma.cuh), BF16 with images of it alone. -DFILTERS 64, 128 or 256; -DTALL; -DSTAGES; -DBLOCKS, at least so many
 // on a multiprocessor. -DWIDE: 16 bytes hold channels of one pixel, read; -DWIDE_Y: written. -DDIVIDED: positions are
-// divided. -DACT, -DAFTER: as in include/image.cuh. -DSM_90A; elsewhere nothing is computed.
+// divided. -DACT, -DAFTER: as in include/image.cuh. -DSM_90A for wgmma, else mma.
 #include "include/common.cuh"
 #include "include/mma.cuh"
 #include "include/act.cuh"
@@ -217,10 +217,15 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, BLOCKS)
 #pragma unroll
             for (int step = 0; step < 4; ++step)
 #pragma unroll
-                for (int t = 0; t < TALL; ++t)
-                    wgmma_both(sums[t],
-                               factor(at + (turn == 0) * A_SIZE + (group * TALL + t) * 64 * 128 + step * 32),
-                               factor(at + PARTS * A_SIZE + (turn == 1) * B_SIZE + step * 32));
+                for (int t = 0; t < TALL; ++t) {
+                    const unsigned char* rows = at + (turn == 0) * A_SIZE + (group * TALL + t) * 64 * 128 + step * 32;
+                    const unsigned char* columns = at + PARTS * A_SIZE + (turn == 1) * B_SIZE + step * 32;
+#if SM_90A
+                    wgmma_both(sums[t], factor(rows), factor(columns));
+#else
+                    mma_both(sums[t], rows, columns);
+#endif
+                }
         end_products();
         if (slab + AHEAD < slabs) copies.of(slab + AHEAD);
         end_copies();
