@@ -89,8 +89,8 @@ def _plan(back: bool, g: ConvGeometry, dtype: np.dtype, mode: str, aligned: bool
     forms = [form] if form else _forms(mode, wide[0], slabs, launch.most_shared())
     if not forms:
         raise ValueError(f"conv2d_nhwc: sums of {g.kh * g.kw * c} terms in {mode} take "
-                         f"{min(_shared(form, mode, slabs) for form in FORMS[mode])} bytes of shared memory but a block "
-                         f"has {launch.most_shared()}; use another precision, or images in NCHW")
+                         f"{min(_shared(form, mode, slabs) for form in FORMS[mode])} bytes of shared memory but a "
+                         f"block has {launch.most_shared()}; use another precision, or images in NCHW")
     form = _cheapest(forms, pixels, m)
     sums, filters = slabs * 8 * each, launch.blocks(m, form.filters) * form.filters
     divided = back and (g.sh, g.sw) != (1, 1)
@@ -116,8 +116,8 @@ def _run(name: str, back: bool, x: cupy.ndarray, w: cupy.ndarray, b: Any, g: Con
     if precision not in MODES or precision == "fp32":
         raise ValueError(f"{name}: the precision is {precision!r} but must be tf32, 3xtf32 or bf16; set another")
     if launch.compute_capability() < 80:
-        raise ValueError(f"{name}: the GPU's compute capability is {launch.compute_capability() / 10} but tf32 and bf16 "
-                         "need 8.0; use precision fp32, and images in NCHW")
+        raise ValueError(f"{name}: the GPU's compute capability is {launch.compute_capability() / 10} but tf32 and "
+                         "bf16 need 8.0; use precision fp32, and images in NCHW")
     x = cupy.ascontiguousarray(x)
     mode = "BF16" if x.dtype == np.uint16 else "TF32" if precision == "bf16" else MODES[precision]
     plan = _plan(back, g, x.dtype, mode, x.data.ptr % 16 == 0, act, form)
@@ -150,5 +150,6 @@ ALL_ROOM = 1 << 30
 CONFIGURATIONS = [
     (FILE, _constants(form, HALF if mode == "BF16" else FLOAT, mode, wide, divided, act, hopper))
     for mode in FORMS for hopper in (True, False)
-    for wide, divided, act in (((True, True), False, "relu"), ((False, False), True, None), ((False, True), False, None))
+    for wide, divided, act in (
+        ((True, True), False, "relu"), ((False, False), True, None), ((False, True), False, None))
     for form in _forms(mode, wide[0], 1, ALL_ROOM)]
