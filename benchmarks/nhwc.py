@@ -88,8 +88,8 @@ def measure(layers: Sequence[Case], directions: Sequence[str]) -> Result:
                 ours, peer = (widened(cupy.asarray(of[name](0))) for name in ("minidl", "torch"))
                 error = float(abs(ours - peer).max() / abs(peer).max())
                 if not error < 1e-2:
-                    raise ArithmeticError(f"{case.label} in {precision}: {direction} differs from cuDNN's by {error:.1e}; "
-                                          "correct the kernel before measuring")
+                    raise ArithmeticError(f"{case.label} in {precision}: {direction} differs from cuDNN's by "
+                                          f"{error:.1e}; correct the kernel before measuring")
                 us = {"minidl": measure_ours(of["minidl"], 1)[0].us, "torch": measure_torch(of["torch"], 1)[0].us}
                 result["rows"].append({
                     "label": case.label, "shape": case[1:], "precision": precision, "direction": direction, "us": us,

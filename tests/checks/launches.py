@@ -19,7 +19,7 @@ import pytest
 from cases import CASES
 
 import minidl
-from checks import convolutions, layouts, nhwc, nhwc_grad_w, primitives, regions
+from checks import convolutions, layouts, nhwc, nhwc_conv, nhwc_grad_w, primitives, regions
 from checks.fused import STEPS, normal
 from minidl import Tensor, device, ops, optim, zoo
 from minidl.data import Augment
@@ -466,6 +466,15 @@ LAUNCHES: dict[str, list[Launch]] = {
         *on_device("nhwc/", nhwc_form, *[
             (name, "float32", at, "3xtf32") for name in FORMS if name.startswith("conv2d") for at in (0, 2, 3)]),
         *on_device("nhwc/", nhwc_joined, *[(store, at) for store in STORES for at in range(len(nhwc.SHAPES))])],
+    "nhwc_conv": [
+        *each("nhwc/conv.cu", nhwc_conv.is_right, *[
+            (direction, kind, (2, 5, 6, 7), (9, 5, 3, 3), (1, 2), 1)
+            for direction in nhwc_conv.DIRECTIONS for kind in nhwc_conv.KINDS]),
+        *each("nhwc/conv.cu", nhwc_conv.is_right, ("y", "bf16", (3, 16, 9, 9), (72, 16, 3, 3), 1, 1, 0, "relu")),
+        *on_device("nhwc/conv.cu", nhwc_conv.is_right, *[
+            (direction, kind, *shape, form) for direction in nhwc_conv.DIRECTIONS for kind in nhwc_conv.KINDS
+            for form in range(4) for shape in (((5, 64, 19, 18), (200, 64, 3, 3), 1, 1),
+                                               ((2, 8, 30, 31), (136, 8, 5, 4), (2, 3), 2))])],
     "splitting_convolutions": [
         *on_device("conv/product/implicit_gemm.cu", convolve_in_pieces, *[
             row for dtype in (FLOAT, DOUBLE) for row in with_dtype(SPLITTING, dtype)])],

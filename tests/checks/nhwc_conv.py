@@ -1,4 +1,4 @@
-"""Convolution of images in NHWC and the gradient of its image, beside sums in float64 of what the products are given."""
+"""Convolution of images in NHWC, and the gradient of its image, beside float64 of what the products are given."""
 
 from __future__ import annotations
 

@@ -1,13 +1,14 @@
-// Products of tensor cores of compute capability 9.0 alone (PTX wgmma) whose both factors lie in shared memory: a group
-// of four warps adds A (64 rows) times B (64, 128 or 256 columns), 8 numbers of tf32 or 16 of bf16 deep, to registers.
+// Products of tensor cores whose both factors lie in shared memory: a group of four warps adds A (64 rows) times B (64, 128 or 256 columns), 8 numbers of tf32 or 16 of bf16 deep, to registers.
 // A lane holds of its warp's 16 rows, and of each 8 columns, what it does for mma.
 //
 // Shared memory is swizzled: a row has 128 bytes, rows follow each other, eight of them start on a multiple of 1,024
 // bytes, and the 16 bytes at `offset` lie at swizzled(offset). A row holds what is summed over, of one row of A or column
 // of B.
 //
-// -DPRECISION (include/mma.cuh). -DSM_90A, and compiled for it; elsewhere nothing is computed. Numbers in float32 are
-// cut off to tf32.
+// wgmma_both: by PTX wgmma, of compute capability 9.0 alone. -DSM_90A, and compiled for it; elsewhere nothing is computed.
+// mma_both: by mma, at once.
+//
+// -DPRECISION (include/mma.cuh). Numbers in float32 are cut off to tf32.
 __device__ __forceinline__ int swizzled(int offset) { return offset ^ (offset >> 3 & 0x70); }
 
 // A factor of a product, the next 32 bytes of its rows from an address on.
@@ -47,4 +48,24 @@ __device__ __forceinline__ void wgmma_both(float (&c)[128], unsigned long long a
     WGMMA(SHAPE("256") "{" SIXTY TEN(6) TEN(7) TEN(8) TEN(9) TEN(10) TEN(11)
           "%120,%121,%122,%123,%124,%125,%126,%127}, %128, %129" SIGNS,
           HALF(0), HALF(32), HALF(64), HALF(96));
+}
+
+template <int SIZE>
+__device__ __forceinline__ void mma_both(float (&c)[SIZE], const unsigned char* a, const unsigned char* b) {
+    constexpr unsigned KEPT = PRECISION == BF16 ? ~0u : 0xffffe000u;
+    const int warp = threadIdx.x / 32 % 4 * 16, own = threadIdx.x % 32 / 4, within = threadIdx.x % 4 * 4;
+    const int base = (int)__cvta_generic_to_shared(a) & 0x60;            // of a row's 128 bytes, those that come next
+    a -= base;
+    b -= base;
+    // Rows 8 apart are swizzled alike
+    const int low = swizzled(own * 128 + base + within), high = swizzled(own * 128 + base + 16 + within);
+    unsigned left[4];
+#pragma unroll
+    for (int e = 0; e < 4; ++e)
+        left[e] = *(const unsigned*)(a + warp * 128 + e % 2 * 1024 + (e < 2 ? low : high)) & KEPT;
+#pragma unroll
+    for (int block = 0; block < SIZE / 4; ++block) {
+        const unsigned right[2] = {*(const unsigned*)(b + block * 1024 + low), *(const unsigned*)(b + block * 1024 + high)};
+        mma(c + 4 * block, left, right);
+    }
 }

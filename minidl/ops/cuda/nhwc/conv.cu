@@ -1,16 +1,16 @@
-// Convolution of images in NHWC on the tensor cores of compute capability 9.0: y[pixel][filter] is a product whose sums run
+// Convolution of images in NHWC on the tensor cores: y[pixel][filter] is a product whose sums run
 // over (tap, channel). The gradient of the image is the same product of the gradient of y, whose filters are turned over
 // and whose positions a stride divides.
 //
 // conv_nhwc_pack: filters as B, [part][filter][tap, channel], rounded, and zero up to whole tiles.
 // conv_nhwc: a block owns TALL x 128 pixels by FILTERS filters, and a group of four warps TALL x 64 of these pixels. It
 //   walks over slabs of the sum, 128 bytes of a row each; all threads copy, each the same 16 bytes of some rows of every
-//   slab, STAGES - 2 slabs ahead of the products, which run while the next copies start.
+//   slab, AHEAD slabs ahead of the products, which run while the next copies start.
 //
 // Requires: sum = DEPTH numbers times the slabs. -DIMAGE: float, or unsigned short, the bits of bf16. -DPRECISION
 // (include/mma.cuh), BF16 with images of it alone. -DFILTERS 64, 128 or 256; -DTALL; -DSTAGES; -DBLOCKS, at least so many
 // on a multiprocessor. -DWIDE: 16 bytes hold channels of one pixel, read; -DWIDE_Y: written. -DDIVIDED: positions are
-// divided. -DACT, -DAFTER: as in include/image.cuh. -DSM_90A; elsewhere nothing is computed.
+// divided. -DACT, -DAFTER: as in include/image.cuh. -DSM_90A for wgmma, else mma.
 #include "include/common.cuh"
 #include "include/mma.cuh"
 #include "include/act.cuh"
@@ -32,7 +32,10 @@ constexpr int THREADS_PER_BLOCK = 2 * GROUP, ROWS = 128 * TALL;
 constexpr int EACH = 16 / (int)sizeof(IMAGE), DEPTH = 8 * EACH;          // numbers of a piece of 16 bytes, and of a slab
 constexpr int APART = THREADS_PER_BLOCK / 8;                             // rows from one piece of a thread to its next
 constexpr int A_SIZE = ROWS * 128, B_SIZE = FILTERS * 128, STAGE = PARTS * (A_SIZE + B_SIZE);
-constexpr int AHEAD = STAGES - 2, PAIRS = FILTERS / 2;
+constexpr int PAIRS = FILTERS / 2;                                       // sums of a lane in 64 rows
+// Slabs whose products run on when the next ones start: none where another block's fill the gap, which leaves more
+// shared memory to copies
+constexpr int LAG = BLOCKS == 1, AHEAD = STAGES - 1 - LAG;
 
 struct alignas(16) Piece {
     IMAGE v[EACH];
@@ -45,6 +48,7 @@ extern "C" __global__ void conv_nhwc_pack(const float* __restrict__ w, IMAGE* __
         const bool there = filter < g.m && rest < 0;
         const float* from = w + (back ? c * g.m + filter : filter * g.c + c) * taps;
         IMAGE* to = packed + filter * g.sum + (rest < 0 ? c : taps * g.c + rest);
+#pragma unroll 9
         for (int tap = 0; tap < (rest < 0 ? taps : 1); ++tap) {
             const float v = there ? from[back ? taps - 1 - tap : tap] : 0.0f;
 #pragma unroll
@@ -217,14 +221,19 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, BLOCKS)
 #pragma unroll
             for (int step = 0; step < 4; ++step)
 #pragma unroll
-                for (int t = 0; t < TALL; ++t)
-                    wgmma_both(sums[t],
-                               factor(at + (turn == 0) * A_SIZE + (group * TALL + t) * 64 * 128 + step * 32),
-                               factor(at + PARTS * A_SIZE + (turn == 1) * B_SIZE + step * 32));
+                for (int t = 0; t < TALL; ++t) {
+                    const unsigned char* rows = at + (turn == 0) * A_SIZE + (group * TALL + t) * 64 * 128 + step * 32;
+                    const unsigned char* columns = at + PARTS * A_SIZE + (turn == 1) * B_SIZE + step * 32;
+#if SM_90A
+                    wgmma_both(sums[t], factor(rows), factor(columns));
+#else
+                    mma_both(sums[t], rows, columns);
+#endif
+                }
         end_products();
         if (slab + AHEAD < slabs) copies.of(slab + AHEAD);
         end_copies();
-        await_products<1>();
+        await_products<LAG>();
     }
     await_products<0>();
 

@@ -1,4 +1,4 @@
-"""Launcher of conv.cu: convolution of images in NHWC, and the gradient of its image, on tensor cores of Hopper GPUs."""
+"""Launcher of conv.cu: convolution of images in NHWC, and the gradient of its image, on tensor cores."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ MIN_COMPILER = 12, 9                       # NVRTC: older ones refuse the archit
 
 
 class Form(NamedTuple):
-    """A block's tile, tall * 128 pixels by so many filters; stages of shared memory; blocks of a multiprocessor; and what
-    a product costs, relative to the best form's."""
+    """A block's tile, tall * 128 pixels by so many filters; stages of shared memory; blocks of a multiprocessor; and
+    what a product costs, relative to the best form's."""
 
     tall: int
     filters: int
@@ -33,7 +33,7 @@ class Form(NamedTuple):
 FORMS = {
     "BF16": (Form(2, 128, 4, 1, 1.0), Form(1, 128, 3, 2, 1.05), Form(1, 256, 4, 1, 1.0), Form(1, 64, 4, 2, 1.3)),
     "TF32": (Form(2, 128, 4, 1, 1.0), Form(1, 128, 3, 2, 1.05), Form(1, 256, 4, 1, 1.0), Form(1, 64, 4, 2, 1.3)),
-    "TF32X3": (Form(1, 128, 3, 1, 1.0), Form(1, 64, 4, 1, 1.2)),
+    "TF32X3": (Form(1, 128, 3, 1, 1.0), Form(1, 64, 4, 1, 1.2), Form(1, 64, 3, 1, 1.3)),
 }
 
 
@@ -47,30 +47,30 @@ class Plan(NamedTuple):
     struct: bytes
 
 
-def takes(g: ConvGeometry) -> bool:
-    """Whether this device has these kernels."""
-    return launch.compute_capability() == 90 and launch.compiler_version() >= MIN_COMPILER
-
-
 def _constants(form: Form, dtype: np.dtype, mode: str, wide: tuple[bool, bool], divided: bool,
-               act: str | None = None) -> tuple[launch.Constant, ...]:
-    blocks = 1 if divided and not wide[0] else form.blocks                 # for want of registers
-    return (launch.HOPPER, ("IMAGE", C_TYPES[dtype]), ("PRECISION", mode), ("FILTERS", form.filters),
+               act: str | None = None, hopper: bool = True) -> tuple[launch.Constant, ...]:
+    blocks = form.blocks if wide[0] or not (divided or form.filters > 64) else 1           # for want of registers
+    return (*[launch.HOPPER][:hopper], ("IMAGE", C_TYPES[dtype]), ("PRECISION", mode), ("FILTERS", form.filters),
             ("TALL", form.tall), ("STAGES", form.stages), ("BLOCKS", blocks), ("WIDE", int(wide[0])),
             ("WIDE_Y", int(wide[1])), ("DIVIDED", int(divided)), *((("ACT", act), ("AFTER", 1)) if act else ()))
 
 
-def _forms(mode: str, wide: bool) -> tuple[Form, ...]:
-    """Those for channels that are copied 16 bytes at once, or one by one, which takes registers for what is read."""
-    return tuple(form for form in FORMS[mode] if wide or form.tall == 1)
+def _shared(form: Form, mode: str, slabs: int) -> int:
+    """Bytes, as the kernel lays them out."""
+    return min(form.stages, slabs) * (2 if mode == "TF32X3" else 1) * (128 * form.tall + form.filters) * 128
 
 
-def _cheapest(forms: tuple[Form, ...], pixels: int, filters: int) -> Form:
-    """The form whose turns of blocks take the least time."""
+def _forms(mode: str, wide: bool, slabs: int, room: int) -> list[Form]:
+    """Those for channels that are copied 16 bytes at once, or one by one, which takes registers for what is read; and
+    whose slabs fit into so many bytes of shared memory."""
+    return [form for form in FORMS[mode] if (wide or form.tall == 1) and _shared(form, mode, slabs) <= room]
+
+
+def _cheapest(forms: list[Form], pixels: int, filters: int) -> Form:
+    """The form in which a multiprocessor's tiles take the least time."""
     def cost(form: Form) -> float:
         tiles = launch.blocks(pixels, 128 * form.tall) * launch.blocks(filters, form.filters)
-        turns = launch.blocks(tiles, launch.multiprocessors() * form.blocks)
-        return turns * form.blocks * form.tall * form.filters * form.cost
+        return launch.blocks(tiles, launch.multiprocessors()) * form.tall * form.filters * form.cost
     return min(forms, key=cost)
 
 
@@ -85,16 +85,23 @@ def _plan(back: bool, g: ConvGeometry, dtype: np.dtype, mode: str, aligned: bool
     c, m, pixels = sizes["c"], sizes["m"], g.n * sizes["oh"] * sizes["ow"]
     each, parts = 16 // dtype.itemsize, 2 if mode == "TF32X3" else 1
     wide = c % each == 0 and aligned, m % each == 0
-    form = form or _cheapest(_forms(mode, wide[0]), pixels, m)
-    sums, filters = launch.blocks(g.kh * g.kw * c, 8 * each) * 8 * each, launch.blocks(m, form.filters) * form.filters
+    slabs = launch.blocks(g.kh * g.kw * c, 8 * each)
+    forms = [form] if form else _forms(mode, wide[0], slabs, launch.most_shared())
+    if not forms:
+        raise ValueError(f"conv2d_nhwc: sums of {g.kh * g.kw * c} terms in {mode} take "
+                         f"{min(_shared(form, mode, slabs) for form in FORMS[mode])} bytes of shared memory but a "
+                         f"block has {launch.most_shared()}; use another precision, or images in NCHW")
+    form = _cheapest(forms, pixels, m)
+    sums, filters = slabs * 8 * each, launch.blocks(m, form.filters) * form.filters
     divided = back and (g.sh, g.sw) != (1, 1)
-    constants = _constants(form, dtype, mode, wide, divided, act)
+    hopper = launch.compute_capability() == 90 and launch.compiler_version() >= MIN_COMPILER
+    constants = _constants(form, dtype, mode, wide, divided, act, hopper)
     width = c + sums - g.kh * g.kw * c
-    shared = min(form.stages, sums // (8 * each)) * parts * (128 * form.tall + form.filters) * 128
     return Plan(
         launch.kernel(FILE, "conv_nhwc_pack", *constants).sized((launch.spread(filters * width),), (launch.THREADS,)),
         launch.kernel(FILE, "conv_nhwc", *constants).sized(
-            (launch.blocks(pixels, 128 * form.tall) * (filters // form.filters),), (256,), shared),
+            (launch.blocks(pixels, 128 * form.tall) * (filters // form.filters),), (256,),
+            _shared(form, mode, slabs)),
         (parts, filters, sums), (g.n, sizes["oh"], sizes["ow"], m),
         launch.by_value("ConvNhwc", g, sum=sums, filters=filters, **sizes))
 
@@ -108,9 +115,9 @@ def _run(name: str, back: bool, x: cupy.ndarray, w: cupy.ndarray, b: Any, g: Con
         raise ValueError(f"{name}: the image has shape {x.shape} but the geometry says {expected}; pass it in NHWC")
     if precision not in MODES or precision == "fp32":
         raise ValueError(f"{name}: the precision is {precision!r} but must be tf32, 3xtf32 or bf16; set another")
-    if not takes(g):
-        raise ValueError(f"{name}: the GPU's compute capability is {launch.compute_capability() / 10} and its compiler "
-                         f"{launch.compiler_version()} but wgmma needs 9.0 and {MIN_COMPILER}; use images in NCHW")
+    if launch.compute_capability() < 80:
+        raise ValueError(f"{name}: the GPU's compute capability is {launch.compute_capability() / 10} but tf32 and "
+                         "bf16 need 8.0; use precision fp32, and images in NCHW")
     x = cupy.ascontiguousarray(x)
     mode = "BF16" if x.dtype == np.uint16 else "TF32" if precision == "bf16" else MODES[precision]
     plan = _plan(back, g, x.dtype, mode, x.data.ptr % 16 == 0, act, form)
@@ -123,7 +130,7 @@ def _run(name: str, back: bool, x: cupy.ndarray, w: cupy.ndarray, b: Any, g: Con
 
 def y(x: cupy.ndarray, w: cupy.ndarray, b: cupy.ndarray | None, g: ConvGeometry, act: str | None = None, *,
       precision: str, form: Form | None = None) -> cupy.ndarray:
-    """act(conv2d(x) + b), or without act, (n,oh,ow,m) of x's type, from x (n,h,w,c) in float32, or bf16 as bits in uint16.
+    """act(conv2d(x) + b), or without act: (n,oh,ow,m) of x's type, from x (n,h,w,c) in float32, or bf16 as uint16.
 
     w (m,c,kh,kw) and b are float32. precision: "tf32", "3xtf32" or "bf16"; products of bf16 images are in bf16, and
     those of float32 images never are, but in tf32. form: in place of what the launcher finds cheapest.
@@ -138,9 +145,11 @@ def grad_x(dy: cupy.ndarray, w: cupy.ndarray, g: ConvGeometry, *, precision: str
 
 
 FLOAT, HALF = np.dtype(np.float32), np.dtype(np.uint16)
-# Each form with wide copies; then elements one by one, divided positions, an activation
+ALL_ROOM = 1 << 30
+# Each form with wide copies; then elements one by one, divided positions, an activation; with wgmma and with mma
 CONFIGURATIONS = [
-    (FILE, _constants(form, HALF if mode == "BF16" else FLOAT, mode, wide, divided, act))
-    for mode in FORMS
-    for wide, divided, act in (((True, True), False, "relu"), ((False, False), True, None), ((False, True), False, None))
-    for form in _forms(mode, wide[0])]
+    (FILE, _constants(form, HALF if mode == "BF16" else FLOAT, mode, wide, divided, act, hopper))
+    for mode in FORMS for hopper in (True, False)
+    for wide, divided, act in (
+        ((True, True), False, "relu"), ((False, False), True, None), ((False, True), False, None))
+    for form in _forms(mode, wide[0], 1, ALL_ROOM)]
