@@ -1,7 +1,7 @@
 """The runs of `time_to_accuracy.py --models airbench`: a whole training of the net of the public speed runs.
 
 The contract is that of airbench94_muon. The clock runs while the first filters are made from the first 5,000 training
-images, while the 8 epochs of training run, with all that is done to images, and while the test images are evaluated at
+images, while the epochs of training run, with all that is done to images, and while the test images are evaluated at
 the end, six views of each. Images and labels are on the device before it starts, as bytes, and everything has been
 compiled, chosen and captured by a whole run on labels at random, whose parameters are thrown away. Nothing is evaluated
 in between.

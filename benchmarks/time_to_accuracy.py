@@ -273,12 +273,13 @@ def row(model: str, precision: str, peer: str, found: Sequence[Outcome]) -> Resu
             "mean_accuracy": statistics.mean(outcome.accuracy for outcome in found)}
 
 
-def speed_row(precision: str, peer: str, found: Sequence[speed_run.Outcome]) -> Result:
+def speed_row(precision: str, peer: str, found: Sequence[speed_run.Outcome], epochs: int) -> Result:
     seconds, right = ([outcome[i] for outcome in found] for i in (0, 1))
     theirs = speed_run.PEER_PRECISIONS[precision]
     return {"net": speed_run.MODEL, "precision": precision if peer == "minidl" else theirs, "peer": peer,
-            "seeds": len(found), "mean_s": statistics.mean(seconds), "deviation_s": statistics.pstdev(seconds),
-            "least_s": min(seconds), "largest_s": max(seconds), "seconds_s": seconds,
+            "epochs": epochs, "seeds": len(found), "mean_s": statistics.mean(seconds),
+            "deviation_s": statistics.pstdev(seconds), "least_s": min(seconds), "largest_s": max(seconds),
+            "seconds_s": seconds,
             "mean_accuracy": statistics.mean(right),
             "deviation_accuracy": statistics.pstdev(right), "accuracies": right}
 
@@ -291,8 +292,9 @@ def measure(args: argparse.Namespace, peers: Sequence[str]) -> Result:
             images = speed_run.load(args.data_dir, args.generated)
             for precision in args.precision:
                 use(precision, peers)
-                runs = speed_run.outcomes(images, peers, args.seeds, args.device, precision)
-                rows += [speed_row(precision, peer, runs[peer]) for peer in peers]
+                runs = speed_run.outcomes(images, peers, args.seeds, args.device, precision,
+                                          speed_run.Settings(epochs=args.epochs))
+                rows += [speed_row(precision, peer, runs[peer], args.epochs) for peer in peers]
             continue
         data = load(RECIPES[model], args.data_dir)
         for precision in args.precision:
@@ -327,8 +329,9 @@ def report(several: Sequence[Result]) -> list[str]:
     body, runs = [], []
     for of in (row for result in several for row in result["rows"]):
         if of["net"] == speed_run.MODEL:
-            runs.append([of["net"], of["precision"], of["peer"], str(of["seeds"]), f"{100 * of['mean_accuracy']:.2f} %",
-                         f"{100 * of['deviation_accuracy']:.2f} %", f"{of['mean_s']:.3f}", f"{of['deviation_s']:.3f}",
+            runs.append([of["net"], of["precision"], of["peer"], str(of["epochs"]), str(of["seeds"]),
+                         f"{100 * of['mean_accuracy']:.2f} %", f"{100 * of['deviation_accuracy']:.2f} %",
+                         f"{of['mean_s']:.3f}", f"{of['deviation_s']:.3f}",
                          f"{of['least_s']:.3f}-{of['largest_s']:.3f}"])
             continue
         times = [f"{of['mean_s']:.3f}", f"{of['deviation_s']:.3f}", f"{of['least_s']:.3f}-{of['largest_s']:.3f}",
@@ -336,7 +339,9 @@ def report(several: Sequence[Result]) -> list[str]:
         body.append([of["net"], of["precision"], of["peer"], f"{of['reached']} of {of['seeds']}", *times,
                      f"{100 * of['mean_accuracy']:.2f} %"])
     tables = (("net, precision, peer, reached, mean s, deviation, least to largest, steps, accuracy then", body),
-              ("net, precision, peer, seeds, mean accuracy, deviation, mean s, deviation of s, least to largest", runs))
+              ("net, precision, peer, epochs, seeds, mean accuracy, deviation, mean s, deviation of s, least to "
+               "largest",
+               runs))
     return [*(line for head, lines in tables if lines for line in results.table(head, lines, 3)),
             *results.facts(several)]
 
@@ -348,6 +353,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     flags.add_argument("--generated", action="store_true", help=f"generated images in place of {speed_run.MODEL}'s")
     flags.add_argument("--peers", type=names(PEERS), default="", help="beside minidl, separated by commas")
     flags.add_argument("--seeds", type=positive, default=10, help="how many, from 0 on")
+    flags.add_argument("--epochs", type=positive, default=speed_run.Settings().epochs,
+                       help=f"of {speed_run.MODEL}, in all peers (default: %(default)s)")
     flags.add_argument("--data-dir", metavar="DIR", help="where the data sets lie, as train.py has it")
     args = flags.parse_args(argv)
     if "bf16" in args.precision and any(model in RECIPES for model in args.models):

@@ -820,7 +820,7 @@ def test_both_peers_learn_generated_pictures(shapes: speed_run.Data) -> None:
         ((seconds, accuracy),) = found[name]
         assert accuracy > 0.8, name
         assert seconds > 0
-    rows = [time_to_accuracy.speed_row("bf16", name, found[name]) for name in found]
+    rows = [time_to_accuracy.speed_row("bf16", name, found[name], 1) for name in found]
     shown = table("\n".join(time_to_accuracy.report([{
         **results.load("time_to_accuracy_cuda"), "rows": rows}])))
     assert [(row["peer"], row["precision"], row["seeds"]) for row in shown] == [("minidl", "bf16", "1"),
@@ -879,13 +879,15 @@ def test_speed_runs_are_a_table_of_their_own(shapes: speed_run.Data, monkeypatch
     """Each precision is set before its runs."""
     seen = []
 
-    def outcomes(images: speed_run.Data, peers: Sequence[str], seeds: int, where: str, precision: str) -> Any:
-        seen.append((images, list(peers), seeds, where, precision, device.precision()))
+    def outcomes(images: speed_run.Data, peers: Sequence[str], seeds: int, where: str, precision: str,
+                 settings: speed_run.Settings) -> Any:
+        seen.append((images, list(peers), seeds, where, precision, device.precision(), settings.epochs))
         return {name: [speed_run.Outcome(1.5, 0.94), speed_run.Outcome(2.5, 0.95)] for name in peers}
     monkeypatch.setattr(speed_run, "load", lambda folder, generated: shapes)
     monkeypatch.setattr(speed_run, "outcomes", outcomes)
-    rows = printed(time_to_accuracy.main, capsys, "--models", "airbench", "--precision", "tf32,bf16", "--seeds", "2")
-    assert seen == [(shapes, ["minidl"], 2, "cpu", each, each) for each in ("tf32", "bf16")]
+    rows = printed(time_to_accuracy.main, capsys, "--models", "airbench", "--precision", "tf32,bf16", "--seeds", "2",
+                   "--epochs", "9")
+    assert seen == [(shapes, ["minidl"], 2, "cpu", each, each, 9) for each in ("tf32", "bf16")]
     assert [(row["net"], row["precision"], row["mean accuracy"], row["mean s"], row["least to largest"])
             for row in rows] == [("airbench", each, "94.50 %", "2.000", "1.500-2.500") for each in ("tf32", "bf16")]
 
