@@ -3,7 +3,7 @@
     python benchmarks/nhwc.py --json benchmarks/results/nhwc.json
 
 Filters are 3x3, stride 1, padding 1: those of a net of six convolutions, and three others. In bf16 images and gradients
-are bf16 too; filters are float32 here, and packed in each call, and bf16 in cuDNN. A call is measured as in conv.py, as
+are bf16 too; filters and dw are float32 here, and packed in each call, and bf16 in cuDNN. A call is measured as in conv.py, as
 a CUDA graph.
 """
 
@@ -41,8 +41,14 @@ def dx(g: Any, precision: str, x: Any, w: Any, gy: Any) -> Any:
     return conv.grad_x(gy, w, g, precision=precision)
 
 
+def dw(g: Any, precision: str, x: Any, w: Any, gy: Any) -> Any:
+    from minidl.ops.cuda.nhwc import conv_grad_w
+
+    return conv_grad_w.grad_w(gy, x, g, precision=precision).transpose(0, 2, 3, 1)
+
+
 # Name -> ours, and which of torch's gradients it is, or None
-DIRECTIONS: dict[str, tuple[Callable[..., Any], int | None]] = {"y": (y, None), "dx": (dx, 0)}
+DIRECTIONS: dict[str, tuple[Callable[..., Any], int | None]] = {"y": (y, None), "dx": (dx, 0), "dw": (dw, 1)}
 
 
 def calls(case: Case, precision: str, direction: str) -> dict[str, Callable[[int], Any]]:
@@ -74,8 +80,6 @@ def calls(case: Case, precision: str, direction: str) -> dict[str, Callable[[int
 
 
 def measure(layers: Sequence[Case], directions: Sequence[str]) -> Result:
-    import cupy
-
     from minidl.ops.common.nhwc import widened
 
     result = results.about("nhwc", ["minidl", "torch"], "cuda", 1)
@@ -84,13 +88,14 @@ def measure(layers: Sequence[Case], directions: Sequence[str]) -> Result:
         g = case.geometry()
         for precision in PRECISIONS:
             for direction in directions:
-                of = calls(case, precision, direction)
-                ours, peer = (widened(cupy.asarray(of[name](0))) for name in ("minidl", "torch"))
-                error = float(abs(ours - peer).max() / abs(peer).max())
+                of, us, found = calls(case, precision, direction), {}, {}
+                for name, how in (("minidl", measure_ours), ("torch", measure_torch)):
+                    timing, _, computed = how(of[name], 1)
+                    us[name], found[name] = timing.us, widened(computed)
+                error = float(abs(found["minidl"] - found["torch"]).max() / abs(found["torch"]).max())
                 if not error < 1e-2:
                     raise ArithmeticError(f"{case.label} in {precision}: {direction} differs from cuDNN's by "
                                           f"{error:.1e}; correct the kernel before measuring")
-                us = {"minidl": measure_ours(of["minidl"], 1)[0].us, "torch": measure_torch(of["torch"], 1)[0].us}
                 result["rows"].append({
                     "label": case.label, "shape": case[1:], "precision": precision, "direction": direction, "us": us,
                     "flop": 2 * g.n * g.oh * g.ow * g.m * g.c * g.kh * g.kw, "error": error})
