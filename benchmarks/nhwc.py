@@ -3,8 +3,8 @@
     python benchmarks/nhwc.py --json benchmarks/results/nhwc.json
 
 Filters are 3x3, stride 1, padding 1: those of a net of six convolutions, and three others. In bf16 images and gradients
-are bf16 too; filters and dw are float32 here, and packed in each call, and bf16 in cuDNN. A call is measured as in conv.py, as
-a CUDA graph.
+are bf16 too; filters and dw are float32 here, and packed in each call, and bf16 in cuDNN. A call is measured as in
+conv.py, as a CUDA graph.
 """
 
 from __future__ import annotations

@@ -296,7 +296,7 @@ def test_a_graph_wants_a_gpu(main: Any) -> None:
 
 
 @pytest.mark.skipif(not device._missing(), reason="there is a GPU here")
-@pytest.mark.parametrize("main", [tiles.main, nhwc_grad_w.main])
+@pytest.mark.parametrize("main", [tiles.main, nhwc.main])
 def test_kernels_want_a_gpu(main: Any) -> None:
     with pytest.raises(SystemExit, match="error: device: 'cuda' was asked for but"):
         main([])
