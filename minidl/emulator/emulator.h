@@ -108,6 +108,7 @@ template <class T> void start_copy(T* to, const T* from, bool valid) {
     watch_copy(to, from, sizeof(T), valid);
     queue_copy(to, from, sizeof(T), valid);
 }
+template <class T> void stream_copy(T* to, const T* from) { start_copy(to, from, true); }
 void end_copies() { close_copies(); }
 template <int later> void await_copies() { arrive_copies(later); }
 void await_turn(int number) { await_barrier(number, 256); }

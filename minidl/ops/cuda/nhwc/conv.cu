@@ -1,16 +1,17 @@
-// Convolution of images in NHWC on the tensor cores: y[pixel][filter] is a product whose sums run
-// over (tap, channel). The gradient of the image is the same product of the gradient of y, whose filters are turned over
-// and whose positions a stride divides.
+// Convolution of images in NHWC on the tensor cores: y[pixel][filter] is a product whose sums run over (tap, channel).
+// The gradient of the image is the same product of the gradient of y, whose filters are turned over and whose positions a
+// stride divides.
 //
-// conv_nhwc_pack: filters as B, [part][filter][tap, channel], rounded, and zero up to whole tiles.
+// conv_nhwc_pack: filters as B, [part][filter][numbers of a sum], rounded, and zero up to whole tiles.
 // conv_nhwc: a block owns TALL x 128 pixels by FILTERS filters, and a group of four warps TALL x 64 of these pixels. It
 //   walks over slabs of the sum, 128 bytes of a row each; all threads copy, each the same 16 bytes of some rows of every
 //   slab, AHEAD slabs ahead of the products, which run while the next copies start.
 //
 // Requires: sum = DEPTH numbers times the slabs. -DIMAGE: float, or unsigned short, the bits of bf16. -DPRECISION
 // (include/mma.cuh), BF16 with images of it alone. -DFILTERS 64, 128 or 256; -DTALL; -DSTAGES; -DBLOCKS, at least so many
-// on a multiprocessor. -DWIDE: 16 bytes hold channels of one pixel, read; -DWIDE_Y: written. -DDIVIDED: positions are
-// divided. -DACT, -DAFTER: as in include/image.cuh. -DSM_90A for wgmma, else mma.
+// on a multiprocessor. -DWIDE: 16 bytes hold channels of one pixel, read; -DCHUNKED: so does a slab, and taps change
+// before channels do, so that most copies find their pixels in the first-level cache; -DWIDE_Y: 16 bytes of what is
+// written. -DDIVIDED: positions are divided. -DACT, -DAFTER: as in include/image.cuh. -DSM_90A for wgmma, else mma.
 #include "include/common.cuh"
 #include "include/mma.cuh"
 #include "include/act.cuh"
@@ -47,18 +48,30 @@ extern "C" __global__ void conv_nhwc_pack(const float* __restrict__ w, IMAGE* __
         const int filter = i / width, c = i - filter * width, rest = c - g.c;
         const bool there = filter < g.m && rest < 0;
         const float* from = w + (back ? c * g.m + filter : filter * g.c + c) * taps;
-        IMAGE* to = packed + filter * g.sum + (rest < 0 ? c : taps * g.c + rest);
+        const int at = CHUNKED ? c / DEPTH * taps * DEPTH + c % DEPTH : rest < 0 ? c : taps * g.c + rest;
+        const int apart = CHUNKED ? DEPTH : g.c;                         // from a tap to the next
+        IMAGE* to = packed + filter * g.sum + at;
 #pragma unroll 9
         for (int tap = 0; tap < (rest < 0 ? taps : 1); ++tap) {
             const float v = there ? from[back ? taps - 1 - tap : tap] : 0.0f;
 #pragma unroll
             for (int part = 0; part < PARTS; ++part)
                 if constexpr (PRECISION == BF16)
-                    to[tap * g.c] = bf16_pair(v, 0.0f) & 0xffff;
+                    to[tap * apart] = bf16_pair(v, 0.0f) & 0xffff;
                 else
-                    to[part * g.filters * g.sum + tap * g.c] = __uint_as_float(part_of(v, part));
+                    to[part * g.filters * g.sum + tap * apart] = __uint_as_float(part_of(v, part));
         }
     }
+}
+
+// As start_copy, past the first-level cache: all of a multiprocessor's blocks read filters but once.
+template <class T> __device__ __forceinline__ void stream_copy(T* to, const T* from) {
+#if __CUDA_ARCH__ >= 800
+    unsigned address = (unsigned)__cvta_generic_to_shared(to);
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(from) : "memory");
+#else
+    *to = *from;
+#endif
 }
 
 // What a thread copies: of each slab the same piece of rows APART apart.
@@ -77,7 +90,7 @@ struct Copies {
         k = threadIdx.x % 8 * EACH;
         place = swizzled(own * 128 + threadIdx.x % 8 * 16);
         b = filters + (filter + own) * g.sum + k;
-        const int tap = k / g.c;
+        const int tap = CHUNKED ? 0 : k / g.c;
         c = k - tap * g.c;
         r = tap / g.kw;
         s = tap - r * g.kw;
@@ -112,12 +125,22 @@ struct Copies {
                 const int at = meets(i, r, s, c);
                 start_copy((Piece*)(to + i * APART * 128), (const Piece*)(at < 0 ? x : x + at), at >= 0);
             }
-            c += DEPTH;
-            while (c >= g.c) {
-                c -= g.c;
+            if constexpr (CHUNKED) {
                 if (++s == g.kw) {
                     s = 0;
-                    ++r;
+                    if (++r == g.kh) {
+                        r = 0;
+                        c += DEPTH;
+                    }
+                }
+            } else {
+                c += DEPTH;
+                while (c >= g.c) {
+                    c -= g.c;
+                    if (++s == g.kw) {
+                        s = 0;
+                        ++r;
+                    }
                 }
             }
         } else {
@@ -145,8 +168,8 @@ struct Copies {
         for (int part = 0; part < PARTS; ++part)
 #pragma unroll
             for (int i = 0; i < FILTERS / APART; ++i)
-                start_copy((Piece*)(to + PARTS * A_SIZE + part * B_SIZE + i * APART * 128),
-                           (const Piece*)(b + (part * g.filters + i * APART) * g.sum), true);
+                stream_copy((Piece*)(to + PARTS * A_SIZE + part * B_SIZE + i * APART * 128),
+                            (const Piece*)(b + (part * g.filters + i * APART) * g.sum));
         b += DEPTH;
     }
 

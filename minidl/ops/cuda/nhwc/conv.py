@@ -31,8 +31,8 @@ class Form(NamedTuple):
 
 # By PRECISION
 FORMS = {
-    "BF16": (Form(2, 128, 4, 1, 1.0), Form(1, 128, 3, 2, 1.05), Form(1, 256, 4, 1, 1.0), Form(1, 64, 4, 2, 1.3)),
-    "TF32": (Form(2, 128, 4, 1, 1.0), Form(1, 128, 3, 2, 1.05), Form(1, 256, 4, 1, 1.0), Form(1, 64, 4, 2, 1.3)),
+    "BF16": (Form(2, 128, 4, 1, 1.0), Form(1, 128, 3, 2, 1.08), Form(1, 256, 4, 1, 1.0), Form(1, 64, 4, 2, 1.3)),
+    "TF32": (Form(2, 128, 4, 1, 1.0), Form(1, 128, 3, 2, 1.08), Form(1, 256, 4, 1, 1.0), Form(1, 64, 4, 2, 1.3)),
     "TF32X3": (Form(1, 128, 3, 1, 1.0), Form(1, 64, 4, 1, 1.2), Form(1, 64, 3, 1, 1.3)),
 }
 
@@ -47,12 +47,13 @@ class Plan(NamedTuple):
     struct: bytes
 
 
-def _constants(form: Form, dtype: np.dtype, mode: str, wide: tuple[bool, bool], divided: bool,
+def _constants(form: Form, dtype: np.dtype, mode: str, wide: tuple[bool, bool], divided: bool, chunked: bool,
                act: str | None = None, hopper: bool = True) -> tuple[launch.Constant, ...]:
     blocks = form.blocks if wide[0] or not (divided or form.filters > 64) else 1           # for want of registers
     return (*[launch.HOPPER][:hopper], ("IMAGE", C_TYPES[dtype]), ("PRECISION", mode), ("FILTERS", form.filters),
             ("TALL", form.tall), ("STAGES", form.stages), ("BLOCKS", blocks), ("WIDE", int(wide[0])),
-            ("WIDE_Y", int(wide[1])), ("DIVIDED", int(divided)), *((("ACT", act), ("AFTER", 1)) if act else ()))
+            ("WIDE_Y", int(wide[1])), ("CHUNKED", int(chunked)), ("DIVIDED", int(divided)),
+            *((("ACT", act), ("AFTER", 1)) if act else ()))
 
 
 def _shared(form: Form, mode: str, slabs: int) -> int:
@@ -95,7 +96,7 @@ def _plan(back: bool, g: ConvGeometry, dtype: np.dtype, mode: str, aligned: bool
     sums, filters = slabs * 8 * each, launch.blocks(m, form.filters) * form.filters
     divided = back and (g.sh, g.sw) != (1, 1)
     hopper = launch.compute_capability() == 90 and launch.compiler_version() >= MIN_COMPILER
-    constants = _constants(form, dtype, mode, wide, divided, act, hopper)
+    constants = _constants(form, dtype, mode, wide, divided, wide[0] and c % (8 * each) == 0, act, hopper)
     width = c + sums - g.kh * g.kw * c
     return Plan(
         launch.kernel(FILE, "conv_nhwc_pack", *constants).sized((launch.spread(filters * width),), (launch.THREADS,)),
@@ -148,8 +149,9 @@ FLOAT, HALF = np.dtype(np.float32), np.dtype(np.uint16)
 ALL_ROOM = 1 << 30
 # Each form with wide copies; then elements one by one, divided positions, an activation; with wgmma and with mma
 CONFIGURATIONS = [
-    (FILE, _constants(form, HALF if mode == "BF16" else FLOAT, mode, wide, divided, act, hopper))
+    (FILE, _constants(form, HALF if mode == "BF16" else FLOAT, mode, wide, divided, chunked, act, hopper))
     for mode in FORMS for hopper in (True, False)
-    for wide, divided, act in (
-        ((True, True), False, "relu"), ((False, False), True, None), ((False, True), False, None))
+    for wide, divided, chunked, act in (
+        ((True, True), False, True, "relu"), ((True, True), False, False, None), ((True, True), True, True, None),
+        ((False, False), True, False, None), ((False, True), False, False, None))
     for form in _forms(mode, wide[0], 1, ALL_ROOM)]
