@@ -19,7 +19,7 @@ import pytest
 from cases import CASES
 
 import minidl
-from checks import convolutions, layouts, nhwc, nhwc_conv, primitives, regions
+from checks import convolutions, layouts, nhwc, nhwc_conv, nhwc_grad_w, primitives, regions
 from checks.fused import STEPS, normal
 from minidl import Tensor, device, ops, optim, zoo
 from minidl.data import Augment
@@ -177,7 +177,7 @@ def convolve_in_pieces(x: Any, w: Any, stride: Any, padding: Any, dtype: type) -
 
 def in_shares_and_runs(x: Any, w: Any, names: tuple[str, ...], dtype: type) -> None:
     """With little workspace images go through in shares, the last one smaller; on many multiprocessors, and on few, a
-    run ends within a tile or with it, a tile has three parts, and a run several tiles."""
+    run ends within a tile, a tile has three parts, and a run several tiles."""
     limit = device.workspace_limit()
     multiply = mock.Mock(side_effect=winograd_tiles._multiply)
     for multiprocessors, mib in ((132, 5), (7, 4)):
@@ -193,7 +193,6 @@ def in_shares_and_runs(x: Any, w: Any, names: tuple[str, ...], dtype: type) -> N
     seen = [call.args[3] for call in multiply.call_args_list]
     assert any(runs.slabs - 1 > runs.each for runs in seen), "no tile has three parts"
     assert any(runs.each > runs.slabs and runs.each % runs.slabs for runs in seen), "no run has several tiles"
-    assert any(runs.of_tiles for runs in seen), "no run is of whole tiles"
     assert any(runs.cols != seen[0].cols and runs.across == seen[0].across for runs in seen), "all shares are equal"
     assert any(len(call.args) > 4 and call.args[4] for call in multiply.call_args_list), "no share is added to another"
 
@@ -312,7 +311,7 @@ MORE_SIZES = [(3, 5, 2), (33, 70, 130), (2, 3000, 3), (600, 9, 600), (0, 3, 2), 
 # A channel by one team and by several; rows by some threads of a warp, by a block and by several; columns by a thread
 NORMS: list[tuple[Any, ...]] = [
     (batch_geometry(shape, None, None, None, None, True), shape) for shape in (
-        (3, 5, 4, 3), (6, 3, 41, 37), (70, 2, 9, 9), (50, 7), (2, 1, 3))]
+        (3, 5, 4, 3), (6, 3, 41, 37), (70, 2, 9, 9), (50, 7), (2, 1, 3), (7, 3, 40, 38))]
 NORMS += [(layer_geometry(shape, last, None, None), shape) for shape, last in (
     ((5, 7), 7), ((40, 3), 3), ((3, 2, 5, 270), (5, 270)), ((2, 5000), 5000), ((700, 2), 2))]
 NORMS += [(group_geometry(shape, groups, None, None), shape) for shape, groups in (
@@ -359,9 +358,9 @@ LAUNCHES: dict[str, list[Launch]] = {
             (*row, affine, dtype) for row in (*NORMS, *MORE_NORMS) for affine in (False, True)
             for dtype in (FLOAT, DOUBLE)]),
         *each("norm/norm.cu", primitives.normalization_with_an_activation, (*NORMS[0], "tanh", DOUBLE),
-              *[(*row, "relu", FLOAT) for row in NORMS[:5]]),
+              *[(*row, "relu", FLOAT) for row in NORMS[:6]]),
         *on_device("norm/norm.cu", primitives.normalization_with_an_activation, *[
-            (*row, act, dtype) for row in (*NORMS[:5], *MORE_NORMS[:5]) for act in ACTIVATIONS
+            (*row, act, dtype) for row in (*NORMS[:6], *MORE_NORMS[:5]) for act in ACTIVATIONS
             for dtype in (FLOAT, DOUBLE)]),
         *each("norm/fold.cu", primitives.convolution_with_normalization, ("relu", False, FLOAT), ("tanh", True, FLOAT)),
         *on_device("norm/fold.cu", primitives.convolution_with_normalization, *[
@@ -438,6 +437,12 @@ LAUNCHES: dict[str, list[Launch]] = {
     "fused_on_tensor_cores": [
         Launch("conv/", whole_images_on_tensor_cores, (name, precision)) for name, precision, _ in convolutions.FUSABLE
         if precision != "fp32"],
+    "nhwc_grad_w": [
+        *each("nhwc/conv_grad_w.cu", nhwc_grad_w.is_right, *[
+            ((2, 5, 6, 7), (9, 5, 3, 3), (1, 2), 1, kind) for kind in nhwc_grad_w.KINDS]),
+        *on_device("nhwc/conv_grad_w.cu", nhwc_grad_w.is_right, *[
+            (*shape, kind, form, splits) for kind in nhwc_grad_w.KINDS for form in range(7) for splits in (None, 3)
+            for shape in (((3, 40, 9, 70), (70, 40, 3, 3), 1, 1), ((5, 136, 7, 7), (130, 136, 2, 3), 2, (0, 1)))])],
     "regions": [
         *each("region_step.cu", regions.outputs_are_those_of_the_steps, *[
             (name, n) for name in regions.NETS for n in (1, 6)])],

@@ -338,7 +338,7 @@ def normalization(g: NormGeometry, shape: tuple[int, ...], affine: bool, dtype: 
 
 
 def normalization_with_an_activation(g: NormGeometry, shape: tuple[int, ...], act: str, dtype: type) -> None:
-    """With a residual, without one, and with one that is broadcast: on the CPU it is one primitive after the other."""
+    """With a residual, without one, and with one that is broadcast; of images that start anywhere in memory."""
     x, gy, full = (normal(*shape, dtype=dtype, seed=seed) for seed in range(3))
     w, b, mean, var = (normal(*g.affine, dtype=dtype, seed=seed) for seed in range(3, 7))
     given = getattr(cpu, act)(normal(*shape, dtype=dtype, seed=7))     # y, with the same zeros for both
@@ -351,9 +351,12 @@ def normalization_with_an_activation(g: NormGeometry, shape: tuple[int, ...], ac
             return [y, means, rstd, *running,
                     *k.normalize_act_grad(gy, other, moved(given), x, weight, means, rstd, g, act)]
         again = [a.tobytes() for a in all_of_them(cuda, cupy.asarray(x), cupy.asarray(gy))]
+        shifted = cupy.asarray(np.append(dtype(0), x))[1:].reshape(shape)
+        elsewhere = [a.get() for a in all_of_them(cuda, shifted, cupy.asarray(gy))]
         for i, (got, want) in enumerate(both(all_of_them, x, gy)):
             atol = 64 * np.finfo(dtype).eps * np.max(np.abs(want), initial=1)
-            np.testing.assert_allclose(got, want, rtol=0, atol=atol, err_msg=f"result {i}")
+            for found in (got, elsewhere[i]):
+                np.testing.assert_allclose(found, want, rtol=0, atol=atol, err_msg=f"result {i}")
             assert got.tobytes() == again[i]
 
 

@@ -69,6 +69,7 @@ NETS: dict[str, tuple[Any, tuple[int, ...], dict[str, Any]]] = {       # layers,
         nn.Conv2d(1, 2, 3), nn.AvgPool2d(2), nn.AvgPool2d(2), *(layer() for layer in (*LAYERS.values(),) * 2),
         nn.Flatten(), nn.Linear(2 * 2 * 2, 10)), (1, 10, 10), {}),
     "linear": (lambda: small(nn.Flatten(), nn.Linear(35, 50), nn.ReLU(), nn.Linear(50, 33)), (5, 7), {"classes": 33}),
+    "linear, gelu": (lambda: small(nn.Flatten(), nn.Linear(35, 50), nn.GELU(), nn.Linear(50, 10)), (5, 7), {}),
     "krizhevsky2009's end": (krizhevsky, (3, 32, 32), {}),
 }
 

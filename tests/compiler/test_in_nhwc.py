@@ -223,6 +223,15 @@ def test_in_fp32_programs_keep_to_nchw() -> None:
 
 
 @pytest.mark.usefixtures("pass_on_cpu")
+def test_a_program_keeps_the_precision_that_it_was_recorded_in() -> None:
+    """However late the passes are asked for."""
+    training = trained("vgg", "bf16", 2)
+    device.set_precision("fp32")
+    assert "conv2d_nhwc" in names(training.step.program)
+    assert training.step.recorded.precision == "bf16"
+
+
+@pytest.mark.usefixtures("pass_on_cpu")
 def test_random_nets(monkeypatch: pytest.MonkeyPatch) -> None:
     """All convolutions in NHWC, whatever their channels."""
     monkeypatch.setattr(layouts, "pays", lambda call: call.name.startswith("conv2d"))

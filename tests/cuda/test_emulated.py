@@ -33,7 +33,10 @@ from checks.sources import FILES, kernels
 from emulator import COMPILER, Emulator, cupy
 
 import minidl
-from minidl import device, nn, ops, optim, zoo
+from minidl import Tensor, device, nn, ops, optim, zoo
+from minidl.compiler.passes import optimised
+from minidl.compiler.record import record
+from minidl.compiler.replay import ByCalls
 from minidl.data import Augment
 from minidl.ops import cuda
 from minidl.ops.common.geometry import conv_geometry
@@ -94,6 +97,44 @@ def test_random_nets(emulated: Emulator, monkeypatch: pytest.MonkeyPatch) -> Non
         share, where = random_nets.worst(net, "cuda", False, reference, random_nets.allowed(net, reference))
         assert share < 0.1, f"{share:.3g} of its limit: {where}\n{net}"
     assert len(emulated.launched) > 20
+
+
+@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+def test_a_step_in_nhwc(precision: str, emulated: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compiled step's program, with normalisation, a residual and maxima, call by call; beside the CPU in fp32. The
+    nearest bfloat16s decide otherwise at some maxima."""
+    monkeypatch.setattr(device, "_missing", lambda: "")
+    monkeypatch.setattr(cuda.conv, "fastest", lambda *_: "direct")
+    rng, results = np.random.default_rng(0), []
+    x, labels = rng.standard_normal((3, 3, 7, 6), np.float32), np.array([1, 0, 2])
+    for there in (np.asarray, cupy.asarray):
+        device.set_precision("fp32" if there is np.asarray else precision)
+        minidl.manual_seed(0)
+        first, second, norm = nn.Conv2d(3, 16, 3, padding=1), nn.Conv2d(16, 16, 3, padding=1), nn.BatchNorm2d(16)
+        third, output = nn.Conv2d(16, 8, 3, stride=2), nn.Linear(8, 3)
+        layers = (first, second, norm, third, output)
+        for t in (t for layer in layers for _, t in layer.named_tensors()):
+            t._data = there(t._data)
+
+        def step(x: Tensor, labels: Tensor, layers: Any = layers) -> Tensor:
+            first, second, norm, third, output = layers
+            y = ops.tanh(first(x))
+            y = ops.max_pool2d(ops.relu(norm(second(y)) + y), size=2, stride=1)
+            y = ops.tanh(third(y))
+            loss = ops.cross_entropy(output(ops.avg_pool2d(y, size=y.shape[2:]).flatten(1)), labels)
+            loss.backward()
+            return loss
+        given = [wrap(there(x)), wrap(there(labels))]
+        program, _ = record(step, tuple(given), {})
+        found = optimised(program)
+        assert any(call.name == "conv2d_nhwc" for call in found.calls) == (there is not np.asarray)
+        loss = ByCalls(found).run(given)
+        results.append([np.asarray(loss._data), *(np.asarray(p.grad._data) for layer in layers
+                                                  for _, p in layer.named_parameters())])
+    rounding = {"tf32": 4 * 2 ** -10, "bf16": 2 ** -4}[precision]
+    for want, got in zip(*results, strict=True):
+        if np.linalg.norm(want) > 1e-5:                # a bias before normalisation has none
+            assert np.linalg.norm(got - want) <= rounding * np.linalg.norm(want)
 
 
 # ---------------------------------------------------------------- the launches

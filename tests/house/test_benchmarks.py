@@ -35,6 +35,7 @@ import layouts  # noqa: E402
 import machine  # noqa: E402
 import measured_nets  # noqa: E402
 import nhwc  # noqa: E402
+import nhwc_grad_w  # noqa: E402
 import overhead  # noqa: E402
 import report2009  # noqa: E402
 import results  # noqa: E402
@@ -295,9 +296,10 @@ def test_a_graph_wants_a_gpu(main: Any) -> None:
 
 
 @pytest.mark.skipif(not device._missing(), reason="there is a GPU here")
-def test_widths_want_a_gpu() -> None:
+@pytest.mark.parametrize("main", [tiles.main, nhwc_grad_w.main])
+def test_kernels_want_a_gpu(main: Any) -> None:
     with pytest.raises(SystemExit, match="error: device: 'cuda' was asked for but"):
-        tiles.main([])
+        main([])
 
 
 @pytest.mark.parametrize("main", [train_step.main, cold_start.main, time_to_accuracy.main])
@@ -485,6 +487,24 @@ def test_convolutions_in_nhwc_are_held_against_cudnn(monkeypatch: pytest.MonkeyP
     ours[1] = 1.5
     with pytest.raises(ArithmeticError, match=r"128 -> 128, .* in tf32: y differs from cuDNN's by 5\.0e-01; cor"):
         nhwc.measure([layer], ["y"])
+
+
+# ---------------------------------------------------------------- gradients of filters in NHWC
+def test_gradients_of_filters_beside_cudnn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """cuDNN's are bits of bf16 there, and one that differs is refused."""
+    ours, peer = np.ones(3, np.float32), np.full(3, 0x3f80, np.uint16)
+    timing = conv.Timing(50.0, 4.0, 6.0, True, 1, 2, 3)
+    monkeypatch.setattr(nhwc_grad_w, "calls", lambda case, precision: {"minidl": ours, "torch": peer})
+    monkeypatch.setattr(nhwc_grad_w, "measure_ours", lambda call, sets: (timing, 0, call))
+    monkeypatch.setattr(nhwc_grad_w, "measure_torch", lambda call, sets: (timing._replace(us=75.0), 0, call))
+    monkeypatch.setattr(results, "about", lambda *of: {"benchmark": of[0]})
+    monkeypatch.setattr(results, "facts", lambda several: [])
+    layer = nhwc_grad_w.LAYERS[0]
+    lines = nhwc_grad_w.report([nhwc_grad_w.measure([layer])])
+    assert lines[2:4] == [f"| {layer.label} | {name} | 50 | 75 | 1.50 | 773 |" for name in ("tf32", "bf16")]
+    ours[1] = 1.5
+    with pytest.raises(ArithmeticError, match=r"128 -> 128, .* in tf32: dw differs from cuDNN's by 5\.0e-01; cor"):
+        nhwc_grad_w.measure([layer])
 
 
 def test_filters_of_many_sizes_are_measured_where_they_are_asked_for() -> None:

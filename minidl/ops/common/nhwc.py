@@ -18,6 +18,7 @@ from .primitives import ALL, PLAIN, PRIMITIVES, Array, Primitive
 AXES = (0, 2, 3, 1)                        # which axis of (n,c,h,w) each axis of (n,h,w,c) is
 BACK = (0, 3, 1, 2)
 STORES: dict[str, np.dtype] = {"float32": np.dtype(np.float32), "bf16": np.dtype(np.uint16)}
+MAX_FILTER = 49                            # elements of a filter in one map: larger ones have better algorithms
 MAX_WINDOW = 255                           # elements of a window whose winner a byte can name
 Arguments = tuple[Any, ...]
 
@@ -63,7 +64,7 @@ def ordered(of: tuple[Any, ...]) -> tuple[Any, ...]:
 def _convolution(*more: object) -> Callable[[Arguments, str], Arguments | None]:
     def arguments(given: Arguments, precision: str) -> Arguments | None:
         g = next(value for value in given if hasattr(value, "algorithm"))
-        return (*given, *more, precision) if g.algorithm == "auto" else None
+        return (*given, *more, precision) if g.algorithm == "auto" and g.kh * g.kw <= MAX_FILTER else None
     return arguments
 
 

@@ -102,6 +102,7 @@ template <int SUMS, class Each> __device__ __forceinline__ void add_up(const Eac
 #pragma unroll 4
     for (int row = walk.row; row < walk.end; row += walk.step) each(row * g.channels + walk.channel, sum);
     const int columns = g.lanes * WIDE;
+#pragma unroll
     for (int s = 0; s < SUMS; ++s) {
         __syncthreads();
 #pragma unroll
@@ -110,6 +111,7 @@ template <int SUMS, class Each> __device__ __forceinline__ void add_up(const Eac
         for (int column = threadIdx.x; column < columns; column += blockDim.x) {
             const int channel = blockIdx.y * columns + column;
             float total = 0;
+#pragma unroll 1
             for (int own = 0; own < walk.step; ++own) total += shared[own * columns + column];
             if (channel < g.channels) parts[(blockIdx.x * SUMS + s) * g.channels + channel] = total;
         }

@@ -1,6 +1,6 @@
 """Images in NHWC on CuPy arrays, (n,h,w,c) of float32 or of bfloat16 in uint16: see ops/common/nhwc.py."""
 
-from ..launch import compute_capability
+from .. import launch
 from . import convolution, elementwise, norm, pool
 from .convolution import *
 from .elementwise import *
@@ -13,4 +13,4 @@ __all__ = ["takes_nhwc", *convolution.__all__, *elementwise.__all__, *norm.__all
 
 def takes_nhwc(precision: str) -> bool:
     """Whether programs in a precision gain by images in NHWC: on tensor cores, and not in fp32."""
-    return precision != "fp32" and compute_capability() >= 80
+    return precision != "fp32" and launch.compute_capability() >= 80

@@ -6,23 +6,28 @@
 //   the chunk's gradients, and its image rows with their borders, which serve all the block's taps: a lane gathers A,
 //   pixels by rows, from where its pixel and its tap are. B, pixels by filters, is read from shared memory by wgmma
 //   itself: gradients of bf16 as they lie in memory, float32 ones rounded and moved to where pixels are neighbours.
-//   Copies are ahead by some chunks.
+//   Copies are ahead by some chunks, and started while products are under way.
 // conv2d_nhwc_dw_sum: adds what the blocks found, in their order, and turns it to (m, c, kh, kw).
 //
 // Requires: PIXELS positions of a chunk; slab <= TILES * 64 * GROUPS. -DIMAGE: float, or unsigned short, the bits of bf16.
 // -DPRECISION (include/mma.cuh), BF16 with images of it. -DSM_90A for wgmma, else mma. -DGROUPS -DTILES -DFILTERS -DPIXELS
-// -DSTAGES -DBLOCKS, at least so many on a multiprocessor, -DX_COPY -DDY_COPY, bytes that are copied at once.
+// -DSTAGES -DBLOCKS, at least so many on a multiprocessor, -DX_COPY -DDY_COPY, bytes that are
+// copied at once. -DWIDE: slabs of bf16 are of multiples of 8 channels, which 16 bytes of shared memory hold.
 #include "include/common.cuh"
 #include "include/mma.cuh"
 #include "include/wgmma.cuh"
 #include "include/wgmma_registers.cuh"
 
-// Geometry of a convolution, and: channels of a slab, slabs; taps of a block, runs of taps; rows of the image and filter
-// that a chunk has, columns of outputs, pixels of a row of the image with its border; parts of a row of outputs; chunks
-// of pixels, and the parts they are split into; elements from one pixel in shared memory to the next.
+// Geometry of a convolution, and: channels of a slab, slabs; taps of a block, runs of taps; rows of outputs of a chunk and
+// of the filter, which are its lines of the image; columns of outputs, pixels of a line with its border; parts of a row of
+// outputs; chunks of pixels, and the parts they are split into. Elements of shared memory from a pixel to the next, and
+// from a line; where the first one lies. A line is copied by slots, pixels one by one, or `whole`, without its border, as
+// one: slots of a line, the first one's column, elements from one to the next, where the first one lies; copies of a slot,
+// and the block's threads as slots and copies.
 struct GradW {
     int n, c, h, w, m, kh, kw, oh, ow, sh, sw, top, left;
-    int slab, slabs, taps, runs, rows, filter_rows, across, width, segments, chunks, splits, pitch;
+    int slab, slabs, taps, runs, rows, filter_rows, across, width, segments, chunks, splits;
+    int pitch, line, lead, whole, slots, column, slot, offset, copies, step_slot, step_number;
 };
 
 constexpr int THREADS_PER_BLOCK = GROUPS * GROUP;
@@ -35,9 +40,9 @@ constexpr int BLOCK8 = PIXELS * 16 + 16;                                 // byte
 constexpr int DY_STAGE = HALF ? FILTERS / 8 * BLOCK8 : PIXELS * FILTERS * 4;
 constexpr int B_PART = PIXELS / PACK * FILTERS * 16, B_SIZE = HALF ? 0 : PARTS * B_PART;
 constexpr int PIECES = PIXELS / PACK * FILTERS / THREADS_PER_BLOCK;      // 16 bytes of B that a thread rounds
-constexpr bool WIDE = HALF && X_COPY == 16;                              // 8 channels of a pixel can be read at once
-// Operands of a group's products under way: float32 images leave registers for one step, and the other groups multiply
-constexpr int TURNS = HALF ? 2 : 1;
+// Steps whose operands a group keeps: gathering takes registers, and other groups multiply meanwhile
+constexpr int TURNS = WIDE ? 2 : 1;
+static_assert(!WIDE || HALF, "numbers of 16 bits");
 static_assert(STEPS % TURNS == 0, "steps of products take turns in a chunk");
 static_assert(HALF || PIECES * THREADS_PER_BLOCK * PACK == PIXELS * FILTERS, "threads round gradients alike");
 
@@ -58,54 +63,71 @@ __device__ __forceinline__ void load_transposed(unsigned (&a)[4], const void* ro
 #endif
 }
 
-// What a block works with.
+// What a block works with. Where a chunk's image lies is found two chunks ahead, line by line and then pixel by pixel.
 struct Job {
     GradW p;
     const IMAGE *dy, *x;
     unsigned char *images, *gradients, *b;  // [stage], [stage], [of three]
-    int *places, *slots, *lines;            // of a pixel; of a pixel of the image; [of two][line]
+    int *places, *slots;                    // of a chunk's pixel; line and column of a pixel of the image
+    int *lines, *pixels;                    // [of two][line] and [of two][slot]: what is there in x, or -1
+    int *firsts;                            // [thread]: its first slot and copy
     int channel, channels, tap, filter, lines_in_chunk, slots_in_chunk, image_stage;
 
-    // Where each line of a chunk's image starts in x, or -1.
     __device__ __forceinline__ void find_lines(int chunk) const {
-        int row0 = chunk / p.segments * p.rows, r0 = tap / p.kw;
         for (int i = threadIdx.x; i < lines_in_chunk; i += THREADS_PER_BLOCK) {
-            int row = row0 + i / p.filter_rows, image = row / p.oh;
-            int r = r0 + i % p.filter_rows, at = (row - image * p.oh) * p.sh - p.top + r;
+            int row = chunk / p.segments * p.rows + i / p.filter_rows, image = row / p.oh;
+            int r = tap / p.kw + i % p.filter_rows, at = (row - image * p.oh) * p.sh - p.top + r;
             bool valid = image < p.n && r < p.kh && (unsigned)at < (unsigned)p.h;
             lines[chunk % 2 * lines_in_chunk + i] = valid ? (image * p.h + at) * p.w : -1;
         }
     }
 
-    __device__ __forceinline__ void start_copies(int chunk) const {
-        int row0 = chunk / p.segments * p.rows, column0 = chunk % p.segments * p.across, stage = chunk % STAGES;
-        constexpr int EACH = X_COPY / (int)sizeof(IMAGE), OF_DY = DY_COPY / (int)sizeof(IMAGE);
-        int per_pixel = (p.slab + EACH - 1) / EACH, slot = threadIdx.x / per_pixel;
-        int number = threadIdx.x - slot * per_pixel;
-        int step_slot = THREADS_PER_BLOCK / per_pixel, step_number = THREADS_PER_BLOCK - step_slot * per_pixel;
-        const int* starts = lines + chunk % 2 * lines_in_chunk;
-        IMAGE* images = (IMAGE*)(this->images + stage * image_stage);
+    __device__ __forceinline__ void find_pixels(int chunk) const {
+        int left = (p.segments > 1 ? chunk % p.segments * p.across * p.sw : 0) - p.left;
+        for (int i = threadIdx.x; i < slots_in_chunk; i += THREADS_PER_BLOCK) {
+            int where = slots[i], start = lines[chunk % 2 * lines_in_chunk + (where >> 16)];
+            int column = left + (where & 0xffff);
+            bool valid = start >= 0 && (unsigned)column < (unsigned)p.w;
+            pixels[chunk % 2 * slots_in_chunk + i] = valid ? start + column : -1;
+        }
+    }
+
+    __device__ __forceinline__ void copy_image(int chunk) const {
+        constexpr int EACH = X_COPY / (int)sizeof(IMAGE);
+        int first = firsts[threadIdx.x], slot = first >> 16, number = first & 0xffff;
+        const int* pixels = this->pixels + chunk % 2 * slots_in_chunk;
+        int limit = p.whole ? p.w * p.c : channels;
+        IMAGE* images = (IMAGE*)(this->images + chunk % STAGES * image_stage) + p.offset;
         while (slot < slots_in_chunk) {
-            int where = slots[slot], start = starts[where >> 16];
-            int column = column0 * p.sw - p.left + (where & 0xffff), c = number * EACH;
-            bool valid = start >= 0 && (unsigned)column < (unsigned)p.w && c < channels;
-            copy_bytes<X_COPY>(images + slot * p.pitch + c, valid ? x + (start + column) * p.c + channel + c : x, valid);
-            number += step_number;
-            slot += step_slot;
-            if (number >= per_pixel) {
-                number -= per_pixel;
+            int pixel = pixels[slot], c = number * EACH;
+            bool valid = pixel >= 0 && c < limit;
+            copy_bytes<X_COPY>(images + slot * p.slot + c, valid ? x + pixel * p.c + channel + c : x, valid);
+            number += p.step_number;
+            slot += p.step_slot;
+            if (number >= p.copies) {
+                number -= p.copies;
                 ++slot;
             }
         }
-        int live = p.segments > 1 ? imin(p.across, p.ow - column0) : imin(p.rows, p.n * p.oh - row0) * p.across;
-        int first = row0 * p.ow + column0;
-        unsigned char* gradients = this->gradients + stage * DY_STAGE;
-#pragma unroll 4
-        for (int i = threadIdx.x; i < PIXELS * DY_COPIES; i += THREADS_PER_BLOCK) {
-            int pixel = i / DY_COPIES, f = i % DY_COPIES * OF_DY;
+    }
+
+    __device__ __forceinline__ void copy_gradients(int chunk) const {
+        constexpr int EACH = DY_COPY / (int)sizeof(IMAGE), COPIES = PIXELS * DY_COPIES;
+        int row = chunk * p.rows, column = 0, live = imin(p.rows, p.n * p.oh - row) * p.across;
+        if (p.segments > 1) {
+            row = chunk / p.segments;
+            column = chunk % p.segments * p.across;
+            live = imin(p.across, p.ow - column);
+        }
+        const IMAGE* from = dy + (row * p.ow + column) * p.m + filter;
+        unsigned char* gradients = this->gradients + chunk % STAGES * DY_STAGE;
+#pragma unroll 2
+        for (int first = 0; first < COPIES; first += THREADS_PER_BLOCK) {
+            int i = first + threadIdx.x, pixel = i / DY_COPIES, f = i % DY_COPIES * EACH;
             bool valid = pixel < live && filter + f < p.m;
             unsigned char* to = gradients + (HALF ? f / 8 * BLOCK8 + pixel * 16 + f % 8 * 2 : (pixel * FILTERS + f) * 4);
-            copy_bytes<DY_COPY>(to, valid ? dy + (first + pixel) * p.m + filter + f : dy, valid);
+            if (COPIES % THREADS_PER_BLOCK == 0 || i < COPIES)
+                copy_bytes<DY_COPY>(to, valid ? from + pixel * p.m + f : dy, valid);
         }
     }
 
@@ -190,21 +212,26 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, BLOCKS)
     job.channel = tile / p.runs * p.slab;
     job.channels = imin(p.slab, p.c - job.channel);
     job.lines_in_chunk = p.rows * p.filter_rows;
-    job.slots_in_chunk = job.lines_in_chunk * p.width;
-    job.image_stage = ceil_div(job.slots_in_chunk * p.pitch * (int)sizeof(IMAGE), 128) * 128;
+    job.slots_in_chunk = job.lines_in_chunk * p.slots;
+    job.image_stage = ceil_div(job.lines_in_chunk * p.line * (int)sizeof(IMAGE), 128) * 128;
     job.b = memory;
     job.gradients = job.b + 3 * B_SIZE;
     job.images = job.gradients + STAGES * DY_STAGE;
     job.places = (int*)(job.images + STAGES * job.image_stage);
     job.slots = job.places + PIXELS;
-    job.lines = job.slots + job.slots_in_chunk;
+    job.firsts = job.slots + job.slots_in_chunk;
+    job.lines = job.firsts + THREADS_PER_BLOCK;
+    job.pixels = job.lines + 2 * job.lines_in_chunk;
 
     for (int i = threadIdx.x; i < PIXELS; i += THREADS_PER_BLOCK) {  // pixels beyond the last have gradients of zero
         int row = i / p.across, column = i - row * p.across;
-        job.places[i] = row < p.rows ? (row * p.filter_rows * p.width + column * p.sw) * p.pitch : 0;
+        job.places[i] = (row < p.rows ? row * p.filter_rows * p.line + column * p.sw * p.pitch : 0) + p.lead;
     }
     for (int i = threadIdx.x; i < job.slots_in_chunk; i += THREADS_PER_BLOCK)
-        job.slots[i] = i / p.width << 16 | i % p.width;
+        job.slots[i] = i / p.slots << 16 | (i % p.slots + p.column);
+    if (p.whole)  // borders stay zero
+        for (int i = threadIdx.x; i < STAGES * job.image_stage / 4; i += THREADS_PER_BLOCK) ((int*)job.images)[i] = 0;
+    job.firsts[threadIdx.x] = threadIdx.x / p.copies << 16 | threadIdx.x % p.copies;
 
     // Where a lane's rows are, from a pixel's place on: two neighbouring blocks of 8, of which WIDE knows one
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, group = threadIdx.x / GROUP;
@@ -216,17 +243,24 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, BLOCKS)
             int row = (t * GROUPS + group) * 64 + warp * 16 + (WIDE ? lane / 8 % 2 * 8 : lane / 4 + e * 8);
             int tap = job.tap + row / p.slab, r = tap / p.kw;
             bool valid = row < p.taps * p.slab && tap < p.kh * p.kw;
-            rows[t][e] = valid ? ((r - job.tap / p.kw) * p.width + tap - r * p.kw) * p.pitch + row % p.slab : 0;
+            rows[t][e] = valid ? (r - job.tap / p.kw) * p.line + (tap - r * p.kw) * p.pitch + row % p.slab : 0;
         }
 
     int first = (long long)p.chunks * split / p.splits, last = (long long)p.chunks * (split + 1) / p.splits;
+    job.find_lines(first);
+    __syncthreads();
+    job.find_pixels(first);
+    job.find_lines(first + 1);
     for (int chunk = first; chunk < first + AHEAD; ++chunk) {
-        job.find_lines(chunk);
         __syncthreads();
-        if (chunk < last) job.start_copies(chunk);
+        if (chunk < last) {
+            job.copy_image(chunk);
+            job.copy_gradients(chunk);
+        }
         end_copies();
+        job.find_pixels(chunk + 1);
+        job.find_lines(chunk + 2);
     }
-    job.find_lines(first + AHEAD);
     if constexpr (!HALF) {
         await_copies<AHEAD - 1>();
         __syncthreads();
@@ -239,9 +273,7 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, BLOCKS)
         await_copies<STAGES - 3>();  // this chunk's, and the next one's where its gradients are to be rounded
         publish();
         __syncthreads();
-        if (chunk + AHEAD < last) job.start_copies(chunk + AHEAD);
-        end_copies();
-        job.find_lines(chunk + AHEAD + 1);
+        int next = chunk + AHEAD;
         const IMAGE* images = (const IMAGE*)(job.images + chunk % STAGES * job.image_stage);
         const unsigned char* b = HALF ? job.gradients + chunk % STAGES * DY_STAGE : job.b + chunk % 3 * B_SIZE;
         unsigned a[TURNS][TILES][PARTS][4];
@@ -271,6 +303,13 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, BLOCKS)
             if constexpr (!HALF)  // beyond the last chunk too: a branch here would have products wait for each other
 #pragma unroll
                 for (int i = k * PIECES / STEPS; i < (k + 1) * PIECES / STEPS; ++i) job.round_gradients(chunk + 1, i);
+            if (k == 0 && next < last) job.copy_image(next);
+            if (k == STEPS / 2) {
+                if (next < last) job.copy_gradients(next);
+                end_copies();
+                job.find_pixels(next + 1);
+                job.find_lines(next + 2);
+            }
             await_products<TURNS - 1>();  // operands of this step, or of the one before, are free
         }
     }
@@ -300,31 +339,31 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, BLOCKS)
         }
 }
 
-constexpr int SIDE = 32, LINES = 8;  // of a tile of sums, and lines of it at a time
+constexpr int SIDE = 32, LINES = 16, EACH_LINE = SIDE / LINES;  // of a tile of sums; lines of it at a time
 
+// A block adds SIDE / share numbers of SIDE filters: `share` lines take turns at the parts of one.
 extern "C" __global__ void __launch_bounds__(SIDE* LINES)
-    conv2d_nhwc_dw_sum(const float* parts, float* dw, int splits, int m, int c, int taps) {
+    conv2d_nhwc_dw_sum(const float* parts, float* dw, int splits, int share, int m, int c, int taps) {
     __shared__ float turned[SIDE][SIDE + 1];
-    int lane = threadIdx.x % SIDE, line = threadIdx.x / SIDE, size = c * taps;
+    int lane = threadIdx.x % SIDE, line = threadIdx.x / SIDE, size = c * taps, numbers = SIDE / share;
     int filter = blockIdx.y * SIDE + lane;
-    float sum[SIDE / LINES] = {};
-    int from[SIDE / LINES];
+    long long part = (long long)size * m;
 #pragma unroll
-    for (int i = 0; i < SIDE / LINES; ++i) {
-        int to = blockIdx.x * SIDE + line + i * LINES, channel = to / taps;
-        from[i] = to < size && filter < m ? ((to - channel * taps) * c + channel) * m + filter : -1;
+    for (int i = 0; i < EACH_LINE; ++i) {
+        int at = line + i * LINES, to = blockIdx.x * numbers + at / share, channel = to / taps;
+        bool valid = to < size && filter < m;
+        const float* from = valid ? parts + at % share * part + ((to - channel * taps) * c + channel) * m + filter : parts;
+        float sum = 0;
+        int own = valid ? splits - at % share : 0;
+#pragma unroll 8
+        for (int split = 0; split < own; split += share, from += share * part) sum += *from;
+        turned[at][lane] = sum;
     }
-#pragma unroll 4
-    for (int split = 0; split < splits; ++split, parts += (long long)size * m)
-#pragma unroll
-        for (int i = 0; i < SIDE / LINES; ++i)
-            if (from[i] >= 0) sum[i] += parts[from[i]];
-#pragma unroll
-    for (int i = 0; i < SIDE / LINES; ++i) turned[line + i * LINES][lane] = sum[i];
     __syncthreads();
-#pragma unroll
-    for (int i = 0; i < SIDE / LINES; ++i) {
-        int of = blockIdx.y * SIDE + line + i * LINES, to = blockIdx.x * SIDE + lane;
-        if (of < m && to < size) dw[of * size + to] = turned[lane][line + i * LINES];
+    for (int i = threadIdx.x; i < numbers * SIDE; i += SIDE * LINES) {
+        int number = i % numbers, of = i / numbers, to = blockIdx.x * numbers + number;
+        float all = 0;
+        for (int k = 0; k < share; ++k) all += turned[number * share + k][of];
+        if (blockIdx.y * SIDE + of < m && to < size) dw[(blockIdx.y * SIDE + of) * size + to] = all;
     }
 }

@@ -5,34 +5,31 @@ from __future__ import annotations
 from ...common.geometry import ConvGeometry
 from ...common.primitives import Array
 from ...common.sets import NormGeometry
-from ..activation.elementwise import VALUES
-from ..conv import conv2d, conv2d_grad_x
 from ..norm.fused import folded
 from .conv_grad_w import grad_w
-from .elementwise import to_nchw, to_nhwc
+
+try:
+    from .conv import grad_x, y
+except ImportError:                        # by images in NCHW, until there is conv.py
+    from .through_nchw import grad_x, y
 
 __all__ = ["conv2d_grad_w_nhwc", "conv2d_grad_x_nhwc", "conv2d_nhwc", "conv2d_norm_nhwc"]
 
 
-def _store(x: Array) -> str:
-    return "float32" if x.dtype == "float32" else "bf16"
-
-
 def conv2d_nhwc(x: Array, w: Array, b: Array | None, g: ConvGeometry, act: str | None, precision: str) -> Array:
     """act(conv2d(x)), or conv2d(x) where act is None"""
-    y = conv2d(to_nchw(x), w, b, g)
-    return to_nhwc(VALUES[act](y) if act else y, _store(x))
+    return y(x, w, b, g, act, precision=precision)
 
 
 def conv2d_norm_nhwc(x: Array, w: Array, b: Array | None, g: ConvGeometry, mean: Array, var: Array,
                      weight: Array | None, bias: Array | None, eps: float, sets: NormGeometry, act: str | None,
                      precision: str) -> Array:
     """act(normalize_by(conv2d(x))), or without act, by filters that do both."""
-    return conv2d_nhwc(x, *folded(w, b, mean, var, weight, bias, eps), g, act, precision)
+    return y(x, *folded(w, b, mean, var, weight, bias, eps), g, act, precision=precision)
 
 
 def conv2d_grad_x_nhwc(gy: Array, w: Array, g: ConvGeometry, precision: str) -> Array:
-    return to_nhwc(conv2d_grad_x(to_nchw(gy), w, g), _store(gy))
+    return grad_x(gy, w, g, precision=precision)
 
 
 def conv2d_grad_w_nhwc(gy: Array, x: Array, g: ConvGeometry, precision: str) -> Array:

@@ -50,7 +50,7 @@ struct Values {
     }
 };
 
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(256, 2)
     conv2d_grad_b_nhwc(const STORE* __restrict__ gy, float* __restrict__ parts, PixelRuns g) {
     add_up<1>(Values{gy}, parts, g);
 }
@@ -71,7 +71,7 @@ struct Gradients {
     }
 };
 
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(256, 2)
     act_grad_b_nhwc(const STORE* __restrict__ gy, const STORE* __restrict__ other, const STORE* __restrict__ y,
                     STORE* __restrict__ gx, float* __restrict__ parts, PixelRuns g) {
     add_up<1>(Gradients{gy, other, y, gx}, parts, g);

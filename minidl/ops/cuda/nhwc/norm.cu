@@ -34,7 +34,7 @@ struct Moments {
     }
 };
 
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(256, 2)
     batch_moments_nhwc(const STORE* __restrict__ x, float* __restrict__ parts, PixelRuns g) {
     const Walk walk(g);
     Run near = {};
@@ -57,7 +57,7 @@ __device__ __forceinline__ void normalized(const STORE* __restrict__ x, const ST
 }
 
 // sums (2, channels): of the differences from the pixel in the middle, and of their squares.
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(256, 2)
     batch_norm_nhwc(const STORE* __restrict__ x, const STORE* __restrict__ other, const float* w, const float* b,
                     const float* sums, STORE* __restrict__ y, float* mean, float* rstd, float* running_mean,
                     float* running_var, float momentum, float eps, PixelRuns g) {
@@ -84,7 +84,7 @@ extern "C" __global__ void __launch_bounds__(256)
 }
 
 // By moments that are known: in evaluation.
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(256, 2)
     normalize_by_nhwc(const STORE* __restrict__ x, const float* mean, const float* var, const float* w, const float* b,
                       STORE* __restrict__ y, float eps, PixelRuns g) {
     const Walk walk(g);
@@ -118,7 +118,7 @@ struct Products {
     }
 };
 
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(256, 2)
     batch_products_nhwc(const STORE* __restrict__ gy, const STORE* __restrict__ other, const STORE* __restrict__ y,
                         const STORE* __restrict__ x, const float* mean, const float* rstd, STORE* __restrict__ gz,
                         float* __restrict__ parts, PixelRuns g) {
@@ -132,7 +132,7 @@ extern "C" __global__ void __launch_bounds__(256)
 }
 
 // gx = rstd * w * (gz - mean of gz - z * mean of gz * z); sums (2, channels): of gz, and of gz * z.
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(256, 2)
     normalize_grad_nhwc(const STORE* __restrict__ gz, const STORE* __restrict__ x, const float* w, const float* mean,
                         const float* rstd, const float* sums, STORE* __restrict__ gx, float* gw, float* gb,
                         PixelRuns g) {

@@ -36,7 +36,7 @@ def configurations(file: str, *acts: str | None,
 @functools.lru_cache(maxsize=4096)
 def walk(file: str, name: str, rows: int, channels: int, dtype: np.dtype, act: str | None = None,
          after: bool = False) -> tuple[Callable[..., None], int, bytes]:
-    """The launch of a kernel that walks PixelRuns, its blocks along the rows, and the struct. The sizes alone decide."""
+    """The launch of a kernel that walks PixelRuns, its blocks along the rows, and the struct. Sizes alone decide."""
     given = constants(dtype, channels, act, after)
     runs = channels // dict(given)["WIDE"]
     lanes = min(runs, MAX_LANES)

@@ -134,7 +134,7 @@ struct Summed {
     }
 };
 
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(256, 2)
     max_pool2d_grad_relu_b_nhwc(const STORE* __restrict__ gy, const unsigned char* __restrict__ index,
                                 const STORE* __restrict__ y, STORE* __restrict__ dx, float* __restrict__ parts,
                                 Window window, PixelRuns g) {

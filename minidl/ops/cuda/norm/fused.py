@@ -11,7 +11,7 @@ from ..activation.elementwise import GRADIENTS, VALUES
 from ..activation.sums import add_grad_act, alike
 from ..conv import conv2d
 from ..conv.fused import conv2d_act
-from . import batch_norm, gradient, normalize_grad, normalized, of_sets, parts_of, run
+from . import batch_norm, gradient, normalize_grad, normalized, parts_of, plan_of
 
 __all__ = ["batch_norm_act", "conv2d_norm", "conv2d_norm_act", "normalize_act_grad"]
 
@@ -38,11 +38,10 @@ def normalize_act_grad(gy: Array, other: Array | None, y: Array, x: Array, w: Ar
     if not g.across or not (other is None or alike(gy, other)):
         gz = GRADIENTS[act](gy, y) if other is None else add_grad_act(gy, other, y, act)
         return gz, *normalize_grad(gz, x, w, mean, rstd, g)
-    grid, splits, struct = of_sets(g)
     gz, gw, gb = launch.empty(x.shape, x.dtype), launch.empty(g.affine, x.dtype), launch.empty(g.affine, x.dtype)
-    sums, totals = parts_of(splits, mean.size, x)
-    run("norm_act_products", grid, x, gy, other, y, x, mean, rstd, gz, sums, totals, struct,
-        fused=(("FUSED", 1), ("ACT", act)))
+    plan = plan_of(g, x, gy, other, y, gz)
+    sums, totals = parts_of(plan.splits, mean.size, x)
+    plan.run("norm_act_products", gy, other, y, x, mean, rstd, gz, sums, totals, fused=(("FUSED", 1), ("ACT", act)))
     return gz, gradient(gz, x, w, mean, rstd, g, gw, gb, sums, totals), gw, gb
 
 

@@ -9,17 +9,24 @@
 // its set again, in an order that sizes alone decide: two launches each way, and one where a team owns a whole set.
 // Sums are of differences: from the first element at hand for the mean, from the mean for the variance, so float32 keeps
 // the variance of values that differ by little. A team's elements are read anew for each sum: they lie in a cache then.
+// -DWIDE: a thread takes so many neighbours at once: `own`, inner and chunk multiples of it, arrays at multiples of 16 bytes.
 // -DFUSED: `normalize` adds `other`, where it is given, and applies the activation -DACT.
 // Requires: blockDim.x a multiple of lanes and of 32; lanes a power of two up to 32, or blockDim.x; chunk at least 1.
 #include "include/common.cuh"
 #include "include/rows.cuh"
 #include "include/act.cuh"
 
+#ifndef WIDE
+#define WIDE 1
+#endif
+#define EACH(j) _Pragma("unroll") for (int j = 0; j < WIDE; ++j)
+using Run = Pack<WIDE>;
+
 struct Norm {
     int outer, sets, inner, channels, spread, own, splits, chunk, lanes;
 };
 
-// This thread's team, and its walk over the team's elements, dividing once at the start.
+// This thread's team, and its walk over the team's elements, WIDE at a time, dividing once at the start.
 struct Team {
     const Norm& g;
     unsigned set, split, lane, size, begin, end, at, o, i, step_o, step_i;
@@ -35,24 +42,26 @@ struct Team {
             begin = split * g.chunk;
             end = begin + g.chunk < size ? begin + g.chunk : size;
         }
-        step_o = g.lanes / g.inner;
-        step_i = g.lanes - step_o * g.inner;
+        step_o = g.lanes * WIDE / g.inner;
+        step_i = g.lanes * WIDE - step_o * g.inner;
         start();
     }
 
     __device__ __forceinline__ bool is_first() const { return split == 0 && lane == 0; }
     __device__ __forceinline__ int splits() const { return split < g.splits ? g.splits : 0; }
     __device__ __forceinline__ int count_of(int split) const { return imin(g.chunk, size - split * g.chunk); }
-    __device__ __forceinline__ unsigned element() const { return (o * g.sets + set) * g.inner + i; }
+    __device__ __forceinline__ unsigned element() const { return (o * g.sets + set) * g.inner + i; }  // the first one
+    __device__ __forceinline__ Run in(const REAL* __restrict__ x) const { return *(const Run*)(x + element()); }
+    __device__ __forceinline__ void put(REAL* __restrict__ y, const Run& run) const { *(Run*)(y + element()) = run; }
 
     __device__ __forceinline__ void start() {
-        at = begin + lane;
+        at = begin + lane * WIDE;
         o = at / g.inner;
         i = at - o * g.inner;
     }
     __device__ __forceinline__ bool more() const { return at < end; }
     __device__ __forceinline__ void next() {
-        at += g.lanes;
+        at += g.lanes * WIDE;
         o += step_o;
         i += step_i;
         if (i >= g.inner) {
@@ -67,12 +76,18 @@ __device__ __forceinline__ void moments(Team& t, const REAL* __restrict__ x, REA
     const unsigned o = t.begin / t.g.inner;
     const REAL first = t.begin < t.end ? x[(o * t.g.sets + t.set) * t.g.inner + t.begin - o * t.g.inner] : (REAL)0;
     REAL sum = 0;
-    for (t.start(); t.more(); t.next()) sum += x[t.element()] - first;
+    for (t.start(); t.more(); t.next()) {
+        const Run xs = t.in(x);
+        EACH(j) sum += xs.v[j] - first;
+    }
     mean = first + reduce(sum, t.g.lanes, false) / imax(1, t.end - t.begin);
     squares = 0;
     for (t.start(); t.more(); t.next()) {
-        const REAL d = x[t.element()] - mean;
-        squares += d * d;
+        const Run xs = t.in(x);
+        EACH(j) {
+            const REAL d = xs.v[j] - mean;
+            squares += d * d;
+        }
     }
     squares = reduce(squares, t.g.lanes, false);
 }
@@ -126,14 +141,19 @@ extern "C" __global__ void normalize(const REAL* __restrict__ x, const REAL* __r
     }
     const REAL scale = g.own && w && t.splits() ? rstd * w[t.set] : rstd;
     for (t.start(); t.more(); t.next()) {
-        const unsigned e = t.element(), channel = g.own ? t.set : e / g.spread % g.channels;
-        REAL value = (x[e] - mean) * scale;
-        if (w && !g.own) value *= w[channel];
-        if (b) value += b[channel];
+        const unsigned channel = g.own ? t.set : t.element() / g.spread % g.channels;
+        const Run xs = t.in(x), others = other ? t.in(other) : Run{};
+        Run ys;
+        EACH(j) {
+            REAL value = (xs.v[j] - mean) * scale;
+            if (w && !g.own) value *= w[channel];
+            if (b) value += b[channel];
 #ifdef FUSED
-        value = ACT_VALUE(other ? value + other[e] : value);
+            value = ACT_VALUE(other ? value + others.v[j] : value);
 #endif
-        y[e] = value;
+            ys.v[j] = value;
+        }
+        t.put(y, ys);
     }
 }
 
@@ -145,20 +165,30 @@ extern "C" __global__ void normalize_by(const REAL* __restrict__ x, const REAL* 
     const REAL rstd = (REAL)1 / sqrt(var[t.set] + eps), center = mean[t.set];
     const REAL scale = g.own && w ? rstd * w[t.set] : rstd;
     for (; t.more(); t.next()) {
-        const unsigned e = t.element(), channel = g.own ? t.set : e / g.spread % g.channels;
-        REAL value = (x[e] - center) * scale;
-        if (w && !g.own) value *= w[channel];
-        y[e] = b ? value + b[channel] : value;
+        const unsigned channel = g.own ? t.set : t.element() / g.spread % g.channels;
+        const Run xs = t.in(x);
+        Run ys;
+        EACH(j) {
+            REAL value = (xs.v[j] - center) * scale;
+            if (w && !g.own) value *= w[channel];
+            ys.v[j] = b ? value + b[channel] : value;
+        }
+        t.put(y, ys);
     }
 }
 
 // Of a team's elements: gz = gy * w, where w is given, and z = (x - mean) * rstd; and which set's mean that is.
 __device__ __forceinline__ void at_element(const Team& t, const REAL* __restrict__ gy, const REAL* __restrict__ x,
-                                           const REAL* w, const REAL* mean, const REAL* rstd, int row, REAL& gz,
-                                           REAL& z) {
+                                           const REAL* w, const REAL* mean, const REAL* rstd, int row, Run& gz,
+                                           Run& z) {
     const unsigned e = t.element(), set = row ? e / row : t.set;
-    gz = w ? gy[e] * w[e / t.g.spread % t.g.channels] : gy[e];
-    z = (x[e] - mean[set]) * rstd[set];
+    const REAL factor = w ? w[e / t.g.spread % t.g.channels] : (REAL)1, center = mean[set], scale = rstd[set];
+    gz = t.in(gy);
+    z = t.in(x);
+    EACH(j) {
+        if (w) gz.v[j] *= factor;
+        z.v[j] = (z.v[j] - center) * scale;
+    }
 }
 
 // The sums of gz and of gz * z over a team's elements.
@@ -167,10 +197,12 @@ __device__ __forceinline__ void products(Team& t, const REAL* __restrict__ gy, c
                                          REAL& product) {
     sum = product = 0;
     for (t.start(); t.more(); t.next()) {
-        REAL gz, z;
+        Run gz, z;
         at_element(t, gy, x, w, mean, rstd, row, gz, z);
-        sum += gz;
-        product += gz * z;
+        EACH(j) {
+            sum += gz.v[j];
+            product += gz.v[j] * z.v[j];
+        }
     }
     sum = reduce(sum, t.g.lanes, false);
     product = reduce(product, t.g.lanes, false);
@@ -199,11 +231,14 @@ extern "C" __global__ void norm_act_products(const REAL* __restrict__ gy, const 
     const REAL center = t.splits() ? mean[t.set] : (REAL)0, scale = t.splits() ? rstd[t.set] : (REAL)0;
     REAL sum = 0, product = 0;
     for (; t.more(); t.next()) {
-        const unsigned e = t.element();
-        const REAL value = ACT_GRAD(other ? gy[e] + other[e] : gy[e], y[e]);
-        gz[e] = value;
-        sum += value;
-        product += value * ((x[e] - center) * scale);
+        const Run others = other ? t.in(other) : Run{}, ys = t.in(y), xs = t.in(x);
+        Run run = t.in(gy);
+        EACH(j) {
+            run.v[j] = ACT_GRAD(other ? run.v[j] + others.v[j] : run.v[j], ys.v[j]);
+            sum += run.v[j];
+            product += run.v[j] * ((xs.v[j] - center) * scale);
+        }
+        t.put(gz, run);
     }
     sum = reduce(sum, g.lanes, false);
     product = reduce(product, g.lanes, false);
@@ -240,8 +275,9 @@ extern "C" __global__ void normalize_grad(const REAL* __restrict__ gy, const REA
     sum /= imax(1, t.size);
     product /= imax(1, t.size);
     for (t.start(); t.more(); t.next()) {
-        REAL gz, z;
+        Run gz, z;
         at_element(t, gy, x, each, mean, rstd, 0, gz, z);
-        gx[t.element()] = (gz - sum - z * product) * scale;
+        EACH(j) gz.v[j] = (gz.v[j] - sum - z.v[j] * product) * scale;
+        t.put(gx, gz);
     }
 }

@@ -1,0 +1,98 @@
+"""The gradient of the filters of images in NHWC, beside sums in float64 of what the products are given."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
+
+import cupy
+
+from minidl.ops.common.geometry import ConvGeometry, conv_geometry
+from minidl.ops.cuda.nhwc import conv_grad_w
+
+# How images lie in memory, and the precision of products
+KINDS = {"tf32": ("float32", "tf32"), "3xtf32": ("float32", "3xtf32"), "bf16": ("float32", "bf16"),
+         "bf16 images": ("bf16", "bf16")}
+# Error of a sum, per sum of the magnitudes of its terms: those of products in 3xtf32, and of sums in float32, which
+# tensor cores cut off: at most 2^-23 each time they add some terms, and as much each time parts are added
+SPLIT, CUT = 2.0**-21, 2.0**-23
+
+
+def bits_of(a: np.ndarray) -> np.ndarray:
+    """float32 as bf16, rounded to nearest, ties to even; the bits as uint16."""
+    bits = a.view(np.uint32)
+    return ((bits + 0x7fff + (bits >> 16 & 1)) >> 16).astype(np.uint16)
+
+
+def of_bits(bits: np.ndarray) -> np.ndarray:
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+def rounded(a: np.ndarray, precision: str) -> np.ndarray:
+    """As products take it."""
+    if precision == "bf16":
+        return of_bits(bits_of(a))
+    return ((a.view(np.uint32) + 0x1000) & 0xffffe000).view(np.float32) if precision == "tf32" else a
+
+
+def reference(dy: np.ndarray, x: np.ndarray, g: ConvGeometry) -> np.ndarray:
+    """dw in float64."""
+    padded = np.pad(x.astype(np.float64), ((0, 0), (g.top, g.bottom), (g.left, g.right), (0, 0)))
+    dw = np.empty((g.m, g.c, g.kh, g.kw))
+    rows = dy.reshape(-1, g.m).astype(np.float64).T
+    for r in range(g.kh):
+        for s in range(g.kw):
+            pixels = padded[:, r:r + (g.oh - 1) * g.sh + 1:g.sh, s:s + (g.ow - 1) * g.sw + 1:g.sw]
+            dw[:, :, r, s] = rows @ pixels.reshape(-1, g.c)
+    return dw
+
+
+def error(kind: str, g: ConvGeometry, seed: int, **how: Any) -> float:
+    """The largest error of an element, relative to its bound; two runs must give the same bits."""
+    images, precision = KINDS[kind]
+    rng = np.random.default_rng(seed)
+    dy, x = (rng.standard_normal(shape, np.float32) for shape in ((g.n, g.oh, g.ow, g.m), (g.n, g.h, g.w, g.c)))
+    of_dy, of_x = (cupy.asarray(bits_of(a) if images == "bf16" else a) for a in (dy, x))
+    first, second = (conv_grad_w.grad_w(of_dy, of_x, g, precision=precision, **how).get() for _ in range(2))
+    assert first.tobytes() == second.tobytes(), f"{kind} {g}: two runs differ"
+    assert first.dtype == np.float32
+    dy, x = rounded(dy, precision), rounded(x, precision)
+    magnitudes = reference(abs(dy), abs(x), g)
+    # Cut-off errors of a sum add up like a random walk's steps, and its sum is smaller than that of its magnitudes
+    pixels = g.n * g.oh * g.ow
+    bound = magnitudes * (SPLIT * (precision == "3xtf32") + CUT * (2 + np.sqrt(pixels / 8))) + 1e-30
+    return float((abs(first - reference(dy, x, g)) / bound).max(initial=0))
+
+
+def is_right(x: Any, w: Any, stride: Any, padding: Any, kind: str, form: int | None = None,
+             splits: int | None = None) -> None:
+    """form: which of the precision's, in place of the one that the launcher finds best."""
+    g = conv_geometry(x, w, None, stride, padding, "gemm")
+    forms = conv_grad_w.FORMS[conv_grad_w.forms_of(*arguments_of(kind))]
+    found = error(kind, g, 1, form=None if form is None else forms[form % len(forms)], splits=splits)
+    assert found < 1, f"{kind} {g}: the error is {found:.3g} of its bound"
+
+
+def arguments_of(kind: str) -> tuple[np.dtype, str]:
+    images, precision = KINDS[kind]
+    return np.dtype(np.uint16 if images == "bf16" else np.float32), precision
+
+
+def drawn(seed: int, most_pixels: int, most_channels: int) -> ConvGeometry:
+    """A random shape: channels odd and even, wider than a tile too, kernels to 5, stride to 3, padding to 2."""
+    draw = random.Random(seed)
+    while True:
+        channels = [draw.choice((draw.randint(1, 9), 8 * draw.randint(1, most_channels // 8),
+                                 draw.randint(1, most_channels))) for _ in range(2)]
+        kernel, stride, padding = ([draw.randint(*ends) for _ in range(2)] for ends in ((1, 5), (1, 3), (0, 2)))
+        image = [draw.randint(1, 20), draw.choice((draw.randint(1, 20), draw.randint(1, 80)))]
+        out = [(image[i] + 2 * padding[i] - kernel[i]) // stride[i] + 1 for i in range(2)]
+        n = draw.randint(1, 6)
+        if min(image[i] + 2 * padding[i] - kernel[i] for i in range(2)) >= 0 and n * out[0] * out[1] <= most_pixels:
+            return conv_geometry((n, channels[0], *image), (channels[1], channels[0], *kernel), None, tuple(stride),
+                                 tuple(padding), "gemm")

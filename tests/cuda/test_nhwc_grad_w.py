@@ -1,0 +1,149 @@
+"""The gradient of the filters of images in NHWC against float64, on a GPU and in the emulator; and what is compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
+
+import cupy
+from checks import nhwc_grad_w as checks
+from checks.sources import compiled, spilled
+
+from minidl.emulator import COMPILER
+from minidl.emulator.own import FACTS, Emulator
+from minidl.ops.common.geometry import conv_geometry
+from minidl.ops.cuda import launch
+from minidl.ops.cuda.nhwc import conv_grad_w
+
+SHAPES = 2000                              # of a kind, on a GPU
+EMULATED = 15
+
+
+@pytest.fixture(scope="module")
+def compiler(tmp_path_factory: pytest.TempPathFactory) -> Emulator:
+    if COMPILER is None:
+        pytest.skip("there is no g++ on Linux: nothing is emulated")
+    return Emulator(tmp_path_factory.mktemp("emulator"))
+
+
+@pytest.fixture
+def emulated(compiler: Emulator) -> Iterator[Emulator]:
+    with compiler.running() as running:
+        yield running
+
+
+@pytest.mark.parametrize("kind", checks.KINDS)
+def test_random_shapes_emulated(kind: str, emulated: Emulator) -> None:
+    """Each is given a form in turn: forms differ in what they compute, and few are compiled."""
+    forms = conv_grad_w.FORMS[conv_grad_w.forms_of(*checks.arguments_of(kind))]
+    for seed in range(EMULATED):
+        g = checks.drawn(seed, 150, 40)
+        found = checks.error(kind, g, seed, form=forms[seed % len(forms)], splits=seed % 3 or None)
+        assert found < 1, f"{kind} {g}: the error is {found:.3g} of its bound"
+
+
+@pytest.mark.parametrize("kind", checks.KINDS)
+def test_mma_in_place_of_wgmma_emulated(kind: str, emulated: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU of compute capability 8.0."""
+    monkeypatch.setattr(launch, "compute_capability", lambda: 80)
+    for seed in range(3):
+        g = checks.drawn(seed, 150, 40)
+        found = checks.error(kind, g, seed)
+        assert found < 1, f"{kind} {g}: the error is {found:.3g} of its bound"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", checks.KINDS)
+def test_random_shapes(kind: str) -> None:
+    worst = 0.0
+    for seed in range(SHAPES):
+        g = checks.drawn(seed, 3000, 280)
+        found = checks.error(kind, g, seed)
+        assert found < 1, f"{kind}, seed {seed}, {g}: the error is {found:.3g} of its bound"
+        worst = max(worst, found)
+    assert worst > 0
+
+
+@pytest.mark.parametrize("constants", [
+    constants for _, constants in conv_grad_w.CONFIGURATIONS if launch.HOPPER in constants],
+    ids=lambda constants: " ".join(str(value) for _, value in constants[1:]))
+def test_products_overlap(constants: tuple[launch.Constant, ...]) -> None:
+    """The assembler keeps sums in registers, and says of no wgmma that it has to wait for the one before."""
+    log = compiled(launch.source(conv_grad_w.FILE), constants, 90)
+    assert spilled(log) == {"conv2d_nhwc_dw": 0, "conv2d_nhwc_dw_sum": 0}
+    assert "serialized" not in log
+
+
+G = conv_geometry((2, 3, 5, 5), (4, 3, 3, 3), None, 1, 1, "gemm")
+
+
+def images(dtype: Any = np.float32, channels: int = 3, of_dy: Any = None) -> tuple[Any, Any]:
+    return (cupy.asarray(np.zeros((2, 5, 5, 4), of_dy or dtype)), cupy.asarray(np.zeros((2, 5, 5, channels), dtype)))
+
+
+REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
+    "float64": (lambda: conv_grad_w.grad_w(*images(np.float64), G, precision="tf32"), TypeError,
+                "conv2d_nhwc_dw: dy is float64 and x is float64 but both must be float32, or bf16 as uint16; convert"),
+    "two dtypes": (lambda: conv_grad_w.grad_w(*images(of_dy=np.uint16), G, precision="bf16"), TypeError,
+                   "conv2d_nhwc_dw: dy is uint16 and x is float32 but both must be"),
+    "another shape": (lambda: conv_grad_w.grad_w(*images(channels=4), G, precision="tf32"), ValueError,
+                      r"conv2d_nhwc_dw: x has shape \(2, 5, 5, 4\) and dy \(2, 5, 5, 4\) but the geometry says "),
+    "fp32": (lambda: conv_grad_w.grad_w(*images(), G, precision="fp32"), ValueError,
+             "conv2d_nhwc_dw: the precision is 'fp32' but it must be tf32, 3xtf32 or bf16 for images of float32"),
+    "tf32 of bf16": (lambda: conv_grad_w.grad_w(*images(np.uint16), G, precision="tf32"), ValueError,
+                     "conv2d_nhwc_dw: the precision is 'tf32' but it must be .*, and bf16 for those of bf16; set"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+@pytest.mark.usefixtures("emulated")
+def test_refused(what: str) -> None:
+    call, error, message = REFUSED[what]
+    with pytest.raises(error, match=message):
+        call()
+
+
+@pytest.mark.usefixtures("emulated")
+def test_refused_before_8_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "compute_capability", lambda: 75)
+    with pytest.raises(ValueError, match=r"conv2d_nhwc_dw: the GPU's compute capability is 7\.5 but .* need 8\.0; use"):
+        conv_grad_w.grad_w(*images(), G, precision="tf32")
+
+
+@pytest.mark.usefixtures("emulated")
+def test_refused_beyond_shared_memory() -> None:
+    g = conv_geometry((1, 2, 1, 20000), (2, 2, 1, 20000), None, 1, 0, "gemm")
+    message = r"conv2d_nhwc_dw: images of 2 channels and filters of 1x20000 take \d+ bytes of shared memory but a block"
+    with pytest.raises(ValueError, match=message):
+        conv_grad_w.plan(g, np.dtype(np.float32), "TF32", conv_grad_w.Copies(8, 8, 16))
+
+
+SHARED = {80: 163 << 10, 86: 99 << 10, 90: FACTS["most_shared"]}         # bytes, by compute capability
+
+
+@pytest.mark.parametrize("capability", SHARED)
+def test_plans_fit_a_multiprocessor(capability: int, emulated: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the shared memory of each, splits that leave no block without a chunk, and slabs that hold all channels."""
+    monkeypatch.setattr(launch, "compute_capability", lambda: capability)
+    monkeypatch.setattr(launch, "most_shared", lambda: SHARED[capability])
+    for seed in range(200):
+        g = checks.drawn(seed, 3000, 280)
+        for kind in checks.KINDS:
+            dtype, precision = checks.arguments_of(kind)
+            copies = [next(b for b in (16, 8, 4, 2) if elements * dtype.itemsize % b == 0)
+                      for elements in (g.m, g.c, g.w * g.c)]
+            found = conv_grad_w.plan(g, dtype, conv_grad_w.MODES[precision], conv_grad_w.Copies(*copies))
+            p = np.frombuffer(found.struct, launch.struct("GradW"))[0]
+            constants = dict(found.constants)
+            assert found.shared <= launch.most_shared()
+            assert 1 <= p["splits"] <= p["chunks"]
+            assert p["slab"] * p["slabs"] >= g.c
+            assert p["taps"] * p["runs"] >= g.kh * g.kw
+            assert p["slab"] * p["taps"] <= constants["GROUPS"] * constants["TILES"] * 64
+            assert p["rows"] * p["across"] <= constants["PIXELS"]
+            assert p["across"] * p["segments"] >= g.ow
