@@ -471,7 +471,8 @@ LAUNCHES: dict[str, list[Launch]] = {
             (direction, kind, (2, 5, 6, 7), (9, 5, 3, 3), (1, 2), 1)
             for direction in nhwc_conv.DIRECTIONS for kind in nhwc_conv.KINDS]),
         *each("nhwc/conv.cu", nhwc_conv.is_right, ("y", "bf16", (3, 16, 9, 9), (72, 16, 3, 3), 1, 1, 0, "relu"),
-              ("dx", "bf16", (3, 16, 9, 9), (128, 16, 3, 3), 1, 1), ("y", "3xtf32", (1, 64, 9, 9), (6, 64, 3, 2), 2, 1)),
+              ("dx", "bf16", (3, 16, 9, 9), (128, 16, 3, 3), 1, 1),
+              ("y", "3xtf32", (1, 64, 9, 9), (6, 64, 3, 2), 2, 1)),
         *on_device("nhwc/conv.cu", nhwc_conv.is_right, *[
             (direction, kind, *shape, form) for direction in nhwc_conv.DIRECTIONS for kind in nhwc_conv.KINDS
             for form in range(4) for shape in (((5, 64, 19, 18), (200, 64, 3, 3), 1, 1),
