@@ -37,8 +37,8 @@ EDGE, ALIGNMENT = 4096, 256                # bytes around an array; what CuPy's 
 UNTOUCHED = 0xFF                           # in every byte that was never written: NaN, or -1
 KERNELS = r"__global__\s+void\s+(?:__launch_bounds__\([^{;]*?\)\s*)?(\w+)\s*\("       # their names in a source
 # Functions that hold a GPU's instructions, and for which emulator.h has others
-REPLACED = ("start_copy", "stream_copy", "end_copies", "await_copies", "tf32", "bf16_pair", "mma", "wgmma", "wgmma_rows",
-            "wgmma_both", "load_transposed", "await_turn", "give_turn")
+REPLACED = ("start_copy", "stream_copy", "end_copies", "await_copies", "tf32", "bf16_pair", "mma", "wgmma",
+            "wgmma_rows", "wgmma_both", "load_transposed", "await_turn", "give_turn")
 
 
 # ---------------------------------------------------------------- arrays
