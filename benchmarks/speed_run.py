@@ -153,7 +153,7 @@ class Torch:
         torch.backends.cudnn.benchmark = True
         self.dtype = torch.float16 if PEER_PRECISIONS[precision] == "fp16" and device == "cuda" else torch.float32
         self.net: Any = torch_nets.build(MODEL, width=settings.width).to(device)
-        self.net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch does not type it
+        self.net.to(memory_format=torch.channels_last)  # type: ignore[call-overload,unused-ignore]  # its stub lacks it
         for each in self.net.modules():
             if not isinstance(each, torch.nn.BatchNorm2d) and not list(each.children()):
                 each.to(self.dtype)

@@ -186,7 +186,7 @@ def forward(net: nn.Module) -> Callable[[torch.Tensor], torch.Tensor]:
     under autocast. On the CPU, and in fp32, as it is."""
     if precision == "fp32" or not next(net.parameters()).is_cuda:
         return net
-    net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # its stub lacks it
+    net.to(memory_format=torch.channels_last)  # type: ignore[call-overload,unused-ignore]  # its stub lacks it
 
     def call(x: torch.Tensor) -> torch.Tensor:
         with torch.autocast("cuda", torch.bfloat16, enabled=precision == "bf16"):

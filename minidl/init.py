@@ -96,7 +96,8 @@ def dirac_(tensor: Tensor) -> Tensor:
                          "matrix assign an identity")
     values, middle = np.zeros(tensor.shape), tuple(size // 2 for size in tensor.shape[2:])
     for channel in range(min(tensor.shape[:2])):
-        values[(channel, channel, *middle)] = 1
+        at = channel, channel, *middle
+        values[at] = 1
     return _fill(tensor, values)
 
 
