@@ -34,6 +34,7 @@ import distributed  # noqa: E402
 import fft  # noqa: E402
 import layouts  # noqa: E402
 import machine  # noqa: E402
+import nhwc  # noqa: E402
 import overhead  # noqa: E402
 import report2009  # noqa: E402
 import results  # noqa: E402
@@ -196,9 +197,11 @@ BLOCKS: dict[str, Callable[[], list[str]]] = {
     "step cuda eager": runs(train_step.report, "step_cuda_eager_1", "step_cuda_eager_2"),
     "step cuda compiled": runs(train_step.report, *COMPILED_STEPS),
     "step cuda nets": runs(train_step.report, "step_cuda_resnet", "step_cuda_cifar10", "step_cuda_alexnet"),
+    "step cuda tensor cores": runs(train_step.report, "step_cuda_tensor_cores"),
     "step cuda large": runs(train_step.report, "step_cuda_1024", "step_cuda_4096"),
     "recipes": lambda: time_to_accuracy.recipes(list(time_to_accuracy.RECIPES)),
     "time to accuracy": runs(time_to_accuracy.report, "time_to_accuracy_cuda"),
+    "speed run": runs(time_to_accuracy.report, "time_to_accuracy_airbench"),
     "distributed cuda": runs(distributed.report, "distributed_cuda"),
     "cold start": runs(cold_start.report, "cold_start_cuda"),
     "overhead": runs(overhead.report, "overhead_cpu"),
@@ -221,6 +224,7 @@ BLOCKS: dict[str, Callable[[], list[str]]] = {
     "fft cpu": runs(fft.report, "fft_cpu"),
     "fft cuda": or_how("fft_cuda", "python benchmarks/fft.py --device cuda", runs(fft.report, "fft_cuda")),
     "layouts": in_layouts,
+    "nhwc": runs(nhwc.report, "nhwc_cuda"),
     "balance": balance,
     "conv 3x3": or_how("conv_3x3_cuda", "python benchmarks/conv.py --shapes 3x3",
                        convolutions(filters_of_3x3, "conv_3x3_cuda")),
