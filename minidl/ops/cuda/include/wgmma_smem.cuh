@@ -1,5 +1,6 @@
-// Products of tensor cores whose both factors lie in shared memory: a group of four warps adds A (64 rows) times B (64, 128 or 256 columns), 8 numbers of tf32 or 16 of bf16 deep, to registers.
-// A lane holds of its warp's 16 rows, and of each 8 columns, what it does for mma.
+// Products of tensor cores whose both factors lie in shared memory: a group of four warps adds A (64 rows) times B (64,
+// 128 or 256 columns), 8 numbers of tf32 or 16 of bf16 deep, to registers. A lane holds of its warp's 16 rows, and of
+// each 8 columns, what it does for mma.
 //
 // Shared memory is swizzled: a row has 128 bytes, rows follow each other, eight of them start on a multiple of 1,024
 // bytes, and the 16 bytes at `offset` lie at swizzled(offset). A row holds what is summed over, of one row of A or column
