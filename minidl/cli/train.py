@@ -362,7 +362,8 @@ def result(metrics: dict[str, Any]) -> str:
 
 
 def loss_of(model: nn.Module, smoothing: float = 0.0) -> Callable[..., minidl.Tensor]:
-    """The loss that a model brings, else the cross entropy."""
+    """The loss that a model brings, also one seen by Views, else the cross entropy."""
+    model = model.net if isinstance(model, Views) else model
     if smoothing and hasattr(model, "loss"):
         raise ValueError(f"--label-smoothing={smoothing} has no meaning for a model that brings its loss; leave it out")
     return getattr(model, "loss", partial(ops.cross_entropy, label_smoothing=smoothing) if smoothing else

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from checks.fused import normal
 from minidl.ops import cpu
-from minidl.ops.common.geometry import conv_geometry, pool_geometry
+from minidl.ops.common.geometry import ConvGeometry, conv_geometry, pool_geometry
 from minidl.ops.common.nhwc import AXES, BACK, FORMS, STORES, bf16, widened
 from minidl.ops.common.primitives import ALL
 from minidl.ops.norm import batch_geometry
@@ -167,3 +168,24 @@ def joined_agree(shape: Shape, at: int, store: str, k: Any = cpu, there: Callabl
             # sums are of what was not rounded yet
             near(widened(mine.get() if hasattr(mine, "get") else mine), widened(its),
                  ROUNDING[store] * (2 if its.ndim == 1 else 1))
+
+
+# ---------------------------------------------------------------- convolutions at random
+def drawn(seed: int, most_pixels: int, most_channels: int, wide: bool = False) -> ConvGeometry:
+    """A random shape: channels odd and even, wider than a tile too, kernels to 5, stride to 3, padding to 2. So many
+    pixels at most has the image, or with wide, where its rows have up to 80, the output alone."""
+    draw = random.Random(seed)
+    while True:
+        channels = [draw.choice((draw.randint(1, 9), 8 * draw.randint(1, most_channels // 8),
+                                 draw.randint(1, most_channels))) for _ in range(2)]
+        kernel, stride, padding = ([draw.randint(*ends) for _ in range(2)] for ends in ((1, 5), (1, 3), (0, 2)))
+        image = [draw.randint(1, 20), draw.randint(1, 20)]
+        if wide:
+            image[1] = draw.choice((image[1], draw.randint(1, 80)))
+        room = [image[i] + 2 * padding[i] - kernel[i] for i in range(2)]
+        out = [room[i] // stride[i] + 1 for i in range(2)]
+        pixels = max(out[0] * out[1], 0 if wide else image[0] * image[1])
+        n = draw.randint(1, 6)
+        if min(room) >= 0 and n * pixels <= most_pixels:
+            return conv_geometry((n, channels[0], *image), (channels[1], channels[0], *kernel), None, tuple(stride),
+                                 tuple(padding), "gemm")

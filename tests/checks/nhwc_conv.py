@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot 
 
 import cupy
 
+from checks.nhwc import drawn
 from minidl.ops import cpu
 from minidl.ops.common.geometry import ConvGeometry, conv_geometry
 from minidl.ops.common.nhwc import AXES, BACK, bf16, widened
@@ -84,22 +84,6 @@ def is_right(direction: str, kind: str, x: Any, w: Any, stride: Any, padding: An
     forms = conv.FORMS[{"tf32": "TF32", "3xtf32": "TF32X3", "bf16": "BF16"}[kind]]
     found = error(direction, kind, g, 1, act, None if form is None else forms[form % len(forms)])
     assert found < 1, f"{direction} {kind} {g}: the error is {found:.3g} of its bound"
-
-
-def drawn(seed: int, most_pixels: int, most_channels: int) -> ConvGeometry:
-    """A random shape: channels odd and even, wider than a tile too, kernels to 5, stride to 3, padding to 2."""
-    draw = random.Random(seed)
-    while True:
-        channels = [draw.choice((draw.randint(1, 9), 8 * draw.randint(1, most_channels // 8),
-                                 draw.randint(1, most_channels))) for _ in range(2)]
-        kernel, stride, padding = ([draw.randint(*ends) for _ in range(2)] for ends in ((1, 5), (1, 3), (0, 2)))
-        image = [draw.randint(1, 20) for _ in range(2)]
-        out = [(image[i] + 2 * padding[i] - kernel[i]) // stride[i] + 1 for i in range(2)]
-        n = draw.randint(1, 6)
-        if min(out) >= 1 and min(image[i] + 2 * padding[i] - kernel[i] for i in range(2)) >= 0 and \
-                n * max(out[0] * out[1], image[0] * image[1]) <= most_pixels:
-            return conv_geometry((n, channels[0], *image), (channels[1], channels[0], *kernel), None, tuple(stride),
-                                 tuple(padding), "gemm")
 
 
 def drawn_is_right(direction: str, kind: str, seed: int, most_pixels: int = 4000, most_channels: int = 300) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
 import numpy as np
@@ -81,18 +80,3 @@ def is_right(x: Any, w: Any, stride: Any, padding: Any, kind: str, form: int | N
 def arguments_of(kind: str) -> tuple[np.dtype, str]:
     images, precision = KINDS[kind]
     return np.dtype(np.uint16 if images == "bf16" else np.float32), precision
-
-
-def drawn(seed: int, most_pixels: int, most_channels: int) -> ConvGeometry:
-    """A random shape: channels odd and even, wider than a tile too, kernels to 5, stride to 3, padding to 2."""
-    draw = random.Random(seed)
-    while True:
-        channels = [draw.choice((draw.randint(1, 9), 8 * draw.randint(1, most_channels // 8),
-                                 draw.randint(1, most_channels))) for _ in range(2)]
-        kernel, stride, padding = ([draw.randint(*ends) for _ in range(2)] for ends in ((1, 5), (1, 3), (0, 2)))
-        image = [draw.randint(1, 20), draw.choice((draw.randint(1, 20), draw.randint(1, 80)))]
-        out = [(image[i] + 2 * padding[i] - kernel[i]) // stride[i] + 1 for i in range(2)]
-        n = draw.randint(1, 6)
-        if min(image[i] + 2 * padding[i] - kernel[i] for i in range(2)) >= 0 and n * out[0] * out[1] <= most_pixels:
-            return conv_geometry((n, channels[0], *image), (channels[1], channels[0], *kernel), None, tuple(stride),
-                                 tuple(padding), "gemm")

@@ -12,6 +12,7 @@ pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot 
 
 import cupy
 from checks import nhwc_grad_w as checks
+from checks.nhwc import drawn
 from checks.sources import compiled, spilled
 
 from minidl.emulator import COMPILER
@@ -42,7 +43,7 @@ def test_random_shapes_emulated(kind: str, emulated: Emulator) -> None:
     """Each is given a form in turn: forms differ in what they compute, and few are compiled."""
     forms = conv_grad_w.FORMS[conv_grad_w.forms_of(*checks.arguments_of(kind))]
     for seed in range(EMULATED):
-        g = checks.drawn(seed, 150, 40)
+        g = drawn(seed, 150, 40, wide=True)
         found = checks.error(kind, g, seed, form=forms[seed % len(forms)], splits=seed % 3 or None)
         assert found < 1, f"{kind} {g}: the error is {found:.3g} of its bound"
 
@@ -52,7 +53,7 @@ def test_mma_in_place_of_wgmma_emulated(kind: str, emulated: Emulator, monkeypat
     """As on a GPU of compute capability 8.0."""
     monkeypatch.setattr(launch, "compute_capability", lambda: 80)
     for seed in range(3):
-        g = checks.drawn(seed, 150, 40)
+        g = drawn(seed, 150, 40, wide=True)
         found = checks.error(kind, g, seed)
         assert found < 1, f"{kind} {g}: the error is {found:.3g} of its bound"
 
@@ -62,7 +63,7 @@ def test_mma_in_place_of_wgmma_emulated(kind: str, emulated: Emulator, monkeypat
 def test_random_shapes(kind: str) -> None:
     worst = 0.0
     for seed in range(SHAPES):
-        g = checks.drawn(seed, 3000, 280)
+        g = drawn(seed, 3000, 280, wide=True)
         found = checks.error(kind, g, seed)
         assert found < 1, f"{kind}, seed {seed}, {g}: the error is {found:.3g} of its bound"
         worst = max(worst, found)
@@ -132,7 +133,7 @@ def test_plans_fit_a_multiprocessor(capability: int, emulated: Emulator, monkeyp
     monkeypatch.setattr(launch, "compute_capability", lambda: capability)
     monkeypatch.setattr(launch, "most_shared", lambda: SHARED[capability])
     for seed in range(200):
-        g = checks.drawn(seed, 3000, 280)
+        g = drawn(seed, 3000, 280, wide=True)
         for kind in checks.KINDS:
             dtype, precision = checks.arguments_of(kind)
             copies = [next(b for b in (16, 8, 4, 2) if elements * dtype.itemsize % b == 0)

@@ -342,11 +342,23 @@ def test_a_model_is_trained_by_its_own_optimizer_from_images(tmp_path: Path,
     (["--label-smoothing", "2"], r"--label-smoothing=2.0 must be in [0, 1]"),
     (["--model", "autoencoder", "--tta", "flip"], "--tta=flip has no meaning for --model=autoencoder, which answers"),
     (["--model", "autoencoder", "--label-smoothing", "0.1"],
+     "--label-smoothing=0.1 has no meaning for a model that brings its loss; leave it out"),
+    (["--option", "original=true", "--tta", "flip", "--label-smoothing", "0.1"],
      "--label-smoothing=0.1 has no meaning for a model that brings its loss; leave it out")])
 def test_what_does_not_go_with_a_model_is_refused(flags: list[str], message: str,
                                                   capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([*QUICK, *flags]) == 2
     assert f"error: {message}" in capsys.readouterr().err
+
+
+def test_views_of_a_net_leave_its_training_and_its_loss_as_they_are(tmp_path: Path) -> None:
+    """LeNet-5 as in 1998 brings a loss of its own."""
+    for tta in ("none", "flip"):
+        assert cli.main([*QUICK, "--option", "original=true", "--tta", tta, "--output-dir", tta]) == 0
+    plain, seen = (json.loads((tmp_path / tta / "metrics.jsonl").read_text().splitlines()[-1])
+                   for tta in ("none", "flip"))
+    assert seen["train_loss"] == plain["train_loss"]
+    assert seen["test_loss"] != plain["test_loss"]
 
 
 def test_running_values_are_those_of_training_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
