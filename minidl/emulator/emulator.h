@@ -21,6 +21,7 @@
 #define __constant__
 #define __forceinline__ inline
 #define __launch_bounds__(...)
+#define __grid_constant__
 #define __align__(size) __attribute__((aligned(size)))
 #define __shared__ static __attribute__((section("block_shared")))
 
@@ -38,6 +39,9 @@ void block_barrier();
 void warp_barrier();
 void await_barrier(int number, int threads);
 void arrive_at_barrier(int number, int threads);
+void start_phases(void* barrier, int arrivals);
+void expect_in_phase(void* barrier, int arrivals, int bytes);
+void await_phase(void* barrier, int parity);
 const unsigned char* exchange(const void* mine, size_t size);    // all lanes' values, EXCHANGED bytes apart
 int lane();
 void queue_copy(void* to, const void* from, size_t size, bool valid);
@@ -249,4 +253,51 @@ template <int SIZE> void wgmma_both(float (&c)[SIZE], unsigned long long a, unsi
             sum += number(a, warp * 16 + group + e / 2 % 2 * 8, k) * number(b, e / 4 * 8 + 2 * within + e % 2, k);
         c[e] = (float)(c[e] + sum);
     }
+}
+
+// Copies of boxes (tma.cuh), at once; float32 becomes tf32. A map is the array's address, the bytes of a number, how many axes, their sizes, and
+// those of a box, the last axis first.
+void start_barrier(void* barrier, int arrivals) { start_phases(barrier, arrivals); }
+void expect_bytes(void* barrier, int bytes) { expect_in_phase(barrier, 1, bytes); }
+void arrive(void* barrier) { expect_in_phase(barrier, 1, 0); }
+void await(void* barrier, int parity) { await_phase(barrier, parity); }
+
+template <class Map> void copy_box(void* to, const Map* map, void* barrier, std::initializer_list<int> first) {
+    const unsigned long long *words = map->words, *sizes = words + 3, *box = sizes + 5;
+    const int axes = (int)words[2], size = (int)words[1], numbers = (int)box[0];
+    see(axes == (int)first.size(), "a copy has other coordinates than its array has axes");
+    see(numbers * size == 128, "a box's rows are not of 128 bytes");
+    size_t start = (unsigned char*)to - dynamic_shared, rows = 1;
+    see(start % 1024 == 0, "a box does not start on a multiple of 1,024 bytes");
+    for (int axis = 1; axis < axes; ++axis) rows *= box[axis];
+    for (size_t row = 0; row < rows; ++row) {
+        bool inside = true;
+        size_t from = 0, step = 1, rest = row;
+        for (int axis = 0; axis < axes; ++axis) {
+            const long long at = first.begin()[axis] + (axis ? (long long)(rest % box[axis]) : 0);
+            if (axis) rest /= box[axis];
+            inside = inside && at >= 0 && at < (long long)sizes[axis];
+            from += at * step;
+            step *= sizes[axis];
+        }
+        for (int i = 0; i < 128; i += 16) {
+            const size_t place = start + row * 128 + i;
+            unsigned char* there = dynamic_shared + (place ^ (place >> 3 & 0x70));
+            if (inside) memcpy(there, (const char*)words[0] + from * size + i, 16);
+            else memset(there, 0, 16);
+            for (int e = 0; size == 4 && e < 16; e += 4) {
+                float x;
+                memcpy(&x, there + e, 4);
+                const unsigned rounded = tf32(x);
+                memcpy(there + e, &rounded, 4);
+            }
+        }
+    }
+    expect_in_phase(barrier, 0, -(int)rows * 128);
+}
+template <class Map> void copy_rows(void* to, const Map* map, void* barrier, int column, int row) {
+    copy_box(to, map, barrier, {column, row});
+}
+template <class Map> void copy_pixels(void* to, const Map* map, void* barrier, int c, int w, int h, int n) {
+    copy_box(to, map, barrier, {c, w, h, n});
 }

@@ -47,10 +47,19 @@ from ..ops.common.geometry import conv_geometry
 from ..ops.common.layouts import FILTERS, IMAGES, known
 from ..ops.cuda import launch
 from ..ops.cuda.conv import ALGORITHMS, layouts, refusal
+from ..ops.cuda.nhwc import tensor_maps
 from ..tensor import Tensor, wrap
 
 # What the GPU has and a CPU has not, of an H200.
 FACTS = {"multiprocessors": 132, "compute_capability": 90, "most_shared": 232448}
+
+
+def boxes(address: int, shape: tuple[int, ...], dtype: np.dtype, box: tuple[int, ...]) -> bytes:
+    """In place of what the driver encodes, as emulator.h reads it."""
+    words = np.zeros(16, np.uint64)
+    words[:3] = address, dtype.itemsize, len(shape)
+    words[3:3 + len(shape)], words[8:8 + len(box)] = shape[::-1], box[::-1]
+    return words.tobytes()
 
 
 class Function:
@@ -138,6 +147,7 @@ class Emulator(Compiler):
                 as_strided=functools.partial(np.lib.stride_tricks.as_strided, subok=True))))
             replace(cuda.conv.product.fft, "_library", lambda: transforms)
             replace(cuda.conv.product.fft, "_plans", {})
+            replace(tensor_maps, "_encoded", boxes)
             replace(np, "broadcast_to", functools.partial(np.broadcast_to, subok=True))     # as CuPy's
             replace(cupy.cuda, "get_current_stream", lambda: stream)
             replace(cupy.cuda, "Device", lambda *number: contextlib.nullcontext())

@@ -18,7 +18,10 @@ struct Place { unsigned x, y, z; };
 namespace {
 constexpr int MOST_THREADS = 1024, WARP = 32, EXCHANGED = 32, BARRIERS = 16;
 constexpr size_t STACK = 1 << 18, MOST_SHARED = 232448, EDGE = 1 << 14;
-enum State : char { READY, AT_WARP, AT_BLOCK, AT_BARRIER, DONE };
+enum State : char { READY, AT_WARP, AT_BLOCK, AT_BARRIER, AT_PHASE, DONE };
+
+// A barrier in shared memory whose phases end when all have arrived, and all bytes.
+struct Phases { uint8_t arrivals, missing; uint16_t phase; int32_t bytes; };
 
 struct Copy { void* to; const void* from; size_t size; bool valid; };
 
@@ -70,6 +73,22 @@ void await_barrier(int number, int count) {
     threads[current].state = AT_BARRIER;
     arrive_at_barrier(number, count);
     if (threads[current].state == AT_BARRIER) wait(AT_BARRIER);
+}
+
+void start_phases(Phases* barrier, int arrivals) { *barrier = {(uint8_t)arrivals, (uint8_t)arrivals, 0, 0}; }
+
+void expect_in_phase(Phases* barrier, int arrivals, int bytes) {
+    barrier->missing -= arrivals;
+    barrier->bytes += bytes;
+    if (barrier->missing || barrier->bytes) return;
+    barrier->missing = barrier->arrivals;
+    ++barrier->phase;
+    for (Thread& thread : threads)
+        if (thread.state == AT_PHASE) thread.state = READY;
+}
+
+void await_phase(const Phases* barrier, int parity) {
+    while (barrier->phase % 2 == parity) wait(AT_PHASE);
 }
 
 void see(bool right, const char* what) {

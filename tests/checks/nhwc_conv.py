@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -15,25 +16,34 @@ from checks.nhwc import drawn
 from minidl.ops import cpu
 from minidl.ops.common.geometry import ConvGeometry, conv_geometry
 from minidl.ops.common.nhwc import AXES, BACK, bf16, widened
-from minidl.ops.cuda.nhwc import conv
+from minidl.ops.cuda.nhwc import conv, conv_tma
 
 KINDS = {"tf32": ("float32", "tf32"), "3xtf32": ("float32", "3xtf32"), "bf16": ("bf16", "bf16")}
 DIRECTIONS = ("y", "dx")
+FORMS = {kind: (*conv.FORMS[mode], *(() if kind == "3xtf32" else conv_tma.FORMS))
+         for kind, mode in (("tf32", "TF32"), ("3xtf32", "TF32X3"), ("bf16", "BF16"))}
 # Of an error, per sum of the magnitudes of its terms: what 3xtf32 loses, and what float32 does each time tensor cores
 # add some terms; of a result in bf16
 SPLIT, CUT, HALF = 2.0**-20, 2.0**-23, 2.0**-8
 
 
+def rounded(x: np.ndarray) -> np.ndarray:
+    """To the nearest tf32."""
+    return ((x.view(np.uint32) + 0x1000) & 0xffffe000).view(np.float32)
+
+
 def filters_of(w: np.ndarray, kind: str) -> np.ndarray:
-    """As products take them: rounded to nearest."""
+    """As products take them."""
     if kind == "bf16":
         return widened(bf16(w))
-    return ((w.view(np.uint32) + 0x1000) & 0xffffe000).view(np.float32) if kind == "tf32" else w
+    return rounded(w) if kind == "tf32" else w
 
 
-def images_of(x: np.ndarray, kind: str) -> np.ndarray:
-    """As products take them: cut off in tf32."""
-    return (x.view(np.uint32) & 0xffffe000).view(np.float32) if kind == "tf32" else x
+def images_of(x: np.ndarray, kind: str, by_hardware: bool) -> np.ndarray:
+    """As products take them: in tf32 rounded by the hardware's copies, or else cut off."""
+    if kind != "tf32":
+        return x
+    return rounded(x) if by_hardware else (x.view(np.uint32) & 0xffffe000).view(np.float32)
 
 
 def computed(direction: str, x: np.ndarray, w: np.ndarray, b: np.ndarray | None, g: ConvGeometry) -> np.ndarray:
@@ -46,7 +56,7 @@ def computed(direction: str, x: np.ndarray, w: np.ndarray, b: np.ndarray | None,
 
 
 def error(direction: str, kind: str, g: ConvGeometry, seed: int, act: str | None = None,
-          form: conv.Form | None = None) -> float:
+          form: conv.Form | conv_tma.Form | None = None) -> float:
     """The largest error of an element, relative to its bound; two runs must give the same bits."""
     rng = np.random.default_rng(seed)
     shape = (g.n, g.h, g.w, g.c) if direction == "y" else (g.n, g.oh, g.ow, g.m)
@@ -61,10 +71,11 @@ def error(direction: str, kind: str, g: ConvGeometry, seed: int, act: str | None
         bias = None if b is None else cupy.asarray(b)
         return conv.y(given, cupy.asarray(w), bias, g, act, precision=precision, form=form).get()
 
-    first, second = run(), run()
+    with mock.patch.object(conv_tma, "tensor_map", wraps=conv_tma.tensor_map) as told:
+        first, second = run(), run()
     assert first.tobytes() == second.tobytes(), f"{direction} {kind} {g}: two runs differ"
     assert first.dtype == given.dtype
-    x, w = images_of(widened(given.get()), kind), filters_of(w, kind)
+    x, w = images_of(widened(given.get()), kind, told.called), filters_of(w, kind)
     exact = computed(direction, x, w, b, g)
     magnitudes = computed(direction, abs(x), abs(w), None if b is None else abs(b), g)
     length = g.kh * g.kw * (g.c if direction == "y" else g.m)
@@ -81,12 +92,18 @@ def is_right(direction: str, kind: str, x: Any, w: Any, stride: Any, padding: An
              act: str | None = None) -> None:
     """form: which of the precision's, in place of the one that the launcher finds cheapest."""
     g = conv_geometry(x, w, None, stride, padding, "gemm")
-    forms = conv.FORMS[{"tf32": "TF32", "3xtf32": "TF32X3", "bf16": "BF16"}[kind]]
-    found = error(direction, kind, g, 1, act, None if form is None else forms[form % len(forms)])
+    found = error(direction, kind, g, 1, act, None if form is None else FORMS[kind][form % len(FORMS[kind])])
     assert found < 1, f"{direction} {kind} {g}: the error is {found:.3g} of its bound"
 
 
-def drawn_is_right(direction: str, kind: str, seed: int, most_pixels: int = 4000, most_channels: int = 300) -> None:
-    g = drawn(seed, most_pixels, most_channels)
-    found = error(direction, kind, g, seed)
+def drawn_is_right(direction: str, kind: str, seed: int, most_pixels: int = 4000, most_channels: int = 300,
+                   by_hardware: bool = False) -> None:
+    """by_hardware: in steps of 1, of channels that fill slabs, as the hardware copies them."""
+    g, form = drawn(seed, most_pixels, most_channels), None
+    if by_hardware:
+        form = conv_tma.FORMS[seed % len(conv_tma.FORMS)]
+        c, m = (-(-size // 64) * 64 if which == direction else size for size, which in ((g.c, "y"), (g.m, "dx")))
+        padding = (g.top, g.bottom), (g.left, g.right)
+        g = conv_geometry((g.n, c, g.h, g.w), (m, c, g.kh, g.kw), None, 1, padding, "gemm")
+    found = error(direction, kind, g, seed, form=form)
     assert found < 1, f"{direction} {kind} {g}: the error is {found:.3g} of its bound"

@@ -16,7 +16,7 @@ from emulator import COMPILER, Emulator, cupy
 
 from minidl.ops.common.geometry import conv_geometry
 from minidl.ops.cuda import launch
-from minidl.ops.cuda.nhwc import conv
+from minidl.ops.cuda.nhwc import conv, conv_tma
 
 MANY = 2000
 
@@ -41,15 +41,37 @@ def test_emulated(direction: str, kind: str, seed: int, emulated: Emulator, monk
     conv._plan.cache_clear()
 
 
-@pytest.mark.parametrize("constants", [
-    constants for _, constants in conv.CONFIGURATIONS if launch.HOPPER in constants],
-    ids=lambda constants: " ".join(str(value) for _, value in constants))
-def test_products_are_not_in_turn(constants: tuple[launch.Constant, ...]) -> None:
-    """The compiler warns where each wgmma has to wait for the one before."""
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("kind", ["tf32", "bf16"])
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_copied_by_hardware_emulated(direction: str, kind: str, seed: int, emulated: Emulator) -> None:
+    emulated.launched.clear()
+    drawn_is_right(direction, kind, seed, 200, 40, by_hardware=True)
+    assert "conv_nhwc_tma" in emulated.launched
+
+
+@pytest.mark.parametrize(("file", "constants"), [
+    (file, constants) for file, constants in conv.CONFIGURATIONS if launch.HOPPER in constants],
+    ids=lambda given: given if isinstance(given, str) else " ".join(str(value) for _, value in given))
+def test_products_are_not_in_turn(file: str, constants: tuple[launch.Constant, ...]) -> None:
+    """The compiler warns where each wgmma has to wait for the one before, and where it does not share out registers as
+    it is told."""
     pytest.importorskip("cuda.core", reason="cuda.core is not installed: nothing compiles CUDA without a GPU")
-    log = compiled(launch.source(conv.FILE), constants, 90)
+    log = compiled(launch.source(file), constants, 90)
     assert "registers" in log
     assert "C75" not in log
+
+
+@pytest.mark.parametrize(("sizes", "patch"), [
+    ((512, 16, 16, 128, 3, 3), conv_tma.Patch(1, 16, 16, 18, 18, False)),
+    ((2000, 7, 7, 256, 3, 3), conv_tma.Patch(16, 1, 8, 3, 10, True)),        # 7 of 8 rows of a square are not missing
+    ((2, 9, 200, 64, 1, 1), conv_tma.Patch(2, 16, 8, 16, 8, False)),
+    ((4, 250, 250, 64, 250, 250), None)])                                    # a filter that is as large as the image
+def test_patches(sizes: tuple[int, ...], patch: conv_tma.Patch | None, emulated: Emulator) -> None:
+    """The fewest hold all pixels."""
+    found = conv_tma.cheapest(*sizes)
+    print(found)
+    assert (found and found.patch) == patch
 
 
 G = conv_geometry((2, 3, 4, 4), (5, 3, 3, 3), None, 1, 1, "gemm")
@@ -92,3 +114,13 @@ def test_devices_without_the_means(emulated: Emulator, monkeypatch: pytest.Monke
 def test_random_shapes(direction: str, kind: str) -> None:
     for seed in range(MANY):
         drawn_is_right(direction, kind, seed)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["tf32", "bf16"])
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_random_shapes_copied_by_hardware(direction: str, kind: str) -> None:
+    if launch.compute_capability() != 90:
+        pytest.skip("the hardware's copies are for compute capability 9.0")
+    for seed in range(MANY // 4):
+        drawn_is_right(direction, kind, seed, by_hardware=True)

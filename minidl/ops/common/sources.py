@@ -64,7 +64,7 @@ def parameters(text: str, name: str) -> list[tuple[str, str, str]]:
         raise ValueError(f"kernel: there is no __global__ void {name}(...) in the source; correct the name")
     result = []
     for parameter in found[1].split(","):
-        words = re.sub("__restrict__", " ", parameter).replace("*", " * ").split()
+        words = re.sub("__restrict__|__grid_constant__", " ", parameter).replace("*", " * ").split()
         kind = "value" if "*" not in words else "in" if "const" in words else "out"
         result.append((words[-1], " ".join(word for word in words[:-1] if word not in ("*", "const")), kind))
     return result
@@ -75,7 +75,7 @@ def struct(name: str) -> np.dtype:
     """A struct that kernels take by value, as its definition in a source says: numbers, and arrays of them."""
     for file in sorted(FOLDER.rglob("*.cu*")):
         text = re.sub(r"//[^\n]*", "", file.read_text(encoding="utf-8"))
-        found = re.search(rf"^struct {name} {{(.*?)}};", text, re.DOTALL | re.MULTILINE)
+        found = re.search(rf"^struct (?:alignas\(\d+\) )?{name} {{(.*?)}};", text, re.DOTALL | re.MULTILINE)
         if found:
             return np.dtype([field for line in found[1].split(";")[:-1] for field in _fields(line, text)], align=True)
     raise ValueError(f"kernel: there is no struct {name} {{...}}; in the sources; correct the name")

@@ -2,10 +2,9 @@
 // The gradient of the image is the same product of the gradient of y, whose filters are turned over and whose positions a
 // stride divides.
 //
-// conv_nhwc_pack: filters as B, [part][filter][numbers of a sum], rounded, and zero up to whole tiles.
-// conv_nhwc: a block owns TALL x 128 pixels by FILTERS filters, and a group of four warps TALL x 64 of these pixels. It
-//   walks over slabs of the sum, 128 bytes of a row each; all threads copy, each the same 16 bytes of some rows of every
-//   slab, AHEAD slabs ahead of the products, which run while the next copies start.
+// A block owns TALL x 128 pixels by FILTERS filters, and a group of four warps TALL x 64 of these pixels. It
+// walks over slabs of the sum, 128 bytes of a row each; all threads copy, each the same 16 bytes of some rows of every
+// slab, AHEAD slabs ahead of the products, which run while the next copies start. nhwc/conv_pack.cu prepares the filters.
 //
 // Requires: sum = DEPTH numbers times the slabs. -DIMAGE: float, or unsigned short, the bits of bf16. -DPRECISION
 // (include/mma.cuh), BF16 with images of it alone. -DFILTERS 64, 128 or 256; -DTALL; -DSTAGES; -DBLOCKS, at least so many
@@ -14,26 +13,15 @@
 // written. -DDIVIDED: positions are divided. -DACT, -DAFTER: as in include/image.cuh. -DSM_90A for wgmma, else mma.
 #include "include/common.cuh"
 #include "include/mma.cuh"
-#include "include/act.cuh"
 #include "include/wgmma.cuh"
 #include "include/wgmma_smem.cuh"
-
-#ifndef AFTER
-#define AFTER 0
-#endif
-
-// n images read, c x h x w, and written, m x oh x ow; taps. Row `at` of what is written meets, at tap r, row
-// (at * sh - top + r) / divided_h of what is read, where that has no remainder. sum: numbers of a padded row of filters,
-// of which there are `filters` rows.
-struct ConvNhwc {
-    int n, c, h, w, m, kh, kw, oh, ow, sh, sw, top, left, divided_h, divided_w, sum, filters;
-};
+#include "include/conv_nhwc.cuh"
+#include "include/conv_tile.cuh"
 
 constexpr int THREADS_PER_BLOCK = 2 * GROUP, ROWS = 128 * TALL;
-constexpr int EACH = 16 / (int)sizeof(IMAGE), DEPTH = 8 * EACH;          // numbers of a piece of 16 bytes, and of a slab
+constexpr int EACH = DEPTH / 8;                                          // numbers of a piece of 16 bytes
 constexpr int APART = THREADS_PER_BLOCK / 8;                             // rows from one piece of a thread to its next
 constexpr int A_SIZE = ROWS * 128, B_SIZE = FILTERS * 128, STAGE = PARTS * (A_SIZE + B_SIZE);
-constexpr int PAIRS = FILTERS / 2;                                       // sums of a lane in 64 rows
 // Slabs whose products run on when the next ones start: none where another block's fill the gap, which leaves more
 // shared memory to copies
 constexpr int LAG = BLOCKS == 1, AHEAD = STAGES - 1 - LAG;
@@ -41,28 +29,6 @@ constexpr int LAG = BLOCKS == 1, AHEAD = STAGES - 1 - LAG;
 struct alignas(16) Piece {
     IMAGE v[EACH];
 };
-
-extern "C" __global__ void conv_nhwc_pack(const float* __restrict__ w, IMAGE* __restrict__ packed, ConvNhwc g, int back) {
-    const int taps = g.kh * g.kw, width = g.c + g.sum - taps * g.c;      // channels, and the rest of a row
-    for (int i = THREAD; i < g.filters * width; i += THREADS) {
-        const int filter = i / width, c = i - filter * width, rest = c - g.c;
-        const bool there = filter < g.m && rest < 0;
-        const float* from = w + (back ? c * g.m + filter : filter * g.c + c) * taps;
-        const int at = CHUNKED ? c / DEPTH * taps * DEPTH + c % DEPTH : rest < 0 ? c : taps * g.c + rest;
-        const int apart = CHUNKED ? DEPTH : g.c;                         // from a tap to the next
-        IMAGE* to = packed + filter * g.sum + at;
-#pragma unroll 9
-        for (int tap = 0; tap < (rest < 0 ? taps : 1); ++tap) {
-            const float v = there ? from[back ? taps - 1 - tap : tap] : 0.0f;
-#pragma unroll
-            for (int part = 0; part < PARTS; ++part)
-                if constexpr (PRECISION == BF16)
-                    to[tap * apart] = bf16_pair(v, 0.0f) & 0xffff;
-                else
-                    to[part * g.filters * g.sum + tap * apart] = __uint_as_float(part_of(v, part));
-        }
-    }
-}
 
 // As start_copy, past the first-level cache: all of a multiprocessor's blocks read filters but once.
 template <class T> __device__ __forceinline__ void stream_copy(T* to, const T* from) {
@@ -189,34 +155,12 @@ struct Copies {
     }
 };
 
-// Four lanes that hold one number each of four blocks hold four numbers of one block instead.
-__device__ __forceinline__ void exchange_blocks(unsigned (&v)[4]) {
-#pragma unroll
-    for (int step = 1; step < 4; step *= 2) {
-        const bool upper = threadIdx.x & step;
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-            const int low = step == 1 ? 2 * i : i, high = low + step;
-            const unsigned other = __shfl_xor_sync(~0u, upper ? v[low] : v[high], step);
-            (upper ? v[low] : v[high]) = other;
-        }
-    }
-}
+// Pixels one after the other.
+struct Run {
+    int first, end;
 
-__device__ __forceinline__ void store_numbers(float* to, float low, float high, bool both) {
-    if (WIDE_Y) {
-        *(Pack<2>*)to = {low, high};
-        return;
-    }
-    to[0] = low;
-    if (both) to[1] = high;
-}
-
-__device__ __forceinline__ void store_numbers(unsigned short* to, float low, float high, bool both) {
-    const unsigned bits = bf16_pair(low, high);
-    to[0] = bits & 0xffff;
-    if (both) to[1] = bits >> 16;
-}
+    __device__ __forceinline__ int pixel(int i) const { return first + i < end ? first + i : -1; }
+};
 
 extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, BLOCKS)
     conv_nhwc(const IMAGE* __restrict__ x, const IMAGE* __restrict__ filters, const float* __restrict__ b,
@@ -260,40 +204,5 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, BLOCKS)
     }
     await_products<0>();
 
-    const int within = threadIdx.x % 4, pixels = g.n * g.oh * g.ow;
-    const int first = pixel + group * TALL * 64 + threadIdx.x % GROUP / 32 * 16 + threadIdx.x % 32 / 4;
-#pragma unroll
-    for (int block = 0; block < FILTERS / 8; block += 4) {
-        float bias[8];
-#pragma unroll
-        for (int e = 0; e < 8; ++e) {
-            const int f = filter + (block + e / 2) * 8 + 2 * within + e % 2;
-            bias[e] = b && f < g.m ? b[f] : 0.0f;
-        }
-#pragma unroll
-        for (int t = 0; t < 2 * TALL; ++t) {
-            const int at = first + t / 2 * 64 + t % 2 * 8;
-            float v[8];
-#pragma unroll
-            for (int e = 0; e < 8; ++e) {
-                const float sum = sums[t / 2][(block + e / 2) * 4 + t % 2 * 2 + e % 2] + bias[e];
-                v[e] = AFTER ? ACT_VALUE(sum) : sum;
-            }
-            if constexpr (WIDE_Y && PRECISION == BF16) {
-                unsigned bits[4];
-#pragma unroll
-                for (int e = 0; e < 4; ++e) bits[e] = bf16_pair(v[2 * e], v[2 * e + 1]);
-                exchange_blocks(bits);
-                const int f = filter + (block + within) * 8;
-                if (at < pixels && f < g.m)
-                    *(int4*)(y + at * g.m + f) = make_int4(bits[0], bits[1], bits[2], bits[3]);
-            } else {
-#pragma unroll
-                for (int e = 0; e < 4; ++e) {
-                    const int f = filter + (block + e) * 8 + 2 * within;
-                    if (at < pixels && f < g.m) store_numbers(y + at * g.m + f, v[2 * e], v[2 * e + 1], f + 1 < g.m);
-                }
-            }
-        }
-    }
+    store_tile(sums, y, b, g, Run{pixel, g.n * g.oh * g.ow}, group * TALL * 64, filter);
 }

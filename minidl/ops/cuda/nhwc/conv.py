@@ -12,9 +12,10 @@ import numpy as np
 from ...common.geometry import ConvGeometry
 from .. import launch
 from ..linear.tile import MODES
+from . import conv_tma
 from .pixels import C_TYPES
 
-FILE = "nhwc/conv.cu"
+FILE, PACK_FILE = "nhwc/conv.cu", "nhwc/conv_pack.cu"
 MIN_COMPILER = 12, 9                       # NVRTC: older ones refuse the architecture that has wgmma
 
 
@@ -29,12 +30,10 @@ class Form(NamedTuple):
     cost: float
 
 
+_WHOLE = (Form(1, 256, 4, 1, 1.0), Form(1, 128, 3, 2, 1.12), Form(1, 64, 4, 2, 1.6))
 # By PRECISION
-FORMS = {
-    "BF16": (Form(2, 128, 4, 1, 1.0), Form(1, 128, 3, 2, 1.08), Form(1, 256, 4, 1, 1.0), Form(1, 64, 4, 2, 1.3)),
-    "TF32": (Form(2, 128, 4, 1, 1.0), Form(1, 128, 3, 2, 1.08), Form(1, 256, 4, 1, 1.0), Form(1, 64, 4, 2, 1.3)),
-    "TF32X3": (Form(1, 128, 3, 1, 1.0), Form(1, 64, 4, 1, 1.2), Form(1, 64, 3, 1, 1.3)),
-}
+FORMS = {"BF16": _WHOLE, "TF32": _WHOLE,
+         "TF32X3": (Form(1, 128, 3, 1, 1.0), Form(1, 64, 4, 1, 1.2), Form(1, 64, 3, 1, 1.3))}
 
 
 class Plan(NamedTuple):
@@ -56,59 +55,70 @@ def _constants(form: Form, dtype: np.dtype, mode: str, wide: tuple[bool, bool], 
             *((("ACT", act), ("AFTER", 1)) if act else ()))
 
 
+def _pack_constants(dtype: np.dtype, mode: str, chunked: bool) -> tuple[launch.Constant, ...]:
+    return ("IMAGE", C_TYPES[dtype]), ("PRECISION", mode), ("CHUNKED", int(chunked))
+
+
 def _shared(form: Form, mode: str, slabs: int) -> int:
     """Bytes, as the kernel lays them out."""
     return min(form.stages, slabs) * (2 if mode == "TF32X3" else 1) * (128 * form.tall + form.filters) * 128
 
 
-def _forms(mode: str, wide: bool, slabs: int, room: int) -> list[Form]:
-    """Those for channels that are copied 16 bytes at once, or one by one, which takes registers for what is read; and
-    whose slabs fit into so many bytes of shared memory."""
-    return [form for form in FORMS[mode] if (wide or form.tall == 1) and _shared(form, mode, slabs) <= room]
+def _forms(mode: str, slabs: int, room: int) -> list[Form]:
+    """Those whose slabs fit into so many bytes of shared memory."""
+    return [form for form in FORMS[mode] if _shared(form, mode, slabs) <= room]
 
 
-def _cheapest(forms: list[Form], pixels: int, filters: int) -> Form:
-    """The form in which a multiprocessor's tiles take the least time."""
-    def cost(form: Form) -> float:
-        tiles = launch.blocks(pixels, 128 * form.tall) * launch.blocks(filters, form.filters)
-        return launch.blocks(tiles, launch.multiprocessors()) * form.tall * form.filters * form.cost
-    return min(forms, key=cost)
+def _tiles(form: Form, pixels: int, m: int) -> int:
+    return launch.blocks(pixels, 128 * form.tall) * launch.blocks(m, form.filters)
+
+
+def _cost(form: Form, pixels: int, m: int) -> float:
+    """The time that a multiprocessor's tiles take."""
+    turns = launch.blocks(_tiles(form, pixels, m), launch.multiprocessors())
+    return turns * form.tall * form.filters * form.cost
 
 
 @functools.lru_cache(maxsize=1024)
 def _plan(back: bool, g: ConvGeometry, dtype: np.dtype, mode: str, aligned: bool, act: str | None,
-          form: Form | None) -> Plan:
+          form: Form | conv_tma.Form | None) -> Plan:
     if back:
         sizes = {"c": g.m, "h": g.oh, "w": g.ow, "m": g.c, "oh": g.h, "ow": g.w, "sh": 1, "sw": 1,
                  "top": g.kh - 1 - g.top, "left": g.kw - 1 - g.left, "divided_h": g.sh, "divided_w": g.sw}
     else:
         sizes = {"c": g.c, "h": g.h, "w": g.w, "m": g.m, "oh": g.oh, "ow": g.ow, "divided_h": 1, "divided_w": 1}
-    c, m, pixels = sizes["c"], sizes["m"], g.n * sizes["oh"] * sizes["ow"]
-    each, parts = 16 // dtype.itemsize, 2 if mode == "TF32X3" else 1
+    c, m, high, across = (sizes[name] for name in ("c", "m", "oh", "ow"))
+    pixels, each = g.n * high * across, 16 // dtype.itemsize
     wide = c % each == 0 and aligned, m % each == 0
+    chunked = wide[0] and c % (8 * each) == 0
     slabs = launch.blocks(g.kh * g.kw * c, 8 * each)
-    forms = [form] if form else _forms(mode, wide[0], slabs, launch.most_shared())
-    if not forms:
+    sums, hopper = slabs * 8 * each, launch.compute_capability() == 90 and launch.compiler_version() >= MIN_COMPILER
+    tiled = None
+    if hopper and chunked and (g.sh, g.sw) == (1, 1) and mode != "TF32X3" and not isinstance(form, Form):
+        place = g.n, high, across, m, g.kh, g.kw
+        tiled = conv_tma.tiles(form, *place) if form else conv_tma.cheapest(*place)
+    forms = [form] if isinstance(form, Form) else _forms(mode, slabs, launch.most_shared())
+    best = min(forms, key=lambda form: _cost(form, pixels, m), default=None)
+    if tiled and (form or not best or tiled.cost < _cost(best, pixels, m)):
+        filters = launch.blocks(m, tiled.form.filters) * tiled.form.filters
+        product = conv_tma.product(tiled, dtype, mode, high, across, wide[1], act)
+    elif best:
+        filters, divided = launch.blocks(m, best.filters) * best.filters, back and (g.sh, g.sw) != (1, 1)
+        product = launch.kernel(FILE, "conv_nhwc", *_constants(
+            best, dtype, mode, wide, divided, chunked, act, hopper)).sized(
+                (_tiles(best, pixels, m),), (256,), _shared(best, mode, slabs))
+    else:
         raise ValueError(f"conv2d_nhwc: sums of {g.kh * g.kw * c} terms in {mode} take "
                          f"{min(_shared(form, mode, slabs) for form in FORMS[mode])} bytes of shared memory but a "
                          f"block has {launch.most_shared()}; use another precision, or images in NCHW")
-    form = _cheapest(forms, pixels, m)
-    sums, filters = slabs * 8 * each, launch.blocks(m, form.filters) * form.filters
-    divided = back and (g.sh, g.sw) != (1, 1)
-    hopper = launch.compute_capability() == 90 and launch.compiler_version() >= MIN_COMPILER
-    constants = _constants(form, dtype, mode, wide, divided, wide[0] and c % (8 * each) == 0, act, hopper)
-    width = c + sums - g.kh * g.kw * c
-    return Plan(
-        launch.kernel(FILE, "conv_nhwc_pack", *constants).sized((launch.spread(filters * width),), (launch.THREADS,)),
-        launch.kernel(FILE, "conv_nhwc", *constants).sized(
-            (launch.blocks(pixels, 128 * form.tall) * (filters // form.filters),), (256,),
-            _shared(form, mode, slabs)),
-        (parts, filters, sums), (g.n, sizes["oh"], sizes["ow"], m),
-        launch.by_value("ConvNhwc", g, sum=sums, filters=filters, **sizes))
+    pack = launch.kernel(PACK_FILE, "conv_nhwc_pack", *_pack_constants(dtype, mode, chunked)).sized(
+        (launch.spread(filters * (c + sums - g.kh * g.kw * c)),), (launch.THREADS,))
+    return Plan(pack, product, (2 if mode == "TF32X3" else 1, filters, sums), (g.n, high, across, m),
+                launch.by_value("ConvNhwc", g, sum=sums, filters=filters, **sizes))
 
 
 def _run(name: str, back: bool, x: cupy.ndarray, w: cupy.ndarray, b: Any, g: ConvGeometry, act: str | None,
-         precision: str, form: Form | None) -> cupy.ndarray:
+         precision: str, form: Form | conv_tma.Form | None) -> cupy.ndarray:
     expected = (g.n, g.oh, g.ow, g.m) if back else (g.n, g.h, g.w, g.c)
     if x.dtype not in C_TYPES:
         raise TypeError(f"{name}: the image is of {x.dtype} but must be of float32, or bf16 as uint16; convert it")
@@ -130,7 +140,7 @@ def _run(name: str, back: bool, x: cupy.ndarray, w: cupy.ndarray, b: Any, g: Con
 
 
 def y(x: cupy.ndarray, w: cupy.ndarray, b: cupy.ndarray | None, g: ConvGeometry, act: str | None = None, *,
-      precision: str, form: Form | None = None) -> cupy.ndarray:
+      precision: str, form: Form | conv_tma.Form | None = None) -> cupy.ndarray:
     """act(conv2d(x) + b), or without act: (n,oh,ow,m) of x's type, from x (n,h,w,c) in float32, or bf16 as uint16.
 
     w (m,c,kh,kw) and b are float32. precision: "tf32", "3xtf32" or "bf16"; products of bf16 images are in bf16, and
@@ -140,18 +150,22 @@ def y(x: cupy.ndarray, w: cupy.ndarray, b: cupy.ndarray | None, g: ConvGeometry,
 
 
 def grad_x(dy: cupy.ndarray, w: cupy.ndarray, g: ConvGeometry, *, precision: str,
-           form: Form | None = None) -> cupy.ndarray:
+           form: Form | conv_tma.Form | None = None) -> cupy.ndarray:
     """The gradient of y by x, (n,h,w,c) of dy's type, from dy (n,oh,ow,m): see y."""
     return _run("conv2d_grad_x_nhwc", True, dy, w, None, g, None, precision, form)
 
 
 FLOAT, HALF = np.dtype(np.float32), np.dtype(np.uint16)
+IMAGES = {"BF16": HALF, "TF32": FLOAT, "TF32X3": FLOAT}
 ALL_ROOM = 1 << 30
 # Each form with wide copies; then elements one by one, divided positions, an activation; with wgmma and with mma
 CONFIGURATIONS = [
-    (FILE, _constants(form, HALF if mode == "BF16" else FLOAT, mode, wide, divided, chunked, act, hopper))
-    for mode in FORMS for hopper in (True, False)
-    for wide, divided, chunked, act in (
-        ((True, True), False, True, "relu"), ((True, True), False, False, None), ((True, True), True, True, None),
-        ((False, False), True, False, None), ((False, True), False, False, None))
-    for form in _forms(mode, wide[0], 1, ALL_ROOM)]
+    *conv_tma.CONFIGURATIONS,
+    *[(PACK_FILE, _pack_constants(dtype, mode, chunked))
+      for mode, dtype in IMAGES.items() for chunked in (True, False)],
+    *[(FILE, _constants(form, IMAGES[mode], mode, wide, divided, chunked, act, hopper))
+      for mode in FORMS for hopper in (True, False)
+      for wide, divided, chunked, act in (
+          ((True, True), False, True, "relu"), ((True, True), False, False, None), ((True, True), True, True, None),
+          ((False, False), True, False, None), ((False, True), False, False, None))
+      for form in _forms(mode, 1, ALL_ROOM)]]

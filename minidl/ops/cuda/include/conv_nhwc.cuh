@@ -1,0 +1,10 @@
+// Sizes of a convolution of images in NHWC. -DIMAGE: what their numbers are stored as.
+
+// n images read, c x h x w, and written, m x oh x ow; taps. Row `at` of what is written meets, at tap r, row
+// (at * sh - top + r) / divided_h of what is read, where that has no remainder. sum: numbers of a padded row of filters,
+// of which there are `filters` rows.
+struct ConvNhwc {
+    int n, c, h, w, m, kh, kw, oh, ow, sh, sw, top, left, divided_h, divided_w, sum, filters;
+};
+
+constexpr int DEPTH = 128 / (int)sizeof(IMAGE);                          // numbers of a sum in a slab

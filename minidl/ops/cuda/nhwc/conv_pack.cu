@@ -1,0 +1,29 @@
+// The filters of conv_nhwc and conv_nhwc_tma as B, [part][filter][numbers of a sum], rounded, and zero up to whole tiles.
+// back: turned over, and the other way round, as the gradient of the image takes them.
+//
+// -DIMAGE, -DPRECISION, -DCHUNKED: as in nhwc/conv.cu.
+#include "include/common.cuh"
+#include "include/mma.cuh"
+#include "include/conv_nhwc.cuh"
+
+extern "C" __global__ void conv_nhwc_pack(const float* __restrict__ w, IMAGE* __restrict__ packed, ConvNhwc g, int back) {
+    const int taps = g.kh * g.kw, width = g.c + g.sum - taps * g.c;      // channels, and the rest of a row
+    for (int i = THREAD; i < g.filters * width; i += THREADS) {
+        const int filter = i / width, c = i - filter * width, rest = c - g.c;
+        const bool there = filter < g.m && rest < 0;
+        const float* from = w + (back ? c * g.m + filter : filter * g.c + c) * taps;
+        const int at = CHUNKED ? c / DEPTH * taps * DEPTH + c % DEPTH : rest < 0 ? c : taps * g.c + rest;
+        const int apart = CHUNKED ? DEPTH : g.c;                         // from a tap to the next
+        IMAGE* to = packed + filter * g.sum + at;
+#pragma unroll 9
+        for (int tap = 0; tap < (rest < 0 ? taps : 1); ++tap) {
+            const float v = there ? from[back ? taps - 1 - tap : tap] : 0.0f;
+#pragma unroll
+            for (int part = 0; part < PARTS; ++part)
+                if constexpr (PRECISION == BF16)
+                    to[tap * apart] = bf16_pair(v, 0.0f) & 0xffff;
+                else
+                    to[part * g.filters * g.sum + tap * apart] = __uint_as_float(part_of(v, part));
+        }
+    }
+}

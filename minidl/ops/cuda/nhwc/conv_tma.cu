@@ -1,0 +1,169 @@
+// conv_nhwc (nhwc/conv.cu) for steps of 1, where the hardware copies (include/tma.cuh), and copies a pixel once for all
+// taps. A block owns squares of y by FILTERS filters, and a group of four warps TALL of these squares: eight times eight
+// pixels of a row, in eight rows, or in eight images where these are small. One thread starts the copies: of a slab of
+// channels of the patch of x that the squares meet, zero outside images, and of the filters' slabs, tap after tap. Two
+// groups do nothing but multiply: the pixels of a square that tap (r, s) meets lie in the patch as those of (0, 0) do, r
+// of its lines and s pixels further. Blocks stay, and take patches in turn, so that the next copies start while these
+// sums are stored.
+//
+// Filters as nhwc/conv_pack.cu leaves them for -DCHUNKED. -DIMAGE, -DPRECISION (not TF32X3), -DFILTERS, -DTALL, -DSTAGES,
+// -DWIDE_Y, -DACT, -DAFTER: as in nhwc/conv.cu. images: boxes of a patch by DEPTH channels; filters: of FILTERS rows by
+// DEPTH numbers.
+#include "include/common.cuh"
+#include "include/mma.cuh"
+#include "include/wgmma.cuh"
+#include "include/wgmma_smem.cuh"
+#include "include/tma.cuh"
+#include "include/conv_nhwc.cuh"
+#include "include/conv_tile.cuh"
+
+constexpr int MULTIPLYING = 2 * GROUP, THREADS_PER_BLOCK = MULTIPLYING + GROUP;
+constexpr int STAGE = FILTERS * 128, PATCHES = 2;
+
+// A patch: images, rows and columns of y, which meet `lines` by `line` pixels of each image; its bytes, up to a multiple
+// of 1,024; how many patches hold an image's rows and columns; and whether squares are eight rows or eight images high.
+struct Patch {
+    int n, h, w, lines, line, bytes, high, wide, images;
+};
+
+// A patch's place, by its first pixel of y.
+struct Tile {
+    const Patch& patch;
+    const ConvNhwc& g;
+    int n, h, w;
+
+    __device__ __forceinline__ Tile(const Patch& patch, const ConvNhwc& g, int number) : patch(patch), g(g) {
+        const int row = number / patch.wide, image = row / patch.high;
+        w = (number - row * patch.wide) * patch.w;
+        h = (row - image * patch.high) * patch.h;
+        n = image * patch.n;
+    }
+
+    // Image, row and column of a square's first pixel, from here.
+    __device__ __forceinline__ void square(int number, int& image, int& row, int& column) const {
+        const int across = patch.w / 8, down = patch.images ? patch.h : patch.h / 8;
+        const int line = number / across, block = line / down;
+        column = (number - line * across) * 8;
+        row = (line - block * down) * (patch.images ? 1 : 8);
+        image = block * (patch.images ? 8 : 1);
+    }
+
+    __device__ __forceinline__ int pixel(int i) const {
+        int image, row, column;
+        square(i / 64, image, row, column);
+        image += n + (patch.images ? i % 64 / 8 : 0);
+        row += h + (patch.images ? 0 : i % 64 / 8);
+        column += w + i % 8;
+        return image < g.n && row < g.oh && column < g.ow ? (image * g.oh + row) * g.ow + column : -1;
+    }
+};
+
+// The next of SIZE buffers, and in which phase of their barriers.
+template <int SIZE> struct Ring {
+    int at = 0, parity = 0;
+
+    __device__ __forceinline__ void next() {
+        if (++at == SIZE) {
+            at = 0;
+            parity ^= 1;
+        }
+    }
+};
+
+// A factor of a product, 64 rows that lie in eights, so many bytes from one to the next.
+__device__ __forceinline__ unsigned long long rows_of(const void* at, int apart) {
+    return (unsigned long long)((unsigned)__cvta_generic_to_shared(at) >> 4) | 1ull << 16 |
+           (unsigned long long)(apart / 16) << 32 | 1ull << 62;
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, 1)
+    conv_nhwc_tma(const __grid_constant__ TensorMap images, const __grid_constant__ TensorMap filters,
+                  const float* __restrict__ b, IMAGE* __restrict__ y, ConvNhwc g, Patch patch) {
+    extern __shared__ __align__(1024) unsigned char memory[];
+    unsigned char* slabs = memory + PATCHES * patch.bytes;               // of filters
+    Barrier* full = (Barrier*)(slabs + STAGES * STAGE);                  // of these, and whether they can be copied to
+    Barrier *empty = full + STAGES, *full_patch = empty + STAGES, *empty_patch = full_patch + PATCHES;
+    const int group = threadIdx.x / GROUP, across = g.filters / FILTERS;
+    const int tiles = ceil_div(g.n, patch.n) * patch.high * patch.wide * across;
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < STAGES; ++i) {
+            start_barrier(full + i, 1);
+            start_barrier(empty + i, MULTIPLYING / 32);
+        }
+        for (int i = 0; i < PATCHES; ++i) {
+            start_barrier(full_patch + i, 1);
+            start_barrier(empty_patch + i, MULTIPLYING / 32);
+        }
+        publish_barriers();
+    }
+    __syncthreads();
+    Ring<STAGES> stage;
+    Ring<PATCHES> buffer;
+    if (group == 2) {
+        keep_registers<40>();
+        if (threadIdx.x == MULTIPLYING)
+            for (int number = blockIdx.x; number < tiles; number += gridDim.x) {
+                const Tile tile(patch, g, number / across);
+                const int filter = number % across * FILTERS;
+                for (int c = 0, column = 0; c < g.c; c += DEPTH, buffer.next()) {
+                    await(empty_patch + buffer.at, buffer.parity ^ 1);
+                    expect_bytes(full_patch + buffer.at, patch.n * patch.lines * patch.line * 128);
+                    copy_pixels(memory + buffer.at * patch.bytes, &images, full_patch + buffer.at, c, tile.w - g.left,
+                                tile.h - g.top, tile.n);
+                    for (int tap = 0; tap < g.kh * g.kw; ++tap, column += DEPTH, stage.next()) {
+                        await(empty + stage.at, stage.parity ^ 1);
+                        expect_bytes(full + stage.at, STAGE);
+                        copy_rows(slabs + stage.at * STAGE, &filters, full + stage.at, column, filter);
+                    }
+                }
+            }
+    } else {
+        take_registers<232>();
+        const bool tells = threadIdx.x % 32 == 0;                        // for its warp
+        for (int number = blockIdx.x; number < tiles; number += gridDim.x) {
+            const Tile tile(patch, g, number / across);
+            int start[TALL];                                             // of a square in the patch
+#pragma unroll
+            for (int t = 0; t < TALL; ++t) {
+                int image, row, column;
+                tile.square(group * TALL + t, image, row, column);
+                start[t] = ((image * patch.lines + row) * patch.line + column) * 128;
+            }
+            const int apart = (patch.images ? patch.lines : 1) * patch.line * 128;
+            float sums[TALL][PAIRS] = {};
+            int used = -1;                                               // the buffers of the products before
+#pragma unroll 1
+            for (int c = 0; c < g.c; c += DEPTH, buffer.next()) {
+                await(full_patch + buffer.at, buffer.parity);
+#pragma unroll 1
+                for (int r = 0; r < g.kh; ++r)
+#pragma unroll 1
+                    for (int s = 0; s < g.kw; ++s, stage.next()) {
+                        const unsigned char* meets = memory + buffer.at * patch.bytes + (r * patch.line + s) * 128;
+                        const unsigned char* columns = slabs + stage.at * STAGE;
+                        await(full + stage.at, stage.parity);
+                        begin_products();
+#pragma unroll
+                        for (int step = 0; step < 4; ++step)
+#pragma unroll
+                            for (int t = 0; t < TALL; ++t)
+                                wgmma_both(sums[t], rows_of(meets + start[t] + step * 32, apart),
+                                           factor(columns + step * 32));
+                        end_products();
+                        await_products<1>();
+                        if (tells && used >= 0) {
+                            arrive(empty + used);
+                            if (r == 0 && s == 0) arrive(empty_patch + (buffer.at ^ 1));
+                        }
+                        used = stage.at;
+                    }
+            }
+            await_products<0>();
+            if (tells) {
+                arrive(empty + used);
+                arrive(empty_patch + (buffer.at ^ 1));
+            }
+            store_tile(sums, y, b, g, tile, group * TALL * 64, number % across * FILTERS);
+        }
+    }
+}

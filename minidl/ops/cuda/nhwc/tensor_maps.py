@@ -1,0 +1,48 @@
+"""What the hardware's copies of boxes are told of an array (include/tma.cuh), as the driver encodes it."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import math
+from typing import Any
+
+import cupy
+import numpy as np
+
+# Of the driver's cuda.h: CUtensorMapDataType, which rounds float32 to tf32 on the way; and rows of 128 bytes, swizzled,
+# 256 bytes at once into the second-level cache, zeros outside the array
+TYPES = {np.dtype(np.uint16): 1, np.dtype(np.float32): 11}
+MODES = 0, 3, 3, 0
+BYTES, ALIGNMENT = 128, 64                 # of what is encoded
+MAX_BOX = 256                              # of a box's numbers along an axis
+
+
+@functools.cache
+def _driver() -> Any:
+    return ctypes.CDLL("libcuda.so.1")
+
+
+@functools.lru_cache(maxsize=4096)
+def _encoded(address: int, shape: tuple[int, ...], dtype: np.dtype, box: tuple[int, ...]) -> bytes:
+    buffer = ctypes.create_string_buffer(BYTES + ALIGNMENT)
+    offset = -ctypes.addressof(buffer) % ALIGNMENT
+    axes, sizes = len(shape), shape[::-1]
+    strides = [dtype.itemsize * math.prod(sizes[:axis]) for axis in range(1, axes)]
+    error = _driver().cuTensorMapEncodeTiled(
+        ctypes.c_void_p(ctypes.addressof(buffer) + offset), TYPES[dtype], axes, ctypes.c_void_p(address),
+        (ctypes.c_uint64 * axes)(*sizes), (ctypes.c_uint64 * (axes - 1))(*strides),
+        (ctypes.c_uint32 * axes)(*box[::-1]), (ctypes.c_uint32 * axes)(*[1] * axes), *MODES)
+    if error:
+        raise RuntimeError(f"tensor_map: the driver refuses boxes of {box} of an array of {shape} in {dtype} at "
+                           f"{address:#x} with error {error}; set another precision, or images in NCHW")
+    return buffer.raw[offset:offset + BYTES]
+
+
+def tensor_map(array: cupy.ndarray, box: tuple[int, ...]) -> bytes:
+    """Of an array, C-contiguous, whose copies are boxes of that shape.
+
+    An axis of a box has at most 256 numbers, and the last one 128 bytes; memory starts on a multiple of 16 bytes, and
+    each axis but the last takes such steps.
+    """
+    return _encoded(array.data.ptr, array.shape, array.dtype, box)
