@@ -184,7 +184,7 @@ def in_shares_and_runs(x: Any, w: Any, names: tuple[str, ...], dtype: type) -> N
         with mock.patch.object(launch, "multiprocessors", return_value=multiprocessors), \
                 mock.patch.object(winograd_tiles, "_multiply", multiply):
             winograd_tiles._runs.cache_clear()
-            device.set_workspace_limit(mib * 2**20)
+            device.set_workspace_limit(mib * 2**18 * np.dtype(dtype).itemsize)
             try:
                 convolve(x, w, 1, 1, names, dtype)
             finally:
