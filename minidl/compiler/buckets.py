@@ -58,9 +58,13 @@ class Bucket:
 
 
 class Buckets:
-    """Makes calls on their streams, in place of SideStreams. While one makes what is averaged, it is handed a part of a
-    bucket whenever it asks for memory of just that size, or that of several parts that lie one behind the other. Where
-    all have been made there, the mean is formed in place; where not, `rank_mean` copies them."""
+    """Makes calls on their streams, in place of SideStreams.
+
+    While a call makes what is averaged, it is handed a part of a bucket whenever it asks for memory of just that size,
+    or that of several parts that lie one behind the other. Where all have been made there, the mean is formed in place;
+    where not, `rank_mean` copies them. A bucket is the main stream's memory: a side stream that writes to it waits for
+    all that came before, and the mean for the side stream.
+    """
 
     def __init__(self, program: Program, streams: SideStreams):
         self.streams = streams

@@ -131,7 +131,7 @@ class Launchers:
             results = [empty(value.shape, value.dtype) for value in (values[::-1] if how == "backwards" else values)]
             results = results[::-1] if how == "backwards" else results
         if how == "in other order":
-            results = [cupy.ndarray(result.shape, result.dtype, result.data, (4, 4 * len(result))) for result in results]
+            results = [cupy.ndarray(each.shape, each.dtype, each.data, (4, 4 * len(each))) for each in results]
         for result, value in zip(results, values, strict=True):
             self.memory.seen(result)[...] = value
         return results
