@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..device import Array
 from ..ops.common.primitives import known
 from ..tensor import mark_changed, wrap
+from .buckets import Buckets
 from .program import Dynamic, Program, Slot, leaves, replace
 from .replay import ByCalls, arrays_of
 
@@ -124,7 +125,7 @@ class AsGraph:
             try:
                 *others, last = (cupy.cuda.Stream(non_blocking=True) for _ in range(3))
                 side = SideStreams(stream, others, last)
-                values = calls.values(self.inputs, self.places, side)
+                values = calls.values(self.inputs, self.places, Buckets(program, side))
                 side.join(len(program.calls))
                 self.graph: Any = stream.end_capture()
                 GRAPHS.add(self)

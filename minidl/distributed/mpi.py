@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from .. import rng
 from ..device import Array, is_cuda
+from ..ops.common.ranks import weight
 from ..ops.cpu import parallel
 from . import witness
 from .failure import APART, Ends
@@ -71,11 +72,13 @@ class Mpi:
     def mean(self, flat: Array, share: float | None = None) -> None:
         """As World.mean."""
         share = 1 / self.size if share is None else share
-        if share:
-            flat *= flat.dtype.type(share)
-        else:
+        gpus = is_cuda(flat)               # where NCCL divides by the number of ranks
+        by = weight(share, self.size) if gpus else share
+        if not by:
             flat.fill(0)
-        self.sum(flat)
+        elif by != 1:
+            flat *= flat.dtype.type(by)
+        (self.gpus.mean if gpus else self.sum)(flat)
 
     def broadcast(self, flat: Array) -> None:
         """As World.broadcast."""

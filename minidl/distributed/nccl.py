@@ -54,18 +54,25 @@ class Nccl:
 
         self.types = {np.dtype(np.float32): nccl.NCCL_FLOAT32, np.dtype(np.float64): nccl.NCCL_FLOAT64,
                       np.dtype(np.int64): nccl.NCCL_INT64}
-        self.add, self.bytes = nccl.NCCL_SUM, nccl.NCCL_UINT8
+        self.add, self.average, self.bytes = nccl.NCCL_SUM, nccl.NCCL_AVG, nccl.NCCL_UINT8
         number = world.tell(nccl.get_unique_id() if world.rank == 0 else None)
         self.device = cupy.cuda.Device()
         self.communicator = nccl.NcclCommunicator(world.size, number, world.rank)
 
     def sum(self, flat: Array) -> None:
         """As World.sum, on the current stream, which a graph may be capturing."""
+        self._reduce(flat, self.add)
+
+    def mean(self, flat: Array) -> None:
+        """As World.mean, of ranks whose shares are alike."""
+        self._reduce(flat, self.average)
+
+    def _reduce(self, flat: Array, operation: int) -> None:
         if flat.dtype not in self.types:
             raise TypeError(f"distributed: the sum over ranks on GPUs takes float32, float64 and int64 but got "
                             f"{flat.dtype}; convert it")
         at, kind = flat.data.ptr, self.types[flat.dtype]
-        self.communicator.allReduce(at, at, flat.size, kind, self.add, _stream())
+        self.communicator.allReduce(at, at, flat.size, kind, operation, _stream())
 
     def broadcast(self, flat: Array) -> None:
         """As World.broadcast."""

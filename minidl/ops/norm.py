@@ -90,10 +90,10 @@ def _batch_norm(k, x: Tensor, weight: Tensor | None = None, bias: Tensor | None 
 
     if world is not None:                  # over the images of all ranks
         total = k.sum(x, axes)
-        total, count = k.rank_mean([total, k.mul(k.ones_like(total), g.size)], 1.0, world)
+        total, count = k.rank_mean([total, k.mul(k.ones_like(total), g.size)], None, world)
         mean = k.div(total, count)
         offset = k.sub(x, k.reshape(mean, column))
-        squares, = k.rank_mean([k.sum(k.mul(offset, offset), axes)], 1.0, world)
+        squares, = k.rank_mean([k.sum(k.mul(offset, offset), axes)], None, world)
         var = k.div(squares, count)
         if running:
             unbiased = k.div(squares, k.maximum(k.sub(count, 1), 1))
@@ -105,7 +105,7 @@ def _batch_norm(k, x: Tensor, weight: Tensor | None = None, bias: Tensor | None 
             rank count by its values, and the whole is over this rank's."""
             z, own = k.normalize_by(x, mean, var, None, None, eps, g), max(1, g.size)
             gw, gb = k.sum(k.mul(gy, z), axes), k.sum(gy, axes)
-            gws, gbs = k.rank_mean([k.mul(gw, own), k.mul(gb, own)], 1.0, world)
+            gws, gbs = k.rank_mean([k.mul(gw, own), k.mul(gb, own)], None, world)
             gws, gbs = (k.reshape(k.div(each, k.mul(count, own)), column) for each in (gws, gbs))
             scale = k.div(1 if weight is None else weight, k.sqrt(k.add(var, eps)))
             gx = k.mul(k.sub(k.sub(gy, gbs), k.mul(z, gws)), k.reshape(scale, column))

@@ -213,11 +213,16 @@ MATRICES = [(3, 17, 33), (1, 40, 2), (4, 1, 1)]
 def mean_of_ranks(count: int, dtype: type) -> None:
     """What each rank of a world of equals is given: so many arrays, one of them of another dtype."""
     class Twice:
+        size = 2
+
         def sum(self, flat: Any) -> None:
             flat += flat
+
+        def mean(self, flat: Any) -> None:
+            """It is its mean already."""
     rng, other = np.random.default_rng(count), np.float64 if dtype == np.float32 else np.float32
     arrays = [rng.standard_normal((i % 5, 1 + i), np.float32).astype(other if i == 1 else dtype) for i in range(count)]
-    for share in (0.25, 0.0):
+    for share in (0.25, 0.5, 0.0, None):
         got = cuda.rank_mean([cupy.asarray(a) for a in arrays], share, Twice())
         for mine, a, want in zip(got, arrays, cpu.rank_mean(arrays, share, Twice()), strict=True):
             assert mine.dtype == a.dtype

@@ -5,9 +5,14 @@ The table of both is tests/checks/launches.py.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -33,13 +38,16 @@ from checks.sources import FILES, kernels
 from emulator import COMPILER, Emulator, cupy
 
 import minidl
-from minidl import Tensor, device, nn, ops, optim, zoo
+from minidl import Tensor, device, distributed, nn, ops, optim, zoo
+from minidl.compiler.buckets import Buckets
 from minidl.compiler.passes import optimised
 from minidl.compiler.record import record
 from minidl.compiler.replay import ByCalls
 from minidl.data import Augment
+from minidl.emulator import Memory
 from minidl.ops import cuda
 from minidl.ops.common.geometry import conv_geometry
+from minidl.ops.cuda import launch
 from minidl.tensor import wrap
 
 if COMPILER is None:
@@ -135,6 +143,80 @@ def test_a_step_in_nhwc(precision: str, emulated: Emulator, monkeypatch: pytest.
     for want, got in zip(*results, strict=True):
         if np.linalg.norm(want) > 1e-5:                # a bias before normalisation has none
             assert np.linalg.norm(got - want) <= rounding * np.linalg.norm(want)
+
+
+class Allocator:
+    """In place of CuPy's, which whoever asks for memory asks first."""
+
+    def __init__(self, memory: Any):
+        self.memory, self.take, self.flats = memory, lambda size: None, list[Any]()
+
+    def flat(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        self.flats.append(self.memory.empty(shape, dtype))
+        return self.flats[-1]
+
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        size = math.prod(shape) * np.dtype(dtype).itemsize
+        at = self.take(size)
+        return (self.memory.empty(shape, dtype) if at is None else
+                np.ndarray(shape, dtype, (ctypes.c_char * size).from_address(at.ptr)).view(Memory))
+
+    @contextlib.contextmanager
+    def using(self, take: Any) -> Iterator[None]:
+        before, self.take = self.take, take
+        yield
+        self.take = before
+
+
+@pytest.mark.parametrize(("name", "calls"), [("lenet5", ["region_step"]),
+                                             ("krizhevsky2009", ["region_step", "conv2d_act_pool_grad_wb"])])
+def test_launchers_make_gradients_where_the_mean_is_formed(name: str, calls: list[str], emulated: Emulator,
+                                                           monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compiled step's program, call by call, with all gradients in one array, and without; to the same bits."""
+    class Two:
+        size, flats = 2, list[Any]()
+
+        def mean(self, flat: Any) -> None:
+            self.flats.append(flat)
+            flat *= 3
+    monkeypatch.setattr(device, "_missing", lambda: "")
+    monkeypatch.setattr(cuda.conv, "fastest", lambda direction, g, dtype, arguments, able: next(
+        algorithm for algorithm in ("whole_image", "gemm") if algorithm in able(direction, g, dtype)))
+    minidl.manual_seed(0)
+    net, world, rng = zoo.build(name), Two(), np.random.default_rng(0)
+    for _, t in net.named_tensors():
+        t._data = cupy.asarray(t._data)
+    params = list(net.parameters())
+    sgd, start = optim.SGD(params, 0.1), [np.array(p._data) for p in params]
+
+    def step(x: Tensor, labels: Tensor) -> Tensor:
+        sgd.zero_grad()
+        loss = ops.cross_entropy(net(x), labels)
+        loss.backward()
+        distributed.average(params, None, world)  # type: ignore[arg-type]  # as much of a world as is asked
+        sgd.step()
+        return loss
+    x = rng.standard_normal((3, *zoo.MODELS[name].shape)).astype(FLOAT)
+    given = [wrap(cupy.asarray(x)), wrap(cupy.asarray(rng.integers(0, 10, 3)))]
+    program = optimised(record(step, tuple(given), {})[0])
+    assert set(calls) <= {call.name for call in program.calls}
+    allocator, results, streams = Allocator(emulated.memory), [], mock.Mock()
+    streams.run = lambda number, waiting, primitive, arguments, options: primitive(*arguments, **options)
+    with contextlib.ExitStack() as replaced:
+        for where, what, value in (
+                (launch, "empty", allocator.empty), (cupy, "empty", allocator.flat),
+                (cupy.cuda, "using_allocator", allocator.using), (cupy.cuda, "get_allocator", lambda: allocator.take),
+                (Memory, "data", property(lambda self: SimpleNamespace(ptr=self.ctypes.data, device_id=0, mem=None)))):
+            replaced.enter_context(mock.patch.object(where, what, value, create=True))
+        for in_one in (False, True):
+            for p, value in zip(params, start, strict=True):
+                p._data[...] = value
+            ByCalls(program).values([t._data for t in given], [0.1], Buckets(program, streams) if in_one else None)
+            results.append([np.array(p._data) for p in params])
+    assert world.flats[-1] is allocator.flats[0]
+    for plain, got, before in zip(*results, start, strict=True):
+        np.testing.assert_array_equal(got, plain)
+        assert not np.array_equal(got, before)
 
 
 # ---------------------------------------------------------------- the launches

@@ -47,7 +47,7 @@ def near(got: dict[str, np.ndarray], want: dict[str, np.ndarray]) -> None:
         np.testing.assert_allclose(got[name], array, rtol=1e-9, atol=1e-9, err_msg=name)
 
 
-@pytest.mark.parametrize("what", ["all_kinds", "by_hand"])
+@pytest.mark.parametrize("what", ["all_kinds", "alike", "by_hand"])
 def test_two_gpus_give_the_losses_and_weights_of_one(what: str, tmp_path: Path,
                                                      monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trainings, "DEVICE", "cuda")
@@ -63,6 +63,16 @@ def test_two_runs_give_the_same_bits_and_a_thousand_replays_end(tmp_path: Path) 
     assert np.isfinite(runs[0]["loss"])
     for name, array in runs[0].items():
         np.testing.assert_array_equal(runs[1][name], array, err_msg=name)
+
+
+@pytest.mark.parametrize("name", ["lenet5", "krizhevsky2009"])
+def test_gradients_are_made_where_nccl_reads_them(name: str, tmp_path: Path) -> None:
+    """A launch less in each graph, and the same bits as with it."""
+    runs = result_of(2, "in_place", tmp_path, name)
+    assert runs.pop("copies").tolist() == [0, 1, 1]
+    for key in [key[2:] for key in runs if key.startswith("0 ")]:
+        np.testing.assert_array_equal(runs[f"0 {key}"], runs[f"1 {key}"], err_msg=key)
+        np.testing.assert_array_equal(runs[f"0 {key}"], runs[f"2 {key}"], err_msg=key)
 
 
 def test_a_checkpoint_of_two_gpus_goes_on_with_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

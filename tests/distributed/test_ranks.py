@@ -12,6 +12,7 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ import pytest
 import trainings
 
 from minidl import Tensor, data, distributed, nn
-from minidl.distributed import nccl
+from minidl.distributed import mpi, nccl
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -84,6 +85,12 @@ def test_three_ranks_give_the_losses_and_weights_of_one(alone: dict[str, np.ndar
                                                         three: dict[str, np.ndarray]) -> None:
     """The last step of an epoch has one image: two ranks have none."""
     assert_near(three, alone)
+
+
+@needs_mpi
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_ranks_of_as_many_images_each(ranks: int, folder: Path) -> None:
+    assert_near(result_of(ranks, "alike", folder), trainings.alike())
 
 
 @needs_mpi
@@ -169,6 +176,22 @@ def test_the_parts_of_a_batch_are_the_batch(size: int, of_items: bool) -> None:
 def test_a_part_that_is_none_is_refused(part: Any) -> None:
     with pytest.raises(ValueError, match=re.escape(f"DataLoader: part is {part!r} but must be (rank, size), ints")):
         data.DataLoader(np.ones(3), 2, part=part)
+
+
+# ---------------------------------------------------------------- what is sent
+@pytest.mark.parametrize(("share", "cpu", "gpus"), [
+    (None, [1.0, 2.0, "sum"], [2.0, 4.0, "mean"]), (0.5, [1.0, 2.0, "sum"], [2.0, 4.0, "mean"]),
+    (0.25, [0.5, 1.0, "sum"], [1.0, 2.0, "mean"]), (0, [0.0, 0.0, "sum"], [0.0, 0.0, "mean"])])
+def test_a_mean_is_one_operation_on_gpus_whatever_the_shares(share: float | None, cpu: Any, gpus: Any,
+                                                             monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks that call NCCL with different ones would be silently wrong: it forms the mean, of what each has weighed."""
+    for on_gpus, want in ((False, cpu), (True, gpus)):
+        sent: list[Any] = []
+        world: Any = SimpleNamespace(size=2, sum=lambda flat, sent=sent: sent.extend([*flat, "sum"]),
+                                     gpus=SimpleNamespace(mean=lambda flat, sent=sent: sent.extend([*flat, "mean"])))
+        monkeypatch.setattr(mpi, "is_cuda", lambda flat, on_gpus=on_gpus: on_gpus)
+        mpi.Mpi.mean(world, np.array([2.0, 4.0]), share)
+        assert sent == want
 
 
 # ---------------------------------------------------------------- what is refused

@@ -31,7 +31,7 @@ def net(name: str) -> nn.Module:
     return made.to(DEVICE)
 
 
-def loaders(name: str, steps: int, batch: int = 7) -> tuple[data.DataLoader, data.DataLoader]:
+def loaders(name: str, steps: int, batch: int = 7, last: int = 1) -> tuple[data.DataLoader, data.DataLoader]:
     """Of odd sizes; the last step of an epoch has one image."""
     c, side = {"lenet5": (1, 32), "krizhevsky2009": (3, 32), "normalised": (1, 16)}[name]
     random = np.random.default_rng(1)
@@ -41,13 +41,14 @@ def loaders(name: str, steps: int, batch: int = 7) -> tuple[data.DataLoader, dat
         return data.DataLoader(data.Dataset("noise", split, images, labels), size, shuffle=split == "train", seed=5,
                                mean=[0.5] * c, std=[0.25] * c, dtype="float64", device=DEVICE,
                                augment=data.Augment(crop=2, flip=True) if split == "train" else None)
-    return loader("train", (steps - 1) * batch + 1, batch), loader("test", 23, 10)
+    return loader("train", (steps - 1) * batch + last, batch), loader("test", 23, 10)
 
 
-def trained(name: str, compiled: bool, epochs: int = 5, **options: Any) -> dict[str, np.ndarray]:
-    """Weights and metrics after 50 steps, in epochs of 10."""
+def trained(name: str, compiled: bool, epochs: int = 5, images: tuple[int, int] = (7, 1),
+            **options: Any) -> dict[str, np.ndarray]:
+    """Weights and metrics after 50 steps, in epochs of 10. images: of a step, and of the last one."""
     model = net(name)
-    train, test = loaders(name, STEPS // 5)
+    train, test = loaders(name, STEPS // 5, *images)
     rate = {"lenet5": 0.02, "krizhevsky2009": 0.001, "normalised": 0.05}[name]
     history = training.fit(
         model, optim.SGD(model.parameters(), rate, momentum=0.9, weight_decay=1e-3), train, test, epochs=epochs,
@@ -65,6 +66,12 @@ KINDS = [(name, compiled) for name in ("lenet5", "krizhevsky2009", "normalised")
 def all_kinds() -> dict[str, np.ndarray]:
     return {f"{name} {'compiled' if compiled else 'eager'} {key}": value for name, compiled in KINDS
             for key, value in trained(name, compiled).items()}
+
+
+def alike() -> dict[str, np.ndarray]:
+    """Each rank of two or three has as many images as the others, in all steps."""
+    return {f"{name} {key}": value for name in ("lenet5", "krizhevsky2009", "normalised")
+            for key, value in trained(name, True, images=(6, 6)).items()}
 
 
 def first_part(folder: str) -> dict[str, np.ndarray]:
@@ -178,12 +185,14 @@ def leaves(file: str) -> dict[str, np.ndarray]:
     return {}
 
 
-def replays(steps: str) -> dict[str, np.ndarray]:
-    """Captured steps of LeNet-5 in float32; all ranks end with the same bits."""
+def replays(steps: str, name: str = "lenet5") -> dict[str, np.ndarray]:
+    """Captured steps in float32; all ranks end with the same bits."""
     minidl.manual_seed(1)
-    random, model = np.random.default_rng(1), zoo.build("lenet5").to(DEVICE)
-    images, labels = random.integers(0, 256, (2560, 1, 32, 32), np.uint8), random.integers(0, 10, 2560)
-    train = data.DataLoader(data.Dataset("noise", "train", images, labels), 256, mean=[0.5], std=[0.25], device=DEVICE)
+    random, model = np.random.default_rng(1), zoo.build(name).to(DEVICE)
+    c = zoo.MODELS[name].shape[0]
+    images, labels = random.integers(0, 256, (2560, c, 32, 32), np.uint8), random.integers(0, 10, 2560)
+    train = data.DataLoader(data.Dataset("noise", "train", images, labels), 256, mean=[0.5] * c, std=[0.25] * c,
+                            device=DEVICE)
     test = data.DataLoader(data.Dataset("noise", "test", images, labels), 500, shuffle=False, device=DEVICE)
     history = training.fit(model, optim.SGD(model.parameters(), 0.01, momentum=0.9), train, test, compiled=True,
                            epochs=int(steps) // 10, progress=False, say=None)
@@ -192,9 +201,39 @@ def replays(steps: str) -> dict[str, np.ndarray]:
     return {**weights[0], "loss": np.array(history[-1]["train_loss"])}
 
 
+def in_place(name: str) -> dict[str, np.ndarray]:
+    """Replays whose gradients are made where NCCL reads them; without that; and where a launcher has another use for
+    memory of a gradient's size. `copies`: the launches in each graph that lay gradients one behind the other."""
+    import cupy
+
+    from minidl.compiler import buckets
+    from minidl.ops.cuda import ranks
+
+    multiply, averaged, handing_out = ranks.multiply, buckets.averaged, buckets._handing_out
+    copies: list[int] = []
+
+    def counted(*given: Any) -> None:
+        copies[-1] += cupy.cuda.get_current_stream().is_capturing()
+        multiply(*given)
+
+    def with_workspace(parts: list[Any], others: Callable[[int], Any]) -> Callable[[int], Any]:
+        take = handing_out(parts, others)
+        take(parts[0].nbytes)
+        return take
+
+    runs = []
+    ranks.multiply = counted
+    for find, hand_out in ((averaged, handing_out), (lambda program: {}, handing_out), (averaged, with_workspace)):
+        buckets.averaged, buckets._handing_out = find, hand_out
+        copies.append(0)
+        runs.append(replays("20", name))
+    return {**{f"{i} {key}": value for i, run in enumerate(runs) for key, value in run.items()},
+            "copies": np.array(copies)}
+
+
 WHAT: dict[str, Callable[..., dict[str, np.ndarray]]] = {
-    each.__name__: each for each in (all_kinds, first_part, second_part, by_hand, called, broken, only_statistics,
-                                     draws, leaves, replays)}
+    each.__name__: each for each in (all_kinds, alike, first_part, second_part, by_hand, called, broken,
+                                     only_statistics, draws, leaves, replays, in_place)}
 
 if __name__ == "__main__":
     distributed.start()

@@ -142,7 +142,7 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
     ("minidl/ops/__init__", (f"{COMMON}/op", f"{COMMON}/backend", f"{COMMON}/primitives", f"{COMMON}/curves",
                 f"{COMMON}/sets", *FAMILIES)),
     ("minidl/compiler", ("numpy", "cupy", "minidl/mode", "minidl/device", "minidl/tensor", f"{COMMON}/primitives",
-                         f"{COMMON}/region", f"{COMMON}/nhwc", "minidl/compiler")),
+                         f"{COMMON}/ranks", f"{COMMON}/region", f"{COMMON}/nhwc", "minidl/compiler")),
     ("minidl/distributed/witness", ()),
     ("minidl/distributed/nccl", ("cupy", "minidl/compiler/graph", *TOOLS)),
     ("minidl/distributed", ("mpi4py", "minidl/distributed", *TOOLS)),

@@ -1,4 +1,4 @@
-"""Arrays one behind the other in one: what goes from process to process is one array."""
+"""Arrays one behind the other in one: what goes from process to process is one array, and what they are weighed by."""
 
 from __future__ import annotations
 
@@ -7,19 +7,34 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 Shape = tuple[int, ...]
+ALIGNMENT = 16                             # bytes: on GPUs, the most that kernels write at once
 
 
-def laid_out(empty: Callable[[Any, Any], Any], shapes: Sequence[Shape], dtype: Any) -> tuple[Any, list[Any]]:
+def laid_out(empty: Callable[[Any, Any], Any], shapes: Sequence[Shape], dtype: Any,
+             alignment: int = 1) -> tuple[Any, list[Any]]:
     """(a flat array, of its memory an array of each shape).
+
+    alignment: bytes on a multiple of which those of several axes begin. Others, as biases, lie right behind the array
+    before them: kernels may write filters and biases as one. Where the arrays lie depends on their shapes alone, so
+    that all ranks agree; nobody reads what is between them.
 
     >>> import numpy as np
     >>> flat, (a, b) = laid_out(np.empty, [(2, 3), (4,)], np.dtype(float))
     >>> flat.shape, a.shape, b.shape, a.base is flat
     ((10,), (2, 3), (4,), True)
     """
-    sizes = [math.prod(shape) for shape in shapes]
-    flat, begin, views = empty((sum(sizes),), dtype), 0, []
-    for shape, size in zip(shapes, sizes, strict=True):
-        views.append(flat[begin:begin + size].reshape(shape))
-        begin += size
-    return flat, views
+    ends, begins, step = [0], [], max(1, alignment // dtype.itemsize)
+    for shape in shapes:
+        begins.append(-(-ends[-1] // step) * step if len(shape) > 1 else ends[-1])
+        ends.append(begins[-1] + math.prod(shape))
+    flat = empty((ends[-1],), dtype)
+    return flat, [flat[begin:end].reshape(shape) for begin, end, shape in zip(begins, ends[1:], shapes, strict=True)]
+
+
+def weight(share: float, ranks: int) -> float:
+    """What a rank multiplies by before the mean over all: its share by that of all alike; exactly 1 where it is alike.
+
+    >>> weight(0.25, 2), weight(1 / 49, 49), 1 / 49 * 49
+    (0.5, 1.0, 0.9999999999999999)
+    """
+    return 1.0 if math.isclose(share * ranks, 1, rel_tol=1e-12) else share * ranks

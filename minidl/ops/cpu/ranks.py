@@ -12,11 +12,13 @@ from ..common.ranks import laid_out
 __all__ = ["rank_mean"]
 
 
-def rank_mean(arrays: list[Array], share: float, world: Any) -> tuple[Array, ...]:
-    """The sum over all ranks of share * each array. Those of one dtype lie in one array, which is sent as one.
+def rank_mean(arrays: list[Array], share: float | None, world: Any) -> tuple[Array, ...]:
+    """The mean over all ranks of each array, to which a rank has a share: the sum of share * array.
 
-    share: this rank's; where it is 0 its arrays are not looked at.
+    share: this rank's, all ranks' add up to 1; where it is 0 its arrays are not looked at. None on all ranks: their
+    sum. Arrays of one dtype lie in one array, which is sent as one.
     """
+    share = 1.0 if share is None else share
     results: list[Array] = [np.empty(0)] * len(arrays)
     for dtype in dict.fromkeys(x.dtype for x in arrays):
         places = [i for i, x in enumerate(arrays) if x.dtype == dtype]
