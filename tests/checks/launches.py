@@ -471,14 +471,15 @@ LAUNCHES: dict[str, list[Launch]] = {
             (direction, kind, (2, 5, 6, 7), (9, 5, 3, 3), (1, 2), 1)
             for direction in nhwc_conv.DIRECTIONS for kind in nhwc_conv.KINDS]),
         *each("nhwc/conv.cu", nhwc_conv.is_right, ("y", "bf16", (3, 16, 9, 9), (72, 16, 3, 3), 1, 1, 0, "relu"),
-              ("dx", "bf16", (3, 16, 9, 9), (128, 16, 3, 3), 1, 1),
+              ("dx", "bf16", (3, 16, 9, 9), (120, 16, 3, 3), 1, 1),
               ("y", "3xtf32", (1, 64, 9, 9), (6, 64, 3, 2), 2, 1)),
         *each("nhwc/conv_tma.cu", nhwc_conv.is_right, *[
             (direction, kind, (5, 64, 7, 9), (64, 64, 3, 3), 1, 1, form)
-            for direction, kind, form in (("y", "tf32", 3), ("dx", "tf32", 4), ("dx", "bf16", 3), ("y", "bf16", 5))]),
+            for direction, kind, form in (("y", "tf32", 3), ("dx", "tf32", 4), ("dx", "bf16", 3), ("y", "bf16", 5))],
+              ("dx", "bf16", (2, 5, 7, 9), (62, 5, 3, 3), 1, 1, 6)),            # and images that are padded by channels
         *on_device("nhwc/conv.cu", nhwc_conv.is_right, *[
             (direction, kind, *shape, form) for direction in nhwc_conv.DIRECTIONS for kind in nhwc_conv.KINDS
-            for form in range(6) for shape in (((5, 64, 19, 18), (192, 64, 3, 3), 1, 1),
+            for form in range(7) for shape in (((5, 64, 19, 18), (192, 64, 3, 3), 1, 1),
                                                ((9, 128, 7, 7), (64, 128, 3, 3), 1, 1),
                                                ((2, 8, 30, 31), (136, 8, 5, 4), (2, 3), 2))])],
     "splitting_convolutions": [

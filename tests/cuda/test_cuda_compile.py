@@ -38,8 +38,9 @@ CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = list(dict.fromke
 # ---------------------------------------------------------------- the sources
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_compiles_without_spills(architecture: int) -> None:
-    """Nor is there a kernel that none of the configurations compiles."""
+    """Nor is there a kernel that none of the configurations compiles. Those for Hopper alone run nowhere else."""
     seen: set[tuple[str, str]] = set()
+    here = [each for each in CONFIGURATIONS if architecture == 90 or launch.HOPPER not in each[1]]
 
     def check(configuration: tuple[str, tuple[launch.Constant, ...]]) -> str | None:
         file, constants = configuration
@@ -52,9 +53,9 @@ def test_compiles_without_spills(architecture: int) -> None:
         return f"{file} {dict(constants)}: bytes spilled {over}" if over else None
 
     with ThreadPoolExecutor(THREADS) as pool:
-        failures = list(filter(None, pool.map(check, CONFIGURATIONS)))
-    assert not failures, f"{len(failures)} of {len(CONFIGURATIONS)} failed:\n" + "\n".join(failures)
-    assert seen == {(file, name) for file in FILES for name in kernels(file)}
+        failures = list(filter(None, pool.map(check, here)))
+    assert not failures, f"{len(failures)} of {len(here)} failed:\n" + "\n".join(failures)
+    assert seen == {(file, name) for file in {file for file, _ in here} for name in kernels(file)}
 
 
 def test_every_file_is_compiled() -> None:

@@ -101,7 +101,7 @@ def test_errors(what: str, emulated: Emulator) -> None:
 def test_devices_without_the_means(emulated: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "most_shared", lambda: 40 << 10)
     conv._plan.cache_clear()
-    with pytest.raises(ValueError, match=r"conv2d_nhwc: sums of 27 terms in TF32X3 take 49152 bytes of shared memory"):
+    with pytest.raises(ValueError, match=r"conv2d_nhwc: sums of 36 terms in TF32X3 take 98304 bytes of shared memory"):
         y(precision="3xtf32")
     monkeypatch.setattr(launch, "compute_capability", lambda: 75)
     with pytest.raises(ValueError, match=r"conv2d_nhwc: the GPU's compute capability is 7.5 but tf32 and .* 8.0"):

@@ -6,6 +6,7 @@
 #endif
 
 constexpr int PAIRS = FILTERS / 2;                                       // sums of a lane in 64 rows
+constexpr int EIGHTS = FILTERS < 32 ? 1 : 4;                             // of filters, that are stored together
 
 // Four lanes that hold one number each of four blocks hold four numbers of one block instead.
 __device__ __forceinline__ void exchange_blocks(unsigned (&v)[4]) {
@@ -47,22 +48,22 @@ __device__ __forceinline__ void store_tile(const float (&sums)[TALL][PAIRS], IMA
     for (int t = 0; t < 2 * TALL; ++t)
         at[t] = tile.pixel(first + t / 2 * 64 + t % 2 * 8 + threadIdx.x % GROUP / 32 * 16 + threadIdx.x % 32 / 4);
 #pragma unroll
-    for (int block = 0; block < FILTERS / 8; block += 4) {
-        float bias[8];
+    for (int block = 0; block < FILTERS / 8; block += EIGHTS) {
+        float bias[2 * EIGHTS];
 #pragma unroll
-        for (int e = 0; e < 8; ++e) {
+        for (int e = 0; e < 2 * EIGHTS; ++e) {
             const int f = filter + (block + e / 2) * 8 + 2 * within + e % 2;
             bias[e] = b && f < g.m ? b[f] : 0.0f;
         }
 #pragma unroll
         for (int t = 0; t < 2 * TALL; ++t) {
-            float v[8];
+            float v[2 * EIGHTS];
 #pragma unroll
-            for (int e = 0; e < 8; ++e) {
+            for (int e = 0; e < 2 * EIGHTS; ++e) {
                 const float sum = sums[t / 2][(block + e / 2) * 4 + t % 2 * 2 + e % 2] + bias[e];
                 v[e] = AFTER ? ACT_VALUE(sum) : sum;
             }
-            if constexpr (WIDE_Y && PRECISION == BF16) {
+            if constexpr (WIDE_Y && PRECISION == BF16 && EIGHTS == 4) {
                 unsigned bits[4];
 #pragma unroll
                 for (int e = 0; e < 4; ++e) bits[e] = bf16_pair(v[2 * e], v[2 * e + 1]);
@@ -72,7 +73,7 @@ __device__ __forceinline__ void store_tile(const float (&sums)[TALL][PAIRS], IMA
                     *(int4*)(y + at[t] * g.m + f) = make_int4(bits[0], bits[1], bits[2], bits[3]);
             } else {
 #pragma unroll
-                for (int e = 0; e < 4; ++e) {
+                for (int e = 0; e < EIGHTS; ++e) {
                     const int f = filter + (block + e) * 8 + 2 * within;
                     if (at[t] >= 0 && f < g.m) store_numbers(y + at[t] * g.m + f, v[2 * e], v[2 * e + 1], f + 1 < g.m);
                 }

@@ -1,5 +1,5 @@
-// Products of tensor cores whose both factors lie in shared memory: a group of four warps adds A (64 rows) times B (64,
-// 128 or 256 columns), 8 numbers of tf32 or 16 of bf16 deep, to registers. A lane holds of its warp's 16 rows, and of
+// Products of tensor cores whose both factors lie in shared memory: a group of four warps adds A (64 rows) times B (8,
+// 64, 128 or 256 columns), 8 numbers of tf32 or 16 of bf16 deep, to registers. A lane holds of its warp's 16 rows, and of
 // each 8 columns, what it does for mma.
 //
 // Shared memory is swizzled: a row has 128 bytes, rows follow each other, eight of them start on a multiple of 1,024
@@ -36,6 +36,10 @@ __device__ __forceinline__ unsigned long long factor(const void* at) {
 #else
 #define WGMMA(text, ...)
 #endif
+
+__device__ __forceinline__ void wgmma_both(float (&c)[4], unsigned long long a, unsigned long long b) {
+    WGMMA(SHAPE("8") "{%0,%1,%2,%3}, %4, %5" SIGNS, "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]));
+}
 
 __device__ __forceinline__ void wgmma_both(float (&c)[32], unsigned long long a, unsigned long long b) {
     WGMMA(SHAPE("64") "{" TEN() TEN(1) TEN(2) "%30,%31}, %32, %33" SIGNS, HALF(0));

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ from . import conv_tma
 from .pixels import C_TYPES
 
 FILE, PACK_FILE = "nhwc/conv.cu", "nhwc/conv_pack.cu"
+MAX_PADDED = 2                             # times the slabs that images have as they are
 MIN_COMPILER = 12, 9                       # NVRTC: older ones refuse the architecture that has wgmma
 
 
@@ -37,11 +39,14 @@ FORMS = {"BF16": _WHOLE, "TF32": _WHOLE,
 
 
 class Plan(NamedTuple):
-    """The launches of a shape: of the filters' packing, and of the product."""
+    """The launches of a shape: of the filters' packing, of the images' padding by channels, where there is one, and of
+    the product; the shapes of what they write; and the struct that they take."""
 
     pack: Callable[..., None]
+    pad: Callable[..., None] | None
     product: Callable[..., None]
     packed: tuple[int, ...]
+    padded: tuple[int, ...]
     y: tuple[int, ...]
     struct: bytes
 
@@ -79,19 +84,29 @@ def _cost(form: Form, pixels: int, m: int) -> float:
     return turns * form.tall * form.filters * form.cost
 
 
+def _sizes(back: bool, g: ConvGeometry) -> dict[str, int]:
+    """Of what is read, of what is written and of the steps between: for y, or back, for the gradient of the image."""
+    if back:
+        return {"c": g.m, "h": g.oh, "w": g.ow, "m": g.c, "oh": g.h, "ow": g.w, "sh": 1, "sw": 1,
+                "top": g.kh - 1 - g.top, "left": g.kw - 1 - g.left, "divided_h": g.sh, "divided_w": g.sw}
+    return {"c": g.c, "h": g.h, "w": g.w, "m": g.m, "oh": g.oh, "ow": g.ow, "divided_h": 1, "divided_w": 1}
+
+
+def _channels(c: int, taps: int, each: int) -> int:
+    """Padded, so that 16 bytes hold channels of one pixel, where that does not make sums much longer."""
+    more = launch.blocks(c, each) * each
+    return more if launch.blocks(taps * more, 8 * each) <= launch.blocks(taps * c, 8 * each) * MAX_PADDED else c
+
+
 @functools.lru_cache(maxsize=1024)
 def _plan(back: bool, g: ConvGeometry, dtype: np.dtype, mode: str, aligned: bool, act: str | None,
           form: Form | conv_tma.Form | None) -> Plan:
-    if back:
-        sizes = {"c": g.m, "h": g.oh, "w": g.ow, "m": g.c, "oh": g.h, "ow": g.w, "sh": 1, "sw": 1,
-                 "top": g.kh - 1 - g.top, "left": g.kw - 1 - g.left, "divided_h": g.sh, "divided_w": g.sw}
-    else:
-        sizes = {"c": g.c, "h": g.h, "w": g.w, "m": g.m, "oh": g.oh, "ow": g.ow, "divided_h": 1, "divided_w": 1}
-    c, m, high, across = (sizes[name] for name in ("c", "m", "oh", "ow"))
-    pixels, each = g.n * high * across, 16 // dtype.itemsize
-    wide = c % each == 0 and aligned, m % each == 0
+    sizes, each = _sizes(back, g), 16 // dtype.itemsize
+    channels, m, high, across = (sizes[name] for name in ("c", "m", "oh", "ow"))
+    sizes["c"] = c = _channels(channels, g.kh * g.kw, each)
+    pixels, slabs = g.n * high * across, launch.blocks(g.kh * g.kw * c, 8 * each)
+    wide = c % each == 0 and (aligned or c > channels), m % each == 0
     chunked = wide[0] and c % (8 * each) == 0
-    slabs = launch.blocks(g.kh * g.kw * c, 8 * each)
     sums, hopper = slabs * 8 * each, launch.compute_capability() == 90 and launch.compiler_version() >= MIN_COMPILER
     tiled = None
     if hopper and chunked and (g.sh, g.sw) == (1, 1) and mode != "TF32X3" and not isinstance(form, Form):
@@ -111,9 +126,15 @@ def _plan(back: bool, g: ConvGeometry, dtype: np.dtype, mode: str, aligned: bool
         raise ValueError(f"conv2d_nhwc: sums of {g.kh * g.kw * c} terms in {mode} take "
                          f"{min(_shared(form, mode, slabs) for form in FORMS[mode])} bytes of shared memory but a "
                          f"block has {launch.most_shared()}; use another precision, or images in NCHW")
-    pack = launch.kernel(PACK_FILE, "conv_nhwc_pack", *_pack_constants(dtype, mode, chunked)).sized(
-        (launch.spread(filters * (c + sums - g.kh * g.kw * c)),), (launch.THREADS,))
-    return Plan(pack, product, (2 if mode == "TF32X3" else 1, filters, sums), (g.n, high, across, m),
+
+    def prepare(name: str, size: int) -> Callable[..., None]:
+        return launch.kernel(PACK_FILE, name, *_pack_constants(dtype, mode, chunked)).sized(
+            (launch.spread(size),), (launch.THREADS,))
+
+    padded = g.n, sizes["h"], sizes["w"], c
+    return Plan(prepare("conv_nhwc_pack", filters * (c + sums - g.kh * g.kw * c)),
+                prepare("conv_nhwc_pad", math.prod(padded) // each) if c > channels else None, product,
+                (2 if mode == "TF32X3" else 1, filters, sums), padded, (g.n, high, across, m),
                 launch.by_value("ConvNhwc", g, sum=sums, filters=filters, **sizes))
 
 
@@ -134,7 +155,11 @@ def _run(name: str, back: bool, x: cupy.ndarray, w: cupy.ndarray, b: Any, g: Con
     plan = _plan(back, g, x.dtype, mode, x.data.ptr % 16 == 0, act, form)
     y, packed = launch.empty(plan.y, x.dtype), launch.empty(plan.packed, x.dtype)
     if y.size:
-        plan.pack(w, packed, plan.struct, int(back))
+        channels = x.shape[3]
+        if plan.pad:
+            x, given = launch.empty(plan.padded, x.dtype), x
+            plan.pad(given, x, plan.struct, channels)
+        plan.pack(w, packed, plan.struct, channels, int(back))
         plan.product(x, packed, b, y, plan.struct)
     return y
 
@@ -156,7 +181,7 @@ def grad_x(dy: cupy.ndarray, w: cupy.ndarray, g: ConvGeometry, *, precision: str
 
 
 FLOAT, HALF = np.dtype(np.float32), np.dtype(np.uint16)
-IMAGES = {"BF16": HALF, "TF32": FLOAT, "TF32X3": FLOAT}
+IMAGES: dict[str, np.dtype] = {"BF16": HALF, "TF32": FLOAT, "TF32X3": FLOAT}
 ALL_ROOM = 1 << 30
 # Each form with wide copies; then elements one by one, divided positions, an activation; with wgmma and with mma
 CONFIGURATIONS = [

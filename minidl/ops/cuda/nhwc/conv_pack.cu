@@ -1,17 +1,21 @@
-// The filters of conv_nhwc and conv_nhwc_tma as B, [part][filter][numbers of a sum], rounded, and zero up to whole tiles.
-// back: turned over, and the other way round, as the gradient of the image takes them.
+// What the convolutions of images in NHWC are given.
+//
+// conv_nhwc_pack: filters as B, [part][filter][numbers of a sum], rounded, and zero up to whole tiles. back: turned over,
+//   and the other way round, as the gradient of the image takes them. channels: of w; g.c may be more.
+// conv_nhwc_pad: images of g.c channels, a multiple of what 16 bytes hold, from images of fewer; those added are zero.
 //
 // -DIMAGE, -DPRECISION, -DCHUNKED: as in nhwc/conv.cu.
 #include "include/common.cuh"
 #include "include/mma.cuh"
 #include "include/conv_nhwc.cuh"
 
-extern "C" __global__ void conv_nhwc_pack(const float* __restrict__ w, IMAGE* __restrict__ packed, ConvNhwc g, int back) {
+extern "C" __global__ void conv_nhwc_pack(const float* __restrict__ w, IMAGE* __restrict__ packed, ConvNhwc g,
+                                           int channels, int back) {
     const int taps = g.kh * g.kw, width = g.c + g.sum - taps * g.c;      // channels, and the rest of a row
     for (int i = THREAD; i < g.filters * width; i += THREADS) {
         const int filter = i / width, c = i - filter * width, rest = c - g.c;
-        const bool there = filter < g.m && rest < 0;
-        const float* from = w + (back ? c * g.m + filter : filter * g.c + c) * taps;
+        const bool there = filter < g.m && c < channels;
+        const float* from = w + (back ? c * g.m + filter : filter * channels + c) * taps;
         const int at = CHUNKED ? c / DEPTH * taps * DEPTH + c % DEPTH : rest < 0 ? c : taps * g.c + rest;
         const int apart = CHUNKED ? DEPTH : g.c;                         // from a tap to the next
         IMAGE* to = packed + filter * g.sum + at;
@@ -25,5 +29,21 @@ extern "C" __global__ void conv_nhwc_pack(const float* __restrict__ w, IMAGE* __
                 else
                     to[part * g.filters * g.sum + tap * apart] = __uint_as_float(part_of(v, part));
         }
+    }
+}
+
+extern "C" __global__ void conv_nhwc_pad(const IMAGE* __restrict__ x, IMAGE* __restrict__ padded, ConvNhwc g,
+                                         int channels) {
+    constexpr int EACH = DEPTH / 8;
+    struct alignas(16) Piece {
+        IMAGE v[EACH];
+    };
+    const int pieces = g.c / EACH;
+    for (int i = THREAD; i < g.n * g.h * g.w * pieces; i += THREADS) {
+        const int pixel = i / pieces, first = (i - pixel * pieces) * EACH;
+        Piece piece;
+#pragma unroll
+        for (int e = 0; e < EACH; ++e) piece.v[e] = first + e < channels ? x[pixel * channels + first + e] : (IMAGE)0;
+        ((Piece*)padded)[i] = piece;
     }
 }

@@ -28,7 +28,7 @@ class Form(NamedTuple):
     cost: float
 
 
-FORMS = (Form(2, 128, 8, 0.78), Form(1, 256, 5, 0.8), Form(2, 64, 8, 0.9))
+FORMS = (Form(2, 128, 8, 0.78), Form(1, 256, 5, 0.8), Form(2, 64, 8, 0.9), Form(2, 8, 16, 2.6))
 
 
 class Patch(NamedTuple):
@@ -45,7 +45,7 @@ class Patch(NamedTuple):
     def bytes(self) -> int:
         return launch.blocks(self.n * self.lines * self.line * ROW, 1024) * 1024
 
-    def count(self, *of: int) -> int:
+    def number(self, *of: int) -> int:
         """How many hold so many images, rows and columns."""
         return math.prod(map(launch.blocks, of, (self.n, self.h, self.w)))
 
@@ -63,7 +63,7 @@ class Tiles(NamedTuple):
 
     form: Form
     patch: Patch
-    count: int
+    blocks: int
     stages: int
     cost: float
 
@@ -80,10 +80,10 @@ def tiles(form: Form, n: int, h: int, w: int, m: int, kh: int, kw: int) -> Tiles
            if _stages(form, patch) >= MIN_STAGES and max(patch.lines, patch.line) <= MAX_BOX]
     if not fit:
         return None
-    patch = min(fit, key=lambda patch: (patch.count(n, h, w), patch.bytes()))
-    count = patch.count(n, h, w) * launch.blocks(m, form.filters)
-    turns = launch.blocks(count, launch.multiprocessors())
-    return Tiles(form, patch, count, _stages(form, patch), turns * form.tall * form.filters * form.cost)
+    patch = min(fit, key=lambda patch: (patch.number(n, h, w), patch.bytes()))
+    blocks = patch.number(n, h, w) * launch.blocks(m, form.filters)
+    turns = launch.blocks(blocks, launch.multiprocessors())
+    return Tiles(form, patch, blocks, _stages(form, patch), turns * form.tall * form.filters * form.cost)
 
 
 def cheapest(*sizes: int) -> Tiles | None:
@@ -105,7 +105,7 @@ def product(of: Tiles, dtype: np.dtype, mode: str, h: int, w: int, wide_y: bool,
     form, patch = of.form, of.patch
     shared = PATCHES * patch.bytes() + of.stages * form.filters * ROW + 16 * (of.stages + PATCHES)
     launched = launch.kernel(FILE, "conv_nhwc_tma", *constants(form, of.stages, dtype, mode, wide_y, act)).sized(
-        (min(of.count, launch.multiprocessors()),), (THREADS_PER_BLOCK,), shared)
+        (min(of.blocks, launch.multiprocessors()),), (THREADS_PER_BLOCK,), shared)
     depth = ROW // dtype.itemsize
     taken = launch.by_value("Patch", patch, bytes=patch.bytes(), high=launch.blocks(h, patch.h),
                             wide=launch.blocks(w, patch.w), images=int(patch.images))
