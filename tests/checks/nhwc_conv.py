@@ -25,11 +25,17 @@ FORMS = {kind: (*conv.FORMS[mode], *(() if kind == "3xtf32" else conv_tma.FORMS)
 # Of an error, per sum of the magnitudes of its terms: what 3xtf32 loses, and what float32 does each time tensor cores
 # add some terms; of a result in bf16
 SPLIT, CUT, HALF = 2.0**-20, 2.0**-23, 2.0**-8
+ULP = 2.0**-10                             # of tf32, at most, relative to the number
 
 
 def rounded(x: np.ndarray) -> np.ndarray:
     """To the nearest tf32."""
     return ((x.view(np.uint32) + 0x1000) & 0xffffe000).view(np.float32)
+
+
+def half_way(x: np.ndarray) -> np.ndarray:
+    """Which numbers are as near to one tf32 as to the next."""
+    return (x.view(np.uint32) & 0x1fff) == 0x1000
 
 
 def filters_of(w: np.ndarray, kind: str) -> np.ndarray:
@@ -75,11 +81,14 @@ def error(direction: str, kind: str, g: ConvGeometry, seed: int, act: str | None
         first, second = run(), run()
     assert first.tobytes() == second.tobytes(), f"{direction} {kind} {g}: two runs differ"
     assert first.dtype == given.dtype
+    ties = half_way(widened(given.get())) if kind == "tf32" and told.called else None
     x, w = images_of(widened(given.get()), kind, told.called), filters_of(w, kind)
     exact = computed(direction, x, w, b, g)
     magnitudes = computed(direction, abs(x), abs(w), None if b is None else abs(b), g)
     length = g.kh * g.kw * (g.c if direction == "y" else g.m)
     bound = magnitudes * (SPLIT * (kind == "3xtf32") + CUT * (3 + length / 8)) + 1e-30
+    if ties is not None:                   # which way the hardware rounds these is not documented
+        bound = bound + computed(direction, abs(x) * ties * ULP, abs(w), None, g)
     if act == "relu":
         exact = np.maximum(exact, 0)
     if kind == "bf16":
