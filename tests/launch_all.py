@@ -4,8 +4,9 @@
 
 A tool that takes long is shared out among processes: --part 2/8 runs every eighth, from the second on.
 
-It runs the table of checks/launches.py, each with its check, prints each kernel's name and how often it was launched,
-and ends with status 1 where one in any .cu file was not, but for what is not made for this GPU.
+It runs the table of checks/launches.py, each with its check, prints each as it ends, so that a run that is cut off shows
+how far it came, then each kernel's name and how often it was launched, and ends with status 1 where one in any .cu file
+was not, but for what is not made for this GPU.
 """
 
 from __future__ import annotations
@@ -60,8 +61,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for each in chosen:
             try:
                 each.run()
+                print(f"{each}: {launched.total()} launches", flush=True)
             except pytest.skip.Exception as reason:
-                print(f"left out: {each}: {reason}")
+                print(f"left out: {each}: {reason}", flush=True)
         cupy.cuda.Device().synchronize()
     if given.families or step > 1:
         print(f"{launched.total()} launches of {len(launched)} kernels")
