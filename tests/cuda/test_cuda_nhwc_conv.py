@@ -41,13 +41,19 @@ def test_emulated(direction: str, kind: str, seed: int, emulated: Emulator, monk
     conv._plan.cache_clear()
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("kind", ["tf32", "bf16"])
 @pytest.mark.parametrize("direction", DIRECTIONS)
-def test_copied_by_hardware_emulated(direction: str, kind: str, seed: int, emulated: Emulator) -> None:
+def test_copied_by_hardware_emulated(direction: str, kind: str, seed: int, emulated: Emulator,
+                                     monkeypatch: pytest.MonkeyPatch) -> None:
+    """On four multiprocessors, and on one, whose block takes all patches in turn."""
+    conv._plan.cache_clear()
+    if seed >= 4:
+        monkeypatch.setattr(launch, "multiprocessors", lambda: 1)
     emulated.launched.clear()
-    drawn_is_right(direction, kind, seed, 200, 40, by_hardware=True)
+    drawn_is_right(direction, kind, seed, 200, 80, by_hardware=True)
     assert "conv_nhwc_tma" in emulated.launched
+    conv._plan.cache_clear()
 
 
 @pytest.mark.parametrize(("file", "constants"), [
@@ -70,7 +76,6 @@ def test_products_are_not_in_turn(file: str, constants: tuple[launch.Constant, .
 def test_patches(sizes: tuple[int, ...], patch: conv_tma.Patch | None, emulated: Emulator) -> None:
     """The fewest hold all pixels."""
     found = conv_tma.cheapest(*sizes)
-    print(found)
     assert (found and found.patch) == patch
 
 
@@ -117,10 +122,17 @@ def test_random_shapes(direction: str, kind: str) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("few", [False, True])
 @pytest.mark.parametrize("kind", ["tf32", "bf16"])
 @pytest.mark.parametrize("direction", DIRECTIONS)
-def test_random_shapes_copied_by_hardware(direction: str, kind: str) -> None:
+def test_random_shapes_copied_by_hardware(direction: str, kind: str, few: bool,
+                                          monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a block for each patch, as far as there are multiprocessors, and by three blocks, which take them in turn."""
     if launch.compute_capability() != 90:
         pytest.skip("the hardware's copies are for compute capability 9.0")
+    conv._plan.cache_clear()
+    if few:
+        monkeypatch.setattr(launch, "multiprocessors", lambda: 3)
     for seed in range(MANY // 4):
         drawn_is_right(direction, kind, seed, by_hardware=True)
+    conv._plan.cache_clear()
