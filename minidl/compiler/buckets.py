@@ -35,8 +35,8 @@ def averaged(program: Program) -> dict[int, tuple[Slot, ...]]:
 
 
 class Bucket:
-    """The arrays of one mean. They take memory together, before the first is made: `Program.peak` has them one by one.
-    """
+    """The arrays of one mean. All of their memory is taken before the first is made; `Program.peak` counts each from
+    when it is made."""
 
     def __init__(self, slots: tuple[Slot, ...]):
         self.slots = slots
