@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 def averaged(program: Program) -> dict[int, tuple[Slot, ...]]:
     """The calls of `rank_mean`, by number, whose arrays may lie in one from the start; and these.
 
-    They are results that nobody else reads, since the mean is written over them, and views of nothing, of one dtype;
-    and the rank's share is that of all alike, since NCCL divides by the number of ranks alone.
+    Such arrays are of one dtype, results of calls and no views, and nobody else reads them, since the mean is written
+    over them. The rank's share is one by the number of ranks: NCCL's mean knows no other weights.
     """
     calls = program.calls
     made = {slot for call in calls if not (call.known.shares or call.effect) for slot in call.results}
@@ -35,8 +35,8 @@ def averaged(program: Program) -> dict[int, tuple[Slot, ...]]:
 
 
 class Bucket:
-    """The arrays of one mean. They take memory together, before the first is made: `Program.peak` has them one by one.
-    """
+    """The arrays of one mean. All of their memory is taken before the first is made; `Program.peak` counts each from
+    when it is made."""
 
     def __init__(self, slots: tuple[Slot, ...]):
         self.slots = slots

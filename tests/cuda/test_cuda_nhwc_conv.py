@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,10 @@ from emulator import COMPILER, Emulator, cupy
 
 from minidl.ops.common.geometry import conv_geometry
 from minidl.ops.cuda import launch
-from minidl.ops.cuda.nhwc import conv, conv_tma
+from minidl.ops.cuda.nhwc import conv, conv_tma, tensor_maps
 
 MANY = 2000
+encoded = tensor_maps._encoded.__wrapped__  # while kernels are emulated, another stands in its place
 
 
 @pytest.fixture(scope="module")
@@ -36,18 +38,25 @@ def test_emulated(direction: str, kind: str, seed: int, emulated: Emulator, monk
     """By wgmma, and some by mma."""
     conv._plan.cache_clear()
     monkeypatch.setattr(launch, "compute_capability", lambda: 90 if seed % 3 else 80)
+    emulated.launched.clear()
     drawn_is_right(direction, kind, seed, 200, 40)
-    assert "conv_nhwc" in emulated.launched
+    assert emulated.launched & {"conv_nhwc", "conv_nhwc_tma"}
     conv._plan.cache_clear()
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("kind", ["tf32", "bf16"])
 @pytest.mark.parametrize("direction", DIRECTIONS)
-def test_copied_by_hardware_emulated(direction: str, kind: str, seed: int, emulated: Emulator) -> None:
+def test_copied_by_hardware_emulated(direction: str, kind: str, seed: int, emulated: Emulator,
+                                     monkeypatch: pytest.MonkeyPatch) -> None:
+    """On four multiprocessors, and on one, whose block takes all patches in turn."""
+    conv._plan.cache_clear()
+    if seed >= 4:
+        monkeypatch.setattr(launch, "multiprocessors", lambda: 1)
     emulated.launched.clear()
-    drawn_is_right(direction, kind, seed, 200, 40, by_hardware=True)
+    drawn_is_right(direction, kind, seed, 200, 80, by_hardware=True)
     assert "conv_nhwc_tma" in emulated.launched
+    conv._plan.cache_clear()
 
 
 @pytest.mark.parametrize(("file", "constants"), [
@@ -70,8 +79,24 @@ def test_products_are_not_in_turn(file: str, constants: tuple[launch.Constant, .
 def test_patches(sizes: tuple[int, ...], patch: conv_tma.Patch | None, emulated: Emulator) -> None:
     """The fewest hold all pixels."""
     found = conv_tma.cheapest(*sizes)
-    print(found)
     assert (found and found.patch) == patch
+
+
+def test_what_the_driver_is_told_of_an_array(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its last axis first, and the steps in bytes of all others; what the driver refuses is an error."""
+    told = []
+
+    def encode(to: Any, kind: int, axes: int, address: Any, sizes: Any, strides: Any, box: Any, steps: Any,
+               *modes: int) -> int:
+        told.append((to.value % 64, kind, axes, address.value, *map(list, (sizes, strides, box, steps)), modes))
+        return len(told) - 1
+    monkeypatch.setattr(tensor_maps, "_driver", lambda: SimpleNamespace(cuTensorMapEncodeTiled=encode))
+    assert len(encoded(4096, (5, 6, 7, 64), np.dtype(np.float32), (1, 8, 9, 32))) == 128
+    with pytest.raises(RuntimeError, match=r"boxes of \(2, 64\) of an array of \(3, 32\) in uint16 at 0x10 "
+                                           "with error 1; set another precision, or images in NCHW"):
+        encoded(16, (3, 32), np.dtype(np.uint16), (2, 64))
+    assert told == [(0, 11, 4, 4096, [64, 7, 6, 5], [256, 1792, 10752], [32, 9, 8, 1], [1] * 4, (0, 3, 3, 0)),
+                    (0, 1, 2, 16, [32, 3], [64], [64, 2], [1] * 2, (0, 3, 3, 0))]
 
 
 G = conv_geometry((2, 3, 4, 4), (5, 3, 3, 3), None, 1, 1, "gemm")
@@ -117,10 +142,17 @@ def test_random_shapes(direction: str, kind: str) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("few", [False, True])
 @pytest.mark.parametrize("kind", ["tf32", "bf16"])
 @pytest.mark.parametrize("direction", DIRECTIONS)
-def test_random_shapes_copied_by_hardware(direction: str, kind: str) -> None:
+def test_random_shapes_copied_by_hardware(direction: str, kind: str, few: bool,
+                                          monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a block for each patch, as far as there are multiprocessors, and by three blocks, which take them in turn."""
     if launch.compute_capability() != 90:
         pytest.skip("the hardware's copies are for compute capability 9.0")
+    conv._plan.cache_clear()
+    if few:
+        monkeypatch.setattr(launch, "multiprocessors", lambda: 3)
     for seed in range(MANY // 4):
         drawn_is_right(direction, kind, seed, by_hardware=True)
+    conv._plan.cache_clear()

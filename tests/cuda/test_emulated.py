@@ -21,7 +21,7 @@ pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot 
 
 import random_nets
 from cases import CASES
-from checks import convolutions, primitives, regions
+from checks import convolutions, nhwc_conv, primitives, regions
 from checks.fused import STEPS, assert_fused_agrees
 from checks.launches import (
     CONVOLUTIONS,
@@ -360,6 +360,13 @@ def linear() -> None:
     primitives.linear((7, 130, 19), FLOAT)
 
 
+def copied_by_hardware() -> None:
+    """One block takes three patches in turn, of a slab each; filters go round their buffers."""
+    nhwc_conv.conv._plan.cache_clear()
+    with mock.patch.object(launch, "multiprocessors", return_value=1):
+        nhwc_conv.is_right("y", "bf16", (5, 64, 7, 9), (64, 64, 3, 3), 1, 1, 3)
+
+
 def pooling(at: int) -> Check:
     def check() -> None:
         primitives.pooling(*POOLINGS[at], FLOAT)
@@ -453,6 +460,16 @@ MUTATIONS: dict[str, tuple[str, str, Check, str]] = {
     "an operand that is not rounded to tf32": (
         "part ? lost_of(x, tf32(x)) : tf32(x)", "__float_as_uint(x)",
         lambda: tensor_cores(), "not rounded to tf32"),
+    "a patch whose lines are too near each other": (
+        "(r * patch.line + s) * 128", "(r * patch.w + s) * 128", copied_by_hardware, "of its bound"),
+    "filters that are read before they are there": (
+        "await(full + stage.at, stage.parity);", "", copied_by_hardware, "of its bound|for ever"),
+    "filters that are copied over": (
+        "await(empty + stage.at, stage.parity ^ 1);", "", copied_by_hardware, "of its bound|for ever"),
+    "a patch that the last of its products does not give back": (
+        "arrive(empty + used);\n                arrive(empty_patch + (buffer.at ^ 1));", "arrive(empty + used);",
+        copied_by_hardware, "for ever"),
+    "phases that count alike": ("parity ^= 1;", "", copied_by_hardware, "of its bound|for ever"),
 }
 
 

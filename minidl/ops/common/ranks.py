@@ -1,4 +1,4 @@
-"""Arrays one behind the other in one: what goes from process to process is one array, and what they are weighed by."""
+"""Arrays one behind the other in one, since what goes from process to process is one array; and a rank's weight."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ def laid_out(empty: Callable[[Any, Any], Any], shapes: Sequence[Shape], dtype: A
              alignment: int = 1) -> tuple[Any, list[Any]]:
     """(a flat array, of its memory an array of each shape).
 
-    alignment: bytes on a multiple of which those of several axes begin. Others, as biases, lie right behind the array
-    before them: kernels may write filters and biases as one. Where the arrays lie depends on their shapes alone, so
-    that all ranks agree; nobody reads what is between them.
+    alignment: arrays of several axes begin on a multiple of so many bytes. Others, such as biases, lie right behind the
+    array before them: kernels may write filters and biases as one. Where the arrays lie depends on their shapes alone,
+    so that all ranks agree; nobody reads what is between them.
 
     >>> import numpy as np
     >>> flat, (a, b) = laid_out(np.empty, [(2, 3), (4,)], np.dtype(float))

@@ -1,4 +1,5 @@
-"""Launcher of conv.cu: convolution of images in NHWC, and the gradient of its image, on tensor cores."""
+"""Convolution of images in NHWC, and the gradient of its image, on tensor cores: launches conv_pack.cu, which prepares,
+and conv_tma.cu (see conv_tma.py) or conv.cu, which multiply, whichever is cheaper."""
 
 from __future__ import annotations
 
@@ -17,13 +18,13 @@ from . import conv_tma
 from .pixels import C_TYPES
 
 FILE, PACK_FILE = "nhwc/conv.cu", "nhwc/conv_pack.cu"
-MAX_PADDED = 2                             # times the slabs that images have as they are
+MAX_PADDED = 2                             # times as many slabs, at most, where channels are added
 MIN_COMPILER = 12, 9                       # NVRTC: older ones refuse the architecture that has wgmma
 
 
 class Form(NamedTuple):
-    """A block's tile, tall * 128 pixels by so many filters; stages of shared memory; blocks of a multiprocessor; and
-    what a product costs, relative to the best form's."""
+    """Of conv.cu: a block's tile, tall * 128 pixels by so many filters; stages of shared memory; blocks of a
+    multiprocessor; and what a product costs, relative to the best form's."""
 
     tall: int
     filters: int
@@ -93,7 +94,8 @@ def _sizes(back: bool, g: ConvGeometry) -> dict[str, int]:
 
 
 def _channels(c: int, taps: int, each: int) -> int:
-    """Padded, so that 16 bytes hold channels of one pixel, where that does not make sums much longer."""
+    """How many an image is given: up to a multiple of `each`, so that no 16 bytes belong to two pixels, unless that
+    makes sums more than MAX_PADDED times as long."""
     more = launch.blocks(c, each) * each
     return more if launch.blocks(taps * more, 8 * each) <= launch.blocks(taps * c, 8 * each) * MAX_PADDED else c
 
@@ -169,7 +171,8 @@ def y(x: cupy.ndarray, w: cupy.ndarray, b: cupy.ndarray | None, g: ConvGeometry,
     """act(conv2d(x) + b), or without act: (n,oh,ow,m) of x's type, from x (n,h,w,c) in float32, or bf16 as uint16.
 
     w (m,c,kh,kw) and b are float32. precision: "tf32", "3xtf32" or "bf16"; products of bf16 images are in bf16, and
-    those of float32 images never are, but in tf32. form: in place of what the launcher finds cheapest.
+    those of float32 images never are, but in tf32. form: in place of what the launcher finds cheapest; one of
+    conv_tma.py that cannot take these images is passed over.
     """
     return _run("conv2d_nhwc", False, x, w, b, g, act, precision, form)
 

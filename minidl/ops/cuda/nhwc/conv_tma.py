@@ -32,8 +32,8 @@ FORMS = (Form(2, 128, 8, 0.78), Form(1, 256, 5, 0.8), Form(2, 64, 8, 0.9), Form(
 
 
 class Patch(NamedTuple):
-    """What a block owns of y: images, rows and columns, which meet lines x line pixels of each image; in squares of
-    eight times eight pixels of a row, eight rows or eight images high."""
+    """What a block owns of y: n images, of each h rows by w columns, which meet lines x line pixels of x. It consists
+    of squares: eight neighbours in a row, times eight rows or, where `images` says so, times eight images."""
 
     n: int
     h: int
@@ -46,12 +46,12 @@ class Patch(NamedTuple):
         return launch.blocks(self.n * self.lines * self.line * ROW, 1024) * 1024
 
     def number(self, *of: int) -> int:
-        """How many hold so many images, rows and columns."""
+        """How many patches cover so many images, rows and columns."""
         return math.prod(map(launch.blocks, of, (self.n, self.h, self.w)))
 
 
 def patches(squares: int, kh: int, kw: int) -> list[Patch]:
-    """Of so many squares, 2 or 4."""
+    """All that consist of so many squares, 2 or 4."""
     shapes = [(squares // (down * across), down, across) for down in (1, 2, 4) for across in (1, 2, 4)
               if down * across <= squares]
     return [Patch(n * (8 if images else 1), h, 8 * across, h + kh - 1, 8 * across + kw - 1, images)
@@ -75,7 +75,7 @@ def _stages(form: Form, patch: Patch) -> int:
 
 
 def tiles(form: Form, n: int, h: int, w: int, m: int, kh: int, kw: int) -> Tiles | None:
-    """The patches of which the fewest hold all n x h x w pixels: of such, the smallest; None where none fits."""
+    """By the patch of which the fewest cover all n x h x w pixels, and of such the smallest; None where none fits."""
     fit = [patch for patch in patches(2 * form.tall, kh, kw)
            if _stages(form, patch) >= MIN_STAGES and max(patch.lines, patch.line) <= MAX_BOX]
     if not fit:
@@ -101,7 +101,7 @@ def constants(form: Form, stages: int, dtype: np.dtype, mode: str, wide_y: bool,
 
 def product(of: Tiles, dtype: np.dtype, mode: str, h: int, w: int, wide_y: bool,
             act: str | None) -> Callable[..., None]:
-    """What launches it on images, packed filters, biases, y and the struct of sizes. h, w: of y."""
+    """What launches the kernel on images, packed filters, biases, y and the struct of sizes. h, w: of y."""
     form, patch = of.form, of.patch
     shared = PATCHES * patch.bytes() + of.stages * form.filters * ROW + 16 * (of.stages + PATCHES)
     launched = launch.kernel(FILE, "conv_nhwc_tma", *constants(form, of.stages, dtype, mode, wide_y, act)).sized(

@@ -1,4 +1,4 @@
-"""What the hardware's copies of boxes are told of an array (include/tma.cuh), as the driver encodes it."""
+"""Maps of arrays, for the hardware's copies of boxes (include/tma.cuh), as the driver encodes them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import Any
 import cupy
 import numpy as np
 
-# Of the driver's cuda.h: CUtensorMapDataType, which rounds float32 to tf32 on the way; and rows of 128 bytes, swizzled,
-# 256 bytes at once into the second-level cache, zeros outside the array
+# Numbers that cuda.h has names for. TYPES (CUtensorMapDataType): 16 bits as they are, and float32, rounded to tf32 on
+# the way. MODES: not interleaved; rows of 128 bytes, swizzled; 256 bytes at once into the second-level cache; zeros
+# outside the array
 TYPES = {np.dtype(np.uint16): 1, np.dtype(np.float32): 11}
 MODES = 0, 3, 3, 0
 BYTES, ALIGNMENT = 128, 64                 # of what is encoded
@@ -40,9 +41,9 @@ def _encoded(address: int, shape: tuple[int, ...], dtype: np.dtype, box: tuple[i
 
 
 def tensor_map(array: cupy.ndarray, box: tuple[int, ...]) -> bytes:
-    """Of an array, C-contiguous, whose copies are boxes of that shape.
+    """The map of a C-contiguous array, of which boxes of that shape are copied.
 
-    An axis of a box has at most 256 numbers, and the last one 128 bytes; memory starts on a multiple of 16 bytes, and
-    each axis but the last takes such steps.
+    A box has at most 256 numbers along an axis, and 128 bytes along the last one. The array starts on a multiple of 16
+    bytes, and so does whatever lies along its last axis.
     """
     return _encoded(array.data.ptr, array.shape, array.dtype, box)
