@@ -4,9 +4,9 @@
 
 A tool that takes long is shared out among processes: --part 2/8 runs every eighth, from the second on.
 
-It runs the table of checks/launches.py, each with its check, prints each as it ends (a run that is cut off shows how
-far it came), then each kernel's name and how often it was launched, and ends with status 1 where one in any .cu file was
-not, but for what is not made for this GPU.
+It runs the table of checks/launches.py, each with its check. It prints each as it ends, so that a run that is cut off
+shows how far it came, then each kernel's name and how often it was launched, and ends with status 1 where one in any
+.cu file was not, but for what is not made for this GPU.
 """
 
 from __future__ import annotations

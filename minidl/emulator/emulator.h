@@ -255,8 +255,8 @@ template <int SIZE> void wgmma_both(float (&c)[SIZE], unsigned long long a, unsi
     }
 }
 
-// Copies of boxes (tma.cuh), at once; float32 becomes tf32. A map is the array's address, the bytes of a number, how many axes, their sizes, and
-// those of a box, the last axis first.
+// Copies of boxes (tma.cuh), at once; float32 becomes tf32. A map is the array's address, the bytes of a number, how many
+// axes, their sizes, and those of a box, the last axis first.
 void start_barrier(void* barrier, int arrivals) { start_phases(barrier, arrivals); }
 void expect_bytes(void* barrier, int bytes) { expect_in_phase(barrier, 1, bytes); }
 void arrive(void* barrier) { expect_in_phase(barrier, 1, 0); }

@@ -75,7 +75,12 @@ void await_barrier(int number, int count) {
     if (threads[current].state == AT_BARRIER) wait(AT_BARRIER);
 }
 
-void start_phases(Phases* barrier, int arrivals) { *barrier = {(uint8_t)arrivals, (uint8_t)arrivals, 0, 0}; }
+void see(bool right, const char* what);
+
+void start_phases(Phases* barrier, int arrivals) {
+    see(arrivals > 0 && arrivals < 256, "a barrier is started for no thread, or for more than 255");
+    *barrier = {(uint8_t)arrivals, (uint8_t)arrivals, 0, 0};
+}
 
 void expect_in_phase(Phases* barrier, int arrivals, int bytes) {
     barrier->missing -= arrivals;

@@ -123,6 +123,19 @@ def test_errors(what: str, emulated: Emulator) -> None:
         call()
 
 
+def test_arrays_of_another_device(emulated: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
+    array = cupy.zeros((4, 64), np.uint16)
+    monkeypatch.setattr(launch.kernels, "_current_device", lambda: 1)
+    with pytest.raises(ValueError, match="tensor_map: the array is on device 0 but the current device is 1; use one"):
+        tensor_maps.tensor_map(array, (2, 64))
+
+
+def test_images_are_padded_where_that_is_little(emulated: Emulator) -> None:
+    """By channels; not where sums grow much longer, nor beyond what a kernel takes."""
+    assert [conv._channels(*each) for each in ((3, 100, 9, 8), (64, 100, 9, 8), (1, 100, 25, 8), (3, 1, 9, 4),
+                                               (3, launch.MAX_ELEMENTS // 8 + 1, 9, 8))] == [8, 64, 1, 4, 3]
+
+
 def test_devices_without_the_means(emulated: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "most_shared", lambda: 40 << 10)
     conv._plan.cache_clear()

@@ -93,11 +93,12 @@ def _sizes(back: bool, g: ConvGeometry) -> dict[str, int]:
     return {"c": g.c, "h": g.h, "w": g.w, "m": g.m, "oh": g.oh, "ow": g.ow, "divided_h": 1, "divided_w": 1}
 
 
-def _channels(c: int, taps: int, each: int) -> int:
+def _channels(c: int, pixels: int, taps: int, each: int) -> int:
     """How many an image is given: up to a multiple of `each`, so that no 16 bytes belong to two pixels, unless that
-    makes sums more than MAX_PADDED times as long."""
+    makes sums more than MAX_PADDED times as long, or all images together too many numbers for a kernel."""
     more = launch.blocks(c, each) * each
-    return more if launch.blocks(taps * more, 8 * each) <= launch.blocks(taps * c, 8 * each) * MAX_PADDED else c
+    longer = launch.blocks(taps * more, 8 * each) > launch.blocks(taps * c, 8 * each) * MAX_PADDED
+    return c if longer or pixels * more > launch.MAX_ELEMENTS else more
 
 
 @functools.lru_cache(maxsize=1024)
@@ -105,7 +106,7 @@ def _plan(back: bool, g: ConvGeometry, dtype: np.dtype, mode: str, aligned: bool
           form: Form | conv_tma.Form | None) -> Plan:
     sizes, each = _sizes(back, g), 16 // dtype.itemsize
     channels, m, high, across = (sizes[name] for name in ("c", "m", "oh", "ow"))
-    sizes["c"] = c = _channels(channels, g.kh * g.kw, each)
+    sizes["c"] = c = _channels(channels, g.n * sizes["h"] * sizes["w"], g.kh * g.kw, each)
     pixels, slabs = g.n * high * across, launch.blocks(g.kh * g.kw * c, 8 * each)
     wide = c % each == 0 and (aligned or c > channels), m % each == 0
     chunked = wide[0] and c % (8 * each) == 0

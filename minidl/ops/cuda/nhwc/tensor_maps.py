@@ -5,10 +5,13 @@ from __future__ import annotations
 import ctypes
 import functools
 import math
+import os
 from typing import Any
 
 import cupy
 import numpy as np
+
+from .. import launch
 
 # Numbers that cuda.h has names for. TYPES (CUtensorMapDataType): 16 bits as they are, and float32, rounded to tf32 on
 # the way. MODES: not interleaved; rows of 128 bytes, swizzled; 256 bytes at once into the second-level cache; zeros
@@ -21,7 +24,7 @@ MAX_BOX = 256                              # of a box's numbers along an axis
 
 @functools.cache
 def _driver() -> Any:
-    return ctypes.CDLL("libcuda.so.1")
+    return ctypes.CDLL("nvcuda.dll" if os.name == "nt" else "libcuda.so.1")
 
 
 @functools.lru_cache(maxsize=4096)
@@ -45,5 +48,11 @@ def tensor_map(array: cupy.ndarray, box: tuple[int, ...]) -> bytes:
 
     A box has at most 256 numbers along an axis, and 128 bytes along the last one. The array starts on a multiple of 16
     bytes, and so does whatever lies along its last axis.
+
+    Raises ValueError for an array on another device than the current one.
     """
+    current = launch.kernels._current_device()
+    if array.data.device_id != current:
+        raise ValueError(f"tensor_map: the array is on device {array.data.device_id} but the current device is "
+                         f"{current}; use one device")
     return _encoded(array.data.ptr, array.shape, array.dtype, box)
