@@ -70,9 +70,10 @@ def _shared(form: Form, mode: str, slabs: int) -> int:
     return min(form.stages, slabs) * (2 if mode == "TF32X3" else 1) * (128 * form.tall + form.filters) * 128
 
 
-def _forms(mode: str, slabs: int, room: int) -> list[Form]:
-    """Those whose slabs fit into so many bytes of shared memory."""
-    return [form for form in FORMS[mode] if _shared(form, mode, slabs) <= room]
+def _forms(mode: str, wide: bool, slabs: int, room: int) -> list[Form]:
+    """Those whose slabs fit into so many bytes of shared memory; of channels that are read one by one, which takes
+    registers, those of fewer sums."""
+    return [form for form in FORMS[mode] if (wide or form.filters <= 128) and _shared(form, mode, slabs) <= room]
 
 
 def _tiles(form: Form, pixels: int, m: int) -> int:
@@ -115,7 +116,7 @@ def _plan(back: bool, g: ConvGeometry, dtype: np.dtype, mode: str, aligned: bool
     if hopper and chunked and (g.sh, g.sw) == (1, 1) and mode != "TF32X3" and not isinstance(form, Form):
         place = g.n, high, across, m, g.kh, g.kw
         tiled = conv_tma.tiles(form, *place) if form else conv_tma.cheapest(*place)
-    forms = [form] if isinstance(form, Form) else _forms(mode, slabs, launch.most_shared())
+    forms = [form] if isinstance(form, Form) else _forms(mode, wide[0], slabs, launch.most_shared())
     best = min(forms, key=lambda form: _cost(form, pixels, m), default=None)
     if tiled and (form or not best or tiled.cost < _cost(best, pixels, m)):
         filters = launch.blocks(m, tiled.form.filters) * tiled.form.filters
@@ -197,4 +198,4 @@ CONFIGURATIONS = [
       for wide, divided, chunked, act in (
           ((True, True), False, True, "relu"), ((True, True), False, False, None), ((True, True), True, True, None),
           ((False, False), True, False, None), ((False, True), False, False, None))
-      for form in _forms(mode, 1, ALL_ROOM)]]
+      for form in _forms(mode, wide[0], 1, ALL_ROOM)]]
