@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 import minidl
-from minidl import Tensor, nn, ops, optim, zoo
+from minidl import Tensor, distributed, nn, ops, optim, zoo
 from minidl.compiler.facts import Facts
 from minidl.compiler.program import Call, Dynamic, Program, Slot
 from minidl.ops import cpu
@@ -192,3 +192,15 @@ def placed(message: str, function: Callable[..., Any]) -> str:
     code = function.__code__
     lines = {line for _, _, line in code.co_lines() if line}
     return message.replace("PLACE", rf"{re.escape(code.co_filename)}:({'|'.join(map(str, sorted(lines)))})")
+
+
+def averaged_step(net: nn.Module, params: list[Any], sgd: optim.SGD, world: Any) -> Callable[[Tensor, Tensor], Tensor]:
+    """A training step whose gradients are averaged over a world, which may be a stand-in."""
+    def step(x: Tensor, labels: Tensor) -> Tensor:
+        sgd.zero_grad()
+        loss = ops.cross_entropy(net(x), labels)
+        loss.backward()
+        distributed.average(params, None, world)
+        sgd.step()
+        return loss
+    return step

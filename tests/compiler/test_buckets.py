@@ -13,10 +13,10 @@ import pytest
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
 
-from checks.steps import Maker, zoo_model  # noqa: E402
+from checks.steps import Maker, averaged_step, zoo_model  # noqa: E402
 
 import minidl  # noqa: E402
-from minidl import Tensor, distributed, ops, optim  # noqa: E402
+from minidl import Tensor, optim  # noqa: E402
 from minidl.compiler.buckets import Buckets, averaged  # noqa: E402
 from minidl.compiler.program import Program, replace  # noqa: E402
 from minidl.compiler.replay import ByCalls  # noqa: E402
@@ -170,15 +170,7 @@ def trained(how: dict[str, str]) -> tuple[list[int], int, bool]:
     world, params = Two(memory), list(net.parameters())
     sgd, random = optim.SGD(params, 0.1), np.random.default_rng(0)
 
-    @minidl.compile
-    def step(x: Tensor, labels: Tensor) -> Tensor:
-        sgd.zero_grad()
-        loss = ops.cross_entropy(net(x), labels)
-        loss.backward()
-        distributed.average(params, None, world)  # type: ignore[arg-type]  # as much of a world as is asked
-        sgd.step()
-        return loss
-
+    step = minidl.compile(averaged_step(net, params, sgd, world))
     arrays = [random.standard_normal((3, 1, 32, 32), np.float32), random.integers(0, 10, 3)]
     for _ in range(3):
         step(*map(Tensor, arrays))

@@ -35,10 +35,11 @@ from checks.launches import (
     precision_of,
 )
 from checks.sources import FILES, kernels
+from checks.steps import averaged_step
 from emulator import COMPILER, Emulator, cupy
 
 import minidl
-from minidl import Tensor, device, distributed, nn, ops, optim, zoo
+from minidl import Tensor, device, nn, ops, optim, zoo
 from minidl.compiler.buckets import Buckets
 from minidl.compiler.passes import optimised
 from minidl.compiler.record import record
@@ -189,13 +190,7 @@ def test_launchers_make_gradients_where_the_mean_is_formed(name: str, calls: lis
     params = list(net.parameters())
     sgd, start = optim.SGD(params, 0.1), [np.array(p._data) for p in params]
 
-    def step(x: Tensor, labels: Tensor) -> Tensor:
-        sgd.zero_grad()
-        loss = ops.cross_entropy(net(x), labels)
-        loss.backward()
-        distributed.average(params, None, world)  # type: ignore[arg-type]  # as much of a world as is asked
-        sgd.step()
-        return loss
+    step = averaged_step(net, params, sgd, world)
     x = rng.standard_normal((3, *zoo.MODELS[name].shape)).astype(FLOAT)
     given = [wrap(cupy.asarray(x)), wrap(cupy.asarray(rng.integers(0, 10, 3)))]
     program = optimised(record(step, tuple(given), {})[0])
