@@ -203,7 +203,9 @@ template <int transposed, int SIZE> void wgmma_rows(float (&c)[SIZE], const unsi
             double right;
             if (transposed) {
                 unsigned short bits;
-                memcpy(&bits, columns + k / 8 * bytes(16) + k % 8 * 16 + column % 8 * 2, sizeof bits);
+                const size_t at = bytes(0) + k / 8 * bytes(32) + k % 8 * 128 + column * 2;      // where swizzled
+                memcpy(&bits, b >> 62 == 1 ? dynamic_shared + (at ^ (at >> 3 & 0x70))
+                                           : columns + k / 8 * bytes(16) + k % 8 * 16 + column % 8 * 2, sizeof bits);
                 right = of_bf16_pair(bits, 0);
             } else {
                 right = number(columns + word / 4 * bytes(16) + column % 8 * 16 + word % 4 * 4, which);
@@ -240,12 +242,15 @@ template <int SIZE> void wgmma(float (&c)[SIZE], const unsigned (&a)[4], unsigne
 template <int SIZE> void wgmma_both(float (&c)[SIZE], unsigned long long a, unsigned long long b) {
     constexpr int size = 4 / NUMBERS, depth = 32 / size;
     auto number = [=](unsigned long long factor, int row, int k) UNWATCHED {
-        size_t at = (factor & 0x3fff) * 16 + row / 8 * (factor >> 32 & 0x3fff) * 16 + row % 8 * 128 + k * size;
+        const size_t start = (factor & 0x3fff) * 16 + row / 8 * (factor >> 32 & 0x3fff) * 16;
+        size_t at = start + row % 8 * 128 + k * size;
+        at ^= at >> 3 & 0x70;
+        if (!(factor >> 62)) at = start + row % 8 * 16 + k * size / 16 * (factor >> 16 & 0x3fff) * 16 + k * size % 16;
         unsigned bits = 0;
-        memcpy((char*)&bits + 4 - size, dynamic_shared + (at ^ (at >> 3 & 0x70)), size);
+        memcpy((char*)&bits + 4 - size, dynamic_shared + at, size);
         return (double)__uint_as_float(size == 4 ? bits & ~0x1fffu : bits);
     };
-    see(a >> 62 == 1 && b >> 62 == 1, "a factor of wgmma is not swizzled by 128 bytes");
+    see(a >> 62 < 2 && b >> 62 < 2, "a factor of wgmma is swizzled otherwise than by 128 bytes");
     int group = lane() / 4, within = lane() % 4, warp = threadIdx.x / 32 % 4;
     for (int e = 0; e < SIZE; ++e) {
         double sum = 0;
@@ -266,7 +271,7 @@ template <class Map> void copy_box(void* to, const Map* map, void* barrier, std:
     const unsigned long long *words = map->words, *sizes = words + 3, *box = sizes + 5;
     const int axes = (int)words[2], size = (int)words[1], numbers = (int)box[0];
     see(axes == (int)first.size(), "a copy has other coordinates than its array has axes");
-    see(numbers * size == 128, "a box's rows are not of 128 bytes");
+    see(numbers * size == 128 || numbers * size == 16, "a box's rows are neither of 128 bytes nor of 16");
     size_t start = (unsigned char*)to - dynamic_shared, rows = 1;
     see(start % 1024 == 0, "a box does not start on a multiple of 1,024 bytes");
     for (int axis = 1; axis < axes; ++axis) rows *= box[axis];
@@ -280,20 +285,17 @@ template <class Map> void copy_box(void* to, const Map* map, void* barrier, std:
             from += at * step;
             step *= sizes[axis];
         }
-        for (int i = 0; i < 128; i += 16) {
-            const size_t place = start + row * 128 + i;
-            unsigned char* there = dynamic_shared + (place ^ (place >> 3 & 0x70));
-            if (inside) memcpy(there, (const char*)words[0] + from * size + i, 16);
-            else memset(there, 0, 16);
-            for (int e = 0; size == 4 && e < 16; e += 4) {
-                float x;
-                memcpy(&x, there + e, 4);
-                const unsigned rounded = tf32(x);
-                memcpy(there + e, &rounded, 4);
-            }
+        for (int i = 0; i < numbers * size; i += size) {
+            const size_t place = start + row * numbers * size + i;
+            unsigned char* there = dynamic_shared + (place ^ (numbers * size == 128 ? place >> 3 & 0x70 : 0));
+            float x = 0;
+            if (inside && first.begin()[0] + i / size < (long long)sizes[0])
+                memcpy(&x, (const char*)words[0] + from * size + i, size);
+            const unsigned rounded = tf32(x);
+            memcpy(there, size == 4 ? (const void*)&rounded : &x, size);
         }
     }
-    expect_in_phase(barrier, 0, -(int)rows * 128);
+    expect_in_phase(barrier, 0, -(int)rows * numbers * size);
 }
 template <class Map> void copy_rows(void* to, const Map* map, void* barrier, int column, int row) {
     copy_box(to, map, barrier, {column, row});

@@ -450,6 +450,11 @@ LAUNCHES: dict[str, list[Launch]] = {
         *on_device("nhwc/conv_grad_w.cu", nhwc_grad_w.is_right, *[
             (*shape, kind, form, splits) for kind in nhwc_grad_w.KINDS for form in range(7) for splits in (None, 3)
             for shape in (((3, 40, 9, 70), (70, 40, 3, 3), 1, 1), ((5, 136, 7, 7), (130, 136, 2, 3), 2, (0, 1)))])],
+    "nhwc_grad_w_tma": [
+        *each("nhwc/conv_grad_w_tma.cu", nhwc_grad_w.is_right, *[
+            ((3, 64, 7, 9), (72, 64, 3, 3), 1, 1, kind, None, splits)
+            for kind, splits in (("tf32", 1), ("tf32", 3), ("bf16 images", 1), ("bf16 images", 3))],
+              ((9, 8, 5, 5), (16, 8, 5, 5), 1, 2, "bf16 images"))],
     "regions": [
         *each("region_step.cu", regions.outputs_are_those_of_the_steps, *[
             (name, n) for name in regions.NETS for n in (1, 6)])],

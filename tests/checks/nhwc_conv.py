@@ -16,7 +16,7 @@ from checks.nhwc import drawn
 from minidl.ops import cpu
 from minidl.ops.common.geometry import ConvGeometry, conv_geometry
 from minidl.ops.common.nhwc import AXES, BACK, bf16, widened
-from minidl.ops.cuda.nhwc import conv, conv_tma
+from minidl.ops.cuda.nhwc import conv, conv_tma, tensor_maps
 
 KINDS = {"tf32": ("float32", "tf32"), "3xtf32": ("float32", "3xtf32"), "bf16": ("bf16", "bf16")}
 DIRECTIONS = ("y", "dx")
@@ -77,7 +77,7 @@ def error(direction: str, kind: str, g: ConvGeometry, seed: int, act: str | None
         bias = None if b is None else cupy.asarray(b)
         return conv.y(given, cupy.asarray(w), bias, g, act, precision=precision, form=form).get()
 
-    with mock.patch.object(conv_tma, "tensor_map", wraps=conv_tma.tensor_map) as told:
+    with mock.patch.object(tensor_maps, "_encoded", wraps=tensor_maps._encoded) as told:
         first, second = run(), run()
     assert first.tobytes() == second.tobytes(), f"{direction} {kind} {g}: two runs differ"
     assert first.dtype == given.dtype

@@ -456,7 +456,7 @@ MUTATIONS: dict[str, tuple[str, str, Check, str]] = {
         "part ? lost_of(x, tf32(x)) : tf32(x)", "__float_as_uint(x)",
         lambda: tensor_cores(), "not rounded to tf32"),
     "a patch whose lines are too near each other": (
-        "(r * patch.line + s) * 128", "(r * patch.w + s) * 128", copied_by_hardware, "of its bound"),
+        "line += patch.line * 128;", "line += patch.w * 128;", copied_by_hardware, "of its bound"),
     "filters that are read before they are there": (
         "await(full + stage.at, stage.parity);", "", copied_by_hardware, "of its bound|for ever"),
     "filters that are copied over": (

@@ -14,11 +14,12 @@ import numpy as np
 from ...common.geometry import ConvGeometry
 from .. import launch
 from ..linear.tile import MODES
-from . import conv_tma
+from . import conv_few, conv_tma
 from .pixels import C_TYPES
 
 FILE, PACK_FILE = "nhwc/conv.cu", "nhwc/conv_pack.cu"
 MAX_PADDED = 2                             # times as many slabs, at most, where channels are added
+START = 4                                  # slabs that a tile takes longer than its products
 MIN_COMPILER = 12, 9                       # NVRTC: older ones refuse the architecture that has wgmma
 
 
@@ -33,7 +34,7 @@ class Form(NamedTuple):
     cost: float
 
 
-_WHOLE = (Form(1, 256, 4, 1, 1.0), Form(1, 128, 3, 2, 1.12), Form(1, 64, 4, 2, 1.6))
+_WHOLE = (Form(1, 256, 4, 1, 1.0), Form(1, 128, 3, 2, 1.12), Form(1, 64, 4, 2, 1.6), Form(1, 64, 2, 4, 1.8))
 # By PRECISION
 FORMS = {"BF16": _WHOLE, "TF32": _WHOLE,
          "TF32X3": (Form(1, 128, 3, 1, 1.0), Form(1, 64, 4, 1, 1.2), Form(1, 64, 3, 1, 1.3))}
@@ -54,7 +55,7 @@ class Plan(NamedTuple):
 
 def _constants(form: Form, dtype: np.dtype, mode: str, wide: tuple[bool, bool], divided: bool, chunked: bool,
                act: str | None = None, hopper: bool = True) -> tuple[launch.Constant, ...]:
-    blocks = form.blocks if wide[0] or not (divided or form.filters > 64) else 1           # for want of registers
+    blocks = form.blocks if wide[0] else 1 if divided or form.filters > 64 else min(form.blocks, 2)    # of registers
     return (*[launch.HOPPER][:hopper], ("IMAGE", C_TYPES[dtype]), ("PRECISION", mode), ("FILTERS", form.filters),
             ("TALL", form.tall), ("STAGES", form.stages), ("BLOCKS", blocks), ("WIDE", int(wide[0])),
             ("WIDE_Y", int(wide[1])), ("CHUNKED", int(chunked)), ("DIVIDED", int(divided)),
@@ -80,10 +81,10 @@ def _tiles(form: Form, pixels: int, m: int) -> int:
     return launch.blocks(pixels, 128 * form.tall) * launch.blocks(m, form.filters)
 
 
-def _cost(form: Form, pixels: int, m: int) -> float:
-    """The time that a multiprocessor's tiles take."""
+def _cost(form: Form, pixels: int, m: int, slabs: int) -> float:
+    """The time that a multiprocessor's tiles take, relative to their sums. Other blocks' products hide a start."""
     turns = launch.blocks(_tiles(form, pixels, m), launch.multiprocessors())
-    return turns * form.tall * form.filters * form.cost
+    return turns * form.tall * form.filters * form.cost * (1 + START / (form.blocks * slabs))
 
 
 def _sizes(back: bool, g: ConvGeometry) -> dict[str, int]:
@@ -112,13 +113,18 @@ def _plan(back: bool, g: ConvGeometry, dtype: np.dtype, mode: str, aligned: bool
     wide = c % each == 0 and (aligned or c > channels), m % each == 0
     chunked = wide[0] and c % (8 * each) == 0
     sums, hopper = slabs * 8 * each, launch.compute_capability() == 90 and launch.compiler_version() >= MIN_COMPILER
-    tiled = None
+    tiled = few = None
+    if hopper and c == each and (g.sh, g.sw) == (1, 1) and mode != "TF32X3" and not isinstance(form, Form):
+        few = conv_few.patch_of(g.n, high, across, g.kh, g.kw, slabs)
     if hopper and chunked and (g.sh, g.sw) == (1, 1) and mode != "TF32X3" and not isinstance(form, Form):
         place = g.n, high, across, m, g.kh, g.kw
         tiled = conv_tma.tiles(form, *place) if form else conv_tma.cheapest(*place)
     forms = [form] if isinstance(form, Form) else _forms(mode, wide[0], slabs, launch.most_shared())
-    best = min(forms, key=lambda form: _cost(form, pixels, m), default=None)
-    if tiled and (form or not best or tiled.cost < _cost(best, pixels, m)):
+    best = min(forms, key=lambda form: _cost(form, pixels, m, slabs), default=None)
+    if few:
+        filters = launch.blocks(m, conv_few.FILTERS) * conv_few.FILTERS
+        product = conv_few.product(few, dtype, mode, g.n, high, across, filters, slabs, wide[1], act)
+    elif tiled and (form or not best or tiled.cost < _cost(best, pixels, m, slabs)):
         filters = launch.blocks(m, tiled.form.filters) * tiled.form.filters
         product = conv_tma.product(tiled, dtype, mode, high, across, wide[1], act)
     elif best:

@@ -17,6 +17,7 @@
 #include "include/mma.cuh"
 #include "include/wgmma.cuh"
 #include "include/wgmma_registers.cuh"
+#include "include/transposed.cuh"
 
 // Geometry of a convolution, and: channels of a slab, slabs; taps of a block, runs of taps; rows of outputs of a chunk and
 // of the filter, which are its lines of the image; columns of outputs, pixels of a line with its border; parts of a row of
@@ -51,16 +52,6 @@ template <int BYTES> __device__ __forceinline__ void copy_bytes(void* to, const 
         *(unsigned short*)to = valid ? *(const unsigned short*)from : (unsigned short)0;
     else
         start_copy((Pack<BYTES / 4>*)to, (const Pack<BYTES / 4>*)from, valid);
-}
-
-// Four blocks of 8 x 8 numbers of bf16, each a row of 16 bytes by 8 lanes' addresses, transposed as mma takes A.
-__device__ __forceinline__ void load_transposed(unsigned (&a)[4], const void* row) {
-#if __CUDA_ARCH__ >= 750
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3])
-                 : "r"((unsigned)__cvta_generic_to_shared(row))
-                 : "memory");
-#endif
 }
 
 // What a block works with. Where a chunk's image lies is found two chunks ahead, line by line and then pixel by pixel.

@@ -11,6 +11,7 @@ import numpy as np
 from ...common.geometry import ConvGeometry
 from .. import launch
 from ..linear.tile import MODES
+from . import conv_grad_w_tma
 
 FILE = "nhwc/conv_grad_w.cu"
 IMAGES = {np.dtype(np.float32): "float", np.dtype(np.uint16): "unsigned short"}        # uint16: the bits of bf16
@@ -224,14 +225,21 @@ def grad_w(dy: cupy.ndarray, x: cupy.ndarray, g: ConvGeometry, *, precision: str
     dy, x = cupy.ascontiguousarray(dy), cupy.ascontiguousarray(x)
     found = plan(g, x.dtype, MODES[precision], Copies(_at_once(dy, g.m), _at_once(x, g.c), _at_once(x, g.w * g.c)),
                  form, splits)
+    tma = None
+    if launch.compute_capability() == 90 and not form and conv_grad_w_tma.can(g, dy, x, MODES[precision]):
+        tma = conv_grad_w_tma.plan(g, MODES[precision], splits)
     dw = launch.empty((g.m, g.c, g.kh, g.kw), np.float32)
-    parts = launch.empty((found.splits, g.kh * g.kw * g.c, g.m), np.float32)
-    launch.kernel(FILE, "conv2d_nhwc_dw", *found.constants)(
-        (found.tiles, found.splits), (found.threads,), dy, x, parts, found.struct, shared=found.shared)
-    share = 1 << min(5, (max(0, found.splits - 1) // PARTS_IN_TURN).bit_length())
+    splits = tma.splits if tma else found.splits
+    parts = launch.empty((splits, g.kh * g.kw * g.c, g.m), np.float32)
+    if tma:
+        conv_grad_w_tma.parts(dy, x, tma, parts)
+    else:
+        launch.kernel(FILE, "conv2d_nhwc_dw", *found.constants)(
+            (found.tiles, found.splits), (found.threads,), dy, x, parts, found.struct, shared=found.shared)
+    share = 1 << min(5, (max(0, splits - 1) // PARTS_IN_TURN).bit_length())
     launch.kernel(FILE, "conv2d_nhwc_dw_sum", *found.constants)(
         (launch.blocks(g.c * g.kh * g.kw, SUM_TILE // share), launch.blocks(g.m, SUM_TILE)), (SUM_LINES * SUM_TILE,),
-        parts, dw, found.splits, share, g.m, g.c, g.kh * g.kw)
+        parts, dw, splits, share, g.m, g.c, g.kh * g.kw)
     return dw
 
 

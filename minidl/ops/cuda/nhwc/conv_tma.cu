@@ -7,7 +7,8 @@
 // sums are stored.
 //
 // Filters as nhwc/conv_pack.cu leaves them for -DCHUNKED. -DIMAGE, -DPRECISION (not TF32X3), -DFILTERS, -DTALL, -DSTAGES,
-// -DWIDE_Y, -DACT, -DAFTER: as in nhwc/conv.cu. images: boxes of a patch by DEPTH channels; filters: of FILTERS rows by
+// -DWIDE_Y, -DACT, -DAFTER: as in nhwc/conv.cu. -DAT_ONCE: so many taps of filters are a stage, at most. images: boxes of a
+// patch by DEPTH channels; filters: of FILTERS rows by
 // DEPTH numbers.
 #include "include/common.cuh"
 #include "include/mma.cuh"
@@ -15,60 +16,11 @@
 #include "include/wgmma_smem.cuh"
 #include "include/tma.cuh"
 #include "include/conv_nhwc.cuh"
+#include "include/patch.cuh"
 #include "include/conv_tile.cuh"
 
 constexpr int MULTIPLYING = 2 * GROUP, THREADS_PER_BLOCK = MULTIPLYING + GROUP;
-constexpr int STAGE = FILTERS * 128, PATCHES = 2;
-
-// A patch: images, rows and columns of y, which meet `lines` by `line` pixels of each image; its bytes, up to a multiple
-// of 1,024; how many patches hold an image's rows and columns; and whether squares are eight rows or eight images high.
-struct Patch {
-    int n, h, w, lines, line, bytes, high, wide, images;
-};
-
-// A patch's place, by its first pixel of y.
-struct Tile {
-    const Patch& patch;
-    const ConvNhwc& g;
-    int n, h, w;
-
-    __device__ __forceinline__ Tile(const Patch& patch, const ConvNhwc& g, int number) : patch(patch), g(g) {
-        const int row = number / patch.wide, image = row / patch.high;
-        w = (number - row * patch.wide) * patch.w;
-        h = (row - image * patch.high) * patch.h;
-        n = image * patch.n;
-    }
-
-    // Image, row and column of a square's first pixel, from here.
-    __device__ __forceinline__ void square(int number, int& image, int& row, int& column) const {
-        const int across = patch.w / 8, down = patch.images ? patch.h : patch.h / 8;
-        const int line = number / across, block = line / down;
-        column = (number - line * across) * 8;
-        row = (line - block * down) * (patch.images ? 1 : 8);
-        image = block * (patch.images ? 8 : 1);
-    }
-
-    __device__ __forceinline__ int pixel(int i) const {
-        int image, row, column;
-        square(i / 64, image, row, column);
-        image += n + (patch.images ? i % 64 / 8 : 0);
-        row += h + (patch.images ? 0 : i % 64 / 8);
-        column += w + i % 8;
-        return image < g.n && row < g.oh && column < g.ow ? (image * g.oh + row) * g.ow + column : -1;
-    }
-};
-
-// The next of SIZE buffers, and in which phase of their barriers.
-template <int SIZE> struct Ring {
-    int at = 0, parity = 0;
-
-    __device__ __forceinline__ void next() {
-        if (++at == SIZE) {
-            at = 0;
-            parity ^= 1;
-        }
-    }
-};
+constexpr int SLAB = FILTERS * 128, STAGE = AT_ONCE * SLAB, PATCHES = 2;
 
 // A factor of a product, 64 rows that lie in eights, so many bytes from one to the next.
 __device__ __forceinline__ unsigned long long rows_of(const void* at, int apart) {
@@ -105,15 +57,19 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, 1)
             for (int number = blockIdx.x; number < tiles; number += gridDim.x) {
                 const Tile tile(patch, g, number / across);
                 const int filter = number % across * FILTERS;
-                for (int c = 0, column = 0; c < g.c; c += DEPTH, buffer.next()) {
+                const int first = tile.first_row() * g.kw, last = tile.last_row() * g.kw;
+                for (int c = 0; c < g.c; c += DEPTH, buffer.next()) {
                     await(empty_patch + buffer.at, buffer.parity ^ 1);
                     expect_bytes(full_patch + buffer.at, patch.n * patch.lines * patch.line * 128);
                     copy_pixels(memory + buffer.at * patch.bytes, &images, full_patch + buffer.at, c, tile.w - g.left,
                                 tile.h - g.top, tile.n);
-                    for (int tap = 0; tap < g.kh * g.kw; ++tap, column += DEPTH, stage.next()) {
+                    for (int tap = first; tap < last; tap += AT_ONCE, stage.next()) {
+                        const int count = imin(AT_ONCE, last - tap), column = c * g.kh * g.kw + tap * DEPTH;
                         await(empty + stage.at, stage.parity ^ 1);
-                        expect_bytes(full + stage.at, STAGE);
-                        copy_rows(slabs + stage.at * STAGE, &filters, full + stage.at, column, filter);
+                        expect_bytes(full + stage.at, count * SLAB);
+                        for (int i = 0; i < count; ++i)
+                            copy_rows(slabs + stage.at * STAGE + i * SLAB, &filters, full + stage.at,
+                                      column + i * DEPTH, filter);
                     }
                 }
             }
@@ -132,31 +88,38 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, 1)
             const int apart = (patch.images ? patch.lines : 1) * patch.line * 128;
             float sums[TALL][PAIRS] = {};
             int used = -1;                                               // the buffers of the products before
+            const int first = tile.first_row() * g.kw, last = tile.last_row() * g.kw;
 #pragma unroll 1
             for (int c = 0; c < g.c; c += DEPTH, buffer.next()) {
+                const unsigned char* line = memory + buffer.at * patch.bytes + tile.first_row() * patch.line * 128;
+                int s = 0;
                 await(full_patch + buffer.at, buffer.parity);
 #pragma unroll 1
-                for (int r = 0; r < g.kh; ++r)
+                for (int tap = first; tap < last; tap += AT_ONCE, stage.next()) {
+                    await(full + stage.at, stage.parity);
+                    begin_products();
 #pragma unroll 1
-                    for (int s = 0; s < g.kw; ++s, stage.next()) {
-                        const unsigned char* meets = memory + buffer.at * patch.bytes + (r * patch.line + s) * 128;
-                        const unsigned char* columns = slabs + stage.at * STAGE;
-                        await(full + stage.at, stage.parity);
-                        begin_products();
+                    for (int i = 0; i < AT_ONCE && tap + i < last; ++i) {
+                        const unsigned char *meets = line + s * 128, *columns = slabs + stage.at * STAGE + i * SLAB;
 #pragma unroll
                         for (int step = 0; step < 4; ++step)
 #pragma unroll
                             for (int t = 0; t < TALL; ++t)
                                 wgmma_both(sums[t], rows_of(meets + start[t] + step * 32, apart),
                                            factor(columns + step * 32));
-                        end_products();
-                        await_products<1>();
-                        if (tells && used >= 0) {
-                            arrive(empty + used);
-                            if (r == 0 && s == 0) arrive(empty_patch + (buffer.at ^ 1));
+                        if (++s == g.kw) {
+                            s = 0;
+                            line += patch.line * 128;
                         }
-                        used = stage.at;
                     }
+                    end_products();
+                    await_products<1>();
+                    if (tells && used >= 0) {
+                        arrive(empty + used);
+                        if (tap == first) arrive(empty_patch + (buffer.at ^ 1));
+                    }
+                    used = stage.at;
+                }
             }
             await_products<0>();
             if (tells) {

@@ -19,16 +19,22 @@ ROW = 128                                  # bytes of a slab, of a pixel or a fi
 
 
 class Form(NamedTuple):
-    """A block's tile, tall * 128 pixels by so many filters; stages of filters, at most; and what a product costs,
-    relative to the best form's of conv.py."""
+    """A block's tile, tall * 128 pixels by so many filters; stages of filters, at most; taps of a stage, at most; and
+    what a product costs, relative to the best form's of conv.py."""
 
     tall: int
     filters: int
     stages: int
+    at_once: int
     cost: float
 
+    @property
+    def stage(self) -> int:
+        """Bytes."""
+        return self.at_once * self.filters * ROW
 
-FORMS = (Form(2, 128, 8, 0.78), Form(1, 256, 5, 0.8), Form(2, 64, 8, 0.9), Form(2, 8, 16, 2.6))
+
+FORMS = (Form(2, 128, 8, 1, 0.78), Form(1, 256, 5, 1, 0.8), Form(2, 64, 8, 1, 0.9), Form(2, 8, 4, 9, 2.0))
 
 
 class Patch(NamedTuple):
@@ -71,7 +77,7 @@ class Tiles(NamedTuple):
 def _stages(form: Form, patch: Patch) -> int:
     """Slabs of filters that fit into shared memory beside the patches and the barriers."""
     room = launch.most_shared() - PATCHES * patch.bytes() - 16 * (form.stages + PATCHES)
-    return min(form.stages, room // (form.filters * ROW))
+    return min(form.stages, room // form.stage)
 
 
 def tiles(form: Form, n: int, h: int, w: int, m: int, kh: int, kw: int) -> Tiles | None:
@@ -95,7 +101,7 @@ def cheapest(*sizes: int) -> Tiles | None:
 def constants(form: Form, stages: int, dtype: np.dtype, mode: str, wide_y: bool,
               act: str | None) -> tuple[launch.Constant, ...]:
     return (launch.HOPPER, ("IMAGE", C_TYPES[dtype]), ("PRECISION", mode), ("FILTERS", form.filters),
-            ("TALL", form.tall), ("STAGES", stages), ("WIDE_Y", int(wide_y)),
+            ("TALL", form.tall), ("STAGES", stages), ("AT_ONCE", form.at_once), ("WIDE_Y", int(wide_y)),
             *((("ACT", act), ("AFTER", 1)) if act else ()))
 
 
@@ -103,7 +109,7 @@ def product(of: Tiles, dtype: np.dtype, mode: str, h: int, w: int, wide_y: bool,
             act: str | None) -> Callable[..., None]:
     """What launches the kernel on images, packed filters, biases, y and the struct of sizes. h, w: of y."""
     form, patch = of.form, of.patch
-    shared = PATCHES * patch.bytes() + of.stages * form.filters * ROW + 16 * (of.stages + PATCHES)
+    shared = PATCHES * patch.bytes() + of.stages * form.stage + 16 * (of.stages + PATCHES)
     launched = launch.kernel(FILE, "conv_nhwc_tma", *constants(form, of.stages, dtype, mode, wide_y, act)).sized(
         (min(of.blocks, launch.multiprocessors()),), (THREADS_PER_BLOCK,), shared)
     depth = ROW // dtype.itemsize

@@ -14,10 +14,11 @@ import numpy as np
 from .. import launch
 
 # Numbers that cuda.h has names for. TYPES (CUtensorMapDataType): 16 bits as they are, and float32, rounded to tf32 on
-# the way. MODES: not interleaved; rows of 128 bytes, swizzled; 256 bytes at once into the second-level cache; zeros
-# outside the array
+# the way. Then: not interleaved; 256 bytes at once into the second-level cache; zeros outside the array; and rows of
+# 128 bytes swizzled
 TYPES = {np.dtype(np.uint16): 1, np.dtype(np.float32): 11}
-MODES = 0, 3, 3, 0
+INTERLEAVE, PROMOTION, FILL = 0, 3, 0
+SWIZZLES = {128: 3, 16: 0}                 # by the bytes of a row
 BYTES, ALIGNMENT = 128, 64                 # of what is encoded
 MAX_BOX = 256                              # of a box's numbers along an axis
 
@@ -36,7 +37,8 @@ def _encoded(address: int, shape: tuple[int, ...], dtype: np.dtype, box: tuple[i
     error = _driver().cuTensorMapEncodeTiled(
         ctypes.c_void_p(ctypes.addressof(buffer) + offset), TYPES[dtype], axes, ctypes.c_void_p(address),
         (ctypes.c_uint64 * axes)(*sizes), (ctypes.c_uint64 * (axes - 1))(*strides),
-        (ctypes.c_uint32 * axes)(*box[::-1]), (ctypes.c_uint32 * axes)(*[1] * axes), *MODES)
+        (ctypes.c_uint32 * axes)(*box[::-1]), (ctypes.c_uint32 * axes)(*[1] * axes), INTERLEAVE,
+        SWIZZLES[box[-1] * dtype.itemsize], PROMOTION, FILL)
     if error:
         raise RuntimeError(f"tensor_map: the driver refuses boxes of {box} of an array of {shape} in {dtype} at "
                            f"{address:#x} with error {error}; set another precision, or images in NCHW")

@@ -1,0 +1,59 @@
+"""Launcher of conv_few.cu: convolution of images of few channels in NHWC, where the hardware copies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import cupy
+import numpy as np
+
+from .. import launch
+from .conv_tma import MAX_BOX, ROW, THREADS_PER_BLOCK, Patch, patches
+from .pixels import C_TYPES
+from .tensor_maps import tensor_map
+
+FILE = "nhwc/conv_few.cu"
+FILTERS, SQUARES, STAGES, BLOCKS = 64, 2, 4, 2
+PIXEL = 16                                 # bytes
+
+
+def _bytes(patch: Patch) -> int:
+    return launch.blocks(patch.n * patch.lines * patch.line * PIXEL, 1024) * 1024
+
+
+def _shared(patch: Patch, slabs: int) -> int:
+    return slabs * FILTERS * ROW + STAGES * (_bytes(patch) + 16) + 16
+
+
+def patch_of(n: int, h: int, w: int, kh: int, kw: int, slabs: int) -> Patch | None:
+    """The patch of which the fewest cover all pixels; None where filters do not fit shared memory."""
+    fit = [patch for patch in patches(SQUARES, kh, kw) if max(patch.lines, patch.line) <= MAX_BOX and
+           _shared(patch, slabs) <= launch.most_shared() // BLOCKS - 1024]
+    return min(fit, key=lambda patch: (patch.number(n, h, w), _bytes(patch)), default=None)
+
+
+def constants(dtype: np.dtype, mode: str, wide_y: bool, act: str | None) -> tuple[launch.Constant, ...]:
+    return (launch.HOPPER, ("IMAGE", C_TYPES[dtype]), ("PRECISION", mode), ("FILTERS", FILTERS), ("TALL", 1),
+            ("STAGES", STAGES), ("WIDE_Y", int(wide_y)), *((("ACT", act), ("AFTER", 1)) if act else ()))
+
+
+def product(patch: Patch, dtype: np.dtype, mode: str, n: int, h: int, w: int, filters: int, slabs: int, wide_y: bool,
+            act: str | None) -> Callable[..., None]:
+    """What launches the kernel on images, packed filters, biases, y and the struct of sizes. h, w: of y."""
+    beside = filters // FILTERS
+    at_once = max(1, launch.multiprocessors() * BLOCKS // beside)
+    launched = launch.kernel(FILE, "conv_nhwc_few", *constants(dtype, mode, wide_y, act)).sized(
+        (min(patch.number(n, h, w), at_once), beside), (THREADS_PER_BLOCK,), _shared(patch, slabs))
+    taken = launch.by_value("Patch", patch, bytes=_bytes(patch), high=launch.blocks(h, patch.h),
+                            wide=launch.blocks(w, patch.w), images=int(patch.images))
+
+    def run(x: cupy.ndarray, packed: cupy.ndarray, b: Any, y: cupy.ndarray, struct: bytes) -> None:
+        launched(tensor_map(x, (patch.n, patch.lines, patch.line, PIXEL // dtype.itemsize)),
+                 tensor_map(packed[0], (FILTERS, ROW // dtype.itemsize)), b, y, struct, taken)
+    return run
+
+
+CONFIGURATIONS = [(FILE, constants(dtype, mode, wide_y, act))
+                  for dtype, mode in ((np.dtype(np.uint16), "BF16"), (np.dtype(np.float32), "TF32"))
+                  for wide_y, act in ((True, "relu"), (True, None), (False, None))]

@@ -1,0 +1,81 @@
+"""Launcher of conv_grad_w_tma.cu: the gradient of filters of images in NHWC, where the hardware copies."""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+import cupy
+import numpy as np
+
+from ...common.geometry import ConvGeometry
+from .. import launch
+from .conv_tma import MAX_BOX, ROW, THREADS_PER_BLOCK, Patch, patches
+from .tensor_maps import tensor_map
+
+FILE = "nhwc/conv_grad_w_tma.cu"
+SIDE = 64                                  # filters, and channels, of a block
+MAX_TAPS, STAGES = 9, (5, 4, 3, 2)
+SLABS = {"BF16": 1, "TF32": 2}             # rows of 128 bytes of a pixel's channels, by PRECISION
+START = 2                                  # patches that a block takes longer than its own
+
+
+class Plan(NamedTuple):
+    """A launch."""
+
+    patch: Patch
+    constants: tuple[launch.Constant, ...]
+    blocks: int
+    splits: int
+    shared: int
+    structs: tuple[bytes, bytes]
+
+
+def constants(mode: str, taps: int, stages: int) -> tuple[launch.Constant, ...]:
+    return (launch.HOPPER, ("IMAGE", "unsigned short" if mode == "BF16" else "float"), ("PRECISION", mode),
+            ("TAPS", taps), ("STAGES", stages))
+
+
+def _stage(patch: Patch, mode: str) -> int:
+    return SLABS[mode] * (patch.n * patch.h * patch.w * ROW + patch.bytes())
+
+
+def can(g: ConvGeometry, dy: cupy.ndarray, x: cupy.ndarray, mode: str) -> bool:
+    """Whether the hardware can copy, and there are taps for two groups."""
+    each = 16 // x.dtype.itemsize
+    return (mode in SLABS and (g.sh, g.sw) == (1, 1) and g.kh * g.kw > 1 and g.c % each == g.m % each == 0
+            and (mode == "BF16") == (x.dtype == np.uint16)
+            and x.data.ptr % 16 == dy.data.ptr % 16 == 0 and x.size > 0 and dy.size > 0)
+
+
+@functools.lru_cache(maxsize=1024)
+def plan(g: ConvGeometry, mode: str, splits: int | None = None) -> Plan | None:
+    """None where no patch fits."""
+    room = launch.most_shared()
+    fit = [(stages, patch) for squares in (4, 2) for patch in patches(squares, g.kh, g.kw)
+           if max(patch.lines, patch.line) <= MAX_BOX
+           for stages in [next((k for k in STAGES if k * (_stage(patch, mode) + 16) <= room), 0)] if stages > 1]
+    if not fit:
+        return None
+    stages, patch = min(fit, key=lambda each: (each[1].number(g.n, g.oh, g.ow) * _stage(each[1], mode), -each[0]))
+    taps = min(MAX_TAPS, g.kh * g.kw)
+    runs = launch.blocks(g.kh * g.kw, taps)
+    blocks = launch.blocks(g.m, SIDE) * runs * launch.blocks(g.c, SIDE)
+    number = patch.number(g.n, g.oh, g.ow)
+    most = max(1, launch.multiprocessors() // blocks)
+    splits = splits or min(range(1, min(most, number) + 1), key=lambda k: launch.blocks(number, k) + START)
+    high, wide = launch.blocks(g.oh, patch.h), launch.blocks(g.ow, patch.w)
+    structs = (launch.by_value("GradWTma", g, runs=runs, splits=splits),
+               launch.by_value("Patch", patch, bytes=patch.bytes(), high=high, wide=wide, images=int(patch.images)))
+    return Plan(patch, constants(mode, taps, stages), blocks, splits, stages * (_stage(patch, mode) + 16), structs)
+
+
+def parts(dy: cupy.ndarray, x: cupy.ndarray, found: Plan, out: cupy.ndarray) -> None:
+    """What the blocks find: out (splits, taps * c, m)."""
+    patch, depth = found.patch, ROW // x.dtype.itemsize
+    launch.kernel(FILE, "conv2d_nhwc_dw_tma", *found.constants)(
+        (found.blocks, found.splits), (THREADS_PER_BLOCK,), tensor_map(dy, (patch.n, patch.h, patch.w, depth)),
+        tensor_map(x, (patch.n, patch.lines, patch.line, depth)), out, *found.structs, shared=found.shared)
+
+
+CONFIGURATIONS = [(FILE, constants(mode, taps, stages)) for mode in SLABS for taps, stages in ((9, 3), (9, 5), (2, 2))]
