@@ -60,10 +60,10 @@ def region_step(region: Region, *arrays: cupy.ndarray) -> tuple[Array, ...]:
         return by_steps(region, sys.modules[__package__.rpartition(".")[0]], arrays)
     emitted = plan.emitted
     found = {f"a{value.number}": array for value, array in zip(region.inputs, arrays)}
-    found |= {name: launch.empty(shape, np.dtype("float32")) for name, shape in emitted.outputs.items()}
+    for made in emitted.sums, emitted.outputs:       # gradients first: an output of their size may not take their place
+        found |= {name: launch.empty(shape, np.dtype("float32")) for name, shape in made.items()}
     plan.step((plan.blocks,), (THREADS,), *map(found.__getitem__, (*emitted.inputs, *emitted.outputs)),
               shared=emitted.shared * 4)
-    found |= {name: launch.empty(shape, np.dtype("float32")) for name, shape in emitted.sums.items()}
     plan.sums((emitted.blocks,), (SUM_THREADS,), *map(found.__getitem__, (*emitted.terms, *emitted.sums)),
               shared=SUM_TILES * 4)
     return tuple(found[name].reshape(region.shapes[output.number])
