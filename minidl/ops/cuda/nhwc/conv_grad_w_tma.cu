@@ -7,12 +7,12 @@
 //
 // bf16: a group takes half of the taps. wgmma reads x as B, pixels by channels; A, filters by pixels, goes to registers,
 //   turned over, once for all taps of a group.
-// tf32: wgmma takes no factors whose sums run over rows, so mma does it: a warp takes 8 channels, and reads both operands
-//   number by number. A product's eight pixels are taken in the order 0, 2, 4, 6, 1, 3, 5, 7, so that the lanes' numbers lie in
-//   different banks.
+// tf32: wgmma takes no factors whose sums run over rows, so mma does it: a warp takes 8 channels. A product's eight pixels
+//   are taken in the order 0, 2, 4, 6, 1, 3, 5, 7, so that the lanes' numbers lie in different banks, and a lane's two
+//   pixels are neighbours: what the second meets at a tap is what the first meets at the next.
 //
 // Requires: rows of a patch in pairs, or images where `images` says so. -DIMAGE, -DPRECISION BF16 or TF32, -DTAPS,
-// -DSTAGES. What blocks leave is [split][tap][channel][filter], as in nhwc/conv_grad_w.cu.
+// -DROW_TAPS of them side by side, -DSTAGES. What blocks leave is [split][tap][channel][filter], as in nhwc/conv_grad_w.cu.
 #include "include/common.cuh"
 #include "include/mma.cuh"
 #include "include/wgmma.cuh"
@@ -36,6 +36,11 @@ struct Turns {
     int first, last, of_dy, of_x, stage;
 };
 
+// What this block's split finds.
+__device__ __forceinline__ float* part_of(float* parts, const GradWTma& g) {
+    return parts + (long long)blockIdx.y * g.kh * g.kw * g.c * g.m;
+}
+
 // Pixels of a patch of x, from where tap (0, 0) begins to where each from `tap` on does.
 template <int COUNT> __device__ __forceinline__ void shifts(int (&shift)[COUNT], const GradWTma& g, const Patch& patch, int tap) {
 #pragma unroll
@@ -54,7 +59,7 @@ __device__ __forceinline__ unsigned long long pixels_of(const void* at, int apar
 // Taps from `tap` on, COUNT of them, over all patches.
 template <int COUNT>
 __device__ __forceinline__ void multiply_bf16(unsigned char* memory, Barrier* full, Barrier* empty, const GradWTma& g,
-                                         const Patch& patch, const Turns& turns, float* part, int tap, int filter,
+                                         const Patch& patch, const Turns& turns, float* parts, int tap, int filter,
                                          int channel) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, row = lane % 8;
     // Of a lane's pixel in an eight, the numbers of a block of eight filters; eights begin on multiples of 1,024 bytes
@@ -90,6 +95,7 @@ __device__ __forceinline__ void multiply_bf16(unsigned char* memory, Barrier* fu
                 }
         if (lane == 0) arrive(empty + stage.at);
     }
+    float* part = part_of(parts, g);
 #pragma unroll
     for (int t = 0; t < COUNT; ++t)
 #pragma unroll
@@ -99,56 +105,73 @@ __device__ __forceinline__ void multiply_bf16(unsigned char* memory, Barrier* fu
         }
 }
 
-// All taps, of 8 channels of this warp.
+// All taps, of 8 channels of this warp. A product's columns are these channels, and its rows filters, in an order that
+// lets a lane read four of them at once: of product t, rows `own` and own + 8 are number t of two of its pieces.
 __device__ __forceinline__ void multiply_tf32(unsigned char* memory, Barrier* full, Barrier* empty, const GradWTma& g,
-                                              const Patch& patch, const Turns& turns, float* part, int tap, int filter,
+                                              const Patch& patch, const Turns& turns, float* parts, int tap, int filter,
                                               int channel) {
+    constexpr int LINES = TAPS / ROW_TAPS;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, within = lane % 4, own = lane / 4;
     const int piece = warp % 4 * 2 + own / 4, from = own % 4 * 4;        // of a row of x, 16 bytes and the number's place
-    int shift[TAPS];
-    shifts(shift, g, patch, tap);
+    int shift[LINES];                                                    // pixels to where a row of taps begins
+#pragma unroll
+    for (int r = 0; r < LINES; ++r) {
+        const int at = imin(tap + r * ROW_TAPS, g.kh * g.kw - ROW_TAPS), row = at / g.kw;
+        shift[r] = row * patch.line + at - row * g.kw + 2 * within;
+    }
+    // Of an eight of dy, which begins on a multiple of 1,024 bytes, a piece of pixel 2 within; another one lies 64 bytes from
+    // it, and those of the next pixel 128 further, with their last bit swapped
+    const int first = 2 * within * 128 + (own % 4 ^ 2 * within) * 16;
     float sums[TAPS][4][4] = {};
     Ring<STAGES> stage;
 #pragma unroll 1
     for (int turn = turns.first; turn < turns.last; ++turn, stage.next()) {
         await(full + stage.at, stage.parity);
-        const unsigned char* dy = memory + stage.at * turns.stage;
-        const unsigned char* x = dy + SLABS * turns.of_dy + warp / 4 * turns.of_x + from;
-        int pixel = 2 * within;                                          // of dy
+        const unsigned char* dy = memory + stage.at * turns.stage + own / 4 * turns.of_dy;
+        const unsigned char* x = memory + stage.at * turns.stage + SLABS * turns.of_dy + warp / 4 * turns.of_x + from;
 #pragma unroll 1
         for (int i = 0; i < patch.n; ++i)
 #pragma unroll 1
-            for (int j = 0; j < patch.h; ++j)
+            for (int j = 0; j < patch.h; ++j) {
+                const int line = (i * patch.lines + j) * patch.line;
 #pragma unroll 1
-                for (int k = 0; k < patch.w; k += 8, pixel += 8) {
+                for (int k = 0; k < patch.w; k += 8, dy += 1024) {
                     unsigned a[4][4];
 #pragma unroll
-                    for (int t = 0; t < 4; ++t)
+                    for (int e = 0; e < 4; ++e) {
+                        const int4 four = *(const int4*)(dy + (first ^ e / 2 * 144 ^ e % 2 * 64));
+                        a[0][e] = four.x;
+                        a[1][e] = four.y;
+                        a[2][e] = four.z;
+                        a[3][e] = four.w;
+                    }
 #pragma unroll
-                        for (int e = 0; e < 4; ++e) {
-                            const int p = pixel + e / 2, of = (t % 2 * 4 + e % 2 * 2 + own / 4) ^ (p & 7);
-                            a[t][e] = *(const unsigned*)(dy + t / 2 * turns.of_dy + p * 128 + of * 16 + from);
+                    for (int r = 0; r < LINES; ++r) {
+                        unsigned b[ROW_TAPS + 1];                        // what the pixels meet, and the one after
+#pragma unroll
+                        for (int s = 0; s <= ROW_TAPS; ++s) {
+                            const int q = line + k + shift[r] + s;
+                            b[s] = *(const unsigned*)(x + q * 128 + (piece ^ (q & 7)) * 16);
                         }
-                    const int first = (i * patch.lines + j) * patch.line + k + 2 * within;
 #pragma unroll
-                    for (int s = 0; s < TAPS; ++s) {
-                        const int q = first + shift[s];
-                        const unsigned b[2] = {*(const unsigned*)(x + q * 128 + (piece ^ (q & 7)) * 16),
-                                               *(const unsigned*)(x + q * 128 + 128 + (piece ^ (q + 1 & 7)) * 16)};
+                        for (int s = 0; s < ROW_TAPS; ++s)
 #pragma unroll
-                        for (int t = 0; t < 4; ++t) mma(sums[s][t], a[t], b);
+                            for (int t = 0; t < 4; ++t) mma(sums[r * ROW_TAPS + s][t], a[t], b + s);
                     }
                 }
+            }
         __syncwarp();
         if (lane == 0) arrive(empty + stage.at);
     }
+    float* part = part_of(parts, g);
 #pragma unroll
     for (int s = 0; s < TAPS; ++s)
 #pragma unroll
         for (int t = 0; t < 4; ++t)
 #pragma unroll
             for (int e = 0; e < 4; ++e) {
-                const int c = channel + warp * 8 + within * 2 + e % 2, m = filter + t * 16 + own + e / 2 * 8;
+                const int c = channel + warp * 8 + within * 2 + e % 2;
+                const int m = filter + own / 4 * 32 + own % 4 * 4 + t + e / 2 * 16;
                 if (tap + s < g.kh * g.kw && c < g.c && m < g.m) part[((tap + s) * g.c + c) * g.m + m] = sums[s][t][e];
             }
 }
@@ -171,7 +194,6 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, 1)
         publish_barriers();
     }
     __syncthreads();
-    float* part = parts + (long long)blockIdx.y * g.kh * g.kw * g.c * g.m;
     const Turns turns = {first, last, of_dy, patch.bytes, stage_size};
     if (group == 2) {
         keep_registers<40>();
@@ -193,10 +215,10 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, 1)
     } else {
         take_registers<232>();
         if constexpr (PRECISION == TF32)
-            multiply_tf32(memory, full, empty, g, patch, turns, part, run * TAPS, filter, channel);
+            multiply_tf32(memory, full, empty, g, patch, turns, parts, run * TAPS, filter, channel);
         else if (group == 0)
-            multiply_bf16<FIRST>(memory, full, empty, g, patch, turns, part, run * TAPS, filter, channel);
+            multiply_bf16<FIRST>(memory, full, empty, g, patch, turns, parts, run * TAPS, filter, channel);
         else
-            multiply_bf16<TAPS - FIRST>(memory, full, empty, g, patch, turns, part, run * TAPS + FIRST, filter, channel);
+            multiply_bf16<TAPS - FIRST>(memory, full, empty, g, patch, turns, parts, run * TAPS + FIRST, filter, channel);
     }
 }

@@ -31,9 +31,9 @@ class Plan(NamedTuple):
     structs: tuple[bytes, bytes]
 
 
-def constants(mode: str, taps: int, stages: int) -> tuple[launch.Constant, ...]:
+def constants(mode: str, taps: int, row_taps: int, stages: int) -> tuple[launch.Constant, ...]:
     return (launch.HOPPER, ("IMAGE", "unsigned short" if mode == "BF16" else "float"), ("PRECISION", mode),
-            ("TAPS", taps), ("STAGES", stages))
+            ("TAPS", taps), ("ROW_TAPS", row_taps), ("STAGES", stages))
 
 
 def _stage(patch: Patch, mode: str) -> int:
@@ -58,7 +58,7 @@ def plan(g: ConvGeometry, mode: str, splits: int | None = None) -> Plan | None:
     if not fit:
         return None
     stages, patch = min(fit, key=lambda each: (each[1].number(g.n, g.oh, g.ow) * _stage(each[1], mode), -each[0]))
-    taps = min(MAX_TAPS, g.kh * g.kw)
+    taps, row_taps = (min(g.kh, MAX_TAPS // g.kw) * g.kw, g.kw) if g.kw <= MAX_TAPS else (MAX_TAPS, 1)
     runs = launch.blocks(g.kh * g.kw, taps)
     blocks = launch.blocks(g.m, SIDE) * runs * launch.blocks(g.c, SIDE)
     number = patch.number(g.n, g.oh, g.ow)
@@ -67,7 +67,7 @@ def plan(g: ConvGeometry, mode: str, splits: int | None = None) -> Plan | None:
     high, wide = launch.blocks(g.oh, patch.h), launch.blocks(g.ow, patch.w)
     structs = (launch.by_value("GradWTma", g, runs=runs, splits=splits),
                launch.by_value("Patch", patch, bytes=patch.bytes(), high=high, wide=wide, images=int(patch.images)))
-    return Plan(patch, constants(mode, taps, stages), blocks, splits, stages * (_stage(patch, mode) + 16), structs)
+    return Plan(patch, constants(mode, taps, row_taps, stages), blocks, splits, stages * (_stage(patch, mode) + 16), structs)
 
 
 def parts(dy: cupy.ndarray, x: cupy.ndarray, found: Plan, out: cupy.ndarray) -> None:
@@ -78,4 +78,5 @@ def parts(dy: cupy.ndarray, x: cupy.ndarray, found: Plan, out: cupy.ndarray) -> 
         tensor_map(x, (patch.n, patch.lines, patch.line, depth)), out, *found.structs, shared=found.shared)
 
 
-CONFIGURATIONS = [(FILE, constants(mode, taps, stages)) for mode in SLABS for taps, stages in ((9, 3), (9, 5), (2, 2))]
+CONFIGURATIONS = [(FILE, constants(mode, *of)) for mode in SLABS
+                  for of in ((9, 3, 3), (9, 3, 5), (5, 5, 3), (2, 1, 2))]
