@@ -77,22 +77,33 @@ __device__ __forceinline__ void multiply_bf16(unsigned char* memory, Barrier* fu
 #pragma unroll 1
     for (int turn = turns.first; turn < turns.last; ++turn, stage.next()) {
         await(full + stage.at, stage.parity);
-        const unsigned char *dy = memory + stage.at * turns.stage, *x = dy + turns.of_dy;
-#pragma unroll 1
-        for (int i = 0; i < beside; ++i)
-#pragma unroll 1
-            for (int j = 0; j < down; j += 2)
-#pragma unroll 1
-                for (int k = 0; k < patch.w; k += 8) {
-                    unsigned a[4];
-                    load_transposed(a, dy + i * dy_beside + (j + lane / 16) * dy_down + k * 128 + own);
-                    const unsigned char* meets = x + i * x_beside + j * x_down + k * 128;
-                    begin_products();
+        const unsigned char *dy = memory + stage.at * turns.stage + lane / 16 * dy_down + own;
+        const unsigned char* x = memory + stage.at * turns.stage + turns.of_dy;
+        int i = 0, j = 0, k = 0;
+        // Products of filters in `a`; meanwhile those of the next pixels go to other registers, the last ones for nothing
+        const auto multiply = [&](unsigned (&a)[4], unsigned (&next)[4]) {
+            const unsigned char* meets = x + i * x_beside + j * x_down + k * 128;
+            begin_products();
 #pragma unroll
-                    for (int t = 0; t < COUNT; ++t) wgmma_rows<1>(sums[t], a, pixels_of(meets + shift[t] * 128, x_down));
-                    end_products();
-                    await_products<0>();
+            for (int t = 0; t < COUNT; ++t) wgmma_rows<1>(sums[t], a, pixels_of(meets + shift[t] * 128, x_down));
+            end_products();
+            if ((k += 8) == patch.w) {
+                k = 0;
+                if ((j += 2) == down) {
+                    j = 0;
+                    ++i;
                 }
+            }
+            load_transposed(next, dy + i * dy_beside + j * dy_down + k * 128);
+            await_products<0>();
+        };
+        unsigned even[4], odd[4];
+        load_transposed(even, dy);
+#pragma unroll 1
+        for (int left = beside * down / 2 * (patch.w / 8); left > 0; left -= 2) {
+            multiply(even, odd);
+            if (left > 1) multiply(odd, even);
+        }
         if (lane == 0) arrive(empty + stage.at);
     }
     float* part = part_of(parts, g);
@@ -105,8 +116,8 @@ __device__ __forceinline__ void multiply_bf16(unsigned char* memory, Barrier* fu
         }
 }
 
-// All taps, of 8 channels of this warp. A product's columns are these channels, and its rows filters, in an order that
-// lets a lane read four of them at once: of product t, rows `own` and own + 8 are number t of two of its pieces.
+// All taps, of 8 channels of this warp. A product's columns are these channels, and its rows 16 filters, of which a lane
+// holds two neighbours.
 __device__ __forceinline__ void multiply_tf32(unsigned char* memory, Barrier* full, Barrier* empty, const GradWTma& g,
                                               const Patch& patch, const Turns& turns, float* parts, int tap, int filter,
                                               int channel) {
@@ -119,16 +130,16 @@ __device__ __forceinline__ void multiply_tf32(unsigned char* memory, Barrier* fu
         const int at = imin(tap + r * ROW_TAPS, g.kh * g.kw - ROW_TAPS), row = at / g.kw;
         shift[r] = row * patch.line + at - row * g.kw + 2 * within;
     }
-    // Of an eight of dy, which begins on a multiple of 1,024 bytes, a piece of pixel 2 within; another one lies 64 bytes from
-    // it, and those of the next pixel 128 further, with their last bit swapped
-    const int first = 2 * within * 128 + (own % 4 ^ 2 * within) * 16;
+    // Two filters of pixel 2 within, of an eight of dy, which begins on a multiple of 1,024 bytes; 16 filters further
+    // the bit of 64 differs, and for the next pixel those of 128 and 16
+    const int pair = 2 * within * 128 + (own / 2 ^ 2 * within) * 16 + own % 2 * 8;
     float sums[TAPS][4][4] = {};
     Ring<STAGES> stage;
 #pragma unroll 1
     for (int turn = turns.first; turn < turns.last; ++turn, stage.next()) {
         await(full + stage.at, stage.parity);
-        const unsigned char* dy = memory + stage.at * turns.stage + own / 4 * turns.of_dy;
-        const unsigned char* x = memory + stage.at * turns.stage + SLABS * turns.of_dy + warp / 4 * turns.of_x + from;
+        const unsigned char* dy = memory + stage.at * turns.stage;
+        const unsigned char* x = dy + SLABS * turns.of_dy + warp / 4 * turns.of_x + from;
 #pragma unroll 1
         for (int i = 0; i < patch.n; ++i)
 #pragma unroll 1
@@ -138,25 +149,25 @@ __device__ __forceinline__ void multiply_tf32(unsigned char* memory, Barrier* fu
                 for (int k = 0; k < patch.w; k += 8, dy += 1024) {
                     unsigned a[4][4];
 #pragma unroll
-                    for (int e = 0; e < 4; ++e) {
-                        const int4 four = *(const int4*)(dy + (first ^ e / 2 * 144 ^ e % 2 * 64));
-                        a[0][e] = four.x;
-                        a[1][e] = four.y;
-                        a[2][e] = four.z;
-                        a[3][e] = four.w;
+                    for (int e = 0; e < 8; ++e) {
+                        const int2 two = *(const int2*)(dy + e / 4 * turns.of_dy + (pair ^ e / 2 % 2 * 64 ^ e % 2 * 144));
+                        a[e / 2][e % 2 * 2] = two.x;
+                        a[e / 2][e % 2 * 2 + 1] = two.y;
                     }
 #pragma unroll
                     for (int r = 0; r < LINES; ++r) {
-                        unsigned b[ROW_TAPS + 1];                        // what the pixels meet, and the one after
+                        unsigned b[ROW_TAPS][2];                         // what the two pixels meet
 #pragma unroll
                         for (int s = 0; s <= ROW_TAPS; ++s) {
                             const int q = line + k + shift[r] + s;
-                            b[s] = *(const unsigned*)(x + q * 128 + (piece ^ (q & 7)) * 16);
+                            const unsigned met = *(const unsigned*)(x + q * 128 + (piece ^ (q & 7)) * 16);
+                            if (s < ROW_TAPS) b[s][0] = met;
+                            if (s > 0) b[s - 1][1] = met;
                         }
 #pragma unroll
                         for (int s = 0; s < ROW_TAPS; ++s)
 #pragma unroll
-                            for (int t = 0; t < 4; ++t) mma(sums[r * ROW_TAPS + s][t], a[t], b + s);
+                            for (int t = 0; t < 4; ++t) mma(sums[r * ROW_TAPS + s][t], a[t], b[s]);
                     }
                 }
             }
@@ -169,10 +180,10 @@ __device__ __forceinline__ void multiply_tf32(unsigned char* memory, Barrier* fu
 #pragma unroll
         for (int t = 0; t < 4; ++t)
 #pragma unroll
-            for (int e = 0; e < 4; ++e) {
-                const int c = channel + warp * 8 + within * 2 + e % 2;
-                const int m = filter + own / 4 * 32 + own % 4 * 4 + t + e / 2 * 16;
-                if (tap + s < g.kh * g.kw && c < g.c && m < g.m) part[((tap + s) * g.c + c) * g.m + m] = sums[s][t][e];
+            for (int e = 0; e < 2; ++e) {
+                const int c = channel + warp * 8 + within * 2 + e, m = filter + t * 16 + own * 2;
+                if (tap + s < g.kh * g.kw && c < g.c && m < g.m)         // which are multiples of four
+                    *(Pack<2>*)(part + ((tap + s) * g.c + c) * g.m + m) = {sums[s][t][e], sums[s][t][e + 2]};
             }
 }
 

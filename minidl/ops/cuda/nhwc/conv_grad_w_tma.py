@@ -52,12 +52,17 @@ def can(g: ConvGeometry, dy: cupy.ndarray, x: cupy.ndarray, mode: str) -> bool:
 def plan(g: ConvGeometry, mode: str, splits: int | None = None) -> Plan | None:
     """None where no patch fits."""
     room = launch.most_shared()
-    fit = [(stages, patch) for squares in (4, 2) for patch in patches(squares, g.kh, g.kw)
+    fit = [(stages, patch) for squares in (4, 2, 1) for patch in patches(squares, g.kh, g.kw)
            if max(patch.lines, patch.line) <= MAX_BOX
            for stages in [next((k for k in STAGES if k * (_stage(patch, mode) + 16) <= room), 0)] if stages > 1]
     if not fit:
         return None
-    stages, patch = min(fit, key=lambda each: (each[1].number(g.n, g.oh, g.ow) * _stage(each[1], mode), -each[0]))
+    def cost(stages: int, patch: Patch) -> tuple[int, int, int]:
+        """Pixels that are multiplied, bytes that are copied, and copies that are not ahead of the products."""
+        number = patch.number(g.n, g.oh, g.ow)
+        return number * patch.n * patch.h * patch.w, number * _stage(patch, mode), -stages
+
+    stages, patch = min(fit, key=lambda each: cost(*each))
     taps, row_taps = (min(g.kh, MAX_TAPS // g.kw) * g.kw, g.kw) if g.kw <= MAX_TAPS else (MAX_TAPS, 1)
     runs = launch.blocks(g.kh * g.kw, taps)
     blocks = launch.blocks(g.m, SIDE) * runs * launch.blocks(g.c, SIDE)
