@@ -62,8 +62,10 @@ def _constants(form: Form, dtype: np.dtype, mode: str, wide: tuple[bool, bool], 
             *((("ACT", act), ("AFTER", 1)) if act else ()))
 
 
-def _pack_constants(dtype: np.dtype, mode: str, chunked: bool) -> tuple[launch.Constant, ...]:
-    return ("IMAGE", C_TYPES[dtype]), ("PRECISION", mode), ("CHUNKED", int(chunked))
+def _pack_constants(dtype: np.dtype, mode: str, chunked: bool, beside: int) -> tuple[launch.Constant, ...]:
+    """beside: filters of a block's tile."""
+    return (("IMAGE", C_TYPES[dtype]), ("PRECISION", mode), ("CHUNKED", int(chunked)),
+            ("NEIGHBOURS", 2 if beside < 32 else 16 // dtype.itemsize))
 
 
 def _shared(form: Form, mode: str, slabs: int) -> int:
@@ -122,13 +124,13 @@ def _plan(back: bool, g: ConvGeometry, dtype: np.dtype, mode: str, aligned: bool
     forms = [form] if isinstance(form, Form) else _forms(mode, wide[0], slabs, launch.most_shared())
     best = min(forms, key=lambda form: _cost(form, pixels, m, slabs), default=None)
     if few:
-        filters = launch.blocks(m, conv_few.FILTERS) * conv_few.FILTERS
-        product = conv_few.product(few, dtype, mode, g.n, high, across, filters, slabs, wide[1], act)
+        beside = conv_few.FILTERS
+        product = conv_few.product(few, dtype, mode, g.n, high, across, m, slabs, wide[1], act)
     elif tiled and (form or not best or tiled.cost < _cost(best, pixels, m, slabs)):
-        filters = launch.blocks(m, tiled.form.filters) * tiled.form.filters
+        beside = tiled.form.filters
         product = conv_tma.product(tiled, dtype, mode, high, across, wide[1], act)
     elif best:
-        filters, divided = launch.blocks(m, best.filters) * best.filters, back and (g.sh, g.sw) != (1, 1)
+        beside, divided = best.filters, back and (g.sh, g.sw) != (1, 1)
         product = launch.kernel(FILE, "conv_nhwc", *_constants(
             best, dtype, mode, wide, divided, chunked, act, hopper)).sized(
                 (_tiles(best, pixels, m),), (256,), _shared(best, mode, slabs))
@@ -137,8 +139,10 @@ def _plan(back: bool, g: ConvGeometry, dtype: np.dtype, mode: str, aligned: bool
                          f"{min(_shared(form, mode, slabs) for form in FORMS[mode])} bytes of shared memory but a "
                          f"block has {launch.most_shared()}; use another precision, or images in NCHW")
 
+    filters = launch.blocks(m, beside) * beside
+
     def prepare(name: str, size: int) -> Callable[..., None]:
-        return launch.kernel(PACK_FILE, name, *_pack_constants(dtype, mode, chunked)).sized(
+        return launch.kernel(PACK_FILE, name, *_pack_constants(dtype, mode, chunked, beside)).sized(
             (launch.spread(size),), (launch.THREADS,))
 
     padded = g.n, sizes["h"], sizes["w"], c
@@ -197,8 +201,8 @@ ALL_ROOM = 1 << 30
 # Each form with wide copies; then elements one by one, divided positions, an activation; with wgmma and with mma
 CONFIGURATIONS = [
     *conv_tma.CONFIGURATIONS,
-    *[(PACK_FILE, _pack_constants(dtype, mode, chunked))
-      for mode, dtype in IMAGES.items() for chunked in (True, False)],
+    *[(PACK_FILE, _pack_constants(dtype, mode, chunked, beside))
+      for mode, dtype in IMAGES.items() for chunked, beside in ((True, 64), (True, 8), (False, 64))],
     *[(FILE, _constants(form, IMAGES[mode], mode, wide, divided, chunked, act, hopper))
       for mode in FORMS for hopper in (True, False)
       for wide, divided, chunked, act in (

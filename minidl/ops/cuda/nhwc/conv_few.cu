@@ -15,7 +15,7 @@
 #include "include/patch.cuh"
 #include "include/conv_tile.cuh"
 
-constexpr int MULTIPLYING = 2 * GROUP, THREADS_PER_BLOCK = MULTIPLYING + GROUP, SLAB = FILTERS * 128, PIXEL = 16;
+constexpr int MULTIPLYING = 2 * GROUP, THREADS_PER_BLOCK = MULTIPLYING + 32, SLAB = FILTERS * 128, PIXEL = 16;
 
 // A factor of a product that is not swizzled: eight rows of 16 bytes, the next eight, and the next 16 bytes of all.
 __device__ __forceinline__ unsigned long long rows_of_pixels(const void* at, int eights, int pieces) {

@@ -57,6 +57,7 @@ def plan(g: ConvGeometry, mode: str, splits: int | None = None) -> Plan | None:
            for stages in [next((k for k in STAGES if k * (_stage(patch, mode) + 16) <= room), 0)] if stages > 1]
     if not fit:
         return None
+
     def cost(stages: int, patch: Patch) -> tuple[int, int, int]:
         """Pixels that are multiplied, bytes that are copied, and copies that are not ahead of the products."""
         number = patch.number(g.n, g.oh, g.ow)
@@ -72,7 +73,8 @@ def plan(g: ConvGeometry, mode: str, splits: int | None = None) -> Plan | None:
     high, wide = launch.blocks(g.oh, patch.h), launch.blocks(g.ow, patch.w)
     structs = (launch.by_value("GradWTma", g, runs=runs, splits=splits),
                launch.by_value("Patch", patch, bytes=patch.bytes(), high=high, wide=wide, images=int(patch.images)))
-    return Plan(patch, constants(mode, taps, row_taps, stages), blocks, splits, stages * (_stage(patch, mode) + 16), structs)
+    return Plan(patch, constants(mode, taps, row_taps, stages), blocks, splits, stages * (_stage(patch, mode) + 16),
+                structs)
 
 
 def parts(dy: cupy.ndarray, x: cupy.ndarray, found: Plan, out: cupy.ndarray) -> None:
