@@ -117,7 +117,7 @@ def _plan(back: bool, g: ConvGeometry, dtype: np.dtype, mode: str, aligned: bool
     sums, hopper = slabs * 8 * each, launch.compute_capability() == 90 and launch.compiler_version() >= MIN_COMPILER
     tiled = few = None
     if hopper and c == each and (g.sh, g.sw) == (1, 1) and mode != "TF32X3" and not isinstance(form, Form):
-        few = conv_few.patch_of(g.n, high, across, g.kh, g.kw, slabs)
+        few = conv_few.patch_of(g.n, high, across, g.kh, g.kw, slabs, each)
     if hopper and chunked and (g.sh, g.sw) == (1, 1) and mode != "TF32X3" and not isinstance(form, Form):
         place = g.n, high, across, m, g.kh, g.kw
         tiled = conv_tma.tiles(form, *place) if form else conv_tma.cheapest(*place)
@@ -172,8 +172,9 @@ def _run(name: str, back: bool, x: cupy.ndarray, w: cupy.ndarray, b: Any, g: Con
         channels = x.shape[3]
         if plan.pad:
             x, given = launch.empty(plan.padded, x.dtype), x
-            plan.pad(given, x, plan.struct, channels)
-        plan.pack(w, packed, plan.struct, channels, int(back))
+            plan.pad(w, packed, given, x, plan.struct, channels, int(back))
+        else:
+            plan.pack(w, packed, plan.struct, channels, int(back))
         plan.product(x, packed, b, y, plan.struct)
     return y
 

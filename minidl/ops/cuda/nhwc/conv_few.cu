@@ -4,7 +4,8 @@
 // patch, 16 bytes each, where the instruction is told to find them, however far apart.
 //
 // Filters as nhwc/conv_pack.cu leaves them without -DCHUNKED. -DIMAGE, -DPRECISION (not TF32X3), -DFILTERS, -DWIDE_Y, -DACT,
-// -DAFTER: as in nhwc/conv.cu; -DSTAGES of patches; -DTALL 1. images: boxes of a patch, all channels; filters: of FILTERS
+// -DAFTER: as in nhwc/conv.cu; -DSTAGES of patches; -DTALL 1. images: boxes of a patch, of which a line's pixels
+// and channels are one axis; filters: of FILTERS
 // rows by DEPTH numbers.
 #include "include/common.cuh"
 #include "include/mma.cuh"
@@ -50,7 +51,7 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, 2)
                 const Tile tile(patch, g, number);
                 await(empty + stage.at, stage.parity ^ 1);
                 expect_bytes(full + stage.at, patch.n * patch.lines * patch.line * PIXEL);
-                copy_pixels(patches + stage.at * patch.bytes, &images, full + stage.at, 0, tile.w - g.left,
+                copy_pixels(patches + stage.at * patch.bytes, &images, full + stage.at, (tile.w - g.left) * g.c, 0,
                             tile.h - g.top, tile.n);
             }
         }

@@ -26,9 +26,9 @@ def _shared(patch: Patch, slabs: int) -> int:
     return slabs * FILTERS * ROW + STAGES * (_bytes(patch) + 16) + 16
 
 
-def patch_of(n: int, h: int, w: int, kh: int, kw: int, slabs: int) -> Patch | None:
-    """The patch of which the fewest cover all pixels; None where filters do not fit shared memory."""
-    fit = [patch for patch in patches(SQUARES, kh, kw) if max(patch.lines, patch.line) <= MAX_BOX and
+def patch_of(n: int, h: int, w: int, kh: int, kw: int, slabs: int, each: int) -> Patch | None:
+    """The patch of which the fewest cover all pixels, of so many channels; None where filters do not fit shared memory."""
+    fit = [patch for patch in patches(SQUARES, kh, kw) if max(patch.lines, patch.line * each) <= MAX_BOX and
            _shared(patch, slabs) <= launch.most_shared() // BLOCKS - OWN]
     return min(fit, key=lambda patch: (patch.number(n, h, w), _bytes(patch)), default=None)
 
@@ -49,7 +49,8 @@ def product(patch: Patch, dtype: np.dtype, mode: str, n: int, h: int, w: int, m:
                             wide=launch.blocks(w, patch.w), images=int(patch.images))
 
     def run(x: cupy.ndarray, packed: cupy.ndarray, b: Any, y: cupy.ndarray, struct: bytes) -> None:
-        launched(tensor_map(x, (patch.n, patch.lines, patch.line, PIXEL // dtype.itemsize)),
+        lines = x.reshape(*x.shape[:2], 1, -1)           # a box copies 16 bytes at a time where these are an axis
+        launched(tensor_map(lines, (patch.n, patch.lines, 1, patch.line * PIXEL // dtype.itemsize), swizzled=False),
                  tensor_map(packed[0], (FILTERS, ROW // dtype.itemsize)), b, y, struct, taken)
     return run
 

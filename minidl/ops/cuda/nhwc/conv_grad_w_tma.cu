@@ -11,7 +11,8 @@
 //   are taken in the order 0, 2, 4, 6, 1, 3, 5, 7, so that the lanes' numbers lie in different banks, and a lane's two
 //   pixels are neighbours: what the second meets at a tap is what the first meets at the next.
 //
-// Requires: rows of a patch in pairs, or images where `images` says so. -DIMAGE, -DPRECISION BF16 or TF32, -DTAPS,
+// Requires: for bf16 rows of a patch in pairs, or images where `images` says so; for tf32 lines of a multiple of eight
+// pixels. -DIMAGE, -DPRECISION BF16 or TF32, -DTAPS,
 // -DROW_TAPS of them side by side, -DSTAGES. What blocks leave is [split][tap][channel][filter], as in nhwc/conv_grad_w.cu.
 #include "include/common.cuh"
 #include "include/mma.cuh"
@@ -124,11 +125,15 @@ __device__ __forceinline__ void multiply_tf32(unsigned char* memory, Barrier* fu
     constexpr int LINES = TAPS / ROW_TAPS;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, within = lane % 4, own = lane / 4;
     const int piece = warp % 4 * 2 + own / 4, from = own % 4 * 4;        // of a row of x, 16 bytes and the number's place
-    int shift[LINES];                                                    // pixels to where a row of taps begins
+    int meets[LINES][ROW_TAPS + 1];                                      // bytes to what a lane's pixel meets, and one more
 #pragma unroll
     for (int r = 0; r < LINES; ++r) {
         const int at = imin(tap + r * ROW_TAPS, g.kh * g.kw - ROW_TAPS), row = at / g.kw;
-        shift[r] = row * patch.line + at - row * g.kw + 2 * within;
+#pragma unroll
+        for (int s = 0; s <= ROW_TAPS; ++s) {
+            const int q = row * patch.line + at - row * g.kw + 2 * within + s;
+            meets[r][s] = SLABS * turns.of_dy + warp / 4 * turns.of_x + q * 128 + (piece ^ (q & 7)) * 16 + from;
+        }
     }
     // Two filters of pixel 2 within, of an eight of dy, which begins on a multiple of 1,024 bytes; 16 filters further
     // the bit of 64 differs, and for the next pixel those of 128 and 16
@@ -139,14 +144,13 @@ __device__ __forceinline__ void multiply_tf32(unsigned char* memory, Barrier* fu
     for (int turn = turns.first; turn < turns.last; ++turn, stage.next()) {
         await(full + stage.at, stage.parity);
         const unsigned char* dy = memory + stage.at * turns.stage;
-        const unsigned char* x = dy + SLABS * turns.of_dy + warp / 4 * turns.of_x + from;
 #pragma unroll 1
         for (int i = 0; i < patch.n; ++i)
 #pragma unroll 1
             for (int j = 0; j < patch.h; ++j) {
-                const int line = (i * patch.lines + j) * patch.line;
+                const unsigned char* x = memory + stage.at * turns.stage + (i * patch.lines + j) * patch.line * 128;
 #pragma unroll 1
-                for (int k = 0; k < patch.w; k += 8, dy += 1024) {
+                for (int k = 0; k < patch.w; k += 8, dy += 1024, x += 1024) {
                     unsigned a[4][4];
 #pragma unroll
                     for (int e = 0; e < 8; ++e) {
@@ -159,8 +163,7 @@ __device__ __forceinline__ void multiply_tf32(unsigned char* memory, Barrier* fu
                         unsigned b[ROW_TAPS][2];                         // what the two pixels meet
 #pragma unroll
                         for (int s = 0; s <= ROW_TAPS; ++s) {
-                            const int q = line + k + shift[r] + s;
-                            const unsigned met = *(const unsigned*)(x + q * 128 + (piece ^ (q & 7)) * 16);
+                            const unsigned met = *(const unsigned*)(x + meets[r][s]);
                             if (s < ROW_TAPS) b[s][0] = met;
                             if (s > 0) b[s - 1][1] = met;
                         }

@@ -3,15 +3,15 @@
 // conv_nhwc_pack: filters as B, [part][filter][numbers of a sum], rounded, and zero up to whole tiles. back: turned over,
 //   and the other way round, as the gradient of the image takes them. channels: of w; g.c may be more. Where a lane stores
 //   NEIGHBOURS numbers of y at once (include/conv_tile.cuh), their filters lie where its sums do: a pair in each block of 8.
-// conv_nhwc_pad: images of g.c channels, a multiple of what 16 bytes hold, from images of fewer; those added are zero.
+// conv_nhwc_pad: the same, and images of g.c channels, a multiple of what 16 bytes hold, from images of fewer; those added
+//   are zero.
 //
 // -DIMAGE, -DPRECISION, -DCHUNKED: as in nhwc/conv.cu; -DNEIGHBOURS 2, or as many as 16 bytes hold.
 #include "include/common.cuh"
 #include "include/mma.cuh"
 #include "include/conv_nhwc.cuh"
 
-extern "C" __global__ void conv_nhwc_pack(const float* __restrict__ w, IMAGE* __restrict__ packed, ConvNhwc g,
-                                           int channels, int back) {
+__device__ __forceinline__ void pack(const float* w, IMAGE* packed, const ConvNhwc& g, int channels, int back) {
     const int taps = g.kh * g.kw, width = g.c + g.sum - taps * g.c;      // channels, and the rest of a row
     for (int i = THREAD; i < g.filters * width; i += THREADS) {
         const int at_row = i / width, c = i - at_row * width, rest = c - g.c, row = at_row % (4 * NEIGHBOURS);
@@ -34,8 +34,15 @@ extern "C" __global__ void conv_nhwc_pack(const float* __restrict__ w, IMAGE* __
     }
 }
 
-extern "C" __global__ void conv_nhwc_pad(const IMAGE* __restrict__ x, IMAGE* __restrict__ padded, ConvNhwc g,
-                                         int channels) {
+extern "C" __global__ void conv_nhwc_pack(const float* __restrict__ w, IMAGE* __restrict__ packed, ConvNhwc g,
+                                           int channels, int back) {
+    pack(w, packed, g, channels, back);
+}
+
+extern "C" __global__ void conv_nhwc_pad(const float* __restrict__ w, IMAGE* __restrict__ packed,
+                                         const IMAGE* __restrict__ x, IMAGE* __restrict__ padded, ConvNhwc g,
+                                         int channels, int back) {
+    pack(w, packed, g, channels, back);
     constexpr int EACH = DEPTH / 8;
     struct alignas(16) Piece {
         IMAGE v[EACH];
