@@ -22,7 +22,7 @@ from .bias import sum_maps
 from .papers import direct, gemm, gemm_tiled, krizhevsky, tiled, unroll
 from .product import fft, implicit_gemm
 from .product.winograd_tiles import F2, F4
-from .resident import tensor_core_image, wgmma, whole_image, winograd
+from .resident import few_channels, tensor_core_image, wgmma, whole_image, winograd
 from .resident.planned import Gradients, Outputs
 
 __all__ = ["CONV_ALGORITHMS", "conv2d", "conv2d_grad_b", "conv2d_grad_w", "conv2d_grad_x"]
@@ -78,6 +78,8 @@ ALGORITHMS: dict[str, Algorithm] = {
     "tensor_core_image": _one_launch(tensor_core_image.OUTPUTS, None, tensor_core_image.GRADIENTS,
                                      tensor_core_image.refuses, tensor_cores=True),
     "wgmma": _one_launch(wgmma.OUTPUTS, None, None, wgmma.refuses, tensor_cores=True),
+    "few_channels": _one_launch(few_channels.OUTPUTS, None, few_channels.GRADIENTS, few_channels.refuses,
+                                tensor_cores=True),
 }
 CONV_ALGORITHMS = (*ALGORITHMS, "auto")
 ALGORITHMS |= {name: Algorithm(*own.row(each)) for name, each in OWN.items()}        # of users, minidl.register_conv

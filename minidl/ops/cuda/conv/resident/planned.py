@@ -79,7 +79,7 @@ class Gradients(NamedTuple):
         """The blocks' parts, each of that length; they are still to be added up, in a fixed order."""
         start, plan = _planned(self, g, x.dtype, window, fused, precision())
         parts = launch.empty((plan.grid[0], length), x.dtype)
-        start(_on_16_bytes(gy), y, _on_16_bytes(x), parts, plan.sizes)
+        start(_on_16_bytes(gy), y if y is None else _on_16_bytes(y), _on_16_bytes(x), parts, plan.sizes)
         return parts
 
     def dw(self, gy: Array, x: Array, g: ConvGeometry) -> Array:
