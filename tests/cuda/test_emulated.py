@@ -455,6 +455,15 @@ MUTATIONS: dict[str, tuple[str, str, Check, str]] = {
     "an operand that is not rounded to tf32": (
         "part ? lost_of(x, tf32(x)) : tf32(x)", "__float_as_uint(x)",
         lambda: tensor_cores(), "not rounded to tf32"),
+    "an odd column that is the even one": (
+        "at.low * 2 + at.middle;", "at.low * 2;", lambda: tensor_cores("few_channels", "bf16"), "tolerance"),
+    "a row of taps that begins too early": (
+        "2 * p.line - s;", "p.line - s;", lambda: tensor_cores("few_channels", "bf16"), "tolerance"),
+    "gradients that are read before they are there": (
+        "await_copies<STAGES - 1>();", "await_copies<STAGES>();", lambda: tensor_cores("few_channels", "bf16"),
+        "tolerance"),
+    "gradients that another step has copied over": (
+        "stage ? stage - 1 : STAGES - 1", "stage", lambda: tensor_cores("few_channels", "bf16"), "tolerance"),
     "a patch whose lines are too near each other": (
         "line += patch.line * 128;", "line += patch.w * 128;", copied_by_hardware, "of its bound"),
     "filters that are read before they are there": (
@@ -468,8 +477,8 @@ MUTATIONS: dict[str, tuple[str, str, Check, str]] = {
 }
 
 
-def tensor_cores(name: str = "tensor_core_image") -> None:
-    with precision_of("tf32"):
+def tensor_cores(name: str = "tensor_core_image", precision: str = "tf32") -> None:
+    with precision_of(precision):
         convolution(1, name)()
 
 
