@@ -18,6 +18,7 @@ from minidl import device
 from minidl.check_conv import DIRECTIONS, Problem, drawn, product_bound, used
 from minidl.ops import ACTIVATIONS, cpu
 from minidl.ops.common.geometry import ConvGeometry, conv_geometry, pool_geometry
+from minidl.ops.common.nhwc import bf16, widened
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
 
@@ -221,5 +222,20 @@ def whole_images_on_tensor_cores(name: str, precision: str, act: str, shapes: li
         most = product_bound("fp32", length, (gz ** 2).sum((0, 2, 3)), gz.sum((0, 2, 3)))
         assert used(db.get(), gz.sum((0, 2, 3)), most) <= 1
         assert [a.get().tobytes() for a in image.grad_wb(*given)] == [dw.get().tobytes(), db.get().tobytes()]
+        if name == "few_channels" and g.ow % 4 == 0:
+            stored_in_half(on_cuda, got, means, given)
         canaries.check()
     assert compared
+
+
+def stored_in_half(arrays: list[Any], y: Any, means: Any, given: tuple[Any, ...]) -> None:
+    """y in bf16 is y rounded; the gradients from it are those from what it stands for, to the same bits."""
+    gp, _, x, g, act, pooling = given
+    half, also = cuda.conv2d_act_pool_half(*arrays, g, act, pooling)
+    np.testing.assert_array_equal(half.get(), bf16(y.get()), strict=True)
+    assert also.get().tobytes() == means.get().tobytes()
+    found = cuda.conv2d_act_pool_half_grad_wb(gp, half, x, g, act, pooling)
+    wanted = conv.ALGORITHMS["few_channels"].grad_wb
+    assert wanted
+    for mine, its in zip(found, wanted(gp, cupy.asarray(widened(half.get())), x, g, act, pooling), strict=True):
+        assert mine.get().tobytes() == its.get().tobytes()

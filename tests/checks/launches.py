@@ -453,7 +453,8 @@ LAUNCHES: dict[str, list[Launch]] = {
         *each("conv/resident/few_channels.cu", convolve, *[
             (x, w, 1, padding, ("few_channels",)) for x, w, padding in FEW_CHANNELS], precision="bf16"),
         *each("conv/resident/few_channels.cu", whole_images_on_tensor_cores,
-              ("few_channels", "bf16", "sigmoid", [((5, 3, 16, 32), 66, 8, ((4, 3), (4, 3)), 4)]), precision="bf16")],
+              ("few_channels", "bf16", "sigmoid", [((5, 3, 16, 32), 66, 8, ((4, 3), (4, 3)), 4)]),
+              ("few_channels", "bf16", "tanh", [((2, 1, 12, 12), 7, 5, 2, 2)]), precision="bf16")],
     "nhwc_grad_w": [
         *each("nhwc/conv_grad_w.cu", nhwc_grad_w.is_right, *[
             ((2, 5, 6, 7), (9, 5, 3, 3), (1, 2), 1, kind) for kind in nhwc_grad_w.KINDS]),

@@ -16,7 +16,15 @@
 //
 // Requires: compute capability 9.0 (-DSM_90A, else nothing is multiplied), and that all of it fits shared memory (the
 // launcher looks). -DPRECISION=BF16 -DKH -DKW -DROWS and those of conv/resident/resident.cuh. dw (-DGRADIENT): KH and KW at
-// most 8, -DSTAGES.
+// most 8, -DSTAGES. -DSTORE=float, or unsigned short with -DALIGNED and -DPOOL: y is stored in bf16, and dw reads it so.
+#include "include/common.cuh"
+#include "include/mma.cuh"
+
+// Four neighbours of y, rounded to bf16: beside the function of this name for float, which whoever stores finds there.
+__device__ __forceinline__ void store_four(unsigned short* to, const REAL (&v)[4], int) {
+    *(int2*)to = make_int2(bf16_pair(v[0], v[1]), bf16_pair(v[2], v[3]));
+}
+
 #include "conv/resident/resident.cuh"
 #include "include/wgmma.cuh"
 #include "include/wgmma_smem.cuh"
@@ -31,6 +39,16 @@ struct FewChannels {
 constexpr int FILTERS = 64, CHANNELS = 4, UNIT = 16;                     // rows of a product; of a pixel; bytes
 constexpr int ACROSS = (KW + 1) / 2;                                     // units of a row of taps
 constexpr int GROUPS = THREADS_PER_BLOCK / GROUP;
+
+static_assert(sizeof(STORE) == sizeof(REAL) || (ALIGNED && POOL), "four neighbours of 2 bytes are copied at once");
+
+// Four neighbours of y.
+struct alignas(4 * sizeof(STORE)) Four {
+    STORE v[4];
+};
+
+__device__ __forceinline__ REAL widened(REAL x) { return x; }
+__device__ __forceinline__ REAL widened(unsigned short x) { return __uint_as_float((unsigned)x << 16); }
 
 // Numbers of two pixels, of which each four are zero behind the last channel, as a unit.
 __device__ __forceinline__ int4 unit_of(const REAL (&v)[2 * CHANNELS]) {
@@ -70,7 +88,7 @@ __device__ __forceinline__ void load_filters(int4* to, const REAL* __restrict__ 
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, 1)
-    conv2d_few_channels(const REAL* __restrict__ x, const REAL* __restrict__ w, const REAL* __restrict__ b, REAL* y,
+    conv2d_few_channels(const REAL* __restrict__ x, const REAL* __restrict__ w, const REAL* __restrict__ b, STORE* y,
                         REAL* pooled, FewChannels p) {
     static_assert(ROWS == 8, "a product has 128 columns");
     extern __shared__ __align__(128) unsigned char memory[];
@@ -138,7 +156,7 @@ constexpr int MEANS = POOL ? 4 / POOL : 0;                               // wind
 
 // What a thread copies for itself: four neighbours of two maps, and the gradients of their windows.
 struct Slots {
-    Pack<4>* values;                                                     // [stage][map][thread]
+    Four* values;                                                        // [stage][map][thread]
     REAL* means;                                                         // [stage][map][window][thread]
 
     __device__ __forceinline__ int place(int stage, int map) const {
@@ -161,17 +179,18 @@ struct Place {
 };
 
 // Zeros outside.
-__device__ __forceinline__ void start_slots(const Slots& slots, int stage, const REAL* gy, const REAL* y, int image,
+__device__ __forceinline__ void start_slots(const Slots& slots, int stage, const REAL* gy, const STORE* y, int image,
                                             int filter, const Place& place, const FewChannels& p) {
     const int i = place.row, j = place.column * 16 + threadIdx.x % 4 * 4;
 #pragma unroll
     for (int map = 0; map < 2; ++map) {
         const int m = filter + map * 8;
         const bool inside = m < p.m && i < p.oh && j < p.ow;
-        const REAL *all = POOL ? y : gy, *from = inside ? all + ((image * p.m + m) * p.oh + i) * p.ow + j : all;
-        Pack<4>* to = slots.values + slots.place(stage, map);
+        const STORE *all = POOL ? y : (const STORE*)gy;
+        const STORE* from = inside ? all + ((image * p.m + m) * p.oh + i) * p.ow + j : all;
+        Four* to = slots.values + slots.place(stage, map);
 #if ALIGNED
-        start_copy(to, (const Pack<4>*)from, inside);
+        start_copy(to, (const Four*)from, inside);
 #else
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
@@ -192,13 +211,13 @@ __device__ __forceinline__ void start_slots(const Slots& slots, int stage, const
 
 // parts (blocks, m*c*KH*KW, and m more with POOL)
 extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, 1)
-    conv2d_few_channels_dw(const REAL* gy, const REAL* y, const REAL* x, REAL* parts, FewChannels p) {
+    conv2d_few_channels_dw(const REAL* gy, const STORE* y, const REAL* x, REAL* parts, FewChannels p) {
     static_assert(KH <= 8 && KW <= 8, "a group keeps the sums of all taps");
     static_assert(GROUPS == 2, "two groups' sums are added up");
     extern __shared__ __align__(128) unsigned char memory[];
     int4* packed = (int4*)memory;                                        // as pack_image says
-    const Slots slots = {(Pack<4>*)(packed + p.ph * 2 * p.line),
-                         (REAL*)(packed + p.ph * 2 * p.line + STAGES * 2 * THREADS_PER_BLOCK)};
+    Four* values = (Four*)(packed + p.ph * 2 * p.line);
+    const Slots slots = {values, (REAL*)(values + STAGES * 2 * THREADS_PER_BLOCK)};
     REAL* planes = slots.means + STAGES * 2 * MEANS * THREADS_PER_BLOCK; // [c][ph][pw]
 
     const int lane = threadIdx.x % 32, within = lane % 4, group = threadIdx.x / GROUP;
@@ -231,15 +250,15 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, 1)
                 await_copies<STAGES - 1>();
 #pragma unroll
                 for (int map = 0; map < 2; ++map) {
-                    const Pack<4> four = slots.values[slots.place(stage, map)];
+                    const Four four = slots.values[slots.place(stage, map)];
                     REAL value[4];
 #pragma unroll
                     for (int e = 0; e < 4; ++e) {
 #if POOL
                         const REAL mean = slots.means[slots.window(stage, map, e / POOL)];
-                        value[e] = ACT_GRAD(mean * (REAL)(1.0 / (POOL * POOL)), four.v[e]);
+                        value[e] = ACT_GRAD(mean * (REAL)(1.0 / (POOL * POOL)), widened(four.v[e]));
 #else
-                        value[e] = four.v[e];
+                        value[e] = widened(four.v[e]);
 #endif
                         bias[map] += value[e];
                     }
