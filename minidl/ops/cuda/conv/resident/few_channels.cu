@@ -100,21 +100,19 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, 1)
 
     const int lane = threadIdx.x % 32, group = threadIdx.x / GROUP;
     const int across = ceil_div(p.ow, 16), places = ceil_div(p.oh, ROWS) * across, items = sets * places;
+    if ((int)blockIdx.x < p.n) load_images(planes, x, blockIdx.x, p);
+    end_copies();
+    load_filters(filters, w, sets, p);
+    for (int m = threadIdx.x; m < sets * FILTERS; m += THREADS_PER_BLOCK) bias[m] = b && m < p.m ? b[m] : (REAL)0;
     if (group == GROUPS - 1) give_turn(0);
     for (int image = blockIdx.x; image < p.n; image += gridDim.x) {
-        __syncthreads();                                                 // everybody is done with the image before
-        load_images(planes, x, image, p);
-        end_copies();
-        if (image == blockIdx.x) {
-            load_filters(filters, w, sets, p);
-            for (int m = threadIdx.x; m < sets * FILTERS; m += THREADS_PER_BLOCK)
-                bias[m] = b && m < p.m ? b[m] : (REAL)0;
-        }
         await_copies<0>();
-        __syncthreads();
+        __syncthreads();                                                 // and everybody is done with the image before
         pack_image(packed, planes, p);
         publish();
         __syncthreads();
+        if (image + (int)gridDim.x < p.n) load_images(planes, x, image + gridDim.x, p);
+        end_copies();
         for (int item = group; item < ceil_div(items, GROUPS) * GROUPS; item += GROUPS) {
             const bool there = item < items;
             const int set = there ? item / places : 0, place = there ? item % places : 0;
@@ -224,10 +222,9 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, 1)
     const int first = blockIdx.y * FILTERS, own = threadIdx.x / 32 % 4 * 16 + lane / 4;   // filters: a block's, a lane's
     const int across = ceil_div(p.ow, 16), steps = ceil_div(p.oh * across, 2 * GROUPS) * 2;
     float sum[ACROSS][32] = {}, bias[2] = {};
+    if ((int)blockIdx.x < p.n) load_images(planes, x, blockIdx.x, p);
+    end_copies();
     for (int image = blockIdx.x; image < p.n; image += gridDim.x) {
-        __syncthreads();                                                 // everybody is done with the image before
-        load_images(planes, x, image, p);
-        end_copies();
         Place coming(group, across), place(group, across);
 #pragma unroll 1
         for (int stage = 0; stage < STAGES - 1; ++stage, coming.next()) {
@@ -235,10 +232,11 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, 1)
             end_copies();
         }
         await_copies<STAGES - 1>();
-        __syncthreads();
+        __syncthreads();                                                 // and everybody is done with the image before
         pack_image(packed, planes, p);
         publish();
         __syncthreads();
+        if (image + (int)gridDim.x < p.n) load_images(planes, x, image + gridDim.x, p);       // with the first step's
         int stage = 0;
         unsigned slope[2][4];                                            // of the products under way, and of the next
 #pragma unroll 1
