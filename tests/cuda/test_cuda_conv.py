@@ -347,7 +347,7 @@ LEAST: dict[str, tuple[int, int, int]] = {
     "gemm_tiled": (2048, 2048, 2048), "gemm": (2048, 2048, 2048),
     "implicit_gemm": (2048, 2048, 2048), "whole_image": (1500, 700, 1500),
     "winograd": (80, 0, 80), "winograd_2x2": (30, 40, 80), "winograd_4x4": (30, 40, 80), "fft": (2048, 2048, 2048),
-    "tensor_core": (100, 100, 100), "tensor_core_image": (30, 0, 30), "wgmma": (30, 0, 0), "few_channels": (30, 0, 30),
+    "tensor_core": (100, 100, 100), "tensor_core_image": (30, 0, 30), "wgmma": (30, 0, 0), "few_channels": (20, 0, 20),
 }
 
 

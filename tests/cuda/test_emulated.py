@@ -214,6 +214,24 @@ def test_launchers_make_gradients_where_the_mean_is_formed(name: str, calls: lis
         assert not np.array_equal(got, before)
 
 
+# precision, direction, x, w, stride -> what few_channels says
+NOT_FEW = {
+    ("tf32", "y", (1, 3, 9, 9), (2, 3, 3, 3), 1): "the precision is tf32 but it computes in bf16",
+    ("bf16", "y", (1, 5, 9, 9), (2, 5, 3, 3), 1): "images have 5 channels but it takes 4 at most",
+    ("bf16", "y", (1, 3, 9, 9), (2, 3, 3, 3), 2): "it needs stride 1 but it is 2x2",
+    ("bf16", "dw", (1, 3, 9, 9), (2, 3, 3, 9), 1): "a filter of 3x9 taps does not fit the sums of a group, 8x8",
+    ("bf16", "y", (1, 3, 400, 400), (2, 3, 3, 3), 1): "an image and the filters do not fit a block's 227 KB"}
+
+
+@pytest.mark.parametrize("case", NOT_FEW, ids=str)
+def test_what_few_channels_refuses(case: tuple[Any, ...], emulated: Emulator) -> None:
+    precision, direction, x, w, stride = case
+    g = conv_geometry(x, w, None, stride, 0, "few_channels")
+    with precision_of(precision), pytest.raises(ValueError, match=rf"'few_channels' cannot compute {direction} of .*"
+                                                                   rf"{NOT_FEW[case]}.*; use algorithm 'auto'"):
+        cuda.conv._asked(direction, g, np.dtype(FLOAT), precision)
+
+
 # ---------------------------------------------------------------- the launches
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("what", EMULATED, ids=list(EMULATED))

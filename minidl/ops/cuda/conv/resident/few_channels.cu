@@ -1,22 +1,25 @@
-// Convolution of stride 1 for up to four input channels in bf16 on tensor cores of compute capability 9.0, which read an
-// image in shared memory as it lies there: nothing is unrolled. A pixel is four channels, absent ones zero; 16 bytes, a
-// unit, are two neighbouring pixels. A padded row of an image lies there twice: units of line 0 start at even columns,
-// those of line 1 at odd ones. So eight units in a row are what taps s and s + 1 meet, of every other of 16 pixels, and
-// eight rows of 16 bytes are what wgmma takes for a block of a factor that is not swizzled. (A filter of odd width is
-// filled up with a zero, so that a pixel which is not finite also spoils outputs one column further left.)
+// Convolution of stride 1 for up to four input channels in bf16 on tensor cores of compute capability 9.0, which read
+// an image in shared memory as it lies there: nothing is unrolled. A pixel is four channels, absent ones zero; 16
+// bytes, a unit, are two neighbouring pixels. A padded row of an image lies there twice: units of line 0 start at even
+// columns, those of line 1 at odd ones. So eight units in a row are what taps s and s + 1 meet, of every other of 16
+// pixels, and eight rows of 16 bytes are what wgmma takes for a block of a factor that is not swizzled. (A filter of
+// odd width is filled up with a zero, so that a pixel which is not finite also spoils outputs one column further
+// left.)
 //
-// conv2d_few_channels: y. Rows of a product are 64 filters, columns 16 x ROWS neighbouring pixels, eight after eight along
-//   the lines; a product sums over two units of taps, whose distance the instruction is told. GROUPS of four warps take
-//   turns: while one has the tensor cores, the others compute activations and store.
-// conv2d_few_channels_dw: rows are 64 filters, from registers, columns a unit of taps in eight rows of the filter, which lie
-//   two lines apart, and a product sums over 16 pixels of a row, the even ones before the odd ones. Two groups share an
-//   image's pixels. Each thread copies the gradients that it will multiply to shared memory STAGES steps ahead, for itself
-//   alone. With -DPOOL gradients come from those of averaged windows and from y = act(...): gz = ACT_GRAD(gy / POOL^2,
-//   y); the bias's gradient, the sum of gz, stands in `parts` after the filters'. Blocks leave their sums in parts.
+// conv2d_few_channels: y. Rows of a product are 64 filters, columns 16 x ROWS neighbouring pixels, eight after eight
+//   along the lines; a product sums over two units of taps, whose distance the instruction is told. GROUPS of four
+//   warps take turns: while one has the tensor cores, the others compute activations and store.
+// conv2d_few_channels_dw: rows are 64 filters, from registers, columns a unit of taps in eight rows of the filter,
+//   which lie two lines apart, and a product sums over 16 pixels of a row, the even ones before the odd ones. Two
+//   groups share an image's pixels. Each thread copies the gradients that it will multiply to shared memory STAGES
+//   steps ahead, for itself alone. With -DPOOL gradients come from those of averaged windows and from y = act(...): gz
+//   = ACT_GRAD(gy / POOL^2, y); the bias's gradient, the sum of gz, stands in `parts` after the filters'. Blocks leave
+//   their sums in parts.
 //
 // Requires: compute capability 9.0 (-DSM_90A, else nothing is multiplied), and that all of it fits shared memory (the
-// launcher looks). -DPRECISION=BF16 -DKH -DKW -DROWS and those of conv/resident/resident.cuh. dw (-DGRADIENT): KH and KW at
-// most 8, -DSTAGES. -DSTORE=float, or unsigned short with -DALIGNED and -DPOOL: y is stored in bf16, and dw reads it so.
+// launcher looks). -DPRECISION=BF16 -DKH -DKW -DROWS and those of conv/resident/resident.cuh. dw (-DGRADIENT): KH and
+// KW at most 8, -DSTAGES. -DSTORE=float, or unsigned short with -DALIGNED and -DPOOL: y is stored in bf16, and dw
+// reads it so.
 #include "include/common.cuh"
 #include "include/mma.cuh"
 
@@ -118,7 +121,8 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, 1)
             const int set = there ? item / places : 0, place = there ? item % places : 0;
             const int i0 = place / across * ROWS, j0 = place % across * 16;
             float sum[64] = {};
-            const int4 *taps = filters + set * UNITS * PITCH, *pixels = packed + i0 * 2 * p.line + j0 / 2;
+            const unsigned long long taps = blocks_of(filters + set * UNITS * PITCH, PITCH * UNIT, 8 * UNIT);
+            const unsigned long long pixels = blocks_of(packed + i0 * 2 * p.line + j0 / 2, 0, p.line * UNIT);
             await_turn(group);
             begin_products();
 #pragma unroll
@@ -126,8 +130,8 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, 1)
                 const int r = unit / ACROSS, s = unit % ACROSS;
                 // To the second unit: beside the first one, or at the start of the next row; there may be none
                 const int apart = unit + 1 == KH * ACROSS ? 0 : s + 1 < ACROSS ? 1 : 2 * p.line - s;
-                wgmma_both(sum, blocks_of(taps + unit * PITCH, PITCH * UNIT, 8 * UNIT),
-                           blocks_of(pixels + r * 2 * p.line + s, apart * UNIT, p.line * UNIT));
+                wgmma_both(sum, taps + unit * PITCH,
+                           pixels + (unsigned)(r * 2 * p.line + s) + ((long long)apart << 16));
                 if (unit + 2 == UNITS - 2 * LAST) end_products();
             }
             end_products();
@@ -140,7 +144,8 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, 1)
                 const int m = set * FILTERS + threadIdx.x / 32 % 4 * 16 + half * 8 + lane / 4;
                 REAL out[ROWS][4];
 #pragma unroll
-                for (int e = 0; e < ROWS * 4; ++e) out[e / 4][e % 4] = sum[(e / 4 * 2 + e % 2) * 4 + half * 2 + e % 4 / 2];
+                for (int e = 0; e < ROWS * 4; ++e)
+                    out[e / 4][e % 4] = sum[(e / 4 * 2 + e % 2) * 4 + half * 2 + e % 4 / 2];
                 if (there && m < p.m && j < p.ow)
                     store_outputs<ROWS>(out, bias[m], y, pooled, image * p.m + m, i0, j, p);
             }
@@ -165,27 +170,28 @@ struct Slots {
     }
 };
 
-// The row, and the 16 columns, that a group is at: it takes every other one.
+// The row, and the 16 columns from `column` on, that a group is at: it takes every other row.
 struct Place {
-    int row, column, across;
+    int row, column;
 
-    __device__ __forceinline__ Place(int first, int across) : row(first / across), column(first % across), across(across) {}
-
-    __device__ __forceinline__ void next() {
-        for (column += GROUPS; column >= across; column -= across) ++row;
+    __device__ __forceinline__ void next(int wide) {
+        column += 16;
+        if (column >= wide) {
+            column = 0;
+            row += GROUPS;
+        }
     }
 };
 
-// Zeros outside.
-__device__ __forceinline__ void start_slots(const Slots& slots, int stage, const REAL* gy, const STORE* y, int image,
+// Zeros outside. first: the number of the filter's map among those of all images.
+__device__ __forceinline__ void start_slots(const Slots& slots, int stage, const REAL* gy, const STORE* y, int first,
                                             int filter, const Place& place, const FewChannels& p) {
-    const int i = place.row, j = place.column * 16 + threadIdx.x % 4 * 4;
+    const int i = place.row, j = place.column + threadIdx.x % 4 * 4;
+    const STORE* all = POOL ? y : (const STORE*)gy;
 #pragma unroll
     for (int map = 0; map < 2; ++map) {
-        const int m = filter + map * 8;
-        const bool inside = m < p.m && i < p.oh && j < p.ow;
-        const STORE *all = POOL ? y : (const STORE*)gy;
-        const STORE* from = inside ? all + ((image * p.m + m) * p.oh + i) * p.ow + j : all;
+        const bool inside = filter + map * 8 < p.m && i < p.oh && j < p.ow;
+        const STORE* from = all + (inside ? ((first + map * 8) * p.oh + i) * p.ow + j : 0);
         Four* to = slots.values + slots.place(stage, map);
 #if ALIGNED
         start_copy(to, (const Four*)from, inside);
@@ -197,11 +203,12 @@ __device__ __forceinline__ void start_slots(const Slots& slots, int stage, const
         }
 #endif
 #if POOL
-        const REAL* means = gy + ((image * p.m + m) * (p.oh / POOL) + i / POOL) * (p.ow / POOL) + j / POOL;
+        const unsigned row = (first + map * 8) * (p.oh / POOL) + (unsigned)i / POOL;
+        const unsigned means = row * (p.ow / POOL) + (unsigned)j / POOL;
 #pragma unroll
         for (int e = 0; e < MEANS; ++e) {
             const bool valid = inside && j + e * POOL < p.ow;
-            start_copy(slots.means + slots.window(stage, map, e), valid ? means + e : gy, valid);
+            start_copy(slots.means + slots.window(stage, map, e), gy + (valid ? means + e : 0), valid);
         }
 #endif
     }
@@ -219,16 +226,18 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, 1)
     REAL* planes = slots.means + STAGES * 2 * MEANS * THREADS_PER_BLOCK; // [c][ph][pw]
 
     const int lane = threadIdx.x % 32, within = lane % 4, group = threadIdx.x / GROUP;
-    const int first = blockIdx.y * FILTERS, own = threadIdx.x / 32 % 4 * 16 + lane / 4;   // filters: a block's, a lane's
-    const int across = ceil_div(p.ow, 16), steps = ceil_div(p.oh * across, 2 * GROUPS) * 2;
+    const int first = blockIdx.y * FILTERS, own = threadIdx.x / 32 % 4 * 16 + lane / 4;   // a block's filters, a lane's
+    const int steps = ceil_div(ceil_div(p.oh, GROUPS) * ceil_div(p.ow, 16), 2) * 2;
+    const unsigned long long pixels = blocks_of(packed, p.line * UNIT, 2 * p.line * UNIT);    // of the first tap
     float sum[ACROSS][32] = {}, bias[2] = {};
     if ((int)blockIdx.x < p.n) load_images(planes, x, blockIdx.x, p);
     end_copies();
     for (int image = blockIdx.x; image < p.n; image += gridDim.x) {
-        Place coming(group, across), place(group, across);
+        Place coming = {group, 0}, place = {group, 0};
+        const int map = image * p.m + first + own;
 #pragma unroll 1
-        for (int stage = 0; stage < STAGES - 1; ++stage, coming.next()) {
-            start_slots(slots, stage, gy, y, image, first + own, coming, p);
+        for (int stage = 0; stage < STAGES - 1; ++stage, coming.next(p.ow)) {
+            start_slots(slots, stage, gy, y, map, first + own, coming, p);
             end_copies();
         }
         await_copies<STAGES - 1>();
@@ -242,8 +251,8 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, 1)
 #pragma unroll 1
         for (int step = 0; step < steps; step += 2) {
 #pragma unroll
-            for (int turn = 0; turn < 2; ++turn, coming.next(), place.next()) {
-                start_slots(slots, stage ? stage - 1 : STAGES - 1, gy, y, image, first + own, coming, p);
+            for (int turn = 0; turn < 2; ++turn, coming.next(p.ow), place.next(p.ow)) {
+                start_slots(slots, stage ? stage - 1 : STAGES - 1, gy, y, map, first + own, coming, p);
                 end_copies();
                 await_copies<STAGES - 1>();
 #pragma unroll
@@ -264,11 +273,10 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, 1)
                     slope[turn][map + 2] = bf16_pair(value[1], value[3]);
                 }
                 const int row = place.row < p.oh ? place.row : 0;        // beyond the last one all gradients are 0
-                const int4* pixels = packed + row * 2 * p.line + place.column * 8;
+                const unsigned long long at = pixels + (unsigned)(row * 2 * p.line + place.column / 2);
                 begin_products();
 #pragma unroll
-                for (int s = 0; s < ACROSS; ++s)
-                    wgmma_rows<1>(sum[s], slope[turn], blocks_of(pixels + s, p.line * UNIT, 2 * p.line * UNIT));
+                for (int s = 0; s < ACROSS; ++s) wgmma_rows<1>(sum[s], slope[turn], at + s);
                 end_products();
                 await_products<1>();
                 if (++stage == STAGES) stage = 0;
