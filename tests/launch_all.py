@@ -29,10 +29,10 @@ from checks.sources import FILES, kernels
 
 from minidl import device
 from minidl.ops.cuda import launch
-from minidl.ops.cuda.conv.resident import wgmma
+from minidl.ops.cuda.conv.resident import few_channels, wgmma
 from minidl.ops.cuda.nhwc import conv_tma
 
-HOPPER = wgmma.FILE, conv_tma.FILE         # for compute capability 9.0 alone
+HOPPER = wgmma.FILE, few_channels.FILE, conv_tma.FILE         # for compute capability 9.0 alone
 
 
 @contextmanager

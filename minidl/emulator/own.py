@@ -252,7 +252,7 @@ def _convolve(kernel: str, options: Options, x: np.ndarray, w: np.ndarray) -> No
         layouts.run(name, direction, options.layout, g, *arguments[direction])
         return
     before = device.precision()
-    device.set_precision("tf32" if ALGORITHMS[name].tensor_cores else before)
+    device.set_precision((*ALGORITHMS[name].tensor_cores, before)[0])
     try:
         reason = refusal(name, direction, g, x.dtype)
         if reason:
