@@ -11,18 +11,13 @@
 #include "include/mma.cuh"
 #include "include/wgmma.cuh"
 #include "include/wgmma_smem.cuh"
+#include "include/wgmma_registers.cuh"
 #include "include/tma.cuh"
 #include "include/conv_nhwc.cuh"
 #include "include/patch.cuh"
 #include "include/conv_tile.cuh"
 
 constexpr int MULTIPLYING = 2 * GROUP, THREADS_PER_BLOCK = MULTIPLYING + 32, SLAB = FILTERS * 128, PIXEL = 16;
-
-// A factor of a product that is not swizzled: eight rows of 16 bytes, the next eight, and the next 16 bytes of all.
-__device__ __forceinline__ unsigned long long rows_of_pixels(const void* at, int eights, int pieces) {
-    return (unsigned long long)((unsigned)__cvta_generic_to_shared(at) >> 4) | (unsigned long long)(pieces / 16) << 16 |
-           (unsigned long long)(eights / 16) << 32;
-}
 
 extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, 2)
     conv_nhwc_few(const __grid_constant__ TensorMap images, const __grid_constant__ TensorMap filters,
@@ -79,7 +74,7 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, 2)
                     ++r;
                 }
             }
-            wgmma_both(sums[0], rows_of_pixels(meets, apart, step), factor(memory + tap / 8 * SLAB + tap % 8 * PIXEL));
+            wgmma_both(sums[0], blocks_of(meets, step, apart), factor(memory + tap / 8 * SLAB + tap % 8 * PIXEL));
         }
         end_products();
         await_products<0>();
