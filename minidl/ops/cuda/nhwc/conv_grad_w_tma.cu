@@ -81,7 +81,8 @@ __device__ __forceinline__ void multiply_bf16(unsigned char* memory, Barrier* fu
         const unsigned char *dy = memory + stage.at * turns.stage + lane / 16 * dy_down + own;
         const unsigned char* x = memory + stage.at * turns.stage + turns.of_dy;
         int i = 0, j = 0, k = 0;
-        // Products of filters in `a`; meanwhile those of the next pixels go to other registers, the last ones for nothing
+        // Products of filters in `a`; meanwhile, once those before are done with them, other registers are given those of the
+        // next pixels, the last ones for nothing
         const auto multiply = [&](unsigned (&a)[4], unsigned (&next)[4]) {
             const unsigned char* meets = x + i * x_beside + j * x_down + k * 128;
             begin_products();
@@ -95,8 +96,8 @@ __device__ __forceinline__ void multiply_bf16(unsigned char* memory, Barrier* fu
                     ++i;
                 }
             }
+            await_products<1>();
             load_transposed(next, dy + i * dy_beside + j * dy_down + k * 128);
-            await_products<0>();
         };
         unsigned even[4], odd[4];
         load_transposed(even, dy);
@@ -105,6 +106,7 @@ __device__ __forceinline__ void multiply_bf16(unsigned char* memory, Barrier* fu
             multiply(even, odd);
             if (left > 1) multiply(odd, even);
         }
+        await_products<0>();
         if (lane == 0) arrive(empty + stage.at);
     }
     float* part = part_of(parts, g);
