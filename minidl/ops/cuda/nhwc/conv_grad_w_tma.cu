@@ -145,37 +145,51 @@ __device__ __forceinline__ void multiply_tf32(unsigned char* memory, Barrier* fu
 #pragma unroll 1
     for (int turn = turns.first; turn < turns.last; ++turn, stage.next()) {
         await(full + stage.at, stage.parity);
-        const unsigned char* dy = memory + stage.at * turns.stage;
-#pragma unroll 1
-        for (int i = 0; i < patch.n; ++i)
-#pragma unroll 1
-            for (int j = 0; j < patch.h; ++j) {
-                const unsigned char* x = memory + stage.at * turns.stage + (i * patch.lines + j) * patch.line * 128;
-#pragma unroll 1
-                for (int k = 0; k < patch.w; k += 8, dy += 1024, x += 1024) {
-                    unsigned a[4][4];
+        const unsigned char *dy = memory + stage.at * turns.stage, *x = dy;
+        const auto load = [&](unsigned (&a)[4][4]) {
 #pragma unroll
-                    for (int e = 0; e < 8; ++e) {
-                        const int2 two = *(const int2*)(dy + e / 4 * turns.of_dy + (pair ^ e / 2 % 2 * 64 ^ e % 2 * 144));
-                        a[e / 2][e % 2 * 2] = two.x;
-                        a[e / 2][e % 2 * 2 + 1] = two.y;
-                    }
+            for (int e = 0; e < 8; ++e) {
+                const int2 two = *(const int2*)(dy + e / 4 * turns.of_dy + (pair ^ e / 2 % 2 * 64 ^ e % 2 * 144));
+                a[e / 2][e % 2 * 2] = two.x;
+                a[e / 2][e % 2 * 2 + 1] = two.y;
+            }
+        };
+        int j = 0, k = 0;                                                // row and column of an image
+        // Products of filters in `a`, and the next pixels' into other registers, the last ones for nothing
+        const auto multiply = [&](const unsigned (&a)[4][4], unsigned (&next)[4][4]) {
+            dy += 1024;
+            load(next);
 #pragma unroll
-                    for (int r = 0; r < LINES; ++r) {
-                        unsigned b[ROW_TAPS][2];                         // what the two pixels meet
+            for (int r = 0; r < LINES; ++r) {
+                unsigned b[ROW_TAPS][2];                                 // what the two pixels meet
 #pragma unroll
-                        for (int s = 0; s <= ROW_TAPS; ++s) {
-                            const unsigned met = *(const unsigned*)(x + meets[r][s]);
-                            if (s < ROW_TAPS) b[s][0] = met;
-                            if (s > 0) b[s - 1][1] = met;
-                        }
+                for (int s = 0; s <= ROW_TAPS; ++s) {
+                    const unsigned met = *(const unsigned*)(x + meets[r][s]);
+                    if (s < ROW_TAPS) b[s][0] = met;
+                    if (s > 0) b[s - 1][1] = met;
+                }
 #pragma unroll
-                        for (int s = 0; s < ROW_TAPS; ++s)
+                for (int s = 0; s < ROW_TAPS; ++s)
 #pragma unroll
-                            for (int t = 0; t < 4; ++t) mma(sums[r * ROW_TAPS + s][t], a[t], b[s]);
-                    }
+                    for (int t = 0; t < 4; ++t) mma(sums[r * ROW_TAPS + s][t], a[t], b[s]);
+            }
+            x += 1024;
+            if ((k += 8) == patch.w) {
+                k = 0;
+                x += (patch.line - patch.w) * 128;
+                if (++j == patch.h) {
+                    j = 0;
+                    x += (patch.lines - patch.h) * patch.line * 128;
                 }
             }
+        };
+        unsigned even[4][4], odd[4][4];
+        load(even);
+#pragma unroll 1
+        for (int left = patch.n * patch.h * (patch.w / 8); left > 0; left -= 2) {
+            multiply(even, odd);
+            if (left > 1) multiply(odd, even);
+        }
         __syncwarp();
         if (lane == 0) arrive(empty + stage.at);
     }
