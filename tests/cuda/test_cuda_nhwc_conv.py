@@ -20,6 +20,7 @@ from minidl.ops.cuda import launch
 from minidl.ops.cuda.nhwc import conv, conv_tma, tensor_maps
 
 MANY = 2000
+BY_HARDWARE = "conv_nhwc_tma", "conv_nhwc_few"
 encoded = tensor_maps._encoded.__wrapped__  # while kernels are emulated, another stands in its place
 
 
@@ -36,26 +37,21 @@ def emulated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_emulated(direction: str, kind: str, seed: int, emulated: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
     """By wgmma, and some by mma."""
-    conv._plan.cache_clear()
     monkeypatch.setattr(launch, "compute_capability", lambda: 90 if seed % 3 else 80)
-    emulated.launched.clear()
     drawn_is_right(direction, kind, seed, 200, 40)
-    assert emulated.launched & {"conv_nhwc", "conv_nhwc_tma"}
     conv._plan.cache_clear()
 
 
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("kind", ["tf32", "bf16"])
 @pytest.mark.parametrize("direction", DIRECTIONS)
-def test_copied_by_hardware_emulated(direction: str, kind: str, seed: int, emulated: Emulator,
+@pytest.mark.parametrize("kernel", BY_HARDWARE)
+def test_copied_by_hardware_emulated(kernel: str, direction: str, kind: str, seed: int, emulated: Emulator,
                                      monkeypatch: pytest.MonkeyPatch) -> None:
-    """On four multiprocessors, and on one, whose block takes all patches in turn."""
-    conv._plan.cache_clear()
+    """On four multiprocessors, and on one, whose blocks take all patches in turn."""
     if seed >= 4:
         monkeypatch.setattr(launch, "multiprocessors", lambda: 1)
-    emulated.launched.clear()
-    drawn_is_right(direction, kind, seed, 200, 80, by_hardware=True)
-    assert "conv_nhwc_tma" in emulated.launched
+    drawn_is_right(direction, kind, seed, 200, 80, kernel)
     conv._plan.cache_clear()
 
 
@@ -158,14 +154,15 @@ def test_random_shapes(direction: str, kind: str) -> None:
 @pytest.mark.parametrize("few", [False, True])
 @pytest.mark.parametrize("kind", ["tf32", "bf16"])
 @pytest.mark.parametrize("direction", DIRECTIONS)
-def test_random_shapes_copied_by_hardware(direction: str, kind: str, few: bool,
+@pytest.mark.parametrize("kernel", BY_HARDWARE)
+def test_random_shapes_copied_by_hardware(kernel: str, direction: str, kind: str, few: bool,
                                           monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a block for each patch, as far as there are multiprocessors, and by three blocks, which take them in turn."""
+    """By a block for each patch, as far as there are multiprocessors, and on three of these, where blocks take them in
+    turn."""
     if launch.compute_capability() != 90:
         pytest.skip("the hardware's copies are for compute capability 9.0")
-    conv._plan.cache_clear()
     if few:
         monkeypatch.setattr(launch, "multiprocessors", lambda: 3)
     for seed in range(MANY // 4):
-        drawn_is_right(direction, kind, seed, by_hardware=True)
+        drawn_is_right(direction, kind, seed, kernel=kernel)
     conv._plan.cache_clear()
