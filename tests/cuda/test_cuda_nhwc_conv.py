@@ -17,7 +17,7 @@ from emulator import COMPILER, Emulator, cupy
 
 from minidl.ops.common.geometry import conv_geometry
 from minidl.ops.cuda import launch
-from minidl.ops.cuda.nhwc import conv, conv_tma, tensor_maps
+from minidl.ops.cuda.nhwc import conv, conv_few, conv_tma, tensor_maps
 
 MANY = 2000
 BY_HARDWARE = "conv_nhwc_tma", "conv_nhwc_few"
@@ -56,7 +56,8 @@ def test_copied_by_hardware_emulated(kernel: str, direction: str, kind: str, see
 
 
 @pytest.mark.parametrize(("file", "constants"), [
-    (file, constants) for file, constants in conv.CONFIGURATIONS if launch.HOPPER in constants],
+    (file, constants) for file, constants in conv.CONFIGURATIONS + conv_few.CONFIGURATIONS
+    if launch.HOPPER in constants],
     ids=lambda given: given if isinstance(given, str) else " ".join(str(value) for _, value in given))
 def test_products_are_not_in_turn(file: str, constants: tuple[launch.Constant, ...]) -> None:
     """The compiler warns where each wgmma has to wait for the one before, and where it does not share out registers as
@@ -78,6 +79,14 @@ def test_patches(sizes: tuple[int, ...], patch: conv_tma.Patch | None, emulated:
     assert (found and found.patch) == patch
 
 
+@pytest.mark.parametrize(("sizes", "patch"), [
+    ((512, 32, 32, 3, 3, 2), conv_tma.Patch(1, 8, 16, 10, 18, False)),
+    ((2000, 7, 7, 3, 3, 2), conv_tma.Patch(16, 1, 8, 3, 10, True)),
+    ((9, 40, 40, 40, 40, 200), None)])                     # filters that do not fit beside another block's
+def test_patches_of_few_channels(sizes: tuple[int, ...], patch: conv_tma.Patch | None, emulated: Emulator) -> None:
+    assert conv_few.patch_of(*sizes) == patch
+
+
 def test_what_the_driver_is_told_of_an_array(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its last axis first, and the steps in bytes of all others; what the driver refuses is an error."""
     told = []
@@ -85,13 +94,15 @@ def test_what_the_driver_is_told_of_an_array(monkeypatch: pytest.MonkeyPatch) ->
     def encode(to: Any, kind: int, axes: int, address: Any, sizes: Any, strides: Any, box: Any, steps: Any,
                *modes: int) -> int:
         told.append((to.value % 64, kind, axes, address.value, *map(list, (sizes, strides, box, steps)), modes))
-        return len(told) - 1
+        return len(told) // 3                 # an error of the third
     monkeypatch.setattr(tensor_maps, "_driver", lambda: SimpleNamespace(cuTensorMapEncodeTiled=encode))
     assert len(encoded(4096, (5, 6, 7, 64), np.dtype(np.float32), (1, 8, 9, 32))) == 128
+    assert len(encoded(4096, (5, 6, 7, 8), np.dtype(np.uint16), (1, 8, 9, 8))) == 128      # not swizzled
     with pytest.raises(RuntimeError, match=r"boxes of \(2, 64\) of an array of \(3, 32\) in uint16 at 0x10 "
                                            "with error 1; set another precision, or images in NCHW"):
         encoded(16, (3, 32), np.dtype(np.uint16), (2, 64))
     assert told == [(0, 11, 4, 4096, [64, 7, 6, 5], [256, 1792, 10752], [32, 9, 8, 1], [1] * 4, (0, 3, 3, 0)),
+                    (0, 1, 4, 4096, [8, 7, 6, 5], [16, 112, 672], [8, 9, 8, 1], [1] * 4, (0, 0, 3, 0)),
                     (0, 1, 2, 16, [32, 3], [64], [64, 2], [1] * 2, (0, 3, 3, 0))]
 
 
