@@ -121,11 +121,13 @@ def for_hardware(kernel: str, direction: str, kind: str, g: ConvGeometry, seed: 
 
 def drawn_is_right(direction: str, kind: str, seed: int, most_pixels: int = 4000, most_channels: int = 300,
                    kernel: str = "") -> None:
-    """kernel: which one must be launched, for copies by the hardware; conv_nhwc_tma in each of its forms."""
+    """kernel: which one must be launched, for copies by the hardware; conv_nhwc_tma in each form whose patches fit."""
     g, form = drawn(seed, most_pixels, most_channels), None
     if kernel:
         g = for_hardware(kernel, direction, kind, g, seed)
-        form = conv_tma.FORMS[seed % len(conv_tma.FORMS)] if kernel == "conv_nhwc_tma" else None
+        m, high, across = (conv._sizes(direction == "dx", g)[name] for name in ("m", "oh", "ow"))
+        fit = [form for form in conv_tma.FORMS if conv_tma.tiles(form, g.n, high, across, m, g.kh, g.kw)]
+        form = fit[seed % len(fit)] if kernel == "conv_nhwc_tma" else None
     conv._plan.cache_clear()                   # its launches would not be counted
     with counted() as launched:
         found = error(direction, kind, g, seed, form=form)
