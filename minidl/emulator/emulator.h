@@ -261,7 +261,7 @@ template <int SIZE> void wgmma_both(float (&c)[SIZE], unsigned long long a, unsi
 }
 
 // Copies of boxes (tma.cuh), at once; float32 becomes tf32. A map is the array's address, the bytes of a number, how many
-// axes, their sizes, and those of a box, the last axis first.
+// axes, their sizes, and those of a box, the last axis first, and whether rows are swizzled.
 void start_barrier(void* barrier, int arrivals) { start_phases(barrier, arrivals); }
 void expect_bytes(void* barrier, int bytes) { expect_in_phase(barrier, 1, bytes); }
 void arrive(void* barrier) { expect_in_phase(barrier, 1, 0); }
@@ -271,7 +271,9 @@ template <class Map> void copy_box(void* to, const Map* map, void* barrier, std:
     const unsigned long long *words = map->words, *sizes = words + 3, *box = sizes + 5;
     const int axes = (int)words[2], size = (int)words[1], numbers = (int)box[0];
     see(axes == (int)first.size(), "a copy has other coordinates than its array has axes");
-    see(numbers * size == 128 || numbers * size == 16, "a box's rows are neither of 128 bytes nor of 16");
+    const bool swizzled = words[13];
+    see(swizzled ? numbers * size == 128 : numbers * size % 16 == 0,
+        "a box's rows are not of 128 bytes, or, if they are not swizzled, of a multiple of 16");
     size_t start = (unsigned char*)to - dynamic_shared, rows = 1;
     see(start % 1024 == 0, "a box does not start on a multiple of 1,024 bytes");
     for (int axis = 1; axis < axes; ++axis) rows *= box[axis];
@@ -280,16 +282,19 @@ template <class Map> void copy_box(void* to, const Map* map, void* barrier, std:
         size_t from = 0, step = 1, rest = row;
         for (int axis = 0; axis < axes; ++axis) {
             const long long at = first.begin()[axis] + (axis ? (long long)(rest % box[axis]) : 0);
-            if (axis) rest /= box[axis];
-            inside = inside && at >= 0 && at < (long long)sizes[axis];
+            if (axis) {
+                rest /= box[axis];
+                inside = inside && at >= 0 && at < (long long)sizes[axis];
+            }
             from += at * step;
             step *= sizes[axis];
         }
         for (int i = 0; i < numbers * size; i += size) {
             const size_t place = start + row * numbers * size + i;
-            unsigned char* there = dynamic_shared + (place ^ (numbers * size == 128 ? place >> 3 & 0x70 : 0));
+            unsigned char* there = dynamic_shared + (place ^ (swizzled ? place >> 3 & 0x70 : 0));
+            const long long column = first.begin()[0] + i / size;
             float x = 0;
-            if (inside && first.begin()[0] + i / size < (long long)sizes[0])
+            if (inside && column >= 0 && column < (long long)sizes[0])
                 memcpy(&x, (const char*)words[0] + from * size + i, size);
             const unsigned rounded = tf32(x);
             memcpy(there, size == 4 ? (const void*)&rounded : &x, size);

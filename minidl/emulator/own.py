@@ -54,11 +54,11 @@ from ..tensor import Tensor, wrap
 FACTS = {"multiprocessors": 132, "compute_capability": 90, "most_shared": 232448}
 
 
-def boxes(address: int, shape: tuple[int, ...], dtype: np.dtype, box: tuple[int, ...]) -> bytes:
+def boxes(address: int, shape: tuple[int, ...], dtype: np.dtype, box: tuple[int, ...], swizzled: bool) -> bytes:
     """In place of what the driver encodes, as emulator.h reads it."""
     words = np.zeros(16, np.uint64)
     words[:3] = address, dtype.itemsize, len(shape)
-    words[3:3 + len(shape)], words[8:8 + len(box)] = shape[::-1], box[::-1]
+    words[3:3 + len(shape)], words[8:8 + len(box)], words[13] = shape[::-1], box[::-1], swizzled
     return words.tobytes()
 
 
@@ -252,7 +252,7 @@ def _convolve(kernel: str, options: Options, x: np.ndarray, w: np.ndarray) -> No
         layouts.run(name, direction, options.layout, g, *arguments[direction])
         return
     before = device.precision()
-    device.set_precision("tf32" if ALGORITHMS[name].tensor_cores else before)
+    device.set_precision((*ALGORITHMS[name].tensor_cores, before)[0])
     try:
         reason = refusal(name, direction, g, x.dtype)
         if reason:

@@ -18,15 +18,24 @@ from minidl import device
 from minidl.check_conv import DIRECTIONS, Problem, drawn, product_bound, used
 from minidl.ops import ACTIVATIONS, cpu
 from minidl.ops.common.geometry import ConvGeometry, conv_geometry, pool_geometry
+from minidl.ops.common.nhwc import bf16, widened
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
 
 from minidl.ops import cuda  # noqa: E402
 from minidl.ops.cuda import conv, launch  # noqa: E402
 from minidl.ops.cuda.conv.papers import krizhevsky, krizhevsky_variants  # noqa: E402
+from minidl.ops.cuda.conv.resident import few_channels  # noqa: E402
 
 TENSOR_CORES = [name for name, row in conv.ALGORITHMS.items() if row.tensor_cores]
 FP32 = [name for name in conv.ALGORITHMS if name not in TENSOR_CORES]
+ON_HOPPER = "wgmma", "few_channels"        # on compute capability 9.0 alone
+
+
+def most_exact(name: str) -> str:
+    """The precision in which an algorithm is compared."""
+    precisions = conv.ALGORITHMS[name].tensor_cores
+    return "3xtf32" if "3xtf32" in precisions else (*precisions, "fp32")[0]
 
 
 # ---------------------------------------------------------------- the check
@@ -91,7 +100,7 @@ def each_direction(name: str, shapes: list[ConvGeometry], canaries: Any) -> None
 
 def left_to_auto(name: str, canaries: Any) -> None:
     """Directions for which an algorithm has no kernel: it trains, and says so once."""
-    device.set_precision("3xtf32" if conv.ALGORITHMS[name].tensor_cores else "fp32")
+    device.set_precision(most_exact(name))
     problem = drawn(conv_geometry((5, 12, 14, 14), (9, 12, 4, 4), None, 1, 0, "gemm"), 1, np.float32)
     directions = [direction for direction in ("dx", "dw") if getattr(conv.ALGORITHMS[name], direction) is None]
     g = problem.g._replace(algorithm=name)
@@ -130,7 +139,7 @@ def loads_left_out(g: ConvGeometry, dtype: type, canaries: Any) -> None:
 
 # ---------------------------------------------------------------- fused with what follows
 FUSABLE = [(name, precision, dtype) for name, row in conv.ALGORITHMS.items() if row.y_act_pool
-           for precision, dtype in ([("tf32", np.float32), ("3xtf32", np.float32)] if row.tensor_cores else
+           for precision, dtype in ([(precision, np.float32) for precision in row.tensor_cores[:2]] or
                                     [("fp32", np.float32), ("fp32", np.float64)])]
 
 
@@ -138,7 +147,7 @@ def fused_with_activation_and_pooling(name: str, precision: str, dtype: type, sh
                                       canaries: Any) -> None:
     """As one after the other, of all but one of some shapes, in a precision that the algorithm computes in."""
     device.set_precision(precision)
-    if name == "wgmma" and launch.compute_capability() != 90:
+    if name in ON_HOPPER and launch.compute_capability() != 90:
         pytest.skip("this GPU's compute capability is not 9.0")
     compared = 0
     for x_shape, filters, padding in shapes:
@@ -173,9 +182,9 @@ def whole_images_on_tensor_cores(name: str, precision: str, act: str, shapes: li
     """
     device.set_precision(precision)
     image: Any = conv.ALGORITHMS[name]
-    if name == "wgmma" and launch.compute_capability() != 90:
+    if name in ON_HOPPER and launch.compute_capability() != 90:
         pytest.skip("this GPU's compute capability is not 9.0")
-    rng, dtype = np.random.default_rng(0), np.dtype(np.float32)
+    rng, dtype, compared = np.random.default_rng(0), np.dtype(np.float32), 0
     for x_shape, m, k, padding, size in shapes:
         kh, kw = k if isinstance(k, tuple) else (k, k)
         g = conv_geometry(x_shape, (m, x_shape[1], kh, kw), None, 1, padding, "gemm")
@@ -183,6 +192,10 @@ def whole_images_on_tensor_cores(name: str, precision: str, act: str, shapes: li
         if precision == "3xtf32" and m == 130:             # its filters' two parts do not fit shared memory
             assert not image.can_pool(g, pooling, dtype)
             continue
+        if name == "few_channels" and g.c > few_channels.CHANNELS:
+            assert image.refuses("y", g, dtype)
+            continue
+        compared += 1
         assert image.can_pool(g, pooling, dtype)
         x, w, b, gp = (rng.standard_normal(shape, np.float32) for shape in (
             x_shape, (m, g.c, kh, kw), (m,), (g.n, m, pooling.oh, pooling.ow)))
@@ -209,4 +222,20 @@ def whole_images_on_tensor_cores(name: str, precision: str, act: str, shapes: li
         most = product_bound("fp32", length, (gz ** 2).sum((0, 2, 3)), gz.sum((0, 2, 3)))
         assert used(db.get(), gz.sum((0, 2, 3)), most) <= 1
         assert [a.get().tobytes() for a in image.grad_wb(*given)] == [dw.get().tobytes(), db.get().tobytes()]
+        if name == "few_channels" and g.ow % 4 == 0:
+            stored_in_half(on_cuda, got, means, given)
         canaries.check()
+    assert compared
+
+
+def stored_in_half(arrays: list[Any], y: Any, means: Any, given: tuple[Any, ...]) -> None:
+    """y in bf16 is y rounded; the gradients from it are those from what it stands for, to the same bits."""
+    gp, _, x, g, act, pooling = given
+    half, also = cuda.conv2d_act_pool_half(*arrays, g, act, pooling)
+    np.testing.assert_array_equal(half.get(), bf16(y.get()), strict=True)
+    assert also.get().tobytes() == means.get().tobytes()
+    found = cuda.conv2d_act_pool_half_grad_wb(gp, half, x, g, act, pooling)
+    wanted = conv.ALGORITHMS["few_channels"].grad_wb
+    assert wanted
+    for mine, its in zip(found, wanted(gp, cupy.asarray(widened(half.get())), x, g, act, pooling), strict=True):
+        assert mine.get().tobytes() == its.get().tobytes()

@@ -118,6 +118,10 @@ BY_FFT: list[tuple[Any, ...]] = [
     ((2, 2, 40, 18), (3, 2, 3, 5), 1, ((1, 2), (0, 1))), ((2, 3, 9, 30), (2, 3, 5, 20), 1, 2),
     ((3, 2, 5, 4), (2, 2, 2, 3), 1, ((4, 3), (5, 6))), ((2, 2, 19, 21), (4, 2, 4, 3), (3, 2), 1),
     ((5, 1, 12, 12), (1, 1, 5, 5), 1, 0), ((3, 2, 7, 6), (5, 2, 7, 6), (7, 5), 0)]
+# More images than blocks, more filters than a product has rows, odd widths, edges within tiles, too many taps for dw
+FEW_CHANNELS: list[tuple[Any, ...]] = [
+    ((9, 3, 6, 40), (10, 3, 6, 3), 2), ((5, 1, 9, 11), (70, 1, 3, 4), ((1, 2), (3, 0))),
+    ((2, 4, 17, 18), (130, 4, 2, 7), 1), ((2, 2, 12, 12), (5, 2, 11, 9), 4), ((2, 2, 5, 5), (3, 2, 1, 1), 0)]
 FUSED = [((9, 3, 16, 16), (10, 3, 8, 8), ((4, 3), (4, 3)), 4), ((2, 1, 12, 12), (7, 1, 5, 5), 0, 4)]
 FUSED_ON_TENSOR_CORES = [((2, 6, 14, 14), 34, 5, 0, 2), ((3, 2, 9, 16), 37, (3, 4), ((1, 0), (2, 3)), 2)]
 
@@ -214,8 +218,9 @@ def krizhevsky_without_loads(x: Any, w: Any, stride: Any, padding: Any, dtype: t
     convolutions.loads_left_out(conv_geometry(x, w, None, stride, padding, "gemm"), dtype, UNSEEN)
 
 
-def whole_images_on_tensor_cores(name: str, precision: str) -> None:
-    convolutions.whole_images_on_tensor_cores(name, precision, "tanh", FUSED_ON_TENSOR_CORES, UNSEEN)
+def whole_images_on_tensor_cores(name: str, precision: str, act: str = "tanh",
+                                 shapes: Any = FUSED_ON_TENSOR_CORES) -> None:
+    convolutions.whole_images_on_tensor_cores(name, precision, act, shapes, UNSEEN)
 
 
 def in_layouts(name: str, dtype: type, random: int) -> None:
@@ -444,6 +449,12 @@ LAUNCHES: dict[str, list[Launch]] = {
     "fused_on_tensor_cores": [
         Launch("conv/", whole_images_on_tensor_cores, (name, precision)) for name, precision, _ in convolutions.FUSABLE
         if precision != "fp32"],
+    "few_channels": [
+        *each("conv/resident/few_channels.cu", convolve, *[
+            (x, w, 1, padding, ("few_channels",)) for x, w, padding in FEW_CHANNELS], precision="bf16"),
+        *each("conv/resident/few_channels.cu", whole_images_on_tensor_cores,
+              ("few_channels", "bf16", "sigmoid", [((5, 3, 16, 32), 66, 8, ((4, 3), (4, 3)), 4)]),
+              ("few_channels", "bf16", "tanh", [((2, 1, 12, 12), 7, 5, 2, 2)]), precision="bf16")],
     "nhwc_grad_w": [
         *each("nhwc/conv_grad_w.cu", nhwc_grad_w.is_right, *[
             ((2, 5, 6, 7), (9, 5, 3, 3), (1, 2), 1, kind) for kind in nhwc_grad_w.KINDS]),
@@ -505,7 +516,7 @@ LAUNCHES: dict[str, list[Launch]] = {
         *on_device("conv/", in_layouts, *[(name, DOUBLE, 6) for name in layouts.layouts.LAUNCHERS])],
     "convolutions": [
         *[Launch("linear/gemm.cu" if name == "fft" else "conv/", each_direction, (name,),     # it has no other kernel
-                 "3xtf32" if row.tensor_cores else "fp32") for name, row in conv.ALGORITHMS.items()],
+                 convolutions.most_exact(name)) for name in conv.ALGORITHMS],
         *each("", dilated, *[(at,) for at in range(0, 24, 4)]),
         *each("linear/gemm.cu", convolve, *[
             (*row, ("fft",), dtype) for row, dtype in zip(BY_FFT, (FLOAT, DOUBLE) * 3, strict=True)]),
@@ -527,7 +538,8 @@ LAUNCHES: dict[str, list[Launch]] = {
         *each("conv/papers/krizhevsky.cu", krizhevsky_without_loads, (*CONVOLUTIONS[0][:4], FLOAT)),
         *each("conv/product/winograd_tiles.cu", the_same_in_all_precisions,
               ((9, 22, 15, 16), (23, 22, 3, 3), 1, 1, CONVOLUTIONS[-1][4])),
-        *[Launch("conv/product/implicit_gemm.cu", convolve, (*CONVOLUTIONS[1][:4], ON_TENSOR_CORES), precision)
+        *[Launch("conv/product/implicit_gemm.cu", convolve, (*CONVOLUTIONS[1][:4], tuple(
+            name for name in ON_TENSOR_CORES if precision in conv.ALGORITHMS[name].tensor_cores)), precision)
           for precision in ("tf32", "3xtf32")],
         *[launch for precision, dtype in [("fp32", DOUBLE), *[(name, FLOAT) for name in device.PRECISIONS]]
           for launch in on_device("conv/papers/direct.cu", convolve_by_all, *with_dtype(

@@ -41,6 +41,7 @@ from checks.convolutions import (  # noqa: E402
     DONE,
     FP32,
     FUSABLE,
+    ON_HOPPER,
     REFUSED,
     TENSOR_CORES,
     WORST,
@@ -202,8 +203,9 @@ def test_tensor_cores(precision: str, canaries: Any) -> None:
         failures += failures_of(drawn(g, at, np.float32), TENSOR_CORES, canaries)
     assert_none(failures)
     for name in TENSOR_CORES:
-        if name == "wgmma" and launch.compute_capability() != 90:
-            continue                       # which it cannot compute on
+        if precision not in conv.ALGORITHMS[name].tensor_cores or (
+                name in ON_HOPPER and launch.compute_capability() != 90):
+            continue                       # in, or on, which it cannot compute
         for direction, least in least_of(name).items():
             assert DONE[name, direction] - before[name, direction] >= least, f"{name} {direction}"
 
@@ -214,8 +216,9 @@ FUSED = [((7, 3, 32, 32), 64, 8, ((4, 3), (4, 3)), 4), ((300, 1, 28, 28), 6, 5, 
 
 @pytest.mark.usefixtures("tensor_cores")
 @pytest.mark.parametrize("act", ACTIVATIONS)
-@pytest.mark.parametrize("precision", ["tf32", "3xtf32", "bf16"])
-@pytest.mark.parametrize("name", [name for name in TENSOR_CORES if conv.ALGORITHMS[name].y_act_pool])
+@pytest.mark.parametrize(("name", "precision"), [
+    (name, precision) for name in TENSOR_CORES if conv.ALGORITHMS[name].y_act_pool
+    for precision in conv.ALGORITHMS[name].tensor_cores])
 def test_whole_images_on_tensor_cores_fused(name: str, precision: str, act: str, canaries: Any) -> None:
     """With activation and pooling, and the gradients through both: as the kernels one after another, but for rounding.
 
@@ -271,7 +274,7 @@ def test_arrays_that_start_anywhere(canaries: Any) -> None:
     """Kernels copy by 16 bytes where rows are multiples of them; a view may start in between."""
     g = conv_geometry((5, 3, 12, 16), (9, 3, 4, 4), None, 1, 0, "gemm")
     problem = drawn(g, 1, np.float32)
-    for precision in ("fp32", "3xtf32"):
+    for precision in ("fp32", "3xtf32", "bf16"):
         device.set_precision(precision)
         for name, row in conv.ALGORITHMS.items():
             for direction in DIRECTIONS:
@@ -344,7 +347,7 @@ LEAST: dict[str, tuple[int, int, int]] = {
     "gemm_tiled": (2048, 2048, 2048), "gemm": (2048, 2048, 2048),
     "implicit_gemm": (2048, 2048, 2048), "whole_image": (1500, 700, 1500),
     "winograd": (80, 0, 80), "winograd_2x2": (30, 40, 80), "winograd_4x4": (30, 40, 80), "fft": (2048, 2048, 2048),
-    "tensor_core": (100, 100, 100), "tensor_core_image": (30, 0, 30), "wgmma": (30, 0, 0),
+    "tensor_core": (100, 100, 100), "tensor_core_image": (30, 0, 30), "wgmma": (30, 0, 0), "few_channels": (20, 0, 20),
 }
 
 

@@ -214,6 +214,24 @@ def test_launchers_make_gradients_where_the_mean_is_formed(name: str, calls: lis
         assert not np.array_equal(got, before)
 
 
+# precision, direction, x, w, stride -> what few_channels says
+NOT_FEW = {
+    ("tf32", "y", (1, 3, 9, 9), (2, 3, 3, 3), 1): "the precision is tf32 but it computes in bf16",
+    ("bf16", "y", (1, 5, 9, 9), (2, 5, 3, 3), 1): "images have 5 channels but it takes 4 at most",
+    ("bf16", "y", (1, 3, 9, 9), (2, 3, 3, 3), 2): "it needs stride 1 but it is 2x2",
+    ("bf16", "dw", (1, 3, 9, 9), (2, 3, 3, 9), 1): "a filter of 3x9 taps does not fit the sums of a group, 8x8",
+    ("bf16", "y", (1, 3, 400, 400), (2, 3, 3, 3), 1): "an image and the filters do not fit a block's 227 KB"}
+
+
+@pytest.mark.parametrize("case", NOT_FEW, ids=str)
+def test_what_few_channels_refuses(case: tuple[Any, ...], emulated: Emulator) -> None:
+    precision, direction, x, w, stride = case
+    g = conv_geometry(x, w, None, stride, 0, "few_channels")
+    with precision_of(precision), pytest.raises(ValueError, match=rf"'few_channels' cannot compute {direction} of .*"
+                                                                   rf"{NOT_FEW[case]}.*; use algorithm 'auto'"):
+        cuda.conv._asked(direction, g, np.dtype(FLOAT), precision)
+
+
 # ---------------------------------------------------------------- the launches
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("what", EMULATED, ids=list(EMULATED))
@@ -480,6 +498,15 @@ MUTATIONS: dict[str, tuple[str, str, Check, str]] = {
     "an operand that is not rounded to tf32": (
         "part ? lost_of(x, tf32(x)) : tf32(x)", "__float_as_uint(x)",
         lambda: tensor_cores(), "not rounded to tf32"),
+    "an odd column that is the even one": (
+        "at.low * 2 + at.middle;", "at.low * 2;", lambda: tensor_cores("few_channels", "bf16"), "tolerance"),
+    "a row of taps that begins too early": (
+        "2 * p.line - s;", "p.line - s;", lambda: tensor_cores("few_channels", "bf16"), "tolerance"),
+    "gradients that are read before they are there": (
+        "await_copies<STAGES - 1>();", "await_copies<STAGES>();", lambda: tensor_cores("few_channels", "bf16"),
+        "tolerance"),
+    "gradients that another step has copied over": (
+        "stage ? stage - 1 : STAGES - 1", "stage", lambda: tensor_cores("few_channels", "bf16"), "tolerance"),
     "a patch whose lines are too near each other": (
         "line += patch.line * 128;", "line += patch.w * 128;", copied_by_hardware, "of its bound"),
     **{f"{name}: what is read before it is there": (
@@ -518,8 +545,8 @@ MUTATIONS: dict[str, tuple[str, str, Check, str]] = {
 }
 
 
-def tensor_cores(name: str = "tensor_core_image") -> None:
-    with precision_of("tf32"):
+def tensor_cores(name: str = "tensor_core_image", precision: str = "tf32") -> None:
+    with precision_of(precision):
         convolution(1, name)()
 
 

@@ -73,7 +73,7 @@ def test_every_primitive_has_a_row_and_every_row_a_primitive(backend: str) -> No
     room = importlib.import_module(f"minidl.ops.{backend}")
     found = {name for name, value in vars(room).items() if callable(value) and name[0] != "_"
              and not isinstance(value, type) and getattr(value, "__module__", "") != "typing"}
-    assert found - {"can_region_step", "takes_nhwc"} == set(PRIMITIVES)
+    assert found - {"can_region_step", "stores_half", "takes_nhwc"} == set(PRIMITIVES)
 
 
 def test_facts_of_a_primitive_fit_each_other() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from ..plan import can_be_captured, plan
 from ..program import Call, Dynamic, Program, Slot, leaves, replace
 from .fusion import fuse
+from .halves import in_halves
 from .layouts import in_nhwc
 from .regions import join_regions
 
@@ -140,5 +141,7 @@ def optimised(program: Program) -> Program:
         program = join_regions(program)
     if program.calls and (takes := program.calls[0].backend.takes_nhwc) and takes(program.precision):
         program = in_nhwc(program)
+    if program.precision == "bf16":
+        program = in_halves(program)
     peak = plan(program, can_be_captured(program)).peak
     return with_(program, peak=peak, notes=[*program.notes, f"memory: {peak:,} bytes for results"])

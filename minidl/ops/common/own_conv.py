@@ -26,7 +26,7 @@ TAKES = {"y": ("launch", "x", "w", "b", "y", "g"), "dx": ("launch", "gy", "w", "
 # The algorithms of the backends, which need not be there when another one is registered
 TAKEN = ("direct", "tiled", "tiled_constant", "krizhevsky", "unroll", "gemm_tiled", "gemm", "implicit_gemm",
          "whole_image", "winograd", "winograd_2x2", "winograd_4x4", "fft", "tensor_core", "tensor_core_image", "wgmma",
-         "auto")
+         "few_channels", "auto")
 
 
 class OwnConv(NamedTuple):

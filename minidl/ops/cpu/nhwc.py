@@ -15,20 +15,23 @@ from ..common.nhwc import AXES, BACK, STORES, bf16, widened
 from ..common.primitives import Array
 from ..common.sets import NormGeometry
 from .activation import GRADIENTS, VALUES
-from .conv import conv2d, conv2d_grad_b, conv2d_grad_w, conv2d_grad_x
+from .conv import conv2d, conv2d_act_pool, conv2d_act_pool_grad_wb, conv2d_grad_b, conv2d_grad_w, conv2d_grad_x
 from .norm import batch_norm, normalize_by, normalize_grad
 from .pool import avg_pool2d, avg_pool2d_grad_act, avg_pool2d_grad_x, max_pool2d, max_pool2d_grad_x
 
 __all__ = [
     "act_grad_b_nhwc", "act_grad_nhwc", "act_nhwc", "add_nhwc", "avg_pool2d_grad_act_nhwc", "avg_pool2d_grad_x_nhwc",
-    "avg_pool2d_nhwc", "batch_norm_nhwc", "conv2d_grad_b_nhwc", "conv2d_grad_w_nhwc", "conv2d_grad_x_nhwc",
+    "avg_pool2d_nhwc", "batch_norm_nhwc", "conv2d_act_pool_half", "conv2d_act_pool_half_grad_wb",
+    "conv2d_grad_b_nhwc", "conv2d_grad_w_nhwc", "conv2d_grad_x_nhwc",
     "conv2d_nhwc", "conv2d_norm_nhwc", "max_pool2d_grad_relu_b_nhwc", "max_pool2d_grad_relu_nhwc",
     "max_pool2d_grad_x_nhwc", "max_pool2d_nhwc", "normalize_act_grad_nhwc", "normalize_by_nhwc",
-    "normalize_grad_nhwc", "takes_nhwc", "to_nchw", "to_nhwc",
+    "normalize_grad_nhwc", "stores_half", "takes_nhwc", "to_nchw", "to_nhwc",
 ]
 
 # Whether programs in a precision gain by images in NHWC: never here
 takes_nhwc: Callable[[str], bool] | None = None
+# Whether there are kernels that store y of a convolution with averages behind it in bf16: nor is that ever so
+stores_half: Callable[[ConvGeometry, PoolGeometry], bool] | None = None
 
 
 def to_nhwc(x: Array, store: str) -> Array:
@@ -167,3 +170,17 @@ def normalize_act_grad_nhwc(gy: Array, other: Array | None, y: Array, x: Array, 
     """normalize_act_grad: (gz, gx, gw, gb)"""
     gz = act_grad_nhwc(gy, other, y, act)
     return gz, *normalize_grad_nhwc(gz, x, w, mean, rstd, g)
+
+
+# ---------------------------------------------------------------- in NCHW, stored in bf16
+def conv2d_act_pool_half(x: Array, w: Array, b: Array | None, g: ConvGeometry, act: str,
+                         pooling: PoolGeometry) -> tuple[Array, Array]:
+    """(y in bf16 as uint16, its averages) of y = act(conv2d(x))"""
+    y, averages = conv2d_act_pool(x, w, b, g, act, pooling)
+    return bf16(y), averages
+
+
+def conv2d_act_pool_half_grad_wb(gp: Array, y: Array, x: Array, g: ConvGeometry, act: str,
+                                 pooling: PoolGeometry) -> tuple[Array, Array]:
+    """(dw, db) of avg_pool2d(y), y = act(conv2d(x)) in bf16 as uint16, from the averages' gradient gp"""
+    return conv2d_act_pool_grad_wb(gp, widened(y), x, g, act, pooling)

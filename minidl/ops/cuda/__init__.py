@@ -10,6 +10,7 @@ from ..common.shared import *
 from .activation import *
 from .conv import *
 from .conv.fused import *
+from .conv.half import *
 from .data import *
 from .indexing import *
 from .launch import ones_like as ones_like

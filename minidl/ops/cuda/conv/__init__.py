@@ -22,7 +22,7 @@ from .bias import sum_maps
 from .papers import direct, gemm, gemm_tiled, krizhevsky, tiled, unroll
 from .product import fft, implicit_gemm
 from .product.winograd_tiles import F2, F4
-from .resident import tensor_core_image, wgmma, whole_image, winograd
+from .resident import few_channels, tensor_core_image, wgmma, whole_image, winograd
 from .resident.planned import Gradients, Outputs
 
 __all__ = ["CONV_ALGORITHMS", "conv2d", "conv2d_grad_b", "conv2d_grad_w", "conv2d_grad_x"]
@@ -30,8 +30,9 @@ __all__ = ["CONV_ALGORITHMS", "conv2d", "conv2d_grad_b", "conv2d_grad_w", "conv2
 
 class Algorithm(NamedTuple):
     """y(x, w, b, g), dx(gy, w, g), dw(gy, x, g), each None where there is none; refuses(direction, g, dtype), which
-    says why a case cannot be done, or None; whether `auto` tries it, or tried(direction, g); whether it multiplies on
-    tensor cores; by how much more than the plain sum it may round: infinitely, where it spreads what others sum up.
+    says why a case cannot be done, or None; whether `auto` tries it, or tried(direction, g); the precisions in which it
+    multiplies on tensor cores; by how much more than the plain sum it may round: infinitely, where it spreads what
+    others sum up.
 
     What computes y may go on in the same launch: y_act(x, w, b, g, act), and y_act_pool(x, w, b, g, act, pooling) where
     can_pool(g, pooling, dtype). Before dw may go grad_wb(gp, y, x, g, act, pooling), the fused form of
@@ -43,7 +44,7 @@ class Algorithm(NamedTuple):
     dw: Launcher | None
     refuses: Refuses
     tried: bool | Callable[[str, ConvGeometry], bool] = False
-    tensor_cores: bool = False
+    tensor_cores: tuple[str, ...] = ()
     rounding: float = 1.0
     y_act: Launcher | None = None
     y_act_pool: Callable[..., tuple[Array, Array]] | None = None
@@ -52,11 +53,13 @@ class Algorithm(NamedTuple):
 
 
 def _one_launch(outputs: Outputs, dx: Launcher | None, gradients: Gradients | None, refuses: Refuses,
-                tensor_cores: bool = False) -> Algorithm:
+                tensor_cores: tuple[str, ...] = ()) -> Algorithm:
     dw, grad_wb = (gradients.dw, gradients.grad_wb) if gradients else (None, None)
     return Algorithm(outputs.y, dx, dw, refuses, True, tensor_cores, y_act=outputs.y_act,
                      y_act_pool=outputs.y_act_pool, can_pool=outputs.can_pool, grad_wb=grad_wb)
 
+
+REDUCED = "tf32", "3xtf32", "bf16"
 
 # In the order of the ladder
 ALGORITHMS: dict[str, Algorithm] = {
@@ -74,10 +77,12 @@ ALGORITHMS: dict[str, Algorithm] = {
     "winograd_4x4": Algorithm(F4.y, F4.dx, F4.dw, F4.refuses, tried=True, rounding=8.0),
     "fft": Algorithm(fft.y, fft.dx, fft.dw, fft.refuses, tried=fft.pays, rounding=float("inf")),
     "tensor_core": Algorithm(implicit_gemm.tensor_core_y, implicit_gemm.tensor_core_dx, implicit_gemm.tensor_core_dw,
-                             implicit_gemm.tensor_core_refuses, tried=True, tensor_cores=True),
+                             implicit_gemm.tensor_core_refuses, tried=True, tensor_cores=REDUCED),
     "tensor_core_image": _one_launch(tensor_core_image.OUTPUTS, None, tensor_core_image.GRADIENTS,
-                                     tensor_core_image.refuses, tensor_cores=True),
-    "wgmma": _one_launch(wgmma.OUTPUTS, None, None, wgmma.refuses, tensor_cores=True),
+                                     tensor_core_image.refuses, REDUCED),
+    "wgmma": _one_launch(wgmma.OUTPUTS, None, None, wgmma.refuses, REDUCED),
+    "few_channels": _one_launch(few_channels.OUTPUTS, None, few_channels.GRADIENTS, few_channels.refuses,
+                                ("bf16",)),
 }
 CONV_ALGORITHMS = (*ALGORITHMS, "auto")
 ALGORITHMS |= {name: Algorithm(*own.row(each)) for name, each in OWN.items()}        # of users, minidl.register_conv

@@ -30,7 +30,7 @@ Key = tuple[str, ConvGeometry, np.dtype, str]          # direction, g, dtype, pr
 MAX_BYTES = 1 << 20                       # of a file that is read: some 7,000 cases
 REPEATS, IN_A_ROW = 5, 4                   # timed runs, after one that compiles and warms up; calls in each
 
-_chosen: dict[Key, str] = {}   # what this process has looked up, or measured
+choices: dict[Key, str] = {}   # what this process has looked up, or measured
 _files: dict[Path, dict[str, list[str]]] = {}      # files as read
 
 
@@ -38,9 +38,9 @@ def fastest(direction: str, g: ConvGeometry, dtype: np.dtype, arguments: tuple[A
             able: Callable[[str, ConvGeometry, np.dtype], Mapping[str, Launcher]]) -> str:
     """The name of the fastest algorithm; `able` gives the launchers that can do a case, by name."""
     key = direction, g, dtype, precision()
-    name = _chosen.get(key)
+    name = choices.get(key)
     if name is None:
-        name = _chosen[key] = _remembered(key, arguments, able(direction, g, dtype))
+        name = choices[key] = _remembered(key, arguments, able(direction, g, dtype))
     return name
 
 

@@ -62,8 +62,10 @@ def _constants(form: Form, dtype: np.dtype, mode: str, wide: tuple[bool, bool], 
             *((("ACT", act), ("AFTER", 1)) if act else ()))
 
 
-def _pack_constants(dtype: np.dtype, mode: str, chunked: bool) -> tuple[launch.Constant, ...]:
-    return ("IMAGE", C_TYPES[dtype]), ("PRECISION", mode), ("CHUNKED", int(chunked))
+def _pack_constants(dtype: np.dtype, mode: str, chunked: bool, beside: int) -> tuple[launch.Constant, ...]:
+    """beside: filters of a block's tile."""
+    return (("IMAGE", C_TYPES[dtype]), ("PRECISION", mode), ("CHUNKED", int(chunked)),
+            ("NEIGHBOURS", 2 if beside < 32 else 16 // dtype.itemsize))
 
 
 def _shared(form: Form, mode: str, slabs: int) -> int:
@@ -115,20 +117,20 @@ def _plan(back: bool, g: ConvGeometry, dtype: np.dtype, mode: str, aligned: bool
     sums, hopper = slabs * 8 * each, launch.compute_capability() == 90 and launch.compiler_version() >= MIN_COMPILER
     tiled = few = None
     if hopper and c == each and (g.sh, g.sw) == (1, 1) and mode != "TF32X3" and not isinstance(form, Form):
-        few = conv_few.patch_of(g.n, high, across, g.kh, g.kw, slabs)
+        few = conv_few.patch_of(g.n, high, across, g.kh, g.kw, slabs, each)
     if hopper and chunked and (g.sh, g.sw) == (1, 1) and mode != "TF32X3" and not isinstance(form, Form):
         place = g.n, high, across, m, g.kh, g.kw
         tiled = conv_tma.tiles(form, *place) if form else conv_tma.cheapest(*place)
     forms = [form] if isinstance(form, Form) else _forms(mode, wide[0], slabs, launch.most_shared())
     best = min(forms, key=lambda form: _cost(form, pixels, m, slabs), default=None)
     if few:
-        filters = launch.blocks(m, conv_few.FILTERS) * conv_few.FILTERS
-        product = conv_few.product(few, dtype, mode, g.n, high, across, filters, slabs, wide[1], act)
+        beside = conv_few.FILTERS
+        product = conv_few.product(few, dtype, mode, g.n, high, across, m, slabs, wide[1], act)
     elif tiled and (form or not best or tiled.cost < _cost(best, pixels, m, slabs)):
-        filters = launch.blocks(m, tiled.form.filters) * tiled.form.filters
+        beside = tiled.form.filters
         product = conv_tma.product(tiled, dtype, mode, high, across, wide[1], act)
     elif best:
-        filters, divided = launch.blocks(m, best.filters) * best.filters, back and (g.sh, g.sw) != (1, 1)
+        beside, divided = best.filters, back and (g.sh, g.sw) != (1, 1)
         product = launch.kernel(FILE, "conv_nhwc", *_constants(
             best, dtype, mode, wide, divided, chunked, act, hopper)).sized(
                 (_tiles(best, pixels, m),), (256,), _shared(best, mode, slabs))
@@ -137,8 +139,10 @@ def _plan(back: bool, g: ConvGeometry, dtype: np.dtype, mode: str, aligned: bool
                          f"{min(_shared(form, mode, slabs) for form in FORMS[mode])} bytes of shared memory but a "
                          f"block has {launch.most_shared()}; use another precision, or images in NCHW")
 
+    filters = launch.blocks(m, beside) * beside
+
     def prepare(name: str, size: int) -> Callable[..., None]:
-        return launch.kernel(PACK_FILE, name, *_pack_constants(dtype, mode, chunked)).sized(
+        return launch.kernel(PACK_FILE, name, *_pack_constants(dtype, mode, chunked, beside)).sized(
             (launch.spread(size),), (launch.THREADS,))
 
     padded = g.n, sizes["h"], sizes["w"], c
@@ -168,8 +172,9 @@ def _run(name: str, back: bool, x: cupy.ndarray, w: cupy.ndarray, b: Any, g: Con
         channels = x.shape[3]
         if plan.pad:
             x, given = launch.empty(plan.padded, x.dtype), x
-            plan.pad(given, x, plan.struct, channels)
-        plan.pack(w, packed, plan.struct, channels, int(back))
+            plan.pad(w, packed, given, x, plan.struct, channels, int(back))
+        else:
+            plan.pack(w, packed, plan.struct, channels, int(back))
         plan.product(x, packed, b, y, plan.struct)
     return y
 
@@ -197,8 +202,8 @@ ALL_ROOM = 1 << 30
 # Each form with wide copies; then elements one by one, divided positions, an activation; with wgmma and with mma
 CONFIGURATIONS = [
     *conv_tma.CONFIGURATIONS,
-    *[(PACK_FILE, _pack_constants(dtype, mode, chunked))
-      for mode, dtype in IMAGES.items() for chunked in (True, False)],
+    *[(PACK_FILE, _pack_constants(dtype, mode, chunked, beside))
+      for mode, dtype in IMAGES.items() for chunked, beside in ((True, 64), (True, 8), (False, 64))],
     *[(FILE, _constants(form, IMAGES[mode], mode, wide, divided, chunked, act, hopper))
       for mode in FORMS for hopper in (True, False)
       for wide, divided, chunked, act in (

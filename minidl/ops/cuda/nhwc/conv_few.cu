@@ -4,7 +4,8 @@
 // patch, 16 bytes each, where the instruction is told to find them, however far apart.
 //
 // Filters as nhwc/conv_pack.cu leaves them without -DCHUNKED. -DIMAGE, -DPRECISION (not TF32X3), -DFILTERS, -DWIDE_Y, -DACT,
-// -DAFTER: as in nhwc/conv.cu; -DSTAGES of patches; -DTALL 1. images: boxes of a patch, all channels; filters: of FILTERS
+// -DAFTER: as in nhwc/conv.cu; -DSTAGES of patches; -DTALL 1. images: boxes of a patch, of which a line's pixels
+// and channels are one axis; filters: of FILTERS
 // rows by DEPTH numbers.
 #include "include/common.cuh"
 #include "include/mma.cuh"
@@ -15,7 +16,7 @@
 #include "include/patch.cuh"
 #include "include/conv_tile.cuh"
 
-constexpr int MULTIPLYING = 2 * GROUP, THREADS_PER_BLOCK = MULTIPLYING + GROUP, SLAB = FILTERS * 128, PIXEL = 16;
+constexpr int MULTIPLYING = 2 * GROUP, THREADS_PER_BLOCK = MULTIPLYING + 32, SLAB = FILTERS * 128, PIXEL = 16;
 
 // A factor of a product that is not swizzled: eight rows of 16 bytes, the next eight, and the next 16 bytes of all.
 __device__ __forceinline__ unsigned long long rows_of_pixels(const void* at, int eights, int pieces) {
@@ -50,7 +51,7 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, 2)
                 const Tile tile(patch, g, number);
                 await(empty + stage.at, stage.parity ^ 1);
                 expect_bytes(full + stage.at, patch.n * patch.lines * patch.line * PIXEL);
-                copy_pixels(patches + stage.at * patch.bytes, &images, full + stage.at, 0, tile.w - g.left,
+                copy_pixels(patches + stage.at * patch.bytes, &images, full + stage.at, (tile.w - g.left) * g.c, 0,
                             tile.h - g.top, tile.n);
             }
         }

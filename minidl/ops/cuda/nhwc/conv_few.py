@@ -9,13 +9,13 @@ import cupy
 import numpy as np
 
 from .. import launch
-from .conv_tma import MAX_BOX, ROW, THREADS_PER_BLOCK, Patch, patches
+from .conv_tma import MAX_BOX, OWN, ROW, Patch, patches
 from .pixels import C_TYPES
 from .tensor_maps import tensor_map
 
 FILE = "nhwc/conv_few.cu"
 FILTERS, SQUARES, STAGES, BLOCKS = 64, 2, 4, 2
-PIXEL = 16                                 # bytes
+PIXEL, THREADS_PER_BLOCK = 16, 288         # bytes; two groups that multiply, a warp that copies
 
 
 def _bytes(patch: Patch) -> int:
@@ -26,10 +26,10 @@ def _shared(patch: Patch, slabs: int) -> int:
     return slabs * FILTERS * ROW + STAGES * (_bytes(patch) + 16) + 16
 
 
-def patch_of(n: int, h: int, w: int, kh: int, kw: int, slabs: int) -> Patch | None:
-    """The patch of which the fewest cover all pixels; None where filters do not fit shared memory."""
-    fit = [patch for patch in patches(SQUARES, kh, kw) if max(patch.lines, patch.line) <= MAX_BOX and
-           _shared(patch, slabs) <= launch.most_shared() // BLOCKS - 1024]
+def patch_of(n: int, h: int, w: int, kh: int, kw: int, slabs: int, each: int) -> Patch | None:
+    """The patch of which the fewest cover all pixels, of so many channels; None where filters do not fit shared memory."""
+    fit = [patch for patch in patches(SQUARES, kh, kw) if max(patch.lines, patch.line * each) <= MAX_BOX and
+           _shared(patch, slabs) <= launch.most_shared() // BLOCKS - OWN]
     return min(fit, key=lambda patch: (patch.number(n, h, w), _bytes(patch)), default=None)
 
 
@@ -38,10 +38,10 @@ def constants(dtype: np.dtype, mode: str, wide_y: bool, act: str | None) -> tupl
             ("STAGES", STAGES), ("WIDE_Y", int(wide_y)), *((("ACT", act), ("AFTER", 1)) if act else ()))
 
 
-def product(patch: Patch, dtype: np.dtype, mode: str, n: int, h: int, w: int, filters: int, slabs: int, wide_y: bool,
+def product(patch: Patch, dtype: np.dtype, mode: str, n: int, h: int, w: int, m: int, slabs: int, wide_y: bool,
             act: str | None) -> Callable[..., None]:
-    """What launches the kernel on images, packed filters, biases, y and the struct of sizes. h, w: of y."""
-    beside = filters // FILTERS
+    """What launches the kernel on images, packed filters, biases, y and the struct of sizes. m, h, w: of y."""
+    beside = launch.blocks(m, FILTERS)
     at_once = max(1, launch.multiprocessors() * BLOCKS // beside)
     launched = launch.kernel(FILE, "conv_nhwc_few", *constants(dtype, mode, wide_y, act)).sized(
         (min(patch.number(n, h, w), at_once), beside), (THREADS_PER_BLOCK,), _shared(patch, slabs))
@@ -49,7 +49,8 @@ def product(patch: Patch, dtype: np.dtype, mode: str, n: int, h: int, w: int, fi
                             wide=launch.blocks(w, patch.w), images=int(patch.images))
 
     def run(x: cupy.ndarray, packed: cupy.ndarray, b: Any, y: cupy.ndarray, struct: bytes) -> None:
-        launched(tensor_map(x, (patch.n, patch.lines, patch.line, PIXEL // dtype.itemsize)),
+        lines = x.reshape(*x.shape[:2], 1, -1)           # a box copies 16 bytes at a time where these are an axis
+        launched(tensor_map(lines, (patch.n, patch.lines, 1, patch.line * PIXEL // dtype.itemsize), swizzled=False),
                  tensor_map(packed[0], (FILTERS, ROW // dtype.itemsize)), b, y, struct, taken)
     return run
 

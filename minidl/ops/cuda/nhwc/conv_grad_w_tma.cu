@@ -7,12 +7,13 @@
 //
 // bf16: a group takes half of the taps. wgmma reads x as B, pixels by channels; A, filters by pixels, goes to registers,
 //   turned over, once for all taps of a group.
-// tf32: wgmma takes no factors whose sums run over rows, so mma does it: a warp takes 8 channels, and reads both operands
-//   number by number. A product's eight pixels are taken in the order 0, 2, 4, 6, 1, 3, 5, 7, so that the lanes' numbers lie in
-//   different banks.
+// tf32: wgmma takes no factors whose sums run over rows, so mma does it: a warp takes 8 channels. A product's eight pixels
+//   are taken in the order 0, 2, 4, 6, 1, 3, 5, 7, so that the lanes' numbers lie in different banks, and a lane's two
+//   pixels are neighbours: what the second meets at a tap is what the first meets at the next.
 //
-// Requires: rows of a patch in pairs, or images where `images` says so. -DIMAGE, -DPRECISION BF16 or TF32, -DTAPS,
-// -DSTAGES. What blocks leave is [split][tap][channel][filter], as in nhwc/conv_grad_w.cu.
+// Requires: for bf16 rows of a patch in pairs, or images where `images` says so; for tf32 lines of a multiple of eight
+// pixels. -DIMAGE, -DPRECISION BF16 or TF32, -DTAPS,
+// -DROW_TAPS of them side by side, -DSTAGES. What blocks leave is [split][tap][channel][filter], as in nhwc/conv_grad_w.cu.
 #include "include/common.cuh"
 #include "include/mma.cuh"
 #include "include/wgmma.cuh"
@@ -36,6 +37,11 @@ struct Turns {
     int first, last, of_dy, of_x, stage;
 };
 
+// What this block's split finds.
+__device__ __forceinline__ float* part_of(float* parts, const GradWTma& g) {
+    return parts + (long long)blockIdx.y * g.kh * g.kw * g.c * g.m;
+}
+
 // Pixels of a patch of x, from where tap (0, 0) begins to where each from `tap` on does.
 template <int COUNT> __device__ __forceinline__ void shifts(int (&shift)[COUNT], const GradWTma& g, const Patch& patch, int tap) {
 #pragma unroll
@@ -54,7 +60,7 @@ __device__ __forceinline__ unsigned long long pixels_of(const void* at, int apar
 // Taps from `tap` on, COUNT of them, over all patches.
 template <int COUNT>
 __device__ __forceinline__ void multiply_bf16(unsigned char* memory, Barrier* full, Barrier* empty, const GradWTma& g,
-                                         const Patch& patch, const Turns& turns, float* part, int tap, int filter,
+                                         const Patch& patch, const Turns& turns, float* parts, int tap, int filter,
                                          int channel) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, row = lane % 8;
     // Of a lane's pixel in an eight, the numbers of a block of eight filters; eights begin on multiples of 1,024 bytes
@@ -72,24 +78,36 @@ __device__ __forceinline__ void multiply_bf16(unsigned char* memory, Barrier* fu
 #pragma unroll 1
     for (int turn = turns.first; turn < turns.last; ++turn, stage.next()) {
         await(full + stage.at, stage.parity);
-        const unsigned char *dy = memory + stage.at * turns.stage, *x = dy + turns.of_dy;
-#pragma unroll 1
-        for (int i = 0; i < beside; ++i)
-#pragma unroll 1
-            for (int j = 0; j < down; j += 2)
-#pragma unroll 1
-                for (int k = 0; k < patch.w; k += 8) {
-                    unsigned a[4];
-                    load_transposed(a, dy + i * dy_beside + (j + lane / 16) * dy_down + k * 128 + own);
-                    const unsigned char* meets = x + i * x_beside + j * x_down + k * 128;
-                    begin_products();
+        const unsigned char *dy = memory + stage.at * turns.stage + lane / 16 * dy_down + own;
+        const unsigned char* x = memory + stage.at * turns.stage + turns.of_dy;
+        int i = 0, j = 0, k = 0;
+        // Products of filters in `a`; meanwhile those of the next pixels go to other registers, the last ones for nothing
+        const auto multiply = [&](unsigned (&a)[4], unsigned (&next)[4]) {
+            const unsigned char* meets = x + i * x_beside + j * x_down + k * 128;
+            begin_products();
 #pragma unroll
-                    for (int t = 0; t < COUNT; ++t) wgmma_rows<1>(sums[t], a, pixels_of(meets + shift[t] * 128, x_down));
-                    end_products();
-                    await_products<0>();
+            for (int t = 0; t < COUNT; ++t) wgmma_rows<1>(sums[t], a, pixels_of(meets + shift[t] * 128, x_down));
+            end_products();
+            if ((k += 8) == patch.w) {
+                k = 0;
+                if ((j += 2) == down) {
+                    j = 0;
+                    ++i;
                 }
+            }
+            load_transposed(next, dy + i * dy_beside + j * dy_down + k * 128);
+            await_products<0>();
+        };
+        unsigned even[4], odd[4];
+        load_transposed(even, dy);
+#pragma unroll 1
+        for (int left = beside * down / 2 * (patch.w / 8); left > 0; left -= 2) {
+            multiply(even, odd);
+            if (left > 1) multiply(odd, even);
+        }
         if (lane == 0) arrive(empty + stage.at);
     }
+    float* part = part_of(parts, g);
 #pragma unroll
     for (int t = 0; t < COUNT; ++t)
 #pragma unroll
@@ -99,57 +117,76 @@ __device__ __forceinline__ void multiply_bf16(unsigned char* memory, Barrier* fu
         }
 }
 
-// All taps, of 8 channels of this warp.
+// All taps, of 8 channels of this warp. A product's columns are these channels, and its rows 16 filters, of which a lane
+// holds two neighbours.
 __device__ __forceinline__ void multiply_tf32(unsigned char* memory, Barrier* full, Barrier* empty, const GradWTma& g,
-                                              const Patch& patch, const Turns& turns, float* part, int tap, int filter,
+                                              const Patch& patch, const Turns& turns, float* parts, int tap, int filter,
                                               int channel) {
+    constexpr int LINES = TAPS / ROW_TAPS;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, within = lane % 4, own = lane / 4;
     const int piece = warp % 4 * 2 + own / 4, from = own % 4 * 4;        // of a row of x, 16 bytes and the number's place
-    int shift[TAPS];
-    shifts(shift, g, patch, tap);
+    int meets[LINES][ROW_TAPS + 1];                                      // bytes to what a lane's pixel meets, and one more
+#pragma unroll
+    for (int r = 0; r < LINES; ++r) {
+        const int at = imin(tap + r * ROW_TAPS, g.kh * g.kw - ROW_TAPS), row = at / g.kw;
+#pragma unroll
+        for (int s = 0; s <= ROW_TAPS; ++s) {
+            const int q = row * patch.line + at - row * g.kw + 2 * within + s;
+            meets[r][s] = SLABS * turns.of_dy + warp / 4 * turns.of_x + q * 128 + (piece ^ (q & 7)) * 16 + from;
+        }
+    }
+    // Two filters of pixel 2 within, of an eight of dy, which begins on a multiple of 1,024 bytes; 16 filters further
+    // the bit of 64 differs, and for the next pixel those of 128 and 16
+    const int pair = 2 * within * 128 + (own / 2 ^ 2 * within) * 16 + own % 2 * 8;
     float sums[TAPS][4][4] = {};
     Ring<STAGES> stage;
 #pragma unroll 1
     for (int turn = turns.first; turn < turns.last; ++turn, stage.next()) {
         await(full + stage.at, stage.parity);
         const unsigned char* dy = memory + stage.at * turns.stage;
-        const unsigned char* x = dy + SLABS * turns.of_dy + warp / 4 * turns.of_x + from;
-        int pixel = 2 * within;                                          // of dy
 #pragma unroll 1
         for (int i = 0; i < patch.n; ++i)
 #pragma unroll 1
-            for (int j = 0; j < patch.h; ++j)
+            for (int j = 0; j < patch.h; ++j) {
+                const unsigned char* x = memory + stage.at * turns.stage + (i * patch.lines + j) * patch.line * 128;
 #pragma unroll 1
-                for (int k = 0; k < patch.w; k += 8, pixel += 8) {
+                for (int k = 0; k < patch.w; k += 8, dy += 1024, x += 1024) {
                     unsigned a[4][4];
 #pragma unroll
-                    for (int t = 0; t < 4; ++t)
+                    for (int e = 0; e < 8; ++e) {
+                        const int2 two = *(const int2*)(dy + e / 4 * turns.of_dy + (pair ^ e / 2 % 2 * 64 ^ e % 2 * 144));
+                        a[e / 2][e % 2 * 2] = two.x;
+                        a[e / 2][e % 2 * 2 + 1] = two.y;
+                    }
 #pragma unroll
-                        for (int e = 0; e < 4; ++e) {
-                            const int p = pixel + e / 2, of = (t % 2 * 4 + e % 2 * 2 + own / 4) ^ (p & 7);
-                            a[t][e] = *(const unsigned*)(dy + t / 2 * turns.of_dy + p * 128 + of * 16 + from);
+                    for (int r = 0; r < LINES; ++r) {
+                        unsigned b[ROW_TAPS][2];                         // what the two pixels meet
+#pragma unroll
+                        for (int s = 0; s <= ROW_TAPS; ++s) {
+                            const unsigned met = *(const unsigned*)(x + meets[r][s]);
+                            if (s < ROW_TAPS) b[s][0] = met;
+                            if (s > 0) b[s - 1][1] = met;
                         }
-                    const int first = (i * patch.lines + j) * patch.line + k + 2 * within;
 #pragma unroll
-                    for (int s = 0; s < TAPS; ++s) {
-                        const int q = first + shift[s];
-                        const unsigned b[2] = {*(const unsigned*)(x + q * 128 + (piece ^ (q & 7)) * 16),
-                                               *(const unsigned*)(x + q * 128 + 128 + (piece ^ (q + 1 & 7)) * 16)};
+                        for (int s = 0; s < ROW_TAPS; ++s)
 #pragma unroll
-                        for (int t = 0; t < 4; ++t) mma(sums[s][t], a[t], b);
+                            for (int t = 0; t < 4; ++t) mma(sums[r * ROW_TAPS + s][t], a[t], b[s]);
                     }
                 }
+            }
         __syncwarp();
         if (lane == 0) arrive(empty + stage.at);
     }
+    float* part = part_of(parts, g);
 #pragma unroll
     for (int s = 0; s < TAPS; ++s)
 #pragma unroll
         for (int t = 0; t < 4; ++t)
 #pragma unroll
-            for (int e = 0; e < 4; ++e) {
-                const int c = channel + warp * 8 + within * 2 + e % 2, m = filter + t * 16 + own + e / 2 * 8;
-                if (tap + s < g.kh * g.kw && c < g.c && m < g.m) part[((tap + s) * g.c + c) * g.m + m] = sums[s][t][e];
+            for (int e = 0; e < 2; ++e) {
+                const int c = channel + warp * 8 + within * 2 + e, m = filter + t * 16 + own * 2;
+                if (tap + s < g.kh * g.kw && c < g.c && m < g.m)         // which are multiples of four
+                    *(Pack<2>*)(part + ((tap + s) * g.c + c) * g.m + m) = {sums[s][t][e], sums[s][t][e + 2]};
             }
 }
 
@@ -171,7 +208,6 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, 1)
         publish_barriers();
     }
     __syncthreads();
-    float* part = parts + (long long)blockIdx.y * g.kh * g.kw * g.c * g.m;
     const Turns turns = {first, last, of_dy, patch.bytes, stage_size};
     if (group == 2) {
         keep_registers<40>();
@@ -193,10 +229,10 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, 1)
     } else {
         take_registers<232>();
         if constexpr (PRECISION == TF32)
-            multiply_tf32(memory, full, empty, g, patch, turns, part, run * TAPS, filter, channel);
+            multiply_tf32(memory, full, empty, g, patch, turns, parts, run * TAPS, filter, channel);
         else if (group == 0)
-            multiply_bf16<FIRST>(memory, full, empty, g, patch, turns, part, run * TAPS, filter, channel);
+            multiply_bf16<FIRST>(memory, full, empty, g, patch, turns, parts, run * TAPS, filter, channel);
         else
-            multiply_bf16<TAPS - FIRST>(memory, full, empty, g, patch, turns, part, run * TAPS + FIRST, filter, channel);
+            multiply_bf16<TAPS - FIRST>(memory, full, empty, g, patch, turns, parts, run * TAPS + FIRST, filter, channel);
     }
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from typing import NamedTuple
 
 import cupy
@@ -10,13 +11,15 @@ import numpy as np
 
 from ...common.geometry import ConvGeometry
 from .. import launch
-from .conv_tma import MAX_BOX, ROW, THREADS_PER_BLOCK, Patch, patches
+from .conv_tma import MAX_BOX, ROW, THREADS_PER_BLOCK, Patch
 from .tensor_maps import tensor_map
 
 FILE = "nhwc/conv_grad_w_tma.cu"
 SIDE = 64                                  # filters, and channels, of a block
-MAX_TAPS, STAGES = 9, (5, 4, 3, 2)
+MAX_TAPS, MAX_STAGES = 9, 5
 SLABS = {"BF16": 1, "TF32": 2}             # rows of 128 bytes of a pixel's channels, by PRECISION
+MIN_PIXELS, MAX_PIXELS = 32, 256           # of a patch
+TURN = 12                                  # pixels that a patch takes longer than its own
 START = 2                                  # patches that a block takes longer than its own
 
 
@@ -31,9 +34,9 @@ class Plan(NamedTuple):
     structs: tuple[bytes, bytes]
 
 
-def constants(mode: str, taps: int, stages: int) -> tuple[launch.Constant, ...]:
+def constants(mode: str, taps: int, row_taps: int, stages: int) -> tuple[launch.Constant, ...]:
     return (launch.HOPPER, ("IMAGE", "unsigned short" if mode == "BF16" else "float"), ("PRECISION", mode),
-            ("TAPS", taps), ("STAGES", stages))
+            ("TAPS", taps), ("ROW_TAPS", row_taps), ("STAGES", stages))
 
 
 def _stage(patch: Patch, mode: str) -> int:
@@ -48,17 +51,33 @@ def can(g: ConvGeometry, dy: cupy.ndarray, x: cupy.ndarray, mode: str) -> bool:
             and x.data.ptr % 16 == dy.data.ptr % 16 == 0 and x.size > 0 and dy.size > 0)
 
 
+def _patches(g: ConvGeometry, mode: str) -> list[tuple[int, Patch]]:
+    """How many stages fit, and of which patches."""
+    found = []
+    for n, h, w in itertools.product((1, 2, 4, 8, 16), {1, 2, 4, 8, 16, min(g.oh, 16)}, (8, 16, 32)):
+        line = w + g.kw - 1
+        if mode == "TF32":
+            line = launch.blocks(line, 8) * 8
+        patch = Patch(n, h, w, h + g.kh - 1, line, h % 2 == 1)
+        in_pairs = mode == "TF32" or h % 2 == 0 or n % 2 == 0
+        if in_pairs and MIN_PIXELS <= n * h * w <= MAX_PIXELS and max(patch.lines, line) <= MAX_BOX:
+            stages = min(MAX_STAGES, launch.most_shared() // (_stage(patch, mode) + 16))
+            found += [(stages, patch)] * (stages > 1)
+    return found
+
+
 @functools.lru_cache(maxsize=1024)
 def plan(g: ConvGeometry, mode: str, splits: int | None = None) -> Plan | None:
     """None where no patch fits."""
-    room = launch.most_shared()
-    fit = [(stages, patch) for squares in (4, 2) for patch in patches(squares, g.kh, g.kw)
-           if max(patch.lines, patch.line) <= MAX_BOX
-           for stages in [next((k for k in STAGES if k * (_stage(patch, mode) + 16) <= room), 0)] if stages > 1]
-    if not fit:
+    def cost(of: tuple[int, Patch]) -> tuple[int, int]:
+        """The time, in pixels; and bytes that are copied."""
+        number = of[1].number(g.n, g.oh, g.ow)
+        return number * (of[1].n * of[1].h * of[1].w + TURN), number * _stage(of[1], mode)
+
+    stages, patch = min(_patches(g, mode), key=cost, default=(0, None))
+    if patch is None:
         return None
-    stages, patch = min(fit, key=lambda each: (each[1].number(g.n, g.oh, g.ow) * _stage(each[1], mode), -each[0]))
-    taps = min(MAX_TAPS, g.kh * g.kw)
+    taps, row_taps = (min(g.kh, MAX_TAPS // g.kw) * g.kw, g.kw) if g.kw <= MAX_TAPS else (MAX_TAPS, 1)
     runs = launch.blocks(g.kh * g.kw, taps)
     blocks = launch.blocks(g.m, SIDE) * runs * launch.blocks(g.c, SIDE)
     number = patch.number(g.n, g.oh, g.ow)
@@ -67,7 +86,8 @@ def plan(g: ConvGeometry, mode: str, splits: int | None = None) -> Plan | None:
     high, wide = launch.blocks(g.oh, patch.h), launch.blocks(g.ow, patch.w)
     structs = (launch.by_value("GradWTma", g, runs=runs, splits=splits),
                launch.by_value("Patch", patch, bytes=patch.bytes(), high=high, wide=wide, images=int(patch.images)))
-    return Plan(patch, constants(mode, taps, stages), blocks, splits, stages * (_stage(patch, mode) + 16), structs)
+    return Plan(patch, constants(mode, taps, row_taps, stages), blocks, splits, stages * (_stage(patch, mode) + 16),
+                structs)
 
 
 def parts(dy: cupy.ndarray, x: cupy.ndarray, found: Plan, out: cupy.ndarray) -> None:
@@ -78,4 +98,5 @@ def parts(dy: cupy.ndarray, x: cupy.ndarray, found: Plan, out: cupy.ndarray) -> 
         tensor_map(x, (patch.n, patch.lines, patch.line, depth)), out, *found.structs, shared=found.shared)
 
 
-CONFIGURATIONS = [(FILE, constants(mode, taps, stages)) for mode in SLABS for taps, stages in ((9, 3), (9, 5), (2, 2))]
+CONFIGURATIONS = [(FILE, constants(mode, *of)) for mode in SLABS
+                  for of in ((9, 3, 3), (9, 3, 5), (5, 5, 3), (2, 1, 2))]

@@ -1,24 +1,26 @@
 // What the convolutions of images in NHWC are given.
 //
 // conv_nhwc_pack: filters as B, [part][filter][numbers of a sum], rounded, and zero up to whole tiles. back: turned over,
-//   and the other way round, as the gradient of the image takes them. channels: of w; g.c may be more.
-// conv_nhwc_pad: images of g.c channels, a multiple of what 16 bytes hold, from images of fewer; those added are zero.
+//   and the other way round, as the gradient of the image takes them. channels: of w; g.c may be more. Where a lane stores
+//   NEIGHBOURS numbers of y at once (include/conv_tile.cuh), their filters lie where its sums do: a pair in each block of 8.
+// conv_nhwc_pad: the same, and images of g.c channels, a multiple of what 16 bytes hold, from images of fewer; those added
+//   are zero.
 //
-// -DIMAGE, -DPRECISION, -DCHUNKED: as in nhwc/conv.cu.
+// -DIMAGE, -DPRECISION, -DCHUNKED: as in nhwc/conv.cu; -DNEIGHBOURS 2, or as many as 16 bytes hold.
 #include "include/common.cuh"
 #include "include/mma.cuh"
 #include "include/conv_nhwc.cuh"
 
-extern "C" __global__ void conv_nhwc_pack(const float* __restrict__ w, IMAGE* __restrict__ packed, ConvNhwc g,
-                                           int channels, int back) {
+__device__ __forceinline__ void pack(const float* w, IMAGE* packed, const ConvNhwc& g, int channels, int back) {
     const int taps = g.kh * g.kw, width = g.c + g.sum - taps * g.c;      // channels, and the rest of a row
     for (int i = THREAD; i < g.filters * width; i += THREADS) {
-        const int filter = i / width, c = i - filter * width, rest = c - g.c;
+        const int at_row = i / width, c = i - at_row * width, rest = c - g.c, row = at_row % (4 * NEIGHBOURS);
+        const int filter = at_row - row + row % 8 / 2 * NEIGHBOURS + row / 8 * 2 + row % 2;
         const bool there = filter < g.m && c < channels;
         const float* from = w + (back ? c * g.m + filter : filter * channels + c) * taps;
         const int at = CHUNKED ? c / DEPTH * taps * DEPTH + c % DEPTH : rest < 0 ? c : taps * g.c + rest;
         const int apart = CHUNKED ? DEPTH : g.c;                         // from a tap to the next
-        IMAGE* to = packed + filter * g.sum + at;
+        IMAGE* to = packed + at_row * g.sum + at;
 #pragma unroll 9
         for (int tap = 0; tap < (rest < 0 ? taps : 1); ++tap) {
             const float v = there ? from[back ? taps - 1 - tap : tap] : 0.0f;
@@ -32,8 +34,15 @@ extern "C" __global__ void conv_nhwc_pack(const float* __restrict__ w, IMAGE* __
     }
 }
 
-extern "C" __global__ void conv_nhwc_pad(const IMAGE* __restrict__ x, IMAGE* __restrict__ padded, ConvNhwc g,
-                                         int channels) {
+extern "C" __global__ void conv_nhwc_pack(const float* __restrict__ w, IMAGE* __restrict__ packed, ConvNhwc g,
+                                           int channels, int back) {
+    pack(w, packed, g, channels, back);
+}
+
+extern "C" __global__ void conv_nhwc_pad(const float* __restrict__ w, IMAGE* __restrict__ packed,
+                                         const IMAGE* __restrict__ x, IMAGE* __restrict__ padded, ConvNhwc g,
+                                         int channels, int back) {
+    pack(w, packed, g, channels, back);
     constexpr int EACH = DEPTH / 8;
     struct alignas(16) Piece {
         IMAGE v[EACH];

@@ -7,9 +7,8 @@
 // sums are stored.
 //
 // Filters as nhwc/conv_pack.cu leaves them for -DCHUNKED. -DIMAGE, -DPRECISION (not TF32X3), -DFILTERS, -DTALL, -DSTAGES,
-// -DWIDE_Y, -DACT, -DAFTER: as in nhwc/conv.cu. -DAT_ONCE: so many taps of filters are a stage, at most. images: boxes of a
-// patch by DEPTH channels; filters: of FILTERS rows by
-// DEPTH numbers.
+// -DWIDE_Y, -DACT, -DAFTER: as in nhwc/conv.cu. -DBLOCKS: of a multiprocessor, 1 or 2. -DAT_ONCE: so many taps of filters
+// are a stage, at most. images: boxes of a patch by DEPTH channels; filters: of FILTERS rows by DEPTH numbers.
 #include "include/common.cuh"
 #include "include/mma.cuh"
 #include "include/wgmma.cuh"
@@ -28,7 +27,7 @@ __device__ __forceinline__ unsigned long long rows_of(const void* at, int apart)
            (unsigned long long)(apart / 16) << 32 | 1ull << 62;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, 1)
+extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, BLOCKS)
     conv_nhwc_tma(const __grid_constant__ TensorMap images, const __grid_constant__ TensorMap filters,
                   const float* __restrict__ b, IMAGE* __restrict__ y, ConvNhwc g, Patch patch) {
     extern __shared__ __align__(1024) unsigned char memory[];
@@ -52,7 +51,7 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, 1)
     Ring<STAGES> stage;
     Ring<PATCHES> buffer;
     if (group == 2) {
-        keep_registers<40>();
+        keep_registers<BLOCKS == 1 ? 40 : 24>();
         if (threadIdx.x == MULTIPLYING)
             for (int number = blockIdx.x; number < tiles; number += gridDim.x) {
                 const Tile tile(patch, g, number / across);
@@ -74,7 +73,7 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, 1)
                 }
             }
     } else {
-        take_registers<232>();
+        take_registers<BLOCKS == 1 ? 232 : 104>();
         const bool tells = threadIdx.x % 32 == 0;                        // for its warp
         for (int number = blockIdx.x; number < tiles; number += gridDim.x) {
             const Tile tile(patch, g, number / across);

@@ -16,16 +16,18 @@ from .tensor_maps import MAX_BOX, tensor_map
 FILE = "nhwc/conv_tma.cu"
 PATCHES, MIN_STAGES, THREADS_PER_BLOCK = 2, 3, 384
 ROW = 128                                  # bytes of a slab, of a pixel or a filter
+OWN = 1024                                 # bytes of shared memory that each block has beside what it asks for
 
 
 class Form(NamedTuple):
-    """A block's tile, tall * 128 pixels by so many filters; stages of filters, at most; taps of a stage, at most; and
-    what a product costs, relative to the best form's of conv.py."""
+    """A block's tile, tall * 128 pixels by so many filters; stages of filters, at most; taps of a stage, at most; blocks
+    of a multiprocessor; and what a product costs, relative to the best form's of conv.py."""
 
     tall: int
     filters: int
     stages: int
     at_once: int
+    blocks: int
     cost: float
 
     @property
@@ -34,7 +36,8 @@ class Form(NamedTuple):
         return self.at_once * self.filters * ROW
 
 
-FORMS = (Form(2, 128, 8, 1, 0.78), Form(1, 256, 5, 1, 0.8), Form(2, 64, 8, 1, 0.9), Form(2, 8, 4, 9, 2.0))
+FORMS = (Form(2, 128, 8, 1, 1, 0.78), Form(1, 256, 5, 1, 1, 0.8), Form(2, 64, 8, 1, 1, 0.9),
+         Form(2, 8, 3, 9, 2, 1.0))
 
 
 class Patch(NamedTuple):
@@ -76,8 +79,8 @@ class Tiles(NamedTuple):
 
 def _stages(form: Form, patch: Patch) -> int:
     """Slabs of filters that fit into shared memory beside the patches and the barriers."""
-    room = launch.most_shared() - PATCHES * patch.bytes() - 16 * (form.stages + PATCHES)
-    return min(form.stages, room // form.stage)
+    room = launch.most_shared() // form.blocks - (form.blocks - 1) * OWN
+    return min(form.stages, (room - PATCHES * patch.bytes() - 16 * (form.stages + PATCHES)) // form.stage)
 
 
 def tiles(form: Form, n: int, h: int, w: int, m: int, kh: int, kw: int) -> Tiles | None:
@@ -88,8 +91,8 @@ def tiles(form: Form, n: int, h: int, w: int, m: int, kh: int, kw: int) -> Tiles
         return None
     patch = min(fit, key=lambda patch: (patch.number(n, h, w), patch.bytes()))
     blocks = patch.number(n, h, w) * launch.blocks(m, form.filters)
-    turns = launch.blocks(blocks, launch.multiprocessors())
-    return Tiles(form, patch, blocks, _stages(form, patch), turns * form.tall * form.filters * form.cost)
+    turns = launch.blocks(blocks, launch.multiprocessors() * form.blocks)
+    return Tiles(form, patch, blocks, _stages(form, patch), turns * form.blocks * form.tall * form.filters * form.cost)
 
 
 def cheapest(*sizes: int) -> Tiles | None:
@@ -101,8 +104,8 @@ def cheapest(*sizes: int) -> Tiles | None:
 def constants(form: Form, stages: int, dtype: np.dtype, mode: str, wide_y: bool,
               act: str | None) -> tuple[launch.Constant, ...]:
     return (launch.HOPPER, ("IMAGE", C_TYPES[dtype]), ("PRECISION", mode), ("FILTERS", form.filters),
-            ("TALL", form.tall), ("STAGES", stages), ("AT_ONCE", form.at_once), ("WIDE_Y", int(wide_y)),
-            *((("ACT", act), ("AFTER", 1)) if act else ()))
+            ("TALL", form.tall), ("STAGES", stages), ("AT_ONCE", form.at_once), ("BLOCKS", form.blocks),
+            ("WIDE_Y", int(wide_y)), *((("ACT", act), ("AFTER", 1)) if act else ()))
 
 
 def product(of: Tiles, dtype: np.dtype, mode: str, h: int, w: int, wide_y: bool,
@@ -111,7 +114,7 @@ def product(of: Tiles, dtype: np.dtype, mode: str, h: int, w: int, wide_y: bool,
     form, patch = of.form, of.patch
     shared = PATCHES * patch.bytes() + of.stages * form.stage + 16 * (of.stages + PATCHES)
     launched = launch.kernel(FILE, "conv_nhwc_tma", *constants(form, of.stages, dtype, mode, wide_y, act)).sized(
-        (min(of.blocks, launch.multiprocessors()),), (THREADS_PER_BLOCK,), shared)
+        (min(of.blocks, launch.multiprocessors() * form.blocks),), (THREADS_PER_BLOCK,), shared)
     depth = ROW // dtype.itemsize
     taken = launch.by_value("Patch", patch, bytes=patch.bytes(), high=launch.blocks(h, patch.h),
                             wide=launch.blocks(w, patch.w), images=int(patch.images))

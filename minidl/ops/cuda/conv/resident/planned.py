@@ -35,11 +35,12 @@ def best(candidates: Iterable[Plan | None]) -> Plan | None:
 
 class Outputs(NamedTuple):
     """y of a convolution by a kernel (x, w, b, out, pooled, sizes); plan(g, dtype, window): for averages over windows
-    of that size too, or 1."""
+    of that size too, or 1; what y is stored as, if not as x is."""
 
     file: str
     kernel: str
     plan: Callable[[ConvGeometry, np.dtype, int], Plan | None]
+    stored: np.dtype | None = None
 
     def run(self, x: Array, w: Array, b: Array | None, out: Array, g: ConvGeometry, window: int = 1,
             fused: tuple[launch.Constant, ...] = (), pooled: Array | None = None) -> Array:
@@ -59,7 +60,8 @@ class Outputs(NamedTuple):
                    pooling: PoolGeometry) -> tuple[Array, Array]:
         """(act(y), its averages over windows), in the same launch."""
         pooled = launch.empty((g.n, g.m, pooling.oh, pooling.ow), x.dtype)
-        return self.run(x, w, b, _maps(g, x), g, pooling.kh, _windows(act, pooling), pooled), pooled
+        y = launch.empty((g.n, g.m, g.oh, g.ow), self.stored or x.dtype)
+        return self.run(x, w, b, y, g, pooling.kh, _windows(act, pooling), pooled), pooled
 
     def can_pool(self, g: ConvGeometry, pooling: PoolGeometry, dtype: np.dtype) -> bool:
         """Whether y's launch can also average windows."""
@@ -79,7 +81,7 @@ class Gradients(NamedTuple):
         """The blocks' parts, each of that length; they are still to be added up, in a fixed order."""
         start, plan = _planned(self, g, x.dtype, window, fused, precision())
         parts = launch.empty((plan.grid[0], length), x.dtype)
-        start(_on_16_bytes(gy), y, _on_16_bytes(x), parts, plan.sizes)
+        start(_on_16_bytes(gy), y if y is None else _on_16_bytes(y), _on_16_bytes(x), parts, plan.sizes)
         return parts
 
     def dw(self, gy: Array, x: Array, g: ConvGeometry) -> Array:

@@ -31,11 +31,22 @@ template <class Sizes> __device__ __forceinline__ void load_images(REAL* to, con
     }
 }
 
+// Four neighbours of a row, of which `count` lie within it; all where rows are ALIGNED.
+__device__ __forceinline__ void store_four(REAL* to, REAL (&v)[4], int count) {
+#if ALIGNED
+    *(Pack<4>*)to = *(Pack<4>*)v;
+#else
+#pragma unroll
+    for (int j = 0; j < 4; ++j)
+        if (j < count) to[j] = v[j];
+#endif
+}
+
 // TALL x 4 neighbouring outputs of one map (a filter's of an image), from row i0 and column j0 on.
-template <int TALL, class Sizes>
-__device__ __forceinline__ void store_outputs(REAL (&sum)[TALL][4], REAL bias, REAL* y, REAL* pooled, int map, int i0,
+template <int TALL, class Sizes, class Stored>
+__device__ __forceinline__ void store_outputs(REAL (&sum)[TALL][4], REAL bias, Stored* y, REAL* pooled, int map, int i0,
                                               int j0, const Sizes& p) {
-    REAL* to = y + (map * p.oh + i0) * p.ow + j0;
+    Stored* to = y + (map * p.oh + i0) * p.ow + j0;
 #pragma unroll
     for (int i = 0; i < TALL; ++i) {
         if (i0 + i >= p.oh) break;
@@ -46,13 +57,7 @@ __device__ __forceinline__ void store_outputs(REAL (&sum)[TALL][4], REAL bias, R
             sum[i][j] = ACT_VALUE(sum[i][j]);
 #endif
         }
-#if ALIGNED
-        *(Pack<4>*)(to + i * p.ow) = *(Pack<4>*)&sum[i][0];
-#else
-#pragma unroll
-        for (int j = 0; j < 4; ++j)
-            if (j0 + j < p.ow) to[i * p.ow + j] = sum[i][j];
-#endif
+        store_four(to + i * p.ow, sum[i], p.ow - j0);
     }
 #if POOL
     static_assert(TALL % POOL == 0 && 4 % POOL == 0, "windows must lie within a thread's outputs");

@@ -65,7 +65,7 @@ GRADIENTS = Gradients(FILE, "conv2d_tensor_core_image_dw",
 
 # ---------------------------------------------------------------- what it cannot do
 def refuses(direction: str, g: ConvGeometry, dtype: np.dtype) -> str | None:
-    reason = tensor_cores.refuses_on_tensor_cores(g, dtype)
+    reason = tensor_cores.refuses_on_tensor_cores(g, dtype) or tensor_cores.refuses_width(g)
     if reason:
         return reason
     if direction == "dw" and g.kh > MAX_TAPS:

@@ -30,12 +30,16 @@ def pixels_per_copy(g: ConvGeometry) -> int:
 
 
 def refuses_on_tensor_cores(g: ConvGeometry, dtype: np.dtype) -> str | None:
-    """What no kernel can do that takes rows of taps from whole images in shared memory."""
+    """What no kernel can do that takes taps from whole images in shared memory."""
     reason = tensor_cores_refuse(dtype)
     if reason:
         return reason
     if (g.sh, g.sw) != (1, 1):
         return f"it needs stride 1 but it is {g.sh}x{g.sw}"
+    return None
+
+
+def refuses_width(g: ConvGeometry) -> str | None:
     if g.kw > 8:
         return f"a filter row of {g.kw} taps does not fit one step of a product, 8"
     return None

@@ -35,11 +35,17 @@ OUTPUTS = Outputs(FILE, "conv2d_wgmma", lambda g, dtype, window: _plan(g, tensor
 
 
 def refuses(direction: str, g: ConvGeometry, dtype: np.dtype) -> str | None:
+    return (refuses_device() or tensor_cores.refuses_on_tensor_cores(g, dtype) or tensor_cores.refuses_width(g)
+            or tensor_cores.refuses_size(_plan(g, tensor_cores.mode())))
+
+
+def refuses_device() -> str | None:
+    """Why the instruction cannot be had, or None."""
     if launch.compute_capability() != 90:
         return f"it needs compute capability 9.0 but the device has {launch.compute_capability() / 10}"
     if launch.compiler_version() < MIN_COMPILER:
         return f"it needs NVRTC 12.9 but the installed one is {'.'.join(map(str, launch.compiler_version()))}"
-    return tensor_cores.refuses_on_tensor_cores(g, dtype) or tensor_cores.refuses_size(_plan(g, tensor_cores.mode()))
+    return None
 
 
 CONFIGURATIONS = [
