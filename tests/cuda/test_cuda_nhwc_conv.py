@@ -80,9 +80,9 @@ def test_patches(sizes: tuple[int, ...], patch: conv_tma.Patch | None, emulated:
 
 
 @pytest.mark.parametrize(("sizes", "patch"), [
-    ((512, 32, 32, 3, 3, 2), conv_tma.Patch(1, 8, 16, 10, 18, False)),
-    ((2000, 7, 7, 3, 3, 2), conv_tma.Patch(16, 1, 8, 3, 10, True)),
-    ((9, 40, 40, 40, 40, 200), None)])                     # filters that do not fit beside another block's
+    ((512, 32, 32, 3, 3, 2, 8), conv_tma.Patch(1, 8, 16, 10, 18, False)),
+    ((2000, 7, 7, 3, 3, 2, 8), conv_tma.Patch(16, 1, 8, 3, 10, True)),
+    ((9, 40, 40, 40, 40, 200, 8), None)])                     # filters that do not fit beside another block's
 def test_patches_of_few_channels(sizes: tuple[int, ...], patch: conv_tma.Patch | None, emulated: Emulator) -> None:
     assert conv_few.patch_of(*sizes) == patch
 
@@ -96,11 +96,11 @@ def test_what_the_driver_is_told_of_an_array(monkeypatch: pytest.MonkeyPatch) ->
         told.append((to.value % 64, kind, axes, address.value, *map(list, (sizes, strides, box, steps)), modes))
         return len(told) // 3                 # an error of the third
     monkeypatch.setattr(tensor_maps, "_driver", lambda: SimpleNamespace(cuTensorMapEncodeTiled=encode))
-    assert len(encoded(4096, (5, 6, 7, 64), np.dtype(np.float32), (1, 8, 9, 32))) == 128
-    assert len(encoded(4096, (5, 6, 7, 8), np.dtype(np.uint16), (1, 8, 9, 8))) == 128      # not swizzled
+    assert len(encoded(4096, (5, 6, 7, 64), np.dtype(np.float32), (1, 8, 9, 32), True)) == 128
+    assert len(encoded(4096, (5, 6, 7, 8), np.dtype(np.uint16), (1, 8, 9, 8), False)) == 128
     with pytest.raises(RuntimeError, match=r"boxes of \(2, 64\) of an array of \(3, 32\) in uint16 at 0x10 "
                                            "with error 1; set another precision, or images in NCHW"):
-        encoded(16, (3, 32), np.dtype(np.uint16), (2, 64))
+        encoded(16, (3, 32), np.dtype(np.uint16), (2, 64), True)
     assert told == [(0, 11, 4, 4096, [64, 7, 6, 5], [256, 1792, 10752], [32, 9, 8, 1], [1] * 4, (0, 3, 3, 0)),
                     (0, 1, 4, 4096, [8, 7, 6, 5], [16, 112, 672], [8, 9, 8, 1], [1] * 4, (0, 0, 3, 0)),
                     (0, 1, 2, 16, [32, 3], [64], [64, 2], [1] * 2, (0, 3, 3, 0))]
