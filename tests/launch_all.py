@@ -13,40 +13,23 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))   # minidl and zoo as they lie here, installed or not
 
 import cupy
 import pytest
 from checks.launches import LAUNCHES
-from checks.sources import FILES, kernels
+from checks.sources import FILES, counted, kernels
 
 from minidl import device
 from minidl.ops.cuda import launch
 from minidl.ops.cuda.conv.resident import few_channels, wgmma
-from minidl.ops.cuda.nhwc import conv_tma
+from minidl.ops.cuda.nhwc import conv_few, conv_grad_w_tma, conv_tma
 
-HOPPER = wgmma.FILE, few_channels.FILE, conv_tma.FILE         # for compute capability 9.0 alone
-
-
-@contextmanager
-def counted() -> Iterator[Counter[str]]:
-    """How often each kernel is launched meanwhile, by its name."""
-    found: Counter[str] = Counter()
-    start = launch.Kernel._start
-
-    def count(self: launch.Kernel, *arguments: Any) -> None:
-        start(self, *arguments)
-        found[self.name] += 1
-
-    with mock.patch.object(launch.Kernel, "_start", count):
-        yield found
+# For compute capability 9.0 alone
+HOPPER = wgmma.FILE, few_channels.FILE, conv_tma.FILE, conv_few.FILE, conv_grad_w_tma.FILE
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -465,7 +465,10 @@ LAUNCHES: dict[str, list[Launch]] = {
         *each("nhwc/conv_grad_w_tma.cu", nhwc_grad_w.is_right, *[
             ((3, 64, 7, 9), (72, 64, 3, 3), 1, 1, kind, None, splits)
             for kind, splits in (("tf32", 1), ("tf32", 3), ("bf16 images", 1), ("bf16 images", 3))],
-              ((9, 8, 5, 5), (16, 8, 5, 5), 1, 2, "bf16 images"))],
+              ((9, 8, 5, 5), (16, 8, 5, 5), 1, 2, "bf16 images"), ((2, 68, 9, 9), (12, 68, 4, 3), 1, 2, "tf32")),
+        *on_device("nhwc/conv_grad_w_tma.cu", nhwc_grad_w.is_right, *[
+            (*shape, kind, None, splits) for kind in ("tf32", "bf16 images") for splits in (None, 3)
+            for shape in (((9, 64, 19, 40), (136, 64, 3, 3), 1, 1), ((70, 136, 7, 7), (64, 136, 2, 5), 1, (0, 1)))])],
     "regions": [
         *each("region_step.cu", regions.outputs_are_those_of_the_steps, *[
             (name, n) for name in regions.NETS for n in (1, 6)])],
@@ -491,11 +494,18 @@ LAUNCHES: dict[str, list[Launch]] = {
               ("y", "3xtf32", (1, 64, 9, 9), (6, 64, 3, 2), 2, 1)),
         *each("nhwc/conv_tma.cu", nhwc_conv.is_right, *[
             (direction, kind, (5, 64, 7, 9), (64, 64, 3, 3), 1, 1, form)
-            for direction, kind, form in (("y", "tf32", 3), ("dx", "tf32", 4), ("dx", "bf16", 3), ("y", "bf16", 5))],
-              ("dx", "bf16", (2, 5, 7, 9), (62, 5, 3, 3), 1, 1, 6)),            # and images that are padded by channels
+            for direction, kind, form in (("y", "tf32", -4), ("dx", "tf32", -3), ("dx", "bf16", -4),
+                                          ("y", "bf16", -2))],
+              ("dx", "bf16", (2, 5, 7, 9), (62, 5, 3, 3), 1, 1, -1)),           # and images that are padded by channels
+        *each("nhwc/conv_few.cu", nhwc_conv.is_right, ("y", "bf16", (9, 3, 17, 10), (72, 3, 3, 3), 1, 1, None, "relu"),
+              ("y", "tf32", (9, 4, 7, 7), (7, 4, 2, 5), 1, (0, 2)), ("y", "bf16", (3, 8, 5, 4), (9, 8, 1, 1), 1, 0),
+              ("dx", "bf16", (3, 20, 9, 9), (8, 20, 5, 4), 1, 2), ("dx", "tf32", (2, 9, 7, 9), (1, 9, 2, 2), 1, 1)),
+        *on_device("nhwc/conv_few.cu", nhwc_conv.is_right, *[
+            (direction, kind, (5, c, 40, 37), (m, c, 8, 8), 1, 3) for direction, c, m in (("y", 3, 136), ("dx", 68, 2))
+            for kind in ("tf32", "bf16")]),
         *on_device("nhwc/conv.cu", nhwc_conv.is_right, *[
             (direction, kind, *shape, form) for direction in nhwc_conv.DIRECTIONS for kind in nhwc_conv.KINDS
-            for form in range(7) for shape in (((5, 64, 19, 18), (192, 64, 3, 3), 1, 1),
+            for form in range(8) for shape in (((5, 64, 19, 18), (192, 64, 3, 3), 1, 1),
                                                ((9, 128, 7, 7), (64, 128, 3, 3), 1, 1),
                                                ((2, 8, 30, 31), (136, 8, 5, 4), (2, 3), 2))])],
     "splitting_convolutions": [

@@ -13,6 +13,7 @@ pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot 
 import cupy
 
 from checks.nhwc import drawn
+from checks.sources import counted
 from minidl.ops import cpu
 from minidl.ops.common.geometry import ConvGeometry, conv_geometry
 from minidl.ops.common.nhwc import AXES, BACK, bf16, widened
@@ -105,14 +106,32 @@ def is_right(direction: str, kind: str, x: Any, w: Any, stride: Any, padding: An
     assert found < 1, f"{direction} {kind} {g}: the error is {found:.3g} of its bound"
 
 
+def for_hardware(kernel: str, direction: str, kind: str, g: ConvGeometry, seed: int) -> ConvGeometry:
+    """A shape in steps of 1 that a kernel takes: conv_nhwc_tma, of channels that fill slabs; conv_nhwc_few, of channels
+    that fill 16 bytes once they are padded, with filters up to 8x8."""
+    c, h, w, kh, kw = g.c if direction == "y" else g.m, g.h, g.w, g.kh, g.kw
+    if kernel == "conv_nhwc_few":
+        each, (h, w), (kh, kw) = 8 if kind == "bf16" else 4, (h + 3, w + 3), (kh + seed % 4, kw + seed // 4 % 4)
+        c = next(few for few in range(1 + c % each, each + 1) if conv._channels(few, 1, kh * kw, each) == each)
+    else:
+        c = -(-c // 64) * 64
+    c, m = (c, g.m) if direction == "y" else (g.c, c)
+    return conv_geometry((g.n, c, h, w), (m, c, kh, kw), None, 1, ((g.top, g.bottom), (g.left, g.right)), "gemm")
+
+
 def drawn_is_right(direction: str, kind: str, seed: int, most_pixels: int = 4000, most_channels: int = 300,
-                   by_hardware: bool = False) -> None:
-    """by_hardware: in steps of 1, of channels that fill slabs, as the hardware copies them."""
+                   kernel: str = "") -> None:
+    """kernel: which one must be launched, for copies by the hardware; conv_nhwc_tma in each form whose patches fit."""
     g, form = drawn(seed, most_pixels, most_channels), None
-    if by_hardware:
-        form = conv_tma.FORMS[seed % len(conv_tma.FORMS)]
-        c, m = (-(-size // 64) * 64 if which == direction else size for size, which in ((g.c, "y"), (g.m, "dx")))
-        padding = (g.top, g.bottom), (g.left, g.right)
-        g = conv_geometry((g.n, c, g.h, g.w), (m, c, g.kh, g.kw), None, 1, padding, "gemm")
-    found = error(direction, kind, g, seed, form=form)
+    if kernel:
+        g = for_hardware(kernel, direction, kind, g, seed)
+        m, high, across = (conv._sizes(direction == "dx", g)[name] for name in ("m", "oh", "ow"))
+        fit = [form for form in conv_tma.FORMS if conv_tma.tiles(form, g.n, high, across, m, g.kh, g.kw)]
+        form = fit[seed % len(fit)] if kernel == "conv_nhwc_tma" else None
+    conv._plan.cache_clear()                   # its launches would not be counted
+    with counted() as launched:
+        found = error(direction, kind, g, seed, form=form)
     assert found < 1, f"{direction} {kind} {g}: the error is {found:.3g} of its bound"
+    products = {name: launched[name] for name in ("conv_nhwc", "conv_nhwc_tma", "conv_nhwc_few") if launched[name]}
+    assert sum(products.values()) == 2         # as often as it was run
+    assert not kernel or kernel in products, f"{direction} {kind} {g}: {kernel} was not launched but {products}"

@@ -11,9 +11,14 @@ pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot 
 
 import cupy
 
+from checks.nhwc import drawn
+from checks.nhwc_conv import ULP, half_way
+from checks.sources import counted
 from minidl.ops.common.geometry import ConvGeometry, conv_geometry
 from minidl.ops.cuda.nhwc import conv_grad_w
 
+BY_HARDWARE = "conv2d_nhwc_dw_tma"
+PRODUCTS = "conv2d_nhwc_dw", BY_HARDWARE
 # How images lie in memory, and the precision of products
 KINDS = {"tf32": ("float32", "tf32"), "3xtf32": ("float32", "3xtf32"), "bf16": ("float32", "bf16"),
          "bf16 images": ("bf16", "bf16")}
@@ -51,21 +56,41 @@ def reference(dy: np.ndarray, x: np.ndarray, g: ConvGeometry) -> np.ndarray:
     return dw
 
 
-def error(kind: str, g: ConvGeometry, seed: int, **how: Any) -> float:
-    """The largest error of an element, relative to its bound; two runs must give the same bits."""
+def error(kind: str, g: ConvGeometry, seed: int, kernel: str = "", **how: Any) -> float:
+    """The largest error of an element, relative to its bound; two runs must give the same bits. kernel: the one of
+    PRODUCTS that must be launched."""
     images, precision = KINDS[kind]
     rng = np.random.default_rng(seed)
     dy, x = (rng.standard_normal(shape, np.float32) for shape in ((g.n, g.oh, g.ow, g.m), (g.n, g.h, g.w, g.c)))
     of_dy, of_x = (cupy.asarray(bits_of(a) if images == "bf16" else a) for a in (dy, x))
-    first, second = (conv_grad_w.grad_w(of_dy, of_x, g, precision=precision, **how).get() for _ in range(2))
+    with counted() as launched:
+        first, second = (conv_grad_w.grad_w(of_dy, of_x, g, precision=precision, **how).get() for _ in range(2))
+    products = {name: launched[name] for name in PRODUCTS if launched[name]}
+    assert products == {kernel or max(products): 2}, f"{kind} {g}: {products} were launched, in place of {kernel}"
     assert first.tobytes() == second.tobytes(), f"{kind} {g}: two runs differ"
     assert first.dtype == np.float32
+    ties = [half_way(a) for a in (dy, x)]
     dy, x = rounded(dy, precision), rounded(x, precision)
     magnitudes = reference(abs(dy), abs(x), g)
     # Cut-off errors of a sum add up like a random walk's steps, and its sum is smaller than that of its magnitudes
     pixels = g.n * g.oh * g.ow
     bound = magnitudes * (SPLIT * (precision == "3xtf32") + CUT * (2 + np.sqrt(pixels / 8))) + 1e-30
+    if precision == "tf32" and BY_HARDWARE in products:      # which way the hardware rounds these is not documented
+        bound += ULP * (reference(abs(dy) * ties[0], abs(x), g) + reference(abs(dy), abs(x) * ties[1], g))
     return float((abs(first - reference(dy, x, g)) / bound).max(initial=0))
+
+
+def drawn_is_right(kind: str, seed: int, most_pixels: int, most_channels: int, splits: int | None = None) -> float:
+    """The error, relative to its bound, of a random shape that the hardware copies: in steps of 1, of channels that
+    fill 16 bytes, and of more than one tap."""
+    g, each = drawn(seed, most_pixels, most_channels, wide=True), 8 if kind == "bf16 images" else 4
+    c, m = (-(-size // each) * each for size in (g.c, g.m))
+    kw = g.kw + (g.kh * g.kw == 1)
+    g = conv_geometry((g.n, c, g.h, g.w + kw - g.kw), (m, c, g.kh, kw), None, 1,
+                      ((g.top, g.bottom), (g.left, g.right)), "gemm")
+    found = error(kind, g, seed, BY_HARDWARE, splits=splits)
+    assert found < 1, f"{kind}, seed {seed}, {g}: the error is {found:.3g} of its bound"
+    return found
 
 
 def is_right(x: Any, w: Any, stride: Any, padding: Any, kind: str, form: int | None = None,

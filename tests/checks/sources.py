@@ -1,9 +1,14 @@
-"""The CUDA sources: their kernels' names, and what a compiler without a GPU says of them."""
+"""The CUDA sources: their kernels' names, which are launched, and what a compiler without a GPU says of them."""
 
 from __future__ import annotations
 
 import io
 import re
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -20,6 +25,20 @@ def kernels(file: str) -> list[str]:
     names = re.findall(r"__global__\s+void\s+(?:__launch_bounds__\([^{;]*?\)\s*)?(\w+)\s*\(", text)
     assert len(names) == text.count("__global__"), f"{file}: a __global__ function that is not `void name(...)`"
     return names
+
+
+@contextmanager
+def counted() -> Iterator[Counter[str]]:
+    """How often each kernel is launched meanwhile, by its name; but for launches that were prepared before."""
+    found: Counter[str] = Counter()
+    start = launch.Kernel._start
+
+    def count(self: launch.Kernel, *arguments: Any) -> None:
+        start(self, *arguments)
+        found[self.name] += 1
+
+    with mock.patch.object(launch.Kernel, "_start", count):
+        yield found
 
 
 def compiled(text: str, constants: tuple[launch.Constant, ...], architecture: int) -> str:

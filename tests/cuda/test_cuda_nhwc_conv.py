@@ -17,9 +17,10 @@ from emulator import COMPILER, Emulator, cupy
 
 from minidl.ops.common.geometry import conv_geometry
 from minidl.ops.cuda import launch
-from minidl.ops.cuda.nhwc import conv, conv_tma, tensor_maps
+from minidl.ops.cuda.nhwc import conv, conv_few, conv_tma, tensor_maps
 
 MANY = 2000
+BY_HARDWARE = "conv_nhwc_tma", "conv_nhwc_few"
 encoded = tensor_maps._encoded.__wrapped__  # while kernels are emulated, another stands in its place
 
 
@@ -36,31 +37,27 @@ def emulated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_emulated(direction: str, kind: str, seed: int, emulated: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
     """By wgmma, and some by mma."""
-    conv._plan.cache_clear()
     monkeypatch.setattr(launch, "compute_capability", lambda: 90 if seed % 3 else 80)
-    emulated.launched.clear()
     drawn_is_right(direction, kind, seed, 200, 40)
-    assert emulated.launched & {"conv_nhwc", "conv_nhwc_tma"}
     conv._plan.cache_clear()
 
 
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("kind", ["tf32", "bf16"])
 @pytest.mark.parametrize("direction", DIRECTIONS)
-def test_copied_by_hardware_emulated(direction: str, kind: str, seed: int, emulated: Emulator,
+@pytest.mark.parametrize("kernel", BY_HARDWARE)
+def test_copied_by_hardware_emulated(kernel: str, direction: str, kind: str, seed: int, emulated: Emulator,
                                      monkeypatch: pytest.MonkeyPatch) -> None:
-    """On four multiprocessors, and on one, whose block takes all patches in turn."""
-    conv._plan.cache_clear()
+    """On four multiprocessors, and on one, whose blocks take all patches in turn."""
     if seed >= 4:
         monkeypatch.setattr(launch, "multiprocessors", lambda: 1)
-    emulated.launched.clear()
-    drawn_is_right(direction, kind, seed, 200, 80, by_hardware=True)
-    assert "conv_nhwc_tma" in emulated.launched
+    drawn_is_right(direction, kind, seed, 200, 80, kernel)
     conv._plan.cache_clear()
 
 
 @pytest.mark.parametrize(("file", "constants"), [
-    (file, constants) for file, constants in conv.CONFIGURATIONS if launch.HOPPER in constants],
+    (file, constants) for file, constants in conv.CONFIGURATIONS + conv_few.CONFIGURATIONS
+    if launch.HOPPER in constants],
     ids=lambda given: given if isinstance(given, str) else " ".join(str(value) for _, value in given))
 def test_products_are_not_in_turn(file: str, constants: tuple[launch.Constant, ...]) -> None:
     """The compiler warns where each wgmma has to wait for the one before, and where it does not share out registers as
@@ -82,6 +79,14 @@ def test_patches(sizes: tuple[int, ...], patch: conv_tma.Patch | None, emulated:
     assert (found and found.patch) == patch
 
 
+@pytest.mark.parametrize(("sizes", "patch"), [
+    ((512, 32, 32, 3, 3, 2, 8), conv_tma.Patch(1, 8, 16, 10, 18, False)),
+    ((2000, 7, 7, 3, 3, 2, 8), conv_tma.Patch(16, 1, 8, 3, 10, True)),
+    ((9, 40, 40, 40, 40, 200, 8), None)])                     # filters that do not fit beside another block's
+def test_patches_of_few_channels(sizes: tuple[int, ...], patch: conv_tma.Patch | None, emulated: Emulator) -> None:
+    assert conv_few.patch_of(*sizes) == patch
+
+
 def test_what_the_driver_is_told_of_an_array(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its last axis first, and the steps in bytes of all others; what the driver refuses is an error."""
     told = []
@@ -89,13 +94,15 @@ def test_what_the_driver_is_told_of_an_array(monkeypatch: pytest.MonkeyPatch) ->
     def encode(to: Any, kind: int, axes: int, address: Any, sizes: Any, strides: Any, box: Any, steps: Any,
                *modes: int) -> int:
         told.append((to.value % 64, kind, axes, address.value, *map(list, (sizes, strides, box, steps)), modes))
-        return len(told) - 1
+        return len(told) // 3                 # an error of the third
     monkeypatch.setattr(tensor_maps, "_driver", lambda: SimpleNamespace(cuTensorMapEncodeTiled=encode))
-    assert len(encoded(4096, (5, 6, 7, 64), np.dtype(np.float32), (1, 8, 9, 32))) == 128
+    assert len(encoded(4096, (5, 6, 7, 64), np.dtype(np.float32), (1, 8, 9, 32), True)) == 128
+    assert len(encoded(4096, (5, 6, 7, 8), np.dtype(np.uint16), (1, 8, 9, 8), False)) == 128
     with pytest.raises(RuntimeError, match=r"boxes of \(2, 64\) of an array of \(3, 32\) in uint16 at 0x10 "
                                            "with error 1; set another precision, or images in NCHW"):
-        encoded(16, (3, 32), np.dtype(np.uint16), (2, 64))
+        encoded(16, (3, 32), np.dtype(np.uint16), (2, 64), True)
     assert told == [(0, 11, 4, 4096, [64, 7, 6, 5], [256, 1792, 10752], [32, 9, 8, 1], [1] * 4, (0, 3, 3, 0)),
+                    (0, 1, 4, 4096, [8, 7, 6, 5], [16, 112, 672], [8, 9, 8, 1], [1] * 4, (0, 0, 3, 0)),
                     (0, 1, 2, 16, [32, 3], [64], [64, 2], [1] * 2, (0, 3, 3, 0))]
 
 
@@ -158,14 +165,15 @@ def test_random_shapes(direction: str, kind: str) -> None:
 @pytest.mark.parametrize("few", [False, True])
 @pytest.mark.parametrize("kind", ["tf32", "bf16"])
 @pytest.mark.parametrize("direction", DIRECTIONS)
-def test_random_shapes_copied_by_hardware(direction: str, kind: str, few: bool,
+@pytest.mark.parametrize("kernel", BY_HARDWARE)
+def test_random_shapes_copied_by_hardware(kernel: str, direction: str, kind: str, few: bool,
                                           monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a block for each patch, as far as there are multiprocessors, and by three blocks, which take them in turn."""
+    """By a block for each patch, as far as there are multiprocessors, and on three of these, where blocks take them in
+    turn."""
     if launch.compute_capability() != 90:
         pytest.skip("the hardware's copies are for compute capability 9.0")
-    conv._plan.cache_clear()
     if few:
         monkeypatch.setattr(launch, "multiprocessors", lambda: 3)
     for seed in range(MANY // 4):
-        drawn_is_right(direction, kind, seed, by_hardware=True)
+        drawn_is_right(direction, kind, seed, kernel=kernel)
     conv._plan.cache_clear()

@@ -21,7 +21,7 @@ pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot 
 
 import random_nets
 from cases import CASES
-from checks import convolutions, nhwc_conv, primitives, regions
+from checks import convolutions, nhwc_conv, nhwc_grad_w, primitives, regions
 from checks.fused import STEPS, assert_fused_agrees
 from checks.launches import (
     CONVOLUTIONS,
@@ -377,7 +377,25 @@ def copied_by_hardware() -> None:
     """One block takes three patches in turn, of a slab each; filters go round their buffers."""
     nhwc_conv.conv._plan.cache_clear()
     with mock.patch.object(launch, "multiprocessors", return_value=1):
-        nhwc_conv.is_right("y", "bf16", (5, 64, 7, 9), (64, 64, 3, 3), 1, 1, 3)
+        nhwc_conv.is_right("y", "bf16", (5, 64, 7, 9), (64, 64, 3, 3), 1, 1, -4)
+
+
+def few_channels() -> None:
+    """Two blocks take ten patches each, with four buffers, and two slabs of filters."""
+    nhwc_conv.conv._plan.cache_clear()
+    with mock.patch.object(launch, "multiprocessors", return_value=1):
+        nhwc_conv.is_right("y", "bf16", (20, 3, 16, 8), (8, 3, 3, 3), 1, 1)
+
+
+def gradient_of_filters(kind: str) -> Check:
+    """Two blocks take some patches each, more than there are buffers."""
+    return lambda: nhwc_grad_w.is_right((14, 8, 17, 10), (8, 8, 2, 3), 1, 0, kind, None, 2)
+
+
+BY_HARDWARE: dict[str, Check] = {
+    "convolution": copied_by_hardware, "convolution of few channels": few_channels,
+    "gradient of filters in bf16": gradient_of_filters("bf16 images"),
+    "gradient of filters in tf32": gradient_of_filters("tf32")}
 
 
 def pooling(at: int) -> Check:
@@ -385,6 +403,13 @@ def pooling(at: int) -> Check:
         primitives.pooling(*POOLINGS[at], FLOAT)
         primitives.avg_pool2d_grad_act(*POOLINGS[at], "relu", FLOAT)
     return check
+
+
+@pytest.mark.parametrize("name", BY_HARDWARE)
+@pytest.mark.usefixtures("emulated")
+def test_copies_by_hardware(name: str) -> None:
+    """What is mutated below, as it is."""
+    BY_HARDWARE[name]()
 
 
 # What is wrong -> (a piece of some source, what stands there instead, a check that runs it, what the failure says)
@@ -484,14 +509,39 @@ MUTATIONS: dict[str, tuple[str, str, Check, str]] = {
         "stage ? stage - 1 : STAGES - 1", "stage", lambda: tensor_cores("few_channels", "bf16"), "tolerance"),
     "a patch whose lines are too near each other": (
         "line += patch.line * 128;", "line += patch.w * 128;", copied_by_hardware, "of its bound"),
-    "filters that are read before they are there": (
-        "await(full + stage.at, stage.parity);", "", copied_by_hardware, "of its bound|for ever"),
-    "filters that are copied over": (
-        "await(empty + stage.at, stage.parity ^ 1);", "", copied_by_hardware, "of its bound|for ever"),
+    **{f"{name}: what is read before it is there": (
+        "await(full + stage.at, stage.parity);", "", check, "of its bound|for ever|not rounded to tf32")
+        for name, check in BY_HARDWARE.items()},
+    **{f"{name}: what is copied over": (
+        "await(empty + stage.at, stage.parity ^ 1);", "", check, "of its bound|for ever")
+        for name, check in BY_HARDWARE.items()},
+    **{f"{name}: phases that count alike": ("parity ^= 1;", "", check, "of its bound|for ever")
+        for name, check in BY_HARDWARE.items()},
     "a patch that the last of its products does not give back": (
         "arrive(empty + used);\n                arrive(empty_patch + (buffer.at ^ 1));", "arrive(empty + used);",
         copied_by_hardware, "for ever"),
-    "phases that count alike": ("parity ^= 1;", "", copied_by_hardware, "of its bound|for ever"),
+    "a patch of few channels that nobody gives back": (
+        "if (threadIdx.x % 32 == 0) arrive(empty + stage.at);", "", few_channels, "for ever"),
+    "a second tap that is always the first one's neighbour": (
+        "step = (r * patch.line + s) * PIXEL - (int)(meets - at);", "step = PIXEL;", few_channels, "of its bound"),
+    "the first slab's filters in place of the second's": (
+        "tap / 8 * SLAB + tap % 8 * PIXEL", "tap % 8 * PIXEL", few_channels, "of its bound"),
+    **{f"gradients that the products of {kind} do not give back": (
+        "if (lane == 0) arrive(empty + stage.at);", "", gradient_of_filters(kind), "for ever")
+        for kind in ("bf16 images", "tf32")},
+    "taps of a gradient whose lines are too near each other": (
+        "r * patch.line + at", "r * patch.w + at", gradient_of_filters("bf16 images"), "of its bound"),
+    "eights of pixels that are too near each other": (
+        "pixels_of(meets + shift[t] * 128, x_down)", "pixels_of(meets + shift[t] * 128, 1024)",
+        gradient_of_filters("bf16 images"), "of its bound"),
+    "gradients that are not where they were put": (
+        "((warp * 2 + lane / 8 % 2) ^ row) * 16", "(warp * 2 + lane / 8 % 2) * 16",
+        gradient_of_filters("bf16 images"), "of its bound"),
+    "numbers that are not where they were put": (
+        "(piece ^ (q & 7)) * 16", "piece * 16", gradient_of_filters("tf32"), "of its bound"),
+    "a block that leaves out its last patch": (
+        "(long long)patches * (blockIdx.y + 1) / g.splits", "(long long)patches * (blockIdx.y + 1) / g.splits - 1",
+        gradient_of_filters("tf32"), "of its bound"),
 }
 
 

@@ -13,16 +13,17 @@ pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot 
 import cupy
 from checks import nhwc_grad_w as checks
 from checks.nhwc import drawn
-from checks.sources import compiled, spilled
+from checks.sources import compiled, kernels, spilled
 
 from minidl.emulator import COMPILER
 from minidl.emulator.own import FACTS, Emulator
 from minidl.ops.common.geometry import conv_geometry
 from minidl.ops.cuda import launch
-from minidl.ops.cuda.nhwc import conv_grad_w
+from minidl.ops.cuda.nhwc import conv_grad_w, conv_grad_w_tma
 
 SHAPES = 2000                              # of a kind, on a GPU
 EMULATED = 15
+BY_HARDWARE = "tf32", "bf16 images"           # of the kinds
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +49,15 @@ def test_random_shapes_emulated(kind: str, emulated: Emulator) -> None:
         assert found < 1, f"{kind} {g}: the error is {found:.3g} of its bound"
 
 
+@pytest.mark.parametrize("kind", BY_HARDWARE)
+def test_copied_by_hardware_emulated(kind: str, emulated: Emulator) -> None:
+    """On four multiprocessors, among which some shapes are split; and in more parts, some of which may be empty."""
+    conv_grad_w_tma.plan.cache_clear()
+    for seed in range(6):
+        checks.drawn_is_right(kind, seed, 150, 70, splits=7 if seed % 3 == 2 else None)
+    conv_grad_w_tma.plan.cache_clear()
+
+
 @pytest.mark.parametrize("kind", checks.KINDS)
 def test_mma_in_place_of_wgmma_emulated(kind: str, emulated: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU of compute capability 8.0."""
@@ -70,14 +80,83 @@ def test_random_shapes(kind: str) -> None:
     assert worst > 0
 
 
-@pytest.mark.parametrize("constants", [
-    constants for _, constants in conv_grad_w.CONFIGURATIONS if launch.HOPPER in constants],
-    ids=lambda constants: " ".join(str(value) for _, value in constants[1:]))
-def test_products_overlap(constants: tuple[launch.Constant, ...]) -> None:
-    """The assembler keeps sums in registers, and says of no wgmma that it has to wait for the one before."""
-    log = compiled(launch.source(conv_grad_w.FILE), constants, 90)
-    assert spilled(log) == {"conv2d_nhwc_dw": 0, "conv2d_nhwc_dw_sum": 0}
+@pytest.mark.gpu
+@pytest.mark.parametrize("few", [False, True])
+@pytest.mark.parametrize("kind", BY_HARDWARE)
+def test_random_shapes_copied_by_hardware(kind: str, few: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On all multiprocessors, and on three, where a block takes many patches in turn."""
+    if launch.compute_capability() != 90:
+        pytest.skip("the hardware's copies are for compute capability 9.0")
+    conv_grad_w_tma.plan.cache_clear()
+    if few:
+        monkeypatch.setattr(launch, "multiprocessors", lambda: 3)
+    assert max(checks.drawn_is_right(kind, seed, 3000, 280) for seed in range(SHAPES // 4)) > 0
+    conv_grad_w_tma.plan.cache_clear()
+
+
+@pytest.mark.parametrize(("file", "constants"), [
+    (file, constants) for file, constants in conv_grad_w.CONFIGURATIONS + conv_grad_w_tma.CONFIGURATIONS
+    if launch.HOPPER in constants],
+    ids=lambda given: "" if isinstance(given, str) else " ".join(str(value) for _, value in given[1:]))
+def test_products_overlap(file: str, constants: tuple[launch.Constant, ...]) -> None:
+    """The assembler keeps sums in registers, and says of no wgmma that it has to wait for the one before, nor that it
+    does not share out registers as it is told."""
+    log = compiled(launch.source(file), constants, 90)
+    assert spilled(log) == dict.fromkeys(kernels(file), 0)
     assert "serialized" not in log
+    assert "C75" not in log
+
+
+# x, w, stride, kind, and whether the hardware copies
+TAKEN: list[tuple[Any, Any, Any, str, bool]] = [
+    ((2, 8, 5, 5), (16, 8, 3, 3), 1, "bf16 images", True), ((2, 4, 5, 5), (12, 4, 1, 2), 1, "tf32", True),
+    ((2, 8, 5, 5), (16, 8, 1, 1), 1, "bf16 images", False), ((2, 8, 5, 5), (16, 8, 3, 3), (1, 2), "tf32", False),
+    ((2, 4, 5, 5), (16, 4, 3, 3), 1, "bf16 images", False), ((2, 8, 5, 5), (6, 8, 3, 3), 1, "tf32", False),
+    ((2, 8, 5, 5), (16, 8, 3, 3), 1, "3xtf32", False), ((2, 8, 5, 5), (16, 8, 3, 3), 1, "bf16", False),
+    ((0, 8, 5, 5), (16, 8, 3, 3), 1, "tf32", False)]
+
+
+@pytest.mark.parametrize(("x", "w", "stride", "kind", "taken"), TAKEN, ids=str)
+@pytest.mark.usefixtures("emulated")
+def test_which_shapes_the_hardware_copies(x: Any, w: Any, stride: Any, kind: str, taken: bool) -> None:
+    """Steps of 1, more than one tap, pixels of whole 16 bytes, and products in the images' own numbers."""
+    g = conv_geometry(x, w, None, stride, 1, "gemm")
+    assert checks.error(kind, g, 1, checks.PRODUCTS[taken]) < 1
+
+
+@pytest.mark.usefixtures("emulated")
+def test_the_hardware_copies_no_image_that_starts_elsewhere() -> None:
+    """Than on a multiple of 16 bytes, nor a filter that meets more pixels than shared memory holds."""
+    g = conv_geometry((1, 4, 3, 3), (4, 4, 2, 2), None, 1, 0, "gemm")
+    of_dy, of_x = (cupy.asarray(np.zeros(size + 1, np.float32)) for size in (16, 36))
+    aligned = [a[:-1].reshape(shape) for a, shape in ((of_dy, (1, 2, 2, 4)), (of_x, (1, 3, 3, 4)))]
+    moved = [a[1:].reshape(shape) for a, shape in ((of_dy, (1, 2, 2, 4)), (of_x, (1, 3, 3, 4)))]
+    assert [conv_grad_w_tma.can(g, dy, x, "TF32") for dy in (aligned[0], moved[0]) for x in (aligned[1], moved[1])] == [
+        True, False, False, False]
+    assert conv_grad_w_tma.plan(conv_geometry((4, 64, 99, 99), (64, 64, 99, 99), None, 1, 0, "gemm"), "TF32") is None
+
+
+@pytest.mark.parametrize("mode", conv_grad_w_tma.SLABS)
+def test_plans_of_copies_by_hardware(mode: str, emulated: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of an H100's multiprocessors: shared memory holds the stages, blocks are at work at once, each has a patch, and
+    patches hold all outputs, taps all taps."""
+    monkeypatch.setattr(launch, "multiprocessors", lambda: 132)
+    conv_grad_w_tma.plan.cache_clear()
+    for seed in range(200):
+        g = drawn(seed, 3000, 280, wide=True)._replace(sh=1, sw=1)
+        found = conv_grad_w_tma.plan(g, mode)
+        assert found is not None
+        sizes, patch = (np.frombuffer(bits, launch.struct(name))[0] for name, bits in zip(
+            ("GradWTma", "Patch"), found.structs, strict=True))
+        constants = dict(found.constants)
+        assert found.shared <= launch.most_shared()
+        assert found.splits == 1 or found.blocks * found.splits <= 132
+        assert 1 <= found.splits <= found.patch.number(g.n, g.oh, g.ow)
+        assert patch["high"] * patch["h"] >= g.oh
+        assert patch["wide"] * patch["w"] >= g.ow
+        assert sizes["runs"] * int(constants["TAPS"]) >= g.kh * g.kw
+        assert mode == "TF32" or patch["n" if patch["images"] else "h"] % 2 == 0     # wgmma takes eights in pairs
+    conv_grad_w_tma.plan.cache_clear()
 
 
 G = conv_geometry((2, 3, 5, 5), (4, 3, 3, 3), None, 1, 1, "gemm")
