@@ -87,6 +87,17 @@ def test_patches_of_few_channels(sizes: tuple[int, ...], patch: conv_tma.Patch |
     assert conv_few.patch_of(*sizes) == patch
 
 
+def test_the_hardware_copies_no_image_that_starts_elsewhere(emulated: Emulator) -> None:
+    """Than on a multiple of 16 bytes."""
+    conv._plan.cache_clear()
+    g, emulated.launched = conv_geometry((2, 8, 5, 5), (16, 8, 3, 3), None, 1, 1, "gemm"), set()
+    for first, kernel in ((0, "conv_nhwc_few"), (1, "conv_nhwc")):
+        x = cupy.asarray(np.zeros(2 * 5 * 5 * 8 + 1, np.uint16))[first:][:400].reshape(2, 5, 5, 8)
+        emulated.launched.clear()
+        conv.y(x, cupy.zeros((16, 8, 3, 3), np.float32), None, g, precision="bf16")
+        assert kernel in emulated.launched
+
+
 def test_what_the_driver_is_told_of_an_array(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its last axis first, and the steps in bytes of all others; what the driver refuses is an error."""
     told = []

@@ -136,6 +136,15 @@ def test_the_hardware_copies_no_image_that_starts_elsewhere() -> None:
     assert conv_grad_w_tma.plan(conv_geometry((4, 64, 99, 99), (64, 64, 99, 99), None, 1, 0, "gemm"), "TF32") is None
 
 
+@pytest.mark.usefixtures("emulated")
+def test_compilers_without_wgmma(monkeypatch: pytest.MonkeyPatch) -> None:
+    conv_grad_w.plan.cache_clear()
+    monkeypatch.setattr(launch, "compiler_version", lambda: (12, 6))
+    g = conv_geometry((2, 8, 5, 5), (16, 8, 3, 3), None, 1, 1, "gemm")
+    assert checks.error("bf16 images", g, 1, "conv2d_nhwc_dw") < 1
+    conv_grad_w.plan.cache_clear()
+
+
 @pytest.mark.parametrize("mode", conv_grad_w_tma.SLABS)
 def test_plans_of_copies_by_hardware(mode: str, emulated: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of an H100's multiprocessors: shared memory holds the stages, blocks are at work at once, each has a patch, and

@@ -1,6 +1,6 @@
 // Copies of whole boxes of an array into shared memory, done by the hardware (TMA: PTX cp.async.bulk.tensor, of compute
 // capability 9.0), and the barriers in shared memory (mbarrier) that tell when they have arrived. One thread starts a
-// copy. A box's rows have 128 bytes, and lie as include/wgmma_smem.cuh reads them.
+// copy. A box's rows have 128 bytes, and lie as include/wgmma_smem.cuh reads them, unless the map says otherwise.
 //
 // A barrier's phase ends when as many have arrived as it was started for, and the bytes that it was told to expect. It
 // is awaited by the phase's parity: 0, 1, 0, ...; before the first phase has ended parity 1 counts as over.

@@ -1,5 +1,5 @@
 """Convolution of images in NHWC, and the gradient of its image, on tensor cores: launches conv_pack.cu, which prepares,
-and conv_tma.cu (see conv_tma.py) or conv.cu, which multiply, whichever is cheaper."""
+and conv_few.cu for images of few channels, or conv_tma.cu or conv.cu, whichever is cheaper, which multiply."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ from ...common.geometry import ConvGeometry
 from .. import launch
 from ..linear.tile import MODES
 from . import conv_few, conv_tma
-from .pixels import C_TYPES
+from .pixels import C_TYPES, has_wgmma
 
 FILE, PACK_FILE = "nhwc/conv.cu", "nhwc/conv_pack.cu"
 MAX_PADDED = 2                             # times as many slabs, at most, where channels are added
 START = 4                                  # slabs that a tile takes longer than its products
-MIN_COMPILER = 12, 9                       # NVRTC: older ones refuse the architecture that has wgmma
 
 
 class Form(NamedTuple):
@@ -55,7 +54,9 @@ class Plan(NamedTuple):
 
 def _constants(form: Form, dtype: np.dtype, mode: str, wide: tuple[bool, bool], divided: bool, chunked: bool,
                act: str | None = None, hopper: bool = True) -> tuple[launch.Constant, ...]:
-    blocks = form.blocks if wide[0] else 1 if divided or form.filters > 64 else min(form.blocks, 2)    # of registers
+    blocks = 1 if not wide[0] and (divided or form.filters > 64) else form.blocks
+    if not (wide[0] and hopper):
+        blocks = min(blocks, 2)            # of registers
     return (*[launch.HOPPER][:hopper], ("IMAGE", C_TYPES[dtype]), ("PRECISION", mode), ("FILTERS", form.filters),
             ("TALL", form.tall), ("STAGES", form.stages), ("BLOCKS", blocks), ("WIDE", int(wide[0])),
             ("WIDE_Y", int(wide[1])), ("CHUNKED", int(chunked)), ("DIVIDED", int(divided)),
@@ -114,13 +115,14 @@ def _plan(back: bool, g: ConvGeometry, dtype: np.dtype, mode: str, aligned: bool
     pixels, slabs = g.n * high * across, launch.blocks(g.kh * g.kw * c, 8 * each)
     wide = c % each == 0 and (aligned or c > channels), m % each == 0
     chunked = wide[0] and c % (8 * each) == 0
-    sums, hopper = slabs * 8 * each, launch.compute_capability() == 90 and launch.compiler_version() >= MIN_COMPILER
+    sums, hopper = slabs * 8 * each, has_wgmma()
+    copied = hopper and wide[0] and (g.sh, g.sw) == (1, 1) and mode != "TF32X3" and not isinstance(form, Form)
     tiled = few = None
-    if hopper and c == each and (g.sh, g.sw) == (1, 1) and mode != "TF32X3" and not isinstance(form, Form):
+    if copied and c == each:
         few = conv_few.patch_of(g.n, high, across, g.kh, g.kw, slabs, each)
-    if hopper and chunked and (g.sh, g.sw) == (1, 1) and mode != "TF32X3" and not isinstance(form, Form):
+    if copied and chunked:
         place = g.n, high, across, m, g.kh, g.kw
-        tiled = conv_tma.tiles(form, *place) if form else conv_tma.cheapest(*place)
+        tiled = conv_tma.tiles(form, *place) if isinstance(form, conv_tma.Form) else conv_tma.cheapest(*place)
     forms = [form] if isinstance(form, Form) else _forms(mode, wide[0], slabs, launch.most_shared())
     best = min(forms, key=lambda form: _cost(form, pixels, m, slabs), default=None)
     if few:

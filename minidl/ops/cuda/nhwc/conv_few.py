@@ -18,19 +18,15 @@ FILTERS, SQUARES, STAGES, BLOCKS = 64, 2, 4, 2
 PIXEL, THREADS_PER_BLOCK = 16, 288         # bytes; two groups that multiply, a warp that copies
 
 
-def _bytes(patch: Patch) -> int:
-    return launch.blocks(patch.n * patch.lines * patch.line * PIXEL, 1024) * 1024
-
-
 def _shared(patch: Patch, slabs: int) -> int:
-    return slabs * FILTERS * ROW + STAGES * (_bytes(patch) + 16) + 16
+    return slabs * FILTERS * ROW + STAGES * (patch.shared(PIXEL) + 16) + 16
 
 
 def patch_of(n: int, h: int, w: int, kh: int, kw: int, slabs: int, each: int) -> Patch | None:
-    """The patch of which the fewest cover all pixels, of so many channels; None where filters do not fit shared memory."""
+    """The patch, `each` channels deep, of which the fewest cover all pixels; None where filters do not fit."""
     fit = [patch for patch in patches(SQUARES, kh, kw) if max(patch.lines, patch.line * each) <= MAX_BOX and
            _shared(patch, slabs) <= launch.most_shared() // BLOCKS - OWN]
-    return min(fit, key=lambda patch: (patch.number(n, h, w), _bytes(patch)), default=None)
+    return min(fit, key=lambda patch: (patch.number(n, h, w), patch.shared(PIXEL)), default=None)
 
 
 def constants(dtype: np.dtype, mode: str, wide_y: bool, act: str | None) -> tuple[launch.Constant, ...]:
@@ -45,8 +41,7 @@ def product(patch: Patch, dtype: np.dtype, mode: str, n: int, h: int, w: int, m:
     at_once = max(1, launch.multiprocessors() * BLOCKS // beside)
     launched = launch.kernel(FILE, "conv_nhwc_few", *constants(dtype, mode, wide_y, act)).sized(
         (min(patch.number(n, h, w), at_once), beside), (THREADS_PER_BLOCK,), _shared(patch, slabs))
-    taken = launch.by_value("Patch", patch, bytes=_bytes(patch), high=launch.blocks(h, patch.h),
-                            wide=launch.blocks(w, patch.w), images=int(patch.images))
+    taken = patch.struct(h, w, patch.shared(PIXEL))
 
     def run(x: cupy.ndarray, packed: cupy.ndarray, b: Any, y: cupy.ndarray, struct: bytes) -> None:
         lines = x.reshape(*x.shape[:2], 1, -1)           # a box copies 16 bytes at a time where these are an axis

@@ -12,12 +12,12 @@ from ...common.geometry import ConvGeometry
 from .. import launch
 from ..linear.tile import MODES
 from . import conv_grad_w_tma
+from .pixels import has_wgmma
 
-FILE = "nhwc/conv_grad_w.cu"
+FILE, SUM_FILE = "nhwc/conv_grad_w.cu", "nhwc/conv_grad_w_sum.cu"
 IMAGES = {np.dtype(np.float32): "float", np.dtype(np.uint16): "unsigned short"}        # uint16: the bits of bf16
 SUM_TILE, SUM_LINES = 32, 16               # filters, and lines of them, of a block of conv2d_nhwc_dw_sum
 PARTS_IN_TURN = 24                         # that one of its threads adds, if others can take the rest
-MIN_COMPILER = 12, 9                       # NVRTC: older ones refuse the architecture that has wgmma
 MOST_SPLITS = 1024
 SYSTEM = 1024                              # bytes of shared memory that each block takes beside its own
 
@@ -176,7 +176,7 @@ def plan(g: ConvGeometry, dtype: np.dtype, mode: str, copies: Copies, form: Form
          splits: int | None = None) -> Plan:
     """The launch of a shape, in the cheapest form that fits shared memory, or a given one."""
     half = dtype == np.uint16
-    hopper = launch.compute_capability() == 90 and launch.compiler_version() >= MIN_COMPILER
+    hopper = has_wgmma()
     forms = [one for one in FORMS["half" if half else mode] if hopper or one.sums <= SUMS_OF_MMA]
     least = 0
     for one in [form] if form else sorted(forms, key=lambda one: _cost(one, g, copies.grain(g, dtype))):
@@ -223,21 +223,20 @@ def grad_w(dy: cupy.ndarray, x: cupy.ndarray, g: ConvGeometry, *, precision: str
         raise ValueError(f"conv2d_nhwc_dw: the GPU's compute capability is {launch.compute_capability() / 10} but "
                          "tf32 and bf16 need 8.0; use precision fp32 and another algorithm")
     dy, x = cupy.ascontiguousarray(dy), cupy.ascontiguousarray(x)
-    found = plan(g, x.dtype, MODES[precision], Copies(_at_once(dy, g.m), _at_once(x, g.c), _at_once(x, g.w * g.c)),
-                 form, splits)
     tma = None
-    if launch.compute_capability() == 90 and not form and conv_grad_w_tma.can(g, dy, x, MODES[precision]):
+    if has_wgmma() and not form and conv_grad_w_tma.can(g, dy, x, MODES[precision]):
         tma = conv_grad_w_tma.plan(g, MODES[precision], splits)
-    dw = launch.empty((g.m, g.c, g.kh, g.kw), np.float32)
-    splits = tma.splits if tma else found.splits
+    found = tma or plan(g, x.dtype, MODES[precision], Copies(_at_once(dy, g.m), _at_once(x, g.c),
+                                                             _at_once(x, g.w * g.c)), form, splits)
+    splits, dw = found.splits, launch.empty((g.m, g.c, g.kh, g.kw), np.float32)
     parts = launch.empty((splits, g.kh * g.kw * g.c, g.m), np.float32)
-    if tma:
-        conv_grad_w_tma.parts(dy, x, tma, parts)
-    else:
+    if isinstance(found, Plan):
         launch.kernel(FILE, "conv2d_nhwc_dw", *found.constants)(
-            (found.tiles, found.splits), (found.threads,), dy, x, parts, found.struct, shared=found.shared)
+            (found.tiles, splits), (found.threads,), dy, x, parts, found.struct, shared=found.shared)
+    else:
+        conv_grad_w_tma.parts(dy, x, found, parts)
     share = 1 << min(5, (max(0, splits - 1) // PARTS_IN_TURN).bit_length())
-    launch.kernel(FILE, "conv2d_nhwc_dw_sum", *found.constants)(
+    launch.kernel(SUM_FILE, "conv2d_nhwc_dw_sum")(
         (launch.blocks(g.c * g.kh * g.kw, SUM_TILE // share), launch.blocks(g.m, SUM_TILE)), (SUM_LINES * SUM_TILE,),
         parts, dw, splits, share, g.m, g.c, g.kh * g.kw)
     return dw
@@ -245,8 +244,9 @@ def grad_w(dy: cupy.ndarray, x: cupy.ndarray, g: ConvGeometry, *, precision: str
 
 # Each form with the widest copies, and the last with others; with wgmma and with mma. (dy's bytes, x's bytes, WIDE)
 CONFIGURATIONS = [
-    (FILE, _constants(form, IMAGES[np.dtype(np.uint16 if kind == "half" else np.float32)],
-                      "BF16" if kind == "half" else kind, (x, dy), wide and kind == "half", hopper))
-    for kind, forms in FORMS.items() for form in forms for hopper in (True, False)
-    for dy, x, wide in [(16, 16, True), *[(16, 16, False), (2, 2, False), (4, 8, False)][:3 * (form is forms[-1])]]
-    if (min(x, dy) > 2 or kind == "half") and (hopper or form.sums <= SUMS_OF_MMA)]
+    (SUM_FILE, ()),
+    *[(FILE, _constants(form, IMAGES[np.dtype(np.uint16 if kind == "half" else np.float32)],
+                        "BF16" if kind == "half" else kind, (x, dy), wide and kind == "half", hopper))
+      for kind, forms in FORMS.items() for form in forms for hopper in (True, False)
+      for dy, x, wide in [(16, 16, True), *[(16, 16, False), (2, 2, False), (4, 8, False)][:3 * (form is forms[-1])]]
+      if (min(x, dy) > 2 or kind == "half") and (hopper or form.sums <= SUMS_OF_MMA)]]

@@ -27,9 +27,9 @@ constexpr int MULTIPLYING = 2 * GROUP, THREADS_PER_BLOCK = MULTIPLYING + GROUP, 
 constexpr int FIRST = (TAPS + 1) / 2;                                    // taps of the first group
 constexpr int SLABS = SIDE / DEPTH;                                      // copied rows of a pixel
 
-// n images of c channels, h x w; m filters; taps kh x kw, and how many runs of TAPS; oh x ow outputs.
+// n images of c channels; m filters; taps kh x kw, and how many runs of TAPS; zeros above and left of images.
 struct GradWTma {
-    int n, c, h, w, m, kh, kw, oh, ow, top, left, runs, splits;
+    int n, c, m, kh, kw, top, left, runs, splits;
 };
 
 // What a group multiplies with: the patches of a split, and the bytes of dy's and of both.

@@ -20,7 +20,6 @@ MAX_TAPS, MAX_STAGES = 9, 5
 SLABS = {"BF16": 1, "TF32": 2}             # rows of 128 bytes of a pixel's channels, by PRECISION
 MIN_PIXELS, MAX_PIXELS = 32, 256           # of a patch
 TURN = 12                                  # pixels that a patch takes longer than its own
-START = 2                                  # patches that a block takes longer than its own
 
 
 class Plan(NamedTuple):
@@ -40,7 +39,7 @@ def constants(mode: str, taps: int, row_taps: int, stages: int) -> tuple[launch.
 
 
 def _stage(patch: Patch, mode: str) -> int:
-    return SLABS[mode] * (patch.n * patch.h * patch.w * ROW + patch.bytes())
+    return SLABS[mode] * (patch.n * patch.h * patch.w * ROW + patch.shared())
 
 
 def can(g: ConvGeometry, dy: cupy.ndarray, x: cupy.ndarray, mode: str) -> bool:
@@ -82,10 +81,9 @@ def plan(g: ConvGeometry, mode: str, splits: int | None = None) -> Plan | None:
     blocks = launch.blocks(g.m, SIDE) * runs * launch.blocks(g.c, SIDE)
     number = patch.number(g.n, g.oh, g.ow)
     most = max(1, launch.multiprocessors() // blocks)
-    splits = splits or min(range(1, min(most, number) + 1), key=lambda k: launch.blocks(number, k) + START)
-    high, wide = launch.blocks(g.oh, patch.h), launch.blocks(g.ow, patch.w)
+    splits = splits or min(range(1, min(most, number) + 1), key=lambda k: launch.blocks(number, k))
     structs = (launch.by_value("GradWTma", g, runs=runs, splits=splits),
-               launch.by_value("Patch", patch, bytes=patch.bytes(), high=high, wide=wide, images=int(patch.images)))
+               patch.struct(g.oh, g.ow, patch.shared()))
     return Plan(patch, constants(mode, taps, row_taps, stages), blocks, splits, stages * (_stage(patch, mode) + 16),
                 structs)
 

@@ -20,8 +20,8 @@ OWN = 1024                                 # bytes of shared memory that each bl
 
 
 class Form(NamedTuple):
-    """A block's tile, tall * 128 pixels by so many filters; stages of filters, at most; taps of a stage, at most; blocks
-    of a multiprocessor; and what a product costs, relative to the best form's of conv.py."""
+    """A block's tile, tall * 128 pixels by so many filters; stages of filters, at most; taps of a stage, at most;
+    blocks of a multiprocessor; and what a product costs, relative to the best form's of conv.py."""
 
     tall: int
     filters: int
@@ -51,8 +51,14 @@ class Patch(NamedTuple):
     line: int
     images: bool
 
-    def bytes(self) -> int:
-        return launch.blocks(self.n * self.lines * self.line * ROW, 1024) * 1024
+    def shared(self, pixel: int = ROW) -> int:
+        """Of shared memory, with so many of a pixel."""
+        return launch.blocks(self.n * self.lines * self.line * pixel, 1024) * 1024
+
+    def struct(self, h: int, w: int, size: int) -> bytes:
+        """As kernels take it. h, w: of y; size: bytes."""
+        return launch.by_value("Patch", self, bytes=size, high=launch.blocks(h, self.h), wide=launch.blocks(w, self.w),
+                               images=int(self.images))
 
     def number(self, *of: int) -> int:
         """How many patches cover so many images, rows and columns."""
@@ -80,7 +86,7 @@ class Tiles(NamedTuple):
 def _stages(form: Form, patch: Patch) -> int:
     """Slabs of filters that fit into shared memory beside the patches and the barriers."""
     room = launch.most_shared() // form.blocks - (form.blocks - 1) * OWN
-    return min(form.stages, (room - PATCHES * patch.bytes() - 16 * (form.stages + PATCHES)) // form.stage)
+    return min(form.stages, (room - PATCHES * patch.shared() - 16 * (form.stages + PATCHES)) // form.stage)
 
 
 def tiles(form: Form, n: int, h: int, w: int, m: int, kh: int, kw: int) -> Tiles | None:
@@ -89,7 +95,7 @@ def tiles(form: Form, n: int, h: int, w: int, m: int, kh: int, kw: int) -> Tiles
            if _stages(form, patch) >= MIN_STAGES and max(patch.lines, patch.line) <= MAX_BOX]
     if not fit:
         return None
-    patch = min(fit, key=lambda patch: (patch.number(n, h, w), patch.bytes()))
+    patch = min(fit, key=lambda patch: (patch.number(n, h, w), patch.shared()))
     blocks = patch.number(n, h, w) * launch.blocks(m, form.filters)
     turns = launch.blocks(blocks, launch.multiprocessors() * form.blocks)
     return Tiles(form, patch, blocks, _stages(form, patch), turns * form.blocks * form.tall * form.filters * form.cost)
@@ -112,12 +118,11 @@ def product(of: Tiles, dtype: np.dtype, mode: str, h: int, w: int, wide_y: bool,
             act: str | None) -> Callable[..., None]:
     """What launches the kernel on images, packed filters, biases, y and the struct of sizes. h, w: of y."""
     form, patch = of.form, of.patch
-    shared = PATCHES * patch.bytes() + of.stages * form.stage + 16 * (of.stages + PATCHES)
+    shared = PATCHES * patch.shared() + of.stages * form.stage + 16 * (of.stages + PATCHES)
     launched = launch.kernel(FILE, "conv_nhwc_tma", *constants(form, of.stages, dtype, mode, wide_y, act)).sized(
         (min(of.blocks, launch.multiprocessors() * form.blocks),), (THREADS_PER_BLOCK,), shared)
     depth = ROW // dtype.itemsize
-    taken = launch.by_value("Patch", patch, bytes=patch.bytes(), high=launch.blocks(h, patch.h),
-                            wide=launch.blocks(w, patch.w), images=int(patch.images))
+    taken = patch.struct(h, w, patch.shared())
 
     def run(x: cupy.ndarray, packed: cupy.ndarray, b: Any, y: cupy.ndarray, struct: bytes) -> None:
         launched(tensor_map(x, (patch.n, patch.lines, patch.line, depth)),

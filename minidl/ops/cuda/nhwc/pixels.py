@@ -16,7 +16,13 @@ from ..reduce import sum_first
 MAX_BLOCKS = 396                           # that leave partial sums: 3 for each multiprocessor of an H100
 MIN_ROWS = 8                               # pixels that a thread takes, where there are so many
 MAX_LANES = 32
+MIN_COMPILER = 12, 9                       # NVRTC: older ones refuse the architecture that has wgmma
 C_TYPES: dict[np.dtype, str] = {np.dtype(np.float32): "float", np.dtype(np.uint16): "unsigned short"}
+
+
+def has_wgmma() -> bool:
+    """Whether the GPU has it, and the compiler knows sm_90a."""
+    return launch.compute_capability() == 90 and launch.compiler_version() >= MIN_COMPILER
 
 
 def constants(dtype: np.dtype, channels: int, act: str | None = None,

@@ -47,8 +47,8 @@ def _encoded(address: int, shape: tuple[int, ...], dtype: np.dtype, box: tuple[i
 def tensor_map(array: cupy.ndarray, box: tuple[int, ...], swizzled: bool = True) -> bytes:
     """The map of a C-contiguous array, of which boxes of that shape are copied.
 
-    A box has at most 256 numbers along an axis, and 128 bytes along the last one. The array starts on a multiple of 16
-    bytes, and so does whatever lies along its last axis.
+    A box has at most 256 numbers along an axis, and along the last one 128 bytes, which are swizzled, or else a
+    multiple of 16. The array starts on a multiple of 16 bytes, and so does whatever lies along its last axis.
 
     Raises ValueError for an array on another device than the current one.
     """
