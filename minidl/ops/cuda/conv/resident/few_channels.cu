@@ -9,9 +9,9 @@
 // conv2d_few_channels: y. Rows of a product are 64 filters, columns 16 x ROWS neighbouring pixels, eight after eight
 //   along the lines; a product sums over two units of taps, whose distance the instruction is told. GROUPS of four
 //   warps take turns: while one has the tensor cores, the others compute activations and store.
-// conv2d_few_channels_dw: by mma, since wgmma is slow where a factor's rows are pixels and not swizzled. Rows of
-//   a product are 16 filters, columns a unit of taps, and it sums over 16 pixels of a row, the even ones before the odd
-//   ones. Two groups share an image's pixels. Each thread copies the gradients that it will multiply to shared memory STAGES
+// conv2d_few_channels_dw: rows are 64 filters, from registers, columns a unit of taps in eight rows of the filter,
+//   which lie two lines apart, and a product sums over 16 pixels of a row, the even ones before the odd ones. Two
+//   groups share an image's pixels. Each thread copies the gradients that it will multiply to shared memory STAGES
 //   steps ahead, for itself alone. With -DPOOL gradients come from those of averaged windows and from y = act(...): gz
 //   = ACT_GRAD(gy / POOL^2, y); the bias's gradient, the sum of gz, stands in `parts` after the filters'. Blocks leave
 //   their sums in parts.
@@ -32,7 +32,6 @@ __device__ __forceinline__ void store_four(unsigned short* to, const REAL (&v)[4
 #include "include/wgmma.cuh"
 #include "include/wgmma_smem.cuh"
 #include "include/wgmma_registers.cuh"
-#include "include/transposed.cuh"
 
 // Padded images as PaddedImages, ph x pw pixels; units of a line.
 struct FewChannels {
@@ -228,9 +227,8 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, 1)
 
     const int lane = threadIdx.x % 32, within = lane % 4, group = threadIdx.x / GROUP;
     const int first = blockIdx.y * FILTERS, own = threadIdx.x / 32 % 4 * 16 + lane / 4;   // a block's filters, a lane's
-    const int steps = ceil_div(p.oh, GROUPS) * ceil_div(p.ow, 16);
-    // Of blocks of eight units that are read at once: even pixels, odd ones, and the same in the row below
-    const int4* units = packed + lane / 8 * p.line + lane % 8;
+    const int steps = ceil_div(ceil_div(p.oh, GROUPS) * ceil_div(p.ow, 16), 2) * 2;
+    const unsigned long long pixels = blocks_of(packed, p.line * UNIT, 2 * p.line * UNIT);    // of the first tap
     float sum[ACROSS][32] = {}, bias[2] = {};
     if ((int)blockIdx.x < p.n) load_images(planes, x, blockIdx.x, p);
     end_copies();
@@ -245,45 +243,46 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, 1)
         await_copies<STAGES - 1>();
         __syncthreads();                                                 // and everybody is done with the image before
         pack_image(packed, planes, p);
+        publish();
         __syncthreads();
         if (image + (int)gridDim.x < p.n) load_images(planes, x, image + gridDim.x, p);       // with the first step's
         int stage = 0;
+        unsigned slope[2][4];                                            // of the products under way, and of the next
 #pragma unroll 1
-        for (int step = 0; step < steps; ++step, coming.next(p.ow), place.next(p.ow)) {
-            start_slots(slots, stage ? stage - 1 : STAGES - 1, gy, y, map, first + own, coming, p);
-            end_copies();
-            await_copies<STAGES - 1>();
-            unsigned slope[4];
+        for (int step = 0; step < steps; step += 2) {
 #pragma unroll
-            for (int map = 0; map < 2; ++map) {
-                const Four four = slots.values[slots.place(stage, map)];
-                REAL value[4];
+            for (int turn = 0; turn < 2; ++turn, coming.next(p.ow), place.next(p.ow)) {
+                start_slots(slots, stage ? stage - 1 : STAGES - 1, gy, y, map, first + own, coming, p);
+                end_copies();
+                await_copies<STAGES - 1>();
 #pragma unroll
-                for (int e = 0; e < 4; ++e) {
+                for (int map = 0; map < 2; ++map) {
+                    const Four four = slots.values[slots.place(stage, map)];
+                    REAL value[4];
+#pragma unroll
+                    for (int e = 0; e < 4; ++e) {
 #if POOL
-                    const REAL mean = slots.means[slots.window(stage, map, e / POOL)];
-                    value[e] = ACT_GRAD(mean * (REAL)(1.0 / (POOL * POOL)), widened(four.v[e]));
+                        const REAL mean = slots.means[slots.window(stage, map, e / POOL)];
+                        value[e] = ACT_GRAD(mean * (REAL)(1.0 / (POOL * POOL)), widened(four.v[e]));
 #else
-                    value[e] = widened(four.v[e]);
+                        value[e] = widened(four.v[e]);
 #endif
-                    bias[map] += value[e];
+                        bias[map] += value[e];
+                    }
+                    slope[turn][map] = bf16_pair(value[0], value[2]);
+                    slope[turn][map + 2] = bf16_pair(value[1], value[3]);
                 }
-                slope[map] = bf16_pair(value[0], value[2]);
-                slope[map + 2] = bf16_pair(value[1], value[3]);
+                const int row = place.row < p.oh ? place.row : 0;        // beyond the last one all gradients are 0
+                const unsigned long long at = pixels + (unsigned)(row * 2 * p.line + place.column / 2);
+                begin_products();
+#pragma unroll
+                for (int s = 0; s < ACROSS; ++s) wgmma_rows<1>(sum[s], slope[turn], at + s);
+                end_products();
+                await_products<1>();
+                if (++stage == STAGES) stage = 0;
             }
-            const int row = place.row < p.oh ? place.row : 0;        // beyond the last one all gradients are 0
-            const int4* at = units + row * 2 * p.line + place.column / 2;
-#pragma unroll
-            for (int r = 0; r < KH; r += 2)
-#pragma unroll
-                for (int s = 0; s < ACROSS; ++s) {
-                    unsigned met[4];
-                    load_transposed(met, at + r * 2 * p.line + s);
-                    mma(sum[s] + r * 4, slope, met);
-                    mma(sum[s] + r * 4 + 4, slope, met + 2);
-                }
-            if (++stage == STAGES) stage = 0;
         }
+        await_products<0>();
         await_copies<0>();
     }
 
