@@ -261,7 +261,7 @@ template <int SIZE> void wgmma_both(float (&c)[SIZE], unsigned long long a, unsi
 }
 
 // Copies of boxes (tma.cuh), at once; float32 becomes tf32. A map is the array's address, the bytes of a number, how many
-// axes, their sizes, and those of a box, the last axis first, and whether rows are swizzled.
+// axes, their sizes, and those of a box, the last axis first.
 void start_barrier(void* barrier, int arrivals) { start_phases(barrier, arrivals); }
 void expect_bytes(void* barrier, int bytes) { expect_in_phase(barrier, 1, bytes); }
 void arrive(void* barrier) { expect_in_phase(barrier, 1, 0); }
@@ -271,9 +271,7 @@ template <class Map> void copy_box(void* to, const Map* map, void* barrier, std:
     const unsigned long long *words = map->words, *sizes = words + 3, *box = sizes + 5;
     const int axes = (int)words[2], size = (int)words[1], numbers = (int)box[0];
     see(axes == (int)first.size(), "a copy has other coordinates than its array has axes");
-    const bool swizzled = words[13];
-    see(swizzled ? numbers * size == 128 : numbers * size % 16 == 0,
-        "a box's rows are not of 128 bytes, or, if they are not swizzled, of a multiple of 16");
+    see(numbers * size == 128, "a box's rows are not of 128 bytes");
     size_t start = (unsigned char*)to - dynamic_shared, rows = 1;
     see(start % 1024 == 0, "a box does not start on a multiple of 1,024 bytes");
     for (int axis = 1; axis < axes; ++axis) rows *= box[axis];
@@ -289,9 +287,9 @@ template <class Map> void copy_box(void* to, const Map* map, void* barrier, std:
             from += at * step;
             step *= sizes[axis];
         }
-        for (int i = 0; i < numbers * size; i += size) {
-            const size_t place = start + row * numbers * size + i;
-            unsigned char* there = dynamic_shared + (place ^ (swizzled ? place >> 3 & 0x70 : 0));
+        for (int i = 0; i < 128; i += size) {
+            const size_t place = start + row * 128 + i;
+            unsigned char* there = dynamic_shared + (place ^ (place >> 3 & 0x70));
             const long long column = first.begin()[0] + i / size;
             float x = 0;
             if (inside && column >= 0 && column < (long long)sizes[0])
@@ -300,7 +298,7 @@ template <class Map> void copy_box(void* to, const Map* map, void* barrier, std:
             memcpy(there, size == 4 ? (const void*)&rounded : &x, size);
         }
     }
-    expect_in_phase(barrier, 0, -(int)rows * numbers * size);
+    expect_in_phase(barrier, 0, -(int)rows * 128);
 }
 template <class Map> void copy_rows(void* to, const Map* map, void* barrier, int column, int row) {
     copy_box(to, map, barrier, {column, row});

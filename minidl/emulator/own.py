@@ -54,11 +54,11 @@ from ..tensor import Tensor, wrap
 FACTS = {"multiprocessors": 132, "compute_capability": 90, "most_shared": 232448}
 
 
-def boxes(address: int, shape: tuple[int, ...], dtype: np.dtype, box: tuple[int, ...], swizzled: bool) -> bytes:
+def boxes(address: int, shape: tuple[int, ...], dtype: np.dtype, box: tuple[int, ...]) -> bytes:
     """In place of what the driver encodes, as emulator.h reads it."""
     words = np.zeros(16, np.uint64)
     words[:3] = address, dtype.itemsize, len(shape)
-    words[3:3 + len(shape)], words[8:8 + len(box)], words[13] = shape[::-1], box[::-1], swizzled
+    words[3:3 + len(shape)], words[8:8 + len(box)] = shape[::-1], box[::-1]
     return words.tobytes()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -17,7 +16,7 @@ from checks.sources import counted
 from minidl.ops import cpu
 from minidl.ops.common.geometry import ConvGeometry, conv_geometry
 from minidl.ops.common.nhwc import AXES, BACK, bf16, widened
-from minidl.ops.cuda.nhwc import conv, conv_tma, tensor_maps
+from minidl.ops.cuda.nhwc import conv, conv_tma
 
 KINDS = {"tf32": ("float32", "tf32"), "3xtf32": ("float32", "3xtf32"), "bf16": ("bf16", "bf16")}
 DIRECTIONS = ("y", "dx")
@@ -46,11 +45,11 @@ def filters_of(w: np.ndarray, kind: str) -> np.ndarray:
     return rounded(w) if kind == "tf32" else w
 
 
-def images_of(x: np.ndarray, kind: str, by_hardware: bool) -> np.ndarray:
-    """As products take them: in tf32 rounded by the hardware's copies, or else cut off."""
+def images_of(x: np.ndarray, kind: str, on_the_way: bool) -> np.ndarray:
+    """As products take them: in tf32 rounded on the way, or else cut off."""
     if kind != "tf32":
         return x
-    return rounded(x) if by_hardware else (x.view(np.uint32) & 0xffffe000).view(np.float32)
+    return rounded(x) if on_the_way else (x.view(np.uint32) & 0xffffe000).view(np.float32)
 
 
 def computed(direction: str, x: np.ndarray, w: np.ndarray, b: np.ndarray | None, g: ConvGeometry) -> np.ndarray:
@@ -78,12 +77,13 @@ def error(direction: str, kind: str, g: ConvGeometry, seed: int, act: str | None
         bias = None if b is None else cupy.asarray(b)
         return conv.y(given, cupy.asarray(w), bias, g, act, precision=precision, form=form).get()
 
-    with mock.patch.object(tensor_maps, "_encoded", wraps=tensor_maps._encoded) as told:
+    conv._plan.cache_clear()                   # its launches would not be counted
+    with counted() as launched:
         first, second = run(), run()
     assert first.tobytes() == second.tobytes(), f"{direction} {kind} {g}: two runs differ"
     assert first.dtype == given.dtype
-    ties = half_way(widened(given.get())) if kind == "tf32" and told.called else None
-    x, w = images_of(widened(given.get()), kind, told.called), filters_of(w, kind)
+    ties = half_way(widened(given.get())) if kind == "tf32" and launched["conv_nhwc_tma"] else None
+    x, w = images_of(widened(given.get()), kind, not launched["conv_nhwc"]), filters_of(w, kind)
     exact = computed(direction, x, w, b, g)
     magnitudes = computed(direction, abs(x), abs(w), None if b is None else abs(b), g)
     length = g.kh * g.kw * (g.c if direction == "y" else g.m)
@@ -106,13 +106,13 @@ def is_right(direction: str, kind: str, x: Any, w: Any, stride: Any, padding: An
     assert found < 1, f"{direction} {kind} {g}: the error is {found:.3g} of its bound"
 
 
-def for_hardware(kernel: str, direction: str, kind: str, g: ConvGeometry, seed: int) -> ConvGeometry:
+def in_patches(kernel: str, direction: str, kind: str, g: ConvGeometry, seed: int) -> ConvGeometry:
     """A shape in steps of 1 that a kernel takes: conv_nhwc_tma, of channels that fill slabs; conv_nhwc_few, of channels
-    that fill 16 bytes once they are padded, with filters up to 8x8."""
+    that 16 bytes hold, with filters up to 8x8."""
     c, h, w, kh, kw = g.c if direction == "y" else g.m, g.h, g.w, g.kh, g.kw
     if kernel == "conv_nhwc_few":
         each, (h, w), (kh, kw) = 8 if kind == "bf16" else 4, (h + 3, w + 3), (kh + seed % 4, kw + seed // 4 % 4)
-        c = next(few for few in range(1 + c % each, each + 1) if conv._channels(few, 1, kh * kw, each) == each)
+        c = 1 + c % each
     else:
         c = -(-c // 64) * 64
     c, m = (c, g.m) if direction == "y" else (g.c, c)
@@ -121,14 +121,13 @@ def for_hardware(kernel: str, direction: str, kind: str, g: ConvGeometry, seed: 
 
 def drawn_is_right(direction: str, kind: str, seed: int, most_pixels: int = 4000, most_channels: int = 300,
                    kernel: str = "") -> None:
-    """kernel: which one must be launched, for copies by the hardware; conv_nhwc_tma in each form whose patches fit."""
+    """kernel: which of those that take patches must be launched; conv_nhwc_tma in each form whose patches fit."""
     g, form = drawn(seed, most_pixels, most_channels), None
     if kernel:
-        g = for_hardware(kernel, direction, kind, g, seed)
+        g = in_patches(kernel, direction, kind, g, seed)
         m, high, across = (conv._sizes(direction == "dx", g)[name] for name in ("m", "oh", "ow"))
         fit = [form for form in conv_tma.FORMS if conv_tma.tiles(form, g.n, high, across, m, g.kh, g.kw)]
         form = fit[seed % len(fit)] if kernel == "conv_nhwc_tma" else None
-    conv._plan.cache_clear()                   # its launches would not be counted
     with counted() as launched:
         found = error(direction, kind, g, seed, form=form)
     assert found < 1, f"{direction} {kind} {g}: the error is {found:.3g} of its bound"

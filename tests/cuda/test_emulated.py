@@ -381,7 +381,7 @@ def copied_by_hardware() -> None:
 
 
 def few_channels() -> None:
-    """Two blocks take ten patches each, with four buffers, and two slabs of filters."""
+    """Two blocks take ten patches each, of two slabs of filters."""
     nhwc_conv.conv._plan.cache_clear()
     with mock.patch.object(launch, "multiprocessors", return_value=1):
         nhwc_conv.is_right("y", "bf16", (20, 3, 16, 8), (8, 3, 3, 3), 1, 1)
@@ -393,7 +393,7 @@ def gradient_of_filters(kind: str) -> Check:
 
 
 BY_HARDWARE: dict[str, Check] = {
-    "convolution": copied_by_hardware, "convolution of few channels": few_channels,
+    "convolution": copied_by_hardware,
     "gradient of filters in bf16": gradient_of_filters("bf16 images"),
     "gradient of filters in tf32": gradient_of_filters("tf32")}
 
@@ -520,12 +520,14 @@ MUTATIONS: dict[str, tuple[str, str, Check, str]] = {
     "a patch that the last of its products does not give back": (
         "arrive(empty + used);\n                arrive(empty_patch + (buffer.at ^ 1));", "arrive(empty + used);",
         copied_by_hardware, "for ever"),
-    "a patch of few channels that nobody gives back": (
-        "if (threadIdx.x % 32 == 0) arrive(empty + stage.at);", "", few_channels, "for ever"),
-    "a second tap that is always the first one's neighbour": (
-        "step = (r * patch.line + s) * PIXEL - (int)(meets - at);", "step = PIXEL;", few_channels, "of its bound"),
-    "the first slab's filters in place of the second's": (
-        "tap / 8 * SLAB + tap % 8 * PIXEL", "tap % 8 * PIXEL", few_channels, "of its bound"),
+    "few channels: a second tap that is the next pixel": (
+        "step = (r * patch.line + s) * 16 - (int)(meets - at);", "step = 16;", few_channels, "of its bound"),
+    "few channels: filters of the first slab": (
+        "tap / 8 * SLAB + tap % 8 * 16)", "tap % 8 * 16)", few_channels, "of its bound"),
+    "few channels: filters in another order": (
+        "first + filter_of_row<NEIGHBOURS>(row)", "first + row", few_channels, "of its bound"),
+    "few channels: pixels of another image": (
+        "(unsigned)row < (unsigned)g.h &&", "row < g.h &&", few_channels, "of its bound|outside"),
     **{f"gradients that the products of {kind} do not give back": (
         "if (lane == 0) arrive(empty + stage.at);", "", gradient_of_filters(kind), "for ever")
         for kind in ("bf16 images", "tf32")},

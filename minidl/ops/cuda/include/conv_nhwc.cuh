@@ -8,3 +8,9 @@ struct ConvNhwc {
 };
 
 constexpr int DEPTH = 128 / (int)sizeof(IMAGE);                          // numbers of a sum in a slab
+
+// Which filter a row of packed ones is: of a lane's sums COUNT are neighbours in y, a pair of each 8 columns.
+template <int COUNT> __device__ __forceinline__ int filter_of_row(int row) {
+    const int within = row % (4 * COUNT);
+    return row - within + within % 8 / 2 * COUNT + within / 8 * 2 + within % 2;
+}

@@ -40,16 +40,10 @@ FORMS = {"BF16": _WHOLE, "TF32": _WHOLE,
 
 
 class Plan(NamedTuple):
-    """The launches of a shape: of the filters' packing, of the images' padding by channels, where there is one, and of
-    the product; the shapes of what they write; and the struct that they take."""
+    """The shape of y, and what launches its kernels, for x, w, b and y."""
 
-    pack: Callable[..., None]
-    pad: Callable[..., None] | None
-    product: Callable[..., None]
-    packed: tuple[int, ...]
-    padded: tuple[int, ...]
     y: tuple[int, ...]
-    struct: bytes
+    run: Callable[..., None]
 
 
 def _constants(form: Form, dtype: np.dtype, mode: str, wide: tuple[bool, bool], divided: bool, chunked: bool,
@@ -116,19 +110,22 @@ def _plan(back: bool, g: ConvGeometry, dtype: np.dtype, mode: str, aligned: bool
     wide = c % each == 0 and (aligned or c > channels), m % each == 0
     chunked = wide[0] and c % (8 * each) == 0
     sums, hopper = slabs * 8 * each, has_wgmma()
-    copied = hopper and wide[0] and (g.sh, g.sw) == (1, 1) and mode != "TF32X3" and not isinstance(form, Form)
+    in_patches = hopper and (g.sh, g.sw) == (1, 1) and mode != "TF32X3" and not isinstance(form, Form)
     tiled = few = None
-    if copied and c == each:
-        few = conv_few.patch_of(g.n, high, across, g.kh, g.kw, slabs, each)
-    if copied and chunked:
+    if in_patches and channels <= each:
+        few = conv_few.patch_of(g.n, high, across, g.kh, g.kw)
+    if in_patches and chunked:
         place = g.n, high, across, m, g.kh, g.kw
         tiled = conv_tma.tiles(form, *place) if isinstance(form, conv_tma.Form) else conv_tma.cheapest(*place)
     forms = [form] if isinstance(form, Form) else _forms(mode, wide[0], slabs, launch.most_shared())
     best = min(forms, key=lambda form: _cost(form, pixels, m, slabs), default=None)
     if few:
-        beside = conv_few.FILTERS
-        product = conv_few.product(few, dtype, mode, g.n, high, across, m, slabs, wide[1], act)
-    elif tiled and (form or not best or tiled.cost < _cost(best, pixels, m, slabs)):
+        sizes["c"] = channels
+        at_once = conv_few.product(few, dtype, mode, g.n, high, across, m, g.kh * g.kw,
+                                   (channels == each and aligned, wide[1]), act)
+        struct = launch.by_value("ConvNhwc", g, sum=0, filters=0, **sizes)
+        return Plan((g.n, high, across, m), lambda x, w, b, y: at_once(x, w, b, y, struct, back))
+    if tiled and (form or not best or tiled.cost < _cost(best, pixels, m, slabs)):
         beside = tiled.form.filters
         product = conv_tma.product(tiled, dtype, mode, high, across, wide[1], act)
     elif best:
@@ -147,11 +144,21 @@ def _plan(back: bool, g: ConvGeometry, dtype: np.dtype, mode: str, aligned: bool
         return launch.kernel(PACK_FILE, name, *_pack_constants(dtype, mode, chunked, beside)).sized(
             (launch.spread(size),), (launch.THREADS,))
 
-    padded = g.n, sizes["h"], sizes["w"], c
-    return Plan(prepare("conv_nhwc_pack", filters * (c + sums - g.kh * g.kw * c)),
-                prepare("conv_nhwc_pad", math.prod(padded) // each) if c > channels else None, product,
-                (2 if mode == "TF32X3" else 1, filters, sums), padded, (g.n, high, across, m),
-                launch.by_value("ConvNhwc", g, sum=sums, filters=filters, **sizes))
+    padded = (g.n, sizes["h"], sizes["w"], c) if c > channels else None
+    pack = prepare("conv_nhwc_pack", filters * (c + sums - g.kh * g.kw * c))
+    pad = prepare("conv_nhwc_pad", math.prod(padded) // each) if padded else None
+    packed_shape = 2 if mode == "TF32X3" else 1, filters, sums
+    struct = launch.by_value("ConvNhwc", g, sum=sums, filters=filters, **sizes)
+
+    def run(x: cupy.ndarray, w: cupy.ndarray, b: Any, y: cupy.ndarray) -> None:
+        packed = launch.empty(packed_shape, x.dtype)
+        if pad:
+            given, x = x, launch.empty(padded, x.dtype)
+            pad(w, packed, given, x, struct, channels, int(back))
+        else:
+            pack(w, packed, struct, channels, int(back))
+        product(x, packed, b, y, struct)
+    return Plan((g.n, high, across, m), run)
 
 
 def _run(name: str, back: bool, x: cupy.ndarray, w: cupy.ndarray, b: Any, g: ConvGeometry, act: str | None,
@@ -169,15 +176,9 @@ def _run(name: str, back: bool, x: cupy.ndarray, w: cupy.ndarray, b: Any, g: Con
     x = cupy.ascontiguousarray(x)
     mode = "BF16" if x.dtype == np.uint16 else "TF32" if precision == "bf16" else MODES[precision]
     plan = _plan(back, g, x.dtype, mode, x.data.ptr % 16 == 0, act, form)
-    y, packed = launch.empty(plan.y, x.dtype), launch.empty(plan.packed, x.dtype)
+    y = launch.empty(plan.y, x.dtype)
     if y.size:
-        channels = x.shape[3]
-        if plan.pad:
-            x, given = launch.empty(plan.padded, x.dtype), x
-            plan.pad(w, packed, given, x, plan.struct, channels, int(back))
-        else:
-            plan.pack(w, packed, plan.struct, channels, int(back))
-        plan.product(x, packed, b, y, plan.struct)
+        plan.run(x, w, b, y)
     return y
 
 

@@ -1,84 +1,122 @@
-// conv_nhwc (nhwc/conv.cu) for steps of 1 and images whose channels of a pixel are 16 bytes, where the hardware copies
-// (include/tma.cuh). A block keeps all filters that it owns, FILTERS of them, in shared memory, and takes patches of x in
-// turn (include/patch.cuh): a group of four warps owns a square of y. A product takes two taps: their pixels lie in the
-// patch, 16 bytes each, where the instruction is told to find them, however far apart.
+// conv_nhwc (nhwc/conv.cu) for steps of 1 and images of so few channels that 16 bytes hold a pixel: in one launch, from
+// images and filters as they are. A block keeps all filters that it owns, FILTERS of them, in shared memory, rounded, and
+// takes patches of x in turn (include/patch.cuh), whose pixels are 16 bytes there, absent channels zero; while one is
+// multiplied and stored, the next one's pixels are on their way to registers. A group of four warps owns a square of y. A
+// product takes two taps: their pixels lie in the patch where the instruction is told to find them, however far apart.
 //
-// Filters as nhwc/conv_pack.cu leaves them without -DCHUNKED. -DIMAGE, -DPRECISION (not TF32X3), -DFILTERS, -DWIDE_Y, -DACT,
-// -DAFTER: as in nhwc/conv.cu; -DSTAGES of patches; -DTALL 1. images: boxes of a patch, of which a line's pixels
-// and channels are one axis; filters: of FILTERS
-// rows by DEPTH numbers.
+// -DIMAGE, -DPRECISION (not TF32X3), -DFILTERS, -DWIDE_Y, -DACT, -DAFTER: as in nhwc/conv.cu; -DTALL 1. -DPIXELS of a
+// patch for each thread, at most; -DWIDE: pixels of x are 16 bytes, and begin on multiples of that. back: of the gradient
+// of the image, filters turned over, and the other way round.
 #include "include/common.cuh"
 #include "include/mma.cuh"
 #include "include/wgmma.cuh"
 #include "include/wgmma_smem.cuh"
 #include "include/wgmma_registers.cuh"
-#include "include/tma.cuh"
 #include "include/conv_nhwc.cuh"
 #include "include/patch.cuh"
 #include "include/conv_tile.cuh"
 
-constexpr int MULTIPLYING = 2 * GROUP, THREADS_PER_BLOCK = MULTIPLYING + 32, SLAB = FILTERS * 128, PIXEL = 16;
+constexpr int THREADS_PER_BLOCK = 2 * GROUP, SLAB = FILTERS * 128, EACH = 16 / (int)sizeof(IMAGE);
 
-extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, 2)
-    conv_nhwc_few(const __grid_constant__ TensorMap images, const __grid_constant__ TensorMap filters,
-                  const float* __restrict__ b, IMAGE* __restrict__ y, ConvNhwc g, Patch patch) {
+struct alignas(16) Pixel {
+    IMAGE v[EACH];
+};
+
+__device__ __forceinline__ float rounded(float x) { return __uint_as_float(tf32(x)); }
+__device__ __forceinline__ unsigned short rounded(unsigned short x) { return x; }
+
+__device__ __forceinline__ void round_filter(float& to, float v) { to = rounded(v); }
+__device__ __forceinline__ void round_filter(unsigned short& to, float v) { to = bf16_pair(v, 0.0f) & 0xffff; }
+
+// From filter `first` on, a row of a slab each, eight taps in a row.
+__device__ __forceinline__ void pack_filters(unsigned char* slabs, const float* w, const ConvNhwc& g, int first, int back) {
+    const int taps = g.kh * g.kw;
+    for (int i = threadIdx.x; i < ceil_div(taps, 8) * 8 * FILTERS; i += THREADS_PER_BLOCK) {
+        const int tap = i / FILTERS, row = i % FILTERS, filter = first + filter_of_row<NEIGHBOURS>(row);
+        Pixel piece;
+#pragma unroll
+        for (int c = 0; c < EACH; ++c) {
+            const bool there = tap < taps && c < g.c && filter < g.m;
+            round_filter(piece.v[c], there ? w[back ? (c * g.m + filter) * taps + taps - 1 - tap
+                                                    : (filter * g.c + c) * taps + tap] : 0.0f);
+        }
+        *(Pixel*)(slabs + tap / 8 * SLAB + swizzled(row * 128 + tap % 8 * 16)) = piece;
+    }
+}
+
+// A pixel of a patch, from its first one on.
+struct Offset {
+    int n, h, w;
+
+    __device__ __forceinline__ Pixel load(const IMAGE* x, const ConvNhwc& g, const Tile& tile) const {
+        const int image = tile.n + n, row = tile.h - g.top + h, column = tile.w - g.left + w;
+        const bool inside = image < g.n && (unsigned)row < (unsigned)g.h && (unsigned)column < (unsigned)g.w;
+        const IMAGE* from = x + (inside ? ((image * g.h + row) * g.w + column) * g.c : 0);
+        Pixel pixel = {};
+        if constexpr (WIDE) {
+            if (inside) pixel = *(const Pixel*)from;
+        } else {
+#pragma unroll
+            for (int c = 0; c < EACH; ++c)
+                if (inside && c < g.c) pixel.v[c] = from[c];
+        }
+        return pixel;
+    }
+};
+
+extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, BLOCKS)
+    conv_nhwc_few(const IMAGE* __restrict__ x, const float* __restrict__ w, const float* __restrict__ b,
+                  IMAGE* __restrict__ y, ConvNhwc g, Patch patch, int back) {
     extern __shared__ __align__(1024) unsigned char memory[];
-    const int slabs = g.sum / DEPTH, taps = g.kh * g.kw;
-    unsigned char* patches = memory + slabs * SLAB;
-    Barrier *full = (Barrier*)(patches + STAGES * patch.bytes), *empty = full + STAGES, *there = empty + STAGES;
-    const int group = threadIdx.x / GROUP, filter = blockIdx.y * FILTERS;
-    const int tiles = ceil_div(g.n, patch.n) * patch.high * patch.wide;
-    if (threadIdx.x == 0) {
-        for (int i = 0; i < STAGES; ++i) {
-            start_barrier(full + i, 1);
-            start_barrier(empty + i, MULTIPLYING / 32);
-        }
-        start_barrier(there, 1);
-        publish_barriers();
+    const int taps = g.kh * g.kw, tiles = ceil_div(g.n, patch.n) * patch.high * patch.wide;
+    const int group = threadIdx.x / GROUP, filter = blockIdx.y * FILTERS, size = patch.n * patch.lines * patch.line;
+    unsigned char* patches = memory + ceil_div(taps, 8) * SLAB;          // two
+    Offset offset[PIXELS];
+    Pixel coming[PIXELS];
+#pragma unroll
+    for (int i = 0; i < PIXELS; ++i) {
+        const int at = threadIdx.x + i * THREADS_PER_BLOCK, line = at / patch.line, image = line / patch.lines;
+        offset[i] = {at < size ? image : g.n, line - image * patch.lines, at - line * patch.line};
+        coming[i] = offset[i].load(x, g, Tile(patch, g, blockIdx.x));
     }
-    __syncthreads();
-    Ring<STAGES> stage;
-    if (group == 2) {
-        if (threadIdx.x == MULTIPLYING) {
-            expect_bytes(there, slabs * SLAB);
-            for (int i = 0; i < slabs; ++i) copy_rows(memory + i * SLAB, &filters, there, i * DEPTH, filter);
-            for (int number = blockIdx.x; number < tiles; number += gridDim.x, stage.next()) {
-                const Tile tile(patch, g, number);
-                await(empty + stage.at, stage.parity ^ 1);
-                expect_bytes(full + stage.at, patch.n * patch.lines * patch.line * PIXEL);
-                copy_pixels(patches + stage.at * patch.bytes, &images, full + stage.at, (tile.w - g.left) * g.c, 0,
-                            tile.h - g.top, tile.n);
-            }
-        }
-        return;
-    }
-    await(there, 0);
-    const int apart = (patch.images ? patch.lines : 1) * patch.line * PIXEL;
-    for (int number = blockIdx.x; number < tiles; number += gridDim.x, stage.next()) {
+    pack_filters(memory, w, g, filter, back);
+    const int apart = (patch.images ? patch.lines : 1) * patch.line * 16;
+    int turn = 0;
+    for (int number = blockIdx.x; number < tiles; number += gridDim.x, turn ^= 1) {
         const Tile tile(patch, g, number);
+        unsigned char* pixels = patches + turn * patch.bytes;
+#pragma unroll
+        for (int i = 0; i < PIXELS; ++i) {
+            if (threadIdx.x + i * THREADS_PER_BLOCK >= size) break;
+#pragma unroll
+            for (int c = 0; c < EACH; ++c) coming[i].v[c] = rounded(coming[i].v[c]);
+            ((Pixel*)pixels)[threadIdx.x + i * THREADS_PER_BLOCK] = coming[i];
+        }
+        publish();
+        __syncthreads();                                                 // and everybody is done with the patch before
+        if (number + (int)gridDim.x < tiles)
+#pragma unroll
+            for (int i = 0; i < PIXELS; ++i) coming[i] = offset[i].load(x, g, Tile(patch, g, number + gridDim.x));
         int image, row, column, r = 0, s = 0;
         tile.square(group, image, row, column);
-        const int start = (image * patch.lines + row) * patch.line + column;
+        const unsigned char* at = pixels + ((image * patch.lines + row) * patch.line + column) * 16;
         float sums[1][PAIRS] = {};
-        await(full + stage.at, stage.parity);
-        const unsigned char* at = patches + stage.at * patch.bytes + start * PIXEL;
         begin_products();
 #pragma unroll 1
         for (int tap = 0; tap < taps; tap += 2) {
-            const unsigned char* meets = at + (r * patch.line + s) * PIXEL;
+            const unsigned char* meets = at + (r * patch.line + s) * 16;
             int step = 0;                                                // to the second tap; there may be none, whose
             for (int i = 0; i < 2; ++i) {                                // filters are zero
-                if (i == 1 && tap + 1 < taps) step = (r * patch.line + s) * PIXEL - (int)(meets - at);
+                if (i == 1 && tap + 1 < taps) step = (r * patch.line + s) * 16 - (int)(meets - at);
                 if (++s == g.kw) {
                     s = 0;
                     ++r;
                 }
             }
-            wgmma_both(sums[0], blocks_of(meets, step, apart), factor(memory + tap / 8 * SLAB + tap % 8 * PIXEL));
+            wgmma_both(sums[0], blocks_of(meets, step, apart), factor(memory + tap / 8 * SLAB + tap % 8 * 16));
         }
         end_products();
         await_products<0>();
-        if (threadIdx.x % 32 == 0) arrive(empty + stage.at);
         store_tile(sums, y, b, g, tile, group * 64, filter);
     }
 }

@@ -14,13 +14,12 @@
 __device__ __forceinline__ void pack(const float* w, IMAGE* packed, const ConvNhwc& g, int channels, int back) {
     const int taps = g.kh * g.kw, width = g.c + g.sum - taps * g.c;      // channels, and the rest of a row
     for (int i = THREAD; i < g.filters * width; i += THREADS) {
-        const int at_row = i / width, c = i - at_row * width, rest = c - g.c, row = at_row % (4 * NEIGHBOURS);
-        const int filter = at_row - row + row % 8 / 2 * NEIGHBOURS + row / 8 * 2 + row % 2;
+        const int row = i / width, c = i - row * width, rest = c - g.c, filter = filter_of_row<NEIGHBOURS>(row);
         const bool there = filter < g.m && c < channels;
         const float* from = w + (back ? c * g.m + filter : filter * channels + c) * taps;
         const int at = CHUNKED ? c / DEPTH * taps * DEPTH + c % DEPTH : rest < 0 ? c : taps * g.c + rest;
         const int apart = CHUNKED ? DEPTH : g.c;                         // from a tap to the next
-        IMAGE* to = packed + at_row * g.sum + at;
+        IMAGE* to = packed + row * g.sum + at;
 #pragma unroll 9
         for (int tap = 0; tap < (rest < 0 ? taps : 1); ++tap) {
             const float v = there ? from[back ? taps - 1 - tap : tap] : 0.0f;

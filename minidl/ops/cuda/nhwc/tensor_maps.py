@@ -14,10 +14,10 @@ import numpy as np
 from .. import launch
 
 # Numbers that cuda.h has names for. TYPES (CUtensorMapDataType): 16 bits as they are, and float32, rounded to tf32 on
-# the way. Then: not interleaved; 256 bytes at once into the second-level cache; zeros outside the array; and rows of
-# 128 bytes swizzled
+# the way. MODES: not interleaved; rows of 128 bytes, swizzled; 256 bytes at once into the second-level cache; zeros
+# outside the array
 TYPES = {np.dtype(np.uint16): 1, np.dtype(np.float32): 11}
-INTERLEAVE, SWIZZLE, PROMOTION, FILL = 0, 3, 3, 0
+MODES = 0, 3, 3, 0
 BYTES, ALIGNMENT = 128, 64                 # of what is encoded
 MAX_BOX = 256                              # of a box's numbers along an axis
 
@@ -28,7 +28,7 @@ def _driver() -> Any:
 
 
 @functools.lru_cache(maxsize=4096)
-def _encoded(address: int, shape: tuple[int, ...], dtype: np.dtype, box: tuple[int, ...], swizzled: bool) -> bytes:
+def _encoded(address: int, shape: tuple[int, ...], dtype: np.dtype, box: tuple[int, ...]) -> bytes:
     buffer = ctypes.create_string_buffer(BYTES + ALIGNMENT)
     offset = -ctypes.addressof(buffer) % ALIGNMENT
     axes, sizes = len(shape), shape[::-1]
@@ -36,19 +36,18 @@ def _encoded(address: int, shape: tuple[int, ...], dtype: np.dtype, box: tuple[i
     error = _driver().cuTensorMapEncodeTiled(
         ctypes.c_void_p(ctypes.addressof(buffer) + offset), TYPES[dtype], axes, ctypes.c_void_p(address),
         (ctypes.c_uint64 * axes)(*sizes), (ctypes.c_uint64 * (axes - 1))(*strides),
-        (ctypes.c_uint32 * axes)(*box[::-1]), (ctypes.c_uint32 * axes)(*[1] * axes), INTERLEAVE,
-        SWIZZLE if swizzled else 0, PROMOTION, FILL)
+        (ctypes.c_uint32 * axes)(*box[::-1]), (ctypes.c_uint32 * axes)(*[1] * axes), *MODES)
     if error:
         raise RuntimeError(f"tensor_map: the driver refuses boxes of {box} of an array of {shape} in {dtype} at "
                            f"{address:#x} with error {error}; set another precision, or images in NCHW")
     return buffer.raw[offset:offset + BYTES]
 
 
-def tensor_map(array: cupy.ndarray, box: tuple[int, ...], swizzled: bool = True) -> bytes:
+def tensor_map(array: cupy.ndarray, box: tuple[int, ...]) -> bytes:
     """The map of a C-contiguous array, of which boxes of that shape are copied.
 
-    A box has at most 256 numbers along an axis, and along the last one 128 bytes, which are swizzled, or else a
-    multiple of 16. The array starts on a multiple of 16 bytes, and so does whatever lies along its last axis.
+    A box has at most 256 numbers along an axis, and 128 bytes along the last one. The array starts on a multiple of 16
+    bytes, and so does whatever lies along its last axis.
 
     Raises ValueError for an array on another device than the current one.
     """
@@ -56,4 +55,4 @@ def tensor_map(array: cupy.ndarray, box: tuple[int, ...], swizzled: bool = True)
     if array.data.device_id != current:
         raise ValueError(f"tensor_map: the array is on device {array.data.device_id} but the current device is "
                          f"{current}; use one device")
-    return _encoded(array.data.ptr, array.shape, array.dtype, box, swizzled)
+    return _encoded(array.data.ptr, array.shape, array.dtype, box)
