@@ -144,9 +144,9 @@ def _plan(back: bool, g: ConvGeometry, dtype: np.dtype, mode: str, aligned: bool
         return launch.kernel(PACK_FILE, name, *_pack_constants(dtype, mode, chunked, beside)).sized(
             (launch.spread(size),), (launch.THREADS,))
 
-    padded = (g.n, sizes["h"], sizes["w"], c) if c > channels else None
+    padded = g.n, sizes["h"], sizes["w"], c
     pack = prepare("conv_nhwc_pack", filters * (c + sums - g.kh * g.kw * c))
-    pad = prepare("conv_nhwc_pad", math.prod(padded) // each) if padded else None
+    pad = prepare("conv_nhwc_pad", math.prod(padded) // each) if c > channels else None
     packed_shape = 2 if mode == "TF32X3" else 1, filters, sums
     struct = launch.by_value("ConvNhwc", g, sum=sums, filters=filters, **sizes)
 
