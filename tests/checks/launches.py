@@ -461,6 +461,14 @@ LAUNCHES: dict[str, list[Launch]] = {
         *on_device("nhwc/conv_grad_w.cu", nhwc_grad_w.is_right, *[
             (*shape, kind, form, splits) for kind in nhwc_grad_w.KINDS for form in range(7) for splits in (None, 3)
             for shape in (((3, 40, 9, 70), (70, 40, 3, 3), 1, 1), ((5, 136, 7, 7), (130, 136, 2, 3), 2, (0, 1)))])],
+    "nhwc_grad_w_few": [
+        *each("nhwc/conv_few_grad_w.cu", nhwc_grad_w.is_right, *[
+            (x, w, 1, padding, "tf32", None, splits) for splits in (None, 3)
+            for x, w, padding in (((5, 3, 7, 9), (72, 3, 3, 3), 1), ((2, 1, 20, 40), (8, 1, 5, 5), 2))]),
+        *on_device("nhwc/conv_few_grad_w.cu", nhwc_grad_w.is_right, *[
+            (x, w, 1, padding, "tf32", None, splits) for splits in (None, 3)
+            for x, w, padding in (((40, 3, 32, 32), (136, 3, 8, 8), 3), ((9, 4, 33, 70), (64, 4, 3, 2), 1),
+                                  ((70, 2, 7, 7), (12, 2, 1, 1), 0))])],
     "nhwc_grad_w_tma": [
         *each("nhwc/conv_grad_w_tma.cu", nhwc_grad_w.is_right, *[
             ((3, 64, 7, 9), (72, 64, 3, 3), 1, 1, kind, None, splits)

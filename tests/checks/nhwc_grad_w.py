@@ -18,7 +18,8 @@ from minidl.ops.common.geometry import ConvGeometry, conv_geometry
 from minidl.ops.cuda.nhwc import conv_grad_w
 
 BY_HARDWARE = "conv2d_nhwc_dw_tma"
-PRODUCTS = "conv2d_nhwc_dw", BY_HARDWARE
+OF_FEW = "conv2d_nhwc_dw_few"
+PRODUCTS = "conv2d_nhwc_dw", BY_HARDWARE, OF_FEW
 # How images lie in memory, and the precision of products
 KINDS = {"tf32": ("float32", "tf32"), "3xtf32": ("float32", "3xtf32"), "bf16": ("float32", "bf16"),
          "bf16 images": ("bf16", "bf16")}
@@ -80,15 +81,19 @@ def error(kind: str, g: ConvGeometry, seed: int, kernel: str = "", **how: Any) -
     return float((abs(first - reference(dy, x, g)) / bound).max(initial=0))
 
 
-def drawn_is_right(kind: str, seed: int, most_pixels: int, most_channels: int, splits: int | None = None) -> float:
-    """The error, relative to its bound, of a random shape that the hardware copies: in steps of 1, of channels that
-    fill 16 bytes, and of more than one tap."""
+def drawn_is_right(kind: str, seed: int, most_pixels: int, most_channels: int, splits: int | None = None,
+                   kernel: str = BY_HARDWARE) -> float:
+    """The error, relative to its bound, of a random shape that a kernel takes, in steps of 1: one that the hardware
+    copies, of channels that fill 16 bytes, more than four in float32, and of more than one tap; or of up to four
+    channels, with filters up to 8x8."""
     g, each = drawn(seed, most_pixels, most_channels, wide=True), 8 if kind == "bf16 images" else 4
-    c, m = (-(-size // each) * each for size in (g.c, g.m))
-    kw = g.kw + (g.kh * g.kw == 1)
-    g = conv_geometry((g.n, c, g.h, g.w + kw - g.kw), (m, c, g.kh, kw), None, 1,
+    c, m, more = max(8, -(-g.c // each) * each), -(-g.m // each) * each, (0, int(g.kh * g.kw == 1))
+    if kernel == OF_FEW:
+        c, more = 1 + g.c % 4, (seed % 4, seed // 4 % 4)
+    kh, kw = g.kh + more[0], g.kw + more[1]
+    g = conv_geometry((g.n, c, g.h + more[0], g.w + more[1]), (m, c, kh, kw), None, 1,
                       ((g.top, g.bottom), (g.left, g.right)), "gemm")
-    found = error(kind, g, seed, BY_HARDWARE, splits=splits)
+    found = error(kind, g, seed, kernel, splits=splits)
     assert found < 1, f"{kind}, seed {seed}, {g}: the error is {found:.3g} of its bound"
     return found
 

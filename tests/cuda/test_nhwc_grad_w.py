@@ -19,11 +19,18 @@ from minidl.emulator import COMPILER
 from minidl.emulator.own import FACTS, Emulator
 from minidl.ops.common.geometry import conv_geometry
 from minidl.ops.cuda import launch
-from minidl.ops.cuda.nhwc import conv_grad_w, conv_grad_w_tma
+from minidl.ops.cuda.nhwc import conv_few_grad_w, conv_grad_w, conv_grad_w_tma
 
 SHAPES = 2000                              # of a kind, on a GPU
 EMULATED = 15
-BY_HARDWARE = "tf32", "bf16 images"           # of the kinds
+# Kinds that have kernels of their own
+OWN = [("tf32", checks.BY_HARDWARE), ("bf16 images", checks.BY_HARDWARE), ("tf32", checks.OF_FEW)]
+
+
+def forget() -> None:
+    """Plans for other multiprocessors."""
+    conv_grad_w_tma.plan.cache_clear()
+    conv_few_grad_w.plan.cache_clear()
 
 
 @pytest.fixture(scope="module")
@@ -49,13 +56,13 @@ def test_random_shapes_emulated(kind: str, emulated: Emulator) -> None:
         assert found < 1, f"{kind} {g}: the error is {found:.3g} of its bound"
 
 
-@pytest.mark.parametrize("kind", BY_HARDWARE)
-def test_copied_by_hardware_emulated(kind: str, emulated: Emulator) -> None:
+@pytest.mark.parametrize(("kind", "kernel"), OWN)
+def test_copied_by_hardware_emulated(kind: str, kernel: str, emulated: Emulator) -> None:
     """On four multiprocessors, among which some shapes are split; and in more parts, some of which may be empty."""
-    conv_grad_w_tma.plan.cache_clear()
+    forget()
     for seed in range(6):
-        checks.drawn_is_right(kind, seed, 150, 70, splits=7 if seed % 3 == 2 else None)
-    conv_grad_w_tma.plan.cache_clear()
+        checks.drawn_is_right(kind, seed, 150, 70, splits=7 if seed % 3 == 2 else None, kernel=kernel)
+    forget()
 
 
 @pytest.mark.parametrize("kind", checks.KINDS)
@@ -82,16 +89,16 @@ def test_random_shapes(kind: str) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("few", [False, True])
-@pytest.mark.parametrize("kind", BY_HARDWARE)
-def test_random_shapes_copied_by_hardware(kind: str, few: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("kind", "kernel"), OWN)
+def test_random_shapes_copied_by_hardware(kind: str, kernel: str, few: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """On all multiprocessors, and on three, where a block takes many patches in turn."""
-    if launch.compute_capability() != 90:
+    if launch.compute_capability() != 90 and kernel == checks.BY_HARDWARE:
         pytest.skip("the hardware's copies are for compute capability 9.0")
-    conv_grad_w_tma.plan.cache_clear()
+    forget()
     if few:
         monkeypatch.setattr(launch, "multiprocessors", lambda: 3)
-    assert max(checks.drawn_is_right(kind, seed, 3000, 280) for seed in range(SHAPES // 4)) > 0
-    conv_grad_w_tma.plan.cache_clear()
+    assert max(checks.drawn_is_right(kind, seed, 3000, 280, kernel=kernel) for seed in range(SHAPES // 4)) > 0
+    forget()
 
 
 @pytest.mark.parametrize(("file", "constants"), [
@@ -109,7 +116,7 @@ def test_products_overlap(file: str, constants: tuple[launch.Constant, ...]) -> 
 
 # x, w, stride, kind, and whether the hardware copies
 TAKEN: list[tuple[Any, Any, Any, str, bool]] = [
-    ((2, 8, 5, 5), (16, 8, 3, 3), 1, "bf16 images", True), ((2, 4, 5, 5), (12, 4, 1, 2), 1, "tf32", True),
+    ((2, 8, 5, 5), (16, 8, 3, 3), 1, "bf16 images", True), ((2, 12, 5, 5), (12, 12, 1, 2), 1, "tf32", True),
     ((2, 8, 5, 5), (16, 8, 1, 1), 1, "bf16 images", False), ((2, 8, 5, 5), (16, 8, 3, 3), (1, 2), "tf32", False),
     ((2, 4, 5, 5), (16, 4, 3, 3), 1, "bf16 images", False), ((2, 8, 5, 5), (6, 8, 3, 3), 1, "tf32", False),
     ((2, 8, 5, 5), (16, 8, 3, 3), 1, "3xtf32", False), ((2, 8, 5, 5), (16, 8, 3, 3), 1, "bf16", False),

@@ -11,7 +11,7 @@ import numpy as np
 from ...common.geometry import ConvGeometry
 from .. import launch
 from ..linear.tile import MODES
-from . import conv_grad_w_tma
+from . import conv_few_grad_w, conv_grad_w_tma
 from .pixels import has_wgmma
 
 FILE, SUM_FILE = "nhwc/conv_grad_w.cu", "nhwc/conv_grad_w_sum.cu"
@@ -223,16 +223,21 @@ def grad_w(dy: cupy.ndarray, x: cupy.ndarray, g: ConvGeometry, *, precision: str
         raise ValueError(f"conv2d_nhwc_dw: the GPU's compute capability is {launch.compute_capability() / 10} but "
                          "tf32 and bf16 need 8.0; use precision fp32 and another algorithm")
     dy, x = cupy.ascontiguousarray(dy), cupy.ascontiguousarray(x)
-    tma = None
-    if has_wgmma() and not form and conv_grad_w_tma.can(g, dy, x, MODES[precision]):
-        tma = conv_grad_w_tma.plan(g, MODES[precision], splits)
-    found = tma or plan(g, x.dtype, MODES[precision], Copies(_at_once(dy, g.m), _at_once(x, g.c),
-                                                             _at_once(x, g.w * g.c)), form, splits)
+    mode = MODES[precision]
+    few = tma = None
+    if not form and conv_few_grad_w.can(g, dy, mode):
+        few = conv_few_grad_w.plan(g, splits)
+    elif has_wgmma() and not form and conv_grad_w_tma.can(g, dy, x, mode):
+        tma = conv_grad_w_tma.plan(g, mode, splits)
+    found = few or tma or plan(g, x.dtype, mode, Copies(_at_once(dy, g.m), _at_once(x, g.c), _at_once(x, g.w * g.c)),
+                               form, splits)
     splits, dw = found.splits, launch.empty((g.m, g.c, g.kh, g.kw), np.float32)
     parts = launch.empty((splits, g.kh * g.kw * g.c, g.m), np.float32)
     if isinstance(found, Plan):
         launch.kernel(FILE, "conv2d_nhwc_dw", *found.constants)(
             (found.tiles, splits), (found.threads,), dy, x, parts, found.struct, shared=found.shared)
+    elif isinstance(found, conv_few_grad_w.Plan):
+        conv_few_grad_w.parts(dy, x, found, parts)
     else:
         conv_grad_w_tma.parts(dy, x, found, parts)
     share = 1 << min(5, (max(0, splits - 1) // PARTS_IN_TURN).bit_length())
