@@ -169,10 +169,11 @@ class Allocator:
         self.take = before
 
 
-@pytest.mark.parametrize(("name", "calls"), [("lenet5", ["region_step"]),
-                                             ("krizhevsky2009", ["region_step", "conv2d_act_pool_grad_wb"])])
-def test_launchers_make_gradients_where_the_mean_is_formed(name: str, calls: list[str], emulated: Emulator,
-                                                           monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("name", "images", "calls"), [
+    ("lenet5", 3, ["region_step"]), ("lenet5", 10, ["region_step"]),       # an output has a gradient's size
+    ("krizhevsky2009", 3, ["region_step", "conv2d_act_pool_grad_wb"])])
+def test_launchers_make_gradients_where_the_mean_is_formed(
+        name: str, images: int, calls: list[str], emulated: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
     """A compiled step's program, call by call, with all gradients in one array, and without; to the same bits."""
     class Two:
         size, flats = 2, list[Any]()
@@ -191,8 +192,8 @@ def test_launchers_make_gradients_where_the_mean_is_formed(name: str, calls: lis
     sgd, start = optim.SGD(params, 0.1), [np.array(p._data) for p in params]
 
     step = averaged_step(net, params, sgd, world)
-    x = rng.standard_normal((3, *zoo.MODELS[name].shape)).astype(FLOAT)
-    given = [wrap(cupy.asarray(x)), wrap(cupy.asarray(rng.integers(0, 10, 3)))]
+    x = rng.standard_normal((images, *zoo.MODELS[name].shape)).astype(FLOAT)
+    given = [wrap(cupy.asarray(x)), wrap(cupy.asarray(rng.integers(0, 10, images)))]
     program = optimised(record(step, tuple(given), {})[0])
     assert set(calls) <= {call.name for call in program.calls}
     allocator, results, streams = Allocator(emulated.memory), [], mock.Mock()
