@@ -522,9 +522,9 @@ MUTATIONS: dict[str, tuple[str, str, Check, str]] = {
         "arrive(empty + used);\n                arrive(empty_patch + (buffer.at ^ 1));", "arrive(empty + used);",
         copied_by_hardware, "for ever"),
     "few channels: a second tap that is the next pixel": (
-        "step = (r * patch.line + s) * 16 - (int)(meets - at);", "step = 16;", few_channels, "of its bound"),
+        "(unsigned)(second - first) << 16", "1u << 16", few_channels, "of its bound"),
     "few channels: filters of the first slab": (
-        "tap / 8 * SLAB + tap % 8 * 16)", "tap % 8 * 16)", few_channels, "of its bound"),
+        "pair / 4 * SLAB + pair % 4 * 32)", "pair % 4 * 32)", few_channels, "of its bound"),
     "few channels: filters in another order": (
         "first + filter_of_row<NEIGHBOURS>(row)", "first + row", few_channels, "of its bound"),
     "few channels: pixels of another image": (

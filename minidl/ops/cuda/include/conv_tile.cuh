@@ -24,16 +24,15 @@ __device__ __forceinline__ void fill(unsigned short* to, float low, float high) 
     to[1] = bits >> 16;
 }
 
-// A group's sums, of TALL * 64 pixels from the tile's `first` on by FILTERS filters, as y. Tile::pixel says where its
-// i-th pixel lies, or -1.
-template <class Tile>
+// The t-th of a lane's 2 * TALL pixels, among those of its group.
+__device__ __forceinline__ int own_pixel(int t) {
+    return t / 2 * 64 + t % 2 * 8 + threadIdx.x % GROUP / 32 * 16 + threadIdx.x % 32 / 4;
+}
+
+// A lane's sums as y, from a filter on. at: where its pixels lie in y, or -1.
 __device__ __forceinline__ void store_tile(const float (&sums)[TALL][PAIRS], IMAGE* y, const float* b, const ConvNhwc& g,
-                                           const Tile& tile, int first, int filter) {
+                                           const int (&at)[2 * TALL], int filter) {
     const int within = threadIdx.x % 4;
-    int at[2 * TALL];
-#pragma unroll
-    for (int t = 0; t < 2 * TALL; ++t)
-        at[t] = tile.pixel(first + t / 2 * 64 + t % 2 * 8 + threadIdx.x % GROUP / 32 * 16 + threadIdx.x % 32 / 4);
 #pragma unroll
     for (int block = 0; block < FILTERS / 8; block += NEIGHBOURS / 2) {
         const int f = filter + block * 8 + within * NEIGHBOURS;

@@ -155,13 +155,6 @@ struct Copies {
     }
 };
 
-// Pixels one after the other.
-struct Run {
-    int first, end;
-
-    __device__ __forceinline__ int pixel(int i) const { return first + i < end ? first + i : -1; }
-};
-
 extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, BLOCKS)
     conv_nhwc(const IMAGE* __restrict__ x, const IMAGE* __restrict__ filters, const float* __restrict__ b,
               IMAGE* __restrict__ y, ConvNhwc g) {
@@ -204,5 +197,11 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, BLOCKS)
     }
     await_products<0>();
 
-    store_tile(sums, y, b, g, Run{pixel, g.n * g.oh * g.ow}, group * TALL * 64, filter);
+    int place[2 * TALL];
+#pragma unroll
+    for (int t = 0; t < 2 * TALL; ++t) {
+        place[t] = pixel + group * TALL * 64 + own_pixel(t);
+        if (place[t] >= g.n * g.oh * g.ow) place[t] = -1;
+    }
+    store_tile(sums, y, b, g, place, filter);
 }

@@ -31,6 +31,7 @@ __device__ __forceinline__ void round_filter(unsigned short& to, float v) { to =
 // From filter `first` on, a row of a slab each, eight taps in a row.
 __device__ __forceinline__ void pack_filters(unsigned char* slabs, const float* w, const ConvNhwc& g, int first, int back) {
     const int taps = g.kh * g.kw;
+#pragma unroll 4
     for (int i = threadIdx.x; i < ceil_div(taps, 8) * 8 * FILTERS; i += THREADS_PER_BLOCK) {
         const int tap = i / FILTERS, row = i % FILTERS, filter = first + filter_of_row<NEIGHBOURS>(row);
         Pixel piece;
@@ -44,46 +45,55 @@ __device__ __forceinline__ void pack_filters(unsigned char* slabs, const float* 
     }
 }
 
-// A pixel of a patch, from its first one on.
-struct Offset {
-    int n, h, w;
-
-    __device__ __forceinline__ Pixel load(const IMAGE* x, const ConvNhwc& g, const Tile& tile) const {
-        const int image = tile.n + n, row = tile.h - g.top + h, column = tile.w - g.left + w;
-        const bool inside = image < g.n && (unsigned)row < (unsigned)g.h && (unsigned)column < (unsigned)g.w;
-        const IMAGE* from = x + (inside ? ((image * g.h + row) * g.w + column) * g.c : 0);
-        Pixel pixel = {};
-        if constexpr (WIDE) {
-            if (inside) pixel = *(const Pixel*)from;
-        } else {
+// A patch's pixel of x.
+__device__ __forceinline__ Pixel load(const IMAGE* x, const ConvNhwc& g, const Tile& tile, const Place& at) {
+    const int image = tile.n + at.n, row = tile.h - g.top + at.h, column = tile.w - g.left + at.w;
+    const bool inside = image < g.n && (unsigned)row < (unsigned)g.h && (unsigned)column < (unsigned)g.w;
+    const IMAGE* from = x + (inside ? ((image * g.h + row) * g.w + column) * g.c : 0);
+    Pixel pixel = {};
+    if constexpr (WIDE) {
+        if (inside) pixel = *(const Pixel*)from;
+    } else {
 #pragma unroll
-            for (int c = 0; c < EACH; ++c)
-                if (inside && c < g.c) pixel.v[c] = from[c];
-        }
-        return pixel;
+        for (int c = 0; c < EACH; ++c)
+            if (inside && c < g.c) pixel.v[c] = from[c];
     }
-};
+    return pixel;
+}
+
+// Where two taps of a product meet a patch, in units of 16 bytes: the first one, and how far the second one is from there.
+__device__ __forceinline__ unsigned taps_at(int pair, int taps, int kw, int line) {
+    const int tap = 2 * pair, next = imin(tap + 1, taps - 1);            // there may be none, whose filters are zero
+    const int first = tap / kw * line + tap % kw, second = next / kw * line + next % kw;
+    return first | (unsigned)(second - first) << 16;
+}
 
 extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, BLOCKS)
     conv_nhwc_few(const IMAGE* __restrict__ x, const float* __restrict__ w, const float* __restrict__ b,
                   IMAGE* __restrict__ y, ConvNhwc g, Patch patch, int back) {
     extern __shared__ __align__(1024) unsigned char memory[];
-    const int taps = g.kh * g.kw, tiles = ceil_div(g.n, patch.n) * patch.high * patch.wide;
+    const int taps = g.kh * g.kw, pairs = ceil_div(taps, 2), tiles = ceil_div(g.n, patch.n) * patch.high * patch.wide;
     const int group = threadIdx.x / GROUP, filter = blockIdx.y * FILTERS, size = patch.n * patch.lines * patch.line;
     unsigned char* patches = memory + ceil_div(taps, 8) * SLAB;          // two
-    Offset offset[PIXELS];
+    unsigned* meets = (unsigned*)(patches + 2 * patch.bytes);            // as taps_at says
+    Place own[2], pixel[PIXELS];                                         // of y, and of a patch
     Pixel coming[PIXELS];
+    Tile tile(patch, g, blockIdx.x);
 #pragma unroll
     for (int i = 0; i < PIXELS; ++i) {
         const int at = threadIdx.x + i * THREADS_PER_BLOCK, line = at / patch.line, image = line / patch.lines;
-        offset[i] = {at < size ? image : g.n, line - image * patch.lines, at - line * patch.line};
-        coming[i] = offset[i].load(x, g, Tile(patch, g, blockIdx.x));
+        pixel[i] = {at < size ? image : g.n, line - image * patch.lines, at - line * patch.line};
+        coming[i] = load(x, g, tile, pixel[i]);
     }
     pack_filters(memory, w, g, filter, back);
+    if ((int)threadIdx.x < pairs) meets[threadIdx.x] = taps_at(threadIdx.x, taps, g.kw, patch.line);
+#pragma unroll
+    for (int t = 0; t < 2; ++t) own[t] = pixel_of(patch, group * 64 + own_pixel(t));
+    const Place square = square_of(patch, group);
+    const int start = ((square.n * patch.lines + square.h) * patch.line + square.w) * 16;
     const int apart = (patch.images ? patch.lines : 1) * patch.line * 16;
     int turn = 0;
     for (int number = blockIdx.x; number < tiles; number += gridDim.x, turn ^= 1) {
-        const Tile tile(patch, g, number);
         unsigned char* pixels = patches + turn * patch.bytes;
 #pragma unroll
         for (int i = 0; i < PIXELS; ++i) {
@@ -94,29 +104,22 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, BLOCKS)
         }
         publish();
         __syncthreads();                                                 // and everybody is done with the patch before
-        if (number + (int)gridDim.x < tiles)
+        int at[2];
 #pragma unroll
-            for (int i = 0; i < PIXELS; ++i) coming[i] = offset[i].load(x, g, Tile(patch, g, number + gridDim.x));
-        int image, row, column, r = 0, s = 0;
-        tile.square(group, image, row, column);
-        const unsigned char* at = pixels + ((image * patch.lines + row) * patch.line + column) * 16;
+        for (int t = 0; t < 2; ++t) at[t] = tile.index(own[t]);
+        if (number + (int)gridDim.x < tiles) {
+            tile.go(number + gridDim.x);
+#pragma unroll
+            for (int i = 0; i < PIXELS; ++i) coming[i] = load(x, g, tile, pixel[i]);
+        }
+        const unsigned long long rows = blocks_of(pixels + start, 0, apart);
         float sums[1][PAIRS] = {};
         begin_products();
 #pragma unroll 1
-        for (int tap = 0; tap < taps; tap += 2) {
-            const unsigned char* meets = at + (r * patch.line + s) * 16;
-            int step = 0;                                                // to the second tap; there may be none, whose
-            for (int i = 0; i < 2; ++i) {                                // filters are zero
-                if (i == 1 && tap + 1 < taps) step = (r * patch.line + s) * 16 - (int)(meets - at);
-                if (++s == g.kw) {
-                    s = 0;
-                    ++r;
-                }
-            }
-            wgmma_both(sums[0], blocks_of(meets, step, apart), factor(memory + tap / 8 * SLAB + tap % 8 * 16));
-        }
+        for (int pair = 0; pair < pairs; ++pair)
+            wgmma_both(sums[0], rows + meets[pair], factor(memory + pair / 4 * SLAB + pair % 4 * 32));
         end_products();
         await_products<0>();
-        store_tile(sums, y, b, g, tile, group * 64, filter);
+        store_tile(sums, y, b, g, at, filter);
     }
 }

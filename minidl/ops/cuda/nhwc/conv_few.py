@@ -13,13 +13,14 @@ from .conv_tma import OWN, ROW, Patch, patches
 from .pixels import C_TYPES
 
 FILE = "nhwc/conv_few.cu"
-FILTERS, SQUARES, PATCHES, BLOCKS, THREADS_PER_BLOCK = 64, 2, 2, 2, 256
+FILTERS, SQUARES, PATCHES, THREADS_PER_BLOCK = 64, 2, 2, 256
 PIXEL, TAPS = 16, ROW // 16                # bytes; taps of a slab
-MAX_PIXELS = 3                             # of a thread, which keeps them in registers
+# Pixels of a thread, which keeps them in registers: blocks of a multiprocessor, whose registers these must fit
+BLOCKS = {1: 3, 2: 3, 3: 2}
 
 
 def _shared(patch: Patch, taps: int) -> int:
-    return launch.blocks(taps, TAPS) * FILTERS * ROW + PATCHES * patch.shared(PIXEL)
+    return launch.blocks(taps, TAPS) * FILTERS * ROW + PATCHES * patch.shared(PIXEL) + launch.blocks(taps, 2) * 4
 
 
 def _pixels(patch: Patch) -> int:
@@ -28,15 +29,15 @@ def _pixels(patch: Patch) -> int:
 
 def patch_of(n: int, h: int, w: int, kh: int, kw: int) -> Patch | None:
     """The patch of which the fewest cover all pixels, the smallest of these; None where filters do not fit."""
-    fit = [patch for patch in patches(SQUARES, kh, kw) if _pixels(patch) <= MAX_PIXELS and
-           _shared(patch, kh * kw) <= launch.most_shared() // BLOCKS - OWN]
+    fit = [patch for patch in patches(SQUARES, kh, kw) if _pixels(patch) in BLOCKS and
+           _shared(patch, kh * kw) <= launch.most_shared() // BLOCKS[_pixels(patch)] - OWN]
     return min(fit, key=lambda patch: (patch.number(n, h, w), patch.shared(PIXEL)), default=None)
 
 
 def constants(dtype: np.dtype, mode: str, pixels: int, wide: tuple[bool, bool],
               act: str | None) -> tuple[launch.Constant, ...]:
     return (launch.HOPPER, ("IMAGE", C_TYPES[dtype]), ("PRECISION", mode), ("FILTERS", FILTERS), ("TALL", 1),
-            ("BLOCKS", BLOCKS), ("PIXELS", pixels), ("WIDE", int(wide[0])), ("WIDE_Y", int(wide[1])),
+            ("BLOCKS", BLOCKS[pixels]), ("PIXELS", pixels), ("WIDE", int(wide[0])), ("WIDE_Y", int(wide[1])),
             *((("ACT", act), ("AFTER", 1)) if act else ()))
 
 
@@ -45,7 +46,7 @@ def product(patch: Patch, dtype: np.dtype, mode: str, n: int, h: int, w: int, m:
     """What launches the kernel on images, filters, biases, y, the struct of sizes, and whether it goes back. m, h, w:
     of y; wide: whether pixels of x, and of y, are copied by 16 bytes."""
     beside = launch.blocks(m, FILTERS)
-    at_once = max(1, launch.multiprocessors() * BLOCKS // beside)
+    at_once = max(1, launch.multiprocessors() * BLOCKS[_pixels(patch)] // beside)
     launched = launch.kernel(FILE, "conv_nhwc_few", *constants(dtype, mode, _pixels(patch), wide, act)).sized(
         (min(patch.number(n, h, w), at_once), beside), (THREADS_PER_BLOCK,), _shared(patch, taps))
     taken = patch.struct(h, w, patch.shared(PIXEL))
@@ -58,4 +59,4 @@ def product(patch: Patch, dtype: np.dtype, mode: str, n: int, h: int, w: int, m:
 CONFIGURATIONS = [(FILE, constants(dtype, mode, pixels, wide, act))
                   for dtype, mode in ((np.dtype(np.uint16), "BF16"), (np.dtype(np.float32), "TF32"))
                   for pixels, wide, act in ((1, (False, True), "relu"), (2, (True, True), None),
-                                            (MAX_PIXELS, (False, False), None))]
+                                            (3, (False, False), None))]

@@ -75,15 +75,17 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, BLOCKS)
     } else {
         take_registers<BLOCKS == 1 ? 232 : 104>();
         const bool tells = threadIdx.x % 32 == 0;                        // for its warp
+        int start[TALL];                                                 // of a square in a patch
+        Place own[2 * TALL];                                             // a lane's pixels there
+#pragma unroll
+        for (int t = 0; t < TALL; ++t) {
+            const Place at = square_of(patch, group * TALL + t);
+            start[t] = ((at.n * patch.lines + at.h) * patch.line + at.w) * 128;
+        }
+#pragma unroll
+        for (int t = 0; t < 2 * TALL; ++t) own[t] = pixel_of(patch, group * TALL * 64 + own_pixel(t));
         for (int number = blockIdx.x; number < tiles; number += gridDim.x) {
             const Tile tile(patch, g, number / across);
-            int start[TALL];                                             // of a square in the patch
-#pragma unroll
-            for (int t = 0; t < TALL; ++t) {
-                int image, row, column;
-                tile.square(group * TALL + t, image, row, column);
-                start[t] = ((image * patch.lines + row) * patch.line + column) * 128;
-            }
             const int apart = (patch.images ? patch.lines : 1) * patch.line * 128;
             float sums[TALL][PAIRS] = {};
             int used = -1;                                               // the buffers of the products before
@@ -125,7 +127,10 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, BLOCKS)
                 arrive(empty + used);
                 arrive(empty_patch + (buffer.at ^ 1));
             }
-            store_tile(sums, y, b, g, tile, group * TALL * 64, number % across * FILTERS);
+            int at[2 * TALL];
+#pragma unroll
+            for (int t = 0; t < 2 * TALL; ++t) at[t] = tile.index(own[t]);
+            store_tile(sums, y, b, g, at, number % across * FILTERS);
         }
     }
 }
