@@ -11,8 +11,8 @@
 //   warps take turns: while one has the tensor cores, the others compute activations and store.
 // conv2d_few_channels_dw: rows are 64 filters, from registers, columns a unit of taps in eight rows of the filter,
 //   which lie two lines apart, and a product sums over 16 pixels of a row, the even ones before the odd ones. Two
-//   groups share an image's pixels. Each thread copies the gradients that it will multiply to shared memory STAGES
-//   steps ahead, for itself alone. With -DPOOL gradients come from those of averaged windows and from y = act(...): gz
+//   groups share an image's pixels, and take a window's rows in turn. Each thread copies the gradients that it will
+//   multiply to shared memory STAGES steps ahead, for itself alone. With -DPOOL gradients come from those of averaged windows and from y = act(...): gz
 //   = ACT_GRAD(gy / POOL^2, y); the bias's gradient, the sum of gz, stands in `parts` after the filters'. Blocks leave
 //   their sums in parts.
 //
@@ -156,21 +156,24 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, 1)
 
 #else
 constexpr int MEANS = POOL ? 4 / POOL : 0;                               // windows of four neighbours
+constexpr int AT_ONCE = POOL ? POOL : 2;                                 // rows of a step, those of a window
 
-// What a thread copies for itself: four neighbours of two maps, and the gradients of their windows.
+static_assert(AT_ONCE % 2 == 0, "rows take turns with two factors");
+
+// What a thread copies for itself: four neighbours in rows of two maps, and the gradients of their windows.
 struct Slots {
-    Four* values;                                                        // [stage][map][thread]
+    Four* values;                                                        // [stage][map][row][thread]
     REAL* means;                                                         // [stage][map][window][thread]
 
-    __device__ __forceinline__ int place(int stage, int map) const {
-        return (stage * 2 + map) * THREADS_PER_BLOCK + threadIdx.x;
+    __device__ __forceinline__ Four* value(int stage, int map, int row) const {
+        return values + ((stage * 2 + map) * AT_ONCE + row) * THREADS_PER_BLOCK + threadIdx.x;
     }
-    __device__ __forceinline__ int window(int stage, int map, int i) const {
-        return ((stage * 2 + map) * MEANS + i) * THREADS_PER_BLOCK + threadIdx.x;
+    __device__ __forceinline__ REAL* mean(int stage, int map, int i) const {
+        return means + ((stage * 2 + map) * MEANS + i) * THREADS_PER_BLOCK + threadIdx.x;
     }
 };
 
-// The row, and the 16 columns from `column` on, that a group is at: it takes every other row.
+// The first of AT_ONCE rows, and of 16 columns, that a group is at: groups take such rows in turn.
 struct Place {
     int row, column;
 
@@ -178,7 +181,7 @@ struct Place {
         column += 16;
         if (column >= wide) {
             column = 0;
-            row += GROUPS;
+            row += GROUPS * AT_ONCE;
         }
     }
 };
@@ -190,27 +193,57 @@ __device__ __forceinline__ void start_slots(const Slots& slots, int stage, const
     const STORE* all = POOL ? y : (const STORE*)gy;
 #pragma unroll
     for (int map = 0; map < 2; ++map) {
-        const bool inside = filter + map * 8 < p.m && i < p.oh && j < p.ow;
-        const STORE* from = all + (inside ? ((first + map * 8) * p.oh + i) * p.ow + j : 0);
-        Four* to = slots.values + slots.place(stage, map);
+        const bool inside = filter + map * 8 < p.m && j < p.ow;
+        const STORE* from = all + ((first + map * 8) * p.oh + i) * p.ow + j;
+#pragma unroll
+        for (int r = 0; r < AT_ONCE; ++r) {
+            const bool there = inside && i + r < p.oh;
+            Four* to = slots.value(stage, map, r);
 #if ALIGNED
-        start_copy(to, (const Four*)from, inside);
+            start_copy(to, (const Four*)(there ? from + r * p.ow : all), there);
 #else
 #pragma unroll
-        for (int e = 0; e < 4; ++e) {
-            const bool valid = inside && j + e < p.ow;
-            start_copy(&to->v[e], valid ? from + e : all, valid);
-        }
+            for (int e = 0; e < 4; ++e) {
+                const bool valid = there && j + e < p.ow;
+                start_copy(&to->v[e], valid ? from + r * p.ow + e : all, valid);
+            }
 #endif
+        }
 #if POOL
         const unsigned row = (first + map * 8) * (p.oh / POOL) + (unsigned)i / POOL;
-        const unsigned means = row * (p.ow / POOL) + (unsigned)j / POOL;
+        const REAL* windows = gy + row * (p.ow / POOL) + (unsigned)j / POOL;
 #pragma unroll
         for (int e = 0; e < MEANS; ++e) {
-            const bool valid = inside && j + e * POOL < p.ow;
-            start_copy(slots.means + slots.window(stage, map, e), gy + (valid ? means + e : 0), valid);
+            const bool valid = inside && i < p.oh && j + e * POOL < p.ow;
+            start_copy(slots.mean(stage, map, e), valid ? windows + e : gy, valid);
         }
 #endif
+    }
+}
+
+// A lane's sums, of two filters, stored or added to.
+template <bool added>
+__device__ __forceinline__ void leave_sums(REAL* sums, int pitch, int taps, const float (&sum)[ACROSS][32],
+                                           const float (&bias)[2], int channels) {
+    const int within = threadIdx.x % 4, own = threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4;
+#pragma unroll
+    for (int map = 0; map < 2; ++map) {
+        REAL* filter = sums + (own + map * 8) * pitch;
+#pragma unroll
+        for (int odd = 0; odd < 2; ++odd) {
+            const int c = within % 2 * 2 + odd;
+            REAL* to = filter + c * (KH * KW) + within / 2;
+            if (c < channels)
+#pragma unroll
+                for (int s = 0; s < ACROSS; ++s)
+#pragma unroll
+                    for (int r = 0; r < KH; ++r) {
+                        const float v = sum[s][r * 4 + map * 2 + odd];
+                        REAL* at = to + r * KW + s * 2;
+                        if (s * 2 + 1 < KW || within / 2 == 0) *at = added ? *at + v : v;
+                    }
+        }
+        if (within == 0) filter[taps] = added ? filter[taps] + bias[map] : bias[map];
     }
 }
 
@@ -222,18 +255,18 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, 1)
     extern __shared__ __align__(128) unsigned char memory[];
     int4* packed = (int4*)memory;                                        // as pack_image says
     Four* values = (Four*)(packed + p.ph * 2 * p.line);
-    const Slots slots = {values, (REAL*)(values + STAGES * 2 * THREADS_PER_BLOCK)};
+    const Slots slots = {values, (REAL*)(values + STAGES * 2 * AT_ONCE * THREADS_PER_BLOCK)};
     REAL* planes = slots.means + STAGES * 2 * MEANS * THREADS_PER_BLOCK; // [c][ph][pw]
 
     const int lane = threadIdx.x % 32, within = lane % 4, group = threadIdx.x / GROUP;
     const int first = blockIdx.y * FILTERS, own = threadIdx.x / 32 % 4 * 16 + lane / 4;   // a block's filters, a lane's
-    const int steps = ceil_div(ceil_div(p.oh, GROUPS) * ceil_div(p.ow, 16), 2) * 2;
+    const int steps = ceil_div(p.oh, GROUPS * AT_ONCE) * ceil_div(p.ow, 16);
     const unsigned long long pixels = blocks_of(packed, p.line * UNIT, 2 * p.line * UNIT);    // of the first tap
     float sum[ACROSS][32] = {}, bias[2] = {};
     if ((int)blockIdx.x < p.n) load_images(planes, x, blockIdx.x, p);
     end_copies();
     for (int image = blockIdx.x; image < p.n; image += gridDim.x) {
-        Place coming = {group, 0}, place = {group, 0};
+        Place coming = {group * AT_ONCE, 0}, place = coming;
         const int map = image * p.m + first + own;
 #pragma unroll 1
         for (int stage = 0; stage < STAGES - 1; ++stage, coming.next(p.ow)) {
@@ -249,38 +282,44 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, 1)
         int stage = 0;
         unsigned slope[2][4];                                            // of the products under way, and of the next
 #pragma unroll 1
-        for (int step = 0; step < steps; step += 2) {
+        for (int step = 0; step < steps; ++step, coming.next(p.ow), place.next(p.ow)) {
+            start_slots(slots, stage ? stage - 1 : STAGES - 1, gy, y, map, first + own, coming, p);
+            end_copies();
+            await_copies<STAGES - 1>();
+#if POOL
+            REAL mean[2][MEANS];
 #pragma unroll
-            for (int turn = 0; turn < 2; ++turn, coming.next(p.ow), place.next(p.ow)) {
-                start_slots(slots, stage ? stage - 1 : STAGES - 1, gy, y, map, first + own, coming, p);
-                end_copies();
-                await_copies<STAGES - 1>();
+            for (int e = 0; e < 2 * MEANS; ++e)
+                mean[e / MEANS][e % MEANS] = *slots.mean(stage, e / MEANS, e % MEANS) * (REAL)(1.0 / (POOL * POOL));
+#endif
+#pragma unroll
+            for (int r = 0; r < AT_ONCE; ++r) {
+                unsigned* of = slope[r % 2];
 #pragma unroll
                 for (int map = 0; map < 2; ++map) {
-                    const Four four = slots.values[slots.place(stage, map)];
+                    const Four four = *slots.value(stage, map, r);
                     REAL value[4];
 #pragma unroll
                     for (int e = 0; e < 4; ++e) {
 #if POOL
-                        const REAL mean = slots.means[slots.window(stage, map, e / POOL)];
-                        value[e] = ACT_GRAD(mean * (REAL)(1.0 / (POOL * POOL)), widened(four.v[e]));
+                        value[e] = ACT_GRAD(mean[map][e / POOL], widened(four.v[e]));
 #else
                         value[e] = widened(four.v[e]);
 #endif
                         bias[map] += value[e];
                     }
-                    slope[turn][map] = bf16_pair(value[0], value[2]);
-                    slope[turn][map + 2] = bf16_pair(value[1], value[3]);
+                    of[map] = bf16_pair(value[0], value[2]);
+                    of[map + 2] = bf16_pair(value[1], value[3]);
                 }
-                const int row = place.row < p.oh ? place.row : 0;        // beyond the last one all gradients are 0
+                const int row = place.row + r < p.oh ? place.row + r : 0;    // beyond the last one all gradients are 0
                 const unsigned long long at = pixels + (unsigned)(row * 2 * p.line + place.column / 2);
                 begin_products();
 #pragma unroll
-                for (int s = 0; s < ACROSS; ++s) wgmma_rows<1>(sum[s], slope[turn], at + s);
+                for (int s = 0; s < ACROSS; ++s) wgmma_rows<1>(sum[s], slope[r % 2], at + s);
                 end_products();
                 await_products<1>();
-                if (++stage == STAGES) stage = 0;
             }
+            if (++stage == STAGES) stage = 0;
         }
         await_products<0>();
         await_copies<0>();
@@ -289,26 +328,14 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, 1)
     // The groups' sums, in their order; a filter's numbers lie together, so that eight lanes' lie in different banks
     const int taps = p.c * KH * KW, pitch = taps / 8 * 8 + 12;
     REAL* sums = (REAL*)slots.values;                                    // [filter][c][KH][KW], and a bias
-#pragma unroll 1
-    for (int turn = GROUPS - 1; turn >= 0; --turn) {
-        __syncthreads();
-        if (group != turn) continue;
 #pragma unroll
-        for (int s = 0; s < ACROSS; ++s)
+    for (int map = 0; map < 2; ++map)
 #pragma unroll
-            for (int e = 0; e < 32; ++e) {
-                const int r = e / 4, c = within % 2 * 2 + e % 2, q = s * 2 + within / 2;
-                REAL* to = sums + (own + e / 2 % 2 * 8) * pitch + (c * KH + r) * KW + q;
-                if (r < KH && c < p.c && q < KW) *to = turn == GROUPS - 1 ? sum[s][e] : *to + sum[s][e];
-            }
-#pragma unroll
-        for (int map = 0; map < 2; ++map) {
-#pragma unroll
-            for (int lanes = 1; lanes < 4; lanes *= 2) bias[map] += __shfl_xor_sync(~0u, bias[map], lanes);
-            REAL* to = sums + (own + map * 8) * pitch + taps;
-            if (within == 0) *to = turn == GROUPS - 1 ? bias[map] : *to + bias[map];
-        }
-    }
+        for (int lanes = 1; lanes < 4; lanes *= 2) bias[map] += __shfl_xor_sync(~0u, bias[map], lanes);
+    __syncthreads();
+    if (group == 1) leave_sums<false>(sums, pitch, taps, sum, bias, p.c);
+    __syncthreads();
+    if (group == 0) leave_sums<true>(sums, pitch, taps, sum, bias, p.c);
     __syncthreads();
     REAL* part = parts + (size_t)blockIdx.x * p.m * (taps + (POOL ? 1 : 0));
     for (int m = threadIdx.x / 32; m < imin(FILTERS, p.m - first); m += THREADS_PER_BLOCK / 32) {

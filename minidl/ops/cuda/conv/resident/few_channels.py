@@ -16,7 +16,8 @@ from .planned import Gradients, Outputs, Plan
 FILE = "conv/resident/few_channels.cu"
 CHANNELS, FILTERS, UNIT = 4, 64, 16        # of a pixel; rows of a product; bytes of two pixels
 ROWS, THREADS = 8, 512                     # of y: output rows of a product; a block
-STAGES, GRADIENT_THREADS = 8, 256          # of dw: steps whose gradients are copied ahead, and the one at work; a block
+STAGES, GRADIENT_THREADS = 4, 256          # of dw: steps whose gradients are copied ahead, and the one at work; a block
+AT_ONCE = 4                                # rows of a step, at most
 FLOAT, HALF = "float", "unsigned short"    # what y is stored as
 MEANS = 2                                  # windows, at most, in four neighbours
 MOST_TAPS = 8                              # of a filter, each way, whose sums a group keeps
@@ -59,7 +60,7 @@ OUTPUTS_IN_HALF = Outputs(FILE, "conv2d_few_channels", lambda g, dtype, window: 
 def _gradient_plan(g: ConvGeometry, store: str = FLOAT) -> Plan | None:
     """The launch, or None where image and sums do not fit shared memory."""
     packs = launch.blocks(g.m, FILTERS)
-    copied = STAGES * 2 * GRADIENT_THREADS * (4 + MEANS) * 4
+    copied = STAGES * 2 * GRADIENT_THREADS * (4 * AT_ONCE + MEANS) * 4
     sums = FILTERS * (g.c * g.kh * g.kw // 8 * 8 + 12) * 4
     return _planned(g, (max(1, min(g.n, launch.multiprocessors() // packs)), packs), GRADIENT_THREADS,
                     g.oh + MOST_TAPS - 1, max(copied, sums), store, GRADIENT=1, STAGES=STAGES)
