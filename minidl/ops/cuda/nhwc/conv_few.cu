@@ -114,10 +114,14 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, BLOCKS)
         }
         const unsigned long long rows = blocks_of(pixels + start, 0, apart);
         float sums[1][PAIRS] = {};
+        unsigned next = meets[0];
         begin_products();
 #pragma unroll 1
-        for (int pair = 0; pair < pairs; ++pair)
-            wgmma_both(sums[0], rows + meets[pair], factor(memory + pair / 4 * SLAB + pair % 4 * 32));
+        for (int pair = 0; pair < pairs; ++pair) {
+            const unsigned long long columns = factor(memory + pair / 4 * SLAB + pair % 4 * 32), meet = rows + next;
+            next = meets[imin(pair + 1, pairs - 1)];
+            wgmma_both(sums[0], meet, columns);
+        }
         end_products();
         await_products<0>();
         store_tile(sums, y, b, g, at, filter);
