@@ -499,7 +499,9 @@ LAUNCHES: dict[str, list[Launch]] = {
             for direction in nhwc_conv.DIRECTIONS for kind in nhwc_conv.KINDS]),
         *each("nhwc/conv.cu", nhwc_conv.is_right, ("y", "bf16", (3, 16, 9, 9), (72, 16, 3, 3), 1, 1, 0, "relu"),
               ("dx", "bf16", (3, 16, 9, 9), (120, 16, 3, 3), 1, 1),
-              ("y", "3xtf32", (1, 64, 9, 9), (6, 64, 3, 2), 2, 1)),
+              ("y", "3xtf32", (1, 64, 9, 9), (6, 64, 3, 2), 2, 1),
+              # A form of two stages, one of whose blocks has a multiprocessor
+              ("dx", "tf32", (4, 4, 18, 9), (1, 4, 5, 4), 3, 1)),
         *each("nhwc/conv_tma.cu", nhwc_conv.is_right, *[
             (direction, kind, (5, 64, 7, 9), (64, 64, 3, 3), 1, 1, form)
             for direction, kind, form in (("y", "tf32", -4), ("dx", "tf32", -3), ("dx", "bf16", -4),

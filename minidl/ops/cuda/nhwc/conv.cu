@@ -23,8 +23,8 @@ constexpr int EACH = DEPTH / 8;                                          // numb
 constexpr int APART = THREADS_PER_BLOCK / 8;                             // rows from one piece of a thread to its next
 constexpr int A_SIZE = ROWS * 128, B_SIZE = FILTERS * 128, STAGE = PARTS * (A_SIZE + B_SIZE);
 // Slabs whose products run on when the next ones start: none where another block's fill the gap, which leaves more
-// shared memory to copies
-constexpr int LAG = BLOCKS == 1, AHEAD = STAGES - 1 - LAG;
+// shared memory to copies, nor where there would be no slab ahead
+constexpr int LAG = BLOCKS == 1 && STAGES > 2, AHEAD = STAGES - 1 - LAG;
 
 struct alignas(16) Piece {
     IMAGE v[EACH];

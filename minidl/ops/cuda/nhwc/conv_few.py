@@ -15,8 +15,9 @@ from .pixels import C_TYPES
 FILE = "nhwc/conv_few.cu"
 FILTERS, SQUARES, PATCHES, THREADS_PER_BLOCK = 64, 2, 2, 256
 PIXEL, TAPS = 16, ROW // 16                # bytes; taps of a slab
-# Pixels of a thread, which keeps them in registers: blocks of a multiprocessor, whose registers these must fit
+# Pixels of a thread, which keeps them in registers -> blocks whose registers a multiprocessor has
 BLOCKS = {1: 3, 2: 3, 3: 2}
+MIN_BLOCKS = 2                             # one multiplies while another stores
 
 
 def _shared(patch: Patch, taps: int) -> int:
@@ -27,10 +28,14 @@ def _pixels(patch: Patch) -> int:
     return launch.blocks(patch.n * patch.lines * patch.line, THREADS_PER_BLOCK)
 
 
+def _blocks(patch: Patch, taps: int) -> int:
+    """Of a multiprocessor, whose registers and shared memory they share."""
+    return min(BLOCKS.get(_pixels(patch), 0), launch.most_shared() // (_shared(patch, taps) + OWN))
+
+
 def patch_of(n: int, h: int, w: int, kh: int, kw: int) -> Patch | None:
     """The patch of which the fewest cover all pixels, the smallest of these; None where filters do not fit."""
-    fit = [patch for patch in patches(SQUARES, kh, kw) if _pixels(patch) in BLOCKS and
-           _shared(patch, kh * kw) <= launch.most_shared() // BLOCKS[_pixels(patch)] - OWN]
+    fit = [patch for patch in patches(SQUARES, kh, kw) if _blocks(patch, kh * kw) >= MIN_BLOCKS]
     return min(fit, key=lambda patch: (patch.number(n, h, w), patch.shared(PIXEL)), default=None)
 
 
@@ -46,7 +51,7 @@ def product(patch: Patch, dtype: np.dtype, mode: str, n: int, h: int, w: int, m:
     """What launches the kernel on images, filters, biases, y, the struct of sizes, and whether it goes back. m, h, w:
     of y; wide: whether pixels of x, and of y, are copied by 16 bytes."""
     beside = launch.blocks(m, FILTERS)
-    at_once = max(1, launch.multiprocessors() * BLOCKS[_pixels(patch)] // beside)
+    at_once = max(1, launch.multiprocessors() * _blocks(patch, taps) // beside)
     launched = launch.kernel(FILE, "conv_nhwc_few", *constants(dtype, mode, _pixels(patch), wide, act)).sized(
         (min(patch.number(n, h, w), at_once), beside), (THREADS_PER_BLOCK,), _shared(patch, taps))
     taken = patch.struct(h, w, patch.shared(PIXEL))
