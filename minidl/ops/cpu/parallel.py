@@ -45,7 +45,7 @@ def threads() -> int:
 
 # ---------------------------------------------------------------- BLAS threads
 @cache
-def _openblas(names: tuple[str, ...] = ("set_num_threads", "get_num_threads")) -> list[Callable[..., Any]] | None:
+def _openblas(names: tuple[str, ...] = ("set_num_threads", "get_num_threads")) -> list[Any] | None:
     """These functions of the OpenBLAS that NumPy has loaded; None for another BLAS."""
     package = Path(np.__file__).parent
     folders = (package.parent / "numpy.libs", package / ".libs", package / ".dylibs")

@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 MIN_READ_BYTES = 1 << 22                   # worth a second thread when they are only read and summed
-MIN_MAP = 64                               # outputs of a filter that are worth products of their own for each image
+MAX_SHIFTED = 5                            # size of a filter whose rows are worth products of their own
 
 ALGORITHMS: dict[str, tuple[Callable[..., Array], ...]] = {       # name -> (y, dx, dw)
     "direct": (direct.y, direct.dx, direct.dw),
@@ -40,8 +40,9 @@ CONV_ALGORITHMS = tuple(ALGORITHMS)
 def _algorithm(g: ConvGeometry) -> tuple[Callable[..., Array], ...]:
     if g.algorithm not in ALGORITHMS:
         raise ValueError(f"conv2d: algorithm {g.algorithm!r} is not one of {', '.join(ALGORITHMS)} on the cpu")
-    if g.algorithm in ("auto", "gemm") and (g.sh, g.sw, g.ow) == (1, 1, g.w) and g.kw <= g.w and g.oh * g.ow >= MIN_MAP:
-        return shifted.y, shifted.dx, shifted.dw
+    if g.algorithm in ("auto", "gemm") and (g.sh, g.sw, g.ow) == (1, 1, g.w) and g.kh <= MAX_SHIFTED >= g.kw <= g.w:
+        many = g.oh * g.ow >= shifted.MIN_MAP
+        return (shifted.y, shifted.dx, shifted.dw) if many else (gemm.y, shifted.dx, gemm.dw)
     return ALGORITHMS[g.algorithm]
 
 
