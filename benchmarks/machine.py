@@ -63,6 +63,8 @@ def versions(peers: Sequence[str], device: str) -> dict[str, str]:
     """Of each peer's module, of Python and of what minidl itself stands on."""
     import numpy as np
 
+    from minidl.cli.doctor import blas_kernels
+
     found = {module: importlib.import_module(module).__version__ for module in modules(peers)}
     if device == "cuda":
         import cupy
@@ -72,8 +74,10 @@ def versions(peers: Sequence[str], device: str) -> dict[str, str]:
             import torch
 
             found["cuDNN"] = str(torch.backends.cudnn.version())
-    blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
-    return {**found, "NumPy": np.__version__, blas["name"]: blas["version"], "Python": platform.python_version()}
+    blas, kernels = np.show_config(mode="dicts")["Build Dependencies"]["blas"], blas_kernels()
+    return {**found, "NumPy": np.__version__,
+            blas["name"]: f"{blas['version']} (kernels for {kernels})" if kernels else blas["version"],
+            "Python": platform.python_version()}
 
 
 def finish(device: str) -> None:
