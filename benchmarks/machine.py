@@ -26,6 +26,13 @@ TF32_PRODUCTS = {"80": 512, "90": 1024}
 INSTALL = {"torch": "pip install torch", "jax": "pip install 'jax[cuda13]' (or jax, for the CPU)"}
 
 
+def let_openblas_choose() -> None:
+    """Which kernels fit the processor, as the peers' libraries choose: OPENBLAS_CORETYPE names those of NumPy's products
+    alone. OpenBLAS reads it when NumPy is imported; afterwards nothing is changed."""
+    if "numpy" not in sys.modules and (name := os.environ.pop("OPENBLAS_CORETYPE", "")):
+        print(f"OPENBLAS_CORETYPE={name} is left out, since it binds NumPy's products and no peer's", file=sys.stderr)
+
+
 def processor() -> str:
     """The CPU's model name, as the system knows it."""
     cpuinfo = Path("/proc/cpuinfo")

@@ -375,6 +375,7 @@ def main(argv: Sequence[str] | None = None) -> None:
                        help="measure each call of minidl's program instead: as it is replayed, or as it was before the "
                        "passes, where each op is a call")
     args = flags.parse_args(argv)
+    machine.let_openblas_choose()
     if args.profile:
         import step_profile
 
