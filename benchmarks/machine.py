@@ -26,11 +26,12 @@ TF32_PRODUCTS = {"80": 512, "90": 1024}
 INSTALL = {"torch": "pip install torch", "jax": "pip install 'jax[cuda13]' (or jax, for the CPU)"}
 
 
-def let_openblas_choose() -> None:
-    """Which kernels fit the processor, as the peers' libraries choose: OPENBLAS_CORETYPE names those of NumPy's products
-    alone. OpenBLAS reads it when NumPy is imported; afterwards nothing is changed."""
-    if "numpy" not in sys.modules and (name := os.environ.pop("OPENBLAS_CORETYPE", "")):
-        print(f"OPENBLAS_CORETYPE={name} is left out, since it binds NumPy's products and no peer's", file=sys.stderr)
+def let_openblas_choose() -> str:
+    """Which kernels fit the processor, as the peers' libraries choose: OPENBLAS_CORETYPE names those of NumPy's
+    products alone. OpenBLAS reads it when NumPy is imported; afterwards nothing is changed. What to tell whoever set it.
+    """
+    name = "" if "numpy" in sys.modules else os.environ.pop("OPENBLAS_CORETYPE", "")
+    return f"OPENBLAS_CORETYPE={name} is left out, since it binds NumPy's products and no peer's\n" if name else ""
 
 
 def processor() -> str:
