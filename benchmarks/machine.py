@@ -28,8 +28,8 @@ INSTALL = {"torch": "pip install torch", "jax": "pip install 'jax[cuda13]' (or j
 
 def let_openblas_choose() -> str:
     """Which kernels fit the processor, as the peers' libraries choose: OPENBLAS_CORETYPE names those of NumPy's
-    products alone. OpenBLAS reads it when NumPy is imported; afterwards nothing is changed. What to tell whoever set it.
-    """
+    products alone. OpenBLAS reads it when NumPy is imported; afterwards nothing is changed. Returned is what to tell
+    whoever set it."""
     name = "" if "numpy" in sys.modules else os.environ.pop("OPENBLAS_CORETYPE", "")
     return f"OPENBLAS_CORETYPE={name} is left out, since it binds NumPy's products and no peer's\n" if name else ""
 

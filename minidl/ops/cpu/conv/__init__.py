@@ -1,8 +1,7 @@
 """Convolution on NumPy arrays: x (n,c,h,w), w (m,c,kh,kw), y (n,m,oh,ow); g is an ops.common.geometry.ConvGeometry.
 
-Four algorithms, each in the directions y (forward), dx and dw: the formula (direct.py), an image at a time through an
-unrolled buffer (unroll.py), many images as matrix products (gemm.py, or shifted.py), which `auto` is, and transforms
-(fft.py).
+Four algorithms, each in the directions y (forward), dx and dw: the formula (direct.py), an image at a time, unrolled
+(unroll.py), many images as matrix products (gemm.py, or shifted.py), which `auto` is, and transforms (fft.py).
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ __all__ = [
 ]
 
 MIN_READ_BYTES = 1 << 22                   # worth a second thread when they are only read and summed
-MAX_SHIFTED = 5                            # size of a filter whose rows are worth products of their own
 
 ALGORITHMS: dict[str, tuple[Callable[..., Array], ...]] = {       # name -> (y, dx, dw)
     "direct": (direct.y, direct.dx, direct.dw),
@@ -40,9 +38,8 @@ CONV_ALGORITHMS = tuple(ALGORITHMS)
 def _algorithm(g: ConvGeometry) -> tuple[Callable[..., Array], ...]:
     if g.algorithm not in ALGORITHMS:
         raise ValueError(f"conv2d: algorithm {g.algorithm!r} is not one of {', '.join(ALGORITHMS)} on the cpu")
-    if g.algorithm in ("auto", "gemm") and (g.sh, g.sw, g.ow) == (1, 1, g.w) and g.kh <= MAX_SHIFTED >= g.kw <= g.w:
-        many = g.oh * g.ow >= shifted.MIN_MAP
-        return (shifted.y, shifted.dx, shifted.dw) if many else (gemm.y, shifted.dx, gemm.dw)
+    if g.algorithm in ("auto", "gemm") and (g.sh, g.sw, g.ow) == (1, 1, g.w) and shifted.pays(g):
+        return shifted.y, shifted.dx, shifted.dw
     return ALGORITHMS[g.algorithm]
 
 

@@ -17,9 +17,15 @@ from . import gemm
 
 MAX_IMAGES = 32                            # in a chunk, so that a batch of 128 keeps four cores busy
 BUFFER_BYTES = 1 << 21                     # of an unrolled buffer: less means calls so short that threads wait
-MIN_MAP = 64                               # outputs of a filter that are worth a product of their own
+MAX_SIDE = 5                               # of a filter whose rows are worth products of their own
+MIN_MAP = 64                               # outputs of a filter that are worth them, too
 MIN_COLUMNS = 32                           # of a product that is small enough for OpenBLAS to take it as it lies
 MIN_ROWS = 8                               # of a product: fewer take as long
+
+
+def pays(g: ConvGeometry) -> bool:
+    """Whether it takes less time than gemm.py."""
+    return max(g.kh, g.kw) <= MAX_SIDE and g.kw <= g.w and g.oh * g.ow >= MIN_MAP
 
 
 def _chunk(g: ConvGeometry, beside: int, itemsize: int) -> int:
@@ -91,11 +97,10 @@ def y(x: Array, w: Array, b: Array | None, g: ConvGeometry) -> Array:
 def dx(gy: Array, w: Array, g: ConvGeometry) -> Array:
     """The convolution of gy by the filters turned around; not where that takes longer than adding up what gy adds."""
     ends = g.kh - 1 - g.top, g.kh - 1 - g.bottom, g.kw - 1 - g.left, g.kw - 1 - g.right
-    many = g.h * g.w >= MIN_MAP
-    if g.c < (MIN_ROWS if many else g.m) or min(ends) < 0:
+    if g.c < MIN_ROWS or min(ends) < 0:
         return gemm.dx(gy, w, g)
     back = ConvGeometry(g.n, g.m, g.oh, g.ow, g.c, g.kh, g.kw, g.h, g.w, 1, 1, *ends, g.algorithm)
-    return (y if many else gemm.y)(gy, w[:, :, ::-1, ::-1].swapaxes(0, 1), None, back)
+    return y(gy, w[:, :, ::-1, ::-1].swapaxes(0, 1), None, back)
 
 
 def dw(gy: Array, x: Array, g: ConvGeometry) -> Array:
