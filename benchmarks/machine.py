@@ -26,6 +26,14 @@ TF32_PRODUCTS = {"80": 512, "90": 1024}
 INSTALL = {"torch": "pip install torch", "jax": "pip install 'jax[cuda13]' (or jax, for the CPU)"}
 
 
+def let_openblas_choose() -> str:
+    """Which kernels fit the processor, as the peers' libraries choose: OPENBLAS_CORETYPE names those of NumPy's
+    products alone. OpenBLAS reads it when NumPy is imported; afterwards nothing is changed. Returned is what to tell
+    whoever set it."""
+    name = "" if "numpy" in sys.modules else os.environ.pop("OPENBLAS_CORETYPE", "")
+    return f"OPENBLAS_CORETYPE={name} is left out, since it binds NumPy's products and no peer's\n" if name else ""
+
+
 def processor() -> str:
     """The CPU's model name, as the system knows it."""
     cpuinfo = Path("/proc/cpuinfo")
@@ -63,6 +71,8 @@ def versions(peers: Sequence[str], device: str) -> dict[str, str]:
     """Of each peer's module, of Python and of what minidl itself stands on."""
     import numpy as np
 
+    from minidl.cli.doctor import blas_kernels
+
     found = {module: importlib.import_module(module).__version__ for module in modules(peers)}
     if device == "cuda":
         import cupy
@@ -72,8 +82,10 @@ def versions(peers: Sequence[str], device: str) -> dict[str, str]:
             import torch
 
             found["cuDNN"] = str(torch.backends.cudnn.version())
-    blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
-    return {**found, "NumPy": np.__version__, blas["name"]: blas["version"], "Python": platform.python_version()}
+    blas, kernels = np.show_config(mode="dicts")["Build Dependencies"]["blas"], blas_kernels()
+    return {**found, "NumPy": np.__version__,
+            blas["name"]: f"{blas['version']} (kernels for {kernels})" if kernels else blas["version"],
+            "Python": platform.python_version()}
 
 
 def finish(device: str) -> None:

@@ -353,8 +353,10 @@ def publish(measure: Callable[[argparse.Namespace, list[str]], Result],
             report: Callable[[list[Result]], list[str]], args: argparse.Namespace) -> None:
     """Measure minidl and the peers that were asked for, once all that they need is there; keep it and print it."""
     machine.set_threads(args.threads)
+    left_out = machine.let_openblas_choose()
     peers = list(dict.fromkeys(["minidl", *args.peers]))
     machine.require(peers, args.device)
+    sys.stderr.write(left_out)
     result = measure(args, peers)
     if args.json:
         results.save(result, args.json)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import ctypes
 import importlib
 import importlib.metadata
 import os
@@ -14,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,6 +28,9 @@ EXTRAS = {                                 # import name -> what it is for, and 
     "safetensors": ("weights as .safetensors", "safetensors"),
     "onnx": ("minidl.onnx.export", "onnx"), "onnxruntime": ("running exported nets", "onnx"),
     "pytest": ("the tests", "test")}
+
+AVX512 = {"AVX512_SKX", "X86_V4"}          # NumPy's names for what OpenBLAS's SkylakeX kernels need: before 2.4, since
+NARROW = {"prescott", "nehalem", "sandybridge", "haswell", "zen"}  # OpenBLAS's kernels that do without
 
 
 class Finding(NamedTuple):
@@ -114,13 +118,41 @@ def products() -> Iterator[Finding]:
 
     from ..ops.cpu.parallel import threads
 
-    blas = np.show_config(mode="dicts").get("Build Dependencies", {}).get("blas", {})
+    config = np.show_config(mode="dicts")
+    blas, kernels = config.get("Build Dependencies", {}).get("blas", {}), blas_kernels()
     count = threads()                      # refuses a MINIDL_NUM_THREADS that is not a number
-    yield Finding("ok", f"BLAS {blas.get('name', 'unknown')} {blas.get('version', '')}, {count} threads "
+    yield Finding("ok", f"BLAS {blas.get('name', 'unknown')} {blas.get('version', '')}"
+                        f"{f', kernels for {kernels}' if kernels else ''}, {count} threads "
                         f"(MINIDL_NUM_THREADS={os.environ.get('MINIDL_NUM_THREADS', 'unset')})")
+    yield from narrow(kernels, config.get("SIMD Extensions", {}).get("found", ()),
+                      os.environ.get("OPENBLAS_CORETYPE"))
     right = np.ones((64, 64), np.float32) @ np.ones((64, 64), np.float32) == 64
     if not right.all():
         yield Finding("FAILS", "NumPy's matrix product is wrong", "pip install --force-reinstall numpy")
+
+
+def blas_kernels() -> str | None:
+    """For which processor the kernels are that OpenBLAS runs, in its words ("Haswell"); None for another BLAS."""
+    from ..ops.cpu.parallel import _openblas
+
+    found = _openblas(("get_corename",))
+    if found is None:
+        return None
+    (name,) = found
+    name.restype = ctypes.c_char_p
+    return str(name().decode())
+
+
+def narrow(kernels: str | None, simd: Collection[str], wanted: str | None) -> Iterator[Finding]:
+    """Whether OpenBLAS multiplies by half as wide instructions as the processor has.
+
+    simd: what NumPy found there. wanted: OPENBLAS_CORETYPE, which OpenBLAS reads when NumPy loads it. Unset, it takes
+    AVX-512 wherever it is, on processors too that it does not know by name (since 0.3.19: driver/others/dynamic.c).
+    """
+    if kernels and kernels.lower() in NARROW and not AVX512.isdisjoint(simd):
+        yield Finding("lacks", "OpenBLAS does not use this processor's AVX-512 (OPENBLAS_CORETYPE="
+                      f"{wanted or 'unset'}): nets may take 1.4 times as long",
+                      "unset OPENBLAS_CORETYPE" if wanted else "pip install --upgrade numpy")
 
 
 # ---------------------------------------------------------------- the GPU

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import platform
 import shutil
 import socket
 import subprocess
@@ -312,6 +314,37 @@ def test_doctor_reports_each_part(capsys: pytest.CaptureFixture[str]) -> None:
         *(title for title in doctor.LOOKS if title != "network"), "minidl works here"]
     assert f"numpy {np.__version__}" in out
     assert f"minidl {minidl.__version__}" in out
+
+
+# OpenBLAS's kernels, what NumPy finds in the processor, OPENBLAS_CORETYPE -> the cure, if there is a lack
+KERNELS = {
+    "AVX-512 is used": ("SkylakeX", ["X86_V3", "X86_V4", "AVX512_ICL"], None, None),
+    "and by newer kernels": ("SapphireRapids", ["X86_V3", "X86_V4"], None, None),
+    "there is none": ("Haswell", ["X86_V3"], None, None),
+    "there is none, says an older NumPy": ("Zen", ["SSE41", "AVX2", "AVX512F"], "Zen", None),
+    "the environment keeps it off": ("Haswell", ["X86_V3", "X86_V4"], "Haswell", "unset OPENBLAS_CORETYPE"),
+    "so it does with an older NumPy": ("Zen", ["AVX512F", "AVX512_SKX"], "ZEN", "unset OPENBLAS_CORETYPE"),
+    "OpenBLAS was built without": ("Haswell", ["X86_V4"], None, "pip install --upgrade numpy"),
+    "a processor of another kind": ("neoversen1", ["ASIMDHP"], None, None),
+    "another BLAS": (None, ["X86_V4"], None, None)}
+
+
+@pytest.mark.parametrize("case", KERNELS)
+def test_doctor_tells_when_products_are_half_as_wide_as_they_could_be(case: str) -> None:
+    kernels, simd, wanted, cure = KERNELS[case]
+    assert [finding.cure for finding in doctor.narrow(kernels, simd, wanted)] == ([cure] if cure else [])
+
+
+def test_blas_runs_the_kernels_that_the_environment_names() -> None:
+    """In a process of its own, since OpenBLAS looks when NumPy loads it; without a wish it uses all there is."""
+    if doctor.blas_kernels() is None or "x86" not in platform.machine():
+        pytest.skip("NumPy has no OpenBLAS for x86 here")
+    program = "from minidl.cli import doctor; print(doctor.blas_kernels(), len(list(doctor.products())))"
+    for wish, told in ({"OPENBLAS_CORETYPE": "Nehalem"}, "Nehalem"), ({}, ""):
+        environment = {key: value for key, value in os.environ.items() if key != "OPENBLAS_CORETYPE"} | wish
+        said = subprocess.run([sys.executable, "-c", program], env=environment | {"PYTHONPATH": str(ROOT)}, text=True,
+                              capture_output=True, check=True).stdout
+        assert told in said if told else said.endswith(" 1\n"), said
 
 
 @pytest.mark.parametrize("name", ["h5py", "tqdm"])

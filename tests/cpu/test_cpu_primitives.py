@@ -26,9 +26,9 @@ SHAPES: list[Any] = [
     ((3, 2, 5, 4), (6, 5, 4), 1, 0),
     ((2, 1, 6, 18), (9, 1, 1), 1, 0),
     ((1, 2, 4, 4), (1, 4, 1), 2, (0, 2)),
-    ((4, 5, 8, 7), (3, 3, 4), 1, ((2, 0), (1, 3))),  # at stride 1 and with few filters dx is a convolution, too,
+    ((4, 5, 8, 7), (3, 3, 4), 1, ((2, 0), (1, 3))),
     ((3, 4, 5, 20), (4, 2, 2), 1, 0),
-    ((2, 3, 4, 5), (2, 2, 3), 1, (2, 1)),                     # but where no window of it meets the image
+    ((2, 3, 4, 5), (2, 2, 3), 1, (2, 1)),                     # maps as wide as the images, here and below: shifted.py
     ((0, 2, 6, 6), (3, 3, 3), 1, 1),
 ]
 
@@ -73,6 +73,35 @@ def test_gemm_equals_the_formula_whatever_the_sizes_choose(
         close(got, expected)
 
 
+# Images whose maps are as wide, by conv/shifted.py; and its constants, and those that it has of conv/gemm.py.
+SHIFTED: list[Any] = [
+    ((5, 9, 8, 8), (9, 3, 3), 1, 1),
+    ((3, 2, 9, 12), (10, 3, 5), 1, ((1, 1), (2, 2))),         # fewer rows to copy than results to add up
+    ((3, 8, 9, 10), (2, 5, 4), 1, ((0, 3), (3, 0))),          # one-sided borders
+    ((2, 9, 4, 40), (3, 1, 1), 1, 0),
+    ((2, 2, 9, 9), (3, 3, 3), 1, 1),                          # few channels
+    ((3, 9, 5, 5), (4, 3, 3), 1, 1),                          # small maps
+    ((2, 9, 8, 9), (3, 2, 3), 1, ((3, 2), (1, 1))),           # where windows of dx do not meet the image
+    ((0, 9, 8, 8), (9, 3, 3), 1, 1),
+]
+SHIFTED_SETTINGS: list[tuple[dict[str, int], dict[str, int]]] = [
+    ({}, {}), ({"BUFFER_BYTES": 1}, {}), ({"MAX_IMAGES": 2}, {}), ({"MIN_COLUMNS": 1}, {"MAX_SMALL_PRODUCT": 5_000})]
+
+
+@pytest.mark.parametrize("shape", SHIFTED)
+@pytest.mark.parametrize("settings", SHIFTED_SETTINGS, ids=str)
+def test_shifted_maps_equal_the_formula(shape: Any, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module, values in zip((conv.shifted, conv.gemm), settings, strict=True):
+        for name, value in values.items():
+            monkeypatch.setattr(module, name, value)
+    for before in SHIFTED:
+        directions(before, "gemm")                            # and nothing is left of what buffers held
+    asked = Asked(monkeypatch, conv.shifted, "_windows")
+    for got, expected in zip(directions(shape, "gemm"), directions(shape, "direct"), strict=True):
+        close(got, expected)
+    assert bool(asked.calls) == (shape[0][0] > 0 and shape[0][2] * shape[0][3] >= conv.shifted.MIN_MAP)
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 def test_unroll_equals_the_formula(shape: Any) -> None:
     for got, expected in zip(directions(shape, "unroll"), directions(shape, "direct"), strict=True):
@@ -99,12 +128,13 @@ def test_convolution_of_arrays_in_any_layout(algorithm: str) -> None:
 
 
 def test_bits_of_a_convolution_do_not_depend_on_the_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conv.gemm, "MAX_IMAGES", 2)
+    for module in (conv.gemm, conv.shifted):
+        monkeypatch.setattr(module, "MAX_IMAGES", 2)
     results = []
     for count in (1, 2, 5):
         monkeypatch.setattr(parallel, "threads", lambda count=count: count)
-        results.append([directions(shape, "gemm", np.float32) for shape in SHAPES])
-    for shape in range(len(SHAPES)):
+        results.append([directions(shape, "gemm", np.float32) for shape in (*SHAPES, *SHIFTED)])
+    for shape in range(len(results[0])):
         for one, two, five in zip(*(result[shape] for result in results), strict=True):
             np.testing.assert_array_equal(one, two)
             np.testing.assert_array_equal(one, five)

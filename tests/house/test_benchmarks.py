@@ -70,6 +70,18 @@ def printed(main: Any, capsys: pytest.CaptureFixture[str], *flags: str) -> list[
     return table(capsys.readouterr().out)
 
 
+# ---------------------------------------------------------------- the machine
+def test_openblas_chooses_its_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until NumPy is imported; whoever set the variable is told."""
+    monkeypatch.setenv("OPENBLAS_CORETYPE", "Haswell")
+    assert machine.let_openblas_choose() == ""
+    assert os.environ["OPENBLAS_CORETYPE"] == "Haswell"
+    monkeypatch.delitem(sys.modules, "numpy")
+    assert "OPENBLAS_CORETYPE=Haswell is left out" in machine.let_openblas_choose()
+    assert "OPENBLAS_CORETYPE" not in os.environ
+    assert machine.let_openblas_choose() == ""
+
+
 # ---------------------------------------------------------------- a training step
 STEP = ("--models", "lenet5", "--batch-size", "2", "--steps", "1", "--repeats", "1", "--warmup", "1")
 

@@ -28,9 +28,8 @@ T = TypeVar("T")
 
 CHUNK_BYTES = 1 << 20                      # of the array a chunk walks over: less, and threads wait for each other more
 
-# Names that builds of OpenBLAS give to one function, in the order of how usual they are in NumPy's wheels.
-_SETTERS = ("scipy_openblas_set_num_threads64_", "scipy_openblas_set_num_threads", "openblas_set_num_threads64_",
-            "openblas_set_num_threads")
+# What builds of OpenBLAS make of a function's name, in the order of how usual they are in NumPy's wheels.
+_FORMS = ("scipy_openblas_{}64_", "scipy_openblas_{}", "openblas_{}64_", "openblas_{}")
 
 
 @cache
@@ -46,15 +45,15 @@ def threads() -> int:
 
 # ---------------------------------------------------------------- BLAS threads
 @cache
-def _openblas() -> tuple[Callable[[int], None], Callable[[], int]] | None:
-    """(set, get) of the number of threads of the OpenBLAS that NumPy has loaded; None for another BLAS."""
+def _openblas(names: tuple[str, ...] = ("set_num_threads", "get_num_threads")) -> list[Any] | None:
+    """These functions of the OpenBLAS that NumPy has loaded; None for another BLAS."""
     package = Path(np.__file__).parent
     folders = (package.parent / "numpy.libs", package / ".libs", package / ".dylibs")
     for path in sorted(p for folder in folders if folder.is_dir() for p in folder.glob("*openblas*")):
         library = ctypes.PyDLL(str(path)) # loaded already, so this only finds it; calls keep the interpreter locked
-        for setter in _SETTERS:
-            if hasattr(library, setter):
-                return getattr(library, setter), getattr(library, setter.replace("_set_", "_get_"))
+        for form in _FORMS:
+            if all(hasattr(library, form.format(name)) for name in names):
+                return [getattr(library, form.format(name)) for name in names]
     return None
 
 

@@ -17,7 +17,7 @@ __all__ = ["mean", "sum", "sum_to"]
 
 MAX_PLAIN_TERMS = 128                      # terms, for which NumPy's way will do
 BLOCK = 32                                 # terms of more that are added one after the other
-MAX_DOT_TERMS = 1 << 10                    # that BLAS adds up, in some sums at a time
+MAX_DOT_TERMS = 1 << 9                     # that BLAS adds up: below 500 results NumPy keeps the interpreter locked
 
 
 def sum(x: Array, axis: tuple[int, ...], keepdims: Flag = False) -> Array:

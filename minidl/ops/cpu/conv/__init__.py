@@ -1,7 +1,7 @@
 """Convolution on NumPy arrays: x (n,c,h,w), w (m,c,kh,kw), y (n,m,oh,ow); g is an ops.common.geometry.ConvGeometry.
 
-Four algorithms, each in the directions y (forward), dx and dw: the formula (direct.py), an image at a time through an
-unrolled buffer (unroll.py), many images as one matrix product (gemm.py), which `auto` is, and transforms (fft.py).
+Four algorithms, each in the directions y (forward), dx and dw: the formula (direct.py), an image at a time, unrolled
+(unroll.py), many images as matrix products (gemm.py, or shifted.py), which `auto` is, and transforms (fft.py).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..activation import VALUES
 from ..parallel import images_per_chunk, parallel_for
 from ..pool import avg_pool2d, avg_pool2d_grad_act
 from ..reduce import dots, sum
-from . import direct, fft, gemm, unroll
+from . import direct, fft, gemm, shifted, unroll
 
 __all__ = [
     "CONV_ALGORITHMS", "conv2d", "conv2d_act", "conv2d_act_pool", "conv2d_act_pool_grad_wb", "conv2d_grad_b",
@@ -24,7 +24,6 @@ __all__ = [
 ]
 
 MIN_READ_BYTES = 1 << 22                   # worth a second thread when they are only read and summed
-
 
 ALGORITHMS: dict[str, tuple[Callable[..., Array], ...]] = {       # name -> (y, dx, dw)
     "direct": (direct.y, direct.dx, direct.dw),
@@ -39,6 +38,8 @@ CONV_ALGORITHMS = tuple(ALGORITHMS)
 def _algorithm(g: ConvGeometry) -> tuple[Callable[..., Array], ...]:
     if g.algorithm not in ALGORITHMS:
         raise ValueError(f"conv2d: algorithm {g.algorithm!r} is not one of {', '.join(ALGORITHMS)} on the cpu")
+    if g.algorithm in ("auto", "gemm") and (g.sh, g.sw, g.ow) == (1, 1, g.w) and shifted.pays(g):
+        return shifted.y, shifted.dx, shifted.dw
     return ALGORITHMS[g.algorithm]
 
 
