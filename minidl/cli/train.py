@@ -467,9 +467,10 @@ def look(args: argparse.Namespace, train: data.Data, test: data.Data, where: str
     model = build(args, train, where, weights)
     preprocessing = known["preprocessing"] or train.preprocessing(zoo.MODELS[args.model].shape)
     model = as_trained(args, model)
-    loss, accuracy = evaluate(model, loaders(args, train, test, where, preprocessing)[1],
-                              loss=loss_of(model, args.label_smoothing))
+    loss, accuracy, more = evaluate(model, loaders(args, train, test, where, preprocessing)[1],
+                                    loss=loss_of(model, args.label_smoothing), metrics=metrics_of(args))
     shown = "" if math.isnan(accuracy) else f"test accuracy {100 * accuracy:.2f} %, "
+    shown += "".join(f"top-{args.top_k} accuracy {100 * share:.2f} %, " for share in more.values())
     say(f"{args.model} on {test.name}: {shown}test loss {loss:.4f}, {len(test.labels)} {test.items}, weights {weights} "
         f"({where})")
 

@@ -18,6 +18,7 @@ Cells = list[tuple[int, list[str]]]        # the number of each line, and its va
 
 # What a weights file believes: of numbers, of columns, and of the characters of a class.
 LIMIT, MAX_COLUMNS, MAX_CLASS = 1e30, 2**10, 200
+SURE_CLASSES = 20                          # different integers that are classes, however few rows there are
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -92,7 +93,8 @@ def from_csv(path: str | os.PathLike[str], label: str | None = None, *, split: s
 
     Raises ValueError, with the line, column and value where it is one, for a file without rows, lines of other lengths,
     a column without a name or a name twice, a label that is no column, what is no number between -1e30 and 1e30,
-    missing and fractional classes, and fewer than two of them; OSError for a file that cannot be read.
+    missing and fractional classes, fewer than two of them, and more than 20 different integers that are also more than
+    half as many as the rows; OSError for a file that cannot be read.
     """
     columns, lines = read_cells("from_csv", path)
     if len(columns) < 2:
@@ -163,6 +165,10 @@ def _classes(path: str | os.PathLike[str], column: str, cells: list[tuple[int, s
     if len(names) < 2:
         raise ValueError(f"from_csv: {path} has only the class {names[0]!r}, by the column {column!r}, but needs two; "
                          "add rows of others, or name another column as the label")
+    if numeric and len(names) > max(SURE_CLASSES, len(found) // 2):
+        raise ValueError(f"from_csv: {path} has {len(names)} different integers in the {len(found)} rows of its label "
+                         f"{column!r}, which looks like a quantity, and not like classes; name another column as the "
+                         "label, or write classes as texts")
     of = {name: i for i, name in enumerate(names)}
     return names, np.array([of[name] for name in found])
 

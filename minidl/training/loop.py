@@ -8,7 +8,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
@@ -73,16 +73,27 @@ def _pair(batch: Any) -> tuple[Any, Any]:
                     "DataLoader((inputs, targets), 128)")
 
 
-def evaluate(model: nn.Module, batches: Iterable[tuple[Any, Any]], *,
-             loss: Function = ops.cross_entropy) -> tuple[float, float]:
+@overload
+def evaluate(model: nn.Module, batches: Iterable[tuple[Any, Any]], *, loss: Function = ...) -> tuple[float, float]: ...
+
+
+@overload
+def evaluate(model: nn.Module, batches: Iterable[tuple[Any, Any]], *, loss: Function = ...,
+             metrics: Mapping[str, Function]) -> tuple[float, float, dict[str, float]]: ...
+
+
+def evaluate(model: nn.Module, batches: Iterable[tuple[Any, Any]], *, loss: Function = ops.cross_entropy,
+             metrics: Mapping[str, Function] | None = None) -> tuple[Any, ...]:
     """(mean loss, share right in [0, 1]) over batches of (images, labels), in evaluation mode, off the tape.
 
-    The share is NaN where the targets are not the integer classes of logits (n,classes).
+    The share is NaN where the targets are not the integer classes of logits (n,classes). metrics: by name, what else is
+    measured, as for `fit`; their means are a third, by name.
 
     Raises ValueError where there is no image; FloatingPointError where the loss is not finite.
     """
-    means = _evaluated(model, batches, loss, {})
-    return means["loss"], means.get("accuracy", math.nan)
+    means = _evaluated(model, batches, loss, metrics or {})
+    found = means["loss"], means.get("accuracy", math.nan)
+    return found if metrics is None else (*found, {name: means[name] for name in metrics})
 
 
 def _evaluated(model: nn.Module, batches: Iterable[tuple[Any, Any]], loss: Function,

@@ -71,6 +71,9 @@ def test_names_and_labels(tmp_path: Path, text: str, label: str | None, columns:
     (f"a,b\n1,2\n2,{'x' * 201}\n", None, ", line 3: the label 'b' is 'xxx.*x' but must be a text or an integer; "),
     ("a,b\n1,x\n2,x\n", None, " has only the class 'x', by the column 'b', but needs two; add rows of others, or name "
                               "another column as the label$"),
+    ("a,b\n" + "".join(f"1,{price // 2}\n" for price in range(100, 141)), None,
+     " has 21 different integers in the 41 rows of its label 'b', which looks like a quantity, and not like classes; "
+     "name another column as the label, or write classes as texts$"),
     ("a,b\n1,x\n2,y\n", "c", " has no column 'c'; it has a, b$"),
     (",a,b\n0,1,x\n", None, r" names its column 1 '', but each needs a name of its own; give it one, or remove it \(of "
                             r"pandas: to_csv\(path, index=False\)\)$"),
@@ -81,6 +84,13 @@ def test_what_is_no_table_is_refused(tmp_path: Path, text: str, label: str | Non
     path = write(tmp_path / "t.csv", text)
     with pytest.raises(ValueError, match=f"^from_csv: {re.escape(str(path))}{message}"):
         from_csv(path, label)
+
+
+@pytest.mark.parametrize(("rows", "classes", "name"), [(20, 20, "{}"), (42, 21, "{}"), (30, 30, "class {}")])
+def test_many_classes_of_few_rows(tmp_path: Path, rows: int, classes: int, name: str) -> None:
+    """Few integers, integers of two rows each, and texts."""
+    path = write(tmp_path / "t.csv", "".join(f"1,{name.format(i % classes)}\n" for i in range(rows)))
+    assert len(from_csv(path).classes) == classes
 
 
 def test_what_is_no_text_is_refused(tmp_path: Path) -> None:

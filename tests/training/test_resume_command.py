@@ -6,6 +6,7 @@ import errno
 import functools
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -223,6 +224,10 @@ def test_weights_are_evaluated(capsys: pytest.CaptureFixture[str]) -> None:
         assert line.startswith(f"perceptron on synthetic-digits: test accuracy {accuracy:.2f} %, test loss ")
         assert line.endswith(f"128 images, weights {Path('run/weights.h5')} (cpu)")
         assert sorted(Path().rglob("*")) == before                     # nothing is left
+    assert cli.main(["--eval", "run", "--top-k", "9"]) == 0
+    found = re.search(r"test accuracy (\S+) %, top-9 accuracy (\S+) %, test loss", capsys.readouterr().out)
+    assert found is not None
+    assert float(found[1]) < float(found[2]) <= 100
     assert cli.main([*QUICK, "--eval"]) == 2
     assert capsys.readouterr().err == ("train.py: error: --eval needs weights; name a run's folder, --eval RUN, or a "
                                        "file, --load FILE\n")

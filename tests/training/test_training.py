@@ -153,6 +153,14 @@ def test_evaluate_leaves_the_mode_and_counts_right_answers() -> None:
     assert model.training
 
 
+def test_evaluate_measures_what_is_asked_for() -> None:
+    """The mean over images, not over batches."""
+    batches = [(np.full((n, 2), value, np.float32), np.zeros(n, np.int64)) for n, value in ((3, 1.0), (1, 5.0))]
+    _, accuracy, more = evaluate(nn.Identity(), batches, metrics={"largest": lambda y, labels: y.max(axis=1).mean()})
+    assert accuracy == 1
+    assert more == {"largest": 2.0}
+
+
 def test_evaluate_refuses_no_images() -> None:
     with pytest.raises(ValueError, match="evaluate: got 0 images but needs at least 1"):
         evaluate(nn.Flatten(), [])
