@@ -82,7 +82,7 @@ def test_patches(sizes: tuple[int, ...], patch: conv_tma.Patch | None, emulated:
 @pytest.mark.parametrize(("sizes", "patch"), [
     ((512, 32, 32, 3, 3), conv_tma.Patch(1, 8, 16, 10, 18, False)),
     ((2000, 7, 7, 3, 3), conv_tma.Patch(16, 1, 8, 3, 10, True)),
-    ((5, 13, 6, 8, 8), conv_tma.Patch(1, 16, 8, 23, 15, False)),      # so many filters that two blocks fit, and not three
+    ((5, 13, 6, 8, 8), conv_tma.Patch(1, 16, 8, 23, 15, False)),      # two blocks fit, not three
     ((9, 40, 40, 40, 40), None)])                     # filters that do not fit beside another block's
 def test_patches_of_few_channels(sizes: tuple[int, ...], patch: conv_tma.Patch | None, emulated: Emulator) -> None:
     assert conv_few.patch_of(*sizes) == patch
