@@ -339,6 +339,44 @@ def test_average_pooling_and_its_gradient_are_one_matrix(x: Any, size: Any, stri
     assert np.vdot(gy, expected) == pytest.approx(np.vdot(k.avg_pool2d_grad_x(gy, g), image), rel=1e-11)
 
 
+def winner(window: Array, inside: Array) -> int:
+    """Of the elements inside the image: the last NaN, or else the first of the largest."""
+    places = np.flatnonzero(inside)
+    nans = [place for place in places if np.isnan(window[place])]
+    return int(nans[-1] if nans else max(places, key=lambda place: window[place]))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_maxima_and_their_places_by_the_definition(seed: int) -> None:
+    """Equal values, NaNs, infinities, borders, windows that overlap or leave gaps, and with more than 128 elements."""
+    rng, compared = np.random.default_rng(seed), 0
+    for case in range(60):
+        kh, kw = map(int, rng.integers(8, 14, 2) if case % 20 == 0 else rng.integers(1, 5, 2))
+        borders = [[int(v) for v in rng.integers(0, k_, 2)] for k_ in (kh, kw)]
+        shape = (2, 1, *(int(v) for v in rng.integers((kh, kw), (kh + 8, kw + 8))))
+        g = pool_geometry("max_pool2d", shape, (kh, kw), tuple(map(int, rng.integers(1, 6, 2))),
+                          (tuple(borders[0]), tuple(borders[1])))
+        x = rng.choice([-1.0, 0.0, 2.0, -np.inf, *[np.inf, np.nan][:case % 3]], shape).astype(rng.choice(["f4", "f8"]))
+        if case % 7 == 0:
+            x[...] = -np.inf
+        around = [(0, 0), (0, 0), *borders]
+        padded, image = np.pad(x, around), np.pad(np.ones(shape, bool), around)
+        y, index = k.max_pool2d(x, g)
+        gy, dx = rng.choice([-3.0, 1.0, np.inf, np.nan], y.shape).astype(x.dtype), np.zeros(padded.shape, x.dtype)
+        for n, i, j in np.ndindex(g.n, g.oh, g.ow):
+            window = (n, 0, slice(i * g.sh, i * g.sh + kh), slice(j * g.sw, j * g.sw + kw))
+            won = winner(padded[window].ravel(), image[window].ravel())
+            assert index[n, 0, i, j] == won
+            np.testing.assert_equal(y[n, 0, i, j], padded[window].ravel()[won])
+            with np.errstate(invalid="ignore"):
+                dx[window][won // kw, won % kw] += gy[n, 0, i, j]
+            compared += 1
+        with np.errstate(invalid="ignore"):
+            got = k.max_pool2d_grad_x(gy, index, g)
+        np.testing.assert_equal(got, dx[:, :, g.top:g.top + g.h, g.left:g.left + g.w])
+    assert compared > 1000
+
+
 @pytest.mark.parametrize(("size", "stride", "padding"), [(2, None, 0), (3, 2, ((1, 0), (2, 1)))])
 def test_pooling_in_several_chunks(size: Any, stride: Any, padding: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same bits as in one."""

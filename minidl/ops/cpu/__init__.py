@@ -20,6 +20,7 @@ from .fused import *
 from .linear import *
 from .lookup import *
 from .loss import *
+from .max_pool import *
 from .nhwc import *
 from .norm import *
 from .optim import *
