@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from minidl.ops import cpu as k
-from minidl.ops.common import shared
+from minidl.ops.common import choice, shared
 from minidl.ops.common.geometry import conv_geometry, pool_geometry
 from minidl.ops.cpu import conv, parallel
 
@@ -243,11 +243,51 @@ def test_products_of_y_and_dx_are_small_ones(most: int, monkeypatch: pytest.Monk
 
 def test_large_arrays_are_walked_over_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = Asked(monkeypatch, parallel, "parallel_for")
-    for size, chunks in ((parallel.CHUNK_BYTES // 8, 0), (parallel.CHUNK_BYTES // 8 + 1, 2),
-                         (parallel.CHUNK_BYTES // 2, 4)):
+    for size, chunks in ((parallel.TEMPORARY_BYTES // 8, 0), (parallel.TEMPORARY_BYTES // 8 + 1, 2),
+                         (parallel.TEMPORARY_BYTES // 2, 4)):
         asked.calls.clear()
         np.testing.assert_array_equal(k.relu(np.arange(-1.0, size - 1)), [0.0, *range(size - 1)])
         assert [-(-count // chunk) for count, chunk, _ in asked.calls] == ([chunks] if chunks else [])
+
+
+@pytest.mark.parametrize("shape", [(4,), (5000,), (70, 80), (300, 1000)], ids=str)
+def test_a_choice_by_bits_is_numpys(shape: tuple[int, ...]) -> None:
+    """Small and large, of arrays and numbers of the same and of other dtypes, NaN among them, and in any layout."""
+    rng = np.random.default_rng(6)
+    mask, double = rng.random(shape) < 0.5, rng.standard_normal(shape)
+    single, whole = double.astype(np.float32), rng.integers(-3, 3, shape)
+    double[mask] = np.nan
+    for x, y in [(double, -double), (single, 0), (0, single), (0.5, whole), (whole, 3), (single, double), (True, ~mask),
+                 (np.nan, single.astype(np.float16)), (np.float64(2), single), (np.float32(2), single), (1.0, 2.0),
+                 (np.array(3.0, np.float32), single), (single[..., :1], single)]:
+        for first, second, third in ((mask, x, y), [np.asarray(a).T if np.ndim(a) else a for a in (mask, x, y)]):
+            expected, got = choice.where(first, second, third), k.where(first, second, third)
+            assert (got.dtype, got.shape) == (expected.dtype, expected.shape)
+            np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize("shape", [(), (0, 3), (13,), (130, 1000, 3)], ids=str)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_dropout_draws_the_numbers_of_one_generator(shape: tuple[int, ...], dtype: Any) -> None:
+    """However many chunks there are."""
+    x = np.random.default_rng(7).standard_normal(shape).astype(dtype)
+    philox = np.random.Philox(key=np.array((5, 9), np.uint64))
+    kept = np.random.Generator(philox).random(shape, np.float32) >= 0.25
+    np.testing.assert_array_equal(k.dropout(x, 0.25, (5, 9)), np.where(kept, x / dtype(0.75), 0))
+
+
+@pytest.mark.parametrize("name", ["softmax", "log_softmax", "softmax_grad_x", "log_softmax_grad_x"])
+@pytest.mark.parametrize("shape", [(2, 3, 70000), (900, 7, 50), (70000, 3)], ids=str)
+def test_rows_in_several_chunks_are_those_of_one(name: str, shape: tuple[int, ...],
+                                                 monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(8)
+    given = [rng.random(shape) for _ in range(2 if name.endswith("grad_x") else 1)]
+    asked = Asked(monkeypatch, sys.modules["minidl.ops.cpu.activation"], "parallel_for")
+    got = getattr(k, name)(*given, len(shape) - 1)
+    assert len(asked.calls) == 1
+    monkeypatch.setattr("minidl.ops.cpu.activation.TEMPORARY_BYTES", 1 << 40)
+    np.testing.assert_allclose(got, getattr(k, name)(*given, len(shape) - 1), rtol=1e-13)
+    assert len(asked.calls) == 1
 
 
 @pytest.mark.parametrize("axes", [axes for n in range(1, 6) for axes in itertools.combinations(range(5), n)], ids=str)

@@ -14,6 +14,7 @@ from ..common.choice import *
 from ..common.primitives import PRIMITIVES
 from ..common.shared import *
 from .activation import *
+from .choice import *
 from .conv import *
 from .data import *
 from .fused import *
