@@ -20,10 +20,18 @@ __all__ = ["avg_pool2d", "avg_pool2d_grad_act", "avg_pool2d_grad_x"]
 
 
 def padded(x: Array, g: PoolGeometry, fill: float) -> Array:
-    """Images with their border; x itself where there is none."""
+    """Images with their border, in this thread's scratch; x itself where there is none."""
     if not has_border(g):
         return x
-    return np.pad(x, ((0, 0), (0, 0), (g.top, g.bottom), (g.left, g.right)), constant_values=fill)
+    xp = scratch("padded", (len(x), g.c, g.h + g.top + g.bottom, g.w + g.left + g.right), x.dtype)
+    xp[...] = fill
+    inside(xp, g)[...] = x
+    return xp
+
+
+def inside(xp: Array, g: PoolGeometry) -> Array:
+    """Padded images without their border."""
+    return xp[:, :, g.top:g.top + g.h, g.left:g.left + g.w]
 
 
 def has_border(g: PoolGeometry) -> bool:
@@ -50,7 +58,7 @@ def spread(dx: Array, g: PoolGeometry, walk: Callable[[Array, Callable[[Array, A
         xp[...] = 0
     walk(xp, np.copyto if apart else lambda place, values: np.add(place, values, out=place))
     if border:
-        dx[...] = xp[:, :, g.top:g.top + g.h, g.left:g.left + g.w]
+        dx[...] = inside(xp, g)
 
 
 def by_images(g: PoolGeometry, work: Callable[[int, int], None], itemsize: int) -> None:
