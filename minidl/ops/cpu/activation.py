@@ -29,19 +29,11 @@ def _softmax(x: Array, axis: int) -> Array:
     return y
 
 
-def _softmax_grad_x(gy: Array, y: Array, axis: int) -> Array:
-    return y * (gy - sum(gy * y, (axis,), True))
-
-
 def _log_softmax(x: Array, axis: int) -> Array:
     y = _shifted(x, axis)
     if y.size:
         y -= np.log(sum(np.exp(y), (axis,), True))
     return y
-
-
-def _log_softmax_grad_x(gy: Array, y: Array, axis: int) -> Array:
-    return gy - np.exp(y) * sum(gy, (axis,), True)
 
 
 def _by_rows(work: Callable[..., Array], axis: int, *arrays: Array) -> Array:
@@ -65,7 +57,7 @@ def softmax(x: Array, axis: int) -> Array:
 
 def softmax_grad_x(gy: Array, y: Array, axis: int) -> Array:
     """y * (gy - sum of gy * y)"""
-    return _by_rows(_softmax_grad_x, axis, gy, y)
+    return _by_rows(lambda gy, y, axis: y * (gy - sum(gy * y, (axis,), True)), axis, gy, y)
 
 
 def log_softmax(x: Array, axis: int) -> Array:
@@ -74,4 +66,4 @@ def log_softmax(x: Array, axis: int) -> Array:
 
 def log_softmax_grad_x(gy: Array, y: Array, axis: int) -> Array:
     """gy - softmax * sum of gy"""
-    return _by_rows(_log_softmax_grad_x, axis, gy, y)
+    return _by_rows(lambda gy, y, axis: gy - np.exp(y) * sum(gy, (axis,), True), axis, gy, y)
