@@ -42,7 +42,7 @@ SETTINGS: list[dict[str, int]] = [
     {"MAX_SMALL_RESULT": 12, "MIN_ROWS": 1},
     {"MIN_UNLOCKED": 1},                                           # all output rows in one product, where stride allows
     {"MAX_SMALL_PRODUCT": 1, "MAX_SMALL_RESULT": 1},                   # no block is small enough: undivided
-    {"MAX_SMALL_PRODUCT": 1, "MAX_SMALL_RESULT": 1, "MAX_TURNED": 0},  # and dw's lie as they are wanted
+    {"MAX_SMALL_PRODUCT": 1, "MAX_SMALL_RESULT": 1, "MAX_TURNED": 0, "MIN_UNLOCKED": 1},    # dw as it is wanted
     {"BUFFER_BYTES": 1}, {"MIN_TERMS": 1},                     # chunks by the size of dw; of one image at a stride
 ]
 
