@@ -1,7 +1,7 @@
 """Activations beyond those of the papers: their values and gradients, in NumPy and in CUDA C++, one row each.
 
 `MORE` are rows of ACTIVATIONS (primitives.py): their gradient is a function of the result y, so that kernels which
-compute y fuse them. `OF_X` have a gradient that needs x: both backends compute them by the same kernels, given x.
+compute y fuse them. `OF_X` have a gradient that needs x; fewer kernels fuse these.
 """
 
 from __future__ import annotations
