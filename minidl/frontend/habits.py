@@ -62,8 +62,8 @@ ADVICE: dict[str, dict[str, str]] = {
         "half": "minidl.set_precision('bf16') for products; Tensors that require a gradient are float32 or float64",
         "bfloat16": "minidl.set_precision('bf16')",
         "short": "t.to(dtype='int16')",
-        "pin_memory": "leave it out: loaders see to that",
-        "share_memory_": "leave it out: threads share memory already",
+        "pin_memory": "leave it out: a loader with device='cuda' copies batches ahead",
+        "share_memory_": "leave it out: threads share memory",
         "names": "shapes have no names here",
         "new_zeros": "minidl.zeros(shape, dtype=t.dtype, device=t.device)",
         "new_ones": "minidl.ones(shape, dtype=t.dtype, device=t.device)",
@@ -104,7 +104,7 @@ ADVICE: dict[str, dict[str, str]] = {
         "enable_grad": "leave minidl.no_grad() before it",
         "set_grad_enabled": "with minidl.no_grad(): where it is off",
         "inference_mode": "minidl.no_grad()",
-        "is_grad_enabled": "with minidl.no_grad(): says so in the code",
+        "is_grad_enabled": "t.requires_grad of a result says whether it was recorded",
         "FloatTensor": "minidl.Tensor(data)",
         "LongTensor": "minidl.Tensor(data, dtype='int64')",
         "is_tensor": "isinstance(t, minidl.Tensor)",
@@ -165,25 +165,25 @@ ADVICE: dict[str, dict[str, str]] = {
         "RNN": "there are no recurrent layers",
         "MultiheadAttention": "matmul and softmax in a Module of your own",
         "Transformer": "matmul and softmax in a Module of your own",
-        "DataParallel": "one process on one device",
+        "DataParallel": "one process per GPU: mpiexec -n 2 minidl train ..., see docs/distributed.md",
         "Bilinear": "matmul in forward",
         "Unflatten": "x.reshape(shape) in forward",
     },
     "minidl.optim": {
-        "Adagrad": "optim.RMSprop(params), whose sum of squares forgets",
-        "NAdam": "optim.AdamW(params)",
+        "Adagrad": "optim.RMSprop(params), a moving average of squares in place of their sum",
+        "NAdam": "optim.AdamW(params), which has no Nesterov momentum",
         "swa_utils": "optim.EMA(model), whose averages `with ema.applied()` puts in place",
         "clip_grad_norm_": "optim.clip_grad_norm(params, max_norm)",
         "clip_grad_value_": "optim.clip_grad_value(params, value)",
         "lr_scheduler": "fit(schedule=optim.cosine(epochs * len(loader))), optim.Plateau(sgd) among its callbacks, or "
                         "sgd.lr = rate between epochs",
-        "LBFGS": "optim.SGD(params, lr, momentum=0.9)",
+        "LBFGS": "optim.Adam(params): there are no second-order methods",
     },
     "minidl.data": {
         "TensorDataset": "data.DataLoader((x, y), batch_size), which takes arrays as they are",
         "ConcatDataset": "numpy.concatenate of the arrays",
         "RandomSampler": "DataLoader(shuffle=True, seed=...)",
-        "WeightedRandomSampler": "DataLoader(shuffle=True, seed=...) over items that are named as often as they weigh",
+        "WeightedRandomSampler": "repeat items by their weight: x[numpy.repeat(range(n), times)]",
         "default_collate": "a loader stacks items by itself",
     },
     "Module": {
@@ -191,7 +191,7 @@ ADVICE: dict[str, dict[str, str]] = {
         "bfloat16": "minidl.set_precision('bf16')",
         "register_forward_hook": "call the layer in your own forward, and look at its result there",
         "register_full_backward_hook": "read .grad after backward()",
-        "share_memory": "threads share memory already",
+        "share_memory": "leave it out: threads share memory",
         "register_module": "net.name = module",
         "get_parameter": "dict(net.named_parameters())[path]",
         "type": "net.to(dtype=...)",
@@ -218,6 +218,8 @@ _MODULES = ("minidl", "minidl.ops", "minidl.nn", "minidl.optim", "minidl.data")
 def missing(place: str, name: str) -> NoReturn:
     """Raise AttributeError that says what to write in place of a name."""
     advice = ADVICE[place].get(name)
+    if advice is None and place in ("minidl", "minidl.ops") and name in _ON_NO_TAPE.split():
+        advice = _NUMPY
     if advice is None and place != "minidl.ops" and callable(vars(ops).get(name)):
         advice = f"minidl.ops.{name}"
     if advice is None and place in ("minidl", "minidl.ops") and name[:1] != "_" and hasattr(Tensor, name):

@@ -262,7 +262,7 @@ class Methods(Conversions):
         return arrange.flip(self, _sizes(axis) or None)
 
     def contiguous(self: Any) -> Tensor:
-        """The Tensor itself: how its memory is laid out is the kernels' affair."""
+        """The Tensor itself, which every op accepts in any memory layout."""
         return self
 
     def clone(self: Any) -> Tensor:
@@ -282,11 +282,11 @@ class Methods(Conversions):
         return tuple(self.select(axis, i) for i in range(self.shape[axis]))
 
     def select(self: Any, axis: int, index: int) -> Tensor:
-        """What lies at one place of an axis: x[:, index] for axis 1."""
+        """One index of an axis: x[:, index] for axis 1."""
         return getitem(self, (*(slice(None),) * (axis % self.ndim), index))
 
     def narrow(self: Any, axis: int, start: int, length: int) -> Tensor:
-        """A run of places of an axis: x[:, start:start + length] for axis 1."""
+        """A range of an axis: x[:, start:start + length] for axis 1."""
         return getitem(self, (*(slice(None),) * (axis % self.ndim), slice(start, start + length)))
 
     # ------------------------------------------------------------------ arithmetic
@@ -540,7 +540,7 @@ class Methods(Conversions):
     clip_ = clamp_
 
     def requires_grad_(self: Any, requires_grad: bool = True) -> Tensor:
-        """Set whether backward() shall accumulate a gradient in this leaf."""
+        """Set whether backward() accumulates a gradient in this leaf."""
         mode.recorder.refuse("changes whether a Tensor requires a gradient", "do it outside the step")
         if self.node is not None:
             raise ValueError(f"requires_grad_: the Tensor was made by {self.node.name!r}; set it on a leaf, or on "

@@ -69,10 +69,10 @@ def read(folder: Path, model: nn.Module | None = None, test: Batches | None = No
     settings = _settings(config) if config.exists() else {}
     notes = [f"Data: {settings['data_note']}"] if settings.get("data_note") else []
     answers = filters = None
-    if not file.exists():
-        notes.append("This run is not finished: there is no weights.h5.")
-    elif model is None:
+    if model is None and file.exists():
         model = _stored_model(file, notes)
+    elif model is None:
+        notes.append("There is no weights.h5: the run is not finished, or its net was not saved there; pass model=.")
     if model is not None:
         if test is None:
             test = _stored_test(settings, file, next((p.device for p in model.parameters()), "cpu"), notes)

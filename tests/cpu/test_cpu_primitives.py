@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from minidl.ops import cpu as k
-from minidl.ops.common import shared
+from minidl.ops.common import choice, shared
 from minidl.ops.common.geometry import conv_geometry, pool_geometry
 from minidl.ops.cpu import conv, parallel
 
@@ -42,6 +42,8 @@ SETTINGS: list[dict[str, int]] = [
     {"MAX_SMALL_RESULT": 12, "MIN_ROWS": 1},
     {"MIN_UNLOCKED": 1},                                           # all output rows in one product, where stride allows
     {"MAX_SMALL_PRODUCT": 1, "MAX_SMALL_RESULT": 1},                   # no block is small enough: undivided
+    {"MAX_SMALL_PRODUCT": 1, "MAX_SMALL_RESULT": 1, "MAX_TURNED": 0, "MIN_UNLOCKED": 1},    # dw as it is wanted
+    {"BUFFER_BYTES": 1}, {"MIN_TERMS": 1},                     # chunks by the size of dw; of one image at a stride
 ]
 
 
@@ -243,11 +245,51 @@ def test_products_of_y_and_dx_are_small_ones(most: int, monkeypatch: pytest.Monk
 
 def test_large_arrays_are_walked_over_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = Asked(monkeypatch, parallel, "parallel_for")
-    for size, chunks in ((parallel.CHUNK_BYTES // 8, 0), (parallel.CHUNK_BYTES // 8 + 1, 2),
-                         (parallel.CHUNK_BYTES // 2, 4)):
+    for size, chunks in ((parallel.TEMPORARY_BYTES // 8, 0), (parallel.TEMPORARY_BYTES // 8 + 1, 2),
+                         (parallel.TEMPORARY_BYTES // 2, 4)):
         asked.calls.clear()
         np.testing.assert_array_equal(k.relu(np.arange(-1.0, size - 1)), [0.0, *range(size - 1)])
         assert [-(-count // chunk) for count, chunk, _ in asked.calls] == ([chunks] if chunks else [])
+
+
+@pytest.mark.parametrize("shape", [(4,), (5000,), (70, 80), (300, 1000)], ids=str)
+def test_a_choice_by_bits_is_numpys(shape: tuple[int, ...]) -> None:
+    """Small and large, of arrays and numbers of the same and of other dtypes, NaN among them, and in any layout."""
+    rng = np.random.default_rng(6)
+    mask, double = rng.random(shape) < 0.5, rng.standard_normal(shape)
+    single, whole = double.astype(np.float32), rng.integers(-3, 3, shape)
+    double[mask] = np.nan
+    for x, y in [(double, -double), (single, 0), (0, single), (0.5, whole), (whole, 3), (single, double), (True, ~mask),
+                 (np.nan, single.astype(np.float16)), (np.float64(2), single), (np.float32(2), single), (1.0, 2.0),
+                 (np.array(3.0, np.float32), single), (single[..., :1], single)]:
+        for first, second, third in ((mask, x, y), [np.asarray(a).T if np.ndim(a) else a for a in (mask, x, y)]):
+            expected, got = choice.where(first, second, third), k.where(first, second, third)
+            assert (got.dtype, got.shape) == (expected.dtype, expected.shape)
+            np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize("shape", [(), (0, 3), (13,), (130, 1000, 3)], ids=str)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_dropout_draws_the_numbers_of_one_generator(shape: tuple[int, ...], dtype: Any) -> None:
+    """However many chunks there are."""
+    x = np.random.default_rng(7).standard_normal(shape).astype(dtype)
+    philox = np.random.Philox(key=np.array((5, 9), np.uint64))
+    kept = np.random.Generator(philox).random(shape, np.float32) >= 0.25
+    np.testing.assert_array_equal(k.dropout(x, 0.25, (5, 9)), np.where(kept, x / dtype(0.75), 0))
+
+
+@pytest.mark.parametrize("name", ["softmax", "log_softmax", "softmax_grad_x", "log_softmax_grad_x"])
+@pytest.mark.parametrize("shape", [(2, 3, 70000), (900, 7, 50), (70000, 3)], ids=str)
+def test_rows_in_several_chunks_are_those_of_one(name: str, shape: tuple[int, ...],
+                                                 monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(8)
+    given = [rng.random(shape) for _ in range(2 if name.endswith("grad_x") else 1)]
+    asked = Asked(monkeypatch, sys.modules["minidl.ops.cpu.activation"], "parallel_for")
+    got = getattr(k, name)(*given, len(shape) - 1)
+    assert len(asked.calls) == 1
+    monkeypatch.setattr("minidl.ops.cpu.activation.TEMPORARY_BYTES", 1 << 40)
+    np.testing.assert_allclose(got, getattr(k, name)(*given, len(shape) - 1), rtol=1e-13)
+    assert len(asked.calls) == 1
 
 
 @pytest.mark.parametrize("axes", [axes for n in range(1, 6) for axes in itertools.combinations(range(5), n)], ids=str)
@@ -337,6 +379,44 @@ def test_average_pooling_and_its_gradient_are_one_matrix(x: Any, size: Any, stri
                                    for j in range(g.ow)], -1) for i in range(g.oh)], -2)
     close(k.avg_pool2d(image, g), expected)
     assert np.vdot(gy, expected) == pytest.approx(np.vdot(k.avg_pool2d_grad_x(gy, g), image), rel=1e-11)
+
+
+def winner(window: Array, inside: Array) -> int:
+    """Of the elements inside the image: the last NaN, or else the first of the largest."""
+    places = np.flatnonzero(inside)
+    nans = [place for place in places if np.isnan(window[place])]
+    return int(nans[-1] if nans else max(places, key=lambda place: window[place]))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_maxima_and_their_places_by_the_definition(seed: int) -> None:
+    """Equal values, NaNs, infinities, borders, windows that overlap or leave gaps, and with more than 128 elements."""
+    rng, compared = np.random.default_rng(seed), 0
+    for case in range(60):
+        kh, kw = map(int, rng.integers(8, 14, 2) if case % 20 == 0 else rng.integers(1, 5, 2))
+        borders = [[int(v) for v in rng.integers(0, k_, 2)] for k_ in (kh, kw)]
+        shape = (2, 1, *(int(v) for v in rng.integers((kh, kw), (kh + 8, kw + 8))))
+        g = pool_geometry("max_pool2d", shape, (kh, kw), tuple(map(int, rng.integers(1, 6, 2))),
+                          (tuple(borders[0]), tuple(borders[1])))
+        x = rng.choice([-1.0, 0.0, 2.0, -np.inf, *[np.inf, np.nan][:case % 3]], shape).astype(rng.choice(["f4", "f8"]))
+        if case % 7 == 0:
+            x[...] = -np.inf
+        around = [(0, 0), (0, 0), *borders]
+        padded, image = np.pad(x, around), np.pad(np.ones(shape, bool), around)
+        y, index = k.max_pool2d(x, g)
+        gy, dx = rng.choice([-3.0, 1.0, np.inf, np.nan], y.shape).astype(x.dtype), np.zeros(padded.shape, x.dtype)
+        for n, i, j in np.ndindex(g.n, g.oh, g.ow):
+            window = (n, 0, slice(i * g.sh, i * g.sh + kh), slice(j * g.sw, j * g.sw + kw))
+            won = winner(padded[window].ravel(), image[window].ravel())
+            assert index[n, 0, i, j] == won
+            np.testing.assert_equal(y[n, 0, i, j], padded[window].ravel()[won])
+            with np.errstate(invalid="ignore"):
+                dx[window][won // kw, won % kw] += gy[n, 0, i, j]
+            compared += 1
+        with np.errstate(invalid="ignore"):
+            got = k.max_pool2d_grad_x(gy, index, g)
+        np.testing.assert_equal(got, dx[:, :, g.top:g.top + g.h, g.left:g.left + g.w])
+    assert compared > 1000
 
 
 @pytest.mark.parametrize(("size", "stride", "padding"), [(2, None, 0), (3, 2, ((1, 0), (2, 1)))])

@@ -178,7 +178,7 @@ ROWS: list[Row] = [
           "adam = optim.AdamW(net.parameters())\nnet(y).sum().backward()\nadam.step()\nnet[0].weight.detach()",
           "rms = optim.RMSprop(net.parameters(), momentum=0.9)\nnet(y).sum().backward()\nrms.step()\n"
           "net[0].weight.detach()"),
-    *names("optim", ("optim.Adagrad(net.parameters())", r"optim\.RMSprop\(params\), whose sum of squares forgets"),
+    *names("optim", ("optim.Adagrad(net.parameters())", r"optim\.RMSprop\(params\), a moving average"),
            ("optim.clip_grad_norm_(net.parameters(), 1)", r"optim\.clip_grad_norm\(params, max_norm\)"),
            ("optim.SGD(net.parameters(), 0.1).param_groups", r"sgd\.groups, sgd\.group\(name\), or sgd\.lr"),
            ("optim.lr_scheduler.StepLR", r"fit\(schedule=optim\.cosine\(epochs \* len\(loader\)\)\)"),

@@ -158,8 +158,16 @@ def test_a_run_that_is_not_finished_shows_what_there_is(tmp_path: Path) -> None:
         file.write('{"epoch": 2, "train')
     assert [path.name for path in plot.pictures(folder.path, test=loader())] == ["curves.png", "report.html"]
     text = Parsed((folder.path / "report.html").read_text(encoding="utf-8")).text
-    assert "This run is not finished" in text
+    assert "There is no weights.h5: the run is not finished" in text
     assert "1 of 10" in text
+
+
+def test_a_net_that_is_given_needs_no_file(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    folder.append_metrics(EPOCH)
+    made = plot.pictures(folder.path, zoo.build("lenet5"), loader())
+    assert [path.name for path in made] == ["curves.png", "filters.png", "confusion.png", "report.html"]
+    assert "weights.h5" not in made[-1].read_text(encoding="utf-8")
 
 
 def test_the_test_set_is_found_by_what_the_run_says(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,12 +14,14 @@ from ..common.choice import *
 from ..common.primitives import PRIMITIVES
 from ..common.shared import *
 from .activation import *
+from .choice import *
 from .conv import *
 from .data import *
 from .fused import *
 from .linear import *
 from .lookup import *
 from .loss import *
+from .max_pool import *
 from .nhwc import *
 from .norm import *
 from .optim import *

@@ -16,8 +16,9 @@ from ..common.primitives import Array
 from ..common.sets import NormGeometry
 from .activation import GRADIENTS, VALUES
 from .conv import conv2d, conv2d_act_pool, conv2d_act_pool_grad_wb, conv2d_grad_b, conv2d_grad_w, conv2d_grad_x
+from .max_pool import max_pool2d, max_pool2d_grad_x
 from .norm import batch_norm, normalize_by, normalize_grad
-from .pool import avg_pool2d, avg_pool2d_grad_act, avg_pool2d_grad_x, max_pool2d, max_pool2d_grad_x
+from .pool import avg_pool2d, avg_pool2d_grad_act, avg_pool2d_grad_x
 
 __all__ = [
     "act_grad_b_nhwc", "act_grad_nhwc", "act_nhwc", "add_nhwc", "avg_pool2d_grad_act_nhwc", "avg_pool2d_grad_x_nhwc",

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 CHUNK_BYTES = 1 << 20                      # of the array a chunk walks over: less, and threads wait for each other more
+TEMPORARY_BYTES = 1 << 18                  # of what NumPy makes on the way: larger arrays have new pages each time
 
 # What builds of OpenBLAS make of a function's name, in the order of how usual they are in NumPy's wheels.
 _FORMS = ("scipy_openblas_{}64_", "scipy_openblas_{}", "openblas_{}64_", "openblas_{}")
@@ -221,11 +222,11 @@ def _buffer(need: int) -> np.ndarray:
 def elementwise(work: Callable[..., None], *arrays: np.ndarray) -> np.ndarray:
     """A new array from arrays of one shape: work(y, *arrays) fills a chunk of it, in any number of passes."""
     y = empty(arrays[0].shape, arrays[0].dtype)
-    if y.nbytes <= CHUNK_BYTES:
+    if y.nbytes <= TEMPORARY_BYTES:
         work(y, *arrays)
         return y
     flat = [a.reshape(-1) for a in (y, *map(np.ascontiguousarray, arrays))]
-    parallel_for(y.size, CHUNK_BYTES // y.itemsize, lambda i, j: work(*[a[i:j] for a in flat]))
+    parallel_for(y.size, TEMPORARY_BYTES // y.itemsize, lambda i, j: work(*[a[i:j] for a in flat]))
     return y
 
 

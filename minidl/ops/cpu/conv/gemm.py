@@ -31,15 +31,21 @@ MIN_WIDE_COLUMNS = 16                      # columns that are a run worth copyin
 MAX_SMALL_PRODUCT = 1_000_000              # multiplications up to which it does
 MAX_SMALL_RESULT = 1_200                   # elements of a @ b.T up to which it does
 MIN_ROWS = 8                               # rows of a: splitting into fewer to get there costs more than it gains
+MAX_TURNED = 1 << 15                       # elements of a product of dw that is transposed afterwards
+MIN_TERMS = 128                            # of a sum of dw
 MIN_UNLOCKED = 512                         # elements: for a smaller result NumPy keeps the interpreter locked
 
 
 # ---------------------------------------------------------------- the pieces
-def _chunk(g: ConvGeometry, itemsize: int) -> int:
-    """How many images go through one buffer: it depends on sizes alone, so that results do not depend on the cores."""
+def _chunk(g: ConvGeometry, itemsize: int, results: int = 0) -> int:
+    """How many images go through one buffer: it depends on sizes alone, so that results do not depend on the cores.
+
+    results: numbers that each buffer adds to a sum, of which it is to hold as many.
+    """
     if g.ow >= MIN_WIDE_COLUMNS and g.m * g.c * g.kh * g.kw * g.ow >= MIN_PRODUCTS_PER_IMAGE:
         return 1
-    return max(1, min(MAX_IMAGES, BUFFER_BYTES // ((g.h + g.top + g.bottom) * g.c * g.kw * g.ow * itemsize)))
+    most = max(BUFFER_BYTES // itemsize, results) // ((g.h + g.top + g.bottom) * g.c * g.kw * g.ow)
+    return max(1, min(MAX_IMAGES, most))
 
 
 @cache
@@ -139,6 +145,8 @@ def _chunk_dw(gy: Array, x: Array, g: ConvGeometry) -> Array:
     lines = _part(g.oh, min(small, g.oh * g.kh * g.m * k // MIN_UNLOCKED)) if g.sh == 1 else 1
     (q, r, item), shape = rows.strides[1:], (g.oh // lines, g.kh, k, lines * g.ow * nb)
     under: Array = np.ndarray(shape, x.dtype, rows, 0, (lines * g.sh * r, r, q, item))
+    if (filters, lines) == (g.m, g.oh) and g.m * k > MAX_TURNED:
+        return np.matmul(flat.reshape(g.m, -1), under[0].swapaxes(-1, -2))
     over = flat.reshape(g.m // filters, filters, g.oh // lines, 1, -1).transpose(0, 2, 3, 4, 1)
     dw = np.matmul(under, over).sum(axis=1)                               # (m/filters, kh, k, filters)
     return dw.transpose(1, 0, 3, 2).reshape(g.kh, g.m, k)
@@ -177,6 +185,9 @@ def dw(gy: Array, x: Array, g: ConvGeometry) -> Array:
         flat = linear_grad_w(gy.reshape(g.n, g.m), x.reshape(g.n, g.c * g.h * g.w))
         return flat.reshape(g.m, g.c, g.kh, g.kw)
     dw = np.zeros((g.kh, g.m, g.c * g.kw), gy.dtype)
-    for part in parallel_for(g.n, _chunk(g, x.itemsize), lambda i, j: _chunk_dw(gy[i:j], x[i:j], g)):
+    images = _chunk(g, x.itemsize, dw.size)
+    if g.sh > 1:                           # its sums run over one output row of these
+        images = max(images, MIN_TERMS // g.ow)
+    for part in parallel_for(g.n, images, lambda i, j: _chunk_dw(gy[i:j], x[i:j], g)):
         dw += part                         # in the order of the images, whoever was first
     return np.ascontiguousarray(dw.reshape(g.kh, g.m, g.c, g.kw).transpose(1, 2, 0, 3))
