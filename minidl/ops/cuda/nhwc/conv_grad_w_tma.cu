@@ -32,9 +32,9 @@ struct GradWTma {
     int n, c, m, kh, kw, top, left, runs, splits;
 };
 
-// What a group multiplies with: the patches of a split, and the bytes of dy's and of both.
+// What a group multiplies with: how many patches, and the bytes of dy's, of x's and of both.
 struct Turns {
-    int first, last, of_dy, of_x, stage;
+    int count, of_dy, of_x, stage;
 };
 
 // What this block's split finds.
@@ -76,7 +76,7 @@ __device__ __forceinline__ void multiply_bf16(unsigned char* memory, Barrier* fu
     float sums[COUNT][32] = {};
     Ring<STAGES> stage;
 #pragma unroll 1
-    for (int turn = turns.first; turn < turns.last; ++turn, stage.next()) {
+    for (int turn = 0; turn < turns.count; ++turn, stage.next()) {
         await(full + stage.at, stage.parity);
         const unsigned char *dy = memory + stage.at * turns.stage + lane / 16 * dy_down + own;
         const unsigned char* x = memory + stage.at * turns.stage + turns.of_dy;
@@ -119,90 +119,102 @@ __device__ __forceinline__ void multiply_bf16(unsigned char* memory, Barrier* fu
         }
 }
 
-// All taps, of 8 channels of this warp. A product's columns are these channels, and its rows 16 filters, of which a lane
-// holds two neighbours.
+// All taps of a run, of 8 channels of this warp. A product's columns are these channels, and its rows 16 filters, of which
+// a lane holds two neighbours. Steps go down the rows of eight columns, so that only one line of x is new to a step; it is
+// read, and the step's filters, while the products of the step before run, across patches too.
 __device__ __forceinline__ void multiply_tf32(unsigned char* memory, Barrier* full, Barrier* empty, const GradWTma& g,
-                                              const Patch& patch, const Turns& turns, float* parts, int tap, int filter,
+                                              const Patch& patch, const Turns& turns, float* parts, int run, int filter,
                                               int channel) {
-    constexpr int LINES = TAPS / ROW_TAPS;
+    constexpr int LINES = TAPS / ROW_TAPS, SLOTS = LINES + 1, PERIOD = SLOTS % 2 ? 2 * SLOTS : SLOTS;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, within = lane % 4, own = lane / 4;
     const int piece = warp % 4 * 2 + own / 4, from = own % 4 * 4;        // of a row of x, 16 bytes and the number's place
-    int meets[LINES][ROW_TAPS + 1];                                      // bytes to what a lane's pixel meets, and one more
+    const int down = run / ceil_div(g.kw, ROW_TAPS), right = run - down * ceil_div(g.kw, ROW_TAPS);
+    const int r = imin(down * LINES, g.kh - LINES), s = imin(right * ROW_TAPS, g.kw - ROW_TAPS);
+    int meets[ROW_TAPS + 1];                                             // bytes to what a lane's pixel meets, and one more
 #pragma unroll
-    for (int r = 0; r < LINES; ++r) {
-        const int at = imin(tap + r * ROW_TAPS, g.kh * g.kw - ROW_TAPS), row = at / g.kw;
-#pragma unroll
-        for (int s = 0; s <= ROW_TAPS; ++s) {
-            const int q = row * patch.line + at - row * g.kw + 2 * within + s;
-            meets[r][s] = SLABS * turns.of_dy + warp / 4 * turns.of_x + q * 128 + (piece ^ (q & 7)) * 16 + from;
-        }
+    for (int i = 0; i <= ROW_TAPS; ++i) {
+        const int q = r * patch.line + s + 2 * within + i;
+        meets[i] = SLABS * turns.of_dy + warp / 4 * turns.of_x + q * 128 + (piece ^ (q & 7)) * 16 + from;
     }
     // Two filters of pixel 2 within, of an eight of dy, which begins on a multiple of 1,024 bytes; 16 filters further
     // the bit of 64 differs, and for the next pixel those of 128 and 16
     const int pair = 2 * within * 128 + (own / 2 ^ 2 * within) * 16 + own % 2 * 8;
-    float sums[TAPS][4][4] = {};
-    Ring<STAGES> stage;
-#pragma unroll 1
-    for (int turn = turns.first; turn < turns.last; ++turn, stage.next()) {
-        await(full + stage.at, stage.parity);
-        const unsigned char *dy = memory + stage.at * turns.stage, *x = dy;
-        const auto load = [&](unsigned (&a)[4][4]) {
+    const int row = patch.w * 128, line = patch.line * 128;              // bytes of dy, and of x
+    const unsigned char *dy = memory, *x = memory;                       // where the next step's pixels lie, and (0, 0) meets
+    const auto load = [&](unsigned (&a)[4][4]) {
 #pragma unroll
-            for (int e = 0; e < 8; ++e) {
-                const int2 two = *(const int2*)(dy + e / 4 * turns.of_dy + (pair ^ e / 2 % 2 * 64 ^ e % 2 * 144));
-                a[e / 2][e % 2 * 2] = two.x;
-                a[e / 2][e % 2 * 2 + 1] = two.y;
-            }
-        };
-        int j = 0, k = 0;                                                // row and column of an image
-        // Products of filters in `a`, and the next pixels' into other registers, the last ones for nothing
-        const auto multiply = [&](const unsigned (&a)[4][4], unsigned (&next)[4][4]) {
-            dy += 1024;
-            load(next);
-#pragma unroll
-            for (int r = 0; r < LINES; ++r) {
-                unsigned b[ROW_TAPS][2];                                 // what the two pixels meet
-#pragma unroll
-                for (int s = 0; s <= ROW_TAPS; ++s) {
-                    const unsigned met = *(const unsigned*)(x + meets[r][s]);
-                    if (s < ROW_TAPS) b[s][0] = met;
-                    if (s > 0) b[s - 1][1] = met;
-                }
-#pragma unroll
-                for (int s = 0; s < ROW_TAPS; ++s)
-#pragma unroll
-                    for (int t = 0; t < 4; ++t) mma(sums[r * ROW_TAPS + s][t], a[t], b[s]);
-            }
-            x += 1024;
-            if ((k += 8) == patch.w) {
-                k = 0;
-                x += (patch.line - patch.w) * 128;
-                if (++j == patch.h) {
-                    j = 0;
-                    x += (patch.lines - patch.h) * patch.line * 128;
-                }
-            }
-        };
-        unsigned even[4][4], odd[4][4];
-        load(even);
-#pragma unroll 1
-        for (int left = patch.n * patch.h * (patch.w / 8); left > 0; left -= 2) {
-            multiply(even, odd);
-            if (left > 1) multiply(odd, even);
+        for (int e = 0; e < 8; ++e) {
+            const int2 two = *(const int2*)(dy + e / 4 * turns.of_dy + (pair ^ e / 2 % 2 * 64 ^ e % 2 * 144));
+            a[e / 2][e % 2 * 2] = two.x;
+            a[e / 2][e % 2 * 2 + 1] = two.y;
         }
-        __syncwarp();
-        if (lane == 0) arrive(empty + stage.at);
+    };
+    const auto load_line = [&](unsigned (&b)[ROW_TAPS][2], int which) {
+#pragma unroll
+        for (int i = 0; i < 2 * ROW_TAPS; ++i)
+            b[i / 2][i % 2] = *(const volatile unsigned*)(x + which * line + meets[i / 2 + i % 2]);
+    };
+    float sums[TAPS][4][4] = {};
+    unsigned a[2][4][4], b[SLOTS][ROW_TAPS][2];
+    Ring<STAGES> stage, done;
+    int patches = turns.count, image = 0, column = 0, left = patch.h;
+    if (patches > 0) {
+        await(full, 0);
+        load(a[0]);
+#pragma unroll
+        for (int i = 0; i < LINES; ++i) load_line(b[i], i);
+    }
+    while (patches > 0) {
+#pragma unroll
+        for (int t = 0; t < PERIOD; ++t) {
+            const bool ends = --left == 0;                               // these columns
+            dy += row;
+            x += line;
+            if (ends) {
+                left = patch.h;
+                if ((column += 8) == patch.w) {
+                    column = 0;
+                    if (++image == patch.n) {
+                        image = 0;
+                        if (--patches > 0) {                             // else what is read is for nothing
+                            stage.next();
+                            await(full + stage.at, stage.parity);
+                        }
+                    }
+                }
+                dy = memory + stage.at * turns.stage + image * patch.h * row + column * 128;
+                x = memory + stage.at * turns.stage + image * patch.lines * line + column * 128;
+            }
+            load(a[(t + 1) % 2]);
+            load_line(b[(t + LINES) % SLOTS], LINES - 1);
+#pragma unroll
+            for (int tap = 0; tap < TAPS; ++tap)
+#pragma unroll
+                for (int m = 0; m < 4; ++m)
+                    mma(sums[tap][m], a[t % 2][m], b[(t + tap / ROW_TAPS) % SLOTS][tap % ROW_TAPS]);
+            if (ends) {
+#pragma unroll
+                for (int i = 0; i < LINES - 1; ++i) load_line(b[(t + 1 + i) % SLOTS], i);
+                if (image + column == 0) {                               // all of the patch before has been read
+                    __syncwarp();
+                    if (lane == 0) arrive(empty + done.at);
+                    done.next();
+                    if (patches == 0) break;
+                }
+            }
+        }
     }
     float* part = part_of(parts, g);
 #pragma unroll
-    for (int s = 0; s < TAPS; ++s)
+    for (int tap = 0; tap < TAPS; ++tap)
 #pragma unroll
         for (int t = 0; t < 4; ++t)
 #pragma unroll
             for (int e = 0; e < 2; ++e) {
+                const int at_r = r + tap / ROW_TAPS, at_s = s + tap % ROW_TAPS;
                 const int c = channel + warp * 8 + within * 2 + e, m = filter + t * 16 + own * 2;
-                if (tap + s < g.kh * g.kw && c < g.c && m < g.m)         // which are multiples of four
-                    *(Pack<2>*)(part + ((tap + s) * g.c + c) * g.m + m) = {sums[s][t][e], sums[s][t][e + 2]};
+                if (at_r >= down * LINES && at_s >= right * ROW_TAPS && c < g.c && m < g.m)    // multiples of four
+                    *(Pack<2>*)(part + ((at_r * g.kw + at_s) * g.c + c) * g.m + m) = {sums[tap][t][e], sums[tap][t][e + 2]};
             }
 }
 
@@ -215,7 +227,8 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, 1)
     const int group = threadIdx.x / GROUP, sets = ceil_div(g.m, SIDE), run = blockIdx.x / sets % g.runs;
     const int filter = blockIdx.x % sets * SIDE, channel = blockIdx.x / sets / g.runs * SIDE;
     const int patches = ceil_div(g.n, patch.n) * patch.high * patch.wide;
-    const int first = (long long)patches * blockIdx.y / g.splits, last = (long long)patches * (blockIdx.y + 1) / g.splits;
+    const int each = patches / g.splits, split = blockIdx.y, more = patches - each * g.splits;
+    const int first = each * split + imin(split, more), last = first + each + (split < more);
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; ++i) {
             start_barrier(full + i, 1);
@@ -224,7 +237,7 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, 1)
         publish_barriers();
     }
     __syncthreads();
-    const Turns turns = {first, last, of_dy, patch.bytes, stage_size};
+    const Turns turns = {last - first, of_dy, patch.bytes, stage_size};
     if (group == 2) {
         keep_registers<40>();
         if (threadIdx.x == MULTIPLYING) {
@@ -245,7 +258,7 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, 1)
     } else {
         take_registers<232>();
         if constexpr (PRECISION == TF32)
-            multiply_tf32(memory, full, empty, g, patch, turns, parts, run * TAPS, filter, channel);
+            multiply_tf32(memory, full, empty, g, patch, turns, parts, run, filter, channel);
         else if (group == 0)
             multiply_bf16<FIRST>(memory, full, empty, g, patch, turns, parts, run * TAPS, filter, channel);
         else

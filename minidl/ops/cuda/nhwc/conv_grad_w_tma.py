@@ -65,6 +65,17 @@ def _patches(g: ConvGeometry, mode: str) -> list[tuple[int, Patch]]:
     return found
 
 
+def _taps(g: ConvGeometry, mode: str) -> tuple[int, int, int]:
+    """Taps of a block, of them side by side, and how many blocks take all: for mma a rectangle, whose sides halve or third
+    what they do not hold."""
+    across = launch.blocks(g.kw, MAX_TAPS)
+    row_taps = launch.blocks(g.kw, across)
+    if mode == "BF16" and across > 1:
+        return MAX_TAPS, 1, launch.blocks(g.kh * g.kw, MAX_TAPS)
+    lines = min(g.kh, MAX_TAPS // row_taps)
+    return lines * row_taps, row_taps, launch.blocks(g.kh, lines) * across
+
+
 @functools.lru_cache(maxsize=1024)
 def plan(g: ConvGeometry, mode: str, splits: int | None = None) -> Plan | None:
     """None where no patch fits."""
@@ -76,8 +87,7 @@ def plan(g: ConvGeometry, mode: str, splits: int | None = None) -> Plan | None:
     stages, patch = min(_patches(g, mode), key=cost, default=(0, None))
     if patch is None:
         return None
-    taps, row_taps = (min(g.kh, MAX_TAPS // g.kw) * g.kw, g.kw) if g.kw <= MAX_TAPS else (MAX_TAPS, 1)
-    runs = launch.blocks(g.kh * g.kw, taps)
+    taps, row_taps, runs = _taps(g, mode)
     blocks = launch.blocks(g.m, SIDE) * runs * launch.blocks(g.c, SIDE)
     number = patch.number(g.n, g.oh, g.ow)
     most = max(1, launch.multiprocessors() // blocks)
