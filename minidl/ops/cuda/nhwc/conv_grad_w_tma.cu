@@ -8,12 +8,11 @@
 // bf16: a group takes half of the taps. wgmma reads x as B, pixels by channels; A, filters by pixels, goes to registers,
 //   turned over, once for all taps of a group.
 // tf32: wgmma takes no factors whose sums run over rows, so mma does it: a warp takes 8 channels. A product's eight pixels
-//   are taken in the order 0, 2, 4, 6, 1, 3, 5, 7, so that the lanes' numbers lie in different banks, and a lane's two
-//   pixels are neighbours: what the second meets at a tap is what the first meets at the next.
+//   are taken in the order 0, 2, 4, 6, 1, 3, 5, 7, so that the lanes' numbers lie in different banks.
 //
 // Requires: for bf16 rows of a patch in pairs, or images where `images` says so; for tf32 lines of a multiple of eight
-// pixels. -DIMAGE, -DPRECISION BF16 or TF32, -DTAPS,
-// -DROW_TAPS of them side by side, -DSTAGES. What blocks leave is [split][tap][channel][filter], as in nhwc/conv_grad_w.cu.
+// pixels. -DIMAGE, -DPRECISION BF16 or TF32, -DTAPS, for tf32 -DROW_TAPS of them side by side, -DSTAGES of at least two.
+// What blocks leave is [split][tap][channel][filter], as in nhwc/conv_grad_w.cu.
 #include "include/common.cuh"
 #include "include/mma.cuh"
 #include "include/wgmma.cuh"
@@ -27,15 +26,22 @@ constexpr int MULTIPLYING = 2 * GROUP, THREADS_PER_BLOCK = MULTIPLYING + GROUP, 
 constexpr int FIRST = (TAPS + 1) / 2;                                    // taps of the first group
 constexpr int SLABS = SIDE / DEPTH;                                      // copied rows of a pixel
 
-// n images of c channels; m filters; taps kh x kw, and how many runs of TAPS; zeros above and left of images.
+// Images of h rows and c channels; m filters; taps kh x kw, and how many runs of TAPS; zeros above and left of images;
+// patches of a split, and how many splits take one more.
 struct GradWTma {
-    int n, c, m, kh, kw, top, left, runs, splits;
+    int h, c, m, kh, kw, top, left, runs, each, more;
 };
 
-// What a group multiplies with: the patches of a split, and the bytes of dy's and of both.
+// Bytes of a patch of dy, of one of x, and of both with all their slabs.
 struct Turns {
-    int first, last, of_dy, of_x, stage;
+    int of_dy, of_x, stage;
 };
+
+// How many patches are this block's split's, and the first one.
+__device__ __forceinline__ int patches_of(const GradWTma& g) { return g.each + ((int)blockIdx.y < g.more); }
+__device__ __forceinline__ int first_of(const GradWTma& g) {
+    return g.each * (int)blockIdx.y + imin((int)blockIdx.y, g.more);
+}
 
 // What this block's split finds.
 __device__ __forceinline__ float* part_of(float* parts, const GradWTma& g) {
@@ -76,7 +82,7 @@ __device__ __forceinline__ void multiply_bf16(unsigned char* memory, Barrier* fu
     float sums[COUNT][32] = {};
     Ring<STAGES> stage;
 #pragma unroll 1
-    for (int turn = turns.first; turn < turns.last; ++turn, stage.next()) {
+    for (int patches = patches_of(g); patches > 0; --patches, stage.next()) {
         await(full + stage.at, stage.parity);
         const unsigned char *dy = memory + stage.at * turns.stage + lane / 16 * dy_down + own;
         const unsigned char* x = memory + stage.at * turns.stage + turns.of_dy;
@@ -119,90 +125,119 @@ __device__ __forceinline__ void multiply_bf16(unsigned char* memory, Barrier* fu
         }
 }
 
-// All taps, of 8 channels of this warp. A product's columns are these channels, and its rows 16 filters, of which a lane
-// holds two neighbours.
+// Taps of a run, of 8 channels of this warp. A product's columns are these channels, and its rows 16 filters, of which a
+// lane holds two neighbours. Steps go down the rows of eight columns, so that one line of x is new to a step; it is read,
+// as are the step's filters, while the products of the step before run, also where that is of another patch.
 __device__ __forceinline__ void multiply_tf32(unsigned char* memory, Barrier* full, Barrier* empty, const GradWTma& g,
-                                              const Patch& patch, const Turns& turns, float* parts, int tap, int filter,
+                                              const Patch& patch, const Turns& turns, float* parts, int run, int filter,
                                               int channel) {
-    constexpr int LINES = TAPS / ROW_TAPS;
+    constexpr int LINES = TAPS / ROW_TAPS, SLOTS = LINES + 1, PERIOD = SLOTS % 2 ? 2 * SLOTS : SLOTS;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, within = lane % 4, own = lane / 4;
     const int piece = warp % 4 * 2 + own / 4, from = own % 4 * 4;        // of a row of x, 16 bytes and the number's place
-    int meets[LINES][ROW_TAPS + 1];                                      // bytes to what a lane's pixel meets, and one more
+    const int down = run / ceil_div(g.kw, ROW_TAPS), right = run - down * ceil_div(g.kw, ROW_TAPS);
+    const int r = imin(down * LINES, g.kh - LINES), s = imin(right * ROW_TAPS, g.kw - ROW_TAPS);    // the first tap
+    int meets[ROW_TAPS + 1];                                             // bytes to what a lane's pixel meets, and one more
 #pragma unroll
-    for (int r = 0; r < LINES; ++r) {
-        const int at = imin(tap + r * ROW_TAPS, g.kh * g.kw - ROW_TAPS), row = at / g.kw;
-#pragma unroll
-        for (int s = 0; s <= ROW_TAPS; ++s) {
-            const int q = row * patch.line + at - row * g.kw + 2 * within + s;
-            meets[r][s] = SLABS * turns.of_dy + warp / 4 * turns.of_x + q * 128 + (piece ^ (q & 7)) * 16 + from;
-        }
+    for (int i = 0; i <= ROW_TAPS; ++i) {
+        const int q = r * patch.line + s + 2 * within + i;
+        meets[i] = SLABS * turns.of_dy + warp / 4 * turns.of_x + q * 128 + (piece ^ (q & 7)) * 16 + from;
     }
     // Two filters of pixel 2 within, of an eight of dy, which begins on a multiple of 1,024 bytes; 16 filters further
     // the bit of 64 differs, and for the next pixel those of 128 and 16
     const int pair = 2 * within * 128 + (own / 2 ^ 2 * within) * 16 + own % 2 * 8;
-    float sums[TAPS][4][4] = {};
-    Ring<STAGES> stage;
-#pragma unroll 1
-    for (int turn = turns.first; turn < turns.last; ++turn, stage.next()) {
-        await(full + stage.at, stage.parity);
-        const unsigned char *dy = memory + stage.at * turns.stage, *x = dy;
-        const auto load = [&](unsigned (&a)[4][4]) {
+    const int row = patch.w * 128, line = patch.line * 128;              // bytes of dy, and of x
+    // Of the next step: its pixels of the first filters and of the others, and what the first pixel of all meets at (0, 0)
+    const unsigned char *dy = memory, *high = memory + turns.of_dy, *x = memory;
+    const auto load = [&](unsigned (&a)[4][4]) {
 #pragma unroll
-            for (int e = 0; e < 8; ++e) {
-                const int2 two = *(const int2*)(dy + e / 4 * turns.of_dy + (pair ^ e / 2 % 2 * 64 ^ e % 2 * 144));
-                a[e / 2][e % 2 * 2] = two.x;
-                a[e / 2][e % 2 * 2 + 1] = two.y;
-            }
-        };
-        int j = 0, k = 0;                                                // row and column of an image
-        // Products of filters in `a`, and the next pixels' into other registers, the last ones for nothing
-        const auto multiply = [&](const unsigned (&a)[4][4], unsigned (&next)[4][4]) {
-            dy += 1024;
-            load(next);
-#pragma unroll
-            for (int r = 0; r < LINES; ++r) {
-                unsigned b[ROW_TAPS][2];                                 // what the two pixels meet
-#pragma unroll
-                for (int s = 0; s <= ROW_TAPS; ++s) {
-                    const unsigned met = *(const unsigned*)(x + meets[r][s]);
-                    if (s < ROW_TAPS) b[s][0] = met;
-                    if (s > 0) b[s - 1][1] = met;
-                }
-#pragma unroll
-                for (int s = 0; s < ROW_TAPS; ++s)
-#pragma unroll
-                    for (int t = 0; t < 4; ++t) mma(sums[r * ROW_TAPS + s][t], a[t], b[s]);
-            }
-            x += 1024;
-            if ((k += 8) == patch.w) {
-                k = 0;
-                x += (patch.line - patch.w) * 128;
-                if (++j == patch.h) {
-                    j = 0;
-                    x += (patch.lines - patch.h) * patch.line * 128;
-                }
-            }
-        };
-        unsigned even[4][4], odd[4][4];
-        load(even);
-#pragma unroll 1
-        for (int left = patch.n * patch.h * (patch.w / 8); left > 0; left -= 2) {
-            multiply(even, odd);
-            if (left > 1) multiply(odd, even);
+        for (int e = 0; e < 8; ++e) {
+            const int2 two = *(const int2*)((e < 4 ? dy : high) + (pair ^ e / 2 % 2 * 64 ^ e % 2 * 144));
+            a[e / 2][e % 2 * 2] = two.x;
+            a[e / 2][e % 2 * 2 + 1] = two.y;
         }
-        __syncwarp();
-        if (lane == 0) arrive(empty + stage.at);
+    };
+    // Two pixels of a lane for each tap. What two taps share is read twice (volatile): mma takes a pair from neighbouring
+    // registers, and to move numbers there costs more
+    const auto load_line = [&](unsigned (&b)[ROW_TAPS][2], int which) {
+#pragma unroll
+        for (int i = 0; i < 2 * ROW_TAPS; ++i)
+            b[i / 2][i % 2] = *(const volatile unsigned*)(x + which * line + meets[i / 2 + i % 2]);
+    };
+    float sums[TAPS][4][4] = {};
+    unsigned a[2][4][4], b[SLOTS][ROW_TAPS][2];                          // of this step and of the next, in turn
+    Ring<STAGES> stage, done;
+    int patches = patches_of(g), image = 0, column = 0, left = patch.h;
+    int beside = first_of(g) % patch.wide, height = first_of(g) / patch.wide % patch.high * patch.h;    // a patch's place
+    int next = height + r - g.top;                                       // the row of x that the first line has
+    if (patches > 0) {
+        await(full, 0);
+        load(a[0]);
+#pragma unroll
+        for (int i = 0; i < LINES; ++i) load_line(b[i], i);
+    }
+    while (patches > 0) {
+#pragma unroll
+        for (int t = 0; t < PERIOD; ++t) {
+            const bool ends = --left == 0;                               // these columns
+            const int top = next++;
+            dy += row;
+            high += row;
+            x += line;
+            if (ends) {
+                left = patch.h;
+                if ((column += 8) == patch.w) {
+                    column = 0;
+                    if (++image == patch.n) {
+                        image = 0;
+                        if (--patches > 0) {                             // else what is read is for nothing
+                            stage.next();
+                            await(full + stage.at, stage.parity);
+                        }
+                        if (++beside == patch.wide) {
+                            beside = 0;
+                            height = height + patch.h < patch.high * patch.h ? height + patch.h : 0;
+                        }
+                    }
+                }
+                dy = memory + stage.at * turns.stage + image * patch.h * row + column * 128;
+                high = dy + turns.of_dy;
+                next = height + r - g.top;
+                x = memory + stage.at * turns.stage + image * patch.lines * line + column * 128;
+            }
+            load(a[(t + 1) % 2]);
+            load_line(b[(t + LINES) % SLOTS], LINES - 1);
+#pragma unroll
+            for (int l = LINES - 1; l >= 0; --l)                         // the last line was read first
+                if ((unsigned)(top + l) < (unsigned)g.h)                 // else it is zero
+#pragma unroll
+                    for (int m = 0; m < 4; ++m)
+#pragma unroll
+                        for (int i = 0; i < ROW_TAPS; ++i)
+                            mma(sums[l * ROW_TAPS + i][m], a[t % 2][m], b[(t + l) % SLOTS][i]);
+            if (ends) {
+#pragma unroll
+                for (int i = 0; i < LINES - 1; ++i) load_line(b[(t + 1 + i) % SLOTS], i);
+                if (image + column == 0) {                               // all of the patch before has been read
+                    __syncwarp();
+                    if (lane == 0) arrive(empty + done.at);
+                    done.next();
+                    if (patches == 0) break;
+                }
+            }
+        }
     }
     float* part = part_of(parts, g);
 #pragma unroll
-    for (int s = 0; s < TAPS; ++s)
+    for (int tap = 0; tap < TAPS; ++tap)
 #pragma unroll
         for (int t = 0; t < 4; ++t)
 #pragma unroll
             for (int e = 0; e < 2; ++e) {
+                const int y = r + tap / ROW_TAPS, x = s + tap % ROW_TAPS;
                 const int c = channel + warp * 8 + within * 2 + e, m = filter + t * 16 + own * 2;
-                if (tap + s < g.kh * g.kw && c < g.c && m < g.m)         // which are multiples of four
-                    *(Pack<2>*)(part + ((tap + s) * g.c + c) * g.m + m) = {sums[s][t][e], sums[s][t][e + 2]};
+                // Each tap by one run only; c and m are multiples of four
+                if (y >= down * LINES && x >= right * ROW_TAPS && c < g.c && m < g.m)
+                    *(Pack<2>*)(part + ((y * g.kw + x) * g.c + c) * g.m + m) = {sums[tap][t][e], sums[tap][t][e + 2]};
             }
 }
 
@@ -214,8 +249,6 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, 1)
     Barrier *full = (Barrier*)(memory + STAGES * stage_size), *empty = full + STAGES;
     const int group = threadIdx.x / GROUP, sets = ceil_div(g.m, SIDE), run = blockIdx.x / sets % g.runs;
     const int filter = blockIdx.x % sets * SIDE, channel = blockIdx.x / sets / g.runs * SIDE;
-    const int patches = ceil_div(g.n, patch.n) * patch.high * patch.wide;
-    const int first = (long long)patches * blockIdx.y / g.splits, last = (long long)patches * (blockIdx.y + 1) / g.splits;
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; ++i) {
             start_barrier(full + i, 1);
@@ -224,11 +257,12 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, 1)
         publish_barriers();
     }
     __syncthreads();
-    const Turns turns = {first, last, of_dy, patch.bytes, stage_size};
+    const Turns turns = {of_dy, patch.bytes, stage_size};
     if (group == 2) {
         keep_registers<40>();
         if (threadIdx.x == MULTIPLYING) {
             Ring<STAGES> stage;
+            const int first = first_of(g), last = first + patches_of(g);
             for (int turn = first; turn < last; ++turn, stage.next()) {
                 const int row = turn / patch.wide, image = row / patch.high;
                 const int w = (turn - row * patch.wide) * patch.w, h = (row - image * patch.high) * patch.h;
@@ -245,7 +279,7 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, 1)
     } else {
         take_registers<232>();
         if constexpr (PRECISION == TF32)
-            multiply_tf32(memory, full, empty, g, patch, turns, parts, run * TAPS, filter, channel);
+            multiply_tf32(memory, full, empty, g, patch, turns, parts, run, filter, channel);
         else if (group == 0)
             multiply_bf16<FIRST>(memory, full, empty, g, patch, turns, parts, run * TAPS, filter, channel);
         else

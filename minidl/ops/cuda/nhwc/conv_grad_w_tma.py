@@ -19,7 +19,7 @@ SIDE = 64                                  # filters, and channels, of a block
 MAX_TAPS, MAX_STAGES = 9, 5
 SLABS = {"BF16": 1, "TF32": 2}             # rows of 128 bytes of a pixel's channels, by PRECISION
 MIN_PIXELS, MAX_PIXELS = 32, 256           # of a patch
-TURN = 12                                  # pixels that a patch takes longer than its own
+TURN = {"BF16": 12, "TF32": 4}             # pixels that a patch takes longer than its own
 
 
 class Plan(NamedTuple):
@@ -65,24 +65,35 @@ def _patches(g: ConvGeometry, mode: str) -> list[tuple[int, Patch]]:
     return found
 
 
+def _taps(g: ConvGeometry, mode: str) -> tuple[int, int, int]:
+    """Taps of a block, of them side by side, and how many blocks take all. In tf32 they are whole rows of a filter, or
+    equal parts of one."""
+    across = launch.blocks(g.kw, MAX_TAPS)
+    row_taps = launch.blocks(g.kw, across)
+    if mode == "BF16" and across > 1:
+        return MAX_TAPS, 1, launch.blocks(g.kh * g.kw, MAX_TAPS)
+    lines = min(g.kh, MAX_TAPS // row_taps)
+    return lines * row_taps, row_taps, launch.blocks(g.kh, lines) * across
+
+
 @functools.lru_cache(maxsize=1024)
 def plan(g: ConvGeometry, mode: str, splits: int | None = None) -> Plan | None:
     """None where no patch fits."""
-    def cost(of: tuple[int, Patch]) -> tuple[int, int]:
-        """The time, in pixels; and bytes that are copied."""
+    def cost(of: tuple[int, Patch]) -> tuple[int, int, int]:
+        """The time, in pixels; bytes that are copied; and how often steps begin a column of eights."""
         number = of[1].number(g.n, g.oh, g.ow)
-        return number * (of[1].n * of[1].h * of[1].w + TURN), number * _stage(of[1], mode)
+        return (number * (of[1].n * of[1].h * of[1].w + TURN[mode]), number * _stage(of[1], mode),
+                number * of[1].n * of[1].w)
 
     stages, patch = min(_patches(g, mode), key=cost, default=(0, None))
     if patch is None:
         return None
-    taps, row_taps = (min(g.kh, MAX_TAPS // g.kw) * g.kw, g.kw) if g.kw <= MAX_TAPS else (MAX_TAPS, 1)
-    runs = launch.blocks(g.kh * g.kw, taps)
+    taps, row_taps, runs = _taps(g, mode)
     blocks = launch.blocks(g.m, SIDE) * runs * launch.blocks(g.c, SIDE)
     number = patch.number(g.n, g.oh, g.ow)
     most = max(1, launch.multiprocessors() // blocks)
     splits = splits or min(range(1, min(most, number) + 1), key=lambda k: launch.blocks(number, k))
-    structs = (launch.by_value("GradWTma", g, runs=runs, splits=splits),
+    structs = (launch.by_value("GradWTma", g, runs=runs, each=number // splits, more=number % splits),
                patch.struct(g.oh, g.ow, patch.shared()))
     return Plan(patch, constants(mode, taps, row_taps, stages), blocks, splits, stages * (_stage(patch, mode) + 16),
                 structs)
