@@ -76,5 +76,5 @@ def product(patch: Patch, dtype: np.dtype, mode: str, n: int, h: int, w: int, m:
 CONFIGURATIONS = [(FILE, constants(dtype, mode, pixels, wide, copied, act))
                   for dtype, mode in ((np.dtype(np.uint16), "BF16"), (np.dtype(np.float32), "TF32"))
                   for pixels, wide, copied, act in ((1, (False, True), True, "relu"), (1, (False, True), True, None),
-                                                    (2, (True, True), True, None), (2, (False, True), False, None),
-                                                    (3, (True, True), True, None), (3, (False, False), False, None))]
+                                                    (2, (True, True), True, None), (2, (False, True), True, None),
+                                                    (3, (False, True), False, None), (3, (False, False), False, None))]
