@@ -39,7 +39,8 @@ KERNELS = r"__global__\s+void\s+(?:__launch_bounds__\([^{;]*?\)\s*)?(\w+)\s*\(" 
 # Functions that hold a GPU's instructions, and for which emulator.h has others
 REPLACED = ("start_copy", "stream_copy", "end_copies", "await_copies", "tf32", "bf16_pair", "mma", "wgmma",
             "wgmma_rows", "wgmma_both", "load_transposed", "await_turn", "give_turn", "start_barrier",
-            "expect_bytes", "arrive", "await", "copy_rows", "copy_pixels")
+            "expect_bytes", "arrive", "await", "copy_rows", "copy_pixels", "store_pixels",
+            "end_stores", "await_stores")
 
 
 # ---------------------------------------------------------------- arrays

@@ -260,19 +260,21 @@ template <int SIZE> void wgmma_both(float (&c)[SIZE], unsigned long long a, unsi
     }
 }
 
-// Copies of boxes (tma.cuh), at once; float32 becomes tf32. A map is the array's address, the bytes of a number, how many
-// axes, their sizes, and those of a box, the last axis first.
+// Copies of boxes (tma.cuh), at once; into shared memory float32 becomes tf32. A map is the array's address, the bytes of
+// a number, how many axes, their sizes, and those of a box, the last axis first.
 void start_barrier(void* barrier, int arrivals) { start_phases(barrier, arrivals); }
 void expect_bytes(void* barrier, int bytes) { expect_in_phase(barrier, 1, bytes); }
 void arrive(void* barrier) { expect_in_phase(barrier, 1, 0); }
 void await(void* barrier, int parity) { await_phase(barrier, parity); }
 
-template <class Map> void copy_box(void* to, const Map* map, void* barrier, std::initializer_list<int> first) {
+// each(where a number lies in shared memory, and in the array or null, its bytes), of all in a box; returns their bytes.
+template <class Map, class Each>
+int each_of_box(const void* shared, const Map* map, std::initializer_list<int> first, Each each) {
     const unsigned long long *words = map->words, *sizes = words + 3, *box = sizes + 5;
     const int axes = (int)words[2], size = (int)words[1], numbers = (int)box[0];
     see(axes == (int)first.size(), "a copy has other coordinates than its array has axes");
     see(numbers * size == 128, "a box's rows are not of 128 bytes");
-    size_t start = (unsigned char*)to - dynamic_shared, rows = 1;
+    size_t start = (const unsigned char*)shared - dynamic_shared, rows = 1;
     see(start % 1024 == 0, "a box does not start on a multiple of 1,024 bytes");
     for (int axis = 1; axis < axes; ++axis) rows *= box[axis];
     for (size_t row = 0; row < rows; ++row) {
@@ -291,15 +293,30 @@ template <class Map> void copy_box(void* to, const Map* map, void* barrier, std:
             const size_t place = start + row * 128 + i;
             unsigned char* there = dynamic_shared + (place ^ (place >> 3 & 0x70));
             const long long column = first.begin()[0] + i / size;
-            float x = 0;
-            if (inside && column >= 0 && column < (long long)sizes[0])
-                memcpy(&x, (const char*)words[0] + from * size + i, size);
-            const unsigned rounded = tf32(x);
-            memcpy(there, size == 4 ? (const void*)&rounded : &x, size);
+            const bool any = inside && column >= 0 && column < (long long)sizes[0];
+            each(there, any ? (char*)words[0] + from * size + i : nullptr, size);
         }
     }
-    expect_in_phase(barrier, 0, -(int)rows * 128);
+    return (int)rows * 128;
 }
+template <class Map> void copy_box(void* to, const Map* map, void* barrier, std::initializer_list<int> first) {
+    const int bytes = each_of_box(to, map, first, [](unsigned char* there, const char* number, int size) {
+        float x = 0;
+        if (number) memcpy(&x, number, size);
+        const unsigned rounded = tf32(x);
+        memcpy(there, size == 4 ? (const void*)&rounded : &x, size);
+    });
+    expect_in_phase(barrier, 0, -bytes);
+}
+template <class Map> void store_pixels(const Map* map, const void* from, int c, int w, int h, int n) {
+    each_of_box(from, map, {c, w, h, n}, [](const unsigned char* there, char* number, int size) {
+        if (!number) return;
+        memcpy(number, there, size);
+        queue_copy(number, there, size, true);               // again when it is awaited: wrongly, if written in between
+    });
+}
+void end_stores() { close_copies(); }
+void await_stores() { arrive_copies(0); }
 template <class Map> void copy_rows(void* to, const Map* map, void* barrier, int column, int row) {
     copy_box(to, map, barrier, {column, row});
 }

@@ -54,7 +54,7 @@ from ..tensor import Tensor, wrap
 FACTS = {"multiprocessors": 132, "compute_capability": 90, "most_shared": 232448}
 
 
-def boxes(address: int, shape: tuple[int, ...], dtype: np.dtype, box: tuple[int, ...]) -> bytes:
+def boxes(address: int, shape: tuple[int, ...], dtype: np.dtype, box: tuple[int, ...], rounded: bool) -> bytes:
     """In place of what the driver encodes, as emulator.h reads it."""
     words = np.zeros(16, np.uint64)
     words[:3] = address, dtype.itemsize, len(shape)

@@ -509,7 +509,10 @@ LAUNCHES: dict[str, list[Launch]] = {
               ("dx", "bf16", (2, 5, 7, 9), (62, 5, 3, 3), 1, 1, -1)),           # and images that are padded by channels
         *each("nhwc/conv_few.cu", nhwc_conv.is_right, ("y", "bf16", (9, 3, 17, 10), (72, 3, 3, 3), 1, 1, None, "relu"),
               ("y", "tf32", (9, 4, 7, 7), (7, 4, 2, 5), 1, (0, 2)), ("y", "bf16", (3, 8, 5, 4), (9, 8, 1, 1), 1, 0),
-              ("dx", "bf16", (3, 20, 9, 9), (8, 20, 5, 4), 1, 2), ("dx", "tf32", (2, 9, 7, 9), (1, 9, 2, 2), 1, 1)),
+              ("dx", "bf16", (3, 20, 9, 9), (8, 20, 5, 4), 1, 2), ("dx", "tf32", (2, 9, 7, 9), (1, 9, 2, 2), 1, 1),
+              # Two boxes of a square, both cut off; and filters that leave no room for squares
+              ("y", "tf32", (3, 3, 19, 21), (44, 3, 3, 3), 1, 1, None, "relu"),
+              ("y", "tf32", (2, 1, 15, 12), (8, 1, 10, 9), 1, 4)),
         *on_device("nhwc/conv_few.cu", nhwc_conv.is_right, *[
             (direction, kind, (5, c, 40, 37), (m, c, 8, 8), 1, 3) for direction, c, m in (("y", 3, 136), ("dx", 68, 2))
             for kind in ("tf32", "bf16")]),

@@ -122,12 +122,15 @@ def test_what_the_driver_is_told_of_an_array(monkeypatch: pytest.MonkeyPatch) ->
         told.append((to.value % 64, kind, axes, address.value, *map(list, (sizes, strides, box, steps)), modes))
         return len(told) - 1
     monkeypatch.setattr(tensor_maps, "_driver", lambda: SimpleNamespace(cuTensorMapEncodeTiled=encode))
-    assert len(encoded(4096, (5, 6, 7, 64), np.dtype(np.float32), (1, 8, 9, 32))) == 128
+    assert len(encoded(4096, (5, 6, 7, 64), np.dtype(np.float32), (1, 8, 9, 32), True)) == 128
     with pytest.raises(RuntimeError, match=r"boxes of \(2, 64\) of an array of \(3, 32\) in uint16 at 0x10 "
                                            "with error 1; set another precision, or images in NCHW"):
-        encoded(16, (3, 32), np.dtype(np.uint16), (2, 64))
+        encoded(16, (3, 32), np.dtype(np.uint16), (2, 64), True)
+    with pytest.raises(RuntimeError, match="with error 2"):
+        encoded(16, (3, 32), np.dtype(np.float32), (2, 32), False)
     assert told == [(0, 11, 4, 4096, [64, 7, 6, 5], [256, 1792, 10752], [32, 9, 8, 1], [1] * 4, (0, 3, 3, 0)),
-                    (0, 1, 2, 16, [32, 3], [64], [64, 2], [1] * 2, (0, 3, 3, 0))]
+                    (0, 1, 2, 16, [32, 3], [64], [64, 2], [1] * 2, (0, 3, 3, 0)),
+                    (0, 7, 2, 16, [32, 3], [128], [32, 2], [1] * 2, (0, 3, 3, 0))]
 
 
 G = conv_geometry((2, 3, 4, 4), (5, 3, 3, 3), None, 1, 1, "gemm")

@@ -382,10 +382,17 @@ def copied_by_hardware() -> None:
 
 
 def few_channels() -> None:
-    """Two blocks take ten patches each, of two slabs of filters."""
+    """Three blocks take some patches each, of two slabs of filters."""
     nhwc_conv.conv._plan.cache_clear()
     with mock.patch.object(launch, "multiprocessors", return_value=1):
         nhwc_conv.is_right("y", "bf16", (20, 3, 16, 8), (8, 3, 3, 3), 1, 1)
+
+
+def few_channels_in_rows() -> None:
+    """And each third one of five in a row."""
+    nhwc_conv.conv._plan.cache_clear()
+    with mock.patch.object(launch, "multiprocessors", return_value=1):
+        nhwc_conv.is_right("y", "tf32", (3, 3, 8, 70), (36, 3, 3, 3), 1, 1)
 
 
 def gradient_of_filters(kind: str) -> Check:
@@ -524,9 +531,15 @@ MUTATIONS: dict[str, tuple[str, str, Check, str]] = {
     "few channels: a second tap that is the next pixel": (
         "(unsigned)(second - first) << 16", "1u << 16", few_channels, "of its bound"),
     "few channels: filters of the first slab": (
-        "pair / 4 * SLAB + pair % 4 * 32)", "pair % 4 * 32)", few_channels, "of its bound"),
+        "pair / 4 * (SLAB / 16) + pair % 4 * 2)", "pair % 4 * 2)", few_channels, "of its bound"),
     "few channels: filters in another order": (
-        "first + filter_of_row<NEIGHBOURS>(row)", "first + row", few_channels, "of its bound"),
+        "first + filter_of_row<ORDER>(row)", "first + row", few_channels, "of its bound"),
+    "few channels: a square that is written while it is copied": (
+        "if (copies) await_stores();\n        __syncthreads();", "__syncthreads();", few_channels, "of its bound"),
+    "few channels: a square that is copied while it is written": (
+        "publish();\n        __syncthreads();", "publish();", few_channels, "of its bound|two runs differ"),
+    "few channels: a patch in the row before": (
+        "w >= patch.wide * patch.w", "w > patch.wide * patch.w", few_channels_in_rows, "of its bound"),
     "few channels: pixels of another image": (
         "(unsigned)row < (unsigned)g.h &&", "row < g.h &&", few_channels, "of its bound|outside"),
     **{f"gradients that the products of {kind} do not give back": (

@@ -41,6 +41,21 @@ struct Tile {
         n = image * patch.n;
     }
 
+    // As many patches further as `by`, itself a patch's place, is from the first one.
+    __device__ __forceinline__ void skip(const Tile& by) {
+        w += by.w;
+        h += by.h;
+        n += by.n;
+        if (w >= patch.wide * patch.w) {
+            w -= patch.wide * patch.w;
+            h += patch.h;
+        }
+        if (h >= patch.high * patch.h) {
+            h -= patch.high * patch.h;
+            n += patch.n;
+        }
+    }
+
     // Rows of the filter that meet an image somewhere in the patch, from the first one to before the last; or one.
     __device__ __forceinline__ int first_row() const { return imin(g.kh - 1, imax(0, g.top - h - patch.h + 1)); }
     __device__ __forceinline__ int last_row() const { return imax(first_row() + 1, imin(g.kh, g.h - h + g.top)); }

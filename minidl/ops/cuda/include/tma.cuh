@@ -1,6 +1,6 @@
-// Copies of whole boxes of an array into shared memory, done by the hardware (TMA: PTX cp.async.bulk.tensor, of compute
-// capability 9.0), and the barriers in shared memory (mbarrier) that tell when they have arrived. One thread starts a
-// copy. A box's rows have 128 bytes, and lie as include/wgmma_smem.cuh reads them, unless the map says otherwise.
+// Copies of whole boxes of an array into shared memory and back, done by the hardware (TMA: PTX cp.async.bulk.tensor, of
+// compute capability 9.0), and the barriers in shared memory (mbarrier) that tell when they have arrived. One thread starts
+// a copy. A box's rows have 128 bytes, and lie as include/wgmma_smem.cuh reads them, unless the map says otherwise.
 //
 // A barrier's phase ends when as many have arrived as it was started for, and the bytes that it was told to expect. It
 // is awaited by the phase's parity: 0, 1, 0, ...; before the first phase has ended parity 1 counts as over.
@@ -63,6 +63,19 @@ __device__ __forceinline__ void copy_pixels(void* to, const TensorMap* map, Barr
               "r"(c), "r"(w), "r"(h), "r"(n)
               : "memory");
 }
+
+// The other way round: what lies outside of the images is left out. What was written to shared memory must be published
+// (include/wgmma.cuh) before the block, or those who wrote it, meet the thread that calls this.
+__device__ __forceinline__ void store_pixels(const TensorMap* map, const void* from, int c, int w, int h, int n) {
+    ON_SM_90A("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(map),
+              "r"(shared_address(from)), "r"(c), "r"(w), "r"(h), "r"(n)
+              : "memory");
+}
+
+__device__ __forceinline__ void end_stores() { ON_SM_90A("cp.async.bulk.commit_group;" ::: "memory"); }
+
+// Until shared memory of all that this thread has stored so can be written again.
+__device__ __forceinline__ void await_stores() { ON_SM_90A("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 
 // The registers of each thread of this group of four warps.
 template <int COUNT> __device__ __forceinline__ void keep_registers() {

@@ -11,57 +11,70 @@ import numpy as np
 from .. import launch
 from .conv_tma import OWN, ROW, Patch, patches
 from .pixels import C_TYPES
+from .tensor_maps import BYTES, tensor_map
 
 FILE = "nhwc/conv_few.cu"
-FILTERS, SQUARES, PATCHES, THREADS_PER_BLOCK = 64, 2, 2, 256
+FILTERS, SQUARES, THREADS_PER_BLOCK = 64, 2, 256
 PIXEL, TAPS = 16, ROW // 16                # bytes; taps of a slab
-# Pixels of a thread, which keeps them in registers -> blocks whose registers a multiprocessor has
-BLOCKS = {1: 3, 2: 3, 3: 2}
+MAX_PIXELS = 3                             # of a thread, which keeps them in registers
 MIN_BLOCKS = 2                             # one multiplies while another stores
 
 
-def _shared(patch: Patch, taps: int) -> int:
-    return launch.blocks(taps, TAPS) * FILTERS * ROW + PATCHES * patch.shared(PIXEL) + launch.blocks(taps, 2) * 4
+def _shared(patch: Patch, taps: int, copied: int) -> int:
+    """copied: bytes of a number of y that the hardware copies, or 0."""
+    return (launch.blocks(taps, TAPS) * FILTERS * ROW + SQUARES * 64 * FILTERS * copied + patch.shared(PIXEL) +
+            FILTERS * 4 + launch.blocks(taps, 2) * 4)
 
 
 def _pixels(patch: Patch) -> int:
     return launch.blocks(patch.n * patch.lines * patch.line, THREADS_PER_BLOCK)
 
 
-def _blocks(patch: Patch, taps: int) -> int:
-    """Of a multiprocessor, whose registers and shared memory they share."""
-    return min(BLOCKS.get(_pixels(patch), 0), launch.most_shared() // (_shared(patch, taps) + OWN))
+def _fit(patch: Patch, taps: int, copied: int = 0) -> int:
+    """Blocks in a multiprocessor's shared memory."""
+    return launch.most_shared() // (_shared(patch, taps, copied) + OWN)
+
+
+def _blocks(dtype: np.dtype, pixels: int, wide: bool) -> int:
+    """Whose registers a multiprocessor has: numbers that are read one by one take one each on their way."""
+    return 3 if pixels * PIXEL // (4 if wide else dtype.itemsize) <= 8 else MIN_BLOCKS
 
 
 def patch_of(n: int, h: int, w: int, kh: int, kw: int) -> Patch | None:
     """The patch of which the fewest cover all pixels, the smallest of these; None where filters do not fit."""
-    fit = [patch for patch in patches(SQUARES, kh, kw) if _blocks(patch, kh * kw) >= MIN_BLOCKS]
+    fit = [patch for patch in patches(SQUARES, kh, kw)
+           if _pixels(patch) <= MAX_PIXELS and _fit(patch, kh * kw) >= MIN_BLOCKS]
     return min(fit, key=lambda patch: (patch.number(n, h, w), patch.shared(PIXEL)), default=None)
 
 
-def constants(dtype: np.dtype, mode: str, pixels: int, wide: tuple[bool, bool],
+def constants(dtype: np.dtype, mode: str, pixels: int, wide: tuple[bool, bool], copied: bool,
               act: str | None) -> tuple[launch.Constant, ...]:
     return (launch.HOPPER, ("IMAGE", C_TYPES[dtype]), ("PRECISION", mode), ("FILTERS", FILTERS), ("TALL", 1),
-            ("BLOCKS", BLOCKS[pixels]), ("PIXELS", pixels), ("WIDE", int(wide[0])), ("WIDE_Y", int(wide[1])),
-            *((("ACT", act), ("AFTER", 1)) if act else ()))
+            ("BLOCKS", _blocks(dtype, pixels, wide[0])), ("PIXELS", pixels), ("WIDE", int(wide[0])),
+            ("WIDE_Y", int(wide[1])), ("COPIED", int(copied)), *((("ACT", act), ("AFTER", 1)) if act else ()))
 
 
 def product(patch: Patch, dtype: np.dtype, mode: str, n: int, h: int, w: int, m: int, taps: int,
             wide: tuple[bool, bool], act: str | None) -> Callable[..., None]:
     """What launches the kernel on images, filters, biases, y, the struct of sizes, and whether it goes back. m, h, w:
     of y; wide: whether pixels of x, and of y, are copied by 16 bytes."""
-    beside = launch.blocks(m, FILTERS)
-    at_once = max(1, launch.multiprocessors() * _blocks(patch, taps) // beside)
-    launched = launch.kernel(FILE, "conv_nhwc_few", *constants(dtype, mode, _pixels(patch), wide, act)).sized(
-        (min(patch.number(n, h, w), at_once), beside), (THREADS_PER_BLOCK,), _shared(patch, taps))
+    beside, pixels = launch.blocks(m, FILTERS), _pixels(patch)
+    copied = dtype.itemsize if wide[1] and _fit(patch, taps, dtype.itemsize) >= MIN_BLOCKS else 0
+    blocks = min(_blocks(dtype, pixels, wide[0]), _fit(patch, taps, copied))
+    at_once = max(1, launch.multiprocessors() * blocks // beside)
+    launched = launch.kernel(FILE, "conv_nhwc_few", *constants(dtype, mode, pixels, wide, bool(copied), act)).sized(
+        (min(patch.number(n, h, w), at_once), beside), (THREADS_PER_BLOCK,), _shared(patch, taps, copied))
     taken = patch.struct(h, w, patch.shared(PIXEL))
+    square = (*((8, 1) if patch.images else (1, 8)), 8, ROW // dtype.itemsize)
 
     def run(x: cupy.ndarray, filters: cupy.ndarray, b: Any, y: cupy.ndarray, struct: bytes, back: bool) -> None:
-        launched(x, filters, b, y, struct, taken, int(back))
+        squares = tensor_map(y, square, rounded=False) if copied else bytes(BYTES)
+        launched(squares, x, filters, b, y, struct, taken, int(back))
     return run
 
 
-CONFIGURATIONS = [(FILE, constants(dtype, mode, pixels, wide, act))
+CONFIGURATIONS = [(FILE, constants(dtype, mode, pixels, wide, copied, act))
                   for dtype, mode in ((np.dtype(np.uint16), "BF16"), (np.dtype(np.float32), "TF32"))
-                  for pixels, wide, act in ((1, (False, True), "relu"), (2, (True, True), None),
-                                            (3, (False, False), None))]
+                  for pixels, wide, copied, act in ((1, (False, True), True, "relu"), (1, (False, True), True, None),
+                                                    (2, (True, True), True, None), (2, (False, True), True, None),
+                                                    (3, (False, True), False, None), (3, (False, False), False, None))]
