@@ -245,11 +245,11 @@ def test_products_of_y_and_dx_are_small_ones(most: int, monkeypatch: pytest.Monk
 
 def test_large_arrays_are_walked_over_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = Asked(monkeypatch, parallel, "parallel_for")
-    for size, chunks in ((parallel.TEMPORARY_BYTES // 8, 0), (parallel.TEMPORARY_BYTES // 8 + 1, 2),
-                         (parallel.TEMPORARY_BYTES // 2, 4)):
-        asked.calls.clear()
-        np.testing.assert_array_equal(k.relu(np.arange(-1.0, size - 1)), [0.0, *range(size - 1)])
-        assert [-(-count // chunk) for count, chunk, _ in asked.calls] == ([chunks] if chunks else [])
+    for act, size in ((k.relu, parallel.CHUNK_BYTES), (k.leaky_relu, parallel.TEMPORARY_BYTES)):
+        for count, chunks in ((size // 8, 0), (size // 8 + 1, 2), (size // 2, 4)):
+            asked.calls.clear()
+            np.testing.assert_array_equal(act(np.arange(0.0, count)), np.arange(0.0, count))
+            assert [-(-each // chunk) for each, chunk, _ in asked.calls] == ([chunks] if chunks else [])
 
 
 @pytest.mark.parametrize("shape", [(4,), (5000,), (70, 80), (300, 1000)], ids=str)

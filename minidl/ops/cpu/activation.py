@@ -7,11 +7,13 @@ from collections.abc import Callable
 import numpy as np
 
 from ..common.primitives import ALL, Array, of_activations
-from .parallel import TEMPORARY_BYTES, elementwise, empty, parallel_for
+from .parallel import CHUNK_BYTES, TEMPORARY_BYTES, elementwise, empty, parallel_for
 from .reduce import sum
 
-VALUES, GRADIENTS = of_activations(lambda act, x: elementwise(ALL[act].value, x),
-                                   lambda act, gy, y: elementwise(ALL[act].grad, gy, y))
+CHUNKS = dict.fromkeys(("relu", "sigmoid", "tanh"), CHUNK_BYTES)           # which need no arrays on the way
+VALUES, GRADIENTS = of_activations(
+    lambda act, x: elementwise(ALL[act].value, x, chunk=CHUNKS.get(act, TEMPORARY_BYTES)),
+    lambda act, gy, y: elementwise(ALL[act].grad, gy, y, chunk=CHUNKS.get(act, TEMPORARY_BYTES)))
 _OWN = {primitive.__name__: primitive for primitive in (*VALUES.values(), *GRADIENTS.values())}
 globals().update(_OWN)
 

@@ -219,14 +219,14 @@ def _buffer(need: int) -> np.ndarray:
     return buffer
 
 
-def elementwise(work: Callable[..., None], *arrays: np.ndarray) -> np.ndarray:
+def elementwise(work: Callable[..., None], *arrays: np.ndarray, chunk: int = TEMPORARY_BYTES) -> np.ndarray:
     """A new array from arrays of one shape: work(y, *arrays) fills a chunk of it, in any number of passes."""
     y = empty(arrays[0].shape, arrays[0].dtype)
-    if y.nbytes <= TEMPORARY_BYTES:
+    if y.nbytes <= chunk:
         work(y, *arrays)
         return y
     flat = [a.reshape(-1) for a in (y, *map(np.ascontiguousarray, arrays))]
-    parallel_for(y.size, TEMPORARY_BYTES // y.itemsize, lambda i, j: work(*[a[i:j] for a in flat]))
+    parallel_for(y.size, chunk // y.itemsize, lambda i, j: work(*[a[i:j] for a in flat]))
     return y
 
 

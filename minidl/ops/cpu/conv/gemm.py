@@ -38,10 +38,9 @@ MIN_UNLOCKED = 512                         # elements: for a smaller result NumP
 
 # ---------------------------------------------------------------- the pieces
 def _chunk(g: ConvGeometry, itemsize: int, results: int = 0) -> int:
-    """How many images go through one buffer: it depends on sizes alone, so that results do not depend on the cores.
+    """How many images go through a buffer, which holds at least as many numbers as its products add to `results`.
 
-    results: numbers that each buffer adds to a sum, of which it is to hold as many.
-    """
+    It depends on sizes alone, so that results do not depend on the cores."""
     if g.ow >= MIN_WIDE_COLUMNS and g.m * g.c * g.kh * g.kw * g.ow >= MIN_PRODUCTS_PER_IMAGE:
         return 1
     most = max(BUFFER_BYTES // itemsize, results) // ((g.h + g.top + g.bottom) * g.c * g.kw * g.ow)
