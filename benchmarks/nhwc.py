@@ -4,12 +4,16 @@
 
 Filters are 3x3, stride 1, padding 1: those of a net of six convolutions, and three others. In bf16 images and gradients
 are bf16 too; filters and dw are float32 here, and packed in each call, and bf16 in cuDNN. A call is measured as in
-conv.py, as a CUDA graph.
+conv.py, as a CUDA graph. What limits each kernel is counted by Nsight Compute:
+
+    ncu -k regex:nhwc --section SpeedOfLight --section ComputeWorkloadAnalysis --section WarpStateStats \\
+        --page raw --csv python benchmarks/nhwc.py --once
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -103,6 +107,11 @@ def measure(layers: Sequence[Case], directions: Sequence[str]) -> Result:
     return result
 
 
+def once(layers: Sequence[Case], directions: Sequence[str]) -> None:
+    for case, precision, direction in itertools.product(layers, PRECISIONS, directions):
+        calls(case, precision, direction)["minidl"](0)
+
+
 def line(row: dict[str, Any]) -> list[str]:
     us = row["us"]
     return [row["label"], row["precision"], row["direction"], number(us["minidl"]), number(us["torch"]),
@@ -119,9 +128,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--json", type=Path, metavar="FILE", help="keep what was measured, for render.py")
     parser.add_argument("--directions", nargs="+", choices=list(DIRECTIONS), default=list(DIRECTIONS))
+    parser.add_argument("--once", action="store_true", help="only call each of ours once, for ncu")
     args = parser.parse_args(argv)
     machine.set_threads(1)
     machine.require(["torch"], "cuda")
+    if args.once:
+        return once(LAYERS, args.directions)
     result = measure(LAYERS, args.directions)
     if args.json:
         results.save(result, args.json)

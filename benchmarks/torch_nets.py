@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import OrderedDict
 from collections.abc import Callable
 
@@ -161,12 +162,13 @@ def vgg6() -> nn.Module:
     layers: list[nn.Module] = []
     for c, m in ((3, 64), (64, 128), (128, 256)):
         layers += [nn.Conv2d(c, m, 3, padding=1), nn.ReLU(), nn.Conv2d(m, m, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
-    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(256 * 4 * 4, 10))
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(256 * 4 * 4, 256), nn.ReLU(), nn.Linear(256, 10))
 
 
 NETS: dict[str, Callable[..., nn.Module]] = {
     "lenet5": lenet5, "krizhevsky2009": krizhevsky2009, "cifar10-quick": cifar10_quick, "cifar10-18": cifar10_18,
-    "alexnet": alexnet, "resnet": resnet, "resnet-224": resnet_224, "autoencoder": autoencoder, "table-mlp": table_mlp,
+    "alexnet": alexnet, "resnet": resnet, "resnet-56": functools.partial(resnet, 56), "resnet-224": resnet_224,
+    "autoencoder": autoencoder, "table-mlp": table_mlp,
     "airbench": Airbench, "vgg6": vgg6}
 
 

@@ -44,8 +44,8 @@ import results
 from results import Result, digits
 
 LR, MOMENTUM = 0.01, 0.9
-MODELS = dict.fromkeys(("lenet5", "krizhevsky2009", "cifar10-quick", "cifar10-18", "alexnet", "resnet", "resnet-224",
-                        "airbench", "vgg6"))
+MODELS = dict.fromkeys(("lenet5", "krizhevsky2009", "cifar10-quick", "cifar10-18", "alexnet", "resnet", "resnet-56",
+                        "resnet-224", "airbench", "vgg6"))
 PROFILED = (*MODELS, "mlp", "perceptron", "table-mlp")         # what --profile takes, which has no peers
 IN_A_ROW = {"cpu": 1, "cuda": 100}                             # steps between two readings of the clock
 BATCHES = 4                                                    # taken in turn: no step finds its images cached

@@ -308,7 +308,7 @@ template <class Map> void copy_box(void* to, const Map* map, void* barrier, std:
     });
     expect_in_phase(barrier, 0, -bytes);
 }
-template <class Map> void store_pixels(const Map* map, const void* from, int c, int w, int h, int n) {
+template <class Map> void store_pixels(const Map* map, const void* from, int c, int w, int h, int n, unsigned long long) {
     each_of_box(from, map, {c, w, h, n}, [](const unsigned char* there, char* number, int size) {
         if (!number) return;
         memcpy(number, there, size);

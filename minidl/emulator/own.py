@@ -51,7 +51,7 @@ from ..ops.cuda.nhwc import tensor_maps
 from ..tensor import Tensor, wrap
 
 # What the GPU has and a CPU has not, of an H200.
-FACTS = {"multiprocessors": 132, "compute_capability": 90, "most_shared": 232448}
+FACTS = {"multiprocessors": 132, "compute_capability": 90, "most_shared": 232448, "cache_bytes": 50 << 20}
 
 
 def boxes(address: int, shape: tuple[int, ...], dtype: np.dtype, box: tuple[int, ...], rounded: bool) -> bytes:

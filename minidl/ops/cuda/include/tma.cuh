@@ -64,11 +64,23 @@ __device__ __forceinline__ void copy_pixels(void* to, const TensorMap* map, Barr
               : "memory");
 }
 
+// What is written so leaves the second-level cache before all else, where `first` says so.
+__device__ __forceinline__ unsigned long long eviction(bool first) {
+    unsigned long long policy = 0;
+    if (first)
+        ON_SM_90A("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    else
+        ON_SM_90A("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+
 // The other way round: what lies outside of the images is left out. What was written to shared memory must be published
-// (include/wgmma.cuh) before the block, or those who wrote it, meet the thread that calls this.
-__device__ __forceinline__ void store_pixels(const TensorMap* map, const void* from, int c, int w, int h, int n) {
-    ON_SM_90A("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(map),
-              "r"(shared_address(from)), "r"(c), "r"(w), "r"(h), "r"(n)
+// (include/wgmma.cuh) before the block, or those who wrote it, meet the thread that calls this. policy: see eviction.
+__device__ __forceinline__ void store_pixels(const TensorMap* map, const void* from, int c, int w, int h, int n,
+                                             unsigned long long policy) {
+    ON_SM_90A("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group.L2::cache_hint "
+              "[%0, {%2, %3, %4, %5}], [%1], %6;" ::"l"(map),
+              "r"(shared_address(from)), "r"(c), "r"(w), "r"(h), "r"(n), "l"(policy)
               : "memory");
 }
 

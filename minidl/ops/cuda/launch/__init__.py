@@ -22,7 +22,7 @@ from ...common.sources import (
     source,
     struct,
 )
-from .device import compiler_version, compute_capability, most_shared, multiprocessors
+from .device import cache_bytes, compiler_version, compute_capability, most_shared, multiprocessors
 from .grid import THREADS, blocks, lanes_per_row, spread
 from .kernels import MAX_ELEMENTS, Arguments, Kernel, by_value, generated, kernel
 from .memory import empty, ones_like
@@ -30,7 +30,7 @@ from .misfits import refuse
 
 __all__ = [
     "C_NAME", "FOLDER", "GENERATED", "HOPPER", "MAX_ELEMENTS", "THREADS", "TYPES", "Arguments", "Constant", "Kernel",
-    "blocks", "by_value", "compiler_version", "compute_capability", "empty", "generated", "kernel", "lanes_per_row",
-    "most_shared", "multiprocessors", "ones_like", "options", "parameters", "pasted", "real", "refuse", "source",
-    "spread", "struct",
+    "blocks", "by_value", "cache_bytes", "compiler_version", "compute_capability", "empty", "generated", "kernel",
+    "lanes_per_row", "most_shared", "multiprocessors", "ones_like", "options", "parameters", "pasted", "real", "refuse",
+    "source", "spread", "struct",
 ]

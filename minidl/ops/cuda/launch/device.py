@@ -25,6 +25,12 @@ def compiler_version() -> tuple[int, int]:
 
 
 @functools.cache
+def cache_bytes() -> int:
+    """Of the second-level cache, which all multiprocessors share."""
+    return cupy.cuda.Device().attributes["L2CacheSize"]
+
+
+@functools.cache
 def most_shared() -> int:
     """Bytes of shared memory that one block may ask for."""
     return cupy.cuda.Device().attributes["MaxSharedMemoryPerBlockOptin"]

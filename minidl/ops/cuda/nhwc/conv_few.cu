@@ -8,7 +8,8 @@
 // -DIMAGE, -DPRECISION (not TF32X3), -DFILTERS, -DWIDE_Y, -DACT, -DAFTER: as in nhwc/conv.cu; -DTALL 1. -DPIXELS of a
 // patch for each thread, at most; -DWIDE: pixels of x are 16 bytes, and begin on multiples of that; -DCOPIED: the hardware
 // copies y, in boxes of a square by DEPTH filters of the array `squares`, else threads store it. back: of the gradient
-// of the image, filters turned over, and the other way round.
+// of the image, filters turned over, and the other way round. streamed: y is more than the second-level cache holds,
+// and leaves room there for x.
 #include "include/common.cuh"
 #include "include/mma.cuh"
 #include "include/wgmma.cuh"
@@ -117,7 +118,7 @@ __device__ __forceinline__ unsigned long long further(unsigned long long factor,
 
 extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, BLOCKS)
     conv_nhwc_few(const __grid_constant__ TensorMap squares, const IMAGE* __restrict__ x, const float* __restrict__ w,
-                  const float* __restrict__ b, IMAGE* __restrict__ y, ConvNhwc g, Patch patch, int back) {
+                  const float* __restrict__ b, IMAGE* __restrict__ y, ConvNhwc g, Patch patch, int back, int streamed) {
     extern __shared__ __align__(1024) unsigned char memory[];
     const int taps = g.kh * g.kw, pairs = ceil_div(taps, 2), tiles = ceil_div(g.n, patch.n) * patch.high * patch.wide;
     const int group = threadIdx.x / GROUP, filter = blockIdx.y * FILTERS, size = patch.n * patch.lines * patch.line;
@@ -148,6 +149,7 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, BLOCKS)
     const unsigned long long rows = blocks_of(pixels + start, 0, (patch.images ? patch.lines : 1) * patch.line * 16);
     const unsigned long long filters = factor(memory);
     const int place = place_in_box();
+    const unsigned long long policy = eviction(streamed);
     put((Pixel*)pixels, coming, size);
     publish();
     __syncthreads();
@@ -189,7 +191,7 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, BLOCKS)
 #pragma unroll
             for (int box = 0; box < BOXES; ++box)
                 if (filter + box * DEPTH < g.m)
-                    store_pixels(&squares, own_square + box * BOX, filter + box * DEPTH, first.w, first.h, first.n);
+                    store_pixels(&squares, own_square + box * BOX, filter + box * DEPTH, first.w, first.h, first.n, policy);
             end_stores();
         }
     }

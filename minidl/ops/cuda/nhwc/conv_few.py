@@ -69,7 +69,7 @@ def product(patch: Patch, dtype: np.dtype, mode: str, n: int, h: int, w: int, m:
 
     def run(x: cupy.ndarray, filters: cupy.ndarray, b: Any, y: cupy.ndarray, struct: bytes, back: bool) -> None:
         squares = tensor_map(y, square, rounded=False) if copied else bytes(BYTES)
-        launched(squares, x, filters, b, y, struct, taken, int(back))
+        launched(squares, x, filters, b, y, struct, taken, int(back), int(y.nbytes > launch.cache_bytes()))
     return run
 
 

@@ -26,10 +26,10 @@ constexpr int MULTIPLYING = 2 * GROUP, THREADS_PER_BLOCK = MULTIPLYING + GROUP, 
 constexpr int FIRST = (TAPS + 1) / 2;                                    // taps of the first group
 constexpr int SLABS = SIDE / DEPTH;                                      // copied rows of a pixel
 
-// Images of h rows and c channels; m filters; taps kh x kw, and how many runs of TAPS; zeros above and left of images;
-// patches of a split, and how many splits take one more.
+// Images of c channels; m filters; taps kh x kw, and how many runs of TAPS; zeros above and left of images; patches of a
+// split, and how many splits take one more.
 struct GradWTma {
-    int h, c, m, kh, kw, top, left, runs, each, more;
+    int c, m, kh, kw, top, left, runs, each, more;
 };
 
 // Bytes of a patch of dy, of one of x, and of both with all their slabs.
@@ -37,11 +37,8 @@ struct Turns {
     int of_dy, of_x, stage;
 };
 
-// How many patches are this block's split's, and the first one.
+// How many patches are this block's split's.
 __device__ __forceinline__ int patches_of(const GradWTma& g) { return g.each + ((int)blockIdx.y < g.more); }
-__device__ __forceinline__ int first_of(const GradWTma& g) {
-    return g.each * (int)blockIdx.y + imin((int)blockIdx.y, g.more);
-}
 
 // What this block's split finds.
 __device__ __forceinline__ float* part_of(float* parts, const GradWTma& g) {
@@ -167,8 +164,6 @@ __device__ __forceinline__ void multiply_tf32(unsigned char* memory, Barrier* fu
     unsigned a[2][4][4], b[SLOTS][ROW_TAPS][2];                          // of this step and of the next, in turn
     Ring<STAGES> stage, done;
     int patches = patches_of(g), image = 0, column = 0, left = patch.h;
-    int beside = first_of(g) % patch.wide, height = first_of(g) / patch.wide % patch.high * patch.h;    // a patch's place
-    int next = height + r - g.top;                                       // the row of x that the first line has
     if (patches > 0) {
         await(full, 0);
         load(a[0]);
@@ -179,7 +174,6 @@ __device__ __forceinline__ void multiply_tf32(unsigned char* memory, Barrier* fu
 #pragma unroll
         for (int t = 0; t < PERIOD; ++t) {
             const bool ends = --left == 0;                               // these columns
-            const int top = next++;
             dy += row;
             high += row;
             x += line;
@@ -193,27 +187,19 @@ __device__ __forceinline__ void multiply_tf32(unsigned char* memory, Barrier* fu
                             stage.next();
                             await(full + stage.at, stage.parity);
                         }
-                        if (++beside == patch.wide) {
-                            beside = 0;
-                            height = height + patch.h < patch.high * patch.h ? height + patch.h : 0;
-                        }
                     }
                 }
                 dy = memory + stage.at * turns.stage + image * patch.h * row + column * 128;
                 high = dy + turns.of_dy;
-                next = height + r - g.top;
                 x = memory + stage.at * turns.stage + image * patch.lines * line + column * 128;
             }
             load(a[(t + 1) % 2]);
             load_line(b[(t + LINES) % SLOTS], LINES - 1);
 #pragma unroll
-            for (int l = LINES - 1; l >= 0; --l)                         // the last line was read first
-                if ((unsigned)(top + l) < (unsigned)g.h)                 // else it is zero
+            for (int tap = TAPS - 1; tap >= 0; --tap)                    // the last line was read first
 #pragma unroll
-                    for (int m = 0; m < 4; ++m)
-#pragma unroll
-                        for (int i = 0; i < ROW_TAPS; ++i)
-                            mma(sums[l * ROW_TAPS + i][m], a[t % 2][m], b[(t + l) % SLOTS][i]);
+                for (int m = 0; m < 4; ++m)
+                    mma(sums[tap][m], a[t % 2][m], b[(t + tap / ROW_TAPS) % SLOTS][tap % ROW_TAPS]);
             if (ends) {
 #pragma unroll
                 for (int i = 0; i < LINES - 1; ++i) load_line(b[(t + 1 + i) % SLOTS], i);
@@ -262,8 +248,8 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, 1)
         keep_registers<40>();
         if (threadIdx.x == MULTIPLYING) {
             Ring<STAGES> stage;
-            const int first = first_of(g), last = first + patches_of(g);
-            for (int turn = first; turn < last; ++turn, stage.next()) {
+            const int split = blockIdx.y, first = g.each * split + imin(split, g.more);
+            for (int turn = first; turn < first + patches_of(g); ++turn, stage.next()) {
                 const int row = turn / patch.wide, image = row / patch.high;
                 const int w = (turn - row * patch.wide) * patch.w, h = (row - image * patch.high) * patch.h;
                 unsigned char* to = memory + stage.at * stage_size;
