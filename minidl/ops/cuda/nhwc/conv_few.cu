@@ -123,9 +123,10 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, BLOCKS)
     const int taps = g.kh * g.kw, pairs = ceil_div(taps, 2), tiles = ceil_div(g.n, patch.n) * patch.high * patch.wide;
     const int group = threadIdx.x / GROUP, filter = blockIdx.y * FILTERS, size = patch.n * patch.lines * patch.line;
     const bool copies = COPIED && threadIdx.x % GROUP == 0;              // for its group
-    unsigned char* own_square = memory + ceil_div(taps, 8) * SLAB + group * SQUARE;
-    unsigned char* pixels = own_square + (2 - group) * SQUARE;           // the patch
-    Two* biases = (Two*)(pixels + patch.bytes);                          // in the order of the rows of filters
+    // First the patch: compute-sanitizer takes a factor for 2,048 bytes in a row, which must not be too many
+    unsigned char *pixels = memory, *slabs = pixels + patch.bytes;
+    unsigned char* own_square = slabs + ceil_div(taps, 8) * SLAB + group * SQUARE;
+    Two* biases = (Two*)(own_square + (2 - group) * SQUARE);             // in the order of the rows of filters
     unsigned* meets = (unsigned*)(biases + FILTERS / 2);                 // as taps_at says
     Place pixel[PIXELS];                                                 // of a patch
     Pixel coming[PIXELS];
@@ -137,7 +138,7 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, BLOCKS)
         pixel[i] = {at < size ? image : g.n, line - image * patch.lines, at - line * patch.line};
         coming[i] = load(x, g, tile, pixel[i]);
     }
-    pack_filters(memory, w, g, filter, back);
+    pack_filters(slabs, w, g, filter, back);
     if (threadIdx.x < FILTERS) {
         const int f = filter + filter_of_row<ORDER>(threadIdx.x);
         ((float*)biases)[threadIdx.x] = b && f < g.m ? b[f] : 0.0f;
@@ -147,7 +148,7 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, BLOCKS)
     const Place below = {own.n + (patch.images ? 1 : 0), own.h + (patch.images ? 0 : 1), own.w};
     const int start = ((square.n * patch.lines + square.h) * patch.line + square.w) * 16;
     const unsigned long long rows = blocks_of(pixels + start, 0, (patch.images ? patch.lines : 1) * patch.line * 16);
-    const unsigned long long filters = factor(memory);
+    const unsigned long long filters = factor(slabs);
     const int place = place_in_box();
     const unsigned long long policy = eviction(streamed);
     put((Pixel*)pixels, coming, size);
