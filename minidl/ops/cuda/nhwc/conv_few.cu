@@ -7,7 +7,7 @@
 //
 // -DIMAGE, -DPRECISION (not TF32X3), -DFILTERS, -DWIDE_Y, -DACT, -DAFTER: as in nhwc/conv.cu; -DTALL 1. -DPIXELS of a
 // patch for each thread, at most; -DWIDE: pixels of x are 16 bytes, and begin on multiples of that; -DCOPIED: the hardware
-// copies y, in boxes of a square by DEPTH filters of the array `squares`, else threads store it. back: of the gradient
+// copies y, in boxes of ROWS rows of a square by DEPTH filters of the array `squares`, else threads store it. back: of the gradient
 // of the image, filters turned over, and the other way round. streamed: y is more than the second-level cache holds,
 // and leaves room there for x.
 #include "include/common.cuh"
@@ -189,10 +189,12 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, BLOCKS)
         publish();
         __syncthreads();                                                 // and now be read
         if (copies) {
-#pragma unroll
-            for (int box = 0; box < BOXES; ++box)
+            for (int i = 0; i < BOXES * 8 / ROWS; ++i) {                 // neighbours in y one after the other
+                const int box = i % BOXES, down = i / BOXES * ROWS;
                 if (filter + box * DEPTH < g.m)
-                    store_pixels(&squares, own_square + box * BOX, filter + box * DEPTH, first.w, first.h, first.n, policy);
+                    store_pixels(&squares, own_square + box * BOX + down * 8 * 128, filter + box * DEPTH, first.w,
+                                 first.h + (patch.images ? 0 : down), first.n + (patch.images ? down : 0), policy);
+            }
             end_stores();
         }
     }

@@ -17,6 +17,7 @@ FILE = "nhwc/conv_few.cu"
 FILTERS, SQUARES, THREADS_PER_BLOCK = 64, 2, 256
 PIXEL, TAPS = 16, ROW // 16                # bytes; taps of a slab
 MAX_PIXELS = 3                             # of a thread, which keeps them in registers
+ROWS = {4: 2, 2: 8}                        # of a square in one copy of y, by the bytes of its numbers
 MIN_BLOCKS = 2                             # one multiplies while another stores
 
 
@@ -51,7 +52,8 @@ def constants(dtype: np.dtype, mode: str, pixels: int, wide: tuple[bool, bool], 
               act: str | None) -> tuple[launch.Constant, ...]:
     return (launch.HOPPER, ("IMAGE", C_TYPES[dtype]), ("PRECISION", mode), ("FILTERS", FILTERS), ("TALL", 1),
             ("BLOCKS", _blocks(dtype, pixels, wide[0])), ("PIXELS", pixels), ("WIDE", int(wide[0])),
-            ("WIDE_Y", int(wide[1])), ("COPIED", int(copied)), *((("ACT", act), ("AFTER", 1)) if act else ()))
+            ("WIDE_Y", int(wide[1])), ("COPIED", int(copied)), ("ROWS", ROWS[dtype.itemsize]),
+            *((("ACT", act), ("AFTER", 1)) if act else ()))
 
 
 def product(patch: Patch, dtype: np.dtype, mode: str, n: int, h: int, w: int, m: int, taps: int,
@@ -65,7 +67,8 @@ def product(patch: Patch, dtype: np.dtype, mode: str, n: int, h: int, w: int, m:
     launched = launch.kernel(FILE, "conv_nhwc_few", *constants(dtype, mode, pixels, wide, bool(copied), act)).sized(
         (min(patch.number(n, h, w), at_once), beside), (THREADS_PER_BLOCK,), _shared(patch, taps, copied))
     taken = patch.struct(h, w, patch.shared(PIXEL))
-    square = (*((8, 1) if patch.images else (1, 8)), 8, ROW // dtype.itemsize)
+    rows = ROWS[dtype.itemsize]
+    square = (*((rows, 1) if patch.images else (1, rows)), 8, ROW // dtype.itemsize)
 
     def run(x: cupy.ndarray, filters: cupy.ndarray, b: Any, y: cupy.ndarray, struct: bytes, back: bool) -> None:
         squares = tensor_map(y, square, rounded=False) if copied else bytes(BYTES)
