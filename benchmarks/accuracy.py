@@ -20,6 +20,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))                                  # minidl and zoo as they lie here, installed or not
@@ -42,8 +43,9 @@ def trained(model: str, seed: int, args: argparse.Namespace) -> Result:
                         str(seed), "--output-dir", str(folder), "--no-progress", *given], check=True)
         epochs, config = read_metrics(folder), json.loads((folder / "config.json").read_text(encoding="utf-8"))
     later = [epoch["images_per_second"] for epoch in epochs[2:]]
-    return {"model": model, "data": config["data"], "epochs": len(epochs), "seed": seed,
-            "accuracy": epochs[-1]["test_accuracy"], "seconds_s": sum(epoch["seconds"] for epoch in epochs),
+    return {"model": model, "precision": config["precision"], "data": config["data"], "epochs": len(epochs),
+            "seed": seed, "accuracy": epochs[-1]["test_accuracy"],
+            "seconds_s": sum(epoch["seconds"] for epoch in epochs),
             "images_per_s": statistics.median(later) if later else None, "train_images": config["train_images"]}
 
 
@@ -57,16 +59,20 @@ def report(several: Sequence[Result]) -> list[str]:
     """One line for each model and number of epochs, its seeds beside each other."""
     body = []
     rows = [row for result in several for row in result["rows"]]
-    for model, epochs in dict.fromkeys((row["model"], row["epochs"]) for row in rows):
-        of = [row for row in rows if (row["model"], row["epochs"]) == (model, epochs)]
+    for key in dict.fromkeys(map(alike, rows)):
+        of = [row for row in rows if alike(row) == key]
         seconds = [row["seconds_s"] for row in of if row["seconds_s"] is not None]
         rates = [row["images_per_s"] for row in of if row["images_per_s"] is not None]
         rate = statistics.median(rates) if rates else 0
-        body.append([model, of[0]["data"], str(epochs), ", ".join(f"{100 * row['accuracy']:.2f}" for row in of),
+        body.append([*map(str, key), ", ".join(f"{100 * row['accuracy']:.2f}" for row in of),
                      f"{mean_accuracy(of):.2f}", results.span(min(seconds), max(seconds)) if seconds else "",
                      f"{rate:,.0f}" if rates else "", digits(of[0]["train_images"] / rate) if rates else ""])
-    return [*results.table("model, data, epochs, test accuracy % (each seed), mean %, all epochs s, images/s, "
-                           "s per epoch (training alone)", body, 2), *results.facts(several)]
+    return [*results.table("model, precision, data, epochs, test accuracy % (each seed), mean %, all epochs s, "
+                           "images/s, s per epoch (training alone)", body, 3), *results.facts(several)]
+
+
+def alike(row: Result) -> tuple[Any, ...]:
+    return tuple(row[name] for name in ("model", "precision", "data", "epochs"))
 
 
 def mean_accuracy(rows: Sequence[Result]) -> float:

@@ -543,8 +543,8 @@ MUTATIONS: dict[str, tuple[str, str, Check, str]] = {
     "few channels: pixels of another image": (
         "(unsigned)row < (unsigned)g.h &&", "row < g.h &&", few_channels, "of its bound|outside"),
     **{f"gradients that the products of {kind} do not give back": (
-        "if (lane == 0) arrive(empty + stage.at);", "", gradient_of_filters(kind), "for ever")
-        for kind in ("bf16 images", "tf32")},
+        f"if (lane == 0) arrive(empty + {ring}.at);", "", gradient_of_filters(kind), "for ever")
+        for kind, ring in (("bf16 images", "stage"), ("tf32", "done"))},
     "taps of a gradient whose lines are too near each other": (
         "r * patch.line + at", "r * patch.w + at", gradient_of_filters("bf16 images"), "of its bound"),
     "eights of pixels that are too near each other": (
@@ -556,7 +556,7 @@ MUTATIONS: dict[str, tuple[str, str, Check, str]] = {
     "numbers that are not where they were put": (
         "(piece ^ (q & 7)) * 16", "piece * 16", gradient_of_filters("tf32"), "of its bound"),
     "a block that leaves out its last patch": (
-        "(long long)patches * (blockIdx.y + 1) / g.splits", "(long long)patches * (blockIdx.y + 1) / g.splits - 1",
+        "((int)blockIdx.y < g.more);", "((int)blockIdx.y < g.more) - 1;",
         gradient_of_filters("tf32"), "of its bound"),
 }
 

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
 import cupy
 
 
-@functools.cache
-def multiprocessors() -> int:
-    return cupy.cuda.Device().attributes["MultiProcessorCount"]
+def _attribute(name: str) -> Callable[[], int]:
+    return functools.cache(lambda: cupy.cuda.Device().attributes[name])
+
+
+multiprocessors = _attribute("MultiProcessorCount")
+most_shared = _attribute("MaxSharedMemoryPerBlockOptin")       # bytes of shared memory that one block may ask for
+cache_bytes = _attribute("L2CacheSize")                        # of the cache that all multiprocessors share
 
 
 @functools.cache
@@ -22,15 +27,3 @@ def compute_capability() -> int:
 def compiler_version() -> tuple[int, int]:
     """Of NVRTC."""
     return cupy.cuda.nvrtc.getVersion()
-
-
-@functools.cache
-def cache_bytes() -> int:
-    """Of the second-level cache, which all multiprocessors share."""
-    return cupy.cuda.Device().attributes["L2CacheSize"]
-
-
-@functools.cache
-def most_shared() -> int:
-    """Bytes of shared memory that one block may ask for."""
-    return cupy.cuda.Device().attributes["MaxSharedMemoryPerBlockOptin"]
