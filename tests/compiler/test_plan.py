@@ -27,6 +27,7 @@ from minidl.compiler.program import Dynamic, Program, Slot, leaves, replace
 from minidl.compiler.replay import ByCalls
 from minidl.distributed.world import One
 from minidl.ops import cpu
+from minidl.ops.common.geometry import conv_geometry, pool_geometry
 from minidl.ops.common.nhwc import FORMS
 from minidl.ops.common.primitives import PRIMITIVES
 from minidl.ops.norm import batch_geometry
@@ -221,6 +222,10 @@ def test_only_sharing_primitives_give_memory_that_others_hold(monkeypatch: pytes
     for name in FORMS:
         form_agrees(name, SHAPES[0], 0, "float32")
     joined_agree(SHAPES[0], 0, "float32")
+    x, filters = np.ones((2, 3, 8, 8), np.float32), np.ones((4, 3, 3, 3), np.float32)
+    g, pooling = conv_geometry(x.shape, filters.shape, None, 1, 1, "gemm"), pool_geometry("", (2, 4, 8, 8), 2, None, 0)
+    half, averages = cpu.conv2d_act_pool_half(x, filters, None, g, "tanh", pooling)
+    cpu.conv2d_act_pool_half_grad_wb(averages, half, x, g, "tanh", pooling)
     w = Tensor(np.ones((2, 3)), requires_grad=True)
     for optimizer in (optim.Adam, optim.RMSprop, optim.Muon):
         w.grad = Tensor(np.ones((2, 3)))
