@@ -354,12 +354,11 @@ def _reachable(root: Node) -> list[Node]:
     return sorted(seen, key=lambda node: node.number, reverse=True)
 
 
-def _walk(root: Node, gy: Array, retain_graph: bool) -> None:
+def _walk(root: Node, seed: Array, retain_graph: bool) -> None:
     """Run the closures youngest first; leaf gradients are committed only when all of them have run."""
     nodes = _reachable(root)
     _refuse_stale(nodes)
-    shared = {id(gy)}                      # arrays that somebody else holds
-    flowing = {root: gy}                   # Node -> the sum of the gradients that reached it so far
+    flowing = {root: seed}                 # Node -> the sum of the gradients that reached it so far
     leaves: dict[int, tuple[Tensor, Any]] = {}
     for node in nodes:
         gy = flowing.pop(node, None)
@@ -379,7 +378,7 @@ def _walk(root: Node, gy: Array, retain_graph: bool) -> None:
         if not retain_graph:
             node.backward = None
             node.inputs = ()
-    _add_to_grads(list(leaves.values()), k, shared)
+    _add_to_grads(list(leaves.values()), k, {id(seed)})
 
 
 def _add_to_grads(gradients: list[tuple[Tensor, Array]], k: ModuleType, shared: Collection[int]) -> None:

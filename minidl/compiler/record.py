@@ -11,6 +11,7 @@ import contextlib
 import functools
 import gc
 import inspect
+import itertools
 import sys
 import weakref
 from collections.abc import Callable, Iterable
@@ -83,8 +84,9 @@ class Recorder(Listener):
         self.refusal: CompileError | None = None       # the last: a step that catches it went another way than plain
         self.op = ""                                   # whose body runs
         self.calls: list[Call] = []
-        self.slots: dict[int, Slot] = {}               # of arrays, by id: `alive` keeps ids from being used again
-        self.alive: list[Any] = []
+        self.slots: dict[int, Slot] = {}               # of arrays, by id, for as long as they live
+        self.ends: dict[int, weakref.ref[Any]] = {}    # of these: ids are used again
+        self.numbers = itertools.count()
         self.facts = Facts()
         self.names = Names(self.facts)
         claim(step)
@@ -240,8 +242,12 @@ class Recorder(Listener):
 
     # ------------------------------------------------------------------ slots
     def slot(self, kind: str, array: Array) -> Slot:
-        slot = self.slots[id(array)] = Slot(len(self.alive), kind, array)
-        self.alive.append(array)
+        key = id(array)
+
+        def end(_: object) -> None:
+            del self.slots[key], self.ends[key]
+        slot = self.slots[key] = Slot(next(self.numbers), kind, array)
+        self.ends[key] = weakref.ref(array, end)
         return slot
 
     def slot_of(self, value: Any, primitive: str) -> Any:

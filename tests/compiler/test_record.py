@@ -694,6 +694,23 @@ def test_a_printed_program_shows_each_call() -> None:
     assert "dead code" not in repr(each.step.recorded)
 
 
+@pytest.mark.parametrize("factors", range(1, 5))
+def test_a_gradient_is_its_leafs_own(factors: int) -> None:
+    """What the backward pass starts from is kept to its end: a gradient that came to lie there would be copied."""
+    @minidl.compile
+    def step(x: Tensor) -> None:
+        y, w.grad = x * w, None
+        for _ in range(factors):
+            y = y * x
+        y.backward()
+
+    w, x = Tensor(1.0, requires_grad=True), Tensor(2.0)
+    for _ in range(3):
+        step(x)
+    assert step.recorded is not None
+    assert "copy" not in names(step.recorded)
+
+
 def test_a_drawn_program_names_each_call() -> None:
     each = Training(dense(half), True, momentum=0.9)
     each.step(*vectors())

@@ -478,6 +478,27 @@ def test_memory_of_replays_is_flat() -> None:
         assert after - before < 20_000
 
 
+def test_recorded_calls_take_the_memory_of_the_plain_step() -> None:
+    """Gradients of a chain are let go of as it is walked: in 20 values and few more; all of them would be 40."""
+    def step(x: Tensor) -> None:
+        y, w.grad = x * w, None
+        for _ in range(20):
+            y = ops.sigmoid(y)
+        y.sum().backward()
+
+    w, x = (Tensor(np.ones(1 << 18, np.float32), requires_grad=needs) for needs in (True, False))
+    compiled, peaks = minidl.compile(step), []
+    with no_collections():
+        for each in (step, compiled, compiled, compiled):
+            tracemalloc.reset_peak()
+            before = tracemalloc.get_traced_memory()[0]
+            each(x)
+            peaks.append(tracemalloc.get_traced_memory()[1] - before)
+    assert compiled.recordings == 2
+    assert 20 << 20 < peaks[0] < 26 << 20
+    assert max(peaks[1:]) < 1.05 * peaks[0]
+
+
 def test_recording_keeps_no_values() -> None:
     """A program knows shapes; of a run's arrays only those from outside live on."""
     step = minidl.compile(lambda x: ((x * 2) * 3).sum())
