@@ -11,7 +11,6 @@ import contextlib
 import functools
 import gc
 import inspect
-import itertools
 import sys
 import weakref
 from collections.abc import Callable, Iterable
@@ -85,8 +84,7 @@ class Recorder(Listener):
         self.op = ""                                   # whose body runs
         self.calls: list[Call] = []
         self.slots: dict[int, Slot] = {}               # of arrays, by id, for as long as they live
-        self.ends: dict[int, weakref.ref[Any]] = {}    # of these: ids are used again
-        self.numbers = itertools.count()
+        self.ends: list[weakref.ref[Any]] = []         # of these: ids are used again
         self.facts = Facts()
         self.names = Names(self.facts)
         claim(step)
@@ -243,11 +241,8 @@ class Recorder(Listener):
     # ------------------------------------------------------------------ slots
     def slot(self, kind: str, array: Array) -> Slot:
         key = id(array)
-
-        def end(_: object) -> None:
-            del self.slots[key], self.ends[key]
-        slot = self.slots[key] = Slot(next(self.numbers), kind, array)
-        self.ends[key] = weakref.ref(array, end)
+        slot = self.slots[key] = Slot(len(self.ends), kind, array)
+        self.ends.append(weakref.ref(array, lambda _: self.slots.pop(key, None)))
         return slot
 
     def slot_of(self, value: Any, primitive: str) -> Any:
