@@ -31,7 +31,7 @@ class Process:
         self.restart()
 
     def restart(self) -> None:
-        self.patch.setattr(auto, "_chosen", {})
+        self.patch.setattr(auto, "choices", {})
         self.patch.setattr(auto, "_files", {})
         self.measured.clear()
 
