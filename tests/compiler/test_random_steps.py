@@ -33,6 +33,13 @@ def test_random_steps_are_replayed() -> None:
     assert tally.replays > 0.4 * tally.calls, str(tally)
 
 
+@pytest.mark.usefixtures("handed_out_again")
+def test_random_steps_whose_results_lie_where_others_lay() -> None:
+    tally = random_steps.run_many(2, range(60), "cpu", frozenset())
+    assert not tally.different, differences(tally)
+    assert tally.replays > 0.4 * tally.calls, str(tally)
+
+
 @pytest.mark.gpu
 def test_gpu_random_steps_are_near_or_refused() -> None:
     tally = random_steps.run_many(0, range(500), "cuda", random_steps.NOT_ON_CUDA)

@@ -694,6 +694,16 @@ def test_a_printed_program_shows_each_call() -> None:
     assert "dead code" not in repr(each.step.recorded)
 
 
+def test_an_array_that_is_handed_out_again_is_another_value(handed_out_again: Any) -> None:
+    each = Training(dense(half), True)
+    for _ in range(3):
+        each.step(*vectors())
+    assert handed_out_again.bytes > 0
+    assert each.step.recorded is not None
+    results = [slot for call in each.step.recorded.calls for slot in call.results]
+    assert len(results) == len({slot.number for slot in results})
+
+
 @pytest.mark.parametrize("factors", range(1, 5))
 def test_a_gradient_is_its_leafs_own(factors: int) -> None:
     """What the backward pass starts from is kept to its end: a gradient that came to lie there would be copied."""

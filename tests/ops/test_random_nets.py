@@ -50,6 +50,14 @@ def test_compiled_nets_have_the_bits_of_plain_ones() -> None:
     assert replays > 0.3 * calls, f"{replays} replays of {calls} calls"
 
 
+@pytest.mark.usefixtures("handed_out_again")
+def test_results_that_are_handed_out_again() -> None:
+    """As above, with each result in an array that held one before."""
+    for i in range(0, NETS, 10):
+        verdict = run(random_nets.net(i), "cpu")
+        assert verdict.kind == "equal", f"{verdict.kind}: {verdict.why}\n{random_nets.net(i)}"
+
+
 def test_a_wrong_bit_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The comparison sees a single element of one gradient."""
     net = next(net for net in map(random_nets.net, range(NETS)) if net.layers[-1].startswith("nn.Linear"))
