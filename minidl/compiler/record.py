@@ -245,12 +245,6 @@ class Recorder(Listener):
         self.ends.append(weakref.ref(array, lambda _: self.slots.pop(key, None)))
         return slot
 
-    def result(self, array: Array, arguments: list[Slot]) -> Slot:
-        """A value of its own, but for an argument that a primitive gives back: an array may be one that held a result
-        before, where results of the device are handed out again (ops/cuda/launch/memory.py)."""
-        known = self.slots.get(id(array))
-        return known if known in arguments else self.slot("result", array)
-
     def slot_of(self, value: Any, primitive: str) -> Any:
         if isinstance(value, Tensor):
             value = value._data
@@ -284,10 +278,8 @@ class RecordingBackend:
 
         def call(*arguments: Any, **options: Any) -> Any:
             given = replace((list(arguments), options), _array_of)
-            if mode.recorder is not recorder:          # a closure that outlived the recording
-                result = primitive(*given[0], **given[1])
-            else:
-                result = recorded(given)
+            # Not the recorder: in a closure that outlived the recording.
+            result = recorded(given) if mode.recorder is recorder else primitive(*given[0], **given[1])
             if not self._symbolic:
                 return result
             return tuple(map(recorder._symbol, result)) if isinstance(result, tuple) else recorder._symbol(result)
@@ -298,8 +290,9 @@ class RecordingBackend:
             result = primitive(*now[0], **now[1])
             results = result if isinstance(result, tuple) else () if result is None else (result,)
             results = tuple(np.asarray(r) if isinstance(r, np.generic) else r for r in results)
-            arguments = [value for value in leaves(noted) if isinstance(value, Slot)]
-            slots = tuple(recorder.result(r, arguments) for r in results)
+            mine = list(map(_of, leaves(given)))   # a new value otherwise: launch.empty hands an array out again
+            slots = tuple((any(r is a for a in mine) and recorder.slots.get(id(r))) or recorder.slot("result", r)
+                          for r in results)
             recorder.calls.append(Call(backend, name, tuple(noted[0]), noted[1], slots, isinstance(result, tuple),
                                        where()))
             return results if isinstance(result, tuple) else results[0] if results else None

@@ -278,6 +278,17 @@ def test_most_memory_held_at_once() -> None:
     assert train_step.mebibytes(None) is None
 
 
+def test_results_that_were_kept_count_when_they_are_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("cupy")
+    from minidl.ops.cuda.launch import memory
+
+    monkeypatch.setattr(memory, "_kept", memory._Kept())
+    memory._kept.add("a shape", np.zeros(3))
+    with machine.memory("minidl", "cuda") as held:
+        assert not memory._kept.arrays
+    assert held.bytes == 0
+
+
 @pytest.mark.gpu
 def test_memory_of_a_device() -> None:
     import cupy
