@@ -16,11 +16,12 @@ from checks.sources import counted
 from minidl.ops import cpu
 from minidl.ops.common.geometry import ConvGeometry, conv_geometry
 from minidl.ops.common.nhwc import AXES, BACK, bf16, widened
-from minidl.ops.cuda.nhwc import conv, conv_tma
+from minidl.ops.cuda.nhwc import conv, conv_images, conv_tma
 
 KINDS = {"tf32": ("float32", "tf32"), "3xtf32": ("float32", "3xtf32"), "bf16": ("bf16", "bf16")}
 DIRECTIONS = ("y", "dx")
-FORMS = {kind: (*conv.FORMS[mode], *(() if kind == "3xtf32" else conv_tma.FORMS))
+PRODUCTS = "conv_nhwc", "conv_nhwc_tma", "conv_nhwc_images", "conv_nhwc_few"
+FORMS = {kind: (*conv.FORMS[mode], *(() if kind == "3xtf32" else (*conv_tma.FORMS, *conv_images.FORMS)))
          for kind, mode in (("tf32", "TF32"), ("3xtf32", "TF32X3"), ("bf16", "BF16"))}
 # Of an error, per sum of the magnitudes of its terms: what 3xtf32 loses, and what float32 does each time tensor cores
 # add some terms; of a result in bf16
@@ -62,7 +63,7 @@ def computed(direction: str, x: np.ndarray, w: np.ndarray, b: np.ndarray | None,
 
 
 def error(direction: str, kind: str, g: ConvGeometry, seed: int, act: str | None = None,
-          form: conv.Form | conv_tma.Form | None = None) -> float:
+          form: conv.AnyForm | None = None) -> float:
     """The largest error of an element, relative to its bound; two runs must give the same bits."""
     rng = np.random.default_rng(seed)
     shape = (g.n, g.h, g.w, g.c) if direction == "y" else (g.n, g.oh, g.ow, g.m)
@@ -82,7 +83,8 @@ def error(direction: str, kind: str, g: ConvGeometry, seed: int, act: str | None
         first, second = run(), run()
     assert first.tobytes() == second.tobytes(), f"{direction} {kind} {g}: two runs differ"
     assert first.dtype == given.dtype
-    ties = half_way(widened(given.get())) if kind == "tf32" and launched["conv_nhwc_tma"] else None
+    by_copies = kind == "tf32" and launched["conv_nhwc_tma"] + launched["conv_nhwc_images"]
+    ties = half_way(widened(given.get())) if by_copies else None
     x, w = images_of(widened(given.get()), kind, not launched["conv_nhwc"]), filters_of(w, kind)
     exact = computed(direction, x, w, b, g)
     magnitudes = computed(direction, abs(x), abs(w), None if b is None else abs(b), g)
@@ -107,30 +109,43 @@ def is_right(direction: str, kind: str, x: Any, w: Any, stride: Any, padding: An
 
 
 def in_patches(kernel: str, direction: str, kind: str, g: ConvGeometry, seed: int) -> ConvGeometry:
-    """A shape in steps of 1 that a kernel takes: conv_nhwc_tma, of channels that fill slabs; conv_nhwc_few, of channels
-    that 16 bytes hold, with filters up to 8x8."""
-    c, h, w, kh, kw = g.c if direction == "y" else g.m, g.h, g.w, g.kh, g.kw
+    """A shape that a kernel takes: conv_nhwc_tma, of channels that fill slabs; conv_nhwc_few, of channels that 16 bytes
+    hold, with filters up to 8x8; both in steps of 1. conv_nhwc_images, of channels that fill slabs and up to 16x16
+    pixels."""
+    stride: int | tuple[int, int] = 1
+    n, c, h, w, kh, kw = g.n, g.c if direction == "y" else g.m, g.h, g.w, g.kh, g.kw
     if kernel == "conv_nhwc_few":
         each, (h, w), (kh, kw) = 8 if kind == "bf16" else 4, (h + 3, w + 3), (kh + seed % 4, kw + seed // 4 % 4)
         c = 1 + c % each
     else:
         c = -(-c // 64) * 64
+        if kernel == "conv_nhwc_images":
+            h, w = min(h, 16, 15 - g.top - g.bottom + kh), min(w, 16, 15 - g.left - g.right + kw)
+            n, stride = n + seed % 3 * 64, (g.sh, g.sw)
     c, m = (c, g.m) if direction == "y" else (g.c, c)
-    return conv_geometry((g.n, c, h, w), (m, c, kh, kw), None, 1, ((g.top, g.bottom), (g.left, g.right)), "gemm")
+    return conv_geometry((n, c, h, w), (m, c, kh, kw), None, stride, ((g.top, g.bottom), (g.left, g.right)), "gemm")
+
+
+def forms_of(kernel: str, direction: str, kind: str, g: ConvGeometry) -> list[conv.AnyForm]:
+    """Those of a kernel that can take a shape."""
+    module = {"conv_nhwc_tma": conv_tma, "conv_nhwc_images": conv_images}[kernel]
+    sizes = conv._sizes(direction == "dx", g)
+    return [form for form in module.FORMS if conv._copied(form, sizes, 64 if kind == "bf16" else 32)]
 
 
 def drawn_is_right(direction: str, kind: str, seed: int, most_pixels: int = 4000, most_channels: int = 300,
                    kernel: str = "") -> None:
-    """kernel: which of those that take patches must be launched; conv_nhwc_tma in each form whose patches fit."""
+    """kernel: which of those whose images the hardware copies, or that take few channels, must be launched, in each of
+    its forms that can."""
     g, form = drawn(seed, most_pixels, most_channels), None
     if kernel:
         g = in_patches(kernel, direction, kind, g, seed)
-        m, high, across = (conv._sizes(direction == "dx", g)[name] for name in ("m", "oh", "ow"))
-        fit = [form for form in conv_tma.FORMS if conv_tma.tiles(form, g.n, high, across, m, g.kh, g.kw)]
-        form = fit[seed % len(fit)] if kernel == "conv_nhwc_tma" else None
+    if kernel in ("conv_nhwc_tma", "conv_nhwc_images"):
+        fit = forms_of(kernel, direction, kind, g)
+        form = fit[seed % len(fit)]
     with counted() as launched:
         found = error(direction, kind, g, seed, form=form)
     assert found < 1, f"{direction} {kind} {g}: the error is {found:.3g} of its bound"
-    products = {name: launched[name] for name in ("conv_nhwc", "conv_nhwc_tma", "conv_nhwc_few") if launched[name]}
+    products = {name: launched[name] for name in PRODUCTS if launched[name]}
     assert sum(products.values()) == 2         # as often as it was run
     assert not kernel or kernel in products, f"{direction} {kind} {g}: {kernel} was not launched but {products}"

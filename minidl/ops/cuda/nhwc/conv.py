@@ -1,5 +1,6 @@
 """Convolution of images in NHWC, and the gradient of its image, on tensor cores: launches conv_pack.cu, which prepares,
-and conv_few.cu for images of few channels, or conv_tma.cu or conv.cu, whichever is cheaper, which multiply."""
+and conv_few.cu for images of few channels, or conv_tma.cu, conv_images.cu or conv.cu, whichever is cheapest, which
+multiply."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ import numpy as np
 from ...common.geometry import ConvGeometry
 from .. import launch
 from ..linear.tile import MODES
-from . import conv_few, conv_tma
+from . import conv_few, conv_images, conv_tma
 from .pixels import C_TYPES, has_wgmma
 
 FILE, PACK_FILE = "nhwc/conv.cu", "nhwc/conv_pack.cu"
@@ -37,6 +38,9 @@ _WHOLE = (Form(1, 256, 4, 1, 1.0), Form(1, 128, 3, 2, 1.12), Form(1, 64, 4, 2, 1
 # By PRECISION
 FORMS = {"BF16": _WHOLE, "TF32": _WHOLE,
          "TF32X3": (Form(1, 128, 3, 1, 1.0), Form(1, 64, 4, 1, 1.2), Form(1, 64, 3, 1, 1.3))}
+
+
+AnyForm = Form | conv_tma.Form | conv_images.Form
 
 
 class Plan(NamedTuple):
@@ -85,11 +89,13 @@ def _cost(form: Form, pixels: int, m: int, slabs: int) -> float:
 
 
 def _sizes(back: bool, g: ConvGeometry) -> dict[str, int]:
-    """Of what is read, of what is written and of the steps between: for y, or back, for the gradient of the image."""
+    """What struct ConvNhwc says of images and steps: for y, or back, for the gradient of the image."""
+    common = {"n": g.n, "kh": g.kh, "kw": g.kw}
     if back:
-        return {"c": g.m, "h": g.oh, "w": g.ow, "m": g.c, "oh": g.h, "ow": g.w, "sh": 1, "sw": 1,
+        return {**common, "c": g.m, "h": g.oh, "w": g.ow, "m": g.c, "oh": g.h, "ow": g.w, "sh": 1, "sw": 1,
                 "top": g.kh - 1 - g.top, "left": g.kw - 1 - g.left, "divided_h": g.sh, "divided_w": g.sw}
-    return {"c": g.c, "h": g.h, "w": g.w, "m": g.m, "oh": g.oh, "ow": g.ow, "divided_h": 1, "divided_w": 1}
+    return {**common, "c": g.c, "h": g.h, "w": g.w, "m": g.m, "oh": g.oh, "ow": g.ow, "sh": g.sh, "sw": g.sw,
+            "top": g.top, "left": g.left, "divided_h": 1, "divided_w": 1}
 
 
 def _channels(c: int, pixels: int, taps: int, each: int) -> int:
@@ -100,9 +106,18 @@ def _channels(c: int, pixels: int, taps: int, each: int) -> int:
     return c if longer or pixels * more > launch.MAX_ELEMENTS else more
 
 
+def _copied(form: AnyForm | None, sizes: dict[str, int], depth: int) -> conv_tma.Tiles | conv_images.Tiles | None:
+    """The cheapest tiles of those that the hardware copies, of one form or of all; None where none fits."""
+    ones = all(sizes[name] == 1 for name in ("sh", "sw", "divided_h", "divided_w"))
+    place = [sizes[name] for name in ("n", "oh", "ow", "m", "kh", "kw")]
+    found = [*(conv_tma.tiles(each, *place) for each in conv_tma.FORMS if ones and form in (None, each)),
+             *(conv_images.tiles(each, sizes, depth) for each in conv_images.FORMS if form in (None, each))]
+    return min((each for each in found if each), key=lambda each: each.cost, default=None)
+
+
 @functools.lru_cache(maxsize=1024)
 def _plan(back: bool, g: ConvGeometry, dtype: np.dtype, mode: str, aligned: bool, act: str | None,
-          form: Form | conv_tma.Form | None) -> Plan:
+          form: AnyForm | None) -> Plan:
     sizes, each = _sizes(back, g), 16 // dtype.itemsize
     channels, m, high, across = (sizes[name] for name in ("c", "m", "oh", "ow"))
     sizes["c"] = c = _channels(channels, g.n * sizes["h"] * sizes["w"], g.kh * g.kw, each)
@@ -110,24 +125,26 @@ def _plan(back: bool, g: ConvGeometry, dtype: np.dtype, mode: str, aligned: bool
     wide = c % each == 0 and (aligned or c > channels), m % each == 0
     chunked = wide[0] and c % (8 * each) == 0
     sums, hopper = slabs * 8 * each, has_wgmma()
-    in_patches = hopper and (g.sh, g.sw) == (1, 1) and mode != "TF32X3" and not isinstance(form, Form)
-    tiled = few = None
-    if in_patches and channels <= each:
+    by_copies = hopper and mode != "TF32X3" and not isinstance(form, Form)
+    few = tiled = None
+    if by_copies and channels <= each and (g.sh, g.sw) == (1, 1) and form not in conv_images.FORMS:
         few = conv_few.patch_of(g.n, high, across, g.kh, g.kw)
-    if in_patches and chunked:
-        place = g.n, high, across, m, g.kh, g.kw
-        tiled = conv_tma.tiles(form, *place) if isinstance(form, conv_tma.Form) else conv_tma.cheapest(*place)
+    if by_copies and chunked:
+        tiled = _copied(form, sizes, 8 * each)
     forms = [form] if isinstance(form, Form) else _forms(mode, wide[0], slabs, launch.most_shared())
     best = min(forms, key=lambda form: _cost(form, pixels, m, slabs), default=None)
     if few:
         sizes["c"] = channels
         at_once = conv_few.product(few, dtype, mode, g.n, high, across, m, g.kh * g.kw,
                                    (channels == each and aligned, wide[1]), act)
-        struct = launch.by_value("ConvNhwc", g, sum=0, filters=0, **sizes)
+        struct = launch.by_value("ConvNhwc", sum=0, filters=0, **sizes)
         return Plan((g.n, high, across, m), lambda x, w, b, y: at_once(x, w, b, y, struct, back))
     if tiled and (form or not best or tiled.cost < _cost(best, pixels, m, slabs)):
         beside = tiled.form.filters
-        product = conv_tma.product(tiled, dtype, mode, high, across, wide[1], act)
+        if isinstance(tiled, conv_tma.Tiles):
+            product = conv_tma.product(tiled, dtype, mode, high, across, wide[1], act)
+        else:
+            product = conv_images.product(tiled, dtype, mode, wide[1], act)
     elif best:
         beside, divided = best.filters, back and (g.sh, g.sw) != (1, 1)
         product = launch.kernel(FILE, "conv_nhwc", *_constants(
@@ -148,7 +165,7 @@ def _plan(back: bool, g: ConvGeometry, dtype: np.dtype, mode: str, aligned: bool
     pack = prepare("conv_nhwc_pack", filters * (c + sums - g.kh * g.kw * c))
     pad = prepare("conv_nhwc_pad", math.prod(padded) // each) if c > channels else None
     packed_shape = 2 if mode == "TF32X3" else 1, filters, sums
-    struct = launch.by_value("ConvNhwc", g, sum=sums, filters=filters, **sizes)
+    struct = launch.by_value("ConvNhwc", sum=sums, filters=filters, **sizes)
 
     def run(x: cupy.ndarray, w: cupy.ndarray, b: Any, y: cupy.ndarray) -> None:
         packed = launch.empty(packed_shape, x.dtype)
@@ -162,7 +179,7 @@ def _plan(back: bool, g: ConvGeometry, dtype: np.dtype, mode: str, aligned: bool
 
 
 def _run(name: str, back: bool, x: cupy.ndarray, w: cupy.ndarray, b: Any, g: ConvGeometry, act: str | None,
-         precision: str, form: Form | conv_tma.Form | None) -> cupy.ndarray:
+         precision: str, form: AnyForm | None) -> cupy.ndarray:
     expected = (g.n, g.oh, g.ow, g.m) if back else (g.n, g.h, g.w, g.c)
     if x.dtype not in C_TYPES:
         raise TypeError(f"{name}: the image is of {x.dtype} but must be of float32, or bf16 as uint16; convert it")
@@ -183,18 +200,18 @@ def _run(name: str, back: bool, x: cupy.ndarray, w: cupy.ndarray, b: Any, g: Con
 
 
 def y(x: cupy.ndarray, w: cupy.ndarray, b: cupy.ndarray | None, g: ConvGeometry, act: str | None = None, *,
-      precision: str, form: Form | conv_tma.Form | None = None) -> cupy.ndarray:
+      precision: str, form: AnyForm | None = None) -> cupy.ndarray:
     """act(conv2d(x) + b), or without act: (n,oh,ow,m) of x's type, from x (n,h,w,c) in float32, or bf16 as uint16.
 
     w (m,c,kh,kw) and b are float32. precision: "tf32", "3xtf32" or "bf16"; products of bf16 images are in bf16, and
     those of float32 images never are, but in tf32. form: in place of what the launcher finds cheapest; one of
-    conv_tma.py that cannot take these images is passed over.
+    conv_tma.py or conv_images.py that cannot take these images is passed over.
     """
     return _run("conv2d_nhwc", False, x, w, b, g, act, precision, form)
 
 
 def grad_x(dy: cupy.ndarray, w: cupy.ndarray, g: ConvGeometry, *, precision: str,
-           form: Form | conv_tma.Form | None = None) -> cupy.ndarray:
+           form: AnyForm | None = None) -> cupy.ndarray:
     """The gradient of y by x, (n,h,w,c) of dy's type, from dy (n,oh,ow,m): see y."""
     return _run("conv2d_grad_x_nhwc", True, dy, w, None, g, None, precision, form)
 
@@ -204,7 +221,7 @@ IMAGES: dict[str, np.dtype] = {"BF16": HALF, "TF32": FLOAT, "TF32X3": FLOAT}
 ALL_ROOM = 1 << 30
 # Each form with wide copies; then elements one by one, divided positions, an activation; with wgmma and with mma
 CONFIGURATIONS = [
-    *conv_tma.CONFIGURATIONS,
+    *conv_tma.CONFIGURATIONS, *conv_images.CONFIGURATIONS,
     *[(PACK_FILE, _pack_constants(dtype, mode, chunked, beside))
       for mode, dtype in IMAGES.items() for chunked, beside in ((True, 64), (True, 8), (False, 64))],
     *[(FILE, _constants(form, IMAGES[mode], mode, wide, divided, chunked, act, hopper))

@@ -101,12 +101,6 @@ def tiles(form: Form, n: int, h: int, w: int, m: int, kh: int, kw: int) -> Tiles
     return Tiles(form, patch, blocks, _stages(form, patch), turns * form.blocks * form.tall * form.filters * form.cost)
 
 
-def cheapest(*sizes: int) -> Tiles | None:
-    """Of all forms: see `tiles`."""
-    found = [each for form in FORMS if (each := tiles(form, *sizes))]
-    return min(found, key=lambda each: each.cost, default=None)
-
-
 def constants(form: Form, stages: int, dtype: np.dtype, mode: str, wide_y: bool,
               act: str | None) -> tuple[launch.Constant, ...]:
     return (launch.HOPPER, ("IMAGE", C_TYPES[dtype]), ("PRECISION", mode), ("FILTERS", form.filters),
