@@ -26,10 +26,10 @@ from checks.sources import FILES, counted, kernels
 from minidl import device
 from minidl.ops.cuda import launch
 from minidl.ops.cuda.conv.resident import few_channels, wgmma
-from minidl.ops.cuda.nhwc import conv_few, conv_grad_w_tma, conv_tma
+from minidl.ops.cuda.nhwc import conv_few, conv_grad_w_tma, conv_images, conv_tma
 
 # For compute capability 9.0 alone
-HOPPER = wgmma.FILE, few_channels.FILE, conv_tma.FILE, conv_few.FILE, conv_grad_w_tma.FILE
+HOPPER = wgmma.FILE, few_channels.FILE, conv_tma.FILE, conv_few.FILE, conv_images.FILE, conv_grad_w_tma.FILE
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -507,6 +507,11 @@ LAUNCHES: dict[str, list[Launch]] = {
             for direction, kind, form in (("y", "tf32", -4), ("dx", "tf32", -3), ("dx", "bf16", -4),
                                           ("y", "bf16", -2))],
               ("dx", "bf16", (2, 5, 7, 9), (62, 5, 3, 3), 1, 1, -1)),           # and images that are padded by channels
+        *each("nhwc/conv_images.cu", nhwc_conv.is_right, *[
+            (direction, kind, (130, 64, 3, 4), (64, 64, 3, 3), stride, 1, form)
+            for direction, kind, stride, form in (("y", "tf32", 1, 4), ("dx", "tf32", 2, 5), ("dx", "bf16", 1, 7),
+                                                  ("y", "bf16", (1, 2), 6))],
+              ("y", "bf16", (3, 64, 7, 7), (9, 64, 3, 3), 1, 1, 4, "relu")),    # and filters that fill no 16 bytes
         *each("nhwc/conv_few.cu", nhwc_conv.is_right, ("y", "bf16", (9, 3, 17, 10), (72, 3, 3, 3), 1, 1, None, "relu"),
               ("y", "tf32", (9, 4, 7, 7), (7, 4, 2, 5), 1, (0, 2)), ("y", "bf16", (3, 8, 5, 4), (9, 8, 1, 1), 1, 0),
               ("dx", "bf16", (3, 20, 9, 9), (8, 20, 5, 4), 1, 2), ("dx", "tf32", (2, 9, 7, 9), (1, 9, 2, 2), 1, 1),
@@ -518,7 +523,7 @@ LAUNCHES: dict[str, list[Launch]] = {
             for kind in ("tf32", "bf16")]),
         *on_device("nhwc/conv.cu", nhwc_conv.is_right, *[
             (direction, kind, *shape, form) for direction in nhwc_conv.DIRECTIONS for kind in nhwc_conv.KINDS
-            for form in range(8) for shape in (((5, 64, 19, 18), (192, 64, 3, 3), 1, 1),
+            for form in range(12) for shape in (((5, 64, 19, 18), (192, 64, 3, 3), 1, 1),
                                                ((9, 128, 7, 7), (64, 128, 3, 3), 1, 1),
                                                ((2, 8, 30, 31), (136, 8, 5, 4), (2, 3), 2))])],
     "splitting_convolutions": [

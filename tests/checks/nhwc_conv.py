@@ -21,7 +21,7 @@ from minidl.ops.cuda.nhwc import conv, conv_images, conv_tma
 KINDS = {"tf32": ("float32", "tf32"), "3xtf32": ("float32", "3xtf32"), "bf16": ("bf16", "bf16")}
 DIRECTIONS = ("y", "dx")
 PRODUCTS = "conv_nhwc", "conv_nhwc_tma", "conv_nhwc_images", "conv_nhwc_few"
-FORMS = {kind: (*conv.FORMS[mode], *(() if kind == "3xtf32" else (*conv_tma.FORMS, *conv_images.FORMS)))
+FORMS = {kind: (*conv.FORMS[mode], *(() if kind == "3xtf32" else (*conv_images.FORMS, *conv_tma.FORMS)))
          for kind, mode in (("tf32", "TF32"), ("3xtf32", "TF32X3"), ("bf16", "BF16"))}
 # Of an error, per sum of the magnitudes of its terms: what 3xtf32 loses, and what float32 does each time tensor cores
 # add some terms; of a result in bf16

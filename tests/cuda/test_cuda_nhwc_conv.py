@@ -17,7 +17,7 @@ from emulator import COMPILER, Emulator, cupy
 
 from minidl.ops.common.geometry import conv_geometry
 from minidl.ops.cuda import launch
-from minidl.ops.cuda.nhwc import conv, conv_few, conv_tma, tensor_maps
+from minidl.ops.cuda.nhwc import conv, conv_few, conv_images, conv_tma, tensor_maps
 
 MANY = 2000
 IN_PATCHES = "conv_nhwc_tma", "conv_nhwc_few", "conv_nhwc_images"
@@ -77,6 +77,22 @@ def test_patches(sizes: tuple[int, ...], patch: conv_tma.Patch | None, emulated:
     """The fewest hold all pixels."""
     found = [found for form in conv_tma.FORMS if (found := conv_tma.tiles(form, *sizes))]
     assert (min(found, key=lambda each: each.cost).patch if found else None) == patch
+
+
+def test_small_images_take_only_taps_that_meet_them(emulated: Emulator) -> None:
+    """Within a 3x3 image 9 of 3x3 taps, at its border 6, in its corners 4. For the gradient of a stride of 2, those
+    whose place has no remainder."""
+    g = conv_geometry((256, 64, 3, 3), (64, 64, 3, 3), None, 1, 1, "gemm")
+    found = conv._copied(None, conv._sizes(False, g), 32)
+    assert isinstance(found, conv_images.Tiles)
+    assert found.order == (4, 1, 3, 5, 7, 0, 2, 6, 8)
+    assert found.blocks == 9 * -(-256 // (128 * found.form.tall))
+    g = conv_geometry((256, 64, 4, 4), (64, 64, 3, 3), None, 2, 1, "gemm")
+    found = conv_images.tiles(conv_images.FORMS[0], conv._sizes(True, g), 32)
+    assert found
+    assert found.order == (5, 1, 4, 6, 7, 9, 13, 0, 2, 3, 8, 10, 11, 12, 14, 15)
+    large = conv_geometry((256, 64, 17, 16), (64, 64, 3, 3), None, 1, 1, "gemm")
+    assert conv_images.tiles(conv_images.FORMS[0], conv._sizes(False, large), 32) is None
 
 
 @pytest.mark.parametrize(("sizes", "patch"), [

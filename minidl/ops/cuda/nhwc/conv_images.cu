@@ -1,10 +1,10 @@
 // conv_nhwc (nhwc/conv.cu) for small images: the rows of a tile are one pixel of many images. A block owns that pixel of y
-// in TALL * 128 images by FILTERS filters, and multiplies only by the taps that meet the image there: of 3x3 taps, 9 within
+// in TALL * 128 images by FILTERS filters, and multiplies only by the taps that meet an image there: of 3x3 taps, 9 within
 // the image, 6 at its border and 4 in its corners. Other forms multiply rows of pixels, by zeros where these end.
 //
 // One thread starts the hardware's copies (include/tma.cuh): of each tap and each slab of channels, the pixel that the tap
-// meets, in all images, and the filters. Two groups of four warps do nothing but multiply. Blocks stay, and take tiles in
-// turn: those of most taps come first, and the last turn goes backwards, so that blocks end at about the same time.
+// meets, in all these images, and the filters. Two groups of four warps do nothing but multiply. Blocks of most taps come
+// first in the grid, so that all multiprocessors are done at about the same time.
 //
 // Filters as nhwc/conv_pack.cu leaves them for -DCHUNKED. -DIMAGE, -DPRECISION (not TF32X3), -DFILTERS, -DTALL, -DSTAGES,
 // -DWIDE_Y, -DACT, -DAFTER: as in nhwc/conv.cu. images: rows of x as a matrix (n, h * w * c), in boxes of TALL * 128 rows by
@@ -26,21 +26,7 @@ struct Order {
     unsigned char pixels[256];
 };
 
-// What a block computes in a turn: a pixel of y, the first of the images and of the filters. None: pixel is -1.
-struct Job {
-    int pixel, image, filter;
-
-    __device__ __forceinline__ Job(const ConvNhwc& g, const Order& order, int turn) {
-        const int across = g.filters / FILTERS, beside = ceil_div(g.n, ROWS) * across, all = g.oh * g.ow * beside;
-        const int blocks = gridDim.x, block = blockIdx.x, done = turn * blocks;
-        const int number = done + (all - done <= blocks ? blocks - 1 - block : block), within = number % beside;
-        pixel = number < all ? order.pixels[number / beside] : -1;
-        image = within / across * ROWS;
-        filter = within % across * FILTERS;
-    }
-};
-
-// The pixel of x that a tap meets there, or -1.
+// The pixel of x that a tap meets from a pixel of y, or -1.
 __device__ __forceinline__ int met(const ConvNhwc& g, int pixel, int tap) {
     const int row = pixel / g.ow, r = tap / g.kw;
     const int h = row * g.sh - g.top + r, w = (pixel - row * g.ow) * g.sw - g.left + tap - r * g.kw;
@@ -56,6 +42,8 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, 1)
     extern __shared__ __align__(1024) unsigned char memory[];
     Barrier* full = (Barrier*)(memory + STAGES * STAGE);                 // of stages, and whether they can be copied to
     Barrier* empty = full + STAGES;
+    const int across = g.filters / FILTERS, beside = ceil_div(g.n, ROWS) * across, within = blockIdx.x % beside;
+    const int pixel = order.pixels[blockIdx.x / beside], image = within / across * ROWS, filter = within % across * FILTERS;
     const int group = threadIdx.x / GROUP, taps = g.kh * g.kw;
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; ++i) {
@@ -69,58 +57,49 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, 1)
     if (group == 2) {
         keep_registers<40>();
         if (threadIdx.x == MULTIPLYING)
-            for (int turn = 0;; ++turn) {
-                const Job job(g, order, turn);
-                if (job.pixel < 0) break;
-                for (int tap = 0; tap < taps; ++tap) {
-                    const int from = met(g, job.pixel, tap);
-                    if (from < 0) continue;
-                    for (int c = 0; c < g.c; c += DEPTH, stage.next()) {
-                        unsigned char* to = memory + stage.at * STAGE;
-                        await(empty + stage.at, stage.parity ^ 1);
-                        expect_bytes(full + stage.at, STAGE);
-                        copy_rows(to, &images, full + stage.at, from * g.c + c, job.image);
-                        copy_rows(to + PIXELS, &filters, full + stage.at, c * taps + tap * DEPTH, job.filter);
-                    }
+            for (int tap = 0; tap < taps; ++tap) {
+                const int from = met(g, pixel, tap);
+                if (from < 0) continue;
+                for (int c = 0; c < g.c; c += DEPTH, stage.next()) {
+                    unsigned char* to = memory + stage.at * STAGE;
+                    await(empty + stage.at, stage.parity ^ 1);
+                    expect_bytes(full + stage.at, STAGE);
+                    copy_rows(to, &images, full + stage.at, from * g.c + c, image);
+                    copy_rows(to + PIXELS, &filters, full + stage.at, c * taps + tap * DEPTH, filter);
                 }
             }
     } else {
         take_registers<232>();
         const bool tells = threadIdx.x % 32 == 0;                        // for its warp
-        for (int turn = 0;; ++turn) {
-            const Job job(g, order, turn);
-            if (job.pixel < 0) break;
-            float sums[TALL][PAIRS] = {};
-            int used = -1;                                               // the stage of the products before
+        float sums[TALL][PAIRS] = {};
+        int used = -1;                                                   // the stage of the products before
 #pragma unroll 1
-            for (int tap = 0; tap < taps; ++tap) {
-                if (met(g, job.pixel, tap) < 0) continue;
+        for (int tap = 0; tap < taps; ++tap) {
+            if (met(g, pixel, tap) < 0) continue;
 #pragma unroll 1
-                for (int c = 0; c < g.c; c += DEPTH, stage.next()) {
-                    const unsigned char* rows = memory + stage.at * STAGE + group * TALL * 64 * 128;
-                    const unsigned char* columns = memory + stage.at * STAGE + PIXELS;
-                    await(full + stage.at, stage.parity);
-                    begin_products();
+            for (int c = 0; c < g.c; c += DEPTH, stage.next()) {
+                const unsigned char* rows = memory + stage.at * STAGE + group * TALL * 64 * 128;
+                const unsigned char* columns = memory + stage.at * STAGE + PIXELS;
+                await(full + stage.at, stage.parity);
+                begin_products();
 #pragma unroll
-                    for (int step = 0; step < 4; ++step)
+                for (int step = 0; step < 4; ++step)
 #pragma unroll
-                        for (int t = 0; t < TALL; ++t)
-                            wgmma_both(sums[t], factor(rows + t * 64 * 128 + step * 32), factor(columns + step * 32));
-                    end_products();
-                    await_products<1>();
-                    if (tells && used >= 0) arrive(empty + used);
-                    used = stage.at;
-                }
+                    for (int t = 0; t < TALL; ++t)
+                        wgmma_both(sums[t], factor(rows + t * 64 * 128 + step * 32), factor(columns + step * 32));
+                end_products();
+                await_products<1>();
+                if (tells && used >= 0) arrive(empty + used);
+                used = stage.at;
             }
-            await_products<0>();
-            if (tells && used >= 0) arrive(empty + used);
-            int at[2 * TALL];
-#pragma unroll
-            for (int t = 0; t < 2 * TALL; ++t) {
-                const int image = job.image + group * TALL * 64 + own_pixel(t);
-                at[t] = image < g.n ? image * g.oh * g.ow + job.pixel : -1;
-            }
-            store_tile(sums, y, b, g, at, job.filter);
         }
+        await_products<0>();
+        int at[2 * TALL];
+#pragma unroll
+        for (int t = 0; t < 2 * TALL; ++t) {
+            const int own = image + group * TALL * 64 + own_pixel(t);
+            at[t] = own < g.n ? own * g.oh * g.ow + pixel : -1;
+        }
+        store_tile(sums, y, b, g, at, filter);
     }
 }

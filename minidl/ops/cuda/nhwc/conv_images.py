@@ -33,11 +33,11 @@ class Form(NamedTuple):
         return self.stages * ((128 * self.tall + self.filters) * ROW + 16)
 
 
-FORMS = (Form(1, 256, 4, 0.8), Form(2, 128, 4, 0.8), Form(1, 128, 6, 0.95), Form(2, 64, 5, 1.1))
+FORMS = Form(1, 256, 4, 0.8), Form(2, 128, 4, 0.8), Form(1, 128, 6, 0.88), Form(2, 64, 5, 1.3)
 
 
 class Tiles(NamedTuple):
-    """How a form takes images. order: y's pixels, those first that most taps meet; blocks: how many tiles there are."""
+    """How a form takes images. order: y's pixels, those first that most taps meet; blocks: how many there are."""
 
     form: Form
     order: tuple[int, ...]
@@ -63,7 +63,7 @@ def tiles(form: Form, sizes: dict[str, int], depth: int) -> Tiles | None:
     side = launch.multiprocessors()
     turns = np.zeros((launch.blocks(slabs.size, side), side))
     turns.ravel()[:slabs.size] = slabs
-    turns[-1] = turns[-1, ::-1]
+    turns[-1] = turns[-1, ::-1]            # whoever is done first goes on
     whole = sizes["kh"] * sizes["kw"] * (sizes["c"] // depth)
     return Tiles(form, tuple(map(int, order)), slabs.size,
                  float(turns.sum(axis=0).max()) / whole * form.tall * form.filters * form.cost)
@@ -79,7 +79,7 @@ def product(of: Tiles, dtype: np.dtype, mode: str, wide_y: bool, act: str | None
     """What launches the kernel on images, packed filters, biases, y and the struct of sizes."""
     form, depth = of.form, ROW // dtype.itemsize
     launched = launch.kernel(FILE, "conv_nhwc_images", *constants(form, dtype, mode, wide_y, act)).sized(
-        (min(of.blocks, launch.multiprocessors()),), (THREADS_PER_BLOCK,), form.shared)
+        (of.blocks,), (THREADS_PER_BLOCK,), form.shared)
     order = launch.by_value("Order", pixels=of.order + (0,) * (MAX_PIXELS - len(of.order)))
 
     def run(x: cupy.ndarray, packed: cupy.ndarray, b: Any, y: cupy.ndarray, struct: bytes) -> None:

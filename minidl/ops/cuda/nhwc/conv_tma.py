@@ -36,7 +36,7 @@ class Form(NamedTuple):
         return self.at_once * self.filters * ROW
 
 
-FORMS = (Form(2, 128, 8, 1, 1, 0.78), Form(1, 256, 5, 1, 1, 0.8), Form(2, 64, 8, 1, 1, 0.9),
+FORMS = (Form(2, 128, 8, 1, 1, 0.78), Form(1, 256, 5, 1, 1, 0.8), Form(2, 64, 8, 1, 1, 0.95),
          Form(2, 8, 3, 9, 2, 1.0))
 
 
