@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..ops.common.own_conv import OWN, TAKEN, TAKES, Launcher, OwnConv, Refuses
+from ..ops.common.conv.own import OWN, TAKEN, TAKES, Launcher, OwnConv, Refuses
 from ..ops.common.sources import pasted
 from ..ops.cpu import conv as on_the_cpu
 
