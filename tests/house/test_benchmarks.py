@@ -22,7 +22,7 @@ import pytest
 import minidl
 from minidl import data, nn, ops, optim, zoo
 from minidl.core import device
-from minidl.ops.common.conv.own import TAKEN
+from minidl.frontend.own_conv import taken
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
@@ -526,7 +526,7 @@ def test_on_a_gpu_conv_measures_the_filters(monkeypatch: pytest.MonkeyPatch, tmp
     assert given == ["--shapes", "fft", "--algorithms", fft.ON_CUDA, "--precisions", "fp32", "--json",
                      str(tmp_path / "x.json")]
     for name in fft.ON_CUDA.split(","):
-        assert name in TAKEN
+        assert name in taken()
 
 
 def test_transforms_beside_products(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,8 @@ import minidl
 from minidl import Tensor, nn, ops
 from minidl.frontend import cli
 from minidl.frontend.cli import train
-from minidl.ops.common.conv.own import OWN, TAKEN
+from minidl.frontend.own_conv import taken
+from minidl.ops.common.conv.own import OWN
 from minidl.ops.cpu import conv as on_the_cpu
 from minidl.ops.emulator import COMPILER
 
@@ -282,7 +283,7 @@ def test_what_is_registered_first_is_there_when_cuda_is_imported() -> None:
 def test_names_are_known_without_cupy() -> None:
     from minidl.ops.cuda import conv
 
-    assert {*conv.CONV_ALGORITHMS, *on_the_cpu.CONV_ALGORITHMS} == set(TAKEN)
+    assert {*conv.CONV_ALGORITHMS, *on_the_cpu.CONV_ALGORITHMS} == taken()
 
 
 @on_cuda

@@ -23,10 +23,6 @@ MAX_THREADS, MAX_GRID = 1024, 65535        # per block; blocks along a grid's se
 # What a launcher is called with, by direction; the array before g is the one to be written
 TAKES = {"y": ("launch", "x", "w", "b", "y", "g"), "dx": ("launch", "gy", "w", "dx", "g"),
          "dw": ("launch", "gy", "x", "dw", "g")}
-# The algorithms of the backends, which need not be there when another one is registered
-TAKEN = ("direct", "tiled", "tiled_constant", "krizhevsky", "unroll", "gemm_tiled", "gemm", "implicit_gemm",
-         "whole_image", "winograd", "winograd_2x2", "winograd_4x4", "fft", "tensor_core", "tensor_core_image", "wgmma",
-         "few_channels", "auto")
 
 
 class OwnConv(NamedTuple):
