@@ -275,7 +275,7 @@ def entries(args: argparse.Namespace, peers: Sequence[str],
 
 def is_exact(algorithm: str, direction: str, g: Any, dtype: Any) -> bool:
     """Whether it computes in fp32: then it has nothing against fp32, or no more than against tf32."""
-    from minidl.device import set_precision
+    from minidl.core.device import set_precision
     from minidl.ops.cuda.conv import refusal
 
     reasons = []
@@ -289,7 +289,7 @@ def measure(case: Case, args: argparse.Namespace, peers: Sequence[str]) -> Itera
     """A row for each entry of a case, also for those that are refused or fail: they say why."""
     import cupy
 
-    from minidl.device import set_precision
+    from minidl.core.device import set_precision
     from minidl.ops.cuda.conv import refusal
 
     operands = Operands(case)
@@ -406,7 +406,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parser.parse_args(argv)
     machine.set_threads(1)
     machine.require([], "cuda")
-    from minidl.cli.common import plugin
+    from minidl.frontend.cli.common import plugin
     from minidl.ops.cuda.conv import ALGORITHMS
 
     for file in args.plugin:

@@ -28,15 +28,15 @@ sys.path.insert(0, str(ROOT))                                  # minidl as it li
 import numpy as np  # noqa: E402
 import results  # noqa: E402
 
-from minidl import device  # noqa: E402
-from minidl.emulator import COMPILER, own  # noqa: E402
-from minidl.emulator.counts import Counts  # noqa: E402
-from minidl.emulator.watch import Kernel  # noqa: E402
+from minidl.core import device  # noqa: E402
+from minidl.ops.emulator import COMPILER, own  # noqa: E402
+from minidl.ops.emulator.counts import Counts  # noqa: E402
+from minidl.ops.emulator.watch import Kernel  # noqa: E402
 
 MOST = 0.02                                                    # of a difference, as a part of ncu's number
 
-# minidl's kernels: shapes of inputs, and options of minidl.emulator.own.start. Each launch counts by its kernel's name,
-# also of the kernels that a launcher needs beside.
+# minidl's kernels: shapes of inputs, and options of minidl.ops.emulator.own.start. Each launch counts by its kernel's
+# name, also of the kernels that a launcher needs beside.
 OWN: list[tuple[str, list[tuple[int, ...]], dict[str, Any]]] = [
     ("conv2d_direct_y", [(4, 6, 28, 28), (16, 6, 5, 5)], {}),
     ("conv2d_direct_dx", [(2, 6, 28, 28), (8, 6, 5, 5)], {}),

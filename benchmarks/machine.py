@@ -71,7 +71,7 @@ def versions(peers: Sequence[str], device: str) -> dict[str, str]:
     """Of each peer's module, of Python and of what minidl itself stands on."""
     import numpy as np
 
-    from minidl.cli.doctor import blas_kernels
+    from minidl.frontend.cli.doctor import blas_kernels
 
     found = {module: importlib.import_module(module).__version__ for module in modules(peers)}
     if device == "cuda":
@@ -104,7 +104,7 @@ def modules(peers: Sequence[str]) -> list[str]:
 
 def require(peers: Sequence[str], device: str) -> None:
     """End the program with one line where a peer's package, or the device, is missing."""
-    from minidl.device import resolve
+    from minidl.core.device import resolve
 
     script = Path(sys.argv[0]).name
     try:

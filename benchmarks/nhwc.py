@@ -34,19 +34,19 @@ PRECISIONS = ("tf32", "bf16")
 
 
 def y(g: Any, precision: str, x: Any, w: Any, gy: Any) -> Any:
-    from minidl.ops.cuda.nhwc import conv
+    from minidl.ops.cuda.nhwc.conv import conv
 
     return conv.y(x, w, None, g, precision=precision)
 
 
 def dx(g: Any, precision: str, x: Any, w: Any, gy: Any) -> Any:
-    from minidl.ops.cuda.nhwc import conv
+    from minidl.ops.cuda.nhwc.conv import conv
 
     return conv.grad_x(gy, w, g, precision=precision)
 
 
 def dw(g: Any, precision: str, x: Any, w: Any, gy: Any) -> Any:
-    from minidl.ops.cuda.nhwc import conv_grad_w
+    from minidl.ops.cuda.nhwc.grad_w import conv_grad_w
 
     return conv_grad_w.grad_w(gy, x, g, precision=precision).transpose(0, 2, 3, 1)
 
@@ -84,7 +84,7 @@ def calls(case: Case, precision: str, direction: str) -> dict[str, Callable[[int
 
 
 def measure(layers: Sequence[Case], directions: Sequence[str]) -> Result:
-    from minidl.ops.common.nhwc import widened
+    from minidl.ops.common.geometry.nhwc import widened
 
     result = results.about("nhwc", ["minidl", "torch"], "cuda", 1)
     result["rows"] = []

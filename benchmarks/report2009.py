@@ -150,7 +150,8 @@ def by_numpy(step: str, of: Batch) -> Any:
 def by_kernel(step: str, of: Batch, variant: str = "") -> Any:
     """A step by the report's kernel on CuPy arrays, or by one of its variants, or without some of its loads."""
     from minidl.ops import cuda
-    from minidl.ops.cuda.conv.papers import krizhevsky, krizhevsky_variants
+    from minidl.ops.cuda.conv.papers import krizhevsky
+    from minidl.ops.cuda.conv.papers.krizhevsky import krizhevsky_variants
 
     conv, pool = geometries(*of.hidden.shape[:2])
     if variant in krizhevsky_variants.VARIANTS:
@@ -229,7 +230,7 @@ def rows_of(step: str, of: Batch, plain: Callable[[str, Batch], Any] | None, gpu
         row["c_s"] = statistics.median(repeated(lambda: plain(step, of)))
     if not gpu:
         return [row]
-    from minidl.ops.cuda.conv.papers.krizhevsky_variants import ABLATIONS, VARIANTS
+    from minidl.ops.cuda.conv.papers.krizhevsky.krizhevsky_variants import ABLATIONS, VARIANTS
 
     needs, result = on_the_gpu(step, of)
     found = [{**row, **needs, "difference": difference("its kernel", result)}]
@@ -244,7 +245,7 @@ def rows_of(step: str, of: Batch, plain: Callable[[str, Batch], Any] | None, gpu
 
 def lacking() -> str | None:
     """Why there is no GPU, or None."""
-    from minidl.device import resolve
+    from minidl.core.device import resolve
 
     try:
         resolve("cuda")

@@ -63,8 +63,8 @@ class Ours:
 
         import minidl
         from minidl import Tensor, ops, optim, training, zoo
-        from minidl.cli.train import augmentation
         from minidl.data import DataLoader, DeviceBatches
+        from minidl.frontend.cli.train import augmentation
 
         model = zoo.MODELS[MODEL]
         recipe = model.recipe

@@ -21,7 +21,7 @@ sys.path.insert(0, str(ROOT))                                  # minidl as it li
 from minidl import nn  # noqa: E402
 from minidl.frontend import create  # noqa: E402
 from minidl.frontend.habits import ADVICE  # noqa: E402
-from minidl.ops import methods  # noqa: E402
+from minidl.ops.arrays import methods  # noqa: E402
 
 PAGE = ROOT / "docs" / "from-pytorch.md"
 BLOCK = re.compile(r"<!-- habits: (?P<name>[\w.]+) -->\n(?P<text>.*?)<!-- /habits -->", re.DOTALL)

@@ -12,11 +12,19 @@ The framework can be read in an afternoon, its compiler and its kernels in one m
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from . import data, distributed, init, nn, ops, optim
-from .check_conv import check_conv
+from . import data, nn, ops, optim
 from .compiler import CompileError, compile
-from .device import set_precision, set_workspace_limit
+from .core import device as device
+from .core import distributed
+from .core import tensor as tensor
+from .core.device import set_precision, set_workspace_limit
+from .core.gradcheck import gradcheck
+from .core.mode import no_grad
+from .core.rng import manual_seed
+from .core.tensor import Tensor
+from .core.version import __version__
 from .frontend import display, habits
+from .frontend.check_conv import check_conv
 from .frontend.create import (
     arange,
     eye,
@@ -38,13 +46,10 @@ from .frontend.create import (
 from .frontend.interchange import from_dlpack
 from .frontend.own import activation, kernel, primitive
 from .frontend.own_conv import register_conv
-from .gradcheck import gradcheck
-from .mode import no_grad
+from .nn import init
+from .nn import weights as weights
+from .nn.weights import load, save
 from .ops.common.op import op
-from .rng import manual_seed
-from .tensor import Tensor
-from .version import __version__
-from .weights import load, save
 
 __all__ = [
     "CompileError", "Tensor", "__version__", "activation", "arange", "check_conv", "compile", "data", "distributed",
@@ -55,16 +60,23 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from . import onnx as onnx
-    from . import plot as plot
     from . import training as training
     from . import zoo as zoo
+    from .frontend import cli as cli
+    from .frontend import layouts as layouts
+    from .frontend import onnx as onnx
+    from .frontend import plot as plot
+    from .ops import emulator as emulator
+
+
+# What is imported when it is named: a program that needs none of these starts sooner
+_LATE = {"cli": ".frontend.cli", "emulator": ".ops.emulator", "layouts": ".frontend.layouts",
+         "onnx": ".frontend.onnx", "plot": ".frontend.plot", "training": ".training", "zoo": ".zoo"}
 
 
 def __getattr__(name: str) -> Any:
-    """What is imported when it is named: a program that needs none of these starts sooner."""
-    if name in ("onnx", "plot", "training", "zoo"):
-        return importlib.import_module(f".{name}", __name__)
+    if name in _LATE:
+        return importlib.import_module(_LATE[name], __name__)
     habits.missing("minidl", name)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import minidl
-from minidl import device
+from minidl.core import device
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -23,10 +23,12 @@ import pytest
 from checks.launches import LAUNCHES
 from checks.sources import FILES, counted, kernels
 
-from minidl import device
+from minidl.core import device
 from minidl.ops.cuda import launch
-from minidl.ops.cuda.conv.resident import few_channels, wgmma
-from minidl.ops.cuda.nhwc import conv_few, conv_grad_w_tma, conv_images, conv_tma
+from minidl.ops.cuda.conv.resident import few_channels
+from minidl.ops.cuda.conv.resident.tensor_cores import wgmma
+from minidl.ops.cuda.nhwc.conv import conv_few, conv_images, conv_tma
+from minidl.ops.cuda.nhwc.grad_w import conv_grad_w_tma
 
 # For compute capability 9.0 alone
 HOPPER = wgmma.FILE, few_channels.FILE, conv_tma.FILE, conv_few.FILE, conv_images.FILE, conv_grad_w_tma.FILE

@@ -1,6 +1,6 @@
 """Mutation: seeded faults, each in a copy of the tree, and which of them the tests notice.
 
-    python tests/mutate.py --count 200 --seed 1 [--processes 2] [--files 'minidl/ops/*.py'] [--json FILE] [--map FILE]
+    python tests/mutate.py --count 200 --seed 1 [--processes 2] [--files 'minidl/nn/*.py'] [--json FILE] [--map FILE]
     python tests/mutate.py --again FILE
 
 A fault is one small change: another operator, a constant one off, a condition turned round, a statement dropped,
@@ -49,9 +49,10 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 KNOWN = Path(__file__).with_name("mutation_survivors.md")
-FILES = ("minidl/ops/*.py", "minidl/ops/cpu/*.py", "minidl/ops/cpu/conv/*.py", "minidl/compiler/*.py",
-         "minidl/compiler/passes/*.py", "minidl/optim/*.py", "minidl/training/*.py", "minidl/data/loader.py",
-         "minidl/data/batches.py", "minidl/weights/*.py", "minidl/tensor.py", "minidl/nn/*.py")
+FILES = ("minidl/ops/arrays/*.py", "minidl/ops/layers/*.py", "minidl/ops/losses/*.py", "minidl/ops/cpu/*.py",
+         "minidl/ops/cpu/*/*.py", "minidl/compiler/*.py", "minidl/compiler/passes/*.py", "minidl/optim/*.py",
+         "minidl/optim/rates/*.py", "minidl/training/*.py", "minidl/data/loader.py", "minidl/data/batches.py",
+         "minidl/nn/weights/*.py", "minidl/core/tensor.py", "minidl/nn/*.py", "minidl/nn/layers/*.py")
 NOT_RUN = ("tests/house/*",                # of texts and scripts
            "tests/cuda/test_cuda_*.py", "tests/cuda/test_emulated.py",                  # of CUDA kernels, slowly
            "tests/training/test_interrupt.py", "tests/training/test_checkpoint.py::test_a_killed",      # of instants

@@ -19,7 +19,7 @@ import numpy as np
 
 import minidl
 from minidl import Tensor, nn, optim
-from minidl.mode import mode
+from minidl.core.mode import mode
 
 
 def _compile_error() -> type[Exception]:

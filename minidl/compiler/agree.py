@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..device import is_array
+from ..core.device import is_array
 from .facts import same
 from .program import Call, Dynamic, Program, Slot, show
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ..device import Array
+from ..core.device import Array
 from ..ops.common.ranks import ALIGNMENT, laid_out, weight
 from .program import Program, Slot
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from ..mode import Watched, changes
-from ..tensor import Tensor
+from ..core.mode import Watched, changes
+from ..core.tensor import Tensor
 
 PLAIN = (type(None), bool, int, float, complex, str, bytes, np.generic, Enum)
 INEXACT = (float, complex, np.generic)     # of these: types whose equal values may differ

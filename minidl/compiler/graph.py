@@ -7,9 +7,9 @@ import weakref
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
-from ..device import Array
+from ..core.device import Array
+from ..core.tensor import mark_changed, wrap
 from ..ops.common.primitives import known
-from ..tensor import mark_changed, wrap
 from .buckets import Buckets
 from .program import Dynamic, Program, Slot, leaves, replace
 from .replay import ByCalls, arrays_of

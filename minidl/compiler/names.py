@@ -26,9 +26,9 @@ from typing import Any
 
 import numpy as np
 
-from ..device import is_array
-from ..mode import Watched
-from ..tensor import Tensor
+from ..core.device import is_array
+from ..core.mode import Watched
+from ..core.tensor import Tensor
 from .facts import PLAIN, Facts
 
 LIBRARY = str(Path(__file__).resolve().parents[1]) + os.sep

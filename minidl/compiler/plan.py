@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from typing import NamedTuple
 
-from ..device import is_cuda
+from ..core.device import is_cuda
 from .program import Call, Dynamic, Program, Slot, leaves
 
 ALIGNMENT = 512                            # bytes of which each value's memory is a multiple

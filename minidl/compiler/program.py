@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from ..device import Array, precision
+from ..core.device import Array, precision
+from ..core.tensor import Tensor
 from ..ops.common.primitives import Primitive, known
-from ..tensor import Tensor
 from .facts import Facts
 
 Place = Tensor | int                       # a Tensor from outside, or the number of the argument that it is

@@ -19,10 +19,10 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from ..device import Array, is_array
-from ..mode import Listener, Watched, clock, mode
+from ..core.device import Array, is_array
+from ..core.mode import Listener, Watched, clock, mode
+from ..core.tensor import Tensor, wrap
 from ..ops.common.primitives import known
-from ..tensor import Tensor, wrap
 from .facts import Facts
 from .names import Names, claim, is_users
 from .program import Call, Dynamic, Program, Slot, leaves, replace

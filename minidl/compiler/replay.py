@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..tensor import Tensor, mark_changed, wrap
+from ..core.tensor import Tensor, mark_changed, wrap
 from .plan import plan
 from .program import Call, Dynamic, Place, Program, Slot, leaves, replace
 

@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from ..device import Array, device_of, is_array, precision
-from ..mode import mode
-from ..tensor import Tensor
+from ..core.device import Array, device_of, is_array, precision
+from ..core.mode import mode
+from ..core.tensor import Tensor
 from .agree import Difference, compare
 from .facts import INEXACT, PLAIN
 from .graph import AsGraph, NotCaptured

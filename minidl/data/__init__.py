@@ -1,14 +1,14 @@
 """Data to train on: data sets by name, data of one's own, and batches of either."""
 
 from .batches import DeviceBatches, own_batches
-from .datasets import DATASETS, Data, Dataset, load, resolve
-from .folder import from_folder, train_and_test
 from .images import Augment, channel_statistics
 from .loader import DataLoader
 from .mixing import mixup
-from .own import own_splits
+from .sets.datasets import DATASETS, Data, Dataset, load, resolve
+from .sets.folder import from_folder, train_and_test
+from .sets.own import own_splits
+from .sets.table import Table, from_csv
 from .sources import Subset, random_split
-from .table import Table, from_csv
 
 __all__ = ["DATASETS", "Augment", "Data", "DataLoader", "Dataset", "DeviceBatches", "Subset", "Table",
            "channel_statistics", "from_csv", "from_folder", "load", "mixup", "own_batches", "own_splits",

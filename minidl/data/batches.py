@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from ..device import to_device
-from ..mode import mode
+from ..core.device import to_device
+from ..core.mode import mode
+from ..core.tensor import Tensor, wrap
 from ..ops.common.backend import backend_of
-from ..tensor import Tensor, wrap
 from .images import Stored
 from .loader import DataLoader, part_of
 from .sources import leaves, mapped

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ..device import Array
+from ..core.device import Array
 
 if TYPE_CHECKING:
-    from .datasets import Dataset
+    from .sets.datasets import Dataset
 
 
 def channel_statistics(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:

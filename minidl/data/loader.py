@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from .. import rng
-from ..device import Array, DType, resolve, to_device, to_numpy
-from ..mode import Watched
+from ..core import rng
+from ..core.device import Array, DType, resolve, to_device, to_numpy
+from ..core.mode import Watched
 from ..ops.common.backend import primitives_of
-from .datasets import Dataset
 from .images import Augment, Stored
+from .sets.datasets import Dataset
+from .sets.table import Table
 from .sources import arrays_of, collated, item_of, leaves, mapped
-from .table import Table
 
 Batch = Any                                # arrays on the loader's device: one, or a tuple or dict of them
 

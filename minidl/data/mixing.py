@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from .. import rng
-from ..device import Array, is_cuda, to_device
+from ..core import rng
+from ..core.device import Array, is_cuda, to_device
+from ..core.rng import Key
+from ..core.tensor import Tensor, wrap
 from ..ops.common.backend import primitives_of
-from ..rng import Key
-from ..tensor import Tensor, wrap
 
 
 def mixup(images: Any, labels: Any, classes: int, alpha: float = 0.2, *, key: Key | None = None) -> tuple[Any, Any]:

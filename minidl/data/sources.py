@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from .. import rng
-from ..device import Array, is_array, to_numpy
-from ..tensor import Tensor
-from .datasets import Dataset
-from .table import Table
+from ..core import rng
+from ..core.device import Array, is_array, to_numpy
+from ..core.tensor import Tensor
+from .sets.datasets import Dataset
+from .sets.table import Table
 
 
 def mapped(function: Callable[[Any], Any], parts: Any) -> Any:

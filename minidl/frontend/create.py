@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from .. import rng
-from ..device import DType, is_array
-from ..tensor import Tensor
+from ..core import rng
+from ..core.device import DType, is_array
+from ..core.tensor import Tensor
 
 
 def _shape(shape: tuple[Any, ...]) -> tuple[int, ...]:

@@ -1,8 +1,8 @@
 """What users of PyTorch write that has another name here: one table, told by AttributeErrors and by a page.
 
 `ADVICE` says, for each name that somebody may look for in a place, what to write instead. A name that is there stands
-in no row: a test looks. docs/from-pytorch.md is rendered from it, and from the methods that work (ops/methods.py,
-nn/habits.py), by docs/render.py.
+in no row: a test looks. docs/from-pytorch.md is rendered from it, and from the methods that work
+(ops/arrays/methods.py, nn/habits.py), by docs/render.py.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from .. import nn, ops, optim
+from ..core.device import resolve
+from ..core.tensor import Tensor
 from ..data import DataLoader
-from ..device import resolve
-from ..tensor import Tensor
 from .create import tensor
 
 _ON_NO_TAPE = (
@@ -246,7 +246,7 @@ class _Callable(ModuleType):
         return _CALLED[self.__name__](*arguments, **options)
 
 
-_CALLED: dict[str, Any] = {"minidl.tensor": tensor, "minidl.device": resolve}
+_CALLED: dict[str, Any] = {"minidl.core.tensor": tensor, "minidl.core.device": resolve}
 
 
 def attach() -> None:

@@ -17,13 +17,13 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ..compiler.passes import fusion, regions
-from ..device import Array, DType
+from ..core.device import Array, DType
+from ..core.tensor import Tensor
 from ..ops import cpu
 from ..ops.common.op import op
 from ..ops.common.primitives import ACTIVATIONS, OWN, PRIMITIVES, Activation, Primitive
-from ..ops.cpu import activation as cpu_activation
+from ..ops.cpu.layers import activation as cpu_activation
 from ..ops.cpu.parallel import elementwise
-from ..tensor import Tensor
 
 F = TypeVar("F", bound=Callable[..., Any])
 Elementwise = Callable[[Array], Array]
@@ -110,7 +110,7 @@ def activation(name: str, value: Elementwise, grad: Callable[[Array, Array], Arr
     _enter(cpu, cpu_activation, name, cpu._quiet(lambda x: elementwise(row.value, x)),
            cpu._quiet(lambda gy, y: elementwise(row.grad, gy, y)))
     if there := _cuda():
-        room = sys.modules["minidl.ops.cuda.activation.elementwise"]
+        room = sys.modules["minidl.ops.cuda.layers.activation.elementwise"]
         room.launch.GENERATED["include/activations.cuh"] += room.STRUCT.format(name, cuda_value, "y", cuda_grad)
         _enter(there, room, name, functools.partial(room._elementwise, "activation", name),
                functools.partial(room._elementwise, "activation_grad_x", name))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import inspect
 import sys
@@ -10,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..ops.common.own_conv import OWN, TAKEN, TAKES, Launcher, OwnConv, Refuses
-from ..ops.common.sources import pasted
+from ..ops.common.conv.own import OWN, TAKES, Launcher, OwnConv, Refuses
+from ..ops.common.sources import FOLDER, pasted
 from ..ops.cpu import conv as on_the_cpu
 
 
@@ -44,7 +45,7 @@ def register_conv(name: str, source: str | Path, *, y: Launcher | None = None, d
     module = sys._getframe(1).f_globals.get("__name__", "__main__")
     if not name.isidentifier():
         raise ValueError(f"register_conv: the name {name!r} is not a word; give one of letters, digits and _")
-    if name in TAKEN or (name in OWN and OWN[name].module != module):
+    if name in taken() or (name in OWN and OWN[name].module != module):
         by = f"by {OWN[name].module}" if name in OWN else "by one of minidl's own"
         raise ValueError(f"register_conv: the name {name!r} is taken {by}; give yours another name")
     file, text = _source(name, source)
@@ -69,6 +70,15 @@ def register_conv(name: str, source: str | Path, *, y: Launcher | None = None, d
         there.ALGORITHMS[name] = there.Algorithm(*there.own.row(own))
         there._asked.cache_clear()
         there._warn.cache_clear()
+
+
+@functools.cache
+def taken() -> frozenset[str]:
+    """The names of the backends' algorithms. CUDA's are read in the text of its table: CuPy need not be installed."""
+    table = next(node.value for node in ast.parse((FOLDER / "conv/__init__.py").read_text(encoding="utf-8")).body
+                 if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "ALGORITHMS")
+    assert isinstance(table, ast.Dict)
+    return frozenset([*on_the_cpu.CONV_ALGORITHMS, *(ast.literal_eval(key) for key in table.keys if key)])
 
 
 def _source(name: str, source: str | Path) -> tuple[str, str]:

@@ -1,7 +1,7 @@
 """Modules: Tensors and other Modules held as attributes, and a `forward` that uses them."""
 
 from .containers import Identity, ModuleDict, ModuleList
-from .layers import (
+from .layers.basic import (
     AvgPool2d,
     Conv2d,
     Flatten,
@@ -12,16 +12,16 @@ from .layers import (
     Sigmoid,
     Tanh,
 )
-from .lecun1998 import RBF, ScaledTanh, Subsample2d, TableConv2d
-from .lookup import Embedding
+from .layers.lecun1998 import RBF, ScaledTanh, Subsample2d, TableConv2d
+from .layers.lookup import Embedding
+from .layers.norm import BatchNorm1d, BatchNorm2d, GroupNorm, LayerNorm, LocalResponseNorm
+from .layers.regularization import Dropout
+from .layers.resample import AdaptiveAvgPool2d, Conv1d, ConvTranspose2d, PixelShuffle, Upsample
+from .layers.units import ELU, GELU, Hardsigmoid, LeakyReLU, SiLU, Softmax, Softplus
 from .losses import BCEWithLogitsLoss, CrossEntropyLoss, HuberLoss, L1Loss, MSELoss, NLLLoss
 from .module import Module
-from .norm import BatchNorm1d, BatchNorm2d, GroupNorm, LayerNorm, LocalResponseNorm
 from .parameter import Parameter
-from .regularization import Dropout
-from .resample import AdaptiveAvgPool2d, Conv1d, ConvTranspose2d, PixelShuffle, Upsample
 from .table import Summary, summary
-from .units import ELU, GELU, Hardsigmoid, LeakyReLU, SiLU, Softmax, Softplus
 
 __all__ = [
     "ELU", "GELU", "RBF", "AdaptiveAvgPool2d", "AvgPool2d", "BCEWithLogitsLoss", "BatchNorm1d", "BatchNorm2d",

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..tensor import Tensor
+from ..core.tensor import Tensor
 
 
 def without_counts(state: Mapping[str, Any], own: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from ..device import DType, destination, to_device
-from ..mode import Watched, mode, note_change
-from ..tensor import Tensor, mark_changed
+from ..core.device import DType, destination, to_device
+from ..core.mode import Watched, mode, note_change
+from ..core.tensor import Tensor, mark_changed
 from .habits import Habits, without_counts
 
 _MAX_NAMED = 20                            # of what does not fit, as many are named in a message

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..tensor import Tensor
+from ..core.tensor import Tensor
 
 
 def Parameter(data: Any, requires_grad: bool = True) -> Tensor:

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ..mode import Listener, mode, no_grad
-from ..tensor import Tensor
+from ..core.mode import Listener, mode, no_grad
+from ..core.tensor import Tensor
 from .module import Module
 
 MULTIPLY_ADDS: dict[str, Callable[..., int]] = {       # of an op, from the shapes of its result and its inputs

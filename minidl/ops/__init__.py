@@ -1,22 +1,22 @@
 """All operations on Tensors. Each is one function: its forward and, beside it, its gradient."""
 
-from . import methods, operators  # noqa: F401  attach Tensor's operators and methods
-from .activation import *
-from .arrange import *
-from .basic import *
+from .arrays import methods, operators  # noqa: F401  attach Tensor's operators and methods
+from .arrays.arrange import *
+from .arrays.basic import *
+from .arrays.contraction import *
+from .arrays.select import *
+from .arrays.shapes import *
+from .arrays.statistics import *
 from .common.backend import CONV_ALGORITHMS as CONV_ALGORITHMS
 from .common.op import OPS as OPS
 from .common.primitives import ACTIVATIONS as ACTIVATIONS
-from .contraction import *
-from .conv import *
-from .criteria import *
-from .linear import *
-from .lookup import *
-from .loss import *
-from .norm import *
-from .pool import *
-from .resample import *
-from .select import *
-from .shapes import *
-from .statistics import *
-from .units import *
+from .layers.activation import *
+from .layers.conv import *
+from .layers.linear import *
+from .layers.lookup import *
+from .layers.norm import *
+from .layers.pool import *
+from .layers.resample import *
+from .layers.units import *
+from .losses.criteria import *
+from .losses.loss import *

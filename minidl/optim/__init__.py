@@ -5,9 +5,9 @@ from .averages import EMA
 from .clip import clip_grad_norm, clip_grad_value
 from .muon import Muon
 from .optimizer import Group, Optimizer
-from .plateau import Plateau
 from .rates import Rates
-from .schedules import SCHEDULES, Schedule, constant, cosine, linear, one_cycle, schedule, step, warmup
+from .rates.plateau import Plateau
+from .rates.schedules import SCHEDULES, Schedule, constant, cosine, linear, one_cycle, schedule, step, warmup
 from .sgd import SGD
 from .together import Together
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from ..device import Array, to_device, to_numpy
-from ..mode import Watched, mode
+from ..core.device import Array, to_device, to_numpy
+from ..core.mode import Watched, mode
+from ..core.tensor import Tensor, mark_changed
 from ..ops.common.backend import backend_of
-from ..tensor import Tensor, mark_changed
 
 
 class EMA(Watched):

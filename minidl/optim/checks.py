@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..tensor import Tensor
+from ..core.tensor import Tensor
 
 # Entries of a group that are numbers: what each must be, how many there are, and what they are below.
 NUMBERS = dict.fromkeys(("lr", "momentum", "weight_decay", "eps"), ("a finite number of at least 0", 1, math.inf))

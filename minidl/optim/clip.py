@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from ..device import Array
-from ..mode import mode
+from ..core.device import Array
+from ..core.mode import mode
+from ..core.tensor import Tensor, wrap
 from ..ops.common.backend import backend_of
-from ..tensor import Tensor, wrap
 
 EPS = 1e-6                                 # as in PyTorch: a norm of 0 divides nothing
 

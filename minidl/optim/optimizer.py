@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ..device import to_device
-from ..mode import Watched, mode, note_change
+from ..core.device import to_device
+from ..core.mode import Watched, mode, note_change
+from ..core.tensor import Tensor, mark_changed
 from ..ops.common.backend import backend_of
 from ..ops.common.primitives import Array, Rate
-from ..tensor import Tensor, mark_changed
 from .checks import check_number, entries_of
 from .rates import Rates, check_rates
 from .state import by_identity, by_place, load_state, state_of

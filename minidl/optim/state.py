@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..device import Array, is_cuda, to_device, to_numpy
-from ..mode import mode
+from ..core.device import Array, is_cuda, to_device, to_numpy
+from ..core.mode import mode
 
 if TYPE_CHECKING:
-    from ..tensor import Tensor
+    from ..core.tensor import Tensor
     from .optimizer import Optimizer
 
 

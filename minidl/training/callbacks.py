@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import nn
-from ..weights import save
+from ..nn.weights import save
 from .metrics import Metrics
 
 Callback = Any                             # a function of an epoch's metrics, or an object with the methods below

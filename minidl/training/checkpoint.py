@@ -21,9 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from ..version import __version__
-from ..weights.common import Kind, WeightsError, choose_another, describe, listed, shown
-from ..weights.files import opened, require_format, values, write
+from ..core.version import __version__
+from ..nn.weights.common import Kind, WeightsError, choose_another, describe, listed, shown
+from ..nn.weights.files import opened, require_format, values, write
 
 KIND = Kind("minidl-checkpoint", 1, "checkpoint", "resume", "training.fit")
 MAX_STATE = 2**26                          # bytes of JSON

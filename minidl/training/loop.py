@@ -12,12 +12,13 @@ from typing import Any, overload
 
 import numpy as np
 
-from .. import data, nn, ops, optim, rng
+from .. import data, nn, ops, optim
 from ..compiler import CompileError, compile
-from ..device import to_device
-from ..distributed import average
-from ..mode import mode, no_grad
-from ..tensor import Tensor
+from ..core import rng
+from ..core.device import to_device
+from ..core.distributed import average
+from ..core.mode import mode, no_grad
+from ..core.tensor import Tensor
 from . import ranks
 from .callbacks import Callback, Callbacks, Step
 from .checkpoint import Checkpoints, Interrupted

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from .. import ops
-from ..device import to_device
-from ..mode import mode, no_grad
+from ..core.device import to_device
+from ..core.mode import mode, no_grad
+from ..core.tensor import Tensor
 from ..ops.common.backend import backend_of
-from ..tensor import Tensor
 
 Metrics = dict[str, Any]
 Function = Callable[[Any, Any], Any]       # of outputs and targets: a loss, or what is measured beside it

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import rng
-from ..device import to_device
-from ..distributed import by_first, current
+from ..core import rng
+from ..core.device import to_device
+from ..core.distributed import by_first, current
+from ..core.tensor import mark_changed
+from ..nn.weights import WeightsError
 from ..optim.state import examples
-from ..tensor import mark_changed
-from ..weights import WeightsError
 from .callbacks import Callbacks
 from .checkpoint import State, read_newest
 from .metrics import Metrics

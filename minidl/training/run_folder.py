@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from ..distributed import by_first
+from ..core.distributed import by_first
 from .checkpoint import NAMES
 from .metrics import Metrics
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .. import nn, ops
-from ..tensor import Tensor
+from ..core.tensor import Tensor
 
 
 class Views(nn.Module):

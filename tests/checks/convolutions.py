@@ -14,17 +14,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minidl import device
-from minidl.check_conv import DIRECTIONS, Problem, drawn, product_bound, used
+from minidl.core import device
+from minidl.frontend.check_conv import DIRECTIONS, Problem, drawn, product_bound, used
 from minidl.ops import ACTIVATIONS, cpu
 from minidl.ops.common.geometry import ConvGeometry, conv_geometry, pool_geometry
-from minidl.ops.common.nhwc import bf16, widened
+from minidl.ops.common.geometry.nhwc import bf16, widened
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
 
 from minidl.ops import cuda  # noqa: E402
 from minidl.ops.cuda import conv, launch  # noqa: E402
-from minidl.ops.cuda.conv.papers import krizhevsky, krizhevsky_variants  # noqa: E402
+from minidl.ops.cuda.conv.papers import krizhevsky  # noqa: E402
+from minidl.ops.cuda.conv.papers.krizhevsky import krizhevsky_variants  # noqa: E402
 from minidl.ops.cuda.conv.resident import few_channels  # noqa: E402
 
 TENSOR_CORES = [name for name, row in conv.ALGORITHMS.items() if row.tensor_cores]

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from minidl import data
-from minidl.data import catalog, datasets
+from minidl.data.sets import catalog, datasets
 
 COUNT = 3                                  # images a file
 REAL = ("mnist", "fashion-mnist", "cifar10")

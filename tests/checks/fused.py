@@ -14,9 +14,9 @@ from minidl.compiler.passes.fusion import fuse
 from minidl.compiler.program import Program
 from minidl.compiler.record import record
 from minidl.compiler.replay import ByCalls
+from minidl.core.tensor import wrap
 from minidl.ops import ACTIVATIONS
 from minidl.ops.common.primitives import ALL, OF_X
-from minidl.tensor import wrap
 
 Step = Callable[..., Any]
 

@@ -21,13 +21,14 @@ from cases import CASES
 import minidl
 from checks import convolutions, layouts, nhwc, nhwc_conv, nhwc_grad_w, primitives, regions
 from checks.fused import STEPS, normal
-from minidl import Tensor, device, ops, optim, zoo
+from minidl import Tensor, ops, optim, zoo
+from minidl.core import device
 from minidl.data import Augment
 from minidl.ops import ACTIVATIONS
 from minidl.ops.common.geometry import conv_geometry
-from minidl.ops.common.nhwc import FORMS, STORES
+from minidl.ops.common.geometry.nhwc import FORMS, STORES
 from minidl.ops.common.primitives import ALL
-from minidl.ops.norm import batch_geometry, group_geometry, layer_geometry
+from minidl.ops.layers.norm import batch_geometry, group_geometry, layer_geometry
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
 
@@ -338,21 +339,21 @@ LAUNCHES: dict[str, list[Launch]] = {
     "steps": [
         *on_device("", step, *[(name, dtype) for name in STEPS for dtype in (FLOAT, DOUBLE)])],
     "activations": [
-        *each("activation/activation.cu", primitives.activations_of_special_values,
+        *each("layers/activation/activation.cu", primitives.activations_of_special_values,
               *[(act, FLOAT) for act in ALL]),
-        *on_device("activation/activation.cu", primitives.activations_of_special_values,
+        *on_device("layers/activation/activation.cu", primitives.activations_of_special_values,
                    *[(act, DOUBLE) for act in ALL]),
-        *on_device("activation/activation.cu", primitives.activation, *[
+        *on_device("layers/activation/activation.cu", primitives.activation, *[
             (act, shape, dtype) for act in ALL for shape in ((), (0,), (7,), (3, 1001))
             for dtype in (FLOAT, DOUBLE)]),
-        *each("activation/sums.cu", primitives.sum_with_an_activation, ("relu", (3, 1001), FLOAT)),
-        *on_device("activation/sums.cu", primitives.sum_with_an_activation, *[
+        *each("layers/activation/sums.cu", primitives.sum_with_an_activation, ("relu", (3, 1001), FLOAT)),
+        *on_device("layers/activation/sums.cu", primitives.sum_with_an_activation, *[
             (act, shape, dtype) for act in ALL for shape in ((1,), (3, 1001)) for dtype in (FLOAT, DOUBLE)]),
-        *each("activation/softmax.cu", primitives.softmax, *with_dtype(SOFTMAXES, DOUBLE)),
-        *on_device("activation/softmax.cu", primitives.softmax,
+        *each("layers/activation/softmax.cu", primitives.softmax, *with_dtype(SOFTMAXES, DOUBLE)),
+        *on_device("layers/activation/softmax.cu", primitives.softmax,
                    *with_dtype([*SOFTMAXES, ((130, 1),), ((0, 4),)], FLOAT)),
-        *each("activation/dropout.cu", primitives.dropout, *with_dtype(DROPOUTS, FLOAT)),
-        *on_device("activation/dropout.cu", primitives.dropout, *with_dtype([*DROPOUTS, ((0,),)], DOUBLE))],
+        *each("layers/activation/dropout.cu", primitives.dropout, *with_dtype(DROPOUTS, FLOAT)),
+        *on_device("layers/activation/dropout.cu", primitives.dropout, *with_dtype([*DROPOUTS, ((0,),)], DOUBLE))],
     "indexing": [
         *each("indexing/scatter.cu", primitives.gradient_of_indexing, (INDICES[0], (5, 4), FLOAT)),
         *on_device("indexing/scatter.cu", primitives.gradient_of_indexing, *[
@@ -360,30 +361,31 @@ LAUNCHES: dict[str, list[Launch]] = {
         *each("indexing/embedding.cu", primitives.gradient_of_embedding, *with_dtype(TABLES, FLOAT)),
         *on_device("indexing/embedding.cu", primitives.gradient_of_embedding, *with_dtype(TABLES, DOUBLE))],
     "norms": [
-        *each("norm/norm.cu", primitives.normalization, *[(*row, True, FLOAT) for row in NORMS]),
-        *each("norm/norm.cu", primitives.normalization, *[(*row, False, DOUBLE) for row in NORMS[::3]]),
-        *on_device("norm/norm.cu", primitives.normalization, *[
+        *each("layers/norm/norm.cu", primitives.normalization, *[(*row, True, FLOAT) for row in NORMS]),
+        *each("layers/norm/norm.cu", primitives.normalization, *[(*row, False, DOUBLE) for row in NORMS[::3]]),
+        *on_device("layers/norm/norm.cu", primitives.normalization, *[
             (*row, affine, dtype) for row in (*NORMS, *MORE_NORMS) for affine in (False, True)
             for dtype in (FLOAT, DOUBLE)]),
-        *each("norm/norm.cu", primitives.normalization_with_an_activation, (*NORMS[0], "tanh", DOUBLE),
+        *each("layers/norm/norm.cu", primitives.normalization_with_an_activation, (*NORMS[0], "tanh", DOUBLE),
               *[(*row, "relu", FLOAT) for row in NORMS[:6]]),
-        *on_device("norm/norm.cu", primitives.normalization_with_an_activation, *[
+        *on_device("layers/norm/norm.cu", primitives.normalization_with_an_activation, *[
             (*row, act, dtype) for row in (*NORMS[:6], *MORE_NORMS[:5]) for act in ACTIVATIONS
             for dtype in (FLOAT, DOUBLE)]),
-        *each("norm/fold.cu", primitives.convolution_with_normalization, ("relu", False, FLOAT), ("tanh", True, FLOAT)),
-        *on_device("norm/fold.cu", primitives.convolution_with_normalization, *[
+        *each("layers/norm/fold.cu", primitives.convolution_with_normalization,
+              ("relu", False, FLOAT), ("tanh", True, FLOAT)),
+        *on_device("layers/norm/fold.cu", primitives.convolution_with_normalization, *[
             (act, affine, dtype) for act in ACTIVATIONS for affine in (False, True) for dtype in (FLOAT, DOUBLE)])],
     "losses": [
-        *each("loss/cross_entropy.cu", primitives.cross_entropy_of_any_size,
+        *each("layers/loss/cross_entropy.cu", primitives.cross_entropy_of_any_size,
               (1, 1), (5, 10), (130, 10), (3, 1500), (1100, 20)),
-        *each("loss/cross_entropy.cu", primitives.cross_entropy_with_grad, *[
+        *each("layers/loss/cross_entropy.cu", primitives.cross_entropy_with_grad, *[
             (*sizes, reduction, FLOAT) for sizes in LABELLED for reduction in ("mean", "none")]),
-        *on_device("loss/cross_entropy.cu", primitives.cross_entropy_with_grad, *[
+        *on_device("layers/loss/cross_entropy.cu", primitives.cross_entropy_with_grad, *[
             (*sizes, reduction, dtype) for sizes in ((1, 1), (5, 10), (130, 10), (3, 1500), (1100, 20), (0, 3))
             for reduction in ("mean", "sum", "none") for dtype in (FLOAT, DOUBLE)]),
-        *each("loss/metrics.cu", primitives.metrics, *with_dtype(COUNTED, FLOAT)),
-        *on_device("loss/metrics.cu", primitives.metrics, *with_dtype(COUNTED, DOUBLE)),
-        *each("loss/metrics.cu", primitives.metrics_count_beyond_what_a_float_counts, ())],
+        *each("layers/loss/metrics.cu", primitives.metrics, *with_dtype(COUNTED, FLOAT)),
+        *on_device("layers/loss/metrics.cu", primitives.metrics, *with_dtype(COUNTED, DOUBLE)),
+        *each("layers/loss/metrics.cu", primitives.metrics_count_beyond_what_a_float_counts, ())],
     "poolings": [
         *each("pool/", primitives.pooling, *with_dtype(POOLINGS, FLOAT)),
         *each("pool/", primitives.avg_pool2d_grad_act, *[(*row, "relu", FLOAT) for row in POOLINGS]),
@@ -391,22 +393,23 @@ LAUNCHES: dict[str, list[Launch]] = {
         *on_device("pool/", primitives.avg_pool2d_grad_act, *[
             (*row, act, dtype) for row in MORE_POOLINGS for act in ACTIVATIONS for dtype in (FLOAT, DOUBLE)])],
     "products": [
-        *each("linear/gemm.cu", primitives.linear, *[(sizes, dtype) for sizes in SIZES for dtype in (FLOAT, DOUBLE)]),
-        *on_device("linear/gemm.cu", primitives.linear, *[
+        *each("layers/linear/gemm.cu", primitives.linear, *[
+            (sizes, dtype) for sizes in SIZES for dtype in (FLOAT, DOUBLE)]),
+        *on_device("layers/linear/gemm.cu", primitives.linear, *[
             (sizes, dtype) for sizes in MORE_SIZES for dtype in (FLOAT, DOUBLE)]),
-        *each("linear/gemm.cu", primitives.batched_product, *with_dtype(BATCHED, FLOAT)),
-        *on_device("linear/gemm.cu", primitives.batched_product, *with_dtype(BATCHED, DOUBLE),
+        *each("layers/linear/gemm.cu", primitives.batched_product, *with_dtype(BATCHED, FLOAT)),
+        *on_device("layers/linear/gemm.cu", primitives.batched_product, *with_dtype(BATCHED, DOUBLE),
                    ((3, 70, 300), (3, 300, 130), FLOAT), ((40, 30), (5, 30, 20), FLOAT)),
-        *each("linear/gemm.cu", primitives.product_sum, *[(sizes, "fp32", FLOAT) for sizes in SUMMED]),
-        *on_device("linear/gemm.cu", primitives.product_sum, *[(sizes, "fp32", DOUBLE) for sizes in SUMMED], *[
+        *each("layers/linear/gemm.cu", primitives.product_sum, *[(sizes, "fp32", FLOAT) for sizes in SUMMED]),
+        *on_device("layers/linear/gemm.cu", primitives.product_sum, *[(sizes, "fp32", DOUBLE) for sizes in SUMMED], *[
             (sizes, precision, FLOAT) for sizes in MORE_SUMMED for precision in device.PRECISIONS]),
-        *each("linear/gemm.cu", primitives.product, *[(*row, FLOAT) for row in PRODUCTS]),
-        *on_device("linear/gemm.cu", primitives.product, *MORE_PRODUCTS),
+        *each("layers/linear/gemm.cu", primitives.product, *[(*row, FLOAT) for row in PRODUCTS]),
+        *on_device("layers/linear/gemm.cu", primitives.product, *MORE_PRODUCTS),
         *[launch for precision in device.PRECISIONS[1:] for launch in on_device(
-            "linear/gemm.cu", primitives.linear_in_a_precision, *[(sizes, precision) for sizes in MORE_SIZES])],
-        *each("linear/gemm.cu", primitives.linear_with_an_activation, *[
+            "layers/linear/gemm.cu", primitives.linear_in_a_precision, *[(sizes, precision) for sizes in MORE_SIZES])],
+        *each("layers/linear/gemm.cu", primitives.linear_with_an_activation, *[
             (act, (19, 70, 21), FLOAT) for act in ALL]),
-        *on_device("linear/gemm.cu", primitives.linear_with_an_activation, *[
+        *on_device("layers/linear/gemm.cu", primitives.linear_with_an_activation, *[
             (act, sizes, dtype) for act in ALL for sizes in MORE_SIZES[:3] for dtype in (FLOAT, DOUBLE)])],
     "training": [
         *each("optim/sgd.cu", primitives.sgd, (1, 0.9, 1e-2, True, FLOAT), (201, 0.9, 1e-2, True, FLOAT)),
@@ -419,8 +422,8 @@ LAUNCHES: dict[str, list[Launch]] = {
         *each("optim/clip.cu", primitives.clipped, (4, FLOAT), (130, FLOAT)),
         *each("optim/clip.cu", primitives.mean_of_ranks, (4, FLOAT), (130, DOUBLE)),
         *on_device("optim/clip.cu", primitives.clipped, (4, DOUBLE), (130, DOUBLE)),
-        *each("linear/gemm.cu", primitives.orthogonalized, *with_dtype(primitives.MATRICES, FLOAT)),
-        *on_device("linear/gemm.cu", primitives.orthogonalized, *with_dtype(primitives.MATRICES, DOUBLE)),
+        *each("layers/linear/gemm.cu", primitives.orthogonalized, *with_dtype(primitives.MATRICES, FLOAT)),
+        *on_device("layers/linear/gemm.cu", primitives.orthogonalized, *with_dtype(primitives.MATRICES, DOUBLE)),
         *each("optim/updates.cu", primitives.rates_of_updates, (FLOAT,), (DOUBLE,)),
         *on_device("optim/updates.cu", primitives.updates, *[
             (name, 201, kept, numbers, dtype) for name, kept, numbers in primitives.UPDATES
@@ -443,8 +446,8 @@ LAUNCHES: dict[str, list[Launch]] = {
         *[Launch("conv/", fused_with_activation_and_pooling, (name, dtype, *shapes), precision, False)
           for name, precision, dtype in convolutions.FUSABLE
           for shapes in [[((2, 4, 11, 11), (9, 4, 8, 8), 0), ((5, 12, 12, 12), (5, 12, 4, 4), ((1, 2), (2, 1)))]]],
-        *each("conv/bias.cu", primitives.conv2d_act_pool_grad_wb, *[(*row, "tanh", FLOAT) for row in FUSED]),
-        *on_device("conv/bias.cu", primitives.conv2d_act_pool_grad_wb, *[
+        *each("conv/bias/bias.cu", primitives.conv2d_act_pool_grad_wb, *[(*row, "tanh", FLOAT) for row in FUSED]),
+        *on_device("conv/bias/bias.cu", primitives.conv2d_act_pool_grad_wb, *[
             (*row, act, dtype) for row in FUSED for act in ACTIVATIONS for dtype in (FLOAT, DOUBLE)])],
     "fused_on_tensor_cores": [
         Launch("conv/", whole_images_on_tensor_cores, (name, precision)) for name, precision, _ in convolutions.FUSABLE
@@ -456,25 +459,25 @@ LAUNCHES: dict[str, list[Launch]] = {
               ("few_channels", "bf16", "sigmoid", [((5, 3, 16, 32), 66, 8, ((4, 3), (4, 3)), 4)]),
               ("few_channels", "bf16", "tanh", [((2, 1, 12, 12), 7, 5, 2, 2)]), precision="bf16")],
     "nhwc_grad_w": [
-        *each("nhwc/conv_grad_w.cu", nhwc_grad_w.is_right, *[
+        *each("nhwc/grad_w/conv_grad_w.cu", nhwc_grad_w.is_right, *[
             ((2, 5, 6, 7), (9, 5, 3, 3), (1, 2), 1, kind) for kind in nhwc_grad_w.KINDS]),
-        *on_device("nhwc/conv_grad_w.cu", nhwc_grad_w.is_right, *[
+        *on_device("nhwc/grad_w/conv_grad_w.cu", nhwc_grad_w.is_right, *[
             (*shape, kind, form, splits) for kind in nhwc_grad_w.KINDS for form in range(7) for splits in (None, 3)
             for shape in (((3, 40, 9, 70), (70, 40, 3, 3), 1, 1), ((5, 136, 7, 7), (130, 136, 2, 3), 2, (0, 1)))])],
     "nhwc_grad_w_few": [
-        *each("nhwc/conv_few_grad_w.cu", nhwc_grad_w.is_right, *[
+        *each("nhwc/grad_w/conv_few_grad_w.cu", nhwc_grad_w.is_right, *[
             (x, w, 1, padding, "tf32", None, splits) for splits in (None, 3)
             for x, w, padding in (((5, 3, 7, 9), (72, 3, 3, 3), 1), ((2, 1, 20, 40), (8, 1, 5, 5), 2))]),
-        *on_device("nhwc/conv_few_grad_w.cu", nhwc_grad_w.is_right, *[
+        *on_device("nhwc/grad_w/conv_few_grad_w.cu", nhwc_grad_w.is_right, *[
             (x, w, 1, padding, "tf32", None, splits) for splits in (None, 3)
             for x, w, padding in (((40, 3, 32, 32), (136, 3, 8, 8), 3), ((9, 4, 33, 70), (64, 4, 3, 2), 1),
                                   ((70, 2, 7, 7), (12, 2, 1, 1), 0))])],
     "nhwc_grad_w_tma": [
-        *each("nhwc/conv_grad_w_tma.cu", nhwc_grad_w.is_right, *[
+        *each("nhwc/grad_w/conv_grad_w_tma.cu", nhwc_grad_w.is_right, *[
             ((3, 64, 7, 9), (72, 64, 3, 3), 1, 1, kind, None, splits)
             for kind, splits in (("tf32", 1), ("tf32", 3), ("bf16 images", 1), ("bf16 images", 3))],
               ((9, 8, 5, 5), (16, 8, 5, 5), 1, 2, "bf16 images"), ((2, 68, 9, 9), (12, 68, 4, 3), 1, 2, "tf32")),
-        *on_device("nhwc/conv_grad_w_tma.cu", nhwc_grad_w.is_right, *[
+        *on_device("nhwc/grad_w/conv_grad_w_tma.cu", nhwc_grad_w.is_right, *[
             (*shape, kind, None, splits) for kind in ("tf32", "bf16 images") for splits in (None, 3)
             for shape in (((9, 64, 19, 40), (136, 64, 3, 3), 1, 1), ((70, 136, 7, 7), (64, 136, 2, 5), 1, (0, 1)))])],
     "regions": [
@@ -494,34 +497,35 @@ LAUNCHES: dict[str, list[Launch]] = {
             (name, "float32", at, "3xtf32") for name in FORMS if name.startswith("conv2d") for at in (0, 2, 3)]),
         *on_device("nhwc/", nhwc_joined, *[(store, at) for store in STORES for at in range(len(nhwc.SHAPES))])],
     "nhwc_conv": [
-        *each("nhwc/conv.cu", nhwc_conv.is_right, *[
+        *each("nhwc/conv/conv.cu", nhwc_conv.is_right, *[
             (direction, kind, (2, 5, 6, 7), (9, 5, 3, 3), (1, 2), 1)
             for direction in nhwc_conv.DIRECTIONS for kind in nhwc_conv.KINDS]),
-        *each("nhwc/conv.cu", nhwc_conv.is_right, ("y", "bf16", (3, 16, 9, 9), (72, 16, 3, 3), 1, 1, 0, "relu"),
+        *each("nhwc/conv/conv.cu", nhwc_conv.is_right, ("y", "bf16", (3, 16, 9, 9), (72, 16, 3, 3), 1, 1, 0, "relu"),
               ("dx", "bf16", (3, 16, 9, 9), (120, 16, 3, 3), 1, 1),
               ("y", "3xtf32", (1, 64, 9, 9), (6, 64, 3, 2), 2, 1),
               # A form of two stages, one of whose blocks has a multiprocessor
               ("dx", "tf32", (4, 4, 18, 9), (1, 4, 5, 4), 3, 1)),
-        *each("nhwc/conv_tma.cu", nhwc_conv.is_right, *[
+        *each("nhwc/conv/conv_tma.cu", nhwc_conv.is_right, *[
             (direction, kind, (5, 64, 7, 9), (64, 64, 3, 3), 1, 1, form)
             for direction, kind, form in (("y", "tf32", -4), ("dx", "tf32", -3), ("dx", "bf16", -4),
                                           ("y", "bf16", -2))],
               ("dx", "bf16", (2, 5, 7, 9), (62, 5, 3, 3), 1, 1, -1)),           # and images that are padded by channels
-        *each("nhwc/conv_images.cu", nhwc_conv.is_right, *[
+        *each("nhwc/conv/conv_images.cu", nhwc_conv.is_right, *[
             (direction, kind, (130, 64, 3, 4), (64, 64, 3, 3), stride, 1, form)
             for direction, kind, stride, form in (("y", "tf32", 1, 4), ("dx", "tf32", 2, 5), ("dx", "bf16", 1, 7),
                                                   ("y", "bf16", (1, 2), 6))],
               ("y", "bf16", (3, 64, 7, 7), (9, 64, 3, 3), 1, 1, 4, "relu")),    # and filters that fill no 16 bytes
-        *each("nhwc/conv_few.cu", nhwc_conv.is_right, ("y", "bf16", (9, 3, 17, 10), (72, 3, 3, 3), 1, 1, None, "relu"),
+        *each("nhwc/conv/conv_few.cu", nhwc_conv.is_right,
+              ("y", "bf16", (9, 3, 17, 10), (72, 3, 3, 3), 1, 1, None, "relu"),
               ("y", "tf32", (9, 4, 7, 7), (7, 4, 2, 5), 1, (0, 2)), ("y", "bf16", (3, 8, 5, 4), (9, 8, 1, 1), 1, 0),
               ("dx", "bf16", (3, 20, 9, 9), (8, 20, 5, 4), 1, 2), ("dx", "tf32", (2, 9, 7, 9), (1, 9, 2, 2), 1, 1),
               # Two boxes of a square, both cut off; and filters that leave no room for squares
               ("y", "tf32", (3, 3, 19, 21), (44, 3, 3, 3), 1, 1, None, "relu"),
               ("y", "tf32", (2, 1, 15, 12), (8, 1, 10, 9), 1, 4)),
-        *on_device("nhwc/conv_few.cu", nhwc_conv.is_right, *[
+        *on_device("nhwc/conv/conv_few.cu", nhwc_conv.is_right, *[
             (direction, kind, (5, c, 40, 37), (m, c, 8, 8), 1, 3) for direction, c, m in (("y", 3, 136), ("dx", 68, 2))
             for kind in ("tf32", "bf16")]),
-        *on_device("nhwc/conv.cu", nhwc_conv.is_right, *[
+        *on_device("nhwc/conv/conv.cu", nhwc_conv.is_right, *[
             (direction, kind, *shape, form) for direction in nhwc_conv.DIRECTIONS for kind in nhwc_conv.KINDS
             for form in range(12) for shape in (((5, 64, 19, 18), (192, 64, 3, 3), 1, 1),
                                                ((9, 128, 7, 7), (64, 128, 3, 3), 1, 1),
@@ -533,13 +537,13 @@ LAUNCHES: dict[str, list[Launch]] = {
         *each("conv/", in_layouts, *[(name, FLOAT, 6) for name in layouts.layouts.LAUNCHERS], ("direct", DOUBLE, 0)),
         *on_device("conv/", in_layouts, *[(name, DOUBLE, 6) for name in layouts.layouts.LAUNCHERS])],
     "convolutions": [
-        *[Launch("linear/gemm.cu" if name == "fft" else "conv/", each_direction, (name,),     # it has no other kernel
-                 convolutions.most_exact(name)) for name in conv.ALGORITHMS],
+        *[Launch("layers/linear/gemm.cu" if name == "fft" else "conv/",      # it has no other kernel
+                 each_direction, (name,), convolutions.most_exact(name)) for name in conv.ALGORITHMS],
         *each("", dilated, *[(at,) for at in range(0, 24, 4)]),
-        *each("linear/gemm.cu", convolve, *[
+        *each("layers/linear/gemm.cu", convolve, *[
             (*row, ("fft",), dtype) for row, dtype in zip(BY_FFT, (FLOAT, DOUBLE) * 3, strict=True)]),
-        *each("conv/bias.cu", bias_gradient, (*CONVOLUTIONS[0][:4], FLOAT)),
-        *on_device("conv/bias.cu", bias_gradient, *[
+        *each("conv/bias/bias.cu", bias_gradient, (*CONVOLUTIONS[0][:4], FLOAT)),
+        *on_device("conv/bias/bias.cu", bias_gradient, *[
             (*row, dtype) for row in MORE_CONVOLUTIONS for dtype in (FLOAT, DOUBLE)]),
         *each("conv/product/implicit_gemm.cu", convolve, *CONVOLUTIONS[:4],
               (*CONVOLUTIONS[0][:4], ("whole_image", "implicit_gemm"), DOUBLE)),
@@ -551,9 +555,9 @@ LAUNCHES: dict[str, list[Launch]] = {
               ((7, 40, 30, 30), (24, 40, 3, 3), ("winograd_4x4",), FLOAT)),
         *on_device("conv/product/winograd_product.cu", in_shares_and_runs, *[
             ((7, 40, 30, 30), (24, 40, 3, 3), CONVOLUTIONS[-1][4], dtype) for dtype in (FLOAT, DOUBLE)]),
-        *each("conv/papers/krizhevsky_variants.cu", krizhevskys_variants, ((2, 2, 37, 40), (5, 2, 5, 5), 1, 0, FLOAT),
-              (*CONVOLUTIONS[2][:4], DOUBLE)),
-        *each("conv/papers/krizhevsky.cu", krizhevsky_without_loads, (*CONVOLUTIONS[0][:4], FLOAT)),
+        *each("conv/papers/krizhevsky/krizhevsky_variants.cu", krizhevskys_variants,
+              ((2, 2, 37, 40), (5, 2, 5, 5), 1, 0, FLOAT), (*CONVOLUTIONS[2][:4], DOUBLE)),
+        *each("conv/papers/krizhevsky/krizhevsky.cu", krizhevsky_without_loads, (*CONVOLUTIONS[0][:4], FLOAT)),
         *each("conv/product/winograd_tiles.cu", the_same_in_all_precisions,
               ((9, 22, 15, 16), (23, 22, 3, 3), 1, 1, CONVOLUTIONS[-1][4])),
         *[Launch("conv/product/implicit_gemm.cu", convolve, (*CONVOLUTIONS[1][:4], tuple(

@@ -11,9 +11,9 @@ import numpy as np
 from checks.fused import normal
 from minidl.ops import cpu
 from minidl.ops.common.geometry import ConvGeometry, conv_geometry, pool_geometry
-from minidl.ops.common.nhwc import AXES, BACK, FORMS, STORES, bf16, widened
+from minidl.ops.common.geometry.nhwc import AXES, BACK, FORMS, STORES, bf16, widened
 from minidl.ops.common.primitives import ALL
-from minidl.ops.norm import batch_geometry
+from minidl.ops.layers.norm import batch_geometry
 
 Shape = tuple[int, int, int, int]
 SHAPES: list[Shape] = [(2, 8, 5, 6), (3, 24, 4, 4), (2, 5, 7, 3), (1, 64, 9, 8), (9, 16, 12, 12), (2, 264, 3, 2)]

@@ -15,8 +15,8 @@ from checks.nhwc import drawn
 from checks.sources import counted
 from minidl.ops import cpu
 from minidl.ops.common.geometry import ConvGeometry, conv_geometry
-from minidl.ops.common.nhwc import AXES, BACK, bf16, widened
-from minidl.ops.cuda.nhwc import conv, conv_images, conv_tma
+from minidl.ops.common.geometry.nhwc import AXES, BACK, bf16, widened
+from minidl.ops.cuda.nhwc.conv import conv, conv_images, conv_tma
 
 KINDS = {"tf32": ("float32", "tf32"), "3xtf32": ("float32", "3xtf32"), "bf16": ("bf16", "bf16")}
 DIRECTIONS = ("y", "dx")

@@ -15,7 +15,7 @@ from checks.nhwc import drawn
 from checks.nhwc_conv import ULP, half_way
 from checks.sources import counted
 from minidl.ops.common.geometry import ConvGeometry, conv_geometry
-from minidl.ops.cuda.nhwc import conv_grad_w
+from minidl.ops.cuda.nhwc.grad_w import conv_grad_w
 
 BY_HARDWARE = "conv2d_nhwc_dw_tma"
 OF_FEW = "conv2d_nhwc_dw_few"

@@ -14,20 +14,20 @@ import pytest
 from cases import Case, some_gy
 
 from checks.fused import normal
-from minidl import device
-from minidl.check_conv import product_bound
+from minidl.core import device
+from minidl.core.tensor import wrap
 from minidl.data import Augment
+from minidl.frontend.check_conv import product_bound
 from minidl.ops.common.geometry import conv_geometry, pool_geometry
-from minidl.ops.common.sets import NormGeometry
-from minidl.ops.norm import batch_geometry
+from minidl.ops.common.geometry.sets import NormGeometry
+from minidl.ops.layers.norm import batch_geometry
 from minidl.optim.muon import orthogonal
-from minidl.tensor import wrap
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
 
 from minidl.ops import cpu, cuda  # noqa: E402
 from minidl.ops.cuda import conv  # noqa: E402
-from minidl.ops.cuda.linear import gemm  # noqa: E402
+from minidl.ops.cuda.layers.linear import gemm  # noqa: E402
 
 
 # ---------------------------------------------------------------- how near is near

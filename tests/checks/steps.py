@@ -15,8 +15,8 @@ import minidl
 from minidl import Tensor, distributed, nn, ops, optim, zoo
 from minidl.compiler.facts import Facts
 from minidl.compiler.program import Call, Dynamic, Program, Slot
+from minidl.core.tensor import Node
 from minidl.ops import cpu
-from minidl.tensor import Node
 
 OPTIONS: dict[str, dict[str, Any]] = {"lenet5": {}, "krizhevsky2009": {}, "cifar10-quick": {}, "cifar10-18": {},
                                       "alexnet": {"width": 6, "hidden": 20}, "resnet": {"depth": 8, "width": 4},

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minidl import cli
-from minidl.emulator import COMPILER, watcher
-from minidl.emulator.counts import Counts, Global, Shared, Table
-from minidl.emulator.watch import Kernel
+from minidl.frontend import cli
+from minidl.ops.emulator import COMPILER, watcher
+from minidl.ops.emulator.counts import Counts, Global, Shared, Table
+from minidl.ops.emulator.watch import Kernel
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
 
@@ -267,7 +267,7 @@ def tiled_y(n: int, c: int, m: int, k: int) -> Counts:
 
 @pytest.mark.parametrize("sizes", [(1, 2, 3, 3), (2, 1, 1, 5)])
 def test_the_tiled_convolution_costs_what_its_source_says(sizes: tuple[int, int, int, int]) -> None:
-    from minidl.emulator.own import count
+    from minidl.ops.emulator.own import count
 
     n, c, m, k = sizes
     table = count("conv2d_tiled_y", [(n, c, 15 + k, 15 + k), (m, c, k, k)])
@@ -291,7 +291,7 @@ def test_own_kernels_are_counted_by_name(name: str, capsys: pytest.CaptureFixtur
 
 
 def test_each_launch_has_a_kernel_above() -> None:
-    from minidl.emulator.own import LAUNCHES
+    from minidl.ops.emulator.own import LAUNCHES
 
     found = {next(names for names in LAUNCHES if re.fullmatch(names, name)) for name in OWN}
     assert found == LAUNCHES.keys()
@@ -300,7 +300,7 @@ def test_each_launch_has_a_kernel_above() -> None:
 WITHOUT = """
 import sys
 sys.modules["cupy"] = None                 # as where it is not installed
-from minidl.emulator.own import count
+from minidl.ops.emulator.own import count
 print(count("max_pool2d", [(1, 1, 8, 8)]).total.stores)
 assert "cupy" not in sys.modules, "launchers hold what stands in for it, and nobody else"
 """
@@ -308,14 +308,14 @@ assert "cupy" not in sys.modules, "launchers hold what stands in for it, and nob
 
 def test_own_kernels_are_counted_without_cupy() -> None:
     done = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True, check=False,
-                          cwd=Path(cli.__file__).parents[2])
+                          cwd=Path(cli.__file__).parents[3])
     assert (done.returncode, done.stdout) == (0, "Global(requests=2, sectors=4, asked=128)\n"), done.stderr
 
 
 @pytest.mark.parametrize(("layout", "pixels", "weights"), [("NCHW", 4, 1), ("NHWC", 8, 1), ("CHWN", 4, 1)])
 def test_a_layout_is_counted(layout: str, pixels: int, weights: int) -> None:
     """32 threads: in NHWC neighbours are every second number, since there are two channels and one map."""
-    from minidl.emulator.own import count
+    from minidl.ops.emulator.own import count
 
     total = count("conv2d_direct_y", [(32, 2, 4, 4), (1, 2, 1, 1)], layout=layout).total
     warps, channels = 32 * 16 // 32, 2
@@ -338,7 +338,7 @@ def test_the_command_prints_the_source_with_its_counts(capsys: pytest.CaptureFix
 
 @pytest.mark.parametrize(("flags", "message"), [
     (["conv2d_tiled_z"], "conv2d_tiled_z is neither a file nor one of minidl's kernels that shapes alone launch: .*, "
-                         "conv2d_tiled_y, .*; others are counted in Python, by minidl.emulator.own.counting"),
+                         "conv2d_tiled_y, .*; others are counted in Python, by minidl.ops.emulator.own.counting"),
     (["sgd", "--shape", "8"], "sgd is neither a file nor one of minidl's kernels that shapes alone launch"),
     (["conv2d_tiled_y"], r"conv2d_tiled_y takes x \(n,c,h,w\), w \(m,c,kh,kw\) but got the shapes \[\]; give one of"),
     (["avg_pool2d", "--shape", "1x1x4x4"], r"avg_pool2d is not launched for x \(n,c,h,w\) of the shapes .*, but "

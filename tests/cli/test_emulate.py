@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minidl import cli
-from minidl.cli.emulate import filled, sizes, value
-from minidl.emulator import COMPILER, watcher
-from minidl.emulator.watch import Kernel, Parameter
+from minidl.frontend import cli
+from minidl.frontend.cli.emulate import filled, sizes, value
 from minidl.ops.common.sources import struct
+from minidl.ops.emulator import COMPILER, watcher
+from minidl.ops.emulator.watch import Kernel, Parameter
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
 

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 import minidl
-from minidl import cli, data, nn, ops, zoo
-from minidl.cli.predict import picture
+from minidl import data, nn, ops, zoo
+from minidl.frontend import cli
+from minidl.frontend.cli.predict import picture
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
 

@@ -956,7 +956,7 @@ outside("Python's random", random.random, verdict="refused")
 outside("Python's choice of two", lambda: random.choice([1.0, 2.0]))
 outside("an environment variable", lambda: float(os.environ["MINIDL_TEST_BY"]),
         lambda i: os.environ.__setitem__("MINIDL_TEST_BY", str(1 + i)))
-outside("a key of minidl's random numbers", lambda: float(minidl.rng.next_key()[1]), verdict="refused")
+outside("a key of minidl's random numbers", lambda: float(minidl.core.rng.next_key()[1]), verdict="refused")
 outside("a number of a NumPy array in a module", lambda: float(TABLE[0]), lambda i: TABLE.__setitem__(0, 1 + i))
 TABLE = np.array([1.0])
 
@@ -1095,7 +1095,7 @@ def keyed(name: str, key: Callable[[Any], Any], verdict: str = "either") -> None
 keyed("none", lambda c: None, verdict="equal")
 keyed("fixed", lambda c: (1, 2))
 keyed("counted", lambda c: (1, next(c)))
-keyed("of minidl", lambda c: minidl.rng.next_key())
+keyed("of minidl", lambda c: minidl.core.rng.next_key())
 keyed("every third another", lambda c: (1, next(c) // 3))
 
 
@@ -2382,7 +2382,7 @@ def a_numpy_function_between_tensors(w: World) -> None:
 
 @scenario
 def a_detour_by_wrap(w: World) -> None:
-    from minidl.tensor import wrap
+    from minidl.core.tensor import wrap
     call = w.compile(lambda x: x * wrap(np.exp(x.data)))
     for i in range(CALLS):
         call(pair(i))
@@ -2424,8 +2424,8 @@ def a_buffer_filled_by_numpy(w: World) -> None:
 
 @scenario
 def a_primitive_called_by_hand(w: World) -> None:
+    from minidl.core.tensor import wrap
     from minidl.ops.common.backend import primitives_of
-    from minidl.tensor import wrap
     call = w.compile(lambda x: wrap(primitives_of(x.data).exp(x.data)) * 2)
     for i in range(CALLS):
         call(pair(i))

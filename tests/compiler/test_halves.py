@@ -9,7 +9,8 @@ import pytest
 from checks.steps import names
 
 import minidl
-from minidl import Tensor, device, ops
+from minidl import Tensor, ops
+from minidl.core import device
 from minidl.ops import cpu
 from minidl.ops.common.geometry import conv_geometry, pool_geometry
 
@@ -69,7 +70,7 @@ def test_nothing_is_stored_in_half_in_another_precision(halves_on_cpu: None) -> 
 
 def test_kernels_that_were_found_to_be_the_fastest_store_in_half(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
-    from minidl.ops.cuda.conv import half
+    from minidl.ops.cuda.conv.fused import half
 
     g = conv_geometry((3, 2, 8, 8), (4, 2, 3, 3), None, 1, 1, "auto")
     pooling = pool_geometry("avg_pool2d", (3, 4, 8, 8), 2, None, 0)

@@ -14,13 +14,14 @@ from checks.nhwc import SHAPES, form_agrees
 from checks.steps import Training, assert_same_bits, names
 
 import minidl
-from minidl import Tensor, data, device, nn, ops, optim, zoo
+from minidl import Tensor, data, nn, ops, optim, zoo
 from minidl.compiler import passes
 from minidl.compiler.passes import layouts
 from minidl.compiler.program import Program
+from minidl.core import device
 from minidl.ops import cpu
 from minidl.ops.common.geometry import pool_geometry
-from minidl.ops.common.nhwc import FORMS, STORES, bf16, widened
+from minidl.ops.common.geometry.nhwc import FORMS, STORES, bf16, widened
 
 CONVERSIONS = ("to_nhwc", "to_nchw")
 # Relative error of a gradient in bf16, by net, see docs/compiler.md: of smooth layers a few roundings; relu and maxima

@@ -25,12 +25,12 @@ from minidl.compiler.passes import fuse
 from minidl.compiler.plan import ALIGNMENT, Plan, _peak, can_be_captured, plan
 from minidl.compiler.program import Dynamic, Program, Slot, leaves, replace
 from minidl.compiler.replay import ByCalls
-from minidl.distributed.world import One
+from minidl.core.distributed.world import One
 from minidl.ops import cpu
 from minidl.ops.common.geometry import conv_geometry, pool_geometry
-from minidl.ops.common.nhwc import FORMS
+from minidl.ops.common.geometry.nhwc import FORMS
 from minidl.ops.common.primitives import PRIMITIVES
-from minidl.ops.norm import batch_geometry
+from minidl.ops.layers.norm import batch_geometry
 from minidl.training import RunningMetrics
 
 SIZE = ALIGNMENT                           # of the values of a Maker

@@ -35,10 +35,10 @@ from minidl.compiler.agree import Difference, compare
 from minidl.compiler.program import Dynamic, Program, Slot
 from minidl.compiler.record import CompileError
 from minidl.compiler.replay import ByCalls
-from minidl.mode import mode
+from minidl.core.mode import mode
+from minidl.core.tensor import wrap
 from minidl.ops.common.op import OPS, op
 from minidl.ops.common.primitives import PRIMITIVES
-from minidl.tensor import wrap
 
 
 # ---------------------------------------------------------------- recorded anew

@@ -15,7 +15,7 @@ from minidl.ops.common.geometry import conv_geometry, pool_geometry
 from minidl.ops.cpu import conv, parallel
 
 Array = np.ndarray
-linear_module = sys.modules["minidl.ops.cpu.linear"]           # its name in the package is the function's
+linear_module = sys.modules["minidl.ops.cpu.layers.linear"]           # its name in the package is the function's
 
 # n c h w, m kh kw, stride, padding: odd sizes, gaps at the far edges, strides beyond the window, one-sided borders
 SHAPES: list[Any] = [
@@ -284,10 +284,10 @@ def test_rows_in_several_chunks_are_those_of_one(name: str, shape: tuple[int, ..
                                                  monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(8)
     given = [rng.random(shape) for _ in range(2 if name.endswith("grad_x") else 1)]
-    asked = Asked(monkeypatch, sys.modules["minidl.ops.cpu.activation"], "parallel_for")
+    asked = Asked(monkeypatch, sys.modules["minidl.ops.cpu.layers.activation"], "parallel_for")
     got = getattr(k, name)(*given, len(shape) - 1)
     assert len(asked.calls) == 1
-    monkeypatch.setattr("minidl.ops.cpu.activation.TEMPORARY_BYTES", 1 << 40)
+    monkeypatch.setattr("minidl.ops.cpu.layers.activation.TEMPORARY_BYTES", 1 << 40)
     np.testing.assert_allclose(got, getattr(k, name)(*given, len(shape) - 1), rtol=1e-13)
     assert len(asked.calls) == 1
 
@@ -427,7 +427,8 @@ def test_pooling_in_several_chunks(size: Any, stride: Any, padding: Any, monkeyp
     average, largest = (pool_geometry(name, x.shape, size, stride, padding) for name in ("avg_pool2d", "max_pool2d"))
     gy = rng.standard_normal((5, 2, average.oh, average.ow))
     for images in (5, 2, 1):
-        monkeypatch.setattr(sys.modules["minidl.ops.cpu.pool"], "images_per_chunk", lambda size, images=images: images)
+        monkeypatch.setattr(sys.modules["minidl.ops.cpu.layers.pool"], "images_per_chunk",
+                            lambda size, images=images: images)
         y, index = k.max_pool2d(x, largest)
         results.append([y, index, k.max_pool2d_grad_x(gy, index, largest), k.avg_pool2d(x, average),
                         k.avg_pool2d_grad_x(gy, average)])

@@ -27,7 +27,7 @@ from minidl.ops.cuda import conv, launch
 
 ARCHITECTURES = (75, 80, 86, 89, 90, 100, 120)
 SPILLS = {                                 # (file, architecture) -> bytes that a kernel may spill; else none
-    ("loss/cross_entropy.cu", 120): 8}     # the fused loss of doubles, at 1024 threads per block
+    ("layers/loss/cross_entropy.cu", 120): 8}     # the fused loss of doubles, at 1024 threads per block
 THREADS = 2
 
 LAUNCHERS = [importlib.import_module(found.name) for found in pkgutil.walk_packages(cuda.__path__, f"{cuda.__name__}.")]

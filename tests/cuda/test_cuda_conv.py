@@ -21,8 +21,8 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from minidl import device
-from minidl.check_conv import (
+from minidl.core import device
+from minidl.frontend.check_conv import (
     DIRECTIONS,
     LAYERS,
     ROUNDING,

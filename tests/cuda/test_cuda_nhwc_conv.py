@@ -17,7 +17,8 @@ from emulator import COMPILER, Emulator, cupy
 
 from minidl.ops.common.geometry import conv_geometry
 from minidl.ops.cuda import launch
-from minidl.ops.cuda.nhwc import conv, conv_few, conv_images, conv_tma, tensor_maps
+from minidl.ops.cuda.launch import tensor_maps
+from minidl.ops.cuda.nhwc.conv import conv, conv_few, conv_images, conv_tma
 
 MANY = 2000
 IN_PATCHES = "conv_nhwc_tma", "conv_nhwc_few", "conv_nhwc_images"

@@ -39,17 +39,18 @@ from checks.steps import averaged_step
 from emulator import COMPILER, Emulator, cupy
 
 import minidl
-from minidl import Tensor, device, nn, ops, optim, zoo
+from minidl import Tensor, nn, ops, optim, zoo
 from minidl.compiler.buckets import Buckets
 from minidl.compiler.passes import optimised
 from minidl.compiler.record import record
 from minidl.compiler.replay import ByCalls
+from minidl.core import device
+from minidl.core.tensor import wrap
 from minidl.data import Augment
-from minidl.emulator import Memory
 from minidl.ops import cuda
 from minidl.ops.common.geometry import conv_geometry
 from minidl.ops.cuda import launch
-from minidl.tensor import wrap
+from minidl.ops.emulator import Memory
 
 if COMPILER is None:
     pytest.skip("the emulator needs Linux and a C++ compiler, g++ or c++", allow_module_level=True)

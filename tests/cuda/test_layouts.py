@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 import minidl
-from minidl import device, layouts
-from minidl.ops.common import layouts as orders
+from minidl import layouts
+from minidl.core import device
 from minidl.ops.common.geometry import conv_geometry
+from minidl.ops.common.geometry import layouts as orders
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
 

@@ -12,7 +12,8 @@ pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot 
 from checks.launches import LAUNCHES, Launch
 from checks.steps import Training, names
 
-from minidl import Tensor, device, nn, zoo
+from minidl import Tensor, nn, zoo
+from minidl.core import device
 from minidl.ops.cuda import launch
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("fp32")]

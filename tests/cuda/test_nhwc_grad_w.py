@@ -15,11 +15,11 @@ from checks import nhwc_grad_w as checks
 from checks.nhwc import drawn
 from checks.sources import compiled, kernels, spilled
 
-from minidl.emulator import COMPILER
-from minidl.emulator.own import FACTS, Emulator
 from minidl.ops.common.geometry import conv_geometry
 from minidl.ops.cuda import launch
-from minidl.ops.cuda.nhwc import conv_few_grad_w, conv_grad_w, conv_grad_w_tma
+from minidl.ops.cuda.nhwc.grad_w import conv_few_grad_w, conv_grad_w, conv_grad_w_tma
+from minidl.ops.emulator import COMPILER
+from minidl.ops.emulator.own import FACTS, Emulator
 
 SHAPES = 2000                              # of a kind, on a GPU
 EMULATED = 15

@@ -17,7 +17,8 @@ from checks import convolutions
 from checks.launches import UNSEEN
 from emulator import COMPILER, Emulator
 
-from minidl import gradcheck, tensor
+from minidl import gradcheck
+from minidl.core import tensor
 from minidl.ops import cuda
 from minidl.ops.common.geometry import conv_geometry
 from minidl.ops.common.op import op

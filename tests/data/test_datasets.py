@@ -43,8 +43,8 @@ from checks.downloads import (  # noqa: F401  fixtures
 )
 
 from minidl import data
-from minidl.cache import cache_folder
-from minidl.data import catalog, datasets, download, formats
+from minidl.core.cache import cache_folder
+from minidl.data.sets import catalog, datasets, download, formats
 
 # Read before the tests clear it: all of them but those on real images run without.
 REAL_DATA = Path(os.environ.get("MINIDL_DATA") or Path(__file__).parents[3] / "shared" / "data").absolute()

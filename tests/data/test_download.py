@@ -23,9 +23,9 @@ from typing import Any
 
 import pytest
 
-from minidl.data import download
-from minidl.data.catalog import Download, File, Spec
-from minidl.data.download import install
+from minidl.data.sets import download
+from minidl.data.sets.catalog import Download, File, Spec
+from minidl.data.sets.download import install
 
 MIRRORS = ("https://one.example/", "https://two.example/")
 HELD = b"0123456789"

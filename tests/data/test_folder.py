@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minidl import cli
 from minidl.data import from_folder, train_and_test
 from minidl.data.chance import chances, for_the_test
+from minidl.frontend import cli
 
 Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed: no picture can be read")
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minidl import device
+from minidl.core import device
 from minidl.data import DataLoader, Dataset, channel_statistics
 from minidl.ops import cpu
 

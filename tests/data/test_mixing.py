@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import minidl
-from minidl import Tensor, data, nn, ops, optim, rng
+from minidl import Tensor, data, nn, ops, optim
+from minidl.core import rng
 
 IMAGES = np.random.default_rng(0).standard_normal((8, 3, 5, 4)).astype(np.float32)
 LABELS = np.array([0, 4, 1, 1, 3, 0, 2, 4])

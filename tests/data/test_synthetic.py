@@ -5,7 +5,7 @@ import hashlib
 import numpy as np
 import pytest
 
-from minidl.data.synthetic import (
+from minidl.data.sets.synthetic import (
     SHAPE_CLASSES,
     TABLE_CLASSES,
     TABLE_COLUMNS,

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 import minidl
-from minidl import Tensor, cli, data
+from minidl import Tensor, data
 from minidl.data import Table, from_csv, own_splits
 from minidl.data.chance import chances, for_the_test
-from minidl.weights import read_metadata
+from minidl.frontend import cli
+from minidl.nn.weights import read_metadata
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from test_ranks import HERE, MPIEXEC, ROOT, needs_mpi, surroundings
 
+from minidl.nn.weights.files import opened
 from minidl.training import read_config, read_metrics
 from minidl.training.checkpoint import KIND
-from minidl.weights.files import opened
 
 pytestmark = needs_mpi
 SOON, WITH_START = 10.0, 60.0              # s, of which a run takes some to start

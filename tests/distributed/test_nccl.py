@@ -16,7 +16,7 @@ import pytest
 import trainings
 from test_ranks import HERE, MPIEXEC, needs_mpi, result_of, started
 
-from minidl import device
+from minidl.core import device
 
 
 def too_few() -> str:

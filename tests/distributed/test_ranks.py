@@ -20,7 +20,7 @@ import pytest
 import trainings
 
 from minidl import Tensor, data, distributed, nn
-from minidl.distributed import mpi, nccl
+from minidl.core.distributed import mpi, nccl
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]

@@ -167,7 +167,7 @@ def draws() -> dict[str, np.ndarray]:
     minidl.manual_seed(1)
     weight, kept = minidl.randn(5).numpy(), ops.dropout(minidl.ones(1000)).numpy()
     return {"weights": np.array(distributed.current().gather(weight)),
-            "kept": np.array(distributed.current().gather(kept)), "state": np.array(minidl.rng.get_state())}
+            "kept": np.array(distributed.current().gather(kept)), "state": np.array(minidl.core.rng.get_state())}
 
 
 def leaves(file: str) -> dict[str, np.ndarray]:
@@ -207,7 +207,7 @@ def in_place(name: str) -> dict[str, np.ndarray]:
     import cupy
 
     from minidl.compiler import buckets
-    from minidl.ops.cuda import ranks
+    from minidl.ops.cuda.reduce import ranks
 
     multiply, averaged, handing_out = ranks.multiply, buckets.averaged, buckets._handing_out
     copies: list[int] = []

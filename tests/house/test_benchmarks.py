@@ -20,8 +20,9 @@ import numpy as np
 import pytest
 
 import minidl
-from minidl import data, device, nn, ops, optim, zoo
-from minidl.ops.common.own_conv import TAKEN
+from minidl import data, nn, ops, optim, zoo
+from minidl.core import device
+from minidl.frontend.own_conv import taken
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
@@ -525,7 +526,7 @@ def test_on_a_gpu_conv_measures_the_filters(monkeypatch: pytest.MonkeyPatch, tmp
     assert given == ["--shapes", "fft", "--algorithms", fft.ON_CUDA, "--precisions", "fp32", "--json",
                      str(tmp_path / "x.json")]
     for name in fft.ON_CUDA.split(","):
-        assert name in TAKEN
+        assert name in taken()
 
 
 def test_transforms_beside_products(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -648,7 +649,7 @@ def test_the_reports_kernels_with_variants_and_without_loads(capsys: pytest.Capt
                                                              monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """All that a GPU would run but for its clock: the kernels are emulated."""
     pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
-    from minidl.emulator import COMPILER, own
+    from minidl.ops.emulator import COMPILER, own
 
     if COMPILER is None:
         pytest.skip("the emulator needs Linux and a C++ compiler, g++ or c++")
@@ -742,7 +743,7 @@ def test_an_algorithm_of_ones_own_gets_its_row(monkeypatch: pytest.MonkeyPatch,
                                                capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
     from minidl.ops import cpu
-    from minidl.ops.common.own_conv import OWN
+    from minidl.ops.common.conv.own import OWN
     from minidl.ops.cuda.conv import ALGORITHMS
 
     Path("my_conv.py").write_text("import minidl\nminidl.register_conv('mine', 'extern \"C\" __global__ void k() {}', "

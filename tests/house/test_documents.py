@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from minidl.emulator import COMPILER
+from minidl.ops.emulator import COMPILER
 
 ROOT = next(folder for folder in Path(__file__).resolve().parents if (folder / "setup.cfg").exists())
 DOCUMENTS = [file for pattern in ("*.md", "docs/**/*.md", "minidl/**/*.md") for file in sorted(ROOT.glob(pattern))]

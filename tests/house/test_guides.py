@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from minidl import cli
+from minidl.frontend import cli
 
 ROOT = next(folder for folder in Path(__file__).resolve().parents if (folder / "setup.cfg").exists())
 PAGES = [file for pattern in ("*.md", "docs/*.md", "examples/*.md") for file in sorted(ROOT.glob(pattern))]
@@ -87,7 +87,7 @@ EMULATED = """
 from unittest import mock
 
 from emulator import Emulator, cupy
-from minidl.tensor import wrap
+from minidl.core.tensor import wrap
 
 emulator = Emulator(Path(__file__).parent)
 a = np.random.default_rng(0).standard_normal(1000).astype(np.float32)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import importlib.util
 import inspect
 import re
 import subprocess
@@ -88,97 +89,103 @@ def test_facts_of_a_primitive_fit_each_other() -> None:
 
 
 # ---------------------------------------------------------------- rooms
-TOOLS = ("numpy", "minidl/mode", "minidl/tensor", "minidl/device", "minidl/rng", "minidl/ops")
-NAMES = ("basic", "shapes", "operators", "conv", "pool", "linear", "activation", "norm", "loss", "arrange", "select",
-         "statistics", "methods", "units", "criteria", "nll", "contraction", "lookup", "resample")
-FAMILIES = tuple(f"minidl/ops/{name}" for name in NAMES)
+CORE, OPS, CUDA = "minidl/core", "minidl/ops", "minidl/ops/cuda"
+TOOLS = ("numpy", *(f"{CORE}/{name}" for name in ("mode", "tensor", "device", "rng")),     # all of ops but emulator
+         *(f"{OPS}/{name}" for name in ("__init__", "arrays", "layers", "losses", "common", "cpu", "cuda")))
+NN = tuple(f"minidl/nn/{name}" for name in ("__init__", "containers", "habits", "init", "layers", "losses", "module",
+                                            "parameter", "table"))         # all but weights
+NAMES = {"arrays": ("arrange", "basic", "contraction", "methods", "operators", "select", "shapes", "statistics"),
+         "layers": ("activation", "conv", "linear", "lookup", "norm", "pool", "resample", "units"),
+         "losses": ("criteria", "loss", "nll")}
+FAMILIES = tuple(f"{OPS}/{group}/{name}" for group, names in NAMES.items() for name in names)
 COMMON = "minidl/ops/common"
+GEOMETRY = f"{COMMON}/geometry/__init__"
 # what all backends stand on
-FACTS = ("numpy", *(f"{COMMON}/{name}" for name in ("primitives", "curves", "shared", "choice", "geometry", "layouts",
-                                                    "own_conv", "ranks", "region", "sets", "fft", "nhwc")))
+FACTS = ("numpy", *(f"{COMMON}/{name}" for name in (
+    "primitives", "curves", "shared", "choice", "ranks", "region", "conv/own", "conv/fft", "geometry")))
 
-CONV = "minidl/ops/cuda/conv"
-LAUNCHERS = (*FACTS, "cupy", "minidl/device", "minidl/ops/cuda/launch")
-SHELVES = (*LAUNCHERS, f"{CONV}/cost", "minidl/ops/cuda/linear", "minidl/ops/cuda/pool", "minidl/ops/cuda/reduce")
+CONV = f"{CUDA}/conv"
+LAUNCHERS = (*FACTS, "cupy", f"{CORE}/device", f"{CUDA}/launch")
+SHELVES = (*LAUNCHERS, f"{CONV}/cost", f"{CUDA}/layers/linear", f"{CUDA}/layers/pool", f"{CUDA}/reduce/__init__")
 
 # A room, and what it may import beside the standard library; a name allows everything below it. The first row
 # whose name a module has, or stands below, decides.
 ROOMS: list[tuple[str, tuple[str, ...]]] = [
-    ("minidl/mode", ()),
-    ("minidl/version", ()),
-    ("minidl/cache", ()),
-    ("minidl/rng", ("numpy",)),
-    ("minidl/device", ("numpy", "cupy")),
-    ("minidl/tensor", ("numpy", "minidl/mode", "minidl/device")),
-    (f"{COMMON}/__init__", ()),
-    (f"{COMMON}/geometry", ()),
-    (f"{COMMON}/grouped", ("minidl/tensor", f"{COMMON}/geometry")),
-    (f"{COMMON}/layouts", ()),
-    (f"{COMMON}/nhwc", ("numpy", f"{COMMON}/primitives")),
-    (f"{COMMON}/own_conv", ("numpy", f"{COMMON}/geometry")),
+    *((f"{folder}/__init__", ()) for folder in (
+        CORE, *(f"{OPS}/{group}" for group in NAMES), COMMON, f"{COMMON}/conv", f"{OPS}/cpu/layers", f"{CUDA}/layers",
+        "minidl/nn/layers", "minidl/data/sets", "minidl/frontend")),
+    (f"{CORE}/mode", ()),
+    (f"{CORE}/version", ()),
+    (f"{CORE}/cache", ()),
+    (f"{CORE}/rng", ("numpy",)),
+    (f"{CORE}/device", ("numpy", "cupy")),
+    (f"{CORE}/tensor", ("numpy", f"{CORE}/mode", f"{CORE}/device")),
+    (GEOMETRY, ()),
+    (f"{COMMON}/geometry/layouts", ()),
+    (f"{COMMON}/geometry/nhwc", ("numpy", f"{COMMON}/primitives")),
+    (f"{COMMON}/geometry/sets", ()),
+    (f"{COMMON}/conv/grouped", (f"{CORE}/tensor", GEOMETRY)),
+    (f"{COMMON}/conv/own", ("numpy", GEOMETRY)),
+    (f"{COMMON}/conv/fft", (f"{COMMON}/primitives", GEOMETRY)),
     (f"{COMMON}/ranks", ()),
     (f"{COMMON}/region", ()),
-    (f"{COMMON}/sets", ()),
     (f"{COMMON}/sources", ("numpy",)),
     (f"{COMMON}/curves", ("numpy",)),
     (f"{COMMON}/primitives", ("numpy", f"{COMMON}/curves")),
     (f"{COMMON}/shared", ("numpy", f"{COMMON}/primitives")),
     (f"{COMMON}/choice", ("numpy", f"{COMMON}/primitives")),
-    (f"{COMMON}/fft", (f"{COMMON}/primitives", f"{COMMON}/geometry")),
-    ("minidl/ops/cpu", (*FACTS, "minidl/ops/cpu")),
-    ("minidl/ops/cuda/launch", ("numpy", "cupy", "minidl/device", f"{COMMON}/sources", "minidl/ops/cuda/launch")),
+    (f"{OPS}/cpu", (*FACTS, f"{OPS}/cpu")),
+    (f"{CUDA}/launch", ("numpy", "cupy", f"{CORE}/device", f"{COMMON}/sources", f"{CUDA}/launch")),
     (f"{CONV}/product/fft", (*SHELVES, "cupyx")),
     *((f"{CONV}/{shelf}", (*SHELVES, f"{CONV}/{shelf}")) for shelf in ("papers", "product", "resident")),
-    *((f"{CONV}/{common}", (*LAUNCHERS, "minidl/cache", "minidl/version", "minidl/ops/cuda/reduce"))
+    *((f"{CONV}/{common}", (*LAUNCHERS, f"{CORE}/cache", f"{CORE}/version", f"{CUDA}/reduce/__init__"))
       for common in ("auto", "bias", "cost")),
-    ("minidl/ops/cuda", (*FACTS, "cupy", "minidl/device", "minidl/version", "minidl/ops/cuda")),
-    (f"{COMMON}/backend", ("numpy", "minidl/mode", "minidl/device", "minidl/tensor", "minidl/ops/cpu",
-                           "minidl/ops/cuda")),
-    (f"{COMMON}/op", ("numpy", "minidl/mode", "minidl/tensor", f"{COMMON}/backend")),
-    *((family, ("numpy", "minidl/mode", "minidl/tensor", "minidl/rng", f"{COMMON}/op", f"{COMMON}/backend",
-                f"{COMMON}/geometry", f"{COMMON}/grouped", f"{COMMON}/primitives", f"{COMMON}/curves",
-                f"{COMMON}/sets", *FAMILIES))
+    (CUDA, (*FACTS, "cupy", f"{CORE}/device", f"{CORE}/version", CUDA)),
+    (f"{COMMON}/backend", ("numpy", f"{CORE}/mode", f"{CORE}/device", f"{CORE}/tensor", f"{OPS}/cpu", CUDA)),
+    (f"{COMMON}/op", ("numpy", f"{CORE}/mode", f"{CORE}/tensor", f"{COMMON}/backend")),
+    *((family, ("numpy", f"{CORE}/mode", f"{CORE}/tensor", f"{CORE}/rng", f"{COMMON}/op", f"{COMMON}/backend",
+                GEOMETRY, f"{COMMON}/conv/grouped", f"{COMMON}/primitives", f"{COMMON}/curves",
+                f"{COMMON}/geometry/sets", *FAMILIES))
       for family in FAMILIES),
-    ("minidl/ops/__init__", (f"{COMMON}/op", f"{COMMON}/backend", f"{COMMON}/primitives", f"{COMMON}/curves",
-                f"{COMMON}/sets", *FAMILIES)),
-    ("minidl/compiler", ("numpy", "cupy", "minidl/mode", "minidl/device", "minidl/tensor", f"{COMMON}/primitives",
-                         f"{COMMON}/ranks", f"{COMMON}/region", f"{COMMON}/nhwc", "minidl/compiler")),
-    ("minidl/distributed/witness", ()),
-    ("minidl/distributed/nccl", ("cupy", "minidl/compiler/graph", *TOOLS)),
-    ("minidl/distributed", ("mpi4py", "minidl/distributed", *TOOLS)),
-    ("minidl/nn/norm", ("minidl/distributed/world", "minidl/init", "minidl/nn", *TOOLS)),
-    ("minidl/nn", ("minidl/init", "minidl/nn", *TOOLS)),
-    ("minidl/init", TOOLS),
-    ("minidl/frontend/__init__", ()),
+    (f"{OPS}/__init__", (f"{COMMON}/op", f"{COMMON}/backend", f"{COMMON}/primitives", f"{COMMON}/curves",
+                         f"{COMMON}/geometry/sets", *FAMILIES)),
+    # minidl's own kernels are launched by their launchers
+    (f"{OPS}/emulator/own", ("numpy", "cupy", f"{CORE}/device", f"{CORE}/tensor", OPS)),
+    (f"{OPS}/emulator", ("numpy", f"{OPS}/emulator", f"{COMMON}/sources", f"{COMMON}/conv/own", GEOMETRY)),
+    ("minidl/compiler", ("numpy", "cupy", f"{CORE}/mode", f"{CORE}/device", f"{CORE}/tensor", f"{COMMON}/primitives",
+                         f"{COMMON}/ranks", f"{COMMON}/region", f"{COMMON}/geometry/nhwc", "minidl/compiler")),
+    (f"{CORE}/distributed/witness", ()),
+    (f"{CORE}/distributed/nccl", ("cupy", "minidl/compiler/graph", *TOOLS)),
+    (f"{CORE}/distributed", ("mpi4py", f"{CORE}/distributed", *TOOLS)),
+    (f"{CORE}/gradcheck", TOOLS),
+    ("minidl/nn/init", TOOLS),
+    ("minidl/nn/layers/norm", (f"{CORE}/distributed/world", *NN, *TOOLS)),
+    # the model of a file is built by the zoo, which lies outside
+    *((f"minidl/nn/weights{file}", ("h5py", "safetensors", f"{CORE}/version", "minidl/nn/weights", *more, *TOOLS))
+      for file, more in (("/__init__", ("minidl/nn/init", "minidl/__init__")), ("/keras", NN), ("", ()))),
+    ("minidl/nn", (*NN, *TOOLS)),
     ("minidl/frontend/create", TOOLS),
     ("minidl/frontend/own", ("minidl/compiler/passes", *TOOLS)),
     ("minidl/frontend/own_conv", TOOLS),
-    ("minidl/frontend/habits", ("minidl/frontend/create", "minidl/data", "minidl/nn", "minidl/optim", *TOOLS)),
-    ("minidl/frontend/display", ("minidl/compiler", "minidl/data", "minidl/nn", "minidl/optim", *TOOLS)),
+    ("minidl/frontend/habits", ("minidl/frontend/create", "minidl/data", *NN, "minidl/optim", *TOOLS)),
+    ("minidl/frontend/display", ("minidl/compiler", "minidl/data", *NN, "minidl/optim", *TOOLS)),
     ("minidl/frontend/interchange", ("cupy", *TOOLS)),
+    ("minidl/frontend/check_conv", ("cupy", f"{OPS}/emulator", *TOOLS)),
+    ("minidl/frontend/layouts", TOOLS),
+    ("minidl/frontend/onnx", ("onnx", f"{CORE}/version", "minidl/nn/weights/files", *TOOLS)),
+    ("minidl/frontend/plot", ("numpy", "matplotlib", "tensorboardX", "minidl")),
+    ("minidl/frontend/cli", ("numpy", "cupy", "PIL", "mpi4py", "minidl")),
     ("minidl/optim", ("minidl/optim", *TOOLS)),
-    ("minidl/gradcheck", TOOLS),
-    ("minidl/check_conv", ("cupy", "minidl/emulator", *TOOLS)),
-    ("minidl/layouts", TOOLS),
-    ("minidl/onnx", ("onnx", "minidl/version", "minidl/weights/files", *TOOLS)),
     ("minidl/data/chance", ("numpy",)),
     ("minidl/data/items", ("numpy",)),
-    ("minidl/data/table", ("numpy", "minidl/data/chance", "minidl/data/items")),
-    ("minidl/data/folder", ("numpy", "PIL", "minidl/data/chance", "minidl/data/datasets", "minidl/data/sources")),
-    ("minidl/data", ("tqdm", "minidl/cache", "minidl/data", *TOOLS)),
-    # the model of a file is built by the zoo, which lies outside
-    *((f"minidl/weights{file}", ("h5py", "safetensors", "minidl/version", "minidl/weights", *more, *TOOLS))
-      for file, more in (("/__init__", ("minidl/init", "minidl/__init__")), ("/keras", ("minidl/nn",)), ("", ()))),
-    ("minidl/plot", ("numpy", "matplotlib", "tensorboardX", "minidl")),
-    # minidl's own kernels are launched by their launchers
-    ("minidl/emulator/own", ("numpy", "cupy", "minidl/device", "minidl/tensor", "minidl/ops", "minidl/emulator")),
-    ("minidl/emulator", ("numpy", "minidl/emulator", f"{COMMON}/sources", f"{COMMON}/own_conv",
-                         f"{COMMON}/geometry")),
+    ("minidl/data/sets/table", ("numpy", "minidl/data/chance", "minidl/data/items")),
+    ("minidl/data/sets/folder", ("numpy", "PIL", "minidl/data/chance", "minidl/data/sets/datasets",
+                                 "minidl/data/sources")),
+    ("minidl/data", ("tqdm", f"{CORE}/cache", "minidl/data", *TOOLS)),
     ("minidl/training", ("numpy", "tqdm", "minidl")),
-    ("minidl/cli", ("numpy", "cupy", "PIL", "mpi4py", "minidl")),
-    ("minidl/__main__", ("minidl/cli",)),
+    ("minidl/__main__", ("minidl/frontend/cli",)),
     ("minidl/__init__", ("minidl",)),
-    ("zoo", ("numpy", "zoo", "minidl/__init__", "minidl/init", "minidl/nn", "minidl/ops/__init__", "minidl/optim")),
+    ("zoo", ("numpy", "zoo", "minidl/__init__", *NN, f"{OPS}/__init__", "minidl/optim")),
     ("train", ("minidl",)),
 ]
 
@@ -224,22 +231,45 @@ def test_imports_keep_to_the_rooms(module: str) -> None:
 
 
 @pytest.mark.parametrize(("module", "line", "found"), [
-    ("minidl/tensor", "from .ops import add", ["minidl/ops/__init__"]),
-    ("minidl/tensor", "from . import device, nn", ["minidl/nn/__init__"]),
-    ("minidl/ops/conv", "from .cpu import pool", ["minidl/ops/cpu/pool"]),
-    ("minidl/ops/conv", "from . import cpu", ["minidl/ops/cpu/__init__"]),
-    ("minidl/ops/common/geometry", "import numpy as np", ["numpy"]),
-    ("minidl/ops/cuda/conv/resident/wgmma", "from ..product import implicit_gemm",
+    ("minidl/core/tensor", "from ..ops import add", ["minidl/ops/__init__"]),
+    ("minidl/core/tensor", "from . import device, gradcheck", ["minidl/core/gradcheck"]),
+    ("minidl/core/__init__", "from .tensor import Tensor", ["minidl/core/tensor"]),
+    ("minidl/ops/layers/conv", "from ..cpu.layers import pool", ["minidl/ops/cpu/layers/pool"]),
+    ("minidl/ops/layers/conv", "from .. import cpu", ["minidl/ops/cpu/__init__"]),
+    ("minidl/ops/common/geometry/__init__", "import numpy as np", ["numpy"]),
+    ("minidl/ops/cuda/conv/resident/tensor_cores/wgmma", "from ...product import implicit_gemm",
      ["minidl/ops/cuda/conv/product/implicit_gemm"]),
     ("minidl/ops/cuda/conv/product/implicit_gemm", "from ..cost import round_up", []),
     ("minidl/ops/cuda/conv/cost", "from .resident import planned", ["minidl/ops/cuda/conv/resident/planned"]),
-    ("minidl/device", "def f():\n    import torch", ["torch"]),
+    ("minidl/nn/module", "from .weights import save", ["minidl/nn/weights/__init__"]),
+    ("minidl/nn/init", "from . import module", ["minidl/nn/module"]),
+    ("minidl/frontend/create", "from ..ops.emulator import watch", ["minidl/ops/emulator/watch"]),
+    ("minidl/core/device", "def f():\n    import torch", ["torch"]),
     ("zoo/mlp", "from minidl.ops.common.op import op", ["minidl/ops/common/op"]),
     ("zoo/mlp", "from minidl import nn", []),
-    ("minidl/weights/files", "from ..version import __version__", []),
+    ("minidl/nn/weights/files", "from ...core.version import __version__", []),
 ])
 def test_a_forbidden_import_is_found(module: str, line: str, found: list[str]) -> None:
     assert forbidden(module, ast.parse(line)) == found
+
+
+# ---------------------------------------------------------------- floors
+MAX_ENTRIES = 12                           # of a folder: as many as a reader takes in at one look
+
+
+def entries(folder: Path) -> list[str]:
+    """Names in a folder, but for what Python, tools and systems leave there."""
+    return sorted(path.name for path in folder.iterdir() if path.name[0] != "." and path.suffix != ".pyc"
+                  and path.name != "__pycache__")
+
+
+FLOORS = [folder for folder in (ROOT / "minidl", *sorted((ROOT / "minidl").rglob("*")))
+          if folder.is_dir() and entries(folder) and ROOT / "minidl" / "zoo" not in (folder, *folder.parents)]
+
+
+@pytest.mark.parametrize("folder", FLOORS, ids=lambda folder: folder.relative_to(ROOT).as_posix())
+def test_a_floor_has_few_entries(folder: Path) -> None:
+    assert len(entries(folder)) <= MAX_ENTRIES, entries(folder)
 
 
 # ---------------------------------------------------------------- op bodies touch arrays only through k
@@ -308,7 +338,7 @@ def touched(body: ast.FunctionDef) -> list[str]:
 
 
 OP_BODIES = {f"{module}:{body.name}": body for module, tree in SOURCES.items() for body in op_bodies(tree)}
-SHARED_BODIES = {body.name: body for module, tree in SOURCES.items() if within(module, "minidl/ops/common/grouped")
+SHARED_BODIES = {body.name: body for module, tree in SOURCES.items() if within(module, f"{COMMON}/conv/grouped")
                  for body in ast.walk(tree) if isinstance(body, ast.FunctionDef) and body.args.args[0].arg == "k"}
 OP_BODIES |= SHARED_BODIES                 # parts of bodies, which are handed k and the arrays
 
@@ -365,16 +395,19 @@ def test_no_file_names_a_folder_of_somebodys_machine() -> None:
 
 # ---------------------------------------------------------------- start
 def test_import_is_light() -> None:
-    heavy = ("cupy", "matplotlib", "h5py", "torch", "tqdm", "zoo", "onnx", "safetensors", "minidl.zoo", "minidl.onnx",
-             "minidl.weights.hdf5")
+    heavy = ("cupy", "matplotlib", "h5py", "torch", "tqdm", "zoo", "onnx", "safetensors", "minidl.zoo",
+             "minidl.frontend.onnx", "minidl.nn.weights.hdf5")
+    assert all(importlib.util.find_spec(name) for name in heavy if name.startswith("minidl."))
     code = f"import minidl, sys; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
 
 def test_late_modules_are_there_when_they_are_named() -> None:
-    code = "import minidl; print(minidl.onnx.__name__, minidl.zoo.__name__, hasattr(minidl, 'nothing'))"
+    names = "cli", "emulator", "layouts", "onnx", "plot", "training", "zoo"
+    code = f"import minidl; print([getattr(minidl, name).__name__ for name in {names}], hasattr(minidl, 'nothing'))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "minidl.onnx minidl.zoo False"
+    found = ["frontend.cli", "ops.emulator", "frontend.layouts", "frontend.onnx", "frontend.plot", "training", "zoo"]
+    assert done.stdout.strip() == f"{[f'minidl.{name}' for name in found]} False"
     with pytest.raises(AttributeError, match=r"^module 'minidl' has no attribute 'nothing'$"):
         importlib.import_module("minidl").nothing  # noqa: B018

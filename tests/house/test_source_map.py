@@ -73,12 +73,12 @@ def test_every_reference_is_there() -> None:
 
 
 @pytest.mark.parametrize(("reference", "wrong"), [
-    ("minidl/ops/conv.py::conv2d", None), ("minidl/tensor.py::Tensor.backward", None), ("train.py", None),
+    ("minidl/ops/layers/conv.py::conv2d", None), ("minidl/core/tensor.py::Tensor.backward", None), ("train.py", None),
     ("minidl/ops/cuda/conv/papers/tiled.cu::conv2d_tiled_y", None), ("test_zoo.py::test_parameters", None),
-    ("minidl/ops/conv.py::conv3d", "no such name in it"), ("minidl/ops/convolution.py", "no such file"),
+    ("minidl/ops/layers/conv.py::conv3d", "no such name in it"), ("minidl/ops/convolution.py", "no such file"),
     ("minidl/ops/cuda/conv/papers/tiled.cu::conv2d_tiled_z", "no such name in it"),
-    ("minidl/tensor.py::Tensor.forward", "no such name in it"), ("test_zoo.py::test_nothing", "no such name in it"),
-    ("test_zoos.py::test_parameters", "no such file")])
+    ("minidl/core/tensor.py::Tensor.forward", "no such name in it"),
+    ("test_zoo.py::test_nothing", "no such name in it"), ("test_zoos.py::test_parameters", "no such file")])
 def test_a_wrong_reference_is_found(reference: str, wrong: str | None) -> None:
     assert fault(reference) == wrong
 

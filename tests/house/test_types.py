@@ -30,7 +30,7 @@ def every_public_name() -> str:
     """Lines that use each; of ops, as functions to a Tensor."""
     lines = ["from collections.abc import Callable", "from typing import Any"]
     for module in (minidl, data, nn, optim, plot, training, zoo):
-        name = module.__name__.removeprefix("minidl.")
+        name = module.__name__.rpartition(".")[2]
         lines.append(f"{name}s: list[Any] = [{', '.join(f'{name}.{each}' for each in sorted(public(module)))}]")
     calls = sorted(public(ops) - TABLES - SEVERAL)
     return "\n".join([*lines, f"calls: list[Callable[..., Tensor]] = [{', '.join(f'ops.{each}' for each in calls)}]\n"])

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import minidl
-from minidl import device
+from minidl.core import device
 
 MIB = 2**20
 

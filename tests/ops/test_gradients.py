@@ -12,10 +12,10 @@ import pytest
 from cases import CASES, LAYOUTS
 
 from minidl import Tensor, gradcheck, ops
-from minidl.gradcheck import GradcheckError
-from minidl.mode import mode
+from minidl.core.gradcheck import GradcheckError
+from minidl.core.mode import mode
+from minidl.core.tensor import Node, wrap
 from minidl.ops.common.backend import primitives_of
-from minidl.tensor import Node, wrap
 
 DIFFERENTIABLE = [name for name, cases in CASES.items() if cases[0].differentiable]
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import minidl
-from minidl import Tensor, nn, ops, optim, rng
+from minidl import Tensor, nn, ops, optim
+from minidl.core import rng
 from minidl.ops import cpu
 from minidl.ops.cpu import parallel
 

@@ -14,10 +14,13 @@ import numpy as np
 import pytest
 
 import minidl
-from minidl import Tensor, device, ops, optim
-from minidl.mode import no_grad
-from minidl.ops.common import layouts, own_conv, sources
+from minidl import Tensor, ops, optim
+from minidl.core import device
+from minidl.core.mode import no_grad
+from minidl.ops.common import sources
 from minidl.ops.common.backend import primitives_of
+from minidl.ops.common.conv import own as own_conv
+from minidl.ops.common.geometry import layouts
 from minidl.ops.cpu import parallel
 
 FOLDER = Path(minidl.__file__).parent
@@ -190,7 +193,7 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
                       "add: got no Tensor but needs at least one; wrap an input in minidl.Tensor"),
     "seed": (lambda: minidl.manual_seed(-1), ValueError,
              r"manual_seed: seed is -1 but must be an int in \[0, 2\*\*64\)"),
-    "state of the stream": (lambda: minidl.rng.set_state((0, -1)), ValueError,
+    "state of the stream": (lambda: minidl.core.rng.set_state((0, -1)), ValueError,
                             r"set_state: state is \(0, -1\) but must be \(seed, counter\), ints in "),
     "no such kernel": (lambda: sources.parameters("", "scale"), ValueError,
                        r"kernel: there is no __global__ void scale\(...\) in the source; correct the name"),

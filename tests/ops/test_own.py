@@ -69,7 +69,7 @@ def test_a_compiled_step_records_and_fuses_them(page: str, tmp_path: Path) -> No
 EMULATED = """
 from emulator import Emulator, cupy
 from minidl.ops import cuda
-from minidl.tensor import wrap
+from minidl.core.tensor import wrap
 from unittest import mock
 emulator = Emulator(Path(__file__).parent)
 a = rng.standard_normal((2, 3, 5, 4)).astype("float32")

@@ -17,11 +17,13 @@ import numpy as np
 import pytest
 
 import minidl
-from minidl import Tensor, cli, nn, ops
-from minidl.cli import train
-from minidl.emulator import COMPILER
-from minidl.ops.common.own_conv import OWN, TAKEN
+from minidl import Tensor, nn, ops
+from minidl.frontend import cli
+from minidl.frontend.cli import train
+from minidl.frontend.own_conv import taken
+from minidl.ops.common.conv.own import OWN
 from minidl.ops.cpu import conv as on_the_cpu
+from minidl.ops.emulator import COMPILER
 
 ROOT = next(folder for folder in Path(__file__).resolve().parents if (folder / "setup.cfg").exists())
 PAGE = (ROOT / "docs" / "your-own-kernel.md").read_text(encoding="utf-8")
@@ -196,8 +198,8 @@ def moved(net: nn.Module, there: Any) -> nn.Module:
 @on_cuda
 def test_a_step_on_cuda_plain_and_compiled(plugin: Path, gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """y and dw by the page's kernels, dx by `auto`: the numbers of the CPU, and recorded, the same bits."""
-    from minidl.cli.common import plugin as load
-    from minidl.tensor import wrap
+    from minidl.core.tensor import wrap
+    from minidl.frontend.cli.common import plugin as load
 
     load(str(plugin))
 
@@ -281,12 +283,12 @@ def test_what_is_registered_first_is_there_when_cuda_is_imported() -> None:
 def test_names_are_known_without_cupy() -> None:
     from minidl.ops.cuda import conv
 
-    assert {*conv.CONV_ALGORITHMS, *on_the_cpu.CONV_ALGORITHMS} == set(TAKEN)
+    assert {*conv.CONV_ALGORITHMS, *on_the_cpu.CONV_ALGORITHMS} == taken()
 
 
 @on_cuda
 def test_a_case_that_is_refused(gpu: Any) -> None:
-    from minidl.tensor import wrap
+    from minidl.core.tensor import wrap
 
     direct(refuses=lambda direction, g, dtype: "its window has a stride" if g.sh > 1 else None)
     x, w = (wrap(gpu.memory.asarray(np.ones(shape, np.float32))) for shape in ((1, 1, 5, 5), (1, 1, 3, 3)))

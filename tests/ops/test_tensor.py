@@ -16,8 +16,8 @@ import pytest
 
 import minidl
 from minidl import Tensor, gradcheck, nn, no_grad, ops, optim
+from minidl.core.tensor import Node, wrap
 from minidl.ops.common import backend as _backend
-from minidl.tensor import Node, wrap
 
 
 def leaf(*values: float, dtype: str = "float64") -> Tensor:

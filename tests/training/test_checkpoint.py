@@ -27,9 +27,10 @@ import numpy as np
 import pytest
 
 import minidl
-from minidl import Tensor, data, nn, ops, optim, rng, zoo
+from minidl import Tensor, data, nn, ops, optim, zoo
 from minidl.compiler import step as compiled_steps
 from minidl.compiler.record import record
+from minidl.core import rng
 from minidl.training import Interrupted, SaveBest, Step, checkpoint, fit
 from minidl.training.checkpoint import read_newest, read_state, write_state
 

@@ -30,8 +30,8 @@ import pytest
 
 import minidl
 from minidl import Tensor, nn, ops, optim
-from minidl.device import to_device
-from minidl.mode import mode
+from minidl.core.device import to_device
+from minidl.core.mode import mode
 from minidl.ops import cpu
 from minidl.ops.common.backend import primitives_of
 from minidl.ops.cpu import parallel
@@ -241,7 +241,7 @@ def re_entries(way: str, count: int) -> dict[str, int]:
                 return result
             return wrapped
         plain = parallel.parallel_for
-        for name in ("conv", "linear", "pool"):
+        for name in ("conv", "layers.linear", "layers.pool"):
             module = sys.modules[f"minidl.ops.cpu.{name}"]
             module.parallel_for = lambda count, chunk, work: plain(count, chunk, finalized(work))   # type: ignore
     for _ in range(count):

@@ -13,7 +13,7 @@ import pytest
 
 import minidl
 from minidl import Tensor, nn, zoo
-from minidl.weights import WeightsError
+from minidl.nn.weights import WeightsError
 
 
 def keras_file(path: Path, layers: Mapping[str, Sequence[np.ndarray]]) -> None:

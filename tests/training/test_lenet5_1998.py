@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 import minidl
-from minidl import Tensor, cli, data, nn, ops, optim, zoo
+from minidl import Tensor, data, nn, ops, optim, zoo
+from minidl.frontend import cli
 from minidl.training import evaluate, fit
 from minidl.zoo import lenet5_1998
 

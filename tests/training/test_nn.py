@@ -12,7 +12,7 @@ import pytest
 
 import minidl
 from minidl import Tensor, nn, ops
-from minidl.mode import changes
+from minidl.core.mode import changes
 from minidl.zoo.recipe import LAYERS as ACTIVATIONS
 
 

@@ -16,11 +16,12 @@ import numpy as np
 import pytest
 
 import minidl
-from minidl import Tensor, data, device, nn, optim, zoo
-from minidl.cli import train as cli
-from minidl.data.catalog import SPECS
+from minidl import Tensor, data, nn, optim, zoo
+from minidl.core import device
+from minidl.data.sets.catalog import SPECS
+from minidl.frontend.cli import train as cli
+from minidl.nn.weights import read_metadata
 from minidl.training import RunFolder, evaluate, fit, machine, read_metrics, train_step
-from minidl.weights import read_metadata
 
 ROOT = Path(__file__).resolve().parents[2]
 QUICK = ["--data", "synthetic-digits", "--limit-train", "256", "--limit-test", "128", "--epochs", "1",

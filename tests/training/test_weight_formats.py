@@ -15,7 +15,7 @@ from test_weights import PREPROCESSING, Counted, Net, equal, net, same, tied
 
 import minidl
 from minidl import zoo
-from minidl.weights import WeightsError, load, read_metadata, save
+from minidl.nn.weights import WeightsError, load, read_metadata, save
 
 HAS_SAFETENSORS = pytest.mark.skipif(not importlib.util.find_spec("safetensors"),
                                      reason="the package safetensors is not installed")

@@ -17,8 +17,8 @@ import pytest
 
 import minidl
 from minidl import Tensor, weights, zoo
-from minidl.weights import WEIGHTS, WeightsError, files, hdf5, load, read_metadata, save
-from minidl.weights.common import Meter, listed
+from minidl.nn.weights import WEIGHTS, WeightsError, files, hdf5, load, read_metadata, save
+from minidl.nn.weights.common import Meter, listed
 
 
 class Net:

@@ -1,8 +1,8 @@
 """The pass that lets images lie in NHWC, as tensor cores read them, from one convolution to the next.
 
-Layout is a decision of the plan: the calls between convolutions get their forms in NHWC (ops/common/nhwc.py), and
-conversions stand where a value goes in or comes out, each once. What has no form keeps to NCHW behind such a border.
-With the precision bf16 images in NHWC are stored as bfloat16; parameters, sums and statistics are float32.
+Layout is a decision of the plan: the calls between convolutions get their forms in NHWC (ops/common/geometry/nhwc.py),
+and conversions stand where a value goes in or comes out, each once. What has no form keeps to NCHW behind such a
+border. With the precision bf16 images in NHWC are stored as bfloat16; parameters, sums and statistics are float32.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ...ops.common.nhwc import FORMS, STORES, Arguments, Form, ordered
+from ...ops.common.geometry.nhwc import FORMS, STORES, Arguments, Form, ordered
 from ..program import Call, Program, Slot, leaves
 from .fusion import Rule, fuse, rule
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from ... import tensor
-from ...device import is_cuda
-from ...mode import mode
-from ...tensor import Tensor
+from ...core import tensor
+from ...core.device import is_cuda
+from ...core.mode import mode
+from ...core.tensor import Tensor
 from .. import cpu
 
 CONV_ALGORITHMS = cpu.CONV_ALGORITHMS

@@ -9,8 +9,8 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
 import numpy as np
 
-from ...mode import mode
-from ...tensor import Node, Tensor, wrap
+from ...core.mode import mode
+from ...core.tensor import Node, Tensor, wrap
 from .backend import BACKENDS, primitives_of
 
 P = ParamSpec("P")

@@ -13,23 +13,23 @@ from ..common import choice, shared
 from ..common.choice import *
 from ..common.primitives import PRIMITIVES
 from ..common.shared import *
-from .activation import *
 from .choice import *
 from .conv import *
 from .data import *
-from .fused import *
-from .linear import *
-from .lookup import *
-from .loss import *
-from .max_pool import *
+from .layers.activation import *
+from .layers.fused import *
+from .layers.linear import *
+from .layers.lookup import *
+from .layers.loss import *
+from .layers.max_pool import *
+from .layers.norm import *
+from .layers.pool import *
 from .nhwc import *
-from .norm import *
 from .optim import *
-from .pool import *
-from .ranks import *
+from .optim.updates import *
 from .reduce import *
+from .reduce.ranks import *
 from .region import *
-from .updates import *
 
 
 def _quiet(primitive: Callable[..., Any]) -> Callable[..., Any]:

@@ -7,23 +7,23 @@ Elementwise arithmetic, reductions, shapes and products of ops.shared are CuPy's
 from ..common.choice import *
 from ..common.primitives import OWN as _OWN
 from ..common.shared import *
-from .activation import *
 from .conv import *
 from .conv.fused import *
-from .conv.half import *
+from .conv.fused.half import *
 from .data import *
 from .indexing import *
 from .launch import ones_like as ones_like
-from .linear import *
-from .linear.fused import *
-from .linear.matmul import *
-from .loss import *
+from .layers.activation import *
+from .layers.linear import *
+from .layers.linear.fused import *
+from .layers.linear.matmul import *
+from .layers.loss import *
+from .layers.norm import *
+from .layers.norm.fused import *
+from .layers.pool import *
 from .nhwc import *
-from .norm import *
-from .norm.fused import *
 from .optim import *
-from .pool import *
-from .ranks import *
+from .reduce.ranks import *
 from .region import *
 
 globals().update(_OWN)

@@ -12,9 +12,9 @@ import numpy as np
 
 from ...common.geometry import ConvGeometry, PoolGeometry
 from ...common.primitives import Array
-from ..activation import VALUES
+from ..layers.activation import VALUES
+from ..layers.pool import avg_pool2d, avg_pool2d_grad_act
 from ..parallel import images_per_chunk, parallel_for
-from ..pool import avg_pool2d, avg_pool2d_grad_act
 from ..reduce import dots, sum
 from . import direct, fft, gemm, shifted, unroll
 

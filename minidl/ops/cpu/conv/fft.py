@@ -1,4 +1,4 @@
-"""Convolution by numpy.fft: ops/common/fft.py on NumPy arrays, chunks of images on all cores."""
+"""Convolution by numpy.fft: ops/common/conv/fft.py on NumPy arrays, chunks of images on all cores."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ...common import fft
+from ...common.conv import fft
 from ...common.primitives import Array
 from ..parallel import empty, parallel_for
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from ...common.geometry import ConvGeometry
 from ...common.primitives import Array
-from ..linear import linear, linear_grad_w, linear_grad_x
+from ..layers.linear import linear, linear_grad_w, linear_grad_x
 from ..parallel import empty, parallel_for, scratch
 
 # ---------------------------------------------------------------- sizes

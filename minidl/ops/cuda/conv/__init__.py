@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ....device import precision
+from ....core.device import precision
+from ...common.conv.own import OWN, Refuses
 from ...common.geometry import ConvGeometry, PoolGeometry
-from ...common.own_conv import OWN, Refuses
 from ...common.primitives import Array
 from . import own
 from .auto import Launcher, fastest
@@ -22,8 +22,9 @@ from .bias import sum_maps
 from .papers import direct, gemm, gemm_tiled, krizhevsky, tiled, unroll
 from .product import fft, implicit_gemm
 from .product.winograd_tiles import F2, F4
-from .resident import few_channels, tensor_core_image, wgmma, whole_image, winograd
+from .resident import few_channels, whole_image, winograd
 from .resident.planned import Gradients, Outputs
+from .resident.tensor_cores import tensor_core_image, wgmma
 
 __all__ = ["CONV_ALGORITHMS", "conv2d", "conv2d_grad_b", "conv2d_grad_w", "conv2d_grad_x"]
 

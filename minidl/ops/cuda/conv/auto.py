@@ -18,9 +18,9 @@ from pathlib import Path
 import cupy
 import numpy as np
 
-from ....cache import cache_folder
-from ....device import precision
-from ....version import __version__
+from ....core.cache import cache_folder
+from ....core.device import precision
+from ....core.version import __version__
 from ...common.geometry import ConvGeometry
 from ...common.primitives import Array
 

@@ -1,4 +1,4 @@
-"""The launchers of convolutions that take `layout`, by algorithm and direction; see also common/layouts.py."""
+"""The launchers of convolutions that take `layout`, by algorithm and direction; see also common/geometry/layouts.py."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ...common import layouts
-from ...common.geometry import ConvGeometry
+from ...common.geometry import ConvGeometry, layouts
 from ...common.primitives import Array
 from .. import launch
 from .papers import direct, krizhevsky, tiled

@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+from ...common.conv.own import Launch, OwnConv, Refuses
 from ...common.geometry import ConvGeometry
-from ...common.own_conv import Launch, OwnConv, Refuses
 from ...common.primitives import Array
 from .. import launch
 from .auto import Launcher

@@ -1,4 +1,4 @@
-// What every kernel file shares: the geometries that ops/common/geometry.py computes, and a few one-line helpers.
+// What every kernel file shares: the geometries that ops/common/geometry computes, and a few one-line helpers.
 #ifndef REAL
 #define REAL float
 #endif

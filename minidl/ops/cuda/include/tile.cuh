@@ -5,7 +5,7 @@
 // TF32X3 or BF16. A kernel fills the slabs (its own way of finding elements), calls multiply_slabs, and gets its share
 // of the sums through each(f): f(row, column, values) with WIDTH neighbouring columns.
 #include "include/common.cuh"
-#include "include/mma.cuh"
+#include "include/tensor_cores/mma.cuh"
 
 constexpr int BN = 128;
 constexpr int BK = sizeof(REAL) == 4 || BM <= 32 ? 16 : 8;  // two slabs of each matrix fit 48 KB

@@ -2,8 +2,8 @@
 how work is shared among blocks and threads (grid.py), memory for results (memory.py), and facts about the device
 (device.py).
 
-`kernel("pool/pool.cu", "avg_pool2d", real(x.dtype))` gives the function compiled with those constants (`-D`), the
-same object each time. What it takes is read off its parameter list in the source, so that a call with an array of
+`kernel("layers/pool/pool.cu", "avg_pool2d", real(x.dtype))` gives the function compiled with those constants (`-D`),
+the same object each time. What it takes is read off its parameter list in the source, so that a call with an array of
 another dtype, on another device or with strides, or a number of the wrong kind, is refused instead of misread.
 CuPy keeps what was compiled on disk; a file's own includes are pasted into it, because they are not in CuPy's key.
 """

@@ -1,4 +1,4 @@
-"""Images in NHWC on CuPy arrays, (n,h,w,c) of float32 or of bfloat16 in uint16: see ops/common/nhwc.py."""
+"""Images in NHWC on CuPy arrays, (n,h,w,c) of float32 or of bfloat16 in uint16: see ops/common/geometry/nhwc.py."""
 
 from .. import launch
 from . import convolution, elementwise, norm, pool

@@ -2,7 +2,7 @@
 //
 // A block takes TILE channels of 1024 / TILE pixels of one image, which is blockIdx.x / tiles; neighbouring threads read,
 // and write, neighbours. Any number of threads will do.
-#include "include/image.cuh"
+#include "include/nhwc/image.cuh"
 
 constexpr int PIXELS = 1024 / TILE;
 

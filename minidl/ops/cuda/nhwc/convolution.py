@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from ...common.geometry import ConvGeometry
+from ...common.geometry.sets import NormGeometry
 from ...common.primitives import Array
-from ...common.sets import NormGeometry
-from ..norm.fused import folded
-from .conv import grad_x, y
-from .conv_grad_w import grad_w
+from ..layers.norm.fused import folded
+from .conv.conv import grad_x, y
+from .grad_w.conv_grad_w import grad_w
 
 __all__ = ["conv2d_grad_w_nhwc", "conv2d_grad_x_nhwc", "conv2d_nhwc", "conv2d_norm_nhwc"]
 

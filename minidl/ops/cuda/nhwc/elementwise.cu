@@ -2,7 +2,7 @@
 //
 // The first three take arrays as rows of `size` elements: a thread owns the runs THREAD, THREAD + THREADS, ...; any grid
 // and block will do. Requires: WIDE divides size. The others walk PixelRuns (image.cuh) in blocks of up to 256 threads.
-#include "include/image.cuh"
+#include "include/nhwc/image.cuh"
 
 #define RUNS                                                                                                           \
     unsigned at = THREAD * WIDE;                                                                                       \

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ...common.nhwc import STORES, ordered
+from ...common.geometry.nhwc import STORES, ordered
 from ...common.primitives import Array
 from .. import launch
 from .pixels import C_TYPES, configurations, constants, rows_of, sum_first, sums, walk

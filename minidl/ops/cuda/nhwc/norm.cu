@@ -5,7 +5,7 @@
 // sums of differences from one pixel in the middle, so that float32 keeps the variance of values that differ by little.
 // With AFTER the activation ACT follows, of the sum with `other` where that is given. Its gradient is the first launch's
 // work: y is what it computed, and gz what comes through, which the third launch reads again.
-#include "include/image.cuh"
+#include "include/nhwc/image.cuh"
 
 __device__ __forceinline__ const STORE* middle(const STORE* x, const PixelRuns& g, int channel) {
     return x + g.rows / 2 * g.channels + channel;

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from ...common.geometry.sets import NormGeometry
 from ...common.primitives import Array
-from ...common.sets import NormGeometry
 from .. import launch
 from .pixels import configurations, rows_of, sum_first, sums, walk
 

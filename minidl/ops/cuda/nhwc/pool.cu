@@ -3,7 +3,7 @@
 // x and dx (n,h,w,c); y, gy and index (n,oh,ow,c), index = p * kw + q the element of the window that won. A thread owns
 // the runs of channels THREAD, THREAD + THREADS, ... of its result; gradients gather, in the order of the windows' rows
 // and columns. The last kernel, which also sums over each channel, walks PixelRuns (image.cuh) in blocks of up to 256.
-#include "include/image.cuh"
+#include "include/nhwc/image.cuh"
 
 // Image, row, column and first channel of a run.
 struct At {

@@ -1,4 +1,4 @@
-// What one block does to one image: the device functions that a generated kernel (image/emit.py) strings together.
+// What one block does to one image: the device functions that a generated kernel (region/emit.py) strings together.
 // Every value of the image lies in shared memory; all sizes are known when the kernel is compiled. Each function is
 // called by the whole block, reads what was written before the last barrier, and leaves it to the kernel to place the
 // next one. Sums run in a fixed order. Where a function has fewer outputs than the block has threads, TEAMS of threads

@@ -1,4 +1,4 @@
-// Sums over images: the last part of every gradient. A generated kernel (image/emit.py) is made of these: its blocks
+// Sums over images: the last part of every gradient. A generated kernel (region/emit.py) is made of these: its blocks
 // share out the jobs, each some of the results of one.
 //
 // All sizes are known when the kernel is compiled. `block` counts a job's own blocks from 0; `memory` is shared, STEP *

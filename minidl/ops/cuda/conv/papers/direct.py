@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ....common import layouts
-from ....common.geometry import ConvGeometry
+from ....common.geometry import ConvGeometry, layouts
 from ....common.primitives import Array
 from ... import launch
 

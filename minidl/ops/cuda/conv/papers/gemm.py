@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..... import device
+from .....core import device
 from ....common.geometry import ConvGeometry
 from ....common.primitives import Array
 from ... import launch
-from ...linear import gemm, linear, linear_grad_x
+from ...layers.linear import gemm, linear, linear_grad_x
 from . import unroll
 
 MAX_IMAGES = 65535                         # matrices of one product: they lie along the grid's third axis

@@ -5,8 +5,7 @@ from __future__ import annotations
 import cupy
 import numpy as np
 
-from ....common import layouts
-from ....common.geometry import ConvGeometry
+from ....common.geometry import ConvGeometry, layouts
 from ....common.primitives import Array
 from ... import launch
 from ...reduce import sum_first

@@ -11,7 +11,7 @@ import numpy as np
 from ....common.geometry import ConvGeometry
 from ....common.primitives import Array
 from ... import launch
-from ...linear import gemm
+from ...layers.linear import gemm
 from ...reduce import sum_first
 
 BLOCK = 256                                # threads

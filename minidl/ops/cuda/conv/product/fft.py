@@ -1,4 +1,4 @@
-"""Convolution by cuFFT: ops/common/fft.py on CuPy arrays, with our own matrix product at each frequency.
+"""Convolution by cuFFT: ops/common/conv/fft.py on CuPy arrays, with our own matrix product at each frequency.
 
 Products of complex matrices are products of real ones: an array of complex numbers is one of pairs, so that
 (Re A + i Im A) @ B is two products with the pairs of B as columns. `gemm` takes cuBLAS where that pays.
@@ -22,12 +22,12 @@ from typing import Any
 import cupy
 import numpy as np
 
-from ..... import device
-from ....common import fft
+from .....core import device
+from ....common.conv import fft
 from ....common.geometry import ConvGeometry
 from ....common.primitives import Array
 from ... import launch
-from ...linear import gemm
+from ...layers.linear import gemm
 
 MIN_SAVED = 8                              # multiplications of the formula for one of it: filters of 7x7 on 32 channels
 MAX_PLANS = 256                            # that are kept, beside those of graphs; all their memory is within the limit

@@ -8,12 +8,11 @@ from typing import NamedTuple
 import cupy
 import numpy as np
 
-from .....device import precision
-from ....common import layouts
-from ....common.geometry import ConvGeometry
+from .....core.device import precision
+from ....common.geometry import ConvGeometry, layouts
 from ....common.primitives import Array
 from ... import launch
-from ...linear.tile import BK, BN, MIN_SLABS_PER_SPLIT, MODES, TILES, rows_per_block, tensor_cores_refuse
+from ...layers.linear.tile import BK, BN, MIN_SLABS_PER_SPLIT, MODES, TILES, rows_per_block, tensor_cores_refuse
 from ...reduce import sum_first
 
 FILE = "conv/product/implicit_gemm.cu"

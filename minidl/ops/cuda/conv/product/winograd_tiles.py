@@ -20,11 +20,11 @@ from typing import NamedTuple
 import cupy
 import numpy as np
 
-from ..... import device
+from .....core import device
 from ....common.geometry import ConvGeometry
 from ....common.primitives import Array
 from ... import launch
-from ...linear.tile import BK, BN, MIN_SLABS_PER_SPLIT, rows_per_block
+from ...layers.linear.tile import BK, BN, MIN_SLABS_PER_SPLIT, rows_per_block
 
 FILE, PRODUCT = "conv/product/winograd_tiles.cu", "conv/product/winograd_product.cu"
 MIN_PRODUCTS = 192                         # of an output

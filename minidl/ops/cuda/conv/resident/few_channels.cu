@@ -21,7 +21,7 @@
 // KW at most 8, -DSTAGES. -DSTORE=float, or unsigned short with -DALIGNED and -DPOOL: y is stored in bf16, and dw
 // reads it so.
 #include "include/common.cuh"
-#include "include/mma.cuh"
+#include "include/tensor_cores/mma.cuh"
 
 // Four neighbours of y, rounded to bf16: beside the function of this name for float, which whoever stores finds there.
 __device__ __forceinline__ void store_four(unsigned short* to, const REAL (&v)[4], int) {
@@ -29,9 +29,9 @@ __device__ __forceinline__ void store_four(unsigned short* to, const REAL (&v)[4
 }
 
 #include "conv/resident/resident.cuh"
-#include "include/wgmma.cuh"
-#include "include/wgmma_smem.cuh"
-#include "include/wgmma_registers.cuh"
+#include "include/tensor_cores/wgmma.cuh"
+#include "include/tensor_cores/wgmma_smem.cuh"
+#include "include/tensor_cores/wgmma_registers.cuh"
 
 // Padded images as PaddedImages, ph x pw pixels; units of a line.
 struct FewChannels {

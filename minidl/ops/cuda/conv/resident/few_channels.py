@@ -6,12 +6,13 @@ import functools
 
 import numpy as np
 
-from .....device import precision
+from .....core.device import precision
 from ....common.geometry import ConvGeometry
 from ... import launch
 from ..cost import round_up
-from . import tensor_cores, wgmma
+from . import tensor_cores
 from .planned import Gradients, Outputs, Plan
+from .tensor_cores import wgmma
 
 FILE = "conv/resident/few_channels.cu"
 CHANNELS, FILTERS, UNIT = 4, 64, 16        # of a pixel; rows of a product; bytes of two pixels

@@ -9,11 +9,11 @@ from typing import NamedTuple
 import cupy
 import numpy as np
 
-from .....device import precision
+from .....core.device import precision
 from ....common.geometry import ConvGeometry, PoolGeometry
 from ....common.primitives import Array
 from ... import launch
-from ...pool.average import in_squares
+from ...layers.pool.average import in_squares
 from ...reduce import sum_first
 
 

@@ -77,7 +77,7 @@ __device__ __forceinline__ void store_outputs(REAL (&sum)[TALL][4], REAL bias, S
 
 // ---------------------------------------------------------------- on tensor cores: -DPRECISION=TF32 or TF32X3
 #ifdef PRECISION
-#include "include/mma.cuh"
+#include "include/tensor_cores/mma.cuh"
 
 // Numbers in shared memory become part 0 of themselves; part 1 stands `size`, a multiple of 4, further on.
 __device__ __forceinline__ void split(REAL* numbers, int size) {

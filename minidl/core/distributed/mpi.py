@@ -1,0 +1,164 @@
+"""The ranks by MPI (mpi4py): it starts them, agrees between them, and moves what lies in the host's memory."""
+
+from __future__ import annotations
+
+import functools
+import os
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ...ops.common.ranks import weight
+from ...ops.cpu import parallel
+from .. import rng
+from ..device import Array, is_cuda
+from . import witness
+from .failure import APART, Ends
+from .launch import Launch
+from .nccl import Nccl, choose
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+STDERR = 2
+T = TypeVar("T")
+
+
+def together(found: Launch) -> MPI.Comm:
+    """MPI's communicator of all processes that a launcher has started.
+
+    Raises ImportError without mpi4py, and ValueError where MPI finds other processes than the launcher says.
+    """
+    try:
+        from mpi4py import MPI
+    except ImportError as error:
+        raise ImportError(f"distributed: {found.by} has started {found.size} processes but mpi4py cannot be imported "
+                          f"({error}); run pip install 'minidl[mpi]', or start one process without it") from None
+    comm = MPI.COMM_WORLD.Dup()
+    if (comm.rank, comm.size) != (found.rank, found.size):
+        raise ValueError(f"distributed: {found.by} says that this is rank {found.rank} of {found.size} but MPI "
+                         f"({' '.join(MPI.Get_library_version().split()[:3])}) finds rank {comm.rank} of {comm.size}; "
+                         "start with the mpiexec of that MPI, which pip install 'minidl[mpi]' brings, or build mpi4py "
+                         "with yours")
+    return comm
+
+
+class Mpi:
+    """The world of ranks that MPI joins; between GPUs NCCL moves the arrays."""
+
+    def __init__(self, comm: MPI.Comm):
+        self.comm, self.rank, self.size = comm, comm.rank, comm.size
+        self.words = comm.Dup()            # on which nothing else waits
+        self.apart = True                  # nothing joins the GPUs, or nothing any more
+        host = os.uname().nodename if hasattr(os, "uname") else ""
+        cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        others: list[Any] = self.gather((host, cores))
+        self.host, self.place = host, sum(there == host for there, _ in others[:self.rank])    # among those of the host
+        self.here = sum(there == host for there, _ in others)
+        choose(self.place, self.here)
+        if "MINIDL_NUM_THREADS" not in os.environ:     # ranks that may use the same cores share them out
+            os.environ["MINIDL_NUM_THREADS"] = str(max(1, parallel.threads() // others.count((host, cores))))
+            parallel.threads.cache_clear()
+
+    # ------------------------------------------------------------------ arrays
+    def sum(self, flat: Array) -> None:
+        """As World.sum. In which order MPI adds depends on the number of ranks and of numbers alone."""
+        if is_cuda(flat):
+            return self.gpus.sum(flat)
+        from mpi4py import MPI
+
+        self.comm.Allreduce(MPI.IN_PLACE, flat)
+
+    def mean(self, flat: Array, share: float | None = None) -> None:
+        """As World.mean."""
+        share = 1 / self.size if share is None else share
+        gpus = is_cuda(flat)               # where NCCL divides by the number of ranks
+        by = weight(share, self.size) if gpus else share
+        if not by:
+            flat.fill(0)
+        elif by != 1:
+            flat *= flat.dtype.type(by)
+        (self.gpus.mean if gpus else self.sum)(flat)
+
+    def broadcast(self, flat: Array) -> None:
+        """As World.broadcast."""
+        if is_cuda(flat):
+            return self.gpus.broadcast(flat)
+        self.comm.Bcast(flat)
+
+    # ------------------------------------------------------------------ objects
+    def tell(self, value: T) -> T:
+        """As World.tell."""
+        return self.comm.bcast(value)
+
+    def gather(self, value: T) -> list[T]:
+        """As World.gather."""
+        return self.comm.allgather(value)
+
+    def barrier(self) -> None:
+        """As World.barrier."""
+        self.comm.Barrier()
+
+    # ------------------------------------------------------------------ devices
+    def prepare(self, device: str) -> None:
+        """As World.prepare."""
+        asked = self.gather(device)
+        if len(set(asked)) > 1:
+            raise ValueError(f"distributed: the ranks compute on {', '.join(asked)} but must all compute on one "
+                             "kind of device; say --device cpu or --device cuda")
+        if device == "cuda":
+            self.gpus  # noqa: B018  # joins them, or says why not
+
+    @functools.cached_property
+    def gpus(self) -> Nccl:
+        """Arrays on GPUs, from the first on; all ranks ask for it together."""
+        return Nccl(self)
+
+    # ------------------------------------------------------------------ the end
+    def end(self, error: str = "", status: int = 2, tell: Callable[[str], Any] = print) -> int:
+        """As World.end."""
+        return self.ends.end(error, status, tell)
+
+    def watch(self) -> None:
+        """Be seen by the witness of this machine, and end with the others."""
+        path = witness.begin(self.here) if self.place == 0 else ""
+        paths = self.gather((self.host, path))
+        path = next(there for host, there in paths if there and host == self.host)
+        self.connection = witness.connect(path, self.rank, self.size)
+        self.barrier()
+        if self.place == 0:
+            witness.remove(path)
+        self.ends = Ends(self)
+        rng.set_rank(self.rank)
+
+    def meet(self, word: str, patience: float | None) -> list[str] | None:
+        """Each rank's word, cut to 1,000 bytes, once all have come here; None where they do not within `patience`
+        seconds."""
+        mine, all_ = bytearray(1000), bytearray(1000 * self.size)
+        cut = word.encode()[:1000]
+        mine[:len(cut)] = cut
+        request, begin = self.words.Iallgather(mine, all_), time.monotonic()
+        while not request.Test():
+            if patience is not None and time.monotonic() > begin + patience:
+                return None
+            time.sleep(0.01)
+        return [all_[i:i + 1000].rstrip(b"\0").decode(errors="replace") for i in range(0, len(all_), 1000)]
+
+    def abort(self, status: int) -> None:
+        """End all ranks at once, with an exit status. What MPI says of it goes nowhere."""
+        time.sleep(APART)                  # for the launcher to pass on what was said
+        self.connection.sendall(witness.END)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), STDERR)
+        self.comm.Abort(status)
+
+    def close(self) -> None:
+        """Let go of all that keeps the process from ending."""
+        from mpi4py import MPI
+
+        if "gpus" in vars(self):
+            self.apart = self.gpus.close()
+        self.connection.sendall(witness.GOODBYE)
+        MPI.Finalize()
+
+    def __repr__(self) -> str:
+        return f"rank {self.rank} of {self.size}"

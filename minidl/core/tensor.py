@@ -1,0 +1,417 @@
+"""Tensor and tape. A Tensor holds an array; a Node remembers how a Tensor came about.
+
+The tape is not a list: each Tensor that needs a gradient points to the Node that made it, each Node to
+the Nodes and leaf Tensors it read, and a running number gives all of them their order of creation.
+`backward` visits the Nodes that the result depends on, youngest first, so that each is reached only
+after everything that used it. Intermediate arrays live exactly as long as some backward closure or
+Tensor still refers to them.
+
+Tensor knows no operation: `minidl.ops.arrays.operators` attaches the operators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from . import device as _device
+from .device import Array, DType
+from .mode import clock, mode
+
+if TYPE_CHECKING:
+    from ..ops.arrays.methods import Methods
+else:
+    Methods = object                       # minidl.ops.arrays.methods attaches what they have
+
+Backward = Callable[[Any, tuple[bool, ...]], tuple[Any, ...]]
+
+backend_of: Callable[[Any], Any] = type    # Tensors -> their primitives: ops/common/backend.py sets this
+
+
+class Node:
+    """One recorded operation: its name, its backward closure and where its inputs came from.
+
+    `inputs[i]` is the Node that made input i, or the Tensor itself where no operation did (None for a number);
+    `need[i]` says whether a gradient is wanted. `k` is the backend whose primitives the operation used. `changed`
+    is that of the Tensor it made: when the result's memory was last changed in place.
+    """
+
+    __slots__ = ("backward", "changed", "inputs", "k", "name", "need", "number")
+
+    def __init__(self, name: str, k: ModuleType, inputs: tuple[Any, ...], need: tuple[bool, ...],
+                 backward: Backward):
+        self.name = name
+        self.k = k
+        self.inputs = inputs
+        self.need = need
+        self.backward: Backward | None = backward
+        self.number = clock()
+        self.changed = [0]
+
+
+class Tensor(Methods):
+    """An n-dimensional array on a device that can remember how it was computed.
+
+    data: an array, or nested sequences of numbers. Python floats become float32; a NumPy array keeps its
+    dtype. An array is shared, not copied, unless the Tensor requires a gradient: then it owns its memory,
+    because an optimizer changes it in place.
+    requires_grad: whether `backward()` shall accumulate a gradient in `.grad` (float32 or float64 only).
+    device: "cpu", "cuda", or "auto" for the best there is; by default a CuPy array stays on its GPU, and all else
+    is on the CPU. dtype: any numeric NumPy dtype.
+
+    Raises TypeError for data that are not numbers and for an integer Tensor with requires_grad.
+
+    >>> x = Tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True)
+    >>> (x * x).sum().backward()
+    >>> x.grad
+    Tensor([[2., 4.],
+            [6., 8.]], shape=(2, 2), dtype=float32, device=cpu)
+    """
+
+    __slots__ = ("__weakref__", "_data", "_grad", "changed", "node", "requires_grad")
+
+    _data: Array
+    _grad: Tensor | None
+    node: Node | None
+    changed: list[int]                     # [when its memory was last changed in place, by the tape's clock]
+
+    def __init__(self, data: Any, requires_grad: bool = False, device: str | None = None, dtype: DType = None):
+        if isinstance(data, Tensor):
+            raise TypeError(f"Tensor: data is a Tensor already (shape {data.shape}); use .detach() or .to()")
+        if isinstance(data, (list, tuple)) and any(isinstance(item, Tensor) for item in data):
+            raise TypeError("Tensor: data holds Tensors, whose gradients would be lost; join them with ops.concatenate")
+        try:
+            array = _device.as_array(data, dtype)
+        except (TypeError, ValueError) as error:
+            kind = TypeError if isinstance(error, TypeError) else ValueError
+            raise kind(f"Tensor: {type(data).__name__} data do not become an array ({error}); pass numbers in "
+                       "nested lists of equal lengths, and a NumPy dtype") from None
+        if dtype is None and array.dtype == np.float64 and array is not data and not isinstance(data, np.generic):
+            array = array.astype(np.float32)           # of Python floats
+        if array.dtype.kind not in "biuf":
+            raise TypeError(f"Tensor: data has dtype {array.dtype} but must be bool, integer or floating "
+                            "numbers; convert it with numpy first")
+        if requires_grad and array.dtype not in (np.float32, np.float64):
+            raise TypeError(f"Tensor: dtype {array.dtype} cannot require a gradient, only float32 and float64 "
+                            "can; pass dtype='float32'")
+        there = array if device is None else _device.to_device(array, device)
+        self._data = there.copy() if requires_grad and there is array else there
+        mode.recorder.constant(self)
+        self.requires_grad = requires_grad
+        self._grad = None
+        self.node = None
+        self.changed = [0]
+
+    # ------------------------------------------------------------------ what it holds
+    @property
+    def data(self) -> Any:
+        """The array itself. Set or changed by hand it is on no tape; a compiled step refuses both."""
+        mode.recorder.refuse("takes a Tensor's array (.data)", "compute with the Tensor")
+        return self._data
+
+    @data.setter
+    def data(self, array: Array) -> None:
+        mode.recorder.refuse("sets a Tensor's array (.data)", "write t[...] = value under minidl.no_grad()")
+        if not _device.is_array(array):
+            raise TypeError(f"data: got a {type(array).__name__} but a Tensor holds a NumPy or CuPy array; pass one, "
+                            "or write t[...] = value under minidl.no_grad()")
+        self._data = array
+        mark_changed((self,))
+
+    @property
+    def grad(self) -> Tensor | None:
+        """The gradient that backward() added up, or None. A Tensor of this one's shape, dtype and device may be set."""
+        mode.recorder.look_at_grad(self)
+        return self._grad
+
+    @grad.setter
+    def grad(self, value: Tensor | None) -> None:
+        if value is not None:
+            _check_like("grad", value, self)
+        mode.recorder.set_grad(self)
+        self._grad = value
+
+    # ------------------------------------------------------------------ what it is
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._data.shape
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self._data.dtype
+
+    @property
+    def ndim(self) -> int:
+        return self._data.ndim
+
+    @property
+    def size(self) -> int:
+        return self._data.size
+
+    @property
+    def device(self) -> str:
+        return _device.device_of(self._data)
+
+    @property
+    def is_leaf(self) -> bool:
+        """True for a Tensor that no recorded operation made."""
+        return self.node is None
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("len: a Tensor of shape () has no length; it is a single number, see .item()")
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        body = np.array2string(self.numpy(), separator=", ", prefix="Tensor(", threshold=100)
+        facts = f"shape={self.shape}, dtype={self.dtype}, device={self.device}"
+        if self.requires_grad:
+            facts += ", requires_grad=True, " + (f"made_by={self.node.name}" if self.node else
+                                                  f"grad={'set' if self._grad is not None else None}")
+        return f"Tensor({body}, {facts})"
+
+    def __format__(self, spec: str) -> str:
+        """As a number where a format is given, f"{loss:.4f}"; else as repr."""
+        return format(self.item(), spec) if spec else repr(self)
+
+    # ------------------------------------------------------------------ out of minidl
+    def numpy(self) -> np.ndarray:
+        """The values as a NumPy array; on the CPU it shares the Tensor's memory."""
+        mode.recorder.refuse("reads a Tensor's values", "return the Tensor and read it outside the step")
+        return _device.to_numpy(self._data)
+
+    def __array__(self, dtype: DType = None, copy: bool | None = None) -> np.ndarray:
+        return np.array(self.numpy(), dtype=dtype, copy=copy)
+
+    def item(self) -> float | int | bool:
+        """The single value as a Python number; ValueError for more than one."""
+        if self.size != 1:
+            raise ValueError(f"item: the Tensor has {self.size} values (shape {self.shape}) but item() reads "
+                             "exactly 1; use .numpy()")
+        return self.numpy().item()
+
+    def tolist(self) -> Any:
+        """The values as nested lists of Python numbers."""
+        return self.numpy().tolist()
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __bool__(self) -> bool:
+        if self.size != 1:
+            raise ValueError(f"bool: the truth of a Tensor with {self.size} values (shape {self.shape}) is "
+                             "not one value; compare .numpy().any() or .all()")
+        return bool(self.item())
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        """A leaf of the same values in memory of its own, with a copy of its gradient."""
+        if self.node is not None:
+            raise ValueError(f"deepcopy: the Tensor (shape {self.shape}) was made by {self.node.name!r}, and a graph "
+                             "cannot be copied; copy t.detach()")
+        twin = memo[id(self)] = wrap(self._data.copy())
+        twin.requires_grad = self.requires_grad
+        twin._grad = None if self._grad is None else self._grad.__deepcopy__(memo)
+        return twin
+
+    def __reduce__(self) -> Any:
+        if self.node is not None:
+            raise ValueError(f"pickle: the Tensor (shape {self.shape}) was made by {self.node.name!r}, and a graph "
+                             "cannot be kept; keep t.detach()")
+        return _restored, (self._data, self.requires_grad, self._grad)
+
+    # ------------------------------------------------------------------ off the tape
+    def detach(self) -> Tensor:
+        """The same array as a Tensor that no gradient flows through."""
+        alias = wrap(self._data)
+        alias.changed = self.changed
+        mode.recorder.seen((self,))
+        mode.recorder.made(alias)
+        return alias
+
+    def to(self, device: DType = None, dtype: DType = None) -> Tensor:
+        """This Tensor on another device or in another dtype (which may come first), as a new leaf; itself where nothing
+        changes.
+
+        Raises ValueError for a Tensor that is part of a recorded graph: no gradient would flow back.
+        """
+        array = self._data
+        device, dtype = _device.destination(device, dtype)
+        if device is not None:
+            array = _device.to_device(array, device)
+        if dtype is not None:
+            array = array.astype(dtype, copy=False)
+        if array is self._data:
+            return self
+        mode.recorder.refuse("moves or converts a Tensor with .to()", "do it outside the step")
+        if self.node is not None:
+            raise ValueError(f"to: the Tensor was made by {self.node.name!r} and no gradient would flow back "
+                             "through the move; move the inputs instead, or call .detach() first")
+        return Tensor(array, requires_grad=self.requires_grad)
+
+    def mark_changed(self) -> None:
+        """Note that the array was changed in place: graphs recorded before can no longer be run backward."""
+        mark_changed((self,))
+
+    # ------------------------------------------------------------------ backward
+    def backward(self, gradient: Tensor | None = None, *, retain_graph: bool = False,
+                 create_graph: bool = False) -> None:
+        """Add the gradient of this Tensor to `.grad` of every leaf it was computed from.
+
+        gradient: a Tensor of this Tensor's shape, dtype and device; may be left out for a single value.
+        retain_graph: keep the closures so that backward can run again; else each is dropped once used.
+        create_graph: second derivatives, which are refused.
+
+        Raises ValueError where there is nothing to differentiate, for a gradient of another shape or dtype,
+        for a graph that was already used, and where an input or a result of one of its operations was changed in
+        place since it was recorded.
+        """
+        if create_graph:
+            raise ValueError("backward: create_graph=True asks for a second derivative, which minidl does not "
+                             "compute; use create_graph=False")
+        if not self.requires_grad:
+            raise ValueError(f"backward: this Tensor (shape {self.shape}) does not require a gradient; compute "
+                             "it from a Tensor with requires_grad=True, outside no_grad()")
+        mode.recorder.seen((self, gradient))
+        if self.node is not None:
+            _walk(self.node, self._seed(gradient, self.node.k), retain_graph)
+            return
+        k = backend_of(self)
+        seed = self._seed(gradient, k)
+        _add_to_grads([(self, seed)], k, {id(seed)})
+
+    def _seed(self, gradient: Tensor | None, k: ModuleType) -> Array:
+        if gradient is None:
+            if self._data.size != 1:
+                raise ValueError(f"backward: the Tensor has {self.size} values (shape {self.shape}), so its "
+                                 "gradient must be given; call .sum() or .mean() first, or pass gradient=")
+            return k.ones_like(self._data)
+        _check_like("backward", gradient, self)
+        return gradient._data
+
+
+def _check_like(name: str, gradient: object, t: Tensor) -> None:
+    """Refuse a gradient that is not like its Tensor."""
+    if not isinstance(gradient, Tensor):
+        raise TypeError(f"{name}: gradient is a {type(gradient).__name__} but must be a Tensor; wrap it in "
+                        "minidl.Tensor(...)")
+    for what in ("shape", "dtype", "device"):
+        mine, given = getattr(t, what), getattr(gradient, what)
+        if mine != given:
+            raise ValueError(f"{name}: gradient has {what} {given} but the Tensor has {what} {mine}; they must be "
+                             "equal")
+
+
+_last_change = 0                           # of all Tensors: graphs that are younger need no look at their inputs
+
+
+def mark_changed(tensors: Iterable[Tensor]) -> None:
+    """Note that the memory of Tensors was, or is about to be, changed in place, all at one time."""
+    global _last_change
+    _last_change = now = clock()
+    for t in tensors:
+        t.changed[0] = now
+        mode.recorder.change(t)
+
+
+def wrap(array: Array, node: Node | None = None) -> Tensor:
+    """A Tensor around an array of a known backend, without the checks of `Tensor(...)`."""
+    tensor = Tensor.__new__(Tensor)
+    tensor._data = array if array.__class__ is np.ndarray else _not_scalar(array)
+    tensor.requires_grad = node is not None
+    tensor._grad = None
+    tensor.node = node
+    tensor.changed = [0] if node is None else node.changed
+    return tensor
+
+
+def _restored(array: Array, requires_grad: bool, grad: Tensor | None) -> Tensor:
+    """What a pickle held."""
+    tensor = wrap(array)
+    tensor.requires_grad, tensor._grad = requires_grad, grad
+    return tensor
+
+
+def _not_scalar(array: Array) -> Array:
+    """NumPy returns a scalar object where a result has no axes; a Tensor always holds an array."""
+    return np.asarray(array) if isinstance(array, np.generic) else array
+
+
+def _reachable(root: Node) -> list[Node]:
+    """All Nodes that root depends on, youngest first. Iterative: a chain may be 20,000 long."""
+    seen = {root}
+    stack = [root]
+    while stack:
+        for source in stack.pop().inputs:
+            if source.__class__ is Node and source not in seen:
+                seen.add(source)
+                stack.append(source)
+    return sorted(seen, key=lambda node: node.number, reverse=True)
+
+
+def _walk(root: Node, seed: Array, retain_graph: bool) -> None:
+    """Run the closures youngest first; leaf gradients are committed only when all of them have run."""
+    nodes = _reachable(root)
+    _refuse_stale(nodes)
+    flowing = {root: seed}                 # Node -> the sum of the gradients that reached it so far
+    leaves: dict[int, tuple[Tensor, Any]] = {}
+    for node in nodes:
+        gy = flowing.pop(node, None)
+        if gy is None:                     # every consumer answered None
+            continue
+        k = node.k
+        gradients = node.backward(gy, node.need)  # type: ignore[misc]  # not None: _refuse_stale looked
+        for source, need, g in zip(node.inputs, node.need, gradients, strict=True):
+            if not need or g is None:
+                continue
+            if source.__class__ is Node:
+                held = flowing.get(source)
+                flowing[source] = g if held is None else k.add(held, g)
+            else:
+                entry = leaves.get(id(source))
+                leaves[id(source)] = source, (g if entry is None else k.add(entry[1], g))
+        if not retain_graph:
+            node.backward = None
+            node.inputs = ()
+    _add_to_grads(list(leaves.values()), k, {id(seed)})
+
+
+def _add_to_grads(gradients: list[tuple[Tensor, Array]], k: ModuleType, shared: Collection[int]) -> None:
+    """Add to .grad of leaves. shared: ids of arrays that somebody else holds."""
+    held = set(shared)
+    for leaf, g in gradients:
+        mode.recorder.write_grad(leaf)
+        if leaf._grad is not None:
+            g = k.add(leaf._grad._data, g)
+        elif id(g) in held or g.base is not None:          # each .grad owns its memory: it may be changed in place
+            g = k.copy(g)
+        held.add(id(g))
+        leaf._grad = wrap(g)
+        mode.recorder.made(leaf._grad)
+
+
+def _refuse_stale(nodes: list[Node]) -> None:
+    """A graph that was used up, or whose inputs or results changed since, would give a wrong gradient: say so.
+
+    nodes: youngest first.
+    """
+    for node in nodes:
+        if node.backward is None:
+            raise ValueError(f"backward: the graph through {node.name!r} was already used by an earlier "
+                             "backward(); pass retain_graph=True to the first call to keep it")
+    if _last_change < nodes[-1].number:
+        return
+    for node in nodes:
+        for source in node.inputs:
+            if source is not None and source.changed[0] > node.number:
+                what = f"shape {source.shape}" if isinstance(source, Tensor) else f"made by {source.name!r}"
+                raise ValueError(f"backward: an input of {node.name!r} ({what}) was changed in place after the "
+                                 "operation was recorded; run the forward pass again")
+        if node.changed[0] > node.number:
+            raise ValueError(f"backward: the result of {node.name!r} was changed in place after the operation was "
+                             "recorded; run the forward pass again")

@@ -1,0 +1,242 @@
+"""Data sets by name: found on disk, downloaded, generated, or refused with the reason."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, Literal, overload
+
+import numpy as np
+
+from ...core.cache import cache_folder
+from ..images import channel_statistics
+from ..items import Items
+from .catalog import OWNERS, SPECS, File, Spec
+from .download import install
+from .formats import FORMATS, SUFFIXES, Content, parse_idx, read
+from .synthetic import (
+    SHAPE_CLASSES,
+    TABLE_CLASSES,
+    TABLE_COLUMNS,
+    synthetic_digits,
+    synthetic_shapes,
+    synthetic_table,
+)
+from .table import Table
+
+Folder = str | os.PathLike[str]
+Source = tuple[Path, Callable[[Path, File], Content]]
+Generator = Callable[[str, int], tuple[np.ndarray, np.ndarray]]
+
+SYNTHETIC_SIZES = {"train": 10_000, "test": 2_000}
+# Generated sets: how to draw a split, its classes, and how many images, or rows of a table, a split has.
+SYNTHETIC: dict[str, tuple[Generator, tuple[str, ...], dict[str, int]]] = {
+    "synthetic-digits": (synthetic_digits, tuple("0123456789"), SYNTHETIC_SIZES),
+    "synthetic-shapes": (synthetic_shapes, SHAPE_CLASSES, SYNTHETIC_SIZES),
+    "synthetic-shapes-224": (partial(synthetic_shapes, size=224), SHAPE_CLASSES, {"train": 2_000, "test": 400}),
+    "synthetic-table": (synthetic_table, TABLE_CLASSES, SYNTHETIC_SIZES),
+}
+
+DATASETS: tuple[str, ...] = (*SPECS, *SYNTHETIC)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Dataset(Items):
+    """Images uint8 (n,c,h,w) with labels (n,), integers: name, split, class names, and where they came from.
+
+    Raises TypeError for images that are no bytes or labels that are no integers, ValueError for other shapes.
+
+    >>> import numpy as np
+    >>> Dataset("mine", "train", np.zeros((5, 3, 8, 8), np.uint8), np.arange(5))
+    Dataset('mine', 'train', 5 images (3, 8, 8), 0 named classes)
+    """
+
+    items: ClassVar[str] = "images"
+
+    name: str
+    split: str
+    images: np.ndarray
+    labels: np.ndarray
+    classes: tuple[str, ...] = ()
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        if self.images.dtype != np.uint8 or self.labels.dtype.kind not in "iu":
+            raise TypeError(f"Dataset: {self.name} has images {self.images.dtype} and labels {self.labels.dtype} but "
+                            "needs uint8 and integers; convert them")
+        if self.images.ndim != 4 or self.labels.shape != self.images.shape[:1]:
+            raise ValueError(f"Dataset: {self.name} has images {self.images.shape} and labels {self.labels.shape} but "
+                             "needs (n,c,h,w) and (n,); reshape them")
+
+    def __repr__(self) -> str:
+        return (f"Dataset({self.name!r}, {self.split!r}, {len(self)} images {self.images.shape[1:]}, "
+                f"{len(self.classes)} named classes{f', from {self.source}' if self.source else ''})")
+
+    def preprocessing(self, shape: tuple[int, ...]) -> dict[str, Any]:
+        """What a DataLoader is to do for a net that reads images of a shape (c,h,w): normalise by mean and std of each
+        channel, and pad.
+
+        >>> import numpy as np
+        >>> Dataset("mine", "train", np.full((5, 1, 28, 28), 51, np.uint8), np.arange(5)).preprocessing((1, 32, 32))
+        {'mean': [0.2], 'std': [0.0], 'padding': 2}
+        """
+        mean, std = channel_statistics(self)
+        return {"mean": mean.tolist(), "std": std.tolist(), "padding": (shape[1] - self.images.shape[2]) // 2}
+
+
+Data = Dataset | Table
+
+
+@overload
+def load(name: Literal["synthetic-table"], split: str,             # type: ignore[overload-overlap]
+         data_dir: Folder | None = None, *, download: bool = True) -> Table: ...
+@overload
+def load(name: str, split: str, data_dir: Folder | None = None, *, download: bool = True) -> Dataset: ...
+def load(name: str, split: str, data_dir: Folder | None = None, *, download: bool = True) -> Data:
+    """A data set's "train" or "test" split: images, or of "synthetic-table" a Table.
+
+    Real sets are looked for in data_dir, $MINIDL_DATA, ./data, Keras's folder and the user's cache, in each
+    also in the subfolders that minidl, torchvision and Keras use; files may be plain, .gz or .xz. What is not
+    found is downloaded to the cache, unless download is False or $MINIDL_OFFLINE is set.
+
+    Raises ValueError for an unknown name or split and for a damaged file; FileNotFoundError where the set
+    is neither on disk nor to be had, and for a data_dir or $MINIDL_DATA that is not a folder.
+
+    >>> load("synthetic-shapes", "test").images.shape
+    (2000, 3, 32, 32)
+    """
+    if name not in DATASETS:
+        raise ValueError(f"data: {name!r} is not one of {', '.join(DATASETS)}")
+    if split not in SYNTHETIC_SIZES:
+        raise ValueError(f"data: split {split!r} is not one of {', '.join(SYNTHETIC_SIZES)}")
+    roots = _roots(name, data_dir)
+    if name in SYNTHETIC:
+        draw, classes, sizes = SYNTHETIC[name]
+        if name == "synthetic-table":
+            return Table(name, split, *draw(split, sizes[split]), TABLE_COLUMNS, classes, "generated")
+        return Dataset(name, split, *draw(split, sizes[split]), classes, "generated")
+    spec = SPECS[name]
+    refused: list[str] = []
+    found = _find(spec, split, roots, refused)
+    if not found:
+        found = _find(spec, split, [_fetched(spec, split, roots, refused, download)], refused)
+    assert found is not None               # the download was checked against the same checksums
+    folder, contents = found
+    images, labels = FORMATS[spec.format].parse(contents)
+    return Dataset(name, split, images, labels, spec.classes, str(folder))
+
+
+def resolve(name: str, preferred: str, data_dir: Folder | None = None, *,
+            download: bool = True) -> tuple[Dataset, Dataset, str | None]:
+    """(train, test, note) of a named set; "auto" is the preferred one, or where it cannot be had the generated
+    set of its shape, and then `note` says why and how to get the real one. Nothing stands in for a set that is not
+    to be had where a data_dir was named for it.
+
+    Raises what `load` raises; a damaged file is never passed over.
+    """
+    def both(name: str) -> tuple[Dataset, Dataset]:
+        return load(name, "train", data_dir, download=download), load(name, "test", data_dir, download=download)
+
+    if name != "auto":
+        return *both(name), None
+    _roots(preferred, data_dir)            # nothing stands in for a folder that the user named and that is not there
+    try:
+        return *both(preferred), None
+    except FileNotFoundError as error:
+        if data_dir:
+            raise
+        stand_in = SPECS[preferred].stand_in
+        return *both(stand_in), f"using {stand_in} instead of {preferred}: {error}"
+
+
+# ---------------------------------------------------------------- on disk
+def _roots(name: str, data_dir: Folder | None) -> list[Path]:
+    """The folders that a data set is looked for under: the user's word first, then the usual ones."""
+    named = [Path(os.path.expanduser(folder)) for folder in (data_dir, os.environ.get("MINIDL_DATA")) if folder]
+    for folder in named:
+        if not folder.is_dir():
+            raise FileNotFoundError(f"data: {folder} is not a folder; name one that holds data sets")
+    return [*named, Path("data"), Path.home() / ".keras" / "datasets", cache_folder() / name]
+
+
+def _folders(spec: Spec, roots: list[Path]) -> list[Path]:
+    return [folder for root in roots for folder in (root, *(root / below for below in spec.folders))]
+
+
+def _source(folder: Path, spec: Spec, file: File) -> Source | None:
+    """The path that holds an official file's content in a folder, and how to read it; None where none does."""
+    form = FORMATS[spec.format]
+    ways = {file.name + suffix: read for suffix in SUFFIXES} | {form.container(spec.name, file.name): form.restore}
+    return next(((folder / name, way) for name, way in ways.items() if (folder / name).is_file()), None)
+
+
+def _find(spec: Spec, split: str, roots: list[Path], refused: list[str]) -> tuple[Path, list[Content]] | None:
+    """The first folder that holds this set, with its files' contents.
+
+    MNIST and Fashion-MNIST share their file names: a folder with the other one's files is passed over, and `refused`
+    says which files these are.
+    """
+    files = spec.splits[split]
+    for folder in _folders(spec, roots):
+        sources = [source for file in files if (source := _source(folder, spec, file))]
+        if len(sources) == len(files):
+            with ThreadPoolExecutor(os.cpu_count()) as pool:   # decompression and hashing release the interpreter
+                contents = list(pool.map(_content, sources, files))
+            foreign = [f"{path} is of {content}" for (path, _), content in zip(sources, contents, strict=True)
+                       if isinstance(content, str)]
+            if not foreign:
+                return folder, [content for content in contents if not isinstance(content, str)]
+            refused.append(" and ".join(foreign))
+    return None
+
+
+def _content(source: Source, file: File) -> Content | str:
+    """What is read there, where it is the official file's; where it is a file of another known set, that one's name.
+
+    Raises ValueError, with what is wrong as precisely as can be told, where it is neither, and OSError where it
+    cannot be read.
+    """
+    path, way = source
+    try:
+        content = way(path, file)
+    except (OSError, MemoryError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "out of memory"
+        raise OSError(f"data: {path} cannot be read ({reason}); remove it or get the file anew") from None
+    digest = hashlib.sha256(content).hexdigest()
+    if digest == file.sha256:
+        return content
+    if digest in OWNERS and OWNERS[digest] != OWNERS[file.sha256]:
+        return OWNERS[digest]
+    fault = f"has SHA-256 {digest} but {file.name} has {file.sha256}"
+    if len(content) != file.size:
+        more = "more than " if len(content) > file.size else ""
+        fault = f"holds {more}{min(len(content), file.size)} bytes but {file.name} has {file.size}"
+    if file.name.endswith("-ubyte"):
+        try:
+            parse_idx(content, 3 if "images" in file.name else 1)
+        except ValueError as error:
+            fault = str(error)
+    raise ValueError(f"data: {path} {fault}; remove it or get the file anew")
+
+
+# ---------------------------------------------------------------- from the network
+def _fetched(spec: Spec, split: str, roots: list[Path], refused: list[str], download: bool) -> Path:
+    """The cache folder, after a download. Raises FileNotFoundError, with where it was sought and the way out."""
+    files = spec.splits[split]
+    absent = {folder: [file.name for file in files if not _source(folder, spec, file)]
+              for folder in _folders(spec, roots)}
+    lacks = [f"{folder} lacks {', '.join(names)}" for folder, names in absent.items() if 0 < len(names) < len(files)]
+    told = "".join(f" ({fault})" for fault in [*refused, *lacks])
+    missing = f"data: {spec.name} is in none of {', '.join(map(str, roots))}{told}"
+    way_out = "put its files into one of these folders, or name their folder with --data-dir (docs/data.md names them)"
+    if not download or os.environ.get("MINIDL_OFFLINE", "0") not in ("", "0"):
+        raise FileNotFoundError(f"{missing}, and downloading is off; {way_out}")
+    try:
+        return install(spec)
+    except OSError as error:
+        raise FileNotFoundError(f"{missing}, and downloading the whole set failed: {error}; {way_out}") from None

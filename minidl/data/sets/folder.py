@@ -1,0 +1,106 @@
+"""A data set from pictures of one's own: a folder for each class."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from ..chance import chances, for_the_test
+from ..sources import random_split
+from .datasets import Dataset, Folder
+
+FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".bmp": "BMP", ".gif": "GIF", ".webp": "WEBP", ".ppm": "PPM",
+           ".pgm": "PPM", ".tif": "TIFF", ".tiff": "TIFF"}
+MODES = {1: "L", 3: "RGB"}
+
+
+def from_folder(path: Folder, size: int | tuple[int, int], *, channels: int = 3, split: str = "train") -> Dataset:
+    """The pictures in path/<class>/, for each class a folder: images uint8 (n,channels,h,w).
+
+    size: h and w, or one number for both: the middle of each picture is cut to this shape and scaled. channels: 3, or 1
+    for grey. Classes are the names of the folders, sorted, and within a class pictures are sorted by name; files with
+    another ending than a picture's are passed over. Needs Pillow, the extra `image`.
+
+    Raises ValueError for a folder without pictures, a file that is no picture although its name says so, a size below 1
+    or other channels; FileNotFoundError for a path that is not a folder; ImportError without Pillow.
+    """
+    height, width = (size, size) if isinstance(size, int) else size
+    if min(height, width) < 1 or channels not in MODES:
+        raise ValueError(f"from_folder: size is {size!r} and channels {channels!r} but must be at least 1, and 1 or 3")
+    root = Path(path).expanduser()
+    if not root.is_dir():
+        raise FileNotFoundError(f"from_folder: {root} is not a folder; name one that holds a folder for each class")
+    files = _pictures(root)
+    if not files:
+        raise ValueError(f"from_folder: {root} has no folder with pictures ({', '.join(FORMATS)}); put those of each "
+                         "class into a folder of its own")
+    pictures = [file for found in files.values() for file in found]
+    images = np.empty((len(pictures), channels, height, width), np.uint8)
+    with ThreadPoolExecutor(os.cpu_count()) as pool:       # decoding releases the interpreter
+        for i, image in enumerate(pool.map(partial(_read, size=(width, height), mode=MODES[channels]), pictures)):
+            images[i] = image
+    labels = np.repeat(np.arange(len(files)), [len(found) for found in files.values()])
+    return Dataset(root.name, split, images, labels, tuple(files), str(root))
+
+
+def _pictures(root: Path) -> dict[str, list[Path]]:
+    """The pictures of each class that has some, both in the order of names."""
+    files = {below.name: sorted(file for file in below.iterdir() if file.suffix.lower() in FORMATS)
+             for below in sorted(root.iterdir()) if below.is_dir() and below.name[0] != "."}
+    return {name: found for name, found in files.items() if found}
+
+
+def train_and_test(path: Folder, size: int | tuple[int, int], *, channels: int = 3,
+                   seed: int = 0) -> tuple[Dataset, Dataset]:
+    """(train, test) of pictures of one's own, both in an order that the seed decides.
+
+    They are path/train/<class>/ and path/test/<class>/ or path/val/<class>/, where there is a train; else about one
+    picture of five of path/<class>/ is for the test, at least one. Which ones the seed and each picture's name decide:
+    more pictures change nothing for those that were there. size, channels: as `from_folder` has them.
+
+    Raises what `from_folder` raises; FileNotFoundError for a train without a test, ValueError where their classes
+    differ and where a split would be empty; two pictures are not split.
+    """
+    root = Path(path).expanduser()
+    if (root / "train").is_dir():
+        other = next((root / name for name in ("test", "val") if (root / name).is_dir()), None)
+        if other is None:
+            raise FileNotFoundError(f"train_and_test: {root} has a folder train but neither test nor val; make one, "
+                                    "with a folder for each class")
+        both = [from_folder(folder, size, channels=channels) for folder in (root / "train", other)]
+        if both[0].classes != both[1].classes:
+            odd = sorted({*both[0].classes} ^ {*both[1].classes})
+            raise ValueError(f"train_and_test: {root / 'train'} and {other} have not the same classes ({odd[0]} is in "
+                             "one alone); give both the same folders")
+    else:
+        every = from_folder(root, size, channels=channels)
+        names = (f"{name}/{file.name}" for name, found in _pictures(root).items() for file in found)
+        chosen = for_the_test(chances(names, seed))
+        both = [every[~chosen], every[chosen]]
+    both = [each for part in both for each in random_split(part, [1.0], seed=seed)]
+    if not all(map(len, both)):
+        raise ValueError(f"train_and_test: {root} has {len(both[0]) + len(both[1])} pictures, too few for two splits; "
+                         "add some")
+    name = root.resolve().name
+    return replace(both[0], name=name, source=str(root)), replace(both[1], name=name, split="test", source=str(root))
+
+
+def _read(file: Path, size: tuple[int, int], mode: str) -> np.ndarray:
+    """A picture as uint8 (c,h,w)."""
+    try:
+        from PIL import Image, ImageOps
+    except ImportError:
+        raise ImportError("from_folder: Pillow is not installed; run pip install 'minidl[image]'") from None
+    try:
+        with Image.open(file, formats=[FORMATS[file.suffix.lower()]]) as picture:
+            upright = ImageOps.exif_transpose(picture).convert(mode)
+            pixels = np.asarray(ImageOps.fit(upright, size, Image.Resampling.BILINEAR))
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise ValueError(f"from_folder: {file} cannot be read as a picture ({error}); remove it or get it "
+                         "anew") from None
+    return pixels[None] if mode == "L" else pixels.transpose(2, 0, 1)

@@ -1,0 +1,538 @@
+"""`minidl train`, and train.py: train a zoo model. Flags left out come from the model's recipe."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import platform
+import shlex
+import signal
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import minidl
+from minidl import data, distributed, nn, ops, optim, zoo
+from minidl.core import device
+from minidl.core.distributed import by_first
+from minidl.nn.weights import read_metadata
+from minidl.ops.cpu import parallel
+from minidl.training import Interrupted, RunFolder, Views, evaluate, fit, machine, read_config, top_k_accuracy
+
+from .common import Parser, add_option, complain, ended, interrupted, plugin, quiet, say, typed
+
+OF_ONE_CALL = ("config", "debug", "eval", "list_models", "no_progress", "output_dir", "resume")      # no settings
+FREE = ("data_dir", "plugin", "save_every", "tensorboard", "threads")      # may differ when a run goes on
+
+
+def muon(params: Iterable[minidl.Tensor], lr: float, momentum: float, weight_decay: float) -> optim.Optimizer:
+    """Muon for matrices and filters, and AdamW at a twentieth of its rate for biases and scales."""
+    params = list(params)
+    return optim.Together(optim.Muon([p for p in params if p.ndim > 1], lr, weight_decay, momentum),
+                          optim.AdamW([p for p in params if p.ndim < 2], lr / 20, weight_decay=0.0))
+
+
+# What --optimizer names, and what flags that were left out are for it in place of the recipe's, which is SGD's; None:
+# it has no such number.
+OPTIMIZERS: dict[str, tuple[Callable[..., optim.Optimizer], dict[str, float | None]]] = {
+    "sgd": (optim.SGD, {}),
+    "adam": (optim.Adam, {"lr": 1e-3, "momentum": None, "weight_decay": 0.0}),
+    "adamw": (optim.AdamW, {"lr": 1e-3, "momentum": None, "weight_decay": 1e-2}),
+    "rmsprop": (optim.RMSprop, {"lr": 1e-3, "momentum": 0.0, "weight_decay": 0.0}),
+    "muon": (muon, {"lr": 0.02, "momentum": 0.95, "weight_decay": 1e-2}),
+}
+OWN = "own"                                # the optimizer that the model brings, with the recipe's numbers
+TTA: dict[str, dict[str, Any]] = {"none": {}, "flip": {"shift": 0}, "flip-shift": {"shift": 1}}    # what --tta names
+WHITENED = 5000                            # images that a net which starts from images is given
+
+
+def number(kind: type, least: float, what: str) -> Any:
+    """An argparse type: an int or float of at least `least`."""
+    def parse(text: str) -> Any:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = None
+        if value is None or not least <= value < float("inf"):
+            raise argparse.ArgumentTypeError(f"{text!r} is not {what} of at least {least}")
+        return value
+    return parse
+
+
+def augmentation(text: str) -> data.Augment | None:
+    """What --augment says: "crop=4,flip,cutout=8", "flip=alternate,color=0.1", "none"."""
+    kinds: dict[str, Callable[[str], Any]] = {name: type(value) for name, value in data.Augment()._asdict().items()}
+    kinds |= {"flip": {"": True, "alternate": "alternate"}.__getitem__, "reflect": {"": True}.__getitem__}
+    parts = [part.partition("=") for part in text.split(",") if text != "none"]
+    try:
+        given = {name: kinds[name](value) for name, _, value in parts}
+        data.loader.check_augment(data.Augment(**given))
+    except (KeyError, ValueError):
+        raise argparse.ArgumentTypeError(f"{text!r} is not none, nor some of crop=PIXELS, reflect, flip, "
+                                         "flip=alternate, cutout=PIXELS, brightness=X, contrast=X, color=X, separated "
+                                         "by commas, numbers of at least 0") from None
+    return data.Augment(**given) if given else None
+
+
+def augment(text: str) -> str:
+    """An argparse type: what `augmentation` understands."""
+    augmentation(text)
+    return text
+
+
+def source(text: str) -> str:
+    """An argparse type: "auto", a data set's name, or the path of a folder or file, made absolute."""
+    if text in ("auto", *data.DATASETS):
+        return text
+    if not Path(text).expanduser().exists():
+        raise argparse.ArgumentTypeError(f"{text!r} is not one of auto, {', '.join(data.DATASETS)}, nor a folder or a "
+                                         "CSV file")
+    return str(Path(text).expanduser().resolve())
+
+
+def parser(prog: str = "train.py") -> Parser:
+    """The flags."""
+    p = Parser(prog=prog, description="Train a model of the zoo and write a run folder.",
+               epilog="Flags without a default take it from the model's recipe; see --list-models.")
+    whole, positive = number(int, 0, "an int"), number(int, 1, "an int")
+    real = number(float, 0, "a number")
+    p.add_argument("--model", default="lenet5", choices=zoo.MODELS, help="which net (default: %(default)s)")
+    add_option(p)
+    p.add_argument("--data", default="auto", type=source, metavar="NAME",
+                   help=f"which data: {', '.join(data.DATASETS)}, or a folder of pictures that has a folder for each "
+                        "class, or train and test (or val) with these (needs the extra image), or a table: a CSV file, "
+                        "or a folder of train.csv and test.csv; auto: the recipe's, or without --data-dir generated "
+                        "ones where they cannot be had")
+    p.add_argument("--label", metavar="COLUMN", help="the column of a table's classes (default: the last)")
+    p.add_argument("--data-dir", metavar="DIR", help="where data sets lie (default: $MINIDL_DATA, ./data, "
+                   "torchvision's and Keras's folders, the user's cache; else they are downloaded)")
+    p.add_argument("--device", default="auto", choices=device.DEVICES, help="(default: %(default)s)")
+    p.add_argument("--epochs", type=whole, help="passes over the training set; 0 only evaluates")
+    sizes = p.add_mutually_exclusive_group()
+    sizes.add_argument("--batch-size", type=positive, help="images or rows a step, of all ranks together (mpiexec -n)")
+    sizes.add_argument("--batch-size-per-rank", dest="batch_size", metavar="N", help="the same said by the images of a "
+                       "rank", type=lambda text: positive(text) * distributed.current().size)
+    p.add_argument("--optimizer", choices=(*OPTIMIZERS, OWN), help="what updates parameters (default: the recipe's, "
+                   "mostly sgd; of others, rate and decay have defaults of their own); own: the model's, as airbench's")
+    p.add_argument("--lr", type=real, help="learning rate")
+    p.add_argument("--momentum", type=real)
+    p.add_argument("--weight-decay", type=real)
+    p.add_argument("--lr-schedule", choices=optim.SCHEDULES)
+    p.add_argument("--augment", type=augment, metavar="HOW", help="how training images are seen at random: some of "
+                   "crop=PIXELS, reflect, flip, flip=alternate, cutout=PIXELS, brightness=X, contrast=X, color=X, "
+                   "separated by commas; or none")
+    p.add_argument("--label-smoothing", type=number(float, 0, "a number"), metavar="S", help="the share of each label "
+                   "that all classes get alike")
+    p.add_argument("--tta", choices=TTA, help="which views of each test image are averaged: flip: it and its mirror "
+                   "image; flip-shift: also both moved by a pixel")
+    p.add_argument("--conv-algorithm", default="auto", metavar="NAME",
+                   help="how convolutions are computed; a wrong name lists the device's (default: %(default)s)")
+    p.add_argument("--plugin", action="append", metavar="FILE.py", help="import this file first: it registers a "
+                   "convolution algorithm of your own (minidl.register_conv); may be given several times")
+    p.add_argument("--precision", default="fp32", choices=device.PRECISIONS,
+                   help="of products on a GPU (default: %(default)s)")
+    p.add_argument("--compile", action=argparse.BooleanOptionalAction, default=None,
+                   help="replay the recorded training step, and read losses once an epoch (default: on a GPU)")
+    p.add_argument("--seed", type=whole, default=0, help="decides parameters and order (default: %(default)s)")
+    p.add_argument("--output-dir", metavar="DIR", help="the run folder (default: a new one under runs/)")
+    p.add_argument("--load", metavar="FILE", help="start from these weights (HDF5)")
+    p.add_argument("--limit-train", type=positive, metavar="N", help="only the first N training images")
+    p.add_argument("--limit-test", type=positive, metavar="N", help="only the first N test images")
+    other = p.add_mutually_exclusive_group()
+    other.add_argument("--resume", metavar="RUN", help="go on with the run of this folder, by its own settings; "
+                       "--epochs may grow, which changes any schedule but constant")
+    other.add_argument("--eval", metavar="RUN", nargs="?", const="", help="only evaluate: the weights of this run's "
+                   "folder, or --load FILE")
+    other.add_argument("--config", metavar="FILE", help="take the flags that are left out from a run's config.json")
+    p.add_argument("--save-every", type=whole, default=0, metavar="N", help="write a checkpoint each N steps, beside "
+                   "that after each epoch")
+    p.add_argument("--threads", type=positive, metavar="N", help="CPU threads (default: $MINIDL_NUM_THREADS, or all "
+                   "cores)")
+    p.add_argument("--top-k", type=positive, metavar="K", help="also tell how often the label is among the K likeliest "
+                   "classes")
+    p.add_argument("--tensorboard", action=argparse.BooleanOptionalAction, default=False,
+                   help="write the metrics for TensorBoard, too (extra tensorboard)")
+    p.add_argument("--list-models", action="store_true", help="name the models and their recipes, and stop")
+    p.add_argument("--no-progress", action="store_true", help="no progress bar")
+    p.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    return p
+
+
+def list_models() -> None:
+    """Print the zoo's models and their recipes."""
+    for model in zoo.MODELS.values():
+        say(f"{model.name:15} {model.summary}\n{'':15} {_listed(model.recipe)}")
+        for option, recipe in model.of_options.items():
+            say(f"{'':15} with --option {option}=true: {_listed(recipe)}")
+
+
+def _listed(recipe: zoo.Recipe) -> str:
+    return ", ".join(f"{name} {value}" for name, value in asdict(recipe).items())
+
+
+def settings(argv: list[str] | None, prog: str) -> argparse.Namespace:
+    """The flags; those left out come from the run that --resume, --eval or --config names, else from the recipe.
+
+    Raises ValueError, which names it, for a flag that contradicts the run that is to go on.
+    """
+    argv = sys.argv[1:] if argv is None else argv
+    args = parser(prog).parse_args(argv)
+    run = args.resume or args.eval
+    if args.resume and args.output_dir:
+        raise ValueError(f"--output-dir={args.output_dir} contradicts --resume={run}, which goes on in its own folder; "
+                         "leave it out")
+    if not (run or args.config):
+        return with_recipe(args)
+    config = by_first(lambda: read_config(Path(run) / "config.json" if run else args.config))
+    config["plugin"] = args.plugin or config.get("plugin")             # its file may have moved
+    of_run = [flag for name in vars(args) if name not in OF_ONE_CALL and config.get(name) is not None
+              for flag in _flags(name, config[name])]
+    before, both = (with_recipe(parser(prog).parse_args(flags)) for flags in (of_run, [*of_run, *argv]))
+    for name, value in vars(before).items():
+        asked = getattr(both, name)
+        if asked == "auto":                # the run knows what that was
+            setattr(both, name, value)
+        elif args.resume and asked != value and name not in (*OF_ONE_CALL, *FREE) and (
+                name != "epochs" or asked < value):
+            had = " ".join(_flags(name, value)) or "none" if isinstance(value, dict) else value
+            raise ValueError(f"{' '.join(_flags(name, asked))} contradicts the run in {run}, which has {had}; leave it "
+                             "out")
+    return both
+
+
+def _flags(name: str, value: object) -> list[str]:
+    """A setting as flags: those of a list, and of an option's dict, are several, or none."""
+    flag = name.replace("_", "-")
+    if isinstance(value, list):
+        return [flag for each in value for flag in _flags(name, each)]
+    if isinstance(value, dict):
+        return [f"--{flag}={key}={each if isinstance(each, str) else json.dumps(each)}" for key, each in value.items()]
+    return [f"--{'' if value else 'no-'}{flag}" if isinstance(value, bool) else f"--{flag}={value}"]
+
+
+def with_recipe(args: argparse.Namespace) -> argparse.Namespace:
+    """Fill the flags that were left out from the model's recipe."""
+    recipe = asdict(zoo.MODELS[args.model].recipe_for(**args.option))
+    args.optimizer = args.optimizer or recipe["optimizer"]
+    for name, value in {**recipe, **OPTIMIZERS.get(args.optimizer, (None, {}))[1]}.items():
+        if name != "data" and getattr(args, name) is None:
+            setattr(args, name, value)
+    return args
+
+
+def load_data(args: argparse.Namespace) -> tuple[data.Data, data.Data, str | None]:
+    """Both splits, and the warning where generated images stand in for the recipe's."""
+    train: data.Data
+    test: data.Data
+    model = zoo.MODELS[args.model]
+    if args.data in ("auto", *data.DATASETS):
+        if args.label is not None:
+            raise ValueError(f"--label={args.label} has no meaning for --data={args.data}, whose labels are known; "
+                             "leave it out")
+        train, test, note = data.resolve(args.data, model.recipe_for(**args.option).data, args.data_dir)
+    else:
+        train, test = data.own_splits(args.data, model.shape, seed=args.seed, label=args.label)
+        note = None
+    if note:
+        complain(f"warning: {note}")
+    if len(train.shape) != len(model.shape) or train.shape[1:] > model.shape[1:]:
+        raise ValueError(f"--data {train.name} has {items(train.shape)}, but --model {args.model} reads "
+                         f"{items(model.shape)}; use another of both")
+    return train.first(args.limit_train), test.first(args.limit_test), note
+
+
+def items(shape: tuple[int, ...]) -> str:
+    """What has this shape, in words.
+
+    >>> items((3, 32, 32)), items((7,))
+    ('images of 32x32', 'rows of a table')
+    """
+    return f"images of {shape[1]}x{shape[2]}" if len(shape) == 3 else "rows of a table"
+
+
+def same_data(args: argparse.Namespace) -> tuple[data.Data, data.Data, str | None]:
+    """`load_data` of each rank; the first goes ahead, since it may have to download. Raises ValueError where the ranks
+    found different data."""
+    world, found = distributed.current(), None
+
+    def load() -> None:
+        nonlocal found
+        found = load_data(args)
+
+    by_first(load)
+    train, test, note = found or load_data(args)
+    seen = world.gather(f"{train.name} ({train.source}), {len(train.labels)} and {len(test.labels)} {train.items}")
+    if len(set(seen)) > 1:
+        other = next(rank for rank, each in enumerate(seen) if each != seen[0])
+        raise ValueError(f"--data {args.data} is {seen[0]} for rank 0 but {seen[other]} for rank {other}; put the same "
+                         "data where each rank finds it, and name its place with --data-dir")
+    return train, test, note
+
+
+def loaders(args: argparse.Namespace, train: data.Data, test: data.Data, where: str,
+            preprocessing: dict[str, Any]) -> tuple[data.DataLoader, data.DataLoader]:
+    """Both sets in batches."""
+    return (data.DataLoader(train, args.batch_size, seed=args.seed, device=where,
+                            augment=augmentation(args.augment), **preprocessing),
+            data.DataLoader(test, 500, shuffle=False, device=where, **preprocessing))
+
+
+def build(args: argparse.Namespace, train: data.Data, where: str, weights: str | Path | None) -> nn.Module:
+    """The model on its device with its first parameters, seen to run on one image of this data set."""
+    of_data = {zoo.MODELS[args.model].reads: train.shape[0]}
+    of_data |= {"classes": len(train.classes)} if zoo.MODELS[args.model].target == "label" else {}
+    for name, value in of_data.items():
+        if name in args.option:
+            raise ValueError(f"--option {name}={args.option[name]}: {name} is {value} by the data set; leave it out")
+    minidl.manual_seed(args.seed)
+    model = zoo.build(args.model, **of_data, **args.option)
+    for _, module in model.named_modules():
+        if isinstance(module, nn.Conv2d):
+            module.algorithm = args.conv_algorithm
+    if weights and distributed.current().rank == 0:    # the others are sent the parameters
+        minidl.load(model, weights)
+    model.to(where).eval()                 # in training, running values would take the image in
+    with minidl.no_grad():
+        shape = train.shape[0], *zoo.MODELS[args.model].shape[1:]
+        model(minidl.Tensor(np.zeros((1, *shape), np.float32), device=where))
+    return model.train()
+
+
+class WithImages(nn.Module):
+    """A net whose target is its input, for `fit`: images -> (what the net makes of them, images)."""
+
+    def __init__(self, net: nn.Module):
+        super().__init__()
+        self.net = net
+
+    def forward(self, images: minidl.Tensor) -> tuple[minidl.Tensor, minidl.Tensor]:
+        return self.net(images), images
+
+    def loss(self, both: tuple[minidl.Tensor, minidl.Tensor], labels: object) -> minidl.Tensor:
+        """The net's own, whatever the labels."""
+        loss: minidl.Tensor = loss_of(self.net)(*both)
+        return loss
+
+
+def as_trained(args: argparse.Namespace, model: nn.Module) -> nn.Module:
+    """A model in the form that `fit` and `evaluate` take."""
+    if zoo.MODELS[args.model].target == "label":
+        return Views(model, **TTA[args.tta]) if TTA[args.tta] else model
+    for name, given in (("--top-k", args.top_k), ("--tta", TTA[args.tta] and args.tta)):
+        if given:
+            raise ValueError(f"{name}={given} has no meaning for --model={args.model}, which answers with images; "
+                             "leave it out")
+    return WithImages(model)
+
+
+def optimizer_of(args: argparse.Namespace, model: nn.Module, steps: int) -> tuple[optim.Optimizer, Any]:
+    """What updates the model's parameters in so many steps, and its schedule, or one for each group."""
+    numbers = {name: getattr(args, name) for name in ("lr", "momentum", "weight_decay")}
+    numbers = {name: value for name, value in numbers.items() if value is not None}
+    own = zoo.MODELS[args.model].optimizer
+    if args.optimizer != OWN:
+        return OPTIMIZERS[args.optimizer][0](model.parameters(), **numbers), optim.schedule(args.lr_schedule, steps)
+    if own is None:
+        raise ValueError(f"--optimizer={OWN}: --model={args.model} brings none; use {', '.join(OPTIMIZERS)}")
+    return own(model, args.lr_schedule, max(1, steps), args.batch_size, **numbers)
+
+
+def start_from_images(model: nn.Module, train: data.Data, where: str, preprocessing: dict[str, Any]) -> None:
+    """Show a net that starts from images the first of them."""
+    if hasattr(model, "start_from"):
+        few = train.first(WHITENED)
+        images, _ = next(iter(data.DataLoader(few, len(few.labels), shuffle=False, device=where, **preprocessing)))
+        model.start_from(minidl.Tensor(images))
+
+
+def result(metrics: dict[str, Any]) -> str:
+    """How good it is on the test set, in words: the accuracy, where there is one."""
+    accuracy = metrics.get("test_accuracy", math.nan)
+    return f"test loss {metrics['test_loss']:.4f}" if math.isnan(accuracy) else f"test accuracy {100 * accuracy:.2f} %"
+
+
+def loss_of(model: nn.Module, smoothing: float = 0.0) -> Callable[..., minidl.Tensor]:
+    """The loss that a model brings, also one seen by Views, else the cross entropy."""
+    model = model.net if isinstance(model, Views) else model
+    if smoothing and hasattr(model, "loss"):
+        raise ValueError(f"--label-smoothing={smoothing} has no meaning for a model that brings its loss; leave it out")
+    return getattr(model, "loss", partial(ops.cross_entropy, label_smoothing=smoothing) if smoothing else
+                   ops.cross_entropy)
+
+
+def metrics_of(args: argparse.Namespace) -> dict[str, Callable[..., minidl.Tensor]]:
+    """What is measured beside loss and accuracy."""
+    return {f"top{args.top_k}_accuracy": top_k_accuracy(args.top_k)} if args.top_k else {}
+
+
+def run(args: argparse.Namespace) -> None:
+    """Train, and leave the run folder; with --eval only evaluate."""
+    if args.eval == "" and not args.load:
+        raise ValueError("--eval needs weights; name a run's folder, --eval RUN, or a file, --load FILE")
+    own = OPTIMIZERS.get(args.optimizer, (None, {}))[1]
+    if args.label_smoothing > 1:
+        raise ValueError(f"--label-smoothing={args.label_smoothing} must be in [0, 1]")
+    if args.momentum is not None and own.get("momentum", 0.0) is None:
+        raise ValueError(f"--momentum={args.momentum} has no meaning for --optimizer={args.optimizer}; leave it out")
+    if args.threads:
+        os.environ["MINIDL_NUM_THREADS"] = str(args.threads)
+        parallel.threads.cache_clear()
+    for file in args.plugin or ():
+        plugin(file)
+    where = device.resolve(args.device)
+    args.compile = where == "cuda" if args.compile is None else args.compile
+    minidl.set_precision(args.precision)
+    world = distributed.current()
+    train, test, note = same_data(args)
+    if args.eval is not None:
+        if world.rank == 0:
+            look(args, train, test, where)
+        return
+    world.prepare(where)
+    folder = RunFolder.of_first(lambda: RunFolder.again(args.resume)) if args.resume else None
+    # Weights to start from are in the checkpoint; without one, it starts again.
+    weights = None if folder is not None and by_first(folder.has_checkpoint) else args.load
+    model = build(args, train, where, weights)
+    trained = as_trained(args, model)
+    preprocessing = train.preprocessing(zoo.MODELS[args.model].shape)
+    train_loader, test_loader = loaders(args, train, test, where, preprocessing)
+    world.barrier()                        # a rank that has come to its end above leaves no folder behind
+    if folder is None:
+        folder = RunFolder.of_first(lambda: RunFolder(args.output_dir) if args.output_dir else
+                                    RunFolder.beside(Path("runs") / f"{args.model}-{train.name}"))
+    before = by_first(lambda: read_config(folder.path / "config.json")) if args.resume else {}
+    _warn_of_stretching(args, before.get("epochs", 0), folder)
+    facts = {key: value for key, value in vars(args).items() if key not in OF_ONE_CALL or key == "output_dir"}
+    by_first(lambda: folder.write_config({
+        **facts, "data": train.name if args.data == "auto" else args.data, "data_asked": args.data,
+        "data_source": train.source, "data_note": note, "device": where, "train_images": len(train.labels),
+        "test_images": len(test.labels),
+        "minidl": minidl.__version__, "numpy": np.__version__, "python": platform.python_version(),
+        "machine": machine(), "ranks": world.size,
+        **{key: before[key] for key in ("data_asked", "data_note", "output_dir") if key in before}}))
+    optimizer, schedule = optimizer_of(args, model, args.epochs * len(train_loader))
+    loss = loss_of(trained, args.label_smoothing)
+    if weights is None:
+        start_from_images(model, train, where, preprocessing)
+    say(f"{args.model} on {train.name} ({train.source}): {len(train.labels)} training and {len(test.labels)} "
+        f"test {test.items}, {where}{f', {world.size} ranks' if world.size > 1 else ''}, run folder {folder.path}")
+
+    board = _board(folder) if args.tensorboard and world.rank == 0 else None
+
+    def report(metrics: dict[str, Any]) -> None:
+        folder.append_metrics({"model": args.model, "data": train.name, **metrics})
+        if board:
+            board(metrics)
+
+    start = time.perf_counter()
+    with folder, going_on(folder):
+        history = fit(trained, optimizer, train_loader, test_loader, epochs=args.epochs, schedule=schedule,
+                      progress=not args.no_progress, say=say, callbacks=report, compiled=args.compile,
+                      checkpoints=folder.path, save_every=args.save_every, resume=bool(args.resume),
+                      loss=loss, metrics=metrics_of(args))
+        last = history[-1] if history else dict(zip(
+            ("test_loss", "test_accuracy"), evaluate(trained, test_loader, loss=loss), strict=True))
+        by_first(lambda: minidl.save(model, folder.weights, preprocessing=preprocessing, classes=train.classes))
+        if world.rank == 0:
+            _pictures(folder, model, test_loader)
+    say(f"{args.model} on {train.name}: {result(last)} after {args.epochs} "
+        f"epoch{'' if args.epochs == 1 else 's'} in {time.perf_counter() - start:.1f} s ({where})")
+
+
+def _warn_of_stretching(args: argparse.Namespace, epochs: int, folder: RunFolder) -> None:
+    """Say so where a run that was to have so many epochs goes on by the rates of a longer one."""
+    if args.resume and folder.has_checkpoint() and 0 < epochs < args.epochs and args.lr_schedule != "constant":
+        complain(f"warning: --epochs grows from {epochs} to {args.epochs}, and the {args.lr_schedule} schedule with "
+                 "it: the run goes on at the rates of the longer one, and is not what "
+                 f"{args.epochs} epochs from the start give")
+
+
+def look(args: argparse.Namespace, train: data.Data, test: data.Data, where: str) -> None:
+    """Print how good weights are on the test set: those of --load, or of the run of --eval."""
+    weights = Path(args.load if args.load else Path(args.eval) / "weights.h5")
+    known = read_metadata(weights)
+    if known["classes"] and tuple(known["classes"]) != tuple(test.classes):
+        raise ValueError(f"{weights} knows the classes {', '.join(known['classes'])}, but {test.name} has "
+                         f"{', '.join(test.classes)}; name the data that it was trained on")
+    model = build(args, train, where, weights)
+    preprocessing = known["preprocessing"] or train.preprocessing(zoo.MODELS[args.model].shape)
+    model = as_trained(args, model)
+    loss, accuracy, more = evaluate(model, loaders(args, train, test, where, preprocessing)[1],
+                                    loss=loss_of(model, args.label_smoothing), metrics=metrics_of(args))
+    shown = "" if math.isnan(accuracy) else f"test accuracy {100 * accuracy:.2f} %, "
+    shown += "".join(f"top-{args.top_k} accuracy {100 * share:.2f} %, " for share in more.values())
+    say(f"{args.model} on {test.name}: {shown}test loss {loss:.4f}, {len(test.labels)} {test.items}, weights {weights} "
+        f"({where})")
+
+
+@contextmanager
+def going_on(folder: RunFolder) -> Iterator[None]:
+    """What ends a run early says where it is and how it goes on."""
+    ranks = f"mpiexec -n {distributed.current().size} " if distributed.current().size > 1 else ""
+    again = f"{ranks}{typed(Parser.running)} --resume {shlex.quote(str(folder.path))}"
+    command = f"the run is in {folder.path}, go on with: {again}"
+    try:
+        yield
+    except Interrupted as stop:
+        raise Interrupted(f"by {signal.Signals(stop.signum).name}; {command}", stop.signum) from None
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(command) from None
+    except (OSError, MemoryError) as error:
+        raise type(error)(f"{error}; {command}") from None
+
+
+def _board(folder: RunFolder) -> Callable[[dict[str, Any]], None]:
+    from minidl import plot
+
+    return plot.TensorBoard(folder.path)
+
+
+def _pictures(folder: RunFolder, model: nn.Module, test_loader: data.DataLoader) -> None:
+    """Curves, filters, confusion matrix and report of a finished run, where the extra `plot` is installed."""
+    if find_spec("matplotlib") is None:
+        return
+    from minidl import plot
+
+    try:
+        say(f"pictures: {', '.join(path.name for path in plot.pictures(folder.path, model, test_loader))}")
+    except (ValueError, OSError) as error:
+        complain(f"warning: no pictures of this run: {error}")
+
+
+def main(argv: list[str] | None = None, prog: str = "train.py") -> int:
+    """Run with these arguments, else those of the process; returns the exit status. Messages start with `prog`.
+
+    Ctrl-C is a line and status 130 if the arguments are the process's, and KeyboardInterrupt if a program gives them.
+    """
+    distributed.start()
+    quiet()
+    flags = parser(prog).parse_args(argv)
+    if flags.list_models:
+        list_models()
+        return 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)    # overflow on the way to a loss that fit() refuses
+        warnings.showwarning = lambda message, *_, **__: complain(f"warning: {message}")
+        try:
+            run(settings(argv, prog))
+        except (ValueError, TypeError, OSError, FloatingPointError, MemoryError) as error:
+            if flags.debug:
+                raise
+            return ended(str(error), 2)
+        except distributed.OtherRank:
+            return ended("", 0)
+        except KeyboardInterrupt as stop:
+            stop.args = stop.args or ("there is no run folder yet",)
+            return interrupted(stop, argv)
+    return distributed.current().end()

@@ -1,0 +1,444 @@
+"""A net as an ONNX file, which onnxruntime and others run: one table says what each op is there.
+
+The net is run twice, on batches of two sizes, and told of each op, as a compiled step is told. What differs between the
+runs depends on the batch: a size of a reshape then becomes -1; all else is refused by name. So any net whose forward is
+made of minidl's ops can be exported, Module or function.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, NamedTuple, NoReturn
+
+import numpy as np
+
+from ..core.device import is_array, to_device, to_numpy
+from ..core.mode import Listener, mode, no_grad
+from ..core.tensor import Tensor
+from ..core.version import __version__
+from ..nn.weights.files import write_whole
+from ..ops.common.curves import CUBIC, RATE, SLOPE
+from ..ops.common.geometry import Padding, Pair, edges, pair
+from ..ops.common.primitives import Index
+from ..ops.layers.activation import one_axis
+
+OPSET = 18                                 # ONNX 1.13, 2022
+IR_VERSION = 8
+
+_MANY = np.iinfo(np.int64).max             # an end of a slice that is open
+
+
+def export(net: Callable[..., Tensor | tuple[Tensor, ...]], path: str | os.PathLike[str],
+           example: Tensor | np.ndarray | tuple[Tensor | np.ndarray, ...]) -> None:
+    """Write a net as an ONNX file, whole or not at all; needs the extra `onnx`.
+
+    net: a Module or any function of Tensors made of minidl's ops; call net.eval() first where it has dropout or batch
+    normalisation.
+    example: what it is called with, one Tensor or array or a tuple of them; their axis 0 is the batch, which may have
+    any size for the file. Inputs are named "input" (or "input_0", ...), outputs "output"; parameters keep their names.
+
+    Raises ValueError for an op that has no row in `ROWS`, and for what depends on values or on the size of the batch;
+    OSError where the file cannot be written.
+
+    >>> import minidl, tempfile
+    >>> net = minidl.nn.Sequential(minidl.nn.Linear(3, 2), minidl.nn.Tanh())
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     export(net, f"{folder}/net.onnx", np.zeros((1, 3), np.float32))  # doctest: +SKIP
+    """
+    try:
+        import onnx
+    except ImportError:
+        raise ImportError("onnx.export: needs the package onnx; run pip install 'minidl[onnx]'") from None
+    inputs = tuple(each if isinstance(each, Tensor) else Tensor(each)
+                   for each in (example if isinstance(example, tuple) else (example,)))
+    for t in inputs:
+        if not t.shape or t.shape[0] < 1 or t.shape[0] != inputs[0].shape[0]:
+            raise ValueError(f"onnx.export: an example has shape {t.shape} but axis 0 must be the batch, of at least 1 "
+                             "and the same for all; add the axis")
+    more = tuple(Tensor(to_device(np.concatenate([t.numpy(), t.numpy()[:1]]), t.device)) for t in inputs)
+    first, second = _Trace(net, inputs), _Trace(net, more)
+    model = _Graph(onnx, first, second).model(net)
+    onnx.checker.check_model(model, full_check=True)
+    write_whole("onnx.export", path, model.SerializeToString())
+
+
+# ---------------------------------------------------------------- what a net does
+class _Call(NamedTuple):
+    """One op: its inputs as indices of values, or numbers, or None; its options; its result."""
+
+    name: str
+    inputs: tuple[Any, ...]
+    options: dict[str, Any]
+    result: int
+
+
+class _Value(NamedTuple):
+    """Stands for an array among a call's inputs."""
+
+    at: int
+
+
+class _Trace(Listener):
+    """One run of a net: its arrays in the order of their appearance, and its calls."""
+
+    recording = True
+
+    def __init__(self, net: Callable[..., Any], inputs: tuple[Tensor, ...]):
+        self.arrays: list[Any] = []            # held, so that an id stays one array's
+        self.indices: dict[int, int] = {}
+        self.calls: list[_Call] = []
+        self.number: int | None = None         # the result of the last call, where it was no array yet
+        self.inputs = [self.index(t._data) for t in inputs]
+        before = mode.recorder
+        mode.recorder = self
+        try:
+            with no_grad():
+                results = net(*inputs)
+        finally:
+            mode.recorder = before
+        self.results = []
+        for t in results if isinstance(results, tuple) else (results,):
+            if not isinstance(t, Tensor):
+                raise ValueError(f"onnx.export: the net returned a {type(t).__name__} but must return a Tensor or a "
+                                 "tuple of Tensors")
+            self.results.append(self.index(t._data))
+
+    def index(self, array: Any) -> int:
+        if id(array) not in self.indices:
+            self.indices[id(array)] = len(self.arrays)
+            self.arrays.append(array)
+        return self.indices[id(array)]
+
+    def run(self, name: str, body: Callable[..., Any], k: ModuleType, arrays: list[Any],
+            options: dict[str, Any]) -> Any:
+        inputs = tuple(_Value(self.index(array)) if hasattr(array, "shape") else array for array in arrays)
+        y, backward = body(k, *arrays, **options)
+        self.indices.pop(id(y), None)          # an op may give its input back
+        self.calls.append(_Call(name, inputs, dict(options), self.index(y)))
+        self.number = None if is_array(y) else self.calls[-1].result
+        return y, backward
+
+    def made(self, *tensors: Tensor) -> None:
+        if self.number is not None:            # NumPy's reductions to one value give a number
+            self.indices[id(tensors[0]._data)] = self.number
+            self.arrays[self.number], self.number = tensors[0]._data, None
+
+    def refuse(self, what: str, way_out: str) -> NoReturn:
+        raise ValueError(f"onnx.export: the net {what}, which a file cannot repeat; {way_out}")
+
+    def change(self, t: Tensor) -> None:
+        self.refuse("changes a Tensor in place", "compute a new one, or call net.eval() where that is a layer's")
+
+    def become(self, t: Tensor) -> None:
+        self.refuse("changes a Tensor in place", "compute a new one, or call net.eval() where that is a layer's")
+
+    def look_at_grad(self, leaf: Tensor) -> None:
+        self.refuse("looks at a gradient", "export what computes the outputs alone")
+
+    def write_grad(self, leaf: Tensor) -> None:
+        self.refuse("runs backward", "export what computes the outputs alone")
+
+
+# ---------------------------------------------------------------- as a graph
+class _Graph:
+    """The nodes and constants of a file, from two runs of a net; rows add to it by `node` and `constant`."""
+
+    def __init__(self, onnx: ModuleType, first: _Trace, second: _Trace):
+        self.onnx, self.first, self.second = onnx, first, second
+        self.nodes: list[Any] = []
+        self.constants: dict[str, np.ndarray] = {}
+        self.names: dict[int, str] = {}
+        self.dtype: Any = None                 # of the call at hand: of the numbers among its inputs
+        self.taken: tuple[int, ...] = ()       # its first input's shape, -1 where that depends on the batch
+        self.sizes: tuple[int, ...] = ()       # and its result's shape, -1 where that depends on the batch
+
+    def node(self, kind: str, *inputs: str, **attributes: Any) -> str:
+        """Add a node of ONNX; gives its output's name. An input "" is left out."""
+        name = f"{kind}/{len(self.nodes)}"     # no parameter is named so
+        self.nodes.append(self.onnx.helper.make_node(kind, inputs, [name], name=name, **attributes))
+        return name
+
+    def constant(self, value: Any, dtype: Any = None, name: str | None = None) -> str:
+        """Add a constant, of the dtype of the call's numbers where none is given; gives its name."""
+        if name is None or (name.startswith(("input", "output")) and "." not in name):
+            name = f"constant/{len(self.constants)}"
+        self.constants[name] = to_numpy(value) if is_array(value) else np.array(value, dtype or self.dtype)
+        return name
+
+    def model(self, net: object) -> Any:
+        """The file's content."""
+        first, second, helper = self.first, self.second, self.onnx.helper
+        for call in first.calls:
+            if call.name == "dropout":
+                raise ValueError("onnx.export: the net drops values at random; call net.eval() first")
+            if call.name not in ROWS:
+                raise ValueError(f"onnx.export: op {call.name!r} has no row in minidl.onnx.ROWS, which has "
+                                 f"{', '.join(ROWS)}; compute with these, or add a row")
+        if len(first.calls) != len(second.calls) or any(
+                (a.name, a.inputs, a.result) != (b.name, b.inputs, b.result)
+                for a, b in zip(first.calls, second.calls, strict=True)):
+            raise ValueError("onnx.export: the net does something else for another number of images; make its ops "
+                             "independent of the batch's size")
+        named = {id(t._data): name for name, t in net.named_tensors()} if hasattr(net, "named_tensors") else {}
+        made = {call.result for call in first.calls}
+        for i, name in zip(first.inputs, _numbered("input", len(first.inputs)), strict=True):
+            self.names[i] = name
+        for i, array in enumerate(first.arrays):
+            if i not in self.names and i not in made:
+                self._require_same(array, second.arrays[i])
+                self.names[i] = self.constant(array, array.dtype, named.get(id(array)))
+        for call, other in zip(first.calls, second.calls, strict=True):
+            self._add(call, other)
+        outputs = _numbered("output", len(first.results))
+        for i, name in zip(first.results, outputs, strict=True):
+            self.nodes.append(helper.make_node("Identity", [self.names[i]], [name], name=name))
+        graph = helper.make_graph(
+            self.nodes, getattr(net, "model_name", type(net).__name__),
+            [self._info(self.names[i], i, i) for i in first.inputs],
+            [self._info(name, i, j) for name, i, j in zip(outputs, first.results, second.results, strict=True)],
+            [self.onnx.numpy_helper.from_array(array, name) for name, array in self.constants.items()])
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION,
+                                 producer_name="minidl", producer_version=__version__)
+
+    def _info(self, name: str, i: int, j: int) -> Any:
+        """What a file says of an input or output; a size that depends on the batch has a name."""
+        array, other = self.first.arrays[i], self.second.arrays[j]
+        batch = self.first.arrays[self.first.inputs[0]].shape[0]
+        sizes = [n if n == m else "batch" if (n, m) == (batch, batch + 1) else None
+                 for n, m in zip(array.shape, other.shape, strict=True)]
+        return self.onnx.helper.make_tensor_value_info(name, self.onnx.helper.np_dtype_to_tensor_dtype(array.dtype),
+                                                       sizes)
+
+    def _require_same(self, array: Any, other: Any) -> None:
+        if array.shape != other.shape or to_numpy(array).tobytes() != to_numpy(other).tobytes():
+            raise ValueError(f"onnx.export: a constant has shape {array.shape} for one batch and {other.shape}, or "
+                             "other values, for another; make it independent of the batch, sizes of 1 broadcast")
+
+    def _add(self, call: _Call, other: _Call) -> None:
+        """The nodes of a call."""
+        result, again = self.first.arrays[call.result], self.second.arrays[other.result]
+        given = [each.at for each in call.inputs if isinstance(each, _Value)]
+        dtypes = [self.first.arrays[i].dtype for i in given]
+        if result.dtype not in dtypes and call.name not in OTHER_DTYPE:
+            raise ValueError(f"onnx.export: {call.name} makes {result.dtype} of {dtypes[0]}, which ONNX does not; "
+                             "convert the net's inputs to floating numbers")
+        self.dtype = dtypes[0] if call.name in OTHER_DTYPE else result.dtype
+        self.sizes = _sizes(result, again)
+        self.taken = _sizes(self.first.arrays[given[0]], self.second.arrays[given[0]])
+        if call.name != "reshape" and repr(call.options) != repr(other.options):
+            raise ValueError(f"onnx.export: {call.name} has the options {call.options} for one batch and "
+                             f"{other.options} for another; make them independent of the batch's size")
+        inputs = ["" if each is None else self.names[each.at] if isinstance(each, _Value) else self.constant(each)
+                  for each in call.inputs]
+        self.names[call.result] = ROWS[call.name](self, len(self.taken), *inputs, **call.options)
+
+
+def _sizes(array: Any, other: Any) -> tuple[int, ...]:
+    """A shape, with -1 for what depends on the batch."""
+    return tuple(n if n == m else -1 for n, m in zip(array.shape, other.shape, strict=True))
+
+
+def _numbered(name: str, count: int) -> list[str]:
+    return [name] if count == 1 else [f"{name}_{i}" for i in range(count)]
+
+
+# ---------------------------------------------------------------- the rows: op -> nodes
+# A row takes the graph, how many axes the first input has, the names of the inputs, and the op's options.
+def _plain(kind: str) -> Callable[..., str]:
+    """An op that ONNX has under another name."""
+    return lambda graph, ndim, *inputs: graph.node(kind, *inputs)
+
+
+def _pads(name: str, padding: Padding) -> list[int]:
+    top, bottom, left, right = edges(name, padding)
+    return [top, left, bottom, right]
+
+
+def _conv2d(graph: _Graph, ndim: int, x: str, w: str, b: str = "", *, stride: Pair = 1, padding: Padding = 0,
+            algorithm: str = "auto", groups: int = 1, dilation: Pair = 1) -> str:
+    return graph.node("Conv", *filter(None, (x, w, b)), strides=pair("conv2d", "stride", stride, 1),
+                      pads=_pads("conv2d", padding), group=groups, dilations=pair("conv2d", "dilation", dilation, 1))
+
+
+def _conv_transpose2d(graph: _Graph, ndim: int, x: str, w: str, b: str = "", *, stride: Pair = 1, padding: Padding = 0,
+                      output_padding: Pair = 0, algorithm: str = "auto") -> str:
+    name = "conv_transpose2d"
+    return graph.node("ConvTranspose", *filter(None, (x, w, b)), strides=pair(name, "stride", stride, 1),
+                      pads=_pads(name, padding), output_padding=pair(name, "output_padding", output_padding, 0))
+
+
+def _linear(graph: _Graph, ndim: int, x: str, w: str, b: str = "") -> str:
+    if ndim == 2:
+        return graph.node("Gemm", *filter(None, (x, w, b)), transB=1)
+    y = graph.node("MatMul", x, graph.node("Transpose", w, perm=[1, 0]))
+    return graph.node("Add", y, b) if b else y
+
+
+def _gelu(graph: _Graph, ndim: int, x: str, *, approximate: str = "none") -> str:
+    inner = graph.node("Mul", x, graph.constant(math.sqrt(0.5)))
+    if approximate == "tanh":
+        cube = graph.node("Mul", graph.node("Mul", x, graph.node("Mul", x, x)), graph.constant(CUBIC))
+        inner = graph.node("Mul", graph.node("Add", x, cube), graph.constant(RATE))
+    part = graph.node("Add", graph.node("Tanh" if approximate == "tanh" else "Erf", inner), graph.constant(1.0))
+    return graph.node("Mul", graph.node("Mul", x, graph.constant(0.5)), part)
+
+
+def _pool(kind: str, **attributes: Any) -> Callable[..., str]:
+    def row(graph: _Graph, ndim: int, x: str, *, size: Pair, stride: Pair | None = None, padding: Padding = 0) -> str:
+        window = pair(kind, "size", size, 1)
+        return graph.node(kind, x, kernel_shape=window, pads=_pads(kind, padding), **attributes,
+                          strides=window if stride is None else pair(kind, "stride", stride, 1))
+    return row
+
+
+def _along(kind: str) -> Callable[..., str]:
+    return lambda graph, ndim, x, *, axis=-1: graph.node(kind, x, axis=axis)
+
+
+def _reduce(kind: str) -> Callable[..., str]:
+    def row(graph: _Graph, ndim: int, x: str, *, axis: Any = None, keepdims: bool = False) -> str:
+        axes = range(ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+        return graph.node(kind, x, graph.constant([one_axis(kind, (0,) * ndim, a) for a in axes], np.int64),
+                          keepdims=int(keepdims), noop_with_empty_axes=1)
+    return row
+
+
+def _place(kind: str) -> Callable[..., str]:
+    def row(graph: _Graph, ndim: int, x: str, *, axis: int | None = None) -> str:
+        if axis is None:
+            x, axis = graph.node("Reshape", x, graph.constant([-1], np.int64)), 0
+        return graph.node(kind, x, axis=axis, keepdims=0)
+    return row
+
+
+def _var(graph: _Graph, ndim: int, x: str, *, axis: Any = None, keepdims: bool = False, correction: float = 1) -> str:
+    axes = range(ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+    sizes = [graph.taken[a] for a in axes]
+    if correction and -1 in sizes:
+        raise ValueError("onnx.export: var over the batch divides by its size, which a file does not know; pass "
+                         "correction=0")
+    mean = _reduce("ReduceMean")
+    apart = graph.node("Sub", x, mean(graph, ndim, x, axis=axis, keepdims=True))
+    y = mean(graph, ndim, graph.node("Mul", apart, apart), axis=axis, keepdims=keepdims)
+    count = math.prod(sizes)
+    return graph.node("Mul", y, graph.constant(count / (count - correction))) if correction else y
+
+
+def _batch_norm(graph: _Graph, ndim: int, x: str, w: str = "", b: str = "", mean: str = "", var: str = "", *,
+                eps: float = 1e-5, **training: Any) -> str:
+    if not mean:
+        raise ValueError("onnx.export: the net normalises by moments of the batch; call net.eval() first, with layers "
+                         "that keep running ones")
+    ones, zeros = (np.full(graph.taken[1], value, graph.dtype) for value in (1, 0))
+    return graph.node("BatchNormalization", x, w or graph.constant(ones), b or graph.constant(zeros), mean, var,
+                      epsilon=eps)
+
+
+def _layer_norm(graph: _Graph, ndim: int, x: str, w: str = "", b: str = "", *, normalized_shape: Any,
+                eps: float = 1e-5) -> str:
+    last = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+    w = w or graph.constant(np.ones(last, graph.dtype))
+    return graph.node("LayerNormalization", *filter(None, (x, w, b)), axis=-len(last), epsilon=eps)
+
+
+def _group_norm(graph: _Graph, ndim: int, x: str, w: str = "", b: str = "", *, num_groups: int,
+                eps: float = 1e-5) -> str:
+    ones, zeros = (graph.constant(np.full(num_groups, value, graph.dtype)) for value in (1, 0))
+    groups = graph.node("Reshape", x, graph.constant([0, num_groups, -1], np.int64))       # a group is a map
+    y = graph.node("Reshape", graph.node("InstanceNormalization", groups, ones, zeros, epsilon=eps),
+                   graph.constant(graph.sizes, np.int64))
+    for kind, each in (("Mul", w), ("Add", b)):
+        if each:
+            column = graph.constant([-1, *[1] * (ndim - 2)], np.int64)
+            y = graph.node(kind, y, graph.node("Reshape", each, column))
+    return y
+
+
+def _clip(graph: _Graph, ndim: int, x: str, *, low: float | None = None, high: float | None = None) -> str:
+    return graph.node("Clip", x, *("" if bound is None else graph.constant(bound) for bound in (low, high)))
+
+
+def _expand(graph: _Graph, ndim: int, x: str, *, shape: tuple[int, ...]) -> str:
+    taken = (1,) * (len(graph.sizes) - ndim) + graph.taken
+    sizes = [1 if n == m else n for n, m in zip(graph.sizes, taken, strict=True)]      # 1 leaves a size as it is
+    if -1 in sizes:
+        raise ValueError(f"onnx.export: expand to {shape} makes a size of the batch's, which a file does not know; let "
+                         "it broadcast where it is used")
+    return graph.node("Expand", x, graph.constant(sizes, np.int64))
+
+
+def _pad(graph: _Graph, ndim: int, x: str, *, widths: tuple[int, ...], value: float = 0.0) -> str:
+    none = [0] * (ndim - len(widths) // 2)
+    pads = [*none, *widths[::2][::-1], *none, *widths[1::2][::-1]]
+    return graph.node("Pad", x, graph.constant(pads, np.int64), graph.constant(value))
+
+
+def _reshape(graph: _Graph, ndim: int, x: str, *, shape: tuple[int, ...]) -> str:
+    if graph.sizes.count(-1) > 1:
+        raise ValueError(f"onnx.export: reshape to {shape} has {graph.sizes.count(-1)} sizes that depend on the batch "
+                         "but may have 1; reshape in steps")
+    return graph.node("Reshape", x, graph.constant(graph.sizes, np.int64), allowzero=int(0 in graph.sizes))
+
+
+def _transpose(graph: _Graph, ndim: int, x: str, *, axes: tuple[int, ...] | None = None) -> str:
+    order = range(ndim)[::-1] if axes is None else axes
+    return graph.node("Transpose", x, perm=[a % ndim for a in order])
+
+
+def _getitem(graph: _Graph, ndim: int, x: str, *, index: Index) -> str:
+    parts = list(index if isinstance(index, tuple) else (index,))
+    if not all(part is None or part is Ellipsis or isinstance(part, slice) or type(part) is int for part in parts):
+        raise ValueError("onnx.export: getitem with an array of indices or a mask has no row; index by ints, slices, "
+                         "None and Ellipsis")
+    rest = ndim - sum(part is not None and part is not Ellipsis for part in parts)
+    at = parts.index(Ellipsis) if Ellipsis in parts else len(parts)
+    parts[at:at + 1] = [slice(None)] * rest
+    taken = [(axis, part) for axis, part in enumerate(part for part in parts if part is not None)]
+    cuts = [(axis, part) for axis, part in taken if isinstance(part, slice) and part != slice(None)]
+    if cuts:
+        steps = [1 if part.step is None else part.step for _, part in cuts]
+        begins = [(0 if step > 0 else _MANY) if part.start is None else part.start
+                  for (_, part), step in zip(cuts, steps, strict=True)]
+        ends = [(_MANY if step > 0 else -_MANY) if part.stop is None else part.stop
+                for (_, part), step in zip(cuts, steps, strict=True)]
+        x = graph.node("Slice", x, *(graph.constant(each, np.int64)
+                                     for each in (begins, ends, [axis for axis, _ in cuts], steps)))
+    for axis, part in reversed(taken):
+        if not isinstance(part, slice):
+            x = graph.node("Gather", x, graph.constant(part, np.int64), axis=axis)
+    kept = [part for part in parts if part is None or isinstance(part, slice)]
+    new = [axis for axis, part in enumerate(kept) if part is None]
+    return graph.node("Unsqueeze", x, graph.constant(new, np.int64)) if new else x
+
+
+def _concatenate(graph: _Graph, ndim: int, *xs: str, axis: int) -> str:
+    return graph.node("Concat", *xs, axis=axis)
+
+
+ROWS: dict[str, Callable[..., str]] = {
+    **{name: _plain(kind) for name, kind in {
+        "add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "pow": "Pow", "neg": "Neg", "exp": "Exp", "log": "Log",
+        "sqrt": "Sqrt", "matmul": "MatMul", "tanh": "Tanh", "sigmoid": "Sigmoid", "relu": "Relu", "abs": "Abs",
+        "maximum": "Max", "minimum": "Min", "where": "Where", "clone": "Identity", "gt": "Greater",
+        "ge": "GreaterOrEqual", "lt": "Less", "le": "LessOrEqual", "eq": "Equal"}.items()},
+    "ne": lambda graph, ndim, x, y: graph.node("Not", graph.node("Equal", x, y)),
+    "sum": _reduce("ReduceSum"), "mean": _reduce("ReduceMean"), "max": _reduce("ReduceMax"),
+    "min": _reduce("ReduceMin"), "norm": _reduce("ReduceL2"), "var": _var,
+    "std": lambda graph, *given, **options: graph.node("Sqrt", _var(graph, *given, **options)),
+    "argmax": _place("ArgMax"), "argmin": _place("ArgMin"), "clip": _clip, "expand": _expand, "pad": _pad,
+    "cumsum": lambda graph, ndim, x, *, axis: graph.node("CumSum", x, graph.constant(axis, np.int64)),
+    "softmax": _along("Softmax"), "log_softmax": _along("LogSoftmax"),
+    "conv2d": _conv2d, "linear": _linear, "avg_pool2d": _pool("AveragePool", count_include_pad=1),
+    "max_pool2d": _pool("MaxPool"), "reshape": _reshape, "transpose": _transpose, "getitem": _getitem,
+    "concatenate": _concatenate, "batch_norm": _batch_norm, "layer_norm": _layer_norm, "group_norm": _group_norm,
+    "conv_transpose2d": _conv_transpose2d, "prod": _reduce("ReduceProd"),
+    "leaky_relu": lambda graph, ndim, x, *, negative_slope=SLOPE: graph.node("LeakyRelu", x, alpha=negative_slope),
+    "elu": lambda graph, ndim, x, *, alpha=1.0: graph.node("Elu", x, alpha=alpha), "softplus": _plain("Softplus"),
+    "hardsigmoid": lambda graph, ndim, x: graph.node("HardSigmoid", x, alpha=1 / 6, beta=0.5), "gelu": _gelu,
+    "silu": lambda graph, ndim, x: graph.node("Mul", x, graph.node("Sigmoid", x)),
+    "embedding": lambda graph, ndim, ids, w: graph.node("Gather", w, ids, axis=0),
+}
+OTHER_DTYPE = {"gt", "ge", "lt", "le", "eq", "ne", "argmax", "argmin"}      # whose result has one of its own in ONNX

@@ -1,0 +1,181 @@
+"""Layers: Modules that compute with an op, and those one after the other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+
+from ... import ops
+from ...core.tensor import Tensor
+from ...ops.common.geometry import Padding, Pair, edges, pair
+from .. import init
+from ..module import Module, require_module
+
+
+class Sequential(Module):
+    """Modules one after the other, named "0", "1", ... or by keyword.
+
+    Raises TypeError for a layer that is not a Module; ValueError for a name with a dot or one that is taken.
+
+    >>> net = Sequential(c1=Conv2d(1, 6, 5), act1=Tanh())
+    >>> [name for name, _ in net.named_parameters()]
+    ['c1.weight', 'c1.bias']
+    """
+
+    def __init__(self, *layers: Module, **named: Module):
+        super().__init__()
+        for name, layer in [*((str(i), layer) for i, layer in enumerate(layers)), *named.items()]:
+            require_module(self, name, layer)
+            if "." in name or hasattr(self, name):
+                raise ValueError(f"Sequential: the layer name {name!r} has a dot or is taken; choose another")
+            setattr(self, name, layer)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self:
+            x = layer(x)
+        return x
+
+    def __iter__(self) -> Iterator[Module]:
+        return (layer for layer in list(vars(self).values()) if isinstance(layer, Module))
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+    def __getitem__(self, i: int) -> Module:
+        return list(self)[i]
+
+
+def _parameter(shape: tuple[int, ...], fan_in: int) -> Tensor:
+    """A parameter drawn from U(-1/sqrt(fan_in), 1/sqrt(fan_in)), the default of layers with weights."""
+    bound = 1 / math.sqrt(fan_in)
+    return init.uniform_(init.parameter(shape), -bound, bound)
+
+
+def _positive(name: str, **sizes: int) -> None:
+    for what, size in sizes.items():
+        if not isinstance(size, int) or size < 1:
+            raise ValueError(f"{name}: {what} is {size!r} but must be an int of at least 1")
+
+
+class Conv2d(Module):
+    """`ops.conv2d` with weight (out_channels, in_channels/groups, kh, kw) and bias (out_channels,).
+
+    Parameters start uniform in +-1/sqrt(in_channels/groups*kh*kw). Raises ValueError for sizes below 1, groups that do
+    not divide the channels, and for a stride or padding that `ops.conv2d` would refuse.
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, kernel_size: Pair, stride: Pair = 1,
+                 padding: Padding = 0, bias: bool = True, algorithm: str = "auto", groups: int = 1,
+                 dilation: Pair = 1):
+        super().__init__()
+        _positive("Conv2d", in_channels=in_channels, out_channels=out_channels, groups=groups)
+        if in_channels % groups or out_channels % groups:
+            raise ValueError(f"Conv2d: groups is {groups} but must divide in_channels {in_channels} and out_channels "
+                             f"{out_channels}")
+        kh, kw = pair("Conv2d", "kernel_size", kernel_size, 1)
+        pair("Conv2d", "stride", stride, 1)
+        pair("Conv2d", "dilation", dilation, 1)
+        edges("Conv2d", padding)
+        self.stride, self.padding, self.dilation, self.algorithm, self.groups = (
+            stride, padding, dilation, algorithm, groups)
+        fan_in = in_channels // groups * kh * kw
+        self.weight = _parameter((out_channels, in_channels // groups, kh, kw), fan_in)
+        self.bias = _parameter((out_channels,), fan_in) if bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.conv2d(x, self.weight, self.bias, stride=self.stride, padding=self.padding,
+                          algorithm=self.algorithm, groups=self.groups, dilation=self.dilation)
+
+    def extra_repr(self) -> str:
+        m, c, kh, kw = self.weight.shape
+        return (f"{c * self.groups}, {m}, kernel_size=({kh}, {kw}), stride={self.stride}, padding={self.padding}"
+                + f", dilation={self.dilation}" * (self.dilation != 1)
+                + f", groups={self.groups}" * (self.groups > 1) + ", bias=False" * (self.bias is None))
+
+
+class Linear(Module):
+    """`ops.linear` with weight (out_features, in_features) and bias (out_features,).
+
+    Parameters start uniform in +-1/sqrt(in_features). Raises ValueError for sizes below 1.
+
+    >>> Linear(3, 2)(Tensor([[1.0, 2.0, 3.0]])).shape
+    (1, 2)
+    """
+
+    def __init__(self, in_features: int, out_features: int, bias: bool = True):
+        super().__init__()
+        _positive("Linear", in_features=in_features, out_features=out_features)
+        self.weight = _parameter((out_features, in_features), in_features)
+        self.bias = _parameter((out_features,), in_features) if bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.linear(x, self.weight, self.bias)
+
+    def extra_repr(self) -> str:
+        out, in_ = self.weight.shape
+        return f"{in_}, {out}" + ", bias=False" * (self.bias is None)
+
+
+class _Pool2d(Module):
+    """What both poolings share: window, stride (the window's size by default) and padding."""
+
+    op: Callable[..., Tensor]
+
+    def __init__(self, kernel_size: Pair, stride: Pair | None = None, padding: Padding = 0):
+        super().__init__()
+        name = type(self).__name__
+        pair(name, "kernel_size", kernel_size, 1)
+        if stride is not None:
+            pair(name, "stride", stride, 1)
+        edges(name, padding)
+        self.kernel_size, self.stride, self.padding = kernel_size, stride, padding
+
+    def forward(self, x: Tensor) -> Tensor:
+        return type(self).op(x, size=self.kernel_size, stride=self.stride, padding=self.padding)
+
+    def extra_repr(self) -> str:
+        return f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"
+
+
+class AvgPool2d(_Pool2d):
+    """`ops.avg_pool2d` as a layer."""
+
+    op = staticmethod(ops.avg_pool2d)
+
+
+class MaxPool2d(_Pool2d):
+    """`ops.max_pool2d` as a layer."""
+
+    op = staticmethod(ops.max_pool2d)
+
+
+class Sigmoid(Module):
+    """`ops.sigmoid` as a layer."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.sigmoid(x)
+
+
+class Tanh(Module):
+    """`ops.tanh` as a layer."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.tanh(x)
+
+
+class ReLU(Module):
+    """`ops.relu` as a layer."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.relu(x)
+
+
+class Flatten(Module):
+    """(n, ...) -> (n, all the rest); all axes from `start` on become one."""
+
+    def __init__(self, start: int = 1):
+        super().__init__()
+        self.start = start
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.flatten(x, self.start)

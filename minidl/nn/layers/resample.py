@@ -1,0 +1,117 @@
+"""Layers of minidl.ops.layers.resample: sequences, transposed convolution, and images of other sizes."""
+
+from __future__ import annotations
+
+from ... import ops
+from ...core.tensor import Tensor
+from ...ops.common.geometry import Padding, Pair, edges, pair
+from ...ops.layers.resample import Size
+from ..module import Module
+from .basic import _parameter, _positive
+
+
+class Conv1d(Module):
+    """`ops.conv1d` with weight (out_channels, in_channels/groups, size) and bias (out_channels,).
+
+    Parameters start uniform in +-1/sqrt(in_channels/groups*size). Raises ValueError for sizes below 1 and groups that
+    do not divide the channels.
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, kernel_size: int, stride: int = 1,
+                 padding: int | tuple[int, int] = 0, dilation: int = 1, groups: int = 1, bias: bool = True):
+        super().__init__()
+        _positive("Conv1d", in_channels=in_channels, out_channels=out_channels, kernel_size=kernel_size, stride=stride,
+                  dilation=dilation, groups=groups)
+        if in_channels % groups or out_channels % groups:
+            raise ValueError(f"Conv1d: groups is {groups} but must divide in_channels {in_channels} and out_channels "
+                             f"{out_channels}")
+        self.stride, self.padding, self.dilation, self.groups = stride, padding, dilation, groups
+        fan_in = in_channels // groups * kernel_size
+        self.weight = _parameter((out_channels, in_channels // groups, kernel_size), fan_in)
+        self.bias = _parameter((out_channels,), fan_in) if bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.conv1d(x, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
+
+    def extra_repr(self) -> str:
+        m, c, size = self.weight.shape
+        return (f"{c * self.groups}, {m}, kernel_size={size}, stride={self.stride}, padding={self.padding}"
+                + f", dilation={self.dilation}" * (self.dilation > 1) + f", groups={self.groups}" * (self.groups > 1)
+                + ", bias=False" * (self.bias is None))
+
+
+class ConvTranspose2d(Module):
+    """`ops.conv_transpose2d` with weight (in_channels, out_channels, kh, kw) and bias (out_channels,).
+
+    Parameters start uniform in +-1/sqrt(out_channels*kh*kw), as PyTorch has it. Raises ValueError for sizes below 1.
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, kernel_size: Pair, stride: Pair = 1, padding: Padding = 0,
+                 output_padding: Pair = 0, bias: bool = True):
+        super().__init__()
+        _positive("ConvTranspose2d", in_channels=in_channels, out_channels=out_channels)
+        kh, kw = pair("ConvTranspose2d", "kernel_size", kernel_size, 1)
+        pair("ConvTranspose2d", "stride", stride, 1)
+        edges("ConvTranspose2d", padding)
+        self.stride, self.padding, self.output_padding = stride, padding, output_padding
+        self.weight = _parameter((in_channels, out_channels, kh, kw), out_channels * kh * kw)
+        self.bias = _parameter((out_channels,), out_channels * kh * kw) if bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.conv_transpose2d(x, self.weight, self.bias, stride=self.stride, padding=self.padding,
+                                    output_padding=self.output_padding)
+
+    def extra_repr(self) -> str:
+        c, m, kh, kw = self.weight.shape
+        return (f"{c}, {m}, kernel_size=({kh}, {kw}), stride={self.stride}, padding={self.padding}"
+                + f", output_padding={self.output_padding}" * (self.output_padding not in (0, (0, 0)))
+                + ", bias=False" * (self.bias is None))
+
+
+class Upsample(Module):
+    """`ops.interpolate` as a layer: each pixel several times."""
+
+    def __init__(self, size: Pair | None = None, scale_factor: Pair | None = None, mode: str = "nearest"):
+        super().__init__()
+        if mode != "nearest":
+            raise ValueError(f"Upsample: mode {mode!r} is not 'nearest', the only one")
+        self.size, self.scale_factor = size, scale_factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.interpolate(x, self.size, self.scale_factor)
+
+    def extra_repr(self) -> str:
+        return f"size={self.size}" if self.scale_factor is None else f"scale_factor={self.scale_factor}"
+
+
+class PixelShuffle(Module):
+    """`ops.pixel_shuffle` as a layer."""
+
+    def __init__(self, upscale_factor: int):
+        super().__init__()
+        _positive("PixelShuffle", upscale_factor=upscale_factor)
+        self.upscale_factor = upscale_factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.pixel_shuffle(x, self.upscale_factor)
+
+    def extra_repr(self) -> str:
+        return f"{self.upscale_factor}"
+
+
+class AdaptiveAvgPool2d(Module):
+    """`ops.adaptive_avg_pool2d` as a layer: output_size is an int or (oh, ow), of which None keeps x's.
+
+    >>> AdaptiveAvgPool2d(1)(Tensor([[[[1.0, 2.0, 6.0]]]])).item()
+    3.0
+    """
+
+    def __init__(self, output_size: Size):
+        super().__init__()
+        self.output_size = output_size
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.adaptive_avg_pool2d(x, self.output_size)
+
+    def extra_repr(self) -> str:
+        return f"output_size={self.output_size}"

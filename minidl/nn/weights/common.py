@@ -1,0 +1,185 @@
+"""What all formats of files share: what may be stored, what is asked of a format, and how messages tell of a file."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple, Protocol
+
+import numpy as np
+
+DTYPES = ("float32", "float64", "bool", "uint8", "int8", "int16", "int32", "int64")
+NAME = re.compile(r"[\w-]+(\.[\w-]+)*")
+
+TEXT = 2**20                               # the longest text among a file's attributes, in bytes
+MAX_NAMED = 20                             # of what is wrong, as many are named in a message,
+MAX_CHARACTERS = 3000                      # in as many characters,
+CUT = 80                                   # and as many of each text from the file
+
+
+class WeightsError(ValueError):
+    """A file is not the weights that the model needs."""
+
+    __module__ = "minidl.nn.weights"          # where users find it
+
+
+class Kind(NamedTuple):
+    """A kind of file: its attributes "format" and "format_version", the group that holds its arrays, and whom
+    messages name as its reader and its writer."""
+
+    format: str
+    version: int
+    group: str
+    reader: str
+    writer: str
+
+
+class File(Protocol):
+    """An open file of arrays, whatever its format. All of its methods raise WeightsError, a sentence without subject.
+
+    `attribute` gives a text or whole number, None where there is none or anything else. `entries` gives all that lies
+    in the file by the names of arrays, each as `describe` has it or in words what else is there; it may stop at the
+    20th that is not among `own`, which the second result then says with False. `read` gives an array's values, of the
+    shape and dtype that `entries` told and `like` has, and the checksum that is noted beside them.
+    """
+
+    def has(self, attribute: str) -> bool: ...
+
+    def attribute(self, name: str) -> str | int | None: ...
+
+    def entries(self, own: Mapping[str, np.ndarray]) -> tuple[dict[str, str], bool]: ...
+
+    def read(self, name: str, like: np.ndarray) -> tuple[np.ndarray, str | int | None]: ...
+
+
+def choose_another(kind: Kind) -> str:
+    """The way out that most refusals name."""
+    return f"choose a file that {kind.writer} wrote"
+
+
+def too_much(kind: Kind) -> str:
+    """What is said of a file that hides work."""
+    return f"has more beside its arrays than {kind.writer} writes; {choose_another(kind)}"
+
+
+class Meter(io.RawIOBase):
+    """A file of which a format may read so many bytes: it would take whatever length a file claims for anything."""
+
+    def __init__(self, raw: BinaryIO, left: int, verdict: str):
+        self.raw, self.left, self.verdict = raw, left, verdict
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return self.raw.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self.raw.tell()
+
+    def read(self, size: int = -1) -> bytes:
+        content = self.raw.read(self.left + 1 if size < 0 else min(size, self.left + 1))
+        self._count(len(content))
+        return content
+
+    def readinto(self, buffer: Any) -> int:
+        self._count(len(buffer))
+        return self.raw.readinto(buffer)  # type: ignore[attr-defined]
+
+    def _count(self, read: int) -> None:
+        self.left -= read
+        if self.left < 0:
+            raise WeightsError(self.verdict)
+
+
+class Noted:
+    """The attributes of a format that has no place for them but one text: a JSON object, with the checksums of all
+    arrays. `text` makes it; the methods are those of File."""
+
+    def __init__(self, kind: Kind, text: str):
+        try:
+            found = json.loads(text)
+        except (ValueError, RecursionError):
+            found = None
+        if not isinstance(found, dict) or not isinstance(found.get("sha256"), dict):
+            raise WeightsError(f"has metadata {shown(text)} but must have a JSON object with checksums; "
+                               f"{choose_another(kind)}")
+        self.attributes: dict[str, Any] = found
+        self.sums: dict[str, Any] = found.pop("sha256")
+
+    @staticmethod
+    def text(state: Mapping[str, np.ndarray], attributes: Mapping[str, str | int]) -> str:
+        return json.dumps({**attributes, "sha256": {name: digest(array) for name, array in state.items()}})
+
+    def has(self, attribute: str) -> bool:
+        return attribute in self.attributes
+
+    def attribute(self, name: str) -> str | int | None:
+        return _plain(self.attributes.get(name))
+
+    def checksum(self, name: str) -> str | int | None:
+        return _plain(self.sums.get(name))
+
+
+def _plain(value: object) -> str | int | None:
+    """A value as it is where it is a text that may be, or a whole number."""
+    if isinstance(value, str):
+        return value if len(value) <= TEXT else None
+    return value if type(value) is int else None
+
+
+def describe(shape: tuple[int, ...], dtype: str) -> str:
+    """All that must be equal of two arrays, as it is shown: "(6,1,5,5) float32"."""
+    return f"{str(shape).replace(' ', '')} {dtype}"
+
+
+def digest(array: np.ndarray) -> str:
+    """SHA-256 of an array's values in C order, little-endian."""
+    return hashlib.sha256(np.ascontiguousarray(array, array.dtype.newbyteorder("<")).data).hexdigest()
+
+
+def shown(value: object) -> str:
+    """A value of a file as it is printed: quoted, without control characters, cut."""
+    return cut(repr(value[:CUT] if isinstance(value, str) else value))
+
+
+def cut(text: str) -> str:
+    """A text's first 80 characters."""
+    return text if len(text) <= CUT else text[:CUT - 3] + "..."
+
+
+def listed(items: list[str], all_seen: bool = True) -> str:
+    """The first of the items that are wrong, and how many there are beside."""
+    told = items[:1]
+    for item in items[1:MAX_NAMED]:
+        if len("; ".join(told)) + len(item) > MAX_CHARACTERS:
+            break
+        told.append(item)
+    if len(told) < len(items) or not all_seen:
+        told.append(f"{len(items) - len(told)} more" if all_seen else "more")
+    return "; ".join(told)
+
+
+def part(text: str) -> str:
+    """A name in a file as a part of an array's; quoted where it would read as two parts or two lines."""
+    return text if text and text.isprintable() and "." not in text else ascii(text)
+
+
+def quoted(name: str) -> str:
+    """A name from a file as it is shown: its parts between the dots, quoted where they need it."""
+    return ".".join(map(part, name.split(".")))
+
+
+def require_file(op: str, path: Path) -> None:
+    """Refuse a path that is a folder, a device or a pipe."""
+    if path.is_dir():
+        raise IsADirectoryError(f"{op}: '{path}' is a folder but must be a file, such as '{path / 'weights.h5'}'")
+    if not path.is_file():  # to open a pipe could wait for ever, to replace a device would break the system
+        raise OSError(f"{op}: '{path}' is a device or pipe but must be an ordinary file; choose another path")

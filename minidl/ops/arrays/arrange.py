@@ -1,0 +1,159 @@
+"""Shapes and order beyond those of a plain training step: axes of size 1, repeats, frames, parts, values by index."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+
+from ...core.tensor import Tensor
+from ..common.op import also, op
+from ..layers.activation import one_axis
+from .basic import Axis, _axes
+from .shapes import concatenate, getitem, reshape
+
+__all__ = [
+    "argsort", "clone", "expand", "flip", "gather", "pad", "split", "squeeze", "stack", "unsqueeze",
+]
+
+
+@op
+def clone(k, x: Tensor):
+    """A copy in memory of its own, through which the gradient flows."""
+    return k.copy(x), lambda gy, need: (gy,)
+
+
+@op(view=True)
+def expand(k, x: Tensor, *, shape: tuple[int, ...]):
+    """x repeated to a shape that it broadcasts to, without a copy; -1 leaves a size as it is.
+
+    Raises ValueError where it does not broadcast.
+
+    >>> expand(Tensor([[1.0], [2.0]]), (2, 3)).tolist()
+    [[1.0, 1.0, 1.0], [2.0, 2.0, 2.0]]
+    """
+    before, more = x.shape, len(shape) - len(x.shape)
+    asked = tuple(before[i - more] if n == -1 and i >= more else n for i, n in enumerate(shape))
+    if more < 0 or any(n < 0 for n in asked) or any(n not in (1, m) for n, m in zip(before, asked[more:])):
+        raise ValueError(f"expand: shape {before} does not broadcast to {tuple(shape)}; from the right, sizes must be "
+                         "equal or 1, see .reshape()")
+    return k.spread(x, asked, (), True), lambda gy, need: (k.sum_to(gy, before),)
+
+
+@op
+def pad(k, x: Tensor, *, widths: tuple[int, ...], value: float = 0.0):
+    """A frame of one value around x. widths: before and after, from the last axis on: (left, right, top, bottom).
+
+    Raises ValueError for widths that are not pairs of ints of at least 0, or too many.
+
+    >>> pad(Tensor([[1.0]]), (1, 2)).tolist()
+    [[0.0, 1.0, 0.0, 0.0]]
+    """
+    shape = x.shape
+    if (len(widths) % 2 or len(widths) > 2 * len(shape)
+            or not all(hasattr(n, "__index__") and n >= 0 for n in widths)):
+        raise ValueError(f"pad: widths {widths!r} do not fit shape {shape}; give ints of at least 0, two for each axis "
+                         "from the last on: (left, right, top, bottom)")
+    pairs = tuple((int(a), int(b)) for a, b in zip(widths[::2], widths[1::2]))[::-1]
+    pairs = ((0, 0),) * (len(shape) - len(pairs)) + pairs
+    inner = tuple(slice(before, before + n) for n, (before, _) in zip(shape, pairs, strict=True))
+    return k.pad(x, pairs, value), lambda gy, need: (k.getitem(gy, inner),)
+
+
+@op
+def argsort(k, x: Tensor, *, axis: int = -1):
+    """The indices (int64) that put the values along an axis in rising order; equal ones stay in theirs, NaN is last.
+
+    >>> argsort(Tensor([3.0, 1.0, 2.0])).tolist()
+    [1, 2, 0]
+    """
+    return k.argsort(x, one_axis("argsort", x.shape, axis)), None
+
+
+@also
+def gather(x: Tensor, axis: int, index: Tensor | np.ndarray) -> Tensor:
+    """Values by their indices along one axis: y[i,j] = x[index[i,j], j] for axis 0, x[i, index[i,j]] for axis 1.
+
+    index: integers of as many axes as x. Elements taken several times receive the sum of their gradients. Raises
+    ValueError where the axes differ in number, IndexError out of range.
+
+    >>> gather(Tensor([[1.0, 2.0], [3.0, 4.0]]), 1, np.array([[1], [0]])).tolist()
+    [[2.0], [3.0]]
+    """
+    axis = one_axis("gather", x.shape, axis)
+    if len(index.shape) != x.ndim:
+        raise ValueError(f"gather: x has shape {x.shape} and index {index.shape} but both must have as many axes")
+    grids = [np.arange(n).reshape(-1, *(1,) * (x.ndim - 1 - a)) for a, n in enumerate(index.shape)]
+    return getitem(x, (*grids[:axis], index, *grids[axis + 1:]))
+
+
+@also
+def flip(x: Tensor, axis: Axis = None) -> Tensor:
+    """The values in reverse order along the given axes (all by default).
+
+    >>> flip(Tensor([1.0, 2.0, 3.0]), 0).tolist()
+    [3.0, 2.0, 1.0]
+    """
+    axes = _axes("flip", x.shape, axis)
+    return getitem(x, tuple(slice(None, None, -1 if a in axes else None) for a in range(x.ndim)))
+
+
+@also
+def unsqueeze(x: Tensor, axis: int) -> Tensor:
+    """A new axis of size 1, which will be number `axis`.
+
+    >>> unsqueeze(Tensor([1.0, 2.0]), 0).shape, unsqueeze(Tensor([1.0, 2.0]), -1).shape
+    ((1, 2), (2, 1))
+    """
+    axis = one_axis("unsqueeze", (*x.shape, 1), axis)
+    return reshape(x, shape=(*x.shape[:axis], 1, *x.shape[axis:]))
+
+
+@also
+def squeeze(x: Tensor, axis: Axis = None) -> Tensor:
+    """Without its axes of size 1, or without those of the given axes that have size 1.
+
+    >>> squeeze(Tensor([[[1.0], [2.0]]]), 0).shape
+    (2, 1)
+    """
+    axes = _axes("squeeze", x.shape, axis)
+    return reshape(x, shape=tuple(n for a, n in enumerate(x.shape) if n != 1 or a not in axes))
+
+
+@also
+def stack(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
+    """Join Tensors of one shape along a new axis. Raises ValueError where shapes differ or none is given.
+
+    >>> stack([Tensor([1.0, 2.0]), Tensor([3.0, 4.0])], axis=1).tolist()
+    [[1.0, 3.0], [2.0, 4.0]]
+    """
+    tensors = tuple(tensors)
+    shapes = [t.shape for t in tensors]
+    if len(set(shapes)) != 1:
+        raise ValueError(f"stack: got Tensors of shapes {', '.join(map(str, shapes)) or 'none'}; give at least 1, all "
+                         "of one shape")
+    axis = one_axis("stack", (*shapes[0], 1), axis)
+    return concatenate([unsqueeze(t, axis) for t in tensors], axis)
+
+
+@also
+def split(x: Tensor, sizes: int | Sequence[int], axis: int = 0) -> tuple[Tensor, ...]:
+    """Parts along an axis: of one size, where the last may be smaller, or of the given sizes, which add up to its own.
+
+    Raises ValueError where they do not.
+
+    >>> [part.tolist() for part in split(Tensor([1.0, 2.0, 3.0]), 2)]
+    [[1.0, 2.0], [3.0]]
+    """
+    axis = one_axis("split", x.shape, axis)
+    n = x.shape[axis]
+    if isinstance(sizes, int):
+        if sizes < 1:
+            raise ValueError(f"split: size {sizes} of a part must be at least 1")
+        sizes = [min(sizes, n - begin) for begin in range(0, max(n, 1), sizes)]
+    ends = np.cumsum([0, *sizes]).tolist()
+    if ends[-1] != n or min(sizes, default=0) < 0:
+        raise ValueError(f"split: sizes {list(sizes)} do not add up to the {n} of axis {axis} (shape {x.shape})")
+    head = (slice(None),) * axis
+    return tuple(getitem(x, (*head, slice(begin, end))) for begin, end in itertools.pairwise(ends))

@@ -1,0 +1,590 @@
+"""Tensor's methods by PyTorch's names. Each is an op of minidl.ops, or a few of them: so it is on the tape, on every
+device, and in compiled steps.
+
+`Methods` is what type checkers take for a base class of Tensor; at run time its functions are attached to Tensor. Where
+it has an `axis` or `keepdims`, PyTorch's `dim` and `keepdim` do too. docs/from-pytorch.md is rendered from it.
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...core.mode import mode, note_change
+from ...core.tensor import Tensor
+from ..common.op import also
+from ..layers.activation import log_softmax, relu, sigmoid, softmax
+from . import arrange, basic, contraction, select, statistics
+from .basic import Axis, Number
+from .operators import METHODS, UFUNCS, _matmul, _reduction, _sizes, attach, setitem
+from .shapes import getitem, reshape, transpose
+
+if TYPE_CHECKING:
+    from ...core.device import DType
+
+_IN_PLACE: dict[str, Any] = METHODS
+Sizes = int | tuple[int, ...] | list[int]
+
+
+class Size(int):
+    """How many values a Tensor holds: a number, as in NumPy; called, its sizes, as in PyTorch.
+
+    >>> t = Tensor([[1.0, 2.0, 3.0]])
+    >>> t.size, t.size(), t.size(1)
+    (3, (1, 3), 3)
+    """
+
+    shape: tuple[int, ...]
+
+    def __call__(self, axis: int | None = None) -> Any:
+        return self.shape if axis is None else self.shape[axis]
+
+
+def _size(t: Any) -> Size:
+    size = Size(t._data.size)
+    size.shape = t._data.shape
+    return size
+
+
+def _converted(t: Any, dtype: DType) -> Any:
+    return t.to(dtype=dtype)
+
+
+class Conversions:
+    """Methods whose names are those of Python's types."""
+
+    def float(self: Any) -> Tensor:
+        """As float32."""
+        return _converted(self, np.float32)
+
+    def double(self: Any) -> Tensor:
+        """As float64."""
+        return _converted(self, np.float64)
+
+    def int(self: Any) -> Tensor:
+        """As int32."""
+        return _converted(self, np.int32)
+
+    def long(self: Any) -> Tensor:
+        """As int64."""
+        return _converted(self, np.int64)
+
+    def bool(self: Any) -> Tensor:
+        """As bool."""
+        return _converted(self, np.bool)
+
+    def byte(self: Any) -> Tensor:
+        """As uint8."""
+        return _converted(self, np.uint8)
+
+    def type(self: Any, dtype: DType) -> Tensor:
+        """In another dtype."""
+        return _converted(self, dtype)
+
+    def type_as(self: Any, other: Tensor) -> Tensor:
+        """In another Tensor's dtype."""
+        return _converted(self, other.dtype)
+
+    def cpu(self: Any) -> Tensor:
+        """On the CPU."""
+        return self.to("cpu")
+
+    def cuda(self: Any) -> Tensor:
+        """On the GPU."""
+        return self.to("cuda")
+
+    @property
+    def is_cuda(self: Any) -> builtins.bool:
+        """Whether it is on a GPU."""
+        return self.device == "cuda"
+
+    def is_floating_point(self: Any) -> builtins.bool:
+        """Whether its dtype is a floating one."""
+        return self.dtype.kind == "f"
+
+    def numel(self: Any) -> builtins.int:
+        """How many values it holds: `size`."""
+        return builtins.int(self._data.size)
+
+    nelement = numel
+
+    def dim(self: Any) -> builtins.int:
+        """How many axes it has: `ndim`."""
+        return self._data.ndim
+
+    def element_size(self: Any) -> builtins.int:
+        """Bytes of one value."""
+        return self.dtype.itemsize
+
+    @property
+    def nbytes(self: Any) -> builtins.int:
+        """Bytes of all values."""
+        return self._data.nbytes
+
+
+class Methods(Conversions):
+    """What a Tensor does beside its operators."""
+
+    if TYPE_CHECKING:                      # minidl.ops.arrays.operators attaches them
+        def __dlpack__(self, *, stream: Any = ..., max_version: Any = ..., dl_device: Any = ...,
+                       copy: builtins.bool | None = ...) -> Any: ...     # these three by frontend/interchange.py
+        def __dlpack_device__(self) -> tuple[builtins.int, builtins.int]: ...
+        @property
+        def __cuda_array_interface__(self) -> dict[str, Any]: ...
+        def __add__(self, other: Tensor | complex) -> Tensor: ...
+        def __radd__(self, other: Tensor | complex) -> Tensor: ...
+        def __sub__(self, other: Tensor | complex) -> Tensor: ...
+        def __rsub__(self, other: Tensor | complex) -> Tensor: ...
+        def __mul__(self, other: Tensor | complex) -> Tensor: ...
+        def __rmul__(self, other: Tensor | complex) -> Tensor: ...
+        def __truediv__(self, other: Tensor | complex) -> Tensor: ...
+        def __rtruediv__(self, other: Tensor | complex) -> Tensor: ...
+        def __pow__(self, other: Tensor | complex) -> Tensor: ...
+        def __rpow__(self, other: Tensor | complex) -> Tensor: ...
+        def __matmul__(self, other: Tensor | complex) -> Tensor: ...
+        def __neg__(self) -> Tensor: ...
+        def __gt__(self, other: Tensor | complex) -> Tensor: ...
+        def __ge__(self, other: Tensor | complex) -> Tensor: ...
+        def __lt__(self, other: Tensor | complex) -> Tensor: ...
+        def __le__(self, other: Tensor | complex) -> Tensor: ...
+        def __iadd__(self, other: Tensor | complex) -> Tensor: ...
+        def __isub__(self, other: Tensor | complex) -> Tensor: ...
+        def __imul__(self, other: Tensor | complex) -> Tensor: ...
+        def __itruediv__(self, other: Tensor | complex) -> Tensor: ...
+        def __ipow__(self, other: Tensor | complex) -> Tensor: ...
+        def __imatmul__(self, other: Tensor | complex) -> Tensor: ...
+        def __getitem__(self, index: Any) -> Tensor: ...
+        def __setitem__(self, index: Any, value: Tensor | complex) -> None: ...
+        def __iter__(self) -> Iterator[Tensor]: ...
+        def exp(self) -> Tensor: ...
+        def log(self) -> Tensor: ...
+        def sqrt(self) -> Tensor: ...
+        def tanh(self) -> Tensor: ...
+        def sum(self, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Tensor: ...
+        def mean(self, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Tensor: ...
+        def max(self, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Tensor: ...
+        def argmax(self, axis: int | None = None) -> Tensor: ...
+        def reshape(self, *shape: int | tuple[int, ...] | list[int]) -> Tensor: ...
+        def transpose(self, *axes: int | tuple[int, ...] | None) -> Tensor: ...
+        @property
+        def T(self) -> Tensor: ...
+        def flatten(self, start: int = 0) -> Tensor: ...
+
+    # ------------------------------------------------------------------ shape
+    def view(self: Any, *shape: Sizes) -> Tensor:
+        """`reshape`: the same values in another shape, in the same memory where that can be."""
+        return reshape(self, shape=_sizes(shape))
+
+    def view_as(self: Any, other: Tensor) -> Tensor:
+        """The same values in another Tensor's shape."""
+        return reshape(self, shape=other.shape)
+
+    reshape_as = view_as
+
+    def ravel(self: Any) -> Tensor:
+        """All values along one axis."""
+        return reshape(self, shape=(-1,)) if self._data.size else reshape(self, shape=(0,))
+
+    def squeeze(self: Any, axis: Axis = None) -> Tensor:
+        """Without the axes of size 1, or without those given, where they have size 1."""
+        return arrange.squeeze(self, axis)
+
+    def unsqueeze(self: Any, axis: int) -> Tensor:
+        """A new axis of size 1."""
+        return arrange.unsqueeze(self, axis)
+
+    def expand(self: Any, *shape: Sizes) -> Tensor:
+        """Repeated along axes of size 1, without a copy; -1 leaves a size as it is."""
+        return arrange.expand(self, shape=_sizes(shape))
+
+    def expand_as(self: Any, other: Tensor) -> Tensor:
+        """Expanded to another Tensor's shape."""
+        return arrange.expand(self, shape=other.shape)
+
+    broadcast_to = expand
+
+    def repeat(self: Any, *times: Sizes) -> Tensor:
+        """The whole Tensor so many times along each axis (NumPy's tile)."""
+        counts = _sizes(times)
+        shape = (1,) * (len(counts) - self.ndim) + self.shape
+        if len(counts) < self.ndim:
+            raise ValueError(f"repeat: got {len(counts)} counts for the {self.ndim} axes of shape {self.shape}; give "
+                             "one for each axis")
+        apart = reshape(self, shape=tuple(n for size in shape for n in (1, size)))
+        wide = arrange.expand(apart, shape=tuple(n for pair in zip(counts, shape, strict=True) for n in pair))
+        return reshape(wide, shape=tuple(n * count for n, count in zip(shape, counts, strict=True)))
+
+    tile = repeat
+
+    def permute(self: Any, *axes: Sizes) -> Tensor:
+        """The axes in another order, as `transpose` with all of them."""
+        return transpose(self, axes=_sizes(axes))
+
+    def swapaxes(self: Any, first: int, second: int) -> Tensor:
+        """Two axes change places: PyTorch's `transpose(first, second)`."""
+        order = list(range(self.ndim))
+        try:
+            order[first], order[second] = order[second], order[first]
+        except IndexError:
+            raise ValueError(f"swapaxes: axes {first} and {second} are not both among the {self.ndim} of shape "
+                             f"{self.shape}; name two of them") from None
+        return transpose(self, axes=tuple(order))
+
+    swapdims = swapaxes
+
+    def movedim(self: Any, source: int, destination: int) -> Tensor:
+        """One axis goes to another place."""
+        order = [a for a in range(self.ndim) if a != source % self.ndim]
+        order.insert(destination % self.ndim, source % self.ndim)
+        return transpose(self, axes=tuple(order))
+
+    moveaxis = movedim
+
+    def t(self: Any) -> Tensor:
+        """A matrix with its axes swapped; a vector as it is."""
+        if self.ndim > 2:
+            raise ValueError(f"t: the Tensor has {self.ndim} axes (shape {self.shape}) but must have at most 2; see "
+                             ".swapaxes() and .permute()")
+        return transpose(self)
+
+    @property
+    def mT(self: Any) -> Tensor:
+        """The last two axes swapped."""
+        return self.swapaxes(-1, -2)
+
+    def flip(self: Any, *axis: Sizes) -> Tensor:
+        """Reversed along the given axes."""
+        return arrange.flip(self, _sizes(axis) or None)
+
+    def contiguous(self: Any) -> Tensor:
+        """The Tensor itself, which every op accepts in any memory layout."""
+        return self
+
+    def clone(self: Any) -> Tensor:
+        """A copy, through which the gradient flows."""
+        return arrange.clone(self)
+
+    def split(self: Any, sizes: int | Sequence[int], axis: int = 0) -> tuple[Tensor, ...]:
+        """Parts of a size, or of the given sizes."""
+        return arrange.split(self, sizes, axis)
+
+    def chunk(self: Any, count: int, axis: int = 0) -> tuple[Tensor, ...]:
+        """At most so many parts of equal size; the last may be smaller."""
+        return arrange.split(self, max(1, -(-self.shape[axis] // count)), axis)
+
+    def unbind(self: Any, axis: int = 0) -> tuple[Tensor, ...]:
+        """What lies along an axis, one by one."""
+        return tuple(self.select(axis, i) for i in range(self.shape[axis]))
+
+    def select(self: Any, axis: int, index: int) -> Tensor:
+        """One index of an axis: x[:, index] for axis 1."""
+        return getitem(self, (*(slice(None),) * (axis % self.ndim), index))
+
+    def narrow(self: Any, axis: int, start: int, length: int) -> Tensor:
+        """A range of an axis: x[:, start:start + length] for axis 1."""
+        return getitem(self, (*(slice(None),) * (axis % self.ndim), slice(start, start + length)))
+
+    # ------------------------------------------------------------------ arithmetic
+    def add(self: Any, other: Number) -> Tensor:
+        """x + other."""
+        return basic.add(self, other)
+
+    def sub(self: Any, other: Number) -> Tensor:
+        """x - other."""
+        return basic.sub(self, other)
+
+    def mul(self: Any, other: Number) -> Tensor:
+        """x * other."""
+        return basic.mul(self, other)
+
+    def div(self: Any, other: Number) -> Tensor:
+        """x / other."""
+        return basic.div(self, other)
+
+    def pow(self: Any, exponent: Number) -> Tensor:
+        """x ** exponent."""
+        return basic.pow(self, exponent)
+
+    def neg(self: Any) -> Tensor:
+        """-x."""
+        return basic.neg(self)
+
+    def abs(self: Any) -> Tensor:
+        """The absolute value."""
+        return select.abs(self)
+
+    absolute = abs
+
+    def square(self: Any) -> Tensor:
+        """x * x."""
+        return basic.mul(self, self)
+
+    def reciprocal(self: Any) -> Tensor:
+        """1 / x."""
+        return basic.div(1, self)
+
+    def rsqrt(self: Any) -> Tensor:
+        """1 / sqrt(x)."""
+        return basic.div(1, basic.sqrt(self))
+
+    def clip(self: Any, min: float | None = None, max: float | None = None, out: None = None) -> Tensor:
+        """At least min and at most max."""
+        return select.clip(self, low=min, high=max)
+
+    clamp = clip
+
+    def maximum(self: Any, other: Number) -> Tensor:
+        """The larger of two."""
+        return select.maximum(self, other)
+
+    def minimum(self: Any, other: Number) -> Tensor:
+        """The smaller of two."""
+        return select.minimum(self, other)
+
+    def matmul(self: Any, other: Tensor) -> Tensor:
+        """x @ other."""
+        return _matmul(self, other)
+
+    mm = bmm = mv = dot = matmul
+
+    def outer(self: Any, other: Tensor) -> Tensor:
+        """All products of two vectors' values."""
+        return contraction.outer(self, other)
+
+    __abs__ = abs
+
+    # ------------------------------------------------------------------ activations
+    def sigmoid(self: Any) -> Tensor:
+        """`ops.sigmoid`."""
+        return sigmoid(self)
+
+    def relu(self: Any) -> Tensor:
+        """`ops.relu`."""
+        return relu(self)
+
+    def softmax(self: Any, axis: int = -1) -> Tensor:
+        """`ops.softmax` along an axis."""
+        return softmax(self, axis=axis)
+
+    def log_softmax(self: Any, axis: int = -1) -> Tensor:
+        """`ops.log_softmax` along an axis."""
+        return log_softmax(self, axis=axis)
+
+    # ------------------------------------------------------------------ reductions
+    def min(self: Any, axis: Axis = None, keepdims: bool = False) -> Tensor:
+        """Smallest value; its place is `argmin`."""
+        return statistics.min(self, axis=axis, keepdims=keepdims)
+
+    def argmin(self: Any, axis: int | None = None) -> Tensor:
+        """Index of the smallest value."""
+        return statistics.argmin(self, axis=axis)
+
+    def amax(self: Any, axis: Axis = None, keepdims: bool = False) -> Tensor:
+        """`max`."""
+        return basic.max(self, axis=axis, keepdims=keepdims)
+
+    def amin(self: Any, axis: Axis = None, keepdims: bool = False) -> Tensor:
+        """`min`."""
+        return statistics.min(self, axis=axis, keepdims=keepdims)
+
+    def var(self: Any, axis: Axis = None, keepdims: bool = False, correction: float = 1) -> Tensor:
+        """Variance, over n - correction."""
+        return statistics.var(self, axis=axis, keepdims=keepdims, correction=correction)
+
+    def std(self: Any, axis: Axis = None, keepdims: bool = False, correction: float = 1) -> Tensor:
+        """Standard deviation, over n - correction."""
+        return statistics.std(self, axis=axis, keepdims=keepdims, correction=correction)
+
+    def norm(self: Any, axis: Axis = None, keepdims: bool = False) -> Tensor:
+        """Euclidean norm."""
+        return statistics.norm(self, axis=axis, keepdims=keepdims)
+
+    def logsumexp(self: Any, axis: Axis, keepdims: bool = False) -> Tensor:
+        """log(sum(exp(x))), without overflow."""
+        top = basic.max(self.detach(), axis=axis, keepdims=True)
+        top = select.where(select.abs(top) < np.inf, top, 0.0)
+        total = basic.sum(basic.exp(basic.sub(self, top)), axis=axis, keepdims=True)
+        y = basic.add(basic.log(total), top)
+        return y if keepdims else arrange.squeeze(y, axis)
+
+    def any(self: Any, axis: Axis = None, keepdims: bool = False) -> Tensor:
+        """Whether one of the values is not 0."""
+        return basic.max(basic.ne(self, 0), axis=axis, keepdims=keepdims)
+
+    def all(self: Any, axis: Axis = None, keepdims: bool = False) -> Tensor:
+        """Whether no value is 0."""
+        return statistics.min(basic.ne(self, 0), axis=axis, keepdims=keepdims)
+
+    def prod(self: Any, axis: Axis = None, keepdims: bool = False) -> Tensor:
+        """The product."""
+        return statistics.prod(self, axis=axis, keepdims=keepdims)
+
+    def cumsum(self: Any, axis: int) -> Tensor:
+        """Sums up to each value along an axis."""
+        return statistics.cumsum(self, axis=axis)
+
+    # ------------------------------------------------------------------ masks, indices, order
+    def where(self: Any, condition: Tensor, other: Number) -> Tensor:
+        """x where the condition holds, other elsewhere."""
+        return select.where(condition, self, other)
+
+    def masked_fill(self: Any, mask: Tensor, value: float) -> Tensor:
+        """The value where the mask holds, x elsewhere."""
+        return select.where(mask, value, self)
+
+    def masked_select(self: Any, mask: Tensor) -> Tensor:
+        """x[mask]."""
+        return getitem(self, mask)
+
+    def index_select(self: Any, axis: int, index: Tensor) -> Tensor:
+        """x[:, index] for axis 1."""
+        return getitem(self, (*(slice(None),) * (axis % self.ndim), index))
+
+    def gather(self: Any, axis: int, index: Tensor) -> Tensor:
+        """Values by their indices along one axis."""
+        return arrange.gather(self, axis, index)
+
+    def argsort(self: Any, axis: int = -1, descending: bool = False) -> Tensor:
+        """The indices that sort an axis."""
+        order = arrange.argsort(self, axis=axis)
+        return arrange.flip(order, axis) if descending else order
+
+    def sort(self: Any, axis: int = -1, descending: bool = False) -> tuple[Tensor, Tensor]:
+        """(the values in order along an axis, their indices)."""
+        order = self.argsort(axis, descending)
+        return arrange.gather(self, axis, order), order
+
+    def topk(self: Any, k: int, axis: int = -1, largest: bool = True) -> tuple[Tensor, Tensor]:
+        """(the k largest values of an axis in falling order, their indices); largest=False: the smallest, rising."""
+        order = self.argsort(axis, largest).narrow(axis, 0, k)
+        return arrange.gather(self, axis, order), order
+
+    def eq(self: Any, other: Number) -> Tensor:
+        """x == other."""
+        return basic.eq(self, other)
+
+    def ne(self: Any, other: Number) -> Tensor:
+        """x != other."""
+        return basic.ne(self, other)
+
+    def gt(self: Any, other: Number) -> Tensor:
+        """x > other."""
+        return basic.gt(self, other)
+
+    def ge(self: Any, other: Number) -> Tensor:
+        """x >= other."""
+        return basic.ge(self, other)
+
+    def lt(self: Any, other: Number) -> Tensor:
+        """x < other."""
+        return basic.lt(self, other)
+
+    def le(self: Any, other: Number) -> Tensor:
+        """x <= other."""
+        return basic.le(self, other)
+
+    def __and__(self: Any, other: Tensor) -> Tensor:
+        return select.minimum(*_masks("and", self, other))
+
+    def __or__(self: Any, other: Tensor) -> Tensor:
+        return select.maximum(*_masks("or", self, other))
+
+    def __xor__(self: Any, other: Tensor) -> Tensor:
+        return basic.ne(*_masks("xor", self, other))
+
+    def __invert__(self: Any) -> Tensor:
+        return basic.eq(_masks("invert", self)[0], False)
+
+    # ------------------------------------------------------------------ in place, as t[...] = value
+    def fill_(self: Any, value: float) -> Tensor:
+        """Every element one value."""
+        setitem(self, ..., value)
+        return self
+
+    def zero_(self: Any) -> Tensor:
+        """Every element 0."""
+        setitem(self, ..., 0)
+        return self
+
+    def copy_(self: Any, other: Tensor) -> Tensor:
+        """Another Tensor's values."""
+        setitem(self, ..., other)
+        return self
+
+    def add_(self: Any, other: Number) -> Tensor:
+        """x += other."""
+        return _IN_PLACE["__iadd__"](self, other)
+
+    def sub_(self: Any, other: Number) -> Tensor:
+        """x -= other."""
+        return _IN_PLACE["__isub__"](self, other)
+
+    def mul_(self: Any, other: Number) -> Tensor:
+        """x *= other."""
+        return _IN_PLACE["__imul__"](self, other)
+
+    def div_(self: Any, other: Number) -> Tensor:
+        """x /= other."""
+        return _IN_PLACE["__itruediv__"](self, other)
+
+    def clamp_(self: Any, min: float | None = None, max: float | None = None) -> Tensor:
+        """At least min and at most max, in place."""
+        setitem(self, ..., select.clip(self.detach(), low=min, high=max))
+        return self
+
+    clip_ = clamp_
+
+    def requires_grad_(self: Any, requires_grad: bool = True) -> Tensor:
+        """Set whether backward() accumulates a gradient in this leaf."""
+        mode.recorder.refuse("changes whether a Tensor requires a gradient", "do it outside the step")
+        if self.node is not None:
+            raise ValueError(f"requires_grad_: the Tensor was made by {self.node.name!r}; set it on a leaf, or on "
+                             ".detach()")
+        if requires_grad and self.dtype not in (np.float32, np.float64):
+            raise TypeError(f"requires_grad_: dtype {self.dtype} cannot require a gradient, only float32 and float64 "
+                            "can; convert it with .float()")
+        self.requires_grad = requires_grad
+        note_change()
+        return self
+
+
+def _masks(name: str, *tensors: Any) -> tuple[Any, ...]:
+    """What & | ^ ~ are given, if all of it is bool."""
+    for t in tensors:
+        if not (isinstance(t, bool) or (isinstance(t, Tensor) and t.dtype == np.bool)):
+            what = f"of dtype {t.dtype}" if isinstance(t, Tensor) else f"a {type(t).__name__}"
+            raise TypeError(f"{name}: an input is {what} but must be a bool Tensor; compare first, (x > 0) & (y > 0)")
+    return tensors
+
+
+def _refused(name: str, sign: str) -> Callable[..., Any]:
+    def operator(*_: Any) -> Any:
+        raise TypeError(f"{name}: is not computed on Tensors; write t.numpy() {sign} y, which is on no tape")
+    return operator
+
+
+_OF_NUMPY = {"min", "argmin", "amax", "amin", "var", "std", "any", "all", "prod", "cumsum"}     # functions of NumPy
+
+
+def _method(name: str, method: Any) -> Any:
+    """A method that also takes what PyTorch and NumPy call axis and keepdims."""
+    names = list(inspect.signature(method).parameters)[1:] if inspect.isfunction(method) else []
+    if "axis" not in names or inspect.signature(method).parameters["axis"].kind is inspect.Parameter.VAR_POSITIONAL:
+        return method
+    if name in _OF_NUMPY:
+        return functools.wraps(method)(_reduction(name, method, *names[1:]))
+    return also(method)
+
+
+attach({name: _method(name, value) for room in (Conversions, Methods) for name, value in vars(room).items()
+        if not name.startswith("__") or name in ("__abs__", "__and__", "__or__", "__xor__", "__invert__")})
+attach({"__rand__": Methods.__and__, "__ror__": Methods.__or__, "__rxor__": Methods.__xor__, "size": property(_size)})
+attach({f"__{side}{name}__": _refused(name, sign) for name, sign in (("floordiv", "//"), ("mod", "%"))
+        for side in ("", "r")})
+UFUNCS.update(absolute=select.abs, maximum=select.maximum, minimum=select.minimum, square=Methods.square,
+              reciprocal=Methods.reciprocal)

@@ -1,0 +1,186 @@
+"""The operators and methods of Tensor, NumPy's functions of it, and changes in place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ...core.mode import mode
+from ...core.tensor import Tensor, mark_changed
+from ..common.backend import backend_of
+from ..common.op import _check_same, _number, renamed
+from ..common.primitives import Index
+from ..layers.activation import tanh
+from .basic import (
+    Number,
+    _shape,
+    add,
+    argmax,
+    div,
+    eq,
+    exp,
+    ge,
+    gt,
+    le,
+    log,
+    lt,
+    matmul,
+    max,
+    mean,
+    mul,
+    ne,
+    neg,
+    pow,
+    sqrt,
+    sub,
+    sum,
+)
+from .shapes import flatten, getitem, plain_index, reshape, transpose
+
+
+# ---------------------------------------------------------------- in place
+def setitem(x: Tensor, index: Index, value: Number) -> None:
+    """x[index] = value, in x's memory: a Tensor that broadcasts to that place, or a number. Indices as of getitem.
+
+    On no tape: raises ValueError where one records x or the value, for a shape that does not fit, and for a value on
+    another device; TypeError for another dtype. Graphs that used x before can no longer be run backward.
+
+    >>> x = Tensor([1.0, 2.0, 3.0])
+    >>> setitem(x, slice(1, None), 0.0); x.tolist()
+    [1.0, 0.0, 0.0]
+    """
+    given = [t for t in (x, value) if isinstance(t, Tensor)]
+    if mode.grad and any(t.requires_grad for t in given):
+        raise ValueError(f"setitem: the tape records a Tensor of shape {x.shape}, and cannot record a change in place; "
+                         "do it under minidl.no_grad()")
+    if isinstance(value, Tensor):
+        _check_same("setitem", (x, value), frozenset())
+    array = value._data if isinstance(value, Tensor) else _number("setitem", value, True)
+    place = plain_index(index)
+    k = backend_of(*given)
+    mark_changed((x,))
+    try:
+        k.setitem(x._data, place, array)
+    except (IndexError, ValueError) as error:
+        raise type(error)(f"setitem: {error} (x {x.shape}, index {index!r}, value {_shape(array)}); the value must "
+                          "fit the place") from None
+
+
+def _in_place(name: str, function: Callable[[Any, Any], Tensor]) -> Callable[[Tensor, Number], Tensor]:
+    """x op= y: in x's memory where no tape records it; else x becomes the result, on the tape."""
+    def method(x: Tensor, y: Number) -> Tensor:
+        recorded = mode.grad and (x.requires_grad or (isinstance(y, Tensor) and y.requires_grad))
+        if recorded and x.requires_grad and x.node is None:
+            raise ValueError(f"{name}: the Tensor (shape {x.shape}) requires a gradient and the tape records, which a "
+                             "change in place would falsify; do it under minidl.no_grad(), or write x = x op y")
+        z = function(x, y)
+        if z.shape != x.shape or z.dtype != x.dtype:
+            raise ValueError(f"{name}: the result is {z.shape} {z.dtype} but must fit in place of {x.shape} {x.dtype}; "
+                             "write x = x op y")
+        if not recorded:
+            setitem(x, ..., z)
+        else:
+            mode.recorder.become(x)
+            x._data, x.node, x.requires_grad, x.changed = z._data, z.node, True, z.changed
+        return x
+    return method
+
+
+# ---------------------------------------------------------------- operators and methods of Tensor
+def _matmul(x: Tensor, y: Tensor) -> Tensor:
+    """`@`: a vector on the left is a row, one on the right a column; its axis is gone from the result."""
+    if not (isinstance(x, Tensor) and isinstance(y, Tensor)) or (x.ndim > 1 and y.ndim > 1):
+        return matmul(x, y)
+    if 0 in (x.ndim, y.ndim):
+        raise ValueError(f"matmul: shapes {x.shape} and {y.shape}: a single number has no columns; use *")
+    z = matmul(x if x.ndim > 1 else reshape(x, shape=(1, -1)), y if y.ndim > 1 else reshape(y, shape=(-1, 1)))
+    rows = z.shape[:-2] + (z.shape[-2:-1] if x.ndim > 1 else ())
+    return reshape(z, shape=rows + (z.shape[-1:] if y.ndim > 1 else ()))
+
+
+def _sizes(args: tuple[Any, ...]) -> tuple[int, ...]:
+    """Both x.reshape(2, 3) and x.reshape((2, 3))."""
+    return tuple(args[0]) if len(args) == 1 and isinstance(args[0], (tuple, list)) else args
+
+
+def _reduction(name: str, function: Callable[..., Tensor], *names: str) -> Callable[..., Tensor]:
+    """The method of a reduction, also as NumPy's functions call it: np.sum(t) is t.sum(axis=None, out=None)."""
+    def method(x: Tensor, axis: Any = None, *positional: Any, **options: Any) -> Tensor:
+        given = [("axis", axis)] * (axis is not None) + list(zip(names, positional, strict=False))
+        options = renamed(name, {k: v for k, v in options.items() if not (k in ("dtype", "out") and v is None)})
+        for option, value in given:
+            if option in options:
+                raise TypeError(f"{name}: {option} is given twice, as {value!r} and {options[option]!r}; give it once")
+            options[option] = value
+        axis = options.pop("axis", None)
+        wrong = [k for k in options if k not in names] + list(map(repr, positional[len(names):]))
+        if wrong:
+            raise TypeError(f"{name}: does not take {', '.join(wrong)}; it takes {', '.join(('axis', *names))}, as in "
+                            f"t.{name}(axis=1)")
+        return function(x, axis=axis, **options)
+    return method
+
+
+def _reshape(x: Tensor, *shape: Any, order: str = "C") -> Tensor:
+    if order != "C":
+        raise ValueError(f"reshape: order {order!r} is not 'C', in which values are read here; transpose first")
+    return reshape(x, shape=_sizes(shape))
+
+
+# NumPy's functions by the operators that they stand for, and by the ops that compute the same
+UFUNCS: dict[str, Callable[..., Any]] = {
+    "add": add, "subtract": sub, "multiply": mul, "divide": div, "true_divide": div, "power": pow, "float_power": pow,
+    "matmul": _matmul, "negative": neg, "exp": exp, "log": log, "sqrt": sqrt, "tanh": tanh,
+    "greater": gt, "greater_equal": ge, "less": lt, "less_equal": le, "equal": eq, "not_equal": ne,
+}
+
+
+def _array_ufunc(x: Tensor, ufunc: Any, method: str, *inputs: Any, out: Any = None, **options: Any) -> Any:
+    """What NumPy's functions of Tensors do: those that are ops are these ops; `array -= tensor` changes the array."""
+    if out is not None and method == "__call__" and all(isinstance(a, np.ndarray) for a in out):
+        mode.recorder.refuse("changes an array in place", "use Tensors, and write t[...] = value under no_grad()")
+        return getattr(ufunc, method)(*(a._data if isinstance(a, Tensor) else a for a in inputs), out=out, **options)
+    function = UFUNCS.get(ufunc.__name__)
+    if function is None or method != "__call__" or out is not None or options:
+        raise TypeError(f"np.{ufunc.__name__}{'' if method == '__call__' else f'.{method}'}: is not computed on "
+                        "Tensors; use an op of minidl.ops, or t.numpy()")
+    return function(*inputs)
+
+
+METHODS = {
+    "__add__": add, "__radd__": lambda x, y: add(y, x),
+    "__sub__": sub, "__rsub__": lambda x, y: sub(y, x),
+    "__mul__": mul, "__rmul__": lambda x, y: mul(y, x),
+    "__truediv__": div, "__rtruediv__": lambda x, y: div(y, x),
+    "__pow__": pow, "__rpow__": lambda x, y: pow(y, x),
+    "__matmul__": _matmul, "__rmatmul__": lambda x, y: _matmul(y, x),
+    "__neg__": neg,
+    "__gt__": gt, "__ge__": ge, "__lt__": lt, "__le__": le, "__eq__": eq, "__ne__": ne,
+    "__getitem__": getitem, "__setitem__": setitem, "__array_ufunc__": _array_ufunc,
+    "__iadd__": _in_place("iadd", add), "__isub__": _in_place("isub", sub), "__imul__": _in_place("imul", mul),
+    "__itruediv__": _in_place("itruediv", div), "__ipow__": _in_place("ipow", pow),
+    "__imatmul__": _in_place("imatmul", _matmul),
+    "__iter__": lambda x: (x[i] for i in range(len(x))),
+    "exp": exp, "log": log, "sqrt": sqrt, "tanh": tanh,
+    "sum": _reduction("sum", sum, "keepdims"), "mean": _reduction("mean", mean, "keepdims"),
+    "max": _reduction("max", max, "keepdims"), "argmax": _reduction("argmax", argmax),
+    "reshape": _reshape,
+    "transpose": lambda x, *axes: transpose(x, axes=None if axes == (None,) else _sizes(axes) or None),
+    "T": property(lambda x: transpose(x)),
+    "flatten": flatten,
+}
+
+
+def attach(methods: dict[str, Any]) -> None:
+    """Make functions the methods of Tensor; those that are not ops are called so in Python's own messages."""
+    for name, method in methods.items():
+        each: Any
+        for each in (method, getattr(method, "__wrapped__", None)):
+            if getattr(each, "__module__", "").endswith((".operators", ".methods")):
+                each.__name__, each.__qualname__ = name, f"Tensor.{name}"
+        setattr(Tensor, name, method)
+
+
+attach(METHODS)

@@ -1,0 +1,135 @@
+"""Reductions and sums beyond those of a plain training step: smallest values, variance, norm, cumulative sums."""
+
+from __future__ import annotations
+
+import math
+
+from ...core.tensor import Tensor
+from ..common.op import op
+from ..layers.activation import one_axis
+from .basic import Axis, _axes
+
+__all__ = ["argmin", "cumsum", "min", "norm", "prod", "std", "var"]
+
+
+@op
+def min(k, x: Tensor, *, axis: Axis = None, keepdims: bool = False):
+    """Smallest value over the given axes (all by default); equal minima share the gradient equally.
+
+    NaN counts as smallest. Raises ValueError over an axis of size 0.
+    """
+    axes = _axes("min", x.shape, axis)
+    if math.prod(x.shape[a] for a in axes) == 0:
+        raise ValueError(f"min: there is no smallest of 0 values (shape {x.shape}, axis {axis}); "
+                         "reduce over axes that are not empty")
+    y = k.min(x, axes, keepdims)
+    return y, lambda gy, need: (k.max_grad_x(gy, x, y, axes, keepdims),)
+
+
+@op
+def argmin(k, x: Tensor, *, axis: int | None = None):
+    """Index (int64) of the first smallest value along one axis, or in the flattened Tensor; no gradient."""
+    if axis is not None:
+        axis = one_axis("argmin", x.shape, axis)
+    if 0 in (x.shape if axis is None else x.shape[axis:axis + 1]):
+        raise ValueError(f"argmin: there is no smallest of 0 values (shape {x.shape}, axis {axis}); "
+                         "search an axis that is not empty")
+    return k.argmin(x, axis), None
+
+
+def _degrees(name: str, shape: tuple[int, ...], axes: tuple[int, ...], correction: float) -> float:
+    """What the sum of squared differences is divided by."""
+    count = math.prod(shape[a] for a in axes)
+    if count <= correction:
+        raise ValueError(f"{name}: {count} values (shape {shape}, axes {axes}) have none with correction "
+                         f"{correction}; reduce over more values, or pass correction=0")
+    return count - correction
+
+
+@op(floating=True)
+def var(k, x: Tensor, *, axis: Axis = None, keepdims: bool = False, correction: float = 1):
+    """Variance over the given axes (all by default): squared differences from the mean, over n - correction.
+
+    correction: 1 as in PyTorch, an unbiased estimate; 0 as NumPy's var has it. Raises ValueError for too few values.
+
+    >>> x = Tensor([1.0, 3.0])
+    >>> var(x).item(), var(x, correction=0).item()
+    (2.0, 1.0)
+    """
+    shape, axes = x.shape, _axes("var", x.shape, axis)
+    degrees = _degrees("var", shape, axes, correction)
+    d = k.sub(x, k.mean(x, axes, True))
+    y = k.div(k.sum(k.mul(d, d), axes, keepdims), degrees)
+    return y, lambda gy, need: (k.mul(k.spread(gy, shape, axes, keepdims), k.mul(d, 2 / degrees)),)
+
+
+@op(floating=True)
+def std(k, x: Tensor, *, axis: Axis = None, keepdims: bool = False, correction: float = 1):
+    """Standard deviation over the given axes: the root of `var`. Where it is 0 so is its gradient."""
+    shape, axes = x.shape, _axes("std", x.shape, axis)
+    degrees = _degrees("std", shape, axes, correction)
+    d = k.sub(x, k.mean(x, axes, True))
+    y = k.sqrt(k.div(k.sum(k.mul(d, d), axes, keepdims), degrees))
+
+    def backward(gy, need):
+        share = k.where(k.eq(y, 0), 0, k.div(gy, k.mul(k.where(k.eq(y, 0), 1, y), degrees)))
+        return k.mul(k.spread(share, shape, axes, keepdims), d),
+    return y, backward
+
+
+@op(floating=True)
+def norm(k, x: Tensor, *, axis: Axis = None, keepdims: bool = False):
+    """The Euclidean norm over the given axes (all by default): the root of the sum of squares. At 0 its gradient is 0.
+
+    >>> norm(Tensor([3.0, 4.0])).item()
+    5.0
+    """
+    shape, axes = x.shape, _axes("norm", x.shape, axis)
+    y = k.sqrt(k.sum(k.mul(x, x), axes, keepdims))
+
+    def backward(gy, need):
+        share = k.where(k.eq(y, 0), 0, k.div(gy, k.where(k.eq(y, 0), 1, y)))
+        return k.mul(k.spread(share, shape, axes, keepdims), x),
+    return y, backward
+
+
+@op(floating=True)
+def prod(k, x: Tensor, *, axis: Axis = None, keepdims: bool = False):
+    """The product over the given axes (all by default), with a gradient at zeros too: the product of the others.
+
+    >>> prod(Tensor([2.0, 3.0, 4.0])).item()
+    24.0
+    """
+    shape, axes = x.shape, _axes("prod", x.shape, axis)
+    order = (*(a for a in range(len(shape)) if a not in axes), *axes)
+    back = tuple(order.index(a) for a in range(len(shape)))
+    turned = tuple(shape[a] for a in order)
+    count = math.prod(shape[a] for a in axes)
+    rows = math.prod(shape) // count if count else 0
+    first, but_last, reverse = ((slice(None), columns) for columns in (
+        slice(None, 1), slice(None, -1), slice(None, None, -1)))
+
+    def backward(gy, need):
+        """The product of those before, times that of those behind."""
+        values = k.reshape(k.transpose(x, order), (rows, count))
+        one = k.getitem(k.ones_like(values), first)
+        before = k.cumprod(k.concatenate((one, k.getitem(values, but_last)), 1), 1)
+        behind = k.cumprod(k.concatenate((one, k.getitem(k.getitem(values, reverse), but_last)), 1), 1)
+        others = k.mul(before, k.getitem(behind, reverse))
+        return k.mul(k.spread(gy, shape, axes, keepdims), k.transpose(k.reshape(others, turned), back)),
+    return k.prod(x, axes, keepdims), backward
+
+
+@op
+def cumsum(k, x: Tensor, *, axis: int):
+    """Sums of the values up to each one, along an axis.
+
+    >>> cumsum(Tensor([1.0, 2.0, 4.0]), axis=0).tolist()
+    [1.0, 3.0, 7.0]
+    """
+    axis = one_axis("cumsum", x.shape, axis)
+    back = (*(slice(None),) * axis, slice(None, None, -1))
+
+    def backward(gy, need):
+        return k.getitem(k.cumsum(k.getitem(gy, back), axis), back),
+    return k.cumsum(x, axis), backward

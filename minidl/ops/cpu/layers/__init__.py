@@ -1,0 +1,1 @@
+"""NumPy primitives of layers and losses."""

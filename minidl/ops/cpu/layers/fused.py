@@ -1,0 +1,61 @@
+"""Sums, normalisation and linear layers fused with activations, on NumPy arrays: the plain primitives in turn."""
+
+from __future__ import annotations
+
+from ...common.geometry import ConvGeometry
+from ...common.geometry.sets import NormGeometry
+from ...common.primitives import Array
+from ...common.shared import add
+from ..conv import conv2d
+from .activation import GRADIENTS, VALUES
+from .linear import linear
+from .norm import batch_norm, normalize_by, normalize_grad
+
+__all__ = [
+    "add_act", "add_grad_act", "batch_norm_act", "conv2d_norm", "conv2d_norm_act", "linear_and_act",
+    "normalize_act_grad",
+]
+
+
+def add_act(x: Array, other: Array, act: str) -> Array:
+    """act(x + other)"""
+    return VALUES[act](add(x, other))
+
+
+def add_grad_act(gy: Array, other: Array, y: Array, act: str) -> Array:
+    """The gradient by z of y = act(z), which two have read: gy + other is its gradient. y is z for those of OF_X."""
+    return GRADIENTS[act](add(gy, other), y)
+
+
+def linear_and_act(x: Array, w: Array, b: Array | None, act: str) -> tuple[Array, Array]:
+    """(z, act(z)) of z = linear(x)"""
+    z = linear(x, w, b)
+    return z, VALUES[act](z)
+
+
+def batch_norm_act(x: Array, other: Array | None, w: Array | None, b: Array | None, running_mean: Array,
+                   running_var: Array, momentum: float, eps: float, g: NormGeometry,
+                   act: str) -> tuple[Array, Array, Array]:
+    """(y, mean, rstd): y = act(batch_norm(x) + other)"""
+    z, mean, rstd = batch_norm(x, w, b, running_mean, running_var, momentum, eps, g)
+    return VALUES[act](z if other is None else add(z, other)), mean, rstd
+
+
+def normalize_act_grad(gy: Array, other: Array | None, y: Array, x: Array, w: Array | None, mean: Array, rstd: Array,
+                       g: NormGeometry, act: str) -> tuple[Array, Array, Array, Array]:
+    """(gz, gx, gw, gb): the gradients by z and by x, weight and bias, of y = act(z), z = normalize(x) plus a residual,
+    where gy + other is the gradient by y. gz is the residual's, too."""
+    gz = GRADIENTS[act](gy if other is None else add(gy, other), y)
+    return gz, *normalize_grad(gz, x, w, mean, rstd, g)
+
+
+def conv2d_norm(x: Array, w: Array, b: Array | None, g: ConvGeometry, mean: Array, var: Array, weight: Array | None,
+                bias: Array | None, eps: float, sets: NormGeometry) -> Array:
+    """normalize_by(conv2d(x)): on CUDA one convolution, by filters that do both."""
+    return normalize_by(conv2d(x, w, b, g), mean, var, weight, bias, eps, sets)
+
+
+def conv2d_norm_act(x: Array, w: Array, b: Array | None, g: ConvGeometry, mean: Array, var: Array,
+                    weight: Array | None, bias: Array | None, eps: float, sets: NormGeometry, act: str) -> Array:
+    """act(normalize_by(conv2d(x)))"""
+    return VALUES[act](conv2d_norm(x, w, b, g, mean, var, weight, bias, eps, sets))

@@ -1,0 +1,62 @@
+"""Cross-entropy on NumPy arrays: x (n,classes), labels (n,) integers in range."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...common.primitives import Array
+from .activation import log_softmax
+
+__all__ = ["check_labels", "cross_entropy", "cross_entropy_grad_x", "cross_entropy_with_grad", "update_metrics"]
+
+
+UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+
+
+def check_labels(labels: Array, classes: int, what: str = "cross_entropy: label", of: str = "classes") -> None:
+    """Refuse a label that is not a class."""
+    # read as unsigned, a negative label is larger than any class: one look instead of two
+    if labels.size and labels.view(UNSIGNED[labels.itemsize]).max() >= classes:
+        at = int(np.argmax((labels < 0) | (labels >= classes)))
+        raise ValueError(f"{what} {labels[at]} at position {at} is out of range for {classes} {of}; "
+                         f"{what.split()[-1]}s must be 0 to {classes - 1}")
+
+
+def cross_entropy(x: Array, labels: Array, reduction: str, smoothing: float) -> tuple[Array, Array]:
+    """(loss, log_p): -(1 - s) log_p[label] - s * mean of log_p, reduced; log_p (n,classes) for the gradient."""
+    log_p = log_softmax(x, 1)
+    loss = -log_p[np.arange(len(labels)), labels]
+    if smoothing:
+        loss = (1 - smoothing) * loss - smoothing * log_p.mean(axis=1)
+    if reduction == "none":
+        return loss, log_p
+    total = loss.sum()
+    return (np.asarray(total) if reduction == "sum" else _over(total, len(labels))), log_p
+
+
+def _over(total: Array, count: int) -> Array:
+    """The mean; NaN of nothing, without a warning."""
+    return np.asarray(total / count if count else np.nan, total.dtype)
+
+
+def cross_entropy_grad_x(gy: Array, log_p: Array, labels: Array, reduction: str, smoothing: float) -> Array:
+    """(softmax - target) * gy, with gy a number an image or one for all."""
+    n, classes = log_p.shape
+    gx = np.exp(log_p)
+    if smoothing:
+        gx -= smoothing / max(1, classes)
+    gx[np.arange(n), labels] -= 1 - smoothing
+    gx *= gy[:, None] if reduction == "none" else gy / n if reduction == "mean" and n else gy
+    return gx
+
+
+def cross_entropy_with_grad(x: Array, labels: Array, reduction: str, smoothing: float) -> tuple[Array, Array]:
+    """(loss, gx): the loss, and the gradient by x of its values' sum."""
+    loss, log_p = cross_entropy(x, labels, reduction, smoothing)
+    return loss, cross_entropy_grad_x(np.ones_like(loss), log_p, labels, reduction, smoothing)
+
+
+def update_metrics(sums: Array, loss: Array, x: Array, labels: Array) -> None:
+    """sums[0] += the mean loss * n, sums[1] += how many rows of x (n,classes) are largest at their label; float64."""
+    sums[0] += float(loss) * len(labels)
+    sums[1] += np.count_nonzero(np.argmax(x, axis=1) == labels)

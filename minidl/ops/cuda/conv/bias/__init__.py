@@ -1,0 +1,37 @@
+"""The bias's gradient: the sum of each map over images and pixels."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from ....common.primitives import Array
+from ... import launch
+from ...reduce import sum_first
+
+FILE = "conv/bias/bias.cu"
+CONFIGURATIONS = [(FILE, (launch.real(np.dtype(dtype)), ("WIDE", wide)))
+                  for dtype in ("float32", "float64") for wide in (1, 4)]
+ELEMENTS = 1 << 14                         # of a map that one block adds up, where all together make a second launch
+MAX_ALONE = 1 << 17                        # worth it: up to this many one block does
+
+
+@functools.lru_cache(maxsize=4096)
+def _plan(shape: tuple[int, ...], dtype: np.dtype) -> tuple[Callable[..., None], tuple[int, ...], tuple[int, ...]]:
+    """The launch for maps of a shape, its result's shape, and the numbers it takes last."""
+    n, m, length = shape[0], shape[1], math.prod(shape[2:])
+    images = max(1, n if n * length <= MAX_ALONE else ELEMENTS // max(1, length))
+    shares = launch.blocks(n, images)
+    kernel = launch.kernel(FILE, "conv2d_grad_b", launch.real(dtype), ("WIDE", 1 if length % 4 else 4))
+    return kernel.sized((m, shares), (1024,)), (shares, m) if shares > 1 else (m,), (n, m, length, images)
+
+
+def sum_maps(maps: Array) -> Array:
+    """(n,m,h,w) -> (m,), in a fixed order."""
+    start, shape, numbers = _plan(maps.shape, maps.dtype)
+    parts = launch.empty(shape, maps.dtype)
+    start(maps, parts, *numbers)
+    return sum_first(parts) if len(shape) > 1 else parts

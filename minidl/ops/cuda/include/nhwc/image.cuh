@@ -1,0 +1,119 @@
+// Images in NHWC: runs of WIDE neighbouring channels of one pixel, read and written at once and computed in float32.
+//
+// STORE is float, or unsigned short for bfloat16; WIDE is 1, or as many as 16 bytes hold. Pointers to runs of more than
+// one lie on a multiple of their size: WIDE divides the channels.
+#include "include/common.cuh"
+#include "include/tensor_cores/mma.cuh"
+#include "include/act.cuh"
+
+#ifndef STORE
+#define STORE float
+#endif
+#ifndef WIDE
+#define WIDE 1
+#endif
+#ifndef AFTER
+#define AFTER 0  // whether ACT follows the kernel's own work
+#endif
+
+struct Run {
+    float v[WIDE];
+};
+
+// How a block of pixels is walked, where each thread keeps to a run of channels: `lanes` runs side by side, and `chunk`
+// rows, each a pixel, to a block along x; blocks along y take further channels.
+struct PixelRuns {
+    int rows, channels, lanes, chunk;
+};
+
+__device__ __forceinline__ float after(float x) { return AFTER ? ACT_VALUE(x) : x; }
+__device__ __forceinline__ float before(float gy, float y) { return AFTER ? ACT_GRAD(gy, y) : gy; }
+
+__device__ __forceinline__ Run load(const float* at) {
+    Pack<WIDE> pack = *(const Pack<WIDE>*)at;
+    Run run;
+#pragma unroll
+    for (int i = 0; i < WIDE; ++i) run.v[i] = pack.v[i];
+    return run;
+}
+
+__device__ __forceinline__ void store(float* at, const Run& run) {
+    Pack<WIDE> pack;
+#pragma unroll
+    for (int i = 0; i < WIDE; ++i) pack.v[i] = run.v[i];
+    *(Pack<WIDE>*)at = pack;
+}
+
+#if WIDE == 1
+__device__ __forceinline__ Run load(const unsigned short* at) { return {__uint_as_float((unsigned)*at << 16)}; }
+__device__ __forceinline__ void store(unsigned short* at, const Run& run) { *at = bf16_pair(run.v[0], 0.0f) & 0xffff; }
+#else
+__device__ __forceinline__ Run load(const unsigned short* at) {
+    Pack<WIDE / 2> pack = *(const Pack<WIDE / 2>*)at;
+    Run run;
+#pragma unroll
+    for (int i = 0; i < WIDE / 2; ++i) {
+        const unsigned bits = __float_as_uint(pack.v[i]);
+        run.v[2 * i] = __uint_as_float(bits << 16);
+        run.v[2 * i + 1] = __uint_as_float(bits & 0xffff0000u);
+    }
+    return run;
+}
+
+__device__ __forceinline__ void store(unsigned short* at, const Run& run) {
+    Pack<WIDE / 2> pack;
+#pragma unroll
+    for (int i = 0; i < WIDE / 2; ++i) pack.v[i] = __uint_as_float(bf16_pair(run.v[2 * i], run.v[2 * i + 1]));
+    *(Pack<WIDE / 2>*)at = pack;
+}
+#endif
+
+// The gradient that comes to an element: gy, and where two have read what the activation computed, also `other`.
+__device__ __forceinline__ Run summed(const STORE* gy, const STORE* other, int at) {
+    Run run = load(gy + at);
+    if (other) {
+        const Run more = load(other + at);
+#pragma unroll
+        for (int i = 0; i < WIDE; ++i) run.v[i] += more.v[i];
+    }
+    return run;
+}
+
+// This thread's run of channels, and the rows that it walks: from `row` to before `end`, `step` apart. None where the
+// block has more threads than its rows have runs, or the image no such channels.
+struct Walk {
+    int channel, row, end, step;
+
+    __device__ __forceinline__ Walk(const PixelRuns& g) {
+        const int own = threadIdx.x / g.lanes;
+        step = blockDim.x / g.lanes;
+        channel = (blockIdx.y * g.lanes + threadIdx.x % g.lanes) * WIDE;
+        row = blockIdx.x * g.chunk + own;
+        end = own < step && channel < g.channels ? imin(g.rows, (blockIdx.x + 1) * g.chunk) : 0;
+    }
+};
+
+// parts[blockIdx.x][s][channel] = the sums of a block's rows, in an order that sizes alone decide. each(at, sum) adds the
+// run at element `at` of the image to sum[s].
+template <int SUMS, class Each> __device__ __forceinline__ void add_up(const Each& each, float* parts, const PixelRuns& g) {
+    __shared__ float shared[256 * WIDE];
+    const Walk walk(g);
+    float sum[SUMS][WIDE] = {};
+#pragma unroll 4
+    for (int row = walk.row; row < walk.end; row += walk.step) each(row * g.channels + walk.channel, sum);
+    const int columns = g.lanes * WIDE;
+#pragma unroll
+    for (int s = 0; s < SUMS; ++s) {
+        __syncthreads();
+#pragma unroll
+        for (int i = 0; i < WIDE; ++i) shared[threadIdx.x * WIDE + i] = sum[s][i];
+        __syncthreads();
+        for (int column = threadIdx.x; column < columns; column += blockDim.x) {
+            const int channel = blockIdx.y * columns + column;
+            float total = 0;
+#pragma unroll 1
+            for (int own = 0; own < walk.step; ++own) total += shared[own * columns + column];
+            if (channel < g.channels) parts[(blockIdx.x * SUMS + s) * g.channels + channel] = total;
+        }
+    }
+}

@@ -1,0 +1,1 @@
+"""CUDA primitives of layers and losses, a folder per family."""

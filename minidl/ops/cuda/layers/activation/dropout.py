@@ -1,0 +1,23 @@
+"""Dropout on CuPy arrays, by the counter-based generator of rng.py."""
+
+from __future__ import annotations
+
+from ....common.primitives import Array
+from ... import launch
+
+__all__ = ["dropout", "dropout_grad_x"]
+
+CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
+    ("layers/activation/dropout.cu", (launch.real(dtype),)) for dtype in launch.C_NAME]
+
+
+def dropout(x: Array, p: float, key: tuple[int, int]) -> Array:
+    """x / (1 - p) where the i-th float32 of Philox(key), in C order, is at least p; else 0."""
+    y = launch.empty(x.shape, x.dtype)
+    run = launch.kernel("layers/activation/dropout.cu", "dropout", launch.real(x.dtype))
+    run((launch.blocks(x.size, 8 * launch.THREADS),), (launch.THREADS,), x, y, x.size, p, 1 - p, *key)
+    return y
+
+
+def dropout_grad_x(gy: Array, p: float, key: tuple[int, int]) -> Array:
+    return dropout(gy, p, key)             # the same mask again: drawing it costs less than keeping it

@@ -1,0 +1,76 @@
+"""Products of batches of matrices on CUDA, by the kernel of the fully connected layer: x (..., i, j), y (..., j, k).
+
+cuBLAS, which CuPy calls, cannot be captured in a graph: it is used for large products alone, outside of one (`gemm`).
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ....common import shared
+from ....common.primitives import Array
+from ... import launch
+from . import FILE, gemm, product_of
+from .tile import TILES
+
+__all__ = ["matmul", "matmul_grad_x", "matmul_grad_y", "matmul_sum"]
+
+
+def plus_times(alpha: float, beta: float) -> tuple[launch.Constant, ...]:
+    """What makes of a product: alpha times it, plus beta times another matrix."""
+    return ("FUSED", "SUM"), ("ALPHA", repr(alpha)), ("BETA", repr(beta))
+
+
+CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
+    (FILE, (launch.real(np.dtype(dtype)), ("BM", bm), ("PRECISION", how), ("TA", 0), ("TB", 0),
+            *plus_times(-1.5, 2.0), *wide))
+    for dtype, how, bm in TILES if bm in (16, 128) for wide in ((), (("WIDE", 1),))]
+
+
+def _product(x: Array, y: Array, transpose_x: bool, transpose_y: bool) -> Array | None:
+    """None where CuPy must do it: for integers, and results or sums of nothing."""
+    (i, j), k = x.shape[-2:], y.shape[-2 if transpose_y else -1]
+    if transpose_x:
+        i, j = j, i
+    lead = np.broadcast_shapes(x.shape[:-2], y.shape[:-2])
+    if x.dtype != y.dtype or x.dtype.kind != "f" or 0 in (*lead, i, j, k):
+        return None
+    count = math.prod(lead)
+    if y.ndim == 2 and not transpose_x:    # the rows of all matrices
+        out = launch.empty((1, count * i, k), x.dtype)
+        gemm(_stacked(x.reshape(-1, j), ()), _stacked(y, ()), out, transpose_b=transpose_y)
+    else:
+        out = launch.empty((count, i, k), x.dtype)
+        gemm(_stacked(x, lead), _stacked(y, lead), out, transpose_a=transpose_x, transpose_b=transpose_y)
+    return out.reshape(*lead, i, k)
+
+
+def _stacked(x: Array, lead: tuple[int, ...]) -> Array:
+    """As (count, rows, columns); one matrix for all stays one. The launch copies what is not in C order."""
+    if x.size > math.prod(x.shape[-2:]):
+        x = np.broadcast_to(x, (*lead, *x.shape[-2:]))
+    return x.reshape(-1, *x.shape[-2:])
+
+
+def matmul(x: Array, y: Array) -> Array:
+    z = _product(x, y, False, False)
+    return shared.matmul(x, y) if z is None else z
+
+
+def matmul_grad_x(gy: Array, y: Array) -> Array:
+    gx = _product(gy, y, False, True)
+    return shared.matmul_grad_x(gy, y) if gx is None else gx
+
+
+def matmul_grad_y(gy: Array, x: Array) -> Array:
+    gz = _product(x, gy, True, False)
+    return shared.matmul_grad_y(gy, x) if gz is None else gz
+
+
+def matmul_sum(x: Array, y: Array, z: Array, alpha: float, beta: float) -> Array:
+    """alpha * x @ y + beta * z: x (n,i,j), y (n,j,k), z (n,i,k), floating"""
+    sizes = *z.shape, x.shape[2], len(x), len(y), False, 0
+    return product_of(x, y, None, launch.empty(z.shape, z.dtype), sizes, False, False,
+                         fused=plus_times(alpha, beta), y=z)

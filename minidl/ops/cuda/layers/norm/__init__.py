@@ -1,0 +1,134 @@
+"""Normalisation on CuPy arrays: two launches each way, or one where a team of threads owns a set of values."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+import cupy
+import numpy as np
+
+from ....common.geometry.sets import NormGeometry
+from ....common.primitives import Array
+from ... import launch
+from ...reduce import sum_first
+
+__all__ = ["batch_norm", "normalize", "normalize_by", "normalize_grad", "normalize_grad_x"]
+
+FILE, THREADS = "layers/norm/norm.cu", launch.THREADS
+ELEMENTS_PER_THREAD = 16                   # up to which a set's values have more teams,
+MAX_SPLITS = 64                            # and so many teams at most
+LINE = 16                                  # bytes that a thread reads at once, where a channel's values lie together
+
+CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
+    (FILE, (launch.real(dtype), ("WIDE", wide), *fused)) for dtype in launch.C_NAME
+    for wide in (1, LINE // dtype.itemsize)
+    for fused in ((), *((("FUSED", 1), ("ACT", act)) for act in ("relu", "tanh", "softplus")))]
+
+
+class Plan(NamedTuple):
+    """How sets are shared out, and the launches that do it."""
+
+    grid: int
+    splits: int                            # teams of a set
+    struct: bytes                          # the struct Norm
+    constants: tuple[launch.Constant, ...]
+
+    def run(self, name: str, *arguments: Any, fused: tuple[launch.Constant, ...] = ()) -> None:
+        launch.kernel(FILE, name, *self.constants, *fused)((self.grid,), (THREADS,), *arguments, self.struct)
+
+
+@functools.lru_cache(maxsize=4096)
+def _plan(outer: int, sets: int, inner: int, g: NormGeometry, dtype: np.dtype, aligned: bool = False) -> Plan:
+    """For an array (outer, sets, inner). The sizes decide; and whether arrays start on multiples of 16 bytes, WIDE."""
+    size = outer * inner
+    wide = LINE // dtype.itemsize if g.across and inner % (LINE // dtype.itemsize) == 0 else 1
+    lanes = launch.lanes_per_row(size, inner=1 if inner > 1 or sets == 1 else 2)       # 1: neighbours are other sets'
+    splits = min(MAX_SPLITS, launch.blocks(size, ELEMENTS_PER_THREAD * lanes)) if lanes in (1, THREADS) else 1
+    chunk = launch.blocks(launch.blocks(size, splits), wide) * wide
+    splits = launch.blocks(size, chunk)
+    return Plan(launch.blocks(sets * splits * lanes, THREADS), splits, launch.by_value(
+        "Norm", outer=outer, sets=sets, inner=inner, channels=g.channels, spread=g.spread, own=int(g.across),
+        splits=splits, chunk=chunk, lanes=lanes), (launch.real(dtype), ("WIDE", wide if aligned else 1)))
+
+
+def plan_of(g: NormGeometry, *arrays: Array | None) -> Plan:
+    """For arrays of a geometry."""
+    pointers = [a.data.ptr for a in arrays if a is not None]           # type: ignore[attr-defined]
+    outer, sets = (g.n, g.groups) if g.across else (1, g.n * g.groups)
+    return _plan(outer, sets, g.inner, g, arrays[0].dtype,             # type: ignore[union-attr]
+                 not any(pointer % LINE for pointer in pointers))
+
+
+def normalized(x: Array, w: Array | None, b: Array | None, running: tuple[Array | None, Array | None],
+               momentum: float, eps: float, g: NormGeometry, other: Array | None = None,
+               fused: tuple[launch.Constant, ...] = ()) -> tuple[Array, Array, Array]:
+    """(y, mean, rstd), with what is fused to y."""
+    running = running if g.size else (None, None)      # without values there is nowhere to move
+    y, mean, rstd = (launch.empty(shape, x.dtype) for shape in (x.shape, g.sets, g.sets))
+    plan = plan_of(g, x, other, y)
+    parts = launch.empty((2, plan.splits, mean.size), x.dtype) if plan.splits > 1 else None
+    if parts is not None:
+        plan.run("norm_moments", x, parts)
+    plan.run("normalize", x, other, w, b, parts, y, mean, rstd, *running, momentum, eps, fused=fused)
+    return y, mean, rstd
+
+
+def normalize(x: Array, w: Array | None, b: Array | None, eps: float,
+              g: NormGeometry) -> tuple[Array, Array, Array]:
+    """(y, mean, rstd): y = (x - mean) * rstd * w + b, with rstd = 1 / root of (variance + eps), both once per set."""
+    return normalized(x, w, b, (None, None), 0.0, eps, g)
+
+
+def batch_norm(x: Array, w: Array | None, b: Array | None, running_mean: Array, running_var: Array, momentum: float,
+               eps: float, g: NormGeometry) -> tuple[Array, Array, Array]:
+    """As normalize; the running values move by `momentum` of their way to the mean and the unbiased variance.
+
+    There is no way where there are no values.
+    """
+    return normalized(x, w, b, (running_mean, running_var), momentum, eps, g)
+
+
+def normalize_by(x: Array, mean: Array, var: Array, w: Array | None, b: Array | None, eps: float,
+                 g: NormGeometry) -> Array:
+    """(x - mean) / root of (var + eps) * w + b, by what is known of each set."""
+    y = launch.empty(x.shape, x.dtype)
+    plan_of(g, x, y).run("normalize_by", x, mean, var, w, b, y, eps)
+    return y
+
+
+def normalize_grad_x(gy: Array, x: Array, w: Array | None, mean: Array, rstd: Array, g: NormGeometry) -> Array:
+    """rstd * (gz - mean of gz - z * mean of (gz * z)) over each set, with gz = gy * w, z = (x - mean) * rstd."""
+    return gradient(gy, x, w, mean, rstd, g, None, None)
+
+
+def normalize_grad(gy: Array, x: Array, w: Array | None, mean: Array, rstd: Array,
+                   g: NormGeometry) -> tuple[Array, Array, Array]:
+    """The gradients by x, weight (the sum of gy * z over each channel) and bias (the sum of gy)."""
+    gw, gb = launch.empty(g.affine, x.dtype), launch.empty(g.affine, x.dtype)
+    if g.across:                           # channels are the sets
+        return gradient(gy, x, w, mean, rstd, g, gw, gb), gw, gb
+    gx = gradient(gy, x, w, mean, rstd, g, None, None)
+    plan = _plan(gx.size // (g.channels * g.spread), g.channels, g.spread, g, x.dtype)
+    sums, totals = parts_of(plan.splits, g.channels, x) if plan.splits > 1 else (gb, gw)
+    plan.run("norm_products", gy, x, None, mean, rstd, sums, totals, g.inner)
+    if plan.splits > 1:
+        sum_first(sums, gb)
+        sum_first(totals, gw)
+    return gx, gw, gb
+
+
+def parts_of(splits: int, sets: int, x: Array) -> tuple[cupy.ndarray, cupy.ndarray]:
+    return launch.empty((splits, sets), x.dtype), launch.empty((splits, sets), x.dtype)
+
+
+def gradient(gy: Array, x: Array, w: Array | None, mean: Array, rstd: Array, g: NormGeometry, gw: Array | None,
+             gb: Array | None, sums: Array | None = None, totals: Array | None = None) -> Array:
+    """By x. gw, gb: where they are given, they are filled. sums, totals: as norm_products leaves them, if it has."""
+    gx = launch.empty(x.shape, x.dtype)
+    plan = plan_of(g, x, gy, gx)
+    if plan.splits > 1 and sums is None:
+        sums, totals = parts_of(plan.splits, mean.size, x)
+        plan.run("norm_products", gy, x, None if g.across else w, mean, rstd, sums, totals, 0)
+    plan.run("normalize_grad", gy, x, w, mean, rstd, sums, totals, gx, gw, gb)
+    return gx

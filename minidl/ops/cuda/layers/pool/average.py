@@ -1,0 +1,95 @@
+"""Average pooling: by the report's kernel where windows tile the image (Krizhevsky 2009, section 6.3)."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from ....common.geometry import PoolGeometry
+from ....common.primitives import ACTIVATIONS, Array
+from ... import launch
+from .windows import spread
+
+__all__ = ["avg_pool2d", "avg_pool2d_grad_act", "avg_pool2d_grad_x"]
+
+BAND = 1024                                # columns of windows that a block of a tiled kernel should own
+MIN_SHARED = 48 * 1024                     # bytes of shared memory that every device gives a block
+
+CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
+    ("layers/pool/krizhevsky.cu", (launch.real(dtype), ("KH", kh), ("KW", kw), *act))
+    for dtype in launch.C_NAME for kh, kw in ((2, 2), (4, 4), (3, 5), (28, 28))
+    for act in ((), *((("ACT", act),) for act in ACTIVATIONS))]
+
+
+class Tiling(NamedTuple):
+    """How krizhevsky.cu walks over a pooling: `band` rows of windows per block, columns of a window `pitch` apart."""
+
+    constants: tuple[launch.Constant, ...]
+    blocks: int
+    rows: int
+    band: int
+    pitch: int
+
+
+def _tiles(g: PoolGeometry) -> bool:
+    """Whether each element of the image is in one window."""
+    return ((g.oh * g.kh, g.ow * g.kw, g.sh, g.sw) == (g.h, g.w, g.kh, g.kw)
+            and not any((g.top, g.bottom, g.left, g.right)))
+
+
+def in_squares(g: PoolGeometry) -> bool:
+    """Whether windows are squares of 2 or 4 that tile the image: those that convolutions can be fused with."""
+    return g.kh == g.kw and g.kh in (2, 4) and _tiles(g)
+
+
+@functools.lru_cache(maxsize=4096)
+def _tiling(g: PoolGeometry) -> Tiling | None:
+    """For windows that tile the image and whose rows fit shared memory; None for all others."""
+    if not _tiles(g):
+        return None
+    rows, band = g.n * g.c * g.oh, max(1, BAND // g.w)
+    pitch = 32 * launch.blocks(band * g.ow, 32) + 32 // g.kw
+    if g.kw * pitch * np.dtype(np.float64).itemsize > MIN_SHARED:
+        return None
+    return Tiling((("KH", g.kh), ("KW", g.kw)), launch.blocks(rows, band), rows, band, pitch)
+
+
+@functools.lru_cache(maxsize=4096)
+def _average(suffix: str, g: PoolGeometry, dtype: np.dtype,
+             *constants: launch.Constant) -> tuple[Callable[..., None], tuple[int | bytes, ...]]:
+    """The launch of avg_pool2d ("") or of a gradient of it ("_grad_..."), and the numbers it takes last."""
+    tiling = _tiling(g)
+    if tiling is None:
+        start, window = spread(f"avg_pool2d{suffix}", g, dtype, g.n * g.c * (g.h * g.w if suffix else g.oh * g.ow),
+                                *constants)
+        return start, (window,)
+    kernel = launch.kernel("layers/pool/krizhevsky.cu", f"avg_pool2d_tiled{suffix}", launch.real(dtype),
+                           *tiling.constants, *constants)
+    columns, pitch = (tiling.band * g.ow, ()) if suffix else (g.kw * tiling.pitch, (tiling.pitch,))
+    return (kernel.sized((tiling.blocks,), (launch.THREADS,), columns * dtype.itemsize),
+            (tiling.rows, tiling.band, g.w, g.ow, *pitch))
+
+
+def avg_pool2d(x: Array, g: PoolGeometry) -> Array:
+    y = launch.empty((g.n, g.c, g.oh, g.ow), x.dtype)
+    start, numbers = _average("", g, x.dtype)
+    start(x, y, *numbers)
+    return y
+
+
+def avg_pool2d_grad_x(gy: Array, g: PoolGeometry) -> Array:
+    dx = launch.empty((g.n, g.c, g.h, g.w), gy.dtype)
+    start, numbers = _average("_grad_x", g, gy.dtype)
+    start(gy, dx, *numbers)
+    return dx
+
+
+def avg_pool2d_grad_act(gy: Array, y: Array, g: PoolGeometry, act: str) -> Array:
+    """The gradient of avg_pool2d(act(x)) by x, from y = act(x)."""
+    dx = launch.empty((g.n, g.c, g.h, g.w), gy.dtype)
+    start, numbers = _average("_grad_act", g, gy.dtype, ("ACT", act))
+    start(gy, y, dx, *numbers)
+    return dx

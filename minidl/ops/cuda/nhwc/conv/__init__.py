@@ -1,0 +1,1 @@
+"""Convolutions of images in NHWC, and the gradients of their images."""

@@ -1,0 +1,232 @@
+"""Convolution of images in NHWC, and the gradient of its image, on tensor cores: launches conv_pack.cu, which prepares,
+and conv_few.cu for images of few channels, or conv_tma.cu, conv_images.cu or conv.cu, whichever is cheapest, which
+multiply."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import cupy
+import numpy as np
+
+from ....common.geometry import ConvGeometry
+from ... import launch
+from ...layers.linear.tile import MODES
+from ..pixels import C_TYPES, has_wgmma
+from . import conv_few, conv_images, conv_tma
+
+FILE, PACK_FILE = "nhwc/conv/conv.cu", "nhwc/conv/conv_pack.cu"
+MAX_PADDED = 2                             # times as many slabs, at most, where channels are added
+START = 4                                  # slabs that a tile takes longer than its products
+
+
+class Form(NamedTuple):
+    """Of conv.cu: a block's tile, tall * 128 pixels by so many filters; stages of shared memory; blocks of a
+    multiprocessor; and what a product costs, relative to the best form's."""
+
+    tall: int
+    filters: int
+    stages: int
+    blocks: int
+    cost: float
+
+
+_WHOLE = (Form(1, 256, 4, 1, 1.0), Form(1, 128, 3, 2, 1.12), Form(1, 64, 4, 2, 1.6), Form(1, 64, 2, 4, 1.8))
+# By PRECISION
+FORMS = {"BF16": _WHOLE, "TF32": _WHOLE,
+         "TF32X3": (Form(1, 128, 3, 1, 1.0), Form(1, 64, 4, 1, 1.2), Form(1, 64, 3, 1, 1.3))}
+
+
+AnyForm = Form | conv_tma.Form | conv_images.Form
+
+
+class Plan(NamedTuple):
+    """The shape of y, and what launches its kernels, for x, w, b and y."""
+
+    y: tuple[int, ...]
+    run: Callable[..., None]
+
+
+def _constants(form: Form, dtype: np.dtype, mode: str, wide: tuple[bool, bool], divided: bool, chunked: bool,
+               act: str | None = None, hopper: bool = True) -> tuple[launch.Constant, ...]:
+    blocks = 1 if not wide[0] and (divided or form.filters > 64) else form.blocks
+    if not (wide[0] and hopper):
+        blocks = min(blocks, 2)            # of registers
+    return (*[launch.HOPPER][:hopper], ("IMAGE", C_TYPES[dtype]), ("PRECISION", mode), ("FILTERS", form.filters),
+            ("TALL", form.tall), ("STAGES", form.stages), ("BLOCKS", blocks), ("WIDE", int(wide[0])),
+            ("WIDE_Y", int(wide[1])), ("CHUNKED", int(chunked)), ("DIVIDED", int(divided)),
+            *((("ACT", act), ("AFTER", 1)) if act else ()))
+
+
+def _pack_constants(dtype: np.dtype, mode: str, chunked: bool, beside: int) -> tuple[launch.Constant, ...]:
+    """beside: filters of a block's tile."""
+    return (("IMAGE", C_TYPES[dtype]), ("PRECISION", mode), ("CHUNKED", int(chunked)),
+            ("NEIGHBOURS", 2 if beside < 32 else 16 // dtype.itemsize))
+
+
+def _shared(form: Form, mode: str, slabs: int) -> int:
+    """Bytes, as the kernel lays them out."""
+    return min(form.stages, slabs) * (2 if mode == "TF32X3" else 1) * (128 * form.tall + form.filters) * 128
+
+
+def _forms(mode: str, wide: bool, slabs: int, room: int) -> list[Form]:
+    """Those whose slabs fit into so many bytes of shared memory; of channels that are read one by one, which takes
+    registers, those of fewer sums."""
+    return [form for form in FORMS[mode] if (wide or form.filters <= 128) and _shared(form, mode, slabs) <= room]
+
+
+def _tiles(form: Form, pixels: int, m: int) -> int:
+    return launch.blocks(pixels, 128 * form.tall) * launch.blocks(m, form.filters)
+
+
+def _cost(form: Form, pixels: int, m: int, slabs: int) -> float:
+    """The time that a multiprocessor's tiles take, relative to their sums. Other blocks' products hide a start."""
+    turns = launch.blocks(_tiles(form, pixels, m), launch.multiprocessors())
+    return turns * form.tall * form.filters * form.cost * (1 + START / (form.blocks * slabs))
+
+
+def _sizes(back: bool, g: ConvGeometry) -> dict[str, int]:
+    """What struct ConvNhwc says of images and steps: for y, or back, for the gradient of the image."""
+    common = {"n": g.n, "kh": g.kh, "kw": g.kw}
+    if back:
+        return {**common, "c": g.m, "h": g.oh, "w": g.ow, "m": g.c, "oh": g.h, "ow": g.w, "sh": 1, "sw": 1,
+                "top": g.kh - 1 - g.top, "left": g.kw - 1 - g.left, "divided_h": g.sh, "divided_w": g.sw}
+    return {**common, "c": g.c, "h": g.h, "w": g.w, "m": g.m, "oh": g.oh, "ow": g.ow, "sh": g.sh, "sw": g.sw,
+            "top": g.top, "left": g.left, "divided_h": 1, "divided_w": 1}
+
+
+def _channels(c: int, pixels: int, taps: int, each: int) -> int:
+    """How many an image is given: up to a multiple of `each`, so that no 16 bytes belong to two pixels, unless that
+    makes sums more than MAX_PADDED times as long, or all images together too many numbers for a kernel."""
+    more = launch.blocks(c, each) * each
+    longer = launch.blocks(taps * more, 8 * each) > launch.blocks(taps * c, 8 * each) * MAX_PADDED
+    return c if longer or pixels * more > launch.MAX_ELEMENTS else more
+
+
+def _copied(form: AnyForm | None, sizes: dict[str, int], depth: int) -> conv_tma.Tiles | conv_images.Tiles | None:
+    """The cheapest tiles of those that the hardware copies, of one form or of all; None where none fits."""
+    ones = all(sizes[name] == 1 for name in ("sh", "sw", "divided_h", "divided_w"))
+    place = [sizes[name] for name in ("n", "oh", "ow", "m", "kh", "kw")]
+    found = [*(conv_tma.tiles(each, *place) for each in conv_tma.FORMS if ones and form in (None, each)),
+             *(conv_images.tiles(each, sizes, depth) for each in conv_images.FORMS if form in (None, each))]
+    return min((each for each in found if each), key=lambda each: each.cost, default=None)
+
+
+@functools.lru_cache(maxsize=1024)
+def _plan(back: bool, g: ConvGeometry, dtype: np.dtype, mode: str, aligned: bool, act: str | None,
+          form: AnyForm | None) -> Plan:
+    sizes, each = _sizes(back, g), 16 // dtype.itemsize
+    channels, m, high, across = (sizes[name] for name in ("c", "m", "oh", "ow"))
+    sizes["c"] = c = _channels(channels, g.n * sizes["h"] * sizes["w"], g.kh * g.kw, each)
+    pixels, slabs = g.n * high * across, launch.blocks(g.kh * g.kw * c, 8 * each)
+    wide = c % each == 0 and (aligned or c > channels), m % each == 0
+    chunked = wide[0] and c % (8 * each) == 0
+    sums, hopper = slabs * 8 * each, has_wgmma()
+    by_copies = hopper and mode != "TF32X3" and not isinstance(form, Form)
+    few = tiled = None
+    if by_copies and channels <= each and (g.sh, g.sw) == (1, 1) and form not in conv_images.FORMS:
+        few = conv_few.patch_of(g.n, high, across, g.kh, g.kw)
+    if by_copies and chunked:
+        tiled = _copied(form, sizes, 8 * each)
+    forms = [form] if isinstance(form, Form) else _forms(mode, wide[0], slabs, launch.most_shared())
+    best = min(forms, key=lambda form: _cost(form, pixels, m, slabs), default=None)
+    if few:
+        sizes["c"] = channels
+        at_once = conv_few.product(few, dtype, mode, g.n, high, across, m, g.kh * g.kw,
+                                   (channels == each and aligned, wide[1]), act)
+        struct = launch.by_value("ConvNhwc", sum=0, filters=0, **sizes)
+        return Plan((g.n, high, across, m), lambda x, w, b, y: at_once(x, w, b, y, struct, back))
+    if tiled and (form or not best or tiled.cost < _cost(best, pixels, m, slabs)):
+        beside = tiled.form.filters
+        if isinstance(tiled, conv_tma.Tiles):
+            product = conv_tma.product(tiled, dtype, mode, high, across, wide[1], act)
+        else:
+            product = conv_images.product(tiled, dtype, mode, wide[1], act)
+    elif best:
+        beside, divided = best.filters, back and (g.sh, g.sw) != (1, 1)
+        product = launch.kernel(FILE, "conv_nhwc", *_constants(
+            best, dtype, mode, wide, divided, chunked, act, hopper)).sized(
+                (_tiles(best, pixels, m),), (256,), _shared(best, mode, slabs))
+    else:
+        raise ValueError(f"conv2d_nhwc: sums of {g.kh * g.kw * c} terms in {mode} take "
+                         f"{min(_shared(form, mode, slabs) for form in FORMS[mode])} bytes of shared memory but a "
+                         f"block has {launch.most_shared()}; use another precision, or images in NCHW")
+
+    filters = launch.blocks(m, beside) * beside
+
+    def prepare(name: str, size: int) -> Callable[..., None]:
+        return launch.kernel(PACK_FILE, name, *_pack_constants(dtype, mode, chunked, beside)).sized(
+            (launch.spread(size),), (launch.THREADS,))
+
+    padded = g.n, sizes["h"], sizes["w"], c
+    pack = prepare("conv_nhwc_pack", filters * (c + sums - g.kh * g.kw * c))
+    pad = prepare("conv_nhwc_pad", math.prod(padded) // each) if c > channels else None
+    packed_shape = 2 if mode == "TF32X3" else 1, filters, sums
+    struct = launch.by_value("ConvNhwc", sum=sums, filters=filters, **sizes)
+
+    def run(x: cupy.ndarray, w: cupy.ndarray, b: Any, y: cupy.ndarray) -> None:
+        packed = launch.empty(packed_shape, x.dtype)
+        if pad:
+            given, x = x, launch.empty(padded, x.dtype)
+            pad(w, packed, given, x, struct, channels, int(back))
+        else:
+            pack(w, packed, struct, channels, int(back))
+        product(x, packed, b, y, struct)
+    return Plan((g.n, high, across, m), run)
+
+
+def _run(name: str, back: bool, x: cupy.ndarray, w: cupy.ndarray, b: Any, g: ConvGeometry, act: str | None,
+         precision: str, form: AnyForm | None) -> cupy.ndarray:
+    expected = (g.n, g.oh, g.ow, g.m) if back else (g.n, g.h, g.w, g.c)
+    if x.dtype not in C_TYPES:
+        raise TypeError(f"{name}: the image is of {x.dtype} but must be of float32, or bf16 as uint16; convert it")
+    if x.shape != expected:
+        raise ValueError(f"{name}: the image has shape {x.shape} but the geometry says {expected}; pass it in NHWC")
+    if precision not in MODES or precision == "fp32":
+        raise ValueError(f"{name}: the precision is {precision!r} but must be tf32, 3xtf32 or bf16; set another")
+    if launch.compute_capability() < 80:
+        raise ValueError(f"{name}: the GPU's compute capability is {launch.compute_capability() / 10} but tf32 and "
+                         "bf16 need 8.0; use precision fp32, and images in NCHW")
+    x = cupy.ascontiguousarray(x)
+    mode = "BF16" if x.dtype == np.uint16 else "TF32" if precision == "bf16" else MODES[precision]
+    plan = _plan(back, g, x.dtype, mode, x.data.ptr % 16 == 0, act, form)
+    y = launch.empty(plan.y, x.dtype)
+    if y.size:
+        plan.run(x, w, b, y)
+    return y
+
+
+def y(x: cupy.ndarray, w: cupy.ndarray, b: cupy.ndarray | None, g: ConvGeometry, act: str | None = None, *,
+      precision: str, form: AnyForm | None = None) -> cupy.ndarray:
+    """act(conv2d(x) + b), or without act: (n,oh,ow,m) of x's type, from x (n,h,w,c) in float32, or bf16 as uint16.
+
+    w (m,c,kh,kw) and b are float32. precision: "tf32", "3xtf32" or "bf16"; products of bf16 images are in bf16, and
+    those of float32 images never are, but in tf32. form: in place of what the launcher finds cheapest; one of
+    conv_tma.py or conv_images.py that cannot take these images is passed over.
+    """
+    return _run("conv2d_nhwc", False, x, w, b, g, act, precision, form)
+
+
+def grad_x(dy: cupy.ndarray, w: cupy.ndarray, g: ConvGeometry, *, precision: str,
+           form: AnyForm | None = None) -> cupy.ndarray:
+    """The gradient of y by x, (n,h,w,c) of dy's type, from dy (n,oh,ow,m): see y."""
+    return _run("conv2d_grad_x_nhwc", True, dy, w, None, g, None, precision, form)
+
+
+FLOAT, HALF = np.dtype(np.float32), np.dtype(np.uint16)
+IMAGES: dict[str, np.dtype] = {"BF16": HALF, "TF32": FLOAT, "TF32X3": FLOAT}
+ALL_ROOM = 1 << 30
+# Each form with wide copies; then elements one by one, divided positions, an activation; with wgmma and with mma
+CONFIGURATIONS = [
+    *conv_tma.CONFIGURATIONS, *conv_images.CONFIGURATIONS,
+    *[(PACK_FILE, _pack_constants(dtype, mode, chunked, beside))
+      for mode, dtype in IMAGES.items() for chunked, beside in ((True, 64), (True, 8), (False, 64))],
+    *[(FILE, _constants(form, IMAGES[mode], mode, wide, divided, chunked, act, hopper))
+      for mode in FORMS for hopper in (True, False)
+      for wide, divided, chunked, act in (
+          ((True, True), False, True, "relu"), ((True, True), False, False, None), ((True, True), True, True, None),
+          ((False, False), True, False, None), ((False, True), False, False, None))
+      for form in _forms(mode, wide[0], 1, ALL_ROOM)]]

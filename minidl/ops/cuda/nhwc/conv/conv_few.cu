@@ -1,0 +1,202 @@
+// conv_nhwc (conv.cu) for steps of 1 and images of so few channels that 16 bytes hold a pixel: in one launch, from
+// images and filters as they are. A block keeps all filters that it owns, FILTERS of them, in shared memory, rounded, and
+// takes patches of x in turn (patch.cuh), whose pixels are 16 bytes there, absent channels zero; while one is
+// multiplied, the next one's pixels are on their way to registers. A group of four warps owns a square of y, and leaves it
+// in shared memory, from where the hardware copies it while the next patch is multiplied. A product takes two taps: their
+// pixels lie in the patch where the instruction is told to find them, however far apart.
+//
+// -DIMAGE, -DPRECISION (not TF32X3), -DFILTERS, -DWIDE_Y, -DACT, -DAFTER: as in conv.cu; -DTALL 1. -DPIXELS of a
+// patch for each thread, at most; -DWIDE: pixels of x are 16 bytes, and begin on multiples of that; -DCOPIED: the hardware
+// copies y, in boxes of ROWS rows of a square by DEPTH filters of the array `squares`, else threads store it. back: of the gradient
+// of the image, filters turned over, and the other way round. streamed: y is more than the second-level cache holds,
+// and leaves room there for x.
+#include "include/common.cuh"
+#include "include/tensor_cores/mma.cuh"
+#include "include/tensor_cores/wgmma.cuh"
+#include "include/tensor_cores/wgmma_smem.cuh"
+#include "include/tensor_cores/wgmma_registers.cuh"
+#include "include/tensor_cores/tma.cuh"
+#include "include/nhwc/conv_nhwc.cuh"
+#include "include/nhwc/patch.cuh"
+#include "include/nhwc/conv_tile.cuh"
+
+constexpr int THREADS_PER_BLOCK = 2 * GROUP, SLAB = FILTERS * 128, EACH = 16 / (int)sizeof(IMAGE);
+// A square of y in shared memory: BOXES of 64 rows, as wgmma_smem.cuh says, of a pixel's filters each. A lane
+// writes 32 bytes of a row, and so eight lanes at once write to all banks, whatever the swizzle
+constexpr int BOX = 64 * 128, BOXES = FILTERS / DEPTH, SQUARE = COPIED ? BOXES * BOX : 0;
+constexpr int ORDER = COPIED ? 2 * NEIGHBOURS : NEIGHBOURS;              // a lane's neighbours in y
+
+struct alignas(16) Pixel {
+    IMAGE v[EACH];
+};
+
+struct alignas(8) Two {
+    float v[2];
+};
+
+__device__ __forceinline__ float rounded(float x) { return __uint_as_float(tf32(x)); }
+__device__ __forceinline__ unsigned short rounded(unsigned short x) { return x; }
+
+__device__ __forceinline__ void round_filter(float& to, float v) { to = rounded(v); }
+__device__ __forceinline__ void round_filter(unsigned short& to, float v) { to = bf16_pair(v, 0.0f) & 0xffff; }
+
+// From filter `first` on, a row of a slab each, eight taps in a row.
+__device__ __forceinline__ void pack_filters(unsigned char* slabs, const float* w, const ConvNhwc& g, int first, int back) {
+    const int taps = g.kh * g.kw;
+#pragma unroll 4
+    for (int i = threadIdx.x; i < ceil_div(taps, 8) * 8 * FILTERS; i += THREADS_PER_BLOCK) {
+        const int tap = i / FILTERS, row = i % FILTERS, filter = first + filter_of_row<ORDER>(row);
+        Pixel piece;
+#pragma unroll
+        for (int c = 0; c < EACH; ++c) {
+            const bool there = tap < taps && c < g.c && filter < g.m;
+            round_filter(piece.v[c], there ? w[back ? (c * g.m + filter) * taps + taps - 1 - tap
+                                                    : (filter * g.c + c) * taps + tap] : 0.0f);
+        }
+        *(Pixel*)(slabs + tap / 8 * SLAB + swizzled(row * 128 + tap % 8 * 16)) = piece;
+    }
+}
+
+// A patch's pixel of x.
+__device__ __forceinline__ Pixel load(const IMAGE* x, const ConvNhwc& g, const Tile& tile, const Place& at) {
+    const int image = tile.n + at.n, row = tile.h - g.top + at.h, column = tile.w - g.left + at.w;
+    const bool inside = image < g.n && (unsigned)row < (unsigned)g.h && (unsigned)column < (unsigned)g.w;
+    const IMAGE* from = x + (inside ? ((image * g.h + row) * g.w + column) * g.c : 0);
+    Pixel pixel = {};
+    if constexpr (WIDE) {
+        if (inside) pixel = *(const Pixel*)from;
+    } else {
+#pragma unroll
+        for (int c = 0; c < EACH; ++c)
+            if (inside && c < g.c) pixel.v[c] = from[c];
+    }
+    return pixel;
+}
+
+// A thread's pixels of a patch, rounded, to shared memory.
+__device__ __forceinline__ void put(Pixel* patch, Pixel (&coming)[PIXELS], int size) {
+#pragma unroll
+    for (int i = 0; i < PIXELS; ++i) {
+        const int at = threadIdx.x + i * THREADS_PER_BLOCK;
+        if (at >= size) break;
+#pragma unroll
+        for (int c = 0; c < EACH; ++c) coming[i].v[c] = rounded(coming[i].v[c]);
+        patch[at] = coming[i];
+    }
+}
+
+// Where a lane's 32 bytes of its first row lie in a box; rows eight apart are swizzled alike.
+__device__ __forceinline__ int place_in_box() { return swizzled(own_pixel(0) * 128 + threadIdx.x % 4 * 32); }
+
+// A lane's sums as y, to its group's square in shared memory.
+__device__ __forceinline__ void put_square(unsigned char* square, int place, const float (&sums)[PAIRS]) {
+#pragma unroll
+    for (int piece = 0; piece < PAIRS / 2 / EACH; ++piece)
+#pragma unroll
+        for (int t = 0; t < 2; ++t) {
+            Neighbours found;
+#pragma unroll
+            for (int e = 0; e < EACH; e += 2) {
+                const float* of = sums + (piece * EACH + e) * 2 + t * 2;
+                fill(found.v + e, AFTER ? ACT_VALUE(of[0]) : of[0], AFTER ? ACT_VALUE(of[1]) : of[1]);
+            }
+            *(Neighbours*)(square + piece / 2 * BOX + t * 8 * 128 + (place ^ piece % 2 * 16)) = found;
+        }
+}
+
+// Where two taps of a product meet a patch, in units of 16 bytes: the first one, and how far the second one is from there.
+__device__ __forceinline__ unsigned taps_at(int pair, int taps, int kw, int line) {
+    const int tap = 2 * pair, next = imin(tap + 1, taps - 1);            // there may be none, whose filters are zero
+    const int first = tap / kw * line + tap % kw, second = next / kw * line + next % kw;
+    return first | (unsigned)(second - first) << 16;
+}
+
+// A factor so many units of 16 bytes further.
+__device__ __forceinline__ unsigned long long further(unsigned long long factor, unsigned by) {
+    return (factor & ~0xffffffffull) | (unsigned)factor + by;
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, BLOCKS)
+    conv_nhwc_few(const __grid_constant__ TensorMap squares, const IMAGE* __restrict__ x, const float* __restrict__ w,
+                  const float* __restrict__ b, IMAGE* __restrict__ y, ConvNhwc g, Patch patch, int back, int streamed) {
+    extern __shared__ __align__(1024) unsigned char memory[];
+    const int taps = g.kh * g.kw, pairs = ceil_div(taps, 2), tiles = ceil_div(g.n, patch.n) * patch.high * patch.wide;
+    const int group = threadIdx.x / GROUP, filter = blockIdx.y * FILTERS, size = patch.n * patch.lines * patch.line;
+    const bool copies = COPIED && threadIdx.x % GROUP == 0;              // for its group
+    // First the patch: compute-sanitizer takes a factor for 2,048 bytes in a row, which must not be too many
+    unsigned char *pixels = memory, *slabs = pixels + patch.bytes;
+    unsigned char* own_square = slabs + ceil_div(taps, 8) * SLAB + group * SQUARE;
+    Two* biases = (Two*)(own_square + (2 - group) * SQUARE);             // in the order of the rows of filters
+    unsigned* meets = (unsigned*)(biases + FILTERS / 2);                 // as taps_at says
+    Place pixel[PIXELS];                                                 // of a patch
+    Pixel coming[PIXELS];
+    Tile tile(patch, g, blockIdx.x);
+    const Tile step(patch, g, gridDim.x);
+#pragma unroll
+    for (int i = 0; i < PIXELS; ++i) {
+        const int at = threadIdx.x + i * THREADS_PER_BLOCK, line = at / patch.line, image = line / patch.lines;
+        pixel[i] = {at < size ? image : g.n, line - image * patch.lines, at - line * patch.line};
+        coming[i] = load(x, g, tile, pixel[i]);
+    }
+    pack_filters(slabs, w, g, filter, back);
+    if (threadIdx.x < FILTERS) {
+        const int f = filter + filter_of_row<ORDER>(threadIdx.x);
+        ((float*)biases)[threadIdx.x] = b && f < g.m ? b[f] : 0.0f;
+    }
+    if ((int)threadIdx.x < pairs) meets[threadIdx.x] = taps_at(threadIdx.x, taps, g.kw, patch.line);
+    const Place square = square_of(patch, group), own = pixel_of(patch, group * 64 + own_pixel(0));
+    const Place below = {own.n + (patch.images ? 1 : 0), own.h + (patch.images ? 0 : 1), own.w};
+    const int start = ((square.n * patch.lines + square.h) * patch.line + square.w) * 16;
+    const unsigned long long rows = blocks_of(pixels + start, 0, (patch.images ? patch.lines : 1) * patch.line * 16);
+    const unsigned long long filters = factor(slabs);
+    const int place = place_in_box();
+    const unsigned long long policy = eviction(streamed);
+    put((Pixel*)pixels, coming, size);
+    publish();
+    __syncthreads();
+    for (int number = blockIdx.x; number < tiles; number += gridDim.x) {
+        const Place first = {tile.n + square.n, tile.h + square.h, tile.w + square.w};
+        const int at[2] = {tile.index(own), tile.index(below)};
+        if (number + (int)gridDim.x < tiles) {
+            tile.skip(step);
+#pragma unroll
+            for (int i = 0; i < PIXELS; ++i) coming[i] = load(x, g, tile, pixel[i]);
+        }
+        float sums[1][PAIRS];
+#pragma unroll
+        for (int i = 0; i < PAIRS; i += 4) {
+            const Two bias = biases[i + threadIdx.x % 4];
+            sums[0][i] = sums[0][i + 2] = bias.v[0];
+            sums[0][i + 1] = sums[0][i + 3] = bias.v[1];
+        }
+        unsigned next = meets[0];
+        begin_products();
+        int pair = 0;
+#pragma unroll 1
+        do {
+            const unsigned long long meet = further(rows, next);
+            const unsigned long long columns = further(filters, pair / 4 * (SLAB / 16) + pair % 4 * 2);
+            next = meets[imin(++pair, pairs - 1)];
+            wgmma_both(sums[0], meet, columns);
+        } while (pair < pairs);
+        end_products();
+        await_products<0>();
+        if constexpr (!COPIED) store_tile(sums, y, nullptr, g, at, filter);
+        if (copies) await_stores();
+        __syncthreads();                                                 // patch and squares may be written
+        if constexpr (COPIED) put_square(own_square, place, sums[0]);
+        put((Pixel*)pixels, coming, size);
+        publish();
+        __syncthreads();                                                 // and now be read
+        if (copies) {
+            for (int i = 0; i < BOXES * 8 / ROWS; ++i) {                 // neighbours in y one after the other
+                const int box = i % BOXES, down = i / BOXES * ROWS;
+                if (filter + box * DEPTH < g.m)
+                    store_pixels(&squares, own_square + box * BOX + down * 8 * 128, filter + box * DEPTH, first.w,
+                                 first.h + (patch.images ? 0 : down), first.n + (patch.images ? down : 0), policy);
+            }
+            end_stores();
+        }
+    }
+    if (copies) await_stores();                                          // shared memory stays until then
+}

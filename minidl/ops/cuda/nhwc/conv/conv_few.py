@@ -1,0 +1,83 @@
+"""Launcher of conv_few.cu: convolution of images of few channels in NHWC, in one launch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import cupy
+import numpy as np
+
+from ... import launch
+from ...launch.tensor_maps import BYTES, tensor_map
+from ..pixels import C_TYPES
+from .conv_tma import OWN, ROW, Patch, patches
+
+FILE = "nhwc/conv/conv_few.cu"
+FILTERS, SQUARES, THREADS_PER_BLOCK = 64, 2, 256
+PIXEL, TAPS = 16, ROW // 16                # bytes; taps of a slab
+MAX_PIXELS = 3                             # of a thread, which keeps them in registers
+ROWS = {4: 2, 2: 8}                        # of a square in one copy of y, by the bytes of its numbers
+MIN_BLOCKS = 2                             # one multiplies while another stores
+
+
+def _shared(patch: Patch, taps: int, copied: int) -> int:
+    """copied: bytes of a number of y that the hardware copies, or 0."""
+    return (launch.blocks(taps, TAPS) * FILTERS * ROW + SQUARES * 64 * FILTERS * copied + patch.shared(PIXEL) +
+            FILTERS * 4 + launch.blocks(taps, 2) * 4)
+
+
+def _pixels(patch: Patch) -> int:
+    return launch.blocks(patch.n * patch.lines * patch.line, THREADS_PER_BLOCK)
+
+
+def _fit(patch: Patch, taps: int, copied: int = 0) -> int:
+    """Blocks in a multiprocessor's shared memory."""
+    return launch.most_shared() // (_shared(patch, taps, copied) + OWN)
+
+
+def _blocks(dtype: np.dtype, pixels: int, wide: bool) -> int:
+    """Whose registers a multiprocessor has: numbers that are read one by one take one each on their way."""
+    return 3 if pixels * PIXEL // (4 if wide else dtype.itemsize) <= 8 else MIN_BLOCKS
+
+
+def patch_of(n: int, h: int, w: int, kh: int, kw: int) -> Patch | None:
+    """The patch of which the fewest cover all pixels, the smallest of these; None where filters do not fit."""
+    fit = [patch for patch in patches(SQUARES, kh, kw)
+           if _pixels(patch) <= MAX_PIXELS and _fit(patch, kh * kw) >= MIN_BLOCKS]
+    return min(fit, key=lambda patch: (patch.number(n, h, w), patch.shared(PIXEL)), default=None)
+
+
+def constants(dtype: np.dtype, mode: str, pixels: int, wide: tuple[bool, bool], copied: bool,
+              act: str | None) -> tuple[launch.Constant, ...]:
+    return (launch.HOPPER, ("IMAGE", C_TYPES[dtype]), ("PRECISION", mode), ("FILTERS", FILTERS), ("TALL", 1),
+            ("BLOCKS", _blocks(dtype, pixels, wide[0])), ("PIXELS", pixels), ("WIDE", int(wide[0])),
+            ("WIDE_Y", int(wide[1])), ("COPIED", int(copied)), ("ROWS", ROWS[dtype.itemsize]),
+            *((("ACT", act), ("AFTER", 1)) if act else ()))
+
+
+def product(patch: Patch, dtype: np.dtype, mode: str, n: int, h: int, w: int, m: int, taps: int,
+            wide: tuple[bool, bool], act: str | None) -> Callable[..., None]:
+    """What launches the kernel on images, filters, biases, y, the struct of sizes, and whether it goes back. m, h, w:
+    of y; wide: whether pixels of x, and of y, are copied by 16 bytes."""
+    beside, pixels = launch.blocks(m, FILTERS), _pixels(patch)
+    copied = dtype.itemsize if wide[1] and _fit(patch, taps, dtype.itemsize) >= MIN_BLOCKS else 0
+    blocks = min(_blocks(dtype, pixels, wide[0]), _fit(patch, taps, copied))
+    at_once = max(1, launch.multiprocessors() * blocks // beside)
+    launched = launch.kernel(FILE, "conv_nhwc_few", *constants(dtype, mode, pixels, wide, bool(copied), act)).sized(
+        (min(patch.number(n, h, w), at_once), beside), (THREADS_PER_BLOCK,), _shared(patch, taps, copied))
+    taken = patch.struct(h, w, patch.shared(PIXEL))
+    rows = ROWS[dtype.itemsize]
+    square = (*((rows, 1) if patch.images else (1, rows)), 8, ROW // dtype.itemsize)
+
+    def run(x: cupy.ndarray, filters: cupy.ndarray, b: Any, y: cupy.ndarray, struct: bytes, back: bool) -> None:
+        squares = tensor_map(y, square, rounded=False) if copied else bytes(BYTES)
+        launched(squares, x, filters, b, y, struct, taken, int(back), int(y.nbytes > launch.cache_bytes()))
+    return run
+
+
+CONFIGURATIONS = [(FILE, constants(dtype, mode, pixels, wide, copied, act))
+                  for dtype, mode in ((np.dtype(np.uint16), "BF16"), (np.dtype(np.float32), "TF32"))
+                  for pixels, wide, copied, act in ((1, (False, True), True, "relu"), (1, (False, True), True, None),
+                                                    (2, (True, True), True, None), (2, (False, True), True, None),
+                                                    (3, (False, True), False, None), (3, (False, False), False, None))]

@@ -1,0 +1,57 @@
+// What the convolutions of images in NHWC are given.
+//
+// conv_nhwc_pack: filters as B, [part][filter][numbers of a sum], rounded, and zero up to whole tiles. back: turned over,
+//   and the other way round, as the gradient of the image takes them. channels: of w; g.c may be more. Where a lane stores
+//   NEIGHBOURS numbers of y at once (conv_tile.cuh), their filters lie where its sums do: a pair in each block of 8.
+// conv_nhwc_pad: the same, and images of g.c channels, a multiple of what 16 bytes hold, from images of fewer; those added
+//   are zero.
+//
+// -DIMAGE, -DPRECISION, -DCHUNKED: as in nhwc/conv/conv.cu; -DNEIGHBOURS 2, or as many as 16 bytes hold.
+#include "include/common.cuh"
+#include "include/tensor_cores/mma.cuh"
+#include "include/nhwc/conv_nhwc.cuh"
+
+__device__ __forceinline__ void pack(const float* w, IMAGE* packed, const ConvNhwc& g, int channels, int back) {
+    const int taps = g.kh * g.kw, width = g.c + g.sum - taps * g.c;      // channels, and the rest of a row
+    for (int i = THREAD; i < g.filters * width; i += THREADS) {
+        const int row = i / width, c = i - row * width, rest = c - g.c, filter = filter_of_row<NEIGHBOURS>(row);
+        const bool there = filter < g.m && c < channels;
+        const float* from = w + (back ? c * g.m + filter : filter * channels + c) * taps;
+        const int at = CHUNKED ? c / DEPTH * taps * DEPTH + c % DEPTH : rest < 0 ? c : taps * g.c + rest;
+        const int apart = CHUNKED ? DEPTH : g.c;                         // from a tap to the next
+        IMAGE* to = packed + row * g.sum + at;
+#pragma unroll 9
+        for (int tap = 0; tap < (rest < 0 ? taps : 1); ++tap) {
+            const float v = there ? from[back ? taps - 1 - tap : tap] : 0.0f;
+#pragma unroll
+            for (int part = 0; part < PARTS; ++part)
+                if constexpr (PRECISION == BF16)
+                    to[tap * apart] = bf16_pair(v, 0.0f) & 0xffff;
+                else
+                    to[part * g.filters * g.sum + tap * apart] = __uint_as_float(part_of(v, part));
+        }
+    }
+}
+
+extern "C" __global__ void conv_nhwc_pack(const float* __restrict__ w, IMAGE* __restrict__ packed, ConvNhwc g,
+                                           int channels, int back) {
+    pack(w, packed, g, channels, back);
+}
+
+extern "C" __global__ void conv_nhwc_pad(const float* __restrict__ w, IMAGE* __restrict__ packed,
+                                         const IMAGE* __restrict__ x, IMAGE* __restrict__ padded, ConvNhwc g,
+                                         int channels, int back) {
+    pack(w, packed, g, channels, back);
+    constexpr int EACH = DEPTH / 8;
+    struct alignas(16) Piece {
+        IMAGE v[EACH];
+    };
+    const int pieces = g.c / EACH;
+    for (int i = THREAD; i < g.n * g.h * g.w * pieces; i += THREADS) {
+        const int pixel = i / pieces, first = (i - pixel * pieces) * EACH;
+        Piece piece;
+#pragma unroll
+        for (int e = 0; e < EACH; ++e) piece.v[e] = first + e < channels ? x[pixel * channels + first + e] : (IMAGE)0;
+        ((Piece*)padded)[i] = piece;
+    }
+}

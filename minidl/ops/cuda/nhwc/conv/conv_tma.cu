@@ -1,0 +1,136 @@
+// conv_nhwc (nhwc/conv/conv.cu) for steps of 1, where the hardware copies (tma.cuh), and copies a pixel once for all
+// taps. A block owns squares of y by FILTERS filters, and a group of four warps TALL of these squares: eight times eight
+// pixels of a row, in eight rows, or in eight images where these are small. One thread starts the copies: of a slab of
+// channels of the patch of x that the squares meet, zero outside images, and of the filters' slabs, tap after tap. Two
+// groups do nothing but multiply: the pixels of a square that tap (r, s) meets lie in the patch as those of (0, 0) do, r
+// of its lines and s pixels further. Blocks stay, and take patches in turn, so that the next copies start while these
+// sums are stored.
+//
+// Filters as conv_pack.cu leaves them for -DCHUNKED. -DIMAGE, -DPRECISION (not TF32X3), -DFILTERS, -DTALL, -DSTAGES,
+// -DWIDE_Y, -DACT, -DAFTER: as in conv.cu. -DBLOCKS: of a multiprocessor, 1 or 2. -DAT_ONCE: so many taps of filters
+// are a stage, at most. images: boxes of a patch by DEPTH channels; filters: of FILTERS rows by DEPTH numbers.
+#include "include/common.cuh"
+#include "include/tensor_cores/mma.cuh"
+#include "include/tensor_cores/wgmma.cuh"
+#include "include/tensor_cores/wgmma_smem.cuh"
+#include "include/tensor_cores/tma.cuh"
+#include "include/nhwc/conv_nhwc.cuh"
+#include "include/nhwc/patch.cuh"
+#include "include/nhwc/conv_tile.cuh"
+
+constexpr int MULTIPLYING = 2 * GROUP, THREADS_PER_BLOCK = MULTIPLYING + GROUP;
+constexpr int SLAB = FILTERS * 128, STAGE = AT_ONCE * SLAB, PATCHES = 2;
+
+// A factor of a product, 64 rows that lie in eights, so many bytes from one to the next.
+__device__ __forceinline__ unsigned long long rows_of(const void* at, int apart) {
+    return (unsigned long long)((unsigned)__cvta_generic_to_shared(at) >> 4) | 1ull << 16 |
+           (unsigned long long)(apart / 16) << 32 | 1ull << 62;
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, BLOCKS)
+    conv_nhwc_tma(const __grid_constant__ TensorMap images, const __grid_constant__ TensorMap filters,
+                  const float* __restrict__ b, IMAGE* __restrict__ y, ConvNhwc g, Patch patch) {
+    extern __shared__ __align__(1024) unsigned char memory[];
+    unsigned char* slabs = memory + PATCHES * patch.bytes;               // of filters
+    Barrier* full = (Barrier*)(slabs + STAGES * STAGE);                  // of these, and whether they can be copied to
+    Barrier *empty = full + STAGES, *full_patch = empty + STAGES, *empty_patch = full_patch + PATCHES;
+    const int group = threadIdx.x / GROUP, across = g.filters / FILTERS;
+    const int tiles = ceil_div(g.n, patch.n) * patch.high * patch.wide * across;
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < STAGES; ++i) {
+            start_barrier(full + i, 1);
+            start_barrier(empty + i, MULTIPLYING / 32);
+        }
+        for (int i = 0; i < PATCHES; ++i) {
+            start_barrier(full_patch + i, 1);
+            start_barrier(empty_patch + i, MULTIPLYING / 32);
+        }
+        publish_barriers();
+    }
+    __syncthreads();
+    Ring<STAGES> stage;
+    Ring<PATCHES> buffer;
+    if (group == 2) {
+        keep_registers<BLOCKS == 1 ? 40 : 24>();
+        if (threadIdx.x == MULTIPLYING)
+            for (int number = blockIdx.x; number < tiles; number += gridDim.x) {
+                const Tile tile(patch, g, number / across);
+                const int filter = number % across * FILTERS;
+                const int first = tile.first_row() * g.kw, last = tile.last_row() * g.kw;
+                for (int c = 0; c < g.c; c += DEPTH, buffer.next()) {
+                    await(empty_patch + buffer.at, buffer.parity ^ 1);
+                    expect_bytes(full_patch + buffer.at, patch.n * patch.lines * patch.line * 128);
+                    copy_pixels(memory + buffer.at * patch.bytes, &images, full_patch + buffer.at, c, tile.w - g.left,
+                                tile.h - g.top, tile.n);
+                    for (int tap = first; tap < last; tap += AT_ONCE, stage.next()) {
+                        const int count = imin(AT_ONCE, last - tap), column = c * g.kh * g.kw + tap * DEPTH;
+                        await(empty + stage.at, stage.parity ^ 1);
+                        expect_bytes(full + stage.at, count * SLAB);
+                        for (int i = 0; i < count; ++i)
+                            copy_rows(slabs + stage.at * STAGE + i * SLAB, &filters, full + stage.at,
+                                      column + i * DEPTH, filter);
+                    }
+                }
+            }
+    } else {
+        take_registers<BLOCKS == 1 ? 232 : 104>();
+        const bool tells = threadIdx.x % 32 == 0;                        // for its warp
+        int start[TALL];                                                 // of a square in a patch
+        Place own[2 * TALL];                                             // a lane's pixels there
+#pragma unroll
+        for (int t = 0; t < TALL; ++t) {
+            const Place at = square_of(patch, group * TALL + t);
+            start[t] = ((at.n * patch.lines + at.h) * patch.line + at.w) * 128;
+        }
+#pragma unroll
+        for (int t = 0; t < 2 * TALL; ++t) own[t] = pixel_of(patch, group * TALL * 64 + own_pixel(t));
+        for (int number = blockIdx.x; number < tiles; number += gridDim.x) {
+            const Tile tile(patch, g, number / across);
+            const int apart = (patch.images ? patch.lines : 1) * patch.line * 128;
+            float sums[TALL][PAIRS] = {};
+            int used = -1;                                               // the buffers of the products before
+            const int first = tile.first_row() * g.kw, last = tile.last_row() * g.kw;
+#pragma unroll 1
+            for (int c = 0; c < g.c; c += DEPTH, buffer.next()) {
+                const unsigned char* line = memory + buffer.at * patch.bytes + tile.first_row() * patch.line * 128;
+                int s = 0;
+                await(full_patch + buffer.at, buffer.parity);
+#pragma unroll 1
+                for (int tap = first; tap < last; tap += AT_ONCE, stage.next()) {
+                    await(full + stage.at, stage.parity);
+                    begin_products();
+#pragma unroll 1
+                    for (int i = 0; i < AT_ONCE && tap + i < last; ++i) {
+                        const unsigned char *meets = line + s * 128, *columns = slabs + stage.at * STAGE + i * SLAB;
+#pragma unroll
+                        for (int step = 0; step < 4; ++step)
+#pragma unroll
+                            for (int t = 0; t < TALL; ++t)
+                                wgmma_both(sums[t], rows_of(meets + start[t] + step * 32, apart),
+                                           factor(columns + step * 32));
+                        if (++s == g.kw) {
+                            s = 0;
+                            line += patch.line * 128;
+                        }
+                    }
+                    end_products();
+                    await_products<1>();
+                    if (tells && used >= 0) {
+                        arrive(empty + used);
+                        if (tap == first) arrive(empty_patch + (buffer.at ^ 1));
+                    }
+                    used = stage.at;
+                }
+            }
+            await_products<0>();
+            if (tells) {
+                arrive(empty + used);
+                arrive(empty_patch + (buffer.at ^ 1));
+            }
+            int at[2 * TALL];
+#pragma unroll
+            for (int t = 0; t < 2 * TALL; ++t) at[t] = tile.index(own[t]);
+            store_tile(sums, y, b, g, at, number % across * FILTERS);
+        }
+    }
+}

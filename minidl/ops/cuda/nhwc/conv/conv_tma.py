@@ -1,0 +1,130 @@
+"""Launcher of conv_tma.cu: convolution of images in NHWC for steps of 1, where the hardware copies."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import cupy
+import numpy as np
+
+from ... import launch
+from ...launch.tensor_maps import MAX_BOX, tensor_map
+from ..pixels import C_TYPES
+
+FILE = "nhwc/conv/conv_tma.cu"
+PATCHES, MIN_STAGES, THREADS_PER_BLOCK = 2, 3, 384
+ROW = 128                                  # bytes of a slab, of a pixel or a filter
+OWN = 1024                                 # bytes of shared memory that each block has beside what it asks for
+
+
+class Form(NamedTuple):
+    """A block's tile, tall * 128 pixels by so many filters; stages of filters, at most; taps of a stage, at most;
+    blocks of a multiprocessor; and what a product costs, relative to the best form's of conv.py."""
+
+    tall: int
+    filters: int
+    stages: int
+    at_once: int
+    blocks: int
+    cost: float
+
+    @property
+    def stage(self) -> int:
+        """Bytes."""
+        return self.at_once * self.filters * ROW
+
+
+FORMS = (Form(2, 128, 8, 1, 1, 0.78), Form(1, 256, 5, 1, 1, 0.8), Form(2, 64, 8, 1, 1, 0.95),
+         Form(2, 8, 3, 9, 2, 1.0))
+
+
+class Patch(NamedTuple):
+    """What a block owns of y: n images, of each h rows by w columns, which meet lines x line pixels of x. It consists
+    of squares: eight neighbours in a row, times eight rows or, where `images` says so, times eight images."""
+
+    n: int
+    h: int
+    w: int
+    lines: int
+    line: int
+    images: bool
+
+    def shared(self, pixel: int = ROW) -> int:
+        """Of shared memory, with so many of a pixel."""
+        return launch.blocks(self.n * self.lines * self.line * pixel, 1024) * 1024
+
+    def struct(self, h: int, w: int, size: int) -> bytes:
+        """As kernels take it. h, w: of y; size: bytes."""
+        return launch.by_value("Patch", self, bytes=size, high=launch.blocks(h, self.h), wide=launch.blocks(w, self.w),
+                               images=int(self.images))
+
+    def number(self, *of: int) -> int:
+        """How many patches cover so many images, rows and columns."""
+        return math.prod(map(launch.blocks, of, (self.n, self.h, self.w)))
+
+
+def patches(squares: int, kh: int, kw: int) -> list[Patch]:
+    """All that consist of so many squares, 2 or 4."""
+    shapes = [(squares // (down * across), down, across) for down in (1, 2, 4) for across in (1, 2, 4)
+              if down * across <= squares]
+    return [Patch(n * (8 if images else 1), h, 8 * across, h + kh - 1, 8 * across + kw - 1, images)
+            for images in (False, True) for n, down, across in shapes for h in [down * (1 if images else 8)]]
+
+
+class Tiles(NamedTuple):
+    """How a form takes images."""
+
+    form: Form
+    patch: Patch
+    blocks: int
+    stages: int
+    cost: float
+
+
+def _stages(form: Form, patch: Patch) -> int:
+    """Slabs of filters that fit into shared memory beside the patches and the barriers."""
+    room = launch.most_shared() // form.blocks - (form.blocks - 1) * OWN
+    return min(form.stages, (room - PATCHES * patch.shared() - 16 * (form.stages + PATCHES)) // form.stage)
+
+
+def tiles(form: Form, n: int, h: int, w: int, m: int, kh: int, kw: int) -> Tiles | None:
+    """By the patch of which the fewest cover all n x h x w pixels, and of such the smallest; None where none fits."""
+    fit = [patch for patch in patches(2 * form.tall, kh, kw)
+           if _stages(form, patch) >= MIN_STAGES and max(patch.lines, patch.line) <= MAX_BOX]
+    if not fit:
+        return None
+    patch = min(fit, key=lambda patch: (patch.number(n, h, w), patch.shared()))
+    blocks = patch.number(n, h, w) * launch.blocks(m, form.filters)
+    turns = launch.blocks(blocks, launch.multiprocessors() * form.blocks)
+    return Tiles(form, patch, blocks, _stages(form, patch), turns * form.blocks * form.tall * form.filters * form.cost)
+
+
+def constants(form: Form, stages: int, dtype: np.dtype, mode: str, wide_y: bool,
+              act: str | None) -> tuple[launch.Constant, ...]:
+    return (launch.HOPPER, ("IMAGE", C_TYPES[dtype]), ("PRECISION", mode), ("FILTERS", form.filters),
+            ("TALL", form.tall), ("STAGES", stages), ("AT_ONCE", form.at_once), ("BLOCKS", form.blocks),
+            ("WIDE_Y", int(wide_y)), *((("ACT", act), ("AFTER", 1)) if act else ()))
+
+
+def product(of: Tiles, dtype: np.dtype, mode: str, h: int, w: int, wide_y: bool,
+            act: str | None) -> Callable[..., None]:
+    """What launches the kernel on images, packed filters, biases, y and the struct of sizes. h, w: of y."""
+    form, patch = of.form, of.patch
+    shared = PATCHES * patch.shared() + of.stages * form.stage + 16 * (of.stages + PATCHES)
+    launched = launch.kernel(FILE, "conv_nhwc_tma", *constants(form, of.stages, dtype, mode, wide_y, act)).sized(
+        (min(of.blocks, launch.multiprocessors() * form.blocks),), (THREADS_PER_BLOCK,), shared)
+    depth = ROW // dtype.itemsize
+    taken = patch.struct(h, w, patch.shared())
+
+    def run(x: cupy.ndarray, packed: cupy.ndarray, b: Any, y: cupy.ndarray, struct: bytes) -> None:
+        launched(tensor_map(x, (patch.n, patch.lines, patch.line, depth)),
+                 tensor_map(packed[0], (form.filters, depth)), b, y, struct, taken)
+    return run
+
+
+CONFIGURATIONS = [
+    (FILE, constants(form, stages, dtype, mode, wide_y, act))
+    for dtype, mode in ((np.dtype(np.uint16), "BF16"), (np.dtype(np.float32), "TF32")) for form in FORMS
+    for stages, wide_y, act in ((form.stages, True, "relu"), (form.stages, True, None), (MIN_STAGES, False, None))]

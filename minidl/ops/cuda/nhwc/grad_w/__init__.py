@@ -1,0 +1,1 @@
+"""Gradients of the filters of convolutions of images in NHWC."""

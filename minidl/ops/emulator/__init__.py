@@ -1,0 +1,184 @@
+"""CUDA kernels without a GPU: compiled by g++ as C++, and run on the CPU on NumPy arrays.
+
+The threads of a block are coroutines that take turns in a random order (scheduler.cpp). What a GPU would not survive,
+or leave undefined, is reported: see `watch.py`, which runs a kernel of a user's own file, and `minidl emulate`. The
+tests run all of minidl's kernels by their own launchers in the same way (tests/emulator). Linux and g++ alone.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import functools
+import hashlib
+import math
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import types
+import weakref
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..common.sources import parameters
+
+HERE = Path(__file__).parent
+COMPILER = shutil.which("g++") or shutil.which("c++") if sys.platform == "linux" else None
+OPTIONS = ("-O1", "-w", "-std=c++17", "-shared", "-fPIC", "-fno-strict-aliasing", f"-I{HERE}")
+# What is added where each access is to be seen (watch.cpp): a function is called before it, and at each basic block.
+# Structs are copied whole, and blocks lie once, in the order of the source (counts.cpp).
+WATCHED = ("-g1", "-fno-toplevel-reorder", "-fsanitize=thread", "-fsanitize-coverage=trace-pc", "-fno-tree-sra",
+           "-fno-reorder-blocks", "-fno-thread-jumps", "-DWATCH")
+EDGE, ALIGNMENT = 4096, 256                # bytes around an array; what CuPy's memory starts on a multiple of
+UNTOUCHED = 0xFF                           # in every byte that was never written: NaN, or -1
+KERNELS = r"__global__\s+void\s+(?:__launch_bounds__\([^{;]*?\)\s*)?(\w+)\s*\("       # their names in a source
+# Functions that hold a GPU's instructions, and for which emulator.h has others
+REPLACED = ("start_copy", "stream_copy", "end_copies", "await_copies", "tf32", "bf16_pair", "mma", "wgmma",
+            "wgmma_rows", "wgmma_both", "load_transposed", "await_turn", "give_turn", "start_barrier",
+            "expect_bytes", "arrive", "await", "copy_rows", "copy_pixels", "store_pixels",
+            "end_stores", "await_stores")
+
+
+# ---------------------------------------------------------------- arrays
+class Memory(np.ndarray):
+    """In place of a CuPy array."""
+
+    @property
+    def data(self) -> Any:
+        return types.SimpleNamespace(ptr=self.ctypes.data, device_id=0)
+
+    @property
+    def _c_contiguous(self) -> bool:
+        return self.flags.c_contiguous
+
+    def get(self) -> np.ndarray:
+        return np.array(self, subok=False)
+
+    def __array_function__(self, function: Any, kinds: Any, arguments: Any, options: Any) -> Any:
+        """What gives a plain array for a subclass, as concatenate does, gives one of these."""
+        result = super().__array_function__(function, kinds, arguments, options)
+        return result.view(Memory) if type(result) is np.ndarray else result
+
+
+class Guarded:
+    """Makes Memory whose edges are seen to stay as they are."""
+
+    def __init__(self) -> None:
+        self._buffers: list[weakref.ref[np.ndarray]] = []
+
+    def empty(self, shape: Any, dtype: Any = float, order: Any = "C") -> Memory:
+        dtype = np.dtype(dtype)
+        size = math.prod(shape) * dtype.itemsize
+        buffer = np.full(size + 2 * EDGE + ALIGNMENT, UNTOUCHED, np.uint8)
+        start = EDGE + -(buffer.ctypes.data + EDGE) % ALIGNMENT
+        self._buffers.append(weakref.ref(buffer))
+        return np.ndarray(shape, dtype, buffer[start:start + size], order=order).view(Memory)
+
+    def asarray(self, array: Any, dtype: Any = None) -> Memory:
+        if isinstance(array, Memory) and dtype in (None, array.dtype):
+            return array
+        array = np.asarray(array, dtype)
+        there = self.empty(array.shape, array.dtype, "F" if array.flags.fnc else "C")
+        there[...] = array
+        return there
+
+    def made(self, function: Any, *arguments: Any, **options: Any) -> Memory:
+        return self.asarray(function(*arguments, **options))
+
+    def ascontiguousarray(self, array: Memory) -> Memory:
+        return array if array.flags.c_contiguous else self.made(np.ascontiguousarray, array)
+
+    def check(self) -> None:
+        """Raises AssertionError where an edge of an array that is still there was written."""
+        alive = [(reference, buffer) for reference in self._buffers if (buffer := reference()) is not None]
+        self._buffers = [reference for reference, _ in alive]
+        for _, buffer in alive:
+            start = EDGE + -(buffer.ctypes.data + EDGE) % ALIGNMENT
+            end = start + buffer.size - 2 * EDGE - ALIGNMENT
+            for where, edge in (("before", buffer[:start]), ("behind", buffer[end:])):
+                assert (edge == UNTOUCHED).all(), f"memory {where} an array of {end - start} bytes is written"
+
+
+# ---------------------------------------------------------------- kernels
+RUN = """
+#ifdef WATCH
+GUARD(guard_behind);
+#endif
+extern "C" UNWATCHED const char* run(const int* sizes, void** arguments) {
+    watch_launch(__start_block_shared, __stop_block_shared, sizes[6], (void*)run);
+    return run_grid(sizes, __start_block_shared, __stop_block_shared,
+                    [](void** arguments) UNWATCHED { KERNEL(VALUES); }, arguments);
+}
+"""
+
+
+def translated(text: str, name: str) -> str:
+    """A kernel's source, includes pasted in, as C++ with a function `run` that launches it."""
+    taken = parameters(text, name)
+    text = re.sub(r"extern __shared__ (?:__align__\(\d+\) )?(\w+(?: \w+)?) (\w+)\[\];",
+                  r"\1* \2 = (\1*)dynamic_shared;", text)
+    text = re.sub(rf"(__forceinline__ \w+) ({'|'.join(REPLACED)})\(", r"\1 gpus_\2(", text)
+    text = re.sub(r"__constant__ ([^;]*);", r'} extern "C" { \1; } namespace {', text)        # get_global finds it
+    text = re.sub(r"struct alignas\([^{]*\) Pack \{", "struct GpusPack {", text)
+    declared = [f"{'const ' if kind == 'in' else ''}{c_type}{'' if kind == 'value' else '*'}"
+                for _, c_type, kind in taken]
+    values = ", ".join(f"*({c_type}*)arguments[{i}]" for i, c_type in enumerate(declared))
+    return "\n".join(['#include "emulator.h"', text, "}", RUN.replace("KERNEL", name).replace("VALUES", values)])
+
+
+class Compiler:
+    """What is compiled lies in a folder, once for all who use it."""
+
+    def __init__(self, folder: Path):
+        if COMPILER is None:
+            raise RuntimeError("emulator: there is no C++ compiler, which it needs, and it needs Linux; install g++")
+        self._folder = folder
+
+    @functools.cached_property
+    def scheduler(self) -> Path:
+        """The library that runs grids."""
+        return self.library((HERE / "scheduler.cpp").read_text(encoding="utf-8"))
+
+    def library(self, text: str, *options: str) -> Path:
+        """A source as a shared library. Raises RuntimeError with the compiler's message if it does not compile."""
+        key = hashlib.sha256("\n".join([text, *options]).encode()).hexdigest()[:32]
+        source, library = self._folder / f"{key}.cpp", self._folder / f"{key}.so"
+        if not library.exists():
+            source.write_text(text, encoding="utf-8")
+            done = subprocess.run([str(COMPILER), *OPTIONS, "-o", str(library), str(source), *options],
+                                  capture_output=True, text=True, check=False)
+            if done.returncode:
+                raise RuntimeError(f"the source does not compile with {options}:\n{done.stderr[:4000]}")
+        return library
+
+    def kernel(self, text: str, *options: str) -> ctypes.CDLL:
+        """A translated source, whose function is `run`."""
+        library = ctypes.CDLL(str(self.library(text, str(self.scheduler), *options)))
+        library.run.restype = ctypes.c_char_p
+        return library
+
+
+# ---------------------------------------------------------------- kernels whose accesses are seen
+@functools.cache
+def watcher() -> Path:
+    """The library that runs grids and looks at accesses, compiled once per process."""
+    folder = tempfile.TemporaryDirectory(prefix="minidl-emulator-")
+    atexit.register(folder.cleanup)
+    return Compiler(Path(folder.name)).library((HERE / "watch.cpp").read_text(encoding="utf-8"), "-ldl")
+
+
+def watched(folder: Path, text: str, *options: str) -> Path:
+    """A translated source as a library in a folder, whose accesses `watcher()` sees; no sanitizer's library is in it.
+
+    Raises subprocess.CalledProcessError, with the compiler's messages as `stderr`, if it does not compile.
+    """
+    name, watch = hashlib.sha256("\n".join([text, *options]).encode()).hexdigest()[:32], watcher()
+    (folder / f"{name}.cpp").write_text(text, encoding="utf-8")
+    for command in ([*OPTIONS, *WATCHED, *options, "-c", "-o", f"{name}.o", f"{name}.cpp"],
+                    ["-shared", "-o", f"{name}.so", f"{name}.o", str(watch)]):
+        subprocess.run([str(COMPILER), *command], cwd=folder, capture_output=True, text=True, check=True)
+    return folder / f"{name}.so"

@@ -1,0 +1,315 @@
+"""A kernel of a user's own file, run on the CPU: its results, and what is wrong with it, line by line."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import math
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..common.sources import FOLDER, parameters, struct
+from . import EDGE, KERNELS, Guarded, Memory, translated, watched, watcher
+from .counts import Table, counted, frames
+
+ORDERS = 4                                 # launches, each with another order of the threads
+OUTSIDE, RACE, UNSET = range(3)            # as in watch.cpp
+NULL_PAGE = 1 << 16                        # addresses below are elements of an array that is not there
+
+C_TYPES: dict[str, np.dtype] = {name: np.dtype(dtype) for names, dtype in (
+    ("bool", np.bool_), ("char|signed char|int8_t", np.int8), ("unsigned char|uint8_t", np.uint8),
+    ("short|int16_t", np.int16), ("unsigned short|uint16_t", np.uint16), ("int|int32_t", np.int32),
+    ("unsigned|unsigned int|uint32_t", np.uint32), ("long|long long|int64_t", np.int64),
+    ("unsigned long|unsigned long long|uint64_t|size_t", np.uint64), ("float", np.float32), ("double", np.float64))
+    for name in names.split("|")}
+Size = int | tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One of a kernel. written: an array that the kernel may write, T* and not const T*."""
+
+    name: str
+    dtype: np.dtype
+    array: bool
+    written: bool
+
+
+@dataclass(frozen=True)
+class Run:
+    """The arrays of a kernel after its launch, by parameter, what was wrong, and what its accesses cost by line.
+
+    No faults: `faults` is empty.
+    """
+
+    arrays: dict[str, np.ndarray]
+    faults: list[str]
+    counts: Table
+
+
+class _Finding(ctypes.Structure):
+    """As watch.cpp writes it."""
+
+    _fields_ = [*((name, ctypes.c_int) for name in ("what", "size", "writes", "other_writes", "thread",
+                                                    "other_thread")),
+                ("block", ctypes.c_uint * 3), ("other_block", ctypes.c_uint * 3), ("at", ctypes.c_void_p),
+                ("line", ctypes.c_size_t), ("other_line", ctypes.c_size_t)]
+
+
+class Kernel:
+    """A `__global__ void name(...)` of a .cu file, compiled for the CPU with constants that become -D.
+
+    The file may include others that lie beside it, and minidl's own, "include/common.cuh". Without a name the file's
+    only kernel is meant. Raises ValueError for a name or a type of parameter that is not known, RuntimeError for a
+    source that does not compile and where there is no compiler.
+    """
+
+    def __init__(self, file: str | os.PathLike[str], name: str | None = None,
+                 constants: Mapping[str, Any] | None = None):
+        self.file = Path(file)
+        headers: dict[str, None] = {}
+        text = _included(self.file, headers, set())
+        names = re.findall(KERNELS, text)
+        if name is None and len(names) != 1:
+            raise ValueError(f"emulator: {self.file} has {len(names)} kernels{_listed(names)}; name one")
+        if name is not None and name not in names:
+            raise ValueError(f"emulator: {self.file} has no kernel {name!r}{_listed(names, 'it has')}; a kernel is "
+                             "__global__ void and not a template")
+        self.name = name or names[0]
+        given = constants or {}            # a type may be one of them, as REAL
+        self.parameters = [_parameter(self.name, name, str(given.get(c_type, c_type)), kind)
+                           for name, c_type, kind in parameters(text, self.name) if name]
+        self._folder = tempfile.TemporaryDirectory(prefix="minidl-emulator-")
+        self._library = self._compiled(text, headers, [f"-D{k}={v}" for k, v in (constants or {}).items()])
+        self._shared = self._shared_arrays()
+
+    def _compiled(self, text: str, headers: Mapping[str, None], constants: list[str]) -> ctypes.CDLL:
+        """Compiled so that each access is looked at, and linked with what looks."""
+        source = "\n".join([*(f"#include <{header}>" for header in headers), translated(text, self.name)])
+        watch = watcher()                  # says what is missing where there is no compiler
+        try:
+            self._path = watched(Path(self._folder.name), source, *constants)
+        except subprocess.CalledProcessError as error:
+            lines = [line for line in error.stderr.splitlines() if "error" in line] or error.stderr.splitlines()
+            hint = "; leave out host code: launches and cudaMalloc" if "<<<" in text or "cudaMalloc" in text else ""
+            raise RuntimeError(f"emulator: {self.file} does not compile: {'; '.join(lines[:4])}{hint}") from None
+        self._watch = ctypes.CDLL(str(watch))
+        self._watch.watch_findings.restype = ctypes.POINTER(_Finding)
+        library = ctypes.CDLL(str(self._path))
+        library.run.restype = ctypes.c_char_p
+        return library
+
+    def run(self, grid: Size, block: Size, arguments: Mapping[str, Any], *, shared: int = 0, seed: int = 1,
+            orders: int = ORDERS) -> Run:
+        """Launch it on copies of the arguments, once for each of some orders of threads.
+
+        grid, block: ints, or up to three of them. arguments: by parameter a number, an array, or for an array whose
+        values are not set its shape, or None for a null pointer. shared: bytes of dynamic shared memory. The results
+        are those of the first order.
+
+        Raises TypeError and ValueError for arguments that are not the kernel's.
+        """
+        launches, lines = [], None
+        for i in range(orders):
+            launches.append(self._run(_three("grid", grid), _three("block", block), arguments, shared, seed + i, not i))
+            lines = lines if i else counted(self._watch, self._path, self.file.name)
+        arrays, faults = launches[0][0], list({key: told for _, found in reversed(launches)
+                                               for key, told in found.items()}.values())
+        for name in (each.name for each in self.parameters if each.written and not faults):
+            others = [other[name] for other, _ in launches[1:]]
+            unlike = [other for other in others if other.tobytes() != arrays[name].tobytes()]
+            if unlike:
+                count = int(np.sum(unlike[0] != arrays[name]))
+                faults.append(f"{name} depends on the order of the threads: {count} of {arrays[name].size} elements "
+                              "differ; sums by floating-point atomics do, in their last digits")
+        text = self.file.read_text(encoding="utf-8")
+        return Run(arrays, faults, Table(self.name, self.file.name, text, math.prod(_three("grid", grid)), lines or {},
+                                        lines is not None))
+
+    def _run(self, grid: tuple[int, int, int], block: tuple[int, int, int], arguments: Mapping[str, Any], shared: int,
+             seed: int, counts: bool) -> tuple[dict[str, np.ndarray], dict[Any, str]]:
+        """The arrays after one launch, and its faults, one of each kind and place."""
+        wrong = [*(f"{name} is missing" for name in (each.name for each in self.parameters) if name not in arguments),
+                 *(f"{name} is not one of them" for name in arguments
+                   if name not in (each.name for each in self.parameters))]
+        if wrong:
+            told = ", ".join(f"{each.name} ({each.dtype}{'[]' if each.array else ''})" for each in self.parameters)
+            raise ValueError(f"emulator: {self.name} has the parameters {told}, but {', '.join(wrong)}")
+        memory, arrays, values = Guarded(), dict[str, Memory](), list[Any]()
+        self._watch.watch_start(1, int(counts))
+        for each in self.parameters:
+            given = arguments[each.name]
+            if not each.array:
+                values.append((_struct if each.dtype.names else _number)(self.name, each, given).ctypes)
+                continue
+            if given is None:
+                values.append(np.zeros(1, np.uint64).ctypes)
+                continue
+            if isinstance(given, tuple):
+                array = memory.empty(given, each.dtype)
+            else:
+                array = memory.asarray(_array(self.name, each, given), each.dtype)
+            arrays[each.name] = array
+            self._watch.watch_array(ctypes.c_void_p(array.ctypes.data), ctypes.c_size_t(array.nbytes),
+                                    each.dtype.itemsize, int(not isinstance(given, tuple)))
+            values.append(np.array([array.ctypes.data], np.uint64).ctypes)
+        packed = (ctypes.c_void_p * len(values))(*(value.data for value in values))
+        sys.stdout.flush()                 # before what the kernel prints
+        message = self._library.run((ctypes.c_int * 8)(*grid, *block, shared, seed), packed)
+        ctypes.CDLL(None).fflush(None)
+        faults = self._faults(arrays, block)
+        if message and not any(what == OUTSIDE for what, _ in faults):
+            faults[message, frozenset()] = f"{self.file.name}: {message.decode()}"
+        self._watch.watch_end()
+        return {name: array.get() for name, array in arrays.items()}, faults
+
+    # ---------------------------------------------------------------- what is said of a fault
+    def _faults(self, arrays: Mapping[str, Memory], block: tuple[int, int, int]) -> dict[Any, str]:
+        count = ctypes.c_int()
+        found = self._watch.watch_findings(ctypes.byref(count))[:count.value]
+        lines = self._lines({offset for each in found for offset in (each.line, each.other_line)})
+        told: dict[Any, str] = {}
+        for each in found:
+            what = f"{'writes' if each.writes else 'reads'} {self._place(arrays, each.at or 0, each.size)}"
+            who = f"{lines[each.line]}: thread {_thread(each.thread, block)} of block {tuple(each.block)}"
+            key = each.what, frozenset((lines[each.line], lines.get(each.other_line)))
+            if each.what == OUTSIDE:
+                fault = f"{who} {what}, outside of all arrays"
+            elif each.what == UNSET:
+                fault = f"{who} {what} before anything wrote it"
+            else:
+                same = tuple(each.block) == tuple(each.other_block)
+                fault = (f"{who} {what}, which thread {_thread(each.other_thread, block)} of "
+                         f"{'the same block' if same else f'block {tuple(each.other_block)}'} "
+                         f"{'writes' if each.other_writes else 'reads'} in {lines[each.other_line]}: a race, with no "
+                         f"{'barrier between them' if same else 'order between blocks'}")
+            told.setdefault(key, fault)
+        return told
+
+    def _place(self, arrays: Mapping[str, Memory], at: int, size: int) -> str:
+        """An address, by the array that it is in or near: "y[64]"."""
+        if at < NULL_PAGE:
+            return "through a null pointer"
+        for name, array in arrays.items():
+            start, end = array.ctypes.data, array.ctypes.data + array.nbytes
+            if start - EDGE <= at < end + EDGE:
+                where = f"{name}[{(at - start) // array.itemsize}]"
+                return where if start <= at < end else f"{where} of {array.size} elements"
+        for name, start, length in self._shared:
+            if start <= at < start + length:
+                return f"{name}[{(at - start) // size}]"
+        return f"{size} bytes of shared memory"
+
+    def _shared_arrays(self) -> list[tuple[str, int, int]]:
+        """Name, address and bytes of each shared array with a size of its own, as far as binutils can tell."""
+        tool = shutil.which("nm")
+        if tool is None:
+            return []
+        done = subprocess.run([tool, "-SC", str(self._path)], capture_output=True, text=True, check=False)
+        rows = [line.split(maxsplit=3) for line in done.stdout.splitlines()]
+        found = {row[3].split("::")[-1]: (int(row[0], 16), int(row[1], 16)) for row in rows if len(row) == 4}
+        if not {"run", "guard_before", "guard_behind"} <= found.keys():
+            return []
+        base = ctypes.cast(self._library.run, ctypes.c_void_p).value or 0
+        within = range(found["guard_before"][0] + 1, found["guard_behind"][0])
+        return [(name, base - found["run"][0] + start, length) for name, (start, length) in found.items()
+                if start in within]
+
+    def _lines(self, offsets: set[int]) -> dict[int, str]:
+        """Where in the sources instructions of the library come from: "saxpy.cu:3"."""
+        places = frames(self._path, offsets)
+        return {each: "{}:{}".format(*places[each][0]) if places.get(each) else self.file.name for each in offsets}
+
+
+def _included(path: Path, headers: dict[str, None], seen: set[str]) -> str:
+    """A source with its own includes pasted in; the standard library's are gathered, CUDA's are left out."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise ValueError(f"emulator: {path} is not a text; name a .cu file") from None
+    seen.add(str(path))
+    text = re.sub(r"//[^\n]*", "", text)
+    text = re.sub(r"/\*.*?\*/", lambda comment: "\n" * comment[0].count("\n"), text, flags=re.DOTALL)
+    lines = [f'#line 1 "{path.name}"']
+    for number, line in enumerate(text.splitlines(), 1):
+        include = re.match(r'\s*#\s*include\s*([<"])(.+?)[>"]', line)
+        if include is None:
+            lines.append(line)
+            continue
+        own = next((each for each in (path.parent / include[2], FOLDER / include[2]) if each.is_file()), None)
+        if own is not None and str(own) not in seen:
+            lines += [_included(own, headers, seen), f'#line {number + 1} "{path.name}"']
+        else:
+            lines.append("")
+            if own is None and not re.search("cuda|device|cooperative", include[2]):
+                headers[include[2]] = None
+    return "\n".join(lines)
+
+
+def _parameter(kernel: str, name: str, c_type: str, kind: str) -> Parameter:
+    if kind == "value" and c_type not in C_TYPES:
+        with contextlib.suppress(ValueError):
+            return Parameter(name, struct(c_type), False, False)
+    if c_type not in C_TYPES:
+        raise ValueError(f"emulator: {kernel} takes {name} of type {c_type!r}, which is not one of "
+                         f"{', '.join(C_TYPES)}; use one of these, or an array of them")
+    return Parameter(name, C_TYPES[c_type], kind != "value", kind == "out")
+
+
+def _number(kernel: str, parameter: Parameter, given: Any) -> np.ndarray:
+    if isinstance(given, (tuple, np.ndarray)) or np.asarray(given).ndim:
+        raise TypeError(f"emulator: {kernel} takes {parameter.name} as a number ({parameter.dtype}), but it is given "
+                        f"as {given!r}")
+    try:
+        value = np.array([given]).astype(parameter.dtype)
+        if value[0] != given and not (parameter.dtype.kind == "f" and np.isclose(value[0], given)):
+            raise OverflowError
+    except (ValueError, OverflowError):
+        raise ValueError(f"emulator: {kernel} takes {parameter.name} as {parameter.dtype}, which {given!r} is "
+                         "not") from None
+    return value
+
+
+def _struct(kernel: str, parameter: Parameter, given: Any) -> np.ndarray:
+    if not isinstance(given, np.ndarray) or given.dtype != parameter.dtype:
+        raise TypeError(f"emulator: {kernel} takes {parameter.name} as a struct of "
+                        f"{', '.join(parameter.dtype.names or ())}, but it is given as {given!r}; launch it by "
+                        "minidl.register_conv and minidl check-conv")
+    return given
+
+
+def _array(kernel: str, parameter: Parameter, given: Any) -> np.ndarray:
+    array = np.asarray(given)
+    if array.ndim == 0:
+        raise TypeError(f"emulator: {kernel} takes {parameter.name} as an array of {parameter.dtype}, but it is given "
+                        f"as {given!r}; give an array, or a shape")
+    if array.dtype != parameter.dtype:
+        raise TypeError(f"emulator: {kernel} takes {parameter.name} as an array of {parameter.dtype}, but it is given "
+                        f"one of {array.dtype}; convert it with .astype('{parameter.dtype}')")
+    return array
+
+
+def _three(what: str, size: Size) -> tuple[int, int, int]:
+    sizes = (size,) if isinstance(size, int) else tuple(size)
+    if not 1 <= len(sizes) <= 3 or not all(isinstance(n, int) and n > 0 for n in sizes):
+        raise ValueError(f"emulator: {what} is {size!r} but must be 1 to 3 ints of at least 1")
+    x, y, z = (*sizes, 1, 1, 1)[:3]
+    return x, y, z
+
+
+def _thread(number: int, block: tuple[int, int, int]) -> tuple[int, int, int]:
+    return number % block[0], number // block[0] % block[1], number // block[0] // block[1]
+
+
+def _listed(names: list[str], intro: str = "") -> str:
+    return f" ({intro}{' ' if intro else ''}{', '.join(names)})" if names else ""

@@ -1,0 +1,86 @@
+"""Activations, softmax and dropout."""
+
+from __future__ import annotations
+
+from ...core import rng
+from ...core.mode import mode
+from ...core.tensor import Tensor
+from ..common.op import op
+
+__all__ = ["dropout", "log_softmax", "relu", "sigmoid", "softmax", "tanh"]
+
+
+@op(floating=True)
+def sigmoid(k, x: Tensor):
+    """The logistic function 1 / (1 + e^-x), elementwise (Krizhevsky 2009, section 3).
+
+    >>> sigmoid(Tensor([0.0])).tolist()
+    [0.5]
+    """
+    y = k.sigmoid(x)
+    return y, lambda gy, need: (k.sigmoid_grad_x(gy, y),)
+
+
+@op(floating=True)
+def tanh(k, x: Tensor):
+    """The hyperbolic tangent, elementwise."""
+    y = k.tanh(x)
+    return y, lambda gy, need: (k.tanh_grad_x(gy, y),)
+
+
+@op(floating=True)
+def relu(k, x: Tensor):
+    """max(x, 0), elementwise; the gradient at 0 is 0; NaN is passed on, and at NaN so is the gradient.
+
+    >>> relu(Tensor([-1.0, 2.0])).tolist()
+    [0.0, 2.0]
+    """
+    y = k.relu(x)
+    return y, lambda gy, need: (k.relu_grad_x(gy, y),)
+
+
+def one_axis(name: str, shape: tuple[int, ...], axis: int) -> int:
+    """An axis of a shape, counted from the front."""
+    if not isinstance(axis, int) or not -len(shape) <= axis < len(shape):
+        raise ValueError(f"{name}: axis {axis!r} is out of range for a Tensor of shape {shape}; use an int from "
+                         f"{-len(shape)} to {len(shape) - 1}")
+    return axis % len(shape)
+
+
+@op(floating=True)
+def softmax(k, x: Tensor, *, axis: int = -1):
+    """e^x over its sum along an axis, without overflow (Krizhevsky 2009, section 5).
+
+    >>> softmax(Tensor([1000.0, 1000.0])).tolist()
+    [0.5, 0.5]
+    """
+    axis = one_axis("softmax", x.shape, axis)
+    y = k.softmax(x, axis)
+    return y, lambda gy, need: (k.softmax_grad_x(gy, y, axis),)
+
+
+@op(floating=True)
+def log_softmax(k, x: Tensor, *, axis: int = -1):
+    """The logarithm of softmax along an axis, computed without forming it."""
+    axis = one_axis("log_softmax", x.shape, axis)
+    y = k.log_softmax(x, axis)
+    return y, lambda gy, need: (k.log_softmax_grad_x(gy, y, axis),)
+
+
+@op(floating=True)
+def _dropout(k, x: Tensor, *, p: float, key: rng.Key):
+    return k.dropout(x, p, key), lambda gy, need: (k.dropout_grad_x(gy, p, key),)
+
+
+def dropout(x: Tensor, p: float = 0.5, *, key: rng.Key | None = None) -> Tensor:
+    """Set each value to 0 with probability p and divide the others by 1 - p.
+
+    key: the (seed, counter) that decides the mask; by default this thread's next one since `minidl.manual_seed`.
+    Raises ValueError where p is not in [0, 1).
+
+    >>> dropout(Tensor([1.0, 2.0]), p=0.0).tolist()
+    [1.0, 2.0]
+    """
+    if not 0 <= p < 1:
+        raise ValueError(f"dropout: p is {p!r} but must be in [0, 1)")
+    return _dropout(x, p=float(p), key=mode.recorder.dynamic(rng.next_key) if key is None else key)

@@ -1,0 +1,47 @@
+"""Convolution: PMPP chapter 16 (forward Fig. 16.4, gradients Figs. 16.8 and 16.9 with their corrections)."""
+
+from __future__ import annotations
+
+from ...core.tensor import Tensor
+from ..common.conv.grouped import grouped
+from ..common.geometry import Padding, Pair, conv_geometry
+from ..common.op import op
+
+__all__ = ["conv2d"]
+
+
+@op(floating=True)
+def conv2d(k, x: Tensor, w: Tensor, b: Tensor | None = None, *, stride: Pair = 1, padding: Padding = 0,
+           algorithm: str = "auto", groups: int = 1, dilation: Pair = 1):
+    """Cross-correlate images with filters: x (n,c,h,w), w (m,c,kh,kw), b (m,) -> (n,m,oh,ow).
+
+    y[n,m,i,j] = b[m] + sum over c,p,q of x[n, c, i*sh + p, j*sw + q] * w[m,c,p,q], zeros outside x
+    (PMPP ch. 16, Fig. 16.4; Krizhevsky 2009, section 6.2).
+
+    stride: an int or (sh, sw). padding: p, (ph, pw) or ((top, bottom), (left, right)).
+    algorithm: "auto", or one of the backend's: "direct", "unroll", "gemm" or "fft" on the CPU. groups: channels and
+    filters in so many parts, each convolved for itself: w is then (m,c/groups,kh,kw) (KSH 2012, section 3.2). dilation:
+    an int or (dh, dw), the distance of the pixels that a filter reads.
+
+    NaN and infinity reach every output whose window holds them. Where an infinite or NaN filter element meets the zeros
+    of padding (or, for the gradient by x, those around gy), some algorithms multiply, which gives NaN (0 * inf), and
+    others leave the zeros out: in minidl as in PyTorch, where it depends on the sizes. On CUDA the same holds where an
+    infinite or NaN pixel meets the zeros around gy, in the gradient by w. "fft" spreads them further: docs/fft.md.
+
+    Raises ValueError where shapes, stride, padding, algorithm, groups or dilation do not fit, naming both sizes.
+
+    >>> from minidl import Tensor
+    >>> x, w = Tensor([[[[1.0, 2.0, 3.0]]]]), Tensor([[[[1.0, -1.0]]]])
+    >>> conv2d(x, w).tolist()
+    [[[[-1.0, -1.0]]]]
+    """
+    if (groups, dilation) != (1, 1):
+        return grouped(k, x, w, b, groups=groups, dilation=dilation, stride=stride, padding=padding,
+                       algorithm=algorithm)
+    g = conv_geometry(x.shape, w.shape, None if b is None else b.shape, stride, padding, algorithm)
+
+    def backward(gy, need):
+        return (k.conv2d_grad_x(gy, w, g) if need[0] else None,
+                k.conv2d_grad_w(gy, x, g) if need[1] else None,
+                k.conv2d_grad_b(gy) if need[2] else None)
+    return k.conv2d(x, w, b, g), backward

@@ -1,0 +1,41 @@
+"""The fully connected layer: Krizhevsky 2009 section 4, PMPP section 16.1."""
+
+from __future__ import annotations
+
+import math
+
+from ...core.tensor import Tensor
+from ..common.op import op
+
+__all__ = ["linear"]
+
+
+@op(floating=True)
+def linear(k, x: Tensor, w: Tensor, b: Tensor | None = None):
+    """x w^T + b: x (...,in), w (out,in), b (out,) -> (...,out).
+
+    Raises ValueError where the shapes do not fit, naming both.
+
+    >>> from minidl import Tensor
+    >>> linear(Tensor([[1.0, 2.0]]), Tensor([[3.0, 4.0]]), Tensor([0.5])).item()
+    11.5
+    """
+    xs, ws = x.shape, w.shape
+    if not xs or len(ws) != 2:
+        raise ValueError(f"linear: x has shape {xs} and w has shape {ws} but they must be x (...,in) and w (out,in)")
+    if xs[-1] != ws[1]:
+        raise ValueError(f"linear: x has {xs[-1]} features but w expects {ws[1]} (x {xs}, w {ws}); "
+                         "make them equal, see .flatten(1)")
+    if b is not None and b.shape != ws[:1]:
+        raise ValueError(f"linear: b has shape {b.shape} but w has {ws[0]} outputs; b must have shape ({ws[0]},)")
+    flat, rows = len(xs) == 2, math.prod(xs[:-1])
+    x = x if flat else k.reshape(x, (rows, ws[1]))
+
+    def backward(gy, need):
+        gy = gy if flat else k.reshape(gy, (rows, ws[0]))
+        gx = k.linear_grad_x(gy, w) if need[0] else None
+        return (gx if flat or gx is None else k.reshape(gx, xs),
+                k.linear_grad_w(gy, x) if need[1] else None,
+                k.linear_grad_b(gy) if need[2] else None)
+    y = k.linear(x, w, b)
+    return y if flat else k.reshape(y, (*xs[:-1], ws[0])), backward

@@ -1,0 +1,253 @@
+"""Normalisation: of a channel over the batch, of each image or row over itself, and across maps as in KSH 2012."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ...core.mode import mode
+from ...core.tensor import Tensor, mark_changed
+from ..arrays.shapes import reshape
+from ..common.geometry import cached
+from ..common.geometry.sets import NormGeometry
+from ..common.op import also, op
+from .pool import avg_pool2d
+
+__all__ = ["batch_norm", "group_norm", "layer_norm", "local_response_norm"]
+
+Shape = tuple[int, ...]
+
+
+# ---------------------------------------------------------------- geometry
+def _affine(name: str, x: Shape, wanted: Shape, **given: Shape | None) -> None:
+    """Refuse weights that are not of the shape that is wanted."""
+    for what, shape in given.items():
+        if shape is not None and shape != wanted:
+            raise ValueError(f"{name}: {what} has shape {shape} but x {x} wants {wanted}; make it so")
+
+
+@cached
+def batch_geometry(x: Shape, weight: Shape | None, bias: Shape | None, mean: Shape | None, var: Shape | None,
+                   training: bool) -> NormGeometry:
+    """The geometry of batch_norm from shapes."""
+    if len(x) < 2 or 0 in x[1:]:
+        raise ValueError(f"batch_norm: x has shape {x} but must be (n,c,...), with at least one channel and one value "
+                         "in each; see .reshape()")
+    n, c = x[:2]
+    inner = math.prod(x[2:])
+    _affine("batch_norm", x, (c,), weight=weight, bias=bias, running_mean=mean, running_var=var)
+    if training and n * inner == 1:
+        raise ValueError(f"batch_norm: x {x} has 1 value per channel, which is its own mean and has no variance; train "
+                         "with more images per batch, or call .eval()")
+    return NormGeometry(n, c, inner, c, inner, True, (c,))
+
+
+@cached
+def layer_geometry(x: Shape, normalized: int | Shape, weight: Shape | None, bias: Shape | None) -> NormGeometry:
+    """The geometry of layer_norm from shapes."""
+    last = (normalized,) if isinstance(normalized, int) else tuple(normalized)
+    if not last or x[-len(last):] != last or 0 in last:
+        raise ValueError(f"layer_norm: normalized_shape is {normalized!r} but the last axes of x are {x}; name the "
+                         "sizes of its last axes, at least one and none of them 0")
+    _affine("layer_norm", x, last, weight=weight, bias=bias)
+    count = math.prod(last)
+    return NormGeometry(math.prod(x[:-len(last)]), 1, count, count, 1, False, last)
+
+
+@cached
+def group_geometry(x: Shape, groups: int, weight: Shape | None, bias: Shape | None) -> NormGeometry:
+    """The geometry of group_norm from shapes."""
+    if len(x) < 2 or 0 in x[1:]:
+        raise ValueError(f"group_norm: x has shape {x} but must be (n,c,...), with at least one channel and one value "
+                         "in each; see .reshape()")
+    n, c = x[:2]
+    if not isinstance(groups, int) or groups < 1 or c % groups:
+        raise ValueError(f"group_norm: num_groups is {groups!r} but x {x} has {c} channels; num_groups must divide "
+                         "them")
+    _affine("group_norm", x, (c,), weight=weight, bias=bias)
+    inner = math.prod(x[2:])
+    return NormGeometry(n, groups, c // groups * inner, c, inner, False, (c,))
+
+
+def _shape(t: object) -> Shape | None:
+    return getattr(t, "shape", None)
+
+
+# ---------------------------------------------------------------- over the batch
+@op(floating=True)
+def _batch_norm(k, x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, mean: Tensor | None = None,
+                var: Tensor | None = None, *, running: tuple = (), momentum: float = 0.1, eps: float = 1e-5,
+                world: Any = None):
+    g = batch_geometry(x.shape, _shape(weight), _shape(bias), _shape(mean), _shape(var), mean is world is None)
+    column, axes = (-1, *(1,) * (len(x.shape) - 2)), (0, *range(2, len(x.shape)))
+    if mean is not None:                   # in evaluation: x times a number per channel, plus another
+        def backward_by(gy, need):
+            scale = k.div(1 if weight is None else weight, k.sqrt(k.add(var, eps)))
+            return (k.mul(gy, k.reshape(scale, column)) if need[0] else None,
+                    k.sum(k.mul(gy, k.normalize_by(x, mean, var, None, None, eps, g)), axes) if need[1] else None,
+                    k.sum(gy, axes) if need[2] else None, None, None)
+        return k.normalize_by(x, mean, var, weight, bias, eps, g), backward_by
+
+    if world is not None:                  # over the images of all ranks
+        total = k.sum(x, axes)
+        total, count = k.rank_mean([total, k.mul(k.ones_like(total), g.size)], None, world)
+        mean = k.div(total, count)
+        offset = k.sub(x, k.reshape(mean, column))
+        squares, = k.rank_mean([k.sum(k.mul(offset, offset), axes)], None, world)
+        var = k.div(squares, count)
+        if running:
+            unbiased = k.div(squares, k.maximum(k.sub(count, 1), 1))
+            for held, now in zip(running, (mean, unbiased), strict=True):
+                k.setitem(held, ..., k.add(held, k.mul(k.sub(now, held), momentum)))
+
+        def backward_of_all(gy, need):
+            """The loss is the mean over all images, and gy the gradient of this rank's mean: of the sums those of each
+            rank count by its values, and the whole is over this rank's."""
+            z, own = k.normalize_by(x, mean, var, None, None, eps, g), max(1, g.size)
+            gw, gb = k.sum(k.mul(gy, z), axes), k.sum(gy, axes)
+            gws, gbs = k.rank_mean([k.mul(gw, own), k.mul(gb, own)], None, world)
+            gws, gbs = (k.reshape(k.div(each, k.mul(count, own)), column) for each in (gws, gbs))
+            scale = k.div(1 if weight is None else weight, k.sqrt(k.add(var, eps)))
+            gx = k.mul(k.sub(k.sub(gy, gbs), k.mul(z, gws)), k.reshape(scale, column))
+            return gx, gw if need[1] else None, gb if need[2] else None, None, None
+        return k.normalize_by(x, mean, var, weight, bias, eps, g), backward_of_all
+
+    if running:
+        y, mean, rstd = k.batch_norm(x, weight, bias, *running, momentum, eps, g)
+    else:
+        y, mean, rstd = k.normalize(x, weight, bias, eps, g)
+
+    def backward(gy, need):
+        gx, gw, gb = k.normalize_grad(gy, x, weight, mean, rstd, g)        # from the same sums
+        return gx, gw if need[1] else None, gb if need[2] else None, None, None
+    return y, backward
+
+
+def batch_norm(x: Tensor, running_mean: Tensor | None = None, running_var: Tensor | None = None,
+               weight: Tensor | None = None, bias: Tensor | None = None, training: bool = False,
+               momentum: float = 0.1, eps: float = 1e-5, *, world: Any = None) -> Tensor:
+    """Each channel less its mean, over its deviation: x (n,c,...) -> the same shape (Ioffe and Szegedy 2015).
+
+    y = (x - mean) / sqrt(var + eps) * weight + bias, with weight and bias (c,). In training mean and variance are those
+    of the batch, over all axes but c (the variance that divides by the number of values); the running ones (c,), where
+    they are given, move in place by `momentum` of their way to the batch's mean and its unbiased variance. In
+    evaluation the running ones take their place. Of no images the running values stay. world: a distributed.World, in
+    training: mean and variance are then those of the images of all its ranks, in sums that go between them.
+
+    Raises ValueError for shapes that do not fit, 1 value per channel in training, running values of which one is
+    missing, which require a gradient, or which evaluation lacks, and a momentum beyond 0 to 1; TypeError for running
+    values of another dtype.
+
+    >>> x = Tensor([[1.0, 10.0], [3.0, 30.0]])
+    >>> batch_norm(x, training=True, eps=0.0).tolist()
+    [[-1.0, -1.0], [1.0, 1.0]]
+    """
+    running = running_mean, running_var
+    if (running_mean is None) != (running_var is None):
+        raise ValueError(f"batch_norm: running_mean is {running_mean if running_mean is None else 'given'} and "
+                         f"running_var is {running_var if running_var is None else 'given'}; give both or none")
+    for name, t in zip(("running_mean", "running_var"), running, strict=True):
+        if t is not None and (not isinstance(t, Tensor) or t.requires_grad):
+            what = "requires a gradient" if isinstance(t, Tensor) else f"is a {type(t).__name__}"
+            raise ValueError(f"batch_norm: {name} {what} but must be a Tensor that requires none; pass a buffer, see "
+                             ".detach()")
+    if not training:
+        if running_mean is None:
+            raise ValueError("batch_norm: running_mean and running_var are None but evaluation needs both; pass them, "
+                             "or training=True to take the batch's own")
+        return _batch_norm(x, weight, bias, *running, eps=eps)
+    if running_mean is None or running_var is None:
+        return _batch_norm(x, weight, bias, None, None, eps=eps, world=world)
+    if not isinstance(momentum, (int, float)) or not 0 <= momentum <= 1:
+        raise ValueError(f"batch_norm: momentum is {momentum!r} but must be a number from 0 to 1, the share of the "
+                         "batch's values in the running ones")
+    batch_geometry(x.shape, _shape(weight), _shape(bias), running_mean.shape, running_var.shape, world is None)
+    for name, t in zip(("running_mean", "running_var"), (running_mean, running_var), strict=True):
+        if (t.dtype, t.device) != (x.dtype, x.device):
+            raise TypeError(f"batch_norm: {name} is {t.dtype} on {t.device} but x is {x.dtype} on {x.device}; move "
+                            "both to one with .to()")
+    mode.recorder.seen((running_mean, running_var))
+    mark_changed((running_mean, running_var))          # they are no inputs: no gradient depends on what they were
+    return _batch_norm(x, weight, bias, None, None, running=(running_mean._data, running_var._data),
+                       momentum=float(momentum), eps=eps, world=world)
+
+
+# ---------------------------------------------------------------- of each image
+@op(floating=True)
+def _layer_norm(k, x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, *,
+                normalized_shape: int | Shape, eps: float = 1e-5):
+    g = layer_geometry(x.shape, normalized_shape, _shape(weight), _shape(bias))
+    y, mean, rstd = k.normalize(x, weight, bias, eps, g)
+
+    def backward(gy, need):
+        if not (need[1] or need[2]):
+            return k.normalize_grad_x(gy, x, weight, mean, rstd, g), None, None
+        gx, gw, gb = k.normalize_grad(gy, x, weight, mean, rstd, g)
+        return gx, gw if need[1] else None, gb if need[2] else None
+    return y, backward
+
+
+def layer_norm(x: Tensor, normalized_shape: int | Shape, weight: Tensor | None = None, bias: Tensor | None = None,
+               eps: float = 1e-5) -> Tensor:
+    """Each row less its mean, over its deviation: x (..., *normalized_shape) -> the same shape (Ba et al. 2016).
+
+    y = (x - mean) / sqrt(var + eps) * weight + bias over the last axes, whose sizes normalized_shape names; weight and
+    bias have that shape. Raises ValueError for shapes that do not fit.
+
+    >>> layer_norm(Tensor([[1.0, 3.0], [10.0, 30.0]]), 2, eps=0.0).tolist()
+    [[-1.0, 1.0], [-1.0, 1.0]]
+    """
+    return _layer_norm(x, weight, bias, normalized_shape=normalized_shape, eps=eps)
+
+
+@op(floating=True)
+def _group_norm(k, x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, *, num_groups: int,
+                eps: float = 1e-5):
+    g = group_geometry(x.shape, num_groups, _shape(weight), _shape(bias))
+    y, mean, rstd = k.normalize(x, weight, bias, eps, g)
+
+    def backward(gy, need):
+        if not (need[1] or need[2]):
+            return k.normalize_grad_x(gy, x, weight, mean, rstd, g), None, None
+        gx, gw, gb = k.normalize_grad(gy, x, weight, mean, rstd, g)
+        return gx, gw if need[1] else None, gb if need[2] else None
+    return y, backward
+
+
+def group_norm(x: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None,
+               eps: float = 1e-5) -> Tensor:
+    """Groups of channels of each image less their mean, over their deviation: x (n,c,...) -> the same shape.
+
+    y = (x - mean) / sqrt(var + eps) * weight + bias, with weight and bias (c,); num_groups divides c (Wu and He 2018).
+    One channel per group is instance normalisation. Raises ValueError for shapes that do not fit.
+
+    >>> x = Tensor([[[1.0, 3.0], [10.0, 30.0]]])
+    >>> group_norm(x, 2, eps=0.0).tolist()
+    [[[-1.0, 1.0], [-1.0, 1.0]]]
+    """
+    return _group_norm(x, weight, bias, num_groups=num_groups, eps=eps)
+
+
+# ---------------------------------------------------------------- across maps
+@also
+def local_response_norm(x: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Tensor:
+    """Each value over what its neighbours in the other maps are: x (n,c,...) -> the same shape.
+
+    y[n,c] = x[n,c] / (k + alpha * s)^beta, s the mean of x[n,i]^2 over `size` maps i around c; maps beyond the first
+    and the last count as 0. KSH 2012, section 3.3, has the sum in place of the mean: its 1e-4 for 5 maps is 5e-4 here,
+    and in PyTorch.
+
+    Raises ValueError for an x of fewer than 3 axes and a size below 1.
+
+    >>> local_response_norm(Tensor([[[1.0], [2.0]]]), 1, alpha=1.0, beta=1.0).tolist()
+    [[[0.5], [0.4000000059604645]]]
+    """
+    if x.ndim < 3:
+        raise ValueError(f"local_response_norm: x has shape {x.shape} but must be (n,c,...), 3 axes or more; see "
+                         ".reshape()")
+    if not isinstance(size, int) or size < 1:
+        raise ValueError(f"local_response_norm: size is {size!r} but must be an int of at least 1, a number of maps")
+    n, c = x.shape[:2]
+    squares = reshape(x * x, shape=(n, 1, c, math.prod(x.shape[2:])))
+    means = avg_pool2d(squares, size=(size, 1), stride=1, padding=((size // 2, (size - 1) // 2), (0, 0)))
+    return x / (reshape(means, shape=x.shape) * alpha + k) ** beta

@@ -1,0 +1,1 @@
+"""Operations that end in a loss; `minidl.nn.losses` has them as Modules."""

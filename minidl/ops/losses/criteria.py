@@ -1,0 +1,129 @@
+"""Losses beyond those of the papers: of log probabilities, of yes-or-no logits, and of differences."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...core.tensor import Tensor
+from ..arrays.select import abs
+from ..common.op import op
+from .loss import REDUCTIONS, _labels
+from .nll import _nll_loss
+
+__all__ = ["binary_cross_entropy_with_logits", "huber_loss", "l1_loss", "mse_loss", "nll_loss"]
+
+
+def nll_loss(log_p: Tensor, labels: Tensor | np.ndarray | list[int], weight: Tensor | None = None, *,
+             reduction: str = "mean", ignore_index: int | None = None) -> Tensor:
+    """-log_p[label], of log probabilities (n,classes), as `log_softmax` gives them; the rest as `cross_entropy`.
+
+    >>> nll_loss(Tensor([[-0.5, -2.0], [-3.0, -1.0]]), [0, 1]).item()
+    0.75
+    """
+    labels = _labels(log_p, labels, weight, ignore_index, "nll_loss")
+    if reduction not in REDUCTIONS:
+        raise ValueError(f"nll_loss: reduction {reduction!r} is not one of {', '.join(REDUCTIONS)}")
+    return _nll_loss(log_p, labels, weight, reduction=reduction, ignored=ignore_index)
+
+
+# ---------------------------------------------------------------- x and target of one shape
+def _alike(name: str, x: Tensor, target: Tensor, reduction: str) -> None:
+    if not (isinstance(x, Tensor) and isinstance(target, Tensor)):
+        raise TypeError(f"{name}: got a {type(x).__name__} and a {type(target).__name__} but both must be Tensors; "
+                        "wrap them in minidl.Tensor(...)")
+    if x.shape != target.shape:
+        raise ValueError(f"{name}: x has shape {x.shape} but target has shape {target.shape}; make them equal")
+    if reduction not in REDUCTIONS:
+        raise ValueError(f"{name}: reduction {reduction!r} is not one of {', '.join(REDUCTIONS)}")
+
+
+def _reduced(losses: Tensor, reduction: str) -> Tensor:
+    return losses if reduction == "none" else losses.sum() if reduction == "sum" else losses.mean()
+
+
+def mse_loss(x: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
+    """(x - target)^2, elementwise: two Tensors of one shape -> one number, or their shape with "none".
+
+    Raises ValueError where the shapes differ (they are not broadcast) or for an unknown reduction.
+
+    >>> mse_loss(Tensor([1.0, 2.0]), Tensor([1.0, 4.0])).item()
+    2.0
+    """
+    _alike("mse_loss", x, target, reduction)
+    difference = x - target
+    return _reduced(difference * difference, reduction)
+
+
+def l1_loss(x: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
+    """|x - target|, elementwise: two Tensors of one shape -> one number, or their shape with "none".
+
+    Raises ValueError where the shapes differ (they are not broadcast) or for an unknown reduction.
+
+    >>> l1_loss(Tensor([1.0, 2.0]), Tensor([1.0, 4.0])).item()
+    1.0
+    """
+    _alike("l1_loss", x, target, reduction)
+    return _reduced(abs(x - target), reduction)
+
+
+@op(floating=True)
+def _huber_loss(k, x: Tensor, target: Tensor, *, delta: float):
+    d = k.sub(x, target)
+    size = k.abs(d)
+    y = k.where(k.le(size, delta), k.mul(k.mul(d, d), 0.5), k.mul(k.sub(size, delta / 2), delta))
+
+    def backward(gy, need):
+        gx = k.mul(gy, k.minimum(k.maximum(d, -delta), delta))
+        return gx, k.neg(gx) if need[1] else None
+    return y, backward
+
+
+def huber_loss(x: Tensor, target: Tensor, *, reduction: str = "mean", delta: float = 1.0) -> Tensor:
+    """d^2 / 2 for differences d = x - target of at most delta, and delta (|d| - delta / 2) beyond (Huber 1964).
+
+    Arguments and errors as `l1_loss`; ValueError for a delta that is not above 0.
+
+    >>> huber_loss(Tensor([0.0, 0.0]), Tensor([1.0, 4.0]), reduction="none").tolist()
+    [0.5, 3.5]
+    """
+    _alike("huber_loss", x, target, reduction)
+    if not delta > 0:
+        raise ValueError(f"huber_loss: delta is {delta!r} but must be above 0")
+    return _reduced(_huber_loss(x, target, delta=float(delta)), reduction)
+
+
+@op(floating=True)
+def _binary_cross_entropy_with_logits(k, x: Tensor, target: Tensor, pos_weight: Tensor | None = None):
+    small = k.log(k.add(k.exp(k.neg(k.abs(x))), 1))                        # log(1 + e^-|x|)
+    if pos_weight is None:
+        def backward(gy, need):
+            return (k.mul(gy, k.sub(k.sigmoid(x), target)), k.neg(k.mul(gy, x)) if need[1] else None, None)
+        return k.add(k.sub(k.maximum(x, 0), k.mul(x, target)), small), backward
+
+    no = k.add(small, k.maximum(k.neg(x), 0))                              # -log sigmoid(x)
+    more = k.sub(pos_weight, 1)
+    factor = k.add(k.mul(target, more), 1)
+
+    def backward_weighted(gy, need):
+        gx = k.sub(k.sub(1, target), k.mul(factor, k.sigmoid(k.neg(x))))
+        return k.mul(gy, gx), k.mul(gy, k.sub(k.mul(no, more), x)) if need[1] else None, None
+    return k.add(k.mul(k.sub(1, target), x), k.mul(factor, no)), backward_weighted
+
+
+def binary_cross_entropy_with_logits(x: Tensor, target: Tensor, *, reduction: str = "mean",
+                                     pos_weight: Tensor | None = None) -> Tensor:
+    """-target log(sigmoid(x)) - (1 - target) log(1 - sigmoid(x)), elementwise, without overflow.
+
+    target: of x's shape, from 0 to 1. pos_weight: a factor of the first term, of a shape that broadcasts to x's.
+    Arguments and errors as `l1_loss`.
+
+    >>> binary_cross_entropy_with_logits(Tensor([-1000.0, 0.0]), Tensor([1.0, 1.0]), reduction="none").tolist()
+    [1000.0, 0.6931471824645996]
+    """
+    name = "binary_cross_entropy_with_logits"
+    _alike(name, x, target, reduction)
+    ends = () if pos_weight is None else pos_weight.shape
+    if len(ends) > x.ndim or any(n not in (1, m) for n, m in zip(ends[::-1], x.shape[::-1], strict=False)):
+        raise ValueError(f"{name}: pos_weight has shape {ends}, which does not broadcast to x's {x.shape}; "
+                         "give one value for each class, the last axis")
+    return _reduced(_binary_cross_entropy_with_logits(x, target, pos_weight), reduction)

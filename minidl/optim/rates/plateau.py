@@ -1,0 +1,75 @@
+"""A learning rate that falls when a measured number stops getting better."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from ..optimizer import Optimizer
+
+
+class Plateau:
+    """Multiply an optimizer's rates by a factor when a metric has not become better for more than `patience` epochs.
+
+    metric: which of an epoch's metrics counts; a loss is better the lower it is, others the higher. It is better where
+    it differs from the best by more than `threshold` of that. No rate falls below min_lr. As a callback of
+    `training.fit` it observes each epoch, and goes on with a checkpoint; by hand, call `observe`. PyTorch's
+    ReduceLROnPlateau does the same, by these defaults.
+
+    Raises ValueError for a factor that is not from 0 to below 1, patience that is not an int of at least 0, and
+    thresholds or rates below 0.
+
+    >>> from minidl import Tensor, optim
+    >>> sgd = optim.SGD([Tensor([1.0], requires_grad=True)], lr=0.1)
+    >>> plateau = Plateau(sgd, factor=0.5, patience=1)
+    >>> for loss in (3.0, 2.0, 2.0, 2.5, 1.0):
+    ...     plateau.observe(loss), sgd.lr
+    (False, 0.1)
+    (False, 0.1)
+    (False, 0.1)
+    (True, 0.05)
+    (False, 0.05)
+    """
+
+    def __init__(self, optimizer: Optimizer, factor: float = 0.1, patience: int = 10, threshold: float = 1e-4,
+                 min_lr: float = 0.0, metric: str = "test_loss"):
+        for name, value, below in (("factor", factor, 1), ("threshold", threshold, math.inf),
+                                   ("min_lr", min_lr, math.inf)):
+            if not isinstance(value, (int, float)) or not 0 <= value < below:
+                raise ValueError(f"Plateau: {name} is {value!r} but must be a number of at least 0"
+                                 + " and below 1" * (below == 1))
+        if not isinstance(patience, int) or patience < 0:
+            raise ValueError(f"Plateau: patience is {patience!r} but must be an int of at least 0")
+        self.optimizer, self.factor, self.patience, self.threshold = optimizer, factor, patience, threshold
+        self.min_lr, self.metric = min_lr, metric
+        self.sign = 1.0 if metric.endswith("loss") else -1.0
+        self.best, self.waited = self.sign * math.inf, 0
+
+    def observe(self, value: float) -> bool:
+        """Take note of a value of the metric; whether the rates were made smaller."""
+        margin = self.sign * self.threshold * abs(self.best) if math.isfinite(self.best) else 0.0
+        if self.sign * value < self.sign * (self.best - margin):
+            self.best, self.waited = float(value), 0
+        else:
+            self.waited += 1
+        if self.waited <= self.patience:
+            return False
+        self.waited = 0
+        for group in self.optimizer.groups:
+            group["lr"] = max(group["lr"] * self.factor, self.min_lr)
+        return True
+
+    def on_epoch_end(self, metrics: Mapping[str, Any]) -> None:
+        """As a callback of `training.fit`: observe. Raises ValueError for a metric that an epoch does not have."""
+        if self.metric not in metrics:
+            raise ValueError(f"Plateau: metric is {self.metric!r} but an epoch has {', '.join(metrics)}")
+        self.observe(metrics[self.metric])
+
+    def state_dict(self) -> dict[str, Any]:
+        """For a checkpoint; the rates are in the optimizer's state."""
+        return {"best": self.best, "waited": self.waited}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """From a checkpoint."""
+        self.best, self.waited = float(state["best"]), int(state["waited"])
