@@ -387,10 +387,10 @@ LAUNCHES: dict[str, list[Launch]] = {
         *on_device("layers/loss/metrics.cu", primitives.metrics, *with_dtype(COUNTED, DOUBLE)),
         *each("layers/loss/metrics.cu", primitives.metrics_count_beyond_what_a_float_counts, ())],
     "poolings": [
-        *each("pool/", primitives.pooling, *with_dtype(POOLINGS, FLOAT)),
-        *each("pool/", primitives.avg_pool2d_grad_act, *[(*row, "relu", FLOAT) for row in POOLINGS]),
-        *on_device("pool/", primitives.pooling, *with_dtype(MORE_POOLINGS, DOUBLE)),
-        *on_device("pool/", primitives.avg_pool2d_grad_act, *[
+        *each("layers/pool/", primitives.pooling, *with_dtype(POOLINGS, FLOAT)),
+        *each("layers/pool/", primitives.avg_pool2d_grad_act, *[(*row, "relu", FLOAT) for row in POOLINGS]),
+        *on_device("layers/pool/", primitives.pooling, *with_dtype(MORE_POOLINGS, DOUBLE)),
+        *on_device("layers/pool/", primitives.avg_pool2d_grad_act, *[
             (*row, act, dtype) for row in MORE_POOLINGS for act in ACTIVATIONS for dtype in (FLOAT, DOUBLE)])],
     "products": [
         *each("layers/linear/gemm.cu", primitives.linear, *[

@@ -15,8 +15,8 @@ MOST_THREADS = 1024                        # of the one block that sums losses
 ONE_BLOCK = 16384                          # elements of x up to which one block does everything, in one launch
 
 CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
-    (f"loss/{file}.cu", (launch.real(dtype),)) for file in ("cross_entropy", "metrics") for dtype in launch.C_NAME
-]
+    (f"layers/loss/{name}.cu", (launch.real(dtype),))
+    for name in ("cross_entropy", "metrics") for dtype in launch.C_NAME]
 
 
 @functools.lru_cache(maxsize=4096)
