@@ -116,6 +116,7 @@ class AsGraph:
         self.numbers: list[Any] | None = None
         stream = cupy.cuda.Stream(non_blocking=True)
         cupy.cuda.Device().synchronize()
+        cupy.get_default_memory_pool().free_all_blocks()     # what the recorded run left there, no other pool can take
         with cupy.cuda.using_allocator(self.pool.malloc), stream:
             self.inputs = [array if i in fixed else cupy.empty_like(array)
                            for i, array in enumerate(arrays_of(program, given))]

@@ -150,7 +150,6 @@ ADVICE: dict[str, dict[str, str]] = {
     "minidl.nn": {
         "functional": "minidl.ops",
         "utils": "optim.clip_grad_norm(params, max_norm) and optim.clip_grad_value(params, value)",
-        "init": "minidl.init",
         "ParameterList": "a list of Tensors",
         "ParameterDict": "a dict of Tensors",
         "LogSoftmax": "ops.log_softmax(x, axis) in forward",

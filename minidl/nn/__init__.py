@@ -1,5 +1,6 @@
 """Modules: Tensors and other Modules held as attributes, and a `forward` that uses them."""
 
+from . import init as init
 from .containers import Identity, ModuleDict, ModuleList
 from .layers.basic import (
     AvgPool2d,

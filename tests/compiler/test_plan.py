@@ -542,6 +542,22 @@ def test_gpu_a_graph_needs_less_memory_with_a_plan(train: bool, monkeypatch: pyt
 
 
 @pytest.mark.gpu
+def test_gpu_a_graph_can_take_what_the_recorded_run_left() -> None:
+    """Two pools share the device: what one holds free, the other cannot have."""
+    import cupy
+
+    each = Training(zoo_model("lenet5"), True, "cuda")
+    given = batch("lenet5", 16, 0, "cuda")
+    each.step(*given)
+    big = cupy.empty(1 << 30, np.uint8)
+    del big
+    assert cupy.get_default_memory_pool().free_bytes() >= 1 << 30
+    each.step(*given)
+    assert isinstance(graph_of(each.step), AsGraph)
+    assert cupy.get_default_memory_pool().free_bytes() < 1 << 30
+
+
+@pytest.mark.gpu
 def test_gpu_a_gradient_is_not_copied() -> None:
     """Whichever algorithm made it: no `copy` is recorded but of what two parameters share."""
     each = Training(zoo_model("lenet5"), True, "cuda")

@@ -80,6 +80,7 @@ def _time(launcher: Launcher, arguments: tuple[Array | None, ...], g: ConvGeomet
     """Median milliseconds of a few calls in a row, replayed as a graph: the host's time for a call must not count."""
     launcher(*arguments, g)
     cupy.cuda.Device().synchronize()
+    cupy.get_default_memory_pool().free_all_blocks()        # the graph has a pool of its own
     with cupy.cuda.using_allocator(cupy.cuda.MemoryPool().malloc), cupy.cuda.Stream(non_blocking=True) as stream:
         stream.begin_capture()
         try:
