@@ -14,7 +14,7 @@ import inspect
 import sys
 import weakref
 from collections.abc import Callable, Iterable
-from types import FrameType, ModuleType
+from types import CellType, FrameType, ModuleType
 from typing import Any, NoReturn
 
 import numpy as np
@@ -380,9 +380,10 @@ def _kept(recorder: Recorder) -> list[tuple[Tensor, str]]:
 
 
 def _clear_frames(recorder: Recorder) -> None:
-    """Empty the frames of functions that have ended and hold Tensors of the run, by themselves or in a tuple."""
+    """Empty the frames of functions that have ended and hold Tensors of the run: by themselves, in a tuple, or as a
+    variable that a function within reads."""
     kept: list[Any] = [t for t, _ in _kept(recorder)]
-    kept += [holder for t in kept for holder in gc.get_referrers(t) if type(holder) is tuple]
+    kept += [holder for t in kept for holder in gc.get_referrers(t) if type(holder) in (tuple, CellType)]
     for value in kept:
         for frame in gc.get_referrers(value):
             if isinstance(frame, FrameType) and not frame.f_code.co_flags & inspect.CO_GENERATOR:

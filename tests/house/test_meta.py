@@ -94,7 +94,8 @@ TOOLS = ("numpy", *(f"{CORE}/{name}" for name in ("mode", "tensor", "device", "r
          *(f"{OPS}/{name}" for name in ("__init__", "arrays", "layers", "losses", "common", "cpu", "cuda")))
 NN = tuple(f"minidl/nn/{name}" for name in ("__init__", "containers", "habits", "init", "layers", "losses", "module",
                                             "parameter", "table"))         # all but weights
-NAMES = {"arrays": ("arrange", "basic", "contraction", "methods", "operators", "select", "shapes", "statistics"),
+NAMES = {"arrays": ("arrange", "basic", "contraction", "indexing", "methods", "operators", "select", "shapes",
+                    "statistics"),
          "layers": ("activation", "conv", "linear", "lookup", "norm", "pool", "resample", "units"),
          "losses": ("criteria", "loss", "nll")}
 FAMILIES = tuple(f"{OPS}/{group}/{name}" for group, names in NAMES.items() for name in names)

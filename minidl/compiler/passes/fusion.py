@@ -1,10 +1,4 @@
-"""Fusion: a table of rules, each a few calls and the one call that does the same in fewer passes over memory.
-
-A rule is written as programs print: the lines of its pattern, and the fused call. A name in it stands for whatever a
-program has there, everywhere the same; a literal for itself. Values that the fused call gives under their names stay
-visible, so that others may read them, as an activation's gradient reads what the activation computed. All other values
-of the pattern are never made: the rule applies only where nobody else reads or keeps them.
-"""
+"""Fusion: the rules of rules.py are read, and applied where a program's calls fit them."""
 
 from __future__ import annotations
 
@@ -17,8 +11,8 @@ from dataclasses import dataclass
 from dataclasses import replace as with_
 from typing import Any
 
-from ...ops.common.primitives import ACTIVATIONS, ALL, OF_X
 from ..program import Call, Program, Slot, leaves
+from .rules import TABLE
 
 
 class Name(str):
@@ -63,61 +57,12 @@ def rule(pattern: str, fused: str) -> Rule:
     return Rule(tuple(line(text.strip()) for text in pattern.strip().splitlines()), line(fused))
 
 
-def each_act(pattern: str, fused: str, acts: Iterable[str] = ACTIVATIONS) -> list[Rule]:
+def each_act(pattern: str, fused: str, acts: Iterable[str]) -> list[Rule]:
     """A rule for each activation, in the place of ACT."""
     return [rule(pattern.replace("ACT", act), fused.replace("ACT", repr(act))) for act in acts]
 
 
-# In this order: a rule whose pattern is part of another's stands behind it. Where no gradient reads it, what an
-# activation of OF_X is of need not be made either.
-RULES: tuple[Rule, ...] = (
-    *each_act("""z = conv2d(x, w, b, g)
-                 y = ACT(z)
-                 p = avg_pool2d(y, pooling)""", "y, p = conv2d_act_pool(x, w, b, g, ACT, pooling)"),
-    *each_act("""z = conv2d(x, w, b, g)
-                 y = ACT(z)""", "y = conv2d_act(x, w, b, g, ACT)"),
-    *each_act("""v = conv2d(x, w, b, g)
-                 z = normalize_by(v, mean, var, weight, bias, eps, sets)
-                 y = ACT(z)""", "y = conv2d_norm_act(x, w, b, g, mean, var, weight, bias, eps, sets, ACT)"),
-    rule("""v = conv2d(x, w, b, g)
-            z = normalize_by(v, mean, var, weight, bias, eps, sets)""",
-         "z = conv2d_norm(x, w, b, g, mean, var, weight, bias, eps, sets)"),
-    *[each for terms in ("z, other", "other, z") for each in each_act(f"""
-        z, mean, rstd = batch_norm(x, w, b, running_mean, running_var, momentum, eps, g)
-        v = add({terms})
-        y = ACT(v)
-        """, "y, mean, rstd = batch_norm_act(x, other, w, b, running_mean, running_var, momentum, eps, g, ACT)")],
-    *each_act("""z, mean, rstd = batch_norm(x, w, b, running_mean, running_var, momentum, eps, g)
-                 y = ACT(z)""",
-              "y, mean, rstd = batch_norm_act(x, None, w, b, running_mean, running_var, momentum, eps, g, ACT)"),
-    *each_act("""v = add(gy, other)
-                 gz = ACT_grad_x(v, y)
-                 gx, gw, gb = normalize_grad(gz, x, w, mean, rstd, g)""",
-              "gz, gx, gw, gb = normalize_act_grad(gy, other, y, x, w, mean, rstd, g, ACT)"),
-    *each_act("""gz = ACT_grad_x(gy, y)
-                 gx, gw, gb = normalize_grad(gz, x, w, mean, rstd, g)""",
-              "gz, gx, gw, gb = normalize_act_grad(gy, None, y, x, w, mean, rstd, g, ACT)"),
-    *each_act("""z = linear(x, w, b)
-                 y = ACT(z)""", "y = linear_act(x, w, b, ACT)", ALL),
-    *each_act("""z = linear(x, w, b)
-                 y = ACT(z)""", "z, y = linear_and_act(x, w, b, ACT)", OF_X),
-    *each_act("""gx = linear_grad_x(gy, w)
-                 gz = ACT_grad_x(gx, y)""", "gz = linear_grad_act(gy, w, y, ACT)", ALL),
-    *each_act("""z = add(x, other)
-                 y = ACT(z)""", "y = add_act(x, other, ACT)", ALL),
-    *each_act("""v = add(gy, other)
-                 gz = ACT_grad_x(v, y)""", "gz = add_grad_act(gy, other, y, ACT)", ALL),
-    *each_act("""gy = avg_pool2d_grad_x(gp, pooling)
-                 gz = ACT_grad_x(gy, y)
-                 dw = conv2d_grad_w(gz, x, g)
-                 db = conv2d_grad_b(gz)""", "dw, db = conv2d_act_pool_grad_wb(gp, y, x, g, ACT, pooling)"),
-    *each_act("""dx = avg_pool2d_grad_x(gy, g)
-                 gx = ACT_grad_x(dx, y)""", "gx = avg_pool2d_grad_act(gy, y, g, ACT)"),
-    rule("""loss, log_p = cross_entropy(x, labels, reduction, smoothing)
-            one = ones_like(loss)
-            gx = cross_entropy_grad_x(one, log_p, labels, reduction, smoothing)""",
-         "loss, gx = cross_entropy_with_grad(x, labels, reduction, smoothing)"),
-)
+RULES: tuple[Rule, ...] = tuple(each for row in TABLE for each in each_act(*row))
 
 
 def fuse(program: Program, rules: Iterable[Rule] | None = None) -> Program:

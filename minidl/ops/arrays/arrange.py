@@ -11,11 +11,43 @@ from ...core.tensor import Tensor
 from ..common.op import also, op
 from ..layers.activation import one_axis
 from .basic import Axis, _axes
-from .shapes import concatenate, getitem, reshape
+from .indexing import getitem
+from .shapes import reshape
 
 __all__ = [
-    "argsort", "clone", "expand", "flip", "gather", "pad", "split", "squeeze", "stack", "unsqueeze",
+    "argsort", "clone", "concatenate", "expand", "flip", "gather", "pad", "split", "squeeze", "stack", "unsqueeze",
 ]
+
+
+@op
+def _concatenate(k, *xs: Tensor, axis: int):
+    first = xs[0].shape
+    axis = one_axis("concatenate", first, axis)
+    for x in xs[1:]:
+        if len(x.shape) != len(first) or any(n != m for i, (n, m) in enumerate(zip(x.shape, first, strict=True))
+                                             if i != axis):
+            raise ValueError(f"concatenate: shapes {first} and {x.shape} differ outside axis {axis}; "
+                             "all other sizes must be equal")
+    ends = np.cumsum([x.shape[axis] for x in xs]).tolist()
+
+    def backward(gy, need):
+        head = (slice(None),) * axis
+        return tuple(k.getitem(gy, (*head, slice(begin, end))) if n else None
+                     for begin, end, n in zip([0, *ends], ends, need, strict=False))
+    return k.concatenate(xs, axis), backward
+
+
+@also
+def concatenate(tensors: list[Tensor] | tuple[Tensor, ...], axis: int = 0) -> Tensor:
+    """Join Tensors along an existing axis. Raises ValueError where another size differs or none is given.
+
+    >>> concatenate([Tensor([1.0]), Tensor([2.0, 3.0])]).tolist()
+    [1.0, 2.0, 3.0]
+    """
+    tensors = tuple(tensors)
+    if not tensors:
+        raise ValueError("concatenate: got 0 Tensors but needs at least 1")
+    return _concatenate(*tensors, axis=axis)
 
 
 @op

@@ -21,8 +21,9 @@ from ..common.op import also
 from ..layers.activation import log_softmax, relu, sigmoid, softmax
 from . import arrange, basic, contraction, select, statistics
 from .basic import Axis, Number
+from .indexing import getitem
 from .operators import METHODS, UFUNCS, _matmul, _reduction, _sizes, attach, setitem
-from .shapes import getitem, reshape, transpose
+from .shapes import reshape, transpose
 
 if TYPE_CHECKING:
     from ...core.device import DType

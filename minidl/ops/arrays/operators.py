@@ -37,7 +37,8 @@ from .basic import (
     sub,
     sum,
 )
-from .shapes import flatten, getitem, plain_index, reshape, transpose
+from .indexing import getitem, plain_index
+from .shapes import flatten, reshape, transpose
 
 
 # ---------------------------------------------------------------- in place

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from ...core.tensor import Tensor
-from ..arrays.arrange import expand
+from ..arrays.arrange import concatenate, expand
 from ..arrays.basic import mean
-from ..arrays.shapes import concatenate, getitem, reshape, transpose
+from ..arrays.indexing import getitem
+from ..arrays.shapes import reshape, transpose
 from ..common.geometry import Padding, Pair, conv_geometry, edges, pair
 from ..common.op import also, op
 from .conv import conv2d

@@ -1,0 +1,54 @@
+"""x[index]: views, and copies of chosen elements."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ...core.mode import mode
+from ...core.tensor import Tensor
+from ..common.op import op
+from ..common.primitives import Index
+
+__all__ = ["getitem"]
+
+
+def _is_mask(i: object) -> bool:
+    return hasattr(i, "dtype") and i.dtype.kind == "b"
+
+
+@op(view=True)
+def _getitem(k, x: Tensor, *, index: Index):
+    shape = x.shape
+    once = all(i is None or i is Ellipsis or isinstance(i, (int, slice)) or _is_mask(i)
+               for i in (index if isinstance(index, tuple) else (index,)))
+    try:
+        y = k.getitem(x, index)
+    except IndexError as error:
+        raise IndexError(f"getitem: {error} (shape {shape}); index within the shape") from None
+    return y, lambda gy, need: (k.getitem_grad_x(gy, index, shape, once),)
+
+
+def plain_index(index: Index, own: bool = False) -> Any:
+    """An index with arrays in the place of Tensors and lists. own: copies, which nobody changes."""
+    def plain(i: Any) -> Any:
+        if isinstance(i, list):
+            return np.asarray(i)
+        array = i._data if isinstance(i, Tensor) else i
+        return array.copy() if own and hasattr(array, "copy") else array
+    mode.recorder.seen(index if isinstance(index, tuple) else (index,))
+    return tuple(map(plain, index)) if isinstance(index, tuple) else plain(index)
+
+
+def getitem(x: Tensor, index: Index) -> Tensor:
+    """x[index]: ints, slices, None, Ellipsis, bool masks and integer arrays, as NumPy indexes.
+
+    Elements taken several times receive the sum of their gradients. Raises IndexError out of range.
+
+    >>> getitem(Tensor([1.0, 2.0, 3.0]), slice(1, None)).tolist()
+    [2.0, 3.0]
+    """
+    # The gradient goes back to where values came from, whatever becomes of the index arrays meanwhile.
+    own = mode.grad and not mode.recorder.recording and isinstance(x, Tensor) and x.requires_grad
+    return _getitem(x, index=plain_index(index, own))
