@@ -5,6 +5,9 @@ device, and in compiled steps.
 it has an `axis` or `keepdims`, PyTorch's `dim` and `keepdim` do too. docs/from-pytorch.md is rendered from it.
 """
 
+# A method's self is a Tensor, which inherits it here; mypy wants a supertype.
+# mypy: disable-error-code="misc"
+
 from __future__ import annotations
 
 import builtins
@@ -59,71 +62,71 @@ def _converted(t: Any, dtype: DType) -> Any:
 class Conversions:
     """Methods whose names are those of Python's types."""
 
-    def float(self: Any) -> Tensor:
+    def float(self: Tensor) -> Tensor:
         """As float32."""
         return _converted(self, np.float32)
 
-    def double(self: Any) -> Tensor:
+    def double(self: Tensor) -> Tensor:
         """As float64."""
         return _converted(self, np.float64)
 
-    def int(self: Any) -> Tensor:
+    def int(self: Tensor) -> Tensor:
         """As int32."""
         return _converted(self, np.int32)
 
-    def long(self: Any) -> Tensor:
+    def long(self: Tensor) -> Tensor:
         """As int64."""
         return _converted(self, np.int64)
 
-    def bool(self: Any) -> Tensor:
+    def bool(self: Tensor) -> Tensor:
         """As bool."""
         return _converted(self, np.bool)
 
-    def byte(self: Any) -> Tensor:
+    def byte(self: Tensor) -> Tensor:
         """As uint8."""
         return _converted(self, np.uint8)
 
-    def type(self: Any, dtype: DType) -> Tensor:
+    def type(self: Tensor, dtype: DType) -> Tensor:
         """In another dtype."""
         return _converted(self, dtype)
 
-    def type_as(self: Any, other: Tensor) -> Tensor:
+    def type_as(self: Tensor, other: Tensor) -> Tensor:
         """In another Tensor's dtype."""
         return _converted(self, other.dtype)
 
-    def cpu(self: Any) -> Tensor:
+    def cpu(self: Tensor) -> Tensor:
         """On the CPU."""
         return self.to("cpu")
 
-    def cuda(self: Any) -> Tensor:
+    def cuda(self: Tensor) -> Tensor:
         """On the GPU."""
         return self.to("cuda")
 
     @property
-    def is_cuda(self: Any) -> builtins.bool:
+    def is_cuda(self: Tensor) -> builtins.bool:
         """Whether it is on a GPU."""
         return self.device == "cuda"
 
-    def is_floating_point(self: Any) -> builtins.bool:
+    def is_floating_point(self: Tensor) -> builtins.bool:
         """Whether its dtype is a floating one."""
         return self.dtype.kind == "f"
 
-    def numel(self: Any) -> builtins.int:
+    def numel(self: Tensor) -> builtins.int:
         """How many values it holds: `size`."""
         return builtins.int(self._data.size)
 
     nelement = numel
 
-    def dim(self: Any) -> builtins.int:
+    def dim(self: Tensor) -> builtins.int:
         """How many axes it has: `ndim`."""
         return self._data.ndim
 
-    def element_size(self: Any) -> builtins.int:
+    def element_size(self: Tensor) -> builtins.int:
         """Bytes of one value."""
         return self.dtype.itemsize
 
     @property
-    def nbytes(self: Any) -> builtins.int:
+    def nbytes(self: Tensor) -> builtins.int:
         """Bytes of all values."""
         return self._data.nbytes
 
@@ -177,39 +180,39 @@ class Methods(Conversions):
         def flatten(self, start: int = 0) -> Tensor: ...
 
     # ------------------------------------------------------------------ shape
-    def view(self: Any, *shape: Sizes) -> Tensor:
+    def view(self: Tensor, *shape: Sizes) -> Tensor:
         """`reshape`: the same values in another shape, in the same memory where that can be."""
         return reshape(self, shape=_sizes(shape))
 
-    def view_as(self: Any, other: Tensor) -> Tensor:
+    def view_as(self: Tensor, other: Tensor) -> Tensor:
         """The same values in another Tensor's shape."""
         return reshape(self, shape=other.shape)
 
     reshape_as = view_as
 
-    def ravel(self: Any) -> Tensor:
+    def ravel(self: Tensor) -> Tensor:
         """All values along one axis."""
         return reshape(self, shape=(-1,)) if self._data.size else reshape(self, shape=(0,))
 
-    def squeeze(self: Any, axis: Axis = None) -> Tensor:
+    def squeeze(self: Tensor, axis: Axis = None) -> Tensor:
         """Without the axes of size 1, or without those given, where they have size 1."""
         return arrange.squeeze(self, axis)
 
-    def unsqueeze(self: Any, axis: int) -> Tensor:
+    def unsqueeze(self: Tensor, axis: int) -> Tensor:
         """A new axis of size 1."""
         return arrange.unsqueeze(self, axis)
 
-    def expand(self: Any, *shape: Sizes) -> Tensor:
+    def expand(self: Tensor, *shape: Sizes) -> Tensor:
         """Repeated along axes of size 1, without a copy; -1 leaves a size as it is."""
         return arrange.expand(self, shape=_sizes(shape))
 
-    def expand_as(self: Any, other: Tensor) -> Tensor:
+    def expand_as(self: Tensor, other: Tensor) -> Tensor:
         """Expanded to another Tensor's shape."""
         return arrange.expand(self, shape=other.shape)
 
     broadcast_to = expand
 
-    def repeat(self: Any, *times: Sizes) -> Tensor:
+    def repeat(self: Tensor, *times: Sizes) -> Tensor:
         """The whole Tensor so many times along each axis (NumPy's tile)."""
         counts = _sizes(times)
         shape = (1,) * (len(counts) - self.ndim) + self.shape
@@ -222,11 +225,11 @@ class Methods(Conversions):
 
     tile = repeat
 
-    def permute(self: Any, *axes: Sizes) -> Tensor:
+    def permute(self: Tensor, *axes: Sizes) -> Tensor:
         """The axes in another order, as `transpose` with all of them."""
         return transpose(self, axes=_sizes(axes))
 
-    def swapaxes(self: Any, first: int, second: int) -> Tensor:
+    def swapaxes(self: Tensor, first: int, second: int) -> Tensor:
         """Two axes change places: PyTorch's `transpose(first, second)`."""
         order = list(range(self.ndim))
         try:
@@ -238,7 +241,7 @@ class Methods(Conversions):
 
     swapdims = swapaxes
 
-    def movedim(self: Any, source: int, destination: int) -> Tensor:
+    def movedim(self: Tensor, source: int, destination: int) -> Tensor:
         """One axis goes to another place."""
         order = [a for a in range(self.ndim) if a != source % self.ndim]
         order.insert(destination % self.ndim, source % self.ndim)
@@ -246,7 +249,7 @@ class Methods(Conversions):
 
     moveaxis = movedim
 
-    def t(self: Any) -> Tensor:
+    def t(self: Tensor) -> Tensor:
         """A matrix with its axes swapped; a vector as it is."""
         if self.ndim > 2:
             raise ValueError(f"t: the Tensor has {self.ndim} axes (shape {self.shape}) but must have at most 2; see "
@@ -254,158 +257,158 @@ class Methods(Conversions):
         return transpose(self)
 
     @property
-    def mT(self: Any) -> Tensor:
+    def mT(self: Tensor) -> Tensor:
         """The last two axes swapped."""
         return self.swapaxes(-1, -2)
 
-    def flip(self: Any, *axis: Sizes) -> Tensor:
+    def flip(self: Tensor, *axis: Sizes) -> Tensor:
         """Reversed along the given axes."""
         return arrange.flip(self, _sizes(axis) or None)
 
-    def contiguous(self: Any) -> Tensor:
+    def contiguous(self: Tensor) -> Tensor:
         """The Tensor itself, which every op accepts in any memory layout."""
         return self
 
-    def clone(self: Any) -> Tensor:
+    def clone(self: Tensor) -> Tensor:
         """A copy, through which the gradient flows."""
         return arrange.clone(self)
 
-    def split(self: Any, sizes: int | Sequence[int], axis: int = 0) -> tuple[Tensor, ...]:
+    def split(self: Tensor, sizes: int | Sequence[int], axis: int = 0) -> tuple[Tensor, ...]:
         """Parts of a size, or of the given sizes."""
         return arrange.split(self, sizes, axis)
 
-    def chunk(self: Any, count: int, axis: int = 0) -> tuple[Tensor, ...]:
+    def chunk(self: Tensor, count: int, axis: int = 0) -> tuple[Tensor, ...]:
         """At most so many parts of equal size; the last may be smaller."""
         return arrange.split(self, max(1, -(-self.shape[axis] // count)), axis)
 
-    def unbind(self: Any, axis: int = 0) -> tuple[Tensor, ...]:
+    def unbind(self: Tensor, axis: int = 0) -> tuple[Tensor, ...]:
         """What lies along an axis, one by one."""
         return tuple(self.select(axis, i) for i in range(self.shape[axis]))
 
-    def select(self: Any, axis: int, index: int) -> Tensor:
+    def select(self: Tensor, axis: int, index: int) -> Tensor:
         """One index of an axis: x[:, index] for axis 1."""
         return getitem(self, (*(slice(None),) * (axis % self.ndim), index))
 
-    def narrow(self: Any, axis: int, start: int, length: int) -> Tensor:
+    def narrow(self: Tensor, axis: int, start: int, length: int) -> Tensor:
         """A range of an axis: x[:, start:start + length] for axis 1."""
         return getitem(self, (*(slice(None),) * (axis % self.ndim), slice(start, start + length)))
 
     # ------------------------------------------------------------------ arithmetic
-    def add(self: Any, other: Number) -> Tensor:
+    def add(self: Tensor, other: Number) -> Tensor:
         """x + other."""
         return basic.add(self, other)
 
-    def sub(self: Any, other: Number) -> Tensor:
+    def sub(self: Tensor, other: Number) -> Tensor:
         """x - other."""
         return basic.sub(self, other)
 
-    def mul(self: Any, other: Number) -> Tensor:
+    def mul(self: Tensor, other: Number) -> Tensor:
         """x * other."""
         return basic.mul(self, other)
 
-    def div(self: Any, other: Number) -> Tensor:
+    def div(self: Tensor, other: Number) -> Tensor:
         """x / other."""
         return basic.div(self, other)
 
-    def pow(self: Any, exponent: Number) -> Tensor:
+    def pow(self: Tensor, exponent: Number) -> Tensor:
         """x ** exponent."""
         return basic.pow(self, exponent)
 
-    def neg(self: Any) -> Tensor:
+    def neg(self: Tensor) -> Tensor:
         """-x."""
         return basic.neg(self)
 
-    def abs(self: Any) -> Tensor:
+    def abs(self: Tensor) -> Tensor:
         """The absolute value."""
         return select.abs(self)
 
     absolute = abs
 
-    def square(self: Any) -> Tensor:
+    def square(self: Tensor) -> Tensor:
         """x * x."""
         return basic.mul(self, self)
 
-    def reciprocal(self: Any) -> Tensor:
+    def reciprocal(self: Tensor) -> Tensor:
         """1 / x."""
         return basic.div(1, self)
 
-    def rsqrt(self: Any) -> Tensor:
+    def rsqrt(self: Tensor) -> Tensor:
         """1 / sqrt(x)."""
         return basic.div(1, basic.sqrt(self))
 
-    def clip(self: Any, min: float | None = None, max: float | None = None, out: None = None) -> Tensor:
+    def clip(self: Tensor, min: float | None = None, max: float | None = None, out: None = None) -> Tensor:
         """At least min and at most max."""
         return select.clip(self, low=min, high=max)
 
     clamp = clip
 
-    def maximum(self: Any, other: Number) -> Tensor:
+    def maximum(self: Tensor, other: Number) -> Tensor:
         """The larger of two."""
         return select.maximum(self, other)
 
-    def minimum(self: Any, other: Number) -> Tensor:
+    def minimum(self: Tensor, other: Number) -> Tensor:
         """The smaller of two."""
         return select.minimum(self, other)
 
-    def matmul(self: Any, other: Tensor) -> Tensor:
+    def matmul(self: Tensor, other: Tensor) -> Tensor:
         """x @ other."""
         return _matmul(self, other)
 
     mm = bmm = mv = dot = matmul
 
-    def outer(self: Any, other: Tensor) -> Tensor:
+    def outer(self: Tensor, other: Tensor) -> Tensor:
         """All products of two vectors' values."""
         return contraction.outer(self, other)
 
     __abs__ = abs
 
     # ------------------------------------------------------------------ activations
-    def sigmoid(self: Any) -> Tensor:
+    def sigmoid(self: Tensor) -> Tensor:
         """`ops.sigmoid`."""
         return sigmoid(self)
 
-    def relu(self: Any) -> Tensor:
+    def relu(self: Tensor) -> Tensor:
         """`ops.relu`."""
         return relu(self)
 
-    def softmax(self: Any, axis: int = -1) -> Tensor:
+    def softmax(self: Tensor, axis: int = -1) -> Tensor:
         """`ops.softmax` along an axis."""
         return softmax(self, axis=axis)
 
-    def log_softmax(self: Any, axis: int = -1) -> Tensor:
+    def log_softmax(self: Tensor, axis: int = -1) -> Tensor:
         """`ops.log_softmax` along an axis."""
         return log_softmax(self, axis=axis)
 
     # ------------------------------------------------------------------ reductions
-    def min(self: Any, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    def min(self: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
         """Smallest value; its place is `argmin`."""
         return statistics.min(self, axis=axis, keepdims=keepdims)
 
-    def argmin(self: Any, axis: int | None = None) -> Tensor:
+    def argmin(self: Tensor, axis: int | None = None) -> Tensor:
         """Index of the smallest value."""
         return statistics.argmin(self, axis=axis)
 
-    def amax(self: Any, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    def amax(self: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
         """`max`."""
         return basic.max(self, axis=axis, keepdims=keepdims)
 
-    def amin(self: Any, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    def amin(self: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
         """`min`."""
         return statistics.min(self, axis=axis, keepdims=keepdims)
 
-    def var(self: Any, axis: Axis = None, keepdims: bool = False, correction: float = 1) -> Tensor:
+    def var(self: Tensor, axis: Axis = None, keepdims: bool = False, correction: float = 1) -> Tensor:
         """Variance, over n - correction."""
         return statistics.var(self, axis=axis, keepdims=keepdims, correction=correction)
 
-    def std(self: Any, axis: Axis = None, keepdims: bool = False, correction: float = 1) -> Tensor:
+    def std(self: Tensor, axis: Axis = None, keepdims: bool = False, correction: float = 1) -> Tensor:
         """Standard deviation, over n - correction."""
         return statistics.std(self, axis=axis, keepdims=keepdims, correction=correction)
 
-    def norm(self: Any, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    def norm(self: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
         """Euclidean norm."""
         return statistics.norm(self, axis=axis, keepdims=keepdims)
 
-    def logsumexp(self: Any, axis: Axis, keepdims: bool = False) -> Tensor:
+    def logsumexp(self: Tensor, axis: Axis, keepdims: bool = False) -> Tensor:
         """log(sum(exp(x))), without overflow."""
         top = basic.max(self.detach(), axis=axis, keepdims=True)
         top = select.where(select.abs(top) < np.inf, top, 0.0)
@@ -413,134 +416,134 @@ class Methods(Conversions):
         y = basic.add(basic.log(total), top)
         return y if keepdims else arrange.squeeze(y, axis)
 
-    def any(self: Any, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    def any(self: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
         """Whether one of the values is not 0."""
         return basic.max(basic.ne(self, 0), axis=axis, keepdims=keepdims)
 
-    def all(self: Any, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    def all(self: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
         """Whether no value is 0."""
         return statistics.min(basic.ne(self, 0), axis=axis, keepdims=keepdims)
 
-    def prod(self: Any, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    def prod(self: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
         """The product."""
         return statistics.prod(self, axis=axis, keepdims=keepdims)
 
-    def cumsum(self: Any, axis: int) -> Tensor:
+    def cumsum(self: Tensor, axis: int) -> Tensor:
         """Sums up to each value along an axis."""
         return statistics.cumsum(self, axis=axis)
 
     # ------------------------------------------------------------------ masks, indices, order
-    def where(self: Any, condition: Tensor, other: Number) -> Tensor:
+    def where(self: Tensor, condition: Tensor, other: Number) -> Tensor:
         """x where the condition holds, other elsewhere."""
         return select.where(condition, self, other)
 
-    def masked_fill(self: Any, mask: Tensor, value: float) -> Tensor:
+    def masked_fill(self: Tensor, mask: Tensor, value: float) -> Tensor:
         """The value where the mask holds, x elsewhere."""
         return select.where(mask, value, self)
 
-    def masked_select(self: Any, mask: Tensor) -> Tensor:
+    def masked_select(self: Tensor, mask: Tensor) -> Tensor:
         """x[mask]."""
         return getitem(self, mask)
 
-    def index_select(self: Any, axis: int, index: Tensor) -> Tensor:
+    def index_select(self: Tensor, axis: int, index: Tensor) -> Tensor:
         """x[:, index] for axis 1."""
         return getitem(self, (*(slice(None),) * (axis % self.ndim), index))
 
-    def gather(self: Any, axis: int, index: Tensor) -> Tensor:
+    def gather(self: Tensor, axis: int, index: Tensor) -> Tensor:
         """Values by their indices along one axis."""
         return arrange.gather(self, axis, index)
 
-    def argsort(self: Any, axis: int = -1, descending: bool = False) -> Tensor:
+    def argsort(self: Tensor, axis: int = -1, descending: bool = False) -> Tensor:
         """The indices that sort an axis."""
         order = arrange.argsort(self, axis=axis)
         return arrange.flip(order, axis) if descending else order
 
-    def sort(self: Any, axis: int = -1, descending: bool = False) -> tuple[Tensor, Tensor]:
+    def sort(self: Tensor, axis: int = -1, descending: bool = False) -> tuple[Tensor, Tensor]:
         """(the values in order along an axis, their indices)."""
         order = self.argsort(axis, descending)
         return arrange.gather(self, axis, order), order
 
-    def topk(self: Any, k: int, axis: int = -1, largest: bool = True) -> tuple[Tensor, Tensor]:
+    def topk(self: Tensor, k: int, axis: int = -1, largest: bool = True) -> tuple[Tensor, Tensor]:
         """(the k largest values of an axis in falling order, their indices); largest=False: the smallest, rising."""
         order = self.argsort(axis, largest).narrow(axis, 0, k)
         return arrange.gather(self, axis, order), order
 
-    def eq(self: Any, other: Number) -> Tensor:
+    def eq(self: Tensor, other: Number) -> Tensor:
         """x == other."""
         return basic.eq(self, other)
 
-    def ne(self: Any, other: Number) -> Tensor:
+    def ne(self: Tensor, other: Number) -> Tensor:
         """x != other."""
         return basic.ne(self, other)
 
-    def gt(self: Any, other: Number) -> Tensor:
+    def gt(self: Tensor, other: Number) -> Tensor:
         """x > other."""
         return basic.gt(self, other)
 
-    def ge(self: Any, other: Number) -> Tensor:
+    def ge(self: Tensor, other: Number) -> Tensor:
         """x >= other."""
         return basic.ge(self, other)
 
-    def lt(self: Any, other: Number) -> Tensor:
+    def lt(self: Tensor, other: Number) -> Tensor:
         """x < other."""
         return basic.lt(self, other)
 
-    def le(self: Any, other: Number) -> Tensor:
+    def le(self: Tensor, other: Number) -> Tensor:
         """x <= other."""
         return basic.le(self, other)
 
-    def __and__(self: Any, other: Tensor) -> Tensor:
+    def __and__(self: Tensor, other: Tensor) -> Tensor:
         return select.minimum(*_masks("and", self, other))
 
-    def __or__(self: Any, other: Tensor) -> Tensor:
+    def __or__(self: Tensor, other: Tensor) -> Tensor:
         return select.maximum(*_masks("or", self, other))
 
-    def __xor__(self: Any, other: Tensor) -> Tensor:
+    def __xor__(self: Tensor, other: Tensor) -> Tensor:
         return basic.ne(*_masks("xor", self, other))
 
-    def __invert__(self: Any) -> Tensor:
+    def __invert__(self: Tensor) -> Tensor:
         return basic.eq(_masks("invert", self)[0], False)
 
     # ------------------------------------------------------------------ in place, as t[...] = value
-    def fill_(self: Any, value: float) -> Tensor:
+    def fill_(self: Tensor, value: float) -> Tensor:
         """Every element one value."""
         setitem(self, ..., value)
         return self
 
-    def zero_(self: Any) -> Tensor:
+    def zero_(self: Tensor) -> Tensor:
         """Every element 0."""
         setitem(self, ..., 0)
         return self
 
-    def copy_(self: Any, other: Tensor) -> Tensor:
+    def copy_(self: Tensor, other: Tensor) -> Tensor:
         """Another Tensor's values."""
         setitem(self, ..., other)
         return self
 
-    def add_(self: Any, other: Number) -> Tensor:
+    def add_(self: Tensor, other: Number) -> Tensor:
         """x += other."""
         return _IN_PLACE["__iadd__"](self, other)
 
-    def sub_(self: Any, other: Number) -> Tensor:
+    def sub_(self: Tensor, other: Number) -> Tensor:
         """x -= other."""
         return _IN_PLACE["__isub__"](self, other)
 
-    def mul_(self: Any, other: Number) -> Tensor:
+    def mul_(self: Tensor, other: Number) -> Tensor:
         """x *= other."""
         return _IN_PLACE["__imul__"](self, other)
 
-    def div_(self: Any, other: Number) -> Tensor:
+    def div_(self: Tensor, other: Number) -> Tensor:
         """x /= other."""
         return _IN_PLACE["__itruediv__"](self, other)
 
-    def clamp_(self: Any, min: float | None = None, max: float | None = None) -> Tensor:
+    def clamp_(self: Tensor, min: float | None = None, max: float | None = None) -> Tensor:
         """At least min and at most max, in place."""
         setitem(self, ..., select.clip(self.detach(), low=min, high=max))
         return self
 
     clip_ = clamp_
 
-    def requires_grad_(self: Any, requires_grad: bool = True) -> Tensor:
+    def requires_grad_(self: Tensor, requires_grad: bool = True) -> Tensor:
         """Set whether backward() accumulates a gradient in this leaf."""
         mode.recorder.refuse("changes whether a Tensor requires a gradient", "do it outside the step")
         if self.node is not None:
