@@ -26,6 +26,14 @@ __device__ __forceinline__ void start_barrier(Barrier* barrier, int arrivals) {
     ON_SM_90A("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
 }
 
+// Of a ring of stages: each is full when one thread's copies have come, and empty when all warps that read it are done.
+__device__ __forceinline__ void start_barriers(Barrier* full, Barrier* empty, int stages, int warps) {
+    for (int i = 0; i < stages; ++i) {
+        start_barrier(full + i, 1);
+        start_barrier(empty + i, warps);
+    }
+}
+
 // What start_barrier wrote is seen by copies, once the block has met.
 __device__ __forceinline__ void publish_barriers() { ON_SM_90A("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 

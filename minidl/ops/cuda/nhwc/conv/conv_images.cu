@@ -48,10 +48,7 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, 1)
               filter = within % across * FILTERS;
     const int group = threadIdx.x / GROUP, taps = g.kh * g.kw;
     if (threadIdx.x == 0) {
-        for (int i = 0; i < STAGES; ++i) {
-            start_barrier(full + i, 1);
-            start_barrier(empty + i, MULTIPLYING / 32);
-        }
+        start_barriers(full, empty, STAGES, MULTIPLYING / 32);
         publish_barriers();
     }
     __syncthreads();

@@ -37,14 +37,8 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, BLOCKS)
     const int group = threadIdx.x / GROUP, across = g.filters / FILTERS;
     const int tiles = ceil_div(g.n, patch.n) * patch.high * patch.wide * across;
     if (threadIdx.x == 0) {
-        for (int i = 0; i < STAGES; ++i) {
-            start_barrier(full + i, 1);
-            start_barrier(empty + i, MULTIPLYING / 32);
-        }
-        for (int i = 0; i < PATCHES; ++i) {
-            start_barrier(full_patch + i, 1);
-            start_barrier(empty_patch + i, MULTIPLYING / 32);
-        }
+        start_barriers(full, empty, STAGES, MULTIPLYING / 32);
+        start_barriers(full_patch, empty_patch, PATCHES, MULTIPLYING / 32);
         publish_barriers();
     }
     __syncthreads();

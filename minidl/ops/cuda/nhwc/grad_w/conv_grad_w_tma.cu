@@ -236,10 +236,7 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, 1)
     const int group = threadIdx.x / GROUP, sets = ceil_div(g.m, SIDE), run = blockIdx.x / sets % g.runs;
     const int filter = blockIdx.x % sets * SIDE, channel = blockIdx.x / sets / g.runs * SIDE;
     if (threadIdx.x == 0) {
-        for (int i = 0; i < STAGES; ++i) {
-            start_barrier(full + i, 1);
-            start_barrier(empty + i, MULTIPLYING / 32);
-        }
+        start_barriers(full, empty, STAGES, MULTIPLYING / 32);
         publish_barriers();
     }
     __syncthreads();
