@@ -82,7 +82,7 @@ class Program:
     inputs: list[Slot]                                 # the arrays among the arguments
     before: list[tuple[Place, Slot]]                   # more inputs: gradients from before the step, of these leaves
     calls: list[Call]
-    outputs: Any                                       # nested as the step returned it, Slots in place of Tensors
+    outputs: object                                    # nested as the step returned it, Slots in place of Tensors
     grads: list[tuple[Place, Slot | None]]             # leaves and what their .grad is afterwards
     changed: list[Place]                               # what is changed in place
     dynamics: list[Dynamic]

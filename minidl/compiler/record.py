@@ -119,7 +119,8 @@ class Recorder(Listener):
             self._backends[key] = RecordingBackend(self, backend, symbolic)
         return self._backends[key]
 
-    def run(self, name: str, body: Callable[..., Any], k: Any, arrays: list[Array], options: dict[str, Any]) -> Any:
+    def run(self, name: str, body: Callable[..., Any], k: ModuleType, arrays: list[Array],
+            options: dict[str, Any]) -> Any:
         """(the result, its backward closure) of an op's body, which sees Symbols in the place of arrays."""
         self.op, symbol = name, self._symbol
         y, backward = body(self.through(k.backend, symbolic=True), *map(symbol, arrays), **options)
@@ -174,7 +175,7 @@ class Recorder(Listener):
         entry = self.own.get(id(t))
         return entry is not None and entry[0]() is t
 
-    def module(self, module: Any) -> None:
+    def module(self, module: object) -> None:
         """A Module or a function is about to be called: its attributes are facts, and what can be reached from them."""
         self.names.follow(module, type(module).__name__)
 

@@ -89,7 +89,7 @@ class Listener:
     def write_grad(self, leaf: Tensor) -> None:
         """A backward pass is about to add to leaf.grad."""
 
-    def module(self, module: Any) -> None:
+    def module(self, module: object) -> None:
         """A Module, or a function that somebody else wrote, is about to be called."""
 
     def watch(self, value: Watched) -> None:

@@ -84,7 +84,7 @@ class DeviceBatches:
             raise ValueError(f"DeviceBatches: size is {size!r} but must be {self.sizes[0]}, or "
                              f"{self.sizes[-1]} for the last batch; pass what iterating over the batches gives")
         loader, order, position = self.loader, self._order, self.position._data
-        stored: Any = loader.stored
+        stored: object = loader.stored
         k = backend_of(self.position)
         mode.recorder.watch(loader)
         if isinstance(stored, Stored):

@@ -15,7 +15,7 @@ from .sets.datasets import Dataset
 from .sets.table import Table
 
 
-def mapped(function: Callable[[Any], Any], parts: Any) -> Any:
+def mapped(function: Callable[[Any], Any], parts: object) -> Any:
     """function of one thing, or of each in tuples and dicts.
 
     >>> mapped(len, {"x": "abc", "y": ("", "ab")})
@@ -26,7 +26,7 @@ def mapped(function: Callable[[Any], Any], parts: Any) -> Any:
     return tuple(mapped(function, part) for part in parts) if isinstance(parts, tuple) else function(parts)
 
 
-def leaves(parts: Any) -> list[Any]:
+def leaves(parts: object) -> list[Any]:
     """The same things in a list.
 
     >>> leaves({"x": "abc", "y": ("", "ab")})
@@ -37,7 +37,7 @@ def leaves(parts: Any) -> list[Any]:
     return found
 
 
-def arrays_of(source: Any, who: str) -> Any:
+def arrays_of(source: object, who: str) -> Any:
     """Data that is an array, or a tuple or dict with one, as arrays; None for data of another kind. An array is what
     has `__array__`: a Tensor, a table of pandas, a tensor of PyTorch too.
 
@@ -56,7 +56,7 @@ def arrays_of(source: Any, who: str) -> Any:
     return arrays
 
 
-def item_of(arrays: Any, index: int) -> Any:
+def item_of(arrays: object, index: int) -> Any:
     """arrays[index], and of a tuple or dict of them the same of each."""
     return mapped(itemgetter(index), arrays)
 

@@ -142,7 +142,7 @@ def random_shape(rng: np.random.Generator, windows: Sequence[tuple[int, ...]] = 
         return int(least * ((most + 1) / least) ** rng.random())
 
     n = int(rng.choice([1, 2, 127, 129, log_uniform(3, 70)]))
-    padding: Any
+    padding: object
     if rng.random() < 0.12:
         (c, h, w), m, (kh, kw), padding = LAYERS[rng.integers(len(LAYERS))]
         n, m = log_uniform(1, 130), log_uniform(1, m)

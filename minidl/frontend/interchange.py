@@ -17,7 +17,7 @@ from ..core.tensor import Tensor, wrap
 _CPU, _CUDA, _CUDA_MANAGED = 1, 2, 13      # DLPack's numbers of kinds of memory
 
 
-def from_dlpack(x: Any) -> Tensor:
+def from_dlpack(x: object) -> Tensor:
     """A Tensor in the memory of another library's array: of NumPy, CuPy, PyTorch, JAX, any that has `__dlpack__`.
 
     Nothing is copied; it requires no gradient. What is read-only there is read-only here. Raises TypeError for what is
@@ -67,7 +67,7 @@ def _require_shared(t: Tensor) -> Any:
     return t._data
 
 
-def _dlpack(self: Tensor, *, stream: Any = None, max_version: tuple[int, int] | None = None,
+def _dlpack(self: Tensor, *, stream: object = None, max_version: tuple[int, int] | None = None,
             dl_device: tuple[int, int] | None = None, copy: bool | None = None) -> Any:
     asked = {"stream": stream, "max_version": max_version, "dl_device": dl_device, "copy": copy}
     return _require_shared(self).__dlpack__(**{name: value for name, value in asked.items() if value is not None})

@@ -106,7 +106,7 @@ class _Trace(Listener):
                                  "tuple of Tensors")
             self.results.append(self.index(t._data))
 
-    def index(self, array: Any) -> int:
+    def index(self, array: object) -> int:
         if id(array) not in self.indices:
             self.indices[id(array)] = len(self.arrays)
             self.arrays.append(array)
@@ -161,7 +161,7 @@ class _Graph:
         self.nodes.append(self.onnx.helper.make_node(kind, inputs, [name], name=name, **attributes))
         return name
 
-    def constant(self, value: Any, dtype: Any = None, name: str | None = None) -> str:
+    def constant(self, value: object, dtype: Any = None, name: str | None = None) -> str:
         """Add a constant, of the dtype of the call's numbers where none is given; gives its name."""
         if name is None or (name.startswith(("input", "output")) and "." not in name):
             name = f"constant/{len(self.constants)}"
@@ -299,7 +299,7 @@ def _along(kind: str) -> Callable[..., str]:
 
 
 def _reduce(kind: str) -> Callable[..., str]:
-    def row(graph: _Graph, ndim: int, x: str, *, axis: Any = None, keepdims: bool = False) -> str:
+    def row(graph: _Graph, ndim: int, x: str, *, axis: object = None, keepdims: bool = False) -> str:
         axes = range(ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
         return graph.node(kind, x, graph.constant([one_axis(kind, (0,) * ndim, a) for a in axes], np.int64),
                           keepdims=int(keepdims), noop_with_empty_axes=1)
@@ -314,7 +314,8 @@ def _place(kind: str) -> Callable[..., str]:
     return row
 
 
-def _var(graph: _Graph, ndim: int, x: str, *, axis: Any = None, keepdims: bool = False, correction: float = 1) -> str:
+def _var(graph: _Graph, ndim: int, x: str, *, axis: object = None, keepdims: bool = False,
+         correction: float = 1) -> str:
     axes = range(ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
     sizes = [graph.taken[a] for a in axes]
     if correction and -1 in sizes:

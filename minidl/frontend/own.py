@@ -117,7 +117,7 @@ def activation(name: str, value: Elementwise, grad: Callable[[Array, Array], Arr
     fusion.RULES = (*fusion.RULES, *(_with_name(name, rule) for rule in fusion.RULES if "tanh" in str(rule)))
     regions.CHOICES = (regions.CHOICES[0] | {name, f"{name}_grad_x"}, *regions.CHOICES[1:])
 
-    def body(k: Any, x: Tensor) -> Any:
+    def body(k: ModuleType, x: Tensor) -> Any:
         y = getattr(k, name)(x)
         return y, lambda gy, need: (getattr(k, f"{name}_grad_x")(gy, y),)
 

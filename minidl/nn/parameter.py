@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ..core.tensor import Tensor
 
 
-def Parameter(data: Any, requires_grad: bool = True) -> Tensor:
+def Parameter(data: object, requires_grad: bool = True) -> Tensor:
     """A leaf with a copy of the data, or of a Tensor's; a Module's attributes that require a gradient are parameters.
 
     >>> Parameter(Tensor([1.0, 2.0])).requires_grad

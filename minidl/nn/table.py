@@ -136,7 +136,7 @@ def summary(net: Module, *inputs: tuple[int, ...] | Tensor) -> Summary:
                    sum(t.size * t.dtype.itemsize for _, t in tensors if t.requires_grad), watcher.value_bytes)
 
 
-def _example(given: Any, like: Tensor | None) -> Tensor:
+def _example(given: object, like: Tensor | None) -> Tensor:
     """One image of zeros, of the net's dtype and on its device."""
     if isinstance(given, Tensor):
         if given.ndim < 1 or given.shape[0] != 1:
@@ -193,7 +193,7 @@ class _Watcher(Listener):
         return y, backward
 
 
-def _tensor_shapes(result: Any) -> list[tuple[int, ...]]:
+def _tensor_shapes(result: object) -> list[tuple[int, ...]]:
     """Those of all Tensors in a result."""
     if isinstance(result, Tensor):
         return [result.shape]

@@ -15,7 +15,7 @@ NUMBERS = dict.fromkeys(("lr", "momentum", "weight_decay", "eps"), ("a finite nu
 NUMBERS |= {"alpha": ("a number from 0 to below 1", 1, 1), "betas": ("two numbers from 0 to below 1", 2, 1)}
 
 
-def check_number(optimizer: str, name: str, value: Any) -> None:
+def check_number(optimizer: str, name: str, value: object) -> None:
     """Refuse, for the optimizer of this name, a number that no update can use."""
     must, count, below = NUMBERS.get(name, ("", 0, 0.0))
     numbers = value if count == 2 and isinstance(value, tuple) else (value,)

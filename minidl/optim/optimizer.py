@@ -40,7 +40,7 @@ class Group(dict[str, Any]):
         self.optimizer = optimizer
         self.update(entries)
 
-    def __setitem__(self, name: str, value: Any) -> None:
+    def __setitem__(self, name: str, value: object) -> None:
         check_number(self.optimizer, name, value)
         mode.recorder.refuse(f"sets an optimizer's {name}", "set it outside the step")
         super().__setitem__(name, value)

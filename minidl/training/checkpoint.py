@@ -92,7 +92,7 @@ def read_state(path: str | os.PathLike[str], like: Mapping[str, Any], optional: 
     return state
 
 
-def _apart(value: Any, path: str, arrays: dict[str, np.ndarray]) -> Any:
+def _apart(value: object, path: str, arrays: dict[str, np.ndarray]) -> Any:
     """A state without its arrays, which are put into `arrays`."""
     if isinstance(value, np.ndarray):
         if path in arrays:
@@ -107,7 +107,7 @@ def _apart(value: Any, path: str, arrays: dict[str, np.ndarray]) -> Any:
     return value
 
 
-def _together(value: Any, path: str, arrays: Mapping[str, np.ndarray]) -> Any:
+def _together(value: object, path: str, arrays: Mapping[str, np.ndarray]) -> Any:
     """The inverse of `_apart`."""
     if value == ARRAY:
         return arrays[path]

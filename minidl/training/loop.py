@@ -41,7 +41,7 @@ def train_step(model: nn.Module, optimizer: optim.Optimizer, images: Tensor,
     return loss, int(ranks.added_up([right_answers(logits, labels)])[0])
 
 
-def _update(model: nn.Module, optimizer: optim.Optimizer, inputs: Any, targets: Any, rates: optim.Rates | None,
+def _update(model: nn.Module, optimizer: optim.Optimizer, inputs: object, targets: Any, rates: optim.Rates | None,
             loss: Function, metrics: RunningMetrics | None, images: int = 0) -> tuple[float, int, Any, bool]:
     """One update of all parameters: (the loss, of how many images, the outputs, whether metrics counted right answers).
 
@@ -64,7 +64,7 @@ def _update(model: nn.Module, optimizer: optim.Optimizer, inputs: Any, targets: 
     return mean, images, outputs, classes
 
 
-def _pair(batch: Any) -> tuple[Any, Any]:
+def _pair(batch: object) -> tuple[Any, Any]:
     """(inputs, targets). Raises TypeError for another batch: that of an array alone could be unpacked image by image.
     """
     if isinstance(batch, (tuple, list)) and len(batch) == 2:

@@ -88,7 +88,7 @@ def _key(call: Call) -> Any:
         part(value) for value in leaves((call.arguments, tuple(call.options.values())))), _shape_of(call.arguments)
 
 
-def _shape_of(value: Any) -> Any:
+def _shape_of(value: object) -> Any:
     """How arguments are nested: ((1,), 2) and (1, (2,)) have the same leaves."""
     return tuple(map(_shape_of, value)) if isinstance(value, (tuple, list)) else None
 

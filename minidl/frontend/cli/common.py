@@ -35,7 +35,7 @@ class Parser(argparse.ArgumentParser):
 class _Option(argparse.Action):
     """NAME=VALUE, several times, as a dict: true, false and numbers as JSON has them, all else as a text."""
 
-    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+    def __call__(self, parser: Any, namespace: object, values: Any, option_string: str | None = None) -> None:
         name, equals, text = values.partition("=")
         if not (name and equals):
             parser.error(f"argument {option_string}: {values!r} is not NAME=VALUE")

@@ -174,7 +174,7 @@ def panels(metrics: Sequence[Metrics]) -> dict[str, dict[str, np.ndarray]]:
             for name, series in sorted(found.items(), key=lambda panel: "" in panel[1])}
 
 
-def is_number(value: Any) -> bool:
+def is_number(value: object) -> bool:
     """Whether a metric is a number that a float can be, NaN and infinity among them."""
     if not isinstance(value, Real) or isinstance(value, bool):
         return False

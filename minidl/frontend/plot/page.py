@@ -195,7 +195,7 @@ def _table(facts: Mapping[str, Any]) -> str:
     return f'<table class="facts">{"".join(rows)}</table>' if facts else ""
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     """A value of config.json, as a reader writes it."""
     if isinstance(value, bool) or value is None:
         return "not given" if value is None else "yes" if value else "no"

@@ -182,7 +182,7 @@ def _is_preprocessing(value: Any) -> bool:
             and type(padding) is int and 0 <= padding <= MAX_PADDING)
 
 
-def _is_classes(value: Any) -> bool:
+def _is_classes(value: object) -> bool:
     return (isinstance(value, list) and 1 <= len(value) <= MAX_CLASSES
             and all(isinstance(name, str) and 1 <= len(name) <= MAX_CLASS and name.isprintable() for name in value))
 

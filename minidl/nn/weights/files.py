@@ -78,7 +78,7 @@ def write(kind: Kind, op: str, path: Path_, state: Mapping[str, np.ndarray],
     write_whole(op, path, image)
 
 
-def write_whole(op: str, path: Path_, content: Any) -> None:
+def write_whole(op: str, path: Path_, content: object) -> None:
     """Write bytes to a file, whole or not at all. Raises OSError where it cannot be; an older file stays as it was."""
     target = Path(os.path.realpath(path))  # a symbolic link stays, and the file it names is replaced
     if os.path.exists(target):

@@ -64,7 +64,7 @@ def places(model: Module) -> dict[str, _Place]:
     return found
 
 
-def _leaves(path: str, model: Any) -> Iterator[tuple[str, Any]]:
+def _leaves(path: str, model: object) -> Iterator[tuple[str, Any]]:
     """The layers of a Sequential in the order of their work, each with the beginning of its parameters' names."""
     from ... import nn
 

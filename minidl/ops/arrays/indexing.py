@@ -32,7 +32,7 @@ def _getitem(k, x: Tensor, *, index: Index):
 
 def plain_index(index: Index, own: bool = False) -> Any:
     """An index with arrays in the place of Tensors and lists. own: copies, which nobody changes."""
-    def plain(i: Any) -> Any:
+    def plain(i: object) -> Any:
         if isinstance(i, list):
             return np.asarray(i)
         array = i._data if isinstance(i, Tensor) else i

@@ -108,7 +108,7 @@ def _sizes(args: tuple[Any, ...]) -> tuple[int, ...]:
 
 def _reduction(name: str, function: Callable[..., Tensor], *names: str) -> Callable[..., Tensor]:
     """The method of a reduction, also as NumPy's functions call it: np.sum(t) is t.sum(axis=None, out=None)."""
-    def method(x: Tensor, axis: Any = None, *positional: Any, **options: Any) -> Tensor:
+    def method(x: Tensor, axis: object = None, *positional: Any, **options: Any) -> Tensor:
         given = [("axis", axis)] * (axis is not None) + list(zip(names, positional, strict=False))
         options = renamed(name, {k: v for k, v in options.items() if not (k in ("dtype", "out") and v is None)})
         for option, value in given:

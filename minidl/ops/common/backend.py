@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 
@@ -23,7 +22,7 @@ def backend_of(first: Tensor, *others: Tensor) -> ModuleType:
     return primitives_of(first._data)
 
 
-def primitives_of(array: Any) -> ModuleType:
+def primitives_of(array: object) -> ModuleType:
     """The primitives for an array; while a step is recorded, in a form that notes each call.
 
     A subclass of a known array type is served as that type.
@@ -34,7 +33,7 @@ def primitives_of(array: Any) -> ModuleType:
 tensor.backend_of = backend_of             # for a leaf's own backward: nothing told it a backend before
 
 
-def _of(array: Any) -> ModuleType:
+def _of(array: object) -> ModuleType:
     try:
         return BACKENDS[type(array)]
     except KeyError:

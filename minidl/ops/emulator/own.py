@@ -136,7 +136,7 @@ class Emulator(Compiler):
             get_fft_plan=lambda *sizes: plan, rfftn=lambda a, axes, plan: memory.made(np.fft.rfftn, a, axes=axes),
             irfftn=lambda a, size, axes, norm, overwrite_x, plan: memory.made(np.fft.irfftn, a, size, axes, norm))
         with contextlib.ExitStack() as replaced:
-            def replace(where: Any, name: str, value: Any) -> None:
+            def replace(where: object, name: str, value: object) -> None:
                 replaced.enter_context(mock.patch.object(where, name, value, create=where is cupy))
 
             for name in ("arange", "argsort", "asfortranarray", "full", "ones", "ones_like", "zeros"):

@@ -280,7 +280,7 @@ def _number(kernel: str, parameter: Parameter, given: Any) -> np.ndarray:
     return value
 
 
-def _struct(kernel: str, parameter: Parameter, given: Any) -> np.ndarray:
+def _struct(kernel: str, parameter: Parameter, given: object) -> np.ndarray:
     if not isinstance(given, np.ndarray) or given.dtype != parameter.dtype:
         raise TypeError(f"emulator: {kernel} takes {parameter.name} as a struct of "
                         f"{', '.join(parameter.dtype.names or ())}, but it is given as {given!r}; launch it by "
@@ -288,7 +288,7 @@ def _struct(kernel: str, parameter: Parameter, given: Any) -> np.ndarray:
     return given
 
 
-def _array(kernel: str, parameter: Parameter, given: Any) -> np.ndarray:
+def _array(kernel: str, parameter: Parameter, given: object) -> np.ndarray:
     array = np.asarray(given)
     if array.ndim == 0:
         raise TypeError(f"emulator: {kernel} takes {parameter.name} as an array of {parameter.dtype}, but it is given "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from ...core.mode import mode
 from ...core.tensor import Tensor, mark_changed
@@ -77,7 +76,7 @@ def _shape(t: object) -> Shape | None:
 @op(floating=True)
 def _batch_norm(k, x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, mean: Tensor | None = None,
                 var: Tensor | None = None, *, running: tuple = (), momentum: float = 0.1, eps: float = 1e-5,
-                world: Any = None):
+                world: object = None):
     g = batch_geometry(x.shape, _shape(weight), _shape(bias), _shape(mean), _shape(var), mean is world is None)
     column, axes = (-1, *(1,) * (len(x.shape) - 2)), (0, *range(2, len(x.shape)))
     if mean is not None:                   # in evaluation: x times a number per channel, plus another
@@ -125,7 +124,7 @@ def _batch_norm(k, x: Tensor, weight: Tensor | None = None, bias: Tensor | None 
 
 def batch_norm(x: Tensor, running_mean: Tensor | None = None, running_var: Tensor | None = None,
                weight: Tensor | None = None, bias: Tensor | None = None, training: bool = False,
-               momentum: float = 0.1, eps: float = 1e-5, *, world: Any = None) -> Tensor:
+               momentum: float = 0.1, eps: float = 1e-5, *, world: object = None) -> Tensor:
     """Each channel less its mean, over its deviation: x (n,c,...) -> the same shape (Ioffe and Szegedy 2015).
 
     y = (x - mean) / sqrt(var + eps) * weight + bias, with weight and bias (c,). In training mean and variance are those

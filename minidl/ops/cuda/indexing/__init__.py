@@ -4,7 +4,6 @@ order, which cupy.add.at does not promise."""
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import cupy
 import numpy as np
@@ -19,7 +18,7 @@ EMBEDDING, COLUMNS_PER_BLOCK = "indexing/embedding.cu", 128
 CONFIGURATIONS = [(file, (launch.real(dtype),)) for file in (FILE, EMBEDDING) for dtype in launch.C_NAME]
 
 
-def getitem_grad_x(gy: Array, index: Any, shape: tuple[int, ...], once: bool) -> Array:
+def getitem_grad_x(gy: Array, index: object, shape: tuple[int, ...], once: bool) -> Array:
     """Put a gradient back where it was taken from. once: no element was taken twice, so a plain store does."""
     gx = cupy.zeros(shape, gy.dtype)
     if once:

@@ -53,7 +53,7 @@ class _Kept:
 _kept = _Kept()
 
 
-def empty(shape: tuple[int, ...], dtype: Any) -> cupy.ndarray:
+def empty(shape: tuple[int, ...], dtype: np.typing.DTypeLike) -> cupy.ndarray:
     """Memory on the current device for a kernel to write: every launcher takes its results from here.
 
     A result of an earlier step that nobody refers to any more is handed out again: taking and giving back memory costs
@@ -73,7 +73,7 @@ def empty(shape: tuple[int, ...], dtype: Any) -> cupy.ndarray:
     return array
 
 
-def _new(shape: tuple[int, ...], dtype: Any) -> cupy.ndarray:
+def _new(shape: tuple[int, ...], dtype: np.typing.DTypeLike) -> cupy.ndarray:
     try:
         return cupy.ndarray(shape, dtype)
     except cupy.cuda.memory.OutOfMemoryError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import cupy
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 MAX_ELEMENTS = 2**31 - 1                   # of an array: kernels index with 32-bit integers
 
 
-def fitted(what: str, dtype: np.dtype, kind: str, x: Any) -> cupy.ndarray:
+def fitted(what: str, dtype: np.dtype, kind: str, x: object) -> cupy.ndarray:
     """An array that did not fit at first sight: a dense copy of it, if that is all it lacks."""
     if not isinstance(x, cupy.ndarray):
         raise TypeError(f"{what} is a {type(x).__name__} but must be a CuPy array; move it with .to('cuda')")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ....common.primitives import ALL, Array
 from ....common.shared import add
 from ... import launch
@@ -16,7 +14,7 @@ CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
     (FILE, (launch.real(dtype), ("ACT", act))) for act in ALL for dtype in launch.C_NAME]
 
 
-def alike(x: Any, y: Any) -> bool:
+def alike(x: object, y: object) -> bool:
     """Whether both are arrays of one shape and dtype, which kernels add as they are."""
     return (getattr(x, "shape", None), getattr(x, "dtype", 0)) == (getattr(y, "shape", 0), getattr(y, "dtype", None))
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import cupy
 import numpy as np
@@ -167,7 +167,7 @@ def _plan(back: bool, g: ConvGeometry, dtype: np.dtype, mode: str, aligned: bool
     packed_shape = 2 if mode == "TF32X3" else 1, filters, sums
     struct = launch.by_value("ConvNhwc", sum=sums, filters=filters, **sizes)
 
-    def run(x: cupy.ndarray, w: cupy.ndarray, b: Any, y: cupy.ndarray) -> None:
+    def run(x: cupy.ndarray, w: cupy.ndarray, b: cupy.ndarray | None, y: cupy.ndarray) -> None:
         packed = launch.empty(packed_shape, x.dtype)
         if pad:
             given, x = x, launch.empty(padded, x.dtype)
@@ -178,8 +178,8 @@ def _plan(back: bool, g: ConvGeometry, dtype: np.dtype, mode: str, aligned: bool
     return Plan((g.n, high, across, m), run)
 
 
-def _run(name: str, back: bool, x: cupy.ndarray, w: cupy.ndarray, b: Any, g: ConvGeometry, act: str | None,
-         precision: str, form: AnyForm | None) -> cupy.ndarray:
+def _run(name: str, back: bool, x: cupy.ndarray, w: cupy.ndarray, b: cupy.ndarray | None, g: ConvGeometry,
+         act: str | None, precision: str, form: AnyForm | None) -> cupy.ndarray:
     expected = (g.n, g.oh, g.ow, g.m) if back else (g.n, g.h, g.w, g.c)
     if x.dtype not in C_TYPES:
         raise TypeError(f"{name}: the image is of {x.dtype} but must be of float32, or bf16 as uint16; convert it")

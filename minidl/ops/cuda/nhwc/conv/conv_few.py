@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import cupy
 import numpy as np
@@ -70,7 +69,8 @@ def product(patch: Patch, dtype: np.dtype, mode: str, n: int, h: int, w: int, m:
     rows = ROWS[dtype.itemsize]
     square = (*((rows, 1) if patch.images else (1, rows)), 8, ROW // dtype.itemsize)
 
-    def run(x: cupy.ndarray, filters: cupy.ndarray, b: Any, y: cupy.ndarray, struct: bytes, back: bool) -> None:
+    def run(x: cupy.ndarray, filters: cupy.ndarray, b: cupy.ndarray | None, y: cupy.ndarray, struct: bytes,
+            back: bool) -> None:
         squares = tensor_map(y, square, rounded=False) if copied else bytes(BYTES)
         launched(squares, x, filters, b, y, struct, taken, int(back), int(y.nbytes > launch.cache_bytes()))
     return run

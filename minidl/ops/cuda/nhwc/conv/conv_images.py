@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import cupy
 import numpy as np
@@ -82,7 +82,7 @@ def product(of: Tiles, dtype: np.dtype, mode: str, wide_y: bool, act: str | None
         (of.blocks,), (THREADS_PER_BLOCK,), form.shared)
     order = launch.by_value("Order", pixels=of.order + (0,) * (MAX_PIXELS - len(of.order)))
 
-    def run(x: cupy.ndarray, packed: cupy.ndarray, b: Any, y: cupy.ndarray, struct: bytes) -> None:
+    def run(x: cupy.ndarray, packed: cupy.ndarray, b: cupy.ndarray | None, y: cupy.ndarray, struct: bytes) -> None:
         launched(tensor_map(x.reshape(x.shape[0], -1), (128 * form.tall, depth)),
                  tensor_map(packed[0], (form.filters, depth)), b, y, struct, order)
     return run

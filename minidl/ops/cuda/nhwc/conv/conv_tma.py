@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import cupy
 import numpy as np
@@ -118,7 +118,7 @@ def product(of: Tiles, dtype: np.dtype, mode: str, h: int, w: int, wide_y: bool,
     depth = ROW // dtype.itemsize
     taken = patch.struct(h, w, patch.shared())
 
-    def run(x: cupy.ndarray, packed: cupy.ndarray, b: Any, y: cupy.ndarray, struct: bytes) -> None:
+    def run(x: cupy.ndarray, packed: cupy.ndarray, b: cupy.ndarray | None, y: cupy.ndarray, struct: bytes) -> None:
         launched(tensor_map(x, (patch.n, patch.lines, patch.line, depth)),
                  tensor_map(packed[0], (form.filters, depth)), b, y, struct, taken)
     return run
