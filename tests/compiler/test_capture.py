@@ -35,7 +35,7 @@ from checks.steps import (
 import minidl
 from minidl import Tensor, no_grad, ops
 from minidl.compiler.graph import SideStreams
-from minidl.compiler.plan import side_streams_of
+from minidl.compiler.plan.streams import side_streams_of
 from minidl.compiler.record import CompileError
 
 

@@ -14,7 +14,7 @@ import minidl
 from minidl import Tensor, data, nn, ops, optim, zoo
 from minidl.compiler import step as compiled_steps
 from minidl.compiler.graph import AsGraph
-from minidl.compiler.plan import side_streams_of
+from minidl.compiler.plan.streams import side_streams_of
 from minidl.compiler.record import CompileError, record
 from minidl.training import RunningMetrics, fit
 from minidl.training.loop import _Compiled, _Plain
