@@ -89,7 +89,7 @@ def normalized(act: str, way: str) -> Step:
         other = x * 2
         z = ops.batch_norm(x, mean, var, w, b, training=True)
         other = ops.pad(other[:, :, ::2], (0, 0, 0, x.shape[2] // 2)) if way == "padded" else other
-        y = activated(act, {"": lambda: z, "before": lambda: other + z}.get(way, lambda: z + other)())
+        y = activated(act, z if not way else other + z if way == "before" else z + other)
         return (y * x).sum() + ((y * y).sum() if way else 0.0)
     return backward(loss)
 
