@@ -6,8 +6,6 @@ with logits (n, classes), or where its target is the image with images.
 
 from __future__ import annotations
 
-from typing import Any
-
 from minidl import nn
 
 from . import airbench, alexnet, autoencoder, cuda_convnet, krizhevsky2009, lenet5, mlp, perceptron, resnet, table_mlp
@@ -19,7 +17,7 @@ MODELS: dict[str, Model] = {model.name: model for model in
                              autoencoder.MODEL, table_mlp.MODEL, airbench.MODEL)}
 
 
-def build(name: str, **options: Any) -> nn.Module:
+def build(name: str, **options: object) -> nn.Module:
     """Build a model by its name with its own options; its parameters come from `minidl.manual_seed`.
 
     Raises ValueError for an unknown model, option or option value.

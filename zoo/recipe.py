@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from minidl import init, nn, ops, optim
 
@@ -62,11 +62,11 @@ class Model:
         first: int = inspect.signature(self.layers).parameters[self.reads].default
         return (first, self.image_size, self.image_size) if self.reads == "in_channels" else (first,)
 
-    def recipe_for(self, **options: Any) -> Recipe:
+    def recipe_for(self, **options: object) -> Recipe:
         """The recipe of the model that `build` makes of these options."""
         return next((recipe for option, recipe in self.of_options.items() if options.get(option)), self.recipe)
 
-    def build(self, **options: Any) -> nn.Module:
+    def build(self, **options: object) -> nn.Module:
         """Build the model and write its name and options on it, for the weights file."""
         known = inspect.signature(self.layers).parameters
         for option, value in options.items():

@@ -22,7 +22,7 @@ def compare(first: Program, second: Program) -> None:
     pairs = dict(zip([*first.inputs, *(slot for _, slot in first.before)],
                      [*second.inputs, *(slot for _, slot in second.before)], strict=False))
 
-    def equal(a: Any, b: Any) -> bool:
+    def equal(a: object, b: object) -> bool:
         if isinstance(a, Slot) and isinstance(b, Slot):
             return pairs.get(a) is b or (a.kind == b.kind == "outside" and a.array is b.array)
         if isinstance(a, Dynamic) and isinstance(b, Dynamic):

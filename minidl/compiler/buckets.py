@@ -12,6 +12,7 @@ from ..ops.common.ranks import ALIGNMENT, laid_out, weight
 from .program import Program, Slot
 
 if TYPE_CHECKING:
+    from ..core.distributed.world import World
     from .graph import SideStreams
 
 
@@ -40,7 +41,7 @@ class Bucket:
 
     def __init__(self, slots: tuple[Slot, ...]):
         self.slots = slots
-        self.flat: Any = None
+        self.flat: Array | None = None
         self.parts: dict[Slot, Array] = {}
 
     def open(self) -> None:
@@ -91,7 +92,7 @@ class Buckets:
 
 
 def _in_place(flat: Array) -> Callable[..., tuple[Array, ...]]:
-    def rank_mean(arrays: tuple[Array, ...], share: float, world: Any) -> tuple[Array, ...]:
+    def rank_mean(arrays: tuple[Array, ...], share: float, world: World) -> tuple[Array, ...]:
         world.mean(flat)
         return tuple(arrays)
     return rank_mean

@@ -225,7 +225,7 @@ class Names:
                         name.startswith("__") and name != "__init__" and isinstance(function, FunctionType))}
 
     def _object(self, value: object, what: str) -> None:
-        space: Any = getattr(value, "__dict__", None)
+        space: Mapping[str, object] | None = getattr(value, "__dict__", None)
         if space is not None:
             self._spaces.append((space, what, set(), True))
             if _may_change(_module(type(value))):

@@ -37,7 +37,7 @@ class Dynamic:
 
     def __init__(self, number: int, read: Callable[[], Any]):
         self.number, self.read = number, read
-        self.first: Any = None                         # its value in the run that was recorded
+        self.first: object = None                      # its value in the run that was recorded
 
     def __repr__(self) -> str:
         return f"?{self.number}"

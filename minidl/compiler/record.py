@@ -246,7 +246,7 @@ class Recorder(Listener):
         self.ends.append(weakref.ref(array, lambda _: self.slots.pop(key, None)))
         return slot
 
-    def slot_of(self, value: Any, primitive: str) -> Any:
+    def slot_of(self, value: object, primitive: str) -> Any:
         if isinstance(value, Tensor):
             value = value._data
         if not is_array(value):
@@ -277,7 +277,7 @@ class RecordingBackend:
     def __getattr__(self, name: str) -> Any:
         primitive, recorder, backend = getattr(self.backend, name), self._recorder, self.backend
 
-        def call(*arguments: Any, **options: Any) -> Any:
+        def call(*arguments: object, **options: object) -> Any:
             given = replace((list(arguments), options), _array_of)
             # Not the recorder: in a closure that outlived the recording.
             result = recorded(given) if mode.recorder is recorder else primitive(*given[0], **given[1])
@@ -285,7 +285,7 @@ class RecordingBackend:
                 return result
             return tuple(map(recorder._symbol, result)) if isinstance(result, tuple) else recorder._symbol(result)
 
-        def recorded(given: Any) -> Any:
+        def recorded(given: tuple[list[object], dict[str, object]]) -> Any:
             noted = replace(given, lambda value: recorder.slot_of(value, name))
             now = replace(given, current)
             result = primitive(*now[0], **now[1])

@@ -9,7 +9,7 @@ import functools
 import importlib.util
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -124,7 +124,7 @@ def _version(number: int) -> str:
     return f"{number // 1000}.{number % 1000 // 10}"
 
 
-def as_array(data: Any, dtype: DType = None) -> Array:
+def as_array(data: object, dtype: DType = None) -> Array:
     """Data as an array of a dtype: itself where it is one, a CuPy array where it is on a GPU, else NumPy's."""
     return data.astype(dtype or data.dtype, copy=False) if is_cuda(data) else np.asarray(data, dtype=dtype)
 
@@ -157,7 +157,7 @@ def destination(device: DType, dtype: DType) -> tuple[str | None, DType]:
     return device, dtype  # type: ignore[return-value]  # a device is a text, or is refused
 
 
-def is_array(value: object) -> bool:
+def is_array(value: object) -> TypeGuard[Array]:
     """Whether something is an array of a known device.
 
     >>> is_array(np.zeros(3)), is_array([0, 0])
@@ -166,7 +166,7 @@ def is_array(value: object) -> bool:
     return isinstance(value, np.ndarray) or is_cuda(value)
 
 
-def is_cuda(array: object) -> bool:
+def is_cuda(array: object) -> TypeGuard[Array]:
     """Whether something is a CuPy array; where there is one, CuPy was imported before."""
     cupy = sys.modules.get("cupy")
     return cupy is not None and isinstance(array, cupy.ndarray)

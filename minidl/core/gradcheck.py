@@ -207,7 +207,7 @@ def _float64(y: Tensor | float) -> Tensor:
     return y
 
 
-def _share(difference: Any, tolerance: object) -> Any:
+def _share(difference: np.ndarray | float, tolerance: np.ndarray | float) -> Any:
     """A difference in units of its tolerance; NaN, which no tolerance covers, as infinity."""
     return np.nan_to_num(np.abs(difference) / tolerance, nan=math.inf, posinf=math.inf)
 

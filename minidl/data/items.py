@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, TypeVar
 
@@ -19,7 +20,7 @@ class Items:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: int | np.integer | slice | Sequence[int] | np.ndarray) -> Any:
         """(item, label) of an integer; else the same kind of data, of a slice, a mask or integers.
 
         >>> from minidl import data

@@ -124,7 +124,7 @@ class DataLoader(Watched):
         rows = (table.rows - np.array(self.mean)) / np.array(self.std)         # in float64: means may be large
         return rows, table.labels.astype(np.int64)
 
-    def _store_arrays(self, source: object, **of_images: Any) -> None:
+    def _store_arrays(self, source: object, **of_images: object) -> None:
         for what, given in of_images.items():
             if given is not None:
                 raise ValueError(f"DataLoader: {what} is {given!r} but is for a data.Dataset of images, and this is a "

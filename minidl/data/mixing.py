@@ -14,7 +14,8 @@ from ..core.tensor import Tensor, wrap
 from ..ops.common.backend import primitives_of
 
 
-def mixup(images: Any, labels: Any, classes: int, alpha: float = 0.2, *, key: Key | None = None) -> tuple[Any, Any]:
+def mixup(images: Tensor | Array, labels: Tensor | Array | list[int], classes: int, alpha: float = 0.2, *,
+          key: Key | None = None) -> tuple[Any, Any]:
     """share * images + (1 - share) * others, and the targets of both in these shares (Zhang et al. 2018): images
     (n,...) floating and labels, n integers in [0, classes) -> (blends (n,...), targets (n,classes)).
 
@@ -33,6 +34,7 @@ def mixup(images: Any, labels: Any, classes: int, alpha: float = 0.2, *, key: Ke
     ([[0.28], [0.72]], [[0.72, 0.0, 0.28], [0.28, 0.0, 0.72]])
     """
     tensors = isinstance(images, Tensor)
+    x: Array
     x, given = (each._data if isinstance(each, Tensor) else each for each in (images, labels))
     y: Array = given if is_cuda(given) else np.asarray(given)
     if isinstance(alpha, bool) or not isinstance(alpha, (int, float)) or not 0 <= alpha < math.inf:

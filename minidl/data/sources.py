@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from operator import itemgetter
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -82,15 +82,15 @@ def collated(items: Sequence[Any], who: str) -> Any:
     return np.stack(items)
 
 
-def _form(item: Any) -> str:
+def _form(item: np.ndarray | tuple[object, ...] | dict[object, object]) -> str:
     """What items of a batch have in common, in words."""
     if isinstance(item, dict):
         return f"keys {', '.join(sorted(map(str, item)))}"
     return f"{len(item)} parts" if isinstance(item, tuple) else f"shape {np.shape(item)}"
 
 
-def _numbers(value: Any, who: str) -> Array:
-    array = value._data if isinstance(value, Tensor) else value if is_array(value) else np.asarray(value)
+def _numbers(value: object, who: str) -> Array:
+    array: Array = value._data if isinstance(value, Tensor) else value if is_array(value) else np.asarray(value)
     if array.dtype.kind not in "biufc":
         raise TypeError(f"{who}: a {type(value).__name__} of the data has dtype {array.dtype} but must hold numbers; "
                         "convert it, in a transform for instance")
@@ -98,6 +98,12 @@ def _numbers(value: Any, who: str) -> Array:
 
 
 # ---------------------------------------------------------------- parts of data
+class Indexed(Protocol):
+    """What gives an item by its number."""
+
+    def __getitem__(self, index: int, /) -> Any: ...
+
+
 class Subset:
     """Some items of an object with len() and [i], in this order.
 
@@ -106,7 +112,7 @@ class Subset:
     (3, 'f')
     """
 
-    def __init__(self, source: Any, indices: Sequence[int] | np.ndarray):
+    def __init__(self, source: Indexed, indices: Sequence[int] | np.ndarray):
         self.source, self.indices = source, indices
 
     def __len__(self) -> int:

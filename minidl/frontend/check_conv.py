@@ -84,7 +84,7 @@ def solved(g: ConvGeometry, x: np.ndarray, w: np.ndarray, b: np.ndarray | None, 
     return problem
 
 
-def drawn(g: ConvGeometry, seed: int, dtype: Any) -> Problem:
+def drawn(g: ConvGeometry, seed: int, dtype: type[np.float32 | np.float64]) -> Problem:
     """A Problem of normal numbers, where the seed is odd with a bias."""
     rng = np.random.default_rng(seed)
     x, w, b, gy = (rng.standard_normal(shape, dtype) for shape in

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-from typing import Any
 
 import numpy as np
 
@@ -16,7 +15,7 @@ from ..optim import Optimizer
 MAX_CELLS = 400                            # of a Tensor that is shown as a table
 
 
-def optimizer(self: Any) -> str:
+def optimizer(self: Optimizer) -> str:
     """SGD(lr=0.1, momentum=0.9, weight_decay=0.0, nesterov=False: 4 parameters, 1,234 values); a line per group."""
     lines = []
     for group in self.groups:

@@ -241,7 +241,7 @@ def _asked_of(place: str) -> Any:
 class _Callable(ModuleType):
     """A module that is called as PyTorch's function of its name is."""
 
-    def __call__(self, *arguments: Any, **options: Any) -> Any:
+    def __call__(self, *arguments: object, **options: object) -> Any:
         return _CALLED[self.__name__](*arguments, **options)
 
 

@@ -13,9 +13,8 @@ A step of its own, beside `ops.conv2d`, whose images are NCHW: to measure what t
 
 from __future__ import annotations
 
-from typing import Any
-
 from ..core import device
+from ..core.device import Array
 from ..core.tensor import Tensor
 from ..ops.common.geometry import Padding, Pair, conv_geometry
 from ..ops.common.geometry import layouts as orders
@@ -25,7 +24,7 @@ __all__ = ["LAYOUTS", "conv2d", "turned"]
 LAYOUTS = tuple(orders.IMAGES)
 
 
-def turned(array: Any, to: str, of: str = "NCHW", filters: bool = False) -> Any:
+def turned(array: Array, to: str, of: str = "NCHW", filters: bool = False) -> Array:
     """A dense array with the same elements in another layout: a NumPy or CuPy array of 4 axes, in the order `of`.
 
     filters: it holds filters, (m,c,kh,kw) in NCHW and in CHWN; in NHWC (kh,kw,c,m), where neighbouring threads have
@@ -49,8 +48,8 @@ def turned(array: Any, to: str, of: str = "NCHW", filters: bool = False) -> Any:
     return array.transpose(*(here.index(axis) for axis in there)).copy()
 
 
-def conv2d(x: Any, w: Any, b: Any = None, *, layout: str, algorithm: str = "implicit_gemm", stride: Pair = 1,
-           padding: Padding = 0) -> Any:
+def conv2d(x: Array, w: Array, b: Array | None = None, *, layout: str, algorithm: str = "implicit_gemm",
+           stride: Pair = 1, padding: Padding = 0) -> Array:
     """`ops.conv2d` of CuPy arrays in a layout, without gradients: y, in the layout too.
 
     x: NCHW (n,c,h,w), NHWC (n,h,w,c) or CHWN (c,h,w,n). w: (m,c,kh,kw), in NHWC (kh,kw,c,m); see `turned`. b: (m,).
@@ -70,7 +69,7 @@ def conv2d(x: Any, w: Any, b: Any = None, *, layout: str, algorithm: str = "impl
     return launchers.run(algorithm, "y", layout, g, x, w, b)
 
 
-def _require_arrays(function: str, *given: Any) -> None:
+def _require_arrays(function: str, *given: object) -> None:
     for array in given:
         if isinstance(array, Tensor) or not hasattr(array, "transpose"):
             raise TypeError(f"{function}: got a {type(array).__name__} but it must be a NumPy or CuPy array; of a "

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from ..core.device import is_array, to_device, to_numpy
+from ..core.device import Array, DType, is_array, to_device, to_numpy
 from ..core.mode import Listener, mode, no_grad
 from ..core.tensor import Tensor
 from ..core.version import __version__
@@ -151,17 +151,17 @@ class _Graph:
         self.nodes: list[Any] = []
         self.constants: dict[str, np.ndarray] = {}
         self.names: dict[int, str] = {}
-        self.dtype: Any = None                 # of the call at hand: of the numbers among its inputs
+        self.dtype: DType = None               # of the call at hand: of the numbers among its inputs
         self.taken: tuple[int, ...] = ()       # its first input's shape, -1 where that depends on the batch
         self.sizes: tuple[int, ...] = ()       # and its result's shape, -1 where that depends on the batch
 
-    def node(self, kind: str, *inputs: str, **attributes: Any) -> str:
+    def node(self, kind: str, *inputs: str, **attributes: object) -> str:
         """Add a node of ONNX; gives its output's name. An input "" is left out."""
         name = f"{kind}/{len(self.nodes)}"     # no parameter is named so
         self.nodes.append(self.onnx.helper.make_node(kind, inputs, [name], name=name, **attributes))
         return name
 
-    def constant(self, value: object, dtype: Any = None, name: str | None = None) -> str:
+    def constant(self, value: object, dtype: DType = None, name: str | None = None) -> str:
         """Add a constant, of the dtype of the call's numbers where none is given; gives its name."""
         if name is None or (name.startswith(("input", "output")) and "." not in name):
             name = f"constant/{len(self.constants)}"
@@ -212,7 +212,7 @@ class _Graph:
         return self.onnx.helper.make_tensor_value_info(name, self.onnx.helper.np_dtype_to_tensor_dtype(array.dtype),
                                                        sizes)
 
-    def _require_same(self, array: Any, other: Any) -> None:
+    def _require_same(self, array: Array, other: Array) -> None:
         if array.shape != other.shape or to_numpy(array).tobytes() != to_numpy(other).tobytes():
             raise ValueError(f"onnx.export: a constant has shape {array.shape} for one batch and {other.shape}, or "
                              "other values, for another; make it independent of the batch, sizes of 1 broadcast")
@@ -236,7 +236,7 @@ class _Graph:
         self.names[call.result] = ROWS[call.name](self, len(self.taken), *inputs, **call.options)
 
 
-def _sizes(array: Any, other: Any) -> tuple[int, ...]:
+def _sizes(array: Array, other: Array) -> tuple[int, ...]:
     """A shape, with -1 for what depends on the batch."""
     return tuple(n if n == m else -1 for n, m in zip(array.shape, other.shape, strict=True))
 
@@ -286,7 +286,7 @@ def _gelu(graph: _Graph, ndim: int, x: str, *, approximate: str = "none") -> str
     return graph.node("Mul", graph.node("Mul", x, graph.constant(0.5)), part)
 
 
-def _pool(kind: str, **attributes: Any) -> Callable[..., str]:
+def _pool(kind: str, **attributes: int) -> Callable[..., str]:
     def row(graph: _Graph, ndim: int, x: str, *, size: Pair, stride: Pair | None = None, padding: Padding = 0) -> str:
         window = pair(kind, "size", size, 1)
         return graph.node(kind, x, kernel_shape=window, pads=_pads(kind, padding), **attributes,
@@ -329,7 +329,7 @@ def _var(graph: _Graph, ndim: int, x: str, *, axis: object = None, keepdims: boo
 
 
 def _batch_norm(graph: _Graph, ndim: int, x: str, w: str = "", b: str = "", mean: str = "", var: str = "", *,
-                eps: float = 1e-5, **training: Any) -> str:
+                eps: float = 1e-5, **training: object) -> str:
     if not mean:
         raise ValueError("onnx.export: the net normalises by moments of the batch; call net.eval() first, with layers "
                          "that keep running ones")
@@ -338,8 +338,8 @@ def _batch_norm(graph: _Graph, ndim: int, x: str, w: str = "", b: str = "", mean
                       epsilon=eps)
 
 
-def _layer_norm(graph: _Graph, ndim: int, x: str, w: str = "", b: str = "", *, normalized_shape: Any,
-                eps: float = 1e-5) -> str:
+def _layer_norm(graph: _Graph, ndim: int, x: str, w: str = "", b: str = "", *,
+                normalized_shape: int | tuple[int, ...], eps: float = 1e-5) -> str:
     last = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
     w = w or graph.constant(np.ones(last, graph.dtype))
     return graph.node("LayerNormalization", *filter(None, (x, w, b)), axis=-len(last), epsilon=eps)

@@ -84,7 +84,7 @@ def primitive(function: F | None = None, *, cuda: Callable[..., Any] | None = No
 
 
 def _only_on_the_cpu(name: str) -> Callable[..., Any]:
-    def refuse(*_: Any, **__: Any) -> Any:
+    def refuse(*_: object, **__: object) -> Any:
         raise TypeError(f"{name}: is a primitive of NumPy arrays alone; register it with minidl.primitive(cuda=...)")
     return refuse
 
@@ -126,7 +126,8 @@ def activation(name: str, value: Elementwise, grad: Callable[[Array, Array], Arr
     return op(floating=True)(body)
 
 
-def _enter(room: ModuleType, activations: Any, name: str, value: Callable[..., Any], grad: Callable[..., Any]) -> None:
+def _enter(room: ModuleType, activations: ModuleType, name: str, value: Callable[..., Any],
+           grad: Callable[..., Any]) -> None:
     """Give a backend an activation's two primitives."""
     activations.VALUES[name], activations.GRADIENTS[name] = value, grad
     setattr(room, name, value)
@@ -142,7 +143,7 @@ def _with_name(name: str, rule: fusion.Rule) -> fusion.Rule:
 
 
 @functools.cache
-def kernel(file: str | Path, name: str, dtype: DType = None, **constants: Any) -> Any:
+def kernel(file: str | Path, name: str, dtype: DType = None, **constants: object) -> Any:
     """The CUDA kernel `name` of a .cu file of your own, to be launched as kernel(...)(grid, block, *arguments).
 
     dtype: float32 or float64, what REAL stands for. constants: more that become -D. The file may include what

@@ -107,7 +107,7 @@ def _left_to_auto(name: str) -> tuple[Callable[..., Any], ...]:
         warnings.warn(f"conv2d: algorithm {name!r} has no kernel for the cpu; 'auto' is used there", stacklevel=2)
 
     def left(auto: Callable[..., Any]) -> Callable[..., Any]:
-        def run(*arguments: Any) -> Any:
+        def run(*arguments: object) -> Any:
             say()
             return auto(*arguments)
         return run

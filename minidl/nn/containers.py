@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, MutableSequence
-from typing import Any
+from typing import Any, SupportsIndex, TypeVar
 
 from .module import Module, require_module, require_name
+
+T = TypeVar("T")
 
 
 class Identity(Module):
@@ -18,7 +20,7 @@ class Identity(Module):
     def __init__(self, *arguments: object, **options: object):
         super().__init__()
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: T) -> T:
         return x
 
 
@@ -53,15 +55,15 @@ class ModuleList(Module, MutableSequence):
         items.insert(i, module)
         self._become(items)
 
-    def __getitem__(self, i: Any) -> Any:
+    def __getitem__(self, i: SupportsIndex | slice) -> Any:
         return ModuleList(self._items[i]) if isinstance(i, slice) else self._items[i]
 
-    def __setitem__(self, i: Any, module: Any) -> None:
+    def __setitem__(self, i: SupportsIndex | slice, module: Any) -> None:
         items = list(self._items)
         items[i] = module
         self._become(items)
 
-    def __delitem__(self, i: Any) -> None:
+    def __delitem__(self, i: SupportsIndex | slice) -> None:
         items = list(self._items)
         del items[i]
         self._become(items)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+import numpy as np
 
 from .. import ops
 from ..core.tensor import Tensor
@@ -30,7 +30,7 @@ class CrossEntropyLoss(_Loss):
         super().__init__(reduction)
         self.weight, self.ignore_index, self.label_smoothing = weight, ignore_index, label_smoothing
 
-    def forward(self, logits: Tensor, labels: Any) -> Tensor:
+    def forward(self, logits: Tensor, labels: Tensor | np.ndarray | list[int]) -> Tensor:
         return ops.cross_entropy(logits, labels, self.weight, reduction=self.reduction,
                                  label_smoothing=self.label_smoothing, ignore_index=self.ignore_index)
 
@@ -42,7 +42,7 @@ class NLLLoss(_Loss):
         super().__init__(reduction)
         self.weight, self.ignore_index = weight, ignore_index
 
-    def forward(self, log_p: Tensor, labels: Any) -> Tensor:
+    def forward(self, log_p: Tensor, labels: Tensor | np.ndarray | list[int]) -> Tensor:
         return ops.nll_loss(log_p, labels, self.weight, reduction=self.reduction, ignore_index=self.ignore_index)
 
 

@@ -268,7 +268,8 @@ def _join(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
-def _held(path: str, value: Any, within: tuple[int, ...] = ()) -> Iterator[tuple[str, Any]]:
+def _held(path: str, value: Tensor | Module | list[object] | tuple[object, ...] | dict[str, object],
+          within: tuple[int, ...] = ()) -> Iterator[tuple[str, Any]]:
     """The Tensors and Modules that a value is or holds, with their paths. Raises ValueError for a name with a dot."""
     if isinstance(value, (Tensor, Module)):
         yield path, value

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -171,7 +172,7 @@ class _Watcher(Listener):
 
     def watched(self, module: Module, forward: Callable[..., Any]) -> Callable[..., Any]:
         """A Module's forward, between two notes."""
-        def call(*args: Any, **kwargs: Any) -> Any:
+        def call(*args: object, **kwargs: object) -> Any:
             noted = _Call(module, len(self.open))
             self.calls.append(noted)
             self.open.append(noted)
@@ -183,7 +184,8 @@ class _Watcher(Listener):
             return result
         return call
 
-    def run(self, name: str, body: Callable[..., Any], k: Any, arrays: list[Any], options: dict[str, Any]) -> Any:
+    def run(self, name: str, body: Callable[..., Any], k: ModuleType, arrays: list[Any],
+            options: dict[str, Any]) -> Any:
         y, backward = body(k, *arrays, **options)
         if name in MULTIPLY_ADDS:
             self.open[-1].multiply_adds += MULTIPLY_ADDS[name](

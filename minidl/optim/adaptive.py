@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from types import ModuleType
 from typing import Any
 
 from ..ops.common.primitives import Array, Rate
@@ -36,7 +37,7 @@ class Adam(Optimizer):
                  eps: float = 1e-8, weight_decay: float = 0.0):
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
 
-    def _update(self, k: Any, params: list[Array], grads: list[Array], kept: dict[str, list[Array]], lr: Rate,
+    def _update(self, k: ModuleType, params: list[Array], grads: list[Array], kept: dict[str, list[Array]], lr: Rate,
                 group: Group) -> None:
         k.adam(params, grads, kept["means"], kept["squares"], kept["steps"], lr, group["betas"], group["eps"],
                group["weight_decay"], self._decoupled)
@@ -90,7 +91,7 @@ class RMSprop(Optimizer):
     def _uses(self, group: Group) -> Iterable[str]:
         return ["squares", *["means"] * bool(group["centered"]), *["velocities"] * bool(group["momentum"])]
 
-    def _update(self, k: Any, params: list[Array], grads: list[Array], kept: dict[str, list[Array]], lr: Rate,
+    def _update(self, k: ModuleType, params: list[Array], grads: list[Array], kept: dict[str, list[Array]], lr: Rate,
                 group: Group) -> None:
         k.rmsprop(params, grads, kept["squares"], kept.get("means"), kept.get("velocities"), lr, group["alpha"],
                   group["eps"], group["weight_decay"], group["momentum"])

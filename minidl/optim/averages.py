@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,6 +12,9 @@ from ..core.device import Array, to_device, to_numpy
 from ..core.mode import Watched, mode
 from ..core.tensor import Tensor, mark_changed
 from ..ops.common.backend import backend_of
+
+if TYPE_CHECKING:
+    from ..nn import Module
 
 
 class EMA(Watched):
@@ -35,7 +38,7 @@ class EMA(Watched):
 
     restless = frozenset({"_averages"})
 
-    def __init__(self, params: Any, decay: float = 0.999):
+    def __init__(self, params: Module | Iterable[Tensor], decay: float = 0.999):
         self.params: list[Tensor] = list(params.parameters() if hasattr(params, "parameters") else params)
         if not isinstance(decay, (int, float)) or not 0 <= decay < 1:
             raise ValueError(f"EMA: decay is {decay!r} but must be a number from 0 to below 1")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from types import ModuleType
 from typing import Any
 
 from ..ops.common.primitives import Array, Rate
@@ -54,7 +55,7 @@ class Muon(Optimizer):
                 raise ValueError(f"Muon: a parameter has shape {p.shape} but must be a matrix or filters; give biases "
                                  "and scales to another optimizer, as AdamW")
 
-    def _update(self, k: Any, params: list[Array], grads: list[Array], kept: dict[str, list[Array]], lr: Rate,
+    def _update(self, k: ModuleType, params: list[Array], grads: list[Array], kept: dict[str, list[Array]], lr: Rate,
                 group: Group) -> None:
         means, momentum = kept["means"], group["momentum"]
         k.ema(means, grads, momentum)
@@ -76,24 +77,24 @@ class Muon(Optimizer):
         k.sgd(params, updates, None, lr, 0.0, group["weight_decay"], False)
 
 
-def stacked(k: Any, arrays: list[Array], places: list[int], rows: int, columns: int) -> Array:
+def stacked(k: ModuleType, arrays: list[Array], places: list[int], rows: int, columns: int) -> Array:
     """Some of the arrays as matrices (n,rows,columns), to be read: one alone stays where it is."""
     matrices = tuple(k.reshape(arrays[i], (1, rows, columns)) for i in places)
     return k.concatenate(matrices, 0) if len(matrices) > 1 else matrices[0]
 
 
-def put(k: Any, arrays: list[Array], places: list[int], matrices: Array) -> None:
+def put(k: ModuleType, arrays: list[Array], places: list[int], matrices: Array) -> None:
     """The inverse of `stacked`: each matrix in the shape of the array in whose place it comes."""
     for matrix, i in enumerate(places):
         arrays[i] = k.reshape(k.getitem(matrices, matrix), arrays[i].shape)
 
 
-def lengths(k: Any, x: Array) -> Array:
+def lengths(k: ModuleType, x: Array) -> Array:
     """Of matrices (n,rows,columns) as vectors: (n,1,1)."""
     return k.maximum(k.sqrt(k.sum(k.mul(x, x), (1, 2), True)), EPS)
 
 
-def orthogonal(k: Any, x: Array, iterations: int = 5) -> Array:
+def orthogonal(k: ModuleType, x: Array, iterations: int = 5) -> Array:
     """Of matrices (n,rows,columns), by primitives of k: their singular vectors with singular values of about 1."""
     a, b, c = COEFFICIENTS
     tall = x.shape[1] > x.shape[2]         # the smaller of both products with itself

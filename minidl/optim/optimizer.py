@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Mapping
+from types import ModuleType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -80,7 +81,7 @@ class Optimizer(Watched):
         """Which of `kept` a group's update needs."""
         return self.kept
 
-    def _update(self, k: Any, params: list[Array], grads: list[Array], kept: dict[str, list[Array]], lr: Rate,
+    def _update(self, k: ModuleType, params: list[Array], grads: list[Array], kept: dict[str, list[Array]], lr: Rate,
                 group: Group) -> None:
         """Change parameters and what is kept of them in place, by primitives of k."""
         raise NotImplementedError

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from types import ModuleType
 from typing import Any
 
 from ..ops.common.primitives import Array, Rate
@@ -44,6 +45,6 @@ class SGD(Optimizer):
     def _uses(self, group: Group) -> Iterable[str]:
         return self.kept if group["momentum"] else ()
 
-    def _update(self, k: Any, params: list[Array], grads: list[Array], kept: dict[str, list[Array]], lr: Rate,
+    def _update(self, k: ModuleType, params: list[Array], grads: list[Array], kept: dict[str, list[Array]], lr: Rate,
                 group: Group) -> None:
         k.sgd(params, grads, kept.get("velocities"), lr, group["momentum"], group["weight_decay"], group["nesterov"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, SupportsFloat
 
 import numpy as np
 
@@ -12,6 +12,9 @@ from ..core.device import to_device
 from ..core.mode import mode, no_grad
 from ..core.tensor import Tensor
 from ..ops.common.backend import backend_of
+
+if TYPE_CHECKING:
+    from tqdm.auto import tqdm
 
 Metrics = dict[str, Any]
 Function = Callable[[Any, Any], Any]       # of outputs and targets: a loss, or what is measured beside it
@@ -57,7 +60,7 @@ class RunningMetrics:
                     self._add(self._others[name], function(outputs, targets), targets.shape[0])
         return classes
 
-    def _add(self, sums: Tensor, mean: Any, n: int) -> None:
+    def _add(self, sums: Tensor, mean: Tensor | SupportsFloat, n: int) -> None:
         """sums[0] += mean * n, as the sum of losses has it: by a batch of one image, which counts in sums[1]."""
         mean = mean if isinstance(mean, Tensor) else Tensor(float(mean), device=sums.device)
         with no_grad():
@@ -150,7 +153,7 @@ class Progress:
     silent elsewhere. done: how many images were seen before."""
 
     def __init__(self, title: str, images: int, enabled: bool, done: int = 0):
-        self.bar: Any = None
+        self.bar: tqdm | None = None
         if enabled:
             from tqdm.auto import tqdm
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -72,7 +72,8 @@ def send(model: nn.Module) -> None:
         t.data[...] = flat.reshape(t.shape)
 
 
-def called(callbacks: Callbacks, name: str, given: object, optimizer: optim.Optimizer, means: Any) -> bool:
+def called(callbacks: Callbacks, name: str, given: object, optimizer: optim.Optimizer,
+           means: Callable[[], object] | None) -> bool:
     """Whether callbacks, which rank 0 calls, want to stop. The numbers that they have set in the optimizer's groups are
     then those of all ranks. means: what the others do when a callback asks for a step's means."""
     def work() -> tuple[bool, list[dict[str, Any]]]:

@@ -12,7 +12,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import replace as with_
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 
@@ -200,7 +199,7 @@ def _rewritten(program: Program, chosen: dict[int, Arguments]) -> tuple[Program,
     wanted = {slot for i, call in enumerate(program.calls) for slot in call.reads()
               if i not in chosen} | program.kept()
 
-    def made(slot: Slot, dtype: Any) -> Slot:
+    def made(slot: Slot, dtype: np.typing.DTypeLike) -> Slot:
         there[slot] = Slot(number + len(there), "result", SimpleNamespace(
             shape=ordered(slot.shape), dtype=np.dtype(dtype)))
         return there[slot]

@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from .launch import Launch
@@ -82,7 +83,7 @@ class Ends:
         self.status = int((words or ())[failed[0]].split()[0]) if failed else 0
         return self.status
 
-    def uncaught(self, kind: type[BaseException], error: BaseException, trace: Any) -> None:
+    def uncaught(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         """In the place of sys.excepthook: the traceback is printed by the first rank that has one, and all end."""
         text = "" if isinstance(error, OtherRank) else "".join(traceback.format_exception(kind, error, trace)).rstrip()
         status = 128 + getattr(error, "signum", 2) if isinstance(error, KeyboardInterrupt) else 1

@@ -108,7 +108,7 @@ class _Gzip:
         return self.inner.unused_data
 
 
-def _decompress(opened: BinaryIO, stream: Any, most: int) -> Content:
+def _decompress(opened: BinaryIO, stream: _Gzip | lzma.LZMADecompressor, most: int) -> Content:
     """The one stream of a compressed file, at most so many bytes of it."""
     content, size, taken = bytearray(most), 0, 0
     while size < most and not stream.eof:
@@ -132,7 +132,7 @@ def _decompress(opened: BinaryIO, stream: Any, most: int) -> Content:
 class _Array:
     """Stands for an array or a dtype of a pickle, and keeps the state that it is given. Nothing of NumPy is run."""
 
-    state: Any = None
+    state: object = None
 
 
 class _Unpickler:

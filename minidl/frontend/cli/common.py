@@ -10,9 +10,9 @@ import shlex
 import shutil
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 from minidl import distributed
 
@@ -22,7 +22,7 @@ class Parser(argparse.ArgumentParser):
 
     running = "minidl"                     # the prog of the parser that read this process's flags: messages start so
 
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+    def parse_known_args(self, args: Iterable[str] | None = None, namespace: object = None) -> Any:
         """What parse_args calls."""
         Parser.running = self.prog
         return super().parse_known_args(args, namespace)
@@ -35,7 +35,8 @@ class Parser(argparse.ArgumentParser):
 class _Option(argparse.Action):
     """NAME=VALUE, several times, as a dict: true, false and numbers as JSON has them, all else as a text."""
 
-    def __call__(self, parser: Any, namespace: object, values: Any, option_string: str | None = None) -> None:
+    def __call__(self, parser: argparse.ArgumentParser, namespace: object, values: Any,
+                 option_string: str | None = None) -> None:
         name, equals, text = values.partition("=")
         if not (name and equals):
             parser.error(f"argument {option_string}: {values!r} is not NAME=VALUE")
@@ -52,7 +53,7 @@ def add_option(parser: argparse.ArgumentParser) -> None:
                         help="an option of the model, such as activation=relu or original=true; may be repeated")
 
 
-def say(text: str, stream: Any = None) -> None:
+def say(text: str, stream: TextIO | None = None) -> None:
     """Print a line. What goes wrong with that, a closed pipe or a full disk, does not end a run."""
     stream = stream or sys.stdout
     try:

@@ -119,7 +119,7 @@ def picture(path: str | Path, channels: int, size: int) -> tuple[np.ndarray, str
         raise ValueError(f"the net takes {channels} channels but pictures have 1 (grey) or 3 (RGB); use a net of these")
     try:
         with Image.open(path) as opened:
-            whole: Any = ImageOps.exif_transpose(opened)
+            whole: Image.Image = ImageOps.exif_transpose(opened)
             whole.load()
     except UnidentifiedImageError:
         raise ValueError(f"{path} is not a picture that Pillow knows; convert it to PNG") from None

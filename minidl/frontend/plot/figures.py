@@ -303,7 +303,7 @@ def confusion_figure(counts: np.ndarray, classes: Sequence[object], theme: Theme
     return figure
 
 
-def _contrast(background: Any, text: Any) -> float:
+def _contrast(background: Any, text: str) -> float:
     """How well a colour is read on another, from 1 to 21, as WCAG defines it."""
     from matplotlib.colors import to_rgb
 

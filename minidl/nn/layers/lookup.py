@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+import numpy as np
 
 from ... import ops
 from ...core.tensor import Tensor
@@ -31,7 +31,7 @@ class Embedding(Module):
         if padding_idx is not None:
             self.weight.data[padding_idx] = 0
 
-    def forward(self, ids: Any) -> Tensor:
+    def forward(self, ids: Tensor | np.ndarray | list[int]) -> Tensor:
         return ops.embedding(ids, self.weight, padding_idx=self.padding_idx)
 
     def extra_repr(self) -> str:

@@ -173,7 +173,7 @@ def _number(value: object, above: float = -1e30) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and above < value < 1e30
 
 
-def _is_preprocessing(value: Any) -> bool:
+def _is_preprocessing(value: object) -> bool:
     if not isinstance(value, dict) or value.keys() != {"mean", "std", "padding"}:
         return False
     mean, std, padding = value["mean"], value["std"], value["padding"]

@@ -18,6 +18,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import ModuleType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -78,7 +79,7 @@ def write(kind: Kind, op: str, path: Path_, state: Mapping[str, np.ndarray],
     write_whole(op, path, image)
 
 
-def write_whole(op: str, path: Path_, content: object) -> None:
+def write_whole(op: str, path: Path_, content: bytes) -> None:
     """Write bytes to a file, whole or not at all. Raises OSError where it cannot be; an older file stays as it was."""
     target = Path(os.path.realpath(path))  # a symbolic link stays, and the file it names is replaced
     if os.path.exists(target):
@@ -98,7 +99,7 @@ def write_whole(op: str, path: Path_, content: object) -> None:
                       "after a power failure the older file may be there", RuntimeWarning, stacklevel=4)
 
 
-def replace(target: Path, content: Any) -> None:
+def replace(target: Path, content: bytes) -> None:
     """Put bytes in a file's place: at every instant the target is the old file or the new one, whole."""
     mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
     _remove_abandoned(target.parent)
@@ -138,7 +139,7 @@ def sync_folder(path: Path) -> None:
 
 # ---------------------------------------------------------------------- reading
 @contextmanager
-def opened(kind: Kind, path: Path_, arrays: int = 0, form: Any = None) -> Iterator[File]:
+def opened(kind: Kind, path: Path_, arrays: int = 0, form: ModuleType | None = None) -> Iterator[File]:
     """The open file at `path`, of which no more is read than so many arrays need; a WeightsError from within is a
     sentence about the file, which gets its subject. form: the format's module, by default as the path's ending says."""
     op = kind.reader
@@ -161,7 +162,7 @@ def opened(kind: Kind, path: Path_, arrays: int = 0, form: Any = None) -> Iterat
 
 
 def read(kind: Kind, path: Path_, own: Mapping[str, np.ndarray], fits: str,
-         look: Callable[[File], T], form: Any = None) -> tuple[dict[str, np.ndarray], T]:
+         look: Callable[[File], T], form: ModuleType | None = None) -> tuple[dict[str, np.ndarray], T]:
     """The arrays of a file by the names, shapes and dtypes of `own`, and what `look` made of its attributes.
 
     `fits` is what messages call the owner of `own`. Names, shapes and dtypes must be exactly `own`'s and every checksum

@@ -11,15 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
 from . import hdf5
 from .common import Kind, Meter, WeightsError, choose_another, digest, shown, too_much
-
-if TYPE_CHECKING:
-    from .. import Module
 
 KERAS = Kind("keras", 3, "layers", "load", "Keras 3")
 
@@ -36,7 +33,7 @@ class _Place(NamedTuple):
 
 
 # ---------------------------------------------------------------------- where each parameter lies
-def places(model: Module) -> dict[str, _Place]:
+def places(model: object) -> dict[str, _Place]:
     """Where the parameters of an nn.Sequential lie. Raises WeightsError for another net, a sentence without subject."""
     found: dict[str, _Place] = {}
     counts = {"conv2d": 0, "dense": 0}
@@ -128,7 +125,7 @@ class File(hdf5.File):
         return array, digest(array)
 
 
-def schema(model: Any, state: Mapping[str, np.ndarray]) -> tuple[dict[str, _Place], dict[str, np.ndarray]]:
+def schema(model: object, state: Mapping[str, np.ndarray]) -> tuple[dict[str, _Place], dict[str, np.ndarray]]:
     """Where the arrays of a state lie, and by those places arrays of the shapes and dtypes that must be there."""
     found = places(model)
     if others := [name for name in state if name not in found]:

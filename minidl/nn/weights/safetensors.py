@@ -10,11 +10,14 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import ModuleType
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 
 from .common import DTYPES, MAX_NAMED, Kind, Noted, WeightsError, choose_another, describe, quoted, too_much
+
+if TYPE_CHECKING:
+    import safetensors
 
 _LIMIT = 2**21                             # bytes of the header; more for each array
 _LIMIT_PER_ARRAY = 2**10
@@ -57,7 +60,7 @@ def opened(kind: Kind, raw: BinaryIO, arrays: int) -> Iterator[File]:
 class File(Noted):
     """An open .safetensors file; its methods are those of common.File."""
 
-    def __init__(self, kind: Kind, file: Any):
+    def __init__(self, kind: Kind, file: safetensors.safe_open):
         self.file = file
         super().__init__(kind, (file.metadata() or {}).get("minidl", ""))
 

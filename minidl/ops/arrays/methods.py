@@ -49,13 +49,13 @@ class Size(int):
         return self.shape if axis is None else self.shape[axis]
 
 
-def _size(t: Any) -> Size:
+def _size(t: Tensor) -> Size:
     size = Size(t._data.size)
     size.shape = t._data.shape
     return size
 
 
-def _converted(t: Any, dtype: DType) -> Any:
+def _converted(t: Tensor, dtype: DType) -> Tensor:
     return t.to(dtype=dtype)
 
 
@@ -135,7 +135,8 @@ class Methods(Conversions):
     """What a Tensor does beside its operators."""
 
     if TYPE_CHECKING:                      # minidl.ops.arrays.operators attaches them
-        def __dlpack__(self, *, stream: Any = ..., max_version: Any = ..., dl_device: Any = ...,
+        def __dlpack__(self, *, stream: object = ..., max_version: tuple[builtins.int, builtins.int] | None = ...,
+                       dl_device: tuple[builtins.int, builtins.int] | None = ...,
                        copy: builtins.bool | None = ...) -> Any: ...     # these three by frontend/interchange.py
         def __dlpack_device__(self) -> tuple[builtins.int, builtins.int]: ...
         @property
@@ -162,7 +163,7 @@ class Methods(Conversions):
         def __itruediv__(self, other: Tensor | complex) -> Tensor: ...
         def __ipow__(self, other: Tensor | complex) -> Tensor: ...
         def __imatmul__(self, other: Tensor | complex) -> Tensor: ...
-        def __getitem__(self, index: Any) -> Tensor: ...
+        def __getitem__(self, index: object) -> Tensor: ...
         def __setitem__(self, index: object, value: Tensor | complex) -> None: ...
         def __iter__(self) -> Iterator[Tensor]: ...
         def exp(self) -> Tensor: ...
@@ -557,7 +558,7 @@ class Methods(Conversions):
         return self
 
 
-def _masks(name: str, *tensors: Any) -> tuple[Any, ...]:
+def _masks(name: str, *tensors: object) -> tuple[Any, ...]:
     """What & | ^ ~ are given, if all of it is bool."""
     for t in tensors:
         if not (isinstance(t, bool) or (isinstance(t, Tensor) and t.dtype == np.bool)):
@@ -567,7 +568,7 @@ def _masks(name: str, *tensors: Any) -> tuple[Any, ...]:
 
 
 def _refused(name: str, sign: str) -> Callable[..., Any]:
-    def operator(*_: Any) -> Any:
+    def operator(*_: object) -> Any:
         raise TypeError(f"{name}: is not computed on Tensors; write t.numpy() {sign} y, which is on no tape")
     return operator
 

@@ -108,7 +108,7 @@ def _sizes(args: tuple[Any, ...]) -> tuple[int, ...]:
 
 def _reduction(name: str, function: Callable[..., Tensor], *names: str) -> Callable[..., Tensor]:
     """The method of a reduction, also as NumPy's functions call it: np.sum(t) is t.sum(axis=None, out=None)."""
-    def method(x: Tensor, axis: object = None, *positional: Any, **options: Any) -> Tensor:
+    def method(x: Tensor, axis: object = None, *positional: object, **options: object) -> Tensor:
         given = [("axis", axis)] * (axis is not None) + list(zip(names, positional, strict=False))
         options = renamed(name, {k: v for k, v in options.items() if not (k in ("dtype", "out") and v is None)})
         for option, value in given:
@@ -124,7 +124,7 @@ def _reduction(name: str, function: Callable[..., Tensor], *names: str) -> Calla
     return method
 
 
-def _reshape(x: Tensor, *shape: Any, order: str = "C") -> Tensor:
+def _reshape(x: Tensor, *shape: int | tuple[int, ...] | list[int], order: str = "C") -> Tensor:
     if order != "C":
         raise ValueError(f"reshape: order {order!r} is not 'C', in which values are read here; transpose first")
     return reshape(x, shape=_sizes(shape))
@@ -138,7 +138,8 @@ UFUNCS: dict[str, Callable[..., Any]] = {
 }
 
 
-def _array_ufunc(x: Tensor, ufunc: Any, method: str, *inputs: Any, out: Any = None, **options: Any) -> Any:
+def _array_ufunc(x: Tensor, ufunc: np.ufunc, method: str, *inputs: object, out: tuple[object, ...] | None = None,
+                 **options: object) -> Any:
     """What NumPy's functions of Tensors do: those that are ops are these ops; `array -= tensor` changes the array."""
     if out is not None and method == "__call__" and all(isinstance(a, np.ndarray) for a in out):
         mode.recorder.refuse("changes an array in place", "use Tensors, and write t[...] = value under no_grad()")

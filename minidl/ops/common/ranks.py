@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
 
 Shape = tuple[int, ...]
 ALIGNMENT = 16                             # bytes: on GPUs, the most that kernels write at once
 
 
-def laid_out(empty: Callable[[Any, Any], Any], shapes: Sequence[Shape], dtype: Any,
+def laid_out(empty: Callable[[Any, Any], Any], shapes: Sequence[Shape], dtype: np.dtype,
              alignment: int = 1) -> tuple[Any, list[Any]]:
     """(a flat array, of its memory an array of each shape).
 

@@ -27,7 +27,7 @@ TYPES: dict[str, np.dtype] = {
 }
 
 
-def real(dtype: Any) -> Constant:
+def real(dtype: np.dtype) -> Constant:
     """The constant REAL, the type of a kernel's floating numbers: float32 or float64.
 
     >>> real(np.dtype("float64"))

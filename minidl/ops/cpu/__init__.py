@@ -39,7 +39,7 @@ def _quiet(primitive: Callable[..., Any]) -> Callable[..., Any]:
     CPython (3.11 at least) crash in its context variables.
     """
     @functools.wraps(primitive)
-    def call(*arguments: Any, **options: Any) -> Any:
+    def call(*arguments: object, **options: object) -> Any:
         if np.geterr()["under"] == "ignore":
             return primitive(*arguments, **options)
         with np.errstate(under="ignore"):

@@ -19,8 +19,9 @@ import sys
 import tempfile
 import types
 import weakref
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -58,7 +59,8 @@ class Memory(np.ndarray):
     def get(self) -> np.ndarray:
         return np.array(self, subok=False)
 
-    def __array_function__(self, function: Any, kinds: Any, arguments: Any, options: Any) -> Any:
+    def __array_function__(self, function: Callable[..., Any], kinds: Iterable[type], arguments: Iterable[Any],
+                           options: Mapping[str, Any]) -> Any:
         """What gives a plain array for a subclass, as concatenate does, gives one of these."""
         result = super().__array_function__(function, kinds, arguments, options)
         return result.view(Memory) if type(result) is np.ndarray else result
@@ -70,7 +72,8 @@ class Guarded:
     def __init__(self) -> None:
         self._buffers: list[weakref.ref[np.ndarray]] = []
 
-    def empty(self, shape: Any, dtype: Any = float, order: Any = "C") -> Memory:
+    def empty(self, shape: tuple[int, ...], dtype: np.typing.DTypeLike = float,
+              order: Literal["C", "F"] = "C") -> Memory:
         dtype = np.dtype(dtype)
         size = math.prod(shape) * dtype.itemsize
         buffer = np.full(size + 2 * EDGE + ALIGNMENT, UNTOUCHED, np.uint8)
@@ -78,7 +81,7 @@ class Guarded:
         self._buffers.append(weakref.ref(buffer))
         return np.ndarray(shape, dtype, buffer[start:start + size], order=order).view(Memory)
 
-    def asarray(self, array: Any, dtype: Any = None) -> Memory:
+    def asarray(self, array: object, dtype: np.typing.DTypeLike | None = None) -> Memory:
         if isinstance(array, Memory) and dtype in (None, array.dtype):
             return array
         array = np.asarray(array, dtype)
@@ -86,7 +89,7 @@ class Guarded:
         there[...] = array
         return there
 
-    def made(self, function: Any, *arguments: Any, **options: Any) -> Memory:
+    def made(self, function: Callable[..., object], *arguments: object, **options: object) -> Memory:
         return self.asarray(function(*arguments, **options))
 
     def ascontiguousarray(self, array: Memory) -> Memory:

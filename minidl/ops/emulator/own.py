@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from . import KERNELS, Compiler, Guarded, Memory, translated, watched, watcher
 from .counts import Table, counted
@@ -85,7 +86,7 @@ class Module:
 
     def get_global(self, name: str) -> Any:
         """Constant memory: each kernel has its own here, and all of them are filled."""
-        def fill(source: Any, size: int) -> None:
+        def fill(source: types.SimpleNamespace, size: int) -> None:
             for library in self._libraries:
                 ctypes.memmove(ctypes.addressof(ctypes.c_char.in_dll(library, name)), source.ptr, size)
         return types.SimpleNamespace(copy_from_device_async=fill)
@@ -105,7 +106,7 @@ class Emulator(Compiler):
         """A translated source, with the constants that its launcher asks for."""
         return self.kernel(text, *(option for option in launch.options(constants) if option.startswith("-D")))
 
-    def _launch(self, function: Function, *numbers: Any) -> None:
+    def _launch(self, function: Function, *numbers: int) -> None:
         """cupy.cuda.driver.launchKernel: grid (3), block (3), shared memory, stream, arguments, extra."""
         *sizes, _, arguments, _ = numbers
         self.launched.add(function.name)
@@ -195,7 +196,7 @@ class Counter(Emulator):
         self._paths[id(library)] = path
         return library
 
-    def _launch(self, function: Function, *numbers: Any) -> None:
+    def _launch(self, function: Function, *numbers: int) -> None:
         watch = ctypes.CDLL(str(watcher()))
         watch.watch_start(0, 1)
         super()._launch(function, *numbers)
@@ -296,8 +297,8 @@ def _launch(kernel: str) -> tuple[str, Callable[..., Any]] | None:
     return next((each for names, each in LAUNCHES.items() if re.fullmatch(names, kernel)), None)
 
 
-def start(kernel: str, shapes: Sequence[tuple[int, ...]], dtype: Any = "float32", stride: int = 1, padding: int = 0,
-          window: int = 2, layout: str = "NCHW") -> str:
+def start(kernel: str, shapes: Sequence[tuple[int, ...]], dtype: DTypeLike = "float32", stride: int = 1,
+          padding: int = 0, window: int = 2, layout: str = "NCHW") -> str:
     """Launch one of minidl's kernels by its own launcher, on random numbers; within `counting` on the emulated GPU.
 
     Shapes are those in NCHW in every layout. Returns what shapes it takes. Raises ValueError for a kernel that is not
@@ -320,8 +321,8 @@ def start(kernel: str, shapes: Sequence[tuple[int, ...]], dtype: Any = "float32"
     return takes
 
 
-def count(kernel: str, shapes: Sequence[tuple[int, ...]], dtype: Any = "float32", stride: int = 1, padding: int = 0,
-          window: int = 2, layout: str = "NCHW") -> Table:
+def count(kernel: str, shapes: Sequence[tuple[int, ...]], dtype: DTypeLike = "float32", stride: int = 1,
+          padding: int = 0, window: int = 2, layout: str = "NCHW") -> Table:
     """What the accesses of one of minidl's kernels cost, launched by its own launcher on random numbers.
 
     shapes: of its inputs, such as x (n,c,h,w) and w (m,c,kh,kw) of a convolution; stride and padding are its; window:

@@ -23,6 +23,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterable
+from types import ModuleType
 from typing import Any, NamedTuple
 
 from ..geometry import ConvGeometry
@@ -42,7 +43,7 @@ class Backend(NamedTuple):
     both, a convolution of tiles of so many pixels is to be multiplied by `gain` of these.
     """
 
-    xp: Any                                # numpy or cupy
+    xp: ModuleType                         # numpy or cupy
     empty: Callable[[tuple[int, ...], Any], Array]
     forward: Callable[[Array, tuple[int, int]], Array]         # (...,h,w) -> (...,th,tw//2+1)
     inverse: Callable[[Array, tuple[int, int]], Array]         # (...,th,tw//2+1) -> (...,th,tw)
@@ -124,7 +125,7 @@ def tiling(direction: str, g: ConvGeometry) -> Tiling:
 
 
 # ---------------------------------------------------------------- the pieces
-def _placed(xp: Any, x: Array, first: tuple[int, int], step: tuple[int, int], size: tuple[int, int]) -> Array:
+def _placed(xp: ModuleType, x: Array, first: tuple[int, int], step: tuple[int, int], size: tuple[int, int]) -> Array:
     """(a,n,*size) from images (n,a,h,w): pixel (i,j) at first + (i,j) * step, zeros elsewhere; cut where it is out."""
     placed = xp.zeros((x.shape[1], x.shape[0], *size), x.dtype)
     to, of = [], []

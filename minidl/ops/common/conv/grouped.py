@@ -4,6 +4,7 @@ dilation (Yu and Koltun 2016), where it reads every so manieth pixel. Both are p
 from __future__ import annotations
 
 import math
+from types import ModuleType
 from typing import Any
 
 from ....core.tensor import Tensor
@@ -12,7 +13,7 @@ from ..geometry import Padding, Pair, conv_geometry, edges, pair
 Body = tuple[Tensor, Any]
 
 
-def grouped(k: Any, x: Tensor, w: Tensor, b: Tensor | None, *, groups: int, dilation: Pair, stride: Pair,
+def grouped(k: ModuleType, x: Tensor, w: Tensor, b: Tensor | None, *, groups: int, dilation: Pair, stride: Pair,
             padding: Padding, algorithm: str) -> Body:
     """The body of conv2d for several groups: a convolution per group, whose maps are joined.
 
@@ -50,7 +51,7 @@ def _parts(size: int, groups: int) -> list[slice]:
     return [slice(i * size // groups, (i + 1) * size // groups) for i in range(groups)]
 
 
-def dilated(k: Any, x: Tensor, w: Tensor, b: Tensor | None, *, groups: int, dilation: Pair, stride: Pair,
+def dilated(k: ModuleType, x: Tensor, w: Tensor, b: Tensor | None, *, groups: int, dilation: Pair, stride: Pair,
             padding: Padding, algorithm: str) -> Body:
     """The body of conv2d with dilation, by any algorithm: along an axis, output i reads the pixels i s + p d.
 
@@ -90,7 +91,7 @@ def dilated(k: Any, x: Tensor, w: Tensor, b: Tensor | None, *, groups: int, dila
     return k.getitem(k.reshape(k.transpose(k.reshape(y, apart), (2, 3, 4, 0, 5, 1)), joined), kept), backward
 
 
-def plain(k: Any, x: Tensor, w: Tensor, b: Tensor | None, *, groups: int, stride: Pair, algorithm: str) -> Body:
+def plain(k: ModuleType, x: Tensor, w: Tensor, b: Tensor | None, *, groups: int, stride: Pair, algorithm: str) -> Body:
     """The body of conv2d without padding and dilation."""
     if groups != 1:
         return grouped(k, x, w, b, groups=groups, dilation=1, stride=stride, padding=0, algorithm=algorithm)

@@ -60,8 +60,8 @@ class Launch:
     def __init__(self, own: OwnConv, dtype: np.dtype):
         self.own, self.dtype = own, dtype
 
-    def __call__(self, kernel: str, grid: Size, block: Size, *arguments: Any, shared: int = 0,
-                 **constants: Any) -> None:
+    def __call__(self, kernel: str, grid: Size, block: Size, *arguments: object, shared: int = 0,
+                 **constants: object) -> None:
         """Launch a kernel of the .cu file. arguments: arrays, None, numbers, and g for a `Geometry`.
 
         grid, block: ints, or up to three of them. shared: bytes of dynamic shared memory. constants: become -D.

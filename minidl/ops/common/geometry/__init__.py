@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 Geometry = TypeVar("Geometry")
 Pair = int | tuple[int, int]
@@ -16,7 +16,7 @@ def cached(geometry: Callable[..., Geometry]) -> Callable[..., Geometry]:
     fast = functools.lru_cache(maxsize=4096, typed=True)(geometry)
 
     @functools.wraps(geometry)
-    def call(*arguments: Any) -> Geometry:
+    def call(*arguments: object) -> Geometry:
         try:
             return fast(*arguments)
         except TypeError:

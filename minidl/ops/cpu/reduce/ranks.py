@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ...common.primitives import Array
 from ...common.ranks import laid_out
 
+if TYPE_CHECKING:
+    from ....core.distributed.world import World
+
 __all__ = ["rank_mean"]
 
 
-def rank_mean(arrays: list[Array], share: float | None, world: Any) -> tuple[Array, ...]:
+def rank_mean(arrays: list[Array], share: float | None, world: World) -> tuple[Array, ...]:
     """The mean over all ranks of each array, to which a rank has a share: the sum of share * array.
 
     share: this rank's, all ranks' add up to 1; where it is 0 its arrays are not looked at. None on all ranks: their
