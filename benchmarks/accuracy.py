@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import math
 import statistics
 import subprocess
 import sys
@@ -65,10 +66,11 @@ def report(several: Sequence[Result]) -> list[str]:
         rates = [row["images_per_s"] for row in of if row["images_per_s"] is not None]
         rate = statistics.median(rates) if rates else 0
         body.append([*map(str, key), ", ".join(f"{100 * row['accuracy']:.2f}" for row in of),
-                     f"{mean_accuracy(of):.2f}", results.span(min(seconds), max(seconds)) if seconds else "",
+                     f"{mean_accuracy(of):.2f}", f"{standard_error(of):.2f}" if len(of) > 1 else "",
+                     results.span(min(seconds), max(seconds)) if seconds else "",
                      f"{rate:,.0f}" if rates else "", digits(of[0]["train_images"] / rate) if rates else ""])
-    return [*results.table("model, precision, data, epochs, test accuracy % (each seed), mean %, all epochs s, "
-                           "images/s, s per epoch (training alone)", body, 3), *results.facts(several)]
+    return [*results.table("model, precision, data, epochs, test accuracy % (each seed), mean %, its standard error, "
+                           "all epochs s, images/s, s per epoch (training alone)", body, 3), *results.facts(several)]
 
 
 def alike(row: Result) -> tuple[Any, ...]:
@@ -78,6 +80,11 @@ def alike(row: Result) -> tuple[Any, ...]:
 def mean_accuracy(rows: Sequence[Result]) -> float:
     """In percent."""
     return 100 * statistics.mean(row["accuracy"] for row in rows)
+
+
+def standard_error(rows: Sequence[Result]) -> float:
+    """Of the mean, in percent; of two rows or more."""
+    return 100 * statistics.stdev(row["accuracy"] for row in rows) / math.sqrt(len(rows))
 
 
 def main(argv: Sequence[str] | None = None) -> None:
