@@ -1025,7 +1025,7 @@ def test_accuracy_trains_each_seed(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     file = tmp_path / "accuracy.json"
     accuracy.main(["--models", "lenet5", "--seeds", "2", "--threads", "1", "--json", str(file)])
     assert [command[command.index("--seed") + 1] for command in commands] == ["0", "1"]
-    assert "| lenet5 | fp32 | mnist | 5 | 91.00, 92.00 | 91.50 | 7.5 | 2,000 | 0.25 |" in capsys.readouterr().out
+    assert "| lenet5 | fp32 | mnist | 5 | 91.00, 92.00 | 91.50 | 0.50 | 7.5 | 2,000 | 0.25 |" in capsys.readouterr().out
     assert json.loads(file.read_text())["rows"][1] == {
         "model": "lenet5", "precision": "fp32", "data": "mnist", "epochs": 5, "seed": 1, "accuracy": 0.92,
         "seconds_s": 7.5, "images_per_s": 2000, "train_images": 500}
