@@ -152,6 +152,8 @@ def measure_ours(call: Callable[[int], Any], sets: int) -> tuple[Timing, int, An
     """Timing, bytes of workspace and the result of a CuPy launcher, on a stream and in a pool of its own."""
     import cupy
 
+    from minidl.core.pools import GraphMemory, free_all_blocks
+
     class Watch(cupy.cuda.MemoryHook):
         held = most = 0
 
@@ -163,8 +165,9 @@ def measure_ours(call: Callable[[int], Any], sets: int) -> tuple[Timing, int, An
             self.held -= of["mem_size"]
 
     cupy.cuda.Device().synchronize()
-    pool = cupy.cuda.MemoryPool()                              # a graph writes into it whenever it is replayed
-    with cupy.cuda.using_allocator(pool.malloc), cupy.cuda.Stream(non_blocking=True) as stream:
+    free_all_blocks()                                          # of the graph before
+    memory = GraphMemory()
+    with cupy.cuda.using_allocator(memory.pool.malloc), cupy.cuda.Stream(non_blocking=True) as stream:
         call(0)                                                # here kernels are compiled
         stream.synchronize()
         with Watch() as watch:
@@ -287,9 +290,8 @@ def is_exact(algorithm: str, direction: str, g: Any, dtype: Any) -> bool:
 
 def measure(case: Case, args: argparse.Namespace, peers: Sequence[str]) -> Iterator[Row]:
     """A row for each entry of a case, also for those that are refused or fail: they say why."""
-    import cupy
-
     from minidl.core.device import set_precision
+    from minidl.core.pools import free_all_blocks
     from minidl.ops.cuda.conv import refusal
 
     operands = Operands(case)
@@ -319,7 +321,7 @@ def measure(case: Case, args: argparse.Namespace, peers: Sequence[str]) -> Itera
             row |= {**timing._asdict(), "workspace_mib": round(workspace / 2**20, 1), "error": error}
             yield row if error < 0.02 else {**row, "us": None, "why": f"wrong by {error:.1e}", "failed": True}
         del expected
-    cupy.get_default_memory_pool().free_all_blocks()
+    free_all_blocks()
 
 
 def repeated(call: Callable[[], Any]) -> list[float]:

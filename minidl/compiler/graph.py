@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
 from ..core.device import Array
+from ..core.pools import GraphMemory, free_all_blocks
 from ..core.tensor import mark_changed, wrap
 from ..ops.common.primitives import known
 from .buckets import Buckets
@@ -69,18 +70,6 @@ def _copied(array: Array) -> Any:
     return copy
 
 
-def _pool(held: list[Any]) -> Any:
-    """A pool of device memory that is never given back while `held` lives: where memory runs out, CuPy's own pool gives
-    back what is free at the moment, and kernels that were captured before may write there at every replay."""
-    import cupy
-
-    def take(size: int) -> Any:
-        held.append(cupy.cuda.Memory(size))
-        return cupy.cuda.MemoryPointer(held[-1], 0)
-
-    return cupy.cuda.MemoryPool(take)
-
-
 GRAPHS: weakref.WeakSet[AsGraph] = weakref.WeakSet()
 
 
@@ -111,13 +100,12 @@ class AsGraph:
 
         calls = ByCalls(program, streams=True)
         self.program, self.calls = program, calls
-        self.memory: list[Any] = []
-        self.pool = _pool(self.memory)
+        self.memory = GraphMemory()
         self.numbers: list[Any] | None = None
         stream = cupy.cuda.Stream(non_blocking=True)
         cupy.cuda.Device().synchronize()
-        cupy.get_default_memory_pool().free_all_blocks()     # what the recorded run left there, no other pool can take
-        with cupy.cuda.using_allocator(self.pool.malloc), stream:
+        free_all_blocks()                              # what is free in other pools, this graph's cannot take
+        with cupy.cuda.using_allocator(self.memory.pool.malloc), stream:
             self.inputs = [array if i in fixed else cupy.empty_like(array)
                            for i, array in enumerate(arrays_of(program, given))]
             self.places = [cupy.zeros(1) for _ in program.dynamics]
@@ -151,7 +139,7 @@ class AsGraph:
     @property
     def bytes(self) -> int:
         """Memory of the graph's values, inputs and workspaces."""
-        return sum(block.size for block in self.memory)
+        return self.memory.bytes
 
     def run(self, given: list[Any]) -> Any:
         arrays = arrays_of(self.program, given)

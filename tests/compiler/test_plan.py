@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -25,6 +26,7 @@ from minidl.compiler.passes import fuse
 from minidl.compiler.plan import ALIGNMENT, Plan, _peak, can_be_captured, plan
 from minidl.compiler.program import Dynamic, Program, Slot, leaves, replace
 from minidl.compiler.replay import ByCalls
+from minidl.core import pools
 from minidl.core.distributed.world import One
 from minidl.ops import cpu
 from minidl.ops.common.geometry import conv_geometry, pool_geometry
@@ -532,7 +534,7 @@ def test_gpu_a_graph_needs_less_memory_with_a_plan(train: bool, monkeypatch: pyt
             result = each.step(x, labels) if train else infer(x)
             if i == 10:
                 graph = graph_of(each.step if train else infer)
-                graph.pool.free_all_blocks()
+                graph.memory.pool.free_all_blocks()
                 cupy.full(graph.bytes, 255, np.uint8)
         assert can_be_captured(graph.program)
         sizes.append(graph.bytes)
@@ -556,6 +558,48 @@ def test_gpu_a_graph_can_take_what_the_recorded_run_left() -> None:
     each.step(*given)
     assert isinstance(graph_of(each.step), AsGraph)
     assert cupy.get_default_memory_pool().free_bytes() < 1 << 30
+
+
+@pytest.mark.gpu
+def test_gpu_the_device_has_the_memory_of_a_graph_again() -> None:
+    """When the graph has gone, and with it the arrays that it left: gradients lie in its memory."""
+    each = Training(zoo_model("lenet5"), True, "cuda")
+    given = batch("lenet5", 16, 0, "cuda")
+    for _ in range(3):
+        each.step(*given)
+    pool = graph_of(each.step).memory.pool
+    gradients = {name: p.grad.numpy() for name, p in each.net.named_parameters()}
+    pools.free_all_blocks()
+    held = pool.total_bytes()
+    each.step = None
+    gc.collect()
+    pools.free_all_blocks()
+    assert 0 < pool.total_bytes() < held
+    assert all((p.grad.numpy() == gradients[name]).all() for name, p in each.net.named_parameters())
+    each.sgd.zero_grad()
+    pools.free_all_blocks()
+    assert not pool.total_bytes()
+    assert pool not in pools._ended
+
+
+@pytest.mark.gpu
+def test_gpu_a_graph_keeps_its_memory_while_it_lives() -> None:
+    """What is free in its pool, too: its kernels write there at every replay."""
+    import cupy
+
+    def kind_at(address: int) -> int:
+        return cupy.cuda.runtime.pointerGetAttributes(address).type
+
+    memory = pools.GraphMemory()
+    with cupy.cuda.using_allocator(memory.pool.malloc):
+        address = cupy.empty(1 << 20, np.uint8).data.ptr
+    for give_back in (memory.pool.free_all_blocks, pools.free_all_blocks):
+        give_back()
+        assert memory.bytes == 1 << 20
+        assert kind_at(address) == cupy.cuda.runtime.memoryTypeDevice
+    del memory
+    pools.free_all_blocks()
+    assert kind_at(address) == cupy.cuda.runtime.memoryTypeUnregistered
 
 
 @pytest.mark.gpu

@@ -14,6 +14,7 @@ import pytest
 
 pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
 
+from minidl.core import pools
 from minidl.ops.common.geometry import conv_geometry
 from minidl.ops.cuda.conv import auto
 
@@ -45,6 +46,7 @@ class Process:
 
         # a launcher stands for its name here
         self.patch.setattr(auto, "_time", lambda launcher, arguments, g: time_of(launcher))
+        self.patch.setattr(auto, "free_all_blocks", lambda: None)
         return auto.fastest("y", g, DTYPE, (), lambda *case: {name: name for name in times})  # type: ignore[misc]
 
 
@@ -169,3 +171,33 @@ def test_what_cannot_be_captured_is_not_chosen(process: Process) -> None:
 def test_one_alone_is_not_measured(process: Process) -> None:
     assert process.fastest({"gemm": 1.0}) == "gemm"
     assert not process.measured
+
+
+@pytest.mark.gpu
+def test_gpu_the_device_has_the_memory_of_a_search_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also that of an algorithm that runs out of memory while it is captured."""
+    import cupy
+
+    made: list[Any] = []
+
+    class Noted(pools.GraphMemory):
+        def __init__(self) -> None:
+            super().__init__()
+            made.append(self.pool)
+
+    def works(*arguments: Any) -> Any:
+        return cupy.ones(1 << 20, np.float32)
+
+    def fails(*arguments: Any) -> Any:
+        held = works()
+        if cupy.cuda.get_current_stream().ptr:         # it is being captured
+            assert made[-1].total_bytes()
+            raise MemoryError
+        return held
+
+    monkeypatch.setattr(auto, "GraphMemory", Noted)
+    times = auto._measure({"works": works, "fails": fails}, (), G)
+    assert times["works"] < times["fails"] == float("inf")
+    assert len(made) == 2
+    assert not any(pool.total_bytes() for pool in made)
+    assert pools._ended.isdisjoint(made)

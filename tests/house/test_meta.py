@@ -120,6 +120,7 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
     (f"{CORE}/cache", ()),
     (f"{CORE}/rng", ("numpy",)),
     (f"{CORE}/device", ("numpy", "cupy")),
+    (f"{CORE}/pools", ("cupy",)),
     (f"{CORE}/tensor", ("numpy", f"{CORE}/mode", f"{CORE}/device")),
     (GEOMETRY, ()),
     (f"{COMMON}/geometry/layouts", ()),
@@ -136,10 +137,10 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
     (f"{COMMON}/shared", ("numpy", f"{COMMON}/primitives")),
     (f"{COMMON}/choice", ("numpy", f"{COMMON}/primitives")),
     (f"{OPS}/cpu", (*FACTS, f"{OPS}/cpu")),
-    (f"{CUDA}/launch", ("numpy", "cupy", f"{CORE}/device", f"{COMMON}/sources", f"{CUDA}/launch")),
+    (f"{CUDA}/launch", ("numpy", "cupy", f"{CORE}/device", f"{CORE}/pools", f"{COMMON}/sources", f"{CUDA}/launch")),
     (f"{CONV}/product/fft", (*SHELVES, "cupyx")),
     *((f"{CONV}/{shelf}", (*SHELVES, f"{CONV}/{shelf}")) for shelf in ("papers", "product", "resident")),
-    *((f"{CONV}/{common}", (*LAUNCHERS, f"{CORE}/cache", f"{CORE}/version", f"{CUDA}/reduce/__init__"))
+    *((f"{CONV}/{common}", (*LAUNCHERS, f"{CORE}/cache", f"{CORE}/pools", f"{CORE}/version", f"{CUDA}/reduce/__init__"))
       for common in ("auto", "bias", "cost")),
     (CUDA, (*FACTS, "cupy", f"{CORE}/device", f"{CORE}/version", CUDA)),
     (f"{COMMON}/backend", ("numpy", f"{CORE}/mode", f"{CORE}/device", f"{CORE}/tensor", f"{OPS}/cpu", CUDA)),
@@ -153,8 +154,9 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
     # minidl's own kernels are launched by their launchers
     (f"{OPS}/emulator/own", ("numpy", "cupy", f"{CORE}/device", f"{CORE}/tensor", OPS)),
     (f"{OPS}/emulator", ("numpy", f"{OPS}/emulator", f"{COMMON}/sources", f"{COMMON}/conv/own", GEOMETRY)),
-    ("minidl/compiler", ("numpy", "cupy", f"{CORE}/mode", f"{CORE}/device", f"{CORE}/tensor", f"{COMMON}/primitives",
-                         f"{COMMON}/ranks", f"{COMMON}/region", f"{COMMON}/geometry/nhwc", "minidl/compiler")),
+    ("minidl/compiler", ("numpy", "cupy", f"{CORE}/mode", f"{CORE}/device", f"{CORE}/pools", f"{CORE}/tensor",
+                         f"{COMMON}/primitives", f"{COMMON}/ranks", f"{COMMON}/region", f"{COMMON}/geometry/nhwc",
+                         "minidl/compiler")),
     (f"{CORE}/distributed/witness", ()),
     (f"{CORE}/distributed/nccl", ("cupy", "minidl/compiler/graph", *TOOLS)),
     (f"{CORE}/distributed", ("mpi4py", f"{CORE}/distributed", *TOOLS)),

@@ -20,6 +20,7 @@ import numpy as np
 
 from ....core.cache import cache_folder
 from ....core.device import precision
+from ....core.pools import GraphMemory, free_all_blocks
 from ....core.version import __version__
 from ...common.geometry import ConvGeometry
 from ...common.primitives import Array
@@ -73,6 +74,7 @@ def _measure(able: Mapping[str, Launcher], arguments: tuple[Array | None, ...], 
             times[name] = _time(launcher, arguments, g)
         except (MemoryError, NotImplementedError):     # the latter by CuPy, for what cannot be captured
             times[name] = float("inf")
+    free_all_blocks()
     return times
 
 
@@ -80,8 +82,9 @@ def _time(launcher: Launcher, arguments: tuple[Array | None, ...], g: ConvGeomet
     """Median milliseconds of a few calls in a row, replayed as a graph: the host's time for a call must not count."""
     launcher(*arguments, g)
     cupy.cuda.Device().synchronize()
-    cupy.get_default_memory_pool().free_all_blocks()        # the graph has a pool of its own
-    with cupy.cuda.using_allocator(cupy.cuda.MemoryPool().malloc), cupy.cuda.Stream(non_blocking=True) as stream:
+    free_all_blocks()                      # what is free in other pools, the graph's cannot take
+    memory = GraphMemory()
+    with cupy.cuda.using_allocator(memory.pool.malloc), cupy.cuda.Stream(non_blocking=True) as stream:
         stream.begin_capture()
         try:
             results = [launcher(*arguments, g) for _ in range(IN_A_ROW)]

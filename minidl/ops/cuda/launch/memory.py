@@ -10,6 +10,8 @@ from typing import Any
 import cupy
 import numpy as np
 
+from ....core.pools import free_all_blocks
+
 _current_device = cupy.cuda.runtime.getDevice
 _current_stream = cupy.cuda.get_current_stream
 
@@ -78,6 +80,7 @@ def _new(shape: tuple[int, ...], dtype: np.typing.DTypeLike) -> cupy.ndarray:
         return cupy.ndarray(shape, dtype)
     except cupy.cuda.memory.OutOfMemoryError:
         _kept.forget()
+        free_all_blocks()
     try:
         return cupy.ndarray(shape, dtype)
     except cupy.cuda.memory.OutOfMemoryError:

@@ -1,0 +1,52 @@
+"""Memory of a CUDA device that belongs to a captured graph, and how it is returned to the device."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+# Pools whose graph no longer exists. Free memory in a pool of CuPy (14.2) is lost with the pool: the free chunks and
+# their arena refer to each other, and Python's collector does not visit them. Arrays may also outlive the graph. So a
+# pool stays here until all its memory has been returned to the device.
+_ended: set[Any] = set()
+
+
+class GraphMemory:
+    """Memory for the calls of one graph, while they are captured and as long as the graph exists.
+
+    `pool` is a pool of CuPy's. It uses freed memory again but, unlike others, returns none to the device when memory
+    runs out: kernels that were captured before write there at every replay.
+    """
+
+    def __init__(self) -> None:
+        import cupy
+
+        blocks: list[Any] = []
+
+        def take(size: int) -> Any:
+            blocks.append(cupy.cuda.Memory(size))
+            return cupy.cuda.MemoryPointer(blocks[-1], 0)
+
+        self.pool, self._blocks = cupy.cuda.MemoryPool(take), blocks
+        weakref.finalize(self, _end, self.pool, blocks).atexit = False
+
+    @property
+    def bytes(self) -> int:
+        return sum(block.size for block in self._blocks)
+
+
+def _end(pool: Any, blocks: list[Any]) -> None:
+    """The graph no longer exists: from now on the pool can return memory."""
+    blocks.clear()
+    _ended.add(pool)
+
+
+def free_all_blocks() -> None:
+    """Return to the device all free memory of CuPy's own pool, and of the pools whose graph no longer exists."""
+    import cupy
+
+    for pool in (cupy.get_default_memory_pool(), *_ended):
+        pool.free_all_blocks()
+    for pool in tuple(_ended):             # another one may end at any moment
+        if not pool.total_bytes():
+            _ended.discard(pool)
