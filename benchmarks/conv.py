@@ -152,7 +152,7 @@ def measure_ours(call: Callable[[int], Any], sets: int) -> tuple[Timing, int, An
     """Timing, bytes of workspace and the result of a CuPy launcher, on a stream and in a pool of its own."""
     import cupy
 
-    from minidl.core.pools import GraphMemory, free_all_blocks
+    from minidl.core.pools import GraphMemory
 
     class Watch(cupy.cuda.MemoryHook):
         held = most = 0
@@ -164,10 +164,8 @@ def measure_ours(call: Callable[[int], Any], sets: int) -> tuple[Timing, int, An
         def free_postprocess(self, **of: int) -> None:
             self.held -= of["mem_size"]
 
-    cupy.cuda.Device().synchronize()
-    free_all_blocks()                                          # of the graph before
     memory = GraphMemory()
-    with cupy.cuda.using_allocator(memory.pool.malloc), cupy.cuda.Stream(non_blocking=True) as stream:
+    with memory.as_allocator(), cupy.cuda.Stream(non_blocking=True) as stream:
         call(0)                                                # here kernels are compiled
         stream.synchronize()
         with Watch() as watch:

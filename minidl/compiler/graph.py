@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
 from ..core.device import Array
-from ..core.pools import GraphMemory, free_all_blocks
+from ..core.pools import GraphMemory
 from ..core.tensor import mark_changed, wrap
 from ..ops.common.primitives import known
 from .buckets import Buckets
@@ -103,9 +103,7 @@ class AsGraph:
         self.memory = GraphMemory()
         self.numbers: list[Any] | None = None
         stream = cupy.cuda.Stream(non_blocking=True)
-        cupy.cuda.Device().synchronize()
-        free_all_blocks()                              # what is free in other pools, this graph's cannot take
-        with cupy.cuda.using_allocator(self.memory.pool.malloc), stream:
+        with self.memory.as_allocator(), stream:
             self.inputs = [array if i in fixed else cupy.empty_like(array)
                            for i, array in enumerate(arrays_of(program, given))]
             self.places = [cupy.zeros(1) for _ in program.dynamics]

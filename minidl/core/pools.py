@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 # Pools whose graph no longer exists. Free memory in a pool of CuPy (14.2) is lost with the pool: the free chunks and
@@ -33,6 +35,17 @@ class GraphMemory:
     @property
     def bytes(self) -> int:
         return sum(block.size for block in self._blocks)
+
+    @contextlib.contextmanager
+    def as_allocator(self) -> Iterator[None]:
+        """New arrays have their memory here meanwhile. Free memory of other pools, which this one cannot take, is
+        returned to the device first."""
+        import cupy
+
+        cupy.cuda.Device().synchronize()
+        free_all_blocks()
+        with cupy.cuda.using_allocator(self.pool.malloc):
+            yield
 
 
 def _end(pool: Any, blocks: list[Any]) -> None:

@@ -591,7 +591,7 @@ def test_gpu_a_graph_keeps_its_memory_while_it_lives() -> None:
         return cupy.cuda.runtime.pointerGetAttributes(address).type
 
     memory = pools.GraphMemory()
-    with cupy.cuda.using_allocator(memory.pool.malloc):
+    with memory.as_allocator():
         address = cupy.empty(1 << 20, np.uint8).data.ptr
     for give_back in (memory.pool.free_all_blocks, pools.free_all_blocks):
         give_back()

@@ -81,10 +81,8 @@ def _measure(able: Mapping[str, Launcher], arguments: tuple[Array | None, ...], 
 def _time(launcher: Launcher, arguments: tuple[Array | None, ...], g: ConvGeometry) -> float:
     """Median milliseconds of a few calls in a row, replayed as a graph: the host's time for a call must not count."""
     launcher(*arguments, g)
-    cupy.cuda.Device().synchronize()
-    free_all_blocks()                      # what is free in other pools, the graph's cannot take
     memory = GraphMemory()
-    with cupy.cuda.using_allocator(memory.pool.malloc), cupy.cuda.Stream(non_blocking=True) as stream:
+    with memory.as_allocator(), cupy.cuda.Stream(non_blocking=True) as stream:
         stream.begin_capture()
         try:
             results = [launcher(*arguments, g) for _ in range(IN_A_ROW)]

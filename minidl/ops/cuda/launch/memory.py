@@ -15,7 +15,6 @@ from ....core.pools import free_all_blocks
 _current_device = cupy.cuda.runtime.getDevice
 _current_stream = cupy.cuda.get_current_stream
 
-
 KEPT_BYTES = 1 << 29                       # of results that are kept for reuse, at most
 
 
