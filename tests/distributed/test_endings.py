@@ -5,14 +5,18 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from test_ranks import HERE, MPIEXEC, ROOT, needs_mpi, surroundings
 
+from minidl.core.distributed import witness
 from minidl.nn.weights.files import opened
 from minidl.training import read_config, read_metrics
 from minidl.training.checkpoint import KIND
@@ -111,6 +115,32 @@ def test_a_signal_to_the_launcher(tmp_path: Path) -> None:
     line, = run.end(128 + signal.SIGINT)
     assert line.startswith(f"endings.py: interrupted by SIGINT; the run is in {run.folder}, go on with: mpiexec -n 3 ")
     run.intact()
+
+
+def test_a_rank_that_another_one_ends_was_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                   capsys: pytest.CaptureFixture[str]) -> None:
+    """Where the machine is busy, the witness finds both at once: the connection that ended, and the word of who ended
+    it."""
+    both, select = threading.Event(), witness.select.select
+
+    def late(reads: list[socket.socket], *others: Any) -> Any:
+        assert listener in reads or both.wait(30)
+        return select(reads, *others)
+
+    monkeypatch.setattr(witness.select, "select", late)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "witness"))
+        listener.listen(2)
+        watching = threading.Thread(target=witness.watch, args=(listener, 2, "train.py"))
+        watching.start()
+        ended, other = (witness.connect(str(tmp_path / "witness"), rank, 2) for rank in range(2))
+        other.sendall(witness.END)
+        ended.close()
+        both.set()
+        watching.join(30)
+        other.close()
+    assert not watching.is_alive()
+    assert capsys.readouterr().err == ""
 
 
 def test_an_error_that_nobody_expects(tmp_path: Path) -> None:

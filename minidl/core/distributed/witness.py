@@ -49,9 +49,13 @@ def remove(path: str) -> None:
 
 
 def watch(listener: socket.socket, ranks: int, program: str) -> None:
-    """Until all ranks have said goodbye, or one is lost."""
+    """Until all ranks have said goodbye, or one is lost.
+
+    Of those that a rank ends together with itself, connections may end before its word is read: all are read first.
+    """
     names: dict[socket.socket, str] = {}
     while ranks or names:
+        words: dict[str, bytes] = {}
         for ready in select.select([listener, *names] if ranks else list(names), [], [])[0]:
             if ready is listener:
                 connection, _ = listener.accept()
@@ -62,13 +66,14 @@ def watch(listener: socket.socket, ranks: int, program: str) -> None:
             word = b""
             with contextlib.suppress(ConnectionError):
                 word = ready.recv(1)
-            name = names.pop(ready)
-            if word != GOODBYE:
-                if word != END:
-                    print(f"{program}: error: rank {name} was lost: it was killed, or has crashed; all ranks end",
-                          file=sys.stderr, flush=True)
-                end(names)
-                return
+            words[names.pop(ready)] = word
+        lost = [name for name, word in words.items() if word != GOODBYE]
+        if lost and END not in words.values():
+            print(f"{program}: error: rank {lost[0]} was lost: it was killed, or has crashed; all ranks end",
+                  file=sys.stderr, flush=True)
+        if lost:
+            end(names)
+            return
 
 
 def end(names: dict[socket.socket, str]) -> None:
