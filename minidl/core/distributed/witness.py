@@ -51,7 +51,8 @@ def remove(path: str) -> None:
 def watch(listener: socket.socket, ranks: int, program: str) -> None:
     """Until all ranks have said goodbye, or one is lost.
 
-    Of those that a rank ends together with itself, connections may end before its word is read: all are read first.
+    A rank that ends all says so before the others are killed. The witness may find both at once, in any order; so it
+    reads all words before it calls a rank lost.
     """
     names: dict[socket.socket, str] = {}
     while ranks or names:
