@@ -513,6 +513,13 @@ LAUNCHES: dict[str, list[Launch]] = {
             for direction, kind, form in (("y", "tf32", -4), ("dx", "tf32", -3), ("dx", "bf16", -4),
                                           ("y", "bf16", -2))],
               ("dx", "bf16", (2, 5, 7, 9), (62, 5, 3, 3), 1, 1, -1)),           # and images that are padded by channels
+        *each("nhwc/conv/conv_tma.cu", nhwc_conv.maxima_are_right, *[
+            (kind, (3, 64, *size), (72, 64, 3, 3), 1, form, act, False)
+            for kind, form in (("tf32", -4), ("tf32", -3), ("bf16", -4), ("bf16", -2))
+            for size, act in (((11, 18), "relu"), ((8, 9), None))],
+              ("tf32", (2, 64, 8, 8), (6, 64, 3, 3), 1, -2, None, True)),       # filters that fill no 16 bytes
+        *each("nhwc/conv/conv_images.cu", nhwc_conv.maxima_are_right,
+              ("bf16", (130, 64, 3, 4), (64, 64, 3, 3), 1, 4, "relu", True)),
         *each("nhwc/conv/conv_images.cu", nhwc_conv.is_right, *[
             (direction, kind, (130, 64, 3, 4), (64, 64, 3, 3), stride, 1, form)
             for direction, kind, stride, form in (("y", "tf32", 1, 4), ("dx", "tf32", 2, 5), ("dx", "bf16", 1, 7),

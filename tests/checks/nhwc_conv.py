@@ -14,9 +14,10 @@ import cupy
 from checks.nhwc import drawn
 from checks.sources import counted
 from minidl.ops import cpu
-from minidl.ops.common.geometry import ConvGeometry, conv_geometry
+from minidl.ops.common.geometry import ConvGeometry, conv_geometry, pool_geometry
 from minidl.ops.common.geometry.nhwc import AXES, BACK, bf16, widened
 from minidl.ops.cuda.nhwc.conv import conv, conv_images, conv_tma
+from minidl.ops.cuda.nhwc.pool import max_pool2d_nhwc
 
 KINDS = {"tf32": ("float32", "tf32"), "3xtf32": ("float32", "3xtf32"), "bf16": ("bf16", "bf16")}
 DIRECTIONS = ("y", "dx")
@@ -108,6 +109,31 @@ def is_right(direction: str, kind: str, x: Any, w: Any, stride: Any, padding: An
     assert found < 1, f"{direction} {kind} {g}: the error is {found:.3g} of its bound"
 
 
+def maxima_are_right(kind: str, x: Any, w: Any, padding: Any, form: int | None = None, act: str | None = None,
+                     stored: bool | None = None) -> None:
+    """max_pooled gives the bits of max_pool2d_nhwc of y. In y are whole numbers that bf16 can hold, many of them equal,
+    and NaNs. stored: whether y must be, for max_pool2d_nhwc to read it."""
+    g = conv_geometry(x, w, None, 1, padding, "gemm")
+    pooling = pool_geometry("max_pool2d", (g.n, g.m, g.oh, g.ow), 2, None, 0)
+    rng = np.random.default_rng(1)
+    image, filters = (rng.integers(-1, 2, shape).astype(np.float32) for shape in ((g.n, g.h, g.w, g.c), w))
+    image[rng.random(image.shape) * g.c * g.kh * g.kw > 100] = 0       # else sums are too large
+    image[rng.random(image.shape) < 1e-3] = np.nan
+    store, precision = KINDS[kind]
+    given = cupy.asarray(bf16(image) if store == "bf16" else image)
+    weights, b = cupy.asarray(filters), cupy.asarray(rng.integers(-2, 3, g.m).astype(np.float32))
+    one = None if form is None else FORMS[kind][form % len(FORMS[kind])]
+    conv._plan.cache_clear()                   # its launches would not be counted
+    with counted() as launched:
+        got = conv.max_pooled(given, weights, b, g, act, pooling, precision=precision, form=one)
+    if stored is not None:
+        assert launched["max_pool2d_nhwc"] == stored
+    want = max_pool2d_nhwc(conv.y(given, weights, b, g, act, precision=precision, form=one), pooling)
+    for mine, its in zip(got, want, strict=True):
+        assert (mine.shape, mine.dtype) == (its.shape, its.dtype)
+        assert mine.get().tobytes() == its.get().tobytes(), f"{kind} {g}: the maxima are not those of y"
+
+
 def in_patches(kernel: str, direction: str, kind: str, g: ConvGeometry, seed: int) -> ConvGeometry:
     """A shape that a kernel takes: conv_nhwc_tma, of channels that fill slabs; conv_nhwc_few, of channels that 16 bytes
     hold, with filters up to 8x8; both in steps of 1. conv_nhwc_images, of channels that fill slabs and up to 16x16
@@ -149,3 +175,10 @@ def drawn_is_right(direction: str, kind: str, seed: int, most_pixels: int = 4000
     products = {name: launched[name] for name in PRODUCTS if launched[name]}
     assert sum(products.values()) == 2         # as often as it was run
     assert not kernel or kernel in products, f"{direction} {kind} {g}: {kernel} was not launched but {products}"
+
+
+def drawn_maxima_are_right(kind: str, seed: int, most_pixels: int = 4000, most_channels: int = 300) -> None:
+    """In a form of conv_nhwc_tma, if it can."""
+    g = in_patches("conv_nhwc_tma", "y", kind, drawn(seed, most_pixels, most_channels), seed)
+    maxima_are_right(kind, (g.n, g.c, g.h + 1, g.w + 1), (g.m, g.c, g.kh, g.kw),
+                     ((g.top, g.bottom), (g.left, g.right)), -1 - seed % 4, "relu" if seed % 3 else None)

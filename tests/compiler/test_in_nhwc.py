@@ -181,6 +181,23 @@ def test_what_a_step_returns_is_in_nchw(precision: str) -> None:
 
 
 @pytest.mark.usefixtures("pass_on_cpu")
+@pytest.mark.parametrize(("act", "stored"), [(nn.ReLU, 0), (nn.Tanh, 2)])
+def test_what_only_maxima_are_read_of_is_not_stored(act: Callable[[], nn.Module], stored: int) -> None:
+    """The gradient of relu looks at the maxima, that of tanh at what the convolution gave."""
+    def net() -> nn.Module:
+        return nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), act(), nn.MaxPool2d(2), nn.Conv2d(16, 16, 3, padding=1),
+                             act(), nn.MaxPool2d(3, padding=1), nn.Flatten(), nn.Linear(64, 10))
+    device.set_precision("tf32")
+    plain, compiled = (Training(net, how) for how in (False, True))
+    for each in (plain, compiled):
+        for _ in range(3):
+            each.step(*batch())
+    made = names(compiled.step.program)
+    assert (made.count("max_pool2d_nhwc"), made.count("conv2d_max_pool_nhwc")) == (stored, 2 - stored)
+    assert_same_bits(compiled.arrays(), plain.arrays())
+
+
+@pytest.mark.usefixtures("pass_on_cpu")
 def test_windows_whose_winners_somebody_else_reads_keep_to_nchw() -> None:
     """An op of a user's own adds their numbers to the maxima."""
     @minidl.op

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
 
-from checks.nhwc_conv import DIRECTIONS, KINDS, drawn_is_right
+from checks.nhwc_conv import DIRECTIONS, KINDS, drawn_is_right, drawn_maxima_are_right
 from checks.sources import compiled
 from emulator import COMPILER, Emulator, cupy
 
@@ -56,6 +56,13 @@ def test_in_patches_emulated(kernel: str, direction: str, kind: str, seed: int, 
     conv._plan.cache_clear()
 
 
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("kind", ["tf32", "bf16"])
+def test_maxima_emulated(kind: str, seed: int, emulated: Emulator) -> None:
+    drawn_maxima_are_right(kind, seed, 200, 80)
+    conv._plan.cache_clear()
+
+
 @pytest.mark.parametrize(("file", "constants"), [
     (file, constants) for file, constants in conv.CONFIGURATIONS + conv_few.CONFIGURATIONS
     if launch.HOPPER in constants],
@@ -78,6 +85,19 @@ def test_patches(sizes: tuple[int, ...], patch: conv_tma.Patch | None, emulated:
     """The fewest hold all pixels."""
     found = [found for form in conv_tma.FORMS if (found := conv_tma.tiles(form, *sizes))]
     assert (min(found, key=lambda each: each.cost).patch if found else None) == patch
+
+
+def test_maxima_are_worth_more_patches(emulated: Emulator) -> None:
+    """Squares of eight rows, which hold windows, have more pixels outside of images; but y need not be stored."""
+    g = conv_geometry((2000, 64, 15, 15), (256, 64, 3, 3), None, 1, 1, "gemm")
+    sizes = conv._sizes(False, g)
+    plain, pooled = conv._copied(None, sizes, 64), conv._copied(None, sizes, 64, 1.6)
+    assert isinstance(plain, conv_tma.Tiles)
+    assert isinstance(pooled, conv_tma.Tiles)
+    assert (plain.patch.images, pooled.patch.images) == (True, False)
+    assert plain.cost < pooled.cost < 1.6 * plain.cost
+    small = conv._sizes(False, conv_geometry((2000, 256, 3, 3), (256, 256, 3, 3), None, 1, 1, "gemm"))
+    assert isinstance(conv._copied(None, small, 64, 1.15), conv_images.Tiles)
 
 
 def test_small_images_take_only_taps_that_meet_them(emulated: Emulator) -> None:
@@ -222,3 +242,10 @@ def test_random_shapes_in_patches(kernel: str, direction: str, kind: str, few: b
     for seed in range(MANY // 4):
         drawn_is_right(direction, kind, seed, kernel=kernel)
     conv._plan.cache_clear()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["tf32", "bf16"])
+def test_maxima_of_random_shapes(kind: str) -> None:
+    for seed in range(MANY // 4):
+        drawn_maxima_are_right(kind, seed)

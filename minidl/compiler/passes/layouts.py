@@ -29,6 +29,10 @@ RULES: tuple[Rule, ...] = (
         gz = max_pool2d_grad_relu_nhwc(gp, index, p, g)
         db = conv2d_grad_b_nhwc(gz)
         """, "gz, db = max_pool2d_grad_relu_b_nhwc(gp, index, p, g)"),
+    rule("""
+        y = conv2d_nhwc(x, w, b, g, act, precision)
+        p, index = max_pool2d_nhwc(y, pooling)
+        """, "p, index = conv2d_max_pool_nhwc(x, w, b, g, act, precision, pooling)"),
 )
 
 

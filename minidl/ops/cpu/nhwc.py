@@ -23,10 +23,10 @@ from .layers.pool import avg_pool2d, avg_pool2d_grad_act, avg_pool2d_grad_x
 __all__ = [
     "act_grad_b_nhwc", "act_grad_nhwc", "act_nhwc", "add_nhwc", "avg_pool2d_grad_act_nhwc", "avg_pool2d_grad_x_nhwc",
     "avg_pool2d_nhwc", "batch_norm_nhwc", "conv2d_act_pool_half", "conv2d_act_pool_half_grad_wb",
-    "conv2d_grad_b_nhwc", "conv2d_grad_w_nhwc", "conv2d_grad_x_nhwc",
-    "conv2d_nhwc", "conv2d_norm_nhwc", "max_pool2d_grad_relu_b_nhwc", "max_pool2d_grad_relu_nhwc",
-    "max_pool2d_grad_x_nhwc", "max_pool2d_nhwc", "normalize_act_grad_nhwc", "normalize_by_nhwc",
-    "normalize_grad_nhwc", "stores_half", "takes_nhwc", "to_nchw", "to_nhwc",
+    "conv2d_grad_b_nhwc", "conv2d_grad_w_nhwc", "conv2d_grad_x_nhwc", "conv2d_max_pool_nhwc", "conv2d_nhwc",
+    "conv2d_norm_nhwc", "max_pool2d_grad_relu_b_nhwc", "max_pool2d_grad_relu_nhwc", "max_pool2d_grad_x_nhwc",
+    "max_pool2d_nhwc", "normalize_act_grad_nhwc", "normalize_by_nhwc", "normalize_grad_nhwc", "stores_half",
+    "takes_nhwc", "to_nchw", "to_nhwc",
 ]
 
 # Whether programs in a precision gain by images in NHWC: never here
@@ -59,6 +59,12 @@ def conv2d_nhwc(x: Array, w: Array, b: Array | None, g: ConvGeometry, act: str |
     """act(conv2d(x)), or conv2d(x) where act is None"""
     y = conv2d(to_nchw(x), _rounded(w, precision), b, g)
     return _stored(VALUES[act](y) if act else y, x.dtype)
+
+
+def conv2d_max_pool_nhwc(x: Array, w: Array, b: Array | None, g: ConvGeometry, act: str | None, precision: str,
+                         pooling: PoolGeometry) -> tuple[Array, Array]:
+    """max_pool2d_nhwc(conv2d_nhwc(x)): (maxima, winners)"""
+    return max_pool2d_nhwc(conv2d_nhwc(x, w, b, g, act, precision), pooling)
 
 
 def conv2d_norm_nhwc(x: Array, w: Array, b: Array | None, g: ConvGeometry, mean: Array, var: Array,

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from ...common.geometry import ConvGeometry
+from ...common.geometry import ConvGeometry, PoolGeometry
 from ...common.geometry.sets import NormGeometry
 from ...common.primitives import Array
 from ..layers.norm.fused import folded
-from .conv.conv import grad_x, y
+from .conv.conv import grad_x, max_pooled, y
 from .grad_w.conv_grad_w import grad_w
 
-__all__ = ["conv2d_grad_w_nhwc", "conv2d_grad_x_nhwc", "conv2d_nhwc", "conv2d_norm_nhwc"]
+__all__ = ["conv2d_grad_w_nhwc", "conv2d_grad_x_nhwc", "conv2d_max_pool_nhwc", "conv2d_nhwc", "conv2d_norm_nhwc"]
 
 
 def conv2d_nhwc(x: Array, w: Array, b: Array | None, g: ConvGeometry, act: str | None, precision: str) -> Array:
     """act(conv2d(x)), or conv2d(x) where act is None"""
     return y(x, w, b, g, act, precision=precision)
+
+
+def conv2d_max_pool_nhwc(x: Array, w: Array, b: Array | None, g: ConvGeometry, act: str | None, precision: str,
+                         pooling: PoolGeometry) -> tuple[Array, Array]:
+    """max_pool2d_nhwc(conv2d_nhwc(x)): (maxima, winners)"""
+    return max_pooled(x, w, b, g, act, pooling, precision=precision)
 
 
 def conv2d_norm_nhwc(x: Array, w: Array, b: Array | None, g: ConvGeometry, mean: Array, var: Array,

@@ -1,8 +1,12 @@
-// How a tile of sums becomes part of y. Requires IMAGE, FILTERS, TALL, WIDE_Y and AFTER, as nhwc/conv/conv.cu has them.
+// How a tile of sums becomes part of y, or of its maxima. Requires IMAGE, FILTERS, TALL, WIDE_Y and AFTER, as
+// nhwc/conv/conv.cu has them.
 #include "include/act.cuh"
 
 #ifndef AFTER
 #define AFTER 0
+#endif
+#ifndef POOLED
+#define POOLED 0
 #endif
 
 constexpr int PAIRS = FILTERS / 2;                                       // sums of a lane in 64 rows
@@ -29,6 +33,17 @@ __device__ __forceinline__ int own_pixel(int t) {
     return t / 2 * 64 + t % 2 * 8 + threadIdx.x % GROUP / 32 * 16 + threadIdx.x % 32 / 4;
 }
 
+// An element of y: of a lane's t-th pixel, the e-th of the neighbours that begin at a block of filters.
+__device__ __forceinline__ float result(const float (&sums)[TALL][PAIRS], int t, int block, int e, float bias) {
+    const float sum = sums[t / 2][(block + e / 2) * 4 + t % 2 * 2 + e % 2] + bias;
+    return AFTER ? ACT_VALUE(sum) : sum;
+}
+
+__device__ __forceinline__ void read_biases(float (&bias)[NEIGHBOURS], const float* b, int filter, int filters) {
+#pragma unroll
+    for (int e = 0; e < NEIGHBOURS; ++e) bias[e] = b && filter + e < filters ? b[filter + e] : 0.0f;
+}
+
 // A lane's sums as y, from a filter on. at: where its pixels lie in y, or -1.
 __device__ __forceinline__ void store_tile(const float (&sums)[TALL][PAIRS], IMAGE* y, const float* b, const ConvNhwc& g,
                                            const int (&at)[2 * TALL], int filter) {
@@ -37,17 +52,13 @@ __device__ __forceinline__ void store_tile(const float (&sums)[TALL][PAIRS], IMA
     for (int block = 0; block < FILTERS / 8; block += NEIGHBOURS / 2) {
         const int f = filter + block * 8 + within * NEIGHBOURS;
         float bias[NEIGHBOURS];
-#pragma unroll
-        for (int e = 0; e < NEIGHBOURS; ++e) bias[e] = b && f + e < g.m ? b[f + e] : 0.0f;
+        read_biases(bias, b, f, g.m);
 #pragma unroll
         for (int t = 0; t < 2 * TALL; ++t) {
             Neighbours found;
 #pragma unroll
-            for (int e = 0; e < NEIGHBOURS; e += 2) {
-                const float* of = sums[t / 2] + (block + e / 2) * 4 + t % 2 * 2;
-                const float low = of[0] + bias[e], high = of[1] + bias[e + 1];
-                fill(found.v + e, AFTER ? ACT_VALUE(low) : low, AFTER ? ACT_VALUE(high) : high);
-            }
+            for (int e = 0; e < NEIGHBOURS; e += 2)
+                fill(found.v + e, result(sums, t, block, e, bias[e]), result(sums, t, block, e + 1, bias[e + 1]));
             if (at[t] < 0) continue;
             IMAGE* to = y + at[t] * g.m + f;
             if (WIDE_Y) {
@@ -60,3 +71,67 @@ __device__ __forceinline__ void store_tile(const float (&sums)[TALL][PAIRS], IMA
         }
     }
 }
+
+#if POOLED
+constexpr int HALF = NEIGHBOURS / 2;
+
+struct alignas(HALF * sizeof(IMAGE)) Maxima {
+    IMAGE v[HALF];
+};
+
+struct alignas(HALF) Winners {
+    unsigned char v[HALF];
+};
+
+// A lane's sums as the maxima of y over windows of 2x2, and which element of each won: the first of the largest, or the
+// last NaN, as in nhwc/pool.cu, but before y is rounded. Squares are eight rows of an image high: a lane's t-th and next
+// pixel, t even, are one column of a window, and the other column is the lane's that is 4 away. Each of the two lanes
+// finds the maxima of half of their filters. Requires WIDE_Y. at: where the windows lie, or -1.
+__device__ __forceinline__ void store_maxima(const float (&sums)[TALL][PAIRS], IMAGE* maxima, unsigned char* winners,
+                                             const float* b, const ConvNhwc& g, const int (&at)[TALL], int filter) {
+    const int within = threadIdx.x % 4, right = threadIdx.x / 4 % 2, own = right * HALF;
+#pragma unroll
+    for (int block = 0; block < FILTERS / 8; block += NEIGHBOURS / 2) {
+        const int f = filter + block * 8 + within * NEIGHBOURS;
+        float bias[NEIGHBOURS];
+        read_biases(bias, b, f, g.m);
+#pragma unroll
+        for (int t = 0; t < TALL; ++t) {
+            float best[NEIGHBOURS];
+            unsigned rows = 0;                                           // of these, a bit for each
+#pragma unroll
+            for (int e = 0; e < NEIGHBOURS; ++e) {
+                const float upper = result(sums, 2 * t, block, e, bias[e]);
+                const float lower = result(sums, 2 * t + 1, block, e, bias[e]);
+                const bool wins = (lower > upper) | (lower != lower);
+                best[e] = wins ? lower : upper;
+                rows |= (unsigned)wins << e;
+            }
+            const unsigned there = __shfl_xor_sync(~0u, rows, 4) >> own, here = rows >> own;
+            const unsigned later = right ? ~there | here : here & ~there;        // than the other column's
+            unsigned lost = 0;
+            float most[HALF];
+#pragma unroll
+            for (int e = 0; e < HALF; ++e) {
+                const float mine = right ? best[HALF + e] : best[e];
+                const float other = __shfl_xor_sync(~0u, right ? best[e] : best[HALF + e], 4);
+                const bool after = later >> e & 1;
+                const bool loses = (other > mine) | ((other == mine) & after) |
+                                   ((other != other) & ((mine == mine) | !after));
+                most[e] = loses ? other : mine;
+                lost |= (unsigned)loses << e;
+            }
+            const unsigned row = (here & ~lost) | (there & lost), column = right ? ~lost : lost;
+            Maxima found;
+            Winners won;
+#pragma unroll
+            for (int e = 0; e < HALF; e += 2) fill(found.v + e, most[e], most[e + 1]);
+#pragma unroll
+            for (int e = 0; e < HALF; ++e) won.v[e] = (row >> e & 1) * 2 + (column >> e & 1);
+            if (at[t] < 0 || f >= g.m) continue;
+            *(Maxima*)(maxima + at[t] * g.m + f + own) = found;
+            *(Winners*)(winners + at[t] * g.m + f + own) = won;
+        }
+    }
+}
+#endif

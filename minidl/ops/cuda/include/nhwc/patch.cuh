@@ -65,6 +65,12 @@ struct Tile {
         const int image = n + at.n, row = h + at.h, column = w + at.w;
         return image < g.n && row < g.oh && column < g.ow ? (image * g.oh + row) * g.ow + column : -1;
     }
+
+    // Which window of 2x2 pixels of y begins there, or -1.
+    __device__ __forceinline__ int window(const Place& at) const {
+        const int image = n + at.n, row = (h + at.h) / 2, column = (w + at.w) / 2, high = g.oh / 2, wide = g.ow / 2;
+        return image < g.n && row < high && column < wide ? (image * high + row) * wide + column : -1;
+    }
 };
 
 // The next of SIZE buffers, and in which phase of their barriers.

@@ -12,15 +12,17 @@ from typing import NamedTuple
 import cupy
 import numpy as np
 
-from ....common.geometry import ConvGeometry
+from ....common.geometry import ConvGeometry, PoolGeometry
 from ... import launch
 from ...layers.linear.tile import MODES
 from ..pixels import C_TYPES, has_wgmma
+from ..pool import max_pool2d_nhwc
 from . import conv_few, conv_images, conv_tma
 
 FILE, PACK_FILE = "nhwc/conv/conv.cu", "nhwc/conv/conv_pack.cu"
 MAX_PADDED = 2                             # times as many slabs, at most, where channels are added
 START = 4                                  # slabs that a tile takes longer than its products
+STORED = 2.75                              # slabs that take as long as writing y and reading it, per byte of a number
 
 
 class Form(NamedTuple):
@@ -44,9 +46,11 @@ AnyForm = Form | conv_tma.Form | conv_images.Form
 
 
 class Plan(NamedTuple):
-    """The shape of y, and what launches its kernels, for x, w, b and y."""
+    """The shape of y, and what launches its kernels, for x, w, b and y. pooled: y are its maxima over windows of 2x2,
+    and the winners follow."""
 
     y: tuple[int, ...]
+    pooled: bool
     run: Callable[..., None]
 
 
@@ -106,18 +110,26 @@ def _channels(c: int, pixels: int, taps: int, each: int) -> int:
     return c if longer or pixels * more > launch.MAX_ELEMENTS else more
 
 
-def _copied(form: AnyForm | None, sizes: dict[str, int], depth: int) -> conv_tma.Tiles | conv_images.Tiles | None:
-    """The cheapest tiles of those that the hardware copies, of one form or of all; None where none fits."""
+def _copied(form: AnyForm | None, sizes: dict[str, int], depth: int,
+            stored: float = 1.0) -> conv_tma.Tiles | conv_images.Tiles | None:
+    """The cheapest tiles of those that the hardware copies, of one form or of all; None where none fits. stored: where
+    maxima are asked for, how many times as long those take that cannot find them and have to store y."""
     ones = all(sizes[name] == 1 for name in ("sh", "sw", "divided_h", "divided_w"))
     place = [sizes[name] for name in ("n", "oh", "ow", "m", "kh", "kw")]
-    found = [*(conv_tma.tiles(each, *place) for each in conv_tma.FORMS if ones and form in (None, each)),
+    found = [*(conv_tma.tiles(each, *place, images=images) for images in (True, False) for each in conv_tma.FORMS
+               if ones and form in (None, each)),
              *(conv_images.tiles(each, sizes, depth) for each in conv_images.FORMS if form in (None, each))]
-    return min((each for each in found if each), key=lambda each: each.cost, default=None)
+    return min((each for each in found if each), key=lambda each: each.cost * (1 if _pools(each) else stored),
+               default=None)
+
+
+def _pools(tiles: conv_tma.Tiles | conv_images.Tiles | None) -> bool:
+    return isinstance(tiles, conv_tma.Tiles) and conv_tma.can_pool(tiles)
 
 
 @functools.lru_cache(maxsize=1024)
 def _plan(back: bool, g: ConvGeometry, dtype: np.dtype, mode: str, aligned: bool, act: str | None,
-          form: AnyForm | None) -> Plan:
+          form: AnyForm | None, pooled: bool) -> Plan:
     sizes, each = _sizes(back, g), 16 // dtype.itemsize
     channels, m, high, across = (sizes[name] for name in ("c", "m", "oh", "ow"))
     sizes["c"] = c = _channels(channels, g.n * sizes["h"] * sizes["w"], g.kh * g.kw, each)
@@ -126,11 +138,13 @@ def _plan(back: bool, g: ConvGeometry, dtype: np.dtype, mode: str, aligned: bool
     chunked = wide[0] and c % (8 * each) == 0
     sums, hopper = slabs * 8 * each, has_wgmma()
     by_copies = hopper and mode != "TF32X3" and not isinstance(form, Form)
+    pooled = pooled and wide[1]
+    stored = 1 + STORED * dtype.itemsize / slabs if pooled else 1.0
     few = tiled = None
     if by_copies and channels <= each and (g.sh, g.sw) == (1, 1) and form not in conv_images.FORMS:
         few = conv_few.patch_of(g.n, high, across, g.kh, g.kw)
     if by_copies and chunked:
-        tiled = _copied(form, sizes, 8 * each)
+        tiled = _copied(form, sizes, 8 * each, stored)
     forms = [form] if isinstance(form, Form) else _forms(mode, wide[0], slabs, launch.most_shared())
     best = min(forms, key=lambda form: _cost(form, pixels, m, slabs), default=None)
     if few:
@@ -138,15 +152,17 @@ def _plan(back: bool, g: ConvGeometry, dtype: np.dtype, mode: str, aligned: bool
         at_once = conv_few.product(few, dtype, mode, g.n, high, across, m, g.kh * g.kw,
                                    (channels == each and aligned, wide[1]), act)
         struct = launch.by_value("ConvNhwc", sum=0, filters=0, **sizes)
-        return Plan((g.n, high, across, m), lambda x, w, b, y: at_once(x, w, b, y, struct, back))
-    if tiled and (form or not best or tiled.cost < _cost(best, pixels, m, slabs)):
+        return Plan((g.n, high, across, m), False, lambda x, w, b, y: at_once(x, w, b, y, struct, back))
+    pooled = pooled and _pools(tiled)
+    most = _cost(best, pixels, m, slabs) * (stored if pooled else 1) if best and not form else math.inf
+    if tiled and tiled.cost < most:
         beside = tiled.form.filters
         if isinstance(tiled, conv_tma.Tiles):
-            product = conv_tma.product(tiled, dtype, mode, high, across, wide[1], act)
+            product = conv_tma.product(tiled, dtype, mode, high, across, wide[1], act, pooled)
         else:
             product = conv_images.product(tiled, dtype, mode, wide[1], act)
     elif best:
-        beside, divided = best.filters, back and (g.sh, g.sw) != (1, 1)
+        beside, divided, pooled = best.filters, back and (g.sh, g.sw) != (1, 1), False
         product = launch.kernel(FILE, "conv_nhwc", *_constants(
             best, dtype, mode, wide, divided, chunked, act, hopper)).sized(
                 (_tiles(best, pixels, m),), (256,), _shared(best, mode, slabs))
@@ -167,19 +183,21 @@ def _plan(back: bool, g: ConvGeometry, dtype: np.dtype, mode: str, aligned: bool
     packed_shape = 2 if mode == "TF32X3" else 1, filters, sums
     struct = launch.by_value("ConvNhwc", sum=sums, filters=filters, **sizes)
 
-    def run(x: cupy.ndarray, w: cupy.ndarray, b: cupy.ndarray | None, y: cupy.ndarray) -> None:
+    def run(x: cupy.ndarray, w: cupy.ndarray, b: cupy.ndarray | None, y: cupy.ndarray,
+            *winners: cupy.ndarray) -> None:
         packed = launch.empty(packed_shape, x.dtype)
         if pad:
             given, x = x, launch.empty(padded, x.dtype)
             pad(w, packed, given, x, struct, channels, int(back))
         else:
             pack(w, packed, struct, channels, int(back))
-        product(x, packed, b, y, struct)
-    return Plan((g.n, high, across, m), run)
+        product(x, packed, b, y, struct, *winners)
+    return Plan((g.n, high // 2, across // 2, m) if pooled else (g.n, high, across, m), pooled, run)
 
 
-def _run(name: str, back: bool, x: cupy.ndarray, w: cupy.ndarray, b: cupy.ndarray | None, g: ConvGeometry,
-         act: str | None, precision: str, form: AnyForm | None) -> cupy.ndarray:
+def _planned(name: str, back: bool, x: cupy.ndarray, g: ConvGeometry, act: str | None, precision: str,
+             form: AnyForm | None, pooled: bool = False) -> tuple[cupy.ndarray, Plan]:
+    """x, without gaps, and the plan for it."""
     expected = (g.n, g.oh, g.ow, g.m) if back else (g.n, g.h, g.w, g.c)
     if x.dtype not in C_TYPES:
         raise TypeError(f"{name}: the image is of {x.dtype} but must be of float32, or bf16 as uint16; convert it")
@@ -192,7 +210,10 @@ def _run(name: str, back: bool, x: cupy.ndarray, w: cupy.ndarray, b: cupy.ndarra
                          "bf16 need 8.0; use precision fp32, and images in NCHW")
     x = cupy.ascontiguousarray(x)
     mode = "BF16" if x.dtype == np.uint16 else "TF32" if precision == "bf16" else MODES[precision]
-    plan = _plan(back, g, x.dtype, mode, x.data.ptr % 16 == 0, act, form)
+    return x, _plan(back, g, x.dtype, mode, x.data.ptr % 16 == 0, act, form, pooled)
+
+
+def _run(x: cupy.ndarray, plan: Plan, w: cupy.ndarray, b: cupy.ndarray | None) -> cupy.ndarray:
     y = launch.empty(plan.y, x.dtype)
     if y.size:
         plan.run(x, w, b, y)
@@ -207,13 +228,28 @@ def y(x: cupy.ndarray, w: cupy.ndarray, b: cupy.ndarray | None, g: ConvGeometry,
     those of float32 images never are, but in tf32. form: in place of what the launcher finds cheapest; one of
     conv_tma.py or conv_images.py that cannot take these images is passed over.
     """
-    return _run("conv2d_nhwc", False, x, w, b, g, act, precision, form)
+    return _run(*_planned("conv2d_nhwc", False, x, g, act, precision, form), w, b)
+
+
+def max_pooled(x: cupy.ndarray, w: cupy.ndarray, b: cupy.ndarray | None, g: ConvGeometry, act: str | None,
+               pooling: PoolGeometry, *, precision: str,
+               form: AnyForm | None = None) -> tuple[cupy.ndarray, cupy.ndarray]:
+    """max_pool2d_nhwc of y: (maxima, winners). Windows of 2x2 side by side are a product's own where its tile has both
+    rows of a window; y is not stored then."""
+    halves = pooling[4:] == (2, 2, g.oh // 2, g.ow // 2, 2, 2, 0, 0, 0, 0)
+    x, plan = _planned("conv2d_max_pool_nhwc", False, x, g, act, precision, form, halves)
+    if not plan.pooled:
+        return max_pool2d_nhwc(_run(x, plan, w, b), pooling)
+    maxima, winners = launch.empty(plan.y, x.dtype), launch.empty(plan.y, np.dtype(np.uint8))
+    if maxima.size:
+        plan.run(x, w, b, maxima, winners)
+    return maxima, winners
 
 
 def grad_x(dy: cupy.ndarray, w: cupy.ndarray, g: ConvGeometry, *, precision: str,
            form: AnyForm | None = None) -> cupy.ndarray:
     """The gradient of y by x, (n,h,w,c) of dy's type, from dy (n,oh,ow,m): see y."""
-    return _run("conv2d_grad_x_nhwc", True, dy, w, None, g, None, precision, form)
+    return _run(*_planned("conv2d_grad_x_nhwc", True, dy, g, None, precision, form), w, None)
 
 
 FLOAT, HALF = np.dtype(np.float32), np.dtype(np.uint16)

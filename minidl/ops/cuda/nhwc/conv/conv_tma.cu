@@ -8,7 +8,8 @@
 //
 // Filters as conv_pack.cu leaves them for -DCHUNKED. -DIMAGE, -DPRECISION (not TF32X3), -DFILTERS, -DTALL, -DSTAGES,
 // -DWIDE_Y, -DACT, -DAFTER: as in conv.cu. -DBLOCKS: of a multiprocessor, 1 or 2. -DAT_ONCE: so many taps of filters
-// are a stage, at most. images: boxes of a patch by DEPTH channels; filters: of FILTERS rows by DEPTH numbers.
+// are a stage, at most. -DPOOLED: y's maxima over windows of 2x2 are stored in its place, and the winners; requires WIDE_Y
+// and patch.images == 0. images: boxes of a patch by DEPTH channels; filters: of FILTERS rows by DEPTH numbers.
 #include "include/common.cuh"
 #include "include/tensor_cores/mma.cuh"
 #include "include/tensor_cores/wgmma.cuh"
@@ -29,7 +30,8 @@ __device__ __forceinline__ unsigned long long rows_of(const void* at, int apart)
 
 extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, BLOCKS)
     conv_nhwc_tma(const __grid_constant__ TensorMap images, const __grid_constant__ TensorMap filters,
-                  const float* __restrict__ b, IMAGE* __restrict__ y, ConvNhwc g, Patch patch) {
+                  const float* __restrict__ b, IMAGE* __restrict__ y, unsigned char* __restrict__ winners, ConvNhwc g,
+                  Patch patch) {
     extern __shared__ __align__(1024) unsigned char memory[];
     unsigned char* slabs = memory + PATCHES * patch.bytes;               // of filters
     Barrier* full = (Barrier*)(slabs + STAGES * STAGE);                  // of these, and whether they can be copied to
@@ -121,10 +123,18 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, BLOCKS)
                 arrive(empty + used);
                 arrive(empty_patch + (buffer.at ^ 1));
             }
+            const int filter = number % across * FILTERS;
+#if POOLED
+            int at[TALL];
+#pragma unroll
+            for (int t = 0; t < TALL; ++t) at[t] = tile.window(own[2 * t]);
+            store_maxima(sums, y, winners, b, g, at, filter);
+#else
             int at[2 * TALL];
 #pragma unroll
             for (int t = 0; t < 2 * TALL; ++t) at[t] = tile.index(own[t]);
-            store_tile(sums, y, b, g, at, number % across * FILTERS);
+            store_tile(sums, y, b, g, at, filter);
+#endif
         }
     }
 }

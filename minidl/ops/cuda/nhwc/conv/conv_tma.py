@@ -89,10 +89,11 @@ def _stages(form: Form, patch: Patch) -> int:
     return min(form.stages, (room - PATCHES * patch.shared() - 16 * (form.stages + PATCHES)) // form.stage)
 
 
-def tiles(form: Form, n: int, h: int, w: int, m: int, kh: int, kw: int) -> Tiles | None:
-    """By the patch of which the fewest cover all n x h x w pixels, and of such the smallest; None where none fits."""
+def tiles(form: Form, n: int, h: int, w: int, m: int, kh: int, kw: int, *, images: bool = True) -> Tiles | None:
+    """By the patch of which the fewest cover all n x h x w pixels, and of such the smallest; None where none fits.
+    images: whether squares may be eight images high."""
     fit = [patch for patch in patches(2 * form.tall, kh, kw)
-           if _stages(form, patch) >= MIN_STAGES and max(patch.lines, patch.line) <= MAX_BOX]
+           if _stages(form, patch) >= MIN_STAGES and max(patch.lines, patch.line) <= MAX_BOX and images >= patch.images]
     if not fit:
         return None
     patch = min(fit, key=lambda patch: (patch.number(n, h, w), patch.shared()))
@@ -101,30 +102,40 @@ def tiles(form: Form, n: int, h: int, w: int, m: int, kh: int, kw: int) -> Tiles
     return Tiles(form, patch, blocks, _stages(form, patch), turns * form.blocks * form.tall * form.filters * form.cost)
 
 
-def constants(form: Form, stages: int, dtype: np.dtype, mode: str, wide_y: bool,
-              act: str | None) -> tuple[launch.Constant, ...]:
+def can_pool(of: Tiles) -> bool:
+    """Whether a lane has both rows of a window of 2x2, and as many filters of it as 16 bytes hold."""
+    return of.form.filters >= 32 and not of.patch.images
+
+
+def constants(form: Form, stages: int, dtype: np.dtype, mode: str, wide_y: bool, act: str | None,
+              pooled: bool) -> tuple[launch.Constant, ...]:
     return (launch.HOPPER, ("IMAGE", C_TYPES[dtype]), ("PRECISION", mode), ("FILTERS", form.filters),
             ("TALL", form.tall), ("STAGES", stages), ("AT_ONCE", form.at_once), ("BLOCKS", form.blocks),
-            ("WIDE_Y", int(wide_y)), *((("ACT", act), ("AFTER", 1)) if act else ()))
+            ("WIDE_Y", int(wide_y)), *((("ACT", act), ("AFTER", 1)) if act else ()), *[("POOLED", 1)][:pooled])
 
 
-def product(of: Tiles, dtype: np.dtype, mode: str, h: int, w: int, wide_y: bool,
-            act: str | None) -> Callable[..., None]:
-    """What launches the kernel on images, packed filters, biases, y and the struct of sizes. h, w: of y."""
+def product(of: Tiles, dtype: np.dtype, mode: str, h: int, w: int, wide_y: bool, act: str | None,
+            pooled: bool) -> Callable[..., None]:
+    """What launches the kernel on images, packed filters, biases, y and the struct of sizes. h, w: of y. pooled: y are
+    its maxima over windows of 2x2, and the winners follow."""
     form, patch = of.form, of.patch
     shared = PATCHES * patch.shared() + of.stages * form.stage + 16 * (of.stages + PATCHES)
-    launched = launch.kernel(FILE, "conv_nhwc_tma", *constants(form, of.stages, dtype, mode, wide_y, act)).sized(
+    given = constants(form, of.stages, dtype, mode, wide_y, act, pooled)
+    launched = launch.kernel(FILE, "conv_nhwc_tma", *given).sized(
         (min(of.blocks, launch.multiprocessors() * form.blocks),), (THREADS_PER_BLOCK,), shared)
     depth = ROW // dtype.itemsize
     taken = patch.struct(h, w, patch.shared())
 
-    def run(x: cupy.ndarray, packed: cupy.ndarray, b: cupy.ndarray | None, y: cupy.ndarray, struct: bytes) -> None:
+    def run(x: cupy.ndarray, packed: cupy.ndarray, b: cupy.ndarray | None, y: cupy.ndarray, struct: bytes,
+            winners: cupy.ndarray | None = None) -> None:
         launched(tensor_map(x, (patch.n, patch.lines, patch.line, depth)),
-                 tensor_map(packed[0], (form.filters, depth)), b, y, struct, taken)
+                 tensor_map(packed[0], (form.filters, depth)), b, y, winners, struct, taken)
     return run
 
 
 CONFIGURATIONS = [
-    (FILE, constants(form, stages, dtype, mode, wide_y, act))
+    (FILE, constants(form, stages, dtype, mode, wide_y, act, pooled))
     for dtype, mode in ((np.dtype(np.uint16), "BF16"), (np.dtype(np.float32), "TF32")) for form in FORMS
-    for stages, wide_y, act in ((form.stages, True, "relu"), (form.stages, True, None), (MIN_STAGES, False, None))]
+    for stages, wide_y, act, pooled in (
+        (form.stages, True, "relu", False), (form.stages, True, None, False), (MIN_STAGES, False, None, False),
+        (form.stages, True, "relu", True), (form.stages, True, None, True)) if not pooled or form.filters >= 32]
