@@ -17,6 +17,7 @@ from minidl.ops import cpu
 from minidl.ops.common.geometry import ConvGeometry, conv_geometry, pool_geometry
 from minidl.ops.common.geometry.nhwc import AXES, BACK, bf16, widened
 from minidl.ops.cuda.nhwc.conv import conv, conv_images, conv_tma
+from minidl.ops.cuda.nhwc.elementwise import act_grad_b_nhwc
 from minidl.ops.cuda.nhwc.pool import max_pool2d_nhwc
 
 KINDS = {"tf32": ("float32", "tf32"), "3xtf32": ("float32", "3xtf32"), "bf16": ("bf16", "bf16")}
@@ -109,6 +110,23 @@ def is_right(direction: str, kind: str, x: Any, w: Any, stride: Any, padding: An
     assert found < 1, f"{direction} {kind} {g}: the error is {found:.3g} of its bound"
 
 
+def sparse(rng: np.random.Generator, terms: int, *shape: int) -> np.ndarray:
+    """Whole numbers, so many of them not 0 that sums of such a product, of that many terms, are small."""
+    numbers = rng.integers(-1, 2, shape).astype(np.float32)
+    numbers[rng.random(shape) * terms > 100] = 0
+    return numbers
+
+
+def stored_as(kind: str, x: np.ndarray) -> Any:
+    return cupy.asarray(bf16(x) if KINDS[kind][0] == "bf16" else x)
+
+
+def same_bits(kind: str, g: ConvGeometry, got: Any, want: Any) -> None:
+    for mine, its in zip(got, want, strict=True):
+        assert (mine.shape, mine.dtype) == (its.shape, its.dtype)
+        assert mine.get().tobytes() == its.get().tobytes(), f"{kind} {g}: other bits than in two steps"
+
+
 def maxima_are_right(kind: str, x: Any, w: Any, padding: Any, form: int | None = None, act: str | None = None,
                      stored: bool | None = None) -> None:
     """max_pooled gives the bits of max_pool2d_nhwc of y. In y are whole numbers that bf16 can hold, many of them equal,
@@ -116,11 +134,9 @@ def maxima_are_right(kind: str, x: Any, w: Any, padding: Any, form: int | None =
     g = conv_geometry(x, w, None, 1, padding, "gemm")
     pooling = pool_geometry("max_pool2d", (g.n, g.m, g.oh, g.ow), 2, None, 0)
     rng = np.random.default_rng(1)
-    image, filters = (rng.integers(-1, 2, shape).astype(np.float32) for shape in ((g.n, g.h, g.w, g.c), w))
-    image[rng.random(image.shape) * g.c * g.kh * g.kw > 100] = 0       # else sums are too large
+    image, filters = sparse(rng, g.c * g.kh * g.kw, g.n, g.h, g.w, g.c), rng.integers(-1, 2, w).astype(np.float32)
     image[rng.random(image.shape) < 1e-3] = np.nan
-    store, precision = KINDS[kind]
-    given = cupy.asarray(bf16(image) if store == "bf16" else image)
+    given, precision = stored_as(kind, image), KINDS[kind][1]
     weights, b = cupy.asarray(filters), cupy.asarray(rng.integers(-2, 3, g.m).astype(np.float32))
     one = None if form is None else FORMS[kind][form % len(FORMS[kind])]
     conv._plan.cache_clear()                   # its launches would not be counted
@@ -128,10 +144,29 @@ def maxima_are_right(kind: str, x: Any, w: Any, padding: Any, form: int | None =
         got = conv.max_pooled(given, weights, b, g, act, pooling, precision=precision, form=one)
     if stored is not None:
         assert launched["max_pool2d_nhwc"] == stored
-    want = max_pool2d_nhwc(conv.y(given, weights, b, g, act, precision=precision, form=one), pooling)
-    for mine, its in zip(got, want, strict=True):
-        assert (mine.shape, mine.dtype) == (its.shape, its.dtype)
-        assert mine.get().tobytes() == its.get().tobytes(), f"{kind} {g}: the maxima are not those of y"
+    same_bits(kind, g, got, max_pool2d_nhwc(
+        conv.y(given, weights, b, g, act, precision=precision, form=one), pooling))
+
+
+def gradients_are_right(kind: str, x: Any, w: Any, padding: Any, form: int | None = None, act: str = "relu",
+                        added: bool = False, stored: bool | None = None) -> None:
+    """grad_x_act_b gives the bits of act_grad_b_nhwc of grad_x, of numbers whose sums bf16 and float32 hold. stored:
+    whether the gradient by x must be, for act_grad_b_nhwc to read it."""
+    g = conv_geometry(x, w, None, 1, padding, "gemm")
+    rng = np.random.default_rng(1)
+    gy, filters = sparse(rng, g.m * g.kh * g.kw, g.n, g.oh, g.ow, g.m), rng.integers(-1, 2, w).astype(np.float32)
+    gy, known, other = (stored_as(kind, each) for each in (
+        gy, rng.integers(-1, 2, (g.n, g.h, g.w, g.c)).astype(np.float32) / 2,
+        rng.integers(-9, 10, (g.n, g.h, g.w, g.c)).astype(np.float32)))
+    weights, precision = cupy.asarray(filters), KINDS[kind][1]
+    one = None if form is None else FORMS[kind][form % len(FORMS[kind])]
+    conv._plan.cache_clear()                   # its launches would not be counted
+    with counted() as launched:
+        got = conv.grad_x_act_b(gy, weights, g, other if added else None, known, act, precision=precision, form=one)
+    if stored is not None:
+        assert launched["act_grad_b_nhwc"] == stored
+    same_bits(kind, g, got, act_grad_b_nhwc(
+        conv.grad_x(gy, weights, g, precision=precision, form=one), other if added else None, known, act))
 
 
 def in_patches(kernel: str, direction: str, kind: str, g: ConvGeometry, seed: int) -> ConvGeometry:
@@ -182,3 +217,10 @@ def drawn_maxima_are_right(kind: str, seed: int, most_pixels: int = 4000, most_c
     g = in_patches("conv_nhwc_tma", "y", kind, drawn(seed, most_pixels, most_channels), seed)
     maxima_are_right(kind, (g.n, g.c, g.h + 1, g.w + 1), (g.m, g.c, g.kh, g.kw),
                      ((g.top, g.bottom), (g.left, g.right)), -1 - seed % 4, "relu" if seed % 3 else None)
+
+
+def drawn_gradients_are_right(kind: str, seed: int, most_pixels: int = 4000, most_channels: int = 300) -> None:
+    """In a form of conv_nhwc_tma, if it can."""
+    g = in_patches("conv_nhwc_tma", "dx", kind, drawn(seed, most_pixels, most_channels), seed)
+    gradients_are_right(kind, (g.n, g.c, g.h, g.w), (g.m, g.c, g.kh, g.kw), ((g.top, g.bottom), (g.left, g.right)),
+                        -1 - seed % 4, ("relu", "tanh")[seed // 4 % 2], bool(seed % 3))

@@ -197,6 +197,35 @@ def test_what_only_maxima_are_read_of_is_not_stored(act: Callable[[], nn.Module]
     assert_same_bits(compiled.arrays(), plain.arrays())
 
 
+class Twice(nn.Module):
+    """Two convolutions that read the same activations: the gradients of both are added up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = nn.Conv2d(16, 16, 3, padding=1), nn.Conv2d(16, 16, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.one(x) + ops.tanh(self.other(x))
+
+
+@pytest.mark.usefixtures("pass_on_cpu")
+@pytest.mark.parametrize("act", [nn.ReLU, nn.GELU])
+def test_gradients_of_activations_are_joined_to_the_convolution_before(act: Callable[[], nn.Module]) -> None:
+    def net() -> nn.Module:
+        return nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), act(), nn.Conv2d(16, 16, 3, padding=1), act(), Twice(),
+                             nn.Flatten(), nn.Linear(1024, 10))
+    device.set_precision("tf32")
+    plain, compiled = (Training(net, how) for how in (False, True))
+    for each in (plain, compiled):
+        for _ in range(3):
+            each.step(*batch())
+    made = names(compiled.step.program)
+    # the second gradient of Twice is an addend, and tanh's does not follow one of a convolution
+    assert [made.count(name) for name in ("conv2d_grad_x_act_b_nhwc", "conv2d_grad_x_nhwc", "act_grad_b_nhwc")] == [
+        2, 1, 1]
+    assert_same_bits(compiled.arrays(), plain.arrays())
+
+
 @pytest.mark.usefixtures("pass_on_cpu")
 def test_windows_whose_winners_somebody_else_reads_keep_to_nchw() -> None:
     """An op of a user's own adds their numbers to the maxima."""

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
 
-from checks.nhwc_conv import DIRECTIONS, KINDS, drawn_is_right, drawn_maxima_are_right
+from checks.nhwc_conv import DIRECTIONS, KINDS, drawn_gradients_are_right, drawn_is_right, drawn_maxima_are_right
 from checks.sources import compiled
 from emulator import COMPILER, Emulator, cupy
 
@@ -58,8 +58,9 @@ def test_in_patches_emulated(kernel: str, direction: str, kind: str, seed: int, 
 
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("kind", ["tf32", "bf16"])
-def test_maxima_emulated(kind: str, seed: int, emulated: Emulator) -> None:
-    drawn_maxima_are_right(kind, seed, 200, 80)
+@pytest.mark.parametrize("drawn_are_right", [drawn_maxima_are_right, drawn_gradients_are_right])
+def test_joined_emulated(drawn_are_right: Callable[..., None], kind: str, seed: int, emulated: Emulator) -> None:
+    drawn_are_right(kind, seed, 200, 80)
     conv._plan.cache_clear()
 
 
@@ -91,13 +92,13 @@ def test_maxima_are_worth_more_patches(emulated: Emulator) -> None:
     """Squares of eight rows, which hold windows, have more pixels outside of images; but y need not be stored."""
     g = conv_geometry((2000, 64, 15, 15), (256, 64, 3, 3), None, 1, 1, "gemm")
     sizes = conv._sizes(False, g)
-    plain, pooled = conv._copied(None, sizes, 64), conv._copied(None, sizes, 64, 1.6)
+    plain, pooled = conv._copied(None, sizes, 64), conv._copied(None, sizes, 64, "maxima", 1.6)
     assert isinstance(plain, conv_tma.Tiles)
     assert isinstance(pooled, conv_tma.Tiles)
     assert (plain.patch.images, pooled.patch.images) == (True, False)
     assert plain.cost < pooled.cost < 1.6 * plain.cost
     small = conv._sizes(False, conv_geometry((2000, 256, 3, 3), (256, 256, 3, 3), None, 1, 1, "gemm"))
-    assert isinstance(conv._copied(None, small, 64, 1.15), conv_images.Tiles)
+    assert isinstance(conv._copied(None, small, 64, "maxima", 1.15), conv_images.Tiles)
 
 
 def test_small_images_take_only_taps_that_meet_them(emulated: Emulator) -> None:
@@ -246,6 +247,7 @@ def test_random_shapes_in_patches(kernel: str, direction: str, kind: str, few: b
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("kind", ["tf32", "bf16"])
-def test_maxima_of_random_shapes(kind: str) -> None:
+@pytest.mark.parametrize("drawn_are_right", [drawn_maxima_are_right, drawn_gradients_are_right])
+def test_joined_of_random_shapes(drawn_are_right: Callable[..., None], kind: str) -> None:
     for seed in range(MANY // 4):
-        drawn_maxima_are_right(kind, seed)
+        drawn_are_right(kind, seed)

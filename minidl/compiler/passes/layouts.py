@@ -33,6 +33,11 @@ RULES: tuple[Rule, ...] = (
         y = conv2d_nhwc(x, w, b, g, act, precision)
         p, index = max_pool2d_nhwc(y, pooling)
         """, "p, index = conv2d_max_pool_nhwc(x, w, b, g, act, precision, pooling)"),
+    *[rule(f"""
+        gx = conv2d_grad_x_nhwc(gy, w, g, precision)
+        gz, db = act_grad_b_nhwc({both}, y, act)
+        """, "gz, db = conv2d_grad_x_act_b_nhwc(gy, w, g, precision, other, y, act)")
+      for both in ("gx, other", "other, gx")],
 )
 
 

@@ -22,8 +22,8 @@ from .layers.pool import avg_pool2d, avg_pool2d_grad_act, avg_pool2d_grad_x
 
 __all__ = [
     "act_grad_b_nhwc", "act_grad_nhwc", "act_nhwc", "add_nhwc", "avg_pool2d_grad_act_nhwc", "avg_pool2d_grad_x_nhwc",
-    "avg_pool2d_nhwc", "batch_norm_nhwc", "conv2d_act_pool_half", "conv2d_act_pool_half_grad_wb",
-    "conv2d_grad_b_nhwc", "conv2d_grad_w_nhwc", "conv2d_grad_x_nhwc", "conv2d_max_pool_nhwc", "conv2d_nhwc",
+    "avg_pool2d_nhwc", "batch_norm_nhwc", "conv2d_act_pool_half", "conv2d_act_pool_half_grad_wb", "conv2d_grad_b_nhwc",
+    "conv2d_grad_w_nhwc", "conv2d_grad_x_act_b_nhwc", "conv2d_grad_x_nhwc", "conv2d_max_pool_nhwc", "conv2d_nhwc",
     "conv2d_norm_nhwc", "max_pool2d_grad_relu_b_nhwc", "max_pool2d_grad_relu_nhwc", "max_pool2d_grad_x_nhwc",
     "max_pool2d_nhwc", "normalize_act_grad_nhwc", "normalize_by_nhwc", "normalize_grad_nhwc", "stores_half",
     "takes_nhwc", "to_nchw", "to_nhwc",
@@ -77,6 +77,12 @@ def conv2d_norm_nhwc(x: Array, w: Array, b: Array | None, g: ConvGeometry, mean:
 
 def conv2d_grad_x_nhwc(gy: Array, w: Array, g: ConvGeometry, precision: str) -> Array:
     return _stored(conv2d_grad_x(to_nchw(gy), _rounded(w, precision), g), gy.dtype)
+
+
+def conv2d_grad_x_act_b_nhwc(gy: Array, w: Array, g: ConvGeometry, precision: str, other: Array | None, y: Array,
+                             act: str) -> tuple[Array, Array]:
+    """act_grad_b_nhwc(conv2d_grad_x_nhwc(gy), other, y): (gz, its sum over each channel)"""
+    return act_grad_b_nhwc(conv2d_grad_x_nhwc(gy, w, g, precision), other, y, act)
 
 
 def conv2d_grad_w_nhwc(gy: Array, x: Array, g: ConvGeometry, precision: str) -> Array:

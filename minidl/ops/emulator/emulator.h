@@ -260,8 +260,8 @@ template <int SIZE> void wgmma_both(float (&c)[SIZE], unsigned long long a, unsi
     }
 }
 
-// Copies of boxes (tma.cuh), at once; into shared memory float32 becomes tf32. A map is the array's address, the bytes of
-// a number, how many axes, their sizes, and those of a box, the last axis first.
+// Copies of boxes (tma.cuh), at once. A map is the array's address, the bytes of a number, how many axes, their sizes, and
+// those of a box, the last axis first; and whether float32 becomes tf32 on the way into shared memory.
 void start_barrier(void* barrier, int arrivals) { start_phases(barrier, arrivals); }
 void expect_bytes(void* barrier, int bytes) { expect_in_phase(barrier, 1, bytes); }
 void arrive(void* barrier) { expect_in_phase(barrier, 1, 0); }
@@ -300,11 +300,11 @@ int each_of_box(const void* shared, const Map* map, std::initializer_list<int> f
     return (int)rows * 128;
 }
 template <class Map> void copy_box(void* to, const Map* map, void* barrier, std::initializer_list<int> first) {
-    const int bytes = each_of_box(to, map, first, [](unsigned char* there, const char* number, int size) {
+    const int bytes = each_of_box(to, map, first, [map](unsigned char* there, const char* number, int size) {
         float x = 0;
         if (number) memcpy(&x, number, size);
         const unsigned rounded = tf32(x);
-        memcpy(there, size == 4 ? (const void*)&rounded : &x, size);
+        memcpy(there, size == 4 && map->words[13] ? (const void*)&rounded : &x, size);
     });
     expect_in_phase(barrier, 0, -bytes);
 }

@@ -60,7 +60,7 @@ def boxes(address: int, shape: tuple[int, ...], dtype: np.dtype, box: tuple[int,
     """In place of what the driver encodes, as emulator.h reads it."""
     words = np.zeros(16, np.uint64)
     words[:3] = address, dtype.itemsize, len(shape)
-    words[3:3 + len(shape)], words[8:8 + len(box)] = shape[::-1], box[::-1]
+    words[3:3 + len(shape)], words[8:8 + len(box)], words[13] = shape[::-1], box[::-1], rounded
     return words.tobytes()
 
 

@@ -6,10 +6,11 @@ from ...common.geometry import ConvGeometry, PoolGeometry
 from ...common.geometry.sets import NormGeometry
 from ...common.primitives import Array
 from ..layers.norm.fused import folded
-from .conv.conv import grad_x, max_pooled, y
+from .conv.conv import grad_x, grad_x_act_b, max_pooled, y
 from .grad_w.conv_grad_w import grad_w
 
-__all__ = ["conv2d_grad_w_nhwc", "conv2d_grad_x_nhwc", "conv2d_max_pool_nhwc", "conv2d_nhwc", "conv2d_norm_nhwc"]
+__all__ = ["conv2d_grad_w_nhwc", "conv2d_grad_x_act_b_nhwc", "conv2d_grad_x_nhwc", "conv2d_max_pool_nhwc",
+           "conv2d_nhwc", "conv2d_norm_nhwc"]
 
 
 def conv2d_nhwc(x: Array, w: Array, b: Array | None, g: ConvGeometry, act: str | None, precision: str) -> Array:
@@ -32,6 +33,12 @@ def conv2d_norm_nhwc(x: Array, w: Array, b: Array | None, g: ConvGeometry, mean:
 
 def conv2d_grad_x_nhwc(gy: Array, w: Array, g: ConvGeometry, precision: str) -> Array:
     return grad_x(gy, w, g, precision=precision)
+
+
+def conv2d_grad_x_act_b_nhwc(gy: Array, w: Array, g: ConvGeometry, precision: str, other: Array | None, y: Array,
+                             act: str) -> tuple[Array, Array]:
+    """act_grad_b_nhwc(conv2d_grad_x_nhwc(gy), other, y): (gz, its sum over each channel)"""
+    return grad_x_act_b(gy, w, g, other, y, act, precision=precision)
 
 
 def conv2d_grad_w_nhwc(gy: Array, x: Array, g: ConvGeometry, precision: str) -> Array:

@@ -1,5 +1,5 @@
-// How a tile of sums becomes part of y, or of its maxima. Requires IMAGE, FILTERS, TALL, WIDE_Y and AFTER, as
-// nhwc/conv/conv.cu has them.
+// How a tile of sums becomes part of y, of its maxima, or of a gradient that follows from it. Requires IMAGE, FILTERS, TALL,
+// WIDE_Y and AFTER, as nhwc/conv/conv.cu has them.
 #include "include/act.cuh"
 
 #ifndef AFTER
@@ -7,6 +7,9 @@
 #endif
 #ifndef POOLED
 #define POOLED 0
+#endif
+#ifndef GRADIENT
+#define GRADIENT 0
 #endif
 
 constexpr int PAIRS = FILTERS / 2;                                       // sums of a lane in 64 rows
@@ -33,9 +36,12 @@ __device__ __forceinline__ int own_pixel(int t) {
     return t / 2 * 64 + t % 2 * 8 + threadIdx.x % GROUP / 32 * 16 + threadIdx.x % 32 / 4;
 }
 
-// An element of y: of a lane's t-th pixel, the e-th of the neighbours that begin at a block of filters.
+// Where a lane's sums are: of its t-th pixel, the e-th of the neighbours that begin at a block of filters.
+__device__ __forceinline__ int place_of(int t, int block, int e) { return (block + e / 2) * 4 + t % 2 * 2 + e % 2; }
+
+// That element of y.
 __device__ __forceinline__ float result(const float (&sums)[TALL][PAIRS], int t, int block, int e, float bias) {
-    const float sum = sums[t / 2][(block + e / 2) * 4 + t % 2 * 2 + e % 2] + bias;
+    const float sum = sums[t / 2][place_of(t, block, e)] + bias;
     return AFTER ? ACT_VALUE(sum) : sum;
 }
 
@@ -132,6 +138,84 @@ __device__ __forceinline__ void store_maxima(const float (&sums)[TALL][PAIRS], I
             *(Maxima*)(maxima + at[t] * g.m + f + own) = found;
             *(Winners*)(winners + at[t] * g.m + f + own) = won;
         }
+    }
+}
+#endif
+
+#if GRADIENT
+// Filters are gone through in steps, of four lanes' neighbours; a slab of an image like y has two.
+constexpr int AT_A_STEP = 4 * NEIGHBOURS, STEPS = FILTERS / AT_A_STEP, STEPS_OF_SLAB = 128 / 64;
+
+__device__ __forceinline__ float widened(float x) { return x; }
+__device__ __forceinline__ float widened(unsigned short x) { return __uint_as_float((unsigned)x << 16); }
+
+// A lane's neighbours at a step, in a slab of shared memory that holds all pixels of the patch.
+__device__ __forceinline__ Neighbours in_slab(const unsigned char* slab, int pixel, int step) {
+    return *(const Neighbours*)(slab + swizzled(pixel * 128 + step % STEPS_OF_SLAB * 64 + threadIdx.x % 4 * 16));
+}
+
+// The sums, from a step on, plus a slab of another image. pixel: which of the patch a lane's are.
+__device__ __forceinline__ void add_slab(float (&sums)[TALL][PAIRS], const unsigned char* slab,
+                                         const int (&pixel)[2 * TALL], int first) {
+#pragma unroll
+    for (int step = first; step < first + STEPS_OF_SLAB; ++step)
+#pragma unroll
+        for (int t = 0; t < 2 * TALL; ++t) {
+            const Neighbours more = in_slab(slab, pixel[t], step);
+#pragma unroll
+            for (int e = 0; e < NEIGHBOURS; ++e)
+                sums[t / 2][place_of(t, step * NEIGHBOURS / 2, e)] += widened(more.v[e]);
+        }
+}
+
+// Which of its neighbours' totals a lane has after total_of_lanes.
+__device__ __forceinline__ int own_neighbour() {
+    const int high = threadIdx.x / 4 % 2, middle = threadIdx.x / 8 % 2, low = threadIdx.x / 16 % 2;
+    return NEIGHBOURS == 8 ? high * 4 + middle * 2 + low : high * 2 + middle;
+}
+
+// The sum over the eight lanes of a warp that hold the same filters, of one of these; each lane keeps half of what it has
+// and gives the other half away, as long as there are halves.
+__device__ __forceinline__ float total_of_lanes(float (&v)[NEIGHBOURS]) {
+    int half = NEIGHBOURS / 2;
+#pragma unroll
+    for (int apart = 4; apart < 32; apart *= 2, half /= 2) {
+        const bool upper = threadIdx.x & apart;
+        if (half == 0) v[0] += __shfl_xor_sync(~0u, v[0], apart);
+#pragma unroll
+        for (int e = 0; e < half; ++e) {
+            const float given = upper ? v[e] : v[half + e], kept = upper ? v[half + e] : v[e];
+            v[e] = kept + __shfl_xor_sync(~0u, given, apart);
+        }
+    }
+    return v[0];
+}
+
+// A lane's sums, from a step on, as gradients by what an activation was given; those sums are by what it computed, which
+// the slab holds (or what it was given: ACT_GRAD). totals: of all pixels until now, a filter for each step. at: where a
+// lane's pixels lie in gz, or -1. Requires WIDE_Y.
+__device__ __forceinline__ void store_gradient(const float (&sums)[TALL][PAIRS], IMAGE* gz, float (&totals)[STEPS],
+                                               const unsigned char* slab, const int (&pixel)[2 * TALL],
+                                               const ConvNhwc& g, const int (&at)[2 * TALL], int filter, int first) {
+#pragma unroll
+    for (int step = first; step < first + STEPS_OF_SLAB; ++step) {
+        const int f = filter + step * AT_A_STEP + threadIdx.x % 4 * NEIGHBOURS;
+        float total[NEIGHBOURS] = {};
+#pragma unroll
+        for (int t = 0; t < 2 * TALL; ++t) {
+            const Neighbours known = in_slab(slab, pixel[t], step);
+            Neighbours found;
+            float v[NEIGHBOURS];
+#pragma unroll
+            for (int e = 0; e < NEIGHBOURS; ++e) {
+                v[e] = ACT_GRAD(sums[t / 2][place_of(t, step * NEIGHBOURS / 2, e)], widened(known.v[e]));
+                total[e] += at[t] < 0 ? 0.0f : v[e];
+            }
+#pragma unroll
+            for (int e = 0; e < NEIGHBOURS; e += 2) fill(found.v + e, v[e], v[e + 1]);
+            if (at[t] >= 0 && f < g.m) *(Neighbours*)(gz + at[t] * g.m + f) = found;
+        }
+        totals[step] += total_of_lanes(total);
     }
 }
 #endif

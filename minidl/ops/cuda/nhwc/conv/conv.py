@@ -15,7 +15,8 @@ import numpy as np
 from ....common.geometry import ConvGeometry, PoolGeometry
 from ... import launch
 from ...layers.linear.tile import MODES
-from ..pixels import C_TYPES, has_wgmma
+from ..elementwise import act_grad_b_nhwc
+from ..pixels import C_TYPES, has_wgmma, sum_first
 from ..pool import max_pool2d_nhwc
 from . import conv_few, conv_images, conv_tma
 
@@ -46,12 +47,12 @@ AnyForm = Form | conv_tma.Form | conv_images.Form
 
 
 class Plan(NamedTuple):
-    """The shape of y, and what launches its kernels, for x, w, b and y. pooled: y are its maxima over windows of 2x2,
-    and the winners follow."""
+    """The shape of y, and what launches its kernels, for x, w, b and y. then: what y becomes, and what follows in the
+    arguments and is returned: see conv_tma.product."""
 
     y: tuple[int, ...]
-    pooled: bool
-    run: Callable[..., None]
+    then: str
+    run: Callable[..., cupy.ndarray | None]
 
 
 def _constants(form: Form, dtype: np.dtype, mode: str, wide: tuple[bool, bool], divided: bool, chunked: bool,
@@ -110,26 +111,26 @@ def _channels(c: int, pixels: int, taps: int, each: int) -> int:
     return c if longer or pixels * more > launch.MAX_ELEMENTS else more
 
 
-def _copied(form: AnyForm | None, sizes: dict[str, int], depth: int,
+def _copied(form: AnyForm | None, sizes: dict[str, int], depth: int, then: str = "y",
             stored: float = 1.0) -> conv_tma.Tiles | conv_images.Tiles | None:
-    """The cheapest tiles of those that the hardware copies, of one form or of all; None where none fits. stored: where
-    maxima are asked for, how many times as long those take that cannot find them and have to store y."""
+    """The cheapest tiles of those that the hardware copies, of one form or of all; None where none fits. stored: how
+    many times as long those take that cannot do what follows, and have to store y."""
     ones = all(sizes[name] == 1 for name in ("sh", "sw", "divided_h", "divided_w"))
     place = [sizes[name] for name in ("n", "oh", "ow", "m", "kh", "kw")]
     found = [*(conv_tma.tiles(each, *place, images=images) for images in (True, False) for each in conv_tma.FORMS
                if ones and form in (None, each)),
              *(conv_images.tiles(each, sizes, depth) for each in conv_images.FORMS if form in (None, each))]
-    return min((each for each in found if each), key=lambda each: each.cost * (1 if _pools(each) else stored),
-               default=None)
+    return min((each for each in found if each), default=None,
+               key=lambda each: each.cost * (1 if _can(then, each, sizes["m"]) else stored))
 
 
-def _pools(tiles: conv_tma.Tiles | conv_images.Tiles | None) -> bool:
-    return isinstance(tiles, conv_tma.Tiles) and conv_tma.can_pool(tiles)
+def _can(then: str, tiles: conv_tma.Tiles | conv_images.Tiles | None, m: int) -> bool:
+    return isinstance(tiles, conv_tma.Tiles) and conv_tma.can(then, tiles, m)
 
 
 @functools.lru_cache(maxsize=1024)
 def _plan(back: bool, g: ConvGeometry, dtype: np.dtype, mode: str, aligned: bool, act: str | None,
-          form: AnyForm | None, pooled: bool) -> Plan:
+          form: AnyForm | None, then: str) -> Plan:
     sizes, each = _sizes(back, g), 16 // dtype.itemsize
     channels, m, high, across = (sizes[name] for name in ("c", "m", "oh", "ow"))
     sizes["c"] = c = _channels(channels, g.n * sizes["h"] * sizes["w"], g.kh * g.kw, each)
@@ -138,33 +139,35 @@ def _plan(back: bool, g: ConvGeometry, dtype: np.dtype, mode: str, aligned: bool
     chunked = wide[0] and c % (8 * each) == 0
     sums, hopper = slabs * 8 * each, has_wgmma()
     by_copies = hopper and mode != "TF32X3" and not isinstance(form, Form)
-    pooled = pooled and wide[1]
-    stored = 1 + STORED * dtype.itemsize / slabs if pooled else 1.0
+    after = None if then == "gradient" else act
+    then = then if wide[1] else "y"
+    stored = 1.0 if then == "y" else 1 + STORED * dtype.itemsize / slabs
     few = tiled = None
     if by_copies and channels <= each and (g.sh, g.sw) == (1, 1) and form not in conv_images.FORMS:
         few = conv_few.patch_of(g.n, high, across, g.kh, g.kw)
     if by_copies and chunked:
-        tiled = _copied(form, sizes, 8 * each, stored)
+        tiled = _copied(form, sizes, 8 * each, then, stored)
     forms = [form] if isinstance(form, Form) else _forms(mode, wide[0], slabs, launch.most_shared())
     best = min(forms, key=lambda form: _cost(form, pixels, m, slabs), default=None)
     if few:
         sizes["c"] = channels
         at_once = conv_few.product(few, dtype, mode, g.n, high, across, m, g.kh * g.kw,
-                                   (channels == each and aligned, wide[1]), act)
+                                   (channels == each and aligned, wide[1]), after)
         struct = launch.by_value("ConvNhwc", sum=0, filters=0, **sizes)
-        return Plan((g.n, high, across, m), False, lambda x, w, b, y: at_once(x, w, b, y, struct, back))
-    pooled = pooled and _pools(tiled)
-    most = _cost(best, pixels, m, slabs) * (stored if pooled else 1) if best and not form else math.inf
+        return Plan((g.n, high, across, m), "y", lambda x, w, b, y: at_once(x, w, b, y, struct, back))
+    then = then if _can(then, tiled, m) else "y"
+    most = _cost(best, pixels, m, slabs) * (1 if then == "y" else stored) if best and not form else math.inf
     if tiled and tiled.cost < most:
         beside = tiled.form.filters
         if isinstance(tiled, conv_tma.Tiles):
-            product = conv_tma.product(tiled, dtype, mode, high, across, wide[1], act, pooled)
+            product = conv_tma.product(tiled, dtype, mode, high, across, m, wide[1],
+                                       act if then == "gradient" else after, then)
         else:
-            product = conv_images.product(tiled, dtype, mode, wide[1], act)
+            product = conv_images.product(tiled, dtype, mode, wide[1], after)
     elif best:
-        beside, divided, pooled = best.filters, back and (g.sh, g.sw) != (1, 1), False
+        beside, divided, then = best.filters, back and (g.sh, g.sw) != (1, 1), "y"
         product = launch.kernel(FILE, "conv_nhwc", *_constants(
-            best, dtype, mode, wide, divided, chunked, act, hopper)).sized(
+            best, dtype, mode, wide, divided, chunked, after, hopper)).sized(
                 (_tiles(best, pixels, m),), (256,), _shared(best, mode, slabs))
     else:
         raise ValueError(f"conv2d_nhwc: sums of {g.kh * g.kw * c} terms in {mode} take "
@@ -184,19 +187,19 @@ def _plan(back: bool, g: ConvGeometry, dtype: np.dtype, mode: str, aligned: bool
     struct = launch.by_value("ConvNhwc", sum=sums, filters=filters, **sizes)
 
     def run(x: cupy.ndarray, w: cupy.ndarray, b: cupy.ndarray | None, y: cupy.ndarray,
-            *winners: cupy.ndarray) -> None:
+            *more: cupy.ndarray | None) -> cupy.ndarray | None:
         packed = launch.empty(packed_shape, x.dtype)
         if pad:
             given, x = x, launch.empty(padded, x.dtype)
             pad(w, packed, given, x, struct, channels, int(back))
         else:
             pack(w, packed, struct, channels, int(back))
-        product(x, packed, b, y, struct, *winners)
-    return Plan((g.n, high // 2, across // 2, m) if pooled else (g.n, high, across, m), pooled, run)
+        return product(x, packed, b, y, struct, *more)
+    return Plan((g.n, high // 2, across // 2, m) if then == "maxima" else (g.n, high, across, m), then, run)
 
 
 def _planned(name: str, back: bool, x: cupy.ndarray, g: ConvGeometry, act: str | None, precision: str,
-             form: AnyForm | None, pooled: bool = False) -> tuple[cupy.ndarray, Plan]:
+             form: AnyForm | None, then: str = "y") -> tuple[cupy.ndarray, Plan]:
     """x, without gaps, and the plan for it."""
     expected = (g.n, g.oh, g.ow, g.m) if back else (g.n, g.h, g.w, g.c)
     if x.dtype not in C_TYPES:
@@ -210,7 +213,7 @@ def _planned(name: str, back: bool, x: cupy.ndarray, g: ConvGeometry, act: str |
                          "bf16 need 8.0; use precision fp32, and images in NCHW")
     x = cupy.ascontiguousarray(x)
     mode = "BF16" if x.dtype == np.uint16 else "TF32" if precision == "bf16" else MODES[precision]
-    return x, _plan(back, g, x.dtype, mode, x.data.ptr % 16 == 0, act, form, pooled)
+    return x, _plan(back, g, x.dtype, mode, x.data.ptr % 16 == 0, act, form, then)
 
 
 def _run(x: cupy.ndarray, plan: Plan, w: cupy.ndarray, b: cupy.ndarray | None) -> cupy.ndarray:
@@ -237,8 +240,8 @@ def max_pooled(x: cupy.ndarray, w: cupy.ndarray, b: cupy.ndarray | None, g: Conv
     """max_pool2d_nhwc of y: (maxima, winners). Windows of 2x2 side by side are a product's own where its tile has both
     rows of a window; y is not stored then."""
     halves = pooling[4:] == (2, 2, g.oh // 2, g.ow // 2, 2, 2, 0, 0, 0, 0)
-    x, plan = _planned("conv2d_max_pool_nhwc", False, x, g, act, precision, form, halves)
-    if not plan.pooled:
+    x, plan = _planned("conv2d_max_pool_nhwc", False, x, g, act, precision, form, "maxima" if halves else "y")
+    if plan.then == "y":
         return max_pool2d_nhwc(_run(x, plan, w, b), pooling)
     maxima, winners = launch.empty(plan.y, x.dtype), launch.empty(plan.y, np.dtype(np.uint8))
     if maxima.size:
@@ -250,6 +253,19 @@ def grad_x(dy: cupy.ndarray, w: cupy.ndarray, g: ConvGeometry, *, precision: str
            form: AnyForm | None = None) -> cupy.ndarray:
     """The gradient of y by x, (n,h,w,c) of dy's type, from dy (n,oh,ow,m): see y."""
     return _run(*_planned("conv2d_grad_x_nhwc", True, dy, g, None, precision, form), w, None)
+
+
+def grad_x_act_b(dy: cupy.ndarray, w: cupy.ndarray, g: ConvGeometry, other: cupy.ndarray | None, known: cupy.ndarray,
+                 act: str, *, precision: str, form: AnyForm | None = None) -> tuple[cupy.ndarray, cupy.ndarray]:
+    """act_grad_b_nhwc of grad_x: (gz, db). Where the product's tile does it, the gradient by x is not stored."""
+    beside = [None if each is None else cupy.ascontiguousarray(each) for each in (known, other)]
+    if not known.size or any(each is not None and each.data.ptr % 16 for each in beside):
+        return act_grad_b_nhwc(grad_x(dy, w, g, precision=precision, form=form), other, known, act)
+    dy, plan = _planned("conv2d_grad_x_act_b_nhwc", True, dy, g, act, precision, form, "gradient")
+    if plan.then == "y":
+        return act_grad_b_nhwc(_run(dy, plan, w, None), other, known, act)
+    gz = launch.empty(plan.y, dy.dtype)
+    return gz, sum_first(plan.run(dy, w, None, gz, *beside))
 
 
 FLOAT, HALF = np.dtype(np.float32), np.dtype(np.uint16)

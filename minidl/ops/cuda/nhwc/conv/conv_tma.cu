@@ -8,8 +8,14 @@
 //
 // Filters as conv_pack.cu leaves them for -DCHUNKED. -DIMAGE, -DPRECISION (not TF32X3), -DFILTERS, -DTALL, -DSTAGES,
 // -DWIDE_Y, -DACT, -DAFTER: as in conv.cu. -DBLOCKS: of a multiprocessor, 1 or 2. -DAT_ONCE: so many taps of filters
-// are a stage, at most. -DPOOLED: y's maxima over windows of 2x2 are stored in its place, and the winners; requires WIDE_Y
-// and patch.images == 0. images: boxes of a patch by DEPTH channels; filters: of FILTERS rows by DEPTH numbers.
+// are a stage, at most. images: boxes of a patch's meeting pixels by DEPTH channels; filters: of FILTERS rows by DEPTH
+// numbers.
+//
+// Two options, with WIDE_Y, for what else is the tile's work. -DPOOLED: y's maxima over windows of 2x2 are stored in its
+// place, and the winners; patch.images == 0. -DGRADIENT: y is the gradient by what the activation ACT computed, plus `other`
+// where `added` says so, and that by what it was given is stored, with its sums over pixels, parts[blocks / across][m];
+// `known` is what ACT_GRAD takes. Their slabs, of a patch's own pixels, follow those of the image in the same buffers. A
+// block keeps to its filters: so many blocks as filters take tiles, or a multiple.
 #include "include/common.cuh"
 #include "include/tensor_cores/mma.cuh"
 #include "include/tensor_cores/wgmma.cuh"
@@ -30,8 +36,9 @@ __device__ __forceinline__ unsigned long long rows_of(const void* at, int apart)
 
 extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, BLOCKS)
     conv_nhwc_tma(const __grid_constant__ TensorMap images, const __grid_constant__ TensorMap filters,
-                  const float* __restrict__ b, IMAGE* __restrict__ y, unsigned char* __restrict__ winners, ConvNhwc g,
-                  Patch patch) {
+                  const __grid_constant__ TensorMap known, const __grid_constant__ TensorMap other,
+                  const float* __restrict__ b, IMAGE* __restrict__ y, unsigned char* __restrict__ winners,
+                  float* __restrict__ parts, ConvNhwc g, Patch patch, int added) {
     extern __shared__ __align__(1024) unsigned char memory[];
     unsigned char* slabs = memory + PATCHES * patch.bytes;               // of filters
     Barrier* full = (Barrier*)(slabs + STAGES * STAGE);                  // of these, and whether they can be copied to
@@ -67,6 +74,15 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, BLOCKS)
                                       column + i * DEPTH, filter);
                     }
                 }
+#if GRADIENT
+                for (int c = filter; c < filter + FILTERS; c += DEPTH)
+                    for (int image = !added; image < 2; ++image, buffer.next()) {
+                        await(empty_patch + buffer.at, buffer.parity ^ 1);
+                        expect_bytes(full_patch + buffer.at, patch.n * patch.h * patch.w * 128);
+                        copy_pixels(memory + buffer.at * patch.bytes, image ? &known : &other, full_patch + buffer.at, c,
+                                    tile.w, tile.h, tile.n);
+                    }
+#endif
             }
     } else {
         take_registers<BLOCKS == 1 ? 232 : 104>();
@@ -80,6 +96,12 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, BLOCKS)
         }
 #pragma unroll
         for (int t = 0; t < 2 * TALL; ++t) own[t] = pixel_of(patch, group * TALL * 64 + own_pixel(t));
+#if GRADIENT
+        int pixel[2 * TALL];
+        float totals[STEPS] = {};
+#pragma unroll
+        for (int t = 0; t < 2 * TALL; ++t) pixel[t] = (own[t].n * patch.h + own[t].h) * patch.w + own[t].w;
+#endif
         for (int number = blockIdx.x; number < tiles; number += gridDim.x) {
             const Tile tile(patch, g, number / across);
             const int apart = (patch.images ? patch.lines : 1) * patch.line * 128;
@@ -133,8 +155,40 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, BLOCKS)
             int at[2 * TALL];
 #pragma unroll
             for (int t = 0; t < 2 * TALL; ++t) at[t] = tile.index(own[t]);
+#if GRADIENT
+#pragma unroll
+            for (int step = 0; step < STEPS; step += STEPS_OF_SLAB)
+#pragma unroll 1
+                for (int image = !added; image < 2; ++image, buffer.next()) {
+                    const unsigned char* slab = memory + buffer.at * patch.bytes;
+                    await(full_patch + buffer.at, buffer.parity);
+                    if (image)
+                        store_gradient(sums, y, totals, slab, pixel, g, at, filter, step);
+                    else
+                        add_slab(sums, slab, pixel, step);
+                    __syncwarp();
+                    if (tells) arrive(empty_patch + buffer.at);
+                }
+#else
             store_tile(sums, y, b, g, at, filter);
 #endif
+#endif
         }
+#if GRADIENT
+        // Over all warps, in shared memory that none reads any more
+        float* shared = (float*)memory;
+        const int of_step = threadIdx.x % 4 * NEIGHBOURS + own_neighbour(), filter = blockIdx.x % across * FILTERS;
+        await_turn(0);
+#pragma unroll
+        for (int step = 0; step < STEPS; ++step)
+            shared[threadIdx.x / 32 * FILTERS + step * AT_A_STEP + of_step] = totals[step];
+        await_turn(0);
+        for (int f = threadIdx.x; f < FILTERS && filter + f < g.m; f += MULTIPLYING) {
+            float total = 0;
+#pragma unroll
+            for (int warp = 0; warp < MULTIPLYING / 32; ++warp) total += shared[warp * FILTERS + f];
+            parts[blockIdx.x / across * g.m + filter + f] = total;
+        }
+#endif
     }
 }

@@ -10,7 +10,7 @@ import cupy
 import numpy as np
 
 from ... import launch
-from ...launch.tensor_maps import MAX_BOX, tensor_map
+from ...launch.tensor_maps import BYTES, MAX_BOX, tensor_map
 from ..pixels import C_TYPES
 
 FILE = "nhwc/conv/conv_tma.cu"
@@ -35,6 +35,9 @@ class Form(NamedTuple):
         """Bytes."""
         return self.at_once * self.filters * ROW
 
+
+# What a tile's sums become, and the constants for it
+THEN: dict[str, tuple[launch.Constant, ...]] = {"y": (), "maxima": (("POOLED", 1),), "gradient": (("GRADIENT", 1),)}
 
 FORMS = (Form(2, 128, 8, 1, 1, 0.78), Form(1, 256, 5, 1, 1, 0.8), Form(2, 64, 8, 1, 1, 0.95),
          Form(2, 8, 3, 9, 2, 1.0))
@@ -102,40 +105,60 @@ def tiles(form: Form, n: int, h: int, w: int, m: int, kh: int, kw: int, *, image
     return Tiles(form, patch, blocks, _stages(form, patch), turns * form.blocks * form.tall * form.filters * form.cost)
 
 
-def can_pool(of: Tiles) -> bool:
-    """Whether a lane has both rows of a window of 2x2, and as many filters of it as 16 bytes hold."""
-    return of.form.filters >= 32 and not of.patch.images
+def can(then: str, of: Tiles, m: int) -> bool:
+    """Whether a tile's sums can become that: a lane has neighbours that fill 16 bytes; for maxima, both rows of a
+    window of 2x2; for a gradient, each block can keep to the filters of one tile."""
+    if of.form.filters < 32:
+        return then == "y"
+    return not (then == "maxima" and of.patch.images) and (
+        then != "gradient" or launch.blocks(m, of.form.filters) <= launch.multiprocessors() * of.form.blocks)
 
 
 def constants(form: Form, stages: int, dtype: np.dtype, mode: str, wide_y: bool, act: str | None,
-              pooled: bool) -> tuple[launch.Constant, ...]:
+              then: str) -> tuple[launch.Constant, ...]:
     return (launch.HOPPER, ("IMAGE", C_TYPES[dtype]), ("PRECISION", mode), ("FILTERS", form.filters),
             ("TALL", form.tall), ("STAGES", stages), ("AT_ONCE", form.at_once), ("BLOCKS", form.blocks),
-            ("WIDE_Y", int(wide_y)), *((("ACT", act), ("AFTER", 1)) if act else ()), *[("POOLED", 1)][:pooled])
+            ("WIDE_Y", int(wide_y)), *((("ACT", act),) if act else ()),
+            *((("AFTER", 1),) if act and then != "gradient" else ()), *THEN[then])
 
 
-def product(of: Tiles, dtype: np.dtype, mode: str, h: int, w: int, wide_y: bool, act: str | None,
-            pooled: bool) -> Callable[..., None]:
-    """What launches the kernel on images, packed filters, biases, y and the struct of sizes. h, w: of y. pooled: y are
-    its maxima over windows of 2x2, and the winners follow."""
+def product(of: Tiles, dtype: np.dtype, mode: str, h: int, w: int, m: int, wide_y: bool, act: str | None,
+            then: str) -> Callable[..., cupy.ndarray | None]:
+    """What launches the kernel on images, packed filters, biases, y and the struct of sizes. h, w, m: of y.
+
+    then: "y"; "maxima", y are those over windows of 2x2 of it, and the winners follow; "gradient", y is multiplied by
+    the slope of act, what that takes follows, and what is added to y before or None, and sums by parts are returned.
+    """
     form, patch = of.form, of.patch
     shared = PATCHES * patch.shared() + of.stages * form.stage + 16 * (of.stages + PATCHES)
-    given = constants(form, of.stages, dtype, mode, wide_y, act, pooled)
-    launched = launch.kernel(FILE, "conv_nhwc_tma", *given).sized(
-        (min(of.blocks, launch.multiprocessors() * form.blocks),), (THREADS_PER_BLOCK,), shared)
+    given = constants(form, of.stages, dtype, mode, wide_y, act, then)
+    blocks, across = min(of.blocks, launch.multiprocessors() * form.blocks), launch.blocks(m, form.filters)
+    if then == "gradient":
+        blocks -= blocks % across
+    launched = launch.kernel(FILE, "conv_nhwc_tma", *given).sized((blocks,), (THREADS_PER_BLOCK,), shared)
     depth = ROW // dtype.itemsize
     taken = patch.struct(h, w, patch.shared())
 
+    def beside(image: cupy.ndarray | None) -> bytes:
+        return bytes(BYTES) if image is None else tensor_map(image, (patch.n, patch.h, patch.w, depth), rounded=False)
+
     def run(x: cupy.ndarray, packed: cupy.ndarray, b: cupy.ndarray | None, y: cupy.ndarray, struct: bytes,
-            winners: cupy.ndarray | None = None) -> None:
+            more: cupy.ndarray | None = None, other: cupy.ndarray | None = None) -> cupy.ndarray | None:
+        known, winners, parts = None, more, None
+        if then == "gradient":
+            known, winners, parts = more, None, launch.empty((blocks // across, m), np.dtype(np.float32))
         launched(tensor_map(x, (patch.n, patch.lines, patch.line, depth)),
-                 tensor_map(packed[0], (form.filters, depth)), b, y, winners, struct, taken)
+                 tensor_map(packed[0], (form.filters, depth)), beside(known), beside(other), b, y, winners, parts,
+                 struct, taken, int(other is not None))
+        return parts
     return run
 
 
 CONFIGURATIONS = [
-    (FILE, constants(form, stages, dtype, mode, wide_y, act, pooled))
+    (FILE, constants(form, stages, dtype, mode, wide_y, act, then))
     for dtype, mode in ((np.dtype(np.uint16), "BF16"), (np.dtype(np.float32), "TF32")) for form in FORMS
-    for stages, wide_y, act, pooled in (
-        (form.stages, True, "relu", False), (form.stages, True, None, False), (MIN_STAGES, False, None, False),
-        (form.stages, True, "relu", True), (form.stages, True, None, True)) if not pooled or form.filters >= 32]
+    for stages, wide_y, act, then in (
+        (form.stages, True, "relu", "y"), (form.stages, True, None, "y"), (MIN_STAGES, False, None, "y"),
+        (form.stages, True, "relu", "maxima"), (form.stages, True, None, "maxima"),
+        (form.stages, True, "relu", "gradient"), (form.stages, True, "gelu", "gradient"))
+    if then == "y" or form.filters >= 32]
