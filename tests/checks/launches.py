@@ -521,13 +521,14 @@ LAUNCHES: dict[str, list[Launch]] = {
         *each("nhwc/conv/conv_images.cu", nhwc_conv.maxima_are_right,
               ("bf16", (130, 64, 3, 4), (64, 64, 3, 3), 1, 4, "relu", True)),
         *each("nhwc/conv/conv_tma.cu", nhwc_conv.gradients_are_right, *[
-            (kind, (3, 72, *size), (64, 72, 3, 3), 1, form, act, added, False)
+            (kind, (3, 72, *size), (64, 72, 3, 3), 1, form, act, added, normalized, False)
             for kind, form in (("tf32", -4), ("tf32", -3), ("bf16", -4), ("bf16", -2))
-            for size, act, added in (((11, 18), "relu", True), ((7, 9), "tanh", False))],
-              ("tf32", (3, 136, 8, 8), (32, 136, 1, 1), 0, -2, "relu", True, False),    # three tiles of filters
-              ("tf32", (2, 6, 8, 8), (64, 6, 3, 3), 1, -2, "relu", True, True)),        # that fill no 16 bytes
+            for size, act, added, normalized in (
+                ((11, 18), "relu", True, True), ((7, 9), "tanh", False, True), ((8, 8), "relu", True, False))],
+              ("tf32", (3, 136, 8, 8), (32, 136, 1, 1), 0, -2, "relu", True, True, False),  # three tiles of filters
+              ("tf32", (2, 6, 8, 8), (64, 6, 3, 3), 1, -2, "relu", True, False, True)),     # that fill no 16 bytes
         *each("nhwc/conv/conv_images.cu", nhwc_conv.gradients_are_right,
-              ("bf16", (130, 64, 3, 4), (64, 64, 3, 3), 1, 4, "relu", True, True)),
+              ("bf16", (130, 64, 3, 4), (64, 64, 3, 3), 1, 4, "relu", True, True, True)),
         *each("nhwc/conv/conv_images.cu", nhwc_conv.is_right, *[
             (direction, kind, (130, 64, 3, 4), (64, 64, 3, 3), stride, 1, form)
             for direction, kind, stride, form in (("y", "tf32", 1, 4), ("dx", "tf32", 2, 5), ("dx", "bf16", 1, 7),

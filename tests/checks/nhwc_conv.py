@@ -18,6 +18,7 @@ from minidl.ops.common.geometry import ConvGeometry, conv_geometry, pool_geometr
 from minidl.ops.common.geometry.nhwc import AXES, BACK, bf16, widened
 from minidl.ops.cuda.nhwc.conv import conv, conv_images, conv_tma
 from minidl.ops.cuda.nhwc.elementwise import act_grad_b_nhwc
+from minidl.ops.cuda.nhwc.norm import normalize_act_grad_nhwc, normalize_grad_by
 from minidl.ops.cuda.nhwc.pool import max_pool2d_nhwc
 
 KINDS = {"tf32": ("float32", "tf32"), "3xtf32": ("float32", "3xtf32"), "bf16": ("bf16", "bf16")}
@@ -149,24 +150,33 @@ def maxima_are_right(kind: str, x: Any, w: Any, padding: Any, form: int | None =
 
 
 def gradients_are_right(kind: str, x: Any, w: Any, padding: Any, form: int | None = None, act: str = "relu",
-                        added: bool = False, stored: bool | None = None) -> None:
-    """grad_x_act_b gives the bits of act_grad_b_nhwc of grad_x, of numbers whose sums bf16 and float32 hold. stored:
-    whether the gradient by x must be, for act_grad_b_nhwc to read it."""
+                        added: bool = False, normalized: bool = False, stored: bool | None = None) -> None:
+    """grad_x_act gives the bits of act_grad_b_nhwc, or of normalize_act_grad_nhwc, of grad_x; of numbers whose sums
+    bf16 and float32 hold. stored: whether the gradient by x must be, for those to read it."""
     g = conv_geometry(x, w, None, 1, padding, "gemm")
     rng = np.random.default_rng(1)
+    shape = g.n, g.h, g.w, g.c
     gy, filters = sparse(rng, g.m * g.kh * g.kw, g.n, g.oh, g.ow, g.m), rng.integers(-1, 2, w).astype(np.float32)
-    gy, known, other = (stored_as(kind, each) for each in (
-        gy, rng.integers(-1, 2, (g.n, g.h, g.w, g.c)).astype(np.float32) / 2,
-        rng.integers(-9, 10, (g.n, g.h, g.w, g.c)).astype(np.float32)))
+    gy, other, known, values = (stored_as(kind, each.astype(np.float32)) for each in (
+        gy, rng.integers(-9, 10, shape), rng.integers(-1, 2, shape) / 2, rng.integers(-9, 10, shape)))
+    mean, rstd = (cupy.asarray((rng.integers(1, 3, g.c) / 2).astype(np.float32)) for _ in range(2))
+    given = conv_tma.Beside(other if added else None, known, *((values, mean, rstd) if normalized else ()))
     weights, precision = cupy.asarray(filters), KINDS[kind][1]
     one = None if form is None else FORMS[kind][form % len(FORMS[kind])]
     conv._plan.cache_clear()                   # its launches would not be counted
     with counted() as launched:
-        got = conv.grad_x_act_b(gy, weights, g, other if added else None, known, act, precision=precision, form=one)
-    if stored is not None:
-        assert launched["act_grad_b_nhwc"] == stored
-    same_bits(kind, g, got, act_grad_b_nhwc(
-        conv.grad_x(gy, weights, g, precision=precision, form=one), other if added else None, known, act))
+        gz, sums = conv.grad_x_act(gy, weights, g, act, given, precision=precision, form=one)
+    dx = conv.grad_x(gy, weights, g, precision=precision, form=one)
+    assert stored is None or stored == (sums is None)
+    assert launched["conv_nhwc_tma"] or sums is None
+    if sums is None:
+        same_bits(kind, g, [gz], [dx])
+    elif normalized:
+        more = values, None, mean, rstd
+        want = normalize_act_grad_nhwc(dx, given.added, known, *more, None, act)       # type: ignore[arg-type]
+        same_bits(kind, g, (gz, *normalize_grad_by(gz, *more, sums)), want)
+    else:
+        same_bits(kind, g, (gz, sums[0]), act_grad_b_nhwc(dx, given.added, known, act))
 
 
 def in_patches(kernel: str, direction: str, kind: str, g: ConvGeometry, seed: int) -> ConvGeometry:
@@ -223,4 +233,4 @@ def drawn_gradients_are_right(kind: str, seed: int, most_pixels: int = 4000, mos
     """In a form of conv_nhwc_tma, if it can."""
     g = in_patches("conv_nhwc_tma", "dx", kind, drawn(seed, most_pixels, most_channels), seed)
     gradients_are_right(kind, (g.n, g.c, g.h, g.w), (g.m, g.c, g.kh, g.kw), ((g.top, g.bottom), (g.left, g.right)),
-                        -1 - seed % 4, ("relu", "tanh")[seed // 4 % 2], bool(seed % 3))
+                        -1 - seed % 4, ("relu", "tanh")[seed // 4 % 2], bool(seed % 3), bool(seed // 2 % 2))

@@ -34,10 +34,12 @@ RULES: tuple[Rule, ...] = (
         p, index = max_pool2d_nhwc(y, pooling)
         """, "p, index = conv2d_max_pool_nhwc(x, w, b, g, act, precision, pooling)"),
     *[rule(f"""
-        gx = conv2d_grad_x_nhwc(gy, w, g, precision)
-        gz, db = act_grad_b_nhwc({both}, y, act)
-        """, "gz, db = conv2d_grad_x_act_b_nhwc(gy, w, g, precision, other, y, act)")
-      for both in ("gx, other", "other, gx")],
+        dx = conv2d_grad_x_nhwc(dy, k, g, precision)
+        {made} = {name}_nhwc({both}, {more})
+        """, f"{made} = conv2d_grad_x_{joined}_nhwc(dy, k, g, precision, other, {more})")
+      for both in ("dx, other", "other, dx") for made, name, joined, more in (
+          ("gz, db", "act_grad_b", "act_b", "y, act"),
+          ("gz, gx, gw, gb", "normalize_act_grad", "norm", "y, x, w, mean, rstd, sets, act"))],
 )
 
 

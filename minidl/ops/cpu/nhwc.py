@@ -23,10 +23,10 @@ from .layers.pool import avg_pool2d, avg_pool2d_grad_act, avg_pool2d_grad_x
 __all__ = [
     "act_grad_b_nhwc", "act_grad_nhwc", "act_nhwc", "add_nhwc", "avg_pool2d_grad_act_nhwc", "avg_pool2d_grad_x_nhwc",
     "avg_pool2d_nhwc", "batch_norm_nhwc", "conv2d_act_pool_half", "conv2d_act_pool_half_grad_wb", "conv2d_grad_b_nhwc",
-    "conv2d_grad_w_nhwc", "conv2d_grad_x_act_b_nhwc", "conv2d_grad_x_nhwc", "conv2d_max_pool_nhwc", "conv2d_nhwc",
-    "conv2d_norm_nhwc", "max_pool2d_grad_relu_b_nhwc", "max_pool2d_grad_relu_nhwc", "max_pool2d_grad_x_nhwc",
-    "max_pool2d_nhwc", "normalize_act_grad_nhwc", "normalize_by_nhwc", "normalize_grad_nhwc", "stores_half",
-    "takes_nhwc", "to_nchw", "to_nhwc",
+    "conv2d_grad_w_nhwc", "conv2d_grad_x_act_b_nhwc", "conv2d_grad_x_nhwc", "conv2d_grad_x_norm_nhwc",
+    "conv2d_max_pool_nhwc", "conv2d_nhwc", "conv2d_norm_nhwc", "max_pool2d_grad_relu_b_nhwc",
+    "max_pool2d_grad_relu_nhwc", "max_pool2d_grad_x_nhwc", "max_pool2d_nhwc", "normalize_act_grad_nhwc",
+    "normalize_by_nhwc", "normalize_grad_nhwc", "stores_half", "takes_nhwc", "to_nchw", "to_nhwc",
 ]
 
 # Whether programs in a precision gain by images in NHWC: never here
@@ -83,6 +83,14 @@ def conv2d_grad_x_act_b_nhwc(gy: Array, w: Array, g: ConvGeometry, precision: st
                              act: str) -> tuple[Array, Array]:
     """act_grad_b_nhwc(conv2d_grad_x_nhwc(gy), other, y): (gz, its sum over each channel)"""
     return act_grad_b_nhwc(conv2d_grad_x_nhwc(gy, w, g, precision), other, y, act)
+
+
+def conv2d_grad_x_norm_nhwc(gy: Array, w: Array, g: ConvGeometry, precision: str, other: Array | None, y: Array,
+                            x: Array, weight: Array | None, mean: Array, rstd: Array, sets: NormGeometry,
+                            act: str) -> tuple[Array, Array, Array, Array]:
+    """normalize_act_grad_nhwc(conv2d_grad_x_nhwc(gy), other, y, x): (gz, gx, gw, gb)"""
+    gx = conv2d_grad_x_nhwc(gy, w, g, precision)
+    return normalize_act_grad_nhwc(gx, other, y, x, weight, mean, rstd, sets, act)
 
 
 def conv2d_grad_w_nhwc(gy: Array, x: Array, g: ConvGeometry, precision: str) -> Array:

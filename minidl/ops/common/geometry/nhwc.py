@@ -146,8 +146,8 @@ PRIMITIVES |= {
     **{form.name: PLAIN for form in FORMS.values() if form.name not in PRIMITIVES},
     "batch_norm_nhwc": Primitive(changes=(4, 5), effect=True, update=True),
     # what the rules of the pass join
-    **dict.fromkeys(("act_grad_b_nhwc", "conv2d_grad_x_act_b_nhwc", "conv2d_max_pool_nhwc",
-                     "max_pool2d_grad_relu_nhwc", "max_pool2d_grad_relu_b_nhwc"), PLAIN),
+    **dict.fromkeys(("act_grad_b_nhwc", "conv2d_grad_x_act_b_nhwc", "conv2d_grad_x_norm_nhwc",
+                     "conv2d_max_pool_nhwc", "max_pool2d_grad_relu_nhwc", "max_pool2d_grad_relu_b_nhwc"), PLAIN),
     # images in NCHW, stored in bf16
     **dict.fromkeys(("conv2d_act_pool_half", "conv2d_act_pool_half_grad_wb"), PLAIN),
 }

@@ -56,7 +56,14 @@ def _gradients(gy: Array, other: Array | None, y: Array | None, x: Array, w: Arr
     start, blocks, pixels = walk(FILE, "batch_products_nhwc", rows, c, x.dtype, act, True)
     gz, parts = launch.empty(x.shape, x.dtype) if act else gy, sums(2, blocks, c)
     start(gy, other, y, x, mean, rstd, gz if act else None, parts, pixels)
+    return gz, *normalize_grad_by(gz, x, w, mean, rstd, sum_first(parts))
+
+
+def normalize_grad_by(gz: Array, x: Array, w: Array | None, mean: Array, rstd: Array,
+                      sums: Array) -> tuple[Array, Array, Array]:
+    """normalize_grad: (gx, gw, gb), by sums over pixels, (2, c), of gz and of its products with what was normalised."""
+    rows, c = rows_of(x), x.shape[3]
     gx, gw, gb = launch.empty(x.shape, x.dtype), launch.empty((c,), FLOAT), launch.empty((c,), FLOAT)
     start, _, pixels = walk(FILE, "normalize_grad_nhwc", rows, c, x.dtype)
-    start(gz, x, w, mean, rstd, sum_first(parts), gx, gw, gb, pixels)
-    return gz, gx, gw, gb
+    start(gz, x, w, mean, rstd, sums, gx, gw, gb, pixels)
+    return gx, gw, gb

@@ -191,10 +191,10 @@ __device__ __forceinline__ float total_of_lanes(float (&v)[NEIGHBOURS]) {
     return v[0];
 }
 
-// A lane's sums, from a step on, as gradients by what an activation was given; those sums are by what it computed, which
-// the slab holds (or what it was given: ACT_GRAD). totals: of all pixels until now, a filter for each step. at: where a
-// lane's pixels lie in gz, or -1. Requires WIDE_Y.
-__device__ __forceinline__ void store_gradient(const float (&sums)[TALL][PAIRS], IMAGE* gz, float (&totals)[STEPS],
+// A lane's sums, from a step on, become gradients by what an activation was given; they were by what it computed, which the
+// slab holds (or what it was given: ACT_GRAD). totals: of all pixels until now, a filter for each step. at: where a lane's
+// pixels lie in gz, or -1. Requires WIDE_Y.
+__device__ __forceinline__ void store_gradient(float (&sums)[TALL][PAIRS], IMAGE* gz, float (&totals)[STEPS],
                                                const unsigned char* slab, const int (&pixel)[2 * TALL],
                                                const ConvNhwc& g, const int (&at)[2 * TALL], int filter, int first) {
 #pragma unroll
@@ -205,15 +205,37 @@ __device__ __forceinline__ void store_gradient(const float (&sums)[TALL][PAIRS],
         for (int t = 0; t < 2 * TALL; ++t) {
             const Neighbours known = in_slab(slab, pixel[t], step);
             Neighbours found;
-            float v[NEIGHBOURS];
 #pragma unroll
             for (int e = 0; e < NEIGHBOURS; ++e) {
-                v[e] = ACT_GRAD(sums[t / 2][place_of(t, step * NEIGHBOURS / 2, e)], widened(known.v[e]));
-                total[e] += at[t] < 0 ? 0.0f : v[e];
+                float& sum = sums[t / 2][place_of(t, step * NEIGHBOURS / 2, e)];
+                sum = at[t] < 0 ? 0.0f : ACT_GRAD(sum, widened(known.v[e]));
+                total[e] += sum;
             }
 #pragma unroll
-            for (int e = 0; e < NEIGHBOURS; e += 2) fill(found.v + e, v[e], v[e + 1]);
+            for (int e = 0; e < NEIGHBOURS; e += 2) {
+                const float* pair = sums[t / 2] + place_of(t, step * NEIGHBOURS / 2, e);
+                fill(found.v + e, pair[0], pair[1]);
+            }
             if (at[t] >= 0 && f < g.m) *(Neighbours*)(gz + at[t] * g.m + f) = found;
+        }
+        totals[step] += total_of_lanes(total);
+    }
+}
+
+// totals of products: of those gradients, and the slab's numbers less their filter's mean.
+__device__ __forceinline__ void add_products(const float (&sums)[TALL][PAIRS], float (&totals)[STEPS],
+                                             const unsigned char* slab, const int (&pixel)[2 * TALL], const float* mean,
+                                             const ConvNhwc& g, int filter, int first) {
+#pragma unroll
+    for (int step = first; step < first + STEPS_OF_SLAB; ++step) {
+        float center[NEIGHBOURS], total[NEIGHBOURS] = {};
+        read_biases(center, mean, filter + step * AT_A_STEP + threadIdx.x % 4 * NEIGHBOURS, g.m);
+#pragma unroll
+        for (int t = 0; t < 2 * TALL; ++t) {
+            const Neighbours values = in_slab(slab, pixel[t], step);
+#pragma unroll
+            for (int e = 0; e < NEIGHBOURS; ++e)
+                total[e] += sums[t / 2][place_of(t, step * NEIGHBOURS / 2, e)] * (widened(values.v[e]) - center[e]);
         }
         totals[step] += total_of_lanes(total);
     }

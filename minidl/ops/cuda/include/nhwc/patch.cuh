@@ -18,12 +18,11 @@ __device__ __forceinline__ Place square_of(const Patch& patch, int number) {
     return {block * (patch.images ? 8 : 1), (row - block * down) * (patch.images ? 1 : 8), (number - row * across) * 8};
 }
 
-// A patch's i-th pixel, 64 in a square.
-__device__ __forceinline__ Place pixel_of(const Patch& patch, int i) {
-    Place at = square_of(patch, i / 64);
-    (patch.images ? at.n : at.h) += i % 64 / 8;
-    at.w += i % 8;
-    return at;
+// A square's i-th pixel, from its first one.
+__device__ __forceinline__ Place pixel_of(const Patch& patch, Place square, int i) {
+    (patch.images ? square.n : square.h) += i / 8;
+    square.w += i % 8;
+    return square;
 }
 
 // A patch's place, by its first pixel of y.

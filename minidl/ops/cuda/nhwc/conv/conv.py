@@ -7,7 +7,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import cupy
 import numpy as np
@@ -15,7 +15,6 @@ import numpy as np
 from ....common.geometry import ConvGeometry, PoolGeometry
 from ... import launch
 from ...layers.linear.tile import MODES
-from ..elementwise import act_grad_b_nhwc
 from ..pixels import C_TYPES, has_wgmma, sum_first
 from ..pool import max_pool2d_nhwc
 from . import conv_few, conv_images, conv_tma
@@ -139,8 +138,6 @@ def _plan(back: bool, g: ConvGeometry, dtype: np.dtype, mode: str, aligned: bool
     chunked = wide[0] and c % (8 * each) == 0
     sums, hopper = slabs * 8 * each, has_wgmma()
     by_copies = hopper and mode != "TF32X3" and not isinstance(form, Form)
-    after = None if then == "gradient" else act
-    then = then if wide[1] else "y"
     stored = 1.0 if then == "y" else 1 + STORED * dtype.itemsize / slabs
     few = tiled = None
     if by_copies and channels <= each and (g.sh, g.sw) == (1, 1) and form not in conv_images.FORMS:
@@ -149,25 +146,26 @@ def _plan(back: bool, g: ConvGeometry, dtype: np.dtype, mode: str, aligned: bool
         tiled = _copied(form, sizes, 8 * each, then, stored)
     forms = [form] if isinstance(form, Form) else _forms(mode, wide[0], slabs, launch.most_shared())
     best = min(forms, key=lambda form: _cost(form, pixels, m, slabs), default=None)
+    most = _cost(best, pixels, m, slabs) * stored if best and not form else math.inf
+    by_tiles = tiled if tiled and tiled.cost < most and not few else None
+    if then != "y" and not (wide[1] and _can(then, by_tiles, m)):
+        return _plan(back, g, dtype, mode, aligned, act if then == "maxima" else None, form, "y")
     if few:
         sizes["c"] = channels
         at_once = conv_few.product(few, dtype, mode, g.n, high, across, m, g.kh * g.kw,
-                                   (channels == each and aligned, wide[1]), after)
+                                   (channels == each and aligned, wide[1]), act)
         struct = launch.by_value("ConvNhwc", sum=0, filters=0, **sizes)
         return Plan((g.n, high, across, m), "y", lambda x, w, b, y: at_once(x, w, b, y, struct, back))
-    then = then if _can(then, tiled, m) else "y"
-    most = _cost(best, pixels, m, slabs) * (1 if then == "y" else stored) if best and not form else math.inf
-    if tiled and tiled.cost < most:
-        beside = tiled.form.filters
-        if isinstance(tiled, conv_tma.Tiles):
-            product = conv_tma.product(tiled, dtype, mode, high, across, m, wide[1],
-                                       act if then == "gradient" else after, then)
+    if by_tiles:
+        beside = by_tiles.form.filters
+        if isinstance(by_tiles, conv_tma.Tiles):
+            product = conv_tma.product(by_tiles, dtype, mode, high, across, m, wide[1], act, then)
         else:
-            product = conv_images.product(tiled, dtype, mode, wide[1], after)
+            product = conv_images.product(by_tiles, dtype, mode, wide[1], act)
     elif best:
-        beside, divided, then = best.filters, back and (g.sh, g.sw) != (1, 1), "y"
+        beside, divided = best.filters, back and (g.sh, g.sw) != (1, 1)
         product = launch.kernel(FILE, "conv_nhwc", *_constants(
-            best, dtype, mode, wide, divided, chunked, after, hopper)).sized(
+            best, dtype, mode, wide, divided, chunked, act, hopper)).sized(
                 (_tiles(best, pixels, m),), (256,), _shared(best, mode, slabs))
     else:
         raise ValueError(f"conv2d_nhwc: sums of {g.kh * g.kw * c} terms in {mode} take "
@@ -187,7 +185,7 @@ def _plan(back: bool, g: ConvGeometry, dtype: np.dtype, mode: str, aligned: bool
     struct = launch.by_value("ConvNhwc", sum=sums, filters=filters, **sizes)
 
     def run(x: cupy.ndarray, w: cupy.ndarray, b: cupy.ndarray | None, y: cupy.ndarray,
-            *more: cupy.ndarray | None) -> cupy.ndarray | None:
+            *more: Any) -> cupy.ndarray | None:
         packed = launch.empty(packed_shape, x.dtype)
         if pad:
             given, x = x, launch.empty(padded, x.dtype)
@@ -255,17 +253,18 @@ def grad_x(dy: cupy.ndarray, w: cupy.ndarray, g: ConvGeometry, *, precision: str
     return _run(*_planned("conv2d_grad_x_nhwc", True, dy, g, None, precision, form), w, None)
 
 
-def grad_x_act_b(dy: cupy.ndarray, w: cupy.ndarray, g: ConvGeometry, other: cupy.ndarray | None, known: cupy.ndarray,
-                 act: str, *, precision: str, form: AnyForm | None = None) -> tuple[cupy.ndarray, cupy.ndarray]:
-    """act_grad_b_nhwc of grad_x: (gz, db). Where the product's tile does it, the gradient by x is not stored."""
-    beside = [None if each is None else cupy.ascontiguousarray(each) for each in (known, other)]
-    if not known.size or any(each is not None and each.data.ptr % 16 for each in beside):
-        return act_grad_b_nhwc(grad_x(dy, w, g, precision=precision, form=form), other, known, act)
-    dy, plan = _planned("conv2d_grad_x_act_b_nhwc", True, dy, g, act, precision, form, "gradient")
-    if plan.then == "y":
-        return act_grad_b_nhwc(_run(dy, plan, w, None), other, known, act)
+def grad_x_act(dy: cupy.ndarray, w: cupy.ndarray, g: ConvGeometry, act: str, beside: conv_tma.Beside, *, precision: str,
+               form: AnyForm | None = None) -> tuple[cupy.ndarray, cupy.ndarray | None]:
+    """(gz, sums): the gradient by what an activation was given, and its sum over each channel, (1, c); with what was
+    normalised also that of its products with it, (2, c). (dx, None) where the product's tile cannot do it."""
+    beside = conv_tma.Beside(*[None if each is None else cupy.ascontiguousarray(each) for each in beside])
+    aligned = all(each is None or each.data.ptr % 16 == 0 for each in beside[:3])
+    then = "gradient" if beside.normalized is None else "normalized"
+    dy, plan = _planned("conv2d_grad_x_act_nhwc", True, dy, g, act, precision, form, then)
+    if plan.then == "y" or not aligned or 0 in plan.y:
+        return grad_x(dy, w, g, precision=precision, form=form), None
     gz = launch.empty(plan.y, dy.dtype)
-    return gz, sum_first(plan.run(dy, w, None, gz, *beside))
+    return gz, sum_first(plan.run(dy, w, None, gz, None, beside))
 
 
 FLOAT, HALF = np.dtype(np.float32), np.dtype(np.uint16)

@@ -144,7 +144,7 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, BLOCKS)
         ((float*)biases)[threadIdx.x] = b && f < g.m ? b[f] : 0.0f;
     }
     if ((int)threadIdx.x < pairs) meets[threadIdx.x] = taps_at(threadIdx.x, taps, g.kw, patch.line);
-    const Place square = square_of(patch, group), own = pixel_of(patch, group * 64 + own_pixel(0));
+    const Place square = square_of(patch, group), own = pixel_of(patch, square, own_pixel(0));
     const Place below = {own.n + (patch.images ? 1 : 0), own.h + (patch.images ? 0 : 1), own.w};
     const int start = ((square.n * patch.lines + square.h) * patch.line + square.w) * 16;
     const unsigned long long rows = blocks_of(pixels + start, 0, (patch.images ? patch.lines : 1) * patch.line * 16);

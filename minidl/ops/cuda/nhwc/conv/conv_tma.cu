@@ -12,10 +12,11 @@
 // numbers.
 //
 // Two options, with WIDE_Y, for what else is the tile's work. -DPOOLED: y's maxima over windows of 2x2 are stored in its
-// place, and the winners; patch.images == 0. -DGRADIENT: y is the gradient by what the activation ACT computed, plus `other`
-// where `added` says so, and that by what it was given is stored, with its sums over pixels, parts[blocks / across][m];
-// `known` is what ACT_GRAD takes. Their slabs, of a patch's own pixels, follow those of the image in the same buffers. A
-// block keeps to its filters: so many blocks as filters take tiles, or a multiple.
+// place, and the winners; patch.images == 0. -DGRADIENT: y is the gradient by what the activation ACT computed, plus another
+// image where `added` says so, and that by what it was given, gz, is stored, with sums over pixels in
+// parts[blocks / across][GRADIENT][m]: of gz, and where there are 2, of gz times a normalised image. A block keeps to its
+// filters: so many blocks as filters take tiles, or a multiple. Slabs of images like y, of a patch's own pixels, follow those
+// of x in the same buffers: what is added, what ACT_GRAD takes, and what was normalised.
 #include "include/common.cuh"
 #include "include/tensor_cores/mma.cuh"
 #include "include/tensor_cores/wgmma.cuh"
@@ -26,6 +27,11 @@
 #include "include/nhwc/conv_tile.cuh"
 
 constexpr int MULTIPLYING = 2 * GROUP, THREADS_PER_BLOCK = MULTIPLYING + GROUP;
+// Three maps, of images like y: boxes of a patch's pixels by DEPTH channels.
+struct alignas(64) Beside {
+    unsigned long long words[48];
+};
+
 constexpr int SLAB = FILTERS * 128, STAGE = AT_ONCE * SLAB, PATCHES = 2;
 
 // A factor of a product, 64 rows that lie in eights, so many bytes from one to the next.
@@ -36,8 +42,8 @@ __device__ __forceinline__ unsigned long long rows_of(const void* at, int apart)
 
 extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, BLOCKS)
     conv_nhwc_tma(const __grid_constant__ TensorMap images, const __grid_constant__ TensorMap filters,
-                  const __grid_constant__ TensorMap known, const __grid_constant__ TensorMap other,
-                  const float* __restrict__ b, IMAGE* __restrict__ y, unsigned char* __restrict__ winners,
+                  const __grid_constant__ Beside beside, const float* __restrict__ b, const float* __restrict__ mean,
+                  const float* __restrict__ rstd, IMAGE* __restrict__ y, unsigned char* __restrict__ winners,
                   float* __restrict__ parts, ConvNhwc g, Patch patch, int added) {
     extern __shared__ __align__(1024) unsigned char memory[];
     unsigned char* slabs = memory + PATCHES * patch.bytes;               // of filters
@@ -76,11 +82,11 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, BLOCKS)
                 }
 #if GRADIENT
                 for (int c = filter; c < filter + FILTERS; c += DEPTH)
-                    for (int image = !added; image < 2; ++image, buffer.next()) {
+                    for (int image = !added; image <= GRADIENT; ++image, buffer.next()) {
                         await(empty_patch + buffer.at, buffer.parity ^ 1);
                         expect_bytes(full_patch + buffer.at, patch.n * patch.h * patch.w * 128);
-                        copy_pixels(memory + buffer.at * patch.bytes, image ? &known : &other, full_patch + buffer.at, c,
-                                    tile.w, tile.h, tile.n);
+                        copy_pixels(memory + buffer.at * patch.bytes, (const TensorMap*)beside.words + image,
+                                    full_patch + buffer.at, c, tile.w, tile.h, tile.n);
                     }
 #endif
             }
@@ -88,19 +94,14 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, BLOCKS)
         take_registers<BLOCKS == 1 ? 232 : 104>();
         const bool tells = threadIdx.x % 32 == 0;                        // for its warp
         int start[TALL];                                                 // of a square in a patch
-        Place own[2 * TALL];                                             // a lane's pixels there
+        Place square[TALL];
 #pragma unroll
         for (int t = 0; t < TALL; ++t) {
-            const Place at = square_of(patch, group * TALL + t);
+            const Place at = square[t] = square_of(patch, group * TALL + t);
             start[t] = ((at.n * patch.lines + at.h) * patch.line + at.w) * 128;
         }
-#pragma unroll
-        for (int t = 0; t < 2 * TALL; ++t) own[t] = pixel_of(patch, group * TALL * 64 + own_pixel(t));
 #if GRADIENT
-        int pixel[2 * TALL];
-        float totals[STEPS] = {};
-#pragma unroll
-        for (int t = 0; t < 2 * TALL; ++t) pixel[t] = (own[t].n * patch.h + own[t].h) * patch.w + own[t].w;
+        float totals[GRADIENT][STEPS] = {};
 #endif
         for (int number = blockIdx.x; number < tiles; number += gridDim.x) {
             const Tile tile(patch, g, number / across);
@@ -146,6 +147,10 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, BLOCKS)
                 arrive(empty_patch + (buffer.at ^ 1));
             }
             const int filter = number % across * FILTERS;
+            Place own[2 * TALL];                                         // a lane's pixels there
+#pragma unroll
+            for (int t = 0; t < 2 * TALL; ++t)
+                own[t] = pixel_of(patch, square[t / 2], own_pixel(t) % 64);
 #if POOLED
             int at[TALL];
 #pragma unroll
@@ -156,16 +161,21 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, BLOCKS)
 #pragma unroll
             for (int t = 0; t < 2 * TALL; ++t) at[t] = tile.index(own[t]);
 #if GRADIENT
+            int pixel[2 * TALL];
+#pragma unroll
+            for (int t = 0; t < 2 * TALL; ++t) pixel[t] = (own[t].n * patch.h + own[t].h) * patch.w + own[t].w;
 #pragma unroll
             for (int step = 0; step < STEPS; step += STEPS_OF_SLAB)
 #pragma unroll 1
-                for (int image = !added; image < 2; ++image, buffer.next()) {
+                for (int image = !added; image <= GRADIENT; ++image, buffer.next()) {
                     const unsigned char* slab = memory + buffer.at * patch.bytes;
                     await(full_patch + buffer.at, buffer.parity);
-                    if (image)
-                        store_gradient(sums, y, totals, slab, pixel, g, at, filter, step);
-                    else
+                    if (image == 0)
                         add_slab(sums, slab, pixel, step);
+                    else if (image == 1)
+                        store_gradient(sums, y, totals[0], slab, pixel, g, at, filter, step);
+                    else
+                        add_products(sums, totals[GRADIENT - 1], slab, pixel, mean, g, filter, step);
                     __syncwarp();
                     if (tells) arrive(empty_patch + buffer.at);
                 }
@@ -180,14 +190,15 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, BLOCKS)
         const int of_step = threadIdx.x % 4 * NEIGHBOURS + own_neighbour(), filter = blockIdx.x % across * FILTERS;
         await_turn(0);
 #pragma unroll
-        for (int step = 0; step < STEPS; ++step)
-            shared[threadIdx.x / 32 * FILTERS + step * AT_A_STEP + of_step] = totals[step];
+        for (int i = 0; i < GRADIENT * STEPS; ++i)
+            shared[threadIdx.x / 32 * GRADIENT * FILTERS + i * AT_A_STEP + of_step] = totals[i / STEPS][i % STEPS];
         await_turn(0);
-        for (int f = threadIdx.x; f < FILTERS && filter + f < g.m; f += MULTIPLYING) {
+        for (int i = threadIdx.x; i < GRADIENT * FILTERS; i += MULTIPLYING) {
+            const int f = filter + i % FILTERS, sum = i / FILTERS;
             float total = 0;
 #pragma unroll
-            for (int warp = 0; warp < MULTIPLYING / 32; ++warp) total += shared[warp * FILTERS + f];
-            parts[blockIdx.x / across * g.m + filter + f] = total;
+            for (int warp = 0; warp < MULTIPLYING / 32; ++warp) total += shared[warp * GRADIENT * FILTERS + i];
+            if (f < g.m) parts[(blockIdx.x / across * GRADIENT + sum) * g.m + f] = sum ? total * rstd[f] : total;
         }
 #endif
     }

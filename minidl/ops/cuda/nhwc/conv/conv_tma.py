@@ -37,7 +37,18 @@ class Form(NamedTuple):
 
 
 # What a tile's sums become, and the constants for it
-THEN: dict[str, tuple[launch.Constant, ...]] = {"y": (), "maxima": (("POOLED", 1),), "gradient": (("GRADIENT", 1),)}
+THEN: dict[str, tuple[launch.Constant, ...]] = {
+    "y": (), "maxima": (("POOLED", 1),), "gradient": (("GRADIENT", 1),), "normalized": (("GRADIENT", 2),)}
+
+
+class Beside(NamedTuple):
+    """What tiles take for a gradient, as the kernel orders it: images like y and statistics, or None."""
+
+    added: cupy.ndarray | None
+    known: cupy.ndarray
+    normalized: cupy.ndarray | None = None
+    mean: cupy.ndarray | None = None
+    rstd: cupy.ndarray | None = None
 
 FORMS = (Form(2, 128, 8, 1, 1, 0.78), Form(1, 256, 5, 1, 1, 0.8), Form(2, 64, 8, 1, 1, 0.95),
          Form(2, 8, 3, 9, 2, 1.0))
@@ -108,10 +119,11 @@ def tiles(form: Form, n: int, h: int, w: int, m: int, kh: int, kw: int, *, image
 def can(then: str, of: Tiles, m: int) -> bool:
     """Whether a tile's sums can become that: a lane has neighbours that fill 16 bytes; for maxima, both rows of a
     window of 2x2; for a gradient, each block can keep to the filters of one tile."""
-    if of.form.filters < 32:
+    if then == "y" or of.form.filters < 32:
         return then == "y"
-    return not (then == "maxima" and of.patch.images) and (
-        then != "gradient" or launch.blocks(m, of.form.filters) <= launch.multiprocessors() * of.form.blocks)
+    if then == "maxima":
+        return not of.patch.images
+    return launch.blocks(m, of.form.filters) <= launch.multiprocessors() * of.form.blocks
 
 
 def constants(form: Form, stages: int, dtype: np.dtype, mode: str, wide_y: bool, act: str | None,
@@ -119,37 +131,37 @@ def constants(form: Form, stages: int, dtype: np.dtype, mode: str, wide_y: bool,
     return (launch.HOPPER, ("IMAGE", C_TYPES[dtype]), ("PRECISION", mode), ("FILTERS", form.filters),
             ("TALL", form.tall), ("STAGES", stages), ("AT_ONCE", form.at_once), ("BLOCKS", form.blocks),
             ("WIDE_Y", int(wide_y)), *((("ACT", act),) if act else ()),
-            *((("AFTER", 1),) if act and then != "gradient" else ()), *THEN[then])
+            *((("AFTER", 1),) if act and then in ("y", "maxima") else ()), *THEN[then])
 
 
 def product(of: Tiles, dtype: np.dtype, mode: str, h: int, w: int, m: int, wide_y: bool, act: str | None,
             then: str) -> Callable[..., cupy.ndarray | None]:
     """What launches the kernel on images, packed filters, biases, y and the struct of sizes. h, w, m: of y.
 
-    then: "y"; "maxima", y are those over windows of 2x2 of it, and the winners follow; "gradient", y is multiplied by
-    the slope of act, what that takes follows, and what is added to y before or None, and sums by parts are returned.
+    then: "y"; "maxima", y are those over windows of 2x2 of it, and the winners follow; "gradient" or "normalized", y is
+    multiplied by the slope of act, Beside follows, and sums by parts are returned, (parts, 1 or 2, m).
     """
     form, patch = of.form, of.patch
     shared = PATCHES * patch.shared() + of.stages * form.stage + 16 * (of.stages + PATCHES)
     given = constants(form, of.stages, dtype, mode, wide_y, act, then)
     blocks, across = min(of.blocks, launch.multiprocessors() * form.blocks), launch.blocks(m, form.filters)
-    if then == "gradient":
+    sums = dict(THEN[then]).get("GRADIENT", 0)
+    if sums:
         blocks -= blocks % across
     launched = launch.kernel(FILE, "conv_nhwc_tma", *given).sized((blocks,), (THREADS_PER_BLOCK,), shared)
     depth = ROW // dtype.itemsize
     taken = patch.struct(h, w, patch.shared())
 
-    def beside(image: cupy.ndarray | None) -> bytes:
+    def map_of(image: cupy.ndarray | None) -> bytes:
         return bytes(BYTES) if image is None else tensor_map(image, (patch.n, patch.h, patch.w, depth), rounded=False)
 
     def run(x: cupy.ndarray, packed: cupy.ndarray, b: cupy.ndarray | None, y: cupy.ndarray, struct: bytes,
-            more: cupy.ndarray | None = None, other: cupy.ndarray | None = None) -> cupy.ndarray | None:
-        known, winners, parts = None, more, None
-        if then == "gradient":
-            known, winners, parts = more, None, launch.empty((blocks // across, m), np.dtype(np.float32))
+            winners: cupy.ndarray | None = None, beside: Beside | None = None) -> cupy.ndarray | None:
+        images, mean, rstd = (beside[:3], beside.mean, beside.rstd) if beside else ((None,) * 3, None, None)
+        parts = launch.empty((blocks // across, sums, m), np.dtype(np.float32)) if sums else None
         launched(tensor_map(x, (patch.n, patch.lines, patch.line, depth)),
-                 tensor_map(packed[0], (form.filters, depth)), beside(known), beside(other), b, y, winners, parts,
-                 struct, taken, int(other is not None))
+                 tensor_map(packed[0], (form.filters, depth)), b"".join(map(map_of, images)), b, mean, rstd, y, winners,
+                 parts, struct, taken, int(images[0] is not None))
         return parts
     return run
 
@@ -160,5 +172,5 @@ CONFIGURATIONS = [
     for stages, wide_y, act, then in (
         (form.stages, True, "relu", "y"), (form.stages, True, None, "y"), (MIN_STAGES, False, None, "y"),
         (form.stages, True, "relu", "maxima"), (form.stages, True, None, "maxima"),
-        (form.stages, True, "relu", "gradient"), (form.stages, True, "gelu", "gradient"))
+        *((form.stages, True, act, then) for act in ("relu", "gelu") for then in ("gradient", "normalized")))
     if then == "y" or form.filters >= 32]
