@@ -27,12 +27,12 @@
 #include "include/nhwc/conv_tile.cuh"
 
 constexpr int MULTIPLYING = 2 * GROUP, THREADS_PER_BLOCK = MULTIPLYING + GROUP;
+constexpr int SLAB = FILTERS * 128, STAGE = AT_ONCE * SLAB, PATCHES = 2;
+
 // Three maps, of images like y: boxes of a patch's pixels by DEPTH channels.
 struct alignas(64) Beside {
     unsigned long long words[48];
 };
-
-constexpr int SLAB = FILTERS * 128, STAGE = AT_ONCE * SLAB, PATCHES = 2;
 
 // A factor of a product, 64 rows that lie in eights, so many bytes from one to the next.
 __device__ __forceinline__ unsigned long long rows_of(const void* at, int apart) {
