@@ -36,11 +36,6 @@ class Form(NamedTuple):
         return self.at_once * self.filters * ROW
 
 
-# What a tile's sums become, and the constants for it
-THEN: dict[str, tuple[launch.Constant, ...]] = {
-    "y": (), "maxima": (("POOLED", 1),), "gradient": (("GRADIENT", 1),), "normalized": (("GRADIENT", 2),)}
-
-
 class Beside(NamedTuple):
     """What tiles take for a gradient, as the kernel orders it: images like y and statistics, or None."""
 
@@ -50,8 +45,12 @@ class Beside(NamedTuple):
     mean: cupy.ndarray | None = None
     rstd: cupy.ndarray | None = None
 
+
 FORMS = (Form(2, 128, 8, 1, 1, 0.78), Form(1, 256, 5, 1, 1, 0.8), Form(2, 64, 8, 1, 1, 0.95),
          Form(2, 8, 3, 9, 2, 1.0))
+# What a tile's sums become, and the constants for it
+THEN: dict[str, tuple[launch.Constant, ...]] = {
+    "y": (), "maxima": (("POOLED", 1),), "gradient": (("GRADIENT", 1),), "normalized": (("GRADIENT", 2),)}
 
 
 class Patch(NamedTuple):
