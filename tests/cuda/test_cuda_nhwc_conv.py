@@ -56,7 +56,7 @@ def test_in_patches_emulated(kernel: str, direction: str, kind: str, seed: int, 
     conv._plan.cache_clear()
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("kind", ["tf32", "bf16"])
 @pytest.mark.parametrize("drawn_are_right", [drawn_maxima_are_right, drawn_gradients_are_right])
 def test_joined_emulated(drawn_are_right: Callable[..., None], kind: str, seed: int, emulated: Emulator) -> None:
