@@ -141,7 +141,7 @@ STEPS: dict[str, tuple[str, Step, Callable[[], tuple[Any, ...]]]] = {
        for act in ACTIVATIONS for way in ("", "before", "behind")},
     "normalized relu padded": ("batch_norm_act", normalized("relu", "padded"), lambda: channels(6, 4, 6, 5)),
     **{f"gradient of normalized {act} {way}": ("normalize_act_grad", normalized(act, way), lambda: channels(6, 4, 6, 5))
-       for act in ACTIVATIONS for way in ("", "behind")},
+       for act in ALL for way in ("", "behind")},
     **{f"gradient of groups {act}": ("normalize_act_grad", in_groups(act), lambda: channels(3, 4, 3, 5)[:3])
        for act in ("relu", "tanh")},
     **{f"folded {act} {weight}": ("conv2d_norm_act" if act else "conv2d_norm", alone(act, folded(weight)), lambda: (

@@ -12,7 +12,7 @@ from checks.fused import normal
 from minidl.ops import cpu
 from minidl.ops.common.geometry import ConvGeometry, conv_geometry, pool_geometry
 from minidl.ops.common.geometry.nhwc import AXES, BACK, FORMS, STORES, bf16, widened
-from minidl.ops.common.primitives import ALL
+from minidl.ops.common.primitives import ALL, OF_X
 from minidl.ops.layers.norm import batch_geometry
 
 Shape = tuple[int, int, int, int]
@@ -153,10 +153,14 @@ def joined_agree(shape: Shape, at: int, store: str, k: Any = cpu, there: Callabl
     positive = cpu.act_nhwc(x, "relu")
     pooled, index = cpu.max_pool2d_nhwc(positive, g)
     gp = as_stored(normal(n, c, g.oh, g.ow, dtype=np.float32, seed=3), "i", store)
-    act = list(ALL)[at % len(ALL)]
+    act, of_x = list(ALL)[at % len(ALL)], list(OF_X)[at % len(OF_X)]
+    weight, bias, mean, rstd = (normal(c, dtype=np.float32, seed=seed) for seed in range(4, 8))
+    sets = batch_geometry(shape, (c,), (c,), None, None, True)
     calls: list[tuple[str, tuple[Any, ...]]] = [
         ("to_nhwc", (normal(*shape, dtype=np.float32), store)), ("to_nchw", (x,)),
         ("act_grad_b_nhwc", (gy, None, y, act)), ("act_grad_b_nhwc", (gy, x, y, "relu")),
+        *[("normalize_act_grad_nhwc", (gy, other, None, x, *affine, mean, rstd, sets, of_x))
+          for other, affine in ((None, (weight, bias)), (y, (None, None)))],
         ("max_pool2d_grad_relu_nhwc", (gp, index, pooled, g)),
         ("max_pool2d_grad_relu_b_nhwc", (gp, index, pooled, g))]
     for name, given in calls:

@@ -226,6 +226,38 @@ def test_gradients_of_activations_are_joined_to_the_convolution_before(act: Call
     assert_same_bits(compiled.arrays(), plain.arrays())
 
 
+class Normalized(nn.Module):
+    """Convolutions, each with normalisation and GELU behind it; scaled: what is normalised is read once more."""
+
+    def __init__(self, scaled: bool) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 16, 3, padding=1), nn.Conv2d(16, 16, 3, padding=1)
+        self.norm1, self.norm2 = nn.BatchNorm2d(16), nn.BatchNorm2d(16)
+        self.scaled, self.output = scaled, nn.Linear(1024, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = self.norm1(self.first(x))
+        y = ops.gelu(self.norm2(self.second(ops.gelu(z))))
+        return self.output((y + z if self.scaled else y).flatten(1))
+
+
+@pytest.mark.usefixtures("pass_on_cpu")
+@pytest.mark.parametrize(("scaled", "stored"), [(False, 0), (True, 1)])
+def test_what_gelu_is_given_is_normalised_again(scaled: bool, stored: int) -> None:
+    """It is not stored, unless somebody else reads it."""
+    device.set_precision("tf32")
+    plain, compiled = (Training(lambda: Normalized(scaled), how) for how in (False, True))
+    for each in (plain, compiled):
+        for _ in range(3):
+            each.step(*batch())
+    made = compiled.step.program.calls
+    assert [call.name for call in made].count("act_nhwc") == stored
+    known = [call.arguments[2] for call in made if call.name == "normalize_act_grad_nhwc"]
+    known += [call.arguments[5] for call in made if call.name == "conv2d_grad_x_norm_nhwc"]
+    assert known == [None] * (2 - stored)
+    assert_same_bits(compiled.arrays(), plain.arrays())
+
+
 @pytest.mark.usefixtures("pass_on_cpu")
 def test_windows_whose_winners_somebody_else_reads_keep_to_nchw() -> None:
     """An op of a user's own adds their numbers to the maxima."""

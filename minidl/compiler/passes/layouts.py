@@ -16,6 +16,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from ...ops.common.geometry.nhwc import FORMS, STORES, Arguments, Form, ordered
+from ...ops.common.primitives import OF_X
 from ..program import Call, Program, Slot, leaves
 from .fusion import Rule, fuse, rule
 
@@ -39,7 +40,7 @@ RULES: tuple[Rule, ...] = (
         """, f"{made} = conv2d_grad_x_{joined}_nhwc(dy, k, g, precision, other, {more})")
       for both in ("dx, other", "other, dx") for made, name, joined, more in (
           ("gz, db", "act_grad_b", "act_b", "y, act"),
-          ("gz, gx, gw, gb", "normalize_act_grad", "norm", "y, x, w, mean, rstd, sets, act"))],
+          ("gz, gx, gw, gb", "normalize_act_grad", "norm", "y, x, w, b, mean, rstd, sets, act"))],
 )
 
 
@@ -62,7 +63,7 @@ def in_nhwc(program: Program) -> Program:
     program, values, conversions = _rewritten(program, chosen)
     store = "bfloat16" if program.precision == "bf16" else "float32"
     note = f"layouts: {values} values in NHWC as {store}, {conversions} conversions"
-    return fuse(_relus_at_maxima(with_(program, notes=[*program.notes, note])), RULES)
+    return fuse(_normalized_again(_relus_at_maxima(with_(program, notes=[*program.notes, note]))), RULES)
 
 
 def _taken_apart(program: Program) -> Program:
@@ -268,4 +269,34 @@ def _relus_at_maxima(program: Program) -> Program:
                     gp, index, pool.results[0], g))
                 joined[id(spread)] = None
     calls = [joined.get(id(call), call) for call in program.calls]
+    return with_(program, calls=[call for call in calls if call is not None])
+
+
+def _normalized_again(program: Program) -> Program:
+    """Normalisation and an activation of OF_X behind it as one call, which stores y alone: the activation's gradient,
+    if anybody wants it, normalises x again. w and b are still the same then: Tensor.backward refuses others."""
+    makers = {slot: i for i, call in enumerate(program.calls) for slot in call.results}
+    readers: dict[Slot, list[int]] = defaultdict(list)
+    for i, call in enumerate(program.calls):
+        for slot in call.reads():
+            readers[slot].append(i)
+    calls: list[Call | None] = [*program.calls]
+    kept = program.kept()
+    for i, call in enumerate(program.calls):
+        if call.name != "act_nhwc" or call.arguments[1] not in OF_X:
+            continue
+        z, act = call.arguments
+        at = makers.get(z, i)
+        norm, gradients = program.calls[at], [j for j in readers[z] if j != i]
+        if norm.name != "batch_norm_nhwc" or (norm.arguments[1], norm.arguments[-1]) != (None, None) or z in kept:
+            continue
+        x, _, w, b, *_ = norm.arguments
+        own = (z, x, w, None, *norm.results[1:], norm.arguments[-2], act)
+        if any(program.calls[j].name != "normalize_act_grad_nhwc" or program.calls[j].arguments[2:] != own
+               for j in gradients):
+            continue
+        calls[at] = with_(norm, arguments=(*norm.arguments[:-1], act), results=(*call.results, *norm.results[1:]))
+        calls[i] = None
+        for j in gradients:
+            calls[j] = with_(program.calls[j], arguments=(*program.calls[j].arguments[:2], None, x, w, b, *own[4:]))
     return with_(program, calls=[call for call in calls if call is not None])

@@ -38,10 +38,10 @@ TABLE: tuple[tuple[str, str, Collection[str]], ...] = (
     ("""v = add(gy, other)
         gz = ACT_grad_x(v, y)
         gx, gw, gb = normalize_grad(gz, x, w, mean, rstd, g)""",
-     "gz, gx, gw, gb = normalize_act_grad(gy, other, y, x, w, mean, rstd, g, ACT)", ACTIVATIONS),
+     "gz, gx, gw, gb = normalize_act_grad(gy, other, y, x, w, mean, rstd, g, ACT)", ALL),
     ("""gz = ACT_grad_x(gy, y)
         gx, gw, gb = normalize_grad(gz, x, w, mean, rstd, g)""",
-     "gz, gx, gw, gb = normalize_act_grad(gy, None, y, x, w, mean, rstd, g, ACT)", ACTIVATIONS),
+     "gz, gx, gw, gb = normalize_act_grad(gy, None, y, x, w, mean, rstd, g, ACT)", ALL),
     ("""z = linear(x, w, b)
         y = ACT(z)""", "y = linear_act(x, w, b, ACT)", ALL),
     ("""z = linear(x, w, b)

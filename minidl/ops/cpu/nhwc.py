@@ -17,7 +17,7 @@ from ..common.primitives import Array
 from .conv import conv2d, conv2d_act_pool, conv2d_act_pool_grad_wb, conv2d_grad_b, conv2d_grad_w, conv2d_grad_x
 from .layers.activation import GRADIENTS, VALUES
 from .layers.max_pool import max_pool2d, max_pool2d_grad_x
-from .layers.norm import batch_norm, normalize_by, normalize_grad
+from .layers.norm import batch_norm, normalize_by, normalize_grad, normalized
 from .layers.pool import avg_pool2d, avg_pool2d_grad_act, avg_pool2d_grad_x
 
 __all__ = [
@@ -85,12 +85,12 @@ def conv2d_grad_x_act_b_nhwc(gy: Array, w: Array, g: ConvGeometry, precision: st
     return act_grad_b_nhwc(conv2d_grad_x_nhwc(gy, w, g, precision), other, y, act)
 
 
-def conv2d_grad_x_norm_nhwc(gy: Array, w: Array, g: ConvGeometry, precision: str, other: Array | None, y: Array,
-                            x: Array, weight: Array | None, mean: Array, rstd: Array, sets: NormGeometry,
-                            act: str) -> tuple[Array, Array, Array, Array]:
+def conv2d_grad_x_norm_nhwc(gy: Array, w: Array, g: ConvGeometry, precision: str, other: Array | None,
+                            y: Array | None, x: Array, weight: Array | None, bias: Array | None, mean: Array,
+                            rstd: Array, sets: NormGeometry, act: str) -> tuple[Array, Array, Array, Array]:
     """normalize_act_grad_nhwc(conv2d_grad_x_nhwc(gy), other, y, x): (gz, gx, gw, gb)"""
     gx = conv2d_grad_x_nhwc(gy, w, g, precision)
-    return normalize_act_grad_nhwc(gx, other, y, x, weight, mean, rstd, sets, act)
+    return normalize_act_grad_nhwc(gx, other, y, x, weight, bias, mean, rstd, sets, act)
 
 
 def conv2d_grad_w_nhwc(gy: Array, x: Array, g: ConvGeometry, precision: str) -> Array:
@@ -186,10 +186,12 @@ def normalize_grad_nhwc(gy: Array, x: Array, w: Array | None, mean: Array, rstd:
     return _stored(gx, gy.dtype), gw, gb
 
 
-def normalize_act_grad_nhwc(gy: Array, other: Array | None, y: Array, x: Array, w: Array | None, mean: Array,
-                            rstd: Array, g: NormGeometry, act: str) -> tuple[Array, Array, Array, Array]:
-    """normalize_act_grad: (gz, gx, gw, gb)"""
-    gz = act_grad_nhwc(gy, other, y, act)
+def normalize_act_grad_nhwc(gy: Array, other: Array | None, y: Array | None, x: Array, w: Array | None,
+                            b: Array | None, mean: Array, rstd: Array, g: NormGeometry,
+                            act: str) -> tuple[Array, Array, Array, Array]:
+    """normalize_act_grad: (gz, gx, gw, gb). y None, of activations of OF_X: x is normalised again, with w and b."""
+    z = normalized(to_nchw(x), mean, rstd, w, b, g) if y is None else to_nchw(y)
+    gz = _stored(GRADIENTS[act](_summed(gy, other), z), gy.dtype)
     return gz, *normalize_grad_nhwc(gz, x, w, mean, rstd, g)
 
 

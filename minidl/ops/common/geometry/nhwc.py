@@ -90,6 +90,12 @@ def _of(act: str) -> Callable[[Arguments, str], Arguments | None]:
     return lambda given, _: (*given, act)
 
 
+def _norm_act_grad(given: Arguments, precision: str) -> Arguments | None:
+    """Without the bias, which is read only where y is not given."""
+    gy, other, y, x, w, *rest = given
+    return (gy, other, y, x, w, None, *rest) if given[-2].across else None
+
+
 def _batch_norm(given: Arguments, precision: str) -> Arguments | None:
     x, *others = given
     return (x, None, *others, None) if given[-1].across else None
@@ -134,7 +140,7 @@ FORMS: dict[str, Form] = {
     "batch_norm_act": Form("batch_norm_nhwc", "ii--------", "i--", _norm),
     "normalize_by": Form("normalize_by_nhwc", "i------", "i", _norm),
     "normalize_grad": Form("normalize_grad_nhwc", "ii----", "i--", _norm),
-    "normalize_act_grad": Form("normalize_act_grad_nhwc", "iiii-----", "ii--", _norm),
+    "normalize_act_grad": Form("normalize_act_grad_nhwc", "iiii-----", "ii--", _norm_act_grad),
     # whose own code does for images in any order
     "getitem": Form("getitem", "i-", "i", _sliced),
     "getitem_grad_x": Form("getitem_grad_x", "i---", "i", _sliced),

@@ -70,7 +70,7 @@ def normalize(x: Array, w: Array | None, b: Array | None, eps: float,
     """(y, mean, rstd): y = (x - mean) * rstd * w + b, with rstd = 1 / root of (variance + eps), both once per set."""
     mean, squares = _moments(x, g)
     rstd = _rstd(squares / max(1, g.size), eps)
-    return _normalized(x, mean, rstd, w, b, g), mean, rstd
+    return normalized(x, mean, rstd, w, b, g), mean, rstd
 
 
 def batch_norm(x: Array, w: Array | None, b: Array | None, running_mean: Array, running_var: Array, momentum: float,
@@ -84,16 +84,17 @@ def batch_norm(x: Array, w: Array | None, b: Array | None, running_mean: Array, 
     if g.size:
         running_mean += momentum * (mean - running_mean)
         running_var += momentum * (squares / (g.size - 1) - running_var)
-    return _normalized(x, mean, rstd, w, b, g), mean, rstd
+    return normalized(x, mean, rstd, w, b, g), mean, rstd
 
 
 def normalize_by(x: Array, mean: Array, var: Array, w: Array | None, b: Array | None, eps: float,
                  g: NormGeometry) -> Array:
     """(x - mean) / root of (var + eps) * w + b, by what is known of each set."""
-    return _normalized(x, mean, _rstd(var, eps), w, b, g)
+    return normalized(x, mean, _rstd(var, eps), w, b, g)
 
 
-def _normalized(x: Array, mean: Array, rstd: Array, w: Array | None, b: Array | None, g: NormGeometry) -> Array:
+def normalized(x: Array, mean: Array, rstd: Array, w: Array | None, b: Array | None, g: NormGeometry) -> Array:
+    """(x - mean) * rstd * w + b"""
     y = empty(x.shape, x.dtype)
     images, normal = x.reshape(g.n, g.groups, g.inner), y.reshape(g.n, g.groups, g.inner)
     if g.across and w is not None:         # a set has one weight

@@ -4,7 +4,8 @@
 // from it for each element. All walk PixelRuns in blocks of up to 256 threads, and a thread keeps to its channels. Moments are
 // sums of differences from one pixel in the middle, so that float32 keeps the variance of values that differ by little.
 // With AFTER the activation ACT follows, of the sum with `other` where that is given. Its gradient is the first launch's
-// work: y is what it computed, and gz what comes through, which the third launch reads again.
+// work: y is what it computed, and gz what comes through, which the third launch reads again. Without y, ACT_GRAD takes what
+// the activation was given, which is x normalised once more.
 #include "include/nhwc/image.cuh"
 
 __device__ __forceinline__ const STORE* middle(const STORE* x, const PixelRuns& g, int channel) {
@@ -17,6 +18,10 @@ __device__ __forceinline__ Run known(const float* values, int channel, float oth
 #pragma unroll
     for (int i = 0; i < WIDE; ++i) run.v[i] = values ? values[channel + i] : otherwise;
     return run;
+}
+
+__device__ __forceinline__ float normal(float x, float mean, float scale, float bias) {
+    return (x - mean) * scale + bias;
 }
 
 struct Moments {
@@ -51,7 +56,7 @@ __device__ __forceinline__ void normalized(const STORE* __restrict__ x, const ST
         Run run = load(x + at), more = {};
         if (other) more = load(other + at);
 #pragma unroll
-        for (int i = 0; i < WIDE; ++i) run.v[i] = after((run.v[i] - mean.v[i]) * scale.v[i] + bias.v[i] + more.v[i]);
+        for (int i = 0; i < WIDE; ++i) run.v[i] = after(normal(run.v[i], mean.v[i], scale.v[i], bias.v[i]) + more.v[i]);
         store(y + at, run);
     }
 }
@@ -99,15 +104,17 @@ extern "C" __global__ void __launch_bounds__(256, 2)
 struct Products {
     const STORE *__restrict__ gy, *__restrict__ other, *__restrict__ y, *__restrict__ x;
     STORE* __restrict__ kept;
-    const Run &mean, &rstd;
+    const Run &mean, &rstd, &scale, &bias;
 
     __device__ __forceinline__ void operator()(int at, float (&sum)[2][WIDE]) const {
         Run gz = summed(gy, other, at);
         const Run values = load(x + at);
         if (AFTER) {
-            const Run made = load(y + at);
+            Run known = {};
+            if (y) known = load(y + at);
 #pragma unroll
-            for (int i = 0; i < WIDE; ++i) gz.v[i] = ACT_GRAD(gz.v[i], made.v[i]);
+            for (int i = 0; i < WIDE; ++i)
+                gz.v[i] = ACT_GRAD(gz.v[i], y ? known.v[i] : normal(values.v[i], mean.v[i], scale.v[i], bias.v[i]));
             store(kept + at, gz);
         }
 #pragma unroll
@@ -120,15 +127,19 @@ struct Products {
 
 extern "C" __global__ void __launch_bounds__(256, 2)
     batch_products_nhwc(const STORE* __restrict__ gy, const STORE* __restrict__ other, const STORE* __restrict__ y,
-                        const STORE* __restrict__ x, const float* mean, const float* rstd, STORE* __restrict__ gz,
-                        float* __restrict__ parts, PixelRuns g) {
+                        const STORE* __restrict__ x, const float* w, const float* b, const float* mean, const float* rstd,
+                        STORE* __restrict__ gz, float* __restrict__ parts, PixelRuns g) {
     const Walk walk(g);
-    Run center = {}, slope = {};
+    Run center = {}, slope = {}, scale = {}, bias = {};
     if (walk.channel < g.channels) {
         center = known(mean, walk.channel, 0.0f);
         slope = known(rstd, walk.channel, 1.0f);
+        scale = known(w, walk.channel, 1.0f);
+        bias = known(b, walk.channel, 0.0f);
+#pragma unroll
+        for (int i = 0; i < WIDE; ++i) scale.v[i] *= slope.v[i];
     }
-    add_up<2>(Products{gy, other, y, x, gz, center, slope}, parts, g);
+    add_up<2>(Products{gy, other, y, x, gz, center, slope, scale, bias}, parts, g);
 }
 
 // gx = rstd * w * (gz - mean of gz - z * mean of gz * z); sums (2, channels): of gz, and of gz * z.

@@ -13,7 +13,7 @@ __all__ = ["batch_norm_nhwc", "normalize_act_grad_nhwc", "normalize_by_nhwc", "n
 
 FILE, FLOAT = "nhwc/norm.cu", np.dtype(np.float32)
 CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
-    *configurations(FILE, None), *configurations(FILE, "relu", "tanh", after=True)]
+    *configurations(FILE, None), *configurations(FILE, "relu", "tanh", "gelu", after=True)]
 
 
 def batch_norm_nhwc(x: Array, other: Array | None, w: Array | None, b: Array | None, running_mean: Array,
@@ -41,21 +41,22 @@ def normalize_by_nhwc(x: Array, mean: Array, var: Array, w: Array | None, b: Arr
 def normalize_grad_nhwc(gy: Array, x: Array, w: Array | None, mean: Array, rstd: Array,
                         g: NormGeometry) -> tuple[Array, Array, Array]:
     """normalize_grad: (gx, gw, gb)"""
-    return _gradients(gy, None, None, x, w, mean, rstd, None)[1:]
+    return _gradients(gy, None, None, x, w, None, mean, rstd, None)[1:]
 
 
-def normalize_act_grad_nhwc(gy: Array, other: Array | None, y: Array, x: Array, w: Array | None, mean: Array,
-                            rstd: Array, g: NormGeometry, act: str) -> tuple[Array, Array, Array, Array]:
-    """normalize_act_grad: (gz, gx, gw, gb)"""
-    return _gradients(gy, other, y, x, w, mean, rstd, act)
+def normalize_act_grad_nhwc(gy: Array, other: Array | None, y: Array | None, x: Array, w: Array | None,
+                            b: Array | None, mean: Array, rstd: Array, g: NormGeometry,
+                            act: str) -> tuple[Array, Array, Array, Array]:
+    """normalize_act_grad: (gz, gx, gw, gb). y None, of activations of OF_X: x is normalised again, with w and b."""
+    return _gradients(gy, other, y, x, w, b, mean, rstd, act)
 
 
-def _gradients(gy: Array, other: Array | None, y: Array | None, x: Array, w: Array | None, mean: Array, rstd: Array,
-               act: str | None) -> tuple[Array, Array, Array, Array]:
+def _gradients(gy: Array, other: Array | None, y: Array | None, x: Array, w: Array | None, b: Array | None,
+               mean: Array, rstd: Array, act: str | None) -> tuple[Array, Array, Array, Array]:
     rows, c = rows_of(x), x.shape[3]
     start, blocks, pixels = walk(FILE, "batch_products_nhwc", rows, c, x.dtype, act, True)
     gz, parts = launch.empty(x.shape, x.dtype) if act else gy, sums(2, blocks, c)
-    start(gy, other, y, x, mean, rstd, gz if act else None, parts, pixels)
+    start(gy, other, y, x, w, b, mean, rstd, gz if act else None, parts, pixels)
     return gz, *normalize_grad_by(gz, x, w, mean, rstd, sum_first(parts))
 
 
