@@ -493,7 +493,7 @@ LAUNCHES: dict[str, list[Launch]] = {
             (*net, dtype) for net in (("lenet5", 1), ("krizhevsky2009", 3)) for dtype in (FLOAT, DOUBLE)])],
     "nhwc": [
         *each("nhwc/", nhwc_form, *[(name, store, at) for name in OWN_FORMS for store in STORES for at in (1, 2)]),
-        *each("nhwc/", nhwc_joined, *[(store, at) for store in STORES for at in (0, 2)]),
+        *each("nhwc/", nhwc_joined, *[(store, at) for store in STORES for at in (0, 2, 3)]),
         *on_device("nhwc/", nhwc_form, *[
             (name, store, at) for name in FORMS for store in STORES for at in range(len(nhwc.SHAPES))]),
         *on_device("nhwc/", nhwc_form, *[

@@ -17,7 +17,7 @@ from minidl.ops.layers.norm import batch_geometry
 
 Shape = tuple[int, int, int, int]
 SHAPES: list[Shape] = [(2, 8, 5, 6), (3, 24, 4, 4), (2, 5, 7, 3), (1, 64, 9, 8), (9, 16, 12, 12), (2, 264, 3, 2)]
-WINDOWS: list[tuple[Any, Any, Any]] = [(2, None, 0), (3, 2, 1), ((3, 2), (1, 2), ((1, 0), (0, 1)))]
+WINDOWS: list[tuple[Any, Any, Any]] = [(2, None, 0), (3, 2, 1), ((3, 2), (1, 2), ((1, 0), (0, 1))), ((2, 3), None, 0)]
 FILTERS: list[tuple[Any, ...]] = [(16, 3, 1, 1), (9, 3, 2, 1), (8, (1, 2), (2, 1), 0)]
 # of results, as a part of their largest: bfloat16 has 8 bits, and results near the middle between two may go either way
 ROUNDING = {"float32": 4e-6, "bf16": 2.0 ** -7}
@@ -158,6 +158,7 @@ def joined_agree(shape: Shape, at: int, store: str, k: Any = cpu, there: Callabl
     sets = batch_geometry(shape, (c,), (c,), None, None, True)
     calls: list[tuple[str, tuple[Any, ...]]] = [
         ("to_nhwc", (normal(*shape, dtype=np.float32), store)), ("to_nchw", (x,)),
+        ("to_nhwc", (normal(n, c, 1, 1, dtype=np.float32), store)), ("to_nchw", (x[:, :1, :1],)),
         ("act_grad_b_nhwc", (gy, None, y, act)), ("act_grad_b_nhwc", (gy, x, y, "relu")),
         *[("normalize_act_grad_nhwc", (gy, other, None, x, *affine, mean, rstd, sets, of_x))
           for other, affine in ((None, (weight, bias)), (y, (None, None)))],

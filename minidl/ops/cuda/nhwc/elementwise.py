@@ -24,19 +24,21 @@ CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
 
 # ---------------------------------------------------------------- conversions
 @functools.lru_cache(maxsize=4096)
-def _tiles(name: str, n: int, channels: int, pixels: int, dtype: np.dtype) -> tuple[Callable[..., None], int]:
+def _converting(name: str, n: int, channels: int, pixels: int, dtype: np.dtype) -> Callable[[Array, Array], None]:
+    if pixels == 1:                        # the order is the same
+        n, channels, pixels = 1, 1, n * channels
     tile = FEW if channels <= FEW else 32
     tiles = launch.blocks(pixels, 1024 // tile)
-    kernel = launch.kernel(CONVERT, name, ("STORE", C_TYPES[dtype]), ("TILE", tile))
-    return kernel.sized((n * tiles, launch.blocks(channels, tile)), (launch.THREADS,)), tiles
+    start = launch.kernel(CONVERT, name, ("STORE", C_TYPES[dtype]), ("TILE", tile)).sized(
+        (n * tiles, launch.blocks(channels, tile)), (launch.THREADS,))
+    return lambda x, y: start(x, y, channels, pixels, tiles)
 
 
 def to_nhwc(x: Array, store: str) -> Array:
     """(n,c,h,w) of float32 -> (n,h,w,c) of STORES[store]"""
     n, c, h, w = x.shape
     y = launch.empty(ordered(x.shape), STORES[store])
-    start, tiles = _tiles("to_nhwc", n, c, h * w, y.dtype)
-    start(x, y, c, h * w, tiles)
+    _converting("to_nhwc", n, c, h * w, y.dtype)(x, y)
     return y
 
 
@@ -44,8 +46,7 @@ def to_nchw(x: Array) -> Array:
     """(n,h,w,c) of either type -> (n,c,h,w) of float32"""
     n, h, w, c = x.shape
     y = launch.empty((n, c, h, w), np.dtype(np.float32))
-    start, tiles = _tiles("to_nchw", n, c, h * w, x.dtype)
-    start(x, y, c, h * w, tiles)
+    _converting("to_nchw", n, c, h * w, x.dtype)(x, y)
     return y
 
 

@@ -2,7 +2,8 @@
 //
 // x and dx (n,h,w,c); y, gy and index (n,oh,ow,c), index = p * kw + q the element of the window that won. A thread owns
 // the runs of channels THREAD, THREAD + THREADS, ... of its result; gradients gather, in the order of the windows' rows
-// and columns. The last kernel, which also sums over each channel, walks PixelRuns (image.cuh) in blocks of up to 256.
+// and columns. Where windows lie side by side (_apart), a thread reads a run of a window's gradient once, and writes all that
+// the window held. Kernels that also sum over each channel (_b) walk PixelRuns (image.cuh) in blocks of up to 256.
 #include "include/nhwc/image.cuh"
 
 // Image, row, column and first channel of a run.
@@ -87,12 +88,13 @@ extern "C" __global__ void max_pool2d_nhwc(const STORE* __restrict__ x, STORE* _
     }
 }
 
-// What the windows that hold a run of the image give back to it. y, where it is given, is what they computed: only what is
-// above 0 passes.
-struct Maxima {
+// What the windows that hold a run of the image give back to it, and store it. y, where it is given, is what they computed:
+// only what is above 0 passes.
+struct Gathered {
     const STORE* __restrict__ gy;
     const unsigned char* __restrict__ index;
     const STORE* __restrict__ y;
+    STORE* __restrict__ dx;
     const Window& g;
 
     __device__ __forceinline__ Run operator()(unsigned element) const {
@@ -111,26 +113,69 @@ struct Maxima {
                 for (int e = 0; e < WIDE; ++e)
                     if (winners.v[e] == p * g.kw + q && !(y && known.v[e] <= 0)) sum.v[e] += run.v[e];
             }
+        store(dx + element, sum);
         return sum;
+    }
+};
+
+// What a window gives back to all that it held, of windows side by side: high by wide in an image, of which those beyond oh
+// by ow are cut off, and give nothing.
+struct Scattered {
+    const STORE* __restrict__ gy;
+    const unsigned char* __restrict__ index;
+    const STORE* __restrict__ y;
+    STORE* __restrict__ dx;
+    const Window& g;
+    int high, wide;
+
+    __device__ __forceinline__ Run operator()(unsigned element) const {
+        const At at(element, high, wide, g.c);
+        Run run = {};
+        Winners winners = {};
+        if (at.row < g.oh && at.column < g.ow) {
+            const unsigned from = ((at.image * g.oh + at.row) * g.ow + at.column) * g.c + at.channel;
+            run = load(gy + from);
+            winners = load(index + from);
+            Run known = {};
+            if (y) known = load(y + from);
+#pragma unroll
+            for (int e = 0; e < WIDE; ++e) run.v[e] = y && known.v[e] <= 0 ? 0.0f : run.v[e] + 0.0f;
+        }
+        const int row = at.row * g.kh, column = at.column * g.kw;
+        for (int p = 0; p < imin(g.kh, g.h - row); ++p)
+            for (int q = 0; q < imin(g.kw, g.w - column); ++q) {
+                Run own;
+#pragma unroll
+                for (int e = 0; e < WIDE; ++e) own.v[e] = winners.v[e] == p * g.kw + q ? run.v[e] : 0.0f;
+                store(dx + ((at.image * g.h + row + p) * g.w + column + q) * g.c + at.channel, own);
+            }
+        return run;
     }
 };
 
 extern "C" __global__ void max_pool2d_grad_x_nhwc(const STORE* __restrict__ gy, const unsigned char* __restrict__ index,
                                                   const STORE* __restrict__ y, STORE* __restrict__ dx, Window g) {
-    const Maxima maxima{gy, index, y, g};
+    const Gathered gathered{gy, index, y, dx, g};
     const unsigned size = g.n * g.h * g.w * g.c;
-    for (unsigned i = THREAD * WIDE; i < size; i += THREADS * WIDE) store(dx + i, maxima(i));
+    for (unsigned i = THREAD * WIDE; i < size; i += THREADS * WIDE) gathered(i);
 }
 
-struct Summed {
-    const Maxima& maxima;
-    STORE* __restrict__ dx;
+extern "C" __global__ void max_pool2d_grad_x_apart_nhwc(const STORE* __restrict__ gy,
+                                                        const unsigned char* __restrict__ index,
+                                                        const STORE* __restrict__ y, STORE* __restrict__ dx, Window g,
+                                                        int high, int wide) {
+    const Scattered scattered{gy, index, y, dx, g, high, wide};
+    const unsigned size = g.n * high * wide * g.c;
+    for (unsigned i = THREAD * WIDE; i < size; i += THREADS * WIDE) scattered(i);
+}
+
+template <class Given> struct Summed {
+    const Given& given;
 
     __device__ __forceinline__ void operator()(int at, float (&sum)[1][WIDE]) const {
-        const Run run = maxima(at);
+        const Run run = given(at);
 #pragma unroll
         for (int i = 0; i < WIDE; ++i) sum[0][i] += run.v[i];
-        store(dx + at, run);
     }
 };
 
@@ -138,8 +183,16 @@ extern "C" __global__ void __launch_bounds__(256, 2)
     max_pool2d_grad_relu_b_nhwc(const STORE* __restrict__ gy, const unsigned char* __restrict__ index,
                                 const STORE* __restrict__ y, STORE* __restrict__ dx, float* __restrict__ parts,
                                 Window window, PixelRuns g) {
-    const Maxima maxima{gy, index, y, window};
-    add_up<1>(Summed{maxima, dx}, parts, g);
+    const Gathered gathered{gy, index, y, dx, window};
+    add_up<1>(Summed<Gathered>{gathered}, parts, g);
+}
+
+extern "C" __global__ void __launch_bounds__(256, 2)
+    max_pool2d_grad_relu_b_apart_nhwc(const STORE* __restrict__ gy, const unsigned char* __restrict__ index,
+                                      const STORE* __restrict__ y, STORE* __restrict__ dx, float* __restrict__ parts,
+                                      Window window, PixelRuns g, int high, int wide) {
+    const Scattered scattered{gy, index, y, dx, window, high, wide};
+    add_up<1>(Summed<Scattered>{scattered}, parts, g);
 }
 
 extern "C" __global__ void avg_pool2d_nhwc(const STORE* __restrict__ x, STORE* __restrict__ y, Window g) {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -50,18 +51,27 @@ def max_pool2d_grad_relu_nhwc(gy: Array, index: Array, y: Array, g: PoolGeometry
     return _maxima(gy, index, y, g)
 
 
+def _apart(g: PoolGeometry) -> tuple[int, int] | None:
+    """Where windows lie side by side: how many an image has, down and across, with those that its edges cut off."""
+    beside = (g.sh, g.sw, g.top, g.bottom, g.left, g.right) == (g.kh, g.kw, 0, 0, 0, 0)
+    return (launch.blocks(g.h, g.kh), launch.blocks(g.w, g.kw)) if beside else None
+
+
 def _maxima(gy: Array, index: Array, y: Array | None, g: PoolGeometry) -> Array:
-    dx = launch.empty((g.n, g.h, g.w, g.c), gy.dtype)
-    start, window = _spread("max_pool2d_grad_x_nhwc", g, g.h * g.w, gy.dtype)
-    start(gy, index, y, dx, window)
+    dx, windows = launch.empty((g.n, g.h, g.w, g.c), gy.dtype), _apart(g)
+    name = "max_pool2d_grad_x_apart_nhwc" if windows else "max_pool2d_grad_x_nhwc"
+    start, window = _spread(name, g, math.prod(windows or (g.h, g.w)), gy.dtype)
+    start(gy, index, y, dx, window, *(windows or ()))
     return dx
 
 
 def max_pool2d_grad_relu_b_nhwc(gy: Array, index: Array, y: Array, g: PoolGeometry) -> tuple[Array, Array]:
     """(max_pool2d_grad_relu_nhwc, its sum over each channel)"""
-    start, blocks, pixels = walk(FILE, "max_pool2d_grad_relu_b_nhwc", g.n * g.h * g.w, g.c, gy.dtype)
+    windows = _apart(g)
+    name = "max_pool2d_grad_relu_b_apart_nhwc" if windows else "max_pool2d_grad_relu_b_nhwc"
+    start, blocks, pixels = walk(FILE, name, g.n * math.prod(windows or (g.h, g.w)), g.c, gy.dtype)
     dx, parts = launch.empty((g.n, g.h, g.w, g.c), gy.dtype), sums(1, blocks, g.c)
-    start(gy, index, y, dx, parts, launch.by_value("Window", g), pixels)
+    start(gy, index, y, dx, parts, launch.by_value("Window", g), pixels, *(windows or ()))
     return dx, sum_first(parts)
 
 
