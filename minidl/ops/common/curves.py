@@ -135,18 +135,24 @@ def _polynomial(x: Array, coefficients: tuple[float, ...]) -> Array:
     return y
 
 
-# erfc(z) = t exp(S(t) - z^2) with t = 1 / (1 + z/2), within 1.2e-7 of itself (Press et al., Numerical Recipes, section
-# 6.2, erfcc); the highest power first
-_S = (0.17087277, -0.82215223, 1.48851587, -1.13520398, 0.27886807, -0.18628806, 0.09678418, 0.37409196, 1.00002368,
-      -1.26551223)
+# In float32 the lower tail is t R(t) exp(-x^2 / 2) / 2 with t = 1 / (1 + NEAR |x|), within 3.3e-8 of itself: R is fitted to
+# exp(z^2) erfc(z) / t, z = |x| / sqrt 2, by least squares, repeated with weights that make the relative error even; the
+# highest power first
+_NEAR = 0.45 * math.sqrt(0.5)
+_R = (-0.0414001171, 0.190727073, -0.300653714, 0.142471203, -0.0223987082, 0.119964581, 0.175249278, 0.228271948,
+      0.253883148, 0.253885321)
+
+
+def _bell(x: Array) -> Array:
+    """exp(-x^2 / 2)"""
+    near = np.clip(x, -40, 40)             # whose square does not overflow; beyond it is 0
+    return np.exp(near * near * -0.5)
 
 
 def _normal_cdf_single(x: Array) -> Array:
-    z = np.minimum(np.abs(x), 2 * _FAR)    # whose square does not overflow
-    z *= math.sqrt(0.5)
-    t = 1 / (1 + 0.5 * z)
-    z *= z
-    tail = np.exp(_polynomial(t, _S) - z)
+    t = 1 / (1 + _NEAR * np.abs(x))
+    tail = _bell(x)
+    tail *= _polynomial(t, _R)
     tail *= t
     tail *= 0.5
     return choose(x > 0, 1 - tail, tail)
@@ -169,9 +175,7 @@ def _gelu(y: Array, x: Array) -> None:
 
 
 def _gelu_grad(gx: Array, gy: Array, x: Array) -> None:
-    near = np.clip(x, -40, 40)                         # whose square does not overflow; the density beyond is 0
-    density = np.exp(near * near * -0.5) * math.sqrt(0.5 / math.pi)
-    np.multiply(gy, normal_cdf(x) + x * density, out=gx)
+    np.multiply(gy, normal_cdf(x) + x * (_bell(x) * math.sqrt(0.5 / math.pi)), out=gx)
 
 
 CUBIC, RATE = 0.044715, math.sqrt(2 / math.pi)         # Hendrycks and Gimpel 2016, section 2
@@ -193,14 +197,28 @@ def _gelu_tanh_grad(gx: Array, gy: Array, x: Array) -> None:
     np.multiply(gy, 0.5 * (1 + t) + slope, out=gx)
 
 
-_CDF = f"(REAL)0.5 * erfc(x * (REAL){-math.sqrt(0.5)!r})"
+# What the kernels' C++ calls; `reciprocal` is act.cuh's
+CUDA_FUNCTIONS = f"""
+__device__ __forceinline__ float bell(float x) {{ return exp2f(x * x * {-0.5 / math.log(2)!r}f); }}
+__device__ __forceinline__ double bell(double x) {{ return exp(-0.5 * x * x); }}
+
+__device__ __forceinline__ float normal_cdf(float x) {{
+    const float t = reciprocal(1.0f + {_NEAR!r}f * fabsf(x));
+    float r = {_R[0]!r}f;
+    {" ".join(f"r = r * t + {c!r}f;" for c in _R[1:])}
+    const float tail = 0.5f * t * r * bell(x);
+    return x > 0.0f ? 1.0f - tail : tail;
+}}
+__device__ __forceinline__ double normal_cdf(double x) {{ return 0.5 * erfc(x * {-math.sqrt(0.5)!r}); }}
+
+"""
 _TANH = f"tanh((REAL){RATE!r} * (x + (REAL){CUBIC} * x * x * x))"
 _SIGMOID = "(x < (REAL)0 ? exp(x) * reciprocal(exp(x) + (REAL)1) : reciprocal(exp(-x) + (REAL)1))"
 OF_X = {
     "silu": Activation(_silu, _silu_grad, f"x * {_SIGMOID}",
                        f"gy * {_SIGMOID} * ((REAL)1 + x * ((REAL)1 - {_SIGMOID}))"),
-    "gelu": Activation(_gelu, _gelu_grad, f"x * {_CDF}",
-                       f"gy * ({_CDF} + x * (exp((REAL)-0.5 * x * x) * (REAL){math.sqrt(0.5 / math.pi)!r}))"),
+    "gelu": Activation(_gelu, _gelu_grad, "x * normal_cdf(x)",
+                       f"gy * (normal_cdf(x) + x * (bell(x) * (REAL){math.sqrt(0.5 / math.pi)!r}))"),
     "gelu_tanh": Activation(
         _gelu_tanh, _gelu_tanh_grad, f"(REAL)0.5 * x * ((REAL)1 + {_TANH})",
         f"gy * ((REAL)0.5 * ((REAL)1 + {_TANH}) + (REAL)0.5 * x * ((REAL)1 - {_TANH} * {_TANH}) * "

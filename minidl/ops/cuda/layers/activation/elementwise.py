@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from ....common.curves import CUDA_FUNCTIONS
 from ....common.primitives import ALL, OF_X, Array, of_activations
 from ... import launch
 
@@ -21,7 +22,7 @@ STRUCT = """struct act_{} {{
     static __device__ __forceinline__ REAL grad(REAL gy, REAL {}) {{ return {}; }}
 }};
 """
-launch.GENERATED["include/activations.cuh"] = "".join(
+launch.GENERATED["include/activations.cuh"] = CUDA_FUNCTIONS + "".join(
     STRUCT.format(act, row.cuda_value, "x" if act in OF_X else "y", row.cuda_grad) for act, row in ALL.items())
 
 
