@@ -504,7 +504,7 @@ LAUNCHES: dict[str, list[Launch]] = {
             (direction, kind, (2, 5, 6, 7), (9, 5, 3, 3), (1, 2), 1)
             for direction in nhwc_conv.DIRECTIONS for kind in nhwc_conv.KINDS]),
         *each("nhwc/conv/conv.cu", nhwc_conv.is_right, ("y", "bf16", (3, 16, 9, 9), (72, 16, 3, 3), 1, 1, 0, "relu"),
-              ("dx", "bf16", (3, 16, 9, 9), (120, 16, 3, 3), 1, 1),
+              ("dx", "bf16", (3, 16, 9, 9), (120, 16, 3, 3), 1, 1, 0),
               ("y", "3xtf32", (1, 64, 9, 9), (6, 64, 3, 2), 2, 1),
               # A form of two stages, one of whose blocks has a multiprocessor
               ("dx", "tf32", (4, 4, 18, 9), (1, 4, 5, 4), 3, 1)),
@@ -512,7 +512,11 @@ LAUNCHES: dict[str, list[Launch]] = {
             (direction, kind, (5, 64, 7, 9), (64, 64, 3, 3), 1, 1, form)
             for direction, kind, form in (("y", "tf32", -4), ("dx", "tf32", -3), ("dx", "bf16", -4),
                                           ("y", "bf16", -2))],
-              ("dx", "bf16", (2, 5, 7, 9), (62, 5, 3, 3), 1, 1, -1)),           # and images that are padded by channels
+              ("dx", "bf16", (2, 5, 7, 9), (62, 5, 3, 3), 1, 1, -1),            # and images that are padded by channels
+              # Channels that fill no slab: 3, 3 and 1 of its 4 steps
+              ("y", "tf32", (2, 24, 7, 9), (64, 24, 3, 3), 1, 1, -2),
+              ("dx", "bf16", (2, 72, 7, 9), (40, 72, 3, 2), 1, 1, -2),
+              ("y", "bf16", (2, 80, 9, 9), (64, 80, 3, 3), 1, 1, -4)),
         *each("nhwc/conv/conv_tma.cu", nhwc_conv.maxima_are_right, *[
             (kind, (3, 64, *size), (72, 64, 3, 3), 1, form, act, False)
             for kind, form in (("tf32", -4), ("tf32", -3), ("bf16", -4), ("bf16", -2))
@@ -526,6 +530,7 @@ LAUNCHES: dict[str, list[Launch]] = {
             for size, act, added, normalized in (
                 ((11, 18), "relu", True, True), ((7, 9), "tanh", False, True), ((8, 8), "relu", True, False))],
               ("tf32", (3, 136, 8, 8), (32, 136, 1, 1), 0, -2, "relu", True, True, False),  # three tiles of filters
+              ("bf16", (2, 16, 9, 8), (24, 16, 3, 3), 1, -2, "relu", True, True, False),    # slabs that are not filled
               ("tf32", (2, 6, 8, 8), (64, 6, 3, 3), 1, -2, "relu", True, False, True)),     # that fill no 16 bytes
         *each("nhwc/conv/conv_images.cu", nhwc_conv.gradients_are_right,
               ("bf16", (130, 64, 3, 4), (64, 64, 3, 3), 1, 4, "relu", True, True, True)),

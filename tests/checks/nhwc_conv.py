@@ -180,7 +180,7 @@ def gradients_are_right(kind: str, x: Any, w: Any, padding: Any, form: int | Non
 
 
 def in_patches(kernel: str, direction: str, kind: str, g: ConvGeometry, seed: int) -> ConvGeometry:
-    """A shape that a kernel takes: conv_nhwc_tma, of channels that fill slabs; conv_nhwc_few, of channels that 16 bytes
+    """A shape that a kernel takes: conv_nhwc_tma, of channels that fill 16 bytes; conv_nhwc_few, of channels that 16 bytes
     hold, with filters up to 8x8; both in steps of 1. conv_nhwc_images, of channels that fill slabs and up to 16x16
     pixels."""
     stride: int | tuple[int, int] = 1
@@ -189,7 +189,8 @@ def in_patches(kernel: str, direction: str, kind: str, g: ConvGeometry, seed: in
         each, (h, w), (kh, kw) = 8 if kind == "bf16" else 4, (h + 3, w + 3), (kh + seed % 4, kw + seed // 4 % 4)
         c = 1 + c % each
     else:
-        c = -(-c // 64) * 64
+        fill = 64 if kernel == "conv_nhwc_images" or seed % 2 else 8
+        c = max(16, -(-c // fill) * fill)            # of fewer conv_few.cu would be asked
         if kernel == "conv_nhwc_images":
             h, w = min(h, 16, 15 - g.top - g.bottom + kh), min(w, 16, 15 - g.left - g.right + kw)
             n, stride = n + seed % 3 * 64, (g.sh, g.sw)

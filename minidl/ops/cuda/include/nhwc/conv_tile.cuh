@@ -144,21 +144,21 @@ __device__ __forceinline__ void store_maxima(const float (&sums)[TALL][PAIRS], I
 
 #if GRADIENT
 // Filters are gone through in steps, of four lanes' neighbours; a slab of an image like y has two.
-constexpr int AT_A_STEP = 4 * NEIGHBOURS, STEPS = FILTERS / AT_A_STEP, STEPS_OF_SLAB = 128 / 64;
+constexpr int AT_A_STEP = 4 * NEIGHBOURS, STEPS = FILTERS / AT_A_STEP, STEPS_BESIDE = 128 / 64;
 
 __device__ __forceinline__ float widened(float x) { return x; }
 __device__ __forceinline__ float widened(unsigned short x) { return __uint_as_float((unsigned)x << 16); }
 
 // A lane's neighbours at a step, in a slab of shared memory that holds all pixels of the patch.
 __device__ __forceinline__ Neighbours in_slab(const unsigned char* slab, int pixel, int step) {
-    return *(const Neighbours*)(slab + swizzled(pixel * 128 + step % STEPS_OF_SLAB * 64 + threadIdx.x % 4 * 16));
+    return *(const Neighbours*)(slab + swizzled(pixel * 128 + step % STEPS_BESIDE * 64 + threadIdx.x % 4 * 16));
 }
 
 // The sums, from a step on, plus a slab of another image. pixel: which of the patch a lane's are.
 __device__ __forceinline__ void add_slab(float (&sums)[TALL][PAIRS], const unsigned char* slab,
                                          const int (&pixel)[2 * TALL], int first) {
 #pragma unroll
-    for (int step = first; step < first + STEPS_OF_SLAB; ++step)
+    for (int step = first; step < first + STEPS_BESIDE; ++step)
 #pragma unroll
         for (int t = 0; t < 2 * TALL; ++t) {
             const Neighbours more = in_slab(slab, pixel[t], step);
@@ -198,7 +198,7 @@ __device__ __forceinline__ void store_gradient(float (&sums)[TALL][PAIRS], IMAGE
                                                const unsigned char* slab, const int (&pixel)[2 * TALL],
                                                const ConvNhwc& g, const int (&at)[2 * TALL], int filter, int first) {
 #pragma unroll
-    for (int step = first; step < first + STEPS_OF_SLAB; ++step) {
+    for (int step = first; step < first + STEPS_BESIDE; ++step) {
         const int f = filter + step * AT_A_STEP + threadIdx.x % 4 * NEIGHBOURS;
         float total[NEIGHBOURS] = {};
 #pragma unroll
@@ -227,7 +227,7 @@ __device__ __forceinline__ void add_products(const float (&sums)[TALL][PAIRS], f
                                              const unsigned char* slab, const int (&pixel)[2 * TALL], const float* mean,
                                              const ConvNhwc& g, int filter, int first) {
 #pragma unroll
-    for (int step = first; step < first + STEPS_OF_SLAB; ++step) {
+    for (int step = first; step < first + STEPS_BESIDE; ++step) {
         float center[NEIGHBOURS], total[NEIGHBOURS] = {};
         read_biases(center, mean, filter + step * AT_A_STEP + threadIdx.x % 4 * NEIGHBOURS, g.m);
 #pragma unroll

@@ -112,13 +112,15 @@ def _channels(c: int, pixels: int, taps: int, each: int) -> int:
 
 def _copied(form: AnyForm | None, sizes: dict[str, int], depth: int, then: str = "y",
             stored: float = 1.0) -> conv_tma.Tiles | conv_images.Tiles | None:
-    """The cheapest tiles of those that the hardware copies, of one form or of all; None where none fits. stored: how
-    many times as long those take that cannot do what follows, and have to store y."""
+    """The cheapest tiles of those that the hardware copies, of one form or of all; None where none fits. depth: channels
+    of a slab, which those of conv_images fill. stored: how many times as long those take that cannot do what follows,
+    and have to store y."""
     ones = all(sizes[name] == 1 for name in ("sh", "sw", "divided_h", "divided_w"))
     place = [sizes[name] for name in ("n", "oh", "ow", "m", "kh", "kw")]
     found = [*(conv_tma.tiles(each, *place, images=images) for images in (True, False) for each in conv_tma.FORMS
                if ones and form in (None, each)),
-             *(conv_images.tiles(each, sizes, depth) for each in conv_images.FORMS if form in (None, each))]
+             *(conv_images.tiles(each, sizes, depth) for each in conv_images.FORMS
+               if form in (None, each) and sizes["c"] % depth == 0)]
     return min((each for each in found if each), default=None,
                key=lambda each: each.cost * (1 if _can(then, each, sizes["m"]) else stored))
 
@@ -136,18 +138,21 @@ def _plan(back: bool, g: ConvGeometry, dtype: np.dtype, mode: str, aligned: bool
     pixels, slabs = g.n * high * across, launch.blocks(g.kh * g.kw * c, 8 * each)
     wide = c % each == 0 and (aligned or c > channels), m % each == 0
     chunked = wide[0] and c % (8 * each) == 0
-    sums, hopper = slabs * 8 * each, has_wgmma()
+    taps, hopper = g.kh * g.kw, has_wgmma()
     by_copies = hopper and mode != "TF32X3" and not isinstance(form, Form)
     stored = 1.0 if then == "y" else 1 + STORED * dtype.itemsize / slabs
     few = tiled = None
     if by_copies and channels <= each and (g.sh, g.sw) == (1, 1) and form not in conv_images.FORMS:
         few = conv_few.patch_of(g.n, high, across, g.kh, g.kw)
-    if by_copies and chunked:
+    if by_copies and wide[0]:
         tiled = _copied(form, sizes, 8 * each, then, stored)
     forms = [form] if isinstance(form, Form) else _forms(mode, wide[0], slabs, launch.most_shared())
     best = min(forms, key=lambda form: _cost(form, pixels, m, slabs), default=None)
     most = _cost(best, pixels, m, slabs) * stored if best and not form else math.inf
-    by_tiles = tiled if tiled and tiled.cost < most and not few else None
+    longer = taps * launch.blocks(c, 8 * each) * conv_tma.steps_of_slab(c, dtype) / 4 / slabs  # where none is filled
+    by_tiles = tiled if tiled and tiled.cost * longer < most and not few else None
+    chunked = chunked or by_tiles is not None
+    sums = 8 * each * (taps * launch.blocks(c, 8 * each) if chunked else slabs)
     if then != "y" and not (wide[1] and _can(then, by_tiles, m)):
         return _plan(back, g, dtype, mode, aligned, act if then == "maxima" else None, form, "y")
     if few:
@@ -159,7 +164,7 @@ def _plan(back: bool, g: ConvGeometry, dtype: np.dtype, mode: str, aligned: bool
     if by_tiles:
         beside = by_tiles.form.filters
         if isinstance(by_tiles, conv_tma.Tiles):
-            product = conv_tma.product(by_tiles, dtype, mode, high, across, m, wide[1], act, then)
+            product = conv_tma.product(by_tiles, dtype, mode, c, high, across, m, wide[1], act, then)
         else:
             product = conv_images.product(by_tiles, dtype, mode, wide[1], act)
     elif best:

@@ -12,9 +12,10 @@
 #include "include/nhwc/conv_nhwc.cuh"
 
 __device__ __forceinline__ void pack(const float* w, IMAGE* packed, const ConvNhwc& g, int channels, int back) {
-    const int taps = g.kh * g.kw, width = g.c + g.sum - taps * g.c;      // channels, and the rest of a row
+    const int taps = g.kh * g.kw, known = CHUNKED ? g.sum / taps : g.c;  // channels, with those that fill up slabs
+    const int width = known + g.sum - taps * known;                      // and the rest of a row
     for (int i = THREAD; i < g.filters * width; i += THREADS) {
-        const int row = i / width, c = i - row * width, rest = c - g.c, filter = filter_of_row<NEIGHBOURS>(row);
+        const int row = i / width, c = i - row * width, rest = c - known, filter = filter_of_row<NEIGHBOURS>(row);
         const bool there = filter < g.m && c < channels;
         const float* from = w + (back ? c * g.m + filter : filter * channels + c) * taps;
         const int at = CHUNKED ? c / DEPTH * taps * DEPTH + c % DEPTH : rest < 0 ? c : taps * g.c + rest;

@@ -8,7 +8,8 @@
 //
 // Filters as conv_pack.cu leaves them for -DCHUNKED. -DIMAGE, -DPRECISION (not TF32X3), -DFILTERS, -DTALL, -DSTAGES,
 // -DWIDE_Y, -DACT, -DAFTER: as in conv.cu. -DBLOCKS: of a multiprocessor, 1 or 2. -DAT_ONCE: so many taps of filters
-// are a stage, at most. images: boxes of a patch's meeting pixels by DEPTH channels; filters: of FILTERS rows by DEPTH
+// are a stage, at most. -DSTEPS_OF_SLAB: products of 32 bytes that a slab takes, 4, or fewer where g.c do not fill it: beyond
+// g.c there is zero. images: boxes of a patch's meeting pixels by DEPTH channels; filters: of FILTERS rows by DEPTH
 // numbers.
 //
 // Two options, with WIDE_Y, for what else is the tile's work. -DPOOLED: y's maxima over windows of 2x2 are stored in its
@@ -122,7 +123,7 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, BLOCKS)
                     for (int i = 0; i < AT_ONCE && tap + i < last; ++i) {
                         const unsigned char *meets = line + s * 128, *columns = slabs + stage.at * STAGE + i * SLAB;
 #pragma unroll
-                        for (int step = 0; step < 4; ++step)
+                        for (int step = 0; step < STEPS_OF_SLAB; ++step)
 #pragma unroll
                             for (int t = 0; t < TALL; ++t)
                                 wgmma_both(sums[t], rows_of(meets + start[t] + step * 32, apart),
@@ -165,7 +166,7 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, BLOCKS)
 #pragma unroll
             for (int t = 0; t < 2 * TALL; ++t) pixel[t] = (own[t].n * patch.h + own[t].h) * patch.w + own[t].w;
 #pragma unroll
-            for (int step = 0; step < STEPS; step += STEPS_OF_SLAB)
+            for (int step = 0; step < STEPS; step += STEPS_BESIDE)
 #pragma unroll 1
                 for (int image = !added; image <= GRADIENT; ++image, buffer.next()) {
                     const unsigned char* slab = memory + buffer.at * patch.bytes;

@@ -125,24 +125,31 @@ def can(then: str, of: Tiles, m: int) -> bool:
     return launch.blocks(m, of.form.filters) <= launch.multiprocessors() * of.form.blocks
 
 
-def constants(form: Form, stages: int, dtype: np.dtype, mode: str, wide_y: bool, act: str | None,
-              then: str) -> tuple[launch.Constant, ...]:
+def steps_of_slab(c: int, dtype: np.dtype) -> int:
+    """Of the 4 products of 32 bytes that a slab takes, those that c channels need: all, or fewer where they fill no
+    slab."""
+    return min(4, launch.blocks(c * dtype.itemsize, 32))
+
+
+def constants(form: Form, stages: int, dtype: np.dtype, mode: str, wide_y: bool, act: str | None, then: str,
+              steps: int = 4) -> tuple[launch.Constant, ...]:
     return (launch.HOPPER, ("IMAGE", C_TYPES[dtype]), ("PRECISION", mode), ("FILTERS", form.filters),
             ("TALL", form.tall), ("STAGES", stages), ("AT_ONCE", form.at_once), ("BLOCKS", form.blocks),
-            ("WIDE_Y", int(wide_y)), *((("ACT", act),) if act else ()),
+            ("STEPS_OF_SLAB", steps), ("WIDE_Y", int(wide_y)), *((("ACT", act),) if act else ()),
             *((("AFTER", 1),) if act and then in ("y", "maxima") else ()), *THEN[then])
 
 
-def product(of: Tiles, dtype: np.dtype, mode: str, h: int, w: int, m: int, wide_y: bool, act: str | None,
+def product(of: Tiles, dtype: np.dtype, mode: str, c: int, h: int, w: int, m: int, wide_y: bool, act: str | None,
             then: str) -> Callable[..., cupy.ndarray | None]:
-    """What launches the kernel on images, packed filters, biases, y and the struct of sizes. h, w, m: of y.
+    """What launches the kernel on images, packed filters, biases, y and the struct of sizes. c: of images; h, w, m: of
+    y.
 
     then: "y"; "maxima", y are those over windows of 2x2 of it, and the winners follow; "gradient" or "normalized", y is
     multiplied by the slope of act, Beside follows, and sums by parts are returned, (parts, 1 or 2, m).
     """
     form, patch = of.form, of.patch
     shared = PATCHES * patch.shared() + of.stages * form.stage + 16 * (of.stages + PATCHES)
-    given = constants(form, of.stages, dtype, mode, wide_y, act, then)
+    given = constants(form, of.stages, dtype, mode, wide_y, act, then, steps_of_slab(c, dtype))
     blocks, across = min(of.blocks, launch.multiprocessors() * form.blocks), launch.blocks(m, form.filters)
     sums = dict(THEN[then]).get("GRADIENT", 0)
     if sums:
@@ -173,3 +180,6 @@ CONFIGURATIONS = [
         (form.stages, True, "relu", "maxima"), (form.stages, True, None, "maxima"),
         *((form.stages, True, act, then) for act in ("relu", "gelu") for then in ("gradient", "normalized")))
     if then == "y" or form.filters >= 32]
+CONFIGURATIONS += [(FILE, constants(FORMS[2], FORMS[2].stages, dtype, mode, True, None, "y", steps))
+                   for dtype, mode in ((np.dtype(np.uint16), "BF16"), (np.dtype(np.float32), "TF32"))
+                   for steps in (1, 2, 3)]
