@@ -100,8 +100,9 @@ extern "C" __global__ void __launch_bounds__(256, 2)
     normalized(x, nullptr, y, walk, known(mean, walk.channel, 0.0f), scale, known(b, walk.channel, 0.0f), g);
 }
 
-// The terms of the sums: gz, which with AFTER comes through the activation and is kept, and z = (x - mean) * rstd.
-struct Products {
+// The terms of the sums: gz, which with AFTER comes through the activation and is kept, and z = (x - mean) * rstd. AGAIN:
+// without y; z is also what ACT_GRAD takes, by scale and bias.
+template <bool AGAIN> struct Products {
     const STORE *__restrict__ gy, *__restrict__ other, *__restrict__ y, *__restrict__ x;
     STORE* __restrict__ kept;
     const Run &mean, &rstd, &scale, &bias;
@@ -110,11 +111,11 @@ struct Products {
         Run gz = summed(gy, other, at);
         const Run values = load(x + at);
         if (AFTER) {
-            Run known = {};
-            if (y) known = load(y + at);
+            Run known;
+            if (!AGAIN) known = load(y + at);
 #pragma unroll
             for (int i = 0; i < WIDE; ++i)
-                gz.v[i] = ACT_GRAD(gz.v[i], y ? known.v[i] : normal(values.v[i], mean.v[i], scale.v[i], bias.v[i]));
+                gz.v[i] = ACT_GRAD(gz.v[i], AGAIN ? normal(values.v[i], mean.v[i], scale.v[i], bias.v[i]) : known.v[i]);
             store(kept + at, gz);
         }
 #pragma unroll
@@ -127,8 +128,21 @@ struct Products {
 
 extern "C" __global__ void __launch_bounds__(256, 2)
     batch_products_nhwc(const STORE* __restrict__ gy, const STORE* __restrict__ other, const STORE* __restrict__ y,
-                        const STORE* __restrict__ x, const float* w, const float* b, const float* mean, const float* rstd,
-                        STORE* __restrict__ gz, float* __restrict__ parts, PixelRuns g) {
+                        const STORE* __restrict__ x, const float* mean, const float* rstd, STORE* __restrict__ gz,
+                        float* __restrict__ parts, PixelRuns g) {
+    const Walk walk(g);
+    Run center = {}, slope = {};
+    if (walk.channel < g.channels) {
+        center = known(mean, walk.channel, 0.0f);
+        slope = known(rstd, walk.channel, 1.0f);
+    }
+    add_up<2>(Products<false>{gy, other, y, x, gz, center, slope, slope, slope}, parts, g);
+}
+
+extern "C" __global__ void __launch_bounds__(256, 3)
+    batch_products_again_nhwc(const STORE* __restrict__ gy, const STORE* __restrict__ other, const STORE* __restrict__ x,
+                              const float* w, const float* b, const float* mean, const float* rstd,
+                              STORE* __restrict__ gz, float* __restrict__ parts, PixelRuns g) {
     const Walk walk(g);
     Run center = {}, slope = {}, scale = {}, bias = {};
     if (walk.channel < g.channels) {
@@ -139,7 +153,7 @@ extern "C" __global__ void __launch_bounds__(256, 2)
 #pragma unroll
         for (int i = 0; i < WIDE; ++i) scale.v[i] *= slope.v[i];
     }
-    add_up<2>(Products{gy, other, y, x, gz, center, slope, scale, bias}, parts, g);
+    add_up<2, 2>(Products<true>{gy, other, nullptr, x, gz, center, slope, scale, bias}, parts, g);
 }
 
 // gx = rstd * w * (gz - mean of gz - z * mean of gz * z); sums (2, channels): of gz, and of gz * z.

@@ -54,9 +54,11 @@ def normalize_act_grad_nhwc(gy: Array, other: Array | None, y: Array | None, x: 
 def _gradients(gy: Array, other: Array | None, y: Array | None, x: Array, w: Array | None, b: Array | None,
                mean: Array, rstd: Array, act: str | None) -> tuple[Array, Array, Array, Array]:
     rows, c = rows_of(x), x.shape[3]
-    start, blocks, pixels = walk(FILE, "batch_products_nhwc", rows, c, x.dtype, act, True)
+    again = act is not None and y is None
+    start, blocks, pixels = walk(FILE, "batch_products_again_nhwc" if again else "batch_products_nhwc", rows, c, x.dtype,
+                                 act, True)
     gz, parts = launch.empty(x.shape, x.dtype) if act else gy, sums(2, blocks, c)
-    start(gy, other, y, x, w, b, mean, rstd, gz if act else None, parts, pixels)
+    start(gy, other, *((x, w, b) if again else (y, x)), mean, rstd, gz if act else None, parts, pixels)
     return gz, *normalize_grad_by(gz, x, w, mean, rstd, sum_first(parts))
 
 
