@@ -180,9 +180,9 @@ def gradients_are_right(kind: str, x: Any, w: Any, padding: Any, form: int | Non
 
 
 def in_patches(kernel: str, direction: str, kind: str, g: ConvGeometry, seed: int) -> ConvGeometry:
-    """A shape that a kernel takes: conv_nhwc_tma, of channels that fill 16 bytes; conv_nhwc_few, of channels that 16 bytes
-    hold, with filters up to 8x8; both in steps of 1. conv_nhwc_images, of channels that fill slabs and up to 16x16
-    pixels."""
+    """A shape that a kernel takes: conv_nhwc_tma, of channels that fill 16 bytes; conv_nhwc_few, of channels that 16
+    bytes hold, with filters up to 8x8; both in steps of 1. conv_nhwc_images, of channels that fill slabs and up to
+    16x16 pixels."""
     stride: int | tuple[int, int] = 1
     n, c, h, w, kh, kw = g.n, g.c if direction == "y" else g.m, g.h, g.w, g.kh, g.kw
     if kernel == "conv_nhwc_few":

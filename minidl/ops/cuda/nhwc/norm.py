@@ -55,8 +55,8 @@ def _gradients(gy: Array, other: Array | None, y: Array | None, x: Array, w: Arr
                mean: Array, rstd: Array, act: str | None) -> tuple[Array, Array, Array, Array]:
     rows, c = rows_of(x), x.shape[3]
     again = act is not None and y is None
-    start, blocks, pixels = walk(FILE, "batch_products_again_nhwc" if again else "batch_products_nhwc", rows, c, x.dtype,
-                                 act, True)
+    name = "batch_products_again_nhwc" if again else "batch_products_nhwc"
+    start, blocks, pixels = walk(FILE, name, rows, c, x.dtype, act, True)
     gz, parts = launch.empty(x.shape, x.dtype) if act else gy, sums(2, blocks, c)
     start(gy, other, *((x, w, b) if again else (y, x)), mean, rstd, gz if act else None, parts, pixels)
     return gz, *normalize_grad_by(gz, x, w, mean, rstd, sum_first(parts))

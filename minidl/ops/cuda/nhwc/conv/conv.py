@@ -112,9 +112,9 @@ def _channels(c: int, pixels: int, taps: int, each: int) -> int:
 
 def _copied(form: AnyForm | None, sizes: dict[str, int], depth: int, then: str = "y",
             stored: float = 1.0) -> conv_tma.Tiles | conv_images.Tiles | None:
-    """The cheapest tiles of those that the hardware copies, of one form or of all; None where none fits. depth: channels
-    of a slab, which those of conv_images fill. stored: how many times as long those take that cannot do what follows,
-    and have to store y."""
+    """The cheapest tiles of those that the hardware copies, of one form or of all; None where none fits. depth:
+    channels of a slab, which conv_images.py needs full. stored: how many times as long those take that cannot do what
+    follows, and have to store y."""
     ones = all(sizes[name] == 1 for name in ("sh", "sw", "divided_h", "divided_w"))
     place = [sizes[name] for name in ("n", "oh", "ow", "m", "kh", "kw")]
     found = [*(conv_tma.tiles(each, *place, images=images) for images in (True, False) for each in conv_tma.FORMS
