@@ -203,7 +203,7 @@ BLOCKS: dict[str, Callable[[], list[str]]] = {
     "step cuda large": runs(train_step.report, "step_cuda_1024", "step_cuda_4096"),
     "recipes": lambda: time_to_accuracy.recipes(list(time_to_accuracy.RECIPES)),
     "time to accuracy": runs(time_to_accuracy.report, "time_to_accuracy_cuda"),
-    "speed run": runs(time_to_accuracy.report, "time_to_accuracy_airbench"),
+    "speed run": runs(time_to_accuracy.report, *(f"time_to_accuracy_airbench{epochs}" for epochs in ("_8", ""))),
     "distributed cuda": runs(distributed.report, "distributed_cuda"),
     "cold start": runs(cold_start.report, "cold_start_cuda"),
     "overhead": runs(overhead.report, "overhead_cpu"),
