@@ -29,8 +29,7 @@ launch.GENERATED["include/activations.cuh"] = CUDA_FUNCTIONS + "".join(
 @functools.lru_cache(maxsize=4096)
 def _spread(file: str, name: str, act: str, size: int, dtype: np.dtype) -> Callable[..., None]:
     """The launch of an elementwise kernel."""
-    kernel = launch.kernel(file, name, launch.real(dtype), ("ACT", act))
-    return kernel.sized((launch.spread(size),), (launch.THREADS,))
+    return launch.kernel(file, name, launch.real(dtype), ("ACT", act)).sized((launch.spread(size),), (launch.THREADS,))
 
 
 def _elementwise(name: str, act: str, *arrays: Array, file: str = FILE) -> Array:
