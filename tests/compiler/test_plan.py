@@ -228,6 +228,12 @@ def test_only_sharing_primitives_give_memory_that_others_hold(monkeypatch: pytes
     g, pooling = conv_geometry(x.shape, filters.shape, None, 1, 1, "gemm"), pool_geometry("", (2, 4, 8, 8), 2, None, 0)
     half, averages = cpu.conv2d_act_pool_half(x, filters, None, g, "tanh", pooling)
     cpu.conv2d_act_pool_half_grad_wb(averages, half, x, g, "tanh", pooling)
+    image, ones = np.ones((2, 8, 8, 3), np.float32), np.ones(3, np.float32)
+    made = cpu.conv2d_nhwc(image, filters, None, g, None, "tf32")
+    cpu.conv2d_max_pool_nhwc(image, filters, None, g, None, "tf32", pooling)
+    cpu.conv2d_grad_x_act_b_nhwc(made, filters, g, "tf32", None, image, "relu")
+    cpu.conv2d_grad_x_norm_nhwc(made, filters, g, "tf32", None, None, image, None, None, ones, ones,
+                                batch_geometry(x.shape, (3,), (3,), None, None, True), "gelu")
     w = Tensor(np.ones((2, 3)), requires_grad=True)
     for optimizer in (optim.Adam, optim.RMSprop, optim.Muon):
         w.grad = Tensor(np.ones((2, 3)))
