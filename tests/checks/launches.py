@@ -479,7 +479,10 @@ LAUNCHES: dict[str, list[Launch]] = {
         *each("nhwc/grad_w/conv_grad_w_tma.cu", nhwc_grad_w.is_right, *[
             ((3, 64, 7, 9), (72, 64, 3, 3), 1, 1, kind, None, splits)
             for kind, splits in (("tf32", 1), ("tf32", 3), ("bf16 images", 1), ("bf16 images", 3))],
-              ((9, 8, 5, 5), (16, 8, 5, 5), 1, 2, "bf16 images"), ((2, 68, 9, 9), (12, 68, 4, 3), 1, 2, "tf32")),
+              ((9, 8, 5, 5), (16, 8, 5, 5), 1, 2, "bf16 images"), ((2, 68, 9, 9), (12, 68, 4, 3), 1, 2, "tf32"),
+              *[((9, c, 9, 9), (m, c, 3, 3), 1, 1, kind, None, splits) for kind, c, m, splits in (
+                  ("tf32", 16, 40, 1), ("tf32", 24, 16, 2), ("tf32", 40, 24, 1), ("bf16 images", 16, 16, 1),
+                  ("bf16 images", 24, 72, 2))]),
         *on_device("nhwc/grad_w/conv_grad_w_tma.cu", nhwc_grad_w.is_right, *[
             (*shape, kind, None, splits) for kind in ("tf32", "bf16 images") for splits in (None, 3)
             for shape in (((9, 64, 19, 40), (136, 64, 3, 3), 1, 1), ((70, 136, 7, 7), (64, 136, 2, 5), 1, (0, 1)))])],
@@ -510,28 +513,28 @@ LAUNCHES: dict[str, list[Launch]] = {
               ("dx", "tf32", (4, 4, 18, 9), (1, 4, 5, 4), 3, 1)),
         *each("nhwc/conv/conv_tma.cu", nhwc_conv.is_right, *[
             (direction, kind, (5, 64, 7, 9), (64, 64, 3, 3), 1, 1, form)
-            for direction, kind, form in (("y", "tf32", -4), ("dx", "tf32", -3), ("dx", "bf16", -4),
-                                          ("y", "bf16", -2))],
+            for direction, kind, form in (("y", "tf32", -5), ("dx", "tf32", -4), ("dx", "bf16", -5),
+                                          ("y", "bf16", -3), ("dx", "tf32", -2), ("y", "bf16", -2))],
               ("dx", "bf16", (2, 5, 7, 9), (62, 5, 3, 3), 1, 1, -1),            # and images that are padded by channels
-              # Channels that fill no slab: 3, 3 and 1 of its 4 steps
-              ("y", "tf32", (2, 24, 7, 9), (64, 24, 3, 3), 1, 1, -2),
-              ("dx", "bf16", (2, 72, 7, 9), (40, 72, 3, 2), 1, 1, -2),
-              ("y", "bf16", (2, 80, 9, 9), (64, 80, 3, 3), 1, 1, -4)),
+              # Channels that do not fill a slab: 3 of its 4 steps; nor the second slab
+              ("y", "tf32", (2, 24, 7, 9), (64, 24, 3, 3), 1, 1, -3),
+              ("dx", "bf16", (2, 72, 7, 9), (40, 72, 3, 2), 1, 1, -3),
+              ("y", "bf16", (2, 80, 9, 9), (64, 80, 3, 3), 1, 1, -5)),
         *each("nhwc/conv/conv_tma.cu", nhwc_conv.maxima_are_right, *[
             (kind, (3, 64, *size), (72, 64, 3, 3), 1, form, act, False)
-            for kind, form in (("tf32", -4), ("tf32", -3), ("bf16", -4), ("bf16", -2))
+            for kind, form in (("tf32", -5), ("tf32", -4), ("tf32", -2), ("bf16", -5), ("bf16", -3), ("bf16", -2))
             for size, act in (((11, 18), "relu"), ((8, 9), None))],
-              ("tf32", (2, 64, 8, 8), (6, 64, 3, 3), 1, -2, None, True)),       # filters that fill no 16 bytes
+              ("tf32", (2, 64, 8, 8), (6, 64, 3, 3), 1, -3, None, True)),       # filters that fill no 16 bytes
         *each("nhwc/conv/conv_images.cu", nhwc_conv.maxima_are_right,
               ("bf16", (130, 64, 3, 4), (64, 64, 3, 3), 1, 4, "relu", True)),
         *each("nhwc/conv/conv_tma.cu", nhwc_conv.gradients_are_right, *[
             (kind, (3, 72, *size), (64, 72, 3, 3), 1, form, act, added, normalized, False)
-            for kind, form in (("tf32", -4), ("tf32", -3), ("bf16", -4), ("bf16", -2))
+            for kind, form in (("tf32", -5), ("tf32", -4), ("tf32", -2), ("bf16", -5), ("bf16", -3), ("bf16", -2))
             for size, act, added, normalized in (
                 ((11, 18), "relu", True, True), ((7, 9), "tanh", False, True), ((8, 8), "relu", True, False))],
-              ("tf32", (3, 136, 8, 8), (32, 136, 1, 1), 0, -2, "relu", True, True, False),  # three tiles of filters
+              ("tf32", (3, 136, 8, 8), (32, 136, 1, 1), 0, -3, "relu", True, True, False),  # three tiles of filters
               ("bf16", (2, 16, 9, 8), (24, 16, 3, 3), 1, -2, "relu", True, True, False),    # slabs that are not filled
-              ("tf32", (2, 6, 8, 8), (64, 6, 3, 3), 1, -2, "relu", True, False, True)),     # that fill no 16 bytes
+              ("tf32", (2, 6, 8, 8), (64, 6, 3, 3), 1, -3, "relu", True, False, True)),     # that fill no 16 bytes
         *each("nhwc/conv/conv_images.cu", nhwc_conv.gradients_are_right,
               ("bf16", (130, 64, 3, 4), (64, 64, 3, 3), 1, 4, "relu", True, True, True)),
         *each("nhwc/conv/conv_images.cu", nhwc_conv.is_right, *[

@@ -143,8 +143,9 @@ __device__ __forceinline__ void store_maxima(const float (&sums)[TALL][PAIRS], I
 #endif
 
 #if GRADIENT
-// Filters are gone through in steps, of four lanes' neighbours; a slab of an image like y has two.
-constexpr int AT_A_STEP = 4 * NEIGHBOURS, STEPS = FILTERS / AT_A_STEP, STEPS_BESIDE = 128 / 64;
+// Filters are gone through in steps, of four lanes' neighbours; a slab of an image like y has two, or all where that is
+// fewer.
+constexpr int AT_A_STEP = 4 * NEIGHBOURS, STEPS = FILTERS / AT_A_STEP, STEPS_BESIDE = STEPS < 2 ? STEPS : 2;
 
 __device__ __forceinline__ float widened(float x) { return x; }
 __device__ __forceinline__ float widened(unsigned short x) { return __uint_as_float((unsigned)x << 16); }

@@ -5,7 +5,7 @@
 // A barrier's phase ends when as many have arrived as it was started for, and the bytes that it was told to expect. It
 // is awaited by the phase's parity: 0, 1, 0, ...; before the first phase has ended parity 1 counts as over.
 //
-// -DSM_90A, and compiled for it; elsewhere nothing is done.
+// Requires wgmma.cuh. -DSM_90A, and compiled for it; elsewhere nothing is done.
 
 // How an array lies in memory, and what a box of it is, as the driver encodes it.
 struct alignas(64) TensorMap {
@@ -13,12 +13,6 @@ struct alignas(64) TensorMap {
 };
 
 typedef unsigned long long Barrier;
-
-#if SM_90A && __CUDA_ARCH__ == 900
-#define ON_SM_90A(...) asm volatile(__VA_ARGS__)
-#else
-#define ON_SM_90A(...)
-#endif
 
 __device__ __forceinline__ unsigned shared_address(const void* at) { return (unsigned)__cvta_generic_to_shared(at); }
 

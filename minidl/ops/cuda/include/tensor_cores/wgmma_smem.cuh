@@ -1,6 +1,6 @@
 // Products of tensor cores whose both factors lie in shared memory: a group of four warps adds A (64 rows) times B (8,
-// 64, 128 or 256 columns), 8 numbers of tf32 or 16 of bf16 deep, to registers. A lane holds of its warp's 16 rows, and of
-// each 8 columns, what it does for mma.
+// 32, 64, 128 or 256 columns), 8 numbers of tf32 or 16 of bf16 deep, to registers. A lane holds of its warp's 16 rows,
+// and of each 8 columns, what it does for mma.
 //
 // Shared memory is swizzled: a row has 128 bytes, rows follow each other, eight of them start on a multiple of 1,024
 // bytes, and the 16 bytes at `offset` lie at swizzled(offset). A row holds what is summed over, of one row of A or column
@@ -9,7 +9,7 @@
 // wgmma_both: by PTX wgmma, of compute capability 9.0 alone. -DSM_90A, and compiled for it; elsewhere nothing is computed.
 // mma_both: by mma, at once.
 //
-// -DPRECISION (include/tensor_cores/mma.cuh). Numbers in float32 are cut off to tf32.
+// -DPRECISION (mma.cuh); requires wgmma.cuh. Numbers in float32 are cut off to tf32.
 __device__ __forceinline__ int swizzled(int offset) { return offset ^ (offset >> 3 & 0x70); }
 
 // A factor of a product, the next 32 bytes of its rows from an address on.
@@ -17,42 +17,32 @@ __device__ __forceinline__ unsigned long long factor(const void* at) {
     return (unsigned long long)((unsigned)__cvta_generic_to_shared(at) >> 4) | 1ull << 16 | 64ull << 32 | 1ull << 62;
 }
 
-#define TEN(t) "%" #t "0,%" #t "1,%" #t "2,%" #t "3,%" #t "4,%" #t "5,%" #t "6,%" #t "7,%" #t "8,%" #t "9,"
-#define SIXTY TEN() TEN(1) TEN(2) TEN(3) TEN(4) TEN(5)
-#define EIGHT(i)                                                                                                       \
-    "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3]), "+f"(c[i + 4]), "+f"(c[i + 5]), "+f"(c[i + 6]),        \
-        "+f"(c[i + 7])
-#define HALF(i) EIGHT(i), EIGHT(i + 8), EIGHT(i + 16), EIGHT(i + 24)
 #if PRECISION == BF16
-#define SHAPE(columns) "wgmma.mma_async.sync.aligned.m64n" columns "k16.f32.bf16.bf16 "
 #define SIGNS ", 1, 1, 1, 0, 0;"
 #else
-#define SHAPE(columns) "wgmma.mma_async.sync.aligned.m64n" columns "k8.f32.tf32.tf32 "
 #define SIGNS ", 1, 1, 1;"
 #endif
 
-#if SM_90A && __CUDA_ARCH__ == 900
-#define WGMMA(text, ...) asm volatile(text : __VA_ARGS__ : "l"(a), "l"(b))
-#else
-#define WGMMA(text, ...)
-#endif
-
 __device__ __forceinline__ void wgmma_both(float (&c)[4], unsigned long long a, unsigned long long b) {
-    WGMMA(SHAPE("8") "{%0,%1,%2,%3}, %4, %5" SIGNS, "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]));
+    ON_SM_90A(SHAPE("8") "{%0,%1,%2,%3}, %4, %5" SIGNS : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "l"(a), "l"(b));
+}
+
+__device__ __forceinline__ void wgmma_both(float (&c)[16], unsigned long long a, unsigned long long b) {
+    ON_SM_90A(SHAPE("32") "{" TEN() "%10,%11,%12,%13,%14,%15}, %16, %17" SIGNS : EIGHT(0), EIGHT(8) : "l"(a), "l"(b));
 }
 
 __device__ __forceinline__ void wgmma_both(float (&c)[32], unsigned long long a, unsigned long long b) {
-    WGMMA(SHAPE("64") "{" TEN() TEN(1) TEN(2) "%30,%31}, %32, %33" SIGNS, HALF(0));
+    ON_SM_90A(SHAPE("64") "{" TEN() TEN(1) TEN(2) "%30,%31}, %32, %33" SIGNS : THIRTY_TWO(0) : "l"(a), "l"(b));
 }
 
 __device__ __forceinline__ void wgmma_both(float (&c)[64], unsigned long long a, unsigned long long b) {
-    WGMMA(SHAPE("128") "{" SIXTY "%60,%61,%62,%63}, %64, %65" SIGNS, HALF(0), HALF(32));
+    ON_SM_90A(SHAPE("128") "{" SIXTY "%60,%61,%62,%63}, %64, %65" SIGNS : THIRTY_TWO(0), THIRTY_TWO(32) : "l"(a), "l"(b));
 }
 
 __device__ __forceinline__ void wgmma_both(float (&c)[128], unsigned long long a, unsigned long long b) {
-    WGMMA(SHAPE("256") "{" SIXTY TEN(6) TEN(7) TEN(8) TEN(9) TEN(10) TEN(11)
-          "%120,%121,%122,%123,%124,%125,%126,%127}, %128, %129" SIGNS,
-          HALF(0), HALF(32), HALF(64), HALF(96));
+    ON_SM_90A(SHAPE("256") "{" SIXTY TEN(6) TEN(7) TEN(8) TEN(9) TEN(10) TEN(11)
+              "%120,%121,%122,%123,%124,%125,%126,%127}, %128, %129" SIGNS
+              : THIRTY_TWO(0), THIRTY_TWO(32), THIRTY_TWO(64), THIRTY_TWO(96) : "l"(a), "l"(b));
 }
 
 template <int SIZE>

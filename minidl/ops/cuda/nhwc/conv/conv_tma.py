@@ -47,7 +47,7 @@ class Beside(NamedTuple):
 
 
 FORMS = (Form(2, 128, 8, 1, 1, 0.78), Form(1, 256, 5, 1, 1, 0.8), Form(2, 64, 8, 1, 1, 0.95),
-         Form(2, 8, 3, 9, 2, 1.0))
+         Form(2, 32, 6, 1, 2, 1.0), Form(2, 8, 3, 9, 2, 1.0))
 # What a tile's sums become, and the constants for it
 THEN: dict[str, tuple[launch.Constant, ...]] = {
     "y": (), "maxima": (("POOLED", 1),), "gradient": (("GRADIENT", 1),), "normalized": (("GRADIENT", 2),)}
@@ -180,6 +180,6 @@ CONFIGURATIONS = [
         (form.stages, True, "relu", "maxima"), (form.stages, True, None, "maxima"),
         *((form.stages, True, act, then) for act in ("relu", "gelu") for then in ("gradient", "normalized")))
     if then == "y" or form.filters >= 32]
-CONFIGURATIONS += [(FILE, constants(FORMS[2], FORMS[2].stages, dtype, mode, True, None, "y", steps))
+CONFIGURATIONS += [(FILE, constants(FORMS[3], FORMS[3].stages, dtype, mode, True, None, "y", steps))
                    for dtype, mode in ((np.dtype(np.uint16), "BF16"), (np.dtype(np.float32), "TF32"))
                    for steps in (1, 2, 3)]

@@ -1,17 +1,19 @@
 // Gradient of the filters of a convolution of images in NHWC, in bf16 or tf32, for steps of 1, where the hardware copies
 // (include/tensor_cores/tma.cuh): dw[m][tap, c] is a product whose sums run over all pixels, split among blocks.
 //
-// A block owns 64 filters, 64 channels and TAPS taps, and takes some of all patches (patch.cuh). One thread starts
+// A block owns FILTERS filters, CHANNELS channels and TAPS taps, and takes some of all patches (patch.cuh). One thread starts
 // the copies: of a patch of dy, zero outside of y, and of what it meets of x. Both lie in shared memory pixel by pixel. For
 // tap (r, s) x begins r lines and s pixels further than for (0, 0). Two groups of four warps multiply:
 //
 // bf16: a group takes half of the taps. wgmma reads x as B, pixels by channels; A, filters by pixels, goes to registers,
 //   turned over, once for all taps of a group.
-// tf32: wgmma takes no factors whose sums run over rows, so mma does it: a warp takes 8 channels. A product's eight pixels
-//   are taken in the order 0, 2, 4, 6, 1, 3, 5, 7, so that the lanes' numbers lie in different banks.
+// tf32: wgmma takes no factors whose sums run over rows, so mma does it: a warp takes 8 channels. Of fewer than 64
+//   channels warps share out the patches, and leave a split each. A product's eight pixels are taken in the order 0, 2,
+//   4, 6, 1, 3, 5, 7, so that the lanes' numbers lie in different banks.
 //
 // Requires: for bf16 rows of a patch in pairs, or images where `images` says so; for tf32 lines of a multiple of eight
-// pixels. -DIMAGE, -DPRECISION BF16 or TF32, -DTAPS, for tf32 -DROW_TAPS of them side by side, -DSTAGES of at least two.
+// pixels, and at least SHARES stages. -DIMAGE, -DPRECISION BF16 or TF32, -DTAPS, for tf32 -DROW_TAPS of them side by
+// side, -DSTAGES of at least two, -DCHANNELS and -DFILTERS: 16, 32 or 64, for bf16 64 filters; -DBLOCKS of a multiprocessor.
 // What blocks leave is [split][tap][channel][filter], as in nhwc/grad_w/conv_grad_w.cu.
 #include "include/common.cuh"
 #include "include/tensor_cores/mma.cuh"
@@ -22,9 +24,11 @@
 #include "include/nhwc/conv_nhwc.cuh"
 #include "include/nhwc/patch.cuh"
 
-constexpr int MULTIPLYING = 2 * GROUP, THREADS_PER_BLOCK = MULTIPLYING + GROUP, SIDE = 64;
+constexpr int MULTIPLYING = 2 * GROUP, THREADS_PER_BLOCK = MULTIPLYING + GROUP;
 constexpr int FIRST = (TAPS + 1) / 2;                                    // taps of the first group
-constexpr int SLABS = SIDE / DEPTH;                                      // copied rows of a pixel
+// Copied rows of a pixel of dy and of x; warps that take a patch, and how many take others
+constexpr int DY_SLABS = (FILTERS + DEPTH - 1) / DEPTH, X_SLABS = (CHANNELS + DEPTH - 1) / DEPTH;
+constexpr int WARPS = PRECISION == TF32 ? CHANNELS / 8 : MULTIPLYING / 32, SHARES = MULTIPLYING / 32 / WARPS;
 
 // Images of c channels; m filters; taps kh x kw, and how many runs of TAPS; zeros above and left of images; patches of a
 // split, and how many splits take one more.
@@ -40,9 +44,9 @@ struct Turns {
 // How many patches are this block's split's.
 __device__ __forceinline__ int patches_of(const GradWTma& g) { return g.each + ((int)blockIdx.y < g.more); }
 
-// What this block's split finds.
-__device__ __forceinline__ float* part_of(float* parts, const GradWTma& g) {
-    return parts + (long long)blockIdx.y * g.kh * g.kw * g.c * g.m;
+// What a share of this block's split finds.
+__device__ __forceinline__ float* part_of(float* parts, const GradWTma& g, int share = 0) {
+    return parts + (long long)(blockIdx.y * SHARES + share) * g.kh * g.kw * g.c * g.m;
 }
 
 // Pixels of a patch of x, from where tap (0, 0) begins to where each from `tap` on does.
@@ -54,7 +58,7 @@ template <int COUNT> __device__ __forceinline__ void shifts(int (&shift)[COUNT],
     }
 }
 
-// B of a product: eight pixels by 64 channels, and eight more so many bytes further.
+// B of a product: eight pixels by CHANNELS channels, and eight more so many bytes further.
 __device__ __forceinline__ unsigned long long pixels_of(const void* at, int apart) {
     return (unsigned long long)((unsigned)__cvta_generic_to_shared(at) >> 4) | 1ull << 16 |
            (unsigned long long)(apart / 16) << 32 | 1ull << 62;
@@ -76,7 +80,7 @@ __device__ __forceinline__ void multiply_bf16(unsigned char* memory, Barrier* fu
     const int x_beside = (patch.images ? 1 : patch.lines) * patch.line * 128;
     int shift[COUNT];
     shifts(shift, g, patch, tap);
-    float sums[COUNT][32] = {};
+    float sums[COUNT][CHANNELS / 2] = {};
     Ring<STAGES> stage;
 #pragma unroll 1
     for (int patches = patches_of(g); patches > 0; --patches, stage.next()) {
@@ -116,7 +120,7 @@ __device__ __forceinline__ void multiply_bf16(unsigned char* memory, Barrier* fu
 #pragma unroll
     for (int t = 0; t < COUNT; ++t)
 #pragma unroll
-        for (int e = 0; e < 32; ++e) {
+        for (int e = 0; e < CHANNELS / 2; ++e) {
             const int c = channel + e / 4 * 8 + lane % 4 * 2 + e % 2, m = filter + warp * 16 + lane / 4 + e / 2 % 2 * 8;
             if (tap + t < g.kh * g.kw && c < g.c && m < g.m) part[((tap + t) * g.c + c) * g.m + m] = sums[t][e];
         }
@@ -129,7 +133,8 @@ __device__ __forceinline__ void multiply_tf32(unsigned char* memory, Barrier* fu
                                               const Patch& patch, const Turns& turns, float* parts, int run, int filter,
                                               int channel) {
     constexpr int LINES = TAPS / ROW_TAPS, SLOTS = LINES + 1, PERIOD = SLOTS % 2 ? 2 * SLOTS : SLOTS;
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, within = lane % 4, own = lane / 4;
+    const int lane = threadIdx.x % 32, within = lane % 4, own = lane / 4;
+    const int warp = threadIdx.x / 32 % WARPS, share = threadIdx.x / 32 / WARPS;
     const int piece = warp % 4 * 2 + own / 4, from = own % 4 * 4;        // of a row of x, 16 bytes and the number's place
     const int down = run / ceil_div(g.kw, ROW_TAPS), right = run - down * ceil_div(g.kw, ROW_TAPS);
     const int r = imin(down * LINES, g.kh - LINES), s = imin(right * ROW_TAPS, g.kw - ROW_TAPS);    // the first tap
@@ -137,17 +142,17 @@ __device__ __forceinline__ void multiply_tf32(unsigned char* memory, Barrier* fu
 #pragma unroll
     for (int i = 0; i <= ROW_TAPS; ++i) {
         const int q = r * patch.line + s + 2 * within + i;
-        meets[i] = SLABS * turns.of_dy + warp / 4 * turns.of_x + q * 128 + (piece ^ (q & 7)) * 16 + from;
+        meets[i] = DY_SLABS * turns.of_dy + warp / 4 * turns.of_x + q * 128 + (piece ^ (q & 7)) * 16 + from;
     }
     // Two filters of pixel 2 within, of an eight of dy, which begins on a multiple of 1,024 bytes; 16 filters further
     // the bit of 64 differs, and for the next pixel those of 128 and 16
     const int pair = 2 * within * 128 + (own / 2 ^ 2 * within) * 16 + own % 2 * 8;
     const int row = patch.w * 128, line = patch.line * 128;              // bytes of dy, and of x
     // Of the next step: its pixels of the first filters and of the others, and what the first pixel of all meets at (0, 0)
-    const unsigned char *dy = memory, *high = memory + turns.of_dy, *x = memory;
-    const auto load = [&](unsigned (&a)[4][4]) {
+    const unsigned char *dy = memory + share * turns.stage, *high = dy + turns.of_dy, *x = dy;
+    const auto load = [&](unsigned (&a)[FILTERS / 16][4]) {
 #pragma unroll
-        for (int e = 0; e < 8; ++e) {
+        for (int e = 0; e < FILTERS / 8; ++e) {
             const int2 two = *(const int2*)((e < 4 ? dy : high) + (pair ^ e / 2 % 2 * 64 ^ e % 2 * 144));
             a[e / 2][e % 2 * 2] = two.x;
             a[e / 2][e % 2 * 2 + 1] = two.y;
@@ -160,12 +165,13 @@ __device__ __forceinline__ void multiply_tf32(unsigned char* memory, Barrier* fu
         for (int i = 0; i < 2 * ROW_TAPS; ++i)
             b[i / 2][i % 2] = *(const volatile unsigned*)(x + which * line + meets[i / 2 + i % 2]);
     };
-    float sums[TAPS][4][4] = {};
-    unsigned a[2][4][4], b[SLOTS][ROW_TAPS][2];                          // of this step and of the next, in turn
-    Ring<STAGES> stage, done;
-    int patches = patches_of(g), image = 0, column = 0, left = patch.h;
+    float sums[TAPS][FILTERS / 16][4] = {};
+    unsigned a[2][FILTERS / 16][4], b[SLOTS][ROW_TAPS][2];                          // of this step and of the next, in turn
+    Ring<STAGES> stage;
+    stage.at = share;
+    int patches = ceil_div(patches_of(g) - share, SHARES), image = 0, column = 0, left = patch.h;
     if (patches > 0) {
-        await(full, 0);
+        await(full + share, 0);
         load(a[0]);
 #pragma unroll
         for (int i = 0; i < LINES; ++i) load_line(b[i], i);
@@ -183,8 +189,11 @@ __device__ __forceinline__ void multiply_tf32(unsigned char* memory, Barrier* fu
                     column = 0;
                     if (++image == patch.n) {
                         image = 0;
+                        __syncwarp();
+                        if (lane == 0) arrive(empty + stage.at);         // it has all been read
                         if (--patches > 0) {                             // else what is read is for nothing
-                            stage.next();
+#pragma unroll
+                            for (int i = 0; i < SHARES; ++i) stage.next();
                             await(full + stage.at, stage.parity);
                         }
                     }
@@ -198,25 +207,20 @@ __device__ __forceinline__ void multiply_tf32(unsigned char* memory, Barrier* fu
 #pragma unroll
             for (int tap = TAPS - 1; tap >= 0; --tap)                    // the last line was read first
 #pragma unroll
-                for (int m = 0; m < 4; ++m)
+                for (int m = 0; m < FILTERS / 16; ++m)
                     mma(sums[tap][m], a[t % 2][m], b[(t + tap / ROW_TAPS) % SLOTS][tap % ROW_TAPS]);
             if (ends) {
 #pragma unroll
                 for (int i = 0; i < LINES - 1; ++i) load_line(b[(t + 1 + i) % SLOTS], i);
-                if (image + column == 0) {                               // all of the patch before has been read
-                    __syncwarp();
-                    if (lane == 0) arrive(empty + done.at);
-                    done.next();
-                    if (patches == 0) break;
-                }
+                if (patches == 0) break;
             }
         }
     }
-    float* part = part_of(parts, g);
+    float* part = part_of(parts, g, share);
 #pragma unroll
     for (int tap = 0; tap < TAPS; ++tap)
 #pragma unroll
-        for (int t = 0; t < 4; ++t)
+        for (int t = 0; t < FILTERS / 16; ++t)
 #pragma unroll
             for (int e = 0; e < 2; ++e) {
                 const int y = r + tap / ROW_TAPS, x = s + tap % ROW_TAPS;
@@ -227,22 +231,22 @@ __device__ __forceinline__ void multiply_tf32(unsigned char* memory, Barrier* fu
             }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, 1)
+extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, BLOCKS)
     conv2d_nhwc_dw_tma(const __grid_constant__ TensorMap gradients, const __grid_constant__ TensorMap images,
                        float* __restrict__ parts, GradWTma g, Patch patch) {
     extern __shared__ __align__(1024) unsigned char memory[];
-    const int of_dy = patch.n * patch.h * patch.w * 128, stage_size = SLABS * (of_dy + patch.bytes);
+    const int of_dy = patch.n * patch.h * patch.w * 128, stage_size = DY_SLABS * of_dy + X_SLABS * patch.bytes;
     Barrier *full = (Barrier*)(memory + STAGES * stage_size), *empty = full + STAGES;
-    const int group = threadIdx.x / GROUP, sets = ceil_div(g.m, SIDE), run = blockIdx.x / sets % g.runs;
-    const int filter = blockIdx.x % sets * SIDE, channel = blockIdx.x / sets / g.runs * SIDE;
+    const int group = threadIdx.x / GROUP, sets = ceil_div(g.m, FILTERS), run = blockIdx.x / sets % g.runs;
+    const int filter = blockIdx.x % sets * FILTERS, channel = blockIdx.x / sets / g.runs * CHANNELS;
     if (threadIdx.x == 0) {
-        start_barriers(full, empty, STAGES, MULTIPLYING / 32);
+        start_barriers(full, empty, STAGES, WARPS);
         publish_barriers();
     }
     __syncthreads();
     const Turns turns = {of_dy, patch.bytes, stage_size};
     if (group == 2) {
-        keep_registers<40>();
+        keep_registers<BLOCKS == 1 ? 40 : 24>();
         if (threadIdx.x == MULTIPLYING) {
             Ring<STAGES> stage;
             const int split = blockIdx.y, first = g.each * split + imin(split, g.more);
@@ -251,16 +255,16 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, 1)
                 const int w = (turn - row * patch.wide) * patch.w, h = (row - image * patch.high) * patch.h;
                 unsigned char* to = memory + stage.at * stage_size;
                 await(empty + stage.at, stage.parity ^ 1);
-                expect_bytes(full + stage.at, SLABS * (of_dy + patch.n * patch.lines * patch.line * 128));
-                for (int i = 0; i < SLABS; ++i) {
+                expect_bytes(full + stage.at, DY_SLABS * of_dy + X_SLABS * patch.n * patch.lines * patch.line * 128);
+                for (int i = 0; i < DY_SLABS; ++i)
                     copy_pixels(to + i * of_dy, &gradients, full + stage.at, filter + i * DEPTH, w, h, image * patch.n);
-                    copy_pixels(to + SLABS * of_dy + i * patch.bytes, &images, full + stage.at, channel + i * DEPTH,
+                for (int i = 0; i < X_SLABS; ++i)
+                    copy_pixels(to + DY_SLABS * of_dy + i * patch.bytes, &images, full + stage.at, channel + i * DEPTH,
                                 w - g.left, h - g.top, image * patch.n);
-                }
             }
         }
     } else {
-        take_registers<232>();
+        take_registers<BLOCKS == 1 ? 232 : 104>();
         if constexpr (PRECISION == TF32)
             multiply_tf32(memory, full, empty, g, patch, turns, parts, run, filter, channel);
         else if (group == 0)

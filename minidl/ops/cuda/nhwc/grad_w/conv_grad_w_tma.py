@@ -12,56 +12,87 @@ import numpy as np
 from ....common.geometry import ConvGeometry
 from ... import launch
 from ...launch.tensor_maps import tensor_map
-from ..conv.conv_tma import MAX_BOX, ROW, THREADS_PER_BLOCK, Patch
+from ..conv.conv_tma import MAX_BOX, OWN, ROW, THREADS_PER_BLOCK, Patch
 
 FILE = "nhwc/grad_w/conv_grad_w_tma.cu"
-SIDE = 64                                  # filters, and channels, of a block
-MAX_TAPS, MAX_STAGES = 9, 5
-SLABS = {"BF16": 1, "TF32": 2}             # rows of 128 bytes of a pixel's channels, by PRECISION
+SIDES = 16, 32, 64                         # channels of a block, and filters
+MAX_TAPS, MAX_STAGES = 9, 8
+SIZES = {"BF16": 2, "TF32": 4}             # bytes of a number, by PRECISION
 MIN_PIXELS, MAX_PIXELS = 32, 256           # of a patch
 TURN = {"BF16": 12, "TF32": 4}             # pixels that a patch takes longer than its own
 
 
+class Tile(NamedTuple):
+    """What a block owns, and the precision of its products."""
+
+    mode: str
+    channels: int
+    filters: int
+
+    @property
+    def shares(self) -> int:
+        """Into which a block's warps share out its patches."""
+        return SIDES[-1] // self.channels if self.mode == "TF32" else 1
+
+    @property
+    def blocks(self) -> int:
+        """Of a multiprocessor. Two hide each other's short products of bf16."""
+        return 2 if self.mode == "BF16" and self.channels == SIDES[0] else 1
+
+    @property
+    def room(self) -> int:
+        """Bytes of shared memory that a block can have."""
+        return launch.most_shared() // self.blocks - (self.blocks - 1) * OWN
+
+    def stage(self, patch: Patch) -> int:
+        """Bytes of a patch of dy, and of what it meets of x, in rows of 128 bytes."""
+        of_dy, of_x = (launch.blocks(side * SIZES[self.mode], ROW) for side in (self.filters, self.channels))
+        return of_dy * patch.n * patch.h * patch.w * ROW + of_x * patch.shared()
+
+
 class Plan(NamedTuple):
-    """A launch."""
+    """A launch: so many blocks for each block's part of the patches. splits: what these leave, one for each share."""
 
     patch: Patch
     constants: tuple[launch.Constant, ...]
     blocks: int
+    of_patches: int
     splits: int
     shared: int
     structs: tuple[bytes, bytes]
 
 
-def constants(mode: str, taps: int, row_taps: int, stages: int) -> tuple[launch.Constant, ...]:
-    return (launch.HOPPER, ("IMAGE", "unsigned short" if mode == "BF16" else "float"), ("PRECISION", mode),
-            ("TAPS", taps), ("ROW_TAPS", row_taps), ("STAGES", stages))
+def constants(tile: Tile, taps: int, row_taps: int, stages: int) -> tuple[launch.Constant, ...]:
+    return (launch.HOPPER, ("IMAGE", "unsigned short" if tile.mode == "BF16" else "float"), ("PRECISION", tile.mode),
+            ("CHANNELS", tile.channels), ("FILTERS", tile.filters), ("TAPS", taps), ("ROW_TAPS", row_taps),
+            ("STAGES", stages), ("BLOCKS", tile.blocks))
 
 
-def _stage(patch: Patch, mode: str) -> int:
-    return SLABS[mode] * (patch.n * patch.h * patch.w * ROW + patch.shared())
+def _tile(g: ConvGeometry, mode: str) -> Tile:
+    channels, filters = (min((side for side in SIDES if side >= count), default=SIDES[-1]) for count in (g.c, g.m))
+    return Tile(mode, channels, filters if mode == "TF32" else SIDES[-1])
 
 
 def can(g: ConvGeometry, dy: cupy.ndarray, x: cupy.ndarray, mode: str) -> bool:
     """Whether the hardware can copy, and there are taps for two groups."""
     each = 16 // x.dtype.itemsize
-    return (mode in SLABS and (g.sh, g.sw) == (1, 1) and g.kh * g.kw > 1 and g.c % each == g.m % each == 0
+    return (mode in SIZES and (g.sh, g.sw) == (1, 1) and g.kh * g.kw > 1 and g.c % each == g.m % each == 0
             and (mode == "BF16") == (x.dtype == np.uint16)
             and x.data.ptr % 16 == dy.data.ptr % 16 == 0 and x.size > 0 and dy.size > 0)
 
 
-def _patches(g: ConvGeometry, mode: str) -> list[tuple[int, Patch]]:
+def _patches(g: ConvGeometry, tile: Tile) -> list[tuple[int, Patch]]:
     """How many stages fit, and of which patches."""
     found = []
     for n, h, w in itertools.product((1, 2, 4, 8, 16), {1, 2, 4, 8, 16, min(g.oh, 16)}, (8, 16, 32)):
         line = w + g.kw - 1
-        if mode == "TF32":
+        if tile.mode == "TF32":
             line = launch.blocks(line, 8) * 8
         patch = Patch(n, h, w, h + g.kh - 1, line, h % 2 == 1)
-        in_pairs = mode == "TF32" or h % 2 == 0 or n % 2 == 0
+        in_pairs = tile.mode == "TF32" or h % 2 == 0 or n % 2 == 0
         if in_pairs and MIN_PIXELS <= n * h * w <= MAX_PIXELS and max(patch.lines, line) <= MAX_BOX:
-            stages = min(MAX_STAGES, launch.most_shared() // (_stage(patch, mode) + 16))
-            found += [(stages, patch)] * (stages > 1)
+            stages = min(MAX_STAGES, tile.room // (tile.stage(patch) + 16))
+            found += [(stages, patch)] * (stages > tile.shares)
     return found
 
 
@@ -79,33 +110,38 @@ def _taps(g: ConvGeometry, mode: str) -> tuple[int, int, int]:
 @functools.lru_cache(maxsize=1024)
 def plan(g: ConvGeometry, mode: str, splits: int | None = None) -> Plan | None:
     """None where no patch fits."""
+    tile = _tile(g, mode)
+
     def cost(of: tuple[int, Patch]) -> tuple[int, int, int]:
         """The time, in pixels; bytes that are copied; and how often steps begin a column of eights."""
         number = of[1].number(g.n, g.oh, g.ow)
-        return (number * (of[1].n * of[1].h * of[1].w + TURN[mode]), number * _stage(of[1], mode),
+        return (number * (of[1].n * of[1].h * of[1].w + TURN[mode]), number * tile.stage(of[1]),
                 number * of[1].n * of[1].w)
 
-    stages, patch = min(_patches(g, mode), key=cost, default=(0, None))
+    stages, patch = min(_patches(g, tile), key=cost, default=(0, None))
     if patch is None:
         return None
     taps, row_taps, runs = _taps(g, mode)
-    blocks = launch.blocks(g.m, SIDE) * runs * launch.blocks(g.c, SIDE)
+    blocks = launch.blocks(g.m, tile.filters) * runs * launch.blocks(g.c, tile.channels)
     number = patch.number(g.n, g.oh, g.ow)
-    most = max(1, launch.multiprocessors() // blocks)
+    most = max(1, launch.multiprocessors() * tile.blocks // blocks)
     splits = splits or min(range(1, min(most, number) + 1), key=lambda k: launch.blocks(number, k))
     structs = (launch.by_value("GradWTma", g, runs=runs, each=number // splits, more=number % splits),
                patch.struct(g.oh, g.ow, patch.shared()))
-    return Plan(patch, constants(mode, taps, row_taps, stages), blocks, splits, stages * (_stage(patch, mode) + 16),
-                structs)
+    return Plan(patch, constants(tile, taps, row_taps, stages), blocks, splits, splits * tile.shares,
+                stages * (tile.stage(patch) + 16), structs)
 
 
 def parts(dy: cupy.ndarray, x: cupy.ndarray, found: Plan, out: cupy.ndarray) -> None:
     """What the blocks find: out (splits, taps * c, m)."""
     patch, depth = found.patch, ROW // x.dtype.itemsize
     launch.kernel(FILE, "conv2d_nhwc_dw_tma", *found.constants)(
-        (found.blocks, found.splits), (THREADS_PER_BLOCK,), tensor_map(dy, (patch.n, patch.h, patch.w, depth)),
+        (found.blocks, found.of_patches), (THREADS_PER_BLOCK,), tensor_map(dy, (patch.n, patch.h, patch.w, depth)),
         tensor_map(x, (patch.n, patch.lines, patch.line, depth)), out, *found.structs, shared=found.shared)
 
 
-CONFIGURATIONS = [(FILE, constants(mode, *of)) for mode in SLABS
-                  for of in ((9, 3, 3), (9, 3, 5), (5, 5, 3), (2, 1, 2))]
+CONFIGURATIONS = [
+    *[(FILE, constants(Tile(mode, 64, 64), *of)) for mode in SIZES
+      for of in ((9, 3, 3), (9, 3, 5), (5, 5, 3), (2, 1, 2))],
+    *[(FILE, constants(Tile("TF32", channels, filters), 9, 3, MAX_STAGES)) for channels in SIDES for filters in SIDES],
+    *[(FILE, constants(Tile("BF16", channels, 64), 9, 3, MAX_STAGES)) for channels in SIDES]]
