@@ -150,10 +150,11 @@ def maxima_are_right(kind: str, x: Any, w: Any, padding: Any, form: int | None =
 
 
 def gradients_are_right(kind: str, x: Any, w: Any, padding: Any, form: int | None = None, act: str = "relu",
-                        added: bool = False, normalized: bool = False, stored: bool | None = None) -> None:
+                        added: bool = False, normalized: bool = False, stored: bool | None = None,
+                        stride: Any = 1) -> None:
     """grad_x_act gives the bits of act_grad_b_nhwc, or of normalize_act_grad_nhwc, of grad_x; of numbers whose sums
     bf16 and float32 hold. stored: whether the gradient by x must be, for those to read it."""
-    g = conv_geometry(x, w, None, 1, padding, "gemm")
+    g = conv_geometry(x, w, None, stride, padding, "gemm")
     rng = np.random.default_rng(1)
     shape = g.n, g.h, g.w, g.c
     gy, filters = sparse(rng, g.m * g.kh * g.kw, g.n, g.oh, g.ow, g.m), rng.integers(-1, 2, w).astype(np.float32)

@@ -165,9 +165,8 @@ def test_plans_of_copies_by_hardware(mode: str, emulated: Emulator, monkeypatch:
         sizes, patch = (np.frombuffer(bits, launch.struct(name))[0] for name, bits in zip(
             ("GradWTma", "Patch"), found.structs, strict=True))
         constants = dict(found.constants)
-        blocks = int(constants["BLOCKS"])
-        assert blocks * (found.shared + conv_grad_w.SYSTEM) <= launch.most_shared() + conv_grad_w.SYSTEM
-        assert found.of_patches == 1 or found.blocks * found.of_patches <= 132 * blocks
+        assert found.shared <= launch.most_shared()
+        assert found.of_patches == 1 or found.blocks * found.of_patches <= 132
         assert 1 <= found.of_patches <= found.patch.number(g.n, g.oh, g.ow)
         assert patch["high"] * patch["h"] >= g.oh
         assert patch["wide"] * patch["w"] >= g.ow

@@ -47,11 +47,12 @@ AnyForm = Form | conv_tma.Form | conv_images.Form
 
 class Plan(NamedTuple):
     """The shape of y, and what launches its kernels, for x, w, b and y. then: what y becomes, and what follows in the
-    arguments and is returned: see conv_tma.product."""
+    arguments and is returned: see conv_tma.product. cost: the time, in slabs of a tile of 128 pixels by one filter."""
 
     y: tuple[int, ...]
     then: str
     run: Callable[..., cupy.ndarray | None]
+    cost: float = math.inf
 
 
 def _constants(form: Form, dtype: np.dtype, mode: str, wide: tuple[bool, bool], divided: bool, chunked: bool,
@@ -110,6 +111,11 @@ def _channels(c: int, pixels: int, taps: int, each: int) -> int:
     return c if longer or pixels * more > launch.MAX_ELEMENTS else more
 
 
+def _copying(elements: int, dtype: np.dtype) -> float:
+    """What it costs to write an image and to read it."""
+    return STORED * dtype.itemsize * elements / (128 * launch.multiprocessors())
+
+
 def _copied(form: AnyForm | None, sizes: dict[str, int], depth: int, then: str = "y",
             stored: float = 1.0) -> conv_tma.Tiles | conv_images.Tiles | None:
     """The cheapest tiles of those that the hardware copies, of one form or of all; None where none fits. depth:
@@ -148,13 +154,14 @@ def _plan(back: bool, g: ConvGeometry, dtype: np.dtype, mode: str, aligned: bool
         tiled = _copied(form, sizes, 8 * each, then, stored)
     forms = [form] if isinstance(form, Form) else _forms(mode, wide[0], slabs, launch.most_shared())
     best = min(forms, key=lambda form: _cost(form, pixels, m, slabs), default=None)
-    most = _cost(best, pixels, m, slabs) * stored if best and not form else math.inf
+    most = _cost(best, pixels, m, slabs) * stored if best else math.inf
     longer = taps * launch.blocks(c, 8 * each) * conv_tma.steps_of_slab(c, dtype) / 4 / slabs  # where none is filled
-    by_tiles = tiled if tiled and tiled.cost * longer < most and not few else None
+    by_tiles = tiled if tiled and (form or tiled.cost * longer < most) and not few else None
     chunked = chunked or by_tiles is not None
     sums = 8 * each * (taps * launch.blocks(c, 8 * each) if chunked else slabs)
     if then != "y" and not (wide[1] and _can(then, by_tiles, m)):
-        return _plan(back, g, dtype, mode, aligned, act if then == "maxima" else None, form, "y")
+        plan = _plan(back, g, dtype, mode, aligned, act if then == "maxima" else None, form, "y")
+        return plan._replace(cost=plan.cost + _copying(pixels * m, dtype))
     if few:
         sizes["c"] = channels
         at_once = conv_few.product(few, dtype, mode, g.n, high, across, m, g.kh * g.kw,
@@ -198,7 +205,22 @@ def _plan(back: bool, g: ConvGeometry, dtype: np.dtype, mode: str, aligned: bool
         else:
             pack(w, packed, struct, channels, int(back))
         return product(x, packed, b, y, struct, *more)
-    return Plan((g.n, high // 2, across // 2, m) if then == "maxima" else (g.n, high, across, m), then, run)
+    return Plan((g.n, high // 2, across // 2, m) if then == "maxima" else (g.n, high, across, m), then, run,
+                slabs * (by_tiles.cost * longer if by_tiles else most))
+
+
+def _steps_of_one(g: ConvGeometry) -> ConvGeometry:
+    """Of a gradient by x, if between the pixels of dy there are zeros."""
+    return g._replace(oh=(g.oh - 1) * g.sh + 1, ow=(g.ow - 1) * g.sw + 1, sh=1, sw=1)
+
+
+def _spread(dy: cupy.ndarray, g: ConvGeometry) -> cupy.ndarray:
+    """dy with zeros between its pixels."""
+    each, of = 16 // dy.dtype.itemsize, _steps_of_one(g)
+    made = launch.empty((g.n, of.oh, of.ow, g.m), dy.dtype)
+    launch.kernel(PACK_FILE, "conv_nhwc_spread", *_pack_constants(dy.dtype, "BF16" if each == 8 else "TF32", True, 64))(
+        (launch.spread(made.size // each),), (launch.THREADS,), dy, made, g.n, g.oh, g.ow, g.m, g.sh, g.sw)
+    return made
 
 
 def _planned(name: str, back: bool, x: cupy.ndarray, g: ConvGeometry, act: str | None, precision: str,
@@ -216,7 +238,16 @@ def _planned(name: str, back: bool, x: cupy.ndarray, g: ConvGeometry, act: str |
                          "bf16 need 8.0; use precision fp32, and images in NCHW")
     x = cupy.ascontiguousarray(x)
     mode = "BF16" if x.dtype == np.uint16 else "TF32" if precision == "bf16" else MODES[precision]
-    return x, _plan(back, g, x.dtype, mode, x.data.ptr % 16 == 0, act, form, then)
+    aligned = x.data.ptr % 16 == 0
+    plan = _plan(back, g, x.dtype, mode, aligned, act, form, then)
+    if back and (g.sh, g.sw) != (1, 1) and aligned and not x.strides[2] % 16 and not form and mode != "TF32X3":
+        one = _steps_of_one(g)
+        elements = g.n * one.oh * one.ow * g.m
+        if elements <= launch.MAX_ELEMENTS:
+            apart = _plan(back, one, x.dtype, mode, True, act, form, then)
+            if apart.cost + _copying(elements, x.dtype) < plan.cost:
+                return _spread(x, g), apart
+    return x, plan
 
 
 def _run(x: cupy.ndarray, plan: Plan, w: cupy.ndarray, b: cupy.ndarray | None) -> cupy.ndarray:
@@ -265,11 +296,13 @@ def grad_x_act(dy: cupy.ndarray, w: cupy.ndarray, g: ConvGeometry, act: str, bes
     beside = conv_tma.Beside(*[None if each is None else cupy.ascontiguousarray(each) for each in beside])
     aligned = all(each is None or each.data.ptr % 16 == 0 for each in beside[:3])
     then = "gradient" if beside.normalized is None else "normalized"
-    dy, plan = _planned("conv2d_grad_x_act_nhwc", True, dy, g, act, precision, form, then)
-    if plan.then == "y" or not aligned or 0 in plan.y:
+    given, plan = _planned("conv2d_grad_x_act_nhwc", True, dy, g, act, precision, form, then)
+    if plan.then == "y":
+        return _run(given, plan, w, None), None
+    if not aligned or 0 in plan.y:
         return grad_x(dy, w, g, precision=precision, form=form), None
     gz = launch.empty(plan.y, dy.dtype)
-    return gz, sum_first(plan.run(dy, w, None, gz, None, beside))
+    return gz, sum_first(plan.run(given, w, None, gz, None, beside))
 
 
 FLOAT, HALF = np.dtype(np.float32), np.dtype(np.uint16)

@@ -5,11 +5,18 @@
 //   NEIGHBOURS numbers of y at once (conv_tile.cuh), their filters lie where its sums do: a pair in each block of 8.
 // conv_nhwc_pad: the same, and images of g.c channels, a multiple of what 16 bytes hold, from images of fewer; those added
 //   are zero.
+// conv_nhwc_spread: images of h x w pixels with steps of down x right between them, as wide as the first and the last
+//   allow; between them are zeros. c: channels, which fill 16 bytes.
 //
 // -DIMAGE, -DPRECISION, -DCHUNKED: as in nhwc/conv/conv.cu; -DNEIGHBOURS 2, or as many as 16 bytes hold.
 #include "include/common.cuh"
 #include "include/tensor_cores/mma.cuh"
 #include "include/nhwc/conv_nhwc.cuh"
+
+constexpr int EACH = DEPTH / 8;
+struct alignas(16) Piece {
+    IMAGE v[EACH];
+};
 
 __device__ __forceinline__ void pack(const float* w, IMAGE* packed, const ConvNhwc& g, int channels, int back) {
     const int taps = g.kh * g.kw, known = CHUNKED ? g.sum / taps : g.c;  // channels, with those that fill up slabs
@@ -43,10 +50,6 @@ extern "C" __global__ void conv_nhwc_pad(const float* __restrict__ w, IMAGE* __r
                                          const IMAGE* __restrict__ x, IMAGE* __restrict__ padded, ConvNhwc g,
                                          int channels, int back) {
     pack(w, packed, g, channels, back);
-    constexpr int EACH = DEPTH / 8;
-    struct alignas(16) Piece {
-        IMAGE v[EACH];
-    };
     const int pieces = g.c / EACH;
     for (int i = THREAD; i < g.n * g.h * g.w * pieces; i += THREADS) {
         const int pixel = i / pieces, first = (i - pixel * pieces) * EACH;
@@ -54,5 +57,18 @@ extern "C" __global__ void conv_nhwc_pad(const float* __restrict__ w, IMAGE* __r
 #pragma unroll
         for (int e = 0; e < EACH; ++e) piece.v[e] = first + e < channels ? x[pixel * channels + first + e] : (IMAGE)0;
         ((Piece*)padded)[i] = piece;
+    }
+}
+
+extern "C" __global__ void conv_nhwc_spread(const IMAGE* __restrict__ x, IMAGE* __restrict__ y, int n, int h, int w, int c,
+                                            int down, int right) {
+    const int high = (h - 1) * down + 1, wide = (w - 1) * right + 1, pieces = c / EACH;
+    for (int i = THREAD; i < n * high * wide * pieces; i += THREADS) {
+        const int pixel = i / pieces, line = pixel / wide, column = pixel - line * wide, image = line / high;
+        const int row = line - image * high, up = row / down, left = column / right;
+        Piece piece = {};
+        if (up * down == row && left * right == column)
+            piece = ((const Piece*)x)[((image * h + up) * w + left) * pieces + i - pixel * pieces];
+        ((Piece*)y)[i] = piece;
     }
 }

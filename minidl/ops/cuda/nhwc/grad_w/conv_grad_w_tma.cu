@@ -13,7 +13,7 @@
 //
 // Requires: for bf16 rows of a patch in pairs, or images where `images` says so; for tf32 lines of a multiple of eight
 // pixels, and at least SHARES stages. -DIMAGE, -DPRECISION BF16 or TF32, -DTAPS, for tf32 -DROW_TAPS of them side by
-// side, -DSTAGES of at least two, -DCHANNELS and -DFILTERS: 16, 32 or 64, for bf16 64 filters; -DBLOCKS of a multiprocessor.
+// side, -DSTAGES of at least two, -DCHANNELS and -DFILTERS: 16, 32 or 64, for bf16 64 filters.
 // What blocks leave is [split][tap][channel][filter], as in nhwc/grad_w/conv_grad_w.cu.
 #include "include/common.cuh"
 #include "include/tensor_cores/mma.cuh"
@@ -231,7 +231,7 @@ __device__ __forceinline__ void multiply_tf32(unsigned char* memory, Barrier* fu
             }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, BLOCKS)
+extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, 1)
     conv2d_nhwc_dw_tma(const __grid_constant__ TensorMap gradients, const __grid_constant__ TensorMap images,
                        float* __restrict__ parts, GradWTma g, Patch patch) {
     extern __shared__ __align__(1024) unsigned char memory[];
@@ -246,7 +246,7 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, BLOCKS)
     __syncthreads();
     const Turns turns = {of_dy, patch.bytes, stage_size};
     if (group == 2) {
-        keep_registers<BLOCKS == 1 ? 40 : 24>();
+        keep_registers<40>();
         if (threadIdx.x == MULTIPLYING) {
             Ring<STAGES> stage;
             const int split = blockIdx.y, first = g.each * split + imin(split, g.more);
@@ -264,7 +264,7 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, BLOCKS)
             }
         }
     } else {
-        take_registers<BLOCKS == 1 ? 232 : 104>();
+        take_registers<232>();
         if constexpr (PRECISION == TF32)
             multiply_tf32(memory, full, empty, g, patch, turns, parts, run, filter, channel);
         else if (group == 0)

@@ -12,7 +12,7 @@ import numpy as np
 from ....common.geometry import ConvGeometry
 from ... import launch
 from ...launch.tensor_maps import tensor_map
-from ..conv.conv_tma import MAX_BOX, OWN, ROW, THREADS_PER_BLOCK, Patch
+from ..conv.conv_tma import MAX_BOX, ROW, THREADS_PER_BLOCK, Patch
 
 FILE = "nhwc/grad_w/conv_grad_w_tma.cu"
 SIDES = 16, 32, 64                         # channels of a block, and filters
@@ -20,6 +20,7 @@ MAX_TAPS, MAX_STAGES = 9, 8
 SIZES = {"BF16": 2, "TF32": 4}             # bytes of a number, by PRECISION
 MIN_PIXELS, MAX_PIXELS = 32, 256           # of a patch
 TURN = {"BF16": 12, "TF32": 4}             # pixels that a patch takes longer than its own
+COPY = {"BF16": 0, "TF32": 4}              # of one filter and channel, pixels that take as long as a copied byte
 
 
 class Tile(NamedTuple):
@@ -34,20 +35,15 @@ class Tile(NamedTuple):
         """Into which a block's warps share out its patches."""
         return SIDES[-1] // self.channels if self.mode == "TF32" else 1
 
-    @property
-    def blocks(self) -> int:
-        """Of a multiprocessor. Two hide each other's short products of bf16."""
-        return 2 if self.mode == "BF16" and self.channels == SIDES[0] else 1
-
-    @property
-    def room(self) -> int:
-        """Bytes of shared memory that a block can have."""
-        return launch.most_shared() // self.blocks - (self.blocks - 1) * OWN
-
     def stage(self, patch: Patch) -> int:
         """Bytes of a patch of dy, and of what it meets of x, in rows of 128 bytes."""
         of_dy, of_x = (launch.blocks(side * SIZES[self.mode], ROW) for side in (self.filters, self.channels))
         return of_dy * patch.n * patch.h * patch.w * ROW + of_x * patch.shared()
+
+    def time(self, patch: Patch) -> float:
+        """That a patch takes, in pixels."""
+        copies = COPY[self.mode] * self.stage(patch) / (self.filters * self.channels)
+        return patch.n * patch.h * patch.w + TURN[self.mode] + copies
 
 
 class Plan(NamedTuple):
@@ -65,7 +61,7 @@ class Plan(NamedTuple):
 def constants(tile: Tile, taps: int, row_taps: int, stages: int) -> tuple[launch.Constant, ...]:
     return (launch.HOPPER, ("IMAGE", "unsigned short" if tile.mode == "BF16" else "float"), ("PRECISION", tile.mode),
             ("CHANNELS", tile.channels), ("FILTERS", tile.filters), ("TAPS", taps), ("ROW_TAPS", row_taps),
-            ("STAGES", stages), ("BLOCKS", tile.blocks))
+            ("STAGES", stages))
 
 
 def _tile(g: ConvGeometry, mode: str) -> Tile:
@@ -91,7 +87,7 @@ def _patches(g: ConvGeometry, tile: Tile) -> list[tuple[int, Patch]]:
         patch = Patch(n, h, w, h + g.kh - 1, line, h % 2 == 1)
         in_pairs = tile.mode == "TF32" or h % 2 == 0 or n % 2 == 0
         if in_pairs and MIN_PIXELS <= n * h * w <= MAX_PIXELS and max(patch.lines, line) <= MAX_BOX:
-            stages = min(MAX_STAGES, tile.room // (tile.stage(patch) + 16))
+            stages = min(MAX_STAGES, launch.most_shared() // (tile.stage(patch) + 16))
             found += [(stages, patch)] * (stages > tile.shares)
     return found
 
@@ -112,10 +108,10 @@ def plan(g: ConvGeometry, mode: str, splits: int | None = None) -> Plan | None:
     """None where no patch fits."""
     tile = _tile(g, mode)
 
-    def cost(of: tuple[int, Patch]) -> tuple[int, int, int]:
-        """The time, in pixels; bytes that are copied; and how often steps begin a column of eights."""
+    def cost(of: tuple[int, Patch]) -> tuple[float, int, int]:
+        """The time; bytes that are copied; and how often steps begin a column of eights."""
         number = of[1].number(g.n, g.oh, g.ow)
-        return (number * (of[1].n * of[1].h * of[1].w + TURN[mode]), number * tile.stage(of[1]),
+        return (number * tile.time(of[1]), number * tile.stage(of[1]),
                 number * of[1].n * of[1].w)
 
     stages, patch = min(_patches(g, tile), key=cost, default=(0, None))
@@ -124,7 +120,7 @@ def plan(g: ConvGeometry, mode: str, splits: int | None = None) -> Plan | None:
     taps, row_taps, runs = _taps(g, mode)
     blocks = launch.blocks(g.m, tile.filters) * runs * launch.blocks(g.c, tile.channels)
     number = patch.number(g.n, g.oh, g.ow)
-    most = max(1, launch.multiprocessors() * tile.blocks // blocks)
+    most = max(1, launch.multiprocessors() // blocks)
     splits = splits or min(range(1, min(most, number) + 1), key=lambda k: launch.blocks(number, k))
     structs = (launch.by_value("GradWTma", g, runs=runs, each=number // splits, more=number % splits),
                patch.struct(g.oh, g.ow, patch.shared()))
