@@ -31,7 +31,7 @@ PLANTS: dict[str, Plant] = {
     "cse of two gradients": Plant("minidl.compiler.passes:common_subexpressions", "kept = program.kept()",
                                   "own, kept = program.written(), set()"),
     "cse of what is written": Plant("minidl.compiler.passes:common_subexpressions", "program.written() | ", ""),
-    "fusion across an effect": Plant("minidl.compiler.passes.fusion:_View.place",
+    "fusion across an effect": Plant("minidl.compiler.passes.fusion:View.place",
                                      "any(call.effect for call in between)", "False"),
     "a needed copy left out": Plant("minidl.compiler.passes:copy_elision",
                                     "slot.kind == \"result\" and makers[slot] == uses[slot] == 1",

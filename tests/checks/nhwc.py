@@ -160,7 +160,7 @@ def joined_agree(shape: Shape, at: int, store: str, k: Any = cpu, there: Callabl
         ("to_nhwc", (normal(*shape, dtype=np.float32), store)), ("to_nchw", (x,)),
         ("to_nhwc", (normal(n, c, 1, 1, dtype=np.float32), store)), ("to_nchw", (x[:, :1, :1],)),
         ("act_grad_b_nhwc", (gy, None, y, act)), ("act_grad_b_nhwc", (gy, x, y, "relu")),
-        *[("normalize_act_grad_nhwc", (gy, other, None, x, *affine, mean, rstd, sets, of_x))
+        *[("normalize_again_act_grad_nhwc", (gy, other, x, *affine, mean, rstd, sets, of_x))
           for other, affine in ((None, (weight, bias)), (y, (None, None)))],
         ("max_pool2d_grad_relu_nhwc", (gp, index, pooled, g)),
         ("max_pool2d_grad_relu_b_nhwc", (gp, index, pooled, g))]

@@ -174,7 +174,7 @@ def gradients_are_right(kind: str, x: Any, w: Any, padding: Any, form: int | Non
         same_bits(kind, g, [gz], [dx])
     elif normalized:
         more = values, None, mean, rstd
-        want = normalize_act_grad_nhwc(dx, given.added, known, values, None, None, mean, rstd, None, act)  # type: ignore[arg-type]
+        want = normalize_act_grad_nhwc(dx, given.added, known, values, None, mean, rstd, None, act)  # type: ignore[arg-type]
         same_bits(kind, g, (gz, *normalize_grad_by(gz, *more, sums)), want)
     else:
         same_bits(kind, g, (gz, sums[0]), act_grad_b_nhwc(dx, given.added, known, act))

@@ -6,6 +6,7 @@ On the CPU, where no program is in NHWC by itself, `pass_on_cpu` has the pass at
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -180,6 +181,16 @@ def test_what_a_step_returns_is_in_nchw(precision: str) -> None:
         np.testing.assert_allclose(mine, its, rtol=0, atol=rounding)
 
 
+def both_ways(net: Callable[[], nn.Module]) -> tuple[Training, Training]:
+    """Three steps in tf32, plain and compiled."""
+    device.set_precision("tf32")
+    both = Training(net, False), Training(net, True)
+    for each in both:
+        for _ in range(3):
+            each.step(*batch())
+    return both
+
+
 @pytest.mark.usefixtures("pass_on_cpu")
 @pytest.mark.parametrize(("act", "stored"), [(nn.ReLU, 0), (nn.Tanh, 2)])
 def test_what_only_maxima_are_read_of_is_not_stored(act: Callable[[], nn.Module], stored: int) -> None:
@@ -187,11 +198,7 @@ def test_what_only_maxima_are_read_of_is_not_stored(act: Callable[[], nn.Module]
     def net() -> nn.Module:
         return nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), act(), nn.MaxPool2d(2), nn.Conv2d(16, 16, 3, padding=1),
                              act(), nn.MaxPool2d(3, padding=1), nn.Flatten(), nn.Linear(64, 10))
-    device.set_precision("tf32")
-    plain, compiled = (Training(net, how) for how in (False, True))
-    for each in (plain, compiled):
-        for _ in range(3):
-            each.step(*batch())
+    plain, compiled = both_ways(net)
     made = names(compiled.step.program)
     assert (made.count("max_pool2d_nhwc"), made.count("conv2d_max_pool_nhwc")) == (stored, 2 - stored)
     assert_same_bits(compiled.arrays(), plain.arrays())
@@ -214,11 +221,7 @@ def test_gradients_of_activations_are_joined_to_the_convolution_before(act: Call
     def net() -> nn.Module:
         return nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), act(), nn.Conv2d(16, 16, 3, padding=1), act(), Twice(),
                              nn.Flatten(), nn.Linear(1024, 10))
-    device.set_precision("tf32")
-    plain, compiled = (Training(net, how) for how in (False, True))
-    for each in (plain, compiled):
-        for _ in range(3):
-            each.step(*batch())
+    plain, compiled = both_ways(net)
     made = names(compiled.step.program)
     # the second gradient of Twice is an addend, and tanh's does not follow one of a convolution
     assert [made.count(name) for name in ("conv2d_grad_x_act_b_nhwc", "conv2d_grad_x_nhwc", "act_grad_b_nhwc")] == [
@@ -245,17 +248,58 @@ class Normalized(nn.Module):
 @pytest.mark.parametrize(("scaled", "stored"), [(False, 0), (True, 1)])
 def test_what_gelu_is_given_is_normalised_again(scaled: bool, stored: int) -> None:
     """It is not stored, unless somebody else reads it."""
-    device.set_precision("tf32")
-    plain, compiled = (Training(lambda: Normalized(scaled), how) for how in (False, True))
-    for each in (plain, compiled):
-        for _ in range(3):
-            each.step(*batch())
-    made = compiled.step.program.calls
-    assert [call.name for call in made].count("act_nhwc") == stored
-    known = [call.arguments[2] for call in made if call.name == "normalize_act_grad_nhwc"]
-    known += [call.arguments[5] for call in made if call.name == "conv2d_grad_x_norm_nhwc"]
-    assert known == [None] * (2 - stored)
+    plain, compiled = both_ways(lambda: Normalized(scaled))
+    made = names(compiled.step.program)
+    assert (made.count("act_nhwc"), made.count("normalize_again_act_grad_nhwc")) == (stored, 2 - stored)
     assert_same_bits(compiled.arrays(), plain.arrays())
+
+
+@minidl.op
+def halving(k: Any, y: Tensor, b: Tensor) -> Any:
+    """y; b, which no gradient is asked for, is half of what it was."""
+    k.setitem(b, ..., k.mul(b, 0.5))
+    return k.mul(y, 1.0), lambda gy, need: (gy, None)
+
+
+class Halving(nn.Module):
+    """A bias of batch normalisation changes between forward and backward, by an op of a user's own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 16, 3, padding=1), nn.Conv2d(16, 10, 8)
+        self.norm = nn.BatchNorm2d(16)
+        self.norm.bias.requires_grad = False
+        with minidl.no_grad():
+            self.norm.bias[...] = 0.5
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(halving(ops.gelu(self.norm(self.first(x))), self.norm.bias)).flatten(1)
+
+
+@pytest.mark.usefixtures("pass_on_cpu")
+def test_nothing_is_normalised_again_by_a_bias_that_has_changed() -> None:
+    plain, compiled = both_ways(Halving)
+    assert "normalize_again_act_grad_nhwc" not in names(compiled.step.program)
+    assert_same_bits(compiled.arrays(), plain.arrays())
+
+
+@pytest.mark.usefixtures("pass_on_cpu")
+def test_what_gelu_is_given_may_be_its_gradient() -> None:
+    device.set_precision("tf32")
+    conv, norm = nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16)
+    found = []
+
+    def step(x: Tensor) -> Tensor:
+        conv.weight.grad = None
+        z = norm(conv(x))
+        y = ops.gelu(z)
+        y.backward(z.detach())
+        return y.sum()
+
+    for run in (step, step, minidl.compile(step)):
+        run(batch()[0])
+        found.append(conv.weight.grad.numpy())
+    np.testing.assert_array_equal(found[2], found[0])
 
 
 @pytest.mark.usefixtures("pass_on_cpu")

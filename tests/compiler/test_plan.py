@@ -232,8 +232,9 @@ def test_only_sharing_primitives_give_memory_that_others_hold(monkeypatch: pytes
     made = cpu.conv2d_nhwc(image, filters, None, g, None, "tf32")
     cpu.conv2d_max_pool_nhwc(image, filters, None, g, None, "tf32", pooling)
     cpu.conv2d_grad_x_act_b_nhwc(made, filters, g, "tf32", None, image, "relu")
-    cpu.conv2d_grad_x_norm_nhwc(made, filters, g, "tf32", None, None, image, None, None, ones, ones,
-                                batch_geometry(x.shape, (3,), (3,), None, None, True), "gelu")
+    sets = batch_geometry(x.shape, (3,), (3,), None, None, True)
+    cpu.conv2d_grad_x_norm_nhwc(made, filters, g, "tf32", None, image, image, None, ones, ones, sets, "gelu")
+    cpu.normalize_again_act_grad_nhwc(image, None, image, None, None, ones, ones, sets, "gelu")
     w = Tensor(np.ones((2, 3)), requires_grad=True)
     for optimizer in (optim.Adam, optim.RMSprop, optim.Muon):
         w.grad = Tensor(np.ones((2, 3)))

@@ -78,7 +78,7 @@ def fuse(program: Program, rules: Iterable[Rule] | None = None) -> Program:
 
 def _fusions(program: Program, rules: Iterable[Rule]) -> Iterator[tuple[Program, str, int]]:
     """(the program with one rule applied once, the fused primitive, how many calls fewer) for all rules and places."""
-    view = _View(program)
+    view = View(program)
     for each in rules:
         for places, bound in view.matches(each.pattern):
             at = view.place(each, places, bound)
@@ -93,7 +93,7 @@ def _fusions(program: Program, rules: Iterable[Rule]) -> Iterator[tuple[Program,
             yield with_(program, calls=[*before, call, *after]), made.primitive, len(places) - 1
 
 
-class _View:
+class View:
     """A program's calls by name, and by the values that they make and read; calls go by their place."""
 
     def __init__(self, program: Program):

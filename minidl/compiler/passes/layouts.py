@@ -8,7 +8,7 @@ border. With the precision bf16 images in NHWC are stored as bfloat16; parameter
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace as with_
 from types import SimpleNamespace
@@ -18,7 +18,7 @@ import numpy as np
 from ...ops.common.geometry.nhwc import FORMS, STORES, Arguments, Form, ordered
 from ...ops.common.primitives import OF_X
 from ..program import Call, Program, Slot, leaves
-from .fusion import Rule, fuse, rule
+from .fusion import Rule, View, fuse, rule
 
 # What the forms in NHWC are joined to
 RULES: tuple[Rule, ...] = (
@@ -34,13 +34,16 @@ RULES: tuple[Rule, ...] = (
         y = conv2d_nhwc(x, w, b, g, act, precision)
         p, index = max_pool2d_nhwc(y, pooling)
         """, "p, index = conv2d_max_pool_nhwc(x, w, b, g, act, precision, pooling)"),
-    *[rule(f"""
-        dx = conv2d_grad_x_nhwc(dy, k, g, precision)
-        {made} = {name}_nhwc({both}, {more})
-        """, f"{made} = conv2d_grad_x_{joined}_nhwc(dy, k, g, precision, other, {more})")
-      for both in ("dx, other", "other, dx") for made, name, joined, more in (
-          ("gz, db", "act_grad_b", "act_b", "y, act"),
-          ("gz, gx, gw, gb", "normalize_act_grad", "norm", "y, x, w, b, mean, rstd, sets, act"))],
+    *[each for both in ("dx, other", "other, dx") for each in (
+        rule(f"""
+            dx = conv2d_grad_x_nhwc(dy, k, g, precision)
+            gz, db = act_grad_b_nhwc({both}, y, act)
+            """, "gz, db = conv2d_grad_x_act_b_nhwc(dy, k, g, precision, other, y, act)"),
+        rule(f"""
+            dx = conv2d_grad_x_nhwc(dy, k, g, precision)
+            gz, gx, gw, gb = normalize_act_grad_nhwc({both}, y, x, w, mean, rstd, sets, act)
+            """, "gz, gx, gw, gb = "
+                 "conv2d_grad_x_norm_nhwc(dy, k, g, precision, other, y, x, w, mean, rstd, sets, act)"))],
 )
 
 
@@ -93,14 +96,8 @@ class _Choice:
     """The calls of a program that are made in NHWC, by their places, and the arguments of their forms."""
 
     def __init__(self, program: Program):
-        self.program, self.kept, written = program, program.kept(), program.written()
-        self.makers: dict[Slot, list[int]] = defaultdict(list)
-        self.readers: dict[Slot, list[int]] = defaultdict(list)
-        for i, call in enumerate(program.calls):
-            for slot in call.results:
-                self.makers[slot].append(i)
-            for slot in set(call.reads()):
-                self.readers[slot].append(i)
+        view, written = View(program), program.written()
+        self.program, self.kept, self.makers, self.readers = program, view.kept, view.makers, view.readers
         self.calls: dict[int, Arguments] = {}
         for i, call in enumerate(program.calls):
             arguments = self._arguments(call, written)
@@ -274,29 +271,32 @@ def _relus_at_maxima(program: Program) -> Program:
 
 def _normalized_again(program: Program) -> Program:
     """Normalisation and an activation of OF_X behind it as one call, which stores y alone: the activation's gradient,
-    if anybody wants it, normalises x again. w and b are still the same then: Tensor.backward refuses others."""
-    makers = {slot: i for i, call in enumerate(program.calls) for slot in call.results}
-    readers: dict[Slot, list[int]] = defaultdict(list)
-    for i, call in enumerate(program.calls):
-        for slot in call.reads():
-            readers[slot].append(i)
+    if anybody wants it, normalises x again.
+
+    It reads the bias then, which the plain gradient does not: nothing in between may change a value, but for the
+    running values of batch normalisation.
+    """
+    view = View(program)
     calls: list[Call | None] = [*program.calls]
-    kept = program.kept()
     for i, call in enumerate(program.calls):
         if call.name != "act_nhwc" or call.arguments[1] not in OF_X:
             continue
         z, act = call.arguments
-        at = makers.get(z, i)
-        norm, gradients = program.calls[at], [j for j in readers[z] if j != i]
-        if norm.name != "batch_norm_nhwc" or (norm.arguments[1], norm.arguments[-1]) != (None, None) or z in kept:
+        at = (view.makers[z] or [i])[0]
+        norm, gradients = program.calls[at], [j for j in view.readers[z] if j != i]
+        if norm.name != "batch_norm_nhwc" or (norm.arguments[1], norm.arguments[-1]) != (None, None) or z in view.kept:
             continue
         x, _, w, b, *_ = norm.arguments
-        own = (z, x, w, None, *norm.results[1:], norm.arguments[-2], act)
+        own = (z, x, w, *norm.results[1:], norm.arguments[-2], act)
         if any(program.calls[j].name != "normalize_act_grad_nhwc" or program.calls[j].arguments[2:] != own
-               for j in gradients):
+               or z in program.calls[j].arguments[:2] for j in gradients):
+            continue
+        if any(each.known.update and each.name != "batch_norm_nhwc"
+               for each in program.calls[at:max(gradients, default=at)]):
             continue
         calls[at] = with_(norm, arguments=(*norm.arguments[:-1], act), results=(*call.results, *norm.results[1:]))
         calls[i] = None
         for j in gradients:
-            calls[j] = with_(program.calls[j], arguments=(*program.calls[j].arguments[:2], None, x, w, b, *own[4:]))
+            calls[j] = with_(program.calls[j], name="normalize_again_act_grad_nhwc", arguments=(
+                *program.calls[j].arguments[:2], x, w, b, *own[3:]))
     return with_(program, calls=[call for call in calls if call is not None])

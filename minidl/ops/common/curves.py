@@ -143,7 +143,7 @@ _R = (-0.0414001171, 0.190727073, -0.300653714, 0.142471203, -0.0223987082, 0.11
       0.253883148, 0.253885321)
 
 
-def _bell(x: Array) -> Array:
+def _gaussian(x: Array) -> Array:
     """exp(-x^2 / 2)"""
     near = np.clip(x, -40, 40)             # whose square does not overflow; beyond it is 0
     return np.exp(near * near * -0.5)
@@ -151,7 +151,7 @@ def _bell(x: Array) -> Array:
 
 def _normal_cdf_single(x: Array) -> Array:
     t = 1 / (1 + _NEAR * np.abs(x))
-    tail = _bell(x)
+    tail = _gaussian(x)
     tail *= _polynomial(t, _R)
     tail *= t
     tail *= 0.5
@@ -175,7 +175,7 @@ def _gelu(y: Array, x: Array) -> None:
 
 
 def _gelu_grad(gx: Array, gy: Array, x: Array) -> None:
-    np.multiply(gy, normal_cdf(x) + x * (_bell(x) * math.sqrt(0.5 / math.pi)), out=gx)
+    np.multiply(gy, normal_cdf(x) + x * (_gaussian(x) * math.sqrt(0.5 / math.pi)), out=gx)
 
 
 CUBIC, RATE = 0.044715, math.sqrt(2 / math.pi)         # Hendrycks and Gimpel 2016, section 2
@@ -199,14 +199,14 @@ def _gelu_tanh_grad(gx: Array, gy: Array, x: Array) -> None:
 
 # What the kernels' C++ calls; `reciprocal` is act.cuh's
 CUDA_FUNCTIONS = f"""
-__device__ __forceinline__ float bell(float x) {{ return exp2f(x * x * {-0.5 / math.log(2)!r}f); }}
-__device__ __forceinline__ double bell(double x) {{ return exp(-0.5 * x * x); }}
+__device__ __forceinline__ float gaussian(float x) {{ return exp2f(x * x * {-0.5 / math.log(2)!r}f); }}
+__device__ __forceinline__ double gaussian(double x) {{ return exp(-0.5 * x * x); }}
 
 __device__ __forceinline__ float normal_cdf(float x) {{
     const float t = reciprocal(1.0f + {_NEAR!r}f * fabsf(x));
     float r = {_R[0]!r}f;
     {" ".join(f"r = r * t + {c!r}f;" for c in _R[1:])}
-    const float tail = 0.5f * t * r * bell(x);
+    const float tail = 0.5f * t * r * gaussian(x);
     return x > 0.0f ? 1.0f - tail : tail;
 }}
 __device__ __forceinline__ double normal_cdf(double x) {{ return 0.5 * erfc(x * {-math.sqrt(0.5)!r}); }}
@@ -218,7 +218,7 @@ OF_X = {
     "silu": Activation(_silu, _silu_grad, f"x * {_SIGMOID}",
                        f"gy * {_SIGMOID} * ((REAL)1 + x * ((REAL)1 - {_SIGMOID}))"),
     "gelu": Activation(_gelu, _gelu_grad, "x * normal_cdf(x)",
-                       f"gy * (normal_cdf(x) + x * (bell(x) * (REAL){math.sqrt(0.5 / math.pi)!r}))"),
+                       f"gy * (normal_cdf(x) + x * (gaussian(x) * (REAL){math.sqrt(0.5 / math.pi)!r}))"),
     "gelu_tanh": Activation(
         _gelu_tanh, _gelu_tanh_grad, f"(REAL)0.5 * x * ((REAL)1 + {_TANH})",
         f"gy * ((REAL)0.5 * ((REAL)1 + {_TANH}) + (REAL)0.5 * x * ((REAL)1 - {_TANH} * {_TANH}) * "

@@ -26,7 +26,8 @@ __all__ = [
     "conv2d_grad_w_nhwc", "conv2d_grad_x_act_b_nhwc", "conv2d_grad_x_nhwc", "conv2d_grad_x_norm_nhwc",
     "conv2d_max_pool_nhwc", "conv2d_nhwc", "conv2d_norm_nhwc", "max_pool2d_grad_relu_b_nhwc",
     "max_pool2d_grad_relu_nhwc", "max_pool2d_grad_x_nhwc", "max_pool2d_nhwc", "normalize_act_grad_nhwc",
-    "normalize_by_nhwc", "normalize_grad_nhwc", "stores_half", "takes_nhwc", "to_nchw", "to_nhwc",
+    "normalize_again_act_grad_nhwc", "normalize_by_nhwc", "normalize_grad_nhwc", "stores_half", "takes_nhwc",
+    "to_nchw", "to_nhwc",
 ]
 
 # Whether programs in a precision gain by images in NHWC: never here
@@ -86,11 +87,11 @@ def conv2d_grad_x_act_b_nhwc(gy: Array, w: Array, g: ConvGeometry, precision: st
 
 
 def conv2d_grad_x_norm_nhwc(gy: Array, w: Array, g: ConvGeometry, precision: str, other: Array | None,
-                            y: Array | None, x: Array, weight: Array | None, bias: Array | None, mean: Array,
-                            rstd: Array, sets: NormGeometry, act: str) -> tuple[Array, Array, Array, Array]:
+                            y: Array, x: Array, weight: Array | None, mean: Array, rstd: Array, sets: NormGeometry,
+                            act: str) -> tuple[Array, Array, Array, Array]:
     """normalize_act_grad_nhwc(conv2d_grad_x_nhwc(gy), other, y, x): (gz, gx, gw, gb)"""
     gx = conv2d_grad_x_nhwc(gy, w, g, precision)
-    return normalize_act_grad_nhwc(gx, other, y, x, weight, bias, mean, rstd, sets, act)
+    return normalize_act_grad_nhwc(gx, other, y, x, weight, mean, rstd, sets, act)
 
 
 def conv2d_grad_w_nhwc(gy: Array, x: Array, g: ConvGeometry, precision: str) -> Array:
@@ -186,13 +187,19 @@ def normalize_grad_nhwc(gy: Array, x: Array, w: Array | None, mean: Array, rstd:
     return _stored(gx, gy.dtype), gw, gb
 
 
-def normalize_act_grad_nhwc(gy: Array, other: Array | None, y: Array | None, x: Array, w: Array | None,
-                            b: Array | None, mean: Array, rstd: Array, g: NormGeometry,
-                            act: str) -> tuple[Array, Array, Array, Array]:
-    """normalize_act_grad: (gz, gx, gw, gb). y None, of activations of OF_X: x is normalised again, with w and b."""
-    z = normalized(to_nchw(x), mean, rstd, w, b, g) if y is None else to_nchw(y)
-    gz = _stored(GRADIENTS[act](_summed(gy, other), z), gy.dtype)
+def normalize_act_grad_nhwc(gy: Array, other: Array | None, y: Array, x: Array, w: Array | None, mean: Array,
+                            rstd: Array, g: NormGeometry, act: str) -> tuple[Array, Array, Array, Array]:
+    """normalize_act_grad: (gz, gx, gw, gb)"""
+    gz = _stored(GRADIENTS[act](_summed(gy, other), to_nchw(y)), gy.dtype)
     return gz, *normalize_grad_nhwc(gz, x, w, mean, rstd, g)
+
+
+def normalize_again_act_grad_nhwc(gy: Array, other: Array | None, x: Array, w: Array | None, b: Array | None,
+                                  mean: Array, rstd: Array, g: NormGeometry,
+                                  act: str) -> tuple[Array, Array, Array, Array]:
+    """normalize_act_grad_nhwc, which normalises x once more for what an activation of OF_X was given."""
+    z = _stored(normalized(to_nchw(x), mean, rstd, w, b, g), np.dtype(np.float32))
+    return normalize_act_grad_nhwc(gy, other, z, x, w, mean, rstd, g, act)
 
 
 # ---------------------------------------------------------------- in NCHW, stored in bf16

@@ -90,12 +90,6 @@ def _of(act: str) -> Callable[[Arguments, str], Arguments | None]:
     return lambda given, _: (*given, act)
 
 
-def _norm_act_grad(given: Arguments, precision: str) -> Arguments | None:
-    """Without the bias, which is read only where y is not given."""
-    gy, other, y, x, w, *rest = given
-    return (gy, other, y, x, w, None, *rest) if given[-2].across else None
-
-
 def _batch_norm(given: Arguments, precision: str) -> Arguments | None:
     x, *others = given
     return (x, None, *others, None) if given[-1].across else None
@@ -140,7 +134,7 @@ FORMS: dict[str, Form] = {
     "batch_norm_act": Form("batch_norm_nhwc", "ii--------", "i--", _norm),
     "normalize_by": Form("normalize_by_nhwc", "i------", "i", _norm),
     "normalize_grad": Form("normalize_grad_nhwc", "ii----", "i--", _norm),
-    "normalize_act_grad": Form("normalize_act_grad_nhwc", "iiii-----", "ii--", _norm_act_grad),
+    "normalize_act_grad": Form("normalize_act_grad_nhwc", "iiii-----", "ii--", _norm),
     # whose own code does for images in any order
     "getitem": Form("getitem", "i-", "i", _sliced),
     "getitem_grad_x": Form("getitem_grad_x", "i---", "i", _sliced),
@@ -153,7 +147,8 @@ PRIMITIVES |= {
     "batch_norm_nhwc": Primitive(changes=(4, 5), effect=True, update=True),
     # what the rules of the pass join
     **dict.fromkeys(("act_grad_b_nhwc", "conv2d_grad_x_act_b_nhwc", "conv2d_grad_x_norm_nhwc",
-                     "conv2d_max_pool_nhwc", "max_pool2d_grad_relu_nhwc", "max_pool2d_grad_relu_b_nhwc"), PLAIN),
+                     "conv2d_max_pool_nhwc", "max_pool2d_grad_relu_nhwc", "max_pool2d_grad_relu_b_nhwc",
+                     "normalize_again_act_grad_nhwc"), PLAIN),
     # images in NCHW, stored in bf16
     **dict.fromkeys(("conv2d_act_pool_half", "conv2d_act_pool_half_grad_wb"), PLAIN),
 }

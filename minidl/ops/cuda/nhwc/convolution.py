@@ -46,15 +46,12 @@ def conv2d_grad_x_act_b_nhwc(gy: Array, w: Array, g: ConvGeometry, precision: st
 
 
 def conv2d_grad_x_norm_nhwc(gy: Array, w: Array, g: ConvGeometry, precision: str, other: Array | None,
-                            y: Array | None, x: Array, weight: Array | None, bias: Array | None, mean: Array,
-                            rstd: Array, sets: NormGeometry, act: str) -> tuple[Array, Array, Array, Array]:
+                            y: Array, x: Array, weight: Array | None, mean: Array, rstd: Array, sets: NormGeometry,
+                            act: str) -> tuple[Array, Array, Array, Array]:
     """normalize_act_grad_nhwc(conv2d_grad_x_nhwc(gy), other, y, x): (gz, gx, gw, gb)"""
-    if y is None:
-        made, sums = conv2d_grad_x_nhwc(gy, w, g, precision), None
-    else:
-        made, sums = grad_x_act(gy, w, g, act, Beside(other, y, x, mean, rstd), precision=precision)
+    made, sums = grad_x_act(gy, w, g, act, Beside(other, y, x, mean, rstd), precision=precision)
     if sums is None:
-        return normalize_act_grad_nhwc(made, other, y, x, weight, bias, mean, rstd, sets, act)
+        return normalize_act_grad_nhwc(made, other, y, x, weight, mean, rstd, sets, act)
     return made, *normalize_grad_by(made, x, weight, mean, rstd, sums)
 
 

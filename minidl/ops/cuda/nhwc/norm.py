@@ -9,7 +9,10 @@ from ...common.primitives import Array
 from .. import launch
 from .pixels import configurations, rows_of, sum_first, sums, walk
 
-__all__ = ["batch_norm_nhwc", "normalize_act_grad_nhwc", "normalize_by_nhwc", "normalize_grad_nhwc"]
+__all__ = [
+    "batch_norm_nhwc", "normalize_act_grad_nhwc", "normalize_again_act_grad_nhwc", "normalize_by_nhwc",
+    "normalize_grad_nhwc",
+]
 
 FILE, FLOAT = "nhwc/norm.cu", np.dtype(np.float32)
 CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
@@ -41,24 +44,29 @@ def normalize_by_nhwc(x: Array, mean: Array, var: Array, w: Array | None, b: Arr
 def normalize_grad_nhwc(gy: Array, x: Array, w: Array | None, mean: Array, rstd: Array,
                         g: NormGeometry) -> tuple[Array, Array, Array]:
     """normalize_grad: (gx, gw, gb)"""
-    return _gradients(gy, None, None, x, w, None, mean, rstd, None)[1:]
+    return _gradients("batch_products_nhwc", gy, None, (None, x), x, w, mean, rstd, None)[1:]
 
 
-def normalize_act_grad_nhwc(gy: Array, other: Array | None, y: Array | None, x: Array, w: Array | None,
-                            b: Array | None, mean: Array, rstd: Array, g: NormGeometry,
-                            act: str) -> tuple[Array, Array, Array, Array]:
-    """normalize_act_grad: (gz, gx, gw, gb). y None, of activations of OF_X: x is normalised again, with w and b."""
-    return _gradients(gy, other, y, x, w, b, mean, rstd, act)
+def normalize_act_grad_nhwc(gy: Array, other: Array | None, y: Array, x: Array, w: Array | None, mean: Array,
+                            rstd: Array, g: NormGeometry, act: str) -> tuple[Array, Array, Array, Array]:
+    """normalize_act_grad: (gz, gx, gw, gb)"""
+    return _gradients("batch_products_nhwc", gy, other, (y, x), x, w, mean, rstd, act)
 
 
-def _gradients(gy: Array, other: Array | None, y: Array | None, x: Array, w: Array | None, b: Array | None,
+def normalize_again_act_grad_nhwc(gy: Array, other: Array | None, x: Array, w: Array | None, b: Array | None,
+                                  mean: Array, rstd: Array, g: NormGeometry,
+                                  act: str) -> tuple[Array, Array, Array, Array]:
+    """normalize_act_grad_nhwc, which normalises x once more for what an activation of OF_X was given."""
+    return _gradients("batch_products_again_nhwc", gy, other, (x, w, b), x, w, mean, rstd, act)
+
+
+def _gradients(name: str, gy: Array, other: Array | None, given: tuple[Array | None, ...], x: Array, w: Array | None,
                mean: Array, rstd: Array, act: str | None) -> tuple[Array, Array, Array, Array]:
+    """given: what the kernel of that name takes of y, x and parameters."""
     rows, c = rows_of(x), x.shape[3]
-    again = act is not None and y is None
-    name = "batch_products_again_nhwc" if again else "batch_products_nhwc"
     start, blocks, pixels = walk(FILE, name, rows, c, x.dtype, act, True)
     gz, parts = launch.empty(x.shape, x.dtype) if act else gy, sums(2, blocks, c)
-    start(gy, other, *((x, w, b) if again else (y, x)), mean, rstd, gz if act else None, parts, pixels)
+    start(gy, other, *given, mean, rstd, gz if act else None, parts, pixels)
     return gz, *normalize_grad_by(gz, x, w, mean, rstd, sum_first(parts))
 
 

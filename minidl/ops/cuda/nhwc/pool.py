@@ -51,10 +51,14 @@ def max_pool2d_grad_relu_nhwc(gy: Array, index: Array, y: Array, g: PoolGeometry
     return _maxima(gy, index, y, g)
 
 
+def side_by_side(g: PoolGeometry) -> bool:
+    """Whether windows are, from the first row and column on."""
+    return (g.sh, g.sw, g.top, g.bottom, g.left, g.right) == (g.kh, g.kw, 0, 0, 0, 0)
+
+
 def _apart(g: PoolGeometry) -> tuple[int, int] | None:
     """Where windows lie side by side: how many an image has, down and across, with those that its edges cut off."""
-    beside = (g.sh, g.sw, g.top, g.bottom, g.left, g.right) == (g.kh, g.kw, 0, 0, 0, 0)
-    return (launch.blocks(g.h, g.kh), launch.blocks(g.w, g.kw)) if beside else None
+    return (launch.blocks(g.h, g.kh), launch.blocks(g.w, g.kw)) if side_by_side(g) else None
 
 
 def _maxima(gy: Array, index: Array, y: Array | None, g: PoolGeometry) -> Array:

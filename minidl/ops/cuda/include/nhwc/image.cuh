@@ -95,8 +95,9 @@ struct Walk {
 
 // parts[blockIdx.x][s][channel] = the sums of a block's rows, in an order that sizes alone decide. each(at, sum) adds the
 // run at element `at` of the image to sum[s]; AT_ONCE runs are read before they are needed.
-template <int SUMS, int AT_ONCE = 4, class Each> __device__ __forceinline__ void add_up(const Each& each, float* parts, const PixelRuns& g) {
-    constexpr int ROWS = AT_ONCE;
+template <int SUMS, int AT_ONCE = 4, class Each>
+__device__ __forceinline__ void add_up(const Each& each, float* parts, const PixelRuns& g) {
+    constexpr int ROWS = AT_ONCE;                                        // nvcc unrolls by no template parameter
     __shared__ float shared[256 * WIDE];
     const Walk walk(g);
     float sum[SUMS][WIDE] = {};

@@ -23,7 +23,7 @@ LINE = 16                                  # bytes that a thread reads at once, 
 CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
     (FILE, (launch.real(dtype), ("WIDE", wide), *fused)) for dtype in launch.C_NAME
     for wide in (1, LINE // dtype.itemsize)
-    for fused in ((), *((("FUSED", 1), ("ACT", act)) for act in ("relu", "tanh", "softplus")))]
+    for fused in ((), *((("FUSED", 1), ("ACT", act)) for act in ("relu", "tanh", "gelu", "softplus")))]
 
 
 class Plan(NamedTuple):

@@ -16,7 +16,7 @@ from ....common.geometry import ConvGeometry, PoolGeometry
 from ... import launch
 from ...layers.linear.tile import MODES
 from ..pixels import C_TYPES, has_wgmma, sum_first
-from ..pool import max_pool2d_nhwc
+from ..pool import max_pool2d_nhwc, side_by_side
 from . import conv_few, conv_images, conv_tma
 
 FILE, PACK_FILE = "nhwc/conv/conv.cu", "nhwc/conv/conv_pack.cu"
@@ -273,7 +273,7 @@ def max_pooled(x: cupy.ndarray, w: cupy.ndarray, b: cupy.ndarray | None, g: Conv
                form: AnyForm | None = None) -> tuple[cupy.ndarray, cupy.ndarray]:
     """max_pool2d_nhwc of y: (maxima, winners). Windows of 2x2 side by side are a product's own where its tile has both
     rows of a window; y is not stored then."""
-    halves = pooling[4:] == (2, 2, g.oh // 2, g.ow // 2, 2, 2, 0, 0, 0, 0)
+    halves = (pooling.kh, pooling.kw) == (2, 2) and side_by_side(pooling)
     x, plan = _planned("conv2d_max_pool_nhwc", False, x, g, act, precision, form, "maxima" if halves else "y")
     if plan.then == "y":
         return max_pool2d_nhwc(_run(x, plan, w, b), pooling)

@@ -47,7 +47,7 @@ class Beside(NamedTuple):
 
 
 FORMS = (Form(2, 128, 8, 1, 1, 0.78), Form(1, 256, 5, 1, 1, 0.8), Form(2, 64, 8, 1, 1, 0.95),
-         Form(2, 32, 6, 1, 2, 1.0), Form(2, 8, 3, 9, 2, 1.0))
+         Form(2, 32, 6, 1, 2, 1.0), Form(2, 8, 3, 9, 2, 2.6))
 # What a tile's sums become, and the constants for it
 THEN: dict[str, tuple[launch.Constant, ...]] = {
     "y": (), "maxima": (("POOLED", 1),), "gradient": (("GRADIENT", 1),), "normalized": (("GRADIENT", 2),)}
