@@ -21,7 +21,7 @@ from minidl.ops.cuda.nhwc.grad_w import conv_few_grad_w, conv_grad_w, conv_grad_
 from minidl.ops.emulator import COMPILER
 from minidl.ops.emulator.own import FACTS, Emulator
 
-SHAPES = 2000                              # of a kind, on a GPU
+SHAPES, PARTS = 2000, 8                    # of a kind, on a GPU, and among how many tests they are shared out
 EMULATED = 15
 # Kinds that have kernels of their own
 OWN = [("tf32", checks.BY_HARDWARE), ("bf16 images", checks.BY_HARDWARE), ("tf32", checks.OF_FEW)]
@@ -76,10 +76,11 @@ def test_mma_in_place_of_wgmma_emulated(kind: str, emulated: Emulator, monkeypat
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("kind", checks.KINDS)
-def test_random_shapes(kind: str) -> None:
+def test_random_shapes(kind: str, part: int) -> None:
     worst = 0.0
-    for seed in range(SHAPES):
+    for seed in range(part, SHAPES, PARTS):
         g = drawn(seed, 3000, 280, wide=True)
         found = checks.error(kind, g, seed)
         assert found < 1, f"{kind}, seed {seed}, {g}: the error is {found:.3g} of its bound"
@@ -88,16 +89,19 @@ def test_random_shapes(kind: str) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("part", range(PARTS // 2))
 @pytest.mark.parametrize("few", [False, True])
 @pytest.mark.parametrize(("kind", "kernel"), OWN)
-def test_random_shapes_copied_by_hardware(kind: str, kernel: str, few: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_random_shapes_copied_by_hardware(kind: str, kernel: str, few: bool, part: int,
+                                          monkeypatch: pytest.MonkeyPatch) -> None:
     """On all multiprocessors, and on three, where a block takes many patches in turn."""
     if launch.compute_capability() != 90 and kernel == checks.BY_HARDWARE:
         pytest.skip("the hardware's copies are for compute capability 9.0")
     forget()
     if few:
         monkeypatch.setattr(launch, "multiprocessors", lambda: 3)
-    assert max(checks.drawn_is_right(kind, seed, 3000, 280, kernel=kernel) for seed in range(SHAPES // 4)) > 0
+    seeds = range(part, SHAPES // 4, PARTS // 2)
+    assert max(checks.drawn_is_right(kind, seed, 3000, 280, kernel=kernel) for seed in seeds) > 0
     forget()
 
 
