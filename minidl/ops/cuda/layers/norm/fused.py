@@ -34,7 +34,7 @@ def batch_norm_act(x: Array, other: Array | None, w: Array | None, b: Array | No
 def normalize_act_grad(gy: Array, other: Array | None, y: Array, x: Array, w: Array | None, mean: Array, rstd: Array,
                        g: NormGeometry, act: str) -> tuple[Array, Array, Array, Array]:
     """(gz, gx, gw, gb): the gradients by z and by x, weight and bias, of y = act(z), z = normalize(x) plus a residual,
-    where gy + other is the gradient by y. gz is the residual's, too."""
+    where gy + other is the gradient by y. gz is the residual's, too. y is z for those of OF_X."""
     if not g.across or not (other is None or alike(gy, other)):
         gz = GRADIENTS[act](gy, y) if other is None else add_grad_act(gy, other, y, act)
         return gz, *normalize_grad(gz, x, w, mean, rstd, g)

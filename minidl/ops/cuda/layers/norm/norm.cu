@@ -222,7 +222,7 @@ extern "C" __global__ void norm_products(const REAL* __restrict__ gy, const REAL
     }
 }
 
-// The same of a set's gz = act's gradient of gy, plus `other` where it is given, by y = act(z); and gz.
+// The same of a set's gz = act's gradient of gy, plus `other` where it is given, by y = act(z), or z (act.cuh); and gz.
 extern "C" __global__ void norm_act_products(const REAL* __restrict__ gy, const REAL* __restrict__ other,
                                              const REAL* __restrict__ y, const REAL* __restrict__ x, const REAL* mean,
                                              const REAL* rstd, REAL* __restrict__ gz, REAL* sums, REAL* totals,

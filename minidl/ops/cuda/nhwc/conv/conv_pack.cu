@@ -5,10 +5,11 @@
 //   NEIGHBOURS numbers of y at once (conv_tile.cuh), their filters lie where its sums do: a pair in each block of 8.
 // conv_nhwc_pad: the same, and images of g.c channels, a multiple of what 16 bytes hold, from images of fewer; those added
 //   are zero.
-// conv_nhwc_spread: images of h x w pixels with steps of down x right between them, as wide as the first and the last
-//   allow; between them are zeros. c: channels, which fill 16 bytes.
+// conv_nhwc_spread: images of h x w pixels whose neighbours are `down` rows and `right` columns apart then, zeros between
+//   them. c: channels, which fill 16 bytes.
 //
-// -DIMAGE, -DPRECISION, -DCHUNKED: as in nhwc/conv/conv.cu; -DNEIGHBOURS 2, or as many as 16 bytes hold.
+// -DIMAGE, -DPRECISION, -DCHUNKED: as in nhwc/conv/conv.cu; a slab that channels do not fill is filled up with zeros.
+// -DNEIGHBOURS 2, or as many as 16 bytes hold.
 #include "include/common.cuh"
 #include "include/tensor_cores/mma.cuh"
 #include "include/nhwc/conv_nhwc.cuh"
