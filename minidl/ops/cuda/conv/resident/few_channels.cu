@@ -50,6 +50,9 @@ struct alignas(4 * sizeof(STORE)) Four {
     STORE v[4];
 };
 
+__device__ __forceinline__ REAL widened(REAL x) { return x; }
+__device__ __forceinline__ REAL widened(unsigned short x) { return __uint_as_float((unsigned)x << 16); }
+
 // Numbers of two pixels, of which each four are zero behind the last channel, as a unit.
 __device__ __forceinline__ int4 unit_of(const REAL (&v)[2 * CHANNELS]) {
     return make_int4(bf16_pair(v[0], v[1]), bf16_pair(v[2], v[3]), bf16_pair(v[4], v[5]), bf16_pair(v[6], v[7]));

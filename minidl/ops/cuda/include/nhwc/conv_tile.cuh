@@ -147,6 +147,9 @@ __device__ __forceinline__ void store_maxima(const float (&sums)[TALL][PAIRS], I
 // fewer.
 constexpr int AT_A_STEP = 4 * NEIGHBOURS, STEPS = FILTERS / AT_A_STEP, STEPS_BESIDE = STEPS < 2 ? STEPS : 2;
 
+__device__ __forceinline__ float widened(float x) { return x; }
+__device__ __forceinline__ float widened(unsigned short x) { return __uint_as_float((unsigned)x << 16); }
+
 // A lane's neighbours at a step, in a slab of shared memory that holds all pixels of the patch.
 __device__ __forceinline__ Neighbours in_slab(const unsigned char* slab, int pixel, int step) {
     return *(const Neighbours*)(slab + swizzled(pixel * 128 + step % STEPS_BESIDE * 64 + threadIdx.x % 4 * 16));

@@ -35,10 +35,6 @@ __device__ __forceinline__ unsigned bf16_pair(float low, float high) {
     return bits;
 }
 
-// Of an image's number, stored in float32 or bf16.
-__device__ __forceinline__ float widened(float x) { return x; }
-__device__ __forceinline__ float widened(unsigned short x) { return __uint_as_float((unsigned)x << 16); }
-
 __device__ __forceinline__ void mma(float* c, const unsigned* a, const unsigned* b) {
 #if __CUDA_ARCH__ >= 800
 #if PRECISION == BF16
