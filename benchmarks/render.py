@@ -199,7 +199,7 @@ BLOCKS: dict[str, Callable[[], list[str]]] = {
     "step cuda compiled": runs(train_step.report, *COMPILED_STEPS),
     "step cuda nets": runs(train_step.report, "step_cuda_resnet", "step_cuda_cifar10", "step_cuda_alexnet"),
     "step cuda tensor cores": runs(train_step.report, *(f"step_cuda_tensor_cores{net}" for net in (
-        "", "_resnet", "_krizhevsky2009"))),
+        "", "_resnet", "_resnet-56", "_krizhevsky2009"))),
     "step cuda large": runs(train_step.report, "step_cuda_1024", "step_cuda_4096"),
     "recipes": lambda: time_to_accuracy.recipes(list(time_to_accuracy.RECIPES)),
     "time to accuracy": runs(time_to_accuracy.report, "time_to_accuracy_cuda"),

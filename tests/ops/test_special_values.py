@@ -172,7 +172,7 @@ def test_gelu_of_infinity_is_infinite() -> None:
 
 
 def test_the_normal_cdf_in_float32_keeps_its_lower_tail() -> None:
-    """Beside erfc in float64: within two units in the last place at most of 1, and of itself down to -4."""
+    """Beside erfc in float64: within two units in the last place of 1, and down to -4 within five of itself."""
     x = np.linspace(-14, 14, 20_001).astype(np.float32)
     want = np.array([0.5 * math.erfc(-float(each) / math.sqrt(2)) for each in x])
     error = np.abs(normal_cdf(x) - want)

@@ -46,8 +46,9 @@ AnyForm = Form | conv_tma.Form | conv_images.Form
 
 
 class Plan(NamedTuple):
-    """The shape of y, and what launches its kernels, for x, w, b and y. then: what y becomes, and what follows in the
-    arguments and is returned: see conv_tma.product. cost: the time, in slabs of a tile of 128 pixels by one filter."""
+    """The shape of what is stored, and what launches the kernels for it, given x, w, b, y and what else
+    conv_tma.product asks for. then: what the tile stores in place of y (conv_tma.THEN). cost: the time, in slabs of
+    128 pixels by one filter."""
 
     y: tuple[int, ...]
     then: str
@@ -271,8 +272,8 @@ def y(x: cupy.ndarray, w: cupy.ndarray, b: cupy.ndarray | None, g: ConvGeometry,
 def max_pooled(x: cupy.ndarray, w: cupy.ndarray, b: cupy.ndarray | None, g: ConvGeometry, act: str | None,
                pooling: PoolGeometry, *, precision: str,
                form: AnyForm | None = None) -> tuple[cupy.ndarray, cupy.ndarray]:
-    """max_pool2d_nhwc of y: (maxima, winners). Windows of 2x2 side by side are a product's own where its tile has both
-    rows of a window; y is not stored then."""
+    """max_pool2d_nhwc of y: (maxima, winners). y is not stored where the kernel that makes its tile finds the maxima,
+    over windows of 2x2 side by side."""
     halves = (pooling.kh, pooling.kw) == (2, 2) and side_by_side(pooling)
     x, plan = _planned("conv2d_max_pool_nhwc", False, x, g, act, precision, form, "maxima" if halves else "y")
     if plan.then == "y":
@@ -296,7 +297,7 @@ def grad_x_act(dy: cupy.ndarray, w: cupy.ndarray, g: ConvGeometry, act: str, bes
     beside = conv_tma.Beside(*[None if each is None else cupy.ascontiguousarray(each) for each in beside])
     aligned = all(each is None or each.data.ptr % 16 == 0 for each in beside[:3])
     then = "gradient" if beside.normalized is None else "normalized"
-    given, plan = _planned("conv2d_grad_x_act_nhwc", True, dy, g, act, precision, form, then)
+    given, plan = _planned("conv2d_grad_x_nhwc", True, dy, g, act, precision, form, then)
     if plan.then == "y":
         return _run(given, plan, w, None), None
     if not aligned or 0 in plan.y:
