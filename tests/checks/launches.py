@@ -516,7 +516,7 @@ LAUNCHES: dict[str, list[Launch]] = {
             for direction, kind, form in (("y", "tf32", -5), ("dx", "tf32", -4), ("dx", "bf16", -5),
                                           ("y", "bf16", -3), ("dx", "tf32", -2), ("y", "bf16", -2))],
               ("dx", "bf16", (2, 5, 7, 9), (62, 5, 3, 3), 1, 1, -1),            # and images that are padded by channels
-              ("dx", "tf32", (3, 16, 17, 18), (40, 16, 3, 3), 2, 1),            # images spread for steps of 1
+              ("dx", "tf32", (5, 16, 31, 32), (40, 16, 3, 3), 2, 1),            # images spread for steps of 1
               ("dx", "bf16", (3, 24, 17, 33), (16, 24, 3, 2), (1, 3), (1, 0)),
               # Channels that do not fill a slab: 3 of its 4 steps; nor the second slab
               ("y", "tf32", (2, 24, 7, 9), (64, 24, 3, 3), 1, 1, -3),
@@ -538,8 +538,8 @@ LAUNCHES: dict[str, list[Launch]] = {
               ("bf16", (2, 16, 9, 8), (24, 16, 3, 3), 1, -2, "relu", True, True, False),    # slabs that are not filled
               ("tf32", (2, 6, 8, 8), (64, 6, 3, 3), 1, -3, "relu", True, False, True),      # that fill no 16 bytes
               # images spread for steps of 1
-              ("tf32", (3, 16, 17, 18), (40, 16, 3, 3), 1, None, "relu", True, True, None, 2),
-              ("bf16", (40, 32, 15, 16), (64, 32, 3, 3), 1, None, "relu", True, True, None, 2)),
+              ("tf32", (5, 16, 31, 32), (64, 16, 3, 3), 1, None, "relu", True, True, False, 2),
+              ("bf16", (40, 32, 15, 16), (64, 32, 3, 3), 1, None, "relu", True, True, False, 2)),
         *each("nhwc/conv/conv_images.cu", nhwc_conv.gradients_are_right,
               ("bf16", (130, 64, 3, 4), (64, 64, 3, 3), 1, 4, "relu", True, True, True)),
         *each("nhwc/conv/conv_images.cu", nhwc_conv.is_right, *[
