@@ -241,7 +241,8 @@ def _planned(name: str, back: bool, x: cupy.ndarray, g: ConvGeometry, act: str |
     mode = "BF16" if x.dtype == np.uint16 else "TF32" if precision == "bf16" else MODES[precision]
     aligned = x.data.ptr % 16 == 0
     plan = _plan(back, g, x.dtype, mode, aligned, act, form, then)
-    if back and (g.sh, g.sw) != (1, 1) and aligned and not x.strides[2] % 16 and not form and mode != "TF32X3":
+    wide = aligned and g.m * x.dtype.itemsize % 16 == 0
+    if back and (g.sh, g.sw) != (1, 1) and wide and not form and mode != "TF32X3":
         one = _steps_of_one(g)
         elements = g.n * one.oh * one.ow * g.m
         if elements <= launch.MAX_ELEMENTS:

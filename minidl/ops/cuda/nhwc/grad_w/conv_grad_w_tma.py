@@ -20,7 +20,7 @@ MAX_TAPS, MAX_STAGES = 9, 8
 SIZES = {"BF16": 2, "TF32": 4}             # bytes of a number, by PRECISION
 MIN_PIXELS, MAX_PIXELS = 32, 256           # of a patch
 TURN = {"BF16": 12, "TF32": 4}             # pixels that a patch takes longer than its own
-COPY = {"BF16": 0, "TF32": 4}              # of one filter and channel, pixels that take as long as a copied byte
+COPY = {"BF16": 0, "TF32": 4}              # pixels of one filter and one channel that take as long as a copied byte
 
 
 class Tile(NamedTuple):
@@ -32,7 +32,7 @@ class Tile(NamedTuple):
 
     @property
     def shares(self) -> int:
-        """Into which a block's warps share out its patches."""
+        """How many sets of a block's warps take patches of their own."""
         return SIDES[-1] // self.channels if self.mode == "TF32" else 1
 
     def stage(self, patch: Patch) -> int:
@@ -41,13 +41,14 @@ class Tile(NamedTuple):
         return of_dy * patch.n * patch.h * patch.w * ROW + of_x * patch.shared()
 
     def time(self, patch: Patch) -> float:
-        """That a patch takes, in pixels."""
+        """What a patch takes, in pixels of this tile."""
         copies = COPY[self.mode] * self.stage(patch) / (self.filters * self.channels)
         return patch.n * patch.h * patch.w + TURN[self.mode] + copies
 
 
 class Plan(NamedTuple):
-    """A launch: so many blocks for each block's part of the patches. splits: what these leave, one for each share."""
+    """A launch. blocks: tiles that hold all filters, channels and taps; of_patches: blocks of each tile, among which
+    the patches are split. splits: the sums of a tile that are left to be added, one for each share of each block."""
 
     patch: Patch
     constants: tuple[launch.Constant, ...]
