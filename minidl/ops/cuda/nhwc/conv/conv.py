@@ -215,11 +215,11 @@ def _steps_of_one(g: ConvGeometry) -> ConvGeometry:
     return g._replace(oh=(g.oh - 1) * g.sh + 1, ow=(g.ow - 1) * g.sw + 1, sh=1, sw=1)
 
 
-def _spread(dy: cupy.ndarray, g: ConvGeometry) -> cupy.ndarray:
+def _spread(dy: cupy.ndarray, g: ConvGeometry, mode: str) -> cupy.ndarray:
     """dy with zeros between its pixels."""
     each, of = 16 // dy.dtype.itemsize, _steps_of_one(g)
     made = launch.empty((g.n, of.oh, of.ow, g.m), dy.dtype)
-    launch.kernel(PACK_FILE, "conv_nhwc_spread", *_pack_constants(dy.dtype, "BF16" if each == 8 else "TF32", True, 64))(
+    launch.kernel(PACK_FILE, "conv_nhwc_spread", *_pack_constants(dy.dtype, mode, True, 64))(
         (launch.spread(made.size // each),), (launch.THREADS,), dy, made, g.n, g.oh, g.ow, g.m, g.sh, g.sw)
     return made
 
@@ -248,7 +248,7 @@ def _planned(name: str, back: bool, x: cupy.ndarray, g: ConvGeometry, act: str |
         if elements <= launch.MAX_ELEMENTS:
             apart = _plan(back, one, x.dtype, mode, True, act, form, then)
             if apart.cost + _copying(elements, x.dtype) < plan.cost:
-                return _spread(x, g), apart
+                return _spread(x, g, mode), apart
     return x, plan
 
 
@@ -297,12 +297,12 @@ def grad_x_act(dy: cupy.ndarray, w: cupy.ndarray, g: ConvGeometry, act: str, bes
     normalised also that of its products with it, (2, c). (dx, None) where the product's tile cannot do it."""
     beside = conv_tma.Beside(*[None if each is None else cupy.ascontiguousarray(each) for each in beside])
     aligned = all(each is None or each.data.ptr % 16 == 0 for each in beside[:3])
+    if not aligned:
+        return grad_x(dy, w, g, precision=precision, form=form), None
     then = "gradient" if beside.normalized is None else "normalized"
     given, plan = _planned("conv2d_grad_x_nhwc", True, dy, g, act, precision, form, then)
-    if plan.then == "y":
+    if plan.then == "y" or 0 in plan.y:
         return _run(given, plan, w, None), None
-    if not aligned or 0 in plan.y:
-        return grad_x(dy, w, g, precision=precision, form=form), None
     gz = launch.empty(plan.y, dy.dtype)
     return gz, sum_first(plan.run(given, w, None, gz, None, beside))
 
