@@ -134,7 +134,8 @@ __device__ __forceinline__ void multiply_tf32(unsigned char* memory, Barrier* fu
                                               int channel) {
     constexpr int LINES = TAPS / ROW_TAPS, SLOTS = LINES + 1, PERIOD = SLOTS % 2 ? 2 * SLOTS : SLOTS;
     const int lane = threadIdx.x % 32, within = lane % 4, own = lane / 4;
-    const int warp = threadIdx.x / 32 % WARPS, share = threadIdx.x / 32 / WARPS;
+    // % SHARES: where all warps share one patch, a constant, so that addresses of stages stay in uniform registers
+    const int warp = threadIdx.x / 32 % WARPS, share = threadIdx.x / 32 / WARPS % SHARES;
     const int piece = warp % 4 * 2 + own / 4, from = own % 4 * 4;        // of a row of x, 16 bytes and the number's place
     const int down = run / ceil_div(g.kw, ROW_TAPS), right = run - down * ceil_div(g.kw, ROW_TAPS);
     const int r = imin(down * LINES, g.kh - LINES), s = imin(right * ROW_TAPS, g.kw - ROW_TAPS);    // the first tap
