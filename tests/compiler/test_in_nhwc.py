@@ -43,6 +43,21 @@ def test_a_form_gives_what_the_plain_primitive_gives(name: str, store: str) -> N
         form_agrees(name, shape, at, store)
 
 
+@pytest.mark.parametrize(("channels", "index", "stays"), [
+    (18, np.s_[1:, :, :, :], False), (18, np.s_[:, :, :, -2:], False), (16, np.s_[:, 1:9, :, :], False),
+    (18, np.s_[:4, :, ::2, :], True), (16, np.s_[1:, 8:, -2:, 1:], True), (18, np.s_[0:, :, :, :], True)])
+@pytest.mark.parametrize("dtype", STORES.values())
+def test_no_slice_in_nhwc_begins_between_16_bytes(channels: int, index: tuple[slice, ...], stays: bool,
+                                                  dtype: np.dtype) -> None:
+    """A slice is a view, and kernels read images 16 bytes at a time."""
+    x = np.zeros((5, channels, 3, 3), dtype)
+    found = FORMS["getitem"].arguments((x, index), "tf32")
+    assert (found is not None) == stays
+    if found:
+        view = np.zeros((5, 3, 3, channels), dtype)
+        assert (view[found[1]].ctypes.data - view.ctypes.data) % 16 == 0
+
+
 def test_bfloat16_is_the_nearest_with_8_bits() -> None:
     rng = np.random.default_rng(0)
     x = (rng.standard_normal(2000) * 10.0 ** rng.integers(-30, 30, 2000)).astype(np.float32)

@@ -19,6 +19,7 @@ AXES = (0, 2, 3, 1)                        # which axis of (n,c,h,w) each axis o
 BACK = (0, 3, 1, 2)
 STORES: dict[str, np.dtype] = {"float32": np.dtype(np.float32), "bf16": np.dtype(np.uint16)}
 MAX_FILTER = 49                            # elements of a filter in one map: larger ones have better algorithms
+EIGHT = 8                                  # channels of bfloat16 in 16 bytes
 MAX_WINDOW = 255                           # elements of a window whose winner a byte can name
 Arguments = tuple[Any, ...]
 
@@ -96,12 +97,15 @@ def _batch_norm(given: Arguments, precision: str) -> Arguments | None:
 
 
 def _sliced(given: Arguments, precision: str) -> Arguments | None:
-    """x[::, ::, ::, ::]; of a gradient, also the shape, which nothing is added up in."""
+    """x[::, ::, ::, ::]; of a gradient, also the shape, which nothing is added up in. A slice stays where it is in
+    memory, and kernels read 16 bytes at a time: so it begins where the image does, or at a multiple of 16 bytes."""
     image, index, *more = given
     if not (isinstance(index, tuple) and len(index) == 4 and all(isinstance(part, slice) for part in index)):
         return None
     if not more:
-        return image, ordered(index)
+        begins = [part.start or 0 for part in index]
+        within = any(begins) and (image.shape[1] % EIGHT or begins[1] % EIGHT)
+        return None if within else (image, ordered(index))
     shape, once = more
     return (image, ordered(index), ordered(shape), True) if once else None
 
