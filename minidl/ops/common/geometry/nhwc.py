@@ -19,7 +19,7 @@ AXES = (0, 2, 3, 1)                        # which axis of (n,c,h,w) each axis o
 BACK = (0, 3, 1, 2)
 STORES: dict[str, np.dtype] = {"float32": np.dtype(np.float32), "bf16": np.dtype(np.uint16)}
 MAX_FILTER = 49                            # elements of a filter in one map: larger ones have better algorithms
-EIGHT = 8                                  # channels of bfloat16 in 16 bytes
+FULL = 8                                   # channels that fill 16 bytes, of either type
 MAX_WINDOW = 255                           # elements of a window whose winner a byte can name
 Arguments = tuple[Any, ...]
 
@@ -104,8 +104,8 @@ def _sliced(given: Arguments, precision: str) -> Arguments | None:
         return None
     if not more:
         begins = [part.start or 0 for part in index]
-        within = any(begins) and (image.shape[1] % EIGHT or begins[1] % EIGHT)
-        return None if within else (image, ordered(index))
+        between = any(begins) and (image.shape[1] % FULL or begins[1] % FULL)
+        return None if between else (image, ordered(index))
     shape, once = more
     return (image, ordered(index), ordered(shape), True) if once else None
 
