@@ -151,18 +151,15 @@ def maxima_are_right(kind: str, x: Any, w: Any, padding: Any, form: int | None =
 
 def gradients_are_right(kind: str, x: Any, w: Any, padding: Any, form: int | None = None, act: str = "relu",
                         added: bool = False, normalized: bool = False, stored: bool | None = None,
-                        stride: Any = 1, aligned: bool = True) -> None:
+                        stride: Any = 1) -> None:
     """grad_x_act gives the bits of act_grad_b_nhwc, or of normalize_act_grad_nhwc, of grad_x; of numbers whose sums
-    bf16 and float32 hold. stored: whether the gradient by x must be, for those to read it. aligned: whether what the
-    activation gave begins at a multiple of 16 bytes."""
+    bf16 and float32 hold. stored: whether the gradient by x must be, for those to read it."""
     g = conv_geometry(x, w, None, stride, padding, "gemm")
     rng = np.random.default_rng(1)
     shape = g.n, g.h, g.w, g.c
     gy, filters = sparse(rng, g.m * g.kh * g.kw, g.n, g.oh, g.ow, g.m), rng.integers(-1, 2, w).astype(np.float32)
     gy, other, known, values = (stored_as(kind, each.astype(np.float32)) for each in (
         gy, rng.integers(-9, 10, shape), rng.integers(-1, 2, shape) / 2, rng.integers(-9, 10, shape)))
-    if not aligned:
-        known = cupy.asarray(np.append(known.dtype.type(0), known.get()))[1:].reshape(shape)
     mean, rstd = (cupy.asarray((rng.integers(1, 3, g.c) / 2).astype(np.float32)) for _ in range(2))
     given = conv_tma.Beside(other if added else None, known, *((values, mean, rstd) if normalized else ()))
     weights, precision = cupy.asarray(filters), KINDS[kind][1]

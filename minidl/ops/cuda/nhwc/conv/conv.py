@@ -296,9 +296,6 @@ def grad_x_act(dy: cupy.ndarray, w: cupy.ndarray, g: ConvGeometry, act: str, bes
     """(gz, sums): the gradient by what an activation was given, and its sum over each channel, (1, c); with what was
     normalised also that of its products with it, (2, c). (dx, None) where the product's tile cannot do it."""
     beside = conv_tma.Beside(*[None if each is None else cupy.ascontiguousarray(each) for each in beside])
-    aligned = all(each is None or each.data.ptr % 16 == 0 for each in beside[:3])
-    if not aligned:
-        return grad_x(dy, w, g, precision=precision, form=form), None
     then = "gradient" if beside.normalized is None else "normalized"
     given, plan = _planned("conv2d_grad_x_nhwc", True, dy, g, act, precision, form, then)
     if plan.then == "y" or 0 in plan.y:
