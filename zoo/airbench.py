@@ -17,7 +17,7 @@ rates fall to 0 in a straight line, that of the first convolution's bias within 
 smoothed by 0.2; six views of each test image are averaged. The paper's kind of net reaches 94.0 %, mean of many seeds.
 
 Measured in bf16 (benchmarks/time_to_accuracy.py), means of 40 seeds: 94.01 % after 8 epochs, which take 0.98 s on one
-H200; 94.16 % after 9 (docs/benchmarks.md).
+H200; 94.14 % after 9 (docs/benchmarks.md).
 """
 
 from __future__ import annotations
