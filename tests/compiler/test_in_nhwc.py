@@ -45,7 +45,8 @@ def test_a_form_gives_what_the_plain_primitive_gives(name: str, store: str) -> N
 
 @pytest.mark.parametrize(("channels", "index", "stays"), [
     (18, np.s_[1:, :, :, :], False), (18, np.s_[:, :, :, -2:], False), (16, np.s_[:, 1:9, :, :], False),
-    (18, np.s_[:4, :, ::2, :], True), (16, np.s_[1:, 8:, -2:, 1:], True), (18, np.s_[0:, :, :, :], True)])
+    (18, np.s_[:4, :, ::2, :], True), (16, np.s_[1:, 8:, -2:, 1:], True), (18, np.s_[0:, :, :, :], True),
+    (18, np.s_[::-1, :, :, :], False), (18, np.s_[:, :, ::-9, :], False), (16, np.s_[:, :, :, ::-1], True)])
 @pytest.mark.parametrize("dtype", STORES.values())
 def test_no_slice_in_nhwc_begins_between_16_bytes(channels: int, index: tuple[slice, ...], stays: bool,
                                                   dtype: np.dtype) -> None:

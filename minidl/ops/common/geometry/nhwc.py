@@ -103,7 +103,7 @@ def _sliced(given: Arguments, precision: str) -> Arguments | None:
     if not (isinstance(index, tuple) and len(index) == 4 and all(isinstance(part, slice) for part in index)):
         return None
     if not more:
-        begins = [part.start or 0 for part in index]
+        begins = [part.indices(size)[0] for part, size in zip(index, image.shape, strict=True)]
         between = any(begins) and (image.shape[1] % FULL or begins[1] % FULL)
         return None if between else (image, ordered(index))
     shape, once = more
