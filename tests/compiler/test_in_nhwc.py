@@ -22,7 +22,7 @@ from minidl.compiler.program import Program
 from minidl.core import device
 from minidl.ops import cpu
 from minidl.ops.common.geometry import pool_geometry
-from minidl.ops.common.geometry.nhwc import FORMS, STORES, bf16, widened
+from minidl.ops.common.geometry.nhwc import BACK, FORMS, STORES, bf16, widened
 
 CONVERSIONS = ("to_nhwc", "to_nchw")
 # Relative error of a gradient in bf16, by net, see docs/compiler.md: of smooth layers a few roundings; relu and maxima
@@ -46,17 +46,28 @@ def test_a_form_gives_what_the_plain_primitive_gives(name: str, store: str) -> N
 @pytest.mark.parametrize(("channels", "index", "stays"), [
     (18, np.s_[1:, :, :, :], False), (18, np.s_[:, :, :, -2:], False), (16, np.s_[:, 1:9, :, :], False),
     (18, np.s_[:4, :, ::2, :], True), (16, np.s_[1:, 8:, -2:, 1:], True), (18, np.s_[0:, :, :, :], True),
-    (18, np.s_[::-1, :, :, :], False), (18, np.s_[:, :, ::-9, :], False), (16, np.s_[:, :, :, ::-1], True)])
-@pytest.mark.parametrize("dtype", STORES.values())
-def test_no_slice_in_nhwc_begins_between_16_bytes(channels: int, index: tuple[slice, ...], stays: bool,
-                                                  dtype: np.dtype) -> None:
+    (18, np.s_[::-1, :, :, :], False), (18, np.s_[:, :, ::-9, :], False), (16, np.s_[:, :, :, ::-1], True),
+    (18, np.s_[:, :16, :, :], False), (18, np.s_[:, :18, :, :], True)])
+def test_which_slices_stay_in_nhwc(channels: int, index: tuple[slice, ...], stays: bool) -> None:
     """A slice is a view, and kernels read images 16 bytes at a time."""
-    x = np.zeros((5, channels, 3, 3), dtype)
-    found = FORMS["getitem"].arguments((x, index), "tf32")
+    found = FORMS["getitem"].arguments((np.zeros((5, channels, 3, 3), np.float32), index), "tf32")
     assert (found is not None) == stays
-    if found:
-        view = np.zeros((5, 3, 3, channels), dtype)
-        assert (view[found[1]].ctypes.data - view.ctypes.data) % 16 == 0
+
+
+@pytest.mark.parametrize("dtype", STORES.values())
+def test_no_slice_of_a_slice_begins_between_16_bytes(dtype: np.dtype) -> None:
+    rng, stayed = np.random.default_rng(0), 0
+    parts = [np.array(each, object) for each in (
+        [None, None, None, None, 1, 8, -1], [None, None, None, 16, -1], [None, None, None, 2, -1])]
+    for _ in range(5_000):
+        whole = image = np.zeros((*rng.integers(1, 5, 3), rng.choice([6, 8, 16, 18, 20, 24])), dtype)
+        for _ in range(3):
+            index = tuple(slice(*map(rng.choice, parts)) for _ in range(4))
+            found = FORMS["getitem"].arguments((image.transpose(BACK), index), "tf32")
+            if found and image[found[1]].size:
+                image, stayed = image[found[1]], stayed + 1
+                assert (image.ctypes.data - whole.ctypes.data) % 16 == 0, (whole.shape, index)
+    assert stayed > 1_000
 
 
 def test_bfloat16_is_the_nearest_with_8_bits() -> None:

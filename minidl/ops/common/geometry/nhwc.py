@@ -98,14 +98,19 @@ def _batch_norm(given: Arguments, precision: str) -> Arguments | None:
 
 def _sliced(given: Arguments, precision: str) -> Arguments | None:
     """x[::, ::, ::, ::]; of a gradient, also the shape, which nothing is added up in. A slice stays where it is in
-    memory, and kernels read 16 bytes at a time: so it begins where the image does, or at a multiple of 16 bytes."""
+    memory, and kernels read 16 bytes at a time: so it, and each slice of it, begins at a multiple of 16 bytes. Where
+    channels do not fill these, it begins where the image does and has all channels."""
     image, index, *more = given
     if not (isinstance(index, tuple) and len(index) == 4 and all(isinstance(part, slice) for part in index)):
         return None
     if not more:
-        begins = [part.indices(size)[0] for part, size in zip(index, image.shape, strict=True)]
-        between = any(begins) and (image.shape[1] % FULL or begins[1] % FULL)
-        return None if between else (image, ordered(index))
+        all_of = [range(size) for size in image.shape]
+        taken = [each[part] for each, part in zip(all_of, index, strict=True)]
+        if image.shape[1] % FULL:
+            fits = taken[1] == all_of[1] and not any(part.start for part in taken)
+        else:
+            fits = taken[1].start % FULL == 0
+        return (image, ordered(index)) if fits else None
     shape, once = more
     return (image, ordered(index), ordered(shape), True) if once else None
 
