@@ -2,8 +2,9 @@
 //
 // Where common.cuh and mma.cuh hold instructions of the GPU, the loader takes their functions out, and these stand in:
 // Pack and start_copy look at the alignment that vector accesses need, and copies arrive when they are awaited.
-#include <cmath>
 #include <cstddef>
+#undef _GLIBCXX_USE_STD_SPEC_FUNCS                       // or <cmath> brings 1,900 lines that no kernel needs
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <initializer_list>
