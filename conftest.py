@@ -6,6 +6,8 @@ import signal
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:          # as a shell leaves it to what runs in its background
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-CUDA = ["minidl/ops/cuda", "tests/launch_all.py"]
+pytest_plugins = ["pytester"]             # tests/house/test_tiers.py runs pytest
+
+CUDA = ["minidl/ops/cuda", "tests/launch_all.py", "tests/kernels.py"]
 
 collect_ignore = ["tests/house/users_script.py", *([] if importlib.util.find_spec("cupy") else CUDA)]

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pytest
 
 from minidl import Tensor, ops
 from minidl.ops.cpu import conv
@@ -897,15 +898,27 @@ for _case in {str(case): case for case in _cases()}.values():                   
 
 
 # ---------------------------------------------------------------- for tests over cases
-def each_case(op: str, check: Callable[[Case], None]) -> None:
+# Which of an op's cases a test takes: about ten of them are fast, the others slow.
+PARTS = ["some cases", pytest.param("the other cases", marks=pytest.mark.slow)]
+
+
+def cases_of(op: str, part: str) -> list[Case]:
+    """The cases of a part: "some cases", "the other cases", or "all cases"."""
+    cases = CASES[op]
+    some = range(0, len(cases), max(4, len(cases) // 10))
+    return {"some cases": [cases[i] for i in some], "all cases": cases,
+            "the other cases": [case for i, case in enumerate(cases) if i not in some]}[part]
+
+
+def each_case(op: str, check: Callable[[Case], None], part: str = "all cases") -> None:
     """Run a check over an op's cases and say which ones failed."""
-    failures = []
-    for case in CASES[op]:
+    failures, cases = [], cases_of(op, part)
+    for case in cases:
         try:
             check(case)
         except Exception as error:
             failures.append(f"{case}: {type(error).__name__}: {' '.join(str(error).split())[:300]}")
-    assert not failures, f"{len(failures)} of {len(CASES[op])} failed:\n" + "\n".join(failures)
+    assert not failures, f"{len(failures)} of {len(cases)} failed:\n" + "\n".join(failures)
 
 
 def some_gy(shape: tuple[int, ...]) -> np.ndarray:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 import importlib.util
 import math
+import os
+import subprocess
 import sys
 import types
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,9 +21,50 @@ import pytest
 import minidl
 from minidl.core import device
 
+# ---------------------------------------------------------------- tiers: CONTRIBUTING.md says which there are
+HOW = {                                    # a mark -> the command that runs what has it
+    "slow": "python -m pytest -m 'not deep and not gpu'", "deep": "bash .ci/deep", "gpu": "python -m pytest -m gpu"}
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what is marked gpu where CUDA cannot serve, saying what is missing."""
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("tiers")
+    group.addoption("--probe", type=float, default=0.0, metavar="SHARE",
+                    help="run this share of the deep tests too, drawn by the digest of the commit")
+    group.addoption("--shard", default="1/1", metavar="I/N", help="only the I-th of N parts of the tests")
+    group.addoption("--fast-limit", type=float, default=1.0, metavar="SECONDS",
+                    help="processor time that a test without a mark may take (default: 1)")
+
+
+def number_of(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")
+
+
+def commit() -> str:
+    done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=Path(__file__).parent, capture_output=True, text=True,
+                          check=False)
+    return done.stdout.strip() or "no commit"
+
+
+def tier_of(item: pytest.Item) -> str:
+    """The first of its marks that -m decides by; "" for a fast test."""
+    return next((mark for mark in ("gpu", "deep", "slow") if item.get_closest_marker(mark)), "")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
+    """Skip what is marked gpu where CUDA cannot serve, saying what is missing. Leave out what is in another shard.
+    Of the deep tests that -m leaves out, take the probe in again."""
+    part, parts = map(int, config.getoption("shard").split("/"))
+    items[:] = [item for item in items if number_of(item.nodeid) % parts == part - 1]
+    collected, share = items.copy(), config.getoption("probe")
+    yield
+    left_out = set(collected).difference(items)
+    if share:
+        limit, head = share * 2**32, commit()
+        left_out -= {item for item in left_out if tier_of(item) == "deep"
+                     and number_of(f"{head} {item.nodeid}") < limit}
+        items[:] = [item for item in collected if item not in left_out]
+    config.stash[LEFT_OUT] = Counter(map(tier_of, left_out))
     marked = [item for item in items if item.get_closest_marker("gpu")]
     missing = device._missing() if marked else ""
     if missing:
@@ -27,10 +72,51 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason=missing))
 
 
+LEFT_OUT = pytest.StashKey[Counter]()      # tests that were collected but not run, by tier
+
+
 def pytest_collection_finish() -> None:
     """What collection made lives as long as the run: no collection of garbage need walk it again."""
     gc.collect()
     gc.freeze()
+
+
+def processor_time() -> float:
+    """Seconds of this process and of its children that have ended."""
+    return sum(os.times()[:4])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """A test without a mark that takes long fails: it would slow down who only asks whether all is well."""
+    start = processor_time()
+    yield
+    took, limit = processor_time() - start, item.config.getoption("fast_limit")
+    if took > limit and not tier_of(item) and item.config.getoption("markexpr"):
+        pytest.fail(f"this test took {took:.1f} s of processor time, and a fast one may take {limit:g}: mark it slow, "
+                    "or on a slow machine give --fast-limit", pytrace=False)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Of a worker of xdist: tell the process that started it what was left out."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["left_out"] = dict(session.config.stash.get(LEFT_OUT, Counter()))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """All workers collect the same."""
+    if output := getattr(node, "workeroutput", None):
+        node.config.stash[LEFT_OUT] = Counter(output["left_out"])
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    left_out = config.stash.get(LEFT_OUT, Counter())
+    for mark, how in HOW.items():
+        if left_out[mark]:
+            terminalreporter.write_line(f"left out: {left_out[mark]:,} {mark} tests, which run by {how}")
+    if config.getoption("probe"):
+        terminalreporter.write_line(f"probe: {config.getoption('probe'):.0%} of the deep tests, drawn by {commit()}")
 
 
 @pytest.fixture(autouse=True)

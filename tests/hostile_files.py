@@ -28,7 +28,7 @@ import numpy as np
 from minidl import data
 
 MB = 1 << 20
-HANG = 20                                  # seconds after which a process is ended
+HANG = 100                                 # seconds after which a process is ended
 TERABYTE = 1 << 40
 Recipe = Callable[[Path], object]
 

@@ -1,6 +1,7 @@
 """Mutation: seeded faults, each in a copy of the tree, and which of them the tests notice.
 
     python tests/mutate.py --count 200 --seed 1 [--processes 2] [--files 'minidl/nn/*.py'] [--json FILE] [--map FILE]
+    python tests/mutate.py --marks "not slow and not deep and not gpu"         # what the fast tests alone notice
     python tests/mutate.py --again FILE
 
 A fault is one small change: another operator, a constant one off, a condition turned round, a statement dropped,
@@ -13,7 +14,8 @@ without one; and the few kinds of fault that are known to change nothing. How ma
 
 Other faults that no test can notice, or should, stand in mutation_survivors.md with their reasons, by their text and
 not by their line; any other that survives makes the exit status 1. `--again` tries those once more that survived in an
-earlier run's JSON file. `--map` keeps the notes in a file, which serves as long as the code is the same.
+earlier run's JSON file. `--map` keeps the notes in a file, which serves as long as the code is the same, whichever
+tests are tried on the faults. `--marks` is pytest's -m.
 
 It needs a system that forks, git, and coverage (it comes with pytest-cov). CUDA kernels (.cu) are not changed.
 """
@@ -59,6 +61,7 @@ NOT_RUN = ("tests/house/*",                # of texts and scripts
            "tests/*/test_hostile_*.py", "tests/ops/test_interchange.py",                # of limits; JAX has its own
            "tests/cli/test_packages.py",                                                # of wheels
            "tests/compiler/test_replay.py::test_memory_of_replays_is_flat")             # a minute each time
+WHOLE = "not gpu"                          # the suite, by its marks
 NEEDS_GPU = (("minidl/compiler/graph.py", r"AsGraph\b|_pool\b|_copied\b"),)              # a file, and functions in it
 GPU = (any(Path(place).exists() for place in ("/dev/nvidia0", "/dev/dxg"))
        and os.environ.get("CUDA_VISIBLE_DEVICES") != "")
@@ -319,7 +322,7 @@ class Only:
             self.failed.write_text(report.nodeid)
 
 
-def in_copy(folder: str, limits: dict[str, float] | None, notes: str | None, part: tuple[int, int]) -> None:
+def in_copy(folder: str, limits: dict[str, float] | None, notes: str | None, part: tuple[int, int], marks: str) -> None:
     """Run tests in a copy of the tree and exit as pytest does: those with limits, or a part of all and take notes."""
     os.setsid()                            # whatever the tests start ends with this process
     os.chdir(folder)
@@ -334,7 +337,7 @@ def in_copy(folder: str, limits: dict[str, float] | None, notes: str | None, par
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
     import pytest
 
-    common = ["-q", "-p", "no:cacheprovider", "-p", "no:cov", "--tb=short",
+    common = ["-q", "-p", "no:cacheprovider", "-p", "no:cov", "--tb=short", "-m", marks, "--fast-limit=1000",
               *(f"--{'deselect' if '::' in name else 'ignore-glob'}={name}" for name in NOT_RUN)]
     if limits is None:
         noted = Notes(part)
@@ -352,8 +355,8 @@ class Copy:
 
     context = multiprocessing.get_context("forkserver")
 
-    def __init__(self, folder: Path, names: list[str]) -> None:
-        self.folder, self.stamp = folder, 0
+    def __init__(self, folder: Path, names: list[str], marks: str) -> None:
+        self.folder, self.marks, self.stamp = folder, marks, 0
         for name in names:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, folder / name, follow_symlinks=False)
@@ -363,7 +366,9 @@ class Copy:
     def run(self, limits: dict[str, float] | None = None, notes: Path | None = None,
             part: tuple[int, int] = (0, 1)) -> int:
         """The exit status; below 0 the signal that ended it."""
-        process = self.context.Process(target=in_copy, args=(str(self.folder), limits, notes and str(notes), part))
+        marks = self.marks if notes is None else WHOLE
+        process = self.context.Process(target=in_copy,
+                                       args=(str(self.folder), limits, notes and str(notes), part, marks))
         process.start()
         process.join()
         assert process.pid
@@ -474,6 +479,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--files", action="append", metavar="GLOB", help="of the files that have faults, these alone")
+    parser.add_argument("--marks", default=WHOLE, help="the tests that are tried on the faults (default: %(default)s)")
     parser.add_argument("--again", type=Path, metavar="FILE", help="what survived in an earlier run's JSON")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every fault with its outcome")
     parser.add_argument("--map", type=Path, metavar="FILE", help="keep which test reaches which line")
@@ -492,7 +498,7 @@ def main() -> int:
     explained, results, start = known(), [], time.monotonic()
     with tempfile.TemporaryDirectory(prefix="mutate-") as folder:
         copies: queue.SimpleQueue[Copy] = queue.SimpleQueue()
-        made = [Copy(Path(folder, str(i)), names) for i in range(options.processes)]
+        made = [Copy(Path(folder, str(i)), names, options.marks) for i in range(options.processes)]
         Copy.context.set_forkserver_preload(PRELOADED)
         os.environ["PYTHONWARNINGS"] = "ignore:resource_tracker"       # who is ended cleans up nothing
         reach = take_notes(made, names, options.map)

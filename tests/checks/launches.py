@@ -17,6 +17,7 @@ from unittest import mock
 import numpy as np
 import pytest
 from cases import CASES
+from tiers import tiers
 
 import minidl
 from checks import convolutions, layouts, nhwc, nhwc_conv, nhwc_grad_w, primitives, regions
@@ -51,6 +52,7 @@ class Launch(NamedTuple):
     arguments: tuple[Any, ...]
     precision: str = "fp32"
     emulated: bool = True                  # False: on a device alone, because it is slow or takes a graph
+    tier: str = "slow"                     # of the emulated test: the slow ones together launch every kernel
 
     def __str__(self) -> str:
         words = [self.check.__name__, *map(str, self.arguments), *[self.precision][:self.precision != "fp32"]]
@@ -76,6 +78,12 @@ def each(file: str, check: Callable[..., None], *arguments: tuple[Any, ...], **o
 
 def on_device(file: str, check: Callable[..., None], *arguments: tuple[Any, ...], **options: Any) -> list[Launch]:
     return each(file, check, *arguments, **options, emulated=False)
+
+
+def some_deep(rows: Iterable[Launch], slow: int) -> list[Launch]:
+    """The rows, of which all but `slow` are emulated in the deep tier."""
+    rows = list(rows)
+    return [row._replace(tier=tier) for row, tier in zip(rows, tiers(len(rows), slow=slow), strict=True)]
 
 
 def with_dtype(rows: Iterable[tuple[Any, ...]], dtype: type) -> list[tuple[Any, ...]]:
@@ -443,7 +451,8 @@ LAUNCHES: dict[str, list[Launch]] = {
         *each("data/rows.cu", primitives.next_rows, *ROWS[:5]),
         *on_device("data/rows.cu", primitives.next_rows, *ROWS[5:])],
     "fused": [
-        *[Launch("conv/", fused_with_activation_and_pooling, (name, dtype, *shapes), precision, dtype is FLOAT)
+        *[Launch("conv/", fused_with_activation_and_pooling, (name, dtype, *shapes), precision, dtype is FLOAT,
+                 "slow" if name == "winograd" else "deep")
           for name, precision, dtype in convolutions.FUSABLE
           for shapes in [[((3, 2, 12, 16), (5, 2, 5, 5), 0), ((2, 3, 15, 15), (9, 3, 8, 8), 0)]]],
         *[Launch("conv/", fused_with_activation_and_pooling, (name, dtype, *shapes), precision, False)
@@ -453,13 +462,16 @@ LAUNCHES: dict[str, list[Launch]] = {
         *on_device("conv/bias/bias.cu", primitives.conv2d_act_pool_grad_wb, *[
             (*row, act, dtype) for row in FUSED for act in ACTIVATIONS for dtype in (FLOAT, DOUBLE)])],
     "fused_on_tensor_cores": [
-        Launch("conv/", whole_images_on_tensor_cores, (name, precision)) for name, precision, _ in convolutions.FUSABLE
-        if precision != "fp32"],
+        Launch("conv/", whole_images_on_tensor_cores, (name, precision),
+               tier="deep" if precision == "3xtf32" else "slow")
+        for name, precision, _ in convolutions.FUSABLE if precision != "fp32"],
     "few_channels": [
-        *each("conv/resident/few_channels.cu", convolve, *[
-            (x, w, 1, padding, ("few_channels",)) for x, w, padding in FEW_CHANNELS], precision="bf16"),
+        *some_deep(each("conv/resident/few_channels.cu", convolve, *[
+            (x, w, 1, padding, ("few_channels",)) for x, w, padding in FEW_CHANNELS], precision="bf16"), 2),
         *each("conv/resident/few_channels.cu", whole_images_on_tensor_cores,
-              ("few_channels", "bf16", "sigmoid", [((5, 3, 16, 32), 66, 8, ((4, 3), (4, 3)), 4)]),
+              ("few_channels", "bf16", "sigmoid", [((5, 3, 16, 32), 66, 8, ((4, 3), (4, 3)), 4)]), precision="bf16",
+              tier="deep"),
+        *each("conv/resident/few_channels.cu", whole_images_on_tensor_cores,
               ("few_channels", "bf16", "tanh", [((2, 1, 12, 12), 7, 5, 2, 2)]), precision="bf16")],
     "nhwc_grad_w": [
         *each("nhwc/grad_w/conv_grad_w.cu", nhwc_grad_w.is_right, *[
@@ -476,19 +488,19 @@ LAUNCHES: dict[str, list[Launch]] = {
             for x, w, padding in (((40, 3, 32, 32), (136, 3, 8, 8), 3), ((9, 4, 33, 70), (64, 4, 3, 2), 1),
                                   ((70, 2, 7, 7), (12, 2, 1, 1), 0))])],
     "nhwc_grad_w_tma": [
-        *each("nhwc/grad_w/conv_grad_w_tma.cu", nhwc_grad_w.is_right, *[
+        *some_deep(each("nhwc/grad_w/conv_grad_w_tma.cu", nhwc_grad_w.is_right, *[
             ((3, 64, 7, 9), (72, 64, 3, 3), 1, 1, kind, None, splits)
             for kind, splits in (("tf32", 1), ("tf32", 3), ("bf16 images", 1), ("bf16 images", 3))],
               ((9, 8, 5, 5), (16, 8, 5, 5), 1, 2, "bf16 images"), ((2, 68, 9, 9), (12, 68, 4, 3), 1, 2, "tf32"),
               *[((9, c, 9, 9), (m, c, 3, 3), 1, 1, kind, None, splits) for kind, c, m, splits in (
                   ("tf32", 16, 40, 1), ("tf32", 24, 16, 2), ("tf32", 40, 24, 1), ("bf16 images", 16, 16, 1),
-                  ("bf16 images", 24, 72, 2))]),
+                  ("bf16 images", 24, 72, 2))]), 4),
         *on_device("nhwc/grad_w/conv_grad_w_tma.cu", nhwc_grad_w.is_right, *[
             (*shape, kind, None, splits) for kind in ("tf32", "bf16 images") for splits in (None, 3)
             for shape in (((9, 64, 19, 40), (136, 64, 3, 3), 1, 1), ((70, 136, 7, 7), (64, 136, 2, 5), 1, (0, 1)))])],
     "regions": [
-        *each("region_step.cu", regions.outputs_are_those_of_the_steps, *[
-            (name, n) for name in regions.NETS for n in (1, 6)])],
+        *some_deep(each("region_step.cu", regions.outputs_are_those_of_the_steps, *[
+            (name, n) for n in (6, 1) for name in regions.NETS]), 5)],
     "captured": [
         *on_device("optim/updates.cu", captured_updates, *[
             (name, dtype) for name in ("Adam", "AdamW", "RMSprop", "Muon") for dtype in (FLOAT, DOUBLE)]),
@@ -496,22 +508,22 @@ LAUNCHES: dict[str, list[Launch]] = {
             (*net, dtype) for net in (("lenet5", 1), ("krizhevsky2009", 3)) for dtype in (FLOAT, DOUBLE)])],
     "nhwc": [
         *each("nhwc/", nhwc_form, *[(name, store, at) for name in OWN_FORMS for store in STORES for at in (1, 2)]),
-        *each("nhwc/", nhwc_joined, *[(store, at) for store in STORES for at in (0, 2, 3)]),
+        *some_deep(each("nhwc/", nhwc_joined, *[(store, at) for at in (2, 3, 0) for store in STORES]), 3),
         *on_device("nhwc/", nhwc_form, *[
             (name, store, at) for name in FORMS for store in STORES for at in range(len(nhwc.SHAPES))]),
         *on_device("nhwc/", nhwc_form, *[
             (name, "float32", at, "3xtf32") for name in FORMS if name.startswith("conv2d") for at in (0, 2, 3)]),
         *on_device("nhwc/", nhwc_joined, *[(store, at) for store in STORES for at in range(len(nhwc.SHAPES))])],
     "nhwc_conv": [
-        *each("nhwc/conv/conv.cu", nhwc_conv.is_right, *[
+        *some_deep(each("nhwc/conv/conv.cu", nhwc_conv.is_right, *[
             (direction, kind, (2, 5, 6, 7), (9, 5, 3, 3), (1, 2), 1)
-            for direction in nhwc_conv.DIRECTIONS for kind in nhwc_conv.KINDS]),
+            for direction in nhwc_conv.DIRECTIONS for kind in nhwc_conv.KINDS]), 3),
         *each("nhwc/conv/conv.cu", nhwc_conv.is_right, ("y", "bf16", (3, 16, 9, 9), (72, 16, 3, 3), 1, 1, 0, "relu"),
               ("dx", "bf16", (3, 16, 9, 9), (120, 16, 3, 3), 1, 1, 0),
               ("y", "3xtf32", (1, 64, 9, 9), (6, 64, 3, 2), 2, 1),
               # A form of two stages, one of whose blocks has a multiprocessor
               ("dx", "tf32", (4, 4, 18, 9), (1, 4, 5, 4), 3, 1)),
-        *each("nhwc/conv/conv_tma.cu", nhwc_conv.is_right, *[
+        *some_deep(each("nhwc/conv/conv_tma.cu", nhwc_conv.is_right, *[
             (direction, kind, (5, 64, 7, 9), (64, 64, 3, 3), 1, 1, form)
             for direction, kind, form in (("y", "tf32", -5), ("dx", "tf32", -4), ("dx", "bf16", -5),
                                           ("y", "bf16", -3), ("dx", "tf32", -2), ("y", "bf16", -2))],
@@ -521,15 +533,15 @@ LAUNCHES: dict[str, list[Launch]] = {
               # Channels that do not fill a slab: 3 of its 4 steps; nor the second slab
               ("y", "tf32", (2, 24, 7, 9), (64, 24, 3, 3), 1, 1, -3),
               ("dx", "bf16", (2, 72, 7, 9), (40, 72, 3, 2), 1, 1, -3),
-              ("y", "bf16", (2, 80, 9, 9), (64, 80, 3, 3), 1, 1, -5)),
-        *each("nhwc/conv/conv_tma.cu", nhwc_conv.maxima_are_right, *[
+              ("y", "bf16", (2, 80, 9, 9), (64, 80, 3, 3), 1, 1, -5)), 4),
+        *some_deep(each("nhwc/conv/conv_tma.cu", nhwc_conv.maxima_are_right, *[
             (kind, (3, 64, *size), (72, 64, 3, 3), 1, form, act, False)
             for kind, form in (("tf32", -5), ("tf32", -4), ("tf32", -2), ("bf16", -5), ("bf16", -3), ("bf16", -2))
             for size, act in (((11, 18), "relu"), ((8, 9), None))],
-              ("tf32", (2, 64, 8, 8), (6, 64, 3, 3), 1, -3, None, True)),       # filters that fill no 16 bytes
+              ("tf32", (2, 64, 8, 8), (6, 64, 3, 3), 1, -3, None, True)), 3),   # filters that fill no 16 bytes
         *each("nhwc/conv/conv_images.cu", nhwc_conv.maxima_are_right,
-              ("bf16", (130, 64, 3, 4), (64, 64, 3, 3), 1, 4, "relu", True)),
-        *each("nhwc/conv/conv_tma.cu", nhwc_conv.gradients_are_right, *[
+              ("bf16", (130, 64, 3, 4), (64, 64, 3, 3), 1, 4, "relu", True), tier="deep"),
+        *some_deep(each("nhwc/conv/conv_tma.cu", nhwc_conv.gradients_are_right, *[
             (kind, (3, 72, *size), (64, 72, 3, 3), 1, form, act, added, normalized, False)
             for kind, form in (("tf32", -5), ("tf32", -4), ("tf32", -2), ("bf16", -5), ("bf16", -3), ("bf16", -2))
             for size, act, added, normalized in (
@@ -539,7 +551,7 @@ LAUNCHES: dict[str, list[Launch]] = {
               ("tf32", (2, 6, 8, 8), (64, 6, 3, 3), 1, -3, "relu", True, False, True),      # that fill no 16 bytes
               # images spread for steps of 1
               ("tf32", (5, 16, 31, 32), (64, 16, 3, 3), 1, None, "relu", True, True, False, 2),
-              ("bf16", (40, 32, 15, 16), (64, 32, 3, 3), 1, None, "relu", True, True, False, 2)),
+              ("bf16", (40, 32, 15, 16), (64, 32, 3, 3), 1, None, "relu", True, True, False, 2)), 5),
         *each("nhwc/conv/conv_images.cu", nhwc_conv.gradients_are_right,
               ("bf16", (130, 64, 3, 4), (64, 64, 3, 3), 1, 4, "relu", True, True, True)),
         *each("nhwc/conv/conv_images.cu", nhwc_conv.is_right, *[

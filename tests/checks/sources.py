@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import io
+import pkgutil
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -14,8 +16,14 @@ import pytest
 
 pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
 
+from minidl.ops import cuda
 from minidl.ops.cuda import launch
 
+Constants = tuple[launch.Constant, ...]
+
+LAUNCHERS = [importlib.import_module(found.name) for found in pkgutil.walk_packages(cuda.__path__, f"{cuda.__name__}.")]
+CONFIGURATIONS: list[tuple[str, Constants]] = list(dict.fromkeys(
+    configuration for launcher in LAUNCHERS for configuration in getattr(launcher, "CONFIGURATIONS", ())))
 FILES = sorted(str(path.relative_to(launch.FOLDER).as_posix()) for path in launch.FOLDER.rglob("*.cu"))
 
 
@@ -41,7 +49,7 @@ def counted() -> Iterator[Counter[str]]:
         yield found
 
 
-def compiled(text: str, constants: tuple[launch.Constant, ...], architecture: int) -> str:
+def compiled(text: str, constants: Constants, architecture: int) -> str:
     """The assembler's log. Raises an exception that holds the compiler's."""
     compiler = pytest.importorskip("cuda.core", reason="cuda.core is not installed: nothing compiles without a GPU")
     logs = io.StringIO()
@@ -57,3 +65,9 @@ def spilled(log: str) -> dict[str, int]:
     found = re.findall(r"Function properties for (\w+)\s+ptxas[^\n]*?(\d+) bytes spill stores, (\d+) bytes spill loads",
                        log)
     return {name: int(stores) + int(loads) for name, stores, loads in found}
+
+
+def registers(log: str) -> dict[str, int]:
+    """Kernel -> registers of a thread."""
+    found = re.findall(r"Function properties for (\w+)\s+ptxas[^\n]*?\n[^\n]*?Used (\d+) registers", log)
+    return {name: int(count) for name, count in found}

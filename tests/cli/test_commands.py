@@ -44,6 +44,7 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert max(map(len, lines)) <= 100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("argv", "message"), [
     ([], "minidl: error: no command is given; it must be one of train, predict,"),
     (["tarin"], "minidl: error: 'tarin' is not a command; it must be one of train, predict,"),
@@ -75,12 +76,14 @@ def test_a_wrong_flag_is_one_line(argv: list[str], message: str, capsys: pytest.
     assert capsys.readouterr().err == message
 
 
+@pytest.mark.slow
 def test_python_m_minidl_is_the_command(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-m", "minidl", "--version"], cwd=ROOT, capture_output=True, text=True,
                           check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, f"minidl {minidl.__version__}\n", "")
 
 
+@pytest.mark.slow
 def test_help_is_quick_because_no_command_is_imported() -> None:
     code = ("from minidl import cli; cli.main(['--help']); import sys; "
             "print([name for name in sys.modules if name.startswith('minidl.frontend.cli.') or name in "
@@ -148,6 +151,7 @@ def test_models_names_every_model_with_its_recipe(capsys: pytest.CaptureFixture[
     assert "data cifar10, epochs 20, batch_size 128" in out
 
 
+@pytest.mark.slow
 def test_plot_draws_what_train_left(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib", reason="matplotlib is not installed: nothing can be drawn")
     assert cli.main(["train", "--model", "perceptron", "--data", "synthetic-digits", "--epochs", "1", "--device", "cpu",
@@ -266,6 +270,7 @@ def test_a_tensor_is_an_input() -> None:
     assert nn.summary(zoo.build("lenet5"), x).multiply_adds == 416_520
 
 
+@pytest.mark.slow
 def test_long_names_keep_to_100_columns() -> None:
     net = nn.Sequential(a_layer_with_a_very_long_name_that_nobody_reads_to_its_end=nn.Conv2d(128, 1024, 3))
     lines = str(nn.summary(net, (128, 224, 224))).splitlines()
@@ -337,6 +342,7 @@ def test_doctor_tells_when_products_are_half_as_wide_as_they_could_be(case: str)
     assert [finding.cure for finding in doctor.narrow(kernels, simd, wanted)] == ([cure] if cure else [])
 
 
+@pytest.mark.slow
 def test_blas_runs_the_kernels_that_the_environment_names() -> None:
     """In a process of its own, since OpenBLAS looks when NumPy loads it; without a wish it uses all there is."""
     if doctor.blas_kernels() is None or "x86" not in platform.machine():

@@ -97,6 +97,7 @@ def test_a_wheel_has_the_command_and_the_extras(wheel: Path) -> None:
         assert f"Provides-Extra: {extra}\n" in metadata
 
 
+@pytest.mark.slow
 def test_an_unpacked_wheel_works_away_from_the_checkout(wheel: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as file:
         file.extractall(tmp_path / "site")
@@ -110,6 +111,7 @@ def test_an_unpacked_wheel_works_away_from_the_checkout(wheel: Path, tmp_path: P
     assert any(line.startswith("lenet5 ") for line in lines)
 
 
+@pytest.mark.slow
 def test_an_editable_install_is_found_by_a_script_beside_the_checkout(sdist: Path, tmp_path: Path) -> None:
     """Python finds the folder `minidl` of the checkout first, which has no __init__.py and is not the package."""
     checkout = tmp_path / "minidl"

@@ -207,6 +207,7 @@ def checked_primitives(monkeypatch: pytest.MonkeyPatch, called: set[str]) -> Non
             monkeypatch.setattr(cpu, name, checked(name, primitive))
 
 
+@pytest.mark.slow
 def test_only_sharing_primitives_give_memory_that_others_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     """In every op's cases, forward and backward, in the steps of the zoo's models as they are fused, and in updates."""
     called: set[str] = set()
@@ -418,6 +419,7 @@ def trained(name: str) -> tuple[Training, tuple[Tensor, Tensor], Any]:
     return each, given, state
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NETS)
 def test_memory_that_is_handed_out_again_is_missed_by_nobody(name: str) -> None:
     """Work on side streams is done as late as it may be, when what it reads could have been overwritten."""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from checks.regions import NETS, krizhevsky, lenet, outputs_are_those_of_the_steps, recorded, small, with_backend
+from tiers import tiered
 
 import minidl
 from minidl import Tensor, nn, ops, optim
@@ -234,7 +235,7 @@ def test_what_has_no_kernel(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert emit(region, 3, 640, SHARED // 4) is None
 
 
-@pytest.mark.parametrize("architecture", [75, 80, 86, 89, 90, 100, 120])
+@pytest.mark.parametrize("architecture", tiered([75, 80, 86, 90, 100, 120], slow=2))
 def test_generated_kernels_compile_and_keep_to_registers(architecture: int, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("cupy", reason="CuPy is not installed: the generator cannot be imported")
     pytest.importorskip("cuda.core", reason="cuda.core is not installed: nothing compiles CUDA without a GPU")

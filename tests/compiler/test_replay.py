@@ -30,20 +30,24 @@ from checks.steps import (
     vectors,
     zoo_model,
 )
+from tiers import tiered
 
 import minidl
 from minidl import Tensor, no_grad, ops, optim, zoo
 
-
 # ---------------------------------------------------------------- compiled equals plain
+LONG = tiered([60, 1000], slow=1)          # steps
+
+
+@pytest.mark.parametrize("count", LONG)
 @pytest.mark.parametrize("name", OPTIONS)
-def test_a_thousand_steps_of_a_zoo_model(name: str) -> None:
+def test_many_steps_of_a_zoo_model(name: str, count: int) -> None:
     """With a rate that changes at every step, momentum and decay, and every eighth batch an odd one. Fewer steps where
     images are large."""
     assert zoo.MODELS.keys() == OPTIONS.keys()
     batches = [batch(name, 1 if i == 7 else 2, i) for i in range(8)]
     pair = [Training(zoo_model(name), compiled, momentum=0.9, weight_decay=5e-4) for compiled in (False, True)]
-    count = 1000 if zoo.MODELS[name].image_size == 32 else 20
+    count = count if zoo.MODELS[name].image_size == 32 else 20
     for i in range(count):
         for each in pair:
             each.sgd.lr = 0.02 * FACTORS(i % 300)
@@ -55,12 +59,13 @@ def test_a_thousand_steps_of_a_zoo_model(name: str) -> None:
     assert np.isfinite(plain.item())
 
 
-def test_a_thousand_steps_of_normalisation() -> None:
+@pytest.mark.parametrize("count", tiered([200, 1000], slow=1))
+def test_many_steps_of_normalisation(count: int) -> None:
     """The running values are the program's, too: the same bits after each step, with odd batches, evaluation between,
     and steps that train a frozen normalisation."""
     pair = [Training(normalising, compiled, momentum=0.9, weight_decay=5e-4) for compiled in (False, True)]
     looks = [minidl.compile(pair[1].net), pair[0].net]
-    for i in range(1000):
+    for i in range(count):
         given = vectors(5 if i % 8 == 7 else 8, i)
         frozen = i % 100 > 89              # by its running values, which stay
         for each in pair:
@@ -115,14 +120,15 @@ def test_float64() -> None:
     assert_same_bits(*(each.arrays() for each in pair))
 
 
+@pytest.mark.parametrize("count", tiered([5, 100], slow=1))
 @pytest.mark.parametrize("name", OPTIONS)
-def test_a_hundred_replays_from_one_state_give_the_same_bits(name: str) -> None:
+def test_replays_from_one_state_give_the_same_bits(name: str, count: int) -> None:
     each = Training(zoo_model(name), True, momentum=0.9)
     given = batch(name, 3, 0)
     each.step(*given)
     state = each.net.state_dict()
     seen = set()
-    for _ in range(100):
+    for _ in range(count):
         each.set_back(state)
         loss = each.step(*given)
         seen.add((bits(loss), *(array.tobytes() for array in each.arrays().values())))
@@ -405,13 +411,14 @@ def test_dropout_draws_anew_and_as_the_plain_function() -> None:
     assert pair[1].step.recordings == 2
 
 
-def test_a_thousand_steps_of_normalisation_and_dropout() -> None:
+@pytest.mark.parametrize("count", LONG)
+def test_many_steps_of_normalisation_and_dropout(count: int) -> None:
     """Masks, losses and running values: the same bits after each step, with an odd batch at the end of each eight."""
     pair, runs = [Training(regularised, compiled, momentum=0.9, weight_decay=5e-4) for compiled in (False, True)], []
     for each in pair:                      # one after the other: both draw from one generator
         minidl.manual_seed(11)
         runs.append([])
-        for i in range(1000):
+        for i in range(count):
             each.sgd.lr = 0.02 * FACTORS(i % 300)
             loss = each.step(*vectors(5 if i % 8 == 7 else 8, i))
             runs[-1].append((bits(loss), {name: hash(array.tobytes()) for name, array in each.arrays().items()}))
@@ -458,7 +465,9 @@ def test_a_key_that_is_given_is_kept() -> None:
 
 
 # ---------------------------------------------------------------- memory
-def test_memory_of_replays_is_flat() -> None:
+@pytest.mark.parametrize(("warm_up", "count", "most"), tiered(
+    [(200, 1_000, 200_000), (6_000, 10_000, 20_000)], slow=1, several=True))     # 2,000 tuples of each size are kept
+def test_memory_of_replays_is_flat(warm_up: int, count: int, most: int) -> None:
     each = Training(dense(half), True, momentum=0.9)
     x, labels = vectors()
 
@@ -470,12 +479,12 @@ def test_memory_of_replays_is_flat() -> None:
     steps(20)
     with no_collections():
         objects = alive()
-        steps(6000)                                          # until the interpreter keeps its 2,000 tuples of each size
+        steps(warm_up)
         before = tracemalloc.get_traced_memory()[0]
-        steps(10_000)
+        steps(count)
         after = tracemalloc.get_traced_memory()[0]
         assert alive() == objects
-        assert after - before < 20_000
+        assert after - before < most
 
 
 def test_recorded_calls_take_the_memory_of_the_plain_step() -> None:

@@ -10,15 +10,32 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from minidl.ops.cpu import linear, parallel
+
+HANG = 100                                 # seconds: more is a deadlock
+
+
+@pytest.fixture
+def helper(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
+    """There is one helper, whatever the machine. A call waits until it has let go of the jobs that it has had."""
+    monkeypatch.setattr(parallel, "threads", lambda: 2)
+    parallel._helpers.cache_clear()
+
+    def wait() -> None:
+        free = threading.Event()
+        parallel._helpers().put(free.set)  # its next job
+        assert free.wait(HANG)
+
+    yield wait
+    parallel._helpers.cache_clear()
 
 
 def test_results_come_in_the_order_of_the_chunks() -> None:
@@ -75,11 +92,9 @@ def test_a_helper_that_is_slow_to_return_holds_no_arrays(monkeypatch: pytest.Mon
     assert jobs
 
 
-def test_an_error_in_a_chunk_holds_no_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_in_a_chunk_holds_no_arrays(helper: Callable[[], None]) -> None:
     """One of a helper's too: once it is handled, what the chunks worked on is free, without waiting for a collection
     of cycles."""
-    monkeypatch.setattr(parallel, "threads", lambda: 2)
-    parallel._helpers.cache_clear()
     main, begun = threading.current_thread(), threading.Event()
 
     def refused() -> weakref.ref[np.ndarray]:
@@ -87,7 +102,7 @@ def test_an_error_in_a_chunk_holds_no_arrays(monkeypatch: pytest.MonkeyPatch) ->
 
         def work(begin: int, end: int) -> None:
             if threading.current_thread() is main:
-                begun.wait(20)
+                assert begun.wait(HANG)
             else:
                 begun.set()
                 raise RuntimeError(f"cannot use {array[begin:end]}")
@@ -99,13 +114,10 @@ def test_an_error_in_a_chunk_holds_no_arrays(monkeypatch: pytest.MonkeyPatch) ->
     gc.disable()
     try:
         alive = refused()
-        deadline = time.monotonic() + 10
-        while alive() is not None and time.monotonic() < deadline:       # the helper lets go of its job in a moment
-            parallel.parallel_for(4, 1, lambda i, j: time.sleep(0.001))
+        helper()
         assert alive() is None
     finally:
         gc.enable()
-        parallel._helpers.cache_clear()
 
 
 @pytest.fixture
@@ -171,26 +183,39 @@ def test_an_interrupt_leaves_no_section_open(call: int, blas: Callable[[], int],
     assert (parallel._inside, blas()) == (0, before)
 
 
-def test_after_an_interrupt_no_thread_writes_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The helper's chunk is waited for, and no other is taken."""
-    monkeypatch.setattr(parallel, "threads", lambda: 2)
-    parallel._helpers.cache_clear()                            # one that helps, whatever the machine
-    begun, wrote, main = threading.Event(), [], threading.current_thread()
+def test_after_an_interrupt_no_thread_writes_any_more(helper: Callable[[], None],
+                                                      monkeypatch: pytest.MonkeyPatch) -> None:
+    """The helper's chunk, which ends only when it is waited for, is waited for, and no other is taken."""
+    begun, awaited, wrote, main = threading.Event(), threading.Event(), [], threading.current_thread()
+
+    class Lock:
+        """One that the helper holds while it works."""
+
+        def __init__(self) -> None:
+            self.lock = threading.Lock()
+
+        def __enter__(self) -> None:
+            if threading.current_thread() is main:
+                awaited.set()
+            self.lock.acquire()
+
+        def __exit__(self, *error: object) -> None:
+            self.lock.release()
 
     def work(begin: int, end: int) -> None:
         if threading.current_thread() is main:
-            begun.wait(20)
+            assert begun.wait(HANG)
             raise KeyboardInterrupt
         begun.set()
-        time.sleep(0.1)
+        assert awaited.wait(HANG)
         wrote.append(begin)
 
+    monkeypatch.setattr(parallel, "threading", SimpleNamespace(Lock=Lock, Thread=threading.Thread))
     with pytest.raises(KeyboardInterrupt):
         parallel.parallel_for(100, 1, work)
     assert len(wrote) == 1
-    time.sleep(0.15)
+    helper()
     assert (len(wrote), parallel._inside) == (1, 0)
-    parallel._helpers.cache_clear()
 
 
 def test_a_chunk_may_do_minidls_work_itself(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,6 +282,7 @@ TRACED = """if True:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["minidl.ops.cpu.parallel._UNUSED", "minidl.ops.cuda.launch.memory.UNUSED"])
 def test_a_tracer_does_not_change_what_counts_as_unused(name: str) -> None:
     if "cuda" in name:
@@ -276,7 +302,7 @@ def test_a_forked_child_works_on() -> None:
     expected = linear(x, x[:50, :], None)                      # starts the threads that the child will not have
     child = os.fork()
     if child == 0:
-        signal.alarm(20)                                       # a child that hangs ends by this
+        signal.alarm(HANG)                                     # a child that hangs ends by this
         os._exit(0 if np.array_equal(linear(x, x[:50, :], None), expected) else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
@@ -308,7 +334,7 @@ def test_there_is_a_thread_for_each_core_that_the_process_may_use(monkeypatch: p
 
 @pytest.mark.skipif(parallel.threads() == 1, reason="one thread does all the work here")
 def test_chunks_are_worked_on_at_the_same_time() -> None:
-    together = threading.Barrier(2, timeout=10)
+    together = threading.Barrier(2, timeout=HANG)
     parallel.parallel_for(2, 1, lambda i, j: together.wait())  # alone, a chunk would wait in vain
 
 

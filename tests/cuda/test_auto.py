@@ -144,7 +144,7 @@ def test_what_is_no_file_does_not_stop_a_convolution(make: Callable[[Path], None
     make(file)
     reader = threading.Thread(target=process.fastest, args=[{"gemm": 1.0, "whole_image": 2.0}], daemon=True)
     reader.start()
-    reader.join(20)
+    reader.join(100)
     assert not reader.is_alive(), "it waits"
     assert sorted(process.measured) == ["gemm", "whole_image"]
     assert not list(file.parent.glob("*.part"))
@@ -155,7 +155,7 @@ def test_a_pipe_in_place_of_the_part_that_is_written(process: Process, file: Pat
     os.mkfifo(file.with_name(f"{file.name}.{os.getpid()}.part"))
     writer = threading.Thread(target=process.fastest, args=[{"gemm": 1.0, "whole_image": 2.0}], daemon=True)
     writer.start()
-    writer.join(20)
+    writer.join(100)
     assert not writer.is_alive(), "it waits"
     assert [*json.loads(file.read_text()).values()] == [["gemm", "whole_image"]]
 

@@ -1,14 +1,11 @@
-"""The CUDA sources, without a GPU: they compile for every architecture, keep to registers, and fit their launchers."""
+"""The CUDA sources, without a GPU: what they may hold, and that they fit their launchers. kernels.py compiles them."""
 
 from __future__ import annotations
 
 import ctypes
-import importlib
 import inspect
-import pkgutil
 import re
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,53 +15,15 @@ import pytest
 pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: nothing compiles CUDA without a GPU")
 
-from checks.sources import FILES, compiled, kernels, spilled
+from checks.sources import CONFIGURATIONS, FILES, compiled, kernels
 
 from minidl.ops import cpu, cuda
 from minidl.ops.common.geometry import ConvGeometry, PoolGeometry, conv_geometry
 from minidl.ops.common.primitives import PRIMITIVES
 from minidl.ops.cuda import conv, launch
 
-ARCHITECTURES = (75, 80, 86, 89, 90, 100, 120)
-SPILLS = {                                 # (file, architecture) -> bytes that a kernel may spill; else none
-    ("layers/loss/cross_entropy.cu", 120): 8}     # the fused loss of doubles, at 1024 threads per block
-THREADS = 2
-
-LAUNCHERS = [importlib.import_module(found.name) for found in pkgutil.walk_packages(cuda.__path__, f"{cuda.__name__}.")]
-CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = list(dict.fromkeys(
-    configuration for launcher in LAUNCHERS for configuration in getattr(launcher, "CONFIGURATIONS", ())))
-
 
 # ---------------------------------------------------------------- the sources
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_compiles_without_spills(architecture: int) -> None:
-    """Nor is there a kernel that none of the configurations compiles. Those for Hopper alone run nowhere else."""
-    seen: set[tuple[str, str]] = set()
-    here = [each for each in CONFIGURATIONS if architecture == 90 or launch.HOPPER not in each[1]]
-
-    def check(configuration: tuple[str, tuple[launch.Constant, ...]]) -> str | None:
-        file, constants = configuration
-        try:
-            spills = spilled(compiled(launch.source(file), constants, architecture))
-        except Exception as error:
-            return f"{file} {dict(constants)}: {error}"
-        seen.update((file, name) for name in spills)
-        over = {name: found for name, found in spills.items() if found > SPILLS.get((file, architecture), 0)}
-        return f"{file} {dict(constants)}: bytes spilled {over}" if over else None
-
-    with ThreadPoolExecutor(THREADS) as pool:
-        failures = list(filter(None, pool.map(check, here)))
-    assert not failures, f"{len(failures)} of {len(here)} failed:\n" + "\n".join(failures)
-    assert seen == {(file, name) for file in {file for file, _ in here} for name in kernels(file)}
-
-
-def test_every_file_is_compiled() -> None:
-    assert FILES
-    assert set(FILES) == {file for file, _ in CONFIGURATIONS}
-    assert {file for file, _ in SPILLS} <= set(FILES)
-    assert {architecture for _, architecture in SPILLS} <= set(ARCHITECTURES)
-
-
 @pytest.mark.parametrize("file", FILES)
 def test_parameters_are_read_off_every_kernel(file: str) -> None:
     names = kernels(file)

@@ -11,9 +11,10 @@ import pytest
 
 pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
 
+from checks.compiler import skip_without_compiler
 from checks.nhwc_conv import DIRECTIONS, KINDS, drawn_gradients_are_right, drawn_is_right, drawn_maxima_are_right
-from checks.sources import compiled
-from emulator import COMPILER, Emulator, cupy
+from emulator import Emulator, cupy
+from tiers import tiered
 
 from minidl.ops.common.geometry import conv_geometry
 from minidl.ops.cuda import launch
@@ -27,13 +28,12 @@ encoded = tensor_maps._encoded.__wrapped__  # while kernels are emulated, anothe
 
 @pytest.fixture(scope="module")
 def emulated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
-    if COMPILER is None:
-        pytest.skip("the emulator needs Linux and a C++ compiler, g++ or c++")
+    skip_without_compiler()
     with Emulator(tmp_path_factory.mktemp("emulated")).running() as running:
         yield running
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", tiered(range(10), slow=2))
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_emulated(direction: str, kind: str, seed: int, emulated: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,7 +43,7 @@ def test_emulated(direction: str, kind: str, seed: int, emulated: Emulator, monk
     conv._plan.cache_clear()
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", tiered(range(8), slow=1))
 @pytest.mark.parametrize("kind", ["tf32", "bf16"])
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize("kernel", IN_PATCHES)
@@ -56,25 +56,12 @@ def test_in_patches_emulated(kernel: str, direction: str, kind: str, seed: int, 
     conv._plan.cache_clear()
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", tiered(range(12), slow=1))
 @pytest.mark.parametrize("kind", ["tf32", "bf16"])
 @pytest.mark.parametrize("drawn_are_right", [drawn_maxima_are_right, drawn_gradients_are_right])
 def test_joined_emulated(drawn_are_right: Callable[..., None], kind: str, seed: int, emulated: Emulator) -> None:
     drawn_are_right(kind, seed, 200, 80)
     conv._plan.cache_clear()
-
-
-@pytest.mark.parametrize(("file", "constants"), [
-    (file, constants) for file, constants in conv.CONFIGURATIONS + conv_few.CONFIGURATIONS
-    if launch.HOPPER in constants],
-    ids=lambda given: given if isinstance(given, str) else " ".join(str(value) for _, value in given))
-def test_products_are_not_in_turn(file: str, constants: tuple[launch.Constant, ...]) -> None:
-    """The compiler warns where each wgmma has to wait for the one before, and where it does not share out registers as
-    it is told."""
-    pytest.importorskip("cuda.core", reason="cuda.core is not installed: nothing compiles CUDA without a GPU")
-    log = compiled(launch.source(file), constants, 90)
-    assert "registers" in log
-    assert "C75" not in log
 
 
 @pytest.mark.parametrize(("sizes", "patch"), [

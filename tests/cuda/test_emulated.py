@@ -22,6 +22,7 @@ pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot 
 import random_nets
 from cases import CASES
 from checks import convolutions, nhwc_conv, nhwc_grad_w, primitives, regions
+from checks.compiler import needs_compiler
 from checks.fused import STEPS, assert_fused_agrees
 from checks.launches import (
     CONVOLUTIONS,
@@ -36,7 +37,8 @@ from checks.launches import (
 )
 from checks.sources import FILES, kernels
 from checks.steps import averaged_step
-from emulator import COMPILER, Emulator, cupy
+from emulator import Emulator, cupy
+from tiers import marks, tiered
 
 import minidl
 from minidl import Tensor, nn, ops, optim, zoo
@@ -52,10 +54,7 @@ from minidl.ops.common.geometry import conv_geometry
 from minidl.ops.cuda import launch
 from minidl.ops.emulator import Memory
 
-if COMPILER is None:
-    pytest.skip("the emulator needs Linux and a C++ compiler, g++ or c++", allow_module_level=True)
-
-pytestmark = pytest.mark.usefixtures("fp32")
+pytestmark = [pytest.mark.usefixtures("fp32"), needs_compiler]
 FLOAT = np.float32
 EMULATED = {f"{family}: {each}": each for family, rows in LAUNCHES.items() for each in rows if each.emulated}
 OPS = sorted(CASES.keys() - {"conv2d", "cross_entropy", "batch_norm"})
@@ -75,6 +74,7 @@ def emulated(compiler: Emulator) -> Iterator[Emulator]:
 
 
 # ---------------------------------------------------------------- every op, and every fused primitive
+@pytest.mark.slow
 @pytest.mark.parametrize("op", OPS)
 def test_ops(op: str, emulated: Emulator) -> None:
     """Some of its cases. What OPS leaves out, because it is given more than its Tensors, is launched below, and so are
@@ -88,7 +88,7 @@ def test_ops(op: str, emulated: Emulator) -> None:
     LAUNCHED[op] = emulated.launched.copy()
 
 
-@pytest.mark.parametrize("name", FUSED_STEPS)
+@pytest.mark.parametrize("name", tiered(FUSED_STEPS, slow=36))
 def test_fused_steps(name: str, emulated: Emulator) -> None:
     """Convolutions, of which `auto` would try each algorithm, are launched below."""
     emulated.launched.clear()
@@ -96,20 +96,20 @@ def test_fused_steps(name: str, emulated: Emulator) -> None:
     LAUNCHED[name] = emulated.launched.copy()
 
 
-def test_random_nets(emulated: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A dozen nets of all layers in training, as near to the CPU's float64 as float32's rounding explains. Convolutions
-    are `direct`: nothing is measured here."""
+@pytest.mark.parametrize("number", tiered(range(12), slow=2))
+def test_random_nets(number: int, emulated: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nets of all layers in training, as near to the CPU's float64 as float32's rounding explains. Convolutions are
+    `direct`: nothing is measured here."""
     monkeypatch.setattr(device, "_missing", lambda: "")
     monkeypatch.setattr(cuda.conv, "fastest", lambda *_: "direct")
-    for number in range(12):
-        net = random_nets.net(number)
-        reference = random_nets.notes(net)
-        share, where = random_nets.worst(net, "cuda", False, reference, random_nets.allowed(net, reference))
-        assert share < 0.1, f"{share:.3g} of its limit: {where}\n{net}"
-    assert len(emulated.launched) > 20
+    net = random_nets.net(number)
+    reference = random_nets.notes(net)
+    share, where = random_nets.worst(net, "cuda", False, reference, random_nets.allowed(net, reference))
+    assert share < 0.1, f"{share:.3g} of its limit: {where}\n{net}"
+    assert emulated.launched
 
 
-@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+@pytest.mark.parametrize("precision", tiered(["tf32", "bf16"], slow=1))
 def test_a_step_in_nhwc(precision: str, emulated: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
     """A compiled step's program, with normalisation, a residual and maxima, call by call; beside the CPU in fp32. The
     nearest bfloat16s decide otherwise at some maxima."""
@@ -170,9 +170,9 @@ class Allocator:
         self.take = before
 
 
-@pytest.mark.parametrize(("name", "images", "calls"), [
+@pytest.mark.parametrize(("name", "images", "calls"), tiered([
     ("lenet5", 3, ["region_step"]), ("lenet5", 10, ["region_step"]),       # an output has a gradient's size
-    ("krizhevsky2009", 3, ["region_step", "conv2d_act_pool_grad_wb"])])
+    ("krizhevsky2009", 3, ["region_step", "conv2d_act_pool_grad_wb"])], slow=1, several=True))
 def test_launchers_make_gradients_where_the_mean_is_formed(
         name: str, images: int, calls: list[str], emulated: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
     """A compiled step's program, call by call, with all gradients in one array, and without; to the same bits."""
@@ -236,7 +236,7 @@ def test_what_few_channels_refuses(case: tuple[Any, ...], emulated: Emulator) ->
 
 # ---------------------------------------------------------------- the launches
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize("what", EMULATED, ids=list(EMULATED))
+@pytest.mark.parametrize("what", [pytest.param(name, marks=marks(row.tier)) for name, row in EMULATED.items()])
 def test_launches(what: str, emulated: Emulator) -> None:
     """Each launches a kernel of its file, and no algorithm refuses to compute y."""
     each, refused = EMULATED[what], convolutions.REFUSED.copy()
@@ -284,6 +284,7 @@ def test_updates_refuse_what_does_not_fit(emulated: Emulator) -> None:
     primitives.refused_updates()
 
 
+@pytest.mark.slow
 def test_gemm_tiled_multiplies_without_register_tiles(emulated: Emulator) -> None:
     emulated.launched.clear()
     convolve(*CONVOLUTIONS[2][:4], ("gemm_tiled",))
@@ -302,6 +303,7 @@ def test_tiled_constant_trains(emulated: Emulator) -> None:
     assert cuda.conv.refusal("tiled_constant", "dw", large, np.dtype(FLOAT)) is None
 
 
+@pytest.mark.slow
 def test_gradients_of_lenet5_as_in_1998(emulated: Emulator) -> None:
     """A whole step of an image, beside the CPU's."""
     def step(to: Callable[[np.ndarray], Any]) -> dict[str, Any]:
@@ -321,6 +323,7 @@ def test_gradients_of_lenet5_as_in_1998(emulated: Emulator) -> None:
         np.testing.assert_allclose(found[name], want, rtol=0, atol=1e-5 * np.abs(want).max(), err_msg=name)
 
 
+@pytest.mark.slow
 def test_two_steps_of_a_residual_net(emulated: Emulator) -> None:
     """Beside the CPU's: parameters, running values, and evaluation by them."""
     def steps(to: Callable[[np.ndarray], Any]) -> dict[str, Any]:
@@ -350,11 +353,12 @@ def test_launches_are_told_apart() -> None:
     assert len(EMULATED) == sum(each.emulated for rows in LAUNCHES.values() for each in rows)
 
 
+@pytest.mark.slow
 def test_every_kernel_is_launched() -> None:
-    """So launch_all.py, which runs the same and more, leaves none out."""
-    wanted = {*OPS, *FUSED_STEPS, *EMULATED}
-    if LAUNCHED.keys() != wanted:
-        pytest.skip(f"only {len(LAUNCHED)} of the {len(wanted)} launches ran in this process")
+    """By the slow rows of the table; so launch_all.py, which runs the same and more, leaves none out."""
+    wanted = {name for name, row in EMULATED.items() if row.tier == "slow"}
+    if missing := wanted - LAUNCHED.keys():
+        pytest.skip(f"{len(missing)} of the {len(wanted)} launches did not run in this process")
     assert {name for file in FILES for name in kernels(file)} - set().union(*LAUNCHED.values()) == set()
 
 
@@ -414,6 +418,7 @@ def pooling(at: int) -> Check:
     return check
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BY_HARDWARE)
 @pytest.mark.usefixtures("emulated")
 def test_copies_by_hardware(name: str) -> None:
@@ -568,7 +573,7 @@ def tensor_cores(name: str = "tensor_core_image", precision: str = "tf32") -> No
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize("what", MUTATIONS)
+@pytest.mark.parametrize("what", tiered(MUTATIONS, slow=10))
 def test_a_mutation_is_caught(what: str, compiler: Emulator) -> None:
     old, new, check, message = MUTATIONS[what]
     with compiler.running(old, new), pytest.raises(AssertionError, match=message):

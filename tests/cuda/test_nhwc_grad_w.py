@@ -12,17 +12,16 @@ pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot 
 
 import cupy
 from checks import nhwc_grad_w as checks
+from checks.compiler import skip_without_compiler
 from checks.nhwc import drawn
-from checks.sources import compiled, kernels, spilled
+from tiers import tiered
 
 from minidl.ops.common.geometry import conv_geometry
 from minidl.ops.cuda import launch
 from minidl.ops.cuda.nhwc.grad_w import conv_few_grad_w, conv_grad_w, conv_grad_w_tma
-from minidl.ops.emulator import COMPILER
 from minidl.ops.emulator.own import FACTS, Emulator
 
 SHAPES, PARTS = 2000, 8                    # of a kind, on a GPU, and among how many tests they are shared out
-EMULATED = 15
 # Kinds that have kernels of their own
 OWN = [("tf32", checks.BY_HARDWARE), ("bf16 images", checks.BY_HARDWARE), ("tf32", checks.OF_FEW)]
 
@@ -35,8 +34,7 @@ def forget() -> None:
 
 @pytest.fixture(scope="module")
 def compiler(tmp_path_factory: pytest.TempPathFactory) -> Emulator:
-    if COMPILER is None:
-        pytest.skip("there is no g++ on Linux: nothing is emulated")
+    skip_without_compiler()
     return Emulator(tmp_path_factory.mktemp("emulator"))
 
 
@@ -46,33 +44,34 @@ def emulated(compiler: Emulator) -> Iterator[Emulator]:
         yield running
 
 
+@pytest.mark.parametrize("seed", tiered(range(15), slow=2))
 @pytest.mark.parametrize("kind", checks.KINDS)
-def test_random_shapes_emulated(kind: str, emulated: Emulator) -> None:
+def test_random_shapes_emulated(kind: str, seed: int, emulated: Emulator) -> None:
     """Each is given a form in turn: forms differ in what they compute, and few are compiled."""
     forms = conv_grad_w.FORMS[conv_grad_w.forms_of(*checks.arguments_of(kind))]
-    for seed in range(EMULATED):
-        g = drawn(seed, 150, 40, wide=True)
-        found = checks.error(kind, g, seed, form=forms[seed % len(forms)], splits=seed % 3 or None)
-        assert found < 1, f"{kind} {g}: the error is {found:.3g} of its bound"
+    g = drawn(seed, 150, 40, wide=True)
+    found = checks.error(kind, g, seed, form=forms[seed % len(forms)], splits=seed % 3 or None)
+    assert found < 1, f"{kind} {g}: the error is {found:.3g} of its bound"
 
 
+@pytest.mark.parametrize("seed", tiered(range(6), slow=2))
 @pytest.mark.parametrize(("kind", "kernel"), OWN)
-def test_copied_by_hardware_emulated(kind: str, kernel: str, emulated: Emulator) -> None:
+def test_copied_by_hardware_emulated(kind: str, kernel: str, seed: int, emulated: Emulator) -> None:
     """On four multiprocessors, among which some shapes are split; and in more parts, some of which may be empty."""
     forget()
-    for seed in range(6):
-        checks.drawn_is_right(kind, seed, 150, 70, splits=7 if seed % 3 == 2 else None, kernel=kernel)
+    checks.drawn_is_right(kind, seed, 150, 70, splits=7 if seed % 3 == 2 else None, kernel=kernel)
     forget()
 
 
+@pytest.mark.parametrize("seed", tiered(range(3), slow=1))
 @pytest.mark.parametrize("kind", checks.KINDS)
-def test_mma_in_place_of_wgmma_emulated(kind: str, emulated: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mma_in_place_of_wgmma_emulated(kind: str, seed: int, emulated: Emulator,
+                                        monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU of compute capability 8.0."""
     monkeypatch.setattr(launch, "compute_capability", lambda: 80)
-    for seed in range(3):
-        g = drawn(seed, 150, 40, wide=True)
-        found = checks.error(kind, g, seed)
-        assert found < 1, f"{kind} {g}: the error is {found:.3g} of its bound"
+    g = drawn(seed, 150, 40, wide=True)
+    found = checks.error(kind, g, seed)
+    assert found < 1, f"{kind} {g}: the error is {found:.3g} of its bound"
 
 
 @pytest.mark.gpu
@@ -103,19 +102,6 @@ def test_random_shapes_copied_by_hardware(kind: str, kernel: str, few: bool, par
     seeds = range(part, SHAPES // 4, PARTS // 2)
     assert max(checks.drawn_is_right(kind, seed, 3000, 280, kernel=kernel) for seed in seeds) > 0
     forget()
-
-
-@pytest.mark.parametrize(("file", "constants"), [
-    (file, constants) for file, constants in conv_grad_w.CONFIGURATIONS + conv_grad_w_tma.CONFIGURATIONS
-    if launch.HOPPER in constants],
-    ids=lambda given: "" if isinstance(given, str) else " ".join(str(value) for _, value in given[1:]))
-def test_products_overlap(file: str, constants: tuple[launch.Constant, ...]) -> None:
-    """The assembler keeps sums in registers, and says of no wgmma that it has to wait for the one before, nor that it
-    does not share out registers as it is told."""
-    log = compiled(launch.source(file), constants, 90)
-    assert spilled(log) == dict.fromkeys(kernels(file), 0)
-    assert "serialized" not in log
-    assert "C75" not in log
 
 
 # x, w, stride, kind, and whether the hardware copies

@@ -14,8 +14,9 @@ import pytest
 pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
 
 from checks import convolutions
+from checks.compiler import needs_compiler
 from checks.launches import UNSEEN
-from emulator import COMPILER, Emulator
+from emulator import Emulator
 
 from minidl import gradcheck
 from minidl.core import tensor
@@ -43,7 +44,8 @@ def test_an_op() -> None:
     gradcheck(lambda x: scale(x, factor=3.0), [tensor(np.array([1.0, 2.0]), requires_grad=True)])
 
 
-@pytest.mark.skipif(not COMPILER, reason="there is no C++ compiler to emulate kernels by")
+@pytest.mark.slow
+@needs_compiler
 def test_a_convolution_algorithm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kernel, launcher, row = blocks("Add a convolution algorithm")
     folder = tmp_path / "cuda"

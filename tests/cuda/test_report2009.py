@@ -12,13 +12,13 @@ import pytest
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
 
+from checks.compiler import needs_compiler  # noqa: E402
 from checks.convolutions import loads_left_out, variants_of_krizhevskys  # noqa: E402
 
 from minidl.frontend.check_conv import drawn, random_shapes  # noqa: E402
 from minidl.ops.common.geometry import conv_geometry  # noqa: E402
 from minidl.ops.cuda.conv.papers import krizhevsky  # noqa: E402
 from minidl.ops.cuda.conv.papers.krizhevsky.krizhevsky_variants import ABLATIONS, VARIANTS  # noqa: E402
-from minidl.ops.emulator import COMPILER  # noqa: E402
 from minidl.ops.emulator.counts import Counts  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("fp32")
@@ -66,7 +66,8 @@ def pixels(rows: int) -> int:
     return G.w * sum(len(set(window) & set(range(G.h))) for window in windows)
 
 
-@pytest.mark.skipif(COMPILER is None, reason="the emulator needs Linux and a C++ compiler, g++ or c++")
+@pytest.mark.slow
+@needs_compiler
 @pytest.mark.parametrize("direction", ["y", "dw"])
 def test_what_is_left_out_is_not_loaded(direction: str) -> None:
     """To the byte; and the rest of the kernel does what it did."""

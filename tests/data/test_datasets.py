@@ -15,7 +15,6 @@ import re
 import signal
 import sys
 import threading
-import time
 import urllib.request
 import warnings
 import zipfile
@@ -102,6 +101,7 @@ def test_real_images(name: str, mean: float, trained: list[int], tested: list[in
     assert np.bincount(test.labels).tolist() == tested
 
 
+@pytest.mark.slow
 def test_real_cifar10() -> None:
     test = data.load("cifar10", "test", real_folder("cifar-10"))
     assert test.images.shape == (10000, 3, 32, 32)
@@ -459,6 +459,7 @@ def test_offline_is_a_switch(served: Any, monkeypatch: pytest.MonkeyPatch, tmp_p
 
 
 # ---------------------------------------------------------------- generated sets and stand-ins
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "shape"), [("synthetic-digits", (1, 28, 28)), ("synthetic-shapes", (3, 32, 32))])
 def test_generated(name: str, shape: tuple[int, int, int]) -> None:
     train, test, note = data.resolve(name, "mnist")
@@ -470,6 +471,7 @@ def test_generated(name: str, shape: tuple[int, int, int]) -> None:
     assert not np.array_equal(train.images[:2000], test.images)
 
 
+@pytest.mark.slow
 def test_large_generated_images_are_fewer() -> None:
     test = data.load("synthetic-shapes-224", "test")
     assert test.images.shape == (400, 3, 224, 224)
@@ -635,10 +637,12 @@ def test_all_mirrors_bad(mirrors: Mirrors, tmp_path: Path, bad: str) -> None:
 
 
 def test_a_stop_in_the_middle_leaves_nothing(mirrors: Mirrors, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    stopped = threading.Event()
+
     def interrupted(url: str) -> Any:
         if "labels" in url:
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-            time.sleep(5)
+            stopped.wait(100)              # an interrupt that is lost does not hold the tests forever
         return mirrors.open(url)
 
     before = signal.signal(signal.SIGINT, signal.default_int_handler)          # a job in the background ignores it
@@ -646,6 +650,7 @@ def test_a_stop_in_the_middle_leaves_nothing(mirrors: Mirrors, monkeypatch: pyte
         with pytest.raises(KeyboardInterrupt):
             download.install(catalog.SPECS["mnist"], interrupted)
     finally:
+        stopped.set()
         signal.signal(signal.SIGINT, before)
     assert cached(tmp_path, "mnist") == []
 

@@ -180,6 +180,7 @@ def test_splits_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         train_and_test(shelf(tmp_path / "few", "cat", "dog", count=1), 8)
 
 
+@pytest.mark.slow
 def test_train_and_predict_by_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                                        capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
@@ -201,6 +202,7 @@ def test_train_and_predict_by_a_folder(tmp_path: Path, monkeypatch: pytest.Monke
     assert bright.endswith("(RGB 8x8, resized to 32x32, grey)")
 
 
+@pytest.mark.slow
 def test_weights_of_other_classes_are_not_evaluated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                                                     capsys: pytest.CaptureFixture[str]) -> None:
     """As many classes under other names would be counted as if they were the same."""
@@ -214,6 +216,7 @@ def test_weights_of_other_classes_are_not_evaluated(tmp_path: Path, monkeypatch:
             "trained on") in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_report_finds_the_test_pictures_by_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib", reason="matplotlib is not installed: nothing can be drawn")
     monkeypatch.chdir(tmp_path)
@@ -229,6 +232,7 @@ def test_a_report_finds_the_test_pictures_by_the_folder(tmp_path: Path, monkeypa
     assert "No test set was given" in Path("run/report.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_images_larger_than_the_model_reads_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["train", "--model", "lenet5", "--data", "synthetic-shapes-224"]) == 2
     assert ("--data synthetic-shapes-224 has images of 224x224, but --model lenet5 reads images of 32x32; "

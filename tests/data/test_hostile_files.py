@@ -100,6 +100,7 @@ CONTAINERS: dict[str, tuple[str, str, Callable[[str, str], bytes]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("served")
 @pytest.mark.parametrize("container", CONTAINERS)
 def test_no_damaged_file_is_believed(container: str, tmp_path: Path) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import gc
 import json
 import threading
-import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from typing import Any
 
@@ -234,24 +234,25 @@ def watched(prefetch: int, fail_at: int | None = None) -> Watched:
     return loader
 
 
-def wait_for(condition: Any) -> None:
-    """Until another thread has done what it is to do; a test that waits in vain fails."""
-    for _ in range(1000):
-        if condition():
-            return
-        time.sleep(0.005)
-    pytest.fail("the other thread did not get there in 5 s")
+HANG = 100                                 # seconds: more is a deadlock
 
 
 @pytest.mark.parametrize("prefetch", [1, 2, 7])
-def test_prefetch_stays_that_far_ahead(prefetch: int) -> None:
+def test_prefetch_stays_that_far_ahead(prefetch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    pools: list[ThreadPoolExecutor] = []
+
+    class Pool(ThreadPoolExecutor):
+        def __init__(self, *arguments: Any, **options: Any):
+            super().__init__(*arguments, **options)
+            pools.append(self)
+
+    monkeypatch.setattr("minidl.data.loader.ThreadPoolExecutor", Pool)
     loader = watched(prefetch)
     batches = iter(loader)
     assert loader.made == []                   # nothing starts before the first batch is asked for
     for used in range(1, 6):
         next(batches)
-        wait_for(lambda used=used: len(loader.made) == used + prefetch)
-        time.sleep(0.01)
+        pools[0].submit(int).result(HANG)      # comes after all batches that the thread was asked for
         assert len(loader.made) == used + prefetch
     assert len(prefetchers()) == 1
     assert all(name.startswith("minidl-prefetch") for name in loader.made)
@@ -299,21 +300,31 @@ def test_the_thread_ends_when_the_consumer_stops_early(how: str) -> None:
     assert len(loader.made) <= 5               # the two that were used, and three ahead
 
 
-def test_a_consumer_that_stops_waits_for_one_batch_at_most() -> None:
-    loader, gate = watched(5), threading.Event()
+def test_a_consumer_that_stops_waits_for_one_batch_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The batch that is made when it stops ends only while it waits."""
+    loader, begun, stops = watched(5), threading.Event(), threading.Event()
     make = loader._batch
 
     def slow(indices: np.ndarray) -> Any:
         batch = make(indices)
-        assert len(loader.made) == 1 or gate.wait(10)
+        if len(loader.made) > 1:
+            begun.set()
+            assert stops.wait(HANG)
         return batch
 
+    class Pool(ThreadPoolExecutor):
+        def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+            super().shutdown(wait=False, cancel_futures=cancel_futures)
+            stops.set()
+            super().shutdown(wait=wait)
+
+    monkeypatch.setattr("minidl.data.loader.ThreadPoolExecutor", Pool)
     loader._batch = slow                       # type: ignore[method-assign]
     batches = iter(loader)
     next(batches)
-    wait_for(lambda: len(loader.made) == 2)
-    threading.Timer(0.05, gate.set).start()
+    assert begun.wait(HANG)
     batches.close()                            # type: ignore[attr-defined]
+    assert prefetchers() == []
     assert len(loader.made) == 2
 
 

@@ -75,6 +75,7 @@ def test_arrays_on_the_cpu_are_not_copied() -> None:
     assert y is Y
 
 
+@pytest.mark.torch
 def test_what_numpy_makes_an_array_of_is_one() -> None:
     """As tables of pandas and tensors of PyTorch."""
     class Table:

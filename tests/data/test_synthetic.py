@@ -161,6 +161,7 @@ def ridge_accuracy(generate, train, test, strength):
     return np.mean((x_test @ (x.T @ dual)).argmax(axis=1) == y_test)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("generate", "low", "high"), [(synthetic_digits, 0.4, 0.75), (synthetic_shapes, 0.15, 0.4)]
 )

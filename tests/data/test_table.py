@@ -232,6 +232,7 @@ CLUSTERS = "width,height,depth,kind\n" + "".join(
     for x, name in ((0, "small"), (30, "large")) for i in range(40))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compiled", ["--compile", "--no-compile"])
 def test_a_table_is_trained_resumed_and_evaluated(compiled: str, tmp_path: Path,
                                                   capsys: pytest.CaptureFixture[str]) -> None:
@@ -266,6 +267,7 @@ def last_loss() -> float:
     return loss
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_on_is_the_run_that_did_not_stop(tmp_path: Path) -> None:
     """With dropout: to the bit, and by the settings of its own file."""
     write(tmp_path / "boxes.csv", CLUSTERS.replace(",kind", ",what"))
@@ -279,6 +281,7 @@ def test_a_run_that_goes_on_is_the_run_that_did_not_stop(tmp_path: Path) -> None
         np.testing.assert_array_equal(values, again[name])
 
 
+@pytest.mark.slow
 def test_the_label_may_be_any_column(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path / "boxes.csv", "\n".join(",".join(reversed(line.split(","))) for line in CLUSTERS.split()))
     assert cli.main([*RUN, "--data", "boxes.csv", "--epochs", "1", "--label", "kind"]) == 0
@@ -289,6 +292,7 @@ def test_the_label_may_be_any_column(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "--label=kind has no meaning for --data=auto, whose labels are known; leave it" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("flags", "message"), [
     (["--model", "lenet5", "--data", "boxes.csv"],
      "--data boxes has rows of a table, but --model lenet5 reads images of 32x32; use another of both"),
@@ -312,6 +316,7 @@ def test_what_does_not_fit_is_one_line(flags: list[str], message: str, tmp_path:
     assert message in line
 
 
+@pytest.mark.slow
 def test_without_data_the_table_is_generated(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([*RUN, "--epochs", "1", "--limit-train", "200", "--limit-test", "100"]) == 0
     assert "table-mlp on synthetic-table (generated): 200 training and 100 test rows" in capsys.readouterr().out
@@ -323,6 +328,7 @@ def test_without_data_the_table_is_generated(capsys: pytest.CaptureFixture[str])
     assert "12,000 rows (10), 4 classes, generated" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_predict_reads_tables_without_the_label(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path / "boxes.csv", CLUSTERS)
     assert cli.main([*RUN, "--data", "boxes.csv", "--epochs", "5", "--batch-size", "8"]) == 0
@@ -342,6 +348,7 @@ def test_predict_reads_tables_without_the_label(tmp_path: Path, capsys: pytest.C
     assert "--invert has no meaning for the rows of a table; leave it out" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_pictures_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Curves and the confusion matrix; filters and the worst images have no meaning."""
     pytest.importorskip("matplotlib", reason="matplotlib is not installed: nothing can be drawn")

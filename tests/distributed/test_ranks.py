@@ -75,6 +75,7 @@ def three(folder: Path) -> dict[str, np.ndarray]:
 
 
 # ---------------------------------------------------------------- the numbers of one process
+@pytest.mark.slow
 @needs_mpi
 def test_two_ranks_give_the_losses_and_weights_of_one(alone: dict[str, np.ndarray], folder: Path) -> None:
     assert_near(result_of(2, "all_kinds", folder), alone)
@@ -87,12 +88,14 @@ def test_three_ranks_give_the_losses_and_weights_of_one(alone: dict[str, np.ndar
     assert_near(three, alone)
 
 
+@pytest.mark.slow
 @needs_mpi
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_ranks_of_as_many_images_each(ranks: int, folder: Path) -> None:
     assert_near(result_of(ranks, "alike", folder), trainings.alike())
 
 
+@pytest.mark.slow
 @needs_mpi
 def test_two_runs_give_the_same_bits(three: dict[str, np.ndarray], tmp_path: Path) -> None:
     again = result_of(3, "all_kinds", tmp_path)
@@ -100,6 +103,7 @@ def test_two_runs_give_the_same_bits(three: dict[str, np.ndarray], tmp_path: Pat
         np.testing.assert_array_equal(again[name], array, err_msg=name)
 
 
+@pytest.mark.slow
 @needs_mpi
 def test_a_checkpoint_of_three_ranks_goes_on_with_two(tmp_path: Path) -> None:
     """In the middle of an epoch."""
@@ -110,11 +114,13 @@ def test_a_checkpoint_of_three_ranks_goes_on_with_two(tmp_path: Path) -> None:
     assert_near(result_of(2, "second_part", tmp_path, middle), trainings.trained("normalised", True))
 
 
+@pytest.mark.slow
 @needs_mpi
 def test_a_loop_of_ones_own(tmp_path: Path) -> None:
     assert_near(result_of(3, "by_hand", tmp_path), trainings.by_hand())
 
 
+@pytest.mark.slow
 @needs_mpi
 def test_callbacks_are_called_on_rank_0_and_hold_for_all(tmp_path: Path) -> None:
     here, got = trainings.called(), result_of(3, "called", tmp_path)
@@ -124,6 +130,7 @@ def test_callbacks_are_called_on_rank_0_and_hold_for_all(tmp_path: Path) -> None
     assert_near({name: got[name].astype(np.float64) for name in here}, here)
 
 
+@pytest.mark.slow
 @needs_mpi
 def test_own_statistics_if_asked_for(tmp_path: Path) -> None:
     got = result_of(2, "only_statistics", tmp_path)
@@ -132,6 +139,7 @@ def test_own_statistics_if_asked_for(tmp_path: Path) -> None:
     assert "across_ranks=False" in repr(nn.BatchNorm1d(2, across_ranks=False))
 
 
+@pytest.mark.slow
 @needs_mpi
 def test_ranks_draw_the_same_parameters_and_drop_other_values(tmp_path: Path) -> None:
     got, alone = result_of(2, "draws", tmp_path), trainings.draws()
@@ -141,11 +149,12 @@ def test_ranks_draw_the_same_parameters_and_drop_other_values(tmp_path: Path) ->
     assert got["state"].tolist() == alone["state"].tolist()
 
 
+@pytest.mark.slow
 @needs_mpi
 def test_the_benchmark_has_a_row_for_one_and_for_several() -> None:
     done = subprocess.run([sys.executable, "benchmarks/distributed.py", "--models", "lenet5", "--batch-size", "2",
                            "--repeats", "1", "--steps", "1", "--in-a-row", "1"], capture_output=True, text=True,
-                          timeout=120, cwd=ROOT, check=False, env=surroundings())
+                          timeout=600, cwd=ROOT, check=False, env=surroundings())
     assert done.returncode == 0, done.stderr
     rows = [line.split(" | ")[:3] for line in done.stdout.splitlines() if line.startswith("| lenet5")]
     assert rows == [["| lenet5", "minidl", "1"], ["| lenet5", "minidl", "2"]]
@@ -228,6 +237,7 @@ def test_a_world_of_one() -> None:
     assert (world.end(), world.end("lost", 3, told.append), told) == (0, 3, ["lost"])
 
 
+@pytest.mark.slow
 @needs_mpi
 @pytest.mark.skipif(GPUS > 1, reason="each rank has a GPU here")
 def test_ranks_without_a_gpu_each_are_refused(tmp_path: Path) -> None:
@@ -239,6 +249,7 @@ def test_ranks_without_a_gpu_each_are_refused(tmp_path: Path) -> None:
                      done.stderr)
 
 
+@pytest.mark.slow
 @needs_mpi
 def test_ranks_on_different_devices_are_refused(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
@@ -281,11 +292,12 @@ def test_gpus_that_cannot_be_joined(gpus: Any, says: str) -> None:
         nccl.Nccl(Gathered(*gpus))  # type: ignore[arg-type]  # as much of a world as is asked
 
 
+@pytest.mark.slow
 @needs_mpi
 def test_a_launcher_of_another_mpi_is_told_apart() -> None:
     """As where Open MPI's mpirun starts a Python whose mpi4py has MPICH: each process would be alone."""
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", "import minidl; minidl.distributed.start()"],
-                          capture_output=True, text=True, timeout=120, cwd=ROOT, check=False,
+                          capture_output=True, text=True, timeout=600, cwd=ROOT, check=False,
                           env=surroundings(SLURM_PROCID="1", SLURM_STEP_NUM_TASKS="3"))
     assert done.returncode == 2
     assert re.fullmatch(r"minidl: error: rank 1: distributed: srun says that this is rank 1 of 3 but MPI \(.*\) finds "
@@ -293,6 +305,7 @@ def test_a_launcher_of_another_mpi_is_told_apart() -> None:
                         r"or build mpi4py with yours\n", done.stderr)
 
 
+@pytest.mark.slow
 @needs_mpi
 def test_an_error_in_a_script_of_ones_own(tmp_path: Path) -> None:
     """An image that one rank cannot read, in the second epoch; the other waits for its gradients."""
@@ -303,6 +316,7 @@ def test_an_error_in_a_script_of_ones_own(tmp_path: Path) -> None:
     assert (tmp_path / "run" / "checkpoint.h5").exists()
 
 
+@pytest.mark.slow
 @needs_mpi
 def test_many_replays_give_the_same_bits_on_all_ranks(tmp_path: Path) -> None:
     assert np.isfinite(result_of(2, "replays", tmp_path, 20)["loss"])

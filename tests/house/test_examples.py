@@ -39,6 +39,7 @@ RESULTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", EXAMPLES, ids=lambda script: script.stem)
 def test_an_example_prints_its_result(script: Path, tmp_path: Path) -> None:
     if script.stem == "picture_folder":
@@ -52,6 +53,7 @@ def test_an_example_prints_its_result(script: Path, tmp_path: Path) -> None:
     assert right(*map(float, found.groups())), done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["perceptron", "xor"])
 def test_an_example_draws_a_picture_where_it_can(name: str, tmp_path: Path) -> None:
     command = [sys.executable, str(ROOT / "examples" / f"{name}.py"), "--small"]

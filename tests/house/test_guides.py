@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from checks.compiler import needs_compiler
 
 from minidl.frontend import cli
 
@@ -69,6 +70,7 @@ def bring(page: Path, folder: Path) -> None:
             (folder / name[1]).write_text(module, encoding="utf-8")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=page_name)
 def test_the_python_of_a_page_runs_in_order(page: Path, tmp_path: Path) -> None:
     """In a process of its own, since what a page registers stays. A page that needs an extra is left out without it."""
@@ -103,13 +105,10 @@ assert emulator.launched == {"leaky", "leaky_grad"}, emulator.launched
 """
 
 
+@needs_compiler
 def test_the_kernel_of_the_page_agrees_with_its_numpy(tmp_path: Path) -> None:
     """docs/own-kernel.md up to its training, on the emulated GPU."""
     pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
-    from emulator import COMPILER
-
-    if COMPILER is None:
-        pytest.skip("the emulator needs Linux and a C++ compiler, g++ or c++")
     page = ROOT / "docs" / "own-kernel.md"
     bring(page, tmp_path)
     file = tmp_path / "page.py"

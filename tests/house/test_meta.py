@@ -397,6 +397,7 @@ def test_no_file_names_a_folder_of_somebodys_machine() -> None:
 
 
 # ---------------------------------------------------------------- start
+@pytest.mark.slow
 def test_import_is_light() -> None:
     heavy = ("cupy", "matplotlib", "h5py", "torch", "tqdm", "zoo", "onnx", "safetensors", "minidl.zoo",
              "minidl.frontend.onnx", "minidl.nn.weights.hdf5")
@@ -406,6 +407,7 @@ def test_import_is_light() -> None:
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.slow
 def test_late_modules_are_there_when_they_are_named() -> None:
     names = "cli", "emulator", "layouts", "onnx", "plot", "training", "zoo"
     code = f"import minidl; print([getattr(minidl, name).__name__ for name in {names}], hasattr(minidl, 'nothing'))"

@@ -69,6 +69,7 @@ def test_each_task_has_a_script() -> None:
     assert {script.name[0] for script in SCRIPTS} == set("abcdefghijklmno")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
 def test_a_task_is_done(script: Path, tmp_path: Path) -> None:
     for module in {name.partition(".")[0] for name in imported(ast.parse(script.read_text(encoding="utf-8")))}:
@@ -85,6 +86,7 @@ def test_a_task_takes_few_lines_and_public_names(script: Path) -> None:
 
 
 # ---------------------------------------------------------------- these tests can fail
+@pytest.mark.slow
 @pytest.mark.parametrize(("text", "found"), [
     ("import minidl\nminidl.Tensor([1.0]).numpy()", ""),
     ("import minidl\nassert minidl.Tensor([1.0]).item() == 2.0", "AssertionError"),

@@ -49,6 +49,7 @@ def compared(problem: Problem) -> int:
 
 
 # ---------------------------------------------------------------- right
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_random_shapes(dtype: type) -> None:
     """As the formula: in float64 to 1e-10, in float32 to a bound that still shows one product that is missing."""

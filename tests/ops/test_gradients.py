@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cases import CASES, LAYOUTS
+from cases import CASES, LAYOUTS, PARTS, cases_of
 
 from minidl import Tensor, gradcheck, ops
 from minidl.core.gradcheck import GradcheckError
@@ -22,11 +22,12 @@ DIFFERENTIABLE = [name for name, cases in CASES.items() if cases[0].differentiab
 
 # ---------------------------------------------------------------- every op
 @pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("op", DIFFERENTIABLE)
-def test_op(op: str) -> None:
+def test_op(op: str, part: str) -> None:
     """Each case, its inputs in one memory layout after the other, its output (and so gy) in reversed axes."""
     failures = []
-    for case, (name, (store, view)) in zip(CASES[op], itertools.cycle(LAYOUTS.items())):
+    for case, (name, (store, view)) in zip(cases_of(op, part), itertools.cycle(LAYOUTS.items())):
         def fn(*stored: Tensor, case=case, view=view) -> Tensor:
             return case.call(*map(view, stored), **case.options).T
 
@@ -34,7 +35,7 @@ def test_op(op: str) -> None:
             gradcheck(fn, [Tensor(store(x), requires_grad=True) for x in case.arrays()])
         except Exception as error:
             failures.append(f"{case} {name}: {error!r}")
-    assert not failures, f"{len(failures)} of {len(CASES[op])} failed:\n" + "\n".join(failures)
+    assert not failures, f"{len(failures)} of {len(cases_of(op, part))} failed:\n" + "\n".join(failures)
 
 
 # ---------------------------------------------------------------- wrong gradients

@@ -14,7 +14,8 @@ import pytest
 import minidl
 from minidl import CompileError, Tensor, from_dlpack, ops
 
-LIBRARIES = ["numpy", "torch", "jax.numpy"]
+TORCH = pytest.param("torch", marks=pytest.mark.torch)
+LIBRARIES = ["numpy", TORCH, "jax.numpy"]
 
 
 def library(name: str) -> Any:
@@ -43,7 +44,7 @@ def test_arrays_come_back_from_other_libraries(name: str, array: np.ndarray) -> 
         assert np.shares_memory(back.numpy(), array)
 
 
-@pytest.mark.parametrize("name", ["numpy", "torch"])
+@pytest.mark.parametrize("name", ["numpy", TORCH])
 def test_memory_is_shared_both_ways(name: str) -> None:
     xp = library(name)
     t = Tensor([1.0, 2.0])
@@ -114,6 +115,7 @@ def test_from_dlpack_names_what_it_cannot_take() -> None:
         from_dlpack(np.array(["a"]))
 
 
+@pytest.mark.torch
 def test_pytorchs_refusals_are_passed_on() -> None:
     torch = library("torch")
     with pytest.raises((BufferError, RuntimeError), match=r"^from_dlpack: a torch.Tensor cannot be shared \(.*grad"):

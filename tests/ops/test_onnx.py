@@ -261,6 +261,7 @@ def torch_nets() -> dict[str, tuple[Any, nn.Module, int]]:
     return {"lenet5": (lenet5, zoo.build("lenet5"), 1), "krizhevsky2009": (krizhevsky, zoo.build("krizhevsky2009"), 3)}
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("name", ["lenet5", "krizhevsky2009"])
 def test_from_pytorch_to_onnxruntime(tmp_path: Path, name: str) -> None:
     theirs, mine, channels = torch_nets()[name]

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from checks.compiler import needs_compiler
 
 import minidl
 from minidl import Tensor
@@ -36,6 +37,7 @@ def page(tmp_path: Path) -> str:
     return "\n".join(re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL))
 
 
+@pytest.mark.slow
 def test_the_page_runs_as_printed(page: str, tmp_path: Path) -> None:
     run(tmp_path, page)
 
@@ -62,6 +64,7 @@ assert compiled.recordings == 2 and names.count("sharpen") == 2 and "linear_act"
 """
 
 
+@pytest.mark.slow
 def test_a_compiled_step_records_and_fuses_them(page: str, tmp_path: Path) -> None:
     run(tmp_path, page + COMPILED)
 
@@ -102,14 +105,12 @@ only = minidl.op(lambda k, x: (k.plainly(x), None))
 """
 
 
+@pytest.mark.slow
+@needs_compiler
 @pytest.mark.parametrize("first", [False, True], ids=["registered first", "CUDA imported first"])
 def test_the_kernels_run_on_cuda(first: bool, page: str, tmp_path: Path) -> None:
     if importlib.util.find_spec("cupy") is None:
         pytest.skip("CuPy is not installed: the launchers cannot be imported")
-    from emulator import COMPILER
-
-    if COMPILER is None:
-        pytest.skip("the emulator needs Linux and a C++ compiler, g++ or c++")
     run(tmp_path, ("import minidl.ops.cuda\n" if first else "") + page + BEFORE + EMULATED)
 
 

@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from checks.compiler import COMPILER, needs_compiler
+from tiers import tiered
 
 import minidl
 from minidl import Tensor, nn, ops
@@ -23,7 +25,6 @@ from minidl.frontend.cli import train
 from minidl.frontend.own_conv import taken
 from minidl.ops.common.conv.own import OWN
 from minidl.ops.cpu import conv as on_the_cpu
-from minidl.ops.emulator import COMPILER
 
 ROOT = next(folder for folder in Path(__file__).resolve().parents if (folder / "setup.cfg").exists())
 PAGE = (ROOT / "docs" / "your-own-kernel.md").read_text(encoding="utf-8")
@@ -31,7 +32,6 @@ CUDA, PYTHON = (re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL) for lan
 DIRECT = ROOT / "minidl" / "ops" / "cuda" / "conv" / "papers" / "direct.cu"
 COUNT = re.compile(r"(\d+) cases compared on the emulated GPU, 0 refused, at most 0\.\d\d of the tolerance used")
 
-emulating = pytest.mark.skipif(COMPILER is None, reason="the emulator needs Linux and a C++ compiler, g++ or c++")
 on_cuda = pytest.mark.skipif(importlib.util.find_spec("cupy") is None or COMPILER is None,
                              reason="CuPy or a C++ compiler is not installed: launchers cannot be imported, or run")
 
@@ -86,6 +86,7 @@ def test_the_page_takes_few_lines() -> None:
     assert sum(len(block.splitlines()) for block in (*CUDA, *PYTHON)) < 60
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", [75, 90])
 def test_the_pages_kernels_compile_for_gpus(architecture: int) -> None:
     pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
@@ -99,7 +100,8 @@ def test_the_pages_kernels_compile_for_gpus(architecture: int) -> None:
         assert found == {"mine_y": 0, "mine_dw": 0}
 
 
-@emulating
+@pytest.mark.slow
+@needs_compiler
 def test_the_page_is_checked_without_a_gpu(plugin: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["check-conv", str(plugin), "--shapes", "8"]) == 0
     y, dx, dw = capsys.readouterr().out.splitlines()
@@ -111,7 +113,8 @@ def test_the_page_is_checked_without_a_gpu(plugin: Path, capsys: pytest.CaptureF
     assert dx == "mine dx: there is no launcher; 'auto' computes it"
 
 
-@emulating
+@pytest.mark.slow
+@needs_compiler
 def test_the_pages_counts_are_as_printed(plugin: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(Path.cwd())
     try:
@@ -122,15 +125,16 @@ def test_the_pages_counts_are_as_printed(plugin: Path, monkeypatch: pytest.Monke
     assert found.failed == 0
 
 
-@emulating
-@pytest.mark.parametrize(("old", "new", "words"), [
+@needs_compiler
+@pytest.mark.parametrize(("old", "new", "words"), tiered([
     ("at >= g.n", "at > g.n", r"mine y float32 x \(1, 1, 1, 1\) .*thread \(1, 0, 0\) of block \(0, 0, 0\) reads .*"
      "outside of all arrays"),
     ("        __syncthreads();\n", "", r"mine dw float32 .*: mine.cu:33: .*reads sums\[.*a race, with no barrier"),
     ("- g.left + q, g.h, g.w);\n            }", "+ q, g.h, g.w);\n            }",
      r"mine y float32 .*: an error is \S+ times its tolerance"),
     ("r < RUN && j", "r < 1 && j", r"mine y float32 .*: \d+ of \d+ elements are not written, or NaN"),
-    ("(b ? b[m] : (REAL)0)", "b[m]", r"mine y float32 .* reads through a null pointer, outside of all arrays")])
+    ("(b ? b[m] : (REAL)0)", "b[m]", r"mine y float32 .* reads through a null pointer, outside of all arrays")],
+    slow=2, several=True))
 def test_a_fault_is_found(old: str, new: str, words: str, plugin: Path, capsys: pytest.CaptureFixture[str]) -> None:
     broken(old, new)
     assert cli.main(["check-conv", str(plugin), "--shapes", "6"]) == 1
@@ -138,6 +142,7 @@ def test_a_fault_is_found(old: str, new: str, words: str, plugin: Path, capsys: 
     assert re.search(words, told), told
 
 
+@pytest.mark.slow
 def test_training_on_the_cpu_says_that_auto_computes(plugin: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--data", "synthetic-digits", "--limit-train", "40", "--limit-test", "20", "--no-progress", "--device",
              "cpu"]
@@ -195,6 +200,7 @@ def moved(net: nn.Module, there: Any) -> nn.Module:
     return net
 
 
+@pytest.mark.slow
 @on_cuda
 def test_a_step_on_cuda_plain_and_compiled(plugin: Path, gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """y and dw by the page's kernels, dx by `auto`: the numbers of the CPU, and recorded, the same bits."""
@@ -234,6 +240,7 @@ def test_a_step_on_cuda_plain_and_compiled(plugin: Path, gpu: Any, monkeypatch: 
     assert "region_step" not in names
 
 
+@pytest.mark.slow
 @on_cuda
 def test_a_registered_formula_is_the_formula(gpu: Any) -> None:
     """In all directions, by the checks of minidl's own algorithms; also on arrays with gaps, and in float64."""
@@ -256,6 +263,7 @@ def test_a_registered_formula_is_the_formula(gpu: Any) -> None:
     assert sum((convolutions.DONE - before).values()) == 12
 
 
+@pytest.mark.slow
 @on_cuda
 def test_the_check_on_a_device(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from minidl import check_conv as module
@@ -270,6 +278,7 @@ def test_the_check_on_a_device(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> Non
         minidl.check_conv("lazy", shapes=0, device="cuda")
 
 
+@pytest.mark.slow
 @on_cuda
 def test_what_is_registered_first_is_there_when_cuda_is_imported() -> None:
     code = ("import minidl; minidl.register_conv('mine', 'extern \"C\" __global__ void k() {}', "
@@ -286,6 +295,7 @@ def test_names_are_known_without_cupy() -> None:
     assert {*conv.CONV_ALGORITHMS, *on_the_cpu.CONV_ALGORITHMS} == taken()
 
 
+@pytest.mark.slow
 @on_cuda
 def test_a_case_that_is_refused(gpu: Any) -> None:
     from minidl.core.tensor import wrap
@@ -360,7 +370,8 @@ def test_kernels_of_float_alone_are_for_float32() -> None:
         "its source has no REAL, so it takes float32, but the dtype is float64"
 
 
-@emulating
+@pytest.mark.slow
+@needs_compiler
 @pytest.mark.parametrize(("arguments", "kind", "words"), [
     (lambda x: ("k", 0, 32, x), ValueError,
      r"mine: the grid of k is \(0,\) but must be 1 to 3 ints of at least 1; -\(-count // threads\) rounds up"),
@@ -377,7 +388,8 @@ def test_a_wrong_launch(arguments: Callable[[Any], Any], kind: type[Exception], 
         minidl.check_conv("mine", shapes=0)
 
 
-@emulating
+@pytest.mark.slow
+@needs_compiler
 def test_a_launcher_may_take_several_steps() -> None:
     """Sums in parts: memory that only a kernel sets, constants, and a block of two axes."""
     text = """
@@ -410,7 +422,7 @@ def test_a_launcher_may_take_several_steps() -> None:
     assert (seen.compared, seen.refused) == (13, 0)
 
 
-@emulating
+@needs_compiler
 def test_a_kernel_that_writes_into_its_input() -> None:
     minidl.register_conv("mine", """
         extern "C" __global__ void k(float* x, float* y, int n) {

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cases import ALGORITHMS, CASES, LAYOUTS, Case, each_case, some_gy
+from cases import ALGORITHMS, CASES, LAYOUTS, PARTS, Case, each_case, some_gy
 
 import minidl
 from minidl import Tensor, gradcheck, ops
@@ -43,8 +43,9 @@ def test_equals_its_reference(op: str) -> None:
     each_case(op, check)
 
 
+@pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("op", CASES)
-def test_float32_stays_float32_and_agrees_with_float64(op: str) -> None:
+def test_float32_stays_float32_and_agrees_with_float64(op: str, part: str) -> None:
     """Rounding may grow with the root of the number of terms summed, at most all values of the largest array."""
     def check(case: Case) -> None:
         single = [x.astype(np.float32) for x in case.arrays()]
@@ -58,11 +59,12 @@ def test_float32_stays_float32_and_agrees_with_float64(op: str) -> None:
             scale = max(1.0, float(np.max(np.abs(expected), initial=0)))
             bound = 8 * np.finfo(np.float32).eps * scale * terms ** 0.5
             np.testing.assert_allclose(got, expected, rtol=0, atol=bound)
-    each_case(op, check)
+    each_case(op, check, part)
 
 
+@pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("op", CASES)
-def test_changes_no_input_and_minds_no_layout(op: str) -> None:
+def test_changes_no_input_and_minds_no_layout(op: str, part: str) -> None:
     """Also on arrays of other memory layouts, and on ones that cannot be written at all."""
     def check(case: Case) -> None:
         arrays = case.arrays()
@@ -76,16 +78,17 @@ def test_changes_no_input_and_minds_no_layout(op: str) -> None:
                 np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-12, err_msg=name)
             for x, was in zip((*stored, gy), before, strict=True):
                 np.testing.assert_array_equal(x, was, err_msg=name)
-    each_case(op, check)
+    each_case(op, check, part)
 
 
+@pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_conv2d_algorithms_agree(algorithm: str) -> None:
+def test_conv2d_algorithms_agree(algorithm: str, part: str) -> None:
     def check(case: Case) -> None:
         expected = run(case, case.arrays(), algorithm="direct")
         for got, want in zip(run(case, case.arrays(), algorithm=algorithm), expected, strict=True):
             np.testing.assert_allclose(got, want, rtol=1e-10, atol=1e-10)
-    each_case("conv2d", check)
+    each_case("conv2d", check, part)
 
 
 # ---------------------------------------------------------------- corners that the docstrings define

@@ -120,6 +120,7 @@ def compare(name: str, arrays: list[Array], gy: Array, found: list[Array], wante
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5, err_msg=f"{name} of {arrays}, gradient {gy}")
 
 
+@pytest.mark.torch
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("name", OPS)
 def test_special_values_as_in_pytorch(name: str) -> None:

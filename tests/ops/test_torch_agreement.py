@@ -18,6 +18,7 @@ from cases import ALGORITHMS, edges
 import minidl
 from minidl import Tensor, init, nn, ops, optim, zoo
 
+pytestmark = pytest.mark.torch
 torch = pytest.importorskip("torch")
 F = torch.nn.functional
 torch.set_num_threads(1)                   # its threads would wait for each other on tiny arrays

@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tiers import tiered
 
 import minidl
 from minidl import Tensor, data, nn, ops, optim, zoo
@@ -189,8 +190,8 @@ SECONDS: dict[str, float] = {}             # that the first child takes from "be
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs signals")
-@pytest.mark.parametrize("compiled", ["plain", "compiled"])
-@pytest.mark.parametrize("net", ["lenet5", "krizhevsky2009", "mixed"])
+@pytest.mark.parametrize(("net", "compiled"), tiered(
+    itertools.product(["mixed", "lenet5", "krizhevsky2009"], ["plain", "compiled"]), slow=2, several=True))
 def test_a_killed_run_ends_in_the_same_bits(net: str, compiled: str, tmp_path: Path) -> None:
     SECONDS.pop(net, None)
     assert not run_child(net, compiled, tmp_path / "whole", "", 0)
@@ -256,6 +257,7 @@ def stop_and_go_on(net: str, compiled: bool, device: str, step: int, expected: d
     assert_same(again.result(history), expected)
 
 
+@pytest.mark.slow
 def test_a_compiled_run_that_goes_on_records_what_it_had_recorded(tmp_path: Path) -> None:
     """The steps after a checkpoint are recorded where they would have been, and replayed where they would have been:
     on a GPU the two do not give the same bits."""
@@ -423,6 +425,7 @@ def test_a_full_disk_is_a_warning_and_the_older_checkpoints_stay(tmp_path: Path,
     assert state["place"]["step"] == 11
 
 
+@pytest.mark.slow
 def test_a_file_that_may_not_grow_is_a_warning(tmp_path: Path) -> None:
     """As on a full disk, by the system's own limit, in a process of its own."""
     resource = pytest.importorskip("resource", reason="this system has no limits of resources")
@@ -440,6 +443,7 @@ def test_a_file_that_may_not_grow_is_a_warning(tmp_path: Path) -> None:
     assert "File too large" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["missing", "empty", "cut", "flipped"])
 def test_the_checkpoint_before_is_taken_where_the_newest_cannot_be_read(damage: str, whole: tuple[bool, Any],
                                                                         tmp_path: Path) -> None:
@@ -568,6 +572,7 @@ def test_weights_are_not_a_checkpoint(tmp_path: Path) -> None:
         minidl.load(nn.Linear(2, 1), tmp_path / "c.h5")
 
 
+@pytest.mark.slow
 def test_hostile_checkpoints_are_refused_as_weights_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the recipes for weights, on a checkpoint of the same net."""
     from test_hostile_weights import RECIPES, net

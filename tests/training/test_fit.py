@@ -413,6 +413,7 @@ def test_top_k_accuracy_of_no_such_k_is_refused(k: Any) -> None:
         top_k_accuracy(k)(Tensor(np.ones((2, 3))), Tensor([0, 1]))
 
 
+@pytest.mark.slow
 def test_top_k_accuracy_is_measured_by_fit_compiled_and_not() -> None:
     found = []
     for compiled in (False, True):

@@ -17,8 +17,9 @@ import h5py
 import numpy as np
 import pytest
 from hostile_files import archive, entry
-from test_hostile_weights import BIG, ESCAPE, Recipe, trial
+from test_hostile_weights import BIG, ESCAPE, Recipe, third, trial
 from test_keras_weights import keras_file
+from tiers import tiered
 
 import minidl
 from minidl import nn
@@ -360,14 +361,16 @@ KERAS: dict[str, Recipe] = {
 }
 
 
-def test_hostile_files_of_keras(tmp_path: Path) -> None:
-    trial(tmp_path, ".weights.h5", KERAS, write_keras, "test_hostile_formats", least=0.3)      # without checksums
+@pytest.mark.parametrize("part", tiered(range(3), slow=1))
+def test_hostile_files_of_keras(part: int, tmp_path: Path) -> None:
+    trial(tmp_path, ".weights.h5", third(KERAS, part), write_keras, "test_hostile_formats", least=0.3)  # no checksums
 
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")
+@pytest.mark.parametrize("part", tiered(range(3), slow=1))
 @pytest.mark.parametrize(("ending", "recipes"), [(".npz", NPZ), (".safetensors", SAFETENSORS)])
-def test_hostile_files_of_other_formats(tmp_path: Path, ending: str, recipes: dict[str, Recipe]) -> None:
+def test_hostile_files_of_other_formats(tmp_path: Path, ending: str, recipes: dict[str, Recipe], part: int) -> None:
     if ending == ".safetensors":
         pytest.importorskip("safetensors", reason="the package safetensors is not installed")
     assert len(recipes) >= 100
-    trial(tmp_path, ending, recipes)
+    trial(tmp_path, ending, third(recipes, part))

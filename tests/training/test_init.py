@@ -74,6 +74,7 @@ def test_constants() -> None:
     assert init.constant_(weight(()), 2).item() == 2
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("shape", [(4, 2, 3, 3), (2, 4, 3, 5), (3, 3, 4), (2, 2, 1, 2, 3)])
 def test_dirac_is_pytorchs(shape: tuple[int, ...]) -> None:
     torch = pytest.importorskip("torch")

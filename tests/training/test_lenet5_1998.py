@@ -165,6 +165,7 @@ def test_what_no_code_is_near_to_is_none_of_them() -> None:
 
 
 # ---------------------------------------------------------------- the whole net
+@pytest.mark.slow
 def test_gradients_of_the_whole_net() -> None:
     net, x, labels = build().to("float64"), images(2, dtype="float64"), [3, 8]
     names, parameters = zip(*net.named_parameters(), strict=True)
@@ -188,6 +189,7 @@ def trained(compiled: bool) -> tuple[Any, list[dict[str, Any]]]:
     return net, history
 
 
+@pytest.mark.slow
 @both
 def test_it_trains_and_the_smallest_distance_wins(compiled: bool) -> None:
     net, history = trained(compiled)
@@ -239,6 +241,7 @@ def test_gpu_it_trains_as_on_the_cpu(compiled: bool) -> None:
         assert theirs["test_accuracy"] == pytest.approx(ours["test_accuracy"], abs=0.05)
 
 
+@pytest.mark.slow
 def test_noise_is_rejected_and_digits_are_not() -> None:
     net, _ = trained(False)
     noise = Tensor(np.random.default_rng(0).uniform(-0.5, 2.3, (100, 1, 32, 32)).astype(np.float32))
@@ -250,6 +253,7 @@ def test_noise_is_rejected_and_digits_are_not() -> None:
     assert kept.mean() > 0.3               # after 5 epochs of 1,500 images
 
 
+@pytest.mark.slow
 @both
 def test_mean_squared_error_against_one_hot_vectors_trains(compiled: bool) -> None:
     """Of targets that are classes, which then also count as right or wrong."""
@@ -263,6 +267,7 @@ def test_mean_squared_error_against_one_hot_vectors_trains(compiled: bool) -> No
     assert history[-1]["test_accuracy"] > 0.6
 
 
+@pytest.mark.slow
 def test_targets_may_be_one_hot_vectors_themselves() -> None:
     found = data.load("synthetic-digits", "train").first(200)
     x = np.pad(found.images / np.float32(255), ((0, 0), (0, 0), (2, 2), (2, 2)))
@@ -314,6 +319,7 @@ def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     return [json.loads(line) for line in Path("run/metrics.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_the_command_trains_it_by_its_own_recipe_and_loss(ran: list[dict[str, Any]],
                                                           capsys: pytest.CaptureFixture[str]) -> None:
     config = json.loads(Path("run/config.json").read_text())
@@ -325,6 +331,7 @@ def test_the_command_trains_it_by_its_own_recipe_and_loss(ran: list[dict[str, An
     assert f"test loss {ran[-1]['test_loss']:.4f}" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_with_its_options(ran: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> None:
     assert command("--resume", "run", "--option", "original=true") == 0
     assert command("--resume", "run", "--option", "activation=relu") == 2
@@ -333,6 +340,7 @@ def test_a_run_goes_on_with_its_options(ran: list[dict[str, Any]], capsys: pytes
         "--option=original=true; leave it out\n".replace("train.py", "minidl train"))
 
 
+@pytest.mark.slow
 def test_its_report_is_drawn_from_the_folder(ran: list[dict[str, Any]]) -> None:
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
     from minidl import plot

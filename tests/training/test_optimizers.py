@@ -46,6 +46,7 @@ def give_gradients(params: list[Tensor], step: int) -> list[np.ndarray | None]:
 
 
 # ---------------------------------------------------------------- beside PyTorch
+@pytest.mark.torch
 @pytest.mark.parametrize(("name", "settings"), EACH, ids=str)
 def test_a_hundred_steps_are_pytorchs(name: str, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """In float64, with a rate that changes. PyTorch's Muon knows matrices alone, and would round them to bfloat16."""
@@ -468,6 +469,7 @@ def test_together_refuses(make: Callable[[], Any], error: type[Exception], messa
 
 
 # ---------------------------------------------------------------- clipped gradients
+@pytest.mark.torch
 @pytest.mark.parametrize("limit", [0.1, 2.0, 1e3])
 def test_clipping_is_pytorchs(limit: float) -> None:
     torch = pytest.importorskip("torch")
@@ -500,6 +502,7 @@ def test_clipping_keeps_each_dtype_and_takes_one_tensor() -> None:
 
 
 # ---------------------------------------------------------------- averaged weights
+@pytest.mark.torch
 def test_an_average_is_pytorchs() -> None:
     torch = pytest.importorskip("torch")
     swa = pytest.importorskip("torch.optim.swa_utils")
@@ -612,6 +615,7 @@ def test_a_checkpoint_of_another_optimizer_is_refused(tmp_path: Path) -> None:
 
 
 # ---------------------------------------------------------------- rates
+@pytest.mark.torch
 @pytest.mark.parametrize("total", [10, 50, 100, 1000])
 def test_one_cycle_is_pytorchs(total: int) -> None:
     torch = pytest.importorskip("torch")
@@ -626,6 +630,7 @@ def test_one_cycle_is_pytorchs(total: int) -> None:
     assert schedule(total + 5) == schedule(total - 1)
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("metric", ["test_loss", "test_accuracy"])
 def test_a_plateau_is_pytorchs(metric: str) -> None:
     torch = pytest.importorskip("torch")

@@ -97,7 +97,7 @@ def test_the_command_that_goes_on_can_be_typed_as_printed(start: str, tmp_path: 
         assert run.stdout is not None
         assert any(line.startswith("epoch") for line in run.stdout)
         run.terminate()
-        _, said = run.communicate(timeout=60)
+        _, said = run.communicate(timeout=300)         # more is a deadlock
     command = said.splitlines()[-1].partition("go on with: ")[2]
     assert (run.returncode, command) == (143, f"{start} --resume 'a run'")
     done = subprocess.run(f"{command} --epochs 1", shell=True, check=False, **options)

@@ -560,7 +560,7 @@ def shell(command: str, cwd: Path, **environment: str) -> subprocess.CompletedPr
     """train.py with quick flags in place of TRAIN."""
     quick = f"{sys.executable} {ROOT / 'train.py'} --model perceptron {' '.join(QUICK)}"
     return subprocess.run(["bash", "-c", command.replace("TRAIN", quick)], capture_output=True, text=True, cwd=cwd,
-                          env={**os.environ, **environment}, timeout=100)
+                          env={**os.environ, **environment}, timeout=300)        # more is a deadlock
 
 
 @pytest.mark.parametrize("output", ["| head -1", "| true", "> /dev/full"])

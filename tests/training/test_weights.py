@@ -14,6 +14,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+from tiers import tiered
 
 import minidl
 from minidl import Tensor, weights, zoo
@@ -153,6 +154,7 @@ def test_h5py_reads_the_file(path):
         assert (text.get_cset(), text.is_variable_str()) == (h5py.h5t.CSET_UTF8, False)
 
 
+@pytest.mark.slow
 def test_equal_weights_give_equal_bytes(path, tmp_path):
     again = tmp_path / "again.h5"
     save(net(seed=1), again)
@@ -389,6 +391,7 @@ def test_what_is_no_truth_value_is_damage(tmp_path):
     assert_refused(tmp_path / "w.h5", "is damaged: a has values other than False and True", Net(a=np.array([True] * 2)))
 
 
+@pytest.mark.slow
 def test_import_does_not_import_h5py():
     assert run("import minidl; print('h5py' in sys.modules)") == "False\n"
 
@@ -511,6 +514,7 @@ def test_an_interrupt_while_saving_keeps_the_old_file(path, monkeypatch):
     assert list(path.parent.iterdir()) == [path]
 
 
+@pytest.mark.slow
 def test_a_full_disk_keeps_the_old_file(path):
     """A real failing write: the process may write no file longer than 1000 bytes."""
     pytest.importorskip("resource", reason="needs limits on file sizes")
@@ -642,9 +646,10 @@ def test_a_failing_read_is_told_in_one_line(path, monkeypatch):
     assert_refused(path, r"is truncated or damaged (file read failed: errno = 5 in '\x1b[2J\x07'); copy it again from")
 
 
-def test_every_flipped_byte_is_noticed(path):
+@pytest.mark.parametrize("part", tiered(range(16), slow=1))
+def test_every_flipped_byte_is_noticed(path, part):
     good = path.read_bytes()
-    for place in range(len(good)):
+    for place in range(part, len(good), 16):
         path.write_bytes(good[:place] + bytes([good[place] ^ 1 << place % 8]) + good[place + 1:])
         assert_refused(path, "; c")  # "copy it again" or "choose a file"
 

@@ -43,6 +43,7 @@ def test_every_model_is_tested() -> None:
     assert [model.name for model in zoo.MODELS.values()] == list(zoo.MODELS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COUNTS)
 def test_parameter_count(name: str) -> None:
     assert sum(p.size for p in zoo.build(name).parameters()) == COUNTS[name]
@@ -94,6 +95,7 @@ def test_activation(name: str, activation: str, layer: type[nn.Module]) -> None:
     assert net(images(1, CHANNELS[name], zoo.MODELS[name].image_size)).shape == (1, 10)
 
 
+@pytest.mark.slow
 def test_alexnet_is_the_papers() -> None:
     """KSH 2012, Fig. 2 and section 3.5; 60 million parameters with 1,000 classes."""
     net, sizes = zoo.build("alexnet", classes=1000), {}
@@ -152,6 +154,7 @@ def test_resnets_own_start() -> None:
             assert set(values.tolist()) == {float(name.endswith(("weight", "running_var")))}, name
 
 
+@pytest.mark.slow
 def test_resnet_of_large_images_is_the_papers() -> None:
     """Table 1: layers, sizes of maps, and multiply-adds; option A has the parameters of the layers alone."""
     for depth, parameters, billions in ((18, 11_515_688, 1.8), (34, 21_623_848, 3.6)):
@@ -234,6 +237,7 @@ def test_airbenchs_own_optimizer_is_that_of_the_sum_of_the_loss() -> None:
     assert {group["lr"] for group in slow.groups} == {0.0}
 
 
+@pytest.mark.slow
 def test_airbench_learns_by_its_own_recipe() -> None:
     """Generated pictures, at an eighth of the width: whitened, augmented, smoothed, by a schedule for each group, and
     tested by six views of each image."""
@@ -308,6 +312,7 @@ def test_a_recipes_parameter_counts_are_true() -> None:
         assert f"{COUNTS[name]:,} parameters" in zoo.MODELS[name].summary
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COUNTS)
 def test_learns_by_its_recipe(name: str) -> None:
     """Eight images by heart: the loss falls to a third within 40 steps, or 80 of a deep net, without dropout: alexnet

@@ -45,23 +45,35 @@ def main(argv: list[str] | None = None, prog: str = "minidl doctor") -> int:
     """Run with these arguments; returns the exit status, 1 if minidl itself cannot work."""
     parser = Parser(prog=prog, description="Say what this machine has and lacks for minidl, and what cures it.")
     parser.add_argument("--offline", action="store_true", help="do not try the network")
+    parser.add_argument("--test", action="store_true", help="run small tests instead, in about five seconds, and say "
+                        "what works: gradients, training, eager, compiled and resumed, a CUDA kernel emulated on the "
+                        "CPU, and the GPU if there is one; the exit status is 1 if a test fails")
     return run(parser, argv, command)
 
 
 def command(args: argparse.Namespace) -> int:
-    """Look at everything, and print a line each."""
+    """Look at everything, or run the tests, and print a line each."""
+    if args.test:
+        from .selftest import report
+
+        return report(args.debug)
     fails = 0
     for title, look in LOOKS.items():
         if args.offline and look is network:
             continue
         say(title)
         for finding in guarded(look):
-            say(f"  {finding.state:6}{finding.text}")
-            if finding.cure:
-                say(f"  {'':6}-> {finding.cure}")
+            tell(finding)
             fails += finding.state == "FAILS"
     say(f"minidl cannot work here: {fails} of the above must be cured" if fails else "minidl works here")
     return 1 if fails else 0
+
+
+def tell(finding: Finding) -> None:
+    """Print a finding's line, and the one of its cure."""
+    say(f"  {finding.state:6}{finding.text}")
+    if finding.cure:
+        say(f"  {'':6}-> {finding.cure}")
 
 
 def guarded(look: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
@@ -158,16 +170,10 @@ def narrow(kernels: str | None, simd: Collection[str], wanted: str | None) -> It
 # ---------------------------------------------------------------- the GPU
 def gpu() -> Iterator[Finding]:
     """The driver, the GPUs, CuPy and NVRTC."""
-    from ...core import device
-
     for line in _nvidia_smi():
         yield Finding("ok", f"GPU {line}")
-    try:
-        device.resolve("cuda")
-    except ValueError as error:
-        told = str(error).removeprefix("device: 'cuda' was asked for but ").removesuffix(", or use device 'cpu'")
-        lack, _, cure = told.rpartition("; ")
-        yield Finding("lacks", f"{lack}: nets run on the CPU", cure.removeprefix("run "))
+    if lack := lacking_gpu():
+        yield lack._replace(text=f"{lack.text}: nets run on the CPU")
         return
     import cupy
 
@@ -184,6 +190,19 @@ def gpu() -> Iterator[Finding]:
     right = ops.softmax(x, axis=1).sum().item()        # compiles a kernel and runs it
     yield Finding("ok" if abs(right - 1) < 1e-5 else "lacks", "a kernel is compiled and runs" if abs(right - 1) < 1e-5
                   else "a kernel gives a wrong result", "" if abs(right - 1) < 1e-5 else "update the driver and CuPy")
+
+
+def lacking_gpu() -> Finding | None:
+    """What keeps nets from running on a GPU; None if nothing does."""
+    from ...core import device
+
+    try:
+        device.resolve("cuda")
+    except ValueError as error:
+        told = str(error).removeprefix("device: 'cuda' was asked for but ").removesuffix(", or use device 'cpu'")
+        lack, _, cure = told.rpartition("; ")
+        return Finding("lacks", lack, cure.removeprefix("run "))
+    return None
 
 
 def ranks() -> Iterator[Finding]:

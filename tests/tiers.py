@@ -1,0 +1,37 @@
+"""Which tests run when: the marks `slow` and `deep`, by position in a list. CONTRIBUTING.md says what they mean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+
+def tiers(count: int, *, fast: int = 0, slow: int | None = None) -> list[str]:
+    """Of so many tests: the first `fast` of them "", then `slow` of them "slow", and the rest "deep".
+
+    Each group is spread evenly over what the groups before it left. slow=None takes all that is left.
+
+    >>> tiers(6, fast=1, slow=2)
+    ['', 'slow', 'deep', 'slow', 'deep', 'deep']
+    """
+    found = ["deep"] * count
+    for size, tier in ((fast, ""), (count if slow is None else slow, "slow")):
+        left = [i for i, given in enumerate(found) if given == "deep"]
+        size = min(size, len(left))
+        for i in range(size):
+            found[left[i * len(left) // size]] = tier
+    return found
+
+
+def marks(tier: str) -> tuple[pytest.MarkDecorator, ...]:
+    return (getattr(pytest.mark, tier),) if tier else ()
+
+
+def tiered(values: Iterable[Any], *, fast: int = 0, slow: int | None = None, several: bool = False) -> list[Any]:
+    """The values as parameters of a test with the marks of their tiers. several: each value is a tuple with one for
+    each of the test's parameters."""
+    values = list(values)
+    return [pytest.param(*(value if several else (value,)), marks=marks(tier))
+            for value, tier in zip(values, tiers(len(values), fast=fast, slow=slow), strict=True)]
