@@ -33,6 +33,7 @@ from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))   # minidl and zoo as they lie here, installed or not
 
+import cuda.core  # noqa: F401  # before two threads do at once
 from checks.sources import CONFIGURATIONS, Constants, compiled, kernels, registers, spilled
 
 from minidl.ops.cuda import launch
@@ -107,7 +108,8 @@ def seal(*words: str) -> str:
 
 
 def name_of(constants: Constants) -> str:
-    return ",".join(f"{name}={value}" for name, value in constants)
+    """In one word."""
+    return ",".join(f"{name}={value}" for name, value in constants).replace(" ", "_")
 
 
 def compiler() -> str:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
+pytest.importorskip("cuda.core", reason="cuda.core is not installed: nothing compiles CUDA without a GPU")
 
 import kernels
 from checks.sources import CONFIGURATIONS, FILES
@@ -71,7 +72,6 @@ def test_a_sample_is_drawn_by_the_commit() -> None:
 @pytest.fixture
 def compiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with one small source in the place of ops/cuda, for two architectures."""
-    pytest.importorskip("cuda.core", reason="cuda.core is not installed: nothing compiles CUDA without a GPU")
     monkeypatch.setattr("minidl.ops.common.sources.FOLDER", tmp_path)
     monkeypatch.setattr(kernels, "ARCHITECTURES", (75, 80))
     (tmp_path / FILE).write_text(TEXT)
@@ -98,7 +98,7 @@ def test_a_lock_that_is_right(compiles: Path, tmp_path: Path, capsys: pytest.Cap
                                        "are compiled; of the rest 4, drawn by commit\n")
 
 
-def test_only_what_changed_is_compiled(compiles: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_what_changed_is_compiled(compiles: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A comment changes nothing; a new constant is one row more."""
     lock, seen, outcome = locked(), [], kernels.outcome
 
@@ -109,11 +109,14 @@ def test_only_what_changed_is_compiled(compiles: Path, monkeypatch: pytest.Monke
     (compiles / FILE).write_text("// Another word.\n" + TEXT)
     assert checked(lock) == ""
     assert seen == []
-    wide = (FILE, (("REAL", "float"), ("WIDE", 1)))
+    wide = (FILE, (("REAL", "float"), ("WIDE", "unsigned short")))            # a constant of two words
     again, faults = kernels.written(lock, [*ROWS, wide], "nvrtc 1")
     assert faults == []
     assert seen == [wide, wide]
     assert len(again.rows) == 3
+    assert checked(again, [*ROWS, wide]) == ""
+    again.write(tmp_path / "lock")
+    assert Lock.read(tmp_path / "lock") == again
 
 
 def test_a_changed_source_is_compiled_and_judged(compiles: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -213,7 +216,6 @@ def machine_code(file: str, constants: kernels.Constants, architecture: int) -> 
 @pytest.mark.parametrize("file", ["layers/linear/gemm.cu", "layers/norm/norm.cu", "nhwc/conv/conv.cu"])
 def test_code_for_8_9_is_that_for_8_6(file: str) -> None:
     """So 8.9 is not among ARCHITECTURES; and 8.0's is other code."""
-    pytest.importorskip("cuda.core", reason="cuda.core is not installed: nothing compiles CUDA without a GPU")
     constants = next(constants for name, constants in CONFIGURATIONS if name == file and launch.HOPPER not in constants)
     codes = {each: machine_code(file, constants, each) for each in (80, 86, 89)}
     assert codes[86]

@@ -88,6 +88,7 @@ def pixels(png: bytes) -> np.ndarray:
 
 
 # ---------------------------------------------------------------- a run's pictures
+@pytest.mark.slow
 def test_a_run_has_all_four_pictures(finished: Path) -> None:
     made = plot.pictures(finished, test=loader())
     assert [path.name for path in made] == ["curves.png", "filters.png", "confusion.png", "report.html"]
@@ -105,6 +106,7 @@ def test_a_run_has_all_four_pictures(finished: Path) -> None:
     assert len(images) == 6 + min(run.MAX_MISTAKES, report.tags.count("li"))
 
 
+@pytest.mark.slow
 def test_the_report_alone_is_the_same_file(finished: Path) -> None:
     plot.pictures(finished, test=loader())
     before = (finished / "report.html").read_bytes()
@@ -114,6 +116,7 @@ def test_the_report_alone_is_the_same_file(finished: Path) -> None:
     assert not (finished / "curves.png").exists()
 
 
+@pytest.mark.slow
 def test_the_report_needs_no_network(finished: Path) -> None:
     plot.pictures(finished, test=loader())
     html = (finished / "report.html").read_text(encoding="utf-8")
@@ -132,6 +135,7 @@ def test_the_report_needs_no_network(finished: Path) -> None:
     assert ("http-equiv", "Content-Security-Policy") in report.attributes
 
 
+@pytest.mark.slow
 def test_texts_of_files_are_escaped(finished: Path) -> None:
     harmless = set(Parsed(plot.report(finished, test=loader()).read_text(encoding="utf-8")).tags)
     config = json.loads((finished / "config.json").read_text())
@@ -149,6 +153,7 @@ def test_texts_of_files_are_escaped(finished: Path) -> None:
     assert html.count("<table") == html.count("</table>")
 
 
+@pytest.mark.slow
 def test_a_run_that_is_not_finished_shows_what_there_is(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")
     assert [path.name for path in plot.pictures(folder.path)] == ["report.html"]
@@ -162,6 +167,7 @@ def test_a_run_that_is_not_finished_shows_what_there_is(tmp_path: Path) -> None:
     assert "1 of 10" in text
 
 
+@pytest.mark.slow
 def test_a_net_that_is_given_needs_no_file(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")
     folder.append_metrics(EPOCH)
@@ -170,6 +176,7 @@ def test_a_net_that_is_given_needs_no_file(tmp_path: Path) -> None:
     assert "weights.h5" not in made[-1].read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_the_test_set_is_found_by_what_the_run_says(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     known = minidl.weights.read_metadata(finished / "weights.h5")
     monkeypatch.setattr(run.weights, "read_metadata", lambda path: {**known, "preprocessing": {
@@ -185,6 +192,7 @@ def test_the_test_set_is_found_by_what_the_run_says(finished: Path, monkeypatch:
     assert "The test set is not on this machine" in plot.report(finished).read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_a_run_of_another_net_says_what_is_lacking(finished: Path) -> None:
     net = nn.Sequential(nn.Flatten(), nn.Linear(32 * 32, 10))
     minidl.save(net, finished / "weights.h5")
@@ -204,6 +212,7 @@ def test_what_is_no_run_folder_or_damaged_is_refused(tmp_path: Path) -> None:
             plot.report(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_picture_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*paths: Any) -> None:
         raise OSError(28, "No space left on device")
@@ -253,6 +262,7 @@ def extents(figure: Any) -> list[tuple[Text, Any]]:
             if text.get_visible() and text.get_text().strip()]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(("draw", "arguments"), [*every_figure()])
 def test_no_text_is_clipped_and_no_labels_overlap(draw: Any, arguments: Any) -> None:
@@ -306,6 +316,7 @@ def test_curves_need_an_epoch(tmp_path: Path) -> None:
         plot.curves([EPOCH], "curves.txt")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "start"), [("a.png", b"\x89PNG"), ("a.svg", b"<?xml"), ("a.PDF", b"%PDF")])
 def test_the_ending_says_the_format_and_the_bytes_are_fixed(name: str, start: bytes, tmp_path: Path) -> None:
     plot.curves([EPOCH], tmp_path / name)
@@ -378,6 +389,7 @@ def test_which_filters_a_net_has() -> None:
 
 
 # ---------------------------------------------------------------- confusion matrix
+@pytest.mark.slow
 def test_confusion_counts(tmp_path: Path) -> None:
     plot.confusion([0, 1, 1, 1], np.array([0, 1, 1, 0]), ["cat", "dog"], tmp_path / "confusion.png")
     assert figures.count_pairs([0, 1, 1, 1], [0, 1, 1, 0], 3).tolist() == [[1, 0, 0], [1, 2, 0], [0, 0, 0]]
@@ -472,6 +484,7 @@ def test_without_matplotlib_the_extra_is_named(draw: Any, tmp_path: Path, monkey
         draw(tmp_path / "curves.png")
 
 
+@pytest.mark.slow
 def test_nothing_of_matplotlib_is_imported_early_or_changed(tmp_path: Path) -> None:
     code = f"""
 import sys

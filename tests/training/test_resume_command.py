@@ -51,6 +51,7 @@ def stop_after(monkeypatch: pytest.MonkeyPatch, epoch: int, signum: int = signal
     monkeypatch.setattr(RunFolder, "append_metrics", stopping)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("signum", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_run_that_was_stopped_goes_on_by_its_own_settings(signum: int, status: int, monkeypatch: pytest.MonkeyPatch,
                                                             capsys: pytest.CaptureFixture[str]) -> None:
@@ -81,6 +82,7 @@ def test_a_run_that_was_stopped_stops_the_program_that_called_it(monkeypatch: py
         cli.main([*QUICK, "--epochs", "3", "--output-dir", "run"])
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="SIGTERM is not sent there")
 @pytest.mark.parametrize("start", ["bin/minidl train", "python -m minidl train", "python train.py"])
 def test_the_command_that_goes_on_can_be_typed_as_printed(start: str, tmp_path: Path) -> None:
