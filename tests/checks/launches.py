@@ -418,8 +418,8 @@ LAUNCHES: dict[str, list[Launch]] = {
         *on_device("layers/linear/gemm.cu", primitives.product, *MORE_PRODUCTS),
         *[launch for precision in device.PRECISIONS[1:] for launch in on_device(
             "layers/linear/gemm.cu", primitives.linear_in_a_precision, *[(sizes, precision) for sizes in MORE_SIZES])],
-        *each("layers/linear/gemm.cu", primitives.linear_with_an_activation, *[
-            (act, (19, 70, 21), FLOAT) for act in ALL]),
+        *some_deep(each("layers/linear/gemm.cu", primitives.linear_with_an_activation, *[
+            (act, (19, 70, 21), FLOAT) for act in ALL]), 3),
         *on_device("layers/linear/gemm.cu", primitives.linear_with_an_activation, *[
             (act, sizes, dtype) for act in ALL for sizes in MORE_SIZES[:3] for dtype in (FLOAT, DOUBLE)])],
     "training": [
@@ -480,9 +480,9 @@ LAUNCHES: dict[str, list[Launch]] = {
             (*shape, kind, form, splits) for kind in nhwc_grad_w.KINDS for form in range(7) for splits in (None, 3)
             for shape in (((3, 40, 9, 70), (70, 40, 3, 3), 1, 1), ((5, 136, 7, 7), (130, 136, 2, 3), 2, (0, 1)))])],
     "nhwc_grad_w_few": [
-        *each("nhwc/grad_w/conv_few_grad_w.cu", nhwc_grad_w.is_right, *[
+        *some_deep(each("nhwc/grad_w/conv_few_grad_w.cu", nhwc_grad_w.is_right, *[
             (x, w, 1, padding, "tf32", None, splits) for splits in (None, 3)
-            for x, w, padding in (((5, 3, 7, 9), (72, 3, 3, 3), 1), ((2, 1, 20, 40), (8, 1, 5, 5), 2))]),
+            for x, w, padding in (((5, 3, 7, 9), (72, 3, 3, 3), 1), ((2, 1, 20, 40), (8, 1, 5, 5), 2))]), 2),
         *on_device("nhwc/grad_w/conv_few_grad_w.cu", nhwc_grad_w.is_right, *[
             (x, w, 1, padding, "tf32", None, splits) for splits in (None, 3)
             for x, w, padding in (((40, 3, 32, 32), (136, 3, 8, 8), 3), ((9, 4, 33, 70), (64, 4, 3, 2), 1),
@@ -500,14 +500,15 @@ LAUNCHES: dict[str, list[Launch]] = {
             for shape in (((9, 64, 19, 40), (136, 64, 3, 3), 1, 1), ((70, 136, 7, 7), (64, 136, 2, 5), 1, (0, 1)))])],
     "regions": [
         *some_deep(each("region_step.cu", regions.outputs_are_those_of_the_steps, *[
-            (name, n) for n in (6, 1) for name in regions.NETS]), 5)],
+            (name, n) for n in (6, 1) for name in regions.NETS]), 4)],
     "captured": [
         *on_device("optim/updates.cu", captured_updates, *[
             (name, dtype) for name in ("Adam", "AdamW", "RMSprop", "Muon") for dtype in (FLOAT, DOUBLE)]),
         *on_device("optim/sgd.cu", captured, *[
             (*net, dtype) for net in (("lenet5", 1), ("krizhevsky2009", 3)) for dtype in (FLOAT, DOUBLE)])],
     "nhwc": [
-        *each("nhwc/", nhwc_form, *[(name, store, at) for name in OWN_FORMS for store in STORES for at in (1, 2)]),
+        *each("nhwc/", nhwc_form, *[(name, store, 1) for name in OWN_FORMS for store in STORES]),
+        *each("nhwc/", nhwc_form, *[(name, store, 2) for name in OWN_FORMS for store in STORES], tier="deep"),
         *some_deep(each("nhwc/", nhwc_joined, *[(store, at) for at in (2, 3, 0) for store in STORES]), 3),
         *on_device("nhwc/", nhwc_form, *[
             (name, store, at) for name in FORMS for store in STORES for at in range(len(nhwc.SHAPES))]),
@@ -528,12 +529,13 @@ LAUNCHES: dict[str, list[Launch]] = {
             for direction, kind, form in (("y", "tf32", -5), ("dx", "tf32", -4), ("dx", "bf16", -5),
                                           ("y", "bf16", -3), ("dx", "tf32", -2), ("y", "bf16", -2))],
               ("dx", "bf16", (2, 5, 7, 9), (62, 5, 3, 3), 1, 1, -1),            # and images that are padded by channels
-              ("dx", "tf32", (5, 16, 31, 32), (40, 16, 3, 3), 2, 1),            # images spread for steps of 1
               ("dx", "bf16", (3, 24, 17, 33), (16, 24, 3, 2), (1, 3), (1, 0)),
               # Channels that do not fill a slab: 3 of its 4 steps; nor the second slab
               ("y", "tf32", (2, 24, 7, 9), (64, 24, 3, 3), 1, 1, -3),
               ("dx", "bf16", (2, 72, 7, 9), (40, 72, 3, 2), 1, 1, -3),
               ("y", "bf16", (2, 80, 9, 9), (64, 80, 3, 3), 1, 1, -5)), 4),
+        *each("nhwc/conv/conv_tma.cu", nhwc_conv.is_right,
+              ("dx", "tf32", (5, 16, 31, 32), (40, 16, 3, 3), 2, 1)),           # images spread for steps of 1
         *some_deep(each("nhwc/conv/conv_tma.cu", nhwc_conv.maxima_are_right, *[
             (kind, (3, 64, *size), (72, 64, 3, 3), 1, form, act, False)
             for kind, form in (("tf32", -5), ("tf32", -4), ("tf32", -2), ("bf16", -5), ("bf16", -3), ("bf16", -2))

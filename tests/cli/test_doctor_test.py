@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from checks.compiler import needs_compiler
 
 from minidl import optim
 from minidl.compiler.replay import ByCalls
@@ -20,11 +21,9 @@ from minidl.frontend import cli
 from minidl.frontend.cli import selftest
 from minidl.ops import cpu
 from minidl.ops.common import sources
-from minidl.ops.emulator import COMPILER
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
 
-needs_compiler = pytest.mark.skipif(COMPILER is None, reason="the emulator needs Linux and a C++ compiler")
 ON_CPU = [name for name in selftest.PARTS if name not in ("emulated kernel", "GPU")]
 CURE = "        -> minidl doctor lists what is missing; minidl doctor --test --debug shows the traceback\n"
 

@@ -332,7 +332,7 @@ def test_there_is_a_thread_for_each_core_that_the_process_may_use(monkeypatch: p
         os.sched_setaffinity(0, every)
 
 
-@pytest.mark.skipif(parallel.threads() == 1, reason="one thread does all the work here")
+@pytest.mark.usefixtures("helper")
 def test_chunks_are_worked_on_at_the_same_time() -> None:
     together = threading.Barrier(2, timeout=HANG)
     parallel.parallel_for(2, 1, lambda i, j: together.wait())  # alone, a chunk would wait in vain

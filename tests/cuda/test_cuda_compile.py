@@ -24,6 +24,7 @@ from minidl.ops.cuda import conv, launch
 
 
 # ---------------------------------------------------------------- the sources
+@pytest.mark.slow
 @pytest.mark.parametrize("file", FILES)
 def test_parameters_are_read_off_every_kernel(file: str) -> None:
     names = kernels(file)

@@ -236,7 +236,8 @@ def test_what_few_channels_refuses(case: tuple[Any, ...], emulated: Emulator) ->
 
 # ---------------------------------------------------------------- the launches
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize("what", [pytest.param(name, marks=marks(row.tier)) for name, row in EMULATED.items()])
+@pytest.mark.parametrize("what", [
+    pytest.param(name, id=name, marks=marks(row.tier)) for name, row in EMULATED.items()])
 def test_launches(what: str, emulated: Emulator) -> None:
     """Each launches a kernel of its file, and no algorithm refuses to compute y."""
     each, refused = EMULATED[what], convolutions.REFUSED.copy()

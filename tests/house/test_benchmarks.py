@@ -1043,6 +1043,7 @@ def test_accuracy_trains_each_seed(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
         "seconds_s": 7.5, "images_per_s": 2000, "train_images": 500}
 
 
+@pytest.mark.slow
 def test_overhead_measures_each_op(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
                                    tmp_path: Path) -> None:
     monkeypatch.setattr(overhead, "CHAIN", 10)
@@ -1101,6 +1102,7 @@ rows.writerow(["1", "half_a_warp", "l1tex__t_requests_pipe_lsu_mem_global_op_ld.
 """
 
 
+@pytest.mark.slow
 @needs_compiler
 @pytest.mark.parametrize(("sectors", "said", "status"), [
     (32, "Not: half_a_warp, 96.8% (its two branches become one load and one store)", 0),

@@ -170,7 +170,7 @@ def run_child(net: str, compiled: str, folder: Path, way: str, instant: float) -
     """Whether it was killed, by this way at this instant, in [0, 1); way "": let it finish."""
     fault = f"{1 + int(instant * 60)},{['half', 'before', 'after'][int(instant * 1e6) % 3]}"
     command = [sys.executable, __file__, net, compiled, str(folder), fault if way == WAYS[2] else "0,no"]
-    environment = {**os.environ, "PYTHONPATH": str(Path(minidl.__file__).parents[1]), "MINIDL_NUM_THREADS": "2"}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "MINIDL_NUM_THREADS": "2"}
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                           text=True) as process:
         assert process.stdout is not None
@@ -437,7 +437,7 @@ def test_a_file_that_may_not_grow_is_a_warning(tmp_path: Path) -> None:
             f"print(len(training.fit(checkpoints={str(tmp_path)!r})))")
     assert resource
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False,
-                          env={**os.environ, "PYTHONPATH": str(Path(minidl.__file__).parents[1])})
+                          env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
     assert (done.stdout, list(tmp_path.iterdir())) == ("3\n", []), done.stderr
     assert "UserWarning: no checkpoint could be written to" in done.stderr
     assert "File too large" in done.stderr

@@ -22,7 +22,6 @@ import threading
 import time
 import types
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -264,7 +263,7 @@ def re_entries(way: str, count: int) -> dict[str, int]:
 def child(*arguments: Any) -> dict[str, int]:
     """What a child process finds."""
     environment = {**os.environ, "MINIDL_NUM_THREADS": THREADS, "OPENBLAS_NUM_THREADS": "2",
-                   "PYTHONPATH": str(Path(minidl.__file__).parents[1])}
+                   "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run([sys.executable, __file__, *map(str, arguments)], env=environment, capture_output=True,
                           text=True, check=False)
     assert done.returncode == 0, done.stderr[-8000:]

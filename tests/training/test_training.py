@@ -47,6 +47,7 @@ def _offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 # ------------------------------------------------------------------ fit and evaluate
+@pytest.mark.slow
 def test_fit_reports_every_epoch_and_follows_the_schedule() -> None:
     minidl.manual_seed(0)
     model = zoo.build("perceptron")
@@ -63,6 +64,7 @@ def test_fit_reports_every_epoch_and_follows_the_schedule() -> None:
     assert optimizer.lr == 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compiled", [False, True], ids=["plain", "compiled"])
 def test_fit_scales_each_groups_own_rate_and_does_not_set_it(compiled: bool) -> None:
     """A rate that on_epoch sets holds from the next epoch on."""
@@ -92,6 +94,7 @@ def test_fit_scales_each_groups_own_rate_and_does_not_set_it(compiled: bool) -> 
     assert trained(True) == trained(False)
 
 
+@pytest.mark.slow
 def test_two_runs_from_one_seed_end_in_the_same_bits() -> None:
     states = []
     for _ in range(2):
@@ -104,6 +107,7 @@ def test_two_runs_from_one_seed_end_in_the_same_bits() -> None:
         np.testing.assert_array_equal(values, states[1][name])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["perceptron", "lenet5"])
 def test_compiled_steps_train_as_plain_ones_do(name: str) -> None:
     """Also through a last batch of another size."""
@@ -124,6 +128,7 @@ def test_compiled_steps_train_as_plain_ones_do(name: str) -> None:
         np.testing.assert_array_equal(values, states[1][path])
 
 
+@pytest.mark.slow
 def test_a_compiled_loss_that_is_no_number_is_seen_at_the_epochs_end() -> None:
     minidl.manual_seed(0)
     model = zoo.build("perceptron")
@@ -134,6 +139,7 @@ def test_a_compiled_loss_that_is_no_number_is_seen_at_the_epochs_end() -> None:
         fit(model, optim.SGD(model.parameters(), 1e38), train, test, epochs=3, compiled=True)
 
 
+@pytest.mark.slow
 def test_the_command_line_compiles_when_asked_to(capsys: pytest.CaptureFixture[str]) -> None:
     for flag in ("--compile", "--no-compile"):
         assert cli.main(["--model", "perceptron", *QUICK, flag, "--output-dir", f"out{flag}"]) == 0
@@ -167,6 +173,7 @@ def test_evaluate_refuses_no_images() -> None:
         evaluate(nn.Flatten(), [])
 
 
+@pytest.mark.slow
 def test_fit_refuses_a_negative_number_of_epochs() -> None:
     model = zoo.build("perceptron")
     train, test = tiny_loaders(32)
@@ -184,6 +191,7 @@ def test_a_loss_that_is_no_number_stops_and_leaves_the_parameters() -> None:
         np.testing.assert_array_equal(values, before[name])
 
 
+@pytest.mark.slow
 def test_parameters_broken_by_the_last_step_are_no_success() -> None:
     model = zoo.build("perceptron")
     train, test = tiny_loaders(32)
@@ -207,6 +215,7 @@ def test_run_folder_that_cannot_be_written(tmp_path: Path) -> None:
         RunFolder(tmp_path / "file" / "run")
 
 
+@pytest.mark.slow
 def test_two_runs_never_share_a_folder(tmp_path: Path) -> None:
     """Threads that meet at a barrier, as processes would that begin at one instant."""
     named: list[list[Path]] = []
@@ -305,6 +314,7 @@ def test_the_processor_is_told_by_its_model() -> None:
 
 
 # ------------------------------------------------------------------ the command line
+@pytest.mark.slow
 def test_one_command_does_the_whole_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--model", "lenet5", *QUICK, "--output-dir", "out"]) == 0
     lines = capsys.readouterr().out.strip().splitlines()
@@ -324,6 +334,7 @@ SPEED = ["--model", "airbench", "--option", "width=4", "--data", "synthetic-shap
          "--limit-test", "50", "--batch-size", "50", "--epochs", "2", "--no-progress", "--device", "cpu"]
 
 
+@pytest.mark.slow
 def test_a_model_is_trained_by_its_own_optimizer_from_images(tmp_path: Path,
                                                              capsys: pytest.CaptureFixture[str]) -> None:
     """By the recipe: whitened, smoothed, several views; stopped and resumed it comes to the same weights."""
@@ -346,6 +357,7 @@ def test_a_model_is_trained_by_its_own_optimizer_from_images(tmp_path: Path,
         capsys.readouterr().out)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("flags", "message"), [
     (["--optimizer", "own"], "--optimizer=own: --model=lenet5 brings none; use sgd, adam, adamw, rmsprop, muon"),
     (["--label-smoothing", "2"], r"--label-smoothing=2.0 must be in [0, 1]"),
@@ -360,6 +372,7 @@ def test_what_does_not_go_with_a_model_is_refused(flags: list[str], message: str
     assert f"error: {message}" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_views_of_a_net_leave_its_training_and_its_loss_as_they_are(tmp_path: Path) -> None:
     """LeNet-5 as in 1998 brings a loss of its own."""
     for tta in ("none", "flip"):
@@ -370,6 +383,7 @@ def test_views_of_a_net_leave_its_training_and_its_loss_as_they_are(tmp_path: Pa
     assert seen["test_loss"] != plain["test_loss"]
 
 
+@pytest.mark.slow
 def test_running_values_are_those_of_training_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The image of zeros that a model is tried on, when it is built or loaded, is not among them."""
     cli.main(["--model", "resnet", "--option", "depth=8", "--option", "width=2", *QUICK, "--output-dir", "first"])
@@ -384,6 +398,7 @@ def test_running_values_are_those_of_training_alone(tmp_path: Path, capsys: pyte
     assert all(set(values.tolist()) == {0} for name, values in state.items() if name.endswith("running_mean"))
 
 
+@pytest.mark.slow
 def test_loaded_weights_give_the_same_accuracy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cli.main(["--model", "perceptron", *QUICK, "--output-dir", "first"])
     first = capsys.readouterr().out.splitlines()[-1]
@@ -394,6 +409,7 @@ def test_loaded_weights_give_the_same_accuracy(tmp_path: Path, capsys: pytest.Ca
     assert " after 0 epochs in " in second
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["direct", "unroll", "gemm", "fft"])
 def test_every_convolution_algorithm_trains(algorithm: str, capsys: pytest.CaptureFixture[str]) -> None:
     flags = [*QUICK, "--limit-train", "32", "--limit-test", "16", "--conv-algorithm", algorithm]
