@@ -202,6 +202,7 @@ def test_a_warp_that_does_too_much_is_not_counted() -> None:
         assert ("not all is counted: a warp does too much between two barriers" in str(counts)) is not complete
 
 
+@pytest.mark.slow
 def test_without_binutils_the_total_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     source, block, arguments, expected = KNOWN["neighbours"]
     compiled = kernel(source)

@@ -416,6 +416,7 @@ def test_every_convolution_algorithm_trains(algorithm: str, capsys: pytest.Captu
     assert cli.main(["--model", "lenet5", *flags, "--output-dir", "out"]) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compiled", ["--compile", "--no-compile"])
 def test_the_target_may_be_the_image(compiled: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Then there is a loss, and no accuracy: in the metrics, in what is told, and where it is evaluated or goes on."""
@@ -441,6 +442,7 @@ def test_the_target_may_be_the_image(compiled: str, tmp_path: Path, capsys: pyte
             in capsys.readouterr().err)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", [name for name, model in zoo.MODELS.items() if model.recipe.data in SPECS])
 def test_auto_falls_back_to_generated_images_loudly(model: str, tmp_path: Path,
                                                     capsys: pytest.CaptureFixture[str]) -> None:
@@ -552,6 +554,7 @@ BAD_INPUT = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", [pytest.param(case, marks=without_cuda) if case == "cuda" else case
                                   for case in BAD_INPUT])
 def test_bad_input_is_one_line_exit_2_and_no_weights(case: str, tmp_path: Path,
@@ -579,6 +582,7 @@ def shell(command: str, cwd: Path, **environment: str) -> subprocess.CompletedPr
                           env={**os.environ, **environment}, timeout=300)        # more is a deadlock
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("output", ["| head -1", "| true", "> /dev/full"])
 def test_an_output_that_nobody_takes_costs_no_weights(output: str, tmp_path: Path) -> None:
     done = shell(f"TRAIN --epochs 3 --output-dir out {output}; echo ${{PIPESTATUS[0]}}", tmp_path)
@@ -590,6 +594,7 @@ def test_an_output_that_nobody_takes_costs_no_weights(output: str, tmp_path: Pat
     assert len(read_metrics(tmp_path / "out")) == 3
 
 
+@pytest.mark.slow
 def test_a_folder_that_the_output_cannot_spell(tmp_path: Path) -> None:
     done = shell("TRAIN --output-dir rüns", tmp_path, PYTHONIOENCODING="ascii")
     assert (done.returncode, done.stderr) == (0, "")
@@ -597,6 +602,7 @@ def test_a_folder_that_the_output_cannot_spell(tmp_path: Path) -> None:
     assert (tmp_path / "rüns" / "weights.h5").exists()
 
 
+@pytest.mark.slow
 def test_an_interrupt_names_the_folder(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def stop(*args: object, **options: object) -> None:
         raise KeyboardInterrupt
@@ -621,6 +627,7 @@ def test_what_is_not_installed_is_named(name: str, tmp_path: Path) -> None:
     assert done.stderr == f"train.py: error: {name} is not installed; run: pip install -e {ROOT}\n"
 
 
+@pytest.mark.slow
 def test_the_bar_is_off_where_stderr_is_no_terminal(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, str(ROOT / "train.py"), "--model", "perceptron", *QUICK[:-1]],
                           capture_output=True, text=True, check=True, cwd=tmp_path,
