@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+PARAMETERS = type(pytest.param())          # of what pytest.param gives
+
 
 def tiers(count: int, *, fast: int = 0, slow: int | None = None) -> list[str]:
     """Of so many tests: the first `fast` of them "", then `slow` of them "slow", and the rest "deep".
@@ -31,7 +33,10 @@ def marks(tier: str) -> tuple[pytest.MarkDecorator, ...]:
 
 def tiered(values: Iterable[Any], *, fast: int = 0, slow: int | None = None, several: bool = False) -> list[Any]:
     """The values as parameters of a test with the marks of their tiers. several: each value is a tuple with one for
-    each of the test's parameters."""
+    each of the test's parameters. What is a pytest.param already keeps its id and its marks."""
+    found = []
     values = list(values)
-    return [pytest.param(*(value if several else (value,)), marks=marks(tier))
-            for value, tier in zip(values, tiers(len(values), fast=fast, slow=slow), strict=True)]
+    for value, tier in zip(values, tiers(len(values), fast=fast, slow=slow), strict=True):
+        known = value if isinstance(value, PARAMETERS) else pytest.param(*(value if several else (value,)))
+        found.append(pytest.param(*known.values, id=known.id, marks=(*known.marks, *marks(tier))))
+    return found

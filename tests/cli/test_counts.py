@@ -343,6 +343,7 @@ def test_the_command_prints_the_source_with_its_counts(capsys: pytest.CaptureFix
     assert "global loads: 128 bytes asked for by the lanes, 256 moved\n" in out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("flags", "message"), [
     (["conv2d_tiled_z"], "conv2d_tiled_z is neither a file nor one of minidl's kernels that shapes alone launch: .*, "
                          "conv2d_tiled_y, .*; others are counted in Python, by minidl.ops.emulator.own.counting"),

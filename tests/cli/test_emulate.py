@@ -187,7 +187,7 @@ def test_a_right_kernel_has_its_results_and_no_fault(what: str) -> None:
     assert (arguments["x"] == X[:arguments["x"].size]).all()
 
 
-@pytest.mark.parametrize("what", tiered(WRONG, fast=2))
+@pytest.mark.parametrize("what", tiered(WRONG, slow=8))
 def test_a_fault_is_reported_with_its_line(what: str) -> None:
     source, grid, block, arguments, shared, message = WRONG[what]
     Path("kernel.cu").write_text(f"{HEAD}{source}\n")       # the source starts with an empty line, so in line 6

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 import trainings
+from tiers import tiered
 
 from minidl import Tensor, data, distributed, nn
 from minidl.core.distributed import mpi, nccl
@@ -88,14 +89,13 @@ def test_three_ranks_give_the_losses_and_weights_of_one(alone: dict[str, np.ndar
     assert_near(three, alone)
 
 
-@pytest.mark.slow
 @needs_mpi
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", tiered([2, 3], slow=1))
 def test_ranks_of_as_many_images_each(ranks: int, folder: Path) -> None:
     assert_near(result_of(ranks, "alike", folder), trainings.alike())
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @needs_mpi
 def test_two_runs_give_the_same_bits(three: dict[str, np.ndarray], tmp_path: Path) -> None:
     again = result_of(3, "all_kinds", tmp_path)

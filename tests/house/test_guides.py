@@ -105,6 +105,7 @@ assert emulator.launched == {"leaky", "leaky_grad"}, emulator.launched
 """
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_the_kernel_of_the_page_agrees_with_its_numpy(tmp_path: Path) -> None:
     """docs/own-kernel.md up to its training, on the emulated GPU."""

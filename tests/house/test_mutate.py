@@ -67,6 +67,7 @@ def test_every_fault_of_a_text() -> None:
     assert fault.key == ("row.py Row.cut", "return self.items[:i]", "return self.items[:i - 1]")
 
 
+@pytest.mark.slow
 def test_faults_of_the_library_are_programs_and_a_seed_repeats_them() -> None:
     names = sorted(path.relative_to(mutate.ROOT).as_posix() for path in mutate.ROOT.glob("minidl/**/*.py"))
     chosen, replaced, total = mutate.sample(["*optim/*.py"], names, 40, 1)

@@ -143,6 +143,7 @@ RAN = {"cpu": ran_on_the_cpu, "cuda": ran_on_cuda, "compiler": ran_by_the_compil
 
 
 # ---------------------------------------------------------------- tests
+@pytest.mark.slow
 @pytest.mark.parametrize("way", BUDGETS)
 def test_what_runs_is_on_the_path(way: str) -> None:
     """In a process of its own: what another test has already looked up would not run again."""

@@ -66,6 +66,7 @@ def test_docstrings_become_markdown() -> None:
     assert done.failed == 0
 
 
+@pytest.mark.slow
 def test_the_site_builds_and_fetches_nothing(tmp_path: Path) -> None:
     """From links into the repository: each is there, by its own name."""
     if not (ROOT / "mkdocs.yml").exists() or importlib.util.find_spec("material") is None:

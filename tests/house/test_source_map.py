@@ -66,6 +66,7 @@ def references(text: str) -> list[str]:
     return [span for span in SPAN.findall(text) if Path(span.partition("::")[0]).suffix in ENDINGS]
 
 
+@pytest.mark.slow
 def test_every_reference_is_there() -> None:
     found = references(PAGE.read_text(encoding="utf-8"))
     assert len(found) > 150

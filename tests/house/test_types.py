@@ -37,6 +37,7 @@ def every_public_name() -> str:
     return "\n".join([*lines, f"calls: list[Callable[..., Tensor]] = [{', '.join(f'ops.{each}' for each in calls)}]\n"])
 
 
+@pytest.mark.slow
 def test_a_users_script_is_strictly_typed(tmp_path: Path) -> None:
     pytest.importorskip("mypy", reason="mypy is not installed")
     script = tmp_path / "script.py"

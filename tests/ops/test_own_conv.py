@@ -422,6 +422,7 @@ def test_a_launcher_may_take_several_steps() -> None:
     assert (seen.compared, seen.refused) == (13, 0)
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_a_kernel_that_writes_into_its_input() -> None:
     minidl.register_conv("mine", """

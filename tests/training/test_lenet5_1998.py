@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tiers import tiered
 
 import minidl
 from minidl import Tensor, data, nn, ops, optim, zoo
@@ -20,6 +21,7 @@ from minidl.zoo import lenet5_1998
 
 QUIET: dict[str, Any] = {"progress": False, "say": None}
 both = pytest.mark.parametrize("compiled", [False, True])
+one_slow = pytest.mark.parametrize("compiled", tiered([True, False], slow=1))
 
 
 def build(**options: Any) -> Any:
@@ -189,8 +191,7 @@ def trained(compiled: bool) -> tuple[Any, list[dict[str, Any]]]:
     return net, history
 
 
-@pytest.mark.slow
-@both
+@one_slow
 def test_it_trains_and_the_smallest_distance_wins(compiled: bool) -> None:
     net, history = trained(compiled)
     assert history[-1]["train_loss"] < history[0]["train_loss"] / 4
@@ -254,8 +255,7 @@ def test_noise_is_rejected_and_digits_are_not() -> None:
     assert kept.mean() > 0.3               # after 5 epochs of 1,500 images
 
 
-@pytest.mark.slow
-@both
+@one_slow
 def test_mean_squared_error_against_one_hot_vectors_trains(compiled: bool) -> None:
     """Of targets that are classes, which then also count as right or wrong."""
     one_hot, net = Tensor(np.eye(10, dtype=np.float32)), zoo.build("lenet5")

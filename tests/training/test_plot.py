@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tiers import tiered
 
 import minidl
 from minidl import Tensor, data, nn, optim, zoo
@@ -262,9 +263,8 @@ def extents(figure: Any) -> list[tuple[Text, Any]]:
             if text.get_visible() and text.get_text().strip()]
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize(("draw", "arguments"), [*every_figure()])
+@pytest.mark.parametrize(("draw", "arguments"), tiered(every_figure(), slow=12))
 def test_no_text_is_clipped_and_no_labels_overlap(draw: Any, arguments: Any) -> None:
     figure = draw(*arguments, LIGHT)
     boxes = {id(text): box for text, box in extents(figure)}

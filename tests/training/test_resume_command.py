@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiers import tiered
 
 import minidl
 from minidl import data
@@ -51,8 +52,8 @@ def stop_after(monkeypatch: pytest.MonkeyPatch, epoch: int, signum: int = signal
     monkeypatch.setattr(RunFolder, "append_metrics", stopping)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("signum", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(("signum", "status"), tiered(
+    [(signal.SIGTERM, 143), (signal.SIGINT, 130)], slow=1, several=True))
 def test_a_run_that_was_stopped_goes_on_by_its_own_settings(signum: int, status: int, monkeypatch: pytest.MonkeyPatch,
                                                             capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([*QUICK, "--epochs", "3", "--seed", "4", "--output-dir", "whole"]) == 0
@@ -76,15 +77,15 @@ def test_a_run_that_was_stopped_goes_on_by_its_own_settings(signum: int, status:
     assert lines("a run") == lines("whole")
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_stops_the_program_that_called_it(monkeypatch: pytest.MonkeyPatch) -> None:
     stop_after(monkeypatch, 1)
     with pytest.raises(Interrupted, match=r"^by SIGTERM; the run is in run, go on with: python train\.py"):
         cli.main([*QUICK, "--epochs", "3", "--output-dir", "run"])
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="SIGTERM is not sent there")
-@pytest.mark.parametrize("start", ["bin/minidl train", "python -m minidl train", "python train.py"])
+@pytest.mark.parametrize("start", tiered(["bin/minidl train", "python -m minidl train", "python train.py"], slow=1))
 def test_the_command_that_goes_on_can_be_typed_as_printed(start: str, tmp_path: Path) -> None:
     root = Path(minidl.__file__).parents[1]
     start = start.replace("python", sys.executable).replace("train.py", os.path.relpath(root / "train.py"))
@@ -106,9 +107,9 @@ def test_the_command_that_goes_on_can_be_typed_as_printed(start: str, tmp_path: 
     assert done.stderr.endswith("error: --epochs=1 contradicts the run in a run, which has 999999; leave it out\n")
 
 
-@pytest.mark.parametrize(("name", "numbers"), [
-    ("adam", (0.001, None, 0.0)), ("adamw", (0.001, None, 0.01)), ("rmsprop", (0.001, 0.0, 0.0)),
-    ("muon", (0.02, 0.95, 0.01))])
+@pytest.mark.parametrize(("name", "numbers"), tiered([
+    ("muon", (0.02, 0.95, 0.01)), ("adam", (0.001, None, 0.0)), ("adamw", (0.001, None, 0.01)),
+    ("rmsprop", (0.001, 0.0, 0.0))], slow=1, several=True))
 def test_an_optimizer_is_recorded_and_goes_on(name: str, numbers: tuple[float | None, ...]) -> None:
     flags = ["--lr-schedule", "constant", "--optimizer", name, *QUICK[:QUICK.index("--lr")]]
     assert cli.main([*flags, "--epochs", "1", "--output-dir", "run"]) == 0
@@ -119,6 +120,7 @@ def test_an_optimizer_is_recorded_and_goes_on(name: str, numbers: tuple[float | 
     assert lines("run") == lines("whole")
 
 
+@pytest.mark.slow
 def test_an_optimizer_has_its_own_numbers(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([*QUICK, "--epochs", "1", "--output-dir", "run"]) == 0
     assert cli.main(["--resume", "run", "--optimizer", "adam", "--epochs", "2"]) == 2
@@ -127,6 +129,7 @@ def test_an_optimizer_has_its_own_numbers(capsys: pytest.CaptureFixture[str]) ->
     assert "error: --momentum=0.9 has no meaning for --optimizer=adamw; leave it out" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_epochs_may_grow() -> None:
     assert cli.main([*QUICK, "--epochs", "1", "--lr-schedule", "constant", "--output-dir", "run"]) == 0
     assert cli.main(["--resume", "run", "--epochs", "3", "--threads", "1", "--no-progress"]) == 0

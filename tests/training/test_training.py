@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tiers import tiered
 
 import minidl
 from minidl import Tensor, data, nn, optim, zoo
@@ -409,15 +410,13 @@ def test_loaded_weights_give_the_same_accuracy(tmp_path: Path, capsys: pytest.Ca
     assert " after 0 epochs in " in second
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("algorithm", ["direct", "unroll", "gemm", "fft"])
+@pytest.mark.parametrize("algorithm", tiered(["fft", "direct", "unroll", "gemm"], slow=1))
 def test_every_convolution_algorithm_trains(algorithm: str, capsys: pytest.CaptureFixture[str]) -> None:
     flags = [*QUICK, "--limit-train", "32", "--limit-test", "16", "--conv-algorithm", algorithm]
     assert cli.main(["--model", "lenet5", *flags, "--output-dir", "out"]) == 0
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("compiled", ["--compile", "--no-compile"])
+@pytest.mark.parametrize("compiled", tiered(["--compile", "--no-compile"], slow=1))
 def test_the_target_may_be_the_image(compiled: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Then there is a loss, and no accuracy: in the metrics, in what is told, and where it is evaluated or goes on."""
     flags = ["--model", "autoencoder", "--option", "width=4", "--option", "code=8", *QUICK, compiled]
@@ -442,8 +441,8 @@ def test_the_target_may_be_the_image(compiled: str, tmp_path: Path, capsys: pyte
             in capsys.readouterr().err)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("model", [name for name, model in zoo.MODELS.items() if model.recipe.data in SPECS])
+@pytest.mark.parametrize("model", tiered(
+    [name for name, model in zoo.MODELS.items() if model.recipe.data in SPECS], slow=2))
 def test_auto_falls_back_to_generated_images_loudly(model: str, tmp_path: Path,
                                                     capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--epochs", "0", "--limit-train", "20", "--limit-test", "20", "--output-dir", "out"]
@@ -582,8 +581,7 @@ def shell(command: str, cwd: Path, **environment: str) -> subprocess.CompletedPr
                           env={**os.environ, **environment}, timeout=300)        # more is a deadlock
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("output", ["| head -1", "| true", "> /dev/full"])
+@pytest.mark.parametrize("output", tiered(["| head -1", "| true", "> /dev/full"], slow=1))
 def test_an_output_that_nobody_takes_costs_no_weights(output: str, tmp_path: Path) -> None:
     done = shell(f"TRAIN --epochs 3 --output-dir out {output}; echo ${{PIPESTATUS[0]}}", tmp_path)
     assert done.stdout.splitlines()[-1] == "0"

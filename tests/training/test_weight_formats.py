@@ -88,6 +88,7 @@ def test_other_programs_read_the_files(tmp_path: Path, ending: str) -> None:
         assert np.array_equal(found[name], array)
 
 
+@pytest.mark.slow
 def test_every_truncation_and_flipped_byte_of_values_is_noticed(tmp_path: Path, ending: str) -> None:
     path = tmp_path / f"w{ending}"
     save(net(1), path)
