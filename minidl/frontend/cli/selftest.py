@@ -232,7 +232,8 @@ def convolution() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def convolved(x: np.ndarray, w: np.ndarray, b: np.ndarray) -> np.ndarray:
     """y (n,m,oh,ow) by its formula in NumPy, in float64."""
     padded = np.pad(x.astype(float), ((0, 0), (0, 0), *PADDING))
-    windows = np.lib.stride_tricks.sliding_window_view(padded, w.shape[2:], (2, 3))[:, :, ::STRIDE[0], ::STRIDE[1]]
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (1, 1, *w.shape[2:]))       # (n,c,h,w,1,1,kh,kw)
+    windows = windows[:, :, ::STRIDE[0], ::STRIDE[1], 0, 0]                                # (n,c,oh,ow,kh,kw)
     return np.asarray(np.einsum("ncijpq,mcpq->nmij", windows, w) + b[:, None, None])
 
 
