@@ -471,6 +471,23 @@ def test_generated(name: str, shape: tuple[int, int, int]) -> None:
     assert not np.array_equal(train.images[:2000], test.images)
 
 
+@pytest.mark.parametrize("name", ["synthetic-digits", "synthetic-shapes", "synthetic-shapes-224", "synthetic-table"])
+def test_the_first_items_of_a_generated_set(name: str) -> None:
+    """They are those of a longer request."""
+    some, more = (data.load(name, "test", count=count) for count in (7, 23))
+    assert (len(some), len(more)) == (7, 23)
+    assert np.array_equal(getattr(some, some.items), getattr(more.first(7), some.items))
+    assert np.array_equal(some.labels, more.labels[:7])
+    train, test, _ = data.resolve(name, "mnist", counts=(5, 3))
+    assert (len(train), train.split, len(test), test.split) == (5, "train", 3, "test")
+    assert len(data.load("synthetic-table", "test", count=10**9)) == 2000
+
+
+def test_a_count_that_is_none() -> None:
+    with pytest.raises(ValueError, match=r"data: count=-1 but must be 0 or more; leave it out for all items"):
+        data.load("synthetic-digits", "test", count=-1)
+
+
 @pytest.mark.slow
 def test_large_generated_images_are_fewer() -> None:
     test = data.load("synthetic-shapes-224", "test")

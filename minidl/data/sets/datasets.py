@@ -94,17 +94,20 @@ Data = Dataset | Table
 
 @overload
 def load(name: Literal["synthetic-table"], split: str,             # type: ignore[overload-overlap]
-         data_dir: Folder | None = None, *, download: bool = True) -> Table: ...
+         data_dir: Folder | None = None, *, download: bool = True, count: int | None = None) -> Table: ...
 @overload
-def load(name: str, split: str, data_dir: Folder | None = None, *, download: bool = True) -> Dataset: ...
-def load(name: str, split: str, data_dir: Folder | None = None, *, download: bool = True) -> Data:
-    """A data set's "train" or "test" split: images, or of "synthetic-table" a Table.
+def load(name: str, split: str, data_dir: Folder | None = None, *, download: bool = True,
+         count: int | None = None) -> Dataset: ...
+def load(name: str, split: str, data_dir: Folder | None = None, *, download: bool = True,
+         count: int | None = None) -> Data:
+    """A data set's "train" or "test" split: images, or of "synthetic-table" a Table; its first `count` items, all for
+    None. Of a generated set no more than these are drawn.
 
     Real sets are looked for in data_dir, $MINIDL_DATA, ./data, Keras's folder and the user's cache, in each
     also in the subfolders that minidl, torchvision and Keras use; files may be plain, .gz or .xz. What is not
     found is downloaded to the cache, unless download is False or $MINIDL_OFFLINE is set.
 
-    Raises ValueError for an unknown name or split and for a damaged file; FileNotFoundError where the set
+    Raises ValueError for an unknown name or split, a negative count and a damaged file; FileNotFoundError where the set
     is neither on disk nor to be had, and for a data_dir or $MINIDL_DATA that is not a folder.
 
     >>> load("synthetic-shapes", "test").images.shape
@@ -114,12 +117,15 @@ def load(name: str, split: str, data_dir: Folder | None = None, *, download: boo
         raise ValueError(f"data: {name!r} is not one of {', '.join(DATASETS)}")
     if split not in SYNTHETIC_SIZES:
         raise ValueError(f"data: split {split!r} is not one of {', '.join(SYNTHETIC_SIZES)}")
+    if count is not None and count < 0:
+        raise ValueError(f"data: count={count} but must be 0 or more; leave it out for all items")
     roots = _roots(name, data_dir)
     if name in SYNTHETIC:
         draw, classes, sizes = SYNTHETIC[name]
+        size = sizes[split] if count is None else min(count, sizes[split])
         if name == "synthetic-table":
-            return Table(name, split, *draw(split, sizes[split]), TABLE_COLUMNS, classes, "generated")
-        return Dataset(name, split, *draw(split, sizes[split]), classes, "generated")
+            return Table(name, split, *draw(split, size), TABLE_COLUMNS, classes, "generated")
+        return Dataset(name, split, *draw(split, size), classes, "generated")
     spec = SPECS[name]
     refused: list[str] = []
     found = _find(spec, split, roots, refused)
@@ -128,19 +134,21 @@ def load(name: str, split: str, data_dir: Folder | None = None, *, download: boo
     assert found is not None               # the download was checked against the same checksums
     folder, contents = found
     images, labels = FORMATS[spec.format].parse(contents)
-    return Dataset(name, split, images, labels, spec.classes, str(folder))
+    return Dataset(name, split, images, labels, spec.classes, str(folder)).first(count)
 
 
-def resolve(name: str, preferred: str, data_dir: Folder | None = None, *,
-            download: bool = True) -> tuple[Dataset, Dataset, str | None]:
+def resolve(name: str, preferred: str, data_dir: Folder | None = None, *, download: bool = True,
+            counts: tuple[int | None, int | None] = (None, None)) -> tuple[Dataset, Dataset, str | None]:
     """(train, test, note) of a named set; "auto" is the preferred one, or where it cannot be had the generated
     set of its shape, and then `note` says why and how to get the real one. Nothing stands in for a set that is not
-    to be had where a data_dir was named for it.
+    to be had where a data_dir was named for it. counts: of `load`, for training and test.
 
     Raises what `load` raises; a damaged file is never passed over.
     """
     def both(name: str) -> tuple[Dataset, Dataset]:
-        return load(name, "train", data_dir, download=download), load(name, "test", data_dir, download=download)
+        train, test = (load(name, split, data_dir, download=download, count=count)
+                       for split, count in zip(("train", "test"), counts, strict=True))
+        return train, test
 
     if name != "auto":
         return *both(name), None

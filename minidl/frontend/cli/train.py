@@ -240,7 +240,8 @@ def load_data(args: argparse.Namespace) -> tuple[data.Data, data.Data, str | Non
         if args.label is not None:
             raise ValueError(f"--label={args.label} has no meaning for --data={args.data}, whose labels are known; "
                              "leave it out")
-        train, test, note = data.resolve(args.data, model.recipe_for(**args.option).data, args.data_dir)
+        train, test, note = data.resolve(args.data, model.recipe_for(**args.option).data, args.data_dir,
+                                         counts=(args.limit_train, args.limit_test))
     else:
         train, test = data.own_splits(args.data, model.shape, seed=args.seed, label=args.label)
         note = None

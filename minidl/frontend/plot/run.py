@@ -113,7 +113,8 @@ def _stored_test(settings: dict[str, Any], path: Path, device: str, notes: list[
         return None
     try:
         if name in data.DATASETS:
-            test: data.Data = data.load(name, "test", settings.get("data_dir"), download=False)
+            test: data.Data = data.load(name, "test", settings.get("data_dir"), download=False,
+                                        count=settings.get("limit_test"))
         else:
             model = zoo.MODELS.get(metadata["model"])
             shape = len(known["mean"]), *(model.shape[1:] if model else (0, 0))
