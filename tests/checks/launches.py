@@ -372,13 +372,13 @@ LAUNCHES: dict[str, list[Launch]] = {
         *each("indexing/embedding.cu", primitives.gradient_of_embedding, *with_dtype(TABLES, FLOAT)),
         *on_device("indexing/embedding.cu", primitives.gradient_of_embedding, *with_dtype(TABLES, DOUBLE))],
     "norms": [
-        *each("layers/norm/norm.cu", primitives.normalization, *[(*row, True, FLOAT) for row in NORMS]),
-        *each("layers/norm/norm.cu", primitives.normalization, *[(*row, False, DOUBLE) for row in NORMS[::3]]),
+        *some_deep(each("layers/norm/norm.cu", primitives.normalization, *[(*row, True, FLOAT) for row in NORMS],
+                        *[(*row, False, DOUBLE) for row in NORMS[::3]]), 8),
         *on_device("layers/norm/norm.cu", primitives.normalization, *[
             (*row, affine, dtype) for row in (*NORMS, *MORE_NORMS) for affine in (False, True)
             for dtype in (FLOAT, DOUBLE)]),
-        *each("layers/norm/norm.cu", primitives.normalization_with_an_activation, (*NORMS[0], "tanh", DOUBLE),
-              *[(*row, "relu", FLOAT) for row in NORMS[:6]]),
+        *some_deep(each("layers/norm/norm.cu", primitives.normalization_with_an_activation,
+                        *[(*row, "relu", FLOAT) for row in NORMS[:6]], (*NORMS[0], "tanh", DOUBLE)), 3),
         *on_device("layers/norm/norm.cu", primitives.normalization_with_an_activation, *[
             (*row, act, dtype) for row in (*NORMS[:6], *MORE_NORMS[:5]) for act in ACTIVATIONS
             for dtype in (FLOAT, DOUBLE)]),
@@ -500,7 +500,7 @@ LAUNCHES: dict[str, list[Launch]] = {
             for shape in (((9, 64, 19, 40), (136, 64, 3, 3), 1, 1), ((70, 136, 7, 7), (64, 136, 2, 5), 1, (0, 1)))])],
     "regions": [
         *some_deep(each("region_step.cu", regions.outputs_are_those_of_the_steps, *[
-            (name, n) for n in (6, 1) for name in regions.NETS]), 4)],
+            (name, n) for n in (6, 1) for name in regions.NETS]), 2)],
     "captured": [
         *on_device("optim/updates.cu", captured_updates, *[
             (name, dtype) for name in ("Adam", "AdamW", "RMSprop", "Muon") for dtype in (FLOAT, DOUBLE)]),
@@ -519,11 +519,12 @@ LAUNCHES: dict[str, list[Launch]] = {
         *some_deep(each("nhwc/conv/conv.cu", nhwc_conv.is_right, *[
             (direction, kind, (2, 5, 6, 7), (9, 5, 3, 3), (1, 2), 1)
             for direction in nhwc_conv.DIRECTIONS for kind in nhwc_conv.KINDS]), 3),
-        *each("nhwc/conv/conv.cu", nhwc_conv.is_right, ("y", "bf16", (3, 16, 9, 9), (72, 16, 3, 3), 1, 1, 0, "relu"),
+        *some_deep(each("nhwc/conv/conv.cu", nhwc_conv.is_right,
+              ("y", "bf16", (3, 16, 9, 9), (72, 16, 3, 3), 1, 1, 0, "relu"),
               ("dx", "bf16", (3, 16, 9, 9), (120, 16, 3, 3), 1, 1, 0),
               ("y", "3xtf32", (1, 64, 9, 9), (6, 64, 3, 2), 2, 1),
               # A form of two stages, one of whose blocks has a multiprocessor
-              ("dx", "tf32", (4, 4, 18, 9), (1, 4, 5, 4), 3, 1)),
+              ("dx", "tf32", (4, 4, 18, 9), (1, 4, 5, 4), 3, 1)), 2),
         *some_deep(each("nhwc/conv/conv_tma.cu", nhwc_conv.is_right, *[
             (direction, kind, (5, 64, 7, 9), (64, 64, 3, 3), 1, 1, form)
             for direction, kind, form in (("y", "tf32", -5), ("dx", "tf32", -4), ("dx", "bf16", -5),
@@ -533,14 +534,14 @@ LAUNCHES: dict[str, list[Launch]] = {
               # Channels that do not fill a slab: 3 of its 4 steps; nor the second slab
               ("y", "tf32", (2, 24, 7, 9), (64, 24, 3, 3), 1, 1, -3),
               ("dx", "bf16", (2, 72, 7, 9), (40, 72, 3, 2), 1, 1, -3),
-              ("y", "bf16", (2, 80, 9, 9), (64, 80, 3, 3), 1, 1, -5)), 4),
+              ("y", "bf16", (2, 80, 9, 9), (64, 80, 3, 3), 1, 1, -5)), 3),
         *each("nhwc/conv/conv_tma.cu", nhwc_conv.is_right,
               ("dx", "tf32", (5, 16, 31, 32), (40, 16, 3, 3), 2, 1)),           # images spread for steps of 1
         *some_deep(each("nhwc/conv/conv_tma.cu", nhwc_conv.maxima_are_right, *[
             (kind, (3, 64, *size), (72, 64, 3, 3), 1, form, act, False)
             for kind, form in (("tf32", -5), ("tf32", -4), ("tf32", -2), ("bf16", -5), ("bf16", -3), ("bf16", -2))
             for size, act in (((11, 18), "relu"), ((8, 9), None))],
-              ("tf32", (2, 64, 8, 8), (6, 64, 3, 3), 1, -3, None, True)), 3),   # filters that fill no 16 bytes
+              ("tf32", (2, 64, 8, 8), (6, 64, 3, 3), 1, -3, None, True)), 2),   # filters that fill no 16 bytes
         *each("nhwc/conv/conv_images.cu", nhwc_conv.maxima_are_right,
               ("bf16", (130, 64, 3, 4), (64, 64, 3, 3), 1, 4, "relu", True), tier="deep"),
         *some_deep(each("nhwc/conv/conv_tma.cu", nhwc_conv.gradients_are_right, *[
@@ -553,21 +554,21 @@ LAUNCHES: dict[str, list[Launch]] = {
               ("tf32", (2, 6, 8, 8), (64, 6, 3, 3), 1, -3, "relu", True, False, True),      # that fill no 16 bytes
               # images spread for steps of 1
               ("tf32", (5, 16, 31, 32), (64, 16, 3, 3), 1, None, "relu", True, True, False, 2),
-              ("bf16", (40, 32, 15, 16), (64, 32, 3, 3), 1, None, "relu", True, True, False, 2)), 5),
+              ("bf16", (40, 32, 15, 16), (64, 32, 3, 3), 1, None, "relu", True, True, False, 2)), 3),
         *each("nhwc/conv/conv_images.cu", nhwc_conv.gradients_are_right,
               ("bf16", (130, 64, 3, 4), (64, 64, 3, 3), 1, 4, "relu", True, True, True)),
-        *each("nhwc/conv/conv_images.cu", nhwc_conv.is_right, *[
+        *some_deep(each("nhwc/conv/conv_images.cu", nhwc_conv.is_right, *[
             (direction, kind, (130, 64, 3, 4), (64, 64, 3, 3), stride, 1, form)
             for direction, kind, stride, form in (("y", "tf32", 1, 4), ("dx", "tf32", 2, 5), ("dx", "bf16", 1, 7),
                                                   ("y", "bf16", (1, 2), 6))],
-              ("y", "bf16", (3, 64, 7, 7), (9, 64, 3, 3), 1, 1, 4, "relu")),    # and filters that fill no 16 bytes
-        *each("nhwc/conv/conv_few.cu", nhwc_conv.is_right,
+              ("y", "bf16", (3, 64, 7, 7), (9, 64, 3, 3), 1, 1, 4, "relu")), 2),        # filters that fill no 16 bytes
+        *some_deep(each("nhwc/conv/conv_few.cu", nhwc_conv.is_right,
               ("y", "bf16", (9, 3, 17, 10), (72, 3, 3, 3), 1, 1, None, "relu"),
               ("y", "tf32", (9, 4, 7, 7), (7, 4, 2, 5), 1, (0, 2)), ("y", "bf16", (3, 8, 5, 4), (9, 8, 1, 1), 1, 0),
               ("dx", "bf16", (3, 20, 9, 9), (8, 20, 5, 4), 1, 2), ("dx", "tf32", (2, 9, 7, 9), (1, 9, 2, 2), 1, 1),
               # Two boxes of a square, both cut off; and filters that leave no room for squares
               ("y", "tf32", (3, 3, 19, 21), (44, 3, 3, 3), 1, 1, None, "relu"),
-              ("y", "tf32", (2, 1, 15, 12), (8, 1, 10, 9), 1, 4)),
+              ("y", "tf32", (2, 1, 15, 12), (8, 1, 10, 9), 1, 4)), 3),
         *on_device("nhwc/conv/conv_few.cu", nhwc_conv.is_right, *[
             (direction, kind, (5, c, 40, 37), (m, c, 8, 8), 1, 3) for direction, c, m in (("y", 3, 136), ("dx", 68, 2))
             for kind in ("tf32", "bf16")]),
@@ -580,7 +581,8 @@ LAUNCHES: dict[str, list[Launch]] = {
         *on_device("conv/product/implicit_gemm.cu", convolve_in_pieces, *[
             row for dtype in (FLOAT, DOUBLE) for row in with_dtype(SPLITTING, dtype)])],
     "layouts": [
-        *each("conv/", in_layouts, *[(name, FLOAT, 6) for name in layouts.layouts.LAUNCHERS], ("direct", DOUBLE, 0)),
+        *each("conv/", in_layouts, *[(name, FLOAT, 6) for name in layouts.layouts.LAUNCHERS], tier="deep"),
+        *each("conv/", in_layouts, *[(name, FLOAT, 0) for name in layouts.layouts.LAUNCHERS], ("direct", DOUBLE, 0)),
         *on_device("conv/", in_layouts, *[(name, DOUBLE, 6) for name in layouts.layouts.LAUNCHERS])],
     "convolutions": [
         *[Launch("layers/linear/gemm.cu" if name == "fft" else "conv/",      # it has no other kernel

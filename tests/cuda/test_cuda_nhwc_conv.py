@@ -33,7 +33,7 @@ def emulated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
         yield running
 
 
-@pytest.mark.parametrize("seed", tiered(range(10), slow=2))
+@pytest.mark.parametrize("seed", tiered(range(10), slow=1))
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_emulated(direction: str, kind: str, seed: int, emulated: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,7 +88,7 @@ def test_ops(op: str, emulated: Emulator) -> None:
     LAUNCHED[op] = emulated.launched.copy()
 
 
-@pytest.mark.parametrize("name", tiered(FUSED_STEPS, slow=36))
+@pytest.mark.parametrize("name", tiered(FUSED_STEPS, slow=12))
 def test_fused_steps(name: str, emulated: Emulator) -> None:
     """Convolutions, of which `auto` would try each algorithm, are launched below."""
     emulated.launched.clear()
@@ -574,7 +574,7 @@ def tensor_cores(name: str = "tensor_core_image", precision: str = "tf32") -> No
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize("what", tiered(MUTATIONS, slow=10))
+@pytest.mark.parametrize("what", tiered(MUTATIONS, slow=8))
 def test_a_mutation_is_caught(what: str, compiler: Emulator) -> None:
     old, new, check, message = MUTATIONS[what]
     with compiler.running(old, new), pytest.raises(AssertionError, match=message):

@@ -134,7 +134,7 @@ def test_the_pages_counts_are_as_printed(plugin: Path, monkeypatch: pytest.Monke
      r"mine y float32 .*: an error is \S+ times its tolerance"),
     ("r < RUN && j", "r < 1 && j", r"mine y float32 .*: \d+ of \d+ elements are not written, or NaN"),
     ("(b ? b[m] : (REAL)0)", "b[m]", r"mine y float32 .* reads through a null pointer, outside of all arrays")],
-    slow=2, several=True))
+    slow=1, several=True))
 def test_a_fault_is_found(old: str, new: str, words: str, plugin: Path, capsys: pytest.CaptureFixture[str]) -> None:
     broken(old, new)
     assert cli.main(["check-conv", str(plugin), "--shapes", "6"]) == 1

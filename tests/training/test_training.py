@@ -335,7 +335,7 @@ SPEED = ["--model", "airbench", "--option", "width=4", "--data", "synthetic-shap
          "--limit-test", "50", "--batch-size", "50", "--epochs", "2", "--no-progress", "--device", "cpu"]
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_a_model_is_trained_by_its_own_optimizer_from_images(tmp_path: Path,
                                                              capsys: pytest.CaptureFixture[str]) -> None:
     """By the recipe: whitened, smoothed, several views; stopped and resumed it comes to the same weights."""
