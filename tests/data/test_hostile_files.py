@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 from checks.downloads import _alone, check, content, python2_pickle, python3_pickle, served  # noqa: F401  fixtures
 from hostile_files import MB, ROOMS, damaged
+from tiers import tiered
 
 from minidl import data
 
@@ -27,27 +28,24 @@ MOST_SECONDS, MOST_MEMORY, MOST_TEXT = 1.0, 100 * MB, 4096
 CUPY = importlib.util.find_spec("cupy")
 
 
-@pytest.fixture(scope="module")
-def rows(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What came of each file."""
+@pytest.fixture
+def rows(room: str, tmp_path: Path) -> list[dict[str, Any]]:
+    """What came of each file of a room."""
     if sys.platform != "linux":
         pytest.skip("memory is counted as Linux does it")
-    folder = tmp_path_factory.mktemp("hostile")
-    rooms = [room for room in ROOMS if room != "cache" or CUPY]
-    done = subprocess.run([sys.executable, TESTS / "hostile_files.py", folder, *rooms], capture_output=True, text=True,
-                          timeout=500, cwd=folder, env={
+    if room == "cache" and not CUPY:
+        pytest.skip("CuPy is not installed: the cache's reader cannot be imported")
+    done = subprocess.run([sys.executable, TESTS / "hostile_files.py", tmp_path, room], capture_output=True, text=True,
+                          timeout=500, cwd=tmp_path, env={
                               **os.environ, "PYTHONPATH": str(TESTS.parent), "MINIDL_OFFLINE": "1", "MINIDL_DATA": "",
-                              "HOME": str(folder / "home"), "MINIDL_CACHE": str(folder / "cache"),
+                              "HOME": str(tmp_path / "home"), "MINIDL_CACHE": str(tmp_path / "cache"),
                               "OPENBLAS_NUM_THREADS": "1"})
     assert (done.returncode, done.stderr) == (0, "")
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-@pytest.mark.parametrize("room", ROOMS)
+@pytest.mark.parametrize("room", tiered(ROOMS, slow=2))
 def test_hostile_files_are_refused(room: str, rows: list[dict[str, Any]]) -> None:
-    if room == "cache" and not CUPY:
-        pytest.skip("CuPy is not installed: the cache's reader cannot be imported")
-    rows = [row for row in rows if row["room"] == room]
     assert [row["name"] for row in rows] == list(ROOMS[room][3])
     wrong = {}
     for row in rows:

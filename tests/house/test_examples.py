@@ -39,8 +39,9 @@ RESULTS = {
 }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("script", EXAMPLES, ids=lambda script: script.stem)
+@pytest.mark.parametrize("script", [
+    pytest.param(script, id=script.stem, marks=pytest.mark.deep if script.stem == "mixup" else pytest.mark.slow)
+    for script in EXAMPLES])
 def test_an_example_prints_its_result(script: Path, tmp_path: Path) -> None:
     if script.stem == "picture_folder":
         pytest.importorskip("PIL", reason="Pillow is not installed")

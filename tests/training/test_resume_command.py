@@ -139,6 +139,7 @@ def test_epochs_may_grow() -> None:
     assert lines("run") == lines("whole")
 
 
+@pytest.mark.slow
 def test_more_epochs_change_a_schedule_that_stretches_over_them(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([*QUICK, "--epochs", "1", "--lr-schedule", "cosine", "--output-dir", "run"]) == 0
     assert cli.main(["--resume", "run", "--no-progress"]) == 0
@@ -151,6 +152,7 @@ def test_more_epochs_change_a_schedule_that_stretches_over_them(capsys: pytest.C
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("flags", "said"), [
     (["--lr", "0.3"], "--lr=0.3 contradicts the run in run, which has 0.05; leave it out"),
     (["--model", "lenet5"], "--model=lenet5 contradicts the run in run, which has perceptron; leave it out"),
@@ -170,6 +172,7 @@ def test_flags_that_contradict_a_run_are_refused_by_name(flags: list[str], said:
     assert [path.name for path in Path("run").iterdir()] == ["config.json"]
 
 
+@pytest.mark.slow
 def test_a_run_without_a_checkpoint_starts_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """It was killed before the first was written."""
     assert cli.main([*QUICK, "--epochs", "1", "--output-dir", "whole"]) == 0
@@ -208,6 +211,7 @@ def test_flags_that_name_a_run_exclude_each_other(capsys: pytest.CaptureFixture[
     assert "argument --config: not allowed with argument --resume" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_run_is_repeated_from_its_own_file() -> None:
     assert cli.main([*QUICK, "--epochs", "2", "--seed", "7", "--output-dir", "first"]) == 0
     assert cli.main(["--config", "first/config.json", "--output-dir", "second", "--no-progress"]) == 0
@@ -218,6 +222,7 @@ def test_a_run_is_repeated_from_its_own_file() -> None:
     assert {**read_config("first/config.json"), "output_dir": "third", "seed": 8} == read_config("third/config.json")
 
 
+@pytest.mark.slow
 def test_weights_are_evaluated(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([*QUICK, "--epochs", "1", "--output-dir", "run"]) == 0
     accuracy = 100 * lines("run")[0]["test_accuracy"]
@@ -238,6 +243,7 @@ def test_weights_are_evaluated(capsys: pytest.CaptureFixture[str]) -> None:
                                        "file, --load FILE\n")
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_a_warning_of_one_line(monkeypatch: pytest.MonkeyPatch,
                                               capsys: pytest.CaptureFixture[str]) -> None:
     """For a checkpoint. For the metrics, and for the weights at the end, it is an error that says how to go on."""
@@ -259,6 +265,7 @@ def test_a_full_disk_is_a_warning_of_one_line(monkeypatch: pytest.MonkeyPatch,
             f"; the run is in {name}, go on with: python train.py --resume {name}\n")
 
 
+@pytest.mark.slow
 def test_two_processes_are_never_at_one_run() -> None:
     folder = RunFolder("run")
     folder.write_config({"model": "perceptron"})
@@ -271,6 +278,7 @@ def test_two_processes_are_never_at_one_run() -> None:
     assert folder.path == Path("run")
 
 
+@pytest.mark.slow
 def test_threads_are_those_that_were_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MINIDL_NUM_THREADS", "2")
     try:
@@ -281,6 +289,7 @@ def test_threads_are_those_that_were_asked_for(monkeypatch: pytest.MonkeyPatch) 
         parallel.threads.cache_clear()
 
 
+@pytest.mark.slow
 def test_checkpoints_between_epochs() -> None:
     assert cli.main([*QUICK, "--epochs", "1", "--batch-size", "32", "--save-every", "3", "--output-dir", "run"]) == 0
     pictures = {"confusion.png", "curves.png", "filters.png", "report.html"}       # where matplotlib is installed

@@ -63,7 +63,7 @@ def path(tmp_path):
 
 def run(code, *arguments):
     """Run Python code in a new process that knows minidl and this file; returns its output."""
-    folders = [str(Path(minidl.__file__).parents[1]), str(Path(__file__).parent)]
+    folders = [str(Path(minidl.__file__).parents[1]), *map(str, Path(__file__).parents[:2])]
     code = f"import sys; sys.dont_write_bytecode = True; sys.path[:0] = {folders}\n{code}"
     command = [sys.executable, "-c", code, *map(str, arguments)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
