@@ -19,7 +19,7 @@ from minidl.ops.emulator import watcher
 from minidl.ops.emulator.counts import Counts, Global, Shared, Table
 from minidl.ops.emulator.watch import Kernel
 
-pytestmark = [pytest.mark.usefixtures("elsewhere"), needs_compiler]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("elsewhere"), needs_compiler]
 
 X = np.arange(4096, dtype=np.float32)
 D = np.arange(256, dtype=np.float64)
@@ -148,7 +148,6 @@ def kernel(source: str) -> Kernel:
     return Kernel("k.cu")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("what", KNOWN)
 def test_counts_are_those_that_are_known(what: str) -> None:
     source, block, arguments, expected = KNOWN[what]
@@ -157,7 +156,6 @@ def test_counts_are_those_that_are_known(what: str) -> None:
     assert done.counts.total == expected
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("what", ["lanes whose inner loops differ", "a transposition", "a loop that some leave"])
 def test_counts_do_not_depend_on_the_order_of_threads(what: str) -> None:
     source, block, arguments, expected = KNOWN[what]
@@ -191,7 +189,6 @@ __global__ void k(const float* x, float* y) {
         "global stores: 128 bytes asked for by the lanes, 128 moved"]
 
 
-@pytest.mark.slow
 def test_a_warp_that_does_too_much_is_not_counted() -> None:
     """What its lanes do until they stand still must be kept."""
     done = kernel("__global__ void k(const float* x, float* y, int n) {\n"
@@ -202,7 +199,6 @@ def test_a_warp_that_does_too_much_is_not_counted() -> None:
         assert ("not all is counted: a warp does too much between two barriers" in str(counts)) is not complete
 
 
-@pytest.mark.slow
 def test_without_binutils_the_total_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     source, block, arguments, expected = KNOWN["neighbours"]
     compiled = kernel(source)
@@ -267,7 +263,6 @@ def tiled_y(n: int, c: int, m: int, k: int) -> Counts:
     return Counts(loads, stores, shared_loads=reads, shared_stores=writes, barriers=2 * n * m * c)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("sizes", [(1, 2, 3, 3), (2, 1, 1, 5)])
 def test_the_tiled_convolution_costs_what_its_source_says(sizes: tuple[int, int, int, int]) -> None:
     from minidl.ops.emulator.own import count
@@ -284,7 +279,6 @@ OWN = {"conv2d_grad_b": "2x3x4x4", "conv2d_direct_dx": "1x1x6x6,1x1x3x3", "unrol
        "log_softmax_grad_x": "2x8", "gemm_tiled": "2x8,3x8", "sum_first": "3x8"}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", OWN)
 def test_own_kernels_are_counted_by_name(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["emulate", name, "--shape", OWN[name]]) == 0
@@ -310,14 +304,12 @@ assert "cupy" not in sys.modules, "launchers hold what stands in for it, and nob
 """
 
 
-@pytest.mark.slow
 def test_own_kernels_are_counted_without_cupy() -> None:
     done = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True, check=False,
                           cwd=Path(cli.__file__).parents[3])
     assert (done.returncode, done.stdout) == (0, "Global(requests=2, sectors=4, asked=128)\n"), done.stderr
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("layout", "pixels", "weights"), [("NCHW", 4, 1), ("NHWC", 8, 1), ("CHWN", 4, 1)])
 def test_a_layout_is_counted(layout: str, pixels: int, weights: int) -> None:
     """32 threads: in NHWC neighbours are every second number, since there are two channels and one map."""
@@ -331,7 +323,6 @@ def test_a_layout_is_counted(layout: str, pixels: int, weights: int) -> None:
 
 
 # ---------------------------------------------------------------- the command
-@pytest.mark.slow
 def test_the_command_prints_the_source_with_its_counts(capsys: pytest.CaptureFixture[str]) -> None:
     Path("k.cu").write_text(HEAD + "y[i] = x[2 * i]; }")
     given = ["emulate", "k.cu", "--args", "x=64:arange", "y=32"]
@@ -343,7 +334,6 @@ def test_the_command_prints_the_source_with_its_counts(capsys: pytest.CaptureFix
     assert "global loads: 128 bytes asked for by the lanes, 256 moved\n" in out
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("flags", "message"), [
     (["conv2d_tiled_z"], "conv2d_tiled_z is neither a file nor one of minidl's kernels that shapes alone launch: .*, "
                          "conv2d_tiled_y, .*; others are counted in Python, by minidl.ops.emulator.own.counting"),
@@ -385,7 +375,6 @@ def test_without_a_compiler_own_kernels_say_so(monkeypatch: pytest.MonkeyPatch,
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "memory.md"
 
 
-@pytest.mark.slow
 def test_the_command_of_the_page_prints_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
     text = PAGE.read_text(encoding="utf-8")
     (source,) = re.findall(r"```cuda\n(.*?)```", text, re.DOTALL)

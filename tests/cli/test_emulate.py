@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 from checks.compiler import needs_compiler
-from tiers import tiered
 
 from minidl.frontend import cli
 from minidl.frontend.cli.emulate import filled, sizes, value
@@ -17,7 +16,7 @@ from minidl.ops.common.sources import struct
 from minidl.ops.emulator import watcher
 from minidl.ops.emulator.watch import Kernel, Parameter
 
-pytestmark = [pytest.mark.usefixtures("elsewhere"), needs_compiler]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("elsewhere"), needs_compiler]
 
 HEAD = """\
 #include <cuda_runtime.h>
@@ -177,7 +176,6 @@ def kernel(source: str) -> Kernel:
     return Kernel("kernel.cu")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("what", RIGHT)
 def test_a_right_kernel_has_its_results_and_no_fault(what: str) -> None:
     source, grid, block, arguments, expected, shared = RIGHT[what]
@@ -187,7 +185,7 @@ def test_a_right_kernel_has_its_results_and_no_fault(what: str) -> None:
     assert (arguments["x"] == X[:arguments["x"].size]).all()
 
 
-@pytest.mark.parametrize("what", tiered(WRONG, slow=8))
+@pytest.mark.parametrize("what", WRONG)
 def test_a_fault_is_reported_with_its_line(what: str) -> None:
     source, grid, block, arguments, shared, message = WRONG[what]
     Path("kernel.cu").write_text(f"{HEAD}{source}\n")       # the source starts with an empty line, so in line 6
@@ -220,7 +218,6 @@ def test_a_source_that_cannot_be_run_is_refused(source: str, name: str | None, e
         Kernel("kernel.cu", name)
 
 
-@pytest.mark.slow
 def test_what_a_library_sets_as_it_is_loaded_is_no_access_of_a_kernel() -> None:
     """Twice: the second is loaded after a launch of the first."""
     Path("table.cu").write_text("""
@@ -290,7 +287,6 @@ def test_a_struct_is_not_given_by_the_command(capsys: pytest.CaptureFixture[str]
 
 
 # ---------------------------------------------------------------- the command
-@pytest.mark.slow
 def test_the_command_prints_results_and_faults(add: Kernel, capfd: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["emulate", "add.cu", "--block", "4", "--args", "x=4:arange", "y=4:ones", "n=4"]) == 0
     assert capfd.readouterr() == ("y float32 (4,)\n[1. 2. 3. 4.]\nadd: no fault was found\n", "")

@@ -12,6 +12,12 @@ from tiers import tiered
 from twins import Verdict
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _begun() -> None:
+    """What the first program imports and prepares is no test's own."""
+    random_steps.run_many(0, range(1), "cpu", frozenset())
+
+
 def differences(tally: random_steps.Tally, device: str = "cpu", without: frozenset[str] = frozenset()) -> str:
     """Those that differ, and the first of them shrunk, to be read in a test's output."""
     if not tally.different:
