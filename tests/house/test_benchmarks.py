@@ -838,6 +838,7 @@ def shapes() -> speed_run.Data:
 SMALL_RUN = speed_run.Settings(batch=50, epochs=3, width=8)
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_both_peers_learn_generated_pictures(shapes: speed_run.Data) -> None:
     """Trained, tested by six views, and timed; the second run of a seed ends where the first did."""

@@ -174,6 +174,7 @@ def without_dropout(net: Net) -> Net:
     return Net(net.number, layers, net.loss, net.optimizer, net.shape, net.tokens)
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_nets_are_pytorchs() -> None:
     """Losses and logits of six steps and of evaluation, then parameters and running values: float64, to 1e-9."""

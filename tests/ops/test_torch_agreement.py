@@ -744,6 +744,7 @@ def test_weights_of_pytorch_load_as_they_are() -> None:
                                    rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("model", NETS)
 def test_ten_training_steps(model: str, setting: str) -> None:
