@@ -11,7 +11,7 @@ PARAMETERS = type(pytest.param())          # of what pytest.param gives
 
 
 def tiers(count: int, *, fast: int = 0, slow: int | None = None) -> list[str]:
-    """Of so many tests: the first `fast` of them "", then `slow` of them "slow", and the rest "deep".
+    """The tier of each of so many tests: `fast` of them have "", `slow` of them "slow", and the rest "deep".
 
     Each group is spread evenly over what the groups before it left. slow=None takes all that is left.
 
