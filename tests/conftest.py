@@ -229,6 +229,19 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def drawing() -> None:
+    """A training command draws its pictures at the end."""
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed: nothing can be drawn")
+
+
+@pytest.fixture(autouse=True)
+def _undrawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Elsewhere it does not: they take longer than most trainings here."""
+    if "drawing" not in request.fixturenames:
+        monkeypatch.setattr("minidl.frontend.cli.train._pictures", lambda *_: None)
+
+
+@pytest.fixture
 def without(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """without(*names): as if packages were not installed."""
     found = importlib.util.find_spec

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -40,3 +41,9 @@ def tiered(values: Iterable[Any], *, fast: int = 0, slow: int | None = None, sev
         known = value if isinstance(value, PARAMETERS) else pytest.param(*(value if several else (value,)))
         found.append(pytest.param(*known.values, id=known.id, marks=(*known.marks, *marks(tier))))
     return found
+
+
+def of_files(files: Iterable[Path], name: Callable[[Path], str] = lambda file: file.stem, deep: Iterable[str] = ()
+             ) -> list[Any]:
+    """Files as slow parameters of a test, by their names; those that take longest, which `deep` names, are deep."""
+    return [pytest.param(file, id=name(file), marks=marks("deep" if name(file) in deep else "slow")) for file in files]

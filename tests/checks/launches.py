@@ -72,18 +72,15 @@ def precision_of(name: str) -> Iterator[None]:
         device.set_precision("fp32")
 
 
-def each(file: str, check: Callable[..., None], *arguments: tuple[Any, ...], **options: Any) -> list[Launch]:
-    return [Launch(file, check, given, **options) for given in arguments]
+def each(file: str, check: Callable[..., None], *arguments: tuple[Any, ...], slow: int = 1,
+         **options: Any) -> list[Launch]:
+    """A launch for each of the arguments; the emulated tests of all but `slow` of them are deep."""
+    return [Launch(file, check, given, tier=tier, **options)
+            for given, tier in zip(arguments, tiers(len(arguments), slow=slow), strict=True)]
 
 
 def on_device(file: str, check: Callable[..., None], *arguments: tuple[Any, ...], **options: Any) -> list[Launch]:
     return each(file, check, *arguments, **options, emulated=False)
-
-
-def some_deep(rows: Iterable[Launch], slow: int) -> list[Launch]:
-    """The rows, of which all but `slow` are emulated in the deep tier."""
-    rows = list(rows)
-    return [row._replace(tier=tier) for row, tier in zip(rows, tiers(len(rows), slow=slow), strict=True)]
 
 
 def with_dtype(rows: Iterable[tuple[Any, ...]], dtype: type) -> list[tuple[Any, ...]]:
@@ -372,13 +369,13 @@ LAUNCHES: dict[str, list[Launch]] = {
         *each("indexing/embedding.cu", primitives.gradient_of_embedding, *with_dtype(TABLES, FLOAT)),
         *on_device("indexing/embedding.cu", primitives.gradient_of_embedding, *with_dtype(TABLES, DOUBLE))],
     "norms": [
-        *some_deep(each("layers/norm/norm.cu", primitives.normalization, *[(*row, True, FLOAT) for row in NORMS],
-                        *[(*row, False, DOUBLE) for row in NORMS[::3]]), 8),
+        *each("layers/norm/norm.cu", primitives.normalization, *[(*row, True, FLOAT) for row in NORMS],
+              *[(*row, False, DOUBLE) for row in NORMS[::3]], slow=4),
         *on_device("layers/norm/norm.cu", primitives.normalization, *[
             (*row, affine, dtype) for row in (*NORMS, *MORE_NORMS) for affine in (False, True)
             for dtype in (FLOAT, DOUBLE)]),
-        *some_deep(each("layers/norm/norm.cu", primitives.normalization_with_an_activation,
-                        *[(*row, "relu", FLOAT) for row in NORMS[:6]], (*NORMS[0], "tanh", DOUBLE)), 3),
+        *each("layers/norm/norm.cu", primitives.normalization_with_an_activation,
+              *[(*row, "relu", FLOAT) for row in NORMS[:6]], (*NORMS[0], "tanh", DOUBLE)),
         *on_device("layers/norm/norm.cu", primitives.normalization_with_an_activation, *[
             (*row, act, dtype) for row in (*NORMS[:6], *MORE_NORMS[:5]) for act in ACTIVATIONS
             for dtype in (FLOAT, DOUBLE)]),
@@ -388,7 +385,7 @@ LAUNCHES: dict[str, list[Launch]] = {
             (act, affine, dtype) for act in ACTIVATIONS for affine in (False, True) for dtype in (FLOAT, DOUBLE)])],
     "losses": [
         *each("layers/loss/cross_entropy.cu", primitives.cross_entropy_of_any_size,
-              (1, 1), (5, 10), (130, 10), (3, 1500), (1100, 20)),
+              (1100, 20), (1, 1), (5, 10), (130, 10), (3, 1500)),
         *each("layers/loss/cross_entropy.cu", primitives.cross_entropy_with_grad, *[
             (*sizes, reduction, FLOAT) for sizes in LABELLED for reduction in ("mean", "none")]),
         *on_device("layers/loss/cross_entropy.cu", primitives.cross_entropy_with_grad, *[
@@ -418,8 +415,8 @@ LAUNCHES: dict[str, list[Launch]] = {
         *on_device("layers/linear/gemm.cu", primitives.product, *MORE_PRODUCTS),
         *[launch for precision in device.PRECISIONS[1:] for launch in on_device(
             "layers/linear/gemm.cu", primitives.linear_in_a_precision, *[(sizes, precision) for sizes in MORE_SIZES])],
-        *some_deep(each("layers/linear/gemm.cu", primitives.linear_with_an_activation, *[
-            (act, (19, 70, 21), FLOAT) for act in ALL]), 3),
+        *each("layers/linear/gemm.cu", primitives.linear_with_an_activation, *[
+            (act, (19, 70, 21), FLOAT) for act in ALL]),
         *on_device("layers/linear/gemm.cu", primitives.linear_with_an_activation, *[
             (act, sizes, dtype) for act in ALL for sizes in MORE_SIZES[:3] for dtype in (FLOAT, DOUBLE)])],
     "training": [
@@ -429,7 +426,8 @@ LAUNCHES: dict[str, list[Launch]] = {
             (201, *how, dtype) for how in ((0.0, 0.0, False), (0.9, 0.1, False), (0.9, 0.1, True))
             for dtype in (FLOAT, DOUBLE)]),
         *each("optim/updates.cu", primitives.updates, *[
-            (name, 3 + i % 3, kept, numbers, FLOAT) for i, (name, kept, numbers) in enumerate(primitives.UPDATES)]),
+            (name, 3 + i % 3, kept, numbers, FLOAT) for i, (name, kept, numbers) in enumerate(primitives.UPDATES)],
+              slow=len(primitives.UPDATES)),
         *each("optim/clip.cu", primitives.clipped, (4, FLOAT), (130, FLOAT)),
         *each("optim/clip.cu", primitives.mean_of_ranks, (4, FLOAT), (130, DOUBLE)),
         *on_device("optim/clip.cu", primitives.clipped, (4, DOUBLE), (130, DOUBLE)),
@@ -466,11 +464,11 @@ LAUNCHES: dict[str, list[Launch]] = {
                tier="deep" if precision == "3xtf32" else "slow")
         for name, precision, _ in convolutions.FUSABLE if precision != "fp32"],
     "few_channels": [
-        *some_deep(each("conv/resident/few_channels.cu", convolve, *[
-            (x, w, 1, padding, ("few_channels",)) for x, w, padding in FEW_CHANNELS], precision="bf16"), 2),
+        *each("conv/resident/few_channels.cu", convolve, *[
+            (x, w, 1, padding, ("few_channels",)) for x, w, padding in FEW_CHANNELS], precision="bf16"),
         *each("conv/resident/few_channels.cu", whole_images_on_tensor_cores,
               ("few_channels", "bf16", "sigmoid", [((5, 3, 16, 32), 66, 8, ((4, 3), (4, 3)), 4)]), precision="bf16",
-              tier="deep"),
+              slow=0),
         *each("conv/resident/few_channels.cu", whole_images_on_tensor_cores,
               ("few_channels", "bf16", "tanh", [((2, 1, 12, 12), 7, 5, 2, 2)]), precision="bf16")],
     "nhwc_grad_w": [
@@ -480,52 +478,53 @@ LAUNCHES: dict[str, list[Launch]] = {
             (*shape, kind, form, splits) for kind in nhwc_grad_w.KINDS for form in range(7) for splits in (None, 3)
             for shape in (((3, 40, 9, 70), (70, 40, 3, 3), 1, 1), ((5, 136, 7, 7), (130, 136, 2, 3), 2, (0, 1)))])],
     "nhwc_grad_w_few": [
-        *some_deep(each("nhwc/grad_w/conv_few_grad_w.cu", nhwc_grad_w.is_right, *[
+        *each("nhwc/grad_w/conv_few_grad_w.cu", nhwc_grad_w.is_right, *[
             (x, w, 1, padding, "tf32", None, splits) for splits in (None, 3)
-            for x, w, padding in (((5, 3, 7, 9), (72, 3, 3, 3), 1), ((2, 1, 20, 40), (8, 1, 5, 5), 2))]), 2),
+            for x, w, padding in (((5, 3, 7, 9), (72, 3, 3, 3), 1), ((2, 1, 20, 40), (8, 1, 5, 5), 2))]),
         *on_device("nhwc/grad_w/conv_few_grad_w.cu", nhwc_grad_w.is_right, *[
             (x, w, 1, padding, "tf32", None, splits) for splits in (None, 3)
             for x, w, padding in (((40, 3, 32, 32), (136, 3, 8, 8), 3), ((9, 4, 33, 70), (64, 4, 3, 2), 1),
                                   ((70, 2, 7, 7), (12, 2, 1, 1), 0))])],
     "nhwc_grad_w_tma": [
-        *some_deep(each("nhwc/grad_w/conv_grad_w_tma.cu", nhwc_grad_w.is_right, *[
+        *each("nhwc/grad_w/conv_grad_w_tma.cu", nhwc_grad_w.is_right, *[
             ((3, 64, 7, 9), (72, 64, 3, 3), 1, 1, kind, None, splits)
             for kind, splits in (("tf32", 1), ("tf32", 3), ("bf16 images", 1), ("bf16 images", 3))],
               ((9, 8, 5, 5), (16, 8, 5, 5), 1, 2, "bf16 images"), ((2, 68, 9, 9), (12, 68, 4, 3), 1, 2, "tf32"),
               *[((9, c, 9, 9), (m, c, 3, 3), 1, 1, kind, None, splits) for kind, c, m, splits in (
                   ("tf32", 16, 40, 1), ("tf32", 24, 16, 2), ("tf32", 40, 24, 1), ("bf16 images", 16, 16, 1),
-                  ("bf16 images", 24, 72, 2))]), 4),
+                  ("bf16 images", 24, 72, 2))]),
         *on_device("nhwc/grad_w/conv_grad_w_tma.cu", nhwc_grad_w.is_right, *[
             (*shape, kind, None, splits) for kind in ("tf32", "bf16 images") for splits in (None, 3)
             for shape in (((9, 64, 19, 40), (136, 64, 3, 3), 1, 1), ((70, 136, 7, 7), (64, 136, 2, 5), 1, (0, 1)))])],
     "regions": [
-        *some_deep(each("region_step.cu", regions.outputs_are_those_of_the_steps, *[
-            (name, n) for n in (6, 1) for name in regions.NETS]), 2)],
+        *each("region_step.cu", regions.outputs_are_those_of_the_steps, *[
+            (name, n) for n in (6, 1) for name in regions.NETS])],
     "captured": [
         *on_device("optim/updates.cu", captured_updates, *[
             (name, dtype) for name in ("Adam", "AdamW", "RMSprop", "Muon") for dtype in (FLOAT, DOUBLE)]),
         *on_device("optim/sgd.cu", captured, *[
             (*net, dtype) for net in (("lenet5", 1), ("krizhevsky2009", 3)) for dtype in (FLOAT, DOUBLE)])],
     "nhwc": [
-        *each("nhwc/", nhwc_form, *[(name, store, 1) for name in OWN_FORMS for store in STORES]),
-        *each("nhwc/", nhwc_form, *[(name, store, 2) for name in OWN_FORMS for store in STORES], tier="deep"),
-        *some_deep(each("nhwc/", nhwc_joined, *[(store, at) for at in (2, 3, 0) for store in STORES]), 3),
+        *each("nhwc/", nhwc_form, *[(name, store, 1) for name in OWN_FORMS for store in STORES],
+              slow=len(OWN_FORMS)),
+        *each("nhwc/", nhwc_form, *[(name, store, 2) for name in OWN_FORMS for store in STORES], slow=0),
+        *each("nhwc/", nhwc_joined, *[(store, at) for at in (0, 2, 3) for store in STORES], slow=3),
         *on_device("nhwc/", nhwc_form, *[
             (name, store, at) for name in FORMS for store in STORES for at in range(len(nhwc.SHAPES))]),
         *on_device("nhwc/", nhwc_form, *[
             (name, "float32", at, "3xtf32") for name in FORMS if name.startswith("conv2d") for at in (0, 2, 3)]),
         *on_device("nhwc/", nhwc_joined, *[(store, at) for store in STORES for at in range(len(nhwc.SHAPES))])],
     "nhwc_conv": [
-        *some_deep(each("nhwc/conv/conv.cu", nhwc_conv.is_right, *[
+        *each("nhwc/conv/conv.cu", nhwc_conv.is_right, *[
             (direction, kind, (2, 5, 6, 7), (9, 5, 3, 3), (1, 2), 1)
-            for direction in nhwc_conv.DIRECTIONS for kind in nhwc_conv.KINDS]), 3),
-        *some_deep(each("nhwc/conv/conv.cu", nhwc_conv.is_right,
+            for direction in nhwc_conv.DIRECTIONS for kind in nhwc_conv.KINDS]),
+        *each("nhwc/conv/conv.cu", nhwc_conv.is_right,
               ("y", "bf16", (3, 16, 9, 9), (72, 16, 3, 3), 1, 1, 0, "relu"),
               ("dx", "bf16", (3, 16, 9, 9), (120, 16, 3, 3), 1, 1, 0),
               ("y", "3xtf32", (1, 64, 9, 9), (6, 64, 3, 2), 2, 1),
               # A form of two stages, one of whose blocks has a multiprocessor
-              ("dx", "tf32", (4, 4, 18, 9), (1, 4, 5, 4), 3, 1)), 2),
-        *some_deep(each("nhwc/conv/conv_tma.cu", nhwc_conv.is_right, *[
+              ("dx", "tf32", (4, 4, 18, 9), (1, 4, 5, 4), 3, 1)),
+        *each("nhwc/conv/conv_tma.cu", nhwc_conv.is_right, *[
             (direction, kind, (5, 64, 7, 9), (64, 64, 3, 3), 1, 1, form)
             for direction, kind, form in (("y", "tf32", -5), ("dx", "tf32", -4), ("dx", "bf16", -5),
                                           ("y", "bf16", -3), ("dx", "tf32", -2), ("y", "bf16", -2))],
@@ -534,17 +533,17 @@ LAUNCHES: dict[str, list[Launch]] = {
               # Channels that do not fill a slab: 3 of its 4 steps; nor the second slab
               ("y", "tf32", (2, 24, 7, 9), (64, 24, 3, 3), 1, 1, -3),
               ("dx", "bf16", (2, 72, 7, 9), (40, 72, 3, 2), 1, 1, -3),
-              ("y", "bf16", (2, 80, 9, 9), (64, 80, 3, 3), 1, 1, -5)), 3),
+              ("y", "bf16", (2, 80, 9, 9), (64, 80, 3, 3), 1, 1, -5)),
         *each("nhwc/conv/conv_tma.cu", nhwc_conv.is_right,
               ("dx", "tf32", (5, 16, 31, 32), (40, 16, 3, 3), 2, 1)),           # images spread for steps of 1
-        *some_deep(each("nhwc/conv/conv_tma.cu", nhwc_conv.maxima_are_right, *[
+        *each("nhwc/conv/conv_tma.cu", nhwc_conv.maxima_are_right, *[
             (kind, (3, 64, *size), (72, 64, 3, 3), 1, form, act, False)
             for kind, form in (("tf32", -5), ("tf32", -4), ("tf32", -2), ("bf16", -5), ("bf16", -3), ("bf16", -2))
             for size, act in (((11, 18), "relu"), ((8, 9), None))],
-              ("tf32", (2, 64, 8, 8), (6, 64, 3, 3), 1, -3, None, True)), 2),   # filters that fill no 16 bytes
+              ("tf32", (2, 64, 8, 8), (6, 64, 3, 3), 1, -3, None, True)),   # filters that fill no 16 bytes
         *each("nhwc/conv/conv_images.cu", nhwc_conv.maxima_are_right,
-              ("bf16", (130, 64, 3, 4), (64, 64, 3, 3), 1, 4, "relu", True), tier="deep"),
-        *some_deep(each("nhwc/conv/conv_tma.cu", nhwc_conv.gradients_are_right, *[
+              ("bf16", (130, 64, 3, 4), (64, 64, 3, 3), 1, 4, "relu", True), slow=0),
+        *each("nhwc/conv/conv_tma.cu", nhwc_conv.gradients_are_right, *[
             (kind, (3, 72, *size), (64, 72, 3, 3), 1, form, act, added, normalized, False)
             for kind, form in (("tf32", -5), ("tf32", -4), ("tf32", -2), ("bf16", -5), ("bf16", -3), ("bf16", -2))
             for size, act, added, normalized in (
@@ -554,21 +553,21 @@ LAUNCHES: dict[str, list[Launch]] = {
               ("tf32", (2, 6, 8, 8), (64, 6, 3, 3), 1, -3, "relu", True, False, True),      # that fill no 16 bytes
               # images spread for steps of 1
               ("tf32", (5, 16, 31, 32), (64, 16, 3, 3), 1, None, "relu", True, True, False, 2),
-              ("bf16", (40, 32, 15, 16), (64, 32, 3, 3), 1, None, "relu", True, True, False, 2)), 3),
+              ("bf16", (40, 32, 15, 16), (64, 32, 3, 3), 1, None, "relu", True, True, False, 2)),
         *each("nhwc/conv/conv_images.cu", nhwc_conv.gradients_are_right,
               ("bf16", (130, 64, 3, 4), (64, 64, 3, 3), 1, 4, "relu", True, True, True)),
-        *some_deep(each("nhwc/conv/conv_images.cu", nhwc_conv.is_right, *[
+        *each("nhwc/conv/conv_images.cu", nhwc_conv.is_right, *[
             (direction, kind, (130, 64, 3, 4), (64, 64, 3, 3), stride, 1, form)
             for direction, kind, stride, form in (("y", "tf32", 1, 4), ("dx", "tf32", 2, 5), ("dx", "bf16", 1, 7),
                                                   ("y", "bf16", (1, 2), 6))],
-              ("y", "bf16", (3, 64, 7, 7), (9, 64, 3, 3), 1, 1, 4, "relu")), 2),        # filters that fill no 16 bytes
-        *some_deep(each("nhwc/conv/conv_few.cu", nhwc_conv.is_right,
+              ("y", "bf16", (3, 64, 7, 7), (9, 64, 3, 3), 1, 1, 4, "relu")),        # filters that fill no 16 bytes
+        *each("nhwc/conv/conv_few.cu", nhwc_conv.is_right,
               ("y", "bf16", (9, 3, 17, 10), (72, 3, 3, 3), 1, 1, None, "relu"),
               ("y", "tf32", (9, 4, 7, 7), (7, 4, 2, 5), 1, (0, 2)), ("y", "bf16", (3, 8, 5, 4), (9, 8, 1, 1), 1, 0),
               ("dx", "bf16", (3, 20, 9, 9), (8, 20, 5, 4), 1, 2), ("dx", "tf32", (2, 9, 7, 9), (1, 9, 2, 2), 1, 1),
               # Two boxes of a square, both cut off; and filters that leave no room for squares
               ("y", "tf32", (3, 3, 19, 21), (44, 3, 3, 3), 1, 1, None, "relu"),
-              ("y", "tf32", (2, 1, 15, 12), (8, 1, 10, 9), 1, 4)), 3),
+              ("y", "tf32", (2, 1, 15, 12), (8, 1, 10, 9), 1, 4)),
         *on_device("nhwc/conv/conv_few.cu", nhwc_conv.is_right, *[
             (direction, kind, (5, c, 40, 37), (m, c, 8, 8), 1, 3) for direction, c, m in (("y", 3, 136), ("dx", 68, 2))
             for kind in ("tf32", "bf16")]),
@@ -581,7 +580,7 @@ LAUNCHES: dict[str, list[Launch]] = {
         *on_device("conv/product/implicit_gemm.cu", convolve_in_pieces, *[
             row for dtype in (FLOAT, DOUBLE) for row in with_dtype(SPLITTING, dtype)])],
     "layouts": [
-        *each("conv/", in_layouts, *[(name, FLOAT, 6) for name in layouts.layouts.LAUNCHERS], tier="deep"),
+        *each("conv/", in_layouts, *[(name, FLOAT, 6) for name in layouts.layouts.LAUNCHERS], slow=0),
         *each("conv/", in_layouts, *[(name, FLOAT, 0) for name in layouts.layouts.LAUNCHERS], ("direct", DOUBLE, 0)),
         *on_device("conv/", in_layouts, *[(name, DOUBLE, 6) for name in layouts.layouts.LAUNCHERS])],
     "convolutions": [
@@ -594,7 +593,7 @@ LAUNCHES: dict[str, list[Launch]] = {
         *on_device("conv/bias/bias.cu", bias_gradient, *[
             (*row, dtype) for row in MORE_CONVOLUTIONS for dtype in (FLOAT, DOUBLE)]),
         *each("conv/product/implicit_gemm.cu", convolve, *CONVOLUTIONS[:4],
-              (*CONVOLUTIONS[0][:4], ("whole_image", "implicit_gemm"), DOUBLE)),
+              (*CONVOLUTIONS[0][:4], ("whole_image", "implicit_gemm"), DOUBLE), slow=5),
         *each("conv/resident/winograd.cu", convolve, *CONVOLUTIONS[4:6]),
         *each("conv/product/winograd_tiles.cu", convolve, CONVOLUTIONS[-1],  # and a product that copies 16 bytes
               ((4, 36, 14, 14), (36, 36, 3, 3), 1, 1, ("winograd_4x4",)), *[

@@ -151,9 +151,9 @@ def test_models_names_every_model_with_its_recipe(capsys: pytest.CaptureFixture[
     assert "data cifar10, epochs 20, batch_size 128" in out
 
 
-@pytest.mark.slow
+@pytest.mark.deep
+@pytest.mark.usefixtures("drawing")
 def test_plot_draws_what_train_left(capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("matplotlib", reason="matplotlib is not installed: nothing can be drawn")
     assert cli.main(["train", "--model", "perceptron", "--data", "synthetic-digits", "--epochs", "1", "--device", "cpu",
                      "--limit-train", "200", "--limit-test", "50", "--no-progress", "--output-dir", "out"]) == 0
     capsys.readouterr()

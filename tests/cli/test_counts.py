@@ -304,6 +304,7 @@ assert "cupy" not in sys.modules, "launchers hold what stands in for it, and nob
 """
 
 
+@pytest.mark.deep
 def test_own_kernels_are_counted_without_cupy() -> None:
     done = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True, check=False,
                           cwd=Path(cli.__file__).parents[3])
@@ -375,6 +376,7 @@ def test_without_a_compiler_own_kernels_say_so(monkeypatch: pytest.MonkeyPatch,
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "memory.md"
 
 
+@pytest.mark.deep
 def test_the_command_of_the_page_prints_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
     text = PAGE.read_text(encoding="utf-8")
     (source,) = re.findall(r"```cuda\n(.*?)```", text, re.DOTALL)

@@ -439,7 +439,7 @@ def test_random_nets(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
     assert any(map(conversions, seen))
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.usefixtures("pass_on_cpu")
 def test_a_net_learns_as_well_in_bfloat16() -> None:
     """Generated digits, by a net of two convolutions."""

@@ -207,7 +207,7 @@ def checked_primitives(monkeypatch: pytest.MonkeyPatch, called: set[str]) -> Non
             monkeypatch.setattr(cpu, name, checked(name, primitive))
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_only_sharing_primitives_give_memory_that_others_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     """In every op's cases, forward and backward, in the steps of the zoo's models as they are fused, and in updates."""
     called: set[str] = set()

@@ -33,7 +33,7 @@ def test_random_steps_are_equal_or_refused(first: int) -> None:
     assert not tally.different, differences(tally)
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_random_steps_are_replayed() -> None:
     """Few fail or are refused; and a comparison of recordings with recordings shows nothing."""
     tally = random_steps.run_many(1, range(40), "cpu", frozenset())

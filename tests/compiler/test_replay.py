@@ -36,7 +36,7 @@ import minidl
 from minidl import Tensor, no_grad, ops, optim, zoo
 
 # ---------------------------------------------------------------- compiled equals plain
-LONG = tiered([60, 1000], slow=1)          # steps
+LONG = tiered([20, 1000], slow=1)          # steps
 
 
 @pytest.mark.parametrize("count", LONG)
@@ -59,7 +59,7 @@ def test_many_steps_of_a_zoo_model(name: str, count: int) -> None:
     assert np.isfinite(plain.item())
 
 
-@pytest.mark.parametrize("count", tiered([200, 1000], slow=1))
+@pytest.mark.parametrize("count", tiered([50, 1000], slow=1))
 def test_many_steps_of_normalisation(count: int) -> None:
     """The running values are the program's, too: the same bits after each step, with odd batches, evaluation between,
     and steps that train a frozen normalisation."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -43,10 +44,8 @@ def test_emulated(direction: str, kind: str, seed: int, emulated: Emulator, monk
     conv._plan.cache_clear()
 
 
-@pytest.mark.parametrize("seed", tiered(range(8), slow=1))
-@pytest.mark.parametrize("kind", ["tf32", "bf16"])
-@pytest.mark.parametrize("direction", DIRECTIONS)
-@pytest.mark.parametrize("kernel", IN_PATCHES)
+@pytest.mark.parametrize(("kernel", "direction", "kind", "seed"), tiered(
+    itertools.product(IN_PATCHES, DIRECTIONS, ["tf32", "bf16"], range(8)), slow=3, several=True))
 def test_in_patches_emulated(kernel: str, direction: str, kind: str, seed: int, emulated: Emulator,
                                      monkeypatch: pytest.MonkeyPatch) -> None:
     """On four multiprocessors, and on one, whose blocks take all patches in turn."""

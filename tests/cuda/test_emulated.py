@@ -109,7 +109,7 @@ def test_random_nets(number: int, emulated: Emulator, monkeypatch: pytest.Monkey
     assert emulated.launched
 
 
-@pytest.mark.parametrize("precision", tiered(["tf32", "bf16"], slow=1))
+@pytest.mark.parametrize("precision", tiered(["tf32", "bf16"], slow=0))
 def test_a_step_in_nhwc(precision: str, emulated: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
     """A compiled step's program, with normalisation, a residual and maxima, call by call; beside the CPU in fp32. The
     nearest bfloat16s decide otherwise at some maxima."""

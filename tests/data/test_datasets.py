@@ -101,7 +101,7 @@ def test_real_images(name: str, mean: float, trained: list[int], tested: list[in
     assert np.bincount(test.labels).tolist() == tested
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_real_cifar10() -> None:
     test = data.load("cifar10", "test", real_folder("cifar-10"))
     assert test.images.shape == (10000, 3, 32, 32)

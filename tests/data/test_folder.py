@@ -216,9 +216,9 @@ def test_weights_of_other_classes_are_not_evaluated(tmp_path: Path, monkeypatch:
             "trained on") in capsys.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.deep
+@pytest.mark.usefixtures("drawing")
 def test_a_report_finds_the_test_pictures_by_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("matplotlib", reason="matplotlib is not installed: nothing can be drawn")
     monkeypatch.chdir(tmp_path)
     shelf(tmp_path / "pets", "dark", "bright")
     flags = ["--data", "pets", "--epochs", "1", "--batch-size", "4", "--seed", "2", "--output-dir", "run"]
@@ -232,7 +232,7 @@ def test_a_report_finds_the_test_pictures_by_the_folder(tmp_path: Path, monkeypa
     assert "No test set was given" in Path("run/report.html").read_text(encoding="utf-8")
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_images_larger_than_the_model_reads_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["train", "--model", "lenet5", "--data", "synthetic-shapes-224"]) == 2
     assert ("--data synthetic-shapes-224 has images of 224x224, but --model lenet5 reads images of 32x32; "

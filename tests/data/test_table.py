@@ -267,7 +267,7 @@ def last_loss() -> float:
     return loss
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_a_run_that_goes_on_is_the_run_that_did_not_stop(tmp_path: Path) -> None:
     """With dropout: to the bit, and by the settings of its own file."""
     write(tmp_path / "boxes.csv", CLUSTERS.replace(",kind", ",what"))
@@ -349,9 +349,9 @@ def test_predict_reads_tables_without_the_label(tmp_path: Path, capsys: pytest.C
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("drawing")
 def test_the_pictures_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Curves and the confusion matrix; filters and the worst images have no meaning."""
-    pytest.importorskip("matplotlib", reason="matplotlib is not installed: nothing can be drawn")
     write(tmp_path / "boxes.csv", CLUSTERS)
     assert cli.main([*RUN, "--data", "boxes.csv", "--epochs", "2", "--label", "kind", "--seed", "4"]) == 0
     assert "pictures: curves.png, confusion.png, report.html" in capsys.readouterr().out

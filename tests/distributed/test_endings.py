@@ -103,7 +103,8 @@ class TestLost:
         assert sorted(processes) == [0, 1, 2]
         os.kill(processes[1], signal.SIGKILL)
         line, = run.end()
-        assert line.startswith(f"endings.py: error: rank 1 of 3 (process {processes[1]} on ")
+        assert line.startswith("endings.py: error: rank ")     # on a busy machine, or one that the launcher killed then
+        assert f" rank 1 of 3 (process {processes[1]} on " in line
         assert line.endswith(") was lost: it was killed, or has crashed; all ranks end")
         run.intact()
 

@@ -76,7 +76,7 @@ def three(folder: Path) -> dict[str, np.ndarray]:
 
 
 # ---------------------------------------------------------------- the numbers of one process
-@pytest.mark.slow
+@pytest.mark.deep
 @needs_mpi
 def test_two_ranks_give_the_losses_and_weights_of_one(alone: dict[str, np.ndarray], folder: Path) -> None:
     assert_near(result_of(2, "all_kinds", folder), alone)
@@ -114,7 +114,7 @@ def test_a_checkpoint_of_three_ranks_goes_on_with_two(tmp_path: Path) -> None:
     assert_near(result_of(2, "second_part", tmp_path, middle), trainings.trained("normalised", True))
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @needs_mpi
 def test_a_loop_of_ones_own(tmp_path: Path) -> None:
     assert_near(result_of(3, "by_hand", tmp_path), trainings.by_hand())
@@ -149,7 +149,7 @@ def test_ranks_draw_the_same_parameters_and_drop_other_values(tmp_path: Path) ->
     assert got["state"].tolist() == alone["state"].tolist()
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @needs_mpi
 def test_the_benchmark_has_a_row_for_one_and_for_several() -> None:
     done = subprocess.run([sys.executable, "benchmarks/distributed.py", "--models", "lenet5", "--batch-size", "2",
@@ -316,7 +316,7 @@ def test_an_error_in_a_script_of_ones_own(tmp_path: Path) -> None:
     assert (tmp_path / "run" / "checkpoint.h5").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @needs_mpi
 def test_many_replays_give_the_same_bits_on_all_ranks(tmp_path: Path) -> None:
     assert np.isfinite(result_of(2, "replays", tmp_path, 20)["loss"])

@@ -336,7 +336,7 @@ def test_a_missing_gpu_is_one_line(main: Any) -> None:
 
 
 # ---------------------------------------------------------------- a cold start
-@pytest.mark.slow
+@pytest.mark.deep
 def test_cold_start_clocks_whole_processes(capsys: pytest.CaptureFixture[str]) -> None:
     rows = printed(cold_start.main, capsys, "--models", "lenet5", "--batch-size", "2", "--repeats", "1")
     assert [(row["net"], row["peer"], row["caches"]) for row in rows] == [
@@ -650,7 +650,7 @@ def test_a_wrong_result_is_not_measured() -> None:
                            lambda step, of: report2009.by_numpy(step, of) + 2, False)
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @needs_compiler
 def test_the_reports_kernels_with_variants_and_without_loads(capsys: pytest.CaptureFixture[str],
                                                              monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -855,7 +855,7 @@ def test_both_peers_learn_generated_pictures(shapes: speed_run.Data) -> None:
                                                                                ("torch", "fp16", "1")]
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_a_run_begins_anew_and_nothing_is_recorded_again(shapes: speed_run.Data) -> None:
     """The runs of a seed end in the same bits, whatever was trained before; labels at random teach nothing."""
     ours = speed_run.Ours(SMALL_RUN._replace(epochs=1), shapes, "cpu")
@@ -1004,7 +1004,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(time_to_accuracy.RECIPES, "lenet5", QUICK._replace(batch=128, epochs=1))
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_time_to_accuracy_reports_each_peer(quick: None, capsys: pytest.CaptureFixture[str]) -> None:
     peers = ["minidl", *(["torch"] if importlib.util.find_spec("torch") else [])]
     rows = printed(time_to_accuracy.main, capsys, "--models", "lenet5", "--seeds", "2", "--peers",

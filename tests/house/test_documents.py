@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from checks.compiler import COMPILER, REASON
+from tiers import of_files
 
 ROOT = next(folder for folder in Path(__file__).resolve().parents if (folder / "setup.cfg").exists())
 DOCUMENTS = [file for pattern in ("*.md", "docs/**/*.md", "minidl/**/*.md") for file in sorted(ROOT.glob(pattern))]
@@ -39,8 +40,8 @@ SESSIONS = [file for file in DOCUMENTS if ">>> " in file.read_text(encoding="utf
             and file.name != "your-own-kernel.md"]      # it registers an algorithm: tests/ops/test_own_conv.py runs it
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("document", SESSIONS, ids=names)
+@pytest.mark.parametrize("document", of_files(SESSIONS, names, deep=[
+    "docs/memory.md", "docs/report2009.md", "docs/training.md"]))
 def test_sessions_print_what_they_say(document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A page's kernels lie beside it. Without a C++ compiler, a page is left at the first kernel that it emulates."""
     text = document.read_text(encoding="utf-8")

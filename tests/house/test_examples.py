@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tiers import of_files
 
 ROOT = next(folder for folder in Path(__file__).resolve().parents if (folder / "setup.cfg").exists())
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
@@ -39,9 +40,7 @@ RESULTS = {
 }
 
 
-@pytest.mark.parametrize("script", [
-    pytest.param(script, id=script.stem, marks=pytest.mark.deep if script.stem == "mixup" else pytest.mark.slow)
-    for script in EXAMPLES])
+@pytest.mark.parametrize("script", of_files(EXAMPLES, deep=["mixup", "residual_net", "augmentation", "fine_tuning"]))
 def test_an_example_prints_its_result(script: Path, tmp_path: Path) -> None:
     if script.stem == "picture_folder":
         pytest.importorskip("PIL", reason="Pillow is not installed")

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from checks.compiler import needs_compiler
+from tiers import of_files
 
 from minidl.frontend import cli
 
@@ -70,8 +71,8 @@ def bring(page: Path, folder: Path) -> None:
             (folder / name[1]).write_text(module, encoding="utf-8")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=page_name)
+@pytest.mark.parametrize("page", of_files([page for page in PAGES if blocks(page, "python")], page_name,
+                                          deep=["docs/pictures.md"]))
 def test_the_python_of_a_page_runs_in_order(page: Path, tmp_path: Path) -> None:
     """In a process of its own, since what a page registers stays. A page that needs an extra is left out without it."""
     bring(page, tmp_path)

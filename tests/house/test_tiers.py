@@ -88,10 +88,10 @@ def test_a_probe_is_drawn_by_the_commit(project: pytest.Pytester, monkeypatch: p
     given = ("-v", "-p", "no:cacheprovider", "-m", "not deep and not gpu", "-k", "values", "--probe")
     all_of_them = project.runpytest_inprocess(*given, "1")
     assert len(names(all_of_them)) == 40
-    drawn = [names(project.runpytest_inprocess(*given, "0.3")) for _ in range(2)]
-    assert drawn[0] == drawn[1]
-    assert 7 < len(drawn[0]) < 40
-    project.runpytest_inprocess(*given, "0.3").stdout.fnmatch_lines(["probe: 30% of the deep tests, drawn by *"])
+    first, second = (project.runpytest_inprocess(*given, "0.3") for _ in range(2))
+    assert names(first) == names(second)
+    assert 7 < len(names(first)) < 40
+    first.stdout.fnmatch_lines(["probe: 30% of the deep tests, drawn by *"])
 
 
 # ---------------------------------------------------------------- marks

@@ -100,7 +100,7 @@ def test_the_pages_kernels_compile_for_gpus(architecture: int) -> None:
         assert found == {"mine_y": 0, "mine_dw": 0}
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @needs_compiler
 def test_the_page_is_checked_without_a_gpu(plugin: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["check-conv", str(plugin), "--shapes", "8"]) == 0
@@ -113,7 +113,7 @@ def test_the_page_is_checked_without_a_gpu(plugin: Path, capsys: pytest.CaptureF
     assert dx == "mine dx: there is no launcher; 'auto' computes it"
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @needs_compiler
 def test_the_pages_counts_are_as_printed(plugin: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(Path.cwd())
@@ -142,7 +142,7 @@ def test_a_fault_is_found(old: str, new: str, words: str, plugin: Path, capsys: 
     assert re.search(words, told), told
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_training_on_the_cpu_says_that_auto_computes(plugin: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--data", "synthetic-digits", "--limit-train", "40", "--limit-test", "20", "--no-progress", "--device",
              "cpu"]

@@ -191,7 +191,7 @@ SECONDS: dict[str, float] = {}             # that the first child takes from "be
 
 @pytest.mark.skipif(os.name != "posix", reason="needs signals")
 @pytest.mark.parametrize(("net", "compiled"), tiered(
-    itertools.product(["mixed", "lenet5", "krizhevsky2009"], ["plain", "compiled"]), slow=2, several=True))
+    itertools.product(["mixed", "lenet5", "krizhevsky2009"], ["plain", "compiled"]), slow=1, several=True))
 def test_a_killed_run_ends_in_the_same_bits(net: str, compiled: str, tmp_path: Path) -> None:
     SECONDS.pop(net, None)
     assert not run_child(net, compiled, tmp_path / "whole", "", 0)
@@ -572,7 +572,7 @@ def test_weights_are_not_a_checkpoint(tmp_path: Path) -> None:
         minidl.load(nn.Linear(2, 1), tmp_path / "c.h5")
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_hostile_checkpoints_are_refused_as_weights_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the recipes for weights, on a checkpoint of the same net."""
     from test_hostile_weights import RECIPES, net

@@ -332,7 +332,7 @@ def test_the_command_trains_it_by_its_own_recipe_and_loss(ran: list[dict[str, An
     assert f"test loss {ran[-1]['test_loss']:.4f}" in capsys.readouterr().out
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_a_run_goes_on_with_its_options(ran: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> None:
     assert command("--resume", "run", "--option", "original=true") == 0
     assert command("--resume", "run", "--option", "activation=relu") == 2
@@ -341,7 +341,7 @@ def test_a_run_goes_on_with_its_options(ran: list[dict[str, Any]], capsys: pytes
         "--option=original=true; leave it out\n".replace("train.py", "minidl train"))
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_its_report_is_drawn_from_the_folder(ran: list[dict[str, Any]]) -> None:
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
     from minidl import plot

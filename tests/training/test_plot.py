@@ -107,7 +107,7 @@ def test_a_run_has_all_four_pictures(finished: Path) -> None:
     assert len(images) == 6 + min(run.MAX_MISTAKES, report.tags.count("li"))
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_the_report_alone_is_the_same_file(finished: Path) -> None:
     plot.pictures(finished, test=loader())
     before = (finished / "report.html").read_bytes()
@@ -177,7 +177,7 @@ def test_a_net_that_is_given_needs_no_file(tmp_path: Path) -> None:
     assert "weights.h5" not in made[-1].read_text(encoding="utf-8")
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_the_test_set_is_found_by_what_the_run_says(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     known = minidl.weights.read_metadata(finished / "weights.h5")
     monkeypatch.setattr(run.weights, "read_metadata", lambda path: {**known, "preprocessing": {
@@ -193,7 +193,7 @@ def test_the_test_set_is_found_by_what_the_run_says(finished: Path, monkeypatch:
     assert "The test set is not on this machine" in plot.report(finished).read_text(encoding="utf-8")
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_a_run_of_another_net_says_what_is_lacking(finished: Path) -> None:
     net = nn.Sequential(nn.Flatten(), nn.Linear(32 * 32, 10))
     minidl.save(net, finished / "weights.h5")

@@ -129,7 +129,7 @@ def test_an_optimizer_has_its_own_numbers(capsys: pytest.CaptureFixture[str]) ->
     assert "error: --momentum=0.9 has no meaning for --optimizer=adamw; leave it out" in capsys.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_epochs_may_grow() -> None:
     assert cli.main([*QUICK, "--epochs", "1", "--lr-schedule", "constant", "--output-dir", "run"]) == 0
     assert cli.main(["--resume", "run", "--epochs", "3", "--threads", "1", "--no-progress"]) == 0
@@ -139,7 +139,7 @@ def test_epochs_may_grow() -> None:
     assert lines("run") == lines("whole")
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_more_epochs_change_a_schedule_that_stretches_over_them(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([*QUICK, "--epochs", "1", "--lr-schedule", "cosine", "--output-dir", "run"]) == 0
     assert cli.main(["--resume", "run", "--no-progress"]) == 0

@@ -65,8 +65,7 @@ def test_fit_reports_every_epoch_and_follows_the_schedule() -> None:
     assert optimizer.lr == 0.1
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("compiled", [False, True], ids=["plain", "compiled"])
+@pytest.mark.parametrize("compiled", tiered([pytest.param(True, id="compiled"), pytest.param(False, id="plain")], slow=1))
 def test_fit_scales_each_groups_own_rate_and_does_not_set_it(compiled: bool) -> None:
     """A rate that on_epoch sets holds from the next epoch on."""
     def trained(by_fit: bool) -> list[list[float]]:
@@ -108,8 +107,7 @@ def test_two_runs_from_one_seed_end_in_the_same_bits() -> None:
         np.testing.assert_array_equal(values, states[1][name])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["perceptron", "lenet5"])
+@pytest.mark.parametrize("name", tiered(["lenet5", "perceptron"], slow=1))
 def test_compiled_steps_train_as_plain_ones_do(name: str) -> None:
     """Also through a last batch of another size."""
     histories, states = [], []
@@ -373,7 +371,7 @@ def test_what_does_not_go_with_a_model_is_refused(flags: list[str], message: str
     assert f"error: {message}" in capsys.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_views_of_a_net_leave_its_training_and_its_loss_as_they_are(tmp_path: Path) -> None:
     """LeNet-5 as in 1998 brings a loss of its own."""
     for tta in ("none", "flip"):
@@ -592,7 +590,7 @@ def test_an_output_that_nobody_takes_costs_no_weights(output: str, tmp_path: Pat
     assert len(read_metrics(tmp_path / "out")) == 3
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_a_folder_that_the_output_cannot_spell(tmp_path: Path) -> None:
     done = shell("TRAIN --output-dir rüns", tmp_path, PYTHONIOENCODING="ascii")
     assert (done.returncode, done.stderr) == (0, "")

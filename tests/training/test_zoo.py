@@ -95,7 +95,7 @@ def test_activation(name: str, activation: str, layer: type[nn.Module]) -> None:
     assert net(images(1, CHANNELS[name], zoo.MODELS[name].image_size)).shape == (1, 10)
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_alexnet_is_the_papers() -> None:
     """KSH 2012, Fig. 2 and section 3.5; 60 million parameters with 1,000 classes."""
     net, sizes = zoo.build("alexnet", classes=1000), {}
@@ -237,7 +237,7 @@ def test_airbenchs_own_optimizer_is_that_of_the_sum_of_the_loss() -> None:
     assert {group["lr"] for group in slow.groups} == {0.0}
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_airbench_learns_by_its_own_recipe() -> None:
     """Generated pictures, at an eighth of the width: whitened, augmented, smoothed, by a schedule for each group, and
     tested by six views of each image."""
@@ -312,8 +312,8 @@ def test_a_recipes_parameter_counts_are_true() -> None:
         assert f"{COUNTS[name]:,} parameters" in zoo.MODELS[name].summary
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", COUNTS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.deep if name in ("alexnet", "resnet-224")
+                                               else pytest.mark.slow) for name in COUNTS])
 def test_learns_by_its_recipe(name: str) -> None:
     """Eight images by heart: the loss falls to a third within 40 steps, or 80 of a deep net, without dropout: alexnet
     has few units here."""

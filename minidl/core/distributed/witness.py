@@ -52,7 +52,7 @@ def watch(listener: socket.socket, ranks: int, program: str) -> None:
     """Until all ranks have said goodbye, or one is lost.
 
     A rank that ends all says so before the others are killed. The witness may find both at once, in any order; so it
-    reads all words before it calls a rank lost.
+    reads all words before it calls a rank lost. Where it is late and the launcher has killed others too, it names all.
     """
     names: dict[socket.socket, str] = {}
     while ranks or names:
@@ -70,8 +70,8 @@ def watch(listener: socket.socket, ranks: int, program: str) -> None:
             words[names.pop(ready)] = word
         lost = [name for name, word in words.items() if word != GOODBYE]
         if lost and END not in words.values():
-            print(f"{program}: error: rank {lost[0]} was lost: it was killed, or has crashed; all ranks end",
-                  file=sys.stderr, flush=True)
+            print(f"{program}: error: rank {' or rank '.join(lost)} was lost: it was killed, or has crashed; all ranks "
+                  "end", file=sys.stderr, flush=True)
         if lost:
             end(names)
             return
