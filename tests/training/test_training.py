@@ -65,7 +65,8 @@ def test_fit_reports_every_epoch_and_follows_the_schedule() -> None:
     assert optimizer.lr == 0.1
 
 
-@pytest.mark.parametrize("compiled", tiered([pytest.param(True, id="compiled"), pytest.param(False, id="plain")], slow=1))
+@pytest.mark.parametrize("compiled", tiered([
+    pytest.param(True, id="compiled"), pytest.param(False, id="plain")], slow=1))
 def test_fit_scales_each_groups_own_rate_and_does_not_set_it(compiled: bool) -> None:
     """A rate that on_epoch sets holds from the next epoch on."""
     def trained(by_fit: bool) -> list[list[float]]:
