@@ -450,7 +450,7 @@ LAUNCHES: dict[str, list[Launch]] = {
         *on_device("data/rows.cu", primitives.next_rows, *ROWS[5:])],
     "fused": [
         *[Launch("conv/", fused_with_activation_and_pooling, (name, dtype, *shapes), precision, dtype is FLOAT,
-                 "slow" if name == "winograd" else "deep")
+                 "deep")
           for name, precision, dtype in convolutions.FUSABLE
           for shapes in [[((3, 2, 12, 16), (5, 2, 5, 5), 0), ((2, 3, 15, 15), (9, 3, 8, 8), 0)]]],
         *[Launch("conv/", fused_with_activation_and_pooling, (name, dtype, *shapes), precision, False)
@@ -560,7 +560,7 @@ LAUNCHES: dict[str, list[Launch]] = {
             (direction, kind, (130, 64, 3, 4), (64, 64, 3, 3), stride, 1, form)
             for direction, kind, stride, form in (("y", "tf32", 1, 4), ("dx", "tf32", 2, 5), ("dx", "bf16", 1, 7),
                                                   ("y", "bf16", (1, 2), 6))],
-              ("y", "bf16", (3, 64, 7, 7), (9, 64, 3, 3), 1, 1, 4, "relu")),        # filters that fill no 16 bytes
+              ("y", "bf16", (3, 64, 7, 7), (9, 64, 3, 3), 1, 1, 4, "relu"), slow=0),    # filters that fill no 16 bytes
         *each("nhwc/conv/conv_few.cu", nhwc_conv.is_right,
               ("y", "bf16", (9, 3, 17, 10), (72, 3, 3, 3), 1, 1, None, "relu"),
               ("y", "tf32", (9, 4, 7, 7), (7, 4, 2, 5), 1, (0, 2)), ("y", "bf16", (3, 8, 5, 4), (9, 8, 1, 1), 1, 0),
@@ -599,17 +599,17 @@ LAUNCHES: dict[str, list[Launch]] = {
               ((4, 36, 14, 14), (36, 36, 3, 3), 1, 1, ("winograd_4x4",)), *[
             (*CONVOLUTIONS[-1][:4], (name,), DOUBLE) for name in CONVOLUTIONS[-1][4]]),
         *each("conv/product/winograd_product.cu", in_shares_and_runs,
-              ((7, 40, 30, 30), (24, 40, 3, 3), ("winograd_4x4",), FLOAT)),
+              ((7, 40, 30, 30), (24, 40, 3, 3), ("winograd_4x4",), FLOAT), slow=0),
         *on_device("conv/product/winograd_product.cu", in_shares_and_runs, *[
             ((7, 40, 30, 30), (24, 40, 3, 3), CONVOLUTIONS[-1][4], dtype) for dtype in (FLOAT, DOUBLE)]),
         *each("conv/papers/krizhevsky/krizhevsky_variants.cu", krizhevskys_variants,
               ((2, 2, 37, 40), (5, 2, 5, 5), 1, 0, FLOAT), (*CONVOLUTIONS[2][:4], DOUBLE)),
         *each("conv/papers/krizhevsky/krizhevsky.cu", krizhevsky_without_loads, (*CONVOLUTIONS[0][:4], FLOAT)),
         *each("conv/product/winograd_tiles.cu", the_same_in_all_precisions,
-              ((9, 22, 15, 16), (23, 22, 3, 3), 1, 1, CONVOLUTIONS[-1][4])),
+              ((9, 22, 15, 16), (23, 22, 3, 3), 1, 1, CONVOLUTIONS[-1][4]), slow=0),
         *[Launch("conv/product/implicit_gemm.cu", convolve, (*CONVOLUTIONS[1][:4], tuple(
-            name for name in ON_TENSOR_CORES if precision in conv.ALGORITHMS[name].tensor_cores)), precision)
-          for precision in ("tf32", "3xtf32")],
+            name for name in ON_TENSOR_CORES if precision in conv.ALGORITHMS[name].tensor_cores)), precision, tier=tier)
+          for precision, tier in (("tf32", "slow"), ("3xtf32", "deep"))],
         *[launch for precision, dtype in [("fp32", DOUBLE), *[(name, FLOAT) for name in device.PRECISIONS]]
           for launch in on_device("conv/papers/direct.cu", convolve_by_all, *with_dtype(
               [*[row[:4] for row in CONVOLUTIONS], *MORE_CONVOLUTIONS], dtype), precision=precision)]],

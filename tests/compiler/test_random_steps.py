@@ -57,7 +57,7 @@ def test_gpu_random_steps_are_near_or_refused() -> None:
     assert tally.replays > 0.4 * tally.calls, str(tally)
 
 
-@pytest.mark.parametrize("name", tiered(sorted(planted.PLANTS.keys() - planted.LATE), slow=3))
+@pytest.mark.parametrize("name", tiered(sorted(planted.PLANTS.keys() - planted.LATE), slow=2))
 def test_a_planted_fault_is_found(name: str) -> None:
     """By a program that is equal or refused without it."""
     assert random_steps.found_by(name, 150) is not None

@@ -45,7 +45,7 @@ def test_emulated(direction: str, kind: str, seed: int, emulated: Emulator, monk
 
 
 @pytest.mark.parametrize(("kernel", "direction", "kind", "seed"), tiered(
-    itertools.product(IN_PATCHES, DIRECTIONS, ["tf32", "bf16"], range(8)), slow=3, several=True))
+    itertools.product(IN_PATCHES, DIRECTIONS, ["tf32", "bf16"], range(8)), slow=2, several=True))
 def test_in_patches_emulated(kernel: str, direction: str, kind: str, seed: int, emulated: Emulator,
                                      monkeypatch: pytest.MonkeyPatch) -> None:
     """On four multiprocessors, and on one, whose blocks take all patches in turn."""

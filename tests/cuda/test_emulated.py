@@ -96,7 +96,7 @@ def test_fused_steps(name: str, emulated: Emulator) -> None:
     LAUNCHED[name] = emulated.launched.copy()
 
 
-@pytest.mark.parametrize("number", tiered(range(12), slow=2))
+@pytest.mark.parametrize("number", tiered(range(12), slow=1))
 def test_random_nets(number: int, emulated: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nets of all layers in training, as near to the CPU's float64 as float32's rounding explains. Convolutions are
     `direct`: nothing is measured here."""
@@ -172,7 +172,7 @@ class Allocator:
 
 @pytest.mark.parametrize(("name", "images", "calls"), tiered([
     ("lenet5", 3, ["region_step"]), ("lenet5", 10, ["region_step"]),       # an output has a gradient's size
-    ("krizhevsky2009", 3, ["region_step", "conv2d_act_pool_grad_wb"])], slow=1, several=True))
+    ("krizhevsky2009", 3, ["region_step", "conv2d_act_pool_grad_wb"])], slow=0, several=True))
 def test_launchers_make_gradients_where_the_mean_is_formed(
         name: str, images: int, calls: list[str], emulated: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
     """A compiled step's program, call by call, with all gradients in one array, and without; to the same bits."""

@@ -14,6 +14,7 @@ cupy = pytest.importorskip("cupy", reason="CuPy is not installed: the launchers 
 
 from checks.compiler import needs_compiler  # noqa: E402
 from checks.convolutions import loads_left_out, variants_of_krizhevskys  # noqa: E402
+from tiers import tiered  # noqa: E402
 
 from minidl.frontend.check_conv import drawn, random_shapes  # noqa: E402
 from minidl.ops.common.geometry import conv_geometry  # noqa: E402
@@ -66,9 +67,8 @@ def pixels(rows: int) -> int:
     return G.w * sum(len(set(window) & set(range(G.h))) for window in windows)
 
 
-@pytest.mark.slow
 @needs_compiler
-@pytest.mark.parametrize("direction", ["y", "dw"])
+@pytest.mark.parametrize("direction", tiered(["y", "dw"], slow=1))
 def test_what_is_left_out_is_not_loaded(direction: str) -> None:
     """To the byte; and the rest of the kernel does what it did."""
     if direction == "y":

@@ -44,7 +44,7 @@ def rows(room: str, tmp_path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-@pytest.mark.parametrize("room", tiered(ROOMS, slow=2))
+@pytest.mark.parametrize("room", tiered(ROOMS, slow=1))
 def test_hostile_files_are_refused(room: str, rows: list[dict[str, Any]]) -> None:
     assert [row["name"] for row in rows] == list(ROOMS[room][3])
     wrong = {}

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from test_ranks import HERE, MPIEXEC, ROOT, needs_mpi, surroundings
+from tiers import tiered
 
 from minidl.core.distributed import witness
 from minidl.nn.weights.files import opened
@@ -125,6 +126,7 @@ class TestLost:
         run.intact()
 
 
+@pytest.mark.deep
 def test_a_signal_to_the_launcher(tmp_path: Path) -> None:
     run = Run("signal", tmp_path)
     run.begun()
@@ -160,6 +162,7 @@ def test_a_rank_that_another_one_ends_was_not_lost(tmp_path: Path, monkeypatch: 
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.deep
 def test_an_error_that_nobody_expects(tmp_path: Path) -> None:
     run = Run("error", tmp_path, ranks=2)
     _, errors = run.process.communicate(timeout=HANG)
@@ -177,13 +180,13 @@ def test_a_full_disk_on_rank_0(tmp_path: Path) -> None:
     run.intact()
 
 
-@pytest.mark.parametrize(("how", "ranks", "message"), [
+@pytest.mark.parametrize(("how", "ranks", "message"), tiered([
     ("no data", 3, "rank 1: data: not-there is not a folder; name one that holds data sets"),
     ("other data", 2, "--data synthetic-digits is synthetic-digits (generated), 600 and 50 images for rank 0 but "
                       "synthetic-digits (generated), 100 and 50 images for rank 1; put the same data where each rank "
                       "finds it, and name its place with --data-dir"),
     ("no mpi4py", 2, "rank 1: distributed: mpiexec of MPICH has started 2 processes but mpi4py cannot be imported ("),
-])
+], slow=0, several=True))
 def test_an_error_before_the_first_step(how: str, ranks: int, message: str, tmp_path: Path) -> None:
     run = Run(how, tmp_path, ranks=ranks)
     line, = run.end(2 if how == "other data" else None)
@@ -197,6 +200,7 @@ def test_an_error_of_all_ranks_is_told_once(tmp_path: Path) -> None:
     assert line.startswith("endings.py: error: training: the loss is ")
 
 
+@pytest.mark.deep
 def test_a_wrong_flag_is_told_once(tmp_path: Path) -> None:
     run = Run("flag", tmp_path, "--nonsense")
     _, errors = run.process.communicate(timeout=HANG)
@@ -204,6 +208,7 @@ def test_a_wrong_flag_is_told_once(tmp_path: Path) -> None:
         2, "endings.py: error: unrecognized arguments: --nonsense; see endings.py --help\n")
 
 
+@pytest.mark.deep
 def test_images_of_a_rank(tmp_path: Path) -> None:
     run = Run("ends well", tmp_path, "--epochs=1", "--batch-size-per-rank=10")
     output, errors = run.process.communicate(timeout=HANG)

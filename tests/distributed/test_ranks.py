@@ -82,6 +82,7 @@ def test_two_ranks_give_the_losses_and_weights_of_one(alone: dict[str, np.ndarra
     assert_near(result_of(2, "all_kinds", folder), alone)
 
 
+@pytest.mark.slow
 @needs_mpi
 def test_three_ranks_give_the_losses_and_weights_of_one(alone: dict[str, np.ndarray],
                                                         three: dict[str, np.ndarray]) -> None:
@@ -90,7 +91,7 @@ def test_three_ranks_give_the_losses_and_weights_of_one(alone: dict[str, np.ndar
 
 
 @needs_mpi
-@pytest.mark.parametrize("ranks", tiered([2, 3], slow=1))
+@pytest.mark.parametrize("ranks", tiered([2, 3], slow=0))
 def test_ranks_of_as_many_images_each(ranks: int, folder: Path) -> None:
     assert_near(result_of(ranks, "alike", folder), trainings.alike())
 
@@ -103,7 +104,7 @@ def test_two_runs_give_the_same_bits(three: dict[str, np.ndarray], tmp_path: Pat
         np.testing.assert_array_equal(again[name], array, err_msg=name)
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @needs_mpi
 def test_a_checkpoint_of_three_ranks_goes_on_with_two(tmp_path: Path) -> None:
     """In the middle of an epoch."""
@@ -249,7 +250,7 @@ def test_ranks_without_a_gpu_each_are_refused(tmp_path: Path) -> None:
                      done.stderr)
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @needs_mpi
 def test_ranks_on_different_devices_are_refused(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
@@ -305,7 +306,7 @@ def test_a_launcher_of_another_mpi_is_told_apart() -> None:
                         r"or build mpi4py with yours\n", done.stderr)
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @needs_mpi
 def test_an_error_in_a_script_of_ones_own(tmp_path: Path) -> None:
     """An image that one rank cannot read, in the second epoch; the other waits for its gradients."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tiers import of_files
+from tiers import of_files, tiered
 
 ROOT = next(folder for folder in Path(__file__).resolve().parents if (folder / "setup.cfg").exists())
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
@@ -40,7 +40,9 @@ RESULTS = {
 }
 
 
-@pytest.mark.parametrize("script", of_files(EXAMPLES, deep=["mixup", "residual_net", "augmentation", "fine_tuning"]))
+@pytest.mark.parametrize("script", of_files(EXAMPLES, deep=[
+    "adversarial_pair", "augmentation", "averaged_weights", "fine_tuning", "learning_rate_search", "mixup", "residual_net",
+    "resume"]))
 def test_an_example_prints_its_result(script: Path, tmp_path: Path) -> None:
     if script.stem == "picture_folder":
         pytest.importorskip("PIL", reason="Pillow is not installed")
@@ -53,8 +55,7 @@ def test_an_example_prints_its_result(script: Path, tmp_path: Path) -> None:
     assert right(*map(float, found.groups())), done.stdout
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["perceptron", "xor"])
+@pytest.mark.parametrize("name", tiered(["perceptron", "xor"], slow=1))
 def test_an_example_draws_a_picture_where_it_can(name: str, tmp_path: Path) -> None:
     command = [sys.executable, str(ROOT / "examples" / f"{name}.py"), "--small"]
     (tmp_path / "hidden").mkdir()

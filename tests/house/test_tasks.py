@@ -70,7 +70,8 @@ def test_each_task_has_a_script() -> None:
     assert {script.name[0] for script in SCRIPTS} == set("abcdefghijklmno")
 
 
-@pytest.mark.parametrize("script", of_files(SCRIPTS, deep=["j_gan", "l_augmentation", "o_flags"]))
+@pytest.mark.parametrize("script", of_files(SCRIPTS, deep=[
+    "c_residual_net", "d_rates", "g_pictures", "h_resume", "j_gan", "l_augmentation", "o_flags"]))
 def test_a_task_is_done(script: Path, tmp_path: Path) -> None:
     for module in {name.partition(".")[0] for name in imported(ast.parse(script.read_text(encoding="utf-8")))}:
         if module in EXTRAS:

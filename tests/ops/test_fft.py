@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tiers import tiered
 
 import minidl
 from minidl import Tensor, ops
@@ -49,8 +50,7 @@ def compared(problem: Problem) -> int:
 
 
 # ---------------------------------------------------------------- right
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("dtype", tiered([np.float64, np.float32], slow=1))
 def test_random_shapes(dtype: type) -> None:
     """As the formula: in float64 to 1e-10, in float32 to a bound that still shows one product that is missing."""
     shapes = [geometry(*row) for row in ALWAYS] + [*random_shapes(15, 150, multiplications=3e6)] + SHAPES

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from checks.compiler import needs_compiler
+from tiers import tiered
 
 import minidl
 from minidl import Tensor
@@ -105,9 +106,9 @@ only = minidl.op(lambda k, x: (k.plainly(x), None))
 """
 
 
-@pytest.mark.slow
 @needs_compiler
-@pytest.mark.parametrize("first", [False, True], ids=["registered first", "CUDA imported first"])
+@pytest.mark.parametrize("first", tiered([
+    pytest.param(False, id="registered first"), pytest.param(True, id="CUDA imported first")], slow=1))
 def test_the_kernels_run_on_cuda(first: bool, page: str, tmp_path: Path) -> None:
     if importlib.util.find_spec("cupy") is None:
         pytest.skip("CuPy is not installed: the launchers cannot be imported")

@@ -200,7 +200,7 @@ def moved(net: nn.Module, there: Any) -> nn.Module:
     return net
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @on_cuda
 def test_a_step_on_cuda_plain_and_compiled(plugin: Path, gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """y and dw by the page's kernels, dx by `auto`: the numbers of the CPU, and recorded, the same bits."""
@@ -240,7 +240,7 @@ def test_a_step_on_cuda_plain_and_compiled(plugin: Path, gpu: Any, monkeypatch: 
     assert "region_step" not in names
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @on_cuda
 def test_a_registered_formula_is_the_formula(gpu: Any) -> None:
     """In all directions, by the checks of minidl's own algorithms; also on arrays with gaps, and in float64."""
@@ -263,7 +263,7 @@ def test_a_registered_formula_is_the_formula(gpu: Any) -> None:
     assert sum((convolutions.DONE - before).values()) == 12
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @on_cuda
 def test_the_check_on_a_device(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from minidl import check_conv as module
@@ -388,7 +388,7 @@ def test_a_wrong_launch(arguments: Callable[[Any], Any], kind: type[Exception], 
         minidl.check_conv("mine", shapes=0)
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @needs_compiler
 def test_a_launcher_may_take_several_steps() -> None:
     """Sums in parts: memory that only a kernel sets, constants, and a block of two axes."""

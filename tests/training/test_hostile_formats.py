@@ -367,8 +367,9 @@ def test_hostile_files_of_keras(part: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")
-@pytest.mark.parametrize("part", tiered(range(3), slow=1))
-@pytest.mark.parametrize(("ending", "recipes"), [(".npz", NPZ), (".safetensors", SAFETENSORS)])
+@pytest.mark.parametrize(("ending", "recipes", "part"), tiered([
+    (ending, recipes, part) for part in range(3) for ending, recipes in ((".safetensors", SAFETENSORS), (".npz", NPZ))],
+    slow=1, several=True))
 def test_hostile_files_of_other_formats(tmp_path: Path, ending: str, recipes: dict[str, Recipe], part: int) -> None:
     if ending == ".safetensors":
         pytest.importorskip("safetensors", reason="the package safetensors is not installed")

@@ -270,8 +270,8 @@ def child(*arguments: Any) -> dict[str, int]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.parametrize("count", tiered([25, INTERRUPTS // 2], slow=1))
-@pytest.mark.parametrize("kind", ["eager", "compiled"])
+@pytest.mark.parametrize(("kind", "count"), tiered([
+    ("compiled", 25), ("eager", 25), ("compiled", INTERRUPTS // 2), ("eager", INTERRUPTS // 2)], slow=1, several=True))
 def test_training_goes_on_after_an_interrupt(kind: str, count: int) -> None:
     found = child("interrupts", kind, count)
     assert found["within"] > found["interrupts"] // 3, found
@@ -285,8 +285,7 @@ def test_training_goes_on_after_an_interrupt_on_cuda(kind: str) -> None:
     assert [found[what] for what in ("bits", "counter", "blas", "mode")] == [0] * 4, found
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("way", ["signal", "gc", "del"])
+@pytest.mark.parametrize("way", tiered(["gc", "signal", "del"], slow=1))
 def test_minidl_in_the_middle_of_its_own_ops(way: str) -> None:
     found = child("re_entries", way, RE_ENTRIES)
     assert found["entries"] >= found["steps"], found

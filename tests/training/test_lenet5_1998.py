@@ -206,7 +206,7 @@ def test_it_trains_and_the_smallest_distance_wins(compiled: bool) -> None:
     assert right == round(300 * accuracy)
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_compiled_it_trains_to_the_same_bits() -> None:
     (plain, history), (compiled, again) = trained(False), trained(True)
     assert [metrics["train_loss"] for metrics in history] == [metrics["train_loss"] for metrics in again]
