@@ -41,8 +41,8 @@ RESULTS = {
 
 
 @pytest.mark.parametrize("script", of_files(EXAMPLES, deep=[
-    "adversarial_pair", "augmentation", "averaged_weights", "fine_tuning", "learning_rate_search", "mixup", "residual_net",
-    "resume"]))
+    "adversarial_pair", "augmentation", "averaged_weights", "fine_tuning", "learning_rate_search", "mixup",
+    "residual_net", "resume"]))
 def test_an_example_prints_its_result(script: Path, tmp_path: Path) -> None:
     if script.stem == "picture_folder":
         pytest.importorskip("PIL", reason="Pillow is not installed")
