@@ -881,9 +881,10 @@ def test_one_step_of_both_peers_is_the_same(shapes: speed_run.Data) -> None:
     ((few, _),) = ours.few
     ours.net.start_from(minidl.Tensor(few))
     theirs._whiten(theirs._normalized(theirs.train[0][:speed_run.IMAGES]))
-    mine, other = ours.net.whiten.weight.numpy()[:12], theirs.net.whiten.weight.numpy()[:12]
-    signs = np.sign(np.sum(mine * other, axis=(1, 2, 3), keepdims=True))
-    np.testing.assert_allclose(mine, signs * other, atol=2e-3)
+    mine, other = ours.net.whiten.weight.numpy(), theirs.net.whiten.weight.numpy()
+    one_by_one = np.abs(np.sum(mine[:12] * other[:12], axis=(1, 2, 3)))    # of both signs; rounding turns those of near
+    own = np.sum(mine[:12] ** 2, axis=(1, 2, 3))                           # variances a little into each other
+    np.testing.assert_allclose(one_by_one, own, rtol=0.02)
     theirs.net.whiten.weight.copy_(torch.tensor(ours.net.whiten.weight.numpy()))
     before = {name: t.numpy().copy() for name, t in ours.net.named_parameters()}
     for step in range(2):
