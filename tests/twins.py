@@ -66,7 +66,7 @@ def _note(value: Any, path: str, state: bool, found: Notes, depth: int) -> None:
             for name, entry in group.items():
                 _note(entry, f"{path}.groups[{g}].{name}", state, found, depth + 1)
             for i, p in enumerate(group["params"]):
-                found |= {f"{path}.{value.kept[name]}[{g}][{i}]": _kept(arrays.get(id(p)))
+                found |= {f"{path}.{value.kept[name]}[{g}][{i}]": _kept(arrays.get(p))
                           for name, arrays in value._kept.items()}
     elif isinstance(value, nn.Module):
         for name, entry in vars(value).items():

@@ -12,6 +12,7 @@ from ..core.device import Array, to_device, to_numpy
 from ..core.mode import Watched, mode
 from ..core.tensor import Tensor, mark_changed
 from ..ops.common.backend import backend_of
+from .state import ByTensor
 
 if TYPE_CHECKING:
     from ..nn import Module
@@ -21,7 +22,7 @@ class EMA(Watched):
     """An exponential moving average of parameters: average <- decay * average + (1 - decay) * parameter.
 
     params: a Module, or Tensors; of a Module its parameters, not its buffers. The averages begin as the parameters are
-    now. `update` belongs behind the optimizer's step; a compiled step may do it, in one launch. As a callback of
+    now; that of a Tensor that is put into the list `params` later, as that one is at the next use. `update` belongs behind the optimizer's step; a compiled step may do it, in one launch. As a callback of
     `training.fit` an EMA updates after each step, and its averages are part of checkpoints.
 
     Raises ValueError for a decay that is not from 0 to below 1, or no parameters; TypeError for what is not a Tensor.
@@ -48,7 +49,7 @@ class EMA(Watched):
         if not self.params:
             raise ValueError("EMA: got 0 parameters but needs at least 1; pass a Module, or Tensors")
         self.decay, self._applied = decay, False
-        self._averages: list[Array] = [p._data.copy() for p in self.params]
+        self._averages: ByTensor[Array] = ByTensor((p, p._data.copy()) for p in self.params)
 
     def update(self) -> None:
         """Move all averages towards the parameters, by one primitive call."""
@@ -84,7 +85,7 @@ class EMA(Watched):
 
     def state_dict(self) -> dict[str, Any]:
         """{"decay": ..., "averages": [...]}: copies, by place."""
-        return {"decay": self.decay, "averages": [np.array(to_numpy(array)) for array in self._averages]}
+        return {"decay": self.decay, "averages": [np.array(to_numpy(array)) for array in self._where_parameters_are()]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on with what `state_dict` gave; averages change in place. Raises ValueError for what does not fit; then
@@ -105,13 +106,18 @@ class EMA(Watched):
 
     def _where_parameters_are(self) -> list[Array]:
         """The averages, which go where the parameters went since."""
-        for i, (p, average) in enumerate(zip(self.params, self._averages, strict=True)):
-            if average.shape != p.shape:
-                raise ValueError(f"EMA: a parameter has shape {p.shape} but its average {average.shape}; build another "
-                                 "EMA after a parameter's array was replaced by one of another shape")
-            if average.__class__ is not p._data.__class__ or average.dtype != p.dtype:
-                self._averages[i] = to_device(average, p.device).astype(p.dtype, copy=False)
-        return self._averages
+        return [self._average(p) for p in self.params]
+
+    def _average(self, p: Tensor) -> Array:
+        average = self._averages.get(p)
+        if average is None:
+            average = self._averages[p] = p._data.copy()
+        if average.shape != p.shape:
+            raise ValueError(f"EMA: a parameter has shape {p.shape} but its average {average.shape}; build another "
+                             "EMA after a parameter's array was replaced by one of another shape")
+        if average.__class__ is not p._data.__class__ or average.dtype != p.dtype:
+            average = self._averages[p] = to_device(average, p.device).astype(p.dtype, copy=False)
+        return average
 
     def _write(self, arrays: list[Array]) -> None:
         mark_changed(self.params)

@@ -16,7 +16,7 @@ from ..ops.common.backend import backend_of
 from ..ops.common.primitives import Array, Rate
 from .checks import check_number, entries_of
 from .rates import Rates, check_rates
-from .state import by_identity, by_place, load_state, state_of
+from .state import ByTensor, load_state, state_of
 
 
 class Group(dict[str, Any]):
@@ -72,7 +72,7 @@ class Optimizer(Watched):
         self.groups = [Group(entries, name) for entries in entries_of(name, params, common)]
         for group in self.groups:
             self._check(group)
-        self._kept: dict[str, dict[int, Array]] = {each: {} for each in self.kept}
+        self._kept: dict[str, ByTensor[Array]] = {each: ByTensor() for each in self.kept}
 
     def _check(self, group: Group) -> None:
         """Refuse numbers or parameters that do not go together."""
@@ -115,7 +115,7 @@ class Optimizer(Watched):
         """Set all that is kept to 0, in place: as before the first step, and what was compiled stays good."""
         mode.recorder.refuse("forgets an optimizer's velocities", "do it outside the step")
         for arrays in self._kept.values():
-            for array in arrays.values():
+            for _, array in arrays.pairs():
                 array.fill(0)
 
     def step(self, rates: Rates | None = None) -> None:
@@ -164,12 +164,12 @@ class Optimizer(Watched):
 
     def _array(self, name: str, p: Tensor) -> Array:
         """One of a parameter's arrays: zeros at first. It goes where the parameter goes."""
-        held, data, counts = self._kept[name].get(id(p)), p._data, name == "steps"
+        held, data, counts = self._kept[name].get(p), p._data, name == "steps"
         dtype = np.dtype(np.int64) if counts else data.dtype
         if held is None:
-            held = self._kept[name][id(p)] = np.zeros_like(data, dtype, shape=(1,) if counts else None)
+            held = self._kept[name][p] = np.zeros_like(data, dtype, shape=(1,) if counts else None)
         elif held.__class__ is not data.__class__ or held.dtype != dtype:      # .to() moved the model since
-            held = self._kept[name][id(p)] = to_device(held, p.device).astype(dtype, copy=False)
+            held = self._kept[name][p] = to_device(held, p.device).astype(dtype, copy=False)
         if held.shape != data.shape and not counts:
             raise ValueError(f"{type(self).__name__}: a parameter has shape {p.shape} but its {self.kept[name]} "
                              f"{held.shape}; build another {type(self).__name__} after a parameter's array was "
@@ -185,10 +185,3 @@ class Optimizer(Watched):
         """Go on with what `state_dict` gave: arrays change in place. Raises ValueError for what does not fit; then
         nothing has changed."""
         load_state(self, state)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_kept": by_place(self)}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        self._kept = by_identity(self)

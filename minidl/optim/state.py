@@ -2,31 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import weakref
+from collections.abc import Callable, Iterable, Mapping
 from types import NoneType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
-from ..core.device import Array, is_cuda, to_device, to_numpy
+from ..core.device import is_cuda, to_device, to_numpy
 from ..core.mode import mode
 
 if TYPE_CHECKING:
     from ..core.tensor import Tensor
     from .optimizer import Optimizer
 
-
-def by_place(optimizer: Optimizer) -> dict[str, list[Any]]:
-    """What is kept, by the places of the parameters: copies of these are other objects."""
-    return {name: [arrays.get(id(p)) for group in optimizer.groups for p in group["params"]]
-            for name, arrays in optimizer._kept.items()}
+T = TypeVar("T")
 
 
-def by_identity(optimizer: Optimizer) -> dict[str, dict[int, Array]]:
-    """The inverse of `by_place`."""
-    everything = [p for group in optimizer.groups for p in group["params"]]
-    return {name: {id(p): array for p, array in zip(everything, arrays, strict=True) if array is not None}
-            for name, arrays in optimizer._kept.items()}
+class ByTensor(Generic[T]):
+    """A value for each of some Tensors, for as long as they live: an id alone may be another Tensor's later.
+
+    A Tensor that nobody holds any more is forgotten with its value; one that left its group keeps it, as in PyTorch.
+    """
+
+    def __init__(self, pairs: Iterable[tuple[Tensor, T]] = ()):
+        self._held: dict[int, tuple[weakref.ref[Tensor], T]] = {}
+        for t, value in pairs:
+            self[t] = value
+
+    def get(self, t: Tensor) -> T | None:
+        entry = self._held.get(id(t))
+        return entry[1] if entry is not None and entry[0]() is t else None
+
+    def __setitem__(self, t: Tensor, value: T) -> None:
+        key, held = id(t), self._held      # the reference must not hold what holds it
+
+        def forget(ref: weakref.ref[Tensor]) -> None:
+            if key in held and held[key][0] is ref:
+                del held[key]
+        held[key] = weakref.ref(t, forget), value
+
+    def pop(self, t: Tensor) -> None:
+        if self.get(t) is not None:
+            del self._held[id(t)]
+
+    def pairs(self) -> list[tuple[Tensor, T]]:
+        """(Tensor, value) of those that live."""
+        return [(t, value) for ref, value in list(self._held.values()) if (t := ref()) is not None]
+
+    def __reduce__(self) -> Any:
+        return ByTensor, (self.pairs(),)   # copies are of other Tensors, which are copied beside
 
 
 def like(name: str, p: Tensor) -> tuple[tuple[int, ...], np.dtype]:
@@ -53,7 +78,7 @@ def state_of(optimizer: Optimizer) -> dict[str, Any]:
                         "define state_dict and load_state_dict that hold them too")
 
     def copy(name: str, p: Tensor) -> np.ndarray | None:
-        held = optimizer._kept[name].get(id(p))
+        held = optimizer._kept[name].get(p)
         return None if held is None else np.array(to_numpy(held))
 
     return {"groups": [{**{name: group[name] for name in optimizer.numbers},
@@ -104,11 +129,11 @@ def writer_of(optimizer: Optimizer, state: Mapping[str, Any]) -> Callable[[], No
                 if group[name] != saved[name]:
                     group[name] = saved[name]
         for name, p, array in arrays:
-            held = optimizer._kept[name].get(id(p))
+            held = optimizer._kept[name].get(p)
             if held is not None and (held.shape, held.dtype, is_cuda(held)) == (*like(name, p), p.device == "cuda"):
                 held[...] = 0 if array is None else to_device(array, p.device)
             elif array is None:
-                optimizer._kept[name].pop(id(p), None)
+                optimizer._kept[name].pop(p)
             else:
-                optimizer._kept[name][id(p)] = to_device(np.array(array), p.device)
+                optimizer._kept[name][p] = to_device(np.array(array), p.device)
     return write

@@ -66,9 +66,3 @@ class Together(Optimizer):
         for write in [writer_of(each, {"groups": list(itertools.islice(left, len(each.groups)))})
                       for each in self.optimizers]:
             write()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return vars(self)
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)

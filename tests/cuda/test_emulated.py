@@ -275,7 +275,7 @@ def test_optimizers_clip_step_and_average(name: str, settings: dict[str, Any], e
             norm = optim.clip_grad_norm(params, 1.0)
             optimizer.step()
             ema.update()
-        arrays = [norm, *params, *map(wrap, ema._averages)]
+        arrays = [norm, *params, *map(wrap, ema._where_parameters_are())]
         found.append([np.asarray(t._data) for t in arrays])
     for want, got in zip(*found, strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-12)

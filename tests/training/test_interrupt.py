@@ -74,7 +74,7 @@ class Training:
     def arrays(self) -> list[Any]:
         """The parameters' arrays, then the velocities'."""
         parameters = list(self.model.parameters())
-        return [*(p.data for p in parameters), *(self.sgd._kept["velocities"][id(p)] for p in parameters)]
+        return [*(p.data for p in parameters), *(self.sgd._kept["velocities"].get(p) for p in parameters)]
 
     def state(self) -> list[np.ndarray]:
         return [np.array(a.get() if hasattr(a, "get") else a) for a in self.arrays()]

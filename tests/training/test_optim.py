@@ -175,7 +175,7 @@ def test_forget_is_as_before_the_first_step() -> None:
     one, other = parameters(), parameters()
     sgd, fresh = (optim.SGD(params, lr=0.1, momentum=0.9) for params in (one, other))
     take_step(sgd, one, gradients(0))
-    velocities = list(sgd._kept["velocities"].values())
+    velocities = [array for _, array in sgd._kept["velocities"].pairs()]
     sgd.forget()
     for p, q in zip(one, other, strict=True):
         p.data[...] = q.data
@@ -183,7 +183,8 @@ def test_forget_is_as_before_the_first_step() -> None:
         take_step(optimizer, params, gradients(1))
     for p, q in zip(one, other, strict=True):
         np.testing.assert_array_equal(p.numpy(), q.numpy())
-    assert all(now is before for now, before in zip(sgd._kept["velocities"].values(), velocities, strict=True))
+    assert all(now is before for now, before in zip(
+        (array for _, array in sgd._kept["velocities"].pairs()), velocities, strict=True))
 
 
 W = Tensor([1.0], requires_grad=True)

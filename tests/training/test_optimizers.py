@@ -298,6 +298,106 @@ def test_another_state_is_refused() -> None:
         adam.load_state_dict(state)
 
 
+# ---------------------------------------------------------------- what is kept, belongs to a parameter
+def at_the_address(of: list[Tensor], place: int, values: np.ndarray) -> Tensor:
+    """A new Tensor where one that only this list holds lay, whose place it takes. Others are made until it lies there:
+    nothing else is, of which it might be the memory."""
+    address, others = id(of[place]), []
+    del of[place]
+    while id(p := Tensor(values, requires_grad=True)) != address and len(others) < 1000:
+        others.append(p)
+    of.insert(place, p)
+    return p
+
+
+@pytest.mark.parametrize(("name", "settings"), [("SGD", {"lr": 0.1, "momentum": 0.9}), *EACH], ids=str)
+def test_a_new_parameter_does_not_inherit(name: str, settings: dict[str, Any]) -> None:
+    """Nothing that is kept of the one that lay at its address; its step is that of a new optimizer."""
+    optimizer = getattr(optim, name)(parameters(name), **settings)
+    params = optimizer.groups[0]["params"]
+    give_gradients(params, 0)
+    optimizer.step()
+    optimizer.zero_grad()
+    new = at_the_address(params, 0, np.ones(params[0].shape))
+    group = optimizer.state_dict()["groups"][0]
+    assert all(group[each][0] is None for each in optimizer.kept)
+    twin = Tensor(new.numpy().copy(), requires_grad=True)
+    fresh = getattr(optim, name)([twin], **settings)
+    for p in (new, twin):
+        p.grad = Tensor(np.full(p.shape, 0.5))
+    optimizer.step()
+    fresh.step()
+    assert bits(new) == bits(twin)
+
+
+def test_a_head_of_another_shape_at_an_old_address_trains() -> None:
+    """It was refused for the shape of a mean that another parameter had."""
+    adam = optim.Adam([Tensor(np.ones(2), requires_grad=True)])
+    params = adam.groups[0]["params"]
+    for size in range(3, 20):
+        p = at_the_address(params, 0, np.ones(size))
+        p.grad = Tensor(np.ones(size))
+        adam.step()
+        assert adam.state_dict()["groups"][0]["steps"][0].tolist() == [1]
+        adam.zero_grad()
+        del p
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_what_is_kept_goes_with_its_parameter(several: bool) -> None:
+    params = parameters("Adam")
+    adam = optim.Adam(params)
+    optimizer = optim.Together(adam) if several else adam
+    give_gradients(params, 0)
+    optimizer.step()
+    assert [len(adam._kept[name].pairs()) for name in adam.kept] == [4, 4, 4]
+    del adam.groups[0]["params"][1:], params[1:]
+    assert [len(adam._kept[name].pairs()) for name in adam.kept] == [1, 1, 1]
+    copied = pickle.loads(pickle.dumps(adam))
+    assert [len(copied._kept[name].pairs()) for name in adam.kept] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_parameter_that_left_and_comes_back_goes_on(compiled: bool) -> None:
+    """As in PyTorch, whose state is the Tensor's; the arrays stay the same."""
+    params = parameters("Adam", np.float32)[:2]
+    adam = optim.Adam(params, lr=0.1)
+
+    def one() -> None:
+        adam.zero_grad()
+        sum((p * p).sum() for p in params).backward()                    # type: ignore[union-attr]
+        adam.step()
+    step = minidl.compile(one) if compiled else one
+    for _ in range(3):
+        step()
+    mean = adam._kept["means"].get(params[1])
+    del adam.groups[0]["params"][1]
+    step()
+    adam.groups[0]["params"].append(params[1])
+    for _ in range(3):
+        step()
+    assert adam._kept["means"].get(params[1]) is mean
+    assert [each.tolist() for each in adam.state_dict()["groups"][0]["steps"]] == [[7], [6]]
+
+
+def test_an_average_belongs_to_its_parameter() -> None:
+    params = [Tensor(np.full(2, value), requires_grad=True) for value in (1.0, 2.0, 3.0)]
+    ema = optim.EMA(params, 0.5)
+    ema.params.reverse()
+    ema.update()
+    np.testing.assert_array_equal(ema.state_dict()["averages"], [[3, 3], [2, 2], [1, 1]])
+    ema.params[0] = Tensor(np.full(3, 7.0), requires_grad=True)
+    ema.update()
+    assert [average.tolist() for average in ema.state_dict()["averages"]] == [[7, 7, 7], [2, 2], [1, 1]]
+    params[0].data[...] = 5.0
+    twin, ours = copy.deepcopy((ema, params[0]))
+    for each, p in ((ema, params[0]), (twin, ours)):
+        each.update()
+        with each.applied():
+            assert p.tolist() == [3, 3]
+        assert p.tolist() == [5, 5]
+
+
 # ---------------------------------------------------------------- in a compiled step
 def both_kinds(name: str, settings: dict[str, Any], device: str = "cpu", clip: bool = True, average: bool = True,
                dtype: str = "float32") -> list[Any]:
