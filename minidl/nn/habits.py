@@ -43,8 +43,8 @@ class Habits:
         return self
 
     def zero_grad(self: Module) -> None:
-        """Set all parameters' gradients to None."""
-        for parameter in self.parameters():
+        """Set all parameters' gradients to None, those of frozen ones too."""
+        for _, parameter in self._ever_parameters():
             parameter.grad = None
 
     def add_module(self: Module, name: str, module: Module) -> None:

@@ -156,6 +156,12 @@ class Module(Habits, Watched):
         """Switch this Module and all below to evaluation (dropout off)."""
         return self.train(False)
 
+    def _ever_parameters(self) -> list[tuple[str, Tensor]]:
+        """All parameters, frozen ones too, with their paths."""
+        self._named()                      # refuses what is on the tape
+        return [(_join(path, name), t) for path, module in self.named_modules()
+                for name, t in module._tensors() if name in module._once]
+
     def requires_grad_(self, requires_grad: bool = True) -> Module:
         """Freeze all parameters (False), or unfreeze them (True); those that change lose their gradients.
 
@@ -164,9 +170,7 @@ class Module(Habits, Watched):
         stays a buffer. Raises TypeError where one is no float32 or float64 now; then nothing has changed.
         """
         _refuse_recording("freezes or unfreezes parameters with .requires_grad_()")
-        self._named()                      # refuses what is on the tape
-        found = [(_join(path, name), t) for path, module in self.named_modules()
-                 for name, t in module._tensors() if name in module._once]
+        found = self._ever_parameters()
         for name, t in found:
             if t.dtype not in _FLOATING:
                 raise TypeError(f"requires_grad_: {name} is {t.dtype} and cannot require a gradient, only float32 and "

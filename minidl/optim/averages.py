@@ -22,8 +22,9 @@ class EMA(Watched):
     """An exponential moving average of parameters: average <- decay * average + (1 - decay) * parameter.
 
     params: a Module, or Tensors; of a Module its parameters, not its buffers. The averages begin as the parameters are
-    now; that of a Tensor that is put into the list `params` later, as that one is at the next use. `update` belongs behind the optimizer's step; a compiled step may do it, in one launch. As a callback of
-    `training.fit` an EMA updates after each step, and its averages are part of checkpoints.
+    now; that of a Tensor that is put into the list `params` later, as that one is at the next use. `update` belongs
+    behind the optimizer's step; a compiled step may do it, in one launch. As a callback of `training.fit` an EMA
+    updates after each step, and its averages are part of checkpoints.
 
     Raises ValueError for a decay that is not from 0 to below 1, or no parameters; TypeError for what is not a Tensor.
 

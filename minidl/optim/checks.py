@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ..core.mode import mode
 from ..core.tensor import Tensor
 
 # Entries of a group that are numbers: what each must be, how many there are, and what they are below.
@@ -22,6 +23,12 @@ def check_number(optimizer: str, name: str, value: object) -> None:
     if count and (len(numbers) != count or not all(
             isinstance(number, (int, float, np.integer, np.floating)) and 0 <= number < below for number in numbers)):
         raise ValueError(f"{optimizer}: {name} is {value!r} but must be {must}")
+
+
+def with_gradients(params: list[Tensor]) -> list[Tensor]:
+    """Those that require a gradient and have one: one that was frozen may still have that of a step before."""
+    mode.recorder.seen(params)             # a compiled step depends on which are frozen
+    return [p for p in params if p.requires_grad and p.grad is not None]
 
 
 def entries_of(optimizer: str, params: Iterable[Any], common: dict[str, Any]) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ from ..core.device import Array
 from ..core.mode import mode
 from ..core.tensor import Tensor, wrap
 from ..ops.common.backend import backend_of
+from .checks import with_gradients
 
 EPS = 1e-6                                 # as in PyTorch: a norm of 0 divides nothing
 
@@ -18,8 +19,8 @@ def clip_grad_norm(params: Iterable[Tensor] | Tensor, max_norm: float) -> Tensor
     """Scale all gradients so that their norm, that of one vector of them all, is at most max_norm; returns what it was.
 
     The norm is a Tensor of shape (), float64, on the parameters' device: the host does not wait for it, and a compiled
-    step may do this. Each p.grad is a new Tensor. Parameters without a gradient are left out (Pascanu et al. 2013,
-    algorithm 1).
+    step may do this. Each p.grad is a new Tensor. Parameters that are frozen, or have no gradient, are left
+    out (Pascanu et al. 2013, algorithm 1).
 
     Raises ValueError for a max_norm that is not above 0, or where no parameter has a gradient; TypeError for anything
     that is not a Tensor.
@@ -72,8 +73,8 @@ def _with_gradients(name: str, params: Iterable[Tensor] | Tensor, what: str, lim
             raise TypeError(f"{name}: a parameter is a {type(p).__name__}; pass model.parameters()")
     if isinstance(params, list):
         mode.recorder.holds_items(f"the list that {name} is given", params)
-    live = [p for p in given if p.grad is not None]
+    live = with_gradients(given)
     if not live:
-        raise ValueError(f"{name}: none of {len(given)} parameters has a gradient; call it between backward() and "
-                         "step()")
+        raise ValueError(f"{name}: none of {len(given)} parameters has a gradient and is not frozen; call it between "
+                         "backward() and step()")
     return live

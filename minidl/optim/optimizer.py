@@ -14,7 +14,7 @@ from ..core.mode import Watched, mode, note_change
 from ..core.tensor import Tensor, mark_changed
 from ..ops.common.backend import backend_of
 from ..ops.common.primitives import Array, Rate
-from .checks import check_number, entries_of
+from .checks import check_number, entries_of, with_gradients
 from .rates import Rates, check_rates
 from .state import ByTensor, load_state, state_of
 
@@ -119,7 +119,8 @@ class Optimizer(Watched):
                 array.fill(0)
 
     def step(self, rates: Rates | None = None) -> None:
-        """Update every parameter that has a gradient, in place, group by group.
+        """Update every parameter that requires a gradient and has one, in place, group by group: a frozen one stays,
+        and what is kept of it waits.
 
         rates: in place of the groups' own learning rates, those of a schedule.
 
@@ -143,12 +144,12 @@ class Optimizer(Watched):
             self._update(k, [p._data for p in live], gradients, kept, lr, group)
 
     def _live(self, group: Group) -> list[Tensor]:
-        """The parameters that have a gradient, each of which is seen to fit."""
+        """The parameters that are to be changed: those that require a gradient and have one, which is seen to fit."""
         name = type(self).__name__
         if group.__class__ is not Group:
             raise TypeError(f"{name}: a group is a {type(group).__name__} but must be one that {name} made; change the "
                             f"entries of a group, or build another {name} from all groups")
-        live = [p for p in group["params"] if p.grad is not None]
+        live = with_gradients(group["params"])
         for p in live:
             if p._grad._data.shape != p._data.shape:
                 raise ValueError(f"{name}: a parameter has shape {p.shape} but its gradient {p._grad.shape}; call "

@@ -260,7 +260,7 @@ M = Tensor([[1.0]], requires_grad=True)
      r"Adam: a parameter group has keys \['momentum', 'params'\] but must have 'params' and may have name, lr, betas,"),
     (lambda: optim.clip_grad_norm([W], 0), r"clip_grad_norm: max_norm is 0 but must be a number above 0$"),
     (lambda: optim.clip_grad_value([W], "1"), r"clip_grad_value: value is '1' but must be a number above 0$"),  # type: ignore[arg-type]
-    (lambda: optim.clip_grad_norm([M], 1), r"clip_grad_norm: none of 1 parameters has a gradient; call it between"),
+    (lambda: optim.clip_grad_norm([M], 1), r"clip_grad_norm: none of 1 parameters has a gradient and is not frozen;"),
     (lambda: optim.EMA([W], decay=1.0), r"EMA: decay is 1\.0 but must be a number from 0 to below 1$"),
     (lambda: optim.EMA([]), r"EMA: got 0 parameters but needs at least 1; pass a Module, or Tensors$"),
     (lambda: optim.EMA([W]).load_state_dict({}), r"EMA\.load_state_dict: the state is a dict but must be what"),
@@ -396,6 +396,122 @@ def test_an_average_belongs_to_its_parameter() -> None:
         with each.applied():
             assert p.tolist() == [3, 3]
         assert p.tolist() == [5, 5]
+
+
+# ---------------------------------------------------------------- frozen parameters
+FREEZE: dict[str, Callable[[nn.Module, bool], object]] = {
+    "attribute": lambda net, flag: [setattr(p, "requires_grad", flag) for p in (net[0].weight, net[0].bias)],
+    "Tensor": lambda net, flag: [p.requires_grad_(flag) for p in (net[0].weight, net[0].bias)],
+    "Module": lambda net, flag: net[0].requires_grad_(flag),
+    "one of two": lambda net, flag: net[0].weight.requires_grad_(flag)}
+
+
+def optimized(name: str) -> tuple[nn.Module, optim.Optimizer]:
+    """A net of two layers, and an optimizer of all its parameters (Muon: of its matrices)."""
+    minidl.manual_seed(1)
+    net = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2))
+    matrices, others = ([p for p in net.parameters() if (p.ndim > 1) is matrix] for matrix in (True, False))
+    if name == "Together":
+        return net, optim.Together(optim.Muon(matrices), optim.AdamW(others))
+    settings: dict[str, Any] = {"SGD": {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.1},
+                                "RMSprop": {"momentum": 0.5, "centered": True}}.get(name, {})
+    return net, getattr(optim, name)(matrices if name == "Muon" else list(net.parameters()), **settings)
+
+
+def fifteen_steps(name: str, clear: str, by: str, compiled: bool, freeze: bool) -> list[list[bytes]]:
+    """The first layer before steps in which it is frozen, after them, and all at the end. freeze=False: in these steps
+    its gradients are taken away before the update."""
+    net, optimizer = optimized(name)
+    params = list(net.parameters())
+    first = params[:1 if by == "one of two" else 2]
+    x = Tensor(np.random.default_rng(0).standard_normal((5, 4)).astype(np.float32))
+    without: list[Tensor] = []
+
+    def step() -> None:
+        if clear == "net":
+            net.zero_grad()
+        for p in params if clear == "loop" else ():
+            if p.requires_grad:
+                p.grad = None
+        net(x).square().sum().backward()
+        kept = [p.grad for p in without]
+        for p in without:
+            p.grad = None
+        optim.clip_grad_norm(params, 1.0)
+        optimizer.step()
+        for p, grad in zip(without, kept, strict=True):
+            p.grad = grad
+    run: Any = minidl.compile(step) if compiled else step
+    found = []
+    for frozen in (False, True, False):
+        if freeze:
+            FREEZE[by](net, not frozen)
+        else:
+            without[:] = first * frozen
+        for p in first:                    # the same in both worlds when they are thawed
+            if not frozen:
+                p.grad = None
+        for _ in range(5):
+            run()
+        found.append([bits(p) for p in first])
+    return [*found, [bits(p) for p in params]]
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("by", FREEZE)
+@pytest.mark.parametrize(("name", "clear"), [("SGD", "loop"), ("Adam", "net"), ("AdamW", "keep"), ("RMSprop", "keep"),
+                                             ("Muon", "loop"), ("Together", "net")])
+def test_a_frozen_parameter_stays(name: str, clear: str, by: str, compiled: bool) -> None:
+    """Whoever holds its gradient still, and whatever decays; beside it all is as if it had none. Thawed, it goes on
+    with what was kept of it."""
+    found = fifteen_steps(name, clear, by, compiled, freeze=True)
+    assert found[1] == found[0] != found[2]
+    assert found == fifteen_steps(name, clear, by, False, freeze=False)
+
+
+def test_a_frozen_parameter_that_a_step_does_not_read_is_looked_at() -> None:
+    """Its gradient is from outside: nothing but the optimizer knows of it."""
+    w, alone = Tensor([1.0, 2.0], requires_grad=True), Tensor([1.0], requires_grad=True)
+    sgd = optim.SGD([w, alone], lr=0.5)
+    alone.grad = Tensor([1.0])
+
+    def step() -> None:
+        w.grad = None
+        (w * w).sum().backward()
+        sgd.step()
+    compiled: Any = minidl.compile(step)
+    for frozen, expected in ((False, 0.5), (True, 0.5), (True, 0.5), (True, 0.5), (False, 0.0), (False, -0.5)):
+        alone.requires_grad = not frozen
+        compiled()
+        assert alone.item() == expected
+
+
+@pytest.mark.parametrize("clip", [optim.clip_grad_norm, optim.clip_grad_value])
+def test_a_frozen_parameters_gradient_is_not_clipped(clip: Callable[..., Any]) -> None:
+    w, frozen = (Tensor([3.0, 4.0], requires_grad=True) for _ in range(2))
+    for p in (w, frozen):
+        p.grad = Tensor([3.0, 4.0])
+    frozen.requires_grad_(False)
+    norm = clip([w, frozen], 2.5)
+    assert norm is None or norm.item() == 5.0
+    np.testing.assert_allclose(w.grad.numpy(), [1.5, 2.0] if norm is not None else [2.5, 2.5], rtol=1e-5)
+    assert frozen.grad.tolist() == [3.0, 4.0]
+    w.requires_grad_(False)
+    with pytest.raises(ValueError, match="none of 2 parameters has a gradient and is not frozen; call it between"):
+        clip([w, frozen], 2.5)
+
+
+def test_zero_grad_forgets_those_of_frozen_parameters() -> None:
+    net = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm2d(2))
+    sgd = optim.SGD(net.parameters(), 0.1)
+    params = list(net.parameters())
+    for forget in (net.zero_grad, sgd.zero_grad):
+        for p in params:
+            p.grad = Tensor(np.ones(p.shape, np.float32))
+        for p in params[1:3]:
+            p.requires_grad = False
+        forget()
+        assert [p.grad for p in params] == [None] * 4
 
 
 # ---------------------------------------------------------------- in a compiled step
