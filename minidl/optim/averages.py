@@ -12,19 +12,19 @@ from ..core.device import Array, to_device, to_numpy
 from ..core.mode import Watched, mode
 from ..core.tensor import Tensor, mark_changed
 from ..ops.common.backend import backend_of
-from .state import ByTensor
+from .names import WAY_OUT, ByTensor, Named, names_that_differ, places_by_name, without_names
 
 if TYPE_CHECKING:
     from ..nn import Module
 
 
-class EMA(Watched):
+class EMA(Named, Watched):
     """An exponential moving average of parameters: average <- decay * average + (1 - decay) * parameter.
 
-    params: a Module, or Tensors; of a Module its parameters, not its buffers. The averages begin as the parameters are
-    now; that of a Tensor that is put into the list `params` later, as that one is at the next use. `update` belongs
-    behind the optimizer's step; a compiled step may do it, in one launch. As a callback of `training.fit` an EMA
-    updates after each step, and its averages are part of checkpoints.
+    params: a Module, Tensors or (name, Tensor); of a Module its parameters, not its buffers. The averages begin as the
+    parameters are now; that of a Tensor that is put into the list `params` later, as that one is at the next use.
+    `update` belongs behind the optimizer's step; a compiled step may do it, in one launch. As a callback of
+    `training.fit` an EMA updates after each step, and its averages are part of checkpoints.
 
     Raises ValueError for a decay that is not from 0 to below 1, or no parameters; TypeError for what is not a Tensor.
 
@@ -40,8 +40,10 @@ class EMA(Watched):
 
     restless = frozenset({"_averages"})
 
-    def __init__(self, params: Module | Iterable[Tensor], decay: float = 0.999):
-        self.params: list[Tensor] = list(params.parameters() if hasattr(params, "parameters") else params)
+    def __init__(self, params: Module | Iterable[Any], decay: float = 0.999):
+        self._names: ByTensor[str] = ByTensor()
+        self.params: list[Tensor] = without_names(
+            params.named_parameters() if hasattr(params, "named_parameters") else params, self._names)
         if not isinstance(decay, (int, float)) or not 0 <= decay < 1:
             raise ValueError(f"EMA: decay is {decay!r} but must be a number from 0 to below 1")
         for p in self.params:
@@ -51,6 +53,9 @@ class EMA(Watched):
             raise ValueError("EMA: got 0 parameters but needs at least 1; pass a Module, or Tensors")
         self.decay, self._applied = decay, False
         self._averages: ByTensor[Array] = ByTensor((p, p._data.copy()) for p in self.params)
+
+    def _parameters(self) -> list[Tensor]:
+        return self.params
 
     def update(self) -> None:
         """Move all averages towards the parameters, by one primitive call."""
@@ -85,24 +90,33 @@ class EMA(Watched):
             self._applied = False
 
     def state_dict(self) -> dict[str, Any]:
-        """{"decay": ..., "averages": [...]}: copies, by place."""
-        return {"decay": self.decay, "averages": [np.array(to_numpy(array)) for array in self._where_parameters_are()]}
+        """{"decay": ..., "params": [...], "averages": [...]}: the parameters' names, None where they are not known, and
+        copies."""
+        return {"decay": self.decay, "params": [self._names.get(p) for p in self.params],
+                "averages": [np.array(to_numpy(array)) for array in self._where_parameters_are()]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with what `state_dict` gave; averages change in place. Raises ValueError for what does not fit; then
-        nothing has changed."""
+        """Go on with what `state_dict` gave; averages change in place. They are found by the parameters' names; by
+        place, where these are not known. Raises ValueError for what does not fit; then nothing has changed."""
         mode.recorder.refuse("loads averaged weights", "do it outside the step")
-        if not isinstance(state, Mapping) or state.keys() != {"decay", "averages"}:
+        if not isinstance(state, Mapping) or state.keys() - {"params"} != {"decay", "averages"}:
             raise ValueError(f"EMA.load_state_dict: the state is a {type(state).__name__} but must be what state_dict "
                              "gave")
-        there = [(np.shape(array), np.asarray(array).dtype) for array in state["averages"]]
+        names, theirs = [self._names.get(p) for p in self.params], state.get("params")
+        order = places_by_name(names, theirs)
+        if order is None:
+            raise ValueError(f"EMA.load_state_dict: the parameters are {names_that_differ(names, theirs)}; build the "
+                             f"EMA {WAY_OUT}")
+        averages = [state["averages"][place] for place in order] if len(order) == len(state["averages"]) else \
+            state["averages"]
+        there = [(np.shape(array), np.asarray(array).dtype) for array in averages]
         here = [(p.shape, p.dtype) for p in self.params]
         if there != here:
             raise ValueError(f"EMA.load_state_dict: the averages are {_listed(there)} but the parameters are "
-                             f"{_listed(here)}; build the EMA that the state was saved from")
+                             f"{_listed(here)}; build the EMA {WAY_OUT}")
         if self.decay != state["decay"]:
             self.decay = state["decay"]
-        for p, average, array in zip(self.params, self._where_parameters_are(), state["averages"], strict=True):
+        for p, average, array in zip(self.params, self._where_parameters_are(), averages, strict=True):
             average[...] = to_device(np.asarray(array), p.device)
 
     def _where_parameters_are(self) -> list[Array]:

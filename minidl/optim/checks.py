@@ -10,6 +10,7 @@ import numpy as np
 
 from ..core.mode import mode
 from ..core.tensor import Tensor
+from .names import ByTensor, without_names
 
 # Entries of a group that are numbers: what each must be, how many there are, and what they are below.
 NUMBERS = dict.fromkeys(("lr", "momentum", "weight_decay", "eps"), ("a finite number of at least 0", 1, math.inf))
@@ -31,8 +32,9 @@ def with_gradients(params: list[Tensor]) -> list[Tensor]:
     return [p for p in params if p.requires_grad and p.grad is not None]
 
 
-def entries_of(optimizer: str, params: Iterable[Any], common: dict[str, Any]) -> list[dict[str, Any]]:
-    """The entries of each group: those it was given with, else the common ones."""
+def entries_of(optimizer: str, params: Iterable[Any], common: dict[str, Any],
+               names: ByTensor[str]) -> list[dict[str, Any]]:
+    """The entries of each group: those it was given with, else the common ones. Parameters' names are noted."""
     if isinstance(params, (Tensor, dict)) or not isinstance(params, Iterable):
         raise TypeError(f"{optimizer}: params is a {type(params).__name__} but must be parameters, or groups of them; "
                         "pass model.parameters(), or [tensor]")
@@ -42,7 +44,7 @@ def entries_of(optimizer: str, params: Iterable[Any], common: dict[str, Any]) ->
         if "params" not in group or group.keys() - common.keys() - {"params", "name"}:
             raise ValueError(f"{optimizer}: a parameter group has keys {sorted(group)} but must have 'params' and may "
                              f"have name, {', '.join(common)}")
-    full = [{**common, **group, "params": list(group["params"])} for group in groups]
+    full = [{**common, **group, "params": without_names(group["params"], names)} for group in groups]
     everything = [p for group in full for p in group["params"]]
     for p in everything:
         if not isinstance(p, Tensor) or not p.requires_grad or not p.is_leaf:

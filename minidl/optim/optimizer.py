@@ -15,8 +15,9 @@ from ..core.tensor import Tensor, mark_changed
 from ..ops.common.backend import backend_of
 from ..ops.common.primitives import Array, Rate
 from .checks import check_number, entries_of, with_gradients
+from .names import ByTensor, Named
 from .rates import Rates, check_rates
-from .state import ByTensor, load_state, state_of
+from .state import load_state, state_of
 
 
 class Group(dict[str, Any]):
@@ -57,7 +58,7 @@ class Group(dict[str, Any]):
         return self
 
 
-class Optimizer(Watched):
+class Optimizer(Named, Watched):
     """What SGD, Adam and the others share. One of them says which arrays it keeps, and how it updates parameters.
 
     kept: the arrays that are kept of each parameter: name -> the word for one of them. Each is like the parameter, but
@@ -69,7 +70,8 @@ class Optimizer(Watched):
 
     def __init__(self, params: Iterable[Any], common: dict[str, Any]):
         name, self.numbers = type(self).__name__, tuple(common)        # the numbers' names
-        self.groups = [Group(entries, name) for entries in entries_of(name, params, common)]
+        self._names: ByTensor[str] = ByTensor()
+        self.groups = [Group(entries, name) for entries in entries_of(name, params, common, self._names)]
         for group in self.groups:
             self._check(group)
         self._kept: dict[str, ByTensor[Array]] = {each: ByTensor() for each in self.kept}
@@ -103,6 +105,10 @@ class Optimizer(Watched):
             raise ValueError(f"{type(self).__name__}.group: there is no {name!r} among the groups' names {names}; give "
                              'it with the group, {"params": ..., "name": ...}')
         return self.groups[names.index(name)]
+
+    def _parameters(self) -> list[Tensor]:
+        """Those of all groups."""
+        return [p for group in self.groups for p in group["params"]]
 
     def zero_grad(self) -> None:
         """Forget all gradients."""
@@ -178,11 +184,12 @@ class Optimizer(Watched):
         return held
 
     def state_dict(self) -> dict[str, Any]:
-        """{"groups": [{"lr": ..., "velocities": [...]}, ...]}: a group's numbers, and copies of what is kept of its
-        parameters, by place; None before the first step."""
+        """{"groups": [{"kind": "SGD", "name": ..., "params": [...], "lr": ..., "velocities": [...]}, ...]}: the kind of
+        optimizer, the group's name and those of its parameters (None where they are not known), its numbers, and
+        copies of what is kept of its parameters; None before the first step."""
         return state_of(self)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with what `state_dict` gave: arrays change in place. Raises ValueError for what does not fit; then
-        nothing has changed."""
+        """Go on with what `state_dict` gave: arrays change in place. Groups and parameters are found by their names;
+        by place, where these are not known. Raises ValueError for what does not fit; then nothing has changed."""
         load_state(self, state)

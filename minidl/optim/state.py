@@ -2,57 +2,19 @@
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from types import NoneType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..core.device import is_cuda, to_device, to_numpy
 from ..core.mode import mode
+from .names import FACTS, WAY_OUT, facts_of, in_order
 
 if TYPE_CHECKING:
     from ..core.tensor import Tensor
     from .optimizer import Optimizer
-
-T = TypeVar("T")
-
-
-class ByTensor(Generic[T]):
-    """A value for each of some Tensors, for as long as they live: an id alone may be another Tensor's later.
-
-    A Tensor that nobody holds any more is forgotten with its value; one that left its group keeps it, as in PyTorch.
-    """
-
-    def __init__(self, pairs: Iterable[tuple[Tensor, T]] = ()):
-        self._held: dict[int, tuple[weakref.ref[Tensor], T]] = {}
-        for t, value in pairs:
-            self[t] = value
-
-    def get(self, t: Tensor) -> T | None:
-        entry = self._held.get(id(t))
-        return entry[1] if entry is not None and entry[0]() is t else None
-
-    def __setitem__(self, t: Tensor, value: T) -> None:
-        key, held = id(t), self._held      # the reference must not hold what holds it
-
-        def forget(ref: weakref.ref[Tensor]) -> None:
-            if key in held and held[key][0] is ref:
-                del held[key]
-        held[key] = weakref.ref(t, forget), value
-
-    def pop(self, t: Tensor) -> None:
-        if self.get(t) is not None:
-            del self._held[id(t)]
-
-    def pairs(self) -> list[tuple[Tensor, T]]:
-        """(Tensor, value) of those that live."""
-        return [(t, value) for ref, value in list(self._held.values()) if (t := ref()) is not None]
-
-    def __reduce__(self) -> Any:
-        return ByTensor, (self.pairs(),)   # copies are of other Tensors, which are copied beside
-
 
 def like(name: str, p: Tensor) -> tuple[tuple[int, ...], np.dtype]:
     """(shape, dtype) of what is kept of a parameter by this name."""
@@ -70,7 +32,7 @@ def state_of(optimizer: Optimizer) -> dict[str, Any]:
     """As `Optimizer.state_dict`. Raises TypeError for a subclass that keeps more than its base, without a state_dict.
     """
     kind = type(optimizer)
-    more = [name for name, value in vars(optimizer).items() if name not in ("groups", "numbers", "_kept")
+    more = [name for name, value in vars(optimizer).items() if name not in ("groups", "numbers", "_kept", "_names")
             and not isinstance(value, (bool, int, float, str, np.generic, NoneType))]
     if more and kind.state_dict.__module__ == f"{__package__}.optimizer":
         base = next(each for each in kind.__mro__ if each.__module__.startswith(f"{__package__}."))
@@ -81,9 +43,9 @@ def state_of(optimizer: Optimizer) -> dict[str, Any]:
         held = optimizer._kept[name].get(p)
         return None if held is None else np.array(to_numpy(held))
 
-    return {"groups": [{**{name: group[name] for name in optimizer.numbers},
+    return {"groups": [{**facts, **{name: group[name] for name in optimizer.numbers},
                         **{name: [copy(name, p) for p in group["params"]] for name in optimizer.kept}}
-                       for group in optimizer.groups]}
+                       for facts, group in zip(facts_of(optimizer), optimizer.groups, strict=True)]}
 
 
 def load_state(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
@@ -97,8 +59,13 @@ def writer_of(optimizer: Optimizer, state: Mapping[str, Any]) -> Callable[[], No
     title, numbers, kept = type(optimizer).__name__, optimizer.numbers, tuple(optimizer.kept)
     flags = [name for name in numbers if isinstance(optimizer.groups[0][name], bool)]
     groups = state.get("groups") if isinstance(state, Mapping) else None
+    matched: list[tuple[Mapping[str, Any], list[int]]] = []
+    if isinstance(groups, list) and len(groups) == len(optimizer.groups) and all(
+            isinstance(group, Mapping) for group in groups):
+        matched = in_order(optimizer, groups)
+        groups = [group for group, _ in matched]
     if not isinstance(groups, list) or not all(
-            isinstance(group, Mapping) and {*numbers, *kept} == group.keys()
+            isinstance(group, Mapping) and {*numbers, *kept} == group.keys() - FACTS.keys()
             and all(isinstance(group[name], list) for name in kept)
             and all(isinstance(group[name], bool) for name in flags) for group in groups):
         raise ValueError(f"{title}.load_state_dict: the state is a {type(state).__name__} but must be what state_dict "
@@ -110,17 +77,18 @@ def writer_of(optimizer: Optimizer, state: Mapping[str, Any]) -> Callable[[], No
     for theirs in ([len(group[name]) for group in groups] for name in kept):
         if mine != theirs:
             raise ValueError(f"{title}.load_state_dict: the groups have {mine} parameters but the state's have "
-                             f"{theirs}; build the optimizer that the state was saved from")
+                             f"{theirs}; build the optimizer {WAY_OUT}")
     arrays = []
-    for number, (group, saved) in enumerate(zip(optimizer.groups, groups, strict=True)):
+    for number, (group, saved, (_, order)) in enumerate(zip(optimizer.groups, groups, matched, strict=True)):
         type(group)({**group, **{name: saved[name] for name in numbers}}, title)     # refuses a number that cannot be
         for name in kept:
-            for place, (p, given) in enumerate(zip(group["params"], saved[name], strict=True)):
-                array, (shape, dtype) = None if given is None else np.asarray(given), like(name, p)
+            for p, place in zip(group["params"], order, strict=True):
+                given, (shape, dtype) = saved[name][place], like(name, p)
+                array = None if given is None else np.asarray(given)
                 if array is not None and (array.shape, array.dtype) != (shape, dtype):
                     raise ValueError(f"{title}.load_state_dict: {optimizer.kept[name]} {place} of group {number} is "
                                      f"{array.shape} {array.dtype} but its parameter is {shape} {dtype}; build the "
-                                     "optimizer that the state was saved from")
+                                     f"optimizer {WAY_OUT}")
                 arrays.append((name, p, array))
 
     def write() -> None:

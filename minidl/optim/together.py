@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ..core.tensor import Tensor
+from .names import in_order
 from .optimizer import Optimizer
 from .rates import Rates, check_rates
 from .state import state_of, writer_of
@@ -38,6 +40,12 @@ class Together(Optimizer):
             raise ValueError(f"Together: the optimizers have {len(everything)} parameters but only "
                              f"{len(set(everything))} are different; give each to one optimizer")
 
+    def learn_names(self, named: Iterable[tuple[str, Tensor]]) -> None:
+        """As each of them."""
+        named = list(named)
+        for each in self.optimizers:
+            each.learn_names(named)
+
     def forget(self) -> None:
         """As each of them."""
         for each in self.optimizers:
@@ -62,7 +70,7 @@ class Together(Optimizer):
         if not isinstance(groups, list) or len(groups) != len(self.groups):
             raise ValueError(f"Together.load_state_dict: the state is a {type(state).__name__} but must be what "
                              f"state_dict gave, with {len(self.groups)} groups")
-        left = iter(groups)
+        left = iter([group for group, _ in in_order(self, groups)])
         for write in [writer_of(each, {"groups": list(itertools.islice(left, len(each.groups)))})
                       for each in self.optimizers]:
             write()

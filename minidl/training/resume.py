@@ -58,12 +58,20 @@ def _tensors(run: _Plain) -> dict[str, np.ndarray]:
     return {name: t.numpy() for name, t in run.model.named_tensors()}
 
 
+def _tell_names(run: _Plain, callbacks: Callbacks) -> None:
+    """Those of the model's Tensors, to whoever keeps something of them: it is theirs, wherever they are by then."""
+    for each in (run.optimizer, *callbacks.all):
+        if hasattr(each, "learn_names"):
+            each.learn_names(run.model.named_tensors())
+
+
 def state_of(run: _Plain, place: Place, callbacks: Callbacks) -> State | None:
     """All that a training depends on from here; None where its loss is not finite."""
     if not place.ended:
         place.totals = run.totals()
     if not math.isfinite(place.totals[0]):
         return None
+    _tell_names(run, callbacks)
     accuracies = [metrics["test_accuracy"] for metrics in place.history if "test_accuracy" in metrics]
     return {"place": asdict(place), "rng": place.key or list(rng.get_state()), "data": _facts(run),
             "best_accuracy": max(accuracies, default=None), "model": _tensors(run),
@@ -75,6 +83,7 @@ def restore(path: str | os.PathLike[str], run: _Plain, callbacks: Callbacks, epo
 
     Nothing has changed where it is refused (ValueError; OSError if it cannot be read).
     """
+    _tell_names(run, callbacks)
     like = {"model": _tensors(run), "callbacks": callbacks.state_dict(), "optimizer": examples(run.optimizer)}
     state = by_first(lambda: read_newest(path, like, optional="optimizer."))
     place = _place(state, run, path)

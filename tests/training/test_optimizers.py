@@ -238,7 +238,7 @@ def test_groups_are_found_by_their_names() -> None:
     with pytest.raises(ValueError, match=re.escape(
             "AdamW.group: there is no 'bias' among the groups' names ['decay', None]; give it with the group, {")):
         adam.group("bias")
-    assert "name" not in adam.state_dict()["groups"][0]
+    assert [group["name"] for group in adam.state_dict()["groups"]] == ["decay", None]
 
 
 W = Tensor([1.0], requires_grad=True)
@@ -290,8 +290,10 @@ def test_refuses_what_is_not_a_tensor(make: Callable[[], Any]) -> None:
 
 def test_another_state_is_refused() -> None:
     adam, sgd = optim.Adam([W]), optim.SGD([W], 0.1)
-    with pytest.raises(ValueError, match=r"^Adam\.load_state_dict: the state is a dict but must be what state_dict"):
+    with pytest.raises(ValueError, match=r"^Adam\.load_state_dict: the groups' optimizers are Adam here but SGD in"):
         adam.load_state_dict(sgd.state_dict())
+    with pytest.raises(ValueError, match=r"^Adam\.load_state_dict: the state is a dict but must be what state_dict"):
+        adam.load_state_dict({"groups": [{"lr": 0.1, "velocities": [None]}]})
     state = adam.state_dict()
     state["groups"][0]["steps"] = [np.array([1.0])]
     with pytest.raises(ValueError, match=r"^Adam\.load_state_dict: step 0 of group 0 is \(1,\) float64 but its"):
@@ -396,6 +398,151 @@ def test_an_average_belongs_to_its_parameter() -> None:
         with each.applied():
             assert p.tolist() == [3, 3]
         assert p.tolist() == [5, 5]
+
+
+# ---------------------------------------------------------------- states by names
+class Two(nn.Module):
+    """Two equal layers beside each other, defined in an order that may change."""
+
+    def __init__(self, order: str = "ab"):
+        super().__init__()
+        minidl.manual_seed(2)
+        layers = {name: nn.Linear(3, 3) for name in "ab"}
+        for name in order:
+            setattr(self, name, layers[name])
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.a(x) - (self.b(x) * 2.0).tanh()
+
+
+def two(order: str, make: Callable[[nn.Module], Any]) -> tuple[Two, Any, Callable[[int], None]]:
+    net = Two(order)
+    optimizer = make(net)
+
+    def step(i: int) -> None:
+        x, _ = vectors(seed=i)
+        optimizer.zero_grad()
+        net(Tensor(x.numpy()[:, :3].copy())).square().mean().backward()
+        optimizer.step()
+    return net, optimizer, step
+
+
+def named_groups(order: list[str]) -> Callable[[nn.Module], Any]:
+    """Groups with names and rates of their own, whose parameters have none; equal shapes."""
+    return lambda net: optim.SGD([{"params": [getattr(net, name[0]).weight, getattr(net, name[0]).bias], "name": name}
+                                  for name in order], 0.1, momentum=0.9)
+
+
+def by_name(net: nn.Module) -> Any:
+    return optim.AdamW([{"params": [(name, p)], "lr": 0.1 if p.ndim > 1 else 0.2}
+                        for name, p in net.named_parameters()])
+
+
+def both_named(net: nn.Module) -> Any:
+    named = dict(net.named_parameters())
+    muon = optim.Muon([(name, p) for name, p in named.items() if p.ndim > 1])
+    adam = optim.Adam([(name, p) for name, p in named.items() if p.ndim < 2])
+    return optim.Together(*([muon, adam] if next(iter(named)) == "a.weight" else [adam, muon]))
+
+
+SAME: dict[str, tuple[Callable[[nn.Module], Any], Callable[[nn.Module], Any]]] = {     # before; after, in another order
+    **{f"{name} of named parameters": (make, make) for name, make in {
+        "SGD": lambda net: optim.SGD(net.named_parameters(), 0.1, momentum=0.9),
+        "Adam": lambda net: optim.Adam(net.named_parameters()),
+        "RMSprop": lambda net: optim.RMSprop([{"params": net.named_parameters()}], momentum=0.5, centered=True),
+        "Muon": lambda net: optim.Muon((name, p) for name, p in net.named_parameters() if p.ndim > 1)}.items()},
+    "groups with names": (named_groups(["a1", "b1"]), named_groups(["b1", "a1"])),
+    "groups of named parameters": (by_name, by_name),
+    "several, in another order": (both_named, both_named)}
+
+
+@pytest.mark.parametrize("case", SAME)
+def test_a_state_goes_by_names(case: str) -> None:
+    net, optimizer, step = two("ab", SAME[case][0])
+    for i, group in enumerate(optimizer.groups):
+        group["lr"] = 0.01 * (i + 1)
+    for i in range(3):
+        step(i)
+    other_net, other, other_step = two("ba", SAME[case][1])
+    other_net.load_state_dict(net.state_dict())
+    other.load_state_dict(optimizer.state_dict())
+    for i in range(3, 6):
+        step(i)
+        other_step(i)
+    assert_same_bits(net.state_dict(), {name: other_net.state_dict()[name] for name in net.state_dict()})
+
+
+def test_a_state_of_before_goes_by_place() -> None:
+    """Those of minidl 0.2 have no names, and say nothing of the optimizer's kind; groups without names go on, too."""
+    net, optimizer, step = two("ab", lambda net: optim.SGD(net.named_parameters(), 0.1, momentum=0.9))
+    ema = optim.EMA(net)
+    step(0)
+    state, averages = optimizer.state_dict(), ema.state_dict()
+    for name in ("kind", "name", "params"):
+        del state["groups"][0][name]
+    del averages["params"]
+    for given in (state, optim.SGD(list(net.parameters()), 0.1).state_dict(), optimizer.state_dict()):
+        _, other, _ = two("ba", lambda net: optim.SGD(net.parameters(), 0.2))
+        other.load_state_dict(given)
+        for mine, theirs in zip(other.state_dict()["groups"][0]["velocities"], given["groups"][0]["velocities"],
+                                strict=True):
+            np.testing.assert_array_equal(mine, theirs)
+    ema.load_state_dict(averages)
+
+
+def test_averages_go_by_names() -> None:
+    net, other = Two("ab"), Two("ba")
+    ema, theirs = optim.EMA(net, 0.5), optim.EMA(other.named_parameters(), 0.5)
+    net.a.weight.data[...] += 1
+    ema.update()
+    theirs.load_state_dict(ema.state_dict())
+    with ema.applied(), theirs.applied():
+        np.testing.assert_array_equal(net.a.weight.numpy(), other.a.weight.numpy())
+        np.testing.assert_array_equal(net.b.weight.numpy(), other.b.weight.numpy())
+
+
+def renamed(net: nn.Module, **names: str) -> list[tuple[str, Tensor]]:
+    return [(names.get(name[0], name[0]) + name[1:], p) for name, p in net.named_parameters()]
+
+
+OTHER: dict[str, tuple[Callable[[nn.Module], Any], Callable[[nn.Module], Any], str]] = {
+    "kind": (lambda net: optim.AdamW(net.parameters()), lambda net: optim.Adam(net.parameters()),
+             "AdamW.load_state_dict: the groups' optimizers are AdamW here but Adam in the state; build the optimizer"),
+    "kinds of several": (
+        lambda net: optim.Together(optim.AdamW(net.a.parameters()), optim.Adam(net.b.parameters())),
+        lambda net: optim.Together(optim.AdamW(net.a.parameters()), optim.AdamW(net.b.parameters())),
+        "Together.load_state_dict: the groups' optimizers are Adam here but AdamW, AdamW in the state; build the"),
+    "group": (named_groups(["a1", "b1"]), named_groups(["a1", "b2"]),
+              "SGD.load_state_dict: the groups' names are b1 here but b2 in the state; build the optimizer that the"),
+    "parameter": (lambda net: optim.Adam(net.named_parameters()), lambda net: optim.Adam(renamed(net, a="c")),
+                  "Adam.load_state_dict: the groups' parameters are a.weight, a.bias here but c.weight, c.bias in the"),
+    "a group's parameters": (
+        lambda net: optim.Adam([{"params": net.named_parameters()}]),
+        lambda net: optim.Adam([{"params": [*net.named_parameters()][:2]}]),
+        "Adam.load_state_dict: the groups' parameters are b.weight, b.bias here but a.weight, a.bias in the state"),
+    "exchanged among groups": (
+        lambda net: optim.Adam([{"params": renamed(net.a, w="a.w"), "name": "one"},
+                                {"params": renamed(net.b, w="b.w"), "name": "two"}]),
+        lambda net: optim.Adam([{"params": renamed(net.a, w="b.w"), "name": "one"},
+                                {"params": renamed(net.b, w="a.w"), "name": "two"}]),
+        "Adam.load_state_dict: the groups' parameters are a.weight, bias, b.weight, bias here but b.weight, bias, a"),
+    "one without a name": (lambda net: optim.Adam([*renamed(net.a), *net.b.parameters()]),
+                           lambda net: optim.Adam([*renamed(net.a), *renamed(net.b)]),
+                           "Adam.load_state_dict: the groups' parameters are None, None here but weight, bias, weight"),
+    "average": (lambda net: optim.EMA(net), lambda net: optim.EMA(renamed(net, b="d")),
+                "EMA.load_state_dict: the parameters are b.weight, b.bias here but d.weight, d.bias in the state"),
+}
+
+
+@pytest.mark.parametrize("case", OTHER)
+def test_a_state_of_other_names_changes_nothing(case: str) -> None:
+    make, other, message = OTHER[case]
+    net = Two()
+    optimizer = make(net)
+    before = pickle.dumps(optimizer.state_dict())
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+        optimizer.load_state_dict(other(net).state_dict())
+    assert pickle.dumps(optimizer.state_dict()) == before
 
 
 # ---------------------------------------------------------------- frozen parameters
@@ -829,6 +976,59 @@ def test_a_checkpoint_of_another_optimizer_is_refused(tmp_path: Path) -> None:
     fitted(tmp_path, 1, False, "Adam", {})
     with pytest.raises(ValueError, match="does not fit this training"):
         fitted(tmp_path, 2, False, "RMSprop", {})
+
+
+def resumed(folder: Path, epochs: int, order: str, make: Callable[[nn.Module], Any],
+            compiled: bool) -> dict[str, np.ndarray]:
+    """What a training ends in: parameters and averages, by name."""
+    net = Two(order)
+    optimizer, ema = make(net), optim.EMA(net.parameters(), 0.9)
+    rng = np.random.default_rng(0)
+    arrays = rng.standard_normal((12, 3)).astype(np.float32), rng.integers(0, 3, 12)
+    loaders = data.DataLoader(arrays, 4), data.DataLoader(arrays, 12, shuffle=False)
+    training.fit(net, optimizer, *loaders, epochs=epochs, say=None, checkpoints=folder, resume=True, compiled=compiled,
+                 callbacks=ema)
+    ends = net.state_dict()
+    with ema.applied():
+        ends |= {f"average of {name}": array for name, array in net.state_dict().items()}
+    return dict(sorted(ends.items()))
+
+
+TRAINED: dict[str, Callable[[nn.Module], Any]] = {
+    "SGD": lambda net: optim.SGD(net.parameters(), 0.1, momentum=0.9), "Adam": lambda net: optim.Adam(net.parameters()),
+    "groups": lambda net: optim.SGD([{"params": layer.parameters(), "lr": 0.2 if layer is net.a else 0.1}
+                                     for layer in net.children()], 0.1, 0.9),
+    "several": lambda net: optim.Together(*(optim.Muon([p for p in net.parameters() if p.ndim > 1]),
+                                            optim.AdamW([p for p in net.parameters() if p.ndim < 2])))}
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("make", TRAINED)
+def test_layers_that_change_places_go_on_in_the_same_bits(make: str, compiled: bool, tmp_path: Path) -> None:
+    """The optimizer and the averages are given parameters alone: fit knows the names."""
+    ends = []
+    for order in ("ab", "ba"):
+        resumed(tmp_path / order, 2, "ab", TRAINED[make], compiled)
+        ends.append(resumed(tmp_path / order, 4, order, TRAINED[make], compiled))
+    assert_same_bits(*ends)
+
+
+def test_a_checkpoint_of_before_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By place: minidl 0.2 wrote no names."""
+    make = TRAINED["Adam"]
+    expected = resumed(tmp_path / "now", 4, "ab", make, False)
+    with monkeypatch.context() as before:
+        before.setattr("minidl.optim.state.facts_of", lambda optimizer: [{} for _ in optimizer.groups])
+        before.setattr(optim.EMA, "state_dict", lambda self: {"decay": self.decay, "averages": [
+            np.array(average) for average in self._where_parameters_are()]})
+        resumed(tmp_path / "old", 2, "ab", make, False)
+    assert_same_bits(resumed(tmp_path / "old", 4, "ab", make, False), expected)
+
+
+def test_a_checkpoint_of_adam_is_not_adamws(tmp_path: Path) -> None:
+    resumed(tmp_path, 1, "ab", lambda net: optim.Adam(net.parameters()), False)
+    with pytest.raises(ValueError, match=r"^AdamW\.load_state_dict: the groups' optimizers are AdamW here but Adam in"):
+        resumed(tmp_path, 2, "ab", lambda net: optim.AdamW(net.parameters()), False)
 
 
 # ---------------------------------------------------------------- rates

@@ -1,0 +1,140 @@
+"""What belongs to a parameter: values by Tensor, its name, and by that what is its in a state."""
+
+from __future__ import annotations
+
+import operator
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from ..core.tensor import Tensor
+
+if TYPE_CHECKING:
+    from .optimizer import Optimizer
+
+MAX_NAMED = 8                              # of parameters that do not fit, as many are named in a message
+WAY_OUT = "that the state was saved from"
+T = TypeVar("T")
+
+
+class ByTensor(Generic[T]):
+    """A value for each of some Tensors, for as long as they live: an id alone may be another Tensor's later.
+
+    A Tensor that nobody holds any more is forgotten with its value; one that left its group keeps it, as in PyTorch.
+    """
+
+    def __init__(self, pairs: Iterable[tuple[Tensor, T]] = ()):
+        self._held: dict[int, tuple[weakref.ref[Tensor], T]] = {}
+        for t, value in pairs:
+            self[t] = value
+
+    def get(self, t: Tensor) -> T | None:
+        entry = self._held.get(id(t))
+        return entry[1] if entry is not None and entry[0]() is t else None
+
+    def __setitem__(self, t: Tensor, value: T) -> None:
+        key, held = id(t), self._held      # the reference must not hold what holds it
+
+        def forget(ref: weakref.ref[Tensor]) -> None:
+            if key in held and held[key][0] is ref:
+                del held[key]
+        held[key] = weakref.ref(t, forget), value
+
+    def pop(self, t: Tensor) -> None:
+        if self.get(t) is not None:
+            del self._held[id(t)]
+
+    def pairs(self) -> list[tuple[Tensor, T]]:
+        """(Tensor, value) of those that live."""
+        return [(t, value) for ref, value in list(self._held.values()) if (t := ref()) is not None]
+
+    def __reduce__(self) -> Any:
+        return ByTensor, (self.pairs(),)   # copies are of other Tensors, which are copied beside
+
+
+# ---------------------------------------------------------------------- names
+class Named:
+    """What keeps something of parameters, and may know their names."""
+
+    _names: ByTensor[str]
+
+    def _parameters(self) -> list[Tensor]:
+        raise NotImplementedError
+
+    def learn_names(self, named: Iterable[tuple[str, Tensor]]) -> None:
+        """Take note of parameters' names, as `net.named_parameters()` gives them: states have them, and are loaded by
+        them. `training.fit` tells those of its model."""
+        own = {id(p) for p in self._parameters()}
+        for name, t in named:
+            if id(t) in own:
+                self._names[t] = name
+
+
+def without_names(given: Iterable[Any], names: ByTensor[str]) -> list[Any]:
+    """Parameters, of which some come as (name, parameter); these names are noted."""
+    def parameter(each: Any) -> Any:
+        if isinstance(each, tuple) and [*map(type, each)] == [str, Tensor]:
+            names[each[1]] = each[0]
+            return each[1]
+        return each
+    return [parameter(each) for each in given]
+
+
+# ---------------------------------------------------------------------- whose is whose in a state
+def places(here: list[Any], there: list[Any], alike: Callable[[Any, Any], bool] = operator.eq) -> list[int] | None:
+    """Of each of here the place of the first in there that is like it and not taken; None where some are over."""
+    left, found = list(range(len(there))), []
+    for one in here:
+        place = next((place for place in left if alike(one, there[place])), None)
+        if place is None:
+            return None
+        left.remove(place)
+        found.append(place)
+    return None if left else found
+
+
+def places_by_name(here: list[Any], there: Any) -> list[int] | None:
+    """The same of parameters: by name, or by place where one side knows none."""
+    if not isinstance(there, list) or not any(here) or not any(there):
+        return list(range(len(here)))
+    return places(here, there)
+
+
+def names_that_differ(here: list[Any], there: list[Any]) -> str:
+    """For a message: "a, b here but c in the state", of names alone that the other side does not have, or of all."""
+    def listed(names: list[Any], others: list[Any]) -> str:
+        names = [name for name in names if name not in others] or names
+        return ", ".join(map(str, names[:MAX_NAMED])) + ", ..." * (len(names) > MAX_NAMED)
+    return f"{listed(here, there)} here but {listed(there, here)} in the state"
+
+
+# What a state says of a group beside numbers and arrays (before minidl 0.3 nothing): what a message calls it, and
+# whether two are alike.
+FACTS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
+    "kind": ("the groups' optimizers", operator.eq), "name": ("the groups' names", operator.eq),
+    "params": ("the groups' parameters", lambda here, there: places_by_name(here, there) is not None)}
+
+
+def facts_of(optimizer: Optimizer) -> list[dict[str, Any]]:
+    """Of each group its optimizer's kind, its name, and those of its parameters; None for a name that is not known."""
+    return [{"kind": type(each).__name__, "name": group.get("name"),
+             "params": [each._names.get(p) for p in group["params"]]}
+            for each in getattr(optimizer, "optimizers", (optimizer,)) for group in each.groups]
+
+
+def in_order(optimizer: Optimizer, groups: list[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any], list[int]]]:
+    """The groups of a state in the order of the optimizer's own: by kind, name and parameters, as far as they are
+    known; beside each the places of its parameters in that group. Raises ValueError where they are not the same."""
+    here, told = facts_of(optimizer), [what for what in FACTS if all(what in group for group in groups)]
+    order: list[int] | None = list(range(len(groups)))
+    for count, what in enumerate(told, 1):
+        order = places(here, groups, lambda mine, theirs, several=told[:count]: all(    # type: ignore[misc]
+            FACTS[each][1](mine[each], theirs[each]) for each in several))
+        if order is None:
+            mine, theirs = ([name for fact in facts for name in (fact[what] if what == "params" else [fact[what]])]
+                            for facts in (here, groups))
+            raise ValueError(f"{type(optimizer).__name__}.load_state_dict: {FACTS[what][0]} are "
+                             f"{names_that_differ(mine, theirs)}; build the optimizer {WAY_OUT}")
+    found = [groups[place] for place in order or ()]
+    return [(group, places_by_name(mine["params"], group["params"] if "params" in told else None) or [])
+            for mine, group in zip(here, found, strict=True)]
