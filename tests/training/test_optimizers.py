@@ -1033,7 +1033,7 @@ def test_a_checkpoint_of_adam_is_not_adamws(tmp_path: Path) -> None:
 
 # ---------------------------------------------------------------- rates
 @pytest.mark.torch
-@pytest.mark.parametrize("total", [10, 50, 100, 1000])
+@pytest.mark.parametrize("total", [10, 11, 25, 50, 100, 469, 1000])
 def test_one_cycle_is_pytorchs(total: int) -> None:
     torch = pytest.importorskip("torch")
     sgd = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
@@ -1047,9 +1047,54 @@ def test_one_cycle_is_pytorchs(total: int) -> None:
     assert schedule(total + 5) == schedule(total - 1)
 
 
+def reduced(rate: float, factor: float, min_lr: float) -> float:
+    """By ReduceLROnPlateau."""
+    lower = max(rate * factor, min_lr)
+    return lower if rate - lower > 1e-8 else rate
+
+
+@pytest.mark.parametrize(("rates", "factor", "min_lr", "expected"), [
+    ((0.125, 0.001), 0.25, 0.03125, (0.03125, 0.001)), ((0.1,), 0.1, 0.5, (0.1,)), ((0.5, 0.1, 0.0), 0.5, 0.2, (0.25, 0.1, 0.0)),
+    ((0.1,), 0.0, 0.0, (0.0,)), ((0.1, 0.2), 0.0, 0.1, (0.1, 0.1)), ((1e-8,), 0.5, 0.0, (1e-8,)),
+    ((0.3, 0.3), 0.5, 0.3, (0.3, 0.3)), ((1.0, 4.0), 0.5, 0.75, (0.75, 2.0))])
+@pytest.mark.parametrize("several", [False, True])
+def test_a_plateau_raises_no_rate(rates: tuple[float, ...], factor: float, min_lr: float,
+                                  expected: tuple[float, ...], several: bool) -> None:
+    groups = [{"params": [Tensor([1.0], requires_grad=True)], "lr": rate} for rate in rates]
+    optimizer: optim.Optimizer = optim.SGD(groups, 1.0)
+    if several:
+        optimizer = optim.Together(*(optim.Adam([group]) for group in groups))
+    plateau = optim.Plateau(optimizer, factor=factor, patience=0, min_lr=min_lr)
+    assert plateau.observe(1.0) is False
+    assert plateau.observe(1.0) is (rates != expected)
+    assert tuple(group["lr"] for group in optimizer.groups) == expected == tuple(
+        reduced(rate, factor, min_lr) for rate in rates)
+
+
+@pytest.mark.parametrize(("metric", "threshold", "values", "better"), [
+    ("test_loss", 0.1, [-1.0, -0.95, -0.86, -0.78, -0.70], [True, True, True, True, False]),     # as it is in PyTorch
+    ("test_loss", 0.1, [1.0, 0.95, 0.89, 0.0, 0.0, -0.1], [True, False, True, True, False, True]),
+    ("test_loss", 0.0, [-1.0, -1.0, -1.1], [True, False, True]),
+    ("test_accuracy", 0.1, [-1.0, -1.05, -1.09, -1.2], [True, True, True, False]),
+    ("test_accuracy", 0.1, [0.5, 0.54, 0.56, 0.0], [True, False, True, False]),
+    ("test_loss", 1.0, [2.0, 0.5, -0.1], [True, False, True]),
+    ("test_loss", 0.1, [float("nan"), 1.0, float("nan"), 0.5], [False, True, False, True]),
+    ("test_loss", 0.1, [float("-inf"), -1.0], [True, False])])
+def test_what_is_better_for_a_plateau(metric: str, threshold: float, values: list[float], better: list[bool]) -> None:
+    """a < best * (1 - threshold), or a > best * (1 + threshold): also below 0."""
+    plateau = optim.Plateau(optim.SGD([W], 0.1), patience=100, threshold=threshold, metric=metric)
+    found = []
+    for value in values:
+        before = plateau.waited
+        plateau.observe(value)
+        found.append(plateau.waited <= before and plateau.best == value)
+    assert found == better
+
+
 @pytest.mark.torch
 @pytest.mark.parametrize("metric", ["test_loss", "test_accuracy"])
-def test_a_plateau_is_pytorchs(metric: str) -> None:
+@pytest.mark.parametrize("below", [0.0, 1.0, 5.0])
+def test_a_plateau_is_pytorchs(metric: str, below: float) -> None:
     torch = pytest.importorskip("torch")
     theirs = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
     ours = optim.SGD([W], lr=1.0)
@@ -1058,8 +1103,8 @@ def test_a_plateau_is_pytorchs(metric: str) -> None:
     plateau = optim.Plateau(ours, factor=0.5, patience=2, threshold=0.05, min_lr=1e-3, metric=metric)
     rng = np.random.default_rng(0)
     for i in range(60):
-        value = float(rng.uniform(0.5, 1.5) + (1 / (i + 1) if i < 10 else 0))
+        value = float(rng.uniform(0.5, 1.5) + (1 / (i + 1) if i < 10 else 0)) - below
         plateau.on_epoch_end({metric: value})
         twin.step(value)
         assert ours.lr == theirs.param_groups[0]["lr"]
-    assert ours.lr < 0.1
+    assert ours.lr < 0.1 or below

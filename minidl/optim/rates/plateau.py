@@ -8,14 +8,16 @@ from typing import Any
 
 from ..optimizer import Optimizer
 
+MIN_CHANGE = 1e-8                          # of a rate, as in PyTorch: a smaller one is not made
+
 
 class Plateau:
     """Multiply an optimizer's rates by a factor when a metric has not become better for more than `patience` epochs.
 
-    metric: which of an epoch's metrics counts; a loss is better the lower it is, others the higher. It is better where
-    it differs from the best by more than `threshold` of that. No rate falls below min_lr. As a callback of
-    `training.fit` it observes each epoch, and goes on with a checkpoint; by hand, call `observe`. PyTorch's
-    ReduceLROnPlateau does the same, by these defaults.
+    metric: which of an epoch's metrics counts; a loss is better the lower it is, others the higher: below
+    best * (1 - threshold), or above best * (1 + threshold). No rate is made smaller than min_lr, and none is raised to
+    it. As a callback of `training.fit` it observes each epoch, and goes on with a checkpoint; by hand, call `observe`.
+    PyTorch's ReduceLROnPlateau does the same, by these defaults.
 
     Raises ValueError for a factor that is not from 0 to below 1, patience that is not an int of at least 0, and
     thresholds or rates below 0.
@@ -47,18 +49,20 @@ class Plateau:
         self.best, self.waited = self.sign * math.inf, 0
 
     def observe(self, value: float) -> bool:
-        """Take note of a value of the metric; whether the rates were made smaller."""
-        margin = self.sign * self.threshold * abs(self.best) if math.isfinite(self.best) else 0.0
-        if self.sign * value < self.sign * (self.best - margin):
+        """Take note of a value of the metric; whether a rate was made smaller."""
+        limit = self.best * (1 - self.sign * self.threshold) if math.isfinite(self.best) else self.best
+        if self.sign * value < self.sign * limit:
             self.best, self.waited = float(value), 0
         else:
             self.waited += 1
         if self.waited <= self.patience:
             return False
-        self.waited = 0
+        self.waited, smaller = 0, False
         for group in self.optimizer.groups:
-            group["lr"] = max(group["lr"] * self.factor, self.min_lr)
-        return True
+            lr = max(group["lr"] * self.factor, self.min_lr)
+            if group["lr"] - lr > MIN_CHANGE:
+                group["lr"], smaller = lr, True
+        return smaller
 
     def on_epoch_end(self, metrics: Mapping[str, Any]) -> None:
         """As a callback of `training.fit`: observe. Raises ValueError for a metric that an epoch does not have."""

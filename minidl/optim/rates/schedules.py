@@ -60,7 +60,8 @@ def warmup(steps: int, after: Schedule) -> Schedule:
 def one_cycle(total: int, rise: float = 0.3, start: float = 1 / 25, end: float = 1 / 25e4) -> Schedule:
     """Rise from `start` to 1, the highest rate, over that share of `total` steps, then fall to `end`, both as half a
     cosine wave (Smith and Topin 2018). As PyTorch's OneCycleLR without a cycle of momentum: start = 1 / div_factor, end
-    = start / final_div_factor.
+    = start / final_div_factor. The peak lies at step rise * total - 1; if that is not whole, no step has the highest
+    rate.
 
     >>> [round(one_cycle(10)(i), 2) for i in range(11)]
     [0.04, 0.52, 1.0, 0.95, 0.81, 0.61, 0.39, 0.19, 0.05, 0.0, 0.0]
@@ -68,12 +69,12 @@ def one_cycle(total: int, rise: float = 0.3, start: float = 1 / 25, end: float =
     _whole("one_cycle", "total", total)
     if not 0 <= rise <= 1:
         raise ValueError(f"one_cycle: rise is {rise!r} but must be a share from 0 to 1")
-    peak = max(0, round(rise * total) - 1)
+    peak, last = float(rise * total) - 1, total - 1        # the peak may lie between two steps
 
     def factor(i: int) -> float:
-        first, last, part = (start, 1.0, i / max(1, peak)) if i < peak else (
-            1.0, end, min((i - peak) / max(1, total - 1 - peak), 1.0))
-        return last + (first - last) * (1.0 + math.cos(math.pi * part)) / 2.0
+        first, second, begin, finish = (start, 1.0, 0.0, peak) if i <= peak else (1.0, end, peak, last)
+        part = min((i - begin) / (finish - begin), 1.0) if finish > begin else 1.0
+        return second + (first - second) * (1.0 + math.cos(math.pi * part)) / 2.0
     return factor
 
 
