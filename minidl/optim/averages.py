@@ -75,19 +75,28 @@ class EMA(Named, Watched):
     @contextmanager
     def applied(self) -> Iterator[None]:
         """Within this context the parameters are the averages: to evaluate, or to save them. What is written to the
-        parameters there is lost."""
+        parameters there is lost. They are put back whatever ends it, also an interrupt that comes as they are written.
+        """
         mode.recorder.refuse("applies averaged weights", "do it outside the step")
         if self._applied:
             raise ValueError("EMA.applied: the averages are applied already; leave that context first")
         held = [p._data.copy() for p in self.params]
-        self._write(self._where_parameters_are())
-        self._applied = True
+        params = list(self.params)
         try:
-            yield
+            try:
+                self._applied = True
+                self._write(params, self._where_parameters_are())
+                yield
+            finally:
+                self._put_back(params, held)
         finally:
-            self._write([to_device(array, p.device).astype(p.dtype, copy=False)
-                         for p, array in zip(self.params, held, strict=True)])
-            self._applied = False
+            if self._applied:              # putting them back was interrupted: once more
+                self._put_back(params, held)
+
+    def _put_back(self, params: list[Tensor], held: list[Array]) -> None:
+        self._write(params, [to_device(array, p.device).astype(p.dtype, copy=False)
+                             for p, array in zip(params, held, strict=True)])
+        self._applied = False
 
     def state_dict(self) -> dict[str, Any]:
         """{"decay": ..., "params": [...], "averages": [...]}: the parameters' names, None where they are not known, and
@@ -134,9 +143,9 @@ class EMA(Named, Watched):
             average = self._averages[p] = to_device(average, p.device).astype(p.dtype, copy=False)
         return average
 
-    def _write(self, arrays: list[Array]) -> None:
-        mark_changed(self.params)
-        for p, array in zip(self.params, arrays, strict=True):
+    def _write(self, params: list[Tensor], arrays: list[Array]) -> None:
+        mark_changed(params)
+        for p, array in zip(params, arrays, strict=True):
             p._data[...] = array
 
 

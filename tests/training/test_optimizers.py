@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import pickle
 import re
+import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -933,6 +936,82 @@ def test_an_average_goes_on_and_follows_its_model() -> None:
         ema.update()
 
 
+def averaged(sizes: tuple[int, ...], seed: int = 0) -> tuple[list[Tensor], optim.EMA]:
+    """Parameters that are not their averages."""
+    rng = np.random.default_rng(seed)
+    params = [Tensor(rng.standard_normal(size), requires_grad=True) for size in sizes]
+    ema = optim.EMA(params, 0.5)
+    for p in params:
+        p.data[...] += 1.0
+    ema.update()
+    return params, ema
+
+
+@pytest.mark.parametrize("every", ["line", "opcode"])
+@pytest.mark.parametrize(("sizes", "leaves_by"), [
+    ((3,), None), ((3, 2, 4), None), ((3, 2), KeyError), ((2, 2), KeyboardInterrupt), ((1,), GeneratorExit),
+    ((2, 0, 5), SystemExit)])
+def test_an_interrupt_at_any_line_puts_the_parameters_back(sizes: tuple[int, ...], leaves_by: Any, every: str) -> None:
+    """At each of the file's lines, or operations, that run as averages are applied and put back, in turn."""
+    params, ema = averaged(sizes)
+    before, file = [bits(p) for p in params], optim.averages.__file__
+    left = 0
+
+    def trace(frame: Any, event: str, _: object) -> Any:
+        nonlocal left
+        if frame.f_code.co_filename != file:
+            return None
+        frame.f_trace_opcodes = every == "opcode"
+        if event == every:
+            left -= 1
+            if left == 0:
+                raise KeyboardInterrupt
+        return trace
+
+    for count in itertools.count(1):
+        left, outside = count, sys.gettrace()
+        sys.settrace(trace)
+        try:
+            with ema.applied():
+                if leaves_by is not None:
+                    raise leaves_by
+        except BaseException as error:
+            assert isinstance(error, (KeyboardInterrupt, leaves_by or KeyboardInterrupt))   # noqa: PT017
+        finally:
+            sys.settrace(outside)
+        assert [bits(p) for p in params] == before, count
+        assert ema._applied is False
+        if left > 0:                       # all were run through
+            break
+    assert count > 15
+    with ema.applied():
+        assert [bits(p) for p in params if p.size] != [each for each in before if each]
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no timer signals")
+def test_interrupts_by_signals_put_the_parameters_back() -> None:
+    params, ema = averaged((20_000,) * 8)
+    before, found = [bits(p) for p in params], 0
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+    handler = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        for i in range(60):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 1e-5 * (i + 1))
+                with ema.applied():
+                    pass
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            except KeyboardInterrupt:
+                found += 1
+            assert [bits(p) for p in params] == before
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, handler)
+    assert found > 5
+
+
 @pytest.mark.parametrize("what", ["applied", "load_state_dict"])
 def test_what_a_step_may_not_do_with_averages(what: str) -> None:
     ema = optim.EMA([W])
@@ -1054,7 +1133,8 @@ def reduced(rate: float, factor: float, min_lr: float) -> float:
 
 
 @pytest.mark.parametrize(("rates", "factor", "min_lr", "expected"), [
-    ((0.125, 0.001), 0.25, 0.03125, (0.03125, 0.001)), ((0.1,), 0.1, 0.5, (0.1,)), ((0.5, 0.1, 0.0), 0.5, 0.2, (0.25, 0.1, 0.0)),
+    ((0.125, 0.001), 0.25, 0.03125, (0.03125, 0.001)), ((0.1,), 0.1, 0.5, (0.1,)),
+    ((0.5, 0.1, 0.0), 0.5, 0.2, (0.25, 0.1, 0.0)),
     ((0.1,), 0.0, 0.0, (0.0,)), ((0.1, 0.2), 0.0, 0.1, (0.1, 0.1)), ((1e-8,), 0.5, 0.0, (1e-8,)),
     ((0.3, 0.3), 0.5, 0.3, (0.3, 0.3)), ((1.0, 4.0), 0.5, 0.75, (0.75, 2.0))])
 @pytest.mark.parametrize("several", [False, True])
