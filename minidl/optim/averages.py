@@ -12,13 +12,14 @@ from ..core.device import Array, to_device, to_numpy
 from ..core.mode import Watched, mode
 from ..core.tensor import Tensor, mark_changed
 from ..ops.common.backend import backend_of
+from .checks import Checked
 from .names import WAY_OUT, ByTensor, Named, names_that_differ, places_by_name, without_names
 
 if TYPE_CHECKING:
     from ..nn import Module
 
 
-class EMA(Named, Watched):
+class EMA(Named, Checked, Watched):
     """An exponential moving average of parameters: average <- decay * average + (1 - decay) * parameter.
 
     params: a Module, Tensors or (name, Tensor); of a Module its parameters, not its buffers. The averages begin as the
@@ -41,17 +42,16 @@ class EMA(Named, Watched):
     restless = frozenset({"_averages"})
 
     def __init__(self, params: Module | Iterable[Any], decay: float = 0.999):
+        self.decay = decay
         self._names: ByTensor[str] = ByTensor()
         self.params: list[Tensor] = without_names(
             params.named_parameters() if hasattr(params, "named_parameters") else params, self._names)
-        if not isinstance(decay, (int, float)) or not 0 <= decay < 1:
-            raise ValueError(f"EMA: decay is {decay!r} but must be a number from 0 to below 1")
         for p in self.params:
             if not isinstance(p, Tensor):
                 raise TypeError(f"EMA: a parameter is a {type(p).__name__}; pass a Module, or Tensors")
         if not self.params:
             raise ValueError("EMA: got 0 parameters but needs at least 1; pass a Module, or Tensors")
-        self.decay, self._applied = decay, False
+        self._applied = False
         self._averages: ByTensor[Array] = ByTensor((p, p._data.copy()) for p in self.params)
 
     def _parameters(self) -> list[Tensor]:
@@ -111,7 +111,7 @@ class EMA(Named, Watched):
         if not isinstance(state, Mapping) or state.keys() - {"params"} != {"decay", "averages"}:
             raise ValueError(f"EMA.load_state_dict: the state is a {type(state).__name__} but must be what state_dict "
                              "gave")
-        names, theirs = [self._names.get(p) for p in self.params], state.get("params")
+        names, theirs = [self._names.get(p) for p in self.params], state.get("params", [])
         order = places_by_name(names, theirs)
         if order is None:
             raise ValueError(f"EMA.load_state_dict: the parameters are {names_that_differ(names, theirs)}; build the "

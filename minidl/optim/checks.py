@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -12,18 +12,44 @@ from ..core.mode import mode
 from ..core.tensor import Tensor
 from .names import ByTensor, without_names
 
-# Entries of a group that are numbers: what each must be, how many there are, and what they are below.
-NUMBERS = dict.fromkeys(("lr", "momentum", "weight_decay", "eps"), ("a finite number of at least 0", 1, math.inf))
-NUMBERS |= {"alpha": ("a number from 0 to below 1", 1, 1), "betas": ("two numbers from 0 to below 1", 2, 1)}
+
+def _number(value: object, below: float = math.inf) -> bool:
+    return isinstance(value, (int, float, np.integer, np.floating)) and bool(0 <= value < below)
 
 
-def check_number(optimizer: str, name: str, value: object) -> None:
-    """Refuse, for the optimizer of this name, a number that no update can use."""
-    must, count, below = NUMBERS.get(name, ("", 0, 0.0))
-    numbers = value if count == 2 and isinstance(value, tuple) else (value,)
-    if count and (len(numbers) != count or not all(
-            isinstance(number, (int, float, np.integer, np.floating)) and 0 <= number < below for number in numbers)):
-        raise ValueError(f"{optimizer}: {name} is {value!r} but must be {must}")
+def _whole(value: object, least: int) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and bool(value >= least)
+
+
+# Numbers of optimizers, averages, plateaus and schedules: what each must be, in words, and whether a value is that.
+Rule = tuple[str, Callable[[Any], bool]]
+FINITE: Rule = ("a finite number of at least 0", _number)
+SHARE: Rule = ("a number from 0 to below 1", lambda value: _number(value, 1))
+FLAG: Rule = ("True or False", lambda value: isinstance(value, (bool, np.bool_)))
+RULES: dict[str, Rule] = {
+    **dict.fromkeys(("lr", "momentum", "weight_decay", "eps", "gamma", "start", "end"), FINITE),
+    **dict.fromkeys(("alpha", "decay"), SHARE), **dict.fromkeys(("nesterov", "centered", "normalized"), FLAG),
+    "betas": ("two numbers from 0 to below 1", lambda value: isinstance(value, tuple) and len(value) == 2
+              and all(_number(each, 1) for each in value)),
+    "ns_steps": ("an int of at least 1", lambda value: _whole(value, 1)),
+    "factor": ("a number of at least 0 and below 1", lambda value: _number(value, 1)),
+    **dict.fromkeys(("threshold", "min_lr"), ("a number of at least 0", _number)),
+    "patience": ("an int of at least 0", lambda value: _whole(value, 0))}
+
+
+def check_number(owner: str, name: str, value: object) -> None:
+    """Refuse, for the optimizer or other owner of this name, a number that it cannot use."""
+    must, fits = RULES.get(name, ("", lambda value: True))
+    if not fits(value):
+        raise ValueError(f"{owner}: {name} is {value!r} but must be {must}")
+
+
+class Checked:
+    """An object whose numbers are looked at whenever one is set."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        check_number(type(self).__name__, name, value)
+        super().__setattr__(name, value)
 
 
 def with_gradients(params: list[Tensor]) -> list[Tensor]:

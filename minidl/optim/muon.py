@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -45,11 +45,10 @@ class Muon(Optimizer):
         super().__init__(params, {"lr": lr, "weight_decay": weight_decay, "momentum": momentum, "nesterov": nesterov,
                                   "ns_steps": ns_steps, "normalized": normalized})
 
-    def _check(self, group: Group) -> None:
+    @classmethod
+    def _check(cls, group: Mapping[str, Any]) -> None:
         if group["momentum"] >= 1:
             raise ValueError(f"Muon: momentum is {group['momentum']} but must be below 1")
-        if not isinstance(group["ns_steps"], int) or group["ns_steps"] < 1:
-            raise ValueError(f"Muon: ns_steps is {group['ns_steps']!r} but must be an int of at least 1")
         for p in group["params"]:
             if p.ndim < 2 or p.size == 0:
                 raise ValueError(f"Muon: a parameter has shape {p.shape} but must be a matrix or filters; give biases "

@@ -21,10 +21,15 @@ from .state import load_state, state_of
 
 
 class Group(dict[str, Any]):
-    """Parameters and the numbers that hold for them. A number that no update can use is refused wherever it is set."""
+    """Parameters and the numbers that hold for them. A number that no update can use is refused wherever it is set, and
+    so is one that no update reads."""
 
-    restless = frozenset({"lr"})           # each replay's update reads it anew
-    optimizer = "Optimizer"                # whose name messages begin with; a copy learns it last
+    restless = frozenset({"lr"})           # each replay's update reads it anew; no other number depends on it
+
+    def __init__(self, entries: Mapping[str, Any], kind: type[Optimizer]):
+        super().__init__()
+        self.kind = kind
+        self.update(entries)
 
     def __getitem__(self, name: str) -> Any:
         value = super().__getitem__(name)
@@ -37,25 +42,59 @@ class Group(dict[str, Any]):
         except KeyError:
             return default
 
-    def __init__(self, entries: Mapping[str, Any], optimizer: str):
-        super().__init__()
-        self.optimizer = optimizer
-        self.update(entries)
+    def check(self, entries: Mapping[str, Any]) -> None:
+        """Raises ValueError for entries that cannot be, alone or with those that are there."""
+        for name, value in entries.items():
+            if len(self) and name not in self and name != "name":
+                raise ValueError(f"{self.kind.__name__}: a group has no {name!r} but {', '.join(dict.keys(self))}; set "
+                                 "one of these")
+            check_number(self.kind.__name__, name, value)
+        if entries.keys() - self.restless:
+            self.kind._check({**self, **entries})
 
     def __setitem__(self, name: str, value: object) -> None:
-        check_number(self.optimizer, name, value)
-        mode.recorder.refuse(f"sets an optimizer's {name}", "set it outside the step")
-        super().__setitem__(name, value)
-        if name not in self.restless:
-            note_change()
+        self.update({name: value})
 
     def update(self, *entries: Any, **named: object) -> None:
-        for name, value in dict(*entries, **named).items():
-            self[name] = value
+        given = dict(*entries, **named)
+        self.check(given)
+        for name, value in given.items():
+            mode.recorder.refuse(f"sets an optimizer's {name}", "set it outside the step")
+            super().__setitem__(name, value)
+            if name not in self.restless:
+                note_change()
+
+    def setdefault(self, name: str, default: object = None) -> Any:
+        if name not in self:
+            self[name] = default
+        return self[name]
 
     def __ior__(self, entries: Mapping[str, object]) -> Group:  # type: ignore[override, misc]  # of dict's two forms the one in use
         self.update(entries)
         return self
+
+    def __reduce__(self) -> Any:
+        return Group, (dict(self), self.kind)
+
+
+def _number(name: str) -> Any:
+    """The attribute of an optimizer that is a number of its groups."""
+    def having(optimizer: Optimizer) -> list[Group]:
+        groups = [group for group in vars(optimizer).get("groups", ()) if name in group]
+        if not groups:
+            raise AttributeError(f"{type(optimizer).__name__}: its groups have no {name}; give an attribute of your "
+                                 "own another name")
+        return groups
+
+    def read(optimizer: Optimizer) -> Any:
+        return having(optimizer)[0][name]
+
+    def write(optimizer: Optimizer, value: object) -> None:
+        for group in (groups := having(optimizer)):
+            group.check({name: value})     # all of them, before one has changed
+        for group in groups:
+            group[name] = value
+    return property(read, write, doc=f"The groups' {name}.")
 
 
 class Optimizer(Named, Watched):
@@ -63,21 +102,33 @@ class Optimizer(Named, Watched):
 
     kept: the arrays that are kept of each parameter: name -> the word for one of them. Each is like the parameter, but
     for "steps", which counts its updates, int64 of shape (1,).
+
+    A number's name is an attribute too: `sgd.lr` is that of the first group that has it; setting it sets all of them.
     """
 
     restless = frozenset({"_kept"})
     kept: ClassVar[dict[str, str]] = {}
 
+    lr: float = _number("lr")
+    momentum: float = _number("momentum")
+    weight_decay: float = _number("weight_decay")
+    eps: float = _number("eps")
+    alpha: float = _number("alpha")
+    betas: tuple[float, float] = _number("betas")
+    nesterov: bool = _number("nesterov")
+    centered: bool = _number("centered")
+    normalized: bool = _number("normalized")
+    ns_steps: int = _number("ns_steps")
+
     def __init__(self, params: Iterable[Any], common: dict[str, Any]):
-        name, self.numbers = type(self).__name__, tuple(common)        # the numbers' names
+        kind, self.numbers = type(self), tuple(common)     # the numbers' names
         self._names: ByTensor[str] = ByTensor()
-        self.groups = [Group(entries, name) for entries in entries_of(name, params, common, self._names)]
-        for group in self.groups:
-            self._check(group)
+        self.groups = [Group(entries, kind) for entries in entries_of(kind.__name__, params, common, self._names)]
         self._kept: dict[str, ByTensor[Array]] = {each: ByTensor() for each in self.kept}
 
-    def _check(self, group: Group) -> None:
-        """Refuse numbers or parameters that do not go together."""
+    @classmethod
+    def _check(cls, group: Mapping[str, Any]) -> None:
+        """Refuse numbers or parameters that do not go together: a group's, as they are about to be."""
 
     def _uses(self, group: Group) -> Iterable[str]:
         """Which of `kept` a group's update needs."""
@@ -87,16 +138,6 @@ class Optimizer(Named, Watched):
                 group: Group) -> None:
         """Change parameters and what is kept of them in place, by primitives of k."""
         raise NotImplementedError
-
-    @property
-    def lr(self) -> float:
-        """The first group's learning rate. Setting it sets every group's."""
-        return self.groups[0]["lr"]
-
-    @lr.setter
-    def lr(self, value: float) -> None:
-        for group in self.groups:
-            group["lr"] = value
 
     def group(self, name: str) -> Group:
         """The group that was given with this name: {"params": ..., "name": name}."""
@@ -157,8 +198,9 @@ class Optimizer(Named, Watched):
                             f"entries of a group, or build another {name} from all groups")
         live = with_gradients(group["params"])
         for p in live:
-            if p._grad._data.shape != p._data.shape:
-                raise ValueError(f"{name}: a parameter has shape {p.shape} but its gradient {p._grad.shape}; call "
+            gradient = p._grad._data       # type: ignore[union-attr]  # live: there is one
+            if gradient.shape != p._data.shape:
+                raise ValueError(f"{name}: a parameter has shape {p.shape} but its gradient {gradient.shape}; call "
                                  "zero_grad() after a parameter's array was replaced")
         return live
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -38,9 +38,10 @@ class SGD(Optimizer):
                  nesterov: bool = False):
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "nesterov": nesterov})
 
-    def _check(self, group: Group) -> None:
+    @classmethod
+    def _check(cls, group: Mapping[str, Any]) -> None:
         if group["nesterov"] and group["momentum"] == 0:
-            raise ValueError(f"{type(self).__name__}: nesterov=True needs a momentum but momentum is 0; set momentum "
+            raise ValueError(f"{cls.__name__}: nesterov=True needs a momentum but momentum is 0; set momentum "
                              "above 0")
 
     def _uses(self, group: Group) -> Iterable[str]:

@@ -80,7 +80,7 @@ def writer_of(optimizer: Optimizer, state: Mapping[str, Any]) -> Callable[[], No
                              f"{theirs}; build the optimizer {WAY_OUT}")
     arrays = []
     for number, (group, saved, (_, order)) in enumerate(zip(optimizer.groups, groups, matched, strict=True)):
-        type(group)({**group, **{name: saved[name] for name in numbers}}, title)     # refuses a number that cannot be
+        type(group)({**group, **{name: saved[name] for name in numbers}}, group.kind)      # refuses what cannot be
         for name in kept:
             for p, place in zip(group["params"], order, strict=True):
                 given, (shape, dtype) = saved[name][place], like(name, p)

@@ -285,6 +285,152 @@ def test_refuses(make: Callable[[], Any], message: str) -> None:
         make()
 
 
+def set_to(make: Callable[[], Any], name: str, value: object, how: str) -> Any:
+    """Set a number of the first group in one of all ways; the optimizer."""
+    optimizer = make()
+    group = optimizer.groups[0]
+    if how == "attribute":
+        setattr(optimizer, name, value)
+    elif how == "entry":
+        group[name] = value
+    elif how == "update":
+        group.update({name: value})
+    elif how == "|=":
+        group |= {name: value}
+    elif how == "setdefault":
+        group.pop(name, None)
+        group.setdefault(name, value)
+    else:
+        state = optimizer.state_dict()
+        state["groups"][0][name] = value
+        optimizer.load_state_dict(state)
+    return optimizer
+
+
+SGD, NESTEROV = lambda: optim.SGD([W], 0.1, momentum=0.9), lambda: optim.SGD([W], 0.1, 0.9, nesterov=True)
+
+
+@pytest.mark.parametrize("how", ["attribute", "entry", "update", "|=", "state"])
+@pytest.mark.parametrize(("make", "name", "value", "message"), [
+    (lambda: optim.Muon([M]), "ns_steps", 0, "Muon: ns_steps is 0 but must be an int of at least 1"),
+    (lambda: optim.Muon([M]), "ns_steps", 2.5, "Muon: ns_steps is 2.5 but must be an int of at least 1"),
+    (lambda: optim.Muon([M]), "momentum", 1.5, "Muon: momentum is 1.5 but must be below 1"),
+    (lambda: optim.Together(optim.Muon([M]), SGD()), "momentum", 1.5, "Muon: momentum is 1.5 but must be below 1"),
+    (SGD, "momentum", -0.1, "SGD: momentum is -0.1 but must be a finite number of at least 0"),
+    (SGD, "lr", float("nan"), "SGD: lr is nan but must be a finite number of at least 0"),
+    (NESTEROV, "momentum", 0, "SGD: nesterov=True needs a momentum but momentum is 0; set momentum above 0"),
+    (lambda: optim.SGD([W], 0.1), "nesterov", True, "SGD: nesterov=True needs a momentum but momentum is 0; set"),
+    (lambda: optim.Adam([W]), "betas", (0.9, 1.0), "Adam: betas is (0.9, 1.0) but must be two numbers from 0 to below"),
+    (lambda: optim.RMSprop([W]), "alpha", 1.0, "RMSprop: alpha is 1.0 but must be a number from 0 to below 1"),
+])
+def test_numbers_that_cannot_be_are_refused_wherever_they_are_set(
+        make: Callable[[], Any], name: str, value: object, message: str, how: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+        set_to(make, name, value, how)
+    optimizer = make()
+    before = [dict(group) for group in optimizer.groups]
+    with pytest.raises(ValueError, match="but"):
+        set_to(lambda: optimizer, name, value, how)
+    assert [dict(group) for group in optimizer.groups] == before
+
+
+@pytest.mark.parametrize("how", ["entry", "update", "|=", "setdefault"])
+@pytest.mark.parametrize(("name", "value"), [("weightdecay", 0.1), ("learning_rate", 1.0), ("betas", (0.9, 0.99)),
+                                             ("initial_lr", 0.1), (0, 1), ("Momentum", 0.9)])
+def test_a_number_that_no_update_reads_is_refused(name: str, value: object, how: str) -> None:
+    with pytest.raises(ValueError, match=rf"^SGD: a group has no {name!r} but lr, momentum, weight_decay, nesterov,"):
+        set_to(SGD, name, value, how)
+
+
+@pytest.mark.parametrize("value", [5e-4, 1, "yes", None])
+@pytest.mark.parametrize(("make", "name"), [
+    (lambda **options: optim.SGD([W], 0.1, 0.9, **options), "nesterov"), (lambda **options: optim.Muon([M], **options),
+                                                                         "nesterov"),
+    (lambda **options: optim.RMSprop([W], **options), "centered"),
+    (lambda **options: optim.Muon([M], **options), "normalized")])
+def test_flags_are_true_or_false(make: Callable[..., Any], name: str, value: object) -> None:
+    with pytest.raises(ValueError, match=rf"^(SGD|Muon|RMSprop): {name} is {value!r} but must be True or False$"):
+        make(**{name: value})
+    for flag in (True, False, np.bool_(True)):
+        optimizer = make()
+        optimizer.groups[0][name] = flag
+        assert getattr(optimizer, name) is flag
+
+
+def test_a_numbers_name_is_an_attribute_of_all_groups_that_have_it() -> None:
+    net = nn.Linear(3, 2)
+    both = optim.Together(optim.SGD([{"params": [net.weight]}], 0.1), optim.AdamW([net.bias], lr=0.2))
+    both.weight_decay, both.momentum, both.lr = 0.3, 0.9, 0.5
+    assert [group["weight_decay"] for group in both.groups] == [0.3, 0.3]
+    assert (both.groups[0]["momentum"], both.momentum, both.lr) == (0.9, 0.9, 0.5)
+    assert "momentum" not in both.groups[1]
+    with pytest.raises(AttributeError, match=r"^SGD: its groups have no betas; give an attribute of your own another"):
+        both.optimizers[0].betas = 0.9, 0.99
+    with pytest.raises(AttributeError, match="'AdamW' object has no attribute 'momentum'"):
+        _ = both.optimizers[1].momentum
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_momentum_that_is_set_later_has_an_effect(compiled: bool) -> None:
+    w = Tensor([1.0], requires_grad=True)
+    sgd = optim.SGD([w], 0.125)
+
+    def one() -> None:
+        sgd.zero_grad()
+        (w * 1.0).sum().backward()
+        sgd.step()
+    step = minidl.compile(one) if compiled else one
+    for _ in range(3):
+        step()
+    sgd.momentum = 0.5
+    for _ in range(3):
+        step()
+    assert w.item() == 1 - 3 * 0.125 - 0.125 * (1 + 1.5 + 1.75)
+
+
+def test_numbers_that_go_together_are_set_together() -> None:
+    sgd = NESTEROV()
+    sgd.groups[0].update(momentum=0.0, nesterov=False)
+    sgd.groups[0].update(nesterov=True, momentum=0.5)
+    sgd.groups[0]["name"] = "all"
+    twins = copy.deepcopy(sgd), pickle.loads(pickle.dumps(sgd))
+    for twin in twins:
+        assert {**twin.groups[0], "params": 0} == {**sgd.groups[0], "params": 0}
+        with pytest.raises(ValueError, match="SGD: a group has no 'weightdecay'"):
+            twin.groups[0]["weightdecay"] = 1
+
+
+@pytest.mark.parametrize(("name", "value", "message"), [
+    ("decay", 2, "EMA: decay is 2 but must be a number from 0 to below 1"),
+    ("decay", "0.9", "EMA: decay is '0.9' but must be a number from 0 to below 1"),
+    ("factor", 1.5, "Plateau: factor is 1.5 but must be a number of at least 0 and below 1"),
+    ("patience", -1, "Plateau: patience is -1 but must be an int of at least 0"),
+    ("threshold", -1.0, "Plateau: threshold is -1.0 but must be a number of at least 0"),
+    ("min_lr", float("inf"), "Plateau: min_lr is inf but must be a number of at least 0")])
+def test_numbers_of_averages_and_plateaus_are_refused_later(name: str, value: object, message: str) -> None:
+    owner: Any = optim.EMA([W]) if name == "decay" else optim.Plateau(SGD())
+    before = dict(vars(owner))
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        setattr(owner, name, value)
+    assert vars(owner) == before
+    if name == "decay":
+        with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+            owner.load_state_dict({**owner.state_dict(), "decay": value})
+
+
+@pytest.mark.parametrize(("make", "message"), [
+    (lambda: optim.step(2, gamma=-1), "step: gamma is -1 but must be a finite number of at least 0"),
+    (lambda: optim.linear(3, end=-1.0), "linear: end is -1.0 but must be a finite number of at least 0"),
+    (lambda: optim.cosine(3, end=float("nan")), "cosine: end is nan but must be a finite number of at least 0"),
+    (lambda: optim.one_cycle(3, start=-0.1), "one_cycle: start is -0.1 but must be a finite number of at least 0"),
+    (lambda: optim.one_cycle(3, end=-0.1), "one_cycle: end is -0.1 but must be a finite number of at least 0"),
+    (lambda: optim.linear(3, end="0"), "linear: end is '0' but must be a finite number of at least 0"),  # type: ignore[arg-type]
+])
+def test_schedules_below_zero_are_refused(make: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        make()
+
+
 @pytest.mark.parametrize("make", [lambda: optim.clip_grad_norm([1.0], 1), lambda: optim.EMA([1.0])])  # type: ignore[list-item]
 def test_refuses_what_is_not_a_tensor(make: Callable[[], Any]) -> None:
     with pytest.raises(TypeError, match=r"^(clip_grad_norm|EMA): a parameter is a float; pass "):

@@ -6,12 +6,13 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from ..checks import Checked
 from ..optimizer import Optimizer
 
 MIN_CHANGE = 1e-8                          # of a rate, as in PyTorch: a smaller one is not made
 
 
-class Plateau:
+class Plateau(Checked):
     """Multiply an optimizer's rates by a factor when a metric has not become better for more than `patience` epochs.
 
     metric: which of an epoch's metrics counts; a loss is better the lower it is, others the higher: below
@@ -20,7 +21,7 @@ class Plateau:
     PyTorch's ReduceLROnPlateau does the same, by these defaults.
 
     Raises ValueError for a factor that is not from 0 to below 1, patience that is not an int of at least 0, and
-    thresholds or rates below 0.
+    thresholds or rates below 0, also where they are set later.
 
     >>> from minidl import Tensor, optim
     >>> sgd = optim.SGD([Tensor([1.0], requires_grad=True)], lr=0.1)
@@ -36,13 +37,6 @@ class Plateau:
 
     def __init__(self, optimizer: Optimizer, factor: float = 0.1, patience: int = 10, threshold: float = 1e-4,
                  min_lr: float = 0.0, metric: str = "test_loss"):
-        for name, value, below in (("factor", factor, 1), ("threshold", threshold, math.inf),
-                                   ("min_lr", min_lr, math.inf)):
-            if not isinstance(value, (int, float)) or not 0 <= value < below:
-                raise ValueError(f"Plateau: {name} is {value!r} but must be a number of at least 0"
-                                 + " and below 1" * (below == 1))
-        if not isinstance(patience, int) or patience < 0:
-            raise ValueError(f"Plateau: patience is {patience!r} but must be an int of at least 0")
         self.optimizer, self.factor, self.patience, self.threshold = optimizer, factor, patience, threshold
         self.min_lr, self.metric = min_lr, metric
         self.sign = 1.0 if metric.endswith("loss") else -1.0

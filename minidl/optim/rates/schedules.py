@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from ..checks import check_number
+
 Schedule = Callable[[int], float]
 
 
@@ -24,6 +26,7 @@ def step(every: int, gamma: float = 0.1) -> Schedule:
     [1.0, 1.0, 0.5, 0.5]
     """
     _whole("step", "every", every)
+    check_number("step", "gamma", gamma)
     return lambda i: float(gamma ** (i // every))
 
 
@@ -34,6 +37,7 @@ def linear(total: int, end: float = 0.0) -> Schedule:
     [1.0, 0.75, 0.5, 0.25, 0.0, 0.0]
     """
     _whole("linear", "total", total)
+    check_number("linear", "end", end)
     return lambda i: 1.0 + (end - 1.0) * min(i / total, 1.0)
 
 
@@ -44,6 +48,7 @@ def cosine(total: int, end: float = 0.0) -> Schedule:
     0.5
     """
     _whole("cosine", "total", total)
+    check_number("cosine", "end", end)
     return lambda i: end + (1.0 - end) * (1.0 + math.cos(math.pi * min(i / total, 1.0))) / 2.0
 
 
@@ -67,6 +72,8 @@ def one_cycle(total: int, rise: float = 0.3, start: float = 1 / 25, end: float =
     [0.04, 0.52, 1.0, 0.95, 0.81, 0.61, 0.39, 0.19, 0.05, 0.0, 0.0]
     """
     _whole("one_cycle", "total", total)
+    check_number("one_cycle", "start", start)
+    check_number("one_cycle", "end", end)
     if not 0 <= rise <= 1:
         raise ValueError(f"one_cycle: rise is {rise!r} but must be a share from 0 to 1")
     peak, last = float(rise * total) - 1, total - 1        # the peak may lie between two steps
