@@ -11,8 +11,8 @@ import pytest
 
 import minidl
 from minidl import data, nn, ops, zoo
+from minidl.data.sets.picture import read_picture
 from minidl.frontend import cli
-from minidl.frontend.cli.predict import picture
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
 
@@ -32,7 +32,7 @@ Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed: pictur
 ])
 def test_a_picture_of_any_mode_and_size(draw: Callable[[], Any], channels: int, done: str, expected: int) -> None:
     draw().save("one.png")
-    image, told = picture("one.png", channels, 28)
+    image, told = read_picture("predict", "one.png", (28, 28), channels)
     assert image.shape == (channels, 28, 28)
     assert image.dtype == np.uint8
     assert (image == expected).all()
@@ -45,7 +45,7 @@ def test_a_picture_is_turned_as_its_camera_says() -> None:
     exif = Image.Exif()
     exif[0x0112] = 6                                       # is to be its right side
     Image.fromarray(drawn).save("turned.png", exif=exif)
-    image, _ = picture("turned.png", 1, 28)
+    image, _ = read_picture("predict", "turned.png", (28, 28), 1)
     assert (image[0, :, -1] == 255).all()
     assert image[0, :, :-1].max() == 0
 
@@ -108,9 +108,10 @@ def test_invert_is_asked_for_and_never_guessed(watching: Watching, capsys: pytes
 
 @pytest.mark.parametrize(("write", "message"), [
     (lambda path: None, "No such file or directory"),
-    (lambda path: path.write_text("no picture"), "is not a picture that Pillow knows; convert it to PNG"),
-    (lambda path: path.write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(40)), "convert it to PNG"),
-    (lambda path: Image.fromarray(np.full((4, 4), 0.5, np.float32)).save(path, "TIFF"), "convert it to 8 or 16 bits"),
+    (lambda path: path.write_text("no picture"), "cannot be read as a picture (its content is not PNG); remove it"),
+    (lambda path: path.write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(40)), "cannot be read as a picture ("),
+    (lambda path: Image.fromarray(np.full((4, 4), 0.5, np.float32)).save(path, "TIFF"), "its content is not PNG"),
+    (lambda path: path.mkdir(), "is not a file, but a folder, a pipe or a device; write its content to a file, and"),
 ])
 def test_what_is_no_picture_is_one_line(write: Callable[[Path], Any], message: str, tmp_path: Path, watching: Watching,
                                         capsys: pytest.CaptureFixture[str]) -> None:
@@ -141,7 +142,7 @@ def test_without_pillow_the_extra_is_named(watching: Watching, without: Callable
                                            capsys: pytest.CaptureFixture[str]) -> None:
     without("PIL")
     assert cli.main(["predict", "--weights", "W.h5", "one.png"]) == 2
-    assert "reading pictures needs Pillow; run: pip install 'minidl[image]'" in capsys.readouterr().err
+    assert "predict: Pillow is not installed; run pip install 'minidl[image]'" in capsys.readouterr().err
 
 
 def test_a_weights_file_alone_is_enough(capsys: pytest.CaptureFixture[str]) -> None:

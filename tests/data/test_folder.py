@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import argparse
 import builtins
+import io
 import json
+import os
 import re
+import struct
+import subprocess
+import sys
+import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from minidl.data import from_folder, train_and_test
+import minidl
+from minidl import nn
+from minidl.data import from_folder, own_splits, train_and_test
 from minidl.data.chance import chances, for_the_test
 from minidl.frontend import cli
+from minidl.frontend.cli import predict
 
 Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed: no picture can be read")
 
@@ -119,6 +130,218 @@ def test_without_pillow_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(ImportError, match=r"^from_folder: Pillow is not installed; run pip install 'minidl\[image\]'$"):
         from_folder(tmp_path, 8)
+
+
+# ---------------------------------------------------------------- one reader
+def png(depth: int, kind: int, row: bytes, **chunks: bytes) -> bytes:
+    """A PNG of 2x2, of a depth and kind that Pillow does not write. chunks: tRNS."""
+    parts = {"IHDR": struct.pack(">IIBBBBB", 2, 2, depth, kind, 0, 0, 0), **chunks,
+             "IDAT": zlib.compress(2 * (b"\0" + row)), "IEND": b""}
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(held)) + name.encode() + held + struct.pack(">I", zlib.crc32(name.encode() + held))
+        for name, held in parts.items())
+
+
+def tiff(bits: int, kind: int, row: bytes, black: int = 1, order: str = "<") -> bytes:
+    """A grey TIFF of 2x2. kind: 1 for numbers without a sign, 2 with one, 3 floating. black: 0 where white is 0."""
+    held = 2 * row
+    tags = {256: 2, 257: 2, 258: bits, 259: 1, 262: black, 273: 8, 277: 1, 278: 2, 279: len(held), 339: kind}
+    return ({"<": b"II", ">": b"MM"}[order] + struct.pack(f"{order}HI", 42, 8 + len(held)) + held
+            + struct.pack(f"{order}H", len(tags))
+            + b"".join(struct.pack(f"{order}HHIHH", tag, 3, 1, value, 0) for tag, value in tags.items()) + bytes(4))
+
+
+def saved(form: str, picture: Any, **options: Any) -> bytes:
+    held = io.BytesIO()
+    picture.save(held, form, **options)
+    return held.getvalue()
+
+
+def coloured(mode: str, left: Any, right: Any) -> Any:
+    picture = Image.new(mode, (2, 2))
+    for y in range(2):
+        picture.putpixel((0, y), left)
+        picture.putpixel((1, y), right)
+    return picture
+
+
+def palette(**options: Any) -> bytes:
+    picture = coloured("P", 0, 1)
+    picture.putpalette([10, 20, 30, 40, 50, 60])
+    return saved("PNG", picture, **options)
+
+
+def turned(form: str, mode: str, left: Any, right: Any) -> bytes:
+    """Told to be turned by half."""
+    exif = Image.Exif()
+    exif[0x0112] = 3
+    return saved(form, coloured(mode, left, right), exif=exif)
+
+
+CLEAR, DARK, WHITE = (10, 20, 30, 0), (9, 9, 9, 255), (255, 255, 255)
+# The file's name, its content, and its left and right pixels, grey or RGB; the rows are equal.
+DRAWN: dict[str, tuple[str, Callable[[], bytes], tuple[Any, Any]]] = {
+    "1 bit": ("x.png", lambda: saved("PNG", coloured("1", 0, 1)), (0, 255)),
+    "grey of 2 bits": ("x.png", lambda: png(2, 0, bytes([0b01110000])), (85, 255)),
+    "grey of 16 bits": ("x.png", lambda: png(16, 0, struct.pack(">2H", 0x8000, 0x12FF)), (128, 18)),
+    "RGB of 16 bits": ("x.png", lambda: png(16, 2, struct.pack(">6H", 0x8000, 0x12FF, 65535, 0, 255, 256)),
+                       ((128, 18, 255), (0, 0, 1))),
+    "PGM of 12 bits": ("x.pgm", lambda: b"P5 2 2 4095\n" + 2 * struct.pack(">2H", 0x800, 4095), (128, 255)),
+    "PGM of 16 bits": ("x.pgm", lambda: b"P5 2 2 65535\n" + 2 * struct.pack(">2H", 0x8000, 0x12FF), (128, 18)),
+    "TIFF of 12 bits": ("x.tif", lambda: tiff(12, 1, b"\x80\x0f\xff"), (128, 255)),
+    "TIFF of 16 bits": ("x.tiff", lambda: tiff(16, 1, struct.pack("<2H", 0x8000, 0x12FF)), (128, 18)),
+    "TIFF, high byte first": ("x.tif", lambda: tiff(16, 1, struct.pack(">2H", 0x8000, 0x12FF), order=">"), (128, 18)),
+    "TIFF whose white is 0": ("x.tif", lambda: tiff(8, 1, b"\x00\xff", black=0), (255, 0)),
+    "CMYK": ("x.tif", lambda: saved("TIFF", coloured("CMYK", (0, 0, 0, 255), (0, 0, 0, 0))), (0, 255)),
+    "palette": ("x.png", palette, ((10, 20, 30), (40, 50, 60))),
+    "palette, one clear": ("x.png", lambda: palette(transparency=1), ((10, 20, 30), WHITE)),
+    "palette, half clear": ("x.png", lambda: palette(transparency=b"\x80\xff"), ((132, 137, 142), (40, 50, 60))),
+    "GIF, one clear": ("x.gif", lambda: saved("GIF", coloured("L", 7, 9), transparency=9), (7, WHITE)),
+    "alpha": ("x.png", lambda: saved("PNG", coloured("RGBA", CLEAR, (10, 20, 30, 255))), (WHITE, (10, 20, 30))),
+    "alpha in WebP": ("x.webp", lambda: saved("WEBP", coloured("RGBA", CLEAR, DARK), lossless=True), (255, 9)),
+    "alpha in TIFF": ("x.tif", lambda: saved("TIFF", coloured("RGBA", CLEAR, DARK)), (255, 9)),
+    "alpha of grey": ("x.png", lambda: saved("PNG", coloured("LA", (9, 0), (9, 255))), (255, 9)),
+    "alpha of grey of 16 bits": ("x.png", lambda: png(16, 4, struct.pack(">4H", 0x8000, 0, 0x8000, 65535)), (255, 128)),
+    "clear grey": ("x.png", lambda: png(8, 0, b"\x07\x09", tRNS=b"\0\x07"), (255, 9)),
+    "clear grey of 1 bit": ("x.png", lambda: png(1, 0, b"\x40", tRNS=b"\0\0"), (255, 255)),
+    "clear grey of 2 bits": ("x.png", lambda: png(2, 0, bytes([0b01100000]), tRNS=b"\0\x01"), (255, 170)),
+    "clear grey of 4 bits": ("x.png", lambda: png(4, 0, b"\x12", tRNS=b"\0\x01"), (255, 34)),
+    "clear grey of 16 bits": ("x.png", lambda: png(16, 0, bytes([128, 0, 128, 1]), tRNS=bytes([128, 0])), (255, 128)),
+    "clear RGB": ("x.png", lambda: png(8, 2, bytes([1, 2, 3, 1, 2, 4]), tRNS=b"\0\1\0\2\0\3"), (WHITE, (1, 2, 4))),
+    "turned": ("x.png", lambda: turned("PNG", "RGB", (1, 2, 3), (4, 5, 6)), ((4, 5, 6), (1, 2, 3))),
+    "turned TIFF": ("x.tif", lambda: turned("TIFF", "L", 1, 4), (4, 1)),
+    "turned, of 16 bits": ("x.png", lambda: turned("PNG", "I;16", 0x100, 0x8000), (128, 1)),
+    "turned, with alpha": ("x.png", lambda: turned("PNG", "RGBA", CLEAR, DARK), (9, 255)),
+    "animated GIF": ("x.gif", lambda: saved("GIF", coloured("L", 9, 200), save_all=True,
+                                            append_images=[coloured("L", 0, 0)]), (9, 200)),
+    "animated PNG": ("x.png", lambda: saved("PNG", coloured("RGBA", CLEAR, DARK), save_all=True,
+                                            append_images=[coloured("RGBA", CLEAR, CLEAR)]), (255, 9)),
+    "animated WebP": ("x.webp", lambda: saved("WEBP", coloured("RGB", (9, 9, 9), (99, 99, 99)), save_all=True,
+                                              lossless=True, append_images=[coloured("RGB", WHITE, WHITE)]), (9, 99)),
+    "pages of TIFF": ("x.tif", lambda: saved("TIFF", coloured("L", 9, 99), save_all=True,
+                                             append_images=[coloured("L", 0, 0)]), (9, 99)),
+}
+
+
+class Watching(nn.Module):
+    """A net that keeps what it is given."""
+
+    def forward(self, x: minidl.Tensor) -> minidl.Tensor:
+        self.given = x.numpy()
+        return minidl.Tensor(np.zeros((len(self.given), 2), np.float32))
+
+
+Reader = Callable[[Path, int], Any]        # of a file folder/train/a/x.png and a number of channels
+
+
+def by_predict(file: Path, channels: int) -> Any:
+    net, how = Watching(), {"mean": [0.0] * channels, "std": [1.0] * channels, "padding": 15}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(minidl, "load", lambda path: net)
+        patch.setattr(minidl.weights, "read_metadata", lambda path: {"model": "lenet5", "preprocessing": how,
+                                                                     "classes": None})
+        predict.command(argparse.Namespace(weights="W.h5", files=[str(file)], top=1, invert=False, device="cpu"))
+    return np.rint(255 * net.given[0, :, 15:17, 15:17])
+
+
+READERS: dict[str, Reader] = {
+    "from_folder": lambda file, channels: from_folder(file.parents[1], 2, channels=channels).images[0],
+    "training": lambda file, channels: train_and_test(file.parents[2], 2, channels=channels)[0].images[0],
+    "evaluation": lambda file, channels: own_splits(file.parents[2], (channels, 2, 2))[1].images[0],
+    "predict": by_predict,
+}
+
+
+@pytest.fixture
+def shown(tmp_path: Path) -> Callable[[str, bytes], Path]:
+    """Lay a picture into a training and a test set; gives the file in the first."""
+    def lay(name: str, held: bytes) -> Path:
+        for split in ("test", "train"):
+            file = tmp_path / split / "a" / name
+            file.parent.mkdir(parents=True)
+            file.write_bytes(held)
+        return file
+    return lay
+
+
+@pytest.mark.parametrize("drawn", DRAWN)
+def test_all_readers_see_the_same_pixels(drawn: str, shown: Callable[[str, bytes], Path]) -> None:
+    name, make, colours = DRAWN[drawn]
+    file = shown(name, make())
+    wanted = np.array([np.broadcast_to(colour, 3) for colour in colours]).T
+    for who, read in READERS.items():
+        np.testing.assert_array_equal(read(file, 3), np.stack([wanted, wanted], 1), err_msg=who)
+        grey = np.rint([0.299, 0.587, 0.114] @ wanted)
+        np.testing.assert_allclose(read(file, 1)[0], [grey, grey], atol=1, err_msg=who)
+
+
+POSTSCRIPT = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n(x) run\n"
+SMALLER = r"; make it smaller, at most 67,108,864 pixels$"
+REFUSED: dict[str, tuple[str, Callable[[], bytes], str]] = {
+    "floating TIFF": ("x.tif", lambda: tiff(32, 3, struct.pack("<2f", 0.5, 1)), r"has values of 32 bits \(mode F\), wh"
+                      "ose black and white are unknown; convert it to 8 or 16 bits without a sign$"),
+    "TIFF of 32 bits": ("x.tif", lambda: tiff(32, 1, struct.pack("<2I", 5, 300)), r"has values of 32 bits \(mode I\)"),
+    "TIFF with signs": ("x.tif", lambda: tiff(16, 2, struct.pack("<2h", -5, 30)), r"has values of 16 bits \(mode I\)"),
+    "TIFF of 16 bits whose white is 0": ("x.tif", lambda: tiff(16, 1, b"1234", black=0), "has 16 bits, and its white "
+                                         "is 0; convert it to 8 bits, or to a black of 0$"),
+    "portable float map": ("x.pgm", lambda: b"Pf 2 2 1.0\n" + bytes(16), r"has values of 32 bits \(mode F\), "),
+    "clear RGB of 16 bits": ("x.png", lambda: png(16, 2, bytes(12), tRNS=bytes(6)),
+                             "has a transparent colour of 16 bits per channel; convert it to 8 bits$"),
+    "PostScript": ("x.png", lambda: POSTSCRIPT, r"cannot be read as a picture \(its content is not PNG\); remove it or "
+                                                "get it anew$"),
+    "PostScript as PGM": ("x.pgm", lambda: POSTSCRIPT, r"cannot be read as a picture \(its content is not PPM\); "),
+    "an icon": ("x.bmp", lambda: saved("ICO", coloured("RGB", WHITE, WHITE)), r".* \(its content is not BMP\)"),
+    "many pixels": ("x.pgm", lambda: b"P5 9000 8000 255\n", "has 9000x8000 pixels" + SMALLER),
+    "one line": ("x.pgm", lambda: b"P5 67108865 1 255\n", "has 67108865x1 pixels" + SMALLER),
+    "many pixels for Pillow": ("x.pgm", lambda: b"P5 90000 8000 255\n",
+                               r"cannot be read as a picture \(Image size \(720000000 pixels\) exceeds .*" + SMALLER),
+    "GIF of many pixels": ("x.gif", lambda: b"GIF89a" + struct.pack("<2HBBB", 9000, 8000, 0, 0, 0)
+                           + b"," + struct.pack("<4HB", 0, 0, 9000, 8000, 0) + b"\x02\x01\0\0;", "has 9000x8000 pix"),
+}
+
+
+@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
+@pytest.mark.parametrize("drawn", REFUSED)
+def test_all_readers_refuse_the_same(drawn: str, shown: Callable[[str, bytes], Path]) -> None:
+    name, make, said = REFUSED[drawn]
+    file = shown(name, make())
+    for read in READERS.values():
+        with pytest.raises(ValueError, match=rf"^(from_folder|predict): .*{re.escape(name)} {said}"):
+            read(file, 3)
+
+
+def test_a_file_whose_name_says_nothing_is_read_by_its_content(tmp_path: Path) -> None:
+    (tmp_path / "upload").write_bytes(saved("GIF", coloured("L", 9, 99)))
+    assert by_predict(tmp_path / "upload", 1)[0, 0].tolist() == [9, 99]
+    (tmp_path / "upload").write_bytes(POSTSCRIPT)
+    with pytest.raises(ValueError, match=r"upload cannot be read as a picture \(its content is not BMP or GIF or "):
+        by_predict(tmp_path / "upload", 1)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pipes are not files there")
+def test_a_pipe_is_no_picture(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    os.mkfifo(tmp_path / "a" / "x.png")
+    said = r"x\.png is not a file, but a folder, a pipe or a device; write its content to a file, and name that$"
+    with pytest.raises(ValueError, match=f"^from_folder: .*{said}"):
+        from_folder(tmp_path, 2)
+    with pytest.raises(ValueError, match=f"^predict: .*{said}"):
+        by_predict(tmp_path / "a" / "x.png", 1)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is counted as Linux does it")
+def test_large_pictures_take_memory_by_their_pixels(tmp_path: Path) -> None:
+    """8 of the most pixels, at most four at a time: 12 bytes per pixel of each."""
+    program = ("import resource\nfrom minidl.data import from_folder\nfrom_folder('.', 2)\n"
+               "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)")
+    (tmp_path / "a").mkdir()
+    held = saved("PNG", Image.new("L", (8192, 8192)), transparency=0)
+    for i in range(8):
+        (tmp_path / "a" / f"{i}.png").write_bytes(held)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=tmp_path,
+                          env={**os.environ, "PYTHONPATH": str(Path(minidl.__file__).parents[1])})
+    assert int(done.stdout) < 4 * 12 * 64 + 200
 
 
 # ---------------------------------------------------------------- both splits

@@ -13,21 +13,20 @@ import numpy as np
 from ..chance import chances, for_the_test
 from ..sources import random_split
 from .datasets import Dataset, Folder
-
-FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".bmp": "BMP", ".gif": "GIF", ".webp": "WEBP", ".ppm": "PPM",
-           ".pgm": "PPM", ".tif": "TIFF", ".tiff": "TIFF"}
-MODES = {1: "L", 3: "RGB"}
+from .picture import FORMATS, MODES, read_picture
 
 
 def from_folder(path: Folder, size: int | tuple[int, int], *, channels: int = 3, split: str = "train") -> Dataset:
     """The pictures in path/<class>/, for each class a folder: images uint8 (n,channels,h,w).
 
     size: h and w, or one number for both: the middle of each picture is cut to this shape and scaled. channels: 3, or 1
-    for grey. Classes are the names of the folders, sorted, and within a class pictures are sorted by name; files with
-    another ending than a picture's are passed over. Needs Pillow, the extra `image`.
+    for grey. docs/data.md says what becomes of 16 bits, transparent pixels and several frames. Classes are the names of
+    the folders, sorted, and within a class pictures are sorted by name; files with another ending than a picture's are
+    passed over. Needs Pillow, the extra `image`.
 
-    Raises ValueError for a folder without pictures, a file that is no picture although its name says so, a size below 1
-    or other channels; FileNotFoundError for a path that is not a folder; ImportError without Pillow.
+    Raises ValueError for a folder without pictures, a file that is no picture although its name says so, a picture of
+    more than 2^26 pixels or of values that are no 8 or 16 bits, a size below 1 or other channels; FileNotFoundError for
+    a path that is not a folder; OSError for a file that cannot be opened; ImportError without Pillow.
     """
     height, width = (size, size) if isinstance(size, int) else size
     if min(height, width) < 1 or channels not in MODES:
@@ -42,7 +41,8 @@ def from_folder(path: Folder, size: int | tuple[int, int], *, channels: int = 3,
     pictures = [file for found in files.values() for file in found]
     images = np.empty((len(pictures), channels, height, width), np.uint8)
     with ThreadPoolExecutor(os.cpu_count()) as pool:       # decoding releases the interpreter
-        for i, image in enumerate(pool.map(partial(_read, size=(width, height), mode=MODES[channels]), pictures)):
+        read = partial(read_picture, "from_folder", size=(height, width), channels=channels)
+        for i, (image, _) in enumerate(pool.map(read, pictures)):
             images[i] = image
     labels = np.repeat(np.arange(len(files)), [len(found) for found in files.values()])
     return Dataset(root.name, split, images, labels, tuple(files), str(root))
@@ -89,18 +89,3 @@ def train_and_test(path: Folder, size: int | tuple[int, int], *, channels: int =
     name = root.resolve().name
     return replace(both[0], name=name, source=str(root)), replace(both[1], name=name, split="test", source=str(root))
 
-
-def _read(file: Path, size: tuple[int, int], mode: str) -> np.ndarray:
-    """A picture as uint8 (c,h,w)."""
-    try:
-        from PIL import Image, ImageOps
-    except ImportError:
-        raise ImportError("from_folder: Pillow is not installed; run pip install 'minidl[image]'") from None
-    try:
-        with Image.open(file, formats=[FORMATS[file.suffix.lower()]]) as picture:
-            upright = ImageOps.exif_transpose(picture).convert(mode)
-            pixels = np.asarray(ImageOps.fit(upright, size, Image.Resampling.BILINEAR))
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise ValueError(f"from_folder: {file} cannot be read as a picture ({error}); remove it or get it "
-                         "anew") from None
-    return pixels[None] if mode == "L" else pixels.transpose(2, 0, 1)

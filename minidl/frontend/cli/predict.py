@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,11 +10,11 @@ import numpy as np
 import minidl
 from minidl import data, nn, ops, zoo
 from minidl.core import device
+from minidl.data.sets.picture import FORMATS, MODES, read_picture
 from minidl.data.sets.table import numbers, read_cells
 
 from .common import Parser, complain, run, say
 
-COLOURS = {1: "L", 3: "RGB"}               # Pillow's names
 BRIGHT = 64                                # a border this much brighter than the training images' mean is pointed out
 
 
@@ -23,12 +22,12 @@ def main(argv: list[str] | None = None, prog: str = "minidl predict") -> int:
     """Run with these arguments; returns the exit status."""
     parser = Parser(prog=prog, description="Print the classes that a net gives to pictures, or to the rows of tables, "
                     "with their probabilities.",
-                    epilog="Each picture is turned as its EXIF data say, put on white where it is transparent, made "
-                    "grey or RGB, cut to its middle where it is not square and resized as the net was trained, and "
+                    epilog="Each picture is read as in training: turned as its EXIF data say, put on white where it is "
+                    "transparent, made grey or RGB of 8 bits, cut to its middle where it is not square, resized, and "
                     "normalised as the weights file says. "
                     "Needs the extra image. Of a table the columns must be those of the training, in their order.")
-    parser.add_argument("files", nargs="+", metavar="FILE", help="PNG, JPEG or what else Pillow reads; for a net that "
-                        "reads tables, CSV files without the column of the label")
+    parser.add_argument("files", nargs="+", metavar="FILE", help=f"pictures ({', '.join(FORMATS)}); for a net "
+                        "that reads tables, CSV files without the column of the label")
     parser.add_argument("--weights", required=True, metavar="FILE", help="a weights.h5 of minidl train")
     parser.add_argument("--invert", action="store_true", help="use the negative: for dark digits on white paper, where "
                         "the net was trained on white digits on black, as MNIST's are")
@@ -93,7 +92,9 @@ def of_pictures(args: argparse.Namespace, net: nn.Module, metadata: dict[str, An
     """Print a line per picture."""
     mean = 255 * metadata["preprocessing"]["mean"][0]
     channels = len(metadata["preprocessing"]["mean"])
-    read = [picture(path, channels, size) for path in args.files]
+    if channels not in MODES:
+        raise ValueError(f"the net takes {channels} channels but pictures have 1 (grey) or 3 (RGB); use a net of these")
+    read = [read_picture("predict", path, (size, size), channels) for path in args.files]
     pixels = np.stack([255 - image if args.invert else image for image, _ in read])
     found = answers(args, net, metadata, data.Dataset("pictures", "test", pixels, np.zeros(len(pixels), np.int64)))
     for path, (_, done), image, told in zip(args.files, read, pixels, found, strict=True):
@@ -103,42 +104,3 @@ def of_pictures(args: argparse.Namespace, net: nn.Module, metadata: dict[str, An
             complain(f"warning: {path} has a bright border ({border:.0f} of 255), but the net was trained on dark "
                      f"images (mean {mean:.0f}); "
                      + ("try it without --invert" if args.invert else "if it is dark on white, use --invert"))
-
-
-def picture(path: str | Path, channels: int, size: int) -> tuple[np.ndarray, str]:
-    """A picture file as bytes uint8 (channels,size,size), and what was done to it.
-
-    Raises ImportError without Pillow, ValueError for a file that is not a picture and for a number of channels that no
-    picture has, OSError for one that cannot be read.
-    """
-    try:
-        from PIL import Image, ImageOps, UnidentifiedImageError
-    except ImportError:
-        raise ImportError("reading pictures needs Pillow; run: pip install 'minidl[image]'") from None
-    if channels not in COLOURS:
-        raise ValueError(f"the net takes {channels} channels but pictures have 1 (grey) or 3 (RGB); use a net of these")
-    try:
-        with Image.open(path) as opened:
-            whole: Image.Image = ImageOps.exif_transpose(opened)
-            whole.load()
-    except UnidentifiedImageError:
-        raise ValueError(f"{path} is not a picture that Pillow knows; convert it to PNG") from None
-    except (SyntaxError, Image.DecompressionBombError) as error:       # how Pillow takes some damaged files
-        raise ValueError(f"{path} cannot be decoded ({error}); convert it to PNG") from None
-    done = [f"{whole.mode} {whole.width}x{whole.height}"]
-    if whole.mode.startswith(("I", "F")):                              # 16 bits or more, which convert() would cut off
-        values = np.asarray(whole, np.float64)
-        if whole.mode == "F" or values.min() < 0 or values.max() > 65535:
-            raise ValueError(f"{path} has numbers of mode {whole.mode} from {values.min():g} to {values.max():g}; "
-                             "convert it to 8 or 16 bits")
-        whole = Image.fromarray((values / 257).round().astype(np.uint8))
-    if whole.has_transparency_data:
-        whole = whole.convert("RGBA")
-        whole = Image.alpha_composite(Image.new("RGBA", whole.size, "white"), whole)
-        done.append("on white")
-    whole = whole.convert(COLOURS[channels])
-    if whole.size != (size, size):         # as data.from_folder does it
-        done.append(f"{'cut to its middle and ' * (whole.width != whole.height)}resized to {size}x{size}")
-        whole = ImageOps.fit(whole, (size, size), Image.Resampling.BILINEAR)
-    done.append("grey" if channels == 1 else "RGB")
-    return np.asarray(whole).reshape(size, size, channels).transpose(2, 0, 1), ", ".join(done)

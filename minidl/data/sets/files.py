@@ -1,0 +1,17 @@
+"""Files from strangers, opened with an end in sight."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import BinaryIO
+
+
+def open_file(who: str, path: str | os.PathLike[str]) -> BinaryIO:
+    """A file, open for reading. Raises ValueError, in the name of `who`, for a pipe, a device or a folder, and OSError
+    for what cannot be opened."""
+    path = Path(path).expanduser()
+    if path.exists() and not path.is_file():               # a pipe may have no end
+        raise ValueError(f"{who}: {path} is not a file, but a folder, a pipe or a device; write its content to a file, "
+                         "and name that")
+    return open(path, "rb")
