@@ -41,7 +41,7 @@ def picture(path: Path, shape: tuple[int, ...] = (8, 8, 3), value: Any = None, *
 
 def test_a_folder_for_each_class(tmp_path: Path) -> None:
     wanted = [picture(tmp_path / name) for name in ("cats/b.png", "cats/c.BMP", "dogs/a.png")]
-    for junk in ("cats/notes.txt", "readme.md", ".hidden/a.png", "empty/notes.txt"):
+    for junk in ("cats/notes.txt", "readme.md", ".hidden/a.png", "cats/.thumbs/a.png", "dogs/more/b.txt"):
         (tmp_path / junk).parent.mkdir(exist_ok=True)
         (tmp_path / junk).write_text("no picture")
     found = from_folder(tmp_path, 8)
@@ -110,6 +110,29 @@ def test_a_folder_without_pictures_is_refused(tmp_path: Path) -> None:
         from_folder(tmp_path, 8)
     with pytest.raises(FileNotFoundError, match=r"^from_folder: .*nowhere is not a folder; name one that holds a f"):
         from_folder(tmp_path / "nowhere", 8)
+
+
+@pytest.mark.parametrize(("names", "message"), [
+    (["c/x.png", "a/"], "the class 'a' has no pictures (.png, .jpg, "),
+    (["c/x.png", "a/x.heic"], "the class 'a' has no pictures (.png, .jpg, "),
+    (["c/x.png", "a/.x/x.png"], "the class 'a' has no pictures (.png, .jpg, "),
+    (["c/x.png", "a/2019/x.png"], "a/2019/x.png is in a folder within "),
+    (["c/x.png", "a/x.png", "a/2019/01/x.JPG"], "a/2019/01/x.JPG is in a folder within "),
+    (["train/a/x.png", "test/a/x.png"], "test/a/x.png is in a folder within "),
+    (["cows/", "pets/cat/x.png"], "the class 'cows' has no pictures (.png, .jpg, "),
+])
+def test_no_class_vanishes(tmp_path: Path, names: list[str], message: str) -> None:
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).mkdir() if name[-1] == "/" else (tmp_path / name).write_bytes(b"no picture")
+    with pytest.raises(ValueError, match=f"^from_folder: .*{re.escape(message)}.*; (add some, or remove the folder|move"
+                                         " it up into this one, or name the folder that holds the classes)$"):
+        from_folder(tmp_path, 8)
+    for split in ("train", "test"):
+        shelf(tmp_path / "both" / split, "dog", count=2)
+    tmp_path.joinpath("both", "test", "empty").mkdir()
+    with pytest.raises(ValueError, match=r"^from_folder: the class 'empty' has no pictures \(.*both.test.empty; add "):
+        train_and_test(tmp_path / "both", 8)
 
 
 @pytest.mark.parametrize(("size", "channels"), [(0, 3), ((3, -1), 3), (8, 2)])

@@ -24,9 +24,10 @@ def from_folder(path: Folder, size: int | tuple[int, int], *, channels: int = 3,
     the folders, sorted, and within a class pictures are sorted by name; files with another ending than a picture's are
     passed over. Needs Pillow, the extra `image`.
 
-    Raises ValueError for a folder without pictures, a file that is no picture although its name says so, a picture of
-    more than 2^26 pixels or of values that are no 8 or 16 bits, a size below 1 or other channels; FileNotFoundError for
-    a path that is not a folder; OSError for a file that cannot be opened; ImportError without Pillow.
+    Raises ValueError for a folder or class without pictures, pictures in a folder within a class's, a file that is no
+    picture although its name says so, a picture of more than 2^26 pixels or of values that are no 8 or 16 bits, a size
+    below 1 or other channels; FileNotFoundError for a path that is not a folder; OSError for a file that cannot be
+    opened; ImportError without Pillow.
     """
     height, width = (size, size) if isinstance(size, int) else size
     if min(height, width) < 1 or channels not in MODES:
@@ -49,10 +50,21 @@ def from_folder(path: Folder, size: int | tuple[int, int], *, channels: int = 3,
 
 
 def _pictures(root: Path) -> dict[str, list[Path]]:
-    """The pictures of each class that has some, both in the order of names."""
-    files = {below.name: sorted(file for file in below.iterdir() if file.suffix.lower() in FORMATS)
-             for below in sorted(root.iterdir()) if below.is_dir() and below.name[0] != "."}
-    return {name: found for name, found in files.items() if found}
+    """The pictures of each class, both in the order of names. Raises ValueError for a class without any, and for
+    pictures in a folder within it: nothing is left out without a word."""
+    found = {}
+    for folder in sorted(below for below in root.iterdir() if below.is_dir() and below.name[0] != "."):
+        files = sorted(file for file in folder.rglob("*") if file.suffix.lower() in FORMATS
+                       and not any(part[0] == "." for part in file.relative_to(folder).parts[:-1]))
+        deeper = next((file for file in files if file.parent != folder), None)
+        if deeper is not None:
+            raise ValueError(f"from_folder: {deeper} is in a folder within {folder}, which is the class "
+                             f"{folder.name!r}; move it up into this one, or name the folder that holds the classes")
+        if not files:
+            raise ValueError(f"from_folder: the class {folder.name!r} has no pictures ({', '.join(FORMATS)}) in "
+                             f"{folder}; add some, or remove the folder")
+        found[folder.name] = files
+    return found
 
 
 def train_and_test(path: Folder, size: int | tuple[int, int], *, channels: int = 3,
