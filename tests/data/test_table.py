@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import minidl
 from minidl import Tensor, data
 from minidl.data import Table, from_csv, own_splits
 from minidl.data.chance import chances, for_the_test
+from minidl.data.sets.table import read_cells
 from minidl.frontend import cli
 from minidl.nn.weights import read_metadata
 
@@ -41,8 +44,8 @@ def test_a_file_with_names(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("text", "label", "columns", "classes", "labels"), [
-    ("1,2,rose\n3,4,aster\n", None, ("column 1", "column 2"), ("aster", "rose"), [1, 0]),
-    ("rose,1\naster,2\n", "column 1", ("column 2",), ("aster", "rose"), [1, 0]),
+    ("1,2,rose\n3,4,aster\n5,6,rose\n", None, ("column 1", "column 2"), ("aster", "rose"), [1, 0, 1]),
+    ("rose,1\naster,2\nrose,3\n", "column 1", ("column 2",), ("aster", "rose"), [1, 0, 1]),
     ("kind,a\n10,1\n9,2\n09,3\n2.0,4\n", "kind", ("a",), ("2", "9", "10"), [2, 1, 1, 0]),
     ("a,kind\n1,10\n2,9\n3,x\n", None, ("a",), ("10", "9", "x"), [0, 1, 2]),
     ("\ufeffa,kind\r\n1,\"x, y\"\r\n2,z\r\n", None, ("a",), ("x, y", "z"), [0, 1]),
@@ -51,6 +54,79 @@ def test_names_and_labels(tmp_path: Path, text: str, label: str | None, columns:
                           classes: tuple[str, ...], labels: list[int]) -> None:
     found = from_csv(write(tmp_path / "t.csv", text), label)
     assert (found.columns, found.classes, found.labels.tolist()) == (columns, classes, labels)
+
+
+@pytest.mark.parametrize(("text", "columns", "classes", "rows"), [
+    ("0,1,2,target\n1,2,3,a\n4,5,6,b\n", ("0", "1", "2"), ("a", "b"), 2),
+    ("0,1,2,target\n1,2,3,0\n4,5,6,1\n", ("0", "1", "2"), ("0", "1"), 2),
+    ("0,1,2\n5.1,3.5,setosa\n4.9,3,virginica\n", ("0", "1"), ("setosa", "virginica"), 2),
+    ("2019,2020,kind\n1,2,0\n3,4,1\n", ("2019", "2020"), ("0", "1"), 2),
+    ("id 1,400.5,401.5,kind\n1,2,3,x\n3,4,5,y\n", ("id 1", "400.5", "401.5"), ("x", "y"), 2),
+    (",a,kind\n0,1,x\n1,2,y\n", ("a",), ("x", "y"), 2),
+    (",0,1,kind\n3,7,8,x\n9,7,8,y\n", ("0", "1"), ("x", "y"), 2),
+    ('"","a","kind"\n"1",1,"x"\n"2",2,"y"\n', ("a",), ("x", "y"), 2),
+    ('"a","kind"\n"Mazda RX4",1,"x"\n"Fiat 128",1,"y"\n', ("a",), ("x", "y"), 2),
+    ("a,nan,kind\n1,2,x\n3,4,y\n", ("a", "nan"), ("x", "y"), 2),
+    ("5.1,3.5,setosa\n4.9,3,virginica\n5,3,setosa\n", ("column 1", "column 2"), ("setosa", "virginica"), 3),
+    ("1.5,2,0\n3,4,1\n", ("column 1", "column 2"), ("0", "1"), 2),
+    ("3,1,2\n4,5,6\n", ("column 1", "column 2"), ("2", "6"), 2),
+    ("4,10\n2,9\n3,x\n", ("column 1",), ("10", "9", "x"), 3),
+    ("0,1,x\n0,1,y\n0,1,x\n", ("column 1", "column 2"), ("x", "y"), 3),
+])
+def test_a_header_is_told_by_what_is_below(tmp_path: Path, text: str, columns: tuple[str, ...],
+                                           classes: tuple[str, ...], rows: int) -> None:
+    found = from_csv(write(tmp_path / "t.csv", text))
+    assert (found.columns, found.classes, len(found)) == (columns, classes, rows)
+
+
+@pytest.mark.parametrize(("text", "shown", "names"), [
+    ("2019,2020,kind\n1,2,x\n3,4,y\n", "2019, 2020, kind", ("2019", "2020")),
+    ("0,1,2\n3,4,0\n5,6,1\n", "0, 1, 2", ("0", "1")),
+    ("1,2\n2,1\n", "1, 2", ("1",)),
+    ("1,2,rose\n3,4,aster\n", "1, 2, rose", ("1", "2")),
+    ("7,9,8\n1,2,x\n3,4,y\n", "7, 9, 8", ("7", "9")),
+    ("a,1,rose\n1,2,rose\n3,4,aster\n", "a, 1, rose", ("a", "1")),
+    ("0,1,2,3,4,5,6\n7,8,9,9,9,9,0\n7,8,9,9,9,9,1\n", "0, 1, 2, 3, 4, ...", ("0", "1", "2", "3", "4", "5")),
+])
+def test_a_doubtful_first_line_is_asked_for(tmp_path: Path, text: str, shown: str, names: tuple[str, ...]) -> None:
+    path = write(tmp_path / "t.csv", text)
+    said = (f"from_csv: the first line of {path}, {shown}, may name the columns or be a row; say which by header=True "
+            "or header=False (--header or --no-header)")
+    with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
+        from_csv(path)
+    assert (*read_cells("from_csv", path, header=True)[0][:-1],) == names
+    with pytest.raises(ValueError, match=r"^predict: the first line of "):
+        read_cells("predict", path)
+    rows = read_cells("from_csv", path, header=False)[1]
+    assert ", ".join(rows[0][1]).startswith(shown.removesuffix(", ..."))
+
+
+def test_integers_of_any_size_are_classes(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.csv", "a,kind\n1,9007199254740993\n2,9007199254740992\n3,9007199254740993.0\n4,1e3\n"
+                                     f"5,-0\n6,00\n7,1{'0' * 40}1\n8,1{'0' * 40}2\n")
+    found = from_csv(path)
+    assert found.classes == ("0", "1000", "9007199254740992", "9007199254740993", f"1{'0' * 40}1", f"1{'0' * 40}2")
+    assert found.labels.tolist() == [3, 2, 3, 1, 0, 0, 4, 5]
+    for large in ("1e999999999", "-1e200", "1e-400"):
+        with pytest.raises(ValueError, match=f"line 2: the label 'kind' is '{large}' but must be a text or an int"):
+            from_csv(write(tmp_path / "t.csv", f"a,kind\n1,{large}\n2,1\n"))
+
+
+def test_words_that_pandas_does_not_take_for_missing_are_classes(tmp_path: Path) -> None:
+    assert from_csv(write(tmp_path / "t.csv", "a,b\n1,none\n2,Na\n3,no\n")).classes == ("Na", "no", "none")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pipes and devices are not files there")
+def test_what_has_no_end_is_no_table(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.csv")
+    said = " is not a file, but a folder, a pipe or a device; write its content to a file, and name that$"
+    for path in (tmp_path / "pipe.csv", "/dev/zero", tmp_path):
+        with pytest.raises(ValueError, match=f"^from_csv: {re.escape(str(path))}{said}"):
+            from_csv(path)
+    with open(tmp_path / "sparse.csv", "wb") as file:
+        file.truncate(10 * 2**30)
+    with pytest.raises(ValueError, match=r"sparse.csv is not a CSV .* \(a line has more than 1,048,576 characters\); "):
+        from_csv(tmp_path / "sparse.csv")
 
 
 @pytest.mark.parametrize(("text", "label", "message"), [
@@ -63,10 +139,14 @@ def test_names_and_labels(tmp_path: Path, text: str, label: str | None, columns:
     *((f"a,b\n1,x\n{value},y\n", None, f", line 3: 'a' is {value!r} but must be a number between -1e30 and 1e30; "
        "correct or remove the line, or write numbers for the column's texts$")
       for value in ("red", "", "nan", "inf", "-1e30", "1_000", "0x1")),
-    ("a,b\n1,x\n2,\n", None, ", line 3: the label 'b' is '' but must be a text or an integer; correct or remove the "
-                             "line, or name another column as the label$"),
+    ("a,b\n1,x\n2,\n", None, ", line 3: the label 'b' is '' but must be a class, and this means a missing value; "
+                             "correct or remove the line, or name another column as the label$"),
+    *((f"a,b\n1,x\n2,{missing}\n3,y\n", None, f", line 3: the label 'b' is {re.escape(repr(missing))} but must be a "
+       "class, and this means a missing value; ")
+      for missing in ("nan", "NaN", "NA", "N/A", "n/a", "null", "NULL", "None", "<NA>", "?", "#N/A")),
+    ("a,b\n1,1\n2,?\n3,2\n", None, ", line 3: the label 'b' is '\\?' but must be a class, and this means a missing "),
     ("a,b\n1,2\n2,2.5\n", None, ", line 3: the label 'b' is '2.5' but must be a text or an integer; "),
-    ("a,b\n1,2\n2,nan\n", None, ", line 3: the label 'b' is 'nan' but must be a text or an integer; "),
+    ("a,b\n1,2\n2,nan\n", None, ", line 3: the label 'b' is 'nan' but must be a class, and this means a missing "),
     ("a,b\n1,2\n2,inf\n", None, ", line 3: the label 'b' is 'inf' but must be a text or an integer; "),
     ("a,b\n1,2\n2,1e300\n", None, ", line 3: the label 'b' is '1e300' but must be a text or an integer; "),
     (f"a,b\n1,2\n2,{'x' * 201}\n", None, ", line 3: the label 'b' is 'xxx.*x' but must be a text or an integer; "),
@@ -76,8 +156,8 @@ def test_names_and_labels(tmp_path: Path, text: str, label: str | None, columns:
      " has 21 different integers in the 41 rows of its label 'b', which looks like a quantity, and not like classes; "
      "name another column as the label, or write classes as texts$"),
     ("a,b\n1,x\n2,y\n", "c", " has no column 'c'; it has a, b$"),
-    (",a,b\n0,1,x\n", None, r" names its column 1 '', but each needs a name of its own; give it one, or remove it \(of "
-                            r"pandas: to_csv\(path, index=False\)\)$"),
+    (",a,b\n0,1,x\n0,2,y\n", None, r" names its column 1 '', but each needs a name of its own; give it one, or remove "
+                                    r"it \(of pandas: to_csv\(path, index=False\)\)$"),
     ("a,a,b\n0,1,x\n", None, " names its column 2 'a', but each needs a name of its own; "),
     (f"{'1,' * 1025}x\n", None, " has 1026 columns but may have at most 1024; remove some$"),
 ])
@@ -91,7 +171,7 @@ def test_what_is_no_table_is_refused(tmp_path: Path, text: str, label: str | Non
 def test_many_classes_of_few_rows(tmp_path: Path, rows: int, classes: int, name: str) -> None:
     """Few integers, integers of two rows each, and texts."""
     path = write(tmp_path / "t.csv", "".join(f"1,{name.format(i % classes)}\n" for i in range(rows)))
-    assert len(from_csv(path).classes) == classes
+    assert len(from_csv(path, header=False).classes) == classes
 
 
 def test_what_is_no_text_is_refused(tmp_path: Path) -> None:
@@ -181,6 +261,8 @@ def test_a_folder_of_pictures_is_no_table(tmp_path: Path) -> None:
     (tmp_path / "cats").mkdir()
     with pytest.raises(ValueError, match=r"^own_splits: .* is a folder without a train.csv, and the net reads tables"):
         own_splits(tmp_path, (2,))
+    with pytest.raises(ValueError, match=r"^own_splits: header is True but .* has pictures, whose classes are their "):
+        own_splits(tmp_path, (3, 32, 32), header=True)
     with pytest.raises(ValueError, match=r"^own_splits: label is 'kind' but .* has pictures, whose classes are their"):
         own_splits(tmp_path, (3, 32, 32), label="kind")
 
@@ -341,7 +423,7 @@ def test_predict_reads_tables_without_the_label(tmp_path: Path, capsys: pytest.C
     assert cli.main(["predict", "--weights", "run/weights.h5", "boxes.csv"]) == 2
     assert ("boxes.csv has 4 columns but the net reads 3; give it those that it was trained on, in their order, "
             "without the label") in capsys.readouterr().err
-    write(tmp_path / "new.csv", "1,2,\n")
+    write(tmp_path / "new.csv", "3,1,\n")
     assert cli.main(["predict", "--weights", "run/weights.h5", "new.csv"]) == 2
     assert "predict: new.csv, line 1: 'column 3' is '' but must be a number" in capsys.readouterr().err
     assert cli.main(["predict", "--weights", "run/weights.h5", "new.csv", "--invert"]) == 2

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import io
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,12 +15,17 @@ import numpy as np
 
 from ..chance import chances, for_the_test
 from ..items import Items
+from .files import open_file
 
 Cells = list[tuple[int, list[str]]]        # the number of each line, and its values
 
 # What a weights file believes: of numbers, of columns, and of the characters of a class.
 LIMIT, MAX_COLUMNS, MAX_CLASS = 1e30, 2**10, 200
 SURE_CLASSES = 20                          # different integers that are classes, however few rows there are
+MAX_LINE = 2**20                           # characters
+# What pandas reads as missing, and "?". In exactly this spelling: Na and none may be classes.
+MISSING = frozenset(["", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>",
+                     "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null", "?"])
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -85,18 +92,22 @@ class Table(Items):
         return replace(self[train], split="train"), replace(self[test], split="test")
 
 
-def from_csv(path: str | os.PathLike[str], label: str | None = None, *, split: str = "train") -> Table:
+def from_csv(path: str | os.PathLike[str], label: str | None = None, *, header: bool | None = None,
+             split: str = "train") -> Table:
     """The table in a CSV file, UTF-8 with commas: rows float64 (n,columns) and the class of each row.
 
-    The first line names the columns, if none of its values is a number. label: the column of the classes; None for the
-    last. Classes are texts or integers, and sorted; all other columns are numbers. Empty lines are passed over.
+    label: the column of the classes; None for the last. header: whether the first line names the columns; None to tell
+    by its values and those below (docs/data.md has the rule). An unnamed first column whose values all differ is an
+    index, and left out. Classes are texts or integers, and sorted; all other columns are numbers. Empty lines are
+    passed over.
 
-    Raises ValueError, with the line, column and value where it is one, for a file without rows, lines of other lengths,
-    a column without a name or a name twice, a label that is no column, what is no number between -1e30 and 1e30,
-    missing and fractional classes, fewer than two of them, and more than 20 different integers that are also more than
-    half as many as the rows; OSError for a file that cannot be read.
+    Raises ValueError, with the line, column and value where it is one, for a first line that may be names or a row, a
+    file without rows, lines of other lengths or more than 2^20 characters, a column without a name or a name twice, a
+    label that is no column, what is no number between -1e30 and 1e30, missing and fractional classes, fewer than two of
+    them, more than 20 different integers that are also more than half as many as the rows, and what is no file; OSError
+    for a file that cannot be read.
     """
-    columns, lines = read_cells("from_csv", path)
+    columns, lines = read_cells("from_csv", path, header)
     if len(columns) < 2:
         raise ValueError(f"from_csv: {path} has one column, {columns[0]!r}, but needs numbers and the label; separate "
                          "values by commas")
@@ -109,30 +120,86 @@ def from_csv(path: str | os.PathLike[str], label: str | None = None, *, split: s
     return Table(Path(path).stem, split, rows, labels, (*columns[:at], *columns[at + 1:]), classes, str(path))
 
 
-def read_cells(who: str, path: str | os.PathLike[str]) -> tuple[list[str], Cells]:
+def read_cells(who: str, path: str | os.PathLike[str], header: bool | None = None) -> tuple[list[str], Cells]:
     """The names of a CSV file's columns, and its other lines. Raises as `from_csv` does, in the name of `who`."""
     try:
-        with open(Path(path).expanduser(), newline="", encoding="utf-8-sig") as file:
-            reader = csv.reader(file)
-            lines = [(reader.line_num, [cell.strip() for cell in cells]) for cells in reader if cells]
+        with open_file(who, path) as held, io.TextIOWrapper(held, encoding="utf-8-sig", newline="") as file:
+            reader = csv.reader(_short_lines(file))
+            lines = [(reader.line_num, [cell.strip() for cell in _few(who, path, cells)]) for cells in reader if cells]
     except (UnicodeDecodeError, csv.Error) as error:
         raise ValueError(f"{who}: {path} is not a CSV file in UTF-8 ({error}); save it as one") from None
     columns = [f"column {i + 1}" for i in range(len(lines[0][1]))] if lines else []
-    if lines and not any(_number(cell) is not None for cell in lines[0][1]):
+    if lines and header is None:
+        header = _names_columns(lines[0][1], [cells for _, cells in lines[1:]])
+        if header is None:
+            shown = ", ".join(lines[0][1][:5]) + ", ..." * (len(columns) > 5)
+            raise ValueError(f"{who}: the first line of {path}, {shown}, may name the columns or be a row; say "
+                             "which by header=True or header=False (--header or --no-header)")
+    if lines and header:
         columns, lines = lines[0][1], lines[1:]
-        for i, name in enumerate(columns):
-            if not name or name in columns[:i]:
-                raise ValueError(f"{who}: {path} names its column {i + 1} {name!r}, but each needs a name of its own; "
-                                 "give it one, or remove it (of pandas: to_csv(path, index=False))")
+        if lines and all(len(cells) == len(columns) + 1 for _, cells in lines):
+            columns = ["", *columns]                       # R's write.table names no column of row names
     if not lines:
         raise ValueError(f"{who}: {path} has no rows; a table has a line for each row, under an optional one of names")
-    if len(columns) > MAX_COLUMNS:
-        raise ValueError(f"{who}: {path} has {len(columns)} columns but may have at most {MAX_COLUMNS}; remove some")
     for line, cells in lines:
         if len(cells) != len(columns):
             raise ValueError(f"{who}: {path}, line {line} has {len(cells)} values but there are {len(columns)} "
                              "columns; complete or remove it")
+    if not columns[0] and len({cells[0] for _, cells in lines}) == len(lines) and len(columns) > 1:
+        columns, lines = columns[1:], [(line, cells[1:]) for line, cells in lines]
+    for i, name in enumerate(columns):
+        if not name or name in columns[:i]:
+            raise ValueError(f"{who}: {path} names its column {i + 1} {name!r}, but each needs a name of its own; "
+                             "give it one, or remove it (of pandas: to_csv(path, index=False))")
     return columns, lines
+
+
+def _short_lines(file: io.TextIOWrapper) -> Iterator[str]:
+    while line := file.readline(MAX_LINE + 1):
+        if len(line) > MAX_LINE:
+            raise csv.Error(f"a line has more than {MAX_LINE:,} characters")
+        yield line
+
+
+def _few(who: str, path: str | os.PathLike[str], cells: list[str]) -> list[str]:
+    if len(cells) > MAX_COLUMNS:
+        raise ValueError(f"{who}: {path} has {len(cells)} columns but may have at most {MAX_COLUMNS}; remove some")
+    return cells
+
+
+def _names_columns(first: list[str], below: list[list[str]]) -> bool | None:
+    """Whether the first line names the columns; None where it may also be a row.
+
+    A line without a number does. Else it does if a text in it stands over numbers alone, and does not if a text in it
+    is found again in its column. Where neither tells, 0, 1, 2, ... are names that pandas gave, unless they may be
+    a row.
+
+    >>> _names_columns(["0", "1", "kind"], [["5", "6", "rose"]]), _names_columns(["5", "6"], [["7", "9"]])
+    (True, None)
+    """
+    below = [cells for cells in below if len(cells) == len(first)]
+    given = [_number(cell) for cell in first if cell not in MISSING]
+    found = [value for value in given if value is not None]
+    if not any(_number(cell) is not None for cell in first):
+        return True
+    names = over_texts = seen = False
+    for i, cell in enumerate(first):
+        column = [cells[i] for cells in below]
+        values = [cell for cell in column if cell not in MISSING]
+        if cell in MISSING or not values:
+            continue
+        if _number(cell) is None:
+            names |= all(_number(value) is not None for value in values)
+            seen |= cell in column
+        else:
+            over_texts |= all(_number(value) is None for value in values)
+    of_pandas = len(found) > 1 and found == [*range(len(found))]
+    if len(found) < len(given):                            # texts among numbers
+        return names if names != seen else True if of_pandas and not seen else None
+    if over_texts:
+        return True if of_pandas else None
+    running = len(found) > 1 and found == [found[0] + i for i in range(len(found))]       # years, for one
+    return None if running else False
 
 
 def numbers(who: str, path: str | os.PathLike[str], columns: Sequence[str], lines: Cells) -> np.ndarray:
@@ -151,15 +218,14 @@ def numbers(who: str, path: str | os.PathLike[str], columns: Sequence[str], line
 def _classes(path: str | os.PathLike[str], column: str, cells: list[tuple[int, str]]
              ) -> tuple[tuple[str, ...], np.ndarray]:
     """The sorted names of classes, and the label of each line."""
-    values = [_number(cell) for _, cell in cells]
-    numeric = all(value is not None for value in values)
+    numeric = all(_number(cell) is not None for _, cell in cells)
     found = []
-    for (line, cell), value in zip(cells, values, strict=True):
-        fractional = numeric and value != (value or 0.0) // 1          # NaN and infinity, too
-        name = str(int(value)) if numeric and value is not None and not fractional else cell
-        if fractional or not (0 < len(name) <= MAX_CLASS and name.isprintable()):
-            raise ValueError(f"from_csv: {path}, line {line}: the label {column!r} is {cell!r} but must be a text or "
-                             "an integer; correct or remove the line, or name another column as the label")
+    for line, cell in cells:
+        name = _integer(cell) if numeric else cell
+        if cell in MISSING or not (0 < len(name) <= MAX_CLASS and name.isprintable()):
+            must = "a class, and this means a missing value" if cell in MISSING else "a text or an integer"
+            raise ValueError(f"from_csv: {path}, line {line}: the label {column!r} is {cell!r} but must be {must}; "
+                             "correct or remove the line, or name another column as the label")
         found.append(name)
     names = tuple(sorted(set(found), key=int if numeric else str))
     if len(names) < 2:
@@ -171,6 +237,13 @@ def _classes(path: str | os.PathLike[str], column: str, cells: list[tuple[int, s
                          "label, or write classes as texts")
     of = {name: i for i, name in enumerate(names)}
     return names, np.array([of[name] for name in found])
+
+
+def _integer(cell: str) -> str:
+    """A number without its leading zeros, decimal point and exponent, whatever its size; "" where it is no integer."""
+    value = Decimal(cell)
+    whole = value.is_finite() and value.adjusted() < MAX_CLASS and value == value.to_integral_value()
+    return str(int(value)) if whole else ""
 
 
 def _number(cell: str) -> float | None:

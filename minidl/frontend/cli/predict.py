@@ -31,6 +31,8 @@ def main(argv: list[str] | None = None, prog: str = "minidl predict") -> int:
     parser.add_argument("--weights", required=True, metavar="FILE", help="a weights.h5 of minidl train")
     parser.add_argument("--invert", action="store_true", help="use the negative: for dark digits on white paper, where "
                         "the net was trained on white digits on black, as MNIST's are")
+    parser.add_argument("--header", action=argparse.BooleanOptionalAction, help="whether a table's first line names "
+                        "its columns (default: by its values)")
     parser.add_argument("--top", type=int, default=3, metavar="N",
                         help="classes per picture or row (default: %(default)s)")
     parser.add_argument("--device", default="auto", choices=device.DEVICES, help="(default: %(default)s)")
@@ -78,7 +80,7 @@ def of_rows(args: argparse.Namespace, net: nn.Module, metadata: dict[str, Any]) 
         raise ValueError("--invert has no meaning for the rows of a table; leave it out")
     wanted = len(metadata["preprocessing"]["mean"])
     for path in args.files:
-        columns, lines = read_cells("predict", path)
+        columns, lines = read_cells("predict", path, args.header)
         if len(columns) != wanted:
             raise ValueError(f"{path} has {len(columns)} columns but the net reads {wanted}; give it those that it was "
                              "trained on, in their order, without the label")

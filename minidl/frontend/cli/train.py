@@ -115,6 +115,8 @@ def parser(prog: str = "train.py") -> Parser:
                         "or a folder of train.csv and test.csv; auto: the recipe's, or without --data-dir generated "
                         "ones where they cannot be had")
     p.add_argument("--label", metavar="COLUMN", help="the column of a table's classes (default: the last)")
+    p.add_argument("--header", action=argparse.BooleanOptionalAction, help="whether a table's first line names its "
+                   "columns (default: by its values)")
     p.add_argument("--data-dir", metavar="DIR", help="where data sets lie (default: $MINIDL_DATA, ./data, "
                    "torchvision's and Keras's folders, the user's cache; else they are downloaded)")
     p.add_argument("--device", default="auto", choices=device.DEVICES, help="(default: %(default)s)")
@@ -237,13 +239,15 @@ def load_data(args: argparse.Namespace) -> tuple[data.Data, data.Data, str | Non
     test: data.Data
     model = zoo.MODELS[args.model]
     if args.data in ("auto", *data.DATASETS):
-        if args.label is not None:
-            raise ValueError(f"--label={args.label} has no meaning for --data={args.data}, whose labels are known; "
-                             "leave it out")
+        for flag in ("label", "header"):
+            if (given := getattr(args, flag)) is not None:
+                raise ValueError(f"--{flag}={given} has no meaning for --data={args.data}, whose labels are known; "
+                                 "leave it out")
         train, test, note = data.resolve(args.data, model.recipe_for(**args.option).data, args.data_dir,
                                          counts=(args.limit_train, args.limit_test))
     else:
-        train, test = data.own_splits(args.data, model.shape, seed=args.seed, label=args.label)
+        train, test = data.own_splits(args.data, model.shape, seed=args.seed, label=args.label,
+                                      header=args.header)
         note = None
     if note:
         complain(f"warning: {note}")

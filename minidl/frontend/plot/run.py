@@ -118,7 +118,8 @@ def _stored_test(settings: dict[str, Any], path: Path, device: str, notes: list[
         else:
             model = zoo.MODELS.get(metadata["model"])
             shape = len(known["mean"]), *(model.shape[1:] if model else (0, 0))
-            _, test = data.own_splits(name, shape, seed=settings.get("seed", 0), label=settings.get("label"))
+            _, test = data.own_splits(name, shape, seed=settings.get("seed", 0), label=settings.get("label"),
+                                      header=settings.get("header"))
     except (FileNotFoundError, ValueError, ImportError) as error:
         notes.append(f"The test set is not on this machine: {error}")
         return None
