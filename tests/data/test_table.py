@@ -6,6 +6,7 @@ import json
 import os
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 
 import minidl
-from minidl import Tensor, data
+from minidl import Tensor, data, nn, zoo
 from minidl.data import Table, from_csv, own_splits
 from minidl.data.chance import chances, for_the_test
 from minidl.data.sets.table import read_cells
@@ -421,13 +422,81 @@ def test_predict_reads_tables_without_the_label(tmp_path: Path, capsys: pytest.C
     assert re.fullmatch(r"new.csv, line 3: large \d+\.\d %", first)
     assert re.fullmatch(r"new.csv, line 4: small \d+\.\d %", second)
     assert cli.main(["predict", "--weights", "run/weights.h5", "boxes.csv"]) == 2
-    assert ("boxes.csv has 4 columns but the net reads 3; give it those that it was trained on, in their order, "
-            "without the label") in capsys.readouterr().err
+    assert ("boxes.csv has 4 columns but the net reads 3; give it those that it was trained on, without the "
+            "label: width, height, depth") in capsys.readouterr().err
     write(tmp_path / "new.csv", "3,1,\n")
     assert cli.main(["predict", "--weights", "run/weights.h5", "new.csv"]) == 2
     assert "predict: new.csv, line 1: 'column 3' is '' but must be a number" in capsys.readouterr().err
     assert cli.main(["predict", "--weights", "run/weights.h5", "new.csv", "--invert"]) == 2
     assert "--invert has no meaning for the rows of a table; leave it out" in capsys.readouterr().err
+
+
+class Rows(nn.Module):
+    """A net whose first class is the likelier the larger the first column is against the second."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x
+
+
+@pytest.fixture
+def by_columns(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """What predict prints of a table's text, of a net that was trained on columns of these names."""
+    def run(columns: list[str] | None, text: str, *flags: str) -> str:
+        how = {"mean": [0.0, 0.0], "std": [1.0, 1.0], "padding": 0}
+        minidl.save(zoo.build("table-mlp", in_features=2, classes=2, depth=0), "W.h5", preprocessing=how,
+                    classes=["a", "b"], columns=columns)
+        monkeypatch.setattr(minidl, "load", lambda path: Rows())
+        Path("new.csv").write_text(text, encoding="utf-8")
+        cli.main(["predict", "--weights", "W.h5", "new.csv", "--top", "1", "--device", "cpu", *flags])
+        out, err = capsys.readouterr()
+        return re.sub(r"new.csv, line (\d+): (\w) .*\n", r"\1\2 ", out) + err
+    return run
+
+
+@pytest.mark.parametrize(("columns", "text", "flags", "told"), [
+    (["p", "q"], "p,q\n9,1\n1,9\n", (), "2a 3b "), (["p", "q"], "q,p\n9,1\n1,9\n", (), "2b 3a "),
+    (["p", "q"], "9,1\n1,9\n", (), "1a 2b "), (["column 1", "column 2"], "q,p\n9,1\n", (), "2a "),
+    (["column 1", "column 2"], "9,1\n", (), "1a "), (None, "q,p\n9,1\n", (), "2a "), (None, "9,1\n", (), "1a "),
+    (["0", "1"], "1,0\n9,1\n", (), "2b "), (["0", "1"], "0,1\n9,1\n", (), "2a "), (["0", "1"], "9,1\n", (), "1a "),
+    (["2019", "2020"], "2020,2019\n9,1\n", (), "2b "), (["p", "q"], ",q,p\n7,9,1\n8,1,9\n", (), "2b 3a "),
+    (["p", "q"], '"q","p"\n"x",9,1\n"y",1,9\n', (), "2b 3a "), (["p", "q"], "1,2\n", ("--no-header",), "1b "),
+    (["0", "1"], "1,0\n9,1\n", ("--no-header",), "1a 2a "),
+    (["p", "q"], "p,r\n9,1\n", (), "minidl predict: error: new.csv has no column 'q'; the net reads p, q, and this has "
+     "p, r; rename or add it\n"),
+    (["p", "q"], "P,q\n9,1\n", (), "minidl predict: error: new.csv has no column 'p'; the net reads p, q, and this has "
+     "P, q; rename or add it\n"),
+    (["p", "q"], "q,p,kind\n9,1,2\n", (), "minidl predict: error: new.csv has 3 columns but the net reads 2; give it "
+     "those that it was trained on, without the label: p, q\n"),
+    (None, "1\n", (), "minidl predict: error: new.csv has 1 columns but the net reads 2; give it those that it was "
+     "trained on, without the label\n"),
+    (["p", "q"], "1,2\n", (), "minidl predict: error: predict: the first line of new.csv, 1, 2, may name the columns "
+     "or be a row; say which by header=True or header=False (--header or --no-header)\n"),
+])
+def test_predict_finds_columns_by_their_names(columns: list[str] | None, text: str, flags: tuple[str, ...], told: str,
+                                              by_columns: Callable[..., str]) -> None:
+    assert by_columns(columns, text, *flags) == told
+
+
+@pytest.mark.slow
+def test_other_columns_are_not_evaluated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path / "boxes.csv", CLUSTERS)
+    assert cli.main([*RUN, "--data", "boxes.csv", "--epochs", "0", "--header"]) == 0
+    assert read_metadata("run/weights.h5")["columns"] == ["width", "height", "depth"]
+    assert cli.main(["train", "--eval", "run"]) == 0
+    write(tmp_path / "boxes.csv", CLUSTERS.replace("width,height", "height,width"))
+    assert cli.main(["train", "--eval", "run"]) == 2
+    assert ("run/weights.h5 knows the columns width, height, depth, but boxes has height, width, depth; name the data "
+            "that it was trained on") in capsys.readouterr().err
+
+
+def test_a_name_that_no_weights_file_holds_is_refused_before_training(tmp_path: Path) -> None:
+    for name in ("x" * 201, "a\tb", "\x1b[31m"):
+        said = re.escape(f" names its column 1 {name!r}, but a name must be printable and have at most 200 charac")
+        with pytest.raises(ValueError, match=said):
+            from_csv(write(tmp_path / "t.csv", f"{name},kind\n1,x\n2,y\n"))
+    names = [f"{i:04}{'x' * 196}" for i in range(1024)]
+    minidl.save(zoo.build("table-mlp", in_features=2, classes=2), "W.h5", columns=names)
+    assert read_metadata("W.h5")["columns"] == names
 
 
 @pytest.mark.slow

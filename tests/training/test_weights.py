@@ -166,7 +166,7 @@ def test_equal_weights_give_equal_bytes(path, tmp_path):
 def test_metadata_says_how_to_build_the_model_again(path):
     assert read_metadata(path) == {"format": "minidl", "format_version": 1, "minidl_version": minidl.__version__,
                                    "model": "tiny", "model_args": {"padding": [4, 3], "activation": "tanh"},
-                                   "preprocessing": None, "classes": None}
+                                   "preprocessing": None, "classes": None, "columns": None}
 
 
 # What minidl 0.1.0 wrote before there were buffers and ties: Sequential(a=Linear(2, 1), b=Linear(1, 1, bias=False)).
@@ -840,10 +840,11 @@ def test_a_slash_in_a_link_name_is_not_a_path(path):
 PREPROCESSING = {"mean": [0.5, 0.25], "std": [0.125, 1], "padding": 2}
 
 
-def test_preprocessing_and_classes_are_kept(tmp_path):
-    save(net(), tmp_path / "w.h5", preprocessing=PREPROCESSING, classes=["T-shirt/top", "\u6f22"])
+def test_preprocessing_classes_and_columns_are_kept(tmp_path):
+    save(net(), tmp_path / "w.h5", preprocessing=PREPROCESSING, classes=["T-shirt/top", "\u6f22"], columns=("p", "q r"))
     found = read_metadata(tmp_path / "w.h5")
-    assert (found["preprocessing"], found["classes"]) == (PREPROCESSING, ["T-shirt/top", "\u6f22"])
+    assert (found["preprocessing"], found["classes"], found["columns"]) == (
+        PREPROCESSING, ["T-shirt/top", "\u6f22"], ["p", "q r"])
     load(net(), tmp_path / "w.h5")
 
 
@@ -864,10 +865,12 @@ BAD_CLASSES = {"a text": "x", "an object": {"a": 1}, "none": [], "numbers": [1],
 
 @pytest.mark.parametrize(("name", "value"), [
     *(pytest.param("preprocessing", value, id=f"preprocessing {kind}") for kind, value in BAD_PREPROCESSING.items()),
-    *(pytest.param("classes", value, id=f"classes {kind}") for kind, value in BAD_CLASSES.items())])
+    *(pytest.param(name, value, id=f"{name} {kind}") for name in ("classes", "columns")
+      for kind, value in BAD_CLASSES.items())])
 def test_false_preprocessing_and_classes_are_neither_written_nor_read(path, name, value):
     must = {"preprocessing": 'must be a JSON object {"mean": [...], "std": [...], "padding": n}, with finite',
-            "classes": "must be a JSON list of 1 to 65536 printable texts of 1 to 200 characters"}[name]
+            **dict.fromkeys(["classes", "columns"], "must be a JSON list of 1 to 65536 printable texts of 1 to 200 "
+                                                    "characters")}[name]
     before = path.read_bytes()
     with pytest.raises(ValueError, match=f"^save: {name} is .* but {re.escape(must)}.*; pass ") as caught:
         save(net(), path, **{name: value})

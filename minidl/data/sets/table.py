@@ -19,8 +19,8 @@ from .files import open_file
 
 Cells = list[tuple[int, list[str]]]        # the number of each line, and its values
 
-# What a weights file believes: of numbers, of columns, and of the characters of a class.
-LIMIT, MAX_COLUMNS, MAX_CLASS = 1e30, 2**10, 200
+# What a weights file believes: of numbers, of columns, and of the characters of a name.
+LIMIT, MAX_COLUMNS, MAX_NAME = 1e30, 2**10, 200
 SURE_CLASSES = 20                          # different integers that are classes, however few rows there are
 MAX_LINE = 2**20                           # characters
 # What pandas reads as missing, and "?". In exactly this spelling: Na and none may be classes.
@@ -120,19 +120,27 @@ def from_csv(path: str | os.PathLike[str], label: str | None = None, *, header: 
     return Table(Path(path).stem, split, rows, labels, (*columns[:at], *columns[at + 1:]), classes, str(path))
 
 
-def read_cells(who: str, path: str | os.PathLike[str], header: bool | None = None) -> tuple[list[str], Cells]:
-    """The names of a CSV file's columns, and its other lines. Raises as `from_csv` does, in the name of `who`."""
+def unnamed(count: int) -> list[str]:
+    """The names of so many columns of a file without a header."""
+    return [f"column {i + 1}" for i in range(count)]
+
+
+def read_cells(who: str, path: str | os.PathLike[str], header: bool | None = None, known: Sequence[str] = ()
+               ) -> tuple[list[str], Cells]:
+    """The names of a CSV file's columns, and its other lines. A first line that has all `known` names is a header.
+    Raises as `from_csv` does, in the name of `who`."""
     try:
         with open_file(who, path) as held, io.TextIOWrapper(held, encoding="utf-8-sig", newline="") as file:
             reader = csv.reader(_short_lines(file))
             lines = [(reader.line_num, [cell.strip() for cell in _few(who, path, cells)]) for cells in reader if cells]
     except (UnicodeDecodeError, csv.Error) as error:
         raise ValueError(f"{who}: {path} is not a CSV file in UTF-8 ({error}); save it as one") from None
-    columns = [f"column {i + 1}" for i in range(len(lines[0][1]))] if lines else []
+    columns = unnamed(len(lines[0][1])) if lines else []
     if lines and header is None:
-        header = _names_columns(lines[0][1], [cells for _, cells in lines[1:]])
+        first = lines[0][1]
+        header = (bool(known) and {*known} <= {*first}) or _names_columns(first, [cells for _, cells in lines[1:]])
         if header is None:
-            shown = ", ".join(lines[0][1][:5]) + ", ..." * (len(columns) > 5)
+            shown = ", ".join(first[:5]) + ", ..." * (len(columns) > 5)
             raise ValueError(f"{who}: the first line of {path}, {shown}, may name the columns or be a row; say "
                              "which by header=True or header=False (--header or --no-header)")
     if lines and header:
@@ -151,6 +159,9 @@ def read_cells(who: str, path: str | os.PathLike[str], header: bool | None = Non
         if not name or name in columns[:i]:
             raise ValueError(f"{who}: {path} names its column {i + 1} {name!r}, but each needs a name of its own; "
                              "give it one, or remove it (of pandas: to_csv(path, index=False))")
+        if len(name) > MAX_NAME or not name.isprintable():
+            raise ValueError(f"{who}: {path} names its column {i + 1} {name!r}, but a name must be printable and have "
+                             f"at most {MAX_NAME} characters; rename it")
     return columns, lines
 
 
@@ -222,7 +233,7 @@ def _classes(path: str | os.PathLike[str], column: str, cells: list[tuple[int, s
     found = []
     for line, cell in cells:
         name = _integer(cell) if numeric else cell
-        if cell in MISSING or not (0 < len(name) <= MAX_CLASS and name.isprintable()):
+        if cell in MISSING or not (0 < len(name) <= MAX_NAME and name.isprintable()):
             must = "a class, and this means a missing value" if cell in MISSING else "a text or an integer"
             raise ValueError(f"from_csv: {path}, line {line}: the label {column!r} is {cell!r} but must be {must}; "
                              "correct or remove the line, or name another column as the label")
@@ -242,7 +253,7 @@ def _classes(path: str | os.PathLike[str], column: str, cells: list[tuple[int, s
 def _integer(cell: str) -> str:
     """A number without its leading zeros, decimal point and exponent, whatever its size; "" where it is no integer."""
     value = Decimal(cell)
-    whole = value.is_finite() and value.adjusted() < MAX_CLASS and value == value.to_integral_value()
+    whole = value.is_finite() and value.adjusted() < MAX_NAME and value == value.to_integral_value()
     return str(int(value)) if whole else ""
 
 

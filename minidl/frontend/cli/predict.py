@@ -11,7 +11,7 @@ import minidl
 from minidl import data, nn, ops, zoo
 from minidl.core import device
 from minidl.data.sets.picture import FORMATS, MODES, read_picture
-from minidl.data.sets.table import numbers, read_cells
+from minidl.data.sets.table import numbers, read_cells, unnamed
 
 from .common import Parser, complain, run, say
 
@@ -25,7 +25,8 @@ def main(argv: list[str] | None = None, prog: str = "minidl predict") -> int:
                     epilog="Each picture is read as in training: turned as its EXIF data say, put on white where it is "
                     "transparent, made grey or RGB of 8 bits, cut to its middle where it is not square, resized, and "
                     "normalised as the weights file says. "
-                    "Needs the extra image. Of a table the columns must be those of the training, in their order.")
+                    "Needs the extra image. Of a table the columns must be those of the training: by their names, or "
+                    "in their order where the file, or that of the training, names none.")
     parser.add_argument("files", nargs="+", metavar="FILE", help=f"pictures ({', '.join(FORMATS)}); for a net "
                         "that reads tables, CSV files without the column of the label")
     parser.add_argument("--weights", required=True, metavar="FILE", help="a weights.h5 of minidl train")
@@ -78,13 +79,19 @@ def of_rows(args: argparse.Namespace, net: nn.Module, metadata: dict[str, Any]) 
     """Print a line per row of CSV files."""
     if args.invert:
         raise ValueError("--invert has no meaning for the rows of a table; leave it out")
-    wanted = len(metadata["preprocessing"]["mean"])
+    wanted, known = len(metadata["preprocessing"]["mean"]), metadata.get("columns") or ()
     for path in args.files:
-        columns, lines = read_cells("predict", path, args.header)
+        columns, lines = read_cells("predict", path, args.header, known)
         if len(columns) != wanted:
             raise ValueError(f"{path} has {len(columns)} columns but the net reads {wanted}; give it those that it was "
-                             "trained on, in their order, without the label")
-        rows = numbers("predict", path, columns, lines)
+                             f"trained on, without the label{': ' * bool(known)}{', '.join(known)}")
+        order = list(range(wanted))
+        if known and unnamed(wanted) not in (columns, [*known]):
+            if missing := [name for name in known if name not in columns]:
+                raise ValueError(f"{path} has no column {missing[0]!r}; the net reads {', '.join(known)}, and this has "
+                                 f"{', '.join(columns)}; rename or add it")
+            order = [columns.index(name) for name in known]
+        rows = numbers("predict", path, columns, lines)[:, order]
         table = data.Table(str(path), "test", rows, np.zeros(len(rows), np.int64))
         for (line, _), told in zip(lines, answers(args, net, metadata, table), strict=True):
             say(f"{path}, line {line}: {told}")

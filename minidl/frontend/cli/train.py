@@ -448,7 +448,8 @@ def run(args: argparse.Namespace) -> None:
                       loss=loss, metrics=metrics_of(args))
         last = history[-1] if history else dict(zip(
             ("test_loss", "test_accuracy"), evaluate(trained, test_loader, loss=loss), strict=True))
-        by_first(lambda: minidl.save(model, folder.weights, preprocessing=preprocessing, classes=train.classes))
+        by_first(lambda: minidl.save(model, folder.weights, preprocessing=preprocessing, classes=train.classes,
+                                     columns=getattr(train, "columns", None) or None))
         if world.rank == 0:
             _pictures(folder, model, test_loader)
     say(f"{args.model} on {train.name}: {result(last)} after {args.epochs} "
@@ -467,9 +468,11 @@ def look(args: argparse.Namespace, train: data.Data, test: data.Data, where: str
     """Print how good weights are on the test set: those of --load, or of the run of --eval."""
     weights = Path(args.load if args.load else Path(args.eval) / "weights.h5")
     known = read_metadata(weights)
-    if known["classes"] and tuple(known["classes"]) != tuple(test.classes):
-        raise ValueError(f"{weights} knows the classes {', '.join(known['classes'])}, but {test.name} has "
-                         f"{', '.join(test.classes)}; name the data that it was trained on")
+    for what in ("classes", "columns"):
+        mine, theirs = known[what] or (), getattr(test, what, ())
+        if mine and tuple(mine) != tuple(theirs):
+            raise ValueError(f"{weights} knows the {what} {', '.join(mine)}, but {test.name} has {', '.join(theirs)}; "
+                             "name the data that it was trained on")
     model = build(args, train, where, weights)
     preprocessing = known["preprocessing"] or train.preprocessing(zoo.MODELS[args.model].shape)
     model = as_trained(args, model)

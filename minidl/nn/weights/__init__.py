@@ -53,13 +53,14 @@ M = TypeVar("M", bound=Model)
 
 
 def save(model: Model, path: Path_, *, preprocessing: dict[str, Any] | None = None,
-         classes: Sequence[str] | None = None) -> None:
+         classes: Sequence[str] | None = None, columns: Sequence[str] | None = None) -> None:
     """Write a model's weights to a file, whole or not at all; an older file at `path` is replaced.
 
     The path's ending says the format: .npz, .safetensors (extra `safetensors`), and HDF5 for all else.
 
     preprocessing: how images were made what the model takes, as `DataLoader.preprocessing` gives it: "mean" and "std"
     per channel of pixels/255, and "padding", the zero pixels around. classes: the names of the model's outputs.
+    columns: those of its inputs, where it reads rows of a table.
 
     Equal weights give equal bytes. An older file's permissions stay. Raises OSError when the file cannot be written,
     TypeError or ValueError when a file cannot hold what the model has; an older file then stays as it was. Warns of
@@ -73,7 +74,7 @@ def save(model: Model, path: Path_, *, preprocessing: dict[str, Any] | None = No
     Linear(3, 2)
     """
     state = _state("save", model)
-    write(WEIGHTS, "save", path, state, _attributes(model, preprocessing, classes))
+    write(WEIGHTS, "save", path, state, _attributes(model, preprocessing, classes=classes, columns=columns))
     _warn_of_nonfinite("save", os.path.realpath(path), state)
 
 
@@ -122,7 +123,7 @@ def load(model: Any, path: Path_ | None = None) -> Any:
 
 def read_metadata(path: Path_) -> dict[str, Any]:
     """What a file says of itself: format, format_version, minidl_version, model and model_args (a dict), and
-    preprocessing (a dict) and classes (a list of texts) as `save` was given them, else None.
+    preprocessing (a dict), classes and columns (lists of texts) as `save` was given them, else None.
 
     It is what is needed to build the model that the file was saved from, and to give it images. Raises as `load` does.
 
@@ -166,7 +167,8 @@ def _warn_of_nonfinite(op: str, path: object, state: Mapping[str, np.ndarray]) -
 # ---------------------------------------------------------------------- what a file says of itself
 PREPROCESSING = ('a JSON object {"mean": [...], "std": [...], "padding": n}, with finite numbers per channel, '
                  f"std above 0, and 0 <= n <= {MAX_PADDING}")
-CLASSES = f"a JSON list of 1 to {MAX_CLASSES} printable texts of 1 to {MAX_CLASS} characters"
+NAMES = f"a JSON list of 1 to {MAX_CLASSES} printable texts of 1 to {MAX_CLASS} characters"
+NAMED = {"classes": "outputs", "columns": "inputs"}         # what names in a file name
 
 
 def _number(value: object, above: float = -1e30) -> bool:
@@ -182,12 +184,12 @@ def _is_preprocessing(value: object) -> bool:
             and type(padding) is int and 0 <= padding <= MAX_PADDING)
 
 
-def _is_classes(value: object) -> bool:
+def _are_names(value: object) -> bool:
     return (isinstance(value, list) and 1 <= len(value) <= MAX_CLASSES
             and all(isinstance(name, str) and 1 <= len(name) <= MAX_CLASS and name.isprintable() for name in value))
 
 
-def _attributes(model: Model, preprocessing: object, classes: object) -> dict[str, str | int]:
+def _attributes(model: Model, preprocessing: object, **names: object) -> dict[str, str | int]:
     """The file's attributes."""
     try:
         arguments = json.dumps(dict(getattr(model, "model_args", {})), sort_keys=True, allow_nan=False)
@@ -202,12 +204,14 @@ def _attributes(model: Model, preprocessing: object, classes: object) -> dict[st
             raise ValueError(f"save: preprocessing is {shown(preprocessing)} but must be {PREPROCESSING}; pass "
                              "DataLoader.preprocessing")
         attributes["preprocessing"] = json.dumps(preprocessing, sort_keys=True)
-    if classes is not None:
-        classes = list(classes) if isinstance(classes, tuple) else classes     # as a Dataset has them
-        if not _is_classes(classes):
-            raise ValueError(f"save: classes is {shown(classes)} but must be {CLASSES}; pass the names of the model's "
-                             "outputs")
-        attributes["classes"] = json.dumps(classes)
+    for each, given in names.items():
+        if given is None:
+            continue
+        given = list(given) if isinstance(given, tuple) else given             # as a Dataset has them
+        if not _are_names(given):
+            raise ValueError(f"save: {each} is {shown(given)} but must be {NAMES}; pass the names of the model's "
+                             f"{NAMED[each]}")
+        attributes[each] = json.dumps(given)
     return attributes
 
 
@@ -221,7 +225,8 @@ def _metadata(file: File) -> dict[str, Any]:
     found: dict[str, Any] = {each: file.attribute(each) for each in ("format", "format_version", "minidl_version")}
     found |= {"model": name, "model_args": parsed(WEIGHTS, file, "model_args", "a JSON object",
                                                   lambda value: isinstance(value, dict))}
-    for each, must, good in (("preprocessing", PREPROCESSING, _is_preprocessing), ("classes", CLASSES, _is_classes)):
+    for each, must, good in (("preprocessing", PREPROCESSING, _is_preprocessing),
+                             *((name, NAMES, _are_names) for name in NAMED)):
         found[each] = parsed(WEIGHTS, file, each, must, good) if file.has(each) else None
     return found
 
