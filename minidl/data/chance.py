@@ -1,4 +1,4 @@
-"""Which side of a split something is on, decided by what it is: more of it changes nothing for what was there."""
+"""Which side of a split something is on, decided by what it is: what was trained on is never tested with later."""
 
 from __future__ import annotations
 
@@ -22,6 +22,9 @@ def chances(names: Iterable[str], seed: int) -> np.ndarray:
 
 def for_the_test(chance: np.ndarray) -> np.ndarray:
     """Which are for the test: about one of five and at least one, but none of two.
+
+    Each number decides for itself, but where all are above 0.2: then the least is for the test, until there is a lower
+    one. So more numbers may move that one to the training, and nothing from there to the test.
 
     >>> for_the_test(np.array([0.9, 0.1, 0.3])).tolist(), for_the_test(np.array([0.9, 0.3])).tolist()
     ([False, True, False], [False, False])

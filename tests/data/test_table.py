@@ -234,6 +234,21 @@ def test_rows_that_are_too_few(tmp_path: Path) -> None:
             few.train_and_test()
 
 
+@pytest.mark.parametrize("count", [3, 4, 5, 8, 15, 40])
+def test_only_the_one_that_stood_in_may_leave_the_test(count: int) -> None:
+    """In sets of any size: nothing goes from the training to the test, nor from the test if the seed chose it."""
+    moved = 0
+    for seed in range(200):
+        chance = chances(map(str, range(count + 3)), seed)
+        before, after = for_the_test(chance[:count]), for_the_test(chance)[:count]
+        assert not (after & ~before).any()
+        left = before & ~after
+        assert (chance[:count][left] > 0.2).all()
+        assert left.sum() <= (chance[:count].min() > 0.2)
+        moved += left.sum()
+    assert count > 5 or moved > 0
+
+
 def test_chances() -> None:
     share = np.mean(for_the_test(chances(map(str, range(10_000)), 0)))
     assert abs(share - 0.2) < 0.012

@@ -73,7 +73,8 @@ def train_and_test(path: Folder, size: int | tuple[int, int], *, channels: int =
 
     They are path/train/<class>/ and path/test/<class>/ or path/val/<class>/, where there is a train; else about one
     picture of five of path/<class>/ is for the test, at least one. Which ones the seed and each picture's name decide:
-    more pictures change nothing for those that were there. size, channels: as `from_folder` has them.
+    more pictures change nothing for those that were there, but that a very small set's only test picture may become one
+    of the training. size, channels: as `from_folder` has them.
 
     Raises what `from_folder` raises; FileNotFoundError for a train without a test, ValueError where their classes
     differ and where a split would be empty; two pictures are not split.

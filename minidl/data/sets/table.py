@@ -76,8 +76,8 @@ class Table(Items):
 
     def train_and_test(self, seed: int = 0) -> tuple[Table, Table]:
         """(train, test), both in an order that the seed decides: about one row of five is for the test, at least one.
-        Which ones the seed and what stands in the row decide: more rows change nothing for those that were there, and
-        equal rows are on one side.
+        Which ones the seed and what stands in the row decide: more rows change nothing for those that were there, but
+        that a very small table's only test row may become one of the training; equal rows are on one side.
 
         Raises ValueError where a split would be empty; two rows are not split.
         """
