@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -266,6 +267,18 @@ class Module(Habits, Watched):
 
 
 _HOLDERS = (Tensor, Module, list, tuple, dict)
+
+
+@contextmanager
+def switched(net: Module, training: bool) -> Iterator[None]:
+    """Within it, a net and all below are in training, or with False in evaluation; after it each is as it was."""
+    before = [(module, module.training) for _, module in net.named_modules()]
+    net.train(training)
+    try:
+        yield
+    finally:
+        for module, was_training in before:
+            module.training = was_training
 
 
 def _join(path: str, name: str) -> str:

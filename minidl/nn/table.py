@@ -12,7 +12,7 @@ import numpy as np
 
 from ..core.mode import Listener, mode, no_grad
 from ..core.tensor import Tensor
-from .module import Module
+from .module import Module, switched
 
 MULTIPLY_ADDS: dict[str, Callable[..., int]] = {       # of an op, from the shapes of its result and its inputs
     "conv2d": lambda y, x, w, *_: math.prod(y) * math.prod(w[1:]),
@@ -104,15 +104,13 @@ def summary(net: Module, *inputs: tuple[int, ...] | Tensor) -> Summary:
     examples = [_example(each, tensors[0][1] if tensors else None) for each in inputs]
     watcher, paths = _Watcher(), {id(module): path for path, module in net.named_modules()}
     modules = dict(net.named_modules())
-    training = {path: module.training for path, module in modules.items()}
     own = {path: vars(module).get("forward") for path, module in modules.items()}
     before = mode.recorder
     try:
         for module in modules.values():
-            module.training = False
             vars(module)["forward"] = watcher.watched(module, module.forward)      # unseen by compiled steps
         mode.recorder = watcher
-        with no_grad():
+        with switched(net, False), no_grad():
             net(*examples)
     finally:
         mode.recorder = before
@@ -121,7 +119,6 @@ def summary(net: Module, *inputs: tuple[int, ...] | Tensor) -> Summary:
                 vars(module).pop("forward", None)
             else:
                 vars(module)["forward"] = own[path]
-            module.training = training[path]
     rows, seen = [], set[int]()
     for call in watcher.calls:
         module = call.module

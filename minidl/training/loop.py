@@ -7,7 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, overload
 
 import numpy as np
@@ -19,6 +19,7 @@ from ..core.device import to_device
 from ..core.distributed import average
 from ..core.mode import mode, no_grad
 from ..core.tensor import Tensor
+from ..nn.module import switched
 from . import ranks
 from .callbacks import Callback, Callbacks, Step
 from .checkpoint import Checkpoints, Interrupted
@@ -116,13 +117,14 @@ def _evaluated(model: nn.Module, batches: Iterable[tuple[Any, Any]], loss: Funct
 
 @contextmanager
 def _evaluating(model: nn.Module) -> Iterator[None]:
-    was_training = model.training
-    model.eval()
-    try:
-        with no_grad():
-            yield
-    finally:
-        model.train(was_training)
+    with switched(model, False), no_grad():
+        yield
+
+
+def _training(model: nn.Module) -> AbstractContextManager[None]:
+    """A model in training stays as it is: a layer of it that is in evaluation is meant to. One in evaluation is switched
+    as a whole."""
+    return nullcontext() if model.training else switched(model, True)
 
 
 def _means(totals: list[float], count: int, classes: bool, functions: Mapping[str, Function]) -> dict[str, float]:
@@ -166,6 +168,9 @@ def fit(model: nn.Module, optimizer: optim.Optimizer, train: data.DataLoader, te
     `save_every` steps, and upon Ctrl-C and SIGTERM, which then stop the training between two steps (`Interrupted`, a
     KeyboardInterrupt). resume: go on from the newest in that folder, if there is one, or from the file or folder named;
     the training ends in the bits of one that was not interrupted.
+
+    Each layer is left in the mode in which it was. One in evaluation stays so while the net trains; a net that is in
+    evaluation itself trains as a whole.
 
     Processes that `mpiexec -n` has started together share out the images of each step and of the evaluation: losses and
     weights are those of one process with the same batches, to rounding. Rank 0 alone calls the callbacks, says and
@@ -341,11 +346,12 @@ class _Compiled(_Plain):
         on a GPU gives other bits than recording them does."""
         steps = list(zip(self.batches.sizes, self.train.sizes, strict=True))
         done = [*steps * min(2, place.epoch), *steps[:place.batch]]
-        for step in dict.fromkeys(done):
-            iter(self.batches)
-            for _ in range(min(2, done.count(step))):
-                self.batches.position.data[...] = steps.index(step) - 1
-                self.step(*step)
+        with _training(self.model):
+            for step in dict.fromkeys(done):
+                iter(self.batches)
+                for _ in range(min(2, done.count(step))):
+                    self.batches.position.data[...] = steps.index(step) - 1
+                    self.step(*step)
         with _evaluating(self.model):
             for size in set(self.tests.sizes) if place.epoch else ():
                 iter(self.tests)
@@ -370,7 +376,8 @@ class _Fit:
         with self.checkpoints.signals() if self.checkpoints else nullcontext():
             while place.epoch < self.epochs and not (place.stopped and not place.ended):
                 begin = time.perf_counter()
-                seen = self.train()
+                with _training(self.steps.model):
+                    seen = self.train()
                 trained = time.perf_counter() - begin
                 self.finish(begin, seen / max(trained, 1e-9))
             self.agree()
@@ -383,7 +390,6 @@ class _Fit:
         if place.ended:
             return 0
         epoch = place.epoch + 1
-        run.model.train()
         run.train.set_epoch(place.epoch)
         rates = self.begin()
         bar = Progress(f"epoch {epoch}/{self.epochs}", run.train.images_per_epoch, self.progress, place.images)

@@ -30,7 +30,7 @@ class Views(nn.Module):
         if not isinstance(shift, int) or shift < 0:
             raise ValueError(f"Views: shift is {shift!r} but must be an int of at least 0")
         self.net, self.flip, self.shift = net, flip, shift
-        self.train(net.training)
+        self.training = net.training
 
     def forward(self, x: Tensor) -> Tensor:
         if self.training:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 from collections.abc import Iterator
@@ -188,6 +189,90 @@ def test_running_metrics_come_back() -> None:
     assert metrics.totals() == [0.0] * 4
     metrics.reset(totals)
     assert metrics.totals() == totals
+
+
+# ---------------------------------------------------------------- modes
+def frozen(root: bool = True, norm: bool = False, drop: bool = True) -> nn.Module:
+    """A net of a batch norm and a dropout, each in training or evaluation."""
+    minidl.manual_seed(2)
+    model = nn.Sequential(nn.Flatten(), norm=nn.BatchNorm1d(9), body=nn.Sequential(drop=nn.Dropout(0.5)),
+                          output=nn.Linear(9, 4))
+    model.train(root)
+    model.norm.training, model.body.drop.training = norm, drop
+    return model
+
+
+def modes(model: nn.Module) -> dict[str, bool]:
+    return {path: module.training for path, module in model.named_modules()}
+
+
+def trained(model: nn.Module, **options: Any) -> list[Any]:
+    return fit(model, optim.SGD(model.parameters(), 0.1), loader(20), loader(9), epochs=2, **QUIET, **options)
+
+
+def failing(_: object) -> None:
+    raise OSError("full")
+
+
+MODES: dict[str, Any] = {
+    "evaluate": lambda model: evaluate(model, loader(9)),
+    "evaluate, which fails": lambda model: evaluate(model, loader(9), loss=lambda o, t: o.mean() / 0.0),
+    "fit": lambda model: trained(model, compiled=False),
+    "fit, compiled": lambda model: trained(model, compiled=True),
+    "fit, whose loss fails": lambda model: trained(model, loss=lambda o, t: o.mean() / 0.0),
+    "fit, whose callback fails": lambda model: trained(model, callbacks=failing),
+    "views": lambda model: Views(model),
+    "fit of views": lambda model: trained(Views(model, flip=True)),
+    "summary": lambda model: nn.summary(model, (1, 3, 3))}
+
+
+@pytest.mark.filterwarnings("ignore:.*(divide by zero|invalid value):RuntimeWarning")
+@pytest.mark.parametrize("found", [(True, False, True), (True, False, False), (False, False, True),
+                                   (False, True, False), (False, False, False)])
+@pytest.mark.parametrize("name", MODES)
+def test_each_layer_is_left_in_the_mode_in_which_it_was(name: str, found: tuple[bool, bool, bool]) -> None:
+    model = frozen(*found)
+    before = modes(model)
+    with contextlib.suppress(FloatingPointError, OSError):
+        MODES[name](model)
+    assert modes(model) == before
+
+
+@both
+@pytest.mark.parametrize("wrapped", [False, True], ids=["bare", "views"])
+def test_a_batch_norm_in_evaluation_stays_so_while_others_train(compiled: bool, wrapped: bool) -> None:
+    """Its running values are neither those of these batches, nor replaced by them."""
+    model, seen = frozen(), []
+    model.norm.running_mean.data[...], model.norm.running_var.data[...] = 0.25, 4.0
+    trained(Views(model) if wrapped else model, compiled=compiled,
+            callbacks=lambda _: seen.append(modes(model)))
+    assert model.norm.running_mean.tolist() == [0.25] * 9
+    assert model.norm.running_var.tolist() == [4.0] * 9
+    assert seen == [modes(frozen())] * 2
+
+
+@both
+def test_a_callback_may_put_a_layer_into_evaluation(compiled: bool) -> None:
+    model, means = frozen(norm=True), []
+
+    def freeze(metrics: Any) -> None:
+        means.append(model.norm.running_mean.tolist())
+        model.norm.eval()
+    history = trained(model, compiled=compiled, callbacks=freeze)
+    assert len(history) == 2
+    assert means[0] == means[1] != [0.0] * 9
+
+
+@both
+def test_a_run_that_goes_on_keeps_its_layers_modes(compiled: bool, tmp_path: Path) -> None:
+    def go_on(epochs: int, folder: Path) -> list[bytes]:
+        model = frozen()
+        fit(model, optim.SGD(model.parameters(), 0.1), loader(20), loader(9), epochs=epochs, compiled=compiled,
+            checkpoints=folder, resume=True, **QUIET)
+        assert modes(model) == modes(frozen())
+        return weights(model)
+    go_on(1, tmp_path / "a")
+    assert go_on(3, tmp_path / "a") == go_on(3, tmp_path / "b")
 
 
 # ---------------------------------------------------------------- callbacks

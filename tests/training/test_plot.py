@@ -420,8 +420,9 @@ def test_mistakes_are_sorted_by_the_probability_of_the_true_class() -> None:
     logits = np.log(np.array([[0.7, 0.2, 0.1], [0.9, 0.06, 0.04], [0.1, 0.1, 0.8], [0.6, 0.3, 0.1]]))
     batches = [(Tensor(logits[i:i + 2, :, None, None]), [1, 2, 2, 1][i:i + 2]) for i in (0, 2)]
     net = Known()
+    net.below = nn.Dropout().eval()
     found = run.answer(net, batches, [])
-    assert net.training
+    assert [module.training for _, module in net.named_modules()] == [True, False]
     assert found is not None
     assert found.counts.tolist() == [[0, 0, 0], [2, 0, 0], [1, 0, 1]]
     assert found.classes == ["0", "1", "2"]

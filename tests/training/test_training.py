@@ -666,7 +666,7 @@ def test_fit_takes_the_orders_of_epoch_0_and_on_and_trains_a_model_left_in_evalu
         order = train.order(epoch).tolist()
         batches += [(True, order[:4]), (True, order[4:8]), (True, order[8:]), (False, [0, 1, 2, 3]), (False, [4, 5])]
     assert model.seen == batches
-    assert model.training
+    assert not model.training
 
 
 @pytest.mark.parametrize("compiled", [False, True])

@@ -15,6 +15,7 @@ from ... import data, nn, ops, zoo
 from ...core.mode import no_grad
 from ...core.tensor import Tensor
 from ...nn import weights
+from ...nn.module import switched
 from ...training import read_metrics
 from .figures import DARK, LIGHT, confusion_figure, count_pairs, curves_figure, filters_figure, rendered, write
 from .page import Answers, Mistake, Picture, Run, page
@@ -154,28 +155,23 @@ def answer(model: nn.Module, test: Batches, notes: list[str]) -> Answers | None:
     has no output."""
     counts, worst = None, list[Mistake]()
     shape: tuple[int, ...] = ()
-    was_training = model.training
-    model.eval()
-    try:
-        with no_grad():
-            for batch in test:
-                images, targets = (part if isinstance(part, Tensor) else Tensor(part) for part in batch)
-                outputs, labels = model(images), targets.numpy()
-                if outputs.ndim != 2 or labels.ndim != 1 or labels.dtype.kind not in "iu":
-                    notes.append("The net is not a classifier: its outputs are not (n, classes), or targets not (n,).")
-                    return None
-                sure = np.nan_to_num(ops.softmax(outputs, axis=1).numpy())
-                predictions, shape = sure.argmax(axis=1), images.shape[1:]
-                found = count_pairs(labels, predictions, sure.shape[1])
-                counts = found if counts is None else counts + found
-                of_labels = sure[np.arange(len(labels)), labels]
-                wrong = np.flatnonzero(predictions != labels)
-                worst += [Mistake(as_picture(images[i].numpy(), getattr(test, "preprocessing", None)),
-                                  *(labels[i], predictions[i], of_labels[i], sure[i, predictions[i]]))
-                          for i in wrong[np.argsort(of_labels[wrong], kind="stable")][:MAX_MISTAKES].tolist()]
-                worst = sorted(worst, key=lambda mistake: mistake.of_label)[:MAX_MISTAKES]
-    finally:
-        model.train(was_training)
+    with switched(model, False), no_grad():
+        for batch in test:
+            images, targets = (part if isinstance(part, Tensor) else Tensor(part) for part in batch)
+            outputs, labels = model(images), targets.numpy()
+            if outputs.ndim != 2 or labels.ndim != 1 or labels.dtype.kind not in "iu":
+                notes.append("The net is not a classifier: its outputs are not (n, classes), or targets not (n,).")
+                return None
+            sure = np.nan_to_num(ops.softmax(outputs, axis=1).numpy())
+            predictions, shape = sure.argmax(axis=1), images.shape[1:]
+            found = count_pairs(labels, predictions, sure.shape[1])
+            counts = found if counts is None else counts + found
+            of_labels = sure[np.arange(len(labels)), labels]
+            wrong = np.flatnonzero(predictions != labels)
+            worst += [Mistake(as_picture(images[i].numpy(), getattr(test, "preprocessing", None)),
+                              *(labels[i], predictions[i], of_labels[i], sure[i, predictions[i]]))
+                      for i in wrong[np.argsort(of_labels[wrong], kind="stable")][:MAX_MISTAKES].tolist()]
+            worst = sorted(worst, key=lambda mistake: mistake.of_label)[:MAX_MISTAKES]
     if counts is None:
         raise ValueError("plot: the test set has 0 images but needs at least 1")
     names = [str(name) for name in getattr(getattr(test, "dataset", None), "classes", ())][:len(counts)]
