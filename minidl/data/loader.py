@@ -37,7 +37,8 @@ class DataLoader(Watched):
     mean, std, padding, augment: of a Dataset. One number a channel: pixels become (pixel / 255 - mean) / std. Zero
     pixels around each image, before that. An `Augment`. Of a Table mean and std, one number a column.
     transform: a function of one item, which is stacked as the function gives it: of a tuple's parts, `transform(x, y)`,
-    else of the item. Of a Dataset's (image, label), uint8 (c,h,w) and an integer, it gives such, of any one size.
+    else of the item. It may change its arguments in place: they are copies. Of a Dataset's (image, label), uint8
+    (c,h,w) and an integer, it gives such, of any one size.
     dtype: float32 or float64: of images and Tables, float32 unless told; of other floating numbers, as they are unless
     told.
     prefetch: batches made ahead on a thread of their own; 0 makes each when it is asked for. device: "cpu", or
@@ -48,7 +49,7 @@ class DataLoader(Watched):
 
     Raises ValueError for no data, numbers out of their range, arrays of several lengths, a number of means that is not
     the number of channels or columns, a std of 0, another dtype, or drop_last where nothing would be left; TypeError
-    for data of another kind.
+    for data of another kind. An item that raises StopIteration is a RuntimeError when its batch is made.
 
     >>> import numpy as np
     >>> from minidl import data
@@ -254,8 +255,9 @@ class DataLoader(Watched):
         if self.device != "cpu" and self.stored is not None:           # a GPU is ahead of the host by itself
             order, ahead = to_device(order, self.device), 0
         parts = self.parts(order)[self.next_start():]
-        batches = _ahead(make, parts, ahead) if ahead else map(make, parts)
-        return batches if self.device == "cpu" or self.stored is not None else map(self._moved, batches)
+        # Generators, and not map: a StopIteration out of what makes a batch is an error, and not the end.
+        batches = _ahead(make, parts, ahead) if ahead else (make(part) for part in parts)
+        return batches if self.device == "cpu" or self.stored is not None else (self._moved(each) for each in batches)
 
     def _moved(self, batch: Batch) -> Batch:
         return mapped(lambda array: to_device(array, self.device), batch)
@@ -273,10 +275,7 @@ class DataLoader(Watched):
 
     def _stacked(self, indices: Array) -> Batch:
         """A batch of items that are taken one by one, on the host."""
-        items = list(map(self._item, indices.tolist() or [0]))         # a part without items has their shapes
-        if self.transform is not None:
-            change = self.transform
-            items = [change(*each) if isinstance(each, tuple) else change(each) for each in items]
+        items = [self._changed(index) for index in indices.tolist() or [0]]    # a part without items has their shapes
         batch = mapped(lambda array: array[:len(indices)], collated(items, "DataLoader"))
         if not isinstance(self.dataset, Dataset):
             return mapped(self._cast, batch)
@@ -289,6 +288,18 @@ class DataLoader(Watched):
         return (k.gather(images, np.arange(len(images)), self._scale, self._shift, self.padding, self.dtype),
                 labels.astype(np.int64))
 
+    def _changed(self, index: int) -> Any:
+        """An item as the transform gives it, which gets memory of its own: it may change its arguments in place."""
+        try:
+            item = self._item(index)
+            if self.transform is None:
+                return item
+            item = mapped(_copied, item)
+            return self.transform(*item) if isinstance(item, tuple) else self.transform(item)
+        except StopIteration as error:     # which would end the iteration that asked for the item
+            raise RuntimeError(f"DataLoader: item {index} of {self.count} raised StopIteration; give each item that "
+                               "len() counts, or make len() smaller") from error
+
     def __repr__(self) -> str:
         """What is batched, and how.
 
@@ -300,6 +311,14 @@ class DataLoader(Watched):
         order = f"shuffled from seed {self.seed}" if self.shuffle else "in order"
         return (f"DataLoader({what} of {self.count}, {len(self)} batches of {self.batch_size}, {order}, "
                 f"device={self.device!r})")
+
+
+def _copied(part: object) -> object:
+    """A part of an item, copied if it is an array of any library, or a list."""
+    if isinstance(part, list):
+        return [mapped(_copied, each) for each in part]
+    copy = getattr(part, "clone", getattr(part, "copy", None)) if hasattr(part, "__array__") else None
+    return copy() if copy else part
 
 
 ORDER = 1 << 63                            # apart from the counters of `rng.next_key`, which start at 0

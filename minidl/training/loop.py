@@ -122,8 +122,8 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def _training(model: nn.Module) -> AbstractContextManager[None]:
-    """A model in training stays as it is: a layer of it that is in evaluation is meant to. One in evaluation is switched
-    as a whole."""
+    """A model in training stays as it is: a layer of it that is in evaluation is meant to be. One in evaluation is
+    switched as a whole."""
     return nullcontext() if model.training else switched(model, True)
 
 

@@ -13,9 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from minidl import Tensor, nn, optim
 from minidl.core import device
-from minidl.data import DataLoader, Dataset, channel_statistics
+from minidl.data import DataLoader, Dataset, Table, channel_statistics, random_split
+from minidl.data.sources import leaves
 from minidl.ops import cpu
+from minidl.training import evaluate, fit
 
 
 def dataset(count: int = 10, c: int = 1, h: int = 4, w: int = 5) -> Dataset:
@@ -420,3 +423,142 @@ def test_drop_last_leaves_out_whatever_does_not_fill_a_batch(count: int, batches
     loader = DataLoader(dataset(count), 3, drop_last=True)
     assert [len(y) for _, y in loader] == [3] * batches
     assert (len(loader), loader.images_per_epoch) == (batches, 3 * batches)
+
+
+# ---------------------------------------------------------------- what a transform may do, and what an item may not
+class Held:
+    """Items of an object that keeps them: `[i]` gives the very thing."""
+
+    def __init__(self, items: list[Any]):
+        self.items = items
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.items[index]
+
+
+def in_place(*parts: Any) -> Any:
+    """Add 1 to each array in them."""
+    for part in parts:
+        if isinstance(part, (tuple, list, dict)):
+            in_place(*(part.values() if isinstance(part, dict) else part))
+        elif getattr(part, "ndim", 0):
+            part += 1
+    return parts if len(parts) > 1 else parts[0]
+
+
+def flipped(x: np.ndarray, y: Any) -> Any:
+    x[:] = x[..., ::-1].copy()
+    return x, y
+
+
+def cut_out(x: np.ndarray, y: Any) -> Any:
+    x[..., 1:3] = 0
+    return x, y
+
+
+def ones(*shape: int) -> np.ndarray:
+    return np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+
+
+IN_PLACE: dict[str, tuple[Any, Any]] = {
+    "a Dataset": (dataset, in_place), "a Dataset, flipped": (dataset, flipped), "a Dataset, cut out": (dataset, cut_out),
+    "a part of a Dataset": (lambda: dataset()[2:9], in_place),
+    "a Table": (lambda: Table("mine", "train", ones(10, 3).astype(np.float64), np.arange(10) % 2), in_place),
+    "an array": (lambda: ones(10, 3), in_place), "arrays": (lambda: (ones(10, 3), ones(10, 2)), in_place),
+    "arrays by name": (lambda: {"x": ones(10, 3), "y": ones(10, 2)}, in_place),
+    "nested arrays": (lambda: (ones(10, 3), {"y": (ones(10, 2), ones(10, 2, 2))}), in_place),
+    "a Tensor": (lambda: Tensor(ones(10, 3)), in_place), "array views": (lambda: (ones(3, 10).T, ones(10, 2)), in_place),
+    "objects": (lambda: Held(list(ones(10, 3))), in_place),
+    "objects of Tensors": (lambda: Held([Tensor(ones(3)) for _ in range(10)]), in_place),
+    "objects, nested": (lambda: Held([(ones(3), {"y": ones(2)}) for _ in range(10)]), in_place),
+    "objects of lists": (lambda: Held([{"x": [ones(3), ones(3)]} for _ in range(10)]), lambda item: in_place(
+        *item["x"])[0]),
+    "a Subset": (lambda: random_split(Held(list(ones(10, 3))), [6, 4])[0], in_place),
+    "arrays of only reading": (lambda: (np.broadcast_to(ones(3), (10, 3)), ones(10)), in_place)}
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_a_transform_in_place_changes_no_data(name: str, prefetch: int) -> None:
+    """Each epoch gives the same, and so does data that was made anew."""
+    make, transform = IN_PLACE[name]
+    epochs = [[leaf.tolist() for batch in loader for leaf in leaves(batch)]
+              for source in (make(),) for loader in [DataLoader(source, 4, shuffle=False, transform=transform,
+                                                                prefetch=prefetch)] * 3]
+    fresh = [leaf.tolist() for batch in DataLoader(make(), 4, shuffle=False, transform=transform)
+             for leaf in leaves(batch)]
+    assert epochs == [fresh] * 3
+
+
+@pytest.mark.parametrize("options", [{}, {"shuffle": False}, {"shuffle": False, "prefetch": 0}, {"dtype": np.float64}])
+@pytest.mark.parametrize("name", ["a Dataset", "a Table", "an array", "arrays", "nested arrays", "objects"])
+def test_batches_have_memory_of_their_own(name: str, options: dict[str, Any]) -> None:
+    """What is done to a batch in place, as by a blend of images, is done to that batch alone."""
+    make, _ = IN_PLACE[name]
+    loader, fresh = DataLoader(make(), 4, **options), DataLoader(make(), 4, **options)
+    for batch in loader:
+        in_place(batch)
+    list(fresh)
+    assert repr(list(loader)) == repr(list(fresh))
+
+
+def test_a_transform_may_take_what_is_on_the_tape() -> None:
+    """A copy of it is made by an op."""
+    weight = Tensor([2.0, 3.0], requires_grad=True)
+    batches = list(DataLoader(Held([weight * i for i in range(4)]), 2, shuffle=False, transform=lambda x: x + 1))
+    assert np.concatenate(batches).tolist() == [[1, 1], [3, 4], [5, 7], [7, 10]]
+
+
+def ends_at(index: int, **how: Any) -> Any:
+    """A loader of six items in which one raises StopIteration where `how` says so."""
+    def there(i: int) -> Any:
+        return next(iter(())) if i == index else np.array([float(i)])
+
+    class Source(Held):
+        def __getitem__(self, i: int) -> Any:
+            return there(i) if how["where"] == "item" else np.array([i])
+    change = (lambda x: there(int(x[0]))) if how["where"] == "transform" else None
+    return DataLoader(Source([0] * 6), how["batch"], shuffle=False, prefetch=how["prefetch"], transform=change)
+
+
+@pytest.mark.parametrize("index", [0, 2, 4, 5])
+@pytest.mark.parametrize("prefetch", [0, 2])
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("where", ["item", "transform"])
+def test_an_item_that_ends_is_an_error_and_no_short_batch(where: str, batch: int, prefetch: int, index: int) -> None:
+    found = []
+    said = rf"^DataLoader: item {index} of 6 raised StopIteration; give each item that len\(\) counts, or make len\(\) s"
+    with pytest.raises(RuntimeError, match=said):
+        for each in ends_at(index, where=where, batch=batch, prefetch=prefetch):
+            found.append(len(each))
+    assert found == [batch] * (index // batch)
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+@pytest.mark.parametrize("method", ["_batch", "order", "parts"])
+def test_an_end_in_a_method_of_ones_own_is_an_error(method: str, prefetch: int) -> None:
+    """Also if one batch was made before it."""
+    class Own(DataLoader):
+        calls = 0
+
+    def ending(self: Any, *args: Any) -> Any:
+        self.calls += 1
+        return next(iter(())) if self.calls > 1 or method != "_batch" else getattr(DataLoader, method)(self, *args)
+    setattr(Own, method, ending)
+    with pytest.raises((RuntimeError, StopIteration)):
+        list(Own(dataset(), 4, prefetch=prefetch))
+
+
+@pytest.mark.parametrize("compiled", [False, None])
+def test_an_item_that_ends_ends_a_training(compiled: bool | None) -> None:
+    class Pairs(Held):
+        def __getitem__(self, i: int) -> Any:
+            return np.zeros(3, np.float32), i % 2 if i < 4 else next(iter(()))
+    pairs, net = DataLoader(Pairs([0] * 6), 3, shuffle=False), nn.Linear(3, 2)
+    with pytest.raises(RuntimeError, match="^DataLoader: item 4 of 6 raised StopIteration"):
+        fit(net, optim.SGD(net.parameters(), 0.1), pairs, pairs, epochs=1, compiled=compiled, say=None)
+    with pytest.raises(RuntimeError, match="^DataLoader: item 4 of 6 raised StopIteration"):
+        evaluate(net, pairs)
