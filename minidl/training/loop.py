@@ -23,7 +23,7 @@ from ..nn.module import switched
 from . import ranks
 from .callbacks import Callback, Callbacks, Step
 from .checkpoint import Checkpoints, Interrupted
-from .metrics import Function, Metrics, Progress, RunningMetrics, line_of, means_of, require_loss, right_answers
+from .metrics import Function, Metrics, Progress, RunningMetrics, line_of, means_of, require_loss, right_answers, show
 from .resume import Place, restore, state_of
 
 SIGNALS = signal.SIGINT, signal.SIGTERM
@@ -141,7 +141,7 @@ def _means(totals: list[float], count: int, classes: bool, functions: Mapping[st
 def fit(model: nn.Module, optimizer: optim.Optimizer, train: data.DataLoader, test: data.DataLoader, *, epochs: int,
         schedule: optim.Schedule | Sequence[optim.Schedule] | None = None, loss: Function = ops.cross_entropy,
         metrics: Mapping[str, Function] | None = None, callbacks: Callback | Sequence[Callback] = (),
-        compiled: bool | None = None, progress: bool = True, say: Callable[[str], object] | None = print,
+        compiled: bool | None = None, progress: bool = True, say: Callable[[str], object] | None = show,
         checkpoints: str | os.PathLike[str] | None = None, save_every: int = 0,
         resume: bool | str | os.PathLike[str] = False) -> list[Metrics]:
     """Train for a number of epochs and evaluate on the test set after each.
@@ -176,11 +176,13 @@ def fit(model: nn.Module, optimizer: optim.Optimizer, train: data.DataLoader, te
     weights are those of one process with the same batches, to rounding. Rank 0 alone calls the callbacks, says and
     writes; the rates that callbacks set, and after an epoch the weights, are sent to the others (docs/distributed.md).
 
-    Raises ValueError for a negative number of epochs, a checkpoint that does not fit, or one that would be overwritten;
-    FloatingPointError, naming epoch and step, where the loss is not finite; TypeError for loaders, an optimizer,
-    a schedule or callbacks of another kind; CompileError for a model that cannot be compiled: pass compiled=False.
+    Raises ValueError for a negative number of epochs, an optimizer that holds none of the model's parameters, a metric
+    whose name is taken, a checkpoint that does not fit, or one that would be overwritten; FloatingPointError, naming
+    epoch and step, where the loss is not finite; TypeError for loaders, an optimizer, a schedule or callbacks of
+    another kind; CompileError for a model that cannot be compiled: pass compiled=False.
     """
     _check_fit(optimizer, train, test, epochs, schedule)
+    _check_parameters(model, optimizer, loss)
     called = Callbacks(callbacks)
     with ranks.joined(train, test) as world:
         first = world.rank == 0
@@ -224,6 +226,15 @@ def _check_fit(optimizer: object, train: object, test: object, epochs: object, s
     elif schedule is not None and not callable(schedule):
         raise TypeError(f"fit: schedule is {schedule!r} but must be a function of the step, or a list of them; pass "
                         "optim.schedule(name, total)")
+
+
+def _check_parameters(model: nn.Module, optimizer: optim.Optimizer, loss: Function) -> None:
+    """Refuse an optimizer by which nothing of the net, nor of a loss that is a Module, would change."""
+    trained = {id(p) for group in optimizer.groups for p in group["params"]}
+    ours = [t for each in (model, loss) if isinstance(each, nn.Module) for _, t in each.named_tensors()]
+    if not any(id(t) in trained for t in ours):
+        raise ValueError(f"fit: the optimizer holds {len(trained)} parameters but none of the {len(ours)} Tensors of "
+                         f"the {type(model).__name__}; make it of model.parameters(), after layers are replaced")
 
 
 class _Plain:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, SupportsFloat
 
@@ -10,6 +11,7 @@ import numpy as np
 from .. import ops
 from ..core.device import to_device
 from ..core.mode import mode, no_grad
+from ..core.output import can_print
 from ..core.tensor import Tensor
 from ..ops.common.backend import backend_of
 
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
 
 Metrics = dict[str, Any]
 Function = Callable[[Any, Any], Any]       # of outputs and targets: a loss, or what is measured beside it
+# The names of an epoch's own numbers.
+TAKEN = "loss", "accuracy", "epoch", "step", "lr", "seconds", "images_per_second"
 
 
 class RunningMetrics:
@@ -26,11 +30,15 @@ class RunningMetrics:
 
     Call `update` in a step, compiled or not, and `read` when the numbers are wanted. device: "cpu" or "cuda".
     functions: by name, what else is measured: function(outputs, targets) -> the batch's mean, one number; in a compiled
-    step a Tensor.
+    step a Tensor. Raises ValueError for a name that a number of each epoch has.
     """
 
     def __init__(self, device: str, functions: Mapping[str, Function] | None = None):
         self.functions = dict(functions or {})
+        for name in TAKEN:
+            if name in self.functions:
+                raise ValueError(f"training: a metric has the name {name!r}, which a number of each epoch has already; "
+                                 f"choose another, as 'own_{name}'")
         self.sums = Tensor(np.zeros(2), device=device)
         self._others = {name: Tensor(np.zeros(2), device=device) for name in self.functions}
         self._class = Tensor(np.zeros(1, np.int64), device=device)
@@ -148,13 +156,19 @@ def line_of(metrics: Metrics, epochs: int) -> str:
             f"{metrics['seconds']:.1f} s, {metrics['images_per_second']:.0f} images/s")
 
 
+def show(text: str) -> None:
+    """Print a line, if there is a stdout."""
+    if can_print(sys.stdout):
+        print(text)
+
+
 class Progress:
     """A tqdm bar an epoch with loss, accuracy, images/s and time left: on stderr in a terminal, or in a notebook;
-    silent elsewhere. done: how many images were seen before."""
+    silent elsewhere, also without a stderr. done: how many images were seen before."""
 
     def __init__(self, title: str, images: int, enabled: bool, done: int = 0):
         self.bar: tqdm | None = None
-        if enabled:
+        if enabled and can_print(sys.stderr):
             from tqdm.auto import tqdm
 
             self.bar = tqdm(total=images, initial=done, desc=title, unit="image", unit_scale=True, leave=False,
@@ -164,9 +178,8 @@ class Progress:
         """Count images in, and show the means so far, where they are known."""
         if self.bar is not None:
             if means:
-                self.bar.set_postfix(refresh=False, **{
-                    name: f"{100 * value:.2f} %" if name == "accuracy" else f"{value:.4f}"
-                    for name, value in means.items()})
+                self.bar.set_postfix({name: f"{100 * value:.2f} %" if name == "accuracy" else f"{value:.4f}"
+                                      for name, value in means.items()}, refresh=False)
             self.bar.update(images)
 
     def close(self) -> None:

@@ -464,13 +464,15 @@ def ones(*shape: int) -> np.ndarray:
 
 
 IN_PLACE: dict[str, tuple[Any, Any]] = {
-    "a Dataset": (dataset, in_place), "a Dataset, flipped": (dataset, flipped), "a Dataset, cut out": (dataset, cut_out),
+    "a Dataset": (dataset, in_place), "a Dataset, flipped": (dataset, flipped),
+    "a Dataset, cut out": (dataset, cut_out),
     "a part of a Dataset": (lambda: dataset()[2:9], in_place),
     "a Table": (lambda: Table("mine", "train", ones(10, 3).astype(np.float64), np.arange(10) % 2), in_place),
     "an array": (lambda: ones(10, 3), in_place), "arrays": (lambda: (ones(10, 3), ones(10, 2)), in_place),
     "arrays by name": (lambda: {"x": ones(10, 3), "y": ones(10, 2)}, in_place),
     "nested arrays": (lambda: (ones(10, 3), {"y": (ones(10, 2), ones(10, 2, 2))}), in_place),
-    "a Tensor": (lambda: Tensor(ones(10, 3)), in_place), "array views": (lambda: (ones(3, 10).T, ones(10, 2)), in_place),
+    "a Tensor": (lambda: Tensor(ones(10, 3)), in_place),
+    "array views": (lambda: (ones(3, 10).T, ones(10, 2)), in_place),
     "objects": (lambda: Held(list(ones(10, 3))), in_place),
     "objects of Tensors": (lambda: Held([Tensor(ones(3)) for _ in range(10)]), in_place),
     "objects, nested": (lambda: Held([(ones(3), {"y": ones(2)}) for _ in range(10)]), in_place),
@@ -530,10 +532,9 @@ def ends_at(index: int, **how: Any) -> Any:
 @pytest.mark.parametrize("where", ["item", "transform"])
 def test_an_item_that_ends_is_an_error_and_no_short_batch(where: str, batch: int, prefetch: int, index: int) -> None:
     found = []
-    said = rf"^DataLoader: item {index} of 6 raised StopIteration; give each item that len\(\) counts, or make len\(\) s"
+    said = rf"^DataLoader: item {index} of 6 raised StopIteration; give each item that len\(\) counts, or make len\(\)"
     with pytest.raises(RuntimeError, match=said):
-        for each in ends_at(index, where=where, batch=batch, prefetch=prefetch):
-            found.append(len(each))
+        found.extend(len(each) for each in ends_at(index, where=where, batch=batch, prefetch=prefetch))
     assert found == [batch] * (index // batch)
 
 
@@ -558,7 +559,7 @@ def test_an_item_that_ends_ends_a_training(compiled: bool | None) -> None:
         def __getitem__(self, i: int) -> Any:
             return np.zeros(3, np.float32), i % 2 if i < 4 else next(iter(()))
     pairs, net = DataLoader(Pairs([0] * 6), 3, shuffle=False), nn.Linear(3, 2)
-    with pytest.raises(RuntimeError, match="^DataLoader: item 4 of 6 raised StopIteration"):
+    with pytest.raises(RuntimeError, match=r"^DataLoader: item 4 of 6 raised StopIteration"):
         fit(net, optim.SGD(net.parameters(), 0.1), pairs, pairs, epochs=1, compiled=compiled, say=None)
-    with pytest.raises(RuntimeError, match="^DataLoader: item 4 of 6 raised StopIteration"):
+    with pytest.raises(RuntimeError, match=r"^DataLoader: item 4 of 6 raised StopIteration"):
         evaluate(net, pairs)

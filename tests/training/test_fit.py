@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
+import io
 import math
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -176,6 +179,107 @@ def test_a_loss_that_is_not_one_number_is_named(loss: Any, given: str, compiled:
                                         r"'s mean; compute it with minidl's ops, and \.mean\(\)"):
         fit(model, optim.SGD(model.parameters(), 0.1), loader(20), loader(9), epochs=1, loss=loss, compiled=compiled,
             **QUIET)
+
+
+@pytest.mark.parametrize("name", ["loss", "accuracy", "epoch", "step", "lr", "seconds", "images_per_second"])
+@pytest.mark.parametrize("where", ["fit", "fit, compiled", "evaluate", "RunningMetrics"])
+def test_a_metric_cannot_take_a_name_that_is_taken(where: str, name: str) -> None:
+    model, metrics = net(), {"mine": lambda o, t: 1.0, name: lambda o, t: 5.0}
+    before = weights(model)
+    calls: dict[str, Any] = {
+        "evaluate": lambda: evaluate(model, loader(9), metrics=metrics),
+        "RunningMetrics": lambda: RunningMetrics("cpu", metrics),
+        "fit": lambda: trained(model, metrics=metrics, compiled=False),
+        "fit, compiled": lambda: trained(model, metrics=metrics, compiled=True)}
+    with pytest.raises(ValueError, match=f"^training: a metric has the name '{name}', which a number of each epoch has "
+                                         f"already; choose another, as 'own_{name}'$"):
+        calls[where]()
+    assert weights(model) == before
+
+
+def test_a_metric_may_have_any_other_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those of options of the bar's method."""
+    monkeypatch.setattr("tqdm.std.tqdm.display", lambda *_, **__: None)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    model, names = net(), ["refresh", "ordered_dict", "self", "test_loss", "own loss"]
+    history = fit(model, optim.SGD(model.parameters(), 0.1), loader(20), loader(9), epochs=1, say=None,
+                  metrics={name: lambda o, t: Tensor(5.0) for name in names})
+    assert [history[0][f"test_{name}"] for name in names] == [5.0] * 5
+
+
+# ---------------------------------------------------------------- an optimizer of this net
+class Centres(nn.Module):
+    """A loss with a parameter of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = Tensor([1.0], requires_grad=True)
+
+    def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        return ops.cross_entropy(outputs * self.scale, labels)
+
+
+def replaced(model: Any) -> Any:
+    """An optimizer of a net whose last layer is another since."""
+    model[1].requires_grad_(False)
+    sgd = optim.SGD(model.parameters(), 0.1)
+    setattr(model, "3", nn.Linear(6, 4))
+    return sgd
+
+
+OPTIMIZERS: dict[str, tuple[Any, bool]] = {
+    "another net's": (lambda model: optim.SGD(net().parameters(), 0.1), False),
+    "Adam of another net's": (lambda model: optim.Adam(net().parameters()), False),
+    "two of another net's": (lambda model: optim.Together(
+        optim.SGD(list(net().parameters())[:1], 0.1), optim.AdamW(list(net().parameters())[1:])), False),
+    "groups of another net's": (lambda model: optim.SGD([{"params": [p]} for p in net().parameters()], 0.1), False),
+    "a net's that was copied": (lambda model: optim.SGD(copy.deepcopy(model).parameters(), 0.1), False),
+    "a layer's that was replaced": (replaced, False),
+    "the net's": (lambda model: optim.SGD(model.parameters(), 0.1), True),
+    "some of the net's": (lambda model: optim.SGD([*list(net().parameters())[:1], model[1].bias], 0.1), True),
+    "a second group of the net's": (lambda model: optim.Together(
+        optim.SGD(net().parameters(), 0.1), optim.AdamW([model[3].weight])), True)}
+
+
+@both
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_an_optimizer_of_another_net_is_refused(name: str, compiled: bool) -> None:
+    model: Any = net()
+    make, taken = OPTIMIZERS[name]
+    optimizer = make(model)
+    said = r"^fit: the optimizer holds \d+ parameters but none of the 4 Tensors of the Sequential; make it of model\.p"
+    with contextlib.nullcontext() if taken else pytest.raises(ValueError, match=said):
+        fit(model, optimizer, loader(20), loader(9), epochs=1, compiled=compiled, **QUIET)
+
+
+def test_an_optimizer_may_hold_frozen_layers_and_a_losss_parameters() -> None:
+    model, loss = net(), Centres()
+    sgd = optim.SGD(model.parameters(), 0.1)
+    model.requires_grad_(False)
+    fit(Views(model), optim.SGD(loss.parameters(), 0.1), loader(20), loader(9), epochs=1, loss=loss, **QUIET)
+    fit(Views(model), sgd, loader(20), loader(9), epochs=1, loss=loss,
+        callbacks=lambda _: model.requires_grad_(True) and None, **QUIET)
+    assert loss.scale.item() != 1.0
+
+
+# ---------------------------------------------------------------- nobody to talk to
+def closed() -> io.StringIO:
+    stream = io.StringIO()
+    stream.close()
+    return stream
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("names", [("stderr",), ("stdout",), ("stdout", "stderr")])
+@pytest.mark.parametrize("gone", [lambda: None, closed], ids=["none", "closed"])
+def test_a_training_goes_on_without_streams(gone: Any, names: tuple[str, ...], compiled: bool,
+                                            monkeypatch: pytest.MonkeyPatch) -> None:
+    model = net()
+    with monkeypatch.context() as patch:
+        for name in names:
+            patch.setattr(sys, name, gone())
+        history = fit(model, optim.SGD(model.parameters(), 0.1), loader(20), loader(9), epochs=2, compiled=compiled)
+    assert len(history) == 2
 
 
 def test_running_metrics_come_back() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
 import re
@@ -21,6 +22,7 @@ from minidl import Tensor, data, nn, optim, zoo
 from minidl.core import device
 from minidl.data.sets.catalog import SPECS
 from minidl.frontend.cli import train as cli
+from minidl.frontend.cli.common import complain
 from minidl.nn.weights import read_metadata
 from minidl.training import RunFolder, evaluate, fit, machine, read_metrics, train_step
 
@@ -580,6 +582,26 @@ def shell(command: str, cwd: Path, **environment: str) -> subprocess.CompletedPr
                           env={**os.environ, **environment}, timeout=300)        # more is a deadlock
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("closed", ["2>&-", ">&-", ">&- 2>&-"])
+def test_a_stream_that_is_closed_costs_no_weights(closed: str, tmp_path: Path) -> None:
+    """With the bar, which a terminal would show."""
+    quick = " ".join(QUICK[:-1])
+    done = shell(f"{sys.executable} {ROOT / 'train.py'} --model perceptron {quick} --output-dir out {closed}", tmp_path)
+    assert done.returncode == 0
+    assert (tmp_path / "out" / "weights.h5").exists()
+
+
+@pytest.mark.parametrize("stream", [None, io.StringIO()], ids=["none", "closed"])
+def test_a_warning_without_stderr_is_not_said_elsewhere(stream: Any, monkeypatch: pytest.MonkeyPatch,
+                                                        capsys: pytest.CaptureFixture[str]) -> None:
+    if stream:
+        stream.close()
+    monkeypatch.setattr(sys, "stderr", stream)
+    complain("warning: too late")
+    assert capsys.readouterr().out == ""
+
+
 @pytest.mark.parametrize("output", tiered(["| head -1", "| true", "> /dev/full"], slow=1))
 def test_an_output_that_nobody_takes_costs_no_weights(output: str, tmp_path: Path) -> None:
     done = shell(f"TRAIN --epochs 3 --output-dir out {output}; echo ${{PIPESTATUS[0]}}", tmp_path)
@@ -694,7 +716,7 @@ class Bar:
         self.options, self.images, self.shown, self.closed, self.redrawn = options, [], [], False, False
         self.made.append(self)
 
-    def set_postfix(self, refresh: bool = True, **shown: str) -> None:
+    def set_postfix(self, shown: dict[str, str], refresh: bool = True) -> None:
         self.shown.append(shown)
         self.redrawn |= refresh
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
 from minidl import distributed
+from minidl.core.output import can_print
 
 
 class Parser(argparse.ArgumentParser):
@@ -53,9 +54,11 @@ def add_option(parser: argparse.ArgumentParser) -> None:
                         help="an option of the model, such as activation=relu or original=true; may be repeated")
 
 
-def say(text: str, stream: TextIO | None = None) -> None:
+def say(text: str, where: str = "stdout") -> None:
     """Print a line. What goes wrong with that, a closed pipe or a full disk, does not end a run."""
-    stream = stream or sys.stdout
+    stream: TextIO = getattr(sys, where)
+    if not can_print(stream):
+        return
     try:
         try:
             print(text, file=stream, flush=True)
@@ -63,13 +66,13 @@ def say(text: str, stream: TextIO | None = None) -> None:
             print(text.encode("ascii", "backslashreplace").decode(), file=stream, flush=True)
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())     # also what is still in its buffer goes there
-        if stream is sys.stdout:
+        if where == "stdout":
             complain(f"warning: the output cannot be written ({error.strerror}); the run goes on without it")
 
 
 def complain(text: str, prog: str = "") -> None:
     """Print a line on stderr that starts with the program's name."""
-    say(f"{prog or Parser.running}: {text}", sys.stderr)
+    say(f"{prog or Parser.running}: {text}", "stderr")
 
 
 def plugin(file: str) -> str:
