@@ -24,7 +24,7 @@ from . import ranks
 from .callbacks import Callback, Callbacks, Step
 from .checkpoint import Checkpoints, Interrupted
 from .metrics import Function, Metrics, Progress, RunningMetrics, line_of, means_of, require_loss, right_answers, show
-from .resume import Place, restore, state_of
+from .resume import Place, modes_of, restore, state_of
 
 SIGNALS = signal.SIGINT, signal.SIGTERM
 AGREE_EVERY = 16                           # steps that nobody looks at, between two questions whether all go on
@@ -241,6 +241,7 @@ class _Plain:
     """Steps that are looked at one by one: what they have summed up to is known at any time."""
 
     known = True
+    modes: dict[str, bool] | None = None   # those of training, while the net is in evaluation
 
     def __init__(self, model: nn.Module, optimizer: optim.Optimizer, train: data.DataLoader, test: data.DataLoader,
                  loss: Function = ops.cross_entropy, functions: Mapping[str, Function] | None = None):
@@ -452,7 +453,9 @@ class _Fit:
         run, place = self.steps, self.place
         trained = means_of(place.totals, place.images, place.classes, run.functions)
         run.test.set_epoch(place.epoch)
+        run.modes = modes_of(run.model)
         tested = run.evaluate(self.look)
+        run.modes = None
         metrics = {"epoch": place.epoch + 1, "step": place.step, "lr": place.lr,
                    **{f"train_{name}": mean for name, mean in trained.items()},
                    **{f"test_{name}": mean for name, mean in tested.items()},

@@ -13,7 +13,9 @@ import numpy as np
 from ..core import rng
 from ..core.device import to_device
 from ..core.distributed import by_first, current
+from ..core.mode import note_change
 from ..core.tensor import mark_changed
+from ..nn import Module
 from ..nn.weights import WeightsError
 from ..optim.state import examples
 from .callbacks import Callbacks
@@ -54,6 +56,28 @@ def _facts(run: _Plain) -> dict[str, Any]:
     return json.loads(json.dumps({name: getattr(run.train, name, None) for name in DATA}))
 
 
+def modes_of(model: Module) -> dict[str, bool]:
+    """Which of a net's modules are in training, by path."""
+    return {path: module.training for path, module in model.named_modules()}
+
+
+def _layers(run: _Plain) -> dict[str, Any]:
+    """What callbacks may switch: which Tensors are trained, and which modules are in training."""
+    return {"trained": [name for name, _ in run.model.named_parameters()], "modes": run.modes or modes_of(run.model)}
+
+
+def _set_layers(run: _Plain, layers: dict[str, Any]) -> None:
+    """The inverse. A net in evaluation trains as a whole (fit), so modes count where it was and is in training."""
+    trained = set(layers["trained"])
+    for name, t in run.model.named_tensors():
+        if t.requires_grad != (name in trained):
+            t.requires_grad, t.grad = name in trained, None
+    if run.model.training and layers["modes"].get("", False):
+        for path, module in run.model.named_modules():
+            module.training = layers["modes"].get(path, module.training)
+    note_change()
+
+
 def _tensors(run: _Plain) -> dict[str, np.ndarray]:
     return {name: t.numpy() for name, t in run.model.named_tensors()}
 
@@ -75,7 +99,8 @@ def state_of(run: _Plain, place: Place, callbacks: Callbacks) -> State | None:
     accuracies = [metrics["test_accuracy"] for metrics in place.history if "test_accuracy" in metrics]
     return {"place": asdict(place), "rng": place.key or list(rng.get_state()), "data": _facts(run),
             "best_accuracy": max(accuracies, default=None), "model": _tensors(run),
-            "optimizer": run.optimizer.state_dict(), "callbacks": callbacks.state_dict()}
+            "optimizer": run.optimizer.state_dict(), "callbacks": callbacks.state_dict(),
+            "layers": _layers(run)}
 
 
 def restore(path: str | os.PathLike[str], run: _Plain, callbacks: Callbacks, epochs: int) -> Place:
@@ -101,6 +126,8 @@ def restore(path: str | os.PathLike[str], run: _Plain, callbacks: Callbacks, epo
     rng.set_state(state["rng"])            # refuses what cannot be,
     rng.set_state(drawn)                   # as does
     run.optimizer.load_state_dict(state["optimizer"])
+    if "layers" in state:                  # not in files of earlier versions
+        _set_layers(run, state["layers"])
     run.model.load_state_dict(state["model"])          # which gives buffers arrays of their own
     run.warm_up(place)
     tensors = dict(run.model.named_tensors())
@@ -114,11 +141,21 @@ def restore(path: str | os.PathLike[str], run: _Plain, callbacks: Callbacks, epo
     return place
 
 
+def _are_layers(layers: object, run: _Plain) -> bool:
+    """Whether they can be set: trained are floating Tensors of this net."""
+    floating = {name for name, array in _tensors(run).items() if array.dtype.kind == "f"}
+    return (isinstance(layers, dict) and layers.keys() == {"trained", "modes"}
+            and isinstance(layers["trained"], list) and isinstance(layers["modes"], dict)
+            and all(isinstance(name, str) and name in floating for name in layers["trained"])
+            and all(isinstance(training, bool) for training in layers["modes"].values()))
+
+
 def _place(state: State, run: _Plain, path: object) -> Place:
     """The Place that a file holds, whose numbers can be."""
     kinds = {each.name: type(getattr(Place(), each.name)) for each in fields(Place)}
     found, keys = state.get("place"), {"place", "rng", "data", "model", "optimizer", "callbacks", "best_accuracy"}
-    if (state.keys() == keys and isinstance(found, dict) and isinstance(state["data"], dict)
+    layers = state.get("layers", {"trained": [], "modes": {}})
+    if (state.keys() - {"layers"} == keys and _are_layers(layers, run) and isinstance(found, dict) and isinstance(state["data"], dict)
             and isinstance(state["model"], dict) and state["model"].keys() == _tensors(run).keys()
             and all(isinstance(array, np.ndarray) for array in state["model"].values())
             and {name: type(value) for name, value in found.items()} == kinds):

@@ -504,6 +504,122 @@ def test_callbacks_without_a_state_may_differ(tmp_path: Path) -> None:
     assert len(Training("mixed", False).fit(checkpoints=tmp_path, resume=True, epochs=2)) == 2
 
 
+def flags(model: nn.Module) -> tuple[dict[str, bool], dict[str, bool]]:
+    return ({name: t.requires_grad for name, t in model.named_tensors()},
+            {path: module.training for path, module in model.named_modules()})
+
+
+def _unfreeze(net: Any) -> None:
+    net[0].requires_grad_(True)
+
+
+def _unfreeze_one(net: Any) -> None:
+    net[0].bias.requires_grad_(True)
+
+
+def _freeze(net: Any) -> None:
+    net[5].requires_grad_(False)
+
+
+def _freeze_one(net: Any) -> None:
+    net[8].weight.requires_grad_(False)
+
+
+def _to_evaluation(net: Any) -> None:
+    net[1].eval()
+
+
+def _both(net: Any) -> None:
+    _to_evaluation(net)
+    _freeze(net)
+
+
+def _exchange(net: Any) -> None:
+    _unfreeze(net)
+    _freeze(net)
+
+
+@pytest.mark.parametrize("at", [3, 11, 14])
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("change", [_unfreeze, _unfreeze_one, _freeze, _freeze_one, _to_evaluation, _both, _exchange])
+def test_what_a_callback_froze_stays_so_after_resume(change: Any, compiled: bool, at: int, tmp_path: Path) -> None:
+    """The change is after step 3; the stop is in the same step, between epochs, or later."""
+    class Change:
+        def __init__(self, training: Training):
+            self.training = training
+
+        def on_step_end(self, step: Step) -> None:
+            if step.step == 3:
+                change(self.training.model)
+
+    def made() -> Training:
+        training = Training("mixed", compiled)
+        training.optimizer = optim.SGD(training.model.requires_grad_(True).parameters(), 0.05, momentum=0.9)
+        training.model[0].requires_grad_(False)        # type: ignore[operator]
+        return training
+    stopped = made()
+    with pytest.raises(Interrupted):
+        stopped.fit(callbacks=[Change(stopped), stopping(at, signal.SIGTERM)], checkpoints=tmp_path / "a", epochs=2)
+    whole, again = made(), made()
+    whole.fit(callbacks=[Change(whole)], epochs=2)
+    again.fit(callbacks=[Change(again)], checkpoints=tmp_path / "a", epochs=2, resume=True)
+    assert flags(again.model) == flags(whole.model) == flags(stopped.model)
+    assert_same(again.result([]), whole.result([]))
+
+
+def test_a_stop_in_the_evaluation_leaves_modes_as_in_training(tmp_path: Path) -> None:
+    """All layers are in evaluation then, and the dropout trains after it."""
+    class Stopping(nn.Module):
+        def __init__(self, net: nn.Module):
+            super().__init__()
+            self.net = net
+
+        def forward(self, x: Tensor) -> Tensor:
+            if not self.training:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return self.net(x)
+    training = Training("mixed", False)
+    training.model = Stopping(training.model)
+    _to_evaluation(training.model.net)
+    before = flags(training.model)
+    with pytest.raises(Interrupted):
+        training.fit(checkpoints=tmp_path)
+    again = Training("mixed", False)
+    again.model = Stopping(again.model)
+    with pytest.raises(Interrupted):       # by the evaluation, which comes first
+        again.fit(checkpoints=tmp_path, resume=True)
+    assert flags(again.model) == before
+
+
+def test_a_checkpoint_of_an_earlier_version_leaves_layers_as_they_are(tmp_path: Path) -> None:
+    Training("mixed", False).fit(checkpoints=tmp_path, epochs=1)
+    path = tmp_path / "checkpoint.h5"
+    state = read_state(path, like_of(path))
+    del state["layers"]
+    write_state(path, state)
+    again = Training("mixed", False)
+    _to_evaluation(again.model)
+    before = flags(again.model)
+    assert len(again.fit(checkpoints=tmp_path, epochs=2, resume=True)) == 2
+    assert flags(again.model) == before
+
+
+@pytest.mark.parametrize("layers", [None, [], {}, {"trained": []}, {"trained": [3], "modes": {}},
+                                    {"trained": ["no.such"], "modes": {}}, {"trained": [], "modes": {"": 1}},
+                                    {"trained": {}, "modes": {}}, {"trained": [["0.weight"]], "modes": {}}])
+def test_layers_that_cannot_be_are_refused(layers: Any, tmp_path: Path) -> None:
+    Training("mixed", False).fit(checkpoints=tmp_path, epochs=1)
+    path = tmp_path / "checkpoint.h5"
+    state = read_state(path, like_of(path))
+    write_state(path, {**state, "layers": layers})
+    again = Training("mixed", False)
+    before = again.result([]), flags(again.model)
+    with pytest.raises(ValueError, match=r"^resume: '.*' has a state that is not what training\.fit writes here"):
+        again.fit(checkpoints=tmp_path, epochs=2, resume=True)
+    assert_same(again.result([]), before[0])
+    assert flags(again.model) == before[1]
+
+
 def test_an_optimizer_that_keeps_more_than_it_saves_is_refused() -> None:
     class Averaged(optim.SGD):
         def __init__(self, *arguments: Any, **options: Any):
