@@ -151,6 +151,20 @@ def read_newest(path: str | os.PathLike[str], like: Mapping[str, Any], optional:
         return state
 
 
+def lock(file: int, taken: str) -> None:
+    """Lock an open file or folder for as long as it is open, where the system and the file system have locks. Raises
+    ValueError, which says `taken`, if somebody has locked it."""
+    with contextlib.suppress(ImportError):
+        import fcntl
+
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(taken) from None
+        except OSError:                    # some shared file systems have no locks
+            pass
+
+
 class Checkpoints:
     """The last two checkpoints of a training, checkpoint.h5 and checkpoint-previous.h5 in its folder, and the signals
     upon which one is written.
@@ -170,8 +184,24 @@ class Checkpoints:
             raise type(error)(f"checkpoints: '{self.folder}' cannot be made ({error.strerror}); name a folder that can "
                               "be written") from None
         self.newest, self.previous = (self.folder / name for name in NAMES)
+        self._lock: int | None = None
         self.noted: int | None = None      # the signal that came, and the one that is to be obeyed
         self.signum: int | None = None
+
+    def take(self) -> None:
+        """Keep other trainings out of the folder until `release`, where the system has locks. Raises ValueError if one
+        is at it."""
+        if self.writes:
+            with contextlib.suppress(OSError):         # no system but POSIX opens a folder
+                self._lock = os.open(self.folder, os.O_RDONLY)
+                lock(self._lock, f"checkpoints: another training writes to '{self.folder}'; wait for its end, or name "
+                                 "another folder")
+
+    def release(self) -> None:
+        """Another training may use the folder."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
     def exist(self) -> bool:
         """Whether there is one to go on from."""

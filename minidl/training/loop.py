@@ -7,7 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any, overload
 
 import numpy as np
@@ -23,6 +23,7 @@ from ..nn.module import switched
 from . import ranks
 from .callbacks import Callback, Callbacks, Step
 from .checkpoint import Checkpoints, Interrupted
+from .contents import contents_of
 from .metrics import Function, Metrics, Progress, RunningMetrics, line_of, means_of, require_loss, right_answers, show
 from .resume import Place, modes_of, restore, state_of
 
@@ -177,18 +178,22 @@ def fit(model: nn.Module, optimizer: optim.Optimizer, train: data.DataLoader, te
     writes; the rates that callbacks set, and after an epoch the weights, are sent to the others (docs/distributed.md).
 
     Raises ValueError for a negative number of epochs, an optimizer that holds none of the model's parameters, a metric
-    whose name is taken, a checkpoint that does not fit, or one that would be overwritten; FloatingPointError, naming
+    whose name is taken, a checkpoint that does not fit, is from other data, or would be overwritten, and a folder of
+    checkpoints that another training writes to; FloatingPointError, naming
     epoch and step, where the loss is not finite; TypeError for loaders, an optimizer, a schedule or callbacks of
     another kind; CompileError for a model that cannot be compiled: pass compiled=False.
     """
     _check_fit(optimizer, train, test, epochs, schedule)
     _check_parameters(model, optimizer, loss)
     called = Callbacks(callbacks)
-    with ranks.joined(train, test) as world:
+    with ranks.joined(train, test) as world, ExitStack() as stack:
         first = world.rank == 0
         saved = None if checkpoints is None else Checkpoints(checkpoints, save_every, writes=first)
         if resume is True and saved is None:
             raise ValueError("fit: resume is True but no folder is named; pass checkpoints=folder, or resume=file")
+        if saved is not None:
+            stack.callback(saved.release)
+            ranks.by_first(saved.take)
         there = saved is not None and ranks.by_first(saved.exist)
         if saved is not None and there and resume is not True and not (resume and saved.holds(resume)):
             raise ValueError(f"fit: '{saved.folder}' holds a checkpoint already; pass resume=True to go on from it, or "
@@ -198,6 +203,8 @@ def fit(model: nn.Module, optimizer: optim.Optimizer, train: data.DataLoader, te
         kind = _Compiled if compiled else _Plain
         ranks.send(model)
         run = kind(model, optimizer, train, test, loss, metrics)
+        if saved is not None or resume:
+            run.contents = {"train": contents_of(train), "test": contents_of(test)}
         place, say = Place(), say if first else None
         if resume is True and saved is not None and there:
             place = restore(saved.folder, run, called, epochs)
@@ -241,6 +248,7 @@ class _Plain:
     """Steps that are looked at one by one: what they have summed up to is known at any time."""
 
     known = True
+    contents: dict[str, dict[str, str]] = {}                # of the data, where checkpoints are used
     modes: dict[str, bool] | None = None   # those of training, while the net is in evaluation
 
     def __init__(self, model: nn.Module, optimizer: optim.Optimizer, train: data.DataLoader, test: data.DataLoader,

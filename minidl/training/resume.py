@@ -20,6 +20,7 @@ from ..nn.weights import WeightsError
 from ..optim.state import examples
 from .callbacks import Callbacks
 from .checkpoint import State, read_newest
+from .contents import differences
 from .metrics import Metrics
 
 if TYPE_CHECKING:
@@ -52,8 +53,9 @@ class Place:
 
 
 def _facts(run: _Plain) -> dict[str, Any]:
-    """What decides which images a step is given."""
-    return json.loads(json.dumps({name: getattr(run.train, name, None) for name in DATA}))
+    """What decides which images a step is given, and what these hold."""
+    return json.loads(json.dumps({**{name: getattr(run.train, name, None) for name in DATA},
+                                  "contents": run.contents}))
 
 
 def modes_of(model: Module) -> dict[str, bool]:
@@ -121,6 +123,12 @@ def restore(path: str | os.PathLike[str], run: _Plain, callbacks: Callbacks, epo
     if wrong:
         raise ValueError(f"fit: the checkpoint in '{path}' is from other batches: {'; '.join(wrong)}; make the loader "
                          "as it was")
+    held = there.get("contents", {})       # not in files of earlier versions
+    wrong = [f"{what} {each}" for what, contents in run.contents.items() if isinstance(held, dict)
+             for each in differences(held.get(what), contents)]
+    if wrong:
+        raise ValueError(f"fit: the checkpoint in '{path}' is from other data: {'; '.join(wrong)}; give the data that "
+                         "it began with, or begin anew in another folder")
     callbacks.check(state["callbacks"])
     drawn = rng.get_state()
     rng.set_state(state["rng"])            # refuses what cannot be,
@@ -155,8 +163,9 @@ def _place(state: State, run: _Plain, path: object) -> Place:
     kinds = {each.name: type(getattr(Place(), each.name)) for each in fields(Place)}
     found, keys = state.get("place"), {"place", "rng", "data", "model", "optimizer", "callbacks", "best_accuracy"}
     layers = state.get("layers", {"trained": [], "modes": {}})
-    if (state.keys() - {"layers"} == keys and _are_layers(layers, run) and isinstance(found, dict) and isinstance(state["data"], dict)
-            and isinstance(state["model"], dict) and state["model"].keys() == _tensors(run).keys()
+    if (state.keys() - {"layers"} == keys and _are_layers(layers, run)
+            and isinstance(found, dict) and isinstance(state["data"], dict) and isinstance(state["model"], dict)
+            and state["model"].keys() == _tensors(run).keys()
             and all(isinstance(array, np.ndarray) for array in state["model"].values())
             and {name: type(value) for name, value in found.items()} == kinds):
         place = Place(**found)

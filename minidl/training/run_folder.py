@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.distributed import by_first
-from .checkpoint import NAMES
+from .checkpoint import NAMES, lock
 from .metrics import Metrics
 
 
@@ -89,16 +89,8 @@ class RunFolder:
     def _take(self) -> None:
         """Keep other processes out until `close`, or for as long as this object lives, where the system has locks."""
         weakref.finalize(self, self._lock.close)
-        with suppress(ImportError):
-            import fcntl
-
-            try:
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise ValueError(f"run folder: another process is at the run in {self.path}; wait for its end, or stop "
-                                 "it") from None
-            except OSError:                # some shared file systems have no locks
-                pass
+        lock(self._lock.fileno(), f"run folder: another process is at the run in {self.path}; wait for its end, or "
+                                  "stop it")
 
     @contextmanager
     def _writing(self) -> Iterator[None]:

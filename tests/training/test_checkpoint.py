@@ -620,6 +620,165 @@ def test_layers_that_cannot_be_are_refused(layers: Any, tmp_path: Path) -> None:
     assert flags(again.model) == before[1]
 
 
+# ---------------------------------------------------------------- the data that it began with
+IMAGES = np.random.default_rng(1).integers(0, 256, (8, 1, 2, 2), np.uint8)
+ROWS = np.random.default_rng(2).standard_normal((8, 4))
+LABELS = np.array([0, 1, 1, 0, 1, 0, 0, 1])
+NUMBERS = ROWS.astype(np.float32)
+
+
+def images(pixels: Any = IMAGES, labels: Any = LABELS, classes: tuple[str, ...] = ("no", "yes"), **other: Any) -> Any:
+    return data.Dataset("mine", "train", pixels, labels, classes, **other)
+
+
+def table(rows: Any = ROWS, labels: Any = LABELS, columns: tuple[str, ...] = ("p", "q", "r", "s"),
+          classes: tuple[str, ...] = ("no", "yes")) -> Any:
+    return data.Table("mine", "train", rows, labels, columns, classes)
+
+
+def go_on_with(train: Any, test: Any, epochs: int, folder: Path) -> Any:
+    net = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
+    return fit(net, optim.SGD(net.parameters(), 0.1), data.DataLoader(train, 4), data.DataLoader(test, 4),
+               epochs=epochs, checkpoints=folder, resume=True, progress=False, say=None)
+
+
+def exchanged(array: np.ndarray) -> np.ndarray:
+    return array[[1, 0, *range(2, len(array))]]
+
+
+OTHERS: dict[str, tuple[Any, Any, str]] = {
+    "labels": (images(), images(labels=1 - LABELS), "labels are"),
+    "one label": (images(), images(labels=np.array([1, *LABELS[1:]])), "labels are"),
+    "class names": (images(), images(classes=("aye", "no")), "class names are 'aye, no' here but 'no, yes' there"),
+    "many class names": (images(classes=tuple("abc" * 40)), images(classes=tuple("abd" * 40)), "class names are"),
+    "order of items": (images(), images(exchanged(IMAGES), exchanged(LABELS)), "labels are"),
+    "order of items of one class": (images(labels=0 * LABELS), images(exchanged(IMAGES), 0 * LABELS), "images are"),
+    "a pixel": (images(), images(IMAGES ^ (np.arange(32).reshape(8, 1, 2, 2) == 31).astype("u1")), "images are"),
+    "rows": (table(), table(ROWS + 1e-9), "rows are"),
+    "labels of rows": (table(), table(labels=1 - LABELS), "labels are"),
+    "columns": (table(), table(columns=("q", "p", "r", "s")), "column names are 'q, p, r, s' here but 'p, q, r, s' th"),
+    "classes of rows": (table(), table(classes=("aye", "no")), "class names are 'aye, no' here but 'no, yes' there"),
+    "arrays": ((NUMBERS, LABELS), (NUMBERS, 1 - LABELS), "values of array 2 of 2 are"),
+    "arrays, inputs": ((NUMBERS, LABELS), (exchanged(NUMBERS), LABELS), "values of array 1 of 2 are"),
+    "Tensors": ((Tensor(NUMBERS), LABELS), (Tensor(-NUMBERS), LABELS), "values of array 1 of 2 are")}
+
+
+@pytest.mark.parametrize("where", ["train", "test"])
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_run_does_not_go_on_with_other_data(name: str, where: str, tmp_path: Path) -> None:
+    first, second, said = OTHERS[name]
+    go_on_with(first, first, 1, tmp_path)
+    before = (tmp_path / "checkpoint.h5").read_bytes()
+    given = (second, first) if where == "train" else (first, second)
+    with pytest.raises(ValueError, match=rf"^fit: the checkpoint in '.*' is from other data: {where} {said}.*; give "
+                                         "the data that it began with, or begin anew in another folder$"):
+        go_on_with(*given, 2, tmp_path)
+    assert (tmp_path / "checkpoint.h5").read_bytes() == before
+    assert len(go_on_with(first, first, 2, tmp_path)) == 2
+
+
+@pytest.mark.parametrize(("first", "second"), [
+    (images(), images(labels=LABELS.astype(np.uint8))), (images(), images(source="elsewhere")),
+    (images(), images(np.asfortranarray(IMAGES))), ((NUMBERS, LABELS), (Tensor(NUMBERS), LABELS)),
+    ((NUMBERS, LABELS), (NUMBERS[::-1][::-1], LABELS)), (list(zip(NUMBERS, LABELS.tolist(), strict=True)),) * 2])
+def test_the_same_data_in_another_form_are_the_same(first: Any, second: Any, tmp_path: Path) -> None:
+    go_on_with(first, first, 1, tmp_path)
+    assert len(go_on_with(second, second, 2, tmp_path)) == 2
+
+
+def test_labels_that_a_callback_changes_are_not_other_data(tmp_path: Path) -> None:
+    """What counts is what a training begins with."""
+    def run(epochs: int) -> list[Any]:
+        labels = LABELS.copy()
+        net = nn.Sequential(nn.Linear(4, 2))
+
+        def clean(metrics: Any) -> None:
+            labels[0] = 1
+        loader = data.DataLoader((NUMBERS, labels), 4)
+        return fit(net, optim.SGD(net.parameters(), 0.1), loader, loader, epochs=epochs, callbacks=clean,
+                   checkpoints=tmp_path, resume=True, progress=False, say=None)
+    run(1)
+    assert len(run(2)) == 2
+
+
+@pytest.mark.parametrize("contents", ["missing", {}, {"train": {}}, {"train": 3}, [], None])
+def test_a_checkpoint_that_does_not_know_its_data_goes_on(contents: Any, tmp_path: Path) -> None:
+    go_on_with(images(), images(), 1, tmp_path)
+    path = tmp_path / "checkpoint.h5"
+    state = read_state(path, like_of(path))
+    del state["data"]["contents"]
+    if contents != "missing":
+        state["data"]["contents"] = contents
+    write_state(path, state)
+    assert len(go_on_with(images(), images(labels=1 - LABELS), 2, tmp_path)) == 2
+
+
+def test_of_a_large_array_not_every_byte_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    from minidl.training import contents
+
+    monkeypatch.setattr(contents, "MAX_BYTES", 16)
+    found = []
+    for changed in (8, 0, 1, 2):           # no item; of 32 bytes every other item is read
+        pixels = np.array([image ^ (i == changed) for i, image in enumerate(IMAGES)])
+        found.append(contents.contents_of(data.DataLoader(images(pixels), 4))["images"])
+    assert [each == found[0] for each in found] == [True, False, True, False]
+
+
+# ---------------------------------------------------------------- one folder, two trainings
+@pytest.mark.skipif(sys.platform == "win32", reason="no locks of files")
+@pytest.mark.parametrize("resume", [False, True])
+@pytest.mark.parametrize("spelled", [lambda folder: folder, lambda folder: f"{folder}/../{folder.name}", str])
+def test_two_trainings_never_share_a_folder(spelled: Any, resume: bool, tmp_path: Path) -> None:
+    """The second begins within the first, and changes nothing; after the first it may."""
+    folder, said = tmp_path / "run", []
+
+    def begin(epochs: int = 1) -> Any:
+        net = nn.Sequential(nn.Linear(4, 2))
+        loader = data.DataLoader((NUMBERS, LABELS), 4)
+        return fit(net, optim.SGD(net.parameters(), 0.1), loader, loader, epochs=epochs, resume=resume,
+                   checkpoints=spelled(folder), progress=False, say=None, callbacks=[second] * (not said))
+
+    def second(metrics: Any) -> None:
+        said.append("")
+        with pytest.raises(ValueError, match=r"^checkpoints: another training writes to '.*run'; wait for its end, or "
+                                             "name another folder$"):
+            begin()
+        said.append("refused")
+    assert len(begin()) == 1
+    assert said == ["", "refused"]
+    if resume:
+        assert len(begin(2)) == 2
+
+
+def test_a_training_that_ended_in_an_error_leaves_its_folder_free(tmp_path: Path) -> None:
+    def failing(metrics: Any) -> None:
+        raise OSError("full")
+    net = nn.Sequential(nn.Linear(4, 2))
+    loader = data.DataLoader((NUMBERS, LABELS), 4)
+    for _ in range(2):
+        with pytest.raises(OSError, match=r"^full$"):
+            fit(net, optim.SGD(net.parameters(), 0.1), loader, loader, epochs=1, checkpoints=tmp_path,
+                callbacks=failing, progress=False, say=None)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no locks of files")
+def test_a_process_keeps_others_out_until_it_is_killed(tmp_path: Path) -> None:
+    """By the kernel's lock, of which nothing is left in the folder."""
+    holds = ("import sys, time; from minidl.training.checkpoint import Checkpoints; c = Checkpoints(sys.argv[1]); "
+             "c.take(); print(1, flush=True); time.sleep(60)")
+    child = subprocess.Popen([sys.executable, "-c", holds, str(tmp_path)], stdout=subprocess.PIPE)
+    try:
+        assert child.stdout is not None
+        child.stdout.readline()
+        with pytest.raises(ValueError, match=r"^checkpoints: another training writes to "):
+            go_on_with(images(), images(), 1, tmp_path)
+        assert list(tmp_path.iterdir()) == []
+    finally:
+        child.kill()
+        child.wait()
+    assert len(go_on_with(images(), images(), 1, tmp_path)) == 1
+
+
 def test_an_optimizer_that_keeps_more_than_it_saves_is_refused() -> None:
     class Averaged(optim.SGD):
         def __init__(self, *arguments: Any, **options: Any):

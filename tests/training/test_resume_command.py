@@ -279,6 +279,22 @@ def test_two_processes_are_never_at_one_run() -> None:
 
 
 @pytest.mark.slow
+def test_a_table_with_another_class_name_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """`aye` sorts before `no`: the classes would be exchanged."""
+    rows = [f"{i},{i * i % 7},{'yes' if i % 2 else 'no'}" for i in range(60)]
+    for name, part in (("train", rows), ("test", rows[:20])):
+        Path("t").mkdir(exist_ok=True)
+        Path("t", f"{name}.csv").write_text("\n".join(["p,q,label", *part, ""]))
+    flags = ["--model", "table-mlp", "--data", "t", "--device", "cpu", "--no-progress", "--output-dir", "out"]
+    assert cli.main([*flags, "--epochs", "1"]) == 0
+    for name in ("train", "test"):
+        Path("t", f"{name}.csv").write_text(Path("t", f"{name}.csv").read_text().replace("yes", "aye"))
+    assert cli.main(["--resume", "out", "--epochs", "2"]) == 2
+    said = capsys.readouterr().err
+    assert "is from other data: train class names are 'aye, no' here but 'no, yes' there; train labels are " in said
+    assert "; give the data that it began with, or begin anew in another folder\n" in said
+
+
 def test_threads_are_those_that_were_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MINIDL_NUM_THREADS", "2")
     try:
