@@ -118,6 +118,7 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
     (f"{CORE}/mode", ()),
     (f"{CORE}/version", ()),
     (f"{CORE}/cache", ()),
+    (f"{CORE}/output", ()),
     (f"{CORE}/rng", ("numpy",)),
     (f"{CORE}/device", ("numpy", "cupy")),
     (f"{CORE}/pools", ("cupy",)),
