@@ -102,6 +102,11 @@ def nhwc_joined(store: str, at: int) -> None:
     nhwc.joined_agree(nhwc.SHAPES[at], at, store, cuda, cupy.asarray)
 
 
+def shared_memory_is_filled() -> None:
+    """What it leaves is seen on a device alone: tests/cuda/test_poison.py."""
+    launch.kernel("launch/poison.cu", "poison")((2,), (64,), 512, shared=2048)
+
+
 # ---------------------------------------------------------------- convolutions
 # x, w, stride, padding; and which algorithms the emulator runs: few, because each compiles kernels for a shape
 CONVOLUTIONS: list[tuple[Any, Any, Any, Any, tuple[str, ...]]] = [
@@ -362,6 +367,7 @@ LAUNCHES: dict[str, list[Launch]] = {
                    *with_dtype([*SOFTMAXES, ((130, 1),), ((0, 4),)], FLOAT)),
         *each("layers/activation/dropout.cu", primitives.dropout, *with_dtype(DROPOUTS, FLOAT)),
         *on_device("layers/activation/dropout.cu", primitives.dropout, *with_dtype([*DROPOUTS, ((0,),)], DOUBLE))],
+    "launches": [*each("launch/poison.cu", shared_memory_is_filled, ())],
     "indexing": [
         *each("indexing/scatter.cu", primitives.gradient_of_indexing, (INDICES[0], (5, 4), FLOAT)),
         *on_device("indexing/scatter.cu", primitives.gradient_of_indexing, *[

@@ -68,6 +68,10 @@ NETS: dict[str, tuple[Any, tuple[int, ...], dict[str, Any]]] = {       # layers,
     "pooling and activations by themselves": (lambda: small(
         nn.Conv2d(1, 2, 3), nn.AvgPool2d(2), nn.AvgPool2d(2), *(layer() for layer in (*LAYERS.values(),) * 2),
         nn.Flatten(), nn.Linear(2 * 2 * 2, 10)), (1, 10, 10), {}),
+    # 15 of 16 columns, in rows without room around them: a gradient of which a part is never written
+    "windows that leave a column": (lambda: small(nn.Conv2d(3, 11, 4), nn.ReLU(), nn.AvgPool2d(3), nn.Conv2d(11, 30, 5),
+                                                  nn.Flatten(), nn.Linear(30, 66), nn.Sigmoid(), nn.Linear(66, 7)),
+                                    (3, 19, 19), {"classes": 7}),
     "linear": (lambda: small(nn.Flatten(), nn.Linear(35, 50), nn.ReLU(), nn.Linear(50, 33)), (5, 7), {"classes": 33}),
     "linear, gelu": (lambda: small(nn.Flatten(), nn.Linear(35, 50), nn.GELU(), nn.Linear(50, 10)), (5, 7), {}),
     "krizhevsky2009's end": (krizhevsky, (3, 32, 32), {}),

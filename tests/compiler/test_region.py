@@ -271,7 +271,9 @@ def test_barriers_stand_between_what_writes_and_what_reads(monkeypatch: pytest.M
     at = next(i for i, line in enumerate(lines) if line.startswith("conv_grad_w"))
     assert lines[at + 1].startswith("conv_grad_b")                         # reads the same, and no scratch
     first = next(i for i, line in enumerate(lines) if line.startswith("load_image"))
-    assert lines[first - 1:first + 3] == ["__syncthreads();", lines[first], "if (first) {", "load_rows(w9);"]
+    assert lines[first - 2] == "__syncthreads();"
+    assert lines[first - 1].startswith("unwritten(scratch, ")
+    assert lines[first + 1:first + 3] == ["if (first) {", "load_rows(w9);"]
     assert lines[first + 3:first + 7] == ["end_copies();", "await_copies<1>();", "}", "__syncthreads();"]
     assert not any(a == b == "__syncthreads();" for a, b in itertools.pairwise(lines))
 

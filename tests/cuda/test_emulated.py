@@ -52,6 +52,7 @@ from minidl.data import Augment
 from minidl.ops import cuda
 from minidl.ops.common.geometry import conv_geometry
 from minidl.ops.cuda import launch
+from minidl.ops.cuda.region import lines
 from minidl.ops.emulator import Memory
 
 pytestmark = [pytest.mark.usefixtures("fp32"), needs_compiler]
@@ -348,6 +349,14 @@ def test_two_steps_of_a_residual_net(emulated: Emulator) -> None:
     assert len(expected) == 38
     for name, want in expected.items():
         np.testing.assert_allclose(found[name], want, rtol=0, atol=2e-5 * max(1, np.abs(want).max()), err_msg=name)
+
+
+@pytest.mark.slow
+def test_a_gradient_that_is_not_written_whole_is_seen(emulated: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the windows leave must be cleared: memory that nobody wrote is NaN here, and on a GPU whatever lay there."""
+    monkeypatch.setattr(lines.Layout, "partly", property(lambda layout: False, lambda layout, value: None))
+    with pytest.raises(AssertionError, match="nan"):
+        regions.outputs_are_those_of_the_steps("windows that leave a column", 6)
 
 
 def test_launches_are_told_apart() -> None:

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <initializer_list>
 
+#define POISON                                           // generated kernels forget what an image left
 #ifndef REAL
 #define REAL float
 #endif

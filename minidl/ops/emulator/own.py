@@ -50,7 +50,7 @@ from ..common.geometry import conv_geometry
 from ..common.geometry.layouts import FILTERS, IMAGES, known
 from ..cuda import launch
 from ..cuda.conv import ALGORITHMS, layouts, refusal
-from ..cuda.launch import tensor_maps
+from ..cuda.launch import poison, tensor_maps
 
 # What the GPU has and a CPU has not, of an H200.
 FACTS = {"multiprocessors": 132, "compute_capability": 90, "most_shared": 232448, "cache_bytes": 50 << 20}
@@ -150,6 +150,7 @@ class Emulator(Compiler):
             replace(cuda.conv.product.fft, "_library", lambda: transforms)
             replace(cuda.conv.product.fft, "_plans", {})
             replace(tensor_maps, "_encoded", boxes)
+            replace(poison, "ON", False)               # each block begins with poison here
             replace(np, "broadcast_to", functools.partial(np.broadcast_to, subok=True))     # as CuPy's
             replace(cupy.cuda, "get_current_stream", lambda: stream)
             replace(cupy.cuda, "Device", lambda *number: contextlib.nullcontext())

@@ -27,10 +27,11 @@ from .grid import THREADS, blocks, lanes_per_row, spread
 from .kernels import MAX_ELEMENTS, Arguments, Kernel, by_value, generated, kernel
 from .memory import empty, ones_like
 from .misfits import refuse
+from .poison import CONSTANTS as POISON
 
 __all__ = [
-    "C_NAME", "FOLDER", "GENERATED", "HOPPER", "MAX_ELEMENTS", "THREADS", "TYPES", "Arguments", "Constant", "Kernel",
-    "blocks", "by_value", "cache_bytes", "compiler_version", "compute_capability", "empty", "generated", "kernel",
-    "lanes_per_row", "most_shared", "multiprocessors", "ones_like", "options", "parameters", "pasted", "real", "refuse",
-    "source", "spread", "struct",
+    "C_NAME", "FOLDER", "GENERATED", "HOPPER", "MAX_ELEMENTS", "POISON", "THREADS", "TYPES", "Arguments", "Constant",
+    "Kernel", "blocks", "by_value", "cache_bytes", "compiler_version", "compute_capability", "empty", "generated",
+    "kernel", "lanes_per_row", "most_shared", "multiprocessors", "ones_like", "options", "parameters", "pasted", "real",
+    "refuse", "source", "spread", "struct",
 ]

@@ -13,6 +13,7 @@ import cupy
 import numpy as np
 
 from ...common.sources import TYPES, Constant, options, parameters, source, struct
+from . import poison
 from .misfits import MAX_ELEMENTS, fitted
 
 CODES = {np.dtype(name): code for name, code in (     # of numbers, in the standard module struct
@@ -79,6 +80,8 @@ class Kernel:
         self._arguments = functools.partial(Arguments, name, declared, constants)
         self._free = [self._arguments()]
         self._shared = 48 * 1024           # bytes of shared memory that need no asking
+        if poison.ON and name != "poison":
+            self._start = poison.behind_a_fill(self._start)
 
     def __call__(self, grid: tuple[int, ...], block: tuple[int, ...], *arguments: Any, shared: int = 0) -> None:
         self._start(*self._sizes(grid, block, shared), *arguments)

@@ -11,6 +11,7 @@ import cupy
 import numpy as np
 
 from ....core.pools import free_all_blocks
+from . import poison
 
 _current_device = cupy.cuda.runtime.getDevice
 _current_stream = cupy.cuda.get_current_stream
@@ -72,6 +73,10 @@ def empty(shape: tuple[int, ...], dtype: np.typing.DTypeLike) -> cupy.ndarray:
     array = _new(shape, dtype)
     _kept.add(key, array)
     return array
+
+
+if poison.ON:
+    empty = poison.filled(empty)
 
 
 def _new(shape: tuple[int, ...], dtype: np.typing.DTypeLike) -> cupy.ndarray:

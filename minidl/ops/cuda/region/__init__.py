@@ -23,7 +23,7 @@ IMAGES = 8                                 # of a block, up to which this is fas
 
 def constants() -> tuple[launch.Constant, ...]:
     """Of a generated source."""
-    return launch.real(np.dtype("float32")), ("THREADS_PER_BLOCK", THREADS)
+    return launch.real(np.dtype("float32")), ("THREADS_PER_BLOCK", THREADS), *launch.POISON
 
 
 class Plan(NamedTuple):

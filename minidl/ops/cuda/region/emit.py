@@ -84,14 +84,15 @@ def _step(s: Source, blocks: int, most: int) -> tuple[str, int, tuple[str, ...],
     region = s.region
     s.alias = {y: x for y, x in s.reshaped.items() if s.layouts[y].tight and s.layouts[x].tight}
     head, at = [*SHARED], 0
-    padded = []                                        # values with room around them, which is to stay zero
+    zeros, fresh = list[str](), list[str]()            # values of which some memory is to stay zero; the others
     for value, layout in s.layouts.items():
         c, *_, height, width = planes = layout.planes()
         place = f"shared + {at}" if s.root(value) == value else f"v{s.root(value).number}.start"
         head.append(f"Planes<{', '.join(map(str, planes))}> v{value.number} = {{{place}}};")
         if s.root(value) == value:
             size = -(-c * height * width // 4) * 4
-            padded += [] if layout.tight else [f"clear(v{value.number}.start, {size});"]
+            zeros += [f"clear(v{value.number}.start, {size});"] if layout.partly or not layout.tight else []
+            fresh += [] if layout.partly else [f"v{value.number}"]
             at += size
     for value, (count, taps) in s.filters.items():
         head.append(f"REAL* f{value.number} = shared + {at};")
@@ -107,7 +108,7 @@ def _step(s: Source, blocks: int, most: int) -> tuple[str, int, tuple[str, ...],
         head.append(f"Rows<{wide}, {near}> w{value.number} = {{shared + {at}, a{value.number}}};")
         rows += [f"load_rows(w{value.number});"] if near else []
         at += near * wide
-    head += padded
+    head += zeros
     head += [f"load_filters<{count}, {taps}>(f{value.number}, a{value.number});"
              for value, (count, taps) in s.filters.items()]
     head += [f"load_filters<1, {count}>(b{value.number}, a{value.number});" for value, count in s.biases.items()]
@@ -129,7 +130,7 @@ def _step(s: Source, blocks: int, most: int) -> tuple[str, int, tuple[str, ...],
             body += _with_barrier(s, store, read, written)
     labels = [value for value in region.inputs if region.dtypes[value.number] == "int64"]
     body = ["bool first = image == blockIdx.x;", *(f"int l{v.number} = as_int(a{v.number}[image]);" for v in labels),
-            "__syncthreads();", *body]
+            "__syncthreads();", f"unwritten({', '.join(('scratch', str(s.scratch), *fresh))});", *body]
     words = set().union(*map(_words, (*head, *body)))
     inputs = [v for v in region.inputs if f"a{v.number}" in words]
     outputs: dict[str, tuple[int, ...]] = {f"o{v.number}": (region.n, s.size(v)) for v in s.stored}

@@ -50,6 +50,7 @@ class Layout:
     h: int
     w: int
     dense: bool = False                    # somebody reads it as one row
+    partly: bool = False                   # the function that writes it leaves zeros as they are
     top: int = 0
     left: int = 0
     bottom: int = 0                        # rows and columns that are read, counted from the first value
@@ -331,6 +332,7 @@ def avg_pool2d_grad_x(s: Source, step: Step) -> None:
 def _unpooled(s: Source, gy: Value, y: Value | None, g: ConvGeometry, act: str | None, out: Value) -> None:
     if (g.sh, g.sw) != (g.kh, g.kw) or g.top or g.bottom or g.left or g.right:
         raise Refused
+    s.layout(out).partly = (g.oh * g.kh, g.ow * g.kw) != (g.h, g.w)
     s.call("avg_pool_grad", f"{_act(act)}, {g.kh}, {g.kw}", gy, y or out, out, out=out)
 
 

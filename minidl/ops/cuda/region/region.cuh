@@ -1,7 +1,7 @@
 // What one block does to one image: the device functions that a generated kernel (region/emit.py) strings together.
 // Every value of the image lies in shared memory; all sizes are known when the kernel is compiled. Each function is
 // called by the whole block, reads what was written before the last barrier, and leaves it to the kernel to place the
-// next one. Sums run in a fixed order. Where a function has fewer outputs than the block has threads, TEAMS of threads
+// next one. Each writes all values of its result, or its comment says which not. Sums run in a fixed order. Where a function has fewer outputs than the block has threads, TEAMS of threads
 // share out each sum, and meet in `scratch`.
 //
 // -DTHREADS_PER_BLOCK: a multiple of 32.
@@ -62,6 +62,19 @@ template <class X, int LEFT> __host__ __device__ constexpr int together() {
 // ---------------------------------------------------------------- in and out
 __device__ __forceinline__ void clear(REAL* memory, int size) {  // a multiple of 4
     for (int i = threadIdx.x * 4; i < size; i += T * 4) *(Pack<4>*)&memory[i] = Pack<4>();
+}
+
+// Before an image, where -DPOISON: NaN in `scratch` and in the values, room around them aside, so that whoever reads what
+// nobody wrote for this image is seen.
+template <class... X> __device__ __forceinline__ void unwritten(REAL* scratch, int size, const X... values) {
+#ifdef POISON
+    auto spoil = [](auto values, int size) {
+        for (int k = threadIdx.x; k < size; k += T) values[k] = __int_as_float(0x7fffffff);
+    };
+    spoil(scratch, size);
+    (spoil(values, X::SIZE), ...);
+    __syncthreads();
+#endif
 }
 
 // Filters (maps, taps) from global memory, each on a multiple of 4 elements. They have arrived once each thread has
@@ -222,8 +235,8 @@ __device__ __forceinline__ void avg_pool(const X x, const Y y) {
     }
 }
 
-// The gradient of windows that do not overlap, through an activation that gave y. A thread owns windows; where they do
-// not reach, gx stays zero.
+// The gradient of windows that do not overlap, through an activation that gave y. A thread owns windows. Where they do
+// not reach, gx is not written: the kernel clears it once, and it stays zero.
 template <class ACTIVATE, int KH, int KW, class G, class Y, class X>
 __device__ __forceinline__ void avg_pool_grad(const G gy, const Y y, const X gx) {
     for (int k = threadIdx.x; k < G::SIZE; k += T) {

@@ -1,0 +1,11 @@
+// Shared memory that nobody has written since: NaN of every type, -1 of integers.
+//
+// memory: dynamic shared memory of `words` words. A block that takes all that there is has a multiprocessor to itself;
+// two for each are sure to meet every one. Any block will do.
+#include "include/common.cuh"
+
+extern "C" __global__ void poison(int words) {
+    extern __shared__ unsigned memory[];
+    volatile unsigned* kept = memory;  // or the compiler would leave out what nobody reads
+    for (int i = threadIdx.x; i < words; i += blockDim.x) kept[i] = 0xffffffffu;
+}

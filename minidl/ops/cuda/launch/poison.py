@@ -1,0 +1,47 @@
+"""Poison: with MINIDL_POISON=1 in the environment, memory that a kernel reads before anybody wrote it is full of NaN.
+
+A fault of that kind is silent elsewhere: what lies there is often zero, or the last step's. With poison, each launch is
+preceded by one that fills the shared memory of all multiprocessors (poison.cu); `empty` fills each result before it
+gives it, also one that is handed out again; generated kernels forget an image's values before the next (-DPOISON). All
+bytes are 0xFF: NaN of every floating type, -1 of integers. Steps take several times as long, and their graphs have
+twice the nodes. The tests on a GPU run so.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from typing import Any
+
+import cupy
+
+from ...common.sources import Constant
+from .device import most_shared, multiprocessors
+
+ON = os.environ.get("MINIDL_POISON", "0") not in ("", "0")
+CONSTANTS: tuple[Constant, ...] = (("POISON", 1),) if ON else ()       # of generated kernels
+BYTE = 0xFF
+CONFIGURATIONS: list[tuple[str, tuple[Constant, ...]]] = [("launch/poison.cu", ())]
+
+
+def fill(array: cupy.ndarray) -> cupy.ndarray:
+    """The array, full of what stands for unwritten, on the current stream."""
+    array.data.memset_async(BYTE, array.nbytes)
+    return array
+
+
+def filled(empty: Callable[..., cupy.ndarray]) -> Callable[..., cupy.ndarray]:
+    """A function that gives memory, as one that fills it."""
+    return functools.wraps(empty)(lambda *arguments: fill(empty(*arguments)))
+
+
+def behind_a_fill(start: Callable[..., None]) -> Callable[..., None]:
+    """What starts a kernel, as a function that first fills all shared memory."""
+    def start_behind(*arguments: Any) -> None:
+        from .kernels import kernel
+
+        shared = most_shared()
+        kernel("launch/poison.cu", "poison")((2 * multiprocessors(),), (1024,), shared // 4, shared=shared)
+        start(*arguments)
+    return start_behind
