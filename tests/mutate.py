@@ -337,7 +337,7 @@ def in_copy(folder: str, limits: dict[str, float] | None, notes: str | None, par
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
     import pytest
 
-    common = ["-q", "-p", "no:cacheprovider", "-p", "no:cov", "--tb=short", "-m", marks, "--fast-limit=1000",
+    common = ["-q", "-p", "no:cacheprovider", "-p", "no:cov", "--tb=short", "-m", marks,
               *(f"--{'deselect' if '::' in name else 'ignore-glob'}={name}" for name in NOT_RUN)]
     if limits is None:
         noted = Notes(part)

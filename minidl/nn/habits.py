@@ -43,7 +43,7 @@ class Habits:
         return self
 
     def zero_grad(self: Module) -> None:
-        """Set all parameters' gradients to None, those of frozen ones too."""
+        """Set all parameters' gradients to None."""
         for _, parameter in self._ever_parameters():
             parameter.grad = None
 

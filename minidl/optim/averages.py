@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..core.by_tensor import ByTensor
 from ..core.device import Array, to_device, to_numpy
 from ..core.mode import Watched, mode
 from ..core.tensor import Tensor, mark_changed
 from ..ops.common.backend import backend_of
 from .checks import Checked
-from .names import WAY_OUT, ByTensor, Named, names_that_differ, places_by_name, without_names
+from .names import WAY_OUT, Named, names_that_differ, places_by_name, without_names
 
 if TYPE_CHECKING:
     from ..nn import Module

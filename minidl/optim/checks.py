@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from ..core.mode import mode
+from ..core.by_tensor import ByTensor
 from ..core.tensor import Tensor
-from .names import ByTensor, without_names
+from .names import without_names
 
 
 def _number(value: object, below: float = math.inf) -> bool:
@@ -50,12 +50,6 @@ class Checked:
     def __setattr__(self, name: str, value: object) -> None:
         check_number(type(self).__name__, name, value)
         super().__setattr__(name, value)
-
-
-def with_gradients(params: list[Tensor]) -> list[Tensor]:
-    """Those that require a gradient and have one: one that was frozen may still have that of a step before."""
-    mode.recorder.seen(params)             # a compiled step depends on which are frozen
-    return [p for p in params if p.requires_grad and p.grad is not None]
 
 
 def entries_of(optimizer: str, params: Iterable[Any], common: dict[str, Any],

@@ -10,7 +10,7 @@ from ..core.device import Array
 from ..core.mode import mode
 from ..core.tensor import Tensor, wrap
 from ..ops.common.backend import backend_of
-from .checks import with_gradients
+from .optimizer import with_gradients
 
 EPS = 1e-6                                 # as in PyTorch: a norm of 0 divides nothing
 

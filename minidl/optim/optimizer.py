@@ -9,13 +9,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ..core.by_tensor import ByTensor
 from ..core.device import to_device
 from ..core.mode import Watched, mode, note_change
 from ..core.tensor import Tensor, mark_changed
 from ..ops.common.backend import backend_of
 from ..ops.common.primitives import Array, Rate
-from .checks import check_number, entries_of, with_gradients
-from .names import ByTensor, Named
+from .checks import check_number, entries_of
+from .names import Named
 from .rates import Rates, check_rates
 from .state import load_state, state_of
 
@@ -95,6 +96,12 @@ def _number(name: str) -> Any:
         for group in groups:
             group[name] = value
     return property(read, write, doc=f"The groups' {name}.")
+
+
+def with_gradients(params: list[Tensor]) -> list[Tensor]:
+    """Those that require a gradient and have one: one that was frozen may still have that of a step before."""
+    mode.recorder.seen(params)             # a compiled step depends on which are frozen
+    return [p for p in params if p.requires_grad and p.grad is not None]
 
 
 class Optimizer(Named, Watched):

@@ -90,7 +90,8 @@ def test_facts_of_a_primitive_fit_each_other() -> None:
 
 # ---------------------------------------------------------------- rooms
 CORE, OPS, CUDA = "minidl/core", "minidl/ops", "minidl/ops/cuda"
-TOOLS = ("numpy", *(f"{CORE}/{name}" for name in ("mode", "tensor", "device", "rng")),     # all of ops but emulator
+# All of ops but the emulator
+TOOLS = ("numpy", *(f"{CORE}/{name}" for name in ("mode", "tensor", "by_tensor", "device", "rng")),
          *(f"{OPS}/{name}" for name in ("__init__", "arrays", "layers", "losses", "common", "cpu", "cuda")))
 NN = tuple(f"minidl/nn/{name}" for name in ("__init__", "containers", "habits", "init", "layers", "losses", "module",
                                             "parameter", "table"))         # all but weights
@@ -123,6 +124,7 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
     (f"{CORE}/device", ("numpy", "cupy")),
     (f"{CORE}/pools", ("cupy",)),
     (f"{CORE}/tensor", ("numpy", f"{CORE}/mode", f"{CORE}/device")),
+    (f"{CORE}/by_tensor", (f"{CORE}/tensor",)),
     (GEOMETRY, ()),
     (f"{COMMON}/geometry/layouts", ()),
     (f"{COMMON}/geometry/nhwc", ("numpy", f"{COMMON}/primitives")),

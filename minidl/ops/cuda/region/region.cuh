@@ -1,8 +1,8 @@
 // What one block does to one image: the device functions that a generated kernel (region/emit.py) strings together.
 // Every value of the image lies in shared memory; all sizes are known when the kernel is compiled. Each function is
 // called by the whole block, reads what was written before the last barrier, and leaves it to the kernel to place the
-// next one. Each writes all values of its result, or its comment says which not. Sums run in a fixed order. Where a function has fewer outputs than the block has threads, TEAMS of threads
-// share out each sum, and meet in `scratch`.
+// next one. Each writes all values of its result, or its comment says which not. Sums run in a fixed order. Where a
+// function has fewer outputs than the block has threads, TEAMS of threads share out each sum, and meet in `scratch`.
 //
 // -DTHREADS_PER_BLOCK: a multiple of 32.
 #include "include/common.cuh"
@@ -64,8 +64,8 @@ __device__ __forceinline__ void clear(REAL* memory, int size) {  // a multiple o
     for (int i = threadIdx.x * 4; i < size; i += T * 4) *(Pack<4>*)&memory[i] = Pack<4>();
 }
 
-// Before an image, where -DPOISON: NaN in `scratch` and in the values, room around them aside, so that whoever reads what
-// nobody wrote for this image is seen.
+// Before an image, where -DPOISON: NaN in `scratch` and in the values, room around them aside, so that whoever reads
+// what nobody wrote for this image is seen.
 template <class... X> __device__ __forceinline__ void unwritten(REAL* scratch, int size, const X... values) {
 #ifdef POISON
     auto spoil = [](auto values, int size) {
