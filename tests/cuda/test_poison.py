@@ -33,11 +33,12 @@ def test_tests_on_a_gpu_run_under_poison() -> None:
 
 @pytest.mark.parametrize("size", [4096, 48 << 10, 160 << 10])
 def test_shared_memory_is_full_of_nan_before_a_launch(size: int) -> None:
-    """On every multiprocessor, by the kernel alone that each launch is preceded by."""
+    """On every multiprocessor."""
     reads = cupy.RawKernel(READS, "reads")
     reads.max_dynamic_shared_size_bytes = size
     others = cupy.zeros(4 * launch.multiprocessors(), np.uint32)
-    poison.behind_a_fill(lambda: reads((others.size,), (256,), (others, np.int32(size // 4)), shared_mem=size))()
+    poison.fill_shared()
+    reads((others.size,), (256,), (others, np.int32(size // 4)), shared_mem=size)
     assert not others.any()
 
 
@@ -51,6 +52,6 @@ def test_results_are_full_of_nan_also_where_they_lay_before() -> None:
 def test_without_the_variable_nothing_is_filled() -> None:
     script = ("from minidl.ops.cuda.launch import kernels, memory, poison; import inspect\n"
               "assert not poison.ON and not poison.CONSTANTS and inspect.unwrap(memory.empty) is memory.empty\n"
-              "assert '_start' not in vars(kernels.kernel('launch/poison.cu', 'poison'))")
+              "assert inspect.unwrap(kernels.Kernel._start) is kernels.Kernel._start")
     environment = {name: value for name, value in os.environ.items() if name != "MINIDL_POISON"}
     subprocess.run([sys.executable, "-c", script], cwd=ROOT, env=environment, check=True)

@@ -627,6 +627,7 @@ def test_the_reports_steps_on_a_cpu(capsys: pytest.CaptureFixture[str], tmp_path
 def test_a_missing_c_compiler_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report2009, "lacking", lambda: "it is not there")
     monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CC", raising=False)
     monkeypatch.setattr(results, "commit", lambda: None)
     report2009.main(["--images", "1", "--filters", "1"])
     said = capsys.readouterr().out

@@ -80,8 +80,6 @@ class Kernel:
         self._arguments = functools.partial(Arguments, name, declared, constants)
         self._free = [self._arguments()]
         self._shared = 48 * 1024           # bytes of shared memory that need no asking
-        if poison.ON and name != "poison":
-            self._start = poison.behind_a_fill(self._start)    # type: ignore[method-assign]  # this one's
 
     def __call__(self, grid: tuple[int, ...], block: tuple[int, ...], *arguments: Any, shared: int = 0) -> None:
         self._start(*self._sizes(grid, block, shared), *arguments)
@@ -97,6 +95,7 @@ class Kernel:
             self._shared = shared
         return *grid, *_ONES[len(grid)], *block, *_ONES[len(block)], shared
 
+    @poison.behind_a_fill
     def _start(self, grid_x: int, grid_y: int, grid_z: int, block_x: int, block_y: int, block_z: int, shared: int,
                *arguments: Any) -> None:
         device = _current_device()

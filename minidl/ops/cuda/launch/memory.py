@@ -55,6 +55,7 @@ class _Kept:
 _kept = _Kept()
 
 
+@poison.filled
 def empty(shape: tuple[int, ...], dtype: np.typing.DTypeLike) -> cupy.ndarray:
     """Memory on the current device for a kernel to write: every launcher takes its results from here.
 
@@ -73,10 +74,6 @@ def empty(shape: tuple[int, ...], dtype: np.typing.DTypeLike) -> cupy.ndarray:
     array = _new(shape, dtype)
     _kept.add(key, array)
     return array
-
-
-if poison.ON:
-    empty = poison.filled(empty)
 
 
 def _new(shape: tuple[int, ...], dtype: np.typing.DTypeLike) -> cupy.ndarray:

@@ -32,16 +32,23 @@ def fill(array: cupy.ndarray) -> cupy.ndarray:
 
 
 def filled(empty: Callable[..., cupy.ndarray]) -> Callable[..., cupy.ndarray]:
-    """A function that gives memory, as one that fills it."""
-    return functools.wraps(empty)(lambda *arguments: fill(empty(*arguments)))
+    """A function that gives memory, where there is poison as one that fills it."""
+    return functools.wraps(empty)(lambda *arguments: fill(empty(*arguments))) if ON else empty
+
+
+def fill_shared() -> None:
+    """All shared memory of the GPU, on the current stream."""
+    from .kernels import kernel
+
+    shared = most_shared()
+    kernel("launch/poison.cu", "poison")((2 * multiprocessors(),), (1024,), shared // 4, shared=shared)
 
 
 def behind_a_fill(start: Callable[..., None]) -> Callable[..., None]:
-    """What starts a kernel, as a function that first fills all shared memory."""
-    def start_behind(*arguments: Any) -> None:
-        from .kernels import kernel
-
-        shared = most_shared()
-        kernel("launch/poison.cu", "poison")((2 * multiprocessors(),), (1024,), shared // 4, shared=shared)
-        start(*arguments)
-    return start_behind
+    """What starts a kernel, where there is poison as a function that first fills all shared memory."""
+    @functools.wraps(start)
+    def start_behind(kernel: Any, *arguments: Any) -> None:
+        if ON and kernel.name != "poison":
+            fill_shared()
+        start(kernel, *arguments)
+    return start_behind if ON else start
