@@ -1114,7 +1114,7 @@ def test_an_interrupt_at_any_line_puts_the_parameters_back(sizes: tuple[int, ...
                 raise KeyboardInterrupt
         return trace
 
-    sys._getframe().f_trace_opcodes = every == "opcode"    # Python 3.12 has them for no frame, unless one asked before
+    sys._getframe().f_trace_opcodes = every == "opcode"    # Python 3.12 has none unless a frame asked before
     for count in itertools.count(1):
         left, outside = count, sys.gettrace()
         sys.settrace(trace)
