@@ -324,6 +324,7 @@ def tried(task: tuple[int, str, str]) -> tuple[int, str, float, str, list[str]]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nets", type=int, default=200)
+    parser.add_argument("--first", type=int, default=0, help="the number of the first: on several GPUs, each its own")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda")
     parser.add_argument("--precision", choices=list(ROUNDING), action="append", help="several: each net in each (all)")
     parser.add_argument("--processes", type=int, default=2)
@@ -338,7 +339,7 @@ def main() -> int:
             print(f"{name:28} {found[name] or 'NOT FOUND'}")
         print(f"{sum(map(bool, found.values()))} of {len(FAULTS)} planted faults are found by {given.nets} nets")
         return 0
-    numbers = range(given.nets) if given.net is None else [given.net]
+    numbers = range(given.first, given.first + given.nets) if given.net is None else [given.net]
     tasks = [(number, given.device, precision) for number in numbers for precision in given.precision or ROUNDING]
     shares: dict[str, list[float]] = {}
     calls: dict[str, int] = {}
