@@ -110,7 +110,7 @@ class Drawer:
         m, oh, ow = self.maps(), (h + pt + pb - kh) // sh + 1, (w + pl + pr - kw) // sw + 1
         if min(h + pt + pb - kh, w + pl + pr - kw) < 0 or self.n * m * oh * ow > SIZE:
             return None
-        norm = not region and self.rng.random() < 0.5
+        norm = not region and self.rng.random() < 0.5 and self.n * oh * ow > 1     # one value has no variance
         bias = ", bias=False" if norm or self.rng.random() < 0.2 else ""
         self.layers.append(f"nn.Conv2d({c}, {m}, {(kh, kw)}, stride={stride}, padding={padding}{bias})")
         if norm:
@@ -144,7 +144,8 @@ class Drawer:
             given = shape = (rng.randint(3, 300), 1, 1)                # linear layers alone
         else:
             for _ in range(rng.randint(1, 3)):
-                makes = [self.convolution] * 3 + [self.residual] * (self.kind == "nhwc" and shape[0] >= 8)
+                makes = [self.convolution] * 3 + [self.residual] * (
+                    self.kind == "nhwc" and shape[0] >= 8 and self.n * shape[1] * shape[2] > 1)
                 shape = rng.choice(makes)(*shape) or shape
             shape = self.pooling(*shape) if rng.random() < 0.1 else shape
             if not small and rng.random() < 0.4:
