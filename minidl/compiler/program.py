@@ -12,7 +12,7 @@ import numpy as np
 from ..core.device import Array, precision
 from ..core.tensor import Tensor
 from ..ops.common.primitives import Primitive, known
-from .facts import Facts
+from .reads.facts import Facts
 
 Place = Tensor | int                       # a Tensor from outside, or the number of the argument that it is
 

@@ -19,13 +19,14 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from ..core.device import Array, is_array
+from ..core.device import Array, is_array, is_cuda
 from ..core.mode import Listener, Watched, clock, mode
 from ..core.tensor import Tensor, wrap
 from ..ops.common.primitives import known
-from .facts import Facts
-from .names import Names, claim, is_users
 from .program import Call, Dynamic, Program, Slot, leaves, replace
+from .reads.arguments import Argument, whole
+from .reads.facts import Facts
+from .reads.names import MAX_BYTES, Names, claim, is_users
 
 PLAIN = (type(None), bool, int, float, complex, str, bytes, np.generic)       # what a step may return beside Tensors
 BEFORE = "goes backward through what was computed before the step"
@@ -69,7 +70,7 @@ Symbol.__hash__ = object.__hash__          # type: ignore[method-assign]  # __eq
 
 
 def _array_of(value: object) -> Any:
-    return value._array if value.__class__ is Symbol else value
+    return value._array if type(value) is Symbol else whole(value)
 
 
 class Recorder(Listener):
@@ -89,15 +90,8 @@ class Recorder(Listener):
         self.names = Names(self.facts)
         claim(step)
         self.names.follow(step, self.name)
-        if self.names.iterator is not None:
-            raise CompileError(f"compile: {self.name} reads the iterator {self.names.iterator!r}, which a replay could "
-                               "not advance; take from it outside, and pass what it gave as an argument "
-                               f"({self.line})")
-        if self.names.large is not None:
-            what, size = self.names.large
-            raise CompileError(f"compile: {self.name} reads the array {what!r} of {size:,} bytes beside Tensors, of "
-                               "which each replay would have to look at all; make it a Tensor, or take what it is read "
-                               f"for as a number, outside ({self.line})")
+        if self.names.refused:
+            raise CompileError(f"compile: {self.name} reads {self.names.refused} ({self.line})")
         self.dynamics: list[Dynamic] = []
         self.places = {id(t): i for i, t in enumerate(given) if isinstance(t, Tensor)}      # arguments
         self.inputs = [self.slots.get(id(_of(value))) or self.slot("input", _of(value)) for value in given]
@@ -196,6 +190,35 @@ class Recorder(Listener):
         self.dynamics.append(Dynamic(len(self.dynamics), read))
         return self.dynamics[-1]
 
+    # ------------------------------------------------------------------ arrays among the arguments
+    def whole(self, value: object) -> Any:
+        """An array among the arguments that an op takes as it is: each replay is given another."""
+        return whole(value)
+
+    def as_arguments(self, given: list[Any]) -> dict[int, Argument]:
+        """By id, what the step is to see in the place of arrays; but for those that it knows by another name too, which
+        it may compare with `is`: these stay, as read."""
+        found = {}
+        for number, value in enumerate(given):
+            if not isinstance(value, Tensor) and not self.names.reached(value):
+                found[id(value)] = Argument(value, functools.partial(self.look_at, number, value))
+            elif isinstance(value, np.ndarray):
+                self.facts.argument(number, value)
+        return found
+
+    def look_at(self, number: int, array: Array) -> Array:
+        """Values of an array among the arguments are read: what the program depends on."""
+        if mode.recorder is not self:
+            return array                               # after the step, by whoever kept it
+        if is_cuda(array):
+            self.refuse(f"reads argument {number}, an array on a GPU, beside its ops",
+                        "pass what it is read for as a number, or compute with a Tensor of it")
+        if array.nbytes > MAX_BYTES:
+            self.refuse(f"reads argument {number}, an array of {array.nbytes:,} bytes, beside its ops",
+                        "pass what it is read for as a number, or compute with a Tensor of it")
+        self.facts.argument(number, array)
+        return array
+
     # ------------------------------------------------------------------ gradients
     def look_at_grad(self, leaf: Tensor) -> None:
         """Somebody looks at leaf.grad: at first, at what was there before the step."""
@@ -247,8 +270,7 @@ class Recorder(Listener):
         return slot
 
     def slot_of(self, value: object, primitive: str) -> Any:
-        if isinstance(value, Tensor):
-            value = value._data
+        value = _of(value)
         if not is_array(value):
             return value
         if id(value) not in self.slots:
@@ -305,19 +327,25 @@ class RecordingBackend:
 def record(step: Callable[..., Any], arguments: tuple[Any, ...], options: dict[str, Any]) -> tuple[Program, Any]:
     """Run a step and note what it does: (its program, what it returned, its Tensors off the tape)."""
     values = values_of(arguments, options)
-    recorder = Recorder(step, [value for value in values if isinstance(value, Tensor) or is_array(value)])
+    given = [value for value in values if isinstance(value, Tensor) or is_array(value)]
+    recorder = Recorder(step, given)
     for value in values:
         if not (isinstance(value, Tensor) or is_array(value)):
             recorder.names.follow(value, "an argument")
+    seen = recorder.as_arguments(given)
     before, mode.recorder = mode.recorder, recorder
     try:
-        returned = step(*arguments, **options)
+        returned = step(*(seen.get(id(value), value) for value in arguments),
+                        **{name: seen.get(id(value), value) for name, value in options.items()})
     finally:
         mode.recorder = before
     if recorder.refusal is not None:
         raise recorder.refusal
+    if what := recorder.facts.changed_arguments(given):
+        raise CompileError(f"compile: {recorder.name} changes {what} which a replay could not repeat; change a copy, "
+                           f"or do it outside ({recorder.line})")
     outputs = replace(returned, functools.partial(_output, recorder))
-    returned = replace(returned, lambda value: wrap(value._data) if isinstance(value, Tensor) else value)
+    returned = replace(returned, lambda value: wrap(value._data) if isinstance(value, Tensor) else whole(value))
     _refuse_what_stays(recorder)
 
     def place(t: Tensor) -> Tensor | int:
@@ -394,7 +422,7 @@ def _clear_frames(recorder: Recorder) -> None:
 
 def _of(value: object) -> Any:
     """The array of a Tensor or array."""
-    return value._data if isinstance(value, Tensor) else value
+    return value._data if isinstance(value, Tensor) else whole(value)
 
 
 def where() -> str:

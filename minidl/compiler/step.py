@@ -21,11 +21,11 @@ from ..core.device import Array, device_of, is_array, precision
 from ..core.mode import mode
 from ..core.tensor import Tensor
 from .agree import Difference, compare
-from .facts import INEXACT, PLAIN
 from .graph import AsGraph, NotCaptured
 from .passes import optimised
 from .plan import can_be_captured
 from .program import Program
+from .reads.facts import INEXACT, PLAIN
 from .record import CompileError, line_of, record, values_of
 from .replay import ByCalls
 
@@ -112,7 +112,8 @@ class CompiledStep:
                     self._last = entry
                     self._programs.move_to_end(signature)
                 return entry.run(given)
-        before = [entry for entry in entries if entry.recorded.facts.changed() is None]
+        before = [entry for entry in entries if entry.recorded.facts.changed() is None
+                  and entry.recorded.facts.changed_arguments(given) is None]
         recorded, returned = record(self.step, arguments, options)
         self.recordings += 1
         if self.recordings == WARN_AT:
@@ -204,7 +205,7 @@ class _Entry:
                     return f"argument {i}, a Tensor that was the same before,"
             elif self.outside.has(value):
                 return f"argument {i}, which shares memory with something that the step uses by another name,"
-        return self.recorded.facts.changed()
+        return self.recorded.facts.changed() or self.recorded.facts.changed_arguments(given)
 
     def run(self, given: list[Any]) -> Any:
         if self.replay is None:

@@ -68,6 +68,10 @@ class Listener:
     def outside(self, *arrays: object) -> None:
         """Arrays from before the step are given to a primitive."""
 
+    def whole(self, value: object) -> Any:
+        """A value that an op takes as it is, where a recorded step may have been given something in its place."""
+        return value
+
     def constant(self, t: Tensor) -> None:
         """A Tensor is made from data."""
 

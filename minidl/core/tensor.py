@@ -79,6 +79,7 @@ class Tensor(Methods):
     changed: list[int]                     # [when its memory was last changed in place, by the tape's clock]
 
     def __init__(self, data: object, requires_grad: bool = False, device: str | None = None, dtype: DType = None):
+        data = mode.recorder.whole(data)
         if isinstance(data, Tensor):
             raise TypeError(f"Tensor: data is a Tensor already (shape {data.shape}); use .detach() or .to()")
         if isinstance(data, (list, tuple)) and any(isinstance(item, Tensor) for item in data):

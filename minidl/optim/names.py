@@ -36,7 +36,7 @@ class Named:
 
 def without_names(given: Iterable[Any], names: ByTensor[str]) -> list[Any]:
     """Parameters, of which some come as (name, parameter); these names are noted."""
-    def parameter(each: Any) -> Any:
+    def parameter(each: object) -> object:
         if isinstance(each, tuple) and [*map(type, each)] == [str, Tensor]:
             names[each[1]] = each[0]
             return each[1]
@@ -57,7 +57,7 @@ def places(here: list[Any], there: list[Any], alike: Callable[[Any, Any], bool] 
     return None if left else found
 
 
-def places_by_name(here: list[Any], there: Any) -> list[int] | None:
+def places_by_name(here: list[Any], there: object) -> list[int] | None:
     """The same of parameters: by name, or by place where one side knows none."""
     if not isinstance(there, list) or not any(here) or not any(there):
         return list(range(len(here)))

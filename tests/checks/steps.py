@@ -14,8 +14,8 @@ import numpy as np
 
 import minidl
 from minidl import Tensor, distributed, nn, ops, optim, zoo
-from minidl.compiler.facts import Facts
 from minidl.compiler.program import Call, Dynamic, Program, Slot
+from minidl.compiler.reads.facts import Facts
 from minidl.core.tensor import Node
 from minidl.ops import cpu
 from minidl.ops.cpu import parallel

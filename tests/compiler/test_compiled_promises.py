@@ -10,16 +10,21 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import copy
+import ctypes
 import dataclasses
 import functools
 import gc
+import importlib
 import itertools
+import multiprocessing
 import operator
 import os
+import pickle
 import random
 import sys
 import types
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -30,7 +35,7 @@ from twins import CompileError, Refused, Verdict, World, compare, notes_of
 
 import minidl
 from minidl import Tensor, data, init, nn, no_grad, ops, optim
-from minidl.compiler import facts
+from minidl.compiler.reads import facts
 from minidl.ops.common.op import OPS, op
 from minidl.training import RunningMetrics, fit
 
@@ -1248,6 +1253,190 @@ def a_numpy_array_that_is_also_held(w: World) -> None:
     for i in range(CALLS):
         call(array)
         array += i
+
+
+# How a step reads values of an array among its arguments: Python's ways and NumPy's
+READS: dict[str, Callable[[Any], Any]] = {
+    "an element": lambda k: float(k[0]), "its largest": lambda k: int(k.max()), "item": lambda k: k.sum().item(),
+    "tolist": lambda k: k.tolist()[0], "whether any": lambda k: 3 if (k > 1).any() else 2,
+    "in": lambda k: 2 if 2 in k else 5, "truth": lambda k: 3 if k[:1] == 2 else 4, "iteration": sum,
+    "a list": lambda k: list(k)[-1], "unpacking": lambda k: [*k][1], "a sum of NumPy": lambda k: float(np.sum(k)),
+    "where": lambda k: float(np.where(k > 1, 5, 7)[0]), "asarray": lambda k: float(np.asarray(k)[0]),
+    "array": lambda k: float(np.array(k)[0]), "an array within": lambda k: float(np.stack([k, k])[0, 0]),
+    "a ufunc": lambda k: float(np.add(1, k)[0]),
+    "into another": lambda k: float(np.multiply(k, 2, out=np.zeros(2, int))[0]),
+    "a power of it": lambda k: float(2 ** k[0]), "reflected": lambda k: float((1 - k)[0]),
+    "a copy": lambda k: float(k.copy()[0]), "a view": lambda k: float(k[1:][0]),
+    "transposed": lambda k: float(k.T[0]), "its bytes": lambda k: float(k.tobytes()[0]),
+    "as text": lambda k: float(f"{k[0]}"), "repr": lambda k: float(len(repr(k * 5 ** k[0]))),
+    "pickled": lambda k: float(pickle.loads(pickle.dumps(k))[0]), "copied": lambda k: float(copy.deepcopy(k)[0]),
+    "an index": lambda k: [2.0, 3.0, 5.0, 7.0, 11.0][k[0]], "a range": lambda k: float(len(range(k[0]))),
+    "an own array of it": lambda k: float(np.ma.masked_less(k, 0).sum()),
+    "rounded": lambda k: float(np.clip(k, 0, 1)[0]), "linear algebra": lambda k: float(np.linalg.norm(k)),
+    "a set": lambda k: float(max({*k.tolist()})), "sorted": lambda k: float(sorted(k)[0]),
+    "no value": lambda k: float(len(k) + k.shape[0] + k.ndim + k.size + (k.dtype == int) + isinstance(k, np.ndarray))}
+
+
+def array_that_is_read(read: Callable[[Any], Any]) -> Callable[[World], None]:
+    def run(w: World) -> None:
+        call = w.compile(lambda x, k: x * read(k))
+        for i in (1, 1, 1, 2, 2, 3, 1):
+            call(numbers(1, 2), np.array([i, i]))
+    return run
+
+
+SCENARIOS.update({f"of an argument's array: {name}": Scenario(array_that_is_read(read), "equal")
+                  for name, read in READS.items()})
+
+
+@equal
+def minus_zero_in_an_argument(w: World) -> None:
+    call = w.compile(lambda x, k: x / float(k[0]))
+    for zero in (0.0, 0.0, 0.0, -0.0, -0.0, np.nan, np.nan):
+        call(numbers(1, 2), np.array([zero]))
+
+
+@equal
+def minus_zero_in_an_array_that_is_held(w: World) -> None:
+    held = np.zeros(1)
+    call = w.compile(lambda x: x / float(held[0]))
+    for zero in (0.0, 0.0, 0.0, -0.0, -0.0, 0.0, 0.0):
+        held[0] = zero
+        call(numbers(1, 2))
+
+
+@equal
+def minus_zero_in_one_step(w: World) -> None:
+    call = w.compile(lambda x: (1 / (x * 0.0), 1 / (x * -0.0)))
+    for i in range(CALLS):
+        call(pair(i))
+
+
+@equal
+def an_array_as_index_and_as_number(w: World) -> None:
+    call = w.compile(lambda x, k: x[k] * float(k[0] + 1))
+    for i in (1, 1, 1, 0, 0, 1, 0):
+        call(numbers(1, 2), np.array([i]))
+
+
+@equal
+def an_array_by_name_that_is_read(w: World) -> None:
+    call = w.compile(lambda x, *, labels, weight: ops.cross_entropy(x, labels) * float(weight))
+    for i in (1, 1, 1, 2, 2, 1, 0):
+        call(Tensor([[1.0, 2.0, 3.0]]), labels=np.array([i]), weight=np.array(i / 2))
+
+
+@refused
+def an_argument_s_array_that_is_changed(w: World) -> None:
+    def step(x: Tensor, k: np.ndarray) -> Tensor:
+        k += 1
+        return x * 2
+    call = w.compile(step)
+    for _ in range(CALLS):
+        call(numbers(1, 2), np.ones(2))
+
+
+@refused
+def a_large_array_that_is_read(w: World) -> None:
+    call = w.compile(lambda x, k: x * float(k[0]))
+    for i in range(CALLS):
+        call(numbers(1, 2), np.full(2 ** 18, i))
+
+
+def module_that_is_imported(read: Callable[[Tensor], Tensor]) -> Callable[[World], None]:
+    def run(w: World) -> None:
+        settings = types.ModuleType("settings_of_a_step")
+        sys.modules[settings.__name__] = settings
+        try:
+            call = w.compile(read)
+            for i in (1, 1, 1, 2, 2, 3, 1):
+                settings.rate = float(i)       # type: ignore[attr-defined]
+                call(numbers(1, 2))
+        finally:
+            del sys.modules[settings.__name__]
+    return run
+
+
+def imports_it(x: Tensor) -> Tensor:
+    import settings_of_a_step
+    return x * settings_of_a_step.rate
+
+
+def imports_a_name(x: Tensor) -> Tensor:
+    from settings_of_a_step import rate
+    return x * rate
+
+
+def imports_within(x: Tensor) -> Tensor:
+    def inner() -> float:
+        import settings_of_a_step as other
+        return getattr(other, "rate")      # noqa: B009
+    return x * inner()
+
+
+class Importing(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        import settings_of_a_step
+        return x * settings_of_a_step.rate
+
+
+SCENARIOS.update({f"a module that the step imports: {name}": Scenario(module_that_is_imported(read), "equal")
+                  for name, read in {
+    "import": imports_it, "from": imports_a_name, "within": imports_within, "a Module": lambda x: Importing()(x),
+    "by a function": lambda x: x * importlib.import_module("settings_of_a_step").rate,
+    "by __import__": lambda x: x * __import__("settings_of_a_step").rate}.items()})
+
+
+class Rated:
+    rate = 1.0
+
+
+class Metered(type):
+    rate = 1.0
+
+    @property
+    def twice(cls) -> float:
+        return 2 * cls.rate
+
+
+def held_by(kind: str) -> Callable[[World], None]:
+    """A number that the step reaches by a detour."""
+    def run(w: World) -> None:
+        held = Rated()
+        weak, objects = weakref.ref(held), np.array([held, None], dtype=object)
+        metered = Metered("metered", (), {})
+        dispatched = functools.singledispatch(lambda value: 1.0)
+        ways: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[float], object]]] = {
+            "weak reference": (lambda x: x * weak().rate, lambda rate: setattr(held, "rate", rate)),
+            "array of objects": (lambda x: x * objects[0].rate, lambda rate: setattr(held, "rate", rate)),
+            "property of a metaclass": (lambda x: x * metered.twice, lambda rate: setattr(Metered, "rate", rate)),
+            "dispatch by type": (lambda x: x * dispatched(1),
+                                 lambda rate: dispatched.register(int, lambda value: rate))}
+        read, change = ways[kind]
+        call = w.compile(read)
+        for i in (1, 1, 1, 2, 2, 3, 1):
+            change(float(i))
+            call(numbers(1, 2))
+    return run
+
+
+SCENARIOS.update({f"held by a {kind}": Scenario(held_by(kind), "equal") for kind in (
+    "weak reference", "array of objects", "property of a metaclass", "dispatch by type")})
+
+
+def memory_that_changes_unseen(kind: str) -> Callable[[World], None]:
+    def run(w: World) -> None:
+        array = np.ones(2)
+        number, shared, view = ctypes.c_float(1.0), multiprocessing.Value("f", 1.0), memoryview(array)
+        call = w.compile({"ctypes": lambda x: x * number.value, "processes": lambda x: x * shared.value,
+                          "a memoryview": lambda x: x * view[0]}[kind])
+        for _ in range(CALLS):
+            call(numbers(1, 2))
+    return run
+
+
+SCENARIOS.update({f"memory that changes unseen: {kind}": Scenario(memory_that_changes_unseen(kind), "refused")
+                  for kind in ("ctypes", "processes", "a memoryview")})
 
 
 @scenario

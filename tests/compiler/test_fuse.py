@@ -12,10 +12,10 @@ import pytest
 from checks.fused import STEPS, assert_fused_agrees, recorded, results
 
 from minidl import Tensor, ops
-from minidl.compiler.facts import Facts
 from minidl.compiler.passes import fusion, optimised
 from minidl.compiler.passes.fusion import RULES, Line, Name, Rule, fuse, line, rule
 from minidl.compiler.program import Call, Program, Slot
+from minidl.compiler.reads.facts import Facts
 from minidl.core import device
 from minidl.ops import ACTIVATIONS, cpu
 from minidl.ops.common.primitives import known

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..plan import can_be_captured, plan
 from ..program import Call, Dynamic, Program, Slot, leaves, replace
+from ..reads.facts import INEXACT
 from .fusion import fuse
 from .halves import in_halves
 from .layouts import in_nhwc
@@ -83,7 +84,7 @@ def _key(call: Call) -> Any:
             hash(value)
         except TypeError:
             return "id", id(value)
-        return type(value), value
+        return type(value), repr(value) if isinstance(value, INEXACT) else value       # 0.0 == -0.0
     return call.backend.__name__, call.name, tuple(call.options), tuple(
         part(value) for value in leaves((call.arguments, tuple(call.options.values())))), _shape_of(call.arguments)
 

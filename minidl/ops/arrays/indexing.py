@@ -35,7 +35,7 @@ def plain_index(index: Index, own: bool = False) -> Any:
     def plain(i: object) -> Any:
         if isinstance(i, list):
             return np.asarray(i)
-        array = i._data if isinstance(i, Tensor) else i
+        array = i._data if isinstance(i, Tensor) else mode.recorder.whole(i)
         return array.copy() if own and hasattr(array, "copy") else array
     mode.recorder.seen(index if isinstance(index, tuple) else (index,))
     return tuple(map(plain, index)) if isinstance(index, tuple) else plain(index)

@@ -47,7 +47,7 @@ def fill_shared() -> None:
 def behind_a_fill(start: Callable[..., None]) -> Callable[..., None]:
     """What starts a kernel, where there is poison as a function that first fills all shared memory."""
     @functools.wraps(start)
-    def start_behind(kernel: Any, *arguments: Any) -> None:
+    def start_behind(kernel: Any, *arguments: object) -> None:
         if ON and kernel.name != "poison":
             fill_shared()
         start(kernel, *arguments)

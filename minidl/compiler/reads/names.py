@@ -18,24 +18,28 @@ import os
 import random
 import site
 import sys
+import weakref
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import BuiltinFunctionType, CodeType, FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
 
-from ..core.device import is_array
-from ..core.mode import Watched
-from ..core.tensor import Tensor
+from ...core.device import is_array
+from ...core.mode import Watched
+from ...core.tensor import Tensor
 from .facts import PLAIN, Facts
 
-LIBRARY = str(Path(__file__).resolve().parents[1]) + os.sep
+LIBRARY = str(Path(__file__).resolve().parents[2]) + os.sep
 _PACKAGES = tuple(folder + os.sep for folder in (*site.getsitepackages(), site.getusersitepackages()))
 _OTHERS = (str(Path(functools.__file__).parent) + os.sep, *_PACKAGES)
 MAX_BYTES = 1 << 20                        # of an array of the host: each replay looks at all of it
 _GLOBALS = {"LOAD_GLOBAL", "LOAD_NAME"}
+_IMPORTS = {"import_module", "__import__"}             # code with one of these may import what it has a word for
+_UNSEEN = {"builtins.memoryview", "torch.Tensor", "multiprocessing.sharedctypes.SynchronizedBase",
+           *(f"_ctypes.{name}" for name in ("_SimpleCData", "_Pointer", "Array", "Structure", "Union"))}
 _ANY_ATTRIBUTE = {"vars", "__dict__", "getattr"}       # code with one of these may read any attribute,
 _ANY_GLOBAL = {"globals", "modules", "__globals__"}    # and with one of these any global that it has a word for
 
@@ -83,20 +87,26 @@ def _claim(file: str | None) -> None:
 
 
 @functools.lru_cache(maxsize=4096)
-def _mentioned(code: CodeType) -> tuple[frozenset[str], frozenset[str]]:
-    """(the globals that code reads, the words that may be attributes), with the functions defined within."""
-    names, words = set(), set(code.co_names)
+def _mentioned(code: CodeType) -> tuple[frozenset[str], ...]:
+    """(the globals that code reads, the words that may be attributes, the modules that it may import), with the
+    functions defined within."""
+    names, words, imports = set(), set(code.co_names), set()
     for instruction in dis.get_instructions(code):
         if instruction.opname in _GLOBALS:
             names.add(instruction.argval)
+        if instruction.opname == "IMPORT_NAME":
+            imports.add(instruction.argval)
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             inner = _mentioned(constant)
             names |= inner[0]
             words |= inner[1]
-        elif isinstance(constant, str) and constant.isidentifier():      # getattr(x, "name")
-            words.add(constant)
-    return frozenset(names), frozenset(words)
+            imports |= inner[2]
+        elif isinstance(constant, str):
+            if constant.isidentifier():    # getattr(x, "name")
+                words.add(constant)
+            imports |= {constant} if _IMPORTS.intersection(code.co_names) else set()
+    return frozenset(names), frozenset(words), frozenset(imports)
 
 
 class Names:
@@ -104,8 +114,7 @@ class Names:
 
     def __init__(self, facts: Facts):
         self.facts = facts
-        self.iterator: str | None = None   # a name that stands for an iterator whose state cannot be seen
-        self.large: tuple[str, int] | None = None      # one of an array that is too large to be looked at each time
+        self.refused = ""                  # what cannot be seen to change, and the way out
         self._seen: dict[int, Any] = {}    # what was reached, by id; held, so that no id is used again
         self._words: set[str] = set()      # that code mentions
         # Dicts of attributes: with a name, the words looked up there so far, and whether it is the user's: then what
@@ -122,6 +131,10 @@ class Names:
             if id(value) not in self._seen and not isinstance(value, (*PLAIN, Tensor)):
                 self._seen[id(value)] = value
                 self._visit(value, what)
+
+    def reached(self, value: object) -> bool:
+        """Whether this very object is one that was met."""
+        return id(value) in self._seen
 
     def _look_up(self) -> bool:
         """Look up words that were met since in all dicts of attributes; whether that gave something to follow."""
@@ -151,9 +164,13 @@ class Names:
         elif isinstance(value, (operator.attrgetter, operator.methodcaller)):
             self._words.update(word for name in value.__reduce__()[1] if isinstance(name, str)
                                for word in name.split("."))
+        elif isinstance(value, weakref.ref):
+            self.facts.state(value, lambda ref: id(ref()), what)
+            self._waiting.append((value(), what))
         elif isinstance(value, type):
             self._words.add("__init__")
             self._classes(value)
+            self._classes(type(value))
         elif isinstance(value, ModuleType):
             self._space(vars(value), value.__name__, value.__name__)
             self._waiting += [(getattr(value, name), f"{what}.{name}")
@@ -169,10 +186,14 @@ class Names:
                                   if name not in value.restless]
             self._classes(type(value))
         elif isinstance(value, np.ndarray):
+            if value.dtype.hasobject:
+                self._waiting += [(item, f"{what}.flat[{i}]") for i, item in enumerate(value.flat)]
             if value.nbytes <= MAX_BYTES:
                 self.facts.array(value, what)
             else:
-                self.large = what, value.nbytes
+                self.refused = (f"the array {what!r} of {value.nbytes:,} bytes beside Tensors, of which each replay "
+                                "would have to look at all; make it a Tensor, or take what it is read for as a number, "
+                                "outside")
         elif isinstance(value, (list, tuple, set, frozenset, deque, bytearray, array.array, Mapping)):
             if isinstance(value, Mapping) and hasattr(type(value), "restless"):      # an optimizer's group
                 for name in value.keys() - type(value).restless:  # type: ignore[attr-defined]  # just seen
@@ -183,7 +204,11 @@ class Names:
             self._waiting += [(item, f"{what}[{key!r}]") for key, item in held]
             self._object(value, what)
         elif hasattr(type(value), "__next__") or isinstance(value, GeneratorType):
-            self.iterator = what
+            self.refused = (f"the iterator {what!r}, which a replay could not advance; take from it outside, and pass "
+                            "what it gave as an argument")
+        elif not _UNSEEN.isdisjoint(f"{each.__module__}.{each.__name__}" for each in type(value).__mro__):
+            self.refused = (f"{what!r}, a {type(value).__name__}, whose memory may change unseen; pass what it is read "
+                            "for as a number, or as a Tensor")
         elif not is_array(value):
             self._object(value, what)
 
@@ -193,11 +218,12 @@ class Names:
             self._spaces.append((space, what, set(), not module.startswith("minidl")))
 
     def _function(self, function: FunctionType, what: str) -> None:
-        self._waiting.append((getattr(function, "__wrapped__", None), what))
+        self._waiting += [(getattr(function, name, None), what) for name in ("__wrapped__", "registry")]
         if not is_users(function.__code__.co_filename):
             return
-        names, words = _mentioned(function.__code__)
+        names, words, imports = _mentioned(function.__code__)
         self._words |= words
+        self._imported(imports, function.__globals__.get("__package__") or "")
         self.facts.function(function, what)
         self._spaces.append((vars(function), what, set(), True))
         if words & _ANY_GLOBAL:
@@ -213,6 +239,17 @@ class Names:
                 pass
         self._waiting += [(default, f"a default of {function.__name__}") for default in (
             *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())]
+
+    def _imported(self, imports: Iterable[str], package: str) -> None:
+        """Modules that code imports as it runs, of which only those that were imported before can be seen: it may name
+        them as from the package that it is in."""
+        above = package.split(".") if package else []
+        for name in imports:
+            for full in (name, *(".".join(above[:n] + ([name] if name else [])) for n in range(1, len(above) + 1))):
+                module = sys.modules.get(full)
+                if module is not None and _may_change(full):
+                    self.facts.entry(sys.modules, full, module, f"the module {full}")
+                    self._waiting.append((module, full))
 
     def _classes(self, cls: type) -> None:
         """The attributes of a class and its bases, and the functions that Python calls by itself."""

@@ -6,7 +6,7 @@ what a replay pays for each time: plain loops of identities, and one number for 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from operator import is_
 from types import CellType, FunctionType
@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from ..core.mode import Watched, changes
-from ..core.tensor import Tensor
+from ...core.mode import Watched, changes
+from ...core.tensor import Tensor
 
 PLAIN = (type(None), bool, int, float, complex, str, bytes, np.generic, Enum)
 INEXACT = (float, complex, np.generic)     # of these: types whose equal values may differ
@@ -33,6 +33,11 @@ def same(a: Any, b: Any) -> bool:
     return isinstance(a, PLAIN) and (repr(a) == repr(b) if isinstance(a, INEXACT) else bool(a == b))
 
 
+def picture(array: np.ndarray) -> tuple[Any, ...]:
+    """What an array held, to the bit: 0 is not -0. Of objects, which ones."""
+    return array.dtype, array.shape, array.tobytes()
+
+
 class Facts:
     """What was read while a step was recorded: each list holds places, what was there, and a name for a message."""
 
@@ -47,7 +52,8 @@ class Facts:
         self.lengths: list[tuple[Mapping[str, Any], int, str]] = []      # of dicts: nothing was added
         self.functions: list[tuple[Any, tuple[Any, ...], str]] = []      # their code and defaults
         self.states: list[tuple[Any, Callable[[Any], Any], Any, str]] = []   # of iterators and random numbers
-        self.arrays: list[tuple[np.ndarray, np.ndarray, str]] = []       # that the host computes with
+        self.arrays: list[tuple[np.ndarray, tuple[Any, ...], str]] = []  # that the host computes with
+        self.arguments: dict[int, tuple[Any, ...]] = {}                  # arrays of which values were read, by number
         self._more = False                 # whether there are any of the last four kinds
         self._noted: set[int] = set()      # ids of these Tensors
         self._named: set[tuple[int, str]] = set()      # places and names of entries and settings
@@ -88,7 +94,10 @@ class Facts:
 
     def array(self, array: np.ndarray, what: str) -> None:
         self._more = True
-        self.arrays.append((array, array.copy(), what))
+        self.arrays.append((array, picture(array), what))
+
+    def argument(self, number: int, array: np.ndarray) -> None:
+        self.arguments.setdefault(number, picture(array))
 
     def watch(self, value: Watched) -> None:
         self.watched.setdefault(id(value), (value, _attributes(value)))
@@ -139,8 +148,15 @@ class Facts:
             if read(value) != then:
                 return f"the state of {what}"
         for array, then, what in self.arrays:
-            if array.shape != then.shape or not np.array_equal(array, then, equal_nan=array.dtype.kind in "fc"):
+            if picture(array) != then:
                 return f"the values of {what}"
+        return None
+
+    def changed_arguments(self, given: Sequence[Any]) -> str | None:
+        """The same of the arrays among a call's arguments."""
+        for number, then in self.arguments.items():
+            if picture(given[number]) != then:
+                return f"the values of argument {number}, an array that the step reads beside its ops,"
         return None
 
     def _changed_watched(self) -> str | None:
