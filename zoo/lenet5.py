@@ -2,8 +2,9 @@
 
 C1 6@5x5 -> average 2x2 -> C3 16@5x5 -> average 2x2 -> C5 120@5x5 -> F6 84 -> 10. As in PMPP, C3 reads all maps of its
 input. Unlike there, the average pools have no bias and no sigmoid, and the output is linear under softmax.
-original=True is the net of the 1998 paper instead, in lenet5_1998.py. Weights start as the paper's authors advise (variance 1 / fan_in). The
-recipe is tanh's; of the other activations, relu wants a rate of 0.05, and sigmoid a rate of 0.5 without weight decay.
+original=True is the net of the 1998 paper instead, in lenet5_1998.py. Weights start as the paper's authors advise
+(variance 1 / fan_in). The recipe is tanh's; of the other activations, relu wants a rate of 0.05, and sigmoid a rate of
+0.5 without weight decay.
 """
 
 from __future__ import annotations

@@ -117,6 +117,20 @@ def test_a_checkpoint_of_three_ranks_goes_on_with_two(tmp_path: Path) -> None:
 
 @pytest.mark.deep
 @needs_mpi
+def test_a_run_that_goes_on_with_as_many_ranks_ends_in_the_same_bits(three: dict[str, np.ndarray],
+                                                                     tmp_path: Path) -> None:
+    """The weights. A checkpoint has one sum of the epoch's losses so far, over all ranks, which is added last."""
+    checkpoints = tmp_path / "checkpoints"
+    result_of(3, "first_part", tmp_path, checkpoints)
+    resumed = result_of(3, "second_part", tmp_path, checkpoints / "checkpoint-previous.h5")
+    whole = {name: three[f"normalised compiled {name}"] for name in resumed}
+    for name in resumed.keys() - {"metrics"}:
+        np.testing.assert_array_equal(resumed[name], whole[name], err_msg=name)
+    assert_near(resumed, whole)
+
+
+@pytest.mark.deep
+@needs_mpi
 def test_a_loop_of_ones_own(tmp_path: Path) -> None:
     assert_near(result_of(3, "by_hand", tmp_path), trainings.by_hand())
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 from pathlib import Path
 
 import pytest
+
+from minidl.frontend.own_conv import taken
 
 ROOT = next(folder for folder in Path(__file__).resolve().parents if (folder / "setup.cfg").exists())
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -206,6 +209,15 @@ def test_blocks_of_the_documents_are_up_to_date() -> None:
 @pytest.mark.parametrize("document", ["docs/benchmarks.md", "docs/convolutions.md", render.LADDER])
 def test_a_document_has_no_figure_of_its_own(document: str) -> None:
     assert list(render.untraced(Path(document), (ROOT / document).read_text(encoding="utf-8"))) == []
+
+
+def test_algorithms_that_a_table_lacks_are_named() -> None:
+    """docs/convolutions.md: its run is older than some, and docs/benchmarks.md counts the others."""
+    measured = {row["algorithm"] for row in results.load("conv_cuda")["rows"]} - {"cudnn"}
+    (named,) = re.findall(r"The run is older than (.+?);", (ROOT / "docs" / "convolutions.md").read_text(), re.DOTALL)
+    assert set(re.findall(r"`(\w+)`", named)) == taken() - {"auto"} - measured
+    assert len(measured) == 11
+    assert "\nEleven algorithms on seven shapes" in (ROOT / "docs" / "benchmarks.md").read_text()
 
 
 def test_every_results_file_is_read_by_a_block(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -134,6 +134,21 @@ def test_few_images_and_filters_at_a_time(sizes: tuple[int, int], monkeypatch: p
             np.testing.assert_allclose(got, problem.exact[direction], rtol=0, atol=1e-10)
 
 
+@pytest.mark.parametrize(("size", "k", "padding"), [(40, 3, 1), (40, 7, 0), (40, 11, 5), (40, 31, 15), (33, 31, 0)])
+def test_auto_on_the_cpu_is_never_fft(size: int, k: int, padding: int) -> None:
+    """Nor where it is the fastest: `auto` has the bits of `gemm`."""
+    def bits(algorithm: str) -> list[bytes]:
+        rng = np.random.default_rng(k)
+        x, w = (Tensor(rng.standard_normal(shape, np.float32), requires_grad=True)
+                for shape in ((2, 3, size, size), (4, 3, k, k)))
+        y = ops.conv2d(x, w, padding=padding, algorithm=algorithm)
+        (y * y).sum().backward()
+        return [t.numpy().tobytes() for t in (y, x.grad, w.grad) if t is not None]
+
+    assert bits("auto") == bits("gemm")
+    assert not set(bits("auto")) & set(bits("fft"))
+
+
 # ---------------------------------------------------------------- which tiles
 def test_the_tiling_with_the_fewest_multiplications_is_taken() -> None:
     g = geometry((1, 64, 64, 64), (64, 64, 5, 5), 1, 2)

@@ -162,6 +162,32 @@ def test_no_variance_gives_the_bias(value: float) -> None:
         assert set(layer(x).numpy().ravel().tolist()) == {0.5}
 
 
+class Ranks:
+    """A world in which every sum over the ranks is an error."""
+
+    size = 2
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(f"the ranks are asked for {name}")
+
+
+@pytest.mark.parametrize("across_ranks", [True, False])
+@pytest.mark.parametrize("shape", [(4, 3), (4, 3, 2), (5, 3, 2, 2)])
+def test_evaluation_without_running_values_is_by_the_ranks_own_images(
+        monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...], across_ranks: bool) -> None:
+    """In training the other ranks are asked, unless across_ranks=False."""
+    kind, x = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d}[len(shape)], normal(*shape)
+    layer = kind(3, affine=False, track_running_stats=False, across_ranks=across_ranks)
+    alone = layer(Tensor(x)).numpy()
+    monkeypatch.setattr("minidl.nn.layers.norm.current", Ranks)
+    np.testing.assert_array_equal(layer.eval()(Tensor(x)).numpy(), alone)
+    if across_ranks:
+        with pytest.raises(AssertionError, match="the ranks are asked for"):
+            layer.train()(Tensor(x))
+    else:
+        np.testing.assert_array_equal(layer.train()(Tensor(x)).numpy(), alone)
+
+
 def test_another_image_changes_nothing_of_rows_and_groups() -> None:
     x = normal(4, 6, 5, 3)
     for layer in (nn.GroupNorm(2, 6), nn.LayerNorm((5, 3))):
