@@ -78,9 +78,9 @@ def headline() -> list[str]:
                          *(f"{speed:.2f}" for speed in speeds)])
     table = results.table("model, precision, minidl, PyTorch, JAX, speed / PyTorch, speed / JAX", body, 2)
     gpu, batch = several[0]["machine"]["gpu"], several[0]["rows"][0]["batch"]
-    torch = several[0]["versions"]["torch"].split("+")[0]
-    return [*table, f"One training step, batch {batch}, on one {gpu}: minidl compiled, PyTorch {torch} as one CUDA "
-            "graph, JAX as a jitted `lax.scan`. The peers do not have 3xtf32; theirs is fp32 there. "
+    minidl, torch = (several[0]["versions"][name].split("+")[0] for name in ("minidl", "torch"))
+    return [*table, f"One training step, batch {batch}, on one {gpu}: minidl {minidl} compiled, PyTorch {torch} as one "
+            "CUDA graph, JAX as a jitted `lax.scan`. The peers do not have 3xtf32; theirs is fp32 there. "
             f"{several[0]['date']}.", "", *accuracies(), *marks(), *on_the_cpu()]
 
 

@@ -49,6 +49,13 @@ def test_blocks_are_paragraphs_or_words(house: Path) -> None:
         house / "docs" / "page.md").read_text()
 
 
+def test_the_headline_says_which_version_it_is_of(house: Path) -> None:
+    result = results.load("step_cuda_lenet5")
+    results.save({**result, "versions": {**result["versions"], "minidl": "7.8.9"}},
+                 house / "results" / "step_cuda_lenet5.json")
+    assert any("on one NVIDIA H200: minidl 7.8.9 compiled, PyTorch " in line for line in render.BLOCKS["headline"]())
+
+
 def test_writing_twice_changes_nothing(house: Path) -> None:
     before = (house / "README.md").read_text()
     render.write(house)
