@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import threading
 import tracemalloc
 import weakref
@@ -506,3 +507,104 @@ def test_a_plain_number_may_stand_on_either_side(sign: str) -> None:
         got, expected = eval(expression, {"x": x}), eval(expression, {"x": values})
         assert got.dtype == expected.dtype
         np.testing.assert_allclose(got.numpy(), expected, rtol=1e-15)
+
+
+# ---------------------------------------------------------------- axes
+AXES = ("axis", "axes", "start", "source", "destination", "first", "second")      # parameters that name an axis
+# what the callables with an axis need beside it; {} by default
+BESIDE: dict[str, dict[str, Any]] = {
+    "gather": {"index": np.zeros((2, 3, 4), np.int64)}, "index_select": {"index": np.zeros(1, np.int64)},
+    "select": {"index": 0}, "narrow": {"start": 0, "length": 1}, "split": {"sizes": 1}, "chunk": {"count": 1},
+    "topk": {"k": 1}, "movedim": {"source": 0, "destination": 0}, "moveaxis": {"source": 0, "destination": 0},
+    "swapaxes": {"first": 0, "second": 0}, "swapdims": {"first": 0, "second": 0},
+}
+# the name in the message, where it is not the method's own
+ALIASES = {"moveaxis": "movedim", "swapdims": "swapaxes", "amax": "max", "amin": "min", "permute": "transpose"}
+
+
+def takers() -> dict[str, tuple[Any, str]]:
+    """Each function of ops, method of Tensor and layer with a parameter that is an axis, and that parameter."""
+    things = {**{f"ops.{name}": getattr(ops, name) for name in dir(ops)},
+              **{f"Tensor.{name}": getattr(Tensor, name) for name in dir(Tensor)},
+              **{f"nn.{name}": getattr(nn, name) for name in dir(nn)}}
+    return {f"{name} {parameter}": (thing, parameter) for name, thing in things.items()
+            if callable(thing) and not name.split(".")[1].startswith("_")
+            for parameter in _parameters(thing)
+            if parameter in AXES and not (name.endswith(".narrow") and parameter == "start")}
+
+
+def _parameters(thing: Any) -> list[str]:
+    try:
+        return list(inspect.signature(thing).parameters)
+    except ValueError:
+        return []
+
+
+def _along(name: str, thing: Any, parameter: str, axis: Any) -> Any:
+    """The call of a thing of three axes, 2 x 3 x 4, with an axis."""
+    beside = BESIDE.get(name.split()[0].split(".")[1], {})
+    x = Tensor(np.arange(24, dtype="float32").reshape(2, 3, 4))
+    kind = inspect.signature(thing).parameters[parameter].kind
+    if name.startswith("nn."):
+        return thing(**{parameter: axis})(x)
+    given: Any = [x] * 2 if name.startswith(("ops.concatenate", "ops.stack")) else x
+    if kind is inspect.Parameter.VAR_POSITIONAL:
+        return thing(given, axis)
+    if parameter == "axes":
+        axis = (axis, 1, 2)
+    return thing(given, **{**beside, parameter: axis})
+
+
+def test_the_takers_of_an_axis_are_found() -> None:
+    found = takers()
+    assert len(found) > 60
+    assert {"ops.sum axis", "Tensor.select axis", "Tensor.movedim source", "nn.Softmax axis", "Tensor.max axis",
+            "ops.flatten start", "Tensor.flip axis", "ops.transpose axes", "Tensor.topk axis"} <= found.keys()
+
+
+@pytest.mark.parametrize("name", takers())
+def test_an_axis_that_is_not_there_is_an_error(name: str) -> None:
+    """One behind the last and one before the first, of a Tensor of three axes, or four where an axis is added."""
+    thing, parameter = takers()[name]
+    ndim = 4 if name.split()[0].split(".")[1] in ("stack", "unsqueeze") else 3
+    for axis in (ndim, -ndim - 1, ndim + 4, 1.0, True, "1"):
+        with pytest.raises((ValueError, TypeError)) as caught:
+            _along(name, thing, parameter, axis)
+        assert ": axis" in str(caught.value) or ": axes" in str(caught.value), f"{axis!r}: {caught.value}"
+        word = name.split()[0].split(".")[1].lower()
+        assert str(caught.value).split(":")[0] in (word, ALIASES.get(word)), f"{axis!r}: {caught.value}"
+    if "axes" not in name:
+        for axis in (0, -ndim, np.int64(0)):
+            _along(name, thing, parameter, axis)
+
+
+@pytest.mark.parametrize(("call", "words"), [
+    (lambda x: x.narrow(1, 1, 9), "narrow: start 1 and length 9 leave axis 1"),
+    (lambda x: x.narrow(0, -3, 1), "narrow: start -3"), (lambda x: x.narrow(0, 3, 0), "narrow: start 3"),
+    (lambda x: x.narrow(-1, 2, -1), "narrow: start 2 and length -1"),
+    (lambda x: x.narrow(2, -2, 3), "narrow: start -2 and length 3"),
+    (lambda x: x.topk(5), "topk: k is 5"), (lambda x: x.topk(3, 0), "topk: k is 3"),
+    (lambda x: x.topk(-1), "topk: k is -1"), (lambda x: x.sort(1)[0].topk(4, 1, False), "topk: k is 4"),
+    (lambda x: x.chunk(0), "chunk: count is 0"), (lambda x: x.chunk(-2, 1), "chunk: count is -2"),
+    (lambda x: x.size(3), "size: axis 3"), (lambda x: x.size(-4), "size: axis -4"),
+    (lambda x: Tensor(1.0).flatten(1), "flatten: axis 1"), (lambda x: Tensor(1.0).select(0, 0), "select: axis 0"),
+])
+def test_a_range_that_leaves_an_axis_is_an_error(call: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=f"^{words}"):
+        call(Tensor(np.arange(24, dtype="float32").reshape(2, 3, 4)))
+
+
+@pytest.mark.parametrize(("call", "want"), [
+    (lambda x: x.narrow(1, -2, 2), lambda a: a[:, 1:]), (lambda x: x.narrow(1, 3, 0), lambda a: a[:, :0]),
+    (lambda x: x.narrow(-1, 0, 4), lambda a: a), (lambda x: x.select(-1, -1), lambda a: a[..., -1]),
+    (lambda x: x.movedim(-1, 0), lambda a: np.moveaxis(a, -1, 0)),
+    (lambda x: x.movedim(0, 1), lambda a: a.swapaxes(0, 1)),
+    (lambda x: x.index_select(-2, [0, 0]), lambda a: a[:, [0, 0]]), (lambda x: x.topk(0)[0], lambda a: a[..., :0]),
+    (lambda x: x.topk(4)[0], lambda a: a[..., ::-1]), (lambda x: x.swapdims(-1, 0), lambda a: a.swapaxes(-1, 0)),
+])
+def test_ranges_within_an_axis(call: Any, want: Any) -> None:
+    a = np.arange(24, dtype="float32").reshape(2, 3, 4)
+    x = Tensor(a, requires_grad=True)
+    np.testing.assert_array_equal(call(x).numpy(), want(a))
+    np.testing.assert_array_equal(minidl.compile(call)(x).numpy(), want(a))
+    call(x).sum().backward()

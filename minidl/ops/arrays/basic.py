@@ -41,12 +41,7 @@ def _axes(name: str, shape: tuple[int, ...], axis: Axis) -> tuple[int, ...]:
     """The reduced axes as a sorted tuple of non-negative ints."""
     if axis is None:
         return tuple(range(len(shape)))
-    asked = axis if isinstance(axis, tuple) else (axis,)
-    for a in asked:
-        if not isinstance(a, int) or not -len(shape) <= a < len(shape):
-            raise ValueError(f"{name}: axis {a!r} is out of range for a Tensor of shape {shape}; "
-                             f"use an int from {-len(shape)} to {len(shape) - 1}")
-    axes = tuple(sorted(a % len(shape) for a in asked))
+    axes = tuple(sorted(one_axis(name, shape, a) for a in (axis if isinstance(axis, tuple) else (axis,))))
     if len(set(axes)) < len(axes):
         raise ValueError(f"{name}: axis {axis} names one axis of shape {shape} twice; name each once")
     return axes

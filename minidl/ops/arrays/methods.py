@@ -21,9 +21,9 @@ import numpy as np
 from ...core.mode import mode, note_change
 from ...core.tensor import Tensor
 from ..common.op import also
-from ..layers.activation import log_softmax, relu, sigmoid, softmax
+from ..layers.activation import log_softmax, one_axis, relu, sigmoid, softmax
 from . import arrange, basic, contraction, select, statistics
-from .basic import Axis, Number
+from .basic import Axis, Number, _axes
 from .indexing import getitem
 from .operators import METHODS, UFUNCS, _matmul, _reduction, _sizes, attach, setitem
 from .shapes import reshape, transpose
@@ -46,7 +46,7 @@ class Size(int):
     shape: tuple[int, ...]
 
     def __call__(self, axis: int | None = None) -> Any:
-        return self.shape if axis is None else self.shape[axis]
+        return self.shape if axis is None else self.shape[one_axis("size", self.shape, axis)]
 
 
 def _size(t: Tensor) -> Size:
@@ -233,19 +233,17 @@ class Methods(Conversions):
     def swapaxes(self: Tensor, first: int, second: int) -> Tensor:
         """Two axes change places: PyTorch's `transpose(first, second)`."""
         order = list(range(self.ndim))
-        try:
-            order[first], order[second] = order[second], order[first]
-        except IndexError:
-            raise ValueError(f"swapaxes: axes {first} and {second} are not both among the {self.ndim} of shape "
-                             f"{self.shape}; name two of them") from None
+        first, second = (one_axis("swapaxes", self.shape, axis) for axis in (first, second))
+        order[first], order[second] = second, first
         return transpose(self, axes=tuple(order))
 
     swapdims = swapaxes
 
     def movedim(self: Tensor, source: int, destination: int) -> Tensor:
         """One axis goes to another place."""
-        order = [a for a in range(self.ndim) if a != source % self.ndim]
-        order.insert(destination % self.ndim, source % self.ndim)
+        source, destination = (one_axis("movedim", self.shape, axis) for axis in (source, destination))
+        order = [a for a in range(self.ndim) if a != source]
+        order.insert(destination, source)
         return transpose(self, axes=tuple(order))
 
     moveaxis = movedim
@@ -280,19 +278,32 @@ class Methods(Conversions):
 
     def chunk(self: Tensor, count: int, axis: int = 0) -> tuple[Tensor, ...]:
         """At most so many parts of equal size; the last may be smaller."""
-        return arrange.split(self, max(1, -(-self.shape[axis] // count)), axis)
+        if count < 1:
+            raise ValueError(f"chunk: count is {count!r} but must be at least 1, a number of parts")
+        size = self.shape[one_axis("chunk", self.shape, axis)]
+        return arrange.split(self, max(1, -(-size // count)), axis)
 
     def unbind(self: Tensor, axis: int = 0) -> tuple[Tensor, ...]:
         """What lies along an axis, one by one."""
+        axis = one_axis("unbind", self.shape, axis)
         return tuple(self.select(axis, i) for i in range(self.shape[axis]))
 
     def select(self: Tensor, axis: int, index: int) -> Tensor:
         """One index of an axis: x[:, index] for axis 1."""
-        return getitem(self, (*(slice(None),) * (axis % self.ndim), index))
+        return getitem(self, (*(slice(None),) * one_axis("select", self.shape, axis), index))
 
     def narrow(self: Tensor, axis: int, start: int, length: int) -> Tensor:
-        """A range of an axis: x[:, start:start + length] for axis 1."""
-        return getitem(self, (*(slice(None),) * (axis % self.ndim), slice(start, start + length)))
+        """A range of an axis: x[:, start:start + length] for axis 1; a start below 0 counts from the end.
+
+        Raises ValueError for a range that is not all in the axis.
+        """
+        axis = one_axis("narrow", self.shape, axis)
+        size = self.shape[axis]
+        begin = start + size if start < 0 else start
+        if not 0 <= begin <= begin + length <= size:
+            raise ValueError(f"narrow: start {start} and length {length} leave axis {axis} of shape {self.shape}; use "
+                             f"a range within its {size} values")
+        return getitem(self, (*(slice(None),) * axis, slice(begin, begin + length)))
 
     # ------------------------------------------------------------------ arithmetic
     def add(self: Tensor, other: Number) -> Tensor:
@@ -411,6 +422,7 @@ class Methods(Conversions):
 
     def logsumexp(self: Tensor, axis: Axis, keepdims: bool = False) -> Tensor:
         """log(sum(exp(x))), without overflow."""
+        axis = _axes("logsumexp", self.shape, axis)
         top = basic.max(self.detach(), axis=axis, keepdims=True)
         top = select.where(select.abs(top) < np.inf, top, 0.0)
         total = basic.sum(basic.exp(basic.sub(self, top)), axis=axis, keepdims=True)
@@ -419,11 +431,11 @@ class Methods(Conversions):
 
     def any(self: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
         """Whether one of the values is not 0."""
-        return basic.max(basic.ne(self, 0), axis=axis, keepdims=keepdims)
+        return basic.max(basic.ne(self, 0), axis=_axes("any", self.shape, axis), keepdims=keepdims)
 
     def all(self: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
         """Whether no value is 0."""
-        return statistics.min(basic.ne(self, 0), axis=axis, keepdims=keepdims)
+        return statistics.min(basic.ne(self, 0), axis=_axes("all", self.shape, axis), keepdims=keepdims)
 
     def prod(self: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
         """The product."""
@@ -448,7 +460,7 @@ class Methods(Conversions):
 
     def index_select(self: Tensor, axis: int, index: Tensor) -> Tensor:
         """x[:, index] for axis 1."""
-        return getitem(self, (*(slice(None),) * (axis % self.ndim), index))
+        return getitem(self, (*(slice(None),) * one_axis("index_select", self.shape, axis), index))
 
     def gather(self: Tensor, axis: int, index: Tensor) -> Tensor:
         """Values by their indices along one axis."""
@@ -461,11 +473,18 @@ class Methods(Conversions):
 
     def sort(self: Tensor, axis: int = -1, descending: bool = False) -> tuple[Tensor, Tensor]:
         """(the values in order along an axis, their indices)."""
-        order = self.argsort(axis, descending)
+        order = self.argsort(one_axis("sort", self.shape, axis), descending)
         return arrange.gather(self, axis, order), order
 
     def topk(self: Tensor, k: int, axis: int = -1, largest: bool = True) -> tuple[Tensor, Tensor]:
-        """(the k largest values of an axis in falling order, their indices); largest=False: the smallest, rising."""
+        """(the k largest values of an axis in falling order, their indices); largest=False: the smallest, rising.
+
+        Raises ValueError for a k below 0 or above the axis's size.
+        """
+        axis = one_axis("topk", self.shape, axis)
+        if not 0 <= k <= self.shape[axis]:
+            raise ValueError(f"topk: k is {k} but axis {axis} of shape {self.shape} has {self.shape[axis]} values; use "
+                             "an int from 0 to that")
         order = self.argsort(axis, largest).narrow(axis, 0, k)
         return arrange.gather(self, axis, order), order
 

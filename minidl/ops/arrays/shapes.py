@@ -45,5 +45,5 @@ def flatten(x: Tensor, start: int = 0) -> Tensor:
     >>> flatten(Tensor([[[1.0, 2.0], [3.0, 4.0]]]), 1).shape
     (1, 4)
     """
-    start = one_axis("flatten", x.shape, start) if x.shape else 0
+    start = one_axis("flatten", x.shape or (1,), start)
     return reshape(x, shape=(*x.shape[:start], math.prod(x.shape[start:])))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from ...core import rng
 from ...core.mode import mode
 from ...core.tensor import Tensor
@@ -40,11 +42,12 @@ def relu(k, x: Tensor):
 
 
 def one_axis(name: str, shape: tuple[int, ...], axis: int) -> int:
-    """An axis of a shape, counted from the front."""
-    if not isinstance(axis, int) or not -len(shape) <= axis < len(shape):
+    """An axis of a shape, counted from the front. True and False are refused: they are meant for another option."""
+    whole = isinstance(axis, (int, np.integer)) and not isinstance(axis, bool)
+    if not whole or not -len(shape) <= axis < len(shape):
         raise ValueError(f"{name}: axis {axis!r} is out of range for a Tensor of shape {shape}; use an int from "
                          f"{-len(shape)} to {len(shape) - 1}")
-    return axis % len(shape)
+    return int(axis) % len(shape)
 
 
 @op(floating=True)
