@@ -275,6 +275,8 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
                r"repeat: got 1 counts for the 2 axes of shape \(2, 3\); give one for each axis"),
     "swapaxes": (lambda: zeros(2, 3).swapaxes(0, 2), ValueError,
                  r"swapaxes: axis 2 is out of range for a Tensor of shape \(2, 3\); use an int from -2 to 1"),
+    "sum of uint64": (lambda: zeros(2, dtype="uint64").sum(), TypeError,
+                      r"sum: the input has dtype uint64, whose sums int64 may not hold; convert it with .to\(dtype="),
     "narrow": (lambda: zeros(2, 3).narrow(1, 1, 9), ValueError,
                r"narrow: start 1 and length 9 leave axis 1 of shape \(2, 3\); use a range within its 3 values"),
     "topk": (lambda: zeros(2, 3).topk(4), ValueError,

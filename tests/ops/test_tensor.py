@@ -608,3 +608,40 @@ def test_ranges_within_an_axis(call: Any, want: Any) -> None:
     np.testing.assert_array_equal(call(x).numpy(), want(a))
     np.testing.assert_array_equal(minidl.compile(call)(x).numpy(), want(a))
     call(x).sum().backward()
+
+
+# ---------------------------------------------------------------- sums of integers
+INTEGERS = ["bool", "uint8", "uint16", "uint32", "int8", "int16", "int32", "int64"]
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+@pytest.mark.parametrize(("call", "want"), [
+    (lambda x: x.sum(), lambda a: a.sum()), (lambda x: -x.sum(), lambda a: -a.sum()),
+    (lambda x: x.sum() - 100, lambda a: a.sum() - 100), (lambda x: x.sum(0, True) - 1, lambda a: a.sum(0)[None] - 1),
+    (lambda x: x.cumsum(1) - 1000, lambda a: a.cumsum(1) - 1000), (lambda x: x.flip(1).cumsum(0),
+     lambda a: a[:, ::-1].cumsum(0)),
+    (lambda x: x @ x.T, lambda a: a @ a.T), (lambda x: x[0] @ x[1] - 5, lambda a: a[0] @ a[1] - 5),
+    (lambda x: ops.einsum("ij,kj->ik", x, x), lambda a: a @ a.T), (lambda x: ops.einsum("ij,k->i", x, x[0]),
+     lambda a: a.sum(1) * a[0].sum()),
+    (lambda x: ops.einsum("ij->j", x), lambda a: a.sum(0)), (lambda x: ops.einsum("ij,ij,ij->", x, x, x),
+     lambda a: (a ** 3).sum()),
+    (lambda x: (x != 0).sum(1) - 7, lambda a: (a != 0).sum(1) - 7), (lambda x: (x.sum(0) * x.sum(0)).sum(),
+     lambda a: (a.sum(0) ** 2).sum()),
+])
+def test_sums_of_integers_are_int64(call: Any, want: Any, dtype: str) -> None:
+    a = np.array([[0, 1, 100, 127], [127, 126, 5, 1]]).astype(dtype)
+    x, right = Tensor(a), want(a.astype(np.int64))
+    compiled = minidl.compile(call)
+    for y in (call(x), compiled(x), compiled(x)):
+        assert y.dtype == np.int64
+        np.testing.assert_array_equal(y.numpy(), right)
+
+
+@pytest.mark.parametrize("call", [lambda x: x.sum(), lambda x: x.cumsum(0), lambda x: x @ x,
+                                  lambda x: ops.einsum("i,i->", x, x), lambda x: np.sum(x)])
+def test_sums_of_uint64_are_refused(call: Any) -> None:
+    x = Tensor(np.array([1, 2**63], np.uint64))
+    with pytest.raises(TypeError, match=r"^(sum|cumsum|matmul): the input has dtype uint64, whose sums int64 may not"):
+        call(x)
+    assert x.to(dtype="float64").sum().item() == 2.0**63
+    assert (x.max().item(), x.argmin().item()) == (2**63, 0)

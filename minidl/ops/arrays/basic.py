@@ -47,6 +47,14 @@ def _axes(name: str, shape: tuple[int, ...], axis: Axis) -> tuple[int, ...]:
     return axes
 
 
+def _adds(name: str, dtype: np.dtype) -> bool:
+    """Whether numbers are added up in their own dtype: floating ones and int64; others as int64, as in PyTorch."""
+    if dtype == np.uint64:
+        raise TypeError(f"{name}: the input has dtype uint64, whose sums int64 may not hold; convert it with "
+                        ".to(dtype='int64') or .to(dtype='float64')")
+    return dtype.kind == "f" or dtype == np.int64
+
+
 # ---------------------------------------------------------------- arithmetic
 @op(numbers=True)
 def add(k, x: Number, y: Number):
@@ -146,7 +154,7 @@ def matmul(k, x: Tensor, y: Tensor):
     """Matrix product of x (..., i, j) and y (..., j, l) -> (..., i, l), leading axes broadcast.
 
     Raises ValueError where an input has fewer than 2 axes, the inner sizes differ or the leading axes
-    do not broadcast. (`@` takes vectors too.)
+    do not broadcast. (`@` takes vectors too.) The product of integers or masks is int64; TypeError for uint64.
 
     >>> matmul(Tensor([[1.0, 2.0]]), Tensor([[3.0], [4.0]])).item()
     11.0
@@ -162,7 +170,8 @@ def matmul(k, x: Tensor, y: Tensor):
     def backward(gy, need):
         return (k.sum_to(k.matmul_grad_x(gy, y), xs) if need[0] else None,
                 k.sum_to(k.matmul_grad_y(gy, x), ys) if need[1] else None)
-    return k.matmul(x, y), backward
+    z = k.matmul(x, y) if _adds("matmul", x.dtype) else k.matmul(k.cast(x, "int64"), k.cast(y, "int64"))
+    return z, backward
 
 
 # ---------------------------------------------------------------- comparison: no gradient
@@ -211,9 +220,14 @@ def ne(k, x: Number, y: Number):
 # ---------------------------------------------------------------- reductions
 @op
 def sum(k, x: Tensor, *, axis: Axis = None, keepdims: bool = False):
-    """Sum over the given axes (all of them by default)."""
+    """Sum over the given axes (all of them by default). Of integers and masks it is int64; TypeError for uint64.
+
+    >>> sum(Tensor([[True, True], [False, True]]), axis=1).tolist()
+    [2, 1]
+    """
     shape, axes = x.shape, _axes("sum", x.shape, axis)
-    return k.sum(x, axes, keepdims), lambda gy, need: (k.spread(gy, shape, axes, keepdims),)
+    y = k.sum(x if _adds("sum", x.dtype) else k.cast(x, "int64"), axes, keepdims)
+    return y, lambda gy, need: (k.spread(gy, shape, axes, keepdims),)
 
 
 @op

@@ -38,6 +38,7 @@ def einsum(equation: str, *tensors: Tensor) -> Tensor:
     ([210.0, 430.0], [[1.0, 3.0], [2.0, 4.0]])
     """
     terms, result = _read(equation, tensors)
+    tensors = tuple(t if t.dtype.kind == "f" else sum_of(t, axis=()) for t in tensors)     # integers as int64
     x, have = tensors[0], terms[0]
     for at, (y, other) in enumerate(zip(tensors[1:], terms[1:], strict=True), 2):
         wanted = set(result).union(*terms[at:])        # by what is still to come

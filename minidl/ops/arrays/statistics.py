@@ -7,7 +7,7 @@ import math
 from ...core.tensor import Tensor
 from ..common.op import op
 from ..layers.activation import one_axis
-from .basic import Axis, _axes
+from .basic import Axis, _adds, _axes
 
 __all__ = ["argmin", "cumsum", "min", "norm", "prod", "std", "var"]
 
@@ -122,7 +122,7 @@ def prod(k, x: Tensor, *, axis: Axis = None, keepdims: bool = False):
 
 @op
 def cumsum(k, x: Tensor, *, axis: int):
-    """Sums of the values up to each one, along an axis.
+    """Sums of the values up to each one, along an axis. Of integers and masks they are int64; TypeError for uint64.
 
     >>> cumsum(Tensor([1.0, 2.0, 4.0]), axis=0).tolist()
     [1.0, 3.0, 7.0]
@@ -132,4 +132,4 @@ def cumsum(k, x: Tensor, *, axis: int):
 
     def backward(gy, need):
         return k.getitem(k.cumsum(k.getitem(gy, back), axis), back),
-    return k.cumsum(x, axis), backward
+    return k.cumsum(x if _adds("cumsum", x.dtype) else k.cast(x, "int64"), axis), backward
