@@ -152,10 +152,12 @@ def test_training_on_the_cpu_says_that_auto_computes(plugin: Path, capsys: pytes
     assert said.err.count("conv2d: algorithm 'mine' has no kernel for the cpu; 'auto' is used there") == 1
     assert json.loads(Path("run/config.json").read_text())["plugin"] == ["my_conv.py"]
     forget()
-    assert train.main(["--resume", "run", "--no-progress"]) == 0             # it knows the file
+    assert train.main(["--resume", "run", "--no-progress"]) == 2             # a folder names no code that is run
+    assert "add --plugin=my_conv.py, else remove" in capsys.readouterr().err
+    assert train.main(["--resume", "run", "--no-progress", "--plugin", "my_conv.py"]) == 0
     forget()
     plugin.rename("elsewhere.py")
-    assert train.main(["--resume", "run", "--no-progress"]) == 2
+    assert train.main(["--resume", "run", "--no-progress", "--plugin", "my_conv.py"]) == 2
     assert "my_conv.py is not a file; name a Python file that registers something of yours" in capsys.readouterr().err
     assert train.main(["--resume", "run", "--no-progress", "--plugin", "elsewhere.py"]) == 0
 

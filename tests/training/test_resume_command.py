@@ -205,6 +205,72 @@ def test_a_setting_of_a_file_that_cannot_be_is_named(capsys: pytest.CaptureFixtu
     assert "argument --batch-size: 'many' is not an int of at least 1" in capsys.readouterr().err
 
 
+STRANGERS = {                              # what a config.json has for "plugin", and the flag that is named
+    "a list": (["evil.py"], "--plugin=evil.py"),
+    "a text": ("evil.py", "--plugin=evil.py"),
+    "two files": (["evil.py", "other.py"], "--plugin=evil.py --plugin=other.py"),
+    "a space": (["./e vil.py"], "'--plugin=./e vil.py'"),
+    "a control character": (["evil.py\x1b[2J"], r"'--plugin=evil.py\x1b[2J'"),
+    "a file that is not there": (["none.py"], "--plugin=none.py"),
+    "no text": (True, "--plugin"),
+}
+
+
+@pytest.mark.parametrize("flags", [["--resume", "run"], ["--eval", "run"], ["--config", "run/config.json"],
+                                   ["--eval", "run", "--load", "run/weights.h5", "--conv-algorithm", "auto"]])
+@pytest.mark.parametrize("name", STRANGERS)
+def test_a_run_folder_runs_nothing_that_it_names(name: str, flags: list[str],
+                                                 capsys: pytest.CaptureFixture[str]) -> None:
+    named, flag = STRANGERS[name]
+    for file in ("evil.py", "other.py", "e vil.py", "evil.py\x1b[2J"):
+        Path(file).write_text("open('ran', 'w')\n")
+    Path("run").mkdir()
+    Path("run/config.json").write_text(json.dumps({"model": "perceptron", "plugin": named, "conv_algorithm": "evil"}))
+    assert cli.main(flags) == 2
+    assert capsys.readouterr().err == (
+        "train.py: error: 'run/config.json' names code, which is run only if the command line names it; if you trust "
+        f'it, add {flag}, else remove "plugin" from that file\n')
+    assert not Path("ran").exists()
+
+
+def test_what_the_command_line_names_is_run_and_not_what_the_folder_does(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("evil.py").write_text("open('ran', 'w')\n")
+    Path("mine.py").write_text("open('mine', 'w')\n1 / 0\n")
+    Path("run").mkdir()
+    Path("run/config.json").write_text(json.dumps({"model": "perceptron", "plugin": ["evil.py"]}))
+    assert cli.main(["--eval", "run", "--plugin", "mine.py"]) == 2
+    assert "mine.py: ZeroDivisionError" in capsys.readouterr().err
+    assert Path("mine").exists()
+    assert not Path("ran").exists()
+
+
+@pytest.mark.slow
+def test_a_stopped_run_with_a_plugin_says_the_flag_and_needs_none_elsewhere(
+        monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("my own.py").write_text("open('ran', 'a').write('.')\n")
+    with monkeypatch.context() as patch:
+        stop_after(patch, 1)
+        with pytest.raises(Interrupted, match=r"--resume run --plugin 'my own\.py'$"):
+            cli.main([*QUICK, "--plugin", "my own.py", "--epochs", "2", "--output-dir", "run"])
+    monkeypatch.delitem(sys.modules, "plugin_my own")
+    assert cli.main(["--resume", "run", "--plugin", "my own.py", "--no-progress"]) == 0
+    assert Path("ran").read_text() == ".."
+    minidl.load("run/weights.h5")              # as predict does: weights name no code
+    pytest.importorskip("matplotlib")
+    minidl.plot.report("run")
+    assert Path("ran").read_text() == ".."
+
+
+@pytest.mark.parametrize("held", ['{"option": [[1]]}', '{"lr": {"a": [1]}}', '{"epochs": [{}]}',
+                                  f'{{"seed": {"[" * 900}{"]" * 900}}}', f'{{"plugin": {"[" * 900}{"]" * 900}}}',
+                                  '{"top_k": [[]]}'])
+def test_a_setting_that_is_nested_is_refused_by_name(held: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("c.json").write_text(held)
+    assert cli.main(["--config", "c.json"]) == 2
+    assert re.fullmatch(r"train\.py: error: run folder: 'c\.json' has a \w+ of \S.{,90} but a setting is a number, a "
+                        r"text, a list or an object of these; correct it\n", capsys.readouterr().err)
+
+
 def test_flags_that_name_a_run_exclude_each_other(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         cli.main(["--resume", "run", "--config", "c.json"])

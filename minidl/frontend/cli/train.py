@@ -27,6 +27,7 @@ from minidl import data, distributed, nn, ops, optim, zoo
 from minidl.core import device
 from minidl.core.distributed import by_first
 from minidl.nn.weights import read_metadata
+from minidl.nn.weights.common import shown
 from minidl.ops.cpu import parallel
 from minidl.training import Interrupted, RunFolder, Views, evaluate, fit, machine, read_config, top_k_accuracy
 
@@ -197,9 +198,20 @@ def settings(argv: list[str] | None, prog: str) -> argparse.Namespace:
     if not (run or args.config):
         return with_recipe(args)
     config = by_first(lambda: read_config(Path(run) / "config.json" if run else args.config))
-    config["plugin"] = args.plugin or config.get("plugin")             # its file may have moved
-    of_run = [flag for name in vars(args) if name not in OF_ONE_CALL and config.get(name) is not None
-              for flag in _flags(name, config[name])]
+    file = str(Path(run) / "config.json") if run else args.config
+    of_run = []
+    for name in vars(args):
+        if name in OF_ONE_CALL or (value := config.get(name)) is None:
+            continue
+        if not _is_setting(value):
+            raise ValueError(f"run folder: '{file}' has a {name} of {shown(value)} but a setting is a number, a text, a "
+                             "list or an object of these; correct it")
+        if name != "plugin":
+            of_run += _flags(name, value)
+        elif not args.plugin:              # the file may be a stranger's
+            raise ValueError(f"'{file}' names code, which is run only if the command line names it; if you trust it, "
+                             f"add {repr(shlex.join(_flags(name, value))[:1000])[1:-1]}, else remove \"plugin\" from "
+                             "that file")
     before, both = (with_recipe(parser(prog).parse_args(flags)) for flags in (of_run, [*of_run, *argv]))
     for name, value in vars(before).items():
         asked = getattr(both, name)
@@ -213,11 +225,17 @@ def settings(argv: list[str] | None, prog: str) -> argparse.Namespace:
     return both
 
 
+def _is_setting(value: object) -> bool:
+    """Whether a value of config.json can be a flag's; what is nested deeper would also be endless work to print."""
+    within = value if isinstance(value, list) else value.values() if isinstance(value, dict) else (value,)
+    return all(each is None or isinstance(each, (str, int, float)) for each in within)
+
+
 def _flags(name: str, value: object) -> list[str]:
     """A setting as flags: those of a list, and of an option's dict, are several, or none."""
     flag = name.replace("_", "-")
     if isinstance(value, list):
-        return [flag for each in value for flag in _flags(name, each)]
+        return [f"--{flag}={each}" for each in value]
     if isinstance(value, dict):
         return [f"--{flag}={key}={each if isinstance(each, str) else json.dumps(each)}" for key, each in value.items()]
     return [f"--{'' if value else 'no-'}{flag}" if isinstance(value, bool) else f"--{flag}={value}"]
@@ -441,7 +459,7 @@ def run(args: argparse.Namespace) -> None:
             board(metrics)
 
     start = time.perf_counter()
-    with folder, going_on(folder):
+    with folder, going_on(folder, args):
         history = fit(trained, optimizer, train_loader, test_loader, epochs=args.epochs, schedule=schedule,
                       progress=not args.no_progress, say=say, callbacks=report, compiled=args.compile,
                       checkpoints=folder.path, save_every=args.save_every, resume=bool(args.resume),
@@ -485,10 +503,11 @@ def look(args: argparse.Namespace, train: data.Data, test: data.Data, where: str
 
 
 @contextmanager
-def going_on(folder: RunFolder) -> Iterator[None]:
+def going_on(folder: RunFolder, args: argparse.Namespace) -> Iterator[None]:
     """What ends a run early says where it is and how it goes on."""
     ranks = f"mpiexec -n {distributed.current().size} " if distributed.current().size > 1 else ""
-    again = f"{ranks}{typed(Parser.running)} --resume {shlex.quote(str(folder.path))}"
+    plugins = "".join(f" --plugin {shlex.quote(file)}" for file in args.plugin or ())      # no run folder may name them
+    again = f"{ranks}{typed(Parser.running)} --resume {shlex.quote(str(folder.path))}{plugins}"
     command = f"the run is in {folder.path}, go on with: {again}"
     try:
         yield
