@@ -168,7 +168,8 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
     ("minidl/nn/layers/norm", (f"{CORE}/distributed/world", *NN, *TOOLS)),
     # the model of a file is built by the zoo, which lies outside
     *((f"minidl/nn/weights{file}", ("h5py", "safetensors", f"{CORE}/version", "minidl/nn/weights", *more, *TOOLS))
-      for file, more in (("/__init__", ("minidl/nn/init", "minidl/__init__")), ("/keras", NN), ("", ()))),
+      for file, more in (("/__init__", ("minidl/nn/init", "minidl/__init__")), ("/keras", NN),
+                         ("/safetensors", ("minidl/nn/habits",)), ("", ()))),
     ("minidl/nn", (*NN, *TOOLS)),
     ("minidl/frontend/create", TOOLS),
     ("minidl/frontend/own", ("minidl/compiler/passes", *TOOLS)),

@@ -268,7 +268,7 @@ def test_a_setting_that_is_nested_is_refused_by_name(held: str, capsys: pytest.C
     Path("c.json").write_text(held)
     assert cli.main(["--config", "c.json"]) == 2
     assert re.fullmatch(r"train\.py: error: run folder: 'c\.json' has a \w+ of \S.{,90} but a setting is a number, a "
-                        r"text, a list or an object of these; correct it\n", capsys.readouterr().err)
+                        r"text, or a list or an object of these; correct it\n", capsys.readouterr().err)
 
 
 def test_flags_that_name_a_run_exclude_each_other(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ import pytest
 from test_weights import PREPROCESSING, Counted, Net, equal, net, same, tied
 
 import minidl
-from minidl import zoo
+from minidl import nn, zoo
 from minidl.nn.weights import WeightsError, load, read_metadata, save
 
 HAS_SAFETENSORS = pytest.mark.skipif(not importlib.util.find_spec("safetensors"),
@@ -149,3 +149,93 @@ def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         with pytest.raises(ImportError, match=f"^{re.escape(message)}$"):
             act(net(), tmp_path / "w.safetensors")
     assert len((tmp_path / "w.safetensors").read_bytes()) == 99
+
+
+# ---------------------------------------------------------------- .safetensors that others wrote
+def random(*shape: int) -> np.ndarray:
+    return np.random.default_rng(shape).standard_normal(shape).astype(np.float32)
+
+
+def conv_net() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Flatten(), nn.Linear(12, 2)).eval()
+
+
+def tied_net() -> nn.Module:
+    model = nn.Sequential(table=nn.Embedding(4, 3), output=nn.Linear(3, 4, bias=False))
+    model.output.weight = model.table.weight
+    return model
+
+
+COUNTS = {"1.num_batches_tracked": np.array(7)}
+CONV = {"0.weight": random(3, 2, 3, 3), "0.bias": random(3), "1.weight": random(3) + 2, "1.bias": random(3) - 1,
+        "1.running_mean": random(3) / 2, "1.running_var": abs(random(3)) + 1, "4.weight": random(2, 12),
+        "4.bias": random(2)}
+OTHERS: dict[str, tuple[Any, dict[str, np.ndarray], dict[str, str] | None]] = {  # model, arrays, metadata
+    "no metadata": (lambda: nn.Linear(3, 2), {"weight": random(2, 3), "bias": random(2)}, None),
+    "of PyTorch": (lambda: nn.Linear(3, 2), {"weight": random(2, 3), "bias": random(2)}, {"format": "pt"}),
+    "much metadata": (lambda: nn.Linear(3, 2, bias=False), {"weight": random(2, 3)}, {
+        "format": "pt", "author": "\x1b[2J", **{f"k{i}": "v" * 99 for i in range(300)}}),
+    "counts of batches": (conv_net, CONV | COUNTS, {"format": "pt"}),
+    "thirty counts of batches": (lambda: nn.Sequential(*(nn.BatchNorm1d(1) for _ in range(30))), {
+        f"{i}.{name}": np.full((), 3) if "num" in name else random(1) ** 2 for i in range(30)
+        for name in ("num_batches_tracked", "weight", "bias", "running_mean", "running_var")}, {"format": "pt"}),
+    "one of two names": (tied_net, {"table.weight": random(4, 3)}, {"format": "pt"}),
+    "the other of two names": (tied_net, {"output.weight": random(4, 3)}, {"output.weight": "table.weight"}),
+    "both names": (tied_net, {"table.weight": random(4, 3), "output.weight": random(4, 3)}, None),
+    "float64, and a scalar": (lambda: Net(a=np.zeros((), "f8"), b=np.zeros(2, "i8")), {
+        "a": np.array(1.5), "b": np.array([1, -2])}, {"format": "np"}),
+}
+
+
+@HAS_SAFETENSORS
+@pytest.mark.parametrize("name", OTHERS)
+def test_safetensors_of_other_programs_are_read(tmp_path: Path, name: str) -> None:
+    from safetensors.numpy import save_file
+
+    build, arrays, metadata = OTHERS[name]
+    save_file(arrays, tmp_path / "w.safetensors", metadata)
+    model = build()
+    assert load(model, tmp_path / "w.safetensors") is model
+    found = model.state_dict()
+    assert all(np.array_equal(found[key], array) for key, array in arrays.items() if key in found)
+    with pytest.raises(WeightsError, match=r"^load: '.*w\.safetensors' was written by another program and does not say "
+                                           r"which model it is of; build the model and call minidl\.load\(model, path"):
+        load(tmp_path / "w.safetensors")
+    save(model, tmp_path / "w.safetensors")    # from here on it is ours, with checksums
+    assert read_metadata(tmp_path / "w.safetensors")["format"] == "minidl"
+
+
+@HAS_SAFETENSORS
+def test_a_net_of_another_program_gives_the_values_that_its_formula_gives(tmp_path: Path) -> None:
+    from safetensors.numpy import save_file
+
+    save_file(CONV | COUNTS, tmp_path / "w.safetensors", {"format": "pt"})
+    x = random(5, 2, 4, 4)
+    windows = np.lib.stride_tricks.sliding_window_view(x, (3, 3), axis=(2, 3))
+    y = np.einsum("ncijpq,mcpq->nmij", windows, CONV["0.weight"]) + CONV["0.bias"][:, None, None]
+    mean, var, weight, bias = (CONV[f"1.{key}"][:, None, None] for key in ("running_mean", "running_var", "weight",
+                                                                           "bias"))
+    y = np.maximum((y - mean) / np.sqrt(var + 1e-5) * weight + bias, 0).reshape(5, -1)
+    mine = load(conv_net(), tmp_path / "w.safetensors")(minidl.Tensor(x)).numpy()
+    assert abs(mine - (y @ CONV["4.weight"].T + CONV["4.bias"])).max() < 1e-4
+
+
+@HAS_SAFETENSORS
+@pytest.mark.parametrize(("change", "message"), [
+    ({"4.weight": random(2, 12).astype("f2")}, r"4.weight is (2,12) float32 in the model but (2,12) of type F16 in th"),
+    ({"4.weight": random(12, 2)}, "4.weight is (2,12) float32 in the model but (12,2) float32 in the file"),
+    ({"5.num_batches_tracked": np.array(1)}, "5.num_batches_tracked is missing in the model but () int64 in the file"),
+    ({"more": random(1)}, "more is missing in the model but (1,) float32 in the file"),
+    ({f"x{i}": random(1) for i in range(30)}, "in the file; more; build the model"),
+    ({"\x1b[2J": random(1)}, r"'\x1b[2J' is missing in the model but (1,) float32 in the file"),
+])
+def test_what_does_not_fit_of_another_program_is_listed(tmp_path: Path, change: Any, message: str) -> None:
+    from safetensors.numpy import save_file
+
+    save_file(CONV | change, tmp_path / "w.safetensors")
+    model = conv_net()
+    before = model.state_dict()
+    with pytest.raises(WeightsError, match=re.escape("was saved from 'another program' and does not fit 'Sequential': ")
+                       + f".*{re.escape(message)}"):
+        load(model, tmp_path / "w.safetensors")
+    assert all(np.array_equal(array, before[name]) for name, array in model.state_dict().items())

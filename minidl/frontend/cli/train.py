@@ -204,8 +204,8 @@ def settings(argv: list[str] | None, prog: str) -> argparse.Namespace:
         if name in OF_ONE_CALL or (value := config.get(name)) is None:
             continue
         if not _is_setting(value):
-            raise ValueError(f"run folder: '{file}' has a {name} of {shown(value)} but a setting is a number, a text, a "
-                             "list or an object of these; correct it")
+            raise ValueError(f"run folder: '{file}' has a {name} of {shown(value)} but a setting is a number, a text, "
+                             "or a list or an object of these; correct it")
         if name != "plugin":
             of_run += _flags(name, value)
         elif not args.plugin:              # the file may be a stranger's

@@ -91,7 +91,9 @@ def load(model: Any, path: Path_ | None = None) -> Any:
     Names, shapes and dtypes must be exactly the model's and every checksum must agree; otherwise a ValueError lists
     what is wrong, at most 20 entries, and the model is unchanged. Arrays that are tied in the model may be apart in the
     file where they are equal, and the other way round.
-    A file of Keras 3, net.weights.h5, is read into an nn.Sequential of the same layers, and turned to our layouts.
+    A .safetensors file of another program, as PyTorch's users write it, has no checksums; counts of batches
+    (num_batches_tracked) in it are passed over. A file of Keras 3, net.weights.h5, is read into an nn.Sequential of the
+    same layers, and turned to our layouts.
     Raises OSError when there is no file that can be read. Warns of weights that are NaN or infinite (RuntimeWarning).
 
     >>> import minidl, tempfile
@@ -115,7 +117,7 @@ def load(model: Any, path: Path_ | None = None) -> Any:
     if _is_keras(path):
         state = _from_keras(model, path, own)
     else:
-        state, _ = read(WEIGHTS, path, own, _model_name(model), _metadata)
+        state, _ = read(WEIGHTS, path, own, _model_name(model), lambda file: file.foreign or _metadata(file))
     model.load_state_dict(state)
     _warn_of_nonfinite("load", path, state)
     return model
@@ -217,6 +219,9 @@ def _attributes(model: Model, preprocessing: object, **names: object) -> dict[st
 
 def _metadata(file: File) -> dict[str, Any]:
     """The attributes, checked, those that hold JSON as what it says."""
+    if file.foreign:
+        raise WeightsError("was written by another program and does not say which model it is of; build the model and "
+                           "call minidl.load(model, path)")
     require_format(WEIGHTS, file, __version__)
     name = file.attribute("model")
     if not isinstance(name, str):

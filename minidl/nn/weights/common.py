@@ -44,8 +44,11 @@ class File(Protocol):
     `attribute` gives a text or whole number, None where there is none or anything else. `entries` gives all that lies
     in the file by the names of arrays, each as `describe` has it or in words what else is there; it may stop at the
     20th that is not among `own`, which the second result then says with False. `read` gives an array's values, of the
-    shape and dtype that `entries` told and `like` has, and the checksum that is noted beside them.
+    shape and dtype that `entries` told and `like` has, and the checksum that is noted beside them. `foreign`: another
+    program wrote the file, which has arrays alone; then the checksum is that of the values themselves.
     """
+
+    foreign: bool
 
     def has(self, attribute: str) -> bool: ...
 
@@ -102,6 +105,8 @@ class Meter(io.RawIOBase):
 class Noted:
     """The attributes of a format that has no place for them but one text: a JSON object, with the checksums of all
     arrays. `text` makes it; the methods are those of File."""
+
+    foreign = False
 
     def __init__(self, kind: Kind, text: str):
         try:

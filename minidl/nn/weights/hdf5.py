@@ -93,6 +93,8 @@ def metered(meter: Meter) -> Iterator[None]:
 class File:
     """An open HDF5 file; its methods are those of common.File."""
 
+    foreign = False
+
     def __init__(self, file: h5py.File, meter: Meter, group: str):
         self.file, self.meter, self.group = file, meter, group
         self.stored: dict[str, Any] = {}

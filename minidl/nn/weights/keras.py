@@ -107,6 +107,8 @@ def opened(kind: Kind, raw: BinaryIO, arrays: int) -> Iterator[File]:
 class File(hdf5.File):
     """An open file of Keras; its methods are those of common.File. It has no attributes and no checksums."""
 
+    foreign = True
+
     def has(self, attribute: str) -> bool:
         return False
 

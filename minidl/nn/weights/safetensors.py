@@ -1,7 +1,8 @@
 """Arrays in a .safetensors file, by the package of that name; the attributes are a text under "minidl" in its metadata.
 
-Others read it too: names and layouts are PyTorch's. The package maps the file into memory and refuses headers whose
-arrays overlap, leave gaps or end elsewhere than the file; how long a header may be is looked at before.
+Others read it too, and their files are read: names and layouts are PyTorch's. The package maps the file into memory
+and refuses headers whose arrays overlap, leave gaps or end elsewhere than the file; how long a header may be is looked
+at before.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 
-from .common import DTYPES, MAX_NAMED, Kind, Noted, WeightsError, choose_another, describe, quoted, too_much
+from ..habits import without_counts
+from .common import DTYPES, MAX_NAMED, Kind, Noted, WeightsError, choose_another, describe, digest, quoted, too_much
 
 if TYPE_CHECKING:
     import safetensors
@@ -52,7 +54,8 @@ def opened(kind: Kind, raw: BinaryIO, arrays: int) -> Iterator[File]:
         raise WeightsError(too_much(kind))
     try:
         with package.safe_open(raw.name, framework="np") as file:
-            yield File(kind, file)
+            noted = (file.metadata() or {}).get("minidl")
+            yield Foreign(file) if noted is None else File(kind, file, noted)
     except package.SafetensorError as error:
         raise OSError(str(error)) from error
 
@@ -60,14 +63,14 @@ def opened(kind: Kind, raw: BinaryIO, arrays: int) -> Iterator[File]:
 class File(Noted):
     """An open .safetensors file; its methods are those of common.File."""
 
-    def __init__(self, kind: Kind, file: safetensors.safe_open):
+    def __init__(self, kind: Kind, file: safetensors.safe_open, noted: str):
         self.file = file
-        super().__init__(kind, (file.metadata() or {}).get("minidl", ""))
+        super().__init__(kind, noted)
 
     def entries(self, own: Mapping[str, np.ndarray]) -> tuple[dict[str, str], bool]:
         found: dict[str, str] = {}
         strange = 0
-        for name in self.file.keys():  # noqa: SIM118     it is no dict
+        for name in without_counts(dict.fromkeys(self.file.keys()), own):
             if strange >= MAX_NAMED:
                 return found, False
             strange += name not in own
@@ -79,3 +82,16 @@ class File(Noted):
 
     def read(self, name: str, like: np.ndarray) -> tuple[np.ndarray, str | int | None]:
         return self.file.get_tensor(name).astype(like.dtype, copy=False), self.checksum(name)
+
+
+class Foreign(File):
+    """An open file that another program wrote: arrays by PyTorch's names, and nothing of minidl's beside them."""
+
+    foreign = True
+
+    def __init__(self, file: safetensors.safe_open):
+        self.file, self.attributes, self.sums = file, {"model": "another program"}, {}
+
+    def read(self, name: str, like: np.ndarray) -> tuple[np.ndarray, str | int | None]:
+        array, _ = super().read(name, like)
+        return array, digest(array)
