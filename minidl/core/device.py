@@ -125,8 +125,12 @@ def _version(number: int) -> str:
 
 
 def as_array(data: object, dtype: DType = None) -> Array:
-    """Data as an array of a dtype: itself where it is one, a CuPy array where it is on a GPU, else NumPy's."""
-    return data.astype(dtype or data.dtype, copy=False) if is_cuda(data) else np.asarray(data, dtype=dtype)
+    """Data as an array of a dtype: itself where it is one, a CuPy array where it is on a GPU, else NumPy's, in the
+    machine's byte order."""
+    if is_cuda(data):
+        return data.astype(dtype or data.dtype, copy=False)
+    array = np.asarray(data, dtype=dtype)
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
 def device_of(array: object) -> str:

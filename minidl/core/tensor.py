@@ -90,7 +90,8 @@ class Tensor(Methods):
             kind = TypeError if isinstance(error, TypeError) else ValueError
             raise kind(f"Tensor: {type(data).__name__} data do not become an array ({error}); pass numbers in "
                        "nested lists of equal lengths, and a NumPy dtype") from None
-        if dtype is None and array.dtype == np.float64 and array is not data and not isinstance(data, np.generic):
+        if dtype is None and array.dtype == np.float64 and not isinstance(data, (np.ndarray, np.generic)) and (
+                array is not data):
             array = array.astype(np.float32)           # of Python floats
         if array.dtype.kind not in "biuf":
             raise TypeError(f"Tensor: data has dtype {array.dtype} but must be bool, integer or floating "
@@ -116,9 +117,10 @@ class Tensor(Methods):
     @data.setter
     def data(self, array: Array) -> None:
         mode.recorder.refuse("sets a Tensor's array (.data)", "write t[...] = value under minidl.no_grad()")
-        if not _device.is_array(array):
-            raise TypeError(f"data: got a {type(array).__name__} but a Tensor holds a NumPy or CuPy array; pass one, "
-                            "or write t[...] = value under minidl.no_grad()")
+        if not _device.is_array(array) or not array.dtype.isnative:
+            what = f"an array of {array.dtype}" if _device.is_array(array) else f"a {type(array).__name__}"
+            raise TypeError(f"data: got {what} but a Tensor holds a NumPy or CuPy array in the machine's byte order; "
+                            "pass one, or write t[...] = value under minidl.no_grad()")
         self._data = array
         mark_changed((self,))
 
@@ -185,6 +187,10 @@ class Tensor(Methods):
         return _device.to_numpy(self._data)
 
     def __array__(self, dtype: DType = None, copy: bool | None = None) -> np.ndarray:
+        if self.requires_grad and mode.grad:           # np.linalg.norm(x) would be a constant of the loss
+            raise TypeError(f"numpy: a Tensor that requires a gradient (shape {self.shape}) does not become an array "
+                            "by itself, since what NumPy computes of it is on no tape; use an op of minidl.ops, or say "
+                            "t.numpy()")
         return np.array(self.numpy(), dtype=dtype, copy=copy)
 
     def item(self) -> float | int | bool:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..core import rng
-from ..core.device import Array, DType, resolve, to_device, to_numpy
+from ..core.device import Array, DType, as_array, resolve, to_device, to_numpy
 from ..core.mode import Watched
 from ..ops.common.backend import primitives_of
 from .images import Augment, Stored
@@ -148,8 +148,8 @@ class DataLoader(Watched):
         return to_device(array if self.device == "cpu" else np.ascontiguousarray(array), self.device)
 
     def _cast(self, array: Array) -> Array:
-        """Floating numbers as the dtype that was asked for; others as they are."""
-        return array if self.dtype is None or array.dtype.kind != "f" else array.astype(self.dtype, copy=False)
+        """Floating numbers as the dtype that was asked for; others as they are, in the machine's byte order."""
+        return as_array(array, None if array.dtype.kind != "f" else self.dtype)
 
     def _statistics(self, what: str, given: Sequence[float] | np.ndarray | None, default: float) -> tuple[float, ...]:
         """One number for each channel, or column of a table."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core.device import DType, destination, to_device
+from ..core.device import DType, as_array, destination, to_device
 from ..core.mode import Watched, mode, note_change
 from ..core.tensor import Tensor, mark_changed
 from .habits import Habits, without_counts
@@ -226,7 +226,7 @@ class Module(Habits, Watched):
             raise TypeError(f"load_state_dict: the state is a {type(state).__name__} but must map names to arrays; a "
                             "file is loaded by minidl.load(model, path)")
         own = self._named()
-        given = {name: np.asarray(value) for name, value in without_counts(state, own).items()}
+        given = {name: as_array(np.asarray(value)) for name, value in without_counts(state, own).items()}
         source: dict[int, str] = {}        # of each Tensor, the first of its names in the state
         wrong = {name: f"{name} is not in the model" for name in given.keys() - own.keys()}
         for name in (name for name in own if name in given):

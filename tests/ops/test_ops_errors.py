@@ -112,7 +112,12 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "data holds Tensors": (lambda: Tensor([zeros(2), zeros(2)]), TypeError,
                            "Tensor: data holds Tensors, whose gradients would be lost; join them with ops.concatenate"),
     "data set to a list": (lambda: setattr(zeros(2), "data", [1.0]), TypeError,
-                           "data: got a list but a Tensor holds a NumPy or CuPy array; pass one, or write"),
+                           "data: got a list but a Tensor holds a NumPy or CuPy array in the machine's byte order; "),
+    "data set to another byte order": (lambda: setattr(zeros(2), "data", np.ones(2, ">f4")), TypeError,
+                                       "data: got an array of >f4 but a Tensor holds .*; pass one, or write"),
+    "an array of what needs a gradient": (lambda: np.linalg.norm(zeros(2, grad=True)), TypeError,
+                                          r"numpy: a Tensor that requires a gradient \(shape \(2,\)\) does not become "
+                                          "an array by itself, since .*; use an op of minidl.ops, or say t.numpy"),
     "grad set to an array": (lambda: setattr(zeros(2), "grad", np.zeros(2)), TypeError,
                              "grad: gradient is a ndarray but must be a Tensor; wrap it in minidl.Tensor"),
     "grad of another shape": (lambda: setattr(zeros(2), "grad", zeros(3)), ValueError,

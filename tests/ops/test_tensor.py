@@ -17,7 +17,7 @@ import pytest
 from tiers import tiered
 
 import minidl
-from minidl import Tensor, gradcheck, nn, no_grad, ops, optim
+from minidl import Tensor, data, gradcheck, nn, no_grad, ops, optim
 from minidl.core.tensor import Node, wrap
 from minidl.ops.common import backend as _backend
 
@@ -645,3 +645,97 @@ def test_sums_of_uint64_are_refused(call: Any) -> None:
         call(x)
     assert x.to(dtype="float64").sum().item() == 2.0**63
     assert (x.max().item(), x.argmin().item()) == (2**63, 0)
+
+
+# ---------------------------------------------------------------- what NumPy makes of Tensors
+@pytest.mark.parametrize("call", [
+    np.linalg.norm, np.asarray, np.median, np.round, np.sort, np.nansum, np.ascontiguousarray, lambda x: np.dot(x, x),
+    lambda x: np.concatenate([x, x]), lambda x: np.stack([x, x]), lambda x: np.where([True, False], x, 0),
+    lambda x: np.outer(x, x), lambda x: np.array([x, x]), lambda x: np.testing.assert_allclose(x, [3, 4]),
+    lambda x: np.concatenate([x.numpy(), x]), lambda x: np.linalg.norm(x * 2),
+    lambda x: np.zeros(2).__setitem__(..., x)])
+def test_numpy_takes_no_tensor_off_the_tape(call: Any) -> None:
+    x = Tensor([3.0, 4.0], requires_grad=True)
+    with pytest.raises(TypeError, match=r"^numpy: a Tensor that requires a gradient"):
+        call(x)
+    call(x.detach())
+    with no_grad():
+        call(x)
+
+
+def test_numpys_functions_that_are_methods_stay_on_the_tape() -> None:
+    x = Tensor([3.0, 4.0], requires_grad=True)
+    for call in (np.sum, np.mean, np.var, np.std, np.max, np.amin, np.prod, np.squeeze, np.transpose, np.exp,
+                 lambda x: np.reshape(x, (2, 1)), lambda x: np.clip(x, 0, 1), lambda x: np.maximum(x, 2)):
+        assert call(x).requires_grad
+        np.testing.assert_allclose(call(x).numpy(), call(x.numpy()), rtol=1e-6)
+    for compare in (np.allclose, np.array_equal, np.array_equiv):
+        assert compare(x, x) is True
+        assert compare(x, [3, 5]) is False
+    assert (np.shape(x), np.ndim(x), np.size(x)) == ((2,), 1, 2)
+
+
+# ---------------------------------------------------------------- byte orders
+@pytest.mark.parametrize("order", [">", "<", "="])
+def test_byte_orders_are_the_machines(order: str) -> None:
+    labels, ids = np.array([1, 0], f"{order}i4"), np.array([1], f"{order}u2")
+    x, table = Tensor([[1.0, 2.0], [3.0, 4.0]]), Tensor([[1.0], [2.0]])
+    assert ops.cross_entropy(x, labels).item() == ops.cross_entropy(x, [1, 0]).item()
+    assert ops.nll_loss(x, Tensor(labels)).item() == ops.nll_loss(x, [1, 0]).item()
+    assert ops.embedding(ids, table).tolist() == table[ids].tolist() == [[2.0]]
+    assert (Tensor(np.array([1.5], f"{order}f4")) + Tensor([1.5])).tolist() == [3.0]
+    assert Tensor(np.array([1.5], f"{order}f8")).dtype == np.float64
+    for t in (Tensor([1.5], dtype=f"{order}f8"), Tensor([1.5]).to(dtype=f"{order}f8"),
+              minidl.zeros(2, dtype=f"{order}i8")):
+        assert t.dtype.isnative
+        assert t.dtype.itemsize == 8
+    net = nn.Linear(2, 1)
+    state = {name: a.astype(f"{order}f4") for name, a in net.state_dict().items()}
+    net.load_state_dict(state)
+    assert all(p.dtype.isnative for p in net.parameters())
+    assert net.weight.tolist() == state["weight"].tolist()
+    for images, numbers in data.DataLoader((np.arange(6, dtype=f"{order}f4"), np.arange(6, dtype=f"{order}i2")), 3):
+        assert images.dtype.isnative
+        assert images.tolist() == numbers.tolist()
+
+
+# ---------------------------------------------------------------- equal values
+TIES = {
+    "all equal": [2.0] * 40, "two largest": [1.0, 3.0, 0.0, 3.0], "two smallest": [0.0, 3.0, 0.0, 1.0],
+    "zeros of both signs": [-0.0, 0.0, -0.0, -1.0], "infinities": [np.inf, 1.0, np.inf, -np.inf, -np.inf],
+    "many": [float(i * 7 % 5) for i in range(60)], "one": [4.0],
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64", "uint8", "bool"])
+@pytest.mark.parametrize("name", TIES)
+def test_of_equal_values_the_first_comes_first(name: str, dtype: str) -> None:
+    with np.errstate(invalid="ignore"):
+        a = np.array(TIES[name]).astype(dtype)
+    x, falling = Tensor(a), sorted(range(len(a)), key=lambda i: (-float(a[i]), i))
+    rising = sorted(range(len(a)), key=lambda i: (float(a[i]), i))
+    for t, axis in ((x, 0), (ops.stack([x, x], 1), 0), (ops.stack([x, x]), -1)):
+        last = (-1,) if axis else (..., -1) if t.ndim > 1 else ...       # one of the two rows or columns
+        for order, want in ((t.argsort(axis, descending=True), falling), (t.sort(axis, True)[1], falling),
+                            (t.topk(len(a), axis)[1], falling), (t.argsort(axis), rising),
+                            (t.topk(len(a), axis, largest=False)[1], rising)):
+            assert order[last].tolist() == want
+        assert t.topk(1, axis)[1].select(axis, 0).tolist() == t.argmax(axis).tolist()
+        assert t.topk(1, axis, largest=False)[1].select(axis, 0).tolist() == t.argmin(axis).tolist()
+
+
+def test_falling_order_of_nans_and_its_gradient_compiled() -> None:
+    a = np.array([1.0, np.nan, 3.0, np.nan, 3.0])
+    assert Tensor(a).argsort(descending=True).tolist() == [1, 3, 2, 4, 0]
+    assert Tensor(a).topk(2)[1].tolist() == [1, 3] == [Tensor(a).argmax().item(), 3]
+    x = leaf(5, 1, 5, 5)
+
+    def step() -> Tensor:
+        x.grad = None
+        values, places = x.topk(2)
+        (values * values).sum().backward()
+        return places
+    for run in (step, minidl.compile(step)):
+        for _ in range(3):
+            assert run().tolist() == [0, 2]
+            assert grad(x) == [10, 0, 10, 0]

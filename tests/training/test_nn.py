@@ -744,6 +744,18 @@ def test_weights_of_a_loss_are_buffers() -> None:
     assert list(nn.BCEWithLogitsLoss(pos_weight=Tensor([1.0])).state_dict()) == ["pos_weight"]
 
 
+@pytest.mark.parametrize("weight", [None, 1.0, 3.0])
+def test_binary_cross_entropy_of_what_is_sure(weight: float | None) -> None:
+    """Small losses are not rounded away beside 1, nor beside the logit."""
+    x, target = np.array([20.0, -20.0, 60.0, -60.0, 100.0, -3.0, 0.0, 20.0]), np.array([1.0, 0, 1, 0, 1, 0, 1, 0])
+    exact = np.logaddexp(0, -x) * target * (weight or 1) + np.logaddexp(0, x) * (1 - target)
+    for dtype in ("float32", "float64"):
+        found = ops.binary_cross_entropy_with_logits(
+            Tensor(x, dtype=dtype), Tensor(target, dtype=dtype), reduction="none",
+            pos_weight=None if weight is None else Tensor(np.full(8, weight), dtype=dtype))
+        np.testing.assert_allclose(found.numpy(), exact, rtol=1e-5 if dtype == "float32" else 1e-12, atol=1e-44)
+
+
 @pytest.mark.parametrize(("make", "words"), [
     (lambda: nn.MSELoss(reduction="avg"), "MSELoss: reduction 'avg' is not one of mean, sum, none"),
     (lambda: nn.Embedding(0, 3), "Embedding: num_embeddings is 0 but must be an int of at least 1"),

@@ -467,19 +467,23 @@ class Methods(Conversions):
         return arrange.gather(self, axis, index)
 
     def argsort(self: Tensor, axis: int = -1, descending: bool = False) -> Tensor:
-        """The indices that sort an axis."""
-        order = arrange.argsort(self, axis=axis)
-        return arrange.flip(order, axis) if descending else order
+        """The indices that sort an axis; equal values stay in their order, and NaN counts as largest."""
+        if not descending:
+            return arrange.argsort(self, axis=axis)
+        axis = one_axis("argsort", self.shape, axis)
+        backward = arrange.argsort(arrange.flip(self, axis), axis=axis)    # rising, and equal ones last to first
+        return basic.sub(self.shape[axis] - 1, arrange.flip(backward, axis))
 
     def sort(self: Tensor, axis: int = -1, descending: bool = False) -> tuple[Tensor, Tensor]:
-        """(the values in order along an axis, their indices)."""
+        """(the values in order along an axis, their indices); equal values stay in their order."""
         order = self.argsort(one_axis("sort", self.shape, axis), descending)
         return arrange.gather(self, axis, order), order
 
     def topk(self: Tensor, k: int, axis: int = -1, largest: bool = True) -> tuple[Tensor, Tensor]:
         """(the k largest values of an axis in falling order, their indices); largest=False: the smallest, rising.
 
-        Raises ValueError for a k below 0 or above the axis's size.
+        Of equal values the first comes first, as argmax names it; PyTorch names any. NaN counts as largest. Raises
+        ValueError for a k below 0 or above the axis's size.
         """
         axis = one_axis("topk", self.shape, axis)
         if not 0 <= k <= self.shape[axis]:

@@ -151,6 +151,18 @@ def _array_ufunc(x: Tensor, ufunc: np.ufunc, method: str, *inputs: object, out: 
     return function(*inputs)
 
 
+COMPARISONS = "allclose", "array_equal", "array_equiv", "isclose"         # of NumPy, which no gradient goes through
+
+
+def _array_function(x: Tensor, function: Callable[..., Any], types: object, arguments: tuple[object, ...],
+                    options: dict[str, object]) -> Any:
+    """What NumPy's other functions of Tensors do: what they do themselves, by methods of the Tensor where it has these,
+    else by its array (`Tensor.__array__`)."""
+    if function.__name__ in COMPARISONS:
+        arguments = tuple(a.numpy() if isinstance(a, Tensor) else a for a in arguments)
+    return function._implementation(*arguments, **options)  # type: ignore[attr-defined]  # NumPy's, without dispatch
+
+
 METHODS = {
     "__add__": add, "__radd__": lambda x, y: add(y, x),
     "__sub__": sub, "__rsub__": lambda x, y: sub(y, x),
@@ -161,6 +173,7 @@ METHODS = {
     "__neg__": neg,
     "__gt__": gt, "__ge__": ge, "__lt__": lt, "__le__": le, "__eq__": eq, "__ne__": ne,
     "__getitem__": getitem, "__setitem__": setitem, "__array_ufunc__": _array_ufunc,
+    "__array_function__": _array_function,
     "__iadd__": _in_place("iadd", add), "__isub__": _in_place("isub", sub), "__imul__": _in_place("imul", mul),
     "__itruediv__": _in_place("itruediv", div), "__ipow__": _in_place("ipow", pow),
     "__imatmul__": _in_place("imatmul", _matmul),

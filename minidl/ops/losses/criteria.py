@@ -94,20 +94,19 @@ def huber_loss(x: Tensor, target: Tensor, *, reduction: str = "mean", delta: flo
 
 @op(floating=True)
 def _binary_cross_entropy_with_logits(k, x: Tensor, target: Tensor, pos_weight: Tensor | None = None):
-    small = k.log(k.add(k.exp(k.neg(k.abs(x))), 1))                        # log(1 + e^-|x|)
+    small = k.softplus(k.neg(k.abs(x)))                # log(1 + e^-|x|), also where that is less than 1's rounding
     if pos_weight is None:
         def backward(gy, need):
             return (k.mul(gy, k.sub(k.sigmoid(x), target)), k.neg(k.mul(gy, x)) if need[1] else None, None)
         return k.add(k.sub(k.maximum(x, 0), k.mul(x, target)), small), backward
 
-    no = k.add(small, k.maximum(k.neg(x), 0))                              # -log sigmoid(x)
-    more = k.sub(pos_weight, 1)
-    factor = k.add(k.mul(target, more), 1)
+    no, yes = k.add(small, k.maximum(x, 0)), k.add(small, k.maximum(k.neg(x), 0))      # the loss for target 0 and 1
+    rest, weighted = k.sub(1, target), k.mul(target, pos_weight)
 
     def backward_weighted(gy, need):
-        gx = k.sub(k.sub(1, target), k.mul(factor, k.sigmoid(k.neg(x))))
-        return k.mul(gy, gx), k.mul(gy, k.sub(k.mul(no, more), x)) if need[1] else None, None
-    return k.add(k.mul(k.sub(1, target), x), k.mul(factor, no)), backward_weighted
+        gx = k.sub(k.mul(rest, k.sigmoid(x)), k.mul(weighted, k.sigmoid(k.neg(x))))
+        return k.mul(gy, gx), k.mul(gy, k.sub(k.mul(yes, pos_weight), no)) if need[1] else None, None
+    return k.add(k.mul(rest, no), k.mul(weighted, yes)), backward_weighted
 
 
 def binary_cross_entropy_with_logits(x: Tensor, target: Tensor, *, reduction: str = "mean",
