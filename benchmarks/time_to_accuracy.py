@@ -94,7 +94,8 @@ class Ours:
         from minidl.data import DataLoader, DeviceBatches
 
         self.net = zoo.build(model).to(device)
-        self.sgd = optim.SGD(self.net.parameters(), recipe.lr, recipe.momentum, recipe.weight_decay, nesterov=True)
+        self.sgd = optim.SGD(self.net.parameters(), recipe.lr, recipe.momentum, weight_decay=recipe.weight_decay,
+                             nesterov=True)
         options: dict[str, Any] = {"mean": data.mean, "std": data.std, "padding": data.padding, "device": device}
         self.loader = DataLoader(data.train, recipe.batch, drop_last=True, **options)
         self.test = DataLoader(data.test, 500, shuffle=False, **options)

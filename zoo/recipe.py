@@ -90,7 +90,7 @@ def start(model: Net, gain: float = 1.0) -> Net:
     """Redraw a model's weights with variance gain^2 / fan_in and set its biases to 0."""
     for name, parameter in model.named_parameters():
         if name.endswith("weight"):
-            init.kaiming_uniform_(parameter, gain)
+            init.kaiming_uniform_(parameter, gain=gain)
         else:
             init.zeros_(parameter)
     return model

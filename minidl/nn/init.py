@@ -123,13 +123,13 @@ def xavier_normal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
     return normal_(tensor, 0.0, gain * math.sqrt(2.0 / sum(fans(tensor.shape))))
 
 
-def kaiming_uniform_(tensor: Tensor, gain: float = math.sqrt(2.0)) -> Tensor:
+def kaiming_uniform_(tensor: Tensor, *, gain: float = math.sqrt(2.0)) -> Tensor:
     """Uniform with variance gain^2 / fan_in; the gain sqrt(2) is relu's (He et al. 2015, section 2.2)."""
     bound = gain * math.sqrt(3.0 / fans(tensor.shape)[0])
     return uniform_(tensor, -bound, bound)
 
 
-def kaiming_normal_(tensor: Tensor, gain: float = math.sqrt(2.0)) -> Tensor:
+def kaiming_normal_(tensor: Tensor, *, gain: float = math.sqrt(2.0)) -> Tensor:
     """Normal with variance gain^2 / fan_in; the gain sqrt(2) is relu's (He et al. 2015, section 2.2)."""
     return normal_(tensor, 0.0, gain / math.sqrt(fans(tensor.shape)[0]))
 

@@ -12,7 +12,7 @@ from .module import Module
 class _Loss(Module):
     """A loss with its reduction."""
 
-    def __init__(self, reduction: str = "mean"):
+    def __init__(self, *, reduction: str = "mean"):
         super().__init__()
         if reduction not in ("mean", "sum", "none"):
             raise ValueError(f"{type(self).__name__}: reduction {reduction!r} is not one of mean, sum, none")
@@ -27,7 +27,7 @@ class CrossEntropyLoss(_Loss):
 
     def __init__(self, weight: Tensor | None = None, *, ignore_index: int | None = None, reduction: str = "mean",
                  label_smoothing: float = 0.0):
-        super().__init__(reduction)
+        super().__init__(reduction=reduction)
         self.weight, self.ignore_index, self.label_smoothing = weight, ignore_index, label_smoothing
 
     def forward(self, logits: Tensor, labels: Tensor | np.ndarray | list[int]) -> Tensor:
@@ -39,7 +39,7 @@ class NLLLoss(_Loss):
     """`ops.nll_loss` as a layer, of (log probabilities, labels). Its weight, (classes,), is a buffer."""
 
     def __init__(self, weight: Tensor | None = None, *, ignore_index: int | None = None, reduction: str = "mean"):
-        super().__init__(reduction)
+        super().__init__(reduction=reduction)
         self.weight, self.ignore_index = weight, ignore_index
 
     def forward(self, log_p: Tensor, labels: Tensor | np.ndarray | list[int]) -> Tensor:
@@ -50,7 +50,7 @@ class BCEWithLogitsLoss(_Loss):
     """`ops.binary_cross_entropy_with_logits` as a layer, of (logits, target). Its pos_weight is a buffer."""
 
     def __init__(self, *, pos_weight: Tensor | None = None, reduction: str = "mean"):
-        super().__init__(reduction)
+        super().__init__(reduction=reduction)
         self.pos_weight = pos_weight
 
     def forward(self, x: Tensor, target: Tensor) -> Tensor:
@@ -75,7 +75,7 @@ class HuberLoss(_Loss):
     """`ops.huber_loss` as a layer, of (x, target). Raises ValueError for a delta that is not above 0."""
 
     def __init__(self, *, reduction: str = "mean", delta: float = 1.0):
-        super().__init__(reduction)
+        super().__init__(reduction=reduction)
         if not delta > 0:
             raise ValueError(f"HuberLoss: delta is {delta!r} but must be above 0")
         self.delta = delta

@@ -117,7 +117,7 @@ class Module(Habits, Watched):
         """The direct child Modules by name, in order of assignment; one that is held twice is named twice."""
         return ((name, value) for name, value in self._found() if isinstance(value, Module))
 
-    def named_modules(self, path: str = "") -> Iterator[tuple[str, Module]]:
+    def named_modules(self, *, path: str = "") -> Iterator[tuple[str, Module]]:
         """This Module (path "") and all below it, depth first, each once."""
         return ((path, module) for path, module, first in self._walk(path) if first)
 

@@ -34,8 +34,8 @@ class SGD(Optimizer):
 
     kept = {"velocities": "velocity"}
 
-    def __init__(self, params: Iterable[Any], lr: float, momentum: float = 0.0, weight_decay: float = 0.0,
-                 nesterov: bool = False):
+    def __init__(self, params: Iterable[Any], lr: float, momentum: float = 0.0, *,
+                 weight_decay: float = 0.0, nesterov: bool = False):
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "nesterov": nesterov})
 
     @classmethod

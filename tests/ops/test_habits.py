@@ -115,7 +115,10 @@ def test_a_page_that_differs_is_found_and_written(tmp_path: Path, capsys: pytest
 def test_traps_of_the_page() -> None:
     x = Tensor([[1.0, 2.0], [3.0, 3.0]], requires_grad=True)
     assert x.transpose(0, 1).tolist() == x.tolist() != x.swapaxes(0, 1).tolist() == x.permute(1, 0).tolist()
-    assert x.max(1).tolist() == [2.0, 3.0]
+    assert x.max(axis=1).tolist() == np.max(x, 1).tolist() == [2.0, 3.0]
+    for pairs in (lambda: x.max(1), lambda: x.min(dim=1), lambda: ops.max(x, 1)):
+        with pytest.raises(TypeError, match=r"^(max|min): "):
+            pairs()
     assert isinstance(x.numpy(), np.ndarray)
     with pytest.raises(TypeError, match=r"^numpy: a Tensor that requires a gradient"):
         np.concatenate([x, x])
@@ -166,7 +169,7 @@ RECORDED: list[Callable[[Tensor], Any]] = [
     lambda x: x.norm(), lambda x: x.cumsum(1), lambda x: x.logsumexp(1), lambda x: (x > 0).any(1),
     lambda x: x.chunk(3, 1), lambda x: ops.pad(x, (1, 1)), lambda x: x.flip(0), lambda x: ops.stack([x, x]),
     lambda x: x.clone(), lambda x: x.mT,
-    lambda x: (x > 0) & ~(x > 1), lambda x: ops.maximum(x, x * x), lambda x: abs(x), lambda x: x.min(dim=1),
+    lambda x: (x > 0) & ~(x > 1), lambda x: ops.maximum(x, x * x), lambda x: abs(x), lambda x: x.min(axis=1),
     lambda x: x.var(unbiased=False)]
 
 
@@ -186,7 +189,7 @@ def test_methods_are_recorded(at: int) -> None:
 def test_gradients_of_methods_are_recorded() -> None:
     def step(w: Tensor) -> Any:
         w.grad = None
-        (w.sort(1)[0] * w.std(1, True) + w.clip(-1, 1).cumsum(1)).norm().backward()
+        (w.sort(1)[0] * w.std(1, keepdim=True) + w.clip(-1, 1).cumsum(1)).norm().backward()
         return w.grad
 
     w = Tensor(np.random.default_rng(0).standard_normal((3, 4)), requires_grad=True)

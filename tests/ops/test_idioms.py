@@ -94,7 +94,7 @@ ROWS: list[Row] = [
           "x.cumsum(dim=1)", "ops.cumsum(x, 1)", "x.logsumexp(1)", "b.any()", "b.all()", "b.any(1)", "x.sort(1)",
           "x.sort(dim=1, descending=True)", "y.argsort(1)", "x.topk(2)", "x.topk(1, dim=0)"),
     *[Row("reduce", code, theirs) for code, theirs in (
-        ("x.max(1)", "x.max(1).values"), ("x.min(dim=1)", "x.min(dim=1).values"), ("np.mean(y)", "y.mean()"),
+        ("x.max(axis=1)", "x.max(1).values"), ("x.min(axis=1)", "x.min(dim=1).values"), ("np.mean(y)", "y.mean()"),
         ("np.sum(y, 1)", "y.sum(1)"), ("np.var(y)", "y.var(unbiased=False)"))],
     *names("reduce", ("y.median()", NUMPY), ("y.unique()", NUMPY),
            ("y.count_nonzero()", r"in its place: \(t != 0\)\.sum\(\)")),

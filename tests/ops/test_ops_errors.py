@@ -145,6 +145,14 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
                                  "sum: axis is given twice, as 0 and 1; give it once$"),
     "keepdims by place and keepdim": (lambda: zeros(2, 3).sum(1, True, keepdim=False), TypeError,
                                       "sum: keepdims is given twice, as True and False; give it once$"),
+    "a place where PyTorch has another option": (lambda: zeros(2, 3).norm(1), TypeError,
+                                                 "norm: takes axis and keepdims by name alone, since PyTorch's norm "
+                                                 "has something else there; write axis=..."),
+    "the same of an op": (lambda: ops.var(zeros(2, 3), 1, False), TypeError,
+                          "var: takes keepdims and correction by name alone, since PyTorch's .*; write keepdims=..."),
+    "the pairs of PyTorch's max": (lambda: zeros(2, 3).max(dim=1), TypeError,
+                                   r"max: gives the values alone, and PyTorch's max\(dim\) gives \(values, indices\); "
+                                   r"write max\(axis=...\), and argmax\(axis=...\) for the indices"),
     "axis by name and dim of a method": (lambda: zeros(2, 3).var(axis=0, dim=1), TypeError,
                                          "var: axis is given twice, as 0 and 1; give it once$"),
     "another ufunc": (lambda: np.arctan(zeros(2)), TypeError,
@@ -270,7 +278,7 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
                             "clip: got neither low nor high; give one of them, or both"),
     "clip by a Tensor": (lambda: ops.clip(zeros(2), zeros(2)), TypeError,
                          r"clip: a bound is a Tensor but must be a plain number; write ops.minimum\(ops.maximum\(x"),
-    "min": (lambda: ops.min(zeros(0, 3), 0), ValueError,
+    "min": (lambda: ops.min(zeros(0, 3), axis=0), ValueError,
             r"min: there is no smallest of 0 values \(shape \(0, 3\), axis 0\); reduce over axes that are not"),
     "argmin": (lambda: ops.argmin(zeros(0, 3), 0), ValueError,
                r"argmin: there is no smallest of 0 values \(shape \(0, 3\), axis 0\); search an axis that is not"),

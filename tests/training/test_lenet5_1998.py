@@ -219,7 +219,7 @@ def test_eight_images_are_learnt_by_heart_by_its_recipe() -> None:
     """The loss falls to a third within 40 steps."""
     net, recipe, x, labels = build(), zoo.MODELS["lenet5"].recipe_for(original=True), images(8), np.arange(8)
     assert recipe.lr_schedule in optim.SCHEDULES
-    sgd, losses = optim.SGD(net.parameters(), recipe.lr, recipe.momentum, recipe.weight_decay), []
+    sgd, losses = optim.SGD(net.parameters(), recipe.lr, recipe.momentum, weight_decay=recipe.weight_decay), []
     for _ in range(40):
         sgd.zero_grad()
         loss = net.loss(net(x), labels)

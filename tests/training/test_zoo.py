@@ -302,7 +302,7 @@ def test_recipe_fits_the_rest_of_minidl(name: str) -> None:
     assert SHAPES[name] == model.shape
     assert model.shape[0] == {"mnist": 1, "cifar10": 3, "synthetic-shapes-224": 3, "synthetic-table": 10}[recipe.data]
     assert recipe.batch_size >= 1 <= recipe.epochs
-    optim.SGD([Tensor([1.0], requires_grad=True)], recipe.lr, recipe.momentum, recipe.weight_decay)
+    optim.SGD([Tensor([1.0], requires_grad=True)], recipe.lr, recipe.momentum, weight_decay=recipe.weight_decay)
     assert model.summary
 
 
@@ -321,7 +321,8 @@ def test_learns_by_its_recipe(name: str) -> None:
     batch_norm = name in ("resnet", "resnet-224", "autoencoder", "airbench")
     net.train(batch_norm)                  # without dropout, but by the batch's own moments
     own, numbers = zoo.MODELS[name].optimizer, (recipe.lr, recipe.momentum, recipe.weight_decay)
-    sgd = own(net, "constant", 40, 8, *numbers)[0] if own else optim.SGD(net.parameters(), *numbers)
+    sgd = own(net, "constant", 40, 8, *numbers)[0] if own else optim.SGD(net.parameters(), *numbers[:2],
+                                                                         weight_decay=numbers[2])
     x, labels = items(8, SHAPES[name]), np.arange(8)
     if name == "autoencoder":              # noise has no code
         x = Tensor(np.kron(x.numpy()[:, :, :4, :4], np.ones((8, 8), np.float32)))

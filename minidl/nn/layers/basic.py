@@ -65,7 +65,7 @@ class Conv2d(Module):
     """
 
     def __init__(self, in_channels: int, out_channels: int, kernel_size: Pair, stride: Pair = 1,
-                 padding: Padding = 0, bias: bool = True, algorithm: str = "auto", groups: int = 1,
+                 padding: Padding = 0, *, bias: bool = True, algorithm: str = "auto", groups: int = 1,
                  dilation: Pair = 1):
         super().__init__()
         _positive("Conv2d", in_channels=in_channels, out_channels=out_channels, groups=groups)

@@ -32,7 +32,7 @@ class _BatchNorm(Module):
     shape: str
 
     def __init__(self, num_features: int, eps: float = 1e-5, momentum: float = 0.1, affine: bool = True,
-                 track_running_stats: bool = True, across_ranks: bool = True):
+                 track_running_stats: bool = True, *, across_ranks: bool = True):
         super().__init__()
         name = type(self).__name__
         _positive(name, num_features=num_features)

@@ -47,7 +47,7 @@ class ConvTranspose2d(Module):
     """
 
     def __init__(self, in_channels: int, out_channels: int, kernel_size: Pair, stride: Pair = 1, padding: Padding = 0,
-                 output_padding: Pair = 0, bias: bool = True):
+                 output_padding: Pair = 0, *, bias: bool = True):
         super().__init__()
         _positive("ConvTranspose2d", in_channels=in_channels, out_channels=out_channels)
         kh, kw = pair("ConvTranspose2d", "kernel_size", kernel_size, 1)

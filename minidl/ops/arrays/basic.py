@@ -242,7 +242,7 @@ def mean(k, x: Tensor, *, axis: Axis = None, keepdims: bool = False):
     return k.mean(x, axes, keepdims), lambda gy, need: (k.spread(k.div(gy, count), shape, axes, keepdims),)
 
 
-@op
+@op(by_place=0)
 def max(k, x: Tensor, *, axis: Axis = None, keepdims: bool = False):
     """Largest value over the given axes (all by default); equal maxima share the gradient equally.
 

@@ -172,7 +172,7 @@ class Methods(Conversions):
         def tanh(self) -> Tensor: ...
         def sum(self, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Tensor: ...
         def mean(self, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Tensor: ...
-        def max(self, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Tensor: ...
+        def max(self, *, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Tensor: ...
         def argmax(self, axis: int | None = None) -> Tensor: ...
         def reshape(self, *shape: int | tuple[int, ...] | list[int]) -> Tensor: ...
         def transpose(self, *axes: int | tuple[int, ...] | None) -> Tensor: ...
@@ -392,7 +392,7 @@ class Methods(Conversions):
         return log_softmax(self, axis=axis)
 
     # ------------------------------------------------------------------ reductions
-    def min(self: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    def min(self: Tensor, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
         """Smallest value; its place is `argmin`."""
         return statistics.min(self, axis=axis, keepdims=keepdims)
 
@@ -408,15 +408,15 @@ class Methods(Conversions):
         """`min`."""
         return statistics.min(self, axis=axis, keepdims=keepdims)
 
-    def var(self: Tensor, axis: Axis = None, keepdims: bool = False, correction: float = 1) -> Tensor:
+    def var(self: Tensor, axis: Axis = None, *, keepdims: bool = False, correction: float = 1) -> Tensor:
         """Variance, over n - correction."""
         return statistics.var(self, axis=axis, keepdims=keepdims, correction=correction)
 
-    def std(self: Tensor, axis: Axis = None, keepdims: bool = False, correction: float = 1) -> Tensor:
+    def std(self: Tensor, axis: Axis = None, *, keepdims: bool = False, correction: float = 1) -> Tensor:
         """Standard deviation, over n - correction."""
         return statistics.std(self, axis=axis, keepdims=keepdims, correction=correction)
 
-    def norm(self: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    def norm(self: Tensor, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
         """Euclidean norm."""
         return statistics.norm(self, axis=axis, keepdims=keepdims)
 
@@ -596,16 +596,18 @@ def _refused(name: str, sign: str) -> Callable[..., Any]:
     return operator
 
 
-_OF_NUMPY = {"min", "argmin", "amax", "amin", "var", "std", "any", "all", "prod", "cumsum"}     # functions of NumPy
+_REDUCTIONS = {"min", "argmin", "amax", "amin", "var", "std", "any", "all", "prod", "cumsum", "norm"}
 
 
 def _method(name: str, method: Any) -> Any:
     """A method that also takes what PyTorch and NumPy call axis and keepdims."""
-    names = list(inspect.signature(method).parameters)[1:] if inspect.isfunction(method) else []
-    if "axis" not in names or inspect.signature(method).parameters["axis"].kind is inspect.Parameter.VAR_POSITIONAL:
+    parameters = [*inspect.signature(method).parameters.values()][1:] if inspect.isfunction(method) else []
+    if not any(p.name == "axis" and p.kind is not p.VAR_POSITIONAL for p in parameters):
         return method
-    if name in _OF_NUMPY:
-        return functools.wraps(method)(_reduction(name, method, *names[1:]))
+    if name in _REDUCTIONS:
+        named = sum(p.kind is p.KEYWORD_ONLY for p in parameters)
+        return functools.wraps(method)(_reduction(name, method, *(p.name for p in parameters[1:]),
+                                                  by_place=len(parameters) - named if named else None))
     return also(method)
 
 

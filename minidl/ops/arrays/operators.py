@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 from ...core.mode import mode
 from ...core.tensor import Tensor, mark_changed
 from ..common.backend import backend_of
-from ..common.op import _check_same, _number, renamed
+from ..common.op import _check_same, _number, by_name_alone, renamed
 from ..common.primitives import Index
 from ..layers.activation import tanh
 from .basic import (
@@ -106,17 +107,22 @@ def _sizes(args: tuple[Any, ...]) -> tuple[int, ...]:
     return tuple(args[0]) if len(args) == 1 and isinstance(args[0], (tuple, list)) else args
 
 
-def _reduction(name: str, function: Callable[..., Tensor], *names: str) -> Callable[..., Tensor]:
-    """The method of a reduction, also as NumPy's functions call it: np.sum(t) is t.sum(axis=None, out=None)."""
-    def method(x: Tensor, axis: object = None, *positional: object, **options: object) -> Tensor:
-        given = [("axis", axis)] * (axis is not None) + list(zip(names, positional, strict=False))
+def _reduction(name: str, function: Callable[..., Tensor], *names: str, by_place: int | None = None
+               ) -> Callable[..., Tensor]:
+    """The method of a reduction, also as NumPy's functions call it: np.sum(t) is t.sum(axis=None, out=None). by_place:
+    as `op` has it."""
+    @functools.wraps(function)
+    def method(x: Tensor, *positional: object, **options: object) -> Tensor:
+        if by_place is not None and len(positional) > by_place:
+            raise by_name_alone(name, ("axis", *names)[by_place:])
+        given = [pair for pair in zip(("axis", *names), positional, strict=False) if pair != ("axis", None)]
         options = renamed(name, {k: v for k, v in options.items() if not (k in ("dtype", "out") and v is None)})
         for option, value in given:
             if option in options:
                 raise TypeError(f"{name}: {option} is given twice, as {value!r} and {options[option]!r}; give it once")
             options[option] = value
         axis = options.pop("axis", None)
-        wrong = [k for k in options if k not in names] + list(map(repr, positional[len(names):]))
+        wrong = [k for k in options if k not in names] + list(map(repr, positional[len(names) + 1:]))
         if wrong:
             raise TypeError(f"{name}: does not take {', '.join(wrong)}; it takes {', '.join(('axis', *names))}, as in "
                             f"t.{name}(axis=1)")
@@ -180,7 +186,7 @@ METHODS = {
     "__iter__": lambda x: (x[i] for i in range(len(x))),
     "exp": exp, "log": log, "sqrt": sqrt, "tanh": tanh,
     "sum": _reduction("sum", sum, "keepdims"), "mean": _reduction("mean", mean, "keepdims"),
-    "max": _reduction("max", max, "keepdims"), "argmax": _reduction("argmax", argmax),
+    "max": _reduction("max", max, "keepdims", by_place=0), "argmax": _reduction("argmax", argmax),
     "reshape": _reshape,
     "transpose": lambda x, *axes: transpose(x, axes=None if axes == (None,) else _sizes(axes) or None),
     "T": property(lambda x: transpose(x)),

@@ -12,7 +12,7 @@ from .basic import Axis, _adds, _axes
 __all__ = ["argmin", "cumsum", "min", "norm", "prod", "std", "var"]
 
 
-@op
+@op(by_place=0)
 def min(k, x: Tensor, *, axis: Axis = None, keepdims: bool = False):
     """Smallest value over the given axes (all by default); equal minima share the gradient equally.
 
@@ -46,7 +46,7 @@ def _degrees(name: str, shape: tuple[int, ...], axes: tuple[int, ...], correctio
     return count - correction
 
 
-@op(floating=True)
+@op(floating=True, by_place=1)
 def var(k, x: Tensor, *, axis: Axis = None, keepdims: bool = False, correction: float = 1):
     """Variance over the given axes (all by default): squared differences from the mean, over n - correction.
 
@@ -63,7 +63,7 @@ def var(k, x: Tensor, *, axis: Axis = None, keepdims: bool = False, correction: 
     return y, lambda gy, need: (k.mul(k.spread(gy, shape, axes, keepdims), k.mul(d, 2 / degrees)),)
 
 
-@op(floating=True)
+@op(floating=True, by_place=1)
 def std(k, x: Tensor, *, axis: Axis = None, keepdims: bool = False, correction: float = 1):
     """Standard deviation over the given axes: the root of `var`. Where it is 0 so is its gradient."""
     shape, axes = x.shape, _axes("std", x.shape, axis)
@@ -77,7 +77,7 @@ def std(k, x: Tensor, *, axis: Axis = None, keepdims: bool = False, correction: 
     return y, backward
 
 
-@op(floating=True)
+@op(floating=True, by_place=0)
 def norm(k, x: Tensor, *, axis: Axis = None, keepdims: bool = False):
     """The Euclidean norm over the given axes (all by default): the root of the sum of squares. At 0 its gradient is 0.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from functools import partial, wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
@@ -23,10 +23,10 @@ ALSO = {"dim": "axis", "keepdim": "keepdims", "kernel_size": "size", "unbiased":
 @overload
 def op(body: Callable[Concatenate[Any, P], Any]) -> Callable[P, Tensor]: ...
 @overload
-def op(*, index: tuple[str, ...] = (), numbers: bool = False, floating: bool = False,
-       view: bool = False) -> Callable[[Callable[Concatenate[Any, P], Any]], Callable[P, Tensor]]: ...
+def op(*, index: tuple[str, ...] = (), numbers: bool = False, floating: bool = False, view: bool = False,
+       by_place: int | None = None) -> Callable[[Callable[Concatenate[Any, P], Any]], Callable[P, Tensor]]: ...
 def op(body: Callable[..., Any] | None = None, *, index: tuple[str, ...] = (), numbers: bool = False,
-       floating: bool = False, view: bool = False) -> Any:
+       floating: bool = False, view: bool = False, by_place: int | None = None) -> Any:
     """Make a function of Tensors from a body: an op, on every device, on the tape and in compiled steps.
 
     A body reads `def name(k, x: Tensor, w: Tensor, b: Tensor | None = None, *, option: int = 1)`. `k` holds the
@@ -39,6 +39,7 @@ def op(body: Callable[..., Any] | None = None, *, index: tuple[str, ...] = (), n
     numbers: whether plain numbers may stand for Tensors; they leave the dtype of floating Tensors alone.
     floating: whether the first input must hold floating numbers, because integers would wrap or not fit.
     view: whether the result lies, as a rule, in the first input's memory; a change of either in place is one of both.
+    by_place: how many options may follow the inputs by position (all by default): those that PyTorch has there too.
 
     Raises TypeError and ValueError, when it is called, for inputs that are not Tensors and for Tensors whose dtypes or
     devices differ. Options may follow the inputs by position too. Floating results of integers are float32.
@@ -50,7 +51,7 @@ def op(body: Callable[..., Any] | None = None, *, index: tuple[str, ...] = (), n
     [12.0]
     """
     if body is None:
-        return partial(op, index=index, numbers=numbers, floating=floating, view=view)
+        return partial(op, index=index, numbers=numbers, floating=floating, view=view, by_place=by_place)
     name = body.__name__.strip("_")
     signature = inspect.signature(body)
     parameters = list(signature.parameters.values())[1:]
@@ -66,7 +67,7 @@ def op(body: Callable[..., Any] | None = None, *, index: tuple[str, ...] = (), n
         if options and not options.keys() <= named.keys():
             options = renamed(name, options, named)
         if len(inputs) != arity and not variadic:
-            inputs = _bind(name, inputs_of, inputs, options, [*named])
+            inputs = _bind(name, inputs_of, inputs, options, [*named], by_place)
         arrays: list[Any] = []
         sources: list[Node | Tensor | None] = []
         need: list[bool] = []
@@ -118,6 +119,7 @@ def op(body: Callable[..., Any] | None = None, *, index: tuple[str, ...] = (), n
 
     call.__signature__ = signature.replace(parameters=parameters, return_annotation="Tensor")  # type: ignore[attr-defined]
     call.__annotations__["return"] = "Tensor"
+    call.by_place = [*named][:by_place]    # type: ignore[attr-defined]  # options that may come by position
     if body.__module__.startswith("minidl."):
         OPS[name] = call
     return call
@@ -127,6 +129,9 @@ def renamed(name: str, options: dict[str, Any], own: Collection[str] = ()) -> di
     """Options by the names that they have here. Raises TypeError for one that is given by two names."""
     found: dict[str, Any] = {}
     for option, value in options.items():
+        if option == "dim" and name in ("max", "min"):
+            raise TypeError(f"{name}: gives the values alone, and PyTorch's {name}(dim) gives (values, indices); write "
+                            f"{name}(axis=...), and arg{name}(axis=...) for the indices")
         here = option if option in own else ALSO.get(option, option)
         if here in found:
             raise TypeError(f"{name}: {here} is given twice, as {found[here]!r} and {value!r}; give it once")
@@ -147,9 +152,11 @@ def also(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def _bind(name: str, inputs_of: list[inspect.Parameter], inputs: tuple[Any, ...], options: dict[str, Any],
-          named: list[str]) -> tuple[Any, ...]:
+          named: list[str], by_place: int | None) -> tuple[Any, ...]:
     """Fill the inputs that were given by name or left to their default; what follows the inputs are options."""
     more = inputs[len(inputs_of):]
+    if by_place is not None and len(more) > by_place:
+        raise by_name_alone(name, named[by_place:])
     if len(more) > len(named) or options.keys() & set(named[:len(more)]):
         takes = ", ".join([p.name for p in inputs_of] + named)
         raise TypeError(f"{name}: got {len(inputs)} positional arguments and {', '.join(options) or 'none'} by name, "
@@ -164,6 +171,12 @@ def _bind(name: str, inputs_of: list[inspect.Parameter], inputs: tuple[Any, ...]
                             f"{', '.join(q.name for q in inputs_of)}")
         filled.append(value)
     return tuple(filled)
+
+
+def by_name_alone(name: str, options: Sequence[str]) -> TypeError:
+    """The error for options that were given by position."""
+    return TypeError(f"{name}: takes {' and '.join(options)} by name alone, since PyTorch's {name} has something else "
+                     f"there; write {options[0]}=...")
 
 
 def _number(name: str, value: object, numbers: bool) -> int | float | bool:

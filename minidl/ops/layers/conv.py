@@ -12,7 +12,7 @@ __all__ = ["conv2d"]
 
 @op(floating=True)
 def conv2d(k, x: Tensor, w: Tensor, b: Tensor | None = None, *, stride: Pair = 1, padding: Padding = 0,
-           algorithm: str = "auto", groups: int = 1, dilation: Pair = 1):
+           dilation: Pair = 1, groups: int = 1, algorithm: str = "auto"):
     """Cross-correlate images with filters: x (n,c,h,w), w (m,c,kh,kw), b (m,) -> (n,m,oh,ow).
 
     y[n,m,i,j] = b[m] + sum over c,p,q of x[n, c, i*sh + p, j*sw + q] * w[m,c,p,q], zeros outside x
