@@ -253,6 +253,10 @@ def _from_keras(model: Model, path: Path_, own: Mapping[str, np.ndarray]) -> dic
     except WeightsError as verdict:
         raise WeightsError(f"load: '{path}' {verdict}") from None
     stored, _ = read(keras.KERAS, path, expected, _model_name(model), lambda file: None, keras)
+    if other := keras.other_eps(model):
+        warnings.warn(f"load: '{path}' is of Keras, whose norms have an eps of {keras.EPS} unless they were given "
+                      f"another, which the file does not say; the model has {listed(other)}", RuntimeWarning,
+                      stacklevel=3)
     return {name: np.ascontiguousarray(place.turned(stored[place.key])) for name, place in places.items()}
 
 

@@ -2,13 +2,14 @@
 layers.
 
 The file has /layers/conv2d/vars/0, the kernel, and 1, the bias; then conv2d_1, ..., dense, dense_1, ...: each class of
-layers is numbered in the net's order. Kernels of Conv2D are (kh,kw,c,m) there and (m,c,kh,kw) here; those of Dense are
-(in,out) there and (out,in) here. Images are NHWC there and NCHW here, so that the first Dense after a Flatten finds its
-inputs in another order: pixel by pixel there, channel by channel here.
+layers is numbered in the net's order. Kernels of Conv2D are (kh,kw,c,m) there and (m,c,kh,kw) here, those of
+Conv2DTranspose (kh,kw,m,c) there and (c,m,kh,kw) here; those of Dense are (in,out) there and (out,in) here. Images are
+NHWC there and NCHW here, so that a Flatten makes rows of another order: pixel by pixel there, channel by channel here.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, BinaryIO, NamedTuple
@@ -17,6 +18,8 @@ import numpy as np
 
 from . import hdf5
 from .common import Kind, Meter, WeightsError, choose_another, digest, shown, too_much
+
+Turn = Callable[[np.ndarray], np.ndarray]
 
 KERAS = Kind("keras", 3, "layers", "load", "Keras 3")
 
@@ -29,36 +32,82 @@ class _Place(NamedTuple):
 
     key: str
     shape: tuple[int, ...]
-    turned: Callable[[np.ndarray], np.ndarray]
+    turned: Turn
 
 
 # ---------------------------------------------------------------------- where each parameter lies
+_NORM = ("weight", "bias", "running_mean", "running_var")      # gamma, beta, moving_mean, moving_variance there
+# A layer of minidl.nn: Keras's name for it, and its arrays in the order of vars/0, 1, ..., less those that it lacks.
+LAYERS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "Conv2d": ("conv2d", ("weight", "bias")),
+    "ConvTranspose2d": ("conv2d_transpose", ("weight", "bias")),
+    "Linear": ("dense", ("weight", "bias")),
+    "Embedding": ("embedding", ("weight",)),
+    "BatchNorm2d": ("batch_normalization", _NORM),
+    "BatchNorm1d": ("batch_normalization", _NORM),
+    "LayerNorm": ("layer_normalization", _NORM[:2]),
+}
+EPS = 1e-3                                 # of Keras's norms, if it is told nothing else; a file does not say
+
+
+class _Items:
+    """What flows from layer to layer: whether they are images, whether a Flatten made rows of these, and of how many
+    channels; 1 where rows lie here as they do there."""
+
+    def __init__(self, channels: int | None):
+        self.channels, self.images, self.flat = channels, False, False
+
+    def after(self, layer: Any) -> None:
+        """What a layer makes of them."""
+        kind = type(layer).__name__
+        if kind in ("Conv2d", "ConvTranspose2d"):
+            self.images, self.channels = True, layer.weight.shape[kind == "ConvTranspose2d"]
+        elif kind == "BatchNorm2d":
+            self.images, self.channels = True, layer.num_features
+        elif kind == "Flatten":
+            self.images, self.flat = False, True
+        elif kind in ("Linear", "Embedding"):
+            self.images, self.flat, self.channels = False, False, 1
+
+    def ordered(self, path: str, features: int) -> Turn:
+        """The first axis of an array from the order pixels*channels to channels*pixels, if rows were images."""
+        if not self.flat:
+            return np.asarray
+        if not (channels := self.channels) or features % channels:
+            raise WeightsError(f"is of Keras, which flattens pixel by pixel, but how many channels the {features} "
+                               f"inputs of {path} have is not known; let a Conv2d come before the Flatten")
+        return lambda w: w.reshape(-1, channels, *w.shape[1:]).swapaxes(0, 1).reshape(w.shape)
+
+
 def places(model: object) -> dict[str, _Place]:
-    """Where the parameters of an nn.Sequential lie. Raises WeightsError for another net, a sentence without subject."""
+    """Where the arrays of an nn.Sequential lie. Raises WeightsError for another net, a sentence without subject."""
     found: dict[str, _Place] = {}
-    counts = {"conv2d": 0, "dense": 0}
-    channels = getattr(model, "model_args", {}).get("in_channels")     # of the images that come next
-    flat = False                           # whether a Flatten made them rows
+    counts: Counter[str] = Counter()
+    items = _Items(getattr(model, "model_args", {}).get("in_channels"))
     for path, layer in _leaves("", model):
-        kind = {"Conv2d": "conv2d", "Linear": "dense"}.get(type(layer).__name__)
-        if type(layer).__name__ == "Flatten":
-            flat = True
-        if kind is None:
-            continue
-        group = f"{kind}_{counts[kind]}" if counts[kind] else kind
-        counts[kind] += 1
-        shape = layer.weight.shape
-        if kind == "conv2d":
-            m, c, kh, kw = shape
-            found[f"{path}weight"] = _Place(f"{group}.vars.0", (kh, kw, c, m), lambda w: w.transpose(3, 2, 0, 1))
-            channels = m
-        else:
-            found[f"{path}weight"] = _Place(f"{group}.vars.0", shape[::-1],
-                                            _rows(path, channels, shape[1]) if flat else np.transpose)
-            flat, channels = False, None
-        if layer.bias is not None:
-            found[f"{path}bias"] = _Place(f"{group}.vars.1", layer.bias.shape, np.asarray)
+        known, names = LAYERS.get(type(layer).__name__, ("", ()))
+        group = f"{known}_{counts[known]}" if counts[known] else known
+        counts[known] += 1
+        for i, name in enumerate(name for name in names if getattr(layer, name) is not None):
+            shape, turned = _turn(items, type(layer).__name__, f"{path}{name}", getattr(layer, name).shape)
+            found[f"{path}{name}"] = _Place(f"{group}.vars.{i}", shape, turned)
+        items.after(layer)
     return found
+
+
+def _turn(items: _Items, kind: str, path: str, shape: tuple[int, ...]) -> tuple[tuple[int, ...], Turn]:
+    """The shape of an array in the file, and how it becomes ours, which has this shape."""
+    if len(shape) == 4:
+        return (*shape[2:], shape[1], shape[0]), lambda w: w.transpose(3, 2, 0, 1)
+    if items.images and (kind == "Linear" or (kind == "LayerNorm" and len(shape) == 1)):
+        raise WeightsError(f"is of Keras, but {path} belongs to the last axis of images, which is their width here and "
+                           "their channels there; let a Flatten come before it, or set the parameters by hand")
+    if kind == "LayerNorm" and len(shape) == 3:
+        return (*shape[1:], shape[0]), lambda w: w.transpose(2, 0, 1)
+    if kind == "Linear" and len(shape) == 2:
+        ordered = items.ordered(path, shape[1])
+        return shape[::-1], lambda w: ordered(w).T
+    return shape, np.asarray if kind in ("Linear", "Embedding") else items.ordered(path, shape[0])
 
 
 def _leaves(path: str, model: object) -> Iterator[tuple[str, Any]]:
@@ -72,20 +121,19 @@ def _leaves(path: str, model: object) -> Iterator[tuple[str, Any]]:
     for name, layer in model.named_children():
         if isinstance(layer, nn.Sequential):
             yield from _leaves(f"{path}{name}.", layer)
-        elif getattr(nn, type(layer).__name__, None) is not type(layer) or (
-                layer.state_dict() and not isinstance(layer, (nn.Conv2d, nn.Linear))):
-            raise WeightsError(f"is of Keras, but the model's layer {path}{name} is a {type(layer).__name__} and none "
-                               "of minidl.nn's: where its weights lie is not known; set its parameters by hand")
+        elif (getattr(nn, kind := type(layer).__name__, None) is not type(layer) or kind == "PixelShuffle"
+                or (layer.state_dict() and kind not in LAYERS) or getattr(layer, "start", 1) != 1):
+            raise WeightsError(f"is of Keras, but the model's layer {path}{name} is a {kind}"
+                               f"{f'({layer.start})' if kind == 'Flatten' else ''}, which has no counterpart there; of "
+                               f"layers with weights {', '.join(LAYERS)} have; set the parameters by hand, with h5py")
         else:
             yield f"{path}{name}.", layer
 
 
-def _rows(path: str, channels: int | None, features: int) -> Callable[[np.ndarray], np.ndarray]:
-    """From (pixels*channels, out) to (out, channels*pixels)."""
-    if channels is None or features % channels:
-        raise WeightsError(f"is of Keras, which flattens pixel by pixel, but how many channels the {features} inputs "
-                           f"of {path}weight have is not known; let a Conv2d come before the Flatten")
-    return lambda w: w.reshape(-1, channels, w.shape[-1]).transpose(2, 1, 0).reshape(w.shape[-1], -1)
+def other_eps(model: object) -> list[str]:
+    """The norms of a net whose eps is not what Keras's norms have by default."""
+    return [f"eps={layer.eps} in {path}{type(layer).__name__}" for path, layer in _leaves("", model)
+            if type(layer).__name__ in LAYERS and getattr(layer, "eps", EPS) != EPS]
 
 
 # ---------------------------------------------------------------------- reading
