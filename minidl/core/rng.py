@@ -39,7 +39,7 @@ def manual_seed(seed: int) -> None:
     >>> manual_seed(7); a == generator().random()
     True
     """
-    if not isinstance(seed, int) or not 0 <= seed < 2**64:
+    if not isinstance(seed, (int, np.integer)) or not 0 <= seed < 2**64:
         raise ValueError(f"manual_seed: seed is {seed!r} but must be an int in [0, 2**64)")
     set_state((int(seed), 0))
 

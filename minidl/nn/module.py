@@ -226,7 +226,7 @@ class Module(Habits, Watched):
             raise TypeError(f"load_state_dict: the state is a {type(state).__name__} but must map names to arrays; a "
                             "file is loaded by minidl.load(model, path)")
         own = self._named()
-        given = {name: as_array(np.asarray(value)) for name, value in without_counts(state, own).items()}
+        given = {name: _array(name, value) for name, value in without_counts(state, own).items()}
         source: dict[int, str] = {}        # of each Tensor, the first of its names in the state
         wrong = {name: f"{name} is not in the model" for name in given.keys() - own.keys()}
         for name in (name for name in own if name in given):
@@ -279,6 +279,15 @@ def switched(net: Module, training: bool) -> Iterator[None]:
     finally:
         for module, was_training in before:
             module.training = was_training
+
+
+def _array(name: str, value: object) -> np.ndarray:
+    """An entry of a state as NumPy's array. Raises TypeError where its own library refuses to make one."""
+    try:
+        return as_array(value)
+    except (TypeError, RuntimeError) as error:
+        raise TypeError(f"load_state_dict: {name} is a {type(value).__module__}.{type(value).__name__} that gives no "
+                        f"array ({error}); convert it before, of PyTorch by .detach().float().cpu()") from None
 
 
 def _join(path: str, name: str) -> str:

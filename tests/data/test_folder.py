@@ -135,9 +135,18 @@ def test_no_class_vanishes(tmp_path: Path, names: list[str], message: str) -> No
         train_and_test(tmp_path / "both", 8)
 
 
-@pytest.mark.parametrize(("size", "channels"), [(0, 3), ((3, -1), 3), (8, 2)])
+@pytest.mark.parametrize("size", [np.int64(5), np.uint8(5), [5, 5], (np.int32(5), 5), np.array([5, 5])])
+def test_a_size_of_numpys_numbers(tmp_path: Path, size: Any) -> None:
+    (tmp_path / "a").mkdir()
+    Image.new("L", (7, 7), 9).save(tmp_path / "a" / "x.png")
+    assert from_folder(tmp_path, size, channels=np.int64(1)).images.shape == (1, 1, 5, 5)
+
+
+@pytest.mark.parametrize(("size", "channels"), [(0, 3), ((3, -1), 3), (8, 2), ("8", 3), (8.0, 3), ((8,), 3),
+                                                ((8, 8, 3), 3), (None, 3), ((8, "8"), 3), (np.float64(8), 1)])
 def test_no_such_size(tmp_path: Path, size: Any, channels: int) -> None:
-    said = re.escape(f"from_folder: size is {size!r} and channels {channels} but must be at least 1, and 1 or 3")
+    said = re.escape(f"from_folder: size is {size!r} and channels {channels} but must be an int of at least 1 or two "
+                     "of them (h, w), and 1 or 3")
     with pytest.raises(ValueError, match=f"^{said}"):
         from_folder(tmp_path, size, channels=channels)
 

@@ -676,6 +676,78 @@ Net(
 
 
 # ---------------------------------------------------------------- what layers refuse, as they are built
+W, F = np.int64, np.float32
+NUMPYS: dict[str, tuple[Any, Any]] = {         # layers of NumPy's numbers, and the same of Python's
+    "Linear": (lambda: nn.Linear(np.uint8(200), W(2)), lambda: nn.Linear(200, 2)),
+    "Conv2d": (lambda: nn.Conv2d(np.uint8(4), W(6), W(3), W(2), (W(1), 0), groups=W(2), dilation=np.int32(2)),
+               lambda: nn.Conv2d(4, 6, 3, 2, (1, 0), groups=2, dilation=2)),
+    "Conv2d whose sizes' product is more than 255": (lambda: nn.Conv2d(np.uint8(200), 1, np.uint8(3)),
+                                                     lambda: nn.Conv2d(200, 1, 3)),
+    "padding by edge": (lambda: nn.Conv2d(1, 1, (W(3), 3), padding=((W(1), W(0)), (2, W(1)))),
+                        lambda: nn.Conv2d(1, 1, (3, 3), padding=((1, 0), (2, 1)))),
+    "Conv1d": (lambda: nn.Conv1d(W(2), W(4), W(3), W(2), (W(1), W(0)), W(1), W(2)),
+               lambda: nn.Conv1d(2, 4, 3, 2, (1, 0), 1, 2)),
+    "ConvTranspose2d": (lambda: nn.ConvTranspose2d(W(2), W(3), W(3), W(2), W(1), W(1)),
+                        lambda: nn.ConvTranspose2d(2, 3, 3, 2, 1, 1)),
+    "MaxPool2d": (lambda: nn.MaxPool2d(W(3), W(2), W(1)), lambda: nn.MaxPool2d(3, 2, 1)),
+    "AvgPool2d": (lambda: nn.AvgPool2d((W(3), 2)), lambda: nn.AvgPool2d((3, 2))),
+    "BatchNorm2d": (lambda: nn.BatchNorm2d(W(3), F(0.5), F(0.25)), lambda: nn.BatchNorm2d(3, 0.5, 0.25)),
+    "LayerNorm": (lambda: nn.LayerNorm((W(3), 4), F(0.5)), lambda: nn.LayerNorm((3, 4), 0.5)),
+    "GroupNorm": (lambda: nn.GroupNorm(W(2), W(4), F(0.5)), lambda: nn.GroupNorm(2, 4, 0.5)),
+    "LocalResponseNorm": (lambda: nn.LocalResponseNorm(W(5), F(0.5)), lambda: nn.LocalResponseNorm(5, 0.5)),
+    "Embedding": (lambda: nn.Embedding(W(5), np.uint8(3), W(1)), lambda: nn.Embedding(5, 3, 1)),
+    "Upsample": (lambda: nn.Upsample(scale_factor=W(2)), lambda: nn.Upsample(scale_factor=2)),
+    "PixelShuffle": (lambda: nn.PixelShuffle(np.uint8(2)), lambda: nn.PixelShuffle(2)),
+    "AdaptiveAvgPool2d": (lambda: nn.AdaptiveAvgPool2d((W(2), None)), lambda: nn.AdaptiveAvgPool2d((2, None))),
+    "Subsample2d": (lambda: nn.Subsample2d(W(3), W(2)), lambda: nn.Subsample2d(3, 2)),
+}
+
+
+@pytest.mark.parametrize("name", NUMPYS)
+def test_numpys_numbers_are_numbers(name: str) -> None:
+    made = []
+    for build in NUMPYS[name]:
+        minidl.manual_seed(W(3))
+        made.append(build())
+    mine, wanted = made
+    assert repr(mine) == repr(wanted)
+    assert all(np.array_equal(array, wanted.state_dict()[key]) for key, array in mine.state_dict().items())
+    facts = [value for value in vars(mine).values() if not isinstance(value, Tensor)]
+    assert not any(isinstance(each, np.generic) for value in facts
+                   for each in (value if isinstance(value, tuple) else (value,)))
+
+
+def test_a_compiled_step_of_layers_with_numpys_numbers() -> None:
+    net = nn.Sequential(nn.Conv2d(W(1), W(2), W(3), W(2), W(1)), nn.BatchNorm2d(W(2), F(0.5)), nn.MaxPool2d(W(2)))
+    x = Tensor(np.arange(128, dtype=np.float32).reshape(2, 1, 8, 8))
+    step = minidl.compile(lambda x: net(x))
+    net.eval()
+    assert all(np.array_equal(step(x).numpy(), net(x).numpy()) for _ in range(3))
+    windows = ops.conv2d(x, net[0].weight, net[0].bias, stride=(W(2), W(2)), padding=W(1))
+    assert np.array_equal(windows.numpy(), net[0](x).numpy())
+
+
+class Refuses:
+    """As a Tensor of PyTorch on a GPU, one that requires a gradient, or of bfloat16."""
+
+    def __init__(self, error: Exception):
+        self.error = error
+
+    def __array__(self, *_: Any, **__: Any) -> np.ndarray:
+        raise self.error
+
+
+@pytest.mark.parametrize("error", [TypeError("Got unsupported ScalarType BFloat16"), TypeError("can't convert cuda:0"),
+                                   RuntimeError("Can't call numpy() on Tensor that requires grad.")])
+def test_an_entry_that_gives_no_array_is_named(error: Exception) -> None:
+    model = nn.Linear(3, 2)
+    before = model.state_dict()
+    with pytest.raises(TypeError, match=r"^load_state_dict: bias is a test_nn\.Refuses that gives no array \("
+                                        + re.escape(str(error)) + r"\); convert it before, of PyTorch by \.detach"):
+        model.load_state_dict({"weight": np.ones((2, 3), "f4"), "bias": Refuses(error)})
+    assert all(np.array_equal(array, before[name]) for name, array in model.state_dict().items())
+
+
 WINDOW = r"must be an int or a pair of ints \(height, width\), each at least 1$"
 EDGES = r"must be p, \(ph, pw\) or \(\(top, bottom\), \(left, right\)\), ints of at least 0$"
 

@@ -243,6 +243,14 @@ def test_schedule(schedule: optim.Schedule, expected: list[float]) -> None:
     assert all(isinstance(schedule(i), float) for i in range(7))
 
 
+@pytest.mark.parametrize("kind", [np.int64, np.uint8, np.int32])
+@pytest.mark.parametrize("name", optim.SCHEDULES)
+def test_schedules_take_numpys_integers(name: str, kind: Any) -> None:
+    mine, wanted = optim.schedule(name, kind(40)), optim.schedule(name, 40)
+    assert [mine(i) for i in range(300)] == [wanted(i) for i in range(300)]
+    assert optim.warmup(kind(2), optim.step(kind(3)))(6) == optim.warmup(2, optim.step(3))(6)
+
+
 @pytest.mark.parametrize("name", optim.SCHEDULES)
 @pytest.mark.parametrize("total", [1, 2, 3, 19, 20, 21, 1000])
 def test_named_schedules_stay_between_0_and_1(name: str, total: int) -> None:

@@ -63,6 +63,19 @@ def test_metadata_ties_and_buffers_come_back(tmp_path: Path, ending: str) -> Non
     assert equal(one, other)
 
 
+@pytest.mark.parametrize("preprocessing", [
+    {"mean": [np.float32(0.5), np.float64(0.25)], "std": [0.125, np.int64(1)], "padding": np.int64(2)},
+    {"mean": np.array([0.5, 0.25]), "std": np.array([0.125, 1], "f4"), "padding": 2}])
+def test_numpys_numbers_are_written_as_numbers(tmp_path: Path, ending: str, preprocessing: Any) -> None:
+    model = zoo.build("perceptron", in_channels=np.int64(2), classes=np.uint8(200))
+    save(model, tmp_path / f"w{ending}", preprocessing=preprocessing, classes=np.array([f"c{i}" for i in range(200)]))
+    found = read_metadata(tmp_path / f"w{ending}")
+    assert found["model_args"] == {"in_channels": 2, "classes": 200}
+    assert found["preprocessing"] == PREPROCESSING
+    assert found["classes"][199] == "c199"
+    assert equal(model, load(tmp_path / f"w{ending}"))
+
+
 def test_the_zoos_models_are_built(tmp_path: Path, ending: str) -> None:
     model = zoo.build("lenet5", activation="relu")
     save(model, tmp_path / f"w{ending}")

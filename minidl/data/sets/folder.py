@@ -29,9 +29,11 @@ def from_folder(path: Folder, size: int | tuple[int, int], *, channels: int = 3,
     below 1 or other channels; FileNotFoundError for a path that is not a folder; OSError for a file that cannot be
     opened; ImportError without Pillow.
     """
-    height, width = (size, size) if isinstance(size, int) else size
-    if min(height, width) < 1 or channels not in MODES:
-        raise ValueError(f"from_folder: size is {size!r} and channels {channels!r} but must be at least 1, and 1 or 3")
+    sides = [*size] if isinstance(size, (tuple, list, np.ndarray)) else [size, size]
+    if len(sides) != 2 or not all(isinstance(n, (int, np.integer)) and n >= 1 for n in sides) or channels not in MODES:
+        raise ValueError(f"from_folder: size is {size!r} and channels {channels!r} but must be an int of at least 1 or "
+                         "two of them (h, w), and 1 or 3")
+    height, width = map(int, sides)
     root = Path(path).expanduser()
     if not root.is_dir():
         raise FileNotFoundError(f"from_folder: {root} is not a folder; name one that holds a folder for each class")

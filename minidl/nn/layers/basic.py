@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 from ... import ops
 from ...core.tensor import Tensor
-from ...ops.common.geometry import Padding, Pair, edges, pair
+from ...ops.common.geometry import Padding, Pair, edges, pair, plain
 from .. import init
 from ..module import Module, require_module
 
@@ -51,10 +51,13 @@ def _parameter(shape: tuple[int, ...], fan_in: int) -> Tensor:
     return init.uniform_(init.parameter(shape), -bound, bound)
 
 
-def _positive(name: str, **sizes: int) -> None:
-    for what, size in sizes.items():
+def _positive(name: str, **sizes: int) -> list[int]:
+    """The sizes as Python's ints, which NumPy's become. Raises ValueError for one that is not a size."""
+    found = {what: plain(size) for what, size in sizes.items()}
+    for what, size in found.items():
         if not isinstance(size, int) or size < 1:
             raise ValueError(f"{name}: {what} is {size!r} but must be an int of at least 1")
+    return list(found.values())
 
 
 class Conv2d(Module):
@@ -68,7 +71,8 @@ class Conv2d(Module):
                  padding: Padding = 0, *, bias: bool = True, algorithm: str = "auto", groups: int = 1,
                  dilation: Pair = 1):
         super().__init__()
-        _positive("Conv2d", in_channels=in_channels, out_channels=out_channels, groups=groups)
+        in_channels, out_channels, groups = _positive("Conv2d", in_channels=in_channels, out_channels=out_channels,
+                                                      groups=groups)
         if in_channels % groups or out_channels % groups:
             raise ValueError(f"Conv2d: groups is {groups} but must divide in_channels {in_channels} and out_channels "
                              f"{out_channels}")
@@ -77,7 +81,7 @@ class Conv2d(Module):
         pair("Conv2d", "dilation", dilation, 1)
         edges("Conv2d", padding)
         self.stride, self.padding, self.dilation, self.algorithm, self.groups = (
-            stride, padding, dilation, algorithm, groups)
+            plain(stride), plain(padding), plain(dilation), algorithm, groups)
         fan_in = in_channels // groups * kh * kw
         self.weight = _parameter((out_channels, in_channels // groups, kh, kw), fan_in)
         self.bias = _parameter((out_channels,), fan_in) if bias else None
@@ -104,7 +108,7 @@ class Linear(Module):
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True):
         super().__init__()
-        _positive("Linear", in_features=in_features, out_features=out_features)
+        in_features, out_features = _positive("Linear", in_features=in_features, out_features=out_features)
         self.weight = _parameter((out_features, in_features), in_features)
         self.bias = _parameter((out_features,), in_features) if bias else None
 
@@ -128,7 +132,7 @@ class _Pool2d(Module):
         if stride is not None:
             pair(name, "stride", stride, 1)
         edges(name, padding)
-        self.kernel_size, self.stride, self.padding = kernel_size, stride, padding
+        self.kernel_size, self.stride, self.padding = plain((kernel_size, stride, padding))
 
     def forward(self, x: Tensor) -> Tensor:
         return type(self).op(x, size=self.kernel_size, stride=self.stride, padding=self.padding)

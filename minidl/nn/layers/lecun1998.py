@@ -38,7 +38,7 @@ class Subsample2d(Module):
 
     def __init__(self, channels: int, kernel_size: Pair = 2):
         super().__init__()
-        _positive("Subsample2d", channels=channels)
+        (channels,) = _positive("Subsample2d", channels=channels)
         self.kernel_size = pair("Subsample2d", "kernel_size", kernel_size, 1)
         self.area = math.prod(self.kernel_size)
         self.weight, self.bias = _parameter((channels,), self.area), _parameter((channels,), self.area)
@@ -69,7 +69,7 @@ class TableConv2d(Conv2d):
 
     def __init__(self, in_channels: int, table: Sequence[Sequence[int]], kernel_size: Pair, stride: Pair = 1,
                  padding: Padding = 0, algorithm: str = "auto"):
-        _positive("TableConv2d", in_channels=in_channels, maps=len(table))
+        in_channels, _ = _positive("TableConv2d", in_channels=in_channels, maps=len(table))
         for m, channels in enumerate(table):
             if not channels or len(set(channels)) < len(channels) or not set(channels) <= set(range(in_channels)):
                 raise ValueError(f"TableConv2d: map {m} reads the channels {tuple(channels)} but must read at least 1 "

@@ -6,6 +6,7 @@ import numpy as np
 
 from ... import ops
 from ...core.tensor import Tensor
+from ...ops.common.geometry import plain
 from .. import init
 from ..module import Module
 from .basic import _positive
@@ -23,7 +24,9 @@ class Embedding(Module):
 
     def __init__(self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None):
         super().__init__()
-        _positive("Embedding", num_embeddings=num_embeddings, embedding_dim=embedding_dim)
+        num_embeddings, embedding_dim = _positive("Embedding", num_embeddings=num_embeddings,
+                                                  embedding_dim=embedding_dim)
+        padding_idx = plain(padding_idx)
         if padding_idx is not None and not 0 <= padding_idx < num_embeddings:
             raise ValueError(f"Embedding: padding_idx is {padding_idx!r} but must be a row, 0 to {num_embeddings - 1}")
         self.padding_idx = padding_idx

@@ -7,6 +7,7 @@ import numpy as np
 from ... import ops
 from ...core.distributed.world import current
 from ...core.tensor import Tensor
+from ...ops.common.geometry import plain
 from .. import init
 from ..module import Module
 from .basic import _positive
@@ -20,9 +21,11 @@ def _bias(shape: tuple[int, ...], wanted: bool) -> Tensor | None:
     return init.parameter(shape) if wanted else None
 
 
-def _small(name: str, eps: float) -> None:
+def _small(name: str, eps: float) -> float:
+    eps = plain(eps)
     if not isinstance(eps, (int, float)) or not eps >= 0:
         raise ValueError(f"{name}: eps is {eps!r} but must be a number of at least 0")
+    return eps
 
 
 class _BatchNorm(Module):
@@ -35,8 +38,8 @@ class _BatchNorm(Module):
                  track_running_stats: bool = True, *, across_ranks: bool = True):
         super().__init__()
         name = type(self).__name__
-        _positive(name, num_features=num_features)
-        _small(name, eps)
+        (num_features,) = _positive(name, num_features=num_features)
+        eps, momentum = _small(name, eps), plain(momentum)
         if not isinstance(momentum, (int, float)) or not 0 <= momentum <= 1:
             raise ValueError(f"{name}: momentum is {momentum!r} but must be a number from 0 to 1, the share of a "
                              "batch's moments in the running ones")
@@ -106,10 +109,8 @@ class LayerNorm(Module):
         shape = normalized_shape if isinstance(normalized_shape, (tuple, list)) else (normalized_shape,)
         if not shape:
             raise ValueError("LayerNorm: normalized_shape is () but must name the sizes of at least one axis")
-        for size in shape:
-            _positive("LayerNorm", normalized_shape=size)
-        _small("LayerNorm", eps)
-        self.normalized_shape, self.eps = tuple(shape), eps
+        self.normalized_shape = tuple(size for each in shape for size in _positive("LayerNorm", normalized_shape=each))
+        self.eps = _small("LayerNorm", eps)
         self.weight = _weight(self.normalized_shape, elementwise_affine)
         self.bias = _bias(self.normalized_shape, elementwise_affine and bias)
 
@@ -132,11 +133,10 @@ class GroupNorm(Module):
 
     def __init__(self, num_groups: int, num_channels: int, eps: float = 1e-5, affine: bool = True):
         super().__init__()
-        _positive("GroupNorm", num_groups=num_groups, num_channels=num_channels)
+        num_groups, num_channels = _positive("GroupNorm", num_groups=num_groups, num_channels=num_channels)
         if num_channels % num_groups:
             raise ValueError(f"GroupNorm: num_groups is {num_groups} but must divide num_channels {num_channels}")
-        _small("GroupNorm", eps)
-        self.num_groups, self.num_channels, self.eps = num_groups, num_channels, eps
+        self.num_groups, self.num_channels, self.eps = num_groups, num_channels, _small("GroupNorm", eps)
         self.weight, self.bias = _weight((num_channels,), affine), _bias((num_channels,), affine)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -151,8 +151,8 @@ class LocalResponseNorm(Module):
 
     def __init__(self, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0):
         super().__init__()
-        _positive("LocalResponseNorm", size=size)
-        self.size, self.alpha, self.beta, self.k = size, alpha, beta, k
+        (size,) = _positive("LocalResponseNorm", size=size)
+        self.size, self.alpha, self.beta, self.k = size, *plain((alpha, beta, k))
 
     def forward(self, x: Tensor) -> Tensor:
         return ops.local_response_norm(x, self.size, self.alpha, self.beta, self.k)

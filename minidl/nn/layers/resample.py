@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ... import ops
 from ...core.tensor import Tensor
-from ...ops.common.geometry import Padding, Pair, edges, pair
+from ...ops.common.geometry import Padding, Pair, edges, pair, plain
 from ...ops.layers.resample import Size
 from ..module import Module
 from .basic import _parameter, _positive
@@ -20,12 +20,13 @@ class Conv1d(Module):
     def __init__(self, in_channels: int, out_channels: int, kernel_size: int, stride: int = 1,
                  padding: int | tuple[int, int] = 0, dilation: int = 1, groups: int = 1, bias: bool = True):
         super().__init__()
-        _positive("Conv1d", in_channels=in_channels, out_channels=out_channels, kernel_size=kernel_size, stride=stride,
-                  dilation=dilation, groups=groups)
+        in_channels, out_channels, kernel_size, stride, dilation, groups = _positive(
+            "Conv1d", in_channels=in_channels, out_channels=out_channels, kernel_size=kernel_size, stride=stride,
+            dilation=dilation, groups=groups)
         if in_channels % groups or out_channels % groups:
             raise ValueError(f"Conv1d: groups is {groups} but must divide in_channels {in_channels} and out_channels "
                              f"{out_channels}")
-        self.stride, self.padding, self.dilation, self.groups = stride, padding, dilation, groups
+        self.stride, self.padding, self.dilation, self.groups = stride, plain(padding), dilation, groups
         fan_in = in_channels // groups * kernel_size
         self.weight = _parameter((out_channels, in_channels // groups, kernel_size), fan_in)
         self.bias = _parameter((out_channels,), fan_in) if bias else None
@@ -49,11 +50,11 @@ class ConvTranspose2d(Module):
     def __init__(self, in_channels: int, out_channels: int, kernel_size: Pair, stride: Pair = 1, padding: Padding = 0,
                  output_padding: Pair = 0, *, bias: bool = True):
         super().__init__()
-        _positive("ConvTranspose2d", in_channels=in_channels, out_channels=out_channels)
+        in_channels, out_channels = _positive("ConvTranspose2d", in_channels=in_channels, out_channels=out_channels)
         kh, kw = pair("ConvTranspose2d", "kernel_size", kernel_size, 1)
         pair("ConvTranspose2d", "stride", stride, 1)
         edges("ConvTranspose2d", padding)
-        self.stride, self.padding, self.output_padding = stride, padding, output_padding
+        self.stride, self.padding, self.output_padding = plain((stride, padding, output_padding))
         self.weight = _parameter((in_channels, out_channels, kh, kw), out_channels * kh * kw)
         self.bias = _parameter((out_channels,), out_channels * kh * kw) if bias else None
 
@@ -75,7 +76,7 @@ class Upsample(Module):
         super().__init__()
         if mode != "nearest":
             raise ValueError(f"Upsample: mode {mode!r} is not 'nearest', the only one")
-        self.size, self.scale_factor = size, scale_factor
+        self.size, self.scale_factor = plain((size, scale_factor))
 
     def forward(self, x: Tensor) -> Tensor:
         return ops.interpolate(x, self.size, self.scale_factor)
@@ -89,8 +90,7 @@ class PixelShuffle(Module):
 
     def __init__(self, upscale_factor: int):
         super().__init__()
-        _positive("PixelShuffle", upscale_factor=upscale_factor)
-        self.upscale_factor = upscale_factor
+        (self.upscale_factor,) = _positive("PixelShuffle", upscale_factor=upscale_factor)
 
     def forward(self, x: Tensor) -> Tensor:
         return ops.pixel_shuffle(x, self.upscale_factor)
@@ -108,7 +108,7 @@ class AdaptiveAvgPool2d(Module):
 
     def __init__(self, output_size: Size):
         super().__init__()
-        self.output_size = output_size
+        self.output_size = plain(output_size)
 
     def forward(self, x: Tensor) -> Tensor:
         return ops.adaptive_avg_pool2d(x, self.output_size)

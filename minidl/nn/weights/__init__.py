@@ -191,10 +191,17 @@ def _are_names(value: object) -> bool:
             and all(isinstance(name, str) and 1 <= len(name) <= MAX_CLASS and name.isprintable() for name in value))
 
 
+def _plain(value: object) -> object:
+    """NumPy's numbers and arrays as JSON has them."""
+    if isinstance(value, (np.number, np.bool_, np.ndarray)):
+        return value.tolist()
+    raise TypeError(f"a {type(value).__name__} is not JSON")
+
+
 def _attributes(model: Model, preprocessing: object, **names: object) -> dict[str, str | int]:
     """The file's attributes."""
     try:
-        arguments = json.dumps(dict(getattr(model, "model_args", {})), sort_keys=True, allow_nan=False)
+        arguments = json.dumps(dict(getattr(model, "model_args", {})), sort_keys=True, allow_nan=False, default=_plain)
     except (TypeError, ValueError) as error:
         raise TypeError(f"save: model_args of {_model_name(model)!r} cannot be written as JSON ({error}); "
                         "use a dict of finite numbers, texts, lists and dicts") from error
@@ -202,14 +209,18 @@ def _attributes(model: Model, preprocessing: object, **names: object) -> dict[st
                                         "minidl_version": __version__, "model": _model_name(model),
                                         "model_args": arguments}
     if preprocessing is not None:
-        if not _is_preprocessing(preprocessing):
+        try:
+            text = json.dumps(preprocessing, sort_keys=True, default=_plain)
+        except (TypeError, ValueError):
+            text = "null"
+        if not _is_preprocessing(json.loads(text)):
             raise ValueError(f"save: preprocessing is {shown(preprocessing)} but must be {PREPROCESSING}; pass "
                              "DataLoader.preprocessing")
-        attributes["preprocessing"] = json.dumps(preprocessing, sort_keys=True)
+        attributes["preprocessing"] = text
     for each, given in names.items():
         if given is None:
             continue
-        given = list(given) if isinstance(given, tuple) else given             # as a Dataset has them
+        given = list(given) if isinstance(given, (tuple, np.ndarray)) else given       # as a Dataset has them
         if not _are_names(given):
             raise ValueError(f"save: {each} is {shown(given)} but must be {NAMES}; pass the names of the model's "
                              f"{NAMED[each]}")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import numpy as np
+
 from ..checks import check_number
 
 Schedule = Callable[[int], float]
@@ -25,7 +27,7 @@ def step(every: int, gamma: float = 0.1) -> Schedule:
     >>> [step(2, 0.5)(i) for i in range(4)]
     [1.0, 1.0, 0.5, 0.5]
     """
-    _whole("step", "every", every)
+    every = _whole("step", "every", every)
     check_number("step", "gamma", gamma)
     return lambda i: float(gamma ** (i // every))
 
@@ -36,7 +38,7 @@ def linear(total: int, end: float = 0.0) -> Schedule:
     >>> [linear(4)(i) for i in range(6)]
     [1.0, 0.75, 0.5, 0.25, 0.0, 0.0]
     """
-    _whole("linear", "total", total)
+    total = _whole("linear", "total", total)
     check_number("linear", "end", end)
     return lambda i: 1.0 + (end - 1.0) * min(i / total, 1.0)
 
@@ -47,7 +49,7 @@ def cosine(total: int, end: float = 0.0) -> Schedule:
     >>> round(cosine(4)(2), 3)
     0.5
     """
-    _whole("cosine", "total", total)
+    total = _whole("cosine", "total", total)
     check_number("cosine", "end", end)
     return lambda i: end + (1.0 - end) * (1.0 + math.cos(math.pi * min(i / total, 1.0))) / 2.0
 
@@ -58,7 +60,7 @@ def warmup(steps: int, after: Schedule) -> Schedule:
     >>> [warmup(2, constant())(i) for i in range(3)]
     [0.5, 1.0, 1.0]
     """
-    _whole("warmup", "steps", steps)
+    steps = _whole("warmup", "steps", steps)
     return lambda i: (i + 1) / steps if i < steps else after(i - steps)
 
 
@@ -71,7 +73,7 @@ def one_cycle(total: int, rise: float = 0.3, start: float = 1 / 25, end: float =
     >>> [round(one_cycle(10)(i), 2) for i in range(11)]
     [0.04, 0.52, 1.0, 0.95, 0.81, 0.61, 0.39, 0.19, 0.05, 0.0, 0.0]
     """
-    _whole("one_cycle", "total", total)
+    total = _whole("one_cycle", "total", total)
     check_number("one_cycle", "start", start)
     check_number("one_cycle", "end", end)
     if not 0 <= rise <= 1:
@@ -85,9 +87,10 @@ def one_cycle(total: int, rise: float = 0.3, start: float = 1 / 25, end: float =
     return factor
 
 
-def _whole(name: str, what: str, value: int) -> None:
-    if not isinstance(value, int) or value < 1:
+def _whole(name: str, what: str, value: int) -> int:
+    if not isinstance(value, (int, np.integer)) or value < 1:
         raise ValueError(f"{name}: {what} is {value!r} but must be an int of at least 1")
+    return int(value)
 
 
 def _warmup_cosine(total: int) -> Schedule:

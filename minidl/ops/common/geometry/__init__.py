@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from numbers import Number
+from typing import Any, NamedTuple, TypeVar
 
 Geometry = TypeVar("Geometry")
 Pair = int | tuple[int, int]
@@ -64,8 +65,16 @@ class ConvGeometry(NamedTuple):
     algorithm: str
 
 
+def plain(value: Any) -> Any:
+    """NumPy's numbers as Python's, also within tuples: small ones overflow, and they are printed in other words."""
+    if isinstance(value, tuple):
+        return tuple(map(plain, value))
+    return value.item() if isinstance(value, Number) and hasattr(value, "item") else value
+
+
 def pair(name: str, what: str, value: Pair, least: int) -> tuple[int, int]:
     """An int, or a pair of ints (height, width), each at least `least`."""
+    value = plain(value)
     both = value if isinstance(value, tuple) else (value, value)
     if len(both) != 2 or not all(isinstance(v, int) and v >= least for v in both):
         raise ValueError(f"{name}: {what} is {value!r} but must be an int or a pair of ints (height, width), "
@@ -75,6 +84,7 @@ def pair(name: str, what: str, value: Pair, least: int) -> tuple[int, int]:
 
 def edges(name: str, padding: Padding) -> tuple[int, int, int, int]:
     """(top, bottom, left, right) from p, (ph, pw) or ((top, bottom), (left, right))."""
+    padding = plain(padding)
     sides = padding if isinstance(padding, tuple) else (padding, padding)
     flat = [s for side in sides for s in (side if isinstance(side, tuple) else (side, side))]
     if len(sides) != 2 or len(flat) != 4 or not all(isinstance(s, int) and s >= 0 for s in flat):
