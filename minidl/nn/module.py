@@ -284,7 +284,7 @@ def switched(net: Module, training: bool) -> Iterator[None]:
 def _array(name: str, value: object) -> np.ndarray:
     """An entry of a state as NumPy's array. Raises TypeError where its own library refuses to make one."""
     try:
-        return as_array(value)
+        return as_array(value.numpy() if isinstance(value, Tensor) else value)
     except (TypeError, RuntimeError) as error:
         raise TypeError(f"load_state_dict: {name} is a {type(value).__module__}.{type(value).__name__} that gives no "
                         f"array ({error}); convert it before, of PyTorch by .detach().float().cpu()") from None

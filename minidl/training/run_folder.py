@@ -18,6 +18,8 @@ from ..core.distributed import by_first
 from .checkpoint import NAMES, lock
 from .metrics import Metrics
 
+MAX_CONFIG = 2**20                         # bytes of a config.json that are read; train.py writes some thousand
+
 
 class RunFolder:
     """The folder of one run: config.json at its start, a line of metrics.jsonl per epoch, checkpoints, weights.h5.
@@ -154,7 +156,12 @@ class RunFolder:
 def read_config(path: str | os.PathLike[str]) -> dict[str, Any]:
     """What a run's config.json holds. Raises ValueError where there is none, or none that can be read."""
     try:
-        config = json.loads(Path(path).read_text(encoding="utf-8"))
+        _require_file(path)
+        with open(path, "rb") as file:
+            text = file.read(MAX_CONFIG + 1)
+        if len(text) > MAX_CONFIG:
+            raise ValueError(f"it has more than {MAX_CONFIG:,} bytes")
+        config = json.loads(text.decode("utf-8"))
     except FileNotFoundError:
         raise ValueError(f"run folder: '{path}' does not exist, so no run is there; name the folder that train.py "
                          "made") from None
@@ -163,6 +170,12 @@ def read_config(path: str | os.PathLike[str]) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise ValueError(f"run folder: '{path}' holds a {type(config).__name__} but must hold an object of JSON")
     return config
+
+
+def _require_file(path: str | os.PathLike[str]) -> None:
+    """Refuse a pipe or a device, which may have no end."""
+    if Path(path).exists() and not Path(path).is_file():
+        raise OSError(f"{path} is not an ordinary file; name one that train.py wrote")
 
 
 def _epoch(line: bytes) -> float:
@@ -177,9 +190,10 @@ def _epoch(line: bytes) -> float:
 def read_metrics(folder: str | os.PathLike[str]) -> list[Metrics]:
     """The lines of a run folder's metrics.jsonl. Half a line at its end, of an epoch that was cut short, is left out.
 
-    Raises OSError for a file that cannot be read, ValueError, with its line, for one that holds other things.
+    Raises OSError for what cannot be read or is not a file, ValueError, with its line, for one that holds other things.
     """
     path, found = Path(folder) / "metrics.jsonl", []
+    _require_file(path)
     *lines, _ = path.read_bytes().split(b"\n")
     for number, line in enumerate(lines, 1):
         try:

@@ -13,6 +13,7 @@ import minidl
 from minidl import data, nn, ops, zoo
 from minidl.data.sets.picture import read_picture
 from minidl.frontend import cli
+from minidl.frontend.cli import predict
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
 
@@ -158,3 +159,29 @@ def test_a_weights_file_alone_is_enough(capsys: pytest.CaptureFixture[str]) -> N
     row = ops.softmax(net(minidl.Tensor(images)), axis=1).numpy()[0]
     best = int(row.argmax())
     assert capsys.readouterr().out == f"one.png: digit {best} {100 * row[best]:.1f} %  (L 28x28, grey)\n"
+
+
+@pytest.mark.parametrize("count", [1, predict.BATCH, predict.BATCH + 1, 2 * predict.BATCH + 3])
+def test_a_long_table_is_not_one_batch(count: int, monkeypatch: pytest.MonkeyPatch,
+                                       capsys: pytest.CaptureFixture[str]) -> None:
+    minidl.manual_seed(1)
+    net, sizes = zoo.build("table-mlp", in_features=2, classes=2), []
+    minidl.save(net, "w.h5", preprocessing={"mean": [0.0, 0.0], "std": [1.0, 1.0], "padding": 0}, classes=["p", "q"])
+    forward = type(net).forward
+
+    def counted(self: nn.Module, x: minidl.Tensor) -> minidl.Tensor:
+        sizes.append(len(x))
+        return forward(self, x)
+
+    rows = np.random.default_rng(0).standard_normal((count, 2)).round(3)
+    Path("t.csv").write_text("".join(f"{x},{y}\n" for x, y in rows.tolist()))
+    monkeypatch.setattr(type(net), "forward", counted)
+    assert cli.main(["predict", "--weights", "w.h5", "t.csv", "--no-header", "--device", "cpu", "--top", "1"]) == 0
+    monkeypatch.undo()
+    told = capsys.readouterr().out.splitlines()
+    with minidl.no_grad():
+        best = net.eval()(minidl.Tensor(rows.astype(np.float32))).numpy().argmax(1)
+    assert [line.split(": ")[1][0] for line in told] == ["pq"[i] for i in best]
+    assert [line.split(": ")[0] for line in told] == [f"t.csv, line {i + 1}" for i in range(count)]
+    assert max(sizes) <= predict.BATCH
+    assert sum(sizes) == count

@@ -6,7 +6,9 @@ import json
 import os
 import re
 import sys
+import tracemalloc
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -528,3 +530,40 @@ def test_the_pictures_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "<h2>Test rows</h2>" in report
     assert "or its first layer does not read images" in report
     assert "Test images that the net got most wrong" not in report
+
+
+# ---------------------------------------------------------------- memory
+TALL = 4000
+SHAPES: dict[str, tuple[str, bool | None]] = {      # tables whose cells are as small as they can be, and header=
+    "one column": ("1\n" * TALL, False),
+    "two columns": ("1,a\n2,b\n" * TALL, False),
+    "two columns and names": ("x,y\n" + "10,a\n11,b\n" * TALL, None),
+    "an index": (",x,y\n" + "".join(f"{i},1,{'ab'[i % 2]}\n" for i in range(TALL)), None),
+    "wide": ("".join(",".join(["7"] * 1000) + f",{kind}\n" for kind in "abab"), False),
+    "no values": (("," * 1000 + "\n") * 20, False),
+    "quoted": ('"1","a"\n"2","b"\n' * TALL, False),
+    "a class that is a number": ("0.5,1\n0.5,2\n" * TALL, False),
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_table_takes_memory_in_proportion_to_its_file(tmp_path: Path, name: str) -> None:
+    text, header = SHAPES[name]
+    (tmp_path / "t.csv").write_text(text)
+    tracemalloc.start()
+    try:
+        with suppress(ValueError):
+            from_csv(tmp_path / "t.csv", header=header)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak <= 100 * len(text) + 2**18
+    assert name not in ("two columns", "an index") or peak <= 65 * len(text)       # all cells are held once
+
+
+def test_an_index_goes_and_the_label_may_be_any_column(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(",kind,x,y\n10,a,1,2\n11,b,3,4\n12,a,5,6\n")
+    table = from_csv(tmp_path / "t.csv", "kind")
+    assert (table.columns, table.classes) == (("x", "y"), ("a", "b"))
+    assert table.rows.tolist() == [[1, 2], [3, 4], [5, 6]]
+    assert table.labels.tolist() == [0, 1, 0]

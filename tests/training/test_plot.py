@@ -555,3 +555,14 @@ def test_the_machine_is_told_as_json() -> None:
     assert found["cores"] >= 1
     assert all(found[name] for name in ("system", "processor"))
     assert json.loads(json.dumps(found)) == found
+
+
+@pytest.mark.parametrize("options", ['{"hidden": 2147483647}', '{"classes": 2147483647}', '{"hidden": "x"}',
+                                     '{"unknown": 1}'])
+def test_a_report_builds_no_net_larger_than_its_weights(tmp_path: Path, options: str) -> None:
+    net = zoo.build("perceptron", in_channels=1)
+    net.model_name, net.model_args = "mlp", json.loads(options)
+    minidl.save(net, tmp_path / "weights.h5")
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"^load: '.*weights\.h5' was saved from 'mlp'"):
+        minidl.plot.report(tmp_path)

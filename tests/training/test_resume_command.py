@@ -17,7 +17,7 @@ import pytest
 from tiers import tiered
 
 import minidl
-from minidl import data
+from minidl import data, zoo
 from minidl.frontend.cli import train as cli
 from minidl.ops.cpu import parallel
 from minidl.training import Interrupted, RunFolder, read_config, read_metrics
@@ -259,6 +259,48 @@ def test_a_stopped_run_with_a_plugin_says_the_flag_and_needs_none_elsewhere(
     pytest.importorskip("matplotlib")
     minidl.plot.report("run")
     assert Path("ran").read_text() == ".."
+
+
+LARGE = {"model": "mlp", "data": "synthetic-digits", "device": "cpu", "limit_train": 9, "limit_test": 9}
+
+
+@pytest.mark.parametrize(("model", "option"), [
+    ("mlp", {"hidden": 2**31}), ("mlp", {"hidden": 10**6}), ("perceptron", {"classes": 2**40}),
+    ("lenet5", {"classes": 10**7}), ("mlp", {"hidden": 10**15})])
+@pytest.mark.parametrize("flags", [[], ["--load", "run/weights.h5"]])
+def test_a_config_builds_no_net_larger_than_its_weights(model: str, option: dict[str, int], flags: list[str],
+                                                        capsys: pytest.CaptureFixture[str]) -> None:
+    Path("run").mkdir()
+    minidl.save(zoo.build("mlp", in_channels=1, hidden=8), "run/weights.h5")
+    Path("run/config.json").write_text(json.dumps({**LARGE, "model": model, "option": option}))
+    assert cli.main(["--eval", "run", *flags]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    if "classes" not in option:                # which the data set decides
+        assert re.search(r"error: run/weights\.h5 has \d+ bytes, too few for --model mlp and its options \(init: a "
+                         r"parameter of shape \(\d+, \d+\) takes \d+ bytes but only \d+ are left; .*\); name", said)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+@pytest.mark.parametrize("flags", [["--resume", "run"], ["--eval", "run"], ["--config", "run/config.json"]])
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: os.symlink("/dev/zero", path), os.mkdir,
+                                  lambda path: Path(path).write_text(" " * 2**20 + "{}"),
+                                  lambda path: Path(path).write_text("[" * 2**19),
+                                  lambda path: os.truncate(os.open(path, os.O_CREAT | os.O_WRONLY), 2**40)])
+def test_what_is_no_file_of_settings_is_not_read(make: Any, flags: list[str],
+                                                 capsys: pytest.CaptureFixture[str]) -> None:
+    Path("run").mkdir()
+    make("run/config.json")
+    assert cli.main(flags) == 2
+    assert capsys.readouterr().err.startswith("train.py: error: run folder: 'run/config.json' cannot be read (")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: os.symlink("/dev/zero", path), os.mkdir])
+def test_what_is_no_file_of_metrics_is_not_read(make: Any) -> None:
+    make("metrics.jsonl")
+    with pytest.raises(OSError, match=r"metrics\.jsonl is not an ordinary file; name one that train\.py wrote"):
+        read_metrics(".")
 
 
 @pytest.mark.parametrize("held", ['{"option": [[1]]}', '{"lr": {"a": [1]}}', '{"epochs": [{}]}',

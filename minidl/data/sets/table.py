@@ -114,9 +114,8 @@ def from_csv(path: str | os.PathLike[str], label: str | None = None, *, header: 
     if label is not None and label not in columns:
         raise ValueError(f"from_csv: {path} has no column {label!r}; it has {', '.join(columns)}")
     at = len(columns) - 1 if label is None else columns.index(label)
-    rows = numbers("from_csv", path, [*columns[:at], *columns[at + 1:]],
-                   [(line, [*cells[:at], *cells[at + 1:]]) for line, cells in lines])
-    classes, labels = _classes(path, columns[at], [(line, cells[at]) for line, cells in lines])
+    rows = numbers("from_csv", path, columns, lines, [i for i in range(len(columns)) if i != at])
+    classes, labels = _classes(path, columns[at], lines, at)
     return Table(Path(path).stem, split, rows, labels, (*columns[:at], *columns[at + 1:]), classes, str(path))
 
 
@@ -154,7 +153,9 @@ def read_cells(who: str, path: str | os.PathLike[str], header: bool | None = Non
             raise ValueError(f"{who}: {path}, line {line} has {len(cells)} values but there are {len(columns)} "
                              "columns; complete or remove it")
     if not columns[0] and len({cells[0] for _, cells in lines}) == len(lines) and len(columns) > 1:
-        columns, lines = columns[1:], [(line, cells[1:]) for line, cells in lines]
+        columns = columns[1:]
+        for _, cells in lines:             # in place: a second list of all cells would double the memory
+            del cells[0]
     for i, name in enumerate(columns):
         if not name or name in columns[:i]:
             raise ValueError(f"{who}: {path} names its column {i + 1} {name!r}, but each needs a name of its own; "
@@ -213,25 +214,28 @@ def _names_columns(first: list[str], below: list[list[str]]) -> bool | None:
     return None if running else False
 
 
-def numbers(who: str, path: str | os.PathLike[str], columns: Sequence[str], lines: Cells) -> np.ndarray:
-    """Lines as float64 (n,columns). Raises ValueError for what is no number between -1e30 and 1e30."""
-    rows = np.empty((len(lines), len(columns)))
+def numbers(who: str, path: str | os.PathLike[str], columns: Sequence[str], lines: Cells, at: Sequence[int]
+            ) -> np.ndarray:
+    """The columns `at` of lines as float64 (n,columns). Raises ValueError for what is no number between -1e30 and
+    1e30."""
+    rows = np.empty((len(lines), len(at)))
     for i, (line, cells) in enumerate(lines):
-        for j, cell in enumerate(cells):
-            value = _number(cell)
+        for k, j in enumerate(at):
+            value = _number(cells[j])
             if value is None or not -LIMIT < value < LIMIT:
-                raise ValueError(f"{who}: {path}, line {line}: {columns[j]!r} is {cell!r} but must be a number between "
-                                 "-1e30 and 1e30; correct or remove the line, or write numbers for the column's texts")
-            rows[i, j] = value
+                raise ValueError(f"{who}: {path}, line {line}: {columns[j]!r} is {cells[j]!r} but must be a number "
+                                 "between -1e30 and 1e30; correct or remove the line, or write numbers for the "
+                                 "column's texts")
+            rows[i, k] = value
     return rows
 
 
-def _classes(path: str | os.PathLike[str], column: str, cells: list[tuple[int, str]]
-             ) -> tuple[tuple[str, ...], np.ndarray]:
-    """The sorted names of classes, and the label of each line."""
-    numeric = all(_number(cell) is not None for _, cell in cells)
+def _classes(path: str | os.PathLike[str], column: str, lines: Cells, at: int) -> tuple[tuple[str, ...], np.ndarray]:
+    """The sorted names of the classes in a column, and the label of each line."""
+    numeric = all(_number(cells[at]) is not None for _, cells in lines)
     found = []
-    for line, cell in cells:
+    for line, cells in lines:
+        cell = cells[at]
         name = _integer(cell) if numeric else cell
         if cell in MISSING or not (0 < len(name) <= MAX_NAME and name.isprintable()):
             must = "a class, and this means a missing value" if cell in MISSING else "a text or an integer"

@@ -15,6 +15,7 @@ from minidl.data.sets.table import numbers, read_cells, unnamed
 
 from .common import Parser, complain, run, say
 
+BATCH = 256                                # items at a time: a net's arrays between layers grow with them
 BRIGHT = 64                                # a border this much brighter than the training images' mean is pointed out
 
 
@@ -64,15 +65,17 @@ def command(args: argparse.Namespace) -> None:
 def answers(args: argparse.Namespace, net: nn.Module, metadata: dict[str, Any], given: data.Data) -> list[str]:
     """The likeliest classes of each item, with their probabilities."""
     where = device.resolve(args.device)
-    ((items, _),) = data.DataLoader(given, len(given), shuffle=False, device=where, **metadata["preprocessing"])
+    told = []
     net.eval().to(where)
-    with minidl.no_grad():
-        outputs = net(minidl.Tensor(items))
-        logits = net.or_none(outputs) if hasattr(net, "or_none") else outputs
-        probabilities = ops.softmax(logits, axis=1).numpy()
-    classes = [*(metadata["classes"] or map(str, range(outputs.shape[1]))), "none of them"]
-    return [", ".join(f"{classes[i]} {100 * row[i]:.1f} %" for i in np.argsort(-row, kind="stable")[:args.top])
-            for row in probabilities]
+    for items, _ in data.DataLoader(given, BATCH, shuffle=False, device=where, **metadata["preprocessing"]):
+        with minidl.no_grad():
+            outputs = net(minidl.Tensor(items))
+            logits = net.or_none(outputs) if hasattr(net, "or_none") else outputs
+            probabilities = ops.softmax(logits, axis=1).numpy()
+        classes = [*(metadata["classes"] or map(str, range(outputs.shape[1]))), "none of them"]
+        told += [", ".join(f"{classes[i]} {100 * row[i]:.1f} %" for i in np.argsort(-row, kind="stable")[:args.top])
+                 for row in probabilities]
+    return told
 
 
 def of_rows(args: argparse.Namespace, net: nn.Module, metadata: dict[str, Any]) -> None:
@@ -91,7 +94,7 @@ def of_rows(args: argparse.Namespace, net: nn.Module, metadata: dict[str, Any]) 
                 raise ValueError(f"{path} has no column {missing[0]!r}; the net reads {', '.join(known)}, and this has "
                                  f"{', '.join(columns)}; rename or add it")
             order = [columns.index(name) for name in known]
-        rows = numbers("predict", path, columns, lines)[:, order]
+        rows = numbers("predict", path, columns, lines, order)
         table = data.Table(str(path), "test", rows, np.zeros(len(rows), np.int64))
         for (line, _), told in zip(lines, answers(args, net, metadata, table), strict=True):
             say(f"{path}, line {line}: {told}")

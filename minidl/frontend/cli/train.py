@@ -55,6 +55,7 @@ OPTIMIZERS: dict[str, tuple[Callable[..., optim.Optimizer], dict[str, float | No
 }
 OWN = "own"                                # the optimizer that the model brings, with the recipe's numbers
 TTA: dict[str, dict[str, Any]] = {"none": {}, "flip": {"shift": 0}, "flip-shift": {"shift": 1}}    # what --tta names
+FREELY_BUILT = 2**26                       # bytes of a net that are built whatever the size of its weights' file
 WHITENED = 5000                            # images that a net which starts from images is given
 
 
@@ -491,7 +492,15 @@ def look(args: argparse.Namespace, train: data.Data, test: data.Data, where: str
         if mine and tuple(mine) != tuple(theirs):
             raise ValueError(f"{weights} knows the {what} {', '.join(mine)}, but {test.name} has {', '.join(theirs)}; "
                              "name the data that it was trained on")
-    model = build(args, train, where, weights)
+    size = os.path.getsize(weights)
+    with nn.init.at_most(max(size, FREELY_BUILT)):         # the options may be those of a stranger's config.json
+        try:
+            model = build(args, train, where, weights)
+        except ValueError as error:
+            if not str(error).startswith("init: "):
+                raise
+            raise ValueError(f"{weights} has {size} bytes, too few for --model {args.model} and its options ({error}); "
+                             "name the weights of this model") from None
     preprocessing = known["preprocessing"] or train.preprocessing(zoo.MODELS[args.model].shape)
     model = as_trained(args, model)
     loss, accuracy, more = evaluate(model, loaders(args, train, test, where, preprocessing)[1],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Iterable
@@ -16,7 +15,7 @@ from ...core.mode import no_grad
 from ...core.tensor import Tensor
 from ...nn import weights
 from ...nn.module import switched
-from ...training import read_metrics
+from ...training import read_config, read_metrics
 from .figures import DARK, LIGHT, confusion_figure, count_pairs, curves_figure, filters_figure, rendered, write
 from .page import Answers, Mistake, Picture, Run, page
 
@@ -85,12 +84,10 @@ def read(folder: Path, model: nn.Module | None = None, test: Batches | None = No
 
 def _settings(path: Path) -> dict[str, Any]:
     try:
-        settings = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError):
-        settings = None
-    if not isinstance(settings, dict):
-        raise ValueError(f"plot: {path} is damaged: it must be an object of JSON; copy it again, or remove it")
-    return settings
+        return read_config(path)
+    except ValueError:
+        raise ValueError(f"plot: {path} is damaged: it must be an object of JSON; copy it again, or remove "
+                         "it") from None
 
 
 def _stored_model(path: Path, notes: list[str]) -> nn.Module | None:
@@ -99,9 +96,7 @@ def _stored_model(path: Path, notes: list[str]) -> nn.Module | None:
     if known["model"] not in zoo.MODELS:
         notes.append(f"weights.h5 was saved from {known['model']}, which is not in the zoo, and no model was given.")
         return None
-    model = zoo.build(known["model"], **known["model_args"])
-    weights.load(model, path)
-    return model
+    return weights.load(path)
 
 
 def _stored_test(settings: dict[str, Any], path: Path, device: str, notes: list[str]) -> data.DataLoader | None:
