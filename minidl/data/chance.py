@@ -8,6 +8,7 @@ from hashlib import blake2b
 import numpy as np
 
 FOR_THE_TEST = 0.2
+SEEDS = 100                                # as many are tried for one that splits a small set
 
 
 def chances(names: Iterable[str], seed: int) -> np.ndarray:
@@ -21,12 +22,27 @@ def chances(names: Iterable[str], seed: int) -> np.ndarray:
 
 
 def for_the_test(chance: np.ndarray) -> np.ndarray:
-    """Which are for the test: about one of five and at least one, but none of two.
+    """Which are for the test: about one of five. Each number decides for itself, whatever others there are.
 
-    Each number decides for itself, but where all are above 0.2: then the least is for the test, until there is a lower
-    one. So more numbers may move that one to the training, and nothing from there to the test.
-
-    >>> for_the_test(np.array([0.9, 0.1, 0.3])).tolist(), for_the_test(np.array([0.9, 0.3])).tolist()
-    ([False, True, False], [False, False])
+    >>> for_the_test(np.array([0.9, 0.1, 0.3])).tolist()
+    [False, True, False]
     """
-    return chance <= (max(FOR_THE_TEST, chance.min()) if len(chance) > 2 else -1)
+    return chance <= FOR_THE_TEST
+
+
+def require_both(what: str, names: Iterable[str], seed: int, chosen: np.ndarray) -> None:
+    """Refuse a split with an empty side: a ValueError that begins with `what` and names a seed that fills both.
+
+    >>> require_both("mine: two", ["a", "b"], 0, np.array([False, False]))
+    Traceback (most recent call last):
+    ValueError: mine: two, of which the seed 0 puts none into the test; use seed=5 (--seed 5), or add some
+    """
+    if 0 < np.count_nonzero(chosen) < len(chosen):
+        return
+    different = sorted({*names})
+    seeds = range(SEEDS if len(different) > 1 else 0)
+    other = next((s for s in seeds if 0 < for_the_test(chances(different, s)).sum() < len(different)), None)
+    if other is None:
+        raise ValueError(f"{what}, too few different ones for two splits; add some")
+    raise ValueError(f"{what}, of which the seed {seed} puts {'all' if chosen.all() else 'none'} into the test; use "
+                     f"seed={other} (--seed {other}), or add some")

@@ -404,14 +404,26 @@ def test_one_picture_of_five_is_for_the_test(tmp_path: Path) -> None:
     assert values(again) == values(test) != values(other)
 
 
-def test_a_folder_that_grows_keeps_its_splits(tmp_path: Path) -> None:
-    """Nothing that was trained on may be tested with later; the least folder has one picture for the test."""
-    trained: set[int] = set()
-    for count in (2, 3, 6, 20, 60):
-        train, test = train_and_test(shelf(tmp_path, "cat", "dog", count=count), 2, seed=3)
-        assert min(len(train), len(test)) > 0
-        assert trained <= {*values(train)}
-        trained = {*values(train)}
+@pytest.mark.parametrize("seed", range(4))
+def test_a_picture_keeps_its_side_when_others_are_added(tmp_path: Path, seed: int) -> None:
+    trained, tested = set[int](), set[int]()
+    for count, names in ((2, ("cat", "dog")), (3, ("cat", "dog")), (4, ("cat", "dog")), (20, ("cat", "dog")),
+                         (20, ("cat", "dog", "ant"))):         # which sorts before both
+        shelf(tmp_path, *names, count=count)
+        if not any(chance <= 0.2 for chance in chances((f"{name}/{i:02}.png" for name in names for i in range(count)),
+                                                       seed)):
+            with pytest.raises(ValueError, match=rf"has {2 * count} pictures, of which the seed {seed} puts none into "
+                                                 r"the test; use seed=(\d+) \(--seed \1\), or add some$") as told:
+                train_and_test(tmp_path, 2, seed=seed)
+            assert all(map(len, train_and_test(tmp_path, 2, seed=int(re.findall(r"seed=(\d+)", str(told.value))[0]))))
+            continue
+        train, test = train_and_test(tmp_path, 2, seed=seed)
+        of = [{*zip(values(part), map(part.classes.__getitem__, part.labels), strict=True)} for part in (train, test)]
+        assert not trained & of[1]
+        assert not tested & of[0]
+        trained, tested = trained | of[0], tested | of[1]
+    assert trained
+    assert tested
 
 
 @pytest.mark.parametrize("second", ["test", "val"])
@@ -431,8 +443,10 @@ def test_splits_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"^train_and_test: .*train and .*val have not the same classes \(cow is in "
                                          r"one alone\); give both the same folders"):
         train_and_test(tmp_path, 8)
-    with pytest.raises(ValueError, match=r"^train_and_test: .* has 2 pictures, too few for two splits; add some"):
+    with pytest.raises(ValueError, match=r"^train_and_test: .* has 2 pictures, of which the seed 0 puts none into"):
         train_and_test(shelf(tmp_path / "few", "cat", "dog", count=1), 8)
+    with pytest.raises(ValueError, match=r"^train_and_test: .* has 1 pictures, too few different ones for two "):
+        train_and_test(shelf(tmp_path / "one", "cat", count=1), 8)
 
 
 @pytest.mark.slow

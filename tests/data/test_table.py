@@ -214,14 +214,48 @@ def test_one_row_of_five_is_for_the_test() -> None:
     assert again == test.rows.tolist() != other
 
 
-def test_a_table_that_grows_keeps_its_splits() -> None:
-    """Nothing that was trained on is tested with later."""
-    trained: set[float] = set()
-    for count in (3, 4, 10, 50, 200):
-        train, test = numbered(count).train_and_test(seed=3)
-        assert min(len(train), len(test)) > 0
-        assert trained <= {*train.rows[:, 0]}
-        trained = {*train.rows[:, 0]}
+def refused(table: Table, seed: int) -> str:
+    """Why a seed does not split a table."""
+    try:
+        table.train_and_test(seed)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def sides(table: Table, seed: int) -> tuple[set[Any], set[Any]]:
+    """The rows of the training and of the test, with their classes; nothing where the seed leaves a side empty."""
+    if refused(table, seed):
+        return set(), set()
+    parts = table.train_and_test(seed)
+    train, test = ({(*row, part.classes[label]) for row, label in zip(part.rows.tolist(), part.labels, strict=True)}
+                   for part in parts)
+    return train, test
+
+
+@pytest.mark.parametrize("counts", [(2, 3), (4, 5), (4, 10), (10, 11), (10, 200), (3, 4, 5, 6, 7, 8, 9, 10, 50)])
+def test_a_row_keeps_its_side_when_others_are_added(counts: tuple[int, ...]) -> None:
+    split = 0
+    for seed in range(60):
+        trained, tested = set[Any](), set[Any]()
+        for count in counts:
+            whole = numbered(count)
+            order = np.random.default_rng(seed).permutation(count)         # new rows stand between the old ones
+            train, test = sides(whole[order], seed)
+            assert not trained & test
+            assert not tested & train
+            trained, tested, split = trained | train, tested | test, split + bool(train)
+    assert split > 20
+
+
+def test_a_row_keeps_its_side_when_a_class_is_added(tmp_path: Path) -> None:
+    lines = [f"{i},{i % 5},{'rose' if i % 2 else 'tulip'}\n" for i in range(12)]
+    more = [f"{i},{i % 5},aster\n" for i in range(40, 52)]                 # it sorts before both
+    for seed in range(20):
+        train, test = sides(from_csv(write(tmp_path / "t.csv", "x,y,kind\n" + "".join(lines))), seed)
+        both = sides(from_csv(write(tmp_path / "t.csv", "x,y,kind\n" + "".join(more[:6] + lines + more[6:]))), seed)
+        assert train <= both[0]
+        assert test <= both[1]
 
 
 def test_equal_rows_are_on_one_side() -> None:
@@ -230,25 +264,23 @@ def test_equal_rows_are_on_one_side() -> None:
         assert set(np.unique(part.rows[:, 0], return_counts=True)[1]) == {3}
 
 
-def test_rows_that_are_too_few(tmp_path: Path) -> None:
-    for few in (numbered(0), numbered(1), numbered(2), numbered(30)[np.zeros(5, int)]):
-        with pytest.raises(ValueError, match=r"^train_and_test: t has \d rows, too few different ones for two "):
+def test_rows_that_are_too_few() -> None:
+    for few in (numbered(0), numbered(1), numbered(30)[np.zeros(5, int)]):
+        with pytest.raises(ValueError, match=r"^train_and_test: t has \d rows, too few different ones for two splits"):
             few.train_and_test()
 
 
-@pytest.mark.parametrize("count", [3, 4, 5, 8, 15, 40])
-def test_only_the_one_that_stood_in_may_leave_the_test(count: int) -> None:
-    """In sets of any size: nothing goes from the training to the test, nor from the test if the seed chose it."""
-    moved = 0
-    for seed in range(200):
-        chance = chances(map(str, range(count + 3)), seed)
-        before, after = for_the_test(chance[:count]), for_the_test(chance)[:count]
-        assert not (after & ~before).any()
-        left = before & ~after
-        assert (chance[:count][left] > 0.2).all()
-        assert left.sum() <= (chance[:count].min() > 0.2)
-        moved += left.sum()
-    assert count > 5 or moved > 0
+@pytest.mark.parametrize("count", [2, 3, 4, 10])
+def test_a_seed_that_splits_is_named(count: int) -> None:
+    """Where the seed leaves a side empty: a row that stood in would change sides once others come."""
+    said = {seed: text for seed in range(60) if (text := refused(numbered(count), seed))}
+    assert said
+    for seed, text in said.items():
+        found = re.fullmatch(rf"train_and_test: t has {count} rows, of which the seed {seed} puts (all|none) into the "
+                             r"test; use seed=(\d+) \(--seed \2\), or add some", text)
+        assert found, text
+        train, test = numbered(count).train_and_test(int(found[2]))
+        assert min(len(train), len(test)) > 0
 
 
 def test_chances() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..chance import chances, for_the_test
+from ..chance import chances, for_the_test, require_both
 from ..sources import random_split
 from .datasets import Dataset, Folder
 from .picture import FORMATS, MODES, read_picture
@@ -74,12 +74,11 @@ def train_and_test(path: Folder, size: int | tuple[int, int], *, channels: int =
     """(train, test) of pictures of one's own, both in an order that the seed decides.
 
     They are path/train/<class>/ and path/test/<class>/ or path/val/<class>/, where there is a train; else about one
-    picture of five of path/<class>/ is for the test, at least one. Which ones the seed and each picture's name decide:
-    more pictures change nothing for those that were there, but that a very small set's only test picture may become one
-    of the training. size, channels: as `from_folder` has them.
+    picture of five of path/<class>/ is for the test. Which ones the seed and each picture's name decide: more pictures
+    change nothing for those that were there. size, channels: as `from_folder` has them.
 
     Raises what `from_folder` raises; FileNotFoundError for a train without a test, ValueError where their classes
-    differ and where a split would be empty; two pictures are not split.
+    differ, and where the seed leaves a split of a few pictures empty; the error names a seed that fills both.
     """
     root = Path(path).expanduser()
     if (root / "train").is_dir():
@@ -94,13 +93,11 @@ def train_and_test(path: Folder, size: int | tuple[int, int], *, channels: int =
                              "one alone); give both the same folders")
     else:
         every = from_folder(root, size, channels=channels)
-        names = (f"{name}/{file.name}" for name, found in _pictures(root).items() for file in found)
+        names = [f"{name}/{file.name}" for name, found in _pictures(root).items() for file in found]
         chosen = for_the_test(chances(names, seed))
+        require_both(f"train_and_test: {root} has {len(names)} pictures", names, seed, chosen)
         both = [every[~chosen], every[chosen]]
     both = [each for part in both for each in random_split(part, [1.0], seed=seed)]
-    if not all(map(len, both)):
-        raise ValueError(f"train_and_test: {root} has {len(both[0]) + len(both[1])} pictures, too few for two splits; "
-                         "add some")
     name = root.resolve().name
     return replace(both[0], name=name, source=str(root)), replace(both[1], name=name, split="test", source=str(root))
 

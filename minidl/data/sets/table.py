@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ..chance import chances, for_the_test
+from ..chance import chances, for_the_test, require_both
 from ..items import Items
 from .files import open_file
 
@@ -75,20 +75,21 @@ class Table(Items):
         return {"mean": mean.tolist(), "std": std.tolist(), "padding": 0}
 
     def train_and_test(self, seed: int = 0) -> tuple[Table, Table]:
-        """(train, test), both in an order that the seed decides: about one row of five is for the test, at least one.
-        Which ones the seed and what stands in the row decide: more rows change nothing for those that were there, but
-        that a very small table's only test row may become one of the training; equal rows are on one side.
+        """(train, test), both in an order that the seed decides: about one row of five is for the test. Which ones the
+        seed and what stands in the row decide: more rows change nothing for those that were there, and equal rows are
+        on one side.
 
-        Raises ValueError where a split would be empty; two rows are not split.
+        Raises ValueError where the seed leaves a split of a few rows empty; the error names a seed that fills both.
         """
         names = self.classes or tuple(map(str, range(int(self.labels.max(initial=0)) + 1)))
-        chance = chances((f"{row} {names[label]}" for row, label in zip(self.rows.tolist(), self.labels, strict=True)),
-                         seed)
+
+        def told() -> Iterator[str]:
+            return (f"{row} {names[label]}" for row, label in zip(self.rows.tolist(), self.labels, strict=True))
+
+        chance = chances(told(), seed)
         chosen, order = for_the_test(chance), np.argsort(chance, kind="stable")
+        require_both(f"train_and_test: {self.name} has {len(self)} rows", told(), seed, chosen)
         train, test = (order[chosen[order] == each] for each in (False, True))
-        if not (len(train) and len(test)):
-            raise ValueError(f"train_and_test: {self.name} has {len(self)} rows, too few different ones for two splits;"
-                             " add some")
         return replace(self[train], split="train"), replace(self[test], split="test")
 
 
