@@ -152,7 +152,8 @@ class LocalResponseNorm(Module):
     def __init__(self, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0):
         super().__init__()
         (size,) = _positive("LocalResponseNorm", size=size)
-        self.size, self.alpha, self.beta, self.k = size, *plain((alpha, beta, k))
+        self.size: int = size
+        self.alpha, self.beta, self.k = plain((alpha, beta, k))
 
     def forward(self, x: Tensor) -> Tensor:
         return ops.local_response_norm(x, self.size, self.alpha, self.beta, self.k)

@@ -119,13 +119,14 @@ def _leaves(path: str, model: object) -> Iterator[tuple[str, Any]]:
                            f"{type(model).__name__}: in another net, the order of layers is not known; set its "
                            "parameters by hand, with h5py")
     for name, layer in model.named_children():
+        kind, start = type(layer).__name__, getattr(layer, "start", 1)
         if isinstance(layer, nn.Sequential):
             yield from _leaves(f"{path}{name}.", layer)
-        elif (getattr(nn, kind := type(layer).__name__, None) is not type(layer) or kind == "PixelShuffle"
-                or (layer.state_dict() and kind not in LAYERS) or getattr(layer, "start", 1) != 1):
+        elif (getattr(nn, kind, None) is not type(layer) or kind == "PixelShuffle" or start != 1
+                or (layer.state_dict() and kind not in LAYERS)):
             raise WeightsError(f"is of Keras, but the model's layer {path}{name} is a {kind}"
-                               f"{f'({layer.start})' if kind == 'Flatten' else ''}, which has no counterpart there; of "
-                               f"layers with weights {', '.join(LAYERS)} have; set the parameters by hand, with h5py")
+                               f"{f'({start})' if start != 1 else ''}, which has no counterpart there; of layers with "
+                               f"weights {', '.join(LAYERS)} have; set the parameters by hand, with h5py")
         else:
             yield f"{path}{name}.", layer
 
