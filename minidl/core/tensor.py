@@ -71,12 +71,13 @@ class Tensor(Methods):
             [6., 8.]], shape=(2, 2), dtype=float32, device=cpu)
     """
 
-    __slots__ = ("__weakref__", "_data", "_grad", "changed", "node", "requires_grad")
+    __slots__ = ("__weakref__", "_data", "_grad", "changed", "node", "requires_grad", "weights")
 
     _data: Array
     _grad: Tensor | None
     node: Node | None
     changed: list[int]                     # [when its memory was last changed in place, by the tape's clock]
+    weights: Tensor                        # of a loss that is a weighted mean: how much each label counts in it
 
     def __init__(self, data: object, requires_grad: bool = False, device: str | None = None, dtype: DType = None):
         data = mode.recorder.whole(data)

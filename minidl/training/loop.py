@@ -24,7 +24,19 @@ from . import ranks
 from .callbacks import Callback, Callbacks, Step
 from .checkpoint import Checkpoints, Interrupted
 from .contents import contents_of
-from .metrics import Function, Metrics, Progress, RunningMetrics, line_of, means_of, require_loss, right_answers, show
+from .metrics import (
+    Function,
+    Metrics,
+    Progress,
+    RunningMetrics,
+    line_of,
+    means_of,
+    require_counted,
+    require_loss,
+    right_answers,
+    show,
+    weight_of,
+)
 from .resume import Place, modes_of, restore, state_of
 
 SIGNALS = signal.SIGINT, signal.SIGTERM
@@ -53,14 +65,16 @@ def _update(model: nn.Module, optimizer: optim.Optimizer, inputs: object, target
     outputs = model(inputs)
     value, mean = loss(outputs, targets), 0.0
     require_loss(value)
+    weight = weight_of(value)
     if not images:
-        mean, images = ranks.whole_loss(value, len(targets))
+        mean, images = ranks.whole_loss(value, len(targets), weight)
         if not math.isfinite(mean):
             lr = optimizer.lr if rates is None else rates.table.numpy()[0, int(rates.position.numpy()[0])]
             raise FloatingPointError(f"training: the loss is {mean} (learning rate {lr:g}); use a smaller learning "
                                      "rate")
     value.backward()
-    average([p for group in optimizer.groups for p in group["params"]], len(targets) / max(1, images))
+    average([p for group in optimizer.groups for p in group["params"]],
+            len(targets) / max(1, images) if weight is None else weight)
     classes = metrics is not None and metrics.update(value, outputs, targets)
     optimizer.step(rates)
     return mean, images, outputs, classes
@@ -132,6 +146,7 @@ def _means(totals: list[float], count: int, classes: bool, functions: Mapping[st
     """Of so many images of a test set."""
     if not count:
         raise ValueError("evaluate: got 0 images but needs at least 1")
+    require_counted(totals, count, "evaluate")
     means = means_of(totals, count, classes, functions)
     if not math.isfinite(means["loss"]):
         raise FloatingPointError(f"evaluate: the test loss is {means['loss']}; the parameters are unusable, train with "
@@ -432,6 +447,7 @@ class _Fit:
                 lr = float(run.rates.table.numpy()[0, place.batch - 1])
                 raise FloatingPointError(f"training: a loss of this epoch is not finite (learning rate now {lr:g}); "
                                          "use a smaller learning rate")
+            require_counted(place.totals, place.images, f"fit: epoch {epoch}")
         except FloatingPointError as error:
             raise FloatingPointError(f"{error} (epoch {epoch}, step {place.step + run.known})") from None
         finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, SupportsFloat
@@ -12,7 +13,7 @@ from .. import ops
 from ..core.device import to_device
 from ..core.mode import mode, no_grad
 from ..core.output import can_print
-from ..core.tensor import Tensor
+from ..core.tensor import Tensor, wrap
 from ..ops.common.backend import backend_of
 
 if TYPE_CHECKING:
@@ -31,6 +32,10 @@ class RunningMetrics:
     Call `update` in a step, compiled or not, and `read` when the numbers are wanted. device: "cpu" or "cuda".
     functions: by name, what else is measured: function(outputs, targets) -> the batch's mean, one number; in a compiled
     step a Tensor. Raises ValueError for a name that a number of each epoch has.
+
+    A mean counts as much as there are images in its batch. One that is over something else says so, as those of
+    `ops.cross_entropy` with ignore_index or weights do: it has `weights`, a Tensor of what each label counts, and
+    counts as much as their sum. Right answers are then counted where a loss's weights (n,) are not 0.
     """
 
     def __init__(self, device: str, functions: Mapping[str, Function] | None = None):
@@ -41,6 +46,8 @@ class RunningMetrics:
                                  f"choose another, as 'own_{name}'")
         self.sums = Tensor(np.zeros(2), device=device)
         self._others = {name: Tensor(np.zeros(2), device=device) for name in self.functions}
+        # How much more than the images each of the sums is over: that of losses, of right answers, of functions.
+        self._more = [Tensor(np.zeros(2), device=device) for _ in range(2 + len(self.functions))]
         self._class = Tensor(np.zeros(1, np.int64), device=device)
 
     def update(self, loss: Tensor, outputs: Any, targets: Tensor) -> bool:
@@ -54,38 +61,55 @@ class RunningMetrics:
             raise ValueError(f"RunningMetrics: outputs and targets have shapes {outputs.shape} and {targets.shape} but "
                              "must be (n, ...) and (n, ...); give one target per image")
         classes = are_classes(outputs, targets)
-        if not targets.shape[0]:           # the part of a rank without images: it has no mean
+        n = targets.shape[0]
+        if not n:                          # the part of a rank without images: it has no mean
             return classes
-        if classes:
-            k = backend_of(outputs, self.sums, loss, targets)
-            k.update_metrics(self.sums._data, loss._data, outputs._data, targets._data)
-        else:
-            self._add(self.sums, loss, targets.shape[0])
-        if self.functions:
-            with no_grad():
-                for name, function in self.functions.items():
-                    mode.recorder.module(function)     # what its code reads counts, as of a Module
-                    self._add(self._others[name], function(outputs, targets), targets.shape[0])
+        with no_grad():
+            weights = weights_of(loss)
+            mean = self._mean(loss, n, self._more[0])
+            if not classes:
+                self._add(self.sums, mean, n)
+            elif weights is None or weights.shape != targets.shape:
+                self._count(self.sums, mean, outputs, targets)
+            else:
+                counts = ops.where(weights != 0, 1.0, 0.0)
+                self._count(self.sums, mean, outputs, ops.where(weights != 0, _cast(targets, "int64"), -1))
+                self._add(self._more[1], counts.sum() - n)
+            for (name, function), more in zip(self.functions.items(), self._more[2:], strict=True):
+                mode.recorder.module(function)         # what its code reads counts, as of a Module
+                value = function(outputs, targets)
+                value = value if isinstance(value, Tensor) else Tensor(float(value), device=self.sums.device)
+                self._add(self._others[name], self._mean(value, n, more), n)
         return classes
 
-    def _add(self, sums: Tensor, mean: Tensor | SupportsFloat, n: int) -> None:
+    def _mean(self, mean: Tensor, n: int, more: Tensor) -> Tensor:
+        """Of n images, what a mean comes to that counts as much as its weights say; that is counted in `more`."""
+        weight = weight_of(mean)
+        if weight is None:
+            return mean
+        self._add(more, _cast(weight, "float64") - n)
+        return times(mean, weight) / n
+
+    def _add(self, sums: Tensor, mean: Tensor, n: int = 1) -> None:
         """sums[0] += mean * n, as the sum of losses has it: by a batch of one image, which counts in sums[1]."""
-        mean = mean if isinstance(mean, Tensor) else Tensor(float(mean), device=sums.device)
-        with no_grad():
-            total = mean.reshape(()) * n
-            logits = total.reshape(1, 1)
-        k = backend_of(logits, sums, total, self._class)
-        k.update_metrics(sums._data, total._data, logits._data, self._class._data)
+        total = mean.reshape(()) * n
+        self._count(sums, total, total.reshape(1, 1), self._class)
+
+    @staticmethod
+    def _count(sums: Tensor, mean: Tensor, outputs: Tensor, targets: Tensor) -> None:
+        k = backend_of(outputs, sums, mean, targets)
+        k.update_metrics(sums._data, mean._data, outputs._data, targets._data)
 
     def totals(self) -> list[float]:
-        """Summed over images since the last `read` or `reset`: the loss, how many were right, and each function's."""
-        return [*self.sums.tolist(), *(t.tolist()[0] for t in self._others.values())]
+        """Summed since the last `read` or `reset`: the loss, how many were right, and each function's; and then, for
+        each of these, how much more than the images the sum is over, 0 where it is over the images."""
+        return [*self.sums.tolist(), *(t.tolist()[0] for t in (*self._others.values(), *self._more))]
 
     def reset(self, totals: list[float] | None = None) -> None:
         """Begin at 0, or at what `totals` gave."""
-        given = totals or [0.0] * (2 + len(self._others))
+        given = totals or [0.0] * 2 * len(self._more)
         starts = [given[:2], *([total, 0.0] for total in given[2:])]
-        for sums, start in zip((self.sums, *self._others.values()), starts, strict=True):
+        for sums, start in zip((self.sums, *self._others.values(), *self._more), starts, strict=True):
             sums.data[...] = to_device(np.array(start), sums.device)
 
     def read(self) -> tuple[float, int]:
@@ -107,9 +131,41 @@ def require_loss(loss: object) -> None:
                         "it with minidl's ops, and .mean()")
 
 
+def weights_of(mean: Tensor) -> Tensor | None:
+    """What each label counts in a mean that says so; None: it is over a batch's images."""
+    return getattr(mean, "weights", None)
+
+
+def weight_of(mean: Tensor) -> Tensor | None:
+    """How much a mean counts that says so, one number of its dtype; None: as much as its batch has images."""
+    weights = weights_of(mean)
+    return None if weights is None else _cast(weights.sum(), str(mean.dtype))
+
+
+def times(mean: Tensor, weight: Tensor) -> Tensor:
+    """mean * weight; where all labels are ignored, there is no mean to be looked at."""
+    return ops.where(weight == 0, 0.0, mean.reshape(()) * weight)
+
+
+def _cast(t: Tensor, dtype: str) -> Tensor:
+    """Off the tape, also in a compiled step."""
+    cast = wrap(backend_of(t).cast(t._data, dtype))
+    mode.recorder.made(cast)
+    return cast
+
+
+def require_counted(totals: list[float], images: int, where: str) -> None:
+    """Refuse to name the mean of no loss at all."""
+    if not images + totals[len(totals) // 2]:
+        raise ValueError(f"{where}: none of {images} images counts: the weights of their labels add up to 0; look at "
+                         "the loss's ignore_index and weight")
+
+
 def means_of(totals: list[float], count: int, classes: bool, names: Mapping[str, Any]) -> dict[str, float]:
-    """Totals as `RunningMetrics.totals` has them, over so many images, by name."""
-    loss, right, *others = (total / count for total in totals)
+    """Totals as `RunningMetrics.totals` has them, of so many images, by name; NaN where nothing has counted yet."""
+    half = len(totals) // 2
+    loss, right, *others = (total / (count + more) if count + more else math.nan
+                            for total, more in zip(totals[:half], totals[half:], strict=True))
     return {"loss": loss, **({"accuracy": right} if classes else {}), **dict(zip(names, others, strict=True))}
 
 

@@ -51,12 +51,16 @@ def added_up(numbers: list[float]) -> list[float]:
     return sums.tolist()
 
 
-def whole_loss(loss: Tensor, count: int) -> tuple[float, int]:
-    """(the mean loss of a whole step, how many images it has), of the mean over the `count` images of this rank."""
+def whole_loss(loss: Tensor, count: int, weight: Tensor | None) -> tuple[float, int]:
+    """(the mean loss of a whole step, how many images it has), of the mean of this rank, which has `count` images.
+
+    weight: how much this mean counts; None: its images. A mean of nothing is 0.
+    """
+    counts = count if weight is None else float(weight)
     if current().size == 1:
-        return float(loss), count
-    total, images = added_up([float(loss) * count if count else 0.0, count])
-    return total / max(1.0, images), int(images)
+        return float(loss) if counts or weight is None else 0.0, count
+    total, all_, images = added_up([float(loss) * counts if counts else 0.0, counts, count])
+    return total / all_ if all_ else 0.0, int(images)
 
 
 def send(model: nn.Module) -> None:

@@ -169,6 +169,8 @@ def _place(state: State, run: _Plain, path: object) -> Place:
             and all(isinstance(array, np.ndarray) for array in state["model"].values())
             and {name: type(value) for name, value in found.items()} == kinds):
         place = Place(**found)
+        if len(place.totals) == len(run.metrics.totals()) // 2:    # files of earlier versions: over images
+            place.totals += [0.0] * len(place.totals)
         if (all(0 <= value < 2**63 for value in (place.epoch, place.batch, place.images, place.step))
                 and place.batch <= len(run.train) and len(place.history) == place.epoch
                 and len(place.totals) == len(run.metrics.totals())

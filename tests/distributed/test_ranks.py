@@ -96,6 +96,16 @@ def test_ranks_of_as_many_images_each(ranks: int, folder: Path) -> None:
     assert_near(result_of(ranks, "alike", folder), trainings.alike())
 
 
+@pytest.mark.slow
+@needs_mpi
+def test_ranks_average_by_what_counts(folder: Path) -> None:
+    """Some have ignored labels alone, or no image."""
+    alone = trainings.ignoring()
+    for name in [name for name in alone if name.startswith("False")]:
+        np.testing.assert_array_equal(alone[name], alone[name.replace("False", "True")], err_msg=name)
+    assert_near(result_of(3, "ignoring", folder), alone)
+
+
 @pytest.mark.deep
 @needs_mpi
 def test_two_runs_give_the_same_bits(three: dict[str, np.ndarray], tmp_path: Path) -> None:

@@ -74,6 +74,26 @@ def alike() -> dict[str, np.ndarray]:
             for key, value in trained(name, True, images=(6, 6)).items()}
 
 
+def ignoring() -> dict[str, np.ndarray]:
+    """Labels of 0 are ignored, those of the second step all, and others have weights: ranks count unlike shares."""
+    found = {}
+    for compiled in (False, True):
+        model = net("lenet5")
+        train, test = loaders("lenet5", 6, last=1)
+        train.shuffle = False
+        for loader in (train, test):
+            loader.stored.labels[7:14] = 0
+            loader.stored.labels[::3] = 0
+        factors = Tensor(np.arange(0.5, 5.5, 0.5), device=DEVICE)
+        history = training.fit(
+            model, optim.SGD(model.parameters(), 0.02, momentum=0.9), train, test, epochs=2, compiled=compiled,
+            loss=lambda o, t, by=factors: ops.cross_entropy(o, t, by, ignore_index=0), progress=False, say=None)
+        found |= {f"{compiled} {key}": t.numpy() for key, t in model.named_tensors()}
+        found[f"{compiled} metrics"] = np.array([[line[f"{split}_{name}"] for split in ("train", "test")
+                                                  for name in ("loss", "accuracy")] for line in history])
+    return found
+
+
 def first_part(folder: str) -> dict[str, np.ndarray]:
     """Stopped by a callback in the middle of the second epoch, after a checkpoint of step 14."""
     class Stop:
@@ -232,7 +252,7 @@ def in_place(name: str) -> dict[str, np.ndarray]:
 
 
 WHAT: dict[str, Callable[..., dict[str, np.ndarray]]] = {
-    each.__name__: each for each in (all_kinds, alike, first_part, second_part, by_hand, called, broken,
+    each.__name__: each for each in (all_kinds, alike, ignoring, first_part, second_part, by_hand, called, broken,
                                      only_statistics, draws, leaves, replays, in_place)}
 
 if __name__ == "__main__":

@@ -604,6 +604,23 @@ def test_a_checkpoint_of_an_earlier_version_leaves_layers_as_they_are(tmp_path: 
     assert flags(again.model) == before
 
 
+def test_a_checkpoint_of_an_earlier_version_has_means_over_images(tmp_path: Path) -> None:
+    """Its totals do not say over how much more."""
+    class Stop:
+        def on_step_end(self, step: Step) -> bool:
+            return step.step == 3
+    whole = Training("mixed", False).fit(epochs=2)
+    Training("mixed", False).fit(checkpoints=tmp_path, epochs=2, callbacks=[Stop()], save_every=2)
+    path = tmp_path / "checkpoint-previous.h5"
+    state = read_state(path, like_of(path))
+    totals = state["place"]["totals"]
+    assert not any(totals[len(totals) // 2:])
+    del totals[len(totals) // 2:]
+    write_state(path, state)
+    again = Training("mixed", False).fit(epochs=2, resume=path)
+    assert [line["train_loss"] for line in again] == [line["train_loss"] for line in whole]
+
+
 @pytest.mark.parametrize("layers", [None, [], {}, {"trained": []}, {"trained": [3], "modes": {}},
                                     {"trained": ["no.such"], "modes": {}}, {"trained": [], "modes": {"": 1}},
                                     {"trained": {}, "modes": {}}, {"trained": [["0.weight"]], "modes": {}}])

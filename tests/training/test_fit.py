@@ -287,12 +287,158 @@ def test_running_metrics_come_back() -> None:
     x, labels = Tensor([[1.0, 2.0], [3.0, 0.0]]), Tensor([1, 1])
     assert metrics.update(ops.cross_entropy(x, labels), x, labels)
     totals = metrics.totals()
-    assert totals[1:] == [1.0, 3.0, 2.0]
+    assert totals[1:] == [1.0, 3.0, 2.0, *[0.0] * 4]
     assert metrics.means(2) == {"loss": totals[0] / 2, "accuracy": 0.5, "mean": 1.5, "one": 1.0}
     metrics.reset()
-    assert metrics.totals() == [0.0] * 4
+    assert metrics.totals() == [0.0] * 8
     metrics.reset(totals)
     assert metrics.totals() == totals
+
+
+# ---------------------------------------------------------------- what counts
+def ignored(share: float, by: int = -100, dtype: str = "int64", count: int = 40) -> np.ndarray:
+    """Labels of which about so many are ignored, those of the second batch all."""
+    random = np.random.default_rng(3)
+    labels = np.where(random.random(count) < share, by, random.integers(0, 4, count)).astype(dtype)
+    labels[8:16] = by
+    return labels
+
+
+def factors(*numbers: float) -> Tensor:
+    return Tensor(np.array(numbers, np.float32))
+
+
+def own(outputs: Tensor, labels: Tensor) -> Tensor:
+    """A mean that says itself what counts: labels but for 3."""
+    counts = ops.where(labels != 3, 1.0, 0.0)
+    losses = ops.cross_entropy(outputs, labels, reduction="none")
+    loss = (losses * counts).sum() / ops.maximum(counts.sum(), 1.0)
+    loss.weights = counts
+    return loss
+
+
+def nll(outputs: Tensor, labels: Tensor, **options: Any) -> Tensor:
+    return ops.nll_loss(ops.log_softmax(outputs, axis=1), labels, **options)
+
+
+COUNTED: dict[str, tuple[Any, np.ndarray]] = {      # a loss, and labels
+    "half ignored": (functools.partial(ops.cross_entropy, ignore_index=-100), ignored(0.5)),
+    "a class ignored": (functools.partial(ops.cross_entropy, ignore_index=0), ignored(0.7, 0)),
+    "small integers": (functools.partial(ops.cross_entropy, ignore_index=255), ignored(0.3, 255, "uint8")),
+    "layer": (nn.CrossEntropyLoss(ignore_index=2), ignored(0.1, 2, "int32")),
+    "weights": (functools.partial(ops.cross_entropy, weight=factors(0.25, 3, 1e-6, 1)), ignored(0.0, 1)),
+    "a weight of 0": (functools.partial(ops.cross_entropy, weight=factors(1, 2, 0, 4)), ignored(0.2, 2)),
+    "ignored, weights, smoothing": (functools.partial(
+        ops.cross_entropy, weight=factors(1, 2, 3, 4), ignore_index=-1, label_smoothing=0.1), ignored(0.6, -1)),
+    "log probabilities": (functools.partial(nll, ignore_index=7), ignored(0.5, 7)),
+    "weighted log probabilities": (functools.partial(nll, weight=factors(1, 0.5, 2, 1), ignore_index=7),
+                                   ignored(0.5, 7)),
+    "own": (own, ignored(0.5, 3)),
+    "one in the last batch": (functools.partial(ops.cross_entropy, ignore_index=9), ignored(0.4, 9, count=33))}
+
+
+@both
+@pytest.mark.parametrize("case", COUNTED)
+def test_means_are_over_what_counts(case: str, compiled: bool) -> None:
+    """One batch of all images, whose mean the loss itself forms, says what the means of batches are to be."""
+    (loss, labels), model = COUNTED[case], net()
+    batches = loader(len(labels), labels, shuffle=False)
+    history = fit(model, optim.SGD(model.parameters(), 0.0), batches, batches, epochs=1, loss=loss,
+                  metrics={"again": loss, "images": lambda o, t: o.mean()}, compiled=compiled, **QUIET)
+    outputs = model(Tensor(np.concatenate([x for x, _ in batches])))
+    whole = loss(outputs, Tensor(labels))
+    right = (outputs.argmax(axis=1).numpy() == labels)[whole.weights.numpy() > 0].mean()
+    for name in ("train", "test"):
+        np.testing.assert_allclose([history[0][f"{name}_{what}"] for what in ("loss", "again", "accuracy", "images")],
+                                   [whole.item(), whole.item(), right, outputs.mean().item()], rtol=1e-5)
+    assert evaluate(model, batches, loss=loss)[0] == history[0]["test_loss"]
+
+
+@both
+def test_a_loss_of_sequences_counts_their_labels(compiled: bool) -> None:
+    """(n,t) labels of which some are padding: the mean is over the others, of which images have different numbers."""
+    labels = ignored(0.6, 0, count=120).reshape(40, 3)
+    model, batches = net(12), loader(40, labels, shuffle=False)
+
+    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+        return ops.cross_entropy(outputs.reshape(-1, 4), targets.reshape(-1), ignore_index=0)
+    history = fit(model, optim.SGD(model.parameters(), 0.0), batches, batches, epochs=1, loss=loss, compiled=compiled,
+                  **QUIET)
+    whole = loss(model(Tensor(np.concatenate([x for x, _ in batches]))), Tensor(labels)).item()
+    np.testing.assert_allclose([history[0]["train_loss"], history[0]["test_loss"]], whole, rtol=1e-5)
+
+
+@pytest.mark.parametrize("optimizer", [
+    lambda params: optim.SGD(params, 0.1, momentum=0.9), lambda params: optim.Adam(params, 0.01),
+    lambda params: optim.AdamW(params, 0.01, weight_decay=0.1)], ids=["sgd", "adam", "adamw"])
+@pytest.mark.parametrize("case", ["half ignored", "a weight of 0", "ignored, weights, smoothing", "own"])
+def test_a_batch_that_does_not_count_is_a_step_of_gradients_0(case: str, optimizer: Any) -> None:
+    """As in PyTorch: momentum and decay act."""
+    loss, labels = COUNTED[case]
+    nets, histories = [net(), net(), net()], []
+    for model, compiled in zip(nets, (False, True), strict=False):
+        histories.append(fit(model, optimizer(model.parameters()), loader(40, labels, shuffle=False),
+                             loader(40, labels), epochs=2, loss=loss, compiled=compiled, **QUIET))
+    hand = optimizer(nets[2].parameters())
+    for images, targets in [*(batches := loader(40, labels, shuffle=False)), *batches]:
+        hand.zero_grad()
+        value = loss(nets[2](Tensor(images)), Tensor(targets))
+        value.backward()
+        if not value.weights.numpy().any():
+            assert all(not p.grad.numpy().any() for p in nets[2].parameters() if p.grad is not None)
+        hand.step()
+    assert weights(nets[0]) == weights(nets[1]) == weights(nets[2])
+    assert numbers(histories[0]) == numbers(histories[1])
+
+
+def test_a_weight_of_0_and_smoothing_leave_no_nan_in_gradients() -> None:
+    x = Tensor([[1.0, 2.0, 3.0]], requires_grad=True)
+    loss = ops.cross_entropy(x, [0], factors(0, 1, 1), label_smoothing=0.5)
+    loss.backward()
+    assert math.isnan(loss.item())
+    assert x.grad is not None
+    assert x.grad.tolist() == [[0.0, 0.0, 0.0]]
+
+
+@both
+def test_labels_that_are_all_ignored_are_an_error(compiled: bool) -> None:
+    """In a whole epoch, or a test set; a rank or a batch may have none."""
+    loss, none, some = functools.partial(ops.cross_entropy, ignore_index=0), np.zeros(9, int), ignored(0.5, 0)
+    for train, test, where in ((none, some, "fit: epoch 1"), (some, none, "evaluate")):
+        model = net()
+        with pytest.raises(ValueError, match=f"^{where}: none of 9 images counts: the weights of their labels add up "
+                                             "to 0; look at the loss's ignore_index and weight"):
+            fit(model, optim.SGD(model.parameters(), 0.1), loader(len(train), train), loader(len(test), test),
+                epochs=1, loss=loss, compiled=compiled, **QUIET)
+
+
+def test_the_means_of_a_step_in_which_nothing_counts_are_nan() -> None:
+    seen: list[float] = []
+
+    class Watch:
+        def on_step_end(self, step: Step) -> None:
+            seen.append(step.means()["loss"])
+    model, labels = net(), np.roll(ignored(0.3), -8)
+    fit(model, optim.SGD(model.parameters(), 0.1), loader(40, labels, shuffle=False), loader(40, labels), epochs=1,
+        loss=functools.partial(ops.cross_entropy, ignore_index=-100), callbacks=Watch(), **QUIET)
+    assert [math.isnan(mean) for mean in seen] == [True, False, False, False, False]
+
+
+@both
+def test_what_counts_goes_on_with_a_checkpoint(compiled: bool, tmp_path: Path) -> None:
+    loss, labels = COUNTED["ignored, weights, smoothing"]
+
+    class Stop:
+        def on_step_end(self, step: Step) -> bool:
+            return step.step == 8
+
+    def run(**options: Any) -> tuple[list[bytes], list[Any]]:
+        model = net()
+        history = fit(model, optim.Adam(model.parameters(), 0.01), loader(40, labels, seed=4), loader(40, labels),
+                      epochs=3, loss=loss, compiled=compiled, **QUIET, **options)
+        return weights(model), numbers(history)
+    run(checkpoints=tmp_path, save_every=7, callbacks=Stop())
+    assert run(resume=tmp_path / "checkpoint-previous.h5") == run()
 
 
 # ---------------------------------------------------------------- modes

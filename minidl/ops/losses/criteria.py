@@ -8,7 +8,7 @@ from ...core.tensor import Tensor
 from ..arrays.select import abs
 from ..common.op import op
 from .loss import REDUCTIONS, _labels
-from .nll import _nll_loss
+from .nll import nll
 
 __all__ = ["binary_cross_entropy_with_logits", "huber_loss", "l1_loss", "mse_loss", "nll_loss"]
 
@@ -23,7 +23,7 @@ def nll_loss(log_p: Tensor, labels: Tensor | np.ndarray | list[int], weight: Ten
     labels = _labels(log_p, labels, weight, ignore_index, "nll_loss")
     if reduction not in REDUCTIONS:
         raise ValueError(f"nll_loss: reduction {reduction!r} is not one of {', '.join(REDUCTIONS)}")
-    return _nll_loss(log_p, labels, weight, reduction=reduction, ignored=ignore_index)
+    return nll(log_p, labels, weight, reduction, ignore_index)
 
 
 # ---------------------------------------------------------------- x and target of one shape

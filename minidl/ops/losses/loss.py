@@ -8,7 +8,7 @@ from ...core.tensor import Tensor
 from ..common.backend import backend_of
 from ..common.op import op
 from ..layers.activation import log_softmax
-from .nll import _nll_loss, counting
+from .nll import counting, nll
 
 __all__ = ["cross_entropy"]
 
@@ -31,7 +31,8 @@ def cross_entropy(logits: Tensor, labels: Tensor | np.ndarray | list[int], weigh
     reduction: "mean" over the images, "sum", or "none" for a loss an image, shape (n,).
     label_smoothing: s in [0, 1]: the target is 1 - s on the label plus s / classes everywhere (Szegedy et
     al. 2016, section 7). weight: (classes,), a factor of each class's losses; "mean" is then over weight[label].
-    ignore_index: a label whose images have no loss, and count for no mean; PyTorch's default is -100.
+    ignore_index: a label whose images have no loss, and count for no mean; PyTorch's default is -100. Where all labels
+    are ignored the mean is NaN, and its gradient 0.
 
     Raises TypeError for labels that are no integers; ValueError for shapes that do not fit, a label out of
     range (named with its position), an unknown reduction or smoothing. Labels that are on a CUDA device already are
@@ -46,8 +47,7 @@ def cross_entropy(logits: Tensor, labels: Tensor | np.ndarray | list[int], weigh
     if not 0 <= label_smoothing <= 1:
         raise ValueError(f"cross_entropy: label_smoothing is {label_smoothing!r} but must be in [0, 1]")
     if weight is not None or ignore_index is not None:
-        return _nll_loss(log_softmax(logits, axis=1), labels, weight, reduction=reduction, ignored=ignore_index,
-                         smoothing=float(label_smoothing))
+        return nll(log_softmax(logits, axis=1), labels, weight, reduction, ignore_index, float(label_smoothing))
     return _cross_entropy(logits, labels, reduction=reduction, smoothing=float(label_smoothing))
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 
+from ...core.mode import no_grad
 from ...core.tensor import Tensor
+from ..arrays.arrange import gather
 from ..arrays.basic import eq
-from ..arrays.select import where
+from ..arrays.select import clip, where
 from ..common.op import op
 
 
@@ -34,8 +36,9 @@ def _nll_loss(k, log_p: Tensor, labels: Tensor, weight: Tensor | None = None, *,
     losses = k.neg(k.sum(k.where(k.eq(target, 0), 0, k.mul(target, log_p)), (1,)))     # log_p may be infinite there
     if reduction == "mean":
         total = k.sum(of_label, (0, 1))
-        share = k.where(k.eq(total, 0), math.nan, k.div(1, k.where(k.eq(total, 0), 1, total)))
-        loss = k.mul(k.sum(losses, (0,)), share)
+        nothing = k.eq(total, 0)           # counts: its mean is NaN, and its gradient 0
+        share = k.where(nothing, 0, k.div(1, k.where(nothing, 1, total)))
+        loss = k.mul(k.sum(losses, (0,)), k.where(nothing, math.nan, share))
     else:
         loss = losses if reduction == "none" else k.sum(losses, (0,))
 
@@ -43,6 +46,18 @@ def _nll_loss(k, log_p: Tensor, labels: Tensor, weight: Tensor | None = None, *,
         each = k.reshape(gy, (n, 1)) if reduction == "none" else k.mul(gy, share) if reduction == "mean" else gy
         return k.neg(k.where(k.eq(target, 0), 0, k.mul(target, each))), None, None
     return loss, backward
+
+
+def nll(log_p: Tensor, labels: Tensor, weight: Tensor | None, reduction: str, ignored: int | None,
+        smoothing: float = 0.0) -> Tensor:
+    """The loss; a weighted mean knows how much each label counts in it: `loss.weights`, (n,)."""
+    loss = _nll_loss(log_p, labels, weight, reduction=reduction, smoothing=smoothing, ignored=ignored)
+    if reduction == "mean" and not (weight is ignored is None):
+        with no_grad():
+            # A label that is no class makes the loss NaN, whatever its weight.
+            weights = 1.0 if weight is None else gather(weight, 0, clip(labels, low=0, high=log_p.shape[1] - 1))
+            loss.weights = weights if ignored is None else where(eq(labels, ignored), 0.0, weights)
+    return loss
 
 
 def counting(name: str, logits: Tensor, labels: Tensor, weight: Tensor | None, ignored: int | None) -> Tensor:
