@@ -338,6 +338,11 @@ def wrap(array: Array, node: Node | None = None) -> Tensor:
     return tensor
 
 
+def as_tensor(data: object, device: str | None = None) -> Tensor:
+    """A Tensor as it is; of what `Tensor(...)` takes, one on a device."""
+    return data if isinstance(data, Tensor) else Tensor(data, device=device)
+
+
 def _restored(array: Array, requires_grad: bool, grad: Tensor | None) -> Tensor:
     """What a pickle held."""
     tensor = wrap(array)

@@ -18,7 +18,7 @@ from ..core import rng
 from ..core.device import to_device
 from ..core.distributed import average
 from ..core.mode import mode, no_grad
-from ..core.tensor import Tensor
+from ..core.tensor import Tensor, as_tensor
 from ..nn.module import switched
 from . import ranks
 from .callbacks import Callback, Callbacks, Step
@@ -43,7 +43,7 @@ SIGNALS = signal.SIGINT, signal.SIGTERM
 AGREE_EVERY = 16                           # steps that nobody looks at, between two questions whether all go on
 
 
-def train_step(model: nn.Module, optimizer: optim.Optimizer, images: Tensor,
+def train_step(model: nn.Module, optimizer: optim.Optimizer, images: Tensor | np.ndarray,
                labels: Tensor | np.ndarray | list[int], rates: optim.Rates | None = None) -> tuple[float, int]:
     """One update of all parameters on one batch: images (n,c,h,w), labels (n,) -> (mean loss, count right).
 
@@ -51,6 +51,7 @@ def train_step(model: nn.Module, optimizer: optim.Optimizer, images: Tensor,
     images, and all get the whole's loss and count. Raises FloatingPointError where the loss is not finite; the
     parameters are then as they were.
     """
+    images, labels = _pair((images, labels))
     loss, _, logits, _ = _update(model, optimizer, images, labels, rates, ops.cross_entropy, None)
     return loss, int(ranks.added_up([right_answers(logits, labels)])[0])
 
@@ -80,11 +81,12 @@ def _update(model: nn.Module, optimizer: optim.Optimizer, inputs: object, target
     return mean, images, outputs, classes
 
 
-def _pair(batch: object) -> tuple[Any, Any]:
-    """(inputs, targets). Raises TypeError for another batch: that of an array alone could be unpacked image by image.
-    """
+def _pair(batch: object) -> tuple[Tensor, Tensor]:
+    """(inputs, targets), Tensors of what may be arrays. Raises TypeError for another batch: that of an array alone
+    could be unpacked image by image."""
     if isinstance(batch, (tuple, list)) and len(batch) == 2:
-        return batch[0], batch[1]
+        inputs = as_tensor(batch[0])
+        return inputs, as_tensor(batch[1], inputs.device)
     found = f"{len(batch)} things" if isinstance(batch, (tuple, list)) else f"of type {type(batch).__name__}"
     raise TypeError(f"training: a batch is {found} but must be (inputs, targets); make the loader of both, as in "
                     "DataLoader((inputs, targets), 128)")
@@ -101,7 +103,8 @@ def evaluate(model: nn.Module, batches: Iterable[tuple[Any, Any]], *, loss: Func
 
 def evaluate(model: nn.Module, batches: Iterable[tuple[Any, Any]], *, loss: Function = ops.cross_entropy,
              metrics: Mapping[str, Function] | None = None) -> tuple[Any, ...]:
-    """(mean loss, share right in [0, 1]) over batches of (images, labels), in evaluation mode, off the tape.
+    """(mean loss, share right in [0, 1]) over batches of (images, labels), Tensors or arrays, in evaluation mode, off
+    the tape.
 
     The share is NaN where the targets are not the integer classes of logits (n,classes). metrics: by name, what else is
     measured, as for `fit`; their means are a third, by name.
@@ -120,9 +123,8 @@ def _evaluated(model: nn.Module, batches: Iterable[tuple[Any, Any]], loss: Funct
     with _evaluating(model):
         for batch in batches:
             inputs, targets = _pair(batch)
-            x, targets = Tensor(inputs), Tensor(targets)
-            metrics = metrics or RunningMetrics(x.device, functions)
-            outputs = model(x)
+            metrics = metrics or RunningMetrics(inputs.device, functions)
+            outputs = model(inputs)
             classes &= metrics.update(loss(outputs, targets), outputs, targets)
             count += len(targets)
     totals = metrics.totals() if metrics else []
@@ -309,7 +311,6 @@ class _Plain:
             if step >= done:
                 inputs, targets = _pair(batch)
                 self.rates.position.data[...] = step
-                inputs, targets = Tensor(inputs), Tensor(targets)
                 _, images, _, self.classes = _update(self.model, self.optimizer, inputs, targets, self.rates,
                                                      self.loss, self.metrics)
                 yield images

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, SupportsFloat
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from .. import ops
 from ..core.device import to_device
 from ..core.mode import mode, no_grad
 from ..core.output import can_print
-from ..core.tensor import Tensor, wrap
+from ..core.tensor import Tensor, as_tensor, wrap
 from ..ops.common.backend import backend_of
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ def are_classes(outputs: object, targets: object) -> bool:
 
 def right_answers(logits: Tensor, labels: Tensor | np.ndarray | list[int]) -> int:
     """How many of logits (n,classes) are largest at their label (n,)."""
-    return int(np.sum(logits.argmax(axis=1).numpy() == Tensor(labels).numpy()))
+    return int(np.sum(logits.argmax(axis=1).numpy() == as_tensor(labels).numpy()))
 
 
 def top_k_accuracy(k: int) -> Function:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import re
 import subprocess
 import sys
 import typing
+from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, GenericAlias, ModuleType
+from typing import Any
 
+import numpy as np
 import pytest
 
 import minidl
-from minidl import Tensor, data, nn, ops, optim, plot, training, zoo
+from minidl import Tensor, data, distributed, nn, ops, optim, plot, training, zoo
 
 SCRIPT = Path(__file__).with_name("users_script.py")
 TABLES = {"ACTIVATIONS", "CONV_ALGORITHMS", "OPS"}
@@ -62,3 +66,124 @@ def test_few_values_may_be_anything() -> None:
     texts = [path.read_text(encoding="utf-8") for room in rooms for path in room.rglob("*.py")]
     assert len(texts) > 200
     assert sum(len(re.findall(r": Any\b", text)) for text in texts) <= 60
+
+
+# ---------------------------------------------------------------- arguments of each type that a signature promises
+FLOATS = np.arange(1.0, 17.0, dtype=np.float32).reshape(1, 4, 2, 2) / 16
+ROWS, VALUES, INTEGERS = FLOATS.reshape(4, 4), FLOATS[0, :, 0, 0], np.array([2, 0, 1, 3])
+PICTURES = (ROWS.reshape(4, 1, 2, 2) * 255).astype(np.uint8)
+# A value for each parameter of that name, where no function has one of its own. Arrays are given as what the parameter
+# promises to take; a list of arrays stands for several Tensors.
+ARGUMENTS: dict[str, Any] = {
+    "x": ROWS, "y": ROWS.T.copy(), "p": 2.0, "target": ROWS.T.copy(), "tensors": [ROWS, ROWS.T.copy()],
+    "params": [ROWS, VALUES], "inputs": [ROWS.astype(np.float64)], "tensor": ROWS, "t": ROWS, "array": ROWS,
+    "logits": ROWS, "log_p": ROWS, "labels": INTEGERS, "images": FLOATS, "rows": ROWS, "weight": VALUES, "bias": VALUES,
+    "w": ROWS, "b": VALUES, "running_mean": VALUES, "running_var": VALUES, "index": INTEGERS.reshape(4, 1),
+    "ids": INTEGERS, "condition": ROWS > 0.5, "pos_weight": VALUES, "indices": INTEGERS, "codes": ROWS,
+    "axis": 1, "size": 2, "value": 0.5, "max_norm": 1.0, "lr": 0.1, "classes": 4, "name": "mine", "split": "train",
+    "source": ROWS, "j": 1.0, "batch_size": 2, "shape": (2, 8)}
+IMAGES, NET = FLOATS.reshape(4, 1, 2, 2), nn.Sequential(nn.Flatten(), nn.Linear(4, 4))
+FILTERS, ONE = np.ones((4, 4, 2, 2), np.float32), np.ones((1, 4, 4), np.float32)
+# A function's own values, by parameter: its positional-only shapes and options.
+OWN: dict[str, dict[str, Any]] = {
+    "adaptive_avg_pool2d": {"x": FLOATS, "output_size": 1}, "avg_pool2d": {"x": FLOATS}, "max_pool2d": {"x": FLOATS},
+    "conv1d": {"x": ONE, "w": np.ones((4, 4, 2), np.float32)}, "conv2d": {"x": FLOATS, "w": FILTERS},
+    "conv_transpose2d": {"x": FLOATS, "w": FILTERS}, "local_response_norm": {"x": FLOATS},
+    "pixel_shuffle": {"x": FLOATS, "upscale_factor": 2}, "interpolate": {"x": FLOATS, "size": 4},
+    "einsum": {"equation": "ij,jk->ik"}, "expand": {"x": VALUES, "shape": (3, 4)}, "outer": {"x": VALUES, "y": VALUES},
+    "group_norm": {"num_groups": 2}, "layer_norm": {"normalized_shape": 4}, "pad": {"widths": (1, 2)},
+    "split": {"sizes": np.array([1, 3])}, "dropout": {"key": (1, 2)}, "getitem": {"index": 1}, "stack": {"axis": 0},
+    "concatenate": {"axis": 0}, "squeeze": {"axis": None}, "gradcheck": {"fn": lambda x: (x * x).sum()},
+    "DataLoader": {"dataset": data.Dataset("mine", "train", PICTURES, INTEGERS), "mean": np.array([0.5]),
+                   "std": np.array([0.25])},
+    "Dataset": {"images": PICTURES}, "random_split": {"sizes": np.array([3, 1])},
+    "mixup": {"images": IMAGES, "key": (1, 2)}, "dirac_": {"tensor": FILTERS}, "Muon": {"params": [ROWS]},
+    "clip_grad_norm": {"params": [ROWS]}, "clip_grad_value": {"params": [ROWS]},
+    "Optimizer": {"common": {"lr": 0.1}}, "clip": {"low": 0.5}, "summary": {"net": nn.Identity(), "inputs": [ROWS[:1]]},
+    "Rates": {"table": ROWS, "position": INTEGERS[:1]}, "average": {"share": np.array(0.5)},
+    "train_step": {"model": NET, "optimizer": optim.SGD(NET.parameters(), 0.0), "images": IMAGES}}
+# What is not called here.
+LEFT_OUT = {"CompileError": "of a text", "OtherRank": "of a text", "activation": "its grad is code",
+            "filters": "draws a picture", "confusion": "draws a picture"}
+def trained(array: np.ndarray) -> Tensor:
+    """A parameter with a gradient."""
+    t = Tensor(array, requires_grad=True)
+    t.grad = Tensor(np.ones_like(array))
+    return t
+
+
+KINDS: dict[str, Callable[[Any], Any]] = {           # what an annotation says: what an array is given as
+    "Tensor": lambda given: trained(*given) if isinstance(given, list) else Tensor(given),
+    "np.ndarray": np.asarray, "Array": np.asarray, "Number": Tensor, "list[int]": np.ndarray.tolist,
+    "Sequence[int]": np.ndarray.tolist, "Sequence[float]": list, "Sequence[Sequence[float]]": np.ndarray.tolist,
+    "Iterable[Tensor]": lambda arrays: map(trained, arrays),
+    "Iterable[Any]": lambda arrays: [trained(each) for each in arrays],
+    "Sequence[Tensor]": lambda arrays: tuple(Tensor(each, requires_grad=each.dtype == float) for each in arrays),
+    "list[Tensor]": lambda arrays: [Tensor(each) for each in arrays],
+    "tuple[Tensor, ...]": lambda arrays: tuple(Tensor(each) for each in arrays)}
+
+
+def promises() -> dict[str, tuple[Callable[..., Any], str, str]]:
+    """Functions of Tensors and arrays, by parameter, by each type that it promises to take."""
+    found = {}
+    for module in (minidl, data, nn, nn.init, optim, ops, training, distributed, plot):
+        for name in sorted(public(module) - TABLES):
+            function = getattr(module, name)
+            if isinstance(function, GenericAlias) or not isinstance(function, (FunctionType, type)) or name in LEFT_OUT:
+                continue
+            for parameter in inspect.signature(function).parameters.values():
+                for kind in kinds_of(parameter):
+                    found[f"{module.__name__}.{name} {parameter.name}: {kind}"] = function, parameter.name, kind
+    return found
+
+
+def kinds_of(parameter: inspect.Parameter) -> list[str]:
+    words = getattr(parameter.annotation, "__forward_arg__", str(parameter.annotation)).split(" | ")
+    return [word for word in words if word in KINDS]
+
+
+def called(function: Callable[..., Any], chosen: str, kind: str) -> Any:
+    """The function's result, of which one argument is given in one way, and the others in their first."""
+    minidl.manual_seed(1)
+    given: list[Any] = []
+    options: dict[str, Any] = {}
+    own = OWN.get(function.__name__, {})
+    values = {**ARGUMENTS, **own}
+    for p in inspect.signature(function).parameters.values():
+        kinds = kinds_of(p)
+        if p.default is not p.empty and not kinds and p.name not in own:
+            continue
+        assert p.name in values, f"ARGUMENTS or OWN lacks {p.name}"
+        value = copy.deepcopy(values[p.name])
+        if p.kind is p.VAR_POSITIONAL:
+            given += [KINDS[kind if p.name == chosen else kinds[0]](each) for each in value]
+            continue
+        if kinds:
+            value = KINDS[kind if p.name == chosen else kinds[0]](value)
+        if p.kind is p.KEYWORD_ONLY:
+            options[p.name] = value
+        else:
+            given.append(value)
+    return function(*given, **options)
+
+
+def plain(result: Any) -> Any:
+    """As numbers, to compare."""
+    if isinstance(result, (Tensor, np.ndarray)):
+        return np.asarray(result).tolist()
+    if isinstance(result, (tuple, list)):
+        return [plain(each) for each in result]
+    if isinstance(result, nn.Module):
+        return {name: plain(t) for name, t in result.named_tensors()}
+    return [plain(batch) for batch in result] if isinstance(result, data.DataLoader) else type(result)
+
+
+PROMISES = promises()
+
+
+@pytest.mark.parametrize("case", PROMISES)
+def test_a_function_takes_what_its_signature_promises(case: str) -> None:
+    """And answers the same, whichever of the types it is given."""
+    function, name, kind = PROMISES[case]
+    first = kinds_of(inspect.signature(function).parameters[name])[0]
+    assert plain(called(function, name, kind)) == plain(called(function, name, first))

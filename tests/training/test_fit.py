@@ -63,6 +63,32 @@ def test_batches_that_are_no_pairs_are_refused(source: Any, found: str, compiled
         evaluate(model, batches)
 
 
+WAYS: dict[str, Any] = {"arrays": np.asarray, "Tensors": Tensor, "lists": lambda array: array.tolist()}
+
+
+@pytest.mark.parametrize("labels", WAYS)
+@pytest.mark.parametrize("images", WAYS)
+def test_batches_are_of_tensors_or_arrays(images: str, labels: str) -> None:
+    """Those of train_step, of evaluate, of a loader with batches of its own, and those that are drawn as a picture."""
+    pairs = [(WAYS[images](x.astype(np.float32)), WAYS[labels](y)) for x, y in loader(20, shuffle=False)]
+    plain = [(x, y) for x, y in loader(20, shuffle=False)]
+
+    class Own(data.DataLoader):
+        def __iter__(self) -> Iterator[Any]:
+            return iter(self.given)
+
+    def results(batches: list[Any]) -> Any:
+        model = net()
+        sgd = optim.SGD(model.parameters(), 0.1)
+        own = Own(loader(20).dataset, 8)
+        own.given = batches
+        steps = [train_step(model, sgd, *batch) for batch in batches]
+        found = evaluate(model, batches, metrics={"top": top_k_accuracy(2)})
+        history = fit(model, sgd, own, own, epochs=1, **QUIET)
+        return steps, found, numbers(history), weights(model)
+    assert results(pairs) == results(plain)
+
+
 # ---------------------------------------------------------------- losses and metrics
 @both
 def test_the_loss_is_what_is_trained_and_reported(compiled: bool) -> None:

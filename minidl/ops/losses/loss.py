@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...core.tensor import Tensor
+from ...core.tensor import Tensor, as_tensor
 from ..common.backend import backend_of
 from ..common.op import op
 from ..layers.activation import log_softmax
@@ -57,7 +57,7 @@ def _labels(logits: Tensor, labels: Tensor | np.ndarray | list[int], weight: Ten
     if not isinstance(logits, Tensor):
         raise TypeError(f"{name}: logits is a {type(logits).__name__} but must be a Tensor (n, classes); of a "
                         "net with several outputs pass one")
-    given, labels = labels, labels if isinstance(labels, Tensor) else Tensor(labels)
+    given, labels = labels, as_tensor(labels)
     if logits.ndim != 2 or labels.shape != logits.shape[:1]:
         raise ValueError(f"{name}: logits have shape {logits.shape} and labels {labels.shape} but must be "
                          "(n, classes) and (n,)")
