@@ -72,8 +72,8 @@ class RunningMetrics:
             elif weights is None or weights.shape != targets.shape:
                 self._count(self.sums, mean, outputs, targets)
             else:
-                counts = ops.where(weights != 0, 1.0, 0.0)
-                self._count(self.sums, mean, outputs, ops.where(weights != 0, _cast(targets, "int64"), -1))
+                counts = ops.where(ops.ne(weights, 0), 1.0, 0.0)
+                self._count(self.sums, mean, outputs, ops.where(ops.ne(weights, 0), _cast(targets, "int64"), -1))
                 self._add(self._more[1], counts.sum() - n)
             for (name, function), more in zip(self.functions.items(), self._more[2:], strict=True):
                 mode.recorder.module(function)         # what its code reads counts, as of a Module
@@ -144,7 +144,7 @@ def weight_of(mean: Tensor) -> Tensor | None:
 
 def times(mean: Tensor, weight: Tensor) -> Tensor:
     """mean * weight; where all labels are ignored, there is no mean to be looked at."""
-    return ops.where(weight == 0, 0.0, mean.reshape(()) * weight)
+    return ops.where(ops.eq(weight, 0), 0.0, mean.reshape(()) * weight)
 
 
 def _cast(t: Tensor, dtype: str) -> Tensor:

@@ -55,8 +55,9 @@ def nll(log_p: Tensor, labels: Tensor, weight: Tensor | None, reduction: str, ig
     if reduction == "mean" and not (weight is ignored is None):
         with no_grad():
             # A label that is no class makes the loss NaN, whatever its weight.
-            weights = 1.0 if weight is None else gather(weight, 0, clip(labels, low=0, high=log_p.shape[1] - 1))
-            loss.weights = weights if ignored is None else where(eq(labels, ignored), 0.0, weights)
+            own = None if weight is None else gather(weight, 0, clip(labels, low=0, high=log_p.shape[1] - 1))
+            loss.weights = own if own is not None and ignored is None else where(
+                eq(labels, ignored), 0.0, 1.0 if own is None else own)
     return loss
 
 
