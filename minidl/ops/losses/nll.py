@@ -52,12 +52,14 @@ def nll(log_p: Tensor, labels: Tensor, weight: Tensor | None, reduction: str, ig
         smoothing: float = 0.0) -> Tensor:
     """The loss; a weighted mean knows how much each label counts in it: `loss.weights`, (n,)."""
     loss = _nll_loss(log_p, labels, weight, reduction=reduction, smoothing=smoothing, ignored=ignored)
-    if reduction == "mean" and not (weight is ignored is None):
+    if reduction == "mean":
         with no_grad():
             # A label that is no class makes the loss NaN, whatever its weight.
-            own = None if weight is None else gather(weight, 0, clip(labels, low=0, high=log_p.shape[1] - 1))
-            loss.weights = own if own is not None and ignored is None else where(
-                eq(labels, ignored), 0.0, 1.0 if own is None else own)
+            counts = None if weight is None else gather(weight, 0, clip(labels, low=0, high=log_p.shape[1] - 1))
+            if ignored is not None:
+                counts = where(eq(labels, ignored), 0.0, 1.0 if counts is None else counts)
+        if counts is not None:
+            loss.weights = counts
     return loss
 
 
