@@ -145,6 +145,11 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
                                  "sum: axis is given twice, as 0 and 1; give it once$"),
     "keepdims by place and keepdim": (lambda: zeros(2, 3).sum(1, True, keepdim=False), TypeError,
                                       "sum: keepdims is given twice, as True and False; give it once$"),
+    "float16": (lambda: Tensor(np.ones(2, np.float16)).sum(), TypeError,
+                r"sum: an input has dtype float16, in which nothing is computed; convert it with .to\(dtype='flo"),
+    "a number that a dtype has not": (lambda: Tensor(np.ones(2, np.uint8)) + 300, OverflowError,
+                                      r"add: of uint8 and int: .*; convert with .to\(dtype=...\)"),
+    "a difference of masks": (lambda: Tensor([True]) - Tensor([False]), TypeError, "sub: of bool and bool: .*; conv"),
     "a place where PyTorch has another option": (lambda: zeros(2, 3).norm(1), TypeError,
                                                  "norm: takes axis and keepdims by name alone, since PyTorch's norm "
                                                  "has something else there; write axis=..."),

@@ -168,3 +168,49 @@ def test_dropout_keeps_the_mean_and_draws_anew() -> None:
 
 def test_dropout_gradient_has_the_mask_of_its_forward() -> None:
     gradcheck(lambda x: ops.dropout(x, 0.5, key=(3, 4)), [Tensor(np.ones((20, 30)), requires_grad=True)])
+
+
+# ---------------------------------------------------------------- dtypes
+DTYPES = ["bool", *(f"{sign}int{bits}" for bits in (8, 16, 32, 64) for sign in ("", "u")), "float16", "float32",
+          "float64", "longdouble"]
+# Arithmetic of integers keeps their dtype and wraps (docs/from-pytorch.md); a sum of two masks is whether one is True.
+WRAPS = {("neg", "u"), ("pow", "i"), ("pow", "u"), ("add", "b")}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("op", CASES)
+def test_each_dtype_is_right_or_refused(op: str) -> None:
+    for case in CASES[op][:4]:
+        drawn = [np.asarray(x) for x in case.arrays()]
+        for dtype in map(np.dtype, DTYPES):
+            whole = [np.round(np.abs(x) * 3) if dtype.kind != "f" else x for x in drawn]
+            values = [x.astype(dtype) if x.dtype.kind == "f" else x for x in whole]
+            try:
+                y = case.call(*map(Tensor, values), **case.options)
+            except (TypeError, ValueError, IndexError, OverflowError) as error:
+                assert str(error).partition(":")[0].isidentifier(), f"{case} of {dtype}: {error}"   # noqa: PT017
+                continue
+            assert dtype.char not in "eg" or op == "einsum", f"{case} of {dtype}"      # "i->i" is no computation
+            if (op, dtype.kind) in WRAPS:
+                continue
+            exact = [x.astype(float) if x.dtype == dtype else x for x in values]
+            for found, expected in zip(*(each if isinstance(each, (tuple, list)) else [each] for each in (
+                    y, case.reference(*exact, **case.options))), strict=True):
+                np.testing.assert_allclose(found.numpy().astype(float), np.asarray(expected, float), rtol=1e-4,
+                                           atol=1e-4, err_msg=f"{case} of {dtype}")
+
+
+@pytest.mark.parametrize("name", ["exp", "log", "sqrt", "tanh", "sigmoid", "softmax"])
+def test_small_integers_are_computed_in_float32(name: str) -> None:
+    values = np.arange(1, 9)
+    for dtype in ("bool", "int8", "uint8", "int16"):
+        x = Tensor(values.astype(dtype))
+        try:
+            found = getattr(x, name)()
+        except TypeError:
+            continue
+        assert found.dtype == np.float32
+        exact = getattr(Tensor(values.astype(dtype).astype(np.float32)), name)()
+        np.testing.assert_array_equal(found.numpy(), exact.numpy())
+        compiled = minidl.compile(lambda x: getattr(x, name)())
+        assert [compiled(x).tolist() for _ in range(3)] == [found.tolist()] * 3

@@ -18,6 +18,7 @@ R = TypeVar("R")
 OPS: dict[str, Callable[..., Tensor]] = {}     # every op of minidl by name; the tests demand a Case for each
 ALSO = {"dim": "axis", "keepdim": "keepdims", "kernel_size": "size", "unbiased": "correction", "ddof": "correction",
         "start_dim": "start", "min": "low", "max": "high"}             # what others call an option, and its name here
+NOT_COMPUTED = "eg"                        # float16 and longdouble, by their characters: Tensors only hold them
 
 
 @overload
@@ -41,8 +42,9 @@ def op(body: Callable[..., Any] | None = None, *, index: tuple[str, ...] = (), n
     view: whether the result lies, as a rule, in the first input's memory; a change of either in place is one of both.
     by_place: how many options may follow the inputs by position (all by default): those that PyTorch has there too.
 
-    Raises TypeError and ValueError, when it is called, for inputs that are not Tensors and for Tensors whose dtypes or
-    devices differ. Options may follow the inputs by position too. Floating results of integers are float32.
+    Raises TypeError and ValueError, when it is called, for inputs that are not Tensors, for Tensors whose dtypes or
+    devices differ, and for those of float16 and longdouble, whose sums would overflow or no kernel has. Options may
+    follow the inputs by position too. Floating results of integers are float32.
 
     >>> @op
     ... def cube(k, x: Tensor):
@@ -80,6 +82,9 @@ def op(body: Callable[..., Any] | None = None, *, index: tuple[str, ...] = (), n
                 elif array.__class__ is not first.__class__ or (
                         array.dtype is not first.dtype and len(arrays) not in integer):
                     _check_same(name, inputs, integer)
+                if array.dtype.char in NOT_COMPUTED:
+                    raise TypeError(f"{name}: an input has dtype {array.dtype}, in which nothing is computed; convert "
+                                    "it with .to(dtype='float32') or .to(dtype='float64')")
                 arrays.append(array)
                 sources.append(t.node or t)
                 need.append(t.requires_grad)
@@ -96,16 +101,22 @@ def op(body: Callable[..., Any] | None = None, *, index: tuple[str, ...] = (), n
             raise TypeError(f"{name}: the input has dtype {first.dtype} but must be float32 or float64; "
                             "convert it with .to(dtype='float32')")
         recorder = mode.recorder
-        if not recorder.recording:
-            k = BACKENDS.get(first.__class__) or primitives_of(first)
-            y, backward = body(k, *arrays, **options)
-        else:
-            recorder.seen(inputs)
-            k = primitives_of(first)
-            y, backward = recorder.run(name, body, k, arrays, options)
-        if first.dtype.kind != "f" and y.dtype.kind == "f" and all(
-                getattr(array, "dtype", first.dtype).kind != "f" for array in arrays):
-            y = k.cast(y, "float32")       # of integers, as PyTorch has it: float64 would fit no layer
+        try:
+            if not recorder.recording:
+                k = BACKENDS.get(first.__class__) or primitives_of(first)
+                y, backward = body(k, *arrays, **options)
+            else:
+                recorder.seen(inputs)
+                k = primitives_of(first)
+                y, backward = recorder.run(name, body, k, arrays, options)
+            if first.dtype.kind != "f" and y.dtype.kind == "f" and all(
+                    getattr(array, "dtype", first.dtype).kind != "f" for array in arrays):
+                if y.dtype.itemsize == 2:              # what NumPy makes of small integers would round them
+                    arrays = [k.cast(array, "float32") if hasattr(array, "dtype") else array for array in arrays]
+                    y, backward = recorder.run(name, body, k, arrays, options)
+                y = k.cast(y, "float32")   # of integers, as PyTorch has it: float64 would fit no layer
+        except (TypeError, ValueError, OverflowError) as error:
+            raise _named(name, error, inputs) from error
         node = None
         if backward is not None and mode.grad and True in need:
             node = Node(name, k, tuple(sources), tuple(need), backward)
@@ -171,6 +182,14 @@ def _bind(name: str, inputs_of: list[inspect.Parameter], inputs: tuple[Any, ...]
                             f"{', '.join(q.name for q in inputs_of)}")
         filled.append(value)
     return tuple(filled)
+
+
+def _named(name: str, error: Exception, inputs: tuple[object, ...]) -> Exception:
+    """An error that begins with the name of an op, as bodies' own do; NumPy's know only the array's dtype."""
+    if str(error).partition(": ")[0].replace("_", "").isalnum():
+        return error
+    dtypes = " and ".join(str(getattr(t, "dtype", type(t).__name__)) for t in inputs)
+    return type(error)(f"{name}: of {dtypes}: {error}; convert with .to(dtype=...)")
 
 
 def by_name_alone(name: str, options: Sequence[str]) -> TypeError:

@@ -33,6 +33,9 @@ def _alike(name: str, x: Tensor, target: Tensor, reduction: str) -> None:
                         "wrap them in minidl.Tensor(...)")
     if x.shape != target.shape:
         raise ValueError(f"{name}: x has shape {x.shape} but target has shape {target.shape}; make them equal")
+    if x.dtype.kind != "f":
+        raise TypeError(f"{name}: the input has dtype {x.dtype} but must be float32 or float64; convert it with "
+                        ".to(dtype='float32')")
     if reduction not in REDUCTIONS:
         raise ValueError(f"{name}: reduction {reduction!r} is not one of {', '.join(REDUCTIONS)}")
 
