@@ -27,7 +27,7 @@ FINITE: Rule = ("a finite number of at least 0", _number)
 SHARE: Rule = ("a number from 0 to below 1", lambda value: _number(value, 1))
 FLAG: Rule = ("True or False", lambda value: isinstance(value, (bool, np.bool_)))
 RULES: dict[str, Rule] = {
-    **dict.fromkeys(("lr", "momentum", "weight_decay", "eps", "gamma", "start", "end"), FINITE),
+    **dict.fromkeys(("lr", "momentum", "weight_decay", "eps", "gamma", "start", "end", "factor of the rate"), FINITE),
     **dict.fromkeys(("alpha", "decay"), SHARE), **dict.fromkeys(("nesterov", "centered", "normalized"), FLAG),
     "betas": ("two numbers from 0 to below 1", lambda value: isinstance(value, tuple) and len(value) == 2
               and all(_number(each, 1) for each in value)),

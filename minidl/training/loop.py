@@ -20,6 +20,7 @@ from ..core.distributed import average
 from ..core.mode import mode, no_grad
 from ..core.tensor import Tensor, as_tensor
 from ..nn.module import switched
+from ..optim.rates.schedules import factor_at
 from . import ranks
 from .callbacks import Callback, Callbacks, Step
 from .checkpoint import Checkpoints, Interrupted
@@ -195,10 +196,10 @@ def fit(model: nn.Module, optimizer: optim.Optimizer, train: data.DataLoader, te
     writes; the rates that callbacks set, and after an epoch the weights, are sent to the others (docs/distributed.md).
 
     Raises ValueError for a negative number of epochs, an optimizer that holds none of the model's parameters, a metric
-    whose name is taken, a checkpoint that does not fit, is from other data, or would be overwritten, and a folder of
-    checkpoints that another training writes to; FloatingPointError, naming
-    epoch and step, where the loss is not finite; TypeError for loaders, an optimizer, a schedule or callbacks of
-    another kind; CompileError for a model that cannot be compiled: pass compiled=False.
+    whose name is taken, a schedule that gives no finite number of at least 0, a checkpoint that does not fit, is from
+    other data, or would be overwritten, and a folder of checkpoints that another training writes to;
+    FloatingPointError, naming epoch and step, where the loss is not finite; TypeError for loaders, an optimizer, a
+    schedule or callbacks of another kind; CompileError for a model that cannot be compiled: pass compiled=False.
     """
     _check_fit(optimizer, train, test, epochs, schedule)
     _check_parameters(model, optimizer, loss)
@@ -461,7 +462,7 @@ class _Fit:
         """Make the rates of this epoch known; returns what the groups' own are."""
         first = self.place.step - self.place.batch
         steps = range(first, first + len(self.steps.train))
-        self.steps.begin([[schedule(step) for step in steps] for schedule in self.schedules])
+        self.steps.begin([[factor_at(schedule, step) for step in steps] for schedule in self.schedules])
         return self.steps.own_rates()
 
     def means(self) -> dict[str, float]:

@@ -596,6 +596,39 @@ def test_a_rate_that_is_set_after_a_step_holds_from_the_next(compiled: bool) -> 
     assert [metrics["lr"] for metrics in history] == [0.5 * (1 - 2 / 6), pytest.approx(0.1 / 6)]
 
 
+BAD: dict[str, Any] = {
+    "negative": (lambda i: -1, "step 0", "-1"), "nan": (lambda i: math.nan, "step 0", "nan"),
+    "inf later": (lambda i: math.inf if i == 4 else 1.0, "step 4", "inf"),
+    "none in the second epoch": (lambda i: None if i == 3 else 1, "step 3", "None"),
+    "text": (lambda i: "0.1", "step 0", "'0.1'"), "nothing": (lambda i: [], "step 0", r"\[\]"),
+    "below -0": (lambda i: np.float32(-1e-9), "step 0", r"np.float32\(-1e-09\)|-1e-09"),
+    "after a warm-up": (optim.warmup(2, lambda i: 1 - i), "step 4", "-1"),
+    "of the second group": ([optim.constant(), lambda i: complex(i)], "step 0", "0j")}
+
+
+@both
+@pytest.mark.parametrize("case", BAD)
+def test_a_schedule_that_gives_no_rate_is_refused(case: str, compiled: bool) -> None:
+    """By the step's number, of all epochs, before any step of that epoch; also behind a callback that set the rate."""
+    (schedule, step, value), model = BAD[case], net()
+    sgd = optim.SGD([{"params": [model[1].weight]}, {"params": [model[3].weight]}], 0.0)
+
+    class Set:
+        def on_step_end(self, step: Step) -> None:
+            sgd.groups[0]["lr"] = 1e-30 * step.step
+    with pytest.raises(ValueError, match=rf"^schedule, {step}: factor of the rate is ({value}) but must be a finite "
+                                         "number of at least 0"):
+        fit(model, sgd, loader(24), loader(9), epochs=2, schedule=schedule, compiled=compiled, callbacks=Set(), **QUIET)
+
+
+@pytest.mark.parametrize("factor", [0, 1, np.float32(0.5), np.int64(2), True])
+def test_a_schedule_may_give_any_number(factor: Any) -> None:
+    model = net()
+    history = fit(model, optim.SGD(model.parameters(), 0.1), loader(9), loader(9), epochs=1,
+                  schedule=lambda i: factor, **QUIET)
+    assert history[0]["lr"] == 0.1 * factor
+
+
 @both
 def test_each_group_has_a_schedule(compiled: bool) -> None:
     model, hand = net(), net()

@@ -87,6 +87,13 @@ def one_cycle(total: int, rise: float = 0.3, start: float = 1 / 25, end: float =
     return factor
 
 
+def factor_at(schedule: Schedule, step: int) -> float:
+    """What a schedule, maybe one of a user's own, gives for a step. Raises ValueError for what no rate can be."""
+    factor = schedule(step)
+    check_number(f"schedule, step {step}", "factor of the rate", factor)
+    return float(factor)
+
+
 def _whole(name: str, what: str, value: int) -> int:
     if not isinstance(value, (int, np.integer)) or value < 1:
         raise ValueError(f"{name}: {what} is {value!r} but must be an int of at least 1")
