@@ -44,6 +44,19 @@ def check_number(owner: str, name: str, value: object) -> None:
         raise ValueError(f"{owner}: {name} is {value!r} but must be {must}")
 
 
+MODES = {"loss": "min", "accuracy": "max"}             # by the last word of a metric's name
+
+
+def mode_of(owner: str, metric: str, mode: str | None) -> str:
+    """Whether a metric is better the lower ("min") or the higher ("max") it is: as told, else by its name. Raises
+    ValueError for another mode, and where a name does not say it."""
+    found = MODES.get(metric.rpartition("_")[2]) if mode is None else mode
+    if found not in ("min", "max"):
+        what = f"mode is {mode!r}" if mode is not None else f"the name of metric {metric!r} does not say what is better"
+        raise ValueError(f"{owner}: {what}; pass mode='min' if lower is better, else mode='max'")
+    return found
+
+
 class Checked:
     """An object whose numbers are looked at whenever one is set."""
 

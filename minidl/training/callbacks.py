@@ -11,6 +11,7 @@ import numpy as np
 
 from .. import nn
 from ..nn.weights import save
+from ..optim.checks import mode_of
 from .metrics import Metrics
 
 Callback = Any                             # a function of an epoch's metrics, or an object with the methods below
@@ -33,15 +34,17 @@ class Step(NamedTuple):
 class SaveBest:
     """A callback that saves a model's weights after each epoch that is better than all before.
 
-    metric: which of an epoch's metrics decides; a loss is better the lower it is, others the higher.
+    metric: which of an epoch's metrics decides. mode: "min" if it is better the lower it is, "max" the higher; a loss
+    and an accuracy say it by their names. Raises ValueError for a metric of another name without a mode.
 
     >>> SaveBest(nn.Linear(3, 2), "best.h5", "test_loss").best
     inf
     """
 
-    def __init__(self, model: nn.Module, path: str | os.PathLike[str], metric: str = "test_accuracy"):
+    def __init__(self, model: nn.Module, path: str | os.PathLike[str], metric: str = "test_accuracy",
+                 mode: str | None = None):
         self.model, self.path, self.metric = model, path, metric
-        self.sign = 1.0 if metric.endswith("loss") else -1.0
+        self.sign = 1.0 if mode_of("SaveBest", metric, mode) == "min" else -1.0
         self.best = self.sign * math.inf
 
     def on_epoch_end(self, metrics: Metrics) -> None:

@@ -734,6 +734,45 @@ def test_the_best_weights_are_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         SaveBest(model, path, "accuracy").on_epoch_end({"epoch": 1, "test_loss": 1.0})
 
 
+JUDGES: dict[str, Any] = {"SaveBest": lambda metric, **mode: SaveBest(net(), "best.h5", metric, **mode),
+                          "Plateau": lambda metric, **mode: optim.Plateau(optim.SGD(net().parameters(), 0.1),
+                                                                          metric=metric, **mode)}
+
+
+@pytest.mark.parametrize("judge", JUDGES)
+@pytest.mark.parametrize(("metric", "mode", "found"), [
+    ("test_loss", None, "min"), ("train_accuracy", None, "max"), ("test_top5_accuracy", None, "max"),
+    ("test_own_loss", None, "min"), ("test_error", "min", "min"), ("f1", "max", "max"), ("test_loss", "max", "max"),
+    ("accuracy", "min", "min"), ("test_error", None, None), ("seconds", None, None), ("test_lossless", None, None),
+    ("test_inaccuracy", None, None), ("", None, None), ("test_loss", "lowest", None), ("test_error", True, None)])
+def test_what_is_better_is_known_or_asked_for(judge: str, metric: str, mode: Any, found: str | None) -> None:
+    if found is None:
+        what = f"mode is {mode!r}" if mode else f"the name of metric '{metric}' does not say what is better"
+        with pytest.raises(ValueError, match=f"^{judge}: {what}; pass mode='min' if lower is better, else mode='max'$"):
+            JUDGES[judge](metric, mode=mode)
+        return
+    assert JUDGES[judge](metric, mode=mode).best == (math.inf if found == "min" else -math.inf)
+
+
+@both
+def test_an_error_of_ones_own_falls(compiled: bool, tmp_path: Path) -> None:
+    """What SaveBest and Plateau do with it goes on with a checkpoint."""
+    def run(epochs: int, **options: Any) -> Any:
+        model = net()
+        sgd = optim.SGD(model.parameters(), 0.5)
+        best = SaveBest(model, tmp_path / "best.h5", "test_error", mode="min")
+        plateau = optim.Plateau(sgd, 0.5, 0, metric="test_error", mode="min")
+        history = fit(model, sgd, loader(40), loader(9), epochs=epochs, compiled=compiled, callbacks=[best, plateau],
+                      metrics={"error": lambda o, t: (o.argmax(axis=1) != t).mean()}, **QUIET, **options)
+        return best.best, plateau.best, sgd.lr, [line["test_error"] for line in history]
+    run(3, checkpoints=tmp_path)
+    saved, plateau, rate, errors = run(6, checkpoints=tmp_path, resume=True)
+    better = [error < min(errors[:i], default=math.inf) for i, error in enumerate(errors)]
+    assert saved == plateau == min(errors)
+    assert rate == 0.5 * 0.5 ** better.count(False)
+    assert not all(better)
+
+
 @pytest.mark.parametrize("wrong", [3, "best.h5", object()])
 def test_what_is_no_callback_is_named(wrong: Any) -> None:
     model = net()

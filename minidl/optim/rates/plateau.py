@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from ..checks import Checked
+from ..checks import Checked, mode_of
 from ..optimizer import Optimizer
 
 MIN_CHANGE = 1e-8                          # of a rate, as in PyTorch: a smaller one is not made
@@ -15,13 +15,13 @@ MIN_CHANGE = 1e-8                          # of a rate, as in PyTorch: a smaller
 class Plateau(Checked):
     """Multiply an optimizer's rates by a factor when a metric has not become better for more than `patience` epochs.
 
-    metric: which of an epoch's metrics counts; a loss is better the lower it is, others the higher: below
-    best * (1 - threshold), or above best * (1 + threshold). No rate is made smaller than min_lr, and none is raised to
-    it. As a callback of `training.fit` it observes each epoch, and goes on with a checkpoint; by hand, call `observe`.
-    PyTorch's ReduceLROnPlateau does the same, by these defaults.
+    metric: which of an epoch's metrics counts. mode: "min" if it is better the lower it is, below best * (1 -
+    threshold), "max" for above best * (1 + threshold); a loss and an accuracy say it by their names. No rate is made
+    smaller than min_lr, and none is raised to it. As a callback of `training.fit` it observes each epoch, and goes on
+    with a checkpoint; by hand, call `observe`. PyTorch's ReduceLROnPlateau does the same, by these defaults.
 
     Raises ValueError for a factor that is not from 0 to below 1, patience that is not an int of at least 0, and
-    thresholds or rates below 0, also where they are set later.
+    thresholds or rates below 0, also where they are set later; and for a metric of another name without a mode.
 
     >>> from minidl import Tensor, optim
     >>> sgd = optim.SGD([Tensor([1.0], requires_grad=True)], lr=0.1)
@@ -36,10 +36,10 @@ class Plateau(Checked):
     """
 
     def __init__(self, optimizer: Optimizer, factor: float = 0.1, patience: int = 10, threshold: float = 1e-4,
-                 min_lr: float = 0.0, metric: str = "test_loss"):
+                 min_lr: float = 0.0, metric: str = "test_loss", mode: str | None = None):
         self.optimizer, self.factor, self.patience, self.threshold = optimizer, factor, patience, threshold
         self.min_lr, self.metric = min_lr, metric
-        self.sign = 1.0 if metric.endswith("loss") else -1.0
+        self.sign = 1.0 if mode_of("Plateau", metric, mode) == "min" else -1.0
         self.best, self.waited = self.sign * math.inf, 0
 
     def observe(self, value: float) -> bool:
