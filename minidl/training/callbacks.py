@@ -15,7 +15,7 @@ from ..optim.checks import mode_of
 from .metrics import Metrics
 
 Callback = Any                             # a function of an epoch's metrics, or an object with the methods below
-METHODS = ("on_step_end", "on_epoch_end")
+METHODS = ("on_train_begin", "on_step_end", "on_epoch_end")
 
 
 class Step(NamedTuple):
@@ -77,10 +77,17 @@ class Callbacks:
         for each in self.all:
             if not callable(each) and not any(hasattr(each, name) for name in METHODS):
                 raise TypeError(f"fit: a callback is a {type(each).__name__} but must be a function of an epoch's "
-                                f"metrics, or have a method {' or '.join(METHODS)}")
+                                f"metrics, or have a method {', '.join(METHODS[:-1])} or {METHODS[-1]}")
+        self.begins = [each.on_train_begin for each in self.all if hasattr(each, "on_train_begin")]
         self.steps = [each.on_step_end for each in self.all if hasattr(each, "on_step_end")]
         self.epochs = [each.on_epoch_end if hasattr(each, "on_epoch_end") else each for each in self.all
-                       if hasattr(each, "on_epoch_end") or not hasattr(each, "on_step_end")]
+                       if hasattr(each, "on_epoch_end") or not any(hasattr(each, name) for name in METHODS)]
+
+    def on_train_begin(self, _: object = None) -> bool:
+        """No step was done, and a checkpoint, if there is one, was accepted."""
+        for callback in self.begins:
+            callback()
+        return False
 
     def on_step_end(self, step: Step) -> bool:
         """Whether one of them wants to stop."""

@@ -170,12 +170,12 @@ def fit(model: nn.Module, optimizer: optim.Optimizer, train: data.DataLoader, te
     targets) -> the batch's mean, a Tensor of one number. metrics: by name, what else is measured: function(outputs,
     targets) -> the batch's mean.
 
-    callbacks: functions of an epoch's metrics, and objects with `on_step_end(step)` (a `Step`), `on_epoch_end(metrics)`
-    or both, called in this order. They may set the optimizer's rates, which holds from the next step on; one that
-    returns True ends the training after that step or epoch. What is to go on with a checkpoint is in their `state_dict`
-    and taken back by `load_state_dict`. Metrics of an epoch: epoch, step, lr, train_loss, train_accuracy (where the
-    targets are integer classes), the same for test_, and for each of `metrics`; seconds (training and evaluation) and
-    images_per_second (training alone). Returns all of them.
+    callbacks: functions of an epoch's metrics, and objects with `on_train_begin()`, called after a checkpoint was
+    accepted, `on_step_end(step)` (a `Step`), `on_epoch_end(metrics)` or several of them. They may set the optimizer's
+    rates, which holds from the next step on; one that returns True ends the training after that step or epoch. What is
+    to go on with a checkpoint is in their `state_dict` and taken back by `load_state_dict`. Metrics of an epoch: epoch,
+    step, lr, train_loss, train_accuracy (where the targets are integer classes), the same for test_, and for each of
+    `metrics`; seconds (training and evaluation) and images_per_second (training alone). Returns all of them.
 
     compiled: replay the step, and that of the evaluation, with `minidl.compile`, with batches, rates and metrics on the
     device, so that an epoch runs without waiting for the host; a loss that is not finite is then seen at the epoch's
@@ -230,6 +230,7 @@ def fit(model: nn.Module, optimizer: optim.Optimizer, train: data.DataLoader, te
             place = restore(resume, run, called, epochs)
         if place.step and say and (place.epoch < epochs):
             say(f"goes on in epoch {place.epoch + 1}/{epochs}, after step {place.step}")
+        ranks.called(called, "on_train_begin", None, optimizer, None)
         return _Fit(run, place, epochs, schedule or optim.constant(), called, saved, progress and first, say).run()
 
 

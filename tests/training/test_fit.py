@@ -773,11 +773,47 @@ def test_an_error_of_ones_own_falls(compiled: bool, tmp_path: Path) -> None:
     assert not all(better)
 
 
+@both
+def test_callbacks_are_told_that_a_training_begins(compiled: bool, tmp_path: Path) -> None:
+    """Before its first step, with the parameters of the checkpoint; a training that is refused does not begin."""
+    seen: list[Any] = []
+    model = net()
+    sgd = optim.SGD(model.parameters(), 0.1)
+
+    class Watch:
+        def on_train_begin(self) -> None:
+            seen.append(weights(model))
+            sgd.lr = 0.2
+
+        def on_epoch_end(self, metrics: Any) -> None:
+            seen.append(metrics["lr"])
+
+    class Begins:
+        def on_train_begin(self) -> bool:
+            seen.append("begins")
+            return True                    # stops nothing
+
+    def run(epochs: int, **options: Any) -> None:
+        fit(model, sgd, loader(20), loader(9), epochs=epochs, compiled=compiled, callbacks=[Watch(), Begins()],
+            checkpoints=tmp_path, **QUIET, **options)
+    first = weights(model)
+    run(1)
+    trained = weights(model)
+    assert seen == [first, "begins", 0.2]
+    with pytest.raises(ValueError, match=f"^fit: '{tmp_path}' holds a checkpoint already"):
+        run(2)
+    for p in model.parameters():
+        p.data[...] = 0.0
+    run(2, resume=True)
+    assert seen[3:] == [trained, "begins", 0.2]
+
+
 @pytest.mark.parametrize("wrong", [3, "best.h5", object()])
 def test_what_is_no_callback_is_named(wrong: Any) -> None:
     model = net()
     with pytest.raises(TypeError, match=f"^fit: a callback is a {type(wrong).__name__} but must be a function of an "
-                                        "epoch's metrics, or have a method on_step_end or on_epoch_end$"):
+                                        "epoch's metrics, or have a method on_train_begin, on_step_end or "
+                                        "on_epoch_end$"):
         fit(model, optim.SGD(model.parameters(), 0.1), loader(20), loader(9), epochs=1, callbacks=wrong, **QUIET)
 
 

@@ -129,6 +129,47 @@ def test_an_optimizer_has_its_own_numbers(capsys: pytest.CaptureFixture[str]) ->
     assert "error: --momentum=0.9 has no meaning for --optimizer=adamw; leave it out" in capsys.readouterr().err
 
 
+def _seed(path: Path) -> None:
+    """As if the checkpoint were of a loader with another seed."""
+    config = json.loads(path.read_text())
+    path.write_text(json.dumps({**config, "seed": 7}))
+
+
+REFUSED: dict[str, tuple[Any, list[str], str]] = {     # what is done to the run, flags, and the end of the message
+    "other data": (lambda run: _seed(run / "config.json"), [], "from other batches: seed is 7 here but 0 there"),
+    "half a file": (lambda run: (run / "checkpoint.h5").write_bytes(b"\x89HDF"), [], "checkpoint.h5"),
+    "another file": (lambda run: (run / "checkpoint.h5").write_text("text"), ["--epochs", "3"], "checkpoint.h5"),
+    "a folder in its place": (lambda run: ((run / "checkpoint.h5").unlink(), (run / "checkpoint.h5").mkdir()), [],
+                              "checkpoint.h5"),
+    "another batch size": (lambda run: (run / "config.json").write_text((run / "config.json").read_text().replace(
+        '"batch_size": 128', '"batch_size": 64')), ["--threads", "1"], "batch_size is 64 here but 128 there"),
+    "another optimizer": (lambda run: (run / "config.json").write_text((run / "config.json").read_text().replace(
+        '"optimizer": "sgd"', '"optimizer": "rmsprop"')), ["--save-every", "5"], "")}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_resume_that_is_refused_leaves_the_run_as_it_was(case: str, capsys: pytest.CaptureFixture[str]) -> None:
+    change, flags, said = REFUSED[case]
+    assert cli.main([*QUICK, "--epochs", "1", "--batch-size", "128", "--output-dir", "run"]) == 0
+    change(Path("run"))
+    before = {path.name: path.read_bytes() for path in Path("run").iterdir() if path.is_file()}
+    flags = flags if "--epochs" in flags else ["--epochs", "2", *flags]
+    assert cli.main(["--resume", "run", *flags, "--no-progress"]) == 2
+    assert said in capsys.readouterr().err
+    assert {path.name: path.read_bytes() for path in Path("run").iterdir() if path.is_file()} == before
+
+
+@pytest.mark.slow
+def test_a_resume_that_is_accepted_is_in_the_config_before_its_first_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cli.main([*QUICK, "--epochs", "1", "--output-dir", "run"]) == 0
+    stop_after(monkeypatch, 2)
+    monkeypatch.setattr(sys, "argv", ["train.py", "--resume", "run", "--epochs", "3", "--no-progress"])
+    assert cli.main() == 143
+    assert read_config("run/config.json")["epochs"] == 3
+    assert len(lines("run")) == 2
+
+
 @pytest.mark.deep
 def test_epochs_may_grow() -> None:
     assert cli.main([*QUICK, "--epochs", "1", "--lr-schedule", "constant", "--output-dir", "run"]) == 0

@@ -438,13 +438,15 @@ def run(args: argparse.Namespace) -> None:
     before = by_first(lambda: read_config(folder.path / "config.json")) if args.resume else {}
     _warn_of_stretching(args, before.get("epochs", 0), folder)
     facts = {key: value for key, value in vars(args).items() if key not in OF_ONE_CALL or key == "output_dir"}
-    by_first(lambda: folder.write_config({
+    config = {
         **facts, "data": train.name if args.data == "auto" else args.data, "data_asked": args.data,
         "data_source": train.source, "data_note": note, "device": where, "train_images": len(train.labels),
         "test_images": len(test.labels),
         "minidl": minidl.__version__, "numpy": np.__version__, "python": platform.python_version(),
         "machine": machine(), "ranks": world.size,
-        **{key: before[key] for key in ("data_asked", "data_note", "output_dir") if key in before}}))
+        **{key: before[key] for key in ("data_asked", "data_note", "output_dir") if key in before}}
+    if not args.resume:                    # else once the checkpoint is accepted
+        by_first(lambda: folder.write_config(config))
     optimizer, schedule = optimizer_of(args, model, args.epochs * len(train_loader))
     loss = loss_of(trained, args.label_smoothing)
     if weights is None:
@@ -454,15 +456,19 @@ def run(args: argparse.Namespace) -> None:
 
     board = _board(folder) if args.tensorboard and world.rank == 0 else None
 
-    def report(metrics: dict[str, Any]) -> None:
-        folder.append_metrics({"model": args.model, "data": train.name, **metrics})
-        if board:
-            board(metrics)
+    class Report:
+        def on_train_begin(self) -> None:
+            folder.write_config(config)
+
+        def on_epoch_end(self, metrics: dict[str, Any]) -> None:
+            folder.append_metrics({"model": args.model, "data": train.name, **metrics})
+            if board:
+                board(metrics)
 
     start = time.perf_counter()
     with folder, going_on(folder, args):
         history = fit(trained, optimizer, train_loader, test_loader, epochs=args.epochs, schedule=schedule,
-                      progress=not args.no_progress, say=say, callbacks=report, compiled=args.compile,
+                      progress=not args.no_progress, say=say, callbacks=Report(), compiled=args.compile,
                       checkpoints=folder.path, save_every=args.save_every, resume=bool(args.resume),
                       loss=loss, metrics=metrics_of(args))
         last = history[-1] if history else dict(zip(
