@@ -438,7 +438,7 @@ def run(args: argparse.Namespace) -> None:
     before = by_first(lambda: read_config(folder.path / "config.json")) if args.resume else {}
     _warn_of_stretching(args, before.get("epochs", 0), folder)
     facts = {key: value for key, value in vars(args).items() if key not in OF_ONE_CALL or key == "output_dir"}
-    config = {
+    config: dict[str, Any] = {
         **facts, "data": train.name if args.data == "auto" else args.data, "data_asked": args.data,
         "data_source": train.source, "data_note": note, "device": where, "train_images": len(train.labels),
         "test_images": len(test.labels),
