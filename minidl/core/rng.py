@@ -3,9 +3,10 @@
 Each consumer (an initialiser, a dropout layer's call) takes one key. The same seed and the same order of
 consumers give the same bits, whatever number of values each of them draws.
 
-There is one stream of keys for the process, so what threads draw from it together depends on who comes first. A thread
-that calls `manual_seed` has a stream of its own from then on: several trainings in one process are reproducible where
-each seeds its own thread.
+What makes an item or a batch of data draws from a stream of its own (`stream_of`): threads make them ahead, and a
+training that goes on passes over them. Else there is one stream of keys for the process, so what threads draw from it
+together depends on who comes first. A thread that calls `manual_seed` has a stream of its own from then on: several
+trainings in one process are reproducible where each seeds its own thread.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Iterator
+from hashlib import blake2b
 
 import numpy as np
 
@@ -24,6 +26,7 @@ _apart = 0                                 # what `set_rank` adds to the seeds o
 
 class _Own(threading.local):
     stream: tuple[int, Iterator[int]] | None = None            # this thread's
+    within = False                         # it is one of `stream_of`
 
 
 _own = _Own()
@@ -66,10 +69,35 @@ def set_state(state: Key) -> None:
         raise ValueError(f"set_state: state is {state!r} but must be (seed, counter), ints in [0, 2**64) and "
                          "[0, 2**63); pass what get_state gave")
     stream = state[0], itertools.count(state[1])
-    if threading.current_thread() is threading.main_thread():
+    if not _own.within and threading.current_thread() is threading.main_thread():
         _shared = stream
     else:
         _own.stream = stream
+
+
+class stream_of:
+    """Within this, what this thread draws is decided by these numbers alone, on all ranks; a `manual_seed` within it
+    ends with it.
+
+    >>> manual_seed(7)
+    >>> with stream_of(1, 2): a = generator().random()
+    >>> b = generator().random()
+    >>> with stream_of(1, 2): a == generator().random() != b
+    True
+    """
+
+    __slots__ = "before", "numbers"        # a class, because it is entered for each item of data: half the time
+
+    def __init__(self, *numbers: int):
+        self.numbers = numbers
+
+    def __enter__(self) -> None:
+        self.before = _own.stream, _own.within
+        digest = blake2b(repr(self.numbers).encode(), digest_size=8).digest()
+        _own.stream, _own.within = (int.from_bytes(digest, "little"), itertools.count()), True
+
+    def __exit__(self, *_: object) -> None:
+        _own.stream, _own.within = self.before
 
 
 def set_rank(rank: int) -> None:
@@ -82,7 +110,7 @@ def set_rank(rank: int) -> None:
 def next_key() -> Key:
     """This thread's next (seed, counter) pair; no two calls after one `manual_seed` give the same."""
     seed, counter = _own.stream or _shared
-    return (seed + _apart) % 2**64, next(counter)
+    return (seed + (0 if _own.within else _apart)) % 2**64, next(counter)
 
 
 def generator(key: Key | None = None) -> np.random.Generator:

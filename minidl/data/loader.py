@@ -37,7 +37,8 @@ class DataLoader(Watched):
     mean, std, padding, augment: of a Dataset. One number a channel: pixels become (pixel / 255 - mean) / std. Zero
     pixels around each image, before that. An `Augment`. Of a Table mean and std, one number a column.
     transform: a function of one item, which is stacked as the function gives it: of a tuple's parts, `transform(x, y)`,
-    else of the item. It may change its arguments in place: they are copies. Of a Dataset's (image, label), uint8
+    else of the item. It may change its arguments in place: they are copies. What it draws by
+    minidl is decided by seed, epoch and item. Of a Dataset's (image, label), uint8
     (c,h,w) and an integer, it gives such, of any one size.
     dtype: float32 or float64: of images and Tables, float32 unless told; of other floating numbers, as they are unless
     told.
@@ -251,13 +252,20 @@ class DataLoader(Watched):
         make: Callable[[Array], Batch] = self._batch
         if self.augment is not None:
             make = partial(self._batch, key=to_device(self.next_key(), self.device))
+        make = partial(self._numbered, make, self._epoch)
         order, ahead = self.next_order(), self.prefetch
         if self.device != "cpu" and self.stored is not None:           # a GPU is ahead of the host by itself
             order, ahead = to_device(order, self.device), 0
-        parts = self.parts(order)[self.next_start():]
+        parts = list(enumerate(self.parts(order)))[self.next_start():]
         # Generators, and not map: a StopIteration out of what makes a batch is an error, and not the end.
         batches = _ahead(make, parts, ahead) if ahead else (make(part) for part in parts)
         return batches if self.device == "cpu" or self.stored is not None else (self._moved(each) for each in batches)
+
+    def _numbered(self, make: Callable[[Array], Batch], epoch: int, part: Part) -> Batch:
+        """A batch, by its number in the epoch, which decides what the code that makes it draws."""
+        number, indices = part
+        with rng.stream_of(self.seed, epoch, number):
+            return make(indices)
 
     def _moved(self, batch: Batch) -> Batch:
         return mapped(lambda array: to_device(array, self.device), batch)
@@ -275,7 +283,8 @@ class DataLoader(Watched):
 
     def _stacked(self, indices: Array) -> Batch:
         """A batch of items that are taken one by one, on the host."""
-        items = [self._changed(index) for index in indices.tolist() or [0]]    # a part without items has their shapes
+        seed, _ = rng.get_state()          # the batch's
+        items = [self._changed(index, seed) for index in indices.tolist() or [0]]      # of a part without items, too
         batch = mapped(lambda array: array[:len(indices)], collated(items, "DataLoader"))
         if not isinstance(self.dataset, Dataset):
             return mapped(self._cast, batch)
@@ -288,14 +297,16 @@ class DataLoader(Watched):
         return (k.gather(images, np.arange(len(images)), self._scale, self._shift, self.padding, self.dtype),
                 labels.astype(np.int64))
 
-    def _changed(self, index: int) -> Any:
-        """An item as the transform gives it, which gets memory of its own: it may change its arguments in place."""
+    def _changed(self, index: int, seed: int) -> Any:
+        """An item as the transform gives it, which gets memory of its own: it may change its arguments in place. What
+        both draw is the item's own, whichever others are made before it."""
         try:
-            item = self._item(index)
-            if self.transform is None:
-                return item
-            item = mapped(_copied, item)
-            return self.transform(*item) if isinstance(item, tuple) else self.transform(item)
+            with rng.stream_of(seed, index):
+                item = self._item(index)
+                if self.transform is None:
+                    return item
+                item = mapped(_copied, item)
+                return self.transform(*item) if isinstance(item, tuple) else self.transform(item)
         except StopIteration as error:     # which would end the iteration that asked for the item
             raise RuntimeError(f"DataLoader: item {index} of {self.count} raised StopIteration; give each item that "
                                "len() counts, or make len() smaller") from error
@@ -358,7 +369,26 @@ def _check_int(what: str, value: object, least: int) -> None:
         raise ValueError(f"DataLoader: {what} is {value!r} but must be an int of at least {least}, below 2**64")
 
 
-def _ahead(make: Callable[[np.ndarray], Batch], parts: list[np.ndarray], depth: int) -> Iterator[Batch]:
+def drawn_apart(loader: Any, epoch: int, start: int = 0) -> Iterator[Batch]:
+    """A loader's batches from the start-th on, each of which has what it draws decided by the loader's seed, the epoch
+    and its number: mixup in an `__iter__` of its own, for example. So they are also where some were passed over."""
+    seed = getattr(loader, "seed", 0)
+    with rng.stream_of(seed, epoch):
+        batches = iter(loader)
+    while True:
+        with rng.stream_of(seed, epoch, start):
+            try:
+                batch = next(batches)
+            except StopIteration:
+                return
+        start += 1
+        yield batch
+
+
+Part = tuple[int, Array]                   # a batch's number, and its indices
+
+
+def _ahead(make: Callable[[Part], Batch], parts: list[Part], depth: int) -> Iterator[Batch]:
     """make(part) of each part in turn, up to `depth` ahead on a thread that ends with the consumer."""
     pool = ThreadPoolExecutor(1, thread_name_prefix="minidl-prefetch")
     try:

@@ -19,6 +19,7 @@ from ..core.device import to_device
 from ..core.distributed import average
 from ..core.mode import mode, no_grad
 from ..core.tensor import Tensor, as_tensor
+from ..data.loader import drawn_apart
 from ..nn.module import switched
 from ..optim.rates.schedules import factor_at
 from . import ranks
@@ -292,10 +293,10 @@ class _Plain:
         self.rates.table.data[...] = to_device(rates, self.train.device)
         return float(rates[0, -1])
 
-    def evaluate(self, look: Callable[[], None] = lambda: None) -> dict[str, float]:
-        """As the function, on the test set; look is called before each batch."""
+    def evaluate(self, number: int = 0, look: Callable[[], None] = lambda: None) -> dict[str, float]:
+        """As the function, on the test set, after the epoch of that number; look is called before each batch."""
         def looking() -> Iterator[Any]:
-            for batch in self.test:
+            for batch in drawn_apart(self.test, number):
                 look()
                 yield batch
         return _evaluated(self.model, looking(), self.loss, self.functions, shared=True)
@@ -304,12 +305,13 @@ class _Plain:
         """Those of the metrics, of all ranks."""
         return ranks.added_up(self.metrics.totals())
 
-    def epoch(self, done: int = 0) -> Iterator[int]:
-        """An epoch's steps but for the first so many; after each, how many images it had, on all ranks."""
+    def epoch(self, number: int = 0, done: int = 0) -> Iterator[int]:
+        """The steps of the epoch of that number, but for the first so many; after each, how many images it had, on all
+        ranks."""
         skipped = 0 if data.own_batches(self.train) == "__iter__" else done
         if skipped:
             self.train.skip(skipped)
-        for step, batch in enumerate(self.train, skipped):
+        for step, batch in enumerate(drawn_apart(self.train, number, skipped), skipped):
             if step >= done:
                 inputs, targets = _pair(batch)
                 self.rates.position.data[...] = step
@@ -363,7 +365,7 @@ class _Compiled(_Plain):
     def position(self) -> Tensor:
         return self.batches.position
 
-    def evaluate(self, look: Callable[[], None] = lambda: None) -> dict[str, float]:
+    def evaluate(self, number: int = 0, look: Callable[[], None] = lambda: None) -> dict[str, float]:
         classes = True
         self.test_metrics.reset()
         with _evaluating(self.model):
@@ -373,7 +375,7 @@ class _Compiled(_Plain):
         totals = ranks.added_up(self.test_metrics.totals())
         return _means(totals, self.test.images_per_epoch, classes, self.functions)
 
-    def epoch(self, done: int = 0) -> Iterator[int]:
+    def epoch(self, number: int = 0, done: int = 0) -> Iterator[int]:
         self.train.skip(done)
         for size, images in zip(self.batches, self.train.sizes[done:], strict=True):
             self.classes = self.step(size, images)
@@ -432,7 +434,7 @@ class _Fit:
         rates = self.begin()
         bar = Progress(f"epoch {epoch}/{self.epochs}", run.train.images_per_epoch, self.progress, place.images)
         try:
-            for size in run.epoch(place.batch):
+            for size in run.epoch(place.epoch, place.batch):
                 place.batch, place.step, place.images = place.batch + 1, place.step + 1, place.images + size
                 place.ended = place.batch == len(run.train)
                 bar.update(size, self.means() if run.known or place.ended else {})
@@ -481,7 +483,7 @@ class _Fit:
         trained = means_of(place.totals, place.images, place.classes, run.functions)
         run.test.set_epoch(place.epoch)
         run.modes = modes_of(run.model)
-        tested = run.evaluate(self.look)
+        tested = run.evaluate(place.epoch, self.look)
         run.modes = None
         metrics = {"epoch": place.epoch + 1, "step": place.step, "lr": place.lr,
                    **{f"train_{name}": mean for name, mean in trained.items()},

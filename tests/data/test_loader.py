@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minidl import Tensor, nn, optim
-from minidl.core import device
+import minidl
+from minidl import Tensor, data, nn, ops, optim
+from minidl.core import device, rng
 from minidl.data import DataLoader, Dataset, Table, channel_statistics, random_split
 from minidl.data.sources import leaves
 from minidl.ops import cpu
@@ -563,3 +564,104 @@ def test_an_item_that_ends_ends_a_training(compiled: bool | None) -> None:
         fit(net, optim.SGD(net.parameters(), 0.1), pairs, pairs, epochs=1, compiled=compiled, say=None)
     with pytest.raises(RuntimeError, match=r"^DataLoader: item 4 of 6 raised StopIteration"):
         evaluate(net, pairs)
+
+
+# ---------------------------------------------------------------- what draws while batches are made
+class Noise:
+    """Items that draw when they are read."""
+
+    def __len__(self) -> int:
+        return 23
+
+    def __getitem__(self, i: int) -> Any:
+        return np.float64(i), rng.generator().random(2)
+
+
+def noisy(x: Any) -> Any:
+    return x, rng.generator().random(), minidl.rand(2).numpy()
+
+
+def dropped(x: Any) -> Any:
+    """By a key of `next_key`, which differs on the ranks of a run elsewhere."""
+    return ops.dropout(Tensor(np.full(8, float(x))), 0.5).numpy()
+
+
+def seeded(x: Any) -> Any:
+    minidl.manual_seed(int(x) // 5)
+    return x, rng.generator().random()
+
+
+def redrawn(x: Any) -> Any:
+    state = rng.get_state()
+    first = rng.generator().random()
+    rng.set_state(state)
+    assert rng.generator().random() == first
+    return np.float64(first)
+
+
+DRAWING: dict[str, Any] = {
+    "items": lambda **how: DataLoader(Noise(), 5, **how),
+    "items and transform": lambda **how: DataLoader(Noise(), 5, transform=lambda i, x: (i, x, noisy(i)[1]), **how),
+    "transform": lambda **how: DataLoader(np.arange(23.0), 5, transform=noisy, **how),
+    "dropout": lambda **how: DataLoader(np.arange(23.0), 5, transform=dropped, **how),
+    "seeded": lambda **how: DataLoader(np.arange(23.0), 5, transform=seeded, **how),
+    "state": lambda **how: DataLoader(np.arange(23.0), 5, transform=redrawn, **how),
+    "mixup": lambda **how: DataLoader(np.ones((23, 4, 3), np.float32), 5, transform=lambda x: data.mixup(
+        x * np.arange(4.0, dtype=np.float32)[:, None], [0, 1, 2, 3], 4, 1.0), **how)}
+
+
+def as_bytes(batches: Any) -> list[list[bytes]]:
+    return [[leaf.tobytes() for leaf in leaves(batch)] for batch in batches]
+
+
+@pytest.mark.parametrize("case", DRAWING)
+def test_what_makes_an_item_draws_by_seed_epoch_and_item(case: str) -> None:
+    """Not by threads, by what others draw, by what was passed over, or by which part of a batch this process has."""
+    make = DRAWING[case]
+    minidl.manual_seed(3)
+    before, whole = rng.get_state(), as_bytes(make(seed=4, prefetch=0))
+    assert rng.get_state() == before
+    for prefetch in (1, 2, 9):
+        batches = []
+        for batch in make(seed=4, prefetch=prefetch):
+            batches.append(batch)
+            rng.generator()
+            minidl.manual_seed(prefetch)
+        assert as_bytes(batches) == whole
+    passed = make(seed=4)
+    passed.skip(3)
+    assert as_bytes(passed) == whole[3:]
+    parts = [list(make(seed=4, part=(rank, 3))) for rank in range(3)]
+    joined = [[np.concatenate(pieces).tobytes() for pieces in zip(*map(leaves, each), strict=True)]
+              for each in zip(*parts, strict=True)]
+    assert joined == whole
+    again = make(seed=4)
+    assert as_bytes(again) == whole
+    assert as_bytes(again) != whole                    # the next epoch
+    assert as_bytes(make(seed=5)) != whole
+
+
+@pytest.mark.parametrize("case", ["items", "transform", "dropout", "mixup"])
+def test_items_and_epochs_draw_apart(case: str) -> None:
+    loader = DRAWING[case](seed=4, shuffle=False)
+    drawn = [tuple(leaf[i].tobytes() for leaf in leaves(batch)[-1:]) for _ in range(3) for batch in loader
+             for i in range(len(leaves(batch)[0]))]
+    assert len(set(drawn)) > 0.8 * len(drawn) if case == "dropout" else len(set(drawn)) == len(drawn)
+
+
+def test_ranks_that_draw_otherwise_make_the_same_items(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = as_bytes(DRAWING["dropout"](seed=4))
+    monkeypatch.setattr(rng, "_apart", 12345)
+    assert as_bytes(DRAWING["dropout"](seed=4)) == whole
+
+
+def test_an_item_that_fails_leaves_the_stream_as_it_was() -> None:
+    minidl.manual_seed(3)
+    before = rng.get_state()
+
+    def failing(x: Any) -> Any:
+        rng.generator()
+        raise OSError("torn")
+    with pytest.raises(OSError, match="torn"):
+        list(DataLoader(np.arange(9.0), 2, transform=failing, prefetch=0))
+    assert rng.get_state() == before

@@ -17,6 +17,7 @@ import pytest
 
 import minidl
 from minidl import Tensor, data, nn, ops, optim
+from minidl.core import rng
 from minidl.training import RunningMetrics, SaveBest, Step, Views, evaluate, fit, top_k_accuracy, train_step
 
 both = pytest.mark.parametrize("compiled", [False, True], ids=["plain", "compiled"])
@@ -465,6 +466,61 @@ def test_what_counts_goes_on_with_a_checkpoint(compiled: bool, tmp_path: Path) -
         return weights(model), numbers(history)
     run(checkpoints=tmp_path, save_every=7, callbacks=Stop())
     assert run(resume=tmp_path / "checkpoint-previous.h5") == run()
+
+
+# ---------------------------------------------------------------- what the making of batches draws
+class Mixed(data.DataLoader):
+    """Mixup in an __iter__ of its own."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return (data.mixup(images, labels, 4, 1.0) for images, labels in super().__iter__())
+
+
+class Listed(data.DataLoader):
+    """All batches at once, and noise beside that of the items."""
+
+    def __iter__(self) -> Iterator[Any]:
+        noise = np.float32(rng.generator().random())
+        return iter([(images + noise, labels) for images, labels in super().__iter__()])
+
+
+def soft(outputs: Tensor, targets: Tensor) -> Tensor:
+    return -(targets * ops.log_softmax(outputs, axis=1)).sum(axis=1).mean()
+
+
+def jittered(image: np.ndarray, label: int) -> Any:
+    return (image * rng.generator().random()).astype(np.uint8), label
+
+
+MAKING: dict[str, Any] = {
+    "mixup": (Mixed, soft, {}), "mixup without a thread": (Mixed, soft, {"prefetch": 0}),
+    "a list": (Listed, ops.cross_entropy, {}),
+    "transform": (data.DataLoader, ops.cross_entropy, {"transform": jittered}),
+    "transform without a thread": (data.DataLoader, ops.cross_entropy, {"transform": jittered, "prefetch": 0}),
+    "transform and mixup": (Mixed, soft, {"transform": jittered})}
+
+
+@pytest.mark.parametrize("case", MAKING)
+def test_batches_that_draw_are_the_same_in_a_training_that_goes_on(case: str, tmp_path: Path) -> None:
+    """Beside dropout, which draws, too; stopped in the middle of an epoch. The test set's batches draw as well."""
+    kind, loss, how = MAKING[case]
+
+    def run(epochs: int = 3, callbacks: Any = (), seed: int = 6, **options: Any) -> Any:
+        minidl.manual_seed(2)
+        model = nn.Sequential(nn.Flatten(), nn.Dropout(0.3), nn.Linear(9, 4))
+        batches = [kind(loader(count).dataset, 8, seed=seed, **how) for count in (40, 17)]
+        history = fit(model, optim.SGD(model.parameters(), 0.1), *batches, epochs=epochs, loss=loss, compiled=False,
+                      callbacks=callbacks, **QUIET, **options)
+        return weights(model), numbers(history), rng.get_state()
+
+    class Stop:
+        def on_step_end(self, step: Step) -> bool:
+            return step.step == 8
+    whole = run()
+    assert run() == whole != run(seed=7)
+    run(callbacks=Stop(), checkpoints=tmp_path, save_every=7)
+    rng.set_state((9, 9))
+    assert run(resume=tmp_path / "checkpoint-previous.h5") == whole
 
 
 # ---------------------------------------------------------------- modes
