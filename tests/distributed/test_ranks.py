@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,8 +21,9 @@ import pytest
 import trainings
 from tiers import tiered
 
+import minidl
 from minidl import Tensor, data, distributed, nn
-from minidl.core.distributed import mpi, nccl
+from minidl.core.distributed import gradients, mpi, nccl
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -104,6 +106,27 @@ def test_ranks_average_by_what_counts(folder: Path) -> None:
     for name in [name for name in alone if name.startswith("False")]:
         np.testing.assert_array_equal(alone[name], alone[name.replace("False", "True")], err_msg=name)
     assert_near(result_of(3, "ignoring", folder), alone)
+
+
+@pytest.mark.slow
+@needs_mpi
+@pytest.mark.parametrize("ranks", tiered([2, 3], fast=0, slow=1))
+def test_ranks_that_take_different_ways_are_an_error(ranks: int, tmp_path: Path) -> None:
+    """On all of them, in the same words; in a compiled step, too. They would hang, or add up what is not the same."""
+    result_of(ranks, "ways", tmp_path, tmp_path)
+    told = [(tmp_path / f"{rank}.txt").read_text().splitlines() for rank in range(ranks)]
+    assert told[1:] == told[:1] * (ranks - 1)
+    after = "; take the same way through the net on all ranks, and freeze the same parameters"
+    a, b, c = (f"parameter {i} {shape} float32, parameter {i + 1} (3,) float32"
+               for i, shape in ((0, "(3, 4)"), (2, "(3, 4)"), (4, "(3, 3)")))
+    begin = "average: the ranks have gradients of other parameters: rank"
+    for name, line in (("ways", f"{begin} 0 alone has that of {a}; rank 1 alone has that of {b}{after}"),
+                       ("fit", f"{begin} 0 alone has that of {a}; rank 1 alone has that of {b}{after}"), ("same", "ok"),
+                       ("none on one", f"{begin} 0 alone has that of {a}, parameter 4 (3, 3) float32{after}"),
+                       ("none", "ok"), ("frozen on one", f"{begin} 1 alone has that of {c}{after}")):
+        for compiled in (False, True):
+            assert f"{name} {compiled}: {line}" in told[0]
+    assert told[0][-1].startswith(f"other order: {begin} 0 alone has that of {a}; rank 1 alone has that of parameter 0")
 
 
 @pytest.mark.deep
@@ -226,6 +249,47 @@ def test_a_mean_is_one_operation_on_gpus_whatever_the_shares(share: float | None
         monkeypatch.setattr(mpi, "is_cuda", lambda flat, on_gpus=on_gpus: on_gpus)
         mpi.Mpi.mean(world, np.array([2.0, 4.0]), share)
         assert sent == want
+
+
+W, V = (0, (2,), "float32"), (1, (2,), "float32")
+
+
+@pytest.mark.parametrize(("theirs", "said"), [
+    ({W, V}, ""), ({W}, "rank 0 alone has that of parameter 1 (2,) float32"), (set(), "rank 0 alone has that of"),
+    ({W, V, (2, (), "float32")}, "rank 1 alone has that of parameter 2 () float32"),
+    ({W, (2, (2,), "float32")}, "of parameter 1 (2,) float32; rank 1 alone has that of parameter 2 (2,) float32"),
+    ({W, (1, (2, 1), "float32")}, "rank 1 alone has that of parameter 1 (2, 1) float32"),
+    ({W, (1, (2,), "float64")}, "rank 1 alone has that of parameter 1 (2,) float64"),
+    ({W, V, *((i, (2,), "float32") for i in range(2, 99))}, "3 (2,) float32, parameter 4 (2,) float32; take")])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_ranks_agree_on_the_gradients_that_they_send(theirs: set[Any], said: str, compiled: bool) -> None:
+    """By sums of numbers: here the other rank is a stand-in, which sends what it is told."""
+    other = gradients.Agreed(distributed.One(), frozenset(theirs))
+
+    class Two:
+        rank, size = 0, 2
+
+        def sum(self, flat: Any) -> None:
+            flat += other.number if flat.dtype == float else 3.0
+
+        def gather(self, mine: Any) -> Any:
+            return [mine, other.sent]
+    world: Any = Two()
+    params = [Tensor([1.0, 2.0], requires_grad=True) for _ in range(2)]
+
+    def step(x: Tensor) -> Tensor:
+        for p in params:
+            p.grad = None
+        loss = (x * params[0] + params[1]).sum()
+        loss.backward()
+        distributed.average(params, 0.5, world)
+        return loss
+    run = minidl.compile(step) if compiled else step
+    for _ in range(4):
+        with pytest.raises(ValueError, match=f"^average: .*{re.escape(said)}") if said else nullcontext():
+            run(Tensor([4.0, 6.0]))
+    if not said:
+        assert [p.grad.tolist() for p in params if p.grad is not None] == [[5.0, 6.0], [3.5, 3.5]]
 
 
 # ---------------------------------------------------------------- what is refused

@@ -251,9 +251,69 @@ def in_place(name: str) -> dict[str, np.ndarray]:
             "copies": np.array(copies)}
 
 
+def ways(file: str) -> dict[str, np.ndarray]:
+    """Ranks that take different ways, in each of which all of them say so, and go on; and some that may differ."""
+    world = distributed.start()
+    first = world.rank == 0
+    found = []
+
+    class Ways(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            minidl.manual_seed(1)
+            self.a, self.b, self.c = nn.Linear(4, 3), nn.Linear(4, 3), nn.Linear(3, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.c((self.a if self.first else self.b)(x))
+
+    def tried(name: str, work: Callable[[], object]) -> None:
+        try:
+            work()
+            found.append(f"{name}: ok")
+        except ValueError as error:
+            found.append(f"{name}: {error}")
+
+    def update(model: nn.Module, compiled: bool = False, backward: bool = True) -> Callable[[], object]:
+        def step(x: Tensor) -> Tensor:
+            model.zero_grad()
+            loss = model(x).mean()
+            if backward:
+                loss.backward()
+            distributed.average(model.parameters())
+            return loss
+        run = minidl.compile(step) if compiled else step
+        return lambda: [run(Tensor(np.ones((2, 4), np.float32))) for _ in range(4)]
+
+    def trained(compiled: bool) -> Callable[[], object]:
+        def work() -> object:
+            model = Ways()
+            model.first = first
+            source = np.ones((12, 4), np.float32), np.arange(12) % 3
+            batches = data.DataLoader(source, 6)
+            return training.fit(model, optim.SGD(model.parameters(), 0.1), batches, data.DataLoader(source, 6),
+                                epochs=1, compiled=compiled, progress=False, say=None)
+        return work
+
+    for compiled in (False, True):
+        model = Ways()
+        model.first = first
+        tried(f"ways {compiled}", update(model, compiled))
+        tried(f"fit {compiled}", trained(compiled))
+        model.first = True
+        tried(f"same {compiled}", update(model, compiled))
+        tried(f"none on one {compiled}", update(model, compiled, backward=first))
+        tried(f"none {compiled}", update(model, compiled, backward=False))
+        model.c.requires_grad_(not first)
+        tried(f"frozen on one {compiled}", update(model, compiled))
+    params = list(model.parameters())
+    tried("other order", lambda: distributed.average(params if first else params[::-1]))
+    Path(file).joinpath(f"{world.rank}.txt").write_text("\n".join(found))
+    return {}
+
+
 WHAT: dict[str, Callable[..., dict[str, np.ndarray]]] = {
     each.__name__: each for each in (all_kinds, alike, ignoring, first_part, second_part, by_hand, called, broken,
-                                     only_statistics, draws, leaves, replays, in_place)}
+                                     only_statistics, draws, leaves, replays, in_place, ways)}
 
 if __name__ == "__main__":
     distributed.start()

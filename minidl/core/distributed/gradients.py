@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
 
 from ...ops.common.backend import backend_of
+from ..device import Array
 from ..mode import mode
 from ..tensor import Tensor, wrap
 from .world import World, current
+
+Sent = tuple[int, tuple[int, ...], str]    # a gradient: its parameter's number, shape and dtype
+SHOWN = 3                                  # of those that a message names
 
 
 def average(params: Iterable[Tensor], share: float | Tensor | None = None, world: World | None = None) -> None:
@@ -15,11 +25,12 @@ def average(params: Iterable[Tensor], share: float | Tensor | None = None, world
 
     share: the weight of this rank, its images by those of the whole step; None: as all others. It may be 0. A Tensor of
     one number, on all ranks, says how much this rank's loss counts, as its images or labels; it need not be known
-    beforehand how much all do. Where they add up to 0, so do the gradients. world:
-    that of `start`, unless told. Parameters without a gradient are left out: on each rank they must be the same. The
+    beforehand how much all do. Where they add up to 0, so do the gradients. world: that of `start`, unless told.
+    Parameters without a gradient are left out: on each rank they must be the same, which is compared on the CPU. The
     new gradients lie one behind the other in one array. In a world of one nothing happens.
 
-    Raises ValueError for a share that is not from 0 to 1.
+    Raises ValueError for a share that is not from 0 to 1, and on the CPU where ranks have gradients of other
+    parameters.
 
     >>> w = Tensor([1.0, 2.0], requires_grad=True)
     >>> (w * w).sum().backward(); average([w]); w.grad.tolist()
@@ -34,11 +45,16 @@ def average(params: Iterable[Tensor], share: float | Tensor | None = None, world
         return
     if isinstance(params, list):
         mode.recorder.holds_items("the list that average is given", params)
-    live = [p for p in params if p.grad is not None]
-    if not live:
+    params = list(params)
+    live = {i: p for i, p in enumerate(params) if p.grad is not None}
+    on_cpu = bool(params) and params[0].device == "cpu"
+    if not live and not on_cpu:
         return
-    k = backend_of(*live)
-    gradients = [p._grad._data for p in live]  # type: ignore[union-attr]  # live: there is one
+    k = backend_of(*live.values(), *params[:1])
+    gradients = [p._grad._data for p in live.values()]  # type: ignore[union-attr]  # live: there is one
+    if on_cpu:
+        world = _agreed(world, frozenset((i, g.shape, str(g.dtype)) for i, g in zip(live, gradients, strict=True)))
+        gradients = gradients or [k.getitem(k.reshape(params[0]._data, (-1,)), slice(0, 0))]   # to agree all the same
     if isinstance(share, Tensor):          # the sum of weight * gradient, by that of the weights
         weight = share._data
         own = [k.where(k.eq(weight, 0), 0, k.mul(g, k.cast(weight, str(g.dtype)))) for g in gradients]
@@ -47,6 +63,49 @@ def average(params: Iterable[Tensor], share: float | Tensor | None = None, world
         means = [k.div(g, k.cast(total, str(g.dtype))) for g in sums]
     else:
         means = k.rank_mean(gradients, float(share), world)
-    for p, g in zip(live, means, strict=True):
+    for p, g in zip(live.values(), means, strict=False):
         p.grad = mean = wrap(g)
         mode.recorder.made(mean)
+
+
+@dataclass(frozen=True)
+class Agreed:
+    """A world whose ranks compare what they are about to send: gradients of which parameters, by number, of which
+    shapes and dtypes. Others would be added up in silence, or waited for without an end.
+
+    A sum says it: each rank knows what it is if all have the same number. `sum` raises ValueError, on all ranks, where
+    they do not.
+    """
+
+    world: World
+    sent: frozenset[Sent]
+
+    def __getattr__(self, name: str) -> Any:
+        """All else is the world's."""
+        return getattr(self.world, name)
+
+    @property
+    def number(self) -> float:
+        """What is to be the same: whole in float64, also times the ranks."""
+        return float(int.from_bytes(blake2b(repr(sorted(self.sent)).encode(), digest_size=5).digest(), "little"))
+
+    def sum(self, flat: Array) -> None:
+        """As World.sum."""
+        sums = np.array([self.number])
+        self.world.sum(sums)
+        if sums[0] != self.number * self.size:
+            _tell_apart(self.world.gather(self.sent))
+        self.world.sum(flat)
+
+
+_agreed = lru_cache(256)(Agreed)           # a compiled step finds the same object in each run
+
+
+def _tell_apart(sent: list[frozenset[Sent]]) -> None:
+    first = sent[0]
+    rank, other = next((rank, each) for rank, each in enumerate(sent) if each != first)
+    alone = [f"rank {who} alone has that of {', '.join(f'parameter {i} {shape} {dtype}' for i, shape, dtype in few)}"
+             for who, mine, theirs in ((0, first, other), (rank, other, first))
+             if (few := sorted(mine - theirs)[:SHOWN])]
+    raise ValueError(f"average: the ranks have gradients of other parameters: {'; '.join(alone)}; take the same way "
+                     "through the net on all ranks, and freeze the same parameters")
