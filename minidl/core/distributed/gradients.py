@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
@@ -98,7 +98,8 @@ class Agreed:
         self.world.sum(flat)
 
 
-_agreed = lru_cache(256)(Agreed)           # a compiled step finds the same object in each run
+# A compiled step finds the same object in each run.
+_agreed: Callable[[World, frozenset[Sent]], Agreed] = lru_cache(256)(Agreed)
 
 
 def _tell_apart(sent: list[frozenset[Sent]]) -> None:

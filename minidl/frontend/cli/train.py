@@ -424,18 +424,17 @@ def run(args: argparse.Namespace) -> None:
             look(args, train, test, where)
         return
     world.prepare(where)
-    folder = RunFolder.of_first(lambda: RunFolder.again(args.resume)) if args.resume else None
+    again = RunFolder.of_first(lambda: RunFolder.again(args.resume)) if args.resume else None
     # Weights to start from are in the checkpoint; without one, it starts again.
-    weights = None if folder is not None and by_first(folder.has_checkpoint) else args.load
+    weights = None if again is not None and by_first(again.has_checkpoint) else args.load
     model = build(args, train, where, weights)
     trained = as_trained(args, model)
     preprocessing = train.preprocessing(zoo.MODELS[args.model].shape)
     train_loader, test_loader = loaders(args, train, test, where, preprocessing)
     world.barrier()                        # a rank that has come to its end above leaves no folder behind
-    if folder is None:
-        folder = RunFolder.of_first(lambda: RunFolder(args.output_dir) if args.output_dir else
-                                    RunFolder.beside(Path("runs") / f"{args.model}-{train.name}"))
-    before = by_first(lambda: read_config(folder.path / "config.json")) if args.resume else {}
+    folder = again or RunFolder.of_first(lambda: RunFolder(args.output_dir) if args.output_dir else
+                                         RunFolder.beside(Path("runs") / f"{args.model}-{train.name}"))
+    before: dict[str, Any] = by_first(lambda: read_config(folder.path / "config.json")) if args.resume else {}
     _warn_of_stretching(args, before.get("epochs", 0), folder)
     facts = {key: value for key, value in vars(args).items() if key not in OF_ONE_CALL or key == "output_dir"}
     config: dict[str, Any] = {
