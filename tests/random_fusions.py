@@ -1,6 +1,7 @@
 """Random nets of what a generated kernel, a fused call or a form in NHWC can take: compiled beside eager, on a GPU.
 
     python tests/random_fusions.py --nets 2000 --processes 16 [--precision bf16] [--device cpu]
+    python tests/random_fusions.py --nets 500 --first 1500 ...               # the last quarter of them, on a fourth GPU
     python tests/random_fusions.py --faults --nets 60 --processes 16         # which planted faults are found
 
 Sizes leave rows and columns over, strides are unlike windows, channels odd, batches from 1 to 513. Four steps from
@@ -306,11 +307,11 @@ def plant(name: str) -> str:
     return precision
 
 
-def find(task: tuple[str, int, str]) -> tuple[str, str]:
+def find(task: tuple[str, range, str]) -> tuple[str, str]:
     """(fault, the first net that finds it, or "")"""
-    name, nets, device = task
+    name, numbers, device = task
     precision = plant(name)
-    for number in range(nets):
+    for number in numbers:
         share, where, _ = compare(net(number), device, precision)
         if share > 1:
             return name, f"net {number}, {where}: {share:.3g} of its limit"
@@ -325,7 +326,7 @@ def tried(task: tuple[int, str, str]) -> tuple[int, str, float, str, list[str]]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nets", type=int, default=200)
-    parser.add_argument("--first", type=int, default=0, help="the number of the first: on several GPUs, each its own")
+    parser.add_argument("--first", type=int, default=0, help="the number of the first net")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda")
     parser.add_argument("--precision", choices=list(ROUNDING), action="append", help="several: each net in each (all)")
     parser.add_argument("--processes", type=int, default=2)
@@ -333,14 +334,14 @@ def main() -> int:
     parser.add_argument("--faults", action="store_true", help="which planted faults so many nets find")
     given = parser.parse_args()
     context = multiprocessing.get_context("spawn")
+    numbers = range(given.first, given.first + given.nets) if given.net is None else range(given.net, given.net + 1)
     if given.faults:
         with context.Pool(given.processes, maxtasksperchild=1) as pool:
-            found = dict(pool.imap_unordered(find, [(name, given.nets, given.device) for name in FAULTS], 1))
+            found = dict(pool.imap_unordered(find, [(name, numbers, given.device) for name in FAULTS], 1))
         for name in FAULTS:
             print(f"{name:28} {found[name] or 'NOT FOUND'}")
-        print(f"{sum(map(bool, found.values()))} of {len(FAULTS)} planted faults are found by {given.nets} nets")
+        print(f"{sum(map(bool, found.values()))} of {len(FAULTS)} planted faults are found by {len(numbers)} nets")
         return 0
-    numbers = range(given.first, given.first + given.nets) if given.net is None else [given.net]
     tasks = [(number, given.device, precision) for number in numbers for precision in given.precision or ROUNDING]
     shares: dict[str, list[float]] = {}
     calls: dict[str, int] = {}
