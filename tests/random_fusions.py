@@ -131,7 +131,9 @@ class Drawer:
         self.layers.append(f"nn.{kind}Pool2d({(kh, kw)}, {stride}, {padding})")
         return c, oh, ow
 
-    def residual(self, c: int, h: int, w: int) -> tuple[int, int, int]:
+    def residual(self, c: int, h: int, w: int) -> tuple[int, int, int] | None:
+        if self.n * h * w < 2:
+            return None
         norm = f"nn.BatchNorm2d({c}, eps=0.05)"
         self.layers.append(f"Residual(nn.Sequential(nn.Conv2d({c}, {c}, 3, padding=1, bias=False), {norm}, nn.ReLU(), "
                            f"nn.Conv2d({c}, {c}, 3, padding=1, bias=False), {norm}), {self.activation()})")
@@ -250,7 +252,7 @@ FAULTS: dict[str, tuple[str, str, str]] = {
     "conv, teams": (
         "fp32", "team < TEAMS; ++team) total += sums[team * 8 * ITEMS];",
         "team < TEAMS - 1; ++team) total += sums[team * 8 * ITEMS];"),
-    "conv, mirrored": ("fp32", "MIRROR ? KH * KW - 1 - t : t", "t"),
+    "conv, mirrored": ("fp32", "weight[MIRROR ? KH * KW - 1 - t : t] * pixel", "weight[t] * pixel"),
     "conv_grad_w, a line": (
         "fp32", "for (int i = team; i < G::H; i += TEAMS) {",
         "for (int i = team; i < G::H - 1; i += TEAMS) {"),
@@ -288,6 +290,127 @@ FAULTS: dict[str, tuple[str, str, str]] = {
     "sums, sum": (
         "fp32", "for (int k = team; k < N; k += SUM_THREADS / WIDE) total",
         "for (int k = team; k < N - 1; k += SUM_THREADS / WIDE) total"),
+    # nhwc/conv
+    "nhwc conv, the last slab": ("tf32", "slabs = g.sum / DEPTH, group", "slabs = imax(1, g.sum / DEPTH - 1), group"),
+    "nhwc conv, divided, the last column": (
+        "bf16", "left < g.w && up * g.divided_h", "left < g.w - 1 && up * g.divided_h"),
+    "nhwc conv_tma, the last tap": (
+        "tf32", "i < AT_ONCE && tap + i < last; ++i", "i < AT_ONCE && tap + i < last - (last > 1); ++i"),
+    "nhwc conv_tma, pooled, the winner": ("tf32", "column = right ? ~lost : lost;", "column = lost;"),
+    "nhwc conv_tma, gradient, the last warp": (
+        "tf32", "warp < MULTIPLYING / 32; ++warp", "warp < MULTIPLYING / 32 - 1; ++warp"),
+    "nhwc conv_tma, gradient, what is added": (
+        "tf32", "place_of(t, step * NEIGHBOURS / 2, e)] += widened(more.v[e]);",
+        "place_of(t, step * NEIGHBOURS / 2, e)] += widened(more.v[0]);"),
+    "nhwc conv_tma, gradient, the mean": ("tf32", "* (widened(values.v[e]) - center[e]);", "* widened(values.v[e]);"),
+    "nhwc conv_images, the last column": ("tf32", "0 <= at_w && at_w < g.w ?", "0 <= at_w && at_w < g.w - 1 ?"),
+    "nhwc conv_few, the last tap": ("bf16", "there = tap < taps && c < g.c", "there = tap < taps - 1 && c < g.c"),
+    "nhwc conv_few, the last row": (
+        "tf32", "(unsigned)row < (unsigned)g.h && (unsigned)column < (unsigned)g.w;\n    const IMAGE* from",
+        "(unsigned)row < (unsigned)g.h - 1 && (unsigned)column < (unsigned)g.w;\n    const IMAGE* from"),
+    "nhwc conv_pack, the last filter": (
+        "tf32", "there = filter < g.m && c < channels;", "there = filter < g.m - 1 && c < channels;"),
+    "nhwc conv_pad, the last channel": ("bf16", "first + e < channels ? x[pixel", "first + e < channels - 1 ? x[pixel"),
+    "nhwc conv_spread, columns": ("bf16", "if (up * down == row && left * right == column)", "if (up * down == row)"),
+    # nhwc/grad_w
+    "nhwc grad_w, a chunk's last pixel": (
+        "bf16", "valid = pixel < live && filter + f < p.m;", "valid = pixel < live - 1 && filter + f < p.m;"),
+    "nhwc grad_w_tma, bf16, the last pixels": (
+        "bf16", "(patch.w / 8); left > 0; left -= 2", "(patch.w / 8); left > 2; left -= 2"),
+    "nhwc grad_w_tma, tf32, the first line": (
+        "tf32", "for (int i = 0; i < LINES - 1; ++i) load_line(b[(t + 1",
+        "for (int i = 1; i < LINES - 1; ++i) load_line(b[(t + 1"),
+    "nhwc few_grad_w, shares": ("tf32", "*to = turn ? *to + sums[i][t][e] : sums[i][t][e];", "*to = sums[i][t][e];"),
+    "nhwc grad_w_sum, the last part": ("tf32", "split < own; split += share", "split < own - 1; split += share"),
+    # nhwc/pool.cu
+    "nhwc max_pool, the winner": ("tf32", "where.v[e] = p * g.kw + q;", "where.v[e] = p * g.kh + q;"),
+    "nhwc max_pool_grad, padding": ("tf32", "q = at.column + g.left - b * g.sw;", "q = at.column - b * g.sw;"),
+    "nhwc max_pool_grad, apart, the last column": (
+        "bf16", "at.row < g.oh && at.column < g.ow) {", "at.row < g.oh && at.column < g.ow - 1) {"),
+    "nhwc max_pool_grad, relu": ("tf32", "y && known.v[e] <= 0 ? 0.0f : run.v[e] + 0.0f;", "run.v[e] + 0.0f;"),
+    "nhwc max_pool_grad, bias": (
+        "tf32", "Run run = given(at);\n#pragma unroll\n        for (int i = 0; i",
+        "Run run = given(at);\n#pragma unroll\n        for (int i = 1; i"),
+    "nhwc avg_pool, the last column": (
+        "tf32", "#pragma unroll 4\n            for (int q = imax(0, -s); q < imin(g.kw, g.w - s); q++) {",
+        "#pragma unroll 4\n            for (int q = imax(0, -s); q < imin(g.kw, g.w - s - 1); q++) {"),
+    "nhwc pool's gradients, the last window": (
+        "bf16", "imin((r + before) / stride + 1, count)) {}", "imin((r + before) / stride + 1, count - 1)) {}"),
+    "nhwc avg_pool_grad_act": (
+        "tf32", "before(sum.v[e] * share, known.v[e]);", "before(sum.v[e] * share, known.v[0]);"),
+    # nhwc/elementwise.cu, and the sums of nhwc/image.cuh
+    "nhwc act, the first channel": (
+        "tf32", "for (int i = 0; i < WIDE; ++i) run.v[i] = ACT_VALUE(",
+        "for (int i = 1; i < WIDE; ++i) run.v[i] = ACT_VALUE("),
+    "nhwc act_grad, a neighbour's": (
+        "tf32", "i < WIDE; ++i) run.v[i] = ACT_GRAD(run.v[i], known.v[i]);",
+        "i < WIDE; ++i) run.v[i] = ACT_GRAD(run.v[i], known.v[0]);"),
+    "nhwc add, a neighbour's": ("tf32", "after(run.v[i] + other.v[i]);", "after(run.v[i] + other.v[0]);"),
+    "nhwc grad_b, the first channel": (
+        "tf32", "Run run = load(gy + at);\n#pragma unroll\n        for (int i = 0; i < WIDE; ++i) sum",
+        "Run run = load(gy + at);\n#pragma unroll\n        for (int i = 1; i < WIDE; ++i) sum"),
+    "nhwc act_grad_b, the order": (
+        "tf32", "run.v[i] = ACT_GRAD(run.v[i], known.v[i]);\n            sum[0][i] += run.v[i];",
+        "sum[0][i] += run.v[i];\n            run.v[i] = ACT_GRAD(run.v[i], known.v[i]);"),
+    "nhwc sums, the last rows": ("tf32", "own < walk.step; ++own) total", "own < walk.step - 1; ++own) total"),
+    # nhwc/norm.cu
+    "nhwc moments": ("tf32", "sum[0][i] += d;", "sum[0][i] += run.v[i];"),
+    "nhwc norm, variance": (
+        "tf32", "sums[g.channels + channel] - off * sums[channel], 0.0f", "sums[g.channels + channel], 0.0f"),
+    "nhwc norm, residual": ("tf32", "bias.v[i]) + more.v[i]);", "bias.v[i])) + more.v[i];"),
+    "nhwc norm's products, the mean": ("bf16", "(values.v[i] - mean.v[i]) * rstd.v[i];", "values.v[i] * rstd.v[i];"),
+    "nhwc norm's products again, the first channel": (
+        "tf32", "for (int i = 0; i < WIDE; ++i) scale.v[i] *= slope.v[i];",
+        "for (int i = 1; i < WIDE; ++i) scale.v[i] *= slope.v[i];"),
+    "nhwc norm's gradient": ("tf32", "slope.v[i] *= share * scale.v[i];", "slope.v[i] *= share;"),
+    # nhwc/convert.cu
+    "to_nhwc, the last pixel": (
+        "tf32", "= x[(first.image * channels + channel) * pixels + pixel];",
+        "= pixel < pixels - 1 ? x[(first.image * channels + channel) * pixels + pixel] : 0.0f;"),
+    "to_nchw, the last channel": ("bf16", "+ channel).v[0];", "+ channel).v[0] * (channel < channels - 1);"),
+    # layers/norm, layers/activation and layers/pool: what is fused in NCHW
+    "norm_act, residual": (
+        "fp32", "ACT_VALUE(other ? value + others.v[j] : value);", "ACT_VALUE(value) + (other ? others.v[j] : 0);"),
+    "norm_act's products, the mean": (
+        "fp32", "run.v[j] * ((xs.v[j] - center) * scale);", "run.v[j] * (xs.v[j] * scale);"),
+    "add_grad_act": ("fp32", "gz[i] = ACT_GRAD(gy[i] + other[i], y[i]);", "gz[i] = ACT_GRAD(gy[i], y[i]) + other[i];"),
+    "avg_pool_grad_act, tiled, a window's first row": (
+        "fp32", "ACT_GRAD(share, y[top + p * w])", "ACT_GRAD(share, y[top])"),
+    "avg_pool_grad_act, a neighbour's": (
+        "fp32", "ACT_GRAD(sum_over_windows(gy, i, g) * share, y[i]);",
+        "ACT_GRAD(sum_over_windows(gy, i, g) * share, y[i / 2 * 2]);"),
+    # layers/linear/gemm.cu
+    "linear_act, the last column's bias": (
+        "fp32", "if (bias) out.v[j] += bias[row",
+        "if (bias\n#if FUSED == VALUE\n && column + j < p.cols - 1\n#endif\n) out.v[j] += bias[row"),
+    "linear_grad_act, a neighbour's": (
+        "fp32", "finished(out.v[j], y + at + j);",
+        "finished(out.v[j], y + at + j\n#if FUSED == SLOPE\n - (column > 0)\n#endif\n);"),
+    "linear_and_act": ("fp32", "    *y = ACT_VALUE(value);\n#endif\n", "    *y = value = ACT_VALUE(value);\n#endif\n"),
+    "gemm_finish, a neighbour's": (
+        "fp32", "c[i] = finished(sum, y + i);", "c[i] = finished(sum, y + i\n#if FUSED == SLOPE\n / 2 * 2\n#endif\n);"),
+    # layers/loss/cross_entropy.cu
+    "cross_entropy_with_grad, the last class": (
+        "fp32", "for (int k = lane; k < classes; k += lanes)\n                mine[k]",
+        "for (int k = lane; k < classes - 1; k += lanes)\n                mine[k]"),
+    # conv: which of these kernels a layer has is measured, so that a fault may be found on one GPU and not on another
+    "conv2d_grad_b, the last pixel": ("tf32", "value[k] = i < count ?", "value[k] = i < count - 1 ?"),
+    **{f"resident, activation, {precision}": (
+        precision, "sum[i][j] = ACT_VALUE(sum[i][j]);", "if (j0 + j < p.ow - 1) sum[i][j] = ACT_VALUE(sum[i][j]);")
+       for precision in ("fp32", "tf32", "bf16")},
+    **{f"resident, averages, {precision}": (
+        precision, "for (int e = 0; e < POOL * POOL; ++e) total", "for (int e = 1; e < POOL * POOL; ++e) total")
+       for precision in ("fp32", "tf32", "bf16")},
+    "winograd, activation": (
+        "fp32", "out[j] = ACT_VALUE(out[j]);", "if (2 * j0 + j < p.ow - 1) out[j] = ACT_VALUE(out[j]);"),
+    "winograd, averages": (
+        "fp32", "mean = i % POOL || j % POOL ? mean + out[j] : out[j];", "mean = j % POOL ? mean + out[j] : out[j];"),
+    "winograd's gradients, shares": (
+        "fp32", "share[s] *= (REAL)(1.0 / (POOL * POOL));", "share[s] *= (REAL)(1.0 / POOL);"),
+    "whole_image's gradients, a neighbour's": ("fp32", "valid ? mean[e / RUN] *", "valid ? mean[e / RUN / 2] *"),
+    "tensor_core_image's gradients, rows": ("tf32", "ACT_GRAD(mean[i / POOL][f] *", "ACT_GRAD(mean[0][f] *"),
+    "few_channels's gradients, a neighbour's": (
+        "bf16", "ACT_GRAD(mean[map][e / POOL], widened", "ACT_GRAD(mean[map][0], widened"),
 }
 
 
