@@ -387,8 +387,9 @@ FAULTS: dict[str, tuple[str, str, str]] = {
         "fp32", "finished(out.v[j], y + at + j);",
         "finished(out.v[j], y + at + j\n#if FUSED == SLOPE\n - (column > 0)\n#endif\n);"),
     "linear_and_act": ("fp32", "    *y = ACT_VALUE(value);\n#endif\n", "    *y = value = ACT_VALUE(value);\n#endif\n"),
-    "gemm_finish, a neighbour's": (
-        "fp32", "c[i] = finished(sum, y + i);", "c[i] = finished(sum, y + i\n#if FUSED == SLOPE\n / 2 * 2\n#endif\n);"),
+    "gemm_finish, the last column's bias": (
+        "fp32", "if (bias) sum += bias[at",
+        "if (bias\n#if FUSED == VALUE\n && at % p.cols < p.cols - 1\n#endif\n) sum += bias[at"),
     # layers/loss/cross_entropy.cu
     "cross_entropy_with_grad, the last class": (
         "fp32", "for (int k = lane; k < classes; k += lanes)\n                mine[k]",
