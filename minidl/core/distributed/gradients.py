@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
@@ -53,7 +53,8 @@ def average(params: Iterable[Tensor], share: float | Tensor | None = None, world
     k = backend_of(*live.values(), *params[:1])
     gradients = [p._grad._data for p in live.values()]  # type: ignore[union-attr]  # live: there is one
     if on_cpu:
-        world = _agreed(world, frozenset((i, g.shape, str(g.dtype)) for i, g in zip(live, gradients, strict=True)))
+        sent = frozenset((i, g.shape, str(g.dtype)) for i, g in zip(live, gradients, strict=True))
+        world = _agreed(world, sent)       # type: ignore[arg-type]  # worlds are themselves alone
         gradients = gradients or [k.getitem(k.reshape(params[0]._data, (-1,)), slice(0, 0))]   # to agree all the same
     if isinstance(share, Tensor):          # the sum of weight * gradient, by that of the weights
         weight = share._data
@@ -98,8 +99,7 @@ class Agreed:
         self.world.sum(flat)
 
 
-# A compiled step finds the same object in each run.
-_agreed: Callable[[World, frozenset[Sent]], Agreed] = lru_cache(256)(Agreed)
+_agreed = lru_cache(256)(Agreed)           # a compiled step finds the same object in each run
 
 
 def _tell_apart(sent: list[frozenset[Sent]]) -> None:
