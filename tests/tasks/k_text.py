@@ -22,7 +22,7 @@ class Net(nn.Module):
 
     def forward(self, ids):
         x = self.letters[ids] + self.places
-        x = (x - x.mean(-1, True)) / (x.var(-1, True, 0) + 1e-5).sqrt() * self.scale + self.shift
+        x = (x - x.mean(-1, True)) / (x.var(-1, keepdim=True, unbiased=False) + 1e-5).sqrt() * self.scale + self.shift
         scores = x @ self.query @ (x @ self.key).mT / WIDTH**0.5
         weights = scores.masked_fill(self.later, -1e9).softmax(-1)
         return self.output((x + weights @ (x @ self.value)).reshape(-1, WIDTH)).reshape(-1, LENGTH, LETTERS)
