@@ -46,7 +46,7 @@ class EMA(Named, Checked, Watched):
         self.decay = decay
         self._names: ByTensor[str] = ByTensor()
         self.params: list[Tensor] = without_names(
-            params.named_parameters() if hasattr(params, "named_parameters") else params, self._names)
+            "EMA", params.named_parameters() if hasattr(params, "named_parameters") else params, self._names)
         for p in self.params:
             if not isinstance(p, Tensor):
                 raise TypeError(f"EMA: a parameter is a {type(p).__name__}; pass a Module, or Tensors")

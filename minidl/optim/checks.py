@@ -71,13 +71,13 @@ def entries_of(optimizer: str, params: Iterable[Any], common: dict[str, Any],
     if isinstance(params, (Tensor, dict)) or not isinstance(params, Iterable):
         raise TypeError(f"{optimizer}: params is a {type(params).__name__} but must be parameters, or groups of them; "
                         "pass model.parameters(), or [tensor]")
-    given = list(params)
+    given = params if isinstance(params, (set, frozenset)) else list(params)
     groups = given if given and all(isinstance(each, dict) for each in given) else [{"params": given}]
     for group in groups:
         if "params" not in group or group.keys() - common.keys() - {"params", "name"}:
             raise ValueError(f"{optimizer}: a parameter group has keys {sorted(group)} but must have 'params' and may "
                              f"have name, {', '.join(common)}")
-    full = [{**common, **group, "params": without_names(group["params"], names)} for group in groups]
+    full = [{**common, **group, "params": without_names(optimizer, group["params"], names)} for group in groups]
     everything = [p for group in full for p in group["params"]]
     for p in everything:
         if not isinstance(p, Tensor) or not p.requires_grad or not p.is_leaf:

@@ -34,8 +34,13 @@ class Named:
                 self._names[t] = name
 
 
-def without_names(given: Iterable[Any], names: ByTensor[str]) -> list[Any]:
-    """Parameters, of which some come as (name, parameter); these names are noted."""
+def without_names(owner: str, given: Iterable[Any], names: ByTensor[str]) -> list[Any]:
+    """Parameters, of which some come as (name, parameter); these names are noted. Raises TypeError for a set, for
+    `owner`."""
+    if isinstance(given, (set, frozenset)):
+        raise TypeError(f"{owner}: params is a set, whose order is another one in each run, so that a state could not "
+                        "be loaded; pass a list")
+
     def parameter(each: object) -> object:
         if isinstance(each, tuple) and [*map(type, each)] == [str, Tensor]:
             names[each[1]] = each[0]
