@@ -90,8 +90,7 @@ class Recorder(Listener):
         self.names = Names(self.facts)
         claim(step)
         self.names.follow(step, self.name)
-        if self.names.refused:
-            raise CompileError(f"compile: {self.name} reads {self.names.refused} ({self.line})")
+        self.check_names()
         self.dynamics: list[Dynamic] = []
         self.places = {id(t): i for i, t in enumerate(given) if isinstance(t, Tensor)}      # arguments
         self.inputs = [self.slots.get(id(_of(value))) or self.slot("input", _of(value)) for value in given]
@@ -191,16 +190,23 @@ class Recorder(Listener):
         return self.dynamics[-1]
 
     # ------------------------------------------------------------------ arrays among the arguments
+    def check_names(self) -> None:
+        """Raise CompileError where something that was reached cannot be seen to change."""
+        if self.names.refused:
+            raise CompileError(f"compile: {self.name} reads {self.names.refused} ({self.line})")
+
     def whole(self, value: object) -> Any:
         """An array among the arguments that an op takes as it is: each replay is given another."""
         return whole(value)
 
     def as_arguments(self, given: list[Any]) -> dict[int, Argument]:
-        """By id, what the step is to see in the place of arrays; but for those that it knows by another name too, which
-        it may compare with `is`: these stay, as read."""
+        """By id, what the step is to see in the place of arrays. They stay, as read, where it may look at what they are:
+        with `is`, if it knows an array by another name too, or with `type`."""
         found = {}
         for number, value in enumerate(given):
-            if not isinstance(value, Tensor) and not self.names.reached(value):
+            if isinstance(value, Tensor):
+                continue
+            if not (self.names.reached(value) or self.names.mentions("type")):
                 found[id(value)] = Argument(value, functools.partial(self.look_at, number, value))
             elif isinstance(value, np.ndarray):
                 self.facts.argument(number, value)
@@ -275,7 +281,7 @@ class Recorder(Listener):
             return value
         if id(value) not in self.slots:
             if known(primitive).indexed:
-                return value                           # an index: a constant of the program
+                return value.copy()                    # an index: a constant, whatever the step does with it later
             self.refuse(f"gives {primitive} an array of shape {value.shape} that it made itself",
                         "make it outside, as a Tensor")
         return self.slots[id(value)]
@@ -341,6 +347,7 @@ def record(step: Callable[..., Any], arguments: tuple[Any, ...], options: dict[s
         mode.recorder = before
     if recorder.refusal is not None:
         raise recorder.refusal
+    recorder.check_names()                 # the run may have reached more
     if what := recorder.facts.changed_arguments(given):
         raise CompileError(f"compile: {recorder.name} changes {what} which a replay could not repeat; change a copy, "
                            f"or do it outside ({recorder.line})")

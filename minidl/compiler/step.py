@@ -265,7 +265,7 @@ def _part(value: Any) -> tuple[Any, ...]:
         return ("Tensor", value.shape, value.dtype, value.device, value.requires_grad, value.is_leaf,
                 value._grad is None)
     if is_array(value):
-        return "array", value.shape, value.dtype, device_of(value)
+        return "array", value.__class__, value.shape, value.dtype, device_of(value)
     try:
         hash(value)
     except TypeError:
@@ -273,8 +273,8 @@ def _part(value: Any) -> tuple[Any, ...]:
                         "Tensors, arrays and plain values, and use other objects from outside the step") from None
     if isinstance(value, INEXACT):
         return type(value), repr(value)
-    if type(value) in (tuple, frozenset):
-        return type(value), type(value)(map(_part, value))
+    if type(value) in (tuple, frozenset):              # a program knows the Tensors in one as these, from outside
+        return type(value), type(value)(_Same(each) if isinstance(each, Tensor) else _part(each) for each in value)
     return type(value), value if isinstance(value, (*PLAIN, type, np.dtype)) else _Same(value)
 
 

@@ -1326,6 +1326,79 @@ def an_array_by_name_that_is_read(w: World) -> None:
         call(Tensor([[1.0, 2.0, 3.0]]), labels=np.array([i]), weight=np.array(i / 2))
 
 
+@equal
+def a_tuple_of_tensors(w: World) -> None:
+    call, first = w.compile(lambda pair: pair[0] * pair[1]), (numbers(1, 2), numbers(3, 4))
+    for given in (first, first, first, (numbers(5, 6), first[1]), first, (first[1], first[0])):
+        call(given)
+
+
+@equal
+def an_index_that_the_step_makes_and_changes(w: World) -> None:
+    def step(x: Tensor) -> tuple[Tensor, Tensor]:
+        index = np.array([0])
+        first = x[index]
+        index[0] = 1
+        return first, x[index]
+    call = w.compile(step)
+    for i in range(CALLS):
+        call(pair(i))
+
+
+class OwnArray(np.ndarray):
+    pass
+
+
+@equal
+def arrays_of_a_class_of_ones_own(w: World) -> None:
+    call = w.compile(lambda x, k: x * (2 if isinstance(k, OwnArray) else 3))
+    for i in range(2 * CALLS):
+        call(numbers(1, 2), np.ones(1).view(OwnArray if i % 3 else np.ndarray))
+
+
+@equal
+def the_type_of_an_argument(w: World) -> None:
+    call = w.compile(lambda x, k: x * (2 if type(k) is np.ndarray else 3) * float(k[0]))
+    for i in (1, 1, 1, 2, 2, 1):
+        call(numbers(1, 2), np.array([i]))
+
+
+@equal
+def a_global_that_comes_later(w: World) -> None:
+    space: dict[str, Any] = {}
+    exec("def step(x):\n    try:\n        return x * rate\n    except NameError:\n        return x * abs(-2)", space)
+    call = w.compile(space["step"])
+    for i in range(CALLS):
+        if i == 3:
+            space["rate"] = 5.0
+        if i == 5:
+            del space["rate"]
+            space["abs"] = lambda number: 7.0
+        call(numbers(1, 2))
+
+
+class Holding(nn.Module):
+    def __init__(self, held: Any):
+        super().__init__()
+        self.held = held
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * float(self.held[0])
+
+
+def held_by_an_argument(held: Callable[[], Any]) -> Callable[[World], None]:
+    def run(w: World) -> None:
+        net, call = Holding(held()), w.compile(lambda net, x: net(x))
+        for _ in range(CALLS):
+            call(net, numbers(1, 2))
+    return run
+
+
+SCENARIOS.update({f"held by a Module that is an argument: {name}": Scenario(held_by_an_argument(held), "refused")
+                  for name, held in {"a memoryview": lambda: memoryview(np.ones(2)),
+                                     "a large array": lambda: np.ones(2 ** 18)}.items()})
+
+
 @refused
 def an_argument_s_array_that_is_changed(w: World) -> None:
     def step(x: Tensor, k: np.ndarray) -> Tensor:

@@ -19,7 +19,7 @@ from ...core.tensor import Tensor
 
 PLAIN = (type(None), bool, int, float, complex, str, bytes, np.generic, Enum)
 INEXACT = (float, complex, np.generic)     # of these: types whose equal values may differ
-_GONE = object()                           # in the place of a value that is not there any more
+GONE = object()                            # in the place of a value that is not there
 
 
 def same(a: Any, b: Any) -> bool:
@@ -176,9 +176,9 @@ class Facts:
 
 def _changed_entry(entries: list[tuple[Mapping[str, Any], str, Any, str]]) -> str | None:
     for place, name, then, what in entries:
-        now = place.get(name, _GONE)
+        now = place.get(name, GONE)
         if now is not then and not same(now, then):
-            return f"{what} (from {_short(then)} to {'nothing' if now is _GONE else _short(now)})"
+            return f"{what} (from {_short(then)} to {_short(now)})"
     return None
 
 
@@ -201,5 +201,7 @@ def _short(value: object) -> str:
     """A value in few letters, without a look into arrays."""
     if isinstance(value, Tensor):
         return f"a Tensor of shape {value.shape}"
+    if value is GONE:
+        return "nothing"
     text = repr(value) if isinstance(value, PLAIN) else f"a {type(value).__name__}"
     return text if len(text) <= 60 else f"{text[:57]}..."

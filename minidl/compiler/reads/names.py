@@ -30,7 +30,7 @@ import numpy as np
 from ...core.device import is_array
 from ...core.mode import Watched
 from ...core.tensor import Tensor
-from .facts import PLAIN, Facts
+from .facts import GONE, PLAIN, Facts
 
 LIBRARY = str(Path(__file__).resolve().parents[2]) + os.sep
 _PACKAGES = tuple(folder + os.sep for folder in (*site.getsitepackages(), site.getusersitepackages()))
@@ -132,6 +132,10 @@ class Names:
                 self._seen[id(value)] = value
                 self._visit(value, what)
 
+    def mentions(self, word: str) -> bool:
+        """Whether code that was met has this word."""
+        return word in self._words
+
     def reached(self, value: object) -> bool:
         """Whether this very object is one that was met."""
         return id(value) in self._seen
@@ -221,7 +225,8 @@ class Names:
         self._waiting += [(getattr(function, name, None), what) for name in ("__wrapped__", "registry")]
         if not is_users(function.__code__.co_filename):
             return
-        names, words, imports = _mentioned(function.__code__)
+        read, words, imports = _mentioned(function.__code__)
+        names = read
         self._words |= words
         self._imported(imports, function.__globals__.get("__package__") or "")
         self.facts.function(function, what)
@@ -231,6 +236,8 @@ class Names:
         for name in sorted(names & function.__globals__.keys()):
             self.facts.entry(function.__globals__, name, function.__globals__[name], f"the global {name!r}")
             self._waiting.append((function.__globals__[name], name))
+        for name in sorted(read - function.__globals__.keys()):        # of Python's, or not there
+            self.facts.entry(function.__globals__, name, GONE, f"the global {name!r}")
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
             try:
                 self.facts.cell(cell, f"{name!r}, from around {function.__name__}")
