@@ -99,7 +99,9 @@ def _numbers(value: object, who: str) -> Array:
 
 # ---------------------------------------------------------------- parts of data
 class Indexed(Protocol):
-    """What gives an item by its number."""
+    """What has items, and gives one by its number."""
+
+    def __len__(self) -> int: ...
 
     def __getitem__(self, index: int, /) -> Any: ...
 
@@ -107,13 +109,24 @@ class Indexed(Protocol):
 class Subset:
     """Some items of an object with len() and [i], in this order.
 
+    indices: integers in one axis, which are copied; those below 0 count from the end. Raises TypeError for others, such
+    as a mask, and ValueError for one that is out of range.
+
     >>> letters = Subset("abcdef", [5, 0, 0])
     >>> len(letters), letters[0]
     (3, 'f')
     """
 
     def __init__(self, source: Indexed, indices: Sequence[int] | np.ndarray):
-        self.source, self.indices = source, indices
+        places, count = to_numpy(_numbers(indices, "Subset")), len(source)
+        if places.ndim != 1 or (len(places) and places.dtype.kind not in "iu"):
+            raise TypeError(f"Subset: indices have dtype {places.dtype} and shape {places.shape} but must be integers "
+                            "in one axis; of a mask, pass np.flatnonzero(mask)")
+        outside = places[(places < -count) | (places >= count)]
+        if len(outside):                   # an IndexError of the item's would silently end a `for` over the Subset
+            raise ValueError(f"Subset: index {outside[0]} is out of range for {count} items; use {-count} to "
+                             f"{count - 1}")
+        self.source, self.indices = source, places.astype(np.int64)
 
     def __len__(self) -> int:
         return len(self.indices)

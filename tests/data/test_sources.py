@@ -314,6 +314,36 @@ def test_parts_that_do_not_add_up_are_refused(sizes: list[float], total: int) ->
         random_split(range(10), sizes)
 
 
+MASK = np.array([True, False, True])
+
+
+@pytest.mark.parametrize(("indices", "said"), [
+    (MASK, "dtype bool and shape (3,) but must be integers in one axis; of a mask, pass np.flatnonzero(mask)"),
+    (MASK.tolist(), "dtype bool and shape (3,)"), (Tensor(MASK), "dtype bool and shape (3,)"),
+    ([0.0, 1.7], "dtype float64 and shape (2,)"), ([[0, 1]], "dtype int64 and shape (1, 2)"), (1, "shape ()"),
+    ([0, 3], "index 3 is out of range for 3 items; use -3 to 2"), ([-4], "index -4 is out of range for 3 items"),
+    (np.array([2**63], np.uint64), "index 9223372036854775808 is out of range"), (range(2, 4), "index 3 is out")])
+def test_indices_that_name_no_items_are_refused(indices: Any, said: str) -> None:
+    """Booleans were taken for the items 0 and 1, and an index out of range ended a `for` without a word."""
+    with pytest.raises((TypeError, ValueError), match=f"^Subset: .*{re.escape(said)}"):
+        Subset("abc", indices)
+
+
+@pytest.mark.parametrize(("indices", "found"), [
+    ([2, 0, 0], "caa"), (np.flatnonzero(MASK), "ac"), ([-1], "c"), ([], ""), (range(3), "abc"), (Tensor([1, 2]), "bc"),
+    (np.array([2, 1], np.uint8), "cb"), (np.array([1], ">i4"), "b")])
+def test_a_subset_is_those_items(indices: Any, found: str) -> None:
+    assert "".join(Subset("abc", indices)) == found
+    assert "".join(Subset(Subset("xabc", [1, 2, 3]), indices)) == found
+
+
+def test_a_subset_does_not_change_with_the_list_of_its_indices() -> None:
+    indices = np.array([0, 1])
+    part = Subset("abc", indices)
+    indices[:] = 99
+    assert "".join(part) == "ab"
+
+
 # ---------------------------------------------------------------- on a GPU
 @pytest.mark.gpu
 @pytest.mark.parametrize("compiled", [False, True], ids=["plain", "compiled"])

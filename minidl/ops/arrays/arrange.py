@@ -108,12 +108,14 @@ def gather(x: Tensor, axis: int, index: Tensor | np.ndarray) -> Tensor:
     """Values by their indices along one axis: y[i,j] = x[index[i,j], j] for axis 0, x[i, index[i,j]] for axis 1.
 
     index: integers of as many axes as x. Elements taken several times receive the sum of their gradients. Raises
-    ValueError where the axes differ in number, IndexError out of range.
+    TypeError for an index that is not of integers, ValueError where the axes differ in number, IndexError out of range.
 
     >>> gather(Tensor([[1.0, 2.0], [3.0, 4.0]]), 1, np.array([[1], [0]])).tolist()
     [[2.0], [3.0]]
     """
     axis = one_axis("gather", x.shape, axis)
+    if index.dtype.kind not in "iu":       # booleans would select as a mask
+        raise TypeError(f"gather: index has dtype {index.dtype} but must be integers; with a mask, use x[mask]")
     if len(index.shape) != x.ndim:
         raise ValueError(f"gather: x has shape {x.shape} and index {index.shape} but both must have as many axes")
     grids = [np.arange(n).reshape(-1, *(1,) * (x.ndim - 1 - a)) for a, n in enumerate(index.shape)]

@@ -289,7 +289,9 @@ class Methods(Conversions):
         return tuple(self.select(axis, i) for i in range(self.shape[axis]))
 
     def select(self: Tensor, axis: int, index: int) -> Tensor:
-        """One index of an axis: x[:, index] for axis 1."""
+        """One index of an axis: x[:, index] for axis 1. Raises TypeError for an index that is not an int."""
+        if np.dtype(getattr(index, "dtype", type(index))).kind not in "iu":        # True would make a new axis
+            raise TypeError(f"select: index is {index!r} but must be an int; for several, see .index_select()")
         return getitem(self, (*(slice(None),) * one_axis("select", self.shape, axis), index))
 
     def narrow(self: Tensor, axis: int, start: int, length: int) -> Tensor:
