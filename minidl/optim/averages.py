@@ -13,7 +13,7 @@ from ..core.device import Array, to_device, to_numpy
 from ..core.mode import Watched, mode
 from ..core.tensor import Tensor, mark_changed
 from ..ops.common.backend import backend_of
-from .checks import Checked
+from .checks import Checked, check_each_once
 from .names import WAY_OUT, Named, names_that_differ, places_by_name, without_names
 
 if TYPE_CHECKING:
@@ -28,7 +28,8 @@ class EMA(Named, Checked, Watched):
     `update` belongs behind the optimizer's step; a compiled step may do it, in one launch. As a callback of
     `training.fit` an EMA updates after each step, and its averages are part of checkpoints.
 
-    Raises ValueError for a decay that is not from 0 to below 1, or no parameters; TypeError for what is not a Tensor.
+    Raises ValueError for a decay that is not from 0 to below 1, no parameters, or one that is listed twice; TypeError
+    for what is not a Tensor.
 
     >>> w = Tensor([1.0], requires_grad=True)
     >>> ema = EMA([w], decay=0.5)
@@ -52,6 +53,7 @@ class EMA(Named, Checked, Watched):
                 raise TypeError(f"EMA: a parameter is a {type(p).__name__}; pass a Module, or Tensors")
         if not self.params:
             raise ValueError("EMA: got 0 parameters but needs at least 1; pass a Module, or Tensors")
+        check_each_once("EMA", self.params)
         self._applied = False
         self._averages: ByTensor[Array] = ByTensor((p, p._data.copy()) for p in self.params)
 

@@ -65,6 +65,14 @@ class Checked:
         super().__setattr__(name, value)
 
 
+def check_each_once(owner: str, params: list[Tensor]) -> None:
+    """Refuse, for the optimizer or other owner of this name, a parameter that is listed twice, and would move twice."""
+    different = len({id(p) for p in params})
+    if different < len(params):
+        raise ValueError(f"{owner}: {len(params)} parameters were given but only {different} are different; name each "
+                         "once")
+
+
 def entries_of(optimizer: str, params: Iterable[Any], common: dict[str, Any],
                names: ByTensor[str]) -> list[dict[str, Any]]:
     """The entries of each group: those it was given with, else the common ones. Parameters' names are noted."""
@@ -86,7 +94,5 @@ def entries_of(optimizer: str, params: Iterable[Any], common: dict[str, Any],
             raise TypeError(f"{optimizer}: a parameter is {what}; pass model.parameters()")
     if not everything:
         raise ValueError(f"{optimizer}: got 0 parameters but needs at least 1; pass model.parameters()")
-    if len({id(p) for p in everything}) < len(everything):
-        raise ValueError(f"{optimizer}: {len(everything)} parameters were given but only "
-                         f"{len({id(p) for p in everything})} are different; name each once")
+    check_each_once(optimizer, everything)
     return full

@@ -20,7 +20,7 @@ def clip_grad_norm(params: Iterable[Tensor] | Tensor, max_norm: float) -> Tensor
 
     The norm is a Tensor of shape (), float64, on the parameters' device: the host does not wait for it, and a compiled
     step may do this. Each p.grad is a new Tensor. Parameters that are frozen, or have no gradient, are left
-    out (Pascanu et al. 2013, algorithm 1).
+    out, and one that is listed twice counts once (Pascanu et al. 2013, algorithm 1).
 
     Raises ValueError for a max_norm that is not above 0, or where no parameter has a gradient; TypeError for anything
     that is not a Tensor.

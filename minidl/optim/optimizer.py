@@ -99,9 +99,10 @@ def _number(name: str) -> Any:
 
 
 def with_gradients(params: list[Tensor]) -> list[Tensor]:
-    """Those that require a gradient and have one: one that was frozen may still have that of a step before."""
+    """Those that require a gradient and have one, each once: one that was frozen may still have that of a step before,
+    and a weight that two layers share is listed twice where their parameters are put together."""
     mode.recorder.seen(params)             # a compiled step depends on which are frozen
-    return [p for p in params if p.requires_grad and p.grad is not None]
+    return [*{id(p): p for p in params if p.requires_grad and p.grad is not None}.values()]
 
 
 class Optimizer(Named, Watched):

@@ -266,6 +266,8 @@ M = Tensor([[1.0]], requires_grad=True)
     (lambda: optim.clip_grad_norm([M], 1), r"clip_grad_norm: none of 1 parameters has a gradient and is not frozen;"),
     (lambda: optim.EMA([W], decay=1.0), r"EMA: decay is 1\.0 but must be a number from 0 to below 1$"),
     (lambda: optim.EMA([]), r"EMA: got 0 parameters but needs at least 1; pass a Module, or Tensors$"),
+    (lambda: optim.EMA([W, M, W]), "EMA: 3 parameters were given but only 2 are different; name each once$"),
+    (lambda: optim.EMA([("a", W), ("b", W)]), "EMA: 2 parameters were given but only 1 are different; name each once$"),
     (lambda: optim.EMA([W]).load_state_dict({}), r"EMA\.load_state_dict: the state is a dict but must be what"),
     (lambda: optim.EMA([W]).load_state_dict({"decay": 0.9, "averages": [np.ones(2)]}),
      r"EMA\.load_state_dict: the averages are \(2,\) float64 but the parameters are \(1,\) float32; build the EMA"),
@@ -780,6 +782,46 @@ def test_a_frozen_parameter_that_a_step_does_not_read_is_looked_at() -> None:
         alone.requires_grad = not frozen
         compiled()
         assert alone.item() == expected
+
+
+def tied() -> tuple[list[Tensor], list[Tensor]]:
+    """The parameters of two layers that share a weight, put together, and each of them once; with gradients."""
+    first, second = nn.Linear(2, 3), nn.Linear(2, 3)
+    second.weight = first.weight
+    x = Tensor(np.ones((4, 2), np.float32))
+    (first(x) * 2 + second(x)).sum().backward()
+    return [*first.parameters(), *second.parameters()], [*nn.Sequential(first, second).parameters()]
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["plain", "compiled"])
+@pytest.mark.parametrize("limit", [1e-3, 1.0, 1e9])
+def test_a_weight_that_is_listed_twice_is_clipped_once(limit: float, compiled: bool) -> None:
+    """It counted twice in the norm, and all gradients became too small."""
+    (listed, _), (_, once) = tied(), tied()
+    assert (len(listed), len(once)) == (4, 3)
+    clip = minidl.compile(lambda: optim.clip_grad_norm(listed, limit)) if compiled else \
+        lambda: optim.clip_grad_norm(listed, limit)
+    assert clip().item() == optim.clip_grad_norm(once, limit).item()
+    for p, q in zip({id(p): p for p in listed}.values(), once, strict=True):
+        assert p.grad is not None
+        assert q.grad is not None
+        assert p.grad.tolist() == q.grad.tolist()
+
+
+@pytest.mark.parametrize("make", [lambda p: optim.SGD(p, 0.1), lambda p: optim.SGD(p, 0.1, 0.9), optim.Adam,
+                                  optim.AdamW, optim.RMSprop])
+def test_a_parameter_that_a_group_has_twice_moves_once(make: Callable[..., Any]) -> None:
+    """One may be put into a group's list later; a constructor refuses it."""
+    found = []
+    for times in (0, 1, 2):
+        w = Tensor([1.0, -2.0], requires_grad=True)
+        optimizer = make([w])
+        optimizer.groups[0]["params"] += [w] * times
+        for _ in range(3):
+            w.grad = Tensor([0.5, 0.25])
+            optimizer.step()
+        found.append(w.tolist())
+    assert found[1:] == found[:1] * 2
 
 
 @pytest.mark.parametrize("clip", [optim.clip_grad_norm, optim.clip_grad_value])
