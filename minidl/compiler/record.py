@@ -200,8 +200,8 @@ class Recorder(Listener):
         return whole(value)
 
     def as_arguments(self, given: list[Any]) -> dict[int, Argument]:
-        """By id, what the step is to see in the place of arrays. They stay, as read, where it may look at what they are:
-        with `is`, if it knows an array by another name too, or with `type`."""
+        """By id, what the step is to see in the place of arrays. They stay, as read, where it may look at what they
+        are: with `is`, if it knows an array by another name too, or with `type`."""
         found = {}
         for number, value in enumerate(given):
             if isinstance(value, Tensor):

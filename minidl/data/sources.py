@@ -151,7 +151,7 @@ def random_split(source: Any, sizes: Sequence[float], *, seed: int = 0) -> list[
     count = len(source) if arrays is None else len(leaves(arrays)[0])
     shares = any(isinstance(size, (float, np.floating)) for size in sizes)
     ends = np.cumsum(sizes)
-    if not len(sizes) or min(sizes) < 0 or (abs(ends[-1] - 1) > 1e-6 if shares else ends[-1] != count):
+    if not len(sizes) or min(sizes) < 0 or not (abs(ends[-1] - 1) <= 1e-6 if shares else ends[-1] == count):
         raise ValueError(f"random_split: sizes are {list(sizes)} but must add up to {'1' if shares else count}; give "
                          "shares, or numbers of items")
     order = rng.generator((seed, SPLIT)).permutation(count)

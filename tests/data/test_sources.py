@@ -307,7 +307,7 @@ def test_a_part_of_an_object_is_batched() -> None:
 
 
 @pytest.mark.parametrize(("sizes", "total"), [
-    ([7, 4], 10), ([0.7, 0.4], 1), ([11, -1], 10), ([], 10), ([1.5, -0.5], 1)])
+    ([7, 4], 10), ([0.7, 0.4], 1), ([11, -1], 10), ([], 10), ([1.5, -0.5], 1), ([np.nan, 0.5], 1)])
 def test_parts_that_do_not_add_up_are_refused(sizes: list[float], total: int) -> None:
     said = re.escape(f"random_split: sizes are {sizes} but must add up to {total}; give shares, or numbers of items")
     with pytest.raises(ValueError, match=f"^{said}$"):

@@ -347,14 +347,17 @@ def touched(body: ast.FunctionDef) -> list[str]:
 
 
 OP_BODIES = {f"{module}:{body.name}": body for module, tree in SOURCES.items() for body in op_bodies(tree)}
-SHARED_BODIES = {body.name: body for module, tree in SOURCES.items() if within(module, f"{COMMON}/conv/grouped")
-                 for body in ast.walk(tree) if isinstance(body, ast.FunctionDef) and body.args.args[0].arg == "k"}
+WITH_SHARED_BODIES = f"{COMMON}/conv/grouped", "minidl/ops/arrays/statistics"
+SHARED_BODIES = {body.name: body for room in WITH_SHARED_BODIES
+                 for module, tree in SOURCES.items() if within(module, room)
+                 for body in ast.walk(tree) if isinstance(body, ast.FunctionDef) and not body.decorator_list
+                 and [arg.arg for arg in body.args.args[:1]] == ["k"]}
 OP_BODIES |= SHARED_BODIES                 # parts of bodies, which are handed k and the arrays
 
 
 def test_all_op_bodies_were_read() -> None:
     assert {name.rsplit(":", 1)[-1].strip("_") for name in OP_BODIES} == {*ops.OPS, *SHARED_BODIES}
-    assert list(SHARED_BODIES) == ["grouped", "dilated", "plain"]
+    assert {*SHARED_BODIES} == {"grouped", "dilated", "plain", "differences", "root_of_squares"}
 
 
 @pytest.mark.parametrize("name", OP_BODIES)

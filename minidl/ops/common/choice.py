@@ -49,7 +49,10 @@ def cumprod(x: Array, axis: int) -> Array:
 
 
 def cumsum(x: Array, axis: int) -> Array:
-    return np.cumsum(x, axis=axis)
+    """Sums up to each value, of floating numbers in float64: in float32 they stop growing at 2^24."""
+    if x.dtype.kind != "f":
+        return np.cumsum(x, axis=axis)
+    return np.cumsum(x, axis=axis, dtype=np.float64).astype(x.dtype, copy=False)
 
 
 def cast(x: Array, dtype: str) -> Array:
