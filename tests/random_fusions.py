@@ -8,9 +8,10 @@ Sizes leave rows and columns over, strides are unlike windows, channels odd, bat
 the same parameters run eagerly and compiled, of which two are replays: loss, gradients, buffers and parameters are
 compared.
 How far rounding may move a result differs from net to net, so that a compiled step may be as far from the eager one as
-that is from itself if parameters and images change by their precision's rounding: by the larger of two such changes,
-and where the step is further away, of sixteen, since few of them carry a value across the kink of a ReLU or from one
-winner of a window to another. Under MINIDL_POISON=1 what a kernel reads before it was written is NaN (docs/kernels.md).
+that is from itself if parameters, images and what each layer returns, forward and backward, change by their precision's
+rounding: by the larger of two such changes, and where the step is further away, of sixteen, since few of them carry a
+value across the kink of a ReLU or from one winner of a window to another. Parameters and images alone would not do:
+the gradient of a bias before normalisation is zero whatever they are, and rounding is all that it has. Under MINIDL_POISON=1 what a kernel reads before it was written is NaN (docs/kernels.md).
 
 A planted fault (FAULTS) is a change of a kernel's source, in a process of its own.
 """
@@ -175,21 +176,30 @@ def net(number: int) -> Net:
 
 # ---------------------------------------------------------------- running
 def run(net: Net, compiled: bool, device: str, precision: str, moved: float = 0.0, seed: int = 0) -> tuple[Notes, Any]:
-    """What there is after each step, and the step. moved: the share of itself by which each number changes first."""
+    """What there is after each step, and the step. moved: the share of itself by which each number changes, which the
+    step is given and which a layer hands on."""
     minidl.manual_seed(net.number)
     model: nn.Module = eval(f"nn.Sequential({', '.join(net.layers)})", dict(NAMES))
     rng, other = np.random.default_rng(net.number), np.random.default_rng([seed, net.number])
 
     def near(a: np.ndarray) -> np.ndarray:
-        return (a * (1 + moved * other.choice((-1.0, 1.0), a.shape))).astype(np.float32)
+        return (a * (1 + moved * (2.0 * other.integers(2, size=a.shape) - 1))).astype(np.float32)
     for p in model.parameters():
         p.data[...] = near(p.data)
     model.to(device)
     sgd = optim.SGD(model.parameters(), lr=1e-3 if net.reduction == "mean" else 1e-3 / net.n, momentum=0.9)
 
+    def forward(x: Tensor) -> Tensor:
+        if not moved:
+            return model(x)
+        for layer in model:
+            x = layer(x)
+            x = x * Tensor(near(np.ones(x.shape, np.float32)), device=device)
+        return x
+
     def step(x: Tensor, labels: Tensor) -> Tensor:
         sgd.zero_grad()
-        loss = ops.cross_entropy(model(x), labels, label_smoothing=net.smoothing, reduction=net.reduction)
+        loss = ops.cross_entropy(forward(x), labels, label_smoothing=net.smoothing, reduction=net.reduction)
         loss.backward()
         sgd.step()
         return loss
