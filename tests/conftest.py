@@ -30,8 +30,12 @@ HOW = {                                    # a mark -> the command that runs wha
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("tiers")
+    group.addoption("--passed-to", type=Path, metavar="FILE", help="write there which tests passed")
+    group.addoption("--passed-before", type=Path, metavar="FILE",
+                    help="leave out what passed in the run that wrote the file")
     group.addoption("--probe", type=float, default=0.0, metavar="SHARE",
-                    help="run this share of the deep tests too, drawn by the digest of the commit")
+                    help="run this share of the deep tests, and of what passed before, too, drawn by the digest of the "
+                    "commit")
     group.addoption("--shard", default="1/1", metavar="I/N", help="only the I-th of N parts of the tests")
     group.addoption("--fast-limit", type=float, default=math.inf, metavar="SECONDS",
                     help="processor time that a test without a mark may take (default: any)")
@@ -60,18 +64,20 @@ def tier_of(item: pytest.Item) -> str:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
-    """Skip what is marked gpu where CUDA cannot serve, saying what is missing. Leave out what is in another shard.
-    Of the deep tests that -m leaves out, take the probe in again."""
+    """Skip what is marked gpu where CUDA cannot serve, saying what is missing. Leave out what is in another shard, and
+    what passed before. Of that and of the deep tests that -m leaves out, take the probe in again."""
     part, parts = map(int, config.getoption("shard").split("/"))
     items[:] = [item for item in items if number_of(item.nodeid) % parts == part - 1]
     collected, share = items.copy(), config.getoption("probe")
+    before = config.getoption("passed_before")
+    passed = set(before.read_text(encoding="utf-8").splitlines()) if before else set()
     yield
-    left_out = set(collected).difference(items)
-    if share:
-        limit, head = share * 2**32, commit()
-        left_out -= {item for item in left_out if tier_of(item) == "deep"
-                     and number_of(f"{head} {item.nodeid}") < limit}
-        items[:] = [item for item in collected if item not in left_out]
+    again = {item for item in items if item.nodeid in passed}
+    left_out = set(collected).difference(items) | again
+    limit, head = share * 2**32, commit() if share else ""
+    left_out -= {item for item in left_out if (item in again or tier_of(item) == "deep")
+                 and number_of(f"{head} {item.nodeid}") < limit}
+    items[:] = [item for item in collected if item not in left_out]
     config.stash[LEFT_OUT] = Counter(map(tier_of, left_out))
     marked = [item for item in items if item.get_closest_marker("gpu")]
     missing = device._missing() if marked else ""
@@ -81,6 +87,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 LEFT_OUT = pytest.StashKey[Counter]()      # tests that were collected but not run, by tier
+PASSED: list[str] = []                     # the ids of tests
 
 
 def pytest_collection_finish() -> None:
@@ -106,10 +113,17 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
                     pytrace=False)
 
 
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.when == "call" and report.passed:
+        PASSED.append(report.nodeid)
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Of a worker of xdist: tell the process that started it what was left out."""
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput["left_out"] = dict(session.config.stash.get(LEFT_OUT, Counter()))
+    elif file := session.config.getoption("passed_to"):
+        file.write_text("".join(f"{name}\n" for name in PASSED), encoding="utf-8")
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -124,8 +138,10 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     for mark, how in HOW.items():
         if left_out[mark]:
             terminalreporter.write_line(f"left out: {left_out[mark]:,} {mark} tests, which run by {how}")
+    if config.getoption("passed_before"):
+        terminalreporter.write_line(f"left out: {left_out['']:,} tests that passed before")
     if config.getoption("probe"):
-        terminalreporter.write_line(f"probe: {config.getoption('probe'):.0%} of the deep tests, drawn by {commit()}")
+        terminalreporter.write_line(f"probe: {config.getoption('probe'):.0%} of what is left out, drawn by {commit()}")
 
 
 @pytest.fixture(autouse=True)

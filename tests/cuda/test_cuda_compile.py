@@ -145,13 +145,13 @@ def test_a_kernel_that_is_not_there(name: str) -> None:
 
 
 # ---------------------------------------------------------------- structs
-SIZES = ConvGeometry(*range(1, 16), "auto")
+SIZES = ConvGeometry(*range(1, 16), 1, 1, 1, "auto")
 WINDOW = PoolGeometry(*range(14))
 
 
 def test_by_value_packs_a_geometry() -> None:
     packed = launch.by_value("Geometry", SIZES)                    # the algorithm's name stays behind
-    assert np.frombuffer(packed, launch.struct("Geometry"))[0].item() == SIZES[:-1]
+    assert np.frombuffer(packed, launch.struct("Geometry"))[0].item() == SIZES[:15]
     assert packed is launch.by_value("Geometry", SIZES)
     assert len(launch.by_value("Window", WINDOW)) == 14 * 4
 

@@ -129,7 +129,7 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
     (f"{COMMON}/geometry/layouts", ()),
     (f"{COMMON}/geometry/nhwc", ("numpy", f"{COMMON}/primitives")),
     (f"{COMMON}/geometry/sets", ()),
-    (f"{COMMON}/conv/grouped", (f"{CORE}/tensor", GEOMETRY)),
+    (f"{COMMON}/conv/parts", (f"{CORE}/tensor", GEOMETRY)),
     (f"{COMMON}/conv/own", ("numpy", GEOMETRY)),
     (f"{COMMON}/conv/fft", (f"{COMMON}/primitives", GEOMETRY)),
     (f"{COMMON}/ranks", ()),
@@ -149,7 +149,7 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
     (f"{COMMON}/backend", ("numpy", f"{CORE}/mode", f"{CORE}/device", f"{CORE}/tensor", f"{OPS}/cpu", CUDA)),
     (f"{COMMON}/op", ("numpy", f"{CORE}/mode", f"{CORE}/tensor", f"{COMMON}/backend")),
     *((family, ("numpy", f"{CORE}/mode", f"{CORE}/tensor", f"{CORE}/rng", f"{COMMON}/op", f"{COMMON}/backend",
-                GEOMETRY, f"{COMMON}/conv/grouped", f"{COMMON}/primitives", f"{COMMON}/curves",
+                GEOMETRY, f"{COMMON}/conv/parts", f"{COMMON}/primitives", f"{COMMON}/curves",
                 f"{COMMON}/geometry/sets", *FAMILIES))
       for family in FAMILIES),
     (f"{OPS}/__init__", (f"{COMMON}/op", f"{COMMON}/backend", f"{COMMON}/primitives", f"{COMMON}/curves",
@@ -347,7 +347,7 @@ def touched(body: ast.FunctionDef) -> list[str]:
 
 
 OP_BODIES = {f"{module}:{body.name}": body for module, tree in SOURCES.items() for body in op_bodies(tree)}
-WITH_SHARED_BODIES = f"{COMMON}/conv/grouped", "minidl/ops/arrays/statistics"
+WITH_SHARED_BODIES = f"{COMMON}/conv/parts", "minidl/ops/arrays/statistics"
 SHARED_BODIES = {body.name: body for room in WITH_SHARED_BODIES
                  for module, tree in SOURCES.items() if within(module, room)
                  for body in ast.walk(tree) if isinstance(body, ast.FunctionDef) and not body.decorator_list

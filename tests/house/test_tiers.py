@@ -90,7 +90,32 @@ def test_a_probe_is_drawn_by_the_commit(project: pytest.Pytester, monkeypatch: p
     first, second = (project.runpytest_inprocess(*given, "0.3") for _ in range(2))
     assert names(first) == names(second)
     assert 7 < len(names(first)) < 40
-    first.stdout.fnmatch_lines(["probe: 30% of the deep tests, drawn by *"])
+    first.stdout.fnmatch_lines(["probe: 30% of what is left out, drawn by *"])
+
+
+def test_what_passed_before_is_left_out(project: pytest.Pytester) -> None:
+    """What was skipped or failed there is not, nor is what ran in another tier."""
+    project.makepyfile(test_before="""
+        import os
+        import pytest
+
+        def test_passes():
+            pass
+
+        def test_fails_there():
+            assert "THERE" not in os.environ
+
+        @pytest.mark.skipif("THERE" in os.environ, reason="")
+        def test_is_skipped_there():
+            pass
+        """)
+    given = ("-v", "-p", "no:cacheprovider", "test_before.py")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("THERE", "1")
+        project.runpytest_inprocess(*given, "--passed-to", "passed.txt")
+    here = project.runpytest_inprocess(*given, "--passed-before", "passed.txt")
+    assert [each.rpartition("::")[2] for each in names(here)] == ["test_fails_there", "test_is_skipped_there"]
+    here.stdout.fnmatch_lines(["left out: 1 tests that passed before"])
 
 
 # ---------------------------------------------------------------- marks

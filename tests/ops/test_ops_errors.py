@@ -400,7 +400,7 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
                                    f"conv2d: padding is {re.escape(repr(padding))} but must be p, ")
        for padding in (-1, 0.5, (1, 2, 3), ((1, 2, 3), 1), [1, 1], ((0, -1), (0, 0)), "same")},
     "conv algorithm": (lambda: conv(algorithm="fast"), ValueError,
-                       "conv2d: algorithm 'fast' is not one of direct, unroll, gemm, fft, auto on the cpu"),
+                       "conv2d: algorithm 'fast' is not one of direct, unroll, gemm, fft, grouped, auto on the cpu"),
     **{f"conv groups {groups}": (lambda groups=groups: conv(groups=groups), ValueError,  # type: ignore[misc]
                                  f"conv2d: groups is {re.escape(repr(groups))} but must be an int of at least 1")
        for groups in (0, -1, 2.0, "2", None)},

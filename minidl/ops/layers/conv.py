@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...core.tensor import Tensor
-from ..common.conv.grouped import grouped
+from ..common.conv.parts import as_one, in_parts
 from ..common.geometry import Padding, Pair, conv_geometry
 from ..common.op import op
 
@@ -19,7 +19,8 @@ def conv2d(k, x: Tensor, w: Tensor, b: Tensor | None = None, *, stride: Pair = 1
     (PMPP ch. 16, Fig. 16.4; Krizhevsky 2009, section 6.2).
 
     stride: an int or (sh, sw). padding: p, (ph, pw) or ((top, bottom), (left, right)).
-    algorithm: "auto", or one of the backend's: "direct", "unroll", "gemm" or "fft" on the CPU. groups: channels and
+    algorithm: "auto", or one of the backend's: "direct", "unroll", "gemm", "fft" or, for groups and dilation, "grouped"
+    on the CPU. groups: channels and
     filters in so many parts, each convolved for itself: w is then (m,c/groups,kh,kw) (KSH 2012, section 3.2). dilation:
     an int or (dh, dw), the distance of the pixels that a filter reads.
 
@@ -35,10 +36,9 @@ def conv2d(k, x: Tensor, w: Tensor, b: Tensor | None = None, *, stride: Pair = 1
     >>> conv2d(x, w).tolist()
     [[[[-1.0, -1.0]]]]
     """
-    if (groups, dilation) != (1, 1):
-        return grouped(k, x, w, b, groups=groups, dilation=dilation, stride=stride, padding=padding,
-                       algorithm=algorithm)
-    g = conv_geometry(x.shape, w.shape, None if b is None else b.shape, stride, padding, algorithm)
+    g = conv_geometry(x.shape, w.shape, None if b is None else b.shape, stride, padding, algorithm, groups, dilation)
+    if not as_one(g):
+        return in_parts(k, x, w, b, g)
 
     def backward(gy, need):
         return (k.conv2d_grad_x(gy, w, g) if need[0] else None,

@@ -45,7 +45,8 @@ class PoolGeometry(NamedTuple):
 
 
 class ConvGeometry(NamedTuple):
-    """Sizes of a convolution: as PoolGeometry, with m filters and the algorithm that was asked for."""
+    """Sizes of a convolution: as PoolGeometry, with m filters, each of which reads the c / groups channels of its group,
+    pixels dh and dw apart; and the algorithm that was asked for."""
 
     n: int
     c: int
@@ -62,7 +63,15 @@ class ConvGeometry(NamedTuple):
     bottom: int
     left: int
     right: int
+    groups: int
+    dh: int
+    dw: int
     algorithm: str
+
+    @property
+    def dense(self) -> bool:
+        """Whether a filter reads all channels, and neighbouring pixels."""
+        return (self.groups, self.dh, self.dw) == (1, 1, 1)
 
 
 def plain(value: Any) -> Any:
@@ -104,24 +113,36 @@ def _slide(name: str, size: tuple[int, int], window: tuple[int, int], stride: tu
 
 
 @cached
-def conv_geometry(x: tuple[int, ...], w: tuple[int, ...], b: tuple[int, ...] | None, stride: Pair,
-                  padding: Padding, algorithm: str) -> ConvGeometry:
-    """The geometry of conv2d from shapes x (n,c,h,w), w (m,c,kh,kw), b (m,); cached per shape."""
+def conv_geometry(x: tuple[int, ...], w: tuple[int, ...], b: tuple[int, ...] | None, stride: Pair, padding: Padding,
+                  algorithm: str, groups: int = 1, dilation: Pair = 1) -> ConvGeometry:
+    """The geometry of conv2d from shapes x (n,c,h,w), w (m,c/groups,kh,kw), b (m,); cached per shape."""
     if len(x) != 4 or len(w) != 4:
         raise ValueError(f"conv2d: x has shape {x} and w has shape {w} but both must have 4 axes, x (n,c,h,w) "
                          "and w (m,c,kh,kw); see .reshape()")
-    if x[1] != w[1]:
+    if not isinstance(groups, int) or groups < 1:
+        raise ValueError(f"conv2d: groups is {groups!r} but must be an int of at least 1")
+    if groups == 1 and x[1] != w[1]:
         raise ValueError(f"conv2d: x has {x[1]} channels but w expects {w[1]} (x {x}, w {w}); "
                          "make them equal")
+    if x[1] % groups or w[0] % groups or x[1] != groups * w[1]:
+        raise ValueError(f"conv2d: groups is {groups} but x {x} has {x[1]} channels and w {w} has {w[0]} filters of "
+                         f"{w[1]}; groups must divide channels and filters, and w must have the channels of one group")
     if min(x[1:]) < 1 or min(w) < 1:
         raise ValueError(f"conv2d: x {x} and w {w} must have at least 1 channel, row, column and filter; "
                          "only the number of images may be 0")
     if b is not None and b != (w[0],):
         raise ValueError(f"conv2d: b has shape {b} but w has {w[0]} filters; b must have shape ({w[0]},)")
     sh, sw = pair("conv2d", "stride", stride, 1)
+    dh, dw = pair("conv2d", "dilation", dilation, 1)
     edge = edges("conv2d", padding)
-    oh, ow = _slide("conv2d", x[2:], w[2:], (sh, sw), edge)
-    return ConvGeometry(*x, w[0], w[2], w[3], oh, ow, sh, sw, *edge, algorithm)
+    wide = (w[2] - 1) * dh + 1, (w[3] - 1) * dw + 1
+    for size, window, reach, d in zip((x[2] + edge[0] + edge[1], x[3] + edge[2] + edge[3]), w[2:], wide, (dh, dw),
+                                      strict=True):
+        if d > 1 and reach > size:
+            raise ValueError(f"conv2d: the window of {window} with dilation {d} is {reach} wide, larger than the "
+                             f"padded input {size}; use a smaller dilation or more padding")
+    oh, ow = _slide("conv2d", x[2:], wide, (sh, sw), edge)
+    return ConvGeometry(*x, w[0], w[2], w[3], oh, ow, sh, sw, *edge, groups, dh, dw, algorithm)
 
 
 @cached

@@ -1,7 +1,8 @@
 """Convolution on NumPy arrays: x (n,c,h,w), w (m,c,kh,kw), y (n,m,oh,ow); g is an ops.common.geometry.ConvGeometry.
 
 Four algorithms, each in the directions y (forward), dx and dw: the formula (direct.py), an image at a time, unrolled
-(unroll.py), many images as matrix products (gemm.py, or shifted.py), which `auto` is, and transforms (fft.py).
+(unroll.py), many images as matrix products (gemm.py, or shifted.py), which `auto` is, and transforms (fft.py). And one
+for what is not dense (grouped.py).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from ..layers.activation import VALUES
 from ..layers.pool import avg_pool2d, avg_pool2d_grad_act
 from ..parallel import images_per_chunk, parallel_for
 from ..reduce import dots, sum
-from . import direct, fft, gemm, shifted, unroll
+from . import direct, fft, gemm, grouped, shifted, unroll
 
 __all__ = [
     "CONV_ALGORITHMS", "conv2d", "conv2d_act", "conv2d_act_pool", "conv2d_act_pool_grad_wb", "conv2d_grad_b",
@@ -30,6 +31,7 @@ ALGORITHMS: dict[str, tuple[Callable[..., Array], ...]] = {       # name -> (y, 
     "unroll": (unroll.y, unroll.dx, unroll.dw),
     "gemm": (gemm.y, gemm.dx, gemm.dw),
     "fft": (fft.y, fft.dx, fft.dw),
+    "grouped": (grouped.y, grouped.dx, grouped.dw),
 }
 ALGORITHMS["auto"] = ALGORITHMS["gemm"]
 CONV_ALGORITHMS = tuple(ALGORITHMS)
@@ -38,6 +40,8 @@ CONV_ALGORITHMS = tuple(ALGORITHMS)
 def _algorithm(g: ConvGeometry) -> tuple[Callable[..., Array], ...]:
     if g.algorithm not in ALGORITHMS:
         raise ValueError(f"conv2d: algorithm {g.algorithm!r} is not one of {', '.join(ALGORITHMS)} on the cpu")
+    if not g.dense:
+        return ALGORITHMS["grouped"]
     if g.algorithm in ("auto", "gemm") and (g.sh, g.sw, g.ow) == (1, 1, g.w) and shifted.pays(g):
         return shifted.y, shifted.dx, shifted.dw
     return ALGORITHMS[g.algorithm]

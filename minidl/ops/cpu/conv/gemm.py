@@ -171,7 +171,7 @@ def dx(gy: Array, w: Array, g: ConvGeometry) -> Array:
         return linear_grad_x(gy.reshape(g.n, g.m), w.reshape(g.m, -1)).reshape(g.n, g.c, g.h, g.w)
     ends = g.kh - 1 - g.top, g.kh - 1 - g.bottom, g.kw - 1 - g.left, g.kw - 1 - g.right
     if (g.sh, g.sw) == (1, 1) and g.m <= g.c and min(ends) >= 0:          # less to unroll than there would be to add up
-        back = ConvGeometry(g.n, g.m, g.oh, g.ow, g.c, g.kh, g.kw, g.h, g.w, 1, 1, *ends, g.algorithm)
+        back = ConvGeometry(g.n, g.m, g.oh, g.ow, g.c, g.kh, g.kw, g.h, g.w, 1, 1, *ends, 1, 1, 1, g.algorithm)
         return y(gy, w[:, :, ::-1, ::-1].swapaxes(0, 1), None, back)
     dx = empty((g.n, g.c, g.h, g.w), gy.dtype)
     w = w[:, :, ::-1].transpose(1, 3, 2, 0).reshape(g.c * g.kw, -1)       # (c*kw, kh*m)

@@ -99,7 +99,7 @@ def dx(gy: Array, w: Array, g: ConvGeometry) -> Array:
     ends = g.kh - 1 - g.top, g.kh - 1 - g.bottom, g.kw - 1 - g.left, g.kw - 1 - g.right
     if g.c < MIN_ROWS or min(ends) < 0:
         return gemm.dx(gy, w, g)
-    back = ConvGeometry(g.n, g.m, g.oh, g.ow, g.c, g.kh, g.kw, g.h, g.w, 1, 1, *ends, g.algorithm)
+    back = ConvGeometry(g.n, g.m, g.oh, g.ow, g.c, g.kh, g.kw, g.h, g.w, 1, 1, *ends, 1, 1, 1, g.algorithm)
     return y(gy, w[:, :, ::-1, ::-1].swapaxes(0, 1), None, back)
 
 
