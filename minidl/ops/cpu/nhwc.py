@@ -1,7 +1,7 @@
 """Images in NHWC on NumPy arrays: what the CUDA kernels of this name are held against, by the plain primitives.
 
-A compiled step on the CPU keeps to NCHW. Where images are stored in bfloat16, filters are rounded to it too, and each
-result once.
+A compiled step on the CPU keeps to NCHW. Where images are stored in bfloat16, filters are rounded to it too (but those of
+thin groups, whose products are exact), and each result once.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ def _stored(y: Array, dtype: np.dtype) -> Array:
     return bf16(y) if dtype == np.uint16 else y
 
 
-def _rounded(w: Array, precision: str) -> Array:
-    return widened(bf16(w)) if precision == "bf16" else w
+def _rounded(w: Array, g: ConvGeometry, precision: str) -> Array:
+    return widened(bf16(w)) if precision == "bf16" and g.dense else w
 
 
 # ---------------------------------------------------------------- convolution
 def conv2d_nhwc(x: Array, w: Array, b: Array | None, g: ConvGeometry, act: str | None, precision: str) -> Array:
     """act(conv2d(x)), or conv2d(x) where act is None"""
-    y = conv2d(to_nchw(x), _rounded(w, precision), b, g)
+    y = conv2d(to_nchw(x), _rounded(w, g, precision), b, g)
     return _stored(VALUES[act](y) if act else y, x.dtype)
 
 
@@ -72,12 +72,12 @@ def conv2d_norm_nhwc(x: Array, w: Array, b: Array | None, g: ConvGeometry, mean:
                      weight: Array | None, bias: Array | None, eps: float, sets: NormGeometry, act: str | None,
                      precision: str) -> Array:
     """act(normalize_by(conv2d(x))), or without act"""
-    y = normalize_by(conv2d(to_nchw(x), _rounded(w, precision), b, g), mean, var, weight, bias, eps, sets)
+    y = normalize_by(conv2d(to_nchw(x), _rounded(w, g, precision), b, g), mean, var, weight, bias, eps, sets)
     return _stored(VALUES[act](y) if act else y, x.dtype)
 
 
 def conv2d_grad_x_nhwc(gy: Array, w: Array, g: ConvGeometry, precision: str) -> Array:
-    return _stored(conv2d_grad_x(to_nchw(gy), _rounded(w, precision), g), gy.dtype)
+    return _stored(conv2d_grad_x(to_nchw(gy), _rounded(w, g, precision), g), gy.dtype)
 
 
 def conv2d_grad_x_act_b_nhwc(gy: Array, w: Array, g: ConvGeometry, precision: str, other: Array | None, y: Array,

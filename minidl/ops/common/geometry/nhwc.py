@@ -18,6 +18,7 @@ from ..primitives import ALL, PLAIN, PRIMITIVES, Array, Primitive
 AXES = (0, 2, 3, 1)                        # which axis of (n,c,h,w) each axis of (n,h,w,c) is
 BACK = (0, 3, 1, 2)
 STORES: dict[str, np.dtype] = {"float32": np.dtype(np.float32), "bf16": np.dtype(np.uint16)}
+C_TYPES = {STORES["float32"]: "float", STORES["bf16"]: "unsigned short"}
 MAX_FILTER = 49                            # elements of a filter in one map: larger ones have better algorithms
 FULL = 8                                   # channels that fill 16 bytes, of either type
 MAX_WINDOW = 255                           # elements of a window whose winner a byte can name

@@ -16,7 +16,7 @@ from ....core.device import precision
 from ...common.conv.own import OWN, Refuses
 from ...common.geometry import ConvGeometry, PoolGeometry
 from ...common.primitives import Array
-from . import own
+from . import grouped, own
 from .auto import Launcher, fastest
 from .bias import sum_maps
 from .papers import direct, gemm, gemm_tiled, krizhevsky, tiled, unroll
@@ -82,6 +82,8 @@ ALGORITHMS: dict[str, Algorithm] = {
     "tensor_core_image": _one_launch(tensor_core_image.OUTPUTS, None, tensor_core_image.GRADIENTS,
                                      tensor_core_image.refuses, REDUCED),
     "wgmma": _one_launch(wgmma.OUTPUTS, None, None, wgmma.refuses, REDUCED),
+    "grouped": Algorithm(grouped.y, grouped.dx, grouped.dw, grouped.refuses, tried=lambda _, g: not g.dense,
+                         y_act=grouped.y_act),
     "few_channels": _one_launch(few_channels.OUTPUTS, None, few_channels.GRADIENTS, few_channels.refuses,
                                 ("bf16",)),
 }
@@ -94,6 +96,8 @@ def refusal(name: str, direction: str, g: ConvGeometry, dtype: np.dtype) -> str 
     algorithm = ALGORITHMS[name]
     if getattr(algorithm, direction) is None:
         return f"it has no kernel for {direction}"
+    if not g.dense and name != "grouped":
+        return "it has neither groups nor dilation"
     return algorithm.refuses(direction, g, dtype)
 
 

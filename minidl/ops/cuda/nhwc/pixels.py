@@ -9,6 +9,7 @@ from collections.abc import Callable
 import cupy
 import numpy as np
 
+from ...common.geometry.nhwc import C_TYPES
 from ...common.primitives import Array
 from .. import launch
 from ..reduce import sum_first
@@ -17,7 +18,6 @@ MAX_BLOCKS = 396                           # that leave partial sums: 3 for each
 MIN_ROWS = 8                               # pixels that a thread takes, where there are so many
 MAX_LANES = 32
 MIN_COMPILER = 12, 9                       # NVRTC: older ones refuse the architecture that has wgmma
-C_TYPES: dict[np.dtype, str] = {np.dtype(np.float32): "float", np.dtype(np.uint16): "unsigned short"}
 
 
 def has_wgmma() -> bool:
@@ -63,4 +63,4 @@ def rows_of(x: Array) -> int:
     return math.prod(x.shape[:-1])
 
 
-__all__ = ["configurations", "constants", "rows_of", "sum_first", "sums", "walk"]
+__all__ = ["C_TYPES", "configurations", "constants", "rows_of", "sum_first", "sums", "walk"]

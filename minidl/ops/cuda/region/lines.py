@@ -182,6 +182,8 @@ def _array(value: Value | None) -> str:
 # ---------------------------------------------------------------- convolution
 def _whole(g: ConvGeometry) -> bool:
     """Whether the filters cover the whole image: a linear layer."""
+    if not g.dense:
+        raise Refused
     return (g.oh, g.ow) == (1, 1) and (g.kh, g.kw) == (g.h, g.w)
 
 
