@@ -1,0 +1,289 @@
+"""Nets that nobody tuned minidl for, as users write them: a whole compiled step, beside PyTorch's as a CUDA graph.
+
+    python benchmarks/untuned.py --precision bf16,tf32 [--nets mobile,gpt] [--save results/untuned.json]
+
+Each net is one text for both: minidl.nn has PyTorch's names. torch-graph is a CUDA graph of PyTorch's whole step,
+torch-compile the same of a step whose forward and backward torch.compile made. On tensor cores images and filters lie
+channels last, and in bf16 PyTorch runs under autocast. A step is zero_grad, forward, loss, backward and SGD with
+momentum, on a batch that is on the device. First call: seconds from the first call of a step to its end, with all that
+is compiled, chosen and recorded in it, in an empty cache; of PyTorch the same for its graph. The median of rounds in which the peers
+take turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))   # minidl and zoo as they lie here, installed or not
+
+import numpy as np
+
+LR, MOMENTUM = 0.01, 0.9
+IN_A_ROW, ROUNDS, TURNS, WARM = 20, 5, 3, 4
+PEERS = "minidl", "torch-graph", "torch-compile"
+
+
+# ---------------------------------------------------------------- nets, for nn of either
+def mobile(nn: ModuleType) -> Any:
+    """Depthwise 3x3 and 1x1 convolutions (Howard et al. 2017), 32 to 256 channels."""
+    layers = [nn.Conv2d(3, 32, 3, padding=1, bias=False), nn.BatchNorm2d(32), nn.ReLU()]
+    for c, m, stride in ((32, 64, 1), (64, 128, 2), (128, 128, 1), (128, 256, 2), (256, 256, 1)):
+        layers += [nn.Conv2d(c, c, 3, stride=stride, padding=1, groups=c, bias=False), nn.BatchNorm2d(c), nn.ReLU(),
+                   nn.Conv2d(c, m, 1, bias=False), nn.BatchNorm2d(m), nn.ReLU()]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(256, 10))
+
+
+def unet(nn: ModuleType) -> Any:
+    """32, 64 and 128 channels, transposed convolutions, concatenation (Ronneberger et al. 2015)."""
+    cat = getattr(nn, "_cat")
+
+    def two(c: int, m: int) -> Any:
+        return nn.Sequential(nn.Conv2d(c, m, 3, padding=1, bias=False), nn.BatchNorm2d(m), nn.ReLU(),
+                             nn.Conv2d(m, m, 3, padding=1, bias=False), nn.BatchNorm2d(m), nn.ReLU())
+
+    class UNet(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.down1, self.down2, self.bottom = two(3, 32), two(32, 64), two(64, 128)
+            self.pool = nn.MaxPool2d(2)
+            self.up2, self.join2 = nn.ConvTranspose2d(128, 64, 2, stride=2), two(128, 64)
+            self.up1, self.join1 = nn.ConvTranspose2d(64, 32, 2, stride=2), two(64, 32)
+            self.head = nn.Conv2d(32, 4, 1)
+
+        def forward(self, x: Any) -> Any:
+            a = self.down1(x)
+            b = self.down2(self.pool(a))
+            c = self.bottom(self.pool(b))
+            d = self.join2(cat([self.up2(c), b], 1))
+            y = self.head(self.join1(cat([self.up1(d), a], 1)))
+            return y.permute(0, 2, 3, 1).reshape(-1, 4)
+    return UNet()
+
+
+def gpt(nn: ModuleType) -> Any:
+    """Four blocks of width 192 with 6 heads on 128 places (Radford et al. 2018)."""
+    width, heads, places, words = 192, 6, 128, 256
+    attention = getattr(nn, "_attention")
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+            self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+            self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+
+        def forward(self, x: Any) -> Any:
+            n = x.shape[0]
+            qkv = self.qkv(self.norm1(x)).reshape(n, places, 3, heads, width // heads).permute(2, 0, 3, 1, 4)
+            y = attention(qkv[0], qkv[1], qkv[2]).permute(0, 2, 1, 3).reshape(n, places, width)
+            x = x + self.out(y)
+            return x + self.mlp(self.norm2(x))
+
+    class GPT(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words, self.places = nn.Embedding(words, width), nn.Embedding(places, width)
+            self.blocks = nn.Sequential(*(Block() for _ in range(4)))
+            self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, words)
+
+        def forward(self, x: Any) -> Any:
+            return self.head(self.norm(self.blocks(self.words(x) + self.places.weight))).reshape(-1, words)
+    return GPT()
+
+
+def convnext(nn: ModuleType) -> Any:
+    """Two stages of three blocks, 96 and 192 channels (Liu et al. 2022)."""
+    class Block(nn.Module):
+        def __init__(self, c: int) -> None:
+            super().__init__()
+            self.depthwise, self.norm = nn.Conv2d(c, c, 7, padding=3, groups=c), nn.LayerNorm(c)
+            self.mlp = nn.Sequential(nn.Linear(c, 4 * c), nn.GELU(), nn.Linear(4 * c, c))
+
+        def forward(self, x: Any) -> Any:
+            y = self.mlp(self.norm(self.depthwise(x).permute(0, 2, 3, 1)))
+            return x + y.permute(0, 3, 1, 2)
+    return nn.Sequential(nn.Conv2d(3, 96, 4, stride=4), *(Block(96) for _ in range(3)),
+                         nn.Conv2d(96, 192, 2, stride=2), *(Block(192) for _ in range(3)),
+                         nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(192, 10))
+
+
+def autoencoder(nn: ModuleType) -> Any:
+    """Convolutions of stride 2 down, transposed ones up."""
+    down = [layer for c, m in ((3, 32), (32, 64), (64, 128)) for layer in (nn.Conv2d(c, m, 3, stride=2, padding=1),
+                                                                           nn.ReLU())]
+    up = [layer for c, m in ((128, 64), (64, 32)) for layer in (nn.ConvTranspose2d(c, m, 4, stride=2, padding=1),
+                                                                nn.ReLU())]
+    return nn.Sequential(*down, *up, nn.ConvTranspose2d(32, 3, 4, stride=2, padding=1))
+
+
+def resnet18(nn: ModuleType) -> Any:
+    """He et al. 2016, at 224x224."""
+    class Block(nn.Module):
+        def __init__(self, c: int, m: int, stride: int) -> None:
+            super().__init__()
+            self.body = nn.Sequential(nn.Conv2d(c, m, 3, stride=stride, padding=1, bias=False), nn.BatchNorm2d(m),
+                                      nn.ReLU(), nn.Conv2d(m, m, 3, padding=1, bias=False), nn.BatchNorm2d(m))
+            self.same = stride == 1 and c == m
+            if not self.same:
+                self.short = nn.Sequential(nn.Conv2d(c, m, 1, stride=stride, bias=False), nn.BatchNorm2d(m))
+            self.act = nn.ReLU()
+
+        def forward(self, x: Any) -> Any:
+            return self.act(self.body(x) + (x if self.same else self.short(x)))
+    blocks = [Block(c, m, stride) for c, m, stride in ((64, 64, 1), (64, 64, 1), (64, 128, 2), (128, 128, 1),
+                                                       (128, 256, 2), (256, 256, 1), (256, 512, 2), (512, 512, 1))]
+    return nn.Sequential(nn.Conv2d(3, 64, 7, stride=2, padding=3, bias=False), nn.BatchNorm2d(64), nn.ReLU(),
+                         nn.MaxPool2d(3, 2, 1), *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 1000))
+
+
+# name -> (net, what a batch holds, target: classes of so many, or None for the batch itself)
+NETS: dict[str, tuple[Callable[[ModuleType], Any], tuple[int, ...], tuple[tuple[int, ...], int] | None]] = {
+    "mobile": (mobile, (256, 3, 32, 32), ((256,), 10)),
+    "unet": (unet, (64, 3, 64, 64), ((64 * 64 * 64,), 4)),
+    "gpt": (gpt, (64, 128), ((64 * 128,), 256)),
+    "resnet18": (resnet18, (64, 3, 224, 224), ((64,), 1000)),
+    "convnext": (convnext, (128, 3, 64, 64), ((128,), 10)),
+    "autoencoder": (autoencoder, (128, 3, 64, 64), None)}
+
+
+def batch(name: str) -> tuple[np.ndarray, np.ndarray]:
+    rng, (_, shape, target) = np.random.default_rng(0), NETS[name]
+    x = rng.integers(0, 256, shape) if len(shape) == 2 else rng.standard_normal(shape, np.float32)
+    return x, x if target is None else rng.integers(0, target[1], target[0])
+
+
+# ---------------------------------------------------------------- peers
+def minidl_step(name: str, precision: str, device: str) -> Callable[[], Any]:
+    import minidl
+    from minidl import Tensor, nn, ops, optim
+
+    mask = Tensor(np.triu(np.full((128, 128), -1e9, np.float32), 1), device=device)
+
+    def attention(q: Any, k: Any, v: Any) -> Any:
+        scores = q @ k.swapaxes(-1, -2) * (q.shape[-1] ** -0.5) + mask
+        return ops.softmax(scores, -1) @ v
+    namespace = with_helpers(nn, _cat=ops.concatenate, _attention=attention)
+    minidl.set_precision(precision)
+    net = NETS[name][0](namespace).to(device)
+    sgd = optim.SGD(net.parameters(), lr=LR, momentum=MOMENTUM)
+    x, target = (Tensor(a, device=device) for a in batch(name))
+    loss = ops.mse_loss if NETS[name][2] is None else ops.cross_entropy
+
+    def step(x: Tensor, target: Tensor) -> Tensor:
+        sgd.zero_grad()
+        value = loss(net(x), target)
+        value.backward()
+        sgd.step()
+        return value
+    run = minidl.compile(step)
+    return lambda: run(x, target)
+
+
+def torch_step(name: str, precision: str, device: str, compiled: bool = False) -> Callable[[], Any]:
+    import torch
+    import torch_nets
+    from torch import nn
+    from torch.nn import functional as F
+
+    torch_nets.precision = precision
+    torch.backends.cudnn.benchmark = True
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = precision != "fp32"
+    namespace = with_helpers(nn, _cat=torch.cat, _attention=functools.partial(F.scaled_dot_product_attention,
+                                                                             is_causal=True))
+    net = NETS[name][0](namespace).to(device)
+    forward = torch_nets.forward(torch.compile(net) if compiled else net)
+    sgd = torch.optim.SGD(net.parameters(), lr=LR, momentum=MOMENTUM)
+    x, target = (torch.tensor(a, device=device) for a in batch(name))
+    loss = F.mse_loss if NETS[name][2] is None else F.cross_entropy
+
+    def step() -> Any:
+        sgd.zero_grad()
+        value = loss(forward(x), target)
+        value.backward()
+        sgd.step()
+        return value
+    return torch_nets.captured(step, sgd) if device == "cuda" else step
+
+
+def with_helpers(nn: ModuleType, **helpers: Any) -> ModuleType:
+    made = ModuleType(nn.__name__)
+    made.__dict__.update({name: getattr(nn, name) for name in dir(nn) if not name.startswith("__")}, **helpers)
+    return made
+
+
+def finish(device: str) -> None:
+    if device == "cuda":
+        import cupy
+
+        cupy.cuda.runtime.deviceSynchronize()
+
+
+MAKERS: dict[str, Callable[[str, str, str], Callable[[], Any]]] = {
+    "minidl": minidl_step, "torch-graph": torch_step, "torch-compile": functools.partial(torch_step, compiled=True)}
+
+
+# ---------------------------------------------------------------- measuring
+def measured(name: str, precision: str, peers: list[str], device: str) -> dict[str, Any]:
+    runs, row = {}, {"net": name, "batch": NETS[name][1][0], "precision": precision}
+    for peer in peers:
+        begin = time.perf_counter()
+        runs[peer] = MAKERS[peer](name, precision, device)
+        runs[peer]()
+        finish(device)
+        row[f"{peer} first_s"] = time.perf_counter() - begin
+        for _ in range(WARM):
+            runs[peer]()
+        finish(device)
+    times: dict[str, list[float]] = {peer: [] for peer in peers}
+    for turn in range(ROUNDS):
+        for peer in peers[::-1 if turn % 2 else 1]:
+            for part in range(TURNS + 1):
+                begin = time.perf_counter()
+                for _ in range(IN_A_ROW):
+                    runs[peer]()
+                finish(device)
+                if part:
+                    times[peer].append((time.perf_counter() - begin) / IN_A_ROW)
+    return row | {f"{peer} s": statistics.median(each) for peer, each in times.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nets", default=",".join(NETS))
+    parser.add_argument("--precision", default="bf16,tf32")
+    parser.add_argument("--peers", default=",".join(PEERS))
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--save", type=Path)
+    given = parser.parse_args()
+    peers, rows = given.peers.split(","), []
+    for name in given.nets.split(","):
+        for precision in given.precision.split(","):
+            with tempfile.TemporaryDirectory() as folder:
+                os.environ["MINIDL_CACHE"] = folder
+                try:
+                    row = measured(name, precision, peers, given.device)
+                except Exception as error:     # the others are still measured
+                    print(f"{name} {precision}: {type(error).__name__}: {error}", flush=True)
+                    continue
+            rows.append(row)
+            theirs = [row[f"{peer} s"] for peer in peers if peer != "minidl"]
+            faster = f"{min(theirs) / row['minidl s']:.2f}" if theirs and "minidl" in peers else ""
+            print(f"{name:12} {precision:5}", *(f"{peer} {row[f'{peer} s'] * 1e3:8.3f} ms, first "
+                                               f"{row[f'{peer} first_s']:5.1f} s;" for peer in peers), faster, flush=True)
+    if given.save:
+        given.save.write_text(json.dumps(rows, indent=1))
+
+
+if __name__ == "__main__":
+    main()
