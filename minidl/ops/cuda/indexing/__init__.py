@@ -10,11 +10,13 @@ import numpy as np
 
 from ...common.primitives import Array
 from .. import launch
+from ..reduce import sum_first
 
 __all__ = ["embedding_grad_w", "getitem_grad_x"]
 
 FILE = "indexing/scatter.cu"
 EMBEDDING, COLUMNS_PER_BLOCK = "indexing/embedding.cu", 128
+MIN_SHARE, BLOCKS = 512, 1024              # of ids; blocks up to which they are shared out
 CONFIGURATIONS = [(file, (launch.real(dtype),)) for file in (FILE, EMBEDDING) for dtype in launch.C_NAME]
 
 
@@ -34,10 +36,11 @@ def getitem_grad_x(gy: Array, index: object, shape: tuple[int, ...], once: bool)
 
 def embedding_grad_w(gy: Array, ids: Array, rows: int) -> Array:
     """gw[r] = the sum of gy[i] over all i with ids[i] = r: gy (...,d), ids (...), gw (rows,d)."""
-    d = gy.shape[-1]
-    gw = launch.empty((rows, d), gy.dtype)
+    d, blocks = gy.shape[-1], (launch.blocks(rows, launch.THREADS // 32), launch.blocks(gy.shape[-1], COLUMNS_PER_BLOCK))
+    shares = min(launch.blocks(ids.size, MIN_SHARE), launch.blocks(BLOCKS, math.prod(blocks)))
+    each = launch.blocks(ids.size, shares)
+    gw = launch.empty((shares, rows, d), gy.dtype)
     if gw.size:
         launch.kernel(EMBEDDING, "embedding_grad_w", launch.real(gy.dtype))(
-            (launch.blocks(rows, launch.THREADS // 32), launch.blocks(d, COLUMNS_PER_BLOCK)), (launch.THREADS,),
-            gy, ids.astype(np.int64, copy=False), gw, ids.size, d, rows)
-    return gw
+            (*blocks, shares), (launch.THREADS,), gy, ids.astype(np.int64, copy=False), gw, ids.size, d, rows, each)
+    return sum_first(gw) if shares > 1 else gw[0]

@@ -1,19 +1,22 @@
 // The gradient of rows that were taken by number: gw[r] = the sum of gy[i] over all i with ids[i] = r, in their order.
 //
-// gy (n, d), ids (n,), gw (rows, d). A warp owns a row of gw and 128 of its columns, of which each lane has every 32nd.
+// gy (n, d), ids (n,), gw (shares, rows, d): a share is `each` of the n. A warp owns a row of gw and 128 of its columns, of which each lane has every 32nd.
 // It reads the ids 32 at a time, and a vote says which of them name its row: so nothing is sorted, no two warps write
-// the same place, and nothing waits for the host. Requires: a grid of (warps that cover rows, blocks of 128 that cover d).
+// the same place, and nothing waits for the host. Requires: a grid of (warps that
+// cover rows, blocks of 128 that cover d, shares).
 #include "include/common.cuh"
 
 constexpr int COLUMNS = 4;
 
-extern "C" __global__ void embedding_grad_w(const REAL* gy, const long long* ids, REAL* gw, int n, int d, int rows) {
+extern "C" __global__ void embedding_grad_w(const REAL* gy, const long long* ids, REAL* gw, int n, int d, int rows,
+                                            int each) {
     int lane = threadIdx.x % 32, row = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
     int column = blockIdx.y * (32 * COLUMNS) + lane;
     if (row >= rows) return;               // a whole warp
     REAL sum[COLUMNS] = {};
-    for (int i = 0; i < n; i += 32) {
-        unsigned found = __ballot_sync(~0u, i + lane < n && ids[i + lane] == row);
+    const int end = imin(n, (blockIdx.z + 1) * each);
+    for (int i = blockIdx.z * each; i < end; i += 32) {
+        unsigned found = __ballot_sync(~0u, i + lane < end && ids[i + lane] == row);
         for (; found; found &= found - 1) {
             const REAL* from = gy + (long long)(i + __ffs(found) - 1) * d;
 #pragma unroll
@@ -23,5 +26,5 @@ extern "C" __global__ void embedding_grad_w(const REAL* gy, const long long* ids
     }
 #pragma unroll
     for (int c = 0; c < COLUMNS; c++)
-        if (column + 32 * c < d) gw[(long long)row * d + column + 32 * c] = sum[c];
+        if (column + 32 * c < d) gw[((long long)blockIdx.z * rows + row) * d + column + 32 * c] = sum[c];
 }

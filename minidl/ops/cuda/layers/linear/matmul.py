@@ -34,6 +34,7 @@ def _product(x: Array, y: Array, transpose_x: bool, transpose_y: bool) -> Array 
     (i, j), k = x.shape[-2:], y.shape[-2 if transpose_y else -1]
     if transpose_x:
         i, j = j, i
+    (x, transpose_x), (y, transpose_y) = _as_stored(x, transpose_x), _as_stored(y, transpose_y)
     lead = np.broadcast_shapes(x.shape[:-2], y.shape[:-2])
     if x.dtype != y.dtype or x.dtype.kind != "f" or 0 in (*lead, i, j, k):
         return None
@@ -45,6 +46,11 @@ def _product(x: Array, y: Array, transpose_x: bool, transpose_y: bool) -> Array 
         out = launch.empty((count, i, k), x.dtype)
         gemm(_stacked(x, lead), _stacked(y, lead), out, transpose_a=transpose_x, transpose_b=transpose_y)
     return out.reshape(*lead, i, k)
+
+
+def _as_stored(x: Array, transposed: bool) -> tuple[Array, bool]:
+    """Matrices whose columns are neighbours in memory, as their rows; and whether the product is to transpose them."""
+    return (x.swapaxes(-1, -2), not transposed) if x.strides[-2] < x.strides[-1] else (x, transposed)
 
 
 def _stacked(x: Array, lead: tuple[int, ...]) -> Array:

@@ -17,7 +17,7 @@ __all__ = ["batch_norm", "normalize", "normalize_by", "normalize_grad", "normali
 
 FILE, THREADS = "layers/norm/norm.cu", launch.THREADS
 ELEMENTS_PER_THREAD = 16                   # up to which a set's values have more teams,
-MAX_SPLITS = 64                            # and so many teams at most
+MAX_SPLITS, MANY_SPLITS = 64, 512          # and so many teams at most; where nobody but sum_first adds up what they left
 LINE = 16                                  # bytes that a thread reads at once, where a channel's values lie together
 
 CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
@@ -39,12 +39,13 @@ class Plan(NamedTuple):
 
 
 @functools.lru_cache(maxsize=4096)
-def _plan(outer: int, sets: int, inner: int, g: NormGeometry, dtype: np.dtype, aligned: bool = False) -> Plan:
+def _plan(outer: int, sets: int, inner: int, g: NormGeometry, dtype: np.dtype, aligned: bool = False,
+          most: int = MAX_SPLITS) -> Plan:
     """For an array (outer, sets, inner). The sizes decide; and whether arrays start on multiples of 16 bytes, WIDE."""
     size = outer * inner
     wide = LINE // dtype.itemsize if g.across and inner % (LINE // dtype.itemsize) == 0 else 1
     lanes = launch.lanes_per_row(size, inner=1 if inner > 1 or sets == 1 else 2)       # 1: neighbours are other sets'
-    splits = min(MAX_SPLITS, launch.blocks(size, ELEMENTS_PER_THREAD * lanes)) if lanes in (1, THREADS) else 1
+    splits = min(most, launch.blocks(size, ELEMENTS_PER_THREAD * lanes)) if lanes in (1, THREADS) else 1
     chunk = launch.blocks(launch.blocks(size, splits), wide) * wide
     splits = launch.blocks(size, chunk)
     return Plan(launch.blocks(sets * splits * lanes, THREADS), splits, launch.by_value(
@@ -109,7 +110,7 @@ def normalize_grad(gy: Array, x: Array, w: Array | None, mean: Array, rstd: Arra
     if g.across:                           # channels are the sets
         return gradient(gy, x, w, mean, rstd, g, gw, gb), gw, gb
     gx = gradient(gy, x, w, mean, rstd, g, None, None)
-    plan = _plan(gx.size // (g.channels * g.spread), g.channels, g.spread, g, x.dtype)
+    plan = _plan(gx.size // (g.channels * g.spread), g.channels, g.spread, g, x.dtype, most=MANY_SPLITS)
     sums, totals = parts_of(plan.splits, g.channels, x) if plan.splits > 1 else (gb, gw)
     plan.run("norm_products", gy, x, None, mean, rstd, sums, totals, g.inner)
     if plan.splits > 1:
