@@ -489,6 +489,14 @@ def test_large_results_lie_where_earlier_ones_lay() -> None:
         assert len(parallel._kept) <= count + reused
 
 
+def test_memory_begins_with_a_line_of_the_cache(kept: list[Array]) -> None:
+    assert parallel.scratch("nothing", (0, 3), np.float32).shape == (0, 3)
+    for shape in ((1,), (4, 5), (300, 7)):
+        for x in (parallel.empty(shape, np.float32), parallel.scratch("aligned", shape, np.float32)):
+            assert (x.shape, address(x) % parallel.ALIGNMENT) == (shape, 0)
+            x[...] = 1                     # it can be written to
+
+
 @pytest.mark.parametrize("hold", [lambda x: x, lambda x: x[1:2, ::2], lambda x: x.reshape(-1).view(np.int32),
                                   memoryview, lambda x: np.frombuffer(x, np.uint8)])
 def test_memory_that_any_view_refers_to_is_left_alone(kept: list[Array], hold: Any) -> None:

@@ -44,10 +44,25 @@ def sum_to(gy: Array, shape: tuple[int, ...]) -> Array:
 
 def dots(x: Array, y: Array) -> Array:
     """The sum of x * y over the last axis; y (..., l) or (l,). It takes half the time of np.sum(x * y), or less."""
+    products = np.vecdot if y.ndim > 1 else _times
     count = x.shape[-1] // MAX_DOT_TERMS
+    if count == 0:
+        return products(x, y)
     whole = count * MAX_DOT_TERMS
     blocks = [a[..., :whole].reshape(*a.shape[:-1], count, MAX_DOT_TERMS) for a in (x, y)]
-    return np.vecdot(x[..., whole:], y[..., whole:]) + np.sum(np.vecdot(*blocks), axis=-1)
+    return products(x[..., whole:], y[..., whole:]) + np.sum(np.vecdot(*blocks), axis=-1)
+
+
+def _times(x: Array, y: Array) -> Array:
+    """The product of a matrix (..., l) and a vector (l,): a call of BLAS for all rows, and not one for each."""
+    return np.matmul(x.reshape(math.prod(x.shape[:-1]), len(y)), y).reshape(x.shape[:-1])
+
+
+def over_rows(weights: Array, x: Array) -> Array:
+    """The sum over k of weights[..., k] * x[..., k, l]: a product of each of up to 512 rows, as in `dots`."""
+    parts = [np.matmul(weights[..., None, i:i + MAX_DOT_TERMS], x[..., i:i + MAX_DOT_TERMS, :])
+             for i in range(0, weights.shape[-1], MAX_DOT_TERMS)]
+    return (parts[0] if len(parts) == 1 else np.sum(parts, axis=0))[..., 0, :]
 
 
 def _runs(axis: tuple[int, ...]) -> list[tuple[int, int]]:
