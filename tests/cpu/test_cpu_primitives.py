@@ -454,6 +454,25 @@ def test_sigmoid_far_from_zero() -> None:
     np.testing.assert_allclose(y, [0, 0, np.exp(-50), 0.5, 1, 1, np.nan], rtol=1e-5, atol=1e-42)
 
 
+# ---------------------------------------------------------------- rows by number
+@pytest.mark.parametrize(("rows", "count", "d"), [
+    (5, 0, 3), (5, 7, 3), (70_000, 300, 2), (1, 17, 2), (3, 1000, 4), (300, 9, 0)])
+def test_rows_are_added_up_as_numpy_does_it(rows: int, count: int, d: int) -> None:
+    """Of numbers with more than 16 bits too, from the end, of few bits and in any shape."""
+    rng = np.random.default_rng(8)
+    ids, gy, want = rng.integers(0, rows, count), rng.standard_normal((count, d)), np.zeros((rows, d))
+    np.add.at(want, ids, gy)
+    close(k.embedding_grad_w(gy, ids, rows), want)
+    small = np.uint8 if rows <= 255 else np.uint32
+    for index in (ids, ids - rows, ids.astype(small), ids.reshape(1, -1)):
+        close(k.getitem_grad_x(gy.reshape(*index.shape, d), index, (rows, d), False), want)
+
+
+def test_a_row_that_is_taken_often_sums_without_much_rounding() -> None:
+    gw = k.embedding_grad_w(np.full((1 << 20, 1), 0.1, np.float32), np.zeros(1 << 20, np.int64), 2)
+    assert abs(gw[0, 0] / np.float32(0.1) / (1 << 20) - 1) < 1e-6
+
+
 # ---------------------------------------------------------------- memory for large results
 @pytest.fixture
 def kept(monkeypatch: pytest.MonkeyPatch) -> list[Array]:

@@ -136,8 +136,8 @@ def _polynomial(x: Array, coefficients: tuple[float, ...]) -> Array:
 
 
 # In the kernels' float32 the lower tail is t R(t) exp(-x^2 / 2) / 2 with t = 1 / (1 + NEAR |x|), but for rounding
-# within 3.3e-8 of itself: R is fitted to exp(z^2) erfc(z) / t, z = |x| / sqrt 2, by least squares, repeated with weights that
-# make the relative error even; the highest power first
+# within 3.3e-8 of itself: R is fitted to exp(z^2) erfc(z) / t, z = |x| / sqrt 2, by least squares, repeated with
+# weights that make the relative error even; the highest power first
 _NEAR = 0.45 * math.sqrt(0.5)
 _R = (-0.0414001171, 0.190727073, -0.300653714, 0.142471203, -0.0223987082, 0.119964581, 0.175249278, 0.228271948,
       0.253883148, 0.253885321)
