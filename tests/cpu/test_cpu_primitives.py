@@ -454,6 +454,17 @@ def test_sigmoid_far_from_zero() -> None:
     np.testing.assert_allclose(y, [0, 0, np.exp(-50), 0.5, 1, 1, np.nan], rtol=1e-5, atol=1e-42)
 
 
+# ---------------------------------------------------------------- sums up to each value
+@pytest.mark.parametrize(("shape", "axis"), [
+    ((100_001,), 0), ((3, 70_000), 1), ((70_000, 3), 0), ((300, 4, 50), 1), ((2, 3), 0), ((3, 0), 1), ((0, 3), 1)])
+def test_sums_by_blocks_are_those_at_once(shape: tuple[int, ...], axis: int) -> None:
+    x = np.random.default_rng(9).standard_normal(shape).astype(np.float32)
+    for values in (x, np.flip(x, axis), x.astype(np.float64), (x * 9).astype(np.int32)):
+        got, expected = k.cumsum(values, axis), choice.cumsum(values, axis)
+        np.testing.assert_array_equal(got, expected)
+        assert got.dtype == expected.dtype
+
+
 # ---------------------------------------------------------------- rows by number
 @pytest.mark.parametrize(("rows", "count", "d"), [
     (5, 0, 3), (5, 7, 3), (70_000, 300, 2), (1, 17, 2), (3, 1000, 4), (300, 9, 0)])
