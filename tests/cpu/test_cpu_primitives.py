@@ -118,6 +118,20 @@ def test_scratch_of_one_shape_leaves_nothing_for_the_next() -> None:
             np.testing.assert_array_equal(got, want)
 
 
+@pytest.mark.parametrize("padding", [0, 1, ((1, 2), (0, 3)), ((4, 0), (5, 2))], ids=str)
+@pytest.mark.parametrize("n", [0, 3, 70])
+def test_one_channel_to_one_map_equals_the_formula(n: int, padding: Any) -> None:
+    """Of images that are channels of larger arrays, in one chunk and in several."""
+    rng = np.random.default_rng(10)
+    x, w, b = rng.standard_normal((n, 3, 40, 9))[:, 1:2], rng.standard_normal((1, 1, 3, 2)), rng.standard_normal(1)
+    g = conv_geometry(x.shape, w.shape, b.shape, 1, padding, "auto")
+    gy, formula = rng.standard_normal((n, 2, g.oh, g.ow))[:, :1], g._replace(algorithm="direct")
+    assert conv.single.pays(g)
+    close(k.conv2d(x, w, b, g), k.conv2d(x, w, b, formula))
+    close(k.conv2d_grad_x(gy, w, g), k.conv2d_grad_x(gy, w, formula))
+    close(k.conv2d_grad_w(gy, x, g), k.conv2d_grad_w(gy, x, formula))
+
+
 @pytest.mark.parametrize("algorithm", ["unroll", "gemm"])
 def test_convolution_of_arrays_in_any_layout(algorithm: str) -> None:
     x, w, b, gy, g = problem(SHAPES[1], algorithm)

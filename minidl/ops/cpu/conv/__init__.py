@@ -1,7 +1,7 @@
 """Convolution on NumPy arrays: x (n,c,h,w), w (m,c,kh,kw), y (n,m,oh,ow); g is an ops.common.geometry.ConvGeometry.
 
 Four algorithms, each in the directions y (forward), dx and dw: the formula (direct.py), an image at a time, unrolled
-(unroll.py), many images as matrix products (gemm.py, or shifted.py), which `auto` is, and transforms (fft.py).
+(unroll.py), many images as matrix products (gemm.py, shifted.py, single.py), which `auto` is, and transforms (fft.py).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..layers.activation import VALUES
 from ..layers.pool import avg_pool2d, avg_pool2d_grad_act
 from ..parallel import images_per_chunk, parallel_for
 from ..reduce import dots, sum
-from . import direct, fft, gemm, shifted, unroll
+from . import direct, fft, gemm, shifted, single, unroll
 
 __all__ = [
     "CONV_ALGORITHMS", "conv2d", "conv2d_act", "conv2d_act_pool", "conv2d_act_pool_grad_wb", "conv2d_grad_b",
@@ -38,8 +38,10 @@ CONV_ALGORITHMS = tuple(ALGORITHMS)
 def _algorithm(g: ConvGeometry) -> tuple[Callable[..., Array], ...]:
     if g.algorithm not in ALGORITHMS:
         raise ValueError(f"conv2d: algorithm {g.algorithm!r} is not one of {', '.join(ALGORITHMS)} on the cpu")
-    if g.algorithm in ("auto", "gemm") and (g.sh, g.sw, g.ow) == (1, 1, g.w) and shifted.pays(g):
-        return shifted.y, shifted.dx, shifted.dw
+    if g.algorithm in ("auto", "gemm"):
+        for each in (single, shifted):
+            if each.pays(g):
+                return each.y, each.dx, each.dw
     return ALGORITHMS[g.algorithm]
 
 
