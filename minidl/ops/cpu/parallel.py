@@ -196,10 +196,8 @@ _UNUSED = min(_references(_kept), sys.getrefcount(_kept[0]) + 1)
 
 
 def _aligned(need: int) -> np.ndarray:
-    """So many bytes from the beginning of a line of the cache on: NumPy's loops take up to twice as long elsewhere.
-
-    Through a memoryview, so that what is made of them refers to this array, whose references `empty` counts.
-    """
+    """So many bytes from a cache line's beginning on (elsewhere NumPy takes up to twice as long), as an array that
+    what lies in it refers to: that is why it is made of a memoryview, and not of an array."""
     whole = np.empty(need + ALIGNMENT, np.uint8)
     first = -whole.ctypes.data % ALIGNMENT
     return np.frombuffer(memoryview(whole)[first:first + need], np.uint8)

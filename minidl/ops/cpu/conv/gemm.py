@@ -106,9 +106,8 @@ def _chunk_y(x: Array, w: Array, b: Array | None, y: Array, g: ConvGeometry) -> 
         y[...] = maps.transpose(3, 1, 0, 2)
 
 
-def _places(phase: int, before: int, size: int, stride: int) -> tuple[slice, int, int]:
-    """The pixels of an axis that are `phase` pixels behind a multiple of the stride, once there are `before` more in
-    front; which multiple the first of them is behind, and how many they are."""
+def _phase(phase: int, before: int, size: int, stride: int) -> tuple[slice, int, int]:
+    """Pixels that lie `phase` behind multiples of a stride, after `before` more: (these, first multiple, how many)."""
     first = (phase - before) % stride
     return slice(first, None, stride), (first + before) // stride, len(range(first, size, stride))
 
@@ -116,10 +115,9 @@ def _places(phase: int, before: int, size: int, stride: int) -> tuple[slice, int
 def _chunk_dx(gy: Array, w: list[Array], dx: Array, g: ConvGeometry) -> None:
     """For each image row: (c*kw, kh*m) @ (kh*m, ow*nb), its kw shifts added up -> dx (nb,c,h,w)
 
-    At a stride an image row takes part by each sh-th row of the filters alone, from its phase on; so w comes here as
-    one matrix a phase. The output rows that it takes part in are neighbours, the lowest p with the last of them: so w
-    has its rows reversed, and gy is between rows of zeros. Image columns lie apart by their phases, too: what is added
-    up are runs.
+    An image row meets each sh-th row of the filters alone, by its phase: w is a matrix per phase. The output rows that
+    it takes part in are neighbours, the lowest p with the last of them: so w comes with its rows reversed, and gy is
+    between rows of zeros. Image columns lie apart by their phases, too: what is added up are runs.
     """
     nb, front = len(gy), -(-g.kh // g.sh) - 1
     flat, maps = _lines("maps", (front - (-(g.h + g.top + g.bottom) // g.sh), g.m), g.ow, nb, gy.dtype)
@@ -128,8 +126,8 @@ def _chunk_dx(gy: Array, w: list[Array], dx: Array, g: ConvGeometry) -> None:
     rows, unrolled = _lines("rows", (g.h, g.c, g.kw), g.ow, nb, gy.dtype)
     products = rows.reshape(g.h, g.c * g.kw, -1)
     for phase, filters in enumerate(w):
-        pixels, first, count = _places(phase, g.top, g.h, g.sh)
-        size = filters.shape[1] // g.m     # 0 beyond a filter that is smaller than the stride: a product of no terms
+        pixels, first, count = _phase(phase, g.top, g.h, g.sh)
+        size = filters.shape[1] // g.m     # 0 where the stride is larger than the filter: a product of no terms
         if count:
             _product(filters, _windows(flat, front + first - size + 1, count, 1, size), products[pixels])
     flat, dxp = _lines("padded", (g.h, g.c, g.sw), -(-(g.w + g.left + g.right) // g.sw), nb, gy.dtype)
@@ -137,7 +135,7 @@ def _chunk_dx(gy: Array, w: list[Array], dx: Array, g: ConvGeometry) -> None:
     for q in range(g.kw):
         dxp[:, :, q % g.sw, q // g.sw:q // g.sw + g.ow] += unrolled[:, :, q]
     for phase in range(g.sw):
-        pixels, first, count = _places(phase, g.left, g.w, g.sw)
+        pixels, first, count = _phase(phase, g.left, g.w, g.sw)
         dx[..., pixels] = dxp[:, :, phase, first:first + count].transpose(3, 1, 0, 2)
 
 

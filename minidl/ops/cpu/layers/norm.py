@@ -11,7 +11,7 @@ import numpy as np
 from ...common.geometry.sets import NormGeometry
 from ...common.primitives import Array
 from ..parallel import TEMPORARY_BYTES, empty, images_per_chunk, parallel_for, scratch
-from ..reduce import dots, over_rows, sum
+from ..reduce import MAX_DOT_TERMS, dots, sum
 
 __all__ = ["batch_norm", "normalize", "normalize_by", "normalize_grad", "normalize_grad_x"]
 
@@ -45,6 +45,13 @@ def _written_out(numbers: Array, columns: Array, others: Array | float = 0) -> A
     out = scratch("norm written out", (*numbers.shape, inner), columns.dtype)
     np.matmul(pairs.reshape(-1, kinds, 2).swapaxes(0, 1), columns, out=out.reshape(-1, kinds, inner).swapaxes(0, 1))
     return out
+
+
+def _over_rows(weights: Array, x: Array) -> Array:
+    """The sum over k of weights[..., k] * x[..., k, l]: a product of each of up to 512 rows, as `dots` has them."""
+    parts = [np.matmul(weights[..., None, i:i + MAX_DOT_TERMS], x[..., i:i + MAX_DOT_TERMS, :])
+             for i in range(0, weights.shape[-1], MAX_DOT_TERMS)]
+    return (parts[0] if len(parts) == 1 else np.sum(parts, axis=0))[..., 0, :]
 
 
 def _differences(part: Array, ones: Array, d: Array) -> tuple[Array, Array, Array]:
@@ -173,8 +180,8 @@ def _gradients(gy: Array, x: Array, w: Array | None, mean: Array, rstd: Array, g
         sums[i:j], products[i:j] = dots(gys[i:j], weight), dots(product, weight)
         if g.across or not affine:
             return None
-        return (over_rows(rstds[i:j].T, product.swapaxes(0, 1)),
-                over_rows(np.ones((g.groups, j - i), x.dtype), gys[i:j].swapaxes(0, 1)))
+        return (_over_rows(rstds[i:j].T, product.swapaxes(0, 1)),
+                _over_rows(np.ones((g.groups, j - i), x.dtype), gys[i:j].swapaxes(0, 1)))
 
     def apply(i: int, j: int, d: Array, sums: Array, products: Array, scales: Array) -> None:
         """gx = scale * (gz - mean of gz - z * mean of (gz * z)), by gy and d"""

@@ -10,12 +10,10 @@ import math
 
 import numpy as np
 
-from ...common import choice
 from ...common.primitives import Array, Flag
 from ...common.shared import _grown
-from ..parallel import TEMPORARY_BYTES, empty, parallel_for, scratch
 
-__all__ = ["cumsum", "mean", "sum", "sum_to"]
+__all__ = ["mean", "sum", "sum_to"]
 
 MAX_PLAIN_TERMS = 128                      # terms, for which NumPy's way will do
 BLOCK = 32                                 # terms of more that are added one after the other
@@ -44,51 +42,14 @@ def sum_to(gy: Array, shape: tuple[int, ...]) -> Array:
     return gy if gy.shape == shape else np.reshape(sum(gy, _grown(gy.shape, shape)), shape)
 
 
-def cumsum(x: Array, axis: int) -> Array:
-    """As ops.common.choice.cumsum: in float64, by blocks that stay in the cache."""
-    if x.dtype.kind != "f" or x.size == 0:
-        return choice.cumsum(x, axis)
-    length, inner, numbers = x.shape[axis], math.prod(x.shape[axis + 1:]), TEMPORARY_BYTES // 8
-    y = empty(x.shape, x.dtype)
-    values, sums = (each.reshape(-1, length, inner) for each in (x, y))
-    lines = max(1, min(length, numbers // inner))
-
-    def work(i: int, j: int) -> None:
-        before: Array | float = 0.0
-        for first in range(0, length, lines):
-            part = values[i:j, first:first + lines]
-            block = scratch("cumsum", part.shape, np.float64)
-            block[...] = part
-            block[:, 0] += before
-            np.add.accumulate(block, axis=1, out=block)
-            before = block[:, -1].copy()
-            sums[i:j, first:first + lines] = block
-
-    parallel_for(len(values), max(1, numbers // (lines * inner)), work)
-    return y
-
-
 def dots(x: Array, y: Array) -> Array:
     """The sum of x * y over the last axis; y (..., l) or (l,). It takes half the time of np.sum(x * y), or less."""
-    products = np.vecdot if y.ndim > 1 else _times
     count = x.shape[-1] // MAX_DOT_TERMS
-    if count == 0:
-        return products(x, y)
-    whole = count * MAX_DOT_TERMS
+    whole, rest = count * MAX_DOT_TERMS, x.shape[-1] % MAX_DOT_TERMS
+    if count == 0 and y.ndim == 1:         # one product for all rows, not one for each
+        return np.matmul(x.reshape(math.prod(x.shape[:-1]), rest), y).reshape(x.shape[:-1])
     blocks = [a[..., :whole].reshape(*a.shape[:-1], count, MAX_DOT_TERMS) for a in (x, y)]
-    return products(x[..., whole:], y[..., whole:]) + np.sum(np.vecdot(*blocks), axis=-1)
-
-
-def _times(x: Array, y: Array) -> Array:
-    """The product of a matrix (..., l) and a vector (l,): a call of BLAS for all rows, and not one for each."""
-    return np.matmul(x.reshape(math.prod(x.shape[:-1]), len(y)), y).reshape(x.shape[:-1])
-
-
-def over_rows(weights: Array, x: Array) -> Array:
-    """The sum over k of weights[..., k] * x[..., k, l]: a product of each of up to 512 rows, as in `dots`."""
-    parts = [np.matmul(weights[..., None, i:i + MAX_DOT_TERMS], x[..., i:i + MAX_DOT_TERMS, :])
-             for i in range(0, weights.shape[-1], MAX_DOT_TERMS)]
-    return (parts[0] if len(parts) == 1 else np.sum(parts, axis=0))[..., 0, :]
+    return np.vecdot(x[..., whole:], y[..., whole:]) + np.sum(np.vecdot(*blocks), axis=-1)
 
 
 def _runs(axis: tuple[int, ...]) -> list[tuple[int, int]]:
