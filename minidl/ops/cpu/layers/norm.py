@@ -30,9 +30,9 @@ def _columns(each: Array | None, g: NormGeometry, dtype: np.dtype) -> Array:
 
     Ones where there is none, and across images, where it is a set's number.
     """
-    plain = each is None or g.across
-    columns = np.zeros((1 if plain else g.groups, 2, g.inner), dtype)
-    columns[:, 0] = 1 if plain else np.repeat(each.reshape(-1), g.spread).reshape(g.groups, g.inner)
+    weights = np.ones((1, g.inner)) if each is None or g.across else np.repeat(each.reshape(-1), g.spread)
+    columns = np.zeros((weights.size // g.inner, 2, g.inner), dtype)
+    columns[:, 0] = weights.reshape(-1, g.inner)
     return columns
 
 
