@@ -118,6 +118,25 @@ def test_scratch_of_one_shape_leaves_nothing_for_the_next() -> None:
             np.testing.assert_array_equal(got, want)
 
 
+@pytest.mark.parametrize(("stride", "dilation"), [(1, 1), (1, (2, 3)), (2, 1)])
+@pytest.mark.parametrize("padding", [0, 1, ((1, 2), (0, 3)), ((4, 0), (5, 2))], ids=str)
+@pytest.mark.parametrize(("n", "maps"), [(0, 1), (3, 1), (70, 1), (3, 2)])
+def test_groups_of_one_channel_equal_the_formula(n: int, maps: int, padding: Any, stride: int, dilation: Any) -> None:
+    """Of images that are channels of larger arrays, in one chunk and in several."""
+    rng = np.random.default_rng(10)
+    x, w, b = (rng.standard_normal((n, 7, 40, 9))[:, 1:4], rng.standard_normal((3 * maps, 1, 3, 2)),
+               rng.standard_normal(3 * maps))
+    g = conv_geometry(x.shape, w.shape, b.shape, stride, padding, "auto", 3, dilation)
+    gy = rng.standard_normal((n, 4 * maps, g.oh, g.ow))[:, :3 * maps]
+    made = [k.conv2d(x, w, b, g), k.conv2d_grad_x(gy, w, g), k.conv2d_grad_w(gy, x, g)]
+    one = g._replace(c=1, m=maps, groups=1)
+    for group in range(3):
+        c, m = slice(group, group + 1), slice(group * maps, group * maps + maps)
+        close(made[0][:, m], conv.direct.y(x[:, c], w[m], b[m], one))
+        close(made[1][:, c], conv.direct.dx(gy[:, m], w[m], one))
+        close(made[2][m], conv.direct.dw(gy[:, m], x[:, c], one))
+
+
 @pytest.mark.parametrize("algorithm", ["unroll", "gemm"])
 def test_convolution_of_arrays_in_any_layout(algorithm: str) -> None:
     x, w, b, gy, g = problem(SHAPES[1], algorithm)
@@ -454,6 +473,36 @@ def test_sigmoid_far_from_zero() -> None:
     np.testing.assert_allclose(y, [0, 0, np.exp(-50), 0.5, 1, 1, np.nan], rtol=1e-5, atol=1e-42)
 
 
+# ---------------------------------------------------------------- sums up to each value
+@pytest.mark.parametrize(("shape", "axis"), [
+    ((100_001,), 0), ((3, 70_000), 1), ((70_000, 3), 0), ((300, 4, 50), 1), ((2, 3), 0), ((3, 0), 1), ((0, 3), 1)])
+def test_sums_by_blocks_are_those_at_once(shape: tuple[int, ...], axis: int) -> None:
+    x = np.random.default_rng(9).standard_normal(shape).astype(np.float32)
+    for values in (x, np.flip(x, axis), x.astype(np.float64), (x * 9).astype(np.int32)):
+        got, expected = k.cumsum(values, axis), choice.cumsum(values, axis)
+        np.testing.assert_array_equal(got, expected)
+        assert got.dtype == expected.dtype
+
+
+# ---------------------------------------------------------------- rows by number
+@pytest.mark.parametrize(("rows", "count", "d"), [
+    (5, 0, 3), (5, 7, 3), (70_000, 300, 2), (1, 17, 2), (3, 1000, 4), (300, 9, 0)])
+def test_rows_are_added_up_as_numpy_does_it(rows: int, count: int, d: int) -> None:
+    """Of numbers with more than 16 bits too, from the end, of few bits and in any shape."""
+    rng = np.random.default_rng(8)
+    ids, gy, want = rng.integers(0, rows, count), rng.standard_normal((count, d)), np.zeros((rows, d))
+    np.add.at(want, ids, gy)
+    close(k.embedding_grad_w(gy, ids, rows), want)
+    small = np.uint8 if rows <= 255 else np.uint32
+    for index in (ids, ids - rows, ids.astype(small), ids.reshape(1, -1)):
+        close(k.getitem_grad_x(gy.reshape(*index.shape, d), index, (rows, d), False), want)
+
+
+def test_a_row_that_is_taken_often_sums_without_much_rounding() -> None:
+    gw = k.embedding_grad_w(np.full((1 << 20, 1), 0.1, np.float32), np.zeros(1 << 20, np.int64), 2)
+    assert abs(gw[0, 0] / np.float32(0.1) / (1 << 20) - 1) < 1e-6
+
+
 # ---------------------------------------------------------------- memory for large results
 @pytest.fixture
 def kept(monkeypatch: pytest.MonkeyPatch) -> list[Array]:
@@ -487,6 +536,14 @@ def test_large_results_lie_where_earlier_ones_lay() -> None:
         del first
         assert any(address(buffer) == place for buffer in parallel._kept) == reused
         assert len(parallel._kept) <= count + reused
+
+
+def test_memory_begins_with_a_line_of_the_cache(kept: list[Array]) -> None:
+    assert parallel.scratch("nothing", (0, 3), np.float32).shape == (0, 3)
+    for shape in ((1,), (4, 5), (300, 7)):
+        for x in (parallel.empty(shape, np.float32), parallel.scratch("aligned", shape, np.float32)):
+            assert (x.shape, address(x) % parallel.ALIGNMENT) == (shape, 0)
+            x[...] = 1                     # it can be written to
 
 
 @pytest.mark.parametrize("hold", [lambda x: x, lambda x: x[1:2, ::2], lambda x: x.reshape(-1).view(np.int32),

@@ -170,6 +170,7 @@ def test_gelu_of_infinity_is_infinite() -> None:
     x = np.array([np.inf, 0.0, 1e38, -1e38], np.float32)
     for how in ("none", "tanh"):
         assert ops.gelu(Tensor(x), how).tolist() == [np.inf, 0, x[2], 0]
+    assert ops.gelu(Tensor(np.array([-np.inf]))).tolist() == [0]       # beyond the tail it is the limit
 
 
 def test_the_normal_cdf_in_float32_keeps_its_lower_tail() -> None:

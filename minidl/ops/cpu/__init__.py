@@ -29,6 +29,7 @@ from .optim import *
 from .optim.updates import *
 from .reduce import *
 from .reduce.ranks import *
+from .reduce.running import *
 from .region import *
 
 

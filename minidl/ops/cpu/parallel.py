@@ -179,6 +179,7 @@ def images_per_chunk(bytes_per_image: int, budget: int = CHUNK_BYTES) -> int:
 # ---------------------------------------------------------------- memory
 KEPT_BYTES = 1 << 30                       # of memory for reuse, at most
 REUSED_BYTES = 1 << 17                     # of the smallest array that is worth it
+ALIGNMENT = 64                             # bytes: of a line of a cache, and of the widest registers
 _kept: list[np.ndarray] = [np.empty(0, np.uint8)]
 
 
@@ -192,6 +193,14 @@ def _references(arrays: list[Any]) -> int:
 # A tracer that reads f_locals (until Python 3.12) holds what has a name as well. One too many would hand out memory in
 # use, so it is counted without a name too; that is exact where passing a name on makes a reference (until 3.13).
 _UNUSED = min(_references(_kept), sys.getrefcount(_kept[0]) + 1)
+
+
+def _aligned(need: int) -> np.ndarray:
+    """So many bytes from a cache line's beginning on (elsewhere NumPy takes up to twice as long), as an array that
+    what lies in it refers to: that is why it is made of a memoryview, and not of an array."""
+    whole = np.empty(need + ALIGNMENT, np.uint8)
+    first = -whole.ctypes.data % ALIGNMENT
+    return np.frombuffer(memoryview(whole)[first:first + need], np.uint8)
 
 
 def empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
@@ -211,7 +220,7 @@ def _buffer(need: int) -> np.ndarray:
     for buffer in _kept:
         if buffer.nbytes == need and sys.getrefcount(buffer) == _UNUSED:
             return buffer
-    buffer = np.empty(need, np.uint8)
+    buffer = _aligned(need)
     if sum(kept.nbytes for kept in _kept) + need > KEPT_BYTES:
         _kept[:] = [kept for kept in _kept if sys.getrefcount(kept) != _UNUSED]
     if sum(kept.nbytes for kept in _kept) + need <= KEPT_BYTES:
@@ -248,5 +257,5 @@ def scratch(name: str, shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
     need = math.prod(shape) * np.dtype(dtype).itemsize
     held = _scratch.buffers.get(name)
     if held is None or held.nbytes < need or sys.getrefcount(held) != _UNUSED:
-        held = _scratch.buffers[name] = np.empty(need, np.uint8)
-    return held[:need].view(dtype).reshape(shape)
+        held = _scratch.buffers[name] = _aligned(need)
+    return np.ndarray(shape, dtype, held)

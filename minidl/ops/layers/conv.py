@@ -26,8 +26,9 @@ def conv2d(k, x: Tensor, w: Tensor, b: Tensor | None = None, *, stride: Pair = 1
 
     NaN and infinity reach every output whose window holds them. Where an infinite or NaN filter element meets the zeros
     of padding (or, for the gradient by x, those around gy), some algorithms multiply, which gives NaN (0 * inf), and
-    others leave the zeros out: in minidl as in PyTorch, where it depends on the sizes. On CUDA the same holds where an
-    infinite or NaN pixel meets the zeros around gy, in the gradient by w. "fft" spreads them further: docs/fft.md.
+    others leave the zeros out: in minidl as in PyTorch, where it depends on the sizes. On CUDA, and on the CPU with one
+    channel and one filter per group, the same holds where an infinite or NaN pixel meets the zeros around gy, in the
+    gradient by w. "fft" spreads them further: docs/fft.md.
 
     Raises ValueError where shapes, stride, padding, algorithm, groups or dilation do not fit, naming both sizes.
 

@@ -53,26 +53,41 @@ def _dilated(k: ModuleType, x: Tensor, w: Tensor, b: Tensor | None, g: ConvGeome
     """Along an axis, output i reads the pixels i s + p d.
 
     With q = gcd(s, d), outputs whose i leaves the same rest by d / q read every d-th pixel from rest * s on: so they
-    are a convolution without dilation, of stride s / q, of these pixels. The images of all rests are one batch.
+    are a convolution without dilation, of stride s / q, of these pixels, and of every d-th of the padding. The images
+    of all rests are one batch.
     """
-    rows = _Way(g.h + g.top + g.bottom, g.oh, g.kh, g.sh, g.dh)
-    cols = _Way(g.w + g.left + g.right, g.ow, g.kw, g.sw, g.dw)
+    rows = _Way(g.h, g.top, g.oh, g.kh, g.sh, g.dh)
+    cols = _Way(g.w, g.left, g.ow, g.kw, g.sw, g.dw)
     picks = [(slice(None), slice(None), i, j) for i in rows.picks for j in cols.picks]
-    framed = k.pad(x, ((0, 0), (0, 0), (g.top, rows.padded - g.h - g.top), (g.left, cols.padded - g.w - g.left)), 0)
-    whole, inside = framed.shape, (slice(None), slice(None), slice(g.top, g.top + g.h), slice(g.left, g.left + g.w))
-    parts = k.concatenate(tuple(k.getitem(framed, pick) for pick in picks), 0)
+    framed = x
+    if (rows.framed, cols.framed) != (g.h, g.w):
+        framed = k.pad(x, ((0, 0), (0, 0), *((way.front, way.framed - way.size - way.front) for way in (rows, cols))),
+                       0)
+    whole, inside = framed.shape, (slice(None), slice(None), *(
+        slice(way.front, way.front + way.size) for way in (rows, cols)))
+    tiled, tiles = rows.tiled and cols.tiled, (g.n, g.c, rows.taken, rows.rests, cols.taken, cols.rests)
+    if tiled:
+        parts = k.reshape(k.transpose(k.reshape(framed, tiles), (3, 5, 0, 1, 2, 4)),
+                          (len(picks) * g.n, g.c, rows.taken, cols.taken))
+    else:
+        parts = k.concatenate(tuple(k.getitem(framed, pick) for pick in picks), 0)
     y, plain_backward = _plain(k, parts, w, b, g._replace(
-        n=len(picks) * g.n, h=parts.shape[2], w=parts.shape[3], oh=rows.each, ow=cols.each, sh=rows.stride,
-        sw=cols.stride, top=0, bottom=0, left=0, right=0, dh=1, dw=1))
+        n=len(picks) * g.n, h=rows.taken, w=cols.taken, oh=rows.each, ow=cols.each, sh=rows.stride, sw=cols.stride,
+        top=rows.padding[0], bottom=rows.padding[1], left=cols.padding[0], right=cols.padding[1], dh=1, dw=1))
     apart = (rows.rests, cols.rests, g.n, g.m, rows.each, cols.each)
     joined = (g.n, g.m, rows.each * rows.rests, cols.each * cols.rests)
     kept = (slice(None), slice(None), slice(g.oh), slice(g.ow))
 
     def backward(gy: Tensor, need: tuple[bool, ...]) -> tuple[Tensor | None, ...]:
-        gz = k.pad(gy, ((0, 0), (0, 0), (0, joined[2] - g.oh), (0, joined[3] - g.ow)), 0)
+        gz = gy
+        if joined != gy.shape:
+            gz = k.pad(gy, ((0, 0), (0, 0), (0, joined[2] - g.oh), (0, joined[3] - g.ow)), 0)
         gz = k.transpose(k.reshape(gz, (g.n, g.m, rows.each, rows.rests, cols.each, cols.rests)), (3, 5, 0, 1, 2, 4))
-        gx, gw, _ = plain_backward(k.reshape(gz, (rows.rests * cols.rests * g.n, *apart[3:])), (*need[:2], False))
-        if need[0]:
+        gx, gw, _ = plain_backward(k.reshape(gz, (len(picks) * g.n, *apart[3:])), (*need[:2], False))
+        if need[0] and tiled:
+            gx = k.reshape(gx, (rows.rests, cols.rests, g.n, g.c, rows.taken, cols.taken))
+            gx = k.getitem(k.reshape(k.transpose(gx, (2, 3, 4, 0, 5, 1)), whole), inside)
+        elif need[0]:
             total = None
             for at, pick in enumerate(picks):                        # each pixel is in one part at most
                 one = k.getitem_grad_x(k.getitem(gx, slice(at * g.n, at * g.n + g.n)), pick, whole, True)
@@ -93,11 +108,16 @@ def _plain(k: ModuleType, x: Tensor, w: Tensor, b: Tensor | None, g: ConvGeometr
 class _Way:
     """One axis of a dilated convolution: which of its pixels are a part's."""
 
-    def __init__(self, padded: int, out: int, window: int, stride: int, dilation: int):
+    def __init__(self, size: int, before: int, out: int, window: int, stride: int, dilation: int):
         common = math.gcd(stride, dilation)
-        self.rests, self.stride = dilation // common, stride // common
+        self.size, self.rests, self.stride = size, dilation // common, stride // common
         self.each = -(-out // self.rests)              # outputs of a part, some of them beyond the last
         length = (self.each - 1) * self.stride + window
-        self.picks = [slice(first, first + (length - 1) * dilation + 1, dilation)
-                      for first in range(0, self.rests * stride, stride)]
-        self.padded = max(padded, self.picks[-1].stop)
+        starts = range(0, self.rests * stride, stride)
+        lead = min(before // dilation, length - 1) if starts[-1] < dilation else 0         # padding that all parts have
+        self.front = before - lead * dilation
+        self.taken = min(length - lead, -(-(size + self.front) // dilation))
+        self.padding = lead, length - lead - self.taken
+        self.picks = [slice(first, first + (self.taken - 1) * dilation + 1, dilation) for first in starts]
+        self.framed = max(size + self.front, self.picks[-1].stop)
+        self.tiled = stride == 1 and self.framed == self.taken * dilation      # the parts are all pixels

@@ -84,7 +84,7 @@ def _windows(rows: Array, first: int, count: int, step: int, size: int) -> Array
 
 def _product(a: Array, b: Array, out: Array) -> None:
     """out (r,m,l) = a (m,k) @ b (r,k,l)"""
-    most = MAX_SMALL_PRODUCT // (b.shape[1] * b.shape[2])
+    most = MAX_SMALL_PRODUCT // max(1, b.shape[1] * b.shape[2])
     step = most if most >= MIN_ROWS else len(a)
     for i in range(0, len(a), step):
         np.matmul(a[i:i + step], b, out=out[:, i:i + step])
@@ -106,23 +106,37 @@ def _chunk_y(x: Array, w: Array, b: Array | None, y: Array, g: ConvGeometry) -> 
         y[...] = maps.transpose(3, 1, 0, 2)
 
 
-def _chunk_dx(gy: Array, w: Array, dx: Array, g: ConvGeometry) -> None:
+def _phase(phase: int, before: int, size: int, stride: int) -> tuple[slice, int, int]:
+    """Pixels that lie `phase` behind multiples of a stride, after `before` more: (these, first multiple, how many)."""
+    first = (phase - before) % stride
+    return slice(first, None, stride), (first + before) // stride, len(range(first, size, stride))
+
+
+def _chunk_dx(gy: Array, w: list[Array], dx: Array, g: ConvGeometry) -> None:
     """For each image row: (c*kw, kh*m) @ (kh*m, ow*nb), its kw shifts added up -> dx (nb,c,h,w)
 
-    The kh output rows that an image row takes part in are neighbours as well, the lowest p with the last of them:
-    so w comes here with its rows reversed, and gy between rows of zeros (and, at a stride, over rows of zeros).
+    An image row meets each sh-th row of the filters alone, by its phase: w is a matrix per phase. The output rows that
+    it takes part in are neighbours, the lowest p with the last of them: so w comes with its rows reversed, and gy is
+    between rows of zeros. Image columns lie apart by their phases, too: what is added up are runs.
     """
-    nb = len(gy)
-    flat, maps = _lines("maps", (g.h + g.top + g.bottom + g.kh - 1, g.m), g.ow, nb, gy.dtype)
+    nb, front = len(gy), -(-g.kh // g.sh) - 1
+    flat, maps = _lines("maps", (front - (-(g.h + g.top + g.bottom) // g.sh), g.m), g.ow, nb, gy.dtype)
     flat[...] = 0
-    maps[g.kh - 1:g.kh - 1 + g.sh * g.oh:g.sh] = gy.transpose(2, 1, 3, 0)
+    maps[front:front + g.oh] = gy.transpose(2, 1, 3, 0)
     rows, unrolled = _lines("rows", (g.h, g.c, g.kw), g.ow, nb, gy.dtype)
-    _product(w, _windows(flat, g.top, g.h, 1, g.kh), rows.reshape(g.h, g.c * g.kw, -1))
-    flat, dxp = _lines("padded", (g.h, g.c), g.w + g.left + g.right, nb, gy.dtype)
+    products = rows.reshape(g.h, g.c * g.kw, -1)
+    for phase, filters in enumerate(w):
+        pixels, first, count = _phase(phase, g.top, g.h, g.sh)
+        size = filters.shape[1] // g.m     # 0 where the stride is larger than the filter: a product of no terms
+        if count:
+            _product(filters, _windows(flat, front + first - size + 1, count, 1, size), products[pixels])
+    flat, dxp = _lines("padded", (g.h, g.c, g.sw), -(-(g.w + g.left + g.right) // g.sw), nb, gy.dtype)
     flat[...] = 0
     for q in range(g.kw):
-        dxp[:, :, q:q + g.sw * g.ow:g.sw] += unrolled[:, :, q]
-    dx[...] = dxp[:, :, g.left:g.left + g.w].transpose(3, 1, 0, 2)
+        dxp[:, :, q % g.sw, q // g.sw:q // g.sw + g.ow] += unrolled[:, :, q]
+    for phase in range(g.sw):
+        pixels, first, count = _phase(phase, g.left, g.w, g.sw)
+        dx[..., pixels] = dxp[:, :, phase, first:first + count].transpose(3, 1, 0, 2)
 
 
 def _chunk_dw(gy: Array, x: Array, g: ConvGeometry) -> Array:
@@ -174,8 +188,9 @@ def dx(gy: Array, w: Array, g: ConvGeometry) -> Array:
         back = ConvGeometry(g.n, g.m, g.oh, g.ow, g.c, g.kh, g.kw, g.h, g.w, 1, 1, *ends, 1, 1, 1, g.algorithm)
         return y(gy, w[:, :, ::-1, ::-1].swapaxes(0, 1), None, back)
     dx = empty((g.n, g.c, g.h, g.w), gy.dtype)
-    w = w[:, :, ::-1].transpose(1, 3, 2, 0).reshape(g.c * g.kw, -1)       # (c*kw, kh*m)
-    parallel_for(g.n, _chunk(g, gy.itemsize), lambda i, j: _chunk_dx(gy[i:j], w, dx[i:j], g))
+    filters = [w[:, :, phase::g.sh][:, :, ::-1].transpose(1, 3, 2, 0).reshape(g.c * g.kw, -1)      # (c*kw, kh/sh*m)
+               for phase in range(g.sh)]
+    parallel_for(g.n, _chunk(g, gy.itemsize), lambda i, j: _chunk_dx(gy[i:j], filters, dx[i:j], g))
     return dx
 
 

@@ -25,7 +25,7 @@ MIN_ROWS = 8                               # of a product: fewer take as long
 
 def pays(g: ConvGeometry) -> bool:
     """Whether it takes less time than gemm.py."""
-    return max(g.kh, g.kw) <= MAX_SIDE and g.kw <= g.w and g.oh * g.ow >= MIN_MAP
+    return (g.sh, g.sw, g.ow) == (1, 1, g.w) and max(g.kh, g.kw) <= MAX_SIDE and g.kw <= g.w and g.oh * g.ow >= MIN_MAP
 
 
 def _chunk(g: ConvGeometry, beside: int, itemsize: int) -> int:

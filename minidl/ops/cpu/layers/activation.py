@@ -10,7 +10,8 @@ from ...common.primitives import ALL, Array, of_activations
 from ..parallel import CHUNK_BYTES, TEMPORARY_BYTES, elementwise, empty, parallel_for
 from ..reduce import sum
 
-CHUNKS = dict.fromkeys(("relu", "sigmoid", "tanh"), CHUNK_BYTES)           # which need no arrays on the way
+CHUNKS = {**dict.fromkeys(("relu", "sigmoid", "tanh"), CHUNK_BYTES),       # which need no arrays on the way
+          "gelu": TEMPORARY_BYTES // 2}                                    # which needs eight
 VALUES, GRADIENTS = of_activations(
     lambda act, x: elementwise(ALL[act].value, x, chunk=CHUNKS.get(act, TEMPORARY_BYTES)),
     lambda act, gy, y: elementwise(ALL[act].grad, gy, y, chunk=CHUNKS.get(act, TEMPORARY_BYTES)))
