@@ -443,7 +443,7 @@ SWEEPS: dict[str, Sweep] = {
     "outer": Sweep("F.outer(x, y)", in_full(**{label: ({"x": Spec((n,)), "y": Spec((m,))}, {}) for label, n, m in (
         ("small", 16, 16), ("usual", 1024, 1024), ("odd", 1021, 997), ("long_rows", 4, 262_144),
         ("long_columns", 262_144, 4))})),
-    "matmul": Sweep("F.matmul(x, y)", products),
+    "matmul": Sweep("x @ y", products),
     "einsum": Sweep("F.einsum(equation, x, y)", equations),
     "linear": Sweep("F.linear(x, w, b)", layers),
     "conv1d": Sweep("F.conv1d(x, w, b, stride=stride, padding=padding, dilation=dilation, groups=groups)",

@@ -30,7 +30,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))   # minidl as it lies here, installed or not
@@ -40,12 +39,12 @@ import results
 from cliff_cases import SWEEPS, Case, Spec
 from results import Result, digits
 
-SECONDS = {"cpu": 1080, "cuda": 540}                           # of a whole run, at most
-QUICK, QUICK_CASES = 6, 2                                      # a run's time is divided by so much; cases of a grid
+SECONDS = {"cpu": 1080, "cuda": 480}                           # of a whole run, at most
+QUICK, QUICK_CASES = 4, 2                                      # a run's time is divided by so much; cases of a grid
 MANY = {"cpu": 1, "cuda": 16}                                  # how much larger arrays are that have to fill the device
 TURN = {"cpu": 2e-3, "cuda": 1e-3}                             # seconds of calls between two readings of the clock
 MAX_CALLS = {"cpu": 1000, "cuda": 20}                          # of a turn
-ROUNDS, BUDGET, SLOW = (3, 7), 0.15, 1.0                       # turns of each; seconds for all; of a call made once
+ROUNDS, BUDGET, SLOW = (3, 9), 0.25, 1.0                       # turns of each; seconds for all; of a call made once
 CYCLES, MAX_HOLD = 2e9, 0.02                                   # of a GPU's clock per second; seconds that it is held
 WORKSPACE = 10                                                 # times the inputs' bytes that a case may need
 TOLERANCE = 2e-3                                               # of the largest value: sums of a million float32
@@ -53,7 +52,7 @@ MIN_LIMIT_US = {"cpu": 50, "cuda": 5}
 CLIFF, SHORT_US = 0.5, {"cpu": 20, "cuda": 5}                  # of PyTorch's speed; calls that cost little either way
 
 # Forwards that read no more of their first input than they write
-PICKS = {"index_select", "embedding", "gather", "getitem", "masked_select", "setitem", "split"}
+PICKS = {"index_select", "embedding", "gather", "getitem", "masked_select", "nll_loss", "setitem", "split"}
 
 # FLOP of a forward by the shapes of inputs, and of the result
 PRODUCTS: dict[str, Callable[[Mapping[str, Sequence[int]], Sequence[int], Mapping[str, Any]], int]] = {
@@ -176,14 +175,13 @@ class Problem:
                 leaf.requires_grad = True
             made = [forward() for forward in self.forwards]
             gy = torch.randn(made[1].shape, device=device)
-            self.calls = [functools.partial(gradients, y, seed, leaves)
-                          for y, seed, leaves in zip(made, (shared(gy), gy), self.leaves, strict=True)]
+            self.calls: list[Call] = [functools.partial(gradients, y, seed, leaves)
+                                      for y, seed, leaves in zip(made, (shared(gy), gy), self.leaves, strict=True)]
         else:
             self.calls = self.forwards
-        self.y: Any = None
 
     def check(self) -> str:
-        """What is wrong with our results, or "". Notes the shape of PyTorch's and the bytes of a value."""
+        """What is wrong with our results, or ""."""
         found, expected = (call() for call in self.calls)
         if self.part == "gradients":
             pairs = list(zip((t.grad for t in self.leaves[0]), (t.grad for t in self.leaves[1]), strict=True))
@@ -362,6 +360,15 @@ def speed(row: Result) -> float:
     return row["torch_us"] / max(row["us"], 1e-3)
 
 
+def share(value: float) -> str:
+    """Two digits at least.
+
+    >>> share(1.333), share(0.00412)
+    ('1.33', '0.0041')
+    """
+    return f"{value:.2f}" if value >= 0.1 else digits(float(f"{value:.2g}"))
+
+
 def place(row: Result) -> str:
     """Which measurement of its op a row is."""
     return f"{row['part']}, {row['case']}"
@@ -376,17 +383,22 @@ def ops_table(rows: Sequence[Result], device: str) -> list[str]:
         long = [row for row in mine if row["limit_us"] >= MIN_LIMIT_US[device]]
         least = min(long, key=lambda row: row["limit_us"] / row["us"], default=None)
         body.append([f"`{name}`", place(worst), place(least) if least else "",
-                     str(len({(row["case"], row["of"]) for row in mine})), f"{statistics.median(map(speed, mine)):.2f}",
-                     f"{speed(worst):.2f}", f"{least['limit_us'] / least['us']:.2f}" if least else ""])
+                     str(len({(row["case"], row["of"]) for row in mine})), share(statistics.median(map(speed, mine))),
+                     share(speed(worst)), share(least["limit_us"] / least["us"]) if least else ""])
     return results.table("op, slowest beside PyTorch, farthest from the limit, shapes, median speed / PyTorch, least "
                          "speed / PyTorch, least share of limit", body, 3)
 
 
-def cliffs_table(rows: Sequence[Result]) -> list[str]:
-    """A line for each measurement, the slowest beside PyTorch first."""
-    return results.table("op, part, case, of, us, PyTorch us, speed / PyTorch", [
-        [f"`{row['op']}`", row["part"], row["case"], row["of"], digits(row["us"]), digits(row["torch_us"]),
-         f"{speed(row):.2f}"] for row in sorted(rows, key=speed)], 4)
+def cliffs_table(below: Sequence[Result], rows: Sequence[Result]) -> list[str]:
+    """A line for each part of an op, with its cases below, the slowest first; those of one label, once."""
+    body = []
+    for name, part in dict.fromkeys((row["op"], row["part"]) for row in sorted(below, key=speed)):
+        mine, every = ([row for row in of if (row["op"], row["part"]) == (name, part)] for of in (below, rows))
+        cases = [f"{len(mine)} of {len(every)}"]
+        least = {row["case"]: row for row in sorted(mine, key=speed, reverse=True)}
+        cases.append("; ".join(f"{row['case']} {share(speed(row))}" for row in sorted(least.values(), key=speed)))
+        body.append([f"`{name}`", part, *cases])
+    return results.table("op, part, measurements, cases and their speeds / PyTorch", body, 4)
 
 
 def report(several: Sequence[Result]) -> list[str]:
@@ -407,7 +419,8 @@ def report(several: Sequence[Result]) -> list[str]:
         f"{limits['fp32'] / 1e9:,.0f} GFLOP/s, which PyTorch's copy and product reach here. Medians of "
         f"{result['method']['rounds'][0]} to {result['method']['rounds'][1]} turns.", "",
         f"Below {CLIFF} of PyTorch's speed are {len(below)} measurements. {len(long)} of them take at least "
-        f"{SHORT_US[device]} us:", "", *cliffs_table(long),
+        f"{SHORT_US[device]} us. Here they are by op; shapes and times are in the results file:", "",
+        *cliffs_table(long, rows),
         f"Shorter calls below {CLIFF}: {', '.join(short) or 'none'}.", "",
         *(f"Left out, {reason}: " + "; ".join(f"`{row['op']}`, {place(row)}" for row in of) + ".\n"
           for reason, of in why.items() if of),
@@ -431,7 +444,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--only", type=names, default=[], metavar="NAME,...", help="ops; all by default")
     parser.add_argument("--quick", action="store_true", help=f"the first {QUICK_CASES} shapes of each op")
     parser.add_argument("--json", type=Path, metavar="FILE", help="keep what was measured, for render.py")
-    args = parser.parse_args(argv, SimpleNamespace(threads=1))
+    args = parser.parse_args(argv, argparse.Namespace(threads=1))
+    sys.stderr.write(machine.let_openblas_choose())
     machine.set_threads(args.threads)
     machine.require(["minidl", "torch"], args.device)
     result = measure(args)
