@@ -1131,6 +1131,23 @@ def test_peers_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cliffs.timed([lambda: None] * 2, "cpu") == [[2.0], [2.0]]           # long calls are made once
 
 
+def test_a_gpu_is_held_while_calls_are_queued(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first event is behind the kernel that holds it, the second behind the last call."""
+    done: list[Any] = []
+
+    class Event:
+        def record(self) -> None:
+            done.append("event")
+
+        def synchronize(self) -> None:
+            done.append("waited")
+    cuda = SimpleNamespace(Event=Event, get_elapsed_time=lambda begin, end: 250.0)
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=cuda))
+    monkeypatch.setattr(cliffs, "holder", lambda: lambda grid, block, given: done.append(int(given[0])))
+    assert cliffs.on_cuda(lambda: done.append("call"), 2, 0.01) == 0.25
+    assert done == [int(0.01 * cliffs.CYCLES), "event", "call", "call", "event", "waited"]
+
+
 def test_cliffs_as_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(results, "facts", lambda several: [])
     base = {"op": "sum", "of": "x 2x2", "part": "forward", "limit_us": 90.0}
