@@ -28,6 +28,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))                                  # minidl and zoo as they lie here, installed or not
 
 import accuracy  # noqa: E402
+import cliffs  # noqa: E402
 import cold_start  # noqa: E402
 import conv_report  # noqa: E402
 import distributed  # noqa: E402
@@ -223,6 +224,9 @@ BLOCKS: dict[str, Callable[[], list[str]]] = {
     "tiled beside direct": convolutions(conv_report.tiled_table),
     "registers": convolutions(conv_report.share_table),
     "tile widths": or_how("tiles", "python benchmarks/tiles.py", runs(tiles.report, "tiles")),
+    "cliffs cpu": runs(cliffs.report, "cliffs_cpu"),
+    "cliffs cuda": or_how("cliffs_cuda", "python benchmarks/cliffs.py --device cuda",
+                          runs(cliffs.report, "cliffs_cuda")),
     "fft cpu": runs(fft.report, "fft_cpu"),
     "fft cuda": or_how("fft_cuda", "python benchmarks/fft.py --device cuda", runs(fft.report, "fft_cuda")),
     "layouts": in_layouts,

@@ -10,7 +10,8 @@ A file of results/ is one run of one script, a JSON object:
     note        what a reader has to know besides; may be left out
     machine     device, gpu, driver, cpu, cores, threads, load (average before the run)
     versions    of Python and of each library
-    limits      operations and bytes per second that the machine could do at most, and who says so; null on a CPU
+    limits      operations and bytes per second that the machine could do at most, and who says so; null on a CPU,
+                but where the script measures them
     method      what is counted: warm-up, rounds, repeats
     ratio       how a ratio is made; render.py makes it, from the times in this file
     rows        one object per line of the tables: medians and spreads, in the unit that the field's name ends with

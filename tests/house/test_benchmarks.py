@@ -27,6 +27,8 @@ from minidl.frontend.own_conv import taken
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 import accuracy  # noqa: E402  # the folder first
+import cliff_cases  # noqa: E402
+import cliffs  # noqa: E402
 import cold_start  # noqa: E402
 import conv  # noqa: E402
 import conv_report  # noqa: E402
@@ -1054,6 +1056,151 @@ def test_overhead_measures_each_op(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     rows = [row for row in table(capsys.readouterr().out) if "op" in row]
     assert [row["op"] for row in rows] == list(overhead.CALLS)
     assert json.loads((tmp_path / "file.json").read_text())["chain"]["ops"] == 10
+
+
+# ---------------------------------------------------------------- cliffs
+def test_every_public_op_is_swept_or_has_a_reason() -> None:
+    swept = {name.split()[0] for name in cliff_cases.SWEEPS}
+    assert cliff_cases.public() <= swept | set(cliff_cases.EXCEPT)
+    assert set(cliff_cases.EXCEPT) <= cliff_cases.public() - swept
+    assert swept - cliff_cases.public() == {"setitem"}             # Python's t[i] = value
+
+
+@pytest.mark.parametrize("many", cliffs.MANY.values())
+@pytest.mark.parametrize("name", cliff_cases.SWEEPS)
+def test_a_sweep_is_of_many_shapes(name: str, many: int) -> None:
+    """Each once, of inputs and options that its code names; a first one that is small, for --quick."""
+    sweep = cliff_cases.SWEEPS[name]
+    cases = list(sweep.grid(many))
+    assert len({(case.label, str(case)) for case in cases}) == len(cases) >= 4
+    assert cases[0].label == "small" or name == "adaptive_avg_pool2d" or name.startswith("expand")
+    wanted = {"F", "x", *"yzwbmvij", *cases[0].options} & set(compile(sweep.code, name, "eval").co_names)
+    for case in cases:
+        assert set(case.inputs) | set(case.options) | {"F"} >= wanted
+        assert case.layout in cliffs.LAYOUTS
+        assert case.layout in ("contiguous", case.label)
+        assert sweep.parts == cliff_cases.FORWARD or any(spec.learns for spec in case.inputs.values())
+
+
+def test_convolutions_are_swept_in_groups_and_from_1_to_1024_channels() -> None:
+    cases = list(cliff_cases.convolutions(1))
+    groups = {(case.inputs["x"].shape[1], case.options["groups"]) for case in cases}
+    assert {1, 64, 256, 1024} <= {channels for channels, _ in groups}
+    assert {(1024, 1), (1024, 8), (1024, 1024)} <= groups
+    assert {case.options["stride"] for case in cases} >= {1, 2, 4}
+    assert {case.options["dilation"] for case in cases} >= {1, 2, 4}
+
+
+@pytest.mark.parametrize(("op", "part", "inputs", "options", "y", "flop", "moved"), [
+    ("relu", "forward", {"x": (3, 4)}, {}, (3, 4), 0, 96), ("relu", "gradients", {"x": (3, 4)}, {}, (3, 4), 0, 96),
+    ("matmul", "forward", {"x": (2, 3), "y": (3, 4)}, {}, (2, 4), 48, 4 * (6 + 12 + 8)),
+    ("matmul", "gradients", {"x": (2, 3), "y": (3, 4)}, {}, (2, 4), 96, 4 * (6 + 12 + 8)),
+    ("einsum", "forward", {"x": (2, 3), "y": (3, 4)}, {"equation": "ij,jk->ik"}, (2, 4), 48, 4 * (6 + 12 + 8)),
+    ("linear", "gradients", {"x": (2, 3), "w": (4, 3), "b": (4,)}, {}, (2, 4), 96, 4 * (6 + 12 + 4 + 8)),
+    ("conv2d", "forward", {"x": (1, 4, 5, 5), "w": (8, 2, 3, 3)}, {}, (1, 8, 3, 3), 2 * 72 * 18, 4 * (100 + 144 + 72)),
+    ("getitem rows", "forward", {"x": (100, 4)}, {}, (2, 4), 0, 4 * 16)])
+def test_work_of_a_call(op: str, part: str, inputs: dict[str, Any], options: dict[str, Any], y: tuple[int, ...],
+                        flop: int, moved: int) -> None:
+    case = cliff_cases.Case("", {name: cliff_cases.Spec(shape) for name, shape in inputs.items()}, options)
+    assert cliffs.work(op, case, part, y, 4) == (flop, moved)
+
+
+def test_time_is_given_out_by_the_number_of_cases(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    """What relu needs too much of is not taken from exp, and what exp leaves over is neg's."""
+    clock = [0.0]
+
+    def row_of(name: str, *_: Any) -> dict[str, Any]:
+        clock[0] += {"relu": 6.0, "exp": 1.0, "neg": 3.0}[name]
+        return {"op": name, "us": 1.0, "torch_us": 2.0}
+    monkeypatch.setattr(cliffs, "row_of", row_of)
+    case = cliff_cases.Case("small", {"x": cliff_cases.Spec((2, 2))})
+    todo = [(name, case, "forward") for name in ("relu", "exp", "neg") for _ in range(4)]
+    rows = list(cliffs.swept(todo, "cpu", {}, 24.0, lambda: clock[0]))
+    assert [row.get("why", "measured") for row in rows] == [
+        "measured", "measured", "no time left", "no time left", *["measured"] * 6, "measured", "no time left"]
+
+
+def test_peers_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[str] = []
+    monkeypatch.setattr(cliffs, "once", lambda call, device: 0.01)
+    monkeypatch.setattr(cliffs, "on_cpu", lambda call, number, hold: (call(), number * 0.25)[1])
+    times = cliffs.timed([lambda: called.append("ours"), lambda: called.append("theirs")], "cpu", (3, 3))
+    assert called == ["ours", "theirs", "theirs", "ours", "ours", "theirs"]
+    assert times == [[0.25] * 3] * 2
+    monkeypatch.setattr(cliffs, "once", lambda call, device: 2.0)
+    assert cliffs.timed([lambda: None] * 2, "cpu") == [[2.0], [2.0]]           # long calls are made once
+
+
+def test_a_gpu_is_held_while_calls_are_queued(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first event is behind the kernel that holds it, the second behind the last call."""
+    done: list[Any] = []
+
+    class Event:
+        def record(self) -> None:
+            done.append("event")
+
+        def synchronize(self) -> None:
+            done.append("waited")
+    cuda = SimpleNamespace(Event=Event, get_elapsed_time=lambda begin, end: 250.0)
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=cuda))
+    monkeypatch.setattr(cliffs, "holder", lambda: lambda grid, block, given: done.append(int(given[0])))
+    assert cliffs.on_cuda(lambda: done.append("call"), 2, 0.01) == 0.25
+    assert done == [int(0.01 * cliffs.CYCLES), "event", "call", "call", "event", "waited"]
+
+
+def test_cliffs_as_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(results, "facts", lambda several: [])
+    base = {"op": "sum", "of": "x 2x2", "part": "forward", "limit_us": 90.0}
+    rows = [{**base, "case": "large", "us": 100.0, "torch_us": 120.0},
+            {**base, "case": "long rows", "us": 400.0, "torch_us": 100.0},
+            {**base, "case": "small", "us": 2.0, "torch_us": 0.8, "limit_us": 0.1},
+            {**base, "case": "odd", "why": "no time left"}, {**base, "case": "sliced", "why": "failed: it differs"}]
+    text = "\n".join(cliffs.report([{"machine": {"device": "cpu"}, "limits": {"bytes": 1e10, "fp32": 1e11},
+                                     "method": {"rounds": [3, 7]}, "rows": rows}]))
+    assert "| `sum` | forward, long rows | forward, long rows | 3 | 0.40 | 0.25 | 0.23 |" in text
+    assert "| `sum` | forward | 1 of 3 | long rows 0.25 |" in text
+    assert "Below 0.5 of PyTorch's speed are 2 measurements. 1 of them take at least 20 us. " in text
+    assert "Shorter calls below 0.5: `sum`." in text
+    assert "Left out, no time left: `sum`, forward, odd." in text
+    assert "- `sum`, forward, sliced (x 2x2): failed: it differs" in text
+
+
+def test_ops_to_sweep_are_chosen_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert {name for name, _, _ in cliffs.selected(["gelu"], False, 1)} == {"gelu", "gelu by tanh"}
+    assert {name for name, _, _ in cliffs.selected(["gelu by tanh"], True, 1)} == {"gelu by tanh"}
+    assert len(cliffs.selected(["neg"], True, 1)) == 2 * cliffs.QUICK_CASES
+    with pytest.raises(SystemExit):
+        cliffs.main(["--only", "relu,sine"])
+    assert "'sine' is not measured; choose from abs, adaptive_avg_pool2d, add, " in capsys.readouterr().err
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("op", ["relu", "max", "embedding", "linear"])
+def test_a_sweep_beside_pytorch(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first shape of an op; a wrong result is named and not timed."""
+    pytest.importorskip("torch")
+    monkeypatch.setattr(cliffs, "BUDGET", 0.0)
+    case = next(iter(cliff_cases.SWEEPS[op].grid(1)))
+    limits = {"bytes": 1e10, "fp32": 1e11}
+    for part in ("forward", "gradients"):
+        row = cliffs.row_of(op, case, part, "cpu", limits)
+        assert min(row["us"], row["torch_us"], row["limit_us"]) > 0
+    right = cliffs.array_of
+    monkeypatch.setattr(cliffs, "array_of", lambda t: 1.01 * right(t))
+    assert cliffs.row_of(op, case, "forward", "cpu", limits)["why"].startswith("failed: differs from PyTorch's by ")
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("layout", cliffs.LAYOUTS)
+def test_a_layout_is_that_of_both(layout: str) -> None:
+    torch = pytest.importorskip("torch")
+    theirs = cliffs.drawn(cliff_cases.Spec((2, 3, 4, 5)), layout, "cpu")
+    ours = cliffs.shared(theirs)
+    assert tuple(theirs.shape) == ours.shape == (2, 3, 4, 5)
+    assert tuple(4 * n for n in theirs.stride()) == ours.data.strides
+    assert theirs.is_contiguous() == (layout == "contiguous")
+    assert torch.equal(cliffs.array_of(ours), theirs)
+    assert np.shares_memory(ours.data, theirs.numpy())
 
 
 # ---------------------------------------------------------------- files
