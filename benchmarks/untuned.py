@@ -1,26 +1,26 @@
 """Nets that nobody tuned minidl for, as users write them: a whole compiled step, beside PyTorch's as a CUDA graph.
 
-    python benchmarks/untuned.py --precision bf16,tf32 [--nets mobile,gpt] [--save results/untuned.json]
+    python benchmarks/untuned.py --device cuda --precision bf16,tf32 [--models mobile,gpt]
 
 Each net is one text for both: minidl.nn has PyTorch's names. torch-graph is a CUDA graph of PyTorch's whole step,
 torch-compile the same of a step whose forward and backward torch.compile made. On tensor cores images and filters lie
 channels last, and in bf16 PyTorch runs under autocast. A step is zero_grad, forward, loss, backward and SGD with
 momentum, on a batch that is on the device. First call: seconds from the first call of a step to its end, with all that
-is compiled, chosen and recorded in it, in an empty cache; of PyTorch the same for its graph. The median of rounds in which the peers
-take turns.
+is compiled, chosen and recorded in it, in an empty folder of choices; of PyTorch the same for its graph. The first row
+of a run also has what a process does once. Otherwise the median of all counted runs, in rounds in which the peers take
+turns.
 """
 
 from __future__ import annotations
 
 import argparse
 import functools
-import json
 import os
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -28,10 +28,13 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))   # minidl and zoo as they lie here, installed or not
 
 import numpy as np
+import results
+from machine import finish
+from results import Result, digits
+from train_step import add_precision, names, parser, publish
 
 LR, MOMENTUM = 0.01, 0.9
 IN_A_ROW, ROUNDS, TURNS, WARM = 20, 5, 3, 4
-PEERS = "minidl", "torch-graph", "torch-compile"
 
 
 # ---------------------------------------------------------------- nets, for nn of either
@@ -46,7 +49,7 @@ def mobile(nn: ModuleType) -> Any:
 
 def unet(nn: ModuleType) -> Any:
     """32, 64 and 128 channels, transposed convolutions, concatenation (Ronneberger et al. 2015)."""
-    cat = getattr(nn, "_cat")
+    cat = nn._cat
 
     def two(c: int, m: int) -> Any:
         return nn.Sequential(nn.Conv2d(c, m, 3, padding=1, bias=False), nn.BatchNorm2d(m), nn.ReLU(),
@@ -74,7 +77,7 @@ def unet(nn: ModuleType) -> Any:
 def gpt(nn: ModuleType) -> Any:
     """Four blocks of width 192 with 6 heads on 128 places (Radford et al. 2018)."""
     width, heads, places, words = 192, 6, 128, 256
-    attention = getattr(nn, "_attention")
+    attention = nn._attention
 
     class Block(nn.Module):
         def __init__(self) -> None:
@@ -209,7 +212,7 @@ def torch_step(name: str, precision: str, device: str, compiled: bool = False) -
 
     def step() -> Any:
         sgd.zero_grad()
-        value = loss(forward(x), target)
+        value = loss(forward(x).float(), target)
         value.backward()
         sgd.step()
         return value
@@ -222,26 +225,20 @@ def with_helpers(nn: ModuleType, **helpers: Any) -> ModuleType:
     return made
 
 
-def finish(device: str) -> None:
-    if device == "cuda":
-        import cupy
-
-        cupy.cuda.runtime.deviceSynchronize()
-
-
 MAKERS: dict[str, Callable[[str, str, str], Callable[[], Any]]] = {
     "minidl": minidl_step, "torch-graph": torch_step, "torch-compile": functools.partial(torch_step, compiled=True)}
 
 
 # ---------------------------------------------------------------- measuring
-def measured(name: str, precision: str, peers: list[str], device: str) -> dict[str, Any]:
-    runs, row = {}, {"net": name, "batch": NETS[name][1][0], "precision": precision}
+def rows(name: str, precision: str, peers: Sequence[str], device: str) -> list[Result]:
+    """A row for each peer, of one net in one precision."""
+    runs, first = {}, {}
     for peer in peers:
         begin = time.perf_counter()
         runs[peer] = MAKERS[peer](name, precision, device)
         runs[peer]()
         finish(device)
-        row[f"{peer} first_s"] = time.perf_counter() - begin
+        first[peer] = time.perf_counter() - begin
         for _ in range(WARM):
             runs[peer]()
         finish(device)
@@ -253,36 +250,52 @@ def measured(name: str, precision: str, peers: list[str], device: str) -> dict[s
                 for _ in range(IN_A_ROW):
                     runs[peer]()
                 finish(device)
-                if part:
+                if part:                   # the peer before left its own data in the caches
                     times[peer].append((time.perf_counter() - begin) / IN_A_ROW)
-    return row | {f"{peer} s": statistics.median(each) for peer, each in times.items()}
+    return [{"net": name, "batch": NETS[name][1][0], "precision": precision, "peer": peer, "first_s": first[peer],
+             "median_s": statistics.median(each), "least_s": min(each), "largest_s": max(each)}
+            for peer, each in times.items()]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--nets", default=",".join(NETS))
-    parser.add_argument("--precision", default="bf16,tf32")
-    parser.add_argument("--peers", default=",".join(PEERS))
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--save", type=Path)
-    given = parser.parse_args()
-    peers, rows = given.peers.split(","), []
-    for name in given.nets.split(","):
-        for precision in given.precision.split(","):
+def measure(args: argparse.Namespace, peers: Sequence[str]) -> Result:
+    found: list[Result] = []
+    for name in args.models:
+        for precision in args.precision:
             with tempfile.TemporaryDirectory() as folder:
                 os.environ["MINIDL_CACHE"] = folder
-                try:
-                    row = measured(name, precision, peers, given.device)
-                except Exception as error:     # the others are still measured
-                    print(f"{name} {precision}: {type(error).__name__}: {error}", flush=True)
-                    continue
-            rows.append(row)
-            theirs = [row[f"{peer} s"] for peer in peers if peer != "minidl"]
-            faster = f"{min(theirs) / row['minidl s']:.2f}" if theirs and "minidl" in peers else ""
-            print(f"{name:12} {precision:5}", *(f"{peer} {row[f'{peer} s'] * 1e3:8.3f} ms, first "
-                                               f"{row[f'{peer} first_s']:5.1f} s;" for peer in peers), faster, flush=True)
-    if given.save:
-        given.save.write_text(json.dumps(rows, indent=1))
+                found += rows(name, precision, peers, args.device)
+    return {**results.about("untuned", peers, args.device, args.threads, warmup=WARM, rounds=ROUNDS, turns=TURNS,
+                            in_a_row=IN_A_ROW), "rows": found}
+
+
+def report(several: Sequence[Result]) -> list[str]:
+    """A line for each net and precision."""
+    lines = []
+    for result in several:
+        by: dict[tuple[Any, ...], dict[str, Result]] = {}
+        for row in result["rows"]:
+            by.setdefault((row["net"], row["batch"], row["precision"]), {})[row["peer"]] = row
+        for (net, size, precision), peers in by.items():
+            theirs = [row["median_s"] for peer, row in peers.items() if peer != "minidl"]
+            lines.append([net, str(size), precision, *(
+                f"{digits(peers[peer]['median_s'] * 1e3)}" if peer in peers else "" for peer in MAKERS),
+                f"{min(theirs) / peers['minidl']['median_s']:.2f}" if theirs else "",
+                *(f"{peers[peer]['first_s']:.1f}" if peer in peers else "" for peer in MAKERS)])
+    of = several[0]["method"]
+    columns = ["net", "batch", "precision", *(f"{peer} ms" for peer in MAKERS), "speed / the faster peer",
+               *(f"{peer} first call s" for peer in MAKERS)]
+    return [*results.table(", ".join(columns), lines, 3),
+            f"{of['rounds']} rounds of {of['turns']} times {of['in_a_row']} steps between two readings of the clock.",
+            "",
+            *results.facts(several)]
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    flags = parser(__doc__, dict(NETS))
+    add_precision(flags)
+    flags.set_defaults(models=",".join(NETS), precision="tf32")
+    flags.add_argument("--peers", type=names(MAKERS), default="", help="beside minidl, separated by commas")
+    publish(measure, report, flags.parse_args(argv))
 
 
 if __name__ == "__main__":

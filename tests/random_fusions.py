@@ -10,8 +10,9 @@ compared.
 How far rounding may move a result differs from net to net, so that a compiled step may be as far from the eager one as
 that is from itself if parameters, images and what each layer returns, forward and backward, change by their precision's
 rounding: by the larger of two such changes, and where the step is further away, of sixteen, since few of them carry a
-value across the kink of a ReLU or from one winner of a window to another. Parameters and images alone would not do:
-the gradient of a bias before normalisation is zero whatever they are, and rounding is all that it has. Under MINIDL_POISON=1 what a kernel reads before it was written is NaN (docs/kernels.md).
+value across the kink of a ReLU or from one winner of a window to another. Parameters and images alone would not do: the
+gradient of a bias before normalisation is zero whatever they are, and rounding is all that it has. Under
+MINIDL_POISON=1 what a kernel reads before it was written is NaN (docs/kernels.md).
 
 A planted fault (FAULTS) is a change of a kernel's source, in a process of its own.
 """

@@ -32,7 +32,8 @@ CASES: list[tuple[Any, ...]] = [
 
 def drawn(seed: int, most: int = 40) -> tuple[Any, ...]:
     rng = random.Random(seed)
-    groups, channels, maps = rng.choice((1, 2, 3, 8, 16, 24, 64, 100)), *rng.choice(((1, 1),) * 3 + ((1, 2), (2, 1), (4, 3)))
+    groups = rng.choice((1, 2, 3, 8, 16, 24, 64, 100))
+    channels, maps = rng.choice(((1, 1), (1, 1), (1, 1), (1, 2), (2, 1), (4, 3)))
     window = rng.choice(((3, 3), (3, 3), (5, 5), (1, 3), (7, 7)))
     stride, dilation = rng.choice((1, 1, 1, 2, (2, 1), 3)), rng.choice((1, 1, 1, 2, (1, 3)))
     down, across = dilation if isinstance(dilation, tuple) else (dilation, dilation)

@@ -357,7 +357,7 @@ OP_BODIES |= SHARED_BODIES                 # parts of bodies, which are handed k
 
 def test_all_op_bodies_were_read() -> None:
     assert {name.rsplit(":", 1)[-1].strip("_") for name in OP_BODIES} == {*ops.OPS, *SHARED_BODIES}
-    assert {*SHARED_BODIES} == {"grouped", "dilated", "plain", "differences", "root_of_squares"}
+    assert {*SHARED_BODIES} == {"in_parts", "grouped", "dilated", "plain", "differences", "root_of_squares"}
 
 
 @pytest.mark.parametrize("name", OP_BODIES)

@@ -539,7 +539,8 @@ BAD_INPUT = {
     "cuda": (lambda folder: [*QUICK, "--device", "cuda"], "device: 'cuda' was asked for"),
     "convolution": (lambda folder: ["--model", "lenet5", *QUICK, "--limit-train", "32", "--limit-test", "16",
                                     "--conv-algorithm", "magic"],
-                    "error: conv2d: algorithm 'magic' is not one of direct, unroll, gemm, fft, grouped, auto on the cpu$"),
+                    "error: conv2d: algorithm 'magic' is not one of direct, unroll, gemm, fft, grouped, auto on the "
+                    "cpu$"),
     "no data": (lambda folder: ["--data", "mnist", "--epochs", "0"], "mnist"),
     "one step": (lambda folder: ["--model", "perceptron", *QUICK, "--limit-train", "128", "--lr", "1e38"],
                  r"evaluate: the test loss is \S+; the parameters are unusable"),

@@ -1,7 +1,7 @@
 """Images in NHWC on NumPy arrays: what the CUDA kernels of this name are held against, by the plain primitives.
 
-A compiled step on the CPU keeps to NCHW. Where images are stored in bfloat16, filters are rounded to it too (but those of
-thin groups, whose products are exact), and each result once.
+A compiled step on the CPU keeps to NCHW. Where images are stored in bfloat16, filters are rounded to it too (but those
+of thin groups, whose products are exact), and each result once.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def conv2d(k, x: Tensor, w: Tensor, b: Tensor | None = None, *, stride: Pair = 1
     """
     g = conv_geometry(x.shape, w.shape, None if b is None else b.shape, stride, padding, algorithm, groups, dilation)
     if not as_one(g):
-        return in_parts(k, x, w, b, g)
+        return in_parts(k, x, w, b, g=g)
 
     def backward(gy, need):
         return (k.conv2d_grad_x(gy, w, g) if need[0] else None,

@@ -79,7 +79,7 @@ def gelu(k, x: Tensor, *, approximate: str = "none"):
     Raises ValueError for another one.
 
     >>> gelu(Tensor([-100.0, 0.0, 100.0])).tolist()
-    [-0.0, 0.0, 100.0]
+    [0.0, 0.0, 100.0]
     """
     if approximate == "none":
         return k.gelu(x), lambda gy, need: (k.gelu_grad_x(gy, x),)

@@ -21,14 +21,14 @@ def as_one(g: ConvGeometry) -> bool:
     return g.dense or g.algorithm == "grouped" or (g.algorithm == "auto" and max(g.c, g.m) <= THIN * g.groups)
 
 
-def in_parts(k: ModuleType, x: Tensor, w: Tensor, b: Tensor | None, g: ConvGeometry) -> Body:
+def in_parts(k: ModuleType, x: Tensor, w: Tensor, b: Tensor | None, *, g: ConvGeometry) -> Body:
     """The body of conv2d by plain convolutions of parts."""
     if (g.dh, g.dw) != (1, 1):
-        return _dilated(k, x, w, b, g)
-    return _grouped(k, x, w, b, g)
+        return dilated(k, x, w, b, g=g)
+    return grouped(k, x, w, b, g=g)
 
 
-def _grouped(k: ModuleType, x: Tensor, w: Tensor, b: Tensor | None, g: ConvGeometry) -> Body:
+def grouped(k: ModuleType, x: Tensor, w: Tensor, b: Tensor | None, *, g: ConvGeometry) -> Body:
     """A convolution per group, whose maps are joined."""
     one = g._replace(c=g.c // g.groups, m=g.m // g.groups, groups=1)
     channels, maps = [(slice(None), part) for part in _parts(g.c, g.groups)], _parts(g.m, g.groups)
@@ -49,7 +49,7 @@ def _parts(size: int, groups: int) -> list[slice]:
     return [slice(i * size // groups, (i + 1) * size // groups) for i in range(groups)]
 
 
-def _dilated(k: ModuleType, x: Tensor, w: Tensor, b: Tensor | None, g: ConvGeometry) -> Body:
+def dilated(k: ModuleType, x: Tensor, w: Tensor, b: Tensor | None, *, g: ConvGeometry) -> Body:
     """Along an axis, output i reads the pixels i s + p d.
 
     With q = gcd(s, d), outputs whose i leaves the same rest by d / q read every d-th pixel from rest * s on: so they
@@ -71,7 +71,7 @@ def _dilated(k: ModuleType, x: Tensor, w: Tensor, b: Tensor | None, g: ConvGeome
                           (len(picks) * g.n, g.c, rows.taken, cols.taken))
     else:
         parts = k.concatenate(tuple(k.getitem(framed, pick) for pick in picks), 0)
-    y, plain_backward = _plain(k, parts, w, b, g._replace(
+    y, plain_backward = plain(k, parts, w, b, g=g._replace(
         n=len(picks) * g.n, h=rows.taken, w=cols.taken, oh=rows.each, ow=cols.each, sh=rows.stride, sw=cols.stride,
         top=rows.padding[0], bottom=rows.padding[1], left=cols.padding[0], right=cols.padding[1], dh=1, dw=1))
     apart = (rows.rests, cols.rests, g.n, g.m, rows.each, cols.each)
@@ -97,10 +97,10 @@ def _dilated(k: ModuleType, x: Tensor, w: Tensor, b: Tensor | None, g: ConvGeome
     return k.getitem(k.reshape(k.transpose(k.reshape(y, apart), (2, 3, 4, 0, 5, 1)), joined), kept), backward
 
 
-def _plain(k: ModuleType, x: Tensor, w: Tensor, b: Tensor | None, g: ConvGeometry) -> Body:
+def plain(k: ModuleType, x: Tensor, w: Tensor, b: Tensor | None, *, g: ConvGeometry) -> Body:
     """Without dilation."""
     if not g.dense:
-        return _grouped(k, x, w, b, g)
+        return grouped(k, x, w, b, g=g)
     return k.conv2d(x, w, b, g), lambda gy, need: (
         k.conv2d_grad_x(gy, w, g) if need[0] else None, k.conv2d_grad_w(gy, x, g) if need[1] else None, None)
 

@@ -45,8 +45,8 @@ class PoolGeometry(NamedTuple):
 
 
 class ConvGeometry(NamedTuple):
-    """Sizes of a convolution: as PoolGeometry, with m filters, each of which reads the c / groups channels of its group,
-    pixels dh and dw apart; and the algorithm that was asked for."""
+    """Sizes of a convolution: as PoolGeometry, with m filters, each of which reads the c / groups channels of its
+    group, pixels dh and dw apart; and the algorithm that was asked for."""
 
     n: int
     c: int

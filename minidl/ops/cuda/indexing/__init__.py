@@ -36,7 +36,8 @@ def getitem_grad_x(gy: Array, index: object, shape: tuple[int, ...], once: bool)
 
 def embedding_grad_w(gy: Array, ids: Array, rows: int) -> Array:
     """gw[r] = the sum of gy[i] over all i with ids[i] = r: gy (...,d), ids (...), gw (rows,d)."""
-    d, blocks = gy.shape[-1], (launch.blocks(rows, launch.THREADS // 32), launch.blocks(gy.shape[-1], COLUMNS_PER_BLOCK))
+    d = gy.shape[-1]
+    blocks = launch.blocks(rows, launch.THREADS // 32), launch.blocks(d, COLUMNS_PER_BLOCK)
     shares = min(launch.blocks(ids.size, MIN_SHARE), launch.blocks(BLOCKS, math.prod(blocks)))
     each = launch.blocks(ids.size, shares)
     gw = launch.empty((shares, rows, d), gy.dtype)

@@ -61,7 +61,8 @@ def _outputs(g: ConvGeometry, dtype: np.dtype, layout: str, back: bool,
 def _gradients(g: ConvGeometry, dtype: np.dtype, layout: str) -> tuple[int, int, int, tuple[launch.Constant, ...]]:
     """(channels of a run, rows of a strip, columns of taps of a block, constants) of grouped_grad_w.cu"""
     wide = _wide(g, dtype, layout, 4)
-    strip, at_once = STRIP if wide == 1 else 2 if g.dh == 1 else 1, min(g.kw, max(1, SUMS // (g.kh * wide * max(1, dtype.itemsize // 4))))
+    strip = STRIP if wide == 1 else 2 if g.dh == 1 else 1
+    at_once = min(g.kw, max(1, SUMS // (g.kh * wide * max(1, dtype.itemsize // 4))))
     return wide, strip, at_once, _constants(g, dtype, layout, wide, strip, ("TAP_COLUMNS", at_once))
 
 

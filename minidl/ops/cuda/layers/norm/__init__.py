@@ -17,7 +17,7 @@ __all__ = ["batch_norm", "normalize", "normalize_by", "normalize_grad", "normali
 
 FILE, THREADS = "layers/norm/norm.cu", launch.THREADS
 ELEMENTS_PER_THREAD = 16                   # up to which a set's values have more teams,
-MAX_SPLITS, MANY_SPLITS = 64, 512          # and so many teams at most; where nobody but sum_first adds up what they left
+MAX_SPLITS, MANY_SPLITS = 64, 512          # and so many teams at most; where sum_first adds up what they left
 LINE = 16                                  # bytes that a thread reads at once, where a channel's values lie together
 
 CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from ....core.device import precision
-from ...common.geometry import ConvGeometry, conv_geometry
-from ...common.primitives import Array
-from ..layers import linear as by_tiles
-from ..layers.linear import fused
-from .conv import conv
-from .pixels import has_wgmma
+from .....core.device import precision
+from ....common.geometry import ConvGeometry, conv_geometry
+from ....common.primitives import Array
+from ...layers import linear as by_tiles
+from ...nhwc.conv import conv
+from ...nhwc.pixels import has_wgmma
+from . import fused
 
 __all__ = ["linear", "linear_act", "linear_grad_x"]
 
