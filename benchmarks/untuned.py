@@ -38,7 +38,7 @@ IN_A_ROW, ROUNDS, TURNS, WARM = 20, 5, 3, 4
 
 
 # ---------------------------------------------------------------- nets, for nn of either
-def mobile(nn: ModuleType) -> Any:
+def mobile(nn: Any) -> Any:
     """Depthwise 3x3 and 1x1 convolutions (Howard et al. 2017), 32 to 256 channels."""
     layers = [nn.Conv2d(3, 32, 3, padding=1, bias=False), nn.BatchNorm2d(32), nn.ReLU()]
     for c, m, stride in ((32, 64, 1), (64, 128, 2), (128, 128, 1), (128, 256, 2), (256, 256, 1)):
@@ -47,7 +47,7 @@ def mobile(nn: ModuleType) -> Any:
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(256, 10))
 
 
-def unet(nn: ModuleType) -> Any:
+def unet(nn: Any) -> Any:
     """32, 64 and 128 channels, transposed convolutions, concatenation (Ronneberger et al. 2015)."""
     cat = nn._cat
 
@@ -74,7 +74,7 @@ def unet(nn: ModuleType) -> Any:
     return UNet()
 
 
-def gpt(nn: ModuleType) -> Any:
+def gpt(nn: Any) -> Any:
     """Four blocks of width 192 with 6 heads on 128 places (Radford et al. 2018)."""
     width, heads, places, words = 192, 6, 128, 256
     attention = nn._attention
@@ -105,7 +105,7 @@ def gpt(nn: ModuleType) -> Any:
     return GPT()
 
 
-def convnext(nn: ModuleType) -> Any:
+def convnext(nn: Any) -> Any:
     """Two stages of three blocks, 96 and 192 channels (Liu et al. 2022)."""
     class Block(nn.Module):
         def __init__(self, c: int) -> None:
@@ -121,7 +121,7 @@ def convnext(nn: ModuleType) -> Any:
                          nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(192, 10))
 
 
-def autoencoder(nn: ModuleType) -> Any:
+def autoencoder(nn: Any) -> Any:
     """Convolutions of stride 2 down, transposed ones up."""
     down = [layer for c, m in ((3, 32), (32, 64), (64, 128)) for layer in (nn.Conv2d(c, m, 3, stride=2, padding=1),
                                                                            nn.ReLU())]
@@ -130,7 +130,7 @@ def autoencoder(nn: ModuleType) -> Any:
     return nn.Sequential(*down, *up, nn.ConvTranspose2d(32, 3, 4, stride=2, padding=1))
 
 
-def resnet18(nn: ModuleType) -> Any:
+def resnet18(nn: Any) -> Any:
     """He et al. 2016, at 224x224."""
     class Block(nn.Module):
         def __init__(self, c: int, m: int, stride: int) -> None:
@@ -151,7 +151,7 @@ def resnet18(nn: ModuleType) -> Any:
 
 
 # name -> (net, what a batch holds, target: classes of so many, or None for the batch itself)
-NETS: dict[str, tuple[Callable[[ModuleType], Any], tuple[int, ...], tuple[tuple[int, ...], int] | None]] = {
+NETS: dict[str, tuple[Callable[[Any], Any], tuple[int, ...], tuple[tuple[int, ...], int] | None]] = {
     "mobile": (mobile, (256, 3, 32, 32), ((256,), 10)),
     "unet": (unet, (64, 3, 64, 64), ((64 * 64 * 64,), 4)),
     "gpt": (gpt, (64, 128), ((64 * 128,), 256)),
@@ -175,7 +175,7 @@ def minidl_step(name: str, precision: str, device: str) -> Callable[[], Any]:
 
     def attention(q: Any, k: Any, v: Any) -> Any:
         scores = q @ k.swapaxes(-1, -2) * (q.shape[-1] ** -0.5) + mask
-        return ops.softmax(scores, -1) @ v
+        return ops.softmax(scores, axis=-1) @ v
     namespace = with_helpers(nn, _cat=ops.concatenate, _attention=attention)
     minidl.set_precision(precision)
     net = NETS[name][0](namespace).to(device)

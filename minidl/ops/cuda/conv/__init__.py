@@ -115,8 +115,8 @@ def chosen(direction: str, g: ConvGeometry, arguments: tuple[Array | None, ...])
 def _able(direction: str, g: ConvGeometry, dtype: np.dtype) -> dict[str, Launcher]:
     """The launchers that `auto` may try for a case."""
     return {name: getattr(row, direction) for name, row in ALGORITHMS.items()
-            if refusal(name, direction, g, dtype) is None
-            and (row.tried(direction, g) if callable(row.tried) else row.tried)}
+            if (row.tried(direction, g) if callable(row.tried) else row.tried)
+            and refusal(name, direction, g, dtype) is None}
 
 
 @functools.lru_cache(maxsize=4096)
