@@ -6,17 +6,19 @@ Each net is one text for both: minidl.nn has PyTorch's names. torch-graph is a C
 torch-compile the same of a step whose forward and backward torch.compile made. On tensor cores images and filters lie
 channels last, and in bf16 PyTorch runs under autocast. A step is zero_grad, forward, loss, backward and SGD with
 momentum, on a batch that is on the device. First call: seconds from the first call of a step to its end, with all that
-is compiled, chosen and recorded in it, in an empty folder of choices; of PyTorch the same for its graph. The first row
-of a run also has what a process does once. Otherwise the median of all counted runs, in rounds in which the peers take
-turns.
+is compiled, chosen and recorded in it, in an empty cache; of PyTorch the same for its graph. Each peer has a process of
+its own: what torch.compile loads does not live beside CuPy. The median of all counted runs, in rounds in which the
+peers take turns.
 """
 
 from __future__ import annotations
 
 import argparse
 import functools
+import itertools
 import os
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -230,40 +232,81 @@ MAKERS: dict[str, Callable[[str, str, str], Callable[[], Any]]] = {
 
 
 # ---------------------------------------------------------------- measuring
+def inside(peer: str, name: str, precision: str, device: str) -> None:
+    """In the process of a peer: prints how long the first call took, and then the mean of IN_A_ROW steps for each line
+    that it reads."""
+    wait(peer, device)
+    begin = time.perf_counter()
+    run = MAKERS[peer](name, precision, device)
+    run()
+    wait(peer, device)
+    print(time.perf_counter() - begin, flush=True)
+    for _ in range(WARM):
+        run()
+    for _ in sys.stdin:
+        wait(peer, device)
+        begin = time.perf_counter()
+        for _ in range(IN_A_ROW):
+            run()
+        wait(peer, device)
+        print((time.perf_counter() - begin) / IN_A_ROW, flush=True)
+
+
+def wait(peer: str, device: str) -> None:
+    """Until the device has done all, by the peer's own package, which is imported then."""
+    if peer == "minidl":
+        import minidl  # noqa: F401
+
+        finish(device)
+        return
+    import torch
+
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
 def rows(name: str, precision: str, peers: Sequence[str], device: str) -> list[Result]:
     """A row for each peer, of one net in one precision."""
-    runs, first = {}, {}
-    for peer in peers:
-        begin = time.perf_counter()
-        runs[peer] = MAKERS[peer](name, precision, device)
-        runs[peer]()
-        finish(device)
-        first[peer] = time.perf_counter() - begin
-        for _ in range(WARM):
-            runs[peer]()
-        finish(device)
-    times: dict[str, list[float]] = {peer: [] for peer in peers}
-    for turn in range(ROUNDS):
-        for peer in peers[::-1 if turn % 2 else 1]:
-            for part in range(TURNS + 1):
-                begin = time.perf_counter()
-                for _ in range(IN_A_ROW):
-                    runs[peer]()
-                finish(device)
-                if part:                   # the peer before left its own data in the caches
-                    times[peer].append((time.perf_counter() - begin) / IN_A_ROW)
-    return [{"net": name, "batch": NETS[name][1][0], "precision": precision, "peer": peer, "first_s": first[peer],
-             "median_s": statistics.median(each), "least_s": min(each), "largest_s": max(each)}
-            for peer, each in times.items()]
+    with tempfile.TemporaryDirectory() as folder:
+        caches = dict.fromkeys(("CUPY_CACHE_DIR", "MINIDL_CACHE", "CUDA_CACHE_PATH"), folder)
+        started: dict[str, subprocess.Popen[str]] = {}
+        first: dict[str, float] = {}
+        for peer in peers:                 # one after the other: each has the processor to itself
+            started[peer] = subprocess.Popen(
+                [sys.executable, __file__, "--inside", peer, "--models", name, "--precision", precision,
+                 "--device", device], env={**os.environ, **caches}, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                text=True)
+            first[peer] = answer(started[peer])
+        times: dict[str, list[float]] = {peer: [] for peer in peers}
+        for turn in range(ROUNDS):
+            for peer in peers[::-1 if turn % 2 else 1]:
+                for part in range(TURNS + 1):
+                    taken = answer(started[peer], "again")
+                    if part:               # the peer before left its own data in the caches
+                        times[peer].append(taken)
+        for process in started.values():
+            process.communicate()
+        return [{"net": name, "batch": NETS[name][1][0], "precision": precision, "peer": peer,
+                 "first_s": first[peer], "median_s": statistics.median(each), "least_s": min(each),
+                 "largest_s": max(each)} for peer, each in times.items()]
+
+
+def answer(process: subprocess.Popen[str], asked: str = "") -> float:
+    """The next number that a peer prints. Raises RuntimeError if it ended instead."""
+    assert process.stdin
+    assert process.stdout
+    if asked:
+        process.stdin.write(f"{asked}\n")
+        process.stdin.flush()
+    line = process.stdout.readline()
+    if not line:
+        raise RuntimeError(f"untuned: a peer ended with status {process.wait()}; its messages are above")
+    return float(line)
 
 
 def measure(args: argparse.Namespace, peers: Sequence[str]) -> Result:
-    found: list[Result] = []
-    for name in args.models:
-        for precision in args.precision:
-            with tempfile.TemporaryDirectory() as folder:
-                os.environ["MINIDL_CACHE"] = folder
-                found += rows(name, precision, peers, args.device)
+    found = [row for name, precision in itertools.product(args.models, args.precision)
+             for row in rows(name, precision, peers, args.device)]
     return {**results.about("untuned", peers, args.device, args.threads, warmup=WARM, rounds=ROUNDS, turns=TURNS,
                             in_a_row=IN_A_ROW), "rows": found}
 
@@ -295,7 +338,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     add_precision(flags)
     flags.set_defaults(models=",".join(NETS), precision="tf32")
     flags.add_argument("--peers", type=names(MAKERS), default="", help="beside minidl, separated by commas")
-    publish(measure, report, flags.parse_args(argv))
+    flags.add_argument("--inside", choices=list(MAKERS), help=argparse.SUPPRESS)
+    args = flags.parse_args(argv)
+    if args.inside:
+        inside(args.inside, args.models[0], args.precision[0], args.device)
+    else:
+        publish(measure, report, args)
 
 
 if __name__ == "__main__":
