@@ -203,8 +203,7 @@ BLOCKS: dict[str, Callable[[], list[str]]] = {
     "step cuda tensor cores": runs(train_step.report, *(f"step_cuda_tensor_cores{net}" for net in (
         "", "_resnet", "_resnet-56", "_krizhevsky2009"))),
     "step cuda large": runs(train_step.report, "step_cuda_1024", "step_cuda_4096"),
-    "untuned": or_how("untuned_cuda", "python benchmarks/untuned.py --device cuda --precision bf16,tf32 "
-                      "--peers torch-graph,torch-compile", runs(untuned.report, "untuned_cuda")),
+    "untuned": runs(untuned.report, "untuned_gpt", "untuned_mobile", "untuned_convnext"),
     "recipes": lambda: time_to_accuracy.recipes(list(time_to_accuracy.RECIPES)),
     "time to accuracy": runs(time_to_accuracy.report, "time_to_accuracy_cuda"),
     "speed run": runs(time_to_accuracy.report, *(f"time_to_accuracy_airbench{epochs}" for epochs in ("_8", ""))),
