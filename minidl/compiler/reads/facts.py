@@ -23,7 +23,6 @@ PLAIN = (type(None), bool, int, float, complex, str, bytes, np.generic, Enum)
 INEXACT = (float, complex, np.generic)     # of these: types whose equal values may differ
 GONE = object()                            # in the place of a value that is not there
 ENTRY = "$0.get($1, $2)"                   # of a dict: its name, and what is there where there is none
-LIST = "len(now := {}) == len($1) and (all(map($2, now, $1)) or all(map($3, now, $1)))"
 
 
 def same(a: Any, b: Any) -> bool:
@@ -113,8 +112,10 @@ class Facts:
     def container(self, value: Iterable[object], what: str) -> None:
         """Of lists, tuples, sets and dicts."""
         if self._first("container", id(value)):
-            self._note(LIST.format("$0" if value.__class__ is list else "$4($0)"),
-                       (value, _listed(value), is_, same, _listed), True, f"what {what} holds")
+            items = "[*$0, *$0.values()]" if isinstance(value, Mapping) else "$0" if type(value) is list else "[*$0]"
+            then = [*Read(items, (value,)).now()]      # of a set, in an order that is its own
+            self._note(f"len(now := {items}) == len($1) and (all(map($2, now, $1)) or all(map($3, now, $1)))",
+                       (value, then, is_, same), True, f"what {what} holds")
 
     def length(self, place: Mapping[str, Any], what: str) -> None:
         """Of a dict: nothing was added."""
@@ -186,13 +187,6 @@ class _Noted:
 
 def _attributes(value: Watched) -> dict[str, Any]:
     return {name: attribute for name, attribute in vars(value).items() if name not in value.restless}
-
-
-def _listed(container: Iterable[object]) -> list[Any]:
-    """What a container holds, in its order; keys and values of a dict; of a set in an order that is its own."""
-    if isinstance(container, Mapping):
-        return [*container, *container.values()]
-    return list(container)
 
 
 def _short(value: object) -> str:
