@@ -1,14 +1,19 @@
-"""What Python costs: recording an op on the tape, running a long chain of them, and importing minidl.
+"""What Python costs: recording an op on the tape, running a long chain of them, replaying a compiled step, an import.
 
-    python benchmarks/overhead.py
+    python benchmarks/overhead.py [--device cuda]
 
 An op on tiny arrays is called as the bare primitive on arrays, unrecorded (in no_grad) and recorded (an input
 requires a gradient); the three take turns. Imports are timed inside fresh interpreters, which take turns too.
+
+A replay is that of LeNet-5's step (128 images, SGD with momentum) on the device, from the call to the return: the host
+does not wait for a GPU, which is given time, with the clock stopped, before its queue is full. On the CPU the program's
+primitives do nothing. Checks are all that comes before the replay: the arguments, and what the step read.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import statistics
 import subprocess
 import sys
@@ -21,16 +26,21 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))                                  # minidl as it lies here, installed or not
 
+import machine  # noqa: E402
 import numpy as np  # noqa: E402
 import results  # noqa: E402
 from results import Result  # noqa: E402
-from train_step import positive  # noqa: E402
+from train_step import LR, MOMENTUM, positive, random_batches  # noqa: E402
 
-from minidl import Tensor, no_grad, ops  # noqa: E402
+import minidl  # noqa: E402
+from minidl import Tensor, no_grad, ops, optim, zoo  # noqa: E402
+from minidl.compiler.replay import arrays_of  # noqa: E402
 from minidl.ops import cpu  # noqa: E402
 from minidl.ops.common.geometry import conv_geometry, pool_geometry  # noqa: E402
 
 CHAIN = 20_000
+BATCH = 128                                                    # of the replayed step
+QUEUED = 100                                                   # replays that a GPU may be behind
 HEAVY = ("cupy", "matplotlib", "h5py", "tqdm")                 # what `import minidl` should leave alone
 
 
@@ -95,6 +105,71 @@ def chain(repeats: int) -> Result:
     return {"ops": CHAIN, "forward_ms": forward * 1e3, "backward_ms": backward * 1e3}
 
 
+# ---------------------------------------------------------------- a replay
+class Nothing:
+    """In place of a replay."""
+
+    def run(self, given: list[Any]) -> None:
+        pass
+
+
+def replays(device: str, number: int, repeats: int) -> list[Result]:
+    """Medians of the host's time for a replay by its parts: with the same arguments each time, and with others."""
+    return [replayed(arguments, count, device, number, repeats)
+            for arguments, count in (("the same each time", 1), ("others each time", 4))]
+
+
+def replayed(arguments: str, count: int, device: str, number: int, repeats: int) -> Result:
+    net = zoo.build("lenet5").to(device)
+    sgd = optim.SGD(net.parameters(), lr=LR, momentum=MOMENTUM)
+
+    @minidl.compile
+    def step(x: Tensor, labels: Tensor) -> Tensor:
+        sgd.zero_grad()
+        loss = ops.cross_entropy(net(x), labels)
+        loss.backward()
+        sgd.step()
+        return loss
+    batches = [tuple(Tensor(array, device=device) for array in batch)
+               for batch in random_batches("lenet5", BATCH)[:count]]
+    turn = itertools.cycle(batches)
+
+    def call() -> None:
+        step(*next(turn))
+    while step._last is None or step._last.replay is None:
+        call()
+    entry: Any = step._last
+    replay = entry.replay
+    launch: Callable[[], Any] = bool
+    if device == "cpu":
+        values = replay.values(arrays_of(replay.program, list(batches[0])), [LR])
+        replay.values = lambda *_: values
+    else:
+        launch = replay.graph.launch
+    turns = []
+    for _ in range(repeats):
+        whole, launched = host_time(call, number, device), host_time(launch, number, device)
+        entry.replay = Nothing()
+        checks = host_time(call, number, device)
+        entry.replay = replay
+        turns.append((checks, launched, whole - checks - launched, whole))
+    assert step.recordings == 2
+    medians = (statistics.median(times) for times in zip(*turns, strict=True))
+    return {"arguments": arguments, **dict(zip(("checks_us", "launch_us", "rest_us", "call_us"), medians, strict=True))}
+
+
+def host_time(call: Callable[[], Any], number: int, device: str) -> float:
+    """Microseconds of the host per call."""
+    seconds = 0.0
+    for first in range(0, number, QUEUED):
+        count, begin = min(QUEUED, number - first), time.perf_counter()
+        for _ in range(count):
+            call()
+        seconds += time.perf_counter() - begin
+        machine.finish(device)
+    return seconds / number * 1e6
+
+
 # ---------------------------------------------------------------- import
 def inside(code: str) -> str:
     """What a fresh interpreter prints."""
@@ -113,9 +188,9 @@ def imports(repeats: int) -> Result:
 
 # ---------------------------------------------------------------- the report
 def measure(args: argparse.Namespace) -> Result:
-    return {**results.about("overhead", ["minidl"], "cpu", 1, number=args.number, repeats=args.repeats),
+    return {**results.about("overhead", ["minidl"], args.device, 1, number=args.number, repeats=args.repeats),
             "rows": recording(args.number, args.repeats), "chain": chain(args.repeats),
-            "imports": imports(args.repeats)}
+            "replays": replays(args.device, args.number, args.repeats), "imports": imports(args.repeats)}
 
 
 def report(several: Sequence[Result]) -> list[str]:
@@ -124,10 +199,14 @@ def report(several: Sequence[Result]) -> list[str]:
             f"{of['recorded_us'] - of['primitive_us']:.2f}"] for of in result["rows"]]
     long, loads = result["chain"], result["imports"]
     both = (long["forward_ms"] + long["backward_ms"]) / long["ops"] * 1e3
+    replays = [[of["arguments"], *(f"{of[name]:.2f}" for name in ("checks_us", "launch_us", "rest_us", "call_us"))]
+               for of in result.get("replays", ())]            # older results have none
     return [*results.table("op, primitive us, unrecorded us, recorded us, recorded - primitive us", ops, 1),
             *results.table("chain, forward ms, backward ms, us per op (both)", [
                 [f"{long['ops']:,} multiplications", f"{long['forward_ms']:.1f}", f"{long['backward_ms']:.1f}",
                  f"{both:.2f}"]], 1),
+            *(results.table("replay: arguments, checks us, the graph's launch us, copies and gradients us, together us",
+                            replays, 1) if replays else ()),
             *results.table("heavy modules loaded with minidl, import numpy ms, import minidl ms, of it beyond NumPy", [
                 [", ".join(loads["heavy"]) or "none", f"{loads['numpy_ms']:.0f}", f"{loads['minidl_ms']:.0f}",
                  f"{loads['minidl_ms'] - loads['numpy_ms']:.0f}"]], 1),
@@ -138,6 +217,7 @@ def report(several: Sequence[Result]) -> list[str]:
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0],
                                      formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="of the replayed step")
     parser.add_argument("--number", type=positive, default=2000, help="calls in a turn")
     parser.add_argument("--repeats", type=positive, default=15, help="turns, chains and imports of each kind")
     parser.add_argument("--json", type=Path, metavar="FILE", help="keep what was measured, for render.py")

@@ -41,41 +41,38 @@ PLANTS: dict[str, Plant] = {
     "values end too early": Plant("minidl.compiler.plan:_ends", "ends[i].append(slot)",
                                   "ends[max(0, i - 1)].append(slot)"),
     # facts
-    "attributes of Modules not guarded": Plant("minidl.compiler.reads.facts:Facts._changed_watched",
+    "attributes of Modules not guarded": Plant("minidl.compiler.reads.facts:_Noted.changed",
                                                "in self.watched.values()", "in ()"),
-    "requires_grad not guarded": Plant("minidl.compiler.reads.facts:Facts.changed_by_hand",
-                                       " or t.requires_grad is not flag", ""),
-    "rebound data not guarded": Plant("minidl.compiler.reads.facts:Facts.changed_by_hand",
-                                       "t._data is not array or ", ""),
-    "presence of a gradient not guarded": Plant("minidl.compiler.reads.facts:Facts.changed",
-                                                "(t._grad is not None) is not flag", "False"),
-    "globals and attributes not guarded": Plant("minidl.compiler.reads.facts:Facts.changed_by_hand",
-                                                "_changed_entry(self.entries)", "None"),
-    "cells not guarded": Plant("minidl.compiler.reads.facts:Facts.changed_by_hand",
-                               "now is not then and not same(now, then)", "False"),
-    "what containers hold not guarded": Plant("minidl.compiler.reads.facts:Facts.changed_by_hand",
-                                              "len(now) != len(then) or not (all(map(is_, now, then)) or "
-                                              "all(map(same, now, then)))", "False"),
-    "an optimizer's numbers not guarded": Plant("minidl.compiler.reads.facts:Facts._changed_watched",
-                                                "_changed_entry(self.settings)", "None"),
+    "requires_grad not guarded": Plant("minidl.compiler.reads.facts:Facts.tensor",
+                                       "self._note(\"$0.requires_grad\", (t,), t.requires_grad, what)", "pass"),
+    "rebound data not guarded": Plant("minidl.compiler.reads.facts:Facts.tensor",
+                                      "self._note(\"$0._data\", (t,), t._data, what)", "pass"),
+    "presence of a gradient not guarded": Plant("minidl.compiler.reads.facts:Facts.gradient",
+                                                "self.gradients.append", "bool"),
+    "globals and attributes not guarded": Plant("minidl.compiler.reads.facts:Facts.entry", "self._note(ENTRY, (place, "
+                                                "name, GONE), value, what, told=True)", "pass"),
+    "cells not guarded": Plant("minidl.compiler.reads.facts:Facts.cell", "self._note(\"$0.cell_contents\", (cell,), "
+                               "cell.cell_contents, what, told=True)", "pass"),
+    "what containers hold not guarded": Plant("minidl.compiler.reads.facts:Facts.container", "if self._first",
+                                              "if False and self._first"),
+    "an optimizer's numbers not guarded": Plant("minidl.compiler.reads.facts:_Noted.changed",
+                                                "first_change(self.settings)", "None"),
+    "all facts not looked at": Plant("minidl.compiler.reads.looks:Look.function", ", *self._tests]", "]"),
     # when a program is trusted, and for which arguments
     "two recordings not compared": Plant("minidl.compiler.step:_Entry.agrees", "compare(self.recorded, recorded)",
                                          "pass"),
     "what the step itself changes is trusted": Plant("minidl.compiler.step:CompiledStep._keep",
                                                      "recorded.facts.changed_by_hand()", "None"),
-    "arguments that were the same may change": Plant("minidl.compiler.step:_Entry.changed",
-                                                     "in enumerate(given):", "in ():"),
-    "an argument by another name ignored": Plant("minidl.compiler.step:_Entry.changed",
-                                                 "self.outside.has(value)", "False"),
-    "one argument twice ignored": Plant("minidl.compiler.step:_signature", "tuple(map(ids.index, ids)), "
-                                        "tuple(map(roots.index, roots))", "(), ()"),
-    "no_grad() ignored": Plant("minidl.compiler.step:_signature", "mode.grad, names, parts, tuple",
-                               "names, parts, tuple"),
-    "an argument's requires_grad ignored": Plant("minidl.compiler.step:_part",
-                                                 "value.device, value.requires_grad, value.is_leaf", "value.device"),
-    "an argument's shape ignored": Plant("minidl.compiler.step:_part", "(\"Tensor\", value.shape",
-                                         "(\"Tensor\", value.ndim"),
-    "a plain argument's value ignored": Plant("minidl.compiler.step:_part",
+    "arguments that were the same may change": Plant("minidl.compiler.step:_Entry._facts_of_arguments",
+                                                     "in enumerate(self.signature.arrays):", "in ():"),
+    "an argument by another name ignored": Plant("minidl.compiler.step:_Entry._facts_of_arguments",
+                                                 "(self.outside.ids,)", "((),)"),
+    "one argument twice ignored": Plant("minidl.compiler.signature:_reads", "len(arrays) > 1", "False"),
+    "no_grad() ignored": Plant("minidl.compiler.signature:_reads", "Read(\"$0.grad\", (mode,)), ", ""),
+    "an argument's requires_grad ignored": Plant("minidl.compiler.signature:_reads",
+                                                 "{value}.requires_grad, {value}.node is None, ", ""),
+    "an argument's shape ignored": Plant("minidl.compiler.signature:_reads", "{array}.shape", "{array}.ndim"),
+    "a plain argument's value ignored": Plant("minidl.compiler.signature:_plain",
                                               "return type(value), repr(value)", "return type(value), None"),
     # replay
     "rate frozen": Plant("minidl.optim.optimizer:Optimizer.step",
@@ -102,28 +99,31 @@ LATE = frozenset({
 @contextmanager
 def planted(name: str) -> Iterator[None]:
     """While this lasts, the fault is in."""
-    function, code = _function(PLANTS[name].where), _faulty(name)
+    found, code = _found(PLANTS[name].where), _faulty(name)
+    function, forget = inspect.unwrap(found), getattr(found, "cache_clear", bool)      # what it gave before
     before = function.__code__
     function.__code__ = code
+    forget()
     try:
         yield
     finally:
         function.__code__ = before
+        forget()
 
 
-def _function(where: str) -> FunctionType:
+def _found(where: str) -> Any:
     module, path = where.split(":")
     found: Any = importlib.import_module(module)
     for word in path.split("."):
         found = getattr(found, word)
-    return inspect.unwrap(found)
+    return found
 
 
 @functools.cache
 def _faulty(name: str) -> Any:
     """The code of the function with the fault."""
     where, words, fault = PLANTS[name]
-    function = _function(where)
+    function: FunctionType = inspect.unwrap(_found(where))
     lines, first = inspect.getsourcelines(function)
     source = textwrap.dedent("".join(lines))
     if source.count(words) != 1:

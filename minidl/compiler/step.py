@@ -15,9 +15,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
-from ..core.device import Array, device_of, is_array, precision
+from ..core.device import Array
 from ..core.mode import mode
 from ..core.tensor import Tensor
 from .agree import Difference, compare
@@ -25,9 +23,11 @@ from .graph import AsGraph, NotCaptured
 from .passes import optimised
 from .plan import can_be_captured
 from .program import Program
-from .reads.facts import INEXACT, PLAIN
+from .reads.facts import Fact, first_change
+from .reads.looks import Look, Read
 from .record import CompileError, line_of, record, values_of
 from .replay import ByCalls
+from .signature import Signature, root_text
 
 MAX_PROGRAMS = 64                          # of one step, over all signatures; the least recently used go first
 WARN_AT = 10                               # recordings, at which it is said that a step is recorded again and again
@@ -79,6 +79,7 @@ class CompiledStep:
         self.name = getattr(step, "__qualname__", repr(step))
         self.recordings = 0
         self._last: _Entry | None = None
+        self._ready: _Entry | None = None  # the same if it replayed, and nothing was recorded since
         # The last recorded call, where it changed what it read beside Tensors: a replay would not.
         self._changing: tuple[Any, Program] | None = None
         self._programs: OrderedDict[Any, list[_Entry]] = OrderedDict()
@@ -104,46 +105,54 @@ class CompiledStep:
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         if mode.recorder.recording:                  # within another compiled step: part of that one's program
             return self.step(*arguments, **options)
-        signature, given = _signature(arguments, options)
-        entries = self._programs.get(signature, ())
+        names: tuple[str, ...] = ()
+        values: Sequence[Any] = arguments
+        if options:
+            names, values = tuple(sorted(options)), values_of(arguments, options)
+        ready = self._ready
+        if ready is not None and (found := ready.seen(names, values)) is not None:
+            return ready.run(found)
+        signature = Signature(names, values)
+        entries, given = self._programs.get(signature.key, ()), [values[place] for place in signature.places]
         for entry in entries:
-            if entry.trusted and entry.changed(given) is None:
+            if entry.trusted and (entry.seen(names, values) is not None or entry.changed(given) is None):
                 if entry is not self._last:
                     self._last = entry
-                    self._programs.move_to_end(signature)
+                    self._programs.move_to_end(signature.key)
+                self._ready = entry
                 return entry.run(given)
-        before = [entry for entry in entries if entry.recorded.facts.changed() is None
-                  and entry.recorded.facts.changed_arguments(given) is None]
+        before = [entry for entry in entries if first_change(entry.recorded.facts.all(), given) is None]
+        self._ready = None
         recorded, returned = record(self.step, arguments, options)
         self.recordings += 1
         if self.recordings == WARN_AT:
-            warnings.warn(self._why(signature, entries, given), RuntimeWarning, stacklevel=2)
+            warnings.warn(self._why(entries, given), RuntimeWarning, stacklevel=2)
         self._last = self._keep(signature, before, recorded, given)
         return returned
 
-    def _keep(self, signature: object, before: list[_Entry], recorded: Program, given: list[Any]) -> _Entry:
+    def _keep(self, signature: Signature, before: list[_Entry], recorded: Program, given: list[Any]) -> _Entry:
         """The entry of a recording: that of one before with which it agrees, or a new one."""
         changing, self._changing = self._changing, None
         changed = recorded.facts.changed_by_hand()
         try:
             if changed is not None:
-                if changing is not None and changing[0] == signature:
+                if changing is not None and changing[0] == signature.key:
                     compare(changing[1], recorded)
                     raise CompileError(f"compile: {self.name} changes {changed}, each time it runs, which a replay "
                                        f"would not ({line_of(self.step)}); do it outside the step, or call the plain "
                                        "function")
-                self._changing = signature, recorded
+                self._changing = signature.key, recorded
             for entry in before if changed is None else ():
                 if entry.agrees(recorded, given):
                     return entry
         except Difference as difference:
-            self._programs.pop(signature, None)
+            self._programs.pop(signature.key, None)
             raise CompileError(f"compile: {self.name} did not do the same in two runs: {difference}; a replay would "
                                "repeat one of them. Pass what differs as an argument, make it once outside, or draw it "
                                f"with minidl ({line_of(self.step)})") from None
-        entries = self._programs.setdefault(signature, [])
-        self._programs.move_to_end(signature)
-        entry = _Entry(recorded, given)
+        entries = self._programs.setdefault(signature.key, [])
+        self._programs.move_to_end(signature.key)
+        entry = _Entry(recorded, signature, given)
         entries.insert(0, entry)
         while sum(map(len, self._programs.values())) > MAX_PROGRAMS:
             oldest, others = next(iter(self._programs.items()))
@@ -152,7 +161,7 @@ class CompiledStep:
                 del self._programs[oldest]
         return entry
 
-    def _why(self, signature: object, entries: Sequence[_Entry], given: list[Any]) -> str:
+    def _why(self, entries: Sequence[_Entry], given: list[Any]) -> str:
         """Why a step is recorded once more."""
         reasons = [reason for entry in entries if (reason := entry.changed(given)) is not None]
         why = f"{reasons[0]} changed" if reasons else "its arguments have other shapes, dtypes or plain values"
@@ -163,8 +172,8 @@ class CompiledStep:
 class _Entry:
     """A program, the arguments that it was recorded with, and its replay once it is trusted and called again."""
 
-    def __init__(self, recorded: Program, given: list[Any]):
-        self.recorded = recorded
+    def __init__(self, recorded: Program, signature: Signature, given: list[Any]):
+        self.recorded, self.signature = recorded, signature
         self.trusted = False
         self.replay: ByCalls | AsGraph | None = None
         # Arguments that were the same at each recording, as arrays and as Tensors: it cannot be known whether the step
@@ -176,6 +185,44 @@ class _Entry:
     @functools.cached_property
     def program(self) -> Program:
         return optimised(self.recorded)
+
+    @functools.cached_property
+    def facts(self) -> list[Fact]:
+        """All that must be as it was for a replay, but for what the signature says."""
+        return [*self._facts_of_arguments(), *self.recorded.facts.all()]
+
+    def _facts_of_arguments(self) -> list[Fact]:
+        facts = []
+        for i, array in enumerate(self.signature.arrays):
+            if i in self.fixed:
+                facts.append(Fact(Read(f"$0() is {array}", (self.fixed[i],)), True,
+                                  f"argument {i}, an array that was the same before,"))
+            if i in self.same:
+                facts.append(Fact(Read(f"$0() is given[{i}]", (self.same[i],)), True,
+                                  f"argument {i}, a Tensor that was the same before,"))
+            else:
+                facts.append(Fact(Read(f"id(given[{i}]) in $0 or id({root_text(array)}) in $0", (self.outside.ids,)),
+                                  False, f"argument {i}, which shares memory with something that the step uses by "
+                                  "another name,"))
+        return facts
+
+    @functools.cached_property
+    def look(self) -> Callable[[tuple[str, ...], Sequence[Any]], list[Any] | None]:
+        """At all of it and the signature."""
+        look = Look()
+        self.signature.tell(look)
+        for fact in self.facts:
+            look.expect(fact.read, "is", fact.then)
+        return look.function(self.signature.places)
+
+    def seen(self, names: tuple[str, ...], values: Sequence[Any]) -> list[Any] | None:
+        """What is given, where one look tells that the program may be replayed for it. Else this can be, or not: equal
+        values may be other objects."""
+        look = self.look
+        try:
+            return look(names, values)
+        except Exception:                  # something is not there any more: which, is said by whoever looks at each
+            return None
 
     def agrees(self, recorded: Program, given: list[Any]) -> bool:
         """Whether a second recording did the same: then this one is trusted. Raises Difference where it did not."""
@@ -192,20 +239,13 @@ class _Entry:
             self.replay = None                         # it may have read an argument where it lay
         self.fixed, self.recorded, self.trusted = still, recorded, True
         self.same = {i: ref for i, ref in self.same.items() if ref() is given[i]}
-        self.__dict__.pop("program", None)
+        for name in ("program", "facts", "look"):      # they are of the recording before
+            self.__dict__.pop(name, None)
         return True
 
     def changed(self, given: list[Any]) -> str | None:
         """What keeps the program from being replayed for these arguments, in words."""
-        for i, value in enumerate(given):
-            if i in self.fixed and self.fixed[i]() is not _array(value):
-                return f"argument {i}, an array that was the same before,"
-            if i in self.same:
-                if self.same[i]() is not value:
-                    return f"argument {i}, a Tensor that was the same before,"
-            elif self.outside.has(value):
-                return f"argument {i}, which shares memory with something that the step uses by another name,"
-        return self.recorded.facts.changed() or self.recorded.facts.changed_arguments(given)
+        return first_change(self.facts, given)
 
     def run(self, given: list[Any]) -> Any:
         if self.replay is None:
@@ -226,8 +266,7 @@ class _Outside:
 
     def __init__(self, program: Program):
         facts = program.facts
-        self.tensors = [*(t for t, *_ in facts.tensors), *(t for t, _ in facts.gradients),
-                        *(t for t, _ in program.grads if isinstance(t, Tensor))]
+        self.tensors = [*facts.tensors, *facts.leaves, *(t for t, _ in program.grads if isinstance(t, Tensor))]
         slots = {slot for call in program.calls for slot in call.reads() if slot.kind == "outside"}
         self.arrays = [_root(a) for a in (*(slot.array for slot in slots), *(t._data for t in self.tensors))]
         self.ids = {*map(id, self.tensors), *map(id, self.arrays)}
@@ -243,51 +282,3 @@ def _array(value: object) -> Any:
 def _root(array: Array) -> Array:
     """The array whose memory a view lies in."""
     return array if array.base is None else array.base
-
-
-def _signature(arguments: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, list[Any]]:
-    """(what is equal for calls that one program may serve, the Tensors and arrays among the arguments, in order)."""
-    names: tuple[str, ...] = ()
-    values: Sequence[Any] = arguments
-    if options:
-        names, values = tuple(sorted(options)), values_of(arguments, options)
-    parts = tuple(map(_part, values))
-    given = [value for value, part in zip(values, parts) if part[0] in ("Tensor", "array")]
-    if len(given) < 2:
-        return (precision(), mode.grad, names, parts), given
-    arrays = list(map(_array, given))
-    ids, roots = list(map(id, arrays)), list(map(id, map(_root, arrays)))
-    return (precision(), mode.grad, names, parts, tuple(map(ids.index, ids)), tuple(map(roots.index, roots))), given
-
-
-def _part(value: Any) -> tuple[Any, ...]:
-    if isinstance(value, Tensor):
-        return ("Tensor", value.shape, value.dtype, value.device, value.requires_grad, value.is_leaf,
-                value._grad is None)
-    if is_array(value):
-        return "array", value.__class__, value.shape, value.dtype, device_of(value)
-    try:
-        hash(value)
-    except TypeError:
-        raise TypeError(f"compile: an argument is a {type(value).__name__}, which cannot be told from another; pass "
-                        "Tensors, arrays and plain values, and use other objects from outside the step") from None
-    if isinstance(value, INEXACT):
-        return type(value), repr(value)
-    if type(value) in (tuple, frozenset):              # a program knows the Tensors in one as these, from outside
-        return type(value), type(value)(_Same(each) if isinstance(each, Tensor) else _part(each) for each in value)
-    return type(value), value if isinstance(value, (*PLAIN, type, np.dtype)) else _Same(value)
-
-
-class _Same:
-    """An argument that is equal to itself alone: what an object's own == leaves out may count for a step."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: object):
-        self.value = value
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and other.value is self.value
-
-    def __hash__(self) -> int:
-        return id(self.value)

@@ -322,9 +322,10 @@ def mark_changed(tensors: Iterable[Tensor]) -> None:
     """Note that the memory of Tensors was, or is about to be, changed in place, all at one time."""
     global _last_change
     _last_change = now = clock()
+    change = mode.recorder.change
     for t in tensors:
         t.changed[0] = now
-        mode.recorder.change(t)
+        change(t)
 
 
 def wrap(array: Array, node: Node | None = None) -> Tensor:

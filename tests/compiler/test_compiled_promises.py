@@ -3465,7 +3465,7 @@ def test_attributes_are_looked_at_again_only_after_a_change(monkeypatch: pytest.
     step = minidl.compile(lambda x: net(net[0](x)[:, :4]))
     for i in range(3):
         step(vectors(i)[0])
-    noted = [id(t) for t, *_ in step.program.facts.tensors]
+    noted = [id(t) for t in step.program.facts.tensors]
     assert len(noted) == len(set(noted)) == 4
     monkeypatch.setattr(facts, "_attributes", lambda value: looks.append(value) or look(value))
     for expected in (False, False, True, False, False):
@@ -3475,6 +3475,40 @@ def test_attributes_are_looked_at_again_only_after_a_change(monkeypatch: pytest.
         step(vectors(0)[0])
         assert bool(looks) == expected
     assert step.recordings == 2
+
+
+def test_facts_are_compared_by_value_only_where_an_object_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them at one look otherwise: of names, containers, closures, options and plain arguments."""
+    config, looks, look = types.SimpleNamespace(by=float("1.5")), [], facts.Fact.changed
+    held, more = [float("2.5")], float("3.5")
+    step = minidl.compile(lambda x, by, *, labels: x * config.by * held[0] * more * by + labels)
+
+    def call() -> tuple[float, int, bool]:
+        looks.clear()
+        return step(numbers(1), 1000.0, labels=numbers(2)).item(), step.recordings, bool(looks)
+    monkeypatch.setattr(facts.Fact, "changed", lambda fact, given=(): looks.append(fact) or look(fact, given))
+    call()
+    call()
+    assert call() == (13127, 2, False)
+    config.by = float("1.5")
+    assert call() == (13127, 2, True)
+    held[0] = float("2.5")
+    assert call() == (13127, 2, True)
+    config.by = 3.0
+    assert call() == (26252, 3, True)
+
+
+def test_a_variable_that_was_deleted_is_looked_at() -> None:
+    """It can no longer be read: the step says so, as the plain function would."""
+    by, plain = 2.0, lambda x: x * by
+    step = minidl.compile(plain)
+    for _ in range(3):
+        assert step(numbers(1)).item() == 2
+    del by
+    with pytest.raises(NameError, match="by"):
+        step(numbers(1))
+    by = 4.0
+    assert step(numbers(1)).item() == 4
 
 
 def test_the_program_that_was_not_used_for_longest_goes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1053,9 +1053,13 @@ def test_overhead_measures_each_op(monkeypatch: pytest.MonkeyPatch, capsys: pyte
                                    tmp_path: Path) -> None:
     monkeypatch.setattr(overhead, "CHAIN", 10)
     overhead.main(["--number", "1", "--repeats", "1", "--json", str(tmp_path / "file.json")])
-    rows = [row for row in table(capsys.readouterr().out) if "op" in row]
-    assert [row["op"] for row in rows] == list(overhead.CALLS)
-    assert json.loads((tmp_path / "file.json").read_text())["chain"]["ops"] == 10
+    printed = table(capsys.readouterr().out)
+    assert [row["op"] for row in printed if "op" in row] == list(overhead.CALLS)
+    found = json.loads((tmp_path / "file.json").read_text())
+    assert found["chain"]["ops"] == 10
+    assert [row["replay: arguments"] for row in printed if "replay: arguments" in row] == [
+        row["arguments"] for row in found["replays"]] == ["the same each time", "others each time"]
+    assert all(row["call_us"] > row["checks_us"] > 0 for row in found["replays"])
 
 
 # ---------------------------------------------------------------- cliffs

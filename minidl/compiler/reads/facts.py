@@ -1,7 +1,8 @@
 """What a step read beside its arguments, and whether it is still so: looked at before each replay.
 
-A fact is noted as a step is recorded; `Facts.changed` says which one is another now. The common case, that none is, is
-what a replay pays for each time: plain loops of identities, and one number for all attributes of what is Watched.
+A fact is noted as a step is recorded: how to read a value, and what it was. The common case, that all are the same
+objects, is what a replay pays for each time: one expression tells it, see looks.py, and in it one number stands for all
+attributes of what is Watched. Otherwise each fact is looked at by value: `first_change` says which one is another now.
 """
 
 from __future__ import annotations
@@ -10,16 +11,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from operator import is_
 from types import CellType, FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...core.mode import Watched, changes
 from ...core.tensor import Tensor
+from .looks import Read
 
 PLAIN = (type(None), bool, int, float, complex, str, bytes, np.generic, Enum)
 INEXACT = (float, complex, np.generic)     # of these: types whose equal values may differ
 GONE = object()                            # in the place of a value that is not there
+ENTRY = "$0.get($1, $2)"                   # of a dict: its name, and what is there where there is none
 
 
 def same(a: Any, b: Any) -> bool:
@@ -38,128 +41,136 @@ def picture(array: np.ndarray) -> tuple[Any, ...]:
     return array.dtype, array.shape, array.tobytes()
 
 
+class Fact(NamedTuple):
+    """What a read gave while a step was recorded, and what that is, in words; None where the read itself says it."""
+
+    read: Read
+    then: Any
+    what: str | None
+    told: bool = False                     # whether the values belong to the words
+
+    def changed(self, given: Sequence[Any] = ()) -> str | None:
+        """Whether something else is there now, in words."""
+        try:
+            now = self.read.now(given)
+        except ValueError:                 # a closure's variable was deleted
+            now = GONE
+        if same(now, self.then):
+            return None
+        return f"{self.what} (from {_short(self.then)} to {_short(now)})" if self.told else self.what or now
+
+
+def first_change(facts: Iterable[Fact], given: Sequence[Any] = ()) -> str | None:
+    """What is not as it was, in words; None where all is."""
+    return next((what for fact in facts if (what := fact.changed(given)) is not None), None)
+
+
 class Facts:
-    """What was read while a step was recorded: each list holds places, what was there, and a name for a message."""
+    """What was read while a step was recorded."""
 
     def __init__(self) -> None:
-        self.tensors: list[tuple[Tensor, Any, bool]] = []                # from outside: array, requires_grad
-        self.gradients: list[tuple[Tensor, bool]] = []                   # whether a leaf had one before the step
-        self.entries: list[tuple[Mapping[str, Any], str, Any, str]] = []     # of globals, attributes, an optimizer
-        self.cells: list[tuple[Any, Any, str]] = []
-        self.items: list[tuple[Any, Any, str]] = []                      # of lists, tuples, sets and dicts
-        self.watched: dict[int, tuple[Watched, dict[str, Any]]] = {}     # and their attributes; with the next, looked
-        self.settings: list[tuple[Mapping[str, Any], str, Any, str]] = []    # at only where `changes` has moved
-        self.lengths: list[tuple[Mapping[str, Any], int, str]] = []      # of dicts: nothing was added
-        self.functions: list[tuple[Any, tuple[Any, ...], str]] = []      # their code and defaults
-        self.states: list[tuple[Any, Callable[[Any], Any], Any, str]] = []   # of iterators and random numbers
-        self.arrays: list[tuple[np.ndarray, tuple[Any, ...], str]] = []  # that the host computes with
-        self.arguments: dict[int, tuple[Any, ...]] = {}                  # arrays of which values were read, by number
-        self._more = False                 # whether there are any of the last four kinds
-        self._noted: set[int] = set()      # ids of these Tensors
-        self._named: set[tuple[int, str]] = set()      # places and names of entries and settings
-        self._changes = changes[0]         # when these were last looked at
+        self.tensors: list[Tensor] = []                # from outside, that ops were given
+        self.leaves: list[Tensor] = []                 # whose gradients from before the step were looked at
+        self.gradients: list[Fact] = []                # whether there were any
+        self.others: list[Fact] = []
+        self.arguments: dict[int, Fact] = {}           # values of arrays, by the number of what is given
+        self.noted = _Noted()
+        self._known: set[tuple[object, ...]] = set()   # what was noted already
+        self._note("$0.changed()", (self.noted,), None, None)
+
+    def _note(self, text: str, objects: tuple[Any, ...], then: object, what: str | None, told: bool = False) -> None:
+        self.others.append(Fact(Read(text, objects), then, what, told))
+
+    def _first(self, *key: object) -> bool:
+        """Whether something is met for the first time."""
+        if key in self._known:
+            return False
+        self._known.add(key)
+        return True
 
     # ------------------------------------------------------------------ what is noted
     def tensor(self, t: Tensor) -> None:
-        if id(t) not in self._noted:
-            self._noted.add(id(t))
-            self.tensors.append((t, t._data, t.requires_grad))
+        if self._first("tensor", id(t)):
+            self.tensors.append(t)
+            what = f"a Tensor's array or requires_grad (shape {t.shape})"
+            self._note("$0._data", (t,), t._data, what)
+            self._note("$0.requires_grad", (t,), t.requires_grad, what)
 
     def gradient(self, leaf: Tensor) -> None:
-        self.gradients.append((leaf, leaf._grad is not None))
+        self.leaves.append(leaf)
+        self.gradients.append(Fact(Read("$0._grad is None", (leaf,)), leaf._grad is None,
+                                   f"whether a Tensor has a gradient (shape {leaf.shape})"))
 
     def entry(self, place: Mapping[str, Any], name: str, value: object, what: str) -> None:
-        if (id(place), name) not in self._named:
-            self._named.add((id(place), name))
-            self.entries.append((place, name, value, what))
+        """Of globals, attributes, an optimizer."""
+        if self._first("entry", id(place), name):
+            self._note(ENTRY, (place, name, GONE), value, what, told=True)
 
     def cell(self, cell: CellType, what: str) -> None:
-        self.cells.append((cell, cell.cell_contents, what))
+        self._note("$0.cell_contents", (cell,), cell.cell_contents, what, told=True)
 
     def container(self, value: Iterable[object], what: str) -> None:
-        if all(value is not noted for noted, *_ in self.items):
-            self.items.append((value, _listed(value), what))
+        """Of lists, tuples, sets and dicts."""
+        if self._first("container", id(value)):
+            items = "[*$0, *$0.values()]" if isinstance(value, Mapping) else "$0" if type(value) is list else "[*$0]"
+            then = [*Read(items, (value,)).now()]      # of a set, in an order that is its own
+            self._note(f"len(now := {items}) == len($1) and (all(map($2, now, $1)) or all(map($3, now, $1)))",
+                       (value, then, is_, same), True, f"what {what} holds")
 
     def length(self, place: Mapping[str, Any], what: str) -> None:
-        self._more = True
-        self.lengths.append((place, len(place), what))
+        """Of a dict: nothing was added."""
+        self._note("len($0) == $1", (place, len(place)), True, f"the attributes of {what}")
 
     def function(self, function: FunctionType, what: str) -> None:
-        self._more = True
-        self.functions.append((function, _parts(function), what))
+        for name in ("__code__", "__defaults__", "__kwdefaults__"):
+            self._note(f"$0.{name}", (function,), getattr(function, name), f"the code or the defaults of {what}")
 
     def state(self, value: object, read: Callable[[Any], Any], what: str) -> None:
-        self._more = True
-        self.states.append((value, read, read(value), what))
+        """Of iterators and random numbers."""
+        self._note("not $0($1) != $2", (read, value, read(value)), True, f"the state of {what}")
 
     def array(self, array: np.ndarray, what: str) -> None:
-        self._more = True
-        self.arrays.append((array, picture(array), what))
+        """That the host computes with."""
+        self._note("$0($1) == $2", (picture, array, picture(array)), True, f"the values of {what}")
 
     def argument(self, number: int, array: np.ndarray) -> None:
-        self.arguments.setdefault(number, picture(array))
+        if number not in self.arguments:
+            self.arguments[number] = Fact(Read(f"$0(given[{number}]) == $1", (picture, picture(array))), True,
+                                          f"the values of argument {number}, an array that the step reads beside its "
+                                          "ops,")
 
     def watch(self, value: Watched) -> None:
-        self.watched.setdefault(id(value), (value, _attributes(value)))
+        self.noted.watched.setdefault(id(value), (value, _attributes(value)))
 
     def setting(self, place: Mapping[str, Any], name: str, value: object, what: str) -> None:
-        if (id(place), name) not in self._named:
-            self._named.add((id(place), name))
-            self.settings.append((place, name, value, what))
+        """An entry whose changes are in `changes`."""
+        if self._first("entry", id(place), name):
+            self.noted.settings.append(Fact(Read(ENTRY, (place, name, GONE)), value, what, told=True))
 
     # ------------------------------------------------------------------ whether it is still so
-    def changed(self) -> str | None:
-        """What is not as it was, in words; None where all is."""
-        for t, flag in self.gradients:
-            if (t._grad is not None) is not flag:
-                return f"whether a Tensor has a gradient (shape {t.shape})"
-        return self.changed_by_hand()
+    def all(self) -> list[Fact]:
+        return [*self.gradients, *self.others, *self.arguments.values()]
 
     def changed_by_hand(self) -> str | None:
-        """The same, but for gradients: what a program itself does not change."""
-        for t, array, flag in self.tensors:
-            if t._data is not array or t.requires_grad is not flag:
-                return f"a Tensor's array or requires_grad (shape {t.shape})"
-        if self.entries and (what := _changed_entry(self.entries)):
-            return what
-        for cell, then, what in self.cells:
-            try:
-                now = cell.cell_contents
-            except ValueError:             # it was deleted
-                return what
-            if now is not then and not same(now, then):
-                return f"{what} (from {_short(then)} to {_short(now)})"
-        for container, then, what in self.items:
-            now = container if container.__class__ is list else _listed(container)
-            if len(now) != len(then) or not (all(map(is_, now, then)) or all(map(same, now, then))):
-                return f"what {what} holds"
-        if self._changes != changes[0] and (what := self._changed_watched()):
-            return what
-        return self._changed_more() if self._more else None
-
-    def _changed_more(self) -> str | None:
-        for place, length, what in self.lengths:
-            if len(place) != length:
-                return f"the attributes of {what}"
-        for function, parts, what in self.functions:
-            if not all(map(is_, _parts(function), parts)):
-                return f"the code or the defaults of {what}"
-        for value, read, then, what in self.states:
-            if read(value) != then:
-                return f"the state of {what}"
-        for array, then, what in self.arrays:
-            if picture(array) != then:
-                return f"the values of {what}"
-        return None
+        """What is not as it was, in words, but for gradients: those a program itself changes."""
+        return first_change(self.others)
 
     def changed_arguments(self, given: Sequence[Any]) -> str | None:
-        """The same of the arrays among a call's arguments."""
-        for number, then in self.arguments.items():
-            if picture(given[number]) != then:
-                return f"the values of argument {number}, an array that the step reads beside its ops,"
-        return None
+        """The same of values of the arrays among a call's arguments."""
+        return first_change(self.arguments.values(), given)
 
-    def _changed_watched(self) -> str | None:
+
+class _Noted:
+    """Attributes of what is Watched and numbers of optimizers: they are looked at only where `changes` has moved."""
+
+    def __init__(self) -> None:
+        self.watched: dict[int, tuple[Watched, dict[str, Any]]] = {}
+        self.settings: list[Fact] = []
+        self._changes = changes[0]         # when they were last looked at
+
+    def changed(self) -> str | None:
+        if self._changes == changes[0]:
+            return None
         now = changes[0]
         for value, then in self.watched.values():
             attributes = _attributes(value)
@@ -168,33 +179,14 @@ class Facts:
             for name, attribute in then.items():
                 if not same(attributes[name], attribute):
                     return f"{name} of a {type(value).__name__}"
-        if what := _changed_entry(self.settings):
+        if what := first_change(self.settings):
             return what
         self._changes = now
         return None
 
 
-def _changed_entry(entries: list[tuple[Mapping[str, Any], str, Any, str]]) -> str | None:
-    for place, name, then, what in entries:
-        now = place.get(name, GONE)
-        if now is not then and not same(now, then):
-            return f"{what} (from {_short(then)} to {_short(now)})"
-    return None
-
-
 def _attributes(value: Watched) -> dict[str, Any]:
     return {name: attribute for name, attribute in vars(value).items() if name not in value.restless}
-
-
-def _listed(container: Iterable[object]) -> list[Any]:
-    """What a container holds, in its order; keys and values of a dict; of a set in an order that is its own."""
-    if isinstance(container, Mapping):
-        return [*container, *container.values()]
-    return list(container)
-
-
-def _parts(function: FunctionType) -> tuple[Any, ...]:
-    return function.__code__, function.__defaults__, function.__kwdefaults__
 
 
 def _short(value: object) -> str:

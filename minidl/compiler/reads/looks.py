@@ -1,0 +1,65 @@
+"""What was read, as texts of Python: each is looked at alone, or many of them at one look, in one expression.
+
+A text is an expression of objects, where $0 stands for the first of them, and of a call: `values` are its arguments,
+`names` those of its options, and `given` the Tensors and arrays among the arguments.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+
+class Read(NamedTuple):
+    """A place that is read: an expression of `objects`."""
+
+    text: str
+    objects: tuple[Any, ...] = ()
+
+    def now(self, given: Iterable[Any] = (), names: Iterable[str] = (), values: Iterable[Any] = ()) -> Any:
+        """What is there."""
+        return _alone(self.text)(self.objects, given, names, values)
+
+
+@functools.lru_cache(maxsize=4096)
+def _alone(text: str) -> Callable[..., Any]:
+    """A function that evaluates a text."""
+    return _compiled("lambda objects, given, names, values: " + _OBJECT.sub(r"objects[\1]", text), {})
+
+
+class Look:
+    """Many reads in one expression, compiled once: the fastest way to compare some dozens of values in Python."""
+
+    def __init__(self) -> None:
+        self._tests: list[str] = []
+        self._objects: dict[str, Any] = {}             # by their names in the expression
+        self._names: dict[int, str] = {}               # and these by the objects' ids
+
+    def expect(self, read: Read, how: str, then: object) -> None:
+        """What is read has to be `then`. how: the operator that tells, "is" or "=="."""
+        text = _OBJECT.sub(lambda number: self._name(read.objects[int(number[1])]), read.text)
+        self._tests.append(f"({text}) {how} {self._name(then)}")
+
+    def function(self, places: Iterable[int]) -> Callable[..., list[Any] | None]:
+        """A function of a call's names and values. It returns what is given, which stands at `places` among the values,
+        if all is as expected, else None; it raises what a read raises that finds nothing any more."""
+        given = ", ".join(f"values[{i}]" for i in places)
+        tests = " and ".join([f"(given := [{given}]) is not None", *self._tests])
+        return _compiled(f"lambda names, values: given if {tests} else None", self._objects)
+
+    def _name(self, value: object) -> str:
+        if value is None or value is True or value is False:
+            return repr(value)
+        name = self._names.setdefault(id(value), f"v{len(self._names)}")
+        self._objects[name] = value
+        return name
+
+
+_OBJECT = re.compile(r"\$(\d+)")
+
+
+def _compiled(text: str, objects: dict[str, Any]) -> Callable[..., Any]:
+    function: Callable[..., Any] = eval(text, objects)
+    return function

@@ -1,0 +1,99 @@
+"""What is equal for calls that one program may serve, told by reads, as facts are."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..core.device import is_array, precision
+from ..core.mode import mode
+from ..core.tensor import Tensor
+from .reads.facts import INEXACT, PLAIN
+from .reads.looks import Look, Read
+
+
+class Signature:
+    """A call's: where Tensors and arrays stand among the arguments (`places`), expressions of the arrays of these
+    (`arrays`), what is looked at (`reads`), and what was there (`key`)."""
+
+    def __init__(self, names: tuple[str, ...], values: Sequence[Any]):
+        kinds = tuple(map(_kind, values))
+        self.places, self.reads = _reads(kinds)
+        self.arrays = [_array_text(kinds[place], f"given[{i}]") for i, place in enumerate(self.places)]
+        self.key = tuple(read.now(names=names, values=values) for read in self.reads)
+
+    def tell(self, look: Look) -> None:
+        """Make a look see that calls have this signature."""
+        for read, then in zip(self.reads, self.key, strict=True):
+            look.expect(read, "==", then)
+
+
+def root_text(array: str) -> str:
+    """The expression of the array whose memory another one, or a view, lies in."""
+    return f"({array} if {array}.base is None else {array}.base)"
+
+
+def _kind(value: object) -> type | None:
+    return Tensor if isinstance(value, Tensor) else np.ndarray if is_array(value) else None
+
+
+def _array_text(kind: type | None, place: str) -> str:
+    """The expression of the array of a Tensor, or of an array."""
+    return f"{place}._data" if kind is Tensor else place
+
+
+@functools.lru_cache(maxsize=256)
+def _reads(kinds: tuple[type | None, ...]) -> tuple[list[int], list[Read]]:
+    """(where Tensors and arrays stand, all that is looked at) for arguments of these kinds."""
+    arrays = {i: _array_text(kind, f"values[{i}]") for i, kind in enumerate(kinds) if kind is not None}
+    reads = [Read("$0()", (precision,)), Read("$0.grad", (mode,)), Read("names"), Read("len(values)")]
+    for i, kind in enumerate(kinds):
+        value, array = f"values[{i}]", arrays.get(i)
+        if kind is None:
+            reads.append(Read(f"$0({value})", (_plain,)))
+        else:
+            reads.append(Read(f"({value}.__class__, {array}.__class__, {array}.shape, {array}.dtype)"))
+        if kind is Tensor:
+            reads.append(Read(f"({value}.requires_grad, {value}.node is None, {value}._grad is None)"))
+    if len(arrays) > 1:
+        ids = [f"id({root_text(array)})" for array in arrays.values()]
+        lists = ", ".join([f"[{', '.join(f'id({array})' for array in arrays.values())}]", f"[{', '.join(ids)}]"])
+        reads.append(Read(f"len({{{', '.join(ids)}}}) == {len(ids)} or $0({lists})", (_alike,)))
+    return list(arrays), reads
+
+
+def _alike(*lists: list[int]) -> tuple[tuple[int, ...], ...]:
+    """Which items of each list are the same."""
+    return tuple(tuple(map(items.index, items)) for items in lists)
+
+
+def _plain(value: Any) -> tuple[Any, ...]:
+    """What tells an argument that is neither a Tensor nor an array from others."""
+    try:
+        hash(value)
+    except TypeError:
+        raise TypeError(f"compile: an argument is a {type(value).__name__}, which cannot be told from another; pass "
+                        "Tensors, arrays and plain values, and use other objects from outside the step") from None
+    if isinstance(value, INEXACT):
+        return type(value), repr(value)
+    if type(value) in (tuple, frozenset):              # a program knows the Tensors in one as these, from outside
+        return type(value), type(value)(_Same(each) if isinstance(each, Tensor) else _plain(each) for each in value)
+    return type(value), value if isinstance(value, (*PLAIN, type, np.dtype)) else _Same(value)
+
+
+class _Same:
+    """An argument that is equal to itself alone: what an object's own == leaves out may count for a step."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: object):
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and other.value is self.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
