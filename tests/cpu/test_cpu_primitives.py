@@ -11,6 +11,7 @@ import pytest
 
 from minidl.ops import cpu as k
 from minidl.ops.common import choice, shared
+from minidl.ops.common.conv.parts import as_one
 from minidl.ops.common.geometry import conv_geometry, pool_geometry
 from minidl.ops.cpu import conv, parallel
 
@@ -135,6 +136,17 @@ def test_groups_of_one_channel_equal_the_formula(n: int, maps: int, padding: Any
         close(made[0][:, m], conv.direct.y(x[:, c], w[m], b[m], one))
         close(made[1][:, c], conv.direct.dx(gy[:, m], w[m], one))
         close(made[2][m], conv.direct.dw(gy[:, m], x[:, c], one))
+
+
+def test_which_groups_are_convolved_as_one() -> None:
+    """Thin ones, if the filters are not taller than CUDA's kernels take; and those that are asked for."""
+    one = conv_geometry((1, 16, 40, 40), (16, 1, 3, 3), None, 1, 0, "auto", 16)
+    assert as_one(one)
+    assert as_one(one._replace(groups=2, dh=2))
+    assert not as_one(one._replace(groups=1, dh=2))
+    assert not as_one(one._replace(kh=33))
+    assert not as_one(one._replace(algorithm="gemm"))
+    assert as_one(one._replace(groups=1, dh=2, algorithm="grouped"))
 
 
 @pytest.mark.parametrize("algorithm", ["unroll", "gemm"])

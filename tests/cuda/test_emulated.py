@@ -102,7 +102,7 @@ def test_random_nets(number: int, emulated: Emulator, monkeypatch: pytest.Monkey
     """Nets of all layers in training, as near to the CPU's float64 as float32's rounding explains. Convolutions are
     `direct`: nothing is measured here."""
     monkeypatch.setattr(device, "_missing", lambda: "")
-    monkeypatch.setattr(cuda.conv, "fastest", lambda *_: "direct")
+    monkeypatch.setattr(cuda.conv, "fastest", lambda _, g, *__: "direct" if g.dense else "grouped")
     net = random_nets.net(number)
     reference = random_nets.notes(net)
     share, where = random_nets.worst(net, "cuda", False, reference, random_nets.allowed(net, reference))
@@ -115,7 +115,7 @@ def test_a_step_in_nhwc(precision: str, emulated: Emulator, monkeypatch: pytest.
     """A compiled step's program, with normalisation, a residual and maxima, call by call; beside the CPU in fp32. The
     nearest bfloat16s decide otherwise at some maxima."""
     monkeypatch.setattr(device, "_missing", lambda: "")
-    monkeypatch.setattr(cuda.conv, "fastest", lambda *_: "direct")
+    monkeypatch.setattr(cuda.conv, "fastest", lambda _, g, *__: "direct" if g.dense else "grouped")
     rng, results = np.random.default_rng(0), []
     x, labels = rng.standard_normal((3, 3, 7, 6), np.float32), np.array([1, 0, 2])
     for there in (np.asarray, cupy.asarray):

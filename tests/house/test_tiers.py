@@ -93,6 +93,7 @@ def test_a_probe_is_drawn_by_the_commit(project: pytest.Pytester, monkeypatch: p
     first.stdout.fnmatch_lines(["probe: 30% of what is left out, drawn by *"])
 
 
+@pytest.mark.slow
 def test_what_passed_before_is_left_out(project: pytest.Pytester) -> None:
     """What was skipped or failed there is not, nor is what ran in another tier."""
     project.makepyfile(test_before="""

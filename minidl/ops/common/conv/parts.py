@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from ....core.tensor import Tensor
-from ..geometry import ConvGeometry
+from ..geometry import TALL, ConvGeometry
 
 Body = tuple[Tensor, Any]
 
@@ -18,7 +18,8 @@ THIN = 8                                   # channels, and filters, of a group u
 
 def as_one(g: ConvGeometry) -> bool:
     """Whether the primitives are given a convolution whole."""
-    return g.dense or g.algorithm == "grouped" or (g.algorithm == "auto" and max(g.c, g.m) <= THIN * g.groups)
+    thin = max(g.c, g.m) <= THIN * g.groups and g.kh <= TALL
+    return g.dense or g.algorithm == "grouped" or (g.algorithm == "auto" and thin)
 
 
 def in_parts(k: ModuleType, x: Tensor, w: Tensor, b: Tensor | None, *, g: ConvGeometry) -> Body:

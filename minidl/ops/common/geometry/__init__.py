@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 
 Geometry = TypeVar("Geometry")
 Pair = int | tuple[int, int]
+TALL = 32                                  # rows of a filter that kernels for thin groups have in a thread's registers
 Padding = int | tuple[int, int] | tuple[tuple[int, int], tuple[int, int]]
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ....common.geometry import ConvGeometry
+from ....common.geometry import TALL, ConvGeometry
 from ....common.geometry.nhwc import C_TYPES, ordered
 from ....common.primitives import Array
 from ... import launch
@@ -18,7 +18,6 @@ from ...reduce import sum_first
 
 FILE, GRAD_W = "conv/grouped/grouped.cu", "conv/grouped/grouped_grad_w.cu"
 STRIP = 4                                  # rows of a thread, where registers and the stride allow
-MAX_ROWS = 32                              # of a filter: they are all in a thread's registers
 MAX_LANES = 32
 MAX_FILTERS = 48 << 8                      # numbers of filters in a block's shared memory
 SUMS = 48                                  # registers of a thread for a filter's gradient
@@ -28,7 +27,7 @@ NCHW, NHWC = "NCHW", "NHWC"
 
 def refuses(direction: str, g: ConvGeometry, dtype: np.dtype) -> str | None:
     """Why this algorithm cannot do a case, or None."""
-    return f"filters have more than {MAX_ROWS} rows" if g.kh > MAX_ROWS else None
+    return f"filters have more than {TALL} rows" if g.kh > TALL else None
 
 
 # ---------------------------------------------------------------- constants
