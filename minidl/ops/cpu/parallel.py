@@ -200,7 +200,7 @@ def _aligned(need: int) -> np.ndarray:
     what lies in it refers to: that is why it is made of a memoryview, and not of an array."""
     whole = np.empty(need + ALIGNMENT, np.uint8)
     first = -whole.ctypes.data % ALIGNMENT
-    return np.frombuffer(memoryview(whole)[first:first + need], np.uint8)
+    return np.frombuffer(whole.data[first:first + need], np.uint8)
 
 
 def empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
