@@ -38,7 +38,7 @@ def conv2d(k, x: Tensor, w: Tensor, b: Tensor | None = None, *, stride: Pair = 1
     [[[[-1.0, -1.0]]]]
     """
     g = conv_geometry(x.shape, w.shape, None if b is None else b.shape, stride, padding, algorithm, groups, dilation)
-    if not as_one(g):
+    if not (g.dense or as_one(g)):
         return in_parts(k, x, w, b, g=g)
 
     def backward(gy, need):

@@ -17,9 +17,9 @@ THIN = 8                                   # channels, and filters, of a group u
 
 
 def as_one(g: ConvGeometry) -> bool:
-    """Whether the primitives are given a convolution whole."""
+    """Whether the primitives are given one that is not dense whole."""
     thin = max(g.c, g.m) <= THIN * g.groups and g.kh <= TALL
-    return g.dense or g.algorithm == "grouped" or (g.algorithm == "auto" and thin)
+    return g.algorithm == "grouped" or (g.algorithm == "auto" and thin)
 
 
 def in_parts(k: ModuleType, x: Tensor, w: Tensor, b: Tensor | None, *, g: ConvGeometry) -> Body:
