@@ -112,8 +112,8 @@ def test_random_nets(number: int, emulated: Emulator, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("precision", tiered(["tf32", "bf16"], slow=0))
 def test_a_step_in_nhwc(precision: str, emulated: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A compiled step's program, with normalisation, a residual and maxima, call by call; beside the CPU in fp32. The
-    nearest bfloat16s decide otherwise at some maxima."""
+    """A compiled step's program, with normalisation, a residual, a depthwise convolution and maxima, call by call; beside
+    the CPU in fp32. The nearest bfloat16s decide otherwise at some maxima."""
     monkeypatch.setattr(device, "_missing", lambda: "")
     monkeypatch.setattr(cuda.conv, "fastest", lambda _, g, *__: "direct" if g.dense else "grouped")
     rng, results = np.random.default_rng(0), []
@@ -122,14 +122,16 @@ def test_a_step_in_nhwc(precision: str, emulated: Emulator, monkeypatch: pytest.
         device.set_precision("fp32" if there is np.asarray else precision)
         minidl.manual_seed(0)
         first, second, norm = nn.Conv2d(3, 16, 3, padding=1), nn.Conv2d(16, 16, 3, padding=1), nn.BatchNorm2d(16)
+        apart, apart_norm = nn.Conv2d(16, 16, 3, padding=1, groups=16), nn.BatchNorm2d(16)
         third, output = nn.Conv2d(16, 8, 3, stride=2), nn.Linear(8, 3)
-        layers = (first, second, norm, third, output)
+        layers = (first, apart, apart_norm, second, norm, third, output)
         for t in (t for layer in layers for _, t in layer.named_tensors()):
             t._data = there(t._data)
 
         def step(x: Tensor, labels: Tensor, layers: Any = layers) -> Tensor:
-            first, second, norm, third, output = layers
+            first, apart, apart_norm, second, norm, third, output = layers
             y = ops.tanh(first(x))
+            y = ops.tanh(apart_norm(apart(y)))
             y = ops.max_pool2d(ops.relu(norm(second(y)) + y), size=2, stride=1)
             y = ops.tanh(third(y))
             loss = ops.cross_entropy(output(ops.avg_pool2d(y, size=y.shape[2:]).flatten(1)), labels)
