@@ -169,18 +169,39 @@ def batch(name: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 # ---------------------------------------------------------------- peers
-def minidl_step(name: str, precision: str, device: str) -> Callable[[], Any]:
-    import minidl
-    from minidl import Tensor, nn, ops, optim
+def with_helpers(nn: ModuleType, **helpers: Any) -> ModuleType:
+    """nn, and what a net takes from it that is called otherwise by each."""
+    made = ModuleType(nn.__name__)
+    made.__dict__.update({name: getattr(nn, name) for name in dir(nn) if not name.startswith("__")}, **helpers)
+    return made
+
+
+def minidl_nn(device: str) -> ModuleType:
+    from minidl import Tensor, nn, ops
 
     mask = Tensor(np.triu(np.full((128, 128), -1e9, np.float32), 1), device=device)
 
     def attention(q: Any, k: Any, v: Any) -> Any:
         scores = q @ k.swapaxes(-1, -2) * (q.shape[-1] ** -0.5) + mask
         return ops.softmax(scores, axis=-1) @ v
-    namespace = with_helpers(nn, _cat=ops.concatenate, _attention=attention)
+    return with_helpers(nn, _cat=ops.concatenate, _attention=attention)
+
+
+def torch_nn() -> ModuleType:
+    import torch
+    from torch import nn
+    from torch.nn import functional as F
+
+    return with_helpers(nn, _cat=torch.cat, _attention=functools.partial(F.scaled_dot_product_attention,
+                                                                        is_causal=True))
+
+
+def minidl_step(name: str, precision: str, device: str) -> Callable[[], Any]:
+    import minidl
+    from minidl import Tensor, ops, optim
+
     minidl.set_precision(precision)
-    net = NETS[name][0](namespace).to(device)
+    net = NETS[name][0](minidl_nn(device)).to(device)
     sgd = optim.SGD(net.parameters(), lr=LR, momentum=MOMENTUM)
     x, target = (Tensor(a, device=device) for a in batch(name))
     loss = ops.mse_loss if NETS[name][2] is None else ops.cross_entropy
@@ -198,15 +219,12 @@ def minidl_step(name: str, precision: str, device: str) -> Callable[[], Any]:
 def torch_step(name: str, precision: str, device: str, compiled: bool = False) -> Callable[[], Any]:
     import torch
     import torch_nets
-    from torch import nn
     from torch.nn import functional as F
 
     torch_nets.precision = precision
     torch.backends.cudnn.benchmark = True
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = precision != "fp32"
-    namespace = with_helpers(nn, _cat=torch.cat, _attention=functools.partial(F.scaled_dot_product_attention,
-                                                                             is_causal=True))
-    net = NETS[name][0](namespace).to(device)
+    net = NETS[name][0](torch_nn()).to(device)
     forward = torch_nets.forward(torch.compile(net) if compiled else net)
     sgd = torch.optim.SGD(net.parameters(), lr=LR, momentum=MOMENTUM)
     x, target = (torch.tensor(a, device=device) for a in batch(name))
@@ -219,12 +237,6 @@ def torch_step(name: str, precision: str, device: str, compiled: bool = False) -
         sgd.step()
         return value
     return torch_nets.captured(step, sgd) if device == "cuda" else step
-
-
-def with_helpers(nn: ModuleType, **helpers: Any) -> ModuleType:
-    made = ModuleType(nn.__name__)
-    made.__dict__.update({name: getattr(nn, name) for name in dir(nn) if not name.startswith("__")}, **helpers)
-    return made
 
 
 MAKERS: dict[str, Callable[[str, str, str], Callable[[], Any]]] = {

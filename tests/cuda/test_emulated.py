@@ -112,8 +112,8 @@ def test_random_nets(number: int, emulated: Emulator, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("precision", tiered(["tf32", "bf16"], slow=0))
 def test_a_step_in_nhwc(precision: str, emulated: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A compiled step's program, with normalisation, a residual, a depthwise convolution and maxima, call by call; beside
-    the CPU in fp32. The nearest bfloat16s decide otherwise at some maxima."""
+    """A compiled step's program, with normalisation, a residual, a depthwise convolution and maxima, call by call;
+    beside the CPU in fp32. The nearest bfloat16s decide otherwise at some maxima."""
     monkeypatch.setattr(device, "_missing", lambda: "")
     monkeypatch.setattr(cuda.conv, "fastest", lambda _, g, *__: "direct" if g.dense else "grouped")
     rng, results = np.random.default_rng(0), []

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 from checks.compiler import needs_compiler
+from tiers import tiered
 
 import minidl
 from minidl import data, nn, ops, optim, zoo
@@ -46,6 +47,7 @@ import step_profile  # noqa: E402
 import tiles  # noqa: E402
 import time_to_accuracy  # noqa: E402
 import train_step  # noqa: E402
+import untuned  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -1292,3 +1294,41 @@ def test_counts_without_ncu_say_so(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     with pytest.raises(SystemExit):
         counts.main([])
     assert "there is no ncu, of the CUDA toolkit, which this needs; or give --only-counted" in capsys.readouterr().err
+
+
+# ---------------------------------------------------------------- nets that nobody tuned for
+@pytest.mark.torch
+@pytest.mark.parametrize("name", tiered(untuned.NETS, slow=1))
+def test_a_net_is_the_same_for_both(name: str) -> None:
+    """One text: of the same parameters the same values."""
+    torch = pytest.importorskip("torch")
+    build, shape, _ = untuned.NETS[name]
+    minidl.manual_seed(0)
+    mine, its = build(untuned.minidl_nn("cpu")), build(untuned.torch_nn())
+    for ours, theirs in zip(mine.parameters(), its.parameters(), strict=True):
+        theirs.data = torch.tensor(ours.numpy())
+    rng, size = np.random.default_rng(0), (1, *(min(side, 64) for side in shape[1:]))
+    x = rng.integers(0, 256, (1, 128)) if len(shape) == 2 else rng.standard_normal(size, np.float32)
+    with minidl.no_grad():
+        got = mine(minidl.Tensor(x)).numpy()
+    np.testing.assert_allclose(got, its(torch.tensor(x)).detach().numpy(), rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_net_that_nobody_tuned_for_is_measured_in_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("IN_A_ROW", "ROUNDS", "TURNS"):
+        monkeypatch.setattr(untuned, name, 1)
+    (row,) = untuned.rows("autoencoder", "fp32", ["minidl"], "cpu")
+    assert (row["net"], row["peer"]) == ("autoencoder", "minidl")
+    assert 0 < row["least_s"] <= row["median_s"] <= row["largest_s"] < row["first_s"] * 100
+    with pytest.raises(RuntimeError, match="untuned: a peer ended with status 2; its messages are above"):
+        untuned.rows("autoencoder", "fp8", ["minidl"], "cpu")
+
+
+def test_a_line_holds_the_faster_peer() -> None:
+    row = {"net": "gpt", "batch": 2, "precision": "tf32", "first_s": 1.0}
+    result = {"rows": [{**row, "peer": peer, "median_s": s} for peer, s in (
+        ("minidl", 2e-3), ("torch-graph", 3e-3), ("torch-compile", 1e-3))]}
+    (line,) = table("\n".join(untuned.report([{**results.load("untuned_gpt"), **result}])))
+    assert line["speed / the faster peer"] == "0.50"
+    assert (line["minidl ms"], line["torch-compile ms"]) == ("2", "1")
