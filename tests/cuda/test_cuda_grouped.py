@@ -31,12 +31,12 @@ def emulated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
         yield running
 
 
-@pytest.mark.parametrize(("case", "kind"), tiered(itertools.product(CASES, KINDS), slow=6, several=True))
+@pytest.mark.parametrize(("case", "kind"), tiered(itertools.product(CASES, KINDS), slow=4, several=True))
 def test_emulated(case: tuple[Any, ...], kind: str, emulated: Emulator) -> None:
     is_right(kind, *case)
 
 
-@pytest.mark.parametrize("seed", tiered(range(60), slow=2))
+@pytest.mark.parametrize("seed", tiered(range(60), slow=1))
 def test_random_shapes_emulated(seed: int, emulated: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
     """On four multiprocessors, and on one."""
     if seed % 2:
