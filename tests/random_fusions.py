@@ -378,7 +378,7 @@ FAULTS: dict[str, tuple[str, str, str]] = {
         "tf32", "run.v[i] = ACT_GRAD(run.v[i], known.v[i]);\n            sum[0][i] += run.v[i];",
         "sum[0][i] += run.v[i];\n            run.v[i] = ACT_GRAD(run.v[i], known.v[i]);"),
     "nhwc sums, the last rows": ("tf32", "own < walk.step; ++own) total", "own < walk.step - 1; ++own) total"),
-    # nhwc/norm.cu
+    # nhwc/norm/batch.cu
     "nhwc moments": ("tf32", "sum[0][i] += d;", "sum[0][i] += run.v[i];"),
     "nhwc norm, variance": (
         "tf32", "sums[g.channels + channel] - off * sums[channel], 0.0f", "sums[g.channels + channel], 0.0f"),

@@ -102,6 +102,10 @@ def nhwc_joined(store: str, at: int) -> None:
     nhwc.joined_agree(nhwc.SHAPES[at], at, store, cuda, cupy.asarray)
 
 
+def rows_normalised(rows: int, channels: int, store: str) -> None:
+    nhwc.layer_norm_agrees(rows, channels, store, cuda, cupy.asarray)
+
+
 def shared_memory_is_filled() -> None:
     """What it leaves is seen on a device alone: tests/cuda/test_poison.py."""
     launch.kernel("launch/poison.cu", "poison")((2,), (64,), 512, shared=2048)
@@ -515,6 +519,10 @@ LAUNCHES: dict[str, list[Launch]] = {
               slow=len(OWN_FORMS)),
         *each("nhwc/", nhwc_form, *[(name, store, 2) for name in OWN_FORMS for store in STORES], slow=0),
         *each("nhwc/", nhwc_joined, *[(store, at) for at in (0, 2, 3) for store in STORES], slow=3),
+        *each("nhwc/norm/layer.cu", rows_normalised, *[(*shape, store) for shape in nhwc.NORMALISED[:-1]
+                                                       for store in STORES], slow=4),
+        *on_device("nhwc/norm/layer.cu", rows_normalised, *[(*shape, store) for shape in nhwc.NORMALISED
+                                                            for store in STORES]),
         *on_device("nhwc/", nhwc_form, *[
             (name, store, at) for name in FORMS for store in STORES for at in range(len(nhwc.SHAPES))]),
         *on_device("nhwc/", nhwc_form, *[

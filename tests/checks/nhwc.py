@@ -13,7 +13,7 @@ from minidl.ops import cpu
 from minidl.ops.common.geometry import ConvGeometry, conv_geometry, pool_geometry
 from minidl.ops.common.geometry.nhwc import AXES, BACK, FORMS, FULL, STORES, bf16, widened
 from minidl.ops.common.primitives import ALL, OF_X
-from minidl.ops.layers.norm import batch_geometry
+from minidl.ops.layers.norm import batch_geometry, layer_geometry
 
 Shape = tuple[int, int, int, int]
 SHAPES: list[Shape] = [(2, 8, 5, 6), (3, 24, 4, 4), (2, 5, 7, 3), (1, 64, 9, 8), (9, 16, 12, 12), (2, 264, 3, 2)]
@@ -142,6 +142,30 @@ def near(got: np.ndarray, want: np.ndarray, rounding: float, product: Any = 0.0)
     scale = max(1.0, float(np.abs(want).max(initial=0)))
     share = np.abs(got.astype(np.float64) - want) / (rounding * scale + product)
     assert (share <= 1).all(), f"used {share.max():.3g} of its tolerance"
+
+
+# ---------------------------------------------------------------- rows
+# (rows, channels): a team of few threads, of as many as there are runs, of a warp with one run each and with many; rows
+# that fill no team's turn
+NORMALISED = [(1, 8), (70, 24), (300, 96), (37, 192), (19, 768), (5, 1024), (1100, 40)]
+
+
+def layer_norm_agrees(rows: int, channels: int, store: str, k: Any = cpu,
+                      there: Callable[[Any], Any] = np.array) -> None:
+    """Of rows far from zero, beside the reference on NumPy arrays; with and without parameters and what is added."""
+    x, gy, other = (as_stored(normal(rows, channels, 1, 1, dtype=np.float32, seed=seed) + 3 * (seed == 0), "i", store)
+                    for seed in range(3))
+    g = layer_geometry((rows, channels), channels, None, None)
+    for w, b, added in ((None, None, None), (*(normal(channels, dtype=np.float32, seed=seed) for seed in (3, 4)), other)):
+        want = cpu.layer_norm_nhwc(x, w, b, 1e-5, g)
+        _, mean, rstd = want
+        calls = [("layer_norm_nhwc", (x, w, b, 1e-5, g)), ("layer_norm_grad_nhwc", (gy, x, w, mean, rstd, g, added))]
+        for name, given in calls:
+            found = getattr(k, name)(*[there(np.copy(a)) if hasattr(a, "dtype") else a for a in given])
+            for mine, its in zip(found, getattr(cpu, name)(*given), strict=True):
+                mine = mine.get() if hasattr(mine, "get") else mine
+                assert mine.dtype == its.dtype
+                near(widened(mine), widened(its), ROUNDING["bf16" if mine.dtype == np.uint16 else "float32"])
 
 
 # ---------------------------------------------------------------- what has no plain primitive

@@ -18,7 +18,7 @@ from minidl.ops.common.geometry import ConvGeometry, conv_geometry, pool_geometr
 from minidl.ops.common.geometry.nhwc import AXES, BACK, bf16, widened
 from minidl.ops.cuda.nhwc.conv import conv, conv_images, conv_tma
 from minidl.ops.cuda.nhwc.elementwise import act_grad_b_nhwc
-from minidl.ops.cuda.nhwc.norm import normalize_act_grad_nhwc, normalize_grad_by
+from minidl.ops.cuda.nhwc.norm.batch import normalize_act_grad_nhwc, normalize_grad_by
 from minidl.ops.cuda.nhwc.pool import max_pool2d_nhwc
 
 KINDS = {"tf32": ("float32", "tf32"), "3xtf32": ("float32", "3xtf32"), "bf16": ("bf16", "bf16")}

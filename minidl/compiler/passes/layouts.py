@@ -1,24 +1,30 @@
-"""The pass that lets images lie in NHWC, as tensor cores read them, from one convolution to the next.
+"""The pass that lets images lie in NHWC, as tensor cores read them, from one convolution to the next; and rows, from one
+linear layer to the next.
 
-Layout is a decision of the plan: the calls between convolutions get their forms in NHWC (ops/common/geometry/nhwc.py),
+Layout is a decision of the plan: the calls between products get their forms (ops/common/geometry/nhwc.py and rows.py),
 and conversions stand where a value goes in or comes out, each once. What has no form keeps to NCHW behind such a
-border. With the precision bf16 images in NHWC are stored as bfloat16; parameters, sums and statistics are float32.
+border. With the precision bf16 what has a form is stored as bfloat16; parameters, sums and statistics are float32.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace as with_
 from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...ops.common.geometry.nhwc import FORMS, STORES, Arguments, Form, ordered
+from ...ops.common.geometry.rows import PRECISIONS, ROWS, SAME, pixels
 from ...ops.common.primitives import OF_X
 from ..program import Call, Program, Slot, leaves
+from . import fusion
 from .fusion import Rule, View, fuse, rule
+
+AXES_OF = {"i": 4, "x": 4}                 # of what a letter of a form stands for; others have two or more
 
 # What the forms in NHWC are joined to
 RULES: tuple[Rule, ...] = (
@@ -44,36 +50,45 @@ RULES: tuple[Rule, ...] = (
             gz, gx, gw, gb = normalize_act_grad_nhwc({both}, y, x, w, mean, rstd, sets, act)
             """, "gz, gx, gw, gb = "
                  "conv2d_grad_x_norm_nhwc(dy, k, g, precision, other, y, x, w, mean, rstd, sets, act)"))],
+    *[rule(f"""
+        gx, gw, gb = layer_norm_grad_nhwc(gy, x, w, mean, rstd, sets, None)
+        z = add_nhwc({both}, None)
+        """, "z, gw, gb = layer_norm_grad_nhwc(gy, x, w, mean, rstd, sets, other)") for both in ("gx, other", "other, gx")],
 )
 
 
 def pays(call: Call) -> bool:
-    """Whether a call is a convolution for whose sake images are converted: small filters, and enough channels for
-    tensor cores. Those of LeNet-5 and of the report's net have kernels of their own that are faster."""
+    """Whether a call with a form is one for whose sake values are converted: a linear layer, or a convolution with small
+    filters, and enough channels for tensor cores. Those of LeNet-5 and of the report's net have kernels of their own
+    that are faster."""
     if call.name not in ("conv2d", "conv2d_act", "conv2d_norm", "conv2d_norm_act"):
-        return False
+        return call.name in ("linear", "linear_act")
     g = call.arguments[3]
     return bool(g.c >= 8 and g.m >= 16 and g.kh * g.kw <= 9)
 
 
 def in_nhwc(program: Program) -> Program:
-    """The program with the calls around convolutions in NHWC, where that pays."""
+    """The program with the calls around products in their forms, where that pays."""
     apart = _taken_apart(program)
     chosen = _Choice(apart).calls
     if not chosen:
         return program
-    program = apart
-    program, values, conversions = _rewritten(program, chosen)
-    store = "bfloat16" if program.precision == "bf16" else "float32"
-    note = f"layouts: {values} values in NHWC as {store}, {conversions} conversions"
-    return fuse(_normalized_again(_relus_at_maxima(with_(program, notes=[*program.notes, note]))), RULES)
+    made = _Rewriting(apart, chosen)
+    store = "bfloat16" if made.store == "bf16" else "float32"
+    conversions = sum(call.name in ("to_nhwc", "to_nchw") for call in made.calls)
+    note = f"layouts: {len(made.there)} values in NHWC as {store}, {conversions} conversions"
+    program = with_(program, calls=made.calls, notes=[*program.notes, note])
+    return fuse(_normalized_again(_relus_at_maxima(program)), (*RULES, *fusion.RULES))
 
 
 def _taken_apart(program: Program) -> Program:
-    """Convolutions that were joined with the averages behind them, which have no form together."""
+    """What was joined and has no form together: convolutions with the averages behind them, and linear layers with
+    activations. What stays in NCHW is joined again in the end."""
     calls: list[Call] = []
     number = 1 + max((slot.number for slot in _slots(program)), default=0)
     for call in program.calls:
+        rows = call.name in ("linear_and_act", "linear_grad_act") and program.precision in PRECISIONS and pixels(
+            *call.arguments[:2])
         if call.name == "conv2d_act_pool":
             *given, pooling = call.arguments
             y, averages = call.results
@@ -86,23 +101,44 @@ def _taken_apart(program: Program) -> Program:
             calls += [with_(call, name=name, arguments=given, results=(made,), several=False) for name, given, made in (
                 ("avg_pool2d_grad_act", (gp, y, pooling, act), gz), ("conv2d_grad_w", (gz, x, g), call.results[0]),
                 ("conv2d_grad_b", (gz,), call.results[1]))]
+        elif rows and call.name == "linear_and_act":
+            *given, act = call.arguments
+            z, y = call.results
+            calls += [with_(call, name="linear", arguments=tuple(given), results=(z,), several=False),
+                      with_(call, name=act, arguments=(z,), results=(y,), several=False)]
+        elif rows:
+            gy, w, y, act = call.arguments
+            gx = Slot(number, "result", call.results[0])
+            number += 1
+            calls += [with_(call, name="linear_grad_x", arguments=(gy, w), results=(gx,)),
+                      with_(call, name=f"{act}_grad_x", arguments=(gx, y))]
         else:
             calls.append(call)
     return with_(program, calls=calls)
 
 
 # ---------------------------------------------------------------- which calls
+class Chosen(NamedTuple):
+    """A call that gets a form, and what the form takes."""
+
+    form: Form
+    arguments: Arguments
+
+
 class _Choice:
-    """The calls of a program that are made in NHWC, by their places, and the arguments of their forms."""
+    """The calls of a program that get a form, by their places."""
 
     def __init__(self, program: Program):
         view, written = View(program), program.written()
         self.program, self.kept, self.makers, self.readers = program, view.kept, view.makers, view.readers
-        self.calls: dict[int, Arguments] = {}
+        self.calls: dict[int, Chosen] = {}
+        known: dict[Slot, str] = {}                    # how what a chosen call makes is stored
         for i, call in enumerate(program.calls):
-            arguments = self._arguments(call, written)
-            if arguments is not None:
-                self.calls[i] = arguments
+            found = [each for form in _forms(call.name) if (each := self._chosen(call, form, written))]
+            if found:
+                self.calls[i] = best = max(found, key=lambda each: sum(
+                    known.get(slot) == role for slot, role in _stored(call.arguments, each.form.takes)))
+                known.update(_stored(call.results, best.form.gives))
         self._keep_what_pays()
         self._trim()
         while split := self._split_windows():
@@ -111,21 +147,25 @@ class _Choice:
             self._trim()
         self._keep_what_pays()
 
-    def _arguments(self, call: Call, written: set[Slot]) -> Arguments | None:
-        """What a call's form takes; None where it has none, or its images are no plain values."""
-        form = FORMS.get(call.name)
-        if form is None or call.options or (len(form.takes), len(form.gives)) != (
-                len(call.arguments), len(call.results)):
+    def _chosen(self, call: Call, form: Form, written: set[Slot]) -> Chosen | None:
+        """None where a form cannot do a call, or its images are no plain values."""
+        if call.options or (len(form.takes), len(form.gives)) != (len(call.arguments), len(call.results)):
             return None
         parameters = {value for value, role in zip(call.arguments, form.takes, strict=True)
-                      if role == "-" and isinstance(value, Slot)}
+                      if role in "-w" and isinstance(value, Slot)}
         for value, role in (*zip(call.arguments, form.takes, strict=True), *zip(call.results, form.gives, strict=True)):
-            if role != "-" and value is not None and not (
-                    isinstance(value, Slot) and len(value.shape) == 4 and 0 not in value.shape
-                    and value.dtype == (np.float32 if role == "i" else np.int32)
+            if role not in "-w" and value is not None and not (
+                    isinstance(value, Slot) and AXES_OF.get(role, len(value.shape)) == len(value.shape) > 1
+                    and 0 not in value.shape and value.dtype == (np.int32 if role == "x" else np.float32)
                     and value not in written | parameters and len(self.makers[value]) < 2):
                 return None
-        return form.arguments(call.arguments, self.program.precision)
+        arguments = form.arguments(call.arguments, self.program.precision)
+        return None if arguments is None else Chosen(form, arguments)
+
+    def images(self, i: int) -> list[tuple[Slot, str]]:
+        """What a chosen call reads and makes that is stored another way, with its letters in the form."""
+        call, form = self.program.calls[i], self.calls[i].form
+        return [*_stored(call.arguments, form.takes), *_stored(call.results, form.gives)]
 
     def _keep_what_pays(self) -> None:
         """Only connected calls of which one does."""
@@ -136,105 +176,156 @@ class _Choice:
                 slot = group[slot]
             return slot
 
-        images = {i: [slot for slot, _ in _images(self.program.calls[i])] for i in self.calls}
+        images = {i: [slot for slot, _ in self.images(i)] for i in self.calls}
         for slots in images.values():
             for slot in slots:
                 group[first(slot)] = first(slots[0])
         paying = {first(images[i][0]) for i in self.calls if pays(self.program.calls[i])}
-        self.calls = {i: arguments for i, arguments in self.calls.items() if first(images[i][0]) in paying}
+        self.calls = {i: chosen for i, chosen in self.calls.items() if first(images[i][0]) in paying}
 
     def _trim(self) -> None:
-        """Leave out calls at the edge, but convolutions, without which fewer bytes have to be converted."""
+        """Leave out calls at the edge, but products, without which fewer bytes have to be converted."""
         smaller = True
         while smaller:
             smaller = False
             for i in list(self.calls):
-                call = self.program.calls[i]
-                if call.name.startswith("conv2d") and call.name != "conv2d_grad_b":
+                name = self.program.calls[i].name
+                if name.startswith(("conv2d", "linear")) and not name.endswith("_grad_b"):
                     continue
-                slots = {slot for slot, _ in _images(call)}
+                slots = {slot for slot, _ in self.images(i)}
                 within = self._converted(slots)
-                arguments = self.calls.pop(i)
+                chosen = self.calls.pop(i)
                 if self._converted(slots) < within:
                     smaller = True
                 else:
-                    self.calls[i] = arguments
+                    self.calls[i] = chosen
 
     def _converted(self, slots: set[Slot]) -> int:
-        """How many elements of these values go through a border."""
+        """How many elements of these values go through a border. Rows of float32 lie as plain values do."""
+        same = {"v": "r"} if self.program.precision == "bf16" else {"v": "", "r": ""}
+
+        def ways(value: Slot, places: list[int]) -> set[str]:
+            """How a value is stored where calls read or make it: "" is plainly."""
+            return {same.get(role, role) for i in places for role in (
+                [role for slot, role in self.images(i) if slot is value] if i in self.calls else [""])}
+
         total = 0
         for slot in slots:
-            inside = [slot in _images_of(self.program.calls[i]) and i in self.calls for i in self.readers[slot]]
-            made_inside = bool(self.makers[slot]) and self.makers[slot][0] in self.calls
-            out = made_inside and (slot in self.kept or not all(inside))
-            into = not made_inside and any(inside)
-            total += (out or into) * math.prod(slot.shape)
+            made = ways(slot, self.makers[slot][:1]) or {""}
+            read = ways(slot, self.readers[slot]) | ({""} if slot in self.kept else set())
+            total += len(read - made) * math.prod(slot.shape)
         return total
 
     def _split_windows(self) -> set[int]:
         """The calls that make or read winners of windows which other calls would have in another form."""
         split: set[int] = set()
         for i in self.calls:
-            for slot, role in _images(self.program.calls[i]):
+            for slot, role in self.images(i):
                 users = {*self.makers[slot], *self.readers[slot]}
                 if role == "x" and (slot in self.kept or not self.makers[slot] or not users <= self.calls.keys()):
                     split |= users
         return split
 
 
-def _images(call: Call) -> Iterator[tuple[Slot, str]]:
-    """The images, and winners of windows, that a call with a form reads and makes, with their letters in it."""
-    form = FORMS[call.name]
-    yield from ((slot, role) for slots, roles in ((call.arguments, form.takes), (call.results, form.gives))
-                for slot, role in zip(slots, roles, strict=True) if role != "-" and slot is not None)
+def _forms(name: str) -> list[Form]:
+    return [*([FORMS[name]] if name in FORMS else []), *ROWS.get(name, ())]
 
 
-def _images_of(call: Call) -> set[Slot]:
-    """Those that it reads."""
-    form = FORMS.get(call.name)
-    if form is None or len(form.takes) != len(call.arguments):
-        return set()
-    return {slot for slot, role in zip(call.arguments, form.takes, strict=True) if role != "-"
-            and isinstance(slot, Slot)}
+def _stored(values: Sequence[Any], roles: str) -> Iterator[tuple[Slot, str]]:
+    """Those of the values that a form stores another way, with their letters in it."""
+    yield from ((value, role) for value, role in zip(values, roles, strict=True) if role != "-" and value is not None)
 
 
 # ---------------------------------------------------------------- the program in NHWC
-def _rewritten(program: Program, chosen: dict[int, Arguments]) -> tuple[Program, int, int]:
-    """The program with the chosen calls in their forms; how many values are in NHWC, and how many conversions there
-    are."""
-    store = "bf16" if program.precision == "bf16" else "float32"
-    number = 1 + max(slot.number for slot in _slots(program))
-    there: dict[Slot, Slot] = {}                       # the same value in NHWC
-    wanted = {slot for i, call in enumerate(program.calls) for slot in call.reads()
-              if i not in chosen} | program.kept()
+def _shape(slot: Slot, role: str) -> tuple[int, ...]:
+    """Of a value as it is stored."""
+    return {"i": lambda s: ordered(s), "x": lambda s: ordered(s), "r": lambda s: (math.prod(s[:-1]), 1, 1, s[-1]),
+            "v": lambda s: s, "w": lambda s: (*s, 1, 1)}[role](slot.shape)
 
-    def made(slot: Slot, dtype: np.typing.DTypeLike) -> Slot:
-        there[slot] = Slot(number + len(there), "result", SimpleNamespace(
-            shape=ordered(slot.shape), dtype=np.dtype(dtype)))
-        return there[slot]
 
-    calls: list[Call] = []
-    conversions = 0
-    for i, call in enumerate(program.calls):
-        if i not in chosen:
-            calls.append(call)
-            continue
-        form: Form = FORMS[call.name]
-        for slot, role in zip(call.arguments, form.takes, strict=True):
-            if role == "i" and slot is not None and slot not in there:
-                calls.append(with_(call, name="to_nhwc", arguments=(slot, store), results=(made(slot, STORES[store]),),
-                                   several=False))
-                conversions += 1
-        images = {slot for slot, _ in _images(call)}
-        arguments = tuple(there[value] if isinstance(value, Slot) and value in images else value for value in chosen[i])
-        results = tuple(slot if role == "-" else made(slot, STORES[store] if role == "i" else np.uint8)
+class _Rewriting:
+    """A program's calls in their forms, with conversions where a value goes in or comes out."""
+
+    def __init__(self, program: Program, chosen: dict[int, Chosen]):
+        self.store = "bf16" if program.precision == "bf16" else "float32"
+        self.number = 1 + max(slot.number for slot in _slots(program))
+        self.there: dict[tuple[Slot, str], Slot] = {}  # the same value, stored as a letter says
+        self.plain: set[Slot] = set()                  # what was converted back
+        self.calls: list[Call] = []
+        self.backend = program.calls[0].backend
+        wanted = {slot for i, call in enumerate(program.calls) for slot in call.reads()
+                  if i not in chosen} | program.kept()
+        for i, call in enumerate(program.calls):
+            if i in chosen:
+                self.rewrite(call, *chosen[i])
+                for slot, role in _stored(call.results, chosen[i].form.gives):
+                    if slot in wanted or role == "w":
+                        self.convert_back(slot, role)
+            else:
+                self.calls.append(call)
+
+    def rewrite(self, call: Call, form: Form, arguments: Arguments) -> None:
+        given = {slot: self.stored(slot, role) for slot, role in _stored(call.arguments, form.takes)}
+        if form.name == SAME:
+            self.there[call.results[0], form.gives[0]] = self.reshaped(
+                given[call.arguments[0]], _shape(call.results[0], form.gives[0]))
+            return
+        results = tuple(slot if role == "-" else self.made(slot, role)
                         for slot, role in zip(call.results, form.gives, strict=True))
-        calls.append(with_(call, name=form.name, arguments=arguments, results=results))
-        for slot, role in zip(call.results, form.gives, strict=True):
-            if role == "i" and slot in wanted:
-                calls.append(with_(call, name="to_nchw", arguments=(there[slot],), results=(slot,), several=False))
-                conversions += 1
-    return with_(program, calls=calls), len(there), conversions
+        self.calls.append(with_(call, name=form.name, results=results, arguments=tuple(
+            given[value] if isinstance(value, Slot) and value in given else value for value in arguments)))
+
+    def made(self, slot: Slot, role: str) -> Slot:
+        """Where a value is to lie."""
+        dtype = np.dtype(np.uint8) if role == "x" else STORES["float32" if role == "w" else self.store]
+        self.there[slot, role] = made = self.slot(_shape(slot, role), dtype)
+        return made
+
+    def slot(self, shape: tuple[int, ...], dtype: np.dtype) -> Slot:
+        self.number += 1
+        return Slot(self.number, "result", SimpleNamespace(shape=shape, dtype=dtype))
+
+    def call(self, name: str, result: Slot, *arguments: object) -> Slot:
+        self.calls.append(Call(self.backend, name, arguments, {}, (result,), False))
+        return result
+
+    def reshaped(self, slot: Slot, shape: tuple[int, ...]) -> Slot:
+        return slot if slot.shape == shape else self.call("reshape", self.slot(shape, slot.dtype), slot, shape)
+
+    def stored(self, slot: Slot, role: str) -> Slot:
+        """The value as a letter says, converted if it is not there."""
+        if (slot, role) in self.there:
+            return self.there[slot, role]
+        shape, other = _shape(slot, role), {"r": "v", "v": "r"}.get(role)
+        if (slot, other) in self.there:
+            self.there[slot, role] = self.reshaped(self.there[slot, other], shape)
+        else:
+            for way in "irv":                          # another order: back first
+                if (slot, way) in self.there and slot not in self.plain:
+                    self.convert_back(slot, way)
+            if role == "i":
+                self.call("to_nhwc", self.made(slot, role), slot, self.store)
+            elif role == "w" or self.store == "float32":
+                self.there[slot, role] = self.reshaped(slot, shape)
+            else:                                      # of images of one pixel, the order in memory stays
+                rows = _shape(slot, "r")
+                self.there[slot, "r"] = self.call("to_nhwc", self.slot(rows, STORES[self.store]), self.reshaped(
+                    slot, (rows[0], rows[3], 1, 1)), self.store)
+                self.there[slot, role] = self.reshaped(self.there[slot, "r"], shape)
+        return self.there[slot, role]
+
+    def convert_back(self, slot: Slot, role: str) -> None:
+        """Make the plain value of what is stored as a letter says."""
+        self.plain.add(slot)
+        there = self.there[slot, role]
+        if role == "i":
+            self.call("to_nchw", slot, there)
+        elif role == "w" or self.store == "float32":
+            self.call("reshape", slot, there, slot.shape)
+        else:
+            rows = _shape(slot, "r")
+            image = self.slot((rows[0], rows[3], 1, 1), np.dtype(np.float32))
+            self.call("reshape", slot, self.call("to_nchw", image, self.reshaped(there, rows)), slot.shape)
 
 
 def _slots(program: Program) -> Iterator[Slot]:

@@ -17,14 +17,15 @@ from ..common.primitives import Array
 from .conv import conv2d, conv2d_act_pool, conv2d_act_pool_grad_wb, conv2d_grad_b, conv2d_grad_w, conv2d_grad_x
 from .layers.activation import GRADIENTS, VALUES
 from .layers.max_pool import max_pool2d, max_pool2d_grad_x
-from .layers.norm import batch_norm, normalize_by, normalize_grad, normalized
+from .layers.norm import batch_norm, normalize, normalize_by, normalize_grad, normalized
 from .layers.pool import avg_pool2d, avg_pool2d_grad_act, avg_pool2d_grad_x
 
 __all__ = [
     "act_grad_b_nhwc", "act_grad_nhwc", "act_nhwc", "add_nhwc", "avg_pool2d_grad_act_nhwc", "avg_pool2d_grad_x_nhwc",
     "avg_pool2d_nhwc", "batch_norm_nhwc", "conv2d_act_pool_half", "conv2d_act_pool_half_grad_wb", "conv2d_grad_b_nhwc",
     "conv2d_grad_w_nhwc", "conv2d_grad_x_act_b_nhwc", "conv2d_grad_x_nhwc", "conv2d_grad_x_norm_nhwc",
-    "conv2d_max_pool_nhwc", "conv2d_nhwc", "conv2d_norm_nhwc", "max_pool2d_grad_relu_b_nhwc",
+    "conv2d_max_pool_nhwc", "conv2d_nhwc", "conv2d_norm_nhwc", "layer_norm_grad_nhwc", "layer_norm_nhwc",
+    "max_pool2d_grad_relu_b_nhwc",
     "max_pool2d_grad_relu_nhwc", "max_pool2d_grad_x_nhwc", "max_pool2d_nhwc", "normalize_act_grad_nhwc",
     "normalize_again_act_grad_nhwc", "normalize_by_nhwc", "normalize_grad_nhwc", "stores_half", "takes_nhwc",
     "to_nchw", "to_nhwc",
@@ -47,7 +48,10 @@ def to_nchw(x: Array) -> Array:
 
 
 def _stored(y: Array, dtype: np.dtype) -> Array:
-    y = np.array(y.transpose(AXES), order="C")
+    return _as(np.array(y.transpose(AXES), order="C"), dtype)
+
+
+def _as(y: Array, dtype: np.dtype) -> Array:
     return bf16(y) if dtype == np.uint16 else y
 
 
@@ -200,6 +204,20 @@ def normalize_again_act_grad_nhwc(gy: Array, other: Array | None, x: Array, w: A
     """normalize_act_grad_nhwc, which normalises x once more for what an activation of OF_X was given."""
     z = _stored(normalized(to_nchw(x), mean, rstd, w, b, g), np.dtype(np.float32))
     return normalize_act_grad_nhwc(gy, other, z, x, w, mean, rstd, g, act)
+
+
+def layer_norm_nhwc(x: Array, w: Array | None, b: Array | None, eps: float,
+                    g: NormGeometry) -> tuple[Array, Array, Array]:
+    """normalize of each row: (y, mean, rstd); statistics are of float32."""
+    y, mean, rstd = normalize(widened(x), w, b, eps, g)
+    return _as(y, x.dtype), mean, rstd
+
+
+def layer_norm_grad_nhwc(gy: Array, x: Array, w: Array | None, mean: Array, rstd: Array, g: NormGeometry,
+                         other: Array | None) -> tuple[Array, Array, Array]:
+    """normalize_grad of each row, and other added to gx where one is given: (gx, gw, gb)"""
+    gx, gw, gb = normalize_grad(widened(gy), widened(x), w, mean, rstd, g)
+    return _as(gx if other is None else gx + widened(other), gy.dtype), gw, gb
 
 
 # ---------------------------------------------------------------- in NCHW, stored in bf16

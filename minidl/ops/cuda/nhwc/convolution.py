@@ -12,7 +12,7 @@ from .conv import conv
 from .conv.conv_tma import Beside
 from .elementwise import act_grad_b_nhwc
 from .grad_w.conv_grad_w import grad_w
-from .norm import normalize_act_grad_nhwc, normalize_grad_by
+from .norm.batch import normalize_act_grad_nhwc, normalize_grad_by
 from .pool import max_pool2d_nhwc
 
 __all__ = ["conv2d_grad_w_nhwc", "conv2d_grad_x_act_b_nhwc", "conv2d_grad_x_nhwc", "conv2d_grad_x_norm_nhwc",

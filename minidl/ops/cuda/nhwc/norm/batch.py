@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...common.geometry.sets import NormGeometry
-from ...common.primitives import Array
-from .. import launch
-from .pixels import configurations, rows_of, sum_first, sums, walk
+from ....common.geometry.sets import NormGeometry
+from ....common.primitives import Array
+from ... import launch
+from ..pixels import configurations, rows_of, sum_first, sums, walk
 
 __all__ = [
     "batch_norm_nhwc", "normalize_act_grad_nhwc", "normalize_again_act_grad_nhwc", "normalize_by_nhwc",
     "normalize_grad_nhwc",
 ]
 
-FILE, FLOAT = "nhwc/norm.cu", np.dtype(np.float32)
+FILE, FLOAT = "nhwc/norm/batch.cu", np.dtype(np.float32)
 CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
     *configurations(FILE, None), *configurations(FILE, "relu", "tanh", "gelu", after=True)]
 
