@@ -22,8 +22,9 @@ from minidl.compiler.passes import layouts
 from minidl.compiler.program import Program
 from minidl.core import device
 from minidl.ops import cpu
-from minidl.ops.common.geometry import pool_geometry
+from minidl.ops.common.geometry import pool_geometry, rows
 from minidl.ops.common.geometry.nhwc import BACK, FORMS, STORES, bf16, widened
+from minidl.ops.layers.norm import layer_geometry
 
 CONVERSIONS = ("to_nhwc", "to_nchw")
 # Relative error of a gradient in bf16, by net, see docs/compiler.md: of smooth layers a few roundings; relu and maxima
@@ -210,6 +211,128 @@ def test_what_a_step_returns_is_in_nchw(precision: str) -> None:
         np.testing.assert_allclose(mine, its, rtol=0, atol=rounding)
 
 
+# ---------------------------------------------------------------- rows
+class Mixer(nn.Module):
+    """Rows as blocks of a transformer have them: normalisation, a layer of three parts that are multiplied, sums with
+    what was before; 24 places of 16 numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm1, self.norm2, self.three = nn.LayerNorm(48), nn.LayerNorm(48), nn.Linear(48, 144)
+        self.mlp = nn.Sequential(nn.Linear(48, 96), nn.GELU(), nn.Linear(96, 48))
+        self.output = nn.Linear(48, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.reshape(len(x), 4, 48)                   # of 3 x 8 x 8
+        q, k, v = self.three(self.norm1(x)).reshape(len(x), 4, 3, 2, 24).permute(2, 0, 3, 1, 4)
+        x = x + (ops.tanh(q) * k + v).permute(0, 2, 1, 3).reshape(len(x), 4, 48)
+        x = x + self.mlp(self.norm2(x))
+        return self.output(x).mean(axis=1)
+
+
+class Blocks(nn.Module):
+    """Images as rows and back, as ConvNeXt has them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.depthwise = nn.Conv2d(3, 32, 2, stride=2), nn.Conv2d(32, 32, 3, padding=1, groups=32)
+        self.norm, self.output = nn.LayerNorm(32), nn.Linear(32, 10)
+        self.mlp = nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 32))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        x = x + self.mlp(self.norm(self.depthwise(x).permute(0, 2, 3, 1))).permute(0, 3, 1, 2)
+        return self.output(ops.avg_pool2d(x, size=4).flatten(1))
+
+
+NETS_OF_ROWS: dict[str, Callable[[], nn.Module]] = {
+    "mixer": Mixer, "blocks": Blocks,
+    "relus": lambda: nn.Sequential(nn.Flatten(), nn.Linear(192, 64), nn.ReLU(), nn.Linear(64, 40, bias=False), nn.Tanh(),
+                                   nn.Linear(40, 10))}
+
+
+@pytest.fixture
+def few_rows(pass_on_cpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows, "MIN_ROWS", 4)
+    monkeypatch.setattr(rows, "FULL", 2)
+
+
+@pytest.mark.usefixtures("few_rows")
+@pytest.mark.parametrize("name", NETS_OF_ROWS)
+def test_rows_in_float32_have_the_bits_of_the_plain_step(name: str) -> None:
+    plain, compiled = both_ways(NETS_OF_ROWS[name])
+    plainly = [each for each in names(compiled.step.program) if each.startswith(("linear", "normalize"))]
+    assert sorted(plainly) == ["linear", "linear_grad_b", "linear_grad_w", "linear_grad_x"], "of ten logits alone"
+    assert_same_bits(compiled.arrays(), plain.arrays())
+
+
+@pytest.mark.usefixtures("few_rows")
+@pytest.mark.parametrize(("name", "count"), [("mixer", 10), ("blocks", 3), ("relus", 3)])
+def test_rows_in_bfloat16(name: str, count: int) -> None:
+    """The border is where values come from or go to: images, logits, products of parts, which have no form."""
+    device.set_precision("bf16")
+    wide, short = Training(NETS_OF_ROWS[name], False), Training(NETS_OF_ROWS[name], True)
+    for training in (wide, short):
+        training.step(*batch())
+    short.step(*batch())
+    short.follow(wide)
+    device.set_precision("fp32")
+    wide.step(*batch())
+    device.set_precision("bf16")
+    short.step(*batch())
+    assert len(conversions(short.step.program)) == count
+    mine, its = short.arrays(), wide.arrays()
+    errors = {key: float(np.linalg.norm(mine[key] - its[key]) / np.linalg.norm(its[key]))
+              for key in its if key.endswith("grad") and np.linalg.norm(its[key]) > 1e-6}
+    assert len(errors) > 4
+    assert max(errors.values()) <= 8 * 2 ** -8
+
+
+@pytest.mark.usefixtures("few_rows")
+def test_gradients_of_rows_are_joined() -> None:
+    """That of GELU to the product before it, the sum with what was before to that of the normalisation."""
+    _, compiled = both_ways(Mixer)
+    made = names(compiled.step.program)
+    assert [made.count(name) for name in ("conv2d_grad_x_act_b_nhwc", "layer_norm_grad_nhwc", "add_nhwc")] == [1, 2, 2]
+    assert "concatenate" in made
+
+
+@pytest.mark.usefixtures("pass_on_cpu")
+@pytest.mark.parametrize(("count", "width", "precision"), [(6, 64, "bf16"), (2048, 10, "bf16"), (2048, 64, "3xtf32")])
+def test_few_or_narrow_rows_stay_as_they_are(count: int, width: int, precision: str) -> None:
+    device.set_precision(precision)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(192, width), nn.ReLU(), nn.Linear(width, 10))
+    step = minidl.compile(lambda x: net(x))
+    x = Tensor(np.zeros((count, 3, 8, 8), np.float32))
+    for _ in range(3):
+        step(x)
+    assert step.program is not None
+    assert not any("nhwc" in name for name in names(step.program))
+
+
+def test_which_values_have_a_form_as_rows() -> None:
+    x, w = np.zeros((2048, 64), np.float32), np.zeros((32, 64), np.float32)
+
+    def fits(name: str, *given: Any) -> list[bool]:
+        return [form.arguments(given, "bf16") is not None for form in rows.ROWS[name]]
+    assert fits("linear", x, w, None) == fits("linear_grad_w", x, x) == fits("linear_grad_x", x[:, :32], w) == [True]
+    assert fits("linear", x[:9], w, None) == fits("linear", x, w[:30], None) == fits("linear_grad_w", x, x[:, :4]) == [
+        False]
+    for index, fit in ((0, True), ((0, ..., slice(3)), True), (None, True), (True, False), (np.arange(3), False),
+                       ((slice(2), [0, 1]), False)):
+        assert fits("getitem", x, index) == [fit], index
+    assert fits("reshape", x, (64, 32, 64)) == [True, True]
+    assert fits("reshape", x, (-1,)) == fits("reshape", x, (64, 2048)) == [False, True]
+    assert fits("transpose", np.zeros((2, 3, 4, 5), np.float32), (0, 2, 3, 1)) == [True, False, True]
+    norm = layer_geometry((2048, 64), 64, None, None)
+    assert fits("normalize", x, None, None, 1e-5, norm) == [True]
+    assert fits("normalize", x.reshape(1024, 2, 64), None, None, 1e-5, layer_geometry(
+        (1024, 2, 64), (2, 64), None, None)) == [False]
+    assert fits("normalize", np.zeros((9, 2000)), None, None, 1e-5, layer_geometry((9, 2000), 2000, None, None)) == [
+        False]
+
+
+# ---------------------------------------------------------------- what is joined
 def both_ways(net: Callable[[], nn.Module]) -> tuple[Training, Training]:
     """Three steps in tf32, plain and compiled."""
     device.set_precision("tf32")

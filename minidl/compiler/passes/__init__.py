@@ -13,6 +13,7 @@ from ..reads.facts import INEXACT
 from .fusion import fuse
 from .halves import in_halves
 from .layouts import in_nhwc
+from .parts import join_parts
 from .regions import join_regions
 
 
@@ -130,7 +131,7 @@ def _noted(program: Program, calls: list[Call], what: str) -> Program:
     return with_(program, calls=calls, notes=[*program.notes, f"{what}: {fewer} calls fewer"])
 
 
-PASSES = (without_identities, late_counters, common_subexpressions, fuse, dead_code, copy_elision)
+PASSES = (without_identities, late_counters, common_subexpressions, join_parts, fuse, dead_code, copy_elision)
 
 
 def optimised(program: Program) -> Program:

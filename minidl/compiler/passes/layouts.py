@@ -20,7 +20,7 @@ import numpy as np
 from ...ops.common.geometry.nhwc import FORMS, STORES, Arguments, Form, ordered
 from ...ops.common.geometry.rows import PRECISIONS, ROWS, SAME, pixels
 from ...ops.common.primitives import OF_X
-from ..program import Call, Program, Slot, leaves
+from ..program import Call, Program, Slot, leaves, replace
 from . import fusion
 from .fusion import Rule, View, fuse, rule
 
@@ -153,8 +153,8 @@ class _Choice:
             return None
         parameters = {value for value, role in zip(call.arguments, form.takes, strict=True)
                       if role in "-w" and isinstance(value, Slot)}
-        for value, role in (*zip(call.arguments, form.takes, strict=True), *zip(call.results, form.gives, strict=True)):
-            if role not in "-w" and value is not None and not (
+        for value, role in (*_stored(call.arguments, form.takes), *_stored(call.results, form.gives)):
+            if role != "w" and not (
                     isinstance(value, Slot) and AXES_OF.get(role, len(value.shape)) == len(value.shape) > 1
                     and 0 not in value.shape and value.dtype == (np.int32 if role == "x" else np.float32)
                     and value not in written | parameters and len(self.makers[value]) < 2):
@@ -232,8 +232,9 @@ def _forms(name: str) -> list[Form]:
 
 
 def _stored(values: Sequence[Any], roles: str) -> Iterator[tuple[Slot, str]]:
-    """Those of the values that a form stores another way, with their letters in it."""
-    yield from ((value, role) for value, role in zip(values, roles, strict=True) if role != "-" and value is not None)
+    """Those of the values, also in tuples, that a form stores another way, with their letters in it."""
+    yield from ((value, role) for of, role in zip(values, roles, strict=True) if role != "-"
+                for value in leaves(of) if value is not None)
 
 
 # ---------------------------------------------------------------- the program in NHWC
@@ -272,8 +273,8 @@ class _Rewriting:
             return
         results = tuple(slot if role == "-" else self.made(slot, role)
                         for slot, role in zip(call.results, form.gives, strict=True))
-        self.calls.append(with_(call, name=form.name, results=results, arguments=tuple(
-            given[value] if isinstance(value, Slot) and value in given else value for value in arguments)))
+        self.calls.append(with_(call, name=form.name, results=results, arguments=replace(
+            arguments, lambda value: given.get(value, value) if isinstance(value, Slot) else value)))
 
     def made(self, slot: Slot, role: str) -> Slot:
         """Where a value is to lie."""

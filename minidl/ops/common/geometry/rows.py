@@ -71,7 +71,7 @@ def _same_width(given: Arguments, precision: str) -> Arguments | None:
     return given if len(shape) > 1 and shape[-1] == x.shape[-1] else None
 
 
-# By primitive. r: rows; v: a view; w: a matrix (m,c) as filters (m,c,1,1), or the gradient of one; i: an image
+# By primitive. r: rows; v: a view; i: an image; w: a matrix (m,c) as filters (m,c,1,1), or the gradient of one
 ROWS: dict[str, tuple[Form, ...]] = {
     "linear": (Form("conv2d_nhwc", "rw-", "r", _linear),),
     "linear_act": (Form("conv2d_nhwc", "rw--", "r", _linear),),
@@ -86,6 +86,8 @@ ROWS: dict[str, tuple[Form, ...]] = {
     "reshape": (Form(SAME, "r-", "r", _same_width), Form(SAME, "v-", "v")),
     "transpose": (Form(SAME, "i-", "r", _turned(AXES)), Form(SAME, "r-", "i", _turned(BACK)),
                   Form("transpose", "v-", "v")),
+    "concatenate": (Form("concatenate", "i-", "i", lambda given, _: (given[0], AXES.index(given[1]))),
+                    Form("concatenate", "v-", "v")),
     "getitem": (Form("getitem", "v-", "v", _basic),),
     "getitem_grad_x": (Form("getitem_grad_x", "v---", "v", _basic),),
 }
