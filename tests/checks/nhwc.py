@@ -156,7 +156,8 @@ def layer_norm_agrees(rows: int, channels: int, store: str, k: Any = cpu,
     x, gy, other = (as_stored(normal(rows, channels, 1, 1, dtype=np.float32, seed=seed) + 3 * (seed == 0), "i", store)
                     for seed in range(3))
     g = layer_geometry((rows, channels), channels, None, None)
-    for w, b, added in ((None, None, None), (*(normal(channels, dtype=np.float32, seed=seed) for seed in (3, 4)), other)):
+    weight, bias = (normal(channels, dtype=np.float32, seed=seed) for seed in (3, 4))
+    for w, b, added in ((None, None, None), (weight, bias, other)):
         want = cpu.layer_norm_nhwc(x, w, b, 1e-5, g)
         _, mean, rstd = want
         calls = [("layer_norm_nhwc", (x, w, b, 1e-5, g)), ("layer_norm_grad_nhwc", (gy, x, w, mean, rstd, g, added))]

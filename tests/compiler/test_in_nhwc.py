@@ -248,8 +248,8 @@ class Blocks(nn.Module):
 
 NETS_OF_ROWS: dict[str, Callable[[], nn.Module]] = {
     "mixer": Mixer, "blocks": Blocks,
-    "relus": lambda: nn.Sequential(nn.Flatten(), nn.Linear(192, 64), nn.ReLU(), nn.Linear(64, 40, bias=False), nn.Tanh(),
-                                   nn.Linear(40, 10))}
+    "relus": lambda: nn.Sequential(nn.Flatten(), nn.Linear(192, 64), nn.ReLU(), nn.Linear(64, 40, bias=False),
+                                   nn.Tanh(), nn.Linear(40, 10))}
 
 
 @pytest.fixture

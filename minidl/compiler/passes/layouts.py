@@ -1,5 +1,5 @@
-"""The pass that lets images lie in NHWC, as tensor cores read them, from one convolution to the next; and rows, from one
-linear layer to the next.
+"""The pass that lets images lie in NHWC, as tensor cores read them, from one convolution to the next; and rows, from
+one linear layer to the next.
 
 Layout is a decision of the plan: the calls between products get their forms (ops/common/geometry/nhwc.py and rows.py),
 and conversions stand where a value goes in or comes out, each once. What has no form keeps to NCHW behind such a
@@ -53,14 +53,15 @@ RULES: tuple[Rule, ...] = (
     *[rule(f"""
         gx, gw, gb = layer_norm_grad_nhwc(gy, x, w, mean, rstd, sets, None)
         z = add_nhwc({both}, None)
-        """, "z, gw, gb = layer_norm_grad_nhwc(gy, x, w, mean, rstd, sets, other)") for both in ("gx, other", "other, gx")],
+        """, "z, gw, gb = layer_norm_grad_nhwc(gy, x, w, mean, rstd, sets, other)")
+      for both in ("gx, other", "other, gx")],
 )
 
 
 def pays(call: Call) -> bool:
-    """Whether a call with a form is one for whose sake values are converted: a linear layer, or a convolution with small
-    filters, and enough channels for tensor cores. Those of LeNet-5 and of the report's net have kernels of their own
-    that are faster."""
+    """Whether a call with a form is one for whose sake values are converted: a linear layer, or a convolution with
+    small filters, and enough channels for tensor cores. Those of LeNet-5 and of the report's net have kernels of their
+    own that are faster."""
     if call.name not in ("conv2d", "conv2d_act", "conv2d_norm", "conv2d_norm_act"):
         return call.name in ("linear", "linear_act")
     g = call.arguments[3]
@@ -297,7 +298,7 @@ class _Rewriting:
         """The value as a letter says, converted if it is not there."""
         if (slot, role) in self.there:
             return self.there[slot, role]
-        shape, other = _shape(slot, role), {"r": "v", "v": "r"}.get(role)
+        shape, other = _shape(slot, role), {"r": "v", "v": "r"}.get(role, "")
         if (slot, other) in self.there:
             self.there[slot, role] = self.reshaped(self.there[slot, other], shape)
         else:

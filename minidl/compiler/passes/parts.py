@@ -58,7 +58,7 @@ def _part(call: Call) -> list[Part]:
     """The part that a call spreads; none where it is not along one axis."""
     gradient, index, shape, _ = call.arguments
     index = index if isinstance(index, tuple) else (index,)
-    if any(isinstance(i, bool) or not isinstance(i, (int, slice)) and i is not Ellipsis for i in index):
+    if any(isinstance(i, bool) or (not isinstance(i, (int, slice)) and i is not Ellipsis) for i in index):
         return []
     if Ellipsis in index:
         at = index.index(Ellipsis)

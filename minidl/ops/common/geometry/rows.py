@@ -92,4 +92,4 @@ ROWS: dict[str, tuple[Form, ...]] = {
     "getitem_grad_x": (Form("getitem_grad_x", "v---", "v", _basic),),
 }
 
-PRIMITIVES |= {name: PLAIN for name in ("layer_norm_nhwc", "layer_norm_grad_nhwc")}
+PRIMITIVES |= dict.fromkeys(("layer_norm_nhwc", "layer_norm_grad_nhwc"), PLAIN)
