@@ -185,6 +185,8 @@ def joined_agree(shape: Shape, at: int, store: str, k: Any = cpu, there: Callabl
     calls: list[tuple[str, tuple[Any, ...]]] = [
         ("to_nhwc", (normal(*shape, dtype=np.float32), store)), ("to_nchw", (x,)),
         ("to_nhwc", (normal(n, c, 1, 1, dtype=np.float32), store)), ("to_nchw", (x[:, :1, :1],)),
+        ("add_bias_nhwc", (x, normal(1, c, 1, 1, dtype=np.float32, seed=9), None)),
+        ("add_bias_nhwc", (x, normal(1, c, 1, 1, dtype=np.float32, seed=9), "gelu")),
         ("act_grad_b_nhwc", (gy, None, y, act)), ("act_grad_b_nhwc", (gy, x, y, "relu")),
         *[("normalize_again_act_grad_nhwc", (gy, other, x, *affine, mean, rstd, sets, of_x))
           for other, affine in ((None, (weight, bias)), (y, (None, None)))],

@@ -62,7 +62,8 @@ def computed(direction: str, x: np.ndarray, w: np.ndarray, b: np.ndarray | None,
         image = np.ascontiguousarray(x.transpose(BACK), np.float64)
         return cpu.conv2d(image, w.astype(np.float64), None if b is None else b.astype(np.float64), g).transpose(AXES)
     gy = np.ascontiguousarray(x.transpose(BACK), np.float64)
-    return cpu.conv2d_grad_x(gy, w.astype(np.float64), g).transpose(AXES)
+    gx = cpu.conv2d_grad_x(gy, w.astype(np.float64), g).transpose(AXES)
+    return gx if b is None else gx + b
 
 
 def error(direction: str, kind: str, g: ConvGeometry, seed: int, act: str | None = None,
@@ -71,14 +72,16 @@ def error(direction: str, kind: str, g: ConvGeometry, seed: int, act: str | None
     rng = np.random.default_rng(seed)
     shape = (g.n, g.h, g.w, g.c) if direction == "y" else (g.n, g.oh, g.ow, g.m)
     x, w = (rng.standard_normal(each, np.float32) for each in (shape, (g.m, g.c, g.kh, g.kw)))
-    b = rng.standard_normal(g.m, np.float32) if direction == "y" and seed % 2 else None
+    b = None                               # of dx, with an activation: as transposed convolutions have it
+    if seed % 2 if direction == "y" else act:
+        b = rng.standard_normal(g.m if direction == "y" else g.c, np.float32)
     image, precision = KINDS[kind]
     given = cupy.asarray(bf16(x) if image == "bf16" else x)
 
     def run() -> np.ndarray:
-        if direction == "dx":
-            return conv.grad_x(given, cupy.asarray(w), g, precision=precision, form=form).get()
         bias = None if b is None else cupy.asarray(b)
+        if direction == "dx":
+            return conv.grad_x(given, cupy.asarray(w), g, bias, act, precision=precision, form=form).get()
         return conv.y(given, cupy.asarray(w), bias, g, act, precision=precision, form=form).get()
 
     conv._plan.cache_clear()                   # its launches would not be counted

@@ -49,7 +49,8 @@ def test_a_form_gives_what_the_plain_primitive_gives(name: str, store: str) -> N
     (18, np.s_[1:, :, :, :], False), (18, np.s_[:, :, :, -2:], False), (16, np.s_[:, 1:9, :, :], False),
     (18, np.s_[:4, :, ::2, :], True), (16, np.s_[1:, 8:, -2:, 1:], True), (18, np.s_[0:, :, :, :], True),
     (18, np.s_[::-1, :, :, :], False), (18, np.s_[:, :, ::-9, :], False), (16, np.s_[:, :, :, ::-1], True),
-    (18, np.s_[:, :16, :, :], False), (18, np.s_[:, :18, :, :], True)])
+    (18, np.s_[:, :16, :, :], False), (18, np.s_[:, :18, :, :], True), (16, np.s_[:, 8:], True),
+    (16, np.s_[:, 4:], False), (16, np.s_[0], False)])
 def test_which_slices_stay_in_nhwc(channels: int, index: tuple[slice, ...], stays: bool) -> None:
     """A slice is a view, and kernels read images 16 bytes at a time."""
     found = FORMS["getitem"].arguments((np.zeros((5, channels, 3, 3), np.float32), index), "tf32")
@@ -209,6 +210,33 @@ def test_what_a_step_returns_is_in_nchw(precision: str) -> None:
         assert (mine.shape, mine.dtype) == (its.shape, np.float32)
         rounding = 0 if precision == "tf32" else 2 ** -8 * 4 * np.abs(its).max()
         np.testing.assert_allclose(mine, its, rtol=0, atol=rounding)
+
+
+class Up(nn.Module):
+    """Two ways that are concatenated, parts of them, and transposed convolutions, one with an activation behind it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.down = nn.Conv2d(3, 16, 3, padding=1), nn.Conv2d(16, 32, 2, stride=2)
+        self.up, self.last = nn.ConvTranspose2d(32, 16, 2, stride=2), nn.ConvTranspose2d(32, 8, 3, padding=1)
+        self.output = nn.Linear(8 * 64, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        a = ops.relu(self.first(x))
+        b = ops.concatenate([self.up(ops.tanh(self.down(a))), a], 1)
+        left, right = b.chunk(2, 1)
+        return self.output(ops.relu(self.last(ops.concatenate([right + left, left], 1))).flatten(1))
+
+
+@pytest.mark.usefixtures("pass_on_cpu")
+def test_transposed_convolutions_and_concatenations_stay_in_nhwc() -> None:
+    plain, compiled = both_ways(Up)
+    made = names(compiled.step.program)
+    assert len(conversions(compiled.step.program)) == 3
+    assert [made.count(name) for name in ("conv2d_transposed_nhwc", "add_bias_nhwc", "concatenate")] == [2, 0, 3]
+    mine, its = compiled.arrays(), plain.arrays()
+    for key in its:                        # sums for the biases are in another order
+        np.testing.assert_allclose(mine[key], its[key], rtol=1e-5, atol=1e-6)
 
 
 # ---------------------------------------------------------------- rows

@@ -50,6 +50,10 @@ RULES: tuple[Rule, ...] = (
             gz, gx, gw, gb = normalize_act_grad_nhwc({both}, y, x, w, mean, rstd, sets, act)
             """, "gz, gx, gw, gb = "
                  "conv2d_grad_x_norm_nhwc(dy, k, g, precision, other, y, x, w, mean, rstd, sets, act)"))],
+    rule("""
+        y = conv2d_grad_x_nhwc(x, k, g, precision)
+        z = add_bias_nhwc(y, b, act)
+        """, "z = conv2d_transposed_nhwc(x, k, b, g, act, precision)"),
     *[rule(f"""
         gx, gw, gb = layer_norm_grad_nhwc(gy, x, w, mean, rstd, sets, None)
         z = add_nhwc({both}, None)

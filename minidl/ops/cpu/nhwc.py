@@ -21,10 +21,11 @@ from .layers.norm import batch_norm, normalize, normalize_by, normalize_grad, no
 from .layers.pool import avg_pool2d, avg_pool2d_grad_act, avg_pool2d_grad_x
 
 __all__ = [
-    "act_grad_b_nhwc", "act_grad_nhwc", "act_nhwc", "add_nhwc", "avg_pool2d_grad_act_nhwc", "avg_pool2d_grad_x_nhwc",
-    "avg_pool2d_nhwc", "batch_norm_nhwc", "conv2d_act_pool_half", "conv2d_act_pool_half_grad_wb", "conv2d_grad_b_nhwc",
+    "act_grad_b_nhwc", "act_grad_nhwc", "act_nhwc", "add_bias_nhwc", "add_nhwc", "avg_pool2d_grad_act_nhwc",
+    "avg_pool2d_grad_x_nhwc", "avg_pool2d_nhwc", "batch_norm_nhwc", "conv2d_act_pool_half", "conv2d_act_pool_half_grad_wb", "conv2d_grad_b_nhwc",
     "conv2d_grad_w_nhwc", "conv2d_grad_x_act_b_nhwc", "conv2d_grad_x_nhwc", "conv2d_grad_x_norm_nhwc",
-    "conv2d_max_pool_nhwc", "conv2d_nhwc", "conv2d_norm_nhwc", "layer_norm_grad_nhwc", "layer_norm_nhwc",
+    "conv2d_max_pool_nhwc", "conv2d_nhwc", "conv2d_norm_nhwc", "conv2d_transposed_nhwc", "layer_norm_grad_nhwc",
+    "layer_norm_nhwc",
     "max_pool2d_grad_relu_b_nhwc",
     "max_pool2d_grad_relu_nhwc", "max_pool2d_grad_x_nhwc", "max_pool2d_nhwc", "normalize_act_grad_nhwc",
     "normalize_again_act_grad_nhwc", "normalize_by_nhwc", "normalize_grad_nhwc", "stores_half", "takes_nhwc",
@@ -84,6 +85,12 @@ def conv2d_grad_x_nhwc(gy: Array, w: Array, g: ConvGeometry, precision: str) -> 
     return _stored(conv2d_grad_x(to_nchw(gy), _rounded(w, g, precision), g), gy.dtype)
 
 
+def conv2d_transposed_nhwc(x: Array, w: Array, b: Array, g: ConvGeometry, act: str | None, precision: str) -> Array:
+    """act(conv_transpose2d(x) + b)"""
+    z = conv2d_grad_x(to_nchw(x), _rounded(w, g, precision), g) + b.reshape(-1, 1, 1)
+    return _stored(VALUES[act](z) if act else z, x.dtype)
+
+
 def conv2d_grad_x_act_b_nhwc(gy: Array, w: Array, g: ConvGeometry, precision: str, other: Array | None, y: Array,
                              act: str) -> tuple[Array, Array]:
     """act_grad_b_nhwc(conv2d_grad_x_nhwc(gy), other, y): (gz, its sum over each channel)"""
@@ -132,6 +139,12 @@ def act_grad_b_nhwc(gy: Array, other: Array | None, y: Array, act: str) -> tuple
 def add_nhwc(x: Array, other: Array, act: str | None) -> Array:
     """x + other, and act of it where one is given"""
     z = to_nchw(x) + to_nchw(other)
+    return _stored(VALUES[act](z) if act else z, x.dtype)
+
+
+def add_bias_nhwc(x: Array, b: Array, act: str | None) -> Array:
+    """x + b, a number for each channel, and act of it where one is given"""
+    z = to_nchw(x) + b.reshape(-1, 1, 1)
     return _stored(VALUES[act](z) if act else z, x.dtype)
 
 

@@ -102,8 +102,9 @@ def _sliced(given: Arguments, precision: str) -> Arguments | None:
     memory, and kernels read 16 bytes at a time: so it, and each slice of it, begins at a multiple of 16 bytes. Where
     channels do not fill these, it begins where the image does and has all channels."""
     image, index, *more = given
-    if not (isinstance(index, tuple) and len(index) == 4 and all(isinstance(part, slice) for part in index)):
+    if not (isinstance(index, tuple) and all(isinstance(part, slice) for part in index)):
         return None
+    index = (*index, *[slice(None)] * (4 - len(index)))
     if not more:
         all_of = [range(size) for size in image.shape]
         taken = [each[part] for each, part in zip(all_of, index, strict=True)]

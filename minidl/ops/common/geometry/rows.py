@@ -49,6 +49,15 @@ def _linear_grad_w(given: Arguments, precision: str) -> Arguments | None:
     return None if g is None else (gy, x, g, precision)
 
 
+def _biased(image: int) -> Callable[[Arguments, str], Arguments | None]:
+    """A number for each channel is added to an image; and an activation, if there is one."""
+    def arguments(given: Arguments, precision: str) -> Arguments | None:
+        x, b = given[image], given[1 - image]
+        return (x, b, *(given[2:] or (None,))) if getattr(b, "shape", None) == (
+            1, x.shape[1], 1, 1) else None
+    return arguments
+
+
 def _layer_norm(given: Arguments, precision: str) -> Arguments | None:
     g = given[-1]
     fits = not g.across and g.groups == g.spread == 1 and g.channels % FULL == 0 and g.channels <= MAX_NORMALISED
@@ -71,6 +80,9 @@ def _same_width(given: Arguments, precision: str) -> Arguments | None:
     return given if len(shape) > 1 and shape[-1] == x.shape[-1] else None
 
 
+BIASES = {"add": (Form("add_bias_nhwc", "i-", "i", _biased(0)), Form("add_bias_nhwc", "-i", "i", _biased(1))),
+          "add_act": (Form("add_bias_nhwc", "i--", "i", _biased(0)), Form("add_bias_nhwc", "-i-", "i", _biased(1)))}
+
 # By primitive. r: rows; v: a view; i: an image; w: a matrix (m,c) as filters (m,c,1,1), or the gradient of one
 ROWS: dict[str, tuple[Form, ...]] = {
     "linear": (Form("conv2d_nhwc", "rw-", "r", _linear),),
@@ -78,7 +90,7 @@ ROWS: dict[str, tuple[Form, ...]] = {
     "linear_grad_x": (Form("conv2d_grad_x_nhwc", "rw", "r", _linear_grad_x),),
     "linear_grad_w": (Form("conv2d_grad_w_nhwc", "rr", "w", _linear_grad_w),),
     "linear_grad_b": (Form("conv2d_grad_b_nhwc", "r", "-"),),
-    **{name: (FORMS[name]._replace(takes=FORMS[name].takes.replace("i", "r"), gives="r"),)
+    **{name: (FORMS[name]._replace(takes=FORMS[name].takes.replace("i", "r"), gives="r"), *BIASES.get(name, ()))
        for name in ("add", "add_act", "add_grad_act", *ALL, *(f"{act}_grad_x" for act in ALL))},
     "normalize": (Form("layer_norm_nhwc", "r----", "r--", _layer_norm),),
     "normalize_grad": (Form("layer_norm_grad_nhwc", "rr----", "r--",
@@ -92,4 +104,5 @@ ROWS: dict[str, tuple[Form, ...]] = {
     "getitem_grad_x": (Form("getitem_grad_x", "v---", "v", _basic),),
 }
 
-PRIMITIVES |= dict.fromkeys(("layer_norm_nhwc", "layer_norm_grad_nhwc"), PLAIN)
+PRIMITIVES |= dict.fromkeys((
+    "add_bias_nhwc", "conv2d_transposed_nhwc", "layer_norm_nhwc", "layer_norm_grad_nhwc"), PLAIN)

@@ -10,13 +10,13 @@ from ..conv import grouped
 from ..layers.norm.fused import folded
 from .conv import conv
 from .conv.conv_tma import Beside
-from .elementwise import act_grad_b_nhwc
+from .elementwise import act_grad_b_nhwc, add_bias_nhwc
 from .grad_w.conv_grad_w import grad_w
 from .norm.batch import normalize_act_grad_nhwc, normalize_grad_by
 from .pool import max_pool2d_nhwc
 
 __all__ = ["conv2d_grad_w_nhwc", "conv2d_grad_x_act_b_nhwc", "conv2d_grad_x_nhwc", "conv2d_grad_x_norm_nhwc",
-           "conv2d_max_pool_nhwc", "conv2d_nhwc", "conv2d_norm_nhwc"]
+           "conv2d_max_pool_nhwc", "conv2d_nhwc", "conv2d_norm_nhwc", "conv2d_transposed_nhwc"]
 
 
 def conv2d_nhwc(x: Array, w: Array, b: Array | None, g: ConvGeometry, act: str | None, precision: str) -> Array:
@@ -43,6 +43,13 @@ def conv2d_norm_nhwc(x: Array, w: Array, b: Array | None, g: ConvGeometry, mean:
 
 def conv2d_grad_x_nhwc(gy: Array, w: Array, g: ConvGeometry, precision: str) -> Array:
     return grouped.dx(gy, w, g, grouped.NHWC) if not g.dense else conv.grad_x(gy, w, g, precision=precision)
+
+
+def conv2d_transposed_nhwc(x: Array, w: Array, b: Array, g: ConvGeometry, act: str | None, precision: str) -> Array:
+    """add_bias_nhwc(conv2d_grad_x_nhwc(x)): act(conv_transpose2d(x) + b)"""
+    if not g.dense:
+        return add_bias_nhwc(grouped.dx(x, w, g, grouped.NHWC), b, act)
+    return conv.grad_x(x, w, g, b, act, precision=precision)
 
 
 def _grad_x(gy: Array, w: Array, g: ConvGeometry, precision: str, act: str,

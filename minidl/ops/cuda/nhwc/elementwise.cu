@@ -1,4 +1,4 @@
-// Images in NHWC, element by element: an activation, its gradient, a sum; and the gradient with its sum over each channel.
+// Images in NHWC, element by element: an activation, its gradient, sums; and the gradient with its sum over each channel.
 //
 // The first three take arrays as rows of `size` elements: a thread owns the runs THREAD, THREAD + THREADS, ...; any grid
 // and block will do. Requires: WIDE divides size. The others walk PixelRuns (image.cuh) in blocks of up to 256 threads.
@@ -37,6 +37,19 @@ extern "C" __global__ void add_nhwc(const STORE* __restrict__ x, const STORE* __
 #pragma unroll
         for (int i = 0; i < WIDE; ++i) run.v[i] = after(run.v[i] + other.v[i]);
         store(z + at, run);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(256, 2)
+    add_bias_nhwc(const STORE* __restrict__ x, const float* __restrict__ b, STORE* __restrict__ y, PixelRuns g) {
+    const Walk walk(g);
+#pragma unroll 4
+    for (int row = walk.row; row < walk.end; row += walk.step) {
+        const int at = row * g.channels + walk.channel;
+        Run run = load(x + at);
+#pragma unroll
+        for (int i = 0; i < WIDE; ++i) run.v[i] = after(run.v[i] + b[walk.channel + i]);
+        store(y + at, run);
     }
 }
 

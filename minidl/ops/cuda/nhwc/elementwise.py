@@ -12,7 +12,7 @@ from ...common.primitives import Array
 from .. import launch
 from .pixels import C_TYPES, configurations, constants, rows_of, sum_first, sums, walk
 
-__all__ = ["act_grad_b_nhwc", "act_grad_nhwc", "act_nhwc", "add_nhwc", "conv2d_grad_b_nhwc", "to_nchw", "to_nhwc"]
+__all__ = ["act_grad_b_nhwc", "act_grad_nhwc", "act_nhwc", "add_bias_nhwc", "add_nhwc", "conv2d_grad_b_nhwc", "to_nchw", "to_nhwc"]
 
 FILE, CONVERT = "nhwc/elementwise.cu", "nhwc/convert.cu"
 FEW = 4                                    # channels up to which a tile has no more
@@ -78,6 +78,14 @@ def act_grad_nhwc(gy: Array, other: Array | None, y: Array, act: str) -> Array:
 def add_nhwc(x: Array, other: Array, act: str | None) -> Array:
     """x + other, and act of it where one is given"""
     return _elementwise("add_nhwc", act, x, other)
+
+
+def add_bias_nhwc(x: Array, b: Array, act: str | None) -> Array:
+    """x + b, a number for each channel, and act of it where one is given"""
+    y = launch.empty(x.shape, x.dtype)
+    start, _, pixels = walk(FILE, "add_bias_nhwc", rows_of(x), x.shape[3], x.dtype, act, True)
+    start(x, b, y, pixels)
+    return y
 
 
 # ---------------------------------------------------------------- with sums

@@ -287,10 +287,11 @@ def max_pooled(x: cupy.ndarray, w: cupy.ndarray, b: cupy.ndarray | None, g: Conv
     return maxima, winners
 
 
-def grad_x(dy: cupy.ndarray, w: cupy.ndarray, g: ConvGeometry, *, precision: str,
-           form: AnyForm | None = None) -> cupy.ndarray:
-    """The gradient of y by x, (n,h,w,c) of dy's type, from dy (n,oh,ow,m): see y."""
-    return _run(*_planned("conv2d_grad_x_nhwc", True, dy, g, None, precision, form), w, None)
+def grad_x(dy: cupy.ndarray, w: cupy.ndarray, g: ConvGeometry, b: cupy.ndarray | None = None, act: str | None = None, *,
+           precision: str, form: AnyForm | None = None) -> cupy.ndarray:
+    """The gradient of y by x, (n,h,w,c) of dy's type, from dy (n,oh,ow,m): see y. b, act: of a transposed
+    convolution, act(the gradient + b)."""
+    return _run(*_planned("conv2d_grad_x_nhwc", True, dy, g, act, precision, form), w, b)
 
 
 def grad_x_act(dy: cupy.ndarray, w: cupy.ndarray, g: ConvGeometry, act: str, beside: conv_tma.Beside, *, precision: str,
