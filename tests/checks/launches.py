@@ -558,11 +558,6 @@ LAUNCHES: dict[str, list[Launch]] = {
               ("tf32", (2, 64, 8, 8), (6, 64, 3, 3), 1, -3, None, True)),   # filters that fill no 16 bytes
         *each("nhwc/conv/conv_images.cu", nhwc_conv.maxima_are_right,
               ("bf16", (130, 64, 3, 4), (64, 64, 3, 3), 1, 4, "relu", True), slow=0),
-        *each("nhwc/conv/conv_images.cu", nhwc_conv.gradients_are_right, *[
-            (kind, (n, m, 1, 1), (c, m, 1, 1), 0, form, act, added, False, False)
-            for kind, n, m, c, form, act, added in (
-                ("bf16", 150, 136, 64, 4, "relu", False), ("bf16", 300, 72, 64, 7, "tanh", True),
-                ("tf32", 150, 264, 32, 4, "tanh", True), ("tf32", 70, 40, 64, 6, "relu", True))], slow=2),
         *each("nhwc/conv/conv_tma.cu", nhwc_conv.gradients_are_right, *[
             (kind, (3, 72, *size), (64, 72, 3, 3), 1, form, act, added, normalized, False)
             for kind, form in (("tf32", -5), ("tf32", -4), ("tf32", -2), ("bf16", -5), ("bf16", -3), ("bf16", -2))

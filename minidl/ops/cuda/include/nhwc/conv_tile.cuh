@@ -155,26 +155,14 @@ __device__ __forceinline__ Neighbours in_slab(const unsigned char* slab, int pix
     return *(const Neighbours*)(slab + swizzled(pixel * 128 + step % STEPS_BESIDE * 64 + threadIdx.x % 4 * 16));
 }
 
-// A lane's neighbours in an image like y, from a filter on: of the pixel that begins there, or zeros.
-__device__ __forceinline__ Neighbours in_image(const IMAGE* image, int at, int filter, const ConvNhwc& g) {
-    Neighbours found = {};
-    if (at >= 0 && filter < g.m) found = *(const Neighbours*)(image + at * g.m + filter);
-    return found;
-}
-
-// The first of a lane's filters at a step.
-__device__ __forceinline__ int own_filter(int filter, int step) {
-    return filter + step * AT_A_STEP + threadIdx.x % 4 * NEIGHBOURS;
-}
-
-// The sums, from a step on, plus another image. more(t, step): a lane's neighbours in it.
-template <class Image>
-__device__ __forceinline__ void add_image(float (&sums)[TALL][PAIRS], const Image& image, int first) {
+// The sums, from a step on, plus a slab of another image. pixel: which of the patch a lane's are.
+__device__ __forceinline__ void add_slab(float (&sums)[TALL][PAIRS], const unsigned char* slab,
+                                         const int (&pixel)[2 * TALL], int first) {
 #pragma unroll
     for (int step = first; step < first + STEPS_BESIDE; ++step)
 #pragma unroll
         for (int t = 0; t < 2 * TALL; ++t) {
-            const Neighbours more = image(t, step);
+            const Neighbours more = in_slab(slab, pixel[t], step);
 #pragma unroll
             for (int e = 0; e < NEIGHBOURS; ++e)
                 sums[t / 2][place_of(t, step * NEIGHBOURS / 2, e)] += widened(more.v[e]);
@@ -204,20 +192,19 @@ __device__ __forceinline__ float total_of_lanes(float (&v)[NEIGHBOURS]) {
     return v[0];
 }
 
-// A lane's sums, from a step on, become gradients by what an activation was given; they were by what it computed, which
-// image(t, step) holds (or what it was given: ACT_GRAD). keep(step, total): of the warp's pixels, a filter for each step and
-// lane. at: where a lane's pixels lie in gz, or -1. Requires WIDE_Y.
-template <class Image, class Keep>
-__device__ __forceinline__ void store_gradient(float (&sums)[TALL][PAIRS], IMAGE* gz, const Keep& keep,
-                                               const Image& image, const ConvNhwc& g, const int (&at)[2 * TALL],
-                                               int filter, int first) {
+// A lane's sums, from a step on, become gradients by what an activation was given; they were by what it computed, which the
+// slab holds (or what it was given: ACT_GRAD). totals: of all pixels until now, a filter for each step. at: where a lane's
+// pixels lie in gz, or -1. Requires WIDE_Y.
+__device__ __forceinline__ void store_gradient(float (&sums)[TALL][PAIRS], IMAGE* gz, float (&totals)[STEPS],
+                                               const unsigned char* slab, const int (&pixel)[2 * TALL],
+                                               const ConvNhwc& g, const int (&at)[2 * TALL], int filter, int first) {
 #pragma unroll
     for (int step = first; step < first + STEPS_BESIDE; ++step) {
-        const int f = own_filter(filter, step);
+        const int f = filter + step * AT_A_STEP + threadIdx.x % 4 * NEIGHBOURS;
         float total[NEIGHBOURS] = {};
 #pragma unroll
         for (int t = 0; t < 2 * TALL; ++t) {
-            const Neighbours known = image(t, step);
+            const Neighbours known = in_slab(slab, pixel[t], step);
             Neighbours found;
 #pragma unroll
             for (int e = 0; e < NEIGHBOURS; ++e) {
@@ -232,7 +219,7 @@ __device__ __forceinline__ void store_gradient(float (&sums)[TALL][PAIRS], IMAGE
             }
             if (at[t] >= 0 && f < g.m) *(Neighbours*)(gz + at[t] * g.m + f) = found;
         }
-        keep(step, total_of_lanes(total));
+        totals[step] += total_of_lanes(total);
     }
 }
 
@@ -243,7 +230,7 @@ __device__ __forceinline__ void add_products(const float (&sums)[TALL][PAIRS], f
 #pragma unroll
     for (int step = first; step < first + STEPS_BESIDE; ++step) {
         float center[NEIGHBOURS], total[NEIGHBOURS] = {};
-        read_biases(center, mean, own_filter(filter, step), g.m);
+        read_biases(center, mean, filter + step * AT_A_STEP + threadIdx.x % 4 * NEIGHBOURS, g.m);
 #pragma unroll
         for (int t = 0; t < 2 * TALL; ++t) {
             const Neighbours values = in_slab(slab, pixel[t], step);
@@ -252,26 +239,6 @@ __device__ __forceinline__ void add_products(const float (&sums)[TALL][PAIRS], f
                 total[e] += sums[t / 2][place_of(t, step * NEIGHBOURS / 2, e)] * (widened(values.v[e]) - center[e]);
         }
         totals[step] += total_of_lanes(total);
-    }
-}
-
-// Where a lane leaves its i-th total for its block's other warps: SUMS times STEPS of them.
-template <int SUMS> __device__ __forceinline__ int place_of_total(int i) {
-    return threadIdx.x / 32 * SUMS * FILTERS + i * AT_A_STEP + threadIdx.x % 4 * NEIGHBOURS + own_neighbour();
-}
-
-// The totals of a block's warps, which these left in shared memory, of each filter from `filter` on: parts[row][SUMS][m].
-// rstd: what the second of the sums is multiplied by.
-template <int SUMS>
-__device__ __forceinline__ void store_totals(const float* shared, float* parts, int row, const float* rstd,
-                                             const ConvNhwc& g, int filter) {
-    await_turn(0);
-    for (int i = threadIdx.x; i < SUMS * FILTERS; i += 2 * GROUP) {
-        const int f = filter + i % FILTERS, sum = i / FILTERS;
-        float total = 0;
-#pragma unroll
-        for (int warp = 0; warp < 2 * GROUP / 32; ++warp) total += shared[warp * SUMS * FILTERS + i];
-        if (f < g.m) parts[(row * SUMS + sum) * g.m + f] = sum ? total * rstd[f] : total;
     }
 }
 #endif

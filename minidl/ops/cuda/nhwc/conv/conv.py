@@ -133,9 +133,7 @@ def _copied(form: AnyForm | None, sizes: dict[str, int], depth: int, then: str =
 
 
 def _can(then: str, tiles: conv_tma.Tiles | conv_images.Tiles | None, m: int) -> bool:
-    if isinstance(tiles, conv_images.Tiles):
-        return conv_images.can(then, tiles.form)
-    return tiles is not None and conv_tma.can(then, tiles, m)
+    return isinstance(tiles, conv_tma.Tiles) and conv_tma.can(then, tiles, m)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -176,7 +174,7 @@ def _plan(back: bool, g: ConvGeometry, dtype: np.dtype, mode: str, aligned: bool
         if isinstance(by_tiles, conv_tma.Tiles):
             product = conv_tma.product(by_tiles, dtype, mode, c, high, across, m, wide[1], act, then)
         else:
-            product = conv_images.product(by_tiles, dtype, mode, m, wide[1], act, then)
+            product = conv_images.product(by_tiles, dtype, mode, wide[1], act)
     elif best:
         beside, divided = best.filters, back and (g.sh, g.sw) != (1, 1)
         product = launch.kernel(FILE, "conv_nhwc", *_constants(

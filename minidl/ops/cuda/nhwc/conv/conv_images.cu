@@ -10,8 +10,6 @@
 // Filters as nhwc/conv/conv_pack.cu leaves them for -DCHUNKED. -DIMAGE, -DPRECISION (not TF32X3), -DFILTERS, -DTALL,
 // -DSTAGES, -DWIDE_Y, -DACT, -DAFTER: as in nhwc/conv/conv.cu. images: rows of x as a matrix (n, h * w * c), in boxes of
 // TALL * 128 rows by DEPTH numbers; filters: in boxes of FILTERS rows by DEPTH numbers. order: by falling number of taps.
-// -DGRADIENT=1: y is gz, the gradient by what the activation ACT was given, as in nhwc/conv/conv_tma.cu; added (or null)
-// and known are images like it, and the sums over pixels are parts[blocks / across][m].
 #include "include/common.cuh"
 #include "include/tensor_cores/mma.cuh"
 #include "include/tensor_cores/wgmma.cuh"
@@ -40,8 +38,7 @@ __device__ __forceinline__ int met(const ConvNhwc& g, int pixel, int tap) {
 
 extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, 1)
     conv_nhwc_images(const __grid_constant__ TensorMap images, const __grid_constant__ TensorMap filters,
-                     const float* __restrict__ b, IMAGE* __restrict__ y, const IMAGE* added,
-                     const IMAGE* known, float* __restrict__ parts, ConvNhwc g,
+                     const float* __restrict__ b, IMAGE* __restrict__ y, ConvNhwc g,
                      const __grid_constant__ Order order) {
     extern __shared__ __align__(1024) unsigned char memory[];
     Barrier* full = (Barrier*)(memory + STAGES * STAGE);  // of stages, and whether they can be copied to
@@ -102,23 +99,6 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, 1)
             const int own = image + group * TALL * 64 + own_pixel(t);
             at[t] = own < g.n ? own * g.oh * g.ow + pixel : -1;
         }
-#if GRADIENT
-        float* shared = (float*)memory;                // which none reads any more, once all are here
-        const auto of = [&](const IMAGE* image) {
-            return [&, image](int t, int step) { return in_image(image, at[t], own_filter(filter, step), g); };
-        };
-        await_turn(0);
-#pragma unroll
-        for (int step = 0; step < STEPS; step += STEPS_BESIDE) {
-            if (added) add_image(sums, of(added), step);
-            store_gradient(
-                sums, y, [&](int i, float total) { shared[place_of_total<1>(i)] = total; }, of(known), g, at, filter,
-                step);
-            __syncwarp();                              // or the compiler reads ahead into more registers than there are
-        }
-        store_totals<1>(shared, parts, blockIdx.x / across, nullptr, g, filter);
-#else
         store_tile(sums, y, b, g, at, filter);
-#endif
     }
 }

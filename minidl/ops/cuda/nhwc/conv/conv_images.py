@@ -11,7 +11,7 @@ import numpy as np
 from ... import launch
 from ...launch.tensor_maps import tensor_map
 from ..pixels import C_TYPES
-from .conv_tma import ROW, THEN, THREADS_PER_BLOCK, Beside
+from .conv_tma import ROW, THREADS_PER_BLOCK
 
 FILE = "nhwc/conv/conv_images.cu"
 MAX_PIXELS = 256                           # of y, for which struct Order has room
@@ -69,42 +69,26 @@ def tiles(form: Form, sizes: dict[str, int], depth: int) -> Tiles | None:
                  float(turns.sum(axis=0).max()) / whole * form.tall * form.filters * form.cost)
 
 
-def can(then: str, form: Form) -> bool:
-    """Whether a tile's sums can become that: a gradient, where a thread's are in one square of images or few filters,
-    which leaves it registers."""
-    return then == "y" or (then == "gradient" and (form.tall == 1 or form.filters < 128))
-
-
-def constants(form: Form, dtype: np.dtype, mode: str, wide_y: bool, act: str | None,
-              then: str = "y") -> tuple[launch.Constant, ...]:
+def constants(form: Form, dtype: np.dtype, mode: str, wide_y: bool, act: str | None) -> tuple[launch.Constant, ...]:
     return (launch.HOPPER, ("IMAGE", C_TYPES[dtype]), ("PRECISION", mode), ("FILTERS", form.filters),
-            ("TALL", form.tall), ("STAGES", form.stages), ("WIDE_Y", int(wide_y)), *((("ACT", act),) if act else ()),
-            *((("AFTER", 1),) if act and then == "y" else ()), *THEN[then])
+            ("TALL", form.tall), ("STAGES", form.stages), ("WIDE_Y", int(wide_y)),
+            *((("ACT", act), ("AFTER", 1)) if act else ()))
 
 
-def product(of: Tiles, dtype: np.dtype, mode: str, m: int, wide_y: bool, act: str | None,
-            then: str) -> Callable[..., cupy.ndarray | None]:
-    """What launches the kernel on images, packed filters, biases, y and the struct of sizes; then: see
-    conv_tma.product."""
+def product(of: Tiles, dtype: np.dtype, mode: str, wide_y: bool, act: str | None) -> Callable[..., None]:
+    """What launches the kernel on images, packed filters, biases, y and the struct of sizes."""
     form, depth = of.form, ROW // dtype.itemsize
-    launched = launch.kernel(FILE, "conv_nhwc_images", *constants(form, dtype, mode, wide_y, act, then)).sized(
+    launched = launch.kernel(FILE, "conv_nhwc_images", *constants(form, dtype, mode, wide_y, act)).sized(
         (of.blocks,), (THREADS_PER_BLOCK,), form.shared)
     order = launch.by_value("Order", pixels=of.order + (0,) * (MAX_PIXELS - len(of.order)))
-    tiles_of_filters = of.blocks // launch.blocks(m, form.filters)
 
-    def run(x: cupy.ndarray, packed: cupy.ndarray, b: cupy.ndarray | None, y: cupy.ndarray, struct: bytes,
-            winners: None = None, beside: Beside | None = None) -> cupy.ndarray | None:
-        added, known = beside[:2] if beside else (None, None)
-        parts = launch.empty((tiles_of_filters, 1, m), np.dtype(np.float32)) if beside else None
+    def run(x: cupy.ndarray, packed: cupy.ndarray, b: cupy.ndarray | None, y: cupy.ndarray, struct: bytes) -> None:
         launched(tensor_map(x.reshape(x.shape[0], -1), (128 * form.tall, depth)),
-                 tensor_map(packed[0], (form.filters, depth)), b, y, added, known, parts, struct, order)
-        return parts
+                 tensor_map(packed[0], (form.filters, depth)), b, y, struct, order)
     return run
 
 
 CONFIGURATIONS = [
-    (FILE, constants(form, dtype, mode, wide_y, act, then))
+    (FILE, constants(form, dtype, mode, wide_y, act))
     for dtype, mode in ((np.dtype(np.uint16), "BF16"), (np.dtype(np.float32), "TF32")) for form in FORMS
-    for wide_y, act, then in ((True, "relu", "y"), (True, None, "y"), (False, None, "y"),
-                              *((True, act, "gradient") for act in ("relu", "gelu")))
-    if can(then, form)]
+    for wide_y, act in ((True, "relu"), (True, None), (False, None))]

@@ -170,13 +170,11 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, BLOCKS)
 #pragma unroll 1
                 for (int image = !added; image <= GRADIENT; ++image, buffer.next()) {
                     const unsigned char* slab = memory + buffer.at * patch.bytes;
-                    const auto beside = [&](int t, int step) { return in_slab(slab, pixel[t], step); };
                     await(full_patch + buffer.at, buffer.parity);
                     if (image == 0)
-                        add_image(sums, beside, step);
+                        add_slab(sums, slab, pixel, step);
                     else if (image == 1)
-                        store_gradient(
-                            sums, y, [&](int of, float total) { totals[0][of] += total; }, beside, g, at, filter, step);
+                        store_gradient(sums, y, totals[0], slab, pixel, g, at, filter, step);
                     else
                         add_products(sums, totals[GRADIENT - 1], slab, pixel, mean, g, filter, step);
                     __syncwarp();
@@ -188,11 +186,21 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, BLOCKS)
 #endif
         }
 #if GRADIENT
-        float* shared = (float*)memory;                                  // which none reads any more
+        // Over all warps, in shared memory that none reads any more
+        float* shared = (float*)memory;
+        const int of_step = threadIdx.x % 4 * NEIGHBOURS + own_neighbour(), filter = blockIdx.x % across * FILTERS;
         await_turn(0);
 #pragma unroll
-        for (int i = 0; i < GRADIENT * STEPS; ++i) shared[place_of_total<GRADIENT>(i)] = totals[i / STEPS][i % STEPS];
-        store_totals<GRADIENT>(shared, parts, blockIdx.x / across, rstd, g, blockIdx.x % across * FILTERS);
+        for (int i = 0; i < GRADIENT * STEPS; ++i)
+            shared[threadIdx.x / 32 * GRADIENT * FILTERS + i * AT_A_STEP + of_step] = totals[i / STEPS][i % STEPS];
+        await_turn(0);
+        for (int i = threadIdx.x; i < GRADIENT * FILTERS; i += MULTIPLYING) {
+            const int f = filter + i % FILTERS, sum = i / FILTERS;
+            float total = 0;
+#pragma unroll
+            for (int warp = 0; warp < MULTIPLYING / 32; ++warp) total += shared[warp * GRADIENT * FILTERS + i];
+            if (f < g.m) parts[(blockIdx.x / across * GRADIENT + sum) * g.m + f] = sum ? total * rstd[f] : total;
+        }
 #endif
     }
 }
