@@ -182,6 +182,8 @@ def joins() -> Iterable[Problem]:
             sizes = rng.integers(0, 4, count)
             yield tuple(tuple(int(n) if a == axis % len(shape) else m for a, m in enumerate(shape))
                         for n in sizes), {"axis": axis}
+    for shapes, axis in ((((2, 4), (3, 4)), 0), (((2, 4), (2, 8)), 1), (((2, 1, 4), (2, 3, 4), (2, 2, 4)), 1)):
+        yield shapes, {"axis": axis}       # of rows that 16 bytes divide
 
 
 def axes(empty_axis: bool = True) -> Iterable[Problem]:

@@ -1,5 +1,5 @@
-"""The gradient of indexing on CuPy arrays. Where an element was taken several times, its gradients add up in a fixed
-order, which cupy.add.at does not promise."""
+"""Concatenation, and the gradient of indexing, on CuPy arrays. Where an element was taken several times, its gradients
+add up in a fixed order, which cupy.add.at does not promise."""
 
 from __future__ import annotations
 
@@ -12,12 +12,29 @@ from ...common.primitives import Array
 from .. import launch
 from ..reduce import sum_first
 
-__all__ = ["embedding_grad_w", "getitem_grad_x"]
+__all__ = ["concatenate", "embedding_grad_w", "getitem_grad_x"]
 
 FILE = "indexing/scatter.cu"
 EMBEDDING, COLUMNS_PER_BLOCK = "indexing/embedding.cu", 128
 MIN_SHARE, BLOCKS = 512, 1024              # of ids; blocks up to which they are shared out
 CONFIGURATIONS = [(file, (launch.real(dtype),)) for file in (FILE, EMBEDDING) for dtype in launch.C_NAME]
+
+
+def concatenate(xs: tuple[Array, ...], axis: int) -> Array:
+    """One array beside the other, copied 16 bytes at a time where the last axis of each is a run of these: element by
+    element, bfloat16 is copied at a sixth of the memory's speed."""
+    if not all(x.ndim and x.size and x.dtype == xs[0].dtype and x.flags.c_contiguous and x.dtype.itemsize < 16
+               and x.shape[-1] * x.dtype.itemsize % 16 == 0 for x in xs):
+        return np.concatenate(xs, axis=axis)
+    before, behind = xs[0].shape[:axis], xs[0].shape[axis + 1:]
+    y = launch.empty((*before, sum(x.shape[axis] for x in xs), *behind), xs[0].dtype)
+    wide, start = y.view(np.complex128), 0
+    for x in xs:
+        part = x.view(np.complex128)
+        stop = start + part.shape[axis]
+        wide[(slice(None),) * axis + (slice(start, stop),)] = part
+        start = stop
+    return y
 
 
 def getitem_grad_x(gy: Array, index: object, shape: tuple[int, ...], once: bool) -> Array:
