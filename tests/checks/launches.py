@@ -535,7 +535,7 @@ LAUNCHES: dict[str, list[Launch]] = {
         *each("nhwc/conv/conv.cu", nhwc_conv.is_right,
               ("y", "bf16", (3, 16, 9, 9), (72, 16, 3, 3), 1, 1, 0, "relu"),
               ("dx", "bf16", (3, 16, 9, 9), (120, 16, 3, 3), 1, 1, 0),
-              ("dx", "bf16", (3, 16, 10, 10), (24, 16, 4, 4), 2, 1, 0, "relu"),     # a transposed convolution, with bias
+              ("dx", "bf16", (3, 16, 10, 10), (24, 16, 4, 4), 2, 1, 0, "relu"),     # a transposed convolution
               ("y", "3xtf32", (1, 64, 9, 9), (6, 64, 3, 2), 2, 1),
               # A form of two stages, one of whose blocks has a multiprocessor
               ("dx", "tf32", (4, 4, 18, 9), (1, 4, 5, 4), 3, 1)),

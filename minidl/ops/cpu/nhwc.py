@@ -22,11 +22,10 @@ from .layers.pool import avg_pool2d, avg_pool2d_grad_act, avg_pool2d_grad_x
 
 __all__ = [
     "act_grad_b_nhwc", "act_grad_nhwc", "act_nhwc", "add_bias_nhwc", "add_nhwc", "avg_pool2d_grad_act_nhwc",
-    "avg_pool2d_grad_x_nhwc", "avg_pool2d_nhwc", "batch_norm_nhwc", "conv2d_act_pool_half", "conv2d_act_pool_half_grad_wb", "conv2d_grad_b_nhwc",
-    "conv2d_grad_w_nhwc", "conv2d_grad_x_act_b_nhwc", "conv2d_grad_x_nhwc", "conv2d_grad_x_norm_nhwc",
-    "conv2d_max_pool_nhwc", "conv2d_nhwc", "conv2d_norm_nhwc", "conv2d_transposed_nhwc", "layer_norm_grad_nhwc",
-    "layer_norm_nhwc",
-    "max_pool2d_grad_relu_b_nhwc",
+    "avg_pool2d_grad_x_nhwc", "avg_pool2d_nhwc", "batch_norm_nhwc", "conv2d_act_pool_half",
+    "conv2d_act_pool_half_grad_wb", "conv2d_grad_b_nhwc", "conv2d_grad_w_nhwc", "conv2d_grad_x_act_b_nhwc",
+    "conv2d_grad_x_nhwc", "conv2d_grad_x_norm_nhwc", "conv2d_max_pool_nhwc", "conv2d_nhwc", "conv2d_norm_nhwc",
+    "conv2d_transposed_nhwc", "layer_norm_grad_nhwc", "layer_norm_nhwc", "max_pool2d_grad_relu_b_nhwc",
     "max_pool2d_grad_relu_nhwc", "max_pool2d_grad_x_nhwc", "max_pool2d_nhwc", "normalize_act_grad_nhwc",
     "normalize_again_act_grad_nhwc", "normalize_by_nhwc", "normalize_grad_nhwc", "stores_half", "takes_nhwc",
     "to_nchw", "to_nhwc",

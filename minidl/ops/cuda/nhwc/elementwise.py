@@ -12,7 +12,8 @@ from ...common.primitives import Array
 from .. import launch
 from .pixels import C_TYPES, configurations, constants, rows_of, sum_first, sums, walk
 
-__all__ = ["act_grad_b_nhwc", "act_grad_nhwc", "act_nhwc", "add_bias_nhwc", "add_nhwc", "conv2d_grad_b_nhwc", "to_nchw", "to_nhwc"]
+__all__ = ["act_grad_b_nhwc", "act_grad_nhwc", "act_nhwc", "add_bias_nhwc", "add_nhwc", "conv2d_grad_b_nhwc", "to_nchw",
+           "to_nhwc"]
 
 FILE, CONVERT = "nhwc/elementwise.cu", "nhwc/convert.cu"
 FEW = 4                                    # channels up to which a tile has no more

@@ -16,7 +16,6 @@ from ..pixels import C_TYPES
 FILE = "nhwc/conv/conv_tma.cu"
 PATCHES, MIN_STAGES, THREADS_PER_BLOCK = 2, 3, 384
 ROW = 128                                  # bytes of a slab, of a pixel or a filter
-MAX_WASTE = 4                              # times as many pixels as there are, at most, that patches cover
 OWN = 1024                                 # bytes of shared memory that each block has beside what it asks for
 
 
@@ -105,15 +104,13 @@ def _stages(form: Form, patch: Patch) -> int:
 
 def tiles(form: Form, n: int, h: int, w: int, m: int, kh: int, kw: int, *, images: bool = True) -> Tiles | None:
     """By the patch of which the fewest cover all n x h x w pixels, and of such the smallest; None where none fits, or
-    most of it lies beside the images, as where these are a pixel wide. images: whether squares may be eight images
+    images are one pixel, beside which seven in eight of a square would lie. images: whether squares may be eight images
     high."""
     fit = [patch for patch in patches(2 * form.tall, kh, kw)
            if _stages(form, patch) >= MIN_STAGES and max(patch.lines, patch.line) <= MAX_BOX and images >= patch.images]
-    if not fit:
+    if not fit or h == w == 1:
         return None
     patch = min(fit, key=lambda patch: (patch.number(n, h, w), patch.shared()))
-    if w * h < launch.blocks(w, patch.w) * patch.w * launch.blocks(h, patch.h) * patch.h / MAX_WASTE:
-        return None
     blocks = patch.number(n, h, w) * launch.blocks(m, form.filters)
     turns = launch.blocks(blocks, launch.multiprocessors() * form.blocks)
     return Tiles(form, patch, blocks, _stages(form, patch), turns * form.blocks * form.tall * form.filters * form.cost)
