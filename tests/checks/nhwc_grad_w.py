@@ -78,7 +78,8 @@ def error(kind: str, g: ConvGeometry, seed: int, kernel: str = "", **how: Any) -
     # Products of eight pixels are added at once; where the hardware copies they are neighbours of a row
     added = g.n * g.oh * (-(-g.ow // 8) if BY_HARDWARE in products else g.ow / 8)
     bound = magnitudes * (SPLIT * (precision == "3xtf32") + CUT * (2 + np.sqrt(added))) + 1e-30
-    if precision == "tf32" and products.keys() & {BY_HARDWARE, OF_ROWS}:      # which way the hardware rounds these is not documented
+    if precision == "tf32" and products.keys() & {BY_HARDWARE, OF_ROWS}:
+        # Which way the hardware rounds these is not documented
         bound += ULP * (reference(abs(dy) * ties[0], abs(x), g) + reference(abs(dy), abs(x) * ties[1], g))
     return float((abs(first - reference(dy, x, g)) / bound).max(initial=0))
 

@@ -111,7 +111,8 @@ TAKEN: list[tuple[Any, Any, Any, Any, str, str]] = [
     ((2, 8, 5, 5), (16, 8, 3, 3), 1, 1, "bf16 images", TAPS), ((2, 12, 5, 5), (12, 12, 1, 2), 1, 1, "tf32", TAPS),
     ((2, 8, 5, 5), (16, 8, 1, 1), 1, 0, "bf16 images", ROWS), ((2, 12, 5, 5), (20, 12, 1, 1), 1, 0, "tf32", ROWS),
     ((2, 8, 5, 5), (16, 8, 1, 1), 1, 1, "bf16 images", PLAIN), ((2, 8, 5, 5), (16, 8, 1, 1), 2, 0, "tf32", PLAIN),
-    ((2, 8, 5, 5), (16, 8, 1, 1), 1, ((0, 1), 0), "tf32", PLAIN), ((2, 8, 5, 5), (16, 8, 3, 3), (1, 2), 1, "tf32", PLAIN),
+    ((2, 8, 5, 5), (16, 8, 1, 1), 1, ((0, 1), 0), "tf32", PLAIN),
+    ((2, 8, 5, 5), (16, 8, 3, 3), (1, 2), 1, "tf32", PLAIN),
     ((2, 4, 5, 5), (16, 4, 3, 3), 1, 1, "bf16 images", PLAIN), ((2, 8, 5, 5), (6, 8, 3, 3), 1, 1, "tf32", PLAIN),
     ((2, 12, 5, 5), (16, 12, 1, 1), 1, 0, "bf16 images", PLAIN), ((2, 8, 5, 5), (6, 8, 1, 1), 1, 0, "tf32", PLAIN),
     ((2, 8, 5, 5), (16, 8, 3, 3), 1, 1, "3xtf32", PLAIN), ((2, 8, 5, 5), (16, 8, 3, 3), 1, 1, "bf16", PLAIN),
@@ -179,7 +180,7 @@ def test_tiles_of_rows(tile: rows_grad_w.Tile, mode: str, kind: str, emulated: E
     monkeypatch.setattr(rows_grad_w, "TILES", (tile,))
     x, w = (1, tile.channels + 8, 24, 23), (tile.filters + 8, tile.channels + 8, 1, 1)
     g = conv_geometry(x, w, None, 1, 0, "gemm")
-    assert dict(rows_grad_w.plan(g, mode).constants).items() >= {"CHANNELS": tile.channels, "FILTERS": tile.filters}.items()
+    assert {("CHANNELS", tile.channels), ("FILTERS", tile.filters)} <= set(rows_grad_w.plan(g, mode).constants)
     assert checks.error(kind, g, 1, checks.OF_ROWS) < 1
     forget()
 

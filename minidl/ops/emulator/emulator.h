@@ -255,7 +255,7 @@ void wgmma_both(float (&c)[SIZE], unsigned long long a, unsigned long long b) {
         return (double)__uint_as_float(size == 4 ? bits & ~0x1fffu : bits);
     };
     see(a >> 62 < 2 && b >> 62 < 2, "a factor of wgmma is swizzled otherwise than by 128 bytes");
-    see(!transposed || (NUMBERS == 2 && a >> 62 && b >> 62), "wgmma transposes no factor that is not swizzled or not bf16");
+    see(!transposed || (NUMBERS == 2 && a >> 62 && b >> 62), "wgmma transposes bf16 alone, here swizzled");
     int group = lane() / 4, within = lane() % 4, warp = threadIdx.x / 32 % 4;
     for (int e = 0; e < SIZE; ++e) {
         double sum = 0;

@@ -1,18 +1,19 @@
-// Gradient of the filters of a convolution of images in NHWC by 1x1, in bf16 or tf32, without padding and in steps of 1, and
-// so of a linear layer's weight, where the hardware copies (include/tensor_cores/tma.cuh): dw[m][c] is a product whose
-// sums run over all rows, which are pixels, split among blocks.
+// Gradient of the filters of a convolution of images in NHWC by 1x1, in bf16 or tf32, without padding and in steps of
+// 1, and so of a linear layer's weight, where the hardware copies (include/tensor_cores/tma.cuh): dw[m][c] is a product
+// whose sums run over all rows, which are pixels, split among blocks.
 //
 // A block owns CHANNELS channels and FILTERS filters, and takes some of all chunks of DEPTH rows. One thread starts the
-// copies: of a chunk of x and of one of dy, zero beyond the last row, in slabs of DEPTH channels or filters. Two groups of
-// four warps multiply:
+// copies: of a chunk of x and of one of dy, zero beyond the last row, in slabs of DEPTH channels or filters. Two groups
+// of four warps multiply:
 //
-// bf16: wgmma reads both factors, rows by channels and rows by filters, as they lie. A group takes half of the channels.
-// tf32: wgmma takes no factors whose sums run over rows, so mma does it. A group takes half of the filters, and a warp of
-//   it a quarter of the channels. A lane reads 16 bytes, neighbours that it gives to neighbouring products. A product's
-//   eight rows are taken in the order 0, 2, 4, 6, 1, 3, 5, 7, so that the lanes' numbers lie in different banks.
+// bf16: wgmma reads both factors, rows by channels and rows by filters, as they lie. A group has half of the channels.
+// tf32: wgmma takes no factors whose sums run over rows, so mma does it. A group has half of the filters, and a warp of
+//   it a quarter of the channels. A lane reads 16 bytes, four neighbours, which it gives to several products. A
+//   product's eight rows are taken in the order 0, 2, 4, 6, 1, 3, 5, 7, so that the lanes' numbers lie in different
+//   banks.
 //
-// Requires: c and m whole runs of 16 bytes. -DIMAGE, -DPRECISION BF16 or TF32, -DCHANNELS, a multiple of 128, -DFILTERS, of
-// 64, for bf16 up to 256; -DSTAGES of at least two. images, gradients: boxes of DEPTH rows by DEPTH numbers.
+// Requires: c and m whole runs of 16 bytes. -DIMAGE, -DPRECISION BF16 or TF32, -DCHANNELS, a multiple of 128,
+// -DFILTERS, 64, 128, 192 or 256; -DSTAGES of at least two. images, gradients: boxes of DEPTH rows by DEPTH numbers.
 // What blocks leave is [split][channel][filter], as in nhwc/grad_w/conv_grad_w.cu for one tap.
 #include "include/common.cuh"
 #include "include/tensor_cores/mma.cuh"
@@ -23,18 +24,20 @@
 #include "include/nhwc/patch.cuh"
 
 constexpr int MULTIPLYING = 2 * GROUP, THREADS_PER_BLOCK = MULTIPLYING + GROUP;
-constexpr int SLAB = DEPTH * 128, X_SLABS = CHANNELS / DEPTH, DY_SLABS = FILTERS / DEPTH, STAGE = (X_SLABS + DY_SLABS) * SLAB;
-constexpr int TALL = CHANNELS / 128;                                     // for bf16 slabs of x of a group, for tf32 of a warp
+constexpr int SLAB = DEPTH * 128, X_SLABS = CHANNELS / DEPTH, DY_SLABS = FILTERS / DEPTH;
+constexpr int STAGE = (X_SLABS + DY_SLABS) * SLAB;
+constexpr int TALL = CHANNELS / 128;  // slabs of x: in bf16 of a group, else of a warp
 
 // Channels, filters; chunks of a split, and how many splits take one more.
 struct RowsGradW {
     int c, m, each, more;
 };
 
-// Calls multiply(x, dy), where the chunk's slabs begin, for each of so many chunks. `pending`: how many chunks, of those for
-// which that has been called, may still be read.
+// Calls multiply(x, dy), where the chunk's slabs begin, for each of so many chunks. `pending`: how many chunks, of those
+// that it was called for, may still be read after it: 0 or 1.
 template <int pending, class Multiply>
-__device__ __forceinline__ void each_chunk(unsigned char* memory, Barrier* full, Barrier* empty, int chunks, Multiply multiply) {
+__device__ __forceinline__ void each_chunk(unsigned char* memory, Barrier* full, Barrier* empty, int chunks,
+                                           Multiply multiply) {
     Ring<STAGES> stage;
     int used = -1;
 #pragma unroll 1
@@ -75,13 +78,14 @@ __device__ __forceinline__ void multiply_bf16(unsigned char* memory, Barrier* fu
         }
 }
 
-// Of 32 channels that a lane reads four neighbours of, these are rows of two products: rows `own` and `own + 8` are two
-// neighbours. Of 32 filters, columns `own` of four products.
+// Of each 32 channels a lane reads four neighbours: rows `own` and `own + 8` of two products. Of each 32 filters too:
+// column `own` of four products. So its sums are those of eight neighbouring filters and four channels.
 __device__ __forceinline__ void multiply_tf32(unsigned char* memory, Barrier* full, Barrier* empty, const RowsGradW& g,
                                               int chunks, float* part, int channel, int filter) {
     constexpr int WIDE = FILTERS / 64;                                   // slabs of dy of a group
-    const int warp = threadIdx.x / 32 % 4, group = threadIdx.x / GROUP, within = threadIdx.x % 4, own = threadIdx.x % 32 / 4;
-    int from[2];                                                         // of a slab's eight rows, where a lane's two are
+    const int warp = threadIdx.x / 32 % 4, group = threadIdx.x / GROUP;
+    const int within = threadIdx.x % 4, own = threadIdx.x % 32 / 4;
+    int from[2];  // where a lane's two of a slab's eight rows are
 #pragma unroll
     for (int i = 0; i < 2; ++i) from[i] = (2 * within + i) * 128 + (own ^ 2 * within + i) * 16;
     float sums[TALL][2][WIDE][4][4] = {};
@@ -106,7 +110,8 @@ __device__ __forceinline__ void multiply_tf32(unsigned char* memory, Barrier* fu
                                           __float_as_uint(pair[1].v[e]), __float_as_uint(pair[1].v[e + 1])};
 #pragma unroll
                 for (int s = 0; s < WIDE * 4; ++s) {
-                    const unsigned right[2] = {__float_as_uint(b[s / 4][0].v[s % 4]), __float_as_uint(b[s / 4][1].v[s % 4])};
+                    const Pack<4>(&four)[2] = b[s / 4];
+                    const unsigned right[2] = {__float_as_uint(four[0].v[s % 4]), __float_as_uint(four[1].v[s % 4])};
                     mma(sums[t / 2][t % 2][s / 4][s % 4], left, right);
                 }
             }
@@ -150,7 +155,8 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, 1)
                 for (int i = 0; i < X_SLABS; ++i)
                     copy_rows(to + i * SLAB, &images, full + stage.at, channel + i * DEPTH, chunk * DEPTH);
                 for (int i = 0; i < DY_SLABS; ++i)
-                    copy_rows(to + (X_SLABS + i) * SLAB, &gradients, full + stage.at, filter + i * DEPTH, chunk * DEPTH);
+                    copy_rows(to + (X_SLABS + i) * SLAB, &gradients, full + stage.at, filter + i * DEPTH,
+                              chunk * DEPTH);
             }
         }
     } else {

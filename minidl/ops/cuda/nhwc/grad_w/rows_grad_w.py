@@ -7,7 +7,6 @@ import itertools
 from typing import NamedTuple
 
 import cupy
-import numpy as np
 
 from ....common.geometry import ConvGeometry
 from ... import launch
@@ -17,9 +16,9 @@ from . import conv_grad_w_tma
 
 FILE = "nhwc/grad_w/rows_grad_w.cu"
 MAX_STAGES, MAX_SPLITS = 8, 264
-# What is taken for the choice of tiles, of an H200. Bytes in a microsecond that the second-level cache gives, and that one
-# multiprocessor takes; products in a microsecond of one, by PRECISION; microseconds before a block's first product, and
-# for each further split to be added
+# What is assumed of an H200 for the choice of tiles. Bytes per microsecond that the second-level cache gives, and that
+# one multiprocessor takes; products per microsecond of one, by PRECISION; microseconds before a block's first product,
+# and for each split that is added
 CACHE, OWN, PRODUCTS, START, SPLIT = 5e6, 8e4, {"BF16": 2.4e6, "TF32": 0.9e6}, 1.5, 0.02
 
 
@@ -68,7 +67,7 @@ def _blocks(g: ConvGeometry, tile: Tile) -> int:
 
 
 def _time(g: ConvGeometry, mode: str, tile: Tile, splits: int) -> float:
-    """Microseconds: of the turns of blocks, each of which copies and multiplies; and to write and add what they leave."""
+    """Microseconds: of the blocks' turns, in which they copy and multiply; and to write and add what they leave."""
     size = conv_grad_w_tma.SIZES[mode]
     turns = launch.blocks(_blocks(g, tile) * splits, launch.multiprocessors())
     rows = launch.blocks(_chunks(g, mode), splits) * (ROW // size)                       # of a block
