@@ -28,10 +28,11 @@ from minidl.ops.cuda import launch
 from minidl.ops.cuda.conv.resident import few_channels
 from minidl.ops.cuda.conv.resident.tensor_cores import wgmma
 from minidl.ops.cuda.nhwc.conv import conv_few, conv_images, conv_tma
-from minidl.ops.cuda.nhwc.grad_w import conv_grad_w_tma
+from minidl.ops.cuda.nhwc.grad_w import conv_grad_w_tma, rows_grad_w
 
 # For compute capability 9.0 alone
-HOPPER = wgmma.FILE, few_channels.FILE, conv_tma.FILE, conv_few.FILE, conv_images.FILE, conv_grad_w_tma.FILE
+HOPPER = (wgmma.FILE, few_channels.FILE, conv_tma.FILE, conv_few.FILE, conv_images.FILE, conv_grad_w_tma.FILE,
+          rows_grad_w.FILE)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

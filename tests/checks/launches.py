@@ -506,6 +506,13 @@ LAUNCHES: dict[str, list[Launch]] = {
         *on_device("nhwc/grad_w/conv_grad_w_tma.cu", nhwc_grad_w.is_right, *[
             (*shape, kind, None, splits) for kind in ("tf32", "bf16 images") for splits in (None, 3)
             for shape in (((9, 64, 19, 40), (136, 64, 3, 3), 1, 1), ((70, 136, 7, 7), (64, 136, 2, 5), 1, (0, 1)))])],
+    "nhwc_grad_w_rows": [
+        *each("nhwc/grad_w/rows_grad_w.cu", nhwc_grad_w.is_right, *[
+            ((3, c, 7, 9), (m, c, 1, 1), 1, 0, kind, None, splits) for kind in ("tf32", "bf16 images")
+            for c, m, splits in ((40, 72, 1), (136, 24, 2))], slow=2),
+        *on_device("nhwc/grad_w/rows_grad_w.cu", nhwc_grad_w.is_right, *[
+            ((9, c, 64, 65), (m, c, 1, 1), 1, 0, kind, None, splits) for kind in ("tf32", "bf16 images")
+            for splits in (None, 3) for c, m in ((32, 64), (192, 576), (384, 96), (1000, 1032))])],
     "regions": [
         *each("region_step.cu", regions.outputs_are_those_of_the_steps, *[
             (name, n) for n in (6, 1) for name in regions.NETS])],

@@ -19,7 +19,8 @@ from minidl.ops.cuda.nhwc.grad_w import conv_grad_w
 
 BY_HARDWARE = "conv2d_nhwc_dw_tma"
 OF_FEW = "conv2d_nhwc_dw_few"
-PRODUCTS = "conv2d_nhwc_dw", BY_HARDWARE, OF_FEW
+OF_ROWS = "conv2d_nhwc_dw_rows"
+PRODUCTS = "conv2d_nhwc_dw", BY_HARDWARE, OF_FEW, OF_ROWS
 # How images lie in memory, and the precision of products
 KINDS = {"tf32": ("float32", "tf32"), "3xtf32": ("float32", "3xtf32"), "bf16": ("float32", "bf16"),
          "bf16 images": ("bf16", "bf16")}
@@ -77,7 +78,8 @@ def error(kind: str, g: ConvGeometry, seed: int, kernel: str = "", **how: Any) -
     # Products of eight pixels are added at once; where the hardware copies they are neighbours of a row
     added = g.n * g.oh * (-(-g.ow // 8) if BY_HARDWARE in products else g.ow / 8)
     bound = magnitudes * (SPLIT * (precision == "3xtf32") + CUT * (2 + np.sqrt(added))) + 1e-30
-    if precision == "tf32" and BY_HARDWARE in products:      # which way the hardware rounds these is not documented
+    if precision == "tf32" and products.keys() & {BY_HARDWARE, OF_ROWS}:
+        # Which way the hardware rounds these is not documented
         bound += ULP * (reference(abs(dy) * ties[0], abs(x), g) + reference(abs(dy), abs(x) * ties[1], g))
     return float((abs(first - reference(dy, x, g)) / bound).max(initial=0))
 
@@ -85,15 +87,15 @@ def error(kind: str, g: ConvGeometry, seed: int, kernel: str = "", **how: Any) -
 def drawn_is_right(kind: str, seed: int, most_pixels: int, most_channels: int, splits: int | None = None,
                    kernel: str = BY_HARDWARE) -> float:
     """The error, relative to its bound, of a random shape that a kernel takes, in steps of 1: one that the hardware
-    copies, of channels that fill 16 bytes, more than four in float32, and of more than one tap; or of up to four
-    channels, with filters up to 8x8."""
+    copies, of channels that fill 16 bytes, more than four in float32, and of more than one tap, or of one for rows; or
+    of up to four channels, with filters up to 8x8."""
     g, each = drawn(seed, most_pixels, most_channels, wide=True), 8 if kind == "bf16 images" else 4
     c, m, more = max(8, -(-g.c // each) * each), -(-g.m // each) * each, (0, int(g.kh * g.kw == 1))
     if kernel == OF_FEW:
         c, more = 1 + g.c % 4, (seed % 4, seed // 4 % 4)
-    kh, kw = g.kh + more[0], g.kw + more[1]
-    g = conv_geometry((g.n, c, g.h + more[0], g.w + more[1]), (m, c, kh, kw), None, 1,
-                      ((g.top, g.bottom), (g.left, g.right)), "gemm")
+    kh, kw = (1, 1) if kernel == OF_ROWS else (g.kh + more[0], g.kw + more[1])
+    padding = 0 if kernel == OF_ROWS else ((g.top, g.bottom), (g.left, g.right))
+    g = conv_geometry((g.n, c, g.h + more[0], g.w + more[1]), (m, c, kh, kw), None, 1, padding, "gemm")
     found = error(kind, g, seed, kernel, splits=splits)
     assert found < 1, f"{kind}, seed {seed}, {g}: the error is {found:.3g} of its bound"
     return found

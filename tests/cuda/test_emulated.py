@@ -417,10 +417,17 @@ def gradient_of_filters(kind: str) -> Check:
     return lambda: nhwc_grad_w.is_right((14, 40, 17, 10), (8, 40, 2, 3), 1, 0, kind, None, 2)
 
 
+def gradient_of_rows(kind: str) -> Check:
+    """Two blocks take some chunks each, more than there are buffers."""
+    return lambda: nhwc_grad_w.is_right((8, 16, 17, 10), (80, 16, 1, 1), 1, 0, kind, None, 2)
+
+
 BY_HARDWARE: dict[str, Check] = {
     "convolution": copied_by_hardware,
     "gradient of filters in bf16": gradient_of_filters("bf16 images"),
-    "gradient of filters in tf32": gradient_of_filters("tf32")}
+    "gradient of filters in tf32": gradient_of_filters("tf32"),
+    "gradient of rows in bf16": gradient_of_rows("bf16 images"),
+    "gradient of rows in tf32": gradient_of_rows("tf32")}
 
 
 def pooling(at: int) -> Check:
@@ -576,6 +583,17 @@ MUTATIONS: dict[str, tuple[str, str, Check, str]] = {
     "a block that leaves out its last patch": (
         "((int)blockIdx.y < g.more);", "((int)blockIdx.y < g.more) - 1;",
         gradient_of_filters("tf32"), "of its bound"),
+    **{f"rows that the products of {kind} do not give back": (
+        "if (threadIdx.x % 32 == 0 && free >= 0) arrive(empty + free);", "", gradient_of_rows(kind), "for ever")
+        for kind in ("bf16 images", "tf32")},
+    "slabs of filters that are too near each other": (
+        "transposed_factor(dy + row * 128, SLAB)", "transposed_factor(dy + row * 128, SLAB / 2)",
+        gradient_of_rows("bf16 images"), "of its bound"),
+    "rows that are not where they were put": (
+        "(own ^ 2 * within + i) * 16", "own * 16", gradient_of_rows("tf32"), "of its bound"),
+    "a block that leaves out its last rows": (
+        "chunks = g.each + (split < g.more);", "chunks = g.each + (split < g.more) - 1;", gradient_of_rows("tf32"),
+        "of its bound"),
 }
 
 

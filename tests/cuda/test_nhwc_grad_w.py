@@ -18,18 +18,19 @@ from tiers import tiered
 
 from minidl.ops.common.geometry import conv_geometry
 from minidl.ops.cuda import launch
-from minidl.ops.cuda.nhwc.grad_w import conv_few_grad_w, conv_grad_w, conv_grad_w_tma
+from minidl.ops.cuda.nhwc.grad_w import conv_grad_w, conv_grad_w_tma, rows_grad_w
 from minidl.ops.emulator.own import FACTS, Emulator
 
 SHAPES, PARTS = 2000, 8                    # of a kind, on a GPU, and among how many tests they are shared out
 # Kinds that have kernels of their own
-OWN = [("tf32", checks.BY_HARDWARE), ("bf16 images", checks.BY_HARDWARE), ("tf32", checks.OF_FEW)]
+OWN = [("tf32", checks.BY_HARDWARE), ("bf16 images", checks.BY_HARDWARE), ("tf32", checks.OF_FEW),
+       ("tf32", checks.OF_ROWS), ("bf16 images", checks.OF_ROWS)]
 
 
 def forget() -> None:
     """Plans for other multiprocessors."""
-    conv_grad_w_tma.plan.cache_clear()
-    conv_few_grad_w.plan.cache_clear()
+    for own in conv_grad_w.OWN:
+        own.plan.cache_clear()
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +95,7 @@ def test_random_shapes(kind: str, part: int) -> None:
 def test_random_shapes_copied_by_hardware(kind: str, kernel: str, few: bool, part: int,
                                           monkeypatch: pytest.MonkeyPatch) -> None:
     """On all multiprocessors, and on three, where a block takes many patches in turn."""
-    if launch.compute_capability() != 90 and kernel == checks.BY_HARDWARE:
+    if launch.compute_capability() != 90 and kernel != checks.OF_FEW:
         pytest.skip("the hardware's copies are for compute capability 9.0")
     forget()
     if few:
@@ -104,21 +105,26 @@ def test_random_shapes_copied_by_hardware(kind: str, kernel: str, few: bool, par
     forget()
 
 
-# x, w, stride, kind, and whether the hardware copies
-TAKEN: list[tuple[Any, Any, Any, str, bool]] = [
-    ((2, 8, 5, 5), (16, 8, 3, 3), 1, "bf16 images", True), ((2, 12, 5, 5), (12, 12, 1, 2), 1, "tf32", True),
-    ((2, 8, 5, 5), (16, 8, 1, 1), 1, "bf16 images", False), ((2, 8, 5, 5), (16, 8, 3, 3), (1, 2), "tf32", False),
-    ((2, 4, 5, 5), (16, 4, 3, 3), 1, "bf16 images", False), ((2, 8, 5, 5), (6, 8, 3, 3), 1, "tf32", False),
-    ((2, 8, 5, 5), (16, 8, 3, 3), 1, "3xtf32", False), ((2, 8, 5, 5), (16, 8, 3, 3), 1, "bf16", False),
-    ((0, 8, 5, 5), (16, 8, 3, 3), 1, "tf32", False)]
+# x, w, stride, padding, kind, and the kernel: the first of checks.PRODUCTS where the hardware does not copy
+PLAIN, TAPS, _, ROWS = checks.PRODUCTS
+TAKEN: list[tuple[Any, Any, Any, Any, str, str]] = [
+    ((2, 8, 5, 5), (16, 8, 3, 3), 1, 1, "bf16 images", TAPS), ((2, 12, 5, 5), (12, 12, 1, 2), 1, 1, "tf32", TAPS),
+    ((2, 8, 5, 5), (16, 8, 1, 1), 1, 0, "bf16 images", ROWS), ((2, 12, 5, 5), (20, 12, 1, 1), 1, 0, "tf32", ROWS),
+    ((2, 8, 5, 5), (16, 8, 1, 1), 1, 1, "bf16 images", PLAIN), ((2, 8, 5, 5), (16, 8, 1, 1), 2, 0, "tf32", PLAIN),
+    ((2, 8, 5, 5), (16, 8, 1, 1), 1, ((0, 1), 0), "tf32", PLAIN),
+    ((2, 8, 5, 5), (16, 8, 3, 3), (1, 2), 1, "tf32", PLAIN),
+    ((2, 4, 5, 5), (16, 4, 3, 3), 1, 1, "bf16 images", PLAIN), ((2, 8, 5, 5), (6, 8, 3, 3), 1, 1, "tf32", PLAIN),
+    ((2, 12, 5, 5), (16, 12, 1, 1), 1, 0, "bf16 images", PLAIN), ((2, 8, 5, 5), (6, 8, 1, 1), 1, 0, "tf32", PLAIN),
+    ((2, 8, 5, 5), (16, 8, 3, 3), 1, 1, "3xtf32", PLAIN), ((2, 8, 5, 5), (16, 8, 3, 3), 1, 1, "bf16", PLAIN),
+    ((0, 8, 5, 5), (16, 8, 3, 3), 1, 1, "tf32", PLAIN), ((0, 8, 5, 5), (16, 8, 1, 1), 1, 0, "tf32", PLAIN)]
 
 
-@pytest.mark.parametrize(("x", "w", "stride", "kind", "taken"), TAKEN, ids=str)
+@pytest.mark.parametrize(("x", "w", "stride", "padding", "kind", "kernel"), TAKEN, ids=str)
 @pytest.mark.usefixtures("emulated")
-def test_which_shapes_the_hardware_copies(x: Any, w: Any, stride: Any, kind: str, taken: bool) -> None:
-    """Steps of 1, more than one tap, pixels of whole 16 bytes, and products in the images' own numbers."""
-    g = conv_geometry(x, w, None, stride, 1, "gemm")
-    assert checks.error(kind, g, 1, checks.PRODUCTS[taken]) < 1
+def test_which_shapes_the_hardware_copies(x: Any, w: Any, stride: Any, padding: Any, kind: str, kernel: str) -> None:
+    """Steps of 1, pixels of whole 16 bytes, products in the images' own numbers; of one tap, without padding."""
+    g = conv_geometry(x, w, None, stride, padding, "gemm")
+    assert checks.error(kind, g, 1, kernel) < 1
 
 
 @pytest.mark.usefixtures("emulated")
@@ -163,6 +169,41 @@ def test_plans_of_copies_by_hardware(mode: str, emulated: Emulator, monkeypatch:
         assert sizes["runs"] * int(constants["TAPS"]) >= g.kh * g.kw
         assert mode == "TF32" or patch["n" if patch["images"] else "h"] % 2 == 0     # wgmma takes eights in pairs
     conv_grad_w_tma.plan.cache_clear()
+
+
+@pytest.mark.parametrize(("mode", "kind"), [("BF16", "bf16 images"), ("TF32", "tf32")])
+@pytest.mark.parametrize("tile", tiered(rows_grad_w.TILES, slow=2), ids=str)
+def test_tiles_of_rows(tile: rows_grad_w.Tile, mode: str, kind: str, emulated: Emulator,
+                       monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each, in two blocks along both sides, the last of which is nearly empty; and more chunks than buffers."""
+    forget()
+    monkeypatch.setattr(rows_grad_w, "TILES", (tile,))
+    x, w = (1, tile.channels + 8, 24, 23), (tile.filters + 8, tile.channels + 8, 1, 1)
+    g = conv_geometry(x, w, None, 1, 0, "gemm")
+    assert {("CHANNELS", tile.channels), ("FILTERS", tile.filters)} <= set(rows_grad_w.plan(g, mode).constants)
+    assert checks.error(kind, g, 1, checks.OF_ROWS) < 1
+    forget()
+
+
+@pytest.mark.parametrize("mode", conv_grad_w_tma.SIZES)
+def test_plans_of_rows(mode: str, emulated: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of an H100's multiprocessors: shared memory holds the stages, tiles hold all channels and filters, splits all
+    chunks and none is without one; in one turn where one is enough."""
+    monkeypatch.setattr(launch, "multiprocessors", lambda: 132)
+    forget()
+    for seed in range(100):
+        g = drawn(seed, 3000, 2800, wide=True)
+        g = conv_geometry((g.n, g.c, g.h, g.w), (g.m, g.c, 1, 1), None, 1, 0, "gemm")
+        found = rows_grad_w.plan(g, mode)
+        sizes, constants = np.frombuffer(found.struct, launch.struct("RowsGradW"))[0], dict(found.constants)
+        tiles = -(-g.c // int(constants["CHANNELS"])) * -(-g.m // int(constants["FILTERS"]))
+        assert (found.blocks, sizes["c"], sizes["m"]) == (tiles, g.c, g.m)
+        assert sizes["each"] >= 1
+        assert sizes["each"] * found.splits + sizes["more"] == -(-g.n * g.h * g.w // {"BF16": 64, "TF32": 32}[mode])
+        assert int(constants["STAGES"]) >= 4
+        assert found.shared <= launch.most_shared()
+        assert found.splits == 1 or tiles > 66 or tiles * found.splits <= 132
+    forget()
 
 
 G = conv_geometry((2, 3, 5, 5), (4, 3, 3, 3), None, 1, 1, "gemm")

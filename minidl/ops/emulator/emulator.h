@@ -241,18 +241,21 @@ template <int SIZE> void wgmma(float (&c)[SIZE], const unsigned (&a)[4], unsigne
 }
 
 // wgmma of two factors in shared memory (wgmma_smem.cuh), at once.
-template <int SIZE> void wgmma_both(float (&c)[SIZE], unsigned long long a, unsigned long long b) {
+template <int transposed = 0, int SIZE>
+void wgmma_both(float (&c)[SIZE], unsigned long long a, unsigned long long b) {
     constexpr int size = 4 / NUMBERS, depth = 32 / size;
     auto number = [=](unsigned long long factor, int row, int k) UNWATCHED {
-        const size_t start = (factor & 0x3fff) * 16 + row / 8 * (factor >> 32 & 0x3fff) * 16;
-        size_t at = start + row % 8 * 128 + k * size;
+        const size_t along = (factor >> 16 & 0x3fff) * 16, eights = (factor >> 32 & 0x3fff) * 16;
+        const size_t start = (factor & 0x3fff) * 16 + (transposed ? k / 8 : row / 8) * eights;
+        size_t at = start + (transposed ? k % 8 * 128 + row / 64 * along + row % 64 * size : row % 8 * 128 + k * size);
         at ^= at >> 3 & 0x70;
-        if (!(factor >> 62)) at = start + row % 8 * 16 + k * size / 16 * (factor >> 16 & 0x3fff) * 16 + k * size % 16;
+        if (!(factor >> 62)) at = start + row % 8 * 16 + k * size / 16 * along + k * size % 16;
         unsigned bits = 0;
         memcpy((char*)&bits + 4 - size, dynamic_shared + at, size);
         return (double)__uint_as_float(size == 4 ? bits & ~0x1fffu : bits);
     };
     see(a >> 62 < 2 && b >> 62 < 2, "a factor of wgmma is swizzled otherwise than by 128 bytes");
+    see(!transposed || (NUMBERS == 2 && a >> 62 && b >> 62), "wgmma transposes bf16 alone, here swizzled");
     int group = lane() / 4, within = lane() % 4, warp = threadIdx.x / 32 % 4;
     for (int e = 0; e < SIZE; ++e) {
         double sum = 0;

@@ -32,13 +32,13 @@ def constants(kh: int, kw: int, width: int, stages: int, tall: int) -> tuple[lau
             ("WIDTH", width), ("STAGES", stages), ("TALL", tall))
 
 
-def can(g: ConvGeometry, dy: cupy.ndarray, mode: str) -> bool:
+def can(g: ConvGeometry, dy: cupy.ndarray, x: cupy.ndarray, mode: str) -> bool:
     return (mode == "TF32" and dy.dtype == np.float32 and g.c <= CHANNELS and g.m % 4 == 0 and (g.sh, g.sw) == (1, 1)
             and g.kh * launch.blocks(g.kw, 2) <= MAX_PRODUCTS and dy.data.ptr % 16 == 0 and dy.size > 0)
 
 
 @functools.lru_cache(maxsize=1024)
-def plan(g: ConvGeometry, splits: int | None = None) -> Plan | None:
+def plan(g: ConvGeometry, mode: str, splits: int | None = None) -> Plan | None:
     """None where no tile fits shared memory."""
     def tiles(width: int) -> tuple[int, int]:
         return launch.blocks(g.oh, PIXELS // width), launch.blocks(g.ow, width)

@@ -12,13 +12,15 @@ from ....common.geometry import ConvGeometry
 from ... import launch
 from ...layers.linear.tile import MODES
 from ..pixels import has_wgmma
-from . import conv_few_grad_w, conv_grad_w_tma
+from . import conv_few_grad_w, conv_grad_w_tma, rows_grad_w
 
 FILE, SUM_FILE = "nhwc/grad_w/conv_grad_w.cu", "nhwc/grad_w/conv_grad_w_sum.cu"
 IMAGES = {np.dtype(np.float32): "float", np.dtype(np.uint16): "unsigned short"}        # uint16: the bits of bf16
 SUM_TILE, SUM_LINES = 32, 16               # filters, and lines of them, of a block of conv2d_nhwc_dw_sum
 PARTS_IN_TURN = 24                         # that one of its threads adds, if others can take the rest
 MOST_SPLITS = 1024
+# For some shapes each, by their `can`: the first that can, and has a plan, computes the parts
+OWN = conv_few_grad_w, rows_grad_w, conv_grad_w_tma
 SYSTEM = 1024                              # bytes of shared memory that each block takes beside its own
 
 
@@ -224,22 +226,17 @@ def grad_w(dy: cupy.ndarray, x: cupy.ndarray, g: ConvGeometry, *, precision: str
                          "tf32 and bf16 need 8.0; use precision fp32 and another algorithm")
     dy, x = cupy.ascontiguousarray(dy), cupy.ascontiguousarray(x)
     mode = MODES[precision]
-    few = tma = None
-    if not form and conv_few_grad_w.can(g, dy, mode):
-        few = conv_few_grad_w.plan(g, splits)
-    elif has_wgmma() and not form and conv_grad_w_tma.can(g, dy, x, mode):
-        tma = conv_grad_w_tma.plan(g, mode, splits)
-    found = few or tma or plan(g, x.dtype, mode, Copies(_at_once(dy, g.m), _at_once(x, g.c), _at_once(x, g.w * g.c)),
-                               form, splits)
+    own = next((each for each in OWN if not form and each.can(g, dy, x, mode)), None)
+    of_own = own and own.plan(g, mode, splits)
+    found = of_own or plan(g, x.dtype, mode, Copies(_at_once(dy, g.m), _at_once(x, g.c), _at_once(x, g.w * g.c)), form,
+                           splits)
     splits, dw = found.splits, launch.empty((g.m, g.c, g.kh, g.kw), np.float32)
     parts = launch.empty((splits, g.kh * g.kw * g.c, g.m), np.float32)
-    if isinstance(found, Plan):
+    if own and of_own:
+        own.parts(dy, x, of_own, parts)
+    else:
         launch.kernel(FILE, "conv2d_nhwc_dw", *found.constants)(
             (found.tiles, splits), (found.threads,), dy, x, parts, found.struct, shared=found.shared)
-    elif isinstance(found, conv_few_grad_w.Plan):
-        conv_few_grad_w.parts(dy, x, found, parts)
-    else:
-        conv_grad_w_tma.parts(dy, x, found, parts)
     share = 1 << min(5, (max(0, splits - 1) // PARTS_IN_TURN).bit_length())
     launch.kernel(SUM_FILE, "conv2d_nhwc_dw_sum")(
         (launch.blocks(g.c * g.kh * g.kw, SUM_TILE // share), launch.blocks(g.m, SUM_TILE)), (SUM_LINES * SUM_TILE,),

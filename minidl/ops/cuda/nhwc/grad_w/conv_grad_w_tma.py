@@ -13,6 +13,7 @@ from ....common.geometry import ConvGeometry
 from ... import launch
 from ...launch.tensor_maps import tensor_map
 from ..conv.conv_tma import MAX_BOX, ROW, THREADS_PER_BLOCK, Patch
+from ..pixels import has_wgmma
 
 FILE = "nhwc/grad_w/conv_grad_w_tma.cu"
 SIDES = 16, 32, 64                         # channels of a block, and filters
@@ -70,12 +71,17 @@ def _tile(g: ConvGeometry, mode: str) -> Tile:
     return Tile(mode, channels, filters if mode == "TF32" else SIDES[-1])
 
 
-def can(g: ConvGeometry, dy: cupy.ndarray, x: cupy.ndarray, mode: str) -> bool:
-    """Whether the hardware can copy, and there are taps for two groups."""
+def copied(g: ConvGeometry, dy: cupy.ndarray, x: cupy.ndarray, mode: str) -> bool:
+    """Whether the hardware can copy both, for steps of 1 and products in their own numbers."""
     each = 16 // x.dtype.itemsize
-    return (mode in SIZES and (g.sh, g.sw) == (1, 1) and g.kh * g.kw > 1 and g.c % each == g.m % each == 0
+    return (has_wgmma() and mode in SIZES and (g.sh, g.sw) == (1, 1) and g.c % each == g.m % each == 0
             and (mode == "BF16") == (x.dtype == np.uint16)
             and x.data.ptr % 16 == dy.data.ptr % 16 == 0 and x.size > 0 and dy.size > 0)
+
+
+def can(g: ConvGeometry, dy: cupy.ndarray, x: cupy.ndarray, mode: str) -> bool:
+    """Whether the hardware can copy, and there are taps for two groups."""
+    return copied(g, dy, x, mode) and g.kh * g.kw > 1
 
 
 def _patches(g: ConvGeometry, tile: Tile) -> list[tuple[int, Patch]]:
