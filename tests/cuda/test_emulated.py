@@ -590,9 +590,9 @@ MUTATIONS: dict[str, tuple[str, str, Check, str]] = {
         "transposed_factor(dy + row * 128, SLAB)", "transposed_factor(dy + row * 128, SLAB / 2)",
         gradient_of_rows("bf16 images"), "of its bound"),
     "rows that are not where they were put": (
-        "(own ^ 2 * within + i) * 16", "own * 16", gradient_of_rows("tf32"), "of its bound"),
+        "(own / 4 ^ 2 * within) * 16", "own / 4 * 16", gradient_of_rows("tf32"), "of its bound"),
     "a block that leaves out its last rows": (
-        "chunks = g.each + (split < g.more);", "chunks = g.each + (split < g.more) - 1;", gradient_of_rows("tf32"),
+        "g.each + ((int)blockIdx.y < g.more);", "g.each + ((int)blockIdx.y < g.more) - 1;", gradient_of_rows("tf32"),
         "of its bound"),
 }
 

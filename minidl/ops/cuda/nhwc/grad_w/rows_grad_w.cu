@@ -8,9 +8,8 @@
 //
 // bf16: wgmma reads both factors, rows by channels and rows by filters, as they lie. A group has half of the channels.
 // tf32: wgmma takes no factors whose sums run over rows, so mma does it. A group has half of the filters, and a warp of
-//   it a quarter of the channels. A lane reads 16 bytes, four neighbours, which it gives to several products. A
-//   product's eight rows are taken in the order 0, 2, 4, 6, 1, 3, 5, 7, so that the lanes' numbers lie in different
-//   banks.
+//   it a quarter of the channels. A product's eight rows are taken in the order 0, 2, 4, 6, 1, 3, 5, 7, so that the
+//   lanes' numbers lie in different banks.
 //
 // Requires: c and m whole runs of 16 bytes. -DIMAGE, -DPRECISION BF16 or TF32, -DCHANNELS, a multiple of 128,
 // -DFILTERS, 64, 128, 192 or 256; -DSTAGES of at least two. images, gradients: boxes of DEPTH rows by DEPTH numbers.
@@ -33,15 +32,26 @@ struct RowsGradW {
     int c, m, each, more;
 };
 
-// Calls multiply(x, dy), where the chunk's slabs begin, for each of so many chunks. `pending`: how many chunks, of those
+// Where this block's tile begins, and its split.
+__device__ __forceinline__ int channel_of(const RowsGradW& g) { return blockIdx.x / ceil_div(g.m, FILTERS) * CHANNELS; }
+__device__ __forceinline__ int filter_of(const RowsGradW& g) { return blockIdx.x % ceil_div(g.m, FILTERS) * FILTERS; }
+__device__ __forceinline__ int chunk_of(const RowsGradW& g) { return g.each * blockIdx.y + imin(blockIdx.y, g.more); }
+__device__ __forceinline__ int chunks_of(const RowsGradW& g) { return g.each + ((int)blockIdx.y < g.more); }
+
+// Sums of two neighbouring filters, where there are such.
+__device__ __forceinline__ void store(float* parts, const RowsGradW& g, int c, int m, float low, float high) {
+    if (c < g.c && m < g.m) *(Pack<2>*)(parts + (long long)blockIdx.y * g.c * g.m + c * g.m + m) = {low, high};
+}
+
+// Calls multiply(x, dy), where the chunk's slabs begin, for each of this block's. `pending`: how many chunks, of those
 // that it was called for, may still be read after it: 0 or 1.
 template <int pending, class Multiply>
-__device__ __forceinline__ void each_chunk(unsigned char* memory, Barrier* full, Barrier* empty, int chunks,
+__device__ __forceinline__ void each_chunk(unsigned char* memory, Barrier* full, Barrier* empty, const RowsGradW& g,
                                            Multiply multiply) {
     Ring<STAGES> stage;
     int used = -1;
 #pragma unroll 1
-    for (; chunks > 0; --chunks, stage.next()) {
+    for (int left = chunks_of(g); left > 0; --left, stage.next()) {
         const unsigned char* x = memory + stage.at * STAGE;
         await(full + stage.at, stage.parity);
         multiply(x, x + X_SLABS * SLAB);
@@ -51,12 +61,11 @@ __device__ __forceinline__ void each_chunk(unsigned char* memory, Barrier* full,
     }
 }
 
-// part: the sums of this block's split.
 __device__ __forceinline__ void multiply_bf16(unsigned char* memory, Barrier* full, Barrier* empty, const RowsGradW& g,
-                                              int chunks, float* part, int channel, int filter) {
+                                              float* parts) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, group = threadIdx.x / GROUP;
     float sums[TALL][FILTERS / 2] = {};
-    each_chunk<1>(memory, full, empty, chunks, [&](const unsigned char* x, const unsigned char* dy) {
+    each_chunk<1>(memory, full, empty, g, [&](const unsigned char* x, const unsigned char* dy) {
         begin_products();
 #pragma unroll
         for (int row = 0; row < DEPTH; row += 16)
@@ -68,67 +77,60 @@ __device__ __forceinline__ void multiply_bf16(unsigned char* memory, Barrier* fu
         await_products<1>();
     });
     await_products<0>();
+    const int c = channel_of(g) + group * TALL * 64 + warp * 16 + lane / 4, m = filter_of(g) + lane % 4 * 2;
 #pragma unroll
     for (int t = 0; t < TALL; ++t)
 #pragma unroll
-        for (int e = 0; e < FILTERS / 2; e += 2) {
-            const int c = channel + (group * TALL + t) * 64 + warp * 16 + e / 2 % 2 * 8 + lane / 4;
-            const int m = filter + e / 4 * 8 + lane % 4 * 2;
-            if (c < g.c && m < g.m) *(Pack<2>*)(part + c * g.m + m) = {sums[t][e], sums[t][e + 1]};
-        }
+        for (int e = 0; e < FILTERS / 2; e += 2)
+            store(parts, g, c + t * 64 + e / 2 % 2 * 8, m + e / 4 * 8, sums[t][e], sums[t][e + 1]);
 }
 
-// Of each 32 channels a lane reads four neighbours: rows `own` and `own + 8` of two products. Of each 32 filters too:
-// column `own` of four products. So its sums are those of eight neighbouring filters and four channels.
+// Of each 16 channels a lane has two neighbours, rows `own` and `own + 8` of a product. It reads these at once, and
+// numbers of dy one by one: mma takes those of two rows from neighbouring registers, and to move numbers there costs
+// more.
 __device__ __forceinline__ void multiply_tf32(unsigned char* memory, Barrier* full, Barrier* empty, const RowsGradW& g,
-                                              int chunks, float* part, int channel, int filter) {
-    constexpr int WIDE = FILTERS / 64;                                   // slabs of dy of a group
+                                              float* parts) {
+    constexpr int HIGH = TALL * 2, WIDE = FILTERS / 16;                  // products of a warp, down and across
     const int warp = threadIdx.x / 32 % 4, group = threadIdx.x / GROUP;
     const int within = threadIdx.x % 4, own = threadIdx.x % 32 / 4;
-    int from[2];  // where a lane's two of a slab's eight rows are
-#pragma unroll
-    for (int i = 0; i < 2; ++i) from[i] = (2 * within + i) * 128 + (own ^ 2 * within + i) * 16;
-    float sums[TALL][2][WIDE][4][4] = {};
-    each_chunk<0>(memory, full, empty, chunks, [&](const unsigned char* x, const unsigned char* dy) {
+    // The i-th 16 bytes of a slab's row r lie at i ^ r % 8. The lane's first ones of x and of dy, in row 2 within: in
+    // the next row the bits of 128 and 16 differ, 16 numbers further that of 64, and 8 further that of 32
+    const int first_x = 2 * within * 128 + (own / 2 ^ 2 * within) * 16 + own % 2 * 8;
+    const int first_dy = 2 * within * 128 + (own / 4 ^ 2 * within) * 16 + own % 4 * 4;
+    float sums[HIGH][WIDE][4] = {};
+    each_chunk<0>(memory, full, empty, g, [&](const unsigned char* x, const unsigned char* dy) {
 #pragma unroll
         for (int row = 0; row < DEPTH; row += 8) {
-            Pack<4> a[TALL][2], b[WIDE][2];
+            unsigned a[HIGH][4], b[WIDE][2];
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
 #pragma unroll
-                for (int t = 0; t < TALL; ++t)
-                    a[t][i] = *(const Pack<4>*)(x + (warp * TALL + t) * SLAB + row * 128 + from[i]);
-#pragma unroll
-                for (int t = 0; t < WIDE; ++t)
-                    b[t][i] = *(const Pack<4>*)(dy + (group * WIDE + t) * SLAB + row * 128 + from[i]);
-            }
-#pragma unroll
-            for (int t = 0; t < TALL * 2; ++t) {
-                const Pack<4>(&pair)[2] = a[t / 2];
-                const int e = t % 2 * 2;
-                const unsigned left[4] = {__float_as_uint(pair[0].v[e]), __float_as_uint(pair[0].v[e + 1]),
-                                          __float_as_uint(pair[1].v[e]), __float_as_uint(pair[1].v[e + 1])};
-#pragma unroll
-                for (int s = 0; s < WIDE * 4; ++s) {
-                    const Pack<4>(&four)[2] = b[s / 4];
-                    const unsigned right[2] = {__float_as_uint(four[0].v[s % 4]), __float_as_uint(four[1].v[s % 4])};
-                    mma(sums[t / 2][t % 2][s / 4][s % 4], left, right);
+                for (int t = 0; t < HIGH; ++t) {
+                    const int2 two = *(const int2*)(x + (warp * TALL + t / 2) * SLAB + row * 128 +
+                                                    (first_x ^ i * 144 ^ t % 2 * 64));
+                    a[t][i * 2] = two.x;
+                    a[t][i * 2 + 1] = two.y;
                 }
+#pragma unroll
+                for (int s = 0; s < WIDE; ++s)
+                    b[s][i] = *(const unsigned*)(dy + (group * WIDE + s) / 4 * SLAB + row * 128 +
+                                                 (first_dy ^ i * 144 ^ (group * WIDE + s) % 4 * 32));
             }
+#pragma unroll
+            for (int s = 0; s < WIDE; ++s)
+#pragma unroll
+                for (int t = 0; t < HIGH; ++t) mma(sums[t][s], a[t], b[s]);
         }
         __syncwarp();
     });
+    const int c = channel_of(g) + warp * HIGH * 16 + own * 2, m = filter_of(g) + group * WIDE * 8 + within * 2;
 #pragma unroll
-    for (int t = 0; t < TALL * 2; ++t)
+    for (int t = 0; t < HIGH; ++t)
 #pragma unroll
         for (int s = 0; s < WIDE; ++s)
 #pragma unroll
-            for (int e = 0; e < 4; ++e) {
-                const int c = channel + (warp * TALL + t / 2) * 32 + own * 4 + t % 2 * 2 + e / 2;
-                const int m = filter + (group * WIDE + s) * 32 + within * 8 + e % 2 * 4;
-                const float(&sum)[4][4] = sums[t / 2][t % 2][s];
-                if (c < g.c && m < g.m) *(Pack<4>*)(part + c * g.m + m) = {sum[0][e], sum[1][e], sum[2][e], sum[3][e]};
-            }
+            for (int e = 0; e < 2; ++e)
+                store(parts, g, c + t * 16 + e, m + s * 8, sums[t][s][e * 2], sums[t][s][e * 2 + 1]);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, 1)
@@ -136,8 +138,6 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, 1)
                         float* __restrict__ parts, RowsGradW g) {
     extern __shared__ __align__(1024) unsigned char memory[];
     Barrier *full = (Barrier*)(memory + STAGES * STAGE), *empty = full + STAGES;
-    const int sets = ceil_div(g.m, FILTERS), split = blockIdx.y, chunks = g.each + (split < g.more);
-    const int channel = blockIdx.x / sets * CHANNELS, filter = blockIdx.x % sets * FILTERS;
     if (threadIdx.x == 0) {
         start_barriers(full, empty, STAGES, MULTIPLYING / 32);
         publish_barriers();
@@ -147,24 +147,22 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, 1)
         keep_registers<40>();
         if (threadIdx.x == MULTIPLYING) {
             Ring<STAGES> stage;
-            const int first = g.each * split + imin(split, g.more);
-            for (int chunk = first; chunk < first + chunks; ++chunk, stage.next()) {
+            const int first = chunk_of(g), last = first + chunks_of(g), channel = channel_of(g), filter = filter_of(g);
+            for (int row = first * DEPTH; row < last * DEPTH; row += DEPTH, stage.next()) {
                 unsigned char* to = memory + stage.at * STAGE;
                 await(empty + stage.at, stage.parity ^ 1);
                 expect_bytes(full + stage.at, STAGE);
-                for (int i = 0; i < X_SLABS; ++i)
-                    copy_rows(to + i * SLAB, &images, full + stage.at, channel + i * DEPTH, chunk * DEPTH);
-                for (int i = 0; i < DY_SLABS; ++i)
-                    copy_rows(to + (X_SLABS + i) * SLAB, &gradients, full + stage.at, filter + i * DEPTH,
-                              chunk * DEPTH);
+                for (int i = 0; i < X_SLABS; ++i, to += SLAB)
+                    copy_rows(to, &images, full + stage.at, channel + i * DEPTH, row);
+                for (int i = 0; i < DY_SLABS; ++i, to += SLAB)
+                    copy_rows(to, &gradients, full + stage.at, filter + i * DEPTH, row);
             }
         }
     } else {
         take_registers<232>();
-        float* part = parts + (long long)split * g.c * g.m;
         if constexpr (PRECISION == TF32)
-            multiply_tf32(memory, full, empty, g, chunks, part, channel, filter);
+            multiply_tf32(memory, full, empty, g, parts);
         else
-            multiply_bf16(memory, full, empty, g, chunks, part, channel, filter);
+            multiply_bf16(memory, full, empty, g, parts);
     }
 }
