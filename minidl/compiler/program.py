@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import ModuleType
@@ -66,8 +67,11 @@ class Call:
 
     def reads(self) -> Iterator[Slot]:
         """The Slots among the arguments."""
-        yield from (value for value in leaves((self.arguments, tuple(self.options.values())))
-                    if isinstance(value, Slot))
+        return iter(self._reads)
+
+    @functools.cached_property
+    def _reads(self) -> list[Slot]:
+        return [value for value in leaves((self.arguments, self.options)) if isinstance(value, Slot)]
 
     def __repr__(self) -> str:
         given = [show(a) for a in self.arguments] + [f"{name}={show(a)}" for name, a in self.options.items()]
@@ -134,21 +138,26 @@ class Program:
 
 
 # ---------------------------------------------------------------- nested arguments
-def leaves(value: object) -> Iterator[Any]:
+def leaves(value: object) -> list[Any]:
     """All that nested tuples, lists and dicts hold."""
-    if isinstance(value, (tuple, list)):
-        for item in value:
-            yield from leaves(item)
-    elif isinstance(value, dict):
-        yield from leaves(list(value.values()))
-    else:
-        yield value
+    if isinstance(value, dict):
+        value = list(value.values())
+    if not isinstance(value, (tuple, list)):
+        return [value]
+    found: list[Any] = []
+    for item in value:                                 # recording spends much of its time here: no generators
+        if isinstance(item, (tuple, list, dict)):
+            found += leaves(item)
+        else:
+            found.append(item)
+    return found
 
 
 def replace(value: object, change: Callable[[Any], Any]) -> Any:
     """Nested tuples, lists and dicts with every leaf changed; named tuples (geometries) are leaves."""
     if isinstance(value, (tuple, list)) and not hasattr(value, "_fields"):
-        return type(value)(replace(item, change) for item in value)
+        return type(value)([replace(item, change) if isinstance(item, (tuple, list, dict)) else change(item)
+                            for item in value])
     if isinstance(value, dict):
         return {name: replace(item, change) for name, item in value.items()}
     return change(value)
