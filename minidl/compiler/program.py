@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
@@ -65,12 +65,9 @@ class Call:
     def effect(self) -> bool:
         return self.known.effect
 
-    def reads(self) -> Iterator[Slot]:
-        """The Slots among the arguments."""
-        return iter(self._reads)
-
     @functools.cached_property
-    def _reads(self) -> list[Slot]:
+    def reads(self) -> list[Slot]:
+        """The Slots among the arguments."""
         return [value for value in leaves((self.arguments, self.options)) if isinstance(value, Slot)]
 
     def __repr__(self) -> str:
@@ -127,7 +124,7 @@ class Program:
         maker: dict[Slot, str] = {}
         for number, call in enumerate(self.calls):
             lines.append(f'  c{number} [label="{call.name}"];')
-            for slot in call.reads():
+            for slot in call.reads:
                 source = maker.get(slot)
                 if source is None:
                     source = maker[slot] = f"v{len(maker)}"
@@ -138,26 +135,21 @@ class Program:
 
 
 # ---------------------------------------------------------------- nested arguments
+_NESTED = (tuple, list, dict)
+
+
 def leaves(value: object) -> list[Any]:
     """All that nested tuples, lists and dicts hold."""
-    if isinstance(value, dict):
-        value = list(value.values())
-    if not isinstance(value, (tuple, list)):
+    if not isinstance(value, _NESTED):
         return [value]
-    found: list[Any] = []
-    for item in value:                                 # recording spends much of its time here: no generators
-        if isinstance(item, (tuple, list, dict)):
-            found += leaves(item)
-        else:
-            found.append(item)
-    return found
+    return [leaf for item in (value.values() if isinstance(value, dict) else value)
+            for leaf in (leaves(item) if isinstance(item, _NESTED) else (item,))]
 
 
 def replace(value: object, change: Callable[[Any], Any]) -> Any:
     """Nested tuples, lists and dicts with every leaf changed; named tuples (geometries) are leaves."""
     if isinstance(value, (tuple, list)) and not hasattr(value, "_fields"):
-        return type(value)([replace(item, change) if isinstance(item, (tuple, list, dict)) else change(item)
-                            for item in value])
+        return type(value)([replace(item, change) if isinstance(item, _NESTED) else change(item) for item in value])
     if isinstance(value, dict):
         return {name: replace(item, change) for name, item in value.items()}
     return change(value)

@@ -267,7 +267,7 @@ class _Outside:
     def __init__(self, program: Program):
         facts = program.facts
         self.tensors = [*facts.tensors, *facts.leaves, *(t for t, _ in program.grads if isinstance(t, Tensor))]
-        slots = {slot for call in program.calls for slot in call.reads() if slot.kind == "outside"}
+        slots = {slot for call in program.calls for slot in call.reads if slot.kind == "outside"}
         self.arrays = [_root(a) for a in (*(slot.array for slot in slots), *(t._data for t in self.tensors))]
         self.ids = {*map(id, self.tensors), *map(id, self.arrays)}
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..core.by_tensor import ByTensor
+from ..core.contexts import context
 from ..core.device import Array, to_device, to_numpy
 from ..core.mode import Watched, mode
 from ..core.tensor import Tensor, mark_changed
@@ -75,7 +75,7 @@ class EMA(Named, Checked, Watched):
         """As a callback of `training.fit`: update."""
         self.update()
 
-    @contextmanager
+    @context
     def applied(self) -> Iterator[None]:
         """Within this context the parameters are the averages: to evaluate, or to save them. What is written to the
         parameters there is lost. They are put back whatever ends it, also an interrupt that comes as they are written.

@@ -8,7 +8,7 @@ import pickle
 import re
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -1075,6 +1075,24 @@ def test_an_average_is_pytorchs() -> None:
     with ema.applied():
         np.testing.assert_allclose(net.weight.numpy(), theirs.module.weight.detach().numpy(), rtol=1e-10)
     np.testing.assert_array_equal(net.weight.numpy(), values)
+
+
+def test_applied_averages_decorate_a_generator() -> None:
+    """They are applied while its body runs, and not while it waits."""
+    p = Tensor([1.0], requires_grad=True)
+    ema = optim.EMA([p], 0.5)
+    p.data[...] = 3.0
+
+    @ema.applied()
+    def values() -> Iterator[float]:
+        yield p.item()
+        yield p.item()
+
+    seen = []
+    for value in values():
+        seen.append((value, p.item()))
+        p.data[...] += 1.0
+    assert seen == [(1.0, 3.0), (1.0, 4.0)]
 
 
 def test_applied_averages_are_in_place_and_given_back() -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 import cupy
 import numpy as np
 
-from ....core.cache import cache_folder
+from ....core.host import cache_folder
 from ....core.device import precision
 from ....core.pools import GraphMemory, free_all_blocks
 from ....core.version import __version__
