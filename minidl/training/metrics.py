@@ -11,8 +11,8 @@ import numpy as np
 
 from .. import ops
 from ..core.device import to_device
-from ..core.mode import mode, no_grad
 from ..core.host import can_print
+from ..core.mode import mode, no_grad
 from ..core.tensor import Tensor, as_tensor, wrap
 from ..ops.common.backend import backend_of
 
