@@ -183,7 +183,7 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
     ("minidl/frontend/plot", ("numpy", "matplotlib", "tensorboardX", "minidl")),
     ("minidl/frontend/cli", ("numpy", "cupy", "mpi4py", "minidl")),
     ("minidl/optim", ("minidl/optim", *TOOLS)),
-    ("minidl/data/chance", ("numpy",)),
+    ("minidl/data/chance", ("numpy", f"{CORE}/rng")),
     ("minidl/data/items", ("numpy",)),
     ("minidl/data/sets/files", ()),
     ("minidl/data/sets/picture", ("numpy", "PIL", "minidl/data/sets/files")),
