@@ -9,7 +9,7 @@ import numpy as np
 
 from ..core.by_tensor import ByTensor
 from ..core.contexts import context
-from ..core.device import Array, to_device, to_numpy
+from ..core.device import Array, as_array, to_device, to_numpy
 from ..core.mode import Watched, mode
 from ..core.tensor import Tensor, mark_changed
 from ..ops.common.backend import backend_of
@@ -121,7 +121,8 @@ class EMA(Named, Checked, Watched):
                              f"EMA {WAY_OUT}")
         averages = [state["averages"][place] for place in order] if len(order) == len(state["averages"]) else \
             state["averages"]
-        there = [(np.shape(array), np.asarray(array).dtype) for array in averages]
+        averages = [as_array(np.asarray(array)) for array in averages]
+        there = [(array.shape, array.dtype) for array in averages]
         here = [(p.shape, p.dtype) for p in self.params]
         if there != here:
             raise ValueError(f"EMA.load_state_dict: the averages are {_listed(there)} but the parameters are "
@@ -129,7 +130,7 @@ class EMA(Named, Checked, Watched):
         if self.decay != state["decay"]:
             self.decay = state["decay"]
         for p, average, array in zip(self.params, self._where_parameters_are(), averages, strict=True):
-            average[...] = to_device(np.asarray(array), p.device)
+            average[...] = to_device(array, p.device)
 
     def _where_parameters_are(self) -> list[Array]:
         """The averages, which go where the parameters went since."""

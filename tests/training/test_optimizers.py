@@ -188,6 +188,41 @@ def test_a_state_goes_on_in_the_same_bits(name: str, settings: dict[str, Any]) -
     assert other.groups[0] == {**optimizer.groups[0], "params": fresh}
 
 
+def swapped(state: Any) -> Any:
+    """A state whose arrays are in the other byte order."""
+    if isinstance(state, dict):
+        return {name: swapped(each) for name, each in state.items()}
+    if isinstance(state, list):
+        return [swapped(each) for each in state]
+    return state.astype(state.dtype.newbyteorder("S")) if isinstance(state, np.ndarray) else state
+
+
+@pytest.mark.parametrize("name", ["SGD", *SETTINGS, "EMA"])
+def test_a_state_in_another_byte_order_is_taken_in_the_machines(name: str) -> None:
+    """As a checkpoint of another machine, or another library, may have it."""
+    def make() -> tuple[list[Tensor], Any]:
+        params = parameters(name, np.float32)
+        return params, getattr(optim, name)(params, **({"momentum": 0.9, "lr": 0.1} if name == "SGD" else {}))
+
+    ends = []
+    for change in (lambda state: state, swapped):
+        params, first = make()
+        give_gradients(params, 0)
+        (first.update if name == "EMA" else first.step)()
+        params, second = make()
+        params[0].data[...] += 1
+        second.load_state_dict(change(first.state_dict()))
+        give_gradients(params, 1)
+        (second.update if name == "EMA" else second.step)()
+        ends.append((second.state_dict(), [p.numpy() for p in params]))
+    (plain, values), (from_swapped, other) = ends
+    np.testing.assert_equal(from_swapped, plain)
+    np.testing.assert_equal(other, values)
+    kept = plain["averages"] if name == "EMA" else [each for one in from_swapped["groups"] for part in one.values()
+                                                    if isinstance(part, list) for each in part]
+    assert all(each.dtype.isnative for each in kept if isinstance(each, np.ndarray))
+
+
 @pytest.mark.parametrize("name", SETTINGS)
 def test_forget_is_as_before_the_first_step(name: str) -> None:
     found = []
