@@ -111,6 +111,14 @@ class EMA(Named, Checked, Watched):
         """Go on with what `state_dict` gave; averages change in place. They are found by the parameters' names; by
         place, where these are not known. Raises ValueError for what does not fit; then nothing has changed."""
         mode.recorder.refuse("loads averaged weights", "do it outside the step")
+        averages = self.check_state(state)
+        if self.decay != state["decay"]:
+            self.decay = state["decay"]
+        for p, average, array in zip(self.params, self._where_parameters_are(), averages, strict=True):
+            average[...] = to_device(array, p.device)
+
+    def check_state(self, state: Mapping[str, Any]) -> list[np.ndarray]:
+        """The averages of a state in the parameters' order. Raises ValueError for what does not fit."""
         if not isinstance(state, Mapping) or state.keys() - {"params"} != {"decay", "averages"}:
             raise ValueError(f"EMA.load_state_dict: the state is a {type(state).__name__} but must be what state_dict "
                              "gave")
@@ -127,10 +135,7 @@ class EMA(Named, Checked, Watched):
         if there != here:
             raise ValueError(f"EMA.load_state_dict: the averages are {_listed(there)} but the parameters are "
                              f"{_listed(here)}; build the EMA {WAY_OUT}")
-        if self.decay != state["decay"]:
-            self.decay = state["decay"]
-        for p, average, array in zip(self.params, self._where_parameters_are(), averages, strict=True):
-            average[...] = to_device(array, p.device)
+        return averages
 
     def _where_parameters_are(self) -> list[Array]:
         """The averages, which go where the parameters went since."""

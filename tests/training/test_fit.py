@@ -810,6 +810,23 @@ def test_what_is_better_is_known_or_asked_for(judge: str, metric: str, mode: Any
     assert JUDGES[judge](metric, mode=mode).best == (math.inf if found == "min" else -math.inf)
 
 
+@pytest.mark.parametrize("judge", JUDGES)
+@pytest.mark.parametrize(("metric", "mode", "said"), [
+    ("test_loss", None, "metric is 'test_loss' here but 'test_accuracy' in the state; build it with metric='test_acc"),
+    ("test_accuracy", "min", "mode is 'min' here but 'max' in the state; build it with mode='max', or begin anew")])
+def test_the_state_of_another_metric_is_refused(judge: str, metric: str, mode: str | None, said: str) -> None:
+    """An accuracy of 0.9 was the best loss, and no epoch was better."""
+    first, other = JUDGES[judge]("test_accuracy"), JUDGES[judge](metric, mode=mode)
+    first.best = 0.9
+    before = other.state_dict()
+    with pytest.raises(ValueError, match=f"^{judge}: {said}"):
+        other.load_state_dict(first.state_dict())
+    assert other.state_dict() == before
+    older = {name: value for name, value in first.state_dict().items() if name not in ("metric", "mode")}
+    other.load_state_dict(older)                                         # of version 0.2
+    assert other.best == 0.9
+
+
 @both
 def test_an_error_of_ones_own_falls(compiled: bool, tmp_path: Path) -> None:
     """What SaveBest and Plateau do with it goes on with a checkpoint."""
