@@ -180,9 +180,12 @@ def right_answers(logits: Tensor, labels: Tensor | np.ndarray | list[int]) -> in
     return int(np.sum(logits.argmax(axis=1).numpy() == as_tensor(labels).numpy()))
 
 
-def top_k_accuracy(k: int) -> Function:
+def top_k_accuracy(k: int, ignore_index: int | None = None) -> Function:
     """A metric for `fit`: function(logits (n,classes), labels (n,)) -> the share of images whose label is among the k
     largest (KSH 2012, section 1: k = 5). Where others are as large as the label's, it counts as behind them.
+
+    ignore_index: the label of images that do not count, as in the loss; by default all do, and one whose label is no
+    class is never right.
 
     Raises ValueError for a k that is not an int of 1 up to one less than the classes.
 
@@ -197,7 +200,13 @@ def top_k_accuracy(k: int) -> Function:
         known = ops.clip(labels, low=0, high=logits.shape[1] - 1)     # another label is no class, and never right
         own = ops.gather(logits, 1, known.reshape(-1, 1))
         reached = ops.where(logits < own, 0.0, 1.0).sum(axis=1)        # the label's own among them; NaN too
-        return ops.where(ops.eq(labels, known) & (reached <= k), 1.0, 0.0).mean()
+        right = ops.where(ops.eq(labels, known) & (reached <= k), 1.0, 0.0)
+        if ignore_index is None:
+            return right.mean()
+        counts = ops.where(ops.eq(labels, ignore_index), 0.0, 1.0)
+        share = (right * counts).sum() / ops.maximum(counts.sum(), 1.0)
+        share.weights = counts
+        return share
     return top_k
 
 
