@@ -1,6 +1,8 @@
 """Random nets of all layers, trained for a few steps by a random loss and optimizer.
 
-    python tests/random_nets.py --nets 500 [--device cuda] [--seconds 1200]     # what differs is printed as the net that it is
+    python tests/random_nets.py --nets 500 [--device cuda] [--seconds 1200]
+
+What differs is printed as the net that it is.
 
 A net is drawn as the text of its layers, which minidl.nn and torch.nn build alike (layers that PyTorch lacks are in
 ops/test_random_nets.py). It is run in worlds (tests/twins.py): on the CPU or on CUDA, plain or compiled, in float32 or
@@ -427,8 +429,8 @@ def main() -> int:
         if shares[-1] > 1 or given.net is not None:
             wrong += shares[-1] > 1
             print(f"{drawn}\n# plain {found[0]}, compiled {found[1]}", flush=True)
-    print(f"{len(shares)} nets in {time.perf_counter() - start:.0f} s, {wrong} beyond their limit; shares of it: median {np.median(shares):.2g}, 99 of 100 "
-          f"{np.quantile(shares, 0.99):.2g}, largest {max(shares):.2g}")
+    print(f"{len(shares)} nets in {time.perf_counter() - start:.0f} s, {wrong} beyond their limit; shares of it: "
+          f"median {np.median(shares):.2g}, 99 of 100 {np.quantile(shares, 0.99):.2g}, largest {max(shares):.2g}")
     return 1 if wrong else 0
 
 

@@ -15,6 +15,7 @@ from ..core.host import can_print
 from ..core.mode import mode, no_grad
 from ..core.tensor import Tensor, as_tensor, wrap
 from ..ops.common.backend import backend_of
+from ..ops.common.geometry import is_int
 
 if TYPE_CHECKING:
     from tqdm.auto import tqdm
@@ -193,8 +194,11 @@ def top_k_accuracy(k: int, ignore_index: int | None = None) -> Function:
     >>> top_k_accuracy(1)(logits, labels).item(), top_k_accuracy(2)(logits, labels).item()
     (0.0, 0.5)
     """
+    if ignore_index is not None and not is_int(ignore_index, -math.inf):
+        raise ValueError(f"top_k_accuracy: ignore_index is {ignore_index!r} but must be an int, a label")
+
     def top_k(logits: Tensor, labels: Tensor) -> Tensor:
-        if not isinstance(k, int) or not 1 <= k < logits.shape[1]:
+        if not is_int(k, 1) or k >= logits.shape[1]:
             raise ValueError(f"top_k_accuracy: k is {k!r} but must be an int from 1 to {logits.shape[1] - 1}, less "
                              f"than the {logits.shape[1]} classes")
         known = ops.clip(labels, low=0, high=logits.shape[1] - 1)     # another label is no class, and never right

@@ -20,6 +20,7 @@ import numpy as np
 
 from ...core.mode import mode, note_change
 from ...core.tensor import Tensor
+from ..common.geometry import is_int
 from ..common.op import also
 from ..layers.activation import log_softmax, one_axis, relu, sigmoid, softmax
 from . import arrange, basic, contraction, select, statistics
@@ -488,9 +489,9 @@ class Methods(Conversions):
         ValueError for a k below 0 or above the axis's size.
         """
         axis = one_axis("topk", self.shape, axis)
-        if not 0 <= k <= self.shape[axis]:
-            raise ValueError(f"topk: k is {k} but axis {axis} of shape {self.shape} has {self.shape[axis]} values; use "
-                             "an int from 0 to that")
+        if not is_int(k, 0) or k > self.shape[axis]:
+            raise ValueError(f"topk: k is {k!r} but axis {axis} of shape {self.shape} has {self.shape[axis]} values; "
+                             "use an int from 0 to that")
         order = self.argsort(axis, largest).narrow(axis, 0, k)
         return arrange.gather(self, axis, order), order
 
