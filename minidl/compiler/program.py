@@ -15,6 +15,7 @@ from ..core.tensor import Tensor
 from ..ops.common.primitives import Primitive, known
 from .reads.facts import Facts
 
+_NESTED = (tuple, list, dict)
 Place = Tensor | int                       # a Tensor from outside, or the number of the argument that it is
 
 
@@ -135,9 +136,6 @@ class Program:
 
 
 # ---------------------------------------------------------------- nested arguments
-_NESTED = (tuple, list, dict)
-
-
 def leaves(value: object) -> list[Any]:
     """All that nested tuples, lists and dicts hold."""
     if not isinstance(value, _NESTED):

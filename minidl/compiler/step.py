@@ -74,6 +74,8 @@ class CompiledStep:
     """
 
     def __init__(self, step: Callable[..., Any]):
+        if not callable(step):
+            raise TypeError(f"compile: the step is a {type(step).__name__} but must be a function")
         functools.update_wrapper(self, step)
         self.step = step
         self.name = getattr(step, "__qualname__", repr(step))

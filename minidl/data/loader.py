@@ -293,7 +293,8 @@ class DataLoader(Watched):
         if not isinstance(self.dataset, Dataset):
             return mapped(self._cast, batch)
         found = [(part.dtype.kind, part.itemsize, part.ndim) for part in leaves(batch)]
-        if len(found) != 2 or found[0] != ("u", 1, 4) or found[1][0] not in "iu" or found[1][2] != 1:
+        fits = len(found) == 2 and found[0] == ("u", 1, 4) and found[1][0] in "iu" and found[1][2] == 1
+        if not fits or leaves(batch)[0].shape[1] != self.dataset.shape[0]:     # (h,w,c) of one channel would broadcast
             gives = " and ".join(f"{part.dtype} {part.shape[1:]}" for part in leaves(batch))
             raise TypeError(f"DataLoader: the transform of {self.dataset.name} gives {gives} but must give uint8 "
                             "(c,h,w) and an integer, as it is given; pixels are scaled and normalised afterwards")

@@ -218,11 +218,20 @@ def test_a_transform_of_images_comes_before_scaling() -> None:
     (lambda image, label: (image / 255, label), "float64 (3, 4, 5) and int64 ()"),
     (lambda image, label: image, "uint8 (3, 4, 5)"),
     (lambda image, label: (image[0], label), "uint8 (4, 5) and int64 ()"),
+    (lambda image, label: (image.transpose(1, 2, 0), label), "uint8 (4, 5, 3) and int64 ()"),
+    (lambda image, label: (image[:1], label), "uint8 (1, 4, 5) and int64 ()"),
     (lambda image, label: (image, 0.5), "uint8 (3, 4, 5) and float64 ()")])
 def test_a_transform_of_images_that_gives_others_is_refused(transform: Any, gives: str) -> None:
     said = f"the transform of mine gives {gives} but must give uint8 (c,h,w) and an integer, as it is given; pixels are"
     with pytest.raises(TypeError, match=f"^DataLoader: {re.escape(said)}"):
         next(iter(DataLoader(images(), 4, transform=transform)))
+
+
+def test_a_transform_that_turns_grey_images_is_refused() -> None:
+    """(h,w,c) was taken for images of one column."""
+    grey = Dataset("mine", "train", np.zeros((6, 1, 4, 5), np.uint8), np.arange(6))
+    with pytest.raises(TypeError, match=r"^DataLoader: the transform of mine gives uint8 \(4, 5, 1\) and int64 \(\)"):
+        next(iter(DataLoader(grey, 4, transform=lambda image, label: (image.transpose(1, 2, 0), label))))
 
 
 # ---------------------------------------------------------------- a device's batches

@@ -290,7 +290,7 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
                               "randint: high is 2.5 but must be an int of at least 1"),
     "randint from a fraction": (lambda: minidl.randint(0.5, 2, 3), ValueError,  # type: ignore[arg-type]
                                 "randint: low is 0.5 but must be an int"),
-    "randint of nothing": (lambda: minidl.randint(3, 3, 2), ValueError, "randint: high is 3 but must be an int of at le"),
+    "randint of nothing": (lambda: minidl.randint(3, 3, 2), ValueError, "randint: high is 3 but must be an int of"),
     "randint of a bool": (lambda: minidl.randint(0, True, 2), ValueError, "randint: high is True but must be an int"),
     "randint in a fraction": (lambda: minidl.randint(0, 2, (2.0,)), ValueError,  # type: ignore[arg-type]
                               "randint: a size is 2.0 but must be an int of at least 0"),
@@ -325,6 +325,20 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
                         "nll_loss: ignore_index is True but must be an int, a label"),
     "a metric's ignored fraction": (lambda: top_k_accuracy(1, 1.5), ValueError,  # type: ignore[arg-type]
                                     "top_k_accuracy: ignore_index is 1.5 but must be an int, a label"),
+    "repeat below 0": (lambda: zeros(2).repeat(-1), ValueError,
+                       r"repeat: counts are \(-1,\) but must be ints of at least 0"),
+    "repeat by a fraction": (lambda: zeros(2).repeat(1.5), ValueError,  # type: ignore[arg-type]
+                             r"repeat: counts are \(1.5,\) but must be ints"),
+    "logsumexp of integers": (lambda: zeros(2, dtype="int64").logsumexp(0), TypeError,
+                              "logsumexp: the input has dtype int64 but must be float32 or float64; convert it with"),
+    "logsumexp of float16": (lambda: zeros(2, dtype="float16").logsumexp(0), TypeError,
+                             "logsumexp: the input has dtype float16 but must be float32 or float64"),
+    "logsumexp of nothing": (lambda: zeros(0).logsumexp(0), ValueError,
+                             r"logsumexp: there is no sum of 0 values \(shape \(0,\), axis \(0,\)\); reduce over axes"),
+    "amax's axis": (lambda: zeros(2).amax(3), ValueError, r"amax: axis 3 is out of range for a Tensor of shape \(2,\)"),
+    "amin's axis": (lambda: zeros(2).amin(True), ValueError, "amin: axis True is out of range for a Tensor of shape"),
+    "compile of nothing": (lambda: minidl.compile(None), TypeError,  # type: ignore[arg-type]
+                           "compile: the step is a NoneType but must be a function"),
     "split into floats": (lambda: ops.split(zeros(4), 2.0), ValueError,  # type: ignore[arg-type]
                           "split: size 2.0 of a part must be at least 1, an int"),
     "split into fractions": (lambda: ops.split(zeros(4), [1.5, 2.5]), ValueError,  # type: ignore[list-item]

@@ -218,6 +218,8 @@ class Methods(Conversions):
         """The whole Tensor so many times along each axis (NumPy's tile)."""
         counts = _sizes(times)
         shape = (1,) * (len(counts) - self.ndim) + self.shape
+        if not all(is_int(count, 0) for count in counts):
+            raise ValueError(f"repeat: counts are {counts} but must be ints of at least 0")
         if len(counts) < self.ndim:
             raise ValueError(f"repeat: got {len(counts)} counts for the {self.ndim} axes of shape {self.shape}; give "
                              "one for each axis")
@@ -405,11 +407,11 @@ class Methods(Conversions):
 
     def amax(self: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
         """`max`."""
-        return basic.max(self, axis=axis, keepdims=keepdims)
+        return basic.max(self, axis=_axes("amax", self.shape, axis), keepdims=keepdims)
 
     def amin(self: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
         """`min`."""
-        return statistics.min(self, axis=axis, keepdims=keepdims)
+        return statistics.min(self, axis=_axes("amin", self.shape, axis), keepdims=keepdims)
 
     def var(self: Tensor, axis: Axis = None, *, keepdims: bool = False, correction: float = 1) -> Tensor:
         """Variance, over n - correction."""
@@ -426,6 +428,12 @@ class Methods(Conversions):
     def logsumexp(self: Tensor, axis: Axis, keepdims: bool = False) -> Tensor:
         """log(sum(exp(x))), without overflow."""
         axis = _axes("logsumexp", self.shape, axis)
+        if self.dtype not in (np.float32, np.float64):
+            raise TypeError(f"logsumexp: the input has dtype {self.dtype} but must be float32 or float64; convert it "
+                            "with .to(dtype='float32')")
+        if not all(self.shape[a] for a in axis):
+            raise ValueError(f"logsumexp: there is no sum of 0 values (shape {self.shape}, axis {axis}); reduce over "
+                             "axes that are not empty")
         top = basic.max(self.detach(), axis=axis, keepdims=True)
         top = select.where(select.abs(top) < np.inf, top, 0.0)
         total = basic.sum(basic.exp(basic.sub(self, top)), axis=axis, keepdims=True)
