@@ -183,7 +183,7 @@ def split(x: Tensor, sizes: int | Sequence[int], axis: int = 0) -> tuple[Tensor,
     """
     axis = one_axis("split", x.shape, axis)
     n = x.shape[axis]
-    if not hasattr(sizes, "__len__"):
+    if not isinstance(sizes, (Sequence, np.ndarray)):
         if not is_int(sizes, 1):
             raise ValueError(f"split: size {sizes!r} of a part must be at least 1, an int")
         sizes = [min(sizes, n - begin) for begin in range(0, max(n, 1), sizes)]

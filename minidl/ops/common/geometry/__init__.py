@@ -84,7 +84,7 @@ def plain(value: Any) -> Any:
 
 def is_int(value: Any, least: float) -> bool:
     """Whether a value is an int of at least `least`, NumPy's too. True and False are not: they are other options'."""
-    return isinstance(value, Integral) and not isinstance(value, bool) and bool(value >= least)
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
 
 
 def pair(name: str, what: str, value: Pair, least: int) -> tuple[int, int]:
