@@ -73,7 +73,7 @@ def flop(call: Any) -> int:
     if call.known.shares:
         return 0
     return max(sum(math.prod(slot.shape) for slot in changed(call)), flop_of(
-        call.name, call.arguments, [slot.shape for slot in call.reads()], [slot.shape for slot in call.results]))
+        call.name, call.arguments, [slot.shape for slot in call.reads], [slot.shape for slot in call.results]))
 
 
 def changed(call: Any) -> list[Any]:
@@ -87,7 +87,7 @@ def moved(call: Any) -> int:
     """Bytes."""
     return 0 if call.known.shares else sum(
         math.prod(slot.shape) * slot.dtype.itemsize
-        for slot in (*dict.fromkeys((*call.reads(), *call.results)), *changed(call)))
+        for slot in (*dict.fromkeys((*call.reads, *call.results)), *changed(call)))
 
 
 # ---------------------------------------------------------------- measuring

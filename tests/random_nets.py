@@ -1,6 +1,8 @@
 """Random nets of all layers, trained for a few steps by a random loss and optimizer.
 
-    python tests/random_nets.py --nets 500 [--device cuda]      # what differs is printed as the net that it is
+    python tests/random_nets.py --nets 500 [--device cuda] [--seconds 1200]
+
+What differs is printed as the net that it is.
 
 A net is drawn as the text of its layers, which minidl.nn and torch.nn build alike (layers that PyTorch lacks are in
 ops/test_random_nets.py). It is run in worlds (tests/twins.py): on the CPU or on CUDA, plain or compiled, in float32 or
@@ -15,6 +17,7 @@ import argparse
 import math
 import random
 import sys
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +32,7 @@ from twins import Notes, Refused, World
 import minidl
 from minidl import Tensor, nn, no_grad, ops, optim
 
+REPORT = 10                                # seconds between two lines that say how far a run is
 CLASSES = 3
 PERTURBATION = 2.0 ** -17                  # 64 times float32's rounding
 FLOOR = 2.0 ** -13                         # of the largest value of its kind in the net: what is 0 but for rounding
@@ -407,9 +411,16 @@ def main() -> int:
     parser.add_argument("--nets", type=int, default=500)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--net", type=int, help="run and print this one alone")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="begin no more nets after so long")
     given = parser.parse_args()
-    shares, wrong = [], 0
+    shares, wrong, start, last = [], 0, time.perf_counter(), 0.0
     for number in range(given.nets) if given.net is None else [given.net]:
+        now = time.perf_counter() - start
+        if shares and now > given.seconds:
+            break
+        if now - last >= REPORT:
+            last = now
+            print(f"{len(shares)} of {given.nets} nets, {now:.0f} s, {wrong} beyond their limit", flush=True)
         drawn = net(number)
         reference = notes(drawn)
         limits = allowed(drawn, reference)
@@ -418,8 +429,8 @@ def main() -> int:
         if shares[-1] > 1 or given.net is not None:
             wrong += shares[-1] > 1
             print(f"{drawn}\n# plain {found[0]}, compiled {found[1]}", flush=True)
-    print(f"{len(shares)} nets, {wrong} beyond their limit; shares of it: median {np.median(shares):.2g}, 99 of 100 "
-          f"{np.quantile(shares, 0.99):.2g}, largest {max(shares):.2g}")
+    print(f"{len(shares)} nets in {time.perf_counter() - start:.0f} s, {wrong} beyond their limit; shares of it: "
+          f"median {np.median(shares):.2g}, 99 of 100 {np.quantile(shares, 0.99):.2g}, largest {max(shares):.2g}")
     return 1 if wrong else 0
 
 

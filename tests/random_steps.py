@@ -1,6 +1,6 @@
 """Random steps in random worlds: what is compiled equals the plain function bit for bit, or is refused.
 
-    python tests/random_steps.py --programs 10000 --seed 0 [--device cuda] [--processes 2]
+    python tests/random_steps.py --programs 10000 --seed 0 [--device cuda] [--processes 2] [--seconds 1200]
 
 A program is a little Python source: a world (nets, parameters, constants, optimizers), a step, and calls with changes
 between them. It is run in two worlds (tests/twins.py). What differs is shrunk and printed as source. On CUDA, where
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import math
 import multiprocessing
 import queue
 import random
@@ -24,7 +25,7 @@ import time
 import types
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,7 @@ import minidl
 from minidl import Tensor, init, nn, no_grad, ops, optim
 from minidl.training import RunningMetrics
 
+PART, REPORT = 20, 10                      # programs that a process runs as one piece; seconds between two reports
 CUDA_TOLERANCE = 2e-3                      # of an array's largest value: twelve steps whose sums round otherwise
 # There, what a step returns is a copy, also of a parameter, and tf32 rounds by algorithm.
 NOT_ON_CUDA = frozenset({"output written", "precision"})
@@ -989,8 +991,32 @@ def run_many(seed: int, numbers: range, device: str, without: frozenset[str]) ->
     return tally
 
 
-def _part(given: tuple[int, range, str, frozenset[str]]) -> Tally:
-    return run_many(*given)
+def _part(given: tuple[float, tuple[int, range, str, frozenset[str]]]) -> Tally:
+    """Some programs, none after a time (of time.time)."""
+    until, what = given
+    return run_many(*what) if time.time() < until else Tally()
+
+
+def _watched(given: argparse.Namespace, without: frozenset[str]) -> Tally:
+    """All programs, with a line for each difference once it is found, and one every ten seconds or so."""
+    start, last, tally = time.time(), 0.0, Tally()
+    parts = ((start + given.seconds, (given.seed, range(i, min(i + PART, given.programs)), given.device, without))
+             for i in range(0, given.programs, PART))
+    with contextlib.ExitStack() as stack:
+        run: Callable[..., Iterator[Tally]] = map
+        if given.processes > 1:
+            pool = stack.enter_context(multiprocessing.get_context("spawn").Pool(given.processes))
+            run = pool.imap_unordered
+        for part in run(_part, parts):
+            tally += part
+            for number, why in part.different:
+                print(f"different: --seed {given.seed} --program {number}: {why}", flush=True)
+            now = time.time() - start
+            if now - last >= REPORT:
+                last = now
+                print(f"{tally.programs + tally.errors} of {given.programs} programs, {now:.0f} s, "
+                      f"{len(tally.different)} different", flush=True)
+    return tally
 
 
 def found_by(plant: str, programs: int, seed: int = 0, device: str = "cpu",
@@ -1008,17 +1034,18 @@ def found_by(plant: str, programs: int, seed: int = 0, device: str = "cpu",
     return None
 
 
-def main() -> int:
+def main(words: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--programs", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=math.inf, help="begin no more programs after so long")
     parser.add_argument("--program", type=int, help="run and print this one alone")
     parser.add_argument("--plant", help="a fault of tests/planted.py, or all")
     parser.add_argument("--without", default="", help="kinds of changes to leave out, with commas")
     parser.add_argument("--shrink", type=int, default=1, help="how many differences to shrink")
-    given = parser.parse_args()
+    given = parser.parse_args(words)
     without = frozenset(filter(None, given.without.split(",")))
     without |= NOT_ON_CUDA if given.device == "cuda" else frozenset()
     if given.plant:
@@ -1029,14 +1056,8 @@ def main() -> int:
         verdict = p.run(given.device)
         print(p.source(), f"# {verdict}", sep="\n")
         tally.add(given.program, p, verdict)
-    elif given.processes == 1:
-        tally = run_many(given.seed, range(given.programs), given.device, without)
     else:
-        parts = [(given.seed, range(i, min(i + 100, given.programs)), given.device, without)
-                 for i in range(0, given.programs, 100)]
-        with multiprocessing.get_context("spawn").Pool(given.processes) as pool:
-            for part in pool.imap_unordered(_part, parts):
-                tally += part
+        tally = _watched(given, without)
     print(tally)
     print(f"{time.perf_counter() - start:.1f} s")
     for number, why in sorted(tally.different)[:given.shrink]:

@@ -24,7 +24,7 @@ def averaged(program: Program) -> dict[int, tuple[Slot, ...]]:
     """
     calls = program.calls
     made = {slot for call in calls if not (call.known.shares or call.effect) for slot in call.results}
-    readers = Counter([*(slot for call in calls for slot in call.reads()), *program.kept()])
+    readers = Counter([*(slot for call in calls for slot in call.reads), *program.kept()])
     found = {}
     for number, call in enumerate(calls):
         if call.name == "rank_mean":

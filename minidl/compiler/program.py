@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
@@ -14,6 +15,7 @@ from ..core.tensor import Tensor
 from ..ops.common.primitives import Primitive, known
 from .reads.facts import Facts
 
+_NESTED = (tuple, list, dict)
 Place = Tensor | int                       # a Tensor from outside, or the number of the argument that it is
 
 
@@ -64,10 +66,10 @@ class Call:
     def effect(self) -> bool:
         return self.known.effect
 
-    def reads(self) -> Iterator[Slot]:
+    @functools.cached_property
+    def reads(self) -> list[Slot]:
         """The Slots among the arguments."""
-        yield from (value for value in leaves((self.arguments, tuple(self.options.values())))
-                    if isinstance(value, Slot))
+        return [value for value in leaves((self.arguments, self.options)) if isinstance(value, Slot)]
 
     def __repr__(self) -> str:
         given = [show(a) for a in self.arguments] + [f"{name}={show(a)}" for name, a in self.options.items()]
@@ -123,7 +125,7 @@ class Program:
         maker: dict[Slot, str] = {}
         for number, call in enumerate(self.calls):
             lines.append(f'  c{number} [label="{call.name}"];')
-            for slot in call.reads():
+            for slot in call.reads:
                 source = maker.get(slot)
                 if source is None:
                     source = maker[slot] = f"v{len(maker)}"
@@ -134,21 +136,18 @@ class Program:
 
 
 # ---------------------------------------------------------------- nested arguments
-def leaves(value: object) -> Iterator[Any]:
+def leaves(value: object) -> list[Any]:
     """All that nested tuples, lists and dicts hold."""
-    if isinstance(value, (tuple, list)):
-        for item in value:
-            yield from leaves(item)
-    elif isinstance(value, dict):
-        yield from leaves(list(value.values()))
-    else:
-        yield value
+    if not isinstance(value, _NESTED):
+        return [value]
+    return [leaf for item in (value.values() if isinstance(value, dict) else value)
+            for leaf in (leaves(item) if isinstance(item, _NESTED) else (item,))]
 
 
 def replace(value: object, change: Callable[[Any], Any]) -> Any:
     """Nested tuples, lists and dicts with every leaf changed; named tuples (geometries) are leaves."""
     if isinstance(value, (tuple, list)) and not hasattr(value, "_fields"):
-        return type(value)(replace(item, change) for item in value)
+        return type(value)([replace(item, change) if isinstance(item, _NESTED) else change(item) for item in value])
     if isinstance(value, dict):
         return {name: replace(item, change) for name, item in value.items()}
     return change(value)

@@ -360,7 +360,7 @@ def record(step: Callable[..., Any], arguments: tuple[Any, ...], options: dict[s
 
     grads = [(place(leaf), None if leaf._grad is None else recorder.slots[id(leaf._grad._data)])
              for leaf in recorder.leaves.values()]
-    read = {slot for call in recorder.calls for slot in call.reads()} | set(leaves((outputs, [g for _, g in grads])))
+    read = {slot for call in recorder.calls for slot in call.reads} | set(leaves((outputs, [g for _, g in grads])))
     program = Program(recorder.inputs, [(place(leaf), slot) for leaf, slot in recorder.before if slot in read],
                       recorder.calls, outputs, grads, [place(t) for t in recorder.changed.values()],
                       recorder.dynamics, recorder.facts)

@@ -22,7 +22,7 @@ class ByCalls:
 
     def __init__(self, program: Program, streams: bool = False):
         self.program, self.plan = program, plan(program, streams)
-        slots = {slot for call in program.calls for slot in (*call.reads(), *call.results)}
+        slots = {slot for call in program.calls for slot in (*call.reads, *call.results)}
         self.inputs = [*program.inputs, *(slot for _, slot in program.before)]
         slots |= {*self.inputs, *program.kept()}
         self.outside = [(slot.number, slot.array) for slot in slots if slot.kind == "outside"]

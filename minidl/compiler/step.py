@@ -74,6 +74,8 @@ class CompiledStep:
     """
 
     def __init__(self, step: Callable[..., Any]):
+        if not callable(step):
+            raise TypeError(f"compile: the step is a {type(step).__name__} but must be a function")
         functools.update_wrapper(self, step)
         self.step = step
         self.name = getattr(step, "__qualname__", repr(step))
@@ -267,7 +269,7 @@ class _Outside:
     def __init__(self, program: Program):
         facts = program.facts
         self.tensors = [*facts.tensors, *facts.leaves, *(t for t, _ in program.grads if isinstance(t, Tensor))]
-        slots = {slot for call in program.calls for slot in call.reads() if slot.kind == "outside"}
+        slots = {slot for call in program.calls for slot in call.reads if slot.kind == "outside"}
         self.arrays = [_root(a) for a in (*(slot.array for slot in slots), *(t._data for t in self.tensors))]
         self.ids = {*map(id, self.tensors), *map(id, self.arrays)}
 

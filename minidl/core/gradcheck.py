@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from .mode import no_grad
+from .rng import checked_seed
 from .tensor import Tensor
 
 Element = tuple[int, ...]
@@ -154,7 +155,7 @@ class _Check:
 
     # ------------------------------------------------------------------ random directions
     def along(self, directions: int, seed: int) -> GradcheckReport:
-        draw = np.random.default_rng(seed).standard_normal
+        draw = np.random.default_rng(checked_seed("gradcheck", seed)).standard_normal
         worst, used = None, 0.0
         for _ in range(directions):
             u = draw(self.outputs)

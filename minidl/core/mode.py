@@ -5,9 +5,10 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
+
+from .contexts import context
 
 if TYPE_CHECKING:
     from .tensor import Tensor
@@ -114,9 +115,9 @@ class _Mode(threading.local):
 mode = _Mode()
 
 
-@contextmanager
+@context
 def no_grad() -> Iterator[None]:
-    """Within this context (or decorated function) no operation is recorded on the tape.
+    """Within this context (or decorated function or generator) no operation is recorded on the tape.
 
     >>> from minidl import Tensor
     >>> x = Tensor([1.0], requires_grad=True)

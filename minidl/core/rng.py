@@ -42,9 +42,14 @@ def manual_seed(seed: int) -> None:
     >>> manual_seed(7); a == generator().random()
     True
     """
-    if not isinstance(seed, (int, np.integer)) or not 0 <= seed < 2**64:
-        raise ValueError(f"manual_seed: seed is {seed!r} but must be an int in [0, 2**64)")
-    set_state((int(seed), 0))
+    set_state((checked_seed("manual_seed", seed), 0))
+
+
+def checked_seed(who: str, seed: object) -> int:
+    """A seed as an int. Raises ValueError in the name of `who` for what is none: 1.5 would be 1, and True be 1."""
+    if not isinstance(seed, (int, np.integer)) or isinstance(seed, bool) or not 0 <= seed < 2**64:
+        raise ValueError(f"{who}: seed is {seed!r} but must be an int in [0, 2**64)")
+    return int(seed)
 
 
 def get_state() -> Key:

@@ -238,6 +238,8 @@ class Tensor(Methods):
         """The same array as a Tensor that no gradient flows through."""
         alias = wrap(self._data)
         alias.changed = self.changed
+        if hasattr(self, "weights"):
+            alias.weights = self.weights
         mode.recorder.seen((self,))
         mode.recorder.made(alias)
         return alias

@@ -7,6 +7,8 @@ from hashlib import blake2b
 
 import numpy as np
 
+from ..core import rng
+
 FOR_THE_TEST = 0.2
 SEEDS = 100                                # as many are tried for one that splits a small set
 
@@ -17,6 +19,7 @@ def chances(names: Iterable[str], seed: int) -> np.ndarray:
     >>> chances(["a", "b", "a"], seed=0).round(3).tolist()
     [0.664, 0.486, 0.664]
     """
+    seed = rng.checked_seed("split", seed)
     return np.array([int.from_bytes(blake2b(f"{seed} {name}".encode(), digest_size=8).digest(), "big") / 2**64
                      for name in names])
 

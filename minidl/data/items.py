@@ -11,6 +11,13 @@ import numpy as np
 Kind = TypeVar("Kind", bound="Items")
 
 
+def one_place(who: str, index: object) -> int:
+    """The integer that names one item. Raises TypeError for all else: of a mask of one item NumPy would make 1."""
+    if isinstance(index, (bool, np.bool)) or not isinstance(index, (int, np.integer)):
+        raise TypeError(f"{who}: index {index!r} is a {type(index).__name__} but must be an int")
+    return int(index)
+
+
 class Items:
     """The part that Dataset and Table, two dataclasses, share."""
 
@@ -30,7 +37,8 @@ class Items:
         ((1, 28, 28), 0, 20)
         """
         values = getattr(self, self.items)
-        if isinstance(index, (int, np.integer)):
+        if isinstance(index, (bool, np.bool, int, np.integer)):
+            index = one_place(type(self).__name__, index)
             return values[index], int(self.labels[index])
         return replace(self, **{self.items: values[index], "labels": self.labels[index]})   # type: ignore[type-var]
 
@@ -47,5 +55,7 @@ class Items:
         >>> len(data.load("synthetic-digits", "test").first(10))
         10
         """
+        if count is not None and one_place("first", count) < 0:
+            raise ValueError(f"first: count is {count} but must be at least 0")
         part: Kind = self if count is None else self[:count]
         return part

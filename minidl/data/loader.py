@@ -18,7 +18,7 @@ from ..ops.common.backend import primitives_of
 from .images import Augment, Stored
 from .sets.datasets import Dataset
 from .sets.table import Table
-from .sources import arrays_of, collated, item_of, leaves, mapped
+from .sources import arrays_of, checked_order, collated, item_of, leaves, mapped
 
 Batch = Any                                # arrays on the loader's device: one, or a tuple or dict of them
 
@@ -74,6 +74,9 @@ class DataLoader(Watched):
         for what, value, least in (("batch_size", batch_size, 1), ("padding", padding, 0),
                                    ("prefetch", prefetch, 0), ("seed", seed, 0)):
             _check_int(what, value, least)
+        for what, value in (("shuffle", shuffle), ("drop_last", drop_last)):
+            if value not in (False, True):
+                raise ValueError(f"DataLoader: {what} is {value!r} but must be True or False")
         if dtype is not None and np.dtype(dtype) not in (np.float32, np.float64):
             raise ValueError(f"DataLoader: dtype is {np.dtype(dtype)} but must be float32 or float64")
         self.dataset, self.batch_size, self.shuffle, self.seed = dataset, batch_size, shuffle, seed
@@ -226,7 +229,8 @@ class DataLoader(Watched):
         return start
 
     def order(self, epoch: int) -> np.ndarray:
-        """The indices of all images or items in the order of an epoch."""
+        """The indices of all images or items in the order of an epoch: (count,), integers from 0. A subclass may give
+        another order, in which items may come more than once."""
         if not self.shuffle:
             return np.arange(self.count)
         return rng.generator((self.seed, ORDER | epoch)).permutation(self.count)
@@ -242,7 +246,7 @@ class DataLoader(Watched):
         """Draw the next epoch's order, if that was not done yet: a good moment is while a device is busy."""
         decides = self.seed, self.shuffle, self._epoch
         if self._ahead[0] != decides:
-            self._ahead = decides, self.order(self._epoch)
+            self._ahead = decides, checked_order(self.order(self._epoch), self.count, type(self).__name__)
 
     def next_key(self) -> np.ndarray:
         """What decides how the next epoch's images are augmented: a key of Philox, uint64 (2,)."""
@@ -289,7 +293,8 @@ class DataLoader(Watched):
         if not isinstance(self.dataset, Dataset):
             return mapped(self._cast, batch)
         found = [(part.dtype.kind, part.itemsize, part.ndim) for part in leaves(batch)]
-        if len(found) != 2 or found[0] != ("u", 1, 4) or found[1][0] not in "iu" or found[1][2] != 1:
+        fits = len(found) == 2 and found[0] == ("u", 1, 4) and found[1][0] in "iu" and found[1][2] == 1
+        if not fits or leaves(batch)[0].shape[1] != self.dataset.shape[0]:     # (h,w,c) of one channel would broadcast
             gives = " and ".join(f"{part.dtype} {part.shape[1:]}" for part in leaves(batch))
             raise TypeError(f"DataLoader: the transform of {self.dataset.name} gives {gives} but must give uint8 "
                             "(c,h,w) and an integer, as it is given; pixels are scaled and normalised afterwards")

@@ -11,6 +11,7 @@ import numpy as np
 from ..core import rng
 from ..core.device import Array, is_array, to_numpy
 from ..core.tensor import Tensor
+from .items import one_place
 from .sets.datasets import Dataset
 from .sets.table import Table
 
@@ -132,7 +133,23 @@ class Subset:
         return len(self.indices)
 
     def __getitem__(self, index: int) -> Any:
-        return self.source[int(self.indices[index])]
+        return self.source[int(self.indices[one_place("Subset", index)])]
+
+
+def checked_order(order: object, count: int, who: str) -> np.ndarray:
+    """An order of its own that a loader gives: the places of as many items as there are, each from 0, some of them
+    perhaps more than once. Raises TypeError for what is no integers, ValueError for other numbers of them."""
+    places = to_numpy(_numbers(order, who))
+    if places.ndim != 1 or places.dtype.kind not in "iu":
+        raise TypeError(f"{who}: order gives dtype {places.dtype} and shape {places.shape} but must give integers in "
+                        "one axis; of a mask, np.flatnonzero(mask)")
+    if len(places) != count:
+        raise ValueError(f"{who}: order gives {len(places)} places but the data has {count} items; give as many, or a "
+                         "loader of a data.Subset")
+    outside = places[(places < 0) | (places >= count)]
+    if len(outside):
+        raise ValueError(f"{who}: order gives place {outside[0]} but the data has {count} items; give 0 to {count - 1}")
+    return places.astype(np.int64, copy=False)
 
 
 def random_split(source: Any, sizes: Sequence[float], *, seed: int = 0) -> list[Any]:
@@ -147,6 +164,7 @@ def random_split(source: Any, sizes: Sequence[float], *, seed: int = 0) -> list[
     >>> len(train), len(test)
     (1800, 200)
     """
+    seed = rng.checked_seed("random_split", seed)
     arrays = None if isinstance(source, (Dataset, Table)) else arrays_of(source, "random_split")
     count = len(source) if arrays is None else len(leaves(arrays)[0])
     shares = any(isinstance(size, (float, np.floating)) for size in sizes)

@@ -6,6 +6,7 @@ A compiled step refuses all of these, as any Tensor that is made from data: make
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,21 @@ import numpy as np
 from ..core import rng
 from ..core.device import DType, is_array
 from ..core.tensor import Tensor
+from ..ops.common.geometry import is_int
 
 
-def _shape(shape: tuple[Any, ...]) -> tuple[int, ...]:
-    return tuple(shape[0]) if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
+def _sizes(name: str, *shape: Any) -> tuple[int, ...]:
+    """Sizes that are given one by one, or as a tuple. Raises ValueError for what is no size."""
+    sizes = tuple(shape[0]) if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
+    for size in sizes:
+        _int(name, "a size", size, 0)
+    return sizes
+
+
+def _int(name: str, what: str, value: object, least: float) -> None:
+    if not is_int(value, least):
+        must = "an int" if least == -math.inf else f"an int of at least {least}"
+        raise ValueError(f"{name}: {what} is {value!r} but must be {must}")
 
 
 def tensor(data: Any, *, dtype: DType = None, device: str | None = None, requires_grad: bool = False) -> Tensor:
@@ -45,7 +57,7 @@ def full(shape: int | tuple[int, ...], value: float, *, dtype: DType = None, dev
     [[0.5, 0.5], [0.5, 0.5]]
     """
     chosen = dtype or (np.float32 if isinstance(value, float) else None)
-    return Tensor(np.full(shape, value, chosen), requires_grad, device)
+    return Tensor(np.full(_sizes("full", shape), value, chosen), requires_grad, device)
 
 
 def zeros(*shape: int | tuple[int, ...], dtype: DType = np.float32, device: str | None = None,
@@ -55,17 +67,19 @@ def zeros(*shape: int | tuple[int, ...], dtype: DType = np.float32, device: str 
     >>> zeros(2, 3).shape
     (2, 3)
     """
-    return Tensor(np.zeros(_shape(shape), dtype), requires_grad, device)
+    return Tensor(np.zeros(_sizes("zeros", *shape), dtype), requires_grad, device)
 
 
 def ones(*shape: int | tuple[int, ...], dtype: DType = np.float32, device: str | None = None,
          requires_grad: bool = False) -> Tensor:
     """Ones of a shape."""
-    return Tensor(np.ones(_shape(shape), dtype), requires_grad, device)
+    return Tensor(np.ones(_sizes("ones", *shape), dtype), requires_grad, device)
 
 
 def eye(rows: int, columns: int | None = None, *, dtype: DType = np.float32, device: str | None = None) -> Tensor:
     """Ones on the diagonal, zeros beside it."""
+    for size in (rows, rows if columns is None else columns):
+        _int("eye", "a size", size, 0)
     return Tensor(np.eye(rows, columns, dtype=dtype), device=device)
 
 
@@ -82,6 +96,7 @@ def arange(start: float, end: float | None = None, step: float = 1, *, dtype: DT
 
 def linspace(start: float, end: float, steps: int, *, dtype: DType = np.float32, device: str | None = None) -> Tensor:
     """A number of values from start to end, both included, at equal distances."""
+    _int("linspace", "steps", steps, 0)
     return Tensor(np.linspace(start, end, steps, dtype=dtype), device=device)
 
 
@@ -92,7 +107,7 @@ def rand(*shape: int | tuple[int, ...], dtype: DType = np.float32, device: str |
     >>> bool((rand(100) < 1).all())
     True
     """
-    return Tensor(rng.generator().random(_shape(shape), np.dtype(dtype).type), requires_grad, device)
+    return Tensor(rng.generator().random(_sizes("rand", *shape), np.dtype(dtype).type), requires_grad, device)
 
 
 def randn(*shape: int | tuple[int, ...], dtype: DType = np.float32, device: str | None = None,
@@ -102,16 +117,19 @@ def randn(*shape: int | tuple[int, ...], dtype: DType = np.float32, device: str 
     >>> randn(2, 3, requires_grad=True).shape
     (2, 3)
     """
-    return Tensor(rng.generator().standard_normal(_shape(shape), np.dtype(dtype).type), requires_grad, device)
+    return Tensor(rng.generator().standard_normal(_sizes("randn", *shape), np.dtype(dtype).type), requires_grad, device)
 
 
 def randint(low: int, high: int, shape: int | tuple[int, ...], *, device: str | None = None) -> Tensor:
-    """Integers (int64) from low up to, and without, high."""
-    return Tensor(rng.generator().integers(low, high, shape), device=device)
+    """Integers (int64) from low up to, and without, high. Raises ValueError for what is no integer: 2.5 would be 2."""
+    _int("randint", "low", low, -math.inf)
+    _int("randint", "high", high, low + 1)
+    return Tensor(rng.generator().integers(low, high, _sizes("randint", shape)), device=device)
 
 
 def randperm(n: int, *, device: str | None = None) -> Tensor:
     """0 to n - 1 (int64) in random order."""
+    _int("randperm", "n", n, 0)
     return Tensor(rng.generator().permutation(n), device=device)
 
 

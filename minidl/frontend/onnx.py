@@ -60,8 +60,13 @@ def export(net: Callable[..., Tensor | tuple[Tensor, ...]], path: str | os.PathL
                              "and the same for all; add the axis")
     more = tuple(Tensor(to_device(np.concatenate([t.numpy(), t.numpy()[:1]]), t.device)) for t in inputs)
     first, second = _Trace(net, inputs), _Trace(net, more)
-    model = _Graph(onnx, first, second).model(net)
-    onnx.checker.check_model(model, full_check=True)
+    graph = _Graph(onnx, first, second)
+    model = graph.model(net)
+    try:
+        onnx.checker.check_model(model, full_check=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+        raise ValueError(f"onnx.export: {graph.blamed(str(error))}, which ONNX does not have for these inputs: "
+                         f"{str(error).strip().splitlines()[0]}; compute with other ops or dtypes") from None
     write_whole("onnx.export", path, model.SerializeToString())
 
 
@@ -149,6 +154,8 @@ class _Graph:
     def __init__(self, onnx: ModuleType, first: _Trace, second: _Trace):
         self.onnx, self.first, self.second = onnx, first, second
         self.nodes: list[Any] = []
+        self.ops: dict[str, str] = {}          # which op made a node, by the node's name
+        self.op = ""                           # the op of the call at hand
         self.constants: dict[str, np.ndarray] = {}
         self.names: dict[int, str] = {}
         self.dtype: DType = None               # of the call at hand: of the numbers among its inputs
@@ -159,12 +166,25 @@ class _Graph:
         """Add a node of ONNX; gives its output's name. An input "" is left out."""
         name = f"{kind}/{len(self.nodes)}"     # no parameter is named so
         self.nodes.append(self.onnx.helper.make_node(kind, inputs, [name], name=name, **attributes))
+        self.ops[name] = self.op
         return name
+
+    def cast(self, x: str, dtype: DType) -> str:
+        """Add a conversion."""
+        return self.node("Cast", x, to=self.onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
+
+    def blamed(self, error: str) -> str:
+        """The op that a message of the package onnx is about."""
+        node = next((name for name in self.ops if f"node name: {name})" in error or f"Name: {name})" in error), None)
+        return "the net is written by nodes" if node is None else f"op {self.ops[node]!r} is written by {node}"
 
     def constant(self, value: object, dtype: DType = None, name: str | None = None) -> str:
         """Add a constant, of the dtype of the call's numbers where none is given; gives its name."""
         if name is None or (name.startswith(("input", "output")) and "." not in name):
             name = f"constant/{len(self.constants)}"
+        if isinstance(value, float) and np.dtype(dtype or self.dtype).kind in "iub" and not value.is_integer():
+            raise ValueError(f"onnx.export: {self.op} takes {value} beside {np.dtype(dtype or self.dtype)}, which ONNX "
+                             "does not; use an integer")
         self.constants[name] = to_numpy(value) if is_array(value) else np.array(value, dtype or self.dtype)
         return name
 
@@ -177,6 +197,7 @@ class _Graph:
             if call.name not in ROWS:
                 raise ValueError(f"onnx.export: op {call.name!r} has no row in minidl.onnx.ROWS, which has "
                                  f"{', '.join(ROWS)}; compute with these, or add a row")
+            self._require_dtypes(call)
         if len(first.calls) != len(second.calls) or any(
                 (a.name, a.inputs, a.result) != (b.name, b.inputs, b.result)
                 for a, b in zip(first.calls, second.calls, strict=True)):
@@ -217,23 +238,35 @@ class _Graph:
             raise ValueError(f"onnx.export: a constant has shape {array.shape} for one batch and {other.shape}, or "
                              "other values, for another; make it independent of the batch, sizes of 1 broadcast")
 
+    def _dtypes(self, call: _Call) -> list[np.dtype]:
+        return [self.first.arrays[each.at].dtype for each in call.inputs if isinstance(each, _Value)]
+
+    def _require_dtypes(self, call: _Call) -> None:
+        dtypes, made = self._dtypes(call), self.first.arrays[call.result].dtype
+        if made not in dtypes and call.name not in OTHER_DTYPE and not (dtypes[0] == np.bool and made == np.int64):
+            raise ValueError(f"onnx.export: {call.name} makes {made} of {dtypes[0]}, which ONNX does not; convert the "
+                             "net's inputs to floating numbers")
+
     def _add(self, call: _Call, other: _Call) -> None:
-        """The nodes of a call."""
+        """The nodes of a call. ONNX computes with masks by operators of their own: here they are int64 meanwhile."""
         result, again = self.first.arrays[call.result], self.second.arrays[other.result]
         given = [each.at for each in call.inputs if isinstance(each, _Value)]
-        dtypes = [self.first.arrays[i].dtype for i in given]
-        if result.dtype not in dtypes and call.name not in OTHER_DTYPE:
-            raise ValueError(f"onnx.export: {call.name} makes {result.dtype} of {dtypes[0]}, which ONNX does not; "
-                             "convert the net's inputs to floating numbers")
-        self.dtype = dtypes[0] if call.name in OTHER_DTYPE else result.dtype
+        dtypes, self.op = self._dtypes(call), call.name
+        masks = np.bool in dtypes and call.name not in OF_MASKS
+        self.dtype = np.dtype(np.int64) if masks else dtypes[0] if call.name in OTHER_DTYPE else result.dtype
         self.sizes = _sizes(result, again)
         self.taken = _sizes(self.first.arrays[given[0]], self.second.arrays[given[0]])
         if call.name != "reshape" and repr(call.options) != repr(other.options):
             raise ValueError(f"onnx.export: {call.name} has the options {call.options} for one batch and "
                              f"{other.options} for another; make them independent of the batch's size")
-        inputs = ["" if each is None else self.names[each.at] if isinstance(each, _Value) else self.constant(each)
+        inputs = ["" if each is None else self._named(each, masks) if isinstance(each, _Value) else self.constant(each)
                   for each in call.inputs]
-        self.names[call.result] = ROWS[call.name](self, len(self.taken), *inputs, **call.options)
+        y = ROWS[call.name](self, len(self.taken), *inputs, **call.options)
+        self.names[call.result] = self.cast(y, np.bool) if masks and result.dtype == np.bool else y
+
+    def _named(self, value: _Value, masks: bool) -> str:
+        name = self.names[value.at]
+        return self.cast(name, np.int64) if masks and self.first.arrays[value.at].dtype == np.bool else name
 
 
 def _sizes(array: Array, other: Array) -> tuple[int, ...]:
@@ -358,6 +391,12 @@ def _group_norm(graph: _Graph, ndim: int, x: str, w: str = "", b: str = "", *, n
     return y
 
 
+def _where(graph: _Graph, ndim: int, condition: str, x: str, y: str) -> str:
+    if graph.dtype != np.bool:
+        return graph.node("Where", condition, x, y)
+    return graph.node("Or", graph.node("And", condition, x), graph.node("And", graph.node("Not", condition), y))
+
+
 def _clip(graph: _Graph, ndim: int, x: str, *, low: float | None = None, high: float | None = None) -> str:
     return graph.node("Clip", x, *("" if bound is None else graph.constant(bound) for bound in (low, high)))
 
@@ -423,13 +462,14 @@ ROWS: dict[str, Callable[..., str]] = {
     **{name: _plain(kind) for name, kind in {
         "add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "pow": "Pow", "neg": "Neg", "exp": "Exp", "log": "Log",
         "sqrt": "Sqrt", "matmul": "MatMul", "tanh": "Tanh", "sigmoid": "Sigmoid", "relu": "Relu", "abs": "Abs",
-        "maximum": "Max", "minimum": "Min", "where": "Where", "clone": "Identity", "gt": "Greater",
+        "maximum": "Max", "minimum": "Min", "clone": "Identity", "gt": "Greater",
         "ge": "GreaterOrEqual", "lt": "Less", "le": "LessOrEqual", "eq": "Equal"}.items()},
     "ne": lambda graph, ndim, x, y: graph.node("Not", graph.node("Equal", x, y)),
     "sum": _reduce("ReduceSum"), "mean": _reduce("ReduceMean"), "max": _reduce("ReduceMax"),
     "min": _reduce("ReduceMin"), "norm": _reduce("ReduceL2"), "var": _var,
     "std": lambda graph, *given, **options: graph.node("Sqrt", _var(graph, *given, **options)),
     "argmax": _place("ArgMax"), "argmin": _place("ArgMin"), "clip": _clip, "expand": _expand, "pad": _pad,
+    "where": _where,
     "cumsum": lambda graph, ndim, x, *, axis: graph.node("CumSum", x, graph.constant(axis, np.int64)),
     "softmax": _along("Softmax"), "log_softmax": _along("LogSoftmax"),
     "conv2d": _conv2d, "linear": _linear, "avg_pool2d": _pool("AveragePool", count_include_pad=1),
@@ -442,4 +482,6 @@ ROWS: dict[str, Callable[..., str]] = {
     "silu": lambda graph, ndim, x: graph.node("Mul", x, graph.node("Sigmoid", x)),
     "embedding": lambda graph, ndim, ids, w: graph.node("Gather", w, ids, axis=0),
 }
+# What takes masks as they are.
+OF_MASKS = {"eq", "ne", "where", "clone", "expand", "pad", "reshape", "transpose", "getitem", "concatenate"}
 OTHER_DTYPE = {"gt", "ge", "lt", "le", "eq", "ne", "argmax", "argmin"}      # whose result has one of its own in ONNX

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..core.by_tensor import ByTensor
-from ..core.device import Array, to_device, to_numpy
+from ..core.contexts import context
+from ..core.device import Array, as_array, to_device, to_numpy
 from ..core.mode import Watched, mode
 from ..core.tensor import Tensor, mark_changed
 from ..ops.common.backend import backend_of
@@ -75,7 +75,7 @@ class EMA(Named, Checked, Watched):
         """As a callback of `training.fit`: update."""
         self.update()
 
-    @contextmanager
+    @context
     def applied(self) -> Iterator[None]:
         """Within this context the parameters are the averages: to evaluate, or to save them. What is written to the
         parameters there is lost. They are put back whatever ends it, also an interrupt that comes as they are written.
@@ -111,6 +111,14 @@ class EMA(Named, Checked, Watched):
         """Go on with what `state_dict` gave; averages change in place. They are found by the parameters' names; by
         place, where these are not known. Raises ValueError for what does not fit; then nothing has changed."""
         mode.recorder.refuse("loads averaged weights", "do it outside the step")
+        averages = self.check_state(state)
+        if self.decay != state["decay"]:
+            self.decay = state["decay"]
+        for p, average, array in zip(self.params, self._where_parameters_are(), averages, strict=True):
+            average[...] = to_device(array, p.device)
+
+    def check_state(self, state: Mapping[str, Any]) -> list[np.ndarray]:
+        """The averages of a state in the parameters' order. Raises ValueError for what does not fit."""
         if not isinstance(state, Mapping) or state.keys() - {"params"} != {"decay", "averages"}:
             raise ValueError(f"EMA.load_state_dict: the state is a {type(state).__name__} but must be what state_dict "
                              "gave")
@@ -121,15 +129,13 @@ class EMA(Named, Checked, Watched):
                              f"EMA {WAY_OUT}")
         averages = [state["averages"][place] for place in order] if len(order) == len(state["averages"]) else \
             state["averages"]
-        there = [(np.shape(array), np.asarray(array).dtype) for array in averages]
+        averages = [as_array(np.asarray(array)) for array in averages]
+        there = [(array.shape, array.dtype) for array in averages]
         here = [(p.shape, p.dtype) for p in self.params]
         if there != here:
             raise ValueError(f"EMA.load_state_dict: the averages are {_listed(there)} but the parameters are "
                              f"{_listed(here)}; build the EMA {WAY_OUT}")
-        if self.decay != state["decay"]:
-            self.decay = state["decay"]
-        for p, average, array in zip(self.params, self._where_parameters_are(), averages, strict=True):
-            average[...] = to_device(np.asarray(array), p.device)
+        return averages
 
     def _where_parameters_are(self) -> list[Array]:
         """The averages, which go where the parameters went since."""

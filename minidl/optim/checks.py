@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -63,6 +63,43 @@ class Checked:
     def __setattr__(self, name: str, value: object) -> None:
         check_number(type(self).__name__, name, value)
         super().__setattr__(name, value)
+
+
+class Judge(Checked):
+    """What looks at one metric of each epoch, and goes by the best that it has been: its name, whether lower ("min") or
+    higher ("max") is better, and the best so far."""
+
+    def __init__(self, metric: str, mode: str | None):
+        self.metric, self.mode = metric, mode_of(type(self).__name__, metric, mode)
+        self.best = self.sign * math.inf
+
+    @property
+    def sign(self) -> float:
+        """1 where lower is better, else -1."""
+        return 1.0 if self.mode == "min" else -1.0
+
+    def judged(self, metrics: Mapping[str, Any]) -> Any:
+        """The metric's value. Raises ValueError for a metric that an epoch does not have."""
+        if self.metric not in metrics:
+            raise ValueError(f"{type(self).__name__}: metric is {self.metric!r} but an epoch has {', '.join(metrics)}")
+        return metrics[self.metric]
+
+    def state_dict(self) -> dict[str, Any]:
+        """For a checkpoint."""
+        return {"metric": self.metric, "mode": self.mode, "best": self.best}
+
+    def check_state(self, state: Mapping[str, Any]) -> None:
+        """Raises ValueError for the state of another metric, whose best is nothing to compare with."""
+        for name in ("metric", "mode"):
+            here, there = getattr(self, name), state.get(name, getattr(self, name))    # not in files of version 0.2
+            if here != there:
+                raise ValueError(f"{type(self).__name__}: {name} is {here!r} here but {there!r} in the state; build it "
+                                 f"with {name}={there!r}, or begin anew")
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """From a checkpoint. Raises ValueError for another metric or mode."""
+        self.check_state(state)
+        self.best = float(state["best"])
 
 
 def check_each_once(owner: str, params: list[Tensor]) -> None:

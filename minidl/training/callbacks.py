@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -11,7 +10,7 @@ import numpy as np
 
 from .. import nn
 from ..nn.weights import save
-from ..optim.checks import mode_of
+from ..optim.checks import Judge
 from .metrics import Metrics
 
 Callback = Any                             # a function of an epoch's metrics, or an object with the methods below
@@ -31,7 +30,7 @@ class Step(NamedTuple):
     means: Callable[[], dict[str, float]]
 
 
-class SaveBest:
+class SaveBest(Judge):
     """A callback that saves a model's weights after each epoch that is better than all before.
 
     metric: which of an epoch's metrics decides. mode: "min" if it is better the lower it is, "max" the higher; a loss
@@ -43,25 +42,14 @@ class SaveBest:
 
     def __init__(self, model: nn.Module, path: str | os.PathLike[str], metric: str = "test_accuracy",
                  mode: str | None = None):
-        self.model, self.path, self.metric = model, path, metric
-        self.sign = 1.0 if mode_of("SaveBest", metric, mode) == "min" else -1.0
-        self.best = self.sign * math.inf
+        self.model, self.path = model, path
+        super().__init__(metric, mode)
 
     def on_epoch_end(self, metrics: Metrics) -> None:
         """Save if this epoch is the best. Raises ValueError for a metric that an epoch does not have."""
-        if self.metric not in metrics:
-            raise ValueError(f"SaveBest: metric is {self.metric!r} but an epoch has {', '.join(metrics)}")
-        if self.sign * metrics[self.metric] < self.sign * self.best:
+        if self.sign * self.judged(metrics) < self.sign * self.best:
             self.best = metrics[self.metric]
             save(self.model, self.path)
-
-    def state_dict(self) -> dict[str, Any]:
-        """For a checkpoint."""
-        return {"best": self.best}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """From a checkpoint."""
-        self.best = float(state["best"])
 
 
 def _true(returned: object) -> bool:
@@ -106,13 +94,16 @@ class Callbacks:
         return [{"kind": type(each).__name__, "state": each.state_dict()} for each in self.with_state()]
 
     def check(self, states: object) -> None:
-        """Raises ValueError for the states of other callbacks."""
+        """Raises ValueError for the states of other callbacks, and for one that its callback refuses."""
         here = [type(each).__name__ for each in self.with_state()]
         there = [state.get("kind") if isinstance(state, dict) and state.keys() == {"kind", "state"} else None
                  for state in (states if isinstance(states, list) else [])]
         if there != here:
             raise ValueError(f"fit: the checkpoint has states of callbacks {there} but here are {here}; pass the "
                              "callbacks of the run that it is from, in their order")
+        for each, state in zip(self.with_state(), states if isinstance(states, list) else [], strict=True):
+            if hasattr(each, "check_state"):           # before anything has changed
+                each.check_state(state["state"])
 
     def load_state_dict(self, states: list[dict[str, Any]]) -> None:
         """Give each its own."""

@@ -11,10 +11,11 @@ import numpy as np
 
 from .. import ops
 from ..core.device import to_device
+from ..core.host import can_print
 from ..core.mode import mode, no_grad
-from ..core.output import can_print
 from ..core.tensor import Tensor, as_tensor, wrap
 from ..ops.common.backend import backend_of
+from ..ops.common.geometry import is_int
 
 if TYPE_CHECKING:
     from tqdm.auto import tqdm
@@ -180,9 +181,12 @@ def right_answers(logits: Tensor, labels: Tensor | np.ndarray | list[int]) -> in
     return int(np.sum(logits.argmax(axis=1).numpy() == as_tensor(labels).numpy()))
 
 
-def top_k_accuracy(k: int) -> Function:
+def top_k_accuracy(k: int, ignore_index: int | None = None) -> Function:
     """A metric for `fit`: function(logits (n,classes), labels (n,)) -> the share of images whose label is among the k
     largest (KSH 2012, section 1: k = 5). Where others are as large as the label's, it counts as behind them.
+
+    ignore_index: the label of images that do not count, as in the loss; by default all do, and one whose label is no
+    class is never right.
 
     Raises ValueError for a k that is not an int of 1 up to one less than the classes.
 
@@ -190,14 +194,23 @@ def top_k_accuracy(k: int) -> Function:
     >>> top_k_accuracy(1)(logits, labels).item(), top_k_accuracy(2)(logits, labels).item()
     (0.0, 0.5)
     """
+    if ignore_index is not None and not is_int(ignore_index, -math.inf):
+        raise ValueError(f"top_k_accuracy: ignore_index is {ignore_index!r} but must be an int, a label")
+
     def top_k(logits: Tensor, labels: Tensor) -> Tensor:
-        if not isinstance(k, int) or not 1 <= k < logits.shape[1]:
+        if not is_int(k, 1) or k >= logits.shape[1]:
             raise ValueError(f"top_k_accuracy: k is {k!r} but must be an int from 1 to {logits.shape[1] - 1}, less "
                              f"than the {logits.shape[1]} classes")
         known = ops.clip(labels, low=0, high=logits.shape[1] - 1)     # another label is no class, and never right
         own = ops.gather(logits, 1, known.reshape(-1, 1))
         reached = ops.where(logits < own, 0.0, 1.0).sum(axis=1)        # the label's own among them; NaN too
-        return ops.where(ops.eq(labels, known) & (reached <= k), 1.0, 0.0).mean()
+        right = ops.where(ops.eq(labels, known) & (reached <= k), 1.0, 0.0)
+        if ignore_index is None:
+            return right.mean()
+        counts = ops.where(ops.eq(labels, ignore_index), 0.0, 1.0)
+        share = (right * counts).sum() / ops.maximum(counts.sum(), 1.0)
+        share.weights = counts
+        return share
     return top_k
 
 

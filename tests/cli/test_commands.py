@@ -460,7 +460,7 @@ def failing(*_: Any, **__: Any) -> Any:
     raise RuntimeError("this machine\nis odd")
 
 
-@pytest.mark.parametrize("broken", ["minidl.core.cache.cache_folder", "minidl.device.resolve", "shutil.which",
+@pytest.mark.parametrize("broken", ["minidl.core.host.cache_folder", "minidl.device.resolve", "shutil.which",
                                     "minidl.ops.cpu.parallel.threads", "os.access", "shutil.disk_usage"])
 def test_whatever_fails_is_a_line(broken: str, monkeypatch: pytest.MonkeyPatch,
                                   capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,6 +5,8 @@ More of both: python tests/random_steps.py --programs 10000 --processes 2, and -
 
 from __future__ import annotations
 
+import re
+
 import planted
 import pytest
 import random_steps
@@ -102,3 +104,27 @@ def test_a_tally_counts() -> None:
     tally += tally.__class__()
     assert (tally.programs, tally.calls, tally.replays, tally.different) == (1, 9, 5, [(3, "why")])
     assert str(tally).startswith("programs 1, calls 9, replays 5 (55.6 %), refused 0, different 1, not run 0\n")
+
+
+def _ran(*options: str) -> int:
+    return random_steps.main([*options, "--shrink", "0"])
+
+
+def test_a_long_run_says_how_far_it_is_and_what_differs(
+        monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def many(seed: int, numbers: range, *_: object) -> random_steps.Tally:
+        return random_steps.Tally(len(numbers), different=[(n, "as told") for n in numbers if n == 25])
+
+    monkeypatch.setattr(random_steps, "run_many", many)
+    monkeypatch.setattr(random_steps, "REPORT", 0)
+    assert _ran("--programs", "50", "--seed", "7") == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"20 of 50 programs, \d+ s, 0 different", lines[0])
+    assert lines[1] == "different: --seed 7 --program 25: as told"
+    assert re.fullmatch(r"50 of 50 programs, \d+ s, 1 different", lines[3])
+    assert lines[4].startswith("programs 50, ")
+
+
+def test_a_long_run_ends_in_time(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _ran("--programs", "50", "--seconds", "0") == 0
+    assert capsys.readouterr().out.startswith("programs 0, ")

@@ -732,5 +732,5 @@ def test_a_drawn_program_names_each_call() -> None:
     assert [nodes[f"c{i}"] for i in range(len(program.calls))] == names(program)
     edges = [re.fullmatch(r'  (\w+) -> (\w+) \[label="\[[\d, ]*\]"\];', line) for line in lines]
     assert all(found[1] in nodes and found[2] in nodes for found in edges if found)
-    assert sum(map(bool, edges)) == sum(len(list(call.reads())) for call in program.calls)
+    assert sum(map(bool, edges)) == sum(len(list(call.reads)) for call in program.calls)
     assert sum(map(bool, [*labels, *edges])) == len(lines) - 3

@@ -42,7 +42,7 @@ from checks.downloads import (  # noqa: F401  fixtures
 )
 
 from minidl import data
-from minidl.core.cache import cache_folder
+from minidl.core.host import cache_folder
 from minidl.data.sets import catalog, datasets, download, formats
 
 # Read before the tests clear it: all of them but those on real images run without.

@@ -143,7 +143,8 @@ def test_a_size_of_numpys_numbers(tmp_path: Path, size: Any) -> None:
 
 
 @pytest.mark.parametrize(("size", "channels"), [(0, 3), ((3, -1), 3), (8, 2), ("8", 3), (8.0, 3), ((8,), 3),
-                                                ((8, 8, 3), 3), (None, 3), ((8, "8"), 3), (np.float64(8), 1)])
+                                                ((8, 8, 3), 3), (None, 3), ((8, "8"), 3), (np.float64(8), 1),
+                                                (True, 1)])
 def test_no_such_size(tmp_path: Path, size: Any, channels: int) -> None:
     said = re.escape(f"from_folder: size is {size!r} and channels {channels} but must be an int of at least 1 or two "
                      "of them (h, w), and 1 or 3")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import re
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +17,7 @@ import pytest
 import minidl
 from minidl import Tensor, data, nn, ops, optim
 from minidl.core import device, rng
-from minidl.data import DataLoader, Dataset, Table, channel_statistics, random_split
+from minidl.data import DataLoader, Dataset, DeviceBatches, Table, channel_statistics, random_split
 from minidl.data.sources import leaves
 from minidl.ops import cpu
 from minidl.training import evaluate, fit
@@ -44,6 +45,35 @@ def _no_thread_is_left() -> Iterator[None]:
 
 
 # ---------------------------------------------------------------- order
+def of_its_own(order: Any) -> DataLoader:
+    return type("Own", (DataLoader,), {"order": lambda self, epoch: order})(dataset(4), 2)
+
+
+@pytest.mark.parametrize("order", [[3, 0, 0, 1], np.array([3, 0, 0, 1], np.uint8), np.array([3, 0, 0, 1], ">i4"),
+                                   Tensor([3, 0, 0, 1])], ids=["list", "uint8", "big-endian", "Tensor"])
+def test_an_order_of_ones_own(order: Any) -> None:
+    loader = of_its_own(order)
+    of = dataset(4).labels
+    assert labels(loader) == [of[3], of[0], of[0], of[1]]
+    batches = DeviceBatches(loader)
+    found = [batches.next(size)[1].numpy() for size in batches]
+    assert np.concatenate(found).tolist() == [of[3], of[0], of[0], of[1]]
+
+
+@pytest.mark.parametrize(("order", "said"), [
+    ([True, False, True, True], "order gives dtype bool and shape (4,) but must give integers in one axis; of a mask"),
+    ([0.0, 1.0, 2.5, 3.0], "order gives dtype float64 and shape (4,) but must"),
+    ([[0, 1], [2, 3]], "order gives dtype int64 and shape (2, 2) but must"), ([], "order gives dtype float64"),
+    ([1], "order gives 1 places but the data has 4 items; give as many, or a loader of a data.Subset"),
+    ([0, 1, 2, 4], "order gives place 4 but the data has 4 items; give 0 to 3"),
+    ([0, 1, 2, -1], "order gives place -1 but the data has 4 items")])
+def test_an_order_that_names_no_items_is_refused(order: Any, said: str) -> None:
+    """A mask would name items 0 and 1, one place would be that of all items where a device picks them."""
+    for look in (list, lambda loader: list(DeviceBatches(loader))):
+        with pytest.raises((TypeError, ValueError), match=f"^Own: {re.escape(said)}"):
+            look(of_its_own(order))
+
+
 def test_seed_and_epoch_alone_decide_the_order() -> None:
     one, two = DataLoader(dataset(100), 7, seed=3), DataLoader(dataset(100), 50, seed=3, prefetch=0, drop_last=True)
     first, second = labels(one), labels(one)
@@ -369,6 +399,8 @@ def test_on_the_cpu_the_set_is_not_copied_and_batches_are_numpys(name: str, monk
     ({"batch_size": "4"}, "batch_size is '4' but must be an int of at least 1"),
     ({"padding": -1}, "padding is -1 but must be an int of at least 0"),
     ({"prefetch": -1}, "prefetch is -1 but must be an int of at least 0"),
+    ({"shuffle": "no"}, "shuffle is 'no' but must be True or False"),
+    ({"drop_last": 3}, "drop_last is 3 but must be True or False"),
     ({"seed": -1}, "seed is -1 but must be an int of at least 0"),
     ({"seed": 2**64}, "seed is 18446744073709551616 but must be an int of at least 0, below 2..64"),
     ({"batch_size": 11, "drop_last": True},

@@ -11,6 +11,7 @@ import pytest
 import minidl
 from minidl import Tensor, data
 from minidl.data import DataLoader, Dataset, DeviceBatches, Subset, own_batches, random_split, sources
+from minidl.data.chance import chances
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.standard_normal((10, 7)), RNG.standard_normal(10).astype(np.float32)
@@ -217,11 +218,20 @@ def test_a_transform_of_images_comes_before_scaling() -> None:
     (lambda image, label: (image / 255, label), "float64 (3, 4, 5) and int64 ()"),
     (lambda image, label: image, "uint8 (3, 4, 5)"),
     (lambda image, label: (image[0], label), "uint8 (4, 5) and int64 ()"),
+    (lambda image, label: (image.transpose(1, 2, 0), label), "uint8 (4, 5, 3) and int64 ()"),
+    (lambda image, label: (image[:1], label), "uint8 (1, 4, 5) and int64 ()"),
     (lambda image, label: (image, 0.5), "uint8 (3, 4, 5) and float64 ()")])
 def test_a_transform_of_images_that_gives_others_is_refused(transform: Any, gives: str) -> None:
     said = f"the transform of mine gives {gives} but must give uint8 (c,h,w) and an integer, as it is given; pixels are"
     with pytest.raises(TypeError, match=f"^DataLoader: {re.escape(said)}"):
         next(iter(DataLoader(images(), 4, transform=transform)))
+
+
+def test_a_transform_that_turns_grey_images_is_refused() -> None:
+    """(h,w,c) was taken for images of one column."""
+    grey = Dataset("mine", "train", np.zeros((6, 1, 4, 5), np.uint8), np.arange(6))
+    with pytest.raises(TypeError, match=r"^DataLoader: the transform of mine gives uint8 \(4, 5, 1\) and int64 \(\)"):
+        next(iter(DataLoader(grey, 4, transform=lambda image, label: (image.transpose(1, 2, 0), label))))
 
 
 # ---------------------------------------------------------------- a device's batches
@@ -335,6 +345,35 @@ def test_indices_that_name_no_items_are_refused(indices: Any, said: str) -> None
 def test_a_subset_is_those_items(indices: Any, found: str) -> None:
     assert "".join(Subset("abc", indices)) == found
     assert "".join(Subset(Subset("xabc", [1, 2, 3]), indices)) == found
+
+
+@pytest.mark.parametrize("index", [True, np.True_, 1.0, slice(0, 1), [0], np.array([0]), None, "0"])
+def test_one_item_is_named_by_an_integer(index: Any) -> None:
+    """NumPy made an item of a mask or of an array of one."""
+    one = Dataset("mine", "train", np.zeros((1, 1, 2, 2), np.uint8), np.array([0]))
+    with pytest.raises(TypeError, match=r"^Subset: index .* is a \w+ but must be an int$"):
+        Subset("abc", [2])[index]
+    if isinstance(index, (bool, np.bool)):
+        with pytest.raises(TypeError, match=r"^Dataset: index (np.)?True_? is a bool_? but must be an int$"):
+            one[index]
+        with pytest.raises(TypeError, match=r"^first: index (np.)?True_? is a bool_? but must be an int$"):
+            one.first(index)  # type: ignore[arg-type]
+
+
+def test_a_number_of_first_items_is_not_below_0() -> None:
+    with pytest.raises(ValueError, match=r"^first: count is -1 but must be at least 0$"):
+        Dataset("mine", "train", np.zeros((1, 1, 2, 2), np.uint8), np.array([0])).first(-1)
+
+
+@pytest.mark.parametrize("seed", [1.5, True, -1, None])
+def test_a_seed_is_an_integer(seed: Any) -> None:
+    """1.5 was 1."""
+    for who, split in (("random_split", lambda: random_split(range(10), [10], seed=seed)),
+                       ("split", lambda: chances(["a"], seed)), ("manual_seed", lambda: minidl.manual_seed(seed)),
+                       ("gradcheck", lambda: minidl.gradcheck(
+                           minidl.ops.exp, [Tensor(np.ones(2), requires_grad=True)], max_jacobian=0, seed=seed))):
+        with pytest.raises(ValueError, match=rf"^{who}: seed is {seed} but must be an int in \[0, 2\*\*64\)$"):
+            split()
 
 
 def test_a_subset_does_not_change_with_the_list_of_its_indices() -> None:

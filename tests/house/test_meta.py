@@ -91,7 +91,7 @@ def test_facts_of_a_primitive_fit_each_other() -> None:
 # ---------------------------------------------------------------- rooms
 CORE, OPS, CUDA = "minidl/core", "minidl/ops", "minidl/ops/cuda"
 # All of ops but the emulator
-TOOLS = ("numpy", *(f"{CORE}/{name}" for name in ("mode", "tensor", "by_tensor", "device", "rng")),
+TOOLS = ("numpy", *(f"{CORE}/{name}" for name in ("contexts", "mode", "tensor", "by_tensor", "device", "rng")),
          *(f"{OPS}/{name}" for name in ("__init__", "arrays", "layers", "losses", "common", "cpu", "cuda")))
 NN = tuple(f"minidl/nn/{name}" for name in ("__init__", "containers", "habits", "init", "layers", "losses", "module",
                                             "parameter", "table"))         # all but weights
@@ -116,10 +116,10 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
     *((f"{folder}/__init__", ()) for folder in (
         CORE, *(f"{OPS}/{group}" for group in NAMES), COMMON, f"{COMMON}/conv", f"{OPS}/cpu/layers", f"{CUDA}/layers",
         "minidl/nn/layers", "minidl/data/sets", "minidl/frontend")),
-    (f"{CORE}/mode", ()),
+    (f"{CORE}/contexts", ()),
+    (f"{CORE}/mode", (f"{CORE}/contexts",)),
     (f"{CORE}/version", ()),
-    (f"{CORE}/cache", ()),
-    (f"{CORE}/output", ()),
+    (f"{CORE}/host", ()),
     (f"{CORE}/rng", ("numpy",)),
     (f"{CORE}/device", ("numpy", "cupy")),
     (f"{CORE}/pools", ("cupy",)),
@@ -143,7 +143,7 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
     (f"{CUDA}/launch", ("numpy", "cupy", f"{CORE}/device", f"{CORE}/pools", f"{COMMON}/sources", f"{CUDA}/launch")),
     (f"{CONV}/product/fft", (*SHELVES, "cupyx")),
     *((f"{CONV}/{shelf}", (*SHELVES, f"{CONV}/{shelf}")) for shelf in ("papers", "product", "resident")),
-    *((f"{CONV}/{common}", (*LAUNCHERS, f"{CORE}/cache", f"{CORE}/pools", f"{CORE}/version", f"{CUDA}/reduce/__init__"))
+    *((f"{CONV}/{common}", (*LAUNCHERS, f"{CORE}/host", f"{CORE}/pools", f"{CORE}/version", f"{CUDA}/reduce/__init__"))
       for common in ("auto", "bias", "cost")),
     (CUDA, (*FACTS, "cupy", f"{CORE}/device", f"{CORE}/version", CUDA)),
     (f"{COMMON}/backend", ("numpy", f"{CORE}/mode", f"{CORE}/device", f"{CORE}/tensor", f"{OPS}/cpu", CUDA)),
@@ -183,14 +183,14 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
     ("minidl/frontend/plot", ("numpy", "matplotlib", "tensorboardX", "minidl")),
     ("minidl/frontend/cli", ("numpy", "cupy", "mpi4py", "minidl")),
     ("minidl/optim", ("minidl/optim", *TOOLS)),
-    ("minidl/data/chance", ("numpy",)),
+    ("minidl/data/chance", ("numpy", f"{CORE}/rng")),
     ("minidl/data/items", ("numpy",)),
     ("minidl/data/sets/files", ()),
     ("minidl/data/sets/picture", ("numpy", "PIL", "minidl/data/sets/files")),
     ("minidl/data/sets/table", ("numpy", "minidl/data/chance", "minidl/data/items", "minidl/data/sets/files")),
     ("minidl/data/sets/folder", ("numpy", "minidl/data/chance", "minidl/data/sets/datasets", "minidl/data/sets/picture",
                                  "minidl/data/sources")),
-    ("minidl/data", ("tqdm", f"{CORE}/cache", "minidl/data", *TOOLS)),
+    ("minidl/data", ("tqdm", f"{CORE}/host", "minidl/data", *TOOLS)),
     ("minidl/training", ("numpy", "tqdm", "minidl")),
     ("minidl/__main__", ("minidl/frontend/cli",)),
     ("minidl/__init__", ("minidl",)),

@@ -113,6 +113,14 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
     "joined": (lambda x, y: ops.concatenate([x, y[:, :2], x], axis=-2), PAIR),
     "an input": (lambda x, y: (y, x, x.detach()), PAIR),
     "a constant": (lambda x, y: (x + Tensor(np.arange(6.0, dtype=np.float32)), Tensor([1.0])), PAIR),
+    "masks": (lambda x, y: ((x > 0) & (x < 1), (x > 0) | (y > 0), (x > 0) ^ (y > 0), ~(x > 0), True & (x > 0),
+                            (x > 0).any(axis=1), (x > 0).all(), (x > 0).max(axis=1), (x > 0).argmax(axis=1),
+                            (x > 0).sum(axis=1), (x > 0).cumsum(1), (x > 0) + (y > 0), (x > 0) * 3, (x > 0) < (y > 0),
+                            ops.ge(x > 0, 1), ops.abs(x > 0), ops.clip(x > 0, 0, 1)), PAIR),
+    "masks as they are": (lambda x, y: (
+        ops.where(x > 0, y > 0, x > 1), ops.where(x > 0, True, y > 1), ops.flip(x > 0, 1), ops.eq(x > 0, False),
+        ops.where((x > 0) & (x < 1), x, 0.0), (x > 0)[:, 1:], ops.pad(x > 0, (1, 2)), (x > 0).T, (x > 0).flatten(1),
+        ops.expand((x > 0)[:, :1], (-1, 3, 6)), ops.concatenate([x > 0, y > 0], axis=1)), PAIR),
     "integers": (lambda x: (x + 1, x * x, x.max(axis=1)), (np.arange(8).reshape(2, 4),)),
     "pools": (lambda x: (ops.avg_pool2d(x, size=(2, 3), stride=(1, 2), padding=((1, 0), (0, 2))),
                          ops.avg_pool2d(x, size=3, padding=1), ops.max_pool2d(x, size=2, stride=3, padding=1)),
@@ -196,6 +204,10 @@ REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
                   "that depend on the batch but may have 1"),
     "no Tensor": (lambda x: [x], "the net returned a list but must return a Tensor or a tuple of Tensors"),
     "a product of ints": (lambda x: Tensor([1, 2]).mean() * 2, " of int64, which ONNX does not; convert the net"),
+    "a mean of masks": (lambda x: (x > 0).mean(axis=1), "mean makes float64 of bool, which ONNX does not; convert the"),
+    "half of an integer": (lambda x: x.argmax(axis=1) < 0.5, "lt takes 0.5 beside int64, which ONNX does not; use an"),
+    "a dtype": (lambda x: -Tensor(np.ones(4, np.uint8)) + 0, "op 'neg' is written by Neg/0, which ONNX does not have f"
+                "or these inputs: [ShapeInferenceError] "),
     "a variance": (lambda x: ops.var(x, axis=0), "var over the batch divides by its size, which a file"),
     "a batch's size": (lambda x: ops.expand(x[:1], (x.shape[0], 4)) + x, "for another; make them independent of the"),
     "backward": (lambda x: x.grad, "the net looks at a gradient, which a file cannot repeat"),
@@ -227,6 +239,18 @@ def test_names_of_parameters_do_not_collide(tmp_path: Path) -> None:
             return x * self.input + self.output
 
     assert furthest(Named(), tmp_path / "net.onnx", (images(2, 4),), (1, 3)) <= CLOSE
+
+
+@pytest.mark.parametrize("name", sorted(set(ops.OPS) - set(exporter.ROWS)))
+def test_an_op_without_a_row_is_refused_by_its_name(tmp_path: Path, name: str) -> None:
+    calls: dict[str, Callable[[Tensor], Tensor]] = {
+        "argsort": lambda x: x.sort()[0], "dropout": lambda x: ops.dropout(x, 0.5),
+        "cross_entropy": lambda x: ops.cross_entropy(x, [0, 1, 0][:x.shape[0]]),
+        "nll_loss": lambda x: ops.nll_loss(x, [0, 1, 0][:x.shape[0]])}
+    message = "^onnx.export: .*drops values" if name == "dropout" else f"^onnx.export: op '{name}' has no row"
+    with pytest.raises(ValueError, match=message):
+        exporter.export(calls.get(name, lambda x: getattr(ops, name)(x, x)), tmp_path / "net.onnx",
+                        images(2, 4))
 
 
 def test_a_row_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,7 @@ from minidl.ops.common.backend import primitives_of
 from minidl.ops.common.conv import own as own_conv
 from minidl.ops.common.geometry import layouts
 from minidl.ops.cpu import parallel
+from minidl.training import top_k_accuracy
 
 FOLDER = Path(minidl.__file__).parent
 LAUNCH = own_conv.Launch(own_conv.OwnConv("mine", "mine.cu", "", False, {}, None, ""), np.dtype(np.float32))
@@ -285,6 +286,63 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "stack": (lambda: ops.stack([zeros(2), zeros(3)]), ValueError,
               r"stack: got Tensors of shapes \(2,\), \(3,\); give at least 1, all of one shape"),
     "stack of none": (lambda: ops.stack([]), ValueError, "stack: got Tensors of shapes none; give at least 1"),
+    "randint of a fraction": (lambda: minidl.randint(0, 2.5, (3,)), ValueError,  # type: ignore[arg-type]
+                              "randint: high is 2.5 but must be an int of at least 1"),
+    "randint from a fraction": (lambda: minidl.randint(0.5, 2, 3), ValueError,  # type: ignore[arg-type]
+                                "randint: low is 0.5 but must be an int"),
+    "randint of nothing": (lambda: minidl.randint(3, 3, 2), ValueError, "randint: high is 3 but must be an int of"),
+    "randint of a bool": (lambda: minidl.randint(0, True, 2), ValueError, "randint: high is True but must be an int"),
+    "randint in a fraction": (lambda: minidl.randint(0, 2, (2.0,)), ValueError,  # type: ignore[arg-type]
+                              "randint: a size is 2.0 but must be an int of at least 0"),
+    "randperm of a bool": (lambda: minidl.randperm(True), ValueError, "randperm: n is True but must be an int of at"),
+    "randperm below 0": (lambda: minidl.randperm(-1), ValueError, "randperm: n is -1 but must be an int of at least 0"),
+    "randperm of a float": (lambda: minidl.randperm(3.0), ValueError, "randperm: n is 3."),  # type: ignore[arg-type]
+    "linspace of a fraction": (lambda: minidl.linspace(0, 1, 2.5), ValueError,  # type: ignore[arg-type]
+                               "linspace: steps is 2.5 but must be an int of at least 0"),
+    **{f"{make.__name__} of {size!r}": ((lambda make=make, size=size: make(size)), ValueError,
+                                        f"{make.__name__}: a size is {size!r} but must be an int of at least 0")
+       for make in (minidl.zeros, minidl.ones, minidl.rand, minidl.randn, minidl.eye) for size in (2.0, True, -1)},
+    "full of a fraction": (lambda: minidl.full((2.5,), 1.0), ValueError,  # type: ignore[arg-type]
+                           "full: a size is 2.5 but must be an int of at least 0"),
+    "transpose by booleans": (lambda: ops.transpose(zeros(2, 3), (True, False)), ValueError,
+                              r"transpose: axes \(True, False\) are not a permutation of the 2 axes"),
+    "reshape by booleans": (lambda: zeros(2, 3).reshape(True, 6), ValueError,
+                            r"reshape: 6 values of shape \(2, 3\) do not fill shape \(True, 6\)"),
+    "topk of a bool": (lambda: zeros(2, 3).topk(True), ValueError, "topk: k is True but axis 1 of shape"),
+    "topk of a float": (lambda: zeros(2, 3).topk(2.0), ValueError, "topk: k is 2.0 bu"),  # type: ignore[arg-type]
+    "pad by booleans": (lambda: ops.pad(zeros(2, 3), (True, 1)), ValueError, r"pad: widths \(True, 1\) do not fit"),
+    "a stride of True": (lambda: conv(stride=True), ValueError, "conv2d: stride is True but must be an int or a pair"),
+    "a padding of True": (lambda: conv(padding=True), ValueError, "conv2d: padding is True but must be p"),
+    "groups of True": (lambda: conv(groups=True), ValueError, "conv2d: groups is True but must be an int of at least"),
+    "features of True": (lambda: minidl.nn.Linear(True, 2), ValueError, "Linear: in_features is True but must be an i"),
+    "expand to a float": (lambda: ops.expand(zeros(2, 1), (2, 3.0)), ValueError,  # type: ignore[arg-type]
+                          r"expand: shape \(2, 1\) does not broadcast to \(2, 3.0\); from the right, sizes must be e"),
+    "layer_norm of a float": (lambda: ops.layer_norm(zeros(2, 3), 3.0), ValueError,  # type: ignore[arg-type]
+                              "layer_norm: normalized_shape is 3.0 but the last axes of x are"),
+    "an ignored fraction": (lambda: ops.cross_entropy(zeros(2, 3), [0, 1], ignore_index=1.5), ValueError,
+                            "cross_entropy: ignore_index is 1.5 but must be an int, a label"),
+    "an ignored bool": (lambda: ops.nll_loss(zeros(2, 3), [0, 1], ignore_index=True), ValueError,
+                        "nll_loss: ignore_index is True but must be an int, a label"),
+    "a metric's ignored fraction": (lambda: top_k_accuracy(1, 1.5), ValueError,  # type: ignore[arg-type]
+                                    "top_k_accuracy: ignore_index is 1.5 but must be an int, a label"),
+    "repeat below 0": (lambda: zeros(2).repeat(-1), ValueError,
+                       r"repeat: counts are \(-1,\) but must be ints of at least 0"),
+    "repeat by a fraction": (lambda: zeros(2).repeat(1.5), ValueError,  # type: ignore[arg-type]
+                             r"repeat: counts are \(1.5,\) but must be ints"),
+    "logsumexp of integers": (lambda: zeros(2, dtype="int64").logsumexp(0), TypeError,
+                              "logsumexp: the input has dtype int64 but must be float32 or float64; convert it with"),
+    "logsumexp of float16": (lambda: zeros(2, dtype="float16").logsumexp(0), TypeError,
+                             "logsumexp: the input has dtype float16 but must be float32 or float64"),
+    "logsumexp of nothing": (lambda: zeros(0).logsumexp(0), ValueError,
+                             r"logsumexp: there is no sum of 0 values \(shape \(0,\), axis \(0,\)\); reduce over axes"),
+    "amax's axis": (lambda: zeros(2).amax(3), ValueError, r"amax: axis 3 is out of range for a Tensor of shape \(2,\)"),
+    "amin's axis": (lambda: zeros(2).amin(True), ValueError, "amin: axis True is out of range for a Tensor of shape"),
+    "compile of nothing": (lambda: minidl.compile(None), TypeError,  # type: ignore[arg-type]
+                           "compile: the step is a NoneType but must be a function"),
+    "split into floats": (lambda: ops.split(zeros(4), 2.0), ValueError,  # type: ignore[arg-type]
+                          "split: size 2.0 of a part must be at least 1, an int"),
+    "split into fractions": (lambda: ops.split(zeros(4), [1.5, 2.5]), ValueError,  # type: ignore[list-item]
+                             r"split: sizes \[1.5, 2.5\] do not add up to the 4 of axis 0 \(shape \(4,\)\); give ints"),
     "split size": (lambda: ops.split(zeros(3), 0), ValueError, "split: size 0 of a part must be at least 1"),
     "split sizes": (lambda: ops.split(zeros(3), [1, 1]), ValueError,
                     r"split: sizes \[1, 1\] do not add up to the 3 of axis 0 \(shape \(3,\)\)"),

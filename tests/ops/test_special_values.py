@@ -170,7 +170,41 @@ def test_gelu_of_infinity_is_infinite() -> None:
     x = np.array([np.inf, 0.0, 1e38, -1e38], np.float32)
     for how in ("none", "tanh"):
         assert ops.gelu(Tensor(x), how).tolist() == [np.inf, 0, x[2], 0]
-    assert ops.gelu(Tensor(np.array([-np.inf]))).tolist() == [0]       # beyond the tail it is the limit
+    for dtype in (np.float32, np.float64):                               # beyond the tail it is the limit
+        ends = Tensor(np.array([-np.inf, np.inf], dtype), requires_grad=True)
+        y = ops.gelu(ends)
+        y.sum().backward()
+        assert y.tolist() == [0, np.inf]
+        assert ends.grad is not None
+        assert ends.grad.tolist() == [0, 1]
+
+
+NAN = math.nan
+ENDS = [-np.inf], [-np.inf, -np.inf], [-np.inf, 1.0], [np.inf, 1.0], [np.inf, -np.inf], [NAN, 1.0]
+# name -> for each of ENDS the value and the gradient of y by 1, 2, ...: PyTorch 2.13's
+OF_ENDS: dict[str, tuple[Callable[[Tensor], Tensor], list[tuple[Any, list[float]]]]] = {
+    "logsumexp": (lambda x: x.logsumexp(0), [(-np.inf, [NAN]), (-np.inf, [NAN, NAN]), (1.0, [0, 1]), (np.inf, [NAN, 0]),
+                                             (np.inf, [NAN, 0]), (NAN, [NAN, NAN])]),
+    "softmax": (lambda x: ops.softmax(x, axis=0), [
+        ([NAN], [NAN]), ([NAN] * 2, [NAN] * 2), ([0, 1], [0, 0]), ([NAN] * 2, [NAN] * 2), ([NAN] * 2, [NAN] * 2),
+        ([NAN] * 2, [NAN] * 2)]),
+    "log_softmax": (lambda x: ops.log_softmax(x, axis=0), [
+        ([NAN], [NAN]), ([NAN] * 2, [NAN] * 2), ([-np.inf, 0], [1, -1]), ([NAN] * 2, [NAN] * 2), ([NAN] * 2, [NAN] * 2),
+        ([NAN] * 2, [NAN] * 2)])}
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("name", OF_ENDS)
+def test_of_infinities_alone(name: str) -> None:
+    """A row that is masked out as a whole has the values that PyTorch gives it, and its gradient NaN."""
+    function, wanted = OF_ENDS[name]
+    for values, (value, gradient) in zip(ENDS, wanted, strict=True):
+        x = Tensor(np.array(values), requires_grad=True)
+        y = function(x)
+        y.backward(Tensor(np.arange(1.0, 1 + y.size).reshape(y.shape)))
+        assert x.grad is not None
+        np.testing.assert_array_equal(y.numpy(), value, err_msg=f"{name} of {values}")
+        np.testing.assert_array_equal(x.grad.numpy(), gradient, err_msg=f"gradient of {name} of {values}")
 
 
 def test_the_normal_cdf_in_float32_keeps_its_lower_tail() -> None:

@@ -8,6 +8,7 @@ import threading
 import tracemalloc
 import weakref
 from collections import Counter
+from collections.abc import AsyncIterator, Generator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -233,6 +234,60 @@ def test_no_grad_as_context_and_decorator() -> None:
     with pytest.raises(KeyError), no_grad():
         raise KeyError
     assert (x * 2).requires_grad
+
+
+def test_no_grad_decorates_a_generator() -> None:
+    """As in PyTorch: it holds within the body at each step, and not in between; whatever ends the generator."""
+    x, ends = leaf(1), []
+
+    @no_grad()
+    def steps(t: Tensor) -> Generator[Any, Any, str]:
+        """Steps."""
+        try:
+            given = yield (t * 2).requires_grad
+            ends.append(given)
+            try:
+                yield (t * given).requires_grad
+            except KeyError:
+                yield (t * 3).requires_grad
+        finally:
+            ends.append((t * 4).requires_grad)
+        return "the end"
+
+    @no_grad()
+    def outer() -> Generator[Any, Any, str]:
+        return (yield from steps(x))
+
+    for generator in (steps(x), outer()):
+        ends.clear()
+        assert next(generator) is False
+        assert (x * 2).requires_grad
+        assert generator.send(2.0) is False
+        assert (x * 2).requires_grad
+        assert generator.throw(KeyError()) is False
+        assert (x * 2).requires_grad
+        with pytest.raises(StopIteration, match="the end"):
+            next(generator)
+        assert ends == [2.0, False]
+        assert (x * 2).requires_grad
+    closed = steps(x)
+    next(closed)
+    closed.close()
+    assert ends == [2.0, False, False]
+    assert (x * 2).requires_grad
+    assert steps.__doc__ == "Steps."
+
+
+def test_no_grad_refuses_what_is_async() -> None:
+    async def waits() -> None:
+        pass
+
+    async def gives() -> AsyncIterator[int]:
+        yield 1
+
+    for function in (waits, gives):
+        with pytest.raises(TypeError, match=r"^no_grad: test_\S*\.\w+ is async but a decorated function must run"):
+            no_grad()(function)
 
 
 def test_no_grad_holds_in_its_own_thread_only() -> None:

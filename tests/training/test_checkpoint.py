@@ -492,6 +492,26 @@ def test_what_a_checkpoint_does_not_fit_changes_nothing(tmp_path: Path) -> None:
     refused(r"^fit: epochs is 1 but the checkpoint in '.*' is of epoch 3; ask for more epochs$", epochs=1)
 
 
+@pytest.mark.parametrize(("there", "here", "message"), [
+    (lambda t: SaveBest(t.model, "best.h5"), lambda t: SaveBest(t.model, "best.h5", "test_loss"),
+     "^SaveBest: metric is 'test_loss' here but 'test_accuracy' in the state"),
+    (lambda t: optim.Plateau(t.optimizer), lambda t: optim.Plateau(t.optimizer, mode="max"),
+     "^Plateau: mode is 'max' here but 'min' in the state"),
+    (lambda t: optim.EMA([("a", Tensor([1.0], requires_grad=True))]),
+     lambda t: optim.EMA([("b", Tensor([1.0], requires_grad=True))]), "^EMA.load_state_dict: the parameters are")])
+def test_a_callback_that_refuses_its_state_changes_nothing(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: Callable[[Training], Any],
+        here: Callable[[Training], Any], message: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    first = Training("mixed", False)
+    first.fit(checkpoints=tmp_path, epochs=1, callbacks=[there(first)])
+    again = Training("mixed", False)
+    before = again.result([])
+    with pytest.raises(ValueError, match=message):
+        again.fit(checkpoints=tmp_path, resume=True, callbacks=[here(again)])
+    assert_same(again.result([]), before)
+
+
 def test_the_newest_is_named_where_none_of_two_fits(tmp_path: Path) -> None:
     Training("mixed", False).fit(checkpoints=tmp_path, epochs=2)
     assert (tmp_path / "checkpoint-previous.h5").exists()

@@ -348,6 +348,7 @@ def nll(outputs: Tensor, labels: Tensor, **options: Any) -> Tensor:
     return ops.nll_loss(ops.log_softmax(outputs, axis=1), labels, **options)
 
 
+FACTORS = factors(0.25, 3, 1e-6, 1)
 COUNTED: dict[str, tuple[Any, np.ndarray]] = {      # a loss, and labels
     "half ignored": (functools.partial(ops.cross_entropy, ignore_index=-100), ignored(0.5)),
     "a class ignored": (functools.partial(ops.cross_entropy, ignore_index=0), ignored(0.7, 0)),
@@ -361,6 +362,9 @@ COUNTED: dict[str, tuple[Any, np.ndarray]] = {      # a loss, and labels
     "weighted log probabilities": (functools.partial(nll, weight=factors(1, 0.5, 2, 1), ignore_index=7),
                                    ignored(0.5, 7)),
     "own": (own, ignored(0.5, 3)),
+    "an expression": (lambda o, t: 1.0 - ops.cross_entropy(o, t, FACTORS) * -0.5, ignored(0.0, 1)),
+    "beside a constant": (lambda o, t: (ops.cross_entropy(o, t, ignore_index=0) + FACTORS.mean()).mean() / 3.0,
+                          ignored(0.7, 0)),
     "one in the last batch": (functools.partial(ops.cross_entropy, ignore_index=9), ignored(0.4, 9, count=33))}
 
 
@@ -379,6 +383,20 @@ def test_means_are_over_what_counts(case: str, compiled: bool) -> None:
         np.testing.assert_allclose([history[0][f"{name}_{what}"] for what in ("loss", "again", "accuracy", "images")],
                                    [whole.item(), whole.item(), right, outputs.mean().item()], rtol=1e-5)
     assert evaluate(model, batches, loss=loss)[0] == history[0]["test_loss"]
+
+
+def test_what_is_computed_of_a_weighted_mean_counts_as_it() -> None:
+    """One number; of means with different weights there is none that both have, and it counts as a batch's images."""
+    x, labels = Tensor(np.eye(3)), np.array([0, 1, 2])
+    one, other = (ops.cross_entropy(x, labels, ignore_index=i) for i in (0, 1))
+    for value in (one * 2.0, 0.5 - one, one / 3.0, one.exp(), one.detach(), one + x.mean(), one.reshape(()).sum(),
+                  one * one):
+        assert value.weights is one.weights
+    scaled = one * 1.0
+    scaled *= 2.0
+    assert scaled.weights is one.weights
+    for value in (one + other, one * x, x.mean(), ops.cross_entropy(x, labels) * 2.0):
+        assert not hasattr(value, "weights")
 
 
 @both
@@ -810,6 +828,23 @@ def test_what_is_better_is_known_or_asked_for(judge: str, metric: str, mode: Any
     assert JUDGES[judge](metric, mode=mode).best == (math.inf if found == "min" else -math.inf)
 
 
+@pytest.mark.parametrize("judge", JUDGES)
+@pytest.mark.parametrize(("metric", "mode", "said"), [
+    ("test_loss", None, "metric is 'test_loss' here but 'test_accuracy' in the state; build it with metric='test_acc"),
+    ("test_accuracy", "min", "mode is 'min' here but 'max' in the state; build it with mode='max', or begin anew")])
+def test_the_state_of_another_metric_is_refused(judge: str, metric: str, mode: str | None, said: str) -> None:
+    """An accuracy of 0.9 was the best loss, and no epoch was better."""
+    first, other = JUDGES[judge]("test_accuracy"), JUDGES[judge](metric, mode=mode)
+    first.best = 0.9
+    before = other.state_dict()
+    with pytest.raises(ValueError, match=f"^{judge}: {said}"):
+        other.load_state_dict(first.state_dict())
+    assert other.state_dict() == before
+    older = {name: value for name, value in first.state_dict().items() if name not in ("metric", "mode")}
+    other.load_state_dict(older)                                         # of version 0.2
+    assert other.best == 0.9
+
+
 @both
 def test_an_error_of_ones_own_falls(compiled: bool, tmp_path: Path) -> None:
     """What SaveBest and Plateau do with it goes on with a checkpoint."""
@@ -930,6 +965,22 @@ def test_top_k_accuracy_takes_no_label_beyond_the_classes_for_right() -> None:
     """As accuracy: -1 is not the last class."""
     logits, labels = Tensor([[0.0, 1.0, 2.0]] * 3), Tensor([-1, 3, 2])
     assert top_k_accuracy(2)(logits, labels).item() == pytest.approx(1 / 3)
+
+
+@both
+def test_top_k_accuracy_leaves_ignored_labels_out(compiled: bool) -> None:
+    """As the accuracy does beside a loss that ignores them: they were counted as wrong."""
+    for label in (-100, 2):
+        model, labels = net(), ignored(0.5, label)
+        batches = loader(len(labels), labels, shuffle=False)
+        history = fit(model, optim.SGD(model.parameters(), 0.0), batches, batches, epochs=1, compiled=compiled,
+                      loss=functools.partial(ops.cross_entropy, ignore_index=label),
+                      metrics={"top1": top_k_accuracy(1, ignore_index=label)}, **QUIET)
+        assert history[0]["test_top1"] == pytest.approx(history[0]["test_accuracy"])
+        assert 0 < history[0]["test_top1"] < 1
+        outputs = model(Tensor(np.concatenate([x for x, _ in batches])))
+        right = (outputs.argmax(axis=1).numpy() == labels)[labels != label].mean()
+        assert history[0]["train_top1"] == pytest.approx(right)
 
 
 @pytest.mark.parametrize("k", [0, 3, 5, 1.0, None])

@@ -8,7 +8,7 @@ import pickle
 import re
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -186,6 +186,41 @@ def test_a_state_goes_on_in_the_same_bits(name: str, settings: dict[str, Any]) -
     for twin in (*twins, (fresh, other)):
         assert go(*twin, range(4, 8)) == expected
     assert other.groups[0] == {**optimizer.groups[0], "params": fresh}
+
+
+def swapped(state: Any) -> Any:
+    """A state whose arrays are in the other byte order."""
+    if isinstance(state, dict):
+        return {name: swapped(each) for name, each in state.items()}
+    if isinstance(state, list):
+        return [swapped(each) for each in state]
+    return state.astype(state.dtype.newbyteorder("S")) if isinstance(state, np.ndarray) else state
+
+
+@pytest.mark.parametrize("name", ["SGD", *SETTINGS, "EMA"])
+def test_a_state_in_another_byte_order_is_taken_in_the_machines(name: str) -> None:
+    """As a checkpoint of another machine, or another library, may have it."""
+    def make() -> tuple[list[Tensor], Any]:
+        params = parameters(name, np.float32)
+        return params, getattr(optim, name)(params, **({"momentum": 0.9, "lr": 0.1} if name == "SGD" else {}))
+
+    ends = []
+    for change in (lambda state: state, swapped):
+        params, first = make()
+        give_gradients(params, 0)
+        (first.update if name == "EMA" else first.step)()
+        params, second = make()
+        params[0].data[...] += 1
+        second.load_state_dict(change(first.state_dict()))
+        give_gradients(params, 1)
+        (second.update if name == "EMA" else second.step)()
+        ends.append((second.state_dict(), [p.numpy() for p in params]))
+    (plain, values), (from_swapped, other) = ends
+    np.testing.assert_equal(from_swapped, plain)
+    np.testing.assert_equal(other, values)
+    kept = plain["averages"] if name == "EMA" else [each for one in from_swapped["groups"] for part in one.values()
+                                                    if isinstance(part, list) for each in part]
+    assert all(each.dtype.isnative for each in kept if isinstance(each, np.ndarray))
 
 
 @pytest.mark.parametrize("name", SETTINGS)
@@ -1075,6 +1110,24 @@ def test_an_average_is_pytorchs() -> None:
     with ema.applied():
         np.testing.assert_allclose(net.weight.numpy(), theirs.module.weight.detach().numpy(), rtol=1e-10)
     np.testing.assert_array_equal(net.weight.numpy(), values)
+
+
+def test_applied_averages_decorate_a_generator() -> None:
+    """They are applied while its body runs, and not while it waits."""
+    p = Tensor([1.0], requires_grad=True)
+    ema = optim.EMA([p], 0.5)
+    p.data[...] = 3.0
+
+    @ema.applied()
+    def values() -> Iterator[float]:
+        yield p.item()
+        yield p.item()
+
+    seen = []
+    for value in values():
+        seen.append((value, p.item()))
+        p.data[...] += 1.0
+    assert seen == [(1.0, 3.0), (1.0, 4.0)]
 
 
 def test_applied_averages_are_in_place_and_given_back() -> None:

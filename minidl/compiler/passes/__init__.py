@@ -23,14 +23,14 @@ def dead_code(program: Program) -> Program:
     for call in reversed(program.calls):
         if call.effect or not needed.isdisjoint(call.results):
             calls.append(call)
-            needed.update(call.reads())
+            needed.update(call.reads)
     return _noted(program, calls[::-1], "dead code")
 
 
 def without_identities(program: Program) -> Program:
     """Leave out calls that gave back what they were given, as a sum over no axes does."""
     return with_(program, calls=[call for call in program.calls
-                                 if call.effect or not call.results or not set(call.results) <= set(call.reads())])
+                                 if call.effect or not call.results or not set(call.results) <= set(call.reads)])
 
 
 def late_counters(program: Program) -> Program:
@@ -42,7 +42,7 @@ def late_counters(program: Program) -> Program:
     for i in reversed([i for i, call in enumerate(calls) if call.known.counter]):
         total = source.get(calls[i].arguments[0], calls[i].arguments[0])
         until = next((j for j, call in enumerate(calls[i + 1:], i + 1) if call.effect or total in {
-            source.get(slot, slot) for slot in call.reads()}), len(calls))
+            source.get(slot, slot) for slot in call.reads}), len(calls))
         calls.insert(until - 1, calls.pop(i))
     return with_(program, calls=calls)
 
@@ -98,7 +98,7 @@ def _shape_of(value: object) -> Any:
 def copy_elision(program: Program) -> Program:
     """Leave out copies of what nobody else reads or keeps, where it lies in memory of its own: it is the copy."""
     makers = Counter(slot for call in program.calls for slot in call.results)
-    uses = Counter(slot for call in program.calls for slot in call.reads()) + Counter(program.kept())
+    uses = Counter(slot for call in program.calls for slot in call.reads) + Counter(program.kept())
     own = {slot for call in program.calls if not call.known.shares for slot in call.results
            if slot.kind == "result" and makers[slot] == uses[slot] == 1}
     renamed: dict[Slot, Slot] = {}

@@ -105,7 +105,7 @@ class View:
             self.named[call.name].append(i)
             for slot in call.results:
                 self.makers[slot].append(i)
-            for slot in call.reads():
+            for slot in call.reads:
                 self.readers[slot].append(i)
 
     def matches(self, pattern: tuple[Line, ...], places: tuple[int, ...] = (),
@@ -140,7 +140,7 @@ class View:
         if any(call.effect for call in between):
             return None
         if any(call.effect for call in calls) and any(
-                self.source.get(slot, slot).kind != "result" for call in between for slot in call.reads()):
+                self.source.get(slot, slot).kind != "result" for call in between for slot in call.reads):
             return None
         if len({call.backend.__name__ for call in calls}) > 1:
             return None

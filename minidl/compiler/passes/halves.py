@@ -17,7 +17,7 @@ def in_halves(program: Program) -> Program:
     """The program, one in the precision bf16, with such values stored in half the bytes where the backend can."""
     kept, readers = program.kept(), defaultdict[Slot, list[Call]](list)
     for call in program.calls:
-        for slot in call.reads():
+        for slot in call.reads:
             readers[slot].append(call)
     halves: dict[Slot, Slot] = {}
     for call in program.calls:

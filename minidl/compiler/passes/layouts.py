@@ -259,7 +259,7 @@ class _Rewriting:
         self.plain: set[Slot] = set()                  # what was converted back
         self.calls: list[Call] = []
         self.backend = program.calls[0].backend
-        wanted = {slot for i, call in enumerate(program.calls) for slot in call.reads()
+        wanted = {slot for i, call in enumerate(program.calls) for slot in call.reads
                   if i not in chosen} | program.kept()
         for i, call in enumerate(program.calls):
             if i in chosen:
@@ -339,7 +339,7 @@ def _slots(program: Program) -> Iterator[Slot]:
     named = (program.inputs, [slot for _, slot in program.before], program.outputs, [slot for _, slot in program.grads])
     yield from (slot for slot in leaves(named) if isinstance(slot, Slot))
     for call in program.calls:
-        yield from call.reads()
+        yield from call.reads
         yield from call.results
 
 
@@ -350,7 +350,7 @@ def _relus_at_maxima(program: Program) -> Program:
     """
     pools = {call.results[1]: call for call in program.calls if call.name == "max_pool2d_nhwc"}
     spreads = {call.results[0]: call for call in program.calls if call.name == "max_pool2d_grad_x_nhwc"}
-    uses = Counter(slot for call in program.calls for slot in call.reads()) + Counter(program.kept())
+    uses = Counter(slot for call in program.calls for slot in call.reads) + Counter(program.kept())
     joined: dict[int, Call | None] = {}
     for call in program.calls:
         if call.name == "act_grad_nhwc" and call.arguments[1:4:2] == (None, "relu") and uses[

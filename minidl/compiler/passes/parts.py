@@ -28,7 +28,7 @@ class Part(NamedTuple):
 
 def join_parts(program: Program) -> Program:
     """The program with sums of parts' gradients as concatenations, in the order of axes that is wanted."""
-    uses = Counter(slot for call in program.calls for slot in call.reads()) + Counter(program.kept())
+    uses = Counter(slot for call in program.calls for slot in call.reads) + Counter(program.kept())
     made, written = _Made(program), program.written()
     found: dict[Slot, list[Part]] = {}     # the parts of which a value is the sum
     calls: list[Call] = []
@@ -87,7 +87,7 @@ class _Made:
     """Calls that take the place of others, and the values that these make."""
 
     def __init__(self, program: Program):
-        self.number = 1 + max((slot.number for call in program.calls for slot in (*call.reads(), *call.results)),
+        self.number = 1 + max((slot.number for call in program.calls for slot in (*call.reads, *call.results)),
                               default=0)
 
     def concatenated(self, call: Call, parts: list[Part]) -> list[Call]:

@@ -44,7 +44,7 @@ def _replaced(program: Program, members: list[Call], one: Call) -> Program:
     for call in program.calls:
         if id(call) in own:
             continue
-        follows = changed or call.known.update or not late.isdisjoint(call.reads())
+        follows = changed or call.known.update or not late.isdisjoint(call.reads)
         changed |= follows and call.effect
         late.update(call.results if follows else ())
         (after if follows else before).append(call)
@@ -63,12 +63,12 @@ def _members(program: Program, names: frozenset[str]) -> list[Call]:
     for call in program.calls:
         if call.known.update:
             break
-        if n and call.name in names and late.isdisjoint(call.reads()) and _fits(call, n, made) and (
+        if n and call.name in names and late.isdisjoint(call.reads) and _fits(call, n, made) and (
                 not members or call.backend is members[0].backend):
             members.append(call)
             for slot, role in zip(call.results, call.known.gives, strict=True):
                 (made if role == "i" else late).add(slot)
-        elif not (made | late).isdisjoint(call.reads()):
+        elif not (made | late).isdisjoint(call.reads):
             late.update(call.results)
     return members if any(call.name == "cross_entropy_with_grad" for call in members) else []
 
@@ -102,7 +102,7 @@ def _region(program: Program, members: list[Call]) -> tuple[Region, list[Slot], 
 
     steps = tuple(Step(call.name, replace(call.arguments, value), tuple(map(value, call.results))) for call in members)
     own, made = set(map(id, members)), {slot for call in members for slot in call.results}
-    read = {slot for call in program.calls if id(call) not in own for slot in call.reads()} | program.kept()
+    read = {slot for call in program.calls if id(call) not in own for slot in call.reads} | program.kept()
     given, wanted = [s for s in numbers if s not in made], [s for s in numbers if s in made and s in read]
     labels = next(call.arguments[1] for call in members if call.name == "cross_entropy_with_grad")
     region = Region(labels.shape[0], steps, tuple(numbers[s] for s in given), tuple(numbers[s] for s in wanted),

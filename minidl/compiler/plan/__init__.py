@@ -40,7 +40,7 @@ def _ends(program: Program, side: list[int | None]) -> list[list[Slot]]:
     calls, kept = program.calls, program.kept()
     last: dict[Slot, int] = {}
     for i, (call, waiting) in enumerate(zip(calls, side, strict=True)):
-        for slot in (*call.reads(), *call.results):
+        for slot in (*call.reads, *call.results):
             last[slot] = max(last.get(slot, 0), i if waiting is None else waiting)
     ends: list[list[Slot]] = [[] for _ in calls]
     for slot, i in last.items():
@@ -80,7 +80,7 @@ def _bytes(slot: Slot) -> int:
 
 def can_be_captured(program: Program) -> bool:
     """Whether all calls run on a CUDA device and read changing numbers there."""
-    slots = [slot for call in program.calls for slot in (*call.reads(), *call.results)]
+    slots = [slot for call in program.calls for slot in (*call.reads, *call.results)]
     arrays = [slot.array for slot in slots if slot.kind == "outside"]
     on_cuda = bool(program.calls) and all(call.backend.__name__.endswith(".cuda") for call in program.calls)
     return on_cuda and all(map(is_cuda, arrays)) and all(

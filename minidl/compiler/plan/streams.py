@@ -14,16 +14,16 @@ def side_streams_of(program: Program) -> list[int | None]:
     """
     calls, readers = program.calls, dict[Slot, list[int]]()
     for i, call in enumerate(calls):
-        for slot in call.reads():
+        for slot in call.reads:
             readers.setdefault(slot, []).append(i)
     side, source = list[int | None]([None] * len(calls)), program.sources()
     update = len(calls)                                # the next one
     for i, call in reversed(list(enumerate(calls))):
         if call.known.counter:
-            total, *others = call.reads()
+            total, *others = call.reads
             waiting = min((k for k in readers[total] if k > i and not (calls[k].known.counter and side[k])),
                           default=len(calls))
-            changed = {slot for later in calls[i + 1:waiting] if later.known.update for slot in later.reads()}
+            changed = {slot for later in calls[i + 1:waiting] if later.known.update for slot in later.reads}
             if waiting > i + 1 and changed.isdisjoint(source.get(slot, slot) for slot in others):
                 side[i] = waiting
         elif not call.effect:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal, overload
 
 import numpy as np
 
-from ...core.cache import cache_folder
+from ...core.host import cache_folder
 from ..images import channel_statistics
 from ..items import Items
 from .catalog import OWNERS, SPECS, File, Spec

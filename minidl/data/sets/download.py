@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ...core.cache import cache_folder
+from ...core.host import cache_folder
 from .catalog import Download, File, Spec
 
 SILENCE = 10.0                             # seconds that a mirror may be silent

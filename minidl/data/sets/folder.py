@@ -30,7 +30,8 @@ def from_folder(path: Folder, size: int | tuple[int, int], *, channels: int = 3,
     opened; ImportError without Pillow.
     """
     sides = [*size] if isinstance(size, (tuple, list, np.ndarray)) else [size, size]
-    if len(sides) != 2 or not all(isinstance(n, (int, np.integer)) and n >= 1 for n in sides) or channels not in MODES:
+    whole = all(isinstance(n, (int, np.integer)) and not isinstance(n, bool) and n >= 1 for n in sides)
+    if len(sides) != 2 or not whole or channels not in MODES:
         raise ValueError(f"from_folder: size is {size!r} and channels {channels!r} but must be an int of at least 1 or "
                          "two of them (h, w), and 1 or 3")
     height, width = map(int, sides)

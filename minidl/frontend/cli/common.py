@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
 from minidl import distributed
-from minidl.core.output import can_print
+from minidl.core.host import can_print
 
 
 class Parser(argparse.ArgumentParser):

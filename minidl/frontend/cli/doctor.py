@@ -255,7 +255,7 @@ def extras() -> Iterator[Finding]:
 
 def caches() -> Iterator[Finding]:
     """The folders that minidl and CuPy keep things in, with their sizes."""
-    from ...core.cache import cache_folder
+    from ...core.host import cache_folder
 
     kept = {cache_folder(): "data sets and choices of algorithms",
             Path(os.environ.get("CUPY_CACHE_DIR") or Path.home() / ".cupy" / "kernel_cache"): "CuPy's kernels"}

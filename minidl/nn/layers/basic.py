@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 from ... import ops
 from ...core.tensor import Tensor
-from ...ops.common.geometry import Padding, Pair, edges, pair, plain
+from ...ops.common.geometry import Padding, Pair, edges, is_int, pair, plain
 from .. import init
 from ..module import Module, require_module
 
@@ -55,7 +55,7 @@ def _positive(name: str, **sizes: int) -> list[int]:
     """The sizes as Python's ints, which NumPy's become. Raises ValueError for one that is not a size."""
     found = {what: plain(size) for what, size in sizes.items()}
     for what, size in found.items():
-        if not isinstance(size, int) or size < 1:
+        if not is_int(size, 1):
             raise ValueError(f"{name}: {what} is {size!r} but must be an int of at least 1")
     return list(found.values())
 

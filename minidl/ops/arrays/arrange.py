@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...core.tensor import Tensor
+from ..common.geometry import is_int
 from ..common.op import also, op
 from ..layers.activation import one_axis
 from .basic import Axis, _axes
@@ -67,9 +68,9 @@ def expand(k, x: Tensor, *, shape: tuple[int, ...]):
     """
     before, more = x.shape, len(shape) - len(x.shape)
     asked = tuple(before[i - more] if n == -1 and i >= more else n for i, n in enumerate(shape))
-    if more < 0 or any(n < 0 for n in asked) or any(n not in (1, m) for n, m in zip(before, asked[more:])):
+    if more < 0 or not all(is_int(n, 0) for n in asked) or any(n not in (1, m) for n, m in zip(before, asked[more:])):
         raise ValueError(f"expand: shape {before} does not broadcast to {tuple(shape)}; from the right, sizes must be "
-                         "equal or 1, see .reshape()")
+                         "equal or 1, ints, see .reshape()")
     return k.spread(x, asked, (), True), lambda gy, need: (k.sum_to(gy, before),)
 
 
@@ -84,7 +85,7 @@ def pad(k, x: Tensor, *, widths: tuple[int, ...], value: float = 0.0):
     """
     shape = x.shape
     if (len(widths) % 2 or len(widths) > 2 * len(shape)
-            or not all(hasattr(n, "__index__") and n >= 0 for n in widths)):
+            or not all(is_int(n, 0) for n in widths)):
         raise ValueError(f"pad: widths {widths!r} do not fit shape {shape}; give ints of at least 0, two for each axis "
                          "from the last on: (left, right, top, bottom)")
     pairs = tuple((int(a), int(b)) for a, b in zip(widths[::2], widths[1::2]))[::-1]
@@ -182,12 +183,12 @@ def split(x: Tensor, sizes: int | Sequence[int], axis: int = 0) -> tuple[Tensor,
     """
     axis = one_axis("split", x.shape, axis)
     n = x.shape[axis]
-    if isinstance(sizes, int):
-        if sizes < 1:
-            raise ValueError(f"split: size {sizes} of a part must be at least 1")
+    if not isinstance(sizes, (Sequence, np.ndarray)):
+        if not is_int(sizes, 1):
+            raise ValueError(f"split: size {sizes!r} of a part must be at least 1, an int")
         sizes = [min(sizes, n - begin) for begin in range(0, max(n, 1), sizes)]
-    ends = np.cumsum([0, *sizes]).tolist()
-    if ends[-1] != n or min(sizes, default=0) < 0:
-        raise ValueError(f"split: sizes {list(sizes)} do not add up to the {n} of axis {axis} (shape {x.shape})")
-    head = (slice(None),) * axis
+    if not all(is_int(size, 0) for size in sizes) or sum(sizes) != n:
+        raise ValueError(f"split: sizes {list(sizes)} do not add up to the {n} of axis {axis} (shape {x.shape}); give "
+                         "ints that do")
+    head, ends = (slice(None),) * axis, itertools.accumulate([0, *sizes])
     return tuple(getitem(x, (*head, slice(begin, end))) for begin, end in itertools.pairwise(ends))

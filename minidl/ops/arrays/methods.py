@@ -20,6 +20,7 @@ import numpy as np
 
 from ...core.mode import mode, note_change
 from ...core.tensor import Tensor
+from ..common.geometry import is_int
 from ..common.op import also
 from ..layers.activation import log_softmax, one_axis, relu, sigmoid, softmax
 from . import arrange, basic, contraction, select, statistics
@@ -217,6 +218,8 @@ class Methods(Conversions):
         """The whole Tensor so many times along each axis (NumPy's tile)."""
         counts = _sizes(times)
         shape = (1,) * (len(counts) - self.ndim) + self.shape
+        if not all(is_int(count, 0) for count in counts):
+            raise ValueError(f"repeat: counts are {counts} but must be ints of at least 0")
         if len(counts) < self.ndim:
             raise ValueError(f"repeat: got {len(counts)} counts for the {self.ndim} axes of shape {self.shape}; give "
                              "one for each axis")
@@ -404,11 +407,11 @@ class Methods(Conversions):
 
     def amax(self: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
         """`max`."""
-        return basic.max(self, axis=axis, keepdims=keepdims)
+        return basic.max(self, axis=_axes("amax", self.shape, axis), keepdims=keepdims)
 
     def amin(self: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
         """`min`."""
-        return statistics.min(self, axis=axis, keepdims=keepdims)
+        return statistics.min(self, axis=_axes("amin", self.shape, axis), keepdims=keepdims)
 
     def var(self: Tensor, axis: Axis = None, *, keepdims: bool = False, correction: float = 1) -> Tensor:
         """Variance, over n - correction."""
@@ -425,6 +428,12 @@ class Methods(Conversions):
     def logsumexp(self: Tensor, axis: Axis, keepdims: bool = False) -> Tensor:
         """log(sum(exp(x))), without overflow."""
         axis = _axes("logsumexp", self.shape, axis)
+        if self.dtype not in (np.float32, np.float64):
+            raise TypeError(f"logsumexp: the input has dtype {self.dtype} but must be float32 or float64; convert it "
+                            "with .to(dtype='float32')")
+        if not all(self.shape[a] for a in axis):
+            raise ValueError(f"logsumexp: there is no sum of 0 values (shape {self.shape}, axis {axis}); reduce over "
+                             "axes that are not empty")
         top = basic.max(self.detach(), axis=axis, keepdims=True)
         top = select.where(select.abs(top) < np.inf, top, 0.0)
         total = basic.sum(basic.exp(basic.sub(self, top)), axis=axis, keepdims=True)
@@ -488,9 +497,9 @@ class Methods(Conversions):
         ValueError for a k below 0 or above the axis's size.
         """
         axis = one_axis("topk", self.shape, axis)
-        if not 0 <= k <= self.shape[axis]:
-            raise ValueError(f"topk: k is {k} but axis {axis} of shape {self.shape} has {self.shape[axis]} values; use "
-                             "an int from 0 to that")
+        if not is_int(k, 0) or k > self.shape[axis]:
+            raise ValueError(f"topk: k is {k!r} but axis {axis} of shape {self.shape} has {self.shape[axis]} values; "
+                             "use an int from 0 to that")
         order = self.argsort(axis, largest).narrow(axis, 0, k)
         return arrange.gather(self, axis, order), order
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from ...core.tensor import Tensor
+from ..common.geometry import is_int
 from ..common.op import also, op
 from ..layers.activation import one_axis
 
@@ -15,7 +16,7 @@ __all__ = ["flatten", "reshape", "transpose"]
 def reshape(k, x: Tensor, *, shape: tuple[int, ...]):
     """The same values in another shape; one size may be -1. Raises ValueError where the counts differ."""
     before = x.shape
-    sizes = all(hasattr(n, "__index__") and n >= -1 for n in shape)
+    sizes = all(is_int(n, -1) for n in shape)
     known = math.prod(n for n in shape if n != -1) if sizes else 0
     count = math.prod(before)
     wild = shape.count(-1)
@@ -30,7 +31,7 @@ def transpose(k, x: Tensor, *, axes: tuple[int, ...] | None = None):
     """Permute the axes (reversed by default)."""
     ndim = len(x.shape)
     asked = range(ndim)[::-1] if axes is None else axes
-    order = tuple(a % ndim for a in asked if isinstance(a, int) and -ndim <= a < ndim)
+    order = tuple(a % ndim for a in asked if is_int(a, -ndim) and a < ndim)
     if len(order) != len(asked) or sorted(order) != list(range(ndim)):
         raise ValueError(f"transpose: axes {axes} are not a permutation of the {ndim} axes of shape {x.shape}; "
                          f"name each of 0 to {ndim - 1} once; .swapaxes() swaps two")

@@ -234,11 +234,13 @@ __device__ __forceinline__ double normal_cdf(double x) {{ return 0.5 * erfc(x * 
 """
 _TANH = f"tanh((REAL){RATE!r} * (x + (REAL){CUBIC} * x * x * x))"
 _SIGMOID = "(x < (REAL)0 ? exp(x) * reciprocal(exp(x) + (REAL)1) : reciprocal(exp(-x) + (REAL)1))"
+# Beyond _LARGEST the tail is 0: times an infinite x it would be NaN
+_WITHIN = f"fmin(fmax(x, (REAL){-_LARGEST}), (REAL){_LARGEST})"
 OF_X = {
     "silu": Activation(_silu, _silu_grad, f"x * {_SIGMOID}",
                        f"gy * {_SIGMOID} * ((REAL)1 + x * ((REAL)1 - {_SIGMOID}))"),
-    "gelu": Activation(_gelu, _gelu_grad, "x * normal_cdf(x)",
-                       f"gy * (normal_cdf(x) + x * (gaussian(x) * (REAL){math.sqrt(0.5 / math.pi)!r}))"),
+    "gelu": Activation(_gelu, _gelu_grad, f"fmax(x, (REAL){-_LARGEST}) * normal_cdf(x)",
+                       f"gy * (normal_cdf(x) + {_WITHIN} * (gaussian(x) * (REAL){math.sqrt(0.5 / math.pi)!r}))"),
     "gelu_tanh": Activation(
         _gelu_tanh, _gelu_tanh_grad, f"(REAL)0.5 * x * ((REAL)1 + {_TANH})",
         f"gy * ((REAL)0.5 * ((REAL)1 + {_TANH}) + (REAL)0.5 * x * ((REAL)1 - {_TANH} * {_TANH}) * "

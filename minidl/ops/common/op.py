@@ -125,6 +125,8 @@ def op(body: Callable[..., Any] | None = None, *, index: tuple[str, ...] = (), n
             result.changed = next(t for t in inputs if isinstance(t, Tensor)).changed
             if node is not None:
                 node.changed = result.changed
+        if not y.shape and len(held := {id(t.weights): t.weights for t in inputs if hasattr(t, "weights")}) == 1:
+            result.weights, = held.values()    # one number that is computed of a weighted mean counts as that does
         recorder.made(result)
         return result
 
@@ -157,7 +159,6 @@ def also(function: Callable[P, R]) -> Callable[P, R]:
         if not options.keys() <= takes:
             options = renamed(function.__name__, options, takes)  # type: ignore[assignment]
         return function(*arguments, **options)
-
     takes = inspect.signature(function).parameters.keys()
     return call
 
@@ -169,13 +170,11 @@ def _bind(name: str, inputs_of: list[inspect.Parameter], inputs: tuple[Any, ...]
     if by_place is not None and len(more) > by_place:
         raise by_name_alone(name, named[by_place:])
     if len(more) > len(named) or options.keys() & set(named[:len(more)]):
-        takes = ", ".join([p.name for p in inputs_of] + named)
         raise TypeError(f"{name}: got {len(inputs)} positional arguments and {', '.join(options) or 'none'} by name, "
-                        f"but takes {takes}; give each once")
+                        f"but takes {', '.join([p.name for p in inputs_of] + named)}; give each once")
     options.update(zip(named, more, strict=False))
-    inputs = inputs[:len(inputs_of)]
-    filled = list(inputs)
-    for p in inputs_of[len(inputs):]:
+    filled = list(inputs[:len(inputs_of)])
+    for p in inputs_of[len(filled):]:
         value = options.pop(p.name, p.default)
         if value is p.empty:
             raise TypeError(f"{name}: got {len(inputs)} inputs but {p.name!r} is missing; it takes "
@@ -214,5 +213,4 @@ def _check_same(name: str, inputs: tuple[Any, ...], integer: frozenset[int]) -> 
         raise ValueError(f"{name}: inputs are on devices {' and '.join(devices)}; move them to one with .to()")
     dtypes = [str(t.dtype) for i, t in enumerate(inputs) if isinstance(t, Tensor) and i not in integer]
     if len(set(dtypes)) > 1:
-        raise TypeError(f"{name}: inputs have dtypes {' and '.join(dtypes)}; convert them to one with "
-                        ".to(dtype=...)")
+        raise TypeError(f"{name}: inputs have dtypes {' and '.join(dtypes)}; convert them to one with .to(dtype=...)")

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from ...core import rng
 from ...core.mode import mode
 from ...core.tensor import Tensor
+from ..common.geometry import is_int
 from ..common.op import op
 
 __all__ = ["dropout", "log_softmax", "relu", "sigmoid", "softmax", "tanh"]
@@ -43,8 +42,7 @@ def relu(k, x: Tensor):
 
 def one_axis(name: str, shape: tuple[int, ...], axis: int) -> int:
     """An axis of a shape, counted from the front. True and False are refused: they are meant for another option."""
-    whole = isinstance(axis, (int, np.integer)) and not isinstance(axis, bool)
-    if not whole or not -len(shape) <= axis < len(shape):
+    if not is_int(axis, -len(shape)) or axis >= len(shape):
         raise ValueError(f"{name}: axis {axis!r} is out of range for a Tensor of shape {shape}; use an int from "
                          f"{-len(shape)} to {len(shape) - 1}")
     return int(axis) % len(shape)

@@ -7,7 +7,7 @@ import math
 from ...core.mode import mode
 from ...core.tensor import Tensor, mark_changed
 from ..arrays.shapes import reshape
-from ..common.geometry import cached
+from ..common.geometry import cached, is_int
 from ..common.geometry.sets import NormGeometry
 from ..common.op import also, op
 from .pool import avg_pool2d
@@ -44,8 +44,8 @@ def batch_geometry(x: Shape, weight: Shape | None, bias: Shape | None, mean: Sha
 @cached
 def layer_geometry(x: Shape, normalized: int | Shape, weight: Shape | None, bias: Shape | None) -> NormGeometry:
     """The geometry of layer_norm from shapes."""
-    last = (normalized,) if isinstance(normalized, int) else tuple(normalized)
-    if not last or x[-len(last):] != last or 0 in last:
+    last = tuple(normalized) if isinstance(normalized, (tuple, list)) else (normalized,)
+    if not last or not all(is_int(n, 1) for n in last) or x[-len(last):] != last:
         raise ValueError(f"layer_norm: normalized_shape is {normalized!r} but the last axes of x are {x}; name the "
                          "sizes of its last axes, at least one and none of them 0")
     _affine("layer_norm", x, last, weight=weight, bias=bias)
@@ -60,7 +60,7 @@ def group_geometry(x: Shape, groups: int, weight: Shape | None, bias: Shape | No
         raise ValueError(f"group_norm: x has shape {x} but must be (n,c,...), with at least one channel and one value "
                          "in each; see .reshape()")
     n, c = x[:2]
-    if not isinstance(groups, int) or groups < 1 or c % groups:
+    if not is_int(groups, 1) or c % groups:
         raise ValueError(f"group_norm: num_groups is {groups!r} but x {x} has {c} channels; num_groups must divide "
                          "them")
     _affine("group_norm", x, (c,), weight=weight, bias=bias)
@@ -244,7 +244,7 @@ def local_response_norm(x: Tensor, size: int, alpha: float = 1e-4, beta: float =
     if x.ndim < 3:
         raise ValueError(f"local_response_norm: x has shape {x.shape} but must be (n,c,...), 3 axes or more; see "
                          ".reshape()")
-    if not isinstance(size, int) or size < 1:
+    if not is_int(size, 1):
         raise ValueError(f"local_response_norm: size is {size!r} but must be an int of at least 1, a number of maps")
     n, c = x.shape[:2]
     squares = reshape(x * x, shape=(n, 1, c, math.prod(x.shape[2:])))

@@ -7,7 +7,7 @@ from ..arrays.arrange import concatenate, expand
 from ..arrays.basic import mean
 from ..arrays.indexing import getitem
 from ..arrays.shapes import reshape, transpose
-from ..common.geometry import Padding, Pair, conv_geometry, edges, pair
+from ..common.geometry import Padding, Pair, conv_geometry, edges, is_int, pair
 from ..common.op import also, op
 from .conv import conv2d
 from .pool import avg_pool2d
@@ -118,7 +118,7 @@ def pixel_shuffle(x: Tensor, upscale_factor: int) -> Tensor:
     """
     n, c, h, w = _images("pixel_shuffle", x)
     r = upscale_factor
-    if not isinstance(r, int) or r < 1 or c % (r * r):
+    if not is_int(r, 1) or c % (r * r):
         raise ValueError(f"pixel_shuffle: upscale_factor is {r!r} but must be an int of at least 1 whose square "
                          f"divides the {c} channels of x {x.shape}")
     apart = reshape(x, shape=(n, c // (r * r), r, r, h, w))
@@ -140,7 +140,7 @@ def adaptive_avg_pool2d(x: Tensor, output_size: Size) -> Tensor:
         raise ValueError(f"adaptive_avg_pool2d: x has shape {x.shape} but must be (n,c,h,w), with at least one "
                          "channel, row and column; see .reshape()")
     asked = output_size if isinstance(output_size, (tuple, list)) else (output_size, output_size)
-    if len(asked) != 2 or not all(n is None or (isinstance(n, int) and n >= 1) for n in asked):
+    if len(asked) != 2 or not all(n is None or is_int(n, 1) for n in asked):
         raise ValueError(f"adaptive_avg_pool2d: output_size is {output_size!r} but must be an int or a pair (oh, ow), "
                          "each at least 1, or None to keep a size")
     sizes = [m if n is None else n for n, m in zip(asked, x.shape[2:], strict=True)]

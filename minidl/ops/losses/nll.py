@@ -9,6 +9,7 @@ from ...core.tensor import Tensor
 from ..arrays.arrange import gather
 from ..arrays.basic import eq
 from ..arrays.select import clip, where
+from ..common.geometry import is_int
 from ..common.op import op
 
 
@@ -64,7 +65,10 @@ def nll(log_p: Tensor, labels: Tensor, weight: Tensor | None, reduction: str, ig
 
 
 def counting(name: str, logits: Tensor, labels: Tensor, weight: Tensor | None, ignored: int | None) -> Tensor:
-    """The labels, with 0 for those that are ignored. Raises ValueError for weights that are not one for each class."""
+    """The labels, with 0 for those that are ignored. Raises ValueError for weights that are not one for each class, and
+    for an ignored label that is no int."""
+    if ignored is not None and not is_int(ignored, -math.inf):
+        raise ValueError(f"{name}: ignore_index is {ignored!r} but must be an int, a label")
     if weight is not None and weight.shape != logits.shape[1:]:
         raise ValueError(f"{name}: weight has shape {weight.shape} but logits {logits.shape} have {logits.shape[1]} "
                          "classes; give one weight for each")

@@ -6,13 +6,13 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from ..checks import Checked, mode_of
+from ..checks import Judge
 from ..optimizer import Optimizer
 
 MIN_CHANGE = 1e-8                          # of a rate, as in PyTorch: a smaller one is not made
 
 
-class Plateau(Checked):
+class Plateau(Judge):
     """Multiply an optimizer's rates by a factor when a metric has not become better for more than `patience` epochs.
 
     metric: which of an epoch's metrics counts. mode: "min" if it is better the lower it is, below best * (1 -
@@ -38,9 +38,8 @@ class Plateau(Checked):
     def __init__(self, optimizer: Optimizer, factor: float = 0.1, patience: int = 10, threshold: float = 1e-4,
                  min_lr: float = 0.0, metric: str = "test_loss", mode: str | None = None):
         self.optimizer, self.factor, self.patience, self.threshold = optimizer, factor, patience, threshold
-        self.min_lr, self.metric = min_lr, metric
-        self.sign = 1.0 if mode_of("Plateau", metric, mode) == "min" else -1.0
-        self.best, self.waited = self.sign * math.inf, 0
+        self.min_lr, self.waited = min_lr, 0
+        super().__init__(metric, mode)
 
     def observe(self, value: float) -> bool:
         """Take note of a value of the metric; whether a rate was made smaller."""
@@ -60,14 +59,13 @@ class Plateau(Checked):
 
     def on_epoch_end(self, metrics: Mapping[str, Any]) -> None:
         """As a callback of `training.fit`: observe. Raises ValueError for a metric that an epoch does not have."""
-        if self.metric not in metrics:
-            raise ValueError(f"Plateau: metric is {self.metric!r} but an epoch has {', '.join(metrics)}")
-        self.observe(metrics[self.metric])
+        self.observe(self.judged(metrics))
 
     def state_dict(self) -> dict[str, Any]:
         """For a checkpoint; the rates are in the optimizer's state."""
-        return {"best": self.best, "waited": self.waited}
+        return {**super().state_dict(), "waited": self.waited}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """From a checkpoint."""
-        self.best, self.waited = float(state["best"]), int(state["waited"])
+        """From a checkpoint. Raises ValueError for another metric or mode."""
+        super().load_state_dict(state)
+        self.waited = int(state["waited"])

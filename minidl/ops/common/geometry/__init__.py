@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from numbers import Number
+from numbers import Integral, Number
 from typing import Any, NamedTuple, TypeVar
 
 Geometry = TypeVar("Geometry")
@@ -82,11 +82,16 @@ def plain(value: Any) -> Any:
     return value.item() if isinstance(value, Number) and hasattr(value, "item") else value
 
 
+def is_int(value: Any, least: float) -> bool:
+    """Whether a value is an int of at least `least`, NumPy's too. True and False are not: they are other options'."""
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
+
+
 def pair(name: str, what: str, value: Pair, least: int) -> tuple[int, int]:
     """An int, or a pair of ints (height, width), each at least `least`."""
     value = plain(value)
     both = value if isinstance(value, tuple) else (value, value)
-    if len(both) != 2 or not all(isinstance(v, int) and v >= least for v in both):
+    if len(both) != 2 or not all(is_int(v, least) for v in both):
         raise ValueError(f"{name}: {what} is {value!r} but must be an int or a pair of ints (height, width), "
                          f"each at least {least}")
     return both
@@ -97,7 +102,7 @@ def edges(name: str, padding: Padding) -> tuple[int, int, int, int]:
     padding = plain(padding)
     sides = padding if isinstance(padding, tuple) else (padding, padding)
     flat = [s for side in sides for s in (side if isinstance(side, tuple) else (side, side))]
-    if len(sides) != 2 or len(flat) != 4 or not all(isinstance(s, int) and s >= 0 for s in flat):
+    if len(sides) != 2 or len(flat) != 4 or not all(is_int(s, 0) for s in flat):
         raise ValueError(f"{name}: padding is {padding!r} but must be p, (ph, pw) or ((top, bottom), "
                          "(left, right)), ints of at least 0")
     return flat[0], flat[1], flat[2], flat[3]
@@ -120,11 +125,10 @@ def conv_geometry(x: tuple[int, ...], w: tuple[int, ...], b: tuple[int, ...] | N
     if len(x) != 4 or len(w) != 4:
         raise ValueError(f"conv2d: x has shape {x} and w has shape {w} but both must have 4 axes, x (n,c,h,w) "
                          "and w (m,c,kh,kw); see .reshape()")
-    if not isinstance(groups, int) or groups < 1:
+    if not is_int(groups, 1):
         raise ValueError(f"conv2d: groups is {groups!r} but must be an int of at least 1")
     if groups == 1 and x[1] != w[1]:
-        raise ValueError(f"conv2d: x has {x[1]} channels but w expects {w[1]} (x {x}, w {w}); "
-                         "make them equal")
+        raise ValueError(f"conv2d: x has {x[1]} channels but w expects {w[1]} (x {x}, w {w}); make them equal")
     if x[1] % groups or w[0] % groups or x[1] != groups * w[1]:
         raise ValueError(f"conv2d: groups is {groups} but x {x} has {x[1]} channels and w {w} has {w[0]} filters of "
                          f"{w[1]}; groups must divide channels and filters, and w must have the channels of one group")

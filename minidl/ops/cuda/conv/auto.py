@@ -18,8 +18,8 @@ from pathlib import Path
 import cupy
 import numpy as np
 
-from ....core.cache import cache_folder
 from ....core.device import precision
+from ....core.host import cache_folder
 from ....core.pools import GraphMemory, free_all_blocks
 from ....core.version import __version__
 from ...common.geometry import ConvGeometry
