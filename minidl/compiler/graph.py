@@ -142,27 +142,48 @@ class AsGraph:
 
     def run(self, given: list[Any]) -> Any:
         arrays = arrays_of(self.program, given)
+        self.take(arrays)
+        self.read_numbers()
+        mark_changed(self.calls.changed.of(given))
+        self.graph.launch()
+        self.give_back(arrays)
+        self.set_grads(given)
+        return self.results()
+
+    # Parts of a replay; benchmarks/overhead.py times each alone.
+    def take(self, arrays: list[Any]) -> None:
+        """Inputs are copied to where the graph reads them."""
         for i, mine, memory, size in self.copied:
             array = arrays[i]
             if array._c_contiguous:                    # as array.flags says, which is an object made at each look
                 memory.copy_from_device_async(array.data, size)
             else:
                 mine[...] = array
+
+    def read_numbers(self) -> None:
+        """Numbers that changed are stored on the device."""
         if self.program.dynamics:
             numbers = [dynamic.read() for dynamic in self.program.dynamics]        # each draw counts, read or not
             if numbers != self.numbers:
                 for i in self.read:
                     self.places[i].fill(float(numbers[i]))
                 self.numbers = numbers
-        mark_changed(self.calls.changed.of(given))
-        self.graph.launch()
+
+    def give_back(self, arrays: list[Any]) -> None:
+        """Inputs that the graph changes are copied back."""
         for i in self.back:
             arrays[i][...] = self.inputs[i]
+
+    def set_grads(self, given: list[Any]) -> None:
+        """Leaves have the gradients that the graph made."""
         for leaf, gradient, array in self.grads:
             leaf._grad = gradient
             if gradient is not None:
                 gradient._data = array
         for number, array in self.arguments:
             given[number]._grad = None if array is None else wrap(_copied(array))
+
+    def results(self) -> Any:
+        """What the step returns, in memory of its own."""
         return replace(self.program.outputs,
                        lambda v: wrap(_copied(self.values[v.number])) if isinstance(v, Slot) else v)
