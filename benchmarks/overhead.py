@@ -175,16 +175,18 @@ def parts(number: int, repeats: int) -> list[Result]:
     step(*batches[0])
     entry, given = step._last, list(batches[0])
     replay = entry.replay
-    arrays = arrays_of(replay.program, given)
+    arrays, made = replay.sources(given), replay.start(replay.sources(given))
+    tensors = replay.calls.changed.of(given)
     alone: dict[str, Callable[[], Any]] = {
         "the look at arguments and facts": lambda: entry.seen((), batches[0]),
-        "the arguments' arrays": lambda: arrays_of(replay.program, given),
-        "copies of the arguments": lambda: replay.take(arrays),
+        "the arguments' arrays": lambda: replay.sources(given),
         "the learning rate": replay.read_numbers,
-        "marks of change": lambda: mark_changed(replay.calls.changed.of(given)),
-        "the graph's launch": replay.graph.launch,
-        "gradients": lambda: replay.set_grads(given),
-        "results": replay.results,
+        "marks of change": lambda: mark_changed(tensors),
+        "arrays for the results": lambda: [each.take() for each in replay.results],
+        "addresses and launch": lambda: replay.start(arrays),
+        "of these the launch": lambda: replay.addresses.start(replay.graph, [*arrays, *(each._data for each in made)]),
+        "gradients": lambda: replay.set_grads(given, made),
+        "the results as the step returns them": lambda: replay.output(made),
         "the replay": lambda: replay.run(given),
         "the call": lambda: step(*batches[0]),
         **calls_of_cupy(replay),

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import operator
+import threading
 import weakref
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..core.device import Array
 from ..core.pools import GraphMemory
 from ..core.tensor import Tensor, mark_changed, wrap
 from ..ops.common.primitives import known
 from .buckets import Buckets
-from .program import Dynamic, Program, Slot, leaves, replace
+from .program import Dynamic, Program, Slot, leaves
 from .replay import ByCalls, arrays_of
 
 if TYPE_CHECKING:
@@ -59,13 +60,23 @@ class SideStreams:
             self.main.wait_event(self.behind.pop(key))
 
 
-def _copied(array: Array) -> Any:
-    """A copy in other memory of the same device, by the driver: a quarter of the host's time of array.copy()."""
-    if not array._c_contiguous:                        # a view with gaps, or in another order
-        return array.copy()
-    copy = type(array)(array.shape, array.dtype)       # a third of the time of cupy.empty_like
-    copy.data.copy_from_device_async(array.data, array.nbytes)
-    return copy
+def nested(value: object) -> tuple[list[Slot], Callable[[Sequence[Any]], Any]]:
+    """(the Slots in nested tuples, lists and dicts, a function of what takes their places that makes these anew)."""
+    found: list[Slot] = []
+
+    def part(value: Any) -> Callable[[Sequence[Any]], Any]:
+        if isinstance(value, Slot):
+            found.append(value)
+            return operator.itemgetter(len(found) - 1)
+        if isinstance(value, (tuple, list)) and not hasattr(value, "_fields"):
+            items, kind = list(map(part, value)), type(value)
+            return lambda made: kind([item(made) for item in items])
+        if isinstance(value, dict):
+            entries = {name: part(item) for name, item in value.items()}
+            return lambda made: {name: item(made) for name, item in entries.items()}
+        return lambda made: value
+
+    return found, part(value)
 
 
 GRAPHS: weakref.WeakSet[AsGraph] = weakref.WeakSet()
@@ -85,33 +96,51 @@ class AsGraph:
     """One CUDA graph of all launches, with memory of its own that lives as long as it does. Values whose lifetimes do
     not meet share it, see `SideStreams`.
 
-    Inputs are copied to where the graph reads them, and back where it changes them; those that are the same arrays at
-    each replay (`fixed`, by their places) are read where they lie. Learning rates are read from the device, and stored
-    there when they change, by a kernel: the host does not wait. Every replay writes its results to the same places:
-    what the step returns is copied, gradients are not.
+    Inputs are copied to where the graph's calls read them, and back where these change them; those that are the same
+    arrays at each replay (`fixed`, by their places) are read where they lie. Every replay writes its results to the
+    same places: what the step returns is copied, gradients are not. The graph itself makes these copies, from and to
+    `Addresses`, so that its launch is a replay's only call of the driver. Learning rates are read from the device, and
+    stored there when they change, by a kernel: the host does not wait.
 
-    Raises NotCaptured where a call cannot be part of a graph; nothing was computed then.
+    Threads replay it one after the other. Raises NotCaptured where a call cannot be part of a graph; nothing was
+    computed then.
     """
 
     def __init__(self, program: Program, given: list[Any], fixed: Collection[int]):
         import cupy
 
+        from ..ops.cuda.launch.addresses import Addresses, Results
+
         calls = ByCalls(program, streams=True)
         self.program, self.calls = program, calls
         self.memory = GraphMemory()
         self.numbers: list[Any] | None = None
+        self.lock = threading.RLock()
+        arrays, written = arrays_of(program, given), program.written()
+        self.copied = [i for i in range(len(arrays)) if i not in fixed]
+        self.back = [at for at, i in enumerate(self.copied) if calls.inputs[i] in written]
+        returned, self.output = nested(program.outputs)
+        of_arguments = [(place, slot) for place, slot in program.grads if isinstance(place, int)]
+        made = [*returned, *(slot for _, slot in of_arguments if slot is not None)]
         stream = cupy.cuda.Stream(non_blocking=True)
         with self.memory.as_allocator(), stream:
-            self.inputs = [array if i in fixed else cupy.empty_like(array)
-                           for i, array in enumerate(arrays_of(program, given))]
+            self.device = cupy.cuda.Device().id
+            self.inputs = [cupy.empty(array.shape, array.dtype) if i in self.copied else array
+                           for i, array in enumerate(arrays)]
             self.places = [cupy.zeros(1) for _ in program.dynamics]
+            self.addresses = Addresses(self.memory.page, len(self.copied), len(self.back) + len(made))
             stream.synchronize()
             stream.begin_capture()
             try:
                 *others, last = (cupy.cuda.Stream(non_blocking=True) for _ in range(3))
                 side = SideStreams(stream, others, last)
+                mine = [self.inputs[i] for i in self.copied]
+                self.addresses.take(mine)
                 values = calls.values(self.inputs, self.places, Buckets(program, side))
                 side.join(len(program.calls))
+                results = [array if array._c_contiguous else array.copy()
+                           for array in (values[slot.number] for slot in made)]
+                self.addresses.give([*(mine[at] for at in self.back), *results])
                 self.graph: Any = stream.end_capture()
                 GRAPHS.add(self)
             except Exception as error:
@@ -119,21 +148,22 @@ class AsGraph:
                     with contextlib.suppress(cupy.cuda.runtime.CUDARuntimeError):
                         stream.end_capture()           # of what cannot be, which is an error, too
                 raise NotCaptured(f"{type(error).__name__}: {error}") from error
+            self.addresses.captured()
+            stream.synchronize()
         self.read = sorted({value.number for call in program.calls for value in leaves((call.arguments, call.options))
                             if isinstance(value, Dynamic)})
-        written = program.written()
-        self.copied = [(i, mine, mine.data, mine.nbytes) for i, mine in enumerate(self.inputs) if i not in fixed]
-        self.back = [i for i, *_ in self.copied if calls.inputs[i] in written]
+        self.results = [Results(array) for array in results]
+        places = iter(range(len(returned), len(made)))
+        self.arguments = [(place, None if slot is None else next(places)) for place, slot in of_arguments]
         self.keep(values)
 
     def keep(self, values: list[Any]) -> None:
         """What replays leave behind: it is the same arrays each time, and gradients are the same Tensors, but for those
-        of arguments, which are copied."""
+        of arguments, which are results."""
         self.values = values
         grads = [(place, None if slot is None else values[slot.number]) for place, slot in self.program.grads]
         self.grads = [(place, None if array is None else wrap(array), array) for place, array in grads
                       if isinstance(place, Tensor)]
-        self.arguments = [(place, array) for place, array in grads if isinstance(place, int)]
 
     @property
     def bytes(self) -> int:
@@ -141,49 +171,46 @@ class AsGraph:
         return self.memory.bytes
 
     def run(self, given: list[Any]) -> Any:
-        arrays = arrays_of(self.program, given)
-        self.take(arrays)
-        self.read_numbers()
-        mark_changed(self.calls.changed.of(given))
-        self.graph.launch()
-        self.give_back(arrays)
-        self.set_grads(given)
-        return self.results()
+        with self.lock:                                # a row of addresses, and the launch that reads it
+            arrays = self.sources(given)
+            if self.program.dynamics:
+                self.read_numbers()
+            mark_changed(self.calls.changed.of(given))
+            made = self.start(arrays)
+            self.set_grads(given, made)
+            return self.output(made)
 
     # Parts of a replay; benchmarks/overhead.py times each alone.
-    def take(self, arrays: list[Any]) -> None:
-        """Inputs are copied to where the graph reads them."""
-        for i, mine, memory, size in self.copied:
-            array = arrays[i]
-            if array._c_contiguous:                    # as array.flags says, which is an object made at each look
-                memory.copy_from_device_async(array.data, size)
-            else:
-                mine[...] = array
+    def sources(self, given: list[Any]) -> list[Any]:
+        """The arrays that inputs are copied from."""
+        arrays = arrays_of(self.program, given)
+        return [arrays[i] for i in self.copied]
 
     def read_numbers(self) -> None:
         """Numbers that changed are stored on the device."""
-        if self.program.dynamics:
-            numbers = [dynamic.read() for dynamic in self.program.dynamics]        # each draw counts, read or not
-            if numbers != self.numbers:
-                for i in self.read:
-                    self.places[i].fill(float(numbers[i]))
-                self.numbers = numbers
+        numbers = [dynamic.read() for dynamic in self.program.dynamics]            # each draw counts, read or not
+        if numbers != self.numbers:
+            for i in self.read:
+                self.places[i].fill(float(numbers[i]))
+            self.numbers = numbers
 
-    def give_back(self, arrays: list[Any]) -> None:
-        """Inputs that the graph changes are copied back."""
-        for i in self.back:
-            arrays[i][...] = self.inputs[i]
+    def start(self, arrays: list[Any]) -> list[Tensor]:
+        """The graph runs, for these inputs. What it is going to have made."""
+        # One with gaps, in another order or on another device is copied first. array.flags is made anew at each look
+        near = [array if array._c_contiguous and array.data.device_id == self.device else array.copy()
+                for array in arrays]
+        results = [each.take() for each in self.results]
+        self.addresses.start(self.graph, [*near, *[near[at] for at in self.back], *results])
+        for at in self.back:
+            if near[at] is not arrays[at]:
+                arrays[at][...] = near[at]
+        return list(map(wrap, results))
 
-    def set_grads(self, given: list[Any]) -> None:
-        """Leaves have the gradients that the graph made."""
+    def set_grads(self, given: list[Any], made: list[Tensor]) -> None:
+        """Leaves have the gradients that the graph makes."""
         for leaf, gradient, array in self.grads:
             leaf._grad = gradient
             if gradient is not None:
                 gradient._data = array
-        for number, array in self.arguments:
-            given[number]._grad = None if array is None else wrap(_copied(array))
-
-    def results(self) -> Any:
-        """What the step returns, in memory of its own."""
-        return replace(self.program.outputs,
-                       lambda v: wrap(_copied(self.values[v.number])) if isinstance(v, Slot) else v)
+        for number, place in self.arguments:
+            given[number]._grad = None if place is None else made[place]
