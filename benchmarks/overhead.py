@@ -22,6 +22,7 @@ import time
 import timeit
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -36,7 +37,7 @@ from train_step import LR, MOMENTUM, positive, random_batches  # noqa: E402
 import minidl  # noqa: E402
 from minidl import Tensor, no_grad, ops, optim, zoo  # noqa: E402
 from minidl.compiler.replay import arrays_of  # noqa: E402
-from minidl.core.tensor import mark_changed  # noqa: E402
+from minidl.core.tensor import mark_changed, wrap  # noqa: E402
 from minidl.ops import cpu  # noqa: E402
 from minidl.ops.common.geometry import conv_geometry, pool_geometry  # noqa: E402
 
@@ -155,7 +156,7 @@ def replayed(arguments: str, count: int, device: str, number: int, repeats: int)
         values = replay.values(arrays_of(replay.program, list(batches[0])), [LR])
         replay.values = lambda *_: values
     else:
-        launch = replay.graph.launch
+        launch = launching(replay, list(batches[0]))
     turns = []
     for _ in range(repeats):
         whole, launched = host_time(call, number, device), host_time(launch, number, device)
@@ -168,35 +169,45 @@ def replayed(arguments: str, count: int, device: str, number: int, repeats: int)
     return {"arguments": arguments, **dict(zip(("checks_us", "launch_us", "rest_us", "call_us"), medians, strict=True))}
 
 
+def launching(replay: Any, given: list[Any]) -> Callable[[], None]:
+    """The launch of a replay's graph, with the addresses that it reads: alone it would read those of another replay."""
+    arrays = [*replay.sources(given), *(each.take() for each in replay.results)]
+    return lambda: replay.addresses.start(replay.graph, arrays)
+
+
 def parts(number: int, repeats: int) -> list[Result]:
-    """Medians of the host's time for each part of a replay on a GPU, alone, with different arguments each time, and for
-    calls of CuPy alone."""
+    """Medians of the host's time for each part of a replay on a GPU, alone, of arguments that it copies, and for calls
+    of CuPy alone."""
+    from minidl.ops.cuda.launch.addresses import Addresses
+
     step, batches = trusted(4, "cuda")
     step(*batches[0])
     entry, given = step._last, list(batches[0])
     replay = entry.replay
-    arrays, made = replay.sources(given), replay.start(replay.sources(given))
-    tensors = replay.calls.changed.of(given)
+    tensors, results = replay.calls.changed.of(given), [each.take() for each in replay.results]
+    made, addresses = list(map(wrap, results)), Addresses(replay.memory.page, len(replay.copied), len(results))
+    arrays, nothing = [*replay.sources(given), *results], SimpleNamespace(launch=bool)
     alone: dict[str, Callable[[], Any]] = {
         "the look at arguments and facts": lambda: entry.seen((), batches[0]),
         "the arguments' arrays": lambda: replay.sources(given),
         "the learning rate": replay.read_numbers,
         "marks of change": lambda: mark_changed(tensors),
         "arrays for the results": lambda: [each.take() for each in replay.results],
-        "addresses and launch": lambda: replay.start(arrays),
-        "of these the launch": lambda: replay.addresses.start(replay.graph, [*arrays, *(each._data for each in made)]),
+        "addresses": lambda: addresses.start(nothing, arrays),
+        "addresses and the graph's launch": launching(replay, given),
+        "Tensors around results": lambda: list(map(wrap, results)),
         "gradients": lambda: replay.set_grads(given, made),
         "the results as the step returns them": lambda: replay.output(made),
         "the replay": lambda: replay.run(given),
         "the call": lambda: step(*batches[0]),
-        **calls_of_cupy(replay),
+        **calls_of_cupy(),
     }
     times = [[host_time(call, number, "cuda") for call in alone.values()] for _ in range(repeats)]
     return [{"part": name, "us": statistics.median(of)}
             for name, of in zip(alone, zip(*times, strict=True), strict=True)]
 
 
-def calls_of_cupy(replay: Any) -> dict[str, Callable[[], Any]]:
+def calls_of_cupy() -> dict[str, Callable[[], Any]]:
     """Calls that a replay may consist of, on arrays of one number."""
     import cupy
     from cupy.cuda import runtime
@@ -219,7 +230,6 @@ def calls_of_cupy(replay: Any) -> dict[str, Callable[[], Any]]:
         "an event's record": lambda: event.record(stream),
         "a wait for an event": lambda: stream.wait_event(event),
         "an event's query": lambda: event.done,
-        "graph.launch in a stream": lambda: replay.graph.launch(stream),
     }
 
 
@@ -270,7 +280,7 @@ def report(several: Sequence[Result]) -> list[str]:
             *results.table("chain, forward ms, backward ms, us per op (both)", [
                 [f"{long['ops']:,} multiplications", f"{long['forward_ms']:.1f}", f"{long['backward_ms']:.1f}",
                  f"{both:.2f}"]], 1),
-            *(results.table("replay: arguments, checks us, the graph's launch us, copies and gradients us, together us",
+            *(results.table("replay: arguments, checks us, addresses and launch us, results and grads us, together us",
                             replays, 1) if replays else ()),
             *results.table("heavy modules loaded with minidl, import numpy ms, import minidl ms, of it beyond NumPy", [
                 [", ".join(loads["heavy"]) or "none", f"{loads['numpy_ms']:.0f}", f"{loads['minidl_ms']:.0f}",

@@ -161,9 +161,10 @@ class AsGraph:
         """What replays leave behind: it is the same arrays each time, and gradients are the same Tensors, but for those
         of arguments, which are results."""
         self.values = values
-        grads = [(place, None if slot is None else values[slot.number]) for place, slot in self.program.grads]
-        self.grads = [(place, None if array is None else wrap(array), array) for place, array in grads
-                      if isinstance(place, Tensor)]
+        leaves = [(leaf, slot) for leaf, slot in self.program.grads if isinstance(leaf, Tensor)]
+        self.grads = [(leaf, wrap(values[slot.number]), values[slot.number]) for leaf, slot in leaves
+                      if slot is not None]
+        self.without = [leaf for leaf, slot in leaves if slot is None]
 
     @property
     def bytes(self) -> int:
@@ -176,11 +177,19 @@ class AsGraph:
             if self.program.dynamics:
                 self.read_numbers()
             mark_changed(self.calls.changed.of(given))
-            made = self.start(arrays)
+            results = [each.take() for each in self.results]
+            # One with gaps, in another order or on another device is copied first. array.flags is made at each look
+            near = [array if array._c_contiguous and array.data.device_id == self.device else array.copy()
+                    for array in arrays]
+            self.addresses.start(self.graph, [*near, *[near[at] for at in self.back], *results])
+            for at in self.back:
+                if near[at] is not arrays[at]:
+                    arrays[at][...] = near[at]
+            made = [wrap(array) for array in results]
             self.set_grads(given, made)
             return self.output(made)
 
-    # Parts of a replay; benchmarks/overhead.py times each alone.
+    # Parts of a replay that benchmarks/overhead.py times, too
     def sources(self, given: list[Any]) -> list[Any]:
         """The arrays that inputs are copied from."""
         arrays = arrays_of(self.program, given)
@@ -194,23 +203,11 @@ class AsGraph:
                 self.places[i].fill(float(numbers[i]))
             self.numbers = numbers
 
-    def start(self, arrays: list[Any]) -> list[Tensor]:
-        """The graph runs, for these inputs. What it is going to have made."""
-        # One with gaps, in another order or on another device is copied first. array.flags is made anew at each look
-        near = [array if array._c_contiguous and array.data.device_id == self.device else array.copy()
-                for array in arrays]
-        results = [each.take() for each in self.results]
-        self.addresses.start(self.graph, [*near, *[near[at] for at in self.back], *results])
-        for at in self.back:
-            if near[at] is not arrays[at]:
-                arrays[at][...] = near[at]
-        return list(map(wrap, results))
-
     def set_grads(self, given: list[Any], made: list[Tensor]) -> None:
         """Leaves have the gradients that the graph makes."""
         for leaf, gradient, array in self.grads:
-            leaf._grad = gradient
-            if gradient is not None:
-                gradient._data = array
+            leaf._grad, gradient._data = gradient, array
+        for leaf in self.without:
+            leaf._grad = None
         for number, place in self.arguments:
             given[number]._grad = None if place is None else made[place]

@@ -255,7 +255,7 @@ def test_results_are_handed_out_in_turn_and_never_twice(device: Emulator) -> Non
 def test_large_results_and_those_of_other_streams_are_not_kept(
         device: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Any] = []
-    monkeypatch.setattr(launch.memory, "new", lambda shape, dtype: made.append(shape) or cupy.zeros(shape, dtype))
+    monkeypatch.setattr(launch.memory, "_new", lambda shape, dtype: made.append(shape) or cupy.zeros(shape, dtype))
     large = Results(cupy.zeros(1 + Results.MAX_BYTES // 4, np.float32))
     for _ in range(10):
         large.take()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import struct
 from collections.abc import Callable
+from sys import getrefcount
 from typing import Any
 
 import cupy
@@ -97,26 +99,26 @@ class Addresses:
 
 
 class Results:
-    """Arrays for a result of a graph, an other one for each replay: small ones in turn, but for those that somebody
+    """Arrays for a result of a graph, another one for each replay: small ones in turn, but for those that somebody
     still holds.
 
-    In turn, so that two calls after each other never have the same one. Only on the null stream, as `empty`.
+    In turn, so that two calls after each other never have the same one. Only on the null stream, as `memory.empty`.
     """
 
     KEPT, MAX_BYTES = 4, 1 << 16
 
     def __init__(self, like: cupy.ndarray):
         self._shape, self._dtype = like.shape, like.dtype
-        self._kept: list[list[cupy.ndarray]] = [[] for _ in range(self.KEPT if like.nbytes <= self.MAX_BYTES else 0)]
+        kept: list[list[cupy.ndarray]] = [[] for _ in range(self.KEPT if like.nbytes <= self.MAX_BYTES else 0)]
+        self._large, self._turn = not kept, itertools.cycle(kept)
 
     def take(self) -> cupy.ndarray:
         """An array that nobody else holds."""
-        if not self._kept or memory._current_stream().ptr:
-            return memory.new(self._shape, self._dtype)
-        place = self._kept.pop(0)
-        self._kept.append(place)
+        if self._large or memory._current_stream().ptr:
+            return memory._new(self._shape, self._dtype)
+        place = next(self._turn)
         for array in place:
-            if memory.getrefcount(array) == memory.UNUSED:
+            if getrefcount(array) == memory.UNUSED:
                 return array
-        place[:] = [memory.new(self._shape, self._dtype)]
+        place[:] = [memory._new(self._shape, self._dtype)]
         return place[0]

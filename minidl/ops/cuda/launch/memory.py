@@ -66,18 +66,17 @@ def empty(shape: tuple[int, ...], dtype: np.typing.DTypeLike) -> cupy.ndarray:
     Raises MemoryError where there is not enough; then what was taken before is still there, and the process can go on.
     """
     if _current_stream().ptr:
-        return new(shape, dtype)
+        return _new(shape, dtype)
     key = shape, dtype, _current_device()
     for array in _kept.arrays.get(key, ()):
         if getrefcount(array) == UNUSED:
             return array
-    array = new(shape, dtype)
+    array = _new(shape, dtype)
     _kept.add(key, array)
     return array
 
 
-def new(shape: tuple[int, ...], dtype: np.typing.DTypeLike) -> cupy.ndarray:
-    """Memory that nobody had before it was given back to CuPy's pool. Raises MemoryError as `empty`."""
+def _new(shape: tuple[int, ...], dtype: np.typing.DTypeLike) -> cupy.ndarray:
     try:
         return cupy.ndarray(shape, dtype)
     except cupy.cuda.memory.OutOfMemoryError:
