@@ -172,7 +172,8 @@ def replayed(arguments: str, count: int, device: str, number: int, repeats: int)
 def launching(replay: Any, given: list[Any]) -> Callable[[], None]:
     """The launch of a replay's graph, with the addresses that it reads: alone it would read those of another replay."""
     arrays = [*replay.sources(given), *(each.take() for each in replay.results)]
-    return lambda: replay.addresses.start(replay.graph, arrays)
+    numbers = replay.numbers()
+    return lambda: replay.addresses.start(replay.graph, arrays, numbers)
 
 
 def parts(number: int, repeats: int) -> list[Result]:
@@ -185,15 +186,15 @@ def parts(number: int, repeats: int) -> list[Result]:
     entry, given = step._last, list(batches[0])
     replay = entry.replay
     tensors, results = replay.calls.changed.of(given), [each.take() for each in replay.results]
-    made, addresses = list(map(wrap, results)), Addresses(replay.memory.page, len(replay.copied), len(results))
+    made, addresses = list(map(wrap, results)), Addresses(replay.memory.page, len(replay.copied), len(results), 1)
     arrays, nothing = [*replay.sources(given), *results], SimpleNamespace(launch=bool)
     alone: dict[str, Callable[[], Any]] = {
         "the look at arguments and facts": lambda: entry.seen((), batches[0]),
         "the arguments' arrays": lambda: replay.sources(given),
-        "the learning rate": replay.read_numbers,
+        "the learning rate": replay.numbers,
         "marks of change": lambda: mark_changed(tensors),
         "arrays for the results": lambda: [each.take() for each in replay.results],
-        "addresses": lambda: addresses.start(nothing, arrays),
+        "addresses": lambda: addresses.start(nothing, arrays, [LR]),
         "addresses and the graph's launch": launching(replay, given),
         "Tensors around results": lambda: list(map(wrap, results)),
         "gradients": lambda: replay.set_grads(given, made),

@@ -99,8 +99,7 @@ class AsGraph:
     Inputs are copied to where the graph's calls read them, and back where these change them; those that are the same
     arrays at each replay (`fixed`, by their places) are read where they lie. Every replay writes its results to the
     same places: what the step returns is copied, gradients are not. The graph itself makes these copies, from and to
-    `Addresses`, so that its launch is a replay's only call of the driver. Learning rates are read from the device, and
-    stored there when they change, by a kernel: the host does not wait.
+    `Addresses`, where it finds learning rates, too: its launch is a replay's only call of the driver.
 
     Threads replay it one after the other. Raises NotCaptured where a call cannot be part of a graph; nothing was
     computed then.
@@ -114,11 +113,12 @@ class AsGraph:
         calls = ByCalls(program, streams=True)
         self.program, self.calls = program, calls
         self.memory = GraphMemory()
-        self.numbers: list[Any] | None = None
         self.lock = threading.RLock()
         arrays, written = arrays_of(program, given), program.written()
         self.copied = [i for i in range(len(arrays)) if i not in fixed]
         self.back = [at for at, i in enumerate(self.copied) if calls.inputs[i] in written]
+        self.read = sorted({value.number for call in program.calls for value in leaves((call.arguments, call.options))
+                            if isinstance(value, Dynamic)})
         returned, self.output = nested(program.outputs)
         of_arguments = [(place, slot) for place, slot in program.grads if isinstance(place, int)]
         made = [*returned, *(slot for _, slot in of_arguments if slot is not None)]
@@ -128,14 +128,14 @@ class AsGraph:
             self.inputs = [cupy.empty(array.shape, array.dtype) if i in self.copied else array
                            for i, array in enumerate(arrays)]
             self.places = [cupy.zeros(1) for _ in program.dynamics]
-            self.addresses = Addresses(self.memory.page, len(self.copied), len(self.back) + len(made))
+            self.addresses = Addresses(self.memory.page, len(self.copied), len(self.back) + len(made), len(self.read))
             stream.synchronize()
             stream.begin_capture()
             try:
                 *others, last = (cupy.cuda.Stream(non_blocking=True) for _ in range(3))
                 side = SideStreams(stream, others, last)
                 mine = [self.inputs[i] for i in self.copied]
-                self.addresses.take(mine)
+                self.addresses.take([self.places[i] for i in self.read], mine)
                 values = calls.values(self.inputs, self.places, Buckets(program, side))
                 side.join(len(program.calls))
                 results = [array if array._c_contiguous else array.copy()
@@ -150,8 +150,6 @@ class AsGraph:
                 raise NotCaptured(f"{type(error).__name__}: {error}") from error
             self.addresses.captured()
             stream.synchronize()
-        self.read = sorted({value.number for call in program.calls for value in leaves((call.arguments, call.options))
-                            if isinstance(value, Dynamic)})
         self.results = [Results(array) for array in results]
         places = iter(range(len(returned), len(made)))
         self.arguments = [(place, None if slot is None else next(places)) for place, slot in of_arguments]
@@ -174,14 +172,13 @@ class AsGraph:
     def run(self, given: list[Any]) -> Any:
         with self.lock:                                # a row of addresses, and the launch that reads it
             arrays = self.sources(given)
-            if self.program.dynamics:
-                self.read_numbers()
+            numbers = self.numbers()
             mark_changed(self.calls.changed.of(given))
             results = [each.take() for each in self.results]
             # One with gaps, in another order or on another device is copied first. array.flags is made at each look
             near = [array if array._c_contiguous and array.data.device_id == self.device else array.copy()
                     for array in arrays]
-            self.addresses.start(self.graph, [*near, *[near[at] for at in self.back], *results])
+            self.addresses.start(self.graph, [*near, *[near[at] for at in self.back], *results], numbers)
             for at in self.back:
                 if near[at] is not arrays[at]:
                     arrays[at][...] = near[at]
@@ -195,13 +192,10 @@ class AsGraph:
         arrays = arrays_of(self.program, given)
         return [arrays[i] for i in self.copied]
 
-    def read_numbers(self) -> None:
-        """Numbers that changed are stored on the device."""
+    def numbers(self) -> list[float]:
+        """Those that calls read."""
         numbers = [dynamic.read() for dynamic in self.program.dynamics]            # each draw counts, read or not
-        if numbers != self.numbers:
-            for i in self.read:
-                self.places[i].fill(float(numbers[i]))
-            self.numbers = numbers
+        return [float(numbers[i]) for i in self.read]
 
     def set_grads(self, given: list[Any], made: list[Tensor]) -> None:
         """Leaves have the gradients that the graph makes."""

@@ -162,11 +162,12 @@ def numbers(value: Any) -> Any:
 
 
 # ---------------------------------------------------------------- addresses
-def copying(inputs: list[Any], results: list[Any]) -> tuple[Addresses, Graph]:
-    """A graph that copies from what it is given to inputs, and from results."""
-    made, stream = Addresses(OwnMemory.page, len(inputs), len(results)), Stream()
+def copying(inputs: list[Any], results: list[Any], numbers: list[Any] | None = None) -> tuple[Addresses, Graph]:
+    """A graph that copies from what it is given to numbers and inputs, and from results."""
+    numbers = numbers or []
+    made, stream = Addresses(OwnMemory.page, len(inputs), len(results), len(numbers)), Stream()
     stream.begin_capture()
-    made.take(inputs)
+    made.take(numbers, inputs)
     made.give(results)
     graph = stream.end_capture()
     made.captured()
@@ -182,10 +183,12 @@ def test_a_graph_copies_what_it_is_given(size: int, dtype: str, offset: int, dev
     def array(seed: int, count: int) -> Any:
         return cupy.asarray(np.random.default_rng(seed).integers(0, 100, count + offset).astype(dtype))[offset:]
     mine, results = [array(0, size), array(1, 7)], [array(2, 5), array(3, size)]
-    each, graph = copying(mine, results)
+    rates = [cupy.zeros(1) for _ in range(2)]
+    each, graph = copying(mine, results, rates)
     for seed in range(2):
         given, taken = [array(10 + seed, size), array(20 + seed, 7)], [array(5, 5), array(6, size)]
-        each.start(graph, [*given, *taken])
+        each.start(graph, [*given, *taken], [0.1 * seed, 7.0])
+        assert [rate.item() for rate in rates] == [0.1 * seed, 7.0]
         for a, b in zip([*mine, *taken], [*given, *results], strict=True):
             np.testing.assert_array_equal(numbers(a), numbers(b))
 
@@ -198,7 +201,7 @@ def test_rows_are_written_again_behind_an_event(device: Emulator, monkeypatch: p
     each, graph = copying([mine], [])
     monkeypatch.setattr(Event, "log", log := [])
     for i, array in enumerate(given):
-        each.start(graph, [array])
+        each.start(graph, [array], [])
         np.testing.assert_array_equal(mine, array)
         assert each.turn == (i + 1) % 4
     first, second = map(id, each._events)
@@ -217,9 +220,9 @@ def test_a_start_that_is_interrupted_leaves_no_row_behind(where: str, device: Em
         if i in (2, 3):
             graph.interrupted = where
             with pytest.raises(KeyboardInterrupt):
-                each.start(graph, [cupy.zeros(3, np.float32), taken])
+                each.start(graph, [cupy.zeros(3, np.float32), taken], [])
             assert each.turn is None
-        each.start(graph, [given, taken])
+        each.start(graph, [given, taken], [])
         np.testing.assert_array_equal(mine, given)
         np.testing.assert_array_equal(taken, result)
 
@@ -229,11 +232,11 @@ def test_a_start_within_a_start_is_refused(device: Emulator) -> None:
     mine = cupy.zeros(3, np.float32)
     each, graph = copying([mine], [])
     given = cupy.asarray(random((3,), 0))
-    graph.calls.insert(0, lambda: each.start(graph, [given]))
+    graph.calls.insert(0, lambda: each.start(graph, [given], []))
     with pytest.raises(RuntimeError, match="a step was called while a call of it was being started"):
-        each.start(graph, [given])
+        each.start(graph, [given], [])
     del graph.calls[0]
-    each.start(graph, [given])
+    each.start(graph, [given], [])
     np.testing.assert_array_equal(mine, given)
 
 
@@ -326,6 +329,7 @@ def test_replays_train_and_held_results_do_not_change(device: Emulator) -> None:
     mine, plain = Net(True), Net(False)
     held, expected, gradients = [], [], []
     for seed in range(12):
+        mine.sgd.lr = plain.sgd.lr = 0.1 / (1 + seed // 2)
         held.append(mine.step(*map(there, batch(seed))))
         expected.append(plain.step(*map(Tensor, batch(seed))))
         gradients.append(mine.w.grad)

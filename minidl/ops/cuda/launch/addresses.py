@@ -23,30 +23,36 @@ CONFIGURATIONS: list[tuple[str, tuple[Any, ...]]] = [(FILE, ())]
 
 
 class Addresses:
-    """The table of a graph that copies so many inputs and results. page: gives memory for it, as `GraphMemory.page`.
+    """The table of a graph that is given so many inputs, results and numbers (float64) at each replay. page: gives
+    memory for it, as `GraphMemory.page`.
 
-    The graph is captured from `take`, its calls, and `give`; `start` starts a replay. Kernels copy what the driver
-    would: a call of the driver for each array costs the host more than all else that a replay does.
+    A row holds the addresses of the numbers, of inputs and of results, and the numbers themselves. The graph is
+    captured from `take`, its calls, and `give`; `start` starts a replay. Kernels copy what the driver would: a call of
+    the driver for each array costs the host as much as a launch.
 
     A row of the table is written again once an event tells that its replay has ended. Graphs of one capture run one
     after the other, on whatever streams they are started, so an event behind one of them is behind all before it.
     """
 
-    def __init__(self, page: Callable[[int, int], tuple[np.ndarray, cupy.ndarray]], inputs: int, results: int):
-        self._columns, self._inputs = inputs + results, inputs
-        self._host, self._table = page(ROWS, max(1, self._columns))
-        self._row_bytes, self._pack = self._host.strides[0], struct.Struct(f"={self._columns}Q").pack_into
+    def __init__(self, page: Callable[[int, int], tuple[np.ndarray, cupy.ndarray]], inputs: int, results: int,
+                 numbers: int):
+        copies = numbers + inputs + results
+        self._host, self._table = page(ROWS, max(1, copies + numbers))
+        self._row_bytes, self._first = self._host.strides[0], 8 * numbers
+        self._pack = struct.Struct(f"={inputs + results}Q{numbers}d").pack_into
+        cells = np.arange(ROWS)[:, None] * self._row_bytes + 8 * (copies + np.arange(numbers))
+        self._host[:, :numbers] = self._table.data.ptr + cells
         # Of each copy the graph's own address and the bytes, written once they are known, and the turns of its blocks
-        self._own = cupy.zeros((max(1, self._columns), 2), np.uint64)
-        self._turns = cupy.zeros((max(1, self._columns), MAX_BLOCKS), np.int32)
+        self._own = cupy.zeros((max(1, copies), 2), np.uint64)
+        self._turns = cupy.zeros((max(1, copies), MAX_BLOCKS), np.int32)
         self._arrays: list[cupy.ndarray] = []
         self._events = [cupy.cuda.Event(block=True, disable_timing=True) for _ in range(2)]       # behind each half
         self._kernel = kernel(FILE, "copy_given")
         self.turn: int | None = 0          # the next row; None: not known, since a start was interrupted; -1: starting
 
-    def take(self, inputs: list[cupy.ndarray]) -> None:
+    def take(self, numbers: list[cupy.ndarray], inputs: list[cupy.ndarray]) -> None:
         """Copy to these arrays: to be captured, before all calls."""
-        self._copy(inputs, 0)
+        self._copy([*numbers, *inputs], 0)
 
     def give(self, results: list[cupy.ndarray]) -> None:
         """Copy from these arrays: to be captured, behind all calls."""
@@ -65,9 +71,9 @@ class Addresses:
         if self._arrays:
             self._own.set(np.array([(array.data.ptr, array.nbytes) for array in self._arrays], np.uint64))
 
-    def start(self, graph: Any, arrays: list[cupy.ndarray]) -> None:
-        """Start a replay that is given these arrays, contiguous ones like the inputs and then like the results, on the
-        current stream. One thread at a time may call it.
+    def start(self, graph: Any, arrays: list[cupy.ndarray], numbers: list[float]) -> None:
+        """Start a replay that is given these arrays, contiguous ones like the inputs and then like the results, and
+        numbers, on the current stream. One thread at a time may call it.
 
         Raises RuntimeError where this is called within itself, by a signal handler or a finalizer.
         """
@@ -79,7 +85,8 @@ class Addresses:
         try:
             if turn is None:
                 turn = self._start_over()
-            self._pack(self._host, turn * self._row_bytes, *[array.data.ptr for array in arrays])
+            at = turn * self._row_bytes + self._first
+            self._pack(self._host, at, *[array.data.ptr for array in arrays], *numbers)
             graph.launch()
             after = turn + 1 if (turn + 1) % HALF else self._next_half(turn // HALF)
         finally:
