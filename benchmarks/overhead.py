@@ -22,7 +22,6 @@ import time
 import timeit
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -170,35 +169,27 @@ def replayed(arguments: str, count: int, device: str, number: int, repeats: int)
 
 
 def launching(replay: Any, given: list[Any]) -> Callable[[], None]:
-    """The launch of a replay's graph, with the addresses that it reads: alone it would read those of another replay."""
-    arrays = [*replay.sources(given), *(each.take() for each in replay.results)]
-    numbers = replay.numbers()
-    return lambda: replay.addresses.start(replay.graph, arrays, numbers)
+    """The launch of a replay's graph, with what it reads: alone it would read the row of another replay."""
+    arrays = arrays_of(replay.program, given)
+    held = [*(arrays[i] for i in replay.copied), *(each.take() for each in replay.results)]
+    row = [*(array.data.ptr for array in held), *(replay.program.dynamics[i].read() for i in replay.read)]
+    return lambda held=held: replay.addresses.start(*row)
 
 
 def parts(number: int, repeats: int) -> list[Result]:
     """Medians of the host's time for each part of a replay on a GPU, alone, of arguments that it copies, and for calls
     of CuPy alone."""
-    from minidl.ops.cuda.launch.addresses import Addresses
-
     step, batches = trusted(4, "cuda")
     step(*batches[0])
     entry, given = step._last, list(batches[0])
     replay = entry.replay
     tensors, results = replay.calls.changed.of(given), [each.take() for each in replay.results]
-    made, addresses = list(map(wrap, results)), Addresses(replay.memory.page, len(replay.copied), len(results), 1)
-    arrays, nothing = [*replay.sources(given), *results], SimpleNamespace(launch=bool)
     alone: dict[str, Callable[[], Any]] = {
         "the look at arguments and facts": lambda: entry.seen((), batches[0]),
-        "the arguments' arrays": lambda: replay.sources(given),
-        "the learning rate": replay.numbers,
         "marks of change": lambda: mark_changed(tensors),
         "arrays for the results": lambda: [each.take() for each in replay.results],
-        "addresses": lambda: addresses.start(nothing, arrays, [LR]),
-        "addresses and the graph's launch": launching(replay, given),
         "Tensors around results": lambda: list(map(wrap, results)),
-        "gradients": lambda: replay.set_grads(given, made),
-        "the results as the step returns them": lambda: replay.output(made),
+        "addresses and the graph's launch": launching(replay, given),
         "the replay": lambda: replay.run(given),
         "the call": lambda: step(*batches[0]),
         **calls_of_cupy(),

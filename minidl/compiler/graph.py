@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import operator
 import threading
 import weakref
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
 from ..core.pools import GraphMemory
 from ..core.tensor import Tensor, mark_changed, wrap
 from ..ops.common.primitives import known
 from .buckets import Buckets
-from .program import Dynamic, Program, Slot, leaves
+from .program import Dynamic, Program, Slot, leaves, replace
 from .replay import ByCalls, arrays_of
 
 if TYPE_CHECKING:
@@ -60,32 +59,13 @@ class SideStreams:
             self.main.wait_event(self.behind.pop(key))
 
 
-def nested(value: object) -> tuple[list[Slot], Callable[[Sequence[Any]], Any]]:
-    """(the Slots in nested tuples, lists and dicts, a function of what takes their places that makes these anew)."""
-    found: list[Slot] = []
-
-    def part(value: Any) -> Callable[[Sequence[Any]], Any]:
-        if isinstance(value, Slot):
-            found.append(value)
-            return operator.itemgetter(len(found) - 1)
-        if isinstance(value, (tuple, list)) and not hasattr(value, "_fields"):
-            items, kind = list(map(part, value)), type(value)
-            return lambda made: kind([item(made) for item in items])
-        if isinstance(value, dict):
-            entries = {name: part(item) for name, item in value.items()}
-            return lambda made: {name: item(made) for name, item in entries.items()}
-        return lambda made: value
-
-    return found, part(value)
-
-
 GRAPHS: weakref.WeakSet[AsGraph] = weakref.WeakSet()
 
 
 def give_up() -> None:
     """All graphs are destroyed, at the end of a program: what they launch on may go then."""
     for each in GRAPHS:
-        each.graph = None
+        each.addresses.graph = None
 
 
 class NotCaptured(Exception):
@@ -119,9 +99,9 @@ class AsGraph:
         self.back = [at for at, i in enumerate(self.copied) if calls.inputs[i] in written]
         self.read = sorted({value.number for call in program.calls for value in leaves((call.arguments, call.options))
                             if isinstance(value, Dynamic)})
-        returned, self.output = nested(program.outputs)
-        of_arguments = [(place, slot) for place, slot in program.grads if isinstance(place, int)]
-        made = [*returned, *(slot for _, slot in of_arguments if slot is not None)]
+        made: list[Slot] = []                          # what the step returns, and the gradients of its arguments
+        replace(program.outputs, lambda v: made.append(v) if isinstance(v, Slot) else None)
+        made += [slot for place, slot in program.grads if slot is not None and isinstance(place, int)]
         stream = cupy.cuda.Stream(non_blocking=True)
         with self.memory.as_allocator(), stream:
             self.device = cupy.cuda.Device().id
@@ -141,67 +121,98 @@ class AsGraph:
                 results = [array if array._c_contiguous else array.copy()
                            for array in (values[slot.number] for slot in made)]
                 self.addresses.give([*(mine[at] for at in self.back), *results])
-                self.graph: Any = stream.end_capture()
+                graph = stream.end_capture()
                 GRAPHS.add(self)
             except Exception as error:
                 if stream.is_capturing():
                     with contextlib.suppress(cupy.cuda.runtime.CUDARuntimeError):
                         stream.end_capture()           # of what cannot be, which is an error, too
                 raise NotCaptured(f"{type(error).__name__}: {error}") from error
-            self.addresses.captured()
+            self.addresses.captured(graph)
             stream.synchronize()
+        self.values = values                           # what replays leave behind: the same arrays each time
         self.results = [Results(array) for array in results]
-        places = iter(range(len(returned), len(made)))
-        self.arguments = [(place, None if slot is None else next(places)) for place, slot in of_arguments]
-        self.keep(values)
-
-    def keep(self, values: list[Any]) -> None:
-        """What replays leave behind: it is the same arrays each time, and gradients are the same Tensors, but for those
-        of arguments, which are results."""
-        self.values = values
-        leaves = [(leaf, slot) for leaf, slot in self.program.grads if isinstance(leaf, Tensor)]
-        self.grads = [(leaf, wrap(values[slot.number]), values[slot.number]) for leaf, slot in leaves
-                      if slot is not None]
-        self.without = [leaf for leaf, slot in leaves if slot is None]
+        self.run = self.straight(given)
 
     @property
     def bytes(self) -> int:
         """Memory of the graph's values, inputs and workspaces."""
         return self.memory.bytes
 
-    def run(self, given: list[Any]) -> Any:
-        with self.lock:                                # a row of addresses, and the launch that reads it
-            arrays = self.sources(given)
-            numbers = self.numbers()
-            mark_changed(self.calls.changed.of(given))
-            results = [each.take() for each in self.results]
-            # One with gaps, in another order or on another device is copied first. array.flags is made at each look
-            near = [array if array._c_contiguous and array.data.device_id == self.device else array.copy()
-                    for array in arrays]
-            self.addresses.start(self.graph, [*near, *[near[at] for at in self.back], *results], numbers)
-            for at in self.back:
-                if near[at] is not arrays[at]:
-                    arrays[at][...] = near[at]
-            made = [wrap(array) for array in results]
-            self.set_grads(given, made)
-            return self.output(made)
+    def straight(self, given: list[Any]) -> Callable[[list[Any]], Any]:
+        """What a replay does, as a function that is written for the program: loops over lists that never change would
+        take Python half as long again.
 
-    # Parts of a replay that benchmarks/overhead.py times, too
-    def sources(self, given: list[Any]) -> list[Any]:
-        """The arrays that inputs are copied from."""
-        arrays = arrays_of(self.program, given)
-        return [arrays[i] for i in self.copied]
+        Gradients are the same Tensors each time, but for those of arguments, which are results.
+        """
+        program = self.program
+        text = Text(lock=self.lock, mark=mark_changed, changed=self.calls.changed.of, start=self.addresses.start,
+                    wrap=wrap)
+        near = [f"near{at}" for at in range(len(self.copied))]
+        for at, i in enumerate(self.copied):
+            text.add(f"far{at} = {text.source(program, given, i)}")
+            # One with gaps, in another order or on another device is copied. array.flags is an object made at each look
+            text.add(f"near{at} = far{at} if far{at}._c_contiguous and far{at}.data.device_id == {self.device} else "
+                     f"far{at}.copy()")
+        for dynamic in program.dynamics:               # each draw counts, read or not
+            text.add(f"number{dynamic.number} = {text.name(dynamic.read)}()")
+        text.add("mark(changed(given))")
+        for at, result in enumerate(self.results):
+            text.add(f"made{at} = {text.name(result.take)}()")
+        arrays = [*near, *(near[at] for at in self.back), *(f"made{at}" for at in range(len(self.results)))]
+        text.add(f"start({', '.join([*(f'{each}.data.ptr' for each in arrays), *(f'number{i}' for i in self.read)])})")
+        for at in self.back:
+            text.add(f"if near{at} is not far{at}: far{at}[...] = near{at}")
+        outputs, left = text.nested(program.outputs), iter(range(text.slots, len(self.results)))
+        for place, slot in program.grads:
+            if isinstance(place, int):
+                text.add(f"given[{place}]._grad = " + ("None" if slot is None else f"wrap(made{next(left)})"))
+            else:
+                leaf, array = text.name(place), None if slot is None else self.values[slot.number]
+                gradient = text.name(None if array is None else wrap(array))
+                text.add(f"{leaf}._grad = {gradient}")
+                if array is not None:
+                    text.add(f"{gradient}._data = {text.name(array)}")
+        text.add(f"return {outputs}")
+        return text.function()
 
-    def numbers(self) -> list[float]:
-        """Those that calls read."""
-        numbers = [dynamic.read() for dynamic in self.program.dynamics]            # each draw counts, read or not
-        return [float(numbers[i]) for i in self.read]
 
-    def set_grads(self, given: list[Any], made: list[Tensor]) -> None:
-        """Leaves have the gradients that the graph makes."""
-        for leaf, gradient, array in self.grads:
-            leaf._grad, gradient._data = gradient, array
-        for leaf in self.without:
-            leaf._grad = None
-        for number, place in self.arguments:
-            given[number]._grad = None if place is None else made[place]
+class Text:
+    """A function of a replay's arguments, `given`, line by line, which a lock lets one thread at a time run: from a row
+    of addresses to the launch that reads it nobody else may write one. objects: what lines know by name."""
+
+    def __init__(self, **objects: Any):
+        self.objects, self.lines = objects, ["def run(given):", "  with lock:"]
+        self.slots = 0
+
+    def add(self, line: str) -> None:
+        self.lines.append(f"    {line}")
+
+    def name(self, value: Any) -> str:
+        """A name for an object."""
+        name = f"v{len(self.objects)}"
+        self.objects[name] = value
+        return name
+
+    def source(self, program: Program, given: list[Any], i: int) -> str:
+        """The array that is input i, as `arrays_of` gives it."""
+        if i < len(given):
+            return f"given[{i}]._data" if isinstance(given[i], Tensor) else f"given[{i}]"
+        place, _ = program.before[i - len(given)]
+        return f"{f'given[{place}]' if isinstance(place, int) else self.name(place)}._grad._data"
+
+    def nested(self, value: Any) -> str:
+        """What a step returns, as `replace` makes it: Tensors around what was made in the places of Slots, in turn."""
+        if isinstance(value, Slot):
+            self.slots += 1
+            return f"wrap(made{self.slots - 1})"
+        if isinstance(value, (tuple, list)) and not hasattr(value, "_fields"):
+            return f"{self.name(type(value))}([{', '.join(map(self.nested, value))}])"
+        if isinstance(value, dict):
+            return "{" + ", ".join(f"{self.name(key)}: {self.nested(item)}" for key, item in value.items()) + "}"
+        return self.name(value)
+
+    def function(self) -> Callable[[list[Any]], Any]:
+        made: dict[str, Callable[[list[Any]], Any]] = {}           # apart: objects that hold the function would keep it
+        exec("\n".join(self.lines), self.objects, made)
+        return made["run"]

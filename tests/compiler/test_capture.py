@@ -410,16 +410,16 @@ def test_gpu_an_interrupted_start_leaves_no_row_behind(monkeypatch: pytest.Monke
     for i in range(30):
         if i % 10 == 5:
             replay = step._last.replay
-            graph = replay.graph
+            graph = replay.addresses.graph
 
             def launch(graph: Any = graph, started: bool = i > 10) -> None:
                 if started:
                     graph.launch()
                 raise KeyboardInterrupt
-            replay.graph = SimpleNamespace(launch=launch)
+            replay.addresses.graph = SimpleNamespace(launch=launch)
             with pytest.raises(KeyboardInterrupt):
                 step(Tensor(np.full(5, -1, np.float32), device="cuda"))
-            replay.graph = graph
+            replay.addresses.graph = graph
         assert step(Tensor(np.full(5, i, np.float32), device="cuda")).tolist() == [2.0 * i] * 5
 
 

@@ -24,7 +24,7 @@ from emulator import Emulator, cupy
 import minidl
 from minidl import Tensor, no_grad, ops, optim
 from minidl.compiler import graph as compiler_graph
-from minidl.compiler.graph import AsGraph, nested
+from minidl.compiler.graph import AsGraph, Text
 from minidl.compiler.program import Slot
 from minidl.core.tensor import wrap
 from minidl.ops.cuda import launch
@@ -126,14 +126,14 @@ def compiler(tmp_path_factory: pytest.TempPathFactory) -> Emulator:
 @pytest.fixture
 def device(compiler: Emulator, monkeypatch: pytest.MonkeyPatch) -> Iterator[Emulator]:
     """Emulated, with streams that capture."""
-    start = launch.Kernel._start
+    run = launch.Kernel._start
 
     def capture(self: launch.Kernel, *arguments: Any) -> None:
         graph = Stream.captured
         if graph is None:
-            start(self, *arguments)
+            run(self, *arguments)
         else:
-            graph.calls.append(functools.partial(start, self, *arguments))
+            graph.calls.append(functools.partial(run, self, *arguments))
 
     with compiler.running() as running:
         monkeypatch.setattr(launch.Kernel, "_start", capture)
@@ -170,8 +170,12 @@ def copying(inputs: list[Any], results: list[Any], numbers: list[Any] | None = N
     made.take(numbers, inputs)
     made.give(results)
     graph = stream.end_capture()
-    made.captured()
+    made.captured(graph)
     return made, graph
+
+
+def start(each: Addresses, arrays: list[Any], rates: list[float] | None = None) -> None:
+    each.start(*(array.data.ptr for array in arrays), *(rates or ()))
 
 
 @pytest.mark.slow
@@ -184,10 +188,10 @@ def test_a_graph_copies_what_it_is_given(size: int, dtype: str, offset: int, dev
         return cupy.asarray(np.random.default_rng(seed).integers(0, 100, count + offset).astype(dtype))[offset:]
     mine, results = [array(0, size), array(1, 7)], [array(2, 5), array(3, size)]
     rates = [cupy.zeros(1) for _ in range(2)]
-    each, graph = copying(mine, results, rates)
+    each, _ = copying(mine, results, rates)
     for seed in range(2):
         given, taken = [array(10 + seed, size), array(20 + seed, 7)], [array(5, 5), array(6, size)]
-        each.start(graph, [*given, *taken], [0.1 * seed, 7.0])
+        start(each, [*given, *taken], [0.1 * seed, 7.0])
         assert [rate.item() for rate in rates] == [0.1 * seed, 7.0]
         for a, b in zip([*mine, *taken], [*given, *results], strict=True):
             np.testing.assert_array_equal(numbers(a), numbers(b))
@@ -198,10 +202,10 @@ def test_rows_are_written_again_behind_an_event(device: Emulator, monkeypatch: p
     monkeypatch.setattr(addresses, "ROWS", 4)
     monkeypatch.setattr(addresses, "HALF", 2)
     mine, given = cupy.zeros(3, np.float32), [cupy.asarray(random((3,), seed)) for seed in range(11)]
-    each, graph = copying([mine], [])
+    each, _ = copying([mine], [])
     monkeypatch.setattr(Event, "log", log := [])
     for i, array in enumerate(given):
-        each.start(graph, [array], [])
+        start(each, [array])
         np.testing.assert_array_equal(mine, array)
         assert each.turn == (i + 1) % 4
     first, second = map(id, each._events)
@@ -220,9 +224,9 @@ def test_a_start_that_is_interrupted_leaves_no_row_behind(where: str, device: Em
         if i in (2, 3):
             graph.interrupted = where
             with pytest.raises(KeyboardInterrupt):
-                each.start(graph, [cupy.zeros(3, np.float32), taken], [])
+                start(each, [cupy.zeros(3, np.float32), taken])
             assert each.turn is None
-        each.start(graph, [given, taken], [])
+        start(each, [given, taken])
         np.testing.assert_array_equal(mine, given)
         np.testing.assert_array_equal(taken, result)
 
@@ -232,11 +236,11 @@ def test_a_start_within_a_start_is_refused(device: Emulator) -> None:
     mine = cupy.zeros(3, np.float32)
     each, graph = copying([mine], [])
     given = cupy.asarray(random((3,), 0))
-    graph.calls.insert(0, lambda: each.start(graph, [given], []))
+    graph.calls.insert(0, lambda: start(each, [given]))
     with pytest.raises(RuntimeError, match="a step was called while a call of it was being started"):
-        each.start(graph, [given], [])
+        start(each, [given])
     del graph.calls[0]
-    each.start(graph, [given], [])
+    start(each, [given])
     np.testing.assert_array_equal(mine, given)
 
 
@@ -287,9 +291,13 @@ def test_nested_results(value: Any) -> None:
         names.append(f"made {len(names)}")
         return names[-1]
     expected = with_slots(value, named)
-    slots, make = nested(with_slots(value, lambda: Slot(0, "result", np.zeros(1))))
-    assert len(slots) == len(names)
-    assert make(names) == expected
+    made = {f"made{i}": name for i, name in enumerate(names)}
+    text = Text(wrap=lambda each: each, lock=contextlib.nullcontext(), **made)
+    text.add(f"return {text.nested(with_slots(value, lambda: Slot(0, 'result', np.zeros(1))))}")
+    assert text.slots == len(names)
+    found = text.function()([])
+    assert found == expected
+    assert type(found) is type(expected)
 
 
 # ---------------------------------------------------------------- steps

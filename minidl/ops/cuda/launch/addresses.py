@@ -47,7 +47,7 @@ class Addresses:
         self._turns = cupy.zeros((max(1, copies), MAX_BLOCKS), np.int32)
         self._arrays: list[cupy.ndarray] = []
         self._events = [cupy.cuda.Event(block=True, disable_timing=True) for _ in range(2)]       # behind each half
-        self._kernel = kernel(FILE, "copy_given")
+        self._kernel, self.graph = kernel(FILE, "copy_given"), None
         self.turn: int | None = 0          # the next row; None: not known, since a start was interrupted; -1: starting
 
     def take(self, numbers: list[cupy.ndarray], inputs: list[cupy.ndarray]) -> None:
@@ -66,14 +66,15 @@ class Addresses:
                          self._host.shape[1], first, back)
             self._arrays += arrays
 
-    def captured(self) -> None:
-        """The graph is captured: it is told where its arrays lie."""
+    def captured(self, graph: Any) -> None:
+        """What was captured is told where its arrays lie."""
+        self.graph = graph
         if self._arrays:
             self._own.set(np.array([(array.data.ptr, array.nbytes) for array in self._arrays], np.uint64))
 
-    def start(self, graph: Any, arrays: list[cupy.ndarray], numbers: list[float]) -> None:
-        """Start a replay that is given these arrays, contiguous ones like the inputs and then like the results, and
-        numbers, on the current stream. One thread at a time may call it.
+    def start(self, *row: float) -> None:
+        """Start a replay on the current stream, with the addresses of contiguous arrays like the inputs and then like
+        the results, and the numbers. One thread at a time may call it.
 
         Raises RuntimeError where this is called within itself, by a signal handler or a finalizer.
         """
@@ -85,9 +86,8 @@ class Addresses:
         try:
             if turn is None:
                 turn = self._start_over()
-            at = turn * self._row_bytes + self._first
-            self._pack(self._host, at, *[array.data.ptr for array in arrays], *numbers)
-            graph.launch()
+            self._pack(self._host, turn * self._row_bytes + self._first, *row)
+            self.graph.launch()
             after = turn + 1 if (turn + 1) % HALF else self._next_half(turn // HALF)
         finally:
             self.turn = after
