@@ -173,7 +173,10 @@ def launching(replay: Any, given: list[Any]) -> Callable[[], None]:
     arrays = arrays_of(replay.program, given)
     held = [*(arrays[i] for i in replay.copied), *(each.take() for each in replay.results)]
     row = [*(array.data.ptr for array in held), *(replay.program.dynamics[i].read() for i in replay.read)]
-    return lambda held=held: replay.addresses.start(*row)
+
+    def launch(held: Any = held) -> None:              # the row has the addresses of arrays that must not end
+        replay.addresses.start(*row)
+    return launch
 
 
 def parts(number: int, repeats: int) -> list[Result]:

@@ -140,14 +140,14 @@ class AsGraph:
         return self.memory.bytes
 
     def straight(self, given: list[Any]) -> Callable[[list[Any]], Any]:
-        """What a replay does, as a function that is written for the program: loops over lists that never change would
-        take Python half as long again.
+        """What a replay does, as a function that is written for the program: loops over lists that are the same
+        each time would take half as long again.
 
         Gradients are the same Tensors each time, but for those of arguments, which are results.
         """
         program = self.program
         text = Text(lock=self.lock, mark=mark_changed, changed=self.calls.changed.of, start=self.addresses.start,
-                    wrap=wrap)
+                    wrap=wrap, memory=self.memory)     # held, so that it is there as long as the function runs
         near = [f"near{at}" for at in range(len(self.copied))]
         for at, i in enumerate(self.copied):
             text.add(f"far{at} = {text.source(program, given, i)}")

@@ -47,7 +47,8 @@ class Addresses:
         self._turns = cupy.zeros((max(1, copies), MAX_BLOCKS), np.int32)
         self._arrays: list[cupy.ndarray] = []
         self._events = [cupy.cuda.Event(block=True, disable_timing=True) for _ in range(2)]       # behind each half
-        self._kernel, self.graph = kernel(FILE, "copy_given"), None
+        self._kernel = kernel(FILE, "copy_given")
+        self.graph: Any = None             # until it is captured, and at the end of a program
         self.turn: int | None = 0          # the next row; None: not known, since a start was interrupted; -1: starting
 
     def take(self, numbers: list[cupy.ndarray], inputs: list[cupy.ndarray]) -> None:
