@@ -1,13 +1,14 @@
 """What Python costs: recording an op on the tape, running a long chain of them, replaying a compiled step, an import.
 
-    python benchmarks/overhead.py [--device cuda]
+    python benchmarks/overhead.py [--device cuda [--parts]]
 
 An op on tiny arrays is called as the bare primitive on arrays, unrecorded (in no_grad) and recorded (an input
 requires a gradient); the three take turns. Imports are timed inside fresh interpreters, which take turns too.
 
 A replay is that of LeNet-5's step (128 images, SGD with momentum) on the device, from the call to the return: the host
 does not wait for a GPU, which is given time, with the clock stopped, before its queue is full. On the CPU the program's
-primitives do nothing. Checks are all that comes before the replay: the arguments, and what the step read.
+primitives do nothing. Checks are all that comes before the replay: the arguments, and what the step read. With --parts
+each part of a replay on a GPU is timed alone, and so are the calls of CuPy that it may consist of; nothing else is.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from train_step import LR, MOMENTUM, positive, random_batches  # noqa: E402
 import minidl  # noqa: E402
 from minidl import Tensor, no_grad, ops, optim, zoo  # noqa: E402
 from minidl.compiler.replay import arrays_of  # noqa: E402
+from minidl.core.tensor import mark_changed, wrap  # noqa: E402
 from minidl.ops import cpu  # noqa: E402
 from minidl.ops.common.geometry import conv_geometry, pool_geometry  # noqa: E402
 
@@ -119,7 +121,8 @@ def replays(device: str, number: int, repeats: int) -> list[Result]:
             for arguments, count in (("the same each time", 1), ("others each time", 4))]
 
 
-def replayed(arguments: str, count: int, device: str, number: int, repeats: int) -> Result:
+def trusted(count: int, device: str) -> tuple[Any, list[tuple[Tensor, ...]]]:
+    """A step that replays, and this many different arguments for it."""
     net = zoo.build("lenet5").to(device)
     sgd = optim.SGD(net.parameters(), lr=LR, momentum=MOMENTUM)
 
@@ -133,11 +136,18 @@ def replayed(arguments: str, count: int, device: str, number: int, repeats: int)
     batches = [tuple(Tensor(array, device=device) for array in batch)
                for batch in random_batches("lenet5", BATCH)[:count]]
     turn = itertools.cycle(batches)
+    while step._last is None or step._last.replay is None:
+        step(*next(turn))
+    return step, batches
+
+
+def replayed(arguments: str, count: int, device: str, number: int, repeats: int) -> Result:
+    step, batches = trusted(count, device)
+    turn = itertools.cycle(batches)
 
     def call() -> None:
         step(*next(turn))
-    while step._last is None or step._last.replay is None:
-        call()
+    call()
     entry: Any = step._last
     replay = entry.replay
     launch: Callable[[], Any] = bool
@@ -145,7 +155,7 @@ def replayed(arguments: str, count: int, device: str, number: int, repeats: int)
         values = replay.values(arrays_of(replay.program, list(batches[0])), [LR])
         replay.values = lambda *_: values
     else:
-        launch = replay.graph.launch
+        launch = launching(replay, list(batches[0]))
     turns = []
     for _ in range(repeats):
         whole, launched = host_time(call, number, device), host_time(launch, number, device)
@@ -156,6 +166,66 @@ def replayed(arguments: str, count: int, device: str, number: int, repeats: int)
     assert step.recordings == 2
     medians = (statistics.median(times) for times in zip(*turns, strict=True))
     return {"arguments": arguments, **dict(zip(("checks_us", "launch_us", "rest_us", "call_us"), medians, strict=True))}
+
+
+def launching(replay: Any, given: list[Any]) -> Callable[[], None]:
+    """The launch of a replay's graph, with what it reads: alone it would read the row of another replay."""
+    arrays = arrays_of(replay.program, given)
+    held = [*(arrays[i] for i in replay.copied), *(each.take() for each in replay.results)]
+    row = [*(array.data.ptr for array in held), *(replay.program.dynamics[i].read() for i in replay.read)]
+
+    def launch(held: Any = held) -> None:              # the row has the addresses of arrays that must not end
+        replay.addresses.start(*row)
+    return launch
+
+
+def parts(number: int, repeats: int) -> list[Result]:
+    """Medians of the host's time for each part of a replay on a GPU, alone, of arguments that it copies, and for calls
+    of CuPy alone."""
+    step, batches = trusted(4, "cuda")
+    step(*batches[0])
+    entry, given = step._last, list(batches[0])
+    replay = entry.replay
+    tensors, results = replay.calls.changed.of(given), [each.take() for each in replay.results]
+    alone: dict[str, Callable[[], Any]] = {
+        "the look at arguments and facts": lambda: entry.seen((), batches[0]),
+        "marks of change": lambda: mark_changed(tensors),
+        "arrays for the results": lambda: [each.take() for each in replay.results],
+        "Tensors around results": lambda: list(map(wrap, results)),
+        "addresses and the graph's launch": launching(replay, given),
+        "the replay": lambda: replay.run(given),
+        "the call": lambda: step(*batches[0]),
+        **calls_of_cupy(),
+    }
+    times = [[host_time(call, number, "cuda") for call in alone.values()] for _ in range(repeats)]
+    return [{"part": name, "us": statistics.median(of)}
+            for name, of in zip(alone, zip(*times, strict=True), strict=True)]
+
+
+def calls_of_cupy() -> dict[str, Callable[[], Any]]:
+    """Calls that a replay may consist of, on arrays of one number."""
+    import cupy
+    from cupy.cuda import runtime
+
+    one, other, plain = cupy.zeros((), np.float32), cupy.zeros((), np.float32), cupy.ndarray
+    memory, take, stream = one.data, cupy.cuda.get_allocator(), cupy.cuda.get_current_stream()
+    event, at, to = cupy.cuda.Event(disable_timing=True), other.data.ptr, one.data.ptr
+    kernel = cupy.RawKernel("extern \"C\" __global__ void nothing(float* x) {}", "nothing")
+    return {
+        "memory of CuPy's pool": lambda: take(4),
+        "cupy.ndarray": lambda: plain((), np.float32),
+        "cupy.ndarray in memory that there is": lambda: plain((), np.float32, memory),
+        "cupy.empty": lambda: cupy.empty((), np.float32),
+        "a copy by copy_from_device_async": lambda: memory.copy_from_device_async(other.data, 4),
+        "a copy by runtime.memcpyAsync": lambda: runtime.memcpyAsync(to, at, 4, runtime.memcpyDeviceToDevice, 0),
+        "array.fill": lambda: one.fill(1.0),
+        "array[...] = array": lambda: one.__setitem__(..., other),
+        "a RawKernel": lambda: kernel((1,), (1,), (one,)),
+        "the current stream": cupy.cuda.get_current_stream,
+        "an event's record": lambda: event.record(stream),
+        "a wait for an event": lambda: stream.wait_event(event),
+        "an event's query": lambda: event.done,
+    }
 
 
 def host_time(call: Callable[[], Any], number: int, device: str) -> float:
@@ -205,7 +275,7 @@ def report(several: Sequence[Result]) -> list[str]:
             *results.table("chain, forward ms, backward ms, us per op (both)", [
                 [f"{long['ops']:,} multiplications", f"{long['forward_ms']:.1f}", f"{long['backward_ms']:.1f}",
                  f"{both:.2f}"]], 1),
-            *(results.table("replay: arguments, checks us, the graph's launch us, copies and gradients us, together us",
+            *(results.table("replay: arguments, checks us, addresses and launch us, results and grads us, together us",
                             replays, 1) if replays else ()),
             *results.table("heavy modules loaded with minidl, import numpy ms, import minidl ms, of it beyond NumPy", [
                 [", ".join(loads["heavy"]) or "none", f"{loads['numpy_ms']:.0f}", f"{loads['minidl_ms']:.0f}",
@@ -218,10 +288,17 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0],
                                      formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="of the replayed step")
+    parser.add_argument("--parts", action="store_true", help="time the parts of a replay on a GPU, and nothing else")
     parser.add_argument("--number", type=positive, default=2000, help="calls in a turn")
     parser.add_argument("--repeats", type=positive, default=15, help="turns, chains and imports of each kind")
     parser.add_argument("--json", type=Path, metavar="FILE", help="keep what was measured, for render.py")
     args = parser.parse_args(argv)
+    if args.parts:
+        if args.device != "cuda":
+            parser.error("--parts: a replay has these parts on a GPU only; add --device cuda")
+        rows = [[of["part"], f"{of['us']:.2f}"] for of in parts(args.number, args.repeats)]
+        print("\n".join(results.table("part of a replay, us", rows, 1)))
+        return
     result = measure(args)
     if args.json:
         results.save(result, args.json)

@@ -62,7 +62,7 @@ NOT_RUN = ("tests/house/*",                # of texts and scripts
            "tests/cli/test_packages.py",                                                # of wheels
            "tests/compiler/test_replay.py::test_memory_of_replays_is_flat")             # a minute each time
 WHOLE = "not gpu"                          # the suite, by its marks
-NEEDS_GPU = (("minidl/compiler/graph.py", r"AsGraph\b|_pool\b|_copied\b"),)              # a file, and functions in it
+NEEDS_GPU = (("minidl/compiler/graph.py", r"AsGraph\b|_pool\b"),)              # a file, and functions in it
 GPU = (any(Path(place).exists() for place in ("/dev/nvidia0", "/dev/dxg"))
        and os.environ.get("CUDA_VISIBLE_DEVICES") != "")
 EQUIVALENT = (("minidl/ops/cpu/*.py", r"(reshape\([^()]*)-2\b", r"\1-1"),)              # any negative number, to NumPy

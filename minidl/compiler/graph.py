@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import weakref
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
-from ..core.device import Array
 from ..core.pools import GraphMemory
 from ..core.tensor import Tensor, mark_changed, wrap
 from ..ops.common.primitives import known
@@ -59,22 +59,13 @@ class SideStreams:
             self.main.wait_event(self.behind.pop(key))
 
 
-def _copied(array: Array) -> Any:
-    """A copy in other memory of the same device, by the driver: a quarter of the host's time of array.copy()."""
-    if not array._c_contiguous:                        # a view with gaps, or in another order
-        return array.copy()
-    copy = type(array)(array.shape, array.dtype)       # a third of the time of cupy.empty_like
-    copy.data.copy_from_device_async(array.data, array.nbytes)
-    return copy
-
-
 GRAPHS: weakref.WeakSet[AsGraph] = weakref.WeakSet()
 
 
 def give_up() -> None:
     """All graphs are destroyed, at the end of a program: what they launch on may go then."""
     for each in GRAPHS:
-        each.graph = None
+        each.addresses.graph = None
 
 
 class NotCaptured(Exception):
@@ -85,84 +76,143 @@ class AsGraph:
     """One CUDA graph of all launches, with memory of its own that lives as long as it does. Values whose lifetimes do
     not meet share it, see `SideStreams`.
 
-    Inputs are copied to where the graph reads them, and back where it changes them; those that are the same arrays at
-    each replay (`fixed`, by their places) are read where they lie. Learning rates are read from the device, and stored
-    there when they change, by a kernel: the host does not wait. Every replay writes its results to the same places:
-    what the step returns is copied, gradients are not.
+    Inputs are copied to where the graph's calls read them, and back where these change them; those that are the same
+    arrays at each replay (`fixed`, by their places) are read where they lie. Every replay writes its results to the
+    same places: what the step returns is copied, gradients are not. The graph itself makes these copies, from and to
+    `Addresses`, where it finds learning rates, too: its launch is a replay's only call of the driver.
 
-    Raises NotCaptured where a call cannot be part of a graph; nothing was computed then.
+    Threads replay it one after the other. Raises NotCaptured where a call cannot be part of a graph; nothing was
+    computed then.
     """
 
     def __init__(self, program: Program, given: list[Any], fixed: Collection[int]):
         import cupy
 
+        from ..ops.cuda.launch.addresses import Addresses, Results
+
         calls = ByCalls(program, streams=True)
         self.program, self.calls = program, calls
         self.memory = GraphMemory()
-        self.numbers: list[Any] | None = None
+        self.lock = threading.RLock()
+        arrays, written = arrays_of(program, given), program.written()
+        self.copied = [i for i in range(len(arrays)) if i not in fixed]
+        self.back = [at for at, i in enumerate(self.copied) if calls.inputs[i] in written]
+        self.read = sorted({value.number for call in program.calls for value in leaves((call.arguments, call.options))
+                            if isinstance(value, Dynamic)})
+        made: list[Slot] = []                          # what the step returns, and the gradients of its arguments
+        replace(program.outputs, lambda v: made.append(v) if isinstance(v, Slot) else None)
+        made += [slot for place, slot in program.grads if slot is not None and isinstance(place, int)]
         stream = cupy.cuda.Stream(non_blocking=True)
         with self.memory.as_allocator(), stream:
-            self.inputs = [array if i in fixed else cupy.empty_like(array)
-                           for i, array in enumerate(arrays_of(program, given))]
+            self.device = cupy.cuda.Device().id
+            self.inputs = [cupy.empty(array.shape, array.dtype) if i in self.copied else array
+                           for i, array in enumerate(arrays)]
             self.places = [cupy.zeros(1) for _ in program.dynamics]
+            self.addresses = Addresses(self.memory.page, len(self.copied), len(self.back) + len(made), len(self.read))
             stream.synchronize()
             stream.begin_capture()
             try:
                 *others, last = (cupy.cuda.Stream(non_blocking=True) for _ in range(3))
                 side = SideStreams(stream, others, last)
+                mine = [self.inputs[i] for i in self.copied]
+                self.addresses.take([self.places[i] for i in self.read], mine)
                 values = calls.values(self.inputs, self.places, Buckets(program, side))
                 side.join(len(program.calls))
-                self.graph: Any = stream.end_capture()
+                results = [array if array._c_contiguous else array.copy()
+                           for array in (values[slot.number] for slot in made)]
+                self.addresses.give([*(mine[at] for at in self.back), *results])
+                graph = stream.end_capture()
                 GRAPHS.add(self)
             except Exception as error:
                 if stream.is_capturing():
                     with contextlib.suppress(cupy.cuda.runtime.CUDARuntimeError):
                         stream.end_capture()           # of what cannot be, which is an error, too
                 raise NotCaptured(f"{type(error).__name__}: {error}") from error
-        self.read = sorted({value.number for call in program.calls for value in leaves((call.arguments, call.options))
-                            if isinstance(value, Dynamic)})
-        written = program.written()
-        self.copied = [(i, mine, mine.data, mine.nbytes) for i, mine in enumerate(self.inputs) if i not in fixed]
-        self.back = [i for i, *_ in self.copied if calls.inputs[i] in written]
-        self.keep(values)
-
-    def keep(self, values: list[Any]) -> None:
-        """What replays leave behind: it is the same arrays each time, and gradients are the same Tensors, but for those
-        of arguments, which are copied."""
-        self.values = values
-        grads = [(place, None if slot is None else values[slot.number]) for place, slot in self.program.grads]
-        self.grads = [(place, None if array is None else wrap(array), array) for place, array in grads
-                      if isinstance(place, Tensor)]
-        self.arguments = [(place, array) for place, array in grads if isinstance(place, int)]
+            self.addresses.captured(graph)
+            stream.synchronize()
+        self.values = values                           # what replays leave behind: the same arrays each time
+        self.results = [Results(array) for array in results]
+        self.run = self.straight(given)
 
     @property
     def bytes(self) -> int:
         """Memory of the graph's values, inputs and workspaces."""
         return self.memory.bytes
 
-    def run(self, given: list[Any]) -> Any:
-        arrays = arrays_of(self.program, given)
-        for i, mine, memory, size in self.copied:
-            array = arrays[i]
-            if array._c_contiguous:                    # as array.flags says, which is an object made at each look
-                memory.copy_from_device_async(array.data, size)
+    def straight(self, given: list[Any]) -> Callable[[list[Any]], Any]:
+        """What a replay does, as a function that is written for the program: loops over lists that are the same
+        each time would take half as long again.
+
+        Gradients are the same Tensors each time, but for those of arguments, which are results.
+        """
+        program = self.program
+        text = Text(lock=self.lock, mark=mark_changed, changed=self.calls.changed.of, start=self.addresses.start,
+                    wrap=wrap, memory=self.memory)     # held, so that it is there as long as the function runs
+        near = [f"near{at}" for at in range(len(self.copied))]
+        for at, i in enumerate(self.copied):
+            text.add(f"far{at} = {text.source(program, given, i)}")
+            # One with gaps, in another order or on another device is copied. array.flags is an object made at each look
+            text.add(f"near{at} = far{at} if far{at}._c_contiguous and far{at}.data.device_id == {self.device} else "
+                     f"far{at}.copy()")
+        for dynamic in program.dynamics:               # each draw counts, read or not
+            text.add(f"number{dynamic.number} = {text.name(dynamic.read)}()")
+        text.add("mark(changed(given))")
+        for at, result in enumerate(self.results):
+            text.add(f"made{at} = {text.name(result.take)}()")
+        arrays = [*near, *(near[at] for at in self.back), *(f"made{at}" for at in range(len(self.results)))]
+        text.add(f"start({', '.join([*(f'{each}.data.ptr' for each in arrays), *(f'number{i}' for i in self.read)])})")
+        for at in self.back:
+            text.add(f"if near{at} is not far{at}: far{at}[...] = near{at}")
+        outputs, left = text.nested(program.outputs), iter(range(text.slots, len(self.results)))
+        for place, slot in program.grads:
+            if isinstance(place, int):
+                text.add(f"given[{place}]._grad = " + ("None" if slot is None else f"wrap(made{next(left)})"))
             else:
-                mine[...] = array
-        if self.program.dynamics:
-            numbers = [dynamic.read() for dynamic in self.program.dynamics]        # each draw counts, read or not
-            if numbers != self.numbers:
-                for i in self.read:
-                    self.places[i].fill(float(numbers[i]))
-                self.numbers = numbers
-        mark_changed(self.calls.changed.of(given))
-        self.graph.launch()
-        for i in self.back:
-            arrays[i][...] = self.inputs[i]
-        for leaf, gradient, array in self.grads:
-            leaf._grad = gradient
-            if gradient is not None:
-                gradient._data = array
-        for number, array in self.arguments:
-            given[number]._grad = None if array is None else wrap(_copied(array))
-        return replace(self.program.outputs,
-                       lambda v: wrap(_copied(self.values[v.number])) if isinstance(v, Slot) else v)
+                leaf, array = text.name(place), None if slot is None else self.values[slot.number]
+                gradient = text.name(None if array is None else wrap(array))
+                text.add(f"{leaf}._grad = {gradient}")
+                if array is not None:
+                    text.add(f"{gradient}._data = {text.name(array)}")
+        text.add(f"return {outputs}")
+        return text.function()
+
+
+class Text:
+    """A function of a replay's arguments, `given`, line by line, which a lock lets one thread at a time run: from a row
+    of addresses to the launch that reads it nobody else may write one. objects: what lines know by name."""
+
+    def __init__(self, **objects: Any):
+        self.objects, self.lines = objects, ["def run(given):", "  with lock:"]
+        self.slots = 0
+
+    def add(self, line: str) -> None:
+        self.lines.append(f"    {line}")
+
+    def name(self, value: Any) -> str:
+        """A name for an object."""
+        name = f"v{len(self.objects)}"
+        self.objects[name] = value
+        return name
+
+    def source(self, program: Program, given: list[Any], i: int) -> str:
+        """The array that is input i, as `arrays_of` gives it."""
+        if i < len(given):
+            return f"given[{i}]._data" if isinstance(given[i], Tensor) else f"given[{i}]"
+        place, _ = program.before[i - len(given)]
+        return f"{f'given[{place}]' if isinstance(place, int) else self.name(place)}._grad._data"
+
+    def nested(self, value: Any) -> str:
+        """What a step returns, as `replace` makes it: Tensors around what was made in the places of Slots, in turn."""
+        if isinstance(value, Slot):
+            self.slots += 1
+            return f"wrap(made{self.slots - 1})"
+        if isinstance(value, (tuple, list)) and not hasattr(value, "_fields"):
+            return f"{self.name(type(value))}([{', '.join(map(self.nested, value))}])"
+        if isinstance(value, dict):
+            return "{" + ", ".join(f"{self.name(key)}: {self.nested(item)}" for key, item in value.items()) + "}"
+        return self.name(value)
+
+    def function(self) -> Callable[[list[Any]], Any]:
+        made: dict[str, Callable[[list[Any]], Any]] = {}           # apart: objects that hold the function would keep it
+        exec("\n".join(self.lines), self.objects, made)
+        return made["run"]

@@ -17,23 +17,22 @@ from .reads.looks import Look, Read
 
 class Signature:
     """A call's: where Tensors and arrays stand among the arguments (`places`), expressions of the arrays of these
-    (`arrays`), what is looked at (`reads`), and what was there (`key`)."""
+    (`arrays`), what is looked at (`read`), and what was there (`key`)."""
 
     def __init__(self, names: tuple[str, ...], values: Sequence[Any]):
         kinds = tuple(map(_kind, values))
-        self.places, self.reads = _reads(kinds)
+        self.places, self.read = _read(kinds)
         self.arrays = [_array_text(kinds[place], f"given[{i}]") for i, place in enumerate(self.places)]
-        self.key = tuple(read.now(names=names, values=values) for read in self.reads)
+        self.key = self.read.now(names=names, values=values)
 
     def tell(self, look: Look) -> None:
         """Make a look see that calls have this signature."""
-        for read, then in zip(self.reads, self.key, strict=True):
-            look.expect(read, "==", then)
+        look.expect(self.read, "==", self.key)
 
 
 def root_text(array: str) -> str:
     """The expression of the array whose memory another one, or a view, lies in."""
-    return f"({array} if {array}.base is None else {array}.base)"
+    return f"({array} if (base := {array}.base) is None else base)"
 
 
 def _kind(value: object) -> type | None:
@@ -46,23 +45,23 @@ def _array_text(kind: type | None, place: str) -> str:
 
 
 @functools.lru_cache(maxsize=256)
-def _reads(kinds: tuple[type | None, ...]) -> tuple[list[int], list[Read]]:
-    """(where Tensors and arrays stand, all that is looked at) for arguments of these kinds."""
-    arrays = {i: _array_text(kind, f"values[{i}]") for i, kind in enumerate(kinds) if kind is not None}
-    reads = [Read("$0()", (precision,)), Read("$0.grad", (mode,)), Read("names"), Read("len(values)")]
+def _read(kinds: tuple[type | None, ...]) -> tuple[list[int], Read]:
+    """(where Tensors and arrays stand, all that is looked at, as one tuple) for arguments of these kinds."""
+    arrays = [i for i, kind in enumerate(kinds) if kind is not None]
+    texts = ["$0()", "$1.grad", "names", "len(values)"]
     for i, kind in enumerate(kinds):
-        value, array = f"values[{i}]", arrays.get(i)
         if kind is None:
-            reads.append(Read(f"$0({value})", (_plain,)))
+            texts.append(f"$2(values[{i}])")
         else:
-            reads.append(Read(f"({value}.__class__, {array}.__class__, {array}.shape, {array}.dtype)"))
+            array = f"(array{i} := {_array_text(kind, f'values[{i}]')})"
+            texts.append(f"values[{i}].__class__, {array}.__class__, array{i}.shape, array{i}.dtype")
         if kind is Tensor:
-            reads.append(Read(f"({value}.requires_grad, {value}.node is None, {value}._grad is None)"))
+            texts.append(f"values[{i}].requires_grad, values[{i}].node is None, values[{i}]._grad is None")
     if len(arrays) > 1:
-        ids = [f"id({root_text(array)})" for array in arrays.values()]
-        lists = ", ".join([f"[{', '.join(f'id({array})' for array in arrays.values())}]", f"[{', '.join(ids)}]"])
-        reads.append(Read(f"len({{{', '.join(ids)}}}) == {len(ids)} or $0({lists})", (_alike,)))
-    return list(arrays), reads
+        ids = [f"id({root_text(f'array{i}')})" for i in arrays]
+        lists = ", ".join([f"[{', '.join(f'id(array{i})' for i in arrays)}]", f"[{', '.join(ids)}]"])
+        texts.append(f"len({{{', '.join(ids)}}}) == {len(ids)} or $3({lists})")
+    return arrays, Read(f"({', '.join(texts)})", (precision, mode, _plain, _alike))
 
 
 def _alike(*lists: list[int]) -> tuple[tuple[int, ...], ...]:

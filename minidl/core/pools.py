@@ -5,12 +5,18 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import cupy
 
 # Pools whose graph no longer exists. Free memory in a pool of CuPy (14.2) is lost with the pool: the free chunks and
 # their arena refer to each other, and Python's collector does not visit them. Arrays may also outlive the graph. So a
 # pool stays here until all its memory has been returned to the device.
 _ended: set[Any] = set()
+_pages: list[Any] = []                     # the host's memory that such graphs read: given back once nothing runs
 
 
 class GraphMemory:
@@ -29,8 +35,8 @@ class GraphMemory:
             blocks.append(cupy.cuda.Memory(size))
             return cupy.cuda.MemoryPointer(blocks[-1], 0)
 
-        self.pool, self._blocks = cupy.cuda.MemoryPool(take), blocks
-        weakref.finalize(self, _end, self.pool, blocks).atexit = False
+        self.pool, self._blocks, self._read = cupy.cuda.MemoryPool(take), blocks, list[Any]()
+        weakref.finalize(self, _end, self.pool, blocks, self._read).atexit = False
 
     @property
     def bytes(self) -> int:
@@ -43,14 +49,28 @@ class GraphMemory:
         import cupy
 
         cupy.cuda.Device().synchronize()
+        _pages.clear()
         free_all_blocks()
         with cupy.cuda.using_allocator(self.pool.malloc):
             yield
 
 
-def _end(pool: Any, blocks: list[Any]) -> None:
-    """The graph no longer exists: from now on the pool can return memory."""
+    def page(self, rows: int, columns: int) -> tuple[np.ndarray, cupy.ndarray]:
+        """uint64 (rows,columns) in the host's memory that kernels read: as an array of NumPy's, and of CuPy's."""
+        import cupy
+
+        size = rows * columns * 8
+        page = cupy.cuda.alloc_pinned_memory(size)
+        self._read.append(page)
+        there = cupy.cuda.UnownedMemory(page.ptr, size, page, cupy.cuda.Device().id)
+        return (np.frombuffer(page, np.uint64, rows * columns).reshape(rows, columns),
+                cupy.ndarray((rows, columns), np.uint64, cupy.cuda.MemoryPointer(there, 0)))
+
+
+def _end(pool: Any, blocks: list[Any], read: list[Any]) -> None:
+    """The graph no longer exists: from now on the pool can return memory. What the host started may still run."""
     blocks.clear()
+    _pages.extend(read)
     _ended.add(pool)
 
 

@@ -11,7 +11,7 @@ Tensor knows no operation: `minidl.ops.arrays.operators` attaches the operators.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ import numpy as np
 
 from . import device as _device
 from .device import Array, DType
-from .mode import clock, mode
+from .mode import Listener, clock, mode
 
 if TYPE_CHECKING:
     from ..ops.arrays.methods import Methods
@@ -320,14 +320,16 @@ def _check_like(name: str, gradient: object, t: Tensor) -> None:
 _last_change = 0                           # of all Tensors: graphs that are younger need no look at their inputs
 
 
-def mark_changed(tensors: Iterable[Tensor]) -> None:
+def mark_changed(tensors: Collection[Tensor]) -> None:
     """Note that the memory of Tensors was, or is about to be, changed in place, all at one time."""
     global _last_change
     _last_change = now = clock()
-    change = mode.recorder.change
+    recorder = mode.recorder
     for t in tensors:
         t.changed[0] = now
-        change(t)
+    if recorder.__class__ is not Listener:             # a plain one does nothing, and replays come here each time
+        for t in tensors:
+            recorder.change(t)
 
 
 def wrap(array: Array, node: Node | None = None) -> Tensor:

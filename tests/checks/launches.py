@@ -111,6 +111,24 @@ def shared_memory_is_filled() -> None:
     launch.kernel("launch/poison.cu", "poison")((2,), (64,), 512, shared=2048)
 
 
+def given_arrays_are_copied(dtype: type, *sizes: int) -> None:
+    """To arrays of a graph and back, for more replays than the table has rows; here it lies on the device."""
+    rows, blocks, copies = 3, 2, range(len(sizes))
+    mine, turns = [cupy.zeros(size, dtype) for size in sizes], cupy.zeros((2, len(sizes), blocks), np.int32)
+    given = [[cupy.asarray((np.arange(size) % 90 + row).astype(dtype)) for size in sizes] for row in range(rows)]
+    back = [[cupy.zeros(size, dtype) for size in sizes] for _ in range(rows)]
+    table = cupy.asarray(np.array([[array.data.ptr for array in (*given[row], *back[row])] for row in range(rows)],
+                                  np.uint64))
+    own = cupy.asarray(np.array([[array.data.ptr, array.nbytes] for array in mine], np.uint64))
+    kernel = launch.kernel("launch/addresses.cu", "copy_given")
+    for turn in range(5):
+        for way in range(2):
+            kernel((blocks, len(sizes)), (64,), table, own, turns[way], rows, 2 * len(sizes), way * len(sizes), way)
+        for i in copies:
+            np.testing.assert_array_equal(back[turn % rows][i].get(), given[turn % rows][i].get())
+            back[turn % rows][i][...] = 0
+
+
 # ---------------------------------------------------------------- convolutions
 # x, w, stride, padding; and which algorithms the emulator runs: few, because each compiles kernels for a shape
 CONVOLUTIONS: list[tuple[Any, Any, Any, Any, tuple[str, ...]]] = [
@@ -371,7 +389,10 @@ LAUNCHES: dict[str, list[Launch]] = {
                    *with_dtype([*SOFTMAXES, ((130, 1),), ((0, 4),)], FLOAT)),
         *each("layers/activation/dropout.cu", primitives.dropout, *with_dtype(DROPOUTS, FLOAT)),
         *on_device("layers/activation/dropout.cu", primitives.dropout, *with_dtype([*DROPOUTS, ((0,),)], DOUBLE))],
-    "launches": [*each("launch/poison.cu", shared_memory_is_filled, ())],
+    "launches": [
+        *each("launch/poison.cu", shared_memory_is_filled, ()),
+        *each("launch/addresses.cu", given_arrays_are_copied, (np.float32, 1, 515), (np.uint8, 7, 4096, 0),
+              (np.int64, 1, 300))],
     "indexing": [
         *each("indexing/scatter.cu", primitives.gradient_of_indexing, (INDICES[0], (5, 4), FLOAT)),
         *on_device("indexing/scatter.cu", primitives.gradient_of_indexing, *[

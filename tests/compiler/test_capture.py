@@ -6,8 +6,11 @@ There a replay gives the plain function's bits where no call was fused.
 from __future__ import annotations
 
 import contextlib
+import gc
 import tracemalloc
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -300,6 +303,135 @@ def test_gpu_a_returned_loss_is_not_overwritten() -> None:
     read = [{name: loss.numpy() for name, loss in each.items()} for each in losses]
     assert_near(pair[1].step, *read)
     assert len({loss.item() for loss in read[1].values()}) == 10
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("streams", [1, 2])
+def test_gpu_held_results_do_not_change(streams: int) -> None:
+    """As Tensors, as arrays and as views of these, over more replays than the host may be ahead; on several streams in
+    turn, too."""
+    import cupy
+
+    step = minidl.compile(lambda x: {"sums": x.sum(axis=0), "mean": x.mean()})
+    held: list[tuple[np.ndarray, Any, Any, Any]] = []
+    every = [cupy.cuda.Stream.null, *(cupy.cuda.Stream() for _ in range(streams - 1))]         # these wait for null
+    for i in range(1200):
+        x = np.random.default_rng(i).standard_normal((4, 6), dtype=np.float32)
+        with every[i % streams]:
+            found = step(Tensor(x, device="cuda"))
+        if i % 3 == 0:
+            held.append((x, found["sums"], found["sums"].data[1:], found["mean"].data))
+    assert step.recordings == 2
+    for x, sums, part, mean in held:
+        np.testing.assert_allclose(sums.numpy(), x.sum(axis=0), rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(part.get(), x.sum(axis=0)[1:], rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(mean.get(), x.mean(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("same", [False, True])
+def test_gpu_arguments_changed_in_place_give_new_results(same: bool) -> None:
+    """Between two calls, which do not wait for each other; the same arrays as when it was recorded, or others."""
+    import cupy
+
+    step = minidl.compile(lambda x, y: (x * y).sum())
+    x, y = (Tensor(np.ones(1 << 20, np.float32), device="cuda") for _ in range(2))
+    found = []
+    for i in range(600):
+        if i == 2 and not same:
+            x, y = (Tensor(cupy.ones(1 << 20, np.float32)) for _ in range(2))
+        elif i < 2 and not same:
+            found.append(step(*(Tensor(cupy.full(1 << 20, value, np.float32)) for value in (i, 2))))
+            continue
+        x.data[...], y.data[...] = i, 2
+        found.append(step(x, y))
+    assert [each.item() for each in found] == [2.0 * i * (1 << 20) for i in range(600)]
+    assert step.recordings == 2
+
+
+@pytest.mark.gpu
+def test_gpu_arguments_with_gaps_or_at_odd_addresses() -> None:
+    import cupy
+
+    step = minidl.compile(lambda x, labels: ops.cross_entropy(x, labels))
+    for i in range(8):
+        x = np.random.default_rng(i).standard_normal((7, 9), dtype=np.float32)
+        labels = np.random.default_rng(i).integers(0, 9, 7)
+        wide, flat = cupy.zeros((7, 18), np.float32), cupy.zeros(64, np.float32)
+        wide[:, ::2], flat[1:] = cupy.asarray(x), cupy.asarray(x.ravel())
+        given = (cupy.asarray(x), wide[:, ::2], cupy.asfortranarray(cupy.asarray(x)), flat[1:].reshape(7, 9))[i % 4]
+        np.testing.assert_allclose(step(Tensor(given), Tensor(labels, device="cuda")).item(),
+                                   ops.cross_entropy(Tensor(x), Tensor(labels)).item(), rtol=1e-5)
+    assert step.recordings == 2
+
+
+@pytest.mark.gpu
+def test_gpu_an_argument_that_the_step_changes() -> None:
+    """Running values of three nets in turn: contiguous ones, and every second number of others."""
+    import cupy
+
+    step = minidl.compile(lambda x, mean, var: ops.batch_norm(x, mean, var, training=True))
+    random = np.random.default_rng(0)
+    plain = [[random.random(6, np.float32) for _ in range(2)] for _ in range(3)]
+    mine = [[cupy.asarray(array) for array in pair] for pair in plain]
+    for i in range(12):
+        x, every = random.standard_normal((4, 3, 5), np.float32), slice(None, 3) if i < 6 else slice(None, None, 2)
+        found = step(Tensor(x, device="cuda"), *(Tensor(array[every]) for array in mine[i % 3]))
+        expected = ops.batch_norm(Tensor(x), *(Tensor(array[every]) for array in plain[i % 3]), training=True)
+        np.testing.assert_allclose(found.numpy(), expected.numpy(), rtol=1e-4, atol=1e-5)
+    for a, b in zip(mine, plain, strict=True):
+        for found, expected in zip(a, b, strict=True):
+            np.testing.assert_allclose(found.get(), expected, rtol=1e-5, atol=1e-6)
+    assert step.recordings == 2
+
+
+@pytest.mark.gpu
+def test_gpu_threads_replay_one_step() -> None:
+    """Each gets the results of its own arguments."""
+    step = minidl.compile(lambda x: ((x * x).sum(), x * 2))
+
+    def sums(first: int) -> list[bool]:
+        right = []
+        for i in range(first, first + 300):
+            x = np.full(256, i, np.float32)
+            total, double = step(Tensor(x, device="cuda"))
+            right.append(total.item() == float((x * x).sum()) and (double.numpy() == 2 * x).all())
+        return right
+    sums(0)
+    with ThreadPoolExecutor(4) as pool:
+        assert all(map(all, pool.map(sums, (1, 401, 801, 1201))))
+    assert step.recordings == 2
+
+
+@pytest.mark.gpu
+def test_gpu_an_interrupted_start_leaves_no_row_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether the graph was started or not."""
+    step = minidl.compile(lambda x: x * 2)
+    for i in range(30):
+        if i % 10 == 5:
+            replay = step._last.replay
+            graph = replay.addresses.graph
+
+            def launch(graph: Any = graph, started: bool = i > 10) -> None:
+                if started:
+                    graph.launch()
+                raise KeyboardInterrupt
+            replay.addresses.graph = SimpleNamespace(launch=launch)
+            with pytest.raises(KeyboardInterrupt):
+                step(Tensor(np.full(5, -1, np.float32), device="cuda"))
+            replay.addresses.graph = graph
+        assert step(Tensor(np.full(5, i, np.float32), device="cuda")).tolist() == [2.0 * i] * 5
+
+
+@pytest.mark.gpu
+def test_gpu_a_step_that_ends_while_it_runs() -> None:
+    """The host's memory that its graph reads serves nobody else before that has ended."""
+    for turn in range(6):
+        step = minidl.compile(lambda x: (x * 2).sum())
+        found = [step(Tensor(np.full(1 << 16, i, np.float32), device="cuda")) for i in range(200)]
+        del step
+        gc.collect()
+        assert [each.item() for each in found] == [float(i << 17) for i in range(200)], turn
 
 
 @pytest.mark.gpu

@@ -1064,6 +1064,19 @@ def test_overhead_measures_each_op(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     assert all(row["call_us"] > row["checks_us"] > 0 for row in found["replays"])
 
 
+def test_overhead_parts_need_a_gpu(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        overhead.main(["--parts"])
+    assert "--parts: a replay has these parts on a GPU only; add --device cuda" in capsys.readouterr().err
+
+
+@pytest.mark.gpu
+def test_gpu_overhead_parts(capsys: pytest.CaptureFixture[str]) -> None:
+    overhead.main(["--device", "cuda", "--parts", "--number", "2", "--repeats", "1"])
+    found = {row["part of a replay"]: float(row["us"]) for row in table(capsys.readouterr().out)}
+    assert found["the call"] > found["the look at arguments and facts"] > 0
+
+
 # ---------------------------------------------------------------- cliffs
 def test_every_public_op_is_swept_or_has_a_reason() -> None:
     swept = {name.split()[0] for name in cliff_cases.SWEEPS}

@@ -122,7 +122,7 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
     (f"{CORE}/host", ()),
     (f"{CORE}/rng", ("numpy",)),
     (f"{CORE}/device", ("numpy", "cupy")),
-    (f"{CORE}/pools", ("cupy",)),
+    (f"{CORE}/pools", ("numpy", "cupy")),
     (f"{CORE}/tensor", ("numpy", f"{CORE}/mode", f"{CORE}/device")),
     (f"{CORE}/by_tensor", (f"{CORE}/tensor",)),
     (GEOMETRY, ()),
@@ -157,6 +157,8 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
     # minidl's own kernels are launched by their launchers
     (f"{OPS}/emulator/own", ("numpy", "cupy", f"{CORE}/device", f"{CORE}/tensor", OPS)),
     (f"{OPS}/emulator", ("numpy", f"{OPS}/emulator", f"{COMMON}/sources", f"{COMMON}/conv/own", GEOMETRY)),
+    ("minidl/compiler/graph", ("cupy", f"{CORE}/pools", f"{CORE}/tensor", f"{COMMON}/primitives",
+                               f"{CUDA}/launch/addresses", "minidl/compiler")),
     ("minidl/compiler", ("numpy", "cupy", f"{CORE}/mode", f"{CORE}/device", f"{CORE}/pools", f"{CORE}/tensor",
                          f"{COMMON}/primitives", f"{COMMON}/ranks", f"{COMMON}/region", f"{COMMON}/geometry/nhwc",
                          "minidl/compiler")),

@@ -1,0 +1,132 @@
+"""What a captured graph is given anew at each replay: copied by the graph itself, from and to addresses in a table."""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from collections.abc import Callable
+from sys import getrefcount
+from typing import Any
+
+import cupy
+import numpy as np
+
+from . import memory
+from .grid import THREADS, blocks
+from .kernels import kernel
+
+ROWS = 512                                 # replays that the host may be ahead, at most
+HALF = ROWS // 2
+FILE, BYTES_PER_BLOCK, MAX_BLOCKS = "launch/addresses.cu", THREADS * 16, 128
+
+CONFIGURATIONS: list[tuple[str, tuple[Any, ...]]] = [(FILE, ())]
+
+
+class Addresses:
+    """The table of a graph that is given so many inputs, results and numbers (float64) at each replay. page: gives
+    memory for it, as `GraphMemory.page`.
+
+    A row holds the addresses of the numbers, of inputs and of results, and the numbers themselves. The graph is
+    captured from `take`, its calls, and `give`; `start` starts a replay. Kernels copy what the driver would: a call of
+    the driver for each array costs the host as much as a launch.
+
+    A row of the table is written again once an event tells that its replay has ended. Graphs of one capture run one
+    after the other, on whatever streams they are started, so an event behind one of them is behind all before it.
+    """
+
+    def __init__(self, page: Callable[[int, int], tuple[np.ndarray, cupy.ndarray]], inputs: int, results: int,
+                 numbers: int):
+        copies = numbers + inputs + results
+        self._host, self._table = page(ROWS, max(1, copies + numbers))
+        self._row_bytes, self._first = self._host.strides[0], 8 * numbers
+        self._pack = struct.Struct(f"={inputs + results}Q{numbers}d").pack_into
+        cells = np.arange(ROWS)[:, None] * self._row_bytes + 8 * (copies + np.arange(numbers))
+        self._host[:, :numbers] = self._table.data.ptr + cells
+        # Of each copy the graph's own address and the bytes, written once they are known, and the turns of its blocks
+        self._own = cupy.zeros((max(1, copies), 2), np.uint64)
+        self._turns = cupy.zeros((max(1, copies), MAX_BLOCKS), np.int32)
+        self._arrays: list[cupy.ndarray] = []
+        self._events = [cupy.cuda.Event(block=True, disable_timing=True) for _ in range(2)]       # behind each half
+        self._kernel = kernel(FILE, "copy_given")
+        self.graph: Any = None             # until it is captured, and at the end of a program
+        self.turn: int | None = 0          # the next row; None: not known, since a start was interrupted; -1: starting
+
+    def take(self, numbers: list[cupy.ndarray], inputs: list[cupy.ndarray]) -> None:
+        """Copy to these arrays: to be captured, before all calls."""
+        self._copy([*numbers, *inputs], 0)
+
+    def give(self, results: list[cupy.ndarray]) -> None:
+        """Copy from these arrays: to be captured, behind all calls."""
+        self._copy(results, 1)
+
+    def _copy(self, arrays: list[cupy.ndarray], back: int) -> None:
+        if arrays:
+            first, count = len(self._arrays), len(arrays)
+            per_copy = min(MAX_BLOCKS, max(blocks(array.nbytes, BYTES_PER_BLOCK) for array in arrays))
+            self._kernel((per_copy, count), (THREADS,), self._table, self._own[first:], self._turns[first:], ROWS,
+                         self._host.shape[1], first, back)
+            self._arrays += arrays
+
+    def captured(self, graph: Any) -> None:
+        """What was captured is told where its arrays lie."""
+        self.graph = graph
+        if self._arrays:
+            self._own.set(np.array([(array.data.ptr, array.nbytes) for array in self._arrays], np.uint64))
+
+    def start(self, *row: float) -> None:
+        """Start a replay on the current stream, with the addresses of contiguous arrays like the inputs and then like
+        the results, and the numbers. One thread at a time may call it.
+
+        Raises RuntimeError where this is called within itself, by a signal handler or a finalizer.
+        """
+        turn, after = self.turn, None
+        if turn == -1:
+            raise RuntimeError("compile: a step was called while a call of it was being started, by a signal handler "
+                               "or a finalizer; have that set a flag, and call the step from the loop")
+        self.turn = -1
+        try:
+            if turn is None:
+                turn = self._start_over()
+            self._pack(self._host, turn * self._row_bytes + self._first, *row)
+            self.graph.launch()
+            after = turn + 1 if (turn + 1) % HALF else self._next_half(turn // HALF)
+        finally:
+            self.turn = after
+
+    def _next_half(self, half: int) -> int:
+        """The first row of the other half, once all replays that read it have ended."""
+        self._events[half].record()
+        self._events[1 - half].synchronize()
+        return (1 - half) * HALF
+
+    def _start_over(self) -> int:
+        """The first row, after a start of which nobody knows whether it went as far as the device."""
+        cupy.cuda.Device().synchronize()
+        self._turns.fill(0)
+        return 0
+
+
+class Results:
+    """Arrays for a result of a graph, another one for each replay: small ones in turn, but for those that somebody
+    still holds.
+
+    In turn, so that two calls after each other never have the same one. Only on the null stream, as `memory.empty`.
+    """
+
+    KEPT, MAX_BYTES = 4, 1 << 16
+
+    def __init__(self, like: cupy.ndarray):
+        self._shape, self._dtype = like.shape, like.dtype
+        kept: list[list[cupy.ndarray]] = [[] for _ in range(self.KEPT if like.nbytes <= self.MAX_BYTES else 0)]
+        self._large, self._turn = not kept, itertools.cycle(kept)
+
+    def take(self) -> cupy.ndarray:
+        """An array that nobody else holds."""
+        if self._large or memory._current_stream().ptr:
+            return memory._new(self._shape, self._dtype)
+        place = next(self._turn)
+        for array in place:
+            if getrefcount(array) == memory.UNUSED:
+                return array
+        place[:] = [memory._new(self._shape, self._dtype)]
+        return place[0]
