@@ -27,11 +27,10 @@ extern "C" __global__ void __launch_bounds__(THREADS_PER_BLOCK, BLOCKS)
     const int end = p.causal ? imin(p.keys, first + OWN) : p.keys;
     const float scale = p.scale * LOG2_E;
     float out[PADDED / 8][4] = {}, top[2] = {-infinity(), -infinity()}, total[2] = {};
-    load_rows<OWN>(queries, q, p.q[2], first, p.queries);
+    load_rows<OWN, 1>({{queries, q, p.q[2]}}, first, p.queries);
     for (int begin = 0; begin < end; begin += TILE) {
         if (begin) __syncthreads();                                     // the tile before has been read
-        load_rows<TILE>(keys, k, p.k[2], begin, p.keys);
-        load_rows<TILE>(values, v, p.v[2], begin, p.keys);
+        load_rows<TILE, 2>({{keys, k, p.k[2]}, {values, v, p.v[2]}}, begin, p.keys);
         await_rows();
         float s[TILE / 8][4] = {};
         add_by_rows<TILE>(s, queries + own * PITCH, keys);

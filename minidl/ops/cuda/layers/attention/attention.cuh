@@ -40,40 +40,51 @@ struct Heads {
 
 __device__ __forceinline__ float infinity() { return __int_as_float(0x7f800000); }
 
-// Start reading ROWS rows of a matrix, from `first` on, of `rows` that there are.
-template <int ROWS>
-__device__ __forceinline__ void load_rows(unsigned* to, const STORE* from, int stride, int first, int rows) {
+// Rows of a matrix, where they lie and where they go.
+struct Rows {
+    unsigned* to;
+    const STORE* from;
+    int stride;
+};
+
+// Start reading ROWS rows of each of some matrices, from `first` on, of `rows` that there are.
+template <int ROWS, int MATRICES>
+__device__ __forceinline__ void load_rows(const Rows (&matrices)[MATRICES], int first, int rows) {
     constexpr int EACH = 16 / (int)sizeof(STORE), CHUNKS = PADDED / EACH, COUNT = ROWS * CHUNKS;
-    if constexpr (sizeof(STORE) == 2) {
-        for (int i = threadIdx.x; i < COUNT; i += THREADS_PER_BLOCK) {
-            const int row = i / CHUNKS, chunk = i % CHUNKS;
-            const bool valid = first + row < rows && chunk * EACH < D;
-            start_copy((int4*)(to + row * PITCH + chunk * 4),
-                       (const int4*)(valid ? from + (first + row) * stride + chunk * EACH : from), valid);
-        }
-    } else {
-        constexpr int AT_ONCE = 4;                // reads on their way
+    constexpr int AT_ONCE = 4;                    // reads on their way, of a matrix
 #pragma unroll 1
-        for (int start = 0; start < COUNT; start += AT_ONCE * THREADS_PER_BLOCK) {
-            Pack<4> held[AT_ONCE];
+    for (int start = 0; start < COUNT; start += AT_ONCE * THREADS_PER_BLOCK) {
+        Pack<4> held[MATRICES][AT_ONCE];
 #pragma unroll
-            for (int e = 0; e < AT_ONCE; ++e) {
-                const int i = start + e * THREADS_PER_BLOCK + threadIdx.x, row = i / CHUNKS, chunk = i % CHUNKS;
-                held[e] = {0, 0, 0, 0};
-                if (i < COUNT && first + row < rows && chunk * EACH < D)
-                    held[e] = *(const Pack<4>*)(from + (first + row) * stride + chunk * EACH);
+        for (int e = 0; e < AT_ONCE; ++e) {
+            const int i = start + e * THREADS_PER_BLOCK + threadIdx.x, row = i / CHUNKS, chunk = i % CHUNKS;
+            const bool valid = i < COUNT && first + row < rows && chunk * EACH < D;
+#pragma unroll
+            for (int m = 0; m < MATRICES; ++m) {
+                const STORE* at = matrices[m].from + (valid ? (first + row) * matrices[m].stride + chunk * EACH : 0);
+                if constexpr (sizeof(STORE) == 2) {
+                    if (i < COUNT) start_copy((int4*)(matrices[m].to + row * PITCH + chunk * 4), (const int4*)at, valid);
+                } else {
+                    held[m][e] = {0, 0, 0, 0};
+                    if (valid) held[m][e] = *(const Pack<4>*)at;
+                }
             }
+        }
+        if constexpr (sizeof(STORE) == 4) {
 #pragma unroll
             for (int e = 0; e < AT_ONCE; ++e) {
                 const int i = start + e * THREADS_PER_BLOCK + threadIdx.x, row = i / CHUNKS, chunk = i % CHUNKS;
                 if (i >= COUNT) continue;
-                const float* x = held[e].v;
-                unsigned* at = to + row * PITCH + chunk * (EACH / NUMBERS_PER_WORD);
-                if constexpr (PRECISION == BF16)
-                    *(Pack<2>*)at = {__uint_as_float(bf16_pair(x[0], x[1])), __uint_as_float(bf16_pair(x[2], x[3]))};
-                else
-                    *(Pack<4>*)at = {__uint_as_float(tf32(x[0])), __uint_as_float(tf32(x[1])),
-                                     __uint_as_float(tf32(x[2])), __uint_as_float(tf32(x[3]))};
+#pragma unroll
+                for (int m = 0; m < MATRICES; ++m) {
+                    const float* x = held[m][e].v;
+                    unsigned* to = matrices[m].to + row * PITCH + chunk * (EACH / NUMBERS_PER_WORD);
+                    if constexpr (PRECISION == BF16)
+                        *(Pack<2>*)to = {__uint_as_float(bf16_pair(x[0], x[1])), __uint_as_float(bf16_pair(x[2], x[3]))};
+                    else
+                        *(Pack<4>*)to = {__uint_as_float(tf32(x[0])), __uint_as_float(tf32(x[1])),
+                                         __uint_as_float(tf32(x[2])), __uint_as_float(tf32(x[3]))};
+                }
             }
         }
     }
