@@ -64,7 +64,8 @@ def scaled_dot_product_attention(k, query: Tensor, key: Tensor, value: Tensor, a
     if dropout_p:
         raise ValueError(f"{NAME}: dropout_p is {dropout_p!r} but no weights are dropped here; pass 0, or write "
                          "ops.dropout(ops.softmax(scores), p) @ value")
-    _check(query.shape, key.shape, value.shape, None if attn_mask is None else attn_mask.shape, bool(is_causal))
+    added = None if attn_mask is None else attn_mask.shape
+    _check(query.shape, key.shape, value.shape, added, bool(is_causal))
     causal, mask = bool(is_causal), attn_mask
     scale = float(max(1, query.shape[-1]) ** -0.5 if scale is None else scale)
     if attn_mask is not None:
@@ -81,5 +82,5 @@ def scaled_dot_product_attention(k, query: Tensor, key: Tensor, value: Tensor, a
         return (k.sum_to(gq, query.shape) if need[0] else None,
                 k.sum_to(gk, key.shape) if need[1] else None,
                 k.sum_to(gv, value.shape) if need[2] else None,
-                k.sum_to(k.attention_grad_mask(*given, scale), mask.shape) if need[3] else None)
+                k.sum_to(k.attention_grad_mask(*given, scale), added) if need[3] else None)
     return o, backward

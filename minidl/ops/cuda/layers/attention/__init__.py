@@ -61,7 +61,7 @@ def _how(q: Array, k: Array, v: Array, mask: Array | None) -> str | None:
 
 
 # ---------------------------------------------------------------- where matrices lie
-def _heads(x: Array, lead: Ints) -> Array:
+def _heads(x: Array, lead: Ints) -> cupy.ndarray:
     """(...,rows,columns) as (n,heads,rows,columns)"""
     x = np.broadcast_to(x, (*lead, *x.shape[-2:]))
     return x.reshape(-1, lead[-1], *x.shape[-2:]) if len(lead) > 2 else x[(None,) * (2 - len(lead))]
@@ -75,7 +75,7 @@ def _flat(x: Array) -> tuple[Array, Ints]:
     return cupy.lib.stride_tricks.as_strided(x, (extent,), (x.itemsize,)), steps
 
 
-def _rows(x: Array, lead: Ints) -> tuple[Array, Ints]:
+def _rows(x: cupy.ndarray, lead: Ints) -> tuple[Array, Ints]:
     """The memory of matrices, and how far apart they and their rows lie; a copy if rows do not begin at 16 bytes."""
     x = _heads(x, lead)
     apart = [stride for n, stride in zip(x.shape[:-1], x.strides, strict=False) if n > 1]
@@ -101,15 +101,15 @@ def _empty(lead: Ints, rows: int, width: int, dtype: np.dtype) -> tuple[Array, A
 
 # ---------------------------------------------------------------- launches
 @functools.lru_cache(maxsize=4096)
-def _plan(name: str, count: int, queries: int, keys: int, *constants: object) -> Callable[..., None]:
+def _plan(name: str, count: int, queries: int, keys: int, width: int, dtype: np.dtype, how: str,
+          masked: bool) -> Callable[..., None]:
     """The launch of a kernel for so many heads."""
     of_queries, of_keys = (count * launch.blocks(rows, OWN) for rows in (queries, keys))
-    width, _, how, _ = constants
     file, blocks, threads, shared = {
         "attention": (FILE, of_queries, THREADS_PER_BLOCK, _shared(width, how, 1)),
         "attention_dots": (GRAD, launch.blocks(count * queries * DOT_LANES, launch.THREADS), launch.THREADS, 0),
         "attention_grad": (GRAD, of_keys + of_queries, THREADS_PER_BLOCK, _shared(width, how, 2))}[name]
-    return launch.kernel(file, name, *_constants(*constants)).sized((blocks,), (threads,), shared)
+    return launch.kernel(file, name, *_constants(width, dtype, how, masked)).sized((blocks,), (threads,), shared)
 
 
 def attention(q: Array, k: Array, v: Array, mask: Array | None, causal: bool, scale: float) -> tuple[Array, Array]:
