@@ -179,6 +179,16 @@ def layers(many: int) -> Iterator[Case]:
         yield Case(label, {"x": Spec((*lead, i)), "w": Spec((o, i)), "b": Spec((o,))})
 
 
+def heads(many: int) -> Iterator[Case]:
+    for label, lead, length, keys, d in (
+            ("small", (2,), 8, 8, 8), ("usual", (16, 6), 128, 128, 32), ("large", (2 * many, 8), 1024, 1024, 64),
+            ("odd", (5, 3), 97, 101, 24), ("one query", (16, 8), 1, 1024, 64), ("long columns", (4, 2), 1024, 16, 64),
+            ("sliced", (16, 6), 128, 128, 32)):
+        q, k = Spec((*lead, length, d)), Spec((*lead, keys, d))
+        for causal in (False, True)[:1 + (length == keys)]:
+            yield Case(label, {"x": q, "k": k, "v": k}, {"causal": causal})
+
+
 EQUATIONS: list[tuple[str, str, Shape, Shape]] = [
     ("small", "ij,jk->ik", (16, 16), (16, 16)), ("product", "ij,jk->ik", (512, 512), (512, 512)),
     ("transposed result", "ij,jk->ki", (512, 512), (512, 512)),
@@ -446,6 +456,7 @@ SWEEPS: dict[str, Sweep] = {
     "matmul": Sweep("x @ y", products),
     "einsum": Sweep("F.einsum(equation, x, y)", equations),
     "linear": Sweep("F.linear(x, w, b)", layers),
+    "scaled_dot_product_attention": Sweep("F.scaled_dot_product_attention(x, k, v, is_causal=causal)", heads),
     "conv1d": Sweep("F.conv1d(x, w, b, stride=stride, padding=padding, dilation=dilation, groups=groups)",
                     sequences),
     "conv_transpose2d": Sweep("F.conv_transpose2d(x, w, b, stride=stride, padding=padding, "

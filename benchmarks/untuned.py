@@ -176,15 +176,11 @@ def with_helpers(nn: ModuleType, **helpers: Any) -> ModuleType:
     return made
 
 
-def minidl_nn(device: str) -> ModuleType:
-    from minidl import Tensor, nn, ops
+def minidl_nn() -> ModuleType:
+    from minidl import nn, ops
 
-    mask = Tensor(np.triu(np.full((128, 128), -1e9, np.float32), 1), device=device)
-
-    def attention(q: Any, k: Any, v: Any) -> Any:
-        scores = q @ k.swapaxes(-1, -2) * (q.shape[-1] ** -0.5) + mask
-        return ops.softmax(scores, axis=-1) @ v
-    return with_helpers(nn, _cat=ops.concatenate, _attention=attention)
+    return with_helpers(nn, _cat=ops.concatenate, _attention=functools.partial(ops.scaled_dot_product_attention,
+                                                                              is_causal=True))
 
 
 def torch_nn() -> ModuleType:
@@ -201,7 +197,7 @@ def minidl_step(name: str, precision: str, device: str) -> Callable[[], Any]:
     from minidl import Tensor, ops, optim
 
     minidl.set_precision(precision)
-    net = NETS[name][0](minidl_nn(device)).to(device)
+    net = NETS[name][0](minidl_nn()).to(device)
     sgd = optim.SGD(net.parameters(), lr=LR, momentum=MOMENTUM)
     x, target = (Tensor(a, device=device) for a in batch(name))
     loss = ops.mse_loss if NETS[name][2] is None else ops.cross_entropy

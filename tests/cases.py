@@ -658,9 +658,58 @@ def neighbourhoods() -> Iterable[Problem]:
 
 
 @functools.cache
-def constant(values: tuple[float, ...], dtype: Any, device: str) -> Tensor:
+def constant(values: tuple[Any, ...], dtype: Any, device: str) -> Tensor:
     """The same Tensor in every call: a compiled step takes no Tensor that it makes itself from an array."""
     return Tensor(values, dtype=dtype, device=device)
+
+
+def attended(*xs: Tensor, mask: Any = None, **options: Any) -> Tensor:
+    """With a floating mask as the fourth Tensor, or with one of bool."""
+    masked = () if mask is None else (constant(mask, bool, xs[0].device),)
+    return ops.scaled_dot_product_attention(*xs, *masked, **options)
+
+
+def attention(q, k, v, mask=None, *, is_causal=False, scale=None):
+    """Query by query: the mean of the values, each weighed by e^score."""
+    lead = np.broadcast_shapes(q.shape[:-2], k.shape[:-2], v.shape[:-2])
+    scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+    mask = np.zeros(()) if mask is None else np.asarray(mask)
+    added = np.where(mask, 0, -np.inf) if mask.dtype == bool else mask
+    added = np.broadcast_to(added, (*lead, q.shape[-2], k.shape[-2]))
+    q, k, v = (np.broadcast_to(x, (*lead, *x.shape[-2:])) for x in (q, k, v))
+    o = np.zeros((*lead, q.shape[-2], v.shape[-1]))
+    for *head, i in np.ndindex(o.shape[:-1]):
+        at = tuple(head)
+        keys = range(min(i + 1, k.shape[-2]) if is_causal else k.shape[-2])
+        counts = [math.exp(np.sum(q[at][i] * k[at][j]) * scale + added[at][i, j]) for j in keys]
+        if sum(counts):
+            o[at][i] = sum(c * v[at][j] for j, c in zip(keys, counts)) / sum(counts)
+    return o
+
+
+def heads() -> Iterable[Problem]:
+    """Leading axes that broadcast, all of one shape or none; every kind of mask; as many keys as queries, more, fewer,
+    one and none."""
+    rng = np.random.default_rng(21)
+    leads = [((), (), ()), ((2,), (2,), (2,)), ((2, 3), (2, 3), (2, 3)), ((2, 1), (3,), (1, 3)), ((), (), (2,)),
+             ((0,), (0,), (1,)), ((2, 1, 2),) * 3]
+    for at in range(72):
+        lead, length, keys, d, dv = leads[at % 7], *(int(n) for n in rng.integers(1, 6, 4))
+        keys = (length, keys, keys, 1, keys + 2, 0)[at % 6]
+        length = length if at % 11 else 0
+        shapes = tuple((*more, *own) for more, own in zip(lead, ((length, d), (keys, d), (keys, dv))))
+        option: dict[str, Any] = {}
+        whole = (*np.broadcast_shapes(*lead), length, keys)
+        if at % 4 == 1:
+            option["is_causal"] = True
+        elif at % 4 == 2 and 0 not in whole:
+            mask = rng.random(whole[-2:]) < 0.6            # a query that attends to nothing is among them
+            option["mask"] = tuple(map(tuple, mask.tolist()))
+        elif at % 4 == 3:
+            shapes = (*shapes, (whole, whole[-2:], whole[-1:], (*whole[:-2], 1, whole[-1]))[at // 4 % 4])
+        if at % 5 == 0:
+            option["scale"] = 0.3
+        yield shapes, option
 
 
 def batch_normalized(x: Tensor, *affine: Tensor, eps: float = 1e-5, moments: Any = None) -> Tensor:
@@ -834,6 +883,7 @@ TABLE: dict[str, tuple[Callable[..., Tensor], Callable[..., Any], Iterable[Probl
     "embedding": (rows_of, lambda w, ids: w[ids], tables(), normal),
     "dropout": (ops.dropout, dropout, keys(), normal),
     "linear": (ops.linear, linear, layers(), normal),
+    "scaled_dot_product_attention": (attended, attention, heads(), normal),
     "conv2d": (ops.conv2d, conv2d, convolutions(), normal),
     "conv1d": (ops.conv1d, conv1d, sequences(), normal),
     "conv_transpose2d": (ops.conv_transpose2d, conv_transpose2d, transposed_convolutions(), normal),

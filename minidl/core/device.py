@@ -24,10 +24,10 @@ _workspace_limit = 256 * 2**20
 
 
 def set_precision(precision: str) -> None:
-    """How CUDA devices compute products of float32 arrays, in convolutions and linear layers. "fp32": fused
-    multiply-adds in float32 (the default). "tf32": tensor cores on operands of 10 bits of mantissa. "3xtf32":
-    each operand as the sum of two tf32 numbers, three products: nearly float32's accuracy. "bf16": operands rounded to
-    7 bits, or as for "tf32"; compiled steps also store images between convolutions so. Sums are always float32. The CPU
+    """How CUDA devices compute products of float32 arrays, in convolutions, attention and linear layers. "fp32": fused
+    multiply-adds in float32 (the default). "tf32": tensor cores on operands of 10 bits of mantissa. "3xtf32": each
+    operand as the sum of two tf32 numbers, three products: nearly float32's accuracy. "bf16": operands rounded to 7
+    bits, or as for "tf32"; compiled steps also store images between convolutions so. Sums are always float32. The CPU
     and float64 take no notice.
 
     Raises ValueError for another name.

@@ -12,6 +12,7 @@ from .common.backend import CONV_ALGORITHMS as CONV_ALGORITHMS
 from .common.op import OPS as OPS
 from .common.primitives import ACTIVATIONS as ACTIVATIONS
 from .layers.activation import *
+from .layers.attention import *
 from .layers.conv import *
 from .layers.linear import *
 from .layers.lookup import *

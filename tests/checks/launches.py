@@ -20,7 +20,7 @@ from cases import CASES
 from tiers import tiers
 
 import minidl
-from checks import convolutions, layouts, nhwc, nhwc_conv, nhwc_grad_w, primitives, regions
+from checks import attention, convolutions, layouts, nhwc, nhwc_conv, nhwc_grad_w, primitives, regions
 from checks.fused import STEPS, normal
 from minidl import Tensor, ops, optim, zoo
 from minidl.core import device
@@ -450,6 +450,10 @@ LAUNCHES: dict[str, list[Launch]] = {
             (act, (19, 70, 21), FLOAT) for act in ALL]),
         *on_device("layers/linear/gemm.cu", primitives.linear_with_an_activation, *[
             (act, sizes, dtype) for act in ALL for sizes in MORE_SIZES[:3] for dtype in (FLOAT, DOUBLE)])],
+    "attention": [
+        *each("layers/attention/", attention.is_right, *[(kind, attention.CASES[0]) for kind in attention.KINDS]),
+        *on_device("layers/attention/", attention.is_right, *[
+            (kind, case) for kind in attention.KINDS for case in attention.CASES[1:]])],
     "training": [
         *each("optim/sgd.cu", primitives.sgd, (1, 0.9, 1e-2, True, FLOAT), (201, 0.9, 1e-2, True, FLOAT)),
         *each("optim/sgd.cu", primitives.sgd_changes_only_what_it_was_given, ()),

@@ -14,6 +14,7 @@ from minidl.ops.common import choice, shared
 from minidl.ops.common.conv.parts import as_one
 from minidl.ops.common.geometry import conv_geometry, pool_geometry
 from minidl.ops.cpu import conv, parallel
+from minidl.ops.cpu.layers import attention
 
 Array = np.ndarray
 linear_module = sys.modules["minidl.ops.cpu.layers.linear"]           # its name in the package is the function's
@@ -589,3 +590,23 @@ def test_a_maximum_is_never_in_the_border() -> None:
     np.testing.assert_array_equal(y, x)
     np.testing.assert_array_equal(k.max_pool2d_grad_x(np.arange(1.0, 5).reshape(1, 1, 2, 2), index, g)[0, 0],
                                   [[1, 2], [3, 4]])
+
+
+# ---------------------------------------------------------------- attention
+@pytest.mark.parametrize("masked", ["not", "causal", "all heads", "each head", "keys"])
+@pytest.mark.parametrize("budget", [1, 1 << 7, 1 << 9, 1 << 20])
+def test_attention_in_chunks_is_attention(budget: int, masked: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One query at a time, some queries of a head, some heads, all at once."""
+    rng, causal = np.random.default_rng(0), masked == "causal"
+    q, k_, v, go = (rng.standard_normal(shape) for shape in ((3, 1, 7, 4), (2, 5, 4), (3, 2, 5, 6), (3, 2, 7, 6)))
+    shapes = {"all heads": (7, 5), "each head": (3, 2, 7, 5), "keys": (1, 5)}
+    mask = rng.standard_normal(shapes[masked]) if masked in shapes else None
+    want_o, want_sums = attention.WRITTEN.forward(q, k_, v, mask, causal, 0.5)
+    want = attention.WRITTEN.grad(go, q, k_, v, mask, want_o, want_sums, causal, 0.5)
+    monkeypatch.setattr(attention, "CHUNK_BYTES", budget)
+    o, sums = k.attention(q, k_, v, mask, causal, 0.5)
+    got = k.attention_grad(go, q, k_, v, mask, o, sums, causal, 0.5)
+    close(o, want_o)
+    close(sums, np.broadcast_to(want_sums, sums.shape))
+    for each, expected in zip(got, want, strict=True):
+        close(each, expected)

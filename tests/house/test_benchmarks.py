@@ -1317,7 +1317,7 @@ def test_a_net_is_the_same_for_both(name: str) -> None:
     torch = pytest.importorskip("torch")
     build, shape, _ = untuned.NETS[name]
     minidl.manual_seed(0)
-    mine, its = build(untuned.minidl_nn("cpu")), build(untuned.torch_nn())
+    mine, its = build(untuned.minidl_nn()), build(untuned.torch_nn())
     for ours, theirs in zip(mine.parameters(), its.parameters(), strict=True):
         theirs.data = torch.tensor(ours.numpy())
     rng, size = np.random.default_rng(0), (1, *(min(side, 64) for side in shape[1:]))

@@ -97,7 +97,7 @@ NN = tuple(f"minidl/nn/{name}" for name in ("__init__", "containers", "habits", 
                                             "parameter", "table"))         # all but weights
 NAMES = {"arrays": ("arrange", "basic", "contraction", "indexing", "methods", "operators", "select", "shapes",
                     "statistics"),
-         "layers": ("activation", "conv", "linear", "lookup", "norm", "pool", "resample", "units"),
+         "layers": ("activation", "attention", "conv", "linear", "lookup", "norm", "pool", "resample", "units"),
          "losses": ("criteria", "loss", "nll")}
 FAMILIES = tuple(f"{OPS}/{group}/{name}" for group, names in NAMES.items() for name in names)
 COMMON = "minidl/ops/common"
@@ -126,6 +126,7 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
     (f"{CORE}/tensor", ("numpy", f"{CORE}/mode", f"{CORE}/device")),
     (f"{CORE}/by_tensor", (f"{CORE}/tensor",)),
     (GEOMETRY, ()),
+    (f"{COMMON}/geometry/attention", ("numpy", f"{COMMON}/primitives")),
     (f"{COMMON}/geometry/layouts", ()),
     (f"{COMMON}/geometry/nhwc", ("numpy", f"{COMMON}/primitives")),
     (f"{COMMON}/geometry/sets", ()),

@@ -36,6 +36,10 @@ def conv(**options: Any) -> Tensor:
     return ops.conv2d(zeros(1, 1, 8, 8), zeros(1, 1, 3, 3), **options)
 
 
+def attend(query: Any, key: Any, value: Any, *mask: Tensor, **options: Any) -> Tensor:
+    return ops.scaled_dot_product_attention(zeros(*query), zeros(*key), zeros(*value), *mask, **options)
+
+
 def used_up() -> None:
     y = (zeros(2, grad=True) * 2).sum()
     y.backward()
@@ -550,6 +554,28 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "pool window": (lambda: ops.max_pool2d(zeros(1, 1, 2, 2), size=3), ValueError,
                     r"max_pool2d: the window 3x3 is larger than the padded input 2x2 \(input 2x2\)"),
     # ---- activations, losses
+    # ---- attention
+    "attention of a vector": (lambda: attend((4,), (5, 4), (5, 4)), ValueError,
+                              r"scaled_dot_product_attention: query \(4,\), key \(5, 4\), value \(5, 4\) must each "
+                              r"have 2 axes or more, .*; see .reshape\(\)"),
+    "attention of other features": (lambda: attend((3, 4), (5, 6), (5, 4)), ValueError,
+                                    "scaled_dot_product_attention: query has 4 features but key has 6 .*; make them"),
+    "attention to too few values": (lambda: attend((3, 4), (5, 4), (6, 4)), ValueError,
+                                    "scaled_dot_product_attention: key has 5 rows but value has 6 .*; give a value"),
+    "attention of other heads": (lambda: attend((2, 3, 4), (3, 5, 4), (5, 4)), ValueError,
+                                 r"scaled_dot_product_attention: the leading axes of query \(2, 3, 4\), .* do not "
+                                 r"broadcast; from the right, .* see .reshape\(\)"),
+    "attention by two masks": (lambda: attend((3, 4), (5, 4), (5, 4), zeros(3, 5), is_causal=True), ValueError,
+                               "scaled_dot_product_attention: attn_mask is given and is_causal is True; give one"),
+    "attention by a mask of another shape": (lambda: attend((3, 4), (5, 4), (5, 4), zeros(2, 3, 5)), ValueError,
+                                             r"scaled_dot_product_attention: attn_mask has shape \(2, 3, 5\) but must "
+                                             r"broadcast to \(3, 5\) .*; see .reshape\(\)"),
+    "attention by a mask of integers": (lambda: attend((3, 4), (5, 4), (5, 4), zeros(3, 5, dtype="int64")), TypeError,
+                                        "scaled_dot_product_attention: attn_mask has dtype int64 but must be bool, or "
+                                        "float32 as query; convert it"),
+    "attention with dropout": (lambda: attend((3, 4), (5, 4), (5, 4), dropout_p=0.1), ValueError,
+                               "scaled_dot_product_attention: dropout_p is 0.1 but no weights are dropped here; pass "
+                               "0, or write ops.dropout"),
     "softmax": (lambda: ops.softmax(zeros(2, 3), axis=2), ValueError,
                 r"softmax: axis 2 is out of range for a Tensor of shape \(2, 3\); use an int from -2 to 1"),
     "log_softmax": (lambda: ops.log_softmax(zeros(2, 3), axis=-3), ValueError,

@@ -37,6 +37,7 @@ PLACES = {
     "linear": "input weight bias", "avg_pool2d": "input kernel_size stride padding ceil_mode count_include_pad",
     "max_pool2d": "input kernel_size stride padding dilation ceil_mode return_indices", "gelu": "input",
     "softplus": "input beta threshold", "pixel_shuffle": "input upscale_factor", "softmax": "input dim",
+    "scaled_dot_product_attention": "query key value attn_mask dropout_p is_causal scale enable_gqa",
     "log_softmax": "input dim", "leaky_relu": "input negative_slope", "elu": "input alpha",
     **dict.fromkeys(("sum", "mean", "prod"), "input dim keepdim"), "argmax": "input dim keepdim",
     "argmin": "input dim keepdim", "argsort": "input dim descending", "cumsum": "input dim",

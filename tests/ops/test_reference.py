@@ -170,6 +170,30 @@ def test_dropout_gradient_has_the_mask_of_its_forward() -> None:
     gradcheck(lambda x: ops.dropout(x, 0.5, key=(3, 4)), [Tensor(np.ones((20, 30)), requires_grad=True)])
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("mask", [np.array([[True, False], [False, False]]), np.array([[0, -np.inf], [-np.inf] * 2])],
+                         ids=["bool", "floating"])
+def test_attention_to_nothing_is_zero_and_has_no_gradient(mask: np.ndarray, compiled: bool) -> None:
+    """In float64, as a floating mask is; the gradients of the other query are as if it were alone."""
+    rng = np.random.default_rng(0)
+    q, k, v = (Tensor(rng.standard_normal((2, 3)), requires_grad=True) for _ in range(3))
+
+    def step(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
+        o = ops.scaled_dot_product_attention(q, k, v, mask)
+        o.sum().backward()
+        assert q.grad is not None
+        assert v.grad is not None
+        return o, q.grad, v.grad
+    run = minidl.compile(step) if compiled else step
+    for _ in range(3):
+        for t in (q, k, v):
+            t.grad = None
+        o, gq, gv = run(q, k, v, Tensor(mask))
+        np.testing.assert_allclose(o.numpy(), [v.numpy()[0], np.zeros(3)])
+        assert not gq.numpy()[1].any()
+        np.testing.assert_allclose(gv.numpy(), [np.ones(3), np.zeros(3)])
+
+
 # ---------------------------------------------------------------- dtypes
 DTYPES = ["bool", *(f"{sign}int{bits}" for bits in (8, 16, 32, 64) for sign in ("", "u")), "float16", "float32",
           "float64", "longdouble"]

@@ -541,6 +541,28 @@ def pooling(ours: Callable[..., Tensor], theirs: Callable[..., Any], fill: float
     return trial
 
 
+def attention(rng: Rng) -> Trial:
+    """Every kind of mask, among them such as leave a query nothing to attend to."""
+    lead = shape(rng, 0, 2, 3)
+    length, keys, d, dv = (size(rng, 6) for _ in range(4))
+    query, key, value = (normal(rng, (*lead, *own)) for own in ((length, d), (keys, d), (keys, dv)))
+    kind, options = pick(rng, ("none", "causal", "bool", "floating", "broadcast")), {}
+    if rng.random() < 0.3:
+        options["scale"] = 0.7
+    if kind in ("none", "causal"):
+        options["is_causal"] = kind == "causal"
+    whole = (*lead, length, keys)
+    if kind == "bool":
+        mask = rng.random(whole[-2:]) < 0.5
+        return Trial((query, key, value),
+                     lambda *xs: ops.scaled_dot_product_attention(*xs, Tensor(mask), **options),
+                     lambda *xs: F.scaled_dot_product_attention(*xs, torch.tensor(mask), **options),
+                     {"kind": kind, **options})
+    masks = (normal(rng, whole if kind == "floating" else whole[-1:]),) if kind in ("floating", "broadcast") else ()
+    return Trial((query, key, value, *masks), lambda *xs: ops.scaled_dot_product_attention(*xs, **options),
+                 lambda *xs: F.scaled_dot_product_attention(*xs, **options), {"kind": kind, **options})
+
+
 # ---------------------------------------------------------------- the table: name -> (how many, how to draw one)
 TRIALS: dict[str, tuple[int, Callable[[Rng], Trial]]] = {
     "add": (90, arithmetic(ops.add, torch.add)),
@@ -587,6 +609,7 @@ TRIALS: dict[str, tuple[int, Callable[[Rng], Trial]]] = {
     "concatenate": (90, concatenate),
     "matmul": (90, matmul),
     "linear": (90, linear),
+    "scaled_dot_product_attention": (150, attention),
     "embedding": (90, embedding),
     "einsum": (200, einsum),
     "outer": (90, outer),

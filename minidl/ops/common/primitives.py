@@ -129,6 +129,7 @@ PRIMITIVES: dict[str, Primitive] = {
     "setitem": Primitive(changes=(0,), effect=True, update=True, indexed=True),
     # products
     **dict.fromkeys(("matmul", "matmul_grad_x", "matmul_grad_y", "matmul_sum", "linear_and_act"), PLAIN),
+    **dict.fromkeys(("attention", "attention_grad", "attention_grad_mask"), PLAIN),
     "linear": Primitive("ipp", "i", "linear"),
     "linear_act": Primitive("ippc", "i", "linear"),
     "linear_grad_x": Primitive("ip", "i", "linear_grad_x"),

@@ -14,6 +14,7 @@ from .data import *
 from .indexing import *
 from .launch import ones_like as ones_like
 from .layers.activation import *
+from .layers.attention import *
 from .layers.linear import *
 from .layers.linear.fused import *
 from .layers.linear.matmul import *
