@@ -10,6 +10,15 @@ import pytest
 
 PARAMETERS = type(pytest.param())          # of what pytest.param gives
 
+# Whose deep tests run on the newest Python alone -> why no other Python and no other NumPy can show another fault.
+# Their fast and slow tests run on each.
+ONCE = {
+    "test_random_steps.py::test_a_planted_fault_is_found":
+        "the faults are minidl's own, in the compiler's text: whether one of 150 programs meets it is decided by them",
+    "test_replay.py::test_many_steps_of_a_zoo_model":
+        "what 1,000 steps show and 20 do not is memory that is used again, which the program lays out",
+}
+
 
 def tiers(count: int, *, fast: int = 0, slow: int | None = None) -> list[str]:
     """The tier of each of so many tests: `fast` of them have "", `slow` of them "slow", and the rest "deep".
