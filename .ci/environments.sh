@@ -6,6 +6,10 @@ if [ -z "${MINIDL_DATA:-}" ] && [ -d ../shared/data ]; then
 fi
 export PIP_DISABLE_PIP_VERSION_CHECK=1
 
+# An emulated kernel is compiled once for all stages and later runs: its file is named by all that it depends on.
+export MINIDL_EMULATED=${MINIDL_EMULATED:-$PWD/.emulated}
+find "$MINIDL_EMULATED" -mindepth 1 -mtime +30 -delete 2>/dev/null || true
+
 # No newer one than CuPy has wheels for
 version='import sys; v = sys.version_info; (3, 10) <= v < (3, 15) and print(f"{v[0]}.{v[1]:02}", sys.executable)'
 found=$(for python in python3 python3.{10..19} "${PYENV_ROOT:-$HOME/.pyenv}"/versions/*/bin/python3; do

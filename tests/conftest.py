@@ -19,13 +19,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tiers import ONCE
 
 import minidl
 from minidl.core import device
 
 # ---------------------------------------------------------------- tiers: CONTRIBUTING.md says which there are
 HOW = {                                    # a mark -> the command that runs what has it
-    "slow": "python -m pytest -m 'not deep and not gpu'", "deep": "bash .ci/deep", "gpu": "python -m pytest -m gpu"}
+    "slow": "python -m pytest -m 'not deep and not gpu'", "deep": "bash .ci/deep", "gpu": "python -m pytest -m gpu",
+    "once": "bash .ci/deep on the newest Python"}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -36,6 +38,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--probe", type=float, default=0.0, metavar="SHARE",
                     help="run this share of the deep tests, and of what passed before, too, drawn by the digest of the "
                     "commit")
+    group.addoption("--again", action="store_true",
+                    help="all ran on another Python: leave out the deep tests of ONCE, in tests/tiers.py")
     group.addoption("--shard", default="1/1", metavar="I/N", help="only the I-th of N parts of the tests")
     group.addoption("--fast-limit", type=float, default=math.inf, metavar="SECONDS",
                     help="processor time that a test without a mark may take (default: any)")
@@ -62,10 +66,15 @@ def tier_of(item: pytest.Item) -> str:
     return next((mark for mark in ("gpu", "deep", "slow") if item.get_closest_marker(mark)), "")
 
 
+def once(item: pytest.Item) -> bool:
+    """Whether it is a deep test of ONCE."""
+    return tier_of(item) == "deep" and re.sub(r".*/|\[.*", "", item.nodeid, flags=re.DOTALL) in ONCE
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
     """Skip what is marked gpu where CUDA cannot serve, saying what is missing. Leave out what is in another shard, and
-    what passed before. Of that and of the deep tests that -m leaves out, take the probe in again."""
+    what passed before or is once. Of that and of the deep tests that -m leaves out, take the probe in again."""
     part, parts = map(int, config.getoption("shard").split("/"))
     items[:] = [item for item in items if number_of(item.nodeid) % parts == part - 1]
     collected, share = items.copy(), config.getoption("probe")
@@ -77,8 +86,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     limit, head = share * 2**32, commit() if share else ""
     left_out -= {item for item in left_out if (item in again or tier_of(item) == "deep")
                  and number_of(f"{head} {item.nodeid}") < limit}
-    items[:] = [item for item in collected if item not in left_out]
-    config.stash[LEFT_OUT] = Counter(map(tier_of, left_out))
+    elsewhere = {item for item in collected if config.getoption("again") and once(item)}
+    items[:] = [item for item in collected if item not in left_out | elsewhere]
+    config.stash[LEFT_OUT] = Counter(map(tier_of, left_out - elsewhere)) + Counter(once=len(elsewhere))
     marked = [item for item in items if item.get_closest_marker("gpu")]
     missing = device._missing() if marked else ""
     if missing:

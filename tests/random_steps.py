@@ -1020,11 +1020,12 @@ def _watched(given: argparse.Namespace, without: frozenset[str]) -> Tally:
 
 
 def found_by(plant: str, programs: int, seed: int = 0, device: str = "cpu",
-             without: frozenset[str] = frozenset()) -> tuple[int, str] | None:
-    """(number, difference) of the first program that differs with a planted fault, and does not without it."""
+             without: frozenset[str] = frozenset(), begin: int = 0) -> tuple[int, str] | None:
+    """(number, difference) of a program that differs with a planted fault, and does not without it: of so many
+    programs the first from `begin` on, or before it."""
     import planted
 
-    for number in range(programs):
+    for number in (*range(begin, programs), *range(begin)):
         p = program(seed, number, without)
         with contextlib.suppress(Exception):
             with planted.planted(plant):

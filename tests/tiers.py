@@ -10,6 +10,16 @@ import pytest
 
 PARAMETERS = type(pytest.param())          # of what pytest.param gives
 
+# Whose deep tests run on the newest Python alone -> why no other Python and no other NumPy can show another fault.
+# Their fast and slow tests run on each.
+ONCE = {
+    "test_replay.py::test_many_steps_of_a_zoo_model":
+        "what 1,000 steps show and 20 do not is memory that is used again, which the program lays out",
+    "test_hostile_weights.py::test_hostile_files_are_refused_or_load_right_within_bounds":
+        "HDF5's library reads the files, of one version in h5py for each Python",
+    "test_hostile_formats.py::test_hostile_files_of_keras": "the same",
+}
+
 
 def tiers(count: int, *, fast: int = 0, slow: int | None = None) -> list[str]:
     """The tier of each of so many tests: `fast` of them have "", `slow` of them "slow", and the rest "deep".

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import re
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +15,9 @@ from checks.compiler import needs_compiler
 
 from minidl.frontend import cli
 from minidl.frontend.cli.emulate import filled, sizes, value
+from minidl.ops import emulator
 from minidl.ops.common.sources import struct
-from minidl.ops.emulator import watcher
+from minidl.ops.emulator import built, watcher
 from minidl.ops.emulator.watch import Kernel, Parameter
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("elsewhere"), needs_compiler]
@@ -335,3 +339,54 @@ def test_what_an_argument_means() -> None:
         (4,), "random", np.dtype(np.float32), 1).tolist()
     assert value(Parameter("n", np.dtype(np.int64), False, False), "0x10", 1) == 16
     assert sizes("4x2") == (4, 2)
+
+
+# ---------------------------------------------------------------- what is compiled
+TO_LIBRARY = ["-shared", "-o", "kernel.so", "kernel.cpp"]
+
+
+def test_what_is_compiled_is_kept_for_other_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In $MINIDL_EMULATED, not in the folder of one user, by all that it depends on."""
+    kept, text = tmp_path / "kept", 'extern "C" int f() { return 3; }'
+    monkeypatch.setenv("MINIDL_EMULATED", str(kept))
+    library = built(tmp_path / "of its own", text, TO_LIBRARY)
+    assert [*kept.iterdir()] == [library]
+    assert not (tmp_path / "of its own").exists()
+    changed = [built(tmp_path, text.replace("3", "4"), TO_LIBRARY), built(tmp_path, text, [*TO_LIBRARY, "-O1"])]
+    with monkeypatch.context() as patch:       # another compiler, or a header of the emulator
+        patch.setattr(emulator, "_compiled_by", lambda: "another")
+        changed.append(built(tmp_path, text, TO_LIBRARY))
+    assert len({library, *changed}) == 4
+    assert [ctypes.CDLL(str(each)).f() for each in (library, *changed)] == [3, 4, 3, 3]
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("it is compiled again"))
+    assert built(tmp_path, text, TO_LIBRARY) == library
+
+
+def test_what_a_library_depends_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The compiler, and each of the emulator's own sources."""
+    compiled_by = emulator._compiled_by.__wrapped__        # which keeps nothing
+    (tmp_path / "emulator.h").write_text("1")
+    monkeypatch.setattr(emulator, "HERE", tmp_path)
+    found = [compiled_by()]
+    (tmp_path / "emulator.h").write_text("2")
+    found.append(compiled_by())
+    monkeypatch.setattr(emulator, "COMPILER", "/bin/echo")
+    assert len({*found, compiled_by()}) == 3
+
+
+def test_several_compile_the_same_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each gets the whole library, and what they wrote on the way is gone."""
+    monkeypatch.setenv("MINIDL_EMULATED", str(tmp_path / "kept"))
+    with ThreadPoolExecutor(4) as pool:
+        found = {*pool.map(lambda _: built(tmp_path, 'extern "C" int f() { return 5; }', TO_LIBRARY), range(4))}
+    assert [*(tmp_path / "kept").iterdir()] == [*found]
+    assert ctypes.CDLL(str(found.pop())).f() == 5
+
+
+def test_what_does_not_compile_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINIDL_EMULATED", str(tmp_path / "kept"))
+    for _ in range(2):
+        with pytest.raises(subprocess.CalledProcessError) as caught:
+            built(tmp_path, "int f() { return g(); }", TO_LIBRARY)
+        assert "was not declared" in caught.value.stderr
+    assert not [*(tmp_path / "kept").iterdir()]

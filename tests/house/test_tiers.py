@@ -6,6 +6,7 @@ import ast
 from pathlib import Path
 
 import pytest
+import tiers
 
 ROOT = next(folder for folder in Path(__file__).resolve().parents if (folder / "setup.cfg").exists())
 TESTS = '''
@@ -117,6 +118,25 @@ def test_what_passed_before_is_left_out(project: pytest.Pytester) -> None:
     here = project.runpytest_inprocess(*given, "--passed-before", "passed.txt")
     assert [each.rpartition("::")[2] for each in names(here)] == ["test_fails_there", "test_is_skipped_there"]
     here.stdout.fnmatch_lines(["left out: 1 tests that passed before"])
+
+
+@pytest.mark.slow
+def test_what_no_other_python_shows_is_left_out(project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of its tests the deep ones alone, and only where all ran on another Python."""
+    monkeypatch.setitem(tiers.ONCE, "test_here.py::test_values", "a reason")
+    given = ("-v", "-p", "no:cacheprovider", "-m", "not gpu", "-k", "values")
+    assert len(names(project.runpytest_inprocess(*given))) == 40
+    again = project.runpytest_inprocess(*given, "--again")
+    assert len(names(again)) == 7
+    again.stdout.fnmatch_lines(["left out: 33 once tests, which run by bash .ci/deep on the newest Python"])
+
+
+@pytest.mark.parametrize("name", tiers.ONCE)
+def test_what_is_once_is_a_test_and_has_a_reason(name: str) -> None:
+    file, _, function = name.partition("::")
+    (path,) = (ROOT / "tests").rglob(file)
+    assert f"\ndef {function}(" in path.read_text(encoding="utf-8")
+    assert tiers.ONCE[name]
 
 
 # ---------------------------------------------------------------- marks

@@ -3,6 +3,8 @@
 The threads of a block are coroutines that take turns in a random order (scheduler.cpp). What a GPU would not survive,
 or leave undefined, is reported: see `watch.py`, which runs a kernel of a user's own file, and `minidl emulate`. The
 tests run all of minidl's kernels by their own launchers in the same way (tests/emulator). Linux and g++ alone.
+
+What is compiled ends with its user, unless $MINIDL_EMULATED names a folder: there it is kept for all processes.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import ctypes
 import functools
 import hashlib
 import math
+import os
 import re
 import shutil
 import subprocess
@@ -133,6 +136,36 @@ def translated(text: str, name: str) -> str:
     return "\n".join(['#include "emulator.h"', text, "}", RUN.replace("KERNEL", name).replace("VALUES", values)])
 
 
+@functools.cache
+def _compiled_by() -> str:
+    """What a library depends on beside its source and its options: the compiler, and all that lies here."""
+    version = subprocess.run([str(COMPILER), "--version"], capture_output=True, text=True, check=False).stdout
+    texts = [path.read_text(encoding="utf-8") for path in sorted(HERE.iterdir()) if path.suffix in (".h", ".cpp")]
+    return hashlib.sha256("\n".join([version, *texts]).encode()).hexdigest()
+
+
+def built(folder: Path, text: str, *commands: Iterable[str]) -> Path:
+    """A source as a shared library in a folder, or in $MINIDL_EMULATED; compiled if it is not there.
+
+    commands: the compiler's arguments, which make kernel.so of kernel.cpp. Its name is the digest of all that it
+    depends on, and it moves there when it is whole, so that several processes can use the folder at once.
+
+    Raises subprocess.CalledProcessError, with the compiler's messages as `stderr`, if it does not compile.
+    """
+    commands = tuple(map(tuple, commands))
+    key = hashlib.sha256(repr((_compiled_by(), text, commands)).encode()).hexdigest()[:32]
+    folder = Path(os.environ.get("MINIDL_EMULATED") or folder).absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    library = folder / f"{key}.so"
+    if not library.exists():
+        with tempfile.TemporaryDirectory(dir=folder) as place:
+            Path(place, "kernel.cpp").write_text(text, encoding="utf-8")
+            for command in commands:
+                subprocess.run([str(COMPILER), *command], cwd=place, capture_output=True, text=True, check=True)
+            Path(place, "kernel.so").replace(library)
+    return library
+
+
 class Compiler:
     """What is compiled lies in a folder, once for all who use it."""
 
@@ -148,15 +181,10 @@ class Compiler:
 
     def library(self, text: str, *options: str) -> Path:
         """A source as a shared library. Raises RuntimeError with the compiler's message if it does not compile."""
-        key = hashlib.sha256("\n".join([text, *options]).encode()).hexdigest()[:32]
-        source, library = self._folder / f"{key}.cpp", self._folder / f"{key}.so"
-        if not library.exists():
-            source.write_text(text, encoding="utf-8")
-            done = subprocess.run([str(COMPILER), *OPTIONS, "-o", str(library), str(source), *options],
-                                  capture_output=True, text=True, check=False)
-            if done.returncode:
-                raise RuntimeError(f"the source does not compile with {options}:\n{done.stderr[:4000]}")
-        return library
+        try:
+            return built(self._folder, text, [*OPTIONS, "-o", "kernel.so", "kernel.cpp", *options])
+        except subprocess.CalledProcessError as error:
+            raise RuntimeError(f"the source does not compile with {options}:\n{error.stderr[:4000]}") from None
 
     def kernel(self, text: str, *options: str) -> ctypes.CDLL:
         """A translated source, whose function is `run`."""
@@ -179,9 +207,6 @@ def watched(folder: Path, text: str, *options: str) -> Path:
 
     Raises subprocess.CalledProcessError, with the compiler's messages as `stderr`, if it does not compile.
     """
-    name, watch = hashlib.sha256("\n".join([text, *options]).encode()).hexdigest()[:32], watcher()
-    (folder / f"{name}.cpp").write_text(text, encoding="utf-8")
-    for command in ([*OPTIONS, *WATCHED, *options, "-c", "-o", f"{name}.o", f"{name}.cpp"],
-                    ["-shared", "-o", f"{name}.so", f"{name}.o", str(watch)]):
-        subprocess.run([str(COMPILER), *command], cwd=folder, capture_output=True, text=True, check=True)
-    return folder / f"{name}.so"
+    watch = str(watcher())
+    return built(folder, text, [*OPTIONS, *WATCHED, *options, "-c", "-o", "kernel.o", "kernel.cpp"],
+                 ["-shared", "-o", "kernel.so", "kernel.o", watch])
