@@ -2,7 +2,6 @@
 
     python tests/kernels.py --check             # what changed, and a sample of the rest; this is what CI runs
     python tests/kernels.py --write             # compile what changed, and write cuda/kernels.lock
-    python tests/kernels.py --half              # what changed, and each other row for half of its architectures
     python tests/kernels.py --all               # compile everything: each row must be what comes out
 
 The first line of the lock names the compiler. Each further line is a row: one configuration of one file. It holds the
@@ -14,8 +13,6 @@ about wgmma, and the names of the kernels if the constants leave some of the fil
 --check compiles the rows whose digest is old, on all architectures, up to MAX_CHANGED pairs of row and architecture.
 More are an error, which says how to write the lock. Of the rest it draws SAMPLE of the pairs by the digest of the
 commit, and compiles them again: they must equal their rows. A row that somebody edited has a seal that is wrong.
---half, of the deep run, draws three of six architectures for each row: a digest that leaves something out makes a row
-false for all of them.
 
 It needs no GPU, but CuPy and cuda-core.
 """
@@ -23,9 +20,7 @@ It needs no GPU, but CuPy and cuda-core.
 from __future__ import annotations
 
 import argparse
-import functools
 import hashlib
-import heapq
 import importlib.metadata
 import re
 import subprocess
@@ -54,7 +49,6 @@ THREADS = 2
 SAVED_AT_ONCE = 40                         # configurations, of which --write loses no more if it is interrupted
 
 Configuration = tuple[str, Constants]
-Pair = tuple[Configuration, int]           # and an architecture
 
 
 # ---------------------------------------------------------------- rows
@@ -148,9 +142,9 @@ def outcome(configuration: Configuration, architecture: int) -> Outcome:
     return Outcome(max(taken.values()), max(spills.values()), log.count("C75"), some)
 
 
-def outcomes(pairs: Iterable[Pair]) -> list[Outcome | str]:
+def outcomes(pairs: Iterable[tuple[Configuration, int]]) -> list[Outcome | str]:
     """Of each pair, in order; or the compiler's error."""
-    def one(pair: Pair) -> Outcome | str:
+    def one(pair: tuple[Configuration, int]) -> Outcome | str:
         try:
             return outcome(*pair)
         except Exception as error:         # whatever the compiler says, the other pairs are wanted too
@@ -200,27 +194,18 @@ class Lock(NamedTuple):
             yield from (f"{file}: no row compiles {name}" for name in names if name not in made)
 
 
-def pairs_of(configurations: Iterable[Configuration]) -> list[Pair]:
+def pairs_of(configurations: Iterable[Configuration]) -> list[tuple[Configuration, int]]:
     return [(each, architecture) for each in configurations for architecture in architectures(each[1])]
 
 
-def number(pair: Pair, commit: str) -> float:
-    """Between 0 and 1, by the commit's digest."""
-    (file, constants), architecture = pair
-    text = f"{commit} {file} {name_of(constants)} {architecture}"
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") / 2**32
+def drawn(pairs: list[tuple[Configuration, int]], share: float, commit: str) -> list[tuple[Configuration, int]]:
+    """A share of the pairs, by the commit's digest."""
+    def number(pair: tuple[Configuration, int]) -> float:
+        (file, constants), architecture = pair
+        text = f"{commit} {file} {name_of(constants)} {architecture}"
+        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") / 2**32
 
-
-def drawn(configurations: Iterable[Configuration], share: float, commit: str) -> list[Pair]:
-    """A share of all pairs."""
-    return [pair for pair in pairs_of(configurations) if number(pair, commit) < share]
-
-
-def half(configurations: Iterable[Configuration], commit: str) -> list[Pair]:
-    """Of each configuration half of its pairs, or the only one."""
-    return [pair for each in configurations
-            for pair in heapq.nsmallest((len(architectures(each[1])) + 1) // 2, pairs_of([each]),
-                                        key=lambda pair: number(pair, commit))]
+    return [pair for pair in pairs if number(pair) < share]
 
 
 def head() -> str:
@@ -229,9 +214,8 @@ def head() -> str:
     return done.stdout.strip() or "no commit"
 
 
-def check(lock: Lock, configurations: list[Configuration], again: Callable[[list[Configuration]], list[Pair]],
-          commit: str) -> list[str]:
-    """All that is wrong; prints what it compiles. again: the pairs of configurations with a row that it compiles."""
+def check(lock: Lock, configurations: list[Configuration], share: float, commit: str) -> list[str]:
+    """All that is wrong; prints what it compiles."""
     faults = list(lock.faults(configurations))
     changed = lock.changed(configurations)
     new = pairs_of(changed)
@@ -239,7 +223,7 @@ def check(lock: Lock, configurations: list[Configuration], again: Callable[[list
         return [*faults, f"{len(changed)} configurations changed: {len(new)} pairs with an architecture, but a check "
                          f"compiles {MAX_CHANGED} at most; run {WRITE}, and commit the lock"]
     kept = set(configurations) - set(changed)
-    old = again([each for each in configurations if each in kept])
+    old = drawn(pairs_of(each for each in configurations if each in kept), share, commit)
     print(f"kernels.lock: {len(lock.rows)} rows by {lock.compiler}; {len(changed)} configurations changed, of which "
           f"{len(new)} pairs are compiled; of the rest {len(old)}, drawn by {commit}", flush=True)
     for at, (((file, constants), architecture), found) in enumerate(zip(new + old, outcomes(new + old), strict=True)):
@@ -284,7 +268,6 @@ def main(arguments: list[str] | None = None) -> int:
     ways = parser.add_mutually_exclusive_group(required=True)
     ways.add_argument("--check", action="store_true", help="what changed, and a sample of the rest")
     ways.add_argument("--write", action="store_true", help="compile what changed, and write the lock")
-    ways.add_argument("--half", action="store_true", help="what changed, and half of the architectures of the rest")
     ways.add_argument("--all", action="store_true", help="compile everything")
     given = parser.parse_args(arguments)
     start = time.monotonic()
@@ -302,10 +285,7 @@ def main(arguments: list[str] | None = None) -> int:
         faults = [f"the lock is by {lock.compiler or 'no compiler'} but {compiler()} is installed: install that one, "
                   f"or run {WRITE}"]
     else:
-        commit = head()
-        again = (pairs_of if given.all else functools.partial(half, commit=commit) if given.half else
-                 functools.partial(drawn, share=SAMPLE, commit=commit))
-        faults = check(lock, CONFIGURATIONS, again, commit)
+        faults = check(lock, CONFIGURATIONS, 1 if given.all else SAMPLE, head())
     for fault in faults:
         print(fault)
     print(f"kernels.lock: {f'{len(faults)} faults' if faults else 'no fault'}, {time.monotonic() - start:.0f} s")

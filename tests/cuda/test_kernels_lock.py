@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -63,20 +62,10 @@ def test_the_lock_is_written_as_it_is_read(tmp_path: Path) -> None:
 
 def test_a_sample_is_drawn_by_the_commit() -> None:
     pairs = kernels.pairs_of(CONFIGURATIONS)
-    first, again, other = (kernels.drawn(CONFIGURATIONS, 0.02, commit) for commit in ("a", "a", "b"))
+    first, again, other = (kernels.drawn(pairs, 0.02, commit) for commit in ("a", "a", "b"))
     assert first == again != other
     assert 0.01 < len(first) / len(pairs) < 0.03
-    assert kernels.drawn(CONFIGURATIONS, 1, "a") == pairs
-
-
-def test_half_of_the_architectures_are_drawn_for_each_configuration() -> None:
-    first, again, other = (kernels.half(CONFIGURATIONS, commit) for commit in ("a", "a", "b"))
-    assert first == again != other
-    counts = Counter(configuration for configuration, _ in first)
-    assert counts == {each: 1 if launch.HOPPER in each[1] else len(kernels.ARCHITECTURES) // 2
-                      for each in CONFIGURATIONS}
-    assert {architecture for _, architecture in first} == set(kernels.ARCHITECTURES)
-    assert len({*first}) == len(first)
+    assert kernels.drawn(pairs, 1, "a") == pairs
 
 
 # ---------------------------------------------------------------- faults, each found
@@ -96,7 +85,7 @@ def locked(configurations: list[Any] = ROWS) -> Lock:
 
 
 def checked(lock: Lock, configurations: list[Any] = ROWS, share: float = 0) -> str:
-    return "\n".join(kernels.check(lock, configurations, lambda kept: kernels.drawn(kept, share, "commit"), "commit"))
+    return "\n".join(kernels.check(lock, configurations, share, "commit"))
 
 
 def test_a_lock_that_is_right(compiles: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
