@@ -258,6 +258,21 @@ class Mixer(nn.Module):
         return self.output(x).mean(axis=1)
 
 
+class Attending(nn.Module):
+    """Attention by parts of one layer, as a transformer's blocks have it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.qkv, self.out = nn.LayerNorm(48), nn.Linear(48, 144), nn.Linear(48, 48)
+        self.output = nn.Linear(48, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.reshape(len(x), 4, 48)
+        q, k, v = self.qkv(self.norm(x)).reshape(len(x), 4, 3, 2, 24).permute(2, 0, 3, 1, 4)
+        y = ops.scaled_dot_product_attention(q, k, v, is_causal=True).permute(0, 2, 1, 3).reshape(len(x), 4, 48)
+        return self.output(x + self.out(y)).mean(axis=1)
+
+
 class Blocks(nn.Module):
     """Images as rows and back, as ConvNeXt has them."""
 
@@ -275,7 +290,7 @@ class Blocks(nn.Module):
 
 
 NETS_OF_ROWS: dict[str, Callable[[], nn.Module]] = {
-    "mixer": Mixer, "blocks": Blocks,
+    "mixer": Mixer, "attending": Attending, "blocks": Blocks,
     "relus": lambda: nn.Sequential(nn.Flatten(), nn.Linear(192, 64), nn.ReLU(), nn.Linear(64, 40, bias=False),
                                    nn.Tanh(), nn.Linear(40, 10))}
 
@@ -297,7 +312,7 @@ def test_rows_in_float32_have_the_bits_of_the_plain_step(name: str) -> None:
 
 
 @pytest.mark.usefixtures("few_rows")
-@pytest.mark.parametrize(("name", "count"), [("mixer", 10), ("blocks", 3), ("relus", 3)])
+@pytest.mark.parametrize(("name", "count"), [("mixer", 10), ("attending", 3), ("blocks", 3), ("relus", 3)])
 def test_rows_in_bfloat16(name: str, count: int) -> None:
     """The border is where values come from or go to: images, logits, products of parts, which have no form."""
     device.set_precision("bf16")

@@ -16,19 +16,20 @@ from ..common.geometry.sets import NormGeometry
 from ..common.primitives import Array
 from .conv import conv2d, conv2d_act_pool, conv2d_act_pool_grad_wb, conv2d_grad_b, conv2d_grad_w, conv2d_grad_x
 from .layers.activation import GRADIENTS, VALUES
+from .layers.attention import attention, attention_grad
 from .layers.max_pool import max_pool2d, max_pool2d_grad_x
 from .layers.norm import batch_norm, normalize, normalize_by, normalize_grad, normalized
 from .layers.pool import avg_pool2d, avg_pool2d_grad_act, avg_pool2d_grad_x
 
 __all__ = [
-    "act_grad_b_nhwc", "act_grad_nhwc", "act_nhwc", "add_bias_nhwc", "add_nhwc", "avg_pool2d_grad_act_nhwc",
-    "avg_pool2d_grad_x_nhwc", "avg_pool2d_nhwc", "batch_norm_nhwc", "conv2d_act_pool_half",
-    "conv2d_act_pool_half_grad_wb", "conv2d_grad_b_nhwc", "conv2d_grad_w_nhwc", "conv2d_grad_x_act_b_nhwc",
-    "conv2d_grad_x_nhwc", "conv2d_grad_x_norm_nhwc", "conv2d_max_pool_nhwc", "conv2d_nhwc", "conv2d_norm_nhwc",
-    "conv2d_transposed_nhwc", "layer_norm_grad_nhwc", "layer_norm_nhwc", "max_pool2d_grad_relu_b_nhwc",
-    "max_pool2d_grad_relu_nhwc", "max_pool2d_grad_x_nhwc", "max_pool2d_nhwc", "normalize_act_grad_nhwc",
-    "normalize_again_act_grad_nhwc", "normalize_by_nhwc", "normalize_grad_nhwc", "stores_half", "takes_nhwc",
-    "to_nchw", "to_nhwc",
+    "act_grad_b_nhwc", "act_grad_nhwc", "act_nhwc", "add_bias_nhwc", "add_nhwc", "attention_grad_stored",
+    "attention_stored", "avg_pool2d_grad_act_nhwc", "avg_pool2d_grad_x_nhwc", "avg_pool2d_nhwc", "batch_norm_nhwc",
+    "conv2d_act_pool_half", "conv2d_act_pool_half_grad_wb", "conv2d_grad_b_nhwc", "conv2d_grad_w_nhwc",
+    "conv2d_grad_x_act_b_nhwc", "conv2d_grad_x_nhwc", "conv2d_grad_x_norm_nhwc", "conv2d_max_pool_nhwc",
+    "conv2d_nhwc", "conv2d_norm_nhwc", "conv2d_transposed_nhwc", "layer_norm_grad_nhwc", "layer_norm_nhwc",
+    "max_pool2d_grad_relu_b_nhwc", "max_pool2d_grad_relu_nhwc", "max_pool2d_grad_x_nhwc", "max_pool2d_nhwc",
+    "normalize_act_grad_nhwc", "normalize_again_act_grad_nhwc", "normalize_by_nhwc", "normalize_grad_nhwc",
+    "stores_half", "takes_nhwc", "to_nchw", "to_nhwc",
 ]
 
 # Whether programs in a precision gain by images in NHWC: never here
@@ -230,6 +231,21 @@ def layer_norm_grad_nhwc(gy: Array, x: Array, w: Array | None, mean: Array, rstd
     """normalize_grad of each row, and other added to gx where one is given: (gx, gw, gb)"""
     gx, gw, gb = normalize_grad(widened(gy), widened(x), w, mean, rstd, g)
     return _as(gx if other is None else gx + widened(other), gy.dtype), gw, gb
+
+
+# ---------------------------------------------------------------- attention
+def attention_stored(q: Array, k: Array, v: Array, mask: Array | None, causal: bool,
+                     scale: float) -> tuple[Array, Array]:
+    """attention: (o, sums)"""
+    o, sums = attention(*map(widened, (q, k, v)), mask, causal, scale)
+    return _as(o, q.dtype), sums
+
+
+def attention_grad_stored(go: Array, q: Array, k: Array, v: Array, mask: Array | None, o: Array, sums: Array,
+                          causal: bool, scale: float) -> tuple[Array, Array, Array]:
+    """attention_grad: (gq, gk, gv)"""
+    gq, gk, gv = attention_grad(*map(widened, (go, q, k, v)), mask, widened(o), sums, causal, scale)
+    return _as(gq, q.dtype), _as(gk, q.dtype), _as(gv, q.dtype)
 
 
 # ---------------------------------------------------------------- in NCHW, stored in bf16

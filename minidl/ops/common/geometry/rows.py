@@ -16,6 +16,7 @@ from .nhwc import AXES, BACK, FORMS, FULL, Arguments, Form
 
 MIN_ROWS, MIN_WIDTH = 1024, 32             # of a linear layer, from which a convolution pays
 MAX_NORMALISED = 1024                      # channels of a row that threads hold
+MAX_HEAD = 128                             # numbers of a head of attention
 PRECISIONS = "tf32", "bf16"
 SAME = "same"                              # the form of a call whose result is its argument in another shape
 
@@ -64,6 +65,16 @@ def _layer_norm(given: Arguments, precision: str) -> Arguments | None:
     return given if fits and given[0].shape[-1] == g.channels else None
 
 
+def _attention(q: int) -> Callable[[Arguments, str], Arguments | None]:
+    """Of heads that the kernels take: q, k and v are the arguments from q on, and a mask."""
+    def arguments(given: Arguments, precision: str) -> Arguments | None:
+        widths = {each.shape[-1] for each in given[q:q + 3]}
+        fits = len(widths) == 1 and min(widths) % FULL == 0 and max(widths) <= MAX_HEAD and precision in PRECISIONS
+        mask = given[q + 3]
+        return given if fits and (mask is None or mask.dtype == "float32") else None
+    return arguments
+
+
 def _turned(order: tuple[int, ...]) -> Callable[[Arguments, str], Arguments | None]:
     return lambda given, _: given if given[1] == order else None
 
@@ -95,6 +106,8 @@ ROWS: dict[str, tuple[Form, ...]] = {
     "normalize": (Form("layer_norm_nhwc", "r----", "r--", _layer_norm),),
     "normalize_grad": (Form("layer_norm_grad_nhwc", "rr----", "r--",
                             lambda given, precision: (*given, None) if _layer_norm(given, precision) else None),),
+    "attention": (Form("attention_stored", "vvv---", "v-", _attention(0)),),
+    "attention_grad": (Form("attention_grad_stored", "vvvv-v---", "vvv", _attention(1)),),
     "reshape": (Form(SAME, "r-", "r", _same_width), Form(SAME, "v-", "v")),
     "transpose": (Form(SAME, "i-", "r", _turned(AXES)), Form(SAME, "r-", "i", _turned(BACK)),
                   Form("transpose", "v-", "v")),
@@ -105,4 +118,4 @@ ROWS: dict[str, tuple[Form, ...]] = {
 }
 
 PRIMITIVES |= dict.fromkeys((
-    "add_bias_nhwc", "conv2d_transposed_nhwc", "layer_norm_nhwc", "layer_norm_grad_nhwc"), PLAIN)
+    "add_bias_nhwc", "attention_grad_stored", "attention_stored", "conv2d_transposed_nhwc", "layer_norm_nhwc", "layer_norm_grad_nhwc"), PLAIN)

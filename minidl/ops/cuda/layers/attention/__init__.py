@@ -23,7 +23,7 @@ from ... import launch
 from ..linear.matmul import matmul, matmul_grad_x, matmul_grad_y
 from ..linear.tile import MODES
 
-__all__ = ["attention", "attention_grad", "attention_grad_mask"]
+__all__ = ["attention", "attention_grad", "attention_grad_mask", "attention_grad_stored", "attention_stored"]
 
 WRITTEN = Attention(matmul, matmul_grad_x, matmul_grad_y)
 FILE, GRAD = "layers/attention/attention.cu", "layers/attention/attention_grad.cu"
@@ -152,3 +152,4 @@ def attention_grad(go: Array, q: Array, k: Array, v: Array, mask: Array | None, 
 
 
 attention_grad_mask = WRITTEN.grad_mask
+attention_stored, attention_grad_stored = attention, attention_grad          # of either type
