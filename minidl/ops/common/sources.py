@@ -15,6 +15,8 @@ FOLDER = Path(__file__).parents[1] / "cuda"  # ops/cuda: files and includes are 
 OPTIONS = ("--std=c++17",)
 HOPPER: Constant = ("SM_90A", 1)           # of kernels for compute capability 9.0 alone, with its own instructions
 
+BOUNDS = r"(?:__launch_bounds__\([^{;]*?\)\s*)?"      # what may stand before a kernel's name
+
 GENERATED: dict[str, str] = {}             # includes that no file holds, because a table does: their texts
 
 C_NAME: dict[np.dtype, str] = {np.dtype(np.float32): "float", np.dtype(np.float64): "double"}
@@ -59,7 +61,7 @@ def pasted(file: str, text: str, seen: set[str]) -> str:
 
 def parameters(text: str, name: str) -> list[tuple[str, str, str]]:
     """(name, C type, kind) of each parameter of a kernel in a source; kind: "value", "in" (const T*) or "out" (T*)."""
-    found = re.search(rf"__global__ void\s+(?:__launch_bounds__\([^{{;]*?\)\s*)?{name}\s*\(([^)]*)\)", text)
+    found = re.search(rf"__global__ void\s+{BOUNDS}{name}\s*\(([^)]*)\)", text)
     if found is None:
         raise ValueError(f"kernel: there is no __global__ void {name}(...) in the source; correct the name")
     result = []
@@ -68,6 +70,16 @@ def parameters(text: str, name: str) -> list[tuple[str, str, str]]:
         kind = "value" if "*" not in words else "in" if "const" in words else "out"
         result.append((words[-1], " ".join(word for word in words[:-1] if word not in ("*", "const")), kind))
     return result
+
+
+def alone(text: str, name: str) -> str:
+    """A source whose other kernels are functions that nobody calls: the compiler parses them, and makes nothing."""
+    def unless_named(found: re.Match[str]) -> str:
+        bounds, other, takes = found.groups()
+        return found[0] if other == name else "".join((
+            "static __device__ void", re.sub(r"__launch_bounds__\(.*\)", "", bounds), other,
+            takes.replace("__grid_constant__", "")))
+    return re.sub(rf'extern "C" __global__ void(\s+{BOUNDS})(\w+)(\s*\([^)]*\))', unless_named, text)
 
 
 @functools.cache

@@ -2,9 +2,10 @@
 how work is shared among blocks and threads (grid.py), memory for results (memory.py), and facts about the device
 (device.py).
 
-`kernel("layers/pool/pool.cu", "avg_pool2d", real(x.dtype))` gives the function compiled with those constants (`-D`),
-the same object each time. What it takes is read off its parameter list in the source, so that a call with an array of
-another dtype, on another device or with strides, or a number of the wrong kind, is refused instead of misread.
+`kernel("layers/pool/pool.cu", "avg_pool2d", real(x.dtype))` gives the function compiled with those constants, the same
+object each time; others are compiled meanwhile, and its first launch waits for it. What it takes is read off its
+parameter list in the source, so that a call with an array of another dtype, on another device or with strides, or a
+number of the wrong kind, is refused instead of misread.
 CuPy keeps what was compiled on disk; a file's own includes are pasted into it, because they are not in CuPy's key.
 """
 
@@ -15,6 +16,7 @@ from ...common.sources import (
     HOPPER,
     TYPES,
     Constant,
+    alone,
     options,
     parameters,
     pasted,
@@ -24,14 +26,14 @@ from ...common.sources import (
 )
 from .device import cache_bytes, compiler_version, compute_capability, most_shared, multiprocessors
 from .grid import THREADS, blocks, lanes_per_row, spread
-from .kernels import MAX_ELEMENTS, Arguments, Kernel, by_value, generated, kernel
+from .kernels import MAX_ELEMENTS, Arguments, Kernel, by_value, dry, generated, is_captured, is_dry, kernel
 from .memory import empty, ones_like
 from .misfits import refuse
 from .poison import CONSTANTS as POISON
 
 __all__ = [
     "C_NAME", "FOLDER", "GENERATED", "HOPPER", "MAX_ELEMENTS", "POISON", "THREADS", "TYPES", "Arguments", "Constant",
-    "Kernel", "blocks", "by_value", "cache_bytes", "compiler_version", "compute_capability", "empty", "generated",
-    "kernel", "lanes_per_row", "most_shared", "multiprocessors", "ones_like", "options", "parameters", "pasted", "real",
-    "refuse", "source", "spread", "struct",
+    "Kernel", "alone", "blocks", "by_value", "cache_bytes", "compiler_version", "compute_capability", "dry", "empty",
+    "generated", "is_captured", "is_dry", "kernel", "lanes_per_row", "most_shared", "multiprocessors", "ones_like",
+    "options", "parameters", "pasted", "real", "refuse", "source", "spread", "struct",
 ]
