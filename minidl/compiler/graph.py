@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import weakref
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
-from ..core.device import Array
+from ..core.device import Array, is_array
 from ..core.pools import GraphMemory
 from ..core.tensor import Tensor, mark_changed, wrap
 from ..ops.common.primitives import known
@@ -59,6 +60,28 @@ class SideStreams:
             self.main.wait_event(self.behind.pop(key))
 
 
+class Dry:
+    """Makes calls, in the place of SideStreams, for their kernels alone: what one would change is another array
+    instead, which holds anything, and other ranks are not waited for."""
+
+    def __init__(self, program: Program):
+        self.calls = program.calls
+
+    def run(self, number: int, waiting: int | None, primitive: Callable[..., Any], arguments: list[Any],
+            options: dict[str, Any]) -> Any:
+        """As SideStreams.run."""
+        call = self.calls[number]
+        if call.name == "rank_mean":
+            return tuple(arguments[0])
+        for i in call.known.changes:
+            arguments[i] = replace(arguments[i], _another)
+        return primitive(*arguments, **options)
+
+
+def _another(array: object) -> Any:
+    return type(array)(array.shape, array.dtype) if is_array(array) else array  # type: ignore[attr-defined]
+
+
 def _copied(array: Array) -> Any:
     """A copy in other memory of the same device, by the driver: a quarter of the host's time of array.copy()."""
     if not array._c_contiguous:                        # a view with gaps, or in another order
@@ -81,6 +104,20 @@ class NotCaptured(Exception):
     """A program with a call that no graph can hold: cuBLAS refuses to be captured, and so does what waits."""
 
 
+@contextlib.contextmanager
+def _captured(stream: cupy.cuda.Stream | None = None) -> Iterator[None]:
+    """Errors within are NotCaptured; a capture on the stream ends with them."""
+    import cupy
+
+    try:
+        yield
+    except Exception as error:
+        if stream is not None and stream.is_capturing():
+            with contextlib.suppress(cupy.cuda.runtime.CUDARuntimeError):
+                stream.end_capture()                   # of what cannot be, which is an error, too
+        raise NotCaptured(f"{type(error).__name__}: {error}") from error
+
+
 class AsGraph:
     """One CUDA graph of all launches, with memory of its own that lives as long as it does. Values whose lifetimes do
     not meet share it, see `SideStreams`.
@@ -101,24 +138,23 @@ class AsGraph:
         self.memory = GraphMemory()
         self.numbers: list[Any] | None = None
         stream = cupy.cuda.Stream(non_blocking=True)
+        arrays = arrays_of(program, given)
+        with _captured(), stream:          # a stream of its own: launch.empty keeps nothing of what it gives there
+            numbers = [cupy.empty(1) for _ in program.dynamics]
+            program.calls[0].backend.ahead(functools.partial(calls.values, arrays, numbers, Dry(program)))
         with self.memory.as_allocator(), stream:
             self.inputs = [array if i in fixed else cupy.empty_like(array)
-                           for i, array in enumerate(arrays_of(program, given))]
+                           for i, array in enumerate(arrays)]
             self.places = [cupy.zeros(1) for _ in program.dynamics]
             stream.synchronize()
             stream.begin_capture()
-            try:
+            with _captured(stream):
                 *others, last = (cupy.cuda.Stream(non_blocking=True) for _ in range(3))
                 side = SideStreams(stream, others, last)
                 values = calls.values(self.inputs, self.places, Buckets(program, side))
                 side.join(len(program.calls))
                 self.graph: Any = stream.end_capture()
                 GRAPHS.add(self)
-            except Exception as error:
-                if stream.is_capturing():
-                    with contextlib.suppress(cupy.cuda.runtime.CUDARuntimeError):
-                        stream.end_capture()           # of what cannot be, which is an error, too
-                raise NotCaptured(f"{type(error).__name__}: {error}") from error
         self.read = sorted({value.number for call in program.calls for value in leaves((call.arguments, call.options))
                             if isinstance(value, Dynamic)})
         written = program.written()

@@ -25,6 +25,7 @@ from minidl.ops import cpu, cuda
 from minidl.ops.common.geometry import ConvGeometry, PoolGeometry, conv_geometry
 from minidl.ops.common.primitives import PRIMITIVES
 from minidl.ops.cuda import conv, launch
+from minidl.ops.cuda.launch import compiling
 
 
 # ---------------------------------------------------------------- the sources
@@ -178,10 +179,14 @@ class Fakes:
         self.patch, self.launched, self.asked = patch, [], []
         self.room = launch.kernels
         pool = ThreadPoolExecutor(2)
-        for name, value in {"_compilers": lambda: pool, "_compiled": self.compiled, "_make_ready": lambda device: None,
+        for name, value in {"_make_ready": lambda device: None,
                             "_launch": lambda handle, *_: self.launched.append(handle), "_current_device": lambda: 0,
                             "_current_stream": lambda: SimpleNamespace(ptr=0, is_capturing=lambda: False)}.items():
             patch.setattr(self.room, name, value)
+        patch.setattr(compiling, "_compilers", lambda: pool)
+        patch.setattr(compiling, "_compiled", self.compiled)
+        patch.setattr(compiling.cupy.cuda.runtime, "getDevice", lambda: 0)
+        patch.setattr(compiling.cupy.cuda, "get_current_stream", self.room._current_stream)
         self.before: Callable[[], object] = lambda: None
 
     def compiled(self, file: str, text: str, constants: Any, device: int) -> Any:
@@ -262,9 +267,9 @@ def test_constants_are_lines_before_the_source(constants: Any, options: tuple[st
     def module(**made: Any) -> Any:
         given.update(made)
         return SimpleNamespace(compile=lambda: None)
-    monkeypatch.setattr(launch.kernels.cupy, "RawModule", module)
-    monkeypatch.setattr(launch.kernels.cupy.cuda, "Device", lambda device: contextlib.nullcontext())
-    launch.kernels._compiled("own.cu", "text", constants, 0)
+    monkeypatch.setattr(compiling.cupy, "RawModule", module)
+    monkeypatch.setattr(compiling.cupy.cuda, "Device", lambda device: contextlib.nullcontext())
+    compiling._compiled("own.cu", "text", constants, 0)
     assert given["options"] == ("--std=c++17", *options)
     assert given["code"].splitlines() == [
         *(f"#define {name} {value}" for name, value in constants if (name, value) != launch.HOPPER), "text"]

@@ -72,16 +72,6 @@ def parameters(text: str, name: str) -> list[tuple[str, str, str]]:
     return result
 
 
-def alone(text: str, name: str) -> str:
-    """A source whose other kernels are functions that nobody calls: the compiler parses them, and makes nothing."""
-    def unless_named(found: re.Match[str]) -> str:
-        bounds, other, takes = found.groups()
-        return found[0] if other == name else "".join((
-            "static __device__ void", re.sub(r"__launch_bounds__\(.*\)", "", bounds), other,
-            takes.replace("__grid_constant__", "")))
-    return re.sub(rf'extern "C" __global__ void(\s+{BOUNDS})(\w+)(\s*\([^)]*\))', unless_named, text)
-
-
 @functools.cache
 def struct(name: str) -> np.dtype:
     """A struct that kernels take by value, as its definition in a source says: numbers, and arrays of them."""

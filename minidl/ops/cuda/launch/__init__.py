@@ -1,6 +1,6 @@
-"""How kernels run: the text of a .cu file (common/sources.py), the function compiled from it and its run (kernels.py),
-how work is shared among blocks and threads (grid.py), memory for results (memory.py), and facts about the device
-(device.py).
+"""How kernels run: the text of a .cu file (common/sources.py), what is compiled from it (compiling.py) and its run
+(kernels.py, dry.py), how work is shared among blocks and threads (grid.py), memory for results (memory.py), and facts
+about the device (device.py).
 
 `kernel("layers/pool/pool.cu", "avg_pool2d", real(x.dtype))` gives the function compiled with those constants, the same
 object each time; others are compiled meanwhile, and its first launch waits for it. What it takes is read off its
@@ -16,7 +16,6 @@ from ...common.sources import (
     HOPPER,
     TYPES,
     Constant,
-    alone,
     options,
     parameters,
     pasted,
@@ -24,9 +23,11 @@ from ...common.sources import (
     source,
     struct,
 )
+from .compiling import alone
 from .device import cache_bytes, compiler_version, compute_capability, most_shared, multiprocessors
+from .dry import dry, is_captured, is_dry
 from .grid import THREADS, blocks, lanes_per_row, spread
-from .kernels import MAX_ELEMENTS, Arguments, Kernel, by_value, dry, generated, is_captured, is_dry, kernel
+from .kernels import MAX_ELEMENTS, Arguments, Kernel, by_value, generated, kernel
 from .memory import empty, ones_like
 from .misfits import refuse
 from .poison import CONSTANTS as POISON

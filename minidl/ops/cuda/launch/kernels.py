@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
-import os
 import struct as struct_module
 import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from typing import Any
 
 import cupy
 import numpy as np
 
-from ...common.sources import HOPPER, TYPES, Constant, alone, options, parameters, source, struct
+from ...common.sources import TYPES, Constant, parameters, source, struct
 from . import poison
+from .compiling import compiling as _module
+from .dry import thread
 from .misfits import MAX_ELEMENTS, fitted
 
 CODES = {np.dtype(name): code for name, code in (     # of numbers, in the standard module struct
@@ -39,35 +38,6 @@ SHARED = 48 * 1024                         # bytes of shared memory that need no
 
 _current_device = cupy.cuda.runtime.getDevice
 _current_stream = cupy.cuda.get_current_stream
-
-
-MAX_COMPILING = 16                         # kernels at a time; the compiler parses one after the other
-
-
-@functools.cache
-def _compilers() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(min(MAX_COMPILING, os.cpu_count() or 1), "minidl-compiles")
-
-
-def _module(file: str, text: str, constants: tuple[Constant, ...], name: str) -> Callable[[], cupy.RawModule]:
-    """What waits for a source's module, of one kernel, which is compiled from now on: NVRTC does not hold Python's
-    lock, and each kernel is a module of its own, so that none waits for another."""
-    return _compilers().submit(_compiled, file, alone(text, name), constants, _current_device()).result
-
-
-def _compiled(file: str, text: str, constants: tuple[Constant, ...], device: int) -> cupy.RawModule:
-    # Constants as lines of the source: CuPy compiles an empty file for each tuple of options that it has not seen.
-    own = tuple(constant for constant in constants if constant == HOPPER)
-    lines = [f"#define {name} {value}\n" for name, value in constants if (name, value) not in own]
-    module = cupy.RawModule(code="".join([*lines, text]), options=options(own), backend="nvrtc")
-    try:
-        with cupy.cuda.Device(device):
-            module.compile()
-    except cupy.cuda.compiler.CompileException as error:
-        found = [line for line in str(error).splitlines() if "error" in line] or [str(error)]
-        raise RuntimeError(f"kernel: {file} does not compile with {dict(constants)}: {'; '.join(found[:4])}; "
-                           "correct the source at that line") from None
-    return module
 
 
 @functools.cache
@@ -142,10 +112,10 @@ class Kernel:
     @poison.behind_a_fill
     def _start(self, grid_x: int, grid_y: int, grid_z: int, block_x: int, block_y: int, block_z: int, shared: int,
                *arguments: Any) -> None:
-        if _thread.dry:
+        if thread.dry:
             return
         device = _current_device()
-        if device not in _thread.devices:
+        if device not in thread.devices:
             _make_ready(device)
         stream = _current_stream().ptr
         try:
@@ -229,41 +199,6 @@ _ONES = {1: (1, 1), 2: (1,), 3: ()}        # what makes three axes of a grid or 
 _launch = cupy.cuda.driver.launchKernel
 
 
-class _Thread(threading.local):
-    """devices: whose context this thread has entered, which the driver's call takes for granted; dry: see `dry`."""
-
-    dry = False
-
-    def __init__(self) -> None:
-        self.devices: set[int] = set()
-
-
-_thread = _Thread()
-
-
 def _make_ready(device: int) -> None:
     cupy.cuda.runtime.setDevice(device)
-    _thread.devices.add(device)
-
-
-@contextlib.contextmanager
-def dry() -> Iterator[None]:
-    """Within it this thread's launches are left out: whatever is called only has its kernels compiled, all at once.
-
-    Results hold anything. What CuPy itself launches does run.
-    """
-    before, _thread.dry = _thread.dry, True
-    try:
-        yield
-    finally:
-        _thread.dry = before
-
-
-def is_dry() -> bool:
-    """Whether launches of this thread are left out."""
-    return _thread.dry
-
-
-def is_captured() -> bool:
-    """Whether a call is to be part of a graph: of one that is captured now, or soon, after it was called dry."""
-    return _thread.dry or _current_stream().is_capturing()
+    thread.devices.add(device)
