@@ -9,8 +9,9 @@ from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
 from ..core.device import Array, is_array
+from ..core.mode import Listener, mode
 from ..core.pools import GraphMemory
-from ..core.tensor import Tensor, mark_changed, wrap
+from ..core.tensor import Node, Tensor, mark_changed, wrap
 from ..ops.common.primitives import known
 from .buckets import Buckets
 from .program import Dynamic, Program, Slot, leaves, replace
@@ -62,7 +63,7 @@ class SideStreams:
 
 class Dry:
     """Makes calls, in the place of SideStreams, for their kernels alone: what one would change is another array
-    instead, which holds anything, and other ranks are not waited for."""
+    instead, which holds anything."""
 
     def __init__(self, program: Program):
         self.calls = program.calls
@@ -70,16 +71,34 @@ class Dry:
     def run(self, number: int, waiting: int | None, primitive: Callable[..., Any], arguments: list[Any],
             options: dict[str, Any]) -> Any:
         """As SideStreams.run."""
-        call = self.calls[number]
-        if call.name == "rank_mean":
-            return tuple(arguments[0])
-        for i in call.known.changes:
+        for i in self.calls[number].known.changes:
             arguments[i] = replace(arguments[i], _another)
         return primitive(*arguments, **options)
 
 
 def _another(array: object) -> Any:
     return type(array)(array.shape, array.dtype) if is_array(array) else array  # type: ignore[attr-defined]
+
+
+def backward_ahead(node: Node, result: Array) -> None:
+    """Have the kernels of an op's backward compiled while the recorded step goes on, by a dry call for a gradient that
+    looks like the op's result. Nothing is noted; an error is raised again where the gradient is wanted."""
+    recorder: Any = mode.recorder
+    refusal, mode.recorder = recorder.refusal, _UNHEARD
+    try:
+        with contextlib.suppress(Exception):
+            node.k.backend.ahead(lambda: node.backward and node.backward(result, node.need))
+    finally:
+        mode.recorder, recorder.refusal = recorder, refusal
+
+
+class _Unheard(Listener):
+    """As a recorder that notes nothing."""
+
+    recording = True
+
+
+_UNHEARD = _Unheard()
 
 
 def _copied(array: Array) -> Any:
