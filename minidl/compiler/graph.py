@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.device import Array, is_array
 from ..core.mode import Listener, mode
-from ..core.pools import GraphMemory
+from ..core.pools import GraphMemory, free_all_blocks
 from ..core.tensor import Node, Tensor, mark_changed, wrap
 from ..ops.common.primitives import known
 from .buckets import Buckets
@@ -156,9 +156,11 @@ class AsGraph:
         self.program, self.calls = program, calls
         self.memory = GraphMemory()
         self.numbers: list[Any] | None = None
+        self.replayed = False
         stream = cupy.cuda.Stream(non_blocking=True)
         arrays = arrays_of(program, given)
         with _captured(), stream:          # a stream of its own: launch.empty keeps nothing of what it gives there
+            free_all_blocks()              # what other streams left cannot be taken on this one
             numbers = [cupy.empty(1) for _ in program.dynamics]
             program.calls[0].backend.ahead(functools.partial(calls.values, arrays, numbers, Dry(program)))
         with self.memory.as_allocator(), stream:
@@ -219,5 +221,8 @@ class AsGraph:
                 gradient._data = array
         for number, array in self.arguments:
             given[number]._grad = None if array is None else wrap(_copied(array))
+        if not self.replayed:
+            self.replayed = True
+            free_all_blocks()              # the gradients of the recording, and what they kept from being returned
         return replace(self.program.outputs,
                        lambda v: wrap(_copied(self.values[v.number])) if isinstance(v, Slot) else v)
