@@ -77,7 +77,7 @@ class Dry:
 
 
 def _another(array: object) -> Any:
-    return type(array)(array.shape, array.dtype) if is_array(array) else array  # type: ignore[attr-defined]
+    return type(array)(array.shape, array.dtype) if is_array(array) else array
 
 
 def backward_ahead(node: Node, result: Array) -> None:

@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .common import Parser, run, say
 
@@ -274,7 +274,7 @@ def first_steps(name: str, on: str, size: int) -> None:
     from ... import Tensor, compile, ops, optim, randn, zoo
 
     model = zoo.MODELS[name]
-    net = model.build().to(on)
+    net: Any = model.build().to(on)        # that of images has a loss of its own
     sgd, labels = optim.SGD(net.parameters(), lr=0.0, momentum=0.9), Tensor([0] * size, device=on)
 
     def step(x: Tensor) -> Tensor:

@@ -45,7 +45,7 @@ def wait(key: tuple[Hashable, ConvGeometry, Hashable, Hashable], arguments: Argu
         arrays = [None if each is None else launch.empty(*each) for each in shapes]
         for array in arrays:
             if array is not None:
-                array.data.memset_async(FILLED, array.nbytes)  # type: ignore[attr-defined]  # CuPy's
+                array.data.memset_async(FILLED, array.nbytes)
         measured(tuple(arrays))
 
     _waiting[key] = on_own_arrays
