@@ -188,13 +188,13 @@ def test_nothing_is_measured_while_a_step_records(process: Process, file: Path,
     assert not file.exists()
 
 
-def test_what_is_known_is_taken_while_a_step_records(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_known_is_not_looked_up_while_a_step_records(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two trainings end in the same bits, whatever was measured between them."""
     process.fastest({"gemm": 2.0, "whole_image": 1.0})
     monkeypatch.setattr(mode, "recorder", SimpleNamespace(recording=True))
-    assert process.fastest({"gemm": 2.0, "whole_image": 1.0}) == "whole_image"
+    assert process.fastest({"gemm": 2.0, "whole_image": 1.0}) is None
     process.restart()
-    assert process.fastest({"gemm": 1.0, "whole_image": 2.0}) == "whole_image"      # as the file says
-    assert not process.measured
+    assert process.fastest({"gemm": 2.0, "whole_image": 1.0}) is None
 
 
 def test_cases_are_measured_ahead(process: Process, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

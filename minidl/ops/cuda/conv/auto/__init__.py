@@ -4,8 +4,8 @@ What was measured is kept in a JSON file per device in the user's cache folder, 
 runs, need not measure again and choose the same. An entry names all that took part, the fastest first: where others can
 do the case now, it is measured anew. Whatever in the file is not exactly that is passed over, and measured anew.
 
-While a compiled step records, nothing is measured: most of what it calls is replaced before its first replay, and what
-is left is measured then, by `measuring.ahead`.
+While a compiled step records, nothing is measured, or looked up, so that its bits depend on neither: most of what it
+calls is replaced before its first replay. What is left is measured then, by `measuring.ahead`.
 """
 
 from __future__ import annotations
@@ -39,19 +39,17 @@ _files: dict[Path, dict[str, list[str]]] = {}      # files as read
 
 def fastest(direction: str, g: ConvGeometry, dtype: np.dtype, arguments: tuple[Array | None, ...],
             able: Callable[[str, ConvGeometry, np.dtype], Mapping[str, Launcher]]) -> str | None:
-    """The name of the fastest algorithm; `able` gives the launchers that can do a case, by name. None where it is not
-    known and now is not the time to measure: a step records, or the call is dry."""
+    """The name of the fastest algorithm; `able` gives the launchers that can do a case, by name. None while a step
+    records, and for a dry call where it is not known."""
+    if mode.recorder.recording:
+        return None
     key = direction, g, dtype, precision()
     name = choices.get(key)
     if name is None:
         file, entry = cache_file(), f"{direction} {dtype} {key[-1]} {' '.join(map(str, g[:-1]))}"
         names = _entries(file).get(entry, [])
-        if not names and mode.recorder.recording:
-            return None
         launchers = able(direction, g, dtype)
         if sorted(names) != sorted(launchers):
-            if mode.recorder.recording:
-                return None
             if launch.is_dry():
                 wait(key, arguments, launchers, lambda arrays: fastest(direction, g, dtype, arrays, able))
                 return None
