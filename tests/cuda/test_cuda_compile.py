@@ -217,6 +217,12 @@ def test_kernels_are_compiled_at_the_same_time_and_launches_wait(fakes: Fakes) -
     assert fakes.launched == ["second", "first"]
 
 
+def test_a_thread_that_outlives_the_main_one_compiles_by_itself(fakes: Fakes) -> None:
+    compiling._compilers().shutdown()
+    fakes.kernel("f")((1,), (1,), 0)
+    assert fakes.launched == ["f"]
+
+
 def test_what_does_not_compile_is_said_at_each_launch_and_stops_no_other(fakes: Fakes) -> None:
     wrong, right = fakes.kernel("f", "wrong"), fakes.kernel("g")
     for _ in range(2):

@@ -23,7 +23,11 @@ def _compilers() -> ThreadPoolExecutor:
 def compiling(file: str, text: str, constants: tuple[Constant, ...], name: str) -> Callable[[], cupy.RawModule]:
     """What waits for the module of one kernel of a source, which is compiled from now on. NVRTC runs without Python's
     lock. Raises RuntimeError there, with the compiler's message, if it does not compile."""
-    return _compilers().submit(_compiled, file, alone(text, name), constants, cupy.cuda.runtime.getDevice()).result
+    compiled = functools.partial(_compiled, file, alone(text, name), constants, cupy.cuda.runtime.getDevice())
+    try:
+        return _compilers().submit(compiled).result
+    except RuntimeError:                   # the main thread has ended, and with it the pool: another one still runs
+        return compiled
 
 
 def alone(text: str, name: str) -> str:
