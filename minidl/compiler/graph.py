@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 import weakref
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
-from ..core.pools import GraphMemory
-from ..core.tensor import Tensor, mark_changed, wrap
+from ..core.device import Array, is_array
+from ..core.mode import Listener, mode
+from ..core.pools import GraphMemory, free_all_blocks
+from ..core.tensor import Node, Tensor, mark_changed, wrap
 from ..ops.common.primitives import known
 from .buckets import Buckets
 from .program import Dynamic, Program, Slot, leaves, replace
@@ -59,6 +62,46 @@ class SideStreams:
             self.main.wait_event(self.behind.pop(key))
 
 
+class Dry:
+    """Makes calls, in the place of SideStreams, for their kernels alone: what one would change is another array
+    instead, which holds anything."""
+
+    def __init__(self, program: Program):
+        self.calls = program.calls
+
+    def run(self, number: int, waiting: int | None, primitive: Callable[..., Any], arguments: list[Any],
+            options: dict[str, Any]) -> Any:
+        """As SideStreams.run."""
+        for i in self.calls[number].known.changes:
+            arguments[i] = replace(arguments[i], _another)
+        return primitive(*arguments, **options)
+
+
+def _another(array: object) -> Any:
+    return type(array)(array.shape, array.dtype) if is_array(array) else array
+
+
+def backward_ahead(node: Node, result: Array) -> None:
+    """Have the kernels of an op's backward compiled while the recorded step goes on, by a dry call for a gradient that
+    looks like the op's result. Nothing is noted; an error is raised again where the gradient is wanted."""
+    recorder: Any = mode.recorder
+    refusal, mode.recorder = recorder.refusal, _UNHEARD
+    try:
+        with contextlib.suppress(Exception):
+            node.k.backend.ahead(lambda: node.backward and node.backward(result, node.need))
+    finally:
+        mode.recorder, recorder.refusal = recorder, refusal
+
+
+class _Unheard(Listener):
+    """As a recorder that notes nothing."""
+
+    recording = True
+
+
+_UNHEARD = _Unheard()
+
+
 GRAPHS: weakref.WeakSet[AsGraph] = weakref.WeakSet()
 
 
@@ -70,6 +113,20 @@ def give_up() -> None:
 
 class NotCaptured(Exception):
     """A program with a call that no graph can hold: cuBLAS refuses to be captured, and so does what waits."""
+
+
+@contextlib.contextmanager
+def _captured(stream: cupy.cuda.Stream | None = None) -> Iterator[None]:
+    """Errors within are NotCaptured; a capture on the stream ends with them."""
+    import cupy
+
+    try:
+        yield
+    except Exception as error:
+        if stream is not None and stream.is_capturing():
+            with contextlib.suppress(cupy.cuda.runtime.CUDARuntimeError):
+                stream.end_capture()                   # of what cannot be, which is an error, too
+        raise NotCaptured(f"{type(error).__name__}: {error}") from error
 
 
 class AsGraph:
@@ -103,6 +160,10 @@ class AsGraph:
         replace(program.outputs, lambda v: made.append(v) if isinstance(v, Slot) else None)
         made += [slot for place, slot in program.grads if slot is not None and isinstance(place, int)]
         stream = cupy.cuda.Stream(non_blocking=True)
+        with _captured(), stream:          # a stream of its own: launch.empty keeps nothing of what it gives there
+            free_all_blocks()              # what other streams left cannot be taken on this one
+            numbers = [cupy.empty(1) for _ in program.dynamics]
+            program.calls[0].backend.ahead(functools.partial(calls.values, arrays, numbers, Dry(program)))
         with self.memory.as_allocator(), stream:
             self.device = cupy.cuda.Device().id
             self.inputs = [cupy.empty(array.shape, array.dtype) if i in self.copied else array
@@ -111,7 +172,7 @@ class AsGraph:
             self.addresses = Addresses(self.memory.page, len(self.copied), len(self.back) + len(made), len(self.read))
             stream.synchronize()
             stream.begin_capture()
-            try:
+            with _captured(stream):
                 *others, last = (cupy.cuda.Stream(non_blocking=True) for _ in range(3))
                 side = SideStreams(stream, others, last)
                 mine = [self.inputs[i] for i in self.copied]
@@ -123,21 +184,23 @@ class AsGraph:
                 self.addresses.give([*(mine[at] for at in self.back), *results])
                 graph = stream.end_capture()
                 GRAPHS.add(self)
-            except Exception as error:
-                if stream.is_capturing():
-                    with contextlib.suppress(cupy.cuda.runtime.CUDARuntimeError):
-                        stream.end_capture()           # of what cannot be, which is an error, too
-                raise NotCaptured(f"{type(error).__name__}: {error}") from error
             self.addresses.captured(graph)
             stream.synchronize()
         self.values = values                           # what replays leave behind: the same arrays each time
         self.results = [Results(array) for array in results]
-        self.run = self.straight(given)
+        self.run = self.first
 
     @property
     def bytes(self) -> int:
         """Memory of the graph's values, inputs and workspaces."""
         return self.memory.bytes
+
+    def first(self, given: list[Any]) -> Any:
+        """The first replay, behind which memory is returned: gradients of the recording lived until then."""
+        self.run = self.straight(given)
+        returned = self.run(given)
+        free_all_blocks()
+        return returned
 
     def straight(self, given: list[Any]) -> Callable[[list[Any]], Any]:
         """What a replay does, as a function that is written for the program: loops over lists that are the same

@@ -23,6 +23,7 @@ from ..core.device import Array, is_array, is_cuda
 from ..core.mode import Listener, Watched, clock, mode
 from ..core.tensor import Tensor, wrap
 from ..ops.common.primitives import known
+from .graph import backward_ahead
 from .program import Call, Dynamic, Program, Slot, leaves, replace
 from .reads.arguments import Argument, whole
 from .reads.facts import Facts
@@ -163,6 +164,8 @@ class Recorder(Listener):
         """Tensors that the step made: they must not outlive the step, but for what is returned."""
         for t in tensors:
             self.own[id(t)] = weakref.ref(t), where()
+            if t.node is not None and is_cuda(t._data):
+                backward_ahead(t.node, t._data)
 
     def is_own(self, t: Tensor) -> bool:
         entry = self.own.get(id(t))
@@ -401,12 +404,10 @@ def _refuse_what_stays(recorder: Recorder) -> None:
         gc.collect()
         _clear_frames(recorder)
         kept = _kept(recorder)
-    if not kept:
-        return
-    shape, line = kept[0][0].shape, kept[0][1]
-    raise CompileError(f"compile: {recorder.name} makes a Tensor (shape {shape}) at {line} that is kept after the "
-                       "step, where a replay would leave the old one; return it, or write t[...] = value under "
-                       "no_grad()")
+    for t, line in kept:
+        raise CompileError(f"compile: {recorder.name} makes a Tensor (shape {t.shape}) at {line} that is kept after "
+                           "the step, where a replay would leave the old one; return it, or write t[...] = value under "
+                           "no_grad()")
 
 
 def _kept(recorder: Recorder) -> list[tuple[Tensor, str]]:

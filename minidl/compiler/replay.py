@@ -10,7 +10,7 @@ from .program import Call, Dynamic, Place, Program, Slot, leaves, replace
 
 if TYPE_CHECKING:
     from .buckets import Buckets
-    from .graph import SideStreams
+    from .graph import Dry, SideStreams
 
 
 class ByCalls:
@@ -32,7 +32,8 @@ class ByCalls:
                       for call, end in zip(program.calls, self.plan.ends, strict=True)]
         self.changed, self.leaves = Places(program.changed), Places([place for place, _ in program.grads])
 
-    def values(self, arrays: list[Any], numbers: list[Any], side: SideStreams | Buckets | None = None) -> list[Any]:
+    def values(self, arrays: list[Any], numbers: list[Any],
+               side: SideStreams | Buckets | Dry | None = None) -> list[Any]:
         """Run on input arrays and the dynamic numbers' values; all values that are kept, by their slots' numbers.
 
         side: what makes the calls, each on its stream, see `SideStreams`.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 # pool stays here until all its memory has been returned to the device.
 _ended: set[Any] = set()
 _pages: list[Any] = []                     # the host's memory that such graphs read: given back once nothing runs
+
+keepers: list[Callable[[], None]] = []     # what lets go of memory that is kept to be used again
 
 
 class GraphMemory:
@@ -44,8 +46,8 @@ class GraphMemory:
 
     @contextlib.contextmanager
     def as_allocator(self) -> Iterator[None]:
-        """New arrays have their memory here meanwhile. Free memory of other pools, which this one cannot take, is
-        returned to the device first."""
+        """New arrays have their memory here meanwhile. Free memory of other pools, which this one cannot take, and what
+        launchers keep, is returned to the device first."""
         import cupy
 
         cupy.cuda.Device().synchronize()
@@ -75,9 +77,12 @@ def _end(pool: Any, blocks: list[Any], read: list[Any]) -> None:
 
 
 def free_all_blocks() -> None:
-    """Return to the device all free memory of CuPy's own pool, and of the pools whose graph no longer exists."""
+    """Return to the device all free memory of CuPy's own pool, and of the pools whose graph no longer exists; what is
+    kept to be used again, too."""
     import cupy
 
+    for let_go in keepers:
+        let_go()
     for pool in (cupy.get_default_memory_pool(), *_ended):
         pool.free_all_blocks()
     for pool in tuple(_ended):             # another one may end at any moment

@@ -102,11 +102,11 @@ class Tensor(Methods):
                             "can; pass dtype='float32'")
         there = array if device is None else _device.to_device(array, device)
         self._data = there.copy() if requires_grad and there is array else there
-        mode.recorder.constant(self)
         self.requires_grad = requires_grad
         self._grad = None
         self.node = None
         self.changed = [0]
+        mode.recorder.constant(self)
 
     # ------------------------------------------------------------------ what it holds
     @property

@@ -158,4 +158,6 @@ def kernel(file: str | Path, name: str, dtype: DType = None, **constants: object
         raise ValueError(f"kernel: dtype {np.dtype(dtype)} is not float32 or float64, what REAL may be")
     real = () if dtype is None else (launch.real(np.dtype(dtype)),)
     text = launch.pasted(Path(file).name, Path(file).read_text(encoding="utf-8"), set())
-    return launch.generated(Path(file).name, text, name, *real, *constants.items())
+    made = launch.generated(Path(file).name, text, name, *real, *constants.items())
+    made.function  # noqa: B018  # waits, so that what the compiler says is said here
+    return made

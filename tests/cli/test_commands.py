@@ -19,6 +19,7 @@ import pytest
 
 import minidl
 from minidl import data, nn, zoo
+from minidl.core import device
 from minidl.frontend import cli
 from minidl.frontend.cli import doctor
 from minidl.frontend.cli.common import typed
@@ -469,6 +470,35 @@ def test_whatever_fails_is_a_line(broken: str, monkeypatch: pytest.MonkeyPatch,
     assert status == 0
     assert "this cannot be looked at: RuntimeError: this machine is odd" in out
     assert out.endswith("minidl works here\n")
+
+
+def test_doctor_warms_each_net_in_each_precision(monkeypatch: pytest.MonkeyPatch,
+                                                 capsys: pytest.CaptureFixture[str]) -> None:
+    warmed: list[tuple[str, str]] = []
+
+    def first_steps(name: str, on: str, size: int) -> None:
+        assert (on, size) == ("cuda", zoo.MODELS[name].recipe.batch_size)
+        warmed.append((name, device.precision()))
+    monkeypatch.setattr(doctor, "first_steps", first_steps)
+    monkeypatch.setattr(doctor, "lacking_gpu", lambda: None)
+    before = device.precision()
+    status, out = doctored(capsys, "--warm")
+    assert status == 0
+    assert warmed == [(name, precision) for name in zoo.MODELS for precision in ("fp32", "tf32", "bf16")]
+    assert out.count(" s\n") == len(warmed)
+    assert device.precision() == before
+    monkeypatch.setattr(doctor, "lacking_gpu", lambda: doctor.Finding("lacks", "there is no GPU", "buy one"))
+    assert doctored(capsys, "--warm") == (0, "first steps\n  lacks there is no GPU\n        -> buy one\n")
+    assert len(warmed) == 3 * len(zoo.MODELS)
+
+
+@pytest.mark.parametrize("name", ["lenet5", "autoencoder", "table-mlp"])
+def test_a_net_that_is_warmed_is_replayed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[Any] = []
+    compiled = minidl.compile
+    monkeypatch.setattr(minidl, "compile", lambda step: steps.append(compiled(step)) or steps[-1])
+    doctor.first_steps(name, "cpu", 2)
+    assert steps[0].recordings == 2
 
 
 def test_a_wrong_number_of_threads_is_a_line(monkeypatch: pytest.MonkeyPatch,

@@ -75,11 +75,15 @@ def test_kernels_that_were_found_to_be_the_fastest_store_in_half(monkeypatch: py
     g = conv_geometry((3, 2, 8, 8), (4, 2, 3, 3), None, 1, 1, "auto")
     pooling = pool_geometry("avg_pool2d", (3, 4, 8, 8), 2, None, 0)
     chosen = {(direction, g, np.dtype(np.float32), "bf16"): "few_channels" for direction in ("y", "dw")}
+    measured: list[Any] = []
     monkeypatch.setattr(half, "choices", chosen)
+    monkeypatch.setattr(half, "ahead", measured.append)
     assert half.stores_half(g, pooling)
     assert not half.stores_half(g, pool_geometry("avg_pool2d", (3, 4, 8, 8), 2, 1, 0))
     chosen["dw", g, np.dtype(np.float32), "bf16"] = "gemm"
     assert not half.stores_half(g, pooling)
-    del chosen["dw", g, np.dtype(np.float32), "bf16"]          # of a step without gradients
+    assert not measured
+    del chosen["dw", g, np.dtype(np.float32), "bf16"]
     assert not half.stores_half(g, pooling)
+    assert len(measured) == 1
     assert half.stores_half(g._replace(algorithm="few_channels"), pooling)

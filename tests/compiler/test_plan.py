@@ -569,6 +569,32 @@ def test_gpu_a_graph_can_take_what_the_recorded_run_left() -> None:
     assert cupy.get_default_memory_pool().free_bytes() < 1 << 30
 
 
+def test_what_launchers_keep_goes_with_free_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    cupy = pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
+    from minidl.ops.cuda.launch import memory
+
+    kept: list[int] = []
+    pool = SimpleNamespace(free_all_blocks=lambda: kept.append(memory._kept.bytes), total_bytes=lambda: 0)
+    monkeypatch.setattr(cupy, "get_default_memory_pool", lambda: pool)
+    monkeypatch.setattr(pools, "_ended", set())
+    memory._kept.add(("a key",), np.zeros(4))
+    assert memory._kept.bytes == 32
+    pools.free_all_blocks()
+    assert kept == [0]
+    assert not memory._kept.arrays
+
+
+@pytest.mark.gpu
+def test_gpu_nothing_that_launchers_kept_stays_beside_a_graph() -> None:
+    from minidl.ops.cuda.launch import memory
+
+    each = Training(zoo_model("lenet5"), True, "cuda")
+    for _ in range(3):
+        each.step(*batch("lenet5", 16, 0, "cuda"))
+    assert isinstance(graph_of(each.step), AsGraph)
+    assert not memory._kept.arrays
+
+
 @pytest.mark.gpu
 def test_gpu_the_device_has_the_memory_of_a_graph_again() -> None:
     """When the graph has gone, and with it the arrays that it left: gradients lie in its memory."""

@@ -31,12 +31,14 @@ from checks.steps import (
 import minidl
 from minidl import Tensor, init, nn, ops, optim
 from minidl.compiler import passes
+from minidl.compiler import record as recording
 from minidl.compiler.agree import Difference, compare
 from minidl.compiler.program import Dynamic, Program, Slot
 from minidl.compiler.record import CompileError
 from minidl.compiler.replay import ByCalls
 from minidl.core.mode import mode
 from minidl.core.tensor import wrap
+from minidl.ops import cpu
 from minidl.ops.common.op import OPS, op
 from minidl.ops.common.primitives import PRIMITIVES
 
@@ -734,3 +736,37 @@ def test_a_drawn_program_names_each_call() -> None:
     assert all(found[1] in nodes and found[2] in nodes for found in edges if found)
     assert sum(map(bool, edges)) == sum(len(list(call.reads)) for call in program.calls)
     assert sum(map(bool, [*labels, *edges])) == len(lines) - 3
+
+
+def test_each_backward_is_called_ahead_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on CUDA, where its kernels are compiled meanwhile: nothing is noted of it, and no error stops the step."""
+    errors: list[Exception | None] = []
+
+    def ahead(run: Callable[[], object]) -> None:
+        assert mode.recorder.recording
+        errors.append(None)
+        try:
+            run()
+        except CompileError as error:
+            errors[-1] = error
+            raise
+
+    @op
+    def reads(k: Any, x: Tensor) -> Any:
+        return k.mul(x, x), lambda gy, need: (k.mul(gy, float(gy.sum())),)     # refused, if anyone goes back
+    plain = Training(dense(half), True)
+    plain.step(*vectors())
+    monkeypatch.setattr(recording, "is_cuda", lambda array: isinstance(array, np.ndarray))
+    monkeypatch.setattr(cpu, "ahead", ahead, raising=False)
+    each = Training(dense(half), True)
+    each.step(*vectors())
+    assert_same_bits(plain.arrays(), each.arrays())
+    assert names(each.step.recorded) == names(plain.step.recorded)
+    assert len(errors) > 3
+    assert not any(errors)
+    errors.clear()
+    step = minidl.compile(lambda x: reads(x).detach())
+    for _ in range(3):
+        assert step(Tensor(3.0, requires_grad=True)).item() == 9
+    assert len(errors) == 2                # once in each recording
+    assert all(errors)

@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,11 @@ import pytest
 pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
 
 from minidl.core import pools
+from minidl.core.mode import mode
 from minidl.ops.common.geometry import conv_geometry
+from minidl.ops.cuda import conv
 from minidl.ops.cuda.conv import auto
+from minidl.ops.cuda.conv.auto import measuring
 
 G = conv_geometry((2, 3, 9, 9), (4, 3, 3, 3), None, 1, 0, "auto")
 DTYPE = np.dtype(np.float32)
@@ -36,7 +40,7 @@ class Process:
         self.patch.setattr(auto, "_files", {})
         self.measured.clear()
 
-    def fastest(self, times: dict[str, float | Exception], g: Any = G) -> str:
+    def fastest(self, times: dict[str, float | Exception], g: Any = G) -> str | None:
         def time_of(name: str) -> float:
             self.measured.append(name)
             found = times[name]
@@ -45,8 +49,8 @@ class Process:
             return found
 
         # a launcher stands for its name here
-        self.patch.setattr(auto, "_time", lambda launcher, arguments, g: time_of(launcher))
-        self.patch.setattr(auto, "free_all_blocks", lambda: None)
+        self.patch.setattr(measuring, "_time", lambda launcher, arguments, g: time_of(launcher))
+        self.patch.setattr(measuring, "free_all_blocks", lambda: None)
         return auto.fastest("y", g, DTYPE, (), lambda *case: {name: name for name in times})  # type: ignore[misc]
 
 
@@ -173,6 +177,68 @@ def test_one_alone_is_not_measured(process: Process) -> None:
     assert not process.measured
 
 
+# ---------------------------------------------------------------- while a step records, and before it is captured
+def test_nothing_is_measured_while_a_step_records(process: Process, file: Path,
+                                                  monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mode, "recorder", SimpleNamespace(recording=True))
+    for _ in range(2):
+        assert process.fastest({"gemm": 2.0, "whole_image": 1.0}) is None
+    assert not process.measured
+    assert not auto.choices
+    assert not file.exists()
+
+
+def test_what_is_known_is_not_looked_up_while_a_step_records(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two trainings end in the same bits, whatever was measured between them."""
+    process.fastest({"gemm": 2.0, "whole_image": 1.0})
+    monkeypatch.setattr(mode, "recorder", SimpleNamespace(recording=True))
+    assert process.fastest({"gemm": 2.0, "whole_image": 1.0}) is None
+    process.restart()
+    assert process.fastest({"gemm": 2.0, "whole_image": 1.0}) is None
+
+
+def test_cases_are_measured_ahead(process: Process, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once each, after the kernels of all of them were asked for, on arrays of the same shapes."""
+    array = SimpleNamespace(shape=(2, 3), dtype=DTYPE, nbytes=24, data=SimpleNamespace(memset_async=lambda *_: None))
+    log: list[str] = []
+
+    def launcher(name: str) -> Callable[..., None]:
+        def launch_it(*arguments: Any) -> None:
+            log.append(f"{name} {arguments[-1].n} dry {auto.launch.is_dry()}")
+            if name == "fft":
+                raise NotImplementedError
+        return launch_it
+    launchers = {name: launcher(name) for name in ("gemm", "fft")}
+
+    def time_of(launch_it: Callable[..., None], arguments: Any, g: Any) -> float:
+        assert arguments == (array, None)
+        launch_it(g)
+        return float(g.n)
+
+    def run() -> None:
+        for n in (2, 5, 2):
+            log.append(f"{auto.fastest('y', G._replace(n=n), DTYPE, (array, None), lambda *_: launchers)}")
+    monkeypatch.setattr(measuring, "_time", time_of)
+    monkeypatch.setattr(measuring, "free_all_blocks", lambda: None)
+    monkeypatch.setattr(auto.launch, "empty", lambda shape, dtype: array if shape == array.shape else None)
+    measuring.ahead(run)
+    asked = [f"{name} {n} dry True" for n in (2, 5) for name in launchers]
+    measured = [f"{name} {n} dry False" for n in (5, 2) for name in launchers]
+    assert log == [*asked[:2], "None", *asked[2:], "None", "None", *measured, "gemm", "gemm", "gemm"]
+    assert len(json.loads(file.read_text())) == 2
+    measuring.ahead(run)
+    assert log[-3:] == ["gemm"] * 3        # one dry run is enough where nothing is to be measured
+    assert len(log) == 4 + 3 + 4 + 3 + 3
+
+
+def test_what_is_taken_before_it_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels that serve all shapes."""
+    monkeypatch.setattr(conv, "fastest", lambda *_: None)
+    for g, name in ((G, "gemm_tiled"), (G._replace(groups=3, m=6), "grouped"),
+                    (G._replace(algorithm="direct"), "direct")):
+        assert conv.chosen("y", g, (np.zeros(1, DTYPE),)) == name
+
+
 @pytest.mark.gpu
 def test_gpu_the_device_has_the_memory_of_a_search_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also that of an algorithm that runs out of memory while it is captured."""
@@ -195,8 +261,8 @@ def test_gpu_the_device_has_the_memory_of_a_search_again(monkeypatch: pytest.Mon
             raise MemoryError
         return held
 
-    monkeypatch.setattr(auto, "GraphMemory", Noted)
-    times = auto._measure({"works": works, "fails": fails}, (), G)
+    monkeypatch.setattr(measuring, "GraphMemory", Noted)
+    times = measuring.measure({"works": works, "fails": fails}, (), G)
     assert times["works"] < times["fails"] == float("inf")
     assert len(made) == 2
     assert not any(pool.total_bytes() for pool in made)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import inspect
 import re
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,12 +19,13 @@ import pytest
 pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: nothing compiles CUDA without a GPU")
 
-from checks.sources import CONFIGURATIONS, FILES, compiled, kernels
+from checks.sources import CONFIGURATIONS, FILES, compiled, kernels, registers
 
 from minidl.ops import cpu, cuda
 from minidl.ops.common.geometry import ConvGeometry, PoolGeometry, conv_geometry
 from minidl.ops.common.primitives import PRIMITIVES
 from minidl.ops.cuda import conv, launch
+from minidl.ops.cuda.launch import compiling
 
 
 # ---------------------------------------------------------------- the sources
@@ -119,7 +124,7 @@ def test_an_error_names_file_and_line(file: str, place: str) -> None:
 def test_a_source_that_does_not_compile_is_an_error_of_one_line(file: str, place: str) -> None:
     message = rf"kernel: {re.escape(file)} does not compile .*{place}.*correct the source"
     with pytest.raises(RuntimeError, match=message) as caught:
-        launch.kernel(file, "f", ("UNUSED", 1))
+        launch.kernel(file, "f", ("UNUSED", 1)).function  # noqa: B018
     assert "\n" not in str(caught.value)
 
 
@@ -142,6 +147,138 @@ def test_parameters() -> None:
 def test_a_kernel_that_is_not_there(name: str) -> None:
     with pytest.raises(ValueError, match=rf"kernel: there is no __global__ void {name}\(\.\.\.\) in the source"):
         launch.parameters(TEXT, name)
+
+
+# ---------------------------------------------------------------- compiled meanwhile, each alone
+def test_a_kernel_alone_is_the_only_one_and_keeps_its_lines() -> None:
+    for name, other in (("plain", "bounded"), ("bounded", "plain")):
+        text = launch.alone(TEXT, name)
+        assert text.count("\n") == TEXT.count("\n")
+        assert kernels_in(text) == [name]
+        assert launch.parameters(text, name) == launch.parameters(TEXT, name)
+        assert re.search(rf"static __device__ void\s+{other}\(", text)
+    assert launch.alone(TEXT.replace("long long*", "__grid_constant__ long long*"), "plain").count("__grid") == 0
+    assert launch.alone(TEXT.replace('extern "C" ', ""), "plain").count("__global__") == 2       # of a user's, any text
+
+
+def kernels_in(text: str) -> list[str]:
+    return re.findall(r"__global__ void\s+(?:__launch_bounds__\([^)]*\)\s*)?(\w+)", text)
+
+
+@pytest.mark.parametrize("file", ["reduce/reduce.cu", "conv/papers/unroll.cu", "nhwc/convert.cu"])
+def test_each_kernel_alone_compiles_to_itself(file: str) -> None:
+    constants = next(constants for each, constants in CONFIGURATIONS if each == file)
+    for name in kernels(file):
+        assert [*registers(compiled(launch.alone(launch.source(file), name), constants, 90))] == [name]
+
+
+class Fakes:
+    """In place of the compiler, which waits for `go` if it is told to; and of the driver: what was launched."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.patch, self.launched, self.asked = patch, [], []
+        self.room = launch.kernels
+        pool = ThreadPoolExecutor(2)
+        for name, value in {"_make_ready": lambda device: None,
+                            "_launch": lambda handle, *_: self.launched.append(handle), "_current_device": lambda: 0,
+                            "_current_stream": lambda: SimpleNamespace(ptr=0, is_capturing=lambda: False)}.items():
+            patch.setattr(self.room, name, value)
+        patch.setattr(compiling, "_compilers", lambda: pool)
+        patch.setattr(compiling, "_compiled", self.compiled)
+        patch.setattr(compiling.cupy.cuda.runtime, "getDevice", lambda: 0)
+        patch.setattr(compiling.cupy.cuda, "get_current_stream", self.room._current_stream)
+        self.before: Callable[[], object] = lambda: None
+
+    def compiled(self, file: str, text: str, constants: Any, device: int) -> Any:
+        self.before()
+        if "wrong" in text:
+            raise RuntimeError(f"kernel: {file} does not compile with {dict(constants)}: wrong")
+        return SimpleNamespace(get_function=self.function)
+
+    def function(self, name: str) -> Any:
+        self.asked.append(made := SimpleNamespace(kernel=SimpleNamespace(ptr=name)))
+        return made
+
+    def kernel(self, name: str, body: str = "") -> launch.Kernel:
+        text = f'extern "C" __global__ void {name}(int n) {{{body}}}'
+        return launch.kernels.generated.__wrapped__("own.cu", text, name)
+
+
+@pytest.fixture
+def fakes(monkeypatch: pytest.MonkeyPatch) -> Fakes:
+    return Fakes(monkeypatch)
+
+
+def test_kernels_are_compiled_at_the_same_time_and_launches_wait(fakes: Fakes) -> None:
+    fakes.before = threading.Barrier(2, timeout=60).wait           # passes where two are compiled at once
+    first, second = fakes.kernel("first"), fakes.kernel("second")
+    second((1,), (1,), 0)
+    first((1,), (1,), 0)
+    assert fakes.launched == ["second", "first"]
+
+
+def test_a_thread_that_outlives_the_main_one_compiles_by_itself(fakes: Fakes) -> None:
+    compiling._compilers().shutdown()
+    fakes.kernel("f")((1,), (1,), 0)
+    assert fakes.launched == ["f"]
+
+
+def test_what_does_not_compile_is_said_at_each_launch_and_stops_no_other(fakes: Fakes) -> None:
+    wrong, right = fakes.kernel("f", "wrong"), fakes.kernel("g")
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match=r"kernel: own.cu does not compile with \{\}: wrong"):
+            wrong((1,), (1,), 0)
+    right((1,), (1,), 0)
+    assert fakes.launched == ["g"]
+
+
+def test_shared_memory_is_asked_for_before_and_after_a_kernel_is_loaded(fakes: Fakes) -> None:
+    kernel = fakes.kernel("f")
+    start = kernel.sized((1,), (1,), shared=50_000)
+    assert fakes.asked == []               # nobody waits for the compiler
+    start(0)
+    assert fakes.asked[0].max_dynamic_shared_size_bytes == 50_000
+    kernel((1,), (1,), 0, shared=60_000)
+    assert fakes.asked[0].max_dynamic_shared_size_bytes == 60_000
+    assert len(fakes.asked) == 1
+
+
+def test_a_dry_call_is_compiled_and_not_launched(fakes: Fakes) -> None:
+    started: list[None] = []
+    fakes.before = lambda: started.append(None)
+    kernel = fakes.kernel("f")
+    assert not launch.is_dry()
+    with launch.dry():
+        assert launch.is_dry()
+        assert launch.is_captured()        # as it will be
+        kernel((1,), (1,), "whatever")
+        other = threading.Thread(target=kernel, args=((1,), (1,), 0))
+        other.start()
+        other.join(60)
+    assert fakes.launched == ["f"]         # by the other thread
+    assert not launch.is_captured()
+    kernel((1,), (1,), 0)
+    assert fakes.launched == ["f", "f"]
+    assert len(started) == 1
+
+
+@pytest.mark.parametrize(("constants", "options"), [
+    ((), ()), ((("REAL", "float"), ("N", 3)), ()),
+    ((launch.HOPPER, ("N", 3)), ("-arch=sm_90a", "-DSM_90A=1"))])
+def test_constants_are_lines_before_the_source(constants: Any, options: tuple[str, ...],
+                                               monkeypatch: pytest.MonkeyPatch) -> None:
+    """CuPy compiles an empty file for each tuple of options that it has not seen."""
+    given: dict[str, Any] = {}
+
+    def module(**made: Any) -> Any:
+        given.update(made)
+        return SimpleNamespace(compile=lambda: None)
+    monkeypatch.setattr(compiling.cupy, "RawModule", module)
+    monkeypatch.setattr(compiling.cupy.cuda, "Device", lambda device: contextlib.nullcontext())
+    compiling._compiled("own.cu", "text", constants, 0)
+    assert given["options"] == ("--std=c++17", *options)
+    assert given["code"].splitlines() == [
+        *(f"#define {name} {value}" for name, value in constants if (name, value) != launch.HOPPER), "text"]
 
 
 # ---------------------------------------------------------------- structs

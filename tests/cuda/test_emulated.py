@@ -43,9 +43,10 @@ from tiers import marks, tiered
 import minidl
 from minidl import Tensor, nn, ops, optim, zoo
 from minidl.compiler.buckets import Buckets
+from minidl.compiler.graph import Dry
 from minidl.compiler.passes import optimised
 from minidl.compiler.record import record
-from minidl.compiler.replay import ByCalls
+from minidl.compiler.replay import ByCalls, arrays_of
 from minidl.core import device
 from minidl.core.tensor import wrap
 from minidl.data import Augment
@@ -163,6 +164,13 @@ def test_a_step_in_nhwc(precision: str, emulated: Emulator, monkeypatch: pytest.
         program, _ = record(step, tuple(given), {})
         found = optimised(program)
         assert any(call.name == "conv2d_nhwc" for call in found.calls) == (there is not np.asarray)
+        held = [t._data for layer in layers for _, t in layer.named_tensors()]
+        before = [np.array(array) for array in held]
+        emulated.launched.clear()
+        with launch.dry():
+            ByCalls(found).values(arrays_of(found, given), [], Dry(found))
+        assert not emulated.launched
+        assert all(map(np.array_equal, before, held))              # running statistics, too
         loss = ByCalls(found).run(given)
         results.append([np.asarray(loss._data), *(np.asarray(p.grad._data) for layer in layers
                                                   for _, p in layer.named_parameters())])

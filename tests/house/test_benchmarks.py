@@ -1345,3 +1345,8 @@ def test_a_line_holds_the_faster_peer() -> None:
     (line,) = table("\n".join(untuned.report([{**results.load("untuned_gpt"), **result}])))
     assert line["speed / the faster peer"] == "0.50"
     assert (line["minidl ms"], line["torch-compile ms"]) == ("2", "1")
+    for first, column in (({}, "minidl first call s"), ({"first": untuned.FIRST}, "minidl first 3 calls s")):
+        loaded = results.load("untuned_gpt")
+        method = {**{key: value for key, value in loaded["method"].items() if key != "first"}, **first}
+        (line,) = table("\n".join(untuned.report([{**loaded, **result, "method": method}])))
+        assert line[column] == line["torch-graph first call s"] == "1.0"

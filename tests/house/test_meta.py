@@ -74,7 +74,7 @@ def test_every_primitive_has_a_row_and_every_row_a_primitive(backend: str) -> No
     room = importlib.import_module(f"minidl.ops.{backend}")
     found = {name for name, value in vars(room).items() if callable(value) and name[0] != "_"
              and not isinstance(value, type) and getattr(value, "__module__", "") != "typing"}
-    assert found - {"can_region_step", "stores_half", "takes_nhwc"} == set(PRIMITIVES)
+    assert found - {"ahead", "can_region_step", "stores_half", "takes_nhwc"} == set(PRIMITIVES)
 
 
 def test_facts_of_a_primitive_fit_each_other() -> None:
@@ -144,7 +144,8 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
     (f"{CUDA}/launch", ("numpy", "cupy", f"{CORE}/device", f"{CORE}/pools", f"{COMMON}/sources", f"{CUDA}/launch")),
     (f"{CONV}/product/fft", (*SHELVES, "cupyx")),
     *((f"{CONV}/{shelf}", (*SHELVES, f"{CONV}/{shelf}")) for shelf in ("papers", "product", "resident")),
-    *((f"{CONV}/{common}", (*LAUNCHERS, f"{CORE}/host", f"{CORE}/pools", f"{CORE}/version", f"{CUDA}/reduce/__init__"))
+    *((f"{CONV}/{common}", (*LAUNCHERS, f"{CORE}/host", f"{CORE}/mode", f"{CORE}/pools", f"{CORE}/version",
+                            f"{CONV}/auto", f"{CUDA}/reduce/__init__"))
       for common in ("auto", "bias", "cost")),
     (CUDA, (*FACTS, "cupy", f"{CORE}/device", f"{CORE}/version", CUDA)),
     (f"{COMMON}/backend", ("numpy", f"{CORE}/mode", f"{CORE}/device", f"{CORE}/tensor", f"{OPS}/cpu", CUDA)),

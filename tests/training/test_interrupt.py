@@ -318,12 +318,12 @@ class Driver:
         launch = pytest.importorskip("minidl.ops.cuda.launch.kernels", reason="CuPy is not installed")
         self.before: Callable[[], None] = lambda: None
         self.launched: list[int] = []
-        function = types.SimpleNamespace(kernel=types.SimpleNamespace(ptr=0))
+        function = types.SimpleNamespace(kernel=types.SimpleNamespace(ptr=1))
         for name, value in {"_launch": self.launch, "_current_device": lambda: 0, "_make_ready": lambda device: None,
                             "_current_stream": lambda: types.SimpleNamespace(ptr=0)}.items():
             patch.setattr(launch, name, value)
-        self.kernel = launch.Kernel(types.SimpleNamespace(get_function=lambda name: function), "k",
-                                    [("n", "int", "value")], {})
+        module = types.SimpleNamespace(get_function=lambda name: function)
+        self.kernel = launch.Kernel(lambda: module, "k", [("n", "int", "value")], {})
 
     def launch(self, *numbers: int) -> None:
         before, self.before = self.before, lambda: None

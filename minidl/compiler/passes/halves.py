@@ -23,8 +23,9 @@ def in_halves(program: Program) -> Program:
     for call in program.calls:
         if call.name == FORWARD and call.backend.stores_half:
             y, (*_, g, _act, pooling) = call.results[0], call.arguments
-            if y not in kept and y.dtype == np.float32 and call.backend.stores_half(g, pooling) and all(
-                    reader.name == BACKWARD and reader.arguments[1] is y for reader in readers[y]):
+            if (y not in kept and y.dtype == np.float32 and all(
+                    reader.name == BACKWARD and reader.arguments[1] is y for reader in readers[y])
+                    and call.backend.stores_half(g, pooling)):
                 halves[y] = Slot(y.number, "result", SimpleNamespace(shape=y.shape, dtype=np.dtype(np.uint16)))
     if not halves:
         return program

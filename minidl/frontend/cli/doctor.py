@@ -6,6 +6,7 @@ import argparse
 import ctypes
 import importlib
 import importlib.metadata
+import itertools
 import os
 import platform
 import re
@@ -17,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .common import Parser, run, say
 
@@ -28,6 +29,8 @@ EXTRAS = {                                 # import name -> what it is for, and 
     "safetensors": ("weights as .safetensors", "safetensors"),
     "onnx": ("minidl.onnx.export", "onnx"), "onnxruntime": ("running exported nets", "onnx"),
     "pytest": ("the tests", "test")}
+
+WARM = "fp32", "tf32", "bf16"              # precisions in which nets are warmed
 
 AVX512 = {"AVX512_SKX", "X86_V4"}          # NumPy's names for what OpenBLAS's SkylakeX kernels need: before 2.4, since
 NARROW = {"prescott", "nehalem", "sandybridge", "haswell", "zen"}  # OpenBLAS's kernels that do without
@@ -48,6 +51,9 @@ def main(argv: list[str] | None = None, prog: str = "minidl doctor") -> int:
     parser.add_argument("--test", action="store_true", help="run small tests instead, in about five seconds, and say "
                         "what works: gradients, training, eager, compiled and resumed, a CUDA kernel emulated on the "
                         "CPU, and the GPU if there is one; the exit status is 1 if a test fails")
+    parser.add_argument("--warm", action="store_true", help="train each net of the zoo for three steps on the GPU "
+                        "instead, in each precision, so that the kernels that are compiled and the algorithms that are "
+                        "chosen are there for later runs; it takes minutes")
     return run(parser, argv, command)
 
 
@@ -58,13 +64,15 @@ def command(args: argparse.Namespace) -> int:
 
         return report(args.debug)
     fails = 0
-    for title, look in LOOKS.items():
+    for title, look in {"first steps": warm}.items() if args.warm else LOOKS.items():
         if args.offline and look is network:
             continue
         say(title)
         for finding in guarded(look):
             tell(finding)
             fails += finding.state == "FAILS"
+    if args.warm:
+        return 0
     say(f"minidl cannot work here: {fails} of the above must be cured" if fails else "minidl works here")
     return 1 if fails else 0
 
@@ -239,6 +247,46 @@ def compiler() -> Iterator[Finding]:
     yield Finding("ok", f"{found}, for minidl emulate") if found and linux else Finding(
         "lacks", "no C++ compiler, which minidl emulate needs" if linux else "minidl emulate needs Linux",
         "apt install g++, or your system's command for it" if linux else "")
+
+
+# ---------------------------------------------------------------- what is compiled
+def warm() -> Iterator[Finding]:
+    """How long the first steps of each net take, which leave behind what later runs find."""
+    from ... import zoo
+    from ...core import device
+
+    if lack := lacking_gpu():
+        yield lack
+        return
+    before = device.precision()
+    try:
+        for name, precision in itertools.product(zoo.MODELS, WARM):
+            device.set_precision(precision)
+            begin = time.monotonic()
+            first_steps(name, "cuda", zoo.MODELS[name].recipe.batch_size)
+            yield Finding("ok", f"{name} in {precision}: {time.monotonic() - begin:.1f} s")
+    finally:
+        device.set_precision(before)
+
+
+def first_steps(name: str, on: str, size: int) -> None:
+    """Two recordings of a compiled step of a net of the zoo, on random items, and a replay."""
+    from ... import Tensor, compile, ops, optim, randn, zoo
+
+    model = zoo.MODELS[name]
+    net: Any = model.build().to(on)        # that of images has a loss of its own
+    sgd, labels = optim.SGD(net.parameters(), lr=0.0, momentum=0.9), Tensor([0] * size, device=on)
+
+    def step(x: Tensor) -> Tensor:
+        sgd.zero_grad()
+        loss = net.loss(net(x), x) if model.target == "image" else ops.cross_entropy(net(x), labels)
+        loss.backward()
+        sgd.step()
+        return loss
+    run, x = compile(step), randn(size, *model.shape, device=on)
+    for _ in range(3):
+        last = run(x)
+    last.item()                            # which waits for the device
 
 
 # ---------------------------------------------------------------- what lies on the disk

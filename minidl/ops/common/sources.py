@@ -15,6 +15,8 @@ FOLDER = Path(__file__).parents[1] / "cuda"  # ops/cuda: files and includes are 
 OPTIONS = ("--std=c++17",)
 HOPPER: Constant = ("SM_90A", 1)           # of kernels for compute capability 9.0 alone, with its own instructions
 
+BOUNDS = r"(?:__launch_bounds__\([^{;]*?\)\s*)?"      # what may stand before a kernel's name
+
 GENERATED: dict[str, str] = {}             # includes that no file holds, because a table does: their texts
 
 C_NAME: dict[np.dtype, str] = {np.dtype(np.float32): "float", np.dtype(np.float64): "double"}
@@ -59,7 +61,7 @@ def pasted(file: str, text: str, seen: set[str]) -> str:
 
 def parameters(text: str, name: str) -> list[tuple[str, str, str]]:
     """(name, C type, kind) of each parameter of a kernel in a source; kind: "value", "in" (const T*) or "out" (T*)."""
-    found = re.search(rf"__global__ void\s+(?:__launch_bounds__\([^{{;]*?\)\s*)?{name}\s*\(([^)]*)\)", text)
+    found = re.search(rf"__global__ void\s+{BOUNDS}{name}\s*\(([^)]*)\)", text)
     if found is None:
         raise ValueError(f"kernel: there is no __global__ void {name}(...) in the source; correct the name")
     result = []

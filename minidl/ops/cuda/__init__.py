@@ -8,6 +8,7 @@ from ..common.choice import *
 from ..common.primitives import OWN as _OWN
 from ..common.shared import *
 from .conv import *
+from .conv.auto.measuring import ahead as ahead
 from .conv.fused import *
 from .conv.fused.half import *
 from .data import *

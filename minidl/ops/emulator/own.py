@@ -126,10 +126,10 @@ class Emulator(Compiler):
         changed = not old
         stream = types.SimpleNamespace(ptr=0, is_capturing=lambda: False, synchronize=lambda: None)
 
-        def module(file: str, text: str, constants: tuple[launch.Constant, ...]) -> Module:
+        def module(file: str, text: str, constants: tuple[launch.Constant, ...], name: str) -> Callable[[], Module]:
             nonlocal changed
             changed = changed or old in text
-            return Module(self, file, text.replace(old, new) if old else text, constants)
+            return lambda: Module(self, file, text.replace(old, new) if old else text, constants)
 
         self.memory, self._launches = (memory := Guarded()), 0
         plan = types.SimpleNamespace(work_area=types.SimpleNamespace(mem=types.SimpleNamespace(size=0)))

@@ -17,7 +17,8 @@ from ...common.conv.own import OWN, Refuses
 from ...common.geometry import ConvGeometry, PoolGeometry
 from ...common.primitives import Array
 from . import grouped, own
-from .auto import Launcher, fastest
+from .auto import fastest
+from .auto.measuring import Launcher
 from .bias import sum_maps
 from .papers import direct, gemm, gemm_tiled, krizhevsky, tiled, unroll
 from .product import fft, implicit_gemm
@@ -61,6 +62,7 @@ def _one_launch(outputs: Outputs, dx: Launcher | None, gradients: Gradients | No
 
 
 REDUCED = "tf32", "3xtf32", "bf16"
+UNMEASURED = "gemm_tiled", "grouped"       # what `auto` is before it measures: few kernels, which serve all shapes
 
 # In the order of the ladder
 ALGORITHMS: dict[str, Algorithm] = {
@@ -106,10 +108,15 @@ def _run(direction: str, g: ConvGeometry, *arguments: Array | None) -> Array:
 
 
 def chosen(direction: str, g: ConvGeometry, arguments: tuple[Array | None, ...]) -> str:
-    """The algorithm that was asked for, or the fastest."""
+    """The algorithm that was asked for, or the fastest; while a step records, one that is compiled soon."""
     dtype = arguments[0].dtype             # type: ignore[union-attr]
     name = g.algorithm if g.algorithm == "auto" else _asked(direction, g, dtype, precision())
-    return fastest(direction, g, dtype, arguments, _able) if name == "auto" else name
+    return (fastest(direction, g, dtype, arguments, _able) or _unmeasured(direction, g, dtype)) if name == "auto" \
+        else name
+
+
+def _unmeasured(direction: str, g: ConvGeometry, dtype: np.dtype) -> str:
+    return next(name for name in (*UNMEASURED, *ALGORITHMS) if refusal(name, direction, g, dtype) is None)
 
 
 def _able(direction: str, g: ConvGeometry, dtype: np.dtype) -> dict[str, Launcher]:

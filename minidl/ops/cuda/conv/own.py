@@ -9,7 +9,7 @@ from ...common.conv.own import Launch, OwnConv, Refuses
 from ...common.geometry import ConvGeometry
 from ...common.primitives import Array
 from .. import launch
-from .auto import Launcher
+from .auto.measuring import Launcher
 
 
 class OnCuda(Launch):

@@ -1,10 +1,11 @@
-"""How kernels run: the text of a .cu file (common/sources.py), the function compiled from it and its run (kernels.py),
-how work is shared among blocks and threads (grid.py), memory for results (memory.py), and facts about the device
-(device.py).
+"""How kernels run: the text of a .cu file (common/sources.py), what is compiled from it (compiling.py) and its run
+(kernels.py, dry.py), how work is shared among blocks and threads (grid.py), memory for results (memory.py), and facts
+about the device (device.py).
 
-`kernel("layers/pool/pool.cu", "avg_pool2d", real(x.dtype))` gives the function compiled with those constants (`-D`),
-the same object each time. What it takes is read off its parameter list in the source, so that a call with an array of
-another dtype, on another device or with strides, or a number of the wrong kind, is refused instead of misread.
+`kernel("layers/pool/pool.cu", "avg_pool2d", real(x.dtype))` gives the function compiled with those constants, the same
+object each time; others are compiled meanwhile, and its first launch waits for it. What it takes is read off its
+parameter list in the source, so that a call with an array of another dtype, on another device or with strides, or a
+number of the wrong kind, is refused instead of misread.
 CuPy keeps what was compiled on disk; a file's own includes are pasted into it, because they are not in CuPy's key.
 """
 
@@ -22,7 +23,9 @@ from ...common.sources import (
     source,
     struct,
 )
+from .compiling import alone
 from .device import cache_bytes, compiler_version, compute_capability, most_shared, multiprocessors
+from .dry import dry, is_captured, is_dry
 from .grid import THREADS, blocks, lanes_per_row, spread
 from .kernels import MAX_ELEMENTS, Arguments, Kernel, by_value, generated, kernel
 from .memory import empty, ones_like
@@ -31,7 +34,7 @@ from .poison import CONSTANTS as POISON
 
 __all__ = [
     "C_NAME", "FOLDER", "GENERATED", "HOPPER", "MAX_ELEMENTS", "POISON", "THREADS", "TYPES", "Arguments", "Constant",
-    "Kernel", "blocks", "by_value", "cache_bytes", "compiler_version", "compute_capability", "empty", "generated",
-    "kernel", "lanes_per_row", "most_shared", "multiprocessors", "ones_like", "options", "parameters", "pasted", "real",
-    "refuse", "source", "spread", "struct",
+    "Kernel", "alone", "blocks", "by_value", "cache_bytes", "compiler_version", "compute_capability", "dry", "empty",
+    "generated", "is_captured", "is_dry", "kernel", "lanes_per_row", "most_shared", "multiprocessors", "ones_like",
+    "options", "parameters", "pasted", "real", "refuse", "source", "spread", "struct",
 ]

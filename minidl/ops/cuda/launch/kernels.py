@@ -1,4 +1,4 @@
-"""Kernel: one function of a .cu file, compiled at its first use and launched with arguments that are checked."""
+"""Kernel: one function of a .cu file, compiled as soon as it is named and launched with arguments that are checked."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from typing import Any
 import cupy
 import numpy as np
 
-from ...common.sources import TYPES, Constant, options, parameters, source, struct
+from ...common.sources import TYPES, Constant, parameters, source, struct
 from . import poison
+from .compiling import compiling as _module
+from .dry import thread
 from .misfits import MAX_ELEMENTS, fitted
 
 CODES = {np.dtype(name): code for name, code in (     # of numbers, in the standard module struct
@@ -32,20 +34,10 @@ def by_value(name: str, like: tuple[Any, ...] = (), **fields: int) -> bytes:
     return np.array(tuple(fields[f] if f in fields else getattr(like, f) for f in names), dtype).tobytes()
 
 
+SHARED = 48 * 1024                         # bytes of shared memory that need no asking
+
 _current_device = cupy.cuda.runtime.getDevice
 _current_stream = cupy.cuda.get_current_stream
-
-
-@functools.cache
-def _module(file: str, text: str, constants: tuple[Constant, ...]) -> cupy.RawModule:
-    module = cupy.RawModule(code=text, options=options(constants), backend="nvrtc")
-    try:
-        module.compile()
-    except cupy.cuda.compiler.CompileException as error:
-        lines = [line for line in str(error).splitlines() if "error" in line] or [str(error)]
-        raise RuntimeError(f"kernel: {file} does not compile with {dict(constants)}: {'; '.join(lines[:4])}; "
-                           "correct the source at that line") from None
-    return module
 
 
 @functools.cache
@@ -57,7 +49,8 @@ def kernel(file: str, name: str, *constants: Constant) -> Kernel:
 @functools.cache
 def generated(file: str, text: str, name: str, *constants: Constant) -> Kernel:
     """The kernel `name` of a source, includes pasted in, that messages call `file`. Always the same object."""
-    return Kernel(_module(file, text, constants), name, parameters(text, name), dict(constants))
+    declared = parameters(text, name)
+    return Kernel(_module(file, text, constants, name), name, declared, dict(constants))
 
 
 class Kernel:
@@ -65,21 +58,40 @@ class Kernel:
 
     Arguments are CuPy arrays (or None, a null pointer), numbers, and structs from `by_value`. An array that is only
     read may lie in any order in memory: it is copied where it has gaps. Raises TypeError and ValueError, naming
-    kernel and parameter, for what the kernel would misread.
+    kernel and parameter, for what the kernel would misread. The first launch waits until the kernel is compiled, and
+    raises RuntimeError, with the compiler's message, where it does not compile.
 
-    There is no lock that could stay held: a launch takes packed arguments out of a list, in one step of the
-    interpreter, or makes new ones where another thread, a signal handler or an interrupt has them.
+    A launch holds no lock: it takes packed arguments out of a list, in one step of the interpreter, or makes new ones
+    where another thread, a signal handler or an interrupt has them.
     """
 
-    def __init__(self, module: cupy.RawModule, name: str, declared: list[tuple[str, str, str]],
+    def __init__(self, module: Callable[[], cupy.RawModule], name: str, declared: list[tuple[str, str, str]],
                  constants: dict[str, Any]):
         self.name = name
-        self.module = module
-        self.function = module.get_function(name)
-        self._handle = self.function.kernel.ptr
+        self._module = module              # waits for it
+        self._handle: Any = None           # of the function, once it is loaded
+        self._loading = threading.Lock()
         self._arguments = functools.partial(Arguments, name, declared, constants)
         self._free = [self._arguments()]
-        self._shared = 48 * 1024           # bytes of shared memory that need no asking
+        self._shared = SHARED
+
+    @functools.cached_property
+    def module(self) -> cupy.RawModule:
+        """It waits until it is compiled."""
+        return self._module()
+
+    @functools.cached_property
+    def function(self) -> Any:
+        """As CuPy has it. It waits until it is compiled."""
+        return self.module.get_function(self.name)
+
+    def _loaded(self) -> Any:
+        """The function's handle. It waits until it is compiled."""
+        with self._loading:
+            if self._shared > SHARED:
+                self.function.max_dynamic_shared_size_bytes = self._shared
+            self._handle = self.function.kernel.ptr
+        return self._handle
 
     def __call__(self, grid: tuple[int, ...], block: tuple[int, ...], *arguments: Any, shared: int = 0) -> None:
         self._start(*self._sizes(grid, block, shared), *arguments)
@@ -91,15 +103,19 @@ class Kernel:
     def _sizes(self, grid: tuple[int, ...], block: tuple[int, ...], shared: int) -> tuple[int, ...]:
         """What _start takes first; so much shared memory is asked for where it was not before."""
         if shared > self._shared:
-            self.function.max_dynamic_shared_size_bytes = shared
-            self._shared = shared
+            with self._loading:
+                self._shared = max(shared, self._shared)
+                if self._handle:           # else when it is loaded
+                    self.function.max_dynamic_shared_size_bytes = self._shared
         return *grid, *_ONES[len(grid)], *block, *_ONES[len(block)], shared
 
     @poison.behind_a_fill
     def _start(self, grid_x: int, grid_y: int, grid_z: int, block_x: int, block_y: int, block_z: int, shared: int,
                *arguments: Any) -> None:
+        if thread.dry:
+            return
         device = _current_device()
-        if device not in _ready.devices:
+        if device not in thread.devices:
             _make_ready(device)
         stream = _current_stream().ptr
         try:
@@ -107,7 +123,8 @@ class Kernel:
         except IndexError:
             packed = self._arguments()
         copies = packed.pack(arguments, device)
-        _launch(self._handle, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream, packed.at, 0)
+        handle = self._handle or self._loaded()
+        _launch(handle, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream, packed.at, 0)
         self._free.append(packed)
         del copies                         # they had to live until the launch was queued
 
@@ -182,16 +199,6 @@ _ONES = {1: (1, 1), 2: (1,), 3: ()}        # what makes three axes of a grid or 
 _launch = cupy.cuda.driver.launchKernel
 
 
-class _Ready(threading.local):
-    """The devices whose context this thread has entered: the driver's call takes that for granted."""
-
-    def __init__(self) -> None:
-        self.devices: set[int] = set()
-
-
-_ready = _Ready()
-
-
 def _make_ready(device: int) -> None:
     cupy.cuda.runtime.setDevice(device)
-    _ready.devices.add(device)
+    thread.devices.add(device)

@@ -10,7 +10,7 @@ from typing import Any
 import cupy
 import numpy as np
 
-from ....core.pools import free_all_blocks
+from ....core.pools import free_all_blocks, keepers
 from . import poison
 
 _current_device = cupy.cuda.runtime.getDevice
@@ -53,6 +53,7 @@ class _Kept:
 
 
 _kept = _Kept()
+keepers.append(_kept.forget)
 
 
 @poison.filled
@@ -80,7 +81,6 @@ def _new(shape: tuple[int, ...], dtype: np.typing.DTypeLike) -> cupy.ndarray:
     try:
         return cupy.ndarray(shape, dtype)
     except cupy.cuda.memory.OutOfMemoryError:
-        _kept.forget()
         free_all_blocks()
     try:
         return cupy.ndarray(shape, dtype)

@@ -6,18 +6,34 @@ import numpy as np
 
 from ....common.geometry import ConvGeometry, PoolGeometry
 from ....common.primitives import Array
+from ... import launch
 from ...layers.pool.average import in_squares
+from .. import chosen
 from ..auto import choices
+from ..auto.measuring import ahead
 from ..resident import few_channels
 
 __all__ = ["conv2d_act_pool_half", "conv2d_act_pool_half_grad_wb", "stores_half"]
 
 
 def stores_half(g: ConvGeometry, pooling: PoolGeometry) -> bool:
-    """Whether the kernels that do: y and dw of float32 in the precision bf16 were found to be the fastest."""
-    taken = [choices.get((direction, g, np.dtype(np.float32), "bf16")) if g.algorithm == "auto" else g.algorithm
-             for direction in ("y", "dw")]
-    return in_squares(pooling) and g.ow % 4 == 0 and taken == ["few_channels", "few_channels"]
+    """Whether the kernels that do are the fastest: y and dw of float32 in the precision bf16. Where that is not known
+    yet, it is measured."""
+    if not in_squares(pooling) or g.ow % 4:
+        return False
+    if g.algorithm != "auto":
+        return g.algorithm == "few_channels"
+    keys = [(direction, g, np.dtype(np.float32), "bf16") for direction in ("y", "dw")]
+    if not choices.keys() >= {*keys}:
+        ahead(lambda: _choose(g))
+    return [choices.get(key) for key in keys] == ["few_channels", "few_channels"]
+
+
+def _choose(g: ConvGeometry) -> None:
+    x, y, w = (launch.empty(shape, np.dtype(np.float32)) for shape in (
+        (g.n, g.c, g.h, g.w), (g.n, g.m, g.oh, g.ow), (g.m, g.c // g.groups, g.kh, g.kw)))
+    chosen("y", g, (x, w, None))
+    chosen("dw", g, (y, x))
 
 
 def conv2d_act_pool_half(x: Array, w: Array, b: Array | None, g: ConvGeometry, act: str,

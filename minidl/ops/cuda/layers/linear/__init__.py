@@ -63,7 +63,7 @@ def _pays(dtype: np.dtype, multiplications: int) -> bool:
     The number is looked at first: small products are many, and each look costs the host.
     """
     return (multiplications >= MIN_CUBLAS and _mode(dtype, precision()) == "FP32"
-            and not cupy.cuda.get_current_stream().is_capturing())
+            and not launch.is_captured())
 
 
 def _splits(tiles: int, slabs: int, min_slabs: int) -> int:
