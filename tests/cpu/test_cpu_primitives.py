@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from minidl import Tensor, ops
 from minidl.ops import cpu as k
-from minidl.ops.common import choice, shared
+from minidl.ops.common import choice, primitives, shared
 from minidl.ops.common.conv.parts import as_one
 from minidl.ops.common.geometry import conv_geometry, pool_geometry
 from minidl.ops.cpu import conv, parallel
@@ -281,6 +282,30 @@ def test_large_arrays_are_walked_over_in_chunks(monkeypatch: pytest.MonkeyPatch)
             asked.calls.clear()
             np.testing.assert_array_equal(act(np.arange(0.0, count)), np.arange(0.0, count))
             assert [-(-each // chunk) for each, chunk, _ in asked.calls] == ([chunks] if chunks else [])
+
+
+@pytest.mark.parametrize("act", sorted(primitives.ALL))
+@pytest.mark.parametrize("shape", [(3, 4, 5), (40, 30, 60)], ids=["small", "in chunks"])
+def test_an_activation_keeps_the_order_of_its_input_in_memory(act: str, shape: tuple[int, ...]) -> None:
+    """As NumPy's functions do; the values are those of the same numbers in C order."""
+    x = np.random.default_rng(3).standard_normal(shape)
+    value, grad = getattr(k, act), getattr(k, f"{act}_grad_x")
+    for turn in ((0, 2, 1), (2, 1, 0), (1, 2, 0)):
+        turned = np.ascontiguousarray(x.transpose(turn)).transpose(np.argsort(turn))
+        gy = x[::-1]
+        for got, expected in ((value(turned), value(x)), (grad(gy, turned), grad(gy, x))):
+            np.testing.assert_array_equal(got, expected)
+            assert got.strides == turned.strides
+    for strided in (np.broadcast_to(x[:, :1], shape), x[:, ::-1, ::2]):
+        np.testing.assert_array_equal(value(strided), value(strided.copy()))
+
+
+@pytest.mark.parametrize("turn", [(0, 1, 2), (2, 1, 0), (0, 2, 1)], ids=str)
+def test_a_copy_by_columns_is_numpys(turn: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parallel, "CHUNK_BYTES", 1 << 8)
+    x = np.arange(6 * 70.0 * 90).reshape(6, 70, 90).transpose(turn)
+    np.testing.assert_array_equal(parallel._straight(x), x)
+    assert parallel._straight(x).flags.c_contiguous
 
 
 @pytest.mark.parametrize("shape", [(4,), (5000,), (70, 80), (300, 1000)], ids=str)
@@ -566,6 +591,29 @@ def test_memory_that_any_view_refers_to_is_left_alone(kept: list[Array], hold: A
     del first
     assert address(parallel.empty((4, 5), np.float32)) != place
     del held
+
+
+def test_a_gradient_in_memory_of_its_own_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `empty` gave belongs to whom it was given, until somebody looks at it, or at a part."""
+    first = parallel.empty((200, 200), np.float32)
+    assert parallel.owns(first)
+    part = first[:3]
+    assert not parallel.owns(first)
+    assert not parallel.owns(part)
+    del first
+    assert not parallel.owns(part)         # all of the memory would be held for it
+    small = np.zeros(3)
+    assert parallel.owns(small)
+    assert not parallel.owns(small[:])
+
+    asked = Asked(monkeypatch, k, "copy")
+    x = Tensor(np.ones((200, 200), np.float32), requires_grad=True)
+    ops.sigmoid(x).backward(Tensor(np.ones((200, 200), np.float32)))
+    assert asked.calls == []
+    both = [Tensor(np.ones((200, 200), np.float32), requires_grad=True) for _ in range(2)]
+    ops.sigmoid(both[0] + both[1]).backward(Tensor(np.ones((200, 200), np.float32)))
+    assert len(asked.calls) == 1
+    assert not np.shares_memory(both[0].grad.numpy(), both[1].grad.numpy())
 
 
 def test_memory_kept_has_a_limit(kept: list[Array], monkeypatch: pytest.MonkeyPatch) -> None:

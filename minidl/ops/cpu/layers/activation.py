@@ -6,12 +6,14 @@ from collections.abc import Callable
 
 import numpy as np
 
+from ...common import curves
 from ...common.primitives import ALL, Array, of_activations
-from ..parallel import CHUNK_BYTES, TEMPORARY_BYTES, elementwise, empty, parallel_for
+from ..parallel import CHUNK_BYTES, TEMPORARY_BYTES, elementwise, empty, parallel_for, scratch
 from ..reduce import sum
 
+curves.scratch = scratch
 CHUNKS = {**dict.fromkeys(("relu", "sigmoid", "tanh"), CHUNK_BYTES),       # which need no arrays on the way
-          "gelu": TEMPORARY_BYTES // 2}                                    # which needs eight
+          "gelu": TEMPORARY_BYTES // 2}                                    # which needs nine
 VALUES, GRADIENTS = of_activations(
     lambda act, x: elementwise(ALL[act].value, x, chunk=CHUNKS.get(act, TEMPORARY_BYTES)),
     lambda act, gy, y: elementwise(ALL[act].grad, gy, y, chunk=CHUNKS.get(act, TEMPORARY_BYTES)))

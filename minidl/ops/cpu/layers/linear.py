@@ -9,11 +9,9 @@ import numpy as np
 from ...common.primitives import Array
 from ..parallel import parallel_for
 from ..reduce import sum
-from .activation import GRADIENTS, VALUES
 
 __all__ = [
-    "linear", "linear_act", "linear_grad_act", "linear_grad_b", "linear_grad_w", "linear_grad_x", "matmul",
-    "matmul_grad_x", "matmul_grad_y",
+    "linear", "linear_grad_b", "linear_grad_w", "linear_grad_x", "matmul", "matmul_grad_x", "matmul_grad_y",
 ]
 
 ROWS = 64                                  # of the result that make a chunk
@@ -38,16 +36,6 @@ def linear(x: Array, w: Array, b: Array | None) -> Array:
 
 def linear_grad_x(gy: Array, w: Array) -> Array:
     return _by_rows(gy, w)
-
-
-def linear_act(x: Array, w: Array, b: Array | None, act: str) -> Array:
-    """act(linear(x))"""
-    return VALUES[act](linear(x, w, b))
-
-
-def linear_grad_act(gy: Array, w: Array, y: Array, act: str) -> Array:
-    """The gradient of linear(act(z)) by z, from y = act(z); for those of OF_X y is z."""
-    return GRADIENTS[act](linear_grad_x(gy, w), y)
 
 
 def linear_grad_w(gy: Array, x: Array) -> Array:
