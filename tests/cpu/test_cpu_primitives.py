@@ -15,9 +15,11 @@ from minidl.ops.common import choice, primitives, shared
 from minidl.ops.common.conv.parts import as_one
 from minidl.ops.common.geometry import conv_geometry, pool_geometry
 from minidl.ops.cpu import conv, parallel
+from minidl.ops.cpu.reduce import along
 
 Array = np.ndarray
-linear_module = sys.modules["minidl.ops.cpu.layers.linear"]           # its name in the package is the function's
+# Their names in the package are the functions'.
+linear_module, matmul_module = (sys.modules[f"minidl.ops.cpu.layers.{name}"] for name in ("linear", "matmul"))
 
 # n c h w, m kh kw, stride, padding: odd sizes, gaps at the far edges, strides beyond the window, one-sided borders
 SHAPES: list[Any] = [
@@ -252,10 +254,10 @@ def test_large_products_are_shared_and_small_ones_are_not(i: int, j: int, k_: in
                                                           monkeypatch: pytest.MonkeyPatch) -> None:
     """As the number of multiplications says, the same for a layer and for one matrix of several."""
     x, w = np.zeros((i, j), np.float32), np.zeros((k_, j), np.float32)
-    asked = Asked(monkeypatch, linear_module, "parallel_for")
+    layer, product = (Asked(monkeypatch, module, "parallel_for") for module in (linear_module, matmul_module))
     k.linear(x, w, None)
     k.matmul(x[None], w.T[None])
-    (rows, some, _), (matrices, parts, _) = asked.calls
+    (rows, some, _), (matrices, parts, _) = *layer.calls, *product.calls
     assert -(-rows // some) == chunks
     assert (-(-matrices // parts) > 1) == (chunks > 1)
 
@@ -348,20 +350,41 @@ def test_rows_in_several_chunks_are_those_of_one(name: str, shape: tuple[int, ..
     assert len(asked.calls) == 1
 
 
+@pytest.mark.parametrize("name", ["sum", "mean", "max", "min", "prod"])
 @pytest.mark.parametrize("axes", [axes for n in range(1, 6) for axes in itertools.combinations(range(5), n)], ids=str)
-def test_sums_over_any_axes(axes: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    """In blocks from the first term on: neighbouring axes are summed as one, others one after the other."""
-    module = sys.modules["minidl.ops.cpu.reduce"]
-    monkeypatch.setattr(module, "MAX_PLAIN_TERMS", 0)
-    monkeypatch.setattr(module, "BLOCK", 2)
-    x = np.random.default_rng(4).standard_normal((2, 3, 4, 5, 3))
-    close(k.sum(x, axes), x.sum(axes))
-    close(k.sum(x, axes, True), x.sum(axes, keepdims=True))
+def test_reductions_over_any_axes(axes: tuple[int, ...], name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By blocks, halves and columns from the first terms on, in any order in memory, and as in NumPy with NaN."""
+    for constant, value in (("MAX_PLAIN_TERMS", 0), ("BLOCK", 2), ("WIDE", 30), ("FEW", 3), ("MAX_HALVED", 8),
+                            ("MAX_DOT_TERMS", 4)):
+        monkeypatch.setattr(along, constant, value)
+    x = np.random.default_rng(4).standard_normal((3, 5, 1, 4, 7))
+    holes = np.where(x > 2, np.nan, x)
+    for each in (x, holes, np.asfortranarray(x), holes[::-1, :, :, ::2], x.transpose(3, 0, 4, 2, 1)):
+        for keepdims in (False, True):
+            want = getattr(np, name)(each, axis=axes, keepdims=keepdims)
+            got = getattr(k, name)(each, axes, keepdims)
+            assert got.shape == want.shape
+            close(got, want)
+
+
+@pytest.mark.parametrize("dtype", [bool, np.int64, np.uint8])
+def test_reductions_of_other_dtypes_are_numpys(dtype: type) -> None:
+    x = np.random.default_rng(4).integers(0, 2, (40, 50, 3)).astype(dtype)
+    for name in ("sum", "max", "min", "prod"):
+        for axes in ((0,), (2,), (0, 1), (0, 1, 2)):
+            want = getattr(np, name)(x, axis=axes)
+            assert getattr(k, name)(x, axes).dtype == want.dtype
+            np.testing.assert_array_equal(getattr(k, name)(x, axes), want)
+
+
+def test_a_reduced_axis_of_size_1_is_copied() -> None:
+    x = np.ones((70, 1, 60))
+    for axes in ((1,), (1, 2)):
+        assert not np.shares_memory(k.max(x, axes, True), x)
 
 
 def test_neighbouring_axes_are_summed_as_one() -> None:
-    runs = sys.modules["minidl.ops.cpu.reduce"]._runs
-    assert [runs(axes) for axes in ((), (1,), (0, 1, 2), (0, 2, 3), (0, 1, 3, 4, 6), (0, 2, 4))] == [
+    assert [along._runs(axes) for axes in ([], [1], [0, 1, 2], [0, 2, 3], [0, 1, 3, 4, 6], [0, 2, 4])] == [
         [], [(1, 1)], [(0, 2)], [(2, 3), (0, 0)], [(6, 6), (3, 4), (0, 1)], [(4, 4), (2, 2), (0, 0)]]
 
 
