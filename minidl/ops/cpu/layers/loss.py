@@ -31,12 +31,9 @@ def cross_entropy(x: Array, labels: Array, reduction: str, smoothing: float) -> 
     if reduction == "none":
         return loss, log_p
     total = loss.sum()
-    return (np.asarray(total) if reduction == "sum" else _over(total, len(labels))), log_p
-
-
-def _over(total: Array, count: int) -> Array:
-    """The mean; NaN of nothing, without a warning."""
-    return np.asarray(total / count if count else np.nan, total.dtype)
+    if reduction == "mean":                # of nothing it is NaN, without a warning
+        total = total.dtype.type(total / len(labels) if len(labels) else np.nan)
+    return np.asarray(total), log_p
 
 
 def cross_entropy_grad_x(gy: Array, log_p: Array, labels: Array, reduction: str, smoothing: float) -> Array:

@@ -13,8 +13,8 @@ import numpy as np
 
 from ...common.primitives import Array
 
-MAX_PLAIN_TERMS = 128                      # for which NumPy's way will do, of
-MAX_PLAIN_SIZE = 1 << 10                   # elements
+MAX_PLAIN_TERMS = 128                      # for which NumPy's way will do, each of
+MAX_PLAIN_SUMS = 1 << 8                    # results
 BLOCK = 32                                 # terms that are reduced one after the other
 WIDE = 1 << 9                              # elements of a loop
 FEW = 16                                   # elements of a row, which are taken by columns, and
@@ -25,7 +25,7 @@ MAX_DOT_TERMS = 1 << 9                     # that BLAS adds up: below 500 result
 def reduced(ufunc: np.ufunc, x: Array, axis: tuple[int, ...], keepdims: bool) -> Array:
     """ufunc.reduce over sorted axes. Those that are neighbours in memory are one; so are all in the best case."""
     count = math.prod([x.shape[a] for a in axis])
-    few = x.size == 0 or count == 1 or (x.size <= MAX_PLAIN_SIZE and count <= MAX_PLAIN_TERMS)
+    few = x.size == 0 or count == 1 or (count <= MAX_PLAIN_TERMS and x.size <= MAX_PLAIN_SUMS * count)
     if few or (x.dtype.kind != "f" and ufunc in (np.add, np.multiply)):                # of masks these are integers
         return ufunc.reduce(x, axis=axis, keepdims=keepdims)
     order = [*range(x.ndim)]
