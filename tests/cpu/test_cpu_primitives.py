@@ -310,6 +310,29 @@ def test_a_copy_by_columns_is_numpys(turn: tuple[int, ...], monkeypatch: pytest.
     assert parallel._straight(x).flags.c_contiguous
 
 
+@pytest.mark.parametrize("shape", [(4,), (70, 80), (300, 1000)], ids=str)
+@pytest.mark.parametrize("name", ["maximum", "minimum", "pow"])
+@pytest.mark.parametrize("value", [2, 3, 0.5, -1.0, np.inf, np.nan])
+def test_elements_beside_a_number_are_numpys(name: str, value: float, shape: tuple[int, ...]) -> None:
+    """Zeros of both signs and NaN among them; in any layout, and of other dtypes."""
+    function = {"pow": np.power}.get(name) or getattr(np, name)
+    x = np.random.default_rng(6).standard_normal(shape).astype(np.float32)
+    x.flat[:4] = np.nan, np.inf, -0.0, 0.0
+    with np.errstate(invalid="ignore", divide="ignore"):
+        for each in (x, x.T, x[::2], x.astype(np.float64), np.abs(np.nan_to_num(x, posinf=9)).astype(np.int64) + 1):
+            if each.dtype.kind == "i" and isinstance(value, int) and value < 0:
+                continue
+            want = function(each, value)
+            got, into = getattr(k, name)(each, value), np.empty_like(want)
+            assert got.dtype == want.dtype
+            np.testing.assert_allclose(got, want, rtol=1e-6)
+            np.testing.assert_allclose(getattr(k, name)(each, value, out=into), want, rtol=1e-6)
+            if each.dtype.kind == "f":
+                beside = each.copy()
+                getattr(k, name)(beside, value, out=beside)
+                np.testing.assert_array_equal(beside, got)
+
+
 @pytest.mark.parametrize("shape", [(4,), (5000,), (70, 80), (300, 1000)], ids=str)
 def test_a_choice_by_bits_is_numpys(shape: tuple[int, ...]) -> None:
     """Small and large, of arrays and numbers of the same and of other dtypes, NaN among them, and in any layout."""
