@@ -11,7 +11,6 @@ from ...core.device import is_cuda
 from ...core.mode import mode
 from ...core.tensor import Tensor
 from .. import cpu
-from ..cpu.parallel import owns
 
 CONV_ALGORITHMS = cpu.CONV_ALGORITHMS
 BACKENDS: dict[type, ModuleType] = {np.ndarray: cpu}       # and cupy.ndarray, once there is one
@@ -32,7 +31,7 @@ def primitives_of(array: object) -> ModuleType:
 
 
 tensor.backend_of = backend_of             # for a leaf's own backward: nothing told it a backend before
-tensor.owns = owns
+tensor.owns = cpu.parallel.owns
 
 
 def _of(array: object) -> ModuleType:
