@@ -29,6 +29,7 @@ else:
 Backward = Callable[[Any, tuple[bool, ...]], tuple[Any, ...]]
 
 backend_of: Callable[[Any], Any] = type    # Tensors -> their primitives: ops/common/backend.py sets this
+owns: Callable[[Any], bool] = bool         # whether an array has its memory alone; set there, too
 
 
 class Node:
@@ -406,7 +407,7 @@ def _add_to_grads(gradients: list[tuple[Tensor, Array]], k: ModuleType, shared: 
         mode.recorder.write_grad(leaf)
         if leaf._grad is not None:
             g = k.add(leaf._grad._data, g)
-        elif id(g) in held or g.base is not None:          # each .grad owns its memory: it may be changed in place
+        elif id(g) in held or not owns(g):           # each .grad owns its memory: it may be changed in place
             g = k.copy(g)
         held.add(id(g))
         leaf._grad = wrap(g)

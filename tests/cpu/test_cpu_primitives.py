@@ -9,15 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+from minidl import Tensor, ops
 from minidl.ops import cpu as k
-from minidl.ops.common import choice, shared
+from minidl.ops.common import choice, primitives, shared
 from minidl.ops.common.conv.parts import as_one
 from minidl.ops.common.geometry import conv_geometry, pool_geometry
 from minidl.ops.cpu import conv, parallel
 from minidl.ops.cpu.layers import attention
+from minidl.ops.cpu.reduce import along
 
 Array = np.ndarray
-linear_module = sys.modules["minidl.ops.cpu.layers.linear"]           # its name in the package is the function's
+# Their names in the package are the functions'.
+linear_module, matmul_module = (sys.modules[f"minidl.ops.cpu.layers.{name}"] for name in ("linear", "matmul"))
 
 # n c h w, m kh kw, stride, padding: odd sizes, gaps at the far edges, strides beyond the window, one-sided borders
 SHAPES: list[Any] = [
@@ -252,10 +255,10 @@ def test_large_products_are_shared_and_small_ones_are_not(i: int, j: int, k_: in
                                                           monkeypatch: pytest.MonkeyPatch) -> None:
     """As the number of multiplications says, the same for a layer and for one matrix of several."""
     x, w = np.zeros((i, j), np.float32), np.zeros((k_, j), np.float32)
-    asked = Asked(monkeypatch, linear_module, "parallel_for")
+    layer, product = (Asked(monkeypatch, module, "parallel_for") for module in (linear_module, matmul_module))
     k.linear(x, w, None)
     k.matmul(x[None], w.T[None])
-    (rows, some, _), (matrices, parts, _) = asked.calls
+    (rows, some, _), (matrices, parts, _) = *layer.calls, *product.calls
     assert -(-rows // some) == chunks
     assert (-(-matrices // parts) > 1) == (chunks > 1)
 
@@ -282,6 +285,53 @@ def test_large_arrays_are_walked_over_in_chunks(monkeypatch: pytest.MonkeyPatch)
             asked.calls.clear()
             np.testing.assert_array_equal(act(np.arange(0.0, count)), np.arange(0.0, count))
             assert [-(-each // chunk) for each, chunk, _ in asked.calls] == ([chunks] if chunks else [])
+
+
+@pytest.mark.parametrize("act", sorted(primitives.ALL))
+@pytest.mark.parametrize("shape", [(3, 4, 5), (40, 30, 60)], ids=["small", "in chunks"])
+def test_an_activation_keeps_the_order_of_its_input_in_memory(act: str, shape: tuple[int, ...]) -> None:
+    """As NumPy's functions do; the values are those of the same numbers in C order."""
+    x = np.random.default_rng(3).standard_normal(shape)
+    value, grad = getattr(k, act), getattr(k, f"{act}_grad_x")
+    for turn in ((0, 2, 1), (2, 1, 0), (1, 2, 0)):
+        turned = np.ascontiguousarray(x.transpose(turn)).transpose(np.argsort(turn))
+        gy = x[::-1]
+        for got, expected in ((value(turned), value(x)), (grad(gy, turned), grad(gy, x))):
+            np.testing.assert_array_equal(got, expected)
+            assert got.strides == turned.strides
+    for strided in (np.broadcast_to(x[:, :1], shape), x[:, ::-1, ::2]):
+        np.testing.assert_array_equal(value(strided), value(strided.copy()))
+
+
+@pytest.mark.parametrize("turn", [(0, 1, 2), (2, 1, 0), (0, 2, 1)], ids=str)
+def test_a_copy_by_columns_is_numpys(turn: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parallel, "CHUNK_BYTES", 1 << 8)
+    x = np.arange(6 * 70.0 * 90).reshape(6, 70, 90).transpose(turn)
+    np.testing.assert_array_equal(parallel._straight(x), x)
+    assert parallel._straight(x).flags.c_contiguous
+
+
+@pytest.mark.parametrize("shape", [(4,), (70, 80), (300, 1000)], ids=str)
+@pytest.mark.parametrize("name", ["maximum", "minimum", "pow"])
+@pytest.mark.parametrize("value", [2, 3, 0.5, -1.0, np.inf, np.nan])
+def test_elements_beside_a_number_are_numpys(name: str, value: float, shape: tuple[int, ...]) -> None:
+    """Zeros of both signs and NaN among them; in any layout, and of other dtypes."""
+    function = {"pow": np.power}.get(name) or getattr(np, name)
+    x = np.random.default_rng(6).standard_normal(shape).astype(np.float32)
+    x.flat[:4] = np.nan, np.inf, -0.0, 0.0
+    with np.errstate(invalid="ignore", divide="ignore"):
+        for each in (x, x.T, x[::2], x.astype(np.float64), np.abs(np.nan_to_num(x, posinf=9)).astype(np.int64) + 1):
+            if each.dtype.kind == "i" and isinstance(value, int) and value < 0:
+                continue
+            want = function(each, value)
+            got, into = getattr(k, name)(each, value), np.empty_like(want)
+            assert got.dtype == want.dtype
+            np.testing.assert_allclose(got, want, rtol=1e-6)
+            np.testing.assert_allclose(getattr(k, name)(each, value, out=into), want, rtol=1e-6)
+            if each.dtype.kind == "f":
+                beside = each.copy()
+                getattr(k, name)(beside, value, out=beside)
+                np.testing.assert_array_equal(beside, got)
 
 
 @pytest.mark.parametrize("shape", [(4,), (5000,), (70, 80), (300, 1000)], ids=str)
@@ -324,20 +374,41 @@ def test_rows_in_several_chunks_are_those_of_one(name: str, shape: tuple[int, ..
     assert len(asked.calls) == 1
 
 
+@pytest.mark.parametrize("name", ["sum", "mean", "max", "min", "prod"])
 @pytest.mark.parametrize("axes", [axes for n in range(1, 6) for axes in itertools.combinations(range(5), n)], ids=str)
-def test_sums_over_any_axes(axes: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    """In blocks from the first term on: neighbouring axes are summed as one, others one after the other."""
-    module = sys.modules["minidl.ops.cpu.reduce"]
-    monkeypatch.setattr(module, "MAX_PLAIN_TERMS", 0)
-    monkeypatch.setattr(module, "BLOCK", 2)
-    x = np.random.default_rng(4).standard_normal((2, 3, 4, 5, 3))
-    close(k.sum(x, axes), x.sum(axes))
-    close(k.sum(x, axes, True), x.sum(axes, keepdims=True))
+def test_reductions_over_any_axes(axes: tuple[int, ...], name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By blocks, halves and columns from the first terms on, in any order in memory, and as in NumPy with NaN."""
+    for constant, value in (("MAX_PLAIN_TERMS", 0), ("BLOCK", 2), ("WIDE", 30), ("FEW", 3), ("MAX_HALVED", 8),
+                            ("MAX_DOT_TERMS", 4)):
+        monkeypatch.setattr(along, constant, value)
+    x = np.random.default_rng(4).standard_normal((3, 5, 1, 4, 7))
+    holes = np.where(x > 2, np.nan, x)
+    for each in (x, holes, np.asfortranarray(x), holes[::-1, :, :, ::2], x.transpose(3, 0, 4, 2, 1)):
+        for keepdims in (False, True):
+            want = getattr(np, name)(each, axis=axes, keepdims=keepdims)
+            got = getattr(k, name)(each, axes, keepdims)
+            assert got.shape == want.shape
+            close(got, want)
+
+
+@pytest.mark.parametrize("dtype", [bool, np.int64, np.uint8])
+def test_reductions_of_other_dtypes_are_numpys(dtype: type) -> None:
+    x = np.random.default_rng(4).integers(0, 2, (40, 50, 3)).astype(dtype)
+    for name in ("sum", "max", "min", "prod"):
+        for axes in ((0,), (2,), (0, 1), (0, 1, 2)):
+            want = getattr(np, name)(x, axis=axes)
+            assert getattr(k, name)(x, axes).dtype == want.dtype
+            np.testing.assert_array_equal(getattr(k, name)(x, axes), want)
+
+
+def test_a_reduced_axis_of_size_1_is_copied() -> None:
+    x = np.ones((70, 1, 60))
+    for axes in ((1,), (1, 2)):
+        assert not np.shares_memory(k.max(x, axes, True), x)
 
 
 def test_neighbouring_axes_are_summed_as_one() -> None:
-    runs = sys.modules["minidl.ops.cpu.reduce"]._runs
-    assert [runs(axes) for axes in ((), (1,), (0, 1, 2), (0, 2, 3), (0, 1, 3, 4, 6), (0, 2, 4))] == [
+    assert [along._runs(axes) for axes in ([], [1], [0, 1, 2], [0, 2, 3], [0, 1, 3, 4, 6], [0, 2, 4])] == [
         [], [(1, 1)], [(0, 2)], [(2, 3), (0, 0)], [(6, 6), (3, 4), (0, 1)], [(4, 4), (2, 2), (0, 0)]]
 
 
@@ -567,6 +638,29 @@ def test_memory_that_any_view_refers_to_is_left_alone(kept: list[Array], hold: A
     del first
     assert address(parallel.empty((4, 5), np.float32)) != place
     del held
+
+
+def test_a_gradient_in_memory_of_its_own_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `empty` gave belongs to whom it was given, until somebody looks at it, or at a part."""
+    first = parallel.empty((200, 200), np.float32)
+    assert parallel.owns(first)
+    part = first[:3]
+    assert not parallel.owns(first)
+    assert not parallel.owns(part)
+    del first
+    assert not parallel.owns(part)         # all of the memory would be held for it
+    small = np.zeros(3)
+    assert parallel.owns(small)
+    assert not parallel.owns(small[:])
+
+    asked = Asked(monkeypatch, k, "copy")
+    x = Tensor(np.ones((200, 200), np.float32), requires_grad=True)
+    ops.sigmoid(x).backward(Tensor(np.ones((200, 200), np.float32)))
+    assert asked.calls == []
+    both = [Tensor(np.ones((200, 200), np.float32), requires_grad=True) for _ in range(2)]
+    ops.sigmoid(both[0] + both[1]).backward(Tensor(np.ones((200, 200), np.float32)))
+    assert len(asked.calls) == 1
+    assert not np.shares_memory(both[0].grad.numpy(), both[1].grad.numpy())
 
 
 def test_memory_kept_has_a_limit(kept: list[Array], monkeypatch: pytest.MonkeyPatch) -> None:

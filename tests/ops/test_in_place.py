@@ -14,6 +14,7 @@ import pytest
 import minidl
 from minidl import Tensor, init, nn, no_grad, ops, optim
 
+Array = np.ndarray
 UPDATES: dict[str, tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]] = {
     "iadd": (operator.iadd, operator.add), "isub": (operator.isub, operator.sub), "imul": (operator.imul, operator.mul),
     "itruediv": (operator.itruediv, operator.truediv), "ipow": (operator.ipow, operator.pow)}
@@ -38,6 +39,46 @@ def test_p_minus_equals_rate_times_gradient() -> None:
     assert w.data is memory
     np.testing.assert_allclose(w.tolist(), [0.8, 1.6], rtol=1e-6)
     assert (w.requires_grad, w.is_leaf) == (True, True)
+
+
+OTHERS: dict[str, Callable[[Array], Any]] = {
+    "a number": lambda x: 2.5, "an int": lambda x: 3, "one in NumPy's form": lambda x: np.float64(1.5),
+    "of its shape": lambda x: x * x + 1, "a row": lambda x: x[0] + 3, "a column": lambda x: x[:, :1] + 3,
+    "itself": lambda x: x, "its reverse": lambda x: x[::-1, ::-1], "of a view": lambda x: x.T[:, :1],
+}
+
+
+@pytest.mark.parametrize("name", UPDATES)
+@pytest.mark.parametrize("other", OTHERS)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("n", [3, 70])
+def test_an_update_is_the_op_written_into_place(name: str, other: str, dtype: type, n: int) -> None:
+    """Also where what it reads lies in the memory that it writes, and whatever the layout."""
+    values = np.random.default_rng(2).uniform(0.5, 1.5, (n, n)).astype(dtype)
+    for layout in (values, values.T, np.repeat(values, 2, 1)[:, ::2]):
+        memory = layout.copy(order="K") if layout is not values.T else values.copy().T
+        x = Tensor(memory)
+        y = OTHERS[other](memory)
+        update, plain_op = UPDATES[name]
+        want = plain_op(Tensor(memory.copy()), Tensor(y.copy()) if isinstance(y, np.ndarray) else y).numpy()
+        assert update(x, Tensor(y) if isinstance(y, np.ndarray) else y) is x
+        assert x.data is memory
+        np.testing.assert_allclose(memory, want, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("low", "high"), [(-0.5, 0.5), (None, 0.5), (-0.5, None), (0, 1)], ids=str)
+@pytest.mark.parametrize("n", [3, 70])
+def test_bounds_in_place_are_those_of_clip(low: float | None, high: float | None, n: int) -> None:
+    memory = np.random.default_rng(2).standard_normal((n, n)).astype(np.float32)
+    memory[1, 1] = np.nan
+    before = memory.copy()
+    x = Tensor(memory)
+    x.clamp_(low, high)
+    assert x.data is memory
+    np.testing.assert_array_equal(memory, np.clip(before, low, high))
+    whole = Tensor(np.arange(4))
+    whole.clamp_(1, 2)
+    assert whole.tolist() == [1, 1, 2, 2]
 
 
 def test_data_minus_equals_a_tensor() -> None:

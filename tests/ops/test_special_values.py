@@ -207,6 +207,15 @@ def test_of_infinities_alone(name: str) -> None:
         np.testing.assert_array_equal(x.grad.numpy(), gradient, err_msg=f"gradient of {name} of {values}")
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_an_approximated_gelu_of_the_largest_numbers_is_finite(dtype: type) -> None:
+    x = Tensor(np.array([0.9, -0.9], dtype) * np.finfo(dtype).max, requires_grad=True)
+    y = ops.gelu(x, approximate="tanh")
+    y.backward(Tensor(x.numpy()))
+    np.testing.assert_allclose(y.numpy(), [x.numpy()[0], 0])
+    np.testing.assert_allclose(x.grad.numpy(), [x.numpy()[0], 0])
+
+
 def test_the_normal_cdf_in_float32_keeps_its_lower_tail() -> None:
     """Beside erfc in float64: within two units in the last place of 1, and down to -4 within five of itself."""
     x = np.linspace(-14, 14, 20_001).astype(np.float32)

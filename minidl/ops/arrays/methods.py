@@ -26,7 +26,7 @@ from ..layers.activation import log_softmax, one_axis, relu, sigmoid, softmax
 from . import arrange, basic, contraction, select, statistics
 from .basic import Axis, Number, _axes
 from .indexing import getitem
-from .operators import METHODS, UFUNCS, _matmul, _reduction, _sizes, attach, setitem
+from .operators import METHODS, UFUNCS, _matmul, _reduction, _sizes, attach, setitem, write_over
 from .shapes import reshape, transpose
 
 if TYPE_CHECKING:
@@ -573,6 +573,11 @@ class Methods(Conversions):
 
     def clamp_(self: Tensor, min: float | None = None, max: float | None = None) -> Tensor:
         """At least min and at most max, in place."""
+        bounds = [(name, bound) for name, bound in (("maximum", min), ("minimum", max)) if bound is not None]
+        plain = all(isinstance(bound, (int, float)) for _, bound in bounds)
+        if not (self.requires_grad and mode.grad) and bounds and plain and all(
+                write_over(self, name, bound) for name, bound in bounds):
+            return self
         setitem(self, ..., select.clip(self.detach(), low=min, high=max))
         return self
 

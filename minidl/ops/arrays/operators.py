@@ -57,7 +57,7 @@ def setitem(x: Tensor, index: Index, value: Number) -> None:
     if mode.grad and any(t.requires_grad for t in given):
         raise ValueError(f"setitem: the tape records a Tensor of shape {x.shape}, and cannot record a change in place; "
                          "do it under minidl.no_grad()")
-    if isinstance(value, Tensor):
+    if isinstance(value, Tensor) and (value._data.__class__, value.dtype) != (x._data.__class__, x.dtype):
         _check_same("setitem", (x, value), frozenset())
     array = value._data if isinstance(value, Tensor) else _number("setitem", value, True)
     place = plain_index(index)
@@ -70,6 +70,28 @@ def setitem(x: Tensor, index: Index, value: Number) -> None:
                           "fit the place") from None
 
 
+def write_over(x: Tensor, primitive: str, y: object) -> bool:
+    """Whether a primitive of x and y was written into x's memory, without an array on the way.
+
+    On the CPU, of floating numbers. Where the result may not fit, or calls are noted, nothing is done: then the op says
+    what is wrong, or is noted.
+    """
+    array, of, other = x._data, [], y
+    if isinstance(y, Tensor):
+        of, other = [y], y._data
+        fits = other.__class__ is np.ndarray and other.dtype == array.dtype and other.ndim <= array.ndim and all(
+            m in (1, n) for n, m in zip(array.shape[::-1], other.shape[::-1]))
+    else:
+        fits = type(y) is float or (type(y) is int and abs(y) < 1 << 53)
+    if not fits or array.__class__ is not np.ndarray or array.dtype.char not in "fd" or not array.flags.writeable or (
+            mode.recorder.recording):
+        return False
+    k = backend_of(x, *of)
+    mark_changed((x,))
+    getattr(k, primitive)(array, other, out=array)
+    return True
+
+
 def _in_place(name: str, function: Callable[[Any, Any], Tensor]) -> Callable[[Tensor, Number], Tensor]:
     """x op= y: in x's memory where no tape records it; else x becomes the result, on the tape."""
     def method(x: Tensor, y: Number) -> Tensor:
@@ -77,6 +99,8 @@ def _in_place(name: str, function: Callable[[Any, Any], Tensor]) -> Callable[[Te
         if recorded and x.requires_grad and x.node is None:
             raise ValueError(f"{name}: the Tensor (shape {x.shape}) requires a gradient and the tape records, which a "
                              "change in place would falsify; do it under minidl.no_grad(), or write x = x op y")
+        if not recorded and function is not _matmul and write_over(x, function.__name__, y):
+            return x
         z = function(x, y)
         if z.shape != x.shape or z.dtype != x.dtype:
             raise ValueError(f"{name}: the result is {z.shape} {z.dtype} but must fit in place of {x.shape} {x.dtype}; "

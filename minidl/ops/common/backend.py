@@ -31,6 +31,7 @@ def primitives_of(array: object) -> ModuleType:
 
 
 tensor.backend_of = backend_of             # for a leaf's own backward: nothing told it a backend before
+tensor.owns = cpu.parallel.owns
 
 
 def _of(array: object) -> ModuleType:

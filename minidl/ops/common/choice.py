@@ -5,6 +5,8 @@ Both backends re-export this module, as they do `shared`, which holds those that
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from .primitives import Array, Flag
@@ -16,7 +18,8 @@ __all__ = [
 
 abs = np.abs
 sign = np.sign
-maximum, minimum = np.maximum, np.minimum              # NaN where either is NaN
+maximum: Callable[..., Array] = np.maximum              # NaN where either is NaN
+minimum: Callable[..., Array] = np.minimum
 
 
 def where(condition: Array, x: Array | float, y: Array | float) -> Array:

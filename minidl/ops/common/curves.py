@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
 
 Array = np.ndarray
 
@@ -24,6 +27,12 @@ class Activation(NamedTuple):
     cuda_grad: str                                     # of REAL gy, y; of OF_X of gy, x
 
 
+def scratch(name: str, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
+    """Memory for what is computed on the way: ops/cpu puts that of its threads here, for new pages cost more than
+    filling them."""
+    return np.empty(shape, dtype)
+
+
 def choose(mask: Array, x: Array | float, y: Array | float, out: Array | None = None) -> Array:
     """x where the mask holds, y elsewhere; arrays of one dtype and of the mask's shape, or numbers.
 
@@ -32,9 +41,27 @@ def choose(mask: Array, x: Array | float, y: Array | float, out: Array | None = 
     dtype = np.result_type(x, y)
     bits = np.dtype(f"i{dtype.itemsize}")
     first, second = (np.asarray(each, dtype).view(bits) for each in (x, y))
-    taken = np.negative(mask.view(np.int8)).astype(bits)                 # all bits, or none
-    taken &= first ^ second
-    return np.bitwise_xor(taken, second, out=None if out is None else out.view(bits)).view(dtype)
+    taken, result = scratch("taken", mask.shape, bits), None if out is None else out.view(bits)
+    np.copyto(taken, np.negative(mask.view(np.int8)))                    # all bits, or none
+    if second.ndim == 0 and second == 0:
+        return np.bitwise_and(taken, first, out=result).view(dtype)
+    taken &= np.bitwise_xor(first, second, out=scratch("differ", mask.shape, bits))
+    return np.bitwise_xor(taken, second, out=result).view(dtype)
+
+
+EXP_LIMIT = {np.dtype(each): float(np.log(np.finfo(each).max)) for each in (np.float32, np.float64)}
+
+
+def over_exp(y: Array, x: Array, above: Array | float) -> None:
+    """y = above / (1 + e^-x), without a warning where that is infinite: what is above it is over infinity then."""
+    np.negative(x, out=y)
+    if np.max(y, initial=0) < EXP_LIMIT[y.dtype]:
+        np.exp(y, out=y)
+    else:                                  # inf, or NaN
+        with np.errstate(over="ignore"):
+            np.exp(y, out=y)
+    y += 1
+    np.divide(above, y, out=y)             # np.reciprocal takes longer
 
 
 # ---------------------------------------------------------------- the gradient from y
@@ -48,12 +75,12 @@ def _leaky_relu(y: Array, x: Array) -> None:
 
 
 def _leaky_relu_grad(gx: Array, gy: Array, y: Array) -> None:
-    choose(y > 0, gy, gy * SLOPE, gx)
+    choose(y > 0, gy, np.multiply(gy, SLOPE, out=gx), gx)
 
 
 def _elu(y: Array, x: Array) -> None:
-    np.expm1(np.minimum(x, 0), out=y)
-    y += np.maximum(x, 0)
+    np.expm1(np.minimum(x, 0, out=y), out=y)
+    y += np.maximum(x, 0, out=scratch("above", x.shape, x.dtype))
 
 
 def _elu_grad(gx: Array, gy: Array, y: Array) -> None:
@@ -63,25 +90,29 @@ def _elu_grad(gx: Array, gy: Array, y: Array) -> None:
 
 
 def _softplus(y: Array, x: Array) -> None:
-    np.log1p(np.exp(np.minimum(x, STRAIGHT)), out=y)
+    np.minimum(x, STRAIGHT, out=y)
+    np.exp(y, out=y)
+    np.log1p(y, out=y)
     choose(x > STRAIGHT, x, y, y)
 
 
 def _softplus_grad(gx: Array, gy: Array, y: Array) -> None:
-    np.expm1(-y, out=gx)
+    np.negative(y, out=gx)
+    np.expm1(gx, out=gx)
     np.negative(gx, out=gx)
-    choose(y > STRAIGHT, 1, gx, gx)
+    if gx.itemsize > 4:                    # of float32 it is 1 there
+        choose(y > STRAIGHT, 1, gx, gx)
     gx *= gy
 
 
 def _hardsigmoid(y: Array, x: Array) -> None:
     np.add(x, 3, out=y)
-    y /= 6
+    y *= 1 / 6
     np.clip(y, 0, 1, out=y)
 
 
 def _hardsigmoid_grad(gx: Array, gy: Array, y: Array) -> None:
-    np.divide(gy, 6, out=gx)
+    np.multiply(gy, 1 / 6, out=gx)
     choose((y > 0) & (y < 1), gx, 0, gx)               # not multiplied: an infinite gy times 0 would be NaN
 
 
@@ -98,19 +129,18 @@ MORE = {
 
 
 # ---------------------------------------------------------------- the gradient from x
-def _sigmoid(x: Array) -> Array:
-    """Without overflow, at either end."""
-    e = np.exp(-np.abs(x))
-    return choose(x > 0, 1, e) / (1 + e)
-
-
 def _silu(y: Array, x: Array) -> None:
-    np.multiply(x, _sigmoid(x), out=y)
+    over_exp(y, x, x)
 
 
 def _silu_grad(gx: Array, gy: Array, x: Array) -> None:
-    s = _sigmoid(x)
-    np.multiply(gy, s * (1 + x * (1 - s)), out=gx)
+    s = scratch("sigmoid", x.shape, x.dtype)
+    over_exp(s, x, 1)
+    np.subtract(1, s, out=gx)
+    gx *= x
+    gx += 1
+    gx *= s
+    gx *= gy
 
 
 # erf(z) = z T(z^2) / U(z^2) below 1, and erfc(z) = exp(-z^2) P(z) / Q(z) beyond, both within 2^-52 (the coefficients of
@@ -160,7 +190,7 @@ def _tail(x: Array) -> tuple[Array, Array, Array]:
         middle = 0.5 - 0.5 * inner * (_polynomial(square, _T) / _polynomial(square, _U))
         tail = 0.5 * np.exp(-far * far) * (_polynomial(far, _P) / _polynomial(far, _Q))
         return near, np.exp(near * near * -0.5), choose(z > 1, tail, middle)
-    powers, both = np.empty((_P_Q.shape[1], x.size), x.dtype), np.empty((2, x.size), x.dtype)
+    powers, both = (scratch(name, (rows, x.size), x.dtype) for name, rows in (("powers", _P_Q.shape[1]), ("both", 2)))
     both[0], powers[0] = _LARGEST, 1
     near = np.abs(x.reshape(-1), out=powers[1])
     np.minimum(near, both[0], out=near)
@@ -183,7 +213,9 @@ def normal_cdf(x: Array) -> Array:
 def _gelu(y: Array, x: Array) -> None:
     """max(x, 0) - |x| * the tail: x times normal_cdf(x), on either side of 0"""
     near, _, tail = _tail(x)
-    np.maximum(x, np.zeros_like(x), out=y)             # NumPy takes twice as long by a plain 0
+    zeros = scratch("zeros", x.shape, x.dtype)
+    zeros.fill(0)
+    np.maximum(x, zeros, out=y)            # NumPy takes twice as long by a plain 0
     tail *= near
     y -= tail
 
@@ -194,27 +226,44 @@ def _gelu_grad(gx: Array, gy: Array, x: Array) -> None:
     gaussian *= near
     gaussian *= math.sqrt(0.5 / math.pi)
     slope -= gaussian
-    choose(x > 0, 1 - slope, slope, gx)
+    choose(x > 0, np.subtract(1, slope, out=gx), slope, gx)
     gx *= gy
 
 
 CUBIC, RATE = 0.044715, math.sqrt(2 / math.pi)         # Hendrycks and Gimpel 2016, section 2
 
 
-def _inner(x: Array) -> Array:
-    """RATE (x + CUBIC x^3), of an x whose tanh is +-1 beyond."""
-    x = np.clip(x, -100, 100)
-    return RATE * (x + CUBIC * x * x * x)
+def _tanh(near: Array, out: Array) -> Array:
+    """tanh(RATE (x + CUBIC x^3)), of an x whose tanh is +-1 beyond."""
+    np.multiply(near, near, out=out)
+    out *= RATE * CUBIC
+    out += RATE
+    out *= near
+    return np.tanh(out, out=out)
 
 
 def _gelu_tanh(y: Array, x: Array) -> None:
-    np.multiply(0.5 * x, 1 + np.tanh(_inner(x)), out=y)
+    _tanh(np.clip(x, -100, 100, out=scratch("near", x.shape, x.dtype)), y)
+    y += 1
+    y *= 0.5                               # before x, which may be near the largest number
+    y *= x
 
 
 def _gelu_tanh_grad(gx: Array, gy: Array, x: Array) -> None:
-    t, near = np.tanh(_inner(x)), np.clip(x, -100, 100)
-    slope = 0.5 * x * (1 - t * t) * (RATE * (1 + 3 * CUBIC * near * near))
-    np.multiply(gy, 0.5 * (1 + t) + slope, out=gx)
+    """gy * ((1 + t) / 2 + x / 2 * (1 - t^2) * RATE (1 + 3 CUBIC x^2))"""
+    near = np.clip(x, -100, 100, out=scratch("near", x.shape, x.dtype))
+    t = _tanh(near, scratch("tanh", x.shape, x.dtype))
+    near *= near
+    near *= 3 * RATE * CUBIC
+    near += RATE
+    np.multiply(t, t, out=gx)
+    np.subtract(1, gx, out=gx)
+    gx *= x
+    gx *= near
+    gx += t
+    gx += 1
+    gx *= 0.5
+    gx *= gy
 
 
 # What the kernels' C++ calls; `reciprocal` is act.cuh's

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from .curves import MORE, OF_X, Activation
+from .curves import MORE, OF_X, Activation, over_exp
 
 Array = np.ndarray                         # or a cupy.ndarray, which has its methods
 Index = Any                                # ints, slices, None, Ellipsis, masks and integer arrays, as NumPy indexes
@@ -23,17 +23,6 @@ Rate = float | Array | tuple[Array, Array]             # of sgd: a number, an ar
 
 
 # ---------------------------------------------------------------- activations whose gradient is a function of y
-def _sigmoid(y: Array, x: Array) -> None:
-    np.negative(x, out=y)
-    if np.max(y, initial=0) < np.log(np.finfo(x.dtype).max):
-        np.exp(y, out=y)
-    else:                                  # inf, or NaN
-        with np.errstate(over="ignore"):
-            np.exp(y, out=y)               # inf for very negative x: 1 / inf = 0 is the right answer
-    y += 1
-    np.divide(1, y, out=y)                 # np.reciprocal takes longer
-
-
 def _sigmoid_grad(gx: Array, gy: Array, y: Array) -> None:
     np.subtract(1, y, out=gx)
     gx *= y
@@ -54,7 +43,8 @@ def _relu_grad(gx: Array, gy: Array, y: Array) -> None:
 # relu passes NaN on, and where y is NaN it passes gy on, as PyTorch's does.
 ACTIVATIONS = {
     "tanh": Activation(lambda y, x: np.tanh(x, out=y), _tanh_grad, "tanh(x)", "((REAL)1 - y * y) * gy"),
-    "sigmoid": Activation(_sigmoid, _sigmoid_grad, "reciprocal(exp(-x) + (REAL)1)", "((REAL)1 - y) * y * gy"),
+    "sigmoid": Activation(lambda y, x: over_exp(y, x, 1), _sigmoid_grad, "reciprocal(exp(-x) + (REAL)1)",
+                          "((REAL)1 - y) * y * gy"),
     "relu": Activation(lambda y, x: np.maximum(x, 0, out=y), _relu_grad, "x <= (REAL)0 ? (REAL)0 : x",
                        "y <= (REAL)0 ? (REAL)0 : gy"),
     **MORE,

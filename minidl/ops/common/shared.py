@@ -6,6 +6,8 @@ Both backends re-export this module, so these are written once. Arguments are ar
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from .primitives import Array, Flag, Index
@@ -23,7 +25,7 @@ sub = np.subtract
 mul = np.multiply
 div = np.true_divide
 neg = np.negative
-pow = np.power
+pow: Callable[..., Array] = np.power
 exp = np.exp
 log = np.log
 sqrt = np.sqrt

@@ -22,6 +22,7 @@ from .layers.fused import *
 from .layers.linear import *
 from .layers.lookup import *
 from .layers.loss import *
+from .layers.matmul import *
 from .layers.max_pool import *
 from .layers.norm import *
 from .layers.pool import *

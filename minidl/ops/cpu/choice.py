@@ -1,6 +1,8 @@
-"""Which of two values an element becomes, on NumPy arrays: by a condition, or by chance."""
+"""Choices, bounds and powers of elements, on NumPy arrays."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 
@@ -9,9 +11,37 @@ from ..common.curves import choose
 from ..common.primitives import Array
 from .parallel import TEMPORARY_BYTES, elementwise, empty, parallel_for
 
-__all__ = ["dropout", "dropout_grad_x", "where"]
+__all__ = ["dropout", "dropout_grad_x", "maximum", "minimum", "pow", "where"]
 
 MIN_SIZE = 4096                            # smaller ones are in a cache, and one call of NumPy is the least
+
+
+def _number_beside(x: object, y: object, size: int = MIN_SIZE) -> bool:
+    """Whether y is a plain number and x has so many floating ones."""
+    return type(y) in (int, float) and isinstance(x, np.ndarray) and x.size >= size and x.dtype.char in "fd"
+
+
+def maximum(x: Any, y: Any, out: Array | None = None) -> Array:
+    """The larger; clip takes half as long beside a plain number."""
+    return np.clip(x, y, np.inf, out=out) if _number_beside(x, y) else np.maximum(x, y, out=out)
+
+
+def minimum(x: Any, y: Any, out: Array | None = None) -> Array:
+    return np.clip(x, -np.inf, y, out=out) if _number_beside(x, y) else np.minimum(x, y, out=out)
+
+
+def pow(x: Any, p: Any, out: Array | None = None) -> Array:
+    """x ** p; squares and cubes are products, as PyTorch has them, and take a tenth of the time."""
+    if not (_number_beside(x, p, 1) and p in (2, 3)):
+        return np.power(x, p, out=out)
+
+    def work(y: Array, x: Array) -> None:
+        np.square(x, out=y)
+        if p == 3:
+            np.multiply(y, x, out=y)
+    if out is None:
+        return elementwise(work, x)
+    return np.multiply(x, x if p == 2 else np.square(x), out=out)
 
 
 def where(condition: Array, x: Array | float, y: Array | float) -> Array:

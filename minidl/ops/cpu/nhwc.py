@@ -14,12 +14,13 @@ from ..common.geometry import ConvGeometry, PoolGeometry
 from ..common.geometry.nhwc import AXES, BACK, STORES, bf16, widened
 from ..common.geometry.sets import NormGeometry
 from ..common.primitives import Array
-from .conv import conv2d, conv2d_act_pool, conv2d_act_pool_grad_wb, conv2d_grad_b, conv2d_grad_w, conv2d_grad_x
+from .conv import conv2d, conv2d_grad_b, conv2d_grad_w, conv2d_grad_x
 from .layers.activation import GRADIENTS, VALUES
 from .layers.attention import attention, attention_grad
+from .layers.fused import avg_pool2d_grad_act, conv2d_act_pool, conv2d_act_pool_grad_wb
 from .layers.max_pool import max_pool2d, max_pool2d_grad_x
 from .layers.norm import batch_norm, normalize, normalize_by, normalize_grad, normalized
-from .layers.pool import avg_pool2d, avg_pool2d_grad_act, avg_pool2d_grad_x
+from .layers.pool import avg_pool2d, avg_pool2d_grad_x
 
 __all__ = [
     "act_grad_b_nhwc", "act_grad_nhwc", "act_nhwc", "add_bias_nhwc", "add_nhwc", "attention_grad_stored",

@@ -229,14 +229,41 @@ def _buffer(need: int) -> np.ndarray:
 
 
 def elementwise(work: Callable[..., None], *arrays: np.ndarray, chunk: int = TEMPORARY_BYTES) -> np.ndarray:
-    """A new array from arrays of one shape: work(y, *arrays) fills a chunk of it, in any number of passes."""
+    """A new array from arrays of one shape: work(y, *arrays) fills a chunk of it, in any number of passes.
+
+    Its elements lie in the order of the last array's, as NumPy's own functions have it: read across memory, each value
+    takes a line of a cache.
+    """
+    if not arrays[-1].flags.c_contiguous and all(arrays[-1].strides):
+        order = sorted(range(arrays[-1].ndim), key=lambda axis: -abs(arrays[-1].strides[axis]))
+        if order != list(range(len(order))):
+            y = elementwise(work, *(a.transpose(order) for a in arrays), chunk=chunk)
+            return y.transpose(np.argsort(order))
     y = empty(arrays[0].shape, arrays[0].dtype)
     if y.nbytes <= chunk:
         work(y, *arrays)
         return y
-    flat = [a.reshape(-1) for a in (y, *map(np.ascontiguousarray, arrays))]
+    flat = [a.reshape(-1) for a in (y, *map(_straight, arrays))]
     parallel_for(y.size, chunk // y.itemsize, lambda i, j: work(*[a[i:j] for a in flat]))
     return y
+
+
+def _straight(x: np.ndarray) -> np.ndarray:
+    """np.ascontiguousarray, some columns at a time: what lies 4 KiB apart in memory shares a few lines of a cache."""
+    if x.flags.c_contiguous:
+        return x
+    y = empty(x.shape, x.dtype)
+    columns = x.shape[-1] if abs(x.strides[-1]) < ALIGNMENT else max(64, (CHUNK_BYTES >> 4) * x.shape[-1] // x.nbytes)
+    for i in range(0, x.shape[-1], columns):
+        y[..., i:i + columns] = x[..., i:i + columns]
+    return y
+
+
+def owns(array: np.ndarray) -> bool:
+    """Whether an array has its memory alone, as a result of `empty` has it until there is a view of it."""
+    base = array.base
+    return base is None or (base.nbytes == array.nbytes and any(base is kept for kept in _kept)
+                            and sys.getrefcount(base) == _UNUSED + 1)
 
 
 class _Scratch(threading.local):

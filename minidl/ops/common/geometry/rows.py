@@ -118,4 +118,5 @@ ROWS: dict[str, tuple[Form, ...]] = {
 }
 
 PRIMITIVES |= dict.fromkeys((
-    "add_bias_nhwc", "attention_grad_stored", "attention_stored", "conv2d_transposed_nhwc", "layer_norm_nhwc", "layer_norm_grad_nhwc"), PLAIN)
+    "add_bias_nhwc", "attention_grad_stored", "attention_stored", "conv2d_transposed_nhwc", "layer_norm_grad_nhwc",
+    "layer_norm_nhwc"), PLAIN)

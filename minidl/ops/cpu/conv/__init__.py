@@ -11,18 +11,14 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ...common.geometry import ConvGeometry, PoolGeometry
+from ...common.geometry import ConvGeometry
 from ...common.primitives import Array
-from ..layers.activation import VALUES
-from ..layers.pool import avg_pool2d, avg_pool2d_grad_act
 from ..parallel import images_per_chunk, parallel_for
-from ..reduce import dots, sum
+from ..reduce import sum
+from ..reduce.along import dots
 from . import direct, fft, gemm, grouped, shifted, unroll
 
-__all__ = [
-    "CONV_ALGORITHMS", "conv2d", "conv2d_act", "conv2d_act_pool", "conv2d_act_pool_grad_wb", "conv2d_grad_b",
-    "conv2d_grad_w", "conv2d_grad_x",
-]
+__all__ = ["CONV_ALGORITHMS", "conv2d", "conv2d_grad_b", "conv2d_grad_w", "conv2d_grad_x"]
 
 MIN_READ_BYTES = 1 << 22                   # worth a second thread when they are only read and summed
 
@@ -69,23 +65,3 @@ def conv2d_grad_b(gy: Array) -> Array:
 
     parallel_for(n, nb, work)
     return sum(sums, (0,))
-
-
-# ---------------------------------------------------------------- fused with what follows
-def conv2d_act(x: Array, w: Array, b: Array | None, g: ConvGeometry, act: str) -> Array:
-    """act(conv2d(x))"""
-    return VALUES[act](conv2d(x, w, b, g))
-
-
-def conv2d_act_pool(x: Array, w: Array, b: Array | None, g: ConvGeometry, act: str,
-                    pooling: PoolGeometry) -> tuple[Array, Array]:
-    """(y, its averages) of y = act(conv2d(x))"""
-    y = conv2d_act(x, w, b, g, act)
-    return y, avg_pool2d(y, pooling)
-
-
-def conv2d_act_pool_grad_wb(gp: Array, y: Array, x: Array, g: ConvGeometry, act: str,
-                            pooling: PoolGeometry) -> tuple[Array, Array]:
-    """(dw, db) of avg_pool2d(y), y = act(conv2d(x)), from the averages' gradient gp; x's gradient is not needed"""
-    gz = avg_pool2d_grad_act(gp, y, pooling, act)
-    return conv2d_grad_w(gz, x, g), conv2d_grad_b(gz)

@@ -6,12 +6,14 @@ from collections.abc import Callable
 
 import numpy as np
 
+from ...common import curves
 from ...common.primitives import ALL, Array, of_activations
-from ..parallel import CHUNK_BYTES, TEMPORARY_BYTES, elementwise, empty, parallel_for
-from ..reduce import sum
+from ..parallel import CHUNK_BYTES, TEMPORARY_BYTES, elementwise, empty, parallel_for, scratch
+from ..reduce import max, sum
 
+curves.scratch = scratch
 CHUNKS = {**dict.fromkeys(("relu", "sigmoid", "tanh"), CHUNK_BYTES),       # which need no arrays on the way
-          "gelu": TEMPORARY_BYTES // 2}                                    # which needs eight
+          "gelu": TEMPORARY_BYTES // 2}                                    # which needs nine
 VALUES, GRADIENTS = of_activations(
     lambda act, x: elementwise(ALL[act].value, x, chunk=CHUNKS.get(act, TEMPORARY_BYTES)),
     lambda act, gy, y: elementwise(ALL[act].grad, gy, y, chunk=CHUNKS.get(act, TEMPORARY_BYTES)))
@@ -21,36 +23,40 @@ globals().update(_OWN)
 __all__ = ["log_softmax", "log_softmax_grad_x", "softmax", "softmax_grad_x", *_OWN]
 
 
-def _shifted(x: Array, axis: int) -> Array:
-    """x less its largest value along the axis, which leaves softmax as it is and keeps e^x finite."""
-    return x - np.max(x, axis=axis, keepdims=True, initial=-np.inf)
-
-
-def _softmax(x: Array, axis: int) -> Array:
-    y = np.exp(_shifted(x, axis))
+def _softmax(y: Array, x: Array, axis: int) -> None:
+    np.subtract(x, max(x, (axis,), True), out=y)       # the same softmax, by a finite e^x
+    np.exp(y, out=y)
     y /= sum(y, (axis,), True)
-    return y
 
 
-def _log_softmax(x: Array, axis: int) -> Array:
-    y = _shifted(x, axis)
-    if y.size:
-        y -= np.log(sum(np.exp(y), (axis,), True))
-    return y
+def _softmax_grad(gx: Array, gy: Array, y: Array, axis: int) -> None:
+    """y * (gy - sum of gy * y)"""
+    np.multiply(gy, y, out=gx)
+    np.subtract(gy, sum(gx, (axis,), True), out=gx)
+    gx *= y
 
 
-def _by_rows(work: Callable[..., Array], axis: int, *arrays: Array) -> Array:
-    """work(*arrays, axis): along the last axis in chunks of rows on all cores, along another at once."""
-    x, length = arrays[0], arrays[0].shape[axis]
-    if axis != x.ndim - 1 or x.nbytes <= TEMPORARY_BYTES:
-        return work(*arrays, axis)
-    y = empty(x.shape, x.dtype)
-    rows = [a.reshape(-1, length) for a in (y, *arrays)]
+def _log_softmax(y: Array, x: Array, axis: int) -> None:
+    np.subtract(x, max(x, (axis,), True), out=y)
+    y -= np.log(sum(np.exp(y, out=scratch("e to the y", y.shape, y.dtype)), (axis,), True))
 
-    def some(i: int, j: int) -> None:
-        rows[0][i:j] = work(*(a[i:j] for a in rows[1:]), 1)
 
-    parallel_for(len(rows[0]), max(1, TEMPORARY_BYTES // (length * x.itemsize)), some)
+def _log_softmax_grad(gx: Array, gy: Array, y: Array, axis: int) -> None:
+    """gy - softmax * sum of gy"""
+    np.exp(y, out=gx)
+    gx *= sum(gy, (axis,), True)
+    np.subtract(gy, gx, out=gx)
+
+
+def _by_rows(work: Callable[..., None], axis: int, *arrays: Array) -> Array:
+    """An array that work(y, *arrays, axis) fills: along the last axis in chunks of rows, along another at once."""
+    y, length = empty(arrays[0].shape, arrays[0].dtype), arrays[0].shape[axis]
+    if y.size and (axis != y.ndim - 1 or y.nbytes <= TEMPORARY_BYTES):
+        work(y, *arrays, axis)
+    elif y.size:
+        rows = [a.reshape(-1, length) for a in (y, *arrays)]
+        parallel_for(len(rows[0]), -(-TEMPORARY_BYTES // (length * y.itemsize)),
+                     lambda i, j: work(*(a[i:j] for a in rows), 1))
     return y
 
 
@@ -59,8 +65,7 @@ def softmax(x: Array, axis: int) -> Array:
 
 
 def softmax_grad_x(gy: Array, y: Array, axis: int) -> Array:
-    """y * (gy - sum of gy * y)"""
-    return _by_rows(lambda gy, y, axis: y * (gy - sum(gy * y, (axis,), True)), axis, gy, y)
+    return _by_rows(_softmax_grad, axis, gy, y)
 
 
 def log_softmax(x: Array, axis: int) -> Array:
@@ -68,5 +73,4 @@ def log_softmax(x: Array, axis: int) -> Array:
 
 
 def log_softmax_grad_x(gy: Array, y: Array, axis: int) -> Array:
-    """gy - softmax * sum of gy"""
-    return _by_rows(lambda gy, y, axis: gy - np.exp(y) * sum(gy, (axis,), True), axis, gy, y)
+    return _by_rows(_log_softmax_grad, axis, gy, y)

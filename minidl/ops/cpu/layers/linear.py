@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from ...common.primitives import Array
 from ..parallel import parallel_for
 from ..reduce import sum
-from .activation import GRADIENTS, VALUES
 
-__all__ = [
-    "linear", "linear_act", "linear_grad_act", "linear_grad_b", "linear_grad_w", "linear_grad_x", "matmul",
-    "matmul_grad_x", "matmul_grad_y",
-]
+__all__ = ["linear", "linear_grad_b", "linear_grad_w", "linear_grad_x"]
 
 ROWS = 64                                  # of the result that make a chunk
-MAX_UNSHARED = 1 << 12                     # multiplications that OpenBLAS never shares
 MIN_SHARED = 1 << 22                       # multiplications: fewer take less time than waking a second thread
 
 
-def _by_rows(a: Array, b: Array, most: int = ROWS) -> Array:
+def by_rows(a: Array, b: Array, most: int = ROWS) -> Array:
     """a @ b, at most so many rows of the result at a time."""
     y = np.empty((len(a), b.shape[1]), a.dtype)
     rows = most if a.size * b.shape[1] > MIN_SHARED else max(1, len(a))
@@ -30,69 +23,19 @@ def _by_rows(a: Array, b: Array, most: int = ROWS) -> Array:
 
 
 def linear(x: Array, w: Array, b: Array | None) -> Array:
-    y = _by_rows(x, w.T)
+    y = by_rows(x, w.T)
     if b is not None:
         y += b
     return y
 
 
 def linear_grad_x(gy: Array, w: Array) -> Array:
-    return _by_rows(gy, w)
-
-
-def linear_act(x: Array, w: Array, b: Array | None, act: str) -> Array:
-    """act(linear(x))"""
-    return VALUES[act](linear(x, w, b))
-
-
-def linear_grad_act(gy: Array, w: Array, y: Array, act: str) -> Array:
-    """The gradient of linear(act(z)) by z, from y = act(z); for those of OF_X y is z."""
-    return GRADIENTS[act](linear_grad_x(gy, w), y)
+    return by_rows(gy, w)
 
 
 def linear_grad_w(gy: Array, x: Array) -> Array:
-    return _by_rows(gy.T, x)
+    return by_rows(gy.T, x)
 
 
 def linear_grad_b(gy: Array) -> Array:
     return sum(gy, (0,))
-
-
-# ---------------------------------------------------------------- x (..., i, j), y (..., j, k)
-def _share(rows: int) -> int:
-    """An eighth of the rows of a product of any size: each chunk packs all of the other matrix anew."""
-    return max(ROWS, -(-rows // 8))
-
-
-def matmul(x: Array, y: Array) -> Array:
-    if x.dtype != y.dtype or x.dtype.kind != "f" or x.size * y.shape[-1] <= MAX_UNSHARED:
-        return np.matmul(x, y)                         # on one thread whatever is set
-    if y.ndim == 2:
-        rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
-        return _by_rows(rows, y, _share(len(rows))).reshape(*x.shape[:-1], y.shape[-1])
-    lead = np.broadcast_shapes(x.shape[:-2], y.shape[:-2])
-    count, (i, j), k = math.prod(lead), x.shape[-2:], y.shape[-1]
-    z = np.empty((count, i, k), x.dtype)
-    xs, ys = (np.broadcast_to(a, (*lead, *a.shape[-2:])).reshape(count, *a.shape[-2:]) for a in (x, y))
-    at_once = max(1, MIN_SHARED // max(1, i * j * k))           # matrices in a chunk
-    rows_at_once = _share(i) if i * j * k > MIN_SHARED else max(1, i)
-    parts = -(-i // rows_at_once)                                  # of a matrix
-
-    def work(begin: int, end: int) -> None:
-        if parts > 1:
-            at, first = begin // parts, begin % parts * rows_at_once
-            part = slice(first, first + rows_at_once)
-            np.matmul(xs[at, part], ys[at], out=z[at, part])
-        else:
-            np.matmul(xs[begin:end], ys[begin:end], out=z[begin:end])
-
-    parallel_for(count * parts, 1 if parts > 1 else at_once, work)
-    return z.reshape(*lead, i, k)
-
-
-def matmul_grad_x(gy: Array, y: Array) -> Array:
-    return matmul(gy, np.swapaxes(y, -1, -2))
-
-
-def matmul_grad_y(gy: Array, x: Array) -> Array:
-    return matmul(np.swapaxes(x, -1, -2), gy)

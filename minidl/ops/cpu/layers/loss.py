@@ -7,7 +7,7 @@ import numpy as np
 from ...common.primitives import Array
 from .activation import log_softmax
 
-__all__ = ["check_labels", "cross_entropy", "cross_entropy_grad_x", "cross_entropy_with_grad", "update_metrics"]
+__all__ = ["check_labels", "cross_entropy", "cross_entropy_grad_x", "update_metrics"]
 
 
 UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
@@ -31,12 +31,9 @@ def cross_entropy(x: Array, labels: Array, reduction: str, smoothing: float) -> 
     if reduction == "none":
         return loss, log_p
     total = loss.sum()
-    return (np.asarray(total) if reduction == "sum" else _over(total, len(labels))), log_p
-
-
-def _over(total: Array, count: int) -> Array:
-    """The mean; NaN of nothing, without a warning."""
-    return np.asarray(total / count if count else np.nan, total.dtype)
+    if reduction == "mean":                # of nothing it is NaN, without a warning
+        total = total.dtype.type(total / len(labels) if len(labels) else np.nan)
+    return np.asarray(total), log_p
 
 
 def cross_entropy_grad_x(gy: Array, log_p: Array, labels: Array, reduction: str, smoothing: float) -> Array:
@@ -48,12 +45,6 @@ def cross_entropy_grad_x(gy: Array, log_p: Array, labels: Array, reduction: str,
     gx[np.arange(n), labels] -= 1 - smoothing
     gx *= gy[:, None] if reduction == "none" else gy / n if reduction == "mean" and n else gy
     return gx
-
-
-def cross_entropy_with_grad(x: Array, labels: Array, reduction: str, smoothing: float) -> tuple[Array, Array]:
-    """(loss, gx): the loss, and the gradient by x of its values' sum."""
-    loss, log_p = cross_entropy(x, labels, reduction, smoothing)
-    return loss, cross_entropy_grad_x(np.ones_like(loss), log_p, labels, reduction, smoothing)
 
 
 def update_metrics(sums: Array, loss: Array, x: Array, labels: Array) -> None:

@@ -7,7 +7,8 @@ import numpy as np
 from ...common.geometry.sets import NormGeometry
 from ...common.primitives import Array
 from ..parallel import empty, images_per_chunk, parallel_for, scratch
-from ..reduce import dots, sum
+from ..reduce import sum
+from ..reduce.along import dots
 
 __all__ = ["batch_norm", "normalize", "normalize_by", "normalize_grad", "normalize_grad_x"]
 

@@ -14,9 +14,8 @@ import numpy as np
 from ...common.geometry import PoolGeometry
 from ...common.primitives import Array
 from ..parallel import empty, images_per_chunk, parallel_for, scratch
-from .activation import GRADIENTS
 
-__all__ = ["avg_pool2d", "avg_pool2d_grad_act", "avg_pool2d_grad_x"]
+__all__ = ["avg_pool2d", "avg_pool2d_grad_x"]
 
 
 def padded(x: Array, g: PoolGeometry, fill: float) -> Array:
@@ -102,8 +101,3 @@ def avg_pool2d_grad_x(gy: Array, g: PoolGeometry) -> Array:
 
     by_images(g, work, gy.itemsize)
     return dx
-
-
-def avg_pool2d_grad_act(gy: Array, y: Array, g: PoolGeometry, act: str) -> Array:
-    """The gradient of avg_pool2d(act(x)) by x, from y = act(x)."""
-    return GRADIENTS[act](avg_pool2d_grad_x(gy, g), y)

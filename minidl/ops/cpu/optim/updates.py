@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from ...common.primitives import Array, Rate
-from ..layers.linear import matmul
+from ..layers.matmul import matmul
 
 __all__ = ["adam", "ema", "matmul_sum", "rmsprop", "scaled", "square_sum"]
 
