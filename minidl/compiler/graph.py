@@ -188,7 +188,7 @@ class AsGraph:
             stream.synchronize()
         self.values = values                           # what replays leave behind: the same arrays each time
         self.results = [Results(array) for array in results]
-        self.run = self.first
+        self.run: Callable[[list[Any]], Any] = self.first
 
     @property
     def bytes(self) -> int:

@@ -238,14 +238,15 @@ def layer_norm_grad_nhwc(gy: Array, x: Array, w: Array | None, mean: Array, rstd
 def attention_stored(q: Array, k: Array, v: Array, mask: Array | None, causal: bool,
                      scale: float) -> tuple[Array, Array]:
     """attention: (o, sums)"""
-    o, sums = attention(*map(widened, (q, k, v)), mask, causal, scale)
+    o, sums = attention(widened(q), widened(k), widened(v), mask, causal, scale)
     return _as(o, q.dtype), sums
 
 
 def attention_grad_stored(go: Array, q: Array, k: Array, v: Array, mask: Array | None, o: Array, sums: Array,
                           causal: bool, scale: float) -> tuple[Array, Array, Array]:
     """attention_grad: (gq, gk, gv)"""
-    gq, gk, gv = attention_grad(*map(widened, (go, q, k, v)), mask, widened(o), sums, causal, scale)
+    gq, gk, gv = attention_grad(widened(go), widened(q), widened(k), widened(v), mask, widened(o), sums, causal,
+                                scale)
     return _as(gq, q.dtype), _as(gk, q.dtype), _as(gv, q.dtype)
 
 
