@@ -31,16 +31,15 @@ def reduced(ufunc: np.ufunc, x: Array, axis: tuple[int, ...], keepdims: bool) ->
     order = [*range(x.ndim)]
     if not x.flags.c_contiguous:
         order.sort(key=lambda a: -abs(x.strides[a]))
-    kept = [a for a in order if a not in axis]
-    y = x.transpose(order)
-    for first, last in _runs([i for i, a in enumerate(order) if a in axis or x.shape[a] == 1]):
+    kept = [a for a in order if a not in axis and x.shape[a] != 1]
+    y, runs = x.transpose(order), _runs([i for i, a in enumerate(order) if a in axis or x.shape[a] == 1])
+    for first, last in runs if ufunc is np.add else runs[::-1]:            # rows last: only their sums are fast
         before, behind = y.shape[:first], y.shape[last + 1:]
         part = y.reshape(math.prod(before), math.prod(y.shape[first:last + 1]), math.prod(behind))
         if part.shape[1] > 1:
             part = _rows(ufunc, part[..., 0]) if part.shape[2] == 1 else _columns(ufunc, part)
-        y = part.reshape(before + behind)
-    long = [a for a in kept if x.shape[a] != 1]
-    y = y.transpose(np.argsort(long)) if long != sorted(long) else y
+        y = part.reshape(before + (1,) * (last - first + 1) + behind)
+    y = y.reshape([x.shape[a] for a in kept]).transpose(np.argsort(kept))
     return y.reshape([1 if a in axis else n for a, n in enumerate(x.shape) if keepdims or a not in axis])
 
 
