@@ -9,6 +9,8 @@ import weakref
 from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ..core.device import Array, is_array
 from ..core.mode import Listener, mode
 from ..core.pools import GraphMemory, free_all_blocks
@@ -75,6 +77,13 @@ class Dry:
         for i in self.calls[number].known.changes:
             arguments[i] = replace(arguments[i], _another)
         return primitive(*arguments, **options)
+
+
+def _place(dynamic: Dynamic) -> Array:
+    """Where calls of a graph read a number that is given anew."""
+    import cupy
+
+    return cupy.zeros(2, np.uint64) if dynamic.key else cupy.zeros(1)
 
 
 def _another(array: object) -> Any:
@@ -162,14 +171,15 @@ class AsGraph:
         stream = cupy.cuda.Stream(non_blocking=True)
         with _captured(), stream:          # a stream of its own: launch.empty keeps nothing of what it gives there
             free_all_blocks()              # what other streams left cannot be taken on this one
-            numbers = [cupy.empty(1) for _ in program.dynamics]
+            numbers = list(map(_place, program.dynamics))
             program.calls[0].backend.ahead(functools.partial(calls.values, arrays, numbers, Dry(program)))
         with self.memory.as_allocator(), stream:
             self.device = cupy.cuda.Device().id
             self.inputs = [cupy.empty(array.shape, array.dtype) if i in self.copied else array
                            for i, array in enumerate(arrays)]
-            self.places = [cupy.zeros(1) for _ in program.dynamics]
-            self.addresses = Addresses(self.memory.page, len(self.copied), len(self.back) + len(made), len(self.read))
+            self.places = list(map(_place, program.dynamics))
+            self.addresses = Addresses(self.memory.page, len(self.copied), len(self.back) + len(made),
+                                       ["QQ" if program.dynamics[i].key else "d" for i in self.read])
             stream.synchronize()
             stream.begin_capture()
             with _captured(stream):
@@ -223,7 +233,8 @@ class AsGraph:
         for at, result in enumerate(self.results):
             text.add(f"made{at} = {text.name(result.take)}()")
         arrays = [*near, *(near[at] for at in self.back), *(f"made{at}" for at in range(len(self.results)))]
-        text.add(f"start({', '.join([*(f'{each}.data.ptr' for each in arrays), *(f'number{i}' for i in self.read)])})")
+        numbers = [f"{'*' * program.dynamics[i].key}number{i}" for i in self.read]
+        text.add(f"start({', '.join([*(f'{each}.data.ptr' for each in arrays), *numbers])})")
         for at in self.back:
             text.add(f"if near{at} is not far{at}: far{at}[...] = near{at}")
         outputs, left = text.nested(program.outputs), iter(range(text.slots, len(self.results)))

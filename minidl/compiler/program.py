@@ -41,6 +41,11 @@ class Dynamic:
         self.number, self.read = number, read
         self.first: object = None                      # its value in the run that was recorded
 
+    @property
+    def key(self) -> bool:
+        """Whether it is a key of draws, two words."""
+        return isinstance(self.first, tuple)
+
     def __repr__(self) -> str:
         return f"?{self.number}"
 

@@ -271,7 +271,7 @@ def test_gpu_memory_of_replays_is_flat() -> None:
 
 @pytest.mark.gpu
 def test_gpu_dropout() -> None:
-    """Its key comes from the host at each replay: such a program is not captured, and right all the same."""
+    """Its key comes from the host at each replay, into the captured graph."""
     pair = [Training(dense(two_dropouts), compiled, "cuda", momentum=0.9)
             for compiled in (False, True)]
     losses = []
@@ -282,6 +282,7 @@ def test_gpu_dropout() -> None:
     assert_near(pair[1].step, *(each.arrays() for each in pair))
     assert len({float(loss) for loss in losses[1].values()}) == 30
     assert pair[1].step.recordings == 2
+    assert isinstance(replay_of(pair[1].step), AsGraph)
 
 
 @pytest.mark.gpu

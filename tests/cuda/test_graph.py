@@ -130,7 +130,7 @@ def device(compiler: Emulator, monkeypatch: pytest.MonkeyPatch) -> Iterator[Emul
 
     def capture(self: launch.Kernel, *arguments: Any) -> None:
         graph = Stream.captured
-        if graph is None:
+        if graph is None or launch.is_dry():
             run(self, *arguments)
         else:
             graph.calls.append(functools.partial(run, self, *arguments))
@@ -141,7 +141,9 @@ def device(compiler: Emulator, monkeypatch: pytest.MonkeyPatch) -> Iterator[Emul
         monkeypatch.setattr(cupy.cuda, "Event", Event)
         monkeypatch.setattr(cupy.cuda, "Device", lambda: SimpleNamespace(id=0, synchronize=lambda: None))
         monkeypatch.setattr(cupy, "empty", running.memory.empty)
+        monkeypatch.setattr(cupy.cuda, "get_current_stream", Stream)
         monkeypatch.setattr(compiler_graph, "GraphMemory", OwnMemory)
+        monkeypatch.setattr(compiler_graph, "free_all_blocks", lambda: None)
         monkeypatch.setattr(Memory, "set", lambda self, array: self.__setitem__(..., array), raising=False)
         yield running
     Stream.captured = None
@@ -165,7 +167,8 @@ def numbers(value: Any) -> Any:
 def copying(inputs: list[Any], results: list[Any], numbers: list[Any] | None = None) -> tuple[Addresses, Graph]:
     """A graph that copies from what it is given to numbers and inputs, and from results."""
     numbers = numbers or []
-    made, stream = Addresses(OwnMemory.page, len(inputs), len(results), len(numbers)), Stream()
+    codes = ["QQ" if number.dtype == np.uint64 else "d" for number in numbers]
+    made, stream = Addresses(OwnMemory.page, len(inputs), len(results), codes), Stream()
     stream.begin_capture()
     made.take(numbers, inputs)
     made.give(results)
@@ -187,12 +190,12 @@ def test_a_graph_copies_what_it_is_given(size: int, dtype: str, offset: int, dev
     def array(seed: int, count: int) -> Any:
         return cupy.asarray(np.random.default_rng(seed).integers(0, 100, count + offset).astype(dtype))[offset:]
     mine, results = [array(0, size), array(1, 7)], [array(2, 5), array(3, size)]
-    rates = [cupy.zeros(1) for _ in range(2)]
+    rates = [cupy.zeros(1), cupy.zeros(2, np.uint64), cupy.zeros(1)]
     each, _ = copying(mine, results, rates)
     for seed in range(2):
         given, taken = [array(10 + seed, size), array(20 + seed, 7)], [array(5, 5), array(6, size)]
-        start(each, [*given, *taken], [0.1 * seed, 7.0])
-        assert [rate.item() for rate in rates] == [0.1 * seed, 7.0]
+        start(each, [*given, *taken], [0.1 * seed, 2 ** 64 - 1 - seed, seed, 7.0])
+        assert [rate.tolist() for rate in rates] == [[0.1 * seed], [2 ** 64 - 1 - seed, seed], [7.0]]
         for a, b in zip([*mine, *taken], [*given, *results], strict=True):
             np.testing.assert_array_equal(numbers(a), numbers(b))
 
@@ -457,3 +460,23 @@ def test_threads_replay_one_step(device: Emulator) -> None:
         thread.join()
     assert sorted(right) == [100 * i + k for i in range(4) for k in range(25)]
     assert step.recordings == 2
+
+
+@pytest.mark.slow
+def test_each_replay_draws_anew_what_is_dropped(device: Emulator) -> None:
+    """The same elements as the plain step drops, forward and backward."""
+    def step(x: Tensor, gradient: Tensor) -> Tensor:
+        x.grad = None
+        y = ops.dropout(x, 0.4)
+        y.backward(gradient)
+        return y
+    compiled, found, expected = minidl.compile(step), list[Any](), list[Any]()
+    for to, run, out in ((there, compiled, found), (lambda a, grad: Tensor(a, requires_grad=grad), step, expected)):
+        minidl.manual_seed(5)
+        x, gradient = to(random((7, 50), 0), True), to(random((7, 50), 1), False)
+        for _ in range(5):
+            out += [numbers(run(x, gradient)).copy(), numbers(x.grad).copy()]
+    replay_of(compiled)
+    for mine, its in zip(found, expected, strict=True):
+        near(mine, its)
+    assert len({each.tobytes() for each in found}) == len(found)

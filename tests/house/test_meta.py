@@ -159,7 +159,7 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
     # minidl's own kernels are launched by their launchers
     (f"{OPS}/emulator/own", ("numpy", "cupy", f"{CORE}/device", f"{CORE}/tensor", OPS)),
     (f"{OPS}/emulator", ("numpy", f"{OPS}/emulator", f"{COMMON}/sources", f"{COMMON}/conv/own", GEOMETRY)),
-    ("minidl/compiler/graph", ("cupy", f"{CORE}/pools", f"{CORE}/tensor", f"{COMMON}/primitives",
+    ("minidl/compiler/graph", ("cupy", "numpy", f"{CORE}/pools", f"{CORE}/tensor", f"{COMMON}/primitives",
                                f"{CUDA}/launch/addresses", "minidl/compiler")),
     ("minidl/compiler", ("numpy", "cupy", f"{CORE}/mode", f"{CORE}/device", f"{CORE}/pools", f"{CORE}/tensor",
                          f"{COMMON}/primitives", f"{COMMON}/ranks", f"{COMMON}/region", f"{COMMON}/geometry/nhwc",

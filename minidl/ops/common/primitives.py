@@ -103,7 +103,8 @@ PRIMITIVES: dict[str, Primitive] = {
     **dict.fromkeys(ACTIVATIONS, Primitive("i", "i", "activation")),
     **dict.fromkeys((f"{act}_grad_x" for act in ACTIVATIONS), Primitive("ii", "i", "activation_grad_x")),
     **dict.fromkeys((f"{act}{part}" for act in OF_X for part in ("", "_grad_x")), PLAIN),
-    "add_act": PLAIN, "add_grad_act": PLAIN, "dropout": PLAIN, "dropout_grad_x": PLAIN,
+    "add_act": PLAIN, "add_grad_act": PLAIN,
+    **dict.fromkeys(("dropout", "dropout_grad_x"), Primitive(captured=True)),
     # along axes
     **dict.fromkeys(("sum", "sum_to", "mean", "max", "max_grad_x", "argmax", "min", "argmin", "argsort"), PLAIN),
     **dict.fromkeys(("softmax", "softmax_grad_x", "log_softmax", "log_softmax_grad_x"), PLAIN),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from sys import getrefcount
 from typing import Any
 
@@ -23,8 +23,8 @@ CONFIGURATIONS: list[tuple[str, tuple[Any, ...]]] = [(FILE, ())]
 
 
 class Addresses:
-    """The table of a graph that is given so many inputs, results and numbers (float64) at each replay. page: gives
-    memory for it, as `GraphMemory.page`.
+    """The table of a graph that is given so many inputs and results at each replay, and numbers: of each the codes of
+    struct, "d" for a float64, "QQ" for the two words of a key. page: gives memory for it, as `GraphMemory.page`.
 
     A row holds the addresses of the numbers, of inputs and of results, and the numbers themselves. The graph is
     captured from `take`, its calls, and `give`; `start` starts a replay. Kernels copy what the driver would: a call of
@@ -35,13 +35,14 @@ class Addresses:
     """
 
     def __init__(self, page: Callable[[int, int], tuple[np.ndarray, cupy.ndarray]], inputs: int, results: int,
-                 numbers: int):
-        copies = numbers + inputs + results
-        self._host, self._table = page(ROWS, max(1, copies + numbers))
-        self._row_bytes, self._first = self._host.strides[0], 8 * numbers
-        self._pack = struct.Struct(f"={inputs + results}Q{numbers}d").pack_into
-        cells = np.arange(ROWS)[:, None] * self._row_bytes + 8 * (copies + np.arange(numbers))
-        self._host[:, :numbers] = self._table.data.ptr + cells
+                 numbers: Sequence[str]):
+        copies, codes = len(numbers) + inputs + results, "".join(numbers)
+        self._host, self._table = page(ROWS, max(1, copies + len(codes)))
+        self._row_bytes, self._first = self._host.strides[0], 8 * len(numbers)
+        self._pack = struct.Struct(f"={inputs + results}Q{codes}").pack_into
+        before = [sum(map(len, numbers[:i])) for i in range(len(numbers))]           # words of numbers
+        cells = np.arange(ROWS)[:, None] * self._row_bytes + 8 * (copies + np.array(before, np.int64))
+        self._host[:, :len(numbers)] = self._table.data.ptr + cells
         # Of each copy the graph's own address and the bytes, written once they are known, and the turns of its blocks
         self._own = cupy.zeros((max(1, copies), 2), np.uint64)
         self._turns = cupy.zeros((max(1, copies), MAX_BLOCKS), np.int32)

@@ -4,6 +4,7 @@
 // float32 is the upper 24 bits of one: block j decides elements 8j to 8j + 7. A thread computes one block and keeps 8
 // bits of it; a warp owns 256 elements, which its lanes then handle side by side, each asking the lane that holds the
 // bit: reads and writes are coalesced.
+// keys: where the key lies, or null: then it is key0 and key1.
 // Requires: blockDim.x a multiple of 32, and a thread for every 8 elements.
 #include "include/common.cuh"
 #include "include/philox.cuh"
@@ -20,8 +21,12 @@ __device__ __forceinline__ unsigned at_least(float p, Word j, Word key0, Word ke
     return bits;
 }
 
-extern "C" __global__ void dropout(const REAL* x, REAL* y, unsigned size, float p, REAL keep, unsigned long long key0,
-                                   unsigned long long key1) {
+extern "C" __global__ void dropout(const REAL* x, REAL* y, unsigned size, float p, REAL keep,
+                                   const unsigned long long* keys, unsigned long long key0, unsigned long long key1) {
+    if (keys) {
+        key0 = keys[0];
+        key1 = keys[1];
+    }
     unsigned bits = at_least(p, THREAD, key0, key1), lane = threadIdx.x % 32, first = (THREAD - lane) * 8;
     for (unsigned step = 0; step < 8; step++) {
         unsigned holder = __shfl_sync(~0u, bits, step * 4 + lane / 8), i = first + step * 32 + lane;
