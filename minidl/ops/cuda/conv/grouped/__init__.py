@@ -1,12 +1,17 @@
 """Convolution in thin groups, whose filters read few channels, and with dilation: launches grouped.cu and
 grouped_grad_w.cu, on images in NCHW, or as the compiler has them, in NHWC of float32 or of bfloat16.
 
-Filters are float32 (float64 for images of float64), and products exact whatever the precision: bytes take the time."""
+A thread computes a tile of the result. Where filters are small, bytes take the time: a tile is a column of few rows,
+and a run of channels as long as may be. Where filters have many taps, products take it: a tile is square, all taps are
+unrolled, and in NHWC the number of channels is a constant of the compilation, so that addresses cost no registers.
+
+Filters are float32 (float64 for images of float64), and products exact whatever the precision."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,11 +22,13 @@ from ... import launch
 from ...reduce import sum_first
 
 FILE, GRAD_W = "conv/grouped/grouped.cu", "conv/grouped/grouped_grad_w.cu"
-STRIP = 4                                  # rows of a thread, where registers and the stride allow
-MAX_LANES = 32
+STRIP = 4                                  # rows of a tile, where registers and the stride allow
+SQUARE = 4                                 # rows and columns of a tile for filters of many taps
+SMALL = 9                                  # taps, up to which bytes take the time of y and dx
+MAX_SQUARE_TAPS, MAX_SQUARE_STRIDE, MAX_SQUARE_SPAN = 7, 2, 11   # of an axis; more take registers, and long to compile
+MAX_LANES, SQUARE_LANES = 32, 16           # runs of channels side by side in a block
 MAX_FILTERS = 48 << 8                      # numbers of filters in a block's shared memory
 SUMS = 48                                  # registers of a thread for a filter's gradient
-BLOCKS = 4                                 # of a multiprocessor, that leave partial sums
 NCHW, NHWC = "NCHW", "NHWC"
 
 
@@ -31,48 +38,89 @@ def refuses(direction: str, g: ConvGeometry, dtype: np.dtype) -> str | None:
 
 
 # ---------------------------------------------------------------- constants
-def _wide(g: ConvGeometry, dtype: np.dtype, layout: str, most: int) -> int:
-    """Channels of a run, as many as divide them, and at most so many; one where groups have several."""
+class Work(NamedTuple):
+    """What a thread has: channels of a run, rows and columns of a tile, columns of taps at once; threads of a block,
+    how many blocks a multiprocessor is to hold, and up to how many runs of channels lie side by side in a block."""
+
+    wide: int
+    strip: int
+    columns: int
+    at_once: int
+    threads: int = 256
+    resident: int = 2
+    max_lanes: int = MAX_LANES
+
+    def constants(self, g: ConvGeometry, dtype: np.dtype, layout: str,
+                  *more: launch.Constant) -> tuple[launch.Constant, ...]:
+        stored: tuple[launch.Constant, ...] = (
+            (launch.real(dtype), ("STORE", launch.C_NAME[dtype])) if layout == NCHW else
+            (launch.real(np.dtype(np.float32)), ("LAYOUT", NHWC), ("STORE", C_TYPES[dtype]), ("WIDE", self.wide)))
+        step: tuple[launch.Constant, ...] = (("STEP", g.c),) if layout == NHWC and self.columns > 1 else ()
+        window = ("KH", g.kh), ("KW", g.kw), ("SH", g.sh), ("SW", g.sw), ("DOWN", g.dh), ("ACROSS", g.dw)
+        phases = ("PHASE", g.top % g.sh), ("PHASE_ACROSS", g.left % g.sw if self.columns > 1 else 0)
+        tile = ("STRIP", self.strip), ("COLUMNS", self.columns), ("TAP_COLUMNS", self.at_once)
+        return (*stored, *step, *window, *phases, *tile, ("MAX_LANES", self.max_lanes), ("BLOCK", self.threads),
+                ("RESIDENT", self.resident), *more)
+
+
+def _runs(g: ConvGeometry, dtype: np.dtype, layout: str, widths: tuple[int, ...]) -> int:
+    """Channels of a run, the first of some numbers that fits; one where groups have several, or no number fits."""
     if layout == NCHW or not g.c == g.m == g.groups:
         return 1
-    fits = [wide for wide in (16 // dtype.itemsize, 4) if g.c % wide == 0 and wide <= most]
-    return max((wide for wide in fits if g.kh * g.kw * wide <= MAX_FILTERS), default=1)
+    return next((wide for wide in widths if g.c % wide == 0 and wide * dtype.itemsize <= 16
+                 and g.kh * g.kw * (MAX_LANES + 1) * wide <= MAX_FILTERS), 1)
 
 
-def _constants(g: ConvGeometry, dtype: np.dtype, layout: str, wide: int, strip: int,
-               *more: launch.Constant) -> tuple[launch.Constant, ...]:
-    stored: tuple[launch.Constant, ...] = (
-        (launch.real(dtype), ("STORE", launch.C_NAME[dtype])) if layout == NCHW else
-        (launch.real(np.dtype(np.float32)), ("LAYOUT", NHWC), ("STORE", C_TYPES[dtype]), ("WIDE", wide)))
-    window = ("KH", g.kh), ("KW", g.kw), ("SH", g.sh), ("SW", g.sw), ("DOWN", g.dh), ("ACROSS", g.dw)
-    return (*stored, *window, ("PHASE", g.top % g.sh), ("STRIP", strip), *more)
+def _square(g: ConvGeometry, dtype: np.dtype, layout: str, resident: int) -> Work | None:
+    """Work in square tiles, or None where a convolution is not for these."""
+    axes = ((g.kh, g.sh, g.dh), (g.kw, g.sw, g.dw))
+    fits = all(
+        taps <= MAX_SQUARE_TAPS and stride <= MAX_SQUARE_STRIDE
+        and (SQUARE - 1) * stride + (taps - 1) * apart + 1 <= MAX_SQUARE_SPAN for taps, stride, apart in axes)
+    wide = _runs(g, dtype, layout, (2,))
+    if not fits or (layout == NHWC and wide == 1):
+        return None
+    return Work(wide, SQUARE, SQUARE, g.kw, 128, resident, SQUARE_LANES)
 
 
-def _outputs(g: ConvGeometry, dtype: np.dtype, layout: str, back: bool,
-             act: str | None) -> tuple[int, int, tuple[launch.Constant, ...]]:
-    """(channels of a run, rows of a strip, constants) of grouped.cu"""
-    wide = _wide(g, dtype, layout, 8 if g.kh <= 3 else 4)
+def _outputs(g: ConvGeometry, dtype: np.dtype, layout: str, back: bool) -> Work:
+    """Of grouped.cu"""
+    if g.kh * g.kw > SMALL and (square := _square(g, dtype, layout, 3)):
+        long = square.wide * dtype.itemsize > 4                      # runs that take more registers until they are used
+        return square._replace(resident=2) if long else square
     strip = launch.blocks(STRIP, g.sh) * g.sh if back else STRIP     # as many for each row of the gradient
-    more: tuple[launch.Constant, ...] = (("GRADIENT", 1),) if back else (("ACT", act), ("AFTER", 1)) if act else ()
-    return wide, strip, _constants(g, dtype, layout, wide, strip, *more)
+    return Work(_runs(g, dtype, layout, (8, 4) if g.kh <= 3 else (4,)), strip, 1, 1)
 
 
-def _gradients(g: ConvGeometry, dtype: np.dtype, layout: str) -> tuple[int, int, int, tuple[launch.Constant, ...]]:
-    """(channels of a run, rows of a strip, columns of taps of a block, constants) of grouped_grad_w.cu"""
-    wide = _wide(g, dtype, layout, 4)
-    strip = STRIP if wide == 1 else 2 if g.dh == 1 else 1
-    at_once = min(g.kw, max(1, SUMS // (g.kh * wide * max(1, dtype.itemsize // 4))))
-    return wide, strip, at_once, _constants(g, dtype, layout, wide, strip, ("TAP_COLUMNS", at_once))
+def _sums(g: ConvGeometry, dtype: np.dtype, layout: str) -> Work:
+    """Of grouped_grad_w.cu"""
+    small = g.kh * g.kw <= SMALL
+    if (layout == NHWC or not small) and (square := _square(g, dtype, layout, 4 if small else 2)):
+        return square
+    wide = _runs(g, dtype, layout, (4,) if 4 * g.kh <= SUMS else ())
+    column = g.kh * wide * max(1, dtype.itemsize // 4)               # registers for the sums of a column of taps
+    at_once = min(g.kw, max(1, SUMS // column), 31 // g.dw + 1)      # a bit for each column of the image
+    threads = 256 if column <= SUMS else 128                         # whose sums fit into any device's shared memory
+    return Work(wide, STRIP if wide == 1 else 2 if g.dh == 1 else 1, 1, at_once, threads)
+
+
+def _more(back: bool, act: str | None) -> tuple[launch.Constant, ...]:
+    return (("GRADIENT", 1),) if back else (("ACT", act), ("AFTER", 1)) if act else ()
 
 
 # ---------------------------------------------------------------- launches
-def _lanes(channels: int, wide: int, layout: str, most: int = MAX_LANES) -> tuple[int, int]:
-    """(runs of channels side by side in a block, blocks for all of them)"""
+def _lanes(channels: int, work: Work, layout: str) -> tuple[int, int]:
+    """(runs of channels side by side in a block, blocks for all of them), so that few threads have none"""
     if layout == NCHW:
         return 1, channels
-    runs = channels // wide
-    beside = launch.blocks(runs, min(MAX_LANES, most))
-    return launch.blocks(runs, beside), beside
+    runs = channels // work.wide
+    lanes = max(range(min(runs, work.max_lanes // 2), min(runs, work.max_lanes) + 1), key=lambda lanes: (
+        work.threads // lanes * runs / launch.blocks(runs, lanes), lanes))
+    return lanes, launch.blocks(runs, lanes)
+
+
+def _places(n: int, high: int, across: int, work: Work) -> int:
+    return n * launch.blocks(high, work.strip) * launch.blocks(across, work.columns)
 
 
 def _struct(g: ConvGeometry, lanes: int, places: int) -> bytes:
@@ -83,34 +131,36 @@ def _struct(g: ConvGeometry, lanes: int, places: int) -> bytes:
 def _plan(g: ConvGeometry, dtype: np.dtype, layout: str, back: bool,
           act: str | None) -> tuple[Callable[..., None], tuple[int, ...], bytes]:
     """The launch for y, or back for dx; its result's shape, and the struct."""
-    wide, strip, constants = _outputs(g, dtype, layout, back, act)
+    work = _outputs(g, dtype, layout, back)
     shape = (g.n, g.c, g.h, g.w) if back else (g.n, g.m, g.oh, g.ow)
     n, channels, high, across = shape
-    places = n * launch.blocks(high, strip) * across
-    lanes, blocks = _lanes(channels, wide, layout, MAX_FILTERS // (g.kh * g.kw * wide))
+    places, shared = _places(n, high, across, work), 0
+    lanes, blocks = _lanes(channels, work, layout)
     if layout == NCHW:
         places *= channels
-        grid: tuple[int, ...] = (launch.blocks(places, launch.THREADS),)
+        grid: tuple[int, ...] = (launch.blocks(places, work.threads),)
     else:
-        grid = (min(launch.blocks(places, launch.THREADS // lanes),
+        grid = (min(launch.blocks(places, work.threads // lanes),
                     launch.blocks(16 * launch.multiprocessors(), blocks)), blocks)
-    start = launch.kernel(FILE, "conv2d_grouped", *constants).sized(
-        grid, (launch.THREADS,), g.kh * g.kw * lanes * wide * 4 if wide > 1 else 0)
+        shared = g.kh * g.kw * (work.max_lanes + 1) * work.wide * 4 if work.wide > 1 else 0
+    start = launch.kernel(FILE, "conv2d_grouped", *work.constants(g, dtype, layout, *_more(back, act))).sized(
+        grid, (work.threads,), shared)
     return start, shape if layout == NCHW else ordered(shape), _struct(g, lanes, places)
 
 
 @functools.lru_cache(maxsize=4096)
 def _grad_w_plan(g: ConvGeometry, dtype: np.dtype, layout: str) -> tuple[Callable[..., None], int, bytes]:
     """The launch, how many shares leave sums, and the struct."""
-    wide, strip, at_once, constants = _gradients(g, dtype, layout)
-    lanes, blocks = _lanes(g.m * g.c // g.groups, wide, layout)
-    beside, columns = launch.THREADS // lanes, launch.blocks(g.kw, at_once)
-    places = g.n * launch.blocks(g.oh, strip) * g.ow
-    wanted = launch.blocks(BLOCKS * launch.multiprocessors(), blocks * columns)
+    work = _sums(g, dtype, layout)
+    lanes, blocks = _lanes(g.m * g.c // g.groups, work, layout)
+    beside, columns = work.threads // lanes, launch.blocks(g.kw, work.at_once)
+    places = _places(g.n, g.oh, g.ow, work)
+    wanted = launch.blocks(work.resident * launch.multiprocessors(), blocks * columns)
     each = beside * launch.blocks(places, beside * wanted)
     shares = launch.blocks(places, each)
-    start = launch.kernel(GRAD_W, "conv2d_grouped_grad_w", *constants).sized(
-        (blocks, shares, columns), (launch.THREADS,))
+    size = dtype.itemsize if layout == NCHW else 4
+    start = launch.kernel(GRAD_W, "conv2d_grouped_grad_w", *work.constants(g, dtype, layout)).sized(
+        (blocks, shares, columns), (work.threads,), g.kh * work.at_once * (work.threads + 1) * work.wide * size)
     return start, shares, _struct(g, lanes, each)
 
 
@@ -153,9 +203,12 @@ def _geometry(c: int, m: int, groups: int, window: tuple[int, int], stride: int 
 _KINDS: list[tuple[np.dtype, str]] = [*((np.dtype(each), NCHW) for each in launch.C_NAME),
                                       *((dtype, NHWC) for dtype in C_TYPES)]
 _SHAPES = [_geometry(32, 32, 32, (3, 3)), _geometry(32, 32, 32, (3, 3), stride=2), _geometry(32, 32, 32, (7, 7)),
-           _geometry(12, 24, 3, (3, 3)), _geometry(32, 32, 32, (3, 3), dilation=2)]
+           _geometry(12, 24, 3, (3, 3)), _geometry(32, 32, 32, (3, 3), dilation=2),
+           _geometry(32, 32, 32, (5, 5), stride=2), _geometry(32, 32, 32, (4, 4), dilation=2),
+           _geometry(33, 33, 33, (7, 7)), _geometry(12, 24, 3, (7, 7))]
 CONFIGURATIONS: list[tuple[str, tuple[launch.Constant, ...]]] = [
-    *((FILE, _outputs(g, dtype, layout, back, None)[-1]) for dtype, layout in _KINDS for g in _SHAPES
-      for back in (False, True)),
-    *((FILE, _outputs(_SHAPES[0], dtype, layout, False, "relu")[-1]) for dtype, layout in _KINDS),
-    *((GRAD_W, _gradients(g, dtype, layout)[-1]) for dtype, layout in _KINDS for g in _SHAPES)]
+    *((FILE, _outputs(g, dtype, layout, back).constants(g, dtype, layout, *_more(back, None)))
+      for dtype, layout in _KINDS for g in _SHAPES for back in (False, True)),
+    *((FILE, _outputs(g, dtype, layout, False).constants(g, dtype, layout, *_more(False, "relu")))
+      for dtype, layout in _KINDS for g in (_SHAPES[0], _SHAPES[2])),
+    *((GRAD_W, _sums(g, dtype, layout).constants(g, dtype, layout)) for dtype, layout in _KINDS for g in _SHAPES)]

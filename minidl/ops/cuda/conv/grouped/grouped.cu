@@ -1,30 +1,35 @@
 // Convolution in thin groups (KSH 2012, section 3.2; depthwise, a group to a channel, in Howard et al. 2017): y, or with
 // -DGRADIENT=1 dx.
 //
-// A thread owns a run of channels of the result at one column of STRIP rows. For each tap's column it reads every row of
-// the source that the strip needs once, and adds it to all results which have it under a tap. In NHWC the lanes of a
-// block are neighbouring channels, and where a run has more than one, its filters lie in shared memory, tap by tap. In
-// NCHW neighbouring threads have neighbouring columns.
+// A thread owns a run of channels of the result at a tile of STRIP rows and COLUMNS columns. It reads every pixel of
+// the source that the tile needs once, row by row, and adds it to all results which have it under a tap. Filters of
+// many taps need tiles of several columns: then a number is read, and widened from bfloat16, for a dozen products, which
+// take the time. Where filters are small, bytes take it, and a tile of one column has room for longer runs.
 //
-// Requires: 256 threads; in NHWC a grid (any, lanes' blocks of channels), where blocks stride over places, and shared
-// memory of TAPS * lanes * WIDE floats if WIDE > 1, where each group has one channel and one map; in NCHW any grid.
+// In NHWC the lanes of a block are neighbouring channels, and where a run has more than one, its filters lie in shared
+// memory, tap by tap. In NCHW neighbouring threads have neighbouring tiles.
+//
+// Requires: BLOCK threads; in NHWC a grid (any, lanes' blocks of channels), where blocks stride over places, and shared
+// memory of TAPS * APART floats if WIDE > 1, where each group has one channel and one map; in NCHW any grid.
+// TAP_COLUMNS is KW, or it and COLUMNS are 1 and so is PHASE_ACROSS 0.
 #include "conv/grouped/grouped.cuh"
 
 #ifndef GRADIENT
 #define GRADIENT 0
 #endif
 constexpr bool BACK = GRADIENT;
-static_assert(!BACK || STRIP % SH == 0, "a strip of dx begins where the gradient does");
+using Rows = Down<BACK>;
+using Columns = Along<BACK>;
+static_assert(!BACK || STRIP % SH == 0 && (COLUMNS % SW == 0 || TAP_COLUMNS == 1), "a tile of dx begins where gy does");
+static_assert(TAP_COLUMNS == KW || TAP_COLUMNS == 1 && COLUMNS == 1 && PHASE_ACROSS == 0, "columns of taps are a loop");
 
-constexpr int FIRST = BACK ? -((KH - 1) * DOWN / SH) : 0;
-constexpr int LAST = BACK ? (STRIP - 1 + PHASE) / SH : (STRIP - 1) * SH + (KH - 1) * DOWN;
+constexpr int APART = (MAX_LANES + 1) * WIDE;                  // so that neighbouring taps lie in other banks
 
-extern "C" __global__ void __launch_bounds__(256, 2)
+extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT)
     conv2d_grouped(const STORE* __restrict__ from, const REAL* __restrict__ w, const REAL* __restrict__ b,
                    STORE* __restrict__ to, Groups g) {
     const Images x = {g.n, g.c, g.h, g.w}, y = {g.n, g.m, g.oh, g.ow};
     const Images source = BACK ? y : x, result = BACK ? x : y;
-    const int strips = ceil_div(result.h, STRIP);
 #if LAYOUT == NHWC
     const int beside = blockDim.x / g.lanes, own = threadIdx.x / g.lanes, lane = threadIdx.x % g.lanes * WIDE;
     const int channel = blockIdx.y * g.lanes * WIDE + lane;
@@ -32,21 +37,23 @@ extern "C" __global__ void __launch_bounds__(256, 2)
     extern __shared__ float filters[];
     const int across = g.lanes * WIDE, first = blockIdx.y * across;
     for (int i = threadIdx.x; i < imin(across, result.c - first) * TAPS; i += blockDim.x)
-        filters[i % TAPS * across + i / TAPS] = w[first * TAPS + i];
+        start_copy(filters + i % TAPS * APART + i / TAPS, w + first * TAPS + i, true);
+    end_copies();
+    await_copies<0>();
     __syncthreads();
 #endif
     if (own >= beside || channel >= result.c) return;
     for (unsigned number = blockIdx.x * beside + own; number < (unsigned)g.places; number += gridDim.x * beside) {
-        const Place at(number, strips, result.w);
+        const Place at(number, result.h, result.w);
         const int image = at.image;
 #else
     for (unsigned number = THREAD; number < (unsigned)g.places; number += THREADS) {
-        const Place at(number, strips, result.w);
+        const Place at(number, result.h, result.w);
         const int channel = at.image % result.c, image = at.image / result.c;
 #endif
-        const int row = at.strip * STRIP, top = BACK ? (row + g.top - PHASE) / SH : row * SH - g.top;
+        const int top = BACK ? (at.row + g.top - PHASE) / SH : at.row * SH - g.top;
         const int group = channel / (BACK ? g.channels : g.maps), depth = BACK ? g.maps : g.channels;
-        Run sum[STRIP] = {};
+        Run sum[STRIP][COLUMNS] = {};
 #pragma unroll 1
         for (int k = 0; k < depth; ++k) {
             const int other = group * depth + k;
@@ -55,44 +62,64 @@ extern "C" __global__ void __launch_bounds__(256, 2)
             const REAL* filter = w + (BACK ? other * g.channels + channel % g.channels : channel * g.channels + k) * TAPS;
 #endif
 #pragma unroll 1
-            for (int q = 0; q < KW; ++q) {
-                int column = BACK ? at.column + g.left - q * ACROSS : at.column * SW - g.left + q * ACROSS;
-                const bool between = BACK && column % SW != 0;
-                column = BACK ? column / SW : column;
-                const bool there = !between && (unsigned)column < (unsigned)source.w;
-                Run tap[KH];
+            for (int left = 0; left < KW; left += TAP_COLUMNS) {
+                int column = BACK ? at.column + g.left - PHASE_ACROSS - left * ACROSS
+                                  : at.column * SW - g.left + left * ACROSS;
+                if (BACK && column % SW != 0) continue;
+                const Patch<BACK> patch(source, plane, top, BACK ? column / SW : column);
+                Stored line[2][Columns::PIXELS];
+                Run tap[KH][TAP_COLUMNS];
+                patch.read(Rows::FIRST, line[Rows::FIRST & 1]);
 #pragma unroll
-                for (int p = 0; p < KH; ++p)
+                for (int r = Rows::FIRST; r <= Rows::LAST; ++r) {
+                    if (JUMPS) asm volatile("" ::: "memory");      // else all taps are read at first, into registers
+                    if (r < Rows::LAST && Rows::is_read(r + 1)) patch.read(r + 1, line[r + 1 & 1]);
 #pragma unroll
-                    for (int e = 0; e < WIDE; ++e)
+                    for (int t = 0; t < STRIP; ++t) {
+                        const int p = Rows::tap(t, r);
+                        if (p == NONE || !Rows::begins(t)) continue;
+#pragma unroll
+                        for (int q = 0; q < TAP_COLUMNS; ++q)
 #if WIDE == 1
-                        tap[p].v[e] = filter[p * KW + q];
+                            tap[p][q].v[0] = filter[p * KW + left + q];
 #else
-                        tap[p].v[e] = filters[(p * KW + q) * across + lane + e];
+                            tap[p][q] = load(filters + (p * KW + left + q) * APART + lane);
 #endif
+                    }
+                    if (!Rows::is_read(r) || JUMPS && !patch.has(r)) continue;
 #pragma unroll
-                for (int r = FIRST; r <= LAST; ++r) {
-                    if (!is_read<BACK>(r)) continue;
-                    Run value = {};
-                    if (there && (unsigned)(top + r) < (unsigned)source.h)
-                        value = load(plane + ((top + r) * source.w + column) * source.step());
+                    for (int t = 0; t < STRIP; ++t) {
+                        const int p = Rows::tap(t, r);
+                        if (p == NONE) continue;
 #pragma unroll
-                    for (int t = 0; t < STRIP; ++t)
+                        for (int q = 0; q < TAP_COLUMNS; ++q)
 #pragma unroll
-                        for (int p = 0; p < KH; ++p)
-                            if (row_of<BACK>(t, p) == r)
+                            for (int s = 0; s < COLUMNS; ++s) {
+                                const int c = Columns::pixel(s, q);
+                                if (c == NONE) continue;
+                                const Run value = widened(line[r & 1][c - Columns::FIRST]);
 #pragma unroll
-                                for (int e = 0; e < WIDE; ++e) sum[t].v[e] += value.v[e] * tap[p].v[e];
+                                for (int e = 0; e < WIDE; ++e) sum[t][s].v[e] += value.v[e] * tap[p][q].v[e];
+                            }
+                    }
                 }
             }
         }
+        Run bias = {};
+        if (b)
+#pragma unroll
+            for (int e = 0; e < WIDE; ++e) bias.v[e] = b[channel + e];
         STORE* out = to + result.plane(image, channel);
 #pragma unroll
         for (int t = 0; t < STRIP; ++t) {
-            if (row + t >= result.h) break;
+            if (at.row + t >= result.h) break;
 #pragma unroll
-            for (int e = 0; e < WIDE; ++e) sum[t].v[e] = after(sum[t].v[e] + (b ? b[channel + e] : (REAL)0));
-            store(out + ((row + t) * result.w + at.column) * result.step(), sum[t]);
+            for (int s = 0; s < COLUMNS; ++s) {
+                if (at.column + s >= result.w) break;
+#pragma unroll
+                for (int e = 0; e < WIDE; ++e) sum[t][s].v[e] = after(sum[t][s].v[e] + bias.v[e]);
+                store(out + ((at.row + t) * result.w + at.column + s) * STEP_OF(result), sum[t][s]);
+            }
         }
     }
 }

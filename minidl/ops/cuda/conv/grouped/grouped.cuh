@@ -1,8 +1,10 @@
-// What the kernels of grouped convolution share: sizes, runs of channels, and which row a tap reads.
+// What the kernels of grouped convolution share: sizes, runs of channels, and which pixel a tap reads.
 //
-// LAYOUT is NCHW, where a thread has one channel (or map) and STORE is REAL, or NHWC, as in nhwc/image.cuh. Constants of
-// the compilation: the filters' KH and KW, the stride SH and SW, DOWN and ACROSS, the distances of the pixels that a
-// filter reads; PHASE, the remainder of the top padding by SH; and STRIP, how many rows a thread has.
+// LAYOUT is NCHW, where a thread has one channel (or map) and STORE is REAL, or NHWC, as in nhwc/image.cuh. A thread
+// has a tile of STRIP rows by COLUMNS columns. Further constants of the compilation: the filters' KH and KW, of whose
+// columns TAP_COLUMNS are unrolled; the stride SH and SW; DOWN and ACROSS, the distances of the pixels that a filter
+// reads; PHASE and PHASE_ACROSS, the remainders of the padding at the top by SH and at the left by SW; BLOCK, threads
+// per block, of which a multiprocessor is to hold RESIDENT; MAX_LANES, how many runs of channels a block has at most.
 #include "include/layout.cuh"
 #include "include/act.cuh"
 #if LAYOUT == NHWC
@@ -24,35 +26,115 @@ __device__ __forceinline__ REAL after(REAL x) { return AFTER ? ACT_VALUE(x) : x;
 
 #define TAPS (KH * KW)
 
+// A run of channels as it lies in memory: so it is kept until it is needed, since it takes fewer registers.
+#if WIDE == 1
+using Stored = STORE;
+#else
+using Stored = Pack<WIDE * (int)sizeof(STORE) / 4>;
+#endif
+
+__device__ __forceinline__ Run widened(const Stored& run) { return load((const STORE*)&run); }
+
 // Sizes of a convolution, with the channels and the maps of a group. A block has `lanes` runs of channels side by side
-// and beside them as many places, each a column of a strip of rows, as its threads allow; `places` is how many it takes.
+// and beside them as many places, each a tile, as its threads allow; `places` is how many it takes.
 struct Groups {
     int n, c, h, w, m, oh, ow, top, left, channels, maps, lanes, places;
 };
 
 constexpr int NONE = -(1 << 30);
 
-// The row, counted from the first that a strip of results needs, which tap p reads for result t of the strip: of the
-// image for y, or BACK, of the gradient for dx; NONE where that lies between two rows.
-template <bool BACK> __device__ constexpr int row_of(int t, int p) {
-    return !BACK ? t * SH + p * DOWN : (t + PHASE - p * DOWN) % SH ? NONE : (t + PHASE - p * DOWN) / SH;
-}
+// Along one axis, the pixels of the source that RESULTS neighbouring results of a tile need: of the image for y, or
+// BACK, of the gradient for dx. They are counted from the one that the first result has under the first tap.
+template <bool BACK, int RESULTS, int TAPS_THERE, int APART, int STRIDE, int REMAINDER> struct Axis {
+    static constexpr int FIRST = BACK ? -((TAPS_THERE - 1) * APART / STRIDE) : 0;
+    static constexpr int LAST =
+        BACK ? (RESULTS - 1 + REMAINDER) / STRIDE : (RESULTS - 1) * STRIDE + (TAPS_THERE - 1) * APART;
+    static constexpr int PIXELS = LAST - FIRST + 1;
 
-template <bool BACK> __device__ constexpr bool is_read(int row) {
-    for (int t = 0; t < STRIP; ++t)
-        for (int p = 0; p < KH; ++p)
-            if (row_of<BACK>(t, p) == row) return true;
-    return false;
-}
+    // What a tap reads for a result; NONE where that lies between two pixels
+    static __device__ constexpr int pixel(int result, int tap) {
+        if (!BACK) return result * STRIDE + tap * APART;
+        const int at = result + REMAINDER - tap * APART;
+        return at % STRIDE ? NONE : at / STRIDE;
+    }
 
-// A column of a strip of one image.
+    // The tap under which a result has a pixel, or NONE
+    static __device__ constexpr int tap(int result, int pixel) {
+        const int distance = BACK ? result + REMAINDER - pixel * STRIDE : pixel - result * STRIDE;
+        return distance < 0 || distance % APART || distance / APART >= TAPS_THERE ? NONE : distance / APART;
+    }
+
+    // Whether a tap under which a result has a pixel has met no pixel before
+    static __device__ constexpr bool begins(int result) { return result < (BACK ? STRIDE : 1); }
+
+    static __device__ constexpr bool is_read(int pixel) {
+        for (int result = 0; result < RESULTS; ++result)
+            if (tap(result, pixel) != NONE) return true;
+        return false;
+    }
+
+    // A bit for each of up to 32 pixels that are read
+    static __device__ constexpr unsigned read() {
+        unsigned bits = 0;
+        for (int pixel = FIRST; pixel <= LAST; ++pixel) bits |= (unsigned)is_read(pixel) << (pixel - FIRST);
+        return bits;
+    }
+};
+
+template <bool BACK> using Down = Axis<BACK, STRIP, KH, DOWN, SH, PHASE>;
+template <bool BACK> using Along = Axis<BACK, COLUMNS, TAP_COLUMNS, ACROSS, SW, PHASE_ACROSS>;
+
+// From a pixel to the next; with -DSTEP compiled in, so that the addresses of a tile are one register and constants.
+#ifdef STEP
+#define STEP_OF(images) STEP
+#else
+#define STEP_OF(images) (images).step()
+#endif
+
+// Where a thread with several columns meets a row outside the source, it jumps over the products. One with a single
+// column adds up zeros: a jump would keep the compiler from reading the next rows ahead.
+constexpr bool JUMPS = COLUMNS > 1;
+
+// The pixels of the source under a tile, of one channel: `first` is the one that Down and Along count from. A row is
+// read into registers while the one before it is multiplied.
+template <bool BACK> struct Patch {
+    static_assert(Along<BACK>::PIXELS <= 32, "each has a bit");
+    const STORE* first;
+    int row, rows, down, step;
+    unsigned there;                                                      // a bit for each column inside the source
+
+    __device__ __forceinline__ Patch(const Images& of, const STORE* plane, int row, int column)
+        : first(plane + (row * of.w + column) * STEP_OF(of)), row(row), rows(of.h), down(of.w * STEP_OF(of)),
+          step(STEP_OF(of)), there(0) {
+#pragma unroll
+        for (int c = 0; c < Along<BACK>::PIXELS; ++c)
+            there |= (unsigned)((unsigned)(column + Along<BACK>::FIRST + c) < (unsigned)of.w) << c;
+    }
+
+    __device__ __forceinline__ bool has(int r) const { return (unsigned)(row + r) < (unsigned)rows; }
+
+    __device__ __forceinline__ void read(int r, Stored (&to)[Along<BACK>::PIXELS]) const {
+        constexpr unsigned READ = Along<BACK>::read();
+        const unsigned columns = has(r) ? there : 0;
+        const STORE* line = first + r * down;
+#pragma unroll
+        for (int c = 0; c < Along<BACK>::PIXELS; ++c) {
+            to[c] = {};
+            if (READ >> c & 1 && columns >> c & 1)
+                to[c] = *(const Stored*)(line + (Along<BACK>::FIRST + c) * step);
+        }
+    }
+};
+
+// A tile of one image.
 struct Place {
-    int image, strip, column;
+    int image, row, column;
 
-    __device__ __forceinline__ Place(unsigned number, int strips, int columns) {
-        column = number % columns;
-        number /= columns;
-        strip = number % strips;
+    __device__ __forceinline__ Place(unsigned number, int rows, int columns) {
+        const unsigned strips = ceil_div(rows, STRIP), beside = ceil_div(columns, COLUMNS);
+        column = number % beside * COLUMNS;
+        number /= beside;
+        row = number % strips * STRIP;
         image = number / strips;
     }
 };
