@@ -28,7 +28,7 @@ SMALL = 9                                  # taps, up to which bytes take the ti
 MAX_SQUARE_TAPS, MAX_SQUARE_STRIDE, MAX_SQUARE_SPAN = 7, 2, 11   # of an axis; more take registers, and long to compile
 MAX_LANES, SQUARE_LANES = 32, 16           # runs of channels side by side in a block
 MAX_FILTERS = 48 << 8                      # numbers of filters in a block's shared memory
-SUMS = 48                                  # registers of a thread for a filter's gradient
+SUMS = 40                                  # registers of a thread for a filter's gradient
 NCHW, NHWC = "NCHW", "NHWC"
 
 
