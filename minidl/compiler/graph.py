@@ -255,14 +255,14 @@ class Text:
     """A function of a replay's arguments, `given`, line by line, which a lock lets one thread at a time run: from a row
     of addresses to the launch that reads it nobody else may write one. objects: what lines know by name."""
 
-    def __init__(self, **objects: Any):
+    def __init__(self, **objects: object):
         self.objects, self.lines = objects, ["def run(given):", "  with lock:"]
         self.slots = 0
 
     def add(self, line: str) -> None:
         self.lines.append(f"    {line}")
 
-    def name(self, value: Any) -> str:
+    def name(self, value: object) -> str:
         """A name for an object."""
         name = f"v{len(self.objects)}"
         self.objects[name] = value
@@ -275,7 +275,7 @@ class Text:
         place, _ = program.before[i - len(given)]
         return f"{f'given[{place}]' if isinstance(place, int) else self.name(place)}._grad._data"
 
-    def nested(self, value: Any) -> str:
+    def nested(self, value: object) -> str:
         """What a step returns, as `replace` makes it: Tensors around what was made in the places of Slots, in turn."""
         if isinstance(value, Slot):
             self.slots += 1

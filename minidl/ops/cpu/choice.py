@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from ..common import choice
@@ -21,16 +19,16 @@ def _number_beside(x: object, y: object, size: int = MIN_SIZE) -> bool:
     return type(y) in (int, float) and isinstance(x, np.ndarray) and x.size >= size and x.dtype.char in "fd"
 
 
-def maximum(x: Any, y: Any, out: Array | None = None) -> Array:
+def maximum(x: Array | float, y: Array | float, out: Array | None = None) -> Array:
     """The larger; clip takes half as long beside a plain number."""
     return np.clip(x, y, np.inf, out=out) if _number_beside(x, y) else np.maximum(x, y, out=out)
 
 
-def minimum(x: Any, y: Any, out: Array | None = None) -> Array:
+def minimum(x: Array | float, y: Array | float, out: Array | None = None) -> Array:
     return np.clip(x, -np.inf, y, out=out) if _number_beside(x, y) else np.minimum(x, y, out=out)
 
 
-def pow(x: Any, p: Any, out: Array | None = None) -> Array:
+def pow(x: Array, p: Array | float, out: Array | None = None) -> Array:
     """x ** p; squares and cubes are products, as PyTorch has them, and take a tenth of the time."""
     if not (_number_beside(x, p, 1) and p in (2, 3)):
         return np.power(x, p, out=out)

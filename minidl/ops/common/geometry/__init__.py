@@ -82,7 +82,7 @@ def plain(value: Any) -> Any:
     return value.item() if isinstance(value, Number) and hasattr(value, "item") else value
 
 
-def is_int(value: Any, least: float) -> bool:
+def is_int(value: object, least: float) -> bool:
     """Whether a value is an int of at least `least`, NumPy's too. True and False are not: they are other options'."""
     return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
 

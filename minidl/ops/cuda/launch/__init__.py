@@ -1,5 +1,5 @@
 """How kernels run: the text of a .cu file (common/sources.py), what is compiled from it (compiling.py) and its run
-(kernels.py, dry.py), how work is shared among blocks and threads (grid.py), memory for results (memory.py), and facts
+(kernels.py), how work is shared among blocks and threads (grid.py), memory for results (memory.py), and facts
 about the device (device.py).
 
 `kernel("layers/pool/pool.cu", "avg_pool2d", real(x.dtype))` gives the function compiled with those constants, the same
@@ -23,9 +23,8 @@ from ...common.sources import (
     source,
     struct,
 )
-from .compiling import alone
+from .compiling import alone, dry, is_captured, is_dry
 from .device import cache_bytes, compiler_version, compute_capability, most_shared, multiprocessors
-from .dry import dry, is_captured, is_dry
 from .grid import THREADS, blocks, lanes_per_row, spread
 from .kernels import MAX_ELEMENTS, Arguments, Kernel, by_value, generated, kernel
 from .memory import empty, ones_like

@@ -49,7 +49,8 @@ class Addresses:
         self._arrays: list[cupy.ndarray] = []
         self._events = [cupy.cuda.Event(block=True, disable_timing=True) for _ in range(2)]       # behind each half
         self._kernel = kernel(FILE, "copy_given")
-        self.graph: Any = None             # until it is captured, and at the end of a program
+        # None until it is captured, and at the end of a program
+        self.graph: cupy.cuda.Graph = None
         self.turn: int | None = 0          # the next row; None: not known, since a start was interrupted; -1: starting
 
     def take(self, numbers: list[cupy.ndarray], inputs: list[cupy.ndarray]) -> None:
@@ -68,7 +69,7 @@ class Addresses:
                          self._host.shape[1], first, back)
             self._arrays += arrays
 
-    def captured(self, graph: Any) -> None:
+    def captured(self, graph: cupy.cuda.Graph) -> None:
         """What was captured is told where its arrays lie."""
         self.graph = graph
         if self._arrays:
@@ -88,7 +89,7 @@ class Addresses:
         try:
             if turn is None:
                 turn = self._start_over()
-            self._pack(self._host, turn * self._row_bytes + self._first, *row)
+            self._pack(self._host.data, turn * self._row_bytes + self._first, *row)
             self.graph.launch()
             after = turn + 1 if (turn + 1) % HALF else self._next_half(turn // HALF)
         finally:

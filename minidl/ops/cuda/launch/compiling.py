@@ -1,11 +1,14 @@
-"""Compiling: each kernel in a thread, as a module of its own, from when it is named."""
+"""Compiling: each kernel in a thread, as a module of its own, from when it is named; and dry calls, by which whatever
+launches kernels is called only to have them compiled, all at once."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import re
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import cupy
@@ -53,3 +56,37 @@ def _compiled(file: str, text: str, constants: tuple[Constant, ...], device: int
         raise RuntimeError(f"kernel: {file} does not compile with {dict(constants)}: {'; '.join(found[:4])}; "
                            "correct the source at that line") from None
     return module
+
+
+# ---------------------------------------------------------------- dry calls
+class _Thread(threading.local):
+    """devices: whose context this thread has entered, which the driver's call takes for granted; dry: see `dry`."""
+
+    dry = False
+
+    def __init__(self) -> None:
+        self.devices: set[int] = set()
+
+
+thread = _Thread()
+
+
+@contextlib.contextmanager
+def dry() -> Iterator[None]:
+    """Within it this thread's launches are left out: kernels are only compiled. Results hold anything. What CuPy
+    itself launches does run."""
+    before, thread.dry = thread.dry, True
+    try:
+        yield
+    finally:
+        thread.dry = before
+
+
+def is_dry() -> bool:
+    """Whether launches of this thread are left out."""
+    return thread.dry
+
+
+def is_captured() -> bool:
+    """Whether a call is to be part of a graph: of one that is captured now, or soon, after it was called dry."""
+    return thread.dry or cupy.cuda.get_current_stream().is_capturing()

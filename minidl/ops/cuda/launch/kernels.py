@@ -15,7 +15,7 @@ import numpy as np
 from ...common.sources import TYPES, Constant, parameters, source, struct
 from . import poison
 from .compiling import compiling as _module
-from .dry import thread
+from .compiling import thread
 from .misfits import MAX_ELEMENTS, fitted
 
 CODES = {np.dtype(name): code for name, code in (     # of numbers, in the standard module struct
