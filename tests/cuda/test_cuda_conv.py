@@ -81,9 +81,9 @@ def compilers() -> Any:
     return pool
 
 
-def compile_one(asked: tuple[str, tuple[launch.Constant, ...]]) -> None:
-    file, constants = asked
-    launch.kernels._module(file, launch.source(file), constants)
+def compile_one(asked: tuple[str, str, tuple[launch.Constant, ...]]) -> None:
+    file, name, constants = asked
+    launch.kernels._module(file, launch.source(file), constants, name)()
 
 
 def compile_for(shapes: Iterable[ConvGeometry], names: list[str], dtype: type) -> None:
@@ -95,7 +95,7 @@ def compile_for(shapes: Iterable[ConvGeometry], names: list[str], dtype: type) -
     wanted: dict[tuple[Any, ...], None] = {}
 
     def note(file: str, name: str, *constants: Any) -> mock.MagicMock:
-        wanted[file, constants] = None
+        wanted[file, name, constants] = None
         return mock.MagicMock()
 
     with mock.patch.object(launch, "kernel", note):

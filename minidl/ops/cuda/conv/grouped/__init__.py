@@ -190,9 +190,10 @@ def dw(gy: Array, x: Array, g: ConvGeometry, layout: str = NCHW) -> Array:
     """(m,c/groups,kh,kw) of float32, or of float64"""
     start, shares, struct = _grad_w_plan(g, gy.dtype, layout)
     made = np.dtype(np.float32) if layout == NHWC else gy.dtype
-    parts = launch.empty((shares, g.m, g.c // g.groups, g.kh, g.kw), made)
+    shape = g.m, g.c // g.groups, g.kh, g.kw
+    parts = launch.empty((shares, *shape) if shares > 1 else shape, made)
     start(gy, x, parts, struct)
-    return sum_first(parts) if shares > 1 else parts[0]
+    return sum_first(parts) if shares > 1 else parts
 
 
 # ---------------------------------------------------------------- for the tests
