@@ -344,6 +344,14 @@ def wrap(array: Array, node: Node | None = None) -> Tensor:
     return tensor
 
 
+def weights_of(value: object) -> Tensor | None:
+    """`weights` of a weighted mean, None of anything else: without asking what others call it by that name."""
+    try:
+        return object.__getattribute__(value, "weights")  # type: ignore[no-any-return]
+    except AttributeError:
+        return None
+
+
 def as_tensor(data: object, device: str | None = None) -> Tensor:
     """A Tensor as it is; of what `Tensor(...)` takes, one on a device."""
     return data if isinstance(data, Tensor) else Tensor(data, device=device)

@@ -445,11 +445,13 @@ def test_what_auto_tries_beside_sums(x: Any, w: Any, stride: int, extra: list[st
 
 # ---------------------------------------------------------------- one backend is as the other
 def call_of(primitive: Callable[..., Any]) -> Any:
-    """How a primitive is called: names, kinds and defaults of its parameters; a ufunc's number of inputs."""
+    """How a primitive is called: names, kinds and defaults of its parameters; a ufunc's number of inputs, and that of what
+    takes `out` as one does."""
     primitive = inspect.unwrap(primitive)
     if isinstance(primitive, np.ufunc):
         return primitive.nin
-    return [(p.name, p.kind, p.default) for p in inspect.signature(primitive).parameters.values()]
+    *inputs, last = inspect.signature(primitive).parameters.values()
+    return len(inputs) if last.name == "out" else [(p.name, p.kind, p.default) for p in (*inputs, last)]
 
 
 @pytest.mark.parametrize("name", PRIMITIVES)

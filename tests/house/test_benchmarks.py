@@ -1327,7 +1327,7 @@ def test_a_net_is_the_same_for_both(name: str) -> None:
     np.testing.assert_allclose(got, its(torch.tensor(x)).detach().numpy(), rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_a_net_that_nobody_tuned_for_is_measured_in_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("IN_A_ROW", "ROUNDS", "TURNS"):
         monkeypatch.setattr(untuned, name, 1)

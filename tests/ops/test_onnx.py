@@ -246,7 +246,8 @@ def test_an_op_without_a_row_is_refused_by_its_name(tmp_path: Path, name: str) -
     calls: dict[str, Callable[[Tensor], Tensor]] = {
         "argsort": lambda x: x.sort()[0], "dropout": lambda x: ops.dropout(x, 0.5),
         "cross_entropy": lambda x: ops.cross_entropy(x, [0, 1, 0][:x.shape[0]]),
-        "nll_loss": lambda x: ops.nll_loss(x, [0, 1, 0][:x.shape[0]])}
+        "nll_loss": lambda x: ops.nll_loss(x, [0, 1, 0][:x.shape[0]]),
+        "scaled_dot_product_attention": lambda x: ops.scaled_dot_product_attention(x, x, x)}
     message = "^onnx.export: .*drops values" if name == "dropout" else f"^onnx.export: op '{name}' has no row"
     with pytest.raises(ValueError, match=message):
         exporter.export(calls.get(name, lambda x: getattr(ops, name)(x, x)), tmp_path / "net.onnx",

@@ -10,7 +10,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 import numpy as np
 
 from ...core.mode import mode
-from ...core.tensor import Node, Tensor, wrap
+from ...core.tensor import Node, Tensor, wrap, weights_of
 from .backend import BACKENDS, primitives_of
 
 P = ParamSpec("P")
@@ -125,7 +125,7 @@ def op(body: Callable[..., Any] | None = None, *, index: tuple[str, ...] = (), n
             result.changed = next(t for t in inputs if isinstance(t, Tensor)).changed
             if node is not None:
                 node.changed = result.changed
-        if not y.shape and len(held := {id(t.weights): t.weights for t in inputs if hasattr(t, "weights")}) == 1:
+        if not y.shape and len(held := {id(of): of for t in inputs if (of := weights_of(t)) is not None}) == 1:
             result.weights, = held.values()    # one number that is computed of a weighted mean counts as that does
         recorder.made(result)
         return result

@@ -79,17 +79,24 @@ class Module:
     def __init__(self, emulator: Emulator, file: str, text: str, constants: tuple[launch.Constant, ...]):
         self._emulator, self._file, self._text, self._constants = emulator, file, text, constants
         self._libraries: list[ctypes.CDLL] = []
+        self._held: dict[str, bytes] = {}              # by name, what constant memory was filled with
 
     def get_function(self, name: str) -> Function:
         self._libraries.append(self._emulator.compiled(translated(self._text, name), self._constants))
+        for each, held in self._held.items():
+            self._fill(self._libraries[-1], each, held)
         return Function(name, self._libraries[-1], self._file, self._text)
 
     def get_global(self, name: str) -> Any:
-        """Constant memory: each kernel has its own here, and all of them are filled."""
+        """Constant memory: each kernel has its own here, and all of them are filled, also those that come later."""
         def fill(source: types.SimpleNamespace, size: int) -> None:
+            self._held[name] = ctypes.string_at(source.ptr, size)
             for library in self._libraries:
-                ctypes.memmove(ctypes.addressof(ctypes.c_char.in_dll(library, name)), source.ptr, size)
+                self._fill(library, name, self._held[name])
         return types.SimpleNamespace(copy_from_device_async=fill)
+
+    def _fill(self, library: ctypes.CDLL, name: str, held: bytes) -> None:
+        ctypes.memmove(ctypes.addressof(ctypes.c_char.in_dll(library, name)), held, len(held))
 
 
 class Emulator(Compiler):
