@@ -347,7 +347,7 @@ def wrap(array: Array, node: Node | None = None) -> Tensor:
 def weights_of(value: object) -> Tensor | None:
     """`weights` of a weighted mean, None of anything else: without asking what others call it by that name."""
     try:
-        return object.__getattribute__(value, "weights")  # type: ignore[no-any-return]
+        return object.__getattribute__(value, "weights")
     except AttributeError:
         return None
 

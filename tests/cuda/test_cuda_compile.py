@@ -445,8 +445,8 @@ def test_what_auto_tries_beside_sums(x: Any, w: Any, stride: int, extra: list[st
 
 # ---------------------------------------------------------------- one backend is as the other
 def call_of(primitive: Callable[..., Any]) -> Any:
-    """How a primitive is called: names, kinds and defaults of its parameters; a ufunc's number of inputs, and that of what
-    takes `out` as one does."""
+    """How a primitive is called: names, kinds and defaults of its parameters; a ufunc's number of inputs, and that of
+    what takes `out` as one does."""
     primitive = inspect.unwrap(primitive)
     if isinstance(primitive, np.ufunc):
         return primitive.nin

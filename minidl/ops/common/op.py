@@ -10,7 +10,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 import numpy as np
 
 from ...core.mode import mode
-from ...core.tensor import Node, Tensor, wrap, weights_of
+from ...core.tensor import Node, Tensor, weights_of, wrap
 from .backend import BACKENDS, primitives_of
 
 P = ParamSpec("P")

@@ -67,9 +67,9 @@ def _runs(axis: list[int]) -> list[tuple[int, int]]:
 
 def _rows(ufunc: np.ufunc, x: Array) -> Array:
     """(rows, n) -> (rows,)"""
-    if x.shape[1] > FEW or len(x) < FEW:
-        if ufunc is np.add or (x.shape[1] > MAX_HALVED and ufunc is not np.multiply):
-            return ufunc.reduce(x, axis=1)             # a sum by BLAS takes half the time, and loses a digit
+    plainly = ufunc is np.add or (x.shape[1] > MAX_HALVED and ufunc is not np.multiply)
+    if plainly and (x.shape[1] > FEW or len(x) < FEW):
+        return ufunc.reduce(x, axis=1)                 # a sum by BLAS takes half the time, and loses a digit
     while x.shape[1] > FEW:
         half = x.shape[1] // 2
         y = ufunc(x[:, :half], x[:, half:2 * half])
