@@ -144,3 +144,9 @@ def test_a_long_run_says_how_far_it_is_and_what_differs(
 def test_a_long_run_ends_in_time(capsys: pytest.CaptureFixture[str]) -> None:
     assert _ran("--programs", "50", "--seconds", "0") == 0
     assert capsys.readouterr().out.startswith("programs 0, ")
+
+
+@pytest.mark.parametrize("name", planted.PLANTS)
+def test_a_fault_can_be_planted(name: str) -> None:
+    """Its words are in the function that it names, once: a search with one that is not there would find nothing."""
+    assert planted._faulty(name) is not planted._found(planted.PLANTS[name].where)

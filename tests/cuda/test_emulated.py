@@ -447,9 +447,9 @@ def gradient_of_filters(kind: str) -> Check:
     return lambda: nhwc_grad_w.is_right((14, 40, 17, 10), (8, 40, 2, 3), 1, 0, kind, None, 2)
 
 
-def gradient_of_rows(kind: str) -> Check:
+def gradient_of_rows(kind: str, filters: int = 80) -> Check:
     """Two blocks take some chunks each, more than there are buffers."""
-    return lambda: nhwc_grad_w.is_right((8, 16, 17, 10), (80, 16, 1, 1), 1, 0, kind, None, 2)
+    return lambda: nhwc_grad_w.is_right((8, 16, 17, 10), (filters, 16, 1, 1), 1, 0, kind, None, 2)
 
 
 BY_HARDWARE: dict[str, Check] = {
@@ -618,7 +618,7 @@ MUTATIONS: dict[str, tuple[str, str, Check, str]] = {
         for kind in ("bf16 images", "tf32")},
     "slabs of filters that are too near each other": (
         "transposed_factor(dy + row * 128, SLAB)", "transposed_factor(dy + row * 128, SLAB / 2)",
-        gradient_of_rows("bf16 images"), "of its bound"),
+        gradient_of_rows("bf16 images", 136), "of its bound"),
     "rows that are not where they were put": (
         "(own / 4 ^ 2 * within) * 16", "own / 4 * 16", gradient_of_rows("tf32"), "of its bound"),
     "a block that leaves out its last rows": (
