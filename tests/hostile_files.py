@@ -386,7 +386,7 @@ def choose(room: str, path: Path, answer: Path) -> None:
 
     times = {"gemm": 1.0, "whole_image": 2.0}
     auto.cache_file = lambda: path
-    auto._measure = lambda able, arguments, g: times
+    auto.measure = lambda able, arguments, g: times
     g = conv_geometry((2, 3, 9, 9), (4, 3, 3, 3), None, 1, 0, "auto")
     name = auto.fastest("y", g, np.dtype("f4"), (), lambda *case: {name: name for name in times})  # type: ignore[misc]
     answer.write_text("measured anew" if name == "gemm" else f"believed: {name}")

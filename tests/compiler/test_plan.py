@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from cases import CASES
 from checks.fused import STEPS, recorded, results
-from checks.nhwc import SHAPES, form_agrees, joined_agree
+from checks.nhwc import SHAPES, form_agrees, joined_agree, layer_norm_agrees
 from checks.steps import OPTIONS, Maker, Training, batch, bits, dense, names, numbers, vectors, zoo_model
 
 import minidl
@@ -236,6 +236,11 @@ def test_only_sharing_primitives_give_memory_that_others_hold(monkeypatch: pytes
     sets = batch_geometry(x.shape, (3,), (3,), None, None, True)
     cpu.conv2d_grad_x_norm_nhwc(made, filters, g, "tf32", None, image, image, None, ones, ones, sets, "gelu")
     cpu.normalize_again_act_grad_nhwc(image, None, image, None, None, ones, ones, sets, "gelu")
+    cpu.conv2d_transposed_nhwc(made, filters, ones, g, "relu", "tf32")
+    layer_norm_agrees(70, 24, "float32")
+    heads = np.random.default_rng(0).standard_normal((2, 3, 5, 8), np.float32)
+    o, sums = cpu.attention_stored(heads, heads + 1, heads + 2, None, True, 0.5)
+    cpu.attention_grad_stored(o + 1, heads, heads + 1, heads + 2, None, o, sums, True, 0.5)
     w = Tensor(np.ones((2, 3)), requires_grad=True)
     for optimizer in (optim.Adam, optim.RMSprop, optim.Muon):
         w.grad = Tensor(np.ones((2, 3)))
