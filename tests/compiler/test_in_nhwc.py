@@ -163,6 +163,18 @@ def test_conversions_stand_at_the_borders_alone(name: str, count: int) -> None:
     assert any(f"as bfloat16, {count} conversions" in note for note in program.notes)
 
 
+def errors_of_gradients(wide: Training, short: Training) -> dict[str, float]:
+    """Of one more step in bf16, from where the one in fp32 is; by the gradients' norms."""
+    short.follow(wide)
+    device.set_precision("fp32")
+    wide.step(*batch())
+    device.set_precision("bf16")
+    short.step(*batch())
+    mine, its = short.arrays(), wide.arrays()
+    return {key: float(np.linalg.norm(mine[key] - its[key]) / np.linalg.norm(its[key]))
+            for key in its if key.endswith("grad") and np.linalg.norm(its[key]) > 1e-6}
+
+
 @pytest.mark.usefixtures("pass_on_cpu")
 @pytest.mark.parametrize("name", NETS)
 def test_gradients_in_bfloat16(name: str) -> None:
@@ -172,15 +184,8 @@ def test_gradients_in_bfloat16(name: str) -> None:
         training.step = minidl.compile(training.step)
         training.step(*batch())
         training.step(*batch())
-    short.follow(wide)
-    device.set_precision("fp32")
-    wide.step(*batch())
-    device.set_precision("bf16")
-    short.step(*batch())
+    errors = errors_of_gradients(wide, short)
     assert "bf16" in repr(short.step.program)
-    mine, its = short.arrays(), wide.arrays()
-    errors = {key: float(np.linalg.norm(mine[key] - its[key]) / np.linalg.norm(its[key]))
-              for key in its if key.endswith("grad") and np.linalg.norm(its[key]) > 1e-6}
     assert len(errors) > 5
     assert max(errors.values()) <= MOST[name]
 
@@ -320,15 +325,8 @@ def test_rows_in_bfloat16(name: str, count: int) -> None:
     for training in (wide, short):
         training.step(*batch())
     short.step(*batch())
-    short.follow(wide)
-    device.set_precision("fp32")
-    wide.step(*batch())
-    device.set_precision("bf16")
-    short.step(*batch())
+    errors = errors_of_gradients(wide, short)
     assert len(conversions(short.step.program)) == count
-    mine, its = short.arrays(), wide.arrays()
-    errors = {key: float(np.linalg.norm(mine[key] - its[key]) / np.linalg.norm(its[key]))
-              for key in its if key.endswith("grad") and np.linalg.norm(its[key]) > 1e-6}
     assert len(errors) > 4
     assert max(errors.values()) <= 8 * 2 ** -8
 

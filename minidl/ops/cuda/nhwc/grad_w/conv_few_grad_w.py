@@ -18,7 +18,7 @@ WIDTHS = (8, 16, 32, 64)                   # of a tile
 
 
 class Plan(NamedTuple):
-    """A launch."""
+    """A launch, also of rows_grad_w.py. blocks: tiles that hold all filters and channels; splits: of the pixels."""
 
     constants: tuple[launch.Constant, ...]
     blocks: int

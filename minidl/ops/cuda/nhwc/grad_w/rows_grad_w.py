@@ -13,6 +13,7 @@ from ... import launch
 from ...launch.tensor_maps import tensor_map
 from ..conv.conv_tma import ROW, THREADS_PER_BLOCK
 from . import conv_grad_w_tma
+from .conv_few_grad_w import Plan
 
 FILE = "nhwc/grad_w/rows_grad_w.cu"
 MAX_STAGES, MAX_SPLITS = 8, 264
@@ -35,16 +36,6 @@ class Tile(NamedTuple):
 
 
 TILES = Tile(128, 64), Tile(128, 128), Tile(128, 192), Tile(128, 256), Tile(256, 128)
-
-
-class Plan(NamedTuple):
-    """A launch. blocks: tiles that hold all filters and channels; splits: of the rows."""
-
-    constants: tuple[launch.Constant, ...]
-    blocks: int
-    splits: int
-    shared: int
-    struct: bytes
 
 
 def constants(tile: Tile, mode: str, stages: int) -> tuple[launch.Constant, ...]:
