@@ -1,6 +1,6 @@
 """Random nets of all layers, trained for a few steps by a random loss and optimizer.
 
-    python tests/random_nets.py --nets 500 [--device cuda] [--seconds 1200]
+    python tests/random_nets.py --nets 500 [--device cuda] [--seconds 1200] [--processes 16]
 
 What differs is printed as the net that it is.
 
@@ -14,7 +14,10 @@ parameters change by PERTURBATION of their size.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import functools
 import math
+import multiprocessing
 import random
 import sys
 import time
@@ -406,29 +409,39 @@ def worst(net: Net, device: str, compiled: bool, reference: list[tuple[str, Note
     return max((gaps[at] / limits[at], f"{at[0]}: {at[1]}") for at in gaps)
 
 
+def tried(device: str, number: int) -> tuple[int, list[tuple[float, str]]]:
+    """Of one net, its number and `worst` of the plain and of the compiled run."""
+    drawn = net(number)
+    reference = notes(drawn)
+    limits = allowed(drawn, reference)
+    return number, [worst(drawn, device, compiled, reference, limits) for compiled in (False, True)]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nets", type=int, default=500)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--net", type=int, help="run and print this one alone")
-    parser.add_argument("--seconds", type=float, default=math.inf, help="begin no more nets after so long")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="end after so long")
+    parser.add_argument("--processes", type=int, default=1)
     given = parser.parse_args()
     shares, wrong, start, last = [], 0, time.perf_counter(), 0.0
-    for number in range(given.nets) if given.net is None else [given.net]:
-        now = time.perf_counter() - start
-        if shares and now > given.seconds:
-            break
-        if now - last >= REPORT:
-            last = now
-            print(f"{len(shares)} of {given.nets} nets, {now:.0f} s, {wrong} beyond their limit", flush=True)
-        drawn = net(number)
-        reference = notes(drawn)
-        limits = allowed(drawn, reference)
-        found = [worst(drawn, given.device, compiled, reference, limits) for compiled in (False, True)]
-        shares.append(max(found)[0])
-        if shares[-1] > 1 or given.net is not None:
-            wrong += shares[-1] > 1
-            print(f"{drawn}\n# plain {found[0]}, compiled {found[1]}", flush=True)
+    numbers = range(given.nets) if given.net is None else [given.net]
+    with contextlib.ExitStack() as stack:
+        run: Callable[..., Iterable[tuple[int, list[tuple[float, str]]]]] = map
+        if given.processes > 1:
+            run = stack.enter_context(multiprocessing.get_context("spawn").Pool(given.processes)).imap_unordered
+        for number, found in run(functools.partial(tried, given.device), numbers):
+            shares.append(max(found)[0])
+            if shares[-1] > 1 or given.net is not None:
+                wrong += shares[-1] > 1
+                print(f"{net(number)}\n# plain {found[0]}, compiled {found[1]}", flush=True)
+            now = time.perf_counter() - start
+            if now > given.seconds:
+                break
+            if now - last >= REPORT:
+                last = now
+                print(f"{len(shares)} of {given.nets} nets, {now:.0f} s, {wrong} beyond their limit", flush=True)
     print(f"{len(shares)} nets in {time.perf_counter() - start:.0f} s, {wrong} beyond their limit; shares of it: "
           f"median {np.median(shares):.2g}, 99 of 100 {np.quantile(shares, 0.99):.2g}, largest {max(shares):.2g}")
     return 1 if wrong else 0

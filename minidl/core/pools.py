@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 _ended: set[Any] = set()
 _pages: list[Any] = []                     # the host's memory that such graphs read: given back once nothing runs
 
+_lasting: list[Any] = []                   # the pool of arrays that live as long as a training, once there is one
+
 keepers: list[Callable[[], None]] = []     # what lets go of memory that is kept to be used again
 
 
@@ -56,7 +58,6 @@ class GraphMemory:
         with cupy.cuda.using_allocator(self.pool.malloc):
             yield
 
-
     def page(self, rows: int, columns: int) -> tuple[np.ndarray, cupy.ndarray]:
         """uint64 (rows,columns) in the host's memory that kernels read: as an array of NumPy's, and of CuPy's."""
         import cupy
@@ -76,14 +77,29 @@ def _end(pool: Any, blocks: list[Any], read: list[Any]) -> None:
     _ended.add(pool)
 
 
+@contextlib.contextmanager
+def lasting(on_cuda: bool) -> Iterator[None]:
+    """New arrays on a CUDA device are expected to live as long as the training meanwhile, and have their memory in a
+    pool of their own: in CuPy's, each would keep the whole of a larger chunk that a step's values had left."""
+    if not on_cuda:
+        yield
+        return
+    import cupy
+
+    if not _lasting:
+        _lasting.append(cupy.cuda.MemoryPool())
+    with cupy.cuda.using_allocator(_lasting[0].malloc):
+        yield
+
+
 def free_all_blocks() -> None:
-    """Return to the device all free memory of CuPy's own pool, and of the pools whose graph no longer exists; what is
-    kept to be used again, too."""
+    """Return to the device all free memory of CuPy's own pool, of that for what lasts, and of the pools whose graph no
+    longer exists; what is kept to be used again, too."""
     import cupy
 
     for let_go in keepers:
         let_go()
-    for pool in (cupy.get_default_memory_pool(), *_ended):
+    for pool in (cupy.get_default_memory_pool(), *_lasting, *_ended):
         pool.free_all_blocks()
     for pool in tuple(_ended):             # another one may end at any moment
         if not pool.total_bytes():

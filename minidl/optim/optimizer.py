@@ -10,8 +10,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..core.by_tensor import ByTensor
-from ..core.device import to_device
+from ..core.device import is_cuda, to_device
 from ..core.mode import Watched, mode, note_change
+from ..core.pools import lasting
 from ..core.tensor import Tensor, mark_changed
 from ..ops.common.backend import backend_of
 from ..ops.common.primitives import Array, Rate
@@ -224,7 +225,8 @@ class Optimizer(Named, Watched):
         held, data, counts = self._kept[name].get(p), p._data, name == "steps"
         dtype = np.dtype(np.int64) if counts else data.dtype
         if held is None:
-            held = self._kept[name][p] = np.zeros_like(data, dtype, shape=(1,) if counts else None)
+            with lasting(is_cuda(data)):
+                held = self._kept[name][p] = np.zeros_like(data, dtype, shape=(1,) if counts else None)
         elif held.__class__ is not data.__class__ or held.dtype != dtype:      # .to() moved the model since
             held = self._kept[name][p] = to_device(held, p.device).astype(dtype, copy=False)
         if held.shape != data.shape and not counts:
