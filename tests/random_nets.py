@@ -8,7 +8,7 @@ A net is drawn as the text of its layers, which minidl.nn and torch.nn build ali
 ops/test_random_nets.py). It is run in worlds (tests/twins.py): on the CPU or on CUDA, plain or compiled, in float32 or
 float64. Compiled on the CPU, the bits are the plain world's. Elsewhere sums round otherwise, and how far that may move
 a result differs from net to net: so a float32 run may be as far from float64 as float64 is from itself if all
-parameters change by PERTURBATION of their size.
+parameters, and all that layers hand on, change by PERTURBATION of their size.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ from minidl import Tensor, nn, no_grad, ops, optim
 REPORT = 10                                # seconds between two lines that say how far a run is
 CLASSES = 3
 PERTURBATION = 2.0 ** -17                  # 64 times float32's rounding
+CHANGES = (1, 16)                          # so many are tried, and where a run is beyond its limit, so many, since few
+                                           # carry a value across the kink of a ReLU
 FLOOR = 2.0 ** -13                         # of the largest value of its kind in the net: what is 0 but for rounding
 EPS = 0.05                                 # of normalisations that stand anywhere: of equal values, rounding would grow
 SIZE = 400                                 # elements of an image between layers, at most
@@ -320,15 +322,25 @@ def built(net: Net, dtype: str) -> nn.Module:
     return model
 
 
-def scenario(net: Net, dtype: str = "float32", perturbed: float = 0.0) -> Callable[[World], None]:
-    """Steps of training, then of evaluation. perturbed: the share of itself that each parameter is changed by."""
+def scenario(net: Net, dtype: str = "float32", perturbed: float = 0.0, seed: int = 0) -> Callable[[World], None]:
+    """Steps of training, then of evaluation. perturbed: the share of itself that each parameter is changed by, and each
+    number that a layer hands on, as its own backward knows it: where a tanh is nearly 1, its gradient is rounding."""
     def run(w: World) -> None:
         minidl.set_precision("fp32")
         minidl.manual_seed(net.number)
         model = built(net, dtype)
-        rng = np.random.default_rng(net.number)
-        for p in model.parameters():
-            p.data[...] *= 1 + perturbed * rng.choice((-1.0, 1.0), p.shape)
+        rng = np.random.default_rng([seed, net.number])
+
+        def perturb(t: Tensor) -> Tensor:
+            t.data[...] *= 1 + perturbed * rng.choice((-1.0, 1.0), t.shape)
+            return t
+        if perturbed:
+            for p in model.parameters():
+                perturb(p)
+            for layer in [each for each in model.modules() if not [*each.children()]]:
+                kind = type(layer)
+                layer.__class__ = type(kind.__name__, (kind,), {
+                    "forward": lambda self, x, kind=kind: perturb(kind.forward(self, x))})
         model.to(w.device)
         criterion = eval(net.loss, dict(NAMES))
         optimizer = eval(net.optimizer, {**NAMES, "net": model})
@@ -364,10 +376,10 @@ def scenario(net: Net, dtype: str = "float32", perturbed: float = 0.0) -> Callab
 
 
 def notes(net: Net, device: str = "cpu", dtype: str = "float64", compiled: bool = False,
-          perturbed: float = 0.0) -> list[tuple[str, Notes]]:
+          perturbed: float = 0.0, seed: int = 0) -> list[tuple[str, Notes]]:
     """What there is to see after each step, by a run of one world."""
     w = World(compiled, device)
-    scenario(net, dtype, perturbed)(w)
+    scenario(net, dtype, perturbed, seed)(w)
     return w.log
 
 
@@ -383,9 +395,10 @@ def apart(mine: list[tuple[str, Notes]], other: list[tuple[str, Notes]]) -> dict
     return found
 
 
-def allowed(net: Net, reference: list[tuple[str, Notes]]) -> dict[tuple[str, str], float]:
-    """How far a float32 run may be from float64, by when and path."""
-    moved = apart(reference, notes(net, perturbed=PERTURBATION))
+def allowed(net: Net, reference: list[tuple[str, Notes]], changes: int = 1) -> dict[tuple[str, str], float]:
+    """How far a float32 run may be from float64, by when and path: as far as one of so many changes moves it."""
+    several = [apart(reference, notes(net, perturbed=PERTURBATION, seed=seed)) for seed in range(changes)]
+    moved = {at: max(each[at] for each in several) for at in several[0]}
     found = {}
     for when, arrays in reference:
         largest: dict[bool, float] = {}    # of gradients, of all else
@@ -413,8 +426,12 @@ def tried(device: str, number: int) -> tuple[int, list[tuple[float, str]]]:
     """Of one net, its number and `worst` of the plain and of the compiled run."""
     drawn = net(number)
     reference = notes(drawn)
-    limits = allowed(drawn, reference)
-    return number, [worst(drawn, device, compiled, reference, limits) for compiled in (False, True)]
+    for changes in CHANGES:
+        limits = allowed(drawn, reference, changes)
+        found = [worst(drawn, device, compiled, reference, limits) for compiled in (False, True)]
+        if max(found)[0] <= 1:
+            break
+    return number, found
 
 
 def main() -> int:

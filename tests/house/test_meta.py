@@ -188,7 +188,7 @@ ROOMS: list[tuple[str, tuple[str, ...]]] = [
     ("minidl/frontend/onnx", ("onnx", f"{CORE}/version", "minidl/nn/weights/files", *TOOLS)),
     ("minidl/frontend/plot", ("numpy", "matplotlib", "tensorboardX", "minidl")),
     ("minidl/frontend/cli", ("numpy", "cupy", "mpi4py", "minidl")),
-    ("minidl/optim", ("minidl/optim", *TOOLS)),
+    ("minidl/optim", ("minidl/core/pools", "minidl/optim", *TOOLS)),
     ("minidl/data/chance", ("numpy", f"{CORE}/rng")),
     ("minidl/data/items", ("numpy",)),
     ("minidl/data/sets/files", ()),
