@@ -49,8 +49,8 @@ PLANTS: dict[str, Plant] = {
                                       "self._note(\"$0._data\", (t,), t._data, what)", "pass"),
     "presence of a gradient not guarded": Plant("minidl.compiler.reads.facts:Facts.gradient",
                                                 "self.gradients.append", "bool"),
-    "globals and attributes not guarded": Plant("minidl.compiler.reads.facts:Facts.entry", "self._note(ENTRY, (place, "
-                                                "name, GONE), value, what, told=True)", "pass"),
+    "globals and attributes not guarded": Plant("minidl.compiler.reads.facts:Facts.entry", "if self._first",
+                                                "if False and self._first"),
     "cells not guarded": Plant("minidl.compiler.reads.facts:Facts.cell", "self._note(\"$0.cell_contents\", (cell,), "
                                "cell.cell_contents, what, told=True)", "pass"),
     "what containers hold not guarded": Plant("minidl.compiler.reads.facts:Facts.container", "if self._first",

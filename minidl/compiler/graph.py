@@ -219,8 +219,8 @@ class AsGraph:
         Gradients are the same Tensors each time, but for those of arguments, which are results.
         """
         program = self.program
-        text = Text(lock=self.lock, mark=mark_changed, changed=self.calls.changed.of, start=self.addresses.start,
-                    wrap=wrap, memory=self.memory)     # held, so that it is there as long as the function runs
+        text = Text(lock=self.lock, mark=mark_changed, start=self.addresses.start, wrap=wrap,
+                    memory=self.memory)                # held, so that it is there as long as the function runs
         near = [f"near{at}" for at in range(len(self.copied))]
         for at, i in enumerate(self.copied):
             text.add(f"far{at} = {text.source(program, given, i)}")
@@ -229,7 +229,8 @@ class AsGraph:
                      f"far{at}.copy()")
         for dynamic in program.dynamics:               # each draw counts, read or not
             text.add(f"number{dynamic.number} = {text.name(dynamic.read)}()")
-        text.add("mark(changed(given))")
+        changed = [f"given[{place}]" if isinstance(place, int) else text.name(place) for place in program.changed]
+        text.add(f"mark(({''.join(f'{each}, ' for each in changed)}))")
         for at, result in enumerate(self.results):
             text.add(f"made{at} = {text.name(result.take)}()")
         arrays = [*near, *(near[at] for at in self.back), *(f"made{at}" for at in range(len(self.results)))]

@@ -336,7 +336,8 @@ def mark_changed(tensors: Collection[Tensor]) -> None:
 def wrap(array: Array, node: Node | None = None) -> Tensor:
     """A Tensor around an array of a known backend, without the checks of `Tensor(...)`."""
     tensor = Tensor.__new__(Tensor)
-    tensor._data = array if array.__class__ is np.ndarray else _not_scalar(array)
+    # NumPy returns a scalar object where a result has no axes; a Tensor always holds an array
+    tensor._data = np.asarray(array) if isinstance(array, np.generic) else array
     tensor.requires_grad = node is not None
     tensor._grad = None
     tensor.node = node
@@ -362,11 +363,6 @@ def _restored(array: Array, requires_grad: bool, grad: Tensor | None) -> Tensor:
     tensor = wrap(array)
     tensor.requires_grad, tensor._grad = requires_grad, grad
     return tensor
-
-
-def _not_scalar(array: Array) -> Array:
-    """NumPy returns a scalar object where a result has no axes; a Tensor always holds an array."""
-    return np.asarray(array) if isinstance(array, np.generic) else array
 
 
 def _reachable(root: Node) -> list[Node]:

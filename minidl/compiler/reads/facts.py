@@ -23,7 +23,7 @@ PLAIN = (type(None), bool, int, float, complex, str, bytes, np.generic, Enum)
 INEXACT = (float, complex, np.generic)     # of these: types whose equal values may differ
 GONE = object()                            # in the place of a value that is not there
 MAX_SPELLED = 64                           # items of a container with a test for each, in half of a map's time
-ENTRY = "$0.get($1, $2)"                   # of a dict: its name, and what is there where there is none
+ENTRY = "$0[$1]"                           # of a dict, by its name
 
 
 def same(a: Any, b: Any) -> bool:
@@ -54,7 +54,7 @@ class Fact(NamedTuple):
         """Whether something else is there now, in words."""
         try:
             now = self.read.now(given)
-        except ValueError:                 # a closure's variable was deleted
+        except (ValueError, LookupError):  # a closure's variable was deleted, or a dict's entry
             now = GONE
         if same(now, self.then):
             return None
@@ -105,7 +105,8 @@ class Facts:
     def entry(self, place: Mapping[str, Any], name: str, value: object, what: str) -> None:
         """Of globals, attributes, an optimizer."""
         if self._first("entry", id(place), name):
-            self._note(ENTRY, (place, name, GONE), value, what, told=True)
+            text = "$0.get($1, $2)" if value is GONE else ENTRY
+            self._note(text, (place, name, GONE), value, what, told=True)
 
     def cell(self, cell: CellType, what: str) -> None:
         self._note("$0.cell_contents", (cell,), cell.cell_contents, what, told=True)
@@ -148,7 +149,7 @@ class Facts:
     def setting(self, place: Mapping[str, Any], name: str, value: object, what: str) -> None:
         """An entry whose changes are in `changes`."""
         if self._first("entry", id(place), name):
-            self.noted.settings.append(Fact(Read(ENTRY, (place, name, GONE)), value, what, told=True))
+            self.noted.settings.append(Fact(Read(ENTRY, (place, name)), value, what, told=True))
 
     # ------------------------------------------------------------------ whether it is still so
     def all(self) -> list[Fact]:

@@ -38,7 +38,7 @@ class Addresses:
                  numbers: Sequence[str]):
         copies, codes = len(numbers) + inputs + results, "".join(numbers)
         self._host, self._table = page(ROWS, max(1, copies + len(codes)))
-        self._row_bytes, self._first = self._host.strides[0], 8 * len(numbers)
+        self._row_bytes, self._first, self._rows = self._host.strides[0], 8 * len(numbers), self._host.data
         self._pack = struct.Struct(f"={inputs + results}Q{codes}").pack_into
         before = [sum(map(len, numbers[:i])) for i in range(len(numbers))]           # words of numbers
         cells = np.arange(ROWS)[:, None] * self._row_bytes + 8 * (copies + np.array(before, np.int64))
@@ -89,7 +89,7 @@ class Addresses:
         try:
             if turn is None:
                 turn = self._start_over()
-            self._pack(self._host.data, turn * self._row_bytes + self._first, *row)
+            self._pack(self._rows, turn * self._row_bytes + self._first, *row)
             self.graph.launch()
             after = turn + 1 if (turn + 1) % HALF else self._next_half(turn // HALF)
         finally:
