@@ -79,8 +79,8 @@ def _end(pool: Any, blocks: list[Any], read: list[Any]) -> None:
 
 @contextlib.contextmanager
 def lasting(on_cuda: bool) -> Iterator[None]:
-    """New arrays on a CUDA device are expected to live as long as the training meanwhile, and have their memory in a
-    pool of their own: in CuPy's, each would keep the whole of a larger chunk that a step's values had left."""
+    """New arrays on a CUDA device are expected to live as long as the process or the training meanwhile, and have their
+    memory in a pool of their own: in CuPy's, each would keep the whole of a larger chunk that a step's values left."""
     if not on_cuda:
         yield
         return

@@ -558,6 +558,22 @@ def test_gpu_a_graph_needs_less_memory_with_a_plan(train: bool, monkeypatch: pyt
 
 
 @pytest.mark.gpu
+def test_gpu_what_lives_on_keeps_no_larger_memory_of_a_recorded_run() -> None:
+    """Velocities and tables are made while memory of results lies free."""
+    import cupy
+
+    x, labels = batch("alexnet", 32, 0, "cuda")
+    pools.free_all_blocks()
+    pool = cupy.get_default_memory_pool()
+    before = pool.total_bytes() - pool.used_bytes()
+    each = Training(zoo_model("alexnet"), True, "cuda", momentum=0.9)
+    for _ in range(3):
+        each.step(x, labels)
+    assert isinstance(graph_of(each.step), AsGraph)
+    assert pool.total_bytes() - pool.used_bytes() < before + (8 << 20)
+
+
+@pytest.mark.gpu
 def test_gpu_a_graph_can_take_what_the_recorded_run_left() -> None:
     """Two pools share the device: what one holds free, the other cannot have."""
     import cupy
@@ -582,6 +598,7 @@ def test_what_launchers_keep_goes_with_free_memory(monkeypatch: pytest.MonkeyPat
     pool = SimpleNamespace(free_all_blocks=lambda: kept.append(memory._kept.bytes), total_bytes=lambda: 0)
     monkeypatch.setattr(cupy, "get_default_memory_pool", lambda: pool)
     monkeypatch.setattr(pools, "_ended", set())
+    monkeypatch.setattr(pools, "_lasting", [])
     memory._kept.add(("a key",), np.zeros(4))
     assert memory._kept.bytes == 32
     pools.free_all_blocks()

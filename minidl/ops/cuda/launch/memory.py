@@ -10,7 +10,7 @@ from typing import Any
 import cupy
 import numpy as np
 
-from ....core.pools import free_all_blocks, keepers
+from ....core.pools import free_all_blocks, keepers, lasting
 from . import poison
 
 _current_device = cupy.cuda.runtime.getDevice
@@ -99,4 +99,5 @@ def ones_like(x: cupy.ndarray) -> cupy.ndarray:
 
 @functools.cache
 def _one(dtype: np.dtype, device: int) -> cupy.ndarray:
-    return cupy.ones((), dtype)
+    with lasting(True):
+        return cupy.ones((), dtype)
