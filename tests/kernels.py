@@ -22,6 +22,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import importlib.metadata
+import os
 import re
 import subprocess
 import sys
@@ -45,7 +46,7 @@ SPILLS = {                                 # (file, architecture) -> bytes that 
     ("layers/loss/cross_entropy.cu", 120): 8}     # the fused loss of doubles, at 1024 threads per block
 MAX_CHANGED = 600                          # pairs that a check compiles: three minutes on two cores
 SAMPLE = 0.02                              # of the pairs whose rows are as they should be
-THREADS = 2
+THREADS = int(os.environ.get("WORKERS", 2))   # as in .ci/deep
 SAVED_AT_ONCE = 40                         # configurations, of which --write loses no more if it is interrupted
 
 Configuration = tuple[str, Constants]
