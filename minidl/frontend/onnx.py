@@ -159,6 +159,7 @@ class _Graph:
         self.constants: dict[str, np.ndarray] = {}
         self.names: dict[int, str] = {}
         self.dtype: DType = None               # of the call at hand: of the numbers among its inputs
+        self.dtypes: list[np.dtype] = []       # of each array among its inputs
         self.taken: tuple[int, ...] = ()       # its first input's shape, -1 where that depends on the batch
         self.sizes: tuple[int, ...] = ()       # and its result's shape, -1 where that depends on the batch
 
@@ -252,6 +253,7 @@ class _Graph:
         result, again = self.first.arrays[call.result], self.second.arrays[other.result]
         given = [each.at for each in call.inputs if isinstance(each, _Value)]
         dtypes, self.op = self._dtypes(call), call.name
+        self.dtypes = dtypes
         masks = np.bool in dtypes and call.name not in OF_MASKS
         self.dtype = np.dtype(np.int64) if masks else dtypes[0] if call.name in OTHER_DTYPE else result.dtype
         self.sizes = _sizes(result, again)
@@ -454,6 +456,24 @@ def _getitem(graph: _Graph, ndim: int, x: str, *, index: Index) -> str:
     return graph.node("Unsqueeze", x, graph.constant(new, np.int64)) if new else x
 
 
+def _attention(graph: _Graph, ndim: int, query: str, key: str, value: str, mask: str = "", *, dropout_p: float = 0.0,
+               is_causal: bool = False, scale: float | None = None) -> str:
+    """Where a query attends to no key, the softmax of ONNX is NaN, and zeros take its place."""
+    scores = graph.node("Einsum", query, key, equation="...ld,...sd->...ls")
+    scores = graph.node("Mul", scores, graph.constant(max(1, graph.taken[-1]) ** -0.5 if scale is None else scale))
+    closed = graph.constant(-math.inf)
+    if is_causal:
+        one = graph.onnx.numpy_helper.from_array(np.ones(1, np.int64))
+        ones = graph.node("ConstantOfShape", graph.node("Shape", scores), value=one)
+        scores = graph.node("Where", graph.cast(graph.node("Trilu", ones, upper=0), np.bool), scores, closed)
+    elif mask:
+        scores = (graph.node("Where", mask, scores, closed) if graph.dtypes[-1] == np.bool else
+                  graph.node("Add", scores, mask))
+    weights = graph.node("Where", graph.node("IsInf", scores, detect_positive=0), graph.constant(0.0),
+                         graph.node("Softmax", scores, axis=-1))
+    return graph.node("MatMul", weights, value)
+
+
 def _concatenate(graph: _Graph, ndim: int, *xs: str, axis: int) -> str:
     return graph.node("Concat", *xs, axis=axis)
 
@@ -481,7 +501,9 @@ ROWS: dict[str, Callable[..., str]] = {
     "hardsigmoid": lambda graph, ndim, x: graph.node("HardSigmoid", x, alpha=1 / 6, beta=0.5), "gelu": _gelu,
     "silu": lambda graph, ndim, x: graph.node("Mul", x, graph.node("Sigmoid", x)),
     "embedding": lambda graph, ndim, ids, w: graph.node("Gather", w, ids, axis=0),
+    "scaled_dot_product_attention": _attention,
 }
 # What takes masks as they are.
-OF_MASKS = {"eq", "ne", "where", "clone", "expand", "pad", "reshape", "transpose", "getitem", "concatenate"}
+OF_MASKS = {"eq", "ne", "where", "clone", "expand", "pad", "reshape", "transpose", "getitem", "concatenate",
+            "scaled_dot_product_attention"}
 OTHER_DTYPE = {"gt", "ge", "lt", "le", "eq", "ne", "argmax", "argmin"}      # whose result has one of its own in ONNX

@@ -110,6 +110,11 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
     "indices": (lambda x, y: (x[:, 1], x[:, -1, ::2], x[..., None, 1:-1], y[:, ::-1], y[:, None, 3:1:-1], x[0],
                               x[-1:, :2, 0], x[...], x[1:]), (images(3, 4, 6), images(3, 4, 6))),
     "products": (lambda x, y: (ops.matmul(x, y.transpose(0, 2, 1)), x @ y[0].T), PAIR),
+    "attention": (lambda x, y: (
+        ops.scaled_dot_product_attention(x, y, x), ops.scaled_dot_product_attention(x, y[:, 1:], x[:, 1:], scale=0.3),
+        ops.scaled_dot_product_attention(x, y, y, is_causal=True),
+        ops.scaled_dot_product_attention(x[:, None], y[:, None], y[:, None], x[:, None, :, :4]),
+        ops.scaled_dot_product_attention(x, y, x, (x > 0)[:, :, :4] & Tensor([[True], [False]] * 2))), PAIR),
     "joined": (lambda x, y: ops.concatenate([x, y[:, :2], x], axis=-2), PAIR),
     "an input": (lambda x, y: (y, x, x.detach()), PAIR),
     "a constant": (lambda x, y: (x + Tensor(np.arange(6.0, dtype=np.float32)), Tensor([1.0])), PAIR),
@@ -246,8 +251,7 @@ def test_an_op_without_a_row_is_refused_by_its_name(tmp_path: Path, name: str) -
     calls: dict[str, Callable[[Tensor], Tensor]] = {
         "argsort": lambda x: x.sort()[0], "dropout": lambda x: ops.dropout(x, 0.5),
         "cross_entropy": lambda x: ops.cross_entropy(x, [0, 1, 0][:x.shape[0]]),
-        "nll_loss": lambda x: ops.nll_loss(x, [0, 1, 0][:x.shape[0]]),
-        "scaled_dot_product_attention": lambda x: ops.scaled_dot_product_attention(x, x, x)}
+        "nll_loss": lambda x: ops.nll_loss(x, [0, 1, 0][:x.shape[0]])}
     message = "^onnx.export: .*drops values" if name == "dropout" else f"^onnx.export: op '{name}' has no row"
     with pytest.raises(ValueError, match=message):
         exporter.export(calls.get(name, lambda x: getattr(ops, name)(x, x)), tmp_path / "net.onnx",
