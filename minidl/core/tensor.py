@@ -263,7 +263,8 @@ class Tensor(Methods):
         if self.node is not None:
             raise ValueError(f"to: the Tensor was made by {self.node.name!r} and no gradient would flow back "
                              "through the move; move the inputs instead, or call .detach() first")
-        return Tensor(array, requires_grad=self.requires_grad)
+        moved = Tensor(array)                          # which is nobody else's, so that a leaf need not copy it
+        return moved.requires_grad_() if self.requires_grad else moved
 
     def mark_changed(self) -> None:
         """Note that the array was changed in place: graphs recorded before can no longer be run backward."""

@@ -194,7 +194,7 @@ class Module(Habits, Watched):
             raise TypeError(f"to: dtype {np.dtype(dtype)} cannot require a gradient, only float32 and float64 can; "
                             "choose one of these")
         tensors = [t for _, t in self.named_tensors()]
-        moved = [t.detach().to(device, dtype if t.dtype.kind == "f" else None).data for t in tensors]
+        moved = [t.to(device, dtype if t.dtype.kind == "f" else None).data for t in tensors]
         for t, array in zip(tensors, moved, strict=True):
             t.data, t.grad = array, None
         mark_changed(tensors)
