@@ -23,7 +23,7 @@ from tiers import tiered
 
 import minidl
 from minidl import Tensor, data, distributed, nn
-from minidl.core.distributed import gradients, mpi, nccl
+from minidl.distributed import gradients, mpi, nccl
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]

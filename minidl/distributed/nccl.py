@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...compiler.graph import give_up
-from ..device import Array, resolve
+from ..compiler.graph import give_up
+from ..core.device import Array, resolve
 
 if TYPE_CHECKING:
     from .mpi import Mpi
