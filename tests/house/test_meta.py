@@ -272,6 +272,64 @@ def test_a_forbidden_import_is_found(module: str, line: str, found: list[str]) -
     assert forbidden(module, ast.parse(line)) == found
 
 
+# ---------------------------------------------------------------- circles
+Edges = dict[str, set[str]]                # a module, or a wing: what it imports when it is imported
+
+
+def imported(module: str, tree: ast.AST) -> set[str]:
+    """Our modules that a module's import imports. Those inside functions and under TYPE_CHECKING do not count: they are
+    of what may be missing or takes long, and of types."""
+    return {name for name in imports(module, tree, functions=False) if name in SOURCES}
+
+
+def wing(module: str) -> str:
+    """A folder below minidl with all that it holds, or a file beside them."""
+    return "/".join(module.split("/")[:2])
+
+
+def of_wings(edges: Edges) -> Edges:
+    return {room: {wing(name) for module, names in edges.items() if wing(module) == room for name in names} - {room}
+            for room in map(wing, edges)}
+
+
+def circles(edges: Edges) -> list[set[str]]:
+    """Sets in which each reaches each of the others by imports."""
+    def reached(start: str) -> set[str]:
+        found, left = set[str](), [start]
+        while left:
+            new = edges[left.pop()] - found
+            found |= new
+            left += new
+        return found
+
+    reach = {each: reached(each) for each in edges}
+    sets = {frozenset(other for other in found if each in reach[other]) for each, found in reach.items()}
+    return sorted((set(each) for each in sets if each), key=sorted)
+
+
+IMPORTS = {module: imported(module, tree) for module, tree in SOURCES.items()}
+
+
+@pytest.mark.parametrize("edges", [pytest.param(IMPORTS, id="files"), pytest.param(of_wings(IMPORTS), id="wings")])
+def test_no_imports_go_in_a_circle(edges: Edges) -> None:
+    assert sum(map(len, edges.values())) > 20
+    assert circles(edges) == []
+
+
+@pytest.mark.parametrize(("module", "line", "files", "wings"), [
+    ("minidl/core/pools", "from ..compiler.graph import give_up",
+     [{"minidl/core/pools", "minidl/compiler/graph"}], [{"minidl/core", "minidl/compiler", "minidl/ops"}]),
+    ("minidl/core/version", "if True:\n    from ..optim import sgd", [], [
+        {"minidl/core", "minidl/ops", "minidl/optim"}]),
+    ("minidl/core/pools", "def f():\n    from ..compiler import graph", [], []),
+    ("minidl/core/pools", "if TYPE_CHECKING:\n    from ..compiler import graph", [], []),
+])
+def test_a_circle_is_found(module: str, line: str, files: list[set[str]], wings: list[set[str]]) -> None:
+    edges = {**IMPORTS, module: imported(module, ast.parse(line))}
+    assert circles(edges) == files
+    assert circles(of_wings(edges)) == wings
+
+
 # ---------------------------------------------------------------- floors
 MAX_ENTRIES = 12                           # of a folder: as many as a reader takes in at one look
 MAX_AT_THE_DOOR = 16                       # of minidl itself, whose folders are rooms, each with readers of its own
