@@ -15,7 +15,7 @@ for name in ("h5py", "numpy", "tqdm"):     # some are imported when weights are 
               file=sys.stderr)
         sys.exit(2)
 
-from minidl.frontend.cli.train import main  # noqa: E402
+from minidl.tools.cli.train import main  # noqa: E402
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -406,8 +406,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parser.parse_args(argv)
     machine.set_threads(1)
     machine.require([], "cuda")
-    from minidl.frontend.cli.common import plugin
     from minidl.ops.cuda.conv import ALGORITHMS
+    from minidl.tools.cli.common import plugin
 
     for file in args.plugin:
         plugin(file)

@@ -29,13 +29,13 @@ import numpy as np  # noqa: E402
 import results  # noqa: E402
 
 from minidl.core import device  # noqa: E402
-from minidl.ops.emulator import COMPILER, own  # noqa: E402
-from minidl.ops.emulator.counts import Counts  # noqa: E402
-from minidl.ops.emulator.watch import Kernel  # noqa: E402
+from minidl.lab.emulator import COMPILER, own  # noqa: E402
+from minidl.lab.emulator.counts import Counts  # noqa: E402
+from minidl.lab.emulator.watch import Kernel  # noqa: E402
 
 MOST = 0.02                                                    # of a difference, as a part of ncu's number
 
-# minidl's kernels: shapes of inputs, and options of minidl.ops.emulator.own.start. Each launch counts by its kernel's
+# minidl's kernels: shapes of inputs, and options of minidl.lab.emulator.own.start. Each launch counts by its kernel's
 # name, also of the kernels that a launcher needs beside.
 OWN: list[tuple[str, list[tuple[int, ...]], dict[str, Any]]] = [
     ("conv2d_direct_y", [(4, 6, 28, 28), (16, 6, 5, 5)], {}),

@@ -28,7 +28,7 @@ from conv import Case, Operands, arguments, measure_ours
 from conv_report import DIRECTIONS, number
 from results import Result
 
-from minidl.frontend.layouts import LAYOUTS, turned
+from minidl.lab.layouts import LAYOUTS, turned
 
 ALGORITHMS = ("direct", "tiled", "krizhevsky", "implicit_gemm")
 COUNTED = 16                                                   # images
@@ -44,8 +44,8 @@ def in_layout(layout: str, x: Any, w: Any, gy: Any) -> tuple[Any, Any, Any]:
 
 def count(layers: Sequence[Case], algorithms: Sequence[str], images: int) -> Result:
     """y, on the emulator."""
+    from minidl.lab.emulator import own
     from minidl.ops.cuda.conv import layouts
-    from minidl.ops.emulator import own
 
     result = results.about("layouts", ["minidl"], "cpu", 1, counted=images)
     result["rows"] = []

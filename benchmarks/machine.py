@@ -71,7 +71,7 @@ def versions(peers: Sequence[str], device: str) -> dict[str, str]:
     """Of each peer's module, of Python and of what minidl itself stands on."""
     import numpy as np
 
-    from minidl.frontend.cli.doctor import blas_kernels
+    from minidl.tools.cli.doctor import blas_kernels
 
     found = {module: importlib.import_module(module).__version__ for module in modules(peers)}
     if device == "cuda":

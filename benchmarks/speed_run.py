@@ -64,7 +64,7 @@ class Ours:
         import minidl
         from minidl import Tensor, ops, optim, training, zoo
         from minidl.data import DataLoader, DeviceBatches
-        from minidl.frontend.cli.train import augmentation
+        from minidl.tools.cli.train import augmentation
 
         model = zoo.MODELS[MODEL]
         recipe = model.recipe

@@ -19,8 +19,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))                                  # minidl as it lies here, installed or not
 
 from minidl import nn  # noqa: E402
-from minidl.frontend import create  # noqa: E402
-from minidl.frontend.habits import ADVICE  # noqa: E402
+from minidl.habits import ADVICE  # noqa: E402
+from minidl.ops import create  # noqa: E402
 from minidl.ops.arrays import methods  # noqa: E402
 
 PAGE = ROOT / "docs" / "from-pytorch.md"
@@ -50,7 +50,7 @@ def works(*rooms: type) -> list[str]:
 
 
 def makers() -> list[str]:
-    """A row per function of minidl/frontend/create.py."""
+    """A row per function of minidl/ops/create.py."""
     found = {name: value for name, value in vars(create).items()
              if name[0] != "_" and getattr(value, "__module__", "") == create.__name__}
     return ["| function | what it makes |", "|---|---|",

@@ -12,20 +12,25 @@ The framework can be read in an afternoon, its compiler and its kernels in one m
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from . import data, nn, ops, optim
+from . import data, display, distributed, habits, nn, ops, optim
 from .compiler import CompileError, compile
 from .core import device as device
-from .core import distributed
 from .core import tensor as tensor
 from .core.device import set_precision, set_workspace_limit
 from .core.gradcheck import gradcheck
+from .core.interchange import from_dlpack
 from .core.mode import no_grad
 from .core.rng import manual_seed
 from .core.tensor import Tensor
 from .core.version import __version__
-from .frontend import display, habits
-from .frontend.check_conv import check_conv
-from .frontend.create import (
+from .lab.check_conv import check_conv
+from .lab.own import activation, kernel, primitive
+from .lab.own_conv import register_conv
+from .nn import init
+from .nn import weights as weights
+from .nn.weights import load, save
+from .ops.common.op import op
+from .ops.create import (
     arange,
     eye,
     from_numpy,
@@ -43,13 +48,6 @@ from .frontend.create import (
     zeros,
     zeros_like,
 )
-from .frontend.interchange import from_dlpack
-from .frontend.own import activation, kernel, primitive
-from .frontend.own_conv import register_conv
-from .nn import init
-from .nn import weights as weights
-from .nn.weights import load, save
-from .ops.common.op import op
 
 __all__ = [
     "CompileError", "Tensor", "__version__", "activation", "arange", "check_conv", "compile", "data", "distributed",
@@ -62,16 +60,16 @@ __all__ = [
 if TYPE_CHECKING:
     from . import training as training
     from . import zoo as zoo
-    from .frontend import cli as cli
-    from .frontend import layouts as layouts
-    from .frontend import onnx as onnx
-    from .frontend import plot as plot
-    from .ops import emulator as emulator
+    from .lab import emulator as emulator
+    from .lab import layouts as layouts
+    from .tools import cli as cli
+    from .tools import onnx as onnx
+    from .tools import plot as plot
 
 
 # What is imported when it is named: a program that needs none of these starts sooner
-_LATE = {"cli": ".frontend.cli", "emulator": ".ops.emulator", "layouts": ".frontend.layouts",
-         "onnx": ".frontend.onnx", "plot": ".frontend.plot", "training": ".training", "zoo": ".zoo"}
+_LATE = {"cli": ".tools.cli", "emulator": ".lab.emulator", "layouts": ".lab.layouts", "onnx": ".tools.onnx",
+         "plot": ".tools.plot", "training": ".training", "zoo": ".zoo"}
 
 
 def __getattr__(name: str) -> Any:

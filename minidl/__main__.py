@@ -2,7 +2,7 @@
 
 import sys
 
-from .frontend.cli import main
+from .tools.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -273,7 +273,7 @@ def drawing() -> None:
 def _undrawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Elsewhere it does not: they take longer than most trainings here."""
     if "drawing" not in request.fixturenames:
-        monkeypatch.setattr("minidl.frontend.cli.train._pictures", lambda *_: None)
+        monkeypatch.setattr("minidl.tools.cli.train._pictures", lambda *_: None)
 
 
 @pytest.fixture

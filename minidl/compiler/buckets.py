@@ -12,7 +12,7 @@ from ..ops.common.ranks import ALIGNMENT, laid_out, weight
 from .program import Program, Slot
 
 if TYPE_CHECKING:
-    from ..core.distributed.world import World
+    from ..distributed.world import World
     from .graph import SideStreams
 
 

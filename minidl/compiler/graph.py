@@ -13,7 +13,7 @@ import numpy as np
 
 from ..core.device import Array, is_array
 from ..core.mode import Listener, mode
-from ..core.pools import GraphMemory, free_all_blocks
+from ..core.pools import GraphMemory, at_end, free_all_blocks
 from ..core.tensor import Node, Tensor, mark_changed, wrap
 from ..ops.common.primitives import known
 from .buckets import Buckets
@@ -118,6 +118,9 @@ def give_up() -> None:
     """All graphs are destroyed, at the end of a program: what they launch on may go then."""
     for each in GRAPHS:
         each.addresses.graph = None
+
+
+at_end.append(give_up)
 
 
 class NotCaptured(Exception):

@@ -21,6 +21,7 @@ _pages: list[Any] = []                     # the host's memory that such graphs 
 _lasting: list[Any] = []                   # the pool of arrays that live as long as a training, once there is one
 
 keepers: list[Callable[[], None]] = []     # what lets go of memory that is kept to be used again
+at_end: list[Callable[[], None]] = []      # what destroys captured graphs, before what they use ends
 
 
 class GraphMemory:

@@ -16,10 +16,10 @@ from .. import data, nn, ops, optim
 from ..compiler import CompileError, compile
 from ..core import rng
 from ..core.device import to_device
-from ..core.distributed import average
 from ..core.mode import mode, no_grad
 from ..core.tensor import Tensor, as_tensor
 from ..data.loader import drawn_apart
+from ..distributed import average
 from ..nn.module import switched
 from ..optim.rates.schedules import factor_at
 from . import ranks

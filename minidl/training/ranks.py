@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import data, nn, optim
-from ..core.distributed import World, by_first, current, start
-from ..core.distributed.first import ask
 from ..core.tensor import Tensor, mark_changed
+from ..distributed import World, by_first, current, start
+from ..distributed.first import ask
 
 if TYPE_CHECKING:
     from .callbacks import Callbacks

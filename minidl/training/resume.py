@@ -12,9 +12,9 @@ import numpy as np
 
 from ..core import rng
 from ..core.device import to_device
-from ..core.distributed import by_first, current
 from ..core.mode import note_change
 from ..core.tensor import mark_changed
+from ..distributed import by_first, current
 from ..nn import Module
 from ..nn.weights import WeightsError
 from ..optim.state import examples

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from ..core.distributed import by_first
+from ..distributed import by_first
 from .checkpoint import NAMES, lock
 from .metrics import Metrics
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from minidl.core import device
-from minidl.frontend.check_conv import ROUNDING, used
+from minidl.lab.check_conv import ROUNDING, used
 from minidl.ops import cpu
 from minidl.ops.common.geometry.nhwc import bf16, widened
 

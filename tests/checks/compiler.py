@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from minidl.ops.emulator import COMPILER
+from minidl.lab.emulator import COMPILER
 
 REASON = "the emulator needs Linux and a C++ compiler, g++ or c++"
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minidl.frontend.check_conv import FEW_MULTIPLICATIONS, Problem, drawn, random_shapes, used
-from minidl.frontend.layouts import turned
+from minidl.lab.check_conv import FEW_MULTIPLICATIONS, Problem, drawn, random_shapes, used
+from minidl.lab.layouts import turned
 from minidl.ops.common.geometry import ConvGeometry, conv_geometry
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")

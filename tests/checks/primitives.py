@@ -17,7 +17,7 @@ from checks.fused import normal
 from minidl.core import device
 from minidl.core.tensor import wrap
 from minidl.data import Augment
-from minidl.frontend.check_conv import product_bound
+from minidl.lab.check_conv import product_bound
 from minidl.ops.common.geometry import conv_geometry, pool_geometry
 from minidl.ops.common.geometry.sets import NormGeometry
 from minidl.ops.layers.norm import batch_geometry

@@ -20,9 +20,9 @@ import pytest
 import minidl
 from minidl import data, nn, zoo
 from minidl.core import device
-from minidl.frontend import cli
-from minidl.frontend.cli import doctor
-from minidl.frontend.cli.common import typed
+from minidl.tools import cli
+from minidl.tools.cli import doctor
+from minidl.tools.cli.common import typed
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
 
@@ -87,10 +87,10 @@ def test_python_m_minidl_is_the_command(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_help_is_quick_because_no_command_is_imported() -> None:
     code = ("from minidl import cli; cli.main(['--help']); import sys; "
-            "print([name for name in sys.modules if name.startswith('minidl.frontend.cli.') or name in "
+            "print([name for name in sys.modules if name.startswith('minidl.tools.cli.') or name in "
             "('h5py', 'tqdm')])")
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "['minidl.frontend.cli.common']"
+    assert done.stdout.splitlines()[-1] == "['minidl.tools.cli.common']"
 
 
 def test_debug_shows_the_traceback() -> None:
@@ -101,7 +101,7 @@ def test_debug_shows_the_traceback() -> None:
 def test_an_interrupt_is_a_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def interrupted(*_: Any) -> None:
         raise KeyboardInterrupt
-    monkeypatch.setattr("minidl.frontend.cli.models.list_models", interrupted)
+    monkeypatch.setattr("minidl.tools.cli.models.list_models", interrupted)
     monkeypatch.setattr(sys, "argv", ["minidl", "models"])
     assert cli.main() == 130
     assert capsys.readouterr().err == "minidl models: interrupted\n"
@@ -112,8 +112,8 @@ def test_an_interrupt_ends_the_program_that_calls_a_command(monkeypatch: pytest.
     """A loop over trainings, or a suite of tests, would otherwise go on with the next."""
     def interrupted(*_: Any) -> None:
         raise KeyboardInterrupt
-    monkeypatch.setattr("minidl.frontend.cli.models.list_models", interrupted)
-    monkeypatch.setattr("minidl.frontend.cli.train.load_data", interrupted)
+    monkeypatch.setattr("minidl.tools.cli.models.list_models", interrupted)
+    monkeypatch.setattr("minidl.tools.cli.train.load_data", interrupted)
     with pytest.raises(KeyboardInterrupt):
         cli.main(["models"])
     with pytest.raises(KeyboardInterrupt, match="there is no run folder yet"):
@@ -129,7 +129,7 @@ def test_an_interrupt_ends_the_program_that_calls_a_command(monkeypatch: pytest.
     ("minidl train", "/lib/minidl/__main__.py", ".venv/bin/python -m minidl", ".venv/bin/python -m minidl train"),
     ("train.py", "train.py", "python -u train.py", "python -u train.py"),
     ("train.py", "../train.py", "python3 ../train.py", "python3 ../train.py"),
-    ("minidl train", "sweep.py", "python sweep.py", "minidl train"),      # which calls minidl.frontend.cli.main
+    ("minidl train", "sweep.py", "python sweep.py", "minidl train"),      # which calls minidl.tools.cli.main
     ("minidl train", "train.py", "python train.py", "minidl train"),
     ("train.py", "/lib/pytest/__main__.py", "python -m pytest", "python train.py"),
     ("train.py", "train.py", "", "python train.py"),                               # in a notebook, by %run
@@ -348,7 +348,7 @@ def test_blas_runs_the_kernels_that_the_environment_names() -> None:
     """In a process of its own, since OpenBLAS looks when NumPy loads it; without a wish it uses all there is."""
     if doctor.blas_kernels() is None or "x86" not in platform.machine():
         pytest.skip("NumPy has no OpenBLAS for x86 here")
-    program = "from minidl.frontend.cli import doctor; print(doctor.blas_kernels(), len(list(doctor.products())))"
+    program = "from minidl.tools.cli import doctor; print(doctor.blas_kernels(), len(list(doctor.products())))"
     for wish, told in ({"OPENBLAS_CORETYPE": "Nehalem"}, "Nehalem"), ({}, ""):
         environment = {key: value for key, value in os.environ.items() if key != "OPENBLAS_CORETYPE"} | wish
         said = subprocess.run([sys.executable, "-c", program], env=environment | {"PYTHONPATH": str(ROOT)}, text=True,

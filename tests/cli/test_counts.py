@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from checks.compiler import needs_compiler
 
-from minidl.frontend import cli
-from minidl.ops.emulator import watcher
-from minidl.ops.emulator.counts import Counts, Global, Shared, Table
-from minidl.ops.emulator.watch import Kernel
+from minidl.lab.emulator import watcher
+from minidl.lab.emulator.counts import Counts, Global, Shared, Table
+from minidl.lab.emulator.watch import Kernel
+from minidl.tools import cli
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("elsewhere"), needs_compiler]
 
@@ -265,7 +265,7 @@ def tiled_y(n: int, c: int, m: int, k: int) -> Counts:
 
 @pytest.mark.parametrize("sizes", [(1, 2, 3, 3), (2, 1, 1, 5)])
 def test_the_tiled_convolution_costs_what_its_source_says(sizes: tuple[int, int, int, int]) -> None:
-    from minidl.ops.emulator.own import count
+    from minidl.lab.emulator.own import count
 
     n, c, m, k = sizes
     table = count("conv2d_tiled_y", [(n, c, 15 + k, 15 + k), (m, c, k, k)])
@@ -289,7 +289,7 @@ def test_own_kernels_are_counted_by_name(name: str, capsys: pytest.CaptureFixtur
 
 
 def test_each_launch_has_a_kernel_above() -> None:
-    from minidl.ops.emulator.own import LAUNCHES
+    from minidl.lab.emulator.own import LAUNCHES
 
     found = {next(names for names in LAUNCHES if re.fullmatch(names, name)) for name in OWN}
     assert found == LAUNCHES.keys()
@@ -298,7 +298,7 @@ def test_each_launch_has_a_kernel_above() -> None:
 WITHOUT = """
 import sys
 sys.modules["cupy"] = None                 # as where it is not installed
-from minidl.ops.emulator.own import count
+from minidl.lab.emulator.own import count
 print(count("max_pool2d", [(1, 1, 8, 8)]).total.stores)
 assert "cupy" not in sys.modules, "launchers hold what stands in for it, and nobody else"
 """
@@ -314,7 +314,7 @@ def test_own_kernels_are_counted_without_cupy() -> None:
 @pytest.mark.parametrize(("layout", "pixels", "weights"), [("NCHW", 4, 1), ("NHWC", 8, 1), ("CHWN", 4, 1)])
 def test_a_layout_is_counted(layout: str, pixels: int, weights: int) -> None:
     """32 threads: in NHWC neighbours are every second number, since there are two channels and one map."""
-    from minidl.ops.emulator.own import count
+    from minidl.lab.emulator.own import count
 
     total = count("conv2d_direct_y", [(32, 2, 4, 4), (1, 2, 1, 1)], layout=layout).total
     warps, channels = 32 * 16 // 32, 2
@@ -337,7 +337,7 @@ def test_the_command_prints_the_source_with_its_counts(capsys: pytest.CaptureFix
 
 @pytest.mark.parametrize(("flags", "message"), [
     (["conv2d_tiled_z"], "conv2d_tiled_z is neither a file nor one of minidl's kernels that shapes alone launch: .*, "
-                         "conv2d_tiled_y, .*; others are counted in Python, by minidl.ops.emulator.own.counting"),
+                         "conv2d_tiled_y, .*; others are counted in Python, by minidl.lab.emulator.own.counting"),
     (["sgd", "--shape", "8"], "sgd is neither a file nor one of minidl's kernels that shapes alone launch"),
     (["conv2d_tiled_y"], r"conv2d_tiled_y takes x \(n,c,h,w\), w \(m,c,kh,kw\) but got the shapes \[\]; give one of"),
     (["avg_pool2d", "--shape", "1x1x4x4"], r"avg_pool2d is not launched for x \(n,c,h,w\) of the shapes .*, but "

@@ -17,10 +17,10 @@ from checks.compiler import needs_compiler
 from minidl import optim
 from minidl.compiler.replay import ByCalls
 from minidl.core import device
-from minidl.frontend import cli
-from minidl.frontend.cli import selftest
 from minidl.ops import cpu
 from minidl.ops.common import sources
+from minidl.tools import cli
+from minidl.tools.cli import selftest
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
 
@@ -61,7 +61,7 @@ def test_the_compiled_training_is_replayed(tested: Callable[..., tuple[int, str]
 
 
 def test_only_the_tests_run(tested: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("minidl.frontend.cli.doctor.LOOKS", None)
+    monkeypatch.setattr("minidl.tools.cli.doctor.LOOKS", None)
     assert tested("eager training")[0] == 0
 
 
@@ -192,7 +192,7 @@ def test_debug_raises(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_a_compiler_nothing_is_emulated(platform: str, lack: str, tested: Callable[..., tuple[int, str]],
                                                 monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: None)
-    monkeypatch.setattr("minidl.frontend.cli.doctor.sys", SimpleNamespace(platform=platform))
+    monkeypatch.setattr("minidl.tools.cli.doctor.sys", SimpleNamespace(platform=platform))
     status, out = tested("emulated kernel")
     assert status == 0
     assert "  lacks emulated kernel " in out

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 from checks.compiler import needs_compiler
 
-from minidl.frontend import cli
-from minidl.frontend.cli.emulate import filled, sizes, value
-from minidl.ops import emulator
+from minidl.lab import emulator
+from minidl.lab.emulator import built, watcher
+from minidl.lab.emulator.watch import Kernel, Parameter
 from minidl.ops.common.sources import struct
-from minidl.ops.emulator import built, watcher
-from minidl.ops.emulator.watch import Kernel, Parameter
+from minidl.tools import cli
+from minidl.tools.cli.emulate import filled, sizes, value
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("elsewhere"), needs_compiler]
 

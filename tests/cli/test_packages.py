@@ -91,7 +91,7 @@ def test_a_wheel_has_the_command_and_the_extras(wheel: Path) -> None:
         entry = configparser.ConfigParser()
         entry.read_string(file.read(points).decode())
         metadata = file.read(points.replace("entry_points.txt", "METADATA")).decode()
-    assert dict(entry["console_scripts"]) == {"minidl": "minidl.frontend.cli:main"}
+    assert dict(entry["console_scripts"]) == {"minidl": "minidl.tools.cli:main"}
     for extra in ("cuda12", "cuda13", "plot", "image", "safetensors", "onnx", "tensorboard", "mpi", "nccl13",
                   "docs", "test", "dev"):
         assert f"Provides-Extra: {extra}\n" in metadata

@@ -12,8 +12,8 @@ import pytest
 import minidl
 from minidl import data, nn, ops, zoo
 from minidl.data.sets.picture import read_picture
-from minidl.frontend import cli
-from minidl.frontend.cli import predict
+from minidl.tools import cli
+from minidl.tools.cli import predict
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
 

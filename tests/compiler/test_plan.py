@@ -27,7 +27,7 @@ from minidl.compiler.plan import ALIGNMENT, Plan, _peak, can_be_captured, plan
 from minidl.compiler.program import Dynamic, Program, Slot, leaves, replace
 from minidl.compiler.replay import ByCalls
 from minidl.core import pools
-from minidl.core.distributed.world import One
+from minidl.distributed.world import One
 from minidl.ops import cpu
 from minidl.ops.common.geometry import conv_geometry, pool_geometry
 from minidl.ops.common.geometry.nhwc import FORMS

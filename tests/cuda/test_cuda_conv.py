@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 
 from minidl.core import device
-from minidl.frontend.check_conv import (
+from minidl.lab.check_conv import (
     DIRECTIONS,
     LAYERS,
     ROUNDING,

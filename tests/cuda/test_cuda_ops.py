@@ -18,9 +18,9 @@ import minidl
 from minidl import Tensor, gradcheck, nn, ops, optim, zoo
 from minidl.core import device
 from minidl.core.tensor import wrap
-from minidl.frontend.cli import train as cli
 from minidl.ops import ACTIVATIONS
 from minidl.ops.common.geometry import PoolGeometry, conv_geometry, pool_geometry
+from minidl.tools.cli import train as cli
 from minidl.training import train_step
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")

@@ -50,11 +50,11 @@ from minidl.compiler.replay import ByCalls, arrays_of
 from minidl.core import device
 from minidl.core.tensor import wrap
 from minidl.data import Augment
+from minidl.lab.emulator import Memory
 from minidl.ops import cuda
 from minidl.ops.common.geometry import conv_geometry
 from minidl.ops.cuda import launch
 from minidl.ops.cuda.region import lines
-from minidl.ops.emulator import Memory
 
 pytestmark = [pytest.mark.usefixtures("fp32"), needs_compiler]
 FLOAT = np.float32

@@ -27,10 +27,10 @@ from minidl.compiler import graph as compiler_graph
 from minidl.compiler.graph import AsGraph, Text
 from minidl.compiler.program import Slot
 from minidl.core.tensor import wrap
+from minidl.lab.emulator import Memory
 from minidl.ops.cuda import launch
 from minidl.ops.cuda.launch import addresses
 from minidl.ops.cuda.launch.addresses import Addresses, Results
-from minidl.ops.emulator import Memory
 
 pytestmark = [pytest.mark.usefixtures("fp32"), needs_compiler]
 

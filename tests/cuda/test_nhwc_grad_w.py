@@ -16,10 +16,10 @@ from checks.compiler import skip_without_compiler
 from checks.nhwc import drawn
 from tiers import tiered
 
+from minidl.lab.emulator.own import FACTS, Emulator
 from minidl.ops.common.geometry import conv_geometry
 from minidl.ops.cuda import launch
 from minidl.ops.cuda.nhwc.grad_w import conv_grad_w, conv_grad_w_tma, rows_grad_w
-from minidl.ops.emulator.own import FACTS, Emulator
 
 SHAPES, PARTS = 2000, 8                    # of a kind, on a GPU, and among how many tests they are shared out
 # Kinds that have kernels of their own

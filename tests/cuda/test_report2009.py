@@ -16,11 +16,11 @@ from checks.compiler import needs_compiler  # noqa: E402
 from checks.convolutions import loads_left_out, variants_of_krizhevskys  # noqa: E402
 from tiers import tiered  # noqa: E402
 
-from minidl.frontend.check_conv import drawn, random_shapes  # noqa: E402
+from minidl.lab.check_conv import drawn, random_shapes  # noqa: E402
+from minidl.lab.emulator.counts import Counts  # noqa: E402
 from minidl.ops.common.geometry import conv_geometry  # noqa: E402
 from minidl.ops.cuda.conv.papers import krizhevsky  # noqa: E402
 from minidl.ops.cuda.conv.papers.krizhevsky.krizhevsky_variants import ABLATIONS, VARIANTS  # noqa: E402
-from minidl.ops.emulator.counts import Counts  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("fp32")
 
@@ -50,7 +50,7 @@ G = conv_geometry((3, 2, 32, 32), (20, 2, 8, 8), None, 1, ((4, 3), (4, 3)), "gem
 
 def counted(direction: str, left_out: str | None) -> Counts:
     """Of a kernel on G, which has no bias, with some loads left out."""
-    from minidl.ops.emulator import own
+    from minidl.lab.emulator import own
 
     launcher, constants = {"y": krizhevsky.y, "dw": krizhevsky.dw}[direction], ABLATIONS[left_out] if left_out else ()
     with own.counting() as tables:

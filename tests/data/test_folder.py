@@ -23,8 +23,8 @@ import minidl
 from minidl import nn
 from minidl.data import from_folder, own_splits, train_and_test
 from minidl.data.chance import chances, for_the_test
-from minidl.frontend import cli
-from minidl.frontend.cli import predict
+from minidl.tools import cli
+from minidl.tools.cli import predict
 
 Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed: no picture can be read")
 

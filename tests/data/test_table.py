@@ -20,8 +20,8 @@ from minidl import Tensor, data, nn, zoo
 from minidl.data import Table, from_csv, own_splits
 from minidl.data.chance import chances, for_the_test
 from minidl.data.sets.table import read_cells
-from minidl.frontend import cli
 from minidl.nn.weights import read_metadata
+from minidl.tools import cli
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
 

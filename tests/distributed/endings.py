@@ -15,7 +15,7 @@ def main(how: str, flags: list[str]) -> int:
     if how == "no mpi4py" and rank == 1:
         sys.modules["mpi4py"] = None  # type: ignore[assignment]  # as if it were not installed
 
-    from minidl.frontend.cli import train
+    from minidl.tools.cli import train
     from minidl.training import run_folder
 
     append = run_folder.RunFolder.append_metrics

@@ -18,7 +18,7 @@ import pytest
 from test_ranks import HERE, MPIEXEC, ROOT, needs_mpi, surroundings
 from tiers import tiered
 
-from minidl.core.distributed import witness
+from minidl.distributed import witness
 from minidl.nn.weights.files import opened
 from minidl.training import read_config, read_metrics
 from minidl.training.checkpoint import KIND

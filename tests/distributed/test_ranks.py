@@ -23,7 +23,9 @@ from tiers import tiered
 
 import minidl
 from minidl import Tensor, data, distributed, nn
-from minidl.core.distributed import gradients, mpi, nccl
+from minidl.compiler import graph
+from minidl.core import pools
+from minidl.distributed import gradients, mpi, nccl
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -379,6 +381,19 @@ class Gathered:
 def test_gpus_that_cannot_be_joined(gpus: Any, says: str) -> None:
     with pytest.raises(ValueError, match=re.escape(f"distributed: {says}")):
         nccl.Nccl(Gathered(*gpus))  # type: ignore[arg-type]  # as much of a world as is asked
+
+
+def test_graphs_are_destroyed_before_the_gpus_are_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NCCL waits for graphs that hold it. Captured graphs are in the list by themselves."""
+    assert graph.give_up in pools.at_end
+    done: list[str] = []
+    monkeypatch.setattr(pools, "at_end", [*pools.at_end, lambda: done.append("graphs")])
+    joined: Any = object.__new__(nccl.Nccl)
+    joined.device = nullcontext()
+    joined.device.synchronize = lambda: done.append("device")
+    joined.communicator = SimpleNamespace(destroy=lambda: done.append("communicator"))
+    assert joined.close()
+    assert done == ["device", "graphs", "communicator"]
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ from tiers import tiered
 import minidl
 from minidl import data, nn, ops, optim, zoo
 from minidl.core import device
-from minidl.frontend.own_conv import taken
+from minidl.lab.own_conv import taken
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
@@ -661,7 +661,7 @@ def test_the_reports_kernels_with_variants_and_without_loads(capsys: pytest.Capt
                                                              monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """All that a GPU would run but for its clock: the kernels are emulated."""
     pytest.importorskip("cupy", reason="CuPy is not installed: the launchers cannot be imported")
-    from minidl.ops.emulator import own
+    from minidl.lab.emulator import own
 
     timing = conv.Timing(50.0, 40.0, 60.0, True, 1, 2, 3)
     registers = {"CU_FUNC_ATTRIBUTE_NUM_REGS": 40, "CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES": 0,

@@ -17,7 +17,7 @@ import pytest
 from checks.compiler import needs_compiler
 from tiers import of_files
 
-from minidl.frontend import cli
+from minidl.tools import cli
 
 ROOT = next(folder for folder in Path(__file__).resolve().parents if (folder / "setup.cfg").exists())
 PAGES = [file for pattern in ("*.md", "docs/*.md", "examples/*.md") for file in sorted(ROOT.glob(pattern))]

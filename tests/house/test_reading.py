@@ -134,7 +134,7 @@ def ran_on_cuda() -> set[str]:
                  for call in step.recorded.calls]
         ran = ran_by(lambda: [primitive(*arguments, **options) for primitive, (arguments, options) in calls])
     assert len(unrun.launched) > 10
-    ran = {file for file in ran if not file.startswith("minidl/ops/emulator/")}      # which stands in for the GPU
+    ran = {file for file in ran if not file.startswith("minidl/lab/emulator/")}      # which stands in for the GPU
     written = (f"minidl/ops/cuda/{file}" for file in unrun.sources)
     return ran | {file for file in written if (ROOT / file).exists()}    # some sources are made
 

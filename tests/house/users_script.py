@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 import minidl
 from minidl import Tensor, data, distributed, init, layouts, nn, ops, optim, plot, training, zoo
 from minidl.core import rng
-from minidl.ops.emulator.counts import Counts, Global, Shared, Table
-from minidl.ops.emulator.own import count, counting, there
-from minidl.ops.emulator.watch import Kernel, Run
+from minidl.lab.emulator.counts import Counts, Global, Shared, Table
+from minidl.lab.emulator.own import count, counting, there
+from minidl.lab.emulator.watch import Kernel, Run
 
 x: Tensor = Tensor(np.ones((2, 3, 8, 8), np.float32))
 w: Tensor = Tensor([[[[1.0]]] * 3], requires_grad=True)

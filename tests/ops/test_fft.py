@@ -15,7 +15,7 @@ from tiers import tiered
 import minidl
 from minidl import Tensor, ops
 from minidl.core import device
-from minidl.frontend.check_conv import ALWAYS, DIRECTIONS, Problem, drawn, random_shapes, used
+from minidl.lab.check_conv import ALWAYS, DIRECTIONS, Problem, drawn, random_shapes, used
 from minidl.ops.common.conv import fft
 from minidl.ops.common.geometry import ConvGeometry, conv_geometry
 from minidl.ops.cpu import conv, parallel

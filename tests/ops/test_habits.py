@@ -17,7 +17,7 @@ import pytest
 
 import minidl
 from minidl import Tensor, data, nn, ops, optim
-from minidl.frontend.habits import ADVICE
+from minidl.habits import ADVICE
 from minidl.ops.arrays import methods
 
 ROOT = next(folder for folder in Path(__file__).resolve().parents if (folder / "setup.cfg").exists())

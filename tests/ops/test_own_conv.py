@@ -20,11 +20,11 @@ from tiers import tiered
 
 import minidl
 from minidl import Tensor, nn, ops
-from minidl.frontend import cli
-from minidl.frontend.cli import train
-from minidl.frontend.own_conv import taken
+from minidl.lab.own_conv import taken
 from minidl.ops.common.conv.own import OWN
 from minidl.ops.cpu import conv as on_the_cpu
+from minidl.tools import cli
+from minidl.tools.cli import train
 
 ROOT = next(folder for folder in Path(__file__).resolve().parents if (folder / "setup.cfg").exists())
 PAGE = (ROOT / "docs" / "your-own-kernel.md").read_text(encoding="utf-8")
@@ -207,7 +207,7 @@ def moved(net: nn.Module, there: Any) -> nn.Module:
 def test_a_step_on_cuda_plain_and_compiled(plugin: Path, gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """y and dw by the page's kernels, dx by `auto`: the numbers of the CPU, and recorded, the same bits."""
     from minidl.core.tensor import wrap
-    from minidl.frontend.cli.common import plugin as load
+    from minidl.tools.cli.common import plugin as load
 
     load(str(plugin))
 

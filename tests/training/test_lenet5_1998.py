@@ -15,7 +15,7 @@ from tiers import tiered
 
 import minidl
 from minidl import Tensor, data, nn, ops, optim, zoo
-from minidl.frontend import cli
+from minidl.tools import cli
 from minidl.training import evaluate, fit
 from minidl.zoo import lenet5_1998
 

@@ -32,8 +32,8 @@ from matplotlib.image import imread
 from matplotlib.text import Text
 
 from minidl import plot
-from minidl.frontend.plot import figures, page, run
-from minidl.frontend.plot.figures import DARK, LIGHT
+from minidl.tools.plot import figures, page, run
+from minidl.tools.plot.figures import DARK, LIGHT
 
 ROOT = Path(__file__).resolve().parents[2]
 HOSTILE = '<script>alert(1)</script> $name $\\frac{ "quoted" \'too\' &amp; </table>\n\x00 https://example.org'

@@ -18,8 +18,8 @@ from tiers import tiered
 
 import minidl
 from minidl import data, zoo
-from minidl.frontend.cli import train as cli
 from minidl.ops.cpu import parallel
+from minidl.tools.cli import train as cli
 from minidl.training import Interrupted, RunFolder, read_config, read_metrics
 
 QUICK = ["--model", "perceptron", "--data", "synthetic-digits", "--limit-train", "256", "--limit-test", "128",
@@ -91,7 +91,7 @@ def test_the_command_that_goes_on_can_be_typed_as_printed(start: str, tmp_path: 
     start = start.replace("python", sys.executable).replace("train.py", os.path.relpath(root / "train.py"))
     script = tmp_path / "bin" / "minidl"
     script.parent.mkdir()
-    script.write_text(f"#!{sys.executable}\nfrom minidl.frontend.cli import main\nraise SystemExit(main())")
+    script.write_text(f"#!{sys.executable}\nfrom minidl.tools.cli import main\nraise SystemExit(main())")
     script.chmod(0o755)
     options: dict[str, Any] = {"env": {**os.environ, "PYTHONPATH": str(root)}, "stdout": subprocess.PIPE,
                                "stderr": subprocess.PIPE, "text": True}
@@ -406,7 +406,7 @@ def test_a_full_disk_is_a_warning_of_one_line(monkeypatch: pytest.MonkeyPatch,
     assert first == ("train.py: warning: no checkpoint could be written to 'run' after step 2 (No space left on device)"
                      "; the training goes on, and the older ones stay")
     assert "after step 4" in second
-    for name in ("minidl.frontend.cli.train.RunFolder.append_metrics", "minidl.frontend.cli.train.minidl.save"):
+    for name in ("minidl.tools.cli.train.RunFolder.append_metrics", "minidl.tools.cli.train.minidl.save"):
         with monkeypatch.context() as patch:
             patch.setattr(name, full)
             assert cli.main([*QUICK, "--epochs", "1", "--output-dir", name]) == 2

@@ -21,9 +21,9 @@ import minidl
 from minidl import Tensor, data, nn, optim, zoo
 from minidl.core import device
 from minidl.data.sets.catalog import SPECS
-from minidl.frontend.cli import train as cli
-from minidl.frontend.cli.common import complain
 from minidl.nn.weights import read_metadata
+from minidl.tools.cli import train as cli
+from minidl.tools.cli.common import complain
 from minidl.training import RunFolder, evaluate, fit, machine, read_metrics, train_step
 
 ROOT = Path(__file__).resolve().parents[2]

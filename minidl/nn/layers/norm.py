@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from ... import ops
-from ...core.distributed.world import current
 from ...core.tensor import Tensor
+from ...distributed.world import current
 from ...ops.common.geometry import plain
 from .. import init
 from ..module import Module

@@ -138,7 +138,7 @@ class Methods(Conversions):
     if TYPE_CHECKING:                      # minidl.ops.arrays.operators attaches them
         def __dlpack__(self, *, stream: object = ..., max_version: tuple[builtins.int, builtins.int] | None = ...,
                        dl_device: tuple[builtins.int, builtins.int] | None = ...,
-                       copy: builtins.bool | None = ...) -> Any: ...     # these three by frontend/interchange.py
+                       copy: builtins.bool | None = ...) -> Any: ...     # these three by core/interchange.py
         def __dlpack_device__(self) -> tuple[builtins.int, builtins.int]: ...
         @property
         def __cuda_array_interface__(self) -> dict[str, Any]: ...

@@ -1,6 +1,6 @@
 """Convolution algorithms of users, as `minidl.register_conv` keeps them, and what their launchers launch kernels with.
 
-A launcher is the same on a GPU (ops/cuda/conv/own.py) and on the emulated one (ops/emulator/conv.py): each has its own
+A launcher is the same on a GPU (ops/cuda/conv/own.py) and on the emulated one (lab/emulator/conv.py): each has its own
 Launch.
 """
 

@@ -1,4 +1,4 @@
-"""Sums over the processes of a run, on NumPy arrays. The world (minidl/core/distributed) does the sending."""
+"""Sums over the processes of a run, on NumPy arrays. The world (minidl/distributed) does the sending."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ...common.primitives import Array
 from ...common.ranks import laid_out
 
 if TYPE_CHECKING:
-    from ....core.distributed.world import World
+    from ....distributed.world import World
 
 __all__ = ["rank_mean"]
 

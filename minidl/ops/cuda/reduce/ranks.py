@@ -1,4 +1,4 @@
-"""Sums over the processes of a run, on CuPy arrays. The world (minidl/core/distributed) does the sending."""
+"""Sums over the processes of a run, on CuPy arrays. The world (minidl/distributed) does the sending."""
 
 from __future__ import annotations
 

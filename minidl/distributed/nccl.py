@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...compiler.graph import give_up
-from ..device import Array, resolve
+from ..core import pools
+from ..core.device import Array, resolve
 
 if TYPE_CHECKING:
     from .mpi import Mpi
@@ -84,7 +84,8 @@ class Nccl:
         def work() -> None:
             with self.device:
                 self.device.synchronize()
-                give_up()
+                for let_go in pools.at_end:
+                    let_go()
                 self.communicator.destroy()
         closing = threading.Thread(target=work, daemon=True)
         closing.start()

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from ...ops.common.backend import backend_of
-from ..device import Array
-from ..mode import mode
-from ..tensor import Tensor, wrap
+from ..core.device import Array
+from ..core.mode import mode
+from ..core.tensor import Tensor, wrap
+from ..ops.common.backend import backend_of
 from .world import World, current
 
 Sent = tuple[int, tuple[int, ...], str]    # a gradient: its parameter's number, shape and dtype

@@ -6,11 +6,11 @@ import html
 
 import numpy as np
 
-from ..compiler.program import Program
-from ..compiler.step import CompiledStep
-from ..core.tensor import Tensor
-from ..nn import Module
-from ..optim import Optimizer
+from .compiler.program import Program
+from .compiler.step import CompiledStep
+from .core.tensor import Tensor
+from .nn import Module
+from .optim import Optimizer
 
 MAX_CELLS = 400                            # of a Tensor that is shown as a table
 

@@ -245,7 +245,7 @@ def _compared(own: OwnConv, direction: str, problem: Problem, compute: Compute, 
 
 
 def _emulated(own: OwnConv, stack: ExitStack) -> Compute:
-    from ..ops.emulator.conv import Emulated, Kernels
+    from .emulator.conv import Emulated, Kernels
 
     kernels = stack.enter_context(Kernels(own))
 

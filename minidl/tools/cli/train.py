@@ -25,7 +25,7 @@ import numpy as np
 import minidl
 from minidl import data, distributed, nn, ops, optim, zoo
 from minidl.core import device
-from minidl.core.distributed import by_first
+from minidl.distributed import by_first
 from minidl.nn.weights import read_metadata
 from minidl.nn.weights.common import shown
 from minidl.ops.cpu import parallel

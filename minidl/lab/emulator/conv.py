@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from ..common.conv.own import Launch, OwnConv
-from ..common.geometry import ConvGeometry
-from ..common.sources import real, struct
+from ...ops.common.conv.own import Launch, OwnConv
+from ...ops.common.geometry import ConvGeometry
+from ...ops.common.sources import real, struct
 from .watch import Kernel
 
 

@@ -115,10 +115,10 @@ def emulated() -> Finding:
     (found,) = compiler()
     if found.state != "ok":
         return skipped(found)
+    from ...lab.emulator.conv import Emulated, Kernels
     from ...ops.common.conv.own import OwnConv
     from ...ops.common.geometry import conv_geometry
     from ...ops.common.sources import source
-    from ...ops.emulator.conv import Emulated, Kernels
 
     def launcher(launch: Any, x: np.ndarray, w: np.ndarray, b: np.ndarray, y: np.ndarray, g: object) -> None:
         launch("conv2d_direct_y", -(-y.size // THREADS_PER_BLOCK), THREADS_PER_BLOCK, x, w, b, y, g)

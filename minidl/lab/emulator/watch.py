@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from ..common.sources import FOLDER, parameters, struct
+from ...ops.common.sources import FOLDER, parameters, struct
 from . import EDGE, KERNELS, Guarded, Memory, translated, watched, watcher
 from .counts import Table, counted, frames
 

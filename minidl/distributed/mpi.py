@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ...ops.common.ranks import weight
-from ...ops.cpu import parallel
-from .. import rng
-from ..device import Array, is_cuda
+from ..core import rng
+from ..core.device import Array, is_cuda
+from ..ops.common.ranks import weight
+from ..ops.cpu import parallel
 from . import witness
 from .failure import APART, Ends
 from .launch import Launch

@@ -11,11 +11,11 @@ import sys
 from types import ModuleType
 from typing import Any, NoReturn
 
-from .. import nn, ops, optim
-from ..core.device import resolve
-from ..core.tensor import Tensor
-from ..data import DataLoader
-from .create import tensor
+from . import nn, ops, optim
+from .core.device import resolve
+from .core.tensor import Tensor
+from .data import DataLoader
+from .ops.create import tensor
 
 _ON_NO_TAPE = (
     "sin cos tan asin acos atan sinh cosh erf floor ceil round trunc frac fmod remainder sign isnan isinf isfinite "

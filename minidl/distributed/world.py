@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
-from ..device import Array
+from ..core.device import Array
 from .launch import launched
 
 T = TypeVar("T")

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from ...lab.emulator.watch import Kernel, Parameter
 from ...ops.common.geometry.layouts import IMAGES
-from ...ops.emulator.watch import Kernel, Parameter
 from .common import Parser, complain, run, say
 
 OPTIONS = {"stride": 1, "padding": 0, "window": 2}           # of launches of minidl's own kernels
@@ -94,7 +94,7 @@ def own_kernel(args: argparse.Namespace) -> int:
     if args.args or args.define or args.shared or args.kernel:
         raise ValueError(f"{args.file} is not a file, and one of minidl's own kernels takes --shape, from which its "
                          "launcher makes the rest; leave out --args, --define, --shared and --kernel")
-    from ...ops.emulator.own import count
+    from ...lab.emulator.own import count
 
     say(str(count(args.file, args.shape, args.dtype, layout=args.layout,
                   **{name: getattr(args, name) for name in OPTIONS})))

@@ -35,7 +35,7 @@ try:
 except ImportError:                        # the launchers import it, but what they call of it is replaced below
     cupy = sys.modules["cupy"] = types.ModuleType("cupy")
     vars(cupy).update(ndarray=Memory, matmul=np.matmul, add=np.add, cuda=mock.MagicMock())
-    from .. import cuda
+    from ...ops import cuda
 
     for found in pkgutil.walk_packages(cuda.__path__, f"{cuda.__name__}."):
         importlib.import_module(found.name)
@@ -44,13 +44,13 @@ except ImportError:                        # the launchers import it, but what t
 from ... import ops
 from ...core import device
 from ...core.tensor import Tensor, wrap
-from .. import cuda
-from ..common.backend import BACKENDS
-from ..common.geometry import conv_geometry
-from ..common.geometry.layouts import FILTERS, IMAGES, known
-from ..cuda import launch
-from ..cuda.conv import ALGORITHMS, layouts, refusal
-from ..cuda.launch import poison, tensor_maps
+from ...ops import cuda
+from ...ops.common.backend import BACKENDS
+from ...ops.common.geometry import conv_geometry
+from ...ops.common.geometry.layouts import FILTERS, IMAGES, known
+from ...ops.cuda import launch
+from ...ops.cuda.conv import ALGORITHMS, layouts, refusal
+from ...ops.cuda.launch import poison, tensor_maps
 
 # What the GPU has and a CPU has not, of an H200.
 FACTS = {"multiprocessors": 132, "compute_capability": 90, "most_shared": 232448, "cache_bytes": 50 << 20}
@@ -318,7 +318,7 @@ def start(kernel: str, shapes: Sequence[tuple[int, ...]], dtype: DTypeLike = "fl
     if found is None:
         raise ValueError(f"emulator: {kernel} is neither a file nor one of minidl's kernels that shapes alone launch: "
                          f"{', '.join(name for name, each in kernels.items() if each)}; others are counted in Python, "
-                         "by minidl.ops.emulator.own.counting()")
+                         "by minidl.lab.emulator.own.counting()")
     takes, run = found
     if len(shapes) != takes.count("("):
         raise ValueError(f"emulator: {kernel} takes {takes} but got the shapes {list(shapes)}; give one of each")

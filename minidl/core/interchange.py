@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from ..core.device import is_cuda
-from ..core.mode import mode
-from ..core.tensor import Tensor, wrap
+from .device import is_cuda
+from .mode import mode
+from .tensor import Tensor, wrap
 
 _CPU, _CUDA, _CUDA_MANAGED = 1, 2, 13      # DLPack's numbers of kinds of memory
 

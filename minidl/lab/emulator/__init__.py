@@ -28,7 +28,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..common.sources import parameters
+from ...ops.common.sources import parameters
 
 HERE = Path(__file__).parent
 COMPILER = shutil.which("g++") or shutil.which("c++") if sys.platform == "linux" else None

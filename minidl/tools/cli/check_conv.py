@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from minidl.frontend.check_conv import DIRECTIONS, check_conv
+from minidl.lab.check_conv import DIRECTIONS, check_conv
 from minidl.ops.common.conv.own import OWN
 
 from .common import Parser, complain, plugin, run, say

@@ -14,7 +14,7 @@ import numpy as np
 from ..core import rng
 from ..core.device import DType, is_array
 from ..core.tensor import Tensor
-from ..ops.common.geometry import is_int
+from .common.geometry import is_int
 
 
 def _sizes(name: str, *shape: Any) -> tuple[int, ...]:
